@@ -1,0 +1,60 @@
+// The narrow interface between the engine and whatever computes: CPU, CUDA, or a test double.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "core/kv_layout.h"
+#include "core/model_config.h"
+#include "core/step_plan.h"
+
+namespace llmb {
+
+enum class LoadFormat { kAuto, kDummy };
+
+struct LoadOptions {
+  std::string model_dir;
+  LoadFormat load_format = LoadFormat::kAuto;  // kDummy: seeded random normal weights, only config.json is read
+  uint64_t dummy_seed = 0;
+  int32_t block_size = 16;
+  int64_t kv_cache_bytes = 0;        // 0: chosen by the backend for max_num_seqs sequences of max_model_len
+  int32_t num_blocks_override = 0;   // > 0: this many blocks, whatever kv_cache_bytes says
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+  int32_t max_model_len = 0;
+  int32_t num_threads = 0;           // 0: all usable cores
+};
+
+struct BackendInfo {
+  std::string device;      // "cpu (avx512, 2 threads)"
+  KvLayout kv;             // num_blocks is the pool that the scheduler may hand out
+  int64_t weight_bytes = 0;  // resident
+  double load_ms = 0;
+};
+
+// What the hardware can do, for MFU and MBU.
+struct MachineLimits {
+  double flops_per_s = 0;
+  double bytes_per_s = 0;
+};
+
+// One thread drives a backend. load() once; then submit()/wait() in turn: at most one plan is in flight. The plan must
+// stay unchanged until wait() returns.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual Status load(const ModelConfig& config, const LoadOptions& options) = 0;
+  virtual const BackendInfo& info() const = 0;  // valid after load()
+
+  // REQUIRES: validate_step_plan(plan, info().kv.num_blocks).ok(), nothing in flight.
+  virtual Status submit(const StepPlan& plan) = 0;
+  // Fills `output` for the plan in flight.
+  virtual Status wait(StepOutput* output) = 0;
+
+  // Measures briefly (~0.2 s). {0, 0} where it means nothing.
+  virtual MachineLimits measure_limits() { return {}; }
+};
+
+}  // namespace llmb

@@ -1,0 +1,74 @@
+// What one input line is answered with.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/request.h"
+#include "core/types.h"
+
+namespace llmb {
+
+enum class FinishReason {
+  kStop,    // end-of-sequence, a stop token or a stop string
+  kLength,  // max_tokens or the context's end
+  kError,   // see Completion::error
+};
+
+constexpr const char* finish_reason_name(FinishReason r) {
+  return r == FinishReason::kStop ? "stop" : r == FinishReason::kLength ? "length" : "error";
+}
+
+// Why a line could not be answered. `code` is stable snake_case for scripts; `message` is for people.
+struct RequestError {
+  std::string code;   // e.g. "invalid_json", "invalid_value", "prompt_too_long", "kv_too_small", "numeric_error"
+  std::string message;
+  std::optional<std::string> param;        // the field at fault
+  std::optional<int64_t> byte_offset = {};  // within the line, from 0
+};
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;  // natural log, of the model's distribution before penalties, bias and temperature
+};
+
+// One generated token and, where asked for, the best alternatives (best first).
+struct TokenDetail {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;
+};
+
+// All in milliseconds. queue + time from first schedule to first token = ttft.
+struct RequestLatency {
+  double queue_ms = 0;  // arrival to the first step that held the request
+  double ttft_ms = 0;   // arrival to the first token
+  double tpot_ms = 0;   // mean time per output token after the first; 0 with one token
+  double e2e_ms = 0;    // arrival to the last token
+  double itl_p50_ms = 0, itl_p90_ms = 0, itl_p99_ms = 0;
+  int32_t num_preemptions = 0;
+};
+
+// Exactly one per input line, ever.
+struct Completion {
+  LineRef line;
+  ApiForm form = ApiForm::kNative;
+  std::string id_json;
+  std::string model_name;
+  bool is_chat = false;   // answered to `messages`
+  std::string text;       // valid UTF-8
+  std::vector<TokenId> token_ids;     // generated, end-of-sequence included
+  std::vector<TokenDetail> logprobs;  // empty unless asked; else one per token of token_ids
+  std::vector<std::string> logprob_texts;  // with logprobs: text of each chosen and top token, in order, see result_writer
+  bool return_token_ids = false;
+  FinishReason finish_reason = FinishReason::kStop;
+  std::optional<std::string> stop_string;  // the stop string that ended it
+  std::optional<TokenId> stop_token;       // the token (end-of-sequence or stop_token_ids) that ended it
+  int32_t num_prompt_tokens = 0;
+  int32_t num_output_tokens = 0;
+  RequestLatency latency;
+  std::optional<RequestError> error;  // set: the answer is an error record
+};
+
+}  // namespace llmb

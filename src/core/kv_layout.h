@@ -1,0 +1,23 @@
+// The shape of the paged KV pool. Ids and sizes only; memory belongs to a backend.
+#pragma once
+
+#include <cstdint>
+
+#include "core/types.h"
+
+namespace llmb {
+
+// slot = block * block_size + offset. How a backend lays out a block inside is its own affair.
+struct KvLayout {
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t block_size = 16;  // tokens per block
+  int32_t num_blocks = 0;
+  DType dtype = DType::kF32;
+
+  int64_t bytes_per_token() const { return int64_t{2} * num_layers * num_kv_heads * head_dim * dtype_bytes(dtype); }
+  int64_t bytes_per_block() const { return bytes_per_token() * block_size; }
+};
+
+}  // namespace llmb

@@ -1,0 +1,102 @@
+// What an input line asks for, before (InputRequest) and after (Request) tokenisation.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/rng.h"
+#include "core/types.h"
+
+namespace llmb {
+
+// Which answer form a line gets.
+enum class ApiForm {
+  kNative,            // {"prompt"…}, {"messages"…}, {"prompt_token_ids"…}
+  kOpenAiChat,        // batch line for /v1/chat/completions
+  kOpenAiCompletion,  // batch line for /v1/completions
+};
+
+// How the next token is chosen. Ranges are checked by the reader; every later part may rely on them.
+struct SamplingParams {
+  float temperature = 1.0f;         // [0, 100]; 0: greedy
+  float top_p = 1.0f;               // (0, 1]
+  int32_t top_k = 0;                // >= 0; 0: off
+  float min_p = 0.0f;               // [0, 1]
+  float repetition_penalty = 1.0f;  // > 0; over prompt and output (CTRL, Keskar et al. 2019)
+  float presence_penalty = 0.0f;    // [-2, 2]; over output
+  float frequency_penalty = 0.0f;   // [-2, 2]; over output
+  std::vector<std::pair<TokenId, float>> logit_bias;  // sorted by token, each token once
+  std::optional<int32_t> num_logprobs;  // nullopt: none; k: the sampled token's and the k best
+  std::optional<uint64_t> seed;         // of this line; nullopt: the run's seed and the line's index decide
+
+  bool has_penalties() const {
+    return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
+  }
+};
+
+struct StopParams {
+  std::optional<int32_t> max_tokens;  // >= 1; nullopt: up to the context's end
+  int32_t min_tokens = 0;             // >= 0, <= max_tokens: no end-of-sequence or stop token before
+  std::vector<std::string> stop;      // non-empty strings
+  std::vector<TokenId> stop_token_ids;
+  bool ignore_eos = false;
+  bool include_stop_str_in_output = false;
+};
+
+struct OutputParams {
+  bool skip_special_tokens = true;
+  bool return_token_ids = false;
+};
+
+struct GenerationParams {
+  SamplingParams sampling;
+  StopParams stop;
+  OutputParams output;
+};
+
+// Where a line came from, for messages and for the record's index.
+struct LineRef {
+  int64_t index = 0;        // physical line over all inputs in order, from 0
+  std::string source;       // file name, "-" for stdin
+  int64_t line_number = 0;  // in that file, from 1
+  int64_t byte_offset = 0;  // of the line's first byte in that file (decompressed)
+  uint64_t content_hash = 0;  // of the line's bytes, line ending excluded
+};
+
+// Chat messages as the line's own JSON array text (checked: an array of objects), rendered later by the chat template.
+struct ChatMessages {
+  std::string messages_json;
+  std::string template_kwargs_json;  // "" or the JSON object text of chat_template_kwargs
+};
+
+using PromptInput = std::variant<std::string, ChatMessages, std::vector<TokenId>>;
+
+// A line that was understood and whose fields are in range.
+struct InputRequest {
+  LineRef line;
+  ApiForm form = ApiForm::kNative;
+  std::string id_json;     // the line's id as JSON text ("\"a-1\"", "17"); "" when it had none
+  std::string model_name;  // body.model of an OpenAI line, echoed in the answer
+  PromptInput prompt;
+  GenerationParams params;
+  std::optional<double> arrival_ms;  // simulated arrival, since the start of the run
+};
+
+// What the engine runs. Immutable once made.
+struct Request {
+  LineRef line;
+  ApiForm form = ApiForm::kNative;
+  std::string id_json;
+  std::string model_name;
+  std::vector<TokenId> prompt_tokens;  // at least one
+  GenerationParams params;             // stop.max_tokens is always set here, and fits the context
+  std::vector<TokenId> eos_token_ids;  // end the sequence unless ignore_eos
+  PhiloxKey rng;
+  double arrival_ms = 0;  // when it may be scheduled, on the engine's clock
+};
+
+}  // namespace llmb

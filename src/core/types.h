@@ -1,0 +1,21 @@
+// Names for the numbers that cross borders.
+#pragma once
+
+#include <cstdint>
+
+namespace llmb {
+
+using TokenId = int32_t;   // an entry of the vocabulary
+using BlockId = int32_t;   // a KV block of the pool
+using SeqId = int64_t;     // a sequence in the scheduler; unique within a run, in order of add()
+
+enum class DType { kF32, kF16, kBF16 };
+
+constexpr int64_t dtype_bytes(DType t) { return t == DType::kF32 ? 4 : 2; }
+constexpr const char* dtype_name(DType t) {
+  return t == DType::kF32 ? "float32" : t == DType::kF16 ? "float16" : "bfloat16";
+}
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace llmb
