@@ -1,0 +1,46 @@
+// A model's chat template: renders a conversation to the prompt text, as transformers' apply_chat_template does.
+// The template is the model's; nothing from an input line is ever parsed as a template.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace llmb {
+
+struct ChatTemplateInput {
+  std::string messages_json;         // a JSON array of message objects
+  std::string tools_json;            // "" or a JSON array
+  std::string template_kwargs_json;  // "" or a JSON object: extra variables (chat_template_kwargs)
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;  // the prompt ends inside the last message; add_generation_prompt must be false
+};
+
+// Immutable after construction; render() may be called from any number of threads.
+// Invariants: 1. a render uses at most the budgets of jinja::Limits (steps, memory, output, depth), whatever the
+// template and the messages are; 2. render() depends on its input and, through strftime_now only, on the clock.
+class ChatTemplate {
+ public:
+  // From <model_dir>/chat_template.jinja, else from tokenizer_config.json's chat_template: a string, or a list of
+  // {name, template} with "default" and "tool_use" (used for requests with tools). kNotFound: the model has none.
+  static Result<std::unique_ptr<ChatTemplate>> load(const std::string& model_dir);
+
+  // special_tokens: name (bos_token, eos_token, …) → text; each becomes a variable of the template.
+  static Result<std::unique_ptr<ChatTemplate>> parse(std::string_view source,
+                                                     std::map<std::string, std::string> special_tokens);
+  ~ChatTemplate();
+
+  // The prompt text. kInvalidArgument: the template or its raise_exception refused the conversation, or the input is
+  // not what it should be; kResourceExhausted: a budget. The message is ready for a template_error record.
+  Result<std::string> render(const ChatTemplateInput& input) const;
+
+ private:
+  struct Parts;
+  explicit ChatTemplate(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace llmb
