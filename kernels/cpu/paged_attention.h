@@ -1,0 +1,34 @@
+// paged_attention: causal attention of each new token over its sequence's cached context, through block tables.
+// out = softmax(q · Kᵀ * scale) · V for each query head; query heads of a group share a KV head (GQA).
+//
+// 1. A query row's result depends on its q, on the keys and values of positions 0 … its own position, and on nothing
+//    else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results are merged in
+//    order, for prefill and decode alike.
+// 2. Positions after a query's own, and slots past the context, are not read into its result.
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+#include "core/types.h"
+#include "kernels/cpu/kv_cache.h"
+
+namespace llmb::cpu {
+
+// The attention side of a StepPlan; pointers into its arrays. The last query of sequence s is at context_len[s] - 1.
+struct AttentionBatch {
+  int32_t num_seqs = 0;
+  const int32_t* query_start = nullptr;  // [num_seqs + 1]
+  const int32_t* context_len = nullptr;  // [num_seqs]
+  const int32_t* block_start = nullptr;  // [num_seqs + 1]
+  const BlockId* block_ids = nullptr;    // block tables, packed
+};
+
+// REQUIRES: num_heads a multiple of kv.num_kv_heads; the keys and values of the new tokens are already in the cache.
+void paged_attention(const float* qkv,      // [num_tokens, qkv_stride]  q, rotated, at the start of each row
+                     int64_t qkv_stride,    // floats from one token's q to the next
+                     float* out,            // [num_tokens, num_heads * head_dim]
+                     const AttentionBatch& batch, int32_t num_heads, float scale, const KvCacheView& kv,
+                     ThreadPool& pool);
+
+}  // namespace llmb::cpu

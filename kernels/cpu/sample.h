@@ -1,0 +1,27 @@
+// sample: chooses the next token of each sample row from its logits, and reports log probabilities where wanted.
+//
+// Order: penalties (repetition over prompt and output, then frequency and presence over output), bias, then greedy at
+// temperature 0; otherwise temperature, top-k, top-p, min-p, and a draw by inverse CDF over the kept tokens in order of
+// their ids with sampling_uniform(rng, 0, position).
+//
+// 1. A row's result depends on its logits and its SampleRow alone.
+// 2. Ties go to the lowest id everywhere: the greedy choice, the borders of top-k and top-p, the order of top logprobs.
+// 3. Logprobs are of the raw logits. A row that wants k of them gets min(k, vocab) entries in top_*, best first.
+// 4. is_finite is 0 where a raw logit is NaN or +Inf, or where penalties and bias leave no token to choose; then
+//    tokens[i] is 0 and logprobs are 0. Other rows are not affected.
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+#include "core/step_plan.h"
+
+namespace llmb::cpu {
+
+// REQUIRES: plan's sample rows, bias and penalty slices are in range; token ids in [0, vocab).
+void sample(float* logits,         // [num_samples, vocab]  clobbered
+            int64_t vocab, const StepPlan& plan,
+            StepOutput* out,       // every field is set
+            ThreadPool& pool);
+
+}  // namespace llmb::cpu
