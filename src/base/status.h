@@ -20,6 +20,7 @@ enum class StatusCode {
   kIoError,            // the operating system said no
   kDeviceError,        // GPU fault or stall
   kCancelled,
+  kBusy,  // another process holds it
   kInternal,
 };
 
@@ -50,6 +51,7 @@ inline Status resource_exhausted(std::string m) { return {StatusCode::kResourceE
 inline Status io_error(std::string m) { return {StatusCode::kIoError, std::move(m)}; }
 inline Status device_error(std::string m) { return {StatusCode::kDeviceError, std::move(m)}; }
 inline Status cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
+inline Status busy(std::string m) { return {StatusCode::kBusy, std::move(m)}; }
 inline Status internal_error(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
 
 // A value or the Status that explains its absence.

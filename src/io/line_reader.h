@@ -1,0 +1,85 @@
+// Streams the physical lines of several inputs in order, in bounded memory. An input is a file, "-" (stdin), or either of
+// them compressed with gzip or zstd, recognised by its first bytes.
+//
+// Rules:
+//  1. A line ends with LF; a CR before it is dropped; the last line of an input needs no LF. U+2028 and NUL are ordinary.
+//  2. LineRef::index counts every physical line of all inputs, blank ones included; blank lines (nothing but spaces,
+//     tabs and CR) are not returned. A UTF-8 byte order mark at the start of an input is not part of its first line.
+//  3. A line longer than max_line_bytes is returned without its bytes (too_long) and costs no memory.
+//  4. LineRef::content_hash is XXH64 (content_hash.h) of the line's bytes: after the byte order mark, before CR LF.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "core/request.h"
+#include "io/content_hash.h"
+#include "io/file_ops.h"
+
+namespace llmb {
+
+inline constexpr size_t kDefaultMaxLineBytes = size_t{64} << 20;
+
+struct InputLine {
+  LineRef line;
+  std::string bytes;      // empty where too_long
+  bool too_long = false;
+};
+
+class ByteSource;
+
+// next() belongs to one thread; bytes_read(), total_bytes() and stop() may be called from any.
+class LineReader {
+ public:
+  // Opens nothing yet. `ops` outlives the reader.
+  LineReader(std::vector<std::string> inputs, size_t max_line_bytes = kDefaultMaxLineBytes,
+             FileOps& ops = real_file_ops());
+  ~LineReader();
+
+  // Ok where every input exists and can be opened, so that a job fails before the model loads and not hours later.
+  Status check_inputs();
+
+  // nullopt: end of all inputs, or stop(). Any error (unreadable, damaged compression) ends the job: exit code 5.
+  Result<std::optional<InputLine>> next();
+
+  // Makes next() return nullopt from now on, also where it waits for stdin (within a tenth of a second).
+  void stop() { stopped_.store(true, std::memory_order_relaxed); }
+
+  int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }  // as stored: compressed
+  std::optional<int64_t> total_bytes() const { return total_bytes_; }  // as stored; nullopt where an input is no file
+
+ private:
+  Result<bool> open_next_input();  // false: no more inputs
+  Result<bool> fill();             // reads a chunk of the current input; false: its end
+  Result<std::optional<InputLine>> read_line();  // of the current input; nullopt: its end
+  void take(const char* data, size_t size);  // appends a piece of a line
+  void grow_to(size_t size);
+  InputLine finish_line(int64_t size_with_ending);
+
+  const std::vector<std::string> inputs_;
+  const size_t max_line_bytes_;
+  FileOps& ops_;
+  std::optional<int64_t> total_bytes_;
+  std::atomic<int64_t> bytes_read_{0};
+  std::atomic<bool> stopped_{false};
+
+  size_t next_input_ = 0;
+  std::unique_ptr<ByteSource> source_;  // of the current input
+  std::vector<char> chunk_;             // decompressed bytes not yet split: [chunk_begin_, chunk_end_)
+  size_t chunk_begin_ = 0, chunk_end_ = 0;
+  int64_t index_ = 0, line_number_ = 0, byte_offset_ = 0;  // of the next line
+
+  // The line being put together.
+  std::string pending_;
+  bool pending_too_long_ = false;
+  bool pending_cr_ = false;     // a CR that may belong to the line's ending is held back
+  bool pending_blank_ = true;
+  ContentHash pending_hash_;
+};
+
+}  // namespace llmb

@@ -1,0 +1,83 @@
+// Where result lines go: a file that appears whole under its name when the job is done, or stdout (or a pipe or device) at
+// once.
+//
+// File: records are appended to PATH.partial under a lock; finish() makes them durable and renames it to PATH.
+// Invariants:
+//  1. PATH.partial ends with a whole record after every call, also after one that failed, as long as the file can be cut.
+//  2. An error is final: the first one is returned by every later call and nothing is retried, least of all a failed fsync.
+//  3. Ok from finish() means: on stable storage, under its name.
+//  4. One process writes an output at a time; the lock lives as long as the sink.
+// A sink that is destroyed before its first record leaves the directory as it found it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "io/file_ops.h"
+
+namespace llmb {
+
+struct OutputSinkOptions {
+  std::string path = "-";            // "-": stdout
+  std::vector<std::string> inputs;   // none of them may be the output, under whatever name; "-": stdin
+  double sync_interval_ms = 1000;    // between two fdatasync
+};
+
+// Not thread-safe: one writer thread. `ops` and `clock` outlive it. SIGPIPE must be ignored by the process.
+//
+// Status codes: kInvalidArgument the output is one of the inputs or a directory (exit 2) · kBusy another process writes it;
+// the message names its pid (exit 8) · kCancelled the reader of stdout has gone (exit 141) · kIoError all else (exit 6).
+class OutputSink {
+ public:
+  static Result<std::unique_ptr<OutputSink>> open(OutputSinkOptions options, const Clock& clock,
+                                                  FileOps& ops = real_file_ops());
+  ~OutputSink();
+  OutputSink(const OutputSink&) = delete;
+  OutputSink& operator=(const OutputSink&) = delete;
+
+  // One or more whole records, each ending with "\n". Written before it returns; synced about once a second.
+  Status append(std::string_view records);
+
+  // Syncs where something is unsynced for longer than the interval. For writers that wait for records.
+  Status sync_if_due();
+
+  // No more records. Nothing may be appended after it.
+  Status finish();
+
+  int64_t bytes_written() const { return size_; }
+  bool is_stream() const { return is_stream_; }  // stdout, a pipe or a device: no partial file, no rename
+
+ private:
+  OutputSink(OutputSinkOptions options, const Clock& clock, FileOps& ops);
+  Status open_stream(int fd);
+  Status open_partial();
+  Status lock_partial();
+  Status check_not_an_input(const struct stat& output, const std::string& name) const;
+  Status begin();  // empties what an earlier run left
+  Status sync();
+  Status fail(Status status);
+  std::string describe(const char* what, const std::string& path, int error) const;
+
+  OutputSinkOptions options_;
+  const Clock& clock_;
+  FileOps& ops_;
+  std::string path_;     // where the records end up, symbolic links followed
+  std::string partial_;  // path_ + ".partial"
+  int fd_ = -1;
+  bool owns_fd_ = false;
+  bool is_stream_ = false;
+  bool began_ = false;
+  bool existed_ = false;  // a partial file was there before
+  bool finished_ = false;
+  int64_t size_ = 0;      // bytes of whole records
+  int64_t synced_size_ = 0;
+  double last_sync_ms_ = 0;
+  Status status_;  // the first error
+};
+
+}  // namespace llmb

@@ -1,0 +1,53 @@
+// One Completion as one line of JSON: valid UTF-8, fixed field order, "\n" at the end.
+//
+// Native record:
+//   {"index", "id", "text", "finish_reason", "stop_reason", "usage": {"prompt_tokens", "completion_tokens",
+//    "total_tokens"}, "token_ids"*, "logprobs"*, "hash", "metrics"}                               * where asked for
+//   index        physical line over all inputs, from 0: the key that joins an answer to its line
+//   id           the line's id as it was given, or null
+//   stop_reason  the stop string, the token id that ended the text, or null
+//   logprobs     [{"token", "token_id", "logprob", "bytes", "top_logprobs": [{"token", "token_id", "logprob", "bytes"}]}]
+//   hash         XXH64 of the input line's bytes, 16 hexadecimal digits: resume notices an edited line by it
+//   metrics      {"queue_ms", "ttft_ms", "tpot_ms", "e2e_ms", "itl_p50_ms", "itl_p90_ms", "itl_p99_ms",
+//                "num_preemptions"}, milliseconds to three decimals; always last, so that it is easy to cut off. Everything
+//                before it depends on the line, the model and the settings only, never on the schedule
+// Native error record:
+//   {"index", "id", "error": {"code", "message", "param", "line", "byte_offset"}, "hash"}
+//   line         "file:line number"; param and byte_offset (in the line, from 0) are null where unknown
+//
+// OpenAI batch record:
+//   {"id": "batch_req_<index>", "custom_id", "response": {"status_code": 200, "request_id", "body"}, "error": null,
+//    "index", "hash", "metrics"}
+//   body         a chat.completion or text_completion object; "created" is 0, so that equal runs give equal files.
+//                Beyond OpenAI's fields a choice has "stop_reason" and, where asked for, "token_ids"
+// An error is told twice, because OpenAI's own batches and vLLM's run-batch put it in different places and readers look for
+// either: response.status_code is 400 (500 where the line is not at fault) with body {"error": {"message", "type", "param",
+// "code"}}, and "error" is the object of the native error record.
+#pragma once
+
+#include <string>
+
+#include "core/completion.h"
+
+namespace llmb {
+
+struct ResultFormat {
+  bool metrics = true;  // false: no "metrics" field
+};
+
+// Stateless: thread-safe.
+//
+// Completion::logprob_texts holds raw bytes, for each generated token in order: the chosen token's text, then the text of
+// each of its top tokens. "token" shows bytes that are not UTF-8 as U+FFFD, "bytes" has them all.
+class ResultFormatter {
+ public:
+  explicit ResultFormatter(ResultFormat format = {}) : format_(format) {}
+
+  std::string format(const Completion& completion) const;
+  void format_to(std::string& out, const Completion& completion) const;  // appends
+
+ private:
+  ResultFormat format_;
+};
+
+}  // namespace llmb
