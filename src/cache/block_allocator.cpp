@@ -1,0 +1,59 @@
+#include "cache/block_allocator.h"
+
+#include <string>
+
+namespace llmb {
+
+BlockAllocator::BlockAllocator(int32_t num_blocks) {
+  LLMB_CHECK(num_blocks >= 0);
+  references_.assign(num_blocks, 0);
+  free_.reserve(num_blocks);
+  for (BlockId block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
+}
+
+bool BlockAllocator::allocate(int32_t count, std::vector<BlockId>* blocks) {
+  LLMB_CHECK(count >= 0);
+  if (count > num_free()) return false;
+  for (int32_t i = 0; i < count; ++i) {
+    const BlockId block = free_.back();
+    free_.pop_back();
+    references_[block] = 1;
+    blocks->push_back(block);
+  }
+  return true;
+}
+
+void BlockAllocator::share(BlockId block) {
+  LLMB_CHECK_MSG(num_references(block) > 0, "share of free block " + std::to_string(block));
+  ++references_[block];
+}
+
+void BlockAllocator::release(BlockId block) {
+  LLMB_CHECK_MSG(num_references(block) > 0, "release of free block " + std::to_string(block));
+  if (--references_[block] == 0) free_.push_back(block);
+}
+
+int32_t BlockAllocator::num_references(BlockId block) const {
+  LLMB_CHECK_MSG(block >= 0 && block < num_blocks(), "no block " + std::to_string(block));
+  return references_[block];
+}
+
+Status BlockAllocator::check_integrity() const {
+  std::vector<bool> is_free(references_.size());
+  for (const BlockId block : free_) {
+    if (block < 0 || block >= num_blocks() || is_free[block] || references_[block] != 0)
+      return internal_error("block allocator invariant 1 broken at block " + std::to_string(block));
+    is_free[block] = true;
+  }
+  int32_t num_referenced = 0;
+  for (const int32_t references : references_) {
+    if (references < 0) return internal_error("block allocator invariant 1 broken: negative references");
+    num_referenced += references > 0;
+  }
+  if (num_free() + num_referenced != num_blocks())
+    return internal_error("block allocator invariant 2 broken: " + std::to_string(num_free()) + " free + " +
+                          std::to_string(num_referenced) + " referenced of " + std::to_string(num_blocks()));
+  return {};
+}
+
+}  // namespace llmb

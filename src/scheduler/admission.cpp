@@ -1,0 +1,58 @@
+#include "scheduler/admission.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace llmb {
+
+int64_t num_batch_members(const SchedulerConfig& config, const WaitingLine& line, double now_ms, bool more_may_arrive) {
+  if (config.batching == BatchingMode::kContinuous) return line.num_waiting;
+  if (line.num_running + line.num_members > 0) return line.num_members;  // the batch has not ended
+  const int64_t num_fitting = std::min<int64_t>(line.num_waiting, config.max_num_seqs);
+  if (config.batching == BatchingMode::kNone) return std::min<int64_t>(num_fitting, 1);
+  if (num_fitting == config.max_num_seqs || !more_may_arrive) return num_fitting;
+  const std::optional<double> deadline = batch_deadline_ms(config, line);
+  return deadline && now_ms >= *deadline ? num_fitting : 0;
+}
+
+std::optional<double> batch_deadline_ms(const SchedulerConfig& config, const WaitingLine& line) {
+  if (config.batching != BatchingMode::kDynamic || line.num_waiting == 0) return std::nullopt;
+  if (line.num_running + line.num_members > 0) return std::nullopt;
+  return line.oldest_arrival_ms + config.batch_window_ms;
+}
+
+int64_t growth_blocks(int32_t num_preemptions) {
+  return num_preemptions < kMaxPreemptions ? int64_t{1} << num_preemptions : std::numeric_limits<int32_t>::max();
+}
+
+int64_t num_blocks_wanted(const Sequence& sequence, int32_t block_size, int64_t growth) {
+  const int64_t soon = ceil_div(sequence.num_known_tokens(), block_size) + growth;
+  const int64_t ever = ceil_div(sequence.max_cached_tokens(), block_size);
+  return std::min(soon, ever) - sequence.blocks.num_blocks();
+}
+
+int64_t max_new_tokens(const SchedulerConfig& config, const Request& request) {
+  const int64_t room = config.max_model_len - static_cast<int64_t>(request.prompt_tokens.size());
+  return std::min<int64_t>(room, request.params.stop.max_tokens.value_or(config.max_model_len));
+}
+
+std::optional<RequestError> never_fits(const SchedulerConfig& config, const Request& request) {
+  const int64_t num_prompt = static_cast<int64_t>(request.prompt_tokens.size());
+  if (num_prompt >= config.max_model_len)
+    return RequestError{"prompt_too_long", "the prompt has " + std::to_string(num_prompt) + " tokens, the limit is " +
+                                               std::to_string(config.max_model_len - 1) + " (a context of " +
+                                               std::to_string(config.max_model_len) +
+                                               " tokens with room for one new token)"};
+  const int64_t num_new = max_new_tokens(config, request);
+  const int64_t num_needed = ceil_div(num_prompt + num_new - 1, config.block_size);
+  if (num_needed > config.num_blocks)
+    return RequestError{"kv_too_small", "needs " + std::to_string(num_needed) + " blocks, pool has " +
+                                            std::to_string(config.num_blocks) + " (" + std::to_string(num_prompt) +
+                                            " prompt tokens and up to " + std::to_string(num_new) + " new ones, " +
+                                            std::to_string(config.block_size) +
+                                            " tokens a block); lower max_tokens or enlarge the KV cache"};
+  return std::nullopt;
+}
+
+}  // namespace llmb

@@ -1,0 +1,78 @@
+// Scheduler::check_integrity: every invariant of scheduler.h and sequence.h that can be seen between two calls.
+#include <string>
+
+#include "scheduler/scheduler.h"
+
+namespace llmb {
+
+namespace {
+
+Status broken(const std::string& invariant, const Sequence& s) {
+  return internal_error("scheduler invariant broken: " + invariant + ": sequence " + std::to_string(s.id) + ", " +
+                        std::to_string(s.num_computed_tokens) + " of " + std::to_string(s.num_known_tokens()) +
+                        " tokens computed, " + std::to_string(s.blocks.num_blocks()) + " blocks, " +
+                        std::to_string(s.num_preemptions) + " preemptions");
+}
+
+Status check_sequence(const Sequence& s) {
+  if (s.num_computed_tokens < 0 || s.num_computed_tokens > s.num_known_tokens()) return broken("computed <= known", s);
+  if (s.max_new_tokens < 1 || s.num_output_tokens() >= s.max_new_tokens) return broken("output < max_new_tokens", s);
+  if (s.num_preemptions > kMaxPreemptions) return broken("preemptions <= kMaxPreemptions", s);
+  return {};
+}
+
+}  // namespace
+
+Status Scheduler::check_sequences() const {
+  SeqId previous = -1;
+  for (const SequencePtr& s : running_) {
+    LLMB_RETURN_IF_ERROR(check_sequence(*s));
+    if (s->id <= previous) return broken("running in order of age", *s);
+    if (s->blocks.capacity_tokens() < s->num_computed_tokens) return broken("blocks >= computed", *s);
+    if (s->blocks.num_blocks() > ceil_div(s->num_known_tokens(), config_.block_size)) return broken("spare blocks", *s);
+    if (s->num_pending_tokens() < 1) return broken("running has pending tokens", *s);
+    // A plan in flight may catch up for several sequences at once.
+    if (!step_in_flight_ && s != running_.back() && s->num_pending_tokens() > 1)
+      return broken("only the newest lags", *s);
+    previous = s->id;
+  }
+  for (const SequencePtr& s : waiting_) {
+    LLMB_RETURN_IF_ERROR(check_sequence(*s));
+    if (s->id <= previous) return broken("waiting in order of age, younger than running", *s);
+    if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0) return broken("waiting holds nothing", *s);
+    previous = s->id;
+  }
+  return {};
+}
+
+Status Scheduler::check_blocks() const {
+  LLMB_RETURN_IF_ERROR(allocator_.check_integrity());
+  int64_t num_owned = 0;
+  for (const SequencePtr& s : running_) {
+    for (const BlockId block : s->blocks.blocks())
+      if (allocator_.num_references(block) != 1) return broken("a block has one owner", *s);
+    num_owned += s->blocks.num_blocks();
+  }
+  // With one reference each, an equal count leaves no block with two owners.
+  if (num_owned + allocator_.num_free() != allocator_.num_blocks())
+    return internal_error("scheduler invariant broken: " + std::to_string(num_owned) + " blocks owned + " +
+                          std::to_string(allocator_.num_free()) + " free of " +
+                          std::to_string(allocator_.num_blocks()));
+  return {};
+}
+
+Status Scheduler::check_integrity() const {
+  LLMB_RETURN_IF_ERROR(check_sequences());
+  LLMB_RETURN_IF_ERROR(check_blocks());
+  if (num_running() > config_.max_num_seqs || num_running() > config_.max_num_batched_tokens)
+    return internal_error("scheduler invariant broken: " + std::to_string(num_running()) + " sequences run");
+  if (num_members_ < 0 || num_members_ > num_waiting())
+    return internal_error("scheduler invariant broken: batch members");
+  const int32_t batch_limit = config_.batching == BatchingMode::kNone ? 1 : config_.max_num_seqs;
+  if (config_.batching != BatchingMode::kContinuous && num_running() + num_members_ > batch_limit)
+    return internal_error("scheduler invariant broken: " + std::to_string(num_running() + num_members_) +
+                          " sequences in a batch of " + std::to_string(batch_limit));
+  return {};
+}
+
+}  // namespace llmb

@@ -1,0 +1,120 @@
+// Decides what every step computes: one loop for all batching modes, with no prefill phase and no decode phase, only
+// sequences whose num_computed_tokens catches up with their known tokens under a token budget.
+//
+// No clock, no device, no I/O; time is an argument. Not thread-safe.
+//
+// A step serves the running sequences first, oldest first, then lets waiting ones join in order. As nobody overtakes,
+// only the newest running sequence can lag by more than one token, so decodes come before the rest of a chunked
+// prefill. Where blocks run out, the newest running sequence is preempted: its blocks are freed and it goes back to the
+// head of the line, to be computed again, output included. A sequence never preempts itself: it pauses with its blocks.
+//
+// Invariants (check_integrity; those of sequences are in sequence.h):
+//  1. Ids increase along running, then waiting: every running sequence is older than every waiting one.
+//  2. Free blocks and the blocks of running sequences make up the pool; no block has two owners.
+//  3. num_running() <= max_num_seqs, and <= max_num_batched_tokens; none and static: members of one batch only.
+//  4. A plan never holds more than max_num_batched_tokens tokens, and is never empty while a member of the batch is
+//  there:
+//     the oldest is never preempted and always gets tokens and blocks.
+//  5. A request is preempted at most kMaxPreemptions times (admission.h says why).
+//  6. Every output token is sampled once: a preempted sequence samples again only after its last known token.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+#include "cache/block_allocator.h"
+#include "core/completion.h"
+#include "core/request.h"
+#include "core/step_plan.h"
+#include "core/types.h"
+#include "scheduler/admission.h"
+#include "scheduler/scheduler_config.h"
+#include "scheduler/sequence.h"
+
+namespace llmb {
+
+// What one row of a StepOutput meant. With `finish` the sequence has left the scheduler and its blocks are free.
+struct SequenceUpdate {
+  SeqId seq = 0;
+  TokenId token = 0;   // means nothing where numeric_error
+  int32_t sample = 0;  // row of the StepOutput
+  std::optional<FinishReason> finish;
+  std::optional<TokenId> stop_token;  // == token where that one ended it
+  bool numeric_error = false;         // a logit was not finite; finish == kError
+  int32_t num_preemptions = 0;        // of the sequence until now
+};
+
+// Slots of the KV pool: allocated - used is what paging wastes.
+struct KvUsage {
+  int64_t used_slots = 0;       // hold a computed token
+  int64_t allocated_slots = 0;  // in blocks of running sequences
+  int64_t total_slots = 0;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerConfig& config);
+
+  // Takes the request, or says at once why it can never run. Ids count from 0 in order of add(); `now_ms` (the arrival)
+  // must not decrease. REQUIRES: a prompt of at least one token, max_tokens >= 1.
+  std::variant<SeqId, RequestError> add(std::shared_ptr<const Request> request, double now_ms);
+
+  // Fills `plan` for one step. False: nothing to run now: no work, or a batch is still being filled, see
+  // next_wakeup_ms(). `more_may_arrive` says whether waiting to fill a static or dynamic batch can help: false when the
+  // input has ended or the caller holds as many requests as it may. REQUIRES: the last plan was applied.
+  bool schedule(double now_ms, bool more_may_arrive, StepPlan* plan);
+
+  // When schedule() would start a dynamic batch that is still being filled.
+  std::optional<double> next_wakeup_ms() const;
+
+  // Takes over the output of the plan scheduled last; `updates` gets one entry a sampled row, in order, but none for
+  // sequences that finish() removed in the meantime.
+  void apply(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>* updates);
+
+  // The caller ends a sequence (stop string, abort, drain): its blocks are free. REQUIRES: contains(seq)
+  void finish(SeqId seq);
+
+  bool contains(SeqId seq) const { return find(seq) != nullptr; }
+  int32_t num_preemptions(SeqId seq) const;  // REQUIRES: contains(seq)
+  bool has_work() const { return !running_.empty() || !waiting_.empty(); }
+  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }  // preempted ones included
+  int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t num_free_blocks() const { return allocator_.num_free(); }
+  int64_t num_preemptions_total() const { return num_preemptions_total_; }
+  KvUsage kv_usage() const;
+  const SchedulerConfig& config() const { return config_; }
+
+  // Ok, or the invariant that does not hold. For tests, after any call.
+  Status check_integrity() const;
+
+ private:
+  using SequencePtr = std::unique_ptr<Sequence>;
+
+  WaitingLine waiting_line() const;
+  void schedule_running(int32_t* token_budget, StepPlan* plan);
+  void admit(int32_t* token_budget, StepPlan* plan);
+  bool has_room_for(const Sequence& candidate) const;
+  bool grow(Sequence* sequence, int32_t num_tokens);
+  void preempt_newest();
+  SequenceUpdate take_token(Sequence* sequence, const StepOutput& output, int32_t sample);
+  const Sequence* find(SeqId seq) const;
+  Status check_sequences() const;
+  Status check_blocks() const;
+
+  const SchedulerConfig config_;
+  BlockAllocator allocator_;
+  std::vector<SequencePtr> running_;  // oldest first
+  std::deque<SequencePtr> waiting_;   // oldest first
+  int64_t num_members_ = 0;           // at the head of waiting_: belong to the running batch
+  SeqId next_id_ = 0;
+  int64_t next_step_ = 0;
+  std::optional<int64_t> step_in_flight_;
+  int64_t num_preemptions_total_ = 0;
+};
+
+}  // namespace llmb

@@ -1,0 +1,26 @@
+// What the scheduler may use: the batching mode and the limits of a step, of a sequence and of the KV pool.
+#pragma once
+
+#include <cstdint>
+
+namespace llmb {
+
+enum class BatchingMode {
+  kNone,        // one request at a time
+  kStatic,      // a batch is filled, runs until its last sequence ends, then the next
+  kDynamic,     // as static, but starts at the latest batch_window_ms after its oldest request arrived
+  kContinuous,  // requests join at every step
+};
+
+// REQUIRES: every count >= 1; num_blocks * block_size fits int32 (slots are int32); batch_window_ms >= 0.
+struct SchedulerConfig {
+  BatchingMode batching = BatchingMode::kContinuous;
+  int32_t max_num_seqs = 256;             // sequences that hold KV blocks at one time
+  int32_t max_num_batched_tokens = 2048;  // new tokens in a step
+  int32_t block_size = 16;                // tokens per KV block
+  int32_t num_blocks = 0;                 // of the pool
+  int32_t max_model_len = 2048;           // tokens of a sequence, prompt and output together
+  double batch_window_ms = 10;            // kDynamic only
+};
+
+}  // namespace llmb

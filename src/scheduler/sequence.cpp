@@ -1,0 +1,61 @@
+#include "scheduler/sequence.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace llmb {
+
+namespace {
+
+bool contains(const std::vector<TokenId>& tokens, TokenId token) {
+  return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+}
+
+// logit_bias and the forbidden ending tokens, each token once, in order of the token.
+std::vector<TokenBias> merge_min_tokens_bias(const Request& request) {
+  const StopParams& stop = request.params.stop;
+  std::vector<TokenBias> merged;
+  if (stop.min_tokens == 0) return merged;
+  const auto forbid = [&](const std::vector<TokenId>& tokens) {
+    for (const TokenId token : tokens) merged.push_back({token, -std::numeric_limits<float>::infinity()});
+  };
+  if (!stop.ignore_eos) forbid(request.eos_token_ids);
+  forbid(stop.stop_token_ids);
+  for (const auto& [token, bias] : request.params.sampling.logit_bias) merged.push_back({token, bias});
+  // Stable: of a token that is both forbidden and biased, the ban comes first and stays.
+  std::stable_sort(merged.begin(), merged.end(), [](TokenBias a, TokenBias b) { return a.token < b.token; });
+  const auto same = [](TokenBias a, TokenBias b) { return a.token == b.token; };
+  merged.erase(std::unique(merged.begin(), merged.end(), same), merged.end());
+  return merged;
+}
+
+}  // namespace
+
+Sequence::Sequence(SeqId id_, std::shared_ptr<const Request> request_, int32_t block_size, int32_t max_new_tokens_,
+                   double arrival_ms_)
+    : id(id_),
+      request(std::move(request_)),
+      arrival_ms(arrival_ms_),
+      max_new_tokens(max_new_tokens_),
+      min_tokens_bias(merge_min_tokens_bias(*request)),
+      blocks(block_size) {
+  const SamplingParams& sampling = request->params.sampling;
+  if (!sampling.has_penalties()) return;
+  penalty_counts.emplace();
+  // Only the repetition penalty looks at the prompt.
+  if (sampling.repetition_penalty != 1.0f)
+    for (const TokenId token : request->prompt_tokens) penalty_counts->add_prompt_token(token);
+}
+
+bool Sequence::is_ending_token(TokenId token) const {
+  const StopParams& stop = request->params.stop;
+  return (!stop.ignore_eos && contains(request->eos_token_ids, token)) || contains(stop.stop_token_ids, token);
+}
+
+void Sequence::append_output_token(TokenId token) {
+  output_tokens.push_back(token);
+  if (penalty_counts) penalty_counts->add_output_token(token);
+}
+
+}  // namespace llmb
