@@ -1,0 +1,46 @@
+// The "model" of the ledger backend: the next token is a hash of the whole prefix. Pure functions, no state.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/completion.h"
+#include "core/request.h"
+#include "core/step_plan.h"
+#include "core/types.h"
+
+namespace llmb {
+
+// Thread-safe while constant. Every value of prefix_hash is as good as random in all its bits.
+struct LedgerModel {
+  int32_t vocab_size = 0;  // >= 1
+  std::vector<TokenId> eos_token_ids;
+  uint64_t seed = 0;
+  // Probability that a step ends with one of eos_token_ids; nullopt: they are as frequent as any other token.
+  std::optional<double> eos_rate;
+
+  uint64_t empty_prefix() const;
+  static uint64_t extend(uint64_t prefix_hash, TokenId token);
+
+  // The token after a prefix; bias of -infinity forbids tokens, other bias means nothing. With temperature > 0 the
+  // row's random numbers (rng, position) decide too. nullopt: every token is forbidden.
+  std::optional<TokenId> next_token(uint64_t prefix_hash, const SampleRow& row, std::span<const TokenBias> bias) const;
+  static float logprob(uint64_t prefix_hash);  // of the chosen token, in [-2, -0.5]
+
+ private:
+  bool is_eos(TokenId token) const;
+};
+
+struct LedgerCompletion {
+  std::vector<TokenId> tokens;
+  FinishReason finish = FinishReason::kLength;
+  std::optional<TokenId> stop_token;
+};
+
+// What the request must get, whatever the schedule: one sequence alone, without batches, blocks or chunks.
+// REQUIRES: the prompt is shorter than max_model_len.
+LedgerCompletion ledger_reference(const LedgerModel& model, const Request& request, int32_t max_model_len);
+
+}  // namespace llmb
