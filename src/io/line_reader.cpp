@@ -1,0 +1,171 @@
+#include "io/line_reader.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "io/byte_source.h"
+
+namespace llmb {
+
+namespace {
+
+constexpr size_t kChunk = 256 << 10;
+constexpr size_t kParserPadding = 64;  // spare capacity with which the JSON parser need not copy the line
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+int stat_input(FileOps& ops, const std::string& input, struct stat* st) {
+  return input == "-" ? ops.fstat(STDIN_FILENO, st) : ops.stat(input.c_str(), st);
+}
+
+}  // namespace
+
+LineReader::LineReader(std::vector<std::string> inputs, size_t max_line_bytes, FileOps& ops)
+    : inputs_(std::move(inputs)), max_line_bytes_(max_line_bytes), ops_(ops), chunk_(kChunk) {
+  int64_t total = 0;
+  for (const std::string& input : inputs_) {
+    struct stat st {};
+    if (stat_input(ops_, input, &st) != 0 || !S_ISREG(st.st_mode)) return;
+    total += st.st_size;
+  }
+  total_bytes_ = total;
+}
+
+LineReader::~LineReader() = default;
+
+Status LineReader::check_inputs() {
+  if (std::count(inputs_.begin(), inputs_.end(), "-") > 1)
+    return invalid_argument("standard input (-) is named more than once");
+  for (const std::string& input : inputs_) {
+    struct stat st {};
+    if (stat_input(ops_, input, &st) != 0)
+      return io_error(input_name(input) + ": cannot open: " + std::strerror(errno));
+    if (S_ISDIR(st.st_mode)) return io_error(input_name(input) + ": cannot read: " + std::strerror(EISDIR));
+    if (input == "-" || !S_ISREG(st.st_mode)) continue;  // to open a named pipe and close it would end its writer
+    const int fd = ops_.open(input.c_str(), O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return io_error(input_name(input) + ": cannot open: " + std::strerror(errno));
+    ops_.close(fd);
+  }
+  return {};
+}
+
+Result<std::optional<InputLine>> LineReader::next() {
+  while (!stopped_.load(std::memory_order_relaxed)) {
+    if (!source_) {
+      Result<bool> opened = open_next_input();
+      if (!opened.ok() && opened.status().code() == StatusCode::kCancelled) break;
+      if (!opened.ok()) return opened.status();
+      if (!*opened) break;
+    }
+    Result<std::optional<InputLine>> line = read_line();
+    if (!line.ok() && line.status().code() == StatusCode::kCancelled) break;
+    if (!line.ok() || line->has_value()) return line;
+    source_.reset();
+  }
+  return std::optional<InputLine>();
+}
+
+Result<bool> LineReader::open_next_input() {
+  if (next_input_ == inputs_.size()) return false;
+  Result<std::unique_ptr<ByteSource>> source = ByteSource::open(inputs_[next_input_], {ops_, bytes_read_, stopped_});
+  if (!source.ok()) return source.status();
+  source_ = std::move(source).value();
+  ++next_input_;
+  line_number_ = 1;
+  byte_offset_ = 0;
+  chunk_begin_ = chunk_end_ = 0;
+  while (chunk_end_ < kByteOrderMark.size() &&
+         kByteOrderMark.starts_with(std::string_view(chunk_.data(), chunk_end_))) {
+    Result<bool> more = fill();
+    if (!more.ok()) return more.status();
+    if (!*more) break;
+  }
+  if (std::string_view(chunk_.data(), chunk_end_).starts_with(kByteOrderMark))
+    chunk_begin_ = byte_offset_ = kByteOrderMark.size();
+  return true;
+}
+
+Result<bool> LineReader::fill() {
+  if (chunk_begin_ == chunk_end_) chunk_begin_ = chunk_end_ = 0;
+  Result<size_t> count = source_->read(chunk_.data() + chunk_end_, chunk_.size() - chunk_end_);
+  if (!count.ok()) return count.status();
+  chunk_end_ += *count;
+  return *count > 0;
+}
+
+Result<std::optional<InputLine>> LineReader::read_line() {
+  int64_t size_with_ending = 0;
+  while (true) {
+    bool at_end = false;
+    if (chunk_begin_ == chunk_end_) {
+      Result<bool> more = fill();
+      if (!more.ok()) return more.status();
+      at_end = !*more;
+    }
+    if (at_end && size_with_ending == 0) return std::optional<InputLine>();
+    const char* const data = chunk_.data() + chunk_begin_;
+    const size_t size = chunk_end_ - chunk_begin_;
+    const void* const newline = size > 0 ? std::memchr(data, '\n', size) : nullptr;
+    const size_t piece = newline ? static_cast<size_t>(static_cast<const char*>(newline) - data) : size;
+    take(data, piece);
+    const size_t consumed = piece + (newline ? 1 : 0);
+    chunk_begin_ += consumed;
+    size_with_ending += static_cast<int64_t>(consumed);
+    if (!newline && !at_end) continue;
+    const bool blank = pending_blank_;
+    InputLine line = finish_line(size_with_ending);
+    size_with_ending = 0;
+    if (!blank) return std::optional<InputLine>(std::move(line));
+    if (stopped_.load(std::memory_order_relaxed)) return cancelled("stopped");
+  }
+}
+
+void LineReader::take(const char* data, size_t size) {
+  if (size == 0) return;
+  const bool ends_with_cr = data[size - 1] == '\r';
+  std::string_view parts[] = {pending_cr_ ? std::string_view("\r") : std::string_view(),
+                              std::string_view(data, size - (ends_with_cr ? 1 : 0))};
+  pending_cr_ = ends_with_cr;
+  for (const std::string_view part : parts) {
+    if (part.empty()) continue;
+    pending_hash_.update(part);
+    if (pending_blank_) pending_blank_ = part.find_first_not_of(" \t\r") == part.npos;
+    if (pending_too_long_ || part.size() > max_line_bytes_ - pending_.size()) {
+      pending_too_long_ = true;
+      pending_ = std::string();  // gives the memory back
+      continue;
+    }
+    grow_to(pending_.size() + part.size());
+    pending_ += part;
+  }
+}
+
+void LineReader::grow_to(size_t size) {
+  if (pending_.capacity() >= size + kParserPadding) return;
+  const size_t doubled = std::min(2 * pending_.capacity(), max_line_bytes_ + kParserPadding);
+  pending_.reserve(pending_.empty() ? size + kParserPadding : std::max(size + kParserPadding, doubled));
+}
+
+InputLine LineReader::finish_line(int64_t size_with_ending) {
+  InputLine result;
+  if (!pending_blank_) {
+    result.line = {index_, inputs_[next_input_ - 1], line_number_, byte_offset_, pending_hash_.digest()};
+    result.too_long = pending_too_long_;
+    result.bytes = std::move(pending_);
+  }
+  ++index_;
+  ++line_number_;
+  byte_offset_ += size_with_ending;
+  pending_ = std::string();
+  pending_too_long_ = pending_cr_ = false;
+  pending_blank_ = true;
+  pending_hash_ = {};
+  return result;
+}
+
+}  // namespace llmb
