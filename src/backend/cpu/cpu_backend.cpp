@@ -1,0 +1,200 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/kv_pool.h"
+#include "backend/cpu/memory_limit.h"
+#include "base/clock.h"
+#include "base/thread_pool.h"
+#include "kernels/cpu/machine_limits.h"
+#include "model/model_weights.h"
+#include "model/safetensors.h"
+#include "model/transformer.h"
+#include "model/weight_source.h"
+
+namespace llmb {
+
+namespace {
+
+constexpr int32_t kMaxBlockSize = 4096;
+constexpr int32_t kMaxThreads = 1024;
+
+Status check_range(const char* name, int64_t value, int64_t min, int64_t max) {
+  if (value >= min && value <= max) return {};
+  return invalid_argument(std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(min) +
+                          " to " + std::to_string(max));
+}
+
+Status check_options(const ModelConfig& config, const LoadOptions& o) {
+  LLMB_RETURN_IF_ERROR(check_range("block_size", o.block_size, 1, kMaxBlockSize));
+  LLMB_RETURN_IF_ERROR(check_range("max_num_seqs", o.max_num_seqs, 1, 1 << 20));
+  LLMB_RETURN_IF_ERROR(check_range("max_num_batched_tokens", o.max_num_batched_tokens, 1, 1 << 20));
+  LLMB_RETURN_IF_ERROR(check_range("max_model_len", o.max_model_len, 1, config.max_position_embeddings));
+  LLMB_RETURN_IF_ERROR(check_range("num_blocks", o.num_blocks_override, 0, INT32_MAX));
+  LLMB_RETURN_IF_ERROR(check_range("kv_cache_bytes", o.kv_cache_bytes, 0, INT64_MAX));
+  return check_range("num_threads", o.num_threads, 0, kMaxThreads);
+}
+
+// Runs `body`, turning what it throws into a Status.
+template <typename Body>
+Status guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("out of memory");
+  } catch (const std::exception& e) {
+    return internal_error(e.what());
+  }
+}
+
+// A driver thread runs the step, so that the thread that submitted it is free until wait().
+class CpuBackend final : public Backend {
+ public:
+  ~CpuBackend() override {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    if (driver_.joinable()) driver_.join();
+  }
+
+  Status load(const ModelConfig& config, const LoadOptions& options) override {
+    LLMB_CHECK_MSG(!transformer_, "load() is called once");
+    return guarded([&] { return do_load(config, options); });
+  }
+
+  const BackendInfo& info() const override { return info_; }
+
+  Status submit(const StepPlan& plan) override {
+    LLMB_RETURN_IF_ERROR(check_plan(plan));
+    {
+      std::lock_guard lock(mutex_);
+      LLMB_CHECK_MSG(plan_ == nullptr && !is_done_, "one plan in flight at a time");
+      plan_ = &plan;
+    }
+    changed_.notify_all();
+    return {};
+  }
+
+  Status wait(StepOutput* output) override {
+    std::unique_lock lock(mutex_);
+    LLMB_CHECK_MSG(plan_ != nullptr || is_done_, "nothing in flight");
+    changed_.wait(lock, [&] { return is_done_; });
+    is_done_ = false;
+    std::swap(*output, output_);
+    return std::exchange(step_status_, Status());
+  }
+
+  MachineLimits measure_limits() override {
+    return {cpu::measure_peak_flops(*pool_), cpu::measure_read_bandwidth(*pool_)};
+  }
+
+ private:
+  Status do_load(const ModelConfig& config, const LoadOptions& options) {
+    const SteadyClock clock;
+    LLMB_RETURN_IF_ERROR(check_options(config, options));
+    std::optional<Checkpoint> checkpoint;
+    if (options.load_format == LoadFormat::kAuto) {
+      Result<Checkpoint> opened = Checkpoint::open(options.model_dir);
+      if (!opened.ok()) return opened.status();
+      checkpoint = std::move(*opened);
+    }
+    const Result<KvLayout> kv = plan_memory(config, options);
+    if (!kv.ok()) return kv.status();
+    config_ = config;
+    options_ = options;
+    info_.kv = *kv;
+    pool_.emplace(options.num_threads > 0 ? options.num_threads : usable_cpu_count());
+    ops_.emplace(config, info_.kv, options.max_model_len, *pool_);
+    LLMB_RETURN_IF_ERROR(load_weights(checkpoint));
+    info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
+                   (pool_->num_threads() == 1 ? " thread)" : " threads)");
+    info_.load_ms = clock.now_ms();
+    driver_ = std::thread([this] { drive(); });
+    return {};
+  }
+
+  // Before any weight is read, so that what cannot fit is refused at once.
+  static Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options) {
+    const int64_t available = available_memory_bytes(), weights = stored_weight_bytes(config);
+    if (available > 0 && weights >= available)
+      return resource_exhausted("the weights need " + std::to_string(weights >> 20) + " MiB, but only " +
+                                std::to_string(available >> 20) + " MiB of memory are available");
+    return plan_kv_layout(config, options, available > 0 ? available - weights : 0);
+  }
+
+  Status load_weights(const std::optional<Checkpoint>& checkpoint) {
+    std::unique_ptr<WeightSource> source;
+    if (checkpoint) source = std::make_unique<CheckpointSource>(*checkpoint);
+    else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, *pool_);
+    Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_);
+    if (!weights.ok()) return weights.status().with_context(options_.model_dir);
+    info_.weight_bytes = weights->resident_bytes();
+    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens, options_.max_num_seqs);
+    return {};
+  }
+
+  // The kernels trust a plan; a broken one must not reach them. Cheap beside a step.
+  Status check_plan(const StepPlan& plan) const {
+    LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
+    LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks));
+    if (plan.block_size != info_.kv.block_size) return internal_error("plan has another block_size");
+    if (plan.num_tokens() > options_.max_num_batched_tokens) return internal_error("plan has too many tokens");
+    if (plan.num_samples() > options_.max_num_seqs) return internal_error("plan has too many sample rows");
+    for (const TokenId token : plan.tokens)
+      if (token < 0 || token >= config_.vocab_size)
+        return internal_error("token " + std::to_string(token) + " is not in the vocabulary");
+    for (const int32_t length : plan.context_len)
+      if (length > options_.max_model_len) return internal_error("plan goes past max_model_len");
+    return {};
+  }
+
+  void drive() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stop_ || plan_ != nullptr; });
+      if (stop_) return;
+      lock.unlock();
+      const Status status = guarded([&] {
+        transformer_->forward(*plan_, &output_);
+        return Status();
+      });
+      lock.lock();
+      step_status_ = status;
+      plan_ = nullptr;
+      is_done_ = true;
+      changed_.notify_all();
+    }
+  }
+
+  ModelConfig config_;
+  LoadOptions options_;
+  BackendInfo info_;
+  std::optional<ThreadPool> pool_;
+  std::optional<CpuOps> ops_;
+  std::optional<Transformer> transformer_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const StepPlan* plan_ = nullptr;  // in flight; guarded by mutex_, read by the driver while it runs
+  bool is_done_ = false;            // output_ and step_status_ wait to be fetched
+  bool stop_ = false;
+  StepOutput output_;
+  Status step_status_;
+  std::thread driver_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
+
+}  // namespace llmb

@@ -1,0 +1,61 @@
+#include "backend/cpu/kv_pool.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace llmb {
+
+namespace {
+
+constexpr double kMaxShareOfMemory = 0.4;
+
+constexpr int64_t kUnknownMemoryBytes = int64_t{1} << 46;  // keeps sizes far from overflow
+
+// In double: a message about a size that is too large must not overflow.
+std::string mib(double bytes) { return std::to_string(static_cast<int64_t>(std::ceil(bytes / (1 << 20)))) + " MiB"; }
+
+}  // namespace
+
+Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
+  KvLayout kv{
+      config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, DType::kF32};
+  const int64_t bytes_per_block = kv.bytes_per_block();
+  const int64_t memory_bytes = available_bytes > 0 ? available_bytes : kUnknownMemoryBytes;
+  const int64_t blocks_per_seq = ceil_div(options.max_model_len, options.block_size);
+  // Slots are 32-bit.
+  const int64_t max_blocks = INT32_MAX / options.block_size;
+  int64_t num_blocks = options.num_blocks_override;
+  if (num_blocks == 0) {
+    int64_t budget = options.kv_cache_bytes;
+    if (budget == 0) budget = static_cast<int64_t>(static_cast<double>(memory_bytes) * kMaxShareOfMemory);
+    num_blocks = budget / bytes_per_block;
+    if (options.kv_cache_bytes == 0) num_blocks = std::min(num_blocks, options.max_num_seqs * blocks_per_seq);
+    if (num_blocks < blocks_per_seq)
+      return resource_exhausted("the KV cache of " + mib(static_cast<double>(budget)) +
+                                " cannot hold one sequence of max_model_len " + std::to_string(options.max_model_len) +
+                                ", which needs " +
+                                mib(static_cast<double>(blocks_per_seq) * static_cast<double>(bytes_per_block)) +
+                                "; lower --max-model-len or give the cache more memory");
+  }
+  num_blocks = std::min(num_blocks, max_blocks);
+  if (num_blocks > memory_bytes / bytes_per_block)
+    return resource_exhausted("the KV cache needs " +
+                              mib(static_cast<double>(num_blocks) * static_cast<double>(bytes_per_block)) +
+                              ", but only " + mib(static_cast<double>(memory_bytes)) + " of memory are available");
+  kv.num_blocks = static_cast<int32_t>(num_blocks);
+  return kv;
+}
+
+KvPool::KvPool(const KvLayout& layout) : layout_(layout), memory_(2 * layout.num_layers * floats_per_layer()) {}
+
+int64_t KvPool::floats_per_layer() const {
+  return int64_t{layout_.num_blocks} * layout_.block_size * layout_.num_kv_heads * layout_.head_dim;
+}
+
+cpu::KvCacheView KvPool::layer(int32_t layer) {
+  float* keys = memory_.data() + 2 * layer * floats_per_layer();
+  return {keys, keys + floats_per_layer(), layout_.block_size, layout_.num_kv_heads, layout_.head_dim};
+}
+
+}  // namespace llmb

@@ -1,0 +1,54 @@
+// The forward pass of a Llama-family decoder, written once over Ops: RMSNorm, RoPE, grouped-query attention, SwiGLU
+// (Touvron et al. 2023, arXiv:2302.13971).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/model_config.h"
+#include "core/step_plan.h"
+#include "model/model_weights.h"
+#include "model/ops.h"
+
+namespace llmb {
+
+// One thread drives it. Invariants:
+//  1. A sampled token depends on its sequence's tokens and its SampleRow, not on what else is in the plan, as far as
+//     each op keeps that promise.
+//  2. Memory is allocated in the constructor only.
+class Transformer {
+ public:
+  // `ops` must outlive the transformer and hold the KV cache. A step has at most max_num_tokens tokens and
+  // max_num_samples sample rows.
+  Transformer(const ModelConfig& config, ModelWeights weights, Ops& ops, int64_t max_num_tokens,
+              int64_t max_num_samples);
+
+  // Runs one step: writes the KV slots of all its tokens and fills `output` for its sample rows.
+  void forward(const StepPlan& plan, StepOutput* output);
+
+ private:
+  // All rows up to the attention's weighted values: residual_ -> attention_, and the layer's KV slots.
+  void attend(int32_t layer, int64_t num_tokens);
+  // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
+  void project_and_mlp(int32_t layer, const float* attention, float* residual, int64_t rows);
+  void sample(float* residual, int64_t num_samples);
+
+  const ModelConfig config_;
+  const ModelWeights weights_;
+  Ops& ops_;
+  const float eps_;
+  const int64_t max_num_tokens_, max_num_samples_;
+  const int64_t max_logit_rows_;
+  std::unique_ptr<DeviceBuffer> residual_;           // [max_num_tokens, hidden_size]  the running sum
+  std::unique_ptr<DeviceBuffer> normed_;             // [max_num_tokens, hidden_size]
+  std::unique_ptr<DeviceBuffer> delta_;              // [max_num_tokens, hidden_size]  what a sublayer adds to residual_
+  std::unique_ptr<DeviceBuffer> qkv_;                // [max_num_tokens, q_size + 2 * kv_size]
+  std::unique_ptr<DeviceBuffer> attention_;          // [max_num_tokens, q_size]
+  std::unique_ptr<DeviceBuffer> gate_up_;            // [max_num_tokens, 2 * intermediate_size]
+  std::unique_ptr<DeviceBuffer> activated_;          // [max_num_tokens, intermediate_size]
+  std::unique_ptr<DeviceBuffer> logits_;             // [max_logit_rows, vocab_size]
+  std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size]
+  std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, q_size]
+};
+
+}  // namespace llmb

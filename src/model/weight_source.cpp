@@ -1,0 +1,102 @@
+#include "model/weight_source.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numbers>
+#include <string_view>
+#include <type_traits>
+
+#include "base/rng.h"
+
+namespace llmb {
+
+namespace {
+
+constexpr int kQuantiles = 1 << 16;
+constexpr float kStddev = 0.02f;
+constexpr int64_t kChunk = 1 << 16;  // numbers that one task makes
+constexpr int64_t kPerPhilox = 8;    // four words of 32 bits, two 16-bit quantiles each
+
+uint16_t to_bf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+// For |x| well inside the range of fp16, which holds for what is made here.
+uint16_t to_f16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
+  if (magnitude < 0x38800000) {  // below 2^-14: subnormal, a multiple of 2^-24
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(std::fabs(x) * 0x1p24f)));
+  }
+  const uint32_t rounded = magnitude + 0xFFF + (magnitude >> 13 & 1);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13));
+}
+
+// x with P(N(0, 1) < x) = p, for p < 1/2, by Newton's method.
+double normal_quantile(double p, double start) {
+  double x = start;
+  for (int i = 0; i < 50; ++i) {
+    const double error = 0.5 * std::erfc(-x / std::numbers::sqrt2) - p;
+    const double step = error * std::sqrt(2 * std::numbers::pi) * std::exp(0.5 * x * x);
+    x -= step;
+    if (std::fabs(step) < 1e-12) break;
+  }
+  return x;
+}
+
+// FNV-1a.
+uint64_t hash_name(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+}  // namespace
+
+RandomSource::RandomSource(uint64_t seed, DType dtype, ThreadPool& pool)
+    : seed_(seed), dtype_(dtype), pool_(pool), quantiles_(kQuantiles) {
+  double x = 0;  // from the middle outwards, so that each start is close
+  for (int i = kQuantiles / 2 - 1; i >= 0; --i) {
+    x = normal_quantile((i + 0.5) / kQuantiles, x);
+    quantiles_[i] = static_cast<float>(x);
+    quantiles_[kQuantiles - 1 - i] = static_cast<float>(-x);
+  }
+}
+
+template <typename Word>
+void RandomSource::fill(Word* out, int64_t size, uint64_t stream, float mean) {
+  std::vector<Word> table(kQuantiles);
+  for (int i = 0; i < kQuantiles; ++i) {
+    const float value = mean + kStddev * quantiles_[i];
+    if constexpr (std::is_same_v<Word, float>) table[i] = value;
+    else table[i] = dtype_ == DType::kBF16 ? to_bf16(value) : to_f16(value);
+  }
+  const std::array<uint32_t, 2> key = {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)};
+  pool_.parallel_for(ceil_div(size, kChunk), [&](int64_t task, int) {
+    const int64_t end = std::min(size, (task + 1) * kChunk);
+    for (int64_t i = task * kChunk; i < end; i += kPerPhilox) {
+      const uint64_t counter = static_cast<uint64_t>(i / kPerPhilox);
+      const auto words = philox4x32({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
+                                     static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
+                                    key);
+      const int64_t count = std::min(kPerPhilox, end - i);
+      for (int64_t j = 0; j < count; ++j) out[i + j] = table[words[j / 2] >> (j % 2 * 16) & 0xFFFF];
+    }
+  });
+}
+
+Result<TensorView> RandomSource::tensor(const std::string& name, std::span<const int64_t> shape) {
+  int64_t size = 1;
+  for (const int64_t dimension : shape) size *= dimension;
+  // make_unique would write zeros first.
+  tensors_.emplace_back(new uint8_t[size * dtype_bytes(dtype_)]);
+  void* data = tensors_.back().get();
+  const float mean = name.find("norm") != std::string::npos ? 1.0f : 0.0f;
+  if (dtype_ == DType::kF32) fill(static_cast<float*>(data), size, hash_name(name), mean);
+  else fill(static_cast<uint16_t*>(data), size, hash_name(name), mean);
+  return TensorView{data, dtype_, shape.size() == 2 ? shape[0] : 1, shape.back()};
+}
+
+}  // namespace llmb

@@ -1,0 +1,58 @@
+// Where the tensors of a model come from: a checkpoint's files, or a generator for measurements without weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "core/tensor_view.h"
+#include "model/safetensors.h"
+
+namespace llmb {
+
+// Not thread-safe.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // A tensor of exactly this shape (one or two dimensions). The view is valid until release().
+  virtual Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) = 0;
+  virtual void release() {}
+};
+
+// The checkpoint must outlive the source.
+class CheckpointSource final : public WeightSource {
+ public:
+  explicit CheckpointSource(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override {
+    return checkpoint_.tensor(name, shape);
+  }
+
+ private:
+  const Checkpoint& checkpoint_;
+};
+
+// Any tensor that is asked for, filled with normal random numbers, none of them zero: standard deviation 0.02, and norm
+// weights 1 + that, so that activations keep the size they have in a trained model. The values depend on (seed, name,
+// index) alone, not on threads or on the order of calls.
+class RandomSource final : public WeightSource {
+ public:
+  RandomSource(uint64_t seed, DType dtype, ThreadPool& pool);
+  Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
+  void release() override { tensors_.clear(); }
+
+ private:
+  template <typename Word>
+  void fill(Word* out, int64_t size, uint64_t stream, float mean);
+
+  const uint64_t seed_;
+  const DType dtype_;
+  ThreadPool& pool_;
+  std::vector<float> quantiles_;  // of the standard normal, at the middles of 2^16 equal slices
+  std::vector<std::unique_ptr<uint8_t[]>> tensors_;
+};
+
+}  // namespace llmb
