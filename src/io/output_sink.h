@@ -54,14 +54,16 @@ class OutputSink {
 
  private:
   OutputSink(OutputSinkOptions options, const Clock& clock, FileOps& ops);
-  Status open_stream(int fd);
+  Status open_output();
+  Status open_stream();
   Status open_partial();
-  Status lock_partial();
+  Result<bool> try_open_partial();  // false: another run finished meanwhile and took the file away; again
   Status check_not_an_input(const struct stat& output, const std::string& name) const;
-  Status begin();  // empties what an earlier run left
-  Status sync();
-  Status fail(Status status);
-  std::string describe(const char* what, const std::string& path, int error) const;
+  Status begin();
+  Status write_all(std::string_view records, size_t* written);
+  Status give_up(const Status& cause, std::string_view records, size_t written);
+  Status sync(int (FileOps::*call)(int));
+  Status publish();
 
   OutputSinkOptions options_;
   const Clock& clock_;
@@ -71,8 +73,9 @@ class OutputSink {
   int fd_ = -1;
   bool owns_fd_ = false;
   bool is_stream_ = false;
-  bool began_ = false;
-  bool existed_ = false;  // a partial file was there before
+  bool is_regular_stream_ = false;  // stdout redirected to a file
+  bool began_ = false;              // what an earlier run left is gone
+  bool created_ = false;            // there was no partial file before
   bool finished_ = false;
   int64_t size_ = 0;      // bytes of whole records
   int64_t synced_size_ = 0;
