@@ -1,0 +1,48 @@
+// A backend that wraps another one and fails on purpose: stalls, errors and NaN logits at chosen steps.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "backend/backend.h"
+
+namespace llmb::test {
+
+// Steps are counted from 0 by calls of submit().
+struct BackendScript {
+  Status load_error;                               // not ok: what load() returns
+  std::map<int64_t, Status> submit_errors;         // by step
+  std::map<int64_t, Status> wait_errors;           // by step
+  std::set<int64_t> stalls;                        // wait() of these steps blocks until release_stalls()
+  std::set<std::pair<int64_t, int32_t>> nan_rows;  // (step, row of the StepOutput)
+};
+
+// Driven by one thread; release_stalls() and is_stalled() may be called from any.
+class ScriptedBackend final : public Backend {
+ public:
+  ScriptedBackend(std::unique_ptr<Backend> inner, BackendScript script);
+
+  Status load(const ModelConfig& config, const LoadOptions& options) override;
+  const BackendInfo& info() const override { return inner_->info(); }
+  Status submit(const StepPlan& plan) override;
+  Status wait(StepOutput* output) override;
+  MachineLimits measure_limits() override { return inner_->measure_limits(); }
+
+  void release_stalls();  // the current stall and all later ones
+  bool is_stalled() const;
+
+ private:
+  const std::unique_ptr<Backend> inner_;
+  const BackendScript script_;
+  int64_t step_ = -1;
+  mutable std::mutex mutex_;
+  std::condition_variable released_;
+  bool stalls_released_ = false, stalled_ = false;
+};
+
+}  // namespace llmb::test

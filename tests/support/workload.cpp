@@ -1,0 +1,326 @@
+#include "tests/support/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace llmb::test {
+
+uint64_t TestRng::next() {
+  state_ += 0x9E3779B97F4A7C15u;
+  uint64_t x = state_;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+int32_t TestRng::between(int32_t low, int32_t high) {
+  return low + static_cast<int32_t>(next() % (static_cast<uint64_t>(high - low) + 1));
+}
+
+int32_t TestRng::log_between(int32_t low, int32_t high) {
+  const double u = static_cast<double>(next() >> 11) * 0x1.0p-53;
+  return std::min(high, static_cast<int32_t>(low * std::pow((high + 1.0) / low, u)));
+}
+
+bool TestRng::chance(double probability) { return static_cast<double>(next() >> 11) * 0x1.0p-53 < probability; }
+
+std::shared_ptr<Request> make_request(int32_t num_prompt_tokens, int32_t max_tokens) {
+  auto request = std::make_shared<Request>();
+  request->prompt_tokens.resize(num_prompt_tokens);
+  std::iota(request->prompt_tokens.begin(), request->prompt_tokens.end(), 1);
+  request->params.sampling.temperature = 0;
+  request->params.stop.max_tokens = max_tokens;
+  request->params.stop.ignore_eos = true;
+  return request;
+}
+
+namespace {
+
+SchedulerConfig random_config(TestRng* rng) {
+  SchedulerConfig config;
+  config.batching = static_cast<BatchingMode>(rng->chance(0.5) ? 3 : rng->between(0, 3));
+  config.max_num_seqs = rng->log_between(1, 16);
+  config.max_num_batched_tokens = rng->log_between(1, 64);
+  config.block_size = rng->log_between(1, 16);
+  config.num_blocks = rng->chance(0.05) ? rng->log_between(1, 1000) : rng->log_between(1, 60);
+  config.max_model_len = rng->between(2, 48);
+  config.batch_window_ms = rng->between(0, 20);
+  return config;
+}
+
+std::shared_ptr<const Request> random_request(const Workload& workload, int64_t index, TestRng* rng) {
+  auto request = std::make_shared<Request>();
+  const int32_t vocab_size = workload.model.vocab_size;
+  // Mostly what fits the pool, sometimes anything, so that refusals happen but do not empty the workload.
+  const int64_t pool = int64_t{workload.config.num_blocks} * workload.config.block_size;
+  const auto longest = static_cast<int32_t>(std::min<int64_t>(workload.config.max_model_len, pool));
+  const bool anything = rng->chance(0.1);
+  request->prompt_tokens.resize(rng->log_between(1, anything ? 60 : std::max(1, longest - 1)));
+  for (TokenId& token : request->prompt_tokens) token = rng->between(0, vocab_size - 1);
+  request->eos_token_ids = workload.model.eos_token_ids;
+  request->rng = {workload.seed, static_cast<uint64_t>(index)};
+  SamplingParams& sampling = request->params.sampling;
+  sampling.temperature = rng->chance(0.5) ? 0.0f : 1.0f;
+  if (rng->chance(0.1)) sampling.repetition_penalty = 1.1f;
+  if (rng->chance(0.1)) sampling.frequency_penalty = 0.5f;
+  if (rng->chance(0.1)) sampling.num_logprobs = rng->between(0, 3);
+  StopParams& stop = request->params.stop;
+  const int32_t room = longest + 1 - static_cast<int32_t>(request->prompt_tokens.size());
+  stop.max_tokens = rng->log_between(1, anything ? 60 : std::max(1, room));
+  if (rng->chance(0.2)) stop.min_tokens = rng->between(0, *stop.max_tokens);
+  if (rng->chance(0.2)) stop.stop_token_ids.push_back(rng->between(0, vocab_size - 1));
+  stop.ignore_eos = rng->chance(0.3);
+  return request;
+}
+
+}  // namespace
+
+Workload random_workload(uint64_t seed) {
+  TestRng rng(seed);
+  Workload workload;
+  workload.seed = seed;
+  workload.config = random_config(&rng);
+  workload.model.vocab_size = rng.log_between(4, 1000);
+  for (int32_t i = rng.between(0, 2); i > 0; --i) workload.model.eos_token_ids.push_back(i);
+  workload.eos_rate = rng.chance(0.5) ? 0.05 : 0.0;
+  const int32_t num_requests = rng.chance(0.02) ? rng.between(20, 60) : rng.log_between(1, 12);
+  const double mean_gap_ms = rng.chance(0.5) ? 0 : rng.log_between(1, 30);
+  double now_ms = 0;
+  for (int32_t i = 0; i < num_requests; ++i) {
+    workload.requests.push_back(random_request(workload, i, &rng));
+    workload.arrival_ms.push_back(now_ms);
+    now_ms += mean_gap_ms * rng.between(0, 2);
+  }
+  if (rng.chance(0.2)) workload.finish_rate = 0.1;
+  if (rng.chance(0.1)) workload.nan_rate = 0.05;
+  return workload;
+}
+
+namespace {
+
+// One run. Members hold what the checks need between calls.
+class Run {
+ public:
+  explicit Run(const Workload& workload);
+  WorkloadOutcome take_outcome();
+
+ private:
+  void fail(const std::string& what) {
+    if (outcome_.error.empty()) outcome_.error = "workload " + std::to_string(workload_.seed) + ": " + what;
+  }
+  bool ok() const { return outcome_.error.empty(); }
+  void expect(bool condition, const char* what) {
+    if (!condition) fail(what);
+  }
+  void expect_ok(const Status& status) {
+    if (!status.ok()) fail(status.message());
+  }
+
+  void run();
+  void add_arrived();
+  bool step();
+  void idle();
+  void check_plan();
+  void check_updates();
+  void end(SeqId seq);
+  void maybe_finish_one(bool in_flight);
+  void check_against_reference();
+  void check_request(size_t i);
+  double now_ms() const { return clock_.now_ms(); }
+  bool more_may_arrive() const { return next_arrival_ < workload_.requests.size(); }
+
+  const Workload& workload_;
+  WorkloadOutcome outcome_;
+  TestRng rng_;
+  VirtualClock clock_;
+  LedgerOptions ledger_options_;
+  std::unique_ptr<Backend> backend_;
+  Scheduler scheduler_;
+  StepPlan plan_;
+  StepOutput output_;
+  std::vector<SequenceUpdate> updates_;
+  size_t next_arrival_ = 0;
+  std::map<SeqId, size_t> live_;  // sequences to requests
+  int64_t max_steps_ = 0;
+};
+
+Run::Run(const Workload& workload) : workload_(workload), rng_(~workload.seed), scheduler_(workload.config) {
+  ledger_options_.seed = workload.seed;
+  ledger_options_.eos_rate = workload.eos_rate;
+  ledger_options_.check_every_slot = true;
+  ledger_options_.clock = &clock_;
+  ledger_options_.step_ms = workload.step_ms;
+  backend_ = make_ledger_backend(ledger_options_);
+  LoadOptions load;
+  load.block_size = workload.config.block_size;
+  load.num_blocks_override = workload.config.num_blocks;
+  expect_ok(backend_->load(workload.model, load));
+  outcome_.requests.resize(workload.requests.size());
+  // Alone, with a token a step and recomputed after each preemption: no run may need more.
+  for (const auto& request : workload.requests)
+    max_steps_ += (kMaxPreemptions + 1) * (int64_t{static_cast<int64_t>(request->prompt_tokens.size())} + 64);
+  run();
+  if (ok()) check_against_reference();
+}
+
+WorkloadOutcome Run::take_outcome() {
+  outcome_.num_preemptions = scheduler_.num_preemptions_total();
+  return std::move(outcome_);
+}
+
+void Run::run() {
+  while (ok()) {
+    add_arrived();
+    if (!step()) {
+      if (!scheduler_.has_work() && !more_may_arrive()) break;
+      idle();
+    }
+  }
+  expect(scheduler_.num_free_blocks() == workload_.config.num_blocks, "blocks leaked");
+  expect(live_.empty(), "a sequence never ended");
+}
+
+void Run::add_arrived() {
+  for (; more_may_arrive() && workload_.arrival_ms[next_arrival_] <= now_ms(); ++next_arrival_) {
+    RequestOutcome& request = outcome_.requests[next_arrival_];
+    const auto added = scheduler_.add(workload_.requests[next_arrival_], workload_.arrival_ms[next_arrival_]);
+    if (const SeqId* seq = std::get_if<SeqId>(&added)) {
+      live_[*seq] = next_arrival_;
+    } else {
+      request.refused = std::get<RequestError>(added);
+      ++request.num_ends;
+    }
+  }
+}
+
+// Nothing could run: the reason must be one that time or input removes, and time moves to it.
+void Run::idle() {
+  const std::optional<double> wakeup = scheduler_.next_wakeup_ms();
+  expect(!scheduler_.has_work() || workload_.config.batching != BatchingMode::kContinuous,
+         "an empty plan with work left");
+  expect(scheduler_.num_running() == 0, "running sequences do not run");
+  expect(more_may_arrive(), "nothing runs, nothing may arrive");
+  if (!ok()) return;
+  const double arrival = workload_.arrival_ms[next_arrival_];
+  const double until = wakeup ? std::min(*wakeup, arrival) : arrival;
+  expect(until > now_ms(), "a wake-up in the past");
+  clock_.sleep_until_ms(until);
+}
+
+bool Run::step() {
+  const SeqId oldest = live_.empty() ? -1 : live_.begin()->first;
+  const int32_t oldest_preemptions = oldest < 0 ? 0 : scheduler_.num_preemptions(oldest);
+  const bool is_scheduled = scheduler_.schedule(now_ms(), more_may_arrive(), &plan_);
+  expect_ok(scheduler_.check_integrity());
+  if (!is_scheduled || !ok()) return false;
+  expect(++outcome_.num_steps <= max_steps_, "no end in sight");
+  expect(plan_.seq_ids.front() == oldest, "the oldest sequence is not served first");
+  expect(scheduler_.num_preemptions(oldest) == oldest_preemptions, "the oldest sequence was preempted");
+  check_plan();
+  expect_ok(backend_->submit(plan_));
+  if (!ok()) return false;
+  expect_ok(backend_->wait(&output_));
+  if (workload_.nan_rate > 0 && plan_.num_samples() > 0 && rng_.chance(workload_.nan_rate))
+    output_.is_finite[rng_.between(0, plan_.num_samples() - 1)] = 0;
+  maybe_finish_one(true);
+  scheduler_.apply(plan_, output_, &updates_);
+  check_updates();
+  expect_ok(scheduler_.check_integrity());
+  maybe_finish_one(false);
+  return true;
+}
+
+void Run::check_plan() {
+  expect(plan_.step == outcome_.num_steps - 1, "steps are not counted");
+  expect(plan_.num_tokens() <= workload_.config.max_num_batched_tokens, "over the token budget");
+  expect(plan_.num_seqs() <= workload_.config.max_num_seqs, "over max_num_seqs");
+  expect(std::is_sorted(plan_.seq_ids.begin(), plan_.seq_ids.end()), "not in order of age");
+  for (const SampleRow& row : plan_.sample_rows) {
+    const size_t index = live_.at(plan_.seq_ids[row.seq]);
+    const size_t num_known = workload_.requests[index]->prompt_tokens.size() + outcome_.requests[index].tokens.size();
+    expect(row.position == num_known, "a position is sampled twice, or left out");
+  }
+  outcome_.num_sampled += plan_.num_samples();
+}
+
+void Run::check_updates() {
+  for (const SequenceUpdate& update : updates_) {
+    const auto at = live_.find(update.seq);
+    if (at == live_.end()) return fail("an update for a sequence that is gone");
+    RequestOutcome& request = outcome_.requests[at->second];
+    expect(update.numeric_error == !output_.is_finite[update.sample], "numeric_error");
+    expect(update.token == output_.tokens[update.sample], "a token of another row");
+    if (!update.numeric_error) request.tokens.push_back(update.token);
+    request.num_preemptions = update.num_preemptions;
+    if (!update.finish) continue;
+    request.finish = update.finish;
+    request.stop_token = update.stop_token;
+    expect(!scheduler_.contains(update.seq), "a finished sequence is still there");
+    end(update.seq);
+  }
+}
+
+void Run::end(SeqId seq) {
+  ++outcome_.requests[live_.at(seq)].num_ends;
+  live_.erase(seq);
+}
+
+void Run::maybe_finish_one(bool in_flight) {
+  if (live_.empty() || !rng_.chance(workload_.finish_rate / 2)) return;
+  const auto at = std::next(live_.begin(), rng_.between(0, static_cast<int32_t>(live_.size()) - 1));
+  if (in_flight)  // its sample of this step is dropped
+    for (const SampleRow& row : plan_.sample_rows) outcome_.num_sampled -= plan_.seq_ids[row.seq] == at->first;
+  RequestOutcome& request = outcome_.requests[at->second];
+  request.ended_by_caller = true;
+  request.num_preemptions = scheduler_.num_preemptions(at->first);
+  scheduler_.finish(at->first);
+  end(at->first);
+  expect_ok(scheduler_.check_integrity());
+}
+
+void Run::check_against_reference() {
+  int64_t num_tokens = 0, num_errors = 0;
+  for (size_t i = 0; i < outcome_.requests.size() && ok(); ++i) {
+    check_request(i);
+    num_tokens += static_cast<int64_t>(outcome_.requests[i].tokens.size());
+    num_errors += outcome_.requests[i].finish == FinishReason::kError;
+  }
+  expect(!ok() || outcome_.num_sampled == num_tokens + num_errors, "sampled more than the output tokens");
+}
+
+void Run::check_request(size_t i) {
+  const RequestOutcome& actual = outcome_.requests[i];
+  const Request& request = *workload_.requests[i];
+  const SchedulerConfig& config = workload_.config;
+  expect(actual.num_ends == 1, "not one completion for a request");
+  expect(actual.num_preemptions <= 16, "more than 16 preemptions of a request");
+  const auto num_prompt = static_cast<int64_t>(request.prompt_tokens.size());
+  const bool too_long = num_prompt + 1 > config.max_model_len;
+  const int64_t last = std::min<int64_t>(num_prompt + *request.params.stop.max_tokens, config.max_model_len);
+  const bool too_big = last - 1 > int64_t{config.num_blocks} * config.block_size;
+  if (too_long || too_big) {
+    expect(actual.refused && actual.refused->code == (too_long ? "prompt_too_long" : "kv_too_small"), "not refused");
+    return;
+  }
+  expect(!actual.refused, "refused, but it fits");
+  if (!ok()) return;
+  const LedgerCompletion expected =
+      ledger_reference(make_ledger_model(workload_.model, ledger_options_), request, config.max_model_len);
+  if (actual.ended_by_caller || actual.finish == FinishReason::kError) {
+    expect(actual.tokens.size() <= expected.tokens.size() &&
+               std::equal(actual.tokens.begin(), actual.tokens.end(), expected.tokens.begin()),
+           "tokens differ from the reference before an early end");
+    return;
+  }
+  expect(actual.tokens == expected.tokens, "tokens differ from the reference");
+  expect(actual.finish == expected.finish && actual.stop_token == expected.stop_token, "another finish reason");
+}
+
+}  // namespace
+
+WorkloadOutcome run_workload(const Workload& workload) { return Run(workload).take_outcome(); }
+
+}  // namespace llmb::test
