@@ -1,108 +1,264 @@
+// out[r][n] = sum over k of x[r][k] * w[n][k], + bias[n]
+//
+// Few rows (up to a register tile): bound by the bytes of the weights, which are read once and widened in registers.
+// More rows: bound by multiply-adds. A task is a panel of 64 output features by a block of rows; for each block of k the
+// panel is widened to fp32 once into a buffer that stays in the first-level cache, then register tiles of rows run over
+// it. Partial sums go through memory as fp32, so the chain over k is the same as in registers.
 #include "kernels/cpu/linear.h"
 
+#include <algorithm>
 #include <cstring>
 
-#include "base/check.h"
-#include "kernels/cpu/float_formats.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/simd-inl.h"
 
+#ifndef LLMB_KERNELS_CPU_LINEAR_ONCE_
+#define LLMB_KERNELS_CPU_LINEAR_ONCE_
 namespace llmb::cpu {
+
+constexpr int64_t kWidth = PackedLinear::kPanelWidth;
+constexpr int64_t kBlockK = 128;    // 64 columns of fp32 weights fill 32 KiB
+constexpr int64_t kBlockRows = 192;  // rows of a task: partial sums and the block of x stay in the second-level cache
+
+// One task of linear: panel `panel` of the weights times rows [row_begin, row_end).
+struct LinearTask {
+  const PackedLinear* weight;
+  const float* x;  // [rows, in_features]
+  float* out;      // [rows, out_features]
+  int64_t panel, row_begin, row_end;
+};
+
+}  // namespace llmb::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr int kPanelVecs = static_cast<int>(kWidth) / kLanes;
+
+// Readers of a panel's stored form. load<kVecs>() gives k steps [k, k + kStep) of kVecs vectors of columns from c on.
+struct F32Panel {
+  static constexpr int kStep = 1;
+  const float* data;
+  template <int kVecs>
+  HWY_INLINE void load(int64_t k, int64_t column, V (&b)[kStep][kVecs]) const {
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[0][c] = hn::LoadU(D(), data + k * kWidth + column + c * kLanes);
+  }
+};
+struct F16Panel {
+  static constexpr int kStep = 1;
+  const hwy::float16_t* data;
+  template <int kVecs>
+  HWY_INLINE void load(int64_t k, int64_t column, V (&b)[kStep][kVecs]) const {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
+      b[0][c] = hn::PromoteTo(D(), hn::LoadU(d16, data + k * kWidth + column + c * kLanes));
+  }
+};
+struct BF16Panel {
+  static constexpr int kStep = 2;
+  const uint32_t* data;  // pairs of k
+  template <int kVecs>
+  HWY_INLINE void load(int64_t k, int64_t column, V (&b)[kStep][kVecs]) const {
+    const DU du;
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
+      const auto pair = hn::LoadU(du, data + (k / 2) * kWidth + column + c * kLanes);
+      b[0][c] = hn::BitCast(D(), hn::ShiftLeft<16>(pair));
+      b[1][c] = hn::BitCast(D(), hn::And(pair, hn::Set(du, 0xffff0000u)));
+    }
+  }
+};
+
+// Sums of kRows rows by kVecs vectors of columns from `column` on, straight from the stored form.
+template <int kRows, int kVecs, typename Panel>
+HWY_INLINE void direct_tile(const Panel& panel, const float* x, int64_t num_k, int64_t column, float* sums) {
+  const D d;
+  V acc[kRows * kVecs];
+  LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Zero(d);
+  V b[Panel::kStep][kVecs];
+  const int64_t whole = num_k - num_k % Panel::kStep;
+  for (int64_t k = 0; k < whole; k += Panel::kStep) {
+    panel.load(k, column, b);
+    LLMB_UNROLL for (int step = 0; step < Panel::kStep; ++step) {
+      LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+        const V xv = hn::Set(d, x[r * num_k + k + step]);
+        LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
+          acc[r * kVecs + c] = hn::MulAdd(xv, b[step][c], acc[r * kVecs + c]);
+      }
+    }
+  }
+  if (whole < num_k) {  // an odd last k of a pair
+    panel.load(whole, column, b);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      const V xv = hn::Set(d, x[r * num_k + whole]);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(xv, b[0][c], acc[r * kVecs + c]);
+    }
+  }
+  LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
+      hn::StoreU(acc[r * kVecs + c], d, sums + r * kWidth + column + c * kLanes);
+  }
+}
+
+// Writes sums [rows][kWidth] of a panel to out, bias added; a last panel may be narrower.
+HWY_INLINE void write_panel(const LinearTask& t, const float* sums, int64_t row, int64_t rows) {
+  const int64_t n = t.weight->out_features(), begin = t.panel * kWidth, width = std::min(kWidth, n - begin);
+  const float* bias = t.weight->bias();
+  for (int64_t r = 0; r < rows; ++r) {
+    float* to = t.out + (row + r) * n + begin;
+    const float* from = sums + r * kWidth;
+    for (int64_t c = 0; c < width; c += kLogicalLanes) {
+      V16 v = load16(from + c);
+      if (bias != nullptr)
+        v = map16(v, load16(bias + begin + c), [](V a, V b) HWY_ATTR { return hn::Add(a, b); });
+      if (width - c >= kLogicalLanes) {
+        store16(v, to + c);
+      } else {
+        store16_partial(v, to + c, width - c);
+      }
+    }
+  }
+}
+
+template <int kRows, typename Panel>
+HWY_INLINE void direct_rows(const Panel& panel, const LinearTask& t) {
+  // As many vectors of columns as registers allow with this many rows.
+  constexpr int kMaxVecs = kTileRows * kTileColumns / kLanes / kRows;
+  constexpr int kVecs = kMaxVecs >= kPanelVecs       ? kPanelVecs
+                        : kMaxVecs >= kPanelVecs / 2 ? kPanelVecs / 2
+                                                     : kTileColumns / kLanes;
+  const int64_t num_k = t.weight->in_features();
+  HWY_ALIGN float sums[kRows * kWidth];
+  for (int64_t column = 0; column < kWidth; column += kVecs * kLanes)
+    direct_tile<kRows, kVecs>(panel, t.x + t.row_begin * num_k, num_k, column, sums);
+  write_panel(t, sums, t.row_begin, kRows);
+}
+
+template <typename Panel>
+void few_rows(const Panel& panel, const LinearTask& t) {
+  static_assert(kTileRows <= 6);
+  switch (t.row_end - t.row_begin) {
+    case 1: return direct_rows<1>(panel, t);
+    case 2: return direct_rows<2>(panel, t);
+    case 3: return direct_rows<3>(panel, t);
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_SSE4
+    case 4: return direct_rows<4>(panel, t);
+    case 5: return direct_rows<5>(panel, t);
+    case 6: return direct_rows<6>(panel, t);
+#endif
+    default: HWY_ABORT("more rows than a register tile");
+  }
+}
+
+// Adds k in [k_begin, k_begin + num_k) of kRows rows to their sums.
+template <int kRows>
+HWY_INLINE void widened_tile(const float* HWY_RESTRICT widened, const float* x, int64_t x_stride, int64_t num_k,
+                             bool first, float* HWY_RESTRICT sums) {
+  const D d;
+  constexpr int kVecs = kTileColumns / kLanes;
+  const float* rows[kRows];
+  LLMB_UNROLL for (int r = 0; r < kRows; ++r) rows[r] = x + r * x_stride;
+  for (int64_t column = 0; column < kWidth; column += kTileColumns) {
+    const float* b[kVecs];
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = widened + column + c * kLanes;
+    V acc[kRows * kVecs];
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
+        acc[r * kVecs + c] = first ? hn::Zero(d) : hn::LoadU(d, sums + r * kWidth + column + c * kLanes);
+    }
+    mul_add_tile<kRows, kVecs>(rows, num_k, b, kWidth, acc);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
+        hn::StoreU(acc[r * kVecs + c], d, sums + r * kWidth + column + c * kLanes);
+    }
+  }
+}
+
+template <typename Panel>
+HWY_INLINE void widen(const Panel& panel, int64_t k_begin, int64_t k_end, float* HWY_RESTRICT widened) {
+  V b[Panel::kStep][kPanelVecs];
+  for (int64_t k = k_begin; k < k_end; k += Panel::kStep) {  // an odd last k widens one row of padding more
+    panel.load(k, 0, b);
+    LLMB_UNROLL for (int step = 0; step < Panel::kStep; ++step) {
+      LLMB_UNROLL for (int c = 0; c < kPanelVecs; ++c)
+        hn::StoreU(b[step][c], D(), widened + (k - k_begin + step) * kWidth + c * kLanes);
+    }
+  }
+}
+
+template <typename Panel>
+void many_rows(const Panel& panel, const LinearTask& t) {
+  static_assert(kBlockK % 2 == 0);
+  HWY_ALIGN float widened[kBlockK * kWidth];
+  HWY_ALIGN float sums[kBlockRows * kWidth];
+  const int64_t num_k = t.weight->in_features(), rows = t.row_end - t.row_begin;
+  for (int64_t k = 0; k < num_k; k += kBlockK) {
+    const int64_t k_end = std::min(num_k, k + kBlockK);
+    widen(panel, k, k_end, widened);
+    int64_t r = 0;
+    const auto tile = [&](auto tile_rows) HWY_ATTR {
+      constexpr int kRows = decltype(tile_rows)::value;
+      widened_tile<kRows>(widened, t.x + (t.row_begin + r) * num_k + k, num_k, k_end - k, k == 0, sums + r * kWidth);
+      r += kRows;
+    };
+    while (rows - r >= kTileRows) tile(std::integral_constant<int, kTileRows>());
+    if constexpr (kTileRows > 3) {
+      if (rows - r >= 4) tile(std::integral_constant<int, 4>());
+      else if (rows - r == 3) tile(std::integral_constant<int, 3>());
+    }
+    if (rows - r >= 2) tile(std::integral_constant<int, 2>());
+    if (rows - r >= 1) tile(std::integral_constant<int, 1>());
+  }
+  write_panel(t, sums, t.row_begin, rows);
+}
+
+void linear_task(const LinearTask& t) {
+  const uint8_t* data = t.weight->panel(t.panel);
+  const auto run = [&t](const auto& panel) HWY_ATTR {
+    if (t.row_end - t.row_begin <= kTileRows) few_rows(panel, t);
+    else many_rows(panel, t);
+  };
+  switch (t.weight->dtype()) {
+    case DType::kF32: return run(F32Panel{reinterpret_cast<const float*>(data)});
+    case DType::kF16: return run(F16Panel{reinterpret_cast<const hwy::float16_t*>(data)});
+    case DType::kBF16: return run(BF16Panel{reinterpret_cast<const uint32_t*>(data)});
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace llmb::cpu {
+
+HWY_EXPORT(linear_task);
 
 namespace {
 
-constexpr int64_t kWidth = PackedLinear::kPanelWidth;
-
-float load_element(const TensorView& t, int64_t index) {
-  const uint8_t* p = static_cast<const uint8_t*>(t.data) + index * dtype_bytes(t.dtype);
-  if (t.dtype == DType::kF32) {
-    float v;
-    std::memcpy(&v, p, 4);
-    return v;
-  }
-  uint16_t v;
-  std::memcpy(&v, p, 2);
-  return t.dtype == DType::kBF16 ? bf16_to_f32(v) : f16_to_f32(v);
+// Rows of a task: as many as share a widened panel, fewer where that leaves threads idle.
+int64_t rows_per_task(int64_t rows, int64_t num_panels, int num_threads) {
+  constexpr int64_t kMinRows = 32;  // widening then costs a few percent
+  int64_t chunks = ceil_div(rows, kBlockRows);
+  while (chunks * num_panels < 6 * int64_t{num_threads} && ceil_div(rows, chunks) > kMinRows) ++chunks;
+  return ceil_div(rows, chunks);
 }
 
 }  // namespace
 
-// Index within a panel of weight (k, column).
-static int64_t panel_index(DType dtype, int64_t k, int64_t column) {
-  return dtype == DType::kBF16 ? (k / 2) * (2 * kWidth) + column * 2 + k % 2 : k * kWidth + column;
-}
-
-PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<const TensorView> biases,
-                                ThreadPool& pool) {
-  LLMB_CHECK(!parts.empty() && parts[0].cols >= 1);
-  LLMB_CHECK(biases.empty() || biases.size() == parts.size());
-  PackedLinear w;
-  w.dtype_ = parts[0].dtype;
-  w.in_features_ = parts[0].cols;
-  for (const TensorView& part : parts) {
-    LLMB_CHECK(part.cols == w.in_features_ && part.rows >= 0);
-    if (part.dtype != w.dtype_) w.dtype_ = DType::kF32;
-    w.out_features_ += part.rows;
-  }
-  const int64_t padded_k = w.in_features_ + (w.dtype_ == DType::kBF16 ? w.in_features_ % 2 : 0);
-  w.panel_bytes_ = padded_k * kWidth * dtype_bytes(w.dtype_);
-  w.weights_ = AlignedBuffer(w.num_panels() * w.panel_bytes_);
-  pool.parallel_for(w.num_panels(), [&](int64_t p, int) {
-    uint8_t* panel = w.weights_.data() + p * w.panel_bytes_;
-    std::memset(panel, 0, static_cast<size_t>(w.panel_bytes_));
-    int64_t part_begin = 0;
-    for (const TensorView& part : parts) {
-      for (int64_t c = 0; c < kWidth; ++c) {
-        const int64_t row = p * kWidth + c - part_begin;
-        if (row < 0 || row >= part.rows) continue;
-        for (int64_t k = 0; k < w.in_features_; ++k) {
-          const int64_t to = panel_index(w.dtype_, k, c), from = row * part.cols + k;
-          if (w.dtype_ == DType::kF32) {
-            reinterpret_cast<float*>(panel)[to] = load_element(part, from);
-          } else {
-            std::memcpy(panel + to * 2, static_cast<const uint8_t*>(part.data) + from * 2, 2);
-          }
-        }
-      }
-      part_begin += part.rows;
-    }
-  });
-  if (biases.empty()) return w;
-  w.bias_ = AlignedBuffer(w.num_panels() * kWidth * 4);
-  std::memset(w.bias_.data(), 0, static_cast<size_t>(w.bias_.size_bytes()));
-  float* bias = reinterpret_cast<float*>(w.bias_.data());
-  for (size_t i = 0; i < parts.size(); ++i) {
-    LLMB_CHECK(biases[i].rows * biases[i].cols == parts[i].rows);
-    for (int64_t r = 0; r < parts[i].rows; ++r) *bias++ = load_element(biases[i], r);
-  }
-  return w;
-}
-
-static float weight_at(const PackedLinear& w, int64_t n, int64_t k) {
-  const uint8_t* panel = w.panel(n / kWidth);
-  const int64_t i = panel_index(w.dtype(), k, n % kWidth);
-  if (w.dtype() == DType::kF32) return reinterpret_cast<const float*>(panel)[i];
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(panel)[i];
-  return w.dtype() == DType::kBF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-}
-
-void linear(const PackedLinear& w, const float* x, int64_t rows, float* out, ThreadPool& pool) {
-  const int64_t num_k = w.in_features(), num_n = w.out_features();
-  pool.parallel_for(w.num_panels(), [&](int64_t p, int) {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t n = p * kWidth; n < num_n && n < (p + 1) * kWidth; ++n) {
-        float acc = 0;
-        for (int64_t k = 0; k < num_k; ++k) acc += x[r * num_k + k] * weight_at(w, n, k);
-        out[r * num_n + n] = w.bias() ? acc + w.bias()[n] : acc;
-      }
-    }
-  });
-}
-
-void embedding(const PackedLinear& table, const TokenId* tokens, int64_t num_tokens, float* out, ThreadPool& pool) {
-  const int64_t hidden = table.in_features();
-  pool.parallel_for(num_tokens, [&](int64_t i, int) {
-    LLMB_CHECK(tokens[i] >= 0 && tokens[i] < table.out_features());
-    for (int64_t k = 0; k < hidden; ++k) out[i * hidden + k] = weight_at(table, tokens[i], k);
+void linear(const PackedLinear& weight, const float* x, int64_t rows, float* out, ThreadPool& pool) {
+  if (rows == 0 || weight.out_features() == 0) return;
+  const int64_t num_panels = weight.num_panels();
+  const int64_t chunk = rows_per_task(rows, num_panels, pool.num_threads());
+  pool.parallel_for(ceil_div(rows, chunk) * num_panels, [&](int64_t task, int) {
+    const int64_t begin = task / num_panels * chunk;
+    HWY_DYNAMIC_DISPATCH(linear_task)
+    ({&weight, x, out, task % num_panels, begin, std::min(rows, begin + chunk)});
   });
 }
 
 }  // namespace llmb::cpu
+#endif

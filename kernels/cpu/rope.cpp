@@ -1,38 +1,94 @@
+// Bound by memory: each float of qkv is read once, q and the cache are written once. One task is a few tokens.
 #include "kernels/cpu/rope.h"
 
+#include "base/check.h"
+#include "kernels/cpu/row_chunks.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rope.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+// Pairs (a, b) turned by their angles: (a cos - b sin, b cos + a sin).
+HWY_INLINE void rotate_pairs(V16& a, V16& b, const V16& c, const V16& s) {
+  LLMB_UNROLL for (int i = 0; i < kParts; ++i) {
+    const V x = a.part[i], y = b.part[i];
+    a.part[i] = hn::NegMulAdd(y, s.part[i], hn::Mul(x, c.part[i]));
+    b.part[i] = hn::MulAdd(x, s.part[i], hn::Mul(y, c.part[i]));
+  }
+}
+
+// One head from `from` to `to`, which may be the same.
+void rotate_head(const float* from, const float* cos, const float* sin, int64_t half, float* to) {
+  for (int64_t i = 0; i < half; i += kLogicalLanes) {
+    const int64_t n = half - i;
+    if (n >= kLogicalLanes) {
+      V16 a = load16(from + i), b = load16(from + half + i);
+      rotate_pairs(a, b, load16(cos + i), load16(sin + i));
+      store16(a, to + i);
+      store16(b, to + half + i);
+    } else {
+      V16 a = load16_partial(from + i, n), b = load16_partial(from + half + i, n);
+      rotate_pairs(a, b, load16_partial(cos + i, n), load16_partial(sin + i, n));
+      store16_partial(a, to + i, n);
+      store16_partial(b, to + half + i, n);
+    }
+  }
+}
+
+// Rotates the heads of `row` [num_q + num_k heads]: q in place, k into k_out [num_k, head_dim].
+void rotate_token(float* row, const float* cos, const float* sin, int64_t num_q, int64_t num_k, int64_t head_dim,
+                  float* k_out) {
+  for (int64_t h = 0; h < num_q; ++h) rotate_head(row + h * head_dim, cos, sin, head_dim / 2, row + h * head_dim);
+  for (int64_t h = 0; h < num_k; ++h)
+    rotate_head(row + (num_q + h) * head_dim, cos, sin, head_dim / 2, k_out + h * head_dim);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
 #include <vector>
 
 namespace llmb::cpu {
 
+HWY_EXPORT(rotate_token);
+
+namespace {
+
+// Stores one token's rotated k and its v [num_kv_heads, head_dim] into its slot.
+void write_slot(const float* k, const float* v, int64_t slot, const KvCacheView& kv) {
+  const int64_t d = kv.head_dim, block = slot / kv.block_size, offset = slot % kv.block_size;
+  for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+    float* k_to = kv.k + kv.block_offset(block, h) + offset;
+    for (int64_t i = 0; i < d; ++i) k_to[i * kv.block_size] = k[h * d + i];
+    std::copy_n(v + h * d, d, kv.v + kv.block_offset(block, h) + offset * d);
+  }
+}
+
+}  // namespace
+
 void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slots, int64_t num_tokens,
                        int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, const float* cos, const float* sin,
                        const KvCacheView& kv, ThreadPool& pool) {
-  const int64_t half = head_dim / 2;
-  pool.parallel_for(num_tokens, [&](int64_t t, int) {
-    float* row = qkv + t * (num_heads + 2 * num_kv_heads) * int64_t{head_dim};
-    const float* c = cos + positions[t] * half;
-    const float* s = sin + positions[t] * half;
-    for (int64_t h = 0; h < num_heads; ++h) {
-      float* q = row + h * head_dim;
-      for (int64_t i = 0; i < half; ++i) {
-        const float a = q[i], b = q[i + half];
-        q[i] = a * c[i] - b * s[i];
-        q[i + half] = b * c[i] + a * s[i];
-      }
-    }
-    const int64_t block = slots[t] / kv.block_size, offset = slots[t] % kv.block_size;
-    for (int64_t h = 0; h < num_kv_heads; ++h) {
-      const float* k = row + (num_heads + h) * int64_t{head_dim};
-      const float* v = k + num_kv_heads * int64_t{head_dim};
-      float* kc = kv.k + kv.block_offset(block, h) + offset;
-      float* vc = kv.v + kv.block_offset(block, h) + offset * head_dim;
-      for (int64_t i = 0; i < half; ++i) {
-        kc[i * kv.block_size] = k[i] * c[i] - k[i + half] * s[i];
-        kc[(i + half) * kv.block_size] = k[i + half] * c[i] + k[i] * s[i];
-      }
-      for (int64_t i = 0; i < head_dim; ++i) vc[i] = v[i];
-    }
+  LLMB_CHECK(head_dim == kv.head_dim && num_kv_heads == kv.num_kv_heads && head_dim % 2 == 0);
+  const int64_t row_floats = (int64_t{num_heads} + 2 * int64_t{num_kv_heads}) * head_dim;
+  const int64_t kv_floats = int64_t{num_kv_heads} * head_dim, half = head_dim / 2;
+  std::vector<float> rotated(static_cast<size_t>(pool.num_threads() * kv_floats));
+  for_each_row(pool, num_tokens, row_floats, [&](int64_t t, int thread) {
+    float* row = qkv + t * row_floats;
+    float* k = rotated.data() + thread * kv_floats;
+    HWY_DYNAMIC_DISPATCH(rotate_token)
+    (row, cos + positions[t] * half, sin + positions[t] * half, num_heads, num_kv_heads, head_dim, k);
+    write_slot(k, row + row_floats - kv_floats, slots[t], kv);
   });
 }
 
 }  // namespace llmb::cpu
+#endif

@@ -1,0 +1,167 @@
+// What the CPU kernels share, compiled once for each SIMD target: 16 logical lanes on any vector width, exp, and the
+// register tile of multiply-adds under linear and paged_attention. Include after hwy/foreach_target.h.
+//
+// 1. Results do not depend on the vector width: every sum is over 16 logical lanes combined in one fixed tree. Targets
+//    with fused multiply-add (AVX2, AVX-512, NEON) agree bit for bit, as do those without (scalar, SSE4).
+// 2. NaN inputs give NaN outputs.
+
+#if defined(LLMB_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LLMB_KERNELS_CPU_SIMD_INL_H_
+#undef LLMB_KERNELS_CPU_SIMD_INL_H_
+#else
+#define LLMB_KERNELS_CPU_SIMD_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+
+#define LLMB_UNROLL _Pragma("GCC unroll 64")
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::CappedTag<float, 16>;
+using DI = hn::RebindToSigned<D>;
+using DU = hn::RebindToUnsigned<D>;
+using V = hn::Vec<D>;
+using VI = hn::Vec<DI>;
+
+constexpr int kLogicalLanes = 16;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+constexpr int kParts = kLogicalLanes / kLanes;  // vectors that make up 16 logical lanes
+static_assert(kLanes * kParts == kLogicalLanes);
+
+// A register tile of the multiply-add kernel: rows of a by columns of b, so that its sums, one row of b and a broadcast
+// fill the registers.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+constexpr int kTileRows = 6, kTileColumns = 64;
+#elif HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
+constexpr int kTileRows = 6, kTileColumns = 16;
+#else
+constexpr int kTileRows = 3, kTileColumns = 16;
+#endif
+
+// 16 logical lanes.
+struct V16 {
+  V part[kParts];
+};
+
+HWY_INLINE V16 set16(float x) {
+  V16 r;
+  LLMB_UNROLL for (int i = 0; i < kParts; ++i) r.part[i] = hn::Set(D(), x);
+  return r;
+}
+HWY_INLINE V16 load16(const float* p) {
+  V16 r;
+  LLMB_UNROLL for (int i = 0; i < kParts; ++i) r.part[i] = hn::LoadU(D(), p + i * kLanes);
+  return r;
+}
+HWY_INLINE void store16(const V16& v, float* p) {
+  LLMB_UNROLL for (int i = 0; i < kParts; ++i) hn::StoreU(v.part[i], D(), p + i * kLanes);
+}
+// The first n (< 16) floats of p, then zeros.
+HWY_INLINE V16 load16_partial(const float* p, int64_t n) {
+  float lanes[kLogicalLanes] = {};
+  std::memcpy(lanes, p, static_cast<size_t>(n) * sizeof(float));
+  return load16(lanes);
+}
+HWY_INLINE void store16_partial(const V16& v, float* p, int64_t n) {
+  float lanes[kLogicalLanes];
+  store16(v, lanes);
+  std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(float));
+}
+
+// Applies f(V...) part by part.
+template <typename F>
+HWY_INLINE V16 map16(const V16& a, const F& f) {
+  V16 r;
+  LLMB_UNROLL for (int i = 0; i < kParts; ++i) r.part[i] = f(a.part[i]);
+  return r;
+}
+template <typename F>
+HWY_INLINE V16 map16(const V16& a, const V16& b, const F& f) {
+  V16 r;
+  LLMB_UNROLL for (int i = 0; i < kParts; ++i) r.part[i] = f(a.part[i], b.part[i]);
+  return r;
+}
+template <typename F>
+HWY_INLINE V16 map16(const V16& a, const V16& b, const V16& c, const F& f) {
+  V16 r;
+  LLMB_UNROLL for (int i = 0; i < kParts; ++i) r.part[i] = f(a.part[i], b.part[i], c.part[i]);
+  return r;
+}
+
+// Halves 16 lanes four times, upper half onto lower half.
+template <typename Op>
+HWY_INLINE float reduce16(const V16& v, const Op& op) {
+  float lanes[kLogicalLanes];
+  store16(v, lanes);
+  LLMB_UNROLL for (int half = kLogicalLanes / 2; half >= 1; half /= 2) {
+    LLMB_UNROLL for (int i = 0; i < half; ++i) lanes[i] = op(lanes[i], lanes[i + half]);
+  }
+  return lanes[0];
+}
+HWY_INLINE float sum16(const V16& v) {
+  return reduce16(v, [](float a, float b) HWY_ATTR { return a + b; });
+}
+HWY_INLINE float max16(const V16& v) {
+  return reduce16(v, [](float a, float b) HWY_ATTR { return a > b ? a : b; });
+}
+
+// e^x to about 1 ulp: x = n ln 2 + r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7 (next term below
+// 2^-27), 2^n in two factors so that results may be subnormal. 0 below -104, +Inf above 88.8.
+HWY_INLINE V exp_v(V x) {
+  const D d;
+  // The second operand of Max and Min is returned where one is NaN.
+  x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -104.0f), x));
+  const VI n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504f)));
+  const V nf = hn::ConvertTo(d, n);
+  V r = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), x);  // 9 significant bits: nf * it is exact
+  r = hn::NegMulAdd(nf, hn::Set(d, -2.12194440e-4f), r);
+  V p = hn::Set(d, 1.0f / 5040);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 720));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 120));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 24));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 6));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  const DI di;
+  const VI half = hn::ShiftRight<1>(n);
+  const VI bias = hn::Set(di, 127);
+  const V scale1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
+  const V scale2 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(n, half), bias)));
+  return hn::Mul(hn::Mul(p, scale1), scale2);
+}
+HWY_INLINE V16 exp16(const V16& x) {
+  return map16(x, [](V a) HWY_ATTR { return exp_v(a); });
+}
+
+// acc[r][c] += sum over k of a[r][k] * b[c][k * b_stride + 0 … lanes), one chain in order of k for each element.
+template <int kRows, int kVecs>
+HWY_INLINE void mul_add_tile(const float* const* HWY_RESTRICT a,  // [kRows]  rows, from k = 0
+                             int64_t num_k,
+                             const float* const* HWY_RESTRICT b,  // [kVecs]  columns, from k = 0
+                             int64_t b_stride, V (&acc)[kRows * kVecs]) {
+  const D d;
+  for (int64_t k = 0; k < num_k; ++k) {
+    V bv[kVecs];
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) bv[c] = hn::LoadU(d, b[c] + k * b_stride);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      const V av = hn::Set(d, a[r][k]);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(av, bv[c], acc[r * kVecs + c]);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif
