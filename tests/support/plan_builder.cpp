@@ -1,0 +1,154 @@
+#include "tests/support/plan_builder.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "base/check.h"
+
+namespace llmb::test {
+
+namespace {
+
+struct Running {
+  std::vector<TokenId> tokens;  // prompt and what was generated
+  int32_t num_computed = 0;
+  std::vector<BlockId> blocks;
+  Generated out;
+
+  bool finished(const GenerateRequest& r) const { return static_cast<int32_t>(out.tokens.size()) == r.num_tokens; }
+  int32_t num_ready() const { return static_cast<int32_t>(tokens.size()) - num_computed; }
+};
+
+void check_ok(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
+
+void take_sample(const StepOutput& o, int i, Running* r) {
+  LLMB_CHECK_MSG(o.is_finite.at(i), "logits are not finite");
+  r->tokens.push_back(o.tokens.at(i));
+  r->out.tokens.push_back(o.tokens.at(i));
+  r->out.logprobs.push_back(o.logprobs.at(i));
+  const int begin = o.top_start.at(i), end = o.top_start.at(i + 1);
+  r->out.top_tokens.emplace_back(o.top_tokens.begin() + begin, o.top_tokens.begin() + end);
+  r->out.top_logprobs.emplace_back(o.top_logprobs.begin() + begin, o.top_logprobs.begin() + end);
+}
+
+// One step: `chunks` are (request, number of tokens).
+void run_step(Backend& backend, const std::vector<GenerateRequest>& requests,
+              const std::vector<std::pair<size_t, int32_t>>& chunks, std::vector<BlockId>* free_blocks,
+              std::vector<Running>* running) {
+  const int32_t block_size = backend.info().kv.block_size;
+  PlanBuilder builder(block_size);
+  for (const auto& [i, query_len] : chunks) {
+    Running& r = (*running)[i];
+    while (static_cast<int64_t>(r.blocks.size()) < ceil_div(r.num_computed + query_len, block_size)) {
+      LLMB_CHECK_MSG(!free_blocks->empty(), "the pool is too small for this test");
+      r.blocks.push_back(free_blocks->back());
+      free_blocks->pop_back();
+    }
+    std::optional<SampleRow> sample;
+    if (query_len == r.num_ready()) sample = requests[i].sampling;
+    builder.add(r.tokens, r.num_computed, query_len, r.blocks, sample);
+    r.num_computed += query_len;
+  }
+  StepOutput output;
+  check_ok(validate_step_plan(builder.plan(), backend.info().kv.num_blocks));
+  check_ok(backend.submit(builder.plan()));
+  check_ok(backend.wait(&output));
+  LLMB_CHECK(output.tokens.size() == builder.plan().sample_rows.size());
+  int sampled = 0;
+  for (const auto& [i, query_len] : chunks) {
+    Running& r = (*running)[i];
+    if (r.num_ready() == 0) take_sample(output, sampled++, &r);
+  }
+}
+
+void give_back(Running* r, std::vector<BlockId>* free_blocks) {
+  free_blocks->insert(free_blocks->end(), r->blocks.begin(), r->blocks.end());
+  r->blocks.clear();
+  r->num_computed = 0;
+}
+
+std::vector<BlockId> all_blocks(const Backend& backend) {
+  std::vector<BlockId> blocks(backend.info().kv.num_blocks);
+  std::iota(blocks.rbegin(), blocks.rend(), 0);
+  return blocks;
+}
+
+std::vector<Running> start(const std::vector<GenerateRequest>& requests) {
+  std::vector<Running> running;
+  for (const GenerateRequest& r : requests) running.emplace_back().tokens = r.prompt;
+  return running;
+}
+
+std::vector<Generated> outputs(std::vector<Running>* running) {
+  std::vector<Generated> out;
+  for (Running& r : *running) out.push_back(std::move(r.out));
+  return out;
+}
+
+}  // namespace
+
+PlanBuilder& PlanBuilder::add(const std::vector<TokenId>& tokens, int32_t num_computed, int32_t query_len,
+                              const std::vector<BlockId>& blocks, const std::optional<SampleRow>& sample) {
+  const int32_t context = num_computed + query_len;
+  for (int32_t position = num_computed; position < context; ++position) {
+    plan_.tokens.push_back(tokens.at(position));
+    plan_.positions.push_back(position);
+    plan_.slots.push_back(blocks.at(position / plan_.block_size) * plan_.block_size + position % plan_.block_size);
+  }
+  if (sample) {
+    SampleRow& row = plan_.sample_rows.emplace_back(*sample);
+    row.seq = plan_.num_seqs();
+    row.token_row = plan_.num_tokens() - 1;
+    row.position = context;
+  }
+  plan_.seq_ids.push_back(plan_.num_seqs());
+  plan_.query_start.push_back(plan_.num_tokens());
+  plan_.context_len.push_back(context);
+  plan_.block_ids.insert(plan_.block_ids.end(), blocks.begin(), blocks.end());
+  plan_.block_start.push_back(static_cast<int32_t>(plan_.block_ids.size()));
+  return *this;
+}
+
+std::vector<Generated> generate_one_by_one(Backend& backend, const std::vector<GenerateRequest>& requests,
+                                           int32_t max_num_tokens) {
+  std::vector<Running> running = start(requests);
+  std::vector<BlockId> free_blocks = all_blocks(backend);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    while (!running[i].finished(requests[i]))
+      run_step(backend, requests, {{i, std::min(running[i].num_ready(), max_num_tokens)}}, &free_blocks, &running);
+    give_back(&running[i], &free_blocks);
+  }
+  return outputs(&running);
+}
+
+std::vector<Generated> generate_at_random(Backend& backend, const std::vector<GenerateRequest>& requests,
+                                          int32_t max_num_tokens, int32_t max_num_seqs, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  std::vector<Running> running = start(requests);
+  std::vector<BlockId> free_blocks = all_blocks(backend);
+  while (true) {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (!running[i].finished(requests[i])) order.push_back(i);
+    if (order.empty()) return outputs(&running);
+    std::shuffle(order.begin(), order.end(), random);
+    std::shuffle(free_blocks.begin(), free_blocks.end(), random);
+    if (below(8) == 0) give_back(&running[order.back()], &free_blocks);
+    order.resize(std::min<size_t>(1 + below(order.size()), max_num_seqs));
+    std::vector<std::pair<size_t, int32_t>> chunks;
+    int64_t budget = max_num_tokens;
+    for (const size_t i : order) {
+      if (budget == 0) break;
+      const int64_t most = std::min<int64_t>(running[i].num_ready(), budget);
+      chunks.emplace_back(i, below(2) == 0 ? most : 1 + below(most));
+      budget -= chunks.back().second;
+    }
+    run_step(backend, requests, chunks, &free_blocks, &running);
+    for (const size_t i : order)
+      if (running[i].finished(requests[i])) give_back(&running[i], &free_blocks);
+  }
+}
+
+}  // namespace llmb::test

@@ -1,0 +1,52 @@
+// Step plans by hand and by chance, for driving a backend without a scheduler.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "core/step_plan.h"
+
+namespace llmb::test {
+
+// Appends sequences to a plan.
+class PlanBuilder {
+ public:
+  explicit PlanBuilder(int32_t block_size) { plan_.clear(), plan_.block_size = block_size; }
+
+  // Rows num_computed … num_computed + query_len - 1 of `tokens`, in the given blocks. With `sample`, the last of them
+  // is sampled; its seq, token_row and position are filled in here.
+  PlanBuilder& add(const std::vector<TokenId>& tokens, int32_t num_computed, int32_t query_len,
+                   const std::vector<BlockId>& blocks, const std::optional<SampleRow>& sample);
+  const StepPlan& plan() const { return plan_; }
+
+ private:
+  StepPlan plan_;
+};
+
+struct GenerateRequest {
+  std::vector<TokenId> prompt;
+  int32_t num_tokens = 1;
+  SampleRow sampling;  // temperature, rng, num_logprobs, …; its place is filled in
+};
+
+struct Generated {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  std::vector<std::vector<TokenId>> top_tokens;
+  std::vector<std::vector<float>> top_logprobs;
+  bool operator==(const Generated&) const = default;
+};
+
+// Runs every request alone, its prompt in one step (or in chunks of max_num_tokens), blocks in order.
+std::vector<Generated> generate_one_by_one(Backend& backend, const std::vector<GenerateRequest>& requests,
+                                           int32_t max_num_tokens);
+
+// Runs the requests in steps drawn from `seed`: random sequences in random order, random chunks, at most max_num_tokens
+// tokens and max_num_seqs sequences a step, blocks handed out in random order and reused, now and then a sequence
+// thrown out and computed again. REQUIRES: the pool holds all sequences at once.
+std::vector<Generated> generate_at_random(Backend& backend, const std::vector<GenerateRequest>& requests,
+                                          int32_t max_num_tokens, int32_t max_num_seqs, uint64_t seed);
+
+}  // namespace llmb::test

@@ -1,0 +1,152 @@
+// Models with known answers: what Hugging Face transformers says about tiny models of each supported shape
+// (tools/golden/make_golden_models.py), and another implementation about a trained one.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/config_loader.h"
+#include "tests/support/compare.h"
+#include "tests/support/oracle.h"
+#include "tests/support/plan_builder.h"
+
+namespace llmb::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> golden_dirs() {
+  std::vector<std::string> dirs;
+  for (const auto& entry : fs::directory_iterator(LLMB_SOURCE_DIR "/data/fixtures/models"))
+    if (fs::exists(entry.path() / "golden.jsonl")) dirs.push_back(entry.path().string());
+  std::sort(dirs.begin(), dirs.end());
+  return dirs;
+}
+
+std::vector<nlohmann::json> read_lines(const std::string& path) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);)
+    if (!line.empty()) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+std::unique_ptr<Backend> load(const std::string& dir, const ModelConfig& config) {
+  auto backend = make_cpu_backend();
+  LoadOptions options;
+  options.model_dir = dir;
+  options.max_num_seqs = 32;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = config.max_position_embeddings;
+  options.num_threads = 2;
+  const Status status = backend->load(config, options);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  return backend;
+}
+
+// All lines of a file as one batch of greedy requests, in chunks, mixed at random.
+std::vector<Generated> answer(Backend& backend, const std::vector<nlohmann::json>& lines, const char* prompt_key,
+                              const char* output_key, int32_t num_logprobs) {
+  std::vector<GenerateRequest> requests;
+  for (const auto& line : lines) {
+    GenerateRequest& r = requests.emplace_back();
+    r.prompt = line.at(prompt_key).get<std::vector<TokenId>>();
+    r.num_tokens = static_cast<int32_t>(line.at(output_key).size());
+    r.sampling.num_logprobs = num_logprobs;
+  }
+  return generate_at_random(backend, requests, 64, 32, 1);
+}
+
+// Log probabilities from logits.
+std::vector<double> log_softmax(std::vector<double> logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double l : logits) sum += std::exp(l - top);
+  for (double& l : logits) l -= top + std::log(sum);
+  return logits;
+}
+
+// The expected best tokens of a step are the backend's, each with its log probability.
+void check_top(const nlohmann::json& expected, const std::vector<TokenId>& tokens, const std::vector<float>& logprobs) {
+  REQUIRE(tokens.size() >= expected.size());
+  for (size_t k = 0; k < expected.size(); ++k) {
+    const auto at = std::find(tokens.begin(), tokens.end(), expected[k][0].get<TokenId>());
+    REQUIRE(at != tokens.end());
+    CHECK(std::fabs(logprobs[at - tokens.begin()] - expected[k][1].get<double>()) <= 1e-4);
+    // In order, but for neighbours that are as good as equal.
+    CHECK(std::fabs(logprobs[k] - expected[k][1].get<double>()) <= 1e-4);
+  }
+}
+
+TEST_CASE("greedy tokens, log probabilities and logits equal Hugging Face transformers") {
+  const auto dirs = golden_dirs();
+  REQUIRE(dirs.size() >= 10);
+  for (const std::string& dir : dirs) {
+    CAPTURE(dir);
+    const Result<ModelConfig> config = load_model_config(dir);
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    const auto backend = load(dir, *config);
+    const auto lines = read_lines(dir + "/golden.jsonl");
+    const auto answers = answer(*backend, lines, "prompt_token_ids", "token_ids", config->vocab_size);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      CAPTURE(i);
+      CHECK(answers[i].tokens == lines[i].at("token_ids").get<std::vector<TokenId>>());
+      CHECK(compare(answers[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 0, 1e-4) == "");
+      for (size_t step = 0; step < answers[i].tokens.size(); ++step)
+        check_top(lines[i].at("top_logprobs")[step], answers[i].top_tokens[step], answers[i].top_logprobs[step]);
+      if (!lines[i].contains("last_prompt_logits")) continue;
+      const auto expected = log_softmax(lines[i]["last_prompt_logits"].get<std::vector<double>>());
+      std::vector<float> actual(expected.size(), NAN);
+      for (size_t k = 0; k < expected.size(); ++k)
+        actual.at(answers[i].top_tokens[0][k]) = answers[i].top_logprobs[0][k];
+      CHECK(compare(actual, expected, 1e-5, 1e-4) == "");
+    }
+  }
+}
+
+TEST_CASE("the oracle itself agrees with Hugging Face transformers") {
+  for (const std::string& dir : golden_dirs()) {
+    CAPTURE(dir);
+    const Oracle oracle(load_model_config(dir).value(), read_tensors(dir));
+    const auto lines = read_lines(dir + "/golden.jsonl");
+    const auto& line = lines.back();
+    const auto prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
+    const auto expected = line.at("token_ids").get<std::vector<TokenId>>();
+    auto tokens = prompt;
+    tokens.insert(tokens.end(), expected.begin(), expected.end() - 1);
+    const auto log_probs = oracle.log_probs(tokens);
+    for (size_t step = 0; step < expected.size(); ++step) {
+      const auto& row = log_probs[prompt.size() - 1 + step];
+      CHECK(std::max_element(row.begin(), row.end()) - row.begin() == expected[step]);
+      CHECK(std::fabs(row[expected[step]] - line.at("logprobs")[step].get<double>()) <= 1e-4);
+    }
+  }
+}
+
+TEST_CASE("stories260K: greedy tokens and log probabilities equal another implementation's") {
+  const std::string dir = LLMB_SOURCE_DIR "/../shared/data/models/stories260K-hf";
+  if (!fs::exists(dir + "/reference_greedy_llama2c.jsonl")) {
+    MESSAGE("skipped: no ../shared/data/models/stories260K-hf");
+    return;
+  }
+  const Result<ModelConfig> config = load_model_config(dir);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  const auto backend = load(dir, *config);
+  const auto lines = read_lines(dir + "/reference_greedy_llama2c.jsonl");
+  REQUIRE(lines.size() > 0);
+  const auto answers = answer(*backend, lines, "prompt_ids", "output_ids", 0);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    CAPTURE(i);
+    CHECK(answers[i].tokens == lines[i].at("output_ids").get<std::vector<TokenId>>());
+    CHECK(compare(answers[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 1e-3, 1e-3) == "");
+  }
+}
+
+}  // namespace
+}  // namespace llmb::test
