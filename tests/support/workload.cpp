@@ -45,9 +45,11 @@ SchedulerConfig random_config(TestRng* rng) {
   config.max_num_seqs = rng->log_between(1, 16);
   config.max_num_batched_tokens = rng->log_between(1, 64);
   config.block_size = rng->log_between(1, 16);
-  config.num_blocks = rng->chance(0.05) ? rng->log_between(1, 1000) : rng->log_between(1, 60);
-  config.max_model_len = rng->between(2, 48);
+  config.max_model_len = rng->log_between(2, 96);
   config.batch_window_ms = rng->between(0, 20);
+  // Mostly a pool that a few sequences of full length crowd, where blocks run out.
+  const int32_t full_length = static_cast<int32_t>(ceil_div(config.max_model_len, config.block_size));
+  config.num_blocks = rng->chance(0.1) ? rng->log_between(1, 1000) : rng->between(1, 3 * full_length);
   return config;
 }
 
@@ -58,7 +60,7 @@ std::shared_ptr<const Request> random_request(const Workload& workload, int64_t 
   const int64_t pool = int64_t{workload.config.num_blocks} * workload.config.block_size;
   const auto longest = static_cast<int32_t>(std::min<int64_t>(workload.config.max_model_len, pool));
   const bool anything = rng->chance(0.1);
-  request->prompt_tokens.resize(rng->log_between(1, anything ? 60 : std::max(1, longest - 1)));
+  request->prompt_tokens.resize(rng->log_between(1, anything ? 120 : std::max(1, longest / 2)));
   for (TokenId& token : request->prompt_tokens) token = rng->between(0, vocab_size - 1);
   request->eos_token_ids = workload.model.eos_token_ids;
   request->rng = {workload.seed, static_cast<uint64_t>(index)};
@@ -69,10 +71,10 @@ std::shared_ptr<const Request> random_request(const Workload& workload, int64_t 
   if (rng->chance(0.1)) sampling.num_logprobs = rng->between(0, 3);
   StopParams& stop = request->params.stop;
   const int32_t room = longest + 1 - static_cast<int32_t>(request->prompt_tokens.size());
-  stop.max_tokens = rng->log_between(1, anything ? 60 : std::max(1, room));
+  stop.max_tokens = rng->between(1, anything ? 120 : std::max(1, room));
   if (rng->chance(0.2)) stop.min_tokens = rng->between(0, *stop.max_tokens);
   if (rng->chance(0.2)) stop.stop_token_ids.push_back(rng->between(0, vocab_size - 1));
-  stop.ignore_eos = rng->chance(0.3);
+  stop.ignore_eos = rng->chance(0.6);
   return request;
 }
 
@@ -83,10 +85,14 @@ Workload random_workload(uint64_t seed) {
   Workload workload;
   workload.seed = seed;
   workload.config = random_config(&rng);
-  workload.model.vocab_size = rng.log_between(4, 1000);
+  workload.model.vocab_size = rng.log_between(4, 5000);
   for (int32_t i = rng.between(0, 2); i > 0; --i) workload.model.eos_token_ids.push_back(i);
-  workload.eos_rate = rng.chance(0.5) ? 0.05 : 0.0;
-  const int32_t num_requests = rng.chance(0.02) ? rng.between(20, 60) : rng.log_between(1, 12);
+  workload.eos_rate = rng.chance(0.5) ? 0.02 : 0.0;
+  // A crowd of short prompts with long outputs on one-token blocks is what preempts the same request again and again.
+  const bool crowd = rng.chance(0.02);
+  if (crowd) workload.config.block_size = 1;
+  if (crowd) workload.config.max_num_seqs = 32;
+  const int32_t num_requests = crowd ? rng.between(20, 60) : rng.log_between(1, 12);
   const double mean_gap_ms = rng.chance(0.5) ? 0 : rng.log_between(1, 30);
   double now_ms = 0;
   for (int32_t i = 0; i < num_requests; ++i) {
@@ -161,7 +167,7 @@ Run::Run(const Workload& workload) : workload_(workload), rng_(~workload.seed), 
   outcome_.requests.resize(workload.requests.size());
   // Alone, with a token a step and recomputed after each preemption: no run may need more.
   for (const auto& request : workload.requests)
-    max_steps_ += (kMaxPreemptions + 1) * (int64_t{static_cast<int64_t>(request->prompt_tokens.size())} + 64);
+    max_steps_ += (kMaxPreemptions + 1) * (int64_t{static_cast<int64_t>(request->prompt_tokens.size())} + 200);
   run();
   if (ok()) check_against_reference();
 }

@@ -1,0 +1,98 @@
+#include "cache/block_allocator.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <vector>
+
+#include "tests/support/workload.h"
+
+namespace llmb {
+
+TEST_CASE("a new allocator hands out every block once, then says no and changes nothing") {
+  BlockAllocator allocator(5);
+  std::vector<BlockId> blocks;
+  CHECK(allocator.allocate(0, &blocks));
+  CHECK(allocator.allocate(4, &blocks));
+  CHECK_FALSE(allocator.allocate(2, &blocks));  // one more than there are: all or nothing
+  CHECK(blocks == std::vector<BlockId>{0, 1, 2, 3});
+  CHECK(allocator.num_free() == 1);
+  CHECK(allocator.allocate(1, &blocks));
+  CHECK_FALSE(allocator.allocate(1, &blocks));
+  CHECK(blocks == std::vector<BlockId>{0, 1, 2, 3, 4});
+  CHECK(allocator.check_integrity().ok());
+}
+
+TEST_CASE("a shared block is free again after its last release, the block freed last is used first") {
+  BlockAllocator allocator(3);
+  std::vector<BlockId> blocks;
+  REQUIRE(allocator.allocate(3, &blocks));
+  allocator.share(1);
+  CHECK(allocator.num_references(1) == 2);
+  allocator.release(1);
+  CHECK(allocator.num_free() == 0);
+  allocator.release(1);
+  allocator.release(2);
+  CHECK(allocator.num_free() == 2);
+  blocks.clear();
+  REQUIRE(allocator.allocate(2, &blocks));
+  CHECK(blocks == std::vector<BlockId>{2, 1});
+}
+
+TEST_CASE("double release, sharing a free block and unknown ids throw and change nothing") {
+  BlockAllocator allocator(2);
+  std::vector<BlockId> blocks;
+  REQUIRE(allocator.allocate(1, &blocks));
+  allocator.release(0);
+  CHECK_THROWS_AS(allocator.release(0), CheckFailure);
+  CHECK_THROWS_AS(allocator.share(0), CheckFailure);
+  CHECK_THROWS_AS(allocator.release(-1), CheckFailure);
+  CHECK_THROWS_AS(allocator.release(2), CheckFailure);
+  CHECK_THROWS_AS((void)allocator.allocate(-1, &blocks), CheckFailure);
+  CHECK_THROWS_AS(BlockAllocator(-1), CheckFailure);
+  CHECK(allocator.num_free() == 2);
+  CHECK(allocator.check_integrity().ok());
+}
+
+TEST_CASE("an empty pool is valid and full") {
+  BlockAllocator allocator(0);
+  std::vector<BlockId> blocks;
+  CHECK_FALSE(allocator.allocate(1, &blocks));
+  CHECK(allocator.check_integrity().ok());
+}
+
+TEST_CASE("random operations agree with a brute-force model") {
+  test::TestRng rng(1);
+  for (int round = 0; round < 200; ++round) {
+    const int32_t num_blocks = rng.between(1, 20);
+    BlockAllocator allocator(num_blocks);
+    std::multiset<BlockId> references;  // one entry a reference
+    for (int i = 0; i < 200; ++i) {
+      const BlockId block = rng.between(0, num_blocks - 1);
+      if (rng.chance(0.3)) {
+        const int32_t count = rng.between(0, 4);
+        const std::set<BlockId> used(references.begin(), references.end());
+        std::vector<BlockId> blocks;
+        const bool fits = count <= num_blocks - static_cast<int32_t>(used.size());
+        REQUIRE(allocator.allocate(count, &blocks) == fits);
+        REQUIRE(blocks.size() == static_cast<size_t>(fits ? count : 0));
+        for (const BlockId b : blocks) REQUIRE(references.count(b) == 0);
+        references.insert(blocks.begin(), blocks.end());
+      } else if (references.count(block) > 0) {
+        if (rng.chance(0.4)) {
+          allocator.share(block);
+          references.insert(block);
+        } else {
+          allocator.release(block);
+          references.erase(references.find(block));
+        }
+      }
+      for (BlockId b = 0; b < num_blocks; ++b)
+        REQUIRE(allocator.num_references(b) == static_cast<int32_t>(references.count(b)));
+      const Status status = allocator.check_integrity();
+      REQUIRE_MESSAGE(status.ok(), status.message());
+    }
+  }
+}
+
+}  // namespace llmb
