@@ -1,0 +1,50 @@
+// The names of everything that a line may hold, and what each one is.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace llmb {
+
+// Fields that a request is made of. Each may be given once.
+enum class Field : uint8_t {
+  kId, kCustomId, kMethod, kUrl, kBody,                                        // around the request
+  kPrompt, kMessages, kPromptTokenIds,                                         // the prompt
+  kModel, kChatTemplateKwargs, kArrivalMs,
+  kTemperature, kTopP, kTopK, kMinP, kRepetitionPenalty, kPresencePenalty, kFrequencyPenalty, kLogitBias, kSeed,
+  kLogprobs, kTopLogprobs,
+  kMaxTokens, kMaxCompletionTokens, kMinTokens, kStop, kStopTokenIds, kIgnoreEos, kIncludeStopStr,
+  kSkipSpecialTokens, kReturnTokenIds,
+};
+inline constexpr int kNumFields = static_cast<int>(Field::kReturnTokenIds) + 1;
+
+// The value with which a field that is not built asks for nothing. null always does.
+enum class Neutral : uint8_t { kNull, kFalse, kTrue, kZero, kOne, kEmpty, kNoneOrAuto, kTypeText, kTextOnly };
+
+enum class FieldKind : uint8_t {
+  kRequest,      // a Field
+  kHarmless,     // changes no answer: accepted, whatever its value
+  kUnsupported,  // not built: accepted only with its neutral value
+};
+
+struct FieldSpec {
+  std::string_view name;
+  FieldKind kind;
+  Field field = Field::kId;            // of kRequest
+  Neutral neutral = Neutral::kNull;    // of kUnsupported
+};
+
+// nullptr where the name is not known.
+const FieldSpec* find_field(std::string_view name);
+
+std::string_view field_name(Field field);
+
+// The request field that a writer of `name` probably meant: the same letters in other case or with other separators; or at
+// most one edit (names of 5 to 9 letters) or two (longer ones) away; or another tool's word for it. Shorter names, such as
+// "stop", and those around the request ("method", "model" …) are too close to ordinary words to be guessed at. An edit
+// inserts, deletes, replaces or swaps neighbours.
+std::optional<std::string_view> near_miss(std::string_view name);
+
+}  // namespace llmb
