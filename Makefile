@@ -1,0 +1,53 @@
+# make demo   installs what is missing, builds, runs the main job on the bundled model
+# make test   builds and passes all tests
+# make help   the other targets
+
+BUILD ?= build
+CMAKE_FLAGS ?=
+CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
+
+.PHONY: all build demo test test-asan test-tsan bench install clean help deps
+
+all: build
+
+# Installs packages only where some are missing.
+deps:
+	@tools/install_deps.sh
+
+build: deps
+	@$(CONFIGURE) -B $(BUILD) > $(BUILD).configure.log 2>&1 || { cat $(BUILD).configure.log; exit 1; }
+	@mkdir -p $(BUILD) && mv $(BUILD).configure.log $(BUILD)/configure.log
+	@cmake --build $(BUILD) --target llm-batch
+
+demo: build
+	@examples/demo.sh $(BUILD)/llm-batch
+
+test: build
+	@cmake --build $(BUILD)
+	@cd $(BUILD) && ctest --output-on-failure -j 2
+
+# The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer, and under ThreadSanitizer.
+test-asan: deps
+	@$(CONFIGURE) -B build-asan -DLLMB_SANITIZE=address,undefined > /dev/null
+	@cmake --build build-asan
+	@cd build-asan && ctest --output-on-failure -j 2
+
+test-tsan: deps
+	@$(CONFIGURE) -B build-tsan -DLLMB_SANITIZE=thread > /dev/null
+	@cmake --build build-tsan
+	@cd build-tsan && ctest --output-on-failure -j 2
+
+# Benchmarks are programs under $(BUILD)/tools; each prints its limits, a hash of its output and how to repeat it.
+bench: build
+	@cmake --build $(BUILD) --target tools
+	@ls $(BUILD)/tools
+
+install: build
+	@cmake --install $(BUILD)
+
+clean:
+	@rm -rf build build-asan build-tsan out.jsonl out.jsonl.partial out.metrics.jsonl
+
+help:
+	@sed -n '1,3s/^# //p' Makefile
+	@echo "make build | test-asan | test-tsan | bench | install | clean"

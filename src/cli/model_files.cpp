@@ -1,0 +1,75 @@
+#include "cli/model_files.h"
+
+#include <utility>
+
+#include "base/mapped_file.h"
+#include "cli/settings.h"
+#include "model/config_loader.h"
+
+namespace llmb {
+
+namespace {
+
+// A broken model file is never the command line's fault, whatever code its loader gave.
+Status refused(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument ? data_loss(status.message()) : status;
+}
+
+Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const Options& o) {
+  auto tokenizer = Tokenizer::load(o.tokenizer_dir);
+  // A bare config.json is enough for --load-format dummy with prompt_token_ids.
+  if (!tokenizer.ok() && tokenizer.status().code() == StatusCode::kNotFound && o.load_format == "dummy" && o.tokenizer_dir == o.model_dir)
+    return std::shared_ptr<const Tokenizer>();
+  if (!tokenizer.ok()) return refused(tokenizer.status());
+  return std::shared_ptr<const Tokenizer>(std::move(*tokenizer));
+}
+
+Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const Options& o, const Tokenizer* tokenizer) {
+  if (!o.chat_template_file.empty()) {
+    auto file = MappedFile::open(o.chat_template_file);
+    if (!file.ok()) return invalid_argument("--chat-template: " + file.status().message());
+    const std::string_view source(reinterpret_cast<const char*>(file->data()), file->size());
+    auto parsed = ChatTemplate::parse(source, tokenizer ? tokenizer->special_tokens() : std::map<std::string, std::string>());
+    if (!parsed.ok()) return invalid_argument("--chat-template " + o.chat_template_file + ": " + parsed.status().message());
+    return std::shared_ptr<const ChatTemplate>(std::move(*parsed));
+  }
+  auto loaded = ChatTemplate::load(o.tokenizer_dir);
+  if (!loaded.ok() && loaded.status().code() == StatusCode::kNotFound) return std::shared_ptr<const ChatTemplate>();
+  if (!loaded.ok()) return refused(loaded.status());
+  return std::shared_ptr<const ChatTemplate>(std::move(*loaded));
+}
+
+}  // namespace
+
+Result<ModelFiles> load_model_files(const Options& o) {
+  ModelFiles files;
+  auto config = load_model_config(o.model_dir);
+  if (!config.ok()) return refused(config.status());
+  files.config = std::move(*config);
+  auto generation = load_generation_config(o.model_dir);
+  if (!generation.ok()) return refused(generation.status());
+  auto tokenizer = load_tokenizer(o);
+  if (!tokenizer.ok()) return tokenizer.status();
+  auto chat_template = load_chat_template(o, tokenizer->get());
+  if (!chat_template.ok()) return chat_template.status();
+  auto params = default_generation_params(o, *generation, files.config);
+  if (!params.ok()) return params.status();
+  files.default_params = std::move(*params);
+  auto max_model_len = effective_max_model_len(o, files.config);
+  if (!max_model_len.ok()) return max_model_len.status();
+  if (!o.slo.empty()) {
+    auto slo = parse_slo(o.slo);
+    if (!slo.ok()) return slo.status();
+    files.slo = *slo;
+  }
+  auto context = std::make_shared<ModelContext>();
+  context->tokenizer = std::move(*tokenizer);
+  context->chat_template = std::move(*chat_template);
+  context->eos_token_ids = merge_eos_token_ids(files.config, *generation);
+  context->vocab_size = files.config.vocab_size;
+  context->max_model_len = *max_model_len;
+  files.context = std::move(context);
+  return files;
+}
+
+}  // namespace llmb

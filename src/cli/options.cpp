@@ -1,0 +1,196 @@
+#include "cli/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <map>
+
+#include "cli/exit_code.h"
+#include "cli/version.h"
+
+namespace llmb {
+
+namespace {
+
+constexpr const char* kDescription =
+    "llm-batch runs every prompt of a JSONL file through a language model and writes one JSON line for each.\n\n"
+    "  llm-batch -m MODEL_DIR prompts.jsonl -o out.jsonl\n"
+    "  zcat *.gz | llm-batch -m MODEL_DIR | jq -r .text\n";
+
+constexpr const char* kFooter =
+    "\nInput lines: {\"prompt\": …}, {\"messages\": […]}, {\"prompt_token_ids\": […]} or OpenAI batch lines. Fields of a line "
+    "override the\nflags, the flags override the model's generation_config.json.\n"
+    "Exit codes: 0 all lines ok, 1 bug, 2 usage, 3 some lines are error records, 4 model refused, 5 input unreadable, 6 output\n"
+    "failed, 8 another run holds the output, 9 device fault, 10 out of memory at start, 128+n signal, 141 reader went away.";
+
+// "2048", "32k" (thousands), "32K" (x 1024), "2M", "1.5G": as vLLM reads --max-model-len. nullopt: not a positive size.
+std::optional<int64_t> parse_size(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  static const std::map<std::string, double> kFactors = {{"", 1},          {"k", 1e3},       {"K", 1024.0},
+                                                         {"m", 1e6},       {"M", 1048576.0}, {"g", 1e9},
+                                                         {"G", 1073741824.0}};
+  const auto factor = kFactors.find(end);
+  if (end == text.c_str() || factor == kFactors.end() || !(value > 0) || !(value * factor->second < 9e15)) return std::nullopt;
+  return static_cast<int64_t>(std::llround(value * factor->second));
+}
+
+CLI::Validator size_validator(int64_t largest) {
+  return CLI::Validator(
+      [largest](std::string& text) {
+        const auto size = parse_size(text);
+        if (!size || *size < 1 || *size > largest)
+          return "'" + text + "' is not a size from 1 to " + std::to_string(largest) + " such as 4096, 4k, 4K or 2G";
+        text = std::to_string(*size);
+        return std::string();
+      },
+      "SIZE");
+}
+
+// CLI11's Range reports badly and lets NaN pass.
+CLI::Validator number_in(double low, double high, bool low_excluded = false) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        char* end = nullptr;
+        const double v = std::strtod(text.c_str(), &end);
+        if (end != text.c_str() && *end == '\0' && v >= low && v <= high && !(low_excluded && v == low)) return std::string();
+        char range[96];
+        std::snprintf(range, sizeof range, " is not a number in %c%g, %g]", low_excluded ? '(' : '[', low, high);
+        return "'" + text + "'" + range;
+      },
+      "NUMBER");
+}
+
+constexpr int32_t kIntMax = INT32_MAX;
+
+void add_model_options(CLI::App& app, Options& o) {
+  app.add_option("-m,--model", o.model_dir, "Model directory in Hugging Face layout")->group("Model")->option_text("DIR REQUIRED");
+  app.add_option("--tokenizer", o.tokenizer_dir, "Take the tokenizer from another model directory")->group("Model")->option_text("DIR");
+  app.add_option("--chat-template", o.chat_template_file, "Jinja file used instead of the model's chat template")->group("Model")->option_text("FILE");
+  app.add_option("--load-format", o.load_format, "auto: the model's weights; dummy: random weights, only config.json is read")
+      ->check(CLI::IsMember({"auto", "dummy"}))->group("Model")->option_text("auto|dummy [auto]");
+  app.add_option("--device", o.device, "Where to compute; ledger is a test double that needs no weights")
+      ->check(CLI::IsMember({"auto", "cpu", "ledger"}))->group("Model")->option_text("auto|cpu|ledger [auto]");
+  app.add_option("--max-model-len", o.max_model_len, "Longest sequence, prompt and output; default: the model's")
+      ->transform(size_validator(1 << 24))->group("Model")->option_text("TOKENS");
+}
+
+void add_io_options(CLI::App& app, Options& o) {
+  const std::string group = "Input and output";
+  app.add_option("inputs", o.inputs, "Input files, in order; plain, .gz or .zst; '-' or none: stdin")->option_text("[FILE…]");
+  app.add_option("-o,--output", o.output, "Result file; written as FILE.partial and renamed at the end; '-': stdout")->group(group)->option_text("FILE [-]");
+  static const std::map<std::string, OutputOrder> kOrders = {{"completion", OutputOrder::kCompletion}, {"input", OutputOrder::kInput}};
+  app.add_option("--order", o.order, "completion: write each result when it is finished; input: in input order")
+      ->transform(CLI::CheckedTransformer(kOrders))->group(group)->option_text("completion|input [completion]");
+  app.add_flag("--no-metrics", o.no_metrics, "Leave the metrics field out of the results")->group(group);
+  app.add_flag("--dry-run", o.dry_run, "Check every line and count tokens; touches no weights, writes no results")->group(group);
+}
+
+void add_batching_options(CLI::App& app, Options& o) {
+  const std::string group = "Batching and memory";
+  static const std::map<std::string, BatchingMode> kModes = {{"none", BatchingMode::kNone}, {"static", BatchingMode::kStatic},
+                                                             {"dynamic", BatchingMode::kDynamic}, {"continuous", BatchingMode::kContinuous}};
+  app.add_option("--batching", o.batching, "How requests share steps")
+      ->transform(CLI::CheckedTransformer(kModes))->group(group)->option_text("none|static|dynamic|continuous [continuous]");
+  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences that run at one time")->check(CLI::Range(1, 65536))->group(group)->option_text("N [64]");
+  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "New tokens in one step; longer prompts are chunked")
+      ->transform(size_validator(1 << 20))->group(group)->option_text("N [1024]");
+  app.add_option("--batch-window-ms", o.batch_window_ms, "Dynamic batching: start at the latest this long after the first arrival")
+      ->check(number_in(0, 1e9))->group(group)->option_text("MS [50]");
+  app.add_option("--request-rate", o.request_rate, "Simulate Poisson arrivals at this rate per second")
+      ->check(number_in(0, 1e9, true))->group(group)->option_text("R");
+  app.add_option("--block-size", o.block_size, "Tokens per KV block")->check(CLI::IsMember({8, 16, 32, 64, 128}))->group(group)->option_text("8|16|32|64|128 [16]");
+  app.add_option("--kv-cache-memory-bytes", o.kv_cache_bytes, "Size of the KV pool, e.g. 2G; default: what max-num-seqs sequences need, if memory allows")
+      ->transform(size_validator(int64_t{1} << 50))->group(group)->option_text("SIZE");
+  app.add_option("--num-gpu-blocks-override", o.num_blocks, "Exactly this many KV blocks, on any device")->check(CLI::Range(1, kIntMax))->group(group)->option_text("N");
+  app.add_option("--threads", o.threads, "CPU threads; default: all usable cores")->check(CLI::Range(1, 1024))->group(group)->option_text("N");
+}
+
+void add_sampling_options(CLI::App& app, Options& o) {
+  const std::string group = "Sampling defaults, for lines that do not say";
+  app.add_option("--max-tokens", o.max_tokens, "Output tokens at most; default 256 (OpenAI lines: 16 for completions, the context's rest for chat)")
+      ->check(CLI::Range(1, kIntMax))->group(group)->option_text("N");
+  app.add_option("--min-tokens", o.min_tokens, "No end before this many output tokens")->check(CLI::Range(0, kIntMax))->group(group)->option_text("N [0]");
+  app.add_option("--temperature", o.temperature, "0: greedy")->check(number_in(0, 100))->group(group)->option_text("T [the model's, or 1]");
+  app.add_option("--top-p", o.top_p, "Nucleus sampling")->check(number_in(0, 1, true))->group(group)->option_text("P [1]");
+  app.add_option("--top-k", o.top_k, "0 or -1: off")->check(CLI::Range(-1, kIntMax))->group(group)->option_text("K [0]");
+  app.add_option("--min-p", o.min_p, "Probability floor relative to the best token")->check(number_in(0, 1))->group(group)->option_text("P [0]");
+  app.add_option("--repetition-penalty", o.repetition_penalty, "> 1 discourages tokens of prompt and output")->check(number_in(0, 100, true))->group(group)->option_text("X [1]");
+  app.add_option("--presence-penalty", o.presence_penalty, "Discourages tokens that the output has")->check(number_in(-2, 2))->group(group)->option_text("X [0]");
+  app.add_option("--frequency-penalty", o.frequency_penalty, "The same, by how often")->check(number_in(-2, 2))->group(group)->option_text("X [0]");
+  app.add_option("--logit-bias", o.logit_bias_json, "Added to logits, as JSON: {\"50256\": -100}")->group(group)->option_text("JSON");
+  app.add_option("--seed", o.seed, "Seed of all randomness")->group(group)->option_text("N [0]");
+  app.add_option("--stop", o.stop, "Stop string; may be given several times")->allow_extra_args(false)->group(group)->option_text("TEXT");
+  app.add_option("--stop-token-ids", o.stop_token_ids, "Stop tokens, separated by commas")->delimiter(',')->allow_extra_args(false)->group(group)->option_text("ID,…");
+  app.add_flag("--ignore-eos", o.ignore_eos, "Generate past the end-of-sequence token")->group(group);
+  app.add_flag("--include-stop-str-in-output", o.include_stop_str_in_output, "Keep the stop string or token in the text")->group(group);
+  app.add_flag("--no-skip-special-tokens", o.no_skip_special_tokens, "Keep special tokens in the text")->group(group);
+  app.add_option("--logprobs", o.logprobs, "Log-probabilities of each token and of the N best")->check(CLI::Range(0, 20))->group(group)->option_text("N");
+  app.add_flag("--return-token-ids", o.return_token_ids, "Add token_ids to the results")->group(group);
+}
+
+void add_report_options(CLI::App& app, Options& o) {
+  const std::string group = "Report";
+  static const std::map<std::string, ProgressKind> kKinds = {{"auto", ProgressKind::kAuto}, {"bar", ProgressKind::kBar},
+                                                             {"plain", ProgressKind::kPlain}, {"none", ProgressKind::kNone}};
+  app.add_option("--progress", o.progress, "auto: a bar on a terminal, else a line every 10 s; none: no progress")
+      ->transform(CLI::CheckedTransformer(kKinds))->group(group)->option_text("auto|bar|plain|none [auto]");
+  app.add_option("--metrics", o.metrics_file, "Append the summary to FILE as one JSON line; default: OUTPUT with .metrics.jsonl; 'none': nowhere")
+      ->group(group)->option_text("FILE");
+  app.add_option("--slo", o.slo, "Latency targets for goodput, e.g. ttft=200ms,tpot=50ms,e2el=2s")->group(group)->option_text("TARGETS");
+  app.add_option("--peak-flops", o.peak_flops, "Machine limit for MFU, FLOP/s; default: measured")->check(number_in(0, 1e24, true))->group(group)->option_text("F");
+  app.add_option("--peak-bandwidth", o.peak_bandwidth, "Machine limit for MBU, bytes/s; default: measured")->check(number_in(0, 1e24, true))->group(group)->option_text("B");
+}
+
+std::string check_combination(const Options& o) {
+  if (o.model_dir.empty()) return "--model is required: a model directory in Hugging Face layout";
+  if (o.request_rate && !(*o.request_rate > 0)) return "--request-rate must be positive";
+  if (o.min_tokens && o.max_tokens && *o.min_tokens > *o.max_tokens) return "--min-tokens is larger than --max-tokens";
+  int num_stdin = 0;
+  for (const std::string& input : o.inputs) num_stdin += input == "-";
+  if (num_stdin > 1) return "stdin ('-') can be read only once";
+  return "";
+}
+
+}  // namespace
+
+std::string Options::metrics_path() const {
+  if (metrics_file == "none") return "";
+  if (!metrics_file.empty() || output == "-") return metrics_file;
+  const std::string suffix = ".jsonl";
+  const bool has_suffix = output.size() > suffix.size() && output.ends_with(suffix);
+  return output.substr(0, output.size() - (has_suffix ? suffix.size() : 0)) + ".metrics.jsonl";
+}
+
+ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
+  ParsedCommandLine parsed;
+  Options& o = parsed.options;
+  CLI::App app(kDescription, "llm-batch");
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string("llm-batch ") + kVersion);
+  app.get_formatter()->column_width(44);
+  add_io_options(app, o);
+  add_model_options(app, o);
+  add_batching_options(app, o);
+  add_sampling_options(app, o);
+  add_report_options(app, o);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    parsed.exit_code = app.exit(e) == 0 ? kExitOk : kExitUsage;
+    return parsed;
+  } catch (const CLI::ParseError& e) {
+    std::fprintf(stderr, "llm-batch: error: %s\nTry 'llm-batch --help'.\n", e.what());
+    parsed.exit_code = kExitUsage;
+    return parsed;
+  }
+  if (const std::string problem = check_combination(o); !problem.empty()) {
+    std::fprintf(stderr, "llm-batch: error: %s\nTry 'llm-batch --help'.\n", problem.c_str());
+    parsed.exit_code = kExitUsage;
+  }
+  if (o.inputs.empty()) o.inputs = {"-"};
+  if (o.tokenizer_dir.empty()) o.tokenizer_dir = o.model_dir;
+  return parsed;
+}
+
+}  // namespace llmb

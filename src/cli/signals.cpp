@@ -1,0 +1,37 @@
+#include "cli/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+namespace llmb {
+
+namespace {
+
+std::atomic<int> g_count{0};
+std::atomic<int> g_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_signal(int signal) {
+  int none = 0;
+  g_signal.compare_exchange_strong(none, signal);
+  if (g_count.fetch_add(1) + 1 >= 3) _exit(128 + signal);
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  ::signal(SIGPIPE, SIG_IGN);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = on_signal;
+    sigemptyset(&action.sa_mask);
+    sigaction(number, &action, nullptr);
+  }
+}
+
+const std::atomic<int>& interrupt_count() { return g_count; }
+int interrupt_signal() { return g_signal.load(); }
+
+}  // namespace llmb

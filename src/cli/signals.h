@@ -1,0 +1,16 @@
+// Signals that end a run in order: the first stops admission and lets running requests finish, the second ends them too.
+#pragma once
+
+#include <atomic>
+
+namespace llmb {
+
+// Takes over SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) and ignores SIGPIPE. Call once, early.
+void install_signal_handlers();
+
+// How many of them arrived. From the third on the process ends at once.
+const std::atomic<int>& interrupt_count();
+// The first that arrived, 0 while none has.
+int interrupt_signal();
+
+}  // namespace llmb

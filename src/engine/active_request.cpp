@@ -1,0 +1,89 @@
+#include "engine/active_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/quantile_sketch.h"
+#include "engine/stop_matcher.h"
+
+namespace llmb {
+
+Completion completion_for(const Request& request) {
+  Completion c;
+  c.line = request.line;
+  c.form = request.form;
+  c.id_json = request.id_json;
+  c.model_name = request.model_name;
+  c.is_chat = request.form == ApiForm::kOpenAiChat;
+  c.return_token_ids = request.params.output.return_token_ids;
+  c.num_prompt_tokens = static_cast<int32_t>(request.prompt_tokens.size());
+  return c;
+}
+
+ActiveRequest::ActiveRequest(std::shared_ptr<const Request> request, int64_t ordinal, const Tokenizer* tokenizer)
+    : request_(std::move(request)), ordinal_(ordinal), tokenizer_(tokenizer), completion_(completion_for(*request_)) {
+  if (tokenizer_ != nullptr) detokenizer_.emplace(*tokenizer_, request_->params.output.skip_special_tokens);
+}
+
+bool ActiveRequest::add_token(const StepOutput& output, int32_t sample, bool is_stop_token, double now_ms) {
+  const TokenId token = output.tokens[sample];
+  if (completion_.num_output_tokens == 0) first_token_ms_ = now_ms;
+  else itl_ms_.push_back(static_cast<float>(now_ms - last_token_ms_));
+  last_token_ms_ = now_ms;
+  completion_.num_output_tokens++;
+  completion_.token_ids.push_back(token);
+  if (request_->params.sampling.num_logprobs) add_logprobs(output, sample);
+  const bool hidden = is_stop_token && !request_->params.stop.include_stop_str_in_output;
+  if (!detokenizer_ || hidden) return false;
+  return append_text(detokenizer_->push(token));
+}
+
+// Appends, cuts at a stop string that is now complete, and says whether there was one.
+bool ActiveRequest::append_text(std::string piece) {
+  const size_t old_size = completion_.text.size();
+  completion_.text += piece;
+  const StopParams& stop = request_->params.stop;
+  if (stop.stop.empty() || completion_.num_output_tokens <= stop.min_tokens) return false;
+  const auto match = find_stop(completion_.text, old_size, stop.stop);
+  if (!match) return false;
+  completion_.text.resize(stop.include_stop_str_in_output ? match->end : match->begin);
+  completion_.stop_string = stop.stop[match->which];
+  return true;
+}
+
+void ActiveRequest::add_logprobs(const StepOutput& output, int32_t sample) {
+  TokenDetail detail;
+  detail.chosen = {output.tokens[sample], output.logprobs[sample]};
+  for (int32_t i = output.top_start[sample]; i < output.top_start[sample + 1]; ++i)
+    detail.top.push_back({output.top_tokens[i], output.top_logprobs[i]});
+  if (tokenizer_ != nullptr) {
+    completion_.logprob_texts.push_back(tokenizer_->token_bytes(detail.chosen.token));
+    for (const TokenLogprob& top : detail.top) completion_.logprob_texts.push_back(tokenizer_->token_bytes(top.token));
+  } else {
+    completion_.logprob_texts.resize(completion_.logprob_texts.size() + 1 + detail.top.size());
+  }
+  completion_.logprobs.push_back(std::move(detail));
+}
+
+Completion ActiveRequest::finish(FinishReason reason, std::optional<TokenId> stop_token, int32_t num_preemptions) {
+  // What the detokenizer still holds is the start of a character that was never completed.
+  if (detokenizer_ && !completion_.stop_string && append_text(detokenizer_->finish())) reason = FinishReason::kStop;
+  Completion& c = completion_;
+  c.finish_reason = reason;
+  c.stop_token = stop_token;
+  RequestLatency& l = c.latency;
+  const double arrival = request_->arrival_ms;
+  // Durations never go below zero, whatever clock is behind them.
+  l.queue_ms = std::max(0.0, scheduled_ms_.value_or(last_token_ms_) - arrival);
+  l.ttft_ms = std::max(0.0, first_token_ms_ - arrival);
+  l.e2e_ms = std::max(0.0, last_token_ms_ - arrival);
+  if (c.num_output_tokens > 1) l.tpot_ms = (last_token_ms_ - first_token_ms_) / (c.num_output_tokens - 1);
+  std::vector<float> sorted = itl_ms_;
+  l.itl_p50_ms = exact_quantile(sorted, 0.50);
+  l.itl_p90_ms = exact_quantile(sorted, 0.90);
+  l.itl_p99_ms = exact_quantile(sorted, 0.99);
+  l.num_preemptions = num_preemptions;
+  return std::move(completion_);
+}
+
+}  // namespace llmb

@@ -1,0 +1,54 @@
+// A request between its admission and its completion: text, token details and times as they grow.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/completion.h"
+#include "core/request.h"
+#include "core/step_plan.h"
+#include "tokenizer/detokenizer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb {
+
+// A Completion that repeats the request's identity and holds no answer yet.
+Completion completion_for(const Request& request);
+
+// Not thread-safe. tokenizer may be null (a model without one): the text stays empty.
+class ActiveRequest {
+ public:
+  ActiveRequest(std::shared_ptr<const Request> request, int64_t ordinal, const Tokenizer* tokenizer);
+
+  const Request& request() const { return *request_; }
+  int64_t ordinal() const { return ordinal_; }  // place in the input, counted from 0 without gaps
+  bool was_scheduled() const { return scheduled_ms_.has_value(); }
+  const std::vector<float>& itl_ms() const { return itl_ms_; }
+
+  void mark_scheduled(double now_ms) { if (!scheduled_ms_) scheduled_ms_ = now_ms; }
+
+  // Takes the token of row `sample`. `is_stop_token`: it ended the sequence and its text is left out (unless asked for).
+  // True when a stop string is complete: the sequence must end now.
+  bool add_token(const StepOutput& output, int32_t sample, bool is_stop_token, double now_ms);
+
+  // The answer. Call once, at the end.
+  Completion finish(FinishReason reason, std::optional<TokenId> stop_token, int32_t num_preemptions);
+
+ private:
+  bool append_text(std::string piece);
+  void add_logprobs(const StepOutput& output, int32_t sample);
+
+  const std::shared_ptr<const Request> request_;
+  const int64_t ordinal_;
+  const Tokenizer* const tokenizer_;
+  std::optional<Detokenizer> detokenizer_;
+  Completion completion_;
+  std::optional<double> scheduled_ms_;
+  double first_token_ms_ = 0, last_token_ms_ = 0;
+  std::vector<float> itl_ms_;
+};
+
+}  // namespace llmb

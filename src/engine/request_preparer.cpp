@@ -1,0 +1,88 @@
+#include "engine/request_preparer.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace llmb {
+
+namespace {
+
+using Tokens = std::variant<std::vector<TokenId>, RequestError>;
+
+Tokens tokenize_text(const std::string& text, const ModelContext& model, const char* param) {
+  if (!model.tokenizer)
+    return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer", param};
+  return model.tokenizer->encode(text, /*add_special_tokens=*/true);
+}
+
+Tokens tokenize_messages(const ChatMessages& chat, const ModelContext& model) {
+  if (!model.tokenizer)
+    return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer", "messages"};
+  if (!model.chat_template)
+    return RequestError{"no_chat_template", "the model has no chat template; use prompt, or give --chat-template", "messages"};
+  ChatTemplateInput input;
+  input.messages_json = chat.messages_json;
+  input.template_kwargs_json = chat.template_kwargs_json;
+  Result<std::string> text = model.chat_template->render(input);
+  if (!text.ok()) return RequestError{"template_error", text.status().message(), "messages"};
+  // The template writes the special tokens itself.
+  return model.tokenizer->encode(*text, /*add_special_tokens=*/false);
+}
+
+std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, const ModelContext& model, const char* param) {
+  if (tokens.empty()) return RequestError{"empty_prompt", "the prompt has no tokens", param};
+  const auto size = static_cast<int64_t>(tokens.size());
+  if (size >= model.max_model_len)
+    return RequestError{"prompt_too_long",
+                        "the prompt has " + std::to_string(size) + " tokens; at most " +
+                            std::to_string(model.max_model_len - 1) + " leave room for one output token (max_model_len " +
+                            std::to_string(model.max_model_len) + ")",
+                        param};
+  for (const TokenId token : tokens)
+    if (token < 0 || token >= model.vocab_size)
+      return RequestError{"invalid_value",
+                          "token id " + std::to_string(token) + " is outside the model's vocabulary [0, " +
+                              std::to_string(model.vocab_size - 1) + "]",
+                          param};
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
+                                                                     uint64_t run_seed) {
+  const char* param = "prompt";
+  Tokens tokens = std::vector<TokenId>{};
+  if (const auto* text = std::get_if<std::string>(&input.prompt)) {
+    tokens = tokenize_text(*text, model, param);
+  } else if (const auto* chat = std::get_if<ChatMessages>(&input.prompt)) {
+    param = "messages";
+    tokens = tokenize_messages(*chat, model);
+  } else {
+    param = "prompt_token_ids";
+    tokens = std::move(std::get<std::vector<TokenId>>(input.prompt));
+  }
+  if (auto* error = std::get_if<RequestError>(&tokens)) return std::move(*error);
+  auto& prompt_tokens = std::get<std::vector<TokenId>>(tokens);
+  if (auto error = check_tokens(prompt_tokens, model, param)) return std::move(*error);
+
+  auto request = std::make_shared<Request>();
+  request->line = std::move(input.line);
+  request->form = input.form;
+  request->id_json = std::move(input.id_json);
+  request->model_name = std::move(input.model_name);
+  request->params = std::move(input.params);
+  request->eos_token_ids = model.eos_token_ids;
+  const auto room = static_cast<int32_t>(model.max_model_len - prompt_tokens.size());
+  StopParams& stop = request->params.stop;
+  const int32_t unset = input.form == ApiForm::kNative ? std::max(kDefaultMaxTokens, stop.min_tokens) : room;
+  stop.max_tokens = std::min(stop.max_tokens.value_or(unset), room);
+  request->prompt_tokens = std::move(prompt_tokens);
+  // A seed of the line makes its result independent of its place in the file.
+  const auto& seed = request->params.sampling.seed;
+  request->rng = seed ? PhiloxKey{*seed, 0} : PhiloxKey{run_seed, static_cast<uint64_t>(request->line.index)};
+  return request;
+}
+
+}  // namespace llmb

@@ -1,0 +1,33 @@
+// From an understood line to a request that the engine can run: chat template, tokens, limits of the model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "core/completion.h"
+#include "core/request.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb {
+
+// Output tokens of a native line where neither it nor a flag says: enough for an answer, never a whole context by accident.
+inline constexpr int32_t kDefaultMaxTokens = 256;
+
+// The model as far as requests must know it. tokenizer and chat_template may be null: lines that need them get an
+// error record.
+struct ModelContext {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatTemplate> chat_template;
+  std::vector<TokenId> eos_token_ids;
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;  // prompt and output together
+};
+
+// Thread-safe. The result's arrival_ms is left to the caller. max_tokens is cut to what the context leaves.
+std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
+                                                                     uint64_t run_seed);
+
+}  // namespace llmb

@@ -1,0 +1,65 @@
+// Completions on their way out: formatted, put in order if asked, and written by a thread of its own, so that a slow
+// disk or reader never holds up a step until the window is full.
+#pragma once
+
+#include <atomic>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/bounded_queue.h"
+#include "base/status.h"
+#include "core/completion.h"
+#include "io/output_sink.h"
+#include "io/result_writer.h"
+
+namespace llmb {
+
+enum class OutputOrder { kCompletion, kInput };
+
+// put(), has_room() and finish() belong to one thread. Invariants: every completion put is written exactly once, unless
+// writing failed; with kInput records are written by increasing ordinal, and at most kOrderWindow are held back.
+class ResultStream {
+ public:
+  static constexpr int64_t kOrderWindow = 4096;  // records
+  static constexpr size_t kQueueLength = 1024;   // records
+
+  ResultStream(OutputSink& sink, ResultFormatter formatter, OutputOrder order);
+  ~ResultStream();
+  ResultStream(const ResultStream&) = delete;
+  ResultStream& operator=(const ResultStream&) = delete;
+
+  // With kInput: whether the record of `ordinal` may be produced without holding back too many others.
+  bool has_room(int64_t ordinal) const;
+  // Ordinals count input lines from 0 without gaps. Blocks while the writer is far behind.
+  Status put(int64_t ordinal, Completion completion);
+  // The first error of writing, or ok.
+  Status status() const;
+  // Waits until everything put is written (held-back records too, in order); the sink stays open.
+  Status drain();
+
+ private:
+  struct Item {
+    int64_t ordinal;
+    Completion completion;
+  };
+  void run();
+  Status write(Item item);
+  void fail(Status status);
+
+  OutputSink& sink_;
+  ResultFormatter formatter_;
+  const OutputOrder order_;
+  BoundedQueue<Item> queue_{kQueueLength};
+  std::map<int64_t, std::string> held_;     // writer thread: formatted records that wait for an earlier one
+  std::atomic<int64_t> next_ordinal_{0};    // kInput: the next to be written
+  mutable std::mutex mutex_;
+  Status status_;  // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace llmb

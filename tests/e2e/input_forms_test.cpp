@@ -1,0 +1,129 @@
+// Every form of input line, every kind of input, through the built program.
+#include <doctest/doctest.h>
+
+#include "tests/e2e/run.h"
+
+namespace llmb::test {
+
+namespace {
+const std::string kQuestion = R"({"messages":[{"role":"user","content":"What is 70 + 80?"}]})";
+}
+
+TEST_CASE("messages, a prompt and token ids are answered with the documented fields") {
+  const auto chat = answer(kQuestion);
+  CHECK(chat["text"] == "70 + 80 = 150");
+  CHECK(chat["finish_reason"] == "stop");
+  CHECK(chat["index"] == 0);
+  CHECK(chat["id"].is_null());
+  CHECK(chat["usage"]["completion_tokens"] > 1);
+  CHECK(chat["usage"]["total_tokens"] ==
+        chat["usage"]["prompt_tokens"].get<int>() + chat["usage"]["completion_tokens"].get<int>());
+  for (const char* name : {"queue_ms", "ttft_ms", "tpot_ms", "e2e_ms", "itl_p50_ms", "itl_p90_ms", "itl_p99_ms"}) {
+    INFO(name);
+    REQUIRE(chat["metrics"].contains(name));
+    CHECK(chat["metrics"][name].get<double>() >= 0);
+  }
+  CHECK(chat["metrics"]["num_preemptions"] == 0);
+
+  const auto story = answer(R"({"id": 7, "prompt": "Once upon a time", "max_tokens": 12})");
+  CHECK(story["id"] == 7);
+  CHECK(story["usage"]["completion_tokens"] == 12);
+  CHECK(story["finish_reason"] == "length");
+  CHECK(story["text"].get<std::string>().size() > 10);
+
+  const auto ids = answer(R"({"prompt_token_ids": [40, 41, 42], "max_tokens": 3, "return_token_ids": true, "ignore_eos": true})");
+  CHECK(ids["usage"]["prompt_tokens"] == 3);
+  CHECK(ids["token_ids"].size() == 3);
+}
+
+TEST_CASE("OpenAI batch lines are answered in the OpenAI batch form") {
+  const std::string chat = R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":)"
+                           R"([{"role":"user","content":"What is 70 + 80?"}],"max_tokens":32}})";
+  const std::string text = R"({"custom_id":"b","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"Once upon a time"}})";
+  const std::string bad = R"({"custom_id":"c","method":"POST","url":"/v1/embeddings","body":{"model":"m","input":"x"}})";
+  const ProcessResult result = run_llm_batch({"--order", "input"}, chat + "\n" + text + "\n" + bad + "\n");
+  CHECK(result.exit_code == 3);
+  const auto records = parse_lines(result.out);
+  REQUIRE(records.size() == 3);
+  CHECK(records[0]["custom_id"] == "a");
+  CHECK(records[0]["error"].is_null());
+  CHECK(records[0]["response"]["status_code"] == 200);
+  const auto& body = records[0]["response"]["body"];
+  CHECK(body["object"] == "chat.completion");
+  CHECK(body["model"] == "m");
+  CHECK(body["choices"][0]["message"]["role"] == "assistant");
+  CHECK(body["choices"][0]["message"]["content"] == "70 + 80 = 150");
+  CHECK(body["choices"][0]["finish_reason"] == "stop");
+  CHECK(records[0].contains("metrics"));
+  // OpenAI's default for completions.
+  CHECK(records[1]["response"]["body"]["usage"]["completion_tokens"] == 16);
+  CHECK(records[1]["response"]["body"]["object"] == "text_completion");
+  CHECK(records[2]["custom_id"] == "c");
+  CHECK_FALSE(records[2]["error"].is_null());
+}
+
+TEST_CASE("each line is recognised by itself and a bad line costs one line") {
+  const std::string input = kQuestion + "\n{broken\n\n" + R"({"prompt": "Once", "max_tokens": 2})" + "\n" + R"({"prompt": "x", "max_tokens": 0})" + "\n";
+  const ProcessResult result = run_llm_batch({"--order", "input"}, input);
+  CHECK(result.exit_code == 3);
+  const auto records = parse_lines(result.out);
+  REQUIRE(records.size() == 4);
+  CHECK(records[0]["text"] == "70 + 80 = 150");
+  CHECK(records[1]["index"] == 1);
+  CHECK(records[1]["error"]["byte_offset"].is_number());
+  CHECK(records[2]["index"] == 3);  // physical lines: the blank one counts
+  CHECK(records[2]["usage"]["completion_tokens"] == 2);
+  CHECK(records[3]["error"]["param"] == "max_tokens");
+}
+
+TEST_CASE("an empty input is an empty output") {
+  for (const char* input : {"", "\n", " \n\n"}) {
+    const ProcessResult result = run_llm_batch({}, input);
+    CHECK_MESSAGE(result.exit_code == 0, result.err);
+    CHECK(result.out == "");
+  }
+}
+
+TEST_CASE("several files, gzip, zstd and stdin are read in order") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("a.jsonl"), R"({"id":"a","prompt":"Once","max_tokens":2})");
+  write_file(dir.file("b.jsonl"), "{\"id\":\"b\",\"prompt\":\"Once\",\"max_tokens\":2}\r\n");
+  write_file(dir.file("c.jsonl"), "\xEF\xBB\xBF{\"id\":\"c\",\"prompt\":\"Once\",\"max_tokens\":2}\n");
+  REQUIRE(run_shell("cd " + dir.path() + " && gzip b.jsonl && (command -v zstd >/dev/null && zstd -q --rm c.jsonl || gzip c.jsonl)").exit_code == 0);
+  const bool has_zstd = read_file(dir.file("c.jsonl.zst")) != "";
+  const ProcessResult result =
+      run_llm_batch({"--order", "input", dir.file("a.jsonl"), dir.file("b.jsonl.gz"), dir.file(has_zstd ? "c.jsonl.zst" : "c.jsonl.gz"), "-"},
+                    R"({"id":"d","prompt":"Once","max_tokens":2})");
+  CHECK_MESSAGE(result.exit_code == 0, result.err);
+  const auto records = parse_lines(result.out);
+  REQUIRE(records.size() == 4);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(records[i]["id"] == std::string(1, "abcd"[i]));
+    CHECK(records[i]["index"] == i);
+    CHECK(records[i]["text"] == records[0]["text"]);
+  }
+}
+
+TEST_CASE("a dry run checks every line, counts tokens and writes nothing") {
+  const TemporaryDirectory dir;
+  const std::string out = dir.file("out.jsonl");
+  const ProcessResult good = run_llm_batch({"--dry-run", "-o", out}, kQuestion + "\n");
+  CHECK(good.exit_code == 0);
+  CHECK(good.err.find("1 lines ok, 0 bad") != std::string::npos);
+  const ProcessResult bad = run_llm_batch({"--dry-run", "-o", out}, kQuestion + "\n{\"prompt\":5}\n");
+  CHECK(bad.exit_code == 3);
+  CHECK(bad.err.find("-:2: ") != std::string::npos);
+  CHECK(run_shell("ls " + dir.path()).out == "");
+}
+
+TEST_CASE("arrivals can be simulated by rate or by a field") {
+  std::string input;
+  for (int i = 0; i < 4; ++i) input += R"({"prompt":"Once","max_tokens":2,"arrival_ms":)" + std::to_string(i * 60) + "}\n";
+  const auto by_field = parse_lines(run_llm_batch({}, input).out);
+  REQUIRE(by_field.size() == 4);
+  for (const auto& record : by_field) CHECK(record["metrics"]["queue_ms"].get<double>() < 60);
+  const ProcessResult by_rate = run_llm_batch({"--request-rate", "50"}, input);
+  CHECK(parse_lines(by_rate.out).size() == 4);
+}
+
+}  // namespace llmb::test

@@ -1,0 +1,136 @@
+// The program as a citizen of the shell: exit codes, help, files, pipes.
+#include <doctest/doctest.h>
+
+#include "tests/e2e/run.h"
+
+namespace llmb::test {
+
+namespace {
+const std::string kLine = R"({"prompt":"Once upon a time","max_tokens":3})" "\n";
+}
+
+TEST_CASE("--help and --version go to stdout with exit code 0, usage errors to stderr with 2") {
+  const ProcessResult help = run_process({kProgram, "--help"});
+  CHECK(help.exit_code == 0);
+  for (const char* word : {"Model", "Batching", "Sampling", "Report", "--max-num-seqs", "Exit codes"}) {
+    INFO(word);
+    CHECK(help.out.find(word) != std::string::npos);
+  }
+  CHECK(run_process({kProgram, "--version"}).out.starts_with("llm-batch "));
+  const std::vector<std::vector<std::string>> wrong = {
+      {},                                           // no model
+      {"-m", kModel, "--no-such-flag"},
+      {"-m", kModel, "--max-num-seqs", "0"},
+      {"-m", kModel, "--temperature", "-1"},
+      {"-m", kModel, "--temperature", "nan"},
+      {"-m", kModel, "--top-p", "0"},
+      {"-m", kModel, "--batching", "sometimes"},
+      {"-m", kModel, "--slo", "ttft"},
+      {"-m", kModel, "--max-model-len", "1000000"},
+      {"-m", kModel, "--logit-bias", "[1]"},
+      {"-m", kModel, "-", "-"},
+  };
+  for (std::vector<std::string> arguments : wrong) {
+    arguments.insert(arguments.begin(), kProgram);
+    const ProcessResult result = run_process(arguments);
+    INFO(result.err);
+    CHECK(result.exit_code == 2);
+    CHECK(result.out == "");
+    CHECK(result.err.starts_with("llm-batch: error: "));
+  }
+}
+
+TEST_CASE("a missing model is refused with 4, an unreadable input with 5, an impossible output with 6, one line each") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), kLine);
+  const ProcessResult model = run_process({kProgram, "-m", dir.file("nowhere"), dir.file("in.jsonl")});
+  CHECK(model.exit_code == 4);
+  CHECK(model.err.find("nowhere") != std::string::npos);
+  const ProcessResult input = run_llm_batch({dir.file("missing.jsonl")});
+  CHECK(input.exit_code == 5);
+  CHECK(input.err.find("missing.jsonl") != std::string::npos);
+  const ProcessResult output = run_llm_batch({dir.file("in.jsonl"), "-o", dir.file("no/such/dir/out.jsonl")});
+  CHECK(output.exit_code == 6);
+  const ProcessResult same = run_llm_batch({dir.file("in.jsonl"), "-o", dir.file("in.jsonl")});
+  CHECK(same.exit_code == 2);
+  CHECK(read_file(dir.file("in.jsonl")) == kLine);
+  for (const ProcessResult* r : {&model, &input, &output, &same}) CHECK(std::count(r->err.begin(), r->err.end(), '\n') == 1);
+}
+
+TEST_CASE("a file output appears whole, with its metrics beside it; stdout carries results only") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), kLine + kLine);
+  const std::vector<std::string> argv = {kProgram, "-m", kModel, dir.file("in.jsonl"), "-o", dir.file("out.jsonl"), "--slo", "ttft=10s,tpot=10s"};
+  const ProcessResult result = run_process(argv);
+  CHECK_MESSAGE(result.exit_code == 0, result.err);
+  CHECK(result.out == "");
+  CHECK(parse_lines(read_file(dir.file("out.jsonl"))).size() == 2);
+  CHECK(read_file(dir.file("out.jsonl.partial")) == "");
+  for (const char* word : {"summary", "TTFT", "TPOT", "ITL", "E2E", "queue", "goodput", "KV cache", "MFU"}) {
+    INFO(word);
+    CHECK(result.err.find(word) != std::string::npos);
+  }
+  const auto metrics = parse_lines(read_file(dir.file("out.metrics.jsonl")));
+  REQUIRE(metrics.size() == 1);
+  for (const char* stem : {"ttft", "tpot", "itl", "e2el", "queue"})
+    for (const char* statistic : {"mean", "p50", "p90", "p95", "p99", "max"}) {
+      const std::string name = std::string(statistic) + "_" + stem + "_ms";
+      INFO(name);
+      REQUIRE(metrics[0].contains(name));
+      CHECK(metrics[0][name].get<double>() >= 0);
+    }
+  CHECK(metrics[0]["completed"] == 2);
+  CHECK(metrics[0]["total_output_tokens"] == 6);
+  CHECK(metrics[0]["request_goodput"].get<double>() > 0);
+  CHECK(metrics[0]["mfu"].get<double>() > 0);
+  CHECK(metrics[0]["mfu"].get<double>() < 1);
+}
+
+TEST_CASE("the reader of a pipe may leave early") {
+  const TemporaryDirectory dir;
+  std::string input;
+  for (int i = 0; i < 300; ++i) input += kLine;
+  write_file(dir.file("in.jsonl"), input);
+  const ProcessResult result = run_process({"bash", "-c", kProgram + " -m " + kModel + " --progress none " + dir.file("in.jsonl") +
+                                                              " | head -n 1; echo \"code ${PIPESTATUS[0]}\""});
+  CHECK(result.out.find("code 141") != std::string::npos);
+  CHECK(result.err == "");
+}
+
+TEST_CASE("results stream: a line is answered while stdin stays open") {
+  const ProcessResult result = run_process(
+      {"bash", "-c", "(printf '%s\\n' '{\"prompt\":\"Once\",\"max_tokens\":2}'; sleep 30) | timeout 60 " + kProgram + " -m " + kModel +
+                         " --progress none | head -n 1 | head -c 10; kill %1 2>/dev/null; exit 0"},
+      "", 25);
+  CHECK(result.out.size() == 10);
+}
+
+TEST_CASE("the first signal drains, and the exit code names it") {
+  const TemporaryDirectory dir;
+  std::string input;
+  for (int i = 0; i < 2000; ++i) input += R"({"prompt":"Once upon a time","max_tokens":60})" "\n";
+  write_file(dir.file("in.jsonl"), input);
+  const ProcessResult result = run_process(
+      {"bash", "-c", kProgram + " -m " + kModel + " --progress none " + dir.file("in.jsonl") + " -o " + dir.file("out.jsonl") +
+                         " & pid=$!; while [ ! -s " + dir.file("out.jsonl.partial") + " ]; do sleep 0.05; done; kill -TERM $pid; wait $pid; echo code $?"});
+  CHECK_MESSAGE(result.out.find("code 143") != std::string::npos, result.out << result.err);
+  const std::string partial = read_file(dir.file("out.jsonl.partial"));
+  REQUIRE(!partial.empty());
+  CHECK(partial.back() == '\n');
+  CHECK(parse_lines(partial).size() < 2000);
+  CHECK(read_file(dir.file("out.jsonl")) == "");
+}
+
+TEST_CASE("a model without weights or tokenizer runs with --load-format dummy") {
+  const TemporaryDirectory dir;
+  REQUIRE(run_shell("cp " + kModel + "/config.json " + dir.path()).exit_code == 0);
+  const ProcessResult ids = run_process({kProgram, "-m", dir.path(), "--load-format", "dummy", "--progress", "none"},
+                                        R"({"prompt_token_ids":[1,2,3],"max_tokens":4,"ignore_eos":true})" "\n" + kLine);
+  CHECK(ids.exit_code == 3);
+  const auto records = parse_lines(ids.out);
+  REQUIRE(records.size() == 2);
+  const ProcessResult text = run_process({kProgram, "-m", dir.path(), "--tokenizer", kModel, "--load-format", "dummy", "--progress", "none"}, kLine);
+  CHECK_MESSAGE(text.exit_code == 0, text.err);
+}
+
+}  // namespace llmb::test

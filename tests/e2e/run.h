@@ -1,0 +1,50 @@
+// What the end-to-end tests share: the program on the bundled model, and its records as JSON.
+#pragma once
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/process.h"
+
+namespace llmb::test {
+
+inline const std::string kProgram = LLMB_BINARY_DIR "/llm-batch";
+inline const std::string kModel = LLMB_SOURCE_DIR "/data/model";
+
+// llm-batch -m data/model --progress none <arguments>, with `input` on stdin.
+inline ProcessResult run_llm_batch(std::vector<std::string> arguments, const std::string& input = "") {
+  std::vector<std::string> argv = {kProgram, "-m", kModel, "--progress", "none"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return run_process(argv, input);
+}
+
+inline std::vector<nlohmann::json> parse_lines(const std::string& text) {
+  std::vector<nlohmann::json> records;
+  std::stringstream lines(text);
+  for (std::string line; std::getline(lines, line);) records.push_back(nlohmann::json::parse(line));
+  return records;
+}
+
+// Records sorted by index, without their metrics: what must not depend on the schedule.
+inline std::string stable_output(const std::string& text) {
+  std::vector<nlohmann::json> records = parse_lines(text);
+  std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a["index"] < b["index"]; });
+  std::string out;
+  for (auto& record : records) {
+    record.erase("metrics");
+    out += record.dump() + "\n";
+  }
+  return out;
+}
+
+// One native line in, its record out.
+inline nlohmann::json answer(const std::string& line, std::vector<std::string> arguments = {}) {
+  const ProcessResult result = run_llm_batch(std::move(arguments), line + "\n");
+  const auto records = parse_lines(result.out);
+  return records.size() == 1 ? records[0] : nlohmann::json{{"failed", result.err}};
+}
+
+}  // namespace llmb::test

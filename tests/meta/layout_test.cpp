@@ -1,0 +1,111 @@
+// Rules of the tree that no compiler checks: include directions, where CUDA may appear, and that every test runs.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "tests/support/process.h"
+
+namespace llmb::test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path kRoot = LLMB_SOURCE_DIR;
+
+// Folder → folders that it may include, itself apart. The picture in src/README.md.
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"base", {}},
+    {"core", {"base"}},
+    {"io", {"core", "base"}},
+    {"tokenizer", {"core", "base"}},
+    {"cache", {"core", "base"}},
+    {"scheduler", {"cache", "core", "base"}},
+    {"kernels/cpu", {"core", "base"}},
+    {"kernels/cuda", {"core", "base"}},
+    {"model", {"core", "base"}},
+    {"backend", {"model", "kernels/cpu", "kernels/cuda", "core", "base"}},
+    {"engine", {"io", "tokenizer", "scheduler", "backend", "core", "base"}},
+    {"cli", {"engine", "io", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
+};
+
+bool is_source(const fs::path& path) {
+  static const std::set<std::string> kExtensions = {".h", ".cpp", ".cu", ".cuh"};
+  return kExtensions.contains(path.extension().string());
+}
+
+// "src/backend/cpu/x.cpp" → "backend"; "kernels/cpu/x.h" → "kernels/cpu"; "tokenizer/x.h" (an include) → "tokenizer".
+std::string folder_of(const std::string& path) {
+  if (path.starts_with("kernels/")) return path.substr(0, path.find('/', 8));
+  const size_t begin = path.starts_with("src/") ? 4 : 0;
+  return path.substr(begin, path.find('/', begin) - begin);
+}
+
+std::vector<std::string> project_includes(const fs::path& file) {
+  static const std::regex kInclude(R"(^\s*#\s*include\s+"([^"]+)\")");
+  std::vector<std::string> includes;
+  std::stringstream lines(read_file(file.string()));
+  for (std::string line; std::getline(lines, line);)
+    if (std::smatch match; std::regex_search(line, match, kInclude)) includes.push_back(match[1]);
+  return includes;
+}
+
+}  // namespace
+
+TEST_CASE("every include follows the dependency direction") {
+  int num_files = 0;
+  for (const char* top : {"src", "kernels"})
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      num_files++;
+      const std::string file = fs::relative(entry.path(), kRoot).string();
+      const std::string folder = folder_of(file);
+      const auto allowed = kMayInclude.find(folder);
+      REQUIRE_MESSAGE(allowed != kMayInclude.end(), file << ": folder '" << folder << "' has no place in the picture");
+      for (const std::string& include : project_includes(entry.path())) {
+        const std::string target = folder_of(include);
+        CHECK_MESSAGE((target == folder || allowed->second.contains(target)), file << " includes " << include);
+      }
+    }
+  CHECK(num_files > 50);
+}
+
+TEST_CASE("CUDA headers appear only in kernels/cuda and src/backend/cuda") {
+  static const std::regex kCuda(R"(#\s*include\s*[<"](cuda|cublas|nccl|cooperative_groups|mma\.h))");
+  for (const char* top : {"src", "kernels", "tools"})
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      const std::string file = fs::relative(entry.path(), kRoot).string();
+      if (file.starts_with("kernels/cuda/") || file.starts_with("src/backend/cuda/")) continue;
+      CHECK_MESSAGE(!std::regex_search(read_file(entry.path().string()), kCuda), file);
+    }
+}
+
+TEST_CASE("every test file is registered with CTest") {
+  const ProcessResult listed = run_process({"ctest", "--test-dir", LLMB_BINARY_DIR, "-N"});
+  REQUIRE_MESSAGE(listed.exit_code == 0, listed.err);
+  int num_tests = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with("_test.cpp")) continue;
+    num_tests++;
+    const std::string test = entry.path().parent_path().filename().string() + "/" + entry.path().stem().string();
+    CHECK_MESSAGE(listed.out.find(" " + test + "\n") != std::string::npos, test << " is not run");
+  }
+  CHECK(num_tests > 10);
+}
+
+TEST_CASE("a file under tests that holds test cases is named *_test.cpp") {
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
+    const std::string name = entry.path().filename().string();
+    if (entry.path().extension() != ".cpp" || name.ends_with("_test.cpp")) continue;
+    CHECK_MESSAGE(read_file(entry.path().string()).find("TEST_CASE(") == std::string::npos, entry.path().string());
+  }
+}
+
+}  // namespace llmb::test

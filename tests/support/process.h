@@ -1,0 +1,34 @@
+// Runs the built program as its user would, and collects what it says.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace llmb::test {
+
+struct ProcessResult {
+  int exit_code = -1;  // 128 + signal where a signal ended it
+  std::string out, err;
+};
+
+// argv[0] is a path or a name found in PATH. `input` is its stdin. Ends with a failed check after timeout_s seconds.
+ProcessResult run_process(const std::vector<std::string>& argv, const std::string& input = "", int timeout_s = 300);
+// The same through /bin/sh, for pipelines.
+ProcessResult run_shell(const std::string& command, int timeout_s = 300);
+
+// A fresh directory, removed with everything in it.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  const std::string& path() const { return path_; }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::string read_file(const std::string& path);  // "" where it cannot be read
+void write_file(const std::string& path, const std::string& content);
+
+}  // namespace llmb::test
