@@ -31,7 +31,7 @@ MaybeError join_text_parts(const std::string& field, dom::array parts, std::stri
       return field_error("missing_field", place + ".text", place + ".text is missing");
     if (!content.is_string()) return invalid_value(place + ".text", "a string", content);
     if (index++ > 0) *text += '\n';
-    *text += content.get_string().value_unsafe();
+    *text += string_of(content);
   }
   return std::nullopt;
 }
@@ -43,7 +43,7 @@ MaybeError append_content(const std::string& field, JsonElement content, std::st
   }
   if (!content.is_array()) return invalid_value(field, "a string, null or an array of text parts", content);
   std::string text;
-  if (MaybeError error = join_text_parts(field, content.get_array().value_unsafe(), &text)) return error;
+  if (MaybeError error = join_text_parts(field, array_of(content), &text)) return error;
   append_json_string(*out, text);
   return std::nullopt;
 }
@@ -53,7 +53,7 @@ MaybeError append_message(const std::string& place, JsonElement message, std::st
   int num_roles = 0, num_contents = 0;
   bool first = true;
   *out += '{';
-  for (const auto& [key, member] : message.get_object().value_unsafe()) {
+  for (const auto& [key, member] : object_of(message)) {
     if (is_unsupported_member(key)) {
       if (is_neutral(member, Neutral::kEmpty)) continue;
       const std::string field = place + "." + std::string(key);
@@ -87,7 +87,7 @@ MaybeError read_messages(JsonElement value, std::string* messages_json) {
     return invalid_value("messages", "a non-empty array of messages", value);
   size_t index = 0;
   *messages_json = "[";
-  for (const JsonElement message : value.get_array().value_unsafe()) {
+  for (const JsonElement message : array_of(value)) {
     const std::string place = "messages[" + std::to_string(index) + "]";
     if (index++ > 0) *messages_json += ',';
     if (MaybeError error = append_message(place, message, messages_json)) return error;

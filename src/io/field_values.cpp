@@ -44,19 +44,19 @@ std::optional<double> as_number(JsonElement value) {
 bool is_true(JsonElement value) { return value.is_bool() && value.get_bool().value_unsafe(); }
 bool is_false(JsonElement value) { return value.is_bool() && !value.get_bool().value_unsafe(); }
 bool is_text(JsonElement value, std::string_view text) {
-  return value.is_string() && value.get_string().value_unsafe() == text;
+  return value.is_string() && string_of(value) == text;
 }
 
 bool is_empty(JsonElement value) {
-  if (value.is_array()) return simdjson::dom::array(value).begin() == simdjson::dom::array(value).end();
-  if (value.is_object()) return simdjson::dom::object(value).begin() == simdjson::dom::object(value).end();
+  if (value.is_array()) return array_of(value).begin() == array_of(value).end();
+  if (value.is_object()) return object_of(value).begin() == object_of(value).end();
   return is_text(value, "");
 }
 
 bool is_type_text(JsonElement value) {
   if (!value.is_object()) return false;
   bool type_text = false;
-  for (const auto& [key, member] : simdjson::dom::object(value)) {
+  for (const auto& [key, member] : object_of(value)) {
     if (key != "type" || !is_text(member, "text")) return false;
     type_text = true;
   }
@@ -65,7 +65,7 @@ bool is_type_text(JsonElement value) {
 
 bool is_text_only(JsonElement value) {
   if (!value.is_array()) return false;
-  for (const JsonElement entry : simdjson::dom::array(value))
+  for (const JsonElement entry : array_of(value))
     if (!is_text(entry, "text")) return false;
   return true;
 }
@@ -96,7 +96,7 @@ std::string shown(JsonElement value) {
     append_json(out, value);
     return out;
   }
-  const std::string_view text = value.get_string().value_unsafe();
+  const std::string_view text = string_of(value);
   size_t cut = 0;
   while (cut < text.size()) {
     const size_t length = std::max<size_t>(1, utf8_length(text.data() + cut, text.data() + text.size()));
@@ -118,7 +118,7 @@ void append_json(std::string& out, JsonElement value) {
   switch (value.type()) {
     case element_type::ARRAY:
       out += '[';
-      for (const JsonElement entry : simdjson::dom::array(value)) {
+      for (const JsonElement entry : array_of(value)) {
         separate();
         append_json(out, entry);
       }
@@ -126,7 +126,7 @@ void append_json(std::string& out, JsonElement value) {
       return;
     case element_type::OBJECT:
       out += '{';
-      for (const auto& [key, member] : simdjson::dom::object(value)) {
+      for (const auto& [key, member] : object_of(value)) {
         separate();
         append_json_string(out, key);
         out += ':';
@@ -137,7 +137,7 @@ void append_json(std::string& out, JsonElement value) {
     case element_type::INT64: scalar.integer(value.get_int64().value_unsafe()); return;
     case element_type::UINT64: scalar.unsigned_integer(value.get_uint64().value_unsafe()); return;
     case element_type::DOUBLE: append_double(out, value.get_double().value_unsafe()); return;
-    case element_type::STRING: append_json_string(out, value.get_string().value_unsafe()); return;
+    case element_type::STRING: append_json_string(out, string_of(value)); return;
     case element_type::BOOL: out += is_true(value) ? "true" : "false"; return;
     case element_type::NULL_VALUE: out += "null"; return;
   }
@@ -195,7 +195,7 @@ MaybeError read_bool(std::string_view field, JsonElement value, bool* out) {
 
 MaybeError read_string(std::string_view field, JsonElement value, std::string* out) {
   if (!value.is_string()) return invalid_value(field, "a string", value);
-  *out = value.get_string().value_unsafe();
+  *out = string_of(value);
   return std::nullopt;
 }
 
@@ -204,14 +204,14 @@ MaybeError read_stop(std::string_view field, JsonElement value, int32_t max_stri
   out->clear();
   const auto add = [&](JsonElement entry) {
     if (!entry.is_string() || is_text(entry, "")) return false;
-    out->emplace_back(entry.get_string().value_unsafe());
+    out->emplace_back(string_of(entry));
     return true;
   };
   if (!value.is_array()) {
     if (!add(value)) return invalid_value(field, kExpected, value);
     return std::nullopt;
   }
-  for (const JsonElement entry : simdjson::dom::array(value)) {
+  for (const JsonElement entry : array_of(value)) {
     if (static_cast<int32_t>(out->size()) == max_strings)
       return field_error("invalid_value", field,
                          std::string(field) + " may hold at most " + std::to_string(max_strings) + " strings");
@@ -223,7 +223,7 @@ MaybeError read_stop(std::string_view field, JsonElement value, int32_t max_stri
 MaybeError read_token_ids(std::string_view field, JsonElement value, int32_t vocab_size, std::vector<TokenId>* out) {
   out->clear();
   if (!value.is_array()) return invalid_value(field, "an array of token ids", value);
-  for (const JsonElement entry : simdjson::dom::array(value)) {
+  for (const JsonElement entry : array_of(value)) {
     const std::optional<int64_t> token = as_integer(entry);
     if (!token || *token < 0 || *token >= vocab_size)
       return invalid_value(std::string(field) + "[" + std::to_string(out->size()) + "]",
@@ -237,7 +237,7 @@ MaybeError read_logit_bias(std::string_view field, JsonElement value, int32_t vo
                            std::vector<std::pair<TokenId, float>>* out) {
   out->clear();
   if (!value.is_object()) return invalid_value(field, "an object from token ids to numbers", value);
-  for (const auto& [key, bias] : simdjson::dom::object(value)) {
+  for (const auto& [key, bias] : object_of(value)) {
     TokenId token = 0;
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token < 0 || token >= vocab_size) {

@@ -18,6 +18,11 @@ namespace llmb {
 
 using JsonElement = simdjson::dom::element;
 
+// The value as the type that it has. REQUIRES: value.is_string() and so on.
+inline std::string_view string_of(JsonElement value) { return value.get_string().value_unsafe(); }
+inline simdjson::dom::array array_of(JsonElement value) { return value.get_array().value_unsafe(); }
+inline simdjson::dom::object object_of(JsonElement value) { return value.get_object().value_unsafe(); }
+
 // nullopt: fine.
 using MaybeError = std::optional<RequestError>;
 

@@ -189,7 +189,7 @@ bool LineParse::is_batch_line(const FieldSet& fields) const {
   for (const Field field : kPromptFields) has_prompt = has_prompt || fields.has(field);
   if (!has_prompt) return body != nullptr || (url != nullptr && fields.has(Field::kMethod));
   return body != nullptr && body->is_object() && url != nullptr && url->is_string() &&
-         url->get_string().value_unsafe().substr(0, 4) == "/v1/";
+         string_of(*url).substr(0, 4) == "/v1/";
 }
 
 MaybeError LineParse::read_batch_line(const FieldSet& line) {
@@ -209,9 +209,9 @@ MaybeError LineParse::read_batch_line(const FieldSet& line) {
   if (MaybeError error = read_rest(line)) return error;
   error_in_body = true;
   FieldSet fields;
-  const MaybeError error = collect(body->get_object().value_unsafe(), /*strict=*/true, &fields);
+  const MaybeError error = collect(object_of(*body), /*strict=*/true, &fields);
   if (const JsonElement* const model = fields.find(Field::kModel); model != nullptr && model->is_string())
-    request.model_name = model->get_string().value_unsafe();
+    request.model_name = string_of(*model);
   if (error) return error;
   for (const Field field : {Field::kMethod, Field::kUrl, Field::kBody, Field::kId, Field::kCustomId})
     if (fields.has(field))
@@ -223,13 +223,13 @@ MaybeError LineParse::read_url(const FieldSet& line) {
   const JsonElement* const url = line.find(Field::kUrl);
   if (url == nullptr) return field_error("missing_field", "url", "a batch line needs a url");
   if (!url->is_string()) return invalid_value("url", "a string", *url);
-  const std::string_view text = url->get_string().value_unsafe();
+  const std::string_view text = string_of(*url);
   if (text == "/v1/completions") request.form = ApiForm::kOpenAiCompletion;
   else if (text != "/v1/chat/completions")
     return field_error("unsupported_url", "url",
                        "url " + shown(*url) + " is not supported; use /v1/chat/completions or /v1/completions");
   const JsonElement* const method = line.find(Field::kMethod);
-  if (method != nullptr && !(method->is_string() && method->get_string().value_unsafe() == "POST"))
+  if (method != nullptr && !(method->is_string() && string_of(*method) == "POST"))
     return invalid_value("method", "\"POST\"", *method);
   return std::nullopt;
 }
@@ -280,13 +280,13 @@ MaybeError LineParse::read_prompt_value(JsonElement value) {
   if (value.is_array()) return read_prompt_array(value);
   if (!value.is_string() || is_neutral(value, Neutral::kEmpty))
     return invalid_value("prompt", "a non-empty string, or token ids", value);
-  request.prompt = std::string(value.get_string().value_unsafe());
+  request.prompt = std::string(string_of(value));
   return std::nullopt;
 }
 
 // OpenAI's completions take several prompts in an array, and token ids in place of text.
 MaybeError LineParse::read_prompt_array(JsonElement value) {
-  const dom::array array = value.get_array().value_unsafe();
+  const dom::array array = array_of(value);
   if (array.begin() == array.end()) return invalid_value("prompt", "a non-empty string, or token ids", value);
   const JsonElement first = *array.begin();
   if (first.is_string() || first.is_array()) {
