@@ -1,0 +1,256 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/config_loader.h"
+#include "model/rope_table.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace llmb::test {
+namespace {
+
+nlohmann::json good_config() {
+  return {{"model_type", "llama"},         {"vocab_size", 100},      {"hidden_size", 64},
+          {"intermediate_size", 128},      {"num_hidden_layers", 2}, {"num_attention_heads", 8},
+          {"max_position_embeddings", 512}};
+}
+
+Result<ModelConfig> parse(const nlohmann::json& json) { return parse_model_config(json.dump()); }
+
+ModelConfig parsed(const nlohmann::json& json) {
+  const auto config = parse(json);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  return *config;
+}
+
+// The config with one field replaced; null removes it.
+nlohmann::json with(const char* field, const nlohmann::json& value, nlohmann::json json = good_config()) {
+  json[field] = value;
+  return json;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("absent fields get Hugging Face's defaults") {
+  const ModelConfig c = parsed(good_config());
+  CHECK(c.num_key_value_heads == 8);
+  CHECK(c.head_dim == 8);
+  CHECK(c.rms_norm_eps == 1e-6);
+  CHECK(c.rope_theta == 10000);
+  CHECK(c.rope_scaling.kind == RopeScalingKind::kNone);
+  CHECK_FALSE(c.qkv_bias);
+  CHECK_FALSE(c.mlp_bias);
+  CHECK_FALSE(c.tie_word_embeddings);
+  CHECK(c.eos_token_ids.empty());
+  CHECK(c.dtype == DType::kF32);
+}
+
+TEST_CASE("fields are read, by their old and new names") {
+  CHECK(parsed(with("head_dim", 16)).head_dim == 16);
+  CHECK(parsed(with("num_key_value_heads", 2)).num_key_value_heads == 2);
+  CHECK(parsed(with("torch_dtype", "bfloat16")).dtype == DType::kBF16);
+  CHECK(parsed(with("dtype", "float16")).dtype == DType::kF16);
+  CHECK(parsed(with("eos_token_id", 7)).eos_token_ids == std::vector<TokenId>{7});
+  CHECK(parsed(with("eos_token_id", {7, 9})).eos_token_ids == std::vector<TokenId>{7, 9});
+  CHECK(parsed(with("eos_token_id", nullptr)).eos_token_ids.empty());
+  CHECK(parsed(with("rope_theta", 500000)).rope_theta == 500000);
+  CHECK(parsed(with("tie_word_embeddings", true)).tie_word_embeddings);
+  const ModelConfig biased = parsed(with("attention_bias", true, with("mlp_bias", true)));
+  CHECK(biased.qkv_bias);
+  CHECK(biased.o_bias);
+  CHECK(biased.mlp_bias);
+  const ModelConfig qwen = parsed(with("model_type", "qwen2"));
+  CHECK(qwen.qkv_bias);
+  CHECK_FALSE(qwen.o_bias);
+  CHECK_FALSE(parsed(with("model_type", "mistral")).qkv_bias);
+}
+
+TEST_CASE("rope scaling is read from rope_scaling and from rope_parameters") {
+  const nlohmann::json llama3 = {{"rope_type", "llama3"},
+                                 {"factor", 8.0},
+                                 {"low_freq_factor", 1.0},
+                                 {"high_freq_factor", 4.0},
+                                 {"original_max_position_embeddings", 64}};
+  const ModelConfig old_style = parsed(with("rope_scaling", llama3, with("rope_theta", 5e5)));
+  auto parameters = llama3;
+  parameters["rope_theta"] = 5e5;
+  const ModelConfig new_style = parsed(with("rope_parameters", parameters));
+  for (const ModelConfig& c : {old_style, new_style}) {
+    CHECK(c.rope_scaling.kind == RopeScalingKind::kLlama3);
+    CHECK(c.rope_scaling.factor == 8);
+    CHECK(c.rope_scaling.original_max_position_embeddings == 64);
+    CHECK(c.rope_theta == 5e5);
+  }
+  CHECK(parsed(with("rope_scaling", {{"type", "linear"}, {"factor", 2}})).rope_scaling.kind ==
+        RopeScalingKind::kLinear);
+  CHECK(parsed(with("rope_scaling", {{"rope_type", "default"}})).rope_scaling.kind == RopeScalingKind::kNone);
+  CHECK(parsed(with("rope_scaling", nullptr)).rope_scaling.kind == RopeScalingKind::kNone);
+}
+
+TEST_CASE("what is not built or makes no sense is refused by name") {
+  struct Case {
+    const char* field;
+    nlohmann::json value;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"model_type", "gpt2", "model_type \"gpt2\" is not supported"},
+      {"model_type", nullptr, "model_type \"\""},
+      {"model_type", 5, "\"model_type\" is 5, expected a string"},
+      {"hidden_act", "gelu", "\"hidden_act\" \"gelu\""},
+      {"quantization_config", {{"quant_method", "gptq"}}, "quantization_config"},
+      {"torch_dtype", "float8_e4m3fn", "dtype \"float8_e4m3fn\""},
+      {"num_attention_heads", 0, "\"num_attention_heads\" is 0"},
+      {"num_attention_heads", -8, "\"num_attention_heads\" is -8"},
+      {"num_attention_heads", 7, "not a multiple of \"num_attention_heads\" 7"},
+      {"num_attention_heads", 64, "head_dim 1"},
+      {"num_key_value_heads", 0, "\"num_key_value_heads\" is 0"},
+      {"num_key_value_heads", 3, "not a multiple of \"num_key_value_heads\" 3"},
+      {"num_key_value_heads", 16, "not a multiple of"},
+      {"num_hidden_layers", 0, "\"num_hidden_layers\""},
+      {"num_hidden_layers", 1000000000, "\"num_hidden_layers\" is 1000000000, expected an integer from 1 to 1024"},
+      {"vocab_size", nullptr, "\"vocab_size\" is missing"},
+      {"vocab_size", 1ull << 63, "\"vocab_size\""},
+      {"vocab_size", 100.5, "\"vocab_size\" is 100.5"},
+      {"vocab_size", "100", "\"vocab_size\" is \"100\""},
+      {"hidden_size", 1 << 30, "\"hidden_size\""},
+      {"intermediate_size", 0, "\"intermediate_size\""},
+      {"max_position_embeddings", 0, "\"max_position_embeddings\""},
+      {"head_dim", 7, "head_dim 7"},
+      {"head_dim", 0, "\"head_dim\" is 0"},
+      {"head_dim", 100000, "\"head_dim\" is 100000"},
+      {"rms_norm_eps", -1e-5, "\"rms_norm_eps\""},
+      {"rms_norm_eps", "NaN", "\"rms_norm_eps\" is \"NaN\""},
+      {"rms_norm_eps", 1e30, "\"rms_norm_eps\""},
+      {"rope_theta", 0, "\"rope_theta\""},
+      {"rope_theta", {1}, "\"rope_theta\" is a list"},
+      {"partial_rotary_factor", 0.5, "\"partial_rotary_factor\""},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, "rope scaling \"yarn\" is not supported"},
+      {"rope_scaling", {{"type", "dynamic"}, {"factor", 4}}, "rope scaling \"dynamic\" is not supported"},
+      {"rope_scaling", {{"type", "linear"}}, "needs \"factor\""},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 0}}, "\"factor\" is 0"},
+      {"rope_scaling", "linear", "not an object"},
+      {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}}, "\"original_max_position_embeddings\" is missing"},
+      {"rope_scaling",
+       {{"rope_type", "llama3"},
+        {"factor", 8},
+        {"low_freq_factor", 4},
+        {"high_freq_factor", 4},
+        {"original_max_position_embeddings", 8}},
+       "\"high_freq_factor\" must be greater"},
+      {"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}, "by layer type"},
+      {"eos_token_id", -1, "\"eos_token_id\" holds -1"},
+      {"eos_token_id", 1ull << 31, "\"eos_token_id\" holds 2147483648"},
+      {"eos_token_id", {1, "x"}, "\"eos_token_id\" holds \"x\""},
+      {"tie_word_embeddings", 1, "\"tie_word_embeddings\" is 1, expected true or false"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.field);
+    CAPTURE(c.value.dump());
+    const auto config = parse(with(c.field, c.value));
+    REQUIRE_FALSE(config.ok());
+    CAPTURE(config.status().message());
+    CHECK(contains(config.status().message(), c.message));
+  }
+}
+
+TEST_CASE("a sliding window is refused only where a sequence can outgrow it") {
+  const auto mistral = with("model_type", "mistral");
+  CHECK(parse(with("sliding_window", nullptr, mistral)).ok());
+  CHECK(parse(with("sliding_window", 512, mistral)).ok());
+  CHECK(contains(parse(with("sliding_window", 511, mistral)).status().message(), "\"sliding_window\" 511 is smaller"));
+  const auto qwen = with("sliding_window", 8, with("model_type", "qwen2"));
+  CHECK(parse(qwen).ok());
+  CHECK(parse(with("use_sliding_window", false, qwen)).ok());
+  CHECK_FALSE(parse(with("use_sliding_window", true, qwen)).ok());
+}
+
+TEST_CASE("text that is not a small JSON object is refused") {
+  for (const std::string& text :
+       {std::string(""), std::string("["), std::string("[]"), std::string("null"),
+        std::string("{\"rms_norm_eps\": NaN}"), std::string("{\"rope_theta\": 1e999}"), std::string(100000, '['),
+        "{\"a\":" + std::string(100000, '['), "{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}",
+        std::string("{}\0", 3), std::string("{\"\xff\": 1}"), "{\"a\": \"" + std::string(1 << 20, 'x') + "\"}"}) {
+    const auto config = parse_model_config(text);
+    REQUIRE_FALSE(config.ok());
+    CHECK(config.status().message().size() < 400);
+  }
+}
+
+TEST_CASE("every single-byte change of a config is refused or yields one in range") {
+  const std::string good = good_config().dump();
+  for (size_t at = 0; at < good.size(); ++at)
+    for (const char c : {'0', '9', '-', 'e', '.', '"', '{', ']', ' ', '\0', '\xff'}) {
+      std::string bad = good;
+      bad[at] = c;
+      const auto config = parse_model_config(bad);
+      if (!config.ok()) continue;
+      CHECK(config->num_attention_heads % config->num_key_value_heads == 0);
+      CHECK((config->head_dim >= 2 && config->head_dim % 2 == 0));
+      CHECK((config->hidden_size >= 1 && config->num_hidden_layers >= 1 && config->vocab_size >= 1));
+    }
+}
+
+TEST_CASE("generation_config.json: all optional, ranges checked, merged end-of-sequence tokens") {
+  const TempDir dir;
+  const auto none = load_generation_config(dir.path());
+  REQUIRE(none.ok());
+  CHECK_FALSE(none->temperature.has_value());
+  write_file(dir / "generation_config.json",
+             R"({"eos_token_id":[5,6],"do_sample":true,"temperature":0.6,"top_p":0.9,"top_k":50,"min_p":0.05,
+                 "repetition_penalty":1.1,"max_new_tokens":64,"transformers_version":"4.45"})");
+  const auto all = load_generation_config(dir.path());
+  REQUIRE_MESSAGE(all.ok(), all.status().message());
+  CHECK(all->do_sample == true);
+  CHECK(all->temperature == 0.6f);
+  CHECK(all->top_p == 0.9f);
+  CHECK(all->top_k == 50);
+  CHECK(all->min_p == 0.05f);
+  CHECK(all->repetition_penalty == 1.1f);
+  CHECK(all->max_new_tokens == 64);
+  const ModelConfig model = parsed(with("eos_token_id", 7));
+  CHECK(merge_eos_token_ids(model, *all) == std::vector<TokenId>{5, 6});
+  CHECK(merge_eos_token_ids(model, *none) == std::vector<TokenId>{7});
+  for (const char* bad : {R"({"temperature":-1})", R"({"top_p":0})", R"({"top_p":1.5})", R"({"top_k":-1})",
+                          R"({"repetition_penalty":0})", R"({"max_new_tokens":0})", R"({"eos_token_id":"x"})", "7"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(parse_generation_config(bad).ok());
+  }
+}
+
+TEST_CASE("the published shapes and the bundled model load") {
+  for (const char* name : {"smollm2-135m", "qwen2.5-0.5b", "llama-3.2-1b", "llama-3.1-8b"}) {
+    CAPTURE(name);
+    const auto config = load_model_config(std::string(LLMB_SOURCE_DIR "/data/shapes/") + name);
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    CHECK(config->dtype == DType::kBF16);
+  }
+  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/qwen2.5-0.5b")->qkv_bias);
+  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/llama-3.2-1b")->rope_scaling.kind == RopeScalingKind::kLlama3);
+  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/model").ok());
+  CHECK(load_generation_config(LLMB_SOURCE_DIR "/data/model")->eos_token_ids.size() == 2);
+  CHECK(load_model_config("/nonexistent").status().code() == StatusCode::kNotFound);
+}
+
+TEST_CASE(
+    "rope table: position 0 is the identity, the first channel turns one radian a position, linear scaling slows it") {
+  ModelConfig config = tiny_config();
+  const RopeTable table = make_rope_table(config, 5);
+  const int half = config.head_dim / 2;
+  REQUIRE(table.cos.size() == static_cast<size_t>(5 * half));
+  for (int i = 0; i < half; ++i) {
+    CHECK(table.cos[i] == 1.0f);
+    CHECK(table.sin[i] == 0.0f);
+  }
+  CHECK(table.sin[4 * half] == static_cast<float>(std::sin(4.0)));
+  config.rope_scaling.kind = RopeScalingKind::kLinear;
+  config.rope_scaling.factor = 4;
+  CHECK(make_rope_table(config, 5).sin[4 * half] == static_cast<float>(std::sin(1.0)));
+}
+
+}  // namespace
+}  // namespace llmb::test
