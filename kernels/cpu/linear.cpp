@@ -124,7 +124,7 @@ HWY_INLINE void write_panel(const LinearTask& t, const float* sums, int64_t row,
 }
 
 template <int kRows, typename Panel>
-HWY_INLINE void direct_rows(const Panel& panel, const LinearTask& t) {
+HWY_INLINE void direct_rows(const Panel& panel, const LinearTask& t, int64_t row) {
   // As many vectors of columns as registers allow with this many rows.
   constexpr int kMaxVecs = kTileRows * kTileColumns / kLanes / kRows;
   constexpr int kVecs = kMaxVecs >= kPanelVecs       ? kPanelVecs
@@ -133,24 +133,15 @@ HWY_INLINE void direct_rows(const Panel& panel, const LinearTask& t) {
   const int64_t num_k = t.weight->in_features();
   HWY_ALIGN float sums[kRows * kWidth];
   for (int64_t column = 0; column < kWidth; column += kVecs * kLanes)
-    direct_tile<kRows, kVecs>(panel, t.x + t.row_begin * num_k, num_k, column, sums);
-  write_panel(t, sums, t.row_begin, kRows);
+    direct_tile<kRows, kVecs>(panel, t.x + row * num_k, num_k, column, sums);
+  write_panel(t, sums, row, kRows);
 }
 
 template <typename Panel>
 void few_rows(const Panel& panel, const LinearTask& t) {
-  static_assert(kTileRows <= 6);
-  switch (t.row_end - t.row_begin) {
-    case 1: return direct_rows<1>(panel, t);
-    case 2: return direct_rows<2>(panel, t);
-    case 3: return direct_rows<3>(panel, t);
-#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_SSE4
-    case 4: return direct_rows<4>(panel, t);
-    case 5: return direct_rows<5>(panel, t);
-    case 6: return direct_rows<6>(panel, t);
-#endif
-    default: HWY_ABORT("more rows than a register tile");
-  }
+  for_row_tiles(t.row_end - t.row_begin, [&](int64_t r, auto rows) HWY_ATTR {
+    direct_rows<decltype(rows)::value>(panel, t, t.row_begin + r);
+  });
 }
 
 // Adds k in [k_begin, k_begin + num_k) of kRows rows to their sums.
@@ -198,19 +189,10 @@ void many_rows(const Panel& panel, const LinearTask& t) {
   for (int64_t k = 0; k < num_k; k += kBlockK) {
     const int64_t k_end = std::min(num_k, k + kBlockK);
     widen(panel, k, k_end, widened);
-    int64_t r = 0;
-    const auto tile = [&](auto tile_rows) HWY_ATTR {
-      constexpr int kRows = decltype(tile_rows)::value;
-      widened_tile<kRows>(widened, t.x + (t.row_begin + r) * num_k + k, num_k, k_end - k, k == 0, sums + r * kWidth);
-      r += kRows;
-    };
-    while (rows - r >= kTileRows) tile(std::integral_constant<int, kTileRows>());
-    if constexpr (kTileRows > 3) {
-      if (rows - r >= 4) tile(std::integral_constant<int, 4>());
-      else if (rows - r == 3) tile(std::integral_constant<int, 3>());
-    }
-    if (rows - r >= 2) tile(std::integral_constant<int, 2>());
-    if (rows - r >= 1) tile(std::integral_constant<int, 1>());
+    for_row_tiles(rows, [&](int64_t r, auto tile_rows) HWY_ATTR {
+      widened_tile<decltype(tile_rows)::value>(widened, t.x + (t.row_begin + r) * num_k + k, num_k, k_end - k, k == 0,
+                                               sums + r * kWidth);
+    });
   }
   write_panel(t, sums, t.row_begin, rows);
 }
@@ -218,7 +200,7 @@ void many_rows(const Panel& panel, const LinearTask& t) {
 void linear_task(const LinearTask& t) {
   const uint8_t* data = t.weight->panel(t.panel);
   const auto run = [&t](const auto& panel) HWY_ATTR {
-    if (t.row_end - t.row_begin <= kTileRows) few_rows(panel, t);
+    if (t.row_end - t.row_begin <= 2 * kTileRows) few_rows(panel, t);
     else many_rows(panel, t);
   };
   switch (t.weight->dtype()) {

@@ -1,38 +1,381 @@
+// Positions are cut into segments of kSegment at fixed absolute boundaries. Within a segment: scores of all rows, exact
+// softmax numerators, weighted sum of values; segments are merged in order as in online softmax (Milakov and Gimelshein
+// 2018; splits over the context as in Flash-Decoding, 2023).
+//
+// A row is one query head of one token. An item is a few tokens of one sequence with all query heads of one KV head, so
+// that each key and value loaded serves every row of the item. Decode is bound by the bytes of K and V, prefill by
+// multiply-adds. With few items, the segments of an item run on different threads.
 #include "kernels/cpu/paged_attention.h"
 
-#include <cmath>
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
+#include "base/check.h"
+#include "kernels/cpu/aligned_buffer.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/paged_attention.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/simd-inl.h"
+
+#ifndef LLMB_KERNELS_CPU_PAGED_ATTENTION_ONCE_
+#define LLMB_KERNELS_CPU_PAGED_ATTENTION_ONCE_
 namespace llmb::cpu {
 
-void paged_attention(const float* qkv, int64_t qkv_stride, float* out, const AttentionBatch& batch, int32_t num_heads,
-                     float scale, const KvCacheView& kv, ThreadPool& pool) {
-  const int64_t d = kv.head_dim, bs = kv.block_size, group = num_heads / kv.num_kv_heads;
-  pool.parallel_for(int64_t{batch.num_seqs} * num_heads, [&](int64_t task, int) {
-    const int64_t s = task / num_heads, h = task % num_heads;
-    const BlockId* blocks = batch.block_ids + batch.block_start[s];
-    for (int64_t t = batch.query_start[s]; t < batch.query_start[s + 1]; ++t) {
-      const int64_t n = batch.context_len[s] - (batch.query_start[s + 1] - 1 - t);
-      const float* q = qkv + t * qkv_stride + h * d;
-      std::vector<float> p(n);
-      float max = -INFINITY, sum = 0;
-      for (int64_t i = 0; i < n; ++i) {
-        const float* k = kv.k + kv.block_offset(blocks[i / bs], h / group) + i % bs;
-        float score = 0;
-        for (int64_t c = 0; c < d; ++c) score += q[c] * k[c * bs];
-        p[i] = score * scale;
-        max = std::max(max, p[i]);
+constexpr int64_t kSegment = 256;  // positions; part of the results' definition
+constexpr int64_t kChunk = 64;     // positions whose keys or values stay in the first-level cache
+
+struct AttentionCall {
+  const float* qkv;
+  int64_t qkv_stride;
+  float* out;
+  AttentionBatch batch;
+  int64_t num_heads, group;  // group: query heads of a KV head
+  float scale;
+  KvCacheView kv;
+
+  int64_t padded_dim() const { return ceil_div(kv.head_dim, 16) * 16; }
+};
+
+// Tokens [token_begin, token_end) of one sequence, all query heads of one KV head. Rows are in order of tokens.
+struct AttentionItem {
+  int64_t seq, kv_head, token_begin, token_end;
+
+  int64_t rows(const AttentionCall& c) const { return (token_end - token_begin) * c.group; }
+  int64_t token(const AttentionCall& c, int64_t row) const { return token_begin + row / c.group; }
+  int64_t head(const AttentionCall& c, int64_t row) const { return kv_head * c.group + row % c.group; }
+  // Positions that a row sees.
+  int64_t limit(const AttentionCall& c, int64_t row) const {
+    return c.batch.context_len[seq] - (c.batch.query_start[seq + 1] - 1 - token(c, row));
+  }
+  int64_t num_segments(const AttentionCall& c) const { return ceil_div(limit(c, rows(c) - 1), kSegment); }
+};
+
+// Of each row: sum of exp(score - max) * value, max, and sum of exp(score - max).
+struct AttentionState {
+  float* values;  // [rows, padded_dim]
+  float* max;     // [rows]
+  float* norm;    // [rows]
+
+  static int64_t floats(int64_t rows, int64_t padded_dim) { return rows * (padded_dim + 2); }
+  AttentionState(float* at, int64_t rows, int64_t padded_dim)
+      : values(at), max(at + rows * padded_dim), norm(max + rows) {}
+};
+
+// Memory of one thread.
+struct AttentionScratch {
+  float* scores;    // [rows, kSegment]
+  float* k_gather;  // [padded_dim, kChunk]
+  float* v_gather;  // [kChunk, padded_dim]
+
+  static int64_t floats(int64_t rows, int64_t padded_dim) { return rows * kSegment + 2 * kChunk * padded_dim; }
+  AttentionScratch(float* at, int64_t rows, int64_t padded_dim)
+      : scores(at), k_gather(at + rows * kSegment), v_gather(k_gather + kChunk * padded_dim) {}
+};
+
+}  // namespace llmb::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr int kGroups = static_cast<int>(kChunk) / kLogicalLanes;  // of 16 positions in a chunk
+
+// Where the keys of 16 consecutive positions start, for each 16 of a chunk; channel i is at [i * stride].
+struct KeyChunk {
+  const float* group[kGroups];
+  int64_t stride;
+};
+
+// Positions past the context come from allocated memory, but may hold anything.
+HWY_INLINE KeyChunk key_chunk(const AttentionCall& c, const AttentionItem& item, int64_t position, float* gather) {
+  const int64_t bs = c.kv.block_size, context = c.batch.context_len[item.seq];
+  const BlockId* blocks = c.batch.block_ids + c.batch.block_start[item.seq];
+  KeyChunk chunk;
+  if (bs % kLogicalLanes == 0) {
+    chunk.stride = bs;
+    for (int64_t g = 0; g < kGroups; ++g) {
+      const int64_t p = position + g * kLogicalLanes;
+      chunk.group[g] =
+          p < context ? c.kv.k + c.kv.block_offset(blocks[p / bs], item.kv_head) + p % bs : chunk.group[0];
+    }
+    return chunk;
+  }
+  chunk.stride = kChunk;
+  for (int64_t g = 0; g < kGroups; ++g) chunk.group[g] = gather + g * kLogicalLanes;
+  const int64_t end = std::min(context, position + kChunk);
+  for (int64_t p = position; p < end;) {
+    const int64_t run = std::min(end - p, bs - p % bs);
+    const float* from = c.kv.k + c.kv.block_offset(blocks[p / bs], item.kv_head) + p % bs;
+    for (int64_t i = 0; i < c.kv.head_dim; ++i)
+      std::memcpy(gather + i * kChunk + (p - position), from + i * bs, static_cast<size_t>(run) * sizeof(float));
+    p += run;
+  }
+  return chunk;
+}
+
+// Rows of the values of positions [position, position + n), padded_dim floats readable in each.
+HWY_INLINE void value_rows(const AttentionCall& c, const AttentionItem& item, int64_t position, int64_t n,
+                           float* gather, const float** rows) {
+  const int64_t bs = c.kv.block_size, dim = c.kv.head_dim, padded = c.padded_dim();
+  const BlockId* blocks = c.batch.block_ids + c.batch.block_start[item.seq];
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t p = position + i;
+    rows[i] = c.kv.v + c.kv.block_offset(blocks[p / bs], item.kv_head) + p % bs * dim;
+    if (padded != dim) {
+      float* row = gather + i * padded;
+      std::memcpy(row, rows[i], static_cast<size_t>(dim) * sizeof(float));
+      std::memset(row + dim, 0, static_cast<size_t>(padded - dim) * sizeof(float));
+      rows[i] = row;
+    }
+  }
+}
+
+template <int kRows>
+HWY_INLINE void score_tile(const float* const* q, int64_t dim, const KeyChunk& keys, float* scores) {
+  constexpr int kVecs = kTileColumns / kLanes;
+  for (int64_t column = 0; column < kChunk; column += kTileColumns) {
+    const float* b[kVecs];
+    LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
+      const int64_t lane = column + v * kLanes;
+      b[v] = keys.group[lane / kLogicalLanes] + lane % kLogicalLanes;
+    }
+    V acc[kRows * kVecs];
+    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Zero(D());
+    mul_add_tile<kRows, kVecs>(q, dim, b, keys.stride, acc);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      LLMB_UNROLL for (int v = 0; v < kVecs; ++v)
+        hn::StoreU(acc[r * kVecs + v], D(), scores + r * kSegment + column + v * kLanes);
+    }
+  }
+}
+
+// Turns n scores into exp(scale * score - max), writes the max and their sum.
+HWY_INLINE void softmax_numerators(float* scores, int64_t n, float scale, float* max_out, float* norm_out) {
+  const int64_t padded = (n + kLogicalLanes - 1) / kLogicalLanes * kLogicalLanes;
+  for (int64_t i = n; i < padded; ++i) scores[i] = -HUGE_VALF;
+  const V s = hn::Set(D(), scale);
+  V16 max = set16(-HUGE_VALF);
+  for (int64_t i = 0; i < padded; i += kLogicalLanes) {
+    const V16 x = map16(load16(scores + i), [s](V a) HWY_ATTR { return hn::Mul(a, s); });
+    store16(x, scores + i);
+    max = map16(max, x, [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
+  }
+  *max_out = max16(max);
+  const V m = hn::Set(D(), *max_out);
+  V16 norm = set16(0);
+  for (int64_t i = 0; i < padded; i += kLogicalLanes) {
+    const V16 p = map16(load16(scores + i), [m](V a) HWY_ATTR { return exp_v(hn::Sub(a, m)); });
+    store16(p, scores + i);
+    norm = map16(norm, p, [](V a, V b) HWY_ATTR { return hn::Add(a, b); });
+  }
+  *norm_out = sum16(norm);
+}
+
+// values[r] += p[r][0 … n) · v[0 … n) over kVecs vectors of columns.
+template <int kRows, int kVecs>
+HWY_INLINE void value_tile(const float* const* p, int64_t n, const float* const* v, int64_t column, int64_t dim,
+                           bool first, float* values) {
+  const D d;
+  V acc[kRows * kVecs];
+  LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+    LLMB_UNROLL for (int i = 0; i < kVecs; ++i)
+      acc[r * kVecs + i] = first ? hn::Zero(d) : hn::LoadU(d, values + r * dim + column + i * kLanes);
+  }
+  mul_add_rows<kRows, kVecs>(p, n, v, column, acc);
+  LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+    LLMB_UNROLL for (int i = 0; i < kVecs; ++i)
+      hn::StoreU(acc[r * kVecs + i], d, values + r * dim + column + i * kLanes);
+  }
+}
+
+template <int kRows>
+HWY_INLINE void value_columns(const float* const* p, int64_t n, const float* const* v, int64_t dim, bool first,
+                              float* values) {
+  int64_t column = 0;
+  for (; column + kTileColumns <= dim; column += kTileColumns)
+    value_tile<kRows, kTileColumns / kLanes>(p, n, v, column, dim, first, values);
+  if constexpr (kTileColumns > kLogicalLanes) {
+    for (; column < dim; column += kLogicalLanes) value_tile<kRows, kParts>(p, n, v, column, dim, first, values);
+  }
+}
+
+// The state of one item over one segment. Rows that see nothing of it are left alone.
+void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionScratch& scratch,
+                    const AttentionState& state) {
+  const int64_t rows = item.rows(c), dim = c.kv.head_dim, padded = c.padded_dim(), begin = segment * kSegment;
+  const auto visible = [&](int64_t row) {  // positions of this segment that a row sees; does not fall with row
+    return std::clamp<int64_t>(item.limit(c, row) - begin, 0, kSegment);
+  };
+  const int64_t first_token = std::max<int64_t>(0, begin + 1 - item.limit(c, 0));
+  const int64_t first_row = first_token * c.group, num_rows = rows - first_row, num_positions = visible(rows - 1);
+
+  for (int64_t at = 0; at < num_positions; at += kChunk) {
+    const KeyChunk keys = key_chunk(c, item, begin + at, scratch.k_gather);
+    for_row_tiles(num_rows, [&](int64_t tile, auto tile_rows) HWY_ATTR {
+      constexpr int kRows = decltype(tile_rows)::value;
+      const int64_t row = first_row + tile;
+      if (visible(row + kRows - 1) <= at) return;
+      const float* q[kRows];
+      for (int r = 0; r < kRows; ++r)
+        q[r] = c.qkv + item.token(c, row + r) * c.qkv_stride + item.head(c, row + r) * dim;
+      score_tile<kRows>(q, dim, keys, scratch.scores + row * kSegment + at);
+    });
+  }
+  for (int64_t row = first_row; row < rows; ++row)
+    softmax_numerators(scratch.scores + row * kSegment, visible(row), c.scale, &state.max[row], &state.norm[row]);
+  for (int64_t at = 0; at < num_positions; at += kChunk) {
+    const float* v[kChunk];
+    value_rows(c, item, begin + at, std::min(kChunk, num_positions - at), scratch.v_gather, v);
+    for_row_tiles(num_rows, [&](int64_t tile, auto tile_rows) HWY_ATTR {
+      constexpr int kRows = decltype(tile_rows)::value;
+      const int64_t row = first_row + tile;
+      const float* p[kRows];
+      for (int r = 0; r < kRows; ++r) p[r] = scratch.scores + (row + r) * kSegment + at;
+      const int64_t shared = std::clamp<int64_t>(visible(row) - at, 0, kChunk);
+      value_columns<kRows>(p, shared, v, padded, at == 0, state.values + row * padded);
+      for (int r = 1; r < kRows; ++r) {  // later tokens see a little more
+        const int64_t n = std::clamp<int64_t>(visible(row + r) - at, 0, kChunk);
+        const float* rest = p[r] + shared;
+        if (n > shared) value_columns<1>(&rest, n - shared, v + shared, padded, false, state.values + (row + r) * padded);
       }
-      for (int64_t i = 0; i < n; ++i) sum += p[i] = std::exp(p[i] - max);
-      float* o = out + (t * num_heads + h) * d;
-      for (int64_t c = 0; c < d; ++c) o[c] = 0;
-      for (int64_t i = 0; i < n; ++i) {
-        const float* v = kv.v + kv.block_offset(blocks[i / bs], h / group) + i % bs * d;
-        for (int64_t c = 0; c < d; ++c) o[c] += p[i] / sum * v[c];
+    });
+  }
+}
+
+// Adds a later segment's state to the state of the segments before it.
+void merge_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionState& from,
+                   const AttentionState& into) {
+  const int64_t padded = c.padded_dim();
+  for (int64_t row = 0; row < item.rows(c); ++row) {
+    if (item.limit(c, row) <= segment * kSegment) continue;
+    const float max = std::max(into.max[row], from.max[row]);
+    const V keep = exp_v(hn::Set(D(), into.max[row] - max)), add = exp_v(hn::Set(D(), from.max[row] - max));
+    into.max[row] = max;
+    into.norm[row] = hn::GetLane(hn::MulAdd(hn::Set(D(), into.norm[row]), keep, hn::Mul(hn::Set(D(), from.norm[row]), add)));
+    for (int64_t i = 0; i < padded; i += kLogicalLanes) {
+      float* at = into.values + row * padded + i;
+      store16(map16(load16(at), load16(from.values + row * padded + i),
+                    [keep, add](V a, V b) HWY_ATTR { return hn::MulAdd(a, keep, hn::Mul(b, add)); }),
+              at);
+    }
+  }
+}
+
+void write_rows(const AttentionCall& c, const AttentionItem& item, const AttentionState& state) {
+  const int64_t dim = c.kv.head_dim, padded = c.padded_dim();
+  for (int64_t row = 0; row < item.rows(c); ++row) {
+    const V inverse = hn::Set(D(), 1.0f / state.norm[row]);
+    float* out = c.out + (item.token(c, row) * c.num_heads + item.head(c, row)) * dim;
+    for (int64_t i = 0; i < dim; i += kLogicalLanes) {
+      const V16 x = map16(load16(state.values + row * padded + i),
+                          [inverse](V a) HWY_ATTR { return hn::Mul(a, inverse); });
+      if (dim - i >= kLogicalLanes) {
+        store16(x, out + i);
+      } else {
+        store16_partial(x, out + i, dim - i);
       }
     }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace llmb::cpu {
+
+HWY_EXPORT(attend_segment);
+HWY_EXPORT(merge_segment);
+HWY_EXPORT(write_rows);
+
+namespace {
+
+// Grows to what the largest call on this thread needs, so that no step allocates.
+float* thread_scratch(int64_t floats) {
+  thread_local AlignedBuffer buffer;
+  const int64_t bytes = floats * int64_t{sizeof(float)};
+  if (buffer.size_bytes() < bytes) buffer = AlignedBuffer(bytes);
+  return reinterpret_cast<float*>(buffer.data());
+}
+
+// The longest first within each sequence, so that threads finish together.
+std::vector<AttentionItem> make_items(const AttentionCall& c) {
+  constexpr int64_t kRowsPerItem = 48;
+  const int64_t tokens_per_item = std::max<int64_t>(1, kRowsPerItem / c.group);
+  std::vector<AttentionItem> items;
+  for (int64_t s = 0; s < c.batch.num_seqs; ++s) {
+    const int64_t begin = c.batch.query_start[s];
+    for (int64_t end = c.batch.query_start[s + 1]; end > begin; end -= tokens_per_item) {
+      const int64_t first = std::max(begin, end - tokens_per_item);
+      for (int64_t h = 0; h < c.kv.num_kv_heads; ++h) items.push_back({s, h, first, end});
+    }
+  }
+  return items;
+}
+
+void attend_item(const AttentionCall& c, const AttentionItem& item) {
+  const int64_t rows = item.rows(c), dim = c.padded_dim(), state_floats = AttentionState::floats(rows, dim);
+  float* at = thread_scratch(2 * state_floats + AttentionScratch::floats(rows, dim));
+  const AttentionState total(at, rows, dim), state(at + state_floats, rows, dim);
+  const AttentionScratch scratch(at + 2 * state_floats, rows, dim);
+  HWY_DYNAMIC_DISPATCH(attend_segment)(c, item, 0, scratch, total);
+  for (int64_t segment = 1; segment < item.num_segments(c); ++segment) {
+    HWY_DYNAMIC_DISPATCH(attend_segment)(c, item, segment, scratch, state);
+    HWY_DYNAMIC_DISPATCH(merge_segment)(c, item, segment, state, total);
+  }
+  HWY_DYNAMIC_DISPATCH(write_rows)(c, item, total);
+}
+
+// As attend_item for each item, with the segments as tasks of their own.
+void attend_split(const AttentionCall& c, const std::vector<AttentionItem>& items, ThreadPool& pool) {
+  struct Task {
+    const AttentionItem* item;
+    int64_t segment, offset;  // offset: of its state in `states`
+  };
+  std::vector<Task> tasks;
+  std::vector<size_t> first_task;
+  int64_t num_floats = 0;
+  for (const AttentionItem& item : items) {
+    first_task.push_back(tasks.size());
+    for (int64_t segment = 0; segment < item.num_segments(c); ++segment) {
+      tasks.push_back({&item, segment, num_floats});
+      num_floats += AttentionState::floats(item.rows(c), c.padded_dim());
+    }
+  }
+  AlignedBuffer buffer(num_floats * int64_t{sizeof(float)});
+  float* states = reinterpret_cast<float*>(buffer.data());
+  const auto state = [&](const Task& t) { return AttentionState(states + t.offset, t.item->rows(c), c.padded_dim()); };
+  pool.parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
+    const int64_t rows = tasks[i].item->rows(c);
+    const AttentionScratch scratch(thread_scratch(AttentionScratch::floats(rows, c.padded_dim())), rows, c.padded_dim());
+    HWY_DYNAMIC_DISPATCH(attend_segment)(c, *tasks[i].item, tasks[i].segment, scratch, state(tasks[i]));
+  });
+  pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
+    const Task* t = &tasks[first_task[i]];
+    for (int64_t segment = 1; segment < items[i].num_segments(c); ++segment)
+      HWY_DYNAMIC_DISPATCH(merge_segment)(c, items[i], segment, state(t[segment]), state(t[0]));
+    HWY_DYNAMIC_DISPATCH(write_rows)(c, items[i], state(t[0]));
   });
 }
 
+}  // namespace
+
+void paged_attention(const float* qkv, int64_t qkv_stride, float* out, const AttentionBatch& batch, int32_t num_heads,
+                     float scale, const KvCacheView& kv, ThreadPool& pool) {
+  LLMB_CHECK(kv.num_kv_heads > 0 && num_heads % kv.num_kv_heads == 0);
+  const AttentionCall c{qkv, qkv_stride, out, batch, num_heads, num_heads / kv.num_kv_heads, scale, kv};
+  const std::vector<AttentionItem> items = make_items(c);
+  const int64_t num_items = static_cast<int64_t>(items.size());
+  if (pool.num_threads() > 1 && num_items < 4 * pool.num_threads()) {
+    attend_split(c, items, pool);
+  } else {
+    pool.parallel_for(num_items, [&](int64_t i, int) { attend_item(c, items[i]); });
+  }
+}
+
 }  // namespace llmb::cpu
+#endif

@@ -1,14 +1,135 @@
+// Weights are exp((logit - max) / temperature), so the best has weight 1. Top-k, top-p and min-p each keep a prefix of
+// the order (value descending, id ascending); a prefix is named by its last member, a Cut, found by selection without
+// sorting the vocabulary. One task is a row; the passes over the vocabulary bind it (cache bandwidth).
 #include "kernels/cpu/sample.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
+#include <span>
 #include <vector>
+
+#include "base/check.h"
+#include "kernels/cpu/logit_passes.h"
 
 namespace llmb::cpu {
 
 namespace {
+
+// Memory of one thread, kept between rows and steps.
+struct RowScratch {
+  std::vector<float> values;    // a copy of the row, where the raw one is still wanted
+  std::vector<float> maxima;    // of blocks
+  std::vector<float> order;     // of maxima
+  std::vector<Cut> candidates;
+  std::vector<double> sums;     // of blocks
+};
+
+bool before(const Cut& a, const Cut& b) { return a.value > b.value || (a.value == b.value && a.id < b.id); }
+
+// Makes candidates of all values >= threshold; maxima are those of the row's blocks.
+void collect(const float* values, int64_t n, float threshold, RowScratch& s) {
+  s.candidates.clear();
+  for (int64_t b = 0; b < ceil_div(n, kMaxBlock); ++b) {
+    if (!(s.maxima[b] >= threshold)) continue;
+    for (int64_t i = b * kMaxBlock; i < std::min(n, (b + 1) * kMaxBlock); ++i)
+      if (values[i] >= threshold) s.candidates.push_back({values[i], static_cast<int32_t>(i)});
+  }
+}
+
+// Makes the k best the first k candidates, the k-th at its place. REQUIRES: 1 <= k <= n, no NaN.
+void select_best(const float* values, int64_t n, int64_t k, RowScratch& s) {
+  const int64_t num_blocks = ceil_div(n, kMaxBlock);
+  s.maxima.resize(num_blocks);
+  block_maxima(values, n, s.maxima.data());
+  float threshold = -std::numeric_limits<float>::infinity();
+  if (k <= num_blocks) {  // each of the k best blocks holds a value that is at least the k-th best maximum
+    s.order = s.maxima;
+    std::nth_element(s.order.begin(), s.order.begin() + (k - 1), s.order.end(), std::greater<>());
+    threshold = s.order[k - 1];
+  }
+  collect(values, n, threshold, s);
+  std::nth_element(s.candidates.begin(), s.candidates.begin() + (k - 1), s.candidates.end(), before);
+}
+
+// The shortest prefix whose weights reach top_p of their total.
+Cut nucleus(const float* weights, int64_t n, float top_p, RowScratch& s) {
+  s.sums.resize(ceil_div(n, kSumBlock));
+  const double total = block_sums(weights, n, s.sums.data());
+  s.maxima.resize(ceil_div(n, kMaxBlock));
+  block_maxima(weights, n, s.maxima.data());
+  // Weights below the mean of what may be left out sum to less than that, so the prefix ends before them; halved to be
+  // safe from rounding. Always below 1, the best one's weight.
+  const double left_out = (1.0 - top_p) * total / static_cast<double>(n);
+  collect(weights, n, static_cast<float>(std::max(left_out / 2, 1e-45)), s);
+  double need = top_p * total;
+  size_t begin = 0, end = s.candidates.size();
+  const auto at = [&](size_t i) { return s.candidates.begin() + static_cast<std::ptrdiff_t>(i); };
+  while (end - begin > 32) {  // the prefix ends in [begin, end); `need` is what that range must give
+    const size_t middle = begin + (end - begin) / 2;
+    std::nth_element(at(begin), at(middle), at(end), before);
+    double sum = 0;
+    for (size_t i = begin; i < middle; ++i) sum += s.candidates[i].value;
+    if (sum >= need) {
+      end = middle;
+    } else {
+      need -= sum;
+      begin = middle;
+    }
+  }
+  std::sort(at(begin), at(end), before);
+  for (size_t i = begin; i + 1 < end; ++i)
+    if ((need -= s.candidates[i].value) <= 0) return s.candidates[i];
+  return s.candidates[end - 1];
+}
+
+// Inverse CDF over ids at u in [0, 1). REQUIRES: a positive weight.
+TokenId draw(const float* weights, int64_t n, float u, RowScratch& s) {
+  s.sums.resize(ceil_div(n, kSumBlock));
+  const double total = block_sums(weights, n, s.sums.data());
+  double rest = u * total;
+  size_t block = 0;
+  while (block + 1 < s.sums.size() && rest >= s.sums[block]) rest -= s.sums[block++];
+  TokenId last = -1;
+  for (int64_t i = static_cast<int64_t>(block) * kSumBlock; i < n; ++i) {
+    if (!(weights[i] > 0)) continue;
+    last = static_cast<TokenId>(i);
+    if ((rest -= weights[i]) < 0) return last;
+  }
+  if (last >= 0) return last;
+  int64_t i = n - 1;  // rounding carried past the last positive weight
+  while (!(weights[i] > 0)) --i;
+  return static_cast<TokenId>(i);
+}
+
+// Clobbers `values` (logits after penalties and bias, the best of them `max`).
+TokenId draw_token(float* values, int64_t vocab, float max, const SampleRow& row, RowScratch& s) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  if (row.top_k > 0 && row.top_k < vocab) {
+    select_best(values, vocab, row.top_k, s);
+    replace_after(s.candidates[row.top_k - 1], -kInfinity, vocab, values);
+  }
+  exp_weights(values, vocab, max, row.temperature, values);
+  if (row.top_p < 1) replace_after(nucleus(values, vocab, row.top_p, s), 0, vocab, values);
+  if (row.min_p > 0) replace_after({std::min(row.min_p, 1.0f), std::numeric_limits<int32_t>::max()}, 0, vocab, values);
+  return draw(values, vocab, sampling_uniform(row.rng, 0, row.position), s);
+}
+
+void apply_penalties_and_bias(const StepPlan& plan, const SampleRow& row, float* logits) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  for (int32_t i = row.penalty_begin; i < row.penalty_end; ++i) {
+    float& x = logits[plan.penalty[i].token];
+    const int32_t count = plan.penalty[i].output_count;
+    x = x > 0 ? x / row.repetition_penalty : x * row.repetition_penalty;
+    x -= row.frequency_penalty * static_cast<float>(count);
+    if (count > 0) x -= row.presence_penalty;
+    x = std::min(x, kMax);  // a tiny repetition penalty may overflow
+  }
+  for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
+    float& x = logits[plan.bias[i].token];
+    x = std::min(x + plan.bias[i].bias, kMax);
+  }
+}
 
 struct RowResult {
   TokenId token = 0;
@@ -16,63 +137,40 @@ struct RowResult {
   bool is_finite = false;
 };
 
-void apply_penalties(float* l, const StepPlan& plan, const SampleRow& row) {
-  for (int32_t i = row.penalty_begin; i < row.penalty_end; ++i) {
-    float& x = l[plan.penalty[i].token];
-    const int32_t count = plan.penalty[i].output_count;
-    x = x > 0 ? x / row.repetition_penalty : x * row.repetition_penalty;
-    x -= row.frequency_penalty * static_cast<float>(count);
-    if (count > 0) x -= row.presence_penalty;
-  }
-  for (int32_t i = row.bias_begin; i < row.bias_end; ++i) l[plan.bias[i].token] += plan.bias[i].bias;
-}
-
-RowResult sample_row(float* l, int64_t vocab, const StepPlan& plan, const SampleRow& row, TokenId* top_tokens,
-                     float* top_logprobs) {
+// `top` are the row's entries of top_tokens and top_logprobs.
+RowResult sample_row(float* logits, int64_t vocab, const StepPlan& plan, const SampleRow& row,
+                     std::span<TokenId> top_tokens, std::span<float> top_logprobs) {
+  thread_local RowScratch s;
   RowResult result;
-  for (int64_t i = 0; i < vocab; ++i)
-    if (std::isnan(l[i]) || l[i] == INFINITY) return result;
-  std::vector<float> raw(l, l + vocab);
-  apply_penalties(l, plan, row);
-  std::vector<TokenId> order(vocab);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) { return l[a] > l[b]; });
-  const float max = l[order[0]];
-  if (max == -INFINITY) return result;
-  result.is_finite = true;
-  result.token = order[0];
-  if (row.temperature > 0) {
-    int64_t kept = row.top_k > 0 ? std::min<int64_t>(row.top_k, vocab) : vocab;
-    std::vector<double> w(vocab, 0.0);
-    double total = 0;
-    for (int64_t i = 0; i < kept; ++i)
-      total += w[order[i]] = std::exp((double{l[order[i]]} - max) / row.temperature);
-    double sum = 0;
-    for (int64_t i = 0; i < kept; ++i) {
-      sum += w[order[i]];
-      if (sum >= row.top_p * total) kept = i + 1;
-    }
-    total = 0;
-    for (int64_t i = 0; i < vocab; ++i)
-      if (i >= kept || w[order[i]] < row.min_p) w[order[i]] = 0;
-    for (const double x : w) total += x;
-    double u = sampling_uniform(row.rng, 0, row.position) * total;
-    for (int64_t i = 0; i < vocab; ++i) {
-      if (w[i] == 0) continue;
-      result.token = static_cast<TokenId>(i);
-      if ((u -= w[i]) < 0) break;
-    }
+  LogitScan scan = scan_logits(logits, vocab);
+  const float raw_max = scan.max;
+  if (!scan.is_finite || raw_max == -std::numeric_limits<float>::infinity()) return result;
+
+  float* values = logits;
+  if (row.num_logprobs >= 0) {
+    s.values.assign(logits, logits + vocab);
+    values = s.values.data();
   }
+  if (row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
+    apply_penalties_and_bias(plan, row, values);
+    scan = scan_logits(values, vocab);
+    if (!scan.is_finite || scan.max == -std::numeric_limits<float>::infinity()) return result;
+  }
+  result.is_finite = true;
+  result.token = row.temperature > 0 ? draw_token(values, vocab, scan.max, row, s)
+                                     : static_cast<TokenId>(find_first(values, vocab, scan.max));
   if (row.num_logprobs < 0) return result;
-  std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) { return a < b; });
-  std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) { return raw[a] > raw[b]; });
-  double sum = 0;
-  for (const float x : raw) sum += std::exp(double{x} - raw[order[0]]);
-  const double lse = raw[order[0]] + std::log(sum);
-  result.logprob = static_cast<float>(raw[result.token] - lse);
-  for (int64_t i = 0; i < std::min<int64_t>(row.num_logprobs, vocab); ++i) {
-    top_tokens[i] = order[i];
-    top_logprobs[i] = static_cast<float>(raw[order[i]] - lse);
+
+  exp_weights(logits, vocab, raw_max, 1, values);
+  s.sums.resize(ceil_div(vocab, kSumBlock));
+  const double log_sum = raw_max + std::log(block_sums(values, vocab, s.sums.data()));
+  result.logprob = static_cast<float>(logits[result.token] - log_sum);
+  if (top_tokens.empty()) return result;
+  select_best(logits, vocab, static_cast<int64_t>(top_tokens.size()), s);
+  std::sort(s.candidates.begin(), s.candidates.begin() + static_cast<std::ptrdiff_t>(top_tokens.size()), before);
+  for (size_t i = 0; i < top_tokens.size(); ++i) {
+    top_tokens[i] = s.candidates[i].id;
+    top_logprobs[i] = static_cast<float>(s.candidates[i].value - log_sum);
   }
   return result;
 }
@@ -80,20 +178,23 @@ RowResult sample_row(float* l, int64_t vocab, const StepPlan& plan, const Sample
 }  // namespace
 
 void sample(float* logits, int64_t vocab, const StepPlan& plan, StepOutput* out, ThreadPool& pool) {
-  const int32_t n = plan.num_samples();
+  LLMB_CHECK(vocab >= 1 && vocab <= std::numeric_limits<int32_t>::max());
+  const size_t num_samples = plan.sample_rows.size();
   out->clear();
   for (const SampleRow& row : plan.sample_rows)
     out->top_start.push_back(out->top_start.back() +
                              static_cast<int32_t>(std::clamp<int64_t>(row.num_logprobs, 0, vocab)));
-  out->tokens.assign(n, 0);
-  out->logprobs.assign(n, 0);
-  out->is_finite.assign(n, 0);
-  out->top_tokens.assign(out->top_start.back(), 0);
-  out->top_logprobs.assign(out->top_start.back(), 0);
-  pool.parallel_for(n, [&](int64_t i, int) {
-    const int32_t top = out->top_start[i];
+  const size_t num_top = static_cast<size_t>(out->top_start.back());
+  out->tokens.resize(num_samples);
+  out->logprobs.resize(num_samples);
+  out->is_finite.resize(num_samples);
+  out->top_tokens.assign(num_top, 0);
+  out->top_logprobs.assign(num_top, 0);
+  pool.parallel_for(plan.num_samples(), [&](int64_t i, int) {
+    const size_t begin = static_cast<size_t>(out->top_start[i]), count = out->top_start[i + 1] - begin;
     const RowResult r = sample_row(logits + i * vocab, vocab, plan, plan.sample_rows[i],
-                                   out->top_tokens.data() + top, out->top_logprobs.data() + top);
+                                   std::span(out->top_tokens).subspan(begin, count),
+                                   std::span(out->top_logprobs).subspan(begin, count));
     out->tokens[i] = r.token;
     out->logprobs[i] = r.logprob;
     out->is_finite[i] = r.is_finite;

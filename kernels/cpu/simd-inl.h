@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "hwy/highway.h"
 
@@ -118,8 +119,10 @@ HWY_INLINE float max16(const V16& v) {
 // 2^-27), 2^n in two factors so that results may be subnormal. 0 below -104, +Inf above 88.8.
 HWY_INLINE V exp_v(V x) {
   const D d;
-  // The second operand of Max and Min is returned where one is NaN.
-  x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -104.0f), x));
+  // By comparison, not Min and Max, which drop NaN on some targets.
+  const V low = hn::Set(d, -104.0f), high = hn::Set(d, 89.0f);
+  x = hn::IfThenElse(hn::Lt(x, low), low, x);
+  x = hn::IfThenElse(hn::Gt(x, high), high, x);
   const VI n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504f)));
   const V nf = hn::ConvertTo(d, n);
   V r = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), x);  // 9 significant bits: nf * it is exact
@@ -157,6 +160,53 @@ HWY_INLINE void mul_add_tile(const float* const* HWY_RESTRICT a,  // [kRows]  ro
       const V av = hn::Set(d, a[r][k]);
       LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(av, bv[c], acc[r * kVecs + c]);
     }
+  }
+}
+
+// As mul_add_tile, but each k has its own row of b: b[k][c * kLanes …).
+template <int kRows, int kVecs>
+HWY_INLINE void mul_add_rows(const float* const* HWY_RESTRICT a,  // [kRows]  from k = 0
+                             int64_t num_k,
+                             const float* const* HWY_RESTRICT b,  // [num_k]
+                             int64_t column, V (&acc)[kRows * kVecs]) {
+  const D d;
+  for (int64_t k = 0; k < num_k; ++k) {
+    V bv[kVecs];
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) bv[c] = hn::LoadU(d, b[k] + column + c * kLanes);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      const V av = hn::Set(d, a[r][k]);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(av, bv[c], acc[r * kVecs + c]);
+    }
+  }
+}
+
+// Calls f(integral_constant<int, rows>) for 1 <= rows <= kTileRows.
+template <typename F>
+HWY_INLINE void with_tile_rows(int64_t rows, const F& f) {
+  static_assert(kTileRows == 3 || kTileRows == 6);
+  switch (rows) {
+    case 1: return f(std::integral_constant<int, 1>());
+    case 2: return f(std::integral_constant<int, 2>());
+    case 3: return f(std::integral_constant<int, 3>());
+    default: break;
+  }
+  if constexpr (kTileRows == 6) {
+    switch (rows) {
+      case 4: return f(std::integral_constant<int, 4>());
+      case 5: return f(std::integral_constant<int, 5>());
+      default: return f(std::integral_constant<int, 6>());
+    }
+  }
+}
+
+// Calls f(first row, integral_constant<int, rows>) for tiles of nearly equal height that cover [0, rows).
+template <typename F>
+HWY_INLINE void for_row_tiles(int64_t rows, const F& f) {
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int64_t i = 0, row = 0; i < tiles; ++i) {
+    const int64_t next = (i + 1) * rows / tiles;
+    with_tile_rows(next - row, [&](auto tile_rows) HWY_ATTR { f(row, tile_rows); });
+    row = next;
   }
 }
 

@@ -1,0 +1,144 @@
+// Bound by memory (mostly the second-level cache: a row is 0.2 to 0.6 MB).
+#include "kernels/cpu/logit_passes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/logit_passes.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+// Calls f(first index, vector of 16) for all of values; the last vector is filled up with `fill`.
+template <typename F>
+HWY_INLINE void for_each16(const float* values, int64_t n, float fill, const F& f) {
+  int64_t i = 0;
+  for (; i + kLogicalLanes <= n; i += kLogicalLanes) f(i, load16(values + i));
+  if (i == n) return;
+  float lanes[kLogicalLanes];
+  for (int64_t j = 0; j < kLogicalLanes; ++j) lanes[j] = i + j < n ? values[i + j] : fill;
+  f(i, load16(lanes));
+}
+
+// for_each16, writing what f returns back to `to`.
+template <typename F>
+HWY_INLINE void transform16(const float* from, int64_t n, float* to, const F& f) {
+  const int64_t full = n - n % kLogicalLanes;
+  for (int64_t i = 0; i < full; i += kLogicalLanes) store16(map16(load16(from + i), f), to + i);
+  if (full < n) store16_partial(map16(load16_partial(from + full, n - full), f), to + full, n - full);
+}
+
+LogitScan scan_logits_impl(const float* logits, int64_t n) {
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  V16 max = set16(-HUGE_VALF), poison = set16(0);
+  for_each16(logits, n, -HUGE_VALF, [&](int64_t, const V16& x) HWY_ATTR {
+    max = map16(max, x, [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
+    // NaN and +Inf times 0 are NaN, which stays; -Inf is replaced first.
+    poison = map16(x, poison, [](V a, V p) HWY_ATTR {
+      const V lowest = hn::Set(D(), kLowest);
+      return hn::MulAdd(hn::IfThenElse(hn::Lt(a, lowest), lowest, a), hn::Zero(D()), p);
+    });
+  });
+  LogitScan scan;
+  scan.is_finite = sum16(poison) == 0;
+  scan.max = scan.is_finite ? max16(max) : 0;
+  return scan;
+}
+
+int64_t find_first_impl(const float* values, int64_t n, float value) {
+  const V wanted = hn::Set(D(), value);
+  const int64_t full = n - n % kLanes;
+  for (int64_t i = 0; i < full; i += kLanes) {
+    const intptr_t lane = hn::FindFirstTrue(D(), hn::Eq(hn::LoadU(D(), values + i), wanted));
+    if (lane >= 0) return i + lane;
+  }
+  for (int64_t i = full; i < n; ++i)
+    if (values[i] == value) return i;
+  return n;
+}
+
+void block_maxima_impl(const float* values, int64_t n, float* maxima) {
+  for (int64_t begin = 0; begin < n; begin += kMaxBlock) {
+    V16 max = set16(-HUGE_VALF);
+    for_each16(values + begin, std::min(kMaxBlock, n - begin), -HUGE_VALF, [&](int64_t, const V16& x) HWY_ATTR {
+      max = map16(max, x, [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
+    });
+    *maxima++ = max16(max);
+  }
+}
+
+void exp_weights_impl(const float* logits, int64_t n, float max, float temperature, float* weights) {
+  const V m = hn::Set(D(), max), t = hn::Set(D(), temperature);
+  transform16(logits, n, weights, [m, t](V x) HWY_ATTR { return exp_v(hn::Div(hn::Sub(x, m), t)); });
+}
+
+void replace_after_impl(const Cut& cut, float replacement, int64_t n, float* values) {
+  const V limit = hn::Set(D(), cut.value), other = hn::Set(D(), replacement);
+  const int64_t tie_end = std::min<int64_t>(n, int64_t{cut.id} + 1);  // ids up to here keep values equal to the cut's
+  transform16(values, tie_end, values, [=](V x) HWY_ATTR { return hn::IfThenElse(hn::Lt(x, limit), other, x); });
+  transform16(values + tie_end, n - tie_end, values + tie_end,
+              [=](V x) HWY_ATTR { return hn::IfThenElse(hn::Le(x, limit), other, x); });
+}
+
+double block_sums_impl(const float* values, int64_t n, double* sums) {
+  const hn::CappedTag<double, 8> d64;
+  const hn::Rebind<float, decltype(d64)> d32;
+  constexpr int kWide = static_cast<int>(hn::MaxLanes(d64)), kWideParts = kLogicalLanes / kWide;
+  double total = 0;
+  for (int64_t begin = 0; begin < n; begin += kSumBlock) {
+    const int64_t count = std::min(kSumBlock, n - begin), full = count - count % kLogicalLanes;
+    hn::Vec<decltype(d64)> acc[kWideParts];
+    LLMB_UNROLL for (int j = 0; j < kWideParts; ++j) acc[j] = hn::Zero(d64);
+    for (int64_t i = 0; i < full; i += kLogicalLanes) {
+      LLMB_UNROLL for (int j = 0; j < kWideParts; ++j)
+        acc[j] = hn::Add(acc[j], hn::PromoteTo(d64, hn::LoadU(d32, values + begin + i + j * kWide)));
+    }
+    double lanes[kLogicalLanes];
+    LLMB_UNROLL for (int j = 0; j < kWideParts; ++j) hn::StoreU(acc[j], d64, lanes + j * kWide);
+    double sum = 0;
+    for (const double lane : lanes) sum += lane;
+    for (int64_t i = full; i < count; ++i) sum += values[begin + i];
+    *sums++ = sum;
+    total += sum;
+  }
+  return total;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace llmb::cpu {
+
+HWY_EXPORT(scan_logits_impl);
+HWY_EXPORT(find_first_impl);
+HWY_EXPORT(block_maxima_impl);
+HWY_EXPORT(exp_weights_impl);
+HWY_EXPORT(replace_after_impl);
+HWY_EXPORT(block_sums_impl);
+
+LogitScan scan_logits(const float* logits, int64_t n) { return HWY_DYNAMIC_DISPATCH(scan_logits_impl)(logits, n); }
+int64_t find_first(const float* values, int64_t n, float value) {
+  return HWY_DYNAMIC_DISPATCH(find_first_impl)(values, n, value);
+}
+void block_maxima(const float* values, int64_t n, float* maxima) {
+  HWY_DYNAMIC_DISPATCH(block_maxima_impl)(values, n, maxima);
+}
+void exp_weights(const float* logits, int64_t n, float max, float temperature, float* weights) {
+  HWY_DYNAMIC_DISPATCH(exp_weights_impl)(logits, n, max, temperature, weights);
+}
+void replace_after(const Cut& cut, float replacement, int64_t n, float* values) {
+  HWY_DYNAMIC_DISPATCH(replace_after_impl)(cut, replacement, n, values);
+}
+double block_sums(const float* values, int64_t n, double* sums) {
+  return HWY_DYNAMIC_DISPATCH(block_sums_impl)(values, n, sums);
+}
+
+}  // namespace llmb::cpu
+#endif

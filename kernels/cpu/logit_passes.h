@@ -1,0 +1,48 @@
+// Passes over one row of logits or weights, vectorised: the parts of sampling that touch the whole vocabulary.
+// Pure functions of their arguments; results are the same on every SIMD target with fused multiply-add.
+#pragma once
+
+#include <cstdint>
+
+namespace llmb::cpu {
+
+// Values of one row in order of (value descending, id ascending): everything up to and including this one is kept.
+struct Cut {
+  float value;
+  int32_t id;
+};
+
+struct LogitScan {
+  float max = 0;          // -Inf where all are
+  bool is_finite = true;  // false: a NaN or +Inf is among them
+};
+
+LogitScan scan_logits(const float* logits,  // [n]
+                      int64_t n);
+
+// The first index of `value`, n where there is none.
+int64_t find_first(const float* values,  // [n]
+                   int64_t n, float value);
+
+// Maxima of consecutive blocks of kMaxBlock values.
+constexpr int64_t kMaxBlock = 64;
+void block_maxima(const float* values,  // [n]
+                  int64_t n,
+                  float* maxima);       // [ceil(n / kMaxBlock)]
+
+// weights[i] = exp((logits[i] - max) / temperature); may be in place. The weight of the maximum is exactly 1.
+void exp_weights(const float* logits,  // [n]
+                 int64_t n, float max, float temperature,
+                 float* weights);      // [n]
+
+// Overwrites the values after `cut` in its order.
+void replace_after(const Cut& cut, float replacement, int64_t n,
+                   float* values);  // [n]
+
+// Sums of consecutive blocks of kSumBlock values, in double. Returns the sum of the blocks in order.
+constexpr int64_t kSumBlock = 1024;
+double block_sums(const float* values,  // [n]
+                  int64_t n,
+                  double* sums);        // [ceil(n / kSumBlock)]
+
+}  // namespace llmb::cpu
