@@ -149,7 +149,7 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
       {"tie_word_embeddings", 1, "\"tie_word_embeddings\" is 1, expected true or false"},
   };
   for (const Case& c : cases) {
-    CAPTURE(c.field);
+    CAPTURE(std::string(c.field));
     CAPTURE(c.value.dump());
     const auto config = parse(with(c.field, c.value));
     REQUIRE_FALSE(config.ok());
@@ -217,14 +217,14 @@ TEST_CASE("generation_config.json: all optional, ranges checked, merged end-of-s
   CHECK(merge_eos_token_ids(model, *none) == std::vector<TokenId>{7});
   for (const char* bad : {R"({"temperature":-1})", R"({"top_p":0})", R"({"top_p":1.5})", R"({"top_k":-1})",
                           R"({"repetition_penalty":0})", R"({"max_new_tokens":0})", R"({"eos_token_id":"x"})", "7"}) {
-    CAPTURE(bad);
+    CAPTURE(std::string(bad));
     CHECK_FALSE(parse_generation_config(bad).ok());
   }
 }
 
 TEST_CASE("the published shapes and the bundled model load") {
   for (const char* name : {"smollm2-135m", "qwen2.5-0.5b", "llama-3.2-1b", "llama-3.1-8b"}) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     const auto config = load_model_config(std::string(LLMB_SOURCE_DIR "/data/shapes/") + name);
     REQUIRE_MESSAGE(config.ok(), config.status().message());
     CHECK(config->dtype == DType::kBF16);

@@ -111,7 +111,7 @@ TEST_CASE("a damaged header is refused, naming what is wrong") {
       {"{\"a\nb\":{}}", 0, "control character"},
   };
   for (const Case& c : cases) {
-    CAPTURE(c.header);
+    CAPTURE(std::string(c.header));
     const std::string message = refusal(c.header, c.data_bytes);
     CAPTURE(message);
     CHECK((*c.message == '\0' ? message == "" : contains(message, c.message)));
@@ -171,7 +171,7 @@ TEST_CASE("an index names plain shard files, each tensor once") {
   CHECK(contains(message(R"({"weight_map":{"a":"1.safetensors","a":"2.safetensors"}})"), "listed twice"));
   for (const char* path : {"../m.safetensors", "/m.safetensors", "a/m.safetensors", "..", "", ".safetensors", "m.bin",
                            "a\\\\m.safetensors", "m\\u0000.safetensors"}) {
-    CAPTURE(path);
+    CAPTURE(std::string(path));
     CHECK(contains(message(std::string(R"({"weight_map":{"a":")") + path + "\"}}"),
                    "not a plain .safetensors file name"));
   }
