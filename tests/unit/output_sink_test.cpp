@@ -1,0 +1,356 @@
+// The output file under faults: FAULTS rows 4, 5, 6, 9 and 13.
+#include "io/output_sink.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+
+#include "tests/support/faulty_file_ops.h"
+#include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb {
+
+namespace fs = std::filesystem;
+using test::FaultyFileOps;
+using test::FileCall;
+using test::read_file;
+using test::TempDir;
+using test::write_file;
+
+namespace {
+
+Result<std::unique_ptr<OutputSink>> open_sink(const std::string& path, FileOps& ops = real_file_ops(),
+                                              std::vector<std::string> inputs = {}) {
+  static VirtualClock clock;
+  return OutputSink::open({path, std::move(inputs)}, clock, ops);
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("records are in PATH.partial until finish, then under PATH, and the partial file is gone") {
+  TempDir dir;
+  auto sink = open_sink(dir / "out.jsonl");
+  REQUIRE(sink.ok());
+  CHECK((*sink)->append("{\"a\":1}\n").ok());
+  CHECK((*sink)->append("{\"b\":1}\n{\"c\":1}\n").ok());
+  CHECK(read_file(dir / "out.jsonl.partial") == "{\"a\":1}\n{\"b\":1}\n{\"c\":1}\n");
+  CHECK(!fs::exists(dir / "out.jsonl"));
+  CHECK((*sink)->finish().ok());
+  CHECK(read_file(dir / "out.jsonl") == "{\"a\":1}\n{\"b\":1}\n{\"c\":1}\n");
+  CHECK(!fs::exists(dir / "out.jsonl.partial"));
+}
+
+TEST_CASE("a job without records leaves an empty output; an earlier output is replaced") {
+  TempDir dir;
+  write_file(dir / "out.jsonl", "old\n");
+  auto sink = open_sink(dir / "out.jsonl");
+  REQUIRE(sink.ok());
+  CHECK(read_file(dir / "out.jsonl") == "old\n");
+  CHECK((*sink)->finish().ok());
+  CHECK(fs::exists(dir / "out.jsonl"));
+  CHECK(read_file(dir / "out.jsonl").empty());
+}
+
+TEST_CASE("a sink that never wrote leaves the directory as it was") {
+  TempDir dir;
+  { REQUIRE(open_sink(dir / "out.jsonl").ok()); }
+  CHECK(fs::is_empty(dir.path()));
+  write_file(dir / "out.jsonl.partial", "left by a killed run\n");
+  { REQUIRE(open_sink(dir / "out.jsonl").ok()); }
+  CHECK(read_file(dir / "out.jsonl.partial") == "left by a killed run\n");
+}
+
+TEST_CASE("what an earlier run left in the partial file is not mixed with new records") {
+  TempDir dir;
+  write_file(dir / "out.jsonl.partial", "a longer record of a killed run\ntorn");
+  auto sink = open_sink(dir / "out.jsonl");
+  REQUIRE(sink.ok());
+  CHECK((*sink)->append("new\n").ok());
+  CHECK((*sink)->finish().ok());
+  CHECK(read_file(dir / "out.jsonl") == "new\n");
+}
+
+TEST_CASE("a sink destroyed without finish keeps its records in the partial file") {
+  TempDir dir;
+  {
+    auto sink = open_sink(dir / "out.jsonl");
+    REQUIRE(sink.ok());
+    CHECK((*sink)->append("kept\n").ok());
+  }
+  CHECK(read_file(dir / "out.jsonl.partial") == "kept\n");
+  CHECK(!fs::exists(dir / "out.jsonl"));
+}
+
+TEST_CASE("short writes and a storm of interrupts are invisible") {
+  TempDir dir;
+  FaultyFileOps ops;
+  ops.max_io_bytes = 1;
+  ops.num_interrupts = 3;
+  auto sink = open_sink(dir / "out.jsonl", ops);
+  REQUIRE(sink.ok());
+  CHECK((*sink)->append("{\"index\":0}\n").ok());
+  CHECK((*sink)->append("{\"index\":1}\n").ok());
+  CHECK((*sink)->finish().ok());
+  CHECK(read_file(dir / "out.jsonl") == "{\"index\":0}\n{\"index\":1}\n");
+  CHECK(ops.count(FileCall::kWrite) == 24);
+}
+
+TEST_CASE("a full disk at any byte: kIoError, whole records only, and the error stays") {
+  const std::string records[] = {"{\"index\":0}\n", "{\"index\":1}\n{\"index\":22}\n"};
+  const std::string whole[] = {"", "{\"index\":0}\n", "{\"index\":0}\n{\"index\":1}\n"};
+  for (int64_t free_bytes = 0; free_bytes < 37; ++free_bytes) {
+    CAPTURE(free_bytes);
+    TempDir dir;
+    FaultyFileOps ops;
+    ops.disk_bytes = free_bytes;
+    auto sink = open_sink(dir / "out.jsonl", ops);
+    REQUIRE(sink.ok());
+    Status status = (*sink)->append(records[0]);
+    if (status.ok()) status = (*sink)->append(records[1]);
+    CHECK(status.code() == StatusCode::kIoError);
+    CHECK(contains(status.message(), "No space left"));
+    CHECK(contains(status.message(), "out.jsonl.partial"));
+    const std::string& expected = whole[free_bytes < 12 ? 0 : free_bytes < 24 ? 1 : 2];
+    CHECK(read_file(dir / "out.jsonl.partial") == expected);
+    CHECK((*sink)->bytes_written() == static_cast<int64_t>(expected.size()));
+    ops.disk_bytes = INT64_MAX;  // room again: too late
+    CHECK((*sink)->append("{\"index\":3}\n").message() == status.message());
+    CHECK((*sink)->finish().message() == status.message());
+    CHECK(read_file(dir / "out.jsonl.partial") == expected);
+    CHECK(!fs::exists(dir / "out.jsonl"));
+  }
+}
+
+TEST_CASE("each errno of write and each failing write ends the job with whole records") {
+  for (const int error : {ENOSPC, EDQUOT, EFBIG, EIO, EPIPE}) {
+    for (int64_t at = 1; at <= 3; ++at) {
+      CAPTURE(error);
+      CAPTURE(at);
+      TempDir dir;
+      FaultyFileOps ops;
+      ops.max_io_bytes = 4;
+      ops.faults = {{FileCall::kWrite, at, error}};
+      auto sink = open_sink(dir / "out.jsonl", ops);
+      REQUIRE(sink.ok());
+      const Status status = (*sink)->append("0123456\nabc\n");
+      CHECK(status.code() == StatusCode::kIoError);
+      CHECK(read_file(dir / "out.jsonl.partial") == (at <= 2 ? "" : "0123456\n"));
+      CHECK((*sink)->finish().code() == StatusCode::kIoError);
+    }
+  }
+}
+
+TEST_CASE("a torn record that cannot be cut off is told") {
+  TempDir dir;
+  FaultyFileOps ops;
+  ops.disk_bytes = 5;
+  ops.faults = {{FileCall::kFtruncate, 2, EIO, true}};  // the first empties the file
+  auto sink = open_sink(dir / "out.jsonl", ops);
+  REQUIRE(sink.ok());
+  CHECK(contains((*sink)->append("{\"index\":0}\n").message(), "could not be removed"));
+}
+
+TEST_CASE("a failed sync is final, even where the next one would succeed") {
+  for (const FileCall call : {FileCall::kFdatasync, FileCall::kFsync}) {
+    CAPTURE(static_cast<int>(call));
+    TempDir dir;
+    FaultyFileOps ops;
+    ops.faults = {{call, 1, EIO}};
+    VirtualClock clock;
+    auto sink = OutputSink::open({dir / "out.jsonl", {}}, clock, ops);
+    REQUIRE(sink.ok());
+    CHECK((*sink)->append("a\n").ok());
+    clock.advance_ms(1000);
+    const Status first = (*sink)->append("b\n");
+    CHECK(first.ok() == (call == FileCall::kFsync));
+    CHECK((*sink)->finish().code() == StatusCode::kIoError);
+    CHECK((*sink)->finish().code() == StatusCode::kIoError);
+    CHECK(!fs::exists(dir / "out.jsonl"));
+    CHECK(read_file(dir / "out.jsonl.partial") == "a\nb\n");
+  }
+}
+
+TEST_CASE("an error of rename, of the directory's sync, of its opening or of close never ends in success") {
+  struct Case {
+    FileCall call;
+    int64_t at;
+  };
+  for (const auto& [call, at] : {Case{FileCall::kRename, 1}, Case{FileCall::kFsync, 2}, Case{FileCall::kOpen, 2},
+                                 Case{FileCall::kClose, 2}, Case{FileCall::kFtruncate, 1}}) {
+    CAPTURE(static_cast<int>(call));
+    TempDir dir;
+    FaultyFileOps ops;
+    ops.faults = {{call, at, EIO}};
+    auto sink = open_sink(dir / "out.jsonl", ops);
+    REQUIRE(sink.ok());
+    Status status = (*sink)->append("a\n");
+    if (status.ok()) status = (*sink)->finish();
+    CHECK(status.code() == StatusCode::kIoError);
+    CHECK(contains(status.message(), "Input/output error"));
+  }
+}
+
+TEST_CASE("data is synced about once a second, and only where something is new") {
+  TempDir dir;
+  FaultyFileOps ops;
+  VirtualClock clock;
+  auto sink = OutputSink::open({dir / "out.jsonl", {}}, clock, ops);
+  REQUIRE(sink.ok());
+  for (int i = 0; i < 100; ++i) {
+    CHECK((*sink)->append("a\n").ok());
+    clock.advance_ms(100);
+  }
+  CHECK(ops.count(FileCall::kFdatasync) == 9);
+  clock.advance_ms(5000);
+  CHECK((*sink)->sync_if_due().ok());
+  CHECK(ops.count(FileCall::kFdatasync) == 10);
+  clock.advance_ms(5000);
+  CHECK((*sink)->sync_if_due().ok());
+  CHECK(ops.count(FileCall::kFdatasync) == 10);
+}
+
+TEST_CASE("the output may not be an input: by path, hard link or symbolic link, as output or as partial file") {
+  TempDir dir;
+  write_file(dir / "in.jsonl", "{\"prompt\":\"x\"}\n");
+  fs::create_hard_link(dir / "in.jsonl", dir / "hard.jsonl");
+  fs::create_symlink(dir / "in.jsonl", dir / "soft.jsonl");
+  fs::create_hard_link(dir / "in.jsonl", dir / "p.jsonl.partial");
+  for (const std::string& output :
+       {dir / "in.jsonl", dir / "hard.jsonl", dir / "soft.jsonl", dir / "./in.jsonl", dir / "p.jsonl"}) {
+    CAPTURE(output);
+    auto sink = open_sink(output, real_file_ops(), {dir / "other.jsonl", dir / "in.jsonl"});
+    REQUIRE(!sink.ok());
+    CHECK(sink.status().code() == StatusCode::kInvalidArgument);
+    CHECK(contains(sink.status().message(), dir / "in.jsonl"));
+    CHECK(read_file(dir / "in.jsonl") == "{\"prompt\":\"x\"}\n");
+  }
+  CHECK(open_sink(dir / "out.jsonl", real_file_ops(), {dir / "in.jsonl"}).ok());
+}
+
+TEST_CASE("an output through a symbolic link writes the file behind it") {
+  TempDir dir;
+  fs::create_directory(dir / "real");
+  write_file(dir / "real/out.jsonl", "old\n");
+  fs::create_symlink(dir / "real/out.jsonl", dir / "link.jsonl");
+  auto sink = open_sink(dir / "link.jsonl");
+  REQUIRE(sink.ok());
+  CHECK((*sink)->append("new\n").ok());
+  CHECK((*sink)->finish().ok());
+  CHECK(fs::is_symlink(dir / "link.jsonl"));
+  CHECK(read_file(dir / "real/out.jsonl") == "new\n");
+}
+
+TEST_CASE("a partial file that is a symbolic link is not written through") {
+  TempDir dir;
+  write_file(dir / "victim", "precious\n");
+  fs::create_symlink(dir / "victim", dir / "out.jsonl.partial");
+  auto sink = open_sink(dir / "out.jsonl");
+  REQUIRE(!sink.ok());
+  CHECK(sink.status().code() == StatusCode::kIoError);
+  CHECK(read_file(dir / "victim") == "precious\n");
+}
+
+TEST_CASE("a missing directory, one that may not be written, and a directory as output are named at open") {
+  TempDir dir;
+  auto missing = open_sink(dir / "no/out.jsonl");
+  REQUIRE(!missing.ok());
+  CHECK(missing.status().code() == StatusCode::kIoError);
+  CHECK(contains(missing.status().message(), "no/out.jsonl"));
+  auto directory = open_sink(dir.path());
+  REQUIRE(!directory.ok());
+  CHECK(directory.status().code() == StatusCode::kInvalidArgument);
+  FaultyFileOps ops;  // as root, permissions stop nobody
+  ops.faults = {{FileCall::kOpen, 1, EACCES}};
+  auto denied = open_sink(dir / "out.jsonl", ops);
+  REQUIRE(!denied.ok());
+  CHECK(denied.status().code() == StatusCode::kIoError);
+  CHECK(contains(denied.status().message(), "Permission denied"));
+}
+
+TEST_CASE("a second sink on the same output is refused, naming the process, until the first is gone") {
+  TempDir dir;
+  auto first = open_sink(dir / "out.jsonl");
+  REQUIRE(first.ok());
+  CHECK((*first)->append("mine\n").ok());
+  auto second = open_sink(dir / "out.jsonl");
+  REQUIRE(!second.ok());
+  CHECK(second.status().code() == StatusCode::kBusy);
+  CHECK(contains(second.status().message(), "out.jsonl"));
+  const std::string pid = "process " + std::to_string(getpid());
+  const bool names_holder = contains(second.status().message(), pid) ||
+                            contains(second.status().message(), "another process");  // where /proc/locks is hidden
+  CHECK(names_holder);
+  CHECK(read_file(dir / "out.jsonl.partial") == "mine\n");
+  CHECK((*first)->finish().ok());
+  CHECK(open_sink(dir / "out.jsonl").ok());
+}
+
+TEST_CASE("of many processes that start together on one output, one works at a time and nothing is mixed") {
+  TempDir dir;
+  constexpr int kProcesses = 20;
+  std::vector<pid_t> children;
+  for (int i = 0; i < kProcesses; ++i) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      auto sink = open_sink(dir / "out.jsonl");
+      if (!sink.ok()) _exit(sink.status().code() == StatusCode::kBusy ? 8 : 1);
+      const std::string record(100, static_cast<char>('a' + i));
+      for (int k = 0; k < 50; ++k)
+        if (!(*sink)->append(record + "\n").ok()) _exit(2);
+      _exit((*sink)->finish().ok() ? 0 : 3);
+    }
+    children.push_back(child);
+  }
+  int winners = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    const int code = WEXITSTATUS(status);
+    const bool expected = code == 0 || code == 8;
+    CHECK(expected);
+    winners += code == 0;
+  }
+  CHECK(winners >= 1);
+  const std::string content = read_file(dir / "out.jsonl");
+  CHECK(content.size() == 50 * 101);
+  CHECK(content.find_first_not_of(std::string(1, content[0]) + "\n") == std::string::npos);
+}
+
+TEST_CASE("a pipe whose reader has gone is kCancelled; a pipe that is full for a while only waits") {
+  std::signal(SIGPIPE, SIG_IGN);
+  TempDir dir;
+  REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
+  const int reader = open((dir / "pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  REQUIRE(reader >= 0);
+  auto sink = open_sink(dir / "pipe");
+  REQUIRE(sink.ok());
+  CHECK((*sink)->is_stream());
+  CHECK((*sink)->append("a\n").ok());
+  char buffer[8];
+  CHECK(read(reader, buffer, sizeof buffer) == 2);
+  close(reader);
+  CHECK((*sink)->append("b\n").code() == StatusCode::kCancelled);
+  CHECK((*sink)->finish().code() == StatusCode::kCancelled);
+  CHECK(!fs::exists(dir / "pipe.partial"));
+
+  FaultyFileOps ops;
+  ops.faults = {{FileCall::kWrite, 1, EAGAIN}};
+  auto device = open_sink("/dev/null", ops);
+  REQUIRE(device.ok());
+  CHECK((*device)->append("a\n").ok());
+  CHECK(ops.count(FileCall::kPoll) == 1);
+  CHECK((*device)->finish().ok());
+  CHECK(fs::is_character_file("/dev/null"));
+}
+
+}  // namespace llmb
