@@ -94,9 +94,10 @@ Status LedgerBackend::submit(const StepPlan& plan) {
   return {};
 }
 
-// Invariant 2. A block that another sequence took is overwritten from its first slot on, so the borders show it.
+// Invariant 2. Who takes a block overwrites it from its first slot on, so that its link to the block before breaks; the
+// first block has none before it, there the break is at the end of what was overwritten.
 Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t s, int32_t num_cached) const {
-  const int32_t stride = options_.check_every_slot ? 1 : plan.block_size;
+  const int32_t sparse_from = options_.check_every_slot ? num_cached : plan.block_size;
   const auto holds = [&](int32_t position) {
     const Slot& at = slot(plan, s, position);
     if (at.position != position) return false;
@@ -104,7 +105,7 @@ Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t s, int32_t num_
     return at.prefix_hash == LedgerModel::extend(before, at.token);
   };
   int32_t position = 0;
-  while (position < num_cached && holds(position)) position += stride;
+  while (position < num_cached && holds(position)) position += position < sparse_from ? 1 : plan.block_size;
   if (position >= num_cached) {
     position = num_cached - 1;
     if (position < 0 || holds(position)) return {};

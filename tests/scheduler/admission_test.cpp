@@ -1,0 +1,135 @@
+// Who may run at all, and how much room a preempted sequence must find before it comes back.
+#include "scheduler/admission.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/scheduler/harness.h"
+
+namespace llmb::test {
+
+TEST_CASE("a prompt must leave room for one token: limit - 1, exactly on, + 1") {
+  SchedulerConfig config = small_config();
+  config.max_model_len = 16;
+  config.num_blocks = 1000;
+  CHECK_FALSE(never_fits(config, *make_request(14, 1)).has_value());
+  CHECK_FALSE(never_fits(config, *make_request(15, 1)).has_value());
+  const auto error = never_fits(config, *make_request(16, 1));
+  REQUIRE(error.has_value());
+  CHECK(error->code == "prompt_too_long");
+  CHECK(error->message ==
+        "the prompt has 16 tokens, the limit is 15 (a context of 16 tokens with room for one new token)");
+  CHECK(never_fits(config, *make_request(17, 1))->code == "prompt_too_long");
+  CHECK(max_new_tokens(config, *make_request(15, 5)) == 1);
+  CHECK(max_new_tokens(config, *make_request(10, 5)) == 5);
+  CHECK(max_new_tokens(config, *make_request(11, 6)) == 5);
+}
+
+TEST_CASE("without max_tokens the context's end decides") {
+  Request request = *make_request(10, 1);
+  request.params.stop.max_tokens.reset();
+  CHECK(max_new_tokens(small_config(), request) == 54);
+}
+
+TEST_CASE("a request that the pool can never hold is refused with both numbers: border - 1, on, + 1") {
+  SchedulerConfig config = small_config();
+  config.max_model_len = 4096;
+  config.block_size = 16;
+  config.num_blocks = 49;  // 784 slots; the last token needs none
+  CHECK_FALSE(never_fits(config, *make_request(512, 272)).has_value());
+  CHECK_FALSE(never_fits(config, *make_request(512, 273)).has_value());
+  CHECK(never_fits(config, *make_request(512, 274))->code == "kv_too_small");
+  const auto error = never_fits(config, *make_request(512, 496));
+  REQUIRE(error.has_value());
+  CHECK(error->message.find("needs 63 blocks, pool has 49") == 0);
+  // max_tokens beyond the context does not count.
+  config.max_model_len = 785;
+  CHECK_FALSE(never_fits(config, *make_request(512, 100000)).has_value());
+  config.max_model_len = 786;
+  CHECK(never_fits(config, *make_request(512, 100000))->code == "kv_too_small");
+}
+
+TEST_CASE("add() refuses at once, takes no id, and what fits exactly runs to its end") {
+  SchedulerConfig config = small_config();
+  config.num_blocks = 3;  // 12 slots
+  Scheduler scheduler(config);
+  const auto refused = scheduler.add(make_request(4, 10), 0);  // 13 slots
+  REQUIRE(std::holds_alternative<RequestError>(refused));
+  CHECK_FALSE(scheduler.has_work());
+  Harness h(config);
+  CHECK(h.add(4, 9) == 0);
+  int num_steps = 0;
+  while (h.step()) ++num_steps;
+  CHECK(num_steps == 9);
+  CHECK_THROWS_AS(h.scheduler.add(std::make_shared<Request>(), 0), CheckFailure);
+  CHECK_THROWS_AS(h.scheduler.add(make_request(1, 0), 0), CheckFailure);
+}
+
+TEST_CASE("the room asked for doubles with every preemption, then is all that can ever be needed") {
+  CHECK(growth_blocks(0) == 1);
+  CHECK(growth_blocks(1) == 2);
+  CHECK(growth_blocks(kMaxPreemptions - 1) == int64_t{1} << (kMaxPreemptions - 1));
+  CHECK(growth_blocks(kMaxPreemptions) > int64_t{1} << 30);
+  CHECK(kMaxPreemptions <= 16);
+}
+
+TEST_CASE("wanted blocks: known tokens and growth, capped by the end, less what it has") {
+  BlockAllocator allocator(64);
+  Sequence sequence(0, make_request(10, 20), 4, 20, 0);  // 3 blocks now, 29 tokens cached at the end: 8 blocks
+  CHECK(num_blocks_wanted(sequence, 4, 0) == 3);
+  CHECK(num_blocks_wanted(sequence, 4, 1) == 4);
+  CHECK(num_blocks_wanted(sequence, 4, 5) == 8);
+  CHECK(num_blocks_wanted(sequence, 4, 6) == 8);
+  CHECK(num_blocks_wanted(sequence, 4, growth_blocks(kMaxPreemptions)) == 8);
+  REQUIRE(sequence.blocks.grow_to(8, &allocator));
+  CHECK(num_blocks_wanted(sequence, 4, 1) == 2);
+  CHECK(num_blocks_wanted(sequence, 4, 100) == 6);
+  sequence.blocks.release_all(&allocator);
+}
+
+TEST_CASE("a request joins only where its whole prompt and a block of growth for everyone fit") {
+  SchedulerConfig config = small_config();
+  config.num_blocks = 8;
+  for (const int32_t num_prompt_tokens : {15, 16, 17}) {
+    Harness h(config);
+    h.add(8, 9);                  // 2 blocks of at most 4, may grow by 1
+    h.add(num_prompt_tokens, 5);  // 4 blocks and growth of 1; with 17 tokens 5 and growth of 1
+    REQUIRE(h.step());
+    CHECK(h.scheduler.num_running() == (num_prompt_tokens <= 16 ? 2 : 1));
+  }
+}
+
+TEST_CASE("nobody overtakes the head of the line, even where it would fit") {
+  SchedulerConfig config = small_config();
+  config.num_blocks = 8;
+  Harness h(config);
+  h.add(16, 8);
+  h.add(20, 8);
+  h.add(1, 1);
+  REQUIRE(h.step());
+  CHECK(h.shape() == "0:16");
+}
+
+TEST_CASE("no request is preempted more than kMaxPreemptions times by a crowd on one-token blocks") {
+  int32_t most = 0;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    TestRng rng(seed);
+    Workload workload;
+    workload.seed = seed;
+    workload.model.vocab_size = 1000;
+    workload.config = small_config();
+    workload.config.max_num_seqs = 64;
+    workload.config.block_size = 1;
+    workload.config.num_blocks = workload.config.max_model_len = 1000;
+    for (int i = 0; i < 60; ++i) {
+      workload.requests.push_back(make_request(rng.log_between(1, 8), rng.log_between(1, 990)));
+      workload.arrival_ms.push_back(0);
+    }
+    const WorkloadOutcome outcome = run_workload(workload);
+    REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
+    for (const RequestOutcome& request : outcome.requests) most = std::max(most, request.num_preemptions);
+  }
+  CHECK(most <= kMaxPreemptions);
+  CHECK(most >= 5);  // it does press
+}
+
+}  // namespace llmb::test

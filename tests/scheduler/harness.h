@@ -1,0 +1,87 @@
+// Drives a Scheduler by hand: every sampled row gets the same token, integrity is checked after every call.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+#include "tests/support/workload.h"
+
+namespace llmb::test {
+
+// 8 sequences, 64 tokens a step, blocks of 4, 64 blocks, context 64.
+inline SchedulerConfig small_config(BatchingMode mode = BatchingMode::kContinuous) {
+  SchedulerConfig config;
+  config.batching = mode;
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = 64;
+  config.block_size = 4;
+  config.num_blocks = 64;
+  config.max_model_len = 64;
+  config.batch_window_ms = 10;
+  return config;
+}
+
+struct Harness {
+  explicit Harness(const SchedulerConfig& config) : scheduler(config) {}
+
+  SeqId add(std::shared_ptr<const Request> request, double now_ms = 0) {
+    auto added = scheduler.add(std::move(request), now_ms);
+    REQUIRE(std::holds_alternative<SeqId>(added));
+    return std::get<SeqId>(added);
+  }
+  SeqId add(int32_t num_prompt_tokens, int32_t max_tokens, double now_ms = 0) {
+    return add(make_request(num_prompt_tokens, max_tokens), now_ms);
+  }
+
+  bool schedule(double now_ms = 0, bool more_may_arrive = false) {
+    const bool scheduled = scheduler.schedule(now_ms, more_may_arrive, &plan);
+    check();
+    REQUIRE(scheduled == !plan.empty());
+    const Status valid = validate_step_plan(plan, scheduler.config().num_blocks);
+    REQUIRE_MESSAGE(valid.ok(), valid.message());
+    return scheduled;
+  }
+
+  void apply(TokenId token = 7) {
+    output.clear();
+    output.tokens.assign(plan.num_samples(), token);
+    output.is_finite.assign(plan.num_samples(), 1);
+    apply_output();
+  }
+  void apply_output() {
+    scheduler.apply(plan, output, &updates);
+    check();
+  }
+
+  bool step(double now_ms = 0, bool more_may_arrive = false) {
+    if (!schedule(now_ms, more_may_arrive)) return false;
+    apply();
+    return true;
+  }
+
+  // New tokens of each sequence in the plan, as "seq:count seq:count".
+  std::string shape() const {
+    std::string text;
+    for (int32_t s = 0; s < plan.num_seqs(); ++s)
+      text += (s ? " " : "") + std::to_string(plan.seq_ids[s]) + ":" +
+              std::to_string(plan.query_start[s + 1] - plan.query_start[s]);
+    return text;
+  }
+
+  void check() const {
+    const Status status = scheduler.check_integrity();
+    REQUIRE_MESSAGE(status.ok(), status.message());
+  }
+
+  Scheduler scheduler;
+  StepPlan plan;
+  StepOutput output;
+  std::vector<SequenceUpdate> updates;
+};
+
+}  // namespace llmb::test
