@@ -90,9 +90,14 @@ void RandomSource::fill(Word* out, int64_t size, uint64_t stream, float mean) {
 Result<TensorView> RandomSource::tensor(const std::string& name, std::span<const int64_t> shape) {
   int64_t size = 1;
   for (const int64_t dimension : shape) size *= dimension;
-  // make_unique would write zeros first.
-  tensors_.emplace_back(new uint8_t[size * dtype_bytes(dtype_)]);
-  void* data = tensors_.back().get();
+  const int64_t bytes = size * dtype_bytes(dtype_);
+  if (num_in_use_ == buffers_.size()) buffers_.emplace_back();
+  Buffer& buffer = buffers_[num_in_use_++];
+  if (buffer.capacity < bytes) {
+    buffer.bytes.reset(new uint8_t[bytes]);  // make_unique would write zeros first
+    buffer.capacity = bytes;
+  }
+  void* data = buffer.bytes.get();
   const float mean = name.find("norm") != std::string::npos ? 1.0f : 0.0f;
   if (dtype_ == DType::kF32) fill(static_cast<float*>(data), size, hash_name(name), mean);
   else fill(static_cast<uint16_t*>(data), size, hash_name(name), mean);

@@ -42,7 +42,7 @@ class RandomSource final : public WeightSource {
  public:
   RandomSource(uint64_t seed, DType dtype, ThreadPool& pool);
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
-  void release() override { tensors_.clear(); }
+  void release() override { num_in_use_ = 0; }
 
  private:
   template <typename Word>
@@ -52,7 +52,12 @@ class RandomSource final : public WeightSource {
   const DType dtype_;
   ThreadPool& pool_;
   std::vector<float> quantiles_;  // of the standard normal, at the middles of 2^16 equal slices
-  std::vector<std::unique_ptr<uint8_t[]>> tensors_;
+  struct Buffer {
+    std::unique_ptr<uint8_t[]> bytes;
+    int64_t capacity = 0;
+  };
+  std::vector<Buffer> buffers_;  // kept and used again: fresh pages cost more than the numbers
+  size_t num_in_use_ = 0;
 };
 
 }  // namespace llmb

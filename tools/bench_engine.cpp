@@ -1,0 +1,275 @@
+// Measures a backend's steps: prefill of one prompt, and decode at several batch sizes, each prompt independent of the
+// others. Every figure stands beside the limit that the machine showed right before and after it:
+//   max(bytes that must be read / bandwidth, floating-point operations / peak).
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "backend/make_backend.h"
+#include "base/clock.h"
+#include "base/rng.h"
+#include "model/config_loader.h"
+
+namespace llmb {
+namespace {
+
+struct Options {
+  std::string model_dir;
+  std::string shape;
+  std::string device = "auto";
+  std::vector<int32_t> batches = {1, 4, 8, 16, 32, 64};
+  int32_t context = 512;
+  int32_t steps = 8;
+  int32_t repeats = 5;
+  int32_t threads = 0;
+  int32_t block_size = 16;
+};
+
+struct Sequence {
+  std::vector<TokenId> tokens;
+  std::vector<BlockId> blocks;
+};
+
+struct Cost {
+  double flops = 0;
+  double bytes = 0;
+};
+
+// A step of num_tokens rows, num_samples of them sampled, whose attention reads `attended` cached tokens in all and
+// whose sequences hold `cached` tokens. Weights count once, the embedding lookup and activations not at all.
+Cost step_cost(const ModelConfig& c, const KvLayout& kv, double num_tokens, double num_samples, double attended,
+               double cached) {
+  const double qkv = double(c.hidden_size) * double(c.q_size() + 2 * c.kv_size());
+  const double rest = double(c.hidden_size) * (double(c.q_size()) + 3.0 * c.intermediate_size);
+  const double head = double(c.hidden_size) * c.vocab_size;
+  const double layers = c.num_hidden_layers;
+  Cost cost;
+  // Behind the last layer's attention only sampled rows go on.
+  cost.flops = 2 * (num_tokens * layers * qkv + (num_tokens * (layers - 1) + num_samples) * rest + num_samples * head) +
+               4 * layers * double(c.q_size()) * attended;
+  cost.bytes = double(c.num_matmul_params()) * double(dtype_bytes(c.dtype)) + cached * double(kv.bytes_per_token());
+  return cost;
+}
+
+[[noreturn]] void die(const std::string& message) {
+  std::fprintf(stderr, "bench_engine: %s\n", message.c_str());
+  std::exit(1);
+}
+
+void check(const Status& status) {
+  if (!status.ok()) die(status.message());
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class Bench {
+ public:
+  Bench(const Options& options, std::string command) : o_(options), command_(std::move(command)) {}
+
+  void run() {
+    load();
+    std::printf("%-8s %5s %7s %10s %9s %9s %7s %6s %8s %9s  %s\n", "case", "batch", "context", "tokens/s", "ms/step",
+                "limit_ms", "share", "bound", "GB/s", "GFLOP/s", "hash of tokens");
+    for (int32_t i = 0; i < *std::max_element(o_.batches.begin(), o_.batches.end()); ++i) make_sequence(i);
+    prefill();
+    for (const int32_t batch : o_.batches) decode(batch);
+  }
+
+ private:
+  struct Measurement {
+    std::vector<double> step_ms, limit_ms;
+    double flops_share = 0;  // of the limit's two sides, which one binds
+    uint64_t hash = 0xcbf29ce484222325u;
+    void add(TokenId token) { hash = (hash ^ static_cast<uint32_t>(token)) * 0x100000001b3u; }
+  };
+
+  void load() {
+    const std::string dir = o_.shape.empty() ? o_.model_dir : "data/shapes/" + o_.shape;
+    const Result<ModelConfig> config = load_model_config(dir);
+    check(config.status());
+    config_ = *config;
+    Result<std::unique_ptr<Backend>> backend = make_backend(o_.device);
+    check(backend.status());
+    backend_ = std::move(*backend);
+    LoadOptions load;
+    load.model_dir = dir;
+    load.load_format = o_.shape.empty() ? LoadFormat::kAuto : LoadFormat::kDummy;
+    load.block_size = o_.block_size;
+    load.max_num_seqs = *std::max_element(o_.batches.begin(), o_.batches.end());
+    load.max_num_batched_tokens = std::max(o_.context, load.max_num_seqs);
+    load.max_model_len = o_.context + o_.steps;
+    load.num_threads = o_.threads;
+    blocks_per_seq_ = static_cast<int32_t>(ceil_div(load.max_model_len, load.block_size));
+    load.num_blocks_override = blocks_per_seq_ * load.max_num_seqs;
+    check(backend_->load(config_, load));
+    char date[32] = "";
+    const std::time_t now = std::time(nullptr);
+    std::strftime(date, sizeof date, "%F", std::gmtime(&now));
+    std::printf("%s, %s, %s, weights %.0f MiB, loaded in %.1f s\n%s: %s\n", dir.c_str(), dtype_name(config_.dtype),
+                backend_->info().device.c_str(), double(backend_->info().weight_bytes) / (1 << 20),
+                backend_->info().load_ms / 1e3, date, command_.c_str());
+  }
+
+  void make_sequence(int32_t index) {
+    Sequence& s = sequences_.emplace_back();
+    for (int32_t i = 0; i < o_.context; ++i)
+      s.tokens.push_back(
+          static_cast<TokenId>(philox4x32({uint32_t(i), uint32_t(index), 0, 0}, {0, 0})[0] % config_.vocab_size));
+    for (int32_t b = 0; b < blocks_per_seq_; ++b) s.blocks.push_back(index * blocks_per_seq_ + b);
+  }
+
+  // Appends tokens [begin, end) of a sequence, the last one sampled greedily.
+  void add(const Sequence& s, int32_t begin, int32_t end) {
+    for (int32_t position = begin; position < end; ++position) {
+      plan_.tokens.push_back(s.tokens[position]);
+      plan_.positions.push_back(position);
+      plan_.slots.push_back(s.blocks[position / o_.block_size] * o_.block_size + position % o_.block_size);
+    }
+    SampleRow& row = plan_.sample_rows.emplace_back();
+    row.seq = plan_.num_seqs();
+    row.token_row = plan_.num_tokens() - 1;
+    row.position = end;
+    plan_.seq_ids.push_back(row.seq);
+    plan_.query_start.push_back(plan_.num_tokens());
+    plan_.context_len.push_back(end);
+    plan_.block_ids.insert(plan_.block_ids.end(), s.blocks.begin(), s.blocks.end());
+    plan_.block_start.push_back(static_cast<int32_t>(plan_.block_ids.size()));
+  }
+
+  // Runs plan_; its milliseconds.
+  double step() {
+    const double start = clock_.now_ms();
+    check(backend_->submit(plan_));
+    check(backend_->wait(&output_));
+    const double ms = clock_.now_ms() - start;
+    for (const uint8_t finite : output_.is_finite)
+      if (!finite) die("logits are not finite");
+    return ms;
+  }
+
+  // `body` runs steps and returns the median of their milliseconds; the limits are taken right before and after.
+  template <typename Body>
+  void measure(const Cost& cost, Measurement* m, const Body& body) {
+    const MachineLimits before = backend_->measure_limits();
+    m->step_ms.push_back(body());
+    const MachineLimits after = backend_->measure_limits();
+    const double compute_ms = 2e3 * cost.flops / (before.flops_per_s + after.flops_per_s);
+    const double memory_ms = 2e3 * cost.bytes / (before.bytes_per_s + after.bytes_per_s);
+    m->limit_ms.push_back(std::max(compute_ms, memory_ms));
+    m->flops_share += compute_ms > memory_ms ? 1.0 / o_.repeats : 0;
+  }
+
+  void print(const char* name, int32_t batch, double tokens_per_step, const Cost& cost, const Measurement& m) {
+    const double ms = median(m.step_ms), limit_ms = median(m.limit_ms);
+    std::printf("%-8s %5d %7d %10.1f %9.2f %9.2f %6.1f%% %6s %8.2f %9.1f  %016llx\n", name, batch, o_.context,
+                tokens_per_step / ms * 1e3, ms, limit_ms, 100 * limit_ms / ms, m.flops_share > 0.5 ? "flops" : "bytes",
+                cost.bytes / ms / 1e6, cost.flops / ms / 1e6, static_cast<unsigned long long>(m.hash));
+    std::fflush(stdout);
+  }
+
+  // Fills every sequence's cache, one prompt a step; the first `repeats` are measured after one to warm up.
+  void prefill() {
+    const double t = o_.context;
+    const Cost cost = step_cost(config_, backend_->info().kv, t, 1, t * (t + 1) / 2, t);
+    Measurement m;
+    const auto run_one = [&](Sequence& s) {
+      plan_.clear();
+      plan_.block_size = o_.block_size;
+      add(s, 0, o_.context);
+      const double ms = step();
+      s.tokens.push_back(output_.tokens[0]);
+      return ms;
+    };
+    for (Sequence& s : sequences_) run_one(s);
+    for (int32_t i = 0; i < o_.repeats; ++i) {
+      Sequence& s = sequences_[i % sequences_.size()];
+      s.tokens.resize(o_.context);
+      measure(cost, &m, [&] { return run_one(s); });
+      m.add(s.tokens.back());
+    }
+    print("prefill", 1, t, cost, m);
+  }
+
+  void decode(int32_t batch) {
+    const double cached = double(batch) * (o_.context + 0.5 * (o_.steps + 1));
+    const Cost cost = step_cost(config_, backend_->info().kv, batch, batch, cached, cached);
+    Measurement m;
+    for (int32_t i = 0; i < o_.repeats; ++i)
+      measure(cost, &m, [&] {
+        std::vector<double> step_ms;
+        for (int32_t s = 0; s < o_.steps; ++s) step_ms.push_back(decode_step(batch, s));
+        return median(step_ms);
+      });
+    for (int32_t i = 0; i < batch; ++i)
+      for (int32_t s = 0; s <= o_.steps; ++s) m.add(sequences_[i].tokens[o_.context + s]);
+    print("decode", batch, batch, cost, m);
+  }
+
+  double decode_step(int32_t batch, int32_t index) {
+    const int32_t position = o_.context + index;
+    plan_.clear();
+    plan_.block_size = o_.block_size;
+    for (int32_t i = 0; i < batch; ++i) add(sequences_[i], position, position + 1);
+    const double ms = step();
+    for (int32_t i = 0; i < batch; ++i) {
+      sequences_[i].tokens.resize(position + 1);
+      sequences_[i].tokens.push_back(output_.tokens[i]);
+    }
+    return ms;
+  }
+
+  const Options o_;
+  const std::string command_;
+  ModelConfig config_;
+  std::unique_ptr<Backend> backend_;
+  int32_t blocks_per_seq_ = 0;
+  std::vector<Sequence> sequences_;
+  StepPlan plan_;
+  StepOutput output_;
+  SteadyClock clock_;
+};
+
+}  // namespace
+}  // namespace llmb
+
+int main(int argc, char** argv) {
+  llmb::Options o;
+  CLI::App app(
+      "Measures prefill and decode steps against the machine's limits. Run it from the top of the source tree.");
+  auto* model = app.add_option("-m,--model", o.model_dir, "model directory, weights included");
+  app.add_option("--shape", o.shape, "a shape of data/shapes with random weights: smollm2-135m, qwen2.5-0.5b, …")
+      ->excludes(model);
+  app.add_option("--device", o.device, "auto, cpu, …")->capture_default_str();
+  app.add_option("--batch", o.batches, "batch sizes of the decode steps")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--context", o.context, "tokens of each prompt")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--steps", o.steps, "decode steps in a measurement")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--repeats", o.repeats, "measurements; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--threads", o.threads, "0: all usable cores")->check(CLI::Range(0, 1024))->capture_default_str();
+  app.add_option("--block-size", o.block_size, "tokens of a KV block")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  if (o.model_dir.empty() == o.shape.empty()) llmb::die("give either --shape or --model");
+  std::string command = "bench_engine";
+  for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
+  try {
+    llmb::Bench(o, command).run();
+  } catch (const std::exception& e) {
+    llmb::die(e.what());
+  }
+  return 0;
+}
