@@ -9,16 +9,6 @@ namespace llmb {
 
 namespace {
 
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
-
-// The finalizer of splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
-uint64_t mix(uint64_t x) {
-  x += kGolden;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
 bool contains(const std::vector<TokenId>& tokens, TokenId token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
@@ -32,10 +22,6 @@ bool is_forbidden(std::span<const TokenBias> bias, TokenId token) {
 }  // namespace
 
 uint64_t LedgerModel::empty_prefix() const { return mix(seed); }
-
-uint64_t LedgerModel::extend(uint64_t prefix_hash, TokenId token) {
-  return mix(prefix_hash ^ mix(static_cast<uint32_t>(token)));
-}
 
 bool LedgerModel::is_eos(TokenId token) const { return contains(eos_token_ids, token); }
 

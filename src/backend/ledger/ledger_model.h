@@ -22,7 +22,9 @@ struct LedgerModel {
   std::optional<double> eos_rate;
 
   uint64_t empty_prefix() const;
-  static uint64_t extend(uint64_t prefix_hash, TokenId token);
+  static uint64_t extend(uint64_t prefix_hash, TokenId token) {
+    return mix(prefix_hash ^ mix(static_cast<uint32_t>(token)));
+  }
 
   // The token after a prefix; bias of -infinity forbids tokens, other bias means nothing. With temperature > 0 the
   // row's random numbers (rng, position) decide too. nullopt: every token is forbidden.
@@ -30,6 +32,13 @@ struct LedgerModel {
   static float logprob(uint64_t prefix_hash);  // of the chosen token, in [-2, -0.5]
 
  private:
+  // The finalizer of splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+  static uint64_t mix(uint64_t x) {
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+  }
   bool is_eos(TokenId token) const;
 };
 
