@@ -1,0 +1,105 @@
+#include "kernels/cpu/activation.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "tests/support/compare.h"
+#include "tests/support/kernel_support.h"
+
+namespace llmb::cpu {
+namespace {
+
+using test::for_each_simd_target;
+using test::GuardedFloats;
+using test::random_normal;
+using test::same_bytes;
+
+std::vector<float> run(const std::vector<float>& gate_up, int64_t rows, int64_t intermediate, ThreadPool& pool) {
+  const std::vector<float> before = gate_up;
+  GuardedFloats out(rows * intermediate);
+  silu_mul(gate_up.data(), rows, intermediate, out.data(), pool);
+  CHECK(out.guards_untouched());
+  CHECK(same_bytes(gate_up, before));
+  return out.copy();
+}
+
+}  // namespace
+
+TEST_CASE("silu_mul is as close to fp64 as naive fp32, for any width") {
+  ThreadPool pool(2);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const int64_t n : {1, 7, 15, 16, 17, 33, 1536, 4095, 4096, 4097, 8200}) {
+      for (const int64_t rows : {0, 1, 2, 9}) {
+        CAPTURE(n);
+        CAPTURE(rows);
+        const std::vector<float> x = random_normal(rows * 2 * n, static_cast<uint32_t>(n), 4);
+        std::vector<double> expected;
+        std::vector<float> naive;
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t i = 0; i < n; ++i) {
+            const float gate = x[r * 2 * n + i], up = x[r * 2 * n + n + i];
+            expected.push_back(gate / (1 + std::exp(-double{gate})) * up);
+            naive.push_back(gate / (1 + std::exp(-gate)) * up);
+          }
+        }
+        const std::vector<float> actual = run(x, rows, n, pool);
+        CHECK(test::compare(actual, expected, 6e-7, 1e-30) == "");
+        CHECK(test::relative_error(actual, expected) <= 2 * test::relative_error(naive, expected) + 1e-9);
+      }
+    }
+  });
+}
+
+TEST_CASE("silu over the whole range of floats: relative error below 5 ulp where the result is normal, right limits beyond") {
+  ThreadPool pool(1);
+  std::vector<float> gates;
+  for (float x = -87; x <= 120; x += 0.0371f) gates.push_back(x);
+  const int64_t num_normal = static_cast<int64_t>(gates.size());
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float x : {-1e30f, -200.0f, 1e30f, 0.0f, -0.0f, inf, std::nanf("")}) gates.push_back(x);
+  const int64_t n = static_cast<int64_t>(gates.size());
+  std::vector<float> gate_up = gates;
+  gate_up.resize(2 * n, 1.0f);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    const std::vector<float> out = run(gate_up, 1, n, pool);
+    for (int64_t i = 0; i < num_normal; ++i) {
+      const double expected = gates[i] / (1 + std::exp(-double{gates[i]}));
+      CAPTURE(gates[i]);
+      CHECK(std::fabs(out[i] - expected) <= 3e-7 * std::fabs(expected));
+    }
+    CHECK(std::fabs(out[num_normal]) == 0);
+    CHECK(std::fabs(out[num_normal + 1]) == 0);
+    CHECK(out[num_normal + 2] == 1e30f);
+    CHECK(out[num_normal + 3] == 0);
+    CHECK(out[num_normal + 4] == 0);
+    CHECK(out[num_normal + 5] == inf);
+    CHECK(std::isnan(out[num_normal + 6]));
+  });
+}
+
+TEST_CASE("silu_mul is bit-identical for any batch, thread count and position in a vector, on targets of one kind") {
+  ThreadPool one(1), three(3);
+  constexpr int64_t kRows = 11, kN = 1003;
+  const std::vector<float> x = random_normal(kRows * 2 * kN, 3, 3);
+  std::map<bool, std::vector<float>> first;
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    const std::vector<float> whole = run(x, kRows, kN, one);
+    CHECK(same_bytes(whole, run(x, kRows, kN, three)));
+    for (int64_t r = 0; r < kRows; ++r) {
+      const std::vector<float> row(x.begin() + r * 2 * kN, x.begin() + (r + 1) * 2 * kN);
+      CHECK(same_bytes(std::span(whole).subspan(r * kN, kN), run(row, 1, kN, three)));
+    }
+    const std::vector<float> alone = run({x[5], x[kN + 5]}, 1, 1, one);
+    CHECK(same_bytes(alone, std::span(whole).subspan(5, 1)));
+    const auto [it, is_first] = first.emplace(test::has_fused_multiply_add(target), whole);
+    if (!is_first) CHECK(same_bytes(it->second, whole));
+  });
+}
+
+}  // namespace llmb::cpu
