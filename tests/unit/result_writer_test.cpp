@@ -1,0 +1,189 @@
+// The records as a reader sees them: exact text of each form, and that it is JSON whatever the text.
+#include "io/result_writer.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/check.h"
+
+namespace llmb {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Completion example(ApiForm form = ApiForm::kNative) {
+  Completion c;
+  c.line = {41, "in.jsonl", 7, 900, 0x0123456789ABCDEF};
+  c.form = form;
+  c.id_json = "\"a-1\"";
+  c.model_name = "tiny";
+  c.text = "a \"b\"\n";
+  c.token_ids = {5, 6};
+  c.stop_token = 2;
+  c.num_prompt_tokens = 3;
+  c.num_output_tokens = 2;
+  c.latency = {0.5, 10.25, 3, 1013.2504, 2.9996, 3.0004, 3.5, 1};
+  return c;
+}
+
+void add_logprobs(Completion& c) {
+  c.logprobs = {{{5, -0.5f}, {{5, -0.5f}, {9, -1.25f}}},
+                {{6, -3.0f}, {{8, -0.25f}, {4, -std::numeric_limits<float>::infinity()}}}};
+  c.logprob_texts = {"a ", "a ", "\xC3", "\xE2\x82", "z", "z"};
+}
+
+const std::string kMetrics =
+    R"("metrics":{"queue_ms":0.5,"ttft_ms":10.25,"tpot_ms":3,"e2e_ms":1013.25,"itl_p50_ms":3,"itl_p90_ms":3,"itl_p99_ms":3.5,"num_preemptions":1}})";
+
+std::string format(const Completion& c, bool metrics = true) { return ResultFormatter({metrics}).format(c); }
+
+}  // namespace
+
+TEST_CASE("a native record, with metrics last or without them") {
+  const std::string head =
+      R"({"index":41,"id":"a-1","text":"a \"b\"\n","finish_reason":"stop","stop_reason":2,)"
+      R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5},"hash":"0123456789abcdef")";
+  CHECK(format(example()) == head + "," + kMetrics + "\n");
+  CHECK(format(example(), false) == head + "}\n");
+}
+
+TEST_CASE("format_to appends, record by record") {
+  std::string out;
+  const ResultFormatter formatter({false});
+  formatter.format_to(out, example());
+  formatter.format_to(out, example());
+  CHECK(out == format(example(), false) + format(example(), false));
+}
+
+TEST_CASE("finish reasons, stop reasons and ids") {
+  Completion c = example();
+  c.id_json = "";
+  c.finish_reason = FinishReason::kLength;
+  c.stop_token.reset();
+  Json record = Json::parse(format(c));
+  CHECK(record["id"].is_null());
+  CHECK(record["finish_reason"] == "length");
+  CHECK(record["stop_reason"].is_null());
+  c.id_json = "17";
+  c.finish_reason = FinishReason::kStop;
+  c.stop_string = "E\"ND";
+  record = Json::parse(format(c));
+  CHECK(record["id"] == 17);
+  CHECK(record["stop_reason"] == "E\"ND");
+}
+
+TEST_CASE("token ids and logprobs stand between usage and hash, where asked for") {
+  Completion c = example();
+  c.return_token_ids = true;
+  add_logprobs(c);
+  const std::string record = format(c, false);
+  CHECK(record ==
+        R"({"index":41,"id":"a-1","text":"a \"b\"\n","finish_reason":"stop","stop_reason":2,)"
+        R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5},"token_ids":[5,6],"logprobs":[)"
+        R"({"token":"a ","token_id":5,"logprob":-0.5,"bytes":[97,32],"top_logprobs":[)"
+        R"({"token":"a ","token_id":5,"logprob":-0.5,"bytes":[97,32]},)"
+        "{\"token\":\"\xEF\xBF\xBD\",\"token_id\":9,\"logprob\":-1.25,\"bytes\":[195]}]},"
+        "{\"token\":\"\xEF\xBF\xBD\xEF\xBF\xBD\",\"token_id\":6,\"logprob\":-3,\"bytes\":[226,130],\"top_logprobs\":["
+        R"({"token":"z","token_id":8,"logprob":-0.25,"bytes":[122]},)"
+        R"({"token":"z","token_id":4,"logprob":-9999,"bytes":[122]}]}],"hash":"0123456789abcdef"})"
+        "\n");
+}
+
+TEST_CASE("an OpenAI chat record") {
+  Completion c = example(ApiForm::kOpenAiChat);
+  const std::string head =
+      R"({"id":"batch_req_41","custom_id":"a-1","response":{"status_code":200,"request_id":"req_41","body":)"
+      R"({"id":"chatcmpl-41","object":"chat.completion","created":0,"model":"tiny","choices":[{"index":0,)"
+      R"("message":{"role":"assistant","content":"a \"b\"\n","refusal":null},"logprobs":)";
+  const std::string tail =
+      R"("finish_reason":"stop","stop_reason":2}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}},)"
+      R"("error":null,"index":41,"hash":"0123456789abcdef",)";
+  CHECK(format(c) == head + "null," + tail + kMetrics + "\n");
+  add_logprobs(c);
+  CHECK(format(c) == head +
+                         R"({"content":[{"token":"a ","logprob":-0.5,"bytes":[97,32],"top_logprobs":[)"
+                         R"({"token":"a ","logprob":-0.5,"bytes":[97,32]},)"
+                         "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-1.25,\"bytes\":[195]}]},"
+                         "{\"token\":\"\xEF\xBF\xBD\xEF\xBF\xBD\",\"logprob\":-3,\"bytes\":[226,130],\"top_logprobs\":["
+                         R"({"token":"z","logprob":-0.25,"bytes":[122]},{"token":"z","logprob":-9999,"bytes":[122]}]}],"refusal":null},)" +
+                         tail + kMetrics + "\n");
+}
+
+TEST_CASE("an OpenAI completion record; tokens of the same text share a key, the better one's") {
+  Completion c = example(ApiForm::kOpenAiCompletion);
+  add_logprobs(c);
+  const std::string text = format(c, false);
+  const Json record = Json::parse(text);
+  const Json& body = record["response"]["body"];
+  CHECK(body["object"] == "text_completion");
+  CHECK(body["id"] == "cmpl-41");
+  CHECK(body["choices"][0]["text"] == "a \"b\"\n");
+  CHECK(!record.contains("metrics"));
+  CHECK(body["choices"][0]["logprobs"].dump() ==
+        "{\"tokens\":[\"a \",\"\xEF\xBF\xBD\xEF\xBF\xBD\"],\"token_logprobs\":[-0.5,-3],"
+        "\"top_logprobs\":[{\"a \":-0.5,\"\xEF\xBF\xBD\":-1.25},{\"z\":-0.25,\"\xEF\xBF\xBD\xEF\xBF\xBD\":-3}],\"text_offset\":[0,2]}");
+  CHECK(text.find("\"z\"") == text.rfind("\"z\""));
+}
+
+TEST_CASE("a native error record") {
+  Completion c = example();
+  c.id_json = "";
+  c.error = RequestError{"invalid_value", "top_p must be …", "top_p", 17};
+  CHECK(format(c) == "{\"index\":41,\"id\":null,\"error\":{\"code\":\"invalid_value\",\"message\":\"top_p must be …\",\"param\":\"top_p\","
+                     "\"line\":\"in.jsonl:7\",\"byte_offset\":17},\"hash\":\"0123456789abcdef\"}\n");
+  c.error = RequestError{"numeric_error", "x", std::nullopt, std::nullopt};
+  const Json record = Json::parse(format(c));
+  CHECK(record["error"]["param"].is_null());
+  CHECK(record["error"]["byte_offset"].is_null());
+}
+
+TEST_CASE("an OpenAI error record tells the error in both places") {
+  Completion c = example(ApiForm::kOpenAiChat);
+  c.error = RequestError{"unsupported_field", "n", "n", 3};
+  CHECK(format(c) == R"({"id":"batch_req_41","custom_id":"a-1","response":{"status_code":400,"request_id":"req_41","body":{"error":)"
+                     R"({"message":"n","type":"invalid_request_error","param":"n","code":"unsupported_field"}}},)"
+                     R"("error":{"code":"unsupported_field","message":"n","param":"n","line":"in.jsonl:7","byte_offset":3},)"
+                     R"("index":41,"hash":"0123456789abcdef"})"
+                     "\n");
+  c.error->code = "numeric_error";
+  CHECK(Json::parse(format(c))["response"]["status_code"] == 500);
+}
+
+TEST_CASE("any bytes and any numbers give one line of valid JSON") {
+  std::mt19937 random(3);
+  const auto bytes = [&] {
+    std::string out(random() % 20, '\0');
+    for (char& b : out) b = static_cast<char>(random() % 2 ? random() : random() % 32);
+    return out;
+  };
+  const double odd[] = {0, -1, 1e300, std::nan(""), std::numeric_limits<double>::infinity(), 1e-9, 123.4567};
+  for (int round = 0; round < 5000; ++round) {
+    Completion c = example(static_cast<ApiForm>(random() % 3));
+    c.text = bytes();
+    c.model_name = bytes();
+    c.stop_string = bytes();
+    c.line.source = bytes();
+    c.latency.ttft_ms = odd[random() % std::size(odd)];
+    c.latency.itl_p99_ms = odd[random() % std::size(odd)];
+    c.logprobs = {{{1, static_cast<float>(odd[random() % std::size(odd)])}, {{2, -1.0f}}}};
+    c.logprob_texts = {bytes(), bytes()};
+    if (random() % 3 == 0) c.error = RequestError{bytes(), bytes(), bytes(), 1};
+    const std::string record = format(c);
+    CHECK(record.find('\n') == record.size() - 1);
+    if (!Json::accept(record)) FAIL("not JSON: ", record);
+  }
+}
+
+TEST_CASE("texts that do not match the logprobs are a programmer's error") {
+  Completion c = example();
+  add_logprobs(c);
+  c.logprob_texts.pop_back();
+  CHECK_THROWS_AS((void)format(c), CheckFailure);
+}
+
+}  // namespace llmb
