@@ -1,29 +1,138 @@
 #include "tokenizer/tokenizer.h"
 
+#include <algorithm>
+
+#include "base/check.h"
+#include "tokenizer/tokenizer_state.h"
+#include "tokenizer/unicode.h"
+
 namespace llmb {
 
-struct Tokenizer::State {
-  std::map<std::string, std::string> special_tokens;
+namespace {
+
+// Collects what leaves a decoder chain.
+class TextSink final : public DecoderStep {
+ public:
+  void push(std::string_view fragment, bool) override { text += fragment; }
+  std::string text;
 };
+
+// Gives the scratch back however encoding ends.
+class BorrowedScratch {
+ public:
+  explicit BorrowedScratch(ScratchPool& pool) : pool_(pool), scratch_(pool.take()) {}
+  ~BorrowedScratch() { pool_.give_back(std::move(scratch_)); }
+  BorrowedScratch(const BorrowedScratch&) = delete;
+  BorrowedScratch& operator=(const BorrowedScratch&) = delete;
+  EncodeScratch& operator*() const { return *scratch_; }
+
+ private:
+  ScratchPool& pool_;
+  std::unique_ptr<EncodeScratch> scratch_;
+};
+
+// Text between added tokens, before normalisation.
+void encode_text(const Tokenizer::State& state, std::string_view text, bool at_start, EncodeScratch& scratch,
+                 std::vector<TokenId>* out) {
+  if (state.normalizer != nullptr) {
+    scratch.text = text;
+    at_start &= !state.normalizer->apply(&scratch.text, scratch.pre_tokenizer.regex);
+    text = scratch.text;
+  }
+  const auto sink = [&](std::string_view piece) { state.model->tokenize(piece, scratch.model, out); };
+  if (!state.added.has_normalized()) {
+    state.pre_tokenizer.run(text, at_start, scratch.pre_tokenizer, sink);
+    return;
+  }
+  state.added.split(text, true, &scratch.normalized_segments);
+  for (const TextSegment& s : scratch.normalized_segments) {
+    if (s.token >= 0) {
+      out->push_back(s.token);
+    } else {
+      const bool starts = at_start && s.begin == 0;
+      state.pre_tokenizer.run(text.substr(s.begin, s.end - s.begin), starts, scratch.pre_tokenizer, sink);
+    }
+  }
+}
+
+}  // namespace
 
 Tokenizer::Tokenizer(std::unique_ptr<const State> state) : state_(std::move(state)) {}
 Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& model_dir) {
-  return unsupported(model_dir + ": no tokenizer is built");
+  auto config = read_tokenizer_config(model_dir);
+  if (!config.ok()) return config.status();
+  auto file = read_tokenizer_files(model_dir, &*config);
+  if (!file.ok()) return file.status();
+  auto state = std::make_unique<State>();
+  const Status built = build_tokenizer(std::move(*file), *config, state.get());
+  if (!built.ok()) return built.with_context(model_dir + ": tokenizer");
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(state)));
 }
-std::vector<TokenId> Tokenizer::encode(std::string_view, bool) const { return {}; }
-std::string Tokenizer::decode(std::span<const TokenId>, bool) const { return {}; }
-std::optional<TokenId> Tokenizer::token_to_id(std::string_view) const { return std::nullopt; }
-std::string Tokenizer::token_text(TokenId) const { return {}; }
-std::string Tokenizer::token_bytes(TokenId) const { return {}; }
-std::string Tokenizer::token_piece(TokenId) const { return {}; }
-bool Tokenizer::is_special(TokenId) const { return false; }
-int32_t Tokenizer::vocab_size() const { return 0; }
-std::optional<TokenId> Tokenizer::bos_token_id() const { return std::nullopt; }
-std::optional<TokenId> Tokenizer::eos_token_id() const { return std::nullopt; }
-std::string Tokenizer::bos_token() const { return {}; }
-std::string Tokenizer::eos_token() const { return {}; }
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  LLMB_CHECK(text.size() < (size_t{1} << 31));
+  std::string repaired;
+  if (!is_valid_utf8(text)) {
+    repaired = to_valid_utf8(text);
+    text = repaired;
+  }
+  const BorrowedScratch borrowed(state_->scratches);
+  EncodeScratch& scratch = *borrowed;
+  std::vector<TokenId> out;
+  out.reserve(text.size() / 3 + 8);
+  const PostProcessor& around = state_->post_processor;
+  if (add_special_tokens) out = around.before;
+  state_->added.split(text, false, &scratch.segments);
+  for (const TextSegment& s : scratch.segments) {
+    if (s.token >= 0) out.push_back(s.token);
+    else encode_text(*state_, text.substr(s.begin, s.end - s.begin), s.begin == 0, scratch, &out);
+  }
+  if (add_special_tokens) out.insert(out.end(), around.after.begin(), around.after.end());
+  return out;
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+  TextSink sink;
+  const auto chain = state_->decoder.make_chain(&sink);
+  for (const TokenId id : ids) {
+    const auto piece = state_->piece(id);
+    if (!piece || (skip_special_tokens && state_->is_special(id))) continue;
+    chain.front()->push(*piece, true);
+  }
+  chain.front()->finish();
+  return std::move(sink.text);
+}
+
+std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
+  if (const auto id = state_->added.find_id(token)) return id;
+  return state_->vocab.find(token);
+}
+
+std::string Tokenizer::token_text(TokenId id) const { return to_valid_utf8(token_bytes(id)); }
+
+std::string Tokenizer::token_bytes(TokenId id) const {
+  const auto piece = state_->piece(id);
+  return piece ? state_->decoder.token_bytes(*piece) : "";
+}
+
+std::string Tokenizer::token_piece(TokenId id) const { return std::string(state_->piece(id).value_or("")); }
+bool Tokenizer::is_special(TokenId id) const { return state_->is_special(id); }
+int32_t Tokenizer::vocab_size() const { return state_->vocab_size; }
+std::optional<TokenId> Tokenizer::bos_token_id() const { return state_->bos_id; }
+std::optional<TokenId> Tokenizer::eos_token_id() const { return state_->eos_id; }
+
+std::string Tokenizer::bos_token() const {
+  const auto it = special_tokens().find("bos_token");
+  return it == special_tokens().end() ? "" : it->second;
+}
+
+std::string Tokenizer::eos_token() const {
+  const auto it = special_tokens().find("eos_token");
+  return it == special_tokens().end() ? "" : it->second;
+}
+
 const std::map<std::string, std::string>& Tokenizer::special_tokens() const { return state_->special_tokens; }
 
 }  // namespace llmb

@@ -47,9 +47,10 @@ class Tokenizer {
   // bos_token, eos_token, unk_token, pad_token, … of tokenizer_config.json, for chat templates.
   const std::map<std::string, std::string>& special_tokens() const;
 
+  struct State;  // tokenizer_state.h
+
  private:
   friend class Detokenizer;
-  struct State;
   explicit Tokenizer(std::unique_ptr<const State> state);
   std::unique_ptr<const State> state_;
 };

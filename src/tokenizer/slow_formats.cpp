@@ -1,0 +1,106 @@
+#include "tokenizer/slow_formats.h"
+
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/mapped_file.h"
+
+namespace llmb {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kQwen2Pattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+std::string_view text_of(const MappedFile& file) { return {reinterpret_cast<const char*>(file.data()), file.size()}; }
+
+Status read_vocab(const std::string& path, TokenizerFile* out) {
+  auto file = MappedFile::open(path);
+  if (!file.ok()) return file.status();
+  std::string text = "{\"model\":{\"vocab\":";  // the same content as that part of tokenizer.json
+  text += text_of(*file);
+  text += "}}";
+  auto parsed = parse_tokenizer_json(text);
+  if (!parsed.ok()) return parsed.status().with_context(path);
+  *out = std::move(*parsed);
+  return {};
+}
+
+Status read_merges(const std::string& path, TokenizerFile* out) {
+  auto file = MappedFile::open(path);
+  if (!file.ok()) return file.status();
+  std::string_view text = text_of(*file);
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty()) continue;
+    const Status status = out->add_merge_line(line);
+    if (!status.ok()) return status.with_context(path);
+  }
+  out->has_merges = true;
+  return {};
+}
+
+void set_default(const char* name, const char* content, TokenizerConfig* config) {
+  if (config->values.contains(name)) return;  // null there means none
+  AddedToken token;
+  token.content = content;
+  token.special = true;
+  token.normalized = false;
+  config->special_tokens.try_emplace(name, token);
+}
+
+json byte_level(bool add_prefix_space, bool use_regex) {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"use_regex", use_regex}};
+}
+
+Status set_pipeline(TokenizerConfig* config, TokenizerFile* file) {
+  const auto tokenizer_class = json_string(config->values, "tokenizer_class", "GPT2Tokenizer");
+  const auto prefix_space = json_bool(config->values, "add_prefix_space", false);
+  if (!tokenizer_class.ok()) return tokenizer_class.status();
+  if (!prefix_space.ok()) return prefix_space.status();
+  std::string name = *tokenizer_class;
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  file->model["type"] = "BPE";
+  file->decoder = byte_level(false, true);
+  if (name == "Qwen2Tokenizer") {
+    file->normalizer = {{"type", "NFC"}};
+    const json split = {{"type", "Split"}, {"pattern", {{"Regex", kQwen2Pattern}}}, {"behavior", "Isolated"}};
+    file->pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", {split, byte_level(*prefix_space, false)}}};
+    for (const char* token : {"eos_token", "pad_token", "unk_token"}) set_default(token, "<|endoftext|>", config);
+  } else if (name == "GPT2Tokenizer" || name == "CodeGenTokenizer") {
+    file->pre_tokenizer = byte_level(*prefix_space, true);
+    for (const char* token : {"bos_token", "eos_token", "unk_token"}) set_default(token, "<|endoftext|>", config);
+  } else {
+    return unsupported("tokenizer_class \"" + escape_control(*tokenizer_class) +
+                       "\" without a tokenizer.json is not supported; save the tokenizer with transformers to get one");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerConfig* config) {
+  for (const auto& [vocab, merges] : {std::pair("vocab.json", "merges.txt"), std::pair("encoder.json", "vocab.bpe")}) {
+    const std::string vocab_path = model_dir + "/" + vocab, merges_path = model_dir + "/" + merges;
+    if (!exists(vocab_path) || !exists(merges_path)) continue;
+    TokenizerFile file;
+    LLMB_RETURN_IF_ERROR(read_vocab(vocab_path, &file));
+    LLMB_RETURN_IF_ERROR(read_merges(merges_path, &file));
+    const Status status = set_pipeline(config, &file);
+    if (!status.ok()) return status.with_context(model_dir);
+    return file;
+  }
+  return not_found(model_dir + ": no tokenizer.json, and no vocab.json with merges.txt; a model directory needs one of them");
+}
+
+}  // namespace llmb

@@ -1,0 +1,197 @@
+#include "tokenizer/unicode.h"
+
+#include <utf8proc.h>
+
+#include <array>
+#include <vector>
+
+#include "base/check.h"
+
+namespace llmb {
+
+namespace {
+
+utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+
+struct ByteLevelTable {
+  std::array<char32_t, 256> chars{};
+  std::array<int16_t, 512> bytes{};
+
+  ByteLevelTable() {
+    bytes.fill(-1);
+    char32_t next = 256;
+    for (int b = 0; b < 256; ++b) {
+      const bool printable = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+      chars[b] = printable ? static_cast<char32_t>(b) : next++;
+      bytes[chars[b]] = static_cast<int16_t>(b);
+    }
+  }
+};
+
+const ByteLevelTable& byte_level_table() {
+  static const ByteLevelTable table;
+  return table;
+}
+
+}  // namespace
+
+void append_char(std::string* out, char32_t c) {
+  if (c < 0x80) {
+    out->push_back(static_cast<char>(c));
+  } else if (c < 0x800) {
+    out->push_back(static_cast<char>(0xC0 | c >> 6));
+    out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
+  } else if (c < 0x10000) {
+    out->push_back(static_cast<char>(0xE0 | c >> 12));
+    out->push_back(static_cast<char>(0x80 | (c >> 6 & 0x3F)));
+    out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
+  } else {
+    out->push_back(static_cast<char>(0xF0 | c >> 18));
+    out->push_back(static_cast<char>(0x80 | (c >> 12 & 0x3F)));
+    out->push_back(static_cast<char>(0x80 | (c >> 6 & 0x3F)));
+    out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
+  }
+}
+
+Utf8Step utf8_step(std::string_view bytes) {
+  const auto* p = reinterpret_cast<const unsigned char*>(bytes.data());
+  if (p[0] < 0x80) return {Utf8Step::kValid, 1};
+  if (p[0] < 0xC2 || p[0] > 0xF4) return {Utf8Step::kInvalid, 1};
+  const size_t length = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
+  // The second byte excludes overlong forms, surrogates and everything past U+10FFFF (Unicode, table 3-7).
+  const unsigned char low = p[0] == 0xE0 ? 0xA0 : p[0] == 0xF0 ? 0x90 : 0x80;
+  const unsigned char high = p[0] == 0xED ? 0x9F : p[0] == 0xF4 ? 0x8F : 0xBF;
+  for (size_t i = 1; i < length; ++i) {
+    if (i >= bytes.size()) return {Utf8Step::kIncomplete, i};
+    const bool ok = i == 1 ? (p[1] >= low && p[1] <= high) : (p[i] & 0xC0) == 0x80;
+    if (!ok) return {Utf8Step::kInvalid, i};
+  }
+  return {Utf8Step::kValid, length};
+}
+
+bool is_valid_utf8(std::string_view bytes) {
+  for (size_t i = 0; i < bytes.size();) {
+    if (static_cast<unsigned char>(bytes[i]) < 0x80) {
+      ++i;
+      continue;
+    }
+    const Utf8Step step = utf8_step(bytes.substr(i));
+    if (step.kind != Utf8Step::kValid) return false;
+    i += step.length;
+  }
+  return true;
+}
+
+std::string to_valid_utf8(std::string_view bytes) {
+  std::string out;
+  out.reserve(bytes.size());
+  for (size_t i = 0; i < bytes.size();) {
+    const Utf8Step step = utf8_step(bytes.substr(i));
+    out += step.kind == Utf8Step::kValid ? bytes.substr(i, step.length) : kReplacementUtf8;
+    i += step.length;
+  }
+  return out;
+}
+
+bool is_whitespace(char32_t c) {
+  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool is_numeric(char32_t c) {
+  if (c < 0x80) return c >= '0' && c <= '9';
+  const auto k = category(c);
+  return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
+}
+
+bool is_punctuation(char32_t c) {
+  if (c < 0x80) return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  const auto k = category(c);
+  return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
+}
+
+bool is_mark(char32_t c) {
+  const auto k = category(c);
+  return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;
+}
+
+bool is_nonspacing_mark(char32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
+
+bool is_control_or_format(char32_t c) {
+  const auto k = category(c);
+  return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
+}
+
+bool is_word_char(char32_t c) {
+  if (c < 0x80) return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+  switch (category(c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    // Other_Alphabetic outside those categories, and Join_Control.
+    default: return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+                    (c >= 0x1F170 && c <= 0x1F189) || c == 0x200C || c == 0x200D;
+  }
+}
+
+void append_lowercase(std::string* out, char32_t c) {
+  if (c == 0x130) {  // the one character whose full lower case is two
+    append_char(out, 'i');
+    append_char(out, 0x307);
+    return;
+  }
+  append_char(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+}
+
+std::string normalize_unicode(std::string_view text, NormalizationForm form) {
+  int options = UTF8PROC_STABLE;
+  if (form == NormalizationForm::kNfc || form == NormalizationForm::kNfkc) options |= UTF8PROC_COMPOSE;
+  else options |= UTF8PROC_DECOMPOSE;
+  if (form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd) options |= UTF8PROC_COMPAT;
+  const auto* in = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  const auto size = static_cast<utf8proc_ssize_t>(text.size());
+  const auto flags = static_cast<utf8proc_option_t>(options);
+  std::vector<utf8proc_int32_t> buffer(text.size() + 16);
+  utf8proc_ssize_t n = utf8proc_decompose(in, size, buffer.data(), static_cast<utf8proc_ssize_t>(buffer.size()), flags);
+  if (n > static_cast<utf8proc_ssize_t>(buffer.size())) {
+    buffer.resize(static_cast<size_t>(n));
+    n = utf8proc_decompose(in, size, buffer.data(), n, flags);
+  }
+  LLMB_CHECK_MSG(n >= 0, "text is not valid UTF-8");
+  n = utf8proc_normalize_utf32(buffer.data(), n, flags);
+  LLMB_CHECK(n >= 0);
+  std::string out;
+  out.reserve(text.size());
+  for (utf8proc_ssize_t i = 0; i < n; ++i) append_char(&out, static_cast<char32_t>(buffer[i]));
+  return out;
+}
+
+size_t grapheme_end(std::string_view text, size_t pos) {
+  utf8proc_int32_t state = 0;
+  char32_t previous = next_char(text, &pos);
+  while (pos < text.size()) {
+    size_t next = pos;
+    const char32_t c = next_char(text, &next);
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(previous), static_cast<utf8proc_int32_t>(c),
+                                         &state)) {
+      break;
+    }
+    previous = c;
+    pos = next;
+  }
+  return pos;
+}
+
+char32_t byte_level_char(uint8_t byte) { return byte_level_table().chars[byte]; }
+
+int byte_level_byte(char32_t c) { return c < 512 ? byte_level_table().bytes[c] : -1; }
+
+}  // namespace llmb
