@@ -85,6 +85,34 @@ void replace_after_impl(const Cut& cut, float replacement, int64_t n, float* val
               [=](V x) HWY_ATTR { return hn::IfThenElse(hn::Le(x, limit), other, x); });
 }
 
+UpperTail upper_tail_impl(const float* values, int64_t n, float threshold) {
+  const hn::CappedTag<double, 8> d64;
+  const hn::Rebind<float, decltype(d64)> d32;
+  constexpr int kWide = static_cast<int>(hn::MaxLanes(d64)), kWideParts = kLogicalLanes / kWide;
+  const auto limit = hn::Set(d32, threshold);
+  hn::Vec<decltype(d64)> acc[kWideParts];
+  LLMB_UNROLL for (int j = 0; j < kWideParts; ++j) acc[j] = hn::Zero(d64);
+  UpperTail tail;
+  const int64_t full = n - n % kLogicalLanes;
+  for (int64_t i = 0; i < full; i += kLogicalLanes) {
+    LLMB_UNROLL for (int j = 0; j < kWideParts; ++j) {
+      const auto x = hn::LoadU(d32, values + i + j * kWide);
+      const auto kept = hn::Ge(x, limit);
+      acc[j] = hn::Add(acc[j], hn::PromoteTo(d64, hn::IfThenElseZero(kept, x)));
+      tail.count += static_cast<int64_t>(hn::CountTrue(d32, kept));
+    }
+  }
+  double lanes[kLogicalLanes];
+  LLMB_UNROLL for (int j = 0; j < kWideParts; ++j) hn::StoreU(acc[j], d64, lanes + j * kWide);
+  for (const double lane : lanes) tail.sum += lane;
+  for (int64_t i = full; i < n; ++i) {
+    if (!(values[i] >= threshold)) continue;
+    tail.sum += values[i];
+    ++tail.count;
+  }
+  return tail;
+}
+
 double block_sums_impl(const float* values, int64_t n, double* sums) {
   const hn::CappedTag<double, 8> d64;
   const hn::Rebind<float, decltype(d64)> d32;
@@ -121,6 +149,7 @@ HWY_EXPORT(find_first_impl);
 HWY_EXPORT(block_maxima_impl);
 HWY_EXPORT(exp_weights_impl);
 HWY_EXPORT(replace_after_impl);
+HWY_EXPORT(upper_tail_impl);
 HWY_EXPORT(block_sums_impl);
 
 LogitScan scan_logits(const float* logits, int64_t n) { return HWY_DYNAMIC_DISPATCH(scan_logits_impl)(logits, n); }
@@ -135,6 +164,9 @@ void exp_weights(const float* logits, int64_t n, float max, float temperature, f
 }
 void replace_after(const Cut& cut, float replacement, int64_t n, float* values) {
   HWY_DYNAMIC_DISPATCH(replace_after_impl)(cut, replacement, n, values);
+}
+UpperTail upper_tail(const float* values, int64_t n, float threshold) {
+  return HWY_DYNAMIC_DISPATCH(upper_tail_impl)(values, n, threshold);
 }
 double block_sums(const float* values, int64_t n, double* sums) {
   return HWY_DYNAMIC_DISPATCH(block_sums_impl)(values, n, sums);

@@ -39,6 +39,14 @@ void exp_weights(const float* logits,  // [n]
 void replace_after(const Cut& cut, float replacement, int64_t n,
                    float* values);  // [n]
 
+// How many values are at least `threshold`, and their sum.
+struct UpperTail {
+  double sum = 0;
+  int64_t count = 0;
+};
+UpperTail upper_tail(const float* values,  // [n]
+                     int64_t n, float threshold);
+
 // Sums of consecutive blocks of kSumBlock values, in double. Returns the sum of the blocks in order.
 constexpr int64_t kSumBlock = 1024;
 double block_sums(const float* values,  // [n]

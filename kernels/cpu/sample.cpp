@@ -4,7 +4,9 @@
 #include "kernels/cpu/sample.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <span>
 #include <vector>
@@ -16,6 +18,8 @@ namespace llmb::cpu {
 
 namespace {
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 // Memory of one thread, kept between rows and steps.
 struct RowScratch {
   std::vector<float> values;    // a copy of the row, where the raw one is still wanted
@@ -25,62 +29,64 @@ struct RowScratch {
   std::vector<double> sums;     // of blocks
 };
 
-bool before(const Cut& a, const Cut& b) { return a.value > b.value || (a.value == b.value && a.id < b.id); }
+constexpr auto before = [](const Cut& a, const Cut& b) {
+  return a.value > b.value || (a.value == b.value && a.id < b.id);
+};
 
-// Makes candidates of all values >= threshold; maxima are those of the row's blocks.
-void collect(const float* values, int64_t n, float threshold, RowScratch& s) {
+void find_maxima(const float* values, int64_t n, RowScratch& s) {
+  s.maxima.resize(ceil_div(n, kMaxBlock));
+  block_maxima(values, n, s.maxima.data());
+}
+
+// Makes candidates of all values in [low, high), in order of ids; maxima are those of the row's blocks.
+void collect(const float* values, int64_t n, float low, float high, RowScratch& s) {
   s.candidates.clear();
   for (int64_t b = 0; b < ceil_div(n, kMaxBlock); ++b) {
-    if (!(s.maxima[b] >= threshold)) continue;
+    if (!(s.maxima[b] >= low)) continue;
     for (int64_t i = b * kMaxBlock; i < std::min(n, (b + 1) * kMaxBlock); ++i)
-      if (values[i] >= threshold) s.candidates.push_back({values[i], static_cast<int32_t>(i)});
+      if (values[i] >= low && values[i] < high) s.candidates.push_back({values[i], static_cast<int32_t>(i)});
   }
 }
 
-// Makes the k best the first k candidates, the k-th at its place. REQUIRES: 1 <= k <= n, no NaN.
+// Makes the k best the first k candidates, the k-th at its place. REQUIRES: 1 <= k <= n, no NaN or +Inf.
 void select_best(const float* values, int64_t n, int64_t k, RowScratch& s) {
-  const int64_t num_blocks = ceil_div(n, kMaxBlock);
-  s.maxima.resize(num_blocks);
-  block_maxima(values, n, s.maxima.data());
-  float threshold = -std::numeric_limits<float>::infinity();
-  if (k <= num_blocks) {  // each of the k best blocks holds a value that is at least the k-th best maximum
+  find_maxima(values, n, s);
+  float threshold = -kInfinity;
+  if (k <= static_cast<int64_t>(s.maxima.size())) {  // the k best blocks each hold a value >= the k-th best maximum
     s.order = s.maxima;
     std::nth_element(s.order.begin(), s.order.begin() + (k - 1), s.order.end(), std::greater<>());
     threshold = s.order[k - 1];
   }
-  collect(values, n, threshold, s);
+  collect(values, n, threshold, kInfinity, s);
   std::nth_element(s.candidates.begin(), s.candidates.begin() + (k - 1), s.candidates.end(), before);
 }
 
 // The shortest prefix whose weights reach top_p of their total.
 Cut nucleus(const float* weights, int64_t n, float top_p, RowScratch& s) {
+  constexpr int64_t kFew = 256;
   s.sums.resize(ceil_div(n, kSumBlock));
   const double total = block_sums(weights, n, s.sums.data());
-  s.maxima.resize(ceil_div(n, kMaxBlock));
-  block_maxima(weights, n, s.maxima.data());
   // Weights below the mean of what may be left out sum to less than that, so the prefix ends before them; halved to be
   // safe from rounding. Always below 1, the best one's weight.
   const double left_out = (1.0 - top_p) * total / static_cast<double>(n);
-  collect(weights, n, static_cast<float>(std::max(left_out / 2, 1e-45)), s);
-  double need = top_p * total;
-  size_t begin = 0, end = s.candidates.size();
-  const auto at = [&](size_t i) { return s.candidates.begin() + static_cast<std::ptrdiff_t>(i); };
-  while (end - begin > 32) {  // the prefix ends in [begin, end); `need` is what that range must give
-    const size_t middle = begin + (end - begin) / 2;
-    std::nth_element(at(begin), at(middle), at(end), before);
-    double sum = 0;
-    for (size_t i = begin; i < middle; ++i) sum += s.candidates[i].value;
-    if (sum >= need) {
-      end = middle;
-    } else {
-      need -= sum;
-      begin = middle;
-    }
+  // Bisection on the bits of positive floats, which are in order: the prefix ends at a weight in [low, high).
+  uint32_t low = std::bit_cast<uint32_t>(static_cast<float>(std::max(left_out / 2, 1e-45)));
+  uint32_t high = std::bit_cast<uint32_t>(1.0f) + 1;
+  UpperTail at_low = upper_tail(weights, n, std::bit_cast<float>(low)), at_high;
+  const double wanted = top_p * total;
+  while (at_low.count - at_high.count > kFew && high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    const UpperTail tail = upper_tail(weights, n, std::bit_cast<float>(middle));
+    (tail.sum >= wanted ? low : high) = middle;
+    (tail.sum >= wanted ? at_low : at_high) = tail;
   }
-  std::sort(at(begin), at(end), before);
-  for (size_t i = begin; i + 1 < end; ++i)
+  find_maxima(weights, n, s);
+  collect(weights, n, std::bit_cast<float>(low), std::bit_cast<float>(high), s);
+  if (high - low > 1) std::sort(s.candidates.begin(), s.candidates.end(), before);  // otherwise equal, and in order of ids
+  double need = wanted - at_high.sum;
+  for (size_t i = 0; i + 1 < s.candidates.size(); ++i)
     if ((need -= s.candidates[i].value) <= 0) return s.candidates[i];
-  return s.candidates[end - 1];
+  return s.candidates.back();
 }
 
 // Inverse CDF over ids at u in [0, 1). REQUIRES: a positive weight.
@@ -104,7 +110,6 @@ TokenId draw(const float* weights, int64_t n, float u, RowScratch& s) {
 
 // Clobbers `values` (logits after penalties and bias, the best of them `max`).
 TokenId draw_token(float* values, int64_t vocab, float max, const SampleRow& row, RowScratch& s) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (row.top_k > 0 && row.top_k < vocab) {
     select_best(values, vocab, row.top_k, s);
     replace_after(s.candidates[row.top_k - 1], -kInfinity, vocab, values);
@@ -144,7 +149,7 @@ RowResult sample_row(float* logits, int64_t vocab, const StepPlan& plan, const S
   RowResult result;
   LogitScan scan = scan_logits(logits, vocab);
   const float raw_max = scan.max;
-  if (!scan.is_finite || raw_max == -std::numeric_limits<float>::infinity()) return result;
+  if (!scan.is_finite || raw_max == -kInfinity) return result;
 
   float* values = logits;
   if (row.num_logprobs >= 0) {
@@ -154,7 +159,7 @@ RowResult sample_row(float* logits, int64_t vocab, const StepPlan& plan, const S
   if (row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
     apply_penalties_and_bias(plan, row, values);
     scan = scan_logits(values, vocab);
-    if (!scan.is_finite || scan.max == -std::numeric_limits<float>::infinity()) return result;
+    if (!scan.is_finite || scan.max == -kInfinity) return result;
   }
   result.is_finite = true;
   result.token = row.temperature > 0 ? draw_token(values, vocab, scan.max, row, s)

@@ -1,0 +1,31 @@
+#include "kernels/cpu/machine_limits.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+
+#include "tests/support/kernel_support.h"
+
+namespace llmb::cpu {
+
+TEST_CASE("limits are finite and positive with 1 and 2 threads, on every target") {
+  for (const int num_threads : {1, 2}) {
+    ThreadPool pool(num_threads);
+    test::for_each_simd_target([&](const std::string& target) {
+      CAPTURE(target);
+      const double flops = measure_peak_flops(pool);
+      CHECK(flops > 1e6);
+      CHECK(flops < 1e16);
+    });
+    const double bandwidth = measure_read_bandwidth(pool);
+    CHECK(bandwidth > 1e6);
+    CHECK(bandwidth < 1e15);
+  }
+}
+
+TEST_CASE("the target's name follows run-time dispatch") {
+  test::for_each_simd_target([](const std::string& target) { CHECK(simd_target_name() == target); });
+}
+
+}  // namespace llmb::cpu
