@@ -15,6 +15,30 @@ constexpr size_t kMaxDepth = 40;
 constexpr size_t kMaxValues = 1'000'000;  // outside vocab and merges
 constexpr size_t kMaxMerges = size_t{1} << 22;
 
+// A score as Hugging Face's JSON reader has it: the digits as one integer, rounded to double, divided by a power of ten and
+// rounded again. Correct rounding differs in the last bit now and then, and then decides ties between segmentations
+// otherwise. `exact` is taken for numbers that are not plain decimals of at most 19 digits.
+double score_of(std::string_view text, double exact) {
+  const bool negative = text.starts_with('-');
+  if (negative) text.remove_prefix(1);
+  uint64_t digits = 0;
+  int num_digits = 0, after_point = 0;
+  bool seen_point = false;
+  for (const char c : text) {
+    if (c == '.' && !seen_point) {
+      seen_point = true;
+      continue;
+    }
+    if (c < '0' || c > '9' || ++num_digits > 19) return exact;
+    digits = digits * 10 + static_cast<uint64_t>(c - '0');
+    after_point += seen_point;
+  }
+  double power = 1;  // exact up to 10^22
+  for (int i = 0; i < after_point; ++i) power *= 10;
+  const double value = static_cast<double>(digits) / power;
+  return negative ? -value : value;
+}
+
 // Receives JSON events and builds a document; where `file` is given, model.vocab and model.merges go straight into it.
 class JsonBuilder : public nlohmann::json_sax<json> {
  public:
@@ -28,7 +52,9 @@ class JsonBuilder : public nlohmann::json_sax<json> {
   bool number_unsigned(number_unsigned_t v) override {
     return number(json(v), static_cast<double>(v), v > INT64_MAX ? INT64_MAX : static_cast<int64_t>(v));
   }
-  bool number_float(number_float_t v, const string_t&) override { return number(json(v), v, std::nullopt); }
+  bool number_float(number_float_t v, const string_t& text) override {
+    return number(json(v), file_ == nullptr ? v : score_of(text, v), std::nullopt);
+  }
   bool binary(binary_t&) override { return fail("binary value"); }
 
   bool string(string_t& v) override {
