@@ -1,22 +1,303 @@
 #include "tokenizer/chat_template.h"
 
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <new>
+#include <nlohmann/json.hpp>
+
+#include "tokenizer/jinja_interpreter.h"
+#include "tokenizer/jinja_json.h"
+#include "tokenizer/jinja_lexer.h"
+#include "tokenizer/jinja_ops.h"
+#include "tokenizer/jinja_parser.h"
+#include "tokenizer/jinja_text.h"
+
 namespace llmb {
 
-struct ChatTemplate::Parts {};
+namespace {
+
+using jinja::Dict;
+using jinja::Heap;
+using jinja::Interpreter;
+using jinja::List;
+using jinja::Type;
+using jinja::Value;
+using SpecialTokens = std::map<std::string, std::string>;
+
+struct Source {
+  std::string text;
+  std::unique_ptr<jinja::Template> parsed;
+};
+
+Status status_of(const jinja::Error& e) {
+  return e.kind() == jinja::Error::Kind::kBudget ? resource_exhausted(e.what()) : invalid_argument(e.what());
+}
+
+Result<Source> parse_source(std::string_view text) {
+  try {
+    return Source{std::string(text), jinja::parse_template(text)};
+  } catch (const jinja::Error& e) {
+    return status_of(e);
+  }
+}
+
+// ---- what transformers does to a conversation before and after the template -----------------------------------------------
+
+// Goes behind the text that is to be continued; where it comes out is where the prompt ends.
+constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
+constexpr std::array<std::string_view, 3> kReasoningFields = {"reasoning_content", "thinking", "reasoning"};
+
+// A message without its null fields, its reasoning known under each of the names that templates read.
+Value prepare_message(Heap& heap, const Value& message) {
+  if (!message.is(Type::kDict)) throw jinja::value_error("each message must be a JSON object");
+  auto& given = message.as<Dict>();
+  Value reasoning;
+  for (const std::string_view field : kReasoningFields) {
+    const Value* v = given.find(field);
+    if (reasoning.is_missing() && v != nullptr && !v->is_none()) reasoning = *v;
+  }
+  auto* dict = heap.make<Dict>();
+  Value result(Type::kDict, dict);
+  const auto key = [&](std::string_view name) { return jinja::make_string(heap, std::string(name)); };
+  if (!reasoning.is_missing()) dict->set(key("thinking"), reasoning);
+  for (const auto& [name, value] : given.entries) {
+    if (!value.is_none()) dict->set(name, value);
+  }
+  if (!reasoning.is_missing()) dict->set(key("reasoning_content"), reasoning);
+  return result;
+}
+
+Value prepare_messages(Heap& heap, const std::string& json) {
+  const Value given = jinja::parse_json(heap, json, "messages");
+  if (!given.is(Type::kList)) throw jinja::value_error("messages must be a JSON array");
+  if (given.as<List>().items.empty()) throw jinja::value_error("messages must not be empty");
+  auto* list = heap.make<List>();
+  Value result = jinja::make_list(list);
+  for (const Value& message : given.as<List>().items) list->push(prepare_message(heap, message));
+  return result;
+}
+
+// Puts the tag behind the last message's text, which it returns.
+Value tag_final_message(Heap& heap, const Value& messages, const std::string& template_text) {
+  auto& last = messages.as<List>().items.back().as<Dict>();
+  const Value* content = last.find("content");
+  if (content == nullptr) throw jinja::value_error("continue_final_message: the final message has no content to continue");
+  if (template_text.find("content") == std::string::npos) {
+    throw jinja::value_error("continue_final_message: the chat template does not use content");
+  }
+  const auto tagged = [&](const Value& text) {
+    if (!text.is_string()) throw jinja::type_error("continue_final_message: the content to continue is not text");
+    return binary(heap, jinja::BinaryOp::kAdd, text, jinja::make_string(heap, std::string(kContinueTag)));
+  };
+  Value text = *content;
+  if (!text.is(Type::kList)) {
+    last.set(jinja::make_string(heap, "content"), tagged(text));
+    return text;
+  }
+  const auto& blocks = text.as<List>().items;
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    const Value* found = block->is(Type::kDict) ? block->as<Dict>().find("text") : nullptr;
+    if (found == nullptr) continue;
+    const Value original = *found;
+    block->as<Dict>().set(jinja::make_string(heap, "text"), tagged(original));
+    return original;
+  }
+  throw jinja::value_error("continue_final_message: the final message has no text to continue");
+}
+
+// Cuts the prompt where the tag came out.
+std::string cut_at_tag(std::string prompt, std::string_view final_text) {
+  const std::string_view tag = jinja::strip(kContinueTag, jinja::Side::kRight);
+  const size_t at = prompt.rfind(tag);
+  if (at == std::string::npos ||
+      jinja::find_text(prompt, jinja::strip(final_text, jinja::Side::kBoth)) == std::string::npos) {
+    throw jinja::value_error("continue_final_message: the chat template does not print the final message as it is");
+  }
+  const bool kept = std::string_view(prompt).substr(at).starts_with(kContinueTag);
+  prompt.resize(at);
+  // Where the template trimmed the message, what stood before the tag goes too.
+  if (!kept) prompt.resize(jinja::strip(prompt, jinja::Side::kRight).size());
+  return prompt;
+}
+
+// The caller's variables; some are the request's own flags under another roof.
+void set_keyword_variables(Interpreter& interpreter, const Value& keywords, bool* generate, bool* continue_final) {
+  for (const auto& [name, value] : keywords.as<Dict>().entries) {
+    const std::string key(jinja::text_of(name));
+    if (key == "messages" || key == "conversation" || key == "chat_template" || key == "tokenize") {
+      throw jinja::value_error("chat_template_kwargs must not set '" + key + "'");
+    }
+    if (key == "add_generation_prompt") *generate = truthy(value);
+    else if (key == "continue_final_message") *continue_final = truthy(value);
+    else interpreter.set_variable(key, value);
+  }
+}
+
+std::string render_source(const Source& source, const SpecialTokens& special_tokens, const ChatTemplateInput& input) {
+  Heap heap{jinja::Limits{}};
+  std::string prompt;
+  {
+    Interpreter interpreter(*source.parsed, heap);
+    for (const auto& [name, text] : special_tokens) interpreter.set_variable(name, jinja::make_string(heap, text));
+    interpreter.set_variable("documents", Value::none());
+    interpreter.set_variable("tools", Value::none());
+    if (!input.tools_json.empty()) {
+      const Value tools = jinja::parse_json(heap, input.tools_json, "tools");
+      if (!tools.is(Type::kList)) throw jinja::value_error("tools must be a JSON array");
+      interpreter.set_variable("tools", tools);
+    }
+    bool generate = input.add_generation_prompt, continue_final = input.continue_final_message;
+    if (!input.template_kwargs_json.empty()) {
+      const Value keywords = jinja::parse_json(heap, input.template_kwargs_json, "chat_template_kwargs");
+      if (!keywords.is(Type::kDict)) throw jinja::value_error("chat_template_kwargs must be a JSON object");
+      set_keyword_variables(interpreter, keywords, &generate, &continue_final);
+    }
+    if (generate && continue_final) {
+      throw jinja::value_error("continue_final_message and add_generation_prompt exclude each other");
+    }
+    const Value messages = prepare_messages(heap, input.messages_json);
+    const Value final_text = continue_final ? tag_final_message(heap, messages, source.text) : Value();
+    interpreter.set_variable("messages", messages);
+    interpreter.set_variable("add_generation_prompt", Value::boolean(generate));
+    prompt = interpreter.run();
+    if (continue_final) prompt = cut_at_tag(std::move(prompt), jinja::text_of(final_text));
+  }
+  return prompt;
+}
+
+// ---- files -----------------------------------------------------------------------------------------------------------------
+
+constexpr uintmax_t kMaxConfigBytes = uintmax_t{64} << 20;
+
+Result<std::string> read_file(const std::filesystem::path& path, uintmax_t max_bytes) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) return error == std::errc::no_such_file_or_directory ? not_found(path.string() + ": " + error.message())
+                                                                  : io_error(path.string() + ": " + error.message());
+  if (size > max_bytes) return data_loss(path.string() + ": larger than " + std::to_string(max_bytes) + " bytes");
+  std::ifstream in(path, std::ios::binary);
+  std::string text(static_cast<size_t>(size), '\0');
+  if (!in.read(text.data(), static_cast<std::streamsize>(text.size()))) return io_error(path.string() + ": cannot be read");
+  return text;
+}
+
+// A JSON object from a file; an empty one where there is no file.
+Result<nlohmann::json> read_config(const std::filesystem::path& path) {
+  Result<std::string> text = read_file(path, kMaxConfigBytes);
+  if (!text.ok() && text.status().code() == StatusCode::kNotFound) return nlohmann::json::object();
+  if (!text.ok()) return text.status();
+  nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
+  if (!json.is_object()) return data_loss(path.string() + ": not a JSON object");
+  return json;
+}
+
+// A token is a string, or an object with its content.
+void add_token(SpecialTokens* tokens, const std::string& name, const nlohmann::json& value) {
+  const nlohmann::json* text = &value;
+  if (value.is_object() && value.contains("content")) text = &value["content"];
+  if (text->is_string()) (*tokens)[name] = text->get<std::string>();
+}
+
+void add_tokens(SpecialTokens* tokens, const nlohmann::json& config) {
+  for (const auto& [name, value] : config.items()) {
+    if (name.ends_with("_token")) add_token(tokens, name, value);
+    if ((name != "extra_special_tokens" && name != "model_specific_special_tokens") || !value.is_object()) continue;
+    for (const auto& [inner_name, inner] : value.items()) add_token(tokens, inner_name, inner);
+  }
+}
+
+using Templates = std::map<std::string, std::string>;  // by name: "default", "tool_use", …
+
+Status add_template_files(const std::filesystem::path& dir, Templates* templates) {
+  const std::pair<const char*, const char*> kFiles[] = {{"default", "chat_template.jinja"},
+                                                        {"tool_use", "additional_chat_templates/tool_use.jinja"}};
+  for (const auto& [name, file] : kFiles) {
+    Result<std::string> text = read_file(dir / file, jinja::kMaxSourceBytes);
+    if (text.ok()) (*templates)[name] = *text;
+    else if (text.status().code() != StatusCode::kNotFound) return text.status();
+  }
+  return {};
+}
+
+Status add_configured_templates(const nlohmann::json& config, Templates* templates) {
+  const auto found = config.find("chat_template");
+  if (found == config.end() || found->is_null()) return {};
+  if (found->is_string()) {
+    (*templates)["default"] = found->get<std::string>();
+    return {};
+  }
+  const Status malformed = data_loss("chat_template must be a string or a list of objects with name and template");
+  if (!found->is_array()) return malformed;
+  for (const auto& entry : *found) {
+    const bool good = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
+                      entry.contains("template") && entry["template"].is_string();
+    if (!good) return malformed;
+    (*templates)[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
+  }
+  return {};
+}
+
+}  // namespace
+
+struct ChatTemplate::Parts {
+  SpecialTokens special_tokens;
+  Source standard;  // no parsed template: the model has only one for tools
+  Source tool_use;  // no parsed template: the standard one serves requests with tools too
+};
 
 ChatTemplate::ChatTemplate(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 ChatTemplate::~ChatTemplate() = default;
 
-Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string&) {
-  return unsupported("chat templates are not built yet");
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& model_dir) {
+  const std::filesystem::path dir(model_dir);
+  const std::string config_name = (dir / "tokenizer_config.json").string();
+  const Result<nlohmann::json> config = read_config(config_name);
+  if (!config.ok()) return config.status();
+  Templates templates;
+  LLMB_RETURN_IF_ERROR(add_template_files(dir, &templates));
+  if (templates.empty()) {
+    LLMB_RETURN_IF_ERROR(add_configured_templates(*config, &templates).with_context(config_name));
+  }
+  if (templates.count("default") + templates.count("tool_use") == 0) {
+    return not_found(model_dir + ": no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)");
+  }
+  auto parts = std::make_unique<Parts>();
+  add_tokens(&parts->special_tokens, *config);
+  if (!config->contains("added_tokens_decoder")) {  // older models keep them apart
+    const Result<nlohmann::json> map = read_config(dir / "special_tokens_map.json");
+    if (!map.ok()) return map.status();
+    add_tokens(&parts->special_tokens, *map);
+  }
+  for (auto& [name, place] : {std::pair{"default", &parts->standard}, std::pair{"tool_use", &parts->tool_use}}) {
+    if (templates.count(name) == 0) continue;
+    Result<Source> source = parse_source(templates[name]);
+    if (!source.ok()) return source.status().with_context(model_dir + ": chat template");
+    *place = std::move(source).value();
+  }
+  return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(parts)));
 }
 
-Result<std::unique_ptr<ChatTemplate>> ChatTemplate::parse(std::string_view, std::map<std::string, std::string>) {
-  return unsupported("chat templates are not built yet");
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::parse(std::string_view source, SpecialTokens special_tokens) {
+  Result<Source> parsed = parse_source(source);
+  if (!parsed.ok()) return parsed.status();
+  auto parts = std::make_unique<Parts>();
+  parts->special_tokens = std::move(special_tokens);
+  parts->standard = std::move(parsed).value();
+  return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(parts)));
 }
 
-Result<std::string> ChatTemplate::render(const ChatTemplateInput&) const {
-  return unsupported("chat templates are not built yet");
+Result<std::string> ChatTemplate::render(const ChatTemplateInput& input) const {
+  const bool for_tools = !input.tools_json.empty() && parts_->tool_use.parsed != nullptr;
+  const Source& source = for_tools ? parts_->tool_use : parts_->standard;
+  if (source.parsed == nullptr) return invalid_argument("the model has a chat template for requests with tools only");
+  try {
+    return render_source(source, parts_->special_tokens, input);
+  } catch (const jinja::Error& e) {
+    return status_of(e);
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("out of memory while rendering the chat template");
+  }
 }
 
 }  // namespace llmb
