@@ -174,7 +174,8 @@ class GzipSource final : public ByteSource {
 
 class ZstdSource final : public ByteSource {
  public:
-  explicit ZstdSource(std::unique_ptr<StoredInput> stored) : stored_(std::move(stored)), stream_(ZSTD_createDStream()) {}
+  explicit ZstdSource(std::unique_ptr<StoredInput> stored)
+      : stored_(std::move(stored)), stream_(ZSTD_createDStream()) {}
 
   Result<size_t> read(char* buffer, size_t size) override {
     if (!stream_) return resource_exhausted("zstd: out of memory");
@@ -250,8 +251,10 @@ Result<std::unique_ptr<ByteSource>> ByteSource::open(const std::string& input, B
       LLMB_RETURN_IF_ERROR(source->init());
       return std::unique_ptr<ByteSource>(std::move(source));
     }
-    case Format::kZstd: return std::unique_ptr<ByteSource>(std::make_unique<ZstdSource>(std::move(stored)));
-    default: return std::unique_ptr<ByteSource>(std::make_unique<PlainSource>(std::move(stored)));
+    case Format::kZstd:
+      return std::unique_ptr<ByteSource>(std::make_unique<ZstdSource>(std::move(stored)));
+    default:
+      return std::unique_ptr<ByteSource>(std::make_unique<PlainSource>(std::move(stored)));
   }
 }
 

@@ -7,8 +7,8 @@
 
 namespace llmb {
 
-// Each message is an object with a "role" (a non-empty string) and a "content": a string, null, or an array of text parts,
-// which becomes one string with a newline between parts. Other members stay as they are, in their order.
+// Each message is an object with a "role" (a non-empty string) and a "content": a string, null, or an array of text
+// parts, which becomes one string with a newline between parts. Other members stay as they are, in their order.
 MaybeError read_messages(JsonElement value, std::string* messages_json);
 
 }  // namespace llmb

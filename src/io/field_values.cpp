@@ -43,9 +43,7 @@ std::optional<double> as_number(JsonElement value) {
 
 bool is_true(JsonElement value) { return value.is_bool() && value.get_bool().value_unsafe(); }
 bool is_false(JsonElement value) { return value.is_bool() && !value.get_bool().value_unsafe(); }
-bool is_text(JsonElement value, std::string_view text) {
-  return value.is_string() && string_of(value) == text;
-}
+bool is_text(JsonElement value, std::string_view text) { return value.is_string() && string_of(value) == text; }
 
 bool is_empty(JsonElement value) {
   if (value.is_array()) return array_of(value).begin() == array_of(value).end();
@@ -134,12 +132,24 @@ void append_json(std::string& out, JsonElement value) {
       }
       out += '}';
       return;
-    case element_type::INT64: scalar.integer(value.get_int64().value_unsafe()); return;
-    case element_type::UINT64: scalar.unsigned_integer(value.get_uint64().value_unsafe()); return;
-    case element_type::DOUBLE: append_double(out, value.get_double().value_unsafe()); return;
-    case element_type::STRING: append_json_string(out, string_of(value)); return;
-    case element_type::BOOL: out += is_true(value) ? "true" : "false"; return;
-    case element_type::NULL_VALUE: out += "null"; return;
+    case element_type::INT64:
+      scalar.integer(value.get_int64().value_unsafe());
+      return;
+    case element_type::UINT64:
+      scalar.unsigned_integer(value.get_uint64().value_unsafe());
+      return;
+    case element_type::DOUBLE:
+      append_double(out, value.get_double().value_unsafe());
+      return;
+    case element_type::STRING:
+      append_json_string(out, string_of(value));
+      return;
+    case element_type::BOOL:
+      out += is_true(value) ? "true" : "false";
+      return;
+    case element_type::NULL_VALUE:
+      out += "null";
+      return;
   }
 }
 
@@ -243,8 +253,9 @@ MaybeError read_logit_bias(std::string_view field, JsonElement value, int32_t vo
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token < 0 || token >= vocab_size) {
       std::string name;
       append_json_string(name, key.substr(0, 20));
-      return field_error("invalid_value", field, std::string(field) + ": " + name + " is no token id from 0 to " +
-                                                     std::to_string(vocab_size - 1));
+      return field_error(
+          "invalid_value", field,
+          std::string(field) + ": " + name + " is no token id from 0 to " + std::to_string(vocab_size - 1));
     }
     float number = 0;
     const std::string place = std::string(field) + "." + std::to_string(token);
@@ -252,39 +263,58 @@ MaybeError read_logit_bias(std::string_view field, JsonElement value, int32_t vo
     out->emplace_back(token, number);
   }
   std::sort(out->begin(), out->end());
-  const auto twice = std::adjacent_find(out->begin(), out->end(),
-                                        [](const auto& a, const auto& b) { return a.first == b.first; });
+  const auto twice =
+      std::adjacent_find(out->begin(), out->end(), [](const auto& a, const auto& b) { return a.first == b.first; });
   if (twice == out->end()) return std::nullopt;
-  return field_error("invalid_value", field, std::string(field) + ": token " + std::to_string(twice->first) + " is given twice");
+  return field_error("invalid_value", field,
+                     std::string(field) + ": token " + std::to_string(twice->first) + " is given twice");
 }
 
 bool is_neutral(JsonElement value, Neutral neutral) {
   if (value.is_null()) return true;
   switch (neutral) {
-    case Neutral::kNull: return false;
-    case Neutral::kFalse: return is_false(value);
-    case Neutral::kTrue: return is_true(value);
-    case Neutral::kZero: return as_number(value) == 0.0;
-    case Neutral::kOne: return as_number(value) == 1.0;
-    case Neutral::kEmpty: return is_empty(value);
-    case Neutral::kNoneOrAuto: return is_text(value, "none") || is_text(value, "auto");
-    case Neutral::kTypeText: return is_type_text(value);
-    case Neutral::kTextOnly: return is_text_only(value);
+    case Neutral::kNull:
+      return false;
+    case Neutral::kFalse:
+      return is_false(value);
+    case Neutral::kTrue:
+      return is_true(value);
+    case Neutral::kZero:
+      return as_number(value) == 0.0;
+    case Neutral::kOne:
+      return as_number(value) == 1.0;
+    case Neutral::kEmpty:
+      return is_empty(value);
+    case Neutral::kNoneOrAuto:
+      return is_text(value, "none") || is_text(value, "auto");
+    case Neutral::kTypeText:
+      return is_type_text(value);
+    case Neutral::kTextOnly:
+      return is_text_only(value);
   }
   return false;
 }
 
 std::string_view neutral_text(Neutral neutral) {
   switch (neutral) {
-    case Neutral::kNull: return "null";
-    case Neutral::kFalse: return "false";
-    case Neutral::kTrue: return "true";
-    case Neutral::kZero: return "0";
-    case Neutral::kOne: return "1";
-    case Neutral::kEmpty: return "empty";
-    case Neutral::kNoneOrAuto: return "\"none\" or \"auto\"";
-    case Neutral::kTypeText: return "{\"type\": \"text\"}";
-    case Neutral::kTextOnly: return "[\"text\"]";
+    case Neutral::kNull:
+      return "null";
+    case Neutral::kFalse:
+      return "false";
+    case Neutral::kTrue:
+      return "true";
+    case Neutral::kZero:
+      return "0";
+    case Neutral::kOne:
+      return "1";
+    case Neutral::kEmpty:
+      return "empty";
+    case Neutral::kNoneOrAuto:
+      return "\"none\" or \"auto\"";
+    case Neutral::kTypeText:
+      return "{\"type\": \"text\"}";
+    case Neutral::kTextOnly:
+      return "[\"text\"]";
   }
   return "null";
 }

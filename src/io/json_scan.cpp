@@ -82,13 +82,20 @@ class Scanner {
   bool value(bool* opened) {
     if (pos_ == text_.size()) return fail("");
     switch (text_[pos_]) {
-      case '{': return open(true, opened);
-      case '[': return open(false, opened);
-      case '"': return string();
-      case 't': return word("true");
-      case 'f': return word("false");
-      case 'n': return word("null");
-      default: return number();
+      case '{':
+        return open(true, opened);
+      case '[':
+        return open(false, opened);
+      case '"':
+        return string();
+      case 't':
+        return word("true");
+      case 'f':
+        return word("false");
+      case 'n':
+        return word("null");
+      default:
+        return number();
     }
   }
 
@@ -155,7 +162,8 @@ class Scanner {
     const size_t begin = pos_++;
     if (pos_ == text_.size()) return fail("");
     const char c = text_[pos_++];
-    if (c != 'u') return std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos || fail_at(begin, "unknown escape");
+    if (c != 'u')
+      return std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos || fail_at(begin, "unknown escape");
     unsigned unit = 0;
     if (!hex4(&unit)) return false;
     if (unit < 0xD800 || unit > 0xDFFF) return true;
@@ -201,7 +209,8 @@ class Scanner {
       if (at('+') || at('-')) ++pos_;
       if (!digits()) return false;
     }
-    const bool ended = pos_ == text_.size() || std::string_view(" \t\r\n,:{}[]\"").find(text_[pos_]) != std::string_view::npos;
+    const bool ended =
+        pos_ == text_.size() || std::string_view(" \t\r\n,:{}[]\"").find(text_[pos_]) != std::string_view::npos;
     if (!ended) return fail("unexpected character in a number");
     return in_range(begin, is_integer) || number_range_fault(begin);
   }

@@ -1,5 +1,5 @@
-// Slow, exact looks at a line of JSON, for error records: where it goes wrong, and where a field stands. The fast parser
-// accepts and refuses the same lines but does not say where.
+// Slow, exact looks at a line of JSON, for error records: where it goes wrong, and where a field stands. The fast
+// parser accepts and refuses the same lines but does not say where.
 #pragma once
 
 #include <cstdint>

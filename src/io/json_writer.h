@@ -25,12 +25,12 @@ class JsonWriter {
   void string(std::string_view text);
   void integer(int64_t value);
   void unsigned_integer(uint64_t value);
-  void floating(double value);        // shortest text that reads back as the same double
-  void single(float value);           // … as the same float
-  void milliseconds(double value);    // rounded to three decimals
+  void floating(double value);      // shortest text that reads back as the same double
+  void single(float value);         // … as the same float
+  void milliseconds(double value);  // rounded to three decimals
   void boolean(bool value);
   void null();
-  void raw(std::string_view json);    // already JSON text
+  void raw(std::string_view json);  // already JSON text
 
  private:
   void separate();

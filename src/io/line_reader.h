@@ -1,8 +1,8 @@
-// Streams the physical lines of several inputs in order, in bounded memory. An input is a file, "-" (stdin), or either of
-// them compressed with gzip or zstd, recognised by its first bytes.
+// Streams the physical lines of several inputs in order, in bounded memory. An input is a file, "-" (stdin), or either
+// of them compressed with gzip or zstd, recognised by its first bytes.
 //
 // Rules:
-//  1. A line ends with LF; a CR before it is dropped; the last line of an input needs no LF. U+2028 and NUL are ordinary.
+//  1. A line ends with LF; a CR before it is dropped; the last line of an input needs no LF. Nothing else ends a line.
 //  2. LineRef::index counts every physical line of all inputs, blank ones included; blank lines (nothing but spaces,
 //     tabs and CR) are not returned. A UTF-8 byte order mark at the start of an input is not part of its first line.
 //  3. A line longer than max_line_bytes is returned without its bytes (too_long) and costs no memory.
@@ -27,7 +27,7 @@ inline constexpr size_t kDefaultMaxLineBytes = size_t{64} << 20;
 
 struct InputLine {
   LineRef line;
-  std::string bytes;      // empty where too_long
+  std::string bytes;  // empty where too_long
   bool too_long = false;
 };
 
@@ -54,10 +54,10 @@ class LineReader {
   std::optional<int64_t> total_bytes() const { return total_bytes_; }  // as stored; nullopt where an input is no file
 
  private:
-  Result<bool> open_next_input();  // false: no more inputs
-  Result<bool> fill();             // reads a chunk of the current input; false: its end
+  Result<bool> open_next_input();                // false: no more inputs
+  Result<bool> fill();                           // reads a chunk of the current input; false: its end
   Result<std::optional<InputLine>> read_line();  // of the current input; nullopt: its end
-  void take(const char* data, size_t size);  // appends a piece of a line
+  void take(const char* data, size_t size);      // appends a piece of a line
   void grow_to(size_t size);
   InputLine finish_line(int64_t size_with_ending);
 
@@ -77,7 +77,7 @@ class LineReader {
   // The line being put together.
   std::string pending_;
   bool pending_too_long_ = false;
-  bool pending_cr_ = false;     // a CR that may belong to the line's ending is held back
+  bool pending_cr_ = false;  // a CR that may belong to the line's ending is held back
   bool pending_blank_ = true;
   ContentHash pending_hash_;
 };

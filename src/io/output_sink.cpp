@@ -116,7 +116,8 @@ Status OutputSink::open_partial() {
 }
 
 Result<bool> OutputSink::try_open_partial() {
-  struct stat st {}, locked{};
+  struct stat st {
+  }, locked{};
   created_ = ops_.stat(partial_.c_str(), &st) != 0;
   if (!created_) LLMB_RETURN_IF_ERROR(check_not_an_input(st, partial_));
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
@@ -194,8 +195,8 @@ Status OutputSink::give_up(const Status& cause, std::string_view records, size_t
   size_ += static_cast<int64_t>(whole);
   if (is_stream_ || whole == written) return cause;
   if (uninterrupted([&] { return ops_.ftruncate(fd_, size_); }) == 0) return cause;
-  return {cause.code(), cause.message() + "; the record that was cut short could not be removed either: " +
-                            std::strerror(errno)};
+  return {cause.code(),
+          cause.message() + "; the record that was cut short could not be removed either: " + std::strerror(errno)};
 }
 
 Status OutputSink::sync_if_due() {

@@ -1,10 +1,10 @@
-// Where result lines go: a file that appears whole under its name when the job is done, or stdout (or a pipe or device) at
-// once.
+// Where result lines go: a file that appears whole under its name when the job is done, or stdout (or a pipe or device)
+// at once.
 //
 // File: records are appended to PATH.partial under a lock; finish() makes them durable and renames it to PATH.
 // Invariants:
-//  1. PATH.partial ends with a whole record after every call, also after one that failed, as long as the file can be cut.
-//  2. An error is final: the first one is returned by every later call and nothing is retried, least of all a failed fsync.
+//  1. PATH.partial ends with a whole record after every call, also after one that failed, if the file can be cut.
+//  2. An error is final: every later call returns the first one and nothing is retried, least of all a failed fsync.
 //  3. Ok from finish() means: on stable storage, under its name.
 //  4. One process writes an output at a time; the lock lives as long as the sink.
 // A sink that is destroyed before its first record leaves the directory as it found it.
@@ -23,15 +23,16 @@
 namespace llmb {
 
 struct OutputSinkOptions {
-  std::string path = "-";            // "-": stdout
-  std::vector<std::string> inputs;   // none of them may be the output, under whatever name; "-": stdin
-  double sync_interval_ms = 1000;    // between two fdatasync
+  std::string path = "-";           // "-": stdout
+  std::vector<std::string> inputs;  // none of them may be the output, under whatever name; "-": stdin
+  double sync_interval_ms = 1000;   // between two fdatasync
 };
 
 // Not thread-safe: one writer thread. `ops` and `clock` outlive it. SIGPIPE must be ignored by the process.
 //
-// Status codes: kInvalidArgument the output is one of the inputs or a directory (exit 2) · kBusy another process writes it;
-// the message names its pid (exit 8) · kCancelled the reader of stdout has gone (exit 141) · kIoError all else (exit 6).
+// Status codes: kInvalidArgument the output is one of the inputs or a directory (exit 2) · kBusy another process writes
+// it; the message names its pid (exit 8) · kCancelled the reader of stdout has gone (exit 141) · kIoError all else
+// (exit 6).
 class OutputSink {
  public:
   static Result<std::unique_ptr<OutputSink>> open(OutputSinkOptions options, const Clock& clock,
@@ -77,7 +78,7 @@ class OutputSink {
   bool began_ = false;              // what an earlier run left is gone
   bool created_ = false;            // there was no partial file before
   bool finished_ = false;
-  int64_t size_ = 0;      // bytes of whole records
+  int64_t size_ = 0;  // bytes of whole records
   int64_t synced_size_ = 0;
   double last_sync_ms_ = 0;
   Status status_;  // the first error

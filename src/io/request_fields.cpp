@@ -130,11 +130,8 @@ struct Alias {
   Field field;
 };
 constexpr Alias kAliases[] = {
-    {"maxnewtokens", Field::kMaxTokens},
-    {"maxoutputtokens", Field::kMaxTokens},
-    {"minnewtokens", Field::kMinTokens},
-    {"stopsequences", Field::kStop},
-    {"stopstrings", Field::kStop},
+    {"maxnewtokens", Field::kMaxTokens}, {"maxoutputtokens", Field::kMaxTokens}, {"minnewtokens", Field::kMinTokens},
+    {"stopsequences", Field::kStop},     {"stopstrings", Field::kStop},
 };
 
 // Letters and digits only, in lower case.
@@ -156,7 +153,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   for (size_t i = 1; i <= a.size(); ++i) {
     for (size_t j = 1; j <= b.size(); ++j) {
       d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   }
   return d[a.size()][b.size()];

@@ -10,13 +10,40 @@ namespace llmb {
 
 // Fields that a request is made of. Each may be given once.
 enum class Field : uint8_t {
-  kId, kCustomId, kMethod, kUrl, kBody,                                        // around the request
-  kPrompt, kMessages, kPromptTokenIds,                                         // the prompt
-  kModel, kChatTemplateKwargs, kArrivalMs,
-  kTemperature, kTopP, kTopK, kMinP, kRepetitionPenalty, kPresencePenalty, kFrequencyPenalty, kLogitBias, kSeed,
-  kLogprobs, kTopLogprobs,
-  kMaxTokens, kMaxCompletionTokens, kMinTokens, kStop, kStopTokenIds, kIgnoreEos, kIncludeStopStr,
-  kSkipSpecialTokens, kReturnTokenIds,
+  // Around the request.
+  kId,
+  kCustomId,
+  kMethod,
+  kUrl,
+  kBody,
+  // The prompt.
+  kPrompt,
+  kMessages,
+  kPromptTokenIds,
+  // What read_params() reads.
+  kModel,
+  kChatTemplateKwargs,
+  kArrivalMs,
+  kTemperature,
+  kTopP,
+  kTopK,
+  kMinP,
+  kRepetitionPenalty,
+  kPresencePenalty,
+  kFrequencyPenalty,
+  kLogitBias,
+  kSeed,
+  kLogprobs,
+  kTopLogprobs,
+  kMaxTokens,
+  kMaxCompletionTokens,
+  kMinTokens,
+  kStop,
+  kStopTokenIds,
+  kIgnoreEos,
+  kIncludeStopStr,
+  kSkipSpecialTokens,
+  kReturnTokenIds,
 };
 inline constexpr int kNumFields = static_cast<int>(Field::kReturnTokenIds) + 1;
 
@@ -32,8 +59,8 @@ enum class FieldKind : uint8_t {
 struct FieldSpec {
   std::string_view name;
   FieldKind kind;
-  Field field = Field::kId;            // of kRequest
-  Neutral neutral = Neutral::kNull;    // of kUnsupported
+  Field field = Field::kId;          // of kRequest
+  Neutral neutral = Neutral::kNull;  // of kUnsupported
 };
 
 // nullptr where the name is not known.
@@ -41,10 +68,10 @@ const FieldSpec* find_field(std::string_view name);
 
 std::string_view field_name(Field field);
 
-// The request field that a writer of `name` probably meant: the same letters in other case or with other separators; or at
-// most one edit (names of 5 to 9 letters) or two (longer ones) away; or another tool's word for it. Shorter names, such as
-// "stop", and those around the request ("method", "model" …) are too close to ordinary words to be guessed at. An edit
-// inserts, deletes, replaces or swaps neighbours.
+// The request field that a writer of `name` probably meant: the same letters in other case or with other separators; or
+// at most one edit (names of 5 to 9 letters) or two (longer ones) away; or another tool's word for it. Shorter names,
+// such as "stop", and those around the request ("method", "model" …) are too close to ordinary words to be guessed at.
+// An edit inserts, deletes, replaces or swaps neighbours.
 std::optional<std::string_view> near_miss(std::string_view name);
 
 }  // namespace llmb

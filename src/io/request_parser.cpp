@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "io/chat_messages.h"
+#include "io/field_set.h"
 #include "io/field_values.h"
 #include "io/json_scan.h"
 #include "io/request_fields.h"
+#include "io/request_params.h"
 
 namespace llmb {
 
@@ -18,50 +20,10 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-// The request fields of one object: of the line, or of an OpenAI line's body.
-class FieldSet {
- public:
-  // nullptr where absent or null.
-  const JsonElement* find(Field field) const {
-    const Slot& slot = slots_[static_cast<int>(field)];
-    return slot.count > 0 && !slot.value.is_null() ? &slot.value : nullptr;
-  }
-  bool has(Field field) const { return find(field) != nullptr; }
-
-  // False where the field was there before.
-  bool add(Field field, JsonElement value) {
-    Slot& slot = slots_[static_cast<int>(field)];
-    if (slot.count++ > 0) return false;
-    slot.value = value;
-    return true;
-  }
-
- private:
-  struct Slot {
-    JsonElement value;
-    int count = 0;
-  };
-  std::array<Slot, kNumFields> slots_;
-};
-
 constexpr std::array kPromptFields = {Field::kPrompt, Field::kMessages, Field::kPromptTokenIds};
 
 const RequestError kTwoPrompts = {"invalid_request", "give exactly one of prompt, messages and prompt_token_ids",
                                   std::nullopt, std::nullopt};
-
-struct FloatField {
-  Field field;
-  float SamplingParams::*member;
-  FloatRange range;
-};
-constexpr FloatField kFloatFields[] = {
-    {Field::kTemperature, &SamplingParams::temperature, {0, 100}},
-    {Field::kTopP, &SamplingParams::top_p, {0, 1, false}},
-    {Field::kMinP, &SamplingParams::min_p, {0, 1}},
-    {Field::kRepetitionPenalty, &SamplingParams::repetition_penalty, {0, 100, false}},
-    {Field::kPresencePenalty, &SamplingParams::presence_penalty, {-2, 2}},
-    {Field::kFrequencyPenalty, &SamplingParams::frequency_penalty, {-2, 2}},
-};
 
 // Names that lines of this run hold and that mean nothing here: their near-miss check is done once. Bounded.
 class KnownExtras {
@@ -103,11 +65,6 @@ class LineParse {
   MaybeError read_prompt(const FieldSet& fields);
   MaybeError read_prompt_value(JsonElement value);
   MaybeError read_prompt_array(JsonElement value);
-  MaybeError read_sampling(const FieldSet& fields);
-  MaybeError read_logprobs(const FieldSet& fields);
-  MaybeError read_stopping(const FieldSet& fields);
-  MaybeError read_max_tokens(const FieldSet& fields);
-  MaybeError read_rest(const FieldSet& fields);
 
   const RequestLimits& limits_;
   KnownExtras& extras_;
@@ -122,16 +79,16 @@ MaybeError LineParse::run() {
   const MaybeError error = collect(object, /*strict=*/false, &fields);
   const bool is_batch = is_batch_line(fields);
   // The record of a bad line carries its id wherever that can be read.
-  const MaybeError id_error = is_batch ? read_id(fields, Field::kCustomId, Field::kId)
-                                       : read_id(fields, Field::kId, Field::kCustomId);
+  const MaybeError id_error =
+      is_batch ? read_id(fields, Field::kCustomId, Field::kId) : read_id(fields, Field::kId, Field::kCustomId);
   if (is_batch) request.form = ApiForm::kOpenAiChat;
   if (error) return error;
   if (id_error) return id_error;
   return is_batch ? read_batch_line(fields) : read_request(fields);
 }
 
-// Sorts an object's members; the first fault is returned when all have been seen. strict: an OpenAI body, where no member
-// is the user's own.
+// Sorts an object's members; the first fault is returned when all have been seen. strict: an OpenAI body, where no
+// member is the user's own.
 MaybeError LineParse::collect(dom::object object, bool strict, FieldSet* fields) {
   MaybeError first_error;
   int num_checked = 0;
@@ -180,8 +137,8 @@ MaybeError LineParse::read_id(const FieldSet& fields, Field first, Field second)
   return std::nullopt;
 }
 
-// A body with a url beside it; or, where there is no prompt, any part of a batch line. A native line may have such fields
-// of its own.
+// A body with a url beside it; or, where there is no prompt, any part of a batch line. A native line may have such
+// fields of its own.
 bool LineParse::is_batch_line(const FieldSet& fields) const {
   const JsonElement* const url = fields.find(Field::kUrl);
   const JsonElement* const body = fields.find(Field::kBody);
@@ -206,7 +163,7 @@ MaybeError LineParse::read_batch_line(const FieldSet& line) {
     return field_error("invalid_request", field_name(field),
                        std::string(field_name(field)) + " of a batch line belongs inside its body");
   }
-  if (MaybeError error = read_rest(line)) return error;
+  if (MaybeError error = read_outer_params(line, &request)) return error;
   error_in_body = true;
   FieldSet fields;
   const MaybeError error = collect(object_of(*body), /*strict=*/true, &fields);
@@ -215,7 +172,8 @@ MaybeError LineParse::read_batch_line(const FieldSet& line) {
   if (error) return error;
   for (const Field field : {Field::kMethod, Field::kUrl, Field::kBody, Field::kId, Field::kCustomId})
     if (fields.has(field))
-      return field_error("unknown_field", field_name(field), "unknown field " + std::string(field_name(field)) + " in body");
+      return field_error("unknown_field", field_name(field),
+                         "unknown field " + std::string(field_name(field)) + " in body");
   return read_request(fields);
 }
 
@@ -236,10 +194,7 @@ MaybeError LineParse::read_url(const FieldSet& line) {
 
 MaybeError LineParse::read_request(const FieldSet& fields) {
   if (MaybeError error = read_prompt(fields)) return error;
-  if (MaybeError error = read_sampling(fields)) return error;
-  if (MaybeError error = read_logprobs(fields)) return error;
-  if (MaybeError error = read_stopping(fields)) return error;
-  return read_rest(fields);
+  return read_params(fields, limits_, &request);
 }
 
 MaybeError LineParse::read_prompt(const FieldSet& fields) {
@@ -256,7 +211,8 @@ MaybeError LineParse::read_prompt(const FieldSet& fields) {
                                                                        : false;
   if (num_prompts == 0 || wrong_kind)
     return RequestError{"missing_field", "the line needs " + std::string(wanted),
-                        request.form == ApiForm::kNative ? std::nullopt : std::optional<std::string>(wanted), std::nullopt};
+                        request.form == ApiForm::kNative ? std::nullopt : std::optional<std::string>(wanted),
+                        std::nullopt};
   const JsonElement* const kwargs = fields.find(Field::kChatTemplateKwargs);
   if (kwargs != nullptr && (messages == nullptr || !kwargs->is_object()))
     return invalid_value("chat_template_kwargs", "an object, beside messages", *kwargs);
@@ -291,7 +247,8 @@ MaybeError LineParse::read_prompt_array(JsonElement value) {
   const JsonElement first = *array.begin();
   if (first.is_string() || first.is_array()) {
     if (++array.begin() != array.end())
-      return field_error("unsupported_field", "prompt", "several prompts in one line are not supported; give each its own line");
+      return field_error("unsupported_field", "prompt",
+                         "several prompts in one line are not supported; give each its own line");
     if (first.is_string()) return read_prompt_value(first);
     value = first;
   }
@@ -302,111 +259,13 @@ MaybeError LineParse::read_prompt_array(JsonElement value) {
   return std::nullopt;
 }
 
-MaybeError LineParse::read_sampling(const FieldSet& fields) {
-  SamplingParams& sampling = request.params.sampling;
-  for (const FloatField& entry : kFloatFields) {
-    const JsonElement* const value = fields.find(entry.field);
-    if (value == nullptr) continue;
-    if (MaybeError error = read_float(field_name(entry.field), *value, entry.range, &(sampling.*entry.member))) return error;
-  }
-  if (const JsonElement* const value = fields.find(Field::kTopK)) {
-    if (MaybeError error = read_int32("top_k", *value, -1, INT32_MAX, &sampling.top_k)) return error;
-    if (sampling.top_k == -1) sampling.top_k = 0;
-  }
-  if (const JsonElement* const value = fields.find(Field::kSeed)) {
-    uint64_t seed = 0;
-    if (MaybeError error = read_seed("seed", *value, &seed)) return error;
-    sampling.seed = seed;
-  }
-  if (const JsonElement* const value = fields.find(Field::kLogitBias))
-    return read_logit_bias("logit_bias", *value, limits_.vocab_size, &sampling.logit_bias);
-  return std::nullopt;
-}
-
-// Completions count alternatives in logprobs, chat in top_logprobs beside logprobs: true; native lines may do either.
-MaybeError LineParse::read_logprobs(const FieldSet& fields) {
-  const JsonElement* const logprobs = fields.find(Field::kLogprobs);
-  const JsonElement* const top = fields.find(Field::kTopLogprobs);
-  std::optional<int32_t>& wanted = request.params.sampling.num_logprobs;
-  int32_t count = 0;
-  const bool is_flag = logprobs != nullptr && logprobs->is_bool();
-  if (logprobs != nullptr && request.form == ApiForm::kOpenAiChat && !is_flag)
-    return invalid_value("logprobs", "true or false", *logprobs);
-  if (logprobs != nullptr && (!is_flag || request.form == ApiForm::kOpenAiCompletion)) {
-    if (MaybeError error = read_int32("logprobs", *logprobs, 0, limits_.max_logprobs, &count)) return error;
-    wanted = count;
-  } else if (is_flag) {
-    wanted = logprobs->get_bool().value_unsafe() ? std::optional<int32_t>(0) : std::nullopt;
-  }
-  if (top == nullptr) return std::nullopt;
-  if (request.form == ApiForm::kOpenAiCompletion || (logprobs != nullptr && !is_flag))
-    return field_error("invalid_value", "top_logprobs", "top_logprobs cannot stand beside a number in logprobs");
-  if (MaybeError error = read_int32("top_logprobs", *top, 0, limits_.max_logprobs, &count)) return error;
-  const bool off = is_flag ? !wanted : request.form == ApiForm::kOpenAiChat && !wanted;
-  if (off && count > 0) return field_error("invalid_value", "top_logprobs", "top_logprobs needs logprobs: true");
-  if (!off) wanted = count;
-  return std::nullopt;
-}
-
-MaybeError LineParse::read_stopping(const FieldSet& fields) {
-  StopParams& stop = request.params.stop;
-  if (MaybeError error = read_max_tokens(fields)) return error;
-  if (const JsonElement* const value = fields.find(Field::kStop))
-    if (MaybeError error = read_stop("stop", *value, limits_.max_stop_strings, &stop.stop)) return error;
-  if (const JsonElement* const value = fields.find(Field::kStopTokenIds))
-    if (MaybeError error = read_token_ids("stop_token_ids", *value, limits_.vocab_size, &stop.stop_token_ids)) return error;
-  if (const JsonElement* const value = fields.find(Field::kIgnoreEos))
-    if (MaybeError error = read_bool("ignore_eos", *value, &stop.ignore_eos)) return error;
-  if (const JsonElement* const value = fields.find(Field::kIncludeStopStr))
-    return read_bool(field_name(Field::kIncludeStopStr), *value, &stop.include_stop_str_in_output);
-  return std::nullopt;
-}
-
-MaybeError LineParse::read_max_tokens(const FieldSet& fields) {
-  StopParams& stop = request.params.stop;
-  std::optional<int32_t> given;
-  for (const Field field : {Field::kMaxTokens, Field::kMaxCompletionTokens}) {
-    const JsonElement* const value = fields.find(field);
-    if (value == nullptr) continue;
-    int32_t number = 0;
-    if (MaybeError error = read_int32(field_name(field), *value, 1, INT32_MAX, &number)) return error;
-    if (given && *given != number)
-      return field_error("invalid_value", field_name(field), "max_completion_tokens and max_tokens differ; give one of them");
-    given = number;
-  }
-  if (given) stop.max_tokens = given;
-  else if (!stop.max_tokens && request.form == ApiForm::kOpenAiCompletion) stop.max_tokens = limits_.completion_max_tokens;
-  const int32_t most = stop.max_tokens.value_or(INT32_MAX);
-  if (const JsonElement* const value = fields.find(Field::kMinTokens))
-    return read_int32("min_tokens", *value, 0, most, &stop.min_tokens);
-  stop.min_tokens = std::min(stop.min_tokens, most);  // a default gives way to the line's own limit
-  return std::nullopt;
-}
-
-MaybeError LineParse::read_rest(const FieldSet& fields) {
-  constexpr FloatRange kArrivalRange = {0, 1e12};  // some thirty years
-  OutputParams& output = request.params.output;
-  if (const JsonElement* const value = fields.find(Field::kModel))
-    if (MaybeError error = read_string("model", *value, &request.model_name)) return error;
-  if (const JsonElement* const value = fields.find(Field::kSkipSpecialTokens))
-    if (MaybeError error = read_bool("skip_special_tokens", *value, &output.skip_special_tokens)) return error;
-  if (const JsonElement* const value = fields.find(Field::kReturnTokenIds))
-    if (MaybeError error = read_bool("return_token_ids", *value, &output.return_token_ids)) return error;
-  if (const JsonElement* const value = fields.find(Field::kArrivalMs)) {
-    double arrival_ms = 0;
-    if (MaybeError error = read_double("arrival_ms", *value, kArrivalRange, &arrival_ms)) return error;
-    request.arrival_ms = arrival_ms;
-  }
-  return std::nullopt;
-}
-
 RequestError syntax_error(std::string_view bytes, simdjson::error_code code) {
   const std::optional<JsonFault> fault = find_json_fault(bytes);
   if (!fault) return {"invalid_json", simdjson::error_message(code), std::nullopt, std::nullopt};
   if (fault->is_number_range)
     return {"invalid_value", fault->field.value_or("the line") + ": " + fault->what, fault->field, fault->byte_offset};
-  return {"invalid_json", "not valid JSON at byte " + std::to_string(fault->byte_offset) + ": " + fault->what, fault->field,
-          fault->byte_offset};
+  return {"invalid_json", "not valid JSON at byte " + std::to_string(fault->byte_offset) + ": " + fault->what,
+          fault->field, fault->byte_offset};
 }
 
 // Where the field that an error names stands in the line.
@@ -437,7 +296,8 @@ std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& l
   ParseFailure failure;
   failure.line = line.line;
   if (line.too_long) {
-    failure.error = {"line_too_long", "the line is longer than the limit on lines and was skipped", std::nullopt, std::nullopt};
+    failure.error = {"line_too_long", "the line is longer than the limit on lines and was skipped", std::nullopt,
+                     std::nullopt};
     return failure;
   }
   JsonElement root;

@@ -10,8 +10,9 @@
 //  1. An explicit null is the same as an absent field. An integer may be written 16.0, never 1.5 or "16".
 //  2. A field whose meaning is not built is the error "unsupported_field", unless its value asks for nothing
 //     (n = 1, tools = [], stream = false …). A control field given twice is an error.
-//  3. Other fields of a native line, and around an OpenAI body, are the user's own data: ignored. A near miss of a field's
-//     name ("max_token", "maxTokens", "temprature") is the error "unknown_field". In an OpenAI body every unknown field is.
+//  3. Other fields of a native line, and around an OpenAI body, are the user's own data: ignored. A near miss of a
+//     field's name ("max_token", "maxTokens", "temprature") is the error "unknown_field", and in an OpenAI body every
+//     unknown field is.
 //  4. Ids are any JSON scalar, kept as JSON text; null is the same as none. They need not be unique.
 //  5. A message's content that is an array of text parts becomes one string, the parts joined with a newline.
 //  6. A chat line without max_tokens runs to the context's end, a /v1/completions line to 16 tokens, as OpenAI's do.
@@ -30,8 +31,8 @@
 namespace llmb {
 
 struct RequestLimits {
-  int32_t vocab_size = INT32_MAX;      // token ids are in [0, vocab_size)
-  int32_t max_logprobs = 20;           // alternatives per token
+  int32_t vocab_size = INT32_MAX;  // token ids are in [0, vocab_size)
+  int32_t max_logprobs = 20;       // alternatives per token
   int32_t max_stop_strings = 64;
   int32_t completion_max_tokens = 16;  // of a /v1/completions line where neither it nor the defaults say
 };

@@ -15,9 +15,7 @@ namespace {
 // JSON has no -infinity; OpenAI's servers say -9999 for a token that cannot occur.
 constexpr float kLogprobFloor = -9999.0f;
 
-void write_logprob(JsonWriter& json, float logprob) {
-  json.single(logprob < kLogprobFloor ? kLogprobFloor : logprob);
-}
+void write_logprob(JsonWriter& json, float logprob) { json.single(logprob < kLogprobFloor ? kLogprobFloor : logprob); }
 
 void write_id(JsonWriter& json, const std::string& id_json) {
   if (id_json.empty()) json.null();
@@ -120,8 +118,8 @@ size_t num_characters(std::string_view text) {
   return count;
 }
 
-// {"token": logprob, …}, best first; the chosen token is there even where it is not among the best. Two tokens may have the
-// same text: a key is written once, for the better of them.
+// {"token": logprob, …}, best first; the chosen token is there even where it is not among the best. Two tokens may have
+// the same text: a key is written once, for the better of them.
 void write_top_object(JsonWriter& json, const Completion& c, const TokenDetail& detail, size_t chosen_text) {
   std::set<std::string> seen;
   const auto entry = [&](const TokenLogprob& token, const std::string& text) {

@@ -6,11 +6,11 @@
 //   index        physical line over all inputs, from 0: the key that joins an answer to its line
 //   id           the line's id as it was given, or null
 //   stop_reason  the stop string, the token id that ended the text, or null
-//   logprobs     [{"token", "token_id", "logprob", "bytes", "top_logprobs": [{"token", "token_id", "logprob", "bytes"}]}]
+//   logprobs     a list of {"token", "token_id", "logprob", "bytes", "top_logprobs": [the same four, best first]}
 //   hash         XXH64 of the input line's bytes, 16 hexadecimal digits: resume notices an edited line by it
 //   metrics      {"queue_ms", "ttft_ms", "tpot_ms", "e2e_ms", "itl_p50_ms", "itl_p90_ms", "itl_p99_ms",
-//                "num_preemptions"}, milliseconds to three decimals; always last, so that it is easy to cut off. Everything
-//                before it depends on the line, the model and the settings only, never on the schedule
+//                "num_preemptions"}, milliseconds to three decimals. Always last, so that it is easy to cut off:
+//                everything before it depends on the line, the model and the settings, never on the schedule
 // Native error record:
 //   {"index", "id", "error": {"code", "message", "param", "line", "byte_offset"}, "hash"}
 //   line         "file:line number"; param and byte_offset (in the line, from 0) are null where unknown
@@ -20,9 +20,9 @@
 //    "index", "hash", "metrics"}
 //   body         a chat.completion or text_completion object; "created" is 0, so that equal runs give equal files.
 //                Beyond OpenAI's fields a choice has "stop_reason" and, where asked for, "token_ids"
-// An error is told twice, because OpenAI's own batches and vLLM's run-batch put it in different places and readers look for
-// either: response.status_code is 400 (500 where the line is not at fault) with body {"error": {"message", "type", "param",
-// "code"}}, and "error" is the object of the native error record.
+// An error is told twice, because OpenAI's own batches and vLLM's run-batch put it in different places and readers look
+// for either: response.status_code is 400 (500 where the line is not at fault) with body {"error": {"message", "type",
+// "param", "code"}}, and "error" is the object of the native error record.
 #pragma once
 
 #include <string>
@@ -37,8 +37,8 @@ struct ResultFormat {
 
 // Stateless: thread-safe.
 //
-// Completion::logprob_texts holds raw bytes, for each generated token in order: the chosen token's text, then the text of
-// each of its top tokens. "token" shows bytes that are not UTF-8 as U+FFFD, "bytes" has them all.
+// Completion::logprob_texts holds raw bytes, for each generated token in order: the chosen token's text, then the text
+// of each of its top tokens. "token" shows bytes that are not UTF-8 as U+FFFD, "bytes" has them all.
 class ResultFormatter {
  public:
   explicit ResultFormatter(ResultFormat format = {}) : format_(format) {}

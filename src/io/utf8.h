@@ -1,4 +1,5 @@
-// The one place that knows which byte sequences are UTF-8 (RFC 3629): no overlong forms, no surrogates, at most U+10FFFF.
+// The one place that knows which byte sequences are UTF-8 (RFC 3629): no overlong forms, no surrogates, at most
+// U+10FFFF.
 #pragma once
 
 #include <cstddef>

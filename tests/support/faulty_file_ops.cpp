@@ -42,14 +42,13 @@ ssize_t FaultyFileOps::write(int fd, const void* data, size_t size) {
     errno = ENOSPC;
     return -1;
   }
-  const ssize_t count = real_file_ops().write(fd, data, std::min({size, max_io_bytes, static_cast<size_t>(disk_bytes)}));
+  const ssize_t count =
+      real_file_ops().write(fd, data, std::min({size, max_io_bytes, static_cast<size_t>(disk_bytes)}));
   if (count > 0) disk_bytes -= count;
   return count;
 }
 
-int FaultyFileOps::fsync(int fd) {
-  return interrupted() || fails(FileCall::kFsync) ? -1 : real_file_ops().fsync(fd);
-}
+int FaultyFileOps::fsync(int fd) { return interrupted() || fails(FileCall::kFsync) ? -1 : real_file_ops().fsync(fd); }
 
 int FaultyFileOps::fdatasync(int fd) {
   return interrupted() || fails(FileCall::kFdatasync) ? -1 : real_file_ops().fdatasync(fd);
@@ -63,9 +62,7 @@ int FaultyFileOps::rename(const char* from, const char* to) {
   return fails(FileCall::kRename) ? -1 : real_file_ops().rename(from, to);
 }
 
-int FaultyFileOps::unlink(const char* path) {
-  return fails(FileCall::kUnlink) ? -1 : real_file_ops().unlink(path);
-}
+int FaultyFileOps::unlink(const char* path) { return fails(FileCall::kUnlink) ? -1 : real_file_ops().unlink(path); }
 
 int FaultyFileOps::flock(int fd, int operation) {
   return interrupted() || fails(FileCall::kFlock) ? -1 : real_file_ops().flock(fd, operation);

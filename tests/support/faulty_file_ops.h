@@ -11,7 +11,19 @@
 namespace llmb::test {
 
 enum class FileCall {
-  kOpen, kRead, kWrite, kFsync, kFdatasync, kFtruncate, kRename, kUnlink, kFlock, kFstat, kStat, kPoll, kClose,
+  kOpen,
+  kRead,
+  kWrite,
+  kFsync,
+  kFdatasync,
+  kFtruncate,
+  kRename,
+  kUnlink,
+  kFlock,
+  kFstat,
+  kStat,
+  kPoll,
+  kClose,
 };
 inline constexpr int kNumFileCalls = static_cast<int>(FileCall::kClose) + 1;
 

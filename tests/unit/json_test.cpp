@@ -70,7 +70,8 @@ TEST_CASE("utf8_length accepts exactly the code points of Unicode in their short
     if (code < 0x80) s = {static_cast<char>(code)};
     else if (code < 0x800) s = {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
     else if (code < 0x10000)
-      s = {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
+      s = {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 63)),
+           static_cast<char>(0x80 | (code & 63))};
     else
       s = {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 63)),
            static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
@@ -79,8 +80,8 @@ TEST_CASE("utf8_length accepts exactly the code points of Unicode in their short
     for (size_t cut = 1; cut < s.size(); ++cut)
       if (utf8_length(s.data(), s.data() + cut) != 0) FAIL("cut code point ", code);
   }
-  for (const std::string_view bad : {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xF0\x80\x80\x80", "\xF0\x8F\xBF\xBF",
-                                     "\x80", "\xBF", "\xF8\x88\x80\x80\x80", "\xFF"})
+  for (const std::string_view bad : {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xF0\x80\x80\x80",
+                                     "\xF0\x8F\xBF\xBF", "\x80", "\xBF", "\xF8\x88\x80\x80\x80", "\xFF"})
     CHECK(utf8_length(bad.data(), bad.data() + bad.size()) == 0);
 }
 
@@ -92,7 +93,10 @@ TEST_CASE("strings are escaped, and read back as they were") {
 }
 
 TEST_CASE("bytes that are not UTF-8 become U+FFFD, whatever stands around them") {
-  CHECK(json_string("a\xFF" "b") == "\"a\xEF\xBF\xBD" "b\"");
+  CHECK(json_string("a\xFF"
+                    "b") ==
+        "\"a\xEF\xBF\xBD"
+        "b\"");
   CHECK(json_string("\xF0\x9F\x98") == "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");
   CHECK(json_string("\xED\xA0\x80") == "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");
   CHECK(json_string("\xC3\"") == "\"\xEF\xBF\xBD\\\"\"");
@@ -204,7 +208,8 @@ TEST_CASE("a fault is found at its byte, with the field that it is in") {
 }
 
 TEST_CASE("numbers beyond 64 bits and beyond double are told apart from bad syntax") {
-  for (const char* number : {"18446744073709551616", "-9223372036854775809", "1e999", "-1e999", "123456789012345678901234567890"}) {
+  for (const char* number :
+       {"18446744073709551616", "-9223372036854775809", "1e999", "-1e999", "123456789012345678901234567890"}) {
     CAPTURE(number);
     const std::string text = "{\"seed\":" + std::string(number) + "}";
     const auto fault = find_json_fault(text);
@@ -214,8 +219,8 @@ TEST_CASE("numbers beyond 64 bits and beyond double are told apart from bad synt
     CHECK(fault->field == "seed");
     CHECK(!simdjson_accepts(text));
   }
-  for (const char* number : {"18446744073709551615", "9223372036854775808", "-9223372036854775808", "1e308", "1e-999", "-0",
-                             "123456789012345678901234567890.5", "0.1e1", "1E+2"}) {
+  for (const char* number : {"18446744073709551615", "9223372036854775808", "-9223372036854775808", "1e308", "1e-999",
+                             "-0", "123456789012345678901234567890.5", "0.1e1", "1E+2"}) {
     CAPTURE(number);
     CHECK(!find_json_fault(number));
     CHECK(simdjson_accepts(number));

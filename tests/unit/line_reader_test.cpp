@@ -100,7 +100,9 @@ class PipedStdin {
     dup2(saved_, STDIN_FILENO);
     close(saved_);
   }
-  void write(const std::string& text) { REQUIRE(::write(write_end_, text.data(), text.size()) == ssize_t(text.size())); }
+  void write(const std::string& text) {
+    REQUIRE(::write(write_end_, text.data(), text.size()) == ssize_t(text.size()));
+  }
   void close_write_end() {
     if (write_end_ >= 0) close(write_end_);
     write_end_ = -1;
@@ -122,19 +124,32 @@ TEST_CASE("line endings, blank lines, byte order mark and a missing last newline
   CHECK(describe_text("a\r") == "0:1@0=a|");
   CHECK(describe_text("a\rb\r\r\n") == "0:1@0=a\rb\r|");
   CHECK(describe_text("\n \t\r\na\n\nb") == "2:3@5=a|4:5@8=b|");
-  CHECK(describe_text("\xEF\xBB\xBF" "a\nb") == "0:1@3=a|1:2@5=b|");
+  CHECK(describe_text("\xEF\xBB\xBF"
+                      "a\nb") == "0:1@3=a|1:2@5=b|");
   CHECK(describe_text("\xEF\xBB\xBF").empty());
   CHECK(describe_text("\xEF\xBB") == "0:1@0=\xEF\xBB|");
-  CHECK(describe_text("a\n\xEF\xBB\xBF" "b") == "0:1@0=a|1:2@2=\xEF\xBB\xBF" "b|");
-  CHECK(describe_text("a\xE2\x80\xA8" "b\xC2\x85" "c\x0B\x0C\n") == "0:1@0=a\xE2\x80\xA8" "b\xC2\x85" "c\x0B\x0C|");
+  CHECK(describe_text("a\n\xEF\xBB\xBF"
+                      "b") ==
+        "0:1@0=a|1:2@2=\xEF\xBB\xBF"
+        "b|");
+  CHECK(describe_text("a\xE2\x80\xA8"
+                      "b\xC2\x85"
+                      "c\x0B\x0C\n") ==
+        "0:1@0=a\xE2\x80\xA8"
+        "b\xC2\x85"
+        "c\x0B\x0C|");
   CHECK(describe_text(std::string("a\0b\n", 4)) == "0:1@0=" + std::string("a\0b|", 4));
 }
 
 TEST_CASE("several inputs: the index runs on, line numbers start again, lines do not join") {
   TempDir dir;
-  write_file(dir / "a", "\xEF\xBB\xBF" "1\n\n2");
+  write_file(dir / "a",
+             "\xEF\xBB\xBF"
+             "1\n\n2");
   write_file(dir / "b", "");
-  write_file(dir / "c", "\xEF\xBB\xBF" "3\n");
+  write_file(dir / "c",
+             "\xEF\xBB\xBF"
+             "3\n");
   const ReadAll all = read_all({dir / "a", dir / "b", dir / "c"});
   CHECK(all.status.ok());
   CHECK(describe(all) == "0:1@3=1|2:3@6=2|3:1@3=3|");
@@ -144,7 +159,9 @@ TEST_CASE("several inputs: the index runs on, line numbers start again, lines do
 
 TEST_CASE("the hash is of the line's own bytes: not of its ending, its place or its file's byte order mark") {
   TempDir dir;
-  write_file(dir / "a", "\xEF\xBB\xBF" "{\"x\":1}\r\n{\"x\":1}\n{\"x\":2}\n{\"x\":1}");
+  write_file(dir / "a",
+             "\xEF\xBB\xBF"
+             "{\"x\":1}\r\n{\"x\":1}\n{\"x\":2}\n{\"x\":1}");
   const auto lines = read_all({dir / "a"}).lines;
   REQUIRE(lines.size() == 4);
   CHECK(lines[0].line.content_hash == content_hash("{\"x\":1}"));
@@ -155,7 +172,9 @@ TEST_CASE("the hash is of the line's own bytes: not of its ending, its place or 
 
 TEST_CASE("one byte a read, interrupts and any chunk border give the same lines") {
   TempDir dir;
-  const std::string text = "\xEF\xBB\xBF" "first\r\n\n second \r\r\nthird \xE2\x80\xA8\nlast";
+  const std::string text =
+      "\xEF\xBB\xBF"
+      "first\r\n\n second \r\r\nthird \xE2\x80\xA8\nlast";
   write_file(dir / "plain", text);
   write_file(dir / "gz", gzip(text));
   write_file(dir / "zst", zstd(text));
@@ -226,7 +245,8 @@ TEST_CASE("gzip and zstd are known by their first bytes, whatever the name; memb
   TempDir dir;
   write_file(dir / "plain.gz", "a\nb\n");
   write_file(dir / "gz.jsonl", gzip("a\n") + gzip("") + gzip("b\nc") + gzip("d\n") + std::string(512, '\0'));
-  write_file(dir / "zst.jsonl", zstd("a\n") + std::string("\x50\x2a\x4d\x18\x03\0\0\0xyz", 11) + zstd("b\nc") + zstd("d\n"));
+  write_file(dir / "zst.jsonl",
+             zstd("a\n") + std::string("\x50\x2a\x4d\x18\x03\0\0\0xyz", 11) + zstd("b\nc") + zstd("d\n"));
   write_file(dir / "skip.jsonl", std::string("\x5f\x2a\x4d\x18\0\0\0\0", 8) + zstd("a\n"));
   CHECK(describe(read_all({dir / "plain.gz"})) == "0:1@0=a|1:2@2=b|");
   const std::string expected = "0:1@0=a|1:2@2=b|2:3@4=cd|";
@@ -290,7 +310,8 @@ TEST_CASE("what cannot be read is named: missing file, directory, failing read")
   CHECK(read_all({dir.path()}).status.code() == StatusCode::kIoError);
   FaultyFileOps ops;
   ops.faults = {{FileCall::kRead, 1, EIO}};
-  CHECK(read_all({dir / "a"}, kDefaultMaxLineBytes, ops).status.message() == dir / "a" + ": cannot read: Input/output error");
+  CHECK(read_all({dir / "a"}, kDefaultMaxLineBytes, ops).status.message() ==
+        dir / "a" + ": cannot read: Input/output error");
 
   CHECK(LineReader({dir / "a"}).check_inputs().ok());
   CHECK(LineReader({dir / "a", dir / "missing"}).check_inputs().code() == StatusCode::kIoError);

@@ -40,8 +40,8 @@ ParseFailure refused(const std::string& bytes, const GenerationParams& defaults 
 // A native line with more members, and the same as the body of either OpenAI line.
 std::string native(const std::string& members) { return "{\"prompt\":\"p\"," + members + "}"; }
 std::string chat(const std::string& members, const std::string& messages = R"([{"role":"user","content":"hi"}])") {
-  return R"({"custom_id":"c-1","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":)" + messages +
-         (members.empty() ? "" : "," + members) + "}}";
+  return R"({"custom_id":"c-1","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":)" +
+         messages + (members.empty() ? "" : "," + members) + "}}";
 }
 std::string completion(const std::string& members) {
   return R"({"custom_id":"c-1","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"p")" +
@@ -60,7 +60,8 @@ TEST_CASE("a prompt: text, array of one text, token ids, array of one array of t
   CHECK(std::get<std::string>(accepted(R"({"prompt":["one"]})").prompt) == "one");
   CHECK(std::get<Tokens>(accepted(R"({"prompt":[1,2.0,3]})").prompt) == Tokens{1, 2, 3});
   CHECK(std::get<Tokens>(accepted(R"({"prompt":[[1,2,3]]})").prompt) == Tokens{1, 2, 3});
-  CHECK(std::get<Tokens>(accepted(R"({"prompt_token_ids":[0,31999]})", {}, {.vocab_size = 32000}).prompt) == Tokens{0, 31999});
+  CHECK(std::get<Tokens>(accepted(R"({"prompt_token_ids":[0,31999]})", {}, {.vocab_size = 32000}).prompt) ==
+        Tokens{0, 31999});
   CHECK(accepted(R"({"prompt":"p"})").form == ApiForm::kNative);
 }
 
@@ -93,13 +94,17 @@ TEST_CASE("prompts that are none are refused, naming the field") {
            {R"({"messages":[{"role":"","content":"x"}]})", "invalid_value", "messages[0].role"},
            {R"({"messages":[{"role":1,"content":"x"}]})", "invalid_value", "messages[0].role"},
            {R"({"messages":[{"role":"user","role":"user","content":"x"}]})", "duplicate_field", "messages[0].role"},
-           {R"({"messages":[{"role":"user","content":"x"},{"role":"user","content":7}]})", "invalid_value", "messages[1].content"},
+           {R"({"messages":[{"role":"user","content":"x"},{"role":"user","content":7}]})", "invalid_value",
+            "messages[1].content"},
            {R"({"messages":[{"role":"user","content":["x"]}]})", "invalid_value", "messages[0].content[0]"},
-           {R"({"messages":[{"role":"user","content":[{"text":"x"}]}]})", "missing_field", "messages[0].content[0].type"},
-           {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", "missing_field", "messages[0].content[0].text"},
-           {R"({"messages":[{"role":"user","content":[{"type":"text","text":1}]}]})", "invalid_value", "messages[0].content[0].text"},
-           {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})", "unsupported_field",
+           {R"({"messages":[{"role":"user","content":[{"text":"x"}]}]})", "missing_field",
             "messages[0].content[0].type"},
+           {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", "missing_field",
+            "messages[0].content[0].text"},
+           {R"({"messages":[{"role":"user","content":[{"type":"text","text":1}]}]})", "invalid_value",
+            "messages[0].content[0].text"},
+           {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})",
+            "unsupported_field", "messages[0].content[0].type"},
            {R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}]})", "unsupported_field",
             "messages[0].tool_calls"},
        }) {
@@ -120,12 +125,15 @@ TEST_CASE("exactly one kind of prompt") {
 }
 
 TEST_CASE("messages keep their members and order; text parts are joined; null content stays") {
-  CHECK(messages_of(accepted(
-            R"({"messages":[ {"role":"system","name":"n","content":"a\"\u00e9"}, {"content":null,"role":"assistant","x":[1,1.0,{"y":true}]}]})")) ==
-        "[{\"role\":\"system\",\"name\":\"n\",\"content\":\"a\\\"\xC3\xA9\"},{\"content\":null,\"role\":\"assistant\",\"x\":[1,1.0,{\"y\":true}]}]");
-  CHECK(messages_of(accepted(
-            R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"tool_calls":[]}]})")) ==
-        R"([{"role":"user","content":"a\nb"}])");
+  CHECK(
+      messages_of(accepted(
+          R"({"messages":[ {"role":"system","name":"n","content":"a\"\u00e9"}, {"content":null,"role":"assistant","x":[1,1.0,{"y":true}]}]})")) ==
+      "[{\"role\":\"system\",\"name\":\"n\",\"content\":\"a\\\"\xC3\xA9\"},{\"content\":null,\"role\":\"assistant\","
+      "\"x\":[1,1.0,{\"y\":true}]}]");
+  CHECK(
+      messages_of(accepted(
+          R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"tool_calls":[]}]})")) ==
+      R"([{"role":"user","content":"a\nb"}])");
   const InputRequest request =
       accepted(R"({"messages":[{"role":"user","content":""}],"chat_template_kwargs":{"enable_thinking":false}})");
   CHECK(std::get<ChatMessages>(request.prompt).template_kwargs_json == R"({"enable_thinking":false})");
@@ -133,13 +141,16 @@ TEST_CASE("messages keep their members and order; text parts are joined; null co
   CHECK(refused(chat(R"("chat_template_kwargs":[1])")).error.param == "chat_template_kwargs");
 }
 
-TEST_CASE("every numeric field: its borders are accepted, one step beyond is an error that names field, range and value") {
+TEST_CASE(
+    "every numeric field: its borders are accepted, one step beyond is an error that names field, range and value") {
   struct Case {
     std::string field;
     std::vector<std::string> good, bad;
   };
   const Case cases[] = {
-      {"max_tokens", {"1", "2147483647", "16.0"}, {"0", "-1", "2147483648", "9223372036854775808", "1.5", "\"5\"", "true", "[1]"}},
+      {"max_tokens",
+       {"1", "2147483647", "16.0"},
+       {"0", "-1", "2147483648", "9223372036854775808", "1.5", "\"5\"", "true", "[1]"}},
       {"max_completion_tokens", {"1", "2147483647"}, {"0", "-1", "2147483648", "1.5", "\"5\""}},
       {"min_tokens", {"0", "2147483647"}, {"-1", "2147483648", "0.5", "\"0\""}},
       {"temperature", {"0", "100", "0.7", "1e-300"}, {"-1", "-0.001", "100.001", "\"1\"", "false", "{}"}},
@@ -158,11 +169,15 @@ TEST_CASE("every numeric field: its borders are accepted, one step beyond is an 
       {"return_token_ids", {"true", "false"}, {"0", "\"true\""}},
       {"stop", {"\"x\"", "[]", "[\"x\",\"\\n\"]"}, {"\"\"", "[\"\"]", "[1]", "1", "{}"}},
       {"stop_token_ids", {"[]", "[0,31999]"}, {"[32000]", "[-1]", "[\"1\"]", "5"}},
-      {"logit_bias", {"{}", R"({"0":-100,"31999":100})"}, {"[]", R"({"32000":1})", R"({"x":1})", R"({"1":101})", R"({"1":"1"})", R"({"1":1,"01":1})", R"({"-1":1})", R"({"":1})", R"({"1 ":1})"}},
+      {"logit_bias",
+       {"{}", R"({"0":-100,"31999":100})"},
+       {"[]", R"({"32000":1})", R"({"x":1})", R"({"1":101})", R"({"1":"1"})", R"({"1":1,"01":1})", R"({"-1":1})",
+        R"({"":1})", R"({"1 ":1})"}},
       {"model", {"\"m\"", "\"\""}, {"1", "[]"}},
   };
   for (const Case& c : cases) {
-    for (const std::string& value : c.good) (void)accepted(native("\"" + c.field + "\":" + value), {}, {.vocab_size = 32000});
+    for (const std::string& value : c.good)
+      (void)accepted(native("\"" + c.field + "\":" + value), {}, {.vocab_size = 32000});
     (void)accepted(native("\"" + c.field + "\":null"));
     for (const std::string& value : c.bad) {
       const std::string line = native("\"" + c.field + "\":" + value);
@@ -177,7 +192,8 @@ TEST_CASE("every numeric field: its borders are accepted, one step beyond is an 
 }
 
 TEST_CASE("the message says what was expected and what was there, shortened") {
-  CHECK(refused(native("\"max_tokens\":1.5")).error.message == "max_tokens must be an integer from 1 to 2147483647; got 1.5");
+  CHECK(refused(native("\"max_tokens\":1.5")).error.message ==
+        "max_tokens must be an integer from 1 to 2147483647; got 1.5");
   CHECK(refused(native("\"top_p\":0")).error.message == "top_p must be a number above 0 to 1; got 0");
   CHECK(refused(native("\"seed\":\"" + std::string(100000, 'x') + "\"")).error.message.size() < 200);
   CHECK(refused(native("\"max_tokens\":18446744073709551616")).error.param == "max_tokens");
@@ -263,9 +279,10 @@ TEST_CASE("logprobs in each form") {
   CHECK(wanted(completion("\"logprobs\":0")) == 0);
   CHECK(wanted(completion("\"logprobs\":5")) == 5);
   for (const std::string& line :
-       {native("\"logprobs\":false,\"top_logprobs\":1"), native("\"logprobs\":1,\"top_logprobs\":1"), chat("\"logprobs\":1"),
-        chat("\"top_logprobs\":1"), chat("\"logprobs\":true,\"top_logprobs\":21"), completion("\"logprobs\":true"),
-        completion("\"logprobs\":1,\"top_logprobs\":1"), completion("\"logprobs\":21")})
+       {native("\"logprobs\":false,\"top_logprobs\":1"), native("\"logprobs\":1,\"top_logprobs\":1"),
+        chat("\"logprobs\":1"), chat("\"top_logprobs\":1"), chat("\"logprobs\":true,\"top_logprobs\":21"),
+        completion("\"logprobs\":true"), completion("\"logprobs\":1,\"top_logprobs\":1"),
+        completion("\"logprobs\":21")})
     CHECK(refused(line).error.code == "invalid_value");
 }
 
@@ -316,14 +333,17 @@ TEST_CASE("OpenAI batch lines") {
     const char *line, *code, *param;
   };
   for (const Case& c : {
-           Case{R"({"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"input":"x"}})", "unsupported_url", "url"},
-           {R"({"custom_id":"a","method":"GET","url":"/v1/completions","body":{"prompt":"p"}})", "invalid_value", "method"},
+           Case{R"({"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"input":"x"}})", "unsupported_url",
+                "url"},
+           {R"({"custom_id":"a","method":"GET","url":"/v1/completions","body":{"prompt":"p"}})", "invalid_value",
+            "method"},
            {R"({"custom_id":"a","method":"POST","url":"/v1/completions"})", "missing_field", "body"},
            {R"({"custom_id":"a","method":"POST","body":{"prompt":"p"}})", "missing_field", "url"},
            {R"({"custom_id":"a","method":"POST","url":5,"body":{"prompt":"p"}})", "invalid_value", "url"},
            {R"({"custom_id":"a","method":"POST","url":"/v1/completions","body":"p"})", "invalid_value", "body"},
            {R"({"url":"/v1/completions","body":{}})", "missing_field", "prompt"},
-           {R"({"url":"/v1/completions","body":{"messages":[{"role":"user","content":"x"}]}})", "missing_field", "prompt"},
+           {R"({"url":"/v1/completions","body":{"messages":[{"role":"user","content":"x"}]}})", "missing_field",
+            "prompt"},
            {R"({"url":"/v1/chat/completions","body":{"prompt":"p"}})", "missing_field", "messages"},
            {R"({"url":"/v1/completions","body":{"prompt":"p"},"max_tokens":5})", "invalid_request", "max_tokens"},
            {R"({"url":"/v1/completions","body":{"prompt":"p","url":"x"}})", "unknown_field", "url"},
@@ -345,23 +365,58 @@ TEST_CASE("a native line may have a url, a body and a method of its own") {
 }
 
 TEST_CASE("fields that ask for nothing are accepted, those that ask for what is not built are named") {
-  for (const char* member :
-       {R"("user":"u")", R"("metadata":{"a":{"max_tokens":0}})", R"("store":true)", R"("stream":false)", R"("service_tier":"auto")",
-        R"("n":1)", R"("n":null)", R"("best_of":1)", R"("echo":false)", R"("suffix":null)", R"("tools":[])", R"("tool_choice":"none")",
-        R"("tool_choice":"auto")", R"("parallel_tool_calls":true)", R"("response_format":{"type":"text"})", R"("stream_options":null)",
-        R"("prediction":null)", R"("modalities":["text"])", R"("add_generation_prompt":true)", R"("length_penalty":1.0)",
-        R"("guided_json":null)", R"("priority":0)"}) {
+  for (const char* member : {R"("user":"u")",
+                             R"("metadata":{"a":{"max_tokens":0}})",
+                             R"("store":true)",
+                             R"("stream":false)",
+                             R"("service_tier":"auto")",
+                             R"("n":1)",
+                             R"("n":null)",
+                             R"("best_of":1)",
+                             R"("echo":false)",
+                             R"("suffix":null)",
+                             R"("tools":[])",
+                             R"("tool_choice":"none")",
+                             R"("tool_choice":"auto")",
+                             R"("parallel_tool_calls":true)",
+                             R"("response_format":{"type":"text"})",
+                             R"("stream_options":null)",
+                             R"("prediction":null)",
+                             R"("modalities":["text"])",
+                             R"("add_generation_prompt":true)",
+                             R"("length_penalty":1.0)",
+                             R"("guided_json":null)",
+                             R"("priority":0)"}) {
     CAPTURE(member);
     (void)accepted(native(member));
     (void)accepted(chat(member));
     (void)accepted(completion(member));
   }
-  for (const char* member :
-       {R"("stream":true)", R"("n":2)", R"("n":0)", R"("n":"1")", R"("best_of":2)", R"("echo":true)", R"("suffix":"x")",
-        R"("tools":[{"type":"function"}])", R"("tool_choice":"required")", R"("functions":[{}])", R"("response_format":{"type":"json_object"})",
-        R"("response_format":{"type":"text","x":1})", R"("response_format":{})", R"("stream_options":{})", R"("modalities":["text","audio"])",
-        R"("audio":{})", R"("guided_json":{})", R"("structured_outputs":{})", R"("prompt_logprobs":0)", R"("use_beam_search":true)",
-        R"("chat_template":"{{x}}")", R"("add_generation_prompt":false)", R"("continue_final_message":true)", R"("lora":"a")", R"("adapter":"a")"}) {
+  for (const char* member : {R"("stream":true)",
+                             R"("n":2)",
+                             R"("n":0)",
+                             R"("n":"1")",
+                             R"("best_of":2)",
+                             R"("echo":true)",
+                             R"("suffix":"x")",
+                             R"("tools":[{"type":"function"}])",
+                             R"("tool_choice":"required")",
+                             R"("functions":[{}])",
+                             R"("response_format":{"type":"json_object"})",
+                             R"("response_format":{"type":"text","x":1})",
+                             R"("response_format":{})",
+                             R"("stream_options":{})",
+                             R"("modalities":["text","audio"])",
+                             R"("audio":{})",
+                             R"("guided_json":{})",
+                             R"("structured_outputs":{})",
+                             R"("prompt_logprobs":0)",
+                             R"("use_beam_search":true)",
+                             R"("chat_template":"{{x}}")",
+                             R"("add_generation_prompt":false)",
+                             R"("continue_final_message":true)",
+                             R"("lora":"a")",
+                             R"("adapter":"a")"}) {
     CAPTURE(member);
     for (const std::string& line : {native(member), chat(member), completion(member)}) {
       const ParseFailure failure = refused(line);
@@ -373,14 +428,26 @@ TEST_CASE("fields that ask for nothing are accepted, those that ask for what is 
 }
 
 TEST_CASE("the user's own fields of a native line are ignored, near misses of known ones are not") {
-  (void)accepted(native(R"("answer":"x","topic":1,"passages":[1],"score":2,"step":3,"label":null,"mode":1,"prompt_id":"x","N":1,"text":"t","category":[[]])"));
+  (void)accepted(native(
+      R"("answer":"x","topic":1,"passages":[1],"score":2,"step":3,"label":null,"mode":1,"prompt_id":"x","N":1,"text":"t","category":[[]])"));
   struct Case {
     const char *name, *meant;
   };
-  for (const Case& c : {Case{"max_token", "max_tokens"}, {"maxTokens", "max_tokens"}, {"max-tokens", "max_tokens"}, {"temprature", "temperature"},
-                        {"Temperature", "temperature"}, {"temperatuer", "temperature"}, {"top-p", "top_p"}, {"topk", "top_k"},
-                        {"prompts", "prompt"}, {"message", "messages"}, {"max_new_tokens", "max_tokens"}, {"stop_sequences", "stop"},
-                        {"logprob", "logprobs"}, {"customId", "custom_id"}, {"frequency_penality", "frequency_penalty"}}) {
+  for (const Case& c : {Case{"max_token", "max_tokens"},
+                        {"maxTokens", "max_tokens"},
+                        {"max-tokens", "max_tokens"},
+                        {"temprature", "temperature"},
+                        {"Temperature", "temperature"},
+                        {"temperatuer", "temperature"},
+                        {"top-p", "top_p"},
+                        {"topk", "top_k"},
+                        {"prompts", "prompt"},
+                        {"message", "messages"},
+                        {"max_new_tokens", "max_tokens"},
+                        {"stop_sequences", "stop"},
+                        {"logprob", "logprobs"},
+                        {"customId", "custom_id"},
+                        {"frequency_penality", "frequency_penalty"}}) {
     CAPTURE(c.name);
     const ParseFailure failure = refused(native("\"" + std::string(c.name) + "\":1"));
     CHECK(failure.error.code == "unknown_field");
@@ -401,8 +468,10 @@ TEST_CASE("near misses are found again on later lines, ordinary fields once") {
 }
 
 TEST_CASE("no known field is a near miss of another") {
-  for (const char* name : {"top_p", "top_k", "min_p", "max_tokens", "min_tokens", "prompt", "messages"}) CHECK(find_field(name) != nullptr);
-  for (const char* word : {"", "i", "id2", "need", "shop", "models", "methods", "urls", "seeds", "total_tokens", "input", "output", "question"})
+  for (const char* name : {"top_p", "top_k", "min_p", "max_tokens", "min_tokens", "prompt", "messages"})
+    CHECK(find_field(name) != nullptr);
+  for (const char* word : {"", "i", "id2", "need", "shop", "models", "methods", "urls", "seeds", "total_tokens",
+                           "input", "output", "question"})
     CHECK(!near_miss(word));
 }
 
@@ -421,13 +490,15 @@ TEST_CASE("what is no JSON object is an error with the byte at fault") {
   CHECK(refused(R"({"prompt":"\udc00"})").error.byte_offset == 11);
   CHECK(refused(std::string("{\"prompt\":\"a\0\"}", 15)).error.byte_offset == 12);
   CHECK(refused("{\"prompt\":\"a\"").error.code == "invalid_json");
-  for (const char* line : {"[1]", "\"prompt\"", "5", "null", "true"}) CHECK(refused(line).error.code == "invalid_request");
+  for (const char* line : {"[1]", "\"prompt\"", "5", "null", "true"})
+    CHECK(refused(line).error.code == "invalid_request");
 }
 
 TEST_CASE("hostile sizes: deep nesting, a million keys, a ten megabyte number, a line that was too long") {
   CHECK(refused(std::string(100'000, '[')).error.code == "invalid_json");
   CHECK(refused("{\"prompt\":\"p\",\"x\":" + std::string(100'000, '[')).error.code == "invalid_json");
-  std::string deep = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"extra\":" + std::string(1000, '[') + std::string(1000, ']') + "}]}";
+  std::string deep = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"extra\":" + std::string(1000, '[') +
+                     std::string(1000, ']') + "}]}";
   CHECK(contains(messages_of(accepted(deep)), std::string(1000, '[')));
   std::string many = "{\"prompt\":\"p\"";
   for (int i = 0; i < 1'000'000; ++i) many += ",\"key_" + std::to_string(i) + "\":1";
@@ -446,10 +517,11 @@ TEST_CASE("stop strings are limited in number") {
 
 // Any bytes give a request or a record that is itself valid JSON.
 TEST_CASE("mutated lines never throw and always end in a request or a well-formed record") {
-  const std::string seeds[] = {chat(R"("logprobs":true,"top_logprobs":2,"stop":["a"],"metadata":{"k":[1,{"z":null}]})"),
-                               completion(R"("logit_bias":{"5":1.5},"seed":7)"),
-                               native(R"("id":1.5,"max_tokens":5,"stop_token_ids":[1],"response_format":{"type":"text"})"),
-                               R"({"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"arrival_ms":1e3})"};
+  const std::string seeds[] = {
+      chat(R"("logprobs":true,"top_logprobs":2,"stop":["a"],"metadata":{"k":[1,{"z":null}]})"),
+      completion(R"("logit_bias":{"5":1.5},"seed":7)"),
+      native(R"("id":1.5,"max_tokens":5,"stop_token_ids":[1],"response_format":{"type":"text"})"),
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"arrival_ms":1e3})"};
   const std::string_view alphabet = "{}[]\",:\\u0123456789eE+-.tfn \xC3\xA9\xE2\xED\xFF";
   std::mt19937 random(11);
   RequestParser parser({}, {.vocab_size = 100});

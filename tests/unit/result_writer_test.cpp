@@ -105,13 +105,15 @@ TEST_CASE("an OpenAI chat record") {
       R"("error":null,"index":41,"hash":"0123456789abcdef",)";
   CHECK(format(c) == head + "null," + tail + kMetrics + "\n");
   add_logprobs(c);
-  CHECK(format(c) == head +
-                         R"({"content":[{"token":"a ","logprob":-0.5,"bytes":[97,32],"top_logprobs":[)"
-                         R"({"token":"a ","logprob":-0.5,"bytes":[97,32]},)"
-                         "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-1.25,\"bytes\":[195]}]},"
-                         "{\"token\":\"\xEF\xBF\xBD\xEF\xBF\xBD\",\"logprob\":-3,\"bytes\":[226,130],\"top_logprobs\":["
-                         R"({"token":"z","logprob":-0.25,"bytes":[122]},{"token":"z","logprob":-9999,"bytes":[122]}]}],"refusal":null},)" +
-                         tail + kMetrics + "\n");
+  CHECK(
+      format(c) ==
+      head +
+          R"({"content":[{"token":"a ","logprob":-0.5,"bytes":[97,32],"top_logprobs":[)"
+          R"({"token":"a ","logprob":-0.5,"bytes":[97,32]},)"
+          "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-1.25,\"bytes\":[195]}]},"
+          "{\"token\":\"\xEF\xBF\xBD\xEF\xBF\xBD\",\"logprob\":-3,\"bytes\":[226,130],\"top_logprobs\":["
+          R"({"token":"z","logprob":-0.25,"bytes":[122]},{"token":"z","logprob":-9999,"bytes":[122]}]}],"refusal":null},)" +
+          tail + kMetrics + "\n");
 }
 
 TEST_CASE("an OpenAI completion record; tokens of the same text share a key, the better one's") {
@@ -126,7 +128,8 @@ TEST_CASE("an OpenAI completion record; tokens of the same text share a key, the
   CHECK(!record.contains("metrics"));
   CHECK(body["choices"][0]["logprobs"].dump() ==
         "{\"tokens\":[\"a \",\"\xEF\xBF\xBD\xEF\xBF\xBD\"],\"token_logprobs\":[-0.5,-3],"
-        "\"top_logprobs\":[{\"a \":-0.5,\"\xEF\xBF\xBD\":-1.25},{\"z\":-0.25,\"\xEF\xBF\xBD\xEF\xBF\xBD\":-3}],\"text_offset\":[0,2]}");
+        "\"top_logprobs\":[{\"a "
+        "\":-0.5,\"\xEF\xBF\xBD\":-1.25},{\"z\":-0.25,\"\xEF\xBF\xBD\xEF\xBF\xBD\":-3}],\"text_offset\":[0,2]}");
   CHECK(text.find("\"z\"") == text.rfind("\"z\""));
 }
 
@@ -134,8 +137,10 @@ TEST_CASE("a native error record") {
   Completion c = example();
   c.id_json = "";
   c.error = RequestError{"invalid_value", "top_p must be …", "top_p", 17};
-  CHECK(format(c) == "{\"index\":41,\"id\":null,\"error\":{\"code\":\"invalid_value\",\"message\":\"top_p must be …\",\"param\":\"top_p\","
-                     "\"line\":\"in.jsonl:7\",\"byte_offset\":17},\"hash\":\"0123456789abcdef\"}\n");
+  CHECK(format(c) ==
+        "{\"index\":41,\"id\":null,\"error\":{\"code\":\"invalid_value\",\"message\":\"top_p must be "
+        "…\",\"param\":\"top_p\","
+        "\"line\":\"in.jsonl:7\",\"byte_offset\":17},\"hash\":\"0123456789abcdef\"}\n");
   c.error = RequestError{"numeric_error", "x", std::nullopt, std::nullopt};
   const Json record = Json::parse(format(c));
   CHECK(record["error"]["param"].is_null());
@@ -145,11 +150,12 @@ TEST_CASE("a native error record") {
 TEST_CASE("an OpenAI error record tells the error in both places") {
   Completion c = example(ApiForm::kOpenAiChat);
   c.error = RequestError{"unsupported_field", "n", "n", 3};
-  CHECK(format(c) == R"({"id":"batch_req_41","custom_id":"a-1","response":{"status_code":400,"request_id":"req_41","body":{"error":)"
-                     R"({"message":"n","type":"invalid_request_error","param":"n","code":"unsupported_field"}}},)"
-                     R"("error":{"code":"unsupported_field","message":"n","param":"n","line":"in.jsonl:7","byte_offset":3},)"
-                     R"("index":41,"hash":"0123456789abcdef"})"
-                     "\n");
+  CHECK(format(c) ==
+        R"({"id":"batch_req_41","custom_id":"a-1","response":{"status_code":400,"request_id":"req_41","body":{"error":)"
+        R"({"message":"n","type":"invalid_request_error","param":"n","code":"unsupported_field"}}},)"
+        R"("error":{"code":"unsupported_field","message":"n","param":"n","line":"in.jsonl:7","byte_offset":3},)"
+        R"("index":41,"hash":"0123456789abcdef"})"
+        "\n");
   c.error->code = "numeric_error";
   CHECK(Json::parse(format(c))["response"]["status_code"] == 500);
 }
