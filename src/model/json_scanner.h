@@ -20,7 +20,7 @@ class JsonScanner {
   Status at_end();  // ok when only white space is left
 
   // Decoded to UTF-8. More than max_bytes is an error.
-  Status read_string(std::string* out, size_t max_bytes = 4096);
+  Status read_string(std::string* out, size_t max_bytes = 512);
   Status skip_string();
   // A plain non-negative integer: no sign, fraction, exponent or leading zero.
   Status read_unsigned(uint64_t* out);

@@ -13,7 +13,10 @@ namespace llmb {
 namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
-constexpr size_t kMaxTensors = 1 << 18;            // a file; bounds what a header can make us allocate
+constexpr size_t kMaxIndexBytes = 32'000'000;
+// With names of at most 512 bytes these keep what a hostile file can make us allocate under 64 MiB.
+constexpr size_t kMaxTensors = 1 << 16;         // a file
+constexpr size_t kMaxIndexedTensors = 1 << 18;  // a model
 constexpr size_t kMaxShards = 4096;
 constexpr size_t kMaxRank = 8;
 
@@ -74,7 +77,10 @@ Result<std::vector<TensorEntry>> read_header(std::string_view header) {
   Status status = json.read_object([&](const std::string& key) -> Status {
     if (key == "__metadata__") {
       if (std::exchange(seen_metadata, true)) return json.error("duplicate key \"__metadata__\"");
-      return json.read_object([&](const std::string&) { return json.skip_string(); });
+      size_t num_keys = 0;
+      return json.read_object([&](const std::string&) {
+        return ++num_keys > kMaxTensors ? json.error("too many metadata keys") : json.skip_string();
+      });
     }
     if (entries.size() == kMaxTensors) return json.error("more than " + std::to_string(kMaxTensors) + " tensors");
     TensorEntry& entry = entries.emplace_back();
@@ -176,7 +182,7 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const uint8_t> file
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> parse_safetensors_index(std::string_view json) {
-  if (json.size() > kMaxHeaderBytes) return data_loss("larger than 100 MB");
+  if (json.size() > kMaxIndexBytes) return data_loss("larger than 32 MB");
   std::vector<std::pair<std::string, std::string>> map;
   bool seen_map = false;
   JsonScanner scanner(json);
@@ -184,7 +190,8 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_safetensors_index
     if (key != "weight_map") return scanner.skip_value();
     if (std::exchange(seen_map, true)) return scanner.error("duplicate key \"weight_map\"");
     return scanner.read_object([&](const std::string& tensor) -> Status {
-      if (map.size() == kMaxTensors) return scanner.error("more than " + std::to_string(kMaxTensors) + " tensors");
+      if (map.size() == kMaxIndexedTensors)
+        return scanner.error("more than " + std::to_string(kMaxIndexedTensors) + " tensors");
       auto& [name, shard] = map.emplace_back();
       name = tensor;
       LLMB_RETURN_IF_ERROR(scanner.read_string(&shard, 255));
@@ -209,7 +216,7 @@ Status Checkpoint::add_file(const std::string& model_dir, const std::string& fil
   Result<std::vector<TensorEntry>> entries = parse_safetensors({file->data(), file->size()});
   if (!entries.ok()) return entries.status().with_context(path);
   for (TensorEntry& entry : *entries) {
-    std::string name = entry.name;
+    std::string name = std::move(entry.name);
     const auto [it, is_new] = tensors_.try_emplace(std::move(name), Location{files_.size(), std::move(entry)});
     if (!is_new)
       return data_loss(tensor_named(it->first) + " is both in " + file_names_[it->second.file] + " and in " +
@@ -254,11 +261,6 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   }
   if (std::filesystem::exists(model_dir + "/model.safetensors.index.json", error)) return open_sharded(model_dir);
   return no_weights(model_dir);
-}
-
-const TensorEntry* Checkpoint::find(const std::string& name) const {
-  const auto it = tensors_.find(name);
-  return it == tensors_.end() ? nullptr : &it->second.entry;
 }
 
 Result<TensorView> Checkpoint::tensor(const std::string& name, std::span<const int64_t> shape) const {

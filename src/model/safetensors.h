@@ -44,9 +44,6 @@ class Checkpoint {
   // kNotFound, kUnsupported (pickle), kDataLoss.
   static Result<Checkpoint> open(const std::string& model_dir);
 
-  bool contains(const std::string& name) const { return tensors_.contains(name); }
-  const TensorEntry* find(const std::string& name) const;
-
   // The tensor's bytes, valid as long as the checkpoint. Its shape must be `shape` (one or two dimensions) and its
   // dtype F32, F16 or BF16; the message names tensor, file, expected and found.
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) const;
@@ -56,7 +53,7 @@ class Checkpoint {
  private:
   struct Location {
     size_t file;
-    TensorEntry entry;
+    TensorEntry entry;  // its name is the key
   };
   Status add_file(const std::string& model_dir, const std::string& file_name);
   static Result<Checkpoint> open_sharded(const std::string& model_dir);

@@ -196,7 +196,7 @@ TEST_CASE("submit returns at once, wait gives that step's result; misuse is a pr
   REQUIRE(backend->wait(&out).ok());
   CHECK(out.tokens.size() == 1);
   CHECK_THROWS_AS(make_cpu_backend()->submit(plan).ok(), CheckFailure);
-  // Destroyed with a step in flight: the step finishes first.
+  // Destroyed with a step in flight: no thread is left behind.
   const auto other = loaded(config, dummy_options());
   REQUIRE(other->submit(plan).ok());
 }

@@ -95,6 +95,7 @@ class CpuBackend final : public Backend {
   }
 
   MachineLimits measure_limits() override {
+    LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before measure_limits()");
     return {cpu::measure_peak_flops(*pool_), cpu::measure_read_bandwidth(*pool_)};
   }
 
