@@ -108,6 +108,21 @@ TEST_CASE("min_tokens forbids every ending token until it is reached, each token
   CHECK(h.updates[0].finish == FinishReason::kStop);
 }
 
+TEST_CASE("a ban by min_tokens wins over any bias of the same token, in a long list too") {
+  auto request = make_request(2, 5);
+  request->params.stop.min_tokens = 1;
+  for (TokenId token = 0; token < 100; ++token) {
+    request->params.sampling.logit_bias.emplace_back(token, 100.0f);
+    if (token % 2 == 0) request->params.stop.stop_token_ids.push_back(token);
+  }
+  Harness h(small_config());
+  h.add(request);
+  REQUIRE(h.schedule());
+  const Bias bias = bias_of(h.plan);
+  REQUIRE(bias.size() == 100);
+  for (TokenId token = 0; token < 100; ++token) CHECK(bias[token].second == (token % 2 == 0 ? kForbidden : 100.0f));
+}
+
 TEST_CASE("min_tokens with ignore_eos forbids stop_token_ids only") {
   auto request = make_request(2, 5);
   request->eos_token_ids = {2};
