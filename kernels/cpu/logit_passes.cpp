@@ -50,15 +50,17 @@ LogitScan scan_logits_impl(const float* logits, int64_t n) {
   return scan;
 }
 
-int64_t find_first_impl(const float* values, int64_t n, float value) {
-  const V wanted = hn::Set(D(), value);
-  const int64_t full = n - n % kLanes;
-  for (int64_t i = 0; i < full; i += kLanes) {
-    const intptr_t lane = hn::FindFirstTrue(D(), hn::Eq(hn::LoadU(D(), values + i), wanted));
+int64_t find_in_range_impl(const float* values, int64_t begin, int64_t n, float low, float high) {
+  const D d;
+  const V at_least = hn::Set(d, low), below = hn::Set(d, high);
+  int64_t i = begin;
+  for (; i + kLanes <= n; i += kLanes) {
+    const V x = hn::LoadU(d, values + i);
+    const intptr_t lane = hn::FindFirstTrue(d, hn::And(hn::Ge(x, at_least), hn::Lt(x, below)));
     if (lane >= 0) return i + lane;
   }
-  for (int64_t i = full; i < n; ++i)
-    if (values[i] == value) return i;
+  for (; i < n; ++i)
+    if (values[i] >= low && values[i] < high) return i;
   return n;
 }
 
@@ -145,7 +147,7 @@ HWY_AFTER_NAMESPACE();
 namespace llmb::cpu {
 
 HWY_EXPORT(scan_logits_impl);
-HWY_EXPORT(find_first_impl);
+HWY_EXPORT(find_in_range_impl);
 HWY_EXPORT(block_maxima_impl);
 HWY_EXPORT(exp_weights_impl);
 HWY_EXPORT(replace_after_impl);
@@ -153,8 +155,8 @@ HWY_EXPORT(upper_tail_impl);
 HWY_EXPORT(block_sums_impl);
 
 LogitScan scan_logits(const float* logits, int64_t n) { return HWY_DYNAMIC_DISPATCH(scan_logits_impl)(logits, n); }
-int64_t find_first(const float* values, int64_t n, float value) {
-  return HWY_DYNAMIC_DISPATCH(find_first_impl)(values, n, value);
+int64_t find_in_range(const float* values, int64_t begin, int64_t n, float low, float high) {
+  return HWY_DYNAMIC_DISPATCH(find_in_range_impl)(values, begin, n, low, high);
 }
 void block_maxima(const float* values, int64_t n, float* maxima) {
   HWY_DYNAMIC_DISPATCH(block_maxima_impl)(values, n, maxima);

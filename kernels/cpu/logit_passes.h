@@ -20,9 +20,9 @@ struct LogitScan {
 LogitScan scan_logits(const float* logits,  // [n]
                       int64_t n);
 
-// The first index of `value`, n where there is none.
-int64_t find_first(const float* values,  // [n]
-                   int64_t n, float value);
+// The first index >= begin of a value in [low, high), n where there is none.
+int64_t find_in_range(const float* values,  // [n]
+                      int64_t begin, int64_t n, float low, float high);
 
 // Maxima of consecutive blocks of kMaxBlock values.
 constexpr int64_t kMaxBlock = 64;

@@ -33,31 +33,26 @@ constexpr auto before = [](const Cut& a, const Cut& b) {
   return a.value > b.value || (a.value == b.value && a.id < b.id);
 };
 
-void find_maxima(const float* values, int64_t n, RowScratch& s) {
-  s.maxima.resize(ceil_div(n, kMaxBlock));
-  block_maxima(values, n, s.maxima.data());
-}
-
-// Makes candidates of all values in [low, high), in order of ids; maxima are those of the row's blocks.
-void collect(const float* values, int64_t n, float low, float high, RowScratch& s) {
-  s.candidates.clear();
-  for (int64_t b = 0; b < ceil_div(n, kMaxBlock); ++b) {
-    if (!(s.maxima[b] >= low)) continue;
-    for (int64_t i = b * kMaxBlock; i < std::min(n, (b + 1) * kMaxBlock); ++i)
-      if (values[i] >= low && values[i] < high) s.candidates.push_back({values[i], static_cast<int32_t>(i)});
-  }
+// Appends all values in [low, high) of indices [begin, end) to candidates, in order of ids.
+void collect(const float* values, int64_t begin, int64_t end, float low, float high, std::vector<Cut>& candidates) {
+  for (int64_t i = begin; (i = find_in_range(values, i, end, low, high)) < end; ++i)
+    candidates.push_back({values[i], static_cast<int32_t>(i)});
 }
 
 // Makes the k best the first k candidates, the k-th at its place. REQUIRES: 1 <= k <= n, no NaN or +Inf.
 void select_best(const float* values, int64_t n, int64_t k, RowScratch& s) {
-  find_maxima(values, n, s);
+  s.maxima.resize(ceil_div(n, kMaxBlock));
+  block_maxima(values, n, s.maxima.data());
   float threshold = -kInfinity;
   if (k <= static_cast<int64_t>(s.maxima.size())) {  // the k best blocks each hold a value >= the k-th best maximum
     s.order = s.maxima;
     std::nth_element(s.order.begin(), s.order.begin() + (k - 1), s.order.end(), std::greater<>());
     threshold = s.order[k - 1];
   }
-  collect(values, n, threshold, kInfinity, s);
+  s.candidates.clear();
+  for (int64_t b = 0; b < ceil_div(n, kMaxBlock); ++b)
+    if (s.maxima[b] >= threshold)
+      collect(values, b * kMaxBlock, std::min(n, (b + 1) * kMaxBlock), threshold, kInfinity, s.candidates);
   std::nth_element(s.candidates.begin(), s.candidates.begin() + (k - 1), s.candidates.end(), before);
 }
 
@@ -80,8 +75,8 @@ Cut nucleus(const float* weights, int64_t n, float top_p, RowScratch& s) {
     (tail.sum >= wanted ? low : high) = middle;
     (tail.sum >= wanted ? at_low : at_high) = tail;
   }
-  find_maxima(weights, n, s);
-  collect(weights, n, std::bit_cast<float>(low), std::bit_cast<float>(high), s);
+  s.candidates.clear();
+  collect(weights, 0, n, std::bit_cast<float>(low), std::bit_cast<float>(high), s.candidates);
   if (high - low > 1) std::sort(s.candidates.begin(), s.candidates.end(), before);  // otherwise equal, and in order of ids
   double need = wanted - at_high.sum;
   for (size_t i = 0; i + 1 < s.candidates.size(); ++i)
@@ -163,7 +158,7 @@ RowResult sample_row(float* logits, int64_t vocab, const StepPlan& plan, const S
   }
   result.is_finite = true;
   result.token = row.temperature > 0 ? draw_token(values, vocab, scan.max, row, s)
-                                     : static_cast<TokenId>(find_first(values, vocab, scan.max));
+                                     : static_cast<TokenId>(find_in_range(values, 0, vocab, scan.max, kInfinity));
   if (row.num_logprobs < 0) return result;
 
   exp_weights(logits, vocab, raw_max, 1, values);
