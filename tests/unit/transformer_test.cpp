@@ -52,6 +52,7 @@ const Shape kShapes[] = {
      [](ModelConfig* c) { c->hidden_size = 37, c->intermediate_size = 53, c->vocab_size = 101, c->head_dim = 6; }},
     {"one layer, one head",
      [](ModelConfig* c) { c->num_hidden_layers = c->num_attention_heads = c->num_key_value_heads = 1; }},
+    {"a large rms_norm_eps", [](ModelConfig* c) { c->rms_norm_eps = 0.1; }},
     {"bf16", [](ModelConfig* c) { c->dtype = DType::kBF16; }},
     {"fp16", [](ModelConfig* c) { c->dtype = DType::kF16; }},
     {"bf16 with biases and odd sizes",
