@@ -1,10 +1,14 @@
 // Oniguruma (Ruby syntax) to PCRE2. They agree on most of the language. What differs and is rewritten here: \h is a hex
 // digit; \s \w \b follow Unicode properties that PCRE2 10.42 defines otherwise; \uHHHH; (?m) means dot-all; {n,m}+ is a
 // repeated repetition, not a possessive one; {,n}; and classes may nest and intersect: [a-z&&[^aeiou]].
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
 #include <map>
 
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode.h"
+#include "tokenizer/unicode_tables.h"
 
 namespace llmb {
 
@@ -13,8 +17,8 @@ namespace {
 constexpr int kMaxNesting = 50;
 
 // Items for use between brackets.
-constexpr const char* kSpaceItems = "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-constexpr const char* kWordItems = "\\p{L}\\p{M}\\p{N}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+constexpr const char* kSpaceItems =
+    "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 constexpr const char* kHexItems = "0-9A-Fa-f";
 
 std::string hex_escape(char32_t c) {
@@ -23,22 +27,108 @@ std::string hex_escape(char32_t c) {
   return buffer;
 }
 
-// Property names that Oniguruma has and PCRE2 spells otherwise.
-const std::map<std::string, std::string>& property_items() {
+// The ranges of a table whose name begins with `name`, neighbours joined.
+std::string new_items(const CategoryRange* ranges, size_t num_ranges, std::string_view name) {
+  std::string items;
+  for (size_t i = 0; i < num_ranges;) {
+    if (!std::string_view(ranges[i].name).starts_with(name)) {
+      ++i;
+      continue;
+    }
+    const char32_t first = ranges[i].first;
+    char32_t last = ranges[i].last;
+    for (++i; i < num_ranges && ranges[i].first == last + 1 && std::string_view(ranges[i].name).starts_with(name); ++i) {
+      last = ranges[i].last;
+    }
+    items += hex_escape(first) + "-" + hex_escape(last);
+  }
+  return items;
+}
+
+// A general category such as L or Lu, with the characters that Oniguruma's Unicode 16 has and PCRE2 10.42's 14 has not.
+std::string category_items(const std::string& name) {
+  return "\\p{" + name + "}" + new_items(kNewCharacters, kNumNewCharacters, name);
+}
+
+const std::string& word_items() {
+  static const std::string items =
+      category_items("L") + category_items("M") + category_items("Nd") + category_items("Nl") + category_items("Pc") +
+      "\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+  return items;
+}
+
+// Outside brackets Oniguruma counts the numerals of Latin-1 in.
+std::string lone_word_items() { return word_items() + "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"; }
+
+// Names as they are looked up: lower case, without what separates words.
+std::string fold_name(std::string_view name) {
+  std::string key;
+  for (const char c : name) {
+    if (c != ' ' && c != '_' && c != '-') key += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return key;
+}
+
+// The POSIX classes, as properties. Between [: and :] punct has the symbols too.
+std::string posix_items(const std::string& key) {
+  if (key == "alpha") return "\\p{Alphabetic}" + new_items(kNewCharacters, kNumNewCharacters, "L");
+  if (key == "alnum") return posix_items("alpha") + category_items("Nd");
+  if (key == "upper") return "\\p{Uppercase}" + new_items(kNewCharacters, kNumNewCharacters, "Lu");
+  if (key == "lower") return "\\p{Lowercase}" + new_items(kNewCharacters, kNumNewCharacters, "Ll");
+  if (key == "digit") return category_items("Nd");
+  if (key == "punct") return category_items("P");
+  if (key == "space") return kSpaceItems;
+  if (key == "word") return word_items();
+  if (key == "xdigit") return kHexItems;
+  if (key == "blank") return "\\t\\p{Zs}";
+  if (key == "cntrl") return "\\p{Cc}";
+  if (key == "ascii") return "\\x{0}-\\x{7f}";
+  if (key == "any") return "\\x{0}-\\x{10ffff}";
+  return "";
+}
+
+// Long names of general categories.
+const std::map<std::string, std::string>& category_names() {
   static const std::map<std::string, std::string> table = {
-      {"alpha", "\\p{L}\\p{M}\\p{Nl}"}, {"alnum", "\\p{L}\\p{M}\\p{N}"}, {"digit", "\\p{Nd}"}, {"upper", "\\p{Lu}"},
-      {"lower", "\\p{Ll}"}, {"punct", "\\p{P}$+<=>^`|~"}, {"space", kSpaceItems}, {"word", kWordItems},
-      {"xdigit", kHexItems}, {"blank", "\\t\\p{Zs}"}, {"cntrl", "\\p{Cc}"}, {"ascii", "\\x{0}-\\x{7f}"},
-      {"any", "\\x{0}-\\x{10ffff}"}, {"letter", "\\p{L}"}, {"mark", "\\p{M}"}, {"number", "\\p{N}"},
-      {"punctuation", "\\p{P}"}, {"symbol", "\\p{S}"}, {"separator", "\\p{Z}"}, {"other", "\\p{C}"},
-      {"uppercaseletter", "\\p{Lu}"}, {"lowercaseletter", "\\p{Ll}"}, {"titlecaseletter", "\\p{Lt}"},
-      {"modifierletter", "\\p{Lm}"}, {"otherletter", "\\p{Lo}"}, {"nonspacingmark", "\\p{Mn}"},
-      {"decimalnumber", "\\p{Nd}"}, {"letternumber", "\\p{Nl}"}, {"othernumber", "\\p{No}"},
-      {"connectorpunctuation", "\\p{Pc}"}, {"dashpunctuation", "\\p{Pd}"}, {"openpunctuation", "\\p{Ps}"},
-      {"closepunctuation", "\\p{Pe}"}, {"otherpunctuation", "\\p{Po}"}, {"mathsymbol", "\\p{Sm}"},
-      {"currencysymbol", "\\p{Sc}"}, {"modifiersymbol", "\\p{Sk}"}, {"othersymbol", "\\p{So}"},
-      {"spaceseparator", "\\p{Zs}"}, {"control", "\\p{Cc}"}, {"format", "\\p{Cf}"}};
+      {"letter", "L"}, {"uppercaseletter", "Lu"}, {"lowercaseletter", "Ll"}, {"titlecaseletter", "Lt"},
+      {"modifierletter", "Lm"}, {"otherletter", "Lo"}, {"mark", "M"}, {"nonspacingmark", "Mn"}, {"spacingmark", "Mc"},
+      {"enclosingmark", "Me"}, {"number", "N"}, {"decimalnumber", "Nd"}, {"letternumber", "Nl"}, {"othernumber", "No"},
+      {"punctuation", "P"}, {"connectorpunctuation", "Pc"}, {"dashpunctuation", "Pd"}, {"openpunctuation", "Ps"},
+      {"closepunctuation", "Pe"}, {"initialpunctuation", "Pi"}, {"finalpunctuation", "Pf"}, {"otherpunctuation", "Po"},
+      {"symbol", "S"}, {"mathsymbol", "Sm"}, {"currencysymbol", "Sc"}, {"modifiersymbol", "Sk"}, {"othersymbol", "So"},
+      {"separator", "Z"}, {"spaceseparator", "Zs"}, {"lineseparator", "Zl"}, {"paragraphseparator", "Zp"},
+      {"other", "C"}, {"control", "Cc"}, {"format", "Cf"}, {"privateuse", "Co"}};
   return table;
+}
+
+bool compiles(const std::string& pattern) {
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF, &error, &offset,
+                                   nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
+// The items of \p{name}; a name that PCRE2 does not know either makes the pattern's compilation fail.
+std::string property_items(const std::string& name) {
+  const std::string key = fold_name(name);
+  const std::string posix = posix_items(key);
+  if (!posix.empty()) return posix;
+  const auto known = category_names().find(key);
+  if (known != category_names().end()) return category_items(known->second);
+  if (key.size() <= 2 && std::string_view("lmnpszc").find(key[0]) != std::string_view::npos) {
+    std::string category = key;
+    category[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(category[0])));
+    if (compiles("\\p{" + category + "}")) return category_items(category);
+  }
+  const std::string script = "\\p{sc:" + name + "}";  // PCRE2's plain name would be the script extensions
+  if (compiles(script)) {
+    std::string title = key;
+    title[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(title[0])));
+    return script + new_items(kNewScriptCharacters, kNumNewScriptCharacters, title);
+  }
+  return "\\p{" + name + "}";
 }
 
 // A set of characters: what may stand between brackets, or a pattern that matches exactly one character of it.
@@ -240,7 +330,7 @@ class Translator {
     if (pos_ + 1 >= in_.size()) return invalid_argument("the pattern ends in a backslash");
     const size_t start = out_.size();
     const char c = in_[pos_ + 1];
-    const std::string word = std::string("[") + kWordItems + "]";
+    const std::string word = "[" + lone_word_items() + "]";
     switch (c) {
       case 'b':
         out_ += "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))";
@@ -269,6 +359,7 @@ class Translator {
     char32_t literal = 0;
     bool is_literal = false;
     LLMB_RETURN_IF_ERROR(read_escape(&set, &literal, &is_literal));
+    if (c == 'w' || c == 'W') set.items = lone_word_items();
     out_ += is_literal ? hex_escape(literal) : set.to_pattern();
     return finish_atom(start, false);
   }
@@ -283,10 +374,10 @@ class Translator {
     switch (c) {
       case 's': *set = {kSpaceItems, false, ""}; return {};
       case 'S': *set = {kSpaceItems, true, ""}; return {};
-      case 'w': *set = {kWordItems, false, ""}; return {};
-      case 'W': *set = {kWordItems, true, ""}; return {};
-      case 'd': *set = {"\\p{Nd}", false, ""}; return {};
-      case 'D': *set = {"\\p{Nd}", true, ""}; return {};
+      case 'w': *set = {word_items(), false, ""}; return {};
+      case 'W': *set = {word_items(), true, ""}; return {};
+      case 'd': *set = {category_items("Nd"), false, ""}; return {};
+      case 'D': *set = {category_items("Nd"), true, ""}; return {};
       case 'h': *set = {kHexItems, false, ""}; return {};
       case 'H': *set = {kHexItems, true, ""}; return {};
       case 'p':
@@ -348,18 +439,8 @@ class Translator {
       name = in_[pos_++];
     }
     if (name.empty() || name.find_first_of("\\[](){}") != std::string::npos) return invalid_argument("\\p without a name");
-    const std::string* known = find_property(name);
-    *set = {known != nullptr ? *known : "\\p{" + name + "}", negated, ""};
+    *set = {property_items(name), negated, ""};
     return {};
-  }
-
-  static const std::string* find_property(const std::string& name) {
-    std::string key;
-    for (const char c : name) {
-      if (c != ' ' && c != '_' && c != '-') key += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    }
-    const auto it = property_items().find(key);
-    return it == property_items().end() ? nullptr : &it->second;
   }
 
   // The rest of a bracket expression; pos_ is behind its [.
@@ -475,10 +556,11 @@ class Translator {
       negated = true;
       name.erase(0, 1);
     }
-    const std::string* items = find_property(name);
-    if (items == nullptr) return unsupported("class [:" + name + ":]");
+    std::string items = posix_items(fold_name(name));
+    if (items.empty()) return unsupported("class [:" + name + ":]");
+    if (fold_name(name) == "punct") items += category_items("S");
     pos_ = close + 2;
-    *member = {*items, negated, ""};
+    *member = {items, negated, ""};
     return {};
   }
 

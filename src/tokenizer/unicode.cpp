@@ -2,16 +2,22 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
 #include "base/check.h"
+#include "tokenizer/unicode_tables.h"
 
 namespace llmb {
 
 namespace {
 
-utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+bool contains(const CharRange* ranges, size_t num_ranges, char32_t c) {
+  const CharRange* end = ranges + num_ranges;
+  const CharRange* it = std::lower_bound(ranges, end, c, [](const CharRange& r, char32_t x) { return r.last < x; });
+  return it != end && it->first <= c;
+}
 
 struct ByteLevelTable {
   std::array<char32_t, 256> chars{};
@@ -98,48 +104,20 @@ bool is_whitespace(char32_t c) {
          c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-bool is_numeric(char32_t c) {
-  if (c < 0x80) return c >= '0' && c <= '9';
-  const auto k = category(c);
-  return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
-}
+bool is_numeric(char32_t c) { return c < 0x80 ? c >= '0' && c <= '9' : contains(kNumeric, kNumNumeric, c); }
 
 bool is_punctuation(char32_t c) {
   if (c < 0x80) return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-  const auto k = category(c);
-  return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
+  return contains(kPunctuation, kNumPunctuation, c);
 }
 
-bool is_mark(char32_t c) {
-  const auto k = category(c);
-  return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;
-}
-
-bool is_nonspacing_mark(char32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
-
-bool is_control_or_format(char32_t c) {
-  const auto k = category(c);
-  return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
-}
+bool is_mark(char32_t c) { return c >= 0x300 && contains(kMarks, kNumMarks, c); }
+bool is_nonspacing_mark(char32_t c) { return c >= 0x300 && contains(kNonspacingMarks, kNumNonspacingMarks, c); }
+bool is_control_or_format(char32_t c) { return c == 0 || contains(kControl, kNumControl, c); }
 
 bool is_word_char(char32_t c) {
   if (c < 0x80) return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
-  switch (category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    // Other_Alphabetic outside those categories, and Join_Control.
-    default: return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-                    (c >= 0x1F170 && c <= 0x1F189) || c == 0x200C || c == 0x200D;
-  }
+  return contains(kWordChars, kNumWordChars, c);
 }
 
 void append_lowercase(std::string* out, char32_t c) {
@@ -148,17 +126,19 @@ void append_lowercase(std::string* out, char32_t c) {
     append_char(out, 0x307);
     return;
   }
-  append_char(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  const CharPair* end = kNewLowercase + kNumNewLowercase;
+  const CharPair* it = std::lower_bound(kNewLowercase, end, c, [](const CharPair& p, char32_t x) { return p.from < x; });
+  const bool is_new = it != end && it->from == c;
+  append_char(out, is_new ? it->to : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
 }
 
-std::string normalize_unicode(std::string_view text, NormalizationForm form) {
-  int options = UTF8PROC_STABLE;
-  if (form == NormalizationForm::kNfc || form == NormalizationForm::kNfkc) options |= UTF8PROC_COMPOSE;
-  else options |= UTF8PROC_DECOMPOSE;
-  if (form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd) options |= UTF8PROC_COMPAT;
+namespace {
+
+// Appends the normal form of a stretch in which utf8proc and Hugging Face agree on every character.
+void append_normalized(std::string_view text, utf8proc_option_t flags, std::string* out) {
+  if (text.empty()) return;
   const auto* in = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
   const auto size = static_cast<utf8proc_ssize_t>(text.size());
-  const auto flags = static_cast<utf8proc_option_t>(options);
   std::vector<utf8proc_int32_t> buffer(text.size() + 16);
   utf8proc_ssize_t n = utf8proc_decompose(in, size, buffer.data(), static_cast<utf8proc_ssize_t>(buffer.size()), flags);
   if (n > static_cast<utf8proc_ssize_t>(buffer.size())) {
@@ -168,9 +148,29 @@ std::string normalize_unicode(std::string_view text, NormalizationForm form) {
   LLMB_CHECK_MSG(n >= 0, "text is not valid UTF-8");
   n = utf8proc_normalize_utf32(buffer.data(), n, flags);
   LLMB_CHECK(n >= 0);
+  for (utf8proc_ssize_t i = 0; i < n; ++i) append_char(out, static_cast<char32_t>(buffer[i]));
+}
+
+}  // namespace
+
+std::string normalize_unicode(std::string_view text, NormalizationForm form) {
+  int options = UTF8PROC_STABLE;
+  if (form == NormalizationForm::kNfc || form == NormalizationForm::kNfkc) options |= UTF8PROC_COMPOSE;
+  else options |= UTF8PROC_DECOMPOSE;
+  if (form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd) options |= UTF8PROC_COMPAT;
+  const auto flags = static_cast<utf8proc_option_t>(options);
   std::string out;
   out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < n; ++i) append_char(&out, static_cast<char32_t>(buffer[i]));
+  size_t done = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const char32_t c = next_char(text, &pos);
+    if (c < 0x300 || !contains(kNotNormalized, kNumNotNormalized, c)) continue;
+    append_normalized(text.substr(done, begin - done), flags, &out);
+    out += text.substr(begin, pos - begin);
+    done = pos;
+  }
+  append_normalized(text.substr(done), flags, &out);
   return out;
 }
 

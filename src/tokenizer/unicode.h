@@ -49,14 +49,14 @@ Utf8Step utf8_step(std::string_view bytes);  // REQUIRES: not empty
 bool is_valid_utf8(std::string_view bytes);
 std::string to_valid_utf8(std::string_view bytes);  // one U+FFFD per maximal invalid subpart
 
-// The Unicode properties White_Space; Nd, Nl or No; ASCII punctuation or P*; M*; Mn; C* other than unassigned.
-bool is_whitespace(char32_t c);
-bool is_numeric(char32_t c);
-bool is_punctuation(char32_t c);
-bool is_mark(char32_t c);
-bool is_nonspacing_mark(char32_t c);
-bool is_control_or_format(char32_t c);
-bool is_word_char(char32_t c);  // Alphabetic, M*, Nd, Pc or Join_Control (UTS 18, \w)
+// Properties as Hugging Face tokenizers has them: see unicode_tables.h.
+bool is_whitespace(char32_t c);         // White_Space
+bool is_numeric(char32_t c);            // Nd, Nl, No
+bool is_punctuation(char32_t c);        // ASCII punctuation, P*
+bool is_mark(char32_t c);               // M*
+bool is_nonspacing_mark(char32_t c);    // Mn
+bool is_control_or_format(char32_t c);  // C* but for unassigned characters
+bool is_word_char(char32_t c);          // Alphabetic, M*, Nd, Pc, Join_Control (UTS 18, \w)
 void append_lowercase(std::string* out, char32_t c);
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
