@@ -17,14 +17,18 @@ auto lower_bound_id(auto& line, SeqId seq) {
   return std::lower_bound(line.begin(), line.end(), seq, [](const auto& s, SeqId id) { return s->id < id; });
 }
 
-}  // namespace
-
-Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), allocator_(config.num_blocks) {
+// Before the allocator takes memory for num_blocks.
+const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
   LLMB_CHECK(config.block_size >= 1 && config.num_blocks >= 1);
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
   LLMB_CHECK(config.batch_window_ms >= 0);
+  return config;
 }
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerConfig& config) : config_(checked(config)), allocator_(config.num_blocks) {}
 
 std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> request, double now_ms) {
   LLMB_CHECK(!request->prompt_tokens.empty() && request->params.stop.max_tokens.value_or(1) >= 1);
