@@ -3,7 +3,7 @@
 //
 //     make tools && build/tools/bench_batching [seed]
 //
-// 2026-11-20, `bench_batching 0`, Release, one core of a shared 2-core x86-64 machine (ratios published: 2.0 2.2 3.3 4.1):
+// 2026-11-20, `bench_batching 0`, Release, a shared 2-core x86-64 machine (published: 2.0 2.2 3.3 4.1):
 //     longest output     32     128     512    1536
 //     static steps      508    2014    7129   10580
 //     continuous steps  264     922    2254    2680
