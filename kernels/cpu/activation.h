@@ -10,7 +10,7 @@ namespace llmb::cpu {
 
 void silu_mul(const float* gate_up,  // [rows, 2 * intermediate]  gate first
               int64_t rows, int64_t intermediate,
-              float* out,            // [rows, intermediate]
+              float* out,  // [rows, intermediate]
               ThreadPool& pool);
 
 }  // namespace llmb::cpu

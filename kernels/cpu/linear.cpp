@@ -1,9 +1,9 @@
 // out[r][n] = sum over k of x[r][k] * w[n][k], + bias[n]
 //
 // Few rows (up to a register tile): bound by the bytes of the weights, which are read once and widened in registers.
-// More rows: bound by multiply-adds. A task is a panel of 64 output features by a block of rows; for each block of k the
-// panel is widened to fp32 once into a buffer that stays in the first-level cache, then register tiles of rows run over
-// it. Partial sums go through memory as fp32, so the chain over k is the same as in registers.
+// More rows: bound by multiply-adds. A task is a panel of 64 output features by a block of rows; for each block of k
+// the panel is widened to fp32 once into a buffer that stays in the first-level cache, then register tiles of rows run
+// over it. Partial sums go through memory as fp32, so the chain over k is the same as in registers.
 #include "kernels/cpu/linear.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace llmb::cpu {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
-constexpr int64_t kBlockK = 128;    // 64 columns of fp32 weights fill 32 KiB
+constexpr int64_t kBlockK = 128;     // 64 columns of fp32 weights fill 32 KiB
 constexpr int64_t kBlockRows = 192;  // rows of a task: partial sums and the block of x stay in the second-level cache
 
 // One task of linear: panel `panel` of the weights times rows [row_begin, row_end).
@@ -54,8 +54,8 @@ struct F16Panel {
   template <int kVecs>
   HWY_INLINE void load(int64_t k, int64_t column, V (&b)[kStep][kVecs]) const {
     const hn::Rebind<hwy::float16_t, D> d16;
-    LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
-      b[0][c] = hn::PromoteTo(D(), hn::LoadU(d16, data + k * kWidth + column + c * kLanes));
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[0][c] =
+        hn::PromoteTo(D(), hn::LoadU(d16, data + k * kWidth + column + c * kLanes));
   }
 };
 struct BF16Panel {
@@ -85,8 +85,7 @@ HWY_INLINE void direct_tile(const Panel& panel, const float* x, int64_t num_k, i
     LLMB_UNROLL for (int step = 0; step < Panel::kStep; ++step) {
       LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
         const V xv = hn::Set(d, x[r * num_k + k + step]);
-        LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
-          acc[r * kVecs + c] = hn::MulAdd(xv, b[step][c], acc[r * kVecs + c]);
+        LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(xv, b[step][c], acc[r * kVecs + c]);
       }
     }
   }
@@ -99,7 +98,7 @@ HWY_INLINE void direct_tile(const Panel& panel, const float* x, int64_t num_k, i
   }
   LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
-      hn::StoreU(acc[r * kVecs + c], d, sums + r * kWidth + column + c * kLanes);
+        hn::StoreU(acc[r * kVecs + c], d, sums + r * kWidth + column + c * kLanes);
   }
 }
 
@@ -112,8 +111,7 @@ HWY_INLINE void write_panel(const LinearTask& t, const float* sums, int64_t row,
     const float* from = sums + r * kWidth;
     for (int64_t c = 0; c < width; c += kLogicalLanes) {
       V16 v = load16(from + c);
-      if (bias != nullptr)
-        v = map16(v, load16(bias + begin + c), [](V a, V b) HWY_ATTR { return hn::Add(a, b); });
+      if (bias != nullptr) v = map16(v, load16(bias + begin + c), [](V a, V b) HWY_ATTR { return hn::Add(a, b); });
       if (width - c >= kLogicalLanes) {
         store16(v, to + c);
       } else {
@@ -139,9 +137,8 @@ HWY_INLINE void direct_rows(const Panel& panel, const LinearTask& t, int64_t row
 
 template <typename Panel>
 void few_rows(const Panel& panel, const LinearTask& t) {
-  for_row_tiles(t.row_end - t.row_begin, [&](int64_t r, auto rows) HWY_ATTR {
-    direct_rows<decltype(rows)::value>(panel, t, t.row_begin + r);
-  });
+  for_row_tiles(t.row_end - t.row_begin,
+                [&](int64_t r, auto rows) HWY_ATTR { direct_rows<decltype(rows)::value>(panel, t, t.row_begin + r); });
 }
 
 // Adds k in [k_begin, k_begin + num_k) of kRows rows to their sums.
@@ -157,13 +154,13 @@ HWY_INLINE void widened_tile(const float* HWY_RESTRICT widened, const float* x, 
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = widened + column + c * kLanes;
     V acc[kRows * kVecs];
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-      LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
-        acc[r * kVecs + c] = first ? hn::Zero(d) : hn::LoadU(d, sums + r * kWidth + column + c * kLanes);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] =
+          first ? hn::Zero(d) : hn::LoadU(d, sums + r * kWidth + column + c * kLanes);
     }
     mul_add_tile<kRows, kVecs>(rows, num_k, b, kWidth, acc);
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
       LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
-        hn::StoreU(acc[r * kVecs + c], d, sums + r * kWidth + column + c * kLanes);
+          hn::StoreU(acc[r * kVecs + c], d, sums + r * kWidth + column + c * kLanes);
     }
   }
 }
@@ -175,7 +172,7 @@ HWY_INLINE void widen(const Panel& panel, int64_t k_begin, int64_t k_end, float*
     panel.load(k, 0, b);
     LLMB_UNROLL for (int step = 0; step < Panel::kStep; ++step) {
       LLMB_UNROLL for (int c = 0; c < kPanelVecs; ++c)
-        hn::StoreU(b[step][c], D(), widened + (k - k_begin + step) * kWidth + c * kLanes);
+          hn::StoreU(b[step][c], D(), widened + (k - k_begin + step) * kWidth + c * kLanes);
     }
   }
 }
@@ -204,9 +201,12 @@ void linear_task(const LinearTask& t) {
     else many_rows(panel, t);
   };
   switch (t.weight->dtype()) {
-    case DType::kF32: return run(F32Panel{reinterpret_cast<const float*>(data)});
-    case DType::kF16: return run(F16Panel{reinterpret_cast<const hwy::float16_t*>(data)});
-    case DType::kBF16: return run(BF16Panel{reinterpret_cast<const uint32_t*>(data)});
+    case DType::kF32:
+      return run(F32Panel{reinterpret_cast<const float*>(data)});
+    case DType::kF16:
+      return run(F16Panel{reinterpret_cast<const hwy::float16_t*>(data)});
+    case DType::kBF16:
+      return run(BF16Panel{reinterpret_cast<const uint32_t*>(data)});
   }
 }
 

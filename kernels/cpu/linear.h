@@ -51,14 +51,14 @@ class PackedLinear {
 void linear(const PackedLinear& weight,  // [out_features, in_features]
             const float* x,              // [rows, in_features]
             int64_t rows,
-            float* out,                  // [rows, out_features]
+            float* out,  // [rows, out_features]
             ThreadPool& pool);
 
 // out[i] = table[tokens[i]]. REQUIRES: 0 <= tokens[i] < out_features.
 void embedding(const PackedLinear& table,  // [vocab_size, hidden_size]
                const TokenId* tokens,      // [num_tokens]
                int64_t num_tokens,
-               float* out,                 // [num_tokens, hidden_size]
+               float* out,  // [num_tokens, hidden_size]
                ThreadPool& pool);
 
 }  // namespace llmb::cpu

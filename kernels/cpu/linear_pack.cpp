@@ -1,6 +1,7 @@
 // Packing: panel p holds output features [64 p, 64 p + 64). Layout inside a panel, by dtype:
 //   float32, float16   [in_features][64]
-//   bfloat16           [ceil(in_features / 2)][64][2]  pairs of k in one 32-bit word: the even one widens by a shift, the
+//   bfloat16           [ceil(in_features / 2)][64][2]  pairs of k in one 32-bit word: the even one widens by a shift,
+//   the
 //                      odd one by a mask, and the pair is the operand of a bf16 dot product
 #include <cstring>
 #include <vector>

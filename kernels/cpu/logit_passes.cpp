@@ -125,8 +125,8 @@ double block_sums_impl(const float* values, int64_t n, double* sums) {
     hn::Vec<decltype(d64)> acc[kWideParts];
     LLMB_UNROLL for (int j = 0; j < kWideParts; ++j) acc[j] = hn::Zero(d64);
     for (int64_t i = 0; i < full; i += kLogicalLanes) {
-      LLMB_UNROLL for (int j = 0; j < kWideParts; ++j)
-        acc[j] = hn::Add(acc[j], hn::PromoteTo(d64, hn::LoadU(d32, values + begin + i + j * kWide)));
+      LLMB_UNROLL for (int j = 0; j < kWideParts; ++j) acc[j] =
+          hn::Add(acc[j], hn::PromoteTo(d64, hn::LoadU(d32, values + begin + i + j * kWide)));
     }
     double lanes[kLogicalLanes];
     LLMB_UNROLL for (int j = 0; j < kWideParts; ++j) hn::StoreU(acc[j], d64, lanes + j * kWide);

@@ -28,12 +28,12 @@ int64_t find_in_range(const float* values,  // [n]
 constexpr int64_t kMaxBlock = 64;
 void block_maxima(const float* values,  // [n]
                   int64_t n,
-                  float* maxima);       // [ceil(n / kMaxBlock)]
+                  float* maxima);  // [ceil(n / kMaxBlock)]
 
 // weights[i] = exp((logits[i] - max) / temperature); may be in place. The weight of the maximum is exactly 1.
 void exp_weights(const float* logits,  // [n]
                  int64_t n, float max, float temperature,
-                 float* weights);      // [n]
+                 float* weights);  // [n]
 
 // Overwrites the values after `cut` in its order.
 void replace_after(const Cut& cut, float replacement, int64_t n,
@@ -51,6 +51,6 @@ UpperTail upper_tail(const float* values,  // [n]
 constexpr int64_t kSumBlock = 1024;
 double block_sums(const float* values,  // [n]
                   int64_t n,
-                  double* sums);        // [ceil(n / kSumBlock)]
+                  double* sums);  // [ceil(n / kSumBlock)]
 
 }  // namespace llmb::cpu

@@ -88,8 +88,9 @@ double measure_peak_flops(ThreadPool& pool) {
   std::vector<float> sinks(static_cast<size_t>(pool.num_threads()));
   std::vector<int64_t> flops(sinks.size());
   return best_rate([&] {
-    pool.parallel_for(pool.num_threads(),
-                      [&](int64_t i, int) { flops[i] = HWY_DYNAMIC_DISPATCH(multiply_add_chains)(kIterations, &sinks[i]); });
+    pool.parallel_for(pool.num_threads(), [&](int64_t i, int) {
+      flops[i] = HWY_DYNAMIC_DISPATCH(multiply_add_chains)(kIterations, &sinks[i]);
+    });
     double sum = 0;
     for (const int64_t f : flops) sum += static_cast<double>(f);
     return sum;

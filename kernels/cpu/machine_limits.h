@@ -5,7 +5,7 @@
 
 namespace llmb::cpu {
 
-double measure_peak_flops(ThreadPool& pool);      // fp32 multiply-adds in registers, 2 flops each; flop/s of all threads
+double measure_peak_flops(ThreadPool& pool);  // fp32 multiply-adds in registers, 2 flops each; flop/s of all threads
 double measure_read_bandwidth(ThreadPool& pool);  // bytes/s of all threads reading memory far larger than a cache
 
 // The instruction set that run-time dispatch chose: "AVX3" (AVX-512), "AVX2", "NEON", …

@@ -12,7 +12,7 @@ void add_rms_norm(float* residual,      // [rows, hidden]  in and out
                   const float* delta,   // [rows, hidden]  or nullptr: nothing is added
                   const float* weight,  // [hidden]
                   float eps, int64_t rows, int64_t hidden,
-                  float* out,           // [rows, hidden]
+                  float* out,  // [rows, hidden]
                   ThreadPool& pool);
 
 }  // namespace llmb::cpu

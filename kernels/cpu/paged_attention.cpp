@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
@@ -38,18 +39,23 @@ struct AttentionCall {
   int64_t padded_dim() const { return ceil_div(kv.head_dim, 16) * 16; }
 };
 
-// Tokens [token_begin, token_end) of one sequence, all query heads of one KV head. Rows are in order of tokens.
+// Tokens [token_begin, token_end) of one sequence, all query heads of one KV head.
 struct AttentionItem {
   int64_t seq, kv_head, token_begin, token_end;
 
-  int64_t rows(const AttentionCall& c) const { return (token_end - token_begin) * c.group; }
-  int64_t token(const AttentionCall& c, int64_t row) const { return token_begin + row / c.group; }
-  int64_t head(const AttentionCall& c, int64_t row) const { return kv_head * c.group + row % c.group; }
-  // Positions that a row sees.
-  int64_t limit(const AttentionCall& c, int64_t row) const {
-    return c.batch.context_len[seq] - (c.batch.query_start[seq + 1] - 1 - token(c, row));
+  int64_t num_rows(const AttentionCall& c) const { return (token_end - token_begin) * c.group; }
+  // Positions that a token sees.
+  int64_t limit(const AttentionCall& c, int64_t token) const {
+    return c.batch.context_len[seq] - (c.batch.query_start[seq + 1] - 1 - token);
   }
-  int64_t num_segments(const AttentionCall& c) const { return ceil_div(limit(c, rows(c) - 1), kSegment); }
+  int64_t num_segments(const AttentionCall& c) const { return ceil_div(limit(c, token_end - 1), kSegment); }
+};
+
+// One query head of one token. An item's rows are in order of tokens, so limit does not fall.
+struct AttentionRow {
+  const float* q;  // [head_dim]
+  float* out;      // [head_dim]
+  int64_t limit;
 };
 
 // Of each row: sum of exp(score - max) * value, max, and sum of exp(score - max).
@@ -63,15 +69,19 @@ struct AttentionState {
       : values(at), max(at + rows * padded_dim), norm(max + rows) {}
 };
 
-// Memory of one thread.
+// Memory of one thread while it works on an item.
 struct AttentionScratch {
+  std::span<const AttentionRow> rows;
   float* scores;    // [rows, kSegment]
   float* k_gather;  // [padded_dim, kChunk]
   float* v_gather;  // [kChunk, padded_dim]
 
-  static int64_t floats(int64_t rows, int64_t padded_dim) { return rows * kSegment + 2 * kChunk * padded_dim; }
-  AttentionScratch(float* at, int64_t rows, int64_t padded_dim)
-      : scores(at), k_gather(at + rows * kSegment), v_gather(k_gather + kChunk * padded_dim) {}
+  static int64_t floats(int64_t num_rows, int64_t padded_dim) { return num_rows * kSegment + 2 * kChunk * padded_dim; }
+  AttentionScratch(std::span<const AttentionRow> item_rows, float* at, int64_t padded_dim)
+      : rows(item_rows),
+        scores(at),
+        k_gather(at + static_cast<int64_t>(rows.size()) * kSegment),
+        v_gather(k_gather + kChunk * padded_dim) {}
 };
 
 }  // namespace llmb::cpu
@@ -98,8 +108,7 @@ HWY_INLINE KeyChunk key_chunk(const AttentionCall& c, const AttentionItem& item,
     chunk.stride = bs;
     for (int64_t g = 0; g < kGroups; ++g) {
       const int64_t p = position + g * kLogicalLanes;
-      chunk.group[g] =
-          p < context ? c.kv.k + c.kv.block_offset(blocks[p / bs], item.kv_head) + p % bs : chunk.group[0];
+      chunk.group[g] = p < context ? c.kv.k + c.kv.block_offset(blocks[p / bs], item.kv_head) + p % bs : chunk.group[0];
     }
     return chunk;
   }
@@ -120,16 +129,17 @@ HWY_INLINE KeyChunk key_chunk(const AttentionCall& c, const AttentionItem& item,
 HWY_INLINE void value_rows(const AttentionCall& c, const AttentionItem& item, int64_t position, int64_t n,
                            float* gather, const float** rows) {
   const int64_t bs = c.kv.block_size, dim = c.kv.head_dim, padded = c.padded_dim();
-  const BlockId* blocks = c.batch.block_ids + c.batch.block_start[item.seq];
+  const BlockId* block = c.batch.block_ids + c.batch.block_start[item.seq] + position / bs;
+  for (int64_t i = 0, offset = position % bs; i < n; offset = 0, ++block) {
+    const float* row = c.kv.v + c.kv.block_offset(*block, item.kv_head) + offset * dim;
+    for (const int64_t end = std::min(n, i + bs - offset); i < end; ++i, row += dim) rows[i] = row;
+  }
+  if (padded == dim) return;
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t p = position + i;
-    rows[i] = c.kv.v + c.kv.block_offset(blocks[p / bs], item.kv_head) + p % bs * dim;
-    if (padded != dim) {
-      float* row = gather + i * padded;
-      std::memcpy(row, rows[i], static_cast<size_t>(dim) * sizeof(float));
-      std::memset(row + dim, 0, static_cast<size_t>(padded - dim) * sizeof(float));
-      rows[i] = row;
-    }
+    float* row = gather + i * padded;
+    std::memcpy(row, rows[i], static_cast<size_t>(dim) * sizeof(float));
+    std::memset(row + dim, 0, static_cast<size_t>(padded - dim) * sizeof(float));
+    rows[i] = row;
   }
 }
 
@@ -147,7 +157,7 @@ HWY_INLINE void score_tile(const float* const* q, int64_t dim, const KeyChunk& k
     mul_add_tile<kRows, kVecs>(q, dim, b, keys.stride, acc);
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
       LLMB_UNROLL for (int v = 0; v < kVecs; ++v)
-        hn::StoreU(acc[r * kVecs + v], D(), scores + r * kSegment + column + v * kLanes);
+          hn::StoreU(acc[r * kVecs + v], D(), scores + r * kSegment + column + v * kLanes);
     }
   }
 }
@@ -181,13 +191,13 @@ HWY_INLINE void value_tile(const float* const* p, int64_t n, const float* const*
   const D d;
   V acc[kRows * kVecs];
   LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-    LLMB_UNROLL for (int i = 0; i < kVecs; ++i)
-      acc[r * kVecs + i] = first ? hn::Zero(d) : hn::LoadU(d, values + r * dim + column + i * kLanes);
+    LLMB_UNROLL for (int i = 0; i < kVecs; ++i) acc[r * kVecs + i] =
+        first ? hn::Zero(d) : hn::LoadU(d, values + r * dim + column + i * kLanes);
   }
   mul_add_rows<kRows, kVecs>(p, n, v, column, acc);
   LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
     LLMB_UNROLL for (int i = 0; i < kVecs; ++i)
-      hn::StoreU(acc[r * kVecs + i], d, values + r * dim + column + i * kLanes);
+        hn::StoreU(acc[r * kVecs + i], d, values + r * dim + column + i * kLanes);
   }
 }
 
@@ -205,33 +215,33 @@ HWY_INLINE void value_columns(const float* const* p, int64_t n, const float* con
 // The state of one item over one segment. Rows that see nothing of it are left alone.
 void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionScratch& scratch,
                     const AttentionState& state) {
-  const int64_t rows = item.rows(c), dim = c.kv.head_dim, padded = c.padded_dim(), begin = segment * kSegment;
-  const auto visible = [&](int64_t row) {  // positions of this segment that a row sees; does not fall with row
-    return std::clamp<int64_t>(item.limit(c, row) - begin, 0, kSegment);
-  };
-  const int64_t first_token = std::max<int64_t>(0, begin + 1 - item.limit(c, 0));
-  const int64_t first_row = first_token * c.group, num_rows = rows - first_row, num_positions = visible(rows - 1);
+  const AttentionRow* rows = scratch.rows.data();
+  const int64_t dim = c.kv.head_dim, padded = c.padded_dim(), begin = segment * kSegment;
+  const auto visible = [&](int64_t row) { return std::min(rows[row].limit - begin, kSegment); };
+  int64_t first_row = 0;
+  while (visible(first_row) <= 0) ++first_row;
+  const int64_t end_row = static_cast<int64_t>(scratch.rows.size()), num_positions = visible(end_row - 1);
 
   for (int64_t at = 0; at < num_positions; at += kChunk) {
     const KeyChunk keys = key_chunk(c, item, begin + at, scratch.k_gather);
-    for_row_tiles(num_rows, [&](int64_t tile, auto tile_rows) HWY_ATTR {
+    for_row_tiles(end_row - first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
       constexpr int kRows = decltype(tile_rows)::value;
       const int64_t row = first_row + tile;
       if (visible(row + kRows - 1) <= at) return;
       const float* q[kRows];
-      for (int r = 0; r < kRows; ++r)
-        q[r] = c.qkv + item.token(c, row + r) * c.qkv_stride + item.head(c, row + r) * dim;
+      for (int r = 0; r < kRows; ++r) q[r] = rows[row + r].q;
       score_tile<kRows>(q, dim, keys, scratch.scores + row * kSegment + at);
     });
   }
-  for (int64_t row = first_row; row < rows; ++row)
+  for (int64_t row = first_row; row < end_row; ++row)
     softmax_numerators(scratch.scores + row * kSegment, visible(row), c.scale, &state.max[row], &state.norm[row]);
   for (int64_t at = 0; at < num_positions; at += kChunk) {
     const float* v[kChunk];
     value_rows(c, item, begin + at, std::min(kChunk, num_positions - at), scratch.v_gather, v);
-    for_row_tiles(num_rows, [&](int64_t tile, auto tile_rows) HWY_ATTR {
+    for_row_tiles(end_row - first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
       constexpr int kRows = decltype(tile_rows)::value;
       const int64_t row = first_row + tile;
+      if (visible(row + kRows - 1) <= at) return;
       const float* p[kRows];
       for (int r = 0; r < kRows; ++r) p[r] = scratch.scores + (row + r) * kSegment + at;
       const int64_t shared = std::clamp<int64_t>(visible(row) - at, 0, kChunk);
@@ -239,43 +249,44 @@ void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t s
       for (int r = 1; r < kRows; ++r) {  // later tokens see a little more
         const int64_t n = std::clamp<int64_t>(visible(row + r) - at, 0, kChunk);
         const float* rest = p[r] + shared;
-        if (n > shared) value_columns<1>(&rest, n - shared, v + shared, padded, false, state.values + (row + r) * padded);
+        if (n > shared)
+          value_columns<1>(&rest, n - shared, v + shared, padded, false, state.values + (row + r) * padded);
       }
     });
   }
 }
 
 // Adds a later segment's state to the state of the segments before it.
-void merge_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionState& from,
-                   const AttentionState& into) {
+void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
+                   const AttentionState& from, const AttentionState& into) {
   const int64_t padded = c.padded_dim();
-  for (int64_t row = 0; row < item.rows(c); ++row) {
-    if (item.limit(c, row) <= segment * kSegment) continue;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    if (rows[row].limit <= segment * kSegment) continue;
     const float max = std::max(into.max[row], from.max[row]);
     const V keep = exp_v(hn::Set(D(), into.max[row] - max)), add = exp_v(hn::Set(D(), from.max[row] - max));
+    const V norm = hn::Set(D(), into.norm[row]), more = hn::Set(D(), from.norm[row]);
     into.max[row] = max;
-    into.norm[row] = hn::GetLane(hn::MulAdd(hn::Set(D(), into.norm[row]), keep, hn::Mul(hn::Set(D(), from.norm[row]), add)));
-    for (int64_t i = 0; i < padded; i += kLogicalLanes) {
-      float* at = into.values + row * padded + i;
-      store16(map16(load16(at), load16(from.values + row * padded + i),
+    into.norm[row] = hn::GetLane(hn::MulAdd(norm, keep, hn::Mul(more, add)));
+    float* at = into.values + static_cast<int64_t>(row) * padded;
+    const float* values = from.values + static_cast<int64_t>(row) * padded;
+    for (int64_t i = 0; i < padded; i += kLogicalLanes)
+      store16(map16(load16(at + i), load16(values + i),
                     [keep, add](V a, V b) HWY_ATTR { return hn::MulAdd(a, keep, hn::Mul(b, add)); }),
-              at);
-    }
+              at + i);
   }
 }
 
-void write_rows(const AttentionCall& c, const AttentionItem& item, const AttentionState& state) {
+void write_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state) {
   const int64_t dim = c.kv.head_dim, padded = c.padded_dim();
-  for (int64_t row = 0; row < item.rows(c); ++row) {
+  for (size_t row = 0; row < rows.size(); ++row) {
     const V inverse = hn::Set(D(), 1.0f / state.norm[row]);
-    float* out = c.out + (item.token(c, row) * c.num_heads + item.head(c, row)) * dim;
+    const float* values = state.values + static_cast<int64_t>(row) * padded;
     for (int64_t i = 0; i < dim; i += kLogicalLanes) {
-      const V16 x = map16(load16(state.values + row * padded + i),
-                          [inverse](V a) HWY_ATTR { return hn::Mul(a, inverse); });
+      const V16 x = map16(load16(values + i), [inverse](V a) HWY_ATTR { return hn::Mul(a, inverse); });
       if (dim - i >= kLogicalLanes) {
-        store16(x, out + i);
+        store16(x, rows[row].out + i);
       } else {
-        store16_partial(x, out + i, dim - i);
+        store16_partial(x, rows[row].out + i, dim - i);
       }
     }
   }
@@ -302,6 +313,18 @@ float* thread_scratch(int64_t floats) {
   return reinterpret_cast<float*>(buffer.data());
 }
 
+// An item's rows; valid until the thread's next call.
+std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionItem& item) {
+  thread_local std::vector<AttentionRow> rows;
+  rows.clear();
+  const int64_t dim = c.kv.head_dim, first_head = item.kv_head * c.group;
+  for (int64_t token = item.token_begin; token < item.token_end; ++token)
+    for (int64_t head = first_head; head < first_head + c.group; ++head)
+      rows.push_back({c.qkv + token * c.qkv_stride + head * dim, c.out + (token * c.num_heads + head) * dim,
+                      item.limit(c, token)});
+  return rows;
+}
+
 // The longest first within each sequence, so that threads finish together.
 std::vector<AttentionItem> make_items(const AttentionCall& c) {
   constexpr int64_t kRowsPerItem = 48;
@@ -318,16 +341,17 @@ std::vector<AttentionItem> make_items(const AttentionCall& c) {
 }
 
 void attend_item(const AttentionCall& c, const AttentionItem& item) {
-  const int64_t rows = item.rows(c), dim = c.padded_dim(), state_floats = AttentionState::floats(rows, dim);
-  float* at = thread_scratch(2 * state_floats + AttentionScratch::floats(rows, dim));
-  const AttentionState total(at, rows, dim), state(at + state_floats, rows, dim);
-  const AttentionScratch scratch(at + 2 * state_floats, rows, dim);
+  const std::span<const AttentionRow> rows = make_rows(c, item);
+  const int64_t num_rows = item.num_rows(c), dim = c.padded_dim(), state_floats = AttentionState::floats(num_rows, dim);
+  float* at = thread_scratch(2 * state_floats + AttentionScratch::floats(num_rows, dim));
+  const AttentionState total(at, num_rows, dim), state(at + state_floats, num_rows, dim);
+  const AttentionScratch scratch(rows, at + 2 * state_floats, dim);
   HWY_DYNAMIC_DISPATCH(attend_segment)(c, item, 0, scratch, total);
   for (int64_t segment = 1; segment < item.num_segments(c); ++segment) {
     HWY_DYNAMIC_DISPATCH(attend_segment)(c, item, segment, scratch, state);
-    HWY_DYNAMIC_DISPATCH(merge_segment)(c, item, segment, state, total);
+    HWY_DYNAMIC_DISPATCH(merge_segment)(c, rows, segment, state, total);
   }
-  HWY_DYNAMIC_DISPATCH(write_rows)(c, item, total);
+  HWY_DYNAMIC_DISPATCH(write_rows)(c, rows, total);
 }
 
 // As attend_item for each item, with the segments as tasks of their own.
@@ -336,6 +360,7 @@ void attend_split(const AttentionCall& c, const std::vector<AttentionItem>& item
     const AttentionItem* item;
     int64_t segment, offset;  // offset: of its state in `states`
   };
+  const int64_t dim = c.padded_dim();
   std::vector<Task> tasks;
   std::vector<size_t> first_task;
   int64_t num_floats = 0;
@@ -343,22 +368,24 @@ void attend_split(const AttentionCall& c, const std::vector<AttentionItem>& item
     first_task.push_back(tasks.size());
     for (int64_t segment = 0; segment < item.num_segments(c); ++segment) {
       tasks.push_back({&item, segment, num_floats});
-      num_floats += AttentionState::floats(item.rows(c), c.padded_dim());
+      num_floats += AttentionState::floats(item.num_rows(c), dim);
     }
   }
   AlignedBuffer buffer(num_floats * int64_t{sizeof(float)});
   float* states = reinterpret_cast<float*>(buffer.data());
-  const auto state = [&](const Task& t) { return AttentionState(states + t.offset, t.item->rows(c), c.padded_dim()); };
+  const auto state = [&](const Task& t) { return AttentionState(states + t.offset, t.item->num_rows(c), dim); };
   pool.parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
-    const int64_t rows = tasks[i].item->rows(c);
-    const AttentionScratch scratch(thread_scratch(AttentionScratch::floats(rows, c.padded_dim())), rows, c.padded_dim());
-    HWY_DYNAMIC_DISPATCH(attend_segment)(c, *tasks[i].item, tasks[i].segment, scratch, state(tasks[i]));
+    const Task& t = tasks[i];
+    const AttentionScratch scratch(make_rows(c, *t.item),
+                                   thread_scratch(AttentionScratch::floats(t.item->num_rows(c), dim)), dim);
+    HWY_DYNAMIC_DISPATCH(attend_segment)(c, *t.item, t.segment, scratch, state(t));
   });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
+    const std::span<const AttentionRow> rows = make_rows(c, items[i]);
     const Task* t = &tasks[first_task[i]];
     for (int64_t segment = 1; segment < items[i].num_segments(c); ++segment)
-      HWY_DYNAMIC_DISPATCH(merge_segment)(c, items[i], segment, state(t[segment]), state(t[0]));
-    HWY_DYNAMIC_DISPATCH(write_rows)(c, items[i], state(t[0]));
+      HWY_DYNAMIC_DISPATCH(merge_segment)(c, rows, segment, state(t[segment]), state(t[0]));
+    HWY_DYNAMIC_DISPATCH(write_rows)(c, rows, state(t[0]));
   });
 }
 

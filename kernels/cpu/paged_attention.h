@@ -2,8 +2,8 @@
 // out = softmax(q · Kᵀ * scale) · V for each query head; query heads of a group share a KV head (GQA).
 //
 // 1. A query row's result depends on its q, on the keys and values of positions 0 … its own position, and on nothing
-//    else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results are merged in
-//    order, for prefill and decode alike.
+//    else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results are merged
+//    in order, for prefill and decode alike.
 // 2. Positions after a query's own, and slots past the context, are not read into its result.
 #pragma once
 
@@ -25,9 +25,9 @@ struct AttentionBatch {
 };
 
 // REQUIRES: num_heads a multiple of kv.num_kv_heads; the keys and values of the new tokens are already in the cache.
-void paged_attention(const float* qkv,      // [num_tokens, qkv_stride]  q, rotated, at the start of each row
-                     int64_t qkv_stride,    // floats from one token's q to the next
-                     float* out,            // [num_tokens, num_heads * head_dim]
+void paged_attention(const float* qkv,    // [num_tokens, qkv_stride]  q, rotated, at the start of each row
+                     int64_t qkv_stride,  // floats from one token's q to the next
+                     float* out,          // [num_tokens, num_heads * head_dim]
                      const AttentionBatch& batch, int32_t num_heads, float scale, const KvCacheView& kv,
                      ThreadPool& pool);
 

@@ -15,8 +15,8 @@ void rope_and_kv_write(float* qkv,                // [num_tokens, (num_heads + 2
                        const int32_t* positions,  // [num_tokens]
                        const int32_t* slots,      // [num_tokens]
                        int64_t num_tokens, int32_t num_heads, int32_t num_kv_heads, int32_t head_dim,
-                       const float* cos,          // [max_position, head_dim / 2]
-                       const float* sin,          // [max_position, head_dim / 2]
+                       const float* cos,  // [max_position, head_dim / 2]
+                       const float* sin,  // [max_position, head_dim / 2]
                        const KvCacheView& kv, ThreadPool& pool);
 
 }  // namespace llmb::cpu

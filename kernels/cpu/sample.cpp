@@ -22,11 +22,11 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Memory of one thread, kept between rows and steps.
 struct RowScratch {
-  std::vector<float> values;    // a copy of the row, where the raw one is still wanted
-  std::vector<float> maxima;    // of blocks
-  std::vector<float> order;     // of maxima
+  std::vector<float> values;  // a copy of the row, where the raw one is still wanted
+  std::vector<float> maxima;  // of blocks
+  std::vector<float> order;   // of maxima
   std::vector<Cut> candidates;
-  std::vector<double> sums;     // of blocks
+  std::vector<double> sums;  // of blocks
 };
 
 constexpr auto before = [](const Cut& a, const Cut& b) {
@@ -77,7 +77,8 @@ Cut nucleus(const float* weights, int64_t n, float top_p, RowScratch& s) {
   }
   s.candidates.clear();
   collect(weights, 0, n, std::bit_cast<float>(low), std::bit_cast<float>(high), s.candidates);
-  if (high - low > 1) std::sort(s.candidates.begin(), s.candidates.end(), before);  // otherwise equal, and in order of ids
+  if (high - low > 1)
+    std::sort(s.candidates.begin(), s.candidates.end(), before);  // otherwise equal, and in order of ids
   double need = wanted - at_high.sum;
   for (size_t i = 0; i + 1 < s.candidates.size(); ++i)
     if ((need -= s.candidates[i].value) <= 0) return s.candidates[i];

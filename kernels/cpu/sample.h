@@ -19,9 +19,9 @@
 namespace llmb::cpu {
 
 // REQUIRES: plan's sample rows, bias and penalty slices are in range; token ids in [0, vocab).
-void sample(float* logits,         // [num_samples, vocab]  clobbered
+void sample(float* logits,  // [num_samples, vocab]  clobbered
             int64_t vocab, const StepPlan& plan,
-            StepOutput* out,       // every field is set
+            StepOutput* out,  // every field is set
             ThreadPool& pool);
 
 }  // namespace llmb::cpu

@@ -181,16 +181,23 @@ template <typename F>
 HWY_INLINE void with_tile_rows(int64_t rows, const F& f) {
   static_assert(kTileRows == 3 || kTileRows == 6);
   switch (rows) {
-    case 1: return f(std::integral_constant<int, 1>());
-    case 2: return f(std::integral_constant<int, 2>());
-    case 3: return f(std::integral_constant<int, 3>());
-    default: break;
+    case 1:
+      return f(std::integral_constant<int, 1>());
+    case 2:
+      return f(std::integral_constant<int, 2>());
+    case 3:
+      return f(std::integral_constant<int, 3>());
+    default:
+      break;
   }
   if constexpr (kTileRows == 6) {
     switch (rows) {
-      case 4: return f(std::integral_constant<int, 4>());
-      case 5: return f(std::integral_constant<int, 5>());
-      default: return f(std::integral_constant<int, 6>());
+      case 4:
+        return f(std::integral_constant<int, 4>());
+      case 5:
+        return f(std::integral_constant<int, 5>());
+      default:
+        return f(std::integral_constant<int, 6>());
     }
   }
 }

@@ -54,7 +54,8 @@ TEST_CASE("silu_mul is as close to fp64 as naive fp32, for any width") {
   });
 }
 
-TEST_CASE("silu over the whole range of floats: relative error below 5 ulp where the result is normal, right limits beyond") {
+TEST_CASE(
+    "silu over the whole range of floats: relative error below 5 ulp where the result is normal, right limits beyond") {
   ThreadPool pool(1);
   std::vector<float> gates;
   for (float x = -87; x <= 120; x += 0.0371f) gates.push_back(x);

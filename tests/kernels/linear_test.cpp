@@ -20,7 +20,8 @@ using test::GuardedFloats;
 using test::random_normal;
 using test::same_bytes;
 
-// A stored matrix in each dtype, with the values that its bits mean. Bytes start at an odd address: views may be unaligned.
+// A stored matrix in each dtype, with the values that its bits mean. Bytes start at an odd address: views may be
+// unaligned.
 struct Stored {
   std::vector<uint8_t> bytes;
   std::vector<double> values;
@@ -93,7 +94,8 @@ TEST_CASE("linear is as close to fp64 as a naive fp32 product, around every tile
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-      for (const int64_t m : {0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 31, 33}) check_against_reference(dtype, m, 65, 67, true, pool);
+      for (const int64_t m : {0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 31, 33})
+        check_against_reference(dtype, m, 65, 67, true, pool);
       for (const int64_t n : {1, 15, 16, 17, 63, 64, 127, 128, 129})
         for (const int64_t m : {1, 14}) check_against_reference(dtype, m, n, 130, n % 2 == 1, pool);
       for (const int64_t k : {1, 2, 3, 127, 128, 129, 255, 256, 257, 385})
@@ -212,8 +214,7 @@ TEST_CASE("embedding gathers exactly the stored rows, repeated and at panel bord
       embedding(packed, tokens.data(), static_cast<int64_t>(tokens.size()), out.data(), pool);
       CHECK(out.guards_untouched());
       for (size_t i = 0; i < tokens.size(); ++i)
-        for (int64_t k = 0; k < hidden; ++k)
-          CHECK(out.span()[i * hidden + k] == table.values[tokens[i] * hidden + k]);
+        for (int64_t k = 0; k < hidden; ++k) CHECK(out.span()[i * hidden + k] == table.values[tokens[i] * hidden + k]);
       const TokenId outside = 130;
       CHECK_THROWS_AS(embedding(packed, &outside, 1, out.data(), pool), CheckFailure);
       embedding(packed, nullptr, 0, nullptr, pool);

@@ -54,7 +54,8 @@ TEST_CASE("scan_logits finds the maximum, and a NaN or +Inf at any place") {
 
 TEST_CASE("find_in_range gives the next index in the half-open range, or n") {
   for_each_size([](int64_t n, const std::vector<float>& v) {
-    for (const auto& [low, high] : {std::pair{1000.0f, kInf}, {-0.5f, 0.5f}, {v[n / 2], kInf}, {v[0], v[0]}, {-kInf, v[n - 1]}}) {
+    for (const auto& [low, high] :
+         {std::pair{1000.0f, kInf}, {-0.5f, 0.5f}, {v[n / 2], kInf}, {v[0], v[0]}, {-kInf, v[n - 1]}}) {
       for (int64_t begin = 0; begin <= n; begin += n < 70 ? 1 : 97) {
         int64_t expected = begin;
         while (expected < n && !(v[expected] >= low && v[expected] < high)) ++expected;
@@ -80,7 +81,8 @@ TEST_CASE("block_maxima and block_sums cover every value once") {
     double expected_total = 0;
     for (size_t b = 0; b + 1 < sums.size(); ++b) {
       double expected = 0;
-      for (int64_t i = static_cast<int64_t>(b) * kSumBlock; i < std::min<int64_t>(n, (static_cast<int64_t>(b) + 1) * kSumBlock); ++i)
+      for (int64_t i = static_cast<int64_t>(b) * kSumBlock;
+           i < std::min<int64_t>(n, (static_cast<int64_t>(b) + 1) * kSumBlock); ++i)
         expected += v[i];
       CHECK(std::fabs(sums[b] - expected) <= 1e-11);
       expected_total += sums[b];
@@ -104,7 +106,9 @@ TEST_CASE("upper_tail counts and sums what is at or above the threshold") {
   });
 }
 
-TEST_CASE("exp_weights: the maximum weighs exactly 1, others e^((x - max) / t) to a few ulp, -Inf nothing; nothing else is written") {
+TEST_CASE(
+    "exp_weights: the maximum weighs exactly 1, others e^((x - max) / t) to a few ulp, -Inf nothing; nothing else is "
+    "written") {
   for_each_size([](int64_t n, std::vector<float> v) {
     for (const float t : {0.5f, 1.0f, 7.0f}) {
       const float max = *std::max_element(v.begin(), v.end());

@@ -20,8 +20,8 @@ struct Output {
   std::vector<float> residual, out;
 };
 
-Output run(std::span<const float> residual, std::span<const float> delta, const std::vector<float>& weight, int64_t rows,
-           ThreadPool& pool) {
+Output run(std::span<const float> residual, std::span<const float> delta, const std::vector<float>& weight,
+           int64_t rows, ThreadPool& pool) {
   const int64_t hidden = static_cast<int64_t>(weight.size());
   GuardedFloats r(rows * hidden), out(rows * hidden);
   std::copy(residual.begin(), residual.end(), r.data());

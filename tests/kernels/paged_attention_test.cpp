@@ -33,7 +33,8 @@ struct SequenceData {
 };
 
 SequenceData make_sequence(const Shape& s, int32_t length, uint32_t seed) {
-  return {test::random_normal(length * s.q_size(), seed, 1.5f), test::random_normal(length * s.kv_size(), seed + 1000, 1.5f),
+  return {test::random_normal(length * s.q_size(), seed, 1.5f),
+          test::random_normal(length * s.kv_size(), seed + 1000, 1.5f),
           test::random_normal(length * s.kv_size(), seed + 2000)};
 }
 
@@ -43,7 +44,8 @@ struct Query {
   int32_t context_len, query_len;
 };
 
-// Lays the queries out in a pool of shuffled blocks in which everything not written is NaN, runs, returns rows in order.
+// Lays the queries out in a pool of shuffled blocks in which everything not written is NaN, runs, returns rows in
+// order.
 std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t block_size, ThreadPool& pool,
                        uint32_t seed = 7) {
   std::vector<int32_t> query_start = {0}, context_len, block_start = {0};
@@ -59,7 +61,8 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
   std::mt19937 rng(seed);
   std::shuffle(ids.begin(), ids.end(), rng);
   const int64_t cache_floats = int64_t{num_blocks} * s.kv_size() * block_size;
-  GuardedFloats k(cache_floats), v(cache_floats), qkv(query_start.back() * s.stride()), out(query_start.back() * s.q_size());
+  GuardedFloats k(cache_floats), v(cache_floats), qkv(query_start.back() * s.stride()),
+      out(query_start.back() * s.q_size());
   const KvCacheView kv{k.data(), v.data(), block_size, s.num_kv_heads, s.head_dim};
   for (size_t i = 0; i < queries.size(); ++i) {
     const auto& [data, context, query_len] = queries[i];
@@ -67,8 +70,10 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
       const BlockId block = ids[block_start[i] + p / block_size];
       for (int32_t h = 0; h < s.num_kv_heads; ++h) {
         for (int32_t c = 0; c < s.head_dim; ++c) {
-          kv.k[kv.block_offset(block, h) + c * block_size + p % block_size] = data->k[p * s.kv_size() + h * s.head_dim + c];
-          kv.v[kv.block_offset(block, h) + p % block_size * s.head_dim + c] = data->v[p * s.kv_size() + h * s.head_dim + c];
+          kv.k[kv.block_offset(block, h) + c * block_size + p % block_size] =
+              data->k[p * s.kv_size() + h * s.head_dim + c];
+          kv.v[kv.block_offset(block, h) + p % block_size * s.head_dim + c] =
+              data->v[p * s.kv_size() + h * s.head_dim + c];
         }
       }
     }
@@ -79,8 +84,8 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
   const std::vector<float> qkv_before = qkv.copy(), k_before = k.copy(), v_before = v.copy();
   const AttentionBatch batch{static_cast<int32_t>(queries.size()), query_start.data(), context_len.data(),
                              block_start.data(), ids.data()};
-  paged_attention(qkv.data(), s.stride(), out.data(), batch, s.num_heads,
-                  1 / std::sqrt(static_cast<float>(s.head_dim)), kv, pool);
+  paged_attention(qkv.data(), s.stride(), out.data(), batch, s.num_heads, 1 / std::sqrt(static_cast<float>(s.head_dim)),
+                  kv, pool);
   CHECK(out.guards_untouched());
   CHECK(same_bytes(qkv_before, qkv.span()));
   CHECK(same_bytes(k_before, k.span()));
@@ -131,7 +136,8 @@ void check_against_reference(const Shape& s, std::span<const Query> queries, int
 
 }  // namespace
 
-TEST_CASE("attention is as close to fp64 as naive fp32: group sizes, head sizes, block sizes, lengths at every border") {
+TEST_CASE(
+    "attention is as close to fp64 as naive fp32: group sizes, head sizes, block sizes, lengths at every border") {
   ThreadPool pool(2);
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
@@ -145,7 +151,8 @@ TEST_CASE("attention is as close to fp64 as naive fp32: group sizes, head sizes,
     }
     const Shape s{4, 2, 16};
     const SequenceData data = make_sequence(s, 520, 2);
-    for (const int32_t n : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 320, 511, 512, 513}) {
+    for (const int32_t n :
+         {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 320, 511, 512, 513}) {
       CAPTURE(n);
       const Query decode{&data, n, 1}, prefill{&data, n, std::min(n, 70)};
       check_against_reference(s, {&decode, 1}, n % 2 ? 16 : 8, pool);

@@ -31,8 +31,8 @@ struct Output {
 constexpr int32_t kMaxPosition = 300;
 constexpr int32_t kNumBlocks = 12;
 
-Output run(const Shape& s, std::span<const float> qkv, std::span<const int32_t> positions, std::span<const int32_t> slots,
-           ThreadPool& pool) {
+Output run(const Shape& s, std::span<const float> qkv, std::span<const int32_t> positions,
+           std::span<const int32_t> slots, ThreadPool& pool) {
   std::vector<float> cos, sin;
   for (int position = 0; position < kMaxPosition; ++position) {
     for (int i = 0; i < s.head_dim / 2; ++i) {

@@ -274,12 +274,14 @@ TEST_CASE("top-k and top-p agree with sorting on large random vocabularies") {
   }
 }
 
-TEST_CASE("a row's token is the same alone, in any batch, at any row, with 1 to 3 threads, and on targets of one kind") {
+TEST_CASE(
+    "a row's token is the same alone, in any batch, at any row, with 1 to 3 threads, and on targets of one kind") {
   constexpr int64_t kVocab = 3001;
   ThreadPool one(1), three(3);
   std::vector<Row> rows;
   for (int i = 0; i < 24; ++i) {
-    SampleRow row = params(i % 4 ? 0.5f + 0.1f * static_cast<float>(i) : 0, i % 3 ? 40 : 0, i % 2 ? 0.9f : 1, i % 5 ? 0 : 0.02f);
+    SampleRow row =
+        params(i % 4 ? 0.5f + 0.1f * static_cast<float>(i) : 0, i % 3 ? 40 : 0, i % 2 ? 0.9f : 1, i % 5 ? 0 : 0.02f);
     row.rng = {9, static_cast<uint64_t>(i)};
     row.position = static_cast<uint32_t>(100 + i);
     row.num_logprobs = i % 3 - 1;
@@ -312,22 +314,22 @@ TEST_CASE("penalties act on the right tokens: repetition by sign over prompt and
   SampleRow row = params(0);
   const std::vector<float> logits = {2.0f, 1.9f, -1.0f, -1.1f};
   row.repetition_penalty = 1.2f;
-  CHECK(run_row(logits, {row, {}, {{0, 0}}}).tokens[0] == 1);           // 2 / 1.2 < 1.9
-  CHECK(run_row(logits, {row, {}, {{0, 3}, {1, 0}}}).tokens[0] == 0);   // both divided
-  CHECK(run_row({-1.0f, -1.1f}, {row, {}, {{0, 1}}}).tokens[0] == 1);   // -1 * 1.2 < -1.1
+  CHECK(run_row(logits, {row, {}, {{0, 0}}}).tokens[0] == 1);          // 2 / 1.2 < 1.9
+  CHECK(run_row(logits, {row, {}, {{0, 3}, {1, 0}}}).tokens[0] == 0);  // both divided
+  CHECK(run_row({-1.0f, -1.1f}, {row, {}, {{0, 1}}}).tokens[0] == 1);  // -1 * 1.2 < -1.1
   row.repetition_penalty = 0.5f;
-  CHECK(run_row(logits, {row, {}, {{1, 0}}}).tokens[0] == 1);           // 1.9 / 0.5
+  CHECK(run_row(logits, {row, {}, {{1, 0}}}).tokens[0] == 1);  // 1.9 / 0.5
   row = params(0);
   row.presence_penalty = 0.2f;
-  CHECK(run_row(logits, {row, {}, {{0, 0}}}).tokens[0] == 0);           // in the prompt only
+  CHECK(run_row(logits, {row, {}, {{0, 0}}}).tokens[0] == 0);  // in the prompt only
   CHECK(run_row(logits, {row, {}, {{0, 1}}}).tokens[0] == 1);
   CHECK(run_row(logits, {row, {}, {{0, 50}, {1, 1}}}).tokens[0] == 0);  // once, however often
   row = params(0);
   row.frequency_penalty = 0.06f;
   CHECK(run_row(logits, {row, {}, {{0, 1}}}).tokens[0] == 0);
-  CHECK(run_row(logits, {row, {}, {{0, 2}}}).tokens[0] == 1);           // 2 - 0.12
+  CHECK(run_row(logits, {row, {}, {{0, 2}}}).tokens[0] == 1);  // 2 - 0.12
   row.frequency_penalty = -1;
-  CHECK(run_row(logits, {row, {}, {{3, 4}}}).tokens[0] == 3);           // negative penalties encourage
+  CHECK(run_row(logits, {row, {}, {{3, 4}}}).tokens[0] == 3);  // negative penalties encourage
   row = params(0);
   row.repetition_penalty = 1e-38f;
   const StepOutput huge = run_row({3e38f, 1.0f}, {row, {}, {{0, 1}}});

@@ -7,6 +7,7 @@ namespace llmb::test {
 
 // Counts the call; true (and errno) where a fault is set for it.
 bool FaultyFileOps::fails(FileCall call) {
+  if (before_call) before_call(call);
   const int64_t number = ++counts_[static_cast<int>(call)];
   for (const FileFault& fault : faults) {
     if (fault.call != call || !(fault.forever ? number >= fault.at : number == fault.at)) continue;

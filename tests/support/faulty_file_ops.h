@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "io/file_ops.h"
@@ -38,9 +39,10 @@ struct FileFault {
 class FaultyFileOps final : public FileOps {
  public:
   std::vector<FileFault> faults;
-  size_t max_io_bytes = SIZE_MAX;  // of one read or write
-  int num_interrupts = 0;          // EINTR so many times before each call that may be interrupted
-  int64_t disk_bytes = INT64_MAX;  // free space: writes get short, then fail with ENOSPC
+  size_t max_io_bytes = SIZE_MAX;             // of one read or write
+  int num_interrupts = 0;                     // EINTR so many times before each call that may be interrupted
+  std::function<void(FileCall)> before_call;  // e.g. what another process does just then
+  int64_t disk_bytes = INT64_MAX;             // free space: writes get short, then fail with ENOSPC
 
   int64_t count(FileCall call) const { return counts_[static_cast<int>(call)]; }
 

@@ -275,6 +275,30 @@ TEST_CASE("compressed lines longer than any buffer") {
   }
 }
 
+TEST_CASE("a line of compressed stdin is returned when its bytes are there, though they overflow the reader's buffer") {
+  constexpr size_t kBlock = 100'000;
+  constexpr int kBlocks = 3;  // more than 256 KiB, and no border of a block is one of the buffer
+  ZSTD_CCtx* const context = ZSTD_createCCtx();
+  std::string bytes(ZSTD_compressBound(kBlocks * kBlock), '\0');
+  ZSTD_outBuffer out{bytes.data(), bytes.size(), 0};
+  for (int i = 1; i <= kBlocks; ++i) {
+    const std::string block = std::string(kBlock - 1, 'z') + (i == kBlocks ? "\n" : "z");
+    ZSTD_inBuffer in{block.data(), block.size(), 0};
+    REQUIRE(ZSTD_compressStream2(context, &out, &in, ZSTD_e_flush) == 0);
+  }
+  ZSTD_freeCCtx(context);
+  PipedStdin piped;
+  piped.write(bytes.substr(0, out.pos));
+  FaultyFileOps ops;
+  ops.before_call = [&](FileCall call) {  // a reader that wants more sees the frame cut off
+    if (call == FileCall::kPoll && ops.count(FileCall::kRead) > 0) piped.close_write_end();
+  };
+  LineReader reader({"-"}, kDefaultMaxLineBytes, ops);
+  auto line = reader.next();
+  REQUIRE(line.ok());
+  CHECK((*line)->bytes.size() == kBlocks * kBlock - 1);
+}
+
 TEST_CASE("a compressed stream cut at any byte, or damaged, is an error that names the file") {
   TempDir dir;
   std::string text;

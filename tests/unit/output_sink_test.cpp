@@ -293,6 +293,25 @@ TEST_CASE("a second sink on the same output is refused, naming the process, unti
   CHECK(open_sink(dir / "out.jsonl").ok());
 }
 
+TEST_CASE("a run that finishes between another's open and its lock keeps its results") {
+  TempDir dir;
+  auto first = open_sink(dir / "out.jsonl");
+  REQUIRE(first.ok());
+  CHECK((*first)->append("first\n").ok());
+  FaultyFileOps ops;
+  ops.before_call = [&](FileCall call) {
+    if (call == FileCall::kFlock && ops.count(FileCall::kFlock) == 0) CHECK((*first)->finish().ok());
+  };
+  auto second = open_sink(dir / "out.jsonl", ops);
+  REQUIRE(second.ok());
+  CHECK(read_file(dir / "out.jsonl") == "first\n");
+  CHECK((*second)->append("second\n").ok());
+  CHECK(read_file(dir / "out.jsonl") == "first\n");
+  CHECK(read_file(dir / "out.jsonl.partial") == "second\n");
+  CHECK((*second)->finish().ok());
+  CHECK(read_file(dir / "out.jsonl") == "second\n");
+}
+
 TEST_CASE("of many processes that start together on one output, one works at a time and nothing is mixed") {
   TempDir dir;
   constexpr int kProcesses = 20;
