@@ -1,0 +1,96 @@
+// Every kind of tokenizer against what Hugging Face tokenizers made of the same file: data/fixtures/tokenizers.
+#include <doctest/doctest.h>
+
+#include "tests/support/tokenizer_fixtures.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/pre_tokenizer.h"
+
+namespace llmb {
+
+namespace {
+
+const std::string kDir = std::string(LLMB_SOURCE_DIR) + "/data/fixtures/tokenizers/";
+
+class Sink final : public DecoderStep {
+ public:
+  void push(std::string_view fragment, bool) override { text += fragment; }
+  std::string text;
+};
+
+}  // namespace
+
+TEST_CASE("small tokenizers of every kind give Hugging Face's ids and text, at once and in steps") {
+  for (const char* name : {"gpt2", "llama3", "o200k", "falcon", "llama2", "llama2_partial_bytes", "affixes", "unigram",
+                           "unigram_bytes", "bert", "word_level"}) {
+    CAPTURE(name);
+    const auto tokenizer = load_tokenizer(kDir + name);
+    int num_texts = 0;
+    for (const auto& row : read_jsonl(kDir + name + "/golden.jsonl")) {
+      const auto ids = row["ids"].get<std::vector<TokenId>>();
+      if (row.contains("text")) {
+        const auto text = row["text"].get<std::string>();
+        CAPTURE(text);
+        CHECK(tokenizer->encode(text, true) == ids);
+        CHECK(tokenizer->encode(text, false) == row["ids_no_special"].get<std::vector<TokenId>>());
+        CHECK(tokenizer->encode(text, true) == ids);  // the second time from the cache
+        ++num_texts;
+      }
+      CAPTURE(row["ids"].dump());
+      CHECK(tokenizer->decode(ids, false) == row["decoded"].get<std::string>());
+      CHECK(tokenizer->decode(ids, true) == row["decoded_skip"].get<std::string>());
+      CHECK(decode_in_steps(*tokenizer, ids, false) == row["decoded"].get<std::string>());
+      CHECK(decode_in_steps(*tokenizer, ids, true) == row["decoded_skip"].get<std::string>());
+    }
+    CHECK(num_texts > 50);
+  }
+}
+
+TEST_CASE("normalizers give Hugging Face's text") {
+  for (const auto& row : read_jsonl(kDir + "normalizers.jsonl")) {
+    CAPTURE(row["spec"].dump());
+    auto normalizer = make_normalizer(row["spec"]);
+    REQUIRE_MESSAGE(normalizer.ok(), normalizer.status().message());
+    RegexScratch scratch;
+    for (const auto& c : row["cases"]) {
+      auto text = c[0].get<std::string>();
+      CAPTURE(text);
+      (*normalizer)->apply(&text, scratch);
+      CHECK(text == c[1].get<std::string>());
+    }
+  }
+}
+
+TEST_CASE("pre-tokenizers give Hugging Face's pieces") {
+  for (const auto& row : read_jsonl(kDir + "pre_tokenizers.jsonl")) {
+    CAPTURE(row["spec"].dump());
+    auto pre_tokenizer = PreTokenizer::make(row["spec"]);
+    REQUIRE_MESSAGE(pre_tokenizer.ok(), pre_tokenizer.status().message());
+    PreTokenizerScratch scratch;
+    for (const auto& c : row["cases"]) {
+      const auto text = c[0].get<std::string>();
+      CAPTURE(text);
+      std::vector<std::string> pieces;
+      pre_tokenizer->run(text, true, scratch, [&](std::string_view piece) { pieces.emplace_back(piece); });
+      CHECK(pieces == c[1].get<std::vector<std::string>>());
+    }
+  }
+}
+
+TEST_CASE("decoders give Hugging Face's text") {
+  for (const auto& row : read_jsonl(kDir + "decoders.jsonl")) {
+    CAPTURE(row["spec"].dump());
+    auto decoder = Decoder::make(row["spec"]);
+    REQUIRE_MESSAGE(decoder.ok(), decoder.status().message());
+    for (const auto& c : row["cases"]) {
+      CAPTURE(c[0].dump());
+      Sink sink;
+      const auto chain = decoder->make_chain(&sink);
+      for (const auto& token : c[0]) chain.front()->push(token.get<std::string>(), true);
+      chain.front()->finish();
+      CHECK(sink.text == c[1].get<std::string>());
+    }
+  }
+}
+
+}  // namespace llmb
