@@ -1,6 +1,6 @@
 // Byte-pair encoding: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units", ACL 2016.
 // A piece starts as one symbol per character (or byte); the adjacent pair with the lowest rank is merged, the leftmost of
-// equals first, until no pair has a rank. Short runs scan for the minimum; long ones keep a heap: O(n log n).
+// equals first, until no pair has a rank. Short runs scan for the minimum; long ones keep a queue: O(n log n) at worst.
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kNoRank = UINT32_MAX;
 constexpr uint32_t kEnd = UINT32_MAX;
-constexpr size_t kScanLimit = 40;  // symbols; above it the heap is faster (measured on code and CJK text)
+constexpr size_t kScanLimit = 40;  // symbols; above it the queue is faster
 
 // Pairs of symbols to their rank and the symbol they become. Open addressing.
 class MergeTable {
@@ -182,7 +182,7 @@ class Bpe final : public Model {
       read_symbols(run, &symbols);
     }
     if (symbols.size() <= kScanLimit) merge_by_scan(scratch);
-    else merge_by_heap(scratch);
+    else merge_by_rank(scratch);
     out->insert(out->end(), symbols.begin(), symbols.end());
   }
 
@@ -249,47 +249,37 @@ class Bpe final : public Model {
     s.resize(n);
   }
 
-  void merge_by_heap(ModelScratch& scratch) const {
+  // As merge_by_scan, for long runs: the positions of each rank wait in a list of their own, and a heap holds the ranks.
+  // Lists fill from left to right nearly always, so that a run of one character takes linear time.
+  void merge_by_rank(ModelScratch& scratch) const {
     std::vector<TokenId>& s = scratch.symbols;
     std::vector<uint32_t>&ranks = scratch.ranks, &previous = scratch.previous, &next = scratch.next;
-    std::vector<uint64_t>& heap = scratch.heap;
     LLMB_CHECK(s.size() < kEnd);
     const auto n = static_cast<uint32_t>(s.size());
     ranks.resize(n);
     previous.resize(n);
     next.resize(n);
-    heap.clear();
-    // An entry is rank, then position; it counts while the pair at that position still has that rank.
-    const auto update = [&](uint32_t at) {
-      ranks[at] = next[at] == kEnd ? kNoRank : merges_.find(s[at], s[next[at]]).rank;
-      return ranks[at] != kNoRank;
-    };
-    const auto entry = [&](uint32_t at) { return ~(static_cast<uint64_t>(ranks[at]) << 32 | at); };  // a max-heap
     for (uint32_t i = 0; i < n; ++i) {
       previous[i] = i == 0 ? kEnd : i - 1;
       next[i] = i + 1 == n ? kEnd : i + 1;
     }
-    for (uint32_t i = 0; i < n; ++i) {
-      if (update(i)) heap.push_back(entry(i));
-    }
-    std::make_heap(heap.begin(), heap.end());
-    while (!heap.empty()) {
-      std::pop_heap(heap.begin(), heap.end());
-      const uint64_t top = ~heap.back();
-      heap.pop_back();
-      const auto at = static_cast<uint32_t>(top);
-      if (ranks[at] != top >> 32) continue;
+    RankQueue& queue = scratch.queue;
+    const auto update = [&](uint32_t at) {  // an entry of the queue counts while its position still has that rank
+      ranks[at] = next[at] == kEnd ? kNoRank : merges_.find(s[at], s[next[at]]).rank;
+      if (ranks[at] != kNoRank) queue.push(ranks[at], at);
+    };
+    for (uint32_t i = 0; i < n; ++i) update(i);
+    uint32_t rank = 0, at = 0;
+    while (queue.pop(&rank, &at)) {
+      if (ranks[at] != rank) continue;
       const uint32_t right = next[at];
       s[at] = merges_.find(s[at], s[right]).result;
       ranks[right] = kNoRank;
       s[right] = -1;
       next[at] = next[right];
       if (next[at] != kEnd) previous[next[at]] = at;
-      for (const uint32_t i : {previous[at], at}) {
-        if (i == kEnd || !update(i)) continue;
-        heap.push_back(entry(i));
-        std::push_heap(heap.begin(), heap.end());
-      }
+      if (previous[at] != kEnd) update(previous[at]);
+      update(at);
     }
     s.erase(std::remove(s.begin(), s.end(), -1), s.end());
   }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
@@ -37,12 +38,31 @@ class PieceCache {
   std::vector<Slot> slots_;
 };
 
+// Positions ordered by rank, then by position.
+class RankQueue {
+ public:
+  void push(uint32_t rank, uint32_t position);
+  bool pop(uint32_t* rank, uint32_t* position);  // false: empty
+
+ private:
+  struct List {
+    std::vector<uint32_t> positions;
+    size_t done = 0;  // those before it have been popped
+    bool is_sorted = true;
+  };
+  std::vector<List> lists_;
+  std::vector<uint32_t> free_lists_;
+  std::unordered_map<uint32_t, uint32_t> list_of_rank_;
+  std::vector<uint64_t> ranks_;  // a min-heap of rank << 32 | list
+  uint32_t last_rank_ = UINT32_MAX, last_list_ = 0;  // of the latest push
+};
+
 struct ModelScratch {
   PieceCache cache;
   std::vector<TokenId> symbols;
   std::vector<uint32_t> ranks;          // of each symbol and its right neighbour
   std::vector<uint32_t> previous, next;
-  std::vector<uint64_t> heap;
+  RankQueue queue;
   std::vector<double> best_scores;      // unigram, by end position
   std::vector<uint32_t> best_begins;
   std::vector<TokenId> best_ids;

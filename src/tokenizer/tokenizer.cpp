@@ -17,11 +17,15 @@ class TextSink final : public DecoderStep {
   std::string text;
 };
 
-// Gives the scratch back however encoding ends.
+constexpr size_t kKeepScratchBytes = size_t{1} << 20;
+
+// Gives the scratch back however encoding ends; the large one of a large text is freed.
 class BorrowedScratch {
  public:
-  explicit BorrowedScratch(ScratchPool& pool) : pool_(pool), scratch_(pool.take()) {}
-  ~BorrowedScratch() { pool_.give_back(std::move(scratch_)); }
+  BorrowedScratch(ScratchPool& pool, size_t text_bytes) : pool_(pool), scratch_(pool.take()), keep_(text_bytes <= kKeepScratchBytes) {}
+  ~BorrowedScratch() {
+    if (keep_) pool_.give_back(std::move(scratch_));
+  }
   BorrowedScratch(const BorrowedScratch&) = delete;
   BorrowedScratch& operator=(const BorrowedScratch&) = delete;
   EncodeScratch& operator*() const { return *scratch_; }
@@ -29,6 +33,7 @@ class BorrowedScratch {
  private:
   ScratchPool& pool_;
   std::unique_ptr<EncodeScratch> scratch_;
+  const bool keep_;
 };
 
 // Text between added tokens, before normalisation.
@@ -78,7 +83,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
     repaired = to_valid_utf8(text);
     text = repaired;
   }
-  const BorrowedScratch borrowed(state_->scratches);
+  const BorrowedScratch borrowed(state_->scratches, text.size());
   EncodeScratch& scratch = *borrowed;
   std::vector<TokenId> out;
   out.reserve(text.size() / 3 + 8);
