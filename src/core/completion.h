@@ -64,7 +64,7 @@ struct Completion {
   bool return_token_ids = false;
   FinishReason finish_reason = FinishReason::kStop;
   std::optional<std::string> stop_string;  // the stop string that ended it
-  std::optional<TokenId> stop_token;       // the token (end-of-sequence or stop_token_ids) that ended it
+  std::optional<TokenId> stop_token;       // the token of stop_token_ids that ended it; not for end-of-sequence
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
   RequestLatency latency;

@@ -70,7 +70,10 @@ Completion ActiveRequest::finish(FinishReason reason, std::optional<TokenId> sto
   if (detokenizer_ && !completion_.stop_string && append_text(detokenizer_->finish())) reason = FinishReason::kStop;
   Completion& c = completion_;
   c.finish_reason = reason;
-  c.stop_token = stop_token;
+  // As in vLLM: the model's own end of sequence is the plain case and has no stop reason.
+  const auto& eos = request_->eos_token_ids;
+  const bool is_eos = stop_token && std::find(eos.begin(), eos.end(), *stop_token) != eos.end();
+  c.stop_token = is_eos ? std::nullopt : stop_token;
   RequestLatency& l = c.latency;
   const double arrival = request_->arrival_ms;
   // Durations never go below zero, whatever clock is behind them.
