@@ -4,8 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/utf8.h"
 #include "io/json_writer.h"
-#include "io/utf8.h"
 
 namespace llmb {
 

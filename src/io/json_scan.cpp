@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/utf8.h"
+#include "base/utf8.h"
 
 namespace llmb {
 

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "io/utf8.h"
+#include "base/utf8.h"
 
 namespace llmb {
 

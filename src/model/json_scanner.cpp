@@ -1,5 +1,7 @@
 #include "model/json_scanner.h"
 
+#include "base/utf8.h"
+
 namespace llmb {
 
 namespace {
@@ -64,11 +66,14 @@ Status JsonScanner::scan_string(std::string* out, size_t max_bytes) {
       return {};
     }
     if (static_cast<unsigned char>(c) < 0x20) return error("control character in a string");
-    ++pos_;
     if (c == '\\') {
+      ++pos_;
       LLMB_RETURN_IF_ERROR(scan_escape(out));
-    } else if (out != nullptr) {
-      out->push_back(c);
+    } else {
+      const size_t size = utf8_length(text_.data() + pos_, text_.data() + text_.size());
+      if (size == 0) return error("not UTF-8");
+      if (out != nullptr) out->append(text_.substr(pos_, size));
+      pos_ += size;
     }
     if (out != nullptr && out->size() > max_bytes)
       return error("a string of more than " + std::to_string(max_bytes) + " bytes");
@@ -137,11 +142,28 @@ Status JsonScanner::skip_scalar() {
       pos_ += literal.size();
       return {};
     }
-  const size_t begin = pos_;
-  while (pos_ < text_.size() &&
-         (is_digit(text_[pos_]) || std::string_view("+-.eE").find(text_[pos_]) != std::string_view::npos))
-    ++pos_;
-  return pos_ > begin ? Status() : error("expected a value");
+  return skip_number();
+}
+
+Status JsonScanner::skip_number() {
+  const auto take = [&](std::string_view any_of) {
+    const bool found = pos_ < text_.size() && any_of.find(text_[pos_]) != std::string_view::npos;
+    pos_ += found;
+    return found;
+  };
+  const auto take_digits = [&] {
+    const size_t begin = pos_;
+    while (pos_ < text_.size() && is_digit(text_[pos_])) ++pos_;
+    return pos_ > begin;
+  };
+  take("-");
+  if (!take("0") && !take_digits()) return error("expected a value");
+  if (take(".") && !take_digits()) return error("expected a digit");
+  if (take("eE")) {
+    take("+-");
+    if (!take_digits()) return error("expected a digit");
+  }
+  return {};
 }
 
 Status JsonScanner::skip_value(int max_depth) {

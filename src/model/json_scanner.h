@@ -62,6 +62,7 @@ class JsonScanner {
   Status scan_escape(std::string* out);
   Status scan_hex4(uint32_t* out);
   Status skip_scalar();
+  Status skip_number();
 
   std::string_view text_;
   size_t pos_ = 0;

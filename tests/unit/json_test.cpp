@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/utf8.h"
 #include "io/content_hash.h"
 #include "io/json_scan.h"
 #include "io/json_writer.h"
-#include "io/utf8.h"
 
 namespace llmb {
 

@@ -109,6 +109,7 @@ TEST_CASE("a damaged header is refused, naming what is wrong") {
       {R"({"a":{"dtype":"F32F32F32F32F32F32","shape":[1],"data_offsets":[0,4]}})", 4, "a string of more than 16 bytes"},
       {R"({"\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4, "lone surrogate"},
       {"{\"a\nb\":{}}", 0, "control character"},
+      {"{\"a\xff\":{}}", 0, "not UTF-8"},
   };
   for (const Case& c : cases) {
     CAPTURE(std::string(c.header));
@@ -167,6 +168,14 @@ TEST_CASE("an index names plain shard files, each tensor once") {
         "");
   CHECK(message(R"({"weight_map":{}})") == "");
   CHECK(contains(message(R"({"metadata":{}})"), "no weight_map"));
+  for (const char* number : {"0", "-0", "12", "1.5", "-1.25e+10", "1E5", "0e0"}) {
+    CAPTURE(std::string(number));
+    CHECK(message(std::string(R"({"metadata":{"total_size":)") + number + R"(},"weight_map":{}})") == "");
+  }
+  for (const char* number : {"", "-", "+1", "01", "1.", ".5", "1e", "1e+", "--1", "1.2.3", "1e5e5", "tru", "NaN"}) {
+    CAPTURE(std::string(number));
+    CHECK(contains(message(std::string(R"({"metadata":{"total_size":)") + number + R"(},"weight_map":{}})"), "invalid JSON"));
+  }
   CHECK(contains(message(R"({"weight_map":{},"weight_map":{}})"), "duplicate key"));
   CHECK(contains(message(R"({"weight_map":{"a":"1.safetensors","a":"2.safetensors"}})"), "listed twice"));
   for (const char* path : {"../m.safetensors", "/m.safetensors", "a/m.safetensors", "..", "", ".safetensors", "m.bin",
