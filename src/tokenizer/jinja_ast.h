@@ -13,7 +13,7 @@
 
 namespace llmb::jinja {
 
-inline constexpr int kMaxDepth = 160;  // of expressions within expressions and statements within statements
+inline constexpr int kMaxDepth = 100;  // of expressions within expressions and statements within statements
 
 // ---- variables -----------------------------------------------------------------------------------------------------------
 

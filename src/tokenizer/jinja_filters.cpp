@@ -39,7 +39,7 @@ Value filter_title(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("title", a, {});
   const Value input = soft_string(in.heap(), self);
   const std::string_view text = text_of(input);
-  in.heap().spend_bytes(8 * text.size());
+  in.heap().spend_chars(8 * text.size());
   TextBuilder out(in.heap());
   const auto separates = [](uint32_t c) { return is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<'; };
   for (size_t at = 0; at < text.size();) {
@@ -102,6 +102,7 @@ Value filter_indent(Interpreter& in, const Value& self, Arguments& a) {
     out.append(text);
     at_first = false;
   };
+  in.heap().spend_chars(text_of(self).size());
   bool ended = true;  // a line end at the very end begins an empty line
   for_each_line(text_of(self), [&](std::string_view text, std::string_view end) {
     line(text);
@@ -113,15 +114,15 @@ Value filter_indent(Interpreter& in, const Value& self, Arguments& a) {
 
 Value filter_truncate(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("truncate", a, {"length", "killwords", "end", "leeway"});
-  if (!self.is_string()) throw type_error("truncate needs a string, not " + std::string(type_name(self)));
   const int64_t length = b.integer(0, 255), leeway = b.given_not_none(3) ? b.integer(3, 5) : 5;
   const std::string_view end = b.given(2) ? b.text(2) : "...";
   const int64_t end_chars = count_chars(end);
   if (length < end_chars) throw template_error("expected length >= " + std::to_string(end_chars));
   if (leeway < 0) throw template_error("expected leeway >= 0");
-  const std::string_view text = text_of(self);
-  const int64_t num_chars = self.as<String>().num_chars;
+  const int64_t num_chars = length_of(self);
   if (num_chars <= length || num_chars - length <= leeway) return self;
+  if (!self.is_string()) throw type_error("truncate needs a string, not " + std::string(type_name(self)));
+  const std::string_view text = text_of(self);
   std::string_view kept = text.substr(0, char_offset(text, length - end_chars));
   if (!b.flag(1, false)) {
     if (const size_t space = kept.rfind(' '); space != kept.npos) kept = kept.substr(0, space);
@@ -135,7 +136,7 @@ Value filter_truncate(Interpreter& in, const Value& self, Arguments& a) {
 Value filter_wordcount(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("wordcount", a, {});
   const Value input = soft_string(in.heap(), self);
-  in.heap().spend_bytes(4 * text_of(input).size());
+  in.heap().spend_chars(2 * text_of(input).size());
   int64_t count = 0;
   bool in_word = false;
   for (size_t at = 0; at < text_of(input).size();) {
@@ -168,6 +169,7 @@ Value filter_urlencode(Interpreter& in, const Value& self, Arguments& a) {
   Heap& heap = in.heap();
   const auto quoted = [&](const Value& v, bool query) {
     const Value text = to_string(heap, v);
+    heap.spend_chars(4 * text_of(text).size());
     const ScopedCharge room(heap, 3 * text_of(text).size());
     return make_string(heap, quote_url(text_of(text), query));
   };
@@ -175,14 +177,13 @@ Value filter_urlencode(Interpreter& in, const Value& self, Arguments& a) {
   TextBuilder out(heap);
   const Value pairs = self.is(Type::kDict) ? Value(Type::kDictView, heap.make<DictView>(DictView::Kind::kItems, self)) : self;
   for_each(in, pairs, [&](const Value& pair) {
-    Value key, value;
-    if (!subscript(heap, pair, Value::integer(0), &key) || !subscript(heap, pair, Value::integer(1), &value)) {
-      throw value_error("urlencode needs pairs");
-    }
+    Value holder;
+    const auto& parts = collect(in, pair, &holder)->items;
+    if (parts.size() != 2) throw value_error("urlencode needs pairs");
     if (out.size() > 0) out.push_back('&');
-    out.append(text_of(quoted(key, true)));
+    out.append(text_of(quoted(parts[0], true)));
     out.push_back('=');
-    out.append(text_of(quoted(value, true)));
+    out.append(text_of(quoted(parts[1], true)));
     return true;
   });
   return out.finish();

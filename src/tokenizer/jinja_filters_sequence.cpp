@@ -367,10 +367,8 @@ Value filter_unique(Interpreter& in, const Value& self, Arguments& a) {
   return Value(Type::kIterator, in.heap().make<UniqueIterator>(make_iterator(in, self), path, seen));
 }
 
-// The source of a lazy filter: an empty one for what is false, whatever it is.
-Value lazy_source(Interpreter& in, const Value& self) {
-  return truthy(self) ? make_iterator(in, self) : make_iterator(in, make_list(in.heap().make<List>()));
-}
+// What a lazy filter makes of a false value, whatever it is.
+Value nothing(Interpreter& in) { return make_iterator(in, make_list(in.heap().make<List>())); }
 
 // Takes the name of a filter or test from the arguments.
 NativeFunction take_function(Arguments* a, size_t at, bool filter) {
@@ -394,7 +392,8 @@ Value make_lazy(Interpreter& in, Value source, ApplyIterator::Mode mode, const A
 }
 
 Value filter_map(Interpreter& in, const Value& self, Arguments& a) {
-  const Value source = lazy_source(in, self);
+  if (!truthy(self)) return nothing(in);
+  const Value source = make_iterator(in, self);
   const bool by_attribute = a.positional.empty() && std::any_of(a.keyword.begin(), a.keyword.end(), [](const auto& k) { return k.first == "attribute"; });
   if (by_attribute) {
     const BoundArguments b("map", a, {"attribute", "default"});
@@ -409,9 +408,10 @@ Value filter_map(Interpreter& in, const Value& self, Arguments& a) {
 
 template <ApplyIterator::Mode Mode, bool ByAttribute>
 Value filter_select(Interpreter& in, const Value& self, Arguments& a) {
+  if (!truthy(self)) return nothing(in);
   if (ByAttribute && a.positional.empty()) throw template_error("Missing parameter for attribute name");
   const AttributePath path(in, ByAttribute ? &a.positional[0] : nullptr);
-  const Value source = lazy_source(in, self);
+  const Value source = make_iterator(in, self);
   constexpr size_t kTestAt = ByAttribute ? 1 : 0;
   NativeFunction function = nullptr;
   if (a.positional.size() > kTestAt) function = take_function(&a, kTestAt, false);

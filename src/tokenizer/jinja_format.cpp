@@ -344,7 +344,8 @@ Value format_percent(Heap& heap, const Value& pattern, const Value& values) {
     if (value.is_missing()) value = next_value();
     out.append(percent_field(heap, value, spec, markup));
   }
-  const bool all_used = many ? used == values.as<List>().items.size() : used > 0 || values.is(Type::kDict);
+  const bool has_subscripts = values.is(Type::kDict) || values.is(Type::kList) || values.is(Type::kRange) || values.is_undefined();
+  const bool all_used = many ? used == values.as<List>().items.size() : used > 0 || has_subscripts;
   if (!all_used && !named) throw type_error("not all arguments converted during string formatting");
   return out.finish(markup);
 }

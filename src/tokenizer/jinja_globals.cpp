@@ -114,6 +114,7 @@ Value global_strftime_now(Interpreter& in, const Value&, Arguments& a) {
       out.push_back(format[at]);
       continue;
     }
+    in.heap().spend(4);
     std::string directive = "%";  // one at a time, so that no width reaches strftime
     if (std::string_view("-_0^#").find(format[at + 1]) != std::string_view::npos && at + 2 < format.size()) directive += format[++at];
     directive += format[++at];

@@ -64,6 +64,7 @@ Scope& Interpreter::scope_at(int hops) {
 }
 
 Value Interpreter::resolve(const std::string& name) {
+  heap_.spend(4);
   if (block_depth_ > 0) {  // a block sees what the template has set
     const auto& variables = template_.frame.variables;
     const auto& slots = root_scope_.as<Scope>().slots;
@@ -261,7 +262,7 @@ Interpreter::Flow Interpreter::exec_with(const WithStmt& s) {
   const Value inner = enter(s.frame, scope_);
   for (const auto& [target, value] : s.assignments) {
     Value v = eval(*value);
-    within(inner, [&] { assign(*target, v); });
+    within(inner, [&, &target = target] { assign(*target, v); });
   }
   return within(inner, [&] { return exec_body(s.body); });
 }

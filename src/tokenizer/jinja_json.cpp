@@ -188,7 +188,7 @@ class Writer {
 }  // namespace
 
 Value parse_json(Heap& heap, std::string_view text, const char* what) {
-  heap.spend_bytes(4 * text.size());
+  heap.spend_chars(text.size());
   Builder builder(heap, what);
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
     throw value_error(std::string(what) + ": invalid JSON");

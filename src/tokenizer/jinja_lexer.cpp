@@ -145,7 +145,7 @@ class Lexer {
       data(tag, sign, false);
       return finish(end);
     }
-    fail("Missing end of raw directive", line);
+    if (at_ < text_.size()) fail("Missing end of raw directive", line);
   }
 
   void comment(int line) {
@@ -153,7 +153,7 @@ class Lexer {
       const bool signed_end = end > at_ && (text_[end - 1] == '-' || text_[end - 1] == '+');
       return finish(match_end(signed_end ? end - 1 : end, "#}", false));
     }
-    fail("Missing end of comment tag", line);
+    if (at_ < text_.size()) fail("Missing end of comment tag", line);
   }
 
   void expression(bool variable) {

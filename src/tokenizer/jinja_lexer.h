@@ -35,8 +35,8 @@ struct Token {
   std::string describe() const;  // for messages
 };
 
-inline constexpr size_t kMaxSourceBytes = size_t{512} << 10;
-inline constexpr size_t kMaxTokens = 150'000;
+inline constexpr size_t kMaxSourceBytes = size_t{256} << 10;
+inline constexpr size_t kMaxTokens = 60'000;
 
 // The tokens, ended by one of kind kEnd. Throws jinja::Error with the line for what is not a template.
 std::vector<Token> tokenize(std::string_view source);

@@ -27,7 +27,7 @@ void no_arguments(const char* name, const Arguments& a) { const BoundArguments b
 template <std::string (*Map)(std::string_view)>
 Value map_case(Interpreter& in, const Value& self, Arguments& a) {
   no_arguments("str method", a);
-  in.heap().spend_bytes(4 * text_of(self).size());
+  in.heap().spend_chars((self.as<String>().ascii ? 1 : 12) * text_of(self).size());
   const ScopedCharge room(in.heap(), 3 * text_of(self).size());
   return make_string(in.heap(), Map(text_of(self)), is_markup(self));
 }
@@ -37,7 +37,7 @@ template <bool (*Test)(uint32_t)>
 Value all_chars(Interpreter& in, const Value& self, Arguments& a) {
   no_arguments("str method", a);
   const std::string_view text = text_of(self);
-  in.heap().spend_bytes(2 * text.size());
+  in.heap().spend_chars(2 * text.size());
   size_t at = 0;
   while (at < text.size()) {
     if (!Test(next_char(text, &at))) return Value::boolean(false);
@@ -71,7 +71,7 @@ template <bool (*Right)(uint32_t), bool (*Wrong)(uint32_t)>
 Value cased(Interpreter& in, const Value& self, Arguments& a) {
   no_arguments("str method", a);
   const std::string_view text = text_of(self);
-  in.heap().spend_bytes(2 * text.size());
+  in.heap().spend_chars(2 * text.size());
   bool any = false;
   for (size_t at = 0; at < text.size();) {
     const uint32_t c = next_char(text, &at);
@@ -84,7 +84,7 @@ Value cased(Interpreter& in, const Value& self, Arguments& a) {
 Value str_istitle(Interpreter& in, const Value& self, Arguments& a) {
   no_arguments("istitle", a);
   const std::string_view text = text_of(self);
-  in.heap().spend_bytes(2 * text.size());
+  in.heap().spend_chars(2 * text.size());
   bool any = false, in_word = false;
   for (size_t at = 0; at < text.size();) {
     const uint32_t c = next_char(text, &at);
@@ -104,7 +104,7 @@ Value str_strip(Interpreter& in, const Value& self, Arguments& a) {
   in.heap().spend_bytes(text_of(self).size());
   if (!b.given_not_none(0)) return piece(in, self, strip(text_of(self), S));
   const ScopedCharge room(in.heap(), 8 * b.text(0).size());
-  in.heap().spend_bytes(64 * b.text(0).size());
+  in.heap().spend_chars(2 * text_of(self).size() + 8 * b.text(0).size());
   return piece(in, self, strip(text_of(self), S, b.text(0)));
 }
 
@@ -120,7 +120,7 @@ bool window(Interpreter& in, const Value& self, const BoundArguments& b, size_t 
   };
   const int64_t start = bound(first, 0), end = std::min(bound(first + 1, n), n);
   if (start > end) return false;
-  in.heap().spend_bytes(string.text.size());
+  in.heap().spend_chars(string.text.size());
   *offset = start;
   const auto at = [&](int64_t i) { return string.ascii ? static_cast<size_t>(i) : char_offset(string.text, i); };
   const size_t begin = at(start);
@@ -201,7 +201,7 @@ template <bool FromRight>
 Value str_split(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("split", a, {"sep", "maxsplit"});
   const std::string_view text = text_of(self);
-  in.heap().spend_bytes(text.size());
+  in.heap().spend_chars(text.size());
   int64_t left = b.integer(1, -1);
   if (left < 0) left = INT64_MAX;
   std::vector<std::string_view> parts;
@@ -231,6 +231,7 @@ Value str_splitlines(Interpreter& in, const Value& self, Arguments& a) {
   auto* list = in.heap().make<List>();
   const Value result = make_list(list);
   const bool keep = b.flag(0, false);
+  in.heap().spend_chars(text_of(self).size());
   for_each_line(text_of(self), [&](std::string_view line, std::string_view end) {
     list->push(piece(in, self, keep ? std::string_view(line.data(), line.size() + end.size()) : line));
   });
@@ -242,7 +243,7 @@ Value str_partition(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("partition", a, {"sep"}, 1);
   const std::string_view text = text_of(self), separator = b.text(0);
   if (separator.empty()) throw value_error("empty separator");
-  in.heap().spend_bytes(text.size());
+  in.heap().spend_chars(text.size());
   const ScopedCharge room(in.heap(), FromRight ? 4 * separator.size() : 0);
   const size_t at = FromRight ? find_last_text(text, separator) : find_text(text, separator);
   auto* parts = in.heap().make<List>();
@@ -310,6 +311,7 @@ Value str_zfill(Interpreter& in, const Value& self, Arguments& a) {
 Value str_expandtabs(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("expandtabs", a, {"tabsize"});
   const int64_t size = b.integer(0, 8);
+  in.heap().spend_chars(text_of(self).size());
   TextBuilder out(in.heap());
   int64_t column = 0;
   for (const char c : text_of(self)) {

@@ -191,7 +191,7 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ite
       if (!item.is_string()) {
         throw type_error("'in <string>' requires string as left operand, not " + std::string(type_name(item)));
       }
-      heap.spend_bytes(text_of(container).size() + text_of(item).size());
+      heap.spend_chars(text_of(container).size() + text_of(item).size());
       return find_text(text_of(container), text_of(item)) != std::string_view::npos;
     case Type::kDict: return container.as<Dict>().find(item) != nullptr;
     case Type::kDictView:

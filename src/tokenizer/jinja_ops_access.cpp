@@ -60,6 +60,7 @@ void append_repr(TextBuilder& out, const Value& v, int depth) {
     case Type::kFloat: return out.append(repr_float(v.as_float()));
     case Type::kUndefined: return out.append("Undefined");
     case Type::kString: {
+      heap.spend_chars(2 * text_of(v).size());
       const ScopedCharge room(heap, 10 * text_of(v).size());
       const std::string quoted = repr_text(text_of(v));
       return out.append(v.as<String>().markup ? "Markup(" + quoted + ")" : quoted);
@@ -107,7 +108,7 @@ Value soft_string(Heap& heap, const Value& v) { return v.is_string() ? v : to_st
 Value escape(Heap& heap, const Value& v) {
   if (v.is_string() && v.as<String>().markup) return v;
   const Value text = to_string(heap, v);
-  heap.spend_bytes(text_of(text).size());
+  heap.spend_chars(text_of(text).size());
   const ScopedCharge room(heap, 5 * text_of(text).size());
   return make_string(heap, escape_html(text_of(text)), true);
 }
@@ -144,7 +145,7 @@ namespace {
 // Characters [first, last) of a string.
 std::string_view chars_between(Heap& heap, const String& string, int64_t first, int64_t last) {
   if (string.ascii) return std::string_view(string.text).substr(static_cast<size_t>(first), static_cast<size_t>(last - first));
-  heap.spend_bytes(string.text.size());
+  heap.spend_chars(string.text.size());
   const size_t begin = char_offset(string.text, first);
   return std::string_view(string.text).substr(begin, char_offset(std::string_view(string.text).substr(begin), last - first));
 }
@@ -209,13 +210,13 @@ Value slice(Heap& heap, const Value& v, const Value& start, const Value& stop, c
   if (v.is(Type::kRange)) {
     const auto& r = v.as<Range>();
     const int64_t new_step = count > 1 ? r.step * by : r.step;
-    const int64_t new_start = r.start + first * r.step;
-    return Value(Type::kRange, heap.make<Range>(new_start, new_start + count * new_step, new_step, count));
+    return Value(Type::kRange, heap.make<Range>(r.start + first * r.step, r.start + last * r.step, new_step, count));
   }
   heap.spend(count);
   if (v.is_string()) {
     const auto& string = v.as<String>();
     if (by == 1) return make_string(heap, std::string(count == 0 ? "" : chars_between(heap, string, first, last)), string.markup);
+    heap.spend_chars(string.text.size());
     std::u32string chars;
     const ScopedCharge room(heap, string.ascii ? 0 : 4 * static_cast<size_t>(string.num_chars));
     for (size_t at = 0; !string.ascii && at < string.text.size();) chars.push_back(next_char(string.text, &at));

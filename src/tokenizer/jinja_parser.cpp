@@ -20,6 +20,7 @@ class Parser : ExpressionParser {
   std::unique_ptr<Template> run() {
     auto tmpl = std::make_unique<Template>();
     tmpl->body = statements_until({});
+    refuse_unknown();
     tmpl->num_strings = num_strings();
     return tmpl;
   }

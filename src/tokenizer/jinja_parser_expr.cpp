@@ -13,6 +13,15 @@ void ExpressionParser::fail(const std::string& message) const {
   throw template_error(message + " (line " + std::to_string(current().line) + ")");
 }
 
+void ExpressionParser::note_unknown(const char* kind, const std::string& name) {
+  unknown_.push_back("No " + std::string(kind) + " named " + repr_text(name) + ". (line " +
+                     std::to_string(current().line) + ")");
+}
+
+void ExpressionParser::refuse_unknown() const {
+  if (!unknown_.empty()) throw template_error(unknown_.front());
+}
+
 bool ExpressionParser::skip_operator(std::string_view op) {
   if (!current().is_operator(op)) return false;
   advance();
@@ -70,15 +79,16 @@ ExprPtr ExpressionParser::expression(bool with_conditional) { return with_condit
 ExprPtr ExpressionParser::conditional() {
   const Nesting nesting(*this);
   const int line = current().line;
+  const size_t num_unknown = unknown_.size();
   ExprPtr e = disjunction();
   while (skip_name("if")) {
-    const Conditional soft(*this);
     auto node = std::make_unique<ConditionalExpr>(line);
     node->yes = std::move(e);
     node->condition = disjunction();
     if (skip_name("else")) node->no = conditional();
     const auto *yes = node->yes.get(), *condition = node->condition.get(), *no = node->no.get();
     e = finish(std::move(node), {yes, condition, no});
+    unknown_.resize(num_unknown);
   }
   return e;
 }
@@ -489,7 +499,7 @@ ExprPtr ExpressionParser::filters(ExprPtr e, bool first_without_bar) {
     node->operand = std::move(e);
     node->name = dotted_name();
     node->function = find_filter(node->name);
-    if (node->function == nullptr && conditional_ == 0) fail("No filter named " + repr_text(node->name) + ".");
+    if (node->function == nullptr) note_unknown("filter", node->name);
     if (current().is_operator("(")) call_arguments(&node->arguments);
     check_depth(node.get(), std::max(node->operand == nullptr ? 0 : node->operand->depth, depth_of(node->arguments)));
     e = std::move(node);
@@ -504,7 +514,7 @@ ExprPtr ExpressionParser::test(ExprPtr operand) {
   node->operand = std::move(operand);
   node->name = dotted_name();
   node->function = find_test(node->name);
-  if (node->function == nullptr && conditional_ == 0) fail("No test named " + repr_text(node->name) + ".");
+  if (node->function == nullptr) note_unknown("test", node->name);
   const Token& t = current();
   const bool value_follows = t.is(TokenKind::kName) || t.is(TokenKind::kString) || t.is(TokenKind::kInteger) ||
                              t.is(TokenKind::kFloat) || t.is_operator("[") || t.is_operator("{");

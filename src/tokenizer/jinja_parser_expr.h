@@ -41,15 +41,17 @@ class ExpressionParser {
     ExpressionParser& parser_;
   };
 
-  // While it lives, unknown filters and tests are errors of the render instead of the template.
+  // Unknown filters and tests that were met while it lived are errors of the render instead of the template.
   class Conditional {
    public:
-    explicit Conditional(ExpressionParser& p) : parser_(p) { ++p.conditional_; }
-    ~Conditional() { --parser_.conditional_; }
+    explicit Conditional(ExpressionParser& p) : parser_(p), num_before_(p.unknown_.size()) {}
+    ~Conditional() { parser_.unknown_.resize(num_before_); }
 
    private:
     ExpressionParser& parser_;
+    size_t num_before_;
   };
+  void refuse_unknown() const;  // throws if one was met outside all conditions
 
   // ---- expressions
   using Ends = std::initializer_list<std::string_view>;  // names that end a tuple
@@ -88,12 +90,13 @@ class ExpressionParser {
   template <typename Node>
   ExprPtr finish(std::unique_ptr<Node> node, std::initializer_list<const Expr*> children);
   int depth_of(const CallArguments& arguments) const;
+  void note_unknown(const char* kind, const std::string& name);
   void check_depth(Expr* node, int depth) const;
 
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int nesting_ = 0;
-  int conditional_ = 0;
+  std::vector<std::string> unknown_;  // messages on filters and tests that do not exist
   int num_strings_ = 0;
 };
 

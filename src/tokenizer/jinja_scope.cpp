@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 
 namespace llmb::jinja {
 
@@ -146,13 +147,13 @@ class Analysis {
   explicit Analysis(const Frame* parent) : parent_(parent) {}
 
   void declare(const std::string& name) {
-    top_->stores.insert(name);
-    top_->known[name] = {name, Load::kParameter, {}};
+    add_store(name);
+    know({name, Load::kParameter, {}});
   }
 
   void load(Expr& e) {
     visit_names(e, [&](const std::string& name, Location*) {
-      if (!knows(name) && outer(name).slot < 0) top_->known[name] = {name, Load::kResolve, {}};
+      if (!knows(name) && outer(name).slot < 0) know({name, Load::kResolve, {}});
     });
   }
 
@@ -162,10 +163,10 @@ class Analysis {
   }
 
   void store(const std::string& name) {
-    top_->stores.insert(name);
+    add_store(name);
     if (knows(name)) return;
     const Location at = outer(name);
-    top_->known[name] = {name, at.slot >= 0 ? Load::kAlias : Load::kUndefined, at};
+    know({name, at.slot >= 0 ? Load::kAlias : Load::kUndefined, at});
   }
 
   void declare_all(Expr& target) {
@@ -189,33 +190,38 @@ class Analysis {
 
  private:
   struct Layer {
-    const Layer* below = nullptr;
     std::map<std::string, Variable> known;
     std::set<std::string> stores;
   };
+  struct Count {
+    int known = 0, stored = 0;  // layers in force that have the name
+  };
 
   bool knows(const std::string& name) const {
-    for (const Layer* l = top_; l != nullptr; l = l->below) {
-      if (l->known.count(name) > 0) return true;
-    }
-    return false;
+    const auto at = counts_.find(name);
+    return at != counts_.end() && at->second.known > 0;
   }
   bool stored(const std::string& name) const {
-    for (const Layer* l = top_; l != nullptr; l = l->below) {
-      if (l->stores.count(name) > 0) return true;
-    }
-    return false;
+    const auto at = counts_.find(name);
+    return at != counts_.end() && at->second.stored > 0;
+  }
+  void know(const Variable& variable) {
+    if (top_->known.insert_or_assign(variable.name, variable).second) ++counts_[variable.name].known;
+  }
+  void add_store(const std::string& name) {
+    if (top_->stores.insert(name).second) ++counts_[name].stored;
   }
   Location outer(const std::string& name) const { return parent_ == nullptr ? Location{} : parent_->find(name); }
 
   template <typename Walk>
   Layer branch(const Walk& walk) {
     Layer layer;
-    layer.below = top_;
     Layer* const before = top_;
     top_ = &layer;
     walk();
     top_ = before;
+    for (const auto& [name, variable] : layer.known) --counts_[name].known;
+    for (const std::string& name : layer.stores) --counts_[name].stored;
     return layer;
   }
 
@@ -226,13 +232,13 @@ class Analysis {
                    [&](const std::string& name) { return !stored(name); });
     }
     for (Layer* b : branches) {
-      for (auto& [name, variable] : b->known) top_->known[name] = variable;
-      top_->stores.insert(b->stores.begin(), b->stores.end());
+      for (const auto& [name, variable] : b->known) know(variable);
+      for (const std::string& name : b->stores) add_store(name);
     }
     // Not set on every way: it begins as what it is outside.
     for (const std::string& name : fresh) {
       const Location at = outer(name);
-      top_->known[name] = {name, at.slot >= 0 ? Load::kAlias : Load::kResolve, at};
+      know({name, at.slot >= 0 ? Load::kAlias : Load::kResolve, at});
     }
   }
 
@@ -274,6 +280,7 @@ class Analysis {
   }
 
   const Frame* parent_;
+  std::unordered_map<std::string, Count> counts_;
   Layer own_;
   Layer* top_ = &own_;
 };

@@ -13,7 +13,7 @@ Value replace_text(Heap& heap, const Value& text, const Value& old, const Value&
   const Value new_value = markup ? escape(heap, replacement) : replacement;
   const std::string_view all = text_of(text), from = text_of(old), to = text_of(new_value);
   if (count < 0) count = INT64_MAX;
-  heap.spend_bytes(all.size());
+  heap.spend_chars(all.size());
   TextBuilder out(heap);
   size_t done = 0;
   if (from.empty()) {  // before every character, and at the end

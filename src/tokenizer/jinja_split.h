@@ -25,7 +25,7 @@ void split_on_space(std::string_view text, int64_t max_splits, bool from_right, 
   const Side outer = from_right ? Side::kRight : Side::kLeft;
   text = strip(text, outer);
   while (!text.empty()) {
-    if (max_splits-- <= 0) return add(strip(text, from_right ? Side::kLeft : Side::kRight));
+    if (max_splits-- <= 0) return add(text);
     size_t edge = from_right ? text.size() : 0;
     for (;;) {  // to the end of this word
       size_t at = edge;

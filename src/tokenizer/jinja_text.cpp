@@ -27,14 +27,35 @@ bool is_valid_utf8(std::string_view text) {
 }
 
 int64_t count_chars(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+  // Eight bytes at a time: a byte 10xxxxxx continues a character.
+  constexpr uint64_t kOnes = 0x0101010101010101;
+  int64_t continuing = 0;
+  size_t at = 0;
+  for (; at + 8 <= text.size(); at += 8) {
+    uint64_t word;
+    memcpy(&word, text.data() + at, 8);
+    continuing += __builtin_popcountll((word >> 7) & (~word >> 6) & kOnes);
+  }
+  for (; at < text.size(); ++at) continuing += (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
+  return static_cast<int64_t>(text.size()) - continuing;
 }
 
 uint64_t hash_text(std::string_view text) {
-  uint64_t h = 0xcbf29ce484222325;
-  for (const char c : text) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  h ^= h >> 32;
-  return h * 0x9e3779b97f4a7c15 >> 16;
+  uint64_t h = 0xcbf29ce484222325 ^ text.size();
+  const auto mix = [&h](uint64_t word) {
+    h = (h ^ word) * 0x9e3779b97f4a7c15;
+    h ^= h >> 29;
+  };
+  while (text.size() >= 8) {
+    uint64_t word;
+    memcpy(&word, text.data(), 8);
+    mix(word);
+    text.remove_prefix(8);
+  }
+  uint64_t tail = 0;
+  memcpy(&tail, text.data(), text.size());
+  mix(tail);
+  return h ^ h >> 32;
 }
 
 uint32_t next_char(std::string_view text, size_t* at) {

@@ -133,7 +133,9 @@ bool is_final_sigma(std::string_view text, size_t begin, size_t end) {
 
 // The lower case of the character at [begin, end) of `text`.
 void append_lower(std::string* out, std::string_view text, uint32_t c, size_t begin, size_t end) {
-  if (c == 0x130) {
+  if (c < 0x80) {
+    out->push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c));
+  } else if (c == 0x130) {
     append_char(out, 'i');
     append_char(out, 0x307);
   } else if (c == 0x3A3) {
@@ -150,6 +152,7 @@ void append_all(std::string* out, const std::array<uint32_t, 3>& chars) {
 }
 
 void append_upper(std::string* out, uint32_t c) {
+  if (c < 0x80) return out->push_back(static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c));
   if (const Special* s = find_special(c)) return append_all(out, s->upper);
   append_char(out, static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
 }
@@ -177,6 +180,7 @@ bool is_space(uint32_t c) {
 }
 
 bool is_alpha(uint32_t c) {
+  if (c < 0x80) return (c | 32) >= 'a' && (c | 32) <= 'z';
   const auto k = category(c);
   return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
 }
@@ -185,12 +189,13 @@ bool is_decimal(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 bool is_digit(uint32_t c) { return is_decimal(c) || in_any(kOtherDigit, c); }
 
 bool is_numeric(uint32_t c) {
+  if (c < 0x80) return c >= '0' && c <= '9';
   const auto k = category(c);
   return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
 }
 
 bool is_printable(uint32_t c) {
-  if (c == ' ') return true;
+  if (c < 0x7F) return c >= ' ';
   switch (category(c)) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_CC:
@@ -225,6 +230,7 @@ std::string to_lower(std::string_view text) {
 std::string to_casefold(std::string_view text) {
   std::string out;
   for_each_char(text, [&](uint32_t c, size_t, size_t) {
+    if (c < 0x80) return append_lower(&out, text, c, 0, 1);
     std::array<utf8proc_int32_t, 4> folded;
     int boundary = 0;
     const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), folded.data(), folded.size(),

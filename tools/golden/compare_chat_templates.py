@@ -122,7 +122,7 @@ def main():
         template = path.read_text(encoding="utf-8")
         run = subprocess.run([args.render_chat, str(path)] + [f"{k}={v}" for k, v in TOKENS.items()], input=lines,
                              capture_output=True, text=True)
-        got = [json.loads(line) for line in run.stdout.splitlines()]
+        got = [json.loads(line) for line in run.stdout.split("\n")[:-1]]
         if run.returncode != 0:
             print(f"{path.name}: {run.stderr.strip()}")
             bad += 1
