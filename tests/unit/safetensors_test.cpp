@@ -174,7 +174,8 @@ TEST_CASE("an index names plain shard files, each tensor once") {
   }
   for (const char* number : {"", "-", "+1", "01", "1.", ".5", "1e", "1e+", "--1", "1.2.3", "1e5e5", "tru", "NaN"}) {
     CAPTURE(std::string(number));
-    CHECK(contains(message(std::string(R"({"metadata":{"total_size":)") + number + R"(},"weight_map":{}})"), "invalid JSON"));
+    CHECK(contains(message(std::string(R"({"metadata":{"total_size":)") + number + R"(},"weight_map":{}})"),
+                   "invalid JSON"));
   }
   CHECK(contains(message(R"({"weight_map":{},"weight_map":{}})"), "duplicate key"));
   CHECK(contains(message(R"({"weight_map":{"a":"1.safetensors","a":"2.safetensors"}})"), "listed twice"));
