@@ -20,7 +20,8 @@ enum class StatusCode {
   kIoError,            // the operating system said no
   kDeviceError,        // GPU fault or stall
   kCancelled,
-  kBusy,  // another process holds it
+  kBusy,      // another process holds it
+  kConflict,  // what is there belongs to other work than what was asked for
   kInternal,
 };
 
@@ -52,6 +53,7 @@ inline Status io_error(std::string m) { return {StatusCode::kIoError, std::move(
 inline Status device_error(std::string m) { return {StatusCode::kDeviceError, std::move(m)}; }
 inline Status cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
 inline Status busy(std::string m) { return {StatusCode::kBusy, std::move(m)}; }
+inline Status conflict(std::string m) { return {StatusCode::kConflict, std::move(m)}; }
 inline Status internal_error(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
 
 // A value or the Status that explains its absence.

@@ -48,28 +48,34 @@ Result<ModelFiles> load_model_files(const Options& o) {
   files.config = std::move(*config);
   auto generation = load_generation_config(o.model_dir);
   if (!generation.ok()) return refused(generation.status());
-  auto tokenizer = load_tokenizer(o);
-  if (!tokenizer.ok()) return tokenizer.status();
-  auto chat_template = load_chat_template(o, tokenizer->get());
-  if (!chat_template.ok()) return chat_template.status();
-  auto params = default_generation_params(o, *generation, files.config);
+  files.generation = std::move(*generation);
+  auto params = default_generation_params(o, files.generation, files.config);
   if (!params.ok()) return params.status();
   files.default_params = std::move(*params);
   auto max_model_len = effective_max_model_len(o, files.config);
   if (!max_model_len.ok()) return max_model_len.status();
+  files.max_model_len = *max_model_len;
   if (!o.slo.empty()) {
     auto slo = parse_slo(o.slo);
     if (!slo.ok()) return slo.status();
     files.slo = *slo;
   }
+  return files;
+}
+
+Status load_model_context(const Options& o, ModelFiles* files) {
+  auto tokenizer = load_tokenizer(o);
+  if (!tokenizer.ok()) return tokenizer.status();
+  auto chat_template = load_chat_template(o, tokenizer->get());
+  if (!chat_template.ok()) return chat_template.status();
   auto context = std::make_shared<ModelContext>();
   context->tokenizer = std::move(*tokenizer);
   context->chat_template = std::move(*chat_template);
-  context->eos_token_ids = merge_eos_token_ids(files.config, *generation);
-  context->vocab_size = files.config.vocab_size;
-  context->max_model_len = *max_model_len;
-  files.context = std::move(context);
-  return files;
+  context->eos_token_ids = merge_eos_token_ids(files->config, files->generation);
+  context->vocab_size = files->config.vocab_size;
+  context->max_model_len = files->max_model_len;
+  files->context = std::move(context);
+  return {};
 }
 
 }  // namespace llmb

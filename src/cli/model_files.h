@@ -9,17 +9,23 @@
 #include "core/request.h"
 #include "engine/request_preparer.h"
 #include "engine/run_metrics.h"
+#include "model/config_loader.h"
 
 namespace llmb {
 
 struct ModelFiles {
   ModelConfig config;
+  GenerationConfig generation;
   GenerationParams default_params;
-  std::shared_ptr<const ModelContext> context;
+  int32_t max_model_len = 0;
   SloTargets slo;
+  std::shared_ptr<const ModelContext> context;  // null before load_model_context()
 };
 
-// kInvalidArgument: a flag does not fit the model (a usage error); anything else: the model is refused.
+// All but the context. kInvalidArgument: a flag does not fit the model (a usage error); anything else: the model is refused.
 Result<ModelFiles> load_model_files(const Options& options);
+
+// Adds the tokenizer and the chat template, which may be large; the same errors.
+Status load_model_context(const Options& options, ModelFiles* files);
 
 }  // namespace llmb

@@ -21,7 +21,8 @@ constexpr const char* kFooter =
     "\nInput lines: {\"prompt\": …}, {\"messages\": […]}, {\"prompt_token_ids\": […]} or OpenAI batch lines. Fields of a line "
     "override the\nflags, the flags override the model's generation_config.json.\n"
     "Exit codes: 0 all lines ok, 1 bug, 2 usage, 3 some lines are error records, 4 model refused, 5 input unreadable, 6 output\n"
-    "failed, 8 another run holds the output, 9 device fault, 10 out of memory at start, 128+n signal, 141 reader went away.";
+    "failed, 7 the output cannot be continued, 8 another run holds the output, 9 device fault, 10 out of memory at start,\n"
+    "11 too many errors, 128+n signal, 141 reader went away. Running the same command again continues an interrupted job.";
 
 // "2048", "32k" (thousands), "32K" (x 1024), "2M", "1.5G": as vLLM reads --max-model-len. nullopt: not a positive size.
 std::optional<int64_t> parse_size(const std::string& text) {
@@ -82,6 +83,15 @@ void add_io_options(CLI::App& app, Options& o) {
   static const std::map<std::string, OutputOrder> kOrders = {{"completion", OutputOrder::kCompletion}, {"input", OutputOrder::kInput}};
   app.add_option("--order", o.order, "completion: write each result when it is finished; input: in input order")
       ->transform(CLI::CheckedTransformer(kOrders))->group(group)->option_text("completion|input [completion]");
+  app.add_flag("--restart", o.restart, "Discard what earlier runs left under the output's name and start over")->group(group);
+  // A flag with a value: as an option it would take the next input file for its codes.
+  app.add_flag("--retry-errors{*}", o.retry_errors, "Run lines again whose records are errors, all of them or those with these codes: --retry-errors=CODE,…")
+      ->group(group);
+  app.add_option("--max-errors", o.max_errors, "Stop with exit code 11 when the output holds more error records")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 53))->group(group)->option_text("N");
+  app.add_option("--error-file", o.error_file, "Write a copy of every error record to FILE")->group(group)->option_text("FILE");
+  app.add_option("--grace", o.grace_s, "After the first signal, how long running requests may take to finish")
+      ->check(number_in(0, 1e6))->group(group)->option_text("SECONDS [30]");
   app.add_flag("--no-metrics", o.no_metrics, "Leave the metrics field out of the results")->group(group);
   app.add_flag("--dry-run", o.dry_run, "Check every line and count tokens; touches no weights, writes no results")->group(group);
 }
@@ -146,6 +156,7 @@ std::string check_combination(const Options& o) {
   if (o.model_dir.empty()) return "--model is required: a model directory in Hugging Face layout";
   if (o.request_rate && !(*o.request_rate > 0)) return "--request-rate must be positive";
   if (o.min_tokens && o.max_tokens && *o.min_tokens > *o.max_tokens) return "--min-tokens is larger than --max-tokens";
+  if (!o.retry_errors.empty() && o.output == "-") return "--retry-errors needs an output file (-o FILE) that holds the errors";
   int num_stdin = 0;
   for (const std::string& input : o.inputs) num_stdin += input == "-";
   if (num_stdin > 1) return "stdin ('-') can be read only once";

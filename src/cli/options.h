@@ -33,6 +33,11 @@ struct Options {
   OutputOrder order = OutputOrder::kCompletion;
   bool no_metrics = false;
   bool dry_run = false;
+  bool restart = false;
+  std::string retry_errors;  // error codes, separated by commas; "*": all; "": none
+  std::optional<int64_t> max_errors;
+  std::string error_file;
+  double grace_s = 30;
 
   // batching
   BatchingMode batching = BatchingMode::kContinuous;

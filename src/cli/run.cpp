@@ -1,17 +1,22 @@
 #include "cli/run.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backend/make_backend.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/exit_code.h"
+#include "cli/final_report.h"
+#include "cli/fingerprint.h"
 #include "cli/metrics_file.h"
 #include "cli/model_files.h"
+#include "cli/output_job.h"
 #include "cli/progress.h"
 #include "cli/settings.h"
 #include "cli/signals.h"
@@ -20,6 +25,8 @@
 #include "engine/request_intake.h"
 #include "engine/result_stream.h"
 #include "engine/run_metrics.h"
+#include "io/completed_lines.h"
+#include "io/error_file.h"
 #include "io/line_reader.h"
 #include "io/output_sink.h"
 
@@ -42,11 +49,18 @@ int model_exit_code(const Status& status) {
   }
 }
 
+int files_exit_code(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument ? kExitUsage : model_exit_code(status);
+}
+
 int output_exit_code(const Status& status) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument: return kExitUsage;
     case StatusCode::kBusy: return kExitOutputBusy;
     case StatusCode::kCancelled: return kExitReaderGone;
+    case StatusCode::kConflict:
+    case StatusCode::kDataLoss:
+    case StatusCode::kUnsupported: return kExitResumeRefused;
     case StatusCode::kInternal: return kExitBug;
     default: return kExitOutputFailed;
   }
@@ -88,12 +102,13 @@ MachineLimits machine_limits(const Options& o, Backend& backend) {
 }
 
 std::unique_ptr<RequestIntake> start_intake(const Options& o, const ModelFiles& model, std::unique_ptr<LineReader> reader,
-                                            std::shared_ptr<const Clock> clock) {
+                                            std::shared_ptr<const Clock> clock, const CompletedLines* completed) {
   RequestLimits limits;
   limits.vocab_size = model.config.vocab_size;
   IntakeOptions options;
   options.seed = o.seed;
   options.request_rate = o.request_rate;
+  options.completed = completed;
   return std::make_unique<RequestIntake>(std::move(reader), std::make_unique<RequestParser>(model.default_params, limits),
                                          model.context, std::move(clock), options);
 }
@@ -125,79 +140,304 @@ int dry_run(RequestIntake& intake) {
   return num_bad > 0 ? kExitSomeFailed : kExitOk;
 }
 
-// The exit code of a run whose engine returned `engine_status` and whose results ended in `output_status`.
-int run_exit_code(const Status& engine_status, const Status& output_status, const Status& input_status, const RunMetrics& metrics) {
+int input_exit_code(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kConflict: return kExitResumeRefused;
+    case StatusCode::kInvalidArgument: return kExitUsage;
+    default: return kExitInputUnreadable;
+  }
+}
+
+int interrupted_exit_code() { return kExitSignal + interrupt_signal(); }
+
+// Inputs that can be read twice.
+bool are_files(const Options& o, const LineReader& reader) {
+  return reader.total_bytes() && std::count(o.inputs.begin(), o.inputs.end(), "-") == 0;
+}
+
+// Reads all inputs beside the lines that are done. The number of lines; kConflict as CompletedLineMatcher; kCancelled:
+// interrupted.
+Result<int64_t> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed) {
+  LineReader reader(inputs);
+  CompletedLineMatcher matcher(completed);
+  int64_t num_lines = 0;
+  while (interrupt_count() == 0) {
+    const auto line = reader.next();
+    if (!line.ok()) return line.status();
+    if (!line->has_value()) {
+      LLMB_RETURN_IF_ERROR(matcher.check_end());
+      return num_lines;
+    }
+    const Result<bool> done = matcher.is_done((*line)->line);
+    if (!done.ok()) return done.status();
+    ++num_lines;
+  }
+  return cancelled("interrupted");
+}
+
+// Lines in all inputs, where they can be counted quickly.
+std::optional<int64_t> count_lines(const Options& o) {
+  constexpr int64_t kMaxBytes = 256 << 20;
+  LineReader reader(o.inputs);
+  if (!are_files(o, reader) || *reader.total_bytes() > kMaxBytes) return std::nullopt;
+  int64_t num_lines = 0;
+  while (true) {
+    const auto line = reader.next();
+    if (!line.ok()) return std::nullopt;
+    if (!line->has_value()) return num_lines;
+    ++num_lines;
+  }
+}
+
+// One run, stage by stage. A stage that ends the run returns the exit code.
+class Run {
+ public:
+  explicit Run(const Options& options) : o_(options) { report_.output = o_.output; }
+
+  int execute();
+  const FinalReport& report() const { return report_; }
+
+ private:
+  using End = std::optional<int>;
+
+  End open_output();
+  Status open_error_file();
+  int refuse_input(const Status& status);
+  End examine_output();
+  End wait_for_new_line();
+  int finish_without_new_lines();
+  End load_backend();
+  End start_output();
+  int run_engine();
+  int finish(Engine& engine, const Status& engine_status, ResultStream& results, const RunMetrics& metrics, double start_ms);
+  int exit_code(const Status& engine_status, const Status& output_status, const Status& input_status, bool too_many_errors) const;
+  void fill_report(const ResultStream& results, const RunMetrics& metrics, bool is_complete);
+  bool over_error_budget(int64_t num_failed) const { return o_.max_errors && num_failed > *o_.max_errors; }
+
+  const Options& o_;
+  FinalReport report_;
+  const std::shared_ptr<Clock> clock_ = std::make_shared<SteadyClock>();
+  std::unique_ptr<LineReader> reader_;
+  OutputTarget target_;
+  std::unique_ptr<OutputJob> job_;  // null where the output is a stream
+  std::unique_ptr<ErrorFile> errors_;
+  std::unique_ptr<OutputSink> sink_;
+  ModelFiles model_;
+  std::optional<Fingerprint> fingerprint_;
+  std::optional<int64_t> num_lines_;  // of all inputs
+  std::unique_ptr<RequestIntake> intake_;
+  std::unique_ptr<Backend> backend_;
+};
+
+int Run::execute() {
+  reader_ = std::make_unique<LineReader>(o_.inputs);
+  if (const Status status = reader_->check_inputs(); !status.ok()) return fail(kExitInputUnreadable, status);
+  if (!o_.dry_run)
+    if (const End end = open_output()) return *end;
+  Result<ModelFiles> model = load_model_files(o_);
+  if (!model.ok()) return fail(files_exit_code(model.status()), model.status());
+  model_ = std::move(*model);
+  if (job_)
+    if (const End end = examine_output()) return *end;
+  if (const Status status = load_model_context(o_, &model_); !status.ok()) return fail(files_exit_code(status), status);
+  // Reading and tokenising begin while the weights load.
+  intake_ = start_intake(o_, model_, std::move(reader_), clock_, job_ ? &job_->completed() : nullptr);
+  if (o_.dry_run) return dry_run(*intake_);
+  if (job_ && job_->is_continued())
+    if (const End end = wait_for_new_line()) return *end;
+  if (const End end = load_backend()) return *end;
+  if (const End end = start_output()) return *end;
+  return run_engine();
+}
+
+Run::End Run::open_output() {
+  auto target = resolve_output(o_.output, o_.inputs);
+  if (!target.ok()) return fail(output_exit_code(target.status()), target.status());
+  target_ = std::move(*target);
+  if (target_.is_stream) {
+    OutputSinkOptions sink_options;
+    sink_options.path = o_.output;
+    sink_options.inputs = o_.inputs;
+    auto sink = OutputSink::open(std::move(sink_options), *clock_);
+    if (!sink.ok()) return fail(output_exit_code(sink.status()), sink.status());
+    sink_ = std::move(*sink);
+  } else {
+    auto job = OutputJob::open(o_, target_);
+    if (!job.ok()) return fail(output_exit_code(job.status()), job.status());
+    job_ = std::move(*job);
+  }
+  if (o_.error_file.empty()) return {};
+  std::vector<std::string> others = o_.inputs;
+  if (job_) others.insert(others.end(), {target_.path, target_.partial(), target_.manifest()});
+  const auto error_target = resolve_output(o_.error_file, others);
+  if (!error_target.ok()) return fail(output_exit_code(error_target.status()), error_target.status().with_context("--error-file"));
+  return {};
+}
+
+Status Run::open_error_file() {
+  if (o_.error_file.empty() || errors_) return {};
+  auto errors = ErrorFile::open(o_.error_file);
+  if (!errors.ok()) return errors.status();
+  errors_ = std::move(*errors);
+  return {};
+}
+
+int Run::refuse_input(const Status& status) {
+  report_.resumable = false;
+  return fail(input_exit_code(status), status);
+}
+
+// What is there already? Ends the run where it cannot be continued, or where no line is new.
+Run::End Run::examine_output() {
+  if (job_->recorded() != nullptr) {
+    auto fingerprint = compute_fingerprint(o_, model_, job_->recorded());
+    if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
+    fingerprint_ = std::move(*fingerprint);
+  }
+  const Status status = job_->examine(fingerprint_.value_or(Fingerprint()), [&](std::string_view record) -> Status {
+    if (o_.error_file.empty()) return {};
+    LLMB_RETURN_IF_ERROR(open_error_file());
+    return errors_->append(record);
+  });
+  if (!status.ok()) return fail(output_exit_code(status), status);
+  report_.done = report_.skipped = job_->completed().size();
+  report_.failed = job_->num_failed();
+  report_.resumable = job_->is_continued();
+  if (!job_->is_continued() || !are_files(o_, *reader_)) return {};
+  const Result<int64_t> num_lines = check_inputs_against(o_.inputs, job_->completed());
+  if (!num_lines.ok() && interrupt_count() > 0) return interrupted_exit_code();
+  if (!num_lines.ok()) return refuse_input(num_lines.status());
+  num_lines_ = *num_lines;
+  report_.left = *num_lines_ - report_.done;
+  if (*report_.left == 0) return finish_without_new_lines();
+  return {};
+}
+
+// Weights are loaded only for something to do, also where the input is a pipe.
+Run::End Run::wait_for_new_line() {
+  while (!intake_->wait_for_item(100)) {
+    if (interrupt_count() > 0) return interrupted_exit_code();
+    if (!intake_->at_end()) continue;
+    const Status status = intake_->status();
+    if (!status.ok()) return refuse_input(status);
+    return finish_without_new_lines();
+  }
+  return {};
+}
+
+int Run::finish_without_new_lines() {
+  report_.left = 0;
+  if (over_error_budget(report_.failed)) {
+    log_error(std::to_string(report_.failed) + " error records are more than --max-errors allows");
+    return kExitTooManyErrors;
+  }
+  const auto already = job_->complete_as_found(*fingerprint_, *clock_);
+  if (!already.ok()) return fail(output_exit_code(already.status()), already.status());
+  report_.resumable = false;
+  if (*already && o_.progress != ProgressKind::kNone)
+    log_info(o_.output + ": complete, nothing to do (" + std::to_string(report_.done) + " lines)");
+  return *already || report_.failed == 0 ? kExitOk : kExitSomeFailed;
+}
+
+Run::End Run::load_backend() {
+  auto backend = make_backend(o_.device);
+  if (!backend.ok()) return fail(kExitDeviceFault, backend.status());
+  backend_ = std::move(*backend);
+  if (const Status status = backend_->load(model_.config, load_options(o_, model_.max_model_len)); !status.ok())
+    return fail(model_exit_code(status), status);
+  if (o_.progress == ProgressKind::kNone) return {};
+  const std::string settings = describe_settings(o_, model_.config, model_.default_params, backend_->info(), model_.max_model_len);
+  std::fputs(("llm-batch " + std::string(kVersion) + "\n" + settings).c_str(), stderr);
+  return {};
+}
+
+// From here on the output's files change.
+Run::End Run::start_output() {
+  if (const Status status = open_error_file(); !status.ok()) return fail(kExitOutputFailed, status);
+  if (!job_) return {};
+  if (!fingerprint_) {
+    auto fingerprint = compute_fingerprint(o_, model_, nullptr);
+    if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
+    fingerprint_ = std::move(*fingerprint);
+  }
+  auto sink = job_->begin(*fingerprint_, *clock_);
+  if (!sink.ok()) return fail(output_exit_code(sink.status()), sink.status());
+  sink_ = std::move(*sink);
+  return {};
+}
+
+int Run::run_engine() {
+  RunMetrics metrics(model_.config, model_.slo);
+  ResultStream results(*sink_, errors_.get(), ResultFormatter({.metrics = !o_.no_metrics}), o_.order);
+  Progress progress(o_.progress);
+  EngineOptions engine_options;
+  engine_options.scheduler = scheduler_config(o_, backend_->info(), model_.max_model_len);
+  engine_options.grace_ms = 1000 * o_.grace_s;
+  // The budget is the output's, not this run's: running again and again must not get around it.
+  if (o_.max_errors) engine_options.max_errors = *o_.max_errors - report_.failed;
+  Engine engine(engine_options, *backend_, model_.context->tokenizer.get(), *clock_, *intake_, results, metrics, interrupt_count(),
+                [&](const EngineProgress& p) { progress.update(p, intake_->bytes_read(), intake_->total_bytes()); });
+  const double start_ms = clock_->now_ms();
+  const Status engine_status = engine.run();
+  progress.finish();
+  return finish(engine, engine_status, results, metrics, start_ms);
+}
+
+int Run::finish(Engine& engine, const Status& engine_status, ResultStream& results, const RunMetrics& metrics, double start_ms) {
+  const bool too_many_errors = engine.has_too_many_errors();
+  const Status input_status = intake_->status();
+  Status output_status = results.drain();
+  const bool is_complete = engine_status.ok() && input_status.ok() && interrupt_count() == 0 && !too_many_errors;
+  if (output_status.ok() && is_complete) output_status = sink_->finish();
+  if (output_status.ok() && is_complete && job_) output_status = job_->complete();
+  fill_report(results, metrics, output_status.ok() && is_complete);
+
+  RunContext context;
+  context.wall_ms = clock_->now_ms() - start_ms;
+  context.backend = backend_->info();
+  context.limits_were_given = o_.peak_flops && o_.peak_bandwidth;
+  if (output_status.ok() && metrics.num_steps > 0 && o_.progress != ProgressKind::kNone) context.limits = machine_limits(o_, *backend_);
+  const int code = exit_code(engine_status, output_status, input_status, too_many_errors);
+  // The reader of a pipe who has seen enough wants no more words either.
+  if (code == kExitReaderGone) return code;
+  const Status& first_error = !output_status.ok() ? output_status : !input_status.ok() ? input_status : engine_status;
+  if (!first_error.ok()) log_error(first_error.message() + (report_.resumable ? "; what is done is kept, run again to continue" : ""));
+  else if (too_many_errors)
+    log_error(std::to_string(report_.failed) + " error records are more than --max-errors " + std::to_string(*o_.max_errors) +
+              " allows: " + interrupted_message(report_) + " with a larger budget or --retry-errors");
+  else if (interrupt_count() > 0) log_warning(interrupted_message(report_));
+  if (o_.progress != ProgressKind::kNone) std::fputs(summary_table(metrics, context).c_str(), stderr);
+  if (const std::string path = o_.metrics_path(); !path.empty())
+    if (const Status status = append_metrics(path, summary_json(metrics, context, metrics_identity(o_, code))); !status.ok())
+      log_warning(status.message());
+  return code;
+}
+
+void Run::fill_report(const ResultStream& results, const RunMetrics& metrics, bool is_complete) {
+  report_.done += results.num_written();
+  report_.failed += metrics.num_failed;
+  report_.resumable = job_ && !is_complete && intake_->status().code() != StatusCode::kConflict;
+  if (is_complete) report_.left = 0;
+  else if (!num_lines_) num_lines_ = count_lines(o_);
+  if (!is_complete && num_lines_) report_.left = *num_lines_ - report_.done;
+}
+
+int Run::exit_code(const Status& engine_status, const Status& output_status, const Status& input_status, bool too_many_errors) const {
   if (!output_status.ok()) return output_exit_code(output_status);
-  if (!input_status.ok()) return kExitInputUnreadable;
+  if (!input_status.ok()) return input_exit_code(input_status);
   if (!engine_status.ok()) return engine_status.code() == StatusCode::kDeviceError ? kExitDeviceFault : kExitBug;
-  if (interrupt_count() > 0) return kExitSignal + interrupt_signal();
-  return metrics.num_failed > 0 ? kExitSomeFailed : kExitOk;
+  if (too_many_errors) return kExitTooManyErrors;
+  if (interrupt_count() > 0) return interrupted_exit_code();
+  return report_.failed > 0 ? kExitSomeFailed : kExitOk;
 }
 
 }  // namespace
 
-int run(const Options& o) {
-  const auto clock = std::make_shared<SteadyClock>();
-  auto reader = std::make_unique<LineReader>(o.inputs);
-  if (const Status status = reader->check_inputs(); !status.ok()) return fail(kExitInputUnreadable, status);
-  std::unique_ptr<OutputSink> sink;
-  if (!o.dry_run) {
-    OutputSinkOptions sink_options;
-    sink_options.path = o.output;
-    sink_options.inputs = o.inputs;
-    auto opened = OutputSink::open(std::move(sink_options), *clock);
-    if (!opened.ok()) return fail(output_exit_code(opened.status()), opened.status());
-    sink = std::move(*opened);
-  }
-
-  Result<ModelFiles> model = load_model_files(o);
-  if (!model.ok()) return fail(model.status().code() == StatusCode::kInvalidArgument ? kExitUsage : model_exit_code(model.status()), model.status());
-  // Reading and tokenising begin while the weights load.
-  const auto intake = start_intake(o, *model, std::move(reader), clock);
-  if (o.dry_run) return dry_run(*intake);
-
-  auto backend = make_backend(o.device);
-  if (!backend.ok()) return fail(kExitDeviceFault, backend.status());
-  const int32_t max_model_len = model->context->max_model_len;
-  if (const Status status = (*backend)->load(model->config, load_options(o, max_model_len)); !status.ok())
-    return fail(model_exit_code(status), status);
-  const BackendInfo& info = (*backend)->info();
-  if (o.progress != ProgressKind::kNone)
-    std::fputs(("llm-batch " + std::string(kVersion) + "\n" + describe_settings(o, model->config, model->default_params, info, max_model_len)).c_str(), stderr);
-
-  RunMetrics metrics(model->config, model->slo);
-  ResultStream results(*sink, ResultFormatter({.metrics = !o.no_metrics}), o.order);
-  Progress progress(o.progress);
-  EngineOptions engine_options;
-  engine_options.scheduler = scheduler_config(o, info, max_model_len);
-  Engine engine(engine_options, **backend, model->context->tokenizer.get(), *clock, *intake, results, metrics, interrupt_count(),
-                [&](const EngineProgress& p) { progress.update(p, intake->bytes_read(), intake->total_bytes()); });
-
-  const double start_ms = clock->now_ms();
-  const Status engine_status = engine.run();
-  const Status input_status = intake->status();
-  Status output_status = results.drain();
-  const bool complete = engine_status.ok() && input_status.ok() && interrupt_count() == 0;
-  if (output_status.ok() && complete) output_status = sink->finish();
-  progress.finish();
-
-  RunContext context;
-  context.wall_ms = clock->now_ms() - start_ms;
-  context.backend = info;
-  context.limits_were_given = o.peak_flops && o.peak_bandwidth;
-  if (output_status.ok() && metrics.num_steps > 0 && o.progress != ProgressKind::kNone) context.limits = machine_limits(o, **backend);
-  const int exit_code = run_exit_code(engine_status, output_status, input_status, metrics);
-  // The reader of a pipe who has seen enough wants no more words either.
-  if (exit_code == kExitReaderGone) return exit_code;
-  const Status& first_error = !output_status.ok() ? output_status : !input_status.ok() ? input_status : engine_status;
-  if (!first_error.ok()) log_error(first_error.message());
-  if (interrupt_count() > 0)
-    log_warning("interrupted: " + std::to_string(metrics.num_completed + metrics.num_failed) + " lines done" +
-                (sink->is_stream() ? "" : "; what is done is in " + o.output + ".partial"));
-  if (o.progress != ProgressKind::kNone) std::fputs(summary_table(metrics, context).c_str(), stderr);
-  if (const std::string path = o.metrics_path(); !path.empty())
-    if (const Status status = append_metrics(path, summary_json(metrics, context, metrics_identity(o, exit_code))); !status.ok())
-      log_warning(status.message());
+int run(const Options& options) {
+  Run job(options);
+  const int exit_code = job.execute();
+  const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage || options.dry_run;
+  if (!is_silent) std::fputs((final_report_json(job.report(), exit_code) + "\n").c_str(), stderr);
   return exit_code;
 }
 

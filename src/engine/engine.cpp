@@ -34,6 +34,10 @@ Status Engine::run() {
       LLMB_RETURN_IF_ERROR(admit());
     }
     LLMB_RETURN_IF_ERROR(results_.status());
+    if (has_too_many_errors()) {
+      leave(/*running_too=*/true);
+      return {};
+    }
     if (scheduler_.schedule(clock_.now_ms(), more_may_arrive(), &plan_)) LLMB_RETURN_IF_ERROR(run_step());
     else if (active_.empty() && !more_may_arrive()) break;
     else LLMB_RETURN_IF_ERROR(wait_for_event());
@@ -44,7 +48,7 @@ Status Engine::run() {
 
 // Takes what has arrived; never waits.
 Status Engine::admit() {
-  while (scheduler_.num_waiting() < waiting_window(options_.scheduler)) {
+  while (scheduler_.num_waiting() < waiting_window(options_.scheduler) && !has_too_many_errors()) {
     if (!held_) held_ = intake_.next(0);
     if (!held_ || !results_.has_room(next_ordinal_) || hold_until_arrival(*held_)) break;
     IntakeItem item = std::move(*held_);

@@ -33,6 +33,7 @@ struct EngineProgress {
 struct EngineOptions {
   SchedulerConfig scheduler;
   double grace_ms = 30000;  // after an interrupt, how long running requests may take to finish
+  std::optional<int64_t> max_errors;  // error records that the run may produce; one more ends it
 };
 
 // Driven by one thread. Invariants:
@@ -47,8 +48,10 @@ class Engine {
          ResultStream& results, RunMetrics& metrics, const std::atomic<int>& interrupted,
          std::function<void(const EngineProgress&)> on_progress);
 
-  // Ok: every line is answered, or the run was interrupted (metrics.num_unanswered counts what is left of the window).
+  // Ok: every line is answered, or the run was interrupted or has too many errors (metrics.num_unanswered counts what is
+  // left of the window).
   Status run();
+  bool has_too_many_errors() const { return options_.max_errors && metrics_.num_failed > *options_.max_errors; }
 
  private:
   Status admit();

@@ -1,5 +1,6 @@
 #include "engine/request_intake.h"
 
+#include <atomic>
 #include <cmath>
 #include <mutex>
 #include <new>
@@ -31,6 +32,7 @@ struct RequestIntake::State {
   Status status;         // guarded by mutex
   double poisson_ms = 0;
   uint32_t num_draws = 0;
+  std::atomic<bool> stopped{false};
 
   void run() {
     Status result;
@@ -49,11 +51,15 @@ struct RequestIntake::State {
   }
 
   Status read_all() {
+    static const CompletedLines kNone;
+    CompletedLineMatcher matcher(options.completed ? *options.completed : kNone);
     while (true) {
       Result<std::optional<InputLine>> line = reader->next();
       if (!line.ok()) return line.status();
-      if (!line->has_value()) return {};
-      if (!queue.push(make_item(**line))) return {};
+      if (!line->has_value()) return stopped.load() ? Status() : matcher.check_end();
+      const Result<bool> done = matcher.is_done((*line)->line);
+      if (!done.ok()) return done.status();
+      if (!*done && !queue.push(make_item(**line))) return {};
     }
   }
 
@@ -108,8 +114,17 @@ RequestIntake::~RequestIntake() {
   thread_.join();
 }
 
-std::optional<IntakeItem> RequestIntake::next(double timeout_ms) { return state_->queue.pop_for(timeout_ms); }
-bool RequestIntake::at_end() const { return state_->queue.drained(); }
+std::optional<IntakeItem> RequestIntake::next(double timeout_ms) {
+  if (peeked_) return std::exchange(peeked_, std::nullopt);
+  return state_->queue.pop_for(timeout_ms);
+}
+
+bool RequestIntake::wait_for_item(double timeout_ms) {
+  if (!peeked_) peeked_ = state_->queue.pop_for(timeout_ms);
+  return peeked_.has_value();
+}
+
+bool RequestIntake::at_end() const { return !peeked_ && state_->queue.drained(); }
 
 Status RequestIntake::status() const {
   std::lock_guard lock(state_->mutex);
@@ -117,7 +132,9 @@ Status RequestIntake::status() const {
 }
 
 void RequestIntake::stop() {
+  state_->stopped.store(true);
   state_->reader->stop();
+  peeked_.reset();
   state_->queue.close();
   while (state_->queue.pop_for(0)) {
   }

@@ -14,6 +14,7 @@
 #include "core/completion.h"
 #include "core/request.h"
 #include "engine/request_preparer.h"
+#include "io/completed_lines.h"
 #include "io/line_reader.h"
 #include "io/request_parser.h"
 
@@ -32,6 +33,7 @@ struct IntakeOptions {
   uint64_t seed = 0;
   std::optional<double> request_rate;  // per second; Poisson arrivals
   size_t window = 256;                 // lines read ahead at most
+  const CompletedLines* completed = nullptr;  // lines that an earlier run answered: skipped. Outlives the intake
 };
 
 // Driven by one thread. A read that waits for stdin holds up the destructor for a tenth of a second at most.
@@ -46,9 +48,12 @@ class RequestIntake {
 
   // The next line's item, waiting up to timeout_ms. nullopt: none yet, or the end (see at_end()).
   std::optional<IntakeItem> next(double timeout_ms);
+  // Waits up to timeout_ms until next() has an item; false: none yet, or the end.
+  bool wait_for_item(double timeout_ms);
   // No item will come any more.
   bool at_end() const;
-  // After at_end(): why reading stopped; ok at the end of all inputs.
+  // After at_end(): why reading stopped; ok at the end of all inputs. kConflict: a line that was answered before is not
+  // what it was.
   Status status() const;
   // Reads no further; items already in the window are dropped.
   void stop();
@@ -59,6 +64,7 @@ class RequestIntake {
  private:
   struct State;
   const std::unique_ptr<State> state_;
+  std::optional<IntakeItem> peeked_;
   std::thread thread_;
 };
 

@@ -14,6 +14,7 @@
 #include "base/bounded_queue.h"
 #include "base/status.h"
 #include "core/completion.h"
+#include "io/error_file.h"
 #include "io/output_sink.h"
 #include "io/result_writer.h"
 
@@ -28,7 +29,8 @@ class ResultStream {
   static constexpr int64_t kOrderWindow = 4096;  // records
   static constexpr size_t kQueueLength = 1024;   // records
 
-  ResultStream(OutputSink& sink, ResultFormatter formatter, OutputOrder order);
+  // Both sinks outlive the stream; `errors` (may be null) gets a copy of every error record.
+  ResultStream(OutputSink& sink, ErrorFile* errors, ResultFormatter formatter, OutputOrder order);
   ~ResultStream();
   ResultStream(const ResultStream&) = delete;
   ResultStream& operator=(const ResultStream&) = delete;
@@ -37,6 +39,7 @@ class ResultStream {
   bool has_room(int64_t ordinal) const;
   // Ordinals count input lines from 0 without gaps. Blocks while the writer is far behind.
   Status put(int64_t ordinal, Completion completion);
+  int64_t num_written() const { return num_written_.load(std::memory_order_relaxed); }  // records
   // The first error of writing, or ok.
   Status status() const;
   // Waits until everything put is written (held-back records too, in order); the sink stays open.
@@ -49,14 +52,17 @@ class ResultStream {
   };
   void run();
   Status write(Item item);
+  Status append(const std::string& record);
   void fail(Status status);
 
   OutputSink& sink_;
+  ErrorFile* const errors_;
   ResultFormatter formatter_;
   const OutputOrder order_;
   BoundedQueue<Item> queue_{kQueueLength};
-  std::map<int64_t, std::string> held_;     // writer thread: formatted records that wait for an earlier one
-  std::atomic<int64_t> next_ordinal_{0};    // kInput: the next to be written
+  std::map<int64_t, std::string> held_;   // writer thread: formatted records that wait for an earlier one
+  std::atomic<int64_t> next_ordinal_{0};  // kInput: the next to be written
+  std::atomic<int64_t> num_written_{0};
   mutable std::mutex mutex_;
   Status status_;  // guarded by mutex_
   std::thread thread_;

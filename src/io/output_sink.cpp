@@ -53,7 +53,43 @@ int lock_holder(const struct stat& st) {
   return 0;
 }
 
+Status check_not_an_input(FileOps& ops, const std::vector<std::string>& inputs, const struct stat& output,
+                          const std::string& name) {
+  if (!S_ISREG(output.st_mode)) return {};
+  for (const std::string& input : inputs) {
+    struct stat st {};
+    const int result = input == "-" ? ops.fstat(STDIN_FILENO, &st) : ops.stat(input.c_str(), &st);
+    if (result == 0 && same_file(st, output))
+      return invalid_argument(name + ": the output is the same file as the input " +
+                              (input == "-" ? "on standard input" : input) + "; choose another output");
+  }
+  return {};
+}
+
 }  // namespace
+
+Result<OutputTarget> resolve_output(const std::string& path, const std::vector<std::string>& inputs, FileOps& ops) {
+  OutputTarget target;
+  target.path = path;
+  target.is_stream = path == "-";
+  if (target.is_stream) return target;
+  struct stat st {};
+  if (ops.stat(path.c_str(), &st) == 0) {
+    if (S_ISDIR(st.st_mode)) return invalid_argument(path + ": the output is a directory; name a file in it");
+    target.is_stream = !S_ISREG(st.st_mode);
+    if (target.is_stream) return target;
+    LLMB_RETURN_IF_ERROR(check_not_an_input(ops, inputs, st, path));
+    // rename() would replace a symbolic link, not the file that it stands for.
+    char resolved[PATH_MAX];
+    if (::realpath(path.c_str(), resolved) == nullptr) return error_at("cannot resolve", path, errno);
+    target.path = resolved;
+  } else if (errno != ENOENT) {
+    return error_at("cannot write here", path, errno);
+  }
+  for (const std::string& name : {target.partial(), target.manifest()})
+    if (ops.stat(name.c_str(), &st) == 0) LLMB_RETURN_IF_ERROR(check_not_an_input(ops, inputs, st, name));
+  return target;
+}
 
 OutputSink::OutputSink(OutputSinkOptions options, const Clock& clock, FileOps& ops)
     : options_(std::move(options)), clock_(clock), ops_(ops), path_(options_.path) {}
@@ -72,20 +108,12 @@ OutputSink::~OutputSink() {
 }
 
 Status OutputSink::open_output() {
-  if (path_ == "-") return open_stream();
-  struct stat st {};
-  if (ops_.stat(path_.c_str(), &st) == 0) {
-    if (S_ISDIR(st.st_mode)) return invalid_argument(path_ + ": the output is a directory; name a file in it");
-    if (!S_ISREG(st.st_mode)) return open_stream();
-    LLMB_RETURN_IF_ERROR(check_not_an_input(st, path_));
-    // rename() would replace a symbolic link, not the file that it stands for.
-    char resolved[PATH_MAX];
-    if (::realpath(path_.c_str(), resolved) == nullptr) return error_at("cannot resolve", path_, errno);
-    path_ = resolved;
-  } else if (errno != ENOENT) {
-    return error_at("cannot write here", path_, errno);
-  }
-  partial_ = path_ + ".partial";
+  Result<OutputTarget> target = resolve_output(path_, options_.inputs, ops_);
+  if (!target.ok()) return target.status();
+  if (target->is_stream) return open_stream();
+  path_ = target->path;
+  size_ = synced_size_ = options_.keep_bytes;
+  partial_ = target->partial();
   return open_partial();
 }
 
@@ -102,7 +130,7 @@ Status OutputSink::open_stream() {
   struct stat st {};
   if (ops_.fstat(fd_, &st) != 0) return error_at("cannot write", path_, errno);
   is_regular_stream_ = S_ISREG(st.st_mode);
-  return check_not_an_input(st, path_);
+  return check_not_an_input(ops_, options_.inputs, st, path_);
 }
 
 Status OutputSink::open_partial() {
@@ -119,7 +147,7 @@ Result<bool> OutputSink::try_open_partial() {
   struct stat st {
   }, locked{};
   created_ = ops_.stat(partial_.c_str(), &st) != 0;
-  if (!created_) LLMB_RETURN_IF_ERROR(check_not_an_input(st, partial_));
+  if (!created_) LLMB_RETURN_IF_ERROR(check_not_an_input(ops_, options_.inputs, st, partial_));
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
   fd_ = uninterrupted([&] { return ops_.open(partial_.c_str(), flags, 0666); });
   if (fd_ < 0) return error_at("cannot create", partial_, errno);
@@ -138,22 +166,15 @@ Result<bool> OutputSink::try_open_partial() {
   return false;
 }
 
-Status OutputSink::check_not_an_input(const struct stat& output, const std::string& name) const {
-  if (!S_ISREG(output.st_mode)) return {};
-  for (const std::string& input : options_.inputs) {
-    struct stat st {};
-    const int result = input == "-" ? ops_.fstat(STDIN_FILENO, &st) : ops_.stat(input.c_str(), &st);
-    if (result == 0 && same_file(st, output))
-      return invalid_argument(name + ": the output is the same file as the input " +
-                              (input == "-" ? "on standard input" : input) + "; choose another output");
-  }
-  return {};
-}
-
 Status OutputSink::begin() {
+  if (!status_.ok()) return status_;
   if (began_ || is_stream_) return {};
-  if (uninterrupted([&] { return ops_.ftruncate(fd_, 0); }) != 0)
-    return status_ = error_at("cannot empty", partial_, errno);
+  struct stat st {};
+  if (options_.keep_bytes > 0 && (ops_.fstat(fd_, &st) != 0 || st.st_size < options_.keep_bytes))
+    return status_ =
+               io_error(partial_ + ": cannot be continued: it became shorter than the records that were found in it");
+  if (uninterrupted([&] { return ops_.ftruncate(fd_, options_.keep_bytes); }) != 0)
+    return status_ = error_at("cannot cut to its whole records", partial_, errno);
   began_ = true;
   return {};
 }

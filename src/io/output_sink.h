@@ -26,7 +26,20 @@ struct OutputSinkOptions {
   std::string path = "-";           // "-": stdout
   std::vector<std::string> inputs;  // none of them may be the output, under whatever name; "-": stdin
   double sync_interval_ms = 1000;   // between two fdatasync
+  int64_t keep_bytes = 0;           // of PATH.partial: whole records of an earlier run, to be continued
 };
+
+// Where an output's records go, symbolic links followed.
+struct OutputTarget {
+  bool is_stream = false;  // stdout, a pipe or a device
+  std::string path;        // of a file
+  std::string partial() const { return path + ".partial"; }
+  std::string manifest() const { return path + ".manifest.json"; }
+};
+
+// Changes nothing. kInvalidArgument: a directory, or one of the inputs; kIoError: cannot be looked at.
+Result<OutputTarget> resolve_output(const std::string& path, const std::vector<std::string>& inputs,
+                                    FileOps& ops = real_file_ops());
 
 // Not thread-safe: one writer thread. `ops` and `clock` outlive it. SIGPIPE must be ignored by the process.
 //
@@ -41,6 +54,9 @@ class OutputSink {
   OutputSink(const OutputSink&) = delete;
   OutputSink& operator=(const OutputSink&) = delete;
 
+  // Makes PATH.partial hold keep_bytes and nothing else. Optional: the first append does it too.
+  Status begin();
+
   // One or more whole records, each ending with "\n". Written before it returns; synced about once a second.
   Status append(std::string_view records);
 
@@ -50,8 +66,8 @@ class OutputSink {
   // No more records. Nothing may be appended after it.
   Status finish();
 
-  int64_t bytes_written() const { return size_; }
-  bool is_stream() const { return is_stream_; }  // stdout, a pipe or a device: no partial file, no rename
+  int64_t bytes_written() const { return size_; }  // keep_bytes included
+  bool is_stream() const { return is_stream_; }    // stdout, a pipe or a device: no partial file, no rename
 
  private:
   OutputSink(OutputSinkOptions options, const Clock& clock, FileOps& ops);
@@ -59,8 +75,6 @@ class OutputSink {
   Status open_stream();
   Status open_partial();
   Result<bool> try_open_partial();  // false: another run finished meanwhile and took the file away; again
-  Status check_not_an_input(const struct stat& output, const std::string& name) const;
-  Status begin();
   Status write_all(std::string_view records, size_t* written);
   Status give_up(const Status& cause, std::string_view records, size_t written);
   Status sync(int (FileOps::*call)(int));

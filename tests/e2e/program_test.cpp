@@ -40,7 +40,7 @@ TEST_CASE("--help and --version go to stdout with exit code 0, usage errors to s
   }
 }
 
-TEST_CASE("a missing model is refused with 4, an unreadable input with 5, an impossible output with 6, one line each") {
+TEST_CASE("a missing model is refused with 4, an unreadable input with 5, an impossible output with 6, one line each before the report") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), kLine);
   const ProcessResult model = run_process({kProgram, "-m", dir.file("nowhere"), dir.file("in.jsonl")});
@@ -54,7 +54,13 @@ TEST_CASE("a missing model is refused with 4, an unreadable input with 5, an imp
   const ProcessResult same = run_llm_batch({dir.file("in.jsonl"), "-o", dir.file("in.jsonl")});
   CHECK(same.exit_code == 2);
   CHECK(read_file(dir.file("in.jsonl")) == kLine);
-  for (const ProcessResult* r : {&model, &input, &output, &same}) CHECK(std::count(r->err.begin(), r->err.end(), '\n') == 1);
+  for (const ProcessResult* r : {&model, &input, &output, &same}) {
+    // Usage errors have no report: nothing ran.
+    const int num_reports = r->exit_code == 2 ? 0 : 1;
+    CHECK(std::count(r->err.begin(), r->err.end(), '\n') == 1 + num_reports);
+    CHECK(r->err.starts_with("llm-batch: error: "));
+    if (num_reports > 0) CHECK(nlohmann::json::parse(r->err.substr(r->err.find('\n')))["exit_code"] == r->exit_code);
+  }
 }
 
 TEST_CASE("a file output appears whole, with its metrics beside it; stdout carries results only") {

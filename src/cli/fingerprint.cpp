@@ -1,0 +1,184 @@
+#include "cli/fingerprint.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <vector>
+
+#include "io/content_hash.h"
+#include "io/durable_file.h"
+#include "io/file_ops.h"
+#include "io/json_writer.h"
+
+namespace llmb {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file as young as this may change again without a new time.
+constexpr int64_t kYoungNs = 2'000'000'000;
+
+// A setting's value as JSON text.
+template <typename Write>
+std::string json_text(Write write) {
+  std::string text;
+  JsonWriter json(text);
+  write(json);
+  return text;
+}
+
+class SettingsList {
+ public:
+  void number(const char* name, double value) {
+    add(name, json_text([&](JsonWriter& j) { j.single(static_cast<float>(value)); }));
+  }
+  void integer(const char* name, int64_t value) { add(name, std::to_string(value)); }
+  void flag(const char* name, bool value) { add(name, value ? "true" : "false"); }
+  void text(const char* name, const std::string& value) {
+    add(name, json_text([&](JsonWriter& j) { j.string(value); }));
+  }
+  template <typename T>
+  void optional(const char* name, const std::optional<T>& value) {
+    add(name, value ? std::to_string(*value) : "unset");
+  }
+  template <typename List, typename Write>
+  void list(const char* name, const List& values, Write write) {
+    add(name, json_text([&](JsonWriter& j) {
+          j.begin_array();
+          for (const auto& value : values) write(j, value);
+          j.end_array();
+        }));
+  }
+  void add(const char* name, std::string value) { settings.emplace_back(name, std::move(value)); }
+
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+void add_sampling(const GenerationParams& params, SettingsList* out) {
+  const SamplingParams& s = params.sampling;
+  out->number("temperature", s.temperature);
+  out->number("top_p", s.top_p);
+  out->integer("top_k", s.top_k);
+  out->number("min_p", s.min_p);
+  out->number("repetition_penalty", s.repetition_penalty);
+  out->number("presence_penalty", s.presence_penalty);
+  out->number("frequency_penalty", s.frequency_penalty);
+  out->list("logit_bias", s.logit_bias, [](JsonWriter& j, const auto& bias) {
+    j.begin_array();
+    j.integer(bias.first);
+    j.single(bias.second);
+    j.end_array();
+  });
+  out->optional("logprobs", s.num_logprobs);
+  out->optional("max_tokens", params.stop.max_tokens);
+  out->integer("min_tokens", params.stop.min_tokens);
+  out->list("stop", params.stop.stop, [](JsonWriter& j, const std::string& stop) { j.string(stop); });
+  out->list("stop_token_ids", params.stop.stop_token_ids, [](JsonWriter& j, TokenId token) { j.integer(token); });
+  out->flag("ignore_eos", params.stop.ignore_eos);
+  out->flag("include_stop_str_in_output", params.stop.include_stop_str_in_output);
+  out->flag("skip_special_tokens", params.output.skip_special_tokens);
+  out->flag("return_token_ids", params.output.return_token_ids);
+}
+
+Result<uint64_t> hash_file(int fd, const std::string& path) {
+  ContentHash hash;
+  std::vector<char> buffer(1 << 20);
+  while (true) {
+    const ssize_t count = real_file_ops().read(fd, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return io_error(path + ": cannot read: " + std::strerror(errno));
+    if (count == 0) return hash.digest();
+    hash.update({buffer.data(), static_cast<size_t>(count)});
+  }
+}
+
+int64_t to_ns(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+// nullopt: there is no such file.
+Result<std::optional<FileFingerprint>> fingerprint_file(const std::string& name, const std::string& path,
+                                                        const Fingerprint* recorded) {
+  FileOps& ops = real_file_ops();
+  struct stat st {};
+  if (ops.stat(path.c_str(), &st) != 0 && errno == ENOENT) return std::optional<FileFingerprint>();
+  const int fd = open_retrying(ops, path, O_RDONLY | O_CLOEXEC, 0);
+  if (fd < 0 || ops.fstat(fd, &st) != 0) {
+    const Status status = io_error(path + ": cannot open: " + std::strerror(errno));
+    if (fd >= 0) ops.close(fd);
+    return status;
+  }
+  FileFingerprint file;
+  file.name = name;
+  file.size = st.st_size;
+  file.mtime_ns = to_ns(st.st_mtim);
+  file.inode = st.st_ino;
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (to_ns(now) - file.mtime_ns < kYoungNs) file.mtime_ns = 0;
+  if (recorded != nullptr)
+    for (const FileFingerprint& known : recorded->files)
+      if (file.same_identity(known)) {
+        ops.close(fd);
+        file.content_hash = known.content_hash;
+        return std::optional(file);
+      }
+  const Result<uint64_t> hash =
+      S_ISREG(st.st_mode) ? hash_file(fd, path) : Result<uint64_t>(io_error(path + ": not a file"));
+  ops.close(fd);
+  if (!hash.ok()) return hash.status();
+  file.content_hash = *hash;
+  return std::optional(file);
+}
+
+// (name in the fingerprint, path), in a fixed order.
+std::vector<std::pair<std::string, std::string>> model_file_names(const Options& o) {
+  std::vector<std::pair<std::string, std::string>> names;
+  const auto add = [&](const std::string& role, const std::string& dir, const std::string& name) {
+    names.emplace_back(role + "/" + name, dir + "/" + name);
+  };
+  for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model_dir, name);
+  if (o.load_format != "dummy") {
+    add("model", o.model_dir, "model.safetensors.index.json");
+    std::vector<std::string> shards;
+    std::error_code error;
+    for (fs::directory_iterator it(o.model_dir, error), end; !error && it != end; it.increment(error))
+      if (it->path().extension() == ".safetensors") shards.push_back(it->path().filename().string());
+    std::sort(shards.begin(), shards.end());
+    for (const std::string& shard : shards) add("model", o.model_dir, shard);
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                           "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model"})
+    add("tokenizer", o.tokenizer_dir, name);
+  if (!o.chat_template_file.empty()) {
+    names.emplace_back("chat-template", o.chat_template_file);
+  } else {
+    for (const char* name : {"chat_template.jinja", "chat_template.json"}) add("tokenizer", o.tokenizer_dir, name);
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& model, const Fingerprint* recorded) {
+  SettingsList list;
+  add_sampling(model.default_params, &list);
+  list.add("seed", std::to_string(o.seed));
+  list.text("device", o.device == "auto" ? "cpu" : o.device);
+  list.text("load_format", o.load_format);
+  list.integer("max_model_len", model.max_model_len);
+  list.flag("no_metrics", o.no_metrics);
+  Fingerprint fingerprint;
+  fingerprint.settings = std::move(list.settings);
+  for (const auto& [name, path] : model_file_names(o)) {
+    auto file = fingerprint_file(name, path, recorded);
+    if (!file.ok()) return file.status();
+    if (file->has_value()) fingerprint.files.push_back(**file);
+  }
+  return fingerprint;
+}
+
+}  // namespace llmb

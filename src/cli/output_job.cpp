@@ -1,0 +1,165 @@
+#include "cli/output_job.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "cli/version.h"
+#include "io/durable_file.h"
+#include "io/resume_scan.h"
+
+namespace llmb {
+
+namespace {
+
+// Bytes in the file; nullopt where there is none.
+std::optional<int64_t> file_size(const std::string& path) {
+  struct stat st {};
+  if (real_file_ops().stat(path.c_str(), &st) != 0) return std::nullopt;
+  return st.st_size;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<OutputJob>> OutputJob::open(const Options& options, const OutputTarget& target) {
+  std::unique_ptr<OutputJob> job(new OutputJob(options, target));
+  auto locked = ManifestFile::lock(target.manifest(), target.path);
+  if (!locked.ok()) return locked.status();
+  job->manifest_file_ = std::move(*locked);
+  if (options.restart || job->manifest_file_->content().empty()) return job;
+  auto recorded = parse_manifest(job->manifest_file_->content(), target.manifest());
+  if (!recorded.ok()) return recorded.status();
+  job->recorded_ = std::move(*recorded);
+  return job;
+}
+
+Status OutputJob::examine(const Fingerprint& current, const std::function<Status(std::string_view)>& on_error_record) {
+  if (recorded_) {
+    const std::vector<std::string> differences = fingerprint_differences(recorded_->fingerprint, current);
+    if (!differences.empty()) {
+      std::string message = target_.path + ": begun with other settings: ";
+      for (size_t i = 0; i < std::min<size_t>(differences.size(), 3); ++i)
+        message += (i > 0 ? "; " : "") + differences[i];
+      if (differences.size() > 3) message += "; and " + std::to_string(differences.size() - 3) + " more";
+      return conflict(message + ". Run with the same settings, choose another output, or start over with --restart");
+    }
+    if (recorded_->build != kVersion)
+      log_warning(target_.path + ": begun by version " + recorded_->build + " and continued by " + kVersion);
+  }
+  LLMB_RETURN_IF_ERROR(choose_source());
+  return source_ == Source::kNone ? Status() : scan(on_error_record);
+}
+
+Status OutputJob::choose_source() {
+  const auto file = file_size(target_.path), partial = file_size(target_.partial());
+  const bool has_file = file.value_or(0) > 0, has_partial = partial.value_or(0) > 0;
+  if (options_.restart || (recorded_ && recorded_->state == RunState::kStarting)) {
+    discard_ = true;
+    return {};
+  }
+  const std::string start_over = "; move it away, or replace it with --restart";
+  if (!recorded_) {
+    for (const std::string& path : {target_.path, target_.partial()})
+      if (path == target_.path ? has_file : has_partial)
+        return conflict(path + ": exists, but " + target_.manifest() + " does not say where it comes from" +
+                        start_over);
+    return {};
+  }
+  if (recorded_->state == RunState::kComplete) {
+    if (!file)
+      return conflict(target_.path +
+                      ": the output was complete and is gone; put it back, or start over with --restart");
+    if (has_partial) return conflict(target_.partial() + ": exists beside a complete output" + start_over);
+    source_ = Source::kFile;
+    return {};
+  }
+  if (partial && has_file)
+    return conflict(target_.path + ": exists beside an unfinished " + target_.partial() + start_over);
+  // Without a partial file the last run ended between its rename and its last word in the manifest.
+  source_ = partial ? Source::kPartial : has_file ? Source::kFile : Source::kNone;
+  return {};
+}
+
+bool OutputJob::is_retried(std::string_view error_code) const {
+  if (options_.retry_errors == "*") return true;
+  const std::string codes = "," + options_.retry_errors + ",";
+  return codes.find("," + std::string(error_code) + ",") != std::string::npos && !error_code.empty();
+}
+
+Status OutputJob::scan(const std::function<Status(std::string_view)>& on_error_record) {
+  const std::string path = source_ == Source::kFile ? target_.path : target_.partial();
+  const auto scanned = scan_records(path, [&](const RecordSummary& record, std::string_view bytes) -> Status {
+    if (record.error_code && is_retried(*record.error_code)) {
+      num_retried_++;
+      return {};
+    }
+    if (!completed_.add(record.index, record.content_hash))
+      return data_loss("a second record for input line index " + std::to_string(record.index));
+    kept_bytes_ += static_cast<int64_t>(bytes.size());
+    if (!record.error_code) return {};
+    num_failed_++;
+    return on_error_record(bytes);
+  });
+  if (!scanned.ok()) return scanned.status();
+  if (scanned->torn_bytes == 0) return {};
+  if (source_ == Source::kFile)
+    return data_loss(path +
+                     ": the last line of a complete output is not a result record; the file was changed or damaged. " +
+                     "Repair it, or start over with --restart");
+  log_warning(path + ": dropping a torn record of " + std::to_string(scanned->torn_bytes) +
+              " bytes at the end, left by a run that was cut off");
+  return {};
+}
+
+Status OutputJob::write_manifest(RunState state) {
+  manifest_.state = state;
+  manifest_.build = kVersion;
+  return manifest_file_->replace(format_manifest(manifest_));
+}
+
+Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerprint, const Clock& clock) {
+  FileOps& ops = real_file_ops();
+  manifest_.fingerprint = fingerprint;
+  if (discard_) {
+    LLMB_RETURN_IF_ERROR(write_manifest(RunState::kStarting));
+    if (ops.unlink(target_.path.c_str()) != 0 && errno != ENOENT)
+      return io_error(target_.path + ": cannot remove: " + std::strerror(errno));
+  } else if (source_ == Source::kFile) {
+    LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
+    LLMB_RETURN_IF_ERROR(rename_durably(ops, target_.path, target_.partial()));
+  }
+  if (num_retried_ > 0) {
+    const auto stays = [&](const RecordSummary& record) {
+      return !record.error_code || !is_retried(*record.error_code);
+    };
+    LLMB_RETURN_IF_ERROR(rewrite_records(target_.partial(), target_.partial() + ".tmp", stays));
+  }
+  OutputSinkOptions sink_options;
+  sink_options.path = target_.path;
+  sink_options.inputs = options_.inputs;
+  sink_options.keep_bytes = kept_bytes_;
+  auto sink = OutputSink::open(std::move(sink_options), clock);
+  if (!sink.ok()) return sink.status();
+  LLMB_RETURN_IF_ERROR((*sink)->begin());
+  // Last: it says that whatever is in the partial file is this job's.
+  LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
+  return std::move(*sink);
+}
+
+Status OutputJob::complete() { return write_manifest(RunState::kComplete); }
+
+Result<bool> OutputJob::complete_as_found(const Fingerprint& fingerprint, const Clock& clock) {
+  if (source_ == Source::kFile && recorded_->state == RunState::kComplete) return true;
+  if (source_ == Source::kPartial) {
+    auto sink = begin(fingerprint, clock);
+    if (!sink.ok()) return sink.status();
+    LLMB_RETURN_IF_ERROR((*sink)->finish());
+  }
+  manifest_.fingerprint = fingerprint;
+  LLMB_RETURN_IF_ERROR(complete());
+  return false;
+}
+
+}  // namespace llmb

@@ -1,0 +1,72 @@
+// What earlier runs left under the output's name, and how this run continues it. Only for outputs that are files.
+//
+// On disk:   nothing → (manifest running, FILE.partial) → FILE → manifest complete; and for an input that grew back
+// again:
+//            manifest running → FILE renamed to FILE.partial → …
+// A crash between any two of these steps leaves a state that examine() knows, and continuing is idempotent.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cli/options.h"
+#include "io/completed_lines.h"
+#include "io/manifest_file.h"
+#include "io/output_sink.h"
+#include "io/run_manifest.h"
+
+namespace llmb {
+
+// Not thread-safe. Calls in this order: open, examine, then either begin … complete, or complete_as_found. Holds the
+// lock of the output for its life.
+//
+// Status codes: kConflict, kDataLoss, kUnsupported: the output cannot be continued (exit 7) · kBusy (8) · kIoError (6).
+class OutputJob {
+ public:
+  static Result<std::unique_ptr<OutputJob>> open(const Options& options, const OutputTarget& target);
+
+  // The recorded fingerprint; null where this run starts afresh, whatever stands there.
+  const Fingerprint* recorded() const { return recorded_ ? &recorded_->fingerprint : nullptr; }
+
+  // Looks at what is there; changes nothing. on_error_record gets the error records that stay.
+  Status examine(const Fingerprint& current, const std::function<Status(std::string_view record)>& on_error_record);
+
+  bool is_continued() const { return source_ != Source::kNone; }  // there is an output of ours
+  const CompletedLines& completed() const { return completed_; }  // lines that need no run
+  int64_t num_failed() const { return num_failed_; }              // of them, error records
+
+  // Changes what is on disk so that records can be appended. `fingerprint` goes into the manifest.
+  Result<std::unique_ptr<OutputSink>> begin(const Fingerprint& fingerprint, const Clock& clock);
+  // After the sink has finished: the job is complete.
+  Status complete();
+  // No line is new: makes what is there the complete output. True: it was already.
+  Result<bool> complete_as_found(const Fingerprint& fingerprint, const Clock& clock);
+
+ private:
+  enum class Source { kNone, kPartial, kFile };
+
+  OutputJob(const Options& options, OutputTarget target) : options_(options), target_(std::move(target)) {}
+  Status choose_source();
+  Status scan(const std::function<Status(std::string_view record)>& on_error_record);
+  bool is_retried(std::string_view error_code) const;
+  Status write_manifest(RunState state);
+
+  const Options& options_;
+  const OutputTarget target_;
+  std::unique_ptr<ManifestFile> manifest_file_;
+  std::optional<RunManifest> recorded_;
+  RunManifest manifest_;  // of this run
+  Source source_ = Source::kNone;
+  bool discard_ = false;  // what stands under the output's names
+  CompletedLines completed_;
+  int64_t num_failed_ = 0;
+  int64_t num_retried_ = 0;  // error records to be dropped
+  int64_t kept_bytes_ = 0;   // of the records that stay
+};
+
+}  // namespace llmb

@@ -1,0 +1,49 @@
+// Files that are replaced atomically and durably: written under another name, synced, renamed, the directory synced.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "io/file_ops.h"
+
+namespace llmb {
+
+// open(), again where a signal interrupted it.
+int open_retrying(FileOps& ops, const std::string& path, int flags, mode_t mode);
+
+Status write_fully(FileOps& ops, int fd, std::string_view bytes, const std::string& name);
+
+std::string directory_of(const std::string& path);
+
+// Makes renames and new names in the directory durable.
+Status sync_directory_of(FileOps& ops, const std::string& path);
+
+Status rename_durably(FileOps& ops, const std::string& from, const std::string& to);
+
+// Not thread-safe. Until commit() the file is untouched; a writer destroyed without it removes its temporary file.
+class AtomicFileWriter {
+ public:
+  AtomicFileWriter(std::string path, std::string temporary, FileOps& ops);
+  ~AtomicFileWriter();
+  AtomicFileWriter(const AtomicFileWriter&) = delete;
+  AtomicFileWriter& operator=(const AtomicFileWriter&) = delete;
+
+  Status open();
+  Status append(std::string_view bytes);
+  // Ok: on stable storage, under its name. The descriptor of the new file may be taken with release_fd().
+  Status commit();
+  int fd() const { return fd_; }
+  int release_fd();
+
+ private:
+  Status flush();
+
+  const std::string path_, temporary_;
+  FileOps& ops_;
+  int fd_ = -1;
+  bool committed_ = false;
+  std::string buffer_;
+};
+
+}  // namespace llmb

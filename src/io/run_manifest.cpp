@@ -1,0 +1,155 @@
+#include "io/run_manifest.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+namespace llmb {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::pair<RunState, const char*> kStateNames[] = {
+    {RunState::kStarting, "starting"}, {RunState::kRunning, "running"}, {RunState::kComplete, "complete"}};
+
+std::string to_hex(uint64_t hash) {
+  std::string digits(16, '0');
+  for (int i = 15; i >= 0; --i, hash >>= 4) digits[i] = "0123456789abcdef"[hash & 15];
+  return digits;
+}
+
+std::optional<uint64_t> from_hex(const Json& value) {
+  if (!value.is_string()) return std::nullopt;
+  const std::string& text = value.get_ref<const std::string&>();
+  uint64_t hash = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (text.size() != 16 || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return hash;
+}
+
+const Json* member(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() ? nullptr : &*found;
+}
+
+std::optional<FileFingerprint> parse_file(const std::string& name, const Json& value) {
+  if (!value.is_object()) return std::nullopt;
+  FileFingerprint file;
+  file.name = name;
+  const Json *size = member(value, "size"), *mtime = member(value, "mtime_ns"), *inode = member(value, "inode"),
+             *hash = member(value, "xxh64");
+  if (!size || !mtime || !inode || !hash) return std::nullopt;
+  if (!size->is_number_integer() || !mtime->is_number_integer() || !inode->is_number_integer()) return std::nullopt;
+  const auto content_hash = from_hex(*hash);
+  if (!content_hash) return std::nullopt;
+  file.size = size->get<int64_t>();
+  file.mtime_ns = mtime->get<int64_t>();
+  file.inode = inode->get<uint64_t>();
+  file.content_hash = *content_hash;
+  return file;
+}
+
+// False: something has the wrong shape.
+bool parse_fingerprint(const Json& json, Fingerprint* out) {
+  const Json *settings = member(json, "settings"), *files = member(json, "files");
+  if (!settings || !settings->is_object() || !files || !files->is_object()) return false;
+  for (const auto& [name, value] : settings->items()) {
+    if (!value.is_string()) return false;
+    out->settings.emplace_back(name, value.get<std::string>());
+  }
+  for (const auto& [name, value] : files->items()) {
+    auto file = parse_file(name, value);
+    if (!file) return false;
+    out->files.push_back(std::move(*file));
+  }
+  return true;
+}
+
+template <typename List, typename Name>
+auto find_by_name(const List& list, const std::string& name, Name name_of) {
+  return std::find_if(list.begin(), list.end(), [&](const auto& entry) { return name_of(entry) == name; });
+}
+
+// Walks two lists of named things: both(a, b), gone(a), added(b).
+template <typename List, typename Name, typename Both, typename Gone, typename Added>
+void compare(const List& recorded, const List& current, Name name_of, Both both, Gone gone, Added added) {
+  for (const auto& entry : recorded) {
+    const auto found = find_by_name(current, name_of(entry), name_of);
+    if (found == current.end()) gone(entry);
+    else both(entry, *found);
+  }
+  for (const auto& entry : current)
+    if (find_by_name(recorded, name_of(entry), name_of) == recorded.end()) added(entry);
+}
+
+}  // namespace
+
+std::string format_manifest(const RunManifest& manifest) {
+  Json json;
+  json["format"] = kManifestFormat;
+  json["build"] = manifest.build;
+  for (const auto& [state, name] : kStateNames)
+    if (state == manifest.state) json["state"] = name;
+  Json settings = Json::object(), files = Json::object();
+  for (const auto& [name, value] : manifest.fingerprint.settings) settings[name] = value;
+  for (const FileFingerprint& file : manifest.fingerprint.files)
+    files[file.name] = {
+        {"size", file.size}, {"mtime_ns", file.mtime_ns}, {"inode", file.inode}, {"xxh64", to_hex(file.content_hash)}};
+  json["fingerprint"] = {{"settings", std::move(settings)}, {"files", std::move(files)}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<RunManifest> parse_manifest(std::string_view text, const std::string& name) {
+  const auto damaged = [&](const char* what) {
+    return data_loss(
+        name + ": " + what +
+        ", so it is not known where the output beside it comes from; move both away, or start over with --restart");
+  };
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return damaged("damaged or cut short (no JSON object)");
+  const Json *format = member(json, "format"), *build = member(json, "build"), *state = member(json, "state"),
+             *fingerprint = member(json, "fingerprint");
+  if (!format || !format->is_number_integer()) return damaged("not a run manifest (no format number)");
+  if (format->get<int64_t>() > kManifestFormat)
+    return unsupported(name + ": written by a newer version of llm-batch (manifest format " + format->dump() +
+                       ", known: " + std::to_string(kManifestFormat) +
+                       "); use that version, or start over with --restart");
+  RunManifest manifest;
+  if (!build || !build->is_string()) return damaged("damaged (no build)");
+  manifest.build = build->get<std::string>();
+  const auto* known = std::find_if(std::begin(kStateNames), std::end(kStateNames), [&](const auto& entry) {
+    return state && state->is_string() && *state == entry.second;
+  });
+  if (known == std::end(kStateNames)) return damaged("damaged (no known state)");
+  manifest.state = known->first;
+  if (!fingerprint || !fingerprint->is_object() || !parse_fingerprint(*fingerprint, &manifest.fingerprint))
+    return damaged("damaged (fingerprint)");
+  return manifest;
+}
+
+std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, const Fingerprint& current) {
+  std::vector<std::string> differences;
+  compare(
+      recorded.settings, current.settings, [](const auto& setting) { return setting.first; },
+      [&](const auto& before, const auto& now) {
+        if (before.second != now.second)
+          differences.push_back(before.first + " was " + before.second + " and is " + now.second);
+      },
+      [&](const auto& before) {
+        differences.push_back(before.first + " was " + before.second + " and is not known any more");
+      },
+      [&](const auto& now) { differences.push_back(now.first + " was not known and is " + now.second); });
+  compare(
+      recorded.files, current.files, [](const FileFingerprint& file) { return file.name; },
+      [&](const FileFingerprint& before, const FileFingerprint& now) {
+        if (before.size != now.size || before.content_hash != now.content_hash)
+          differences.push_back("file " + before.name + " was " + to_hex(before.content_hash) + " and is " +
+                                to_hex(now.content_hash) + " (its content's hash)");
+      },
+      [&](const FileFingerprint& before) { differences.push_back("file " + before.name + " was used and is gone"); },
+      [&](const FileFingerprint& now) { differences.push_back("file " + now.name + " was not there and is now"); });
+  return differences;
+}
+
+}  // namespace llmb

@@ -1,0 +1,58 @@
+// What a run writes beside its output so that a later one can continue it: which settings and model files the answers
+// came from, and how far the job got. A JSON object in FILE.manifest.json.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace llmb {
+
+inline constexpr int64_t kManifestFormat = 1;
+
+enum class RunState {
+  kStarting,  // what stands under the output's names is to be discarded (--restart)
+  kRunning,   // records are in FILE.partial
+  kComplete,  // records are in FILE
+};
+
+// A file that answers depend on. Where size, time and inode are as recorded, its content is taken to be so too.
+struct FileFingerprint {
+  std::string name;  // "model/config.json": its role and its path in the model's directory
+  int64_t size = 0;
+  int64_t mtime_ns = 0;  // 0: too young when it was read to be recognised by its time
+  uint64_t inode = 0;
+  uint64_t content_hash = 0;
+
+  bool same_identity(const FileFingerprint& other) const {
+    return mtime_ns != 0 && name == other.name && size == other.size && mtime_ns == other.mtime_ns &&
+           inode == other.inode;
+  }
+};
+
+// Everything that results depend on, by name. Values of settings are for people and for comparison only.
+struct Fingerprint {
+  std::vector<std::pair<std::string, std::string>> settings;
+  std::vector<FileFingerprint> files;
+};
+
+struct RunManifest {
+  std::string build;  // version of the program; told, never a reason to refuse
+  RunState state = RunState::kRunning;
+  Fingerprint fingerprint;
+};
+
+std::string format_manifest(const RunManifest& manifest);
+
+// kDataLoss: not a manifest, or damaged; kUnsupported: of a newer format. `name` is for messages.
+Result<RunManifest> parse_manifest(std::string_view text, const std::string& name);
+
+// The components that differ, "temperature was 0.7 and is 0.9"; empty where none does.
+std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, const Fingerprint& current);
+
+}  // namespace llmb
