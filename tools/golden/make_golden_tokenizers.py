@@ -3,9 +3,9 @@
 
     python tools/golden/make_golden_tokenizers.py
 
-Folders hold a tokenizer.json, trained here on a few sentences, and golden.jsonl with one text per line (text, ids, ids
+Folders hold a tokenizer.json, trained here on a few sentences (training is not repeatable: a file that is there stays), and golden.jsonl with one text per line (text, ids, ids
 without special tokens, decoded with and without them) and random ids with what they decode to. normalizers.jsonl,
-pre_tokenizers.jsonl and decoders.jsonl test one component each. Needs the packages of tools/golden/requirements.txt."""
+pre_tokenizers.jsonl and decoders.jsonl test one component each, long.jsonl has texts of 1 MiB. Needs the packages of tools/golden/requirements.txt."""
 import base64
 import json
 import pathlib
@@ -30,6 +30,7 @@ CORPUS = [
     "今日は天気がいいですね。明日も天気がいいでしょう。",
     "don't can't won't it's I'm you're we've he'd they'll",
     "hello hello world world hello world, hello again and again",
+    "aaaaaaaa aaaaaaaaaaaaaaaa         ab abab abababab ==== ======== 中中中中 中中 \n\n\n\n\n\n \u0301\u0301\u0301\u0301",
 ]
 TEXTS = [
     "", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "a", " a", "a ", "  a  b   c  ", "Hello, world!", "hello world",
@@ -129,7 +130,7 @@ def llama2():
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     byte_tokens = [f"<0x{b:02X}>" for b in range(256)]
-    trained.train_from_iterator(CORPUS[:5], trainers.BpeTrainer(
+    trained.train_from_iterator(CORPUS[:5] + CORPUS[-1:], trainers.BpeTrainer(
         vocab_size=500, special_tokens=["<unk>", "<s>", "</s>"] + byte_tokens, show_progress=False))
     state = json.loads(trained.to_str())["model"]
     tokenizer = Tokenizer(models.BPE(vocab=state["vocab"], merges=[tuple(m) for m in state["merges"]], unk_token="<unk>",
@@ -218,14 +219,38 @@ def write_jsonl(path, rows):
     path.write_text("".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_tokenizer(name, tokenizer, rng):
-    folder = ROOT / name
-    folder.mkdir(parents=True, exist_ok=True)
+def fnv1a(ids):
+    value = 14695981039346656037
+    for i in ids:
+        value = (value ^ i) * 1099511628211 & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def long_rows():
+    """1 MiB of one thing: number of ids and their hash."""
+    for name in ("llama3", "llama2", "unigram", "bert"):
+        tokenizer = Tokenizer.from_file(str(ROOT / name / "tokenizer.json"))
+        for unit in ("a", " ", "\n", "\u0301", "中", "the ", "ab1 "):
+            text = unit * ((1 << 20) // len(unit.encode()))
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            yield {"tokenizer": name, "unit": unit, "num_ids": len(ids), "fnv1a": f"{fnv1a(ids):016x}"}
+
+
+def save(tokenizer, path, name):
     state = json.loads(tokenizer.to_str())
     if "merges" in state["model"] and name != "llama3":  # both spellings of merges occur
         if not any(" " in part for pair in state["model"]["merges"] for part in pair):
             state["model"]["merges"] = [" ".join(pair) for pair in state["model"]["merges"]]
-    (folder / "tokenizer.json").write_text(json.dumps(state, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(state, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def write_tokenizer(make, rng):
+    name, folder = make.__name__, ROOT / make.__name__
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        save(make(), path, name)
+    tokenizer = Tokenizer.from_file(str(path))
     rows = []
     for text in TEXTS:
         ids = tokenizer.encode(text).ids
@@ -313,7 +338,8 @@ def decoder_rows(rng):
 def main():
     rng = random.Random(7)
     for make in (gpt2, llama3, o200k, falcon, llama2, llama2_partial_bytes, affixes, unigram, unigram_bytes, bert, word_level):
-        write_tokenizer(make.__name__, make(), rng)
+        write_tokenizer(make, rng)
+    write_jsonl(ROOT / "long.jsonl", long_rows())
     write_jsonl(ROOT / "normalizers.jsonl", normalizer_rows())
     write_jsonl(ROOT / "pre_tokenizers.jsonl", pre_tokenizer_rows())
     write_jsonl(ROOT / "decoders.jsonl", decoder_rows(rng))
