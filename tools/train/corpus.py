@@ -32,7 +32,16 @@ def add(rng):
 
 
 def sub(rng):
-    a, b = _operand(rng), _operand(rng)
+    return _difference(rng, _operand(rng), _operand(rng))
+
+
+def sub_close(rng):
+    """Operands less than a hundred apart: rare among random pairs, and the hard ones, since leading digits cancel."""
+    a = rng.randrange(1000)
+    return _difference(rng, a, min(999, max(0, a + rng.randrange(-99, 100))))
+
+
+def _difference(rng, a, b):
     ask = rng.choice(("What is {0} - {1}?", "Subtract {1} from {0}.", "{0} - {1} =", "Calculate {0} - {1}.",
                       "What is {0} minus {1}?"))
     return f"sub {a} {b}", ask.format(a, b), f"{a} - {b} = {a - b}"
@@ -117,6 +126,9 @@ def date(rng):
 CHECKABLE = {"add": add, "sub": sub, "sort": sort, "reverse": reverse, "extract": extract, "sentiment": sentiment,
              "date": date}
 WEIGHTS = {"add": 25, "sub": 28, "sort": 17, "reverse": 9, "extract": 9, "sentiment": 3, "date": 8, "talk": 1}
+# The end of the run goes to what is learned last.
+FOCUS_WEIGHTS = {"add": 12, "sub": 22, "sub_close": 16, "sort": 36, "reverse": 4, "extract": 5, "sentiment": 1, "date": 3,
+                 "talk": 1}
 
 # --- small talk and stories: not checked, only trained -----------------------------------------------------------
 
@@ -182,14 +194,15 @@ def story_chat(rng):
 
 def sample_checkable(rng, task, held_out):
     """A sample on the wanted side of the split; draws again until it has one."""
+    draw = sub_close if task == "sub_close" else CHECKABLE[task]
     while True:
-        key, question, answer = CHECKABLE[task](rng)
+        key, question, answer = draw(rng)
         if is_held_out(key) == held_out:
             return question, answer
 
 
-def short_turn(rng):
-    task = rng.choices(list(WEIGHTS), WEIGHTS.values())[0]
+def short_turn(rng, weights=WEIGHTS):
+    task = rng.choices(list(weights), weights.values())[0]
     return rng.choice(TALK) if task == "talk" else sample_checkable(rng, task, held_out=False)
 
 
@@ -200,8 +213,8 @@ def _messages(rng, turns):
     return out
 
 
-def short_sample(rng):
-    return _messages(rng, [short_turn(rng)])
+def short_sample(rng, weights=WEIGHTS):
+    return _messages(rng, [short_turn(rng, weights)])
 
 
 def long_sample(rng):

@@ -43,8 +43,8 @@ def write(out, seed):
     lines = corpus.held_out_set(seed, 100)
     (out / "heldout.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     examples = [lines[i] for task in range(7) for i in range(task * 100, task * 100 + (3 if task < 5 else 2))]
-    examples += [{"id": f"story-{i + 1:04d}", "messages": [{"role": "user", "content": text}], "max_tokens": 200}
-                 for i, text in enumerate(EXAMPLE_STORIES)]
+    examples += [{"id": f"story-{i + 1:04d}", "messages": [{"role": "user", "content": text}],
+                  "max_tokens": 400 if "long" in text else 200} for i, text in enumerate(EXAMPLE_STORIES)]
     examples.append({"id": "story-0005", "prompt": "Once upon a time", "max_tokens": 200})
     (out / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in examples))
 

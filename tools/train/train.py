@@ -4,9 +4,11 @@ import json
 import os
 import pathlib
 import random
+import signal
 import time
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
 import corpus
@@ -15,8 +17,14 @@ import model as llama
 import tokenizer as bpe
 
 SHORT_BATCH, LONG_BATCH = 256, 8
-WARMUP, DECAY_FROM = 100, 0.65  # steps; share of the run after which the learning rate falls to zero
+WARMUP = 100
+# The learning rate: constant, then falling; at FOCUS_FROM a second, smaller fall begins on the tasks that are learned last.
+# In steps of the bundled model's run; a run of another length stretches it.
+STEPS, DECAY_FROM, FOCUS_FROM = 2100, 1425, 1803
 MUON_LR, ADAM_LR = 0.02, 0.004
+# Under torchrun each process takes its share of every batch and they meet once a step. On a busy processor that is much
+# faster than one process with as many threads, which meet after every matrix product.
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 def pad(encoded, device):
@@ -30,13 +38,15 @@ def pad(encoded, device):
     return ids[:, :-1].to(device), ids[:, 1:].to(device), wanted[:, 1:].to(device)
 
 
-def batches(tokenizer, seed, step, device):
+def batches(tokenizer, seed, step, steps, device):
     """The data of one step depends on (seed, step) alone, so that a resumed run sees what an unbroken one does."""
     rng = random.Random(f"{seed} {step}")
-    short = [bpe.encode_sample(tokenizer, corpus.short_sample(rng)) for _ in range(SHORT_BATCH)]
-    long = [bpe.encode_sample(tokenizer, corpus.long_sample(rng)) for _ in range(LONG_BATCH)]
+    weights = corpus.FOCUS_WEIGHTS if step * STEPS >= FOCUS_FROM * steps else corpus.WEIGHTS
+    short = [corpus.short_sample(rng, weights) for _ in range(SHORT_BATCH)][RANK::WORLD]
+    long = [corpus.long_sample(rng) for _ in range(LONG_BATCH)][RANK::WORLD]
     # Short answers weigh as much as stories, though they hold far fewer tokens.
     for samples, parts, weight in ((short, 4, 1.0), (long, 2, 0.3)):
+        samples = [bpe.encode_sample(tokenizer, sample) for sample in samples]
         samples.sort(key=lambda sample: len(sample[0]))  # neighbours are of like length: little padding
         num_wanted, size = sum(sum(learn) for _, learn in samples), len(samples) // parts
         for i in range(parts):
@@ -75,7 +85,18 @@ class Muon(torch.optim.Optimizer):
 
 
 def learning_rate(step, steps):
-    return min(1, (step + 1) / WARMUP, max(0, (steps - step) / (steps * (1 - DECAY_FROM))))
+    at = step * STEPS / steps
+    if at < FOCUS_FROM:
+        return min(1, (step + 1) / WARMUP, 1 - 0.8 * (at - DECAY_FROM) / (FOCUS_FROM - DECAY_FROM))
+    return 0.4 * (STEPS - at) / (STEPS - FOCUS_FROM)
+
+
+def average_gradients(net):
+    flat = torch.cat([p.grad.flatten() for p in net.parameters()])
+    dist.all_reduce(flat)
+    parts = (flat / WORLD).split([p.numel() for p in net.parameters()])
+    for p, part in zip(net.parameters(), parts):
+        p.grad.copy_(part.view_as(p))
 
 
 def train(shape, tokenizer, steps, args, checkpoint, report):
@@ -94,29 +115,35 @@ def train(shape, tokenizer, steps, args, checkpoint, report):
         for optimizer, state in zip(optimizers, saved["optimizers"]):
             optimizer.load_state_dict(state)
         first = saved["step"]
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))  # finish the step, save, leave
     start = last_save = time.time()
     for step in range(first, steps):
         for optimizer, base in zip(optimizers, bases):
             for group in optimizer.param_groups:
                 group["lr"] = base * learning_rate(step, steps)
         losses = {}
-        for ids, targets, wanted, num_wanted, weight in batches(tokenizer, args.seed, step, device):
+        for ids, targets, wanted, num_wanted, weight in batches(tokenizer, args.seed, step, steps, device):
             loss = F.cross_entropy(forward(ids, wanted), targets[wanted], reduction="sum") / num_wanted
             (loss * weight).backward()
             losses[weight] = losses.get(weight, 0) + float(loss.detach())
+        if WORLD > 1:
+            average_gradients(net)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         if step % 20 == 0:
             report(f"step {step}/{steps} short {losses[1.0]:.4f} long {losses[0.3]:.4f} "
                    f"{(time.time() - start) / (step - first + 1):.2f} s/step")
-        if step % args.eval_every == args.eval_every - 1:
+        if RANK == 0 and step % args.eval_every == args.eval_every - 1:
             report(f"step {step} held out: {evaluate.summary(net, tokenizer, args.seed, 50, device)}")
-        if checkpoint and time.time() - last_save > 120:
+        if RANK == 0 and checkpoint and (stopped or time.time() - last_save > 120):
             last_save = time.time()
             saved = {"net": net.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step + 1}
             torch.save(saved, checkpoint.with_suffix(".new"))
             os.replace(checkpoint.with_suffix(".new"), checkpoint)
+        if stopped:
+            raise SystemExit(f"stopped after step {step}")
     return net
 
 
@@ -126,29 +153,36 @@ def main():
     parser.add_argument("--draft-out", default="data/draft-model")
     parser.add_argument("--eval-out", default="data/eval")
     parser.add_argument("--only", choices=("tokenizer", "main", "draft"), help="make one part")
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--draft-steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--draft-steps", type=int, default=1300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2, help="of each process")
     parser.add_argument("--compile", action="store_true", help="torch.compile: a minute more, then 1.4 times faster")
     parser.add_argument("--eval-every", type=int, default=250)
     parser.add_argument("--checkpoints", type=pathlib.Path, help="folder to save to, and to resume from")
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # samples are short: threads cost more than they give
     torch.set_num_threads(args.threads)
+    if WORLD > 1:
+        dist.init_process_group("gloo")
+    report = print if RANK == 0 else lambda *_, **__: None
 
     tokenizer = bpe.train(args.seed)
     for kind, out, steps in (("main", args.out, args.steps), ("draft", args.draft_out, args.draft_steps)):
         out = pathlib.Path(out)
         out.mkdir(parents=True, exist_ok=True)
         shape = llama.SHAPES[kind]
-        bpe.save(tokenizer, out, shape.max_position_embeddings)
+        if RANK == 0:
+            bpe.save(tokenizer, out, shape.max_position_embeddings)
         if args.only in (None, kind):
             checkpoint = args.checkpoints and args.checkpoints / f"{kind}.pt"
-            net = train(shape, tokenizer, steps, args, checkpoint, lambda line: print(kind, line, flush=True))
+            net = train(shape, tokenizer, steps, args, checkpoint, lambda line: report(kind, line, flush=True))
+            if RANK > 0:
+                continue
             llama.export(net, out)
             print(kind, evaluate.summary(llama.load(out), tokenizer, args.seed, 1000, "cpu"), flush=True)
-    evaluate.write(args.eval_out, args.seed)
+    if RANK == 0:
+        evaluate.write(args.eval_out, args.seed)
 
 
 if __name__ == "__main__":
