@@ -4,10 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 
 #include "base/check.h"
 
@@ -188,21 +186,6 @@ TestTensors read_tensors(const std::string& dir) {
   for (const auto& entry : std::filesystem::directory_iterator(dir))
     if (entry.path().extension() == ".safetensors") read_tensors_of_file(entry.path().string(), &tensors);
   return tensors;
-}
-
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file << bytes;
-  file.close();
-  LLMB_CHECK_MSG(file.good(), path);
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  LLMB_CHECK_MSG(file.good(), path);
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  return bytes.str();
 }
 
 }  // namespace llmb::test

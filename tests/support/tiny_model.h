@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/model_config.h"
+#include "tests/support/process.h"  // read_file, write_file
 
 namespace llmb::test {
 
@@ -32,8 +33,5 @@ std::string safetensors_bytes(const TestTensors& tensors, DType dtype);
 
 // Every tensor of a directory that write_model or Hugging Face wrote. Throws on anything unexpected.
 TestTensors read_tensors(const std::string& dir);
-
-void write_file(const std::string& path, const std::string& bytes);
-std::string read_file(const std::string& path);
 
 }  // namespace llmb::test
