@@ -32,6 +32,10 @@ std::optional<double> estimate_lines(const EngineProgress& p, int64_t bytes_read
   return std::max(seen, seen * static_cast<double>(*total_bytes) / static_cast<double>(std::min(bytes_read, *total_bytes)));
 }
 
+double fraction_of(int64_t bytes_read, std::optional<int64_t> total_bytes) {
+  return total_bytes && *total_bytes > 0 ? static_cast<double>(bytes_read) / static_cast<double>(*total_bytes) : 0;
+}
+
 std::string duration(double seconds) {
   char buffer[48];
   const auto s = static_cast<long>(seconds + 0.5);
@@ -64,12 +68,16 @@ std::string describe(const EngineProgress& p, std::optional<double> lines, doubl
 Progress::Progress(ProgressKind kind)
     : kind_(resolve(kind)), next_ms_(kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs) {}
 
+void Progress::print_status(const EngineProgress& p, int64_t bytes_read, std::optional<int64_t> total_bytes) {
+  finish();
+  log_info(describe(p, estimate_lines(p, bytes_read, total_bytes), fraction_of(bytes_read, total_bytes)));
+}
+
 void Progress::update(const EngineProgress& p, int64_t bytes_read, std::optional<int64_t> total_bytes) {
   if (kind_ == ProgressKind::kNone || p.now_ms < next_ms_) return;
   next_ms_ = p.now_ms + (kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs);
   const std::optional<double> lines = estimate_lines(p, bytes_read, total_bytes);
-  const double fraction = total_bytes && *total_bytes > 0 ? static_cast<double>(bytes_read) / static_cast<double>(*total_bytes) : 0;
-  const std::string text = describe(p, lines, fraction);
+  const std::string text = describe(p, lines, fraction_of(bytes_read, total_bytes));
   if (kind_ == ProgressKind::kPlain) return log_info(text);
   constexpr int kWidth = 20;
   std::string bar;

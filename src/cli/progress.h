@@ -17,6 +17,8 @@ class Progress {
   // bytes_read / total_bytes place the reader in its inputs; together with the lines seen they give the estimate of
   // what is left. total_bytes is absent for pipes.
   void update(const EngineProgress& p, int64_t bytes_read, std::optional<int64_t> total_bytes);
+  // Writes a line now, whatever the kind.
+  void print_status(const EngineProgress& p, int64_t bytes_read, std::optional<int64_t> total_bytes);
   // Clears the bar, so that what follows starts on a clean line.
   void finish();
 

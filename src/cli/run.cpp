@@ -376,7 +376,10 @@ int Run::run_engine() {
   // The budget is the output's, not this run's: running again and again must not get around it.
   if (o_.max_errors) engine_options.max_errors = *o_.max_errors - report_.failed;
   Engine engine(engine_options, *backend_, model_.context->tokenizer.get(), *clock_, *intake_, results, metrics, interrupt_count(),
-                [&](const EngineProgress& p) { progress.update(p, intake_->bytes_read(), intake_->total_bytes()); });
+                [&](const EngineProgress& p) {
+                  if (take_status_request()) progress.print_status(p, intake_->bytes_read(), intake_->total_bytes());
+                  progress.update(p, intake_->bytes_read(), intake_->total_bytes());
+                });
   const double start_ms = clock_->now_ms();
   const Status engine_status = engine.run();
   progress.finish();

@@ -11,6 +11,10 @@ std::atomic<int> g_count{0};
 std::atomic<int> g_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 
+std::atomic<bool> g_status_requested{false};
+
+void on_status_request(int) { g_status_requested.store(true); }
+
 void on_signal(int signal) {
   int none = 0;
   g_signal.compare_exchange_strong(none, signal);
@@ -21,6 +25,11 @@ void on_signal(int signal) {
 
 void install_signal_handlers() {
   ::signal(SIGPIPE, SIG_IGN);
+  struct sigaction status {};
+  status.sa_handler = on_status_request;
+  status.sa_flags = SA_RESTART;
+  sigemptyset(&status.sa_mask);
+  sigaction(SIGUSR1, &status, nullptr);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action {};
     if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;
@@ -30,6 +39,8 @@ void install_signal_handlers() {
     sigaction(number, &action, nullptr);
   }
 }
+
+bool take_status_request() { return g_status_requested.load(std::memory_order_relaxed) && g_status_requested.exchange(false); }
 
 const std::atomic<int>& interrupt_count() { return g_count; }
 int interrupt_signal() { return g_signal.load(); }

@@ -5,8 +5,11 @@
 
 namespace llmb {
 
-// Takes over SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) and ignores SIGPIPE. Call once, early.
+// Takes over SIGUSR1, SIGINT, SIGTERM and SIGHUP (the last three unless ignored, as under nohup) and ignores SIGPIPE. Call once, early.
 void install_signal_handlers();
+
+// True once for each SIGUSR1 (or several at a time): a status line is asked for.
+bool take_status_request();
 
 // How many of them arrived. From the third on the process ends at once.
 const std::atomic<int>& interrupt_count();
