@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/types.h"
+#include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cpp"

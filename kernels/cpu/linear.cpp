@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/logit_passes.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h

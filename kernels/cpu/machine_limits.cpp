@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/machine_limits.cpp"
@@ -98,7 +99,7 @@ double measure_peak_flops(ThreadPool& pool) {
 }
 
 double measure_read_bandwidth(ThreadPool& pool) {
-  constexpr int64_t kBytes = int64_t{512} << 20;
+  constexpr int64_t kBytes = int64_t{320} << 20;
   constexpr int64_t kChunkBytes = int64_t{4} << 20;
   AlignedBuffer buffer(kBytes);
   std::vector<uint32_t> sinks(kBytes / kChunkBytes);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/row_chunks.h"
+#include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/norm.cpp"

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/paged_attention.cpp"

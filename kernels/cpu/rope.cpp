@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/row_chunks.h"
+#include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cpp"

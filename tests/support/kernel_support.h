@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "hwy/targets.h"
+#include "kernels/cpu/simd_targets.h"
+
+#include "hwy/targets.h"  // after simd_targets.h
 
 namespace llmb::test {
 
