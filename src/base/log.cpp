@@ -4,24 +4,29 @@
 
 #include <cstdio>
 
+#include "base/utf8.h"
+
 namespace llmb {
 
 std::string escape_control(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t i = 0; i < text.size(); ++i) {
+  const auto append_hex = [&out](unsigned char c) {
+    char buffer[8];
+    std::snprintf(buffer, sizeof buffer, "\\x%02x", c);
+    out += buffer;
+  };
+  for (size_t i = 0; i < text.size();) {
     const auto c = static_cast<unsigned char>(text[i]);
-    const bool c1 = c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    const size_t size = utf8_length(text.data() + i, text.data() + text.size());
+    const bool c1 = c == 0xC2 && size == 2 && static_cast<unsigned char>(text[i + 1]) < 0xA0;
     if (c == '\n') out += "\\n";
     else if (c == '\t') out += "\\t";
     else if (c == '\r') out += "\\r";
-    else if (c < 0x20 || c == 0x7F || c1) {
-      char buffer[8];
-      std::snprintf(buffer, sizeof buffer, "\\x%02x", c1 ? static_cast<unsigned char>(text[++i]) : c);
-      out += buffer;
-    } else {
-      out += static_cast<char>(c);
-    }
+    else if (c1) append_hex(static_cast<unsigned char>(text[i + 1]));
+    else if (size == 0 || c < 0x20 || c == 0x7F) append_hex(c);
+    else out += text.substr(i, size);
+    i += size == 0 ? 1 : size;
   }
   return out;
 }

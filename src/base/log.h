@@ -15,7 +15,7 @@ inline void log_error(std::string_view m) { log(LogLevel::kError, m); }
 inline void log_warning(std::string_view m) { log(LogLevel::kWarning, m); }
 inline void log_info(std::string_view m) { log(LogLevel::kInfo, m); }
 
-// Text with control characters (and DEL, and C1) written as \n, \t, \x1b …; valid UTF-8 otherwise kept.
+// Text with control characters (and DEL, and C1) and bytes that are not UTF-8 written as \n, \t, \x1b …; the rest kept.
 std::string escape_control(std::string_view text);
 
 }  // namespace llmb

@@ -215,6 +215,7 @@ Status TokenizerFile::add_merge(std::string_view left, std::string_view right) {
 
 Status TokenizerFile::add_merge_line(std::string_view line) {
   if (line.starts_with("#version")) return {};
+  if (!is_valid_utf8(line)) return data_loss("merge " + std::to_string(merges.size()) + " is not UTF-8");
   const size_t space = line.find(' ');
   if (space == std::string_view::npos) return data_loss("merge " + std::to_string(merges.size()) + " has no space");
   if (line.find(' ', space + 1) == std::string_view::npos) return add_merge(line.substr(0, space), line.substr(space + 1));

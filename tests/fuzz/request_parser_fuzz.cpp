@@ -59,14 +59,14 @@ void check_request(const InputRequest& request) {
   }
 }
 
-// `fault` against a third reader. Ours is stricter about depth and the size of numbers, and leaves a byte order mark to
-// the line reader.
+// `fault` against a third reader. Ours is stricter about depth and the size of numbers, leaves a byte order mark to the
+// line reader, and does not take NUL for the end of the text.
 void compare_with_other_reader(std::string_view text, const std::optional<JsonFault>& fault) {
   const bool other_accepts = nlohmann::json::accept(text);
   if (!fault) LLMB_CHECK(other_accepts);
   if (fault) LLMB_CHECK(fault->byte_offset >= 0 && fault->byte_offset <= static_cast<int64_t>(text.size()));
   const bool stricter = fault && (fault->is_number_range || fault->what.find("deeper") != std::string::npos ||
-                                  text.starts_with("\xEF\xBB\xBF"));
+                                  text.starts_with("\xEF\xBB\xBF") || text.find('\0') != std::string_view::npos);
   if (fault && other_accepts) LLMB_CHECK_MSG(stricter, fault->what);
 }
 

@@ -2,16 +2,16 @@
 // each a JSON object, with nothing lost but a torn last line.
 #include "io/resume_scan.h"
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/fuzz/fuzz_target.h"
-#include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 
 LLMB_FUZZ_TARGET(resume_scan) {
   static const TempDir dir;
   const std::string path = dir / "out.jsonl.partial";
-  write_file(path, std::string(input));
+  std::ofstream(path, std::ios::binary) << input;
   std::string joined;
   const auto scan = llmb::scan_records(path, [&](const llmb::RecordSummary& summary, std::string_view record) {
     LLMB_CHECK(summary.index >= 0);

@@ -2,12 +2,15 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "io/json_scan.h"
 #include "model/safetensors.h"
 #include "tests/fuzz/fuzz_target.h"
 
 LLMB_FUZZ_TARGET(safetensors_index) {
   const auto pairs = llmb::parse_safetensors_index(input);
   if (!pairs.ok()) return;
+  const auto fault = llmb::find_json_fault(input);
+  if (fault && fault->is_number_range) return;  // somewhere in what we do not read
   const auto weight_map = nlohmann::json::parse(input).at("weight_map");
   LLMB_CHECK(weight_map.size() == pairs->size());
   std::set<std::string> names;

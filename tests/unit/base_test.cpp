@@ -74,6 +74,7 @@ TEST_CASE("a bounded queue blocks when full, keeps order, and drains after close
 
 TEST_CASE("control characters are escaped, other UTF-8 is kept") {
   CHECK(escape_control("a\x1b[31m\n\x7f\xc2\x9b\xc3\xa9") == "a\\x1b[31m\\n\\x7f\\x9b\xc3\xa9");
+  CHECK(escape_control("\xff\xc3 \xe2\x82") == "\\xff\\xc3 \\xe2\\x82");
 }
 
 }  // namespace llmb
