@@ -69,7 +69,7 @@ AtomicFileWriter::AtomicFileWriter(std::string path, std::string temporary, File
 
 AtomicFileWriter::~AtomicFileWriter() {
   if (fd_ < 0) return;
-  if (!committed_) ops_.unlink(temporary_.c_str());
+  if (!renamed_) ops_.unlink(temporary_.c_str());
   ops_.close(fd_);
 }
 
@@ -94,7 +94,7 @@ Status AtomicFileWriter::commit() {
   if (fsync_retrying(ops_, fd_) != 0) return error_at(temporary_, "cannot make it durable");
   if (ops_.rename(temporary_.c_str(), path_.c_str()) != 0)
     return error_at(path_, "cannot rename " + temporary_ + " to it");
-  committed_ = true;
+  renamed_ = true;
   return sync_directory_of(ops_, path_);
 }
 

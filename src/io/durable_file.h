@@ -31,9 +31,10 @@ class AtomicFileWriter {
 
   Status open();
   Status append(std::string_view bytes);
-  // Ok: on stable storage, under its name. The descriptor of the new file may be taken with release_fd().
+  // Ok: on stable storage, under its name.
   Status commit();
-  int fd() const { return fd_; }
+  bool is_renamed() const { return renamed_; }  // the name means the new file
+  int fd() const { return fd_; }                // of the new file; the caller closes what it takes with release_fd()
   int release_fd();
 
  private:
@@ -42,7 +43,7 @@ class AtomicFileWriter {
   const std::string path_, temporary_;
   FileOps& ops_;
   int fd_ = -1;
-  bool committed_ = false;
+  bool renamed_ = false;
   std::string buffer_;
 };
 

@@ -107,10 +107,11 @@ Status ManifestFile::replace(const std::string& content) {
   if (flock_retrying(ops_, writer.fd()) != 0) return io_error(path_ + ".tmp: cannot lock: " + std::strerror(errno));
   LLMB_RETURN_IF_ERROR(writer.append(content));
   const Status status = writer.commit();
-  if (!status.ok()) return status;
-  ops_.close(std::exchange(fd_, writer.release_fd()));
-  content_ = content;
-  return {};
+  if (writer.is_renamed()) {  // also where its directory could not be synced: the name now means the new file
+    ops_.close(std::exchange(fd_, writer.release_fd()));
+    content_ = content;
+  }
+  return status;
 }
 
 }  // namespace llmb

@@ -1,0 +1,193 @@
+// What an earlier run left: whole records, a torn tail at every byte, damage elsewhere. FAULTS rows 3 and 12.
+#include "io/resume_scan.h"
+
+#include <doctest/doctest.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "io/result_writer.h"
+#include "tests/support/faulty_file_ops.h"
+#include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb {
+
+namespace fs = std::filesystem;
+using test::FaultyFileOps;
+using test::FileCall;
+using test::read_file;
+using test::TempDir;
+using test::write_file;
+
+namespace {
+
+std::string record(int64_t index, ApiForm form, bool is_error, bool metrics = true) {
+  Completion c;
+  c.line = {index, "in.jsonl", index + 1, 0, 0x1234567890abcdefu + static_cast<uint64_t>(index)};
+  c.form = form;
+  c.id_json = "\"a\\n\\\"index\\\":99\"";
+  c.text = "line\none \"hash\":\"00\" \xE2\x82\xAC";
+  if (is_error) c.error = RequestError{"invalid_value", "no {\"index\":7}", "prompt"};
+  return ResultFormatter({.metrics = metrics}).format(c);
+}
+
+std::string some_records(int count) {
+  std::string text;
+  const ApiForm forms[] = {ApiForm::kNative, ApiForm::kOpenAiChat, ApiForm::kOpenAiCompletion};
+  for (int i = 0; i < count; ++i) text += record(i, forms[i % 3], i % 4 == 3, i % 2 == 0);
+  return text;
+}
+
+struct Scanned {
+  Result<ScanResult> result;
+  std::vector<int64_t> indices;
+  std::string bytes;
+  int num_errors = 0;
+};
+
+Scanned scan(const std::string& path, FileOps& ops = real_file_ops()) {
+  Scanned scanned{internal_error(""), {}, "", 0};
+  scanned.result = scan_records(
+      path,
+      [&](const RecordSummary& summary, std::string_view bytes) {
+        CHECK(summary.content_hash == 0x1234567890abcdefu + static_cast<uint64_t>(summary.index));
+        scanned.indices.push_back(summary.index);
+        scanned.bytes += bytes;
+        if (summary.error_code) CHECK(*summary.error_code == "invalid_value");
+        scanned.num_errors += summary.error_code.has_value();
+        return Status();
+      },
+      ops);
+  return scanned;
+}
+
+}  // namespace
+
+TEST_CASE("every form of record is read back: index, hash, error code") {
+  TempDir dir;
+  const std::string text = some_records(24);
+  write_file(dir / "a", text);
+  const Scanned scanned = scan(dir / "a");
+  REQUIRE(scanned.result.ok());
+  CHECK(scanned.indices.size() == 24);
+  for (int i = 0; i < 24; ++i) CHECK(scanned.indices[i] == i);
+  CHECK(scanned.num_errors == 6);
+  CHECK(scanned.bytes == text);
+  CHECK(scanned.result->whole_bytes == static_cast<int64_t>(text.size()));
+  CHECK(scanned.result->torn_bytes == 0);
+  write_file(dir / "empty", "");
+  CHECK(scan(dir / "empty").result->whole_bytes == 0);
+  CHECK(scan(dir / "missing").result.status().code() == StatusCode::kIoError);
+}
+
+TEST_CASE("cut at every byte of the last three records: the whole ones stay, the rest is the torn tail") {
+  TempDir dir;
+  const std::string text = some_records(6);
+  size_t begin = text.size();
+  for (int i = 0; i < 3; ++i) begin = text.rfind('\n', begin - 2) + 1;
+  for (size_t cut = begin; cut <= text.size(); ++cut) {
+    write_file(dir / "a", text.substr(0, cut));
+    const Scanned scanned = scan(dir / "a");
+    REQUIRE(scanned.result.ok());
+    const size_t whole = cut == 0 ? 0 : text.rfind('\n', cut - 1) + 1;
+    CHECK(scanned.result->whole_bytes == static_cast<int64_t>(whole));
+    CHECK(scanned.result->torn_bytes == static_cast<int64_t>(cut - whole));
+    CHECK(scanned.bytes == text.substr(0, whole));
+  }
+}
+
+TEST_CASE("a tail of NULs, with or without a newline, is torn; so is a last line that is no record") {
+  TempDir dir;
+  const std::string text = some_records(3);
+  for (const std::string& tail : {std::string(1, '\0'), std::string(4096, '\0'), std::string(1 << 20, '\0'),
+                                  std::string(10, '\0') + "\n", std::string("\n"), std::string("{}\n"),
+                                  std::string("{\"index\":1,\"te\0\0\0\n", 17), text.substr(0, 20) + "\n"}) {
+    write_file(dir / "a", text + tail);
+    const Scanned scanned = scan(dir / "a");
+    REQUIRE(scanned.result.ok());
+    CHECK(scanned.bytes == text);
+    CHECK(scanned.result->torn_bytes == static_cast<int64_t>(tail.size()));
+  }
+}
+
+TEST_CASE("anything else that is not a record is damage, named by its line") {
+  TempDir dir;
+  const std::string text = some_records(4);
+  const std::string good = record(9, ApiForm::kNative, false);
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string changed = good;
+    REQUIRE(changed.find(from) != std::string::npos);
+    return changed.replace(changed.find(from), from.size(), to);
+  };
+  const std::string bad[] = {"\n",
+                             "{}\n",
+                             "x" + good,
+                             good.substr(0, good.size() - 2) + "\n",
+                             std::string(100, '\0') + "\n",
+                             replaced("\"index\":9", "\"index\":-9"),
+                             replaced("\"index\":9", "\"index\":\"9\""),
+                             replaced("\"index\":9", "\"index\":9.5"),
+                             replaced("\"index\":9", "\"index\":99999999999999999999"),
+                             replaced("\"hash\":\"1", "\"hash\":\"x"),
+                             replaced("\"hash\":\"1", "\"hash\":\""),
+                             replaced("\"hash\":", "\"hush\":"),
+                             replaced("\"text\":", "\"test\":"),
+                             replaced("\"text\":", "\"error\":5,\"text\":"),
+                             replaced("\xE2\x82\xAC", "\xE2\x82")};
+  for (const std::string& line : bad) {
+    CAPTURE(line);
+    write_file(dir / "a", text + line + good);
+    const Scanned scanned = scan(dir / "a");
+    REQUIRE_FALSE(scanned.result.ok());
+    CHECK(scanned.result.status().code() == StatusCode::kDataLoss);
+    CHECK(scanned.result.status().message().find("a:5: not a result record") != std::string::npos);
+  }
+}
+
+TEST_CASE("records longer than the read buffer, short reads and interrupts") {
+  TempDir dir;
+  Completion c;
+  c.line = {0, "in", 1, 0, 0x1234567890abcdefu};
+  for (const size_t size : {size_t{1}, size_t{262143}, size_t{262144}, size_t{262145}, size_t{3000000}}) {
+    c.text = std::string(size, 'x');
+    const std::string text = ResultFormatter().format(c);
+    write_file(dir / "a", text);
+    CHECK(scan(dir / "a").bytes == text);
+  }
+  FaultyFileOps ops;
+  ops.max_io_bytes = 7;
+  ops.num_interrupts = 2;
+  write_file(dir / "b", some_records(5));
+  CHECK(scan(dir / "b", ops).indices.size() == 5);
+  FaultyFileOps broken;
+  broken.faults = {{FileCall::kRead, 1, EIO}};
+  CHECK(scan(dir / "b", broken).result.status().code() == StatusCode::kIoError);
+}
+
+TEST_CASE("rewriting keeps what is asked for and is atomic under every failing call") {
+  TempDir dir;
+  const std::string text = some_records(8);
+  const auto keep = [](const RecordSummary& summary) { return !summary.error_code; };
+  write_file(dir / "a", text + "torn");
+  CHECK(rewrite_records(dir / "a", dir / "a.tmp", keep).ok());
+  const std::string kept = read_file(dir / "a");
+  CHECK(scan(dir / "a").indices == std::vector<int64_t>{0, 1, 2, 4, 5, 6});
+  CHECK(!fs::exists(dir / "a.tmp"));
+  for (const FileCall call : {FileCall::kOpen, FileCall::kRead, FileCall::kWrite, FileCall::kFsync, FileCall::kRename})
+    for (int64_t at = 1; at <= 3; ++at) {
+      CAPTURE(static_cast<int>(call));
+      CAPTURE(at);
+      write_file(dir / "a", text);
+      FaultyFileOps ops;
+      ops.faults = {{call, at, EIO}};
+      const Status status = rewrite_records(dir / "a", dir / "a.tmp", keep, ops);
+      const std::string now = read_file(dir / "a");
+      CHECK((now == text || now == kept));
+      if (status.ok()) CHECK(now == kept);
+      if (ops.count(call) >= at) CHECK(status.code() == StatusCode::kIoError);
+      CHECK(!fs::exists(dir / "a.tmp"));
+    }
+}
+
+}  // namespace llmb

@@ -1,0 +1,207 @@
+// The manifest as data and as the file that locks an output: FAULTS rows 9, 10 and 12.
+#include "io/run_manifest.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "io/manifest_file.h"
+#include "tests/support/faulty_file_ops.h"
+#include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb {
+
+namespace fs = std::filesystem;
+using test::FaultyFileOps;
+using test::FileCall;
+using test::read_file;
+using test::TempDir;
+using test::write_file;
+
+namespace {
+
+RunManifest example() {
+  RunManifest manifest;
+  manifest.build = "1.2.3";
+  manifest.state = RunState::kRunning;
+  manifest.fingerprint.settings = {{"temperature", "0.7"}, {"stop", "[\"\\n\"]"}};
+  manifest.fingerprint.files = {{"model/config.json", 674, 1795169965246025950, 5308880, 0x4299fa0e042b89b7u},
+                                {"tokenizer/tokenizer.json", INT64_MAX, 0, UINT64_MAX, 0}};
+  return manifest;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a manifest reads back as it was written, in every state") {
+  for (const RunState state : {RunState::kStarting, RunState::kRunning, RunState::kComplete}) {
+    RunManifest manifest = example();
+    manifest.state = state;
+    const auto read = parse_manifest(format_manifest(manifest), "m");
+    REQUIRE(read.ok());
+    CHECK(read->state == state);
+    CHECK(read->build == "1.2.3");
+    CHECK(read->fingerprint.settings == manifest.fingerprint.settings);
+    CHECK(fingerprint_differences(manifest.fingerprint, read->fingerprint).empty());
+    CHECK(read->fingerprint.files[0].same_identity(manifest.fingerprint.files[0]));
+    CHECK_FALSE(
+        read->fingerprint.files[1].same_identity(manifest.fingerprint.files[1]));  // too young to be known by its time
+    CHECK(read->fingerprint.files[1].inode == UINT64_MAX);
+  }
+}
+
+TEST_CASE("a manifest cut at any byte, or with any member missing or of another type, is refused") {
+  const std::string text = format_manifest(example());
+  const size_t closing = text.rfind('}');
+  for (size_t size = 0; size <= closing; ++size)
+    CHECK(parse_manifest(text.substr(0, size), "m").status().code() == StatusCode::kDataLoss);
+  for (const char* word :
+       {"\"format\"", "\"build\"", "\"state\"", "\"fingerprint\"", "\"settings\"", "\"files\"", "\"size\"",
+        "\"mtime_ns\"", "\"inode\"", "\"xxh64\"", "\"running\"", "\"0.7\"", "674", "\"4299fa0e042b89b7\""}) {
+    CAPTURE(word);
+    for (const char* instead : {"\"x\"", "-5.5", "{}"}) {
+      if (std::string(word) == "\"0.7\"" && std::string(instead) == "\"x\"") continue;
+      std::string changed = text;
+      changed.replace(changed.find(word), std::string(word).size(), instead);
+      CHECK_FALSE(parse_manifest(changed, "m").ok());
+    }
+  }
+  for (const char* other : {"", "null", "[]", "5", "{}", "\x80"}) CHECK_FALSE(parse_manifest(other, "m").ok());
+  CHECK_FALSE(parse_manifest(std::string(100000, '['), "m").ok());
+  std::string newer = text;
+  newer.replace(newer.find("\"format\": 1"), 11, "\"format\": 2");
+  CHECK(parse_manifest(newer, "m").status().code() == StatusCode::kUnsupported);
+}
+
+TEST_CASE("differences are named with old and new value") {
+  Fingerprint now = example().fingerprint;
+  now.settings[0].second = "0.9";
+  now.files[0].content_hash ^= 1;
+  now.files[0].mtime_ns = 5;  // a new time alone is no difference
+  now.files[1].mtime_ns = 6;
+  const auto differences = fingerprint_differences(example().fingerprint, now);
+  REQUIRE(differences.size() == 2);
+  CHECK(differences[0] == "temperature was 0.7 and is 0.9");
+  CHECK(contains(differences[1], "file model/config.json was 4299fa0e042b89b7 and is 4299fa0e042b89b6"));
+  now = example().fingerprint;
+  now.settings.erase(now.settings.begin());
+  now.settings.emplace_back("new", "1");
+  now.files.erase(now.files.begin());
+  now.files.push_back({"model/new", 1, 1, 1, 1});
+  CHECK(fingerprint_differences(example().fingerprint, now).size() == 4);
+}
+
+TEST_CASE("the manifest file: locked while it lives and while it is replaced, gone where nothing was written") {
+  TempDir dir;
+  const std::string path = dir / "m";
+  const auto is_busy = [&] {
+    const auto other = ManifestFile::lock(path, "out");
+    if (other.ok()) return false;
+    CHECK(other.status().code() == StatusCode::kBusy);
+    CHECK(contains(other.status().message(), "out: "));
+    return true;
+  };
+  {
+    auto file = ManifestFile::lock(path, "out");
+    REQUIRE(file.ok());
+    CHECK((*file)->content().empty());
+    CHECK(is_busy());
+  }
+  CHECK(fs::is_empty(dir.path()));
+  {
+    auto file = ManifestFile::lock(path, "out");
+    REQUIRE(file.ok());
+    for (const char* content : {"one", "two"}) {
+      CHECK((*file)->replace(content).ok());
+      CHECK(read_file(path) == content);
+      CHECK(is_busy());
+    }
+  }
+  CHECK(read_file(path) == "two");
+  CHECK(ManifestFile::lock(path, "out").value()->content() == "two");
+  CHECK(ManifestFile::lock(dir / "no/m", "out").status().code() == StatusCode::kIoError);
+  fs::create_symlink(path, dir / "link");
+  CHECK(ManifestFile::lock(dir / "link", "out").status().code() == StatusCode::kIoError);
+}
+
+TEST_CASE(
+    "a manifest that is replaced or removed between another's open and its lock is not mistaken for the new one") {
+  TempDir dir;
+  const std::string path = dir / "m";
+  for (const bool writes : {true, false}) {
+    auto first = ManifestFile::lock(path, "out");
+    REQUIRE(first.ok());
+    FaultyFileOps ops;
+    ops.before_call = [&](FileCall call) {
+      if (call != FileCall::kFlock || ops.count(FileCall::kFlock) > 0) return;
+      if (writes) CHECK((*first)->replace("done").ok());
+      first->reset();
+    };
+    auto second = ManifestFile::lock(path, "out", ops);
+    REQUIRE(second.ok());
+    CHECK((*second)->content() == (writes ? "done" : ""));
+    CHECK((*second)->replace("mine").ok());
+    CHECK(read_file(path) == "mine");
+    second->reset();
+    fs::remove(path);
+  }
+}
+
+TEST_CASE("of many processes that start together one at a time holds the manifest") {
+  TempDir dir;
+  const std::string path = dir / "m";
+  write_file(dir / "count", "");
+  std::vector<pid_t> children;
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      auto file = ManifestFile::lock(path, "out");
+      if (!file.ok()) _exit(file.status().code() == StatusCode::kBusy ? 8 : 1);
+      for (int k = 0; k < 20; ++k) {
+        // Whoever holds the lock is alone: its own content stays until it writes again.
+        const std::string content = std::to_string(i) + ":" + std::to_string(k);
+        if (!(*file)->replace(content).ok() || read_file(path) != content) _exit(2);
+      }
+      _exit(0);
+    }
+    children.push_back(child);
+  }
+  int num_winners = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    CHECK((WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 8));
+    num_winners += WEXITSTATUS(status) == 0;
+  }
+  CHECK(num_winners >= 1);
+}
+
+TEST_CASE("a failing call while the manifest is replaced leaves it whole, old or new, and is told") {
+  for (const FileCall call : {FileCall::kOpen, FileCall::kFlock, FileCall::kWrite, FileCall::kFsync, FileCall::kRename})
+    for (int64_t at = 1; at <= 2; ++at) {
+      CAPTURE(static_cast<int>(call));
+      CAPTURE(at);
+      TempDir dir;
+      const std::string path = dir / "m";
+      write_file(path, "old");
+      FaultyFileOps ops;
+      auto file = ManifestFile::lock(path, "out", ops);
+      REQUIRE(file.ok());
+      ops.faults = {{call, ops.count(call) + at, EIO}};
+      const int64_t fails_at = ops.count(call) + at;
+      const Status status = (*file)->replace("new");
+      CHECK((read_file(path) == "old" || read_file(path) == "new"));
+      CHECK(status.ok() == (ops.count(call) < fails_at));
+      if (status.ok()) CHECK(read_file(path) == "new");
+      CHECK(ManifestFile::lock(path, "out").status().code() == StatusCode::kBusy);
+    }
+}
+
+}  // namespace llmb
