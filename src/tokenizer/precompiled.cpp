@@ -5,6 +5,7 @@
 
 #include "tokenizer/normalizer.h"
 #include "tokenizer/unicode.h"
+#include "tokenizer/base64.h"
 
 namespace llmb {
 
@@ -12,31 +13,6 @@ namespace {
 
 constexpr size_t kMaxReplacementBytes = 256;
 constexpr size_t kShortGraphemeBytes = 6;  // longer grapheme clusters are mapped character by character
-
-int base64_value(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-bool decode_base64(std::string_view text, std::string* out) {
-  while (text.ends_with('=')) text.remove_suffix(1);
-  uint32_t bits = 0;
-  int num_bits = 0;
-  out->reserve(text.size() * 3 / 4);
-  for (const char c : text) {
-    const int v = base64_value(c);
-    if (v < 0) return false;
-    bits = bits << 6 | static_cast<uint32_t>(v);
-    num_bits += 6;
-    if (num_bits >= 8) {
-      num_bits -= 8;
-      out->push_back(static_cast<char>(bits >> num_bits & 0xFF));
-    }
-  }
-  return true;
-}
 
 class Precompiled final : public Normalizer {
  public:

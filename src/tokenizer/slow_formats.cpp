@@ -87,6 +87,20 @@ Status set_pipeline(TokenizerConfig* config, TokenizerFile* file) {
   return {};
 }
 
+// tokenizer.model (sentencepiece, or Llama 3's ranks under the same name), tiktoken.model, or the first *.tiktoken.
+std::string find_model_file(const std::string& model_dir) {
+  for (const char* name : {"tokenizer.model", "tiktoken.model"}) {
+    if (exists(model_dir + "/" + name)) return model_dir + "/" + name;
+  }
+  std::string found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(model_dir, error)) {
+    const std::string path = entry.path().string();
+    if (path.ends_with(".tiktoken") && (found.empty() || path < found)) found = path;
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerConfig* config) {
@@ -100,7 +114,16 @@ Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerCo
     if (!status.ok()) return status.with_context(model_dir);
     return file;
   }
-  return not_found(model_dir + ": no tokenizer.json, and no vocab.json with merges.txt; a model directory needs one of them");
+  const std::string path = find_model_file(model_dir);
+  if (path.empty()) {
+    return not_found(model_dir + ": no tokenizer.json, vocab.json with merges.txt, tokenizer.model or *.tiktoken; " +
+                     "a model directory needs one of them");
+  }
+  const auto file = MappedFile::open(path);
+  if (!file.ok()) return file.status();
+  auto read = looks_like_tiktoken(text_of(*file)) ? read_tiktoken(text_of(*file), config) : read_sentencepiece(text_of(*file), config);
+  if (!read.ok()) return read.status().with_context(path);
+  return read;
 }
 
 }  // namespace llmb

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "tokenizer/tokenizer_file.h"
@@ -9,8 +10,15 @@
 
 namespace llmb {
 
-// vocab.json + merges.txt, or encoder.json + vocab.bpe: byte-level BPE as tokenizer_config.json's tokenizer_class has it.
-// Fills in the special tokens that the class has by default. not_found where none of the files is there.
+// Reads what the directory has: vocab.json + merges.txt, encoder.json + vocab.bpe, tokenizer.model, tiktoken.model or
+// *.tiktoken. Fills in the special tokens that go with it by default. not_found where none of the files is there.
 Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerConfig* config);
+
+// sentencepiece's tokenizer.model, BPE or unigram.
+Result<TokenizerFile> read_sentencepiece(std::string_view bytes, TokenizerConfig* config);
+
+// tiktoken's ranks. The pattern is Llama 3's unless tokenizer_config.json's tokenizer_class has another.
+Result<TokenizerFile> read_tiktoken(std::string_view bytes, TokenizerConfig* config);
+bool looks_like_tiktoken(std::string_view bytes);
 
 }  // namespace llmb
