@@ -42,7 +42,7 @@ Result<Source> parse_source(std::string_view text) {
   }
 }
 
-// ---- what transformers does to a conversation before and after the template -----------------------------------------------
+// ---- what transformers does to a conversation before and after the template ---------------------
 
 // Goes behind the text that is to be continued; where it comes out is where the prompt ends.
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -82,7 +82,8 @@ Value prepare_messages(Heap& heap, const std::string& json) {
 Value tag_final_message(Heap& heap, const Value& messages, const std::string& template_text) {
   auto& last = messages.as<List>().items.back().as<Dict>();
   const Value* content = last.find("content");
-  if (content == nullptr) throw jinja::value_error("continue_final_message: the final message has no content to continue");
+  if (content == nullptr)
+    throw jinja::value_error("continue_final_message: the final message has no content to continue");
   if (template_text.find("content") == std::string::npos) {
     throw jinja::value_error("continue_final_message: the chat template does not use content");
   }
@@ -166,19 +167,21 @@ std::string render_source(const Source& source, const SpecialTokens& special_tok
   return prompt;
 }
 
-// ---- files -----------------------------------------------------------------------------------------------------------------
+// ---- files --------------------------------------------------------------------------------------
 
 constexpr uintmax_t kMaxConfigBytes = uintmax_t{64} << 20;
 
 Result<std::string> read_file(const std::filesystem::path& path, uintmax_t max_bytes) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
-  if (error) return error == std::errc::no_such_file_or_directory ? not_found(path.string() + ": " + error.message())
-                                                                  : io_error(path.string() + ": " + error.message());
+  if (error)
+    return error == std::errc::no_such_file_or_directory ? not_found(path.string() + ": " + error.message())
+                                                         : io_error(path.string() + ": " + error.message());
   if (size > max_bytes) return data_loss(path.string() + ": larger than " + std::to_string(max_bytes) + " bytes");
   std::ifstream in(path, std::ios::binary);
   std::string text(static_cast<size_t>(size), '\0');
-  if (!in.read(text.data(), static_cast<std::streamsize>(text.size()))) return io_error(path.string() + ": cannot be read");
+  if (!in.read(text.data(), static_cast<std::streamsize>(text.size())))
+    return io_error(path.string() + ": cannot be read");
   return text;
 }
 

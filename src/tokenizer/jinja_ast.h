@@ -15,7 +15,7 @@ namespace llmb::jinja {
 
 inline constexpr int kMaxDepth = 100;  // of expressions within expressions and statements within statements
 
-// ---- variables -----------------------------------------------------------------------------------------------------------
+// ---- variables ----------------------------------------------------------------------------------
 
 // What a variable of a frame holds when the frame is entered.
 enum class Load : uint8_t { kParameter, kResolve, kAlias, kUndefined };
@@ -37,11 +37,28 @@ struct FrameInfo {
   std::vector<Variable> variables;
 };
 
-// ---- expressions -----------------------------------------------------------------------------------------------------------
+// ---- expressions --------------------------------------------------------------------------------
 
 enum class ExprKind : uint8_t {
-  kConst, kName, kTuple, kList, kDict, kConcat, kUnary, kBinary, kCompare, kAnd, kOr, kConditional, kAttribute, kItem,
-  kSlice, kCall, kFilter, kTest, kNamespaceRef,
+  kConst,
+  kName,
+  kTuple,
+  kList,
+  kDict,
+  kConcat,
+  kUnary,
+  kBinary,
+  kCompare,
+  kAnd,
+  kOr,
+  kConditional,
+  kAttribute,
+  kItem,
+  kSlice,
+  kCall,
+  kFilter,
+  kTest,
+  kNamespaceRef,
 };
 
 struct Expr {
@@ -145,10 +162,22 @@ struct FilterExpr : Expr {  // kFilter, kTest
   CallArguments arguments;
 };
 
-// ---- statements ------------------------------------------------------------------------------------------------------------
+// ---- statements ---------------------------------------------------------------------------------
 
 enum class StmtKind : uint8_t {
-  kOutput, kIf, kFor, kSet, kSetBlock, kMacro, kCallBlock, kFilterBlock, kWith, kBlock, kGeneration, kBreak, kContinue,
+  kOutput,
+  kIf,
+  kFor,
+  kSet,
+  kSetBlock,
+  kMacro,
+  kCallBlock,
+  kFilterBlock,
+  kWith,
+  kBlock,
+  kGeneration,
+  kBreak,
+  kContinue,
 };
 
 struct Stmt {

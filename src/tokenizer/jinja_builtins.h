@@ -17,5 +17,6 @@ Value find_global(Heap& heap, std::string_view name);
 // Filters by theme; find_filter looks through all.
 NativeFunction find_text_filter(std::string_view name);
 NativeFunction find_sequence_filter(std::string_view name);
+NativeFunction find_lazy_filter(std::string_view name);
 
 }  // namespace llmb::jinja

@@ -9,47 +9,65 @@ namespace llmb::jinja {
 Value Interpreter::eval(const Expr& e) {
   const DepthGuard guard(*this);
   switch (e.kind) {
-    case ExprKind::kConst: return eval_const(static_cast<const ConstExpr&>(e));
-    case ExprKind::kName: return eval_name(static_cast<const NameExpr&>(e));
-    case ExprKind::kTuple: return eval_items(static_cast<const ListExpr&>(e), Type::kTuple);
-    case ExprKind::kList: return eval_items(static_cast<const ListExpr&>(e), Type::kList);
-    case ExprKind::kDict: return eval_dict(static_cast<const DictExpr&>(e));
-    case ExprKind::kConcat: return eval_concat(static_cast<const ListExpr&>(e));
-    case ExprKind::kUnary: return eval_unary(static_cast<const UnaryExpr&>(e));
+    case ExprKind::kConst:
+      return eval_const(static_cast<const ConstExpr&>(e));
+    case ExprKind::kName:
+      return eval_name(static_cast<const NameExpr&>(e));
+    case ExprKind::kTuple:
+      return eval_items(static_cast<const ListExpr&>(e), Type::kTuple);
+    case ExprKind::kList:
+      return eval_items(static_cast<const ListExpr&>(e), Type::kList);
+    case ExprKind::kDict:
+      return eval_dict(static_cast<const DictExpr&>(e));
+    case ExprKind::kConcat:
+      return eval_concat(static_cast<const ListExpr&>(e));
+    case ExprKind::kUnary:
+      return eval_unary(static_cast<const UnaryExpr&>(e));
     case ExprKind::kBinary: {
       const auto& b = static_cast<const BinaryExpr&>(e);
       const Value left = eval(*b.left);
       return binary(heap_, b.op, left, eval(*b.right));
     }
-    case ExprKind::kCompare: return eval_compare(static_cast<const CompareExpr&>(e));
+    case ExprKind::kCompare:
+      return eval_compare(static_cast<const CompareExpr&>(e));
     case ExprKind::kAnd:
-    case ExprKind::kOr: return eval_logic(static_cast<const BinaryExpr&>(e));
-    case ExprKind::kConditional: return eval_conditional(static_cast<const ConditionalExpr&>(e));
+    case ExprKind::kOr:
+      return eval_logic(static_cast<const BinaryExpr&>(e));
+    case ExprKind::kConditional:
+      return eval_conditional(static_cast<const ConditionalExpr&>(e));
     case ExprKind::kAttribute: {
       const auto& a = static_cast<const AttributeExpr&>(e);
       return get_attribute(*this, eval(*a.object), a.name);
     }
-    case ExprKind::kItem: return eval_item(static_cast<const ItemExpr&>(e));
-    case ExprKind::kCall: return eval_call(static_cast<const CallExpr&>(e), nullptr);
+    case ExprKind::kItem:
+      return eval_item(static_cast<const ItemExpr&>(e));
+    case ExprKind::kCall:
+      return eval_call(static_cast<const CallExpr&>(e), nullptr);
     case ExprKind::kFilter:
-    case ExprKind::kTest: return eval_filter(static_cast<const FilterExpr&>(e), nullptr);
+    case ExprKind::kTest:
+      return eval_filter(static_cast<const FilterExpr&>(e), nullptr);
     case ExprKind::kSlice:
-    case ExprKind::kNamespaceRef: break;  // never by themselves
+    case ExprKind::kNamespaceRef:
+      break;  // never by themselves
   }
   throw template_error("this expression has no value");
 }
 
 Value Interpreter::eval_const(const ConstExpr& e) {
   switch (e.type) {
-    case Type::kBool: return Value::boolean(e.integer != 0);
-    case Type::kInt: return Value::integer(e.integer);
-    case Type::kFloat: return Value::real(e.real);
+    case Type::kBool:
+      return Value::boolean(e.integer != 0);
+    case Type::kInt:
+      return Value::integer(e.integer);
+    case Type::kFloat:
+      return Value::real(e.real);
     case Type::kString: {
       Value& made = strings_[static_cast<size_t>(e.number)];
       if (made.is_missing()) made = make_string(heap_, e.text);
       return made;
     }
-    default: return Value::none();
+    default:
+      return Value::none();
   }
 }
 
@@ -84,9 +102,12 @@ Value Interpreter::eval_concat(const ListExpr& e) {
 Value Interpreter::eval_unary(const UnaryExpr& e) {
   const Value v = eval(*e.operand);
   switch (e.op) {
-    case UnaryOp::kNot: return Value::boolean(!truthy(v));
-    case UnaryOp::kNegate: return negate(v);
-    case UnaryOp::kPlus: return plus(v);
+    case UnaryOp::kNot:
+      return Value::boolean(!truthy(v));
+    case UnaryOp::kNegate:
+      return negate(v);
+    case UnaryOp::kPlus:
+      return plus(v);
   }
   return v;
 }
@@ -136,7 +157,8 @@ Arguments Interpreter::eval_arguments(const CallArguments& a) {
   if (a.double_star != nullptr) {
     const Value named = eval(*a.double_star);
     require_defined(named);
-    if (!named.is(Type::kDict)) throw type_error("argument after ** must be a mapping, not " + std::string(type_name(named)));
+    if (!named.is(Type::kDict))
+      throw type_error("argument after ** must be a mapping, not " + std::string(type_name(named)));
     for (const auto& [key, value] : named.as<Dict>().entries) {
       if (!key.is_string()) throw type_error("keywords must be strings");
       if (result.keyword.size() >= 1'000) throw budget_error("a call has too many arguments");

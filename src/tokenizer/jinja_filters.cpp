@@ -16,7 +16,7 @@ namespace llmb::jinja {
 
 namespace {
 
-// ---- text ------------------------------------------------------------------------------------------------------------------
+// ---- text ---------------------------------------------------------------------------------------
 
 // A str method on the value as text.
 Value as_method(Interpreter& in, const Value& self, const char* method, Arguments& a) {
@@ -25,7 +25,9 @@ Value as_method(Interpreter& in, const Value& self, const char* method, Argument
 
 Value filter_upper(Interpreter& in, const Value& self, Arguments& a) { return as_method(in, self, "upper", a); }
 Value filter_lower(Interpreter& in, const Value& self, Arguments& a) { return as_method(in, self, "lower", a); }
-Value filter_capitalize(Interpreter& in, const Value& self, Arguments& a) { return as_method(in, self, "capitalize", a); }
+Value filter_capitalize(Interpreter& in, const Value& self, Arguments& a) {
+  return as_method(in, self, "capitalize", a);
+}
 Value filter_trim(Interpreter& in, const Value& self, Arguments& a) { return as_method(in, self, "strip", a); }
 
 Value filter_center(Interpreter& in, const Value& self, Arguments& a) {
@@ -41,7 +43,9 @@ Value filter_title(Interpreter& in, const Value& self, Arguments& a) {
   const std::string_view text = text_of(input);
   in.heap().spend_chars(8 * text.size());
   TextBuilder out(in.heap());
-  const auto separates = [](uint32_t c) { return is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<'; };
+  const auto separates = [](uint32_t c) {
+    return is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+  };
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
     const bool separator = separates(next_char(text, &at));
@@ -90,9 +94,10 @@ Value filter_indent(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("indent", a, {"width", "first", "blank"});
   require_defined(self);
   if (!self.is_string()) throw type_error("indent needs a string, not " + std::string(type_name(self)));
-  const std::string indent = b.given(0) && b.at(0).is_string()
-                                 ? std::string(b.text(0))
-                                 : std::string(static_cast<size_t>(std::clamp<int64_t>(b.integer(0, 4), 0, 10'000)), ' ');
+  const std::string indent =
+      b.given(0) && b.at(0).is_string()
+          ? std::string(b.text(0))
+          : std::string(static_cast<size_t>(std::clamp<int64_t>(b.integer(0, 4), 0, 10'000)), ' ');
   const bool first = b.flag(1, false), blank = b.flag(2, false);
   TextBuilder out(in.heap());
   bool at_first = true;
@@ -175,7 +180,8 @@ Value filter_urlencode(Interpreter& in, const Value& self, Arguments& a) {
   };
   if (self.is_string() || !is_iterable(self)) return quoted(self, false);
   TextBuilder out(heap);
-  const Value pairs = self.is(Type::kDict) ? Value(Type::kDictView, heap.make<DictView>(DictView::Kind::kItems, self)) : self;
+  const Value pairs =
+      self.is(Type::kDict) ? Value(Type::kDictView, heap.make<DictView>(DictView::Kind::kItems, self)) : self;
   for_each(in, pairs, [&](const Value& pair) {
     Value holder;
     const auto& parts = collect(in, pair, &holder)->items;
@@ -192,8 +198,9 @@ Value filter_urlencode(Interpreter& in, const Value& self, Arguments& a) {
 Value filter_filesizeformat(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("filesizeformat", a, {"binary"});
   const bool binary = b.flag(0, false);
-  const auto parsed = self.is_string() ? parse_float(text_of(self))
-                      : self.is_number() ? std::optional<double>(self.to_double()) : std::nullopt;
+  const auto parsed = self.is_string()   ? parse_float(text_of(self))
+                      : self.is_number() ? std::optional<double>(self.to_double())
+                                         : std::nullopt;
   if (!parsed) throw type_error("filesizeformat needs a number");
   const double bytes = *parsed, base = binary ? 1024 : 1000;
   if (bytes == 1) return make_string(in.heap(), "1 Byte");
@@ -213,7 +220,7 @@ Value filter_filesizeformat(Interpreter& in, const Value& self, Arguments& a) {
   return make_string(in.heap(), text);
 }
 
-// ---- numbers ---------------------------------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 
 Value truncated(double f) {
   if (!(std::fabs(f) < 0x1p63)) throw template_error("cannot convert this float to a 64-bit integer");
@@ -228,7 +235,8 @@ Value filter_int(Interpreter&, const Value& self, Arguments& a) {
   if (self.is(Type::kFloat)) return std::isnan(self.as_float()) ? otherwise : truncated(self.as_float());
   if (!self.is_string()) return otherwise;
   const int64_t base = b.integer(1, 10);
-  if (const auto i = parse_int(text_of(self), static_cast<int>(std::clamp<int64_t>(base, -1, 100)))) return Value::integer(*i);
+  if (const auto i = parse_int(text_of(self), static_cast<int>(std::clamp<int64_t>(base, -1, 100))))
+    return Value::integer(*i);
   const auto f = parse_float(text_of(self));
   return f && std::isfinite(*f) ? truncated(*f) : otherwise;
 }
@@ -272,7 +280,8 @@ Value filter_round(Interpreter&, const Value& self, Arguments& a) {
   const int64_t precision = b.integer(0, 0);
   const std::string_view method = b.given(1) ? b.text(1) : "common";
   require_defined(self);
-  if (method != "common" && method != "ceil" && method != "floor") throw template_error("method must be common, ceil or floor");
+  if (method != "common" && method != "ceil" && method != "floor")
+    throw template_error("method must be common, ceil or floor");
   if (!self.is_number()) throw type_error("type " + std::string(type_name(self)) + " doesn't define __round__ method");
   if (method == "common") return round_common(self, precision);
   const double scale = std::pow(10.0, static_cast<double>(precision));
@@ -280,7 +289,7 @@ Value filter_round(Interpreter&, const Value& self, Arguments& a) {
   return Value::real((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
 
-// ---- tojson ----------------------------------------------------------------------------------------------------------------
+// ---- tojson -------------------------------------------------------------------------------------
 
 Value filter_tojson(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("tojson", a, {"ensure_ascii", "indent", "separators", "sort_keys"});
@@ -288,8 +297,9 @@ Value filter_tojson(Interpreter& in, const Value& self, Arguments& a) {
   style.ensure_ascii = b.flag(0, false);
   style.indented = b.given_not_none(1);
   if (style.indented) {
-    style.indent = b.at(1).is_string() ? std::string(b.text(1))
-                                       : std::string(static_cast<size_t>(std::clamp<int64_t>(b.integer(1, 0), 0, 1000)), ' ');
+    style.indent = b.at(1).is_string()
+                       ? std::string(b.text(1))
+                       : std::string(static_cast<size_t>(std::clamp<int64_t>(b.integer(1, 0), 0, 1000)), ' ');
     style.item_separator = ",";
   }
   if (b.given_not_none(2)) {
@@ -341,8 +351,10 @@ NativeFunction find_text_filter(std::string_view name) {
 }
 
 NativeFunction find_filter(std::string_view name) {
-  const NativeFunction found = find_text_filter(name);
-  return found != nullptr ? found : find_sequence_filter(name);
+  for (const auto find : {find_text_filter, find_sequence_filter, find_lazy_filter}) {
+    if (const NativeFunction found = find(name); found != nullptr) return found;
+  }
+  return nullptr;
 }
 
 }  // namespace llmb::jinja

@@ -31,7 +31,8 @@ Value global_range(Interpreter& in, const Value&, Arguments& a) {
     length = (static_cast<uint64_t>(start) - static_cast<uint64_t>(stop) - 1) / -static_cast<uint64_t>(step) + 1;
   }
   if (length > static_cast<uint64_t>(kMaxRange)) {
-    throw template_error("Range too big. The sandbox blocks ranges larger than MAX_RANGE (" + std::to_string(kMaxRange) + ").");
+    throw template_error("Range too big. The sandbox blocks ranges larger than MAX_RANGE (" +
+                         std::to_string(kMaxRange) + ").");
   }
   return Value(Type::kRange, in.heap().make<Range>(start, stop, step, static_cast<int64_t>(length)));
 }
@@ -116,7 +117,8 @@ Value global_strftime_now(Interpreter& in, const Value&, Arguments& a) {
     }
     in.heap().spend(4);
     std::string directive = "%";  // one at a time, so that no width reaches strftime
-    if (std::string_view("-_0^#").find(format[at + 1]) != std::string_view::npos && at + 2 < format.size()) directive += format[++at];
+    if (std::string_view("-_0^#").find(format[at + 1]) != std::string_view::npos && at + 2 < format.size())
+      directive += format[++at];
     directive += format[++at];
     if (directive == "%f") {
       const std::string digits = std::to_string(micros);
@@ -132,8 +134,12 @@ Value global_strftime_now(Interpreter& in, const Value&, Arguments& a) {
 }
 
 constexpr MethodEntry kGlobals[] = {
-    {"cycler", global_cycler},       {"dict", global_dict},   {"joiner", global_joiner},
-    {"namespace", global_namespace}, {"range", global_range}, {"raise_exception", global_raise_exception},
+    {"cycler", global_cycler},
+    {"dict", global_dict},
+    {"joiner", global_joiner},
+    {"namespace", global_namespace},
+    {"range", global_range},
+    {"raise_exception", global_raise_exception},
     {"strftime_now", global_strftime_now},
 };
 

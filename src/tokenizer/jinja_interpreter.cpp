@@ -9,19 +9,6 @@ namespace llmb::jinja {
 
 namespace {
 
-// Sends output to another builder while it lives.
-class Redirect {
- public:
-  Redirect(TextBuilder** place, TextBuilder* to) : place_(place), before_(*place) { *place = to; }
-  ~Redirect() { *place_ = before_; }
-  Redirect(const Redirect&) = delete;
-  Redirect& operator=(const Redirect&) = delete;
-
- private:
-  TextBuilder** place_;
-  TextBuilder* before_;
-};
-
 // The elements that satisfy the condition of a for loop.
 class ConditionIterator final : public Iterator {
  public:
@@ -49,7 +36,7 @@ class ConditionIterator final : public Iterator {
 
 }  // namespace
 
-// ---- variables -------------------------------------------------------------------------------------------------------------
+// ---- variables ----------------------------------------------------------------------------------
 
 Interpreter::Interpreter(const Template& tmpl, Heap& heap) : template_(tmpl), heap_(heap) {
   const auto bytes = static_cast<int64_t>(static_cast<size_t>(tmpl.num_strings) * sizeof(Value));
@@ -92,9 +79,14 @@ void Interpreter::load_variables(const FrameInfo& frame, Scope& scope) {
   for (size_t i = 0; i < frame.variables.size(); ++i) {
     const Variable& v = frame.variables[i];
     switch (v.load) {
-      case Load::kParameter: break;
-      case Load::kUndefined: scope.slots[i] = Value(); break;
-      case Load::kResolve: scope.slots[i] = resolve(v.name); break;
+      case Load::kParameter:
+        break;
+      case Load::kUndefined:
+        scope.slots[i] = Value();
+        break;
+      case Load::kResolve:
+        scope.slots[i] = resolve(v.name);
+        break;
       case Load::kAlias: {
         const Value* outer = &scope.parent;
         for (int hops = v.outer.hops; hops > 0; --hops) outer = &outer->as<Scope>().parent;
@@ -135,12 +127,13 @@ void Interpreter::assign(const Expr& target, Value value) {
   const std::string expected = std::to_string(targets.size());
   if (parts.size() > targets.size()) throw value_error("too many values to unpack (expected " + expected + ")");
   if (parts.size() < targets.size()) {
-    throw value_error("not enough values to unpack (expected " + expected + ", got " + std::to_string(parts.size()) + ")");
+    throw value_error("not enough values to unpack (expected " + expected + ", got " + std::to_string(parts.size()) +
+                      ")");
   }
   for (size_t i = 0; i < parts.size(); ++i) assign(*targets[i], std::move(parts[i]));
 }
 
-// ---- statements ------------------------------------------------------------------------------------------------------------
+// ---- statements ---------------------------------------------------------------------------------
 
 std::string Interpreter::run() {
   TextBuilder out(heap_);
@@ -162,23 +155,32 @@ Interpreter::Flow Interpreter::exec_body(const Body& body) {
 Interpreter::Flow Interpreter::exec(const Stmt& s) {
   const DepthGuard guard(*this);
   switch (s.kind) {
-    case StmtKind::kOutput: exec_output(static_cast<const OutputStmt&>(s)); break;
-    case StmtKind::kIf: return exec_if(static_cast<const IfStmt&>(s));
-    case StmtKind::kFor: return exec_for(static_cast<const ForStmt&>(s));
+    case StmtKind::kOutput:
+      exec_output(static_cast<const OutputStmt&>(s));
+      break;
+    case StmtKind::kIf:
+      return exec_if(static_cast<const IfStmt&>(s));
+    case StmtKind::kFor:
+      return exec_for(static_cast<const ForStmt&>(s));
     case StmtKind::kSet: {
       const auto& set = static_cast<const SetStmt&>(s);
       assign(*set.target, eval(*set.value));
       break;
     }
-    case StmtKind::kSetBlock: return exec_set_block(static_cast<const SetBlockStmt&>(s));
+    case StmtKind::kSetBlock:
+      return exec_set_block(static_cast<const SetBlockStmt&>(s));
     case StmtKind::kMacro: {
       const auto& macro = static_cast<const MacroStmt&>(s);
       assign(macro.target, Value(Type::kMacro, heap_.make<Macro>(&macro.code, scope_)));
       break;
     }
-    case StmtKind::kCallBlock: exec_call_block(static_cast<const CallBlockStmt&>(s)); break;
-    case StmtKind::kFilterBlock: return exec_filter_block(static_cast<const FilterBlockStmt&>(s));
-    case StmtKind::kWith: return exec_with(static_cast<const WithStmt&>(s));
+    case StmtKind::kCallBlock:
+      exec_call_block(static_cast<const CallBlockStmt&>(s));
+      break;
+    case StmtKind::kFilterBlock:
+      return exec_filter_block(static_cast<const FilterBlockStmt&>(s));
+    case StmtKind::kWith:
+      return exec_with(static_cast<const WithStmt&>(s));
     case StmtKind::kBlock:
     case StmtKind::kGeneration: {
       const auto& scoped = static_cast<const ScopedStmt&>(s);
@@ -189,15 +191,18 @@ Interpreter::Flow Interpreter::exec(const Stmt& s) {
       block_depth_ -= block;
       break;
     }
-    case StmtKind::kBreak: return Flow::kBreak;
-    case StmtKind::kContinue: return Flow::kContinue;
+    case StmtKind::kBreak:
+      return Flow::kBreak;
+    case StmtKind::kContinue:
+      return Flow::kContinue;
   }
   return Flow::kNormal;
 }
 
 void Interpreter::check_output() const {
   if (static_cast<int64_t>(out_->size()) > heap_.limits().max_output_bytes) {
-    throw budget_error("the chat template wrote more than " + std::to_string(heap_.limits().max_output_bytes) + " bytes");
+    throw budget_error("the chat template wrote more than " + std::to_string(heap_.limits().max_output_bytes) +
+                       " bytes");
   }
 }
 
@@ -278,7 +283,8 @@ Interpreter::Flow Interpreter::exec_set_block(const SetBlockStmt& s) {
       result = exec_body(s.body);
     }
     value = text.finish();
-    if (result == Flow::kNormal && s.filter != nullptr) value = eval_filter(static_cast<const FilterExpr&>(*s.filter), &value);
+    if (result == Flow::kNormal && s.filter != nullptr)
+      value = eval_filter(static_cast<const FilterExpr&>(*s.filter), &value);
     return result;
   });
   if (flow == Flow::kNormal) assign(*s.target, std::move(value));
@@ -303,159 +309,6 @@ Interpreter::Flow Interpreter::exec_filter_block(const FilterBlockStmt& s) {
 void Interpreter::exec_call_block(const CallBlockStmt& s) {
   const Value caller(Type::kMacro, heap_.make<Macro>(&s.code, scope_));
   print(eval_call(static_cast<const CallExpr&>(*s.call), &caller));
-}
-
-// ---- calls -----------------------------------------------------------------------------------------------------------------
-
-Value Interpreter::call(const Value& callee, Arguments& arguments) {
-  const DepthGuard guard(*this);
-  switch (callee.type()) {
-    case Type::kFunction: return callee.as<Function>().call(*this, callee.as<Function>().self, arguments);
-    case Type::kMacro: return call_macro(callee.as<Macro>(), arguments);
-    case Type::kLoop: return call_loop(callee.as<Loop>(), arguments);
-    case Type::kJoiner: {
-      auto& joiner = callee.as<Joiner>();
-      const bool first = !joiner.used;
-      joiner.used = true;
-      return first ? make_string(heap_, "") : joiner.separator;
-    }
-    default: require_defined(callee);
-  }
-  throw type_error("'" + std::string(type_name(callee)) + "' object is not callable");
-}
-
-void Interpreter::bind_parameters(const MacroCode& code, Scope& scope, Arguments& a) {
-  const std::string name = "macro " + (code.anonymous ? std::string("None") : repr_text(code.name));
-  const size_t num_parameters = code.parameters.size();
-  const auto take_keyword = [&](std::string_view keyword) {
-    for (auto it = a.keyword.begin(); it != a.keyword.end(); ++it) {
-      if (it->first != keyword) continue;
-      Value v = std::move(it->second);
-      a.keyword.erase(it);
-      return v;
-    }
-    return Value();
-  };
-  const auto slot = [&](size_t i) -> Value& { return scope.slots[static_cast<size_t>(code.parameters[i]->at.slot)]; };
-  for (size_t i = 0; i < num_parameters; ++i) {
-    slot(i) = i < a.positional.size() ? a.positional[i] : take_keyword(code.parameters[i]->name);
-  }
-  if (code.caller_slot >= 0) {
-    Value caller = take_keyword("caller");
-    if (caller.is_missing() || caller.is_none()) caller = make_undefined(heap_, "No caller defined");
-    scope.slots[static_cast<size_t>(code.caller_slot)] = caller;
-  }
-  if (code.kwargs_slot >= 0) {
-    auto* dict = heap_.make<Dict>();
-    scope.slots[static_cast<size_t>(code.kwargs_slot)] = Value(Type::kDict, dict);
-    for (auto& [keyword, value] : a.keyword) dict->set(make_string(heap_, keyword), std::move(value));
-  } else if (!a.keyword.empty()) {
-    throw type_error(name + " takes no keyword argument " + repr_text(a.keyword.front().first));
-  }
-  if (code.varargs_slot >= 0) {
-    auto* rest = heap_.make<List>();
-    scope.slots[static_cast<size_t>(code.varargs_slot)] = Value(Type::kTuple, rest);
-    for (size_t i = num_parameters; i < a.positional.size(); ++i) rest->push(a.positional[i]);
-  } else if (a.positional.size() > num_parameters) {
-    throw type_error(name + " takes not more than " + std::to_string(num_parameters) + " argument(s)");
-  }
-}
-
-Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
-  if (macro_depth_ >= heap_.limits().max_macro_depth) throw budget_error("macros of the chat template recurse too deeply");
-  struct Count {
-    int& n;
-    ~Count() { --n; }
-  } count{++macro_depth_};
-  const MacroCode& code = *macro.code;
-  const Value scope = enter(code.frame, macro.scope);
-  bind_parameters(code, scope.as<Scope>(), arguments);
-  TextBuilder text(heap_);
-  const Redirect redirect(&out_, &text);
-  within(scope, [&] {
-    const size_t first_default = code.parameters.size() - code.defaults.size();
-    for (size_t i = 0; i < code.parameters.size(); ++i) {
-      const NameExpr& parameter = *code.parameters[i];
-      if (!scope.as<Scope>().slots[static_cast<size_t>(parameter.at.slot)].is_missing()) continue;
-      assign(parameter, i >= first_default
-                            ? eval(*code.defaults[i - first_default])
-                            : make_undefined(heap_, "parameter " + repr_text(parameter.name) + " was not provided"));
-    }
-    exec_body(code.body);
-  });
-  return text.finish();
-}
-
-Value Interpreter::call_loop(Loop& loop, Arguments& arguments) {
-  const BoundArguments bound("loop", arguments, {"iterable"}, 1);
-  if (loop.recursive == nullptr) {
-    throw type_error("The loop must have the 'recursive' marker to be called recursively.");
-  }
-  TextBuilder text(heap_);
-  const Redirect redirect(&out_, &text);
-  const Value scope = loop.scope;
-  within(scope, [&] { run_loop(*loop.recursive, bound.at(0), loop.depth0 + 1); });
-  return text.finish();
-}
-
-// ---- loop ------------------------------------------------------------------------------------------------------------------
-
-void Loop::drop_references() {
-  for (Value* v : {&iterable, &iterator, &previous, &current, &after, &last_changed, &scope}) *v = Value();
-}
-
-const Value& Loop::peek(Interpreter& in) {
-  if (after.is_missing()) {
-    Value next;
-    if (advance(in, iterator, &next)) after = std::move(next);
-  }
-  return after;
-}
-
-int64_t Loop::length(Interpreter& in) {
-  if (known_length >= 0) return known_length;
-  if (!iterable.is(Type::kIterator)) return known_length = length_of(iterable);
-  Value rest;
-  const auto count = static_cast<int64_t>(collect(in, iterator, &rest)->items.size());
-  iterator = make_iterator(in, rest);
-  return known_length = count + index0 + 1 + (after.is_missing() ? 0 : 1);
-}
-
-bool Loop::step(Interpreter& in) {
-  Value next = std::move(after);
-  after = Value();
-  if (next.is_missing() && !advance(in, iterator, &next)) return false;
-  ++index0;
-  previous = std::move(current);
-  current = std::move(next);
-  return true;
-}
-
-// ---- macros as values --------------------------------------------------------------------------------------------------------
-
-std::string macro_repr(const Value& macro) {
-  const MacroCode& code = *macro.as<Macro>().code;
-  return "<Macro " + (code.anonymous ? std::string("anonymous") : repr_text(code.name)) + ">";
-}
-
-bool find_macro_property(Interpreter& in, const Value& macro, std::string_view name, Value* out) {
-  const MacroCode& code = *macro.as<Macro>().code;
-  if (name == "name") {
-    *out = code.anonymous ? Value::none() : make_string(in.heap(), code.name);
-  } else if (name == "arguments") {
-    auto* names = in.heap().make<List>();
-    *out = Value(Type::kTuple, names);
-    for (const auto& p : code.parameters) names->push(make_string(in.heap(), p->name));
-  } else if (name == "catch_kwargs") {
-    *out = Value::boolean(code.kwargs_slot >= 0);
-  } else if (name == "catch_varargs") {
-    *out = Value::boolean(code.varargs_slot >= 0);
-  } else if (name == "caller") {
-    *out = Value::boolean(code.caller_slot >= 0);
-  } else {
-    return false;
-  }
-  return true;
 }
 
 }  // namespace llmb::jinja

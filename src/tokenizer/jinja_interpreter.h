@@ -138,6 +138,19 @@ class DepthGuard {
   Interpreter& in_;
 };
 
+// Sends output to another builder while it lives.
+class Redirect {
+ public:
+  Redirect(TextBuilder** place, TextBuilder* to) : place_(place), before_(*place) { *place = to; }
+  ~Redirect() { *place_ = before_; }
+  Redirect(const Redirect&) = delete;
+  Redirect& operator=(const Redirect&) = delete;
+
+ private:
+  TextBuilder** place_;
+  TextBuilder* before_;
+};
+
 std::string macro_repr(const Value& macro);
 bool find_macro_property(Interpreter& interpreter, const Value& macro, std::string_view name, Value* out);
 

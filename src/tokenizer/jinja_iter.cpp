@@ -29,13 +29,16 @@ class IndexIterator final : public Iterator {
   Value element(int64_t i) const {
     switch (container_.type()) {
       case Type::kList:
-      case Type::kTuple: return container_.as<List>().items[static_cast<size_t>(i)];
+      case Type::kTuple:
+        return container_.as<List>().items[static_cast<size_t>(i)];
       case Type::kRange: {
         const auto& r = container_.as<Range>();
         return Value::integer(r.start + i * r.step);
       }
-      case Type::kDict: return container_.as<Dict>().entries[static_cast<size_t>(i)].first;
-      default: break;
+      case Type::kDict:
+        return container_.as<Dict>().entries[static_cast<size_t>(i)].first;
+      default:
+        break;
     }
     const auto& view = container_.as<DictView>();
     const auto& [key, value] = view.dict.as<Dict>().entries[static_cast<size_t>(i)];
@@ -79,8 +82,10 @@ bool has_elements(const Value& v) {
     case Type::kTuple:
     case Type::kRange:
     case Type::kDict:
-    case Type::kDictView: return true;
-    default: return false;
+    case Type::kDictView:
+      return true;
+    default:
+      return false;
   }
 }
 

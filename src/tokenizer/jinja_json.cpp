@@ -79,15 +79,23 @@ class Writer {
     out_.heap().spend(1);
     if (depth > out_.heap().limits().max_value_depth) throw budget_error("a value is nested too deeply");
     switch (v.type()) {
-      case Type::kNone: return out_.append("null");
-      case Type::kBool: return out_.append(v.as_bool() ? "true" : "false");
-      case Type::kInt: return out_.append(std::to_string(v.as_int()));
-      case Type::kFloat: return out_.append(number(v.as_float()));
-      case Type::kString: return string(text_of(v));
+      case Type::kNone:
+        return out_.append("null");
+      case Type::kBool:
+        return out_.append(v.as_bool() ? "true" : "false");
+      case Type::kInt:
+        return out_.append(std::to_string(v.as_int()));
+      case Type::kFloat:
+        return out_.append(number(v.as_float()));
+      case Type::kString:
+        return string(text_of(v));
       case Type::kList:
-      case Type::kTuple: return list(v.as<List>(), depth);
-      case Type::kDict: return dict(v.as<Dict>(), depth);
-      default: throw type_error("Object of type " + std::string(type_name(v)) + " is not JSON serializable");
+      case Type::kTuple:
+        return list(v.as<List>(), depth);
+      case Type::kDict:
+        return dict(v.as<Dict>(), depth);
+      default:
+        throw type_error("Object of type " + std::string(type_name(v)) + " is not JSON serializable");
     }
   }
 
@@ -165,14 +173,30 @@ class Writer {
       if (at == s.size()) break;
       const uint32_t c = next_char(s, &at);
       switch (c) {
-        case '"': out_.append("\\\""); break;
-        case '\\': out_.append("\\\\"); break;
-        case '\n': out_.append("\\n"); break;
-        case '\r': out_.append("\\r"); break;
-        case '\t': out_.append("\\t"); break;
-        case '\f': out_.append("\\f"); break;
-        case '\b': out_.append("\\b"); break;
-        case 0x7F: out_.push_back('\x7f'); break;
+        case '"':
+          out_.append("\\\"");
+          break;
+        case '\\':
+          out_.append("\\\\");
+          break;
+        case '\n':
+          out_.append("\\n");
+          break;
+        case '\r':
+          out_.append("\\r");
+          break;
+        case '\t':
+          out_.append("\\t");
+          break;
+        case '\f':
+          out_.append("\\f");
+          break;
+        case '\b':
+          out_.append("\\b");
+          break;
+        case 0x7F:
+          out_.push_back('\x7f');
+          break;
         default:
           if (c >= 0x10000) unicode_escape(0xD800 + ((c - 0x10000) >> 10));
           unicode_escape(c >= 0x10000 ? 0xDC00 + ((c - 0x10000) & 0x3FF) : c);

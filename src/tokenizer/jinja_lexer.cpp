@@ -180,8 +180,8 @@ class Lexer {
 
   // Digits, '_' allowed between two of them. Returns the end.
   size_t digits_end(size_t from) const {
-    while (from < text_.size() && (is_digit_char(text_[from]) || (text_[from] == '_' && from + 1 < text_.size() &&
-                                                                  is_digit_char(text_[from + 1])))) {
+    while (from < text_.size() && (is_digit_char(text_[from]) ||
+                                   (text_[from] == '_' && from + 1 < text_.size() && is_digit_char(text_[from + 1])))) {
       ++from;
     }
     return from;
@@ -226,7 +226,10 @@ class Lexer {
   size_t integer_end(size_t begin, size_t decimal_end) const {
     if (text_[begin] != '0') return decimal_end;
     const char kind = begin + 1 < text_.size() ? static_cast<char>(text_[begin + 1] | 0x20) : '\0';
-    const std::string_view set = kind == 'x' ? "0123456789abcdefABCDEF_" : kind == 'o' ? "01234567_" : kind == 'b' ? "01_" : "";
+    const std::string_view set = kind == 'x'   ? "0123456789abcdefABCDEF_"
+                                 : kind == 'o' ? "01234567_"
+                                 : kind == 'b' ? "01_"
+                                               : "";
     if (!set.empty()) {
       const size_t end = std::min(text_.find_first_not_of(set, begin + 2), text_.size());
       if (end > begin + 2) return end;
@@ -257,7 +260,8 @@ class Lexer {
       } else if (c >= '0' && c <= '7') {
         uint32_t code = 0;
         size_t end = i;
-        while (end < s.size() && end < i + 3 && s[end] >= '0' && s[end] <= '7') code = code * 8 + static_cast<uint32_t>(s[end++] - '0');
+        while (end < s.size() && end < i + 3 && s[end] >= '0' && s[end] <= '7')
+          code = code * 8 + static_cast<uint32_t>(s[end++] - '0');
         append_char(&out, code);
         i = end - 1;
       } else if (c == 'x' || c == 'u' || c == 'U') {
@@ -299,9 +303,9 @@ class Lexer {
   }
 
   void operator_token(std::string* open) {
-    static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~",
-                                                      "[",  "]",  "(",  ")",  "{",  "}",  ">", "<", "=", ".", ":", "|",
-                                                      ",",  ";"};
+    static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+                                                      "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                                      ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
     const auto* op = std::find_if(std::begin(kOperators), std::end(kOperators), [&](auto o) { return looking_at(o); });
     if (op == std::end(kOperators)) {
       size_t next = at_;
@@ -334,17 +338,27 @@ class Lexer {
 
 std::string Token::describe() const {
   switch (kind) {
-    case TokenKind::kData: return "template data / text";
-    case TokenKind::kVariableBegin: return "begin of print statement";
-    case TokenKind::kVariableEnd: return "end of print statement";
-    case TokenKind::kBlockBegin: return "begin of statement block";
-    case TokenKind::kBlockEnd: return "end of statement block";
-    case TokenKind::kString: return "string";
-    case TokenKind::kInteger: return "integer";
-    case TokenKind::kFloat: return "float";
-    case TokenKind::kEnd: return "end of template";
+    case TokenKind::kData:
+      return "template data / text";
+    case TokenKind::kVariableBegin:
+      return "begin of print statement";
+    case TokenKind::kVariableEnd:
+      return "end of print statement";
+    case TokenKind::kBlockBegin:
+      return "begin of statement block";
+    case TokenKind::kBlockEnd:
+      return "end of statement block";
+    case TokenKind::kString:
+      return "string";
+    case TokenKind::kInteger:
+      return "integer";
+    case TokenKind::kFloat:
+      return "float";
+    case TokenKind::kEnd:
+      return "end of template";
     case TokenKind::kName:
-    case TokenKind::kOperator: return value;
+    case TokenKind::kOperator:
+      return value;
   }
   return value;
 }

@@ -12,7 +12,7 @@ namespace llmb::jinja {
 
 namespace {
 
-// ---- dict ----------------------------------------------------------------------------------------------------------------
+// ---- dict ---------------------------------------------------------------------------------------
 
 Value dict_get(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("get", a, {"key", "default"}, 1);
@@ -44,7 +44,7 @@ constexpr MethodEntry kDictMethods[] = {
     {"values", dict_view<DictView::Kind::kValues>},
 };
 
-// ---- list and tuple ------------------------------------------------------------------------------------------------------
+// ---- list and tuple -----------------------------------------------------------------------------
 
 Value list_count(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("count", a, {"value"}, 1);
@@ -83,7 +83,7 @@ Value list_copy(Interpreter& in, const Value& self, Arguments& a) {
 constexpr MethodEntry kListMethods[] = {{"copy", list_copy}, {"count", list_count}, {"index", list_index}};
 constexpr MethodEntry kTupleMethods[] = {{"count", list_count}, {"index", list_index}};
 
-// ---- numbers -------------------------------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 
 Value float_is_integer(Interpreter&, const Value& self, Arguments& a) {
   const BoundArguments b("is_integer", a, {});
@@ -99,7 +99,7 @@ Value int_bit_length(Interpreter&, const Value& self, Arguments& a) {
 constexpr MethodEntry kFloatMethods[] = {{"is_integer", float_is_integer}};
 constexpr MethodEntry kIntMethods[] = {{"bit_length", int_bit_length}};
 
-// ---- loop, cycler --------------------------------------------------------------------------------------------------------
+// ---- loop, cycler -------------------------------------------------------------------------------
 
 Value loop_cycle(Interpreter&, const Value& self, Arguments& a) {
   if (!a.keyword.empty()) throw type_error("cycle() takes no keyword arguments");
@@ -137,7 +137,8 @@ constexpr MethodEntry kCyclerMethods[] = {{"next", cycler_next}, {"reset", cycle
 
 template <size_t N>
 const MethodEntry* find_in(const MethodEntry (&table)[N], std::string_view name) {
-  const auto* at = std::find_if(std::begin(table), std::end(table), [&](const MethodEntry& e) { return name == e.name; });
+  const auto* at =
+      std::find_if(std::begin(table), std::end(table), [&](const MethodEntry& e) { return name == e.name; });
   return at == std::end(table) ? nullptr : at;
 }
 
@@ -156,8 +157,10 @@ bool find_loop_property(Interpreter& in, Loop& loop, std::string_view name, Valu
   else if (name == "revindex0") *out = Value::integer(loop.length(in) - loop.index0 - 1);
   else if (name == "depth") *out = Value::integer(loop.depth0 + 1);
   else if (name == "depth0") *out = Value::integer(loop.depth0);
-  else if (name == "previtem") *out = loop.index0 == 0 ? make_undefined(in.heap(), "there is no previous item") : loop.previous;
-  else if (name == "nextitem") *out = loop.peek(in).is_missing() ? make_undefined(in.heap(), "there is no next item") : loop.peek(in);
+  else if (name == "previtem")
+    *out = loop.index0 == 0 ? make_undefined(in.heap(), "there is no previous item") : loop.previous;
+  else if (name == "nextitem")
+    *out = loop.peek(in).is_missing() ? make_undefined(in.heap(), "there is no next item") : loop.peek(in);
   else return false;
   return true;
 }
@@ -166,22 +169,32 @@ bool find_loop_property(Interpreter& in, Loop& loop, std::string_view name, Valu
 
 const MethodEntry* find_method(const Value& v, std::string_view name) {
   switch (v.type()) {
-    case Type::kString: return find_string_method(name);
-    case Type::kDict: return find_in(kDictMethods, name);
-    case Type::kList: return find_in(kListMethods, name);
+    case Type::kString:
+      return find_string_method(name);
+    case Type::kDict:
+      return find_in(kDictMethods, name);
+    case Type::kList:
+      return find_in(kListMethods, name);
     case Type::kTuple:
-    case Type::kRange: return find_in(kTupleMethods, name);
+    case Type::kRange:
+      return find_in(kTupleMethods, name);
     case Type::kBool:
-    case Type::kInt: return find_in(kIntMethods, name);
-    case Type::kFloat: return find_in(kFloatMethods, name);
-    case Type::kLoop: return find_in(kLoopMethods, name);
-    case Type::kCycler: return find_in(kCyclerMethods, name);
-    default: return nullptr;
+    case Type::kInt:
+      return find_in(kIntMethods, name);
+    case Type::kFloat:
+      return find_in(kFloatMethods, name);
+    case Type::kLoop:
+      return find_in(kLoopMethods, name);
+    case Type::kCycler:
+      return find_in(kCyclerMethods, name);
+    default:
+      return nullptr;
   }
 }
 
 bool changes_its_object(const Value& v, std::string_view name) {
-  static constexpr std::string_view kList[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
+  static constexpr std::string_view kList[] = {"append", "clear", "pop",    "reverse",
+                                               "insert", "sort",  "extend", "remove"};
   static constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
   if (v.is(Type::kList)) return is_one_of(kList, name);
   return v.is(Type::kDict) && is_one_of(kDict, name);
@@ -189,7 +202,8 @@ bool changes_its_object(const Value& v, std::string_view name) {
 
 bool find_property(Interpreter& in, const Value& v, std::string_view name, Value* out) {
   switch (v.type()) {
-    case Type::kLoop: return find_loop_property(in, v.as<Loop>(), name, out);
+    case Type::kLoop:
+      return find_loop_property(in, v.as<Loop>(), name, out);
     case Type::kRange: {
       const auto& r = v.as<Range>();
       if (name == "start") *out = Value::integer(r.start);
@@ -215,8 +229,10 @@ bool find_property(Interpreter& in, const Value& v, std::string_view name, Value
       if (name != "current") return false;
       *out = v.as<Cycler>().items[v.as<Cycler>().position];
       return true;
-    case Type::kMacro: return find_macro_property(in, v, name, out);
-    default: return false;
+    case Type::kMacro:
+      return find_macro_property(in, v, name, out);
+    default:
+      return false;
   }
 }
 

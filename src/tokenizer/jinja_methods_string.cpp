@@ -22,7 +22,7 @@ Value piece(Interpreter& in, const Value& self, std::string_view text) {
 
 void no_arguments(const char* name, const Arguments& a) { const BoundArguments bound(name, a, {}); }
 
-// ---- case ----------------------------------------------------------------------------------------------------------------
+// ---- case ---------------------------------------------------------------------------------------
 
 template <std::string (*Map)(std::string_view)>
 Value map_case(Interpreter& in, const Value& self, Arguments& a) {
@@ -96,7 +96,7 @@ Value str_istitle(Interpreter& in, const Value& self, Arguments& a) {
   return Value::boolean(any);
 }
 
-// ---- strip, prefixes -----------------------------------------------------------------------------------------------------
+// ---- strip, prefixes ----------------------------------------------------------------------------
 
 template <Side S>
 Value str_strip(Interpreter& in, const Value& self, Arguments& a) {
@@ -161,7 +161,7 @@ Value str_removesuffix(Interpreter& in, const Value& self, Arguments& a) {
   return piece(in, self, text);
 }
 
-// ---- find ----------------------------------------------------------------------------------------------------------------
+// ---- find ---------------------------------------------------------------------------------------
 
 template <bool Last, bool Throws>
 Value str_find(Interpreter& in, const Value& self, Arguments& a) {
@@ -190,7 +190,7 @@ Value str_count(Interpreter& in, const Value& self, Arguments& a) {
   return Value::integer(count);
 }
 
-// ---- replace, split, join ------------------------------------------------------------------------------------------------
+// ---- replace, split, join -----------------------------------------------------------------------
 
 Value str_replace(Interpreter& in, const Value& self, Arguments& a) {
   const BoundArguments b("replace", a, {"old", "new", "count"}, 2);
@@ -271,7 +271,7 @@ Value str_join(Interpreter& in, const Value& self, Arguments& a) {
   return out.finish(safe);
 }
 
-// ---- padding -------------------------------------------------------------------------------------------------------------
+// ---- padding ------------------------------------------------------------------------------------
 
 enum class Align { kLeft, kRight, kCenter };
 

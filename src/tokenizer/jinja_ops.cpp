@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "tokenizer/jinja_format.h"
 #include "tokenizer/jinja_iter.h"
 #include "tokenizer/jinja_text.h"
 
@@ -38,17 +37,26 @@ bool truthy(const Value& v) {
   switch (v.type()) {
     case Type::kMissing:
     case Type::kUndefined:
-    case Type::kNone: return false;
+    case Type::kNone:
+      return false;
     case Type::kBool:
-    case Type::kInt: return v.as_int() != 0;
-    case Type::kFloat: return v.as_float() != 0;
-    case Type::kString: return !text_of(v).empty();
+    case Type::kInt:
+      return v.as_int() != 0;
+    case Type::kFloat:
+      return v.as_float() != 0;
+    case Type::kString:
+      return !text_of(v).empty();
     case Type::kList:
-    case Type::kTuple: return !v.as<List>().items.empty();
-    case Type::kDict: return !v.as<Dict>().entries.empty();
-    case Type::kDictView: return !v.as<DictView>().dict.as<Dict>().entries.empty();
-    case Type::kRange: return v.as<Range>().length > 0;
-    default: return true;
+    case Type::kTuple:
+      return !v.as<List>().items.empty();
+    case Type::kDict:
+      return !v.as<Dict>().entries.empty();
+    case Type::kDictView:
+      return !v.as<DictView>().dict.as<Dict>().entries.empty();
+    case Type::kRange:
+      return v.as<Range>().length > 0;
+    default:
+      return true;
   }
 }
 
@@ -56,11 +64,15 @@ bool identical(const Value& a, const Value& b) {
   if (a.type() != b.type()) return false;
   switch (a.type()) {
     case Type::kNone:
-    case Type::kMissing: return true;
+    case Type::kMissing:
+      return true;
     case Type::kBool:
-    case Type::kInt: return a.as_int() == b.as_int();
-    case Type::kFloat: return false;
-    default: return a.object() == b.object();
+    case Type::kInt:
+      return a.as_int() == b.as_int();
+    case Type::kFloat:
+      return false;
+    default:
+      return a.object() == b.object();
   }
 }
 
@@ -69,7 +81,8 @@ bool equal(Heap& heap, const Value& a, const Value& b, int depth) {
   if (a.type() != b.type()) return false;
   switch (a.type()) {
     case Type::kNone:
-    case Type::kUndefined: return true;
+    case Type::kUndefined:
+      return true;
     case Type::kString: {
       if (text_of(a).size() != text_of(b).size()) return false;
       heap.spend_bytes(text_of(a).size());
@@ -101,23 +114,26 @@ bool equal(Heap& heap, const Value& a, const Value& b, int depth) {
     }
     case Type::kRange: {
       const auto &x = a.as<Range>(), &y = b.as<Range>();
-      return x.length == y.length &&
-             (x.length == 0 || (x.start == y.start && (x.length == 1 || x.step == y.step)));
+      return x.length == y.length && (x.length == 0 || (x.start == y.start && (x.length == 1 || x.step == y.step)));
     }
-    default: return a.object() == b.object();
+    default:
+      return a.object() == b.object();
   }
 }
 
 uint64_t hash_value(Heap& heap, const Value& v, int depth) {
   switch (v.type()) {
     case Type::kBool:
-    case Type::kInt: return mix(static_cast<uint64_t>(v.as_int()));
+    case Type::kInt:
+      return mix(static_cast<uint64_t>(v.as_int()));
     case Type::kFloat: {
       const double f = v.as_float();
       if (f >= -0x1p63 && f < 0x1p63 && f == std::floor(f)) return mix(static_cast<uint64_t>(static_cast<int64_t>(f)));
       return mix(std::hash<double>()(f));
     }
-    case Type::kString: heap.spend_bytes(text_of(v).size()); return hash_text(text_of(v));
+    case Type::kString:
+      heap.spend_bytes(text_of(v).size());
+      return hash_text(text_of(v));
     case Type::kTuple: {
       check_depth(heap, depth);
       uint64_t h = 0x345678;
@@ -126,35 +142,48 @@ uint64_t hash_value(Heap& heap, const Value& v, int depth) {
     }
     case Type::kList:
     case Type::kDict:
-    case Type::kDictView: throw type_error("unhashable type: '" + std::string(type_name(v)) + "'");
+    case Type::kDictView:
+      throw type_error("unhashable type: '" + std::string(type_name(v)) + "'");
     case Type::kNone:
     case Type::kUndefined:
-    case Type::kMissing: return mix(static_cast<uint64_t>(v.type()) + 0x1234567);
-    default: return mix(reinterpret_cast<uintptr_t>(v.object()));
+    case Type::kMissing:
+      return mix(static_cast<uint64_t>(v.type()) + 0x1234567);
+    default:
+      return mix(reinterpret_cast<uintptr_t>(v.object()));
   }
 }
 
-// ---- order ---------------------------------------------------------------------------------------------------------------
+// ---- order --------------------------------------------------------------------------------------
 
 namespace {
 
 const char* symbol(CompareOp op) {
   switch (op) {
-    case CompareOp::kLt: return "<";
-    case CompareOp::kLe: return "<=";
-    case CompareOp::kGt: return ">";
-    case CompareOp::kGe: return ">=";
-    default: return "==";
+    case CompareOp::kLt:
+      return "<";
+    case CompareOp::kLe:
+      return "<=";
+    case CompareOp::kGt:
+      return ">";
+    case CompareOp::kGe:
+      return ">=";
+    default:
+      return "==";
   }
 }
 
 bool holds(CompareOp op, int order) {  // order: -1, 0, 1, or 2 for a NaN, for which nothing holds
   switch (op) {
-    case CompareOp::kLt: return order == -1;
-    case CompareOp::kLe: return order == -1 || order == 0;
-    case CompareOp::kGt: return order == 1;
-    case CompareOp::kGe: return order == 1 || order == 0;
-    default: return false;
+    case CompareOp::kLt:
+      return order == -1;
+    case CompareOp::kLe:
+      return order == -1 || order == 0;
+    case CompareOp::kGt:
+      return order == 1;
+    case CompareOp::kGe:
+      return order == 1 || order == 0;
+    default:
+      return false;
   }
 }
 
@@ -193,7 +222,8 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ite
       }
       heap.spend_chars(text_of(container).size() + text_of(item).size());
       return find_text(text_of(container), text_of(item)) != std::string_view::npos;
-    case Type::kDict: return container.as<Dict>().find(item) != nullptr;
+    case Type::kDict:
+      return container.as<Dict>().find(item) != nullptr;
     case Type::kDictView:
       if (container.as<DictView>().kind == DictView::Kind::kKeys) {
         return container.as<DictView>().dict.as<Dict>().find(item) != nullptr;
@@ -205,7 +235,8 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ite
       const double position = (item.to_double() - static_cast<double>(r.start)) / static_cast<double>(r.step);
       return position >= 0 && position < static_cast<double>(r.length) && position == std::floor(position);
     }
-    default: break;
+    default:
+      break;
   }
   if (!is_iterable(container)) {
     throw type_error("argument of type '" + std::string(type_name(container)) + "' is not iterable");
@@ -222,179 +253,17 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ite
 
 bool compare(Interpreter& interpreter, CompareOp op, const Value& a, const Value& b) {
   switch (op) {
-    case CompareOp::kEq: return equal(heap_of(interpreter), a, b);
-    case CompareOp::kNe: return !equal(heap_of(interpreter), a, b);
-    case CompareOp::kIn: return contains(interpreter, b, a);
-    case CompareOp::kNotIn: return !contains(interpreter, b, a);
-    default: return compare_order(heap_of(interpreter), op, a, b);
+    case CompareOp::kEq:
+      return equal(heap_of(interpreter), a, b);
+    case CompareOp::kNe:
+      return !equal(heap_of(interpreter), a, b);
+    case CompareOp::kIn:
+      return contains(interpreter, b, a);
+    case CompareOp::kNotIn:
+      return !contains(interpreter, b, a);
+    default:
+      return compare_order(heap_of(interpreter), op, a, b);
   }
-}
-
-// ---- arithmetic ----------------------------------------------------------------------------------------------------------
-
-namespace {
-
-[[noreturn]] void fail_overflow() { throw template_error("an integer result does not fit in 64 bits"); }
-
-const char* symbol(BinaryOp op) {
-  switch (op) {
-    case BinaryOp::kAdd: return "+";
-    case BinaryOp::kSub: return "-";
-    case BinaryOp::kMul: return "*";
-    case BinaryOp::kDiv: return "/";
-    case BinaryOp::kFloorDiv: return "//";
-    case BinaryOp::kMod: return "%";
-    case BinaryOp::kPow: return "** or pow()";
-  }
-  return "?";
-}
-
-Value int_power(int64_t base, int64_t exponent) {
-  if (exponent < 0) {
-    if (base == 0) throw template_error("0.0 cannot be raised to a negative power");
-    return Value::real(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
-  }
-  int64_t result = 1;
-  for (int64_t e = exponent; e > 0; e >>= 1) {
-    if ((e & 1) != 0 && __builtin_mul_overflow(result, base, &result)) fail_overflow();
-    if (e > 1 && __builtin_mul_overflow(base, base, &base)) fail_overflow();
-  }
-  return Value::integer(result);
-}
-
-Value int_arithmetic(BinaryOp op, int64_t a, int64_t b) {
-  int64_t result = 0;
-  switch (op) {
-    case BinaryOp::kAdd:
-      if (__builtin_add_overflow(a, b, &result)) fail_overflow();
-      return Value::integer(result);
-    case BinaryOp::kSub:
-      if (__builtin_sub_overflow(a, b, &result)) fail_overflow();
-      return Value::integer(result);
-    case BinaryOp::kMul:
-      if (__builtin_mul_overflow(a, b, &result)) fail_overflow();
-      return Value::integer(result);
-    case BinaryOp::kPow: return int_power(a, b);
-    case BinaryOp::kDiv:
-      if (b == 0) throw template_error("division by zero");
-      return Value::real(static_cast<double>(static_cast<long double>(a) / static_cast<long double>(b)));
-    case BinaryOp::kFloorDiv:
-    case BinaryOp::kMod: break;
-  }
-  if (b == 0) throw template_error("integer division or modulo by zero");
-  if (a == INT64_MIN && b == -1) {
-    if (op == BinaryOp::kFloorDiv) fail_overflow();
-    return Value::integer(0);
-  }
-  const int64_t remainder = a % b;
-  const bool adjust = remainder != 0 && (remainder < 0) != (b < 0);
-  return Value::integer(op == BinaryOp::kMod ? remainder + (adjust ? b : 0) : a / b - (adjust ? 1 : 0));
-}
-
-Value float_arithmetic(BinaryOp op, double a, double b) {
-  switch (op) {
-    case BinaryOp::kAdd: return Value::real(a + b);
-    case BinaryOp::kSub: return Value::real(a - b);
-    case BinaryOp::kMul: return Value::real(a * b);
-    case BinaryOp::kPow: {
-      if (a == 0 && b < 0) throw template_error("0.0 cannot be raised to a negative power");
-      if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b)) {
-        throw template_error("complex numbers are not supported");
-      }
-      const double result = std::pow(a, b);
-      if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) throw template_error("numerical result out of range");
-      return Value::real(result);
-    }
-    default: break;
-  }
-  if (b == 0) throw template_error(op == BinaryOp::kDiv ? "float division by zero" : "float floor division or modulo by zero");
-  if (op == BinaryOp::kDiv) return Value::real(a / b);
-  double remainder = std::fmod(a, b);
-  if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
-  if (remainder == 0) remainder = std::copysign(0.0, b);
-  if (op == BinaryOp::kMod) return Value::real(remainder);
-  const double quotient = (a - remainder) / b;
-  double floored = std::floor(quotient);
-  if (quotient - floored > 0.5) floored += 1;
-  if (quotient == 0) floored = std::copysign(0.0, a / b);
-  return Value::real(floored);
-}
-
-Value repeat(Heap& heap, const Value& sequence, int64_t count) {
-  if (count < 0) count = 0;
-  if (sequence.is_string()) {
-    const std::string_view text = text_of(sequence);
-    TextBuilder out(heap);
-    if (!text.empty() && count > heap.limits().max_memory_bytes / static_cast<int64_t>(text.size())) {
-      throw budget_error("a repeated string is too long");
-    }
-    for (int64_t i = 0; i < count && !text.empty(); ++i) out.append(text);
-    return out.finish(sequence.as<String>().markup);
-  }
-  auto* list = heap.make<List>();
-  const Value result(sequence.type(), list);
-  for (int64_t i = 0; i < count; ++i) {
-    const auto& items = sequence.as<List>().items;
-    if (items.empty()) break;
-    heap.spend(static_cast<int64_t>(items.size()));
-    for (const Value& item : items) list->push(item);
-  }
-  return result;
-}
-
-Value concatenate(Heap& heap, const Value& a, const Value& b) {
-  if (a.is_string()) {
-    const bool markup = a.as<String>().markup || b.as<String>().markup;
-    TextBuilder out(heap);
-    out.append(text_of(markup ? escape(heap, a) : a));
-    out.append(text_of(markup ? escape(heap, b) : b));
-    return out.finish(markup);
-  }
-  auto* list = heap.make<List>();
-  const Value result(a.type(), list);
-  for (const Value* part : {&a, &b}) {
-    heap.spend(static_cast<int64_t>(part->as<List>().items.size()));
-    for (const Value& item : part->as<List>().items) list->push(item);
-  }
-  return result;
-}
-
-}  // namespace
-
-Value binary(Heap& heap, BinaryOp op, const Value& a, const Value& b) {
-  if (a.is_integral() && b.is_integral()) return int_arithmetic(op, a.as_int(), b.as_int());
-  if (a.is_number() && b.is_number()) return float_arithmetic(op, a.to_double(), b.to_double());
-  require_defined(a);
-  if (op == BinaryOp::kMod && a.is_string()) return format_percent(heap, a, b);
-  require_defined(b);
-  const bool both_sequences = (a.is_string() || a.is_sequence()) && a.type() == b.type();
-  if (op == BinaryOp::kAdd && both_sequences) return concatenate(heap, a, b);
-  if (op == BinaryOp::kMul && (a.is_string() || a.is_sequence()) && b.is_integral()) return repeat(heap, a, b.as_int());
-  if (op == BinaryOp::kMul && (b.is_string() || b.is_sequence()) && a.is_integral()) return repeat(heap, b, a.as_int());
-  if (op == BinaryOp::kAdd && (a.is_string() || a.is_sequence())) {
-    const std::string type = type_name(a);
-    throw type_error("can only concatenate " + type + " (not \"" + type_name(b) + "\") to " + type);
-  }
-  throw type_error("unsupported operand type(s) for " + std::string(symbol(op)) + ": '" + type_name(a) + "' and '" +
-                   type_name(b) + "'");
-}
-
-Value negate(const Value& v) {
-  if (v.is_integral()) return int_arithmetic(BinaryOp::kSub, 0, v.as_int());
-  if (v.is(Type::kFloat)) return Value::real(-v.as_float());
-  require_defined(v);
-  throw type_error("bad operand type for unary -: '" + std::string(type_name(v)) + "'");
-}
-
-Value plus(const Value& v) {
-  if (v.is_integral()) return Value::integer(v.as_int());
-  if (v.is(Type::kFloat)) return v;
-  require_defined(v);
-  throw type_error("bad operand type for unary +: '" + std::string(type_name(v)) + "'");
-}
-
-void require_defined(const Value& v) {
-  if (v.is_undefined()) throw template_error(v.as<Undefined>().message);
 }
 
 }  // namespace llmb::jinja

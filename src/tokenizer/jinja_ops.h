@@ -23,7 +23,7 @@ Value plus(const Value& v);
 // str(v) and repr(v), appended.
 void append_str(TextBuilder& out, const Value& v, int depth = 0);
 void append_repr(TextBuilder& out, const Value& v, int depth = 0);
-Value to_string(Heap& heap, const Value& v);  // str(v), without the mark of safe text
+Value to_string(Heap& heap, const Value& v);    // str(v), without the mark of safe text
 Value soft_string(Heap& heap, const Value& v);  // a string as it is (markup stays), anything else as str(v)
 Value escape(Heap& heap, const Value& v);       // markupsafe.escape
 std::string repr_of(Heap& heap, const Value& v);

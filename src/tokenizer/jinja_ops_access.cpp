@@ -8,7 +8,7 @@
 
 namespace llmb::jinja {
 
-// ---- str and repr --------------------------------------------------------------------------------------------------------
+// ---- str and repr -------------------------------------------------------------------------------
 
 namespace {
 
@@ -54,11 +54,16 @@ void append_repr(TextBuilder& out, const Value& v, int depth) {
   heap.spend(1);
   if (depth > heap.limits().max_value_depth) throw budget_error("a value is nested too deeply");
   switch (v.type()) {
-    case Type::kNone: return out.append("None");
-    case Type::kBool: return out.append(v.as_bool() ? "True" : "False");
-    case Type::kInt: return out.append(std::to_string(v.as_int()));
-    case Type::kFloat: return out.append(repr_float(v.as_float()));
-    case Type::kUndefined: return out.append("Undefined");
+    case Type::kNone:
+      return out.append("None");
+    case Type::kBool:
+      return out.append(v.as_bool() ? "True" : "False");
+    case Type::kInt:
+      return out.append(std::to_string(v.as_int()));
+    case Type::kFloat:
+      return out.append(repr_float(v.as_float()));
+    case Type::kUndefined:
+      return out.append("Undefined");
     case Type::kString: {
       heap.spend_chars(2 * text_of(v).size());
       const ScopedCharge room(heap, 10 * text_of(v).size());
@@ -73,8 +78,10 @@ void append_repr(TextBuilder& out, const Value& v, int depth) {
       out.push_back('(');
       append_items(out, v.as<List>().items, depth);
       return out.append(v.as<List>().items.size() == 1 ? ",)" : ")");
-    case Type::kDict: return append_dict(out, v.as<Dict>(), depth);
-    case Type::kDictView: return append_view(out, v, depth);
+    case Type::kDict:
+      return append_dict(out, v.as<Dict>(), depth);
+    case Type::kDictView:
+      return append_view(out, v, depth);
     case Type::kRange: {
       const auto& r = v.as<Range>();
       out.append("range(" + std::to_string(r.start) + ", " + std::to_string(r.stop));
@@ -84,9 +91,12 @@ void append_repr(TextBuilder& out, const Value& v, int depth) {
       out.append("<Namespace ");
       append_repr(out, v.as<Namespace>().attributes, depth + 1);
       return out.push_back('>');
-    case Type::kMacro: return out.append(macro_repr(v));
-    case Type::kFunction: return out.append("<function " + std::string(v.as<Function>().name) + ">");
-    default: return out.append("<" + std::string(type_name(v)) + " object>");
+    case Type::kMacro:
+      return out.append(macro_repr(v));
+    case Type::kFunction:
+      return out.append("<function " + std::string(v.as<Function>().name) + ">");
+    default:
+      return out.append("<" + std::string(type_name(v)) + " object>");
   }
 }
 
@@ -119,18 +129,25 @@ std::string repr_of(Heap& heap, const Value& v) {
   return std::string(out.view());
 }
 
-// ---- subscripts ----------------------------------------------------------------------------------------------------------
+// ---- subscripts ---------------------------------------------------------------------------------
 
 int64_t length_of(const Value& v) {
   switch (v.type()) {
-    case Type::kUndefined: return 0;
-    case Type::kString: return v.as<String>().num_chars;
+    case Type::kUndefined:
+      return 0;
+    case Type::kString:
+      return v.as<String>().num_chars;
     case Type::kList:
-    case Type::kTuple: return static_cast<int64_t>(v.as<List>().items.size());
-    case Type::kDict: return static_cast<int64_t>(v.as<Dict>().entries.size());
-    case Type::kDictView: return static_cast<int64_t>(v.as<DictView>().dict.as<Dict>().entries.size());
-    case Type::kRange: return v.as<Range>().length;
-    default: throw type_error("object of type '" + std::string(type_name(v)) + "' has no len()");
+    case Type::kTuple:
+      return static_cast<int64_t>(v.as<List>().items.size());
+    case Type::kDict:
+      return static_cast<int64_t>(v.as<Dict>().entries.size());
+    case Type::kDictView:
+      return static_cast<int64_t>(v.as<DictView>().dict.as<Dict>().entries.size());
+    case Type::kRange:
+      return v.as<Range>().length;
+    default:
+      throw type_error("object of type '" + std::string(type_name(v)) + "' has no len()");
   }
 }
 
@@ -144,10 +161,12 @@ namespace {
 
 // Characters [first, last) of a string.
 std::string_view chars_between(Heap& heap, const String& string, int64_t first, int64_t last) {
-  if (string.ascii) return std::string_view(string.text).substr(static_cast<size_t>(first), static_cast<size_t>(last - first));
+  if (string.ascii)
+    return std::string_view(string.text).substr(static_cast<size_t>(first), static_cast<size_t>(last - first));
   heap.spend_chars(string.text.size());
   const size_t begin = char_offset(string.text, first);
-  return std::string_view(string.text).substr(begin, char_offset(std::string_view(string.text).substr(begin), last - first));
+  return std::string_view(string.text)
+      .substr(begin, char_offset(std::string_view(string.text).substr(begin), last - first));
 }
 
 // Element i, which is there, of a string, list, tuple or range.
@@ -180,7 +199,8 @@ bool subscript(Heap& heap, const Value& v, const Value& key, Value* out) {
       *out = element_at(heap, v, i);
       return true;
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -215,7 +235,8 @@ Value slice(Heap& heap, const Value& v, const Value& start, const Value& stop, c
   heap.spend(count);
   if (v.is_string()) {
     const auto& string = v.as<String>();
-    if (by == 1) return make_string(heap, std::string(count == 0 ? "" : chars_between(heap, string, first, last)), string.markup);
+    if (by == 1)
+      return make_string(heap, std::string(count == 0 ? "" : chars_between(heap, string, first, last)), string.markup);
     heap.spend_chars(string.text.size());
     std::u32string chars;
     const ScopedCharge room(heap, string.ascii ? 0 : 4 * static_cast<size_t>(string.num_chars));
@@ -235,7 +256,7 @@ Value slice(Heap& heap, const Value& v, const Value& start, const Value& stop, c
   return result;
 }
 
-// ---- attributes ----------------------------------------------------------------------------------------------------------
+// ---- attributes ---------------------------------------------------------------------------------
 
 std::string object_name(const Value& v) { return v.is_none() ? "None" : std::string(type_name(v)) + " object"; }
 
@@ -248,7 +269,8 @@ Value undefined_attribute(Heap& heap, const Value& v, std::string_view name) {
 }
 
 Value unsafe_attribute(Heap& heap, const Value& v, std::string_view name) {
-  return make_undefined(heap, "access to attribute " + repr_text(name) + " of '" + type_name(v) + "' object is unsafe.");
+  return make_undefined(heap,
+                        "access to attribute " + repr_text(name) + " of '" + type_name(v) + "' object is unsafe.");
 }
 
 }  // namespace

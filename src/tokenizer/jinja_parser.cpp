@@ -62,7 +62,8 @@ class Parser : ExpressionParser {
       }
     }
     flush();
-    if (ends.size() > 0) fail("Unexpected end of template. It was looking for '" + std::string(*(ends.end() - 1)) + "'");
+    if (ends.size() > 0)
+      fail("Unexpected end of template. It was looking for '" + std::string(*(ends.end() - 1)) + "'");
     return body;
   }
 

@@ -1,6 +1,7 @@
 // The token stream and the expressions of the template language, by precedence as in jinja2's parser.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -99,5 +100,13 @@ class ExpressionParser {
   std::vector<std::string> unknown_;  // messages on filters and tests that do not exist
   int num_strings_ = 0;
 };
+
+template <typename Node>
+ExprPtr ExpressionParser::finish(std::unique_ptr<Node> node, std::initializer_list<const Expr*> children) {
+  int depth = node->depth - 1;
+  for (const Expr* child : children) depth = std::max(depth, child == nullptr ? 0 : child->depth);
+  check_depth(node.get(), depth);
+  return node;
+}
 
 }  // namespace llmb::jinja

@@ -6,112 +6,11 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "tokenizer/jinja_walk.h"
+
 namespace llmb::jinja {
 
 namespace {
-
-// ---- walking ---------------------------------------------------------------------------------------------------------------
-
-template <typename Visit>
-void visit_arguments(const CallArguments& a, const Visit& visit) {
-  for (const auto& e : a.positional) visit(*e);
-  for (const auto& [name, e] : a.keyword) visit(*e);
-  if (a.star != nullptr) visit(*a.star);
-  if (a.double_star != nullptr) visit(*a.double_star);
-}
-
-// Calls visit for each expression right under e.
-template <typename Visit>
-void visit_children(Expr& e, const Visit& visit) {
-  const auto maybe = [&](const ExprPtr& p) {
-    if (p != nullptr) visit(*p);
-  };
-  switch (e.kind) {
-    case ExprKind::kConst:
-    case ExprKind::kName:
-    case ExprKind::kNamespaceRef: return;
-    case ExprKind::kTuple:
-    case ExprKind::kList:
-    case ExprKind::kConcat:
-      for (const auto& item : static_cast<ListExpr&>(e).items) visit(*item);
-      return;
-    case ExprKind::kDict:
-      for (const auto& [key, value] : static_cast<DictExpr&>(e).items) visit(*key), visit(*value);
-      return;
-    case ExprKind::kUnary: return visit(*static_cast<UnaryExpr&>(e).operand);
-    case ExprKind::kBinary:
-    case ExprKind::kAnd:
-    case ExprKind::kOr: visit(*static_cast<BinaryExpr&>(e).left); return visit(*static_cast<BinaryExpr&>(e).right);
-    case ExprKind::kCompare:
-      visit(*static_cast<CompareExpr&>(e).first);
-      for (const auto& [op, operand] : static_cast<CompareExpr&>(e).rest) visit(*operand);
-      return;
-    case ExprKind::kConditional: {
-      auto& c = static_cast<ConditionalExpr&>(e);
-      return maybe(c.condition), maybe(c.yes), maybe(c.no);
-    }
-    case ExprKind::kAttribute: return visit(*static_cast<AttributeExpr&>(e).object);
-    case ExprKind::kItem: visit(*static_cast<ItemExpr&>(e).object); return visit(*static_cast<ItemExpr&>(e).key);
-    case ExprKind::kSlice: {
-      auto& s = static_cast<SliceExpr&>(e);
-      return maybe(s.start), maybe(s.stop), maybe(s.step);
-    }
-    case ExprKind::kCall:
-      visit(*static_cast<CallExpr&>(e).callee);
-      return visit_arguments(static_cast<CallExpr&>(e).arguments, visit);
-    case ExprKind::kFilter:
-    case ExprKind::kTest:
-      maybe(static_cast<FilterExpr&>(e).operand);
-      return visit_arguments(static_cast<FilterExpr&>(e).arguments, visit);
-  }
-}
-
-// Calls visit(name, location) for each name in e.
-template <typename Visit>
-void visit_names(Expr& e, const Visit& visit) {
-  if (e.kind == ExprKind::kName) return visit(static_cast<NameExpr&>(e).name, &static_cast<NameExpr&>(e).at);
-  if (e.kind == ExprKind::kNamespaceRef) {
-    return visit(static_cast<NamespaceRefExpr&>(e).name, &static_cast<NamespaceRefExpr&>(e).at);
-  }
-  visit_children(e, [&](Expr& child) { visit_names(child, visit); });
-}
-
-// Calls expr for each expression and body for each list of statements right under s, macros' defaults included.
-template <typename OnExpr, typename OnBody>
-void visit_parts(Stmt& s, const OnExpr& expr, const OnBody& body) {
-  const auto code = [&](MacroCode& c) {
-    for (const auto& e : c.defaults) expr(*e);
-    body(c.body);
-  };
-  switch (s.kind) {
-    case StmtKind::kOutput:
-      for (const auto& e : static_cast<OutputStmt&>(s).items) expr(*e);
-      return;
-    case StmtKind::kIf:
-      for (const auto& [condition, branch] : static_cast<IfStmt&>(s).branches) expr(*condition), body(branch);
-      return body(static_cast<IfStmt&>(s).otherwise);
-    case StmtKind::kFor: {
-      auto& f = static_cast<ForStmt&>(s);
-      expr(*f.iterable);
-      if (f.condition != nullptr) expr(*f.condition);
-      return body(f.body), body(f.otherwise);
-    }
-    case StmtKind::kSet: return expr(*static_cast<SetStmt&>(s).value);
-    case StmtKind::kSetBlock:
-      if (static_cast<SetBlockStmt&>(s).filter != nullptr) expr(*static_cast<SetBlockStmt&>(s).filter);
-      return body(static_cast<SetBlockStmt&>(s).body);
-    case StmtKind::kMacro: return code(static_cast<MacroStmt&>(s).code);
-    case StmtKind::kCallBlock: expr(*static_cast<CallBlockStmt&>(s).call); return code(static_cast<CallBlockStmt&>(s).code);
-    case StmtKind::kFilterBlock: expr(*static_cast<FilterBlockStmt&>(s).filter); return body(static_cast<FilterBlockStmt&>(s).body);
-    case StmtKind::kWith:
-      for (const auto& [target, value] : static_cast<WithStmt&>(s).assignments) expr(*value);
-      return body(static_cast<WithStmt&>(s).body);
-    case StmtKind::kBlock:
-    case StmtKind::kGeneration: return body(static_cast<ScopedStmt&>(s).body);
-    case StmtKind::kBreak:
-    case StmtKind::kContinue: return;
-  }
-}
 
 // Adds to `used` those of caller, kwargs and varargs that are read anywhere in the body.
 void find_special_names(const Body& body, std::set<std::string>* used) {
@@ -123,7 +22,7 @@ void find_special_names(const Body& body, std::set<std::string>* used) {
   for (const auto& s : body) visit_parts(*s, on_expr, [&](const Body& b) { find_special_names(b, used); });
 }
 
-// ---- frames ----------------------------------------------------------------------------------------------------------------
+// ---- frames -------------------------------------------------------------------------------------
 
 // A frame whose variables are settled.
 struct Frame {
@@ -263,19 +162,27 @@ class Analysis {
         auto& node = static_cast<IfStmt&>(s);
         return conditional(node.branches.front(), node.branches, node.otherwise);
       }
-      case StmtKind::kFor: return load(*static_cast<ForStmt&>(s).iterable);
-      case StmtKind::kSet: load(*static_cast<SetStmt&>(s).value); return store(*static_cast<SetStmt&>(s).target);
-      case StmtKind::kSetBlock: return store(*static_cast<SetBlockStmt&>(s).target);
-      case StmtKind::kMacro: return store(static_cast<MacroStmt&>(s).target.name);
-      case StmtKind::kCallBlock: return load(*static_cast<CallBlockStmt&>(s).call);
-      case StmtKind::kFilterBlock: return load(*static_cast<FilterBlockStmt&>(s).filter);
+      case StmtKind::kFor:
+        return load(*static_cast<ForStmt&>(s).iterable);
+      case StmtKind::kSet:
+        load(*static_cast<SetStmt&>(s).value);
+        return store(*static_cast<SetStmt&>(s).target);
+      case StmtKind::kSetBlock:
+        return store(*static_cast<SetBlockStmt&>(s).target);
+      case StmtKind::kMacro:
+        return store(static_cast<MacroStmt&>(s).target.name);
+      case StmtKind::kCallBlock:
+        return load(*static_cast<CallBlockStmt&>(s).call);
+      case StmtKind::kFilterBlock:
+        return load(*static_cast<FilterBlockStmt&>(s).filter);
       case StmtKind::kWith:
         for (const auto& [target, value] : static_cast<WithStmt&>(s).assignments) load(*value);
         return;
       case StmtKind::kBlock:
       case StmtKind::kGeneration:
       case StmtKind::kBreak:
-      case StmtKind::kContinue: return;
+      case StmtKind::kContinue:
+        return;
     }
   }
 
@@ -285,7 +192,7 @@ class Analysis {
   Layer* top_ = &own_;
 };
 
-// ---- binding ---------------------------------------------------------------------------------------------------------------
+// ---- binding ------------------------------------------------------------------------------------
 
 void bind_body(const Body& body, const Frame& frame);
 
@@ -296,7 +203,8 @@ void bind(Expr& e, const Frame& frame) {
 void bind_target(Expr& target, const Frame& frame) {
   visit_names(target, [&](const std::string& name, Location* at) {
     if (name == "loop" && frame.in_loop) {
-      throw template_error("Can't assign to special loop variable in for-loop target (line " + std::to_string(target.line) + ")");
+      throw template_error("Can't assign to special loop variable in for-loop target (line " +
+                           std::to_string(target.line) + ")");
     }
     *at = frame.find(name);
   });
@@ -339,7 +247,8 @@ void bind_macro(MacroCode& code, const Frame& frame, int line) {
     const size_t first_default = code.parameters.size() - code.defaults.size();
     for (size_t i = 0; i < first_default; ++i) {
       if (code.parameters[i]->name == "caller") {
-        throw template_error("the special \"caller\" argument must be omitted or be given a default (line " + std::to_string(line) + ")");
+        throw template_error("the special \"caller\" argument must be omitted or be given a default (line " +
+                             std::to_string(line) + ")");
       }
     }
     used.erase("caller");
@@ -390,8 +299,11 @@ void bind_statement(Stmt& s, const Frame& frame) {
       for (const auto& [condition, branch] : node.branches) bind(*condition, frame), bind_body(branch, frame);
       return bind_body(node.otherwise, frame);
     }
-    case StmtKind::kFor: return bind_for(static_cast<ForStmt&>(s), frame);
-    case StmtKind::kSet: bind(*static_cast<SetStmt&>(s).value, frame); return bind_target(*static_cast<SetStmt&>(s).target, frame);
+    case StmtKind::kFor:
+      return bind_for(static_cast<ForStmt&>(s), frame);
+    case StmtKind::kSet:
+      bind(*static_cast<SetStmt&>(s).value, frame);
+      return bind_target(*static_cast<SetStmt&>(s).target, frame);
     case StmtKind::kSetBlock: {
       auto& node = static_cast<SetBlockStmt&>(s);
       bind_target(*node.target, frame);
@@ -407,11 +319,15 @@ void bind_statement(Stmt& s, const Frame& frame) {
       auto& node = static_cast<FilterBlockStmt&>(s);
       return bind_scoped(node.body, node.filter.get(), &node.frame, &frame, frame.in_loop);
     }
-    case StmtKind::kWith: return bind_with(static_cast<WithStmt&>(s), frame);
-    case StmtKind::kBlock: return bind_scoped(static_cast<ScopedStmt&>(s).body, nullptr, &static_cast<ScopedStmt&>(s).frame, nullptr, false);
-    case StmtKind::kGeneration: return bind_scoped(static_cast<ScopedStmt&>(s).body, nullptr, &static_cast<ScopedStmt&>(s).frame, &frame, false);
+    case StmtKind::kWith:
+      return bind_with(static_cast<WithStmt&>(s), frame);
+    case StmtKind::kBlock:
+      return bind_scoped(static_cast<ScopedStmt&>(s).body, nullptr, &static_cast<ScopedStmt&>(s).frame, nullptr, false);
+    case StmtKind::kGeneration:
+      return bind_scoped(static_cast<ScopedStmt&>(s).body, nullptr, &static_cast<ScopedStmt&>(s).frame, &frame, false);
     case StmtKind::kBreak:
-    case StmtKind::kContinue: return;
+    case StmtKind::kContinue:
+      return;
   }
 }
 

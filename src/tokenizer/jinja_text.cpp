@@ -105,7 +105,7 @@ size_t char_offset(std::string_view text, int64_t index) {
   return at;
 }
 
-// ---- searching -----------------------------------------------------------------------------------------------------------
+// ---- searching ----------------------------------------------------------------------------------
 
 size_t find_text(std::string_view haystack, std::string_view needle, size_t from) {
   if (from > haystack.size()) return std::string_view::npos;
@@ -153,7 +153,7 @@ std::string_view strip(std::string_view text, Side side, std::optional<std::stri
   return text.substr(begin, end - begin);
 }
 
-// ---- text for people and machines ------------------------------------------------------------------------------------------
+// ---- text for people and machines ---------------------------------------------------------------
 
 namespace {
 
@@ -197,7 +197,8 @@ std::string repr_float(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   std::array<char, 64> buffer;
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific).ptr;
+  const auto end =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific).ptr;
   std::string_view text(buffer.data(), static_cast<size_t>(end - buffer.data()));
   std::string out;
   if (text[0] == '-') {
@@ -221,20 +222,33 @@ std::string repr_float(double value) {
     return out + (magnitude.size() < 2 ? "0" : "") + magnitude;
   }
   if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  if (num_digits <= exponent + 1) return out + digits + std::string(static_cast<size_t>(exponent + 1 - num_digits), '0') + ".0";
-  return out + digits.substr(0, static_cast<size_t>(exponent + 1)) + "." + digits.substr(static_cast<size_t>(exponent + 1));
+  if (num_digits <= exponent + 1)
+    return out + digits + std::string(static_cast<size_t>(exponent + 1 - num_digits), '0') + ".0";
+  return out + digits.substr(0, static_cast<size_t>(exponent + 1)) + "." +
+         digits.substr(static_cast<size_t>(exponent + 1));
 }
 
 std::string escape_html(std::string_view text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&#34;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out.push_back(c);
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out.push_back(c);
     }
   }
   return out;
@@ -259,7 +273,7 @@ std::string quote_url(std::string_view text, bool for_query) {
   return out;
 }
 
-// ---- numbers -------------------------------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -273,9 +287,12 @@ int digit_value(char c) {
 int base_of_prefix(std::string_view digits) {
   if (digits.size() < 2 || digits[0] != '0') return 0;
   switch (digits[1] | 0x20) {
-    case 'x': return 16;
-    case 'o': return 8;
-    case 'b': return 2;
+    case 'x':
+      return 16;
+    case 'o':
+      return 8;
+    case 'b':
+      return 2;
   }
   return 0;
 }
@@ -306,7 +323,8 @@ std::optional<int64_t> parse_int(std::string_view text, int base) {
     }
     const int digit = digit_value(text[i]);
     if (digit >= base) return std::nullopt;
-    if (__builtin_mul_overflow(value, base, &value) || __builtin_sub_overflow(value, digit, &value)) return std::nullopt;
+    if (__builtin_mul_overflow(value, base, &value) || __builtin_sub_overflow(value, digit, &value))
+      return std::nullopt;
     after_digit = true;
   }
   if (text.empty() || (!negative && value == INT64_MIN)) return std::nullopt;

@@ -7,7 +7,7 @@
 
 namespace llmb::jinja {
 
-// ---- heap ----------------------------------------------------------------------------------------------------------------
+// ---- heap ---------------------------------------------------------------------------------------
 
 void Heap::fail_steps() const {
   throw budget_error("the chat template ran longer than " + std::to_string(limits_.max_steps) + " steps");
@@ -54,7 +54,7 @@ Heap::~Heap() {
   }
 }
 
-// ---- strings -------------------------------------------------------------------------------------------------------------
+// ---- strings ------------------------------------------------------------------------------------
 
 String::String(std::string t, bool m) : text(std::move(t)), markup(m) {
   num_chars = count_chars(text);
@@ -94,7 +94,7 @@ Value TextBuilder::finish(bool markup) {
   return make_string(heap_, std::move(text_), markup);
 }
 
-// ---- dict ----------------------------------------------------------------------------------------------------------------
+// ---- dict ---------------------------------------------------------------------------------------
 
 namespace {
 constexpr size_t kMaxScanned = 8;  // entries that a dict without an index may have
@@ -162,36 +162,58 @@ void Dict::set(const Value& key, Value value) {
   }
 }
 
-// ---- names ---------------------------------------------------------------------------------------------------------------
+// ---- names --------------------------------------------------------------------------------------
 
 const char* type_name(const Value& v) {
   switch (v.type()) {
-    case Type::kMissing: return "missing";
-    case Type::kNone: return "NoneType";
-    case Type::kBool: return "bool";
-    case Type::kInt: return "int";
-    case Type::kFloat: return "float";
-    case Type::kUndefined: return "Undefined";
-    case Type::kString: return v.as<String>().markup ? "Markup" : "str";
-    case Type::kList: return "list";
-    case Type::kTuple: return "tuple";
-    case Type::kDict: return "dict";
+    case Type::kMissing:
+      return "missing";
+    case Type::kNone:
+      return "NoneType";
+    case Type::kBool:
+      return "bool";
+    case Type::kInt:
+      return "int";
+    case Type::kFloat:
+      return "float";
+    case Type::kUndefined:
+      return "Undefined";
+    case Type::kString:
+      return v.as<String>().markup ? "Markup" : "str";
+    case Type::kList:
+      return "list";
+    case Type::kTuple:
+      return "tuple";
+    case Type::kDict:
+      return "dict";
     case Type::kDictView:
       switch (v.as<DictView>().kind) {
-        case DictView::Kind::kKeys: return "dict_keys";
-        case DictView::Kind::kValues: return "dict_values";
-        case DictView::Kind::kItems: return "dict_items";
+        case DictView::Kind::kKeys:
+          return "dict_keys";
+        case DictView::Kind::kValues:
+          return "dict_values";
+        case DictView::Kind::kItems:
+          return "dict_items";
       }
       break;
-    case Type::kRange: return "range";
-    case Type::kIterator: return v.as<Iterator>().type_name();
-    case Type::kNamespace: return "Namespace";
-    case Type::kLoop: return "LoopContext";
-    case Type::kMacro: return "Macro";
-    case Type::kFunction: return "function";
-    case Type::kCycler: return "Cycler";
-    case Type::kJoiner: return "Joiner";
-    case Type::kScope: return "scope";
+    case Type::kRange:
+      return "range";
+    case Type::kIterator:
+      return v.as<Iterator>().type_name();
+    case Type::kNamespace:
+      return "Namespace";
+    case Type::kLoop:
+      return "LoopContext";
+    case Type::kMacro:
+      return "Macro";
+    case Type::kFunction:
+      return "function";
+    case Type::kCycler:
+      return "Cycler";
+    case Type::kJoiner:
+      return "Joiner";
+    case Type::kScope:
+      return "scope";
   }
   return "object";
 }

@@ -196,7 +196,7 @@ class Value {
   };
 };
 
-// ---- objects ------------------------------------------------------------------------------------------------------------
+// ---- objects ------------------------------------------------------------------------------------
 
 // A use of it is an error with this message, but for the few things an undefined value may do.
 struct Undefined : Object {
@@ -293,7 +293,7 @@ struct Function : Object {
   Value self;
 };
 
-// ---- making values --------------------------------------------------------------------------------------------------
+// ---- making values ------------------------------------------------------------------------------
 
 Value make_string(Heap& heap, std::string text, bool markup = false);
 inline Value make_undefined(Heap& heap, std::string message) {

@@ -68,11 +68,12 @@ class ModelDir {
 
 }  // namespace
 
-// ---- what a template sees ----------------------------------------------------------------------------------------------
+// ---- what a template sees -----------------------------------------------------------------------
 
 TEST_CASE("messages, tools, documents, flags, special tokens and chat_template_kwargs are variables") {
-  const auto& t = tmpl("{{ bos_token }}{{ messages[0].content }}|{{ tools }}|{{ documents }}|{{ add_generation_prompt }}|{{ mode }}",
-                       {{"bos_token", "<s>"}});
+  const auto& t = tmpl(
+      "{{ bos_token }}{{ messages[0].content }}|{{ tools }}|{{ documents }}|{{ add_generation_prompt }}|{{ mode }}",
+      {{"bos_token", "<s>"}});
   CHECK(text(t, {kHi, "", "", true}) == "<s>hi|None|None|True|");
   CHECK(text(t, {kHi, R"([{"a": 1.0}])", R"({"mode": [true, null], "documents": []})", false}) ==
         "<s>hi|[{'a': 1.0}]|[]|False|[True, None]");
@@ -120,7 +121,7 @@ TEST_CASE("input that is not what it should be is refused by name") {
   CHECK(message({"[" + std::string(100'000, '[')}).find("nested too deeply") != std::string::npos);
 }
 
-// ---- continue_final_message ----------------------------------------------------------------------------------------------
+// ---- continue_final_message ---------------------------------------------------------------------
 
 TEST_CASE("continue_final_message ends the prompt inside the last message") {
   const std::string plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}";
@@ -134,7 +135,8 @@ TEST_CASE("continue_final_message ends the prompt inside the last message") {
   CHECK(text(tmpl(plain), input("")) == "<u>q</><a>");
   CHECK(text(tmpl(trimmed), input(" I am \n")) == "<u>q</><a>I am");
   CHECK(text(tmpl("{{ messages[0].content[1].text }}!"),
-             {R"([{"content": [{"text": "first"}, {"text": "second"}, {"type": "image"}]}])", "", "", false, true}) == "second");
+             {R"([{"content": [{"text": "first"}, {"text": "second"}, {"type": "image"}]}])", "", "", false, true}) ==
+        "second");
 }
 
 TEST_CASE("continue_final_message is refused where there is nothing to continue") {
@@ -144,17 +146,20 @@ TEST_CASE("continue_final_message is refused where there is nothing to continue"
   CHECK(message("{{ messages[0].content }}", kHi, true).find("exclude each other") != std::string::npos);
   CHECK(message("{{ messages[0].content }}", R"([{"role": "a"}])").find("no content") != std::string::npos);
   CHECK(message("{{ messages[0].content }}", R"([{"content": 5}])").find("not text") != std::string::npos);
-  CHECK(message("{{ messages[0].content }}", R"([{"content": [{"type": "image"}]}])").find("no text") != std::string::npos);
+  CHECK(message("{{ messages[0].content }}", R"([{"content": [{"type": "image"}]}])").find("no text") !=
+        std::string::npos);
   CHECK(message("no use of it", kHi).find("does not use") != std::string::npos);
   CHECK(message("{{ messages[0].content|upper }}", kHi).find("does not print") != std::string::npos);
 }
 
-// ---- files -----------------------------------------------------------------------------------------------------------------
+// ---- files --------------------------------------------------------------------------------------
 
 TEST_CASE("a template comes from chat_template.jinja before tokenizer_config.json") {
-  const std::string config = R"({"chat_template": "config {{ bos_token }}", "bos_token": {"content": "<b>"}, "unk_token": null})";
+  const std::string config =
+      R"({"chat_template": "config {{ bos_token }}", "bos_token": {"content": "<b>"}, "unk_token": null})";
   CHECK(ModelDir({{"tokenizer_config.json", config}}).render({kHi}) == "config <b>");
-  CHECK(ModelDir({{"tokenizer_config.json", config}, {"chat_template.jinja", "file {{ bos_token }}{{ unk_token is defined }}\n"}})
+  CHECK(ModelDir({{"tokenizer_config.json", config},
+                  {"chat_template.jinja", "file {{ bos_token }}{{ unk_token is defined }}\n"}})
             .render({kHi}) == "file <b>False");
   CHECK(ModelDir({{"chat_template.jinja", "alone"}}).render({kHi}) == "alone");
 }
@@ -177,22 +182,28 @@ TEST_CASE("of a list of templates, requests with tools get tool_use") {
 TEST_CASE("special tokens come from tokenizer_config.json, and from special_tokens_map.json of older models") {
   const std::string show = "{{ eos_token }}{{ image_token }}{{ bos_token }}";
   const std::string map = R"({"eos_token": {"content": "</map>"}, "bos_token": "<map>"})";
-  CHECK(ModelDir({{"chat_template.jinja", show}, {"special_tokens_map.json", map},
-                  {"tokenizer_config.json", R"({"eos_token": "</c>", "image_token": "<i>", "added_tokens_decoder": {}})"}})
+  CHECK(ModelDir(
+            {{"chat_template.jinja", show},
+             {"special_tokens_map.json", map},
+             {"tokenizer_config.json", R"({"eos_token": "</c>", "image_token": "<i>", "added_tokens_decoder": {}})"}})
             .render({kHi}) == "</c><i>");
-  CHECK(ModelDir({{"chat_template.jinja", show}, {"special_tokens_map.json", map},
-                  {"tokenizer_config.json", R"({"eos_token": "</c>", "extra_special_tokens": {"image_token": "<x>"}})"}})
-            .render({kHi}) == "</map><x><map>");
+  CHECK(
+      ModelDir({{"chat_template.jinja", show},
+                {"special_tokens_map.json", map},
+                {"tokenizer_config.json", R"({"eos_token": "</c>", "extra_special_tokens": {"image_token": "<x>"}})"}})
+          .render({kHi}) == "</map><x><map>");
 }
 
 TEST_CASE("a model without a template, or with a broken one, says so") {
   CHECK(ModelDir({}).load().status().code() == StatusCode::kNotFound);
-  CHECK(ModelDir({{"tokenizer_config.json", R"({"chat_template": null})"}}).load().status().code() == StatusCode::kNotFound);
+  CHECK(ModelDir({{"tokenizer_config.json", R"({"chat_template": null})"}}).load().status().code() ==
+        StatusCode::kNotFound);
   CHECK(ModelDir({{"tokenizer_config.json", "[]"}}).load().status().code() == StatusCode::kDataLoss);
   CHECK(ModelDir({{"tokenizer_config.json", "{"}}).load().status().code() == StatusCode::kDataLoss);
   for (const char* odd : {"5", "{}", "[5]", R"([{"name": "default"}])", R"([{"name": 1, "template": "x"}])"}) {
-    CHECK(ModelDir({{"tokenizer_config.json", std::string("{\"chat_template\": ") + odd + "}"}}).load().status().code() ==
-          StatusCode::kDataLoss);
+    CHECK(
+        ModelDir({{"tokenizer_config.json", std::string("{\"chat_template\": ") + odd + "}"}}).load().status().code() ==
+        StatusCode::kDataLoss);
   }
   const Status broken = ModelDir({{"chat_template.jinja", "\n\n{% if %}"}}).load().status();
   CHECK(broken.code() == StatusCode::kInvalidArgument);
@@ -201,10 +212,12 @@ TEST_CASE("a model without a template, or with a broken one, says so") {
   CHECK_FALSE(ModelDir({{"chat_template.jinja", std::string(300'000, 'x')}}).load().ok());
 }
 
-// ---- threads ---------------------------------------------------------------------------------------------------------------
+// ---- threads ------------------------------------------------------------------------------------
 
 TEST_CASE("one template renders in many threads at once") {
-  const auto& t = tmpl("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + m.n %}{{ 'text' ~ m.n }}{% endfor %}={{ ns.n }}");
+  const auto& t = tmpl(
+      "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + m.n %}{{ 'text' ~ m.n }}{% endfor "
+      "%}={{ ns.n }}");
   std::atomic<int> good = 0;
   std::vector<std::thread> threads;
   for (int k = 0; k < 4; ++k) {
@@ -221,7 +234,7 @@ TEST_CASE("one template renders in many threads at once") {
   CHECK(good == 800);
 }
 
-// ---- templates of real models --------------------------------------------------------------------------------------------
+// ---- templates of real models -------------------------------------------------------------------
 
 TEST_CASE("the templates beside the repository parse and render a conversation with tools") {
   const fs::path dir = fs::path(LLMB_SOURCE_DIR) / "../shared/data/templates";
@@ -231,7 +244,8 @@ TEST_CASE("the templates beside the repository parse and render a conversation w
   }
   const std::string messages = R"([{"role": "user", "content": "What?"}, {"role": "assistant", "content": "That."},
                                    {"role": "user", "content": "Why?"}])";
-  const std::string tools = R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type":
+  const std::string tools =
+      R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type":
       "object", "properties": {"a": {"type": "string", "description": "x"}}}}}])";
   int num_templates = 0;
   for (const auto& entry : fs::directory_iterator(dir)) {

@@ -55,7 +55,8 @@ TEST_CASE("every golden template gives jinja2's text, or an error where jinja2 r
 TEST_CASE("syntax errors name the line") {
   CHECK(render("a\nb\n{{ x").status().message().find("line 3") != std::string::npos);
   CHECK(render("a\n{% endif %}").status().message() == "Encountered unknown tag 'endif'. (line 2)");
-  CHECK(render("{%- for x in y %}\n\n{% include 'f' %}").status().message().find("{% include %} is not available") == 0);
+  CHECK(render("{%- for x in y %}\n\n{% include 'f' %}").status().message().find("{% include %} is not available") ==
+        0);
   CHECK(render("\n{{ a|nope }}").status().message() == "No filter named 'nope'. (line 2)");
   CHECK(render("{{ 99999999999999999999 }}").status().message().find("64 bits") != std::string::npos);
 }
@@ -67,13 +68,16 @@ TEST_CASE("an unknown filter or test in a branch is an error only where it is re
 }
 
 TEST_CASE("integers past 64 bits are errors") {
-  CHECK(*render("{{ 9223372036854775807 }} {{ -9223372036854775807 - 1 }}") == "9223372036854775807 -9223372036854775808");
+  CHECK(*render("{{ 9223372036854775807 }} {{ -9223372036854775807 - 1 }}") ==
+        "9223372036854775807 -9223372036854775808");
   for (const char* e : {"9223372036854775807 + 1", "-9223372036854775807 - 2", "9223372036854775807 * 2", "2 ** 63",
-                        "-(-9223372036854775807 - 1)", "(-9223372036854775807 - 1) // -1", "(-9223372036854775807 - 1)|abs", "1e19|int"}) {
+                        "-(-9223372036854775807 - 1)", "(-9223372036854775807 - 1) // -1",
+                        "(-9223372036854775807 - 1)|abs", "1e19|int"}) {
     CAPTURE(e);
     CHECK(render("{{ " + std::string(e) + " }}").status().code() == StatusCode::kInvalidArgument);
   }
-  CHECK(*render("{{ (-9223372036854775807 - 1) % -1 }} {{ 'abc'[::-9223372036854775807] }} {{ 'abc'[9223372036854775807:] }}") == "0 c ");
+  CHECK(*render("{{ (-9223372036854775807 - 1) % -1 }} {{ 'abc'[::-9223372036854775807] }} {{ "
+                "'abc'[9223372036854775807:] }}") == "0 c ");
 }
 
 TEST_CASE("strftime_now prints the local date, and knows no width") {
@@ -84,31 +88,47 @@ TEST_CASE("strftime_now prints the local date, and knows no width") {
   CHECK(render("{{ strftime_now('%-d %f')|length }}")->size() == 1);
 }
 
-// ---- budgets ---------------------------------------------------------------------------------------------------------------
+// ---- budgets ------------------------------------------------------------------------------------
 
 TEST_CASE("templates without end, or without measure, meet a budget") {
   const char* kHostile[] = {
       "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
       "{% macro m(x) %}{% for i in [1] %}{% if true %}{{ m(x + 1) }}{% endif %}{% endfor %}{% endmacro %}{{ m(0) }}",
       "{% macro m(a=m()) %}{% endmacro %}{{ m() }}",
-      "{% macro a() %}{% call b() %}{{ a() }}{% endcall %}{% endmacro %}{% macro b() %}{{ caller() }}{% endmacro %}{{ a() }}",
+      "{% macro a() %}{% call b() %}{{ a() }}{% endcall %}{% endmacro %}{% macro b() %}{{ caller() }}{% endmacro %}{{ "
+      "a() }}",
       "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
       "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
       "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
       "{% set ns = namespace(x='a') %}{% for a in range(100) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
       "{% set ns = namespace(x=[1]) %}{% for a in range(100) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
       "{% set ns = namespace(x=[1]) %}{% for a in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
-      "{% set ns = namespace(x=[1]) %}{% for a in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|tojson }}",
-      "{% set ns = namespace(x=[1], y=[1]) %}{% for a in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
+      "{% set ns = namespace(x=[1]) %}{% for a in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|tojson "
+      "}}",
+      "{% set ns = namespace(x=[1], y=[1]) %}{% for a in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = "
+      "[ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
       "{% set ns = namespace(x=[]) %}{% for a in range(50000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}",
       "{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}",
-      "{% set ns = namespace(x=[1]) %}{% for a in range(50000) %}{% set ns.x = ns.x|map('string') %}{% endfor %}{{ ns.x|list }}",
-      "{{ 'a' * 1000000000 }}", "{{ [0] * 1000000000 }}", "{{ ('a' * 100000).replace('a', 'b' * 100000) }}", "{{ 'a'.center(1000000000) }}",
-      "{{ 'a'.zfill(1000000000) }}", "{{ 'a'.ljust(9223372036854775807) }}", "{{ ('\\t' * 1000).expandtabs(9223372036854775807) }}",
-      "{{ '%1000000000d' % 5 }}", "{{ '%*d' % (1000000000, 5) }}", "{{ '{:1000000000}'.format(5) }}", "{{ '%.1000000000f' % 5.0 }}",
-      "{{ ('a\\n' * 1000000)|indent(1000) }}", "{{ [1]|batch(10000000000, 1)|list }}", "{{ [1]|slice(10000000000)|list }}",
-      "{% for i in range(100000) %}{{ 'a' * 1000 }}{% endfor %}", "{% set a = 'a' * 1000000 %}{% for i in range(100000) %}{{ a.find('b') }}{% endfor %}",
-      "{% macro m() %}{{ varargs|length }}{% endmacro %}{% for i in range(100000) %}{{ m(*range(10000)) }}{% endfor %}", "{{ dict(*range(20000)) }}",
+      "{% set ns = namespace(x=[1]) %}{% for a in range(50000) %}{% set ns.x = ns.x|map('string') %}{% endfor %}{{ "
+      "ns.x|list }}",
+      "{{ 'a' * 1000000000 }}",
+      "{{ [0] * 1000000000 }}",
+      "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
+      "{{ 'a'.center(1000000000) }}",
+      "{{ 'a'.zfill(1000000000) }}",
+      "{{ 'a'.ljust(9223372036854775807) }}",
+      "{{ ('\\t' * 1000).expandtabs(9223372036854775807) }}",
+      "{{ '%1000000000d' % 5 }}",
+      "{{ '%*d' % (1000000000, 5) }}",
+      "{{ '{:1000000000}'.format(5) }}",
+      "{{ '%.1000000000f' % 5.0 }}",
+      "{{ ('a\\n' * 1000000)|indent(1000) }}",
+      "{{ [1]|batch(10000000000, 1)|list }}",
+      "{{ [1]|slice(10000000000)|list }}",
+      "{% for i in range(100000) %}{{ 'a' * 1000 }}{% endfor %}",
+      "{% set a = 'a' * 1000000 %}{% for i in range(100000) %}{{ a.find('b') }}{% endfor %}",
+      "{% macro m() %}{{ varargs|length }}{% endmacro %}{% for i in range(100000) %}{{ m(*range(10000)) }}{% endfor %}",
+      "{{ dict(*range(20000)) }}",
   };
   for (const char* source : kHostile) {
     CAPTURE(source);
@@ -119,9 +139,13 @@ TEST_CASE("templates without end, or without measure, meet a budget") {
 }
 
 TEST_CASE("values nested deep and values in a circle are freed without deep recursion") {
-  CHECK(*render("{% set ns = namespace(x=[]) %}{% for a in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}done") == "done");
-  CHECK(*render("{% set ns = namespace(x=[1]) %}{% for a in range(100000) %}{% set ns.x = ns.x|map('string') %}{% endfor %}done") == "done");
-  CHECK(*render("{% set ns = namespace() %}{% set ns.me = [ns, {'k': ns}] %}{% macro m() %}{{ m }}{% endmacro %}done") == "done");
+  CHECK(*render("{% set ns = namespace(x=[]) %}{% for a in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}done") ==
+        "done");
+  CHECK(*render("{% set ns = namespace(x=[1]) %}{% for a in range(100000) %}{% set ns.x = ns.x|map('string') %}{% "
+                "endfor %}done") == "done");
+  CHECK(
+      *render("{% set ns = namespace() %}{% set ns.me = [ns, {'k': ns}] %}{% macro m() %}{{ m }}{% endmacro %}done") ==
+      "done");
 }
 
 TEST_CASE("templates nested too deeply, too long or of too many tags are refused when they are read") {
@@ -153,7 +177,8 @@ TEST_CASE("output of exactly the allowed size is given, one byte more is refused
 
 TEST_CASE("hostile JSON input meets a budget too") {
   CHECK(render("x", "{\"a\": [" + times("1,", 3'000'000) + "1]}").status().code() == StatusCode::kResourceExhausted);
-  CHECK(render("x", R"({"a": ")" + std::string(60 << 20, 'a') + "\"}").status().code() == StatusCode::kResourceExhausted);
+  CHECK(render("x", R"({"a": ")" + std::string(60 << 20, 'a') + "\"}").status().code() ==
+        StatusCode::kResourceExhausted);
 }
 
 }  // namespace llmb

@@ -29,7 +29,8 @@ TEST_CASE("characters are counted, found and walked over both ways") {
 TEST_CASE("what is not UTF-8 is seen") {
   CHECK(is_valid_utf8(""));
   CHECK(is_valid_utf8("a\u00e9\U0010FFFF"));
-  for (const char* bad : {"\xff", "\x80", "\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe4\xbd"}) CHECK_FALSE(is_valid_utf8(bad));
+  for (const char* bad : {"\xff", "\x80", "\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe4\xbd"})
+    CHECK_FALSE(is_valid_utf8(bad));
 }
 
 TEST_CASE("the last occurrence is found in linear text of any shape") {
@@ -73,7 +74,8 @@ TEST_CASE("integers and floats are read as Python reads them") {
   CHECK(parse_int("0x_1F", 0) == 31);
   CHECK(parse_int("z", 36) == 35);
   CHECK(parse_int("00", 0) == 0);
-  for (const char* bad : {"", "-", "1.5", "1__0", "_1", "1_", "0x", "9223372036854775808", "-9223372036854775809", "012a", "1 2"}) {
+  for (const char* bad :
+       {"", "-", "1.5", "1__0", "_1", "1_", "0x", "9223372036854775808", "-9223372036854775809", "012a", "1 2"}) {
     CAPTURE(bad);
     CHECK_FALSE(parse_int(bad, 10).has_value());
   }
@@ -103,7 +105,8 @@ TEST_CASE("case follows Unicode's special casing") {
 TEST_CASE("repr quotes and escapes as Python does") {
   CHECK(repr_text("it's") == "\"it's\"");
   CHECK(repr_text("it's \"x\"") == "'it\\'s \"x\"'");
-  CHECK(repr_text("\n\t\\\x01\x7f\u00a0\u00ad\u200b\U000E0001é") == "'\\n\\t\\\\\\x01\\x7f\\xa0\\xad\\u200b\\U000e0001é'");
+  CHECK(repr_text("\n\t\\\x01\x7f\u00a0\u00ad\u200b\U000E0001é") ==
+        "'\\n\\t\\\\\\x01\\x7f\\xa0\\xad\\u200b\\U000e0001é'");
 }
 
 }  // namespace llmb::jinja
