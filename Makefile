@@ -6,7 +6,7 @@ BUILD ?= build
 CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 
-.PHONY: all build demo test test-asan test-tsan bench install clean help deps
+.PHONY: all build demo test test-asan test-tsan fuzz bench install clean help deps
 
 all: build
 
@@ -37,6 +37,11 @@ test-tsan: deps
 	@cmake --build build-tsan
 	@cd build-tsan && ctest --output-on-failure -j 2
 
+# Runs every libFuzzer program under tests/fuzz for FUZZ_SECONDS; what it finds lands in build-fuzz/found.
+FUZZ_SECONDS ?= 60
+fuzz: deps
+	@tools/run_fuzzers.sh build-fuzz $(FUZZ_SECONDS)
+
 # Benchmarks are programs under $(BUILD)/tools; each prints its limits, a hash of its output and how to repeat it.
 bench: build
 	@cmake --build $(BUILD) --target tools
@@ -46,8 +51,8 @@ install: build
 	@cmake --install $(BUILD)
 
 clean:
-	@rm -rf build build-asan build-tsan out.jsonl out.jsonl.partial out.metrics.jsonl
+	@rm -rf build build-asan build-tsan build-fuzz out.jsonl out.jsonl.partial out.metrics.jsonl
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
-	@echo "make build | test-asan | test-tsan | bench | install | clean"
+	@echo "make build | test-asan | test-tsan | fuzz | bench | install | clean"

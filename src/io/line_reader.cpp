@@ -147,7 +147,10 @@ void LineReader::take(const char* data, size_t size) {
 
 void LineReader::grow_to(size_t size) {
   if (pending_.capacity() >= size + kParserPadding) return;
-  const size_t doubled = std::min(2 * pending_.capacity(), max_line_bytes_ + kParserPadding);
+  // From an eighth of the limit at once to all of it: pages not yet written cost nothing, a second copy of a long line
+  // would.
+  const size_t limit = max_line_bytes_ + kParserPadding;
+  const size_t doubled = pending_.capacity() > limit / 8 ? limit : 2 * pending_.capacity();
   pending_.reserve(pending_.empty() ? size + kParserPadding : std::max(size + kParserPadding, doubled));
 }
 

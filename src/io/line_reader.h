@@ -2,7 +2,8 @@
 // of them compressed with gzip or zstd, recognised by its first bytes.
 //
 // Rules:
-//  1. A line ends with LF; a CR before it is dropped; the last line of an input needs no LF. Nothing else ends a line.
+//  1. A line ends with LF, the last line of an input needs none; a CR at the line's end is dropped. Nothing else ends a
+//     line.
 //  2. LineRef::index counts every physical line of all inputs, blank ones included; blank lines (nothing but spaces,
 //     tabs and CR) are not returned. A UTF-8 byte order mark at the start of an input is not part of its first line.
 //  3. A line longer than max_line_bytes is returned without its bytes (too_long) and costs no memory.

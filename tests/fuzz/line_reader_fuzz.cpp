@@ -79,7 +79,7 @@ std::vector<InputLine> split(std::string_view bytes) {
   for (int64_t index = 0; begin < bytes.size(); ++index) {
     const size_t end = std::min(bytes.find('\n', begin), bytes.size());
     std::string_view text = bytes.substr(begin, end - begin);
-    if (end < bytes.size() && text.ends_with('\r')) text.remove_suffix(1);
+    if (text.ends_with('\r')) text.remove_suffix(1);
     if (text.find_first_not_of(" \t\r") != std::string_view::npos) {
       InputLine line;
       line.line.index = index;
