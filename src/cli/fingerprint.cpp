@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <vector>
 
@@ -19,9 +18,6 @@ namespace llmb {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A file as young as this may change again without a new time.
-constexpr int64_t kYoungNs = 2'000'000'000;
 
 // A setting's value as JSON text.
 template <typename Write>
@@ -97,8 +93,6 @@ Result<uint64_t> hash_file(int fd, const std::string& path) {
   }
 }
 
-int64_t to_ns(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
-
 // nullopt: there is no such file.
 Result<std::optional<FileFingerprint>> fingerprint_file(const std::string& name, const std::string& path,
                                                         const Fingerprint* recorded) {
@@ -114,11 +108,9 @@ Result<std::optional<FileFingerprint>> fingerprint_file(const std::string& name,
   FileFingerprint file;
   file.name = name;
   file.size = st.st_size;
-  file.mtime_ns = to_ns(st.st_mtim);
+  file.mtime_ns = mtime_ns(st);
   file.inode = st.st_ino;
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  if (to_ns(now) - file.mtime_ns < kYoungNs) file.mtime_ns = 0;
+  if (is_young(file.mtime_ns)) file.mtime_ns = 0;
   if (recorded != nullptr)
     for (const FileFingerprint& known : recorded->files)
       if (file.same_identity(known)) {

@@ -21,6 +21,30 @@ std::optional<int64_t> file_size(const std::string& path) {
   return st.st_size;
 }
 
+// Without a content hash. nullopt: not a file.
+std::optional<FileFingerprint> identify(const std::string& path) {
+  struct stat st {};
+  if (path == "-" || real_file_ops().stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;
+  FileFingerprint file;
+  file.name = path;
+  file.size = st.st_size;
+  file.mtime_ns = mtime_ns(st);
+  file.inode = st.st_ino;
+  return file;
+}
+
+// Empty where one of them is no file. A young file may change again without a new time, and gets none.
+std::vector<FileFingerprint> identify_inputs(const std::vector<std::string>& paths) {
+  std::vector<FileFingerprint> inputs;
+  for (const std::string& path : paths) {
+    auto file = identify(path);
+    if (!file) return {};
+    if (is_young(file->mtime_ns)) file->mtime_ns = 0;
+    inputs.push_back(std::move(*file));
+  }
+  return inputs;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<OutputJob>> OutputJob::open(const Options& options, const OutputTarget& target) {
@@ -28,6 +52,7 @@ Result<std::unique_ptr<OutputJob>> OutputJob::open(const Options& options, const
   auto locked = ManifestFile::lock(target.manifest(), target.path);
   if (!locked.ok()) return locked.status();
   job->manifest_file_ = std::move(*locked);
+  job->inputs_ = identify_inputs(options.inputs);
   if (options.restart || job->manifest_file_->content().empty()) return job;
   auto recorded = parse_manifest(job->manifest_file_->content(), target.manifest());
   if (!recorded.ok()) return recorded.status();
@@ -49,6 +74,12 @@ Status OutputJob::examine(const Fingerprint& current, const std::function<Status
       log_warning(target_.path + ": begun by version " + recorded_->build + " and continued by " + kVersion);
   }
   LLMB_RETURN_IF_ERROR(choose_source());
+  is_untouched_ = check_untouched();
+  if (is_untouched_) {
+    num_done_ = recorded_->complete->num_records;
+    num_failed_ = recorded_->complete->num_failed;
+    return {};
+  }
   return source_ == Source::kNone ? Status() : scan(on_error_record);
 }
 
@@ -82,6 +113,19 @@ Status OutputJob::choose_source() {
   return {};
 }
 
+bool OutputJob::check_untouched() const {
+  if (source_ != Source::kFile || recorded_->state != RunState::kComplete || !recorded_->complete) return false;
+  // Whoever asks for the errors needs a look at the records.
+  if (!options_.retry_errors.empty() || !options_.error_file.empty()) return false;
+  const CompleteJob& before = *recorded_->complete;
+  const auto output = identify(target_.path);
+  if (!output || output->size != before.output.size || output->mtime_ns != before.output.mtime_ns ||
+      output->inode != before.output.inode)
+    return false;
+  return !inputs_.empty() && std::equal(inputs_.begin(), inputs_.end(), before.inputs.begin(), before.inputs.end(),
+                                        [](const auto& a, const auto& b) { return a.same_identity(b); });
+}
+
 bool OutputJob::is_retried(std::string_view error_code) const {
   if (options_.retry_errors == "*") return true;
   const std::string codes = "," + options_.retry_errors + ",";
@@ -103,6 +147,7 @@ Status OutputJob::scan(const std::function<Status(std::string_view)>& on_error_r
     return on_error_record(bytes);
   });
   if (!scanned.ok()) return scanned.status();
+  num_done_ = completed_.size();
   if (scanned->torn_bytes == 0) return {};
   if (source_ == Source::kFile)
     return data_loss(path +
@@ -148,18 +193,24 @@ Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerpr
   return std::move(*sink);
 }
 
-Status OutputJob::complete() { return write_manifest(RunState::kComplete); }
+Status OutputJob::complete(int64_t num_records, int64_t num_failed) {
+  const auto output = identify(target_.path);
+  if (output && !inputs_.empty()) manifest_.complete = CompleteJob{inputs_, *output, num_records, num_failed};
+  return write_manifest(RunState::kComplete);
+}
 
 Result<bool> OutputJob::complete_as_found(const Fingerprint& fingerprint, const Clock& clock) {
-  if (source_ == Source::kFile && recorded_->state == RunState::kComplete) return true;
+  if (is_untouched_) return true;
+  const bool was_complete = source_ == Source::kFile && recorded_->state == RunState::kComplete;
   if (source_ == Source::kPartial) {
     auto sink = begin(fingerprint, clock);
     if (!sink.ok()) return sink.status();
     LLMB_RETURN_IF_ERROR((*sink)->finish());
   }
   manifest_.fingerprint = fingerprint;
-  LLMB_RETURN_IF_ERROR(complete());
-  return false;
+  // Also where it was complete: the next run finds what it need not read.
+  LLMB_RETURN_IF_ERROR(complete(num_done_, num_failed_));
+  return was_complete;
 }
 
 }  // namespace llmb

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -36,14 +37,17 @@ class OutputJob {
   // Looks at what is there; changes nothing. on_error_record gets the error records that stay.
   Status examine(const Fingerprint& current, const std::function<Status(std::string_view record)>& on_error_record);
 
+  // The job is complete, and neither its inputs nor its output were touched since: completed() was not filled.
+  bool is_untouched() const { return is_untouched_; }
   bool is_continued() const { return source_ != Source::kNone; }  // there is an output of ours
   const CompletedLines& completed() const { return completed_; }  // lines that need no run
+  int64_t num_done() const { return num_done_; }                  // their number
   int64_t num_failed() const { return num_failed_; }              // of them, error records
 
   // Changes what is on disk so that records can be appended. `fingerprint` goes into the manifest.
   Result<std::unique_ptr<OutputSink>> begin(const Fingerprint& fingerprint, const Clock& clock);
-  // After the sink has finished: the job is complete.
-  Status complete();
+  // After the sink has finished: the job is complete, with so many records and error records in all.
+  Status complete(int64_t num_records, int64_t num_failed);
   // No line is new: makes what is there the complete output. True: it was already.
   Result<bool> complete_as_found(const Fingerprint& fingerprint, const Clock& clock);
 
@@ -52,6 +56,7 @@ class OutputJob {
 
   OutputJob(const Options& options, OutputTarget target) : options_(options), target_(std::move(target)) {}
   Status choose_source();
+  bool check_untouched() const;
   Status scan(const std::function<Status(std::string_view record)>& on_error_record);
   bool is_retried(std::string_view error_code) const;
   Status write_manifest(RunState state);
@@ -62,8 +67,11 @@ class OutputJob {
   std::optional<RunManifest> recorded_;
   RunManifest manifest_;  // of this run
   Source source_ = Source::kNone;
-  bool discard_ = false;  // what stands under the output's names
+  bool discard_ = false;                 // what stands under the output's names
+  std::vector<FileFingerprint> inputs_;  // as they were found; empty where one is no file
+  bool is_untouched_ = false;
   CompletedLines completed_;
+  int64_t num_done_ = 0;
   int64_t num_failed_ = 0;
   int64_t num_retried_ = 0;  // error records to be dropped
   int64_t kept_bytes_ = 0;   // of the records that stay

@@ -300,9 +300,10 @@ Run::End Run::examine_output() {
     return errors_->append(record);
   });
   if (!status.ok()) return fail(output_exit_code(status), status);
-  report_.done = report_.skipped = job_->completed().size();
+  report_.done = report_.skipped = job_->num_done();
   report_.failed = job_->num_failed();
   report_.resumable = job_->is_continued();
+  if (job_->is_untouched()) return finish_without_new_lines();
   if (!job_->is_continued() || !are_files(o_, *reader_)) return {};
   const Result<int64_t> num_lines = check_inputs_against(o_.inputs, job_->completed());
   if (!num_lines.ok() && interrupt_count() > 0) return interrupted_exit_code();
@@ -392,7 +393,7 @@ int Run::finish(Engine& engine, const Status& engine_status, ResultStream& resul
   Status output_status = results.drain();
   const bool is_complete = engine_status.ok() && input_status.ok() && interrupt_count() == 0 && !too_many_errors;
   if (output_status.ok() && is_complete) output_status = sink_->finish();
-  if (output_status.ok() && is_complete && job_) output_status = job_->complete();
+  if (output_status.ok() && is_complete && job_) output_status = job_->complete(report_.done + results.num_written(), report_.failed + metrics.num_failed);
   fill_report(results, metrics, output_status.ok() && is_complete);
 
   RunContext context;

@@ -1,6 +1,8 @@
 // Files that are replaced atomically and durably: written under another name, synced, renamed, the directory synced.
+// And whether a file is still the one it was.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -8,6 +10,11 @@
 #include "io/file_ops.h"
 
 namespace llmb {
+
+int64_t mtime_ns(const struct stat& st);
+
+// Changed so recently that it may change again without a new time.
+bool is_young(int64_t mtime_ns);
 
 // open(), again where a signal interrupted it.
 int open_retrying(FileOps& ops, const std::string& path, int flags, mode_t mode);

@@ -33,21 +33,65 @@ const Json* member(const Json& object, const char* name) {
   return found == object.end() ? nullptr : &*found;
 }
 
-std::optional<FileFingerprint> parse_file(const std::string& name, const Json& value) {
+Json identity_json(const FileFingerprint& file) {
+  return {{"size", file.size}, {"mtime_ns", file.mtime_ns}, {"inode", file.inode}};
+}
+
+std::optional<FileFingerprint> parse_identity(const std::string& name, const Json& value) {
   if (!value.is_object()) return std::nullopt;
   FileFingerprint file;
   file.name = name;
-  const Json *size = member(value, "size"), *mtime = member(value, "mtime_ns"), *inode = member(value, "inode"),
-             *hash = member(value, "xxh64");
-  if (!size || !mtime || !inode || !hash) return std::nullopt;
-  if (!size->is_number_integer() || !mtime->is_number_integer() || !inode->is_number_integer()) return std::nullopt;
-  const auto content_hash = from_hex(*hash);
-  if (!content_hash) return std::nullopt;
+  const Json *size = member(value, "size"), *mtime = member(value, "mtime_ns"), *inode = member(value, "inode");
+  for (const Json* number : {size, mtime, inode})
+    if (!number || !number->is_number_integer()) return std::nullopt;
   file.size = size->get<int64_t>();
   file.mtime_ns = mtime->get<int64_t>();
   file.inode = inode->get<uint64_t>();
-  file.content_hash = *content_hash;
   return file;
+}
+
+std::optional<FileFingerprint> parse_file(const std::string& name, const Json& value) {
+  auto file = parse_identity(name, value);
+  const Json* hash = file ? member(value, "xxh64") : nullptr;
+  const auto content_hash = hash ? from_hex(*hash) : std::nullopt;
+  if (!content_hash) return std::nullopt;
+  file->content_hash = *content_hash;
+  return file;
+}
+
+Json complete_json(const CompleteJob& job) {
+  Json inputs = Json::array();
+  for (const FileFingerprint& input : job.inputs) {
+    inputs.push_back(identity_json(input));
+    inputs.back()["name"] = input.name;
+  }
+  return {{"num_records", job.num_records},
+          {"num_failed", job.num_failed},
+          {"output", identity_json(job.output)},
+          {"inputs", inputs}};
+}
+
+// nullopt: something has the wrong shape.
+std::optional<CompleteJob> parse_complete(const Json& json) {
+  if (!json.is_object()) return std::nullopt;
+  const Json *inputs = member(json, "inputs"), *output = member(json, "output"), *records = member(json, "num_records"),
+             *failed = member(json, "num_failed");
+  if (!inputs || !inputs->is_array() || !output || !records || !records->is_number_integer() || !failed ||
+      !failed->is_number_integer())
+    return std::nullopt;
+  CompleteJob job;
+  for (const Json& input : *inputs) {
+    const Json* name = input.is_object() ? member(input, "name") : nullptr;
+    auto file = name && name->is_string() ? parse_identity(name->get<std::string>(), input) : std::nullopt;
+    if (!file) return std::nullopt;
+    job.inputs.push_back(std::move(*file));
+  }
+  auto file = parse_identity("output", *output);
+  if (!file) return std::nullopt;
+  job.output = std::move(*file);
+  job.num_records = records->get<int64_t>();
+  job.num_failed = failed->get<int64_t>();
+  return job;
 }
 
 // False: something has the wrong shape.
@@ -93,10 +137,12 @@ std::string format_manifest(const RunManifest& manifest) {
     if (state == manifest.state) json["state"] = name;
   Json settings = Json::object(), files = Json::object();
   for (const auto& [name, value] : manifest.fingerprint.settings) settings[name] = value;
-  for (const FileFingerprint& file : manifest.fingerprint.files)
-    files[file.name] = {
-        {"size", file.size}, {"mtime_ns", file.mtime_ns}, {"inode", file.inode}, {"xxh64", to_hex(file.content_hash)}};
+  for (const FileFingerprint& file : manifest.fingerprint.files) {
+    files[file.name] = identity_json(file);
+    files[file.name]["xxh64"] = to_hex(file.content_hash);
+  }
   json["fingerprint"] = {{"settings", std::move(settings)}, {"files", std::move(files)}};
+  if (manifest.complete) json["complete"] = complete_json(*manifest.complete);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -125,6 +171,9 @@ Result<RunManifest> parse_manifest(std::string_view text, const std::string& nam
   manifest.state = known->first;
   if (!fingerprint || !fingerprint->is_object() || !parse_fingerprint(*fingerprint, &manifest.fingerprint))
     return damaged("damaged (fingerprint)");
+  const Json* complete = member(json, "complete");
+  if (complete) manifest.complete = parse_complete(*complete);
+  if (complete && !manifest.complete) return damaged("damaged (complete)");
   return manifest;
 }
 

@@ -41,10 +41,20 @@ struct Fingerprint {
   std::vector<FileFingerprint> files;
 };
 
+// What a complete job was made of. Where inputs and output still have the same size, time and inode, nothing is to do,
+// however large they are.
+struct CompleteJob {
+  std::vector<FileFingerprint> inputs;  // as they were before they were read; content_hash is not used
+  FileFingerprint output;
+  int64_t num_records = 0;
+  int64_t num_failed = 0;  // of them, error records
+};
+
 struct RunManifest {
   std::string build;  // version of the program; told, never a reason to refuse
   RunState state = RunState::kRunning;
   Fingerprint fingerprint;
+  std::optional<CompleteJob> complete;  // only with kComplete, and only where all inputs were files
 };
 
 std::string format_manifest(const RunManifest& manifest);
