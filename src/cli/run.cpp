@@ -227,6 +227,7 @@ class Run {
   std::optional<int64_t> num_lines_;  // of all inputs
   std::unique_ptr<RequestIntake> intake_;
   std::unique_ptr<Backend> backend_;
+  bool was_interrupted_ = false;  // before all lines were answered
 };
 
 int Run::execute() {
@@ -391,7 +392,8 @@ int Run::finish(Engine& engine, const Status& engine_status, ResultStream& resul
   const bool too_many_errors = engine.has_too_many_errors();
   const Status input_status = intake_->status();
   Status output_status = results.drain();
-  const bool is_complete = engine_status.ok() && input_status.ok() && interrupt_count() == 0 && !too_many_errors;
+  was_interrupted_ = interrupt_count() > 0;  // a later signal finds a job that is complete
+  const bool is_complete = engine_status.ok() && input_status.ok() && !was_interrupted_ && !too_many_errors;
   if (output_status.ok() && is_complete) output_status = sink_->finish();
   if (output_status.ok() && is_complete && job_) output_status = job_->complete(report_.done + results.num_written(), report_.failed + metrics.num_failed);
   fill_report(results, metrics, output_status.ok() && is_complete);
@@ -409,7 +411,7 @@ int Run::finish(Engine& engine, const Status& engine_status, ResultStream& resul
   else if (too_many_errors)
     log_error(std::to_string(report_.failed) + " error records are more than --max-errors " + std::to_string(*o_.max_errors) +
               " allows: " + interrupted_message(report_) + " with a larger budget or --retry-errors");
-  else if (interrupt_count() > 0) log_warning(interrupted_message(report_));
+  else if (was_interrupted_) log_warning(interrupted_message(report_));
   if (o_.progress != ProgressKind::kNone) std::fputs(summary_table(metrics, context).c_str(), stderr);
   if (const std::string path = o_.metrics_path(); !path.empty())
     if (const Status status = append_metrics(path, summary_json(metrics, context, metrics_identity(o_, code))); !status.ok())
@@ -431,7 +433,7 @@ int Run::exit_code(const Status& engine_status, const Status& output_status, con
   if (!input_status.ok()) return input_exit_code(input_status);
   if (!engine_status.ok()) return engine_status.code() == StatusCode::kDeviceError ? kExitDeviceFault : kExitBug;
   if (too_many_errors) return kExitTooManyErrors;
-  if (interrupt_count() > 0) return interrupted_exit_code();
+  if (was_interrupted_) return interrupted_exit_code();
   return report_.failed > 0 ? kExitSomeFailed : kExitOk;
 }
 
