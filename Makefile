@@ -6,7 +6,7 @@ BUILD ?= build
 CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 
-.PHONY: all build demo test test-asan test-tsan fuzz bench install clean help deps
+.PHONY: all build demo test test-asan test-tsan fuzz crash bench install clean help deps
 
 all: build
 
@@ -42,6 +42,13 @@ FUZZ_SECONDS ?= 60
 fuzz: deps
 	@tools/run_fuzzers.sh build-fuzz $(FUZZ_SECONDS)
 
+# Kills the program CRASH_RUNS times at random; every job must come out as if nothing had happened. Prints its seed, which
+# repeats a run: make crash CRASH_FLAGS="--seed 7".
+CRASH_RUNS ?= 10000
+crash: build
+	@cmake --build $(BUILD) --target crash_test
+	@$(BUILD)/tools/crash_test --program $(BUILD)/llm-batch --model data/model --runs $(CRASH_RUNS) $(CRASH_FLAGS)
+
 # Benchmarks are programs under $(BUILD)/tools; each prints its limits, a hash of its output and how to repeat it.
 bench: build
 	@cmake --build $(BUILD) --target tools
@@ -55,4 +62,4 @@ clean:
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
-	@echo "make build | test-asan | test-tsan | fuzz | bench | install | clean"
+	@echo "make build | test-asan | test-tsan | fuzz | crash | bench | install | clean"
