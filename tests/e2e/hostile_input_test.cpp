@@ -225,8 +225,9 @@ TEST_CASE("FAULTS 20: values out of range are refused, naming the field") {
 
 TEST_CASE("FAULTS 21: a request that fits the context and not the KV pool is answered at once") {
   const std::string big = R"({"prompt":"Once upon a time","max_tokens":1000,"ignore_eos":true})";
-  const ProcessResult result = run_llm_batch({"--order", "input", "--num-gpu-blocks-override", "9", "--block-size", "16"},
-                                             kGood + "\n" + big + "\n" + kGood + "\n");
+  const ProcessResult result =
+      run_llm_batch({"--order", "input", "--num-gpu-blocks-override", "9", "--block-size", "16"},
+                    kGood + "\n" + big + "\n" + kGood + "\n");
   CHECK(result.exit_code == 3);
   const auto records = parse_lines(result.out);
   REQUIRE(records.size() == 3);

@@ -15,8 +15,9 @@
 
 namespace llmb::test {
 
-inline constexpr std::array kFixtureNames = {"llama3", "o200k",   "gpt2",          "falcon", "llama2", "llama2_partial_bytes",
-                                             "affixes", "unigram", "unigram_bytes", "bert",   "word_level"};
+inline constexpr std::array kFixtureNames = {
+    "llama3",  "o200k",   "gpt2",          "falcon", "llama2",    "llama2_partial_bytes",
+    "affixes", "unigram", "unigram_bytes", "bert",   "word_level"};
 inline constexpr size_t kNumLossless = 2;  // the first ones know every byte and add nothing: they give every text back
 
 // The same for all calls with equal `number`.

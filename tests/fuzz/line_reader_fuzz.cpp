@@ -104,7 +104,8 @@ LLMB_FUZZ_TARGET(line_reader) {
   LLMB_CHECK(whole.ok == pieces.ok);
   // How much comes out before damage is seen depends on the decompressor.
   if (whole.ok) LLMB_CHECK(whole.lines.size() == pieces.lines.size());
-  for (size_t i = 0; i < std::min(whole.lines.size(), pieces.lines.size()); ++i) LLMB_CHECK(same(whole.lines[i], pieces.lines[i]));
+  for (size_t i = 0; i < std::min(whole.lines.size(), pieces.lines.size()); ++i)
+    LLMB_CHECK(same(whole.lines[i], pieces.lines[i]));
 
   if (input.starts_with("\x1F\x8B") || input.starts_with("\x28\xB5\x2F\xFD")) return;
   if (input.size() >= 4 && input.substr(1, 3) == "\x2A\x4D\x18") return;  // a skippable frame of zstd

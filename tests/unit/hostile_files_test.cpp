@@ -248,9 +248,10 @@ TEST_CASE("FAULTS 33: cyclic merges and an exploding pattern end in bounded time
 }
 
 // That the ids are Hugging Face's is shown by tokenizer_hostile_test.
-TEST_CASE("FAULTS 34: a mebibyte of one character, of combining marks, of newlines is encoded in bounded time and memory") {
-  for (const std::string name : {"model", "fixtures/tokenizers/llama3", "fixtures/tokenizers/llama2", "fixtures/tokenizers/unigram",
-                                 "fixtures/tokenizers/bert"}) {
+TEST_CASE(
+    "FAULTS 34: a mebibyte of one character, of combining marks, of newlines is encoded in bounded time and memory") {
+  for (const std::string name : {"model", "fixtures/tokenizers/llama3", "fixtures/tokenizers/llama2",
+                                 "fixtures/tokenizers/unigram", "fixtures/tokenizers/bert"}) {
     const auto tokenizer = Tokenizer::load(std::string(LLMB_SOURCE_DIR "/data/") + name);
     REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
     for (const std::string unit : {"a", "\u0301", "\n", "\U0001F600\u200d"}) {
