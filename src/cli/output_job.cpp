@@ -14,17 +14,19 @@ namespace llmb {
 
 namespace {
 
-// Bytes in the file; nullopt where there is none.
-std::optional<int64_t> file_size(const std::string& path) {
+// Bytes in the file; nullopt where there is none. A file that cannot be looked at is not "none": it would be
+// overwritten.
+Result<std::optional<int64_t>> file_size(FileOps& ops, const std::string& path) {
   struct stat st {};
-  if (real_file_ops().stat(path.c_str(), &st) != 0) return std::nullopt;
-  return st.st_size;
+  if (ops.stat(path.c_str(), &st) == 0) return std::optional<int64_t>(st.st_size);
+  if (errno == ENOENT) return std::optional<int64_t>();
+  return io_error(path + ": cannot look at it: " + std::strerror(errno));
 }
 
 // Without a content hash. nullopt: not a file.
-std::optional<FileFingerprint> identify(const std::string& path) {
+std::optional<FileFingerprint> identify(FileOps& ops, const std::string& path) {
   struct stat st {};
-  if (path == "-" || real_file_ops().stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;
+  if (path == "-" || ops.stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;
   FileFingerprint file;
   file.name = path;
   file.size = st.st_size;
@@ -34,10 +36,10 @@ std::optional<FileFingerprint> identify(const std::string& path) {
 }
 
 // Empty where one of them is no file. A young file may change again without a new time, and gets none.
-std::vector<FileFingerprint> identify_inputs(const std::vector<std::string>& paths) {
+std::vector<FileFingerprint> identify_inputs(FileOps& ops, const std::vector<std::string>& paths) {
   std::vector<FileFingerprint> inputs;
   for (const std::string& path : paths) {
-    auto file = identify(path);
+    auto file = identify(ops, path);
     if (!file) return {};
     if (is_young(file->mtime_ns)) file->mtime_ns = 0;
     inputs.push_back(std::move(*file));
@@ -47,12 +49,12 @@ std::vector<FileFingerprint> identify_inputs(const std::vector<std::string>& pat
 
 }  // namespace
 
-Result<std::unique_ptr<OutputJob>> OutputJob::open(const Options& options, const OutputTarget& target) {
-  std::unique_ptr<OutputJob> job(new OutputJob(options, target));
-  auto locked = ManifestFile::lock(target.manifest(), target.path);
+Result<std::unique_ptr<OutputJob>> OutputJob::open(const Options& options, const OutputTarget& target, FileOps& ops) {
+  std::unique_ptr<OutputJob> job(new OutputJob(options, target, ops));
+  auto locked = ManifestFile::lock(target.manifest(), target.path, ops);
   if (!locked.ok()) return locked.status();
   job->manifest_file_ = std::move(*locked);
-  job->inputs_ = identify_inputs(options.inputs);
+  job->inputs_ = identify_inputs(ops, options.inputs);
   if (options.restart || job->manifest_file_->content().empty()) return job;
   auto recorded = parse_manifest(job->manifest_file_->content(), target.manifest());
   if (!recorded.ok()) return recorded.status();
@@ -84,7 +86,10 @@ Status OutputJob::examine(const Fingerprint& current, const std::function<Status
 }
 
 Status OutputJob::choose_source() {
-  const auto file = file_size(target_.path), partial = file_size(target_.partial());
+  const auto looked_at_file = file_size(ops_, target_.path), looked_at_partial = file_size(ops_, target_.partial());
+  for (const auto* looked_at : {&looked_at_file, &looked_at_partial})
+    if (!looked_at->ok()) return looked_at->status();
+  const std::optional<int64_t> file = *looked_at_file, partial = *looked_at_partial;
   const bool has_file = file.value_or(0) > 0, has_partial = partial.value_or(0) > 0;
   if (options_.restart || (recorded_ && recorded_->state == RunState::kStarting)) {
     discard_ = true;
@@ -118,7 +123,7 @@ bool OutputJob::check_untouched() const {
   // Whoever asks for the errors needs a look at the records.
   if (!options_.retry_errors.empty() || !options_.error_file.empty()) return false;
   const CompleteJob& before = *recorded_->complete;
-  const auto output = identify(target_.path);
+  const auto output = identify(ops_, target_.path);
   if (!output || output->size != before.output.size || output->mtime_ns != before.output.mtime_ns ||
       output->inode != before.output.inode)
     return false;
@@ -134,18 +139,21 @@ bool OutputJob::is_retried(std::string_view error_code) const {
 
 Status OutputJob::scan(const std::function<Status(std::string_view)>& on_error_record) {
   const std::string path = source_ == Source::kFile ? target_.path : target_.partial();
-  const auto scanned = scan_records(path, [&](const RecordSummary& record, std::string_view bytes) -> Status {
-    if (record.error_code && is_retried(*record.error_code)) {
-      num_retried_++;
-      return {};
-    }
-    if (!completed_.add(record.index, record.content_hash))
-      return data_loss("a second record for input line index " + std::to_string(record.index));
-    kept_bytes_ += static_cast<int64_t>(bytes.size());
-    if (!record.error_code) return {};
-    num_failed_++;
-    return on_error_record(bytes);
-  });
+  const auto scanned = scan_records(
+      path,
+      [&](const RecordSummary& record, std::string_view bytes) -> Status {
+        if (record.error_code && is_retried(*record.error_code)) {
+          num_retried_++;
+          return {};
+        }
+        if (!completed_.add(record.index, record.content_hash))
+          return data_loss("a second record for input line index " + std::to_string(record.index));
+        kept_bytes_ += static_cast<int64_t>(bytes.size());
+        if (!record.error_code) return {};
+        num_failed_++;
+        return on_error_record(bytes);
+      },
+      ops_);
   if (!scanned.ok()) return scanned.status();
   num_done_ = completed_.size();
   if (scanned->torn_bytes == 0) return {};
@@ -165,27 +173,26 @@ Status OutputJob::write_manifest(RunState state) {
 }
 
 Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerprint, const Clock& clock) {
-  FileOps& ops = real_file_ops();
   manifest_.fingerprint = fingerprint;
   if (discard_) {
     LLMB_RETURN_IF_ERROR(write_manifest(RunState::kStarting));
-    if (ops.unlink(target_.path.c_str()) != 0 && errno != ENOENT)
+    if (ops_.unlink(target_.path.c_str()) != 0 && errno != ENOENT)
       return io_error(target_.path + ": cannot remove: " + std::strerror(errno));
   } else if (source_ == Source::kFile) {
     LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
-    LLMB_RETURN_IF_ERROR(rename_durably(ops, target_.path, target_.partial()));
+    LLMB_RETURN_IF_ERROR(rename_durably(ops_, target_.path, target_.partial()));
   }
   if (num_retried_ > 0) {
     const auto stays = [&](const RecordSummary& record) {
       return !record.error_code || !is_retried(*record.error_code);
     };
-    LLMB_RETURN_IF_ERROR(rewrite_records(target_.partial(), target_.partial() + ".tmp", stays));
+    LLMB_RETURN_IF_ERROR(rewrite_records(target_.partial(), target_.partial() + ".tmp", stays, ops_));
   }
   OutputSinkOptions sink_options;
   sink_options.path = target_.path;
   sink_options.inputs = options_.inputs;
   sink_options.keep_bytes = kept_bytes_;
-  auto sink = OutputSink::open(std::move(sink_options), clock);
+  auto sink = OutputSink::open(std::move(sink_options), clock, ops_);
   if (!sink.ok()) return sink.status();
   LLMB_RETURN_IF_ERROR((*sink)->begin());
   // Last: it says that whatever is in the partial file is this job's.
@@ -194,7 +201,7 @@ Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerpr
 }
 
 Status OutputJob::complete(int64_t num_records, int64_t num_failed) {
-  const auto output = identify(target_.path);
+  const auto output = identify(ops_, target_.path);
   if (output && !inputs_.empty()) manifest_.complete = CompleteJob{inputs_, *output, num_records, num_failed};
   return write_manifest(RunState::kComplete);
 }

@@ -29,7 +29,9 @@ namespace llmb {
 // Status codes: kConflict, kDataLoss, kUnsupported: the output cannot be continued (exit 7) · kBusy (8) · kIoError (6).
 class OutputJob {
  public:
-  static Result<std::unique_ptr<OutputJob>> open(const Options& options, const OutputTarget& target);
+  // `ops` outlives the job and the sink that begin() gives.
+  static Result<std::unique_ptr<OutputJob>> open(const Options& options, const OutputTarget& target,
+                                                 FileOps& ops = real_file_ops());
 
   // The recorded fingerprint; null where this run starts afresh, whatever stands there.
   const Fingerprint* recorded() const { return recorded_ ? &recorded_->fingerprint : nullptr; }
@@ -54,7 +56,8 @@ class OutputJob {
  private:
   enum class Source { kNone, kPartial, kFile };
 
-  OutputJob(const Options& options, OutputTarget target) : options_(options), target_(std::move(target)) {}
+  OutputJob(const Options& options, OutputTarget target, FileOps& ops)
+      : options_(options), target_(std::move(target)), ops_(ops) {}
   Status choose_source();
   bool check_untouched() const;
   Status scan(const std::function<Status(std::string_view record)>& on_error_record);
@@ -63,6 +66,7 @@ class OutputJob {
 
   const Options& options_;
   const OutputTarget target_;
+  FileOps& ops_;
   std::unique_ptr<ManifestFile> manifest_file_;
   std::optional<RunManifest> recorded_;
   RunManifest manifest_;  // of this run

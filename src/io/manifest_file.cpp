@@ -57,7 +57,7 @@ Result<std::unique_ptr<ManifestFile>> ManifestFile::lock(const std::string& path
 
 ManifestFile::~ManifestFile() {
   if (fd_ < 0) return;
-  if (content_.empty()) ops_.unlink(path_.c_str());
+  if (was_empty_) ops_.unlink(path_.c_str());
   ops_.close(fd_);
 }
 
@@ -94,7 +94,10 @@ Status ManifestFile::read() {
     const ssize_t count = ops_.read(fd_, buffer, sizeof buffer);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return io_error(path_ + ": cannot read: " + std::strerror(errno));
-    if (count == 0) return {};
+    if (count == 0) {
+      was_empty_ = content_.empty();
+      return {};
+    }
     content_.append(buffer, static_cast<size_t>(count));
     if (content_.size() > kMaxBytes) return data_loss(path_ + ": not a run manifest (too large)");
   }
@@ -110,6 +113,7 @@ Status ManifestFile::replace(const std::string& content) {
   if (writer.is_renamed()) {  // also where its directory could not be synced: the name now means the new file
     ops_.close(std::exchange(fd_, writer.release_fd()));
     content_ = content;
+    was_empty_ = false;
   }
   return status;
 }

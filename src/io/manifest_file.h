@@ -38,6 +38,7 @@ class ManifestFile {
   FileOps& ops_;
   int fd_ = -1;
   std::string content_;
+  bool was_empty_ = false;  // read to its end: nothing was ever written to it
 };
 
 }  // namespace llmb
