@@ -394,7 +394,7 @@ int Run::finish(Engine& engine, const Status& engine_status, ResultStream& resul
   Status output_status = results.drain();
   was_interrupted_ = interrupt_count() > 0;  // a later signal finds a job that is complete
   const bool is_complete = engine_status.ok() && input_status.ok() && !was_interrupted_ && !too_many_errors;
-  if (output_status.ok() && is_complete) output_status = sink_->finish();
+  if (output_status.ok()) output_status = is_complete ? sink_->finish() : sink_->sync_all();
   if (output_status.ok() && is_complete && job_) output_status = job_->complete(report_.done + results.num_written(), report_.failed + metrics.num_failed);
   fill_report(results, metrics, output_status.ok() && is_complete);
 

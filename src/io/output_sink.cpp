@@ -146,7 +146,9 @@ Status OutputSink::open_partial() {
 Result<bool> OutputSink::try_open_partial() {
   struct stat st {
   }, locked{};
-  created_ = ops_.stat(partial_.c_str(), &st) != 0;
+  const bool exists = ops_.stat(partial_.c_str(), &st) == 0;
+  if (!exists && errno != ENOENT) return error_at("cannot look at it", partial_, errno);
+  created_ = !exists;
   if (!created_) LLMB_RETURN_IF_ERROR(check_not_an_input(ops_, options_.inputs, st, partial_));
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
   fd_ = uninterrupted([&] { return ops_.open(partial_.c_str(), flags, 0666); });
@@ -223,6 +225,11 @@ Status OutputSink::give_up(const Status& cause, std::string_view records, size_t
 Status OutputSink::sync_if_due() {
   if (!status_.ok() || is_stream_ || synced_size_ == size_) return status_;
   if (clock_.now_ms() - last_sync_ms_ < options_.sync_interval_ms) return {};
+  return sync(&FileOps::fdatasync);
+}
+
+Status OutputSink::sync_all() {
+  if (!status_.ok() || is_stream_ || synced_size_ == size_) return status_;
   return sync(&FileOps::fdatasync);
 }
 

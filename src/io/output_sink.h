@@ -63,6 +63,9 @@ class OutputSink {
   // Syncs where something is unsynced for longer than the interval. For writers that wait for records.
   Status sync_if_due();
 
+  // Syncs what is unsynced, now. For runs that end early.
+  Status sync_all();
+
   // No more records. Nothing may be appended after it.
   Status finish();
 

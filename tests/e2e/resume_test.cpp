@@ -1,5 +1,5 @@
 // A job that is killed, interrupted, repeated or grown loses nothing, does nothing twice and refuses to mix: FAULTS rows
-// 1, 3, 7, 9, 10, 11, 12, 13 and 22, through the built program on the ledger device.
+// 1, 2, 3, 7, 9, 10, 11, 12, 13 and 22, through the built program on the ledger device.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -101,7 +101,7 @@ struct Job {
 
 }  // namespace
 
-TEST_CASE("killed at random moments and run again: the same bytes as an uninterrupted run, from several files") {
+TEST_CASE("FAULTS 1: killed at random moments and run again: the same bytes as an uninterrupted run, from several files") {
   const TemporaryDirectory dir;
   write_file(dir.file("a.jsonl"), make_input(0, 700, 300, 50));
   write_file(dir.file("b.jsonl"), make_input(700, 1500, 300, 50));
@@ -130,7 +130,7 @@ TEST_CASE("killed at random moments and run again: the same bytes as an uninterr
   CHECK(num_killed > 0);
 }
 
-TEST_CASE("only a torn tail is repaired, and the message says how much") {
+TEST_CASE("FAULTS 3: only a torn tail is repaired, and the message says how much") {
   Job job;
   write_file(job.in, make_input(0, 20, 5));
   REQUIRE(job.run().exit_code == 0);
@@ -152,7 +152,7 @@ TEST_CASE("only a torn tail is repaired, and the message says how much") {
   CHECK(sorted_records(job.out) == expected);
 }
 
-TEST_CASE("damage that is no torn tail is refused and nothing is deleted") {
+TEST_CASE("FAULTS 12: damage that is no torn tail is refused and nothing is deleted") {
   Job job;
   write_file(job.in, make_input(0, 20, 5));
   REQUIRE(job.run().exit_code == 0);
@@ -187,7 +187,7 @@ TEST_CASE("damage that is no torn tail is refused and nothing is deleted") {
   job.check_refused("gone");
 }
 
-TEST_CASE("a file that is not ours is never replaced without --restart") {
+TEST_CASE("FAULTS 12: a file that is not ours is never replaced without --restart") {
   Job job;
   write_file(job.in, make_input(0, 3, 2));
   write_file(job.out, "my thesis\n");
@@ -201,7 +201,7 @@ TEST_CASE("a file that is not ours is never replaced without --restart") {
   CHECK(empty.run().exit_code == 0);
 }
 
-TEST_CASE("each changed setting or model file is refused by name") {
+TEST_CASE("FAULTS 10: each changed setting or model file is refused by name") {
   Job job;
   const std::string model = job.dir.file("model");
   fs::copy(kModel, model);
@@ -247,7 +247,7 @@ TEST_CASE("each changed setting or model file is refused by name") {
   CHECK(run({"--seed", "7"}).exit_code == 0);
 }
 
-TEST_CASE("nothing to do, then an input that grew: only new lines run") {
+TEST_CASE("FAULTS 11: nothing to do, then an input that grew: only new lines run") {
   Job job;
   write_file(job.in, make_input(0, 30, 5));
   REQUIRE(job.run().exit_code == 0);
@@ -298,7 +298,7 @@ TEST_CASE("untouched files are not even read, touched ones are") {
   job.check_refused("not a result record");
 }
 
-TEST_CASE("an edited, inserted, blanked or missing line is refused, naming it") {
+TEST_CASE("FAULTS 11: an edited, inserted, blanked or missing line is refused, naming it") {
   Job job;
   const std::string before = make_input(0, 10, 5), middle = make_input(10, 11, 5), after = make_input(11, 20, 5);
   write_file(job.in, before + middle + after);
@@ -317,7 +317,7 @@ TEST_CASE("an edited, inserted, blanked or missing line is refused, naming it") 
   CHECK(job.run().exit_code == 0);
 }
 
-TEST_CASE("stdin is resumed by the hashes of its lines") {
+TEST_CASE("FAULTS 11: stdin is resumed by the hashes of its lines") {
   Job job;
   const std::string input = make_input(0, 20, 5);
   const auto run = [&](const std::string& text) { return run_ledger({"-o", job.out}, text); };
@@ -337,7 +337,7 @@ TEST_CASE("stdin is resumed by the hashes of its lines") {
   CHECK(sorted_records(job.out).size() == 25);
 }
 
-TEST_CASE("a crash between any two steps of completing or restarting is continued") {
+TEST_CASE("FAULTS 2: a crash between any two steps of completing or restarting is continued") {
   Job job;
   write_file(job.in, make_input(0, 10, 5));
   REQUIRE(job.run().exit_code == 0);
@@ -381,7 +381,7 @@ TEST_CASE("--retry-errors runs error records again, all or by code, also where t
   CHECK(run_ledger({"--retry-errors", job.in}).exit_code == 2);  // no output file
 }
 
-TEST_CASE("--max-errors ends with 11, keeps what is done and counts earlier runs; --error-file has a copy of the errors") {
+TEST_CASE("FAULTS 22: --max-errors ends with 11, keeps what is done and counts earlier runs; --error-file has a copy of the errors") {
   Job job;
   write_file(job.in, make_input(0, 400, 5, 4));
   const std::string errors = job.dir.file("errors.jsonl");
@@ -404,7 +404,7 @@ TEST_CASE("--max-errors ends with 11, keeps what is done and counts earlier runs
   CHECK(!read_file(job.in).empty());
 }
 
-TEST_CASE("of many runs that start together one works, the others exit with 8 and name it") {
+TEST_CASE("FAULTS 9: of many runs that start together one works, the others exit with 8 and name it") {
   Job job;
   write_file(job.in, make_input(0, 1500, 200));
   const std::string command = ledger_command(job.in + " -o " + job.out);
@@ -421,7 +421,7 @@ TEST_CASE("of many runs that start together one works, the others exit with 8 an
   CHECK(sorted_records(job.out).size() == 1500);
 }
 
-TEST_CASE("a signal: what is done is kept, the message says what is left, the next run finishes") {
+TEST_CASE("FAULTS 7: what is done at a signal is kept, the message says what is left, the next run finishes") {
   Job job;
   write_file(job.in, make_input(0, 4000, 400));
   const std::string start = ledger_command(job.in + " -o " + job.out + " --grace 5") + " & pid=$!; while [ ! -s " + job.partial +
@@ -436,6 +436,26 @@ TEST_CASE("a signal: what is done is kept, the message says what is left, the ne
   CHECK(json["resumable"] == true);
   CHECK(job.run().exit_code == 0);
   CHECK(sorted_records(job.out).size() == 4000);
+}
+
+TEST_CASE("examples/cron.sh answers what is new, is silent where nothing is, and fails only where a person must look") {
+  Job job;
+  const auto cron = [&] {
+    return run_shell("LLM_BATCH=" + kProgram + " " LLMB_SOURCE_DIR "/examples/cron.sh " + kModel + " " + job.in + " " + job.out +
+                     " --device ledger");
+  };
+  write_file(job.in, make_input(0, 10, 5));
+  CHECK(contains(cron().out, "10 new answers"));
+  const ProcessResult idle = cron();
+  CHECK(idle.exit_code == 0);
+  CHECK(idle.out == "");
+  CHECK(idle.err == "");
+  write_file(job.in, make_input(0, 12, 5));
+  CHECK(contains(cron().out, "2 new answers"));
+  write_file(job.in, make_input(0, 12, 6));
+  const ProcessResult refused = cron();
+  CHECK(refused.exit_code == 7);
+  CHECK(contains(refused.err, job.in + ":1: "));
 }
 
 TEST_CASE("SIGUSR1 prints a status line and the run goes on") {

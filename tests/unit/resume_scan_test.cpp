@@ -81,7 +81,7 @@ TEST_CASE("every form of record is read back: index, hash, error code") {
   CHECK(scan(dir / "missing").result.status().code() == StatusCode::kIoError);
 }
 
-TEST_CASE("cut at every byte of the last three records: the whole ones stay, the rest is the torn tail") {
+TEST_CASE("FAULTS 3: cut at every byte of the last three records: the whole ones stay, the rest is the torn tail") {
   TempDir dir;
   const std::string text = some_records(6);
   size_t begin = text.size();
@@ -97,7 +97,7 @@ TEST_CASE("cut at every byte of the last three records: the whole ones stay, the
   }
 }
 
-TEST_CASE("a tail of NULs, with or without a newline, is torn; so is a last line that is no record") {
+TEST_CASE("FAULTS 3: a tail of NULs, with or without a newline, is torn; so is a last line that is no record") {
   TempDir dir;
   const std::string text = some_records(3);
   for (const std::string& tail : {std::string(1, '\0'), std::string(4096, '\0'), std::string(1 << 20, '\0'),
@@ -111,7 +111,7 @@ TEST_CASE("a tail of NULs, with or without a newline, is torn; so is a last line
   }
 }
 
-TEST_CASE("anything else that is not a record is damage, named by its line") {
+TEST_CASE("FAULTS 12: anything else that is not a record is damage, named by its line") {
   TempDir dir;
   const std::string text = some_records(4);
   const std::string good = record(9, ApiForm::kNative, false);

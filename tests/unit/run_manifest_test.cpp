@@ -55,7 +55,29 @@ TEST_CASE("a manifest reads back as it was written, in every state") {
   }
 }
 
-TEST_CASE("a manifest cut at any byte, or with any member missing or of another type, is refused") {
+TEST_CASE("what a complete job was made of reads back, and its members are checked") {
+  RunManifest manifest = example();
+  manifest.state = RunState::kComplete;
+  manifest.complete = CompleteJob{{{"in \"a\".jsonl", 5, 6, 7, 0}, {"b", 1, 0, 2, 0}}, {"output", 8, 9, 10, 0}, 11, 3};
+  const std::string text = format_manifest(manifest);
+  const auto read = parse_manifest(text, "m");
+  REQUIRE(read.ok());
+  REQUIRE(read->complete);
+  CHECK(read->complete->inputs.size() == 2);
+  CHECK(read->complete->inputs[0].same_identity(manifest.complete->inputs[0]));
+  CHECK_FALSE(read->complete->inputs[1].same_identity(manifest.complete->inputs[1]));  // it was young
+  CHECK(read->complete->output.same_identity(manifest.complete->output));
+  CHECK(read->complete->num_records == 11);
+  CHECK(read->complete->num_failed == 3);
+  for (const char* word : {"\"num_records\"", "\"num_failed\"", "\"inputs\"", "\"output\"", "\"name\"", "11"}) {
+    CAPTURE(word);
+    std::string changed = text;
+    changed.replace(changed.find(word), std::string(word).size(), "\"x\"");
+    CHECK_FALSE(parse_manifest(changed, "m").ok());
+  }
+}
+
+TEST_CASE("FAULTS 12: a manifest cut at any byte, or with any member missing or of another type, is refused") {
   const std::string text = format_manifest(example());
   const size_t closing = text.rfind('}');
   for (size_t size = 0; size <= closing; ++size)
@@ -78,7 +100,7 @@ TEST_CASE("a manifest cut at any byte, or with any member missing or of another 
   CHECK(parse_manifest(newer, "m").status().code() == StatusCode::kUnsupported);
 }
 
-TEST_CASE("differences are named with old and new value") {
+TEST_CASE("FAULTS 10: differences are named with old and new value") {
   Fingerprint now = example().fingerprint;
   now.settings[0].second = "0.9";
   now.files[0].content_hash ^= 1;
@@ -152,7 +174,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("of many processes that start together one at a time holds the manifest") {
+TEST_CASE("FAULTS 9: of many processes that start together one at a time holds the manifest") {
   TempDir dir;
   const std::string path = dir / "m";
   write_file(dir / "count", "");
