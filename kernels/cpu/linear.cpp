@@ -1,6 +1,6 @@
 // out[r][n] = sum over k of x[r][k] * w[n][k], + bias[n]
 //
-// Few rows (up to a register tile): bound by the bytes of the weights, which are read once and widened in registers.
+// Few rows (up to kFewTiles register tiles): bound by the bytes of the weights, which are widened in registers.
 // More rows: bound by multiply-adds. A task is a panel of 64 output features by a block of rows; for each block of k
 // the panel is widened to fp32 once into a buffer that stays in the first-level cache, then register tiles of rows run
 // over it. Partial sums go through memory as fp32, so the chain over k is the same as in registers.
@@ -22,7 +22,8 @@ namespace llmb::cpu {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 constexpr int64_t kBlockK = 128;     // 64 columns of fp32 weights fill 32 KiB
-constexpr int64_t kBlockRows = 192;  // rows of a task: partial sums and the block of x stay in the second-level cache
+constexpr int64_t kBlockRows = 128;  // rows of a task: partial sums and the block of x stay in the second-level cache
+constexpr int64_t kFewTiles = 6;     // up to here, widening in registers for each tile costs less than once in memory
 
 // One task of linear: panel `panel` of the weights times rows [row_begin, row_end).
 struct LinearTask {
@@ -199,7 +200,7 @@ void many_rows(const Panel& panel, const LinearTask& t) {
 void linear_task(const LinearTask& t) {
   const uint8_t* data = t.weight->panel(t.panel);
   const auto run = [&t](const auto& panel) HWY_ATTR {
-    if (t.row_end - t.row_begin <= 2 * kTileRows) few_rows(panel, t);
+    if (t.row_end - t.row_begin <= kFewTiles * kTileRows) few_rows(panel, t);
     else many_rows(panel, t);
   };
   switch (t.weight->dtype()) {

@@ -73,7 +73,7 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
       pack_row(parts[i], n - part_start[i], w.dtype_, n % kWidth, panel);
     }
   });
-  if (biases.empty()) return w;
+  if (biases.empty() || w.out_features_ == 0) return w;
   w.bias_ = AlignedBuffer(w.num_panels() * kWidth * int64_t{sizeof(float)});
   std::memset(w.bias_.data(), 0, static_cast<size_t>(w.bias_.size_bytes()));
   float* bias = reinterpret_cast<float*>(w.bias_.data());
