@@ -32,8 +32,9 @@ uint32_t random_below(uint32_t position, uint32_t limit) {
 
 // Words of a fixed list in random order, about 4 MB.
 std::string made_text() {
-  const char* words[] = {"the", "of", "time", "people", "however,", "because", "int", "return", "value;", "12", "2024", "\n",
-                         "which", "Tokenizer", "naïve", "größer", "日本語", "привет", "(x)", "==", "don't", "state", "of", "and"};
+  const char* words[] = {"the",    "of",     "time", "people", "however,", "because",   "int",   "return",
+                         "value;", "12",     "2024", "\n",     "which",    "Tokenizer", "naïve", "größer",
+                         "日本語", "привет", "(x)",  "==",     "don't",    "state",     "of",    "and"};
   std::string text;
   for (uint32_t i = 0; text.size() < 4'000'000; ++i) {
     text += words[random_below(i, std::size(words))];
@@ -55,9 +56,10 @@ std::vector<std::string> cut(const std::string& text) {
 }
 
 void bench_hostile(const llmb::Tokenizer& tokenizer) {
-  const std::pair<const char*, const char*> units[] = {{"letters", "a"}, {"spaces", " "}, {"newlines", "\n"},
-                                                       {"combining marks", "\u0301"}, {"CJK", "中"}, {"digits", "1"},
-                                                       {"ab", "ab"}, {"capitals", "A"}, {"quotes", "'"}, {"space-newline", " \n"}};
+  const std::pair<const char*, const char*> units[] = {
+      {"letters", "a"}, {"spaces", " "},         {"newlines", "\n"}, {"combining marks", "\u0301"},
+      {"CJK", "中"},    {"digits", "1"},         {"ab", "ab"},       {"capitals", "A"},
+      {"quotes", "'"},  {"space-newline", " \n"}};
   for (const auto& [name, unit] : units) {
     std::string text;
     while (text.size() < (size_t{1} << 20)) text += unit;

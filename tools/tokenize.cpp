@@ -30,7 +30,8 @@ int main(int argc, char** argv) {
   while (std::getline(std::cin, line)) {
     const auto value = nlohmann::json::parse(line, nullptr, false);
     if (decode && value.is_array()) {
-      std::cout << nlohmann::json((*tokenizer)->decode(value.get<std::vector<llmb::TokenId>>(), skip_special)).dump() << '\n';
+      std::cout << nlohmann::json((*tokenizer)->decode(value.get<std::vector<llmb::TokenId>>(), skip_special)).dump()
+                << '\n';
     } else if (!decode && value.is_string()) {
       std::cout << nlohmann::json((*tokenizer)->encode(value.get<std::string>(), !no_special)).dump() << '\n';
     } else {

@@ -54,9 +54,9 @@ class AddedVocabulary {
   void split(std::string_view text, bool normalized, std::vector<TextSegment>* segments) const;
   bool has_normalized() const { return !after_.empty(); }
 
-  const AddedToken* find(TokenId id) const;          // nullptr where it is not an added token
+  const AddedToken* find(TokenId id) const;  // nullptr where it is not an added token
   std::optional<TokenId> find_id(std::string_view content) const;
-  TokenId end_id() const { return end_id_; }         // highest id + 1, 0 where empty
+  TokenId end_id() const { return end_id_; }  // highest id + 1, 0 where empty
 
  private:
   bool adjust(std::string_view text, size_t done, TextSegment* match) const;

@@ -1,12 +1,14 @@
 // Byte-pair encoding: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units", ACL 2016.
-// A piece starts as one symbol per character (or byte); the adjacent pair with the lowest rank is merged, the leftmost of
-// equals first, until no pair has a rank. Short runs scan for the minimum; long ones keep a queue: O(n log n) at worst.
+// A piece starts as one symbol per character (or byte); the adjacent pair with the lowest rank is merged, the leftmost
+// of equals first, until no pair has a rank. Short runs scan for the minimum; long ones keep a queue: O(n log n) at
+// worst.
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "tokenizer/bpe_tables.h"
 #include "tokenizer/model.h"
 #include "tokenizer/unicode.h"
 
@@ -14,81 +16,8 @@ namespace llmb {
 
 namespace {
 
-constexpr uint32_t kNoRank = UINT32_MAX;
 constexpr uint32_t kEnd = UINT32_MAX;
 constexpr size_t kScanLimit = 40;  // symbols; above it the queue is faster
-
-// Pairs of symbols to their rank and the symbol they become. Open addressing.
-class MergeTable {
- public:
-  struct Merge {
-    uint32_t rank = kNoRank;
-    TokenId result = -1;
-  };
-
-  explicit MergeTable(size_t num_merges) {
-    size_t size = 16;
-    while (size < num_merges * 2) size *= 2;
-    slots_.resize(size);
-  }
-
-  // The last of equal pairs stays, as in Hugging Face tokenizers.
-  void insert(TokenId left, TokenId right, Merge merge) {
-    Slot& slot = slots_[find_slot(key_of(left, right))];
-    slot = {key_of(left, right), merge};
-  }
-
-  Merge find(TokenId left, TokenId right) const { return slots_[find_slot(key_of(left, right))].merge; }
-
- private:
-  struct Slot {
-    uint64_t key = UINT64_MAX;
-    Merge merge;
-  };
-  static uint64_t key_of(TokenId left, TokenId right) {
-    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-  }
-  size_t find_slot(uint64_t key) const {
-    const size_t mask = slots_.size() - 1;
-    size_t slot = (key * 0x9E3779B97F4A7C15u >> 32) & mask;
-    while (slots_[slot].key != key && slots_[slot].key != UINT64_MAX) slot = (slot + 1) & mask;
-    return slot;
-  }
-  std::vector<Slot> slots_;
-};
-
-// Pairs of characters across which some merge can join: text may be cut everywhere else without changing the result.
-class CharPairSet {
- public:
-  void insert(char32_t left, char32_t right) {
-    if ((size_ + 1) * 2 > slots_.size()) grow();
-    uint64_t& slot = slots_[find_slot(key_of(left, right))];
-    if (slot == kFree) ++size_;
-    slot = key_of(left, right);
-  }
-  bool contains(char32_t left, char32_t right) const {
-    return !slots_.empty() && slots_[find_slot(key_of(left, right))] != kFree;
-  }
-
- private:
-  static constexpr uint64_t kFree = UINT64_MAX;
-  static uint64_t key_of(char32_t left, char32_t right) { return static_cast<uint64_t>(left) << 32 | right; }
-  size_t find_slot(uint64_t key) const {
-    const size_t mask = slots_.size() - 1;
-    size_t slot = (key * 0x9E3779B97F4A7C15u >> 32) & mask;
-    while (slots_[slot] != key && slots_[slot] != kFree) slot = (slot + 1) & mask;
-    return slot;
-  }
-  void grow() {
-    const std::vector<uint64_t> old = std::move(slots_);
-    slots_.assign(std::max<size_t>(64, old.size() * 2), kFree);
-    for (const uint64_t key : old) {
-      if (key != kFree) slots_[find_slot(key)] = key;
-    }
-  }
-  std::vector<uint64_t> slots_;
-  size_t size_ = 0;
-};
 
 struct BpeSettings {
   std::string prefix, suffix;  // continuing_subword_prefix, end_of_word_suffix
@@ -249,8 +178,8 @@ class Bpe final : public Model {
     s.resize(n);
   }
 
-  // As merge_by_scan, for long runs: the positions of each rank wait in a list of their own, and a heap holds the ranks.
-  // Lists fill from left to right nearly always, so that a run of one character takes linear time.
+  // As merge_by_scan, for long runs: the positions of each rank wait in a list of their own, and a heap holds the
+  // ranks. Lists fill from left to right nearly always, so that a run of one character takes linear time.
   void merge_by_rank(ModelScratch& scratch) const {
     std::vector<TokenId>& s = scratch.symbols;
     std::vector<uint32_t>&ranks = scratch.ranks, &previous = scratch.previous, &next = scratch.next;
@@ -321,7 +250,8 @@ Result<BpeSettings> read_settings(const nlohmann::json& model, const Vocab& voca
 }
 
 // Where "left right" with several spaces is split: at the one place that gives two entries and a third for their join.
-bool split_merge(std::string_view line, size_t prefix_size, const Vocab& vocab, std::string_view* left, std::string_view* right) {
+bool split_merge(std::string_view line, size_t prefix_size, const Vocab& vocab, std::string_view* left,
+                 std::string_view* right) {
   int found = 0;
   for (size_t space = line.find(' ', 1); space != std::string_view::npos && space + 1 < line.size();
        space = line.find(' ', space + 1)) {
@@ -352,7 +282,9 @@ Result<std::unique_ptr<Model>> make_bpe(TokenizerFile* file, const Vocab& vocab)
     const MergeRule& rule = file->merges[rank];
     const std::string_view text = std::string_view(file->merge_bytes).substr(rule.offset, rule.length);
     std::string_view left = text.substr(0, rule.left_length), right = text.substr(rule.left_length);
-    const auto where = [&] { return "merge " + std::to_string(rank) + " \"" + escape_control(text.substr(0, 80)) + "\""; };
+    const auto where = [&] {
+      return "merge " + std::to_string(rank) + " \"" + escape_control(text.substr(0, 80)) + "\"";
+    };
     if (rule.left_length == 0 && !split_merge(text, settings->prefix.size(), vocab, &left, &right)) {
       return data_loss("model BPE: " + where() + " is not two entries of the vocabulary");
     }
@@ -361,7 +293,8 @@ Result<std::unique_ptr<Model>> make_bpe(TokenizerFile* file, const Vocab& vocab)
     if (right.size() < settings->prefix.size()) return data_loss("model BPE: " + where() + " lacks the subword prefix");
     const auto result = vocab.find(std::string(left) + std::string(right.substr(settings->prefix.size())));
     if (!result) return data_loss("model BPE: the result of " + where() + " is not in the vocabulary");
-    if (*result == *left_id || *result == *right_id) return data_loss("model BPE: " + where() + " results in its own part");
+    if (*result == *left_id || *result == *right_id)
+      return data_loss("model BPE: " + where() + " results in its own part");
     merges.insert(*left_id, *right_id, {static_cast<uint32_t>(rank), *result});
     size_t last = last_char_start(left), first = 0;
     joints.insert(next_char(left, &last), next_char(right, &first));

@@ -1,4 +1,5 @@
-// Token strings to text: the `decoder` of a tokenizer file, as a chain of steps that pass text on as soon as it is final.
+// Token strings to text: the `decoder` of a tokenizer file, as a chain of steps that pass text on as soon as it is
+// final.
 //
 // Text travels as fragments of tokens. Invariants of a chain:
 //  1. What comes out depends on the tokens alone, not on where the stream is cut: decoding at once is the same chain.

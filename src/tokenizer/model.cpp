@@ -53,7 +53,8 @@ void RankQueue::push(uint32_t rank, uint32_t position) {
 
 bool RankQueue::pop(uint32_t* rank, uint32_t* position) {
   while (!ranks_.empty()) {
-    const auto first_rank = static_cast<uint32_t>(ranks_.front() >> 32), first_list = static_cast<uint32_t>(ranks_.front());
+    const auto first_rank = static_cast<uint32_t>(ranks_.front() >> 32),
+               first_list = static_cast<uint32_t>(ranks_.front());
     List& list = lists_[first_list];
     if (list.done < list.positions.size()) {
       if (!list.is_sorted) std::sort(list.positions.begin() + static_cast<ptrdiff_t>(list.done), list.positions.end());
@@ -87,10 +88,10 @@ Result<std::unique_ptr<Model>> make_model(TokenizerFile* file, const Vocab& voca
   auto type = json_string(file->model, "type", "");
   if (!type.ok()) return type.status().with_context("model");
   if (type->empty()) {  // files older than the field
-    *type = file->has_merges                                    ? "BPE"
-            : !file->scores.empty()                             ? "Unigram"
+    *type = file->has_merges                                   ? "BPE"
+            : !file->scores.empty()                            ? "Unigram"
             : file->model.contains("max_input_chars_per_word") ? "WordPiece"
-                                                                : "WordLevel";
+                                                               : "WordLevel";
   }
   if (vocab.num_entries() == 0) return data_loss("the vocabulary is empty");
   if (*type == "BPE") return make_bpe(file, vocab);

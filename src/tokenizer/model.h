@@ -53,17 +53,17 @@ class RankQueue {
   std::vector<List> lists_;
   std::vector<uint32_t> free_lists_;
   std::unordered_map<uint32_t, uint32_t> list_of_rank_;
-  std::vector<uint64_t> ranks_;  // a min-heap of rank << 32 | list
+  std::vector<uint64_t> ranks_;                      // a min-heap of rank << 32 | list
   uint32_t last_rank_ = UINT32_MAX, last_list_ = 0;  // of the latest push
 };
 
 struct ModelScratch {
   PieceCache cache;
   std::vector<TokenId> symbols;
-  std::vector<uint32_t> ranks;          // of each symbol and its right neighbour
+  std::vector<uint32_t> ranks;  // of each symbol and its right neighbour
   std::vector<uint32_t> previous, next;
   RankQueue queue;
-  std::vector<double> best_scores;      // unigram, by end position
+  std::vector<double> best_scores;  // unigram, by end position
   std::vector<uint32_t> best_begins;
   std::vector<TokenId> best_ids;
 };

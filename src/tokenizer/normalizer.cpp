@@ -70,7 +70,8 @@ class Nmt final : public Normalizer {
  public:
   bool apply(std::string* text, RegexScratch&) const override {
     return rewrite(text, [](char32_t c, std::string* out) {
-      if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return false;
+      if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F)
+        return false;
       const bool space = c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
                          c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
       append_char(out, space ? U' ' : c);

@@ -85,7 +85,8 @@ Result<PostProcessor> PostProcessor::make(const json& spec, TokenId vocab_size) 
   if (spec.is_null()) return result;
   result.is_present = true;
   LLMB_RETURN_IF_ERROR(add(spec, vocab_size, 0, &result));
-  if (result.before.size() + result.after.size() > kMaxAddedIds) return unsupported("post_processor that adds over 64 ids");
+  if (result.before.size() + result.after.size() > kMaxAddedIds)
+    return unsupported("post_processor that adds over 64 ids");
   return result;
 }
 

@@ -15,7 +15,8 @@ using Stages = std::vector<std::unique_ptr<PreTokenizerStage>>;
 using Scratch = PreTokenizerScratch;
 
 constexpr size_t kMaxStages = 64;
-constexpr const char* kGpt2Pattern = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+constexpr const char* kGpt2Pattern =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 // Turns matches and what lies between them into pieces; dropped ones keep is_match.
 void apply_behavior(SplitBehavior behavior, std::vector<Span>* spans) {
@@ -28,7 +29,8 @@ void apply_behavior(SplitBehavior behavior, std::vector<Span>* spans) {
   size_t kept = 0;
   bool previous_match = false;
   for (const Span s : *spans) {
-    const bool joins = behavior == SplitBehavior::kContiguous ? s.is_match == previous_match : s.is_match && !previous_match;
+    const bool joins =
+        behavior == SplitBehavior::kContiguous ? s.is_match == previous_match : s.is_match && !previous_match;
     if (joins && kept > 0) {
       Span& last = (*spans)[kept - 1];
       if (behavior == SplitBehavior::kMergedWithNext) last.begin = s.begin;
@@ -96,7 +98,8 @@ class DelimiterStage final : public PreTokenizerStage {
  public:
   explicit DelimiterStage(char32_t delimiter) : delimiter_(delimiter) {}
   std::string_view run(std::string_view piece, bool, size_t index, Scratch& scratch) const override {
-    match_chars(piece, [this](char32_t c) { return c == delimiter_; }, &scratch.stages[index].spans);
+    match_chars(
+        piece, [this](char32_t c) { return c == delimiter_; }, &scratch.stages[index].spans);
     return piece;
   }
 
@@ -165,7 +168,8 @@ class MetaspaceStage final : public PreTokenizerStage {
     }
     std::vector<Span>& spans = scratch.stages[index].spans;
     if (split_) {
-      match_chars(text, [this](char32_t c) { return c == char_; }, &spans);
+      match_chars(
+          text, [this](char32_t c) { return c == char_; }, &spans);
       apply_behavior(SplitBehavior::kMergedWithNext, &spans);
     } else {
       spans.assign(1, {0, text.size(), false});
@@ -249,7 +253,8 @@ Status add_metaspace(const json& spec, Stages* stages) {
   auto scheme = MetaspaceStage::kAlways;
   if (!*prefix_space || *scheme_name == "never") scheme = MetaspaceStage::kNever;
   else if (*scheme_name == "first") scheme = MetaspaceStage::kFirst;
-  else if (*scheme_name != "always") return unsupported("Metaspace prepend_scheme \"" + *scheme_name + "\" is not supported");
+  else if (*scheme_name != "always")
+    return unsupported("Metaspace prepend_scheme \"" + *scheme_name + "\" is not supported");
   size_t pos = 0;
   stages->push_back(std::make_unique<MetaspaceStage>(next_char(*replacement, &pos), scheme, *split));
   return {};

@@ -19,7 +19,7 @@ namespace llmb {
 struct PreTokenizerScratch {
   RegexScratch regex;
   struct Stage {
-    std::string text;         // the stage's rewritten text, where it rewrites
+    std::string text;  // the stage's rewritten text, where it rewrites
     std::vector<Span> spans;
   };
   std::vector<Stage> stages;
@@ -34,7 +34,8 @@ class PreTokenizerStage {
   virtual ~PreTokenizerStage() = default;
   // Sets scratch.stages[index].spans, in order, to the pieces of the returned text, those with is_match == true being
   // dropped. The text is `piece` itself or scratch.stages[index].text. at_start: the piece begins the whole text.
-  virtual std::string_view run(std::string_view piece, bool at_start, size_t index, PreTokenizerScratch& scratch) const = 0;
+  virtual std::string_view run(std::string_view piece, bool at_start, size_t index,
+                               PreTokenizerScratch& scratch) const = 0;
 };
 
 class PreTokenizer {
@@ -47,13 +48,14 @@ class PreTokenizer {
   // Calls sink for each piece of `text`, in order; none is empty. A piece lives until the next call.
   void run(std::string_view text, bool at_start, PreTokenizerScratch& scratch, const Sink& sink) const;
 
-  // True where the last step maps bytes to GPT-2's printable characters. drop_byte_mapping() leaves that step out, for a
-  // model that takes the pieces' own bytes.
+  // True where the last step maps bytes to GPT-2's printable characters. drop_byte_mapping() leaves that step out, for
+  // a model that takes the pieces' own bytes.
   bool ends_in_byte_mapping() const { return ends_in_byte_mapping_; }
   void drop_byte_mapping();
 
  private:
-  void run_stage(size_t index, std::string_view piece, bool at_start, PreTokenizerScratch& scratch, const Sink& sink) const;
+  void run_stage(size_t index, std::string_view piece, bool at_start, PreTokenizerScratch& scratch,
+                 const Sink& sink) const;
 
   std::vector<std::unique_ptr<PreTokenizerStage>> stages_;
   bool ends_in_byte_mapping_ = false;

@@ -1,11 +1,11 @@
-// sentencepiece's precompiled character map: a double-array trie (Darts-clone layout) over UTF-8, whose values are offsets
-// into a block of NUL-terminated replacements.
+// sentencepiece's precompiled character map: a double-array trie (Darts-clone layout) over UTF-8, whose values are
+// offsets into a block of NUL-terminated replacements.
 #include <cstring>
 #include <vector>
 
+#include "tokenizer/base64.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/unicode.h"
-#include "tokenizer/base64.h"
 
 namespace llmb {
 

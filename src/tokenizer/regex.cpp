@@ -66,8 +66,9 @@ Result<Regex> Regex::compile(std::string_view oniguruma_pattern) {
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   LLMB_CHECK(context != nullptr);
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context);
+  code->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context);
   pcre2_compile_context_free(context);
   if (code->code == nullptr) return unsupported(quoted + " does not compile: " + pcre2_message(error));
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // without it pcre2_match interprets: slower, same result
@@ -88,8 +89,8 @@ void Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector<S
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   RegexScratch::State& s = *scratch.state_;
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(s.match_data);
-  size_t done = 0;    // everything before is in *spans
-  size_t from = 0;    // where the next search starts
+  size_t done = 0;  // everything before is in *spans
+  size_t from = 0;  // where the next search starts
   bool had_match = false;
   while (from <= text.size() && !text.empty()) {
     const int found = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, s.match_data, s.context);

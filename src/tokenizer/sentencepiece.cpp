@@ -1,5 +1,5 @@
-// sentencepiece's tokenizer.model: a protocol buffer with the pieces, their scores and kinds, how the text is prepared, and
-// which of the two models it is. Field numbers are those of sentencepiece_model.proto.
+// sentencepiece's tokenizer.model: a protocol buffer with the pieces, their scores and kinds, how the text is prepared,
+// and which of the two models it is. Field numbers are those of sentencepiece_model.proto.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxMergeWork = size_t{1} << 32;  // bytes hashed while looking for the parts of pieces
+constexpr size_t kMaxMergeWork = size_t{1} << 32;   // bytes hashed while looking for the parts of pieces
 constexpr const char* kSpaceMark = "\xE2\x96\x81";  // ▁
 
 enum PieceKind { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
@@ -49,11 +49,17 @@ class ProtoReader {
     field_ = tag >> 3;
     type_ = tag & 7;
     switch (type_) {
-      case 0: return read_varint(&number_);
-      case 1: return take(8);
-      case 2: return read_varint(&number_) && take(number_);
-      case 5: return take(4);
-      default: failed_ = true; return false;
+      case 0:
+        return read_varint(&number_);
+      case 1:
+        return take(8);
+      case 2:
+        return read_varint(&number_) && take(number_);
+      case 5:
+        return take(4);
+      default:
+        failed_ = true;
+        return false;
     }
   }
   bool failed() const { return failed_; }
@@ -191,7 +197,9 @@ struct ScoredMerge {
 Status add_merges(const SpmModel& model, TokenizerFile* file) {
   std::vector<ScoredMerge> merges;
   size_t work = 0;
-  const auto can_merge = [&](TokenId id) { return model.pieces[id].kind == kNormal || model.pieces[id].kind == kUserDefined; };
+  const auto can_merge = [&](TokenId id) {
+    return model.pieces[id].kind == kNormal || model.pieces[id].kind == kUserDefined;
+  };
   for (TokenId id = 0; id < file->vocab.size(); ++id) {
     if (!can_merge(id)) continue;
     const std::string_view text = file->vocab.text(id);
@@ -209,7 +217,9 @@ Status add_merges(const SpmModel& model, TokenizerFile* file) {
       }
     }
     std::sort(merges.begin() + static_cast<ptrdiff_t>(first), merges.end(),
-              [](const ScoredMerge& a, const ScoredMerge& b) { return std::pair(a.left, a.right) < std::pair(b.left, b.right); });
+              [](const ScoredMerge& a, const ScoredMerge& b) {
+                return std::pair(a.left, a.right) < std::pair(b.left, b.right);
+              });
   }
   std::stable_sort(merges.begin(), merges.end(), [](const ScoredMerge& a, const ScoredMerge& b) {
     return std::tuple(a.score, a.left_chars, a.right_chars) > std::tuple(b.score, b.left_chars, b.right_chars);
@@ -222,8 +232,10 @@ Status add_merges(const SpmModel& model, TokenizerFile* file) {
 }
 
 void set_special_tokens(const SpmModel& model, TokenizerConfig* config) {
-  const std::pair<const char*, int64_t> named[] = {
-      {"unk_token", model.unk_id}, {"bos_token", model.bos_id}, {"eos_token", model.eos_id}, {"pad_token", model.pad_id}};
+  const std::pair<const char*, int64_t> named[] = {{"unk_token", model.unk_id},
+                                                   {"bos_token", model.bos_id},
+                                                   {"eos_token", model.eos_id},
+                                                   {"pad_token", model.pad_id}};
   for (const auto& [name, id] : named) {
     if (id < 0 || id >= static_cast<int64_t>(model.pieces.size()) || config->values.contains(name)) continue;
     AddedToken token;
@@ -251,7 +263,8 @@ Result<TokenizerFile> read_sentencepiece(std::string_view bytes, TokenizerConfig
   for (size_t id = 0; id < model->pieces.size(); ++id) {
     const Piece& piece = model->pieces[id];
     if (piece.text.empty()) return data_loss("piece " + std::to_string(id) + " is empty");
-    if (!std::isfinite(piece.score)) return data_loss("piece " + std::to_string(id) + " has a score that is not finite");
+    if (!std::isfinite(piece.score))
+      return data_loss("piece " + std::to_string(id) + " has a score that is not finite");
     LLMB_RETURN_IF_ERROR(file.vocab.add(piece.text, static_cast<int64_t>(id)));
     if (!is_bpe) file.scores.push_back(piece.score);
     if (piece.kind != kControl && piece.kind != kUserDefined) continue;

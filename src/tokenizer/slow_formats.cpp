@@ -12,7 +12,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kQwen2Pattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 bool exists(const std::string& path) {
   std::error_code error;
@@ -121,7 +122,8 @@ Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerCo
   }
   const auto file = MappedFile::open(path);
   if (!file.ok()) return file.status();
-  auto read = looks_like_tiktoken(text_of(*file)) ? read_tiktoken(text_of(*file), config) : read_sentencepiece(text_of(*file), config);
+  auto read = looks_like_tiktoken(text_of(*file)) ? read_tiktoken(text_of(*file), config)
+                                                  : read_sentencepiece(text_of(*file), config);
   if (!read.ok()) return read.status().with_context(path);
   return read;
 }

@@ -1,4 +1,5 @@
-// tiktoken's ranks: lines of a token's bytes in base64, a space, and its rank, which is its id and the order of merging.
+// tiktoken's ranks: lines of a token's bytes in base64, a space, and its rank, which is its id and the order of
+// merging.
 #include <algorithm>
 #include <charconv>
 
@@ -16,16 +17,19 @@ constexpr size_t kMaxTiktokenBytes = 4096;  // of one token
 constexpr size_t kMaxMergeWork = size_t{1} << 32;
 
 constexpr const char* kLlama3Pattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
     "|\\s+(?!\\S)|\\s+";
 constexpr const char* kQwenPattern =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
     "|\\s+(?!\\S)|\\s+";
 constexpr const char* kKimiPattern =
     "[\\p{Han}]+"
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+"
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]"
+    "]+"
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*"
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]"
+    "]*"
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
@@ -60,7 +64,9 @@ Status add_merges(TokenizerFile* file) {
       if (left && right) merges.push_back({*left, *right, id});
     }
     std::sort(merges.begin() + static_cast<ptrdiff_t>(first), merges.end(),
-              [](const RankedMerge& a, const RankedMerge& b) { return std::pair(a.left, a.right) < std::pair(b.left, b.right); });
+              [](const RankedMerge& a, const RankedMerge& b) {
+                return std::pair(a.left, a.right) < std::pair(b.left, b.right);
+              });
   }
   for (const RankedMerge& m : merges) {
     LLMB_RETURN_IF_ERROR(file->add_merge(file->vocab.text(m.left), file->vocab.text(m.right)));
@@ -111,7 +117,9 @@ Result<TokenizerFile> read_tiktoken(std::string_view bytes, TokenizerConfig* con
   add_special_tokens(*config, &file);
   const auto name = json_string(config->values, "tokenizer_class", "");
   if (!name.ok()) return name.status();
-  const char* pattern = *name == "QWenTokenizer" ? kQwenPattern : *name == "TikTokenTokenizer" ? kKimiPattern : kLlama3Pattern;
+  const char* pattern = *name == "QWenTokenizer"       ? kQwenPattern
+                        : *name == "TikTokenTokenizer" ? kKimiPattern
+                                                       : kLlama3Pattern;
   const json split = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
   const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
   if (*name == "QWenTokenizer") file.normalizer = {{"type", "NFC"}};

@@ -22,7 +22,8 @@ constexpr size_t kKeepScratchBytes = size_t{1} << 20;
 // Gives the scratch back however encoding ends; the large one of a large text is freed.
 class BorrowedScratch {
  public:
-  BorrowedScratch(ScratchPool& pool, size_t text_bytes) : pool_(pool), scratch_(pool.take()), keep_(text_bytes <= kKeepScratchBytes) {}
+  BorrowedScratch(ScratchPool& pool, size_t text_bytes)
+      : pool_(pool), scratch_(pool.take()), keep_(text_bytes <= kKeepScratchBytes) {}
   ~BorrowedScratch() {
     if (keep_) pool_.give_back(std::move(scratch_));
   }

@@ -34,7 +34,8 @@ class Tokenizer {
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
   std::optional<TokenId> token_to_id(std::string_view token) const;
-  std::string token_text(TokenId id) const;   // what the token reads as by itself, leading space kept; "" for an unknown id
+  std::string token_text(
+      TokenId id) const;  // what the token reads as by itself, leading space kept; "" for an unknown id
   std::string token_bytes(TokenId id) const;  // the bytes it contributes: half a character is possible
   std::string token_piece(TokenId id) const;  // the entry as the vocabulary spells it; "" for an unknown id
   bool is_special(TokenId id) const;

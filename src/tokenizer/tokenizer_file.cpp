@@ -15,8 +15,8 @@ constexpr size_t kMaxDepth = 40;
 constexpr size_t kMaxValues = 1'000'000;  // outside vocab and merges
 constexpr size_t kMaxMerges = size_t{1} << 22;
 
-// A score as Hugging Face's JSON reader has it: the digits as one integer, rounded to double, divided by a power of ten and
-// rounded again. Correct rounding differs in the last bit now and then, and then decides ties between segmentations
+// A score as Hugging Face's JSON reader has it: the digits as one integer, rounded to double, divided by a power of ten
+// and rounded again. Correct rounding differs in the last bit now and then, and then decides ties between segmentations
 // otherwise. `exact` is taken for numbers that are not plain decimals of at most 19 digits.
 double score_of(std::string_view text, double exact) {
   const bool negative = text.starts_with('-');
@@ -126,7 +126,8 @@ class JsonBuilder : public nlohmann::json_sax<json> {
 
   // Stores a value in the innermost open container.
   bool value(json v) {
-    if (section_ != kDocument) return fail(section_ == kVocab ? "model.vocab has an unexpected value" : "model.merges has an unexpected value");
+    if (section_ != kDocument)
+      return fail(section_ == kVocab ? "model.vocab has an unexpected value" : "model.merges has an unexpected value");
     if (++num_values_ > kMaxValues) return fail("too many values");
     if (path_.empty()) {
       *root_ = std::move(v);
@@ -218,7 +219,8 @@ Status TokenizerFile::add_merge_line(std::string_view line) {
   if (!is_valid_utf8(line)) return data_loss("merge " + std::to_string(merges.size()) + " is not UTF-8");
   const size_t space = line.find(' ');
   if (space == std::string_view::npos) return data_loss("merge " + std::to_string(merges.size()) + " has no space");
-  if (line.find(' ', space + 1) == std::string_view::npos) return add_merge(line.substr(0, space), line.substr(space + 1));
+  if (line.find(' ', space + 1) == std::string_view::npos)
+    return add_merge(line.substr(0, space), line.substr(space + 1));
   if (merges.size() >= kMaxMerges) return data_loss("more than " + std::to_string(kMaxMerges) + " merges");
   merges.push_back({static_cast<uint32_t>(merge_bytes.size()), static_cast<uint32_t>(line.size()), 0});
   merge_bytes += line;
@@ -261,8 +263,10 @@ Result<AddedToken> read_added_token(const json& value) {
   if (!id.ok()) return id.status();
   token.content = *content;
   token.id = *id;
-  const std::pair<const char*, bool*> flags[] = {{"special", &token.special}, {"normalized", &token.normalized},
-                                                 {"single_word", &token.single_word}, {"lstrip", &token.lstrip},
+  const std::pair<const char*, bool*> flags[] = {{"special", &token.special},
+                                                 {"normalized", &token.normalized},
+                                                 {"single_word", &token.single_word},
+                                                 {"lstrip", &token.lstrip},
                                                  {"rstrip", &token.rstrip}};
   for (const auto& [key, flag] : flags) {
     const auto read = json_bool(value, key, *flag);
@@ -291,7 +295,8 @@ Result<int64_t> json_int(const json& object, const char* key, int64_t default_va
   const auto it = object.find(key);
   if (it == object.end() || it->is_null()) return default_value;
   if (!it->is_number_integer()) return invalid_argument(std::string("\"") + key + "\" is not an integer");
-  if (it->is_number_unsigned() && it->get<uint64_t>() > INT64_MAX) return invalid_argument(std::string("\"") + key + "\" is out of range");
+  if (it->is_number_unsigned() && it->get<uint64_t>() > INT64_MAX)
+    return invalid_argument(std::string("\"") + key + "\" is out of range");
   return it->get<int64_t>();
 }
 

@@ -28,14 +28,14 @@ constexpr size_t kMaxAddedTokenBytes = 1024;
 
 // A rule of BPE: the two parts, as "left right" with the split unknown until the vocabulary is, or as a pair.
 struct MergeRule {
-  uint32_t offset = 0;       // into TokenizerFile::merge_bytes
+  uint32_t offset = 0;  // into TokenizerFile::merge_bytes
   uint32_t length = 0;
   uint32_t left_length = 0;  // of a pair; 0: the text has to be split at a space
 };
 
 struct TokenizerFile {
   nlohmann::json normalizer, pre_tokenizer, post_processor, decoder;  // null where absent
-  nlohmann::json model;  // its settings, without vocab and merges
+  nlohmann::json model;                                               // its settings, without vocab and merges
   Vocab vocab;
   std::vector<double> scores;  // [vocab.size()]  unigram only
   std::string merge_bytes;

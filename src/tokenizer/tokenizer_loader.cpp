@@ -1,4 +1,5 @@
-// A model directory to a tokenizer: which files there are, what tokenizer_config.json adds, and putting the parts together.
+// A model directory to a tokenizer: which files there are, what tokenizer_config.json adds, and putting the parts
+// together.
 #include <algorithm>
 #include <filesystem>
 
@@ -15,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxConfigBytes = size_t{64} << 20;
-constexpr const char* kSpecialTokenNames[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
+constexpr const char* kSpecialTokenNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                               "pad_token", "cls_token", "mask_token"};
 
 bool exists(const std::string& path) {

@@ -75,8 +75,8 @@ struct Tokenizer::State {
 // tokenizer_config.json and what goes with it; all optional.
 struct TokenizerConfig {
   nlohmann::json values = nlohmann::json::object();
-  std::vector<AddedToken> added_tokens;               // added_tokens_decoder, by id
-  std::map<std::string, AddedToken> special_tokens;   // by name: bos_token, …
+  std::vector<AddedToken> added_tokens;              // added_tokens_decoder, by id
+  std::map<std::string, AddedToken> special_tokens;  // by name: bos_token, …
   std::optional<bool> add_bos_token, add_eos_token;
 };
 

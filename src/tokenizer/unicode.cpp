@@ -107,7 +107,8 @@ bool is_whitespace(char32_t c) {
 bool is_numeric(char32_t c) { return c < 0x80 ? c >= '0' && c <= '9' : contains(kNumeric, kNumNumeric, c); }
 
 bool is_punctuation(char32_t c) {
-  if (c < 0x80) return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  if (c < 0x80)
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
   return contains(kPunctuation, kNumPunctuation, c);
 }
 
@@ -127,7 +128,8 @@ void append_lowercase(std::string* out, char32_t c) {
     return;
   }
   const CharPair* end = kNewLowercase + kNumNewLowercase;
-  const CharPair* it = std::lower_bound(kNewLowercase, end, c, [](const CharPair& p, char32_t x) { return p.from < x; });
+  const CharPair* it =
+      std::lower_bound(kNewLowercase, end, c, [](const CharPair& p, char32_t x) { return p.from < x; });
   const bool is_new = it != end && it->from == c;
   append_char(out, is_new ? it->to : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
 }

@@ -23,10 +23,14 @@ inline char32_t next_char(std::string_view text, size_t* pos) {
   const size_t n = utf8_length(text[*pos]);
   *pos += n;
   switch (n) {
-    case 1: return p[0];
-    case 2: return (p[0] & 0x1Fu) << 6 | (p[1] & 0x3Fu);
-    case 3: return (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
-    default: return (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
+    case 1:
+      return p[0];
+    case 2:
+      return (p[0] & 0x1Fu) << 6 | (p[1] & 0x3Fu);
+    case 3:
+      return (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+    default:
+      return (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
   }
 }
 
@@ -42,7 +46,8 @@ void append_char(std::string* out, char32_t c);
 // What one look at possibly broken UTF-8 finds at its beginning.
 struct Utf8Step {
   enum Kind { kValid, kInvalid, kIncomplete } kind;
-  size_t length;  // kValid: of the character; kInvalid: of the maximal subpart that becomes one U+FFFD (Unicode ch. 3.9)
+  size_t
+      length;  // kValid: of the character; kInvalid: of the maximal subpart that becomes one U+FFFD (Unicode ch. 3.9)
 };
 Utf8Step utf8_step(std::string_view bytes);  // REQUIRES: not empty
 

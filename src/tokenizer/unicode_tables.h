@@ -17,8 +17,10 @@ struct CategoryRange {
   char name[12];  // of a general category or a script
 };
 
-extern const CharRange kNumeric[], kPunctuation[], kWordChars[], kMarks[], kNonspacingMarks[], kControl[], kNotNormalized[];
-extern const size_t kNumNumeric, kNumPunctuation, kNumWordChars, kNumMarks, kNumNonspacingMarks, kNumControl, kNumNotNormalized;
+extern const CharRange kNumeric[], kPunctuation[], kWordChars[], kMarks[], kNonspacingMarks[], kControl[],
+    kNotNormalized[];
+extern const size_t kNumNumeric, kNumPunctuation, kNumWordChars, kNumMarks, kNumNonspacingMarks, kNumControl,
+    kNumNotNormalized;
 extern const CharPair kNewLowercase[];
 extern const size_t kNumNewLowercase;
 extern const CategoryRange kNewCharacters[], kNewScriptCharacters[];

@@ -1,5 +1,5 @@
-// The unigram language model: Kudo, "Subword Regularization", ACL 2018. The most probable segmentation of a piece is found
-// by dynamic programming over its bytes (Viterbi); scores are sums of log-probabilities in double, left to right.
+// The unigram language model: Kudo, "Subword Regularization", ACL 2018. The most probable segmentation of a piece is
+// found by dynamic programming over its bytes (Viterbi); scores are sums of log-probabilities in double, left to right.
 #include <algorithm>
 #include <limits>
 
@@ -118,12 +118,13 @@ Result<std::unique_ptr<Model>> make_unigram(TokenizerFile* file, const Vocab& vo
   if (!unk.ok()) return unk.status().with_context("model Unigram");
   if (!byte_fallback.ok()) return byte_fallback.status().with_context("model Unigram");
   if (*unk >= vocab.size()) return data_loss("model Unigram: unk_id is not in the vocabulary");
-  if (file->scores.size() != static_cast<size_t>(vocab.size())) return data_loss("model Unigram: the vocabulary has no scores");
+  if (file->scores.size() != static_cast<size_t>(vocab.size()))
+    return data_loss("model Unigram: the vocabulary has no scores");
   size_t longest = 0;
   for (TokenId id = 0; id < vocab.size(); ++id) longest = std::max(longest, vocab.text(id).size());
   if (longest > kMaxUnigramTokenBytes) return unsupported("model Unigram: an entry is longer than 1024 bytes");
-  return std::unique_ptr<Model>(std::make_unique<Unigram>(vocab, std::move(file->scores),
-                                                          static_cast<TokenId>(std::max<int64_t>(*unk, -1)), *byte_fallback));
+  return std::unique_ptr<Model>(std::make_unique<Unigram>(
+      vocab, std::move(file->scores), static_cast<TokenId>(std::max<int64_t>(*unk, -1)), *byte_fallback));
 }
 
 }  // namespace llmb

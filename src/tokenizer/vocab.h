@@ -25,7 +25,7 @@ class Vocab {
 
   std::optional<TokenId> find(std::string_view token) const;
   bool contains(TokenId id) const { return id >= 0 && id < size() && entries_[id].length != kNone; }
-  std::string_view text(TokenId id) const;  // "" where there is no such id
+  std::string_view text(TokenId id) const;                                // "" where there is no such id
   TokenId size() const { return static_cast<TokenId>(entries_.size()); }  // highest id + 1
   size_t num_entries() const { return num_entries_; }
 
@@ -38,9 +38,9 @@ class Vocab {
   size_t slot_of(std::string_view token) const;
   void grow();
 
-  std::string bytes_;             // all token strings, one after the other
-  std::vector<Entry> entries_;    // by id
-  std::vector<TokenId> slots_;    // open addressing, -1: free; a power of two
+  std::string bytes_;           // all token strings, one after the other
+  std::vector<Entry> entries_;  // by id
+  std::vector<TokenId> slots_;  // open addressing, -1: free; a power of two
   size_t num_entries_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// WordPiece (Wu et al., "Google's Neural Machine Translation System", 2016, as BERT uses it): the longest entry that begins
-// the word, then the longest that continues it, and so on; a word that cannot be covered is unknown. And WordLevel: a word
-// is an entry or unknown.
+// WordPiece (Wu et al., "Google's Neural Machine Translation System", 2016, as BERT uses it): the longest entry that
+// begins the word, then the longest that continues it, and so on; a word that cannot be covered is unknown. And
+// WordLevel: a word is an entry or unknown.
 #include "base/log.h"
 #include "tokenizer/model.h"
 #include "tokenizer/token_trie.h"
@@ -12,7 +12,8 @@ namespace {
 
 class WordPiece final : public Model {
  public:
-  WordPiece(const Vocab& vocab, std::string_view prefix, TokenId unk, size_t max_chars) : unk_(unk), max_chars_(max_chars) {
+  WordPiece(const Vocab& vocab, std::string_view prefix, TokenId unk, size_t max_chars)
+      : unk_(unk), max_chars_(max_chars) {
     for (TokenId id = 0; id < vocab.size(); ++id) {
       if (vocab.contains(id) && !vocab.text(id).empty()) trie_.add(vocab.text(id), id);
     }

@@ -11,8 +11,8 @@ namespace llmb {
 namespace {
 
 const std::string kDir = std::string(LLMB_SOURCE_DIR) + "/data/fixtures/tokenizers/";
-const char* const kAll[] = {"gpt2", "llama3", "o200k", "falcon", "llama2", "llama2_partial_bytes", "affixes", "unigram",
-                            "unigram_bytes", "bert", "word_level"};
+const char* const kAll[] = {"gpt2",    "llama3",  "o200k",         "falcon", "llama2",    "llama2_partial_bytes",
+                            "affixes", "unigram", "unigram_bytes", "bert",   "word_level"};
 
 }  // namespace
 
@@ -37,7 +37,8 @@ TEST_CASE("random ids decode in steps to the text decoded at once, special token
 TEST_CASE("a character of several byte-level tokens appears with its last byte, and not before") {
   const auto tokenizer = load_tokenizer(kDir + "llama3");
   std::vector<TokenId> ids;
-  for (const char* byte : {"\u00f0", "\u0141", "\u013a", "\u0122"}) ids.push_back(*tokenizer->token_to_id(byte));  // F0 9F 98 80
+  for (const char* byte : {"\u00f0", "\u0141", "\u013a", "\u0122"})
+    ids.push_back(*tokenizer->token_to_id(byte));  // F0 9F 98 80
   Detokenizer detokenizer(*tokenizer, true);
   CHECK(detokenizer.push(ids[0]) == "");
   CHECK(detokenizer.push(ids[1]) == "");
@@ -48,11 +49,14 @@ TEST_CASE("a character of several byte-level tokens appears with its last byte, 
 
 TEST_CASE("a cut character becomes U+FFFD at finish, or at the token that cuts it") {
   const auto tokenizer = load_tokenizer(kDir + "llama3");
-  const TokenId f0 = *tokenizer->token_to_id("\u00f0"), nine_f = *tokenizer->token_to_id("\u0141"), a = *tokenizer->token_to_id("a");
+  const TokenId f0 = *tokenizer->token_to_id("\u00f0"), nine_f = *tokenizer->token_to_id("\u0141"),
+                a = *tokenizer->token_to_id("a");
   Detokenizer detokenizer(*tokenizer, true);
   CHECK(detokenizer.push(f0) == "");
   CHECK(detokenizer.push(nine_f) == "");
-  CHECK(detokenizer.push(a) == "\uFFFD" "a");
+  CHECK(detokenizer.push(a) ==
+        "\uFFFD"
+        "a");
   CHECK(detokenizer.push(f0) == "");
   CHECK(detokenizer.finish() == "\uFFFD");
   CHECK(detokenizer.push(a) == "a");  // as new after finish
@@ -76,8 +80,8 @@ TEST_CASE("byte-fallback tokens are held until the run of bytes ends, since one 
 
 TEST_CASE("special tokens are skipped or shown, and do not join what is around them") {
   const auto tokenizer = load_tokenizer(kDir + "llama3");
-  const TokenId a = *tokenizer->token_to_id("a"), eos = *tokenizer->token_to_id("</s>"), c3 = *tokenizer->token_to_id("\u00c3"),
-                a9 = *tokenizer->token_to_id("\u00a9");
+  const TokenId a = *tokenizer->token_to_id("a"), eos = *tokenizer->token_to_id("</s>"),
+                c3 = *tokenizer->token_to_id("\u00c3"), a9 = *tokenizer->token_to_id("\u00a9");
   for (const bool skip : {false, true}) {
     CHECK(decode_in_steps(*tokenizer, {a, eos, a}, skip) == (skip ? "aa" : "a</s>a"));
     CHECK(decode_in_steps(*tokenizer, {c3, eos, a9}, skip) == (skip ? "\u00e9" : "\uFFFD</s>\uFFFD"));

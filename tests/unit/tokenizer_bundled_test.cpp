@@ -1,6 +1,8 @@
 // The bundled model's tokenizer against golden files from Hugging Face transformers.
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "tests/support/tokenizer_fixtures.h"
 
 namespace llmb {
@@ -69,6 +71,24 @@ TEST_CASE("the text and bytes of single tokens") {
     CHECK_FALSE(tokenizer->is_special(id));
     CHECK(tokenizer->decode(std::vector<TokenId>{id}, false) == "");
   }
+}
+
+TEST_CASE("one tokenizer serves several threads at once") {
+  const auto tokenizer = load_tokenizer(kRoot + "/data/model");
+  const auto rows = read_jsonl(kRoot + "/data/fixtures/tokenizer-bundled.jsonl");
+  std::vector<int> num_wrong(4, 0);
+  std::vector<std::thread> threads;
+  for (int& wrong : num_wrong) {
+    threads.emplace_back([&] {
+      for (const auto& row : rows) {
+        const auto ids = row["ids"].get<std::vector<TokenId>>();
+        wrong += tokenizer->encode(row["text"].get<std::string>(), true) != ids;
+        wrong += tokenizer->decode(ids, false) != row["decoded"].get<std::string>();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  CHECK(num_wrong == std::vector<int>(4, 0));
 }
 
 }  // namespace llmb

@@ -61,10 +61,12 @@ TEST_CASE("add_bos_token and add_eos_token decide over the post-processor where 
 }
 
 TEST_CASE("special tokens are strings or objects, null is none, special_tokens_map.json fills what is missing") {
-  const auto tokenizer = load_with({{"bos_token", {{"content", "<s>"}, {"lstrip", false}}}, {"eos_token", "</s>"}, {"pad_token", nullptr}},
-                                   {{"eos_token", "<s>"}, {"unk_token", "<unk>"}});
+  const auto tokenizer =
+      load_with({{"bos_token", {{"content", "<s>"}, {"lstrip", false}}}, {"eos_token", "</s>"}, {"pad_token", nullptr}},
+                {{"eos_token", "<s>"}, {"unk_token", "<unk>"}});
   REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
-  const std::map<std::string, std::string> expected = {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}};
+  const std::map<std::string, std::string> expected = {
+      {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}};
   CHECK((*tokenizer)->special_tokens() == expected);
   CHECK((*tokenizer)->bos_token_id() == 1);
   CHECK((*tokenizer)->eos_token_id() == 2);
@@ -115,7 +117,8 @@ TEST_CASE("damaged configuration files are refused by name") {
   check_refused("tokenizer_config.json", "{", "JSON");
   check_refused("tokenizer_config.json", "[]", "object");
   check_refused("tokenizer_config.json", R"({"added_tokens_decoder":{"x":{"content":"a"}}})", "not a token id");
-  check_refused("tokenizer_config.json", R"({"added_tokens_decoder":{"99999999999":{"content":"a"}}})", "not a token id");
+  check_refused("tokenizer_config.json", R"({"added_tokens_decoder":{"99999999999":{"content":"a"}}})",
+                "not a token id");
   check_refused("tokenizer_config.json", R"({"added_tokens_decoder":{"1":7}})", "object");
   check_refused("tokenizer_config.json", R"({"bos_token":{"content":7}})", "content");
   check_refused("special_tokens_map.json", "x", "JSON");
@@ -136,7 +139,8 @@ TEST_CASE("vocab.json with merges.txt of a class that is not built is refused by
   CHECK(damaged.status().message().find("merges.txt") != std::string::npos);
 }
 
-TEST_CASE("cut or damaged sentencepiece models and tiktoken ranks are refused or give a tokenizer that keeps its promises") {
+TEST_CASE(
+    "cut or damaged sentencepiece models and tiktoken ranks are refused or give a tokenizer that keeps its promises") {
   std::mt19937 rng(9);
   for (const char* name : {"spm_bpe", "spm_unigram", "tiktoken"}) {
     const std::string good = read_file(kDir + name + "/tokenizer.model");
@@ -156,8 +160,9 @@ TEST_CASE("cut or damaged sentencepiece models and tiktoken ranks are refused or
     }
   }
   const test::TempDir dir;
-  for (const std::string& content : {std::string(), std::string("\x0a\xff\xff\xff\xff\x0f", 6), std::string(100, '\xff'),
-                                     std::string("AAAA 0\nAAAB x\n"), std::string("AAAA 0\nAAAA 1\n"), std::string("AAAA 9999999999\n")}) {
+  for (const std::string& content :
+       {std::string(), std::string("\x0a\xff\xff\xff\xff\x0f", 6), std::string(100, '\xff'),
+        std::string("AAAA 0\nAAAB x\n"), std::string("AAAA 0\nAAAA 1\n"), std::string("AAAA 9999999999\n")}) {
     write_file(dir / "tokenizer.model", content);
     CHECK_FALSE(Tokenizer::load(dir.path()).ok());
   }

@@ -21,9 +21,9 @@ class Sink final : public DecoderStep {
 }  // namespace
 
 TEST_CASE("small tokenizers of every kind give Hugging Face's ids and text, at once and in steps") {
-  for (const char* name : {"gpt2", "llama3", "o200k", "falcon", "llama2", "llama2_partial_bytes", "affixes", "unigram",
-                           "unigram_bytes", "bert", "word_level", "spm_bpe", "spm_unigram", "spm_unigram_bytes", "tiktoken",
-                           "gpt2_files", "qwen2_files"}) {
+  for (const char* name :
+       {"gpt2", "llama3", "o200k", "falcon", "llama2", "llama2_partial_bytes", "affixes", "unigram", "unigram_bytes",
+        "bert", "word_level", "spm_bpe", "spm_unigram", "spm_unigram_bytes", "tiktoken", "gpt2_files", "qwen2_files"}) {
     CAPTURE(name);
     const auto tokenizer = load_tokenizer(kDir + name);
     int num_texts = 0;

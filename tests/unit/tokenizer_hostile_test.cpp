@@ -128,10 +128,12 @@ TEST_CASE("patterns that do not compile or can take exponential time are refused
     file["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
     return file;
   };
-  for (const char* pattern : {"(a+)+", "(a*)*b", "((a+))+$", "(?:x?a+)*y", "(a|b+)+", "([a-z]+)*", "(?:(?:a+)?)+", "\\p{L}{1,}+"}) {
+  for (const char* pattern :
+       {"(a+)+", "(a*)*b", "((a+))+$", "(?:x?a+)*y", "(a|b+)+", "([a-z]+)*", "(?:(?:a+)?)+", "\\p{L}{1,}+"}) {
     check_refused(with_pattern(pattern), "exponential");
   }
-  for (const char* pattern : {"(", ")", "[a", "a)", "(?<=a+)b", "\\", "\\p{Klingon}", "[z-a]", "(?<n", "\\1", "*a", "\\x{110000}"}) {
+  for (const char* pattern :
+       {"(", ")", "[a", "a)", "(?<=a+)b", "\\", "\\p{Klingon}", "[z-a]", "(?<n", "\\1", "*a", "\\x{110000}"}) {
     CAPTURE(pattern);
     check_refused(with_pattern(pattern), "pattern");
   }
@@ -172,13 +174,17 @@ TEST_CASE("damaged settings of components are refused") {
   check_refused(with("pre_tokenizer", {{"type", "ByteLevel"}, {"use_regex", 1}}), "use_regex");
   check_refused(with("pre_tokenizer", {{"type", "FixedLength"}, {"length", 0}}), "length");
   check_refused(with("pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "ab"}}), "replacement");
-  const json piece = {{"SpecialToken", {{"id", "x"}, {"type_id", 0}}}}, text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const json piece = {{"SpecialToken", {{"id", "x"}, {"type_id", 0}}}},
+             text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   for (const int64_t id : {int64_t{-1}, int64_t{6}, int64_t{1} << 40}) {
-    check_refused(with("post_processor", {{"type", "TemplateProcessing"}, {"single", {piece, text}},
-                                          {"special_tokens", {{"x", {{"ids", {id}}}}}}}),
-                  "not in the vocabulary");
+    check_refused(
+        with("post_processor",
+             {{"type", "TemplateProcessing"}, {"single", {piece, text}}, {"special_tokens", {{"x", {{"ids", {id}}}}}}}),
+        "not in the vocabulary");
   }
-  check_refused(with("post_processor", {{"type", "TemplateProcessing"}, {"single", {piece, text}}, {"special_tokens", json::object()}}), "no ids");
+  check_refused(with("post_processor",
+                     {{"type", "TemplateProcessing"}, {"single", {piece, text}}, {"special_tokens", json::object()}}),
+                "no ids");
   check_refused(with("added_tokens", {{{"id", 7}, {"content", "<x>"}}}), "gap");
   check_refused(with("added_tokens", {{{"id", 5}, {"content", repeat("x", 2000)}}}), "longer");
 }
@@ -271,7 +277,11 @@ TEST_CASE("a pattern that backtracks without end stops at its step limit") {
 
 TEST_CASE("text that is not valid UTF-8 is read with replacement characters") {
   const auto tokenizer = load_tokenizer(kDir + "llama3");
-  CHECK(tokenizer->encode("a\xff" "b\xc3", false) == tokenizer->encode("a\uFFFD" "b\uFFFD", false));
+  CHECK(tokenizer->encode("a\xff"
+                          "b\xc3",
+                          false) == tokenizer->encode("a\uFFFD"
+                                                      "b\uFFFD",
+                                                      false));
   CHECK(tokenizer->encode(std::string("a\0b", 3), false).size() == 3);
 }
 

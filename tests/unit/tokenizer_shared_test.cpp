@@ -44,8 +44,11 @@ std::vector<std::string> split(const std::string& text, const std::string& separ
 
 TEST_CASE("the expected encodings of gpt-2, qwen2, falcon, phi-3 and llama-spm hold") {
   require_shared();
-  const std::pair<const char*, const char*> kCases[] = {
-      {"gpt-2", "gpt2"}, {"qwen2", "qwen2.5"}, {"falcon", "falcon"}, {"phi-3", "phi-3-mini"}, {"llama-spm", "llama2-hf"}};
+  const std::pair<const char*, const char*> kCases[] = {{"gpt-2", "gpt2"},
+                                                        {"qwen2", "qwen2.5"},
+                                                        {"falcon", "falcon"},
+                                                        {"phi-3", "phi-3-mini"},
+                                                        {"llama-spm", "llama2-hf"}};
   for (const auto& [encoding, folder] : kCases) {
     CAPTURE(encoding);
     const auto tokenizer = load_tokenizer(kShared + "/tokenizers/" + folder);
@@ -59,7 +62,8 @@ TEST_CASE("the expected encodings of gpt-2, qwen2, falcon, phi-3 and llama-spm h
       std::istringstream line(lines[i]);
       std::vector<TokenId> expected;
       for (TokenId id; line >> id;) expected.push_back(id);
-      CHECK(tokenizer->encode(texts[i], false) == expected);  // the files were made without the beginning-of-sequence token
+      CHECK(tokenizer->encode(texts[i], false) ==
+            expected);  // the files were made without the beginning-of-sequence token
     }
   }
 }
@@ -76,7 +80,8 @@ TEST_CASE("stories260K's prompts give the reference's ids") {
 
 TEST_CASE("every published tokenizer gives its text back") {
   require_shared();
-  const std::string text = "Hello, world! It's 12:45; naïve café — 日本語, Привет, \U0001F600\n\n\tint x = 10;  // two  spaces";
+  const std::string text =
+      "Hello, world! It's 12:45; naïve café — 日本語, Привет, \U0001F600\n\n\tint x = 10;  // two  spaces";
   for (const char* name : {"gpt2", "qwen2.5", "falcon", "phi-3-mini", "llama2-hf"}) {
     CAPTURE(name);
     const auto tokenizer = load_tokenizer(kShared + "/tokenizers/" + name);
