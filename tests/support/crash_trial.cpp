@@ -88,6 +88,11 @@ std::vector<std::pair<int64_t, std::string>> sorted_records(const std::string& t
   return records;
 }
 
+bool is_torn(const std::string& path) {
+  const std::string text = read_file(path);
+  return !text.empty() && text.back() != '\n';
+}
+
 std::set<std::string> names_in(const std::string& directory) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(directory)) names.insert(entry.path().filename().string());
@@ -114,7 +119,7 @@ class Scenario {
   StoppedProcess run(const std::string& out, const StopPlan& plan);
   StopPlan random_plan(bool is_recovery);
   void count(const StopPlan& plan, const StoppedProcess& result);
-  bool check_stopped(const StoppedProcess& result, const StopPlan& plan, const std::string& out);
+  bool check_stopped(const StoppedProcess& result, const StopPlan& plan, const std::string& out, bool was_torn);
   void check_complete(const std::string& directory);
 
   const CrashOptions& options_;
@@ -234,13 +239,14 @@ void Scenario::count(const StopPlan& plan, const StoppedProcess& result) {
   counts_.num_torn += result.was_torn;
 }
 
-// Whether the job is still to be continued.
-bool Scenario::check_stopped(const StoppedProcess& result, const StopPlan& plan, const std::string& out) {
+// Whether the job is still to be continued. was_torn: before the run; one that is stopped early repairs nothing.
+bool Scenario::check_stopped(const StoppedProcess& result, const StopPlan& plan, const std::string& out,
+                             bool was_torn) {
   const int code = result.exit_code;
   if (code == 128 + plan.signal && result.ended_by_signal) return true;  // SIGKILL, or no handler yet
   if (code == 128 + plan.signal) {
     const std::string partial = read_file(out + ".partial");
-    require(partial.empty() || partial.back() == '\n', "an interrupted run left a torn record");
+    require(was_torn || !is_torn(out + ".partial"), "an interrupted run left a torn record");
     const std::string text = result.err.substr(0, result.err.find_last_not_of('\n') + 1);
     const auto report = nlohmann::json::parse(text.substr(text.rfind('\n') + 1), nullptr, false);
     require(report.is_object() && report["exit_code"] == code,
@@ -290,11 +296,12 @@ void Scenario::run_job(int number) {
   bool was_complete = false;
   for (int64_t i = 0; i < num_stops; ++i) {
     const StopPlan plan = random_plan(i > 0);
+    const bool was_torn = is_torn(out + ".partial");
     const StoppedProcess result = run(out, plan);
     history_ += describe_stop(plan, result);
     count(plan, result);
     was_complete = fs::exists(out);
-    if (!check_stopped(result, plan, out)) break;
+    if (!check_stopped(result, plan, out, was_torn)) break;
   }
   const StoppedProcess last = run(out, {});
   history_ += "run to the end: exit code " + std::to_string(last.exit_code) + "\n";

@@ -9,12 +9,23 @@ namespace llmb::test {
 bool FaultyFileOps::fails(FileCall call) {
   if (before_call) before_call(call);
   const int64_t number = ++counts_[static_cast<int>(call)];
+  ++num_calls_;
+  if (any_fault && fails_any(call)) return true;
   for (const FileFault& fault : faults) {
     if (fault.call != call || !(fault.forever ? number >= fault.at : number == fault.at)) continue;
     errno = fault.error;
     return true;
   }
   return false;
+}
+
+bool FaultyFileOps::fails_any(FileCall call) {
+  const bool is_dead = any_fault->error == AnyCallFault::kDies;
+  const bool fails = is_dead || any_fault->forever ? num_calls_ >= any_fault->at : num_calls_ == any_fault->at;
+  if (!fails) return false;
+  if (!failed_call_) failed_call_ = call;
+  errno = is_dead ? EIO : any_fault->error;
+  return true;
 }
 
 bool FaultyFileOps::interrupted() {
@@ -38,7 +49,14 @@ ssize_t FaultyFileOps::read(int fd, void* buffer, size_t size) {
 }
 
 ssize_t FaultyFileOps::write(int fd, const void* data, size_t size) {
-  if (interrupted() || fails(FileCall::kWrite)) return -1;
+  if (interrupted()) return -1;
+  if (fails(FileCall::kWrite)) {
+    const int error = errno;
+    const bool is_torn = any_fault && any_fault->error == AnyCallFault::kDies && num_calls_ == any_fault->at;
+    if (is_torn) real_file_ops().write(fd, data, std::min(size, any_fault->torn_bytes));
+    errno = error;
+    return -1;
+  }
   if (disk_bytes == 0) {
     errno = ENOSPC;
     return -1;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "io/file_ops.h"
@@ -35,16 +36,29 @@ struct FileFault {
   bool forever = false;  // and all later ones
 };
 
+// Fails call `at` of all kinds together. kDies: from there on nothing reaches the disk, as if the process had been killed;
+// of a write, the first torn_bytes still do. Locks end with the process, so close() closes.
+struct AnyCallFault {
+  static constexpr int kDies = -1;
+  int64_t at = 1;  // counted from 1
+  int error = kDies;
+  bool forever = false;
+  size_t torn_bytes = 0;
+};
+
 // Not thread-safe. A failing close() closes nevertheless, as on Linux; other failing calls do nothing.
 class FaultyFileOps final : public FileOps {
  public:
   std::vector<FileFault> faults;
+  std::optional<AnyCallFault> any_fault;
   size_t max_io_bytes = SIZE_MAX;             // of one read or write
   int num_interrupts = 0;                     // EINTR so many times before each call that may be interrupted
   std::function<void(FileCall)> before_call;  // e.g. what another process does just then
   int64_t disk_bytes = INT64_MAX;             // free space: writes get short, then fail with ENOSPC
 
   int64_t count(FileCall call) const { return counts_[static_cast<int>(call)]; }
+  int64_t num_calls() const { return num_calls_; }
+  std::optional<FileCall> failed_call() const { return failed_call_; }  // the first that any_fault made fail
 
   int open(const char* path, int flags, mode_t mode) override;
   ssize_t read(int fd, void* buffer, size_t size) override;
@@ -62,9 +76,12 @@ class FaultyFileOps final : public FileOps {
 
  private:
   bool fails(FileCall call);
+  bool fails_any(FileCall call);
   bool interrupted();
 
   std::array<int64_t, kNumFileCalls> counts_{};
+  int64_t num_calls_ = 0;
+  std::optional<FileCall> failed_call_;
   int interrupts_given_ = 0;
 };
 
