@@ -15,6 +15,8 @@
 
 namespace llmb {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 using jinja::Dict;
@@ -171,9 +173,9 @@ std::string render_source(const Source& source, const SpecialTokens& special_tok
 
 constexpr uintmax_t kMaxConfigBytes = uintmax_t{64} << 20;
 
-Result<std::string> read_file(const std::filesystem::path& path, uintmax_t max_bytes) {
+Result<std::string> read_file(const fs::path& path, uintmax_t max_bytes) {
   std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
+  const auto size = fs::file_size(path, error);
   if (error)
     return error == std::errc::no_such_file_or_directory ? not_found(path.string() + ": " + error.message())
                                                          : io_error(path.string() + ": " + error.message());
@@ -186,7 +188,7 @@ Result<std::string> read_file(const std::filesystem::path& path, uintmax_t max_b
 }
 
 // A JSON object from a file; an empty one where there is no file.
-Result<nlohmann::json> read_config(const std::filesystem::path& path) {
+Result<nlohmann::json> read_config(const fs::path& path) {
   Result<std::string> text = read_file(path, kMaxConfigBytes);
   if (!text.ok() && text.status().code() == StatusCode::kNotFound) return nlohmann::json::object();
   if (!text.ok()) return text.status();
@@ -212,7 +214,7 @@ void add_tokens(SpecialTokens* tokens, const nlohmann::json& config) {
 
 using Templates = std::map<std::string, std::string>;  // by name: "default", "tool_use", …
 
-Status add_template_files(const std::filesystem::path& dir, Templates* templates) {
+Status add_template_files(const fs::path& dir, Templates* templates) {
   const std::pair<const char*, const char*> kFiles[] = {{"default", "chat_template.jinja"},
                                                         {"tool_use", "additional_chat_templates/tool_use.jinja"}};
   for (const auto& [name, file] : kFiles) {
@@ -241,6 +243,28 @@ Status add_configured_templates(const nlohmann::json& config, Templates* templat
   return {};
 }
 
+// The templates of a model, or the one that the user names instead.
+Result<Templates> find_templates(const fs::path& dir, const nlohmann::json& config, const std::string& template_file) {
+  Templates templates;
+  if (!template_file.empty()) {
+    Result<std::string> text = read_file(template_file, jinja::kMaxSourceBytes);
+    if (!text.ok()) return text.status();
+    templates["default"] = std::move(text).value();
+    return templates;
+  }
+  LLMB_RETURN_IF_ERROR(add_template_files(dir, &templates));
+  if (templates.empty()) {
+    LLMB_RETURN_IF_ERROR(
+        add_configured_templates(config, &templates).with_context((dir / "tokenizer_config.json").string()));
+  }
+  if (templates.count("default") + templates.count("tool_use") == 0) {
+    return not_found(dir.string() +
+                     ": no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); "
+                     "--chat-template FILE names one");
+  }
+  return templates;
+}
+
 }  // namespace
 
 struct ChatTemplate::Parts {
@@ -252,19 +276,14 @@ struct ChatTemplate::Parts {
 ChatTemplate::ChatTemplate(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 ChatTemplate::~ChatTemplate() = default;
 
-Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& model_dir) {
-  const std::filesystem::path dir(model_dir);
-  const std::string config_name = (dir / "tokenizer_config.json").string();
-  const Result<nlohmann::json> config = read_config(config_name);
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& model_dir,
+                                                         const std::string& template_file) {
+  const fs::path dir(model_dir);
+  const Result<nlohmann::json> config = read_config(dir / "tokenizer_config.json");
   if (!config.ok()) return config.status();
-  Templates templates;
-  LLMB_RETURN_IF_ERROR(add_template_files(dir, &templates));
-  if (templates.empty()) {
-    LLMB_RETURN_IF_ERROR(add_configured_templates(*config, &templates).with_context(config_name));
-  }
-  if (templates.count("default") + templates.count("tool_use") == 0) {
-    return not_found(model_dir + ": no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)");
-  }
+  Result<Templates> found = find_templates(dir, *config, template_file);
+  if (!found.ok()) return found.status();
+  Templates& templates = *found;
   auto parts = std::make_unique<Parts>();
   add_tokens(&parts->special_tokens, *config);
   if (!config->contains("added_tokens_decoder")) {  // older models keep them apart
@@ -275,7 +294,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& mode
   for (auto& [name, place] : {std::pair{"default", &parts->standard}, std::pair{"tool_use", &parts->tool_use}}) {
     if (templates.count(name) == 0) continue;
     Result<Source> source = parse_source(templates[name]);
-    if (!source.ok()) return source.status().with_context(model_dir + ": chat template");
+    if (!source.ok())
+      return source.status().with_context((template_file.empty() ? model_dir : template_file) + ": chat template");
     *place = std::move(source).value();
   }
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(parts)));

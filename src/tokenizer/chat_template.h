@@ -26,7 +26,9 @@ class ChatTemplate {
  public:
   // From <model_dir>/chat_template.jinja, else from tokenizer_config.json's chat_template: a string, or a list of
   // {name, template} with "default" and "tool_use" (used for requests with tools). kNotFound: the model has none.
-  static Result<std::unique_ptr<ChatTemplate>> load(const std::string& model_dir);
+  // template_file, where given (--chat-template), takes the place of the model's templates, not of its special tokens.
+  static Result<std::unique_ptr<ChatTemplate>> load(const std::string& model_dir,
+                                                    const std::string& template_file = "");
 
   // special_tokens: name (bos_token, eos_token, …) → text; each becomes a variable of the template.
   static Result<std::unique_ptr<ChatTemplate>> parse(std::string_view source,

@@ -66,13 +66,27 @@ void Interpreter::bind_parameters(const MacroCode& code, Scope& scope, Arguments
   }
 }
 
+namespace {
+
+// Counts nested calls of macros and recursive loops while it lives.
+class CallGuard {
+ public:
+  CallGuard(int* depth, int limit) : depth_(depth) {
+    if (*depth >= limit) throw budget_error("macros or loops of the chat template recurse too deeply");
+    ++*depth;
+  }
+  ~CallGuard() { --*depth_; }
+  CallGuard(const CallGuard&) = delete;
+  CallGuard& operator=(const CallGuard&) = delete;
+
+ private:
+  int* depth_;
+};
+
+}  // namespace
+
 Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
-  if (macro_depth_ >= heap_.limits().max_macro_depth)
-    throw budget_error("macros of the chat template recurse too deeply");
-  struct Count {
-    int& n;
-    ~Count() { --n; }
-  } count{++macro_depth_};
+  const CallGuard guard(&call_depth_, heap_.limits().max_call_depth);
   const MacroCode& code = *macro.code;
   const Value scope = enter(code.frame, macro.scope);
   bind_parameters(code, scope.as<Scope>(), arguments);
@@ -97,6 +111,7 @@ Value Interpreter::call_loop(Loop& loop, Arguments& arguments) {
   if (loop.recursive == nullptr) {
     throw type_error("The loop must have the 'recursive' marker to be called recursively.");
   }
+  const CallGuard guard(&call_depth_, heap_.limits().max_call_depth);
   TextBuilder text(heap_);
   const Redirect redirect(&out_, &text);
   const Value scope = loop.scope;

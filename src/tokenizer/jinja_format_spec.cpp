@@ -9,9 +9,10 @@
 namespace llmb::jinja {
 
 std::string digits_of(uint64_t magnitude, unsigned base, bool upper) {
+  const std::string_view digits = upper ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string out;
   do {
-    out.push_back((upper ? "0123456789ABCDEF" : "0123456789abcdef")[magnitude % base]);
+    out.push_back(digits[magnitude % base]);
     magnitude /= base;
   } while (magnitude != 0);
   std::reverse(out.begin(), out.end());

@@ -118,7 +118,7 @@ class Interpreter {
   Value root_scope_, scope_;
   TextBuilder* out_ = nullptr;
   int depth_ = 0;
-  int macro_depth_ = 0;
+  int call_depth_ = 0;
   int block_depth_ = 0;
 };
 

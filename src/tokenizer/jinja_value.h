@@ -21,7 +21,7 @@ struct Limits {
   int64_t max_memory_bytes = int64_t{48} << 20;
   int64_t max_output_bytes = int64_t{16} << 20;
   int max_eval_depth = 1600;  // nested nodes under evaluation, over all macro calls
-  int max_macro_depth = 200;
+  int max_call_depth = 200;   // nested calls of macros and recursive loops
   int max_value_depth = 200;  // nesting of values that are compared, printed or written as JSON
 };
 

@@ -55,6 +55,7 @@ class ModelDir {
       std::ofstream(path, std::ios::binary) << file.content;
     }
   }
+  const std::string& path() const { return dir_.path(); }
   Result<std::unique_ptr<ChatTemplate>> load() const { return ChatTemplate::load(dir_.path()); }
   std::string render(const ChatTemplateInput& input) const {
     auto t = load();
@@ -162,6 +163,18 @@ TEST_CASE("a template comes from chat_template.jinja before tokenizer_config.jso
                   {"chat_template.jinja", "file {{ bos_token }}{{ unk_token is defined }}\n"}})
             .render({kHi}) == "file <b>False");
   CHECK(ModelDir({{"chat_template.jinja", "alone"}}).render({kHi}) == "alone");
+}
+
+TEST_CASE("a template that the user names takes the place of the model's, with the model's special tokens") {
+  const ModelDir model({{"tokenizer_config.json", R"({"chat_template": "own", "bos_token": "<s>"})"},
+                        {"other.jinja", "{{ bos_token }}other"},
+                        {"broken.jinja", "{% if %}"}});
+  const auto other = ChatTemplate::load(model.path(), model.path() + "/other.jinja");
+  REQUIRE(other.ok());
+  CHECK(text(**other, {kHi, "[]"}) == "<s>other");
+  CHECK(ChatTemplate::load(model.path(), model.path() + "/none.jinja").status().code() == StatusCode::kNotFound);
+  const Status broken = ChatTemplate::load(model.path(), model.path() + "/broken.jinja").status();
+  CHECK(broken.message().find("broken.jinja: chat template") != std::string::npos);
 }
 
 TEST_CASE("of a list of templates, requests with tools get tool_use") {
