@@ -1,5 +1,6 @@
 #include "tokenizer/tokenizer_file.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/log.h"
@@ -12,8 +13,10 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxDepth = 40;
-constexpr size_t kMaxValues = 1'000'000;  // outside vocab and merges
-constexpr size_t kMaxMerges = size_t{1} << 22;
+constexpr size_t kMaxValues = 300'000;  // outside vocab, merges and added_tokens
+constexpr size_t kMaxStringBytes = size_t{8} << 20;
+constexpr size_t kMaxAddedTokens = 131'072;
+constexpr size_t kMaxMerges = size_t{1} << 21;
 
 // A score as Hugging Face's JSON reader has it: the digits as one integer, rounded to double, divided by a power of ten
 // and rounded again. Correct rounding differs in the last bit now and then, and then decides ties between segmentations
@@ -160,12 +163,13 @@ class JsonBuilder : public nlohmann::json_sax<json> {
     json* opened = path_.empty() ? root_ : path_.back()->is_array() ? &path_.back()->back() : &(*path_.back())[key_];
     path_.push_back(opened);
     if (is_model) model_ = opened;
+    if (file_ != nullptr && path_.size() == 2 && key_ == "added_tokens" && is_array) added_tokens_ = opened;
     return true;
   }
 
   bool close() {
     path_.pop_back();
-    if (section_ == kDocument) return true;
+    if (section_ == kDocument) return path_.empty() || path_.back() != added_tokens_ || take_added_token();
     if (path_.size() == 2) {
       section_ = kDocument;
     } else if (pair_size_ != 2) {
@@ -176,11 +180,23 @@ class JsonBuilder : public nlohmann::json_sax<json> {
     return true;
   }
 
+  // Moves the object that was read from the document's array to the file's list.
+  bool take_added_token() {
+    if (file_->added_tokens.size() >= kMaxAddedTokens) return fail("too many added tokens");
+    auto token = read_added_token(added_tokens_->back());
+    if (!token.ok()) return keep(token.status().with_context("added_tokens"));
+    num_values_ -= std::min(num_values_, added_tokens_->back().size() + 1);
+    file_->added_tokens.push_back(std::move(*token));
+    added_tokens_->clear();
+    return true;
+  }
+
   json* root_;
   TokenizerFile* file_;
   json ignored_;
   std::vector<json*> path_;  // open containers; inside vocab and merges only their number counts
   json* model_ = nullptr;
+  json* added_tokens_ = nullptr;
   std::string key_;
   Section section_ = kDocument;
   std::string token_, pair_right_;
@@ -190,7 +206,19 @@ class JsonBuilder : public nlohmann::json_sax<json> {
   Status status_;
 };
 
+// The parser holds each string in memory before anyone can look at its size: this looks first.
+bool has_huge_string(std::string_view text) {
+  for (size_t begin = text.find('"'); begin != std::string_view::npos; begin = text.find('"', begin)) {
+    size_t end = begin + 1;
+    while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+    if (end - begin > kMaxStringBytes) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 Status parse_json(std::string_view text, json* root, TokenizerFile* file) {
+  if (has_huge_string(text)) return data_loss("a string is longer than 8 MiB");
   JsonBuilder builder(root, file);
   if (json::sax_parse(text.begin(), text.end(), &builder)) return {};
   return builder.status().ok() ? data_loss("not valid JSON") : builder.status();
@@ -240,11 +268,7 @@ Result<TokenizerFile> parse_tokenizer_json(std::string_view text) {
   if (!file.model.is_object()) return data_loss("expected an object under \"model\"");
   const json added = take(root, "added_tokens");
   if (!added.is_null() && !added.is_array()) return data_loss("expected an array under \"added_tokens\"");
-  for (const json& value : added) {
-    auto token = read_added_token(value);
-    if (!token.ok()) return token.status().with_context("added_tokens");
-    file.added_tokens.push_back(std::move(*token));
-  }
+  if (!added.empty()) return data_loss("expected objects under \"added_tokens\"");
   return file;
 }
 

@@ -14,7 +14,7 @@
 namespace llmb {
 
 // Bounds on what a tokenizer file may hold; the largest published vocabulary has under a million entries.
-constexpr size_t kMaxVocabEntries = size_t{1} << 21;
+constexpr size_t kMaxVocabEntries = size_t{1} << 20;
 constexpr size_t kMaxTokenBytes = 16384;
 
 // Invariants: strings are unique and valid UTF-8; ids are unique and in [0, size()).

@@ -149,7 +149,8 @@ TEST_CASE("documents that are deep, huge, cut or not JSON are refused") {
   check_refused("{}", "model");
   check_refused(repeat("[", 100000), "nested too deeply");
   check_refused("{\"model\":{\"vocab\":" + repeat("[", 100000), "");
-  check_refused("{\"model\":{},\"x\":[" + repeat("0,", 1'100'000) + "0]}", "too many values");
+  check_refused("{\"model\":{},\"x\":[" + repeat("0,", 400'000) + "0]}", "too many values");
+  check_refused("{\"model\":{},\"x\":\"" + repeat("a", (8 << 20) + 1) + "\"}", "8 MiB");
   check_refused("{\"model\":{},\"model\":{}}", "is there twice");
   check_refused("{\"model\":\"\xff\"}", "JSON");
   json nested = {{"type", "NFC"}};
@@ -187,6 +188,9 @@ TEST_CASE("damaged settings of components are refused") {
                 "no ids");
   check_refused(with("added_tokens", {{{"id", 7}, {"content", "<x>"}}}), "gap");
   check_refused(with("added_tokens", {{{"id", 5}, {"content", repeat("x", 2000)}}}), "longer");
+  check_refused(with("added_tokens", {1}), "added_tokens");
+  check_refused(with("added_tokens", {{"content", 1}}), "added_tokens");
+  check_refused(with("added_tokens", json::parse("[[{}]]")), "added_tokens");
 }
 
 TEST_CASE("a unigram vocabulary with bad scores or a bad unk_id is refused") {
