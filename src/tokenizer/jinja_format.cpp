@@ -91,7 +91,10 @@ FormatSpec parse_percent(std::string_view text, size_t* at, const std::function<
   if (*at >= text.size()) throw value_error("incomplete format");
   spec.type = text[(*at)++];
   if (std::string_view("diuoxXeEfFgGcrsa%").find(spec.type) == std::string_view::npos) {
-    throw value_error("unsupported format character " + repr_text(std::string(1, spec.type)));
+    size_t begin = *at - 1;
+    std::string shown;
+    append_char(&shown, next_char(text, &begin));
+    throw value_error("unsupported format character " + repr_text(shown));
   }
   const bool number = std::string_view("crsa").find(spec.type) == std::string_view::npos;
   if (zero && number && spec.align == 0) {
@@ -224,7 +227,7 @@ class BraceFormatter {
   Value convert(const Value& v, char how) {
     if (how == 's') return to_string(in_.heap(), v);
     if (how == 'r' || how == 'a') return make_string(in_.heap(), repr_of(in_.heap(), v));
-    throw value_error(std::string("Unknown conversion specifier '") + how + "'");
+    throw value_error("Unknown conversion specifier; !s, !r and !a are known");
   }
 
   Value lookup(std::string_view name) {
