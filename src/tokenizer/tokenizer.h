@@ -22,8 +22,8 @@ namespace llmb {
 //  3. A component that is not built is refused at load, by its name.
 class Tokenizer {
  public:
-  // Reads a model directory: tokenizer.json, else vocab.json with merges.txt, tokenizer.model or *.tiktoken; and beside it
-  // tokenizer_config.json and special_tokens_map.json.
+  // Reads a model directory: tokenizer.json, else vocab.json with merges.txt, tokenizer.model or *.tiktoken; and beside
+  // it tokenizer_config.json and special_tokens_map.json.
   static Result<std::unique_ptr<Tokenizer>> load(const std::string& model_dir);
   ~Tokenizer();
 
