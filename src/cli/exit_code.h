@@ -1,6 +1,8 @@
 // What the process exits with. Stable: scripts rely on it.
 #pragma once
 
+#include "base/status.h"
+
 namespace llmb {
 
 inline constexpr int kExitOk = 0;               // every line ok and durable
@@ -17,5 +19,15 @@ inline constexpr int kExitOutOfMemory = 10;     // at start
 inline constexpr int kExitTooManyErrors = 11;   // --max-errors
 inline constexpr int kExitSignal = 128;         // + the signal's number; running requests were finished
 inline constexpr int kExitReaderGone = 141;     // the reader of stdout went away
+
+// The code of an error that ends a run, by the stage that it came from.
+int model_exit_code(const Status& status);        // while the backend loads
+int model_files_exit_code(const Status& status);  // configuration, tokenizer, template: a flag may be at fault
+int output_exit_code(const Status& status);
+int input_exit_code(const Status& status);
+int interrupted_exit_code();
+
+// Says the error on stderr and returns the code.
+int fail(int exit_code, const Status& status);
 
 }  // namespace llmb

@@ -11,9 +11,11 @@
 #include "backend/make_backend.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "cli/dry_run.h"
 #include "cli/exit_code.h"
 #include "cli/final_report.h"
 #include "cli/fingerprint.h"
+#include "cli/input_check.h"
 #include "cli/metrics_file.h"
 #include "cli/model_files.h"
 #include "cli/output_job.h"
@@ -25,7 +27,6 @@
 #include "engine/request_intake.h"
 #include "engine/result_stream.h"
 #include "engine/run_metrics.h"
-#include "io/completed_lines.h"
 #include "io/error_file.h"
 #include "io/line_reader.h"
 #include "io/output_sink.h"
@@ -33,38 +34,6 @@
 namespace llmb {
 
 namespace {
-
-int fail(int exit_code, const Status& status) {
-  log_error(status.message());
-  return exit_code;
-}
-
-// Errors while preparing the model.
-int model_exit_code(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kResourceExhausted: return kExitOutOfMemory;
-    case StatusCode::kDeviceError: return kExitDeviceFault;
-    case StatusCode::kInternal: return kExitBug;
-    default: return kExitModelRefused;
-  }
-}
-
-int files_exit_code(const Status& status) {
-  return status.code() == StatusCode::kInvalidArgument ? kExitUsage : model_exit_code(status);
-}
-
-int output_exit_code(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kInvalidArgument: return kExitUsage;
-    case StatusCode::kBusy: return kExitOutputBusy;
-    case StatusCode::kCancelled: return kExitReaderGone;
-    case StatusCode::kConflict:
-    case StatusCode::kDataLoss:
-    case StatusCode::kUnsupported: return kExitResumeRefused;
-    case StatusCode::kInternal: return kExitBug;
-    default: return kExitOutputFailed;
-  }
-}
 
 LoadOptions load_options(const Options& o, int32_t max_model_len) {
   LoadOptions load;
@@ -111,82 +80,6 @@ std::unique_ptr<RequestIntake> start_intake(const Options& o, const ModelFiles& 
   options.completed = completed;
   return std::make_unique<RequestIntake>(std::move(reader), std::make_unique<RequestParser>(model.default_params, limits),
                                          model.context, std::move(clock), options);
-}
-
-// Reads every line as a run would and computes nothing.
-int dry_run(RequestIntake& intake) {
-  constexpr int64_t kMaxShown = 20;
-  int64_t num_ok = 0, num_bad = 0, num_tokens = 0, longest = 0;
-  while (!intake.at_end() && interrupt_count() == 0) {
-    const auto item = intake.next(100);
-    if (!item) continue;
-    if (item->request) {
-      const auto size = static_cast<int64_t>(item->request->prompt_tokens.size());
-      num_ok++;
-      num_tokens += size;
-      longest = std::max(longest, size);
-      continue;
-    }
-    if (++num_bad > kMaxShown) continue;
-    const LineRef& line = item->failure.line;
-    log_error(line.source + ":" + std::to_string(line.line_number) + ": " + item->failure.error->code + ": " +
-              item->failure.error->message);
-  }
-  if (num_bad > kMaxShown) log_error("… and " + std::to_string(num_bad - kMaxShown) + " more bad lines");
-  if (interrupt_count() > 0) return kExitSignal + interrupt_signal();
-  if (const Status status = intake.status(); !status.ok()) return fail(kExitInputUnreadable, status);
-  log_info("dry run: " + std::to_string(num_ok) + " lines ok, " + std::to_string(num_bad) + " bad, " +
-           std::to_string(num_tokens) + " prompt tokens, longest prompt " + std::to_string(longest));
-  return num_bad > 0 ? kExitSomeFailed : kExitOk;
-}
-
-int input_exit_code(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kConflict: return kExitResumeRefused;
-    case StatusCode::kInvalidArgument: return kExitUsage;
-    default: return kExitInputUnreadable;
-  }
-}
-
-int interrupted_exit_code() { return kExitSignal + interrupt_signal(); }
-
-// Inputs that can be read twice.
-bool are_files(const Options& o, const LineReader& reader) {
-  return reader.total_bytes() && std::count(o.inputs.begin(), o.inputs.end(), "-") == 0;
-}
-
-// Reads all inputs beside the lines that are done. The number of lines; kConflict as CompletedLineMatcher; kCancelled:
-// interrupted.
-Result<int64_t> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed) {
-  LineReader reader(inputs);
-  CompletedLineMatcher matcher(completed);
-  int64_t num_lines = 0;
-  while (interrupt_count() == 0) {
-    const auto line = reader.next();
-    if (!line.ok()) return line.status();
-    if (!line->has_value()) {
-      LLMB_RETURN_IF_ERROR(matcher.check_end());
-      return num_lines;
-    }
-    const Result<bool> done = matcher.is_done((*line)->line);
-    if (!done.ok()) return done.status();
-    ++num_lines;
-  }
-  return cancelled("interrupted");
-}
-
-// Lines in all inputs, where they can be counted quickly.
-std::optional<int64_t> count_lines(const Options& o) {
-  constexpr int64_t kMaxBytes = 256 << 20;
-  LineReader reader(o.inputs);
-  if (!are_files(o, reader) || *reader.total_bytes() > kMaxBytes) return std::nullopt;
-  int64_t num_lines = 0;
-  while (true) {
-    const auto line = reader.next();
-    if (!line.ok()) return std::nullopt;
-    if (!line->has_value()) return num_lines;
-    ++num_lines;
-  }
 }
 
 // One run, stage by stage. A stage that ends the run returns the exit code.
@@ -236,11 +129,11 @@ int Run::execute() {
   if (!o_.dry_run)
     if (const End end = open_output()) return *end;
   Result<ModelFiles> model = load_model_files(o_);
-  if (!model.ok()) return fail(files_exit_code(model.status()), model.status());
+  if (!model.ok()) return fail(model_files_exit_code(model.status()), model.status());
   model_ = std::move(*model);
   if (job_)
     if (const End end = examine_output()) return *end;
-  if (const Status status = load_model_context(o_, &model_); !status.ok()) return fail(files_exit_code(status), status);
+  if (const Status status = load_model_context(o_, &model_); !status.ok()) return fail(model_files_exit_code(status), status);
   // Reading and tokenising begin while the weights load.
   intake_ = start_intake(o_, model_, std::move(reader_), clock_, job_ ? &job_->completed() : nullptr);
   if (o_.dry_run) return dry_run(*intake_);

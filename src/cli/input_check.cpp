@@ -1,0 +1,44 @@
+#include "cli/input_check.h"
+
+#include <algorithm>
+
+#include "cli/signals.h"
+
+namespace llmb {
+
+bool are_files(const Options& o, const LineReader& reader) {
+  return reader.total_bytes() && std::count(o.inputs.begin(), o.inputs.end(), "-") == 0;
+}
+
+Result<int64_t> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed) {
+  LineReader reader(inputs);
+  CompletedLineMatcher matcher(completed);
+  int64_t num_lines = 0;
+  while (interrupt_count() == 0) {
+    const auto line = reader.next();
+    if (!line.ok()) return line.status();
+    if (!line->has_value()) {
+      LLMB_RETURN_IF_ERROR(matcher.check_end());
+      return num_lines;
+    }
+    const Result<bool> done = matcher.is_done((*line)->line);
+    if (!done.ok()) return done.status();
+    ++num_lines;
+  }
+  return cancelled("interrupted");
+}
+
+std::optional<int64_t> count_lines(const Options& o) {
+  constexpr int64_t kMaxBytes = 256 << 20;
+  LineReader reader(o.inputs);
+  if (!are_files(o, reader) || *reader.total_bytes() > kMaxBytes) return std::nullopt;
+  int64_t num_lines = 0;
+  while (true) {
+    const auto line = reader.next();
+    if (!line.ok()) return std::nullopt;
+    if (!line->has_value()) return num_lines;
+    ++num_lines;
+  }
+}
+
+}  // namespace llmb

@@ -1,0 +1,26 @@
+// A look at the inputs before the run: what of them is done, and how many lines they have.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/options.h"
+#include "io/completed_lines.h"
+#include "io/line_reader.h"
+
+namespace llmb {
+
+// Inputs that can be read twice.
+bool are_files(const Options& options, const LineReader& reader);
+
+// Reads all inputs beside the lines that are done. The number of lines; kConflict as CompletedLineMatcher; kCancelled:
+// interrupted.
+Result<int64_t> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed);
+
+// Lines in all inputs, where they can be counted quickly.
+std::optional<int64_t> count_lines(const Options& options);
+
+}  // namespace llmb
