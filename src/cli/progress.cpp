@@ -24,18 +24,6 @@ void write_stderr(const std::string& text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// Lines in all inputs, from the bytes read for the lines seen so far.
-std::optional<double> estimate_lines(const EngineProgress& p, int64_t bytes_read, std::optional<int64_t> total_bytes) {
-  const auto seen = static_cast<double>(p.num_done + p.num_running + p.num_waiting);
-  if (!total_bytes || *total_bytes <= 0 || bytes_read <= 0 || seen < 1) return std::nullopt;
-  // The reader works in chunks and ahead: near the end this is exact, early it is a little low.
-  return std::max(seen, seen * static_cast<double>(*total_bytes) / static_cast<double>(std::min(bytes_read, *total_bytes)));
-}
-
-double fraction_of(int64_t bytes_read, std::optional<int64_t> total_bytes) {
-  return total_bytes && *total_bytes > 0 ? static_cast<double>(bytes_read) / static_cast<double>(*total_bytes) : 0;
-}
-
 std::string duration(double seconds) {
   char buffer[48];
   const auto s = static_cast<long>(seconds + 0.5);
@@ -44,11 +32,11 @@ std::string duration(double seconds) {
   return buffer;
 }
 
-std::string describe(const EngineProgress& p, std::optional<double> lines, double fraction) {
+std::string describe(const EngineProgress& p, std::optional<double> lines, bool is_exact) {
   char buffer[256];
   const double seconds = std::max(1e-3, p.now_ms / 1000);
   std::string text = std::to_string(p.num_done);
-  if (lines) text += (fraction < 1 ? "/~" : "/") + std::to_string(static_cast<int64_t>(*lines + 0.5));
+  if (lines) text += (is_exact ? "/" : "/~") + std::to_string(static_cast<int64_t>(*lines + 0.5));
   std::snprintf(buffer, sizeof buffer, " done, %lld failed | %.0f in + %.0f out tokens/s | %lld running, %lld waiting, KV %.0f %%",
                 static_cast<long long>(p.num_failed), static_cast<double>(p.num_input_tokens) / seconds,
                 static_cast<double>(p.num_output_tokens) / seconds, static_cast<long long>(p.num_running),
@@ -65,19 +53,28 @@ std::string describe(const EngineProgress& p, std::optional<double> lines, doubl
 
 }  // namespace
 
-Progress::Progress(ProgressKind kind)
-    : kind_(resolve(kind)), next_ms_(kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs) {}
+Progress::Progress(ProgressKind kind, std::optional<int64_t> num_lines, std::optional<int64_t> total_bytes)
+    : kind_(resolve(kind)), num_lines_(num_lines), total_bytes_(total_bytes),
+      next_ms_(kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs) {}
 
-void Progress::print_status(const EngineProgress& p, int64_t bytes_read, std::optional<int64_t> total_bytes) {
-  finish();
-  log_info(describe(p, estimate_lines(p, bytes_read, total_bytes), fraction_of(bytes_read, total_bytes)));
+// By the share of the inputs' bytes that the lines seen so far take.
+std::optional<double> Progress::estimate_lines(const EngineProgress& p) const {
+  if (num_lines_) return static_cast<double>(*num_lines_);
+  if (!total_bytes_ || p.input_bytes <= 0) return std::nullopt;
+  const double share = static_cast<double>(p.input_bytes) / static_cast<double>(*total_bytes_);
+  return static_cast<double>(p.num_seen) / std::min(1.0, share);
 }
 
-void Progress::update(const EngineProgress& p, int64_t bytes_read, std::optional<int64_t> total_bytes) {
+void Progress::print_status(const EngineProgress& p) {
+  finish();
+  log_info(describe(p, estimate_lines(p), num_lines_.has_value() || p.input_bytes == total_bytes_));
+}
+
+void Progress::update(const EngineProgress& p) {
   if (kind_ == ProgressKind::kNone || p.now_ms < next_ms_) return;
   next_ms_ = p.now_ms + (kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs);
-  const std::optional<double> lines = estimate_lines(p, bytes_read, total_bytes);
-  const std::string text = describe(p, lines, fraction_of(bytes_read, total_bytes));
+  const std::optional<double> lines = estimate_lines(p);
+  const std::string text = describe(p, lines, num_lines_.has_value() || p.input_bytes == total_bytes_);
   if (kind_ == ProgressKind::kPlain) return log_info(text);
   constexpr int kWidth = 20;
   std::string bar;

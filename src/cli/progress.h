@@ -12,18 +12,21 @@ namespace llmb {
 // Not thread-safe. Cheap to call after every step: it writes a few times a second at most.
 class Progress {
  public:
-  explicit Progress(ProgressKind kind);  // kAuto looks at stderr
+  // kAuto looks at stderr. num_lines: lines of this run, where known; else they are estimated from total_bytes, which is
+  // absent for pipes.
+  Progress(ProgressKind kind, std::optional<int64_t> num_lines, std::optional<int64_t> total_bytes);
 
-  // bytes_read / total_bytes place the reader in its inputs; together with the lines seen they give the estimate of
-  // what is left. total_bytes is absent for pipes.
-  void update(const EngineProgress& p, int64_t bytes_read, std::optional<int64_t> total_bytes);
+  void update(const EngineProgress& p);
   // Writes a line now, whatever the kind.
-  void print_status(const EngineProgress& p, int64_t bytes_read, std::optional<int64_t> total_bytes);
+  void print_status(const EngineProgress& p);
   // Clears the bar, so that what follows starts on a clean line.
   void finish();
 
  private:
+  std::optional<double> estimate_lines(const EngineProgress& p) const;
+
   const ProgressKind kind_;
+  const std::optional<int64_t> num_lines_, total_bytes_;
   double next_ms_;
   bool drawn_ = false;
 };

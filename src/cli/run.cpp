@@ -264,7 +264,7 @@ Run::End Run::start_output() {
 int Run::run_engine() {
   RunMetrics metrics(model_.config, model_.slo);
   ResultStream results(*sink_, errors_.get(), ResultFormatter({.metrics = !o_.no_metrics}), o_.order);
-  Progress progress(o_.progress);
+  Progress progress(o_.progress, report_.left, intake_->total_bytes());
   EngineOptions engine_options;
   engine_options.scheduler = scheduler_config(o_, backend_->info(), model_.max_model_len);
   engine_options.grace_ms = 1000 * o_.grace_s;
@@ -272,8 +272,8 @@ int Run::run_engine() {
   if (o_.max_errors) engine_options.max_errors = *o_.max_errors - report_.failed;
   Engine engine(engine_options, *backend_, model_.context->tokenizer.get(), *clock_, *intake_, results, metrics, interrupt_count(),
                 [&](const EngineProgress& p) {
-                  if (take_status_request()) progress.print_status(p, intake_->bytes_read(), intake_->total_bytes());
-                  progress.update(p, intake_->bytes_read(), intake_->total_bytes());
+                  if (take_status_request()) progress.print_status(p);
+                  progress.update(p);
                 });
   const double start_ms = clock_->now_ms();
   const Status engine_status = engine.run();

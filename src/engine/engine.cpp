@@ -86,6 +86,7 @@ bool Engine::hold_until_arrival(IntakeItem& item) {
 
 Status Engine::admit_item(IntakeItem item) {
   const int64_t ordinal = next_ordinal_++;
+  input_bytes_ = item.input_bytes;
   if (!item.request) return emit(ordinal, std::move(item.failure), {});
   std::shared_ptr<const Request> request = std::move(item.request);
   auto added = scheduler_.add(request, clock_.now_ms());
@@ -177,6 +178,8 @@ void Engine::report_progress() {
   p.num_waiting = scheduler_.num_waiting();
   const KvUsage kv = scheduler_.kv_usage();
   p.kv_use = static_cast<double>(kv.allocated_slots) / static_cast<double>(kv.total_slots);
+  p.num_seen = next_ordinal_;
+  p.input_bytes = input_bytes_;
   on_progress_(p);
 }
 

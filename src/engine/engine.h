@@ -28,6 +28,8 @@ struct EngineProgress {
   int64_t num_input_tokens = 0, num_output_tokens = 0;  // of the tokens computed so far
   int64_t num_running = 0, num_waiting = 0;
   double kv_use = 0;  // of the pool, [0, 1]
+  int64_t num_seen = 0;     // lines taken from the intake
+  int64_t input_bytes = 0;  // of the inputs, as stored, that these lines take
 };
 
 struct EngineOptions {
@@ -84,6 +86,7 @@ class Engine {
   StepOutput output_;
   std::vector<SequenceUpdate> updates_;
   int64_t num_input_tokens_ = 0, num_output_tokens_ = 0;
+  int64_t input_bytes_ = 0;
 };
 
 }  // namespace llmb

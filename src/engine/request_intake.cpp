@@ -65,6 +65,7 @@ struct RequestIntake::State {
 
   IntakeItem make_item(const InputLine& line) {
     IntakeItem item;
+    item.input_bytes = reader->bytes_consumed();
     const double now_ms = clock->now_ms();
     auto parsed = parser->parse(line);
     if (auto* failure = std::get_if<ParseFailure>(&parsed)) {
@@ -140,7 +141,6 @@ void RequestIntake::stop() {
   }
 }
 
-int64_t RequestIntake::bytes_read() const { return state_->reader->bytes_read(); }
 std::optional<int64_t> RequestIntake::total_bytes() const { return state_->reader->total_bytes(); }
 
 }  // namespace llmb

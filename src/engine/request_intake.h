@@ -27,6 +27,7 @@ struct IntakeItem {
   // When the request arrives: since the start of the run (files, simulated arrivals), or on the clock (stdin).
   double arrival_ms = 0;
   bool arrival_is_clock_time = false;
+  int64_t input_bytes = 0;  // LineReader::bytes_consumed() after this line
 };
 
 struct IntakeOptions {
@@ -58,8 +59,7 @@ class RequestIntake {
   // Reads no further; items already in the window are dropped.
   void stop();
 
-  int64_t bytes_read() const;
-  std::optional<int64_t> total_bytes() const;
+  std::optional<int64_t> total_bytes() const;  // of all inputs, as stored; nullopt where one is no file
 
  private:
   struct State;

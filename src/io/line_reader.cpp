@@ -95,6 +95,7 @@ Result<bool> LineReader::fill() {
   Result<size_t> count = source_->read(chunk_.data() + chunk_end_, chunk_.size() - chunk_end_);
   if (!count.ok()) return count.status();
   chunk_end_ += *count;
+  decompressed_bytes_ += static_cast<int64_t>(*count);
   return *count > 0;
 }
 
@@ -169,6 +170,12 @@ InputLine LineReader::finish_line(int64_t size_with_ending) {
   pending_blank_ = true;
   pending_hash_ = {};
   return result;
+}
+
+int64_t LineReader::bytes_consumed() const {
+  if (decompressed_bytes_ == 0) return 0;
+  const double unsplit = static_cast<double>(chunk_end_ - chunk_begin_) / static_cast<double>(decompressed_bytes_);
+  return static_cast<int64_t>(static_cast<double>(bytes_read()) * (1 - unsplit) + 0.5);
 }
 
 }  // namespace llmb

@@ -52,6 +52,8 @@ class LineReader {
   void stop() { stopped_.store(true, std::memory_order_relaxed); }
 
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }  // as stored: compressed
+  // Of bytes_read(), what the lines returned so far take; with compression an estimate. Belongs to next()'s thread.
+  int64_t bytes_consumed() const;
   std::optional<int64_t> total_bytes() const { return total_bytes_; }  // as stored; nullopt where an input is no file
 
  private:
@@ -73,6 +75,7 @@ class LineReader {
   std::unique_ptr<ByteSource> source_;  // of the current input
   std::vector<char> chunk_;             // decompressed bytes not yet split: [chunk_begin_, chunk_end_)
   size_t chunk_begin_ = 0, chunk_end_ = 0;
+  int64_t decompressed_bytes_ = 0;      // of all inputs, split or not
   int64_t index_ = 0, line_number_ = 0, byte_offset_ = 0;  // of the next line
 
   // The line being put together.

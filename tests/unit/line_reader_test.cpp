@@ -275,6 +275,18 @@ TEST_CASE("compressed lines longer than any buffer") {
   }
 }
 
+TEST_CASE("bytes_consumed is the place of the last line, though the reader has read ahead") {
+  TempDir dir;
+  write_file(dir / "a", "12345\n\n123\n");
+  write_file(dir / "b", "1\n");
+  LineReader reader({dir / "a", dir / "b"});
+  CHECK(reader.bytes_consumed() == 0);
+  for (const int64_t place : {6, 11, 13}) {
+    REQUIRE(reader.next().value().has_value());
+    CHECK(reader.bytes_consumed() == place);
+  }
+}
+
 TEST_CASE("a line of compressed stdin is returned when its bytes are there, though they overflow the reader's buffer") {
   constexpr size_t kBlock = 100'000;
   constexpr int kBlocks = 3;  // more than 256 KiB, and no border of a block is one of the buffer
