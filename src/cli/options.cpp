@@ -143,7 +143,7 @@ void add_report_options(CLI::App& app, Options& o) {
   const std::string group = "Report";
   static const std::map<std::string, ProgressKind> kKinds = {{"auto", ProgressKind::kAuto}, {"bar", ProgressKind::kBar},
                                                              {"plain", ProgressKind::kPlain}, {"none", ProgressKind::kNone}};
-  app.add_option("--progress", o.progress, "auto: a bar on a terminal, else a line every 10 s; none: no progress")
+  app.add_option("--progress", o.progress, "auto: a bar on a terminal, else a line every 10 s; none: quiet, errors and the final JSON line only")
       ->transform(CLI::CheckedTransformer(kKinds))->group(group)->option_text("auto|bar|plain|none [auto]");
   app.add_option("--metrics", o.metrics_file, "Append the summary to FILE as one JSON line; default: OUTPUT with .metrics.jsonl; 'none': nowhere")
       ->group(group)->option_text("FILE");

@@ -1,5 +1,7 @@
 #include "cli/run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -126,6 +128,8 @@ class Run {
 int Run::execute() {
   reader_ = std::make_unique<LineReader>(o_.inputs);
   if (const Status status = reader_->check_inputs(); !status.ok()) return fail(kExitInputUnreadable, status);
+  if (isatty(STDIN_FILENO) && std::count(o_.inputs.begin(), o_.inputs.end(), "-") > 0)
+    log_info("reading lines from the terminal; end with Ctrl-D");
   if (!o_.dry_run)
     if (const End end = open_output()) return *end;
   Result<ModelFiles> model = load_model_files(o_);
