@@ -58,7 +58,7 @@ install: build
 	@cmake --install $(BUILD)
 
 clean:
-	@rm -rf build build-asan build-tsan build-fuzz out.jsonl out.jsonl.partial out.metrics.jsonl
+	@rm -rf build build-asan build-tsan build-fuzz out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
