@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "core/model_config.h"
-#include "core/step_plan.h"
 #include "model/model_weights.h"
 #include "model/ops.h"
 
@@ -23,15 +22,17 @@ class Transformer {
   Transformer(const ModelConfig& config, ModelWeights weights, Ops& ops, int64_t max_num_tokens,
               int64_t max_num_samples);
 
-  // Runs one step: writes the KV slots of all its tokens and fills `output` for its sample rows.
-  void forward(const StepPlan& plan, StepOutput* output);
+  // Queues the work of the step in progress: its KV slots are written, its sample rows sampled. The counts are the
+  // plan's, or padded beyond them up to the maxima; what is queued depends on nothing else, so that it can be recorded
+  // once and replayed.
+  void forward(int64_t num_tokens, int64_t num_samples);
 
  private:
   // All rows up to the attention's weighted values: residual_ -> attention_, and the layer's KV slots.
   void attend(int32_t layer, int64_t num_tokens);
   // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
-  void project_and_mlp(int32_t layer, const float* attention, float* residual, int64_t rows);
-  void sample(float* residual, int64_t num_samples);
+  void project_and_mlp(int32_t layer, Rows attention, Rows residual, int64_t rows);
+  void sample(Rows residual, int64_t num_samples);
 
   const ModelConfig config_;
   const ModelWeights weights_;
@@ -39,15 +40,15 @@ class Transformer {
   const float eps_;
   const int64_t max_num_tokens_, max_num_samples_;
   const int64_t max_logit_rows_;
-  std::unique_ptr<DeviceBuffer> residual_;           // [max_num_tokens, hidden_size]  the running sum
+  std::unique_ptr<DeviceBuffer> residual_;           // [max_num_tokens, hidden_size] fp32  the running sum
   std::unique_ptr<DeviceBuffer> normed_;             // [max_num_tokens, hidden_size]
   std::unique_ptr<DeviceBuffer> delta_;              // [max_num_tokens, hidden_size]  what a sublayer adds to residual_
   std::unique_ptr<DeviceBuffer> qkv_;                // [max_num_tokens, q_size + 2 * kv_size]
   std::unique_ptr<DeviceBuffer> attention_;          // [max_num_tokens, q_size]
   std::unique_ptr<DeviceBuffer> gate_up_;            // [max_num_tokens, 2 * intermediate_size]
   std::unique_ptr<DeviceBuffer> activated_;          // [max_num_tokens, intermediate_size]
-  std::unique_ptr<DeviceBuffer> logits_;             // [max_logit_rows, vocab_size]
-  std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size]
+  std::unique_ptr<DeviceBuffer> logits_;             // [max_logit_rows, vocab_size] fp32
+  std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, q_size]
 };
 

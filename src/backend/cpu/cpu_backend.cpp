@@ -166,7 +166,9 @@ class CpuBackend final : public Backend {
       if (stop_) return;
       lock.unlock();
       const Status status = guarded([&] {
-        transformer_->forward(*plan_, &output_);
+        ops_->begin_step(*plan_);
+        transformer_->forward(plan_->num_tokens(), plan_->num_samples());
+        ops_->end_step(&output_);
         return Status();
       });
       lock.lock();

@@ -30,13 +30,16 @@ class CpuLinear final : public LinearWeight {
 
 class CpuBuffer final : public DeviceBuffer {
  public:
-  explicit CpuBuffer(int64_t size) : memory_(size) {}
-  float* data() override { return memory_.data(); }
+  CpuBuffer(int64_t rows, int64_t width) : width_(width), memory_(rows * width) {}
+  Rows rows() const override { return {memory_.data(), DType::kF32, width_}; }
   int64_t resident_bytes() const override { return memory_.size() * int64_t{sizeof(float)}; }
 
  private:
-  MappedFloats memory_;
+  const int64_t width_;
+  const MappedFloats memory_;
 };
+
+float* floats(Rows rows) { return static_cast<float*>(rows.data); }
 
 // Every weight here came from make_linear.
 const cpu::PackedLinear& packed(const LinearWeight& weight) { return static_cast<const CpuLinear&>(weight).packed(); }
@@ -67,15 +70,18 @@ std::unique_ptr<LinearWeight> CpuOps::make_linear(std::span<const TensorView> pa
 }
 
 std::unique_ptr<DeviceBuffer> CpuOps::make_vector(const TensorView& values) {
-  auto buffer = std::make_unique<CpuBuffer>(values.cols);
+  auto buffer = std::make_unique<CpuBuffer>(1, values.cols);
   // A table of one row, looked up: the kernels own the conversion from the stored dtype.
   const TensorView row{values.data, values.dtype, 1, values.cols};
   const TokenId first = 0;
-  cpu::embedding(cpu::PackedLinear::pack({&row, 1}, {}, pool_), &first, 1, buffer->data(), pool_);
+  cpu::embedding(cpu::PackedLinear::pack({&row, 1}, {}, pool_), &first, 1, floats(buffer->rows()), pool_);
   return buffer;
 }
 
-std::unique_ptr<DeviceBuffer> CpuOps::allocate(int64_t num_floats) { return std::make_unique<CpuBuffer>(num_floats); }
+std::unique_ptr<DeviceBuffer> CpuOps::allocate(int64_t rows, int64_t width, DType dtype) {
+  LLMB_CHECK(dtype == DType::kF32);
+  return std::make_unique<CpuBuffer>(rows, width);
+}
 
 void CpuOps::begin_step(const StepPlan& plan) {
   plan_ = &plan;
@@ -89,48 +95,48 @@ void CpuOps::end_step(StepOutput* output) {
   plan_ = nullptr;
 }
 
-void CpuOps::embedding(const LinearWeight& table, float* out) {
-  cpu::embedding(packed(table), plan_->tokens.data(), plan_->num_tokens(), out, pool_);
+void CpuOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
+  cpu::embedding(packed(table), plan_->tokens.data(), rows, floats(out), pool_);
 }
 
-void CpuOps::add_rms_norm(float* residual, const float* delta, const float* weight, float eps, int64_t rows,
-                          float* out) {
-  cpu::add_rms_norm(residual, delta, weight, eps, rows, config_.hidden_size, out, pool_);
+void CpuOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
+  cpu::add_rms_norm(floats(residual), floats(delta), floats(weight.rows()), eps, rows, residual.width, floats(out),
+                    pool_);
 }
 
-void CpuOps::linear(const LinearWeight& weight, const float* x, int64_t rows, float* out) {
-  cpu::linear(packed(weight), x, rows, out, pool_);
+void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+  cpu::linear(packed(weight), floats(x), rows, floats(out), pool_);
 }
 
-void CpuOps::rope_and_kv_write(int32_t layer, float* qkv) {
-  cpu::rope_and_kv_write(qkv, plan_->positions.data(), plan_->slots.data(), plan_->num_tokens(),
-                         config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim, rope_.cos.data(),
-                         rope_.sin.data(), kv_.layer(layer), pool_);
+void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+  cpu::rope_and_kv_write(floats(qkv), plan_->positions.data(), plan_->slots.data(), rows, config_.num_attention_heads,
+                         config_.num_key_value_heads, config_.head_dim, rope_.cos.data(), rope_.sin.data(),
+                         kv_.layer(layer), pool_);
 }
 
-void CpuOps::paged_attention(int32_t layer, const float* qkv, float* out) {
+void CpuOps::paged_attention(int32_t layer, Rows qkv, Rows out) {
   const cpu::AttentionBatch batch{plan_->num_seqs(), plan_->query_start.data(), plan_->context_len.data(),
                                   plan_->block_start.data(), plan_->block_ids.data()};
   const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim)));
-  cpu::paged_attention(qkv, config_.q_size() + 2 * config_.kv_size(), out, batch, config_.num_attention_heads, scale,
+  cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, config_.num_attention_heads, scale,
                        kv_.layer(layer), pool_);
 }
 
-void CpuOps::silu_mul(const float* gate_up, int64_t rows, float* out) {
-  cpu::silu_mul(gate_up, rows, config_.intermediate_size, out, pool_);
+void CpuOps::silu_mul(Rows gate_up, int64_t rows, Rows out) {
+  cpu::silu_mul(floats(gate_up), rows, config_.intermediate_size, floats(out), pool_);
 }
 
-void CpuOps::gather_sample_rows(const float* x, int64_t width, float* out) {
-  cpu::gather_rows(x, sample_rows_.data(), static_cast<int64_t>(sample_rows_.size()), width, out, pool_);
+void CpuOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
+  cpu::gather_rows(floats(x), sample_rows_.data(), num_samples, x.width, floats(out), pool_);
 }
 
-void CpuOps::sample(float* logits, int64_t first_sample, int64_t rows) {
-  if (rows == plan_->num_samples()) return cpu::sample(logits, config_.vocab_size, *plan_, &output_, pool_);
+void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
+  if (rows == plan_->num_samples()) return cpu::sample(floats(logits), config_.vocab_size, *plan_, &output_, pool_);
   const auto begin = plan_->sample_rows.begin() + first_sample;
   chunk_plan_.sample_rows.assign(begin, begin + rows);
   chunk_plan_.bias = plan_->bias;
   chunk_plan_.penalty = plan_->penalty;
-  cpu::sample(logits, config_.vocab_size, chunk_plan_, &chunk_output_, pool_);
+  cpu::sample(floats(logits), config_.vocab_size, chunk_plan_, &chunk_output_, pool_);
   append(chunk_output_, &output_);
 }
 

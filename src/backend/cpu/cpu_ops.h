@@ -8,6 +8,7 @@
 #include "backend/cpu/kv_pool.h"
 #include "base/thread_pool.h"
 #include "core/model_config.h"
+#include "core/step_plan.h"
 #include "model/ops.h"
 #include "model/rope_table.h"
 
@@ -19,23 +20,25 @@ class CpuOps final : public Ops {
   // max_position: positions of a step are below it. Throws std::bad_alloc.
   CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, ThreadPool& pool);
 
+  DType activation_dtype() const override { return DType::kF32; }
+
   std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts,
                                             std::span<const TensorView> biases) override;
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;
-  std::unique_ptr<DeviceBuffer> allocate(int64_t num_floats) override;
+  std::unique_ptr<DeviceBuffer> allocate(int64_t rows, int64_t width, DType dtype) override;
 
-  void begin_step(const StepPlan& plan) override;
-  void end_step(StepOutput* output) override;
+  // The step in progress. `plan` must stay unchanged until end_step, which hands out what was sampled.
+  void begin_step(const StepPlan& plan);
+  void end_step(StepOutput* output);
 
-  void embedding(const LinearWeight& table, float* out) override;
-  void add_rms_norm(float* residual, const float* delta, const float* weight, float eps, int64_t rows,
-                    float* out) override;
-  void linear(const LinearWeight& weight, const float* x, int64_t rows, float* out) override;
-  void rope_and_kv_write(int32_t layer, float* qkv) override;
-  void paged_attention(int32_t layer, const float* qkv, float* out) override;
-  void silu_mul(const float* gate_up, int64_t rows, float* out) override;
-  void gather_sample_rows(const float* x, int64_t width, float* out) override;
-  void sample(float* logits, int64_t first_sample, int64_t rows) override;
+  void embedding(const LinearWeight& table, int64_t rows, Rows out) override;
+  void add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) override;
+  void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
+  void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
+  void paged_attention(int32_t layer, Rows qkv, Rows out) override;
+  void silu_mul(Rows gate_up, int64_t rows, Rows out) override;
+  void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
+  void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
   const ModelConfig config_;

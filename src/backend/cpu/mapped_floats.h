@@ -18,7 +18,7 @@ class MappedFloats {
   }
   ~MappedFloats();
 
-  float* data() { return data_; }
+  float* data() const { return data_; }
   int64_t size() const { return size_; }
 
  private:
