@@ -1,0 +1,150 @@
+#include "kernels/cuda/linear.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace llmb::cuda {
+
+namespace {
+
+// What NVIDIA recommends for Hopper; smaller devices want less and do not mind.
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+constexpr int kNumCandidates = 8;
+constexpr int kTimedRuns = 5;
+
+void check_lt(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const cudaError_t code = status == CUBLAS_STATUS_ALLOC_FAILED ? cudaErrorMemoryAllocation : cudaErrorUnknown;
+  throw CudaError(code, std::string(what) + " returned " + cublasLtGetStatusName(status));
+}
+
+cudaDataType_t data_type(DType dtype) {
+  return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+// Small batches each have their own algorithm; larger ones share one within a quarter of a power of two.
+int64_t row_class(int64_t rows) {
+  int64_t step = 8;
+  while (rows > 8 * step) step *= 2;
+  return rows <= 8 ? rows : ceil_div(rows, step) * step;
+}
+
+template <typename Handle, cublasStatus_t (*kDestroy)(Handle)>
+struct Descriptor {
+  Handle handle = nullptr;
+  ~Descriptor() { kDestroy(handle); }
+};
+
+}  // namespace
+
+// cuBLASLt is column-major: out, seen as [out_features, rows], is weight (stored [in, out], transposed) times x [in, rows].
+struct CublasLinear::Call {
+  Call(const LinearView& weight_view, const void* x_data, int64_t rows, void* out_data, DType dtype, DType out_dtype)
+      : weight(weight_view), x(x_data), out(out_data) {
+    check_lt(cublasLtMatmulDescCreate(&desc.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (weight.bias != nullptr) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, weight.bias);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(dtype));
+    }
+    const auto m = static_cast<uint64_t>(weight.out_features), k = static_cast<uint64_t>(weight.in_features);
+    const auto n = static_cast<uint64_t>(rows);
+    create(&a, dtype, k, m);
+    create(&b, dtype, k, n);
+    create(&d, out_dtype, m, n);
+  }
+
+  void run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const DeviceMemory& workspace,
+           cudaStream_t stream) const {
+    const float one = 1, zero = 0;
+    check_lt(cublasLtMatmul(handle, desc.handle, &one, weight.weight, a.handle, x, b.handle, &zero, out, d.handle, out,
+                            d.handle, &algo, workspace.data(), static_cast<size_t>(workspace.bytes()), stream),
+             "cublasLtMatmul");
+  }
+
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(cublasLtHandle_t handle, cublasLtMatmulPreference_t preference,
+                                                          int count) const {
+    std::vector<cublasLtMatmulHeuristicResult_t> results(count);
+    int found = 0;
+    check_lt(cublasLtMatmulAlgoGetHeuristic(handle, desc.handle, a.handle, b.handle, d.handle, d.handle, preference,
+                                            count, results.data(), &found),
+             "cublasLtMatmulAlgoGetHeuristic");
+    results.resize(found);
+    std::erase_if(results, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
+    if (results.empty())
+      throw CudaError(cudaErrorNotSupported, "cuBLASLt has no algorithm for a " + std::to_string(weight.out_features) +
+                                                 " x " + std::to_string(weight.in_features) + " matrix");
+    return results;
+  }
+
+  template <typename T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    check_lt(cublasLtMatmulDescSetAttribute(desc.handle, attribute, &value, sizeof value),
+             "cublasLtMatmulDescSetAttribute");
+  }
+  using Layout = Descriptor<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+  static void create(Layout* layout, DType dtype, uint64_t rows, uint64_t cols) {
+    check_lt(cublasLtMatrixLayoutCreate(&layout->handle, data_type(dtype), rows, cols, static_cast<int64_t>(rows)),
+             "cublasLtMatrixLayoutCreate");
+  }
+
+  const LinearView weight;
+  const void* const x;
+  void* const out;
+  Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> desc;
+  Layout a, b, d;
+};
+
+CublasLinear::CublasLinear(DType dtype) : dtype_(dtype), workspace_(kWorkspaceBytes) {
+  check_lt(cublasLtCreate(&handle_), "cublasLtCreate");
+  check_lt(cublasLtMatmulPreferenceCreate(&preference_), "cublasLtMatmulPreferenceCreate");
+  const uint64_t bytes = kWorkspaceBytes;
+  check_lt(cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
+                                                sizeof bytes),
+           "cublasLtMatmulPreferenceSetAttribute");
+}
+
+CublasLinear::~CublasLinear() {
+  cublasLtMatmulPreferenceDestroy(preference_);
+  cublasLtDestroy(handle_);
+}
+
+void CublasLinear::run(const LinearView& weight, const void* x, int64_t rows, void* out, DType out_dtype,
+                       cudaStream_t stream) {
+  const Call call(weight, x, rows, out, dtype_, out_dtype);
+  const Key key{weight.out_features, weight.in_features, row_class(rows), weight.bias != nullptr, out_dtype};
+  call.run(handle_, algorithm(key, call), workspace_, stream);
+}
+
+const cublasLtMatmulAlgo_t& CublasLinear::algorithm(const Key& key, const Call& call) {
+  const auto at = algorithms_.find(key);
+  if (at != algorithms_.end()) return at->second;
+  return algorithms_.emplace(key, call.candidates(handle_, preference_, 1).front().algo).first->second;
+}
+
+void CublasLinear::tune(const LinearView& weight, const void* x, int64_t rows, void* out, DType out_dtype,
+                        cudaStream_t stream) {
+  const Key key{weight.out_features, weight.in_features, row_class(rows), weight.bias != nullptr, out_dtype};
+  if (algorithms_.contains(key)) return;
+  const Call call(weight, x, rows, out, dtype_, out_dtype);
+  const auto candidates = call.candidates(handle_, preference_, kNumCandidates);
+  const Event begin(cudaEventDefault), end(cudaEventDefault);
+  float best_ms = std::numeric_limits<float>::infinity();
+  for (const auto& candidate : candidates) {
+    call.run(handle_, candidate.algo, workspace_, stream);  // the first run loads the kernel
+    begin.record(stream);
+    for (int i = 0; i < kTimedRuns; ++i) call.run(handle_, candidate.algo, workspace_, stream);
+    end.record(stream);
+    end.synchronize();
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
+    if (candidates.size() > 1 && !(ms < best_ms)) continue;
+    best_ms = ms;
+    algorithms_[key] = candidate.algo;
+  }
+}
+
+}  // namespace llmb::cuda
