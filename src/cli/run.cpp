@@ -272,6 +272,8 @@ int Run::run_engine() {
   EngineOptions engine_options;
   engine_options.scheduler = scheduler_config(o_, backend_->info(), model_.max_model_len);
   engine_options.grace_ms = 1000 * o_.grace_s;
+  // The ledger computes nothing: what it would measure is noise.
+  if (o_.device == "ledger") engine_options.virtual_token_ms = 1;
   // The budget is the output's, not this run's: running again and again must not get around it.
   if (o_.max_errors) engine_options.max_errors = *o_.max_errors - report_.failed;
   Engine engine(engine_options, *backend_, model_.context->tokenizer.get(), *clock_, *intake_, results, metrics, interrupt_count(),

@@ -20,17 +20,27 @@ Completion completion_for(const Request& request) {
   return c;
 }
 
-ActiveRequest::ActiveRequest(std::shared_ptr<const Request> request, int64_t ordinal, const Tokenizer* tokenizer)
-    : request_(std::move(request)), ordinal_(ordinal), tokenizer_(tokenizer), completion_(completion_for(*request_)) {
+ActiveRequest::ActiveRequest(std::shared_ptr<const Request> request, int64_t ordinal, const Tokenizer* tokenizer,
+                             double virtual_token_ms)
+    : request_(std::move(request)), ordinal_(ordinal), tokenizer_(tokenizer), virtual_token_ms_(virtual_token_ms),
+      completion_(completion_for(*request_)) {
   if (tokenizer_ != nullptr) detokenizer_.emplace(*tokenizer_, request_->params.output.skip_special_tokens);
 }
 
-bool ActiveRequest::add_token(const StepOutput& output, int32_t sample, bool is_stop_token, double now_ms) {
+// Virtual time begins when the request arrives; all prompt tokens and those before the next one have passed.
+double ActiveRequest::time_of(double now_ms) const {
+  if (virtual_token_ms_ <= 0) return now_ms;
+  const int64_t num_output = completion_.num_output_tokens;
+  return num_output == 0 ? 0 : virtual_token_ms_ * static_cast<double>(completion_.num_prompt_tokens + num_output - 1);
+}
+
+bool ActiveRequest::add_token(const StepOutput& output, int32_t sample, bool is_stop_token, double clock_ms) {
   const TokenId token = output.tokens[sample];
-  if (completion_.num_output_tokens == 0) first_token_ms_ = now_ms;
+  completion_.num_output_tokens++;
+  const double now_ms = time_of(clock_ms);
+  if (completion_.num_output_tokens == 1) first_token_ms_ = now_ms;
   else itl_ms_.push_back(static_cast<float>(now_ms - last_token_ms_));
   last_token_ms_ = now_ms;
-  completion_.num_output_tokens++;
   completion_.token_ids.push_back(token);
   if (request_->params.sampling.num_logprobs) add_logprobs(output, sample);
   const bool hidden = is_stop_token && !request_->params.stop.include_stop_str_in_output;
@@ -75,7 +85,7 @@ Completion ActiveRequest::finish(FinishReason reason, std::optional<TokenId> sto
   const bool is_eos = stop_token && std::find(eos.begin(), eos.end(), *stop_token) != eos.end();
   c.stop_token = is_eos ? std::nullopt : stop_token;
   RequestLatency& l = c.latency;
-  const double arrival = request_->arrival_ms;
+  const double arrival = virtual_token_ms_ > 0 ? 0 : request_->arrival_ms;
   // Durations never go below zero, whatever clock is behind them.
   l.queue_ms = std::max(0.0, scheduled_ms_.value_or(last_token_ms_) - arrival);
   l.ttft_ms = std::max(0.0, first_token_ms_ - arrival);

@@ -96,7 +96,7 @@ Status Engine::admit_item(IntakeItem item) {
     completion.error = std::move(*error);
     return emit(ordinal, std::move(completion), {});
   }
-  active_.try_emplace(std::get<SeqId>(added), std::move(request), ordinal, tokenizer_);
+  active_.try_emplace(std::get<SeqId>(added), std::move(request), ordinal, tokenizer_, options_.virtual_token_ms);
   return {};
 }
 

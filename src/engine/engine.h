@@ -36,6 +36,7 @@ struct EngineOptions {
   SchedulerConfig scheduler;
   double grace_ms = 30000;  // after an interrupt, how long running requests may take to finish
   std::optional<int64_t> max_errors;  // error records that the run may produce; one more ends it
+  double virtual_token_ms = 0;        // > 0: requests' times are counted, not measured (active_request.h)
 };
 
 // Driven by one thread. Invariants:
