@@ -30,6 +30,7 @@ struct BackendInfo {
   std::string device;      // "cpu (avx512, 2 threads)"
   KvLayout kv;             // num_blocks is the pool that the scheduler may hand out
   int64_t weight_bytes = 0;  // resident
+  int32_t max_plans_in_flight = 1;  // 1 or 2
   double load_ms = 0;
 };
 
@@ -39,8 +40,13 @@ struct MachineLimits {
   double bytes_per_s = 0;
 };
 
-// One thread drives a backend. load() once; then submit()/wait() in turn: at most one plan is in flight. The plan must
-// stay unchanged until wait() returns.
+// One thread drives a backend: load() once, then submit() and wait(). Invariants:
+//  1. At most info().max_plans_in_flight plans are in flight: submitted, their wait() not yet called. A plan must stay
+//     unchanged until its wait() returns.
+//  2. Plans run one after the other, in order: what a plan writes into the KV pool, every later one sees and may
+//     overwrite. So a KV block that is free to the scheduler may be given away at once, even while a plan in flight still
+//     reads or writes it for its last owner: the plan that uses it anew runs later.
+//  3. An error of submit() leaves what was in flight as it was; after an error of wait() nothing is in flight.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -48,9 +54,10 @@ class Backend {
   virtual Status load(const ModelConfig& config, const LoadOptions& options) = 0;
   virtual const BackendInfo& info() const = 0;  // valid after load()
 
-  // REQUIRES: validate_step_plan(plan, info().kv.num_blocks).ok(), nothing in flight.
+  // REQUIRES: validate_step_plan(plan, info().kv.num_blocks, sample rows of the plan in flight or 0).ok(), fewer than
+  // max_plans_in_flight in flight.
   virtual Status submit(const StepPlan& plan) = 0;
-  // Fills `output` for the plan in flight.
+  // Fills `output` for the oldest plan in flight.
   virtual Status wait(StepOutput* output) = 0;
 
   // Measures briefly (~0.2 s). {0, 0} where it means nothing.

@@ -42,7 +42,7 @@ bool is_csr(const std::vector<int32_t>& start, size_t num_seqs, size_t num_items
   return true;
 }
 
-Status validate_sequence(const StepPlan& p, int32_t s, int32_t num_blocks) {
+Status validate_sequence(const StepPlan& p, int32_t s, int32_t num_blocks, int32_t num_unseen) {
   const int32_t begin = p.query_start[s], end = p.query_start[s + 1];
   if (end <= begin) return broken(1, s, "no tokens");
   const int32_t first_position = p.context_len[s] - (end - begin);
@@ -52,6 +52,7 @@ Status validate_sequence(const StepPlan& p, int32_t s, int32_t num_blocks) {
   for (int32_t b = p.block_start[s]; b < p.block_start[s + 1]; ++b)
     if (p.block_ids[b] < 0 || p.block_ids[b] >= num_blocks) return broken(3, s, "block id out of range");
   for (int32_t row = begin; row < end; ++row) {
+    if (p.tokens[row] < unseen_token(num_unseen - 1)) return broken(6, s, "a token that nothing in flight samples");
     const int32_t position = first_position + (row - begin);
     if (p.positions[row] != position) return broken(2, s, "positions are not consecutive");
     const BlockId block = p.block_ids[p.block_start[s] + position / p.block_size];
@@ -62,14 +63,14 @@ Status validate_sequence(const StepPlan& p, int32_t s, int32_t num_blocks) {
 
 }  // namespace
 
-Status validate_step_plan(const StepPlan& p, int32_t num_blocks) {
+Status validate_step_plan(const StepPlan& p, int32_t num_blocks, int32_t num_unseen) {
   const size_t num_seqs = p.seq_ids.size();
   if (p.block_size < 1) return broken(3, 0, "block_size");
   if (!is_csr(p.query_start, num_seqs, p.tokens.size())) return broken(1, 0, "query_start");
   if (!is_csr(p.block_start, num_seqs, p.block_ids.size())) return broken(1, 0, "block_start");
   if (p.context_len.size() != num_seqs || p.positions.size() != p.tokens.size() || p.slots.size() != p.tokens.size())
     return broken(1, 0, "array sizes differ");
-  for (int32_t s = 0; s < p.num_seqs(); ++s) LLMB_RETURN_IF_ERROR(validate_sequence(p, s, num_blocks));
+  for (int32_t s = 0; s < p.num_seqs(); ++s) LLMB_RETURN_IF_ERROR(validate_sequence(p, s, num_blocks, num_unseen));
   std::unordered_set<int32_t> written;
   for (const int32_t slot : p.slots)
     if (!written.insert(slot).second) return broken(4, 0, "slot " + std::to_string(slot) + " written twice");
@@ -84,6 +85,12 @@ Status validate_step_plan(const StepPlan& p, int32_t num_blocks) {
     previous = row.seq;
   }
   return {};
+}
+
+void resolve_tokens(const StepPlan& plan, std::span<const TokenId> sampled, std::vector<TokenId>* tokens) {
+  *tokens = plan.tokens;
+  for (TokenId& token : *tokens)
+    if (token < 0) token = sampled[unseen_token(token)];
 }
 
 std::string to_string(const StepPlan& p) {

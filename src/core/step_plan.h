@@ -7,9 +7,12 @@
 //  3. block_ids of s hold at least ceil(context_len[s] / block_size) blocks; slots agree with them.
 //  4. Each slot is written at most once in a step.
 //  5. sample_rows are in order of their sequence; each samples the last row of a sequence, at most one per sequence.
+//  6. A negative token is an unseen_token(): what a sample row of the plan submitted right before this one samples. Only
+//     a plan submitted while that one is in flight has such tokens.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,9 @@
 #include "core/types.h"
 
 namespace llmb {
+
+// Stands in a plan for the token that row `sample` of the plan before gives.
+constexpr TokenId unseen_token(int32_t sample) { return -1 - sample; }
 
 // What a sampler needs for one token. Slices index the plan's shared arrays.
 struct SampleRow {
@@ -53,7 +59,7 @@ struct StepPlan {
   int64_t step = 0;         // counts from 0 in a run
   int32_t block_size = 16;  // tokens per KV block
 
-  std::vector<TokenId> tokens;      // [num_tokens]  new tokens of all sequences, packed
+  std::vector<TokenId> tokens;      // [num_tokens]  new tokens of all sequences, packed; < 0: invariant 6
   std::vector<int32_t> positions;   // [num_tokens]
   std::vector<int32_t> slots;       // [num_tokens]  KV slot that each new token writes
 
@@ -77,7 +83,7 @@ struct StepPlan {
 struct StepOutput {
   std::vector<TokenId> tokens;    // [num_samples]
   std::vector<float> logprobs;    // [num_samples]  of the sampled token, raw distribution; 0 where none was wanted
-  std::vector<uint8_t> is_finite; // [num_samples]  0: a logit was NaN or +Inf; tokens[i] means nothing
+  std::vector<uint8_t> is_finite; // [num_samples]  0: a logit was NaN or +Inf; tokens[i] means nothing, but is of the vocabulary
   std::vector<int32_t> top_start; // [num_samples + 1]  into top_*
   std::vector<TokenId> top_tokens;    // best first
   std::vector<float> top_logprobs;
@@ -85,8 +91,14 @@ struct StepOutput {
   void clear();
 };
 
-// Ok, or the number of the invariant that does not hold and where. num_blocks bounds block ids.
-Status validate_step_plan(const StepPlan& plan, int32_t num_blocks);
+// Ok, or the number of the invariant that does not hold and where. num_blocks bounds block ids; num_unseen is the number
+// of sample rows of the plan before, 0 where that is not in flight.
+Status validate_step_plan(const StepPlan& plan, int32_t num_blocks, int32_t num_unseen = 0);
+
+// The plan's tokens, the unseen ones filled in. REQUIRES: valid with num_unseen = sampled.size()
+void resolve_tokens(const StepPlan& plan,
+                    std::span<const TokenId> sampled,  // [num_samples of the plan before]
+                    std::vector<TokenId>* tokens);     // [num_tokens]
 
 // A readable dump, for logs and failing tests.
 std::string to_string(const StepPlan& plan);

@@ -288,6 +288,26 @@ TEST_CASE("a step costs its virtual time") {
   CHECK(clock.now_ms() == 5.0);
 }
 
+TEST_CASE("two plans in flight: unseen tokens are what the plan before sampled, and outputs come in order") {
+  auto backend = loaded_ledger(), ahead = loaded_ledger();
+  const TokenId first = run(backend.get(), single(0, {1, 2, 3}, {0}));
+  const TokenId second = run(backend.get(), single(3, {first}, {0}));
+  StepPlan prompt = single(0, {1, 2, 3}, {0}), next = single(3, {unseen_token(0)}, {0}), far = next;
+  far.tokens[0] = unseen_token(1);
+  StepOutput output;
+  CHECK(ahead->info().max_plans_in_flight == 2);
+  CHECK(ahead->submit(next).code() == StatusCode::kInternal);
+  REQUIRE(ahead->submit(prompt).ok());
+  CHECK(ahead->submit(far).code() == StatusCode::kInternal);
+  REQUIRE(ahead->submit(next).ok());
+  CHECK_THROWS_AS(ahead->submit(next), CheckFailure);
+  REQUIRE(ahead->wait(&output).ok());
+  CHECK(output.tokens == std::vector<TokenId>{first});
+  REQUIRE(ahead->wait(&output).ok());
+  CHECK(output.tokens == std::vector<TokenId>{second});
+  CHECK_THROWS_AS(ahead->wait(&output), CheckFailure);
+}
+
 TEST_CASE("the scripted backend fails at the steps it was told and passes the others on") {
   BackendScript script;
   script.submit_errors[1] = device_error("launch failed");

@@ -1,5 +1,9 @@
 #include "tests/support/scripted_backend.h"
 
+#include <algorithm>
+
+#include "base/check.h"
+
 namespace llmb::test {
 
 ScriptedBackend::ScriptedBackend(std::unique_ptr<Backend> inner, BackendScript script)
@@ -7,26 +11,38 @@ ScriptedBackend::ScriptedBackend(std::unique_ptr<Backend> inner, BackendScript s
 
 Status ScriptedBackend::load(const ModelConfig& config, const LoadOptions& options) {
   LLMB_RETURN_IF_ERROR(script_.load_error);
-  return inner_->load(config, options);
+  LLMB_RETURN_IF_ERROR(inner_->load(config, options));
+  info_ = inner_->info();
+  info_.max_plans_in_flight = std::min(info_.max_plans_in_flight, script_.max_plans_in_flight);
+  return {};
 }
 
 Status ScriptedBackend::submit(const StepPlan& plan) {
-  ++step_;
-  if (const auto at = script_.submit_errors.find(step_); at != script_.submit_errors.end()) return at->second;
-  return inner_->submit(plan);
+  const int64_t step = next_step_++;
+  if (const auto at = script_.submit_errors.find(step); at != script_.submit_errors.end()) return at->second;
+  LLMB_CHECK(static_cast<int32_t>(in_flight_.size()) < info_.max_plans_in_flight);
+  LLMB_RETURN_IF_ERROR(inner_->submit(plan));
+  in_flight_.push_back(step);
+  return {};
 }
 
 Status ScriptedBackend::wait(StepOutput* output) {
+  LLMB_CHECK(!in_flight_.empty());
+  const int64_t step = in_flight_.front();
+  in_flight_.pop_front();
   LLMB_RETURN_IF_ERROR(inner_->wait(output));
-  if (script_.stalls.contains(step_)) {
+  if (script_.stalls.contains(step)) {
     std::unique_lock lock(mutex_);
     stalled_ = true;
     released_.wait(lock, [this] { return stalls_released_; });
     stalled_ = false;
   }
-  if (const auto at = script_.wait_errors.find(step_); at != script_.wait_errors.end()) return at->second;
+  if (const auto at = script_.wait_errors.find(step); at != script_.wait_errors.end()) {
+    for (StepOutput dropped; !in_flight_.empty(); in_flight_.pop_front()) LLMB_RETURN_IF_ERROR(inner_->wait(&dropped));
+    return at->second;
+  }
   for (size_t row = 0; row < output->is_finite.size(); ++row)
-    if (script_.nan_rows.contains({step_, static_cast<int32_t>(row)})) output->is_finite[row] = 0;
+    if (script_.nan_rows.contains({step, static_cast<int32_t>(row)})) output->is_finite[row] = 0;
   return {};
 }
 

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,7 @@ struct BackendScript {
   std::map<int64_t, Status> wait_errors;           // by step
   std::set<int64_t> stalls;                        // wait() of these steps blocks until release_stalls()
   std::set<std::pair<int64_t, int32_t>> nan_rows;  // (step, row of the StepOutput)
+  int32_t max_plans_in_flight = 2;                 // no more than the wrapped backend's
 };
 
 // Driven by one thread; release_stalls() and is_stalled() may be called from any.
@@ -28,7 +30,7 @@ class ScriptedBackend final : public Backend {
   ScriptedBackend(std::unique_ptr<Backend> inner, BackendScript script);
 
   Status load(const ModelConfig& config, const LoadOptions& options) override;
-  const BackendInfo& info() const override { return inner_->info(); }
+  const BackendInfo& info() const override { return info_; }
   Status submit(const StepPlan& plan) override;
   Status wait(StepOutput* output) override;
   MachineLimits measure_limits() override { return inner_->measure_limits(); }
@@ -39,7 +41,9 @@ class ScriptedBackend final : public Backend {
  private:
   const std::unique_ptr<Backend> inner_;
   const BackendScript script_;
-  int64_t step_ = -1;
+  BackendInfo info_;
+  int64_t next_step_ = 0;
+  std::deque<int64_t> in_flight_;  // steps
   mutable std::mutex mutex_;
   std::condition_variable released_;
   bool stalls_released_ = false, stalled_ = false;

@@ -133,6 +133,8 @@ TEST_CASE("a sequence with NaN logits is reported, its neighbours and later user
   const StepOutput alone = run(PlanBuilder(16).add(good, 0, 3, {0}, row).plan());
   const StepOutput both = run(PlanBuilder(16).add(bad, 0, 3, {1}, row).add(good, 0, 3, {0}, row).plan());
   CHECK(both.is_finite == std::vector<uint8_t>{0, 1});
+  CHECK(both.tokens[0] >= 0);  // a plan in flight may look it up
+  CHECK(both.tokens[0] < config.vocab_size);
   CHECK(both.tokens[1] == alone.tokens[0]);
   CHECK(both.logprobs[1] == alone.logprobs[0]);
   const StepOutput reused = run(PlanBuilder(16).add(good, 0, 3, {1}, row).plan());
@@ -191,14 +193,58 @@ TEST_CASE("submit returns at once, wait gives that step's result; misuse is a pr
   StepOutput out;
   CHECK_THROWS_AS(backend->wait(&out).ok(), CheckFailure);
   const StepPlan plan = PlanBuilder(16).add({1}, 0, 1, {0}, SampleRow{}).plan();
+  REQUIRE(backend->info().max_plans_in_flight == 2);
+  REQUIRE(backend->submit(plan).ok());
   REQUIRE(backend->submit(plan).ok());
   CHECK_THROWS_AS(backend->submit(plan).ok(), CheckFailure);
   REQUIRE(backend->wait(&out).ok());
   CHECK(out.tokens.size() == 1);
+  REQUIRE(backend->wait(&out).ok());
+  CHECK_THROWS_AS(backend->wait(&out).ok(), CheckFailure);
   CHECK_THROWS_AS(make_cpu_backend()->submit(plan).ok(), CheckFailure);
-  // Destroyed with a step in flight: no thread is left behind.
+  // Destroyed with steps in flight: no thread is left behind.
   const auto other = loaded(config, dummy_options());
   REQUIRE(other->submit(plan).ok());
+  REQUIRE(other->submit(plan).ok());
+}
+
+TEST_CASE("two plans in flight: the second computes what the first samples, and outputs come in order") {
+  const ModelConfig config = tiny_config();
+  const auto backend = loaded(config, dummy_options());
+  const std::vector<std::vector<TokenId>> prompts = {{4, 5, 6, 7}, {8, 9}};
+  const SampleRow row{.num_logprobs = 2};
+  constexpr int kNumTokens = 12;
+  const auto expected = generate_one_by_one(*backend, {{prompts[0], kNumTokens, row}, {prompts[1], kNumTokens, row}}, 64);
+  // The prompts change places in every plan: row 0 of one is row 1 of the next.
+  std::vector<StepPlan> plans;
+  for (int step = 0; step < kNumTokens; ++step) {
+    PlanBuilder builder(16);
+    for (int place = 0; place < 2; ++place) {
+      const int i = (place + step) % 2;
+      std::vector<TokenId> tokens = prompts[i];
+      tokens.resize(tokens.size() + step, unseen_token(1 - place));
+      const auto num_new = step == 0 ? static_cast<int32_t>(tokens.size()) : 1;
+      builder.add(tokens, static_cast<int32_t>(tokens.size()) - num_new, num_new, {i}, row);
+    }
+    plans.push_back(builder.plan());
+  }
+  StepOutput out;
+  REQUIRE(backend->submit(plans[0]).ok());
+  for (int step = 0; step < kNumTokens; ++step) {
+    if (step + 1 < kNumTokens) REQUIRE(backend->submit(plans[step + 1]).ok());
+    REQUIRE(backend->wait(&out).ok());
+    for (int place = 0; place < 2; ++place) {
+      const int i = (place + step) % 2;
+      CHECK(out.tokens[place] == expected[i].tokens[step]);
+      CHECK(out.logprobs[place] == expected[i].logprobs[step]);
+    }
+  }
+  // With nothing in flight there is no token to wait for; with one plan in flight, none beyond its rows.
+  CHECK(backend->submit(plans[1]).code() == StatusCode::kInternal);
+  REQUIRE(backend->submit(plans[0]).ok());
+  CHECK(backend->submit(PlanBuilder(16).add({unseen_token(2)}, 0, 1, {0}, row).plan()).code() == StatusCode::kInternal);
+  REQUIRE(backend->wait(&out).ok());  // an error of submit() leaves what was in flight
+  CHECK(out.tokens[0] == expected[0].tokens[0]);
 }
 
 TEST_CASE("info and limits say what was loaded") {

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,8 @@ const std::vector<Breakage>& breakages() {
       {"bias backwards", 5, [](StepPlan* p) { p->sample_rows[1].bias_begin = 1; }},
       {"penalty past the end", 5, [](StepPlan* p) { p->sample_rows[1].penalty_end = 2; }},
       {"penalty before the start", 5, [](StepPlan* p) { p->sample_rows[1].penalty_begin = -1; }},
+      {"an unseen token with nothing in flight", 6, [](StepPlan* p) { p->tokens[2] = unseen_token(0); }},
+      {"the lowest token", 6, [](StepPlan* p) { p->tokens[0] = std::numeric_limits<TokenId>::min(); }},
       {"penalty backwards", 5, [](StepPlan* p) { p->sample_rows[0].penalty_begin = 1; }},
   };
   return all;
@@ -112,6 +115,23 @@ TEST_CASE("each broken invariant is found and named") {
     CHECK_MESSAGE(status.message().find(number) != std::string::npos, std::string(breakage.what)
                                                                           << ": '" << status.message() << "'");
   }
+}
+
+TEST_CASE("unseen tokens: only those that the plan before samples, filled in from what it gave") {
+  StepPlan plan = good_plan();
+  plan.tokens[2] = unseen_token(0);
+  plan.tokens[7] = unseen_token(2);
+  CHECK(validate_step_plan(plan, kNumBlocks, 3).ok());
+  CHECK_FALSE(validate_step_plan(plan, kNumBlocks, 2).ok());
+  plan.tokens[0] = std::numeric_limits<TokenId>::min();
+  CHECK_FALSE(validate_step_plan(plan, kNumBlocks, std::numeric_limits<int32_t>::max()).ok());
+  plan.tokens[0] = 1;
+  std::vector<TokenId> tokens = {77};
+  resolve_tokens(plan, std::vector<TokenId>{50, 51, 52}, &tokens);
+  CHECK(tokens == std::vector<TokenId>{1, 2, 50, 4, 5, 6, 7, 52});
+  CHECK(plan.tokens[2] == unseen_token(0));  // the plan stays as it is
+  resolve_tokens(good_plan(), {}, &tokens);
+  CHECK(tokens == good_plan().tokens);
 }
 
 TEST_CASE("clear() leaves a valid empty plan and an empty output") {

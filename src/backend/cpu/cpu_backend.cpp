@@ -1,5 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include <array>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -26,6 +27,7 @@ namespace {
 
 constexpr int32_t kMaxBlockSize = 4096;
 constexpr int32_t kMaxThreads = 1024;
+constexpr int32_t kMaxPlansInFlight = 2;
 
 Status check_range(const char* name, int64_t value, int64_t min, int64_t max) {
   if (value >= min && value <= max) return {};
@@ -78,8 +80,9 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check_plan(plan));
     {
       std::lock_guard lock(mutex_);
-      LLMB_CHECK_MSG(plan_ == nullptr && !is_done_, "one plan in flight at a time");
-      plan_ = &plan;
+      LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
+      steps_[num_submitted_ % kMaxPlansInFlight].plan = &plan;
+      ++num_submitted_;
     }
     changed_.notify_all();
     return {};
@@ -87,11 +90,15 @@ class CpuBackend final : public Backend {
 
   Status wait(StepOutput* output) override {
     std::unique_lock lock(mutex_);
-    LLMB_CHECK_MSG(plan_ != nullptr || is_done_, "nothing in flight");
-    changed_.wait(lock, [&] { return is_done_; });
-    is_done_ = false;
-    std::swap(*output, output_);
-    return std::exchange(step_status_, Status());
+    LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
+    changed_.wait(lock, [&] { return num_done_ > num_fetched_ || !failure_.ok(); });
+    if (num_done_ == num_fetched_) {  // what follows the failed step was never run
+      num_done_ = num_fetched_ = num_submitted_;
+      return std::exchange(failure_, Status());
+    }
+    std::swap(*output, steps_[num_fetched_ % kMaxPlansInFlight].output);
+    ++num_fetched_;
+    return {};
   }
 
   MachineLimits measure_limits() override {
@@ -119,6 +126,7 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(load_weights(checkpoint));
     info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");
+    info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.load_ms = clock.now_ms();
     driver_ = std::thread([this] { drive(); });
     return {};
@@ -147,12 +155,15 @@ class CpuBackend final : public Backend {
   // The kernels trust a plan; a broken one must not reach them. Cheap beside a step.
   Status check_plan(const StepPlan& plan) const {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
-    LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks));
+    // The thread that submits is the only one that changes these two counts.
+    const bool follows = num_submitted_ > num_fetched_;
+    const int32_t num_unseen = follows ? steps_[(num_submitted_ - 1) % kMaxPlansInFlight].plan->num_samples() : 0;
+    LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, num_unseen));
     if (plan.block_size != info_.kv.block_size) return internal_error("plan has another block_size");
     if (plan.num_tokens() > options_.max_num_batched_tokens) return internal_error("plan has too many tokens");
     if (plan.num_samples() > options_.max_num_seqs) return internal_error("plan has too many sample rows");
     for (const TokenId token : plan.tokens)
-      if (token < 0 || token >= config_.vocab_size)
+      if (token >= config_.vocab_size)
         return internal_error("token " + std::to_string(token) + " is not in the vocabulary");
     for (const int32_t length : plan.context_len)
       if (length > options_.max_model_len) return internal_error("plan goes past max_model_len");
@@ -162,19 +173,19 @@ class CpuBackend final : public Backend {
   void drive() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return stop_ || plan_ != nullptr; });
+      changed_.wait(lock, [&] { return stop_ || (failure_.ok() && num_done_ < num_submitted_); });
       if (stop_) return;
+      Step& step = steps_[num_done_ % kMaxPlansInFlight];
       lock.unlock();
       const Status status = guarded([&] {
-        ops_->begin_step(*plan_);
-        transformer_->forward(plan_->num_tokens(), plan_->num_samples());
-        ops_->end_step(&output_);
+        ops_->begin_step(*step.plan);
+        transformer_->forward(step.plan->num_tokens(), step.plan->num_samples());
+        ops_->end_step(&step.output);
         return Status();
       });
       lock.lock();
-      step_status_ = status;
-      plan_ = nullptr;
-      is_done_ = true;
+      if (status.ok()) ++num_done_;
+      else failure_ = status;
       changed_.notify_all();
     }
   }
@@ -188,11 +199,15 @@ class CpuBackend final : public Backend {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  const StepPlan* plan_ = nullptr;  // in flight; guarded by mutex_, read by the driver while it runs
-  bool is_done_ = false;            // output_ and step_status_ wait to be fetched
+  // A step's entry belongs to the driver while it runs.
+  struct Step {
+    const StepPlan* plan = nullptr;
+    StepOutput output;
+  };
+  std::array<Step, kMaxPlansInFlight> steps_;  // step i in entry i % size; this and what follows is guarded by mutex_
+  int64_t num_submitted_ = 0, num_done_ = 0, num_fetched_ = 0;
+  Status failure_;  // of step num_done_
   bool stop_ = false;
-  StepOutput output_;
-  Status step_status_;
   std::thread driver_;
 };
 

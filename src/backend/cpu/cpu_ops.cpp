@@ -85,18 +85,20 @@ std::unique_ptr<DeviceBuffer> CpuOps::allocate(int64_t rows, int64_t width, DTyp
 
 void CpuOps::begin_step(const StepPlan& plan) {
   plan_ = &plan;
+  resolve_tokens(plan, sampled_, &tokens_);
   output_.clear();
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows) sample_rows_.push_back(row.token_row);
 }
 
 void CpuOps::end_step(StepOutput* output) {
+  sampled_ = output_.tokens;
   std::swap(*output, output_);
   plan_ = nullptr;
 }
 
 void CpuOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
-  cpu::embedding(packed(table), plan_->tokens.data(), rows, floats(out), pool_);
+  cpu::embedding(packed(table), tokens_.data(), rows, floats(out), pool_);
 }
 
 void CpuOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {

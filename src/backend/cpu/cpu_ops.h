@@ -27,7 +27,8 @@ class CpuOps final : public Ops {
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;
   std::unique_ptr<DeviceBuffer> allocate(int64_t rows, int64_t width, DType dtype) override;
 
-  // The step in progress. `plan` must stay unchanged until end_step, which hands out what was sampled.
+  // The step in progress. `plan` must stay unchanged until end_step, which hands out what was sampled. Unseen tokens of
+  // the plan are those of the step before.
   void begin_step(const StepPlan& plan);
   void end_step(StepOutput* output);
 
@@ -46,6 +47,8 @@ class CpuOps final : public Ops {
   KvPool kv_;
   const RopeTable rope_;
   const StepPlan* plan_ = nullptr;    // of the step in progress
+  std::vector<TokenId> tokens_;       // [num_tokens]  of plan_, none unseen
+  std::vector<TokenId> sampled_;      // by the step before
   std::vector<int32_t> sample_rows_;  // [num_samples]  token rows
   StepPlan chunk_plan_;               // a slice of plan_'s sample rows
   StepOutput chunk_output_;

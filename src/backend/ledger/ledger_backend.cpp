@@ -1,6 +1,8 @@
 #include "backend/ledger/ledger_backend.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@ namespace llmb {
 namespace {
 
 constexpr int64_t kDefaultSlots = int64_t{1} << 20;
+constexpr int32_t kMaxPlansInFlight = 2;
 constexpr int64_t kMaxSlots = int64_t{1} << 27;  // 2 GiB of slots
 
 struct Slot {
@@ -39,7 +42,7 @@ class LedgerBackend final : public Backend {
  private:
   Status check_prefix(const StepPlan& plan, int32_t s, int32_t num_cached) const;
   Status run_sequence(const StepPlan& plan, int32_t s, uint64_t* prefix_hash);
-  void sample(const StepPlan& plan, const SampleRow& row, uint64_t prefix_hash);
+  void sample(const StepPlan& plan, const SampleRow& row, uint64_t prefix_hash, StepOutput* output);
   const Slot& slot(const StepPlan& plan, int32_t s, int32_t position) const {
     const BlockId block = plan.block_ids[plan.block_start[s] + position / plan.block_size];
     return slots_[int64_t{block} * plan.block_size + position % plan.block_size];
@@ -49,8 +52,9 @@ class LedgerBackend final : public Backend {
   LedgerModel model_;
   BackendInfo info_;
   std::vector<Slot> slots_;
-  StepOutput output_;
-  bool in_flight_ = false;
+  std::vector<TokenId> tokens_;                       // [num_tokens]  of the plan, none unseen
+  std::array<StepOutput, kMaxPlansInFlight> outputs_;  // of step i in entry i % size
+  int64_t num_submitted_ = 0, num_fetched_ = 0;
 };
 
 Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options) {
@@ -71,14 +75,19 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   slots_.assign(num_blocks * options.block_size, Slot{});
   info_.device = "ledger";
   info_.kv = kv;
+  info_.max_plans_in_flight = kMaxPlansInFlight;
   return {};
 }
 
 Status LedgerBackend::submit(const StepPlan& plan) {
-  LLMB_CHECK_MSG(!in_flight_, "a plan is in flight");
-  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks));
+  LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
+  std::span<const TokenId> sampled;
+  if (num_submitted_ > num_fetched_) sampled = outputs_[(num_submitted_ - 1) % kMaxPlansInFlight].tokens;
+  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, static_cast<int32_t>(sampled.size())));
   if (plan.block_size != info_.kv.block_size) return internal_error("ledger: the plan has another block size");
-  output_.clear();
+  resolve_tokens(plan, sampled, &tokens_);
+  StepOutput& output = outputs_[num_submitted_ % kMaxPlansInFlight];
+  output.clear();
   size_t next_sample = 0;
   for (int32_t s = 0; s < plan.num_seqs(); ++s) {
     uint64_t prefix_hash = 0;
@@ -88,9 +97,9 @@ Status LedgerBackend::submit(const StepPlan& plan) {
     if (static_cast<int64_t>(row.position) != plan.context_len[s])
       return internal_error("ledger: sequence " + std::to_string(plan.seq_ids[s]) + " samples position " +
                             std::to_string(row.position) + " after " + std::to_string(plan.context_len[s]) + " tokens");
-    sample(plan, row, prefix_hash);
+    sample(plan, row, prefix_hash, &output);
   }
-  in_flight_ = true;
+  ++num_submitted_;
   return {};
 }
 
@@ -121,33 +130,33 @@ Status LedgerBackend::run_sequence(const StepPlan& plan, int32_t s, uint64_t* pr
   LLMB_RETURN_IF_ERROR(check_prefix(plan, s, num_cached));
   uint64_t hash = num_cached == 0 ? model_.empty_prefix() : slot(plan, s, num_cached - 1).prefix_hash;
   for (int32_t row = begin; row < end; ++row) {
-    hash = LedgerModel::extend(hash, plan.tokens[row]);
-    slots_[plan.slots[row]] = {hash, plan.tokens[row], plan.positions[row]};
+    hash = LedgerModel::extend(hash, tokens_[row]);
+    slots_[plan.slots[row]] = {hash, tokens_[row], plan.positions[row]};
   }
   *prefix_hash = hash;
   return {};
 }
 
-void LedgerBackend::sample(const StepPlan& plan, const SampleRow& row, uint64_t prefix_hash) {
+void LedgerBackend::sample(const StepPlan& plan, const SampleRow& row, uint64_t prefix_hash, StepOutput* output) {
   const std::span<const TokenBias> bias(plan.bias.data() + row.bias_begin, plan.bias.data() + row.bias_end);
   const std::optional<TokenId> token = model_.next_token(prefix_hash, row, bias);
   const float logprob = row.num_logprobs >= 0 ? LedgerModel::logprob(prefix_hash) : 0.0f;
-  output_.tokens.push_back(token.value_or(0));
-  output_.logprobs.push_back(logprob);
-  output_.is_finite.push_back(token.has_value());
+  output->tokens.push_back(token.value_or(0));
+  output->logprobs.push_back(logprob);
+  output->is_finite.push_back(token.has_value());
   // The chosen token is the best one; the tokens after it follow, each half as likely as the one before.
   for (int32_t i = 0; i < std::min(row.num_logprobs, model_.vocab_size); ++i) {
-    output_.top_tokens.push_back(static_cast<TokenId>((int64_t{token.value_or(0)} + i) % model_.vocab_size));
-    output_.top_logprobs.push_back(logprob - 0.6931472f * static_cast<float>(i));
+    output->top_tokens.push_back(static_cast<TokenId>((int64_t{token.value_or(0)} + i) % model_.vocab_size));
+    output->top_logprobs.push_back(logprob - 0.6931472f * static_cast<float>(i));
   }
-  output_.top_start.push_back(static_cast<int32_t>(output_.top_tokens.size()));
+  output->top_start.push_back(static_cast<int32_t>(output->top_tokens.size()));
 }
 
 Status LedgerBackend::wait(StepOutput* output) {
-  LLMB_CHECK_MSG(in_flight_, "no plan is in flight");
-  in_flight_ = false;
+  LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "no plan is in flight");
   if (options_.clock) options_.clock->advance_ms(options_.step_ms);
-  std::swap(*output, output_);  // both keep their memory for later steps
+  std::swap(*output, outputs_[num_fetched_ % kMaxPlansInFlight]);  // both keep their memory for later steps
+  ++num_fetched_;
   return {};
 }
 
