@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -23,7 +24,11 @@ struct LoadOptions {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_model_len = 0;
-  int32_t num_threads = 0;           // 0: all usable cores
+  int32_t num_threads = 0;           // CPU: 0: all usable cores
+  std::optional<DType> dtype;        // of activations and KV cache; none: what the backend thinks best
+  // CUDA only.
+  double gpu_memory_utilization = 0.92;  // share of the device's memory that weights, activations and KV pool may take
+  bool deterministic = false;  // a request's result does not depend on what else runs, nor on how its tokens are chunked
 };
 
 struct BackendInfo {

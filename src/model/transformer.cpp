@@ -9,25 +9,21 @@ namespace llmb {
 
 namespace {
 
-// Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
-constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
-
-int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples) {
-  const int64_t fitting = kMaxLogitBytes / (int64_t{config.vocab_size} * 4);
-  return std::clamp<int64_t>(fitting, 1, max_num_samples);
+int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples, int64_t max_bytes) {
+  return std::clamp<int64_t>(max_bytes / (int64_t{config.vocab_size} * 4), 1, max_num_samples);
 }
 
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& ops, int64_t max_num_tokens,
-                         int64_t max_num_samples)
+                         int64_t max_num_samples, int64_t max_logit_bytes)
     : config_(config),
       weights_(std::move(weights)),
       ops_(ops),
       eps_(static_cast<float>(config.rms_norm_eps)),
       max_num_tokens_(max_num_tokens),
       max_num_samples_(max_num_samples),
-      max_logit_rows_(logit_rows(config, max_num_samples)) {
+      max_logit_rows_(logit_rows(config, max_num_samples, max_logit_bytes)) {
   const int64_t hidden = config.hidden_size, intermediate = config.intermediate_size;
   const DType dtype = ops.activation_dtype();
   residual_ = ops.allocate(max_num_tokens, hidden, DType::kF32);

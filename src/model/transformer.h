@@ -18,9 +18,9 @@ namespace llmb {
 class Transformer {
  public:
   // `ops` must outlive the transformer and hold the KV cache. A step has at most max_num_tokens tokens and
-  // max_num_samples sample rows.
+  // max_num_samples sample rows. The LM head is read once for as many rows as fit max_logit_bytes, at least one.
   Transformer(const ModelConfig& config, ModelWeights weights, Ops& ops, int64_t max_num_tokens,
-              int64_t max_num_samples);
+              int64_t max_num_samples, int64_t max_logit_bytes);
 
   // Queues the work of the step in progress: its KV slots are written, its sample rows sampled. The counts are the
   // plan's, or padded beyond them up to the maxima; what is queued depends on nothing else, so that it can be recorded

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "backend/checks.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/memory_limit.h"
@@ -25,25 +26,9 @@ namespace llmb {
 
 namespace {
 
-constexpr int32_t kMaxBlockSize = 4096;
-constexpr int32_t kMaxThreads = 1024;
 constexpr int32_t kMaxPlansInFlight = 2;
-
-Status check_range(const char* name, int64_t value, int64_t min, int64_t max) {
-  if (value >= min && value <= max) return {};
-  return invalid_argument(std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(min) +
-                          " to " + std::to_string(max));
-}
-
-Status check_options(const ModelConfig& config, const LoadOptions& o) {
-  LLMB_RETURN_IF_ERROR(check_range("block_size", o.block_size, 1, kMaxBlockSize));
-  LLMB_RETURN_IF_ERROR(check_range("max_num_seqs", o.max_num_seqs, 1, 1 << 20));
-  LLMB_RETURN_IF_ERROR(check_range("max_num_batched_tokens", o.max_num_batched_tokens, 1, 1 << 20));
-  LLMB_RETURN_IF_ERROR(check_range("max_model_len", o.max_model_len, 1, config.max_position_embeddings));
-  LLMB_RETURN_IF_ERROR(check_range("num_blocks", o.num_blocks_override, 0, INT32_MAX));
-  LLMB_RETURN_IF_ERROR(check_range("kv_cache_bytes", o.kv_cache_bytes, 0, INT64_MAX));
-  return check_range("num_threads", o.num_threads, 0, kMaxThreads);
-}
+// Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
+constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
 
 // Runs `body`, turning what it throws into a Status.
 template <typename Body>
@@ -77,7 +62,7 @@ class CpuBackend final : public Backend {
   const BackendInfo& info() const override { return info_; }
 
   Status submit(const StepPlan& plan) override {
-    LLMB_RETURN_IF_ERROR(check_plan(plan));
+    LLMB_RETURN_IF_ERROR(check(plan));
     {
       std::lock_guard lock(mutex_);
       LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
@@ -109,7 +94,9 @@ class CpuBackend final : public Backend {
  private:
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
     const SteadyClock clock;
-    LLMB_RETURN_IF_ERROR(check_options(config, options));
+    LLMB_RETURN_IF_ERROR(check_load_options(config, options));
+    if (options.dtype.value_or(DType::kF32) != DType::kF32)
+      return unsupported(std::string("dtype ") + dtype_name(*options.dtype) + ": the CPU computes in float32");
     std::optional<Checkpoint> checkpoint;
     if (options.load_format == LoadFormat::kAuto) {
       Result<Checkpoint> opened = Checkpoint::open(options.model_dir);
@@ -148,26 +135,17 @@ class CpuBackend final : public Backend {
     Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_);
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
     info_.weight_bytes = weights->resident_bytes();
-    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens, options_.max_num_seqs);
+    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens, options_.max_num_seqs,
+                         kMaxLogitBytes);
     return {};
   }
 
-  // The kernels trust a plan; a broken one must not reach them. Cheap beside a step.
-  Status check_plan(const StepPlan& plan) const {
+  Status check(const StepPlan& plan) const {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
     // The thread that submits is the only one that changes these two counts.
     const bool follows = num_submitted_ > num_fetched_;
     const int32_t num_unseen = follows ? steps_[(num_submitted_ - 1) % kMaxPlansInFlight].plan->num_samples() : 0;
-    LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, num_unseen));
-    if (plan.block_size != info_.kv.block_size) return internal_error("plan has another block_size");
-    if (plan.num_tokens() > options_.max_num_batched_tokens) return internal_error("plan has too many tokens");
-    if (plan.num_samples() > options_.max_num_seqs) return internal_error("plan has too many sample rows");
-    for (const TokenId token : plan.tokens)
-      if (token >= config_.vocab_size)
-        return internal_error("token " + std::to_string(token) + " is not in the vocabulary");
-    for (const int32_t length : plan.context_len)
-      if (length > options_.max_model_len) return internal_error("plan goes past max_model_len");
-    return {};
+    return check_plan(plan, config_, options_, info_.kv, num_unseen);
   }
 
   void drive() {

@@ -1,0 +1,48 @@
+// What every backend checks before it works: the options of load() and the plans of submit(). A kernel trusts a plan.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "core/model_config.h"
+#include "core/step_plan.h"
+
+namespace llmb {
+
+inline Status check_range(const char* name, int64_t value, int64_t min, int64_t max) {
+  if (value >= min && value <= max) return {};
+  return invalid_argument(std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(min) +
+                          " to " + std::to_string(max));
+}
+
+inline Status check_load_options(const ModelConfig& config, const LoadOptions& o) {
+  LLMB_RETURN_IF_ERROR(check_range("block_size", o.block_size, 1, 4096));
+  LLMB_RETURN_IF_ERROR(check_range("max_num_seqs", o.max_num_seqs, 1, 1 << 20));
+  LLMB_RETURN_IF_ERROR(check_range("max_num_batched_tokens", o.max_num_batched_tokens, 1, 1 << 20));
+  LLMB_RETURN_IF_ERROR(check_range("max_model_len", o.max_model_len, 1, config.max_position_embeddings));
+  LLMB_RETURN_IF_ERROR(check_range("num_blocks", o.num_blocks_override, 0, INT32_MAX));
+  LLMB_RETURN_IF_ERROR(check_range("kv_cache_bytes", o.kv_cache_bytes, 0, INT64_MAX));
+  return check_range("num_threads", o.num_threads, 0, 1024);
+}
+
+// A plan against the pool and the limits that memory was laid out for. `num_previous_samples`: of the plan before it,
+// whose sampled tokens it may name.
+inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const LoadOptions& options, const KvLayout& kv,
+                         int32_t num_previous_samples) {
+  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, kv.num_blocks, num_previous_samples));
+  if (plan.block_size != kv.block_size) return internal_error("plan has another block_size");
+  if (plan.num_tokens() > options.max_num_batched_tokens) return internal_error("plan has too many tokens");
+  if (plan.num_samples() > options.max_num_seqs) return internal_error("plan has too many sample rows");
+  for (const TokenId token : plan.tokens)
+    if (token >= config.vocab_size)
+      return internal_error("token " + std::to_string(token) + " is not in the vocabulary");
+  for (const int32_t length : plan.context_len)
+    if (length > options.max_model_len) return internal_error("plan goes past max_model_len");
+  return {};
+}
+
+}  // namespace llmb
