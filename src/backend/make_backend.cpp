@@ -1,17 +1,65 @@
 #include "backend/make_backend.h"
 
+#include <charconv>
 #include <string>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ledger/ledger_backend.h"
+#if LLMB_HAS_CUDA
+#include "backend/cuda/cuda_backend.h"
+#endif
 
 namespace llmb {
 
+namespace {
+
+#if LLMB_HAS_CUDA
+Result<DeviceChoice> choose_gpu(int index) {
+  const Result<CudaDevice> device = find_cuda_device(index);
+  if (!device.ok()) return device.status();
+  return DeviceChoice{"cuda:" + std::to_string(index), "cuda (" + device->name + ")"};
+}
+constexpr bool kHasCuda = true;
+#else
+Result<DeviceChoice> choose_gpu(int) {
+  return unsupported("device cuda: this build has no CUDA; use --device cpu, or build where the CUDA Toolkit is found");
+}
+constexpr bool kHasCuda = false;
+#endif
+
+// The N of "cuda:N", 0 of "cuda", -1 of anything else.
+int gpu_index(std::string_view name) {
+  if (name == "cuda") return 0;
+  if (!name.starts_with("cuda:")) return -1;
+  name.remove_prefix(5);
+  int index = -1;
+  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), index);
+  return parsed.ec == std::errc() && parsed.ptr == name.data() + name.size() ? index : -1;
+}
+
+}  // namespace
+
+Result<DeviceChoice> choose_device(std::string_view asked) {
+  if (asked == "cpu" || asked == "ledger") return DeviceChoice{std::string(asked), std::string(asked)};
+  if (asked == "auto") {
+    if (kHasCuda)
+      if (Result<DeviceChoice> gpu = choose_gpu(0); gpu.ok()) return gpu;
+    return DeviceChoice{"cpu", "cpu"};
+  }
+  if (const int index = gpu_index(asked); index >= 0) return choose_gpu(index);
+  return invalid_argument("device \"" + std::string(asked) + "\" is not known; known: auto, cpu, cuda, cuda:N, ledger");
+}
+
 Result<std::unique_ptr<Backend>> make_backend(std::string_view device) {
-  if (device == "auto" || device == "cpu") return make_cpu_backend();
-  if (device == "ledger") return make_ledger_backend({});
-  if (device == "cuda") return unsupported("device cuda: this build has no CUDA; use --device cpu");
-  return invalid_argument("device \"" + std::string(device) + "\" is not known; known: auto, cpu, cuda, ledger");
+  const Result<DeviceChoice> chosen = choose_device(device);
+  if (!chosen.ok()) return chosen.status();
+  if (chosen->name == "cpu") return make_cpu_backend();
+  if (chosen->name == "ledger") return make_ledger_backend({});
+#if LLMB_HAS_CUDA
+  return make_cuda_backend(gpu_index(chosen->name));
+#else
+  return internal_error("no backend for device " + chosen->name);
+#endif
 }
 
 }  // namespace llmb

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "backend/backend.h"
@@ -9,8 +10,17 @@
 
 namespace llmb {
 
-// "auto": the best there is here; "cpu"; "ledger": the test double that computes no model. kUnsupported: a device that
-// this build does not have; kInvalidArgument: no such name.
+struct DeviceChoice {
+  std::string name;      // for make_backend: "cpu", "cuda:0", "ledger"
+  std::string identity;  // what the bytes of results may depend on: "cpu", "cuda (NVIDIA H200)"
+};
+
+// "auto": the first GPU where there is one that can be used, else the CPU; "cpu"; "cuda", "cuda:N"; "ledger": the test
+// double that computes no model. kUnsupported: a device that this build does not have; kDeviceError: it cannot be used;
+// kInvalidArgument: no such name.
+Result<DeviceChoice> choose_device(std::string_view asked);
+
+// Takes what choose_device takes.
 Result<std::unique_ptr<Backend>> make_backend(std::string_view device);
 
 }  // namespace llmb

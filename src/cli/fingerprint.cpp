@@ -155,11 +155,15 @@ std::vector<std::pair<std::string, std::string>> model_file_names(const Options&
 
 }  // namespace
 
-Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& model, const Fingerprint* recorded) {
+Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& model, const std::string& device,
+                                        const Fingerprint* recorded) {
   SettingsList list;
   add_sampling(model.default_params, &list);
   list.add("seed", std::to_string(o.seed));
-  list.text("device", o.device == "auto" ? "cpu" : o.device);
+  list.text("device", device);
+  const bool is_gpu = device.starts_with("cuda");
+  list.text("dtype", o.dtype != "auto" ? o.dtype : is_gpu ? dtype_name(model.config.dtype) : "float32");
+  list.flag("deterministic", o.deterministic || !is_gpu);
   list.text("load_format", o.load_format);
   list.integer("max_model_len", model.max_model_len);
   list.flag("no_metrics", o.no_metrics);

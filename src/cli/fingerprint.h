@@ -9,7 +9,9 @@
 
 namespace llmb {
 
-// Reads every file of the model whose size, time or inode are not as in `recorded` (may be null).
-Result<Fingerprint> compute_fingerprint(const Options& options, const ModelFiles& model, const Fingerprint* recorded);
+// `device`: DeviceChoice::identity. Reads every file of the model whose size, time or inode are not as in `recorded` (may
+// be null).
+Result<Fingerprint> compute_fingerprint(const Options& options, const ModelFiles& model, const std::string& device,
+                                        const Fingerprint* recorded);
 
 }  // namespace llmb

@@ -21,7 +21,7 @@ constexpr const char* kFooter =
     "\nInput lines: {\"prompt\": …}, {\"messages\": […]}, {\"prompt_token_ids\": […]} or OpenAI batch lines. Fields of a line "
     "override the\nflags, the flags override the model's generation_config.json.\n"
     "Exit codes: 0 all lines ok, 1 bug, 2 usage, 3 some lines are error records, 4 model refused, 5 input unreadable, 6 output\n"
-    "failed, 7 the output cannot be continued, 8 another run holds the output, 9 device fault, 10 out of memory at start,\n"
+    "failed, 7 the output cannot be continued, 8 another run holds the output, 9 device fault or stall, 10 out of memory,\n"
     "11 too many errors, 128+n signal, 141 reader went away. Running the same command again continues an interrupted job.";
 
 // "2048", "32k" (thousands), "32K" (x 1024), "2M", "1.5G": as vLLM reads --max-model-len. nullopt: not a positive size.
@@ -62,6 +62,17 @@ CLI::Validator number_in(double low, double high, bool low_excluded = false) {
       "NUMBER");
 }
 
+CLI::Validator device_name() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        const bool is_gpu = text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 &&
+                            text.find_first_not_of("0123456789", 5) == std::string::npos;
+        if (is_gpu || text == "auto" || text == "cpu" || text == "cuda" || text == "ledger") return std::string();
+        return "'" + text + "' is not one of auto, cpu, cuda, cuda:N, ledger";
+      },
+      "DEVICE");
+}
+
 constexpr int32_t kIntMax = INT32_MAX;
 
 void add_model_options(CLI::App& app, Options& o) {
@@ -70,8 +81,10 @@ void add_model_options(CLI::App& app, Options& o) {
   app.add_option("--chat-template", o.chat_template_file, "Jinja file used instead of the model's chat template")->group("Model")->option_text("FILE");
   app.add_option("--load-format", o.load_format, "auto: the model's weights; dummy: random weights, only config.json is read")
       ->check(CLI::IsMember({"auto", "dummy"}))->group("Model")->option_text("auto|dummy [auto]");
-  app.add_option("--device", o.device, "Where to compute; ledger is a test double that needs no weights")
-      ->check(CLI::IsMember({"auto", "cpu", "ledger"}))->group("Model")->option_text("auto|cpu|ledger [auto]");
+  app.add_option("--device", o.device, "Where to compute; auto: a GPU where there is one; ledger: a test double that needs no weights")
+      ->check(device_name())->group("Model")->option_text("auto|cpu|cuda[:N]|ledger [auto]");
+  app.add_option("--dtype", o.dtype, "Of activations and KV cache; auto: float32 on the CPU, the weights' own on a GPU")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))->group("Model")->option_text("auto|float32|bfloat16|float16 [auto]");
   app.add_option("--max-model-len", o.max_model_len, "Longest sequence, prompt and output; default: the model's")
       ->transform(size_validator(1 << 24))->group("Model")->option_text("TOKENS");
 }
@@ -92,6 +105,8 @@ void add_io_options(CLI::App& app, Options& o) {
   app.add_option("--error-file", o.error_file, "Write a copy of every error record to FILE")->group(group)->option_text("FILE");
   app.add_option("--grace", o.grace_s, "After the first signal, how long running requests may take to finish")
       ->check(number_in(0, 1e6))->group(group)->option_text("SECONDS [30]");
+  app.add_option("--watchdog-timeout", o.watchdog_timeout_s, "End with exit code 9 where one step takes longer: the device hangs; 0: never")
+      ->check(number_in(0, 1e6))->group(group)->option_text("SECONDS [300; on a CPU 3600]");
   app.add_flag("--no-metrics", o.no_metrics, "Leave the metrics field out of the results")->group(group);
   app.add_flag("--dry-run", o.dry_run, "Check every line and count tokens; touches no weights, writes no results")->group(group);
 }
@@ -113,6 +128,10 @@ void add_batching_options(CLI::App& app, Options& o) {
   app.add_option("--kv-cache-memory-bytes", o.kv_cache_bytes, "Size of the KV pool, e.g. 2G; default: what max-num-seqs sequences need, if memory allows")
       ->transform(size_validator(int64_t{1} << 50))->group(group)->option_text("SIZE");
   app.add_option("--num-gpu-blocks-override", o.num_blocks, "Exactly this many KV blocks, on any device")->check(CLI::Range(1, kIntMax))->group(group)->option_text("N");
+  app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "Share of the GPU's memory that weights, activations and KV pool may take")
+      ->check(number_in(0, 1, true))->group(group)->option_text("SHARE [0.92]");
+  app.add_flag("--deterministic", o.deterministic, "GPU: a result does not depend on what else runs in its step, at some cost; the CPU always works so")
+      ->group(group);
   app.add_option("--threads", o.threads, "CPU threads; default: all usable cores")->check(CLI::Range(1, 1024))->group(group)->option_text("N");
 }
 

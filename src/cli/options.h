@@ -24,6 +24,7 @@ struct Options {
   std::string chat_template_file;  // "": the model's own
   std::string load_format = "auto";
   std::string device = "auto";
+  std::string dtype = "auto";
   std::optional<int32_t> max_model_len;
 
   // input and output
@@ -38,6 +39,7 @@ struct Options {
   std::optional<int64_t> max_errors;
   std::string error_file;
   double grace_s = 30;
+  std::optional<double> watchdog_timeout_s;  // 0: never
 
   // batching
   BatchingMode batching = BatchingMode::kContinuous;
@@ -48,6 +50,8 @@ struct Options {
   std::optional<int64_t> kv_cache_bytes;
   std::optional<int32_t> num_blocks;
   std::optional<double> request_rate;
+  double gpu_memory_utilization = 0.92;
+  bool deterministic = false;
   int32_t threads = 0;
   uint64_t seed = 0;
 

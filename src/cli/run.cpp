@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,11 @@ LoadOptions load_options(const Options& o, int32_t max_model_len) {
   load.max_num_batched_tokens = o.max_num_batched_tokens;
   load.max_model_len = max_model_len;
   load.num_threads = o.threads;
+  static const std::map<std::string, DType> kDTypes = {
+      {"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}};
+  if (const auto dtype = kDTypes.find(o.dtype); dtype != kDTypes.end()) load.dtype = dtype->second;
+  load.gpu_memory_utilization = o.gpu_memory_utilization;
+  load.deterministic = o.deterministic;
   return load;
 }
 
@@ -117,6 +123,7 @@ class Run {
   std::unique_ptr<OutputJob> job_;  // null where the output is a stream
   std::unique_ptr<ErrorFile> errors_;
   std::unique_ptr<OutputSink> sink_;
+  DeviceChoice device_;
   ModelFiles model_;
   std::optional<Fingerprint> fingerprint_;
   std::optional<int64_t> num_lines_;  // of all inputs
@@ -130,8 +137,12 @@ int Run::execute() {
   if (const Status status = reader_->check_inputs(); !status.ok()) return fail(kExitInputUnreadable, status);
   if (isatty(STDIN_FILENO) && std::count(o_.inputs.begin(), o_.inputs.end(), "-") > 0)
     log_info("reading lines from the terminal; end with Ctrl-D");
-  if (!o_.dry_run)
+  if (!o_.dry_run) {
     if (const End end = open_output()) return *end;
+    auto device = choose_device(o_.device);
+    if (!device.ok()) return fail(kExitDeviceFault, device.status());
+    device_ = std::move(*device);
+  }
   Result<ModelFiles> model = load_model_files(o_);
   if (!model.ok()) return fail(model_files_exit_code(model.status()), model.status());
   model_ = std::move(*model);
@@ -188,7 +199,7 @@ int Run::refuse_input(const Status& status) {
 // What is there already? Ends the run where it cannot be continued, or where no line is new.
 Run::End Run::examine_output() {
   if (job_->recorded() != nullptr) {
-    auto fingerprint = compute_fingerprint(o_, model_, job_->recorded());
+    auto fingerprint = compute_fingerprint(o_, model_, device_.identity, job_->recorded());
     if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
     fingerprint_ = std::move(*fingerprint);
   }
@@ -239,7 +250,7 @@ int Run::finish_without_new_lines() {
 }
 
 Run::End Run::load_backend() {
-  auto backend = make_backend(o_.device);
+  auto backend = make_backend(device_.name);
   if (!backend.ok()) return fail(kExitDeviceFault, backend.status());
   backend_ = std::move(*backend);
   if (const Status status = backend_->load(model_.config, load_options(o_, model_.max_model_len)); !status.ok())
@@ -255,7 +266,7 @@ Run::End Run::start_output() {
   if (const Status status = open_error_file(); !status.ok()) return fail(kExitOutputFailed, status);
   if (!job_) return {};
   if (!fingerprint_) {
-    auto fingerprint = compute_fingerprint(o_, model_, nullptr);
+    auto fingerprint = compute_fingerprint(o_, model_, device_.identity, nullptr);
     if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
     fingerprint_ = std::move(*fingerprint);
   }
