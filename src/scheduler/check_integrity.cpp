@@ -16,7 +16,11 @@ Status broken(const std::string& invariant, const Sequence& s) {
 
 Status check_sequence(const Sequence& s) {
   if (s.num_computed_tokens < 0 || s.num_computed_tokens > s.num_known_tokens()) return broken("computed <= known", s);
-  if (s.max_new_tokens < 1 || s.num_output_tokens() >= s.max_new_tokens) return broken("output < max_new_tokens", s);
+  if (s.max_new_tokens < 1 || s.num_output_tokens() - (s.num_unseen_tokens > 0) >= s.max_new_tokens)
+    return broken("output < max_new_tokens", s);
+  for (int32_t i = 0; i < s.num_output_tokens(); ++i)
+    if ((s.output_tokens[i] < 0) != (i >= s.num_output_tokens() - s.num_unseen_tokens))
+      return broken("the last tokens are unseen, no others", s);
   if (s.num_preemptions > kMaxPreemptions) return broken("preemptions <= kMaxPreemptions", s);
   return {};
 }
@@ -25,19 +29,22 @@ Status check_sequence(const Sequence& s) {
 
 Status Scheduler::check_sequences() const {
   SeqId previous = -1;
+  int32_t num_ending = 0;
   for (const SequencePtr& s : running_) {
     LLMB_RETURN_IF_ERROR(check_sequence(*s));
     if (s->id <= previous) return broken("running in order of age", *s);
     if (s->blocks.capacity_tokens() < s->num_computed_tokens) return broken("blocks >= computed", *s);
     if (s->blocks.num_blocks() > ceil_div(s->num_known_tokens(), config_.block_size)) return broken("spare blocks", *s);
     if (s->num_pending_tokens() < 1) return broken("running has pending tokens", *s);
-    // A plan in flight may catch up for several sequences at once.
-    if (!step_in_flight_ && s != running_.back() && s->num_pending_tokens() > 1)
-      return broken("only the newest lags", *s);
+    if (s != running_.back() && s->num_pending_tokens() > 1) return broken("only the newest lags", *s);
+    if (s->num_unseen_tokens > num_in_flight_) return broken("unseen tokens of a plan in flight", *s);
+    num_ending += s->ends_in_flight();
     previous = s->id;
   }
+  if (num_ending != num_ending_) return internal_error("scheduler invariant broken: sequences that end in flight");
   for (const SequencePtr& s : waiting_) {
     LLMB_RETURN_IF_ERROR(check_sequence(*s));
+    if (s->num_unseen_tokens != 0) return broken("waiting has seen its tokens", *s);
     if (s->id <= previous) return broken("waiting in order of age, younger than running", *s);
     if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0) return broken("waiting holds nothing", *s);
     previous = s->id;

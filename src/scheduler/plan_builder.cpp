@@ -9,7 +9,7 @@ namespace {
 int32_t length(const auto& items) { return static_cast<int32_t>(items.size()); }
 
 void append_bias(const Sequence& sequence, StepPlan* plan) {
-  if (!sequence.may_end()) {
+  if (!sequence.may_end_with(sequence.num_output_tokens())) {
     plan->bias.insert(plan->bias.end(), sequence.min_tokens_bias.begin(), sequence.min_tokens_bias.end());
     return;
   }

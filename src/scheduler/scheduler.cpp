@@ -40,25 +40,37 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
 }
 
 bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
-  LLMB_CHECK_MSG(!step_in_flight_, "the last plan was not applied");
+  LLMB_CHECK_MSG(num_in_flight_ <= 1, "two plans are in flight");
   plan->clear();
   plan->step = next_step_;
   plan->block_size = config_.block_size;
   num_members_ = num_batch_members(config_, waiting_line(), now_ms, more_may_arrive);
   int32_t token_budget = config_.max_num_batched_tokens;
-  schedule_running(&token_budget, plan);
-  admit(&token_budget, plan);
+  if (schedule_running(&token_budget, plan)) admit(&token_budget, plan);
+  else plan->clear();
   if (plan->empty()) return false;
-  step_in_flight_ = next_step_++;
+  commit(*plan);
+  ++num_in_flight_;
+  ++next_step_;
   return true;
 }
 
-void Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
+// False: blocks have run out in a plan ahead.
+bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
   // running_ shrinks from its end while this loop preempts.
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
     Sequence* sequence = running_[i].get();
+    if (sequence->ends_in_flight()) continue;
+    if (!sequence->can_run_ahead()) {
+      --*token_budget;
+      continue;
+    }
     int32_t num_tokens = std::min(sequence->num_pending_tokens(), *token_budget);
-    while (!grow(sequence, num_tokens) && running_.back().get() != sequence) preempt_newest();
+    while (!grow(sequence, num_tokens)) {
+      if (num_in_flight_ > 0) return false;
+      if (running_.back().get() == sequence) break;
+      preempt_newest();
+    }
     // The newest takes what the blocks allow: giving up its own would help nobody in this step.
     const int64_t num_cached = sequence->num_computed_tokens;
     num_tokens = static_cast<int32_t>(std::min<int64_t>(num_tokens, sequence->blocks.capacity_tokens() - num_cached));
@@ -66,6 +78,7 @@ void Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
     append_to_plan(*sequence, num_tokens, plan);
     *token_budget -= num_tokens;
   }
+  return true;
 }
 
 void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
@@ -79,6 +92,20 @@ void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
     LLMB_CHECK(grow(sequence, num_tokens));
     append_to_plan(*sequence, num_tokens, plan);
     *token_budget -= num_tokens;
+  }
+}
+
+// Moves the plan's sequences to where they are when it has run.
+void Scheduler::commit(const StepPlan& plan) {
+  auto at = running_.begin();
+  int32_t sample = 0;
+  for (int32_t s = 0; s < plan.num_seqs(); ++s) {
+    while ((*at)->id != plan.seq_ids[s]) ++at;  // both in order of age
+    Sequence& sequence = **at;
+    sequence.num_computed_tokens = plan.context_len[s];
+    if (sample == plan.num_samples() || plan.sample_rows[sample].seq != s) continue;
+    sequence.append_unseen_token(sample++);
+    num_ending_ += sequence.ends_in_flight();
   }
 }
 
@@ -111,20 +138,15 @@ WaitingLine Scheduler::waiting_line() const {
 }
 
 void Scheduler::apply(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>* updates) {
-  LLMB_CHECK_MSG(step_in_flight_ == plan.step, "not the plan scheduled last");
+  LLMB_CHECK_MSG(num_in_flight_ > 0 && plan.step == next_step_ - num_in_flight_, "not the oldest plan in flight");
   LLMB_CHECK(static_cast<int32_t>(output.tokens.size()) == plan.num_samples());
   LLMB_CHECK(static_cast<int32_t>(output.is_finite.size()) == plan.num_samples());
-  step_in_flight_.reset();
+  --num_in_flight_;
   updates->clear();
-  int32_t sample = 0;
-  for (int32_t s = 0; s < plan.num_seqs(); ++s) {
-    const bool has_sample = sample < plan.num_samples() && plan.sample_rows[sample].seq == s;
-    const auto at = lower_bound_id(running_, plan.seq_ids[s]);
-    if (at != running_.end() && (*at)->id == plan.seq_ids[s]) {
-      (*at)->num_computed_tokens = plan.context_len[s];
-      if (has_sample) updates->push_back(take_token(at->get(), output, sample));
-    }
-    sample += has_sample;
+  for (int32_t sample = 0; sample < plan.num_samples(); ++sample) {
+    const SeqId seq = plan.seq_ids[plan.sample_rows[sample].seq];
+    const auto at = lower_bound_id(running_, seq);
+    if (at != running_.end() && (*at)->id == seq) updates->push_back(take_token(at->get(), output, sample));
   }
   for (const SequenceUpdate& update : *updates)
     if (update.finish) finish(update.seq);
@@ -141,12 +163,12 @@ SequenceUpdate Scheduler::take_token(Sequence* sequence, const StepOutput& outpu
     update.finish = FinishReason::kError;
     return update;
   }
-  const bool may_end = sequence->may_end();
-  sequence->append_output_token(update.token);
-  if (may_end && sequence->is_ending_token(update.token)) {
+  const int32_t index = sequence->num_output_tokens() - sequence->num_unseen_tokens;
+  sequence->see_token(update.token);
+  if (sequence->may_end_with(index) && sequence->is_ending_token(update.token)) {
     update.finish = FinishReason::kStop;
     update.stop_token = update.token;
-  } else if (sequence->num_output_tokens() == sequence->max_new_tokens) {
+  } else if (index + 1 == sequence->max_new_tokens) {
     update.finish = FinishReason::kLength;
   }
   return update;
@@ -155,6 +177,7 @@ SequenceUpdate Scheduler::take_token(Sequence* sequence, const StepOutput& outpu
 void Scheduler::finish(SeqId seq) {
   if (const auto at = lower_bound_id(running_, seq); at != running_.end() && (*at)->id == seq) {
     (*at)->blocks.release_all(&allocator_);
+    num_ending_ -= (*at)->ends_in_flight();
     running_.erase(at);
     return;
   }

@@ -8,13 +8,22 @@
 // prefill. Where blocks run out, the newest running sequence is preempted: its blocks are freed and it goes back to the
 // head of the line, to be computed again, output included. A sequence never preempts itself: it pauses with its blocks.
 //
+// Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting. What
+// that plan samples is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, and nothing
+// that depends on a token's value or takes something away is decided:
+//  - A sequence whose penalties count an unseen token is left out, and keeps its place in the token budget.
+//  - Nobody is preempted: where blocks run out there is no plan ahead.
+//  - A sequence that ends with the plan in flight no longer counts as running, so others may join, by the same rules as
+//    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
+// A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends run
+// plans in order (backend.h).
+//
 // Invariants (check_integrity; those of sequences are in sequence.h):
 //  1. Ids increase along running, then waiting: every running sequence is older than every waiting one.
 //  2. Free blocks and the blocks of running sequences make up the pool; no block has two owners.
 //  3. num_running() <= max_num_seqs, and <= max_num_batched_tokens; none and static: members of one batch only.
-//  4. A plan never holds more than max_num_batched_tokens tokens, and is never empty while a member of the batch is
-//  there:
-//     the oldest is never preempted and always gets tokens and blocks.
+//  4. A plan never holds more than max_num_batched_tokens tokens. With none in flight it is never empty while a member of
+//     the batch is there: the oldest is never preempted and always gets tokens and blocks.
 //  5. A request is preempted at most kMaxPreemptions times (admission.h says why).
 //  6. Every output token is sampled once: a preempted sequence samples again only after its last known token.
 #pragma once
@@ -51,7 +60,7 @@ struct SequenceUpdate {
 
 // Slots of the KV pool: allocated - used is what paging wastes.
 struct KvUsage {
-  int64_t used_slots = 0;       // hold a computed token
+  int64_t used_slots = 0;       // hold a computed token, or will when the plans in flight have run
   int64_t allocated_slots = 0;  // in blocks of running sequences
   int64_t total_slots = 0;
 };
@@ -65,15 +74,16 @@ class Scheduler {
   std::variant<SeqId, RequestError> add(std::shared_ptr<const Request> request, double now_ms);
 
   // Fills `plan` for one step. False: nothing to run now: no work, or a batch is still being filled, see
-  // next_wakeup_ms(). `more_may_arrive` says whether waiting to fill a static or dynamic batch can help: false when the
-  // input has ended or the caller holds as many requests as it may. REQUIRES: the last plan was applied.
+  // next_wakeup_ms(); or, with a plan in flight, nothing that can be planned ahead. `more_may_arrive` says whether waiting
+  // to fill a static or dynamic batch can help: false when the input has ended or the caller holds as many requests as it
+  // may. REQUIRES: at most one plan in flight.
   bool schedule(double now_ms, bool more_may_arrive, StepPlan* plan);
 
   // When schedule() would start a dynamic batch that is still being filled.
   std::optional<double> next_wakeup_ms() const;
 
-  // Takes over the output of the plan scheduled last; `updates` gets one entry a sampled row, in order, but none for
-  // sequences that finish() removed in the meantime.
+  // Takes over the output of the oldest plan in flight; `updates` gets one entry a sampled row, in order, but none for
+  // sequences that ended in the meantime.
   void apply(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>* updates);
 
   // The caller ends a sequence (stop string, abort, drain): its blocks are free. REQUIRES: contains(seq)
@@ -83,7 +93,8 @@ class Scheduler {
   int32_t num_preemptions(SeqId seq) const;  // REQUIRES: contains(seq)
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }  // preempted ones included
-  int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
+  // Without those that end with the plan in flight.
+  int32_t num_running() const { return static_cast<int32_t>(running_.size()) - num_ending_; }
   int32_t num_free_blocks() const { return allocator_.num_free(); }
   int64_t num_preemptions_total() const { return num_preemptions_total_; }
   KvUsage kv_usage() const;
@@ -96,11 +107,12 @@ class Scheduler {
   using SequencePtr = std::unique_ptr<Sequence>;
 
   WaitingLine waiting_line() const;
-  void schedule_running(int32_t* token_budget, StepPlan* plan);
+  bool schedule_running(int32_t* token_budget, StepPlan* plan);
   void admit(int32_t* token_budget, StepPlan* plan);
   bool has_room_for(const Sequence& candidate) const;
   bool grow(Sequence* sequence, int32_t num_tokens);
   void preempt_newest();
+  void commit(const StepPlan& plan);
   SequenceUpdate take_token(Sequence* sequence, const StepOutput& output, int32_t sample);
   const Sequence* find(SeqId seq) const;
   Status check_sequences() const;
@@ -113,7 +125,8 @@ class Scheduler {
   int64_t num_members_ = 0;           // at the head of waiting_: belong to the running batch
   SeqId next_id_ = 0;
   int64_t next_step_ = 0;
-  std::optional<int64_t> step_in_flight_;
+  int32_t num_in_flight_ = 0;  // plans scheduled and not yet applied
+  int32_t num_ending_ = 0;     // of running_: end with the plan in flight
   int64_t num_preemptions_total_ = 0;
 };
 

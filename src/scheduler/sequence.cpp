@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/check.h"
+
 namespace llmb {
 
 namespace {
@@ -53,8 +55,15 @@ bool Sequence::is_ending_token(TokenId token) const {
   return (!stop.ignore_eos && contains(request->eos_token_ids, token)) || contains(stop.stop_token_ids, token);
 }
 
-void Sequence::append_output_token(TokenId token) {
-  output_tokens.push_back(token);
+void Sequence::append_unseen_token(int32_t sample) {
+  output_tokens.push_back(unseen_token(sample));
+  ++num_unseen_tokens;
+}
+
+void Sequence::see_token(TokenId token) {
+  LLMB_CHECK(num_unseen_tokens > 0);
+  output_tokens[num_output_tokens() - num_unseen_tokens] = token;
+  --num_unseen_tokens;
   if (penalty_counts) penalty_counts->add_output_token(token);
 }
 

@@ -4,7 +4,9 @@
 //  1. waiting: no blocks and num_computed_tokens == 0.
 //  2. running: blocks hold at least num_computed_tokens, and none more than the known tokens need.
 //  3. num_computed_tokens <= num_known_tokens(); the sequence samples when a step computes its last known token.
-//  4. 1 <= max_new_tokens; output_tokens.size() < max_new_tokens while it lives.
+//  4. 1 <= max_new_tokens; output_tokens.size() <= max_new_tokens, and less where no token is unseen.
+//  5. The last num_unseen_tokens output tokens were sampled by plans in flight, one each; the last of them is the
+//     unseen_token() of its row in the newest plan. They count as known: a position, not yet a value.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +32,8 @@ struct Sequence {
   const std::vector<TokenBias> min_tokens_bias;  // logit_bias with the ending tokens forbidden; empty: no min_tokens
 
   std::vector<TokenId> output_tokens;
-  int32_t num_computed_tokens = 0;  // whose keys and values are in the cache
+  int32_t num_unseen_tokens = 0;
+  int32_t num_computed_tokens = 0;  // whose keys and values are in the cache once the plans in flight have run
   BlockTable blocks;
   int32_t num_preemptions = 0;
   std::optional<PenaltyCounts> penalty_counts;  // where the request has penalties
@@ -46,12 +49,18 @@ struct Sequence {
   // Tokens in the cache when it ends, at most: the last sampled token is never computed.
   int32_t max_cached_tokens() const { return num_prompt_tokens() + max_new_tokens - 1; }
 
-  // Before min_tokens are there, nothing that ends a sequence may be sampled.
-  bool may_end() const { return num_output_tokens() >= request->params.stop.min_tokens; }
+  // What is unseen is its last token, whatever that turns out to be.
+  bool ends_in_flight() const { return num_output_tokens() == max_new_tokens; }
+  // Whether it can be computed further before its unseen tokens are seen: penalties are counted by value.
+  bool can_run_ahead() const { return !ends_in_flight() && (num_unseen_tokens == 0 || !penalty_counts); }
+
+  // Whether output token `index` may end it: nothing that does so may be sampled before min_tokens are there.
+  bool may_end_with(int32_t index) const { return index >= request->params.stop.min_tokens; }
   // End-of-sequence (unless ignored) or one of stop_token_ids.
   bool is_ending_token(TokenId token) const;
 
-  void append_output_token(TokenId token);
+  void append_unseen_token(int32_t sample);
+  void see_token(TokenId token);  // the oldest unseen one
 };
 
 }  // namespace llmb

@@ -1,4 +1,5 @@
-// Drives a Scheduler by hand: every sampled row gets the same token, integrity is checked after every call.
+// Drives a Scheduler by hand: every sampled row gets the same token, integrity is checked after every call. `plan` is
+// the oldest plan in flight, `ahead` the one behind it.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -39,12 +40,11 @@ struct Harness {
   }
 
   bool schedule(double now_ms = 0, bool more_may_arrive = false) {
-    const bool scheduled = scheduler.schedule(now_ms, more_may_arrive, &plan);
-    check();
-    REQUIRE(scheduled == !plan.empty());
-    const Status valid = validate_step_plan(plan, scheduler.config().num_blocks);
-    REQUIRE_MESSAGE(valid.ok(), valid.message());
-    return scheduled;
+    return schedule_into(&plan, 0, now_ms, more_may_arrive);
+  }
+  // REQUIRES: a plan is in flight, which apply() then makes the only one.
+  bool schedule_ahead(double now_ms = 0, bool more_may_arrive = false) {
+    return is_ahead = schedule_into(&ahead, plan.num_samples(), now_ms, more_may_arrive);
   }
 
   void apply(TokenId token = 7) {
@@ -56,6 +56,8 @@ struct Harness {
   void apply_output() {
     scheduler.apply(plan, output, &updates);
     check();
+    if (is_ahead) std::swap(plan, ahead);
+    is_ahead = false;
   }
 
   bool step(double now_ms = 0, bool more_may_arrive = false) {
@@ -65,7 +67,9 @@ struct Harness {
   }
 
   // New tokens of each sequence in the plan, as "seq:count seq:count".
-  std::string shape() const {
+  std::string shape() const { return shape_of(plan); }
+  std::string ahead_shape() const { return shape_of(ahead); }
+  static std::string shape_of(const StepPlan& plan) {
     std::string text;
     for (int32_t s = 0; s < plan.num_seqs(); ++s)
       text += (s ? " " : "") + std::to_string(plan.seq_ids[s]) + ":" +
@@ -78,8 +82,18 @@ struct Harness {
     REQUIRE_MESSAGE(status.ok(), status.message());
   }
 
+  bool schedule_into(StepPlan* into, int32_t num_unseen, double now_ms, bool more_may_arrive) {
+    const bool scheduled = scheduler.schedule(now_ms, more_may_arrive, into);
+    check();
+    REQUIRE(scheduled == !into->empty());
+    const Status valid = validate_step_plan(*into, scheduler.config().num_blocks, num_unseen);
+    REQUIRE_MESSAGE(valid.ok(), valid.message());
+    return scheduled;
+  }
+
   Scheduler scheduler;
-  StepPlan plan;
+  StepPlan plan, ahead;
+  bool is_ahead = false;
   StepOutput output;
   std::vector<SequenceUpdate> updates;
 };

@@ -168,7 +168,8 @@ TEST_CASE("the newest running sequence pauses with its blocks when none is left 
   REQUIRE(h.step());  // 5 + 3
   REQUIRE(h.schedule());
   CHECK(h.shape() == "0:1");  // 6 + 3: none left for 1, and nobody newer to take one from
-  CHECK(h.scheduler.num_running() == 2);
+  CHECK(h.scheduler.num_running() == 1);  // 0 ends with this step
+  CHECK(h.scheduler.num_waiting() == 0);
   CHECK(h.scheduler.num_preemptions_total() == 0);
   h.apply();
   CHECK_FALSE(h.scheduler.contains(0));
@@ -214,15 +215,21 @@ TEST_CASE("finish() frees running, waiting and in-flight sequences, once") {
   CHECK_FALSE(h.scheduler.has_work());
 }
 
-TEST_CASE("a plan must be applied before the next one, and only that plan") {
+TEST_CASE("two plans may be in flight, the older is applied first, and each once") {
   Harness h(small_config());
   h.add(4, 8);
   REQUIRE(h.schedule());
+  REQUIRE(h.schedule_ahead());
   StepPlan other;
   CHECK_THROWS_AS(h.scheduler.schedule(0, false, &other), CheckFailure);
+  h.output.tokens = {7};
+  h.output.is_finite = {1};
+  CHECK_THROWS_AS(h.scheduler.apply(h.ahead, h.output, &h.updates), CheckFailure);
   StepPlan stale = h.plan;
   h.apply();
   CHECK_THROWS_AS(h.scheduler.apply(stale, h.output, &h.updates), CheckFailure);
+  h.apply();
+  CHECK_THROWS_AS(h.scheduler.apply(h.plan, h.output, &h.updates), CheckFailure);
   REQUIRE(h.schedule());
   h.output.clear();
   CHECK_THROWS_AS(h.scheduler.apply(h.plan, h.output, &h.updates), CheckFailure);  // no row for the sample

@@ -1,6 +1,7 @@
 #include "tests/support/workload.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -102,6 +103,7 @@ Workload random_workload(uint64_t seed) {
   }
   if (rng.chance(0.2)) workload.finish_rate = 0.1;
   if (rng.chance(0.1)) workload.nan_rate = 0.05;
+  if (rng.chance(0.7)) workload.ahead_rate = rng.chance(0.7) ? 1.0 : 0.5;
   return workload;
 }
 
@@ -128,11 +130,13 @@ class Run {
   void run();
   void add_arrived();
   bool step();
+  bool submit();
+  void finish_step();
   void idle();
-  void check_plan();
+  void check_plan(const StepPlan& plan);
   void check_updates();
   void end(SeqId seq);
-  void maybe_finish_one(bool in_flight);
+  void maybe_finish_one();
   void check_against_reference();
   void check_request(size_t i);
   double now_ms() const { return clock_.now_ms(); }
@@ -145,7 +149,9 @@ class Run {
   LedgerOptions ledger_options_;
   std::unique_ptr<Backend> backend_;
   Scheduler scheduler_;
-  StepPlan plan_;
+  std::array<StepPlan, 2> plans_;  // step i in entry i % 2
+  int32_t num_in_flight_ = 0;
+  std::map<SeqId, int> num_unseen_;  // rows in flight
   StepOutput output_;
   std::vector<SequenceUpdate> updates_;
   size_t next_arrival_ = 0;
@@ -217,39 +223,66 @@ void Run::idle() {
 }
 
 bool Run::step() {
-  const SeqId oldest = live_.empty() ? -1 : live_.begin()->first;
-  const int32_t oldest_preemptions = oldest < 0 ? 0 : scheduler_.num_preemptions(oldest);
-  const bool is_scheduled = scheduler_.schedule(now_ms(), more_may_arrive(), &plan_);
-  expect_ok(scheduler_.check_integrity());
-  if (!is_scheduled || !ok()) return false;
-  expect(++outcome_.num_steps <= max_steps_, "no end in sight");
-  expect(plan_.seq_ids.front() == oldest, "the oldest sequence is not served first");
-  expect(scheduler_.num_preemptions(oldest) == oldest_preemptions, "the oldest sequence was preempted");
-  check_plan();
-  expect_ok(backend_->submit(plan_));
-  if (!ok()) return false;
-  expect_ok(backend_->wait(&output_));
-  if (workload_.nan_rate > 0 && plan_.num_samples() > 0 && rng_.chance(workload_.nan_rate))
-    output_.is_finite[rng_.between(0, plan_.num_samples() - 1)] = 0;
-  maybe_finish_one(true);
-  scheduler_.apply(plan_, output_, &updates_);
-  check_updates();
-  expect_ok(scheduler_.check_integrity());
-  maybe_finish_one(false);
+  if (num_in_flight_ == 0 && !submit()) return false;
+  if (ok() && num_in_flight_ == 1 && rng_.chance(workload_.ahead_rate)) outcome_.num_ahead += submit();
+  if (ok()) finish_step();
   return true;
 }
 
-void Run::check_plan() {
-  expect(plan_.step == outcome_.num_steps - 1, "steps are not counted");
-  expect(plan_.num_tokens() <= workload_.config.max_num_batched_tokens, "over the token budget");
-  expect(plan_.num_seqs() <= workload_.config.max_num_seqs, "over max_num_seqs");
-  expect(std::is_sorted(plan_.seq_ids.begin(), plan_.seq_ids.end()), "not in order of age");
-  for (const SampleRow& row : plan_.sample_rows) {
-    const size_t index = live_.at(plan_.seq_ids[row.seq]);
-    const size_t num_known = workload_.requests[index]->prompt_tokens.size() + outcome_.requests[index].tokens.size();
-    expect(row.position == num_known, "a position is sampled twice, or left out");
+bool Run::submit() {
+  const bool is_ahead = num_in_flight_ > 0;
+  const SeqId oldest = live_.empty() ? -1 : live_.begin()->first;
+  const int32_t oldest_preemptions = oldest < 0 ? 0 : scheduler_.num_preemptions(oldest);
+  const int64_t num_preemptions = scheduler_.num_preemptions_total();
+  StepPlan& plan = plans_[outcome_.num_steps % 2];
+  const bool is_scheduled = scheduler_.schedule(now_ms(), more_may_arrive(), &plan);
+  expect_ok(scheduler_.check_integrity());
+  if (is_ahead) expect(scheduler_.num_preemptions_total() == num_preemptions, "preempted in a plan ahead");
+  if (!is_scheduled || !ok()) return false;
+  expect(plan.step == outcome_.num_steps, "steps are not counted");
+  expect(++outcome_.num_steps <= max_steps_, "no end in sight");
+  expect(is_ahead || plan.seq_ids.front() == oldest, "the oldest sequence is not served first");
+  if (oldest >= 0)
+    expect(scheduler_.num_preemptions(oldest) == oldest_preemptions, "the oldest sequence was preempted");
+  check_plan(plan);
+  if (ok()) expect_ok(backend_->submit(plan));
+  for (const SampleRow& row : plan.sample_rows) ++num_unseen_[plan.seq_ids[row.seq]];
+  ++num_in_flight_;
+  return ok();
+}
+
+void Run::finish_step() {
+  const StepPlan& plan = plans_[(outcome_.num_steps - num_in_flight_) % 2];
+  expect_ok(backend_->wait(&output_));
+  if (!ok()) return;
+  if (workload_.nan_rate > 0 && plan.num_samples() > 0 && rng_.chance(workload_.nan_rate))
+    output_.is_finite[rng_.between(0, plan.num_samples() - 1)] = 0;
+  maybe_finish_one();
+  int64_t num_live = 0;
+  for (const SampleRow& row : plan.sample_rows) {
+    num_live += live_.contains(plan.seq_ids[row.seq]);
+    --num_unseen_[plan.seq_ids[row.seq]];
   }
-  outcome_.num_sampled += plan_.num_samples();
+  scheduler_.apply(plan, output_, &updates_);
+  --num_in_flight_;
+  expect(static_cast<int64_t>(updates_.size()) == num_live, "an update too few");
+  outcome_.num_sampled += num_live;
+  outcome_.num_dead += plan.num_samples() - num_live;
+  check_updates();
+  expect_ok(scheduler_.check_integrity());
+  maybe_finish_one();
+}
+
+void Run::check_plan(const StepPlan& plan) {
+  expect(plan.num_tokens() <= workload_.config.max_num_batched_tokens, "over the token budget");
+  expect(plan.num_seqs() <= workload_.config.max_num_seqs, "over max_num_seqs");
+  expect(std::is_sorted(plan.seq_ids.begin(), plan.seq_ids.end()), "not in order of age");
+  for (const SampleRow& row : plan.sample_rows) {
+    const SeqId seq = plan.seq_ids[row.seq];
+    const size_t index = live_.at(seq);
+    const size_t num_known = workload_.requests[index]->prompt_tokens.size() + outcome_.requests[index].tokens.size();
+    expect(row.position == num_known + num_unseen_[seq], "a position is sampled twice, or left out");
+  }
 }
 
 void Run::check_updates() {
@@ -274,11 +307,9 @@ void Run::end(SeqId seq) {
   live_.erase(seq);
 }
 
-void Run::maybe_finish_one(bool in_flight) {
+void Run::maybe_finish_one() {
   if (live_.empty() || !rng_.chance(workload_.finish_rate / 2)) return;
   const auto at = std::next(live_.begin(), rng_.between(0, static_cast<int32_t>(live_.size()) - 1));
-  if (in_flight)  // its sample of this step is dropped
-    for (const SampleRow& row : plan_.sample_rows) outcome_.num_sampled -= plan_.seq_ids[row.seq] == at->first;
   RequestOutcome& request = outcome_.requests[at->second];
   request.ended_by_caller = true;
   request.num_preemptions = scheduler_.num_preemptions(at->first);

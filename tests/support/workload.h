@@ -38,6 +38,7 @@ struct Workload {
   std::vector<double> arrival_ms;  // [requests], does not decrease
   double finish_rate = 0;          // probability a step that the caller ends some sequence, half of them in flight
   double nan_rate = 0;             // probability a step that some sampled row is not finite
+  double ahead_rate = 0;           // probability a step that the next one is planned, where it can be, before its output
 };
 
 Workload random_workload(uint64_t seed);
@@ -57,10 +58,12 @@ struct WorkloadOutcome {
   std::vector<RequestOutcome> requests;
   int64_t num_steps = 0;
   int64_t num_sampled = 0;
+  int64_t num_ahead = 0;  // steps planned ahead
+  int64_t num_dead = 0;   // rows sampled for a sequence that had ended
   int64_t num_preemptions = 0;
 };
 
-// Runs to the end. Checks after every step: integrity, budgets, progress, the oldest sequence's rights; at the end: no
+// Runs to the end. Checks after every call: integrity, budgets, progress, the oldest sequence's rights; at the end: no
 // leaked block, one completion a request, refused exactly where it can never fit, tokens equal to ledger_reference().
 WorkloadOutcome run_workload(const Workload& workload);
 

@@ -1,0 +1,288 @@
+// Planning ahead: what a step may hold while the one before it has not been seen.
+#include <doctest/doctest.h>
+
+#include "tests/scheduler/harness.h"
+
+namespace llmb::test {
+
+namespace {
+
+constexpr TokenId kEos = 9;
+
+std::shared_ptr<Request> request_with_eos(int32_t num_prompt_tokens, int32_t max_tokens) {
+  auto request = make_request(num_prompt_tokens, max_tokens);
+  request->eos_token_ids = {kEos};
+  request->params.stop.ignore_eos = false;
+  return request;
+}
+
+std::shared_ptr<Request> request_with_penalty(int32_t num_prompt_tokens, int32_t max_tokens) {
+  auto request = make_request(num_prompt_tokens, max_tokens);
+  request->params.sampling.frequency_penalty = 0.5f;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("a sequence goes on with the token that the plan in flight samples, until max_tokens end it") {
+  Harness h(small_config());
+  const SeqId seq = h.add(5, 3);
+  REQUIRE(h.schedule());
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead.step == 1);
+  CHECK(h.ahead.tokens == std::vector<TokenId>{unseen_token(0)});
+  CHECK(h.ahead.positions == std::vector<int32_t>{5});
+  CHECK(h.ahead.sample_rows.at(0).position == 6);
+  h.apply(21);
+  REQUIRE(h.updates.size() == 1);
+  CHECK(h.updates[0].token == 21);
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead.tokens == std::vector<TokenId>{unseen_token(0)});
+  CHECK(h.ahead.positions == std::vector<int32_t>{6});
+  CHECK(h.scheduler.num_running() == 0);  // what is in flight is its last token
+  h.apply(22);
+  CHECK(h.updates[0].token == 22);
+  CHECK_FALSE(h.updates[0].finish.has_value());
+  CHECK_FALSE(h.schedule_ahead());
+  h.apply(23);
+  CHECK(h.updates[0].token == 23);
+  CHECK(h.updates[0].finish == FinishReason::kLength);
+  CHECK_FALSE(h.scheduler.contains(seq));
+  CHECK(h.scheduler.num_free_blocks() == 64);
+}
+
+TEST_CASE("unseen tokens are rows of the plan in flight, wherever a sequence stands in it") {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 8;
+  Harness h(config);
+  h.add(3, 2);
+  h.add(2, 9);
+  h.add(10, 9);
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "0:3 1:2 2:3");
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead_shape() == "0:1 1:1 2:6");
+  CHECK(h.ahead.tokens == std::vector<TokenId>{unseen_token(0), unseen_token(1), 4, 5, 6, 7, 8, 9});
+  h.apply();
+  REQUIRE(h.schedule_ahead());  // 0 ends with the plan in flight; 2 computes the last of its prompt
+  CHECK(h.ahead_shape() == "1:1 2:1");
+  CHECK(h.ahead.tokens == std::vector<TokenId>{unseen_token(1), 10});
+  h.apply();
+  CHECK_FALSE(h.scheduler.contains(0));
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead.tokens == std::vector<TokenId>{unseen_token(0), unseen_token(1)});
+}
+
+TEST_CASE("an end of sequence is noticed one step late: that step's row means nothing, the blocks are free at once") {
+  SchedulerConfig config = small_config();
+  config.num_blocks = 4;
+  Harness h(config);
+  h.add(request_with_eos(8, 5));
+  REQUIRE(h.schedule());
+  REQUIRE(h.schedule_ahead());
+  h.add(15, 2);  // takes the whole pool
+  h.apply(kEos);
+  REQUIRE(h.updates.size() == 1);
+  CHECK(h.updates[0].finish == FinishReason::kStop);
+  CHECK(h.updates[0].stop_token == kEos);
+  CHECK(h.scheduler.num_free_blocks() == 4);
+  REQUIRE(h.schedule_ahead());  // into the blocks that the plan in flight still writes
+  CHECK(h.ahead_shape() == "1:15");
+  h.apply(kEos);
+  CHECK(h.updates.empty());
+  h.apply();
+  REQUIRE(h.updates.size() == 1);
+  CHECK(h.updates[0].seq == 1);
+}
+
+TEST_CASE("finish() with two plans in flight: neither gives the sequence another token") {
+  Harness h(small_config());
+  h.add(4, 9);
+  h.add(4, 9);
+  REQUIRE(h.schedule());
+  REQUIRE(h.schedule_ahead());
+  h.scheduler.finish(0);
+  h.check();
+  for (int i = 0; i < 2; ++i) {
+    h.apply();
+    REQUIRE(h.updates.size() == 1);
+    CHECK(h.updates[0].seq == 1);
+    CHECK(h.updates[0].sample == 1);
+  }
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "1:1");
+  CHECK(h.plan.tokens == std::vector<TokenId>{7});
+}
+
+TEST_CASE("finish() of all sequences in flight leaves a plan that gives nothing") {
+  Harness h(small_config());
+  h.add(4, 2);
+  REQUIRE(h.schedule());
+  REQUIRE(h.schedule_ahead());
+  h.scheduler.finish(0);  // counted as ending with the plan in flight
+  h.check();
+  CHECK(h.scheduler.num_running() == 0);
+  CHECK_FALSE(h.scheduler.has_work());
+  h.apply();
+  h.apply();
+  CHECK(h.updates.empty());
+  CHECK(h.scheduler.num_free_blocks() == 64);
+}
+
+TEST_CASE("a row that is not finite ends its sequence, though it is in the plan in flight") {
+  Harness h(small_config());
+  h.add(4, 9);
+  h.add(4, 9);
+  REQUIRE(h.schedule());
+  REQUIRE(h.schedule_ahead());
+  h.output.clear();
+  h.output.tokens = {0, 7};
+  h.output.is_finite = {0, 1};
+  h.apply_output();
+  CHECK(h.updates[0].numeric_error);
+  CHECK(h.updates[0].finish == FinishReason::kError);
+  h.apply();
+  REQUIRE(h.updates.size() == 1);
+  CHECK(h.updates[0].seq == 1);
+}
+
+TEST_CASE("penalties wait for the token's value, and keep their place in the budget") {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 2;
+  Harness h(config);
+  h.add(request_with_penalty(1, 9));
+  h.add(1, 9);
+  h.add(1, 9);
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "0:1 1:1");
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead_shape() == "1:1");
+  h.apply(21);
+  REQUIRE(h.schedule_ahead());  // what it sampled is seen now
+  CHECK(h.ahead_shape() == "0:1 1:1");
+  CHECK(h.ahead.tokens == std::vector<TokenId>{21, unseen_token(0)});
+  REQUIRE(h.ahead.penalty.size() == 1);
+  CHECK(h.ahead.penalty[0].token == 21);
+  CHECK(h.ahead.penalty[0].output_count == 1);
+}
+
+TEST_CASE("a prompt with penalties is computed ahead, chunk by chunk, up to the step that samples") {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 4;
+  Harness h(config);
+  h.add(request_with_penalty(10, 9));
+  REQUIRE(h.schedule());
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead.positions == std::vector<int32_t>{4, 5, 6, 7});
+  h.apply();
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead.num_samples() == 1);
+  h.apply();
+  CHECK_FALSE(h.schedule_ahead());
+}
+
+TEST_CASE("where blocks run out nobody is preempted: there is no plan ahead, and then the step as ever") {
+  SchedulerConfig config = small_config();
+  config.block_size = 1;
+  config.num_blocks = 8;
+  Harness h(config);
+  h.add(2, 7);
+  h.add(2, 7);
+  REQUIRE(h.step());
+  REQUIRE(h.schedule());  // 3 + 3
+  REQUIRE(h.schedule_ahead());
+  h.apply();
+  CHECK_FALSE(h.schedule_ahead());  // 4 + 4 are all
+  CHECK(h.scheduler.num_preemptions_total() == 0);
+  CHECK(h.scheduler.num_running() == 2);
+  h.apply();
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "0:1");
+  CHECK(h.scheduler.num_preemptions_total() == 1);
+  while (h.schedule_ahead()) h.apply();
+  h.apply();
+  while (h.step()) {
+  }
+  CHECK(h.scheduler.num_free_blocks() == 8);
+}
+
+TEST_CASE("requests join ahead, in order; one that ends with the plan in flight makes room at once") {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 2;
+  Harness h(config);
+  h.add(4, 1);
+  h.add(4, 9);
+  h.add(4, 9);
+  h.add(4, 9);
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "0:4 1:4");
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead_shape() == "1:1 2:4");
+  CHECK(h.scheduler.num_running() == 2);
+  h.apply();
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead_shape() == "1:1 2:1");
+}
+
+TEST_CASE("no batch starts ahead while a sequence of the one before may go on") {
+  for (const BatchingMode mode : {BatchingMode::kNone, BatchingMode::kStatic, BatchingMode::kDynamic}) {
+    SchedulerConfig config = small_config(mode);
+    config.max_num_seqs = mode == BatchingMode::kNone ? 8 : 2;
+    Harness h(config);
+    if (mode != BatchingMode::kNone) h.add(4, 1);
+    const SeqId longer = h.add(request_with_eos(4, 3));
+    const SeqId next = h.add(4, 3);
+    REQUIRE(h.schedule());
+    REQUIRE(h.schedule_ahead());
+    CHECK(h.ahead_shape() == std::to_string(longer) + ":1");
+    h.apply();
+    SUBCASE("it ends with the plan in flight, as is known") {
+      REQUIRE(h.schedule_ahead());
+      h.apply();
+      REQUIRE(h.schedule_ahead());
+      CHECK(h.ahead_shape() == std::to_string(next) + ":4");
+    }
+    SUBCASE("it ends by a token") {
+      REQUIRE(h.schedule_ahead());
+      CHECK(h.ahead_shape() == std::to_string(longer) + ":1");
+      h.apply(kEos);
+      REQUIRE(h.schedule_ahead());  // only a dead row is in flight
+      CHECK(h.ahead_shape() == std::to_string(next) + ":4");
+    }
+  }
+}
+
+TEST_CASE("a dynamic batch waits for its window while nothing but a dead row is in flight") {
+  Harness h(small_config(BatchingMode::kDynamic));
+  h.add(request_with_eos(4, 9));
+  REQUIRE(h.schedule(10, true));
+  REQUIRE(h.schedule_ahead(11, true));
+  h.add(4, 9, 12);
+  h.apply(kEos);
+  CHECK_FALSE(h.schedule_ahead(13, true));
+  CHECK(h.scheduler.next_wakeup_ms() == 22);
+  h.apply();
+  CHECK_FALSE(h.schedule(21, true));
+  CHECK(h.schedule(22, true));
+}
+
+TEST_CASE("min_tokens count unseen tokens, and their values are judged when they are seen") {
+  Harness h(small_config());
+  auto request = request_with_eos(4, 9);
+  request->params.stop.min_tokens = 2;
+  h.add(request);
+  REQUIRE(h.schedule());
+  CHECK(h.plan.bias.size() == 1);
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead.bias.size() == 1);  // samples the second token
+  h.apply(kEos);
+  CHECK_FALSE(h.updates.at(0).finish.has_value());
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead.bias.empty());
+  h.apply(kEos);
+  CHECK_FALSE(h.updates.at(0).finish.has_value());
+  h.apply(kEos);
+  CHECK(h.updates.at(0).finish == FinishReason::kStop);
+}
+
+}  // namespace llmb::test
