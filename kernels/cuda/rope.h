@@ -1,0 +1,33 @@
+// rope_and_kv_write: rotates q and k by their positions (RoPE, Su et al. 2021, in Hugging Face's rotate-half
+// convention: channel i pairs with channel i + rotary_dim / 2) and stores the rotated k, and v, into their KV slots.
+// The k part of qkv is left as it was; q is rotated in place. Elementwise in fp32, rounded once.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace llmb::cuda {
+
+struct RopeShape {
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t rotary_dim = 0;  // even, <= head_dim: only the first rotary_dim channels of a head are rotated
+  int32_t block_size = 0;
+};
+
+// T: float, __nv_bfloat16 or __half. A token whose slot is negative, such as a padded one, is left alone altogether.
+// REQUIRES: slots that are not negative differ. Throws CudaError.
+template <class T>
+void rope_and_kv_write(T* qkv,                    // [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]
+                       const int32_t* positions,  // [num_tokens]
+                       const int32_t* slots,      // [num_tokens]
+                       int64_t num_tokens, const RopeShape& shape,
+                       const float* cos,  // [max_position, rotary_dim / 2]
+                       const float* sin,  // [max_position, rotary_dim / 2]
+                       T* k_pool,         // [num_blocks, num_kv_heads, block_size, head_dim]
+                       T* v_pool,         // [num_blocks, num_kv_heads, block_size, head_dim]
+                       cudaStream_t stream);
+
+}  // namespace llmb::cuda
