@@ -23,6 +23,14 @@ int model_files_exit_code(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument ? kExitUsage : model_exit_code(status);
 }
 
+int engine_exit_code(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kResourceExhausted: return kExitOutOfMemory;
+    case StatusCode::kDeviceError: return kExitDeviceFault;
+    default: return kExitBug;
+  }
+}
+
 int output_exit_code(const Status& status) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument: return kExitUsage;
@@ -32,6 +40,7 @@ int output_exit_code(const Status& status) {
     case StatusCode::kDataLoss:
     case StatusCode::kUnsupported: return kExitResumeRefused;
     case StatusCode::kInternal: return kExitBug;
+    case StatusCode::kResourceExhausted: return kExitOutOfMemory;
     default: return kExitOutputFailed;
   }
 }
@@ -40,6 +49,8 @@ int input_exit_code(const Status& status) {
   switch (status.code()) {
     case StatusCode::kConflict: return kExitResumeRefused;
     case StatusCode::kInvalidArgument: return kExitUsage;
+    case StatusCode::kResourceExhausted: return kExitOutOfMemory;
+    case StatusCode::kInternal: return kExitBug;
     default: return kExitInputUnreadable;
   }
 }

@@ -14,8 +14,8 @@ inline constexpr int kExitInputUnreadable = 5;
 inline constexpr int kExitOutputFailed = 6;
 inline constexpr int kExitResumeRefused = 7;    // what is there belongs to other settings or inputs, or is damaged
 inline constexpr int kExitOutputBusy = 8;       // another run holds this output
-inline constexpr int kExitDeviceFault = 9;
-inline constexpr int kExitOutOfMemory = 10;     // at start
+inline constexpr int kExitDeviceFault = 9;       // or stall
+inline constexpr int kExitOutOfMemory = 10;
 inline constexpr int kExitTooManyErrors = 11;   // --max-errors
 inline constexpr int kExitSignal = 128;         // + the signal's number; running requests were finished
 inline constexpr int kExitReaderGone = 141;     // the reader of stdout went away
@@ -23,6 +23,7 @@ inline constexpr int kExitReaderGone = 141;     // the reader of stdout went awa
 // The code of an error that ends a run, by the stage that it came from.
 int model_exit_code(const Status& status);        // while the backend loads
 int model_files_exit_code(const Status& status);  // configuration, tokenizer, template: a flag may be at fault
+int engine_exit_code(const Status& status);
 int output_exit_code(const Status& status);
 int input_exit_code(const Status& status);
 int interrupted_exit_code();

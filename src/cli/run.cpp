@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,7 +26,9 @@
 #include "cli/progress.h"
 #include "cli/settings.h"
 #include "cli/signals.h"
+#include "cli/supervisor.h"
 #include "cli/version.h"
+#include "engine/device_watch.h"
 #include "engine/engine.h"
 #include "engine/request_intake.h"
 #include "engine/result_stream.h"
@@ -93,10 +96,14 @@ std::unique_ptr<RequestIntake> start_intake(const Options& o, const ModelFiles& 
 // One run, stage by stage. A stage that ends the run returns the exit code.
 class Run {
  public:
-  explicit Run(const Options& options) : o_(options) { report_.output = o_.output; }
+  Run(const Options& options, const BackendFactory& make_backend) : o_(options), make_backend_(make_backend) {
+    report_.output = o_.output;
+  }
 
   int execute();
   const FinalReport& report() const { return report_; }
+  // A thread hangs in a call: nothing that it uses may be destroyed.
+  bool must_end_process() const { return must_end_process_; }
 
  private:
   using End = std::optional<int>;
@@ -109,13 +116,27 @@ class Run {
   int finish_without_new_lines();
   End load_backend();
   End start_output();
-  int run_engine();
-  int finish(Engine& engine, const Status& engine_status, ResultStream& results, const RunMetrics& metrics, double start_ms);
+  int run_supervised();
+  End run_steps(Status* engine_status, Status* output_status);
+  int finish(const Status& engine_status, Status output_status);
+  int finish_blocked();
   int exit_code(const Status& engine_status, const Status& output_status, const Status& input_status, bool too_many_errors) const;
-  void fill_report(const ResultStream& results, const RunMetrics& metrics, bool is_complete);
+  void fill_report(bool is_complete);
   bool over_error_budget(int64_t num_failed) const { return o_.max_errors && num_failed > *o_.max_errors; }
 
+  // What computes, once the model is loaded.
+  struct Work {
+    Work(Run& run, const EngineOptions& options);
+    RunMetrics metrics;
+    ResultStream results;
+    Progress progress;
+    Engine engine;
+    const double start_ms;
+  };
+  EngineOptions engine_options() const;
+
   const Options& o_;
+  const BackendFactory& make_backend_;
   FinalReport report_;
   const std::shared_ptr<Clock> clock_ = std::make_shared<SteadyClock>();
   std::unique_ptr<LineReader> reader_;
@@ -129,7 +150,12 @@ class Run {
   std::optional<int64_t> num_lines_;  // of all inputs
   std::unique_ptr<RequestIntake> intake_;
   std::unique_ptr<Backend> backend_;
+  DeviceWatch watch_;
+  std::optional<WatchedBackend> watched_backend_;
+  std::optional<Supervisor> supervisor_;
+  std::unique_ptr<Work> work_;
   bool was_interrupted_ = false;  // before all lines were answered
+  bool must_end_process_ = false;
 };
 
 int Run::execute() {
@@ -154,9 +180,7 @@ int Run::execute() {
   if (o_.dry_run) return dry_run(*intake_);
   if (job_ && job_->is_continued())
     if (const End end = wait_for_new_line()) return *end;
-  if (const End end = load_backend()) return *end;
-  if (const End end = start_output()) return *end;
-  return run_engine();
+  return run_supervised();
 }
 
 Run::End Run::open_output() {
@@ -250,10 +274,12 @@ int Run::finish_without_new_lines() {
 }
 
 Run::End Run::load_backend() {
-  auto backend = make_backend(device_.name);
-  if (!backend.ok()) return fail(kExitDeviceFault, backend.status());
+  auto backend = make_backend_(device_.name);
+  if (!backend.ok())
+    return fail(backend.status().code() == StatusCode::kResourceExhausted ? kExitOutOfMemory : kExitDeviceFault, backend.status());
   backend_ = std::move(*backend);
-  if (const Status status = backend_->load(model_.config, load_options(o_, model_.max_model_len)); !status.ok())
+  watched_backend_.emplace(*backend_, watch_);
+  if (const Status status = watched_backend_->load(model_.config, load_options(o_, model_.max_model_len)); !status.ok())
     return fail(model_exit_code(status), status);
   if (o_.progress == ProgressKind::kNone) return {};
   const std::string settings = describe_settings(o_, model_.config, model_.default_params, backend_->info(), model_.max_model_len);
@@ -276,43 +302,88 @@ Run::End Run::start_output() {
   return {};
 }
 
-int Run::run_engine() {
-  RunMetrics metrics(model_.config, model_.slo);
-  ResultStream results(*sink_, errors_.get(), ResultFormatter({.metrics = !o_.no_metrics}), o_.order);
-  Progress progress(o_.progress, report_.left, intake_->total_bytes());
-  EngineOptions engine_options;
-  engine_options.scheduler = scheduler_config(o_, backend_->info(), model_.max_model_len);
-  engine_options.grace_ms = 1000 * o_.grace_s;
+EngineOptions Run::engine_options() const {
+  EngineOptions options;
+  options.scheduler = scheduler_config(o_, backend_->info(), model_.max_model_len);
+  options.grace_ms = 1000 * o_.grace_s;
   // The ledger computes nothing: what it would measure is noise.
-  if (o_.device == "ledger") engine_options.virtual_token_ms = 1;
+  if (device_.name == "ledger") options.virtual_token_ms = 1;
   // The budget is the output's, not this run's: running again and again must not get around it.
-  if (o_.max_errors) engine_options.max_errors = *o_.max_errors - report_.failed;
-  Engine engine(engine_options, *backend_, model_.context->tokenizer.get(), *clock_, *intake_, results, metrics, interrupt_count(),
-                [&](const EngineProgress& p) {
-                  if (take_status_request()) progress.print_status(p);
-                  progress.update(p);
-                });
-  const double start_ms = clock_->now_ms();
-  const Status engine_status = engine.run();
-  progress.finish();
-  return finish(engine, engine_status, results, metrics, start_ms);
+  if (o_.max_errors) options.max_errors = *o_.max_errors - report_.failed;
+  return options;
 }
 
-int Run::finish(Engine& engine, const Status& engine_status, ResultStream& results, const RunMetrics& metrics, double start_ms) {
-  const bool too_many_errors = engine.has_too_many_errors();
+Run::Work::Work(Run& run, const EngineOptions& options)
+    : metrics(run.model_.config, run.model_.slo),
+      results(*run.sink_, run.errors_.get(), ResultFormatter({.metrics = !run.o_.no_metrics}), run.o_.order),
+      progress(run.o_.progress, run.report_.left, run.intake_->total_bytes()),
+      engine(options, *run.watched_backend_, run.model_.context->tokenizer.get(), *run.clock_, *run.intake_, results, metrics,
+             interrupt_count(),
+             [this](const EngineProgress& p) {
+               if (take_status_request()) progress.print_status(p);
+               progress.update(p);
+             }),
+      start_ms(run.clock_->now_ms()) {}
+
+// On the supervised thread. A code where the run ends before its first step.
+Run::End Run::run_steps(Status* engine_status, Status* output_status) {
+  if (const End end = load_backend()) return end;
+  if (const End end = start_output()) return end;
+  work_ = std::make_unique<Work>(*this, engine_options());
+  supervisor_->begin_steps(1000 * o_.watchdog_timeout_s.value_or(backend_->info().device.starts_with("cpu") ? 3600 : 300));
+  try {
+    *engine_status = work_->engine.run();
+  } catch (const std::bad_alloc&) {
+    *engine_status = resource_exhausted("out of memory; try a smaller --max-num-seqs or --kv-cache-memory-bytes");
+  }
+  work_->progress.finish();
+  *output_status = work_->results.drain();
+  return {};
+}
+
+int Run::run_supervised() {
+  // A reader that does not read is left; a disk is waited for, as what it holds is not to be lost.
+  supervisor_.emplace(watch_, interrupt_count(), 1000 * o_.grace_s, /*can_block=*/target_.is_stream);
+  End end;
+  Status engine_status, output_status;
+  const Ending ending = supervisor_->run([&] { end = run_steps(&engine_status, &output_status); });
+  if (ending == Ending::kReturned) return end ? *end : finish(engine_status, output_status);
+  must_end_process_ = true;
+  if (!supervisor_->has_begun_steps()) return interrupted_exit_code();
+  if (ending == Ending::kBlocked) return finish_blocked();
+  if (ending == Ending::kStalled)
+    engine_status = device_error("the device has not answered within --watchdog-timeout (" + backend_->info().device + ")");
+  work_->progress.finish();
+  if (target_.is_stream && !work_->results.drain_within(1000)) return finish_blocked();
+  return finish(engine_status, work_->results.drain());
+}
+
+// The reader of the output does not read, and the time for it is over.
+int Run::finish_blocked() {
+  report_.done += work_->results.num_written();
+  report_.failed += work_->results.num_failed_written();
+  log_warning("the reader of the results does not read: " + interrupted_message(report_));
+  return interrupt_count() > 0 ? interrupted_exit_code() : kExitDeviceFault;
+}
+
+int Run::finish(const Status& engine_status, Status output_status) {
+  const RunMetrics& metrics = work_->metrics;
+  const bool too_many_errors = work_->engine.has_too_many_errors();
   const Status input_status = intake_->status();
-  Status output_status = results.drain();
   was_interrupted_ = interrupt_count() > 0;  // a later signal finds a job that is complete
   const bool is_complete = engine_status.ok() && input_status.ok() && !was_interrupted_ && !too_many_errors;
   if (output_status.ok()) output_status = is_complete ? sink_->finish() : sink_->sync_all();
-  if (output_status.ok() && is_complete && job_) output_status = job_->complete(report_.done + results.num_written(), report_.failed + metrics.num_failed);
-  fill_report(results, metrics, output_status.ok() && is_complete);
+  if (output_status.ok() && is_complete && job_)
+    output_status = job_->complete(report_.done + work_->results.num_written(), report_.failed + metrics.num_failed);
+  fill_report(output_status.ok() && is_complete);
 
   RunContext context;
-  context.wall_ms = clock_->now_ms() - start_ms;
+  context.wall_ms = clock_->now_ms() - work_->start_ms;
   context.backend = backend_->info();
   context.limits_were_given = o_.peak_flops && o_.peak_bandwidth;
-  if (output_status.ok() && metrics.num_steps > 0 && o_.progress != ProgressKind::kNone) context.limits = machine_limits(o_, *backend_);
+  const bool is_device_well = engine_status.ok() && !must_end_process_;
+  if (is_device_well && output_status.ok() && metrics.num_steps > 0 && o_.progress != ProgressKind::kNone)
+    context.limits = machine_limits(o_, *backend_);
   const int code = exit_code(engine_status, output_status, input_status, too_many_errors);
   // The reader of a pipe who has seen enough wants no more words either.
   if (code == kExitReaderGone) return code;
@@ -329,9 +400,9 @@ int Run::finish(Engine& engine, const Status& engine_status, ResultStream& resul
   return code;
 }
 
-void Run::fill_report(const ResultStream& results, const RunMetrics& metrics, bool is_complete) {
-  report_.done += results.num_written();
-  report_.failed += metrics.num_failed;
+void Run::fill_report(bool is_complete) {
+  report_.done += work_->results.num_written();
+  report_.failed += work_->metrics.num_failed;
   report_.resumable = job_ && !is_complete && intake_->status().code() != StatusCode::kConflict;
   if (is_complete) report_.left = 0;
   else if (!num_lines_) num_lines_ = count_lines(o_);
@@ -341,7 +412,7 @@ void Run::fill_report(const ResultStream& results, const RunMetrics& metrics, bo
 int Run::exit_code(const Status& engine_status, const Status& output_status, const Status& input_status, bool too_many_errors) const {
   if (!output_status.ok()) return output_exit_code(output_status);
   if (!input_status.ok()) return input_exit_code(input_status);
-  if (!engine_status.ok()) return engine_status.code() == StatusCode::kDeviceError ? kExitDeviceFault : kExitBug;
+  if (!engine_status.ok()) return engine_exit_code(engine_status);
   if (too_many_errors) return kExitTooManyErrors;
   if (was_interrupted_) return interrupted_exit_code();
   return report_.failed > 0 ? kExitSomeFailed : kExitOk;
@@ -349,11 +420,12 @@ int Run::exit_code(const Status& engine_status, const Status& output_status, con
 
 }  // namespace
 
-int run(const Options& options) {
-  Run job(options);
+int run(const Options& options, const BackendFactory& make) {
+  Run job(options, make);
   const int exit_code = job.execute();
   const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage || options.dry_run;
   if (!is_silent) std::fputs((final_report_json(job.report(), exit_code) + "\n").c_str(), stderr);
+  if (job.must_end_process()) ::_exit(exit_code);  // stderr has no buffer
   return exit_code;
 }
 

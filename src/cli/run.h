@@ -1,10 +1,18 @@
 // One run of the program, from options to exit code.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "backend/make_backend.h"
 #include "cli/options.h"
 
 namespace llmb {
 
-int run(const Options& options);
+using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(std::string_view device)>;
+
+// Prints its report. Does not return, but ends the process, where a call of the device hangs: nobody can end its thread.
+int run(const Options& options, const BackendFactory& make = make_backend);
 
 }  // namespace llmb

@@ -1,6 +1,8 @@
 #include "engine/result_stream.h"
 
+#include <chrono>
 #include <exception>
+#include <new>
 #include <utility>
 
 namespace llmb {
@@ -38,25 +40,44 @@ Status ResultStream::drain() {
   return status();
 }
 
+bool ResultStream::drain_within(double timeout_ms) {
+  queue_.close();
+  std::unique_lock lock(mutex_);
+  return ended_.wait_for(lock, std::chrono::duration<double, std::milli>(timeout_ms), [&] { return has_ended_; });
+}
+
 void ResultStream::run() {
+  write_all();
+  std::lock_guard lock(mutex_);
+  has_ended_ = true;
+  ended_.notify_all();
+}
+
+void ResultStream::write_all() {
+  Status status;
+  try {
+    status = write_queue();
+  } catch (const std::bad_alloc&) {
+    status = resource_exhausted("out of memory while writing results");
+  } catch (const std::exception& e) {
+    status = internal_error(std::string("while writing results: ") + e.what());
+  }
+  if (!status.ok()) fail(std::move(status));
+}
+
+Status ResultStream::write_queue() {
   while (!queue_.drained()) {
     auto item = queue_.pop_for(kIdleMs);
-    Status status;
-    try {
-      status = item ? write(std::move(*item)) : sink_.sync_if_due();
-    } catch (const std::exception& e) {
-      status = internal_error(std::string("while writing results: ") + e.what());
-    }
-    if (!status.ok()) return fail(std::move(status));
+    LLMB_RETURN_IF_ERROR(item ? write(std::move(*item)) : sink_.sync_if_due());
   }
   // An interrupted run leaves gaps: what was held back behind them is still an answer.
-  for (auto& [ordinal, record] : held_)
-    if (Status status = append(record); !status.ok()) return fail(std::move(status));
+  for (auto& [ordinal, record] : held_) LLMB_RETURN_IF_ERROR(append(record));
+  return {};
 }
 
 Status ResultStream::write(Item item) {
-  std::string record = formatter_.format(item.completion);
-  if (errors_ != nullptr && item.completion.error) LLMB_RETURN_IF_ERROR(errors_->append(record));
+  FormattedRecord record = {formatter_.format(item.completion), item.completion.error.has_value()};
+  if (errors_ != nullptr && record.is_error) LLMB_RETURN_IF_ERROR(errors_->append(record.text));
   if (order_ == OutputOrder::kCompletion) return append(record);
   held_.emplace(item.ordinal, std::move(record));
   while (!held_.empty() && held_.begin()->first == next_ordinal_.load(std::memory_order_relaxed)) {
@@ -67,9 +88,10 @@ Status ResultStream::write(Item item) {
   return {};
 }
 
-Status ResultStream::append(const std::string& record) {
-  LLMB_RETURN_IF_ERROR(sink_.append(record));
+Status ResultStream::append(const FormattedRecord& record) {
+  LLMB_RETURN_IF_ERROR(sink_.append(record.text));
   num_written_.fetch_add(1, std::memory_order_relaxed);
+  num_failed_written_.fetch_add(record.is_error, std::memory_order_relaxed);
   return {};
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <atomic>
-
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -39,20 +39,30 @@ class ResultStream {
   bool has_room(int64_t ordinal) const;
   // Ordinals count input lines from 0 without gaps. Blocks while the writer is far behind.
   Status put(int64_t ordinal, Completion completion);
-  int64_t num_written() const { return num_written_.load(std::memory_order_relaxed); }  // records
+  // Records, and those of them that are errors. From any thread.
+  int64_t num_written() const { return num_written_.load(std::memory_order_relaxed); }
+  int64_t num_failed_written() const { return num_failed_written_.load(std::memory_order_relaxed); }
   // The first error of writing, or ok.
   Status status() const;
   // Waits until everything put is written (held-back records too, in order); the sink stays open.
   Status drain();
+  // The same, for no longer than timeout_ms. False: writing is still held up.
+  bool drain_within(double timeout_ms);
 
  private:
   struct Item {
     int64_t ordinal;
     Completion completion;
   };
+  struct FormattedRecord {
+    std::string text;
+    bool is_error;
+  };
   void run();
+  void write_all();
+  Status write_queue();
   Status write(Item item);
-  Status append(const std::string& record);
+  Status append(const FormattedRecord& record);
   void fail(Status status);
 
   OutputSink& sink_;
@@ -60,11 +70,13 @@ class ResultStream {
   ResultFormatter formatter_;
   const OutputOrder order_;
   BoundedQueue<Item> queue_{kQueueLength};
-  std::map<int64_t, std::string> held_;   // writer thread: formatted records that wait for an earlier one
+  std::map<int64_t, FormattedRecord> held_;  // writer thread: formatted records that wait for an earlier one
   std::atomic<int64_t> next_ordinal_{0};  // kInput: the next to be written
-  std::atomic<int64_t> num_written_{0};
+  std::atomic<int64_t> num_written_{0}, num_failed_written_{0};
   mutable std::mutex mutex_;
-  Status status_;  // guarded by mutex_
+  std::condition_variable ended_;
+  Status status_;          // guarded by mutex_
+  bool has_ended_ = false;  // guarded by mutex_: the writer thread
   std::thread thread_;
 };
 

@@ -155,6 +155,8 @@ void Scenario::make_inputs() {
     inputs_[0] = "-";
   }
   if (chance(random_, 0.3)) flags_ = {"--order", "input"};
+  // The ledger's times are virtual: they too must be as without interruption.
+  if (chance(random_, 0.3)) flags_.push_back("--no-metrics");
   if (chance(random_, 0.5)) flags_.insert(flags_.end(), {"--max-num-seqs", std::to_string(uniform(random_, 1, 16))});
   if (chance(random_, 0.3)) flags_.insert(flags_.end(), {"--temperature", "0.8"});
 }
@@ -165,7 +167,6 @@ StoppedProcess Scenario::run(const std::string& out, const StopPlan& plan) {
                                    options_.model_dir,
                                    "--device",
                                    "ledger",
-                                   "--no-metrics",
                                    "--metrics",
                                    "none",
                                    "--progress",

@@ -3,8 +3,8 @@
 //
 // A job is run until it completes, after up to kMaxStops stops in a row (also while it recovers): SIGKILL, SIGTERM or
 // SIGINT after a random time or at a random file call, which may be a write that is cut short. Then no line is lost,
-// none is there twice, the records sorted by index are byte-equal to those of an uninterrupted run, the exit code says
-// the same, the manifest says complete and no other file is left.
+// none is there twice, the records sorted by index are byte-equal to those of an uninterrupted run, metrics included,
+// the exit code says the same, the manifest says complete and no other file is left.
 #pragma once
 
 #include <cstdint>

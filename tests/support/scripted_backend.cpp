@@ -10,6 +10,7 @@ ScriptedBackend::ScriptedBackend(std::unique_ptr<Backend> inner, BackendScript s
     : inner_(std::move(inner)), script_(std::move(script)) {}
 
 Status ScriptedBackend::load(const ModelConfig& config, const LoadOptions& options) {
+  if (script_.load_stalls) stall();
   LLMB_RETURN_IF_ERROR(script_.load_error);
   LLMB_RETURN_IF_ERROR(inner_->load(config, options));
   info_ = inner_->info();
@@ -19,6 +20,7 @@ Status ScriptedBackend::load(const ModelConfig& config, const LoadOptions& optio
 
 Status ScriptedBackend::submit(const StepPlan& plan) {
   const int64_t step = next_step_++;
+  if (script_.submit_stalls.contains(step)) stall();
   if (const auto at = script_.submit_errors.find(step); at != script_.submit_errors.end()) return at->second;
   LLMB_CHECK(static_cast<int32_t>(in_flight_.size()) < info_.max_plans_in_flight);
   LLMB_RETURN_IF_ERROR(inner_->submit(plan));
@@ -31,12 +33,7 @@ Status ScriptedBackend::wait(StepOutput* output) {
   const int64_t step = in_flight_.front();
   in_flight_.pop_front();
   LLMB_RETURN_IF_ERROR(inner_->wait(output));
-  if (script_.stalls.contains(step)) {
-    std::unique_lock lock(mutex_);
-    stalled_ = true;
-    released_.wait(lock, [this] { return stalls_released_; });
-    stalled_ = false;
-  }
+  if (script_.stalls.contains(step)) stall();
   if (const auto at = script_.wait_errors.find(step); at != script_.wait_errors.end()) {
     for (StepOutput dropped; !in_flight_.empty(); in_flight_.pop_front()) LLMB_RETURN_IF_ERROR(inner_->wait(&dropped));
     return at->second;
@@ -44,6 +41,13 @@ Status ScriptedBackend::wait(StepOutput* output) {
   for (size_t row = 0; row < output->is_finite.size(); ++row)
     if (script_.nan_rows.contains({step, static_cast<int32_t>(row)})) output->is_finite[row] = 0;
   return {};
+}
+
+void ScriptedBackend::stall() {
+  std::unique_lock lock(mutex_);
+  stalled_ = true;
+  released_.wait(lock, [this] { return stalls_released_; });
+  stalled_ = false;
 }
 
 void ScriptedBackend::release_stalls() {

@@ -17,9 +17,11 @@ namespace llmb::test {
 // Steps are counted from 0 by calls of submit().
 struct BackendScript {
   Status load_error;                               // not ok: what load() returns
+  bool load_stalls = false;                        // load() blocks until release_stalls()
   std::map<int64_t, Status> submit_errors;         // by step
   std::map<int64_t, Status> wait_errors;           // by step
   std::set<int64_t> stalls;                        // wait() of these steps blocks until release_stalls()
+  std::set<int64_t> submit_stalls;                 // submit() of these
   std::set<std::pair<int64_t, int32_t>> nan_rows;  // (step, row of the StepOutput)
   int32_t max_plans_in_flight = 2;                 // no more than the wrapped backend's
 };
@@ -39,6 +41,8 @@ class ScriptedBackend final : public Backend {
   bool is_stalled() const;
 
  private:
+  void stall();
+
   const std::unique_ptr<Backend> inner_;
   const BackendScript script_;
   BackendInfo info_;

@@ -1,0 +1,68 @@
+#include "cli/supervisor.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace llmb {
+
+namespace {
+constexpr double kTickMs = 100;
+// What the engine itself gets to notice that time is up, before it is done for it.
+constexpr double kMarginMs = 500;
+}  // namespace
+
+Ending Supervisor::run(std::function<void()> work) {
+  using SteadyTime = std::chrono::steady_clock;
+  std::thread thread([this, work = std::move(work)] {
+    std::exception_ptr error;
+    try {
+      work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    std::lock_guard lock(mutex_);
+    error_ = error;
+    has_returned_ = true;
+    changed_.notify_all();
+  });
+  auto last_look = SteadyTime::now();
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, std::chrono::duration<double, std::milli>(kTickMs), [&] { return has_returned_; })) {
+    const auto now = SteadyTime::now();
+    const double passed_ms = std::chrono::duration<double, std::milli>(now - std::exchange(last_look, now)).count();
+    if (const auto ending = look(std::min(passed_ms, 2 * kTickMs))) {
+      thread.detach();
+      return *ending;
+    }
+  }
+  lock.unlock();
+  thread.join();
+  if (error_) std::rethrow_exception(error_);
+  return Ending::kReturned;
+}
+
+void Supervisor::begin_steps(double watchdog_ms) {
+  watchdog_ms_ = watchdog_ms;
+  has_begun_steps_.store(true, std::memory_order_release);
+}
+
+std::optional<Ending> Supervisor::look(double passed_ms) {
+  const bool is_loading = !has_begun_steps();
+  const int64_t call = watch_.current_call();
+  in_call_ms_ = call != 0 && call == last_call_ ? in_call_ms_ + passed_ms : 0;
+  last_call_ = call;
+  const bool is_stalled = !is_loading && watchdog_ms_ > 0 && in_call_ms_ >= watchdog_ms_;
+  if (is_stalled && watch_.give_up(call)) return Ending::kStalled;
+
+  const int num_signals = interrupted_.load(std::memory_order_relaxed);
+  if (num_signals == 0) return {};
+  since_first_signal_ms_ += passed_ms;
+  if (num_signals > 1) since_second_signal_ms_ += passed_ms;
+  const double late_ms = std::max(since_first_signal_ms_ - grace_ms_, since_second_signal_ms_);
+  if (call != 0 && (is_loading || late_ms >= kMarginMs) && watch_.give_up(call)) return Ending::kOverdue;
+  if (call == 0 && can_block_ && late_ms >= 2 * kMarginMs) return Ending::kBlocked;
+  return {};
+}
+
+}  // namespace llmb

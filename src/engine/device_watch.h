@@ -1,0 +1,48 @@
+// Notices when a call of the device does not return, so that another thread can go on without it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "backend/backend.h"
+
+namespace llmb {
+
+// enter() and leave() belong to the thread that drives the device; the rest may be called from any. Invariant: after
+// give_up() the driving thread never leaves the call that it is in, even if the device answers after all. So whoever gave
+// it up may go on with everything that the driving thread used; the process must end by _exit(), as that thread cannot.
+class DeviceWatch {
+ public:
+  void enter() { state_.fetch_add(1, std::memory_order_acq_rel); }
+  void leave();
+
+  // The call under way, by a number that no other call has; 0: none.
+  int64_t current_call() const {
+    const int64_t state = state_.load(std::memory_order_acquire);
+    return state % 2 == 1 ? state : 0;
+  }
+  // False: the call has returned meanwhile.
+  bool give_up(int64_t call) { return state_.compare_exchange_strong(call, kGivenUp, std::memory_order_acq_rel); }
+
+ private:
+  static constexpr int64_t kGivenUp = -1;
+  std::atomic<int64_t> state_{0};  // odd in a call
+};
+
+// A backend whose calls are watched. The same thread may drive it as the one inside; both outlive it.
+class WatchedBackend final : public Backend {
+ public:
+  WatchedBackend(Backend& inner, DeviceWatch& watch) : inner_(inner), watch_(watch) {}
+
+  Status load(const ModelConfig& config, const LoadOptions& options) override;
+  const BackendInfo& info() const override { return inner_.info(); }
+  Status submit(const StepPlan& plan) override;
+  Status wait(StepOutput* output) override;
+  MachineLimits measure_limits() override { return inner_.measure_limits(); }
+
+ private:
+  Backend& inner_;
+  DeviceWatch& watch_;
+};
+
+}  // namespace llmb
