@@ -83,6 +83,25 @@ TEST_CASE("FAULTS 6: where the reader leaves, the run ends with 141 and says not
   CHECK(result.err == "code 141\n");
 }
 
+TEST_CASE("FAULTS 7: where the reader does not read, a signal ends the run within the grace and 2 s") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), make_lines(40000, 60));
+  // The reader opens the pipe and reads nothing until the run has ended.
+  const ProcessResult result =
+      run_shell("mkfifo " + dir.file("pipe") + "; " + command(dir.file("in.jsonl") + " --grace 1") + " > " +
+                dir.file("pipe") + " & pid=$!; exec 3< " + dir.file("pipe") +
+                "; sleep 1; kill -TERM $pid; begin=$(date +%s%N); wait $pid; echo code $?; " +
+                "echo $((($(date +%s%N) - begin) / 1000000)); exec 3<&-");
+  std::stringstream out(result.out);
+  std::string word;
+  int code = -1, milliseconds = 0;
+  out >> word >> code >> milliseconds;
+  INFO(result.err);
+  CHECK(code == 143);
+  CHECK(milliseconds < 1000 + 2000);
+  CHECK(result.err.find("\"exit_code\":143") != std::string::npos);
+}
+
 TEST_CASE("FAULTS 8: stopped and continued, a run goes on, and no duration is negative") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), make_lines(2000, 300));
@@ -98,8 +117,8 @@ TEST_CASE("FAULTS 8: stopped and continued, a run goes on, and no duration is ne
     for (const auto& [name, value] : record["metrics"].items()) CHECK_MESSAGE(value.get<double>() >= 0, name);
 }
 
-TEST_CASE("FAULTS 9: of 2 to 20 runs at once those that work do it in turn, the others exit with 8") {
-  for (const int num_runs : {2, 5, 20}) {
+TEST_CASE("FAULTS 9: of 2 to 50 runs at once those that work do it in turn, the others exit with 8") {
+  for (const int num_runs : {2, 5, 50}) {
     CAPTURE(num_runs);
     const TemporaryDirectory dir;
     write_file(dir.file("in.jsonl"), make_lines(300, 50));
