@@ -49,7 +49,7 @@ struct MachineLimits {
 //  1. At most info().max_plans_in_flight plans are in flight: submitted, their wait() not yet called. A plan must stay
 //     unchanged until its wait() returns.
 //  2. Plans run one after the other, in order: what a plan writes into the KV pool, every later one sees and may
-//     overwrite. So a KV block that is free to the scheduler may be given away at once, even while a plan in flight still
+//     overwrite. So a block that the scheduler has freed may be given away at once, even while a plan in flight still
 //     reads or writes it for its last owner: the plan that uses it anew runs later.
 //  3. An error of submit() leaves what was in flight as it was; after an error of wait() nothing is in flight.
 class Backend {
@@ -59,8 +59,8 @@ class Backend {
   virtual Status load(const ModelConfig& config, const LoadOptions& options) = 0;
   virtual const BackendInfo& info() const = 0;  // valid after load()
 
-  // REQUIRES: validate_step_plan(plan, info().kv.num_blocks, sample rows of the plan in flight or 0).ok(), fewer than
-  // max_plans_in_flight in flight.
+  // REQUIRES: validate_step_plan(plan, info().kv.num_blocks, sample rows of the newest plan in flight).ok(), and fewer
+  // than max_plans_in_flight in flight.
   virtual Status submit(const StepPlan& plan) = 0;
   // Fills `output` for the oldest plan in flight.
   virtual Status wait(StepOutput* output) = 0;

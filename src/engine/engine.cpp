@@ -19,8 +19,25 @@ Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* 
     : options_(options), backend_(backend), tokenizer_(tokenizer), clock_(clock), intake_(intake), results_(results),
       metrics_(metrics), interrupted_(interrupted), on_progress_(std::move(on_progress)), scheduler_(options.scheduler) {}
 
+// Only an exception leaves steps in flight; they read plans_.
+Engine::~Engine() {
+  for (; num_finished_ < num_submitted_; ++num_finished_)
+    if (!backend_.wait(&output_).ok()) return;
+}
+
 Status Engine::run() {
   start_ms_ = clock_.now_ms();
+  Status status = run_steps();
+  // What the device has begun counts, whatever ended the run.
+  while (num_finished_ < num_submitted_) {
+    const Status finished = finish_step();
+    if (status.ok()) status = finished;
+  }
+  LLMB_RETURN_IF_ERROR(status);
+  return intake_.status();
+}
+
+Status Engine::run_steps() {
   std::optional<double> drain_until_ms;
   while (true) {
     if (interrupted_.load(std::memory_order_relaxed) > 0) {
@@ -38,12 +55,18 @@ Status Engine::run() {
       leave(/*running_too=*/true);
       return {};
     }
-    if (scheduler_.schedule(clock_.now_ms(), more_may_arrive(), &plan_)) LLMB_RETURN_IF_ERROR(run_step());
-    else if (active_.empty() && !more_may_arrive()) break;
-    else LLMB_RETURN_IF_ERROR(wait_for_event());
+    LLMB_RETURN_IF_ERROR(submit_steps());
+    if (num_finished_ < num_submitted_) {
+      // The device works: take in what has arrived meanwhile.
+      if (interrupted_.load(std::memory_order_relaxed) == 0) LLMB_RETURN_IF_ERROR(admit());
+      LLMB_RETURN_IF_ERROR(finish_step());
+    } else if (active_.empty() && !more_may_arrive()) {
+      return {};
+    } else {
+      LLMB_RETURN_IF_ERROR(wait_for_event());
+    }
     report_progress();
   }
-  return intake_.status();
 }
 
 // Takes what has arrived; never waits.
@@ -100,24 +123,42 @@ Status Engine::admit_item(IntakeItem item) {
   return {};
 }
 
-Status Engine::run_step() {
-  const double begin_ms = clock_.now_ms();
-  for (const SeqId seq : plan_.seq_ids) active_.at(seq).mark_scheduled(begin_ms);
-  LLMB_RETURN_IF_ERROR(backend_.submit(plan_));
-  // The device works: take in what has arrived meanwhile.
-  const Status admitted = interrupted_.load(std::memory_order_relaxed) > 0 ? Status() : admit();
-  LLMB_RETURN_IF_ERROR(backend_.wait(&output_));
-  LLMB_RETURN_IF_ERROR(admitted);
-  const double end_ms = clock_.now_ms();
-  metrics_.add_step(plan_, end_ms - begin_ms, scheduler_.kv_usage());
-  num_output_tokens_ += plan_.num_samples();
-  num_input_tokens_ += plan_.num_tokens() - plan_.num_samples();
-  return process_output(end_ms);
+// Gives the device all the steps that it holds and that can be planned by now.
+Status Engine::submit_steps() {
+  const int64_t max_in_flight = std::min(kMaxPlansInFlight, backend_.info().max_plans_in_flight);
+  while (num_submitted_ - num_finished_ < max_in_flight) {
+    StepPlan& plan = plans_[num_submitted_ % kMaxPlansInFlight];
+    const double now_ms = clock_.now_ms();
+    if (!scheduler_.schedule(now_ms, more_may_arrive(), &plan)) return {};
+    LLMB_RETURN_IF_ERROR(backend_.submit(plan));
+    if (num_submitted_++ == num_finished_) begin_step(now_ms);
+  }
+  return {};
+}
+
+// The oldest step in flight has the device to itself from now on.
+void Engine::begin_step(double now_ms) {
+  step_begin_ms_ = now_ms;
+  for (const SeqId seq : plans_[num_finished_ % kMaxPlansInFlight].seq_ids)
+    if (const auto at = active_.find(seq); at != active_.end()) at->second.mark_scheduled(now_ms);
+}
+
+Status Engine::finish_step() {
+  if (const Status status = backend_.wait(&output_); !status.ok()) {
+    num_finished_ = num_submitted_;  // nothing is in flight after an error
+    return status;
+  }
+  const double now_ms = clock_.now_ms();
+  const StepPlan& plan = plans_[num_finished_ % kMaxPlansInFlight];
+  metrics_.add_step(plan, now_ms - step_begin_ms_, scheduler_.kv_usage());
+  scheduler_.apply(plan, output_, &updates_);
+  num_output_tokens_ += static_cast<int64_t>(updates_.size());
+  num_input_tokens_ += plan.num_tokens() - plan.num_samples();
+  if (++num_finished_ < num_submitted_) begin_step(now_ms);
+  return process_output(now_ms);
 }
 
 Status Engine::process_output(double now_ms) {
-  updates_.clear();
-  scheduler_.apply(plan_, output_, &updates_);
   for (const SequenceUpdate& update : updates_) {
     ActiveRequest& active = active_.at(update.seq);
     if (update.numeric_error) {

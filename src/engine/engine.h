@@ -1,6 +1,8 @@
-// The main loop: admit → schedule → run a step → hand tokens to their requests → emit what is finished.
+// The main loop: admit → schedule → run a step → hand tokens to their requests → emit what is finished. Where the
+// backend holds two plans, step N+1 is planned and submitted while N runs, and N's output is handed on while N+1 runs.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -27,14 +29,14 @@ struct EngineProgress {
   int64_t num_done = 0, num_failed = 0;
   int64_t num_input_tokens = 0, num_output_tokens = 0;  // of the tokens computed so far
   int64_t num_running = 0, num_waiting = 0;
-  double kv_use = 0;  // of the pool, [0, 1]
+  double kv_use = 0;        // of the pool, [0, 1]
   int64_t num_seen = 0;     // lines taken from the intake
   int64_t input_bytes = 0;  // of the inputs, as stored, that these lines take
 };
 
 struct EngineOptions {
   SchedulerConfig scheduler;
-  double grace_ms = 30000;  // after an interrupt, how long running requests may take to finish
+  double grace_ms = 30000;            // after an interrupt, how long running requests may take to finish
   std::optional<int64_t> max_errors;  // error records that the run may produce; one more ends it
   double virtual_token_ms = 0;        // > 0: requests' times are counted, not measured (active_request.h)
 };
@@ -42,25 +44,31 @@ struct EngineOptions {
 // Driven by one thread. Invariants:
 //  1. Every item taken from the intake is answered by exactly one completion, unless the run is interrupted.
 //  2. active_ holds exactly the sequences that the scheduler knows.
-//  3. At most one plan is in flight.
+//  3. plans_ holds the plans in flight unchanged; none is in flight when run() returns.
 class Engine {
  public:
   // Everything outlives the engine. `interrupted` counts requests to stop: from 1 on nothing is admitted and what
   // never ran is left; from 2 on running requests are left too. on_progress is called after every step and when idle.
-  Engine(const EngineOptions& options, Backend& backend, const Tokenizer* tokenizer, Clock& clock, RequestIntake& intake,
-         ResultStream& results, RunMetrics& metrics, const std::atomic<int>& interrupted,
+  Engine(const EngineOptions& options, Backend& backend, const Tokenizer* tokenizer, Clock& clock,
+         RequestIntake& intake, ResultStream& results, RunMetrics& metrics, const std::atomic<int>& interrupted,
          std::function<void(const EngineProgress&)> on_progress);
+  ~Engine();
 
-  // Ok: every line is answered, or the run was interrupted or has too many errors (metrics.num_unanswered counts what is
-  // left of the window).
+  // Ok: every line is answered, or the run was interrupted or has too many errors (metrics.num_unanswered counts what
+  // is left of the window).
   Status run();
   bool has_too_many_errors() const { return options_.max_errors && metrics_.num_failed > *options_.max_errors; }
 
  private:
+  static constexpr int32_t kMaxPlansInFlight = 2;
+
+  Status run_steps();
   Status admit();
   Status admit_item(IntakeItem item);
   bool hold_until_arrival(IntakeItem& item);
-  Status run_step();
+  Status submit_steps();
+  void begin_step(double now_ms);
+  Status finish_step();
   Status process_output(double now_ms);
   Status complete(const SequenceUpdate& update, FinishReason reason);
   Status emit(int64_t ordinal, Completion completion, const std::vector<float>& itl_ms);
@@ -83,7 +91,9 @@ class Engine {
   int64_t next_ordinal_ = 0;
   std::optional<IntakeItem> held_;  // popped, not yet admitted: it arrives later, or the result window is full
   std::unordered_map<SeqId, ActiveRequest> active_;
-  StepPlan plan_;
+  std::array<StepPlan, kMaxPlansInFlight> plans_;  // step i in entry i % size
+  int64_t num_submitted_ = 0, num_finished_ = 0;   // steps; those between are in flight
+  double step_begin_ms_ = 0;                       // of the oldest step in flight
   StepOutput output_;
   std::vector<SequenceUpdate> updates_;
   int64_t num_input_tokens_ = 0, num_output_tokens_ = 0;

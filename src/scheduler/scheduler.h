@@ -8,22 +8,22 @@
 // prefill. Where blocks run out, the newest running sequence is preempted: its blocks are freed and it goes back to the
 // head of the line, to be computed again, output included. A sequence never preempts itself: it pauses with its blocks.
 //
-// Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting. What
-// that plan samples is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, and nothing
-// that depends on a token's value or takes something away is decided:
+// Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
+// What that plan samples is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, and
+// nothing that depends on a token's value or takes something away is decided:
 //  - A sequence whose penalties count an unseen token is left out, and keeps its place in the token budget.
 //  - Nobody is preempted: where blocks run out there is no plan ahead.
 //  - A sequence that ends with the plan in flight no longer counts as running, so others may join, by the same rules as
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
-// A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends run
-// plans in order (backend.h).
+// A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends
+// run plans in order (backend.h).
 //
 // Invariants (check_integrity; those of sequences are in sequence.h):
 //  1. Ids increase along running, then waiting: every running sequence is older than every waiting one.
 //  2. Free blocks and the blocks of running sequences make up the pool; no block has two owners.
 //  3. num_running() <= max_num_seqs, and <= max_num_batched_tokens; none and static: members of one batch only.
-//  4. A plan never holds more than max_num_batched_tokens tokens. With none in flight it is never empty while a member of
-//     the batch is there: the oldest is never preempted and always gets tokens and blocks.
+//  4. A plan never holds more than max_num_batched_tokens tokens. With none in flight it is never empty while a member
+//     of the batch is there: the oldest is never preempted and always gets tokens and blocks.
 //  5. A request is preempted at most kMaxPreemptions times (admission.h says why).
 //  6. Every output token is sampled once: a preempted sequence samples again only after its last known token.
 #pragma once
@@ -74,9 +74,9 @@ class Scheduler {
   std::variant<SeqId, RequestError> add(std::shared_ptr<const Request> request, double now_ms);
 
   // Fills `plan` for one step. False: nothing to run now: no work, or a batch is still being filled, see
-  // next_wakeup_ms(); or, with a plan in flight, nothing that can be planned ahead. `more_may_arrive` says whether waiting
-  // to fill a static or dynamic batch can help: false when the input has ended or the caller holds as many requests as it
-  // may. REQUIRES: at most one plan in flight.
+  // next_wakeup_ms(); or, with a plan in flight, nothing that can be planned ahead. `more_may_arrive` says whether
+  // waiting to fill a static or dynamic batch can help: false when the input has ended or the caller holds as many
+  // requests as it may. REQUIRES: at most one plan in flight.
   bool schedule(double now_ms, bool more_may_arrive, StepPlan* plan);
 
   // When schedule() would start a dynamic batch that is still being filled.

@@ -38,7 +38,7 @@ struct Workload {
   std::vector<double> arrival_ms;  // [requests], does not decrease
   double finish_rate = 0;          // probability a step that the caller ends some sequence, half of them in flight
   double nan_rate = 0;             // probability a step that some sampled row is not finite
-  double ahead_rate = 0;           // probability a step that the next one is planned, where it can be, before its output
+  double ahead_rate = 0;  // probability a step that the next one is planned, where it can be, before its output
 };
 
 Workload random_workload(uint64_t seed);
