@@ -3,7 +3,7 @@
 set -eu
 
 packages="g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libsimdjson-dev doctest-dev libhwy-dev
-libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev"
+libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libboost-context-dev"
 
 missing=""
 for package in $packages; do

@@ -1,0 +1,118 @@
+// The one header of every kernel file: CUDA's headers, checked calls and launches, dynamic shared memory, conversions and
+// 16-byte vectors. Host functions may be called from any thread.
+//
+// 1. launch() is the only way to start a kernel: every launch is checked.
+// 2. dynamic_shared() is the only way to dynamic shared memory.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cuda/error.h"
+#ifdef LLMB_SIMT
+#include "tests/support/simt/launch.h"
+#endif
+
+namespace llmb::cuda {
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;  // dynamic
+  cudaStream_t stream = nullptr;
+};
+
+// More dynamic shared memory than this has to be asked for, kernel by kernel.
+inline constexpr size_t kDefaultSharedBytes = 48 * 1024;
+
+// Starts `kernel` on shape.stream. Throws CudaError where the launch is refused.
+template <class... P, class... A>
+void launch(const LaunchShape& shape, void (*kernel)(P...), A&&... arguments) {
+  static_assert(sizeof...(P) == sizeof...(A));
+  std::tuple<std::remove_cv_t<P>...> values(std::forward<A>(arguments)...);
+  if (shape.shared_bytes > kDefaultSharedBytes) {
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes)),
+          "cudaFuncSetAttribute");
+  }
+#ifdef LLMB_SIMT
+  check(simt::launch_kernel(reinterpret_cast<const void*>(kernel), shape.grid, shape.block, shape.shared_bytes,
+                            shape.stream, [kernel, values] { std::apply(kernel, values); }),
+        "launch");
+#else
+  std::apply(
+      [&](auto&... value) {
+        void* pointers[] = {static_cast<void*>(&value)..., nullptr};
+        check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), shape.grid, shape.block, pointers,
+                               shape.shared_bytes, shape.stream),
+              "cudaLaunchKernel");
+      },
+      values);
+#endif
+}
+
+#if defined(LLMB_SIMT) || defined(__CUDACC__)
+
+// The block's dynamic shared memory, aligned to 1024 bytes.
+template <class T>
+__device__ __forceinline__ T* dynamic_shared() {
+#ifdef LLMB_SIMT
+  return static_cast<T*>(simt::dynamic_shared_memory());
+#else
+  extern __shared__ __align__(1024) unsigned char llmb_dynamic_shared[];
+  return reinterpret_cast<T*>(llmb_dynamic_shared);
+#endif
+}
+
+#endif
+
+// ---- element types ----------------------------------------------------------------------------------------------------
+
+__host__ __device__ inline float to_float(float value) { return value; }
+__host__ __device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+__host__ __device__ inline float to_float(__half value) { return __half2float(value); }
+
+// Rounds to nearest even.
+template <class T>
+__host__ __device__ inline T from_float(float value) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(value);
+  } else if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(value);
+  } else {
+    static_assert(std::is_same_v<T, float>);
+    return value;
+  }
+}
+
+// ---- 16 bytes at a time --------------------------------------------------------------------------------------------------
+
+// How many elements of T a 16-byte access carries.
+template <class T>
+inline constexpr int kVectorSize = 16 / static_cast<int>(sizeof(T));
+
+// REQUIRES of both: `address` is a multiple of 16 bytes.
+template <class T>
+__device__ __forceinline__ void load_vector(const T* address, float (&values)[kVectorSize<T>]) {
+  alignas(16) T elements[kVectorSize<T>];
+  *reinterpret_cast<uint4*>(elements) = *reinterpret_cast<const uint4*>(address);
+#pragma unroll
+  for (int i = 0; i < kVectorSize<T>; ++i) values[i] = to_float(elements[i]);
+}
+
+template <class T>
+__device__ __forceinline__ void store_vector(T* address, const float (&values)[kVectorSize<T>]) {
+  alignas(16) T elements[kVectorSize<T>];
+#pragma unroll
+  for (int i = 0; i < kVectorSize<T>; ++i) elements[i] = from_float<T>(values[i]);
+  *reinterpret_cast<uint4*>(address) = *reinterpret_cast<const uint4*>(elements);
+}
+
+}  // namespace llmb::cuda

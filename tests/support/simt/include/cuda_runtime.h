@@ -1,0 +1,6 @@
+// Stand-in for CUDA's header of the same name: the host SIMT layer.
+#pragma once
+
+#include "tests/support/simt/intrinsics.h"
+#include "tests/support/simt/runtime.h"
+#include "tests/support/simt/types.h"
