@@ -39,6 +39,7 @@ class ScriptedBackend final : public Backend {
 
   void release_stalls();  // the current stall and all later ones
   bool is_stalled() const;
+  int32_t num_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }  // of the driving thread
 
  private:
   void stall();

@@ -1,0 +1,111 @@
+#include "tests/support/engine_job.h"
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/request_intake.h"
+#include "engine/result_stream.h"
+#include "engine/run_metrics.h"
+#include "io/completed_lines.h"
+#include "io/resume_scan.h"
+
+namespace llmb::test {
+
+namespace {
+
+void require(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
+
+// Fills `completed`; the number of bytes to keep.
+int64_t scan_partial(const std::string& path, CompletedLines* completed) {
+  if (read_file(path).empty()) return 0;
+  const auto scanned = scan_records(path, [&](const RecordSummary& record, std::string_view) {
+    LLMB_CHECK(completed->add(record.index, record.content_hash));
+    return Status();
+  });
+  require(scanned.status());
+  LLMB_CHECK(scanned->torn_bytes == 0);
+  return scanned->whole_bytes;
+}
+
+Status load_backend(const EngineJobOptions& options, const SchedulerConfig& scheduler, Backend* backend) {
+  LoadOptions load;
+  load.block_size = scheduler.block_size;
+  load.num_blocks_override = scheduler.num_blocks;
+  load.max_num_seqs = scheduler.max_num_seqs;
+  load.max_num_batched_tokens = scheduler.max_num_batched_tokens;
+  load.max_model_len = scheduler.max_model_len;
+  return backend->load(options.config, load);
+}
+
+std::unique_ptr<RequestIntake> open_intake(const EngineJobOptions& options, const std::string& path,
+                                           const CompletedLines& completed, std::shared_ptr<const Clock> clock) {
+  auto model = std::make_shared<ModelContext>();
+  model->tokenizer = options.tokenizer;
+  model->eos_token_ids = options.eos_token_ids;
+  model->vocab_size = options.config.vocab_size;
+  model->max_model_len = options.scheduler.max_model_len;
+  RequestLimits limits;
+  limits.vocab_size = options.config.vocab_size;
+  IntakeOptions intake;
+  intake.completed = &completed;
+  return std::make_unique<RequestIntake>(std::make_unique<LineReader>(std::vector<std::string>{path}),
+                                         std::make_unique<RequestParser>(GenerationParams(), limits), std::move(model),
+                                         std::move(clock), intake);
+}
+
+}  // namespace
+
+EngineJob::EngineJob(const std::string& input) { write_file(in_, input); }
+
+EngineJobOutcome EngineJob::run(const EngineJobOptions& options) const {
+  const auto steady = std::make_shared<SteadyClock>();
+  Clock& clock = options.ledger.clock ? static_cast<Clock&>(*options.ledger.clock) : *steady;
+  SchedulerConfig scheduler = options.scheduler;
+  if (scheduler.num_blocks == 0) scheduler.num_blocks = 64;
+  ScriptedBackend backend(make_ledger_backend(options.ledger), options.script);
+  require(load_backend(options, scheduler, &backend));
+
+  CompletedLines completed;
+  OutputSinkOptions sink_options;
+  sink_options.path = out_;
+  sink_options.keep_bytes = scan_partial(out_ + ".partial", &completed);
+  auto sink = OutputSink::open(sink_options, *steady);
+  require(sink.status());
+  const auto intake = open_intake(options, in_, completed, steady);
+  ResultStream results(**sink, nullptr, ResultFormatter({.metrics = false}), OutputOrder::kInput);
+  RunMetrics metrics(options.config, {});
+  std::atomic<int> interrupted{0};
+  EngineJobOutcome outcome;
+  const auto on_progress = [&](const EngineProgress& progress) {
+    outcome.last_progress = progress;
+    if (options.on_progress) options.on_progress(progress, &interrupted);
+  };
+  Engine engine({.scheduler = scheduler, .max_errors = options.max_errors}, backend, options.tokenizer.get(), clock,
+                *intake, results, metrics, interrupted, on_progress);
+  outcome.status = engine.run();
+  LLMB_CHECK_MSG(backend.num_in_flight() == 0, "run() returned with a plan in flight");
+  require(results.drain());
+  const bool is_complete = outcome.status.ok() && interrupted == 0 && !engine.has_too_many_errors();
+  if (is_complete) require((*sink)->finish());
+  outcome.num_completed = metrics.num_completed;
+  outcome.num_failed = metrics.num_failed;
+  outcome.num_unanswered = metrics.num_unanswered;
+  outcome.num_output_tokens = metrics.num_output_tokens;
+  outcome.num_preemptions = metrics.num_preemptions;
+  outcome.num_steps = metrics.num_steps;
+  outcome.busy_ms = metrics.busy_ms;
+  return outcome;
+}
+
+std::map<int64_t, std::string> records_by_index(const std::string& output) {
+  LLMB_CHECK(output.empty() || output.back() == '\n');
+  std::map<int64_t, std::string> found;
+  std::stringstream lines(output);
+  for (std::string line; std::getline(lines, line);)
+    LLMB_CHECK(found.emplace(nlohmann::json::parse(line)["index"].get<int64_t>(), line).second);
+  return found;
+}
+
+}  // namespace llmb::test

@@ -1,0 +1,60 @@
+// A job over engine, result stream and files on the ledger backend, without the command line: continued where its
+// partial output says, and failing where a script says.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/ledger/ledger_backend.h"
+#include "core/model_config.h"
+#include "engine/engine.h"
+#include "tests/support/process.h"
+#include "tests/support/scripted_backend.h"
+
+namespace llmb::test {
+
+struct EngineJobOptions {
+  ModelConfig config;                          // see tiny_model.h
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: prompts are token ids, and there is no text
+  std::vector<TokenId> eos_token_ids;
+  LedgerOptions ledger;  // its clock, where there is one, is the engine's too
+  BackendScript script;
+  SchedulerConfig scheduler;  // num_blocks 0: 64
+  std::optional<int64_t> max_errors;
+  // Called as the engine's on_progress; may raise the number of interrupts.
+  std::function<void(const EngineProgress&, std::atomic<int>*)> on_progress;
+};
+
+struct EngineJobOutcome {
+  Status status;
+  int64_t num_completed = 0, num_failed = 0, num_unanswered = 0;
+  int64_t num_output_tokens = 0, num_preemptions = 0, num_steps = 0;
+  double busy_ms = 0;
+  EngineProgress last_progress;
+};
+
+class EngineJob {
+ public:
+  explicit EngineJob(const std::string& input);
+
+  // Answers what the partial output lacks, records in order of the input; finishes the output where all is answered.
+  EngineJobOutcome run(const EngineJobOptions& options) const;
+
+  std::string output() const { return read_file(out_); }
+  std::string partial_output() const { return read_file(out_ + ".partial"); }
+
+ private:
+  TemporaryDirectory dir_;
+  const std::string in_ = dir_.file("in.jsonl"), out_ = dir_.file("out.jsonl");
+};
+
+// Whole records by their index; a failed check where one is torn or comes twice.
+std::map<int64_t, std::string> records_by_index(const std::string& output);
+
+}  // namespace llmb::test
