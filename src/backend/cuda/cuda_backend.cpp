@@ -1,0 +1,315 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/checks.h"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/memory_plan.h"
+#include "backend/cuda/step_graphs.h"
+#include "backend/cuda/warm_up.h"
+#include "base/clock.h"
+#include "base/thread_pool.h"
+#include "model/model_weights.h"
+#include "model/transformer.h"
+#include "model/weight_source.h"
+
+namespace llmb {
+
+using cuda::check;
+
+namespace {
+
+constexpr int32_t kMaxPlansInFlight = 2;
+// 256 rows of the largest vocabularies read the LM head once.
+constexpr int64_t kMaxLogitBytes = int64_t{320} << 20;
+// Of steps that can be replayed.
+constexpr int64_t kBiasesPerSeq = 64;
+constexpr int64_t kMaxPenalties = int64_t{1} << 20;
+// For what the driver takes on its own account while a run goes on.
+constexpr int64_t kSpareBytes = int64_t{64} << 20;
+
+template <typename Body>
+Status guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("out of host memory");
+  } catch (const std::exception& e) {
+    return status_of_cuda_error(e);
+  }
+}
+
+// Every sequence has one new token and samples.
+bool is_decode(const StepPlan& plan) {
+  return plan.num_tokens() == plan.num_seqs() && plan.num_samples() == plan.num_seqs();
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int index) : index_(index) {}
+
+  ~CudaBackend() override {
+    if (stream_) cudaStreamSynchronize(stream_->get());  // nothing may run in memory that goes away
+  }
+
+  Status load(const ModelConfig& config, const LoadOptions& options) override {
+    LLMB_CHECK_MSG(!transformer_, "load() is called once");
+    return guarded([&] { return do_load(config, options); });
+  }
+
+  const BackendInfo& info() const override { return info_; }
+  MachineLimits measure_limits() override {
+    try {
+      return measure_device(dtype_, stream_->get());
+    } catch (const std::exception&) {
+      return {};  // no memory is left for it: then it means nothing
+    }
+  }
+
+  Status submit(const StepPlan& plan) override {
+    LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
+    LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
+    const bool follows = num_submitted_ > num_fetched_;
+    const int32_t num_unseen = follows ? flights_[(num_submitted_ - 1) % kMaxPlansInFlight].plan->num_samples() : 0;
+    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_.kv, num_unseen));
+    for (const SampleRow& row : plan.sample_rows)
+      if (row.num_logprobs > kMaxTopLogprobs) return internal_error("plan wants too many log probabilities");
+    return guarded([&] {
+      start(plan);
+      return Status();
+    });
+  }
+
+  Status wait(StepOutput* output) override {
+    LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
+    const Flight& flight = flights_[num_fetched_ % kMaxPlansInFlight];
+    const Status status = guarded([&] {
+      flight.is_done->synchronize();
+      read_output(*flight.plan, flight.host.data<uint8_t>(), output);
+      return Status();
+    });
+    if (status.ok()) ++num_fetched_;
+    else num_fetched_ = num_submitted_;
+    return status;
+  }
+
+ private:
+  // A plan that was submitted, and where its results arrive.
+  struct Flight {
+    const StepPlan* plan = nullptr;
+    cuda::PinnedMemory host;
+    std::optional<cuda::Event> is_done;
+  };
+
+  Status do_load(const ModelConfig& config, const LoadOptions& options) {
+    const SteadyClock clock;
+    LLMB_RETURN_IF_ERROR(check_load_options(config, options));
+    LLMB_RETURN_IF_ERROR(check_block_size(options));
+    std::optional<Checkpoint> checkpoint;
+    if (options.load_format == LoadFormat::kAuto) {
+      Result<Checkpoint> opened = Checkpoint::open(options.model_dir);
+      if (!opened.ok()) return opened.status();
+      checkpoint = std::move(*opened);
+    }
+    Result<CudaDevice> device = open_cuda_device(index_);
+    if (!device.ok()) return device.status();
+    device_ = std::move(*device);
+    config_ = config;
+    options_ = options;
+    dtype_ = options.dtype.value_or(config.dtype);
+    LLMB_RETURN_IF_ERROR(check_weights_fit(config, dtype_));
+    stream_.emplace();
+    make_ops();
+    LLMB_RETURN_IF_ERROR(load_weights(checkpoint));
+    LLMB_RETURN_IF_ERROR(size_kv_pool());
+    record_graphs();
+    info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
+                   (options.deterministic ? ", deterministic)" : ")");
+    info_.max_plans_in_flight = kMaxPlansInFlight;
+    info_.load_ms = clock.now_ms();
+    return {};
+  }
+
+  static Status check_block_size(const LoadOptions& options) {
+    if (options.block_size % 8 == 0 && options.block_size <= 256) return {};
+    return invalid_argument("block_size is " + std::to_string(options.block_size) +
+                            ", on a GPU it is a multiple of 8 up to 256");
+  }
+
+  void make_ops() {
+    const int64_t vocab_bytes = int64_t{config_.vocab_size} * 4;
+    CudaOpsOptions o;
+    o.dtype = dtype_;
+    o.limits.max_num_tokens = options_.max_num_batched_tokens;
+    o.limits.max_num_seqs = options_.max_num_seqs;
+    o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options_.max_model_len, options_.block_size));
+    o.limits.max_num_biases = kBiasesPerSeq * options_.max_num_seqs;
+    o.limits.max_num_penalties =
+        std::min<int64_t>(int64_t{options_.max_num_seqs} * std::min(options_.max_model_len, config_.vocab_size),
+                          kMaxPenalties);
+    o.block_size = options_.block_size;
+    o.max_position = options_.max_model_len;
+    o.max_logit_rows = std::clamp<int64_t>(kMaxLogitBytes / vocab_bytes, 1, options_.max_num_seqs);
+    o.deterministic = options_.deterministic;
+    ops_.emplace(config_, device_, o, stream_->get());
+    for (Flight& flight : flights_) {
+      flight.host = cuda::PinnedMemory(ops_->sampled_bytes_with_top());
+      flight.is_done.emplace();
+    }
+  }
+
+  Status load_weights(const std::optional<Checkpoint>& checkpoint) {
+    ThreadPool pool(options_.num_threads > 0 ? options_.num_threads : usable_cpu_count());
+    std::unique_ptr<WeightSource> source;
+    if (checkpoint) source = std::make_unique<CheckpointSource>(*checkpoint);
+    else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
+    Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_);
+    if (!weights.ok()) return weights.status().with_context(options_.model_dir);
+    info_.weight_bytes = weights->resident_bytes();
+    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens, options_.max_num_seqs,
+                         kMaxLogitBytes);
+    ops_->end_of_weights();
+    return {};
+  }
+
+  // Runs the largest step that there can be on a small pool, sees what is left, and makes the pool of that.
+  Status size_kv_pool() {
+    const StepPlan plan = worst_case_plan(config_, options_);
+    set_kv_pool(num_blocks_of(plan));
+    StepOutput ignored;
+    LLMB_RETURN_IF_ERROR(submit(plan));
+    LLMB_RETURN_IF_ERROR(wait(&ignored));
+    // What one recorded step takes, the others take too, about.
+    const int64_t free_before = free_device_bytes();
+    record(largest_bucket(), /*needs_all=*/true);
+    const int64_t graph_bytes = std::max<int64_t>(free_before - free_device_bytes(), 0);
+    graphs_.clear();
+    set_kv_pool(0);
+    const int64_t num_graphs = 2 * static_cast<int64_t>(buckets().size());
+    const Result<int32_t> num_blocks = plan_num_blocks(
+        options_, ops_->kv_layout(0),
+        {device_.total_bytes, free_device_bytes(), graph_bytes * num_graphs + kSpareBytes});
+    if (!num_blocks.ok()) return num_blocks.status();
+    set_kv_pool(*num_blocks);
+    return {};
+  }
+
+  void set_kv_pool(int32_t num_blocks) {
+    ops_->set_kv_pool(num_blocks);
+    info_.kv = ops_->kv_layout(num_blocks);
+  }
+
+  int64_t largest_bucket() const { return std::min(options_.max_num_seqs, options_.max_num_batched_tokens); }
+
+  std::vector<int64_t> buckets() const {
+    std::vector<int64_t> sizes;
+    for (int64_t size = 1; size <= largest_bucket(); ++size)
+      if (graph_bucket(size, largest_bucket()) == size) sizes.push_back(size);
+    return sizes;
+  }
+
+  void record_graphs() {
+    for (const int64_t size : buckets()) {
+      tune(static_cast<int32_t>(size));
+      for (const bool needs_all : {false, true}) record(size, needs_all);
+    }
+    stream_->synchronize();
+  }
+
+  // Chooses the matrix products' algorithms for decode steps of this many rows.
+  void tune(int32_t rows) {
+    const StepPlan plan = decode_plan(options_, std::min(rows, info_.kv.num_blocks));
+    ops_->set_step(ops_->stage().upload(plan, {rows, rows, rows}, stream_->get()), {});
+    ops_->set_tuning(true);
+    transformer_->forward(rows, rows);
+    ops_->set_tuning(false);
+    stream_->synchronize();
+  }
+
+  static int64_t graph_key(int64_t size, bool needs_all) { return 2 * size + (needs_all ? 1 : 0); }
+  static constexpr cuda::SampleNeeds kAllNeeds{true, true, true, true, true};
+
+  void record(int64_t size, bool needs_all) {
+    const auto rows = static_cast<int32_t>(size);
+    ops_->set_step(ops_->stage().arrays({rows, rows, rows}), needs_all ? kAllNeeds : cuda::SampleNeeds());
+    graphs_.record(graph_key(size, needs_all), stream_->get(), [&] { transformer_->forward(size, size); });
+  }
+
+  void start(const StepPlan& plan) {
+    const cudaStream_t stream = stream_->get();
+    const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
+    StepShape shape{plan.num_tokens(), plan.num_seqs(), plan.num_samples()};
+    bool replay = is_decode(plan) && !graphs_.empty();
+    if (replay) {
+      const auto rows = static_cast<int32_t>(graph_bucket(plan.num_seqs(), largest_bucket()));
+      shape = {rows, rows, rows};
+    }
+    const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
+    replay = replay && arrays.can_replay;
+    if (replay) {
+      graphs_.launch(graph_key(shape.num_seqs, !cuda::SampleNeeds().covers(needs)), stream);
+    } else {
+      ops_->set_step(arrays, needs);
+      transformer_->forward(shape.num_tokens, shape.num_samples);
+    }
+    Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
+    const int64_t bytes = needs.top_logprobs ? ops_->sampled_bytes_with_top() : ops_->sampled_bytes();
+    check(cudaMemcpyAsync(flight.host.data(), ops_->sampled().tokens, bytes, cudaMemcpyDeviceToHost, stream),
+          "cudaMemcpyAsync");
+    flight.is_done->record(stream);
+    flight.plan = &plan;
+    ++num_submitted_;
+  }
+
+  // `host` mirrors the device's arrays of ops_->sampled().
+  void read_output(const StepPlan& plan, const uint8_t* host, StepOutput* output) const {
+    const cuda::SampleResult& on_device = ops_->sampled();
+    const auto* const base = reinterpret_cast<const uint8_t*>(on_device.tokens);
+    const auto mirror = [&]<typename T>(const T* address) {
+      return reinterpret_cast<const T*>(host + (reinterpret_cast<const uint8_t*>(address) - base));
+    };
+    const int32_t rows = plan.num_samples();
+    output->clear();
+    output->tokens.assign(mirror(on_device.tokens), mirror(on_device.tokens) + rows);
+    output->is_finite.assign(mirror(on_device.is_finite), mirror(on_device.is_finite) + rows);
+    output->logprobs.assign(rows, 0);
+    output->top_start.assign(1, 0);
+    for (int32_t i = 0; i < rows; ++i) {
+      const int32_t wanted = plan.sample_rows[i].num_logprobs;
+      if (wanted >= 0) output->logprobs[i] = mirror(on_device.logprobs)[i];
+      const int32_t num_top = std::clamp(wanted, 0, config_.vocab_size);
+      const TokenId* const tokens = mirror(on_device.top_tokens) + int64_t{i} * kMaxTopLogprobs;
+      const float* const logprobs = mirror(on_device.top_logprobs) + int64_t{i} * kMaxTopLogprobs;
+      const bool has_top = output->is_finite[i] != 0;
+      if (has_top) {
+        output->top_tokens.insert(output->top_tokens.end(), tokens, tokens + num_top);
+        output->top_logprobs.insert(output->top_logprobs.end(), logprobs, logprobs + num_top);
+      }
+      output->top_start.push_back(static_cast<int32_t>(output->top_tokens.size()));
+    }
+  }
+
+  const int index_;
+  CudaDevice device_;
+  ModelConfig config_;
+  LoadOptions options_;
+  DType dtype_ = DType::kBF16;
+  BackendInfo info_;
+  std::optional<cuda::Stream> stream_;
+  std::optional<CudaOps> ops_;
+  std::optional<Transformer> transformer_;
+  StepGraphs graphs_;
+  Flight flights_[kMaxPlansInFlight];
+  int64_t num_submitted_ = 0, num_fetched_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(int index) { return std::make_unique<CudaBackend>(index); }
+
+}  // namespace llmb

@@ -1,0 +1,259 @@
+#include "backend/cuda/cuda_ops.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/embedding.h"
+#include "kernels/cuda/gather.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/rope.h"
+#include "model/rope_table.h"
+
+namespace llmb {
+
+using cuda::check;
+
+namespace {
+
+// Both in the activation dtype.
+class CudaLinear final : public LinearWeight {
+ public:
+  CudaLinear(int64_t out_features, int64_t in_features, bool has_bias, DType dtype)
+      : weight_(out_features * in_features * dtype_bytes(dtype)),
+        bias_(has_bias ? out_features * dtype_bytes(dtype) : 0),
+        view_{weight_.data(), bias_.data(), out_features, in_features} {}
+  int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes(); }
+  const cuda::LinearView& view() const { return view_; }
+  uint8_t* weight() const { return weight_.data<uint8_t>(); }
+  uint8_t* bias() const { return bias_.data<uint8_t>(); }
+
+ private:
+  const cuda::DeviceMemory weight_, bias_;
+  const cuda::LinearView view_;
+};
+
+class CudaBuffer final : public DeviceBuffer {
+ public:
+  CudaBuffer(int64_t rows, int64_t width, DType dtype)
+      : memory_(rows * width * dtype_bytes(dtype)), rows_{memory_.data(), dtype, width} {}
+  Rows rows() const override { return rows_; }
+  int64_t resident_bytes() const override { return memory_.bytes(); }
+
+ private:
+  const cuda::DeviceMemory memory_;
+  const Rows rows_;
+};
+
+// Every weight and buffer here came from make_linear, make_vector or allocate.
+const cuda::LinearView& view(const LinearWeight& weight) { return static_cast<const CudaLinear&>(weight).view(); }
+
+template <typename T>
+T* data(Rows rows) {
+  return static_cast<T*>(rows.data);
+}
+
+// Calls body with a value of the C++ type that stands for dtype.
+template <typename Body>
+void with_type(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kF32: return body(float());
+    case DType::kF16: return body(__half());
+    case DType::kBF16: return body(__nv_bfloat16());
+  }
+}
+
+cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOptions& options) {
+  cuda::AttentionShape shape;
+  shape.dtype = options.dtype;
+  shape.num_heads = config.num_attention_heads;
+  shape.num_kv_heads = config.num_key_value_heads;
+  shape.head_dim = config.head_dim;
+  shape.block_size = options.block_size;
+  shape.deterministic = options.deterministic;
+  return shape;
+}
+
+cuda::AttentionParams attention_params(const ModelConfig& config, const CudaOpsOptions& options) {
+  cuda::AttentionParams params;
+  params.shape = attention_shape(config, options);
+  params.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
+  return params;
+}
+
+cuda::DeviceMemory upload_floats(const std::vector<float>& values, cudaStream_t stream) {
+  cuda::DeviceMemory memory(static_cast<int64_t>(values.size() * sizeof(float)));
+  check(cudaMemcpyAsync(memory.data(), values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice, stream),
+        "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  return memory;
+}
+
+cuda::DeviceMemory zeroed(int64_t bytes, cudaStream_t stream) {
+  cuda::DeviceMemory memory(bytes);
+  if (bytes > 0) check(cudaMemsetAsync(memory.data(), 0, bytes, stream), "cudaMemsetAsync");
+  return memory;
+}
+
+}  // namespace
+
+CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const CudaOpsOptions& options,
+                 cudaStream_t stream)
+    : config_(config),
+      options_(options),
+      stream_(stream),
+      num_ctas_(device.num_sms * cuda::attention_tiling(attention_shape(config, options)).ctas_per_sm),
+      attention_(attention_params(config, options)),
+      cublas_(options.dtype),
+      uploader_(std::make_unique<WeightUploader>(stream)),
+      stage_(options.limits, attention_.shape, num_ctas_) {
+  const RopeTable rope = make_rope_table(config, options.max_position);
+  rope_cos_ = upload_floats(rope.cos, stream);
+  rope_sin_ = upload_floats(rope.sin, stream);
+  const cuda::AttentionLimits limits = cuda::attention_limits(attention_.shape, num_ctas_, options.limits.max_num_seqs,
+                                                              options.limits.max_num_tokens);
+  attention_partials_ = cuda::DeviceMemory(limits.max_partial_rows * config.head_dim * int64_t{sizeof(float)});
+  attention_partial_stats_ = cuda::DeviceMemory(limits.max_partial_rows * 2 * int64_t{sizeof(float)});
+  attention_counters_ = zeroed(limits.max_splits * int64_t{sizeof(int32_t)}, stream);
+  sample_limits_ = {static_cast<int32_t>(options.max_logit_rows), config.vocab_size, options.limits.max_num_penalties,
+                    options.limits.max_num_biases};
+  sample_workspace_ = zeroed(cuda::sample_workspace_bytes(sample_limits_), stream);
+  lay_out_samples();
+}
+
+void CudaOps::lay_out_samples() {
+  const int64_t rows = options_.limits.max_num_seqs, top = rows * kMaxTopLogprobs;
+  const int64_t finite_bytes = ceil_div(rows, 4) * 4;
+  sampled_bytes_ = rows * 8 + finite_bytes;
+  sample_output_ = zeroed(sampled_bytes_ + top * 8, stream_);
+  auto* at = sample_output_.data<uint8_t>();
+  sampled_.tokens = reinterpret_cast<TokenId*>(at);
+  sampled_.logprobs = reinterpret_cast<float*>(at + rows * 4);
+  sampled_.is_finite = at + rows * 8;
+  sampled_.top_tokens = reinterpret_cast<TokenId*>(at + sampled_bytes_);
+  sampled_.top_logprobs = reinterpret_cast<float*>(at + sampled_bytes_ + top * 4);
+  sampled_.max_top = kMaxTopLogprobs;
+}
+
+std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> parts,
+                                                   std::span<const TensorView> biases) {
+  int64_t out_features = 0;
+  for (const TensorView& part : parts) out_features += part.rows;
+  auto linear = std::make_unique<CudaLinear>(out_features, parts[0].cols, !biases.empty(), options_.dtype);
+  const auto stack = [&](std::span<const TensorView> views, uint8_t* out) {
+    for (const TensorView& values : views) {
+      uploader_->upload(values, options_.dtype, out);
+      out += values.rows * values.cols * dtype_bytes(options_.dtype);
+    }
+  };
+  stack(parts, linear->weight());
+  stack(biases, linear->bias());
+  return linear;
+}
+
+std::unique_ptr<DeviceBuffer> CudaOps::make_vector(const TensorView& values) {
+  auto buffer = std::make_unique<CudaBuffer>(1, values.cols, DType::kF32);
+  uploader_->upload(values, DType::kF32, buffer->rows().data);
+  return buffer;
+}
+
+std::unique_ptr<DeviceBuffer> CudaOps::allocate(int64_t rows, int64_t width, DType dtype) {
+  auto buffer = std::make_unique<CudaBuffer>(rows, width, dtype);
+  check(cudaMemsetAsync(buffer->rows().data, 0, buffer->resident_bytes(), stream_), "cudaMemsetAsync");
+  return buffer;
+}
+
+void CudaOps::end_of_weights() {
+  check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  uploader_.reset();
+}
+
+KvLayout CudaOps::kv_layout(int32_t num_blocks) const {
+  return {config_.num_hidden_layers, config_.num_key_value_heads, config_.head_dim, options_.block_size, num_blocks,
+          options_.dtype};
+}
+
+void CudaOps::set_kv_pool(int32_t num_blocks) {
+  kv_pool_ = cuda::DeviceMemory();
+  kv_pool_ = cuda::DeviceMemory(kv_layout(num_blocks).bytes_per_block() * num_blocks);
+  num_blocks_ = num_blocks;
+}
+
+// First the keys of all the layer's blocks, then the values.
+template <typename T>
+T* CudaOps::kv(int32_t layer, bool values) const {
+  const int64_t size = int64_t{num_blocks_} * options_.block_size * config_.kv_size();
+  return kv_pool_.data<T>() + (2 * int64_t{layer} + (values ? 1 : 0)) * size;
+}
+
+void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::embedding(static_cast<const T*>(view(table).weight), step_.tokens, sampled_.tokens, rows, out.width,
+                    data<float>(out), stream_);
+  });
+}
+
+void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::add_rms_norm(data<float>(residual), data<const T>(delta), data<const float>(weight.rows()), eps, rows,
+                       residual.width, data<T>(out), stream_);
+  });
+}
+
+void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+  if (is_tuning_) cublas_.tune(view(weight), x.data, rows, out.data, out.dtype, stream_);
+  cublas_.run(view(weight), x.data, rows, out.data, out.dtype, stream_);
+}
+
+void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+  const cuda::RopeShape shape{config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
+                              config_.head_dim, options_.block_size};
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::rope_and_kv_write(data<T>(qkv), step_.positions, step_.slots, rows, shape, rope_cos_.data<const float>(),
+                            rope_sin_.data<const float>(), kv<T>(layer, false), kv<T>(layer, true), stream_);
+  });
+}
+
+void CudaOps::paged_attention(int32_t layer, Rows qkv, Rows out) {
+  const cuda::AttentionWork work{num_ctas_,
+                                 step_.items,
+                                 step_.cta_start,
+                                 attention_partials_.data<float>(),
+                                 attention_partial_stats_.data<float>(),
+                                 attention_counters_.data<int32_t>()};
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), static_cast<const T*>(kv<T>(layer, false)),
+                          static_cast<const T*>(kv<T>(layer, true)), step_.block_ids, work, attention_, stream_);
+  });
+}
+
+void CudaOps::silu_mul(Rows gate_up, int64_t rows, Rows out) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::silu_mul(data<const T>(gate_up), rows, out.width, data<T>(out), stream_);
+  });
+}
+
+void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
+  with_type(x.dtype, [&]<typename T>(T) {
+    cuda::gather_rows(data<const T>(x), step_.sample_rows, num_samples, x.width, data<T>(out), stream_);
+  });
+}
+
+void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
+  const cuda::SampleInput input{data<float>(logits), step_.samples + first_sample, step_.bias,
+                                step_.penalty,       static_cast<int32_t>(rows),   config_.vocab_size};
+  cuda::SampleResult result = sampled_;
+  result.tokens += first_sample;
+  result.logprobs += first_sample;
+  result.is_finite += first_sample;
+  result.top_tokens += first_sample * kMaxTopLogprobs;
+  result.top_logprobs += first_sample * kMaxTopLogprobs;
+  cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
+}
+
+}  // namespace llmb

@@ -1,0 +1,93 @@
+// The ops of the forward pass on a GPU: kernels/cuda on one stream, the KV pool, and the step in progress.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/step_stage.h"
+#include "backend/cuda/weight_uploader.h"
+#include "core/kv_layout.h"
+#include "core/model_config.h"
+#include "kernels/cuda/linear.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/paged_attention.h"
+#include "kernels/cuda/sample.h"
+#include "model/ops.h"
+
+namespace llmb {
+
+struct CudaOpsOptions {
+  DType dtype = DType::kBF16;  // of weights, activations and KV cache
+  StepLimits limits;
+  int32_t block_size = 16;
+  int32_t max_position = 0;  // positions of a step are below it
+  int64_t max_logit_rows = 0;  // of one call of sample()
+  bool deterministic = false;
+};
+
+// What a request may ask for.
+inline constexpr int32_t kMaxTopLogprobs = 20;
+
+// Calls queue work and return. Driven by one thread. Everything throws cuda::CudaError.
+class CudaOps final : public Ops {
+ public:
+  CudaOps(const ModelConfig& config, const CudaDevice& device, const CudaOpsOptions& options, cudaStream_t stream);
+
+  DType activation_dtype() const override { return options_.dtype; }
+  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts,
+                                            std::span<const TensorView> biases) override;
+  std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;
+  std::unique_ptr<DeviceBuffer> allocate(int64_t rows, int64_t width, DType dtype) override;
+  void end_of_weights();  // frees what only loading needs
+
+  KvLayout kv_layout(int32_t num_blocks) const;
+  void set_kv_pool(int32_t num_blocks);  // 0: frees it; recorded steps hold its address
+  StepStage& stage() { return stage_; }
+
+  // The step that following calls are about, and what its sample rows need at most.
+  void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs) { step_ = arrays, needs_ = needs; }
+  // While on, linear() times cuBLASLt's algorithms for shapes it has not seen and keeps the best. It waits for the device.
+  void set_tuning(bool on) { is_tuning_ = on; }
+  // What the last step sampled: arrays for max_num_seqs rows, one behind the other from tokens on.
+  const cuda::SampleResult& sampled() const { return sampled_; }
+  // Bytes from sampled().tokens to the end of what every step sets, and to the end of the top log probabilities.
+  int64_t sampled_bytes() const { return sampled_bytes_; }
+  int64_t sampled_bytes_with_top() const { return sample_output_.bytes(); }
+
+  void embedding(const LinearWeight& table, int64_t rows, Rows out) override;
+  void add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) override;
+  void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
+  void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
+  void paged_attention(int32_t layer, Rows qkv, Rows out) override;
+  void silu_mul(Rows gate_up, int64_t rows, Rows out) override;
+  void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
+  void sample(Rows logits, int64_t first_sample, int64_t rows) override;
+
+ private:
+  void lay_out_samples();
+  template <typename T>
+  T* kv(int32_t layer, bool values) const;
+
+  const ModelConfig config_;
+  const CudaOpsOptions options_;
+  const cudaStream_t stream_;
+  const int32_t num_ctas_;  // of the attention kernels
+  const cuda::AttentionParams attention_;
+  cuda::CublasLinear cublas_;
+  std::unique_ptr<WeightUploader> uploader_;  // while weights are loaded
+  cuda::DeviceMemory rope_cos_, rope_sin_;    // [max_position, head_dim / 2]
+  cuda::DeviceMemory attention_partials_, attention_partial_stats_, attention_counters_;
+  cuda::SampleLimits sample_limits_;
+  cuda::DeviceMemory sample_workspace_, sample_output_;
+  cuda::SampleResult sampled_;  // in sample_output_
+  int64_t sampled_bytes_ = 0;
+  StepStage stage_;
+  int32_t num_blocks_ = 0;
+  cuda::DeviceMemory kv_pool_;  // [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]
+  StepArrays step_;
+  cuda::SampleNeeds needs_;
+  bool is_tuning_ = false;
+};
+
+}  // namespace llmb

@@ -1,0 +1,59 @@
+#include "backend/cuda/memory_plan.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/cuda/error.h"
+#include "model/model_weights.h"
+
+namespace llmb {
+
+namespace {
+
+std::string mib(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+}  // namespace
+
+int64_t free_device_bytes() {
+  size_t free_bytes = 0, total_bytes = 0;
+  cuda::check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  return static_cast<int64_t>(free_bytes);
+}
+
+Status check_weights_fit(const ModelConfig& config, DType dtype) {
+  const int64_t needed = stored_weight_bytes(config) / dtype_bytes(config.dtype) * dtype_bytes(dtype);
+  const int64_t available = free_device_bytes();
+  if (needed < available) return {};
+  return resource_exhausted("the weights need " + mib(needed) + " of GPU memory, but only " + mib(available) +
+                            " are free; end what else uses the GPU, or use --device cpu");
+}
+
+Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use) {
+  const int64_t usable = static_cast<int64_t>(options.gpu_memory_utilization * static_cast<double>(use.total_bytes)) -
+                         (use.total_bytes - use.free_bytes) - use.reserved_bytes;
+  const int64_t bytes_per_block = kv.bytes_per_block();
+  const int64_t blocks_per_seq = ceil_div(options.max_model_len, options.block_size);
+  int64_t num_blocks = options.num_blocks_override;
+  if (num_blocks == 0) {
+    const int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max<int64_t>(usable, 0);
+    num_blocks = std::min(budget / bytes_per_block, options.max_num_seqs * blocks_per_seq);
+    if (num_blocks < blocks_per_seq)
+      return resource_exhausted("the KV cache of " + mib(budget) + " cannot hold one sequence of max_model_len " +
+                                std::to_string(options.max_model_len) + ", which needs " +
+                                mib(blocks_per_seq * bytes_per_block) +
+                                "; lower --max-model-len, or raise --gpu-memory-utilization if the GPU has more to give");
+  }
+  num_blocks = std::min<int64_t>(num_blocks, INT32_MAX / options.block_size);  // slots are 32-bit
+  // What was asked for by number may use all that is free.
+  const int64_t most = options.num_blocks_override > 0 || options.kv_cache_bytes > 0
+                           ? use.free_bytes - use.reserved_bytes
+                           : std::max<int64_t>(usable, 0);
+  if (num_blocks > most / bytes_per_block)
+    return resource_exhausted("the KV cache needs " + mib(num_blocks * bytes_per_block) + ", but only " +
+                              mib(std::max<int64_t>(most, 0)) + " of GPU memory are left for it");
+  return static_cast<int32_t>(num_blocks);
+}
+
+}  // namespace llmb

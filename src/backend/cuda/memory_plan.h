@@ -1,0 +1,30 @@
+// What the device's memory is used for: weights and activations first, the KV pool takes what --gpu-memory-utilization
+// leaves.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "core/kv_layout.h"
+#include "core/model_config.h"
+
+namespace llmb {
+
+int64_t free_device_bytes();  // throws cuda::CudaError
+
+// kResourceExhausted where the weights alone do not fit what is free, before any of them is read.
+Status check_weights_fit(const ModelConfig& config, DType dtype);
+
+struct DeviceMemoryUse {
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;      // with weights and activations in place and no pool
+  int64_t reserved_bytes = 0;  // for what comes after the pool
+};
+
+// Blocks of the pool: options.num_blocks_override, or what options.kv_cache_bytes holds, or what the memory allows, at
+// most what max_num_seqs sequences of max_model_len can fill. `kv` gives a block's size. kResourceExhausted where that
+// does not fit, or where not even one sequence of max_model_len fits a pool that was not given in blocks.
+Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use);
+
+}  // namespace llmb

@@ -1,0 +1,56 @@
+#include "backend/cuda/step_graphs.h"
+
+#include <algorithm>
+
+#include "core/types.h"
+#include "kernels/cuda/error.h"
+
+namespace llmb {
+
+using cuda::check;
+
+int64_t graph_bucket(int64_t size, int64_t max_size) {
+  int64_t bucket = 1;
+  if (size > 512) bucket = ceil_div(size, 64) * 64;
+  else if (size > 256) bucket = ceil_div(size, 16) * 16;
+  else if (size > 4) bucket = ceil_div(size, 8) * 8;
+  else if (size > 2) bucket = 4;
+  else bucket = size;
+  return std::min(bucket, max_size);
+}
+
+StepGraphs::~StepGraphs() { clear(); }
+
+void StepGraphs::clear() {
+  for (const auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
+  graphs_.clear();
+}
+
+void StepGraphs::begin(cudaStream_t stream) {
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+
+// Ends a recording that failed, so that the stream can be used again; the failure itself is on its way up.
+void StepGraphs::abandon(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream, &graph);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+}
+
+void StepGraphs::end(int64_t key, cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(code, "cudaGraphInstantiate");
+  // Uploaded now, so that no memory is needed when it is launched.
+  check(cudaGraphUpload(executable, stream), "cudaGraphUpload");
+  graphs_[key] = executable;
+}
+
+void StepGraphs::launch(int64_t key, cudaStream_t stream) const {
+  check(cudaGraphLaunch(graphs_.at(key), stream), "cudaGraphLaunch");
+}
+
+}  // namespace llmb

@@ -1,0 +1,71 @@
+// A step's plan on its way to the device: packed into pinned memory, sent by one copy, found there at addresses that
+// depend only on how many rows the step is laid out for, so that a recorded step can be replayed on the next plan.
+#pragma once
+
+#include <cstdint>
+
+#include "core/step_plan.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/paged_attention_schedule.h"
+
+namespace llmb {
+
+// The rows that a step is laid out for: its plan's, or more.
+struct StepShape {
+  int32_t num_tokens = 0;
+  int32_t num_seqs = 0;
+  int32_t num_samples = 0;
+};
+
+// Device addresses. Padded tokens have slot -1, padded sample rows token row -1.
+struct StepArrays {
+  const TokenId* tokens = nullptr;                 // [num_tokens]  < 0: see StepPlan
+  const int32_t* positions = nullptr;              // [num_tokens]
+  const int32_t* slots = nullptr;                  // [num_tokens]
+  const int32_t* sample_rows = nullptr;            // [num_samples]  rows of tokens
+  const SampleRow* samples = nullptr;              // [num_samples]
+  const int32_t* cta_start = nullptr;              // [num_ctas + 1]
+  const cuda::AttentionItem* items = nullptr;      // [<= max_items]
+  const BlockId* block_ids = nullptr;              // block tables, packed
+  const TokenBias* bias = nullptr;                 // all rows' slices
+  const TokenPenalty* penalty = nullptr;           // all rows' slices
+  bool can_replay = true;  // false: bias or penalties were too many for their usual place
+};
+
+struct StepLimits {
+  int32_t max_num_tokens = 0;
+  int32_t max_num_seqs = 0;
+  int32_t max_blocks_per_seq = 0;
+  int64_t max_num_biases = 0, max_num_penalties = 0;  // of a step that can be replayed
+};
+
+// One thread drives it. At most two steps are on their way: upload() of a step waits for nobody, so the step two before
+// it must have run.
+class StepStage {
+ public:
+  // Throws cuda::CudaError.
+  StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas);
+
+  // Where a step of this shape lies.
+  StepArrays arrays(const StepShape& shape) const;
+
+  // Queues the copy. REQUIRES: shape holds plan, limits hold shape.
+  StepArrays upload(const StepPlan& plan, const StepShape& shape, cudaStream_t stream);
+
+ private:
+  struct Layout;  // byte offsets of a shape's arrays
+  Layout layout(const StepShape& shape) const;
+  void pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
+  void upload_tables(const StepPlan& plan, StepArrays* arrays, cudaStream_t stream);
+
+  const StepLimits limits_;
+  const cuda::AttentionShape attention_;
+  const int32_t num_ctas_;
+  cuda::AttentionSchedule schedule_;
+  cuda::PinnedMemory host_[2], host_tables_[2];  // in turn
+  cuda::DeviceMemory device_, device_tables_;
+  cuda::DeviceMemory overflow_;  // for tables that are too large
+  int turn_ = 0;
+};
+
+}  // namespace llmb
