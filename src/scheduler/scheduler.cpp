@@ -60,7 +60,6 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
   // running_ shrinks from its end while this loop preempts.
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
     Sequence* sequence = running_[i].get();
-    if (sequence->ends_in_flight()) continue;
     if (!sequence->can_run_ahead()) {
       --*token_budget;
       continue;

@@ -11,7 +11,7 @@
 // Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
 // What that plan samples is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, and
 // nothing that depends on a token's value or takes something away is decided:
-//  - A sequence whose penalties count an unseen token is left out, and keeps its place in the token budget.
+//  - A sequence whose penalties count an unseen token is left out; a place in the token budget stays reserved for it.
 //  - Nobody is preempted: where blocks run out there is no plan ahead.
 //  - A sequence that ends with the plan in flight no longer counts as running, so others may join, by the same rules as
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
