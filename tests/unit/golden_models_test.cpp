@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "model/config_loader.h"
 #include "tests/support/compare.h"
+#include "tests/support/golden.h"
 #include "tests/support/oracle.h"
 #include "tests/support/plan_builder.h"
 
@@ -20,22 +20,6 @@ namespace llmb::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<std::string> golden_dirs() {
-  std::vector<std::string> dirs;
-  for (const auto& entry : fs::directory_iterator(LLMB_SOURCE_DIR "/data/fixtures/models"))
-    if (fs::exists(entry.path() / "golden.jsonl")) dirs.push_back(entry.path().string());
-  std::sort(dirs.begin(), dirs.end());
-  return dirs;
-}
-
-std::vector<nlohmann::json> read_lines(const std::string& path) {
-  std::vector<nlohmann::json> lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);)
-    if (!line.empty()) lines.push_back(nlohmann::json::parse(line));
-  return lines;
-}
 
 std::unique_ptr<Backend> load(const std::string& dir, const ModelConfig& config) {
   auto backend = make_cpu_backend();
@@ -85,14 +69,14 @@ void check_top(const nlohmann::json& expected, const std::vector<TokenId>& token
 }
 
 TEST_CASE("greedy tokens, log probabilities and logits equal Hugging Face transformers") {
-  const auto dirs = golden_dirs();
+  const auto dirs = golden_model_dirs();
   REQUIRE(dirs.size() >= 10);
   for (const std::string& dir : dirs) {
     CAPTURE(dir);
     const Result<ModelConfig> config = load_model_config(dir);
     REQUIRE_MESSAGE(config.ok(), config.status().message());
     const auto backend = load(dir, *config);
-    const auto lines = read_lines(dir + "/golden.jsonl");
+    const auto lines = read_json_lines(dir + "/golden.jsonl");
     const auto answers = answer(*backend, lines, "prompt_token_ids", "token_ids", config->vocab_size);
     for (size_t i = 0; i < lines.size(); ++i) {
       CAPTURE(i);
@@ -111,10 +95,10 @@ TEST_CASE("greedy tokens, log probabilities and logits equal Hugging Face transf
 }
 
 TEST_CASE("the oracle itself agrees with Hugging Face transformers") {
-  for (const std::string& dir : golden_dirs()) {
+  for (const std::string& dir : golden_model_dirs()) {
     CAPTURE(dir);
     const Oracle oracle(load_model_config(dir).value(), read_tensors(dir));
-    const auto lines = read_lines(dir + "/golden.jsonl");
+    const auto lines = read_json_lines(dir + "/golden.jsonl");
     const auto& line = lines.back();
     const auto prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
     const auto expected = line.at("token_ids").get<std::vector<TokenId>>();
@@ -138,7 +122,7 @@ TEST_CASE("stories260K: greedy tokens and log probabilities equal another implem
   const Result<ModelConfig> config = load_model_config(dir);
   REQUIRE_MESSAGE(config.ok(), config.status().message());
   const auto backend = load(dir, *config);
-  const auto lines = read_lines(dir + "/reference_greedy_llama2c.jsonl");
+  const auto lines = read_json_lines(dir + "/reference_greedy_llama2c.jsonl");
   REQUIRE(lines.size() > 0);
   const auto answers = answer(*backend, lines, "prompt_ids", "output_ids", 0);
   for (size_t i = 0; i < lines.size(); ++i) {
