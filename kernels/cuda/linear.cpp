@@ -1,9 +1,14 @@
 #include "kernels/cuda/linear.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include "kernels/cuda/linear_mma.h"
 
 namespace llmb::cuda {
 
@@ -13,6 +18,7 @@ namespace {
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 constexpr int kNumCandidates = 8;
 constexpr int kTimedRuns = 5;
+constexpr int64_t kMaxOwnRows = 64;
 
 void check_lt(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -40,9 +46,9 @@ struct Descriptor {
 }  // namespace
 
 // cuBLASLt is column-major: out, seen as [out_features, rows], is weight (stored [in, out], transposed) times x [in, rows].
-struct CublasLinear::Call {
-  Call(const LinearView& weight_view, const void* x_data, int64_t rows, void* out_data, DType dtype, DType out_dtype)
-      : weight(weight_view), x(x_data), out(out_data) {
+struct Linear::Call {
+  Call(const LinearView& weight_view, const void* x_data, int64_t num_rows, void* out_data, DType dtype, DType out_type)
+      : weight(weight_view), x(x_data), rows(num_rows), out(out_data), out_dtype(out_type) {
     check_lt(cublasLtMatmulDescCreate(&desc.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (weight.bias != nullptr) {
@@ -93,12 +99,15 @@ struct CublasLinear::Call {
 
   const LinearView weight;
   const void* const x;
+  const int64_t rows;
   void* const out;
+  const DType out_dtype;
   Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> desc;
   Layout a, b, d;
 };
 
-CublasLinear::CublasLinear(DType dtype) : dtype_(dtype), workspace_(kWorkspaceBytes) {
+Linear::Linear(DType dtype, bool deterministic)
+    : dtype_(dtype), deterministic_(deterministic), workspace_(kWorkspaceBytes) {
   check_lt(cublasLtCreate(&handle_), "cublasLtCreate");
   check_lt(cublasLtMatmulPreferenceCreate(&preference_), "cublasLtMatmulPreferenceCreate");
   const uint64_t bytes = kWorkspaceBytes;
@@ -107,45 +116,60 @@ CublasLinear::CublasLinear(DType dtype) : dtype_(dtype), workspace_(kWorkspaceBy
            "cublasLtMatmulPreferenceSetAttribute");
 }
 
-CublasLinear::~CublasLinear() {
+Linear::~Linear() {
   cublasLtMatmulPreferenceDestroy(preference_);
   cublasLtDestroy(handle_);
 }
 
-void CublasLinear::run(const LinearView& weight, const void* x, int64_t rows, void* out, DType out_dtype,
-                       cudaStream_t stream) {
+void Linear::run(const LinearView& weight, const void* x, int64_t rows, void* out, DType out_dtype,
+                 cudaStream_t stream) {
+  if (rows == 0) return;
   const Call call(weight, x, rows, out, dtype_, out_dtype);
   const Key key{weight.out_features, weight.in_features, row_class(rows), weight.bias != nullptr, out_dtype};
-  call.run(handle_, algorithm(key, call), workspace_, stream);
+  run(call, deterministic_ ? Algorithm() : algorithm(key, call), stream);
 }
 
-const cublasLtMatmulAlgo_t& CublasLinear::algorithm(const Key& key, const Call& call) {
+void Linear::run(const Call& call, const Algorithm& algorithm, cudaStream_t stream) const {
+  if (algorithm) return call.run(handle_, *algorithm, workspace_, stream);
+  const auto own = [&]<typename T>(T) {
+    const auto* const x = static_cast<const T*>(call.x);
+    if (call.out_dtype == DType::kF32) linear_mma(call.weight, x, call.rows, static_cast<float*>(call.out), stream);
+    else linear_mma(call.weight, x, call.rows, static_cast<T*>(call.out), stream);
+  };
+  switch (dtype_) {
+    case DType::kF32: return own(float());
+    case DType::kF16: return own(__half());
+    case DType::kBF16: return own(__nv_bfloat16());
+  }
+}
+
+const Linear::Algorithm& Linear::algorithm(const Key& key, const Call& call) {
   const auto at = algorithms_.find(key);
   if (at != algorithms_.end()) return at->second;
   return algorithms_.emplace(key, call.candidates(handle_, preference_, 1).front().algo).first->second;
 }
 
-void CublasLinear::tune(const LinearView& weight, const void* x, int64_t rows, void* out, DType out_dtype,
-                        cudaStream_t stream) {
+void Linear::tune(const LinearView& weight, const void* x, int64_t rows, void* out, DType out_dtype,
+                  cudaStream_t stream) {
   const Key key{weight.out_features, weight.in_features, row_class(rows), weight.bias != nullptr, out_dtype};
-  if (algorithms_.contains(key)) return;
+  if (deterministic_ || algorithms_.contains(key)) return;
   const Call call(weight, x, rows, out, dtype_, out_dtype);
-  const auto candidates = call.candidates(handle_, preference_, kNumCandidates);
-  algorithms_[key] = candidates.front().algo;
-  if (candidates.size() == 1) return;
+  std::vector<Algorithm> candidates;
+  for (const auto& result : call.candidates(handle_, preference_, kNumCandidates)) candidates.emplace_back(result.algo);
+  if (rows <= kMaxOwnRows && dtype_ != DType::kF32) candidates.emplace_back();
   const Event begin(cudaEventDefault), end(cudaEventDefault);
   float best_ms = std::numeric_limits<float>::infinity();
-  for (const auto& candidate : candidates) {
-    call.run(handle_, candidate.algo, workspace_, stream);  // the first run loads the kernel
+  for (const Algorithm& candidate : candidates) {
+    run(call, candidate, stream);  // the first run loads the kernel
     begin.record(stream);
-    for (int i = 0; i < kTimedRuns; ++i) call.run(handle_, candidate.algo, workspace_, stream);
+    for (int i = 0; i < kTimedRuns; ++i) run(call, candidate, stream);
     end.record(stream);
     end.synchronize();
     float ms = 0;
     check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
     if (!(ms < best_ms)) continue;
     best_ms = ms;
-    algorithms_[key] = candidate.algo;
+    algorithms_[key] = candidate;
   }
 }
 

@@ -109,7 +109,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       stream_(stream),
       num_ctas_(device.num_sms * cuda::attention_tiling(attention_shape(config, options)).ctas_per_sm),
       attention_(attention_params(config, options)),
-      cublas_(options.dtype),
+      linear_(options.dtype, options.deterministic),
       uploader_(std::make_unique<WeightUploader>(stream)),
       stage_(options.limits, attention_.shape, num_ctas_) {
   const RopeTable rope = make_rope_table(config, options.max_position);
@@ -206,8 +206,8 @@ void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight
 }
 
 void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
-  if (is_tuning_) cublas_.tune(view(weight), x.data, rows, out.data, out.dtype, stream_);
-  cublas_.run(view(weight), x.data, rows, out.data, out.dtype, stream_);
+  if (is_tuning_) linear_.tune(view(weight), x.data, rows, out.data, out.dtype, stream_);
+  linear_.run(view(weight), x.data, rows, out.data, out.dtype, stream_);
 }
 
 void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {

@@ -47,7 +47,7 @@ class CudaOps final : public Ops {
 
   // The step that following calls are about, and what its sample rows need at most.
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs) { step_ = arrays, needs_ = needs; }
-  // While on, linear() times cuBLASLt's algorithms for shapes it has not seen and keeps the best. It waits for the device.
+  // While on, linear() times its candidates for shapes it has not seen and keeps the best. It waits for the device.
   void set_tuning(bool on) { is_tuning_ = on; }
   // What the last step sampled: arrays for max_num_seqs rows, one behind the other from tokens on.
   const cuda::SampleResult& sampled() const { return sampled_; }
@@ -74,7 +74,7 @@ class CudaOps final : public Ops {
   const cudaStream_t stream_;
   const int32_t num_ctas_;  // of the attention kernels
   const cuda::AttentionParams attention_;
-  cuda::CublasLinear cublas_;
+  cuda::Linear linear_;
   std::unique_ptr<WeightUploader> uploader_;  // while weights are loaded
   cuda::DeviceMemory rope_cos_, rope_sin_;    // [max_position, head_dim / 2]
   cuda::DeviceMemory attention_partials_, attention_partial_stats_, attention_counters_;
