@@ -1,0 +1,49 @@
+// paged_attention: causal attention of a step's new tokens over their sequences' cached context, through block tables.
+// out = softmax(q · Kᵀ * scale) · V for each query head; query heads of a group share a KV head (GQA).
+//
+// 1. Prefill, chunks of it and decode mix in one launch; its grid and arguments do not depend on the step.
+// 2. A row's result depends on its sequence only. Slots past the context, before the window of an item's first row, or
+//    never written may hold NaN. A NaN that a sequence has written may reach every row of that sequence.
+// 3. Deterministic: a row's bits do not depend on the rest of the step, nor on how its sequence was cut into chunks.
+// 4. The combined result of a unit in pieces is merged in order of positions, whichever block comes last.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/paged_attention_schedule.h"
+
+namespace llmb::cuda {
+
+struct AttentionParams {
+  AttentionShape shape;
+  float scale = 1;                      // > 0
+  float softcap = 0;                    // > 0: scores become softcap * tanh(score / softcap)
+  const float* alibi_slopes = nullptr;  // [num_heads]  score += slope * (key position - query position); null: none
+  const float* sinks = nullptr;         // [num_heads]  a further score whose value is 0; null: none
+};
+
+// A schedule on the device. Two steps' lists may share everything but items and cta_start.
+// REQUIRES: the schedule's shape is params.shape but for its window, which may also be 0 or larger.
+struct AttentionWork {
+  int32_t num_ctas = 0;
+  const AttentionItem* items = nullptr;  // [<= max_items]
+  const int32_t* cta_start = nullptr;    // [num_ctas + 1]
+  float* partials = nullptr;             // [max_partial_rows, head_dim]
+  float* partial_stats = nullptr;        // [max_partial_rows, 2]
+  int32_t* counters = nullptr;           // [max_splits]  0 at first, and again after every launch
+};
+
+// One layer. The new tokens' keys and values are already in the pool. T: float, __nv_bfloat16 or __half, as
+// shape.dtype. Rows of `out` that belong to no sequence are not written. q, out, k and v are 16-byte aligned,
+// qkv_stride a multiple of 8, unless the tiling is scalar. Throws CudaError.
+template <class T>
+void paged_attention(const T* qkv,              // [num_tokens, qkv_stride]  q at the start of each row
+                     int64_t qkv_stride,        // elements from one token's q to the next
+                     T* out,                    // [num_tokens, num_heads * head_dim]
+                     const T* k, const T* v,    // [num_blocks, num_kv_heads, block_size, head_dim], < 2^32 rows
+                     const BlockId* block_ids,  // block tables, packed
+                     const AttentionWork& work, const AttentionParams& params, cudaStream_t stream);
+
+}  // namespace llmb::cuda

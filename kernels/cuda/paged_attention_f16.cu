@@ -1,0 +1,8 @@
+#include "kernels/cuda/paged_attention_launch.h"
+
+namespace llmb::cuda {
+
+template void paged_attention(const __half*, int64_t, __half*, const __half*, const __half*, const BlockId*,
+                              const AttentionWork&, const AttentionParams&, cudaStream_t);
+
+}  // namespace llmb::cuda

@@ -1,0 +1,69 @@
+// Host side of a launch, included once per element type.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "kernels/cuda/paged_attention_mma.h"
+#include "kernels/cuda/paged_attention_scalar.h"
+
+namespace llmb::cuda::attention {
+
+template <class T>
+constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kF32
+                           : std::is_same_v<T, __half> ? DType::kF16
+                                                       : DType::kBF16;
+
+template <class T>
+Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T* v, const BlockId* block_ids,
+                  const AttentionWork& work, const AttentionParams& params) {
+  const AttentionShape& shape = params.shape;
+  const bool is_power_of_two = std::has_single_bit(static_cast<unsigned>(shape.block_size));
+  Args<T> args{};
+  args.qkv = qkv;
+  args.qkv_stride = qkv_stride;
+  args.out = out;
+  args.k = k;
+  args.v = v;
+  args.block_ids = block_ids;
+  args.work = work;
+  args.alibi_slopes = params.alibi_slopes;
+  args.sinks = params.sinks;
+  args.num_heads = shape.num_heads;
+  args.num_kv_heads = shape.num_kv_heads;
+  args.group = shape.group();
+  args.head_dim = shape.head_dim;
+  args.block_size = shape.block_size;
+  args.block_shift = is_power_of_two ? std::countr_zero(static_cast<unsigned>(shape.block_size)) : -1;
+  args.window = shape.window > 0 ? std::min(shape.window, kNoWindow) : kNoWindow;
+  args.scale = params.scale;
+  args.softcap = params.softcap;
+  args.softcap_rate = params.softcap > 0 ? 2 * kLog2e / params.softcap : 0;
+  args.deterministic = shape.deterministic;
+  return args;
+}
+
+}  // namespace llmb::cuda::attention
+
+namespace llmb::cuda {
+
+template <class T>
+void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T* v, const BlockId* block_ids,
+                     const AttentionWork& work, const AttentionParams& params, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  LLMB_CHECK(shape.dtype == attention::kDTypeOf<T>);
+  LLMB_CHECK(params.scale > 0 && params.softcap >= 0 && shape.window >= 0);
+  const AttentionTiling tiling = attention_tiling(shape);
+  const attention::Args<T> args = attention::make_args(qkv, qkv_stride, out, k, v, block_ids, work, params);
+  if constexpr (std::is_same_v<T, float>) {
+    attention::launch_scalar(args, stream);
+  } else if (tiling.scalar) {
+    attention::launch_scalar(args, stream);
+  } else {
+    LLMB_CHECK(qkv_stride % 8 == 0);
+    attention::launch_mma(args, tiling.padded_dim, stream);
+  }
+}
+
+}  // namespace llmb::cuda

@@ -1,0 +1,70 @@
+// The tensor-core kernel, instantiated once per element type in paged_attention_bf16.cu and _f16.cu.
+#pragma once
+
+#include <string>
+
+#include "base/check.h"
+#include "kernels/cuda/paged_attention_positions.h"
+#include "kernels/cuda/paged_attention_rows.h"
+
+namespace llmb::cuda::attention {
+
+template <class T, int kDim>
+struct Kernel {
+  // 256 channels leave registers for 64 rows of a block only, and shared memory for two blocks of 32 positions.
+  static constexpr int kPositions = kDim > 128 ? 32 : 64;
+  static constexpr int kRowBlocks = kDim > 128 ? 1 : 2;
+  using Few = PositionAttention<T, kDim>;
+  using Tall = RowAttention<T, kDim, kPositions, 1>;
+  using Tallest = RowAttention<T, kDim, kPositions, kRowBlocks>;
+  static constexpr int kTileBytes = max_of(Few::kSharedBytes, Tallest::kSharedElements * 2);
+};
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args<T> args) {
+  using K = Kernel<T, kDim>;
+  T* shared = dynamic_shared<T>();
+  BlockState* state = reinterpret_cast<BlockState*>(dynamic_shared<char>() + K::kTileBytes);
+  const AttentionItem& item = state->item;
+  for (int i = args.work.cta_start[blockIdx.x]; i < args.work.cta_start[blockIdx.x + 1]; ++i) {
+    if (threadIdx.x == 0) state->item = args.work.items[i];
+    __syncthreads();
+    if (item.num_rows <= AttentionTiling::kSmallRows && !args.deterministic) {
+      typename K::Few(args, item, shared).run();
+    } else if (item.num_rows <= K::Tall::kRows || K::kRowBlocks == 1) {
+      typename K::Tall(args, item, shared).run();
+    } else {
+      typename K::Tallest(args, item, shared).run();
+    }
+    if (item.partial >= 0 && last_to_arrive(args, state)) merge_pieces(args, item);
+    __syncthreads();
+  }
+}
+
+template <class T, int kDim>
+void launch_for_dim(const Args<T>& args, cudaStream_t stream) {
+  constexpr size_t kSharedBytes = Kernel<T, kDim>::kTileBytes + sizeof(BlockState);
+  launch({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads), kSharedBytes, stream},
+         paged_attention_kernel<T, kDim>, args);
+}
+
+// padded_dim: as attention_tiling() says.
+template <class T>
+void launch_mma(const Args<T>& args, int32_t padded_dim, cudaStream_t stream) {
+  switch (padded_dim) {
+    case 64:
+      return launch_for_dim<T, 64>(args, stream);
+    case 80:
+      return launch_for_dim<T, 80>(args, stream);
+    case 96:
+      return launch_for_dim<T, 96>(args, stream);
+    case 128:
+      return launch_for_dim<T, 128>(args, stream);
+    case 256:
+      return launch_for_dim<T, 256>(args, stream);
+    default:
+      LLMB_CHECK_MSG(false, "no kernel for head_dim " + std::to_string(args.head_dim));
+  }
+}
+
+}  // namespace llmb::cuda::attention

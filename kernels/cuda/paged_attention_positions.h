@@ -1,0 +1,208 @@
+// Attention of up to 16 rows, as in decode: the warps of a block share out the positions, each with a pipeline of its
+// own, and merge at the end (Flash-Decoding within a block). Bound by the bytes of keys and values.
+#pragma once
+
+#include "kernels/cuda/paged_attention_tiles.h"
+
+namespace llmb::cuda::attention {
+
+template <class T, int kDim>
+class PositionAttention {
+ public:
+  static constexpr int kStrip = 16;  // positions of a warp at a time
+  static constexpr int kStages = kDim > 128 ? 3 : 5;
+  static constexpr int kMergeStride = kDim + 8;  // floats; rows of a lane quad in different banks
+  static constexpr int kMergeFloats = kWarps * kStrip * (kMergeStride + 2);
+  static constexpr int kSharedBytes = max_of(kWarps * kStages * kStrip * kDim * 2, kMergeFloats * 4);
+
+  __device__ PositionAttention(const Args<T>& args, const AttentionItem& item, T* shared)
+      : args_(args),
+        item_(item),
+        visible_(visible_positions(args, item)),
+        shared_(shared),
+        warp_(threadIdx.x / 32),
+        lane_(threadIdx.x % 32),
+        begin_(visible_.begin / kStrip * kStrip + warp_ * kStrip),
+        fold_(args.transforms_scores() ? 1.0f : args.scale * kLog2e),
+        rows_(find_rows(args, item, lane_ / 4)) {}
+
+  __device__ void run() {
+    load_queries();
+    eights_ = find(0);
+    next_eights_ = find(kBatch);
+    for (int strip = 0; strip < kAhead; ++strip) {
+      copy(args_.k, strip, 2 * strip);
+      ptx::cp_async_commit();
+      copy(args_.v, strip, 2 * strip + 1);
+      ptx::cp_async_commit();
+    }
+    int stage = 0;
+    for (int strip = 0; position_of(strip) < visible_.end; ++strip) {
+      const int ahead = strip + kAhead;
+      ptx::cp_async_wait<kStages - 2>();
+      __syncwarp();
+      if (ahead % kBatch == 0) {
+        eights_ = next_eights_;
+        next_eights_ = find(ahead + kBatch);
+      }
+      copy(args_.k, ahead, before(stage));
+      ptx::cp_async_commit();
+      add_scores(stage_offset(stage), position_of(strip));
+      stage = after(stage);
+
+      ptx::cp_async_wait<kStages - 2>();
+      __syncwarp();
+      copy(args_.v, ahead, before(stage));
+      ptx::cp_async_commit();
+      add_values(stage_offset(stage));
+      stage = after(stage);
+    }
+    merge_warps();
+  }
+
+ private:
+  static constexpr int kStep = kStrip * kWarps;     // positions of the block at a time
+  static constexpr int kAhead = (kStages - 1) / 2;  // strips under way
+  static constexpr int kBatch = 16;                 // strips whose pool rows the lanes hold
+  static constexpr int kValueBlocks = kDim / 8;
+
+  __device__ int stage_offset(int stage) const { return (warp_ * kStages + stage) * kStrip * kDim; }
+  static __device__ int before(int stage) { return stage == 0 ? kStages - 1 : stage - 1; }
+  static __device__ int after(int stage) { return stage == kStages - 1 ? 0 : stage + 1; }
+  __device__ int position_of(int strip) const { return begin_ + strip * kStep; }
+
+  // Lane 2 i and 2 i + 1: of strip first_strip + i.
+  __device__ uint32_t find(int first_strip) const {
+    return find_eight(args_, item_, visible_, position_of(first_strip + lane_ / 2) + lane_ % 2 * 8);
+  }
+
+  __device__ void copy(const T* pool, int strip, int stage) {
+    if (position_of(strip) >= visible_.end) return;
+    copy_positions<T, kDim, kStrip, 32>(args_, pool, visible_, position_of(strip), eights_, strip % kBatch * 2, lane_,
+                                        shared_ + stage_offset(stage));
+  }
+
+  // Each warp reads all queries straight into operands.
+  __device__ void load_queries() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = lane_ / 4 + 8 * h;
+      const T* from = query_of(args_, find_row(args_, item_, min(row, item_.num_rows - 1))) + lane_ % 4 * 2;
+#pragma unroll
+      for (int c = 0; c < kDim / 16; ++c) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int channel = 16 * c + 8 * half;
+          const bool valid = row < item_.num_rows && channel < args_.head_dim;
+          q_[c][2 * half + h] = valid ? *reinterpret_cast<const uint32_t*>(from + channel) : 0;
+        }
+      }
+    }
+  }
+
+  __device__ void add_scores(int keys, int position) {
+    float s[2][4] = {};
+    const LaneOffset<kDim> keys_at = key_offset<kDim>(keys, lane_);
+#pragma unroll
+    for (int c = 0; c < kDim / 16; ++c) {
+      uint32_t keys_b[4];
+      ptx::ldmatrix_x4(keys_b, shared_ + keys_at.at(0, 2 * c));
+      mma_pair<T>(s[0], s[1], q_[c], keys_b);
+    }
+    const int column = position + lane_ % 4 * 2;
+    if (args_.transforms_scores()) transform_scores(args_, rows_, column, s);
+    mask_scores(rows_, args_.window, column, s);
+    float rescale[2];
+    online_.add(s, fold_, rescale);
+    rescale_values(rescale, values_);
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      p_[2 * b] = pack_two(s[b][0], s[b][1], T());
+      p_[2 * b + 1] = pack_two(s[b][2], s[b][3], T());
+    }
+  }
+
+  __device__ void add_values(int values) {
+    const LaneOffset<kDim> values_at = value_offset<kDim>(values, lane_);
+#pragma unroll
+    for (int c = 0; c < kValueBlocks; c += 2) {
+      uint32_t values_b[4];
+      ptx::ldmatrix_x4_trans(values_b, shared_ + values_at.at(0, c));
+      mma_pair<T>(values_[c], values_[c + 1], p_, values_b);
+    }
+  }
+
+  __device__ void merge_warps() {
+    float* values = reinterpret_cast<float*>(shared_);       // [kWarps, kStrip, kMergeStride]
+    float* stats = values + kWarps * kStrip * kMergeStride;  // [kWarps, kStrip, 2]
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Stats mine = online_.stats(h, fold_);
+      const int row = lane_ / 4 + 8 * h;
+      if (row >= item_.num_rows) continue;
+      const int at = warp_ * kStrip + row;
+      if (lane_ % 4 == 0) {
+        stats[2 * at] = mine.max;
+        stats[2 * at + 1] = mine.sum;
+      }
+#pragma unroll
+      for (int c = 0; c < kValueBlocks; ++c)
+        *reinterpret_cast<float2*>(values + at * kMergeStride + 8 * c + lane_ % 4 * 2) =
+            make_float2(values_[c][2 * h], values_[c][2 * h + 1]);
+    }
+    __syncthreads();
+    for (int row = warp_; row < item_.num_rows; row += kWarps) write_row(row, values, stats);
+  }
+
+  __device__ void write_row(int r, const float* values, const float* stats) {
+    Stats total{kMinusInfinity, 0};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total.max = fmaxf(total.max, stats[2 * (w * kStrip + r)]);
+    float weights[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      weights[w] = weight(stats[2 * (w * kStrip + r)], total.max);
+      total.sum = fmaf(stats[2 * (w * kStrip + r) + 1], weights[w], total.sum);
+    }
+    const Row row = find_row(args_, item_, r);
+    const bool whole = item_.partial < 0;
+    const int64_t partial = item_.partial + r;
+    const float factor = whole ? final_factor(args_, item_, r, total) : 1.0f;
+    if (!whole && lane_ == 0) {
+      args_.work.partial_stats[2 * partial] = total.max;
+      args_.work.partial_stats[2 * partial + 1] = total.sum;
+    }
+    for (int column = 2 * lane_; column < args_.head_dim; column += 64) {
+      float2 acc = make_float2(0, 0);
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const float2 x = *reinterpret_cast<const float2*>(values + (w * kStrip + r) * kMergeStride + column);
+        acc.x = fmaf(x.x, weights[w], acc.x);
+        acc.y = fmaf(x.y, weights[w], acc.y);
+      }
+      if (whole) {
+        *reinterpret_cast<uint32_t*>(result_of(args_, row) + column) = pack_two(acc.x * factor, acc.y * factor, T());
+      } else {
+        *reinterpret_cast<float2*>(args_.work.partials + partial * args_.head_dim + column) = acc;
+      }
+    }
+  }
+
+  const Args<T>& args_;
+  const AttentionItem& item_;
+  const Visible visible_;
+  T* const shared_;
+  const int warp_, lane_;
+  const int begin_;  // of the warp's first strip
+  const float fold_;
+  const RowPair rows_;
+  uint32_t eights_, next_eights_;
+  uint32_t q_[kDim / 16][4];
+  OnlineRows online_;
+  float values_[kValueBlocks][4] = {};
+  uint32_t p_[4];
+};
+
+}  // namespace llmb::cuda::attention

@@ -1,0 +1,131 @@
+// Attention without tensor cores: for float, and for head and block sizes that the tensor-core kernel cannot load.
+// A warp takes one row at a time, 32 positions at a time.
+#pragma once
+
+#include "kernels/cuda/paged_attention_device.h"
+
+namespace llmb::cuda::attention {
+
+template <class T>
+class ScalarRow {
+ public:
+  static constexpr int kPositions = 32;
+
+  // Shared floats of a warp.
+  static __host__ __device__ int shared_floats(int head_dim) { return 2 * head_dim + kPositions; }
+
+  // row: of the item.
+  __device__ ScalarRow(const Args<T>& args, const AttentionItem& item, int row, float* shared)
+      : args_(args),
+        item_(item),
+        index_(row),
+        row_(find_row(args, item, row)),
+        lane_(threadIdx.x % 32),
+        begin_(max(item.kv_begin, row_.position - args.window + 1)),
+        end_(min(item.kv_end, row_.position + 1)),
+        query_(shared),
+        values_(shared + args.head_dim),
+        numerators_(shared + 2 * args.head_dim) {}
+
+  __device__ void run() {
+    const T* query = query_of(args_, row_);
+    for (int i = lane_; i < args_.head_dim; i += 32) {
+      query_[i] = to_float(query[i]);
+      values_[i] = 0;
+    }
+    for (int position = begin_ / kPositions * kPositions; position < end_; position += kPositions) add(position);
+    for (int step = 1; step < 32; step *= 2) total_.sum += __shfl_xor_sync(kAllLanes, total_.sum, step);
+    write();
+  }
+
+ private:
+  __device__ float score(int position) const {
+    const T* key = args_.k + int64_t{pool_row(args_, item_, position)} * args_.head_dim;
+    float dot = 0;
+    for (int i = 0; i < args_.head_dim; ++i) dot = fmaf(query_[i], to_float(key[i]), dot);
+    dot *= args_.scale;
+    if (args_.softcap > 0) dot = args_.softcap * tanhf(dot / args_.softcap);
+    if (args_.alibi_slopes != nullptr)
+      dot = fmaf(args_.alibi_slopes[row_.head], static_cast<float>(position - row_.position), dot);
+    return dot * kLog2e;
+  }
+
+  // The 32 positions from `first`; each lane its own for the scores, then columns of all of them.
+  __device__ void add(int first) {
+    const int position = first + lane_;
+    const bool sees = position >= begin_ && position < end_;
+    __syncwarp();  // query_ is there; nobody reads the numerators before any more
+    const float own = sees ? score(position) : kMinusInfinity;
+    float max = own;
+    for (int step = 1; step < 32; step *= 2) max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, step));
+    max = fmaxf(max, total_.max);
+    const float rescale = max == total_.max ? 1.0f : exp2f(total_.max - max);
+    const float numerator = sees ? exp2f(own - max) : 0.0f;
+    numerators_[lane_] = numerator;
+    total_ = {max, fmaf(total_.sum, rescale, numerator)};
+    __syncwarp();
+    const int last = min(end_, first + kPositions);
+    for (int column = lane_; column < args_.head_dim; column += 32) {
+      float acc = values_[column] * rescale;
+      for (int p = ::max(begin_, first); p < last; ++p) {
+        const T* value = args_.v + int64_t{pool_row(args_, item_, p)} * args_.head_dim;
+        acc = fmaf(numerators_[p - first], to_float(value[column]), acc);
+      }
+      values_[column] = acc;
+    }
+  }
+
+  __device__ void write() {
+    const bool whole = item_.partial < 0;
+    const float factor = whole ? final_factor(args_, item_, index_, total_) : 1.0f;
+    const int64_t partial = item_.partial + index_;
+    if (!whole && lane_ == 0) {
+      args_.work.partial_stats[2 * partial] = total_.max;
+      args_.work.partial_stats[2 * partial + 1] = total_.sum;
+    }
+    for (int column = lane_; column < args_.head_dim; column += 32) {
+      if (whole) {
+        result_of(args_, row_)[column] = from_float<T>(values_[column] * factor);
+      } else {
+        args_.work.partials[partial * args_.head_dim + column] = values_[column];
+      }
+    }
+    __syncwarp();  // query_ is free
+  }
+
+  const Args<T>& args_;
+  const AttentionItem& item_;
+  const int index_;
+  const Row row_;
+  const int lane_;
+  const int begin_, end_;  // positions that the row sees
+  float* const query_;
+  float* const values_;
+  float* const numerators_;
+  Stats total_{kMinusInfinity, 0};  // sum: of this lane's positions
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) scalar_paged_attention_kernel(const Args<T> args) {
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  BlockState* state = dynamic_shared<BlockState>();
+  float* shared = reinterpret_cast<float*>(state + 1) + warp * ScalarRow<T>::shared_floats(args.head_dim);
+  const AttentionItem& item = state->item;
+  for (int i = args.work.cta_start[blockIdx.x]; i < args.work.cta_start[blockIdx.x + 1]; ++i) {
+    if (threadIdx.x == 0) state->item = args.work.items[i];
+    __syncthreads();
+    for (int row = warp; row < item.num_rows; row += kWarps) ScalarRow<T>(args, item, row, shared).run();
+    if (item.partial >= 0 && last_to_arrive(args, state)) merge_pieces(args, item);
+    __syncthreads();
+  }
+}
+
+template <class T>
+void launch_scalar(const Args<T>& args, cudaStream_t stream) {
+  const size_t row_bytes = static_cast<size_t>(ScalarRow<T>::shared_floats(args.head_dim)) * sizeof(float);
+  launch({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads), sizeof(BlockState) + kWarps * row_bytes,
+          stream},
+         scalar_paged_attention_kernel<T>, args);
+}
+
+}  // namespace llmb::cuda::attention

@@ -1,0 +1,287 @@
+// Cost goes by tiles of positions. Units of more than a few rows (prefill) are handed out whole, the longest first, each
+// to the block with the least to do; then blocks are filled up to one level with the positions of decode-like units, cut
+// wherever a block is full (as Stream-K cuts matrix products). Where the prefill units alone are too few or too uneven
+// for that, they are cut too.
+#include "kernels/cuda/paged_attention_schedule.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/check.h"
+
+namespace llmb::cuda {
+namespace {
+
+using Unit = AttentionSchedule::Unit;
+using Piece = AttentionSchedule::Piece;
+
+// A tile of a decode-like unit is bound by its bytes, that of a tall one by multiply-adds. Of their ratio little depends
+// on the head size. An item costs about a tile more to begin and to end.
+constexpr int32_t kSmallTileCost = 16, kSmallItemCost = 16, kSmallMinTiles = 2;
+constexpr int32_t kTallTileCost = 20, kTallestTileCost = 32, kTallItemCost = 40, kTallMinTiles = 4;
+
+bool is_small(const Unit& unit) { return unit.num_rows <= AttentionTiling::kSmallRows; }
+int32_t min_tiles(const Unit& unit) { return is_small(unit) ? kSmallMinTiles : kTallMinTiles; }
+
+void set_cost(const AttentionTiling& tiling, bool deterministic, Unit* unit) {
+  const bool few = is_small(*unit) && !deterministic;
+  unit->item_cost = few ? kSmallItemCost : kTallItemCost;
+  if (tiling.scalar) {
+    unit->tile_cost = kSmallTileCost * static_cast<int32_t>(ceil_div(unit->num_rows, 4));
+  } else if (few) {
+    unit->tile_cost = kSmallTileCost;
+  } else {
+    unit->tile_cost = unit->num_rows <= AttentionTiling::kTileRows ? kTallTileCost : kTallestTileCost;
+  }
+}
+
+void make_units(const AttentionBatch& batch, const AttentionShape& shape, const AttentionTiling& tiling,
+                std::vector<Unit>* units) {
+  units->clear();
+  for (int32_t s = 0; s < batch.num_seqs; ++s) {
+    const int32_t num_tokens = batch.query_start[s + 1] - batch.query_start[s];
+    const int32_t first_position = batch.context_len[s] - num_tokens;
+    LLMB_CHECK(num_tokens >= 0 && first_position >= 0);
+    const int64_t num_rows = int64_t{num_tokens} * shape.group();
+    for (int64_t row = 0; row < num_rows; row += tiling.max_rows) {
+      Unit unit{};
+      unit.seq = s;
+      unit.row_begin = static_cast<int32_t>(row);
+      unit.num_rows = static_cast<int32_t>(std::min<int64_t>(tiling.max_rows, num_rows - row));
+      const int32_t first_token = unit.row_begin / shape.group();
+      const int32_t last_token = (unit.row_begin + unit.num_rows - 1) / shape.group();
+      const int32_t first_seen = shape.window > 0 ? std::max(0, first_position + first_token - (shape.window - 1)) : 0;
+      unit.kv_begin = first_seen / tiling.kv_tile * tiling.kv_tile;
+      unit.kv_end = first_position + last_token + 1;
+      unit.num_tiles = static_cast<int32_t>(ceil_div(unit.kv_end - unit.kv_begin, tiling.kv_tile));
+      set_cost(tiling, shape.deterministic, &unit);
+      units->push_back(unit);
+    }
+  }
+}
+
+class Balancer {
+ public:
+  Balancer(int32_t num_kv_heads, int32_t num_ctas, AttentionSchedule* schedule)
+      : num_kv_heads_(num_kv_heads), num_ctas_(num_ctas), schedule_(*schedule), load_(schedule->cta_cost) {
+    start_over();
+  }
+
+  void start_over() {
+    schedule_.pieces.clear();
+    schedule_.num_partial_rows = schedule_.num_splits = 0;
+    load_.assign(static_cast<size_t>(num_ctas_), 0);
+  }
+
+  template <typename Chosen>
+  int64_t total_cost(const Chosen& chosen) const {
+    int64_t total = 0;
+    for (const Unit& unit : schedule_.units)
+      if (chosen(unit)) total += num_kv_heads_ * unit.cost(unit.num_tiles);
+    return total;
+  }
+
+  // The load that all blocks reach when `cost` more is spread over them.
+  int64_t level(int64_t cost) const {
+    std::vector<int64_t>& sorted = schedule_.by_cost;
+    sorted.assign(load_.begin(), load_.end());
+    std::sort(sorted.begin(), sorted.end());
+    int64_t below = 0;  // sum of the loads that are under the level
+    for (int64_t n = 1; n <= num_ctas_; ++n) {
+      below += sorted[n - 1];
+      const int64_t level = ceil_div(below + cost, n);
+      if (n == num_ctas_ || level <= sorted[n]) return level;
+    }
+    return 0;
+  }
+
+  // Whole units, the costliest first, each to the block with the least to do. Blocks wait in buckets by load, fine
+  // enough that which of a bucket comes first does not matter.
+  template <typename Chosen>
+  void place_whole(const Chosen& chosen) {
+    constexpr int64_t kBuckets = 2048;
+    const std::vector<Unit>& units = schedule_.units;
+    std::vector<int32_t>& order = schedule_.order;
+    order.clear();
+    int64_t max_cost = 0;
+    for (size_t i = 0; i < units.size(); ++i) {
+      if (!chosen(units[i])) continue;
+      order.push_back(static_cast<int32_t>(i));
+      max_cost = std::max(max_cost, units[i].cost(units[i].num_tiles));
+    }
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return units[a].cost(units[a].num_tiles) > units[b].cost(units[b].num_tiles);
+    });
+    const int64_t width = (total_cost(chosen) / num_ctas_ + max_cost) / kBuckets + 1;
+    std::vector<int32_t>& bucket = schedule_.bucket;
+    std::vector<int32_t>& next = schedule_.next_cta;
+    bucket.assign(kBuckets + 2, -1);
+    next.assign(static_cast<size_t>(num_ctas_), -1);
+    const auto put_back = [&](int32_t cta) {
+      int32_t& first = bucket[load_[cta] / width];
+      next[cta] = first;
+      first = cta;
+    };
+    for (int32_t cta = num_ctas_ - 1; cta >= 0; --cta) put_back(cta);
+    size_t lowest = 0;
+    for (const int32_t unit : order) {
+      for (int32_t head = 0; head < num_kv_heads_; ++head) {
+        while (bucket[lowest] < 0) ++lowest;
+        const int32_t cta = bucket[lowest];
+        bucket[lowest] = next[cta];
+        place(unit, head, 0, units[unit].num_tiles, cta);
+        put_back(cta);
+      }
+    }
+  }
+
+  // Fills blocks in order up to `level` with the tiles of the chosen units, in order, cutting units at full blocks.
+  // What a block is under or over the level, because pieces have a least size, is made up for by those after it.
+  template <typename Chosen>
+  void fill(const Chosen& chosen, int64_t level) {
+    const std::vector<Unit>& units = schedule_.units;
+    int32_t cta = 0;
+    int64_t room = std::max<int64_t>(0, level - load_[0]);
+    for (size_t i = 0; i < units.size(); ++i) {
+      const Unit& unit = units[i];
+      if (!chosen(unit)) continue;
+      for (int32_t head = 0; head < num_kv_heads_; ++head) {
+        const size_t first_piece = schedule_.pieces.size();
+        for (int32_t tile = 0; tile < unit.num_tiles;) {
+          const int32_t num_tiles = cta == num_ctas_ - 1 ? unit.num_tiles - tile : tiles_for(unit, tile, room);
+          if (num_tiles > 0) {
+            place(static_cast<int32_t>(i), head, tile, tile + num_tiles, cta);
+            room -= unit.cost(num_tiles);
+            tile += num_tiles;
+          }
+          if (tile < unit.num_tiles) {
+            ++cta;
+            room += std::max<int64_t>(0, level - load_[cta]);
+          }
+        }
+        if (schedule_.pieces.size() - first_piece > 1) name_pieces(unit, first_piece);
+      }
+    }
+  }
+
+ private:
+  // How many of the unit's tiles from `tile` on go to a block that has room for this cost: all, none, or a piece.
+  static int32_t tiles_for(const Unit& unit, int32_t tile, int64_t room) {
+    const int32_t rest = unit.num_tiles - tile, least = min_tiles(unit);
+    const int64_t fit = room < unit.cost(least) ? 0 : (room - unit.item_cost) / unit.tile_cost;
+    if (fit >= rest) return rest;
+    if (rest < 2 * least) return 2 * room >= unit.cost(rest) ? rest : 0;
+    return std::min(static_cast<int32_t>(fit), rest - least);
+  }
+
+  void place(int32_t unit, int32_t head, int32_t tile_begin, int32_t tile_end, int32_t cta) {
+    schedule_.pieces.push_back({unit, head, tile_begin, tile_end, cta, -1, -1, 1, -1});
+    load_[cta] += schedule_.units[unit].cost(tile_end - tile_begin);
+  }
+
+  void name_pieces(const Unit& unit, size_t first_piece) {
+    const std::span<Piece> pieces = std::span(schedule_.pieces).subspan(first_piece);
+    const int32_t first_partial = schedule_.num_partial_rows;
+    for (Piece& piece : pieces) {
+      piece.partial = schedule_.num_partial_rows;
+      piece.first_partial = first_partial;
+      piece.num_pieces = static_cast<int32_t>(pieces.size());
+      piece.split = schedule_.num_splits;
+      schedule_.num_partial_rows += unit.num_rows;
+    }
+    ++schedule_.num_splits;
+  }
+
+  const int64_t num_kv_heads_;
+  const int32_t num_ctas_;
+  AttentionSchedule& schedule_;
+  std::vector<int64_t>& load_;
+};
+
+void balance(bool may_cut, int32_t num_kv_heads, int32_t num_ctas, AttentionSchedule* schedule) {
+  const auto all = [](const Unit&) { return true; };
+  const auto small = [](const Unit& unit) { return is_small(unit); };
+  const auto tall = [](const Unit& unit) { return !is_small(unit); };
+  Balancer balancer(num_kv_heads, num_ctas, schedule);
+  if (!may_cut) return balancer.place_whole(all);
+
+  // Each block's last unit is likely to be cut, which costs another item.
+  const int64_t cuts = int64_t{num_ctas} * kSmallItemCost;
+  const int64_t least = kSmallItemCost + kSmallMinTiles * kSmallTileCost;
+  const int64_t ideal = std::max(least, balancer.level(balancer.total_cost(all)));
+  balancer.place_whole(tall);
+  const int64_t highest = *std::max_element(schedule->cta_cost.begin(), schedule->cta_cost.end());
+  if (10 * highest <= 11 * ideal) {
+    const int64_t cost = balancer.total_cost(small);
+    if (cost > 0) balancer.fill(small, std::max(least, balancer.level(cost + cuts)));
+    return;
+  }
+  balancer.start_over();
+  balancer.fill(all, std::max(least, balancer.level(balancer.total_cost(all) + cuts)));
+}
+
+AttentionItem make_item(const AttentionBatch& batch, int32_t kv_tile, const Unit& unit, const Piece& piece) {
+  AttentionItem item{};
+  item.query_start = batch.query_start[unit.seq];
+  item.first_position = batch.context_len[unit.seq] - (batch.query_start[unit.seq + 1] - item.query_start);
+  item.block_start = batch.block_start[unit.seq];
+  item.kv_head = piece.kv_head;
+  item.row_begin = unit.row_begin;
+  item.num_rows = unit.num_rows;
+  item.kv_begin = unit.kv_begin + piece.tile_begin * kv_tile;
+  item.kv_end = piece.tile_end == unit.num_tiles ? unit.kv_end : unit.kv_begin + piece.tile_end * kv_tile;
+  item.partial = piece.partial;
+  item.first_partial = piece.first_partial;
+  item.num_pieces = piece.num_pieces;
+  item.split = piece.split;
+  return item;
+}
+
+// Items by block, in the order in which they were placed.
+void write_items(const AttentionBatch& batch, int32_t kv_tile, int32_t num_ctas, AttentionSchedule* schedule) {
+  std::vector<int32_t>& start = schedule->cta_start;
+  start.assign(static_cast<size_t>(num_ctas) + 1, 0);
+  for (const Piece& piece : schedule->pieces) ++start[piece.cta + 1];
+  for (int32_t cta = 0; cta < num_ctas; ++cta) start[cta + 1] += start[cta];
+  std::vector<int32_t>& next = schedule->next_cta;
+  next.assign(start.begin(), start.end() - 1);
+  schedule->items.resize(schedule->pieces.size());
+  for (const Piece& piece : schedule->pieces)
+    schedule->items[next[piece.cta]++] = make_item(batch, kv_tile, schedule->units[piece.unit], piece);
+}
+
+}  // namespace
+
+AttentionTiling attention_tiling(const AttentionShape& shape) {
+  const int32_t dim = shape.head_dim;
+  if (shape.dtype == DType::kF32 || dim % 8 != 0 || dim > 256 || shape.block_size % 8 != 0)
+    return {.scalar = true, .padded_dim = dim, .max_rows = 16, .kv_tile = 32, .ctas_per_sm = 8};
+  for (const int32_t padded : {64, 80, 96, 128})
+    if (dim <= padded)
+      return {.scalar = false, .padded_dim = padded, .max_rows = 128, .kv_tile = 64, .ctas_per_sm = 2};
+  return {.scalar = false, .padded_dim = 256, .max_rows = 64, .kv_tile = 32, .ctas_per_sm = 2};
+}
+
+AttentionLimits attention_limits(const AttentionShape& shape, int32_t num_ctas, int32_t max_num_seqs,
+                                 int32_t max_num_tokens) {
+  const AttentionTiling tiling = attention_tiling(shape);
+  const int64_t max_cuts = shape.deterministic ? 0 : num_ctas - 1;
+  AttentionLimits limits;
+  limits.max_items =
+      shape.num_kv_heads * (int64_t{max_num_tokens} * shape.group() / tiling.max_rows + max_num_seqs) + max_cuts;
+  limits.max_partial_rows = 2 * max_cuts * tiling.max_rows;
+  limits.max_splits = max_cuts;
+  return limits;
+}
+
+void schedule_attention(const AttentionBatch& batch, const AttentionShape& shape, int32_t num_ctas,
+                        AttentionSchedule* schedule) {
+  LLMB_CHECK(num_ctas > 0 && shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0);
+  LLMB_CHECK(shape.head_dim > 0 && shape.block_size > 0 && shape.window >= 0);
+  const AttentionTiling tiling = attention_tiling(shape);
+  make_units(batch, shape, tiling, &schedule->units);
+  balance(!shape.deterministic, shape.num_kv_heads, num_ctas, schedule);
+  write_items(batch, tiling.kv_tile, num_ctas, schedule);
+}
+
+}  // namespace llmb::cuda

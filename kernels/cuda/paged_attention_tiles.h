@@ -1,0 +1,214 @@
+// Tiles of queries, keys and values in shared memory and in tensor-core fragments.
+#pragma once
+
+#include "kernels/cuda/paged_attention_device.h"
+
+namespace llmb::cuda::attention {
+
+// [rows, kDim] of 2-byte elements, rows packed. The 16-byte chunks of a row are permuted by the row's number, so that
+// the eight rows of an ldmatrix lie in different banks.
+template <int kDim>
+struct Tile {
+  static_assert(kDim % 16 == 0);
+  static constexpr int kChunks = kDim / 8;
+  static constexpr int kSpread = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;
+  static constexpr int kPaddedChunks = kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;  // a power of two
+  static constexpr int kRowShift = kSpread == 8 ? 0 : kSpread == 4 ? 1 : 2;
+
+  // What a row's chunk numbers are xored with; the same for rows 8 apart.
+  static __device__ int swizzle(int row) { return row >> kRowShift & (kSpread - 1); }
+  static __device__ int offset(int row, int chunk) { return row * kDim + (chunk ^ swizzle(row)) * 8; }
+};
+
+// Eight positions that start at a multiple of 8 lie in one block: a lane finds their pool row for its warp.
+struct Visible {
+  int begin, end;  // positions that some row of the item sees, within the item's range
+};
+
+template <class T>
+__device__ Visible visible_positions(const Args<T>& args, const AttentionItem& item) {
+  const int first = item.first_position + item.row_begin / args.group;
+  return {min(max(item.kv_begin, first - args.window + 1), item.kv_end), item.kv_end};
+}
+
+template <class T>
+__device__ uint32_t find_eight(const Args<T>& args, const AttentionItem& item, const Visible& visible, int position) {
+  return position < visible.end && position + 8 > visible.begin ? pool_row(args, item, position) : 0;
+}
+
+// Starts the copy of kRows positions from `position` into a tile, by kCopiers threads of which this is `copier`;
+// positions that are not visible and columns past head_dim become 0. `eights` is find_eight() of the positions
+// position + 8 * (lane - first_lane). A row takes a power of two of threads, each the same column of every row it
+// copies, so that most of the address is found once.
+template <class T, int kDim, int kRows, int kCopiers>
+__device__ void copy_positions(const Args<T>& args, const T* pool, const Visible& visible, int position,
+                               uint32_t eights, unsigned first_lane, unsigned copier, T* tile) {
+  constexpr unsigned kLanes = Tile<kDim>::kPaddedChunks, kStep = kCopiers / kLanes;
+  const unsigned first_row = copier / kLanes, chunk = copier % kLanes;
+  const unsigned num_chunks = static_cast<unsigned>(args.head_dim) / 8, row_bytes = num_chunks * 16;
+  const unsigned num_visible = chunk < num_chunks ? static_cast<unsigned>(visible.end - visible.begin) : 0;
+  const unsigned before = static_cast<unsigned>(position - visible.begin) + first_row;
+  const char* column = reinterpret_cast<const char*>(pool) + min(chunk, num_chunks - 1) * 16;
+  const int to = Tile<kDim>::offset(static_cast<int>(first_row), static_cast<int>(chunk));
+#pragma unroll
+  for (unsigned i = 0; i < kRows; i += kStep) {
+    const uint32_t eight = __shfl_sync(kAllLanes, eights, static_cast<int>(first_lane + (first_row + i) / 8));
+    const char* from = column + uint64_t{eight + (first_row + i) % 8} * row_bytes;
+    const int swizzled = to ^ Tile<kDim>::swizzle(static_cast<int>(i)) * 8;
+    if (Tile<kDim>::kChunks == kLanes || chunk < Tile<kDim>::kChunks)
+      ptx::cp_async16(tile + swizzled + i * kDim, from, before + i < num_visible);
+  }
+}
+
+// A lane's address for ldmatrix: a row of a tile and one of two neighbouring chunks. As an offset from the block's
+// shared memory that is xored with constants, it needs one register where one address for each chunk would need many.
+template <int kDim>
+class LaneOffset {
+ public:
+  // `tile`: offset of the tile, a multiple of 8 * kDim.
+  __device__ LaneOffset(int tile, int row, int second_chunk)
+      : at_(tile + row * kDim + (second_chunk ^ Tile<kDim>::swizzle(row)) * 8) {}
+  // first_row: a multiple of 8; chunk: one that `second_chunk` can be added to without a carry.
+  __device__ int at(int first_row, int chunk) const {
+    constexpr int kSpread = Tile<kDim>::kSpread;
+    return (at_ ^ chunk % kSpread * 8) + first_row * kDim + chunk / kSpread * kSpread * 8;
+  }
+
+ private:
+  int at_;
+};
+
+// Operand A: rows 0-7 and 8-15 at channels 0-7, then at channels 8-15.
+template <int kDim>
+__device__ LaneOffset<kDim> query_offset(int tile, int lane) {
+  return {tile, lane % 16, lane / 16};
+}
+// Operands B of positions 0-7 and 8-15, over 16 channels.
+template <int kDim>
+__device__ LaneOffset<kDim> key_offset(int tile, int lane) {
+  return {tile, lane / 16 * 8 + lane % 8, lane / 8 % 2};
+}
+// Operands B of channels 0-7 and 8-15, over 16 positions; transposed.
+template <int kDim>
+__device__ LaneOffset<kDim> value_offset(int tile, int lane) {
+  return {tile, lane % 16, lane / 16};
+}
+
+template <class T>
+__device__ void mma_pair(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], const uint32_t (&b)[4]) {
+  const uint32_t b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
+  ptx::mma_m16n8k16<T>(d0, a, b0);
+  ptx::mma_m16n8k16<T>(d1, a, b1);
+}
+
+template <class Pair>
+__device__ uint32_t bits_of(const Pair& pair) {
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
+}
+__device__ inline uint32_t pack_two(float low, float high, __nv_bfloat16) {
+  return bits_of(__floats2bfloat162_rn(low, high));
+}
+__device__ inline uint32_t pack_two(float low, float high, __half) { return bits_of(__floats2half2_rn(low, high)); }
+
+// The two rows of a lane in an m16 fragment are lane / 4 and lane / 4 + 8; element e of its n8 block is of row e / 2
+// and of column 2 * (lane % 4) + e % 2.
+struct RowPair {
+  int position[2];
+  int head[2];
+};
+
+template <class T>
+__device__ RowPair find_rows(const Args<T>& args, const AttentionItem& item, int first_row) {
+  RowPair pair;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Row row = find_row(args, item, min(first_row + 8 * h, item.num_rows - 1));
+    pair.position[h] = row.position;
+    pair.head[h] = row.head;
+  }
+  return pair;
+}
+
+// position: of the lane's first column.
+template <class T, int kBlocks>
+__device__ void transform_scores(const Args<T>& args, const RowPair& rows, int position, float (&s)[kBlocks][4]) {
+  float slope[2] = {0, 0};
+  if (args.alibi_slopes != nullptr) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) slope[h] = args.alibi_slopes[rows.head[h]];
+  }
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      s[b][e] = transform_score(args, s[b][e], slope[e / 2], position + 8 * b + e % 2 - rows.position[e / 2]);
+  }
+}
+
+template <int kBlocks>
+__device__ void mask_scores(const RowPair& rows, int window, int position, float (&s)[kBlocks][4]) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int distance = rows.position[e / 2] - (position + 8 * b + e % 2);
+      if (distance < 0 || distance >= window) s[b][e] = kMinusInfinity;
+    }
+  }
+}
+
+// Online softmax (Milakov and Gimelshein 2018) of the two rows of a lane. max is of the scores as they come; `fold`
+// takes them to units of log2. sum is of this lane's columns only.
+struct OnlineRows {
+  float max[2] = {kMinusInfinity, kMinusInfinity};
+  float sum[2] = {0, 0};
+
+  // Scores become 2^(score - max); `rescale` is what earlier values are to be multiplied with. Exactly 1 where the
+  // maximum stays, so that positions a row does not see leave its bits alone.
+  template <int kBlocks>
+  __device__ void add(float (&s)[kBlocks][4], float fold, float (&rescale)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = max[h];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) top = fmaxf(top, fmaxf(s[b][2 * h], s[b][2 * h + 1]));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      rescale[h] = top == max[h] ? 1.0f : ptx::ex2_approx((max[h] - top) * fold);
+      const float shift = top == kMinusInfinity ? 0.0f : -top * fold;
+      float total = 0;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int e = 2 * h; e < 2 * h + 2; ++e) {
+          s[b][e] = ptx::ex2_approx(fmaf(s[b][e], fold, shift));
+          total += s[b][e];
+        }
+      }
+      sum[h] = fmaf(sum[h], rescale[h], total);
+      max[h] = top;
+    }
+  }
+
+  // Of whole rows, in units of log2.
+  __device__ Stats stats(int h, float fold) const {
+    float total = sum[h] + __shfl_xor_sync(kAllLanes, sum[h], 1);
+    total += __shfl_xor_sync(kAllLanes, total, 2);
+    return {max[h] * fold, total};
+  }
+};
+
+// Most steps leave all maxima as they are.
+template <int kBlocks>
+__device__ void rescale_values(const float (&rescale)[2], float (&o)[kBlocks][4]) {
+  if (!__any_sync(kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) o[b][e] *= rescale[e / 2];
+  }
+}
+
+}  // namespace llmb::cuda::attention
