@@ -78,6 +78,7 @@ cudaError_t queue_copy(const Copy& copy, cudaMemcpyKind kind, const std::shared_
   const bool from_pageable =
       !in_device_memory(copy.from, copy.from_extent()) && !in_pinned_memory(copy.from, copy.from_extent());
   const bool to_pageable = !in_device_memory(copy.to, copy.to_extent()) && !in_pinned_memory(copy.to, copy.to_extent());
+  if ((from_pageable || to_pageable) && spoils_capture(*stream)) return cudaErrorStreamCaptureUnsupported;
   if (from_pageable) {
     const char* begin = static_cast<const char*>(copy.from);
     auto staged = std::make_shared<std::vector<char>>(begin, begin + copy.from_extent());
@@ -115,6 +116,7 @@ using llmb::simt::Call;
 cudaError_t cudaMalloc(void** address, size_t num_bytes) {
   const Call call;
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
+  if (llmb::simt::capture_forbids_call()) return Call::result(cudaErrorStreamCaptureUnsupported);
   *address = nullptr;
   if (num_bytes == 0) return cudaSuccess;
   llmb::simt::Memory& memory = llmb::simt::memory();
@@ -132,6 +134,7 @@ cudaError_t cudaMalloc(void** address, size_t num_bytes) {
 cudaError_t cudaFree(void* address) {
   const Call call;
   if (address == nullptr) return Call::result(call.injected());
+  if (llmb::simt::capture_forbids_call()) return Call::result(cudaErrorStreamCaptureUnsupported);
   llmb::simt::Memory& memory = llmb::simt::memory();
   const auto found = memory.device.find(llmb::simt::number(address));
   if (found == memory.device.end()) return Call::result(cudaErrorInvalidValue);
@@ -145,6 +148,7 @@ cudaError_t cudaFree(void* address) {
 cudaError_t cudaHostAlloc(void** address, size_t num_bytes, unsigned) {
   const Call call;
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
+  if (llmb::simt::capture_forbids_call()) return Call::result(cudaErrorStreamCaptureUnsupported);
   *address = nullptr;
   if (num_bytes == 0) return cudaSuccess;
   *address = llmb::simt::allocate(num_bytes);
@@ -160,6 +164,7 @@ cudaError_t cudaMallocHost(void** address, size_t num_bytes, unsigned flags) {
 cudaError_t cudaFreeHost(void* address) {
   const Call call;
   if (address == nullptr) return Call::result(call.injected());
+  if (llmb::simt::capture_forbids_call()) return Call::result(cudaErrorStreamCaptureUnsupported);
   llmb::simt::Memory& memory = llmb::simt::memory();
   if (memory.pinned.erase(llmb::simt::number(address)) == 0) return Call::result(cudaErrorInvalidValue);
   llmb::simt::run_everything();
@@ -197,6 +202,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMe
 cudaError_t cudaMemcpy(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind) {
   const Call call;
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
+  if (llmb::simt::capture_forbids_call()) return Call::result(cudaErrorStreamCaptureUnsupported);
   const auto stream = llmb::simt::stream_state(nullptr);
   const cudaError_t error = llmb::simt::queue_copy({to, from, num_bytes}, kind, stream);
   if (error == cudaSuccess) llmb::simt::run_until({stream, stream->num_queued});
@@ -224,5 +230,8 @@ cudaError_t cudaMemsetAsync(void* address, int value, size_t num_bytes, cudaStre
 }
 
 cudaError_t cudaMemset(void* address, int value, size_t num_bytes) {
+  if (const auto lock = llmb::simt::lock_state(); llmb::simt::capture_forbids_call()) {
+    return Call::result(cudaErrorStreamCaptureUnsupported);
+  }
   return cudaMemsetAsync(address, value, num_bytes, nullptr);
 }

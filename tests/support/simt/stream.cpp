@@ -1,7 +1,6 @@
 #include "tests/support/simt/stream.h"
 
 #include <map>
-#include <set>
 
 #include "tests/support/simt/device_state.h"
 #include "tests/support/simt/launch.h"
@@ -22,6 +21,20 @@ Streams& streams() {
 
 }  // namespace
 
+// An event recorded in a recording brings the stream that waits for it into the same recording.
+cudaError_t wait_in_capture(const std::shared_ptr<Stream>& stream, const CUevent_st& event) {
+  if (stream->capture == nullptr) {
+    if (event.capture->origin == nullptr) return cudaErrorCapturedEvent;  // that recording is over
+    if (stream == streams().standard) return cudaErrorStreamCaptureImplicit;
+    stream->capture = event.capture;
+    stream->frontier.clear();
+    event.capture->streams.push_back(stream);
+  }
+  if (stream->capture != event.capture) return cudaErrorStreamCaptureIsolation;
+  stream->frontier.insert(stream->frontier.end(), event.frontier.begin(), event.frontier.end());
+  return cudaSuccess;
+}
+
 std::shared_ptr<Stream> stream_state(cudaStream_t stream) {
   if (stream == nullptr) return streams().standard;
   const auto found = streams().made.find(stream);
@@ -29,6 +42,11 @@ std::shared_ptr<Stream> stream_state(cudaStream_t stream) {
 }
 
 void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run, std::vector<Point> after) {
+  if (stream->capture != nullptr) {
+    stream->capture->nodes.push_back({std::move(run), stream->frontier});
+    stream->frontier = {stream->capture->nodes.size() - 1};
+    return;
+  }
   // The default stream and the blocking ones take turns.
   if (stream == streams().standard) {
     for (const auto& [handle, made] : streams().made) {
@@ -69,6 +87,7 @@ using llmb::simt::Stream;
 cudaError_t cudaDeviceSynchronize() {
   const Call call;
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
+  if (llmb::simt::capture_forbids_call()) return Call::result(cudaErrorStreamCaptureUnsupported);
   llmb::simt::run_everything();
   return cudaSuccess;
 }
@@ -95,6 +114,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Call call;
   const auto state = llmb::simt::stream_state(stream);
   if (stream == nullptr || state == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
+  if (llmb::simt::spoils_capture(*state)) return Call::result(cudaErrorStreamCaptureUnsupported);
   llmb::simt::run_until({state, state->num_queued});
   llmb::simt::streams().made.erase(stream);
   return Call::result(call.injected());
@@ -105,6 +125,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
   const auto state = llmb::simt::stream_state(stream);
   if (state == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
+  if (llmb::simt::spoils_capture(*state)) return Call::result(cudaErrorStreamCaptureUnsupported);
   llmb::simt::run_until({state, state->num_queued});
   return cudaSuccess;
 }
@@ -115,6 +136,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
   const auto state = llmb::simt::stream_state(stream);
   if (state == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
+  if (llmb::simt::spoils_capture(*state)) return Call::result(cudaErrorStreamCaptureUnsupported);
   if (state->queue.empty()) return cudaSuccess;
   llmb::simt::run_next(*state);
   return cudaErrorNotReady;
@@ -125,7 +147,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
   const auto state = llmb::simt::stream_state(stream);
   if (state == nullptr || event == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
-  if (event->point.stream != nullptr) llmb::simt::enqueue(state, [] {}, {event->point});
+  if (event->capture != nullptr) return Call::result(llmb::simt::wait_in_capture(state, *event));
+  if (event->point.stream == nullptr) return cudaSuccess;
+  if (llmb::simt::spoils_capture(*state)) return Call::result(cudaErrorStreamCaptureIsolation);
+  llmb::simt::enqueue(state, [] {}, {event->point});
   return cudaSuccess;
 }
 
@@ -163,6 +188,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
   const auto state = llmb::simt::stream_state(stream);
   if (state == nullptr || event == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
+  event->capture = state->capture;
+  event->frontier = state->frontier;
+  event->point = {};
+  if (state->capture != nullptr) return cudaSuccess;
   llmb::simt::enqueue(state, [time = event->time] { time->time = std::chrono::steady_clock::now(); });
   event->point = {state, state->num_queued};
   return cudaSuccess;
@@ -172,6 +201,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Call call;
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
   if (event == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
+  if (event->capture != nullptr) return Call::result(cudaErrorCapturedEvent);
   const Point& point = event->point;
   if (point.stream == nullptr || point.stream->num_done >= point.sequence) return cudaSuccess;
   llmb::simt::run_next(*point.stream);
@@ -182,6 +212,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Call call;
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
   if (event == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
+  if (event->capture != nullptr) return Call::result(cudaErrorCapturedEvent);
   if (event->point.stream != nullptr) llmb::simt::run_until(event->point);
   return cudaSuccess;
 }
@@ -215,8 +246,12 @@ cudaError_t launch_kernel(const void* kernel, dim3 grid, dim3 block, size_t shar
     return Call::result(cudaErrorInvalidConfiguration);
   }
   if (shared_bytes > ::llmb::simt::allowed_shared_bytes(kernel)) return Call::result(cudaErrorInvalidValue);
-  const ::llmb::simt::Grid shape{grid, block, shared_bytes, kernel, ::llmb::simt::next_launch_seed()};
-  ::llmb::simt::enqueue(state, [shape, body = std::move(thread_body)] { ::llmb::simt::run_grid(shape, body); });
+  const ::llmb::simt::Grid shape{grid, block, shared_bytes, kernel};
+  ::llmb::simt::enqueue(state, [shape, body = std::move(thread_body)] {
+    ::llmb::simt::Grid with_seed = shape;  // another order in every launch of a graph
+    with_seed.seed = ::llmb::simt::next_launch_seed();
+    ::llmb::simt::run_grid(with_seed, body);
+  });
   return cudaSuccess;
 }
 

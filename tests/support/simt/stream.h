@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "tests/support/simt/runtime.h"
@@ -26,11 +27,30 @@ struct Work {
   std::vector<Point> after;
 };
 
+struct Capture;
+
 struct Stream {
+  std::shared_ptr<Capture> capture;  // while recording
+  std::vector<size_t> frontier;      // nodes of the recording that the next one of this stream comes after
   std::deque<Work> queue;
   uint64_t num_queued = 0;
   uint64_t num_done = 0;
   bool blocking = true;  // takes turns with the default stream
+};
+
+// One piece of recorded work. `after`: nodes before this one in the list.
+struct GraphNode {
+  std::function<void()> run;
+  std::vector<size_t> after;
+};
+
+struct Capture {
+  std::shared_ptr<Stream> origin;
+  std::vector<std::shared_ptr<Stream>> streams;  // that joined the recording
+  std::vector<GraphNode> nodes;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;
+  bool invalid = false;
 };
 
 struct EventTime {
@@ -59,6 +79,10 @@ void run_until(const Point& point);
 void run_next(Stream& stream);
 void run_everything();
 uint64_t next_launch_seed();
+// Whether a recording is under way that does not allow calls such as cudaMalloc on this thread; it is then invalid.
+bool capture_forbids_call();
+// Whether `stream` is recording; the recording is then invalid, since the call that asks does not belong in it.
+bool spoils_capture(Stream& stream);
 
 }  // namespace llmb::simt
 
@@ -68,6 +92,8 @@ struct CUstream_st {
 
 struct CUevent_st {
   llmb::simt::Point point;  // the last record; no stream: never recorded
+  std::shared_ptr<llmb::simt::Capture> capture;  // where the last record was in a recording
+  std::vector<size_t> frontier;                  // nodes before that record
   std::shared_ptr<llmb::simt::EventTime> time;
   bool timing = true;
 };

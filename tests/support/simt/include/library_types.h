@@ -1,0 +1,10 @@
+// Stand-in for CUDA's header of the same name.
+#pragma once
+
+enum cudaDataType_t : int {
+  CUDA_R_32F = 0,
+  CUDA_R_64F = 1,
+  CUDA_R_16F = 2,
+  CUDA_R_16BF = 14,
+};
+using cudaDataType = cudaDataType_t;
