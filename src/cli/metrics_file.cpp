@@ -21,7 +21,7 @@ std::string metrics_identity(const Options& o, int exit_code) {
   nlohmann::ordered_json j;
   j["date"] = date;
   j["version"] = kVersion;
-  j["model_id"] = o.model_dir;
+  j["model_id"] = o.model_name;
   j["inputs"] = o.inputs;
   j["output"] = o.output;
   j["exit_code"] = exit_code;

@@ -5,6 +5,7 @@
 #include "base/mapped_file.h"
 #include "cli/settings.h"
 #include "model/config_loader.h"
+#include "model/model_location.h"
 
 namespace llmb {
 
@@ -40,6 +41,23 @@ Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const Options& o,
 }
 
 }  // namespace
+
+Status find_model_dirs(Options* o) {
+  const std::string cache = hub_cache_dir();
+  const bool has_own_tokenizer = o->tokenizer_dir != o->model_dir;
+  const bool is_dummy = o->load_format == "dummy";
+  const ModelParts parts = {.weights = !is_dummy && o->device != "ledger", .tokenizer = !has_own_tokenizer && !is_dummy};
+  const auto model = locate_model(o->model_dir, o->revision, parts, cache);
+  if (!model.ok()) return model.status();
+  o->model_dir = model->path;
+  o->model_commit = model->commit;
+  if (!has_own_tokenizer) o->tokenizer_dir = model->path;
+  if (!has_own_tokenizer) return {};
+  const auto tokenizer = locate_model(o->tokenizer_dir, o->tokenizer_revision, {.config = false, .weights = false}, cache);
+  if (!tokenizer.ok()) return tokenizer.status().with_context("--tokenizer");
+  o->tokenizer_dir = tokenizer->path;
+  return {};
+}
 
 Result<ModelFiles> load_model_files(const Options& o) {
   ModelFiles files;

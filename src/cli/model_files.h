@@ -22,6 +22,9 @@ struct ModelFiles {
   std::shared_ptr<const ModelContext> context;  // null before load_model_context()
 };
 
+// Puts directories in place of the names of models. The same errors as load_model_files().
+Status find_model_dirs(Options* options);
+
 // All but the context. kInvalidArgument: a flag does not fit the model (a usage error); anything else: the model is refused.
 Result<ModelFiles> load_model_files(const Options& options);
 

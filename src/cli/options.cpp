@@ -76,8 +76,11 @@ CLI::Validator device_name() {
 constexpr int32_t kIntMax = INT32_MAX;
 
 void add_model_options(CLI::App& app, Options& o) {
-  app.add_option("-m,--model", o.model_dir, "Model directory in Hugging Face layout")->group("Model")->option_text("DIR REQUIRED");
-  app.add_option("--tokenizer", o.tokenizer_dir, "Take the tokenizer from another model directory")->group("Model")->option_text("DIR");
+  app.add_option("-m,--model", o.model_dir, "Model directory in Hugging Face layout, or the name of a model in the local Hugging Face cache")
+      ->group("Model")->option_text("DIR|NAME REQUIRED");
+  app.add_option("--tokenizer", o.tokenizer_dir, "Take the tokenizer from another model")->group("Model")->option_text("DIR|NAME");
+  app.add_option("--revision", o.revision, "Branch, tag or commit of a model in the cache")->group("Model")->option_text("REVISION [main]");
+  app.add_option("--tokenizer-revision", o.tokenizer_revision, "The same of --tokenizer")->group("Model")->option_text("REVISION [main]");
   app.add_option("--chat-template", o.chat_template_file, "Jinja file used instead of the model's chat template")->group("Model")->option_text("FILE");
   app.add_option("--load-format", o.load_format, "auto: the model's weights; dummy: random weights, only config.json is read")
       ->check(CLI::IsMember({"auto", "dummy"}))->group("Model")->option_text("auto|dummy [auto]");
@@ -172,7 +175,8 @@ void add_report_options(CLI::App& app, Options& o) {
 }
 
 std::string check_combination(const Options& o) {
-  if (o.model_dir.empty()) return "--model is required: a model directory in Hugging Face layout";
+  if (o.model_dir.empty()) return "--model is required: a model directory in Hugging Face layout, or a name in the Hugging Face cache";
+  if (!o.tokenizer_revision.empty() && o.tokenizer_dir.empty()) return "--tokenizer-revision needs --tokenizer";
   if (o.request_rate && !(*o.request_rate > 0)) return "--request-rate must be positive";
   if (o.min_tokens && o.max_tokens && *o.min_tokens > *o.max_tokens) return "--min-tokens is larger than --max-tokens";
   if (!o.retry_errors.empty() && o.output == "-") return "--retry-errors needs an output file (-o FILE) that holds the errors";
@@ -220,6 +224,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   }
   if (o.inputs.empty()) o.inputs = {"-"};
   if (o.tokenizer_dir.empty()) o.tokenizer_dir = o.model_dir;
+  o.model_name = o.model_dir;
   return parsed;
 }
 

@@ -420,9 +420,11 @@ int Run::exit_code(const Status& engine_status, const Status& output_status, con
 
 }  // namespace
 
-int run(const Options& options, const BackendFactory& make) {
+int run(const Options& given, const BackendFactory& make) {
+  Options options = given;
+  const Status found = find_model_dirs(&options);
   Run job(options, make);
-  const int exit_code = job.execute();
+  const int exit_code = found.ok() ? job.execute() : fail(model_files_exit_code(found), found);
   const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage || options.dry_run;
   if (!is_silent) std::fputs((final_report_json(job.report(), exit_code) + "\n").c_str(), stderr);
   if (job.must_end_process()) ::_exit(exit_code);  // stderr has no buffer

@@ -93,8 +93,9 @@ std::string describe_settings(const Options& o, const ModelConfig& m, const Gene
                               int32_t max_model_len) {
   char line[512];
   std::string out;
-  std::snprintf(line, sizeof line, "model     %s%s: %s, %d layers, hidden %d, %d/%d heads, vocabulary %d, %.1f MiB, loaded in %.2f s\n",
-                o.model_dir.c_str(), o.load_format == "dummy" ? " (random weights)" : "", m.model_type.c_str(), m.num_hidden_layers,
+  out += "model     " + o.model_name + (o.model_commit.empty() ? "" : " at " + o.model_commit.substr(0, 12));
+  std::snprintf(line, sizeof line, "%s: %s, %d layers, hidden %d, %d/%d heads, vocabulary %d, %.1f MiB, loaded in %.2f s\n",
+                o.load_format == "dummy" ? " (random weights)" : "", m.model_type.c_str(), m.num_hidden_layers,
                 m.hidden_size, m.num_attention_heads, m.num_key_value_heads, m.vocab_size, b.weight_bytes / 1048576.0, b.load_ms / 1000);
   out += line;
   std::snprintf(line, sizeof line, "device    %s, KV cache %d blocks of %d tokens (%s, %.1f MiB)\n", b.device.c_str(), b.kv.num_blocks,

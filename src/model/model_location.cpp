@@ -1,0 +1,202 @@
+#include "model/model_location.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "model/safetensors.h"
+
+namespace llmb {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+std::string home_dir(const Environment& environment) {
+  if (const auto home = environment("HOME"); home && !home->empty()) return *home;
+  const passwd* entry = getpwuid(getuid());
+  return entry != nullptr ? entry->pw_dir : "/";
+}
+
+// What Python's expanduser and expandvars do to a path, as far as it is about this user. Cron's variables need it: no
+// shell has seen them.
+std::string expand(std::string path, const Environment& environment) {
+  if (path == "~" || path.starts_with("~/")) path = home_dir(environment) + path.substr(1);
+  std::string out;
+  for (size_t i = 0; i < path.size();) {
+    const bool braces = path.compare(i, 2, "${") == 0;
+    size_t begin = i + (braces ? 2 : 1), end = begin;
+    while (end < path.size() && is_name_char(path[end])) ++end;
+    const bool is_variable = path[i] == '$' && end > begin && (!braces || (end < path.size() && path[end] == '}'));
+    const auto value = is_variable ? environment(path.substr(begin, end - begin).c_str()) : std::nullopt;
+    if (!value) {
+      out += path[i++];
+      continue;
+    }
+    out += *value;
+    i = end + (braces ? 1 : 0);
+  }
+  return out;
+}
+
+std::string joined(const std::string& dir, std::string_view rest) {
+  return dir + (dir.ends_with('/') ? "" : "/") + std::string(rest);
+}
+
+// "name" or "organisation/name", as the hub allows them.
+bool is_model_name(std::string_view name) {
+  const size_t slash = name.find('/');
+  const auto is_part = [](std::string_view part) {
+    const bool good_chars = std::all_of(part.begin(), part.end(), [](char c) { return is_name_char(c) || c == '-' || c == '.'; });
+    return !part.empty() && part.size() <= 96 && good_chars && part.find("--") == part.npos && part.find("..") == part.npos &&
+           part.front() != '-' && part.front() != '.' && part.back() != '-' && part.back() != '.';
+  };
+  if (slash == name.npos) return is_part(name);
+  return is_part(name.substr(0, slash)) && is_part(name.substr(slash + 1));
+}
+
+bool is_revision(std::string_view revision) {
+  return revision.size() <= 256 && revision.front() != '/' && revision.find("..") == revision.npos &&
+         std::all_of(revision.begin(), revision.end(), [](char c) { return is_name_char(c) || c == '-' || c == '.' || c == '/'; });
+}
+
+// A cached model and what was asked of it.
+struct CachedModel {
+  std::string name, revision;  // "": main
+  fs::path dir;
+
+  std::string download_command() const {
+    return "hf download " + name + (revision.empty() ? "" : " --revision " + revision);
+  }
+};
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);  // a link whose target is gone is none
+}
+
+bool is_dir(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
+std::vector<std::string> names_in(const fs::path& dir) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The commit that refs/<revision> names, or the revision itself where it is a commit.
+Result<std::string> commit_of(const CachedModel& model) {
+  const std::string revision = model.revision.empty() ? "main" : model.revision;
+  std::ifstream in(model.dir / "refs" / revision);
+  std::string commit;
+  if (in) in >> commit;
+  if (commit.empty()) commit = revision;
+  if (commit.find('/') == commit.npos && is_revision(commit) && is_dir(model.dir / "snapshots" / commit)) return commit;
+  std::string message = model.name + ": revision " + revision + " is not in the Hugging Face cache";
+  const std::vector<std::string> there = names_in(model.dir / "snapshots");
+  if (!there.empty()) message += " (which has " + there[0] + (there.size() > 1 ? " and others" : "") + "; see --revision)";
+  return not_found(message + "; download it with: " + model.download_command());
+}
+
+// The first file of the weights that is missing; "" where all are there.
+Result<std::string> missing_weights(const fs::path& snapshot) {
+  if (is_file(snapshot / "model.safetensors")) return std::string();
+  const fs::path index = snapshot / "model.safetensors.index.json";
+  if (!is_file(index)) {
+    // A model of pickles only is refused by its own words, where weights are opened.
+    for (const std::string& name : names_in(snapshot))
+      if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth")) return std::string();
+    return std::string("model.safetensors");
+  }
+  const auto file = MappedFile::open(index.string());
+  if (!file.ok()) return file.status();
+  const auto shards = parse_safetensors_index({reinterpret_cast<const char*>(file->data()), file->size()});
+  if (!shards.ok()) return shards.status().with_context(index.string());
+  std::set<std::string> names;
+  for (const auto& [tensor, shard] : *shards) names.insert(shard);
+  for (const std::string& name : names)
+    if (!is_file(snapshot / name)) return name;
+  return std::string();
+}
+
+std::string missing_tokenizer(const fs::path& snapshot) {
+  for (const std::string& name : names_in(snapshot)) {
+    const bool is_vocabulary = name == "tokenizer.json" || name == "vocab.json" || name == "encoder.json" ||
+                               name == "vocab.txt" || name.ends_with(".model") || name.ends_with(".tiktoken");
+    if (is_vocabulary && is_file(snapshot / name)) return "";
+  }
+  return "tokenizer.json";
+}
+
+// A snapshot holds only files that were downloaded to their end; what was interrupted is not in it.
+Status check_complete(const CachedModel& model, const fs::path& snapshot, const ModelParts& parts) {
+  std::string missing;
+  if (parts.config && !is_file(snapshot / "config.json")) missing = "config.json";
+  if (missing.empty() && parts.weights) {
+    Result<std::string> weights = missing_weights(snapshot);
+    if (!weights.ok()) return weights.status();
+    missing = *weights;
+  }
+  if (missing.empty() && parts.tokenizer) missing = missing_tokenizer(snapshot);
+  if (missing.empty()) return {};
+  return not_found(model.name + ": " + missing + " is missing in the Hugging Face cache, the download is not complete (" +
+                   snapshot.string() + "); complete it with: " + model.download_command());
+}
+
+}  // namespace
+
+std::optional<std::string> process_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
+
+std::string hub_cache_dir(const Environment& environment) {
+  const auto variable = [&](const char* name) -> std::optional<std::string> {
+    const auto value = environment(name);
+    return value && !value->empty() ? std::optional(expand(*value, environment)) : std::nullopt;
+  };
+  if (const auto cache = variable("HF_HUB_CACHE")) return *cache;
+  if (const auto cache = variable("HUGGINGFACE_HUB_CACHE")) return *cache;
+  if (const auto home = variable("HF_HOME")) return joined(*home, "hub");
+  if (const auto cache = variable("XDG_CACHE_HOME")) return joined(*cache, "huggingface/hub");
+  return joined(home_dir(environment), ".cache/huggingface/hub");
+}
+
+Result<ModelLocation> locate_model(const std::string& name, const std::string& revision, const ModelParts& parts,
+                                   const std::string& hub_cache) {
+  if (is_dir(name)) {
+    if (revision.empty()) return ModelLocation{name, ""};
+    return invalid_argument(name + " is a directory: a revision is of a name in the Hugging Face cache");
+  }
+  if (!is_model_name(name)) return not_found(name + ": no such directory");
+  if (!revision.empty() && !is_revision(revision)) return invalid_argument("'" + revision + "' is not a revision");
+  CachedModel model{name, revision, {}};
+  std::string folder = "models--" + name;
+  if (const size_t slash = folder.find('/'); slash != folder.npos) folder.replace(slash, 1, "--");
+  model.dir = fs::path(hub_cache) / folder;
+  if (!is_dir(model.dir))
+    return not_found(name + ": no such directory, and not in the Hugging Face cache (" + hub_cache +
+                     "); download it with: " + model.download_command());
+  const Result<std::string> commit = commit_of(model);
+  if (!commit.ok()) return commit.status();
+  const fs::path snapshot = model.dir / "snapshots" / *commit;
+  LLMB_RETURN_IF_ERROR(check_complete(model, snapshot, parts));
+  return ModelLocation{snapshot.string(), *commit};
+}
+
+}  // namespace llmb
