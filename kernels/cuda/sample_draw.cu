@@ -1,0 +1,113 @@
+// Sums of weights: of the raw logits for log probabilities, and of those kept after the filters, from which a token is
+// drawn. Bound by bytes on devices whose fp64 is not slow: one read of the logits. A warp sums kSumBlock of them; the
+// last CTA of a row to finish adds up the blocks in order, finds the block that holds u, and the token within it.
+#include <cmath>
+
+#include "kernels/cuda/sample_block.h"
+#include "kernels/cuda/sample_state.h"
+
+namespace llmb::cuda {
+
+namespace {
+
+__device__ double warp_sum(double x) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+// Of one warp's kSumBlock weights from `begin` on, the same in every lane.
+template <class Weight>
+__device__ double sum_block(const float* logits, int64_t begin, int64_t vocab, const Weight& weight) {
+  const int lane = threadIdx.x % kWarp;
+  double sum = 0;
+#pragma unroll 2
+  for (int turn = 0; turn < kSumBlock / (4 * kWarp); ++turn) {
+    const int64_t i = begin + (turn * kWarp + lane) * 4;
+    float x[4];
+    load4(logits, i, vocab, -kInfinity, x);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum += weight(x[j], static_cast<int32_t>(i) + j);
+  }
+  return warp_sum(sum);
+}
+
+// Writes the sums of the CTA's blocks. True, in all its threads, for the CTA that is the row's last to finish.
+template <class Weight>
+__device__ bool sum_segment(const SampleArgs& args, int64_t row, const Weight& weight, bool* is_last) {
+  const int warp = threadIdx.x / kWarp;
+  const int64_t block = int64_t{blockIdx.y} * (kSegment / kSumBlock) + warp;
+  if (block < args.num_blocks) {
+    const double sum = sum_block(args.logits(row), block * kSumBlock, args.in.vocab, weight);
+    if (threadIdx.x % kWarp == 0) args.sums[row * args.num_blocks + block] = sum;
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *is_last = atomicAdd(&args.counters[row], 1u) == static_cast<uint32_t>(args.num_segments - 1);
+    if (*is_last) args.counters[row] = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return *is_last;
+}
+
+__device__ double sum_of(const double* sums, int32_t n, BlockScratch* scratch) {
+  double own = 0, total;
+  const int32_t per_thread = (n + kSegmentThreads - 1) / kSegmentThreads;
+  const int32_t begin = min(n, static_cast<int32_t>(threadIdx.x) * per_thread), end = min(n, begin + per_thread);
+  for (int32_t i = begin; i < end; ++i) own += sums[i];
+  block_exclusive_sum(own, scratch, &total);
+  return total;
+}
+
+__global__ void __launch_bounds__(kSegmentThreads) log_sum_kernel(SampleArgs args) {
+  __shared__ BlockScratch scratch;
+  __shared__ bool is_last;
+  const int64_t row = blockIdx.x;
+  const SampleRow& params = args.in.rows[row];
+  if (is_padding(params) || params.num_logprobs < 0 || !args.states[row].is_finite) return;
+  const float max = args.states[row].raw_max;
+  const Weights weights(max, 1.0f);
+  const auto weight = [&](float x, int32_t) { return weights(x); };
+  if (!sum_segment(args, row, weight, &is_last)) return;
+  const double total = sum_of(args.sums + row * args.num_blocks, args.num_blocks, &scratch);
+  if (threadIdx.x == 0) args.states[row].log_sum = max + log(total);
+}
+
+// By inverse CDF over ids.
+__global__ void __launch_bounds__(kSegmentThreads) draw_kernel(SampleArgs args) {
+  __shared__ BlockScratch scratch;
+  __shared__ bool is_last;
+  const int64_t row = blockIdx.x;
+  const SampleRow& params = args.in.rows[row];
+  const RowState& state = args.states[row];
+  if (is_padding(params) || !(params.temperature > 0) || !state.is_finite || state.is_drawn) return;
+  const KeptWeights weight{Weights(state.max, params.temperature), state.top_k, state.top_p, fminf(params.min_p, 1.0f)};
+  if (!sum_segment(args, row, weight, &is_last)) return;
+
+  const double* sums = args.sums + row * args.num_blocks;
+  const double target = double{draw_uniform(params)} * sum_of(sums, args.num_blocks, &scratch);
+  const auto reached = [=](double sum) { return sum > target; };
+  const Crossing block = find_crossing(args.num_blocks, 0, [=](int32_t i) { return sums[i]; }, reached, &scratch);
+  const float* logits = args.logits(row);
+  const int32_t begin = block.position * kSumBlock, count = min(kSumBlock, args.in.vocab - begin);
+  const auto measure = [&](int32_t i) { return double{weight(logits[begin + i], begin + i)}; };
+  const Crossing token = find_crossing(count, block.before, measure, reached, &scratch);
+  if (threadIdx.x == 0) {
+    args.states[row].token = begin + token.position;
+    args.out.tokens[row] = begin + token.position;
+  }
+}
+
+void launch_segments(void (*kernel)(SampleArgs), const SampleArgs& args, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(args.in.num_rows), static_cast<unsigned>(args.num_segments));
+  launch({grid, dim3(kSegmentThreads), 0, stream}, kernel, args);
+}
+
+}  // namespace
+
+void launch_log_sum(const SampleArgs& args, cudaStream_t stream) { launch_segments(log_sum_kernel, args, stream); }
+void launch_draw(const SampleArgs& args, cudaStream_t stream) { launch_segments(draw_kernel, args, stream); }
+
+}  // namespace llmb::cuda

@@ -1,0 +1,189 @@
+// The best logit of each row, NaN and infinities, and penalties and bias. Bound by bytes: one read of the logits. A CTA
+// scans a segment of a row; the last CTA of the row to finish combines the segments.
+#include <cmath>
+
+#include "kernels/cuda/sample_state.h"
+
+namespace llmb::cuda {
+
+namespace {
+
+constexpr int kEditThreads = 256;
+constexpr float kLargest = std::numeric_limits<float>::max();
+
+__device__ void take_better(ScanPartial& best, const ScanPartial& other) {
+  best.has_bad |= other.has_bad;
+  if (other.max > best.max || (other.max == best.max && other.id < best.id)) best.max = other.max, best.id = other.id;
+}
+
+__device__ ScanPartial warp_best(ScanPartial best) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const ScanPartial other{__shfl_xor_sync(0xffffffffu, best.max, offset),
+                            __shfl_xor_sync(0xffffffffu, best.id, offset),
+                            __shfl_xor_sync(0xffffffffu, best.has_bad, offset)};
+    take_better(best, other);
+  }
+  return best;
+}
+
+// Of one warp's kSumBlock logits from `begin` on.
+__device__ ScanPartial scan_block(const float* logits, int64_t begin, int64_t vocab) {
+  ScanPartial best{-kInfinity, kMaxId, 0};
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int turn = 0; turn < kSumBlock / (4 * kWarp); ++turn) {
+    const int64_t i = begin + (turn * kWarp + lane) * 4;
+    float x[4];
+    load4(logits, i, vocab, -kInfinity, x);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      best.has_bad |= !(x[j] < kInfinity);
+      if (x[j] > best.max) best.max = x[j], best.id = static_cast<int32_t>(i) + j;
+    }
+  }
+  return best;
+}
+
+// What the row comes to, as its logits are now. `edited`: after penalties and bias.
+__device__ void finish_scan(const SampleArgs& args, int64_t row, const ScanPartial& best, bool edited) {
+  RowState& state = args.states[row];
+  const bool is_finite = !best.has_bad && best.max > -kInfinity;
+  if (!edited) state.raw_max = best.max;
+  state.max = best.max;
+  state.token = is_finite ? best.id : 0;
+  state.is_finite = is_finite;
+  state.is_drawn = 0;
+  state.top_k = {-kInfinity, kMaxId};
+  state.top_p = {0.0f, kMaxId};
+  args.out.tokens[row] = state.token;
+  args.out.is_finite[row] = is_finite;
+}
+
+__global__ void __launch_bounds__(kSegmentThreads) scan_kernel(SampleArgs args, bool edited_rows_only) {
+  __shared__ ScanPartial partials[kSegmentThreads / kWarp];
+  __shared__ bool is_last;
+  const int64_t row = blockIdx.x;
+  const SampleRow& params = args.in.rows[row];
+  if (is_padding(params)) {
+    if (blockIdx.y == 0 && threadIdx.x == 0) finish_scan(args, row, {0, 0, 1}, false);
+    return;
+  }
+  if (edited_rows_only && (!has_edits(params) || !args.states[row].is_finite)) return;
+
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t begin = int64_t{blockIdx.y} * kSegment + warp * kSumBlock;
+  const ScanPartial of_warp = warp_best(scan_block(args.logits(row), begin, args.in.vocab));
+  if (lane == 0) partials[warp] = of_warp;
+  __syncthreads();
+  ScanPartial* row_scans = args.scans + row * args.num_segments;
+  if (threadIdx.x == 0) {
+    ScanPartial best = partials[0];
+    for (int w = 1; w < kSegmentThreads / kWarp; ++w) take_better(best, partials[w]);
+    row_scans[blockIdx.y] = best;
+    __threadfence();
+    is_last = atomicAdd(&args.counters[row], 1u) == static_cast<uint32_t>(args.num_segments - 1);
+  }
+  __syncthreads();
+  if (!is_last || warp != 0) return;
+  __threadfence();
+  ScanPartial best{-kInfinity, kMaxId, 0};
+  for (int32_t i = lane; i < args.num_segments; i += kWarp) take_better(best, row_scans[i]);
+  best = warp_best(best);
+  if (lane != 0) return;
+  args.counters[row] = 0;
+  finish_scan(args, row, best, edited_rows_only);
+}
+
+// As kernels/cpu/sample: each operation rounds by itself, and nothing overflows to +Inf.
+__device__ float penalized(float x, const SampleRow& params, int32_t output_count) {
+  x = x > 0 ? __fdiv_rn(x, params.repetition_penalty) : __fmul_rn(x, params.repetition_penalty);
+  x = __fsub_rn(x, __fmul_rn(params.frequency_penalty, static_cast<float>(output_count)));
+  if (output_count > 0) x = __fsub_rn(x, params.presence_penalty);
+  return kLargest < x ? kLargest : x;
+}
+
+__device__ float biased(float x, float bias) {
+  x = __fadd_rn(x, bias);
+  return kLargest < x ? kLargest : x;
+}
+
+// A block is a row. Each token is in a slice once, so the entries of a slice may be taken in any order.
+__global__ void __launch_bounds__(kEditThreads) edit_kernel(SampleArgs args) {
+  const int64_t row = blockIdx.x;
+  const SampleRow& params = args.in.rows[row];
+  if (is_padding(params) || !has_edits(params) || !args.states[row].is_finite) return;
+  float* logits = args.logits(row);
+  const bool keep = params.num_logprobs >= 0;
+  for (int32_t i = params.penalty_begin + static_cast<int32_t>(threadIdx.x); i < params.penalty_end;
+       i += kEditThreads) {
+    const TokenPenalty entry = args.in.penalty[i];
+    const float x = logits[entry.token];
+    if (keep) args.penalty_logits[i] = x;
+    logits[entry.token] = penalized(x, params, entry.output_count);
+  }
+  __syncthreads();
+  for (int32_t i = params.bias_begin + static_cast<int32_t>(threadIdx.x); i < params.bias_end; i += kEditThreads) {
+    const TokenBias entry = args.in.bias[i];
+    const float x = logits[entry.token];
+    if (keep) args.bias_logits[i] = x;
+    logits[entry.token] = biased(x, entry.bias);
+  }
+}
+
+// The chosen token's logit as it was before penalties, which come first, and bias. One warp asks.
+__device__ float raw_logit(const SampleArgs& args, int64_t row, const SampleRow& params, TokenId token) {
+  const int lane = threadIdx.x % kWarp;
+  const float* found = nullptr;
+  for (int32_t i = params.bias_begin + lane; i < params.bias_end; i += kWarp)
+    if (args.in.bias[i].token == token) found = args.bias_logits + i;
+  const unsigned in_bias = __ballot_sync(0xffffffffu, found != nullptr);
+  const float* biased_logit = found;
+  found = nullptr;
+  for (int32_t i = params.penalty_begin + lane; i < params.penalty_end; i += kWarp)
+    if (args.in.penalty[i].token == token) found = args.penalty_logits + i;
+  const unsigned in_penalty = __ballot_sync(0xffffffffu, found != nullptr);
+  float x = args.logits(row)[token];
+  if (in_penalty != 0) x = found != nullptr ? *found : 0.0f;
+  else if (in_bias != 0) x = biased_logit != nullptr ? *biased_logit : 0.0f;
+  const unsigned holders = in_penalty != 0 ? in_penalty : in_bias != 0 ? in_bias : 1u;
+  return __shfl_sync(0xffffffffu, x, __ffs(static_cast<int>(holders)) - 1);
+}
+
+// A warp is a row.
+__global__ void __launch_bounds__(kEditThreads) finish_kernel(SampleArgs args) {
+  const int64_t row = int64_t{blockIdx.x} * (kEditThreads / kWarp) + threadIdx.x / kWarp;
+  if (row >= args.in.num_rows) return;
+  const int lane = threadIdx.x % kWarp;
+  const SampleRow& params = args.in.rows[row];
+  const RowState state = args.states[row];
+  float logprob = 0;
+  if (!is_padding(params) && params.num_logprobs >= 0 && state.is_finite)
+    logprob = static_cast<float>(raw_logit(args, row, params, state.token) - state.log_sum);
+  if (lane == 0) args.out.logprobs[row] = logprob;
+  if (is_padding(params) || state.is_finite) return;
+  // Penalties and bias may have left no token after the best ones were found.
+  const int32_t num_top = min(min(params.num_logprobs, args.in.vocab), args.out.max_top);
+  for (int32_t i = lane; i < num_top; i += kWarp) {
+    args.out.top_tokens[row * args.out.max_top + i] = 0;
+    args.out.top_logprobs[row * args.out.max_top + i] = 0;
+  }
+}
+
+}  // namespace
+
+void launch_scan(const SampleArgs& args, bool edited_rows_only, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(args.in.num_rows), static_cast<unsigned>(args.num_segments));
+  launch({grid, dim3(kSegmentThreads), 0, stream}, scan_kernel, args, edited_rows_only);
+}
+
+void launch_edit(const SampleArgs& args, cudaStream_t stream) {
+  launch({dim3(static_cast<unsigned>(args.in.num_rows)), dim3(kEditThreads), 0, stream}, edit_kernel, args);
+}
+
+void launch_finish(const SampleArgs& args, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(ceil_div(args.in.num_rows, kEditThreads / kWarp));
+  launch({dim3(blocks), dim3(kEditThreads), 0, stream}, finish_kernel, args);
+}
+
+}  // namespace llmb::cuda
