@@ -149,6 +149,7 @@ __device__ Selection select_listed(int32_t n, const Order& order, FilterShared& 
   const auto measure = [&](int32_t i) { return order.measure(entry_key(s.list[i])); };
   const Crossing end = find_crossing(n, 0, measure, [&](double sum) { return sum >= order.wanted; }, &s.scratch);
   const uint64_t entry = s.list[end.position];
+  __syncthreads();  // the list may change
   return {{Order::value(entry_key(entry)), entry_id(entry)}, end.position + 1};
 }
 
@@ -205,11 +206,11 @@ __device__ Selection select(const float* logits, int32_t vocab, Order& order, Fi
     const Crossing border =
         find_crossing(highest + 1, above, measure, [&](double sum) { return sum >= order.wanted; }, &s.scratch);
     const int32_t bin = highest - border.position;
+    in_bin = s.counts[bin];  // before the barriers of block_sum: the next digit clears the counts
     uint32_t own_above = 0;
     for (int32_t i = bin + 1 + static_cast<int32_t>(threadIdx.x); i <= highest; i += kThreads) own_above += s.counts[i];
     num_above += static_cast<int32_t>(block_sum(own_above, s));
     above = border.before;
-    in_bin = s.counts[bin];
     prefix = prefix << bits | static_cast<uint32_t>(bin);
     const uint32_t first = prefix << shift;
     order.know_border(first);
