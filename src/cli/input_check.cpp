@@ -10,16 +10,17 @@ bool are_files(const Options& o, const LineReader& reader) {
   return reader.total_bytes() && std::count(o.inputs.begin(), o.inputs.end(), "-") == 0;
 }
 
-Result<int64_t> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed) {
+Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed,
+                                        const std::set<int64_t>& may_have_grown) {
   LineReader reader(inputs);
-  CompletedLineMatcher matcher(completed);
+  CompletedLineMatcher matcher(completed, may_have_grown);
   int64_t num_lines = 0;
   while (interrupt_count() == 0) {
     const auto line = reader.next();
     if (!line.ok()) return line.status();
     if (!line->has_value()) {
       LLMB_RETURN_IF_ERROR(matcher.check_end());
-      return num_lines;
+      return InputCheck{num_lines, matcher.grown()};
     }
     const Result<bool> done = matcher.is_done((*line)->line);
     if (!done.ok()) return done.status();

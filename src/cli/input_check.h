@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,14 @@ namespace llmb {
 // Inputs that can be read twice.
 bool are_files(const Options& options, const LineReader& reader);
 
-// Reads all inputs beside the lines that are done. The number of lines; kConflict as CompletedLineMatcher; kCancelled:
-// interrupted.
-Result<int64_t> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed);
+struct InputCheck {
+  int64_t num_lines = 0;
+  std::set<int64_t> grown;  // of may_have_grown
+};
+
+// Reads all inputs beside the lines that are done. kConflict as CompletedLineMatcher; kCancelled: interrupted.
+Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed,
+                                        const std::set<int64_t>& may_have_grown);
 
 // Lines in all inputs, where they can be counted quickly.
 std::optional<int64_t> count_lines(const Options& options);

@@ -6,8 +6,11 @@
 #include <utility>
 
 #include "base/log.h"
+#include "cli/signals.h"
 #include "cli/version.h"
 #include "io/durable_file.h"
+#include "io/record_order.h"
+#include "io/request_parser.h"
 #include "io/resume_scan.h"
 
 namespace llmb {
@@ -62,7 +65,7 @@ Result<std::unique_ptr<OutputJob>> OutputJob::open(const Options& options, const
   return job;
 }
 
-Status OutputJob::examine(const Fingerprint& current, const std::function<Status(std::string_view)>& on_error_record) {
+Status OutputJob::examine(const Fingerprint& current, const OnErrorRecord& on_error_record) {
   if (recorded_) {
     const std::vector<std::string> differences = fingerprint_differences(recorded_->fingerprint, current);
     if (!differences.empty()) {
@@ -137,11 +140,12 @@ bool OutputJob::is_retried(std::string_view error_code) const {
   return codes.find("," + std::string(error_code) + ",") != std::string::npos && !error_code.empty();
 }
 
-Status OutputJob::scan(const std::function<Status(std::string_view)>& on_error_record) {
+Status OutputJob::scan(const OnErrorRecord& on_error_record) {
   const std::string path = source_ == Source::kFile ? target_.path : target_.partial();
   const auto scanned = scan_records(
       path,
       [&](const RecordSummary& record, std::string_view bytes) -> Status {
+        if (interrupt_count() > 0) return cancelled("interrupted");
         if (record.error_code && is_retried(*record.error_code)) {
           num_retried_++;
           return {};
@@ -151,7 +155,9 @@ Status OutputJob::scan(const std::function<Status(std::string_view)>& on_error_r
         kept_bytes_ += static_cast<int64_t>(bytes.size());
         if (!record.error_code) return {};
         num_failed_++;
-        return on_error_record(bytes);
+        if (*record.error_code != kIncompleteLine) return on_error_record(bytes);
+        incomplete_.emplace(record.index, bytes);
+        return {};
       },
       ops_);
   if (!scanned.ok()) return scanned.status();
@@ -163,6 +169,27 @@ Status OutputJob::scan(const std::function<Status(std::string_view)>& on_error_r
                      "Repair it, or start over with --restart");
   log_warning(path + ": dropping a torn record of " + std::to_string(scanned->torn_bytes) +
               " bytes at the end, left by a run that was cut off");
+  return {};
+}
+
+std::set<int64_t> OutputJob::incomplete_lines() const {
+  std::set<int64_t> indices;
+  for (const auto& [index, record] : incomplete_) indices.insert(index);
+  return indices;
+}
+
+Status OutputJob::settle_incomplete(const std::set<int64_t>& grown, const OnErrorRecord& on_error_record) {
+  for (const auto& [index, record] : incomplete_) {
+    if (!grown.contains(index)) {
+      LLMB_RETURN_IF_ERROR(on_error_record(record));
+      continue;
+    }
+    completed_.remove(index);
+    kept_bytes_ -= static_cast<int64_t>(record.size());
+    num_done_--;
+    num_failed_--;
+    num_retried_++;
+  }
   return {};
 }
 
@@ -184,9 +211,11 @@ Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerpr
   }
   if (num_retried_ > 0) {
     const auto stays = [&](const RecordSummary& record) {
-      return !record.error_code || !is_retried(*record.error_code);
+      return completed_.contains(record.index) && !(record.error_code && is_retried(*record.error_code));
     };
-    LLMB_RETURN_IF_ERROR(rewrite_records(target_.partial(), target_.partial() + ".tmp", stays, ops_));
+    LLMB_RETURN_IF_ERROR(rewrite_records(target_.partial(), temporary(), stays, ops_));
+  } else {
+    ops_.unlink(temporary().c_str());  // of a run that was killed while it rewrote records
   }
   OutputSinkOptions sink_options;
   sink_options.path = target_.path;
@@ -198,6 +227,12 @@ Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerpr
   // Last: it says that whatever is in the partial file is this job's.
   LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
   return std::move(*sink);
+}
+
+// The sink goes on with the file that it has open; what it renames at the end is the sorted one, which is durable.
+Status OutputJob::put_in_order() {
+  if (options_.order != OutputOrder::kInput || !is_continued()) return {};
+  return sort_records(target_.partial(), temporary(), ops_);
 }
 
 Status OutputJob::complete(int64_t num_records, int64_t num_failed) {
@@ -212,6 +247,7 @@ Result<bool> OutputJob::complete_as_found(const Fingerprint& fingerprint, const 
   if (source_ == Source::kPartial) {
     auto sink = begin(fingerprint, clock);
     if (!sink.ok()) return sink.status();
+    LLMB_RETURN_IF_ERROR(put_in_order());
     LLMB_RETURN_IF_ERROR((*sink)->finish());
   }
   manifest_.fingerprint = fingerprint;

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +25,8 @@
 
 namespace llmb {
 
-// Not thread-safe. Calls in this order: open, examine, then either begin … complete, or complete_as_found. Holds the
-// lock of the output for its life.
+// Not thread-safe. Calls in this order: open, examine, settle_incomplete, then either begin … put_in_order … complete, or
+// complete_as_found. Holds the lock of the output for its life.
 //
 // Status codes: kConflict, kDataLoss, kUnsupported: the output cannot be continued (exit 7) · kBusy (8) · kIoError (6).
 class OutputJob {
@@ -36,8 +38,16 @@ class OutputJob {
   // The recorded fingerprint; null where this run starts afresh, whatever stands there.
   const Fingerprint* recorded() const { return recorded_ ? &recorded_->fingerprint : nullptr; }
 
-  // Looks at what is there; changes nothing. on_error_record gets the error records that stay.
-  Status examine(const Fingerprint& current, const std::function<Status(std::string_view record)>& on_error_record);
+  using OnErrorRecord = std::function<Status(std::string_view record)>;
+
+  // Looks at what is there; changes nothing. on_error_record gets the error records that stay, but for those of
+  // incomplete_lines(). kCancelled: interrupted.
+  Status examine(const Fingerprint& current, const OnErrorRecord& on_error_record);
+
+  // Indices of lines that were answered before they were written to their end; part of completed().
+  std::set<int64_t> incomplete_lines() const;
+  // Those of them that have grown are to be answered again, the others stay as they are.
+  Status settle_incomplete(const std::set<int64_t>& grown, const OnErrorRecord& on_error_record);
 
   // The job is complete, and neither its inputs nor its output were touched since: completed() was not filled.
   bool is_untouched() const { return is_untouched_; }
@@ -48,6 +58,8 @@ class OutputJob {
 
   // Changes what is on disk so that records can be appended. `fingerprint` goes into the manifest.
   Result<std::unique_ptr<OutputSink>> begin(const Fingerprint& fingerprint, const Clock& clock);
+  // With --order input: before the sink finishes. What earlier runs left may stand anywhere.
+  Status put_in_order();
   // After the sink has finished: the job is complete, with so many records and error records in all.
   Status complete(int64_t num_records, int64_t num_failed);
   // No line is new: makes what is there the complete output. True: it was already.
@@ -60,9 +72,10 @@ class OutputJob {
       : options_(options), target_(std::move(target)), ops_(ops) {}
   Status choose_source();
   bool check_untouched() const;
-  Status scan(const std::function<Status(std::string_view record)>& on_error_record);
+  Status scan(const OnErrorRecord& on_error_record);
   bool is_retried(std::string_view error_code) const;
   Status write_manifest(RunState state);
+  std::string temporary() const { return target_.partial() + ".tmp"; }
 
   const Options& options_;
   const OutputTarget target_;
@@ -75,6 +88,7 @@ class OutputJob {
   std::vector<FileFingerprint> inputs_;  // as they were found; empty where one is no file
   bool is_untouched_ = false;
   CompletedLines completed_;
+  std::map<int64_t, std::string> incomplete_;  // index → error record of a line without an end
   int64_t num_done_ = 0;
   int64_t num_failed_ = 0;
   int64_t num_retried_ = 0;  // error records to be dropped

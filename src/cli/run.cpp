@@ -111,6 +111,7 @@ class Run {
   End open_output();
   Status open_error_file();
   int refuse_input(const Status& status);
+  void report_skipped();
   End examine_output();
   End wait_for_new_line();
   int finish_without_new_lines();
@@ -227,24 +228,39 @@ Run::End Run::examine_output() {
     if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
     fingerprint_ = std::move(*fingerprint);
   }
-  const Status status = job_->examine(fingerprint_.value_or(Fingerprint()), [&](std::string_view record) -> Status {
+  const OutputJob::OnErrorRecord copy_error = [&](std::string_view record) -> Status {
     if (o_.error_file.empty()) return {};
     LLMB_RETURN_IF_ERROR(open_error_file());
     return errors_->append(record);
-  });
+  };
+  Status status = job_->examine(fingerprint_.value_or(Fingerprint()), copy_error);
+  if (!status.ok() && interrupt_count() > 0) return interrupted_exit_code();
   if (!status.ok()) return fail(output_exit_code(status), status);
-  report_.done = report_.skipped = job_->num_done();
-  report_.failed = job_->num_failed();
-  report_.resumable = job_->is_continued();
+  report_skipped();
   if (job_->is_untouched()) return finish_without_new_lines();
-  if (!job_->is_continued() || !are_files(o_, *reader_)) return {};
-  const Result<int64_t> num_lines = check_inputs_against(o_.inputs, job_->completed());
-  if (!num_lines.ok() && interrupt_count() > 0) return interrupted_exit_code();
-  if (!num_lines.ok()) return refuse_input(num_lines.status());
-  num_lines_ = *num_lines;
+  if (!job_->is_continued()) return {};
+  // Of a stream it shows too late which lines have grown: all that may have are answered again.
+  InputCheck inputs = {.grown = job_->incomplete_lines()};
+  if (are_files(o_, *reader_)) {
+    Result<InputCheck> checked = check_inputs_against(o_.inputs, job_->completed(), job_->incomplete_lines());
+    if (!checked.ok() && interrupt_count() > 0) return interrupted_exit_code();
+    if (!checked.ok()) return refuse_input(checked.status());
+    inputs = std::move(*checked);
+    num_lines_ = inputs.num_lines;
+  }
+  status = job_->settle_incomplete(inputs.grown, copy_error);
+  if (!status.ok()) return fail(output_exit_code(status), status);
+  report_skipped();
+  if (!num_lines_) return {};
   report_.left = *num_lines_ - report_.done;
   if (*report_.left == 0) return finish_without_new_lines();
   return {};
+}
+
+void Run::report_skipped() {
+  report_.done = report_.skipped = job_->num_done();
+  report_.failed = job_->num_failed();
+  report_.resumable = job_->is_continued();
 }
 
 // Weights are loaded only for something to do, also where the input is a pipe.
@@ -372,6 +388,7 @@ int Run::finish(const Status& engine_status, Status output_status) {
   const Status input_status = intake_->status();
   was_interrupted_ = interrupt_count() > 0;  // a later signal finds a job that is complete
   const bool is_complete = engine_status.ok() && input_status.ok() && !was_interrupted_ && !too_many_errors;
+  if (output_status.ok() && is_complete && job_) output_status = job_->put_in_order();
   if (output_status.ok()) output_status = is_complete ? sink_->finish() : sink_->sync_all();
   if (output_status.ok() && is_complete && job_)
     output_status = job_->complete(report_.done + work_->results.num_written(), report_.failed + metrics.num_failed);

@@ -9,15 +9,15 @@ namespace {
 namespace dom = simdjson::dom;
 
 // Members of a message that carry what is not built: they may only be null or empty.
-bool is_unsupported_member(std::string_view key) {
-  return key == "tool_calls" || key == "function_call" || key == "audio";
-}
+bool is_unsupported_member(std::string_view key) { return key == "function_call" || key == "audio"; }
+
+bool is_tool_role(std::string_view role) { return role == "tool" || role == "ipython"; }
 
 // [{"type": "text", "text": …}, …]
-MaybeError join_text_parts(const std::string& field, dom::array parts, std::string* text) {
+MaybeError check_text_parts(const std::string& field, dom::array parts) {
   size_t index = 0;
   for (const JsonElement part : parts) {
-    const std::string place = field + "[" + std::to_string(index) + "]";
+    const std::string place = field + "[" + std::to_string(index++) + "]";
     if (!part.is_object()) return invalid_value(place, "an object with \"type\" and \"text\"", part);
     std::string_view type;
     JsonElement content;
@@ -30,57 +30,101 @@ MaybeError join_text_parts(const std::string& field, dom::array parts, std::stri
     if (part["text"].get(content) != simdjson::SUCCESS)
       return field_error("missing_field", place + ".text", place + ".text is missing");
     if (!content.is_string()) return invalid_value(place + ".text", "a string", content);
-    if (index++ > 0) *text += '\n';
-    *text += string_of(content);
   }
   return std::nullopt;
 }
 
-MaybeError append_content(const std::string& field, JsonElement content, std::string* out) {
-  if (content.is_null() || content.is_string()) {
-    append_json(*out, content);
-    return std::nullopt;
+MaybeError append_content(const std::string& field, std::string_view role, JsonElement content, std::string* out) {
+  if (content.is_array()) {
+    if (MaybeError error = check_text_parts(field, array_of(content))) return error;
+  } else if (!content.is_null() && !content.is_string() && !(content.is_object() && is_tool_role(role))) {
+    return invalid_value(field, "a string, null or an array of text parts", content);
   }
-  if (!content.is_array()) return invalid_value(field, "a string, null or an array of text parts", content);
-  std::string text;
-  if (MaybeError error = join_text_parts(field, array_of(content), &text)) return error;
-  append_json_string(*out, text);
+  append_json(*out, content);
+  return std::nullopt;
+}
+
+// A call's arguments: the object that a string holds, or the value as it is.
+void append_arguments(JsonElement value, std::string* out) {
+  if (value.is_string()) {
+    const std::string_view text = string_of(value);
+    if (text.empty()) {
+      *out += "{}";
+      return;
+    }
+    dom::parser parser;
+    JsonElement parsed;
+    if (parser.parse(text.data(), text.size()).get(parsed) == simdjson::SUCCESS && parsed.is_object())
+      return append_json(*out, parsed);
+  }
+  append_json(*out, value);
+}
+
+// {"id": …, "type": "function", "function": {"name": …, "arguments": …}}, or the function's members without a roof.
+void append_call(dom::object call, bool is_function, std::string* out) {
+  bool first = true;
+  *out += '{';
+  for (const auto& [key, member] : call) {
+    if (!first) *out += ',';
+    first = false;
+    append_json_string(*out, key);
+    *out += ':';
+    if (key == "arguments") append_arguments(member, out);
+    else if (key == "function" && !is_function && member.is_object()) append_call(object_of(member), true, out);
+    else append_json(*out, member);
+  }
+  *out += '}';
+}
+
+MaybeError append_tool_calls(const std::string& field, JsonElement value, std::string* out) {
+  if (!value.is_array()) return invalid_value(field, "an array of calls", value);
+  size_t index = 0;
+  *out += '[';
+  for (const JsonElement call : array_of(value)) {
+    if (!call.is_object()) return invalid_value(field + "[" + std::to_string(index) + "]", "an object", call);
+    if (index++ > 0) *out += ',';
+    append_call(object_of(call), false, out);
+  }
+  *out += ']';
   return std::nullopt;
 }
 
 MaybeError append_message(const std::string& place, JsonElement message, std::string* out) {
   if (!message.is_object()) return invalid_value(place, "an object with \"role\" and \"content\"", message);
+  std::string_view role;
+  if (message["role"].get(role) != simdjson::SUCCESS) role = "";
   int num_roles = 0, num_contents = 0;
-  bool first = true;
+  bool first = true, has_calls = false;
   *out += '{';
   for (const auto& [key, member] : object_of(message)) {
-    if (is_unsupported_member(key)) {
+    const std::string field = place + "." + std::string(key.substr(0, 40));
+    const bool is_calls = key == "tool_calls";
+    if (is_unsupported_member(key) || is_calls) {
       if (is_neutral(member, Neutral::kEmpty)) continue;
-      const std::string field = place + "." + std::string(key);
-      return field_error("unsupported_field", field, field + " is not supported");
+      if (!is_calls) return field_error("unsupported_field", field, field + " is not supported");
     }
     if (!first) *out += ',';
     first = false;
     append_json_string(*out, key);
     *out += ':';
     if (key == "role" && ++num_roles == 1 && (!member.is_string() || is_neutral(member, Neutral::kEmpty)))
-      return invalid_value(place + ".role", "a non-empty string", member);
-    if (key == "content") {
-      ++num_contents;
-      if (MaybeError error = append_content(place + ".content", member, out)) return error;
-    } else {
-      append_json(*out, member);
-    }
+      return invalid_value(field, "a non-empty string", member);
+    MaybeError error;
+    if (key == "content") error = append_content(field, role, member, out);
+    else if (is_calls) error = append_tool_calls(field, member, out);
+    else append_json(*out, member);
+    if (error) return error;
+    num_contents += key == "content";
+    has_calls = has_calls || is_calls;
   }
   *out += '}';
   for (const auto& [name, count] : {std::pair{".role", num_roles}, std::pair{".content", num_contents}}) {
-    if (count == 0) return field_error("missing_field", place + name, place + name + " is missing");
+    const bool is_needed = !has_calls || name == std::string_view(".role");
+    if (count == 0 && is_needed) return field_error("missing_field", place + name, place + name + " is missing");
     if (count > 1) return field_error("duplicate_field", place + name, place + name + " is given twice");
   }
   return std::nullopt;
 }
-
-}  // namespace
 
 MaybeError read_messages(JsonElement value, std::string* messages_json) {
   if (!value.is_array() || is_neutral(value, Neutral::kEmpty))
@@ -93,6 +137,74 @@ MaybeError read_messages(JsonElement value, std::string* messages_json) {
     if (MaybeError error = append_message(place, message, messages_json)) return error;
   }
   *messages_json += ']';
+  return std::nullopt;
+}
+
+MaybeError read_tools(const FieldSet& fields, std::string* tools_json) {
+  const JsonElement* const choice = fields.find(Field::kToolChoice);
+  if (choice != nullptr && !is_neutral(*choice, Neutral::kNoneOrAuto))
+    return field_error("unsupported_field", "tool_choice",
+                       "tool_choice is supported only as " + std::string(neutral_text(Neutral::kNoneOrAuto)) + "; got " +
+                           shown(*choice));
+  const JsonElement* const tools = fields.find(Field::kTools);
+  if (tools == nullptr || is_neutral(*tools, Neutral::kEmpty)) return std::nullopt;
+  if (!tools->is_array()) return invalid_value("tools", "an array of objects", *tools);
+  size_t index = 0;
+  for (const JsonElement tool : array_of(*tools)) {
+    if (!tool.is_object()) return invalid_value("tools[" + std::to_string(index) + "]", "an object", tool);
+    ++index;
+  }
+  if (choice != nullptr && choice->is_string() && string_of(*choice) == "none") return std::nullopt;
+  append_json(*tools_json, *tools);
+  return std::nullopt;
+}
+
+MaybeError read_prompt_end(const FieldSet& fields, ChatMessages* chat) {
+  if (const JsonElement* const value = fields.find(Field::kContinueFinalMessage)) {
+    if (MaybeError error = read_bool("continue_final_message", *value, &chat->continue_final_message)) return error;
+    chat->add_generation_prompt = !chat->continue_final_message;
+  }
+  if (const JsonElement* const value = fields.find(Field::kAddGenerationPrompt))
+    if (MaybeError error = read_bool("add_generation_prompt", *value, &chat->add_generation_prompt)) return error;
+  if (chat->continue_final_message && chat->add_generation_prompt)
+    return field_error("invalid_value", "continue_final_message",
+                       "continue_final_message and add_generation_prompt exclude each other");
+  return std::nullopt;
+}
+
+constexpr Field kChatFields[] = {Field::kTools, Field::kToolChoice, Field::kChatTemplateKwargs, Field::kAddGenerationPrompt,
+                                 Field::kContinueFinalMessage};
+
+// What a line of any kind may say, as it asks for nothing.
+bool asks_for_nothing(Field field, JsonElement value) {
+  switch (field) {
+    case Field::kTools: return is_neutral(value, Neutral::kEmpty);
+    case Field::kToolChoice: return is_neutral(value, Neutral::kNoneOrAuto);
+    case Field::kAddGenerationPrompt: return is_neutral(value, Neutral::kTrue);
+    case Field::kContinueFinalMessage: return is_neutral(value, Neutral::kFalse);
+    default: return false;
+  }
+}
+
+}  // namespace
+
+MaybeError read_chat(const FieldSet& fields, ChatMessages* chat) {
+  if (MaybeError error = read_messages(*fields.find(Field::kMessages), &chat->messages_json)) return error;
+  if (MaybeError error = read_tools(fields, &chat->tools_json)) return error;
+  if (const JsonElement* const kwargs = fields.find(Field::kChatTemplateKwargs)) {
+    if (!kwargs->is_object()) return invalid_value("chat_template_kwargs", "an object", *kwargs);
+    append_json(chat->template_kwargs_json, *kwargs);
+  }
+  return read_prompt_end(fields, chat);
+}
+
+MaybeError refuse_chat_fields(const FieldSet& fields) {
+  for (const Field field : kChatFields) {
+    const JsonElement* const value = fields.find(field);
+    if (value == nullptr || asks_for_nothing(field, *value)) continue;
+    const std::string name(field_name(field));
+    return field_error("invalid_value", name, name + " is for messages, which the line does not have");
+  }
   return std::nullopt;
 }
 

@@ -31,6 +31,13 @@ bool CompletedLines::add(int64_t index, uint64_t content_hash) {
   return true;
 }
 
+void CompletedLines::remove(int64_t index) {
+  LLMB_CHECK(contains(index));
+  const int64_t slot = index % kChunkLines;
+  chunks_.at(index / kChunkLines)->present[slot / 64] &= ~(uint64_t{1} << (slot % 64));
+  --size_;
+}
+
 CompletedLines::Match CompletedLines::match(int64_t index, uint64_t content_hash) const {
   const auto chunk = chunks_.find(index / kChunkLines);
   const int64_t slot = index % kChunkLines;
@@ -55,7 +62,9 @@ Result<bool> CompletedLineMatcher::is_done(const LineRef& line) {
     case CompletedLines::Match::kDone:
       return true;
     case CompletedLines::Match::kEdited:
-      break;
+      if (!may_have_grown_.contains(line.index)) break;
+      grown_.insert(line.index);
+      return false;
   }
   return conflict(place_of(line) + ": this line was edited, or lines were inserted or removed before it" + kAdvice);
 }

@@ -18,10 +18,7 @@ Status error_at(const std::string& path, const std::string& what) {
 }
 
 int fsync_retrying(FileOps& ops, int fd) {
-  int result;
-  do result = ops.fsync(fd);
-  while (result != 0 && errno == EINTR);
-  return result;
+  return uninterrupted([&] { return ops.fsync(fd); });
 }
 
 }  // namespace
@@ -36,16 +33,12 @@ bool is_young(int64_t mtime_ns) {
 }
 
 int open_retrying(FileOps& ops, const std::string& path, int flags, mode_t mode) {
-  int fd;
-  do fd = ops.open(path.c_str(), flags, mode);
-  while (fd < 0 && errno == EINTR);
-  return fd;
+  return uninterrupted([&] { return ops.open(path.c_str(), flags, mode); });
 }
 
 Status write_fully(FileOps& ops, int fd, std::string_view bytes, const std::string& name) {
   while (!bytes.empty()) {
-    const ssize_t count = ops.write(fd, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
+    const auto count = uninterrupted([&] { return ops.write(fd, bytes.data(), bytes.size()); });
     if (count <= 0) return error_at(name, "cannot write");
     bytes.remove_prefix(static_cast<size_t>(count));
   }

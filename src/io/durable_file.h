@@ -2,6 +2,7 @@
 // And whether a file is still the one it was.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,6 +16,14 @@ int64_t mtime_ns(const struct stat& st);
 
 // Changed so recently that it may change again without a new time.
 bool is_young(int64_t mtime_ns);
+
+// Repeats a call that a signal interrupted.
+template <typename Call>
+auto uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
 
 // open(), again where a signal interrupted it.
 int open_retrying(FileOps& ops, const std::string& path, int flags, mode_t mode);

@@ -15,6 +15,7 @@ class RealFileOps final : public FileOps {
  public:
   int open(const char* path, int flags, mode_t mode) override { return ::open(path, flags, mode); }
   ssize_t read(int fd, void* buffer, size_t size) override { return ::read(fd, buffer, size); }
+  ssize_t pread(int fd, void* buffer, size_t size, off_t offset) override { return ::pread(fd, buffer, size, offset); }
   ssize_t write(int fd, const void* data, size_t size) override { return ::write(fd, data, size); }
   int fsync(int fd) override { return ::fsync(fd); }
   int fdatasync(int fd) override { return ::fdatasync(fd); }

@@ -15,6 +15,7 @@ class FileOps {
   virtual ~FileOps() = default;
   virtual int open(const char* path, int flags, mode_t mode) = 0;
   virtual ssize_t read(int fd, void* buffer, size_t size) = 0;
+  virtual ssize_t pread(int fd, void* buffer, size_t size, off_t offset) = 0;
   virtual ssize_t write(int fd, const void* data, size_t size) = 0;
   virtual int fsync(int fd) = 0;
   virtual int fdatasync(int fd) = 0;

@@ -119,7 +119,7 @@ Result<std::optional<InputLine>> LineReader::read_line() {
     size_with_ending += static_cast<int64_t>(consumed);
     if (!newline && !at_end) continue;
     const bool blank = pending_blank_;
-    InputLine line = finish_line(size_with_ending);
+    InputLine line = finish_line(size_with_ending, newline != nullptr);
     size_with_ending = 0;
     if (!blank) return std::optional<InputLine>(std::move(line));
     if (stopped_.load(std::memory_order_relaxed)) return cancelled("stopped");
@@ -155,11 +155,12 @@ void LineReader::grow_to(size_t size) {
   pending_.reserve(pending_.empty() ? size + kParserPadding : std::max(size + kParserPadding, doubled));
 }
 
-InputLine LineReader::finish_line(int64_t size_with_ending) {
+InputLine LineReader::finish_line(int64_t size_with_ending, bool has_newline) {
   InputLine result;
   if (!pending_blank_) {
     result.line = {index_, inputs_[next_input_ - 1], line_number_, byte_offset_, pending_hash_.digest()};
     result.too_long = pending_too_long_;
+    result.has_newline = has_newline;
     result.bytes = std::move(pending_);
   }
   ++index_;

@@ -30,6 +30,7 @@ struct InputLine {
   LineRef line;
   std::string bytes;  // empty where too_long
   bool too_long = false;
+  bool has_newline = true;  // false: the input ended first, and may be in the middle of being written
 };
 
 class ByteSource;
@@ -62,7 +63,7 @@ class LineReader {
   Result<std::optional<InputLine>> read_line();  // of the current input; nullopt: its end
   void take(const char* data, size_t size);      // appends a piece of a line
   void grow_to(size_t size);
-  InputLine finish_line(int64_t size_with_ending);
+  InputLine finish_line(int64_t size_with_ending, bool has_newline);
 
   const std::vector<std::string> inputs_;
   const size_t max_line_bytes_;

@@ -17,12 +17,10 @@ namespace llmb {
 namespace {
 
 constexpr size_t kMaxBytes = 16 << 20;
+constexpr const char* kTemporary = ".tmp";
 
 int flock_retrying(FileOps& ops, int fd) {
-  int result;
-  do result = ops.flock(fd, LOCK_EX | LOCK_NB);
-  while (result != 0 && errno == EINTR);
-  return result;
+  return uninterrupted([&] { return ops.flock(fd, LOCK_EX | LOCK_NB); });
 }
 
 // Which process holds the flock on a file, as the kernel lists it; 0 where it does not say (another pid namespace).
@@ -50,6 +48,7 @@ Result<std::unique_ptr<ManifestFile>> ManifestFile::lock(const std::string& path
     if (!locked.ok()) return locked.status();
     if (!*locked) continue;
     LLMB_RETURN_IF_ERROR(file->read());
+    ops.unlink((path + kTemporary).c_str());  // of a run that was killed in replace()
     return file;
   }
   return io_error(path + ": other processes keep replacing this file");
@@ -91,8 +90,7 @@ Result<bool> ManifestFile::try_lock(const std::string& output) {
 Status ManifestFile::read() {
   char buffer[65536];
   while (true) {
-    const ssize_t count = ops_.read(fd_, buffer, sizeof buffer);
-    if (count < 0 && errno == EINTR) continue;
+    const auto count = uninterrupted([&] { return ops_.read(fd_, buffer, sizeof buffer); });
     if (count < 0) return io_error(path_ + ": cannot read: " + std::strerror(errno));
     if (count == 0) {
       was_empty_ = content_.empty();
@@ -104,10 +102,10 @@ Status ManifestFile::read() {
 }
 
 Status ManifestFile::replace(const std::string& content) {
-  AtomicFileWriter writer(path_, path_ + ".tmp", ops_);
+  AtomicFileWriter writer(path_, path_ + kTemporary, ops_);
   LLMB_RETURN_IF_ERROR(writer.open());
   // Locked before it gets the name, so that there is no moment without a lock.
-  if (flock_retrying(ops_, writer.fd()) != 0) return io_error(path_ + ".tmp: cannot lock: " + std::strerror(errno));
+  if (flock_retrying(ops_, writer.fd()) != 0) return io_error(path_ + kTemporary + ": cannot lock: " + std::strerror(errno));
   LLMB_RETURN_IF_ERROR(writer.append(content));
   const Status status = writer.commit();
   if (writer.is_renamed()) {  // also where its directory could not be synced: the name now means the new file

@@ -2,56 +2,26 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/file.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <climits>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "base/check.h"
+#include "io/durable_file.h"
 
 namespace llmb {
 
 namespace {
-
-// Repeats a call that a signal interrupted.
-template <typename Call>
-auto uninterrupted(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
 
 Status error_at(const std::string& what, const std::string& path, int code) {
   return io_error(path + ": " + what + ": " + std::strerror(code));
 }
 
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
-
-std::string directory_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
-// Which process holds the flock on a file, as the kernel lists it; 0 where it does not say (another pid namespace).
-int lock_holder(const struct stat& st) {
-  std::ifstream locks("/proc/locks");
-  for (std::string line; std::getline(locks, line);) {
-    int pid = 0;
-    unsigned device_major = 0, device_minor = 0;
-    unsigned long long inode = 0;
-    if (std::sscanf(line.c_str(), "%*s FLOCK %*s %*s %d %x:%x:%llu", &pid, &device_major, &device_minor, &inode) == 4 &&
-        inode == st.st_ino && makedev(device_major, device_minor) == st.st_dev)
-      return pid;
-  }
-  return 0;
-}
 
 Status check_not_an_input(FileOps& ops, const std::vector<std::string>& inputs, const struct stat& output,
                           const std::string& name) {
@@ -123,7 +93,7 @@ Status OutputSink::open_stream() {
     fd_ = STDOUT_FILENO;
     path_ = "standard output";
   } else {
-    fd_ = uninterrupted([&] { return ops_.open(path_.c_str(), O_WRONLY | O_CLOEXEC, 0); });
+    fd_ = open_retrying(ops_, path_, O_WRONLY | O_CLOEXEC, 0);
     if (fd_ < 0) return error_at("cannot open for writing", path_, errno);
     owns_fd_ = true;
   }
@@ -134,38 +104,14 @@ Status OutputSink::open_stream() {
 }
 
 Status OutputSink::open_partial() {
-  constexpr int kMaxTries = 100;
-  for (int i = 0; i < kMaxTries; ++i) {
-    Result<bool> opened = try_open_partial();
-    if (!opened.ok()) return opened.status();
-    if (*opened) return {};
-  }
-  return io_error(partial_ + ": other processes keep replacing this file");
-}
-
-Result<bool> OutputSink::try_open_partial() {
-  struct stat st {
-  }, locked{};
-  const bool exists = ops_.stat(partial_.c_str(), &st) == 0;
-  if (!exists && errno != ENOENT) return error_at("cannot look at it", partial_, errno);
-  created_ = !exists;
+  struct stat st {};
+  created_ = ops_.stat(partial_.c_str(), &st) != 0;
+  if (created_ && errno != ENOENT) return error_at("cannot look at it", partial_, errno);
   if (!created_) LLMB_RETURN_IF_ERROR(check_not_an_input(ops_, options_.inputs, st, partial_));
-  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
-  fd_ = uninterrupted([&] { return ops_.open(partial_.c_str(), flags, 0666); });
+  fd_ = open_retrying(ops_, partial_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd_ < 0) return error_at("cannot create", partial_, errno);
   owns_fd_ = true;
-  if (ops_.fstat(fd_, &locked) != 0) return error_at("cannot stat", partial_, errno);
-  if (uninterrupted([&] { return ops_.flock(fd_, LOCK_EX | LOCK_NB); }) != 0) {
-    created_ = false;  // it is the other's
-    if (errno != EWOULDBLOCK) return error_at("cannot lock", partial_, errno);
-    const int pid = lock_holder(locked);
-    return busy(path_ + ": " + (pid > 0 ? "process " + std::to_string(pid) : "another process") +
-                " is writing this output (it holds " + partial_ + "); wait for it or choose another output");
-  }
-  // The lock is on a file, not on a name: a run that has just finished may have renamed it.
-  if (ops_.stat(partial_.c_str(), &st) == 0 && same_file(st, locked)) return true;
-  ops_.close(std::exchange(fd_, -1));
-  return false;
+  return {};
 }
 
 Status OutputSink::begin() {
@@ -195,7 +141,7 @@ Status OutputSink::append(std::string_view records) {
 
 Status OutputSink::write_all(std::string_view records, size_t* written) {
   while (*written < records.size()) {
-    const ssize_t count =
+    const auto count =
         uninterrupted([&] { return ops_.write(fd_, records.data() + *written, records.size() - *written); });
     if (count > 0) {
       *written += static_cast<size_t>(count);
@@ -246,24 +192,10 @@ Status OutputSink::finish() {
   if (!status_.ok()) return status_;
   LLMB_RETURN_IF_ERROR(begin());
   if (!is_stream_ || is_regular_stream_) LLMB_RETURN_IF_ERROR(sync(&FileOps::fsync));
-  if (!is_stream_) LLMB_RETURN_IF_ERROR(publish());
+  if (!is_stream_) LLMB_RETURN_IF_ERROR(status_ = rename_durably(ops_, partial_, path_));
   finished_ = true;
   if (owns_fd_ && ops_.close(std::exchange(fd_, -1)) != 0 && errno != EINTR)
     return status_ = error_at("error on close", path_, errno);
-  return {};
-}
-
-Status OutputSink::publish() {
-  if (ops_.rename(partial_.c_str(), path_.c_str()) != 0)
-    return status_ = error_at("cannot rename " + partial_ + " to it", path_, errno);
-  const std::string directory = directory_of(path_);
-  const int fd = uninterrupted([&] { return ops_.open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
-  if (fd < 0) return status_ = error_at("cannot open", directory, errno);
-  const int result = uninterrupted([&] { return ops_.fsync(fd); });
-  const int code = errno;
-  ops_.close(fd);
-  // EINVAL: a file system that knows no sync of directories.
-  if (result != 0 && code != EINVAL) return status_ = error_at("cannot make the new name durable", directory, code);
   return {};
 }
 

@@ -1,12 +1,12 @@
 // Where result lines go: a file that appears whole under its name when the job is done, or stdout (or a pipe or device)
 // at once.
 //
-// File: records are appended to PATH.partial under a lock; finish() makes them durable and renames it to PATH.
+// File: records are appended to PATH.partial; finish() makes them durable and renames it to PATH. Who opens a sink holds
+// the output's lock (manifest_file.h).
 // Invariants:
 //  1. PATH.partial ends with a whole record after every call, also after one that failed, if the file can be cut.
 //  2. An error is final: every later call returns the first one and nothing is retried, least of all a failed fsync.
 //  3. Ok from finish() means: on stable storage, under its name.
-//  4. One process writes an output at a time; the lock lives as long as the sink.
 // A sink that is destroyed before its first record leaves the directory as it found it.
 #pragma once
 
@@ -43,9 +43,8 @@ Result<OutputTarget> resolve_output(const std::string& path, const std::vector<s
 
 // Not thread-safe: one writer thread. `ops` and `clock` outlive it. SIGPIPE must be ignored by the process.
 //
-// Status codes: kInvalidArgument the output is one of the inputs or a directory (exit 2) · kBusy another process writes
-// it; the message names its pid (exit 8) · kCancelled the reader of stdout has gone (exit 141) · kIoError all else
-// (exit 6).
+// Status codes: kInvalidArgument the output is one of the inputs or a directory (exit 2) · kCancelled the reader of
+// stdout has gone (exit 141) · kIoError all else (exit 6).
 class OutputSink {
  public:
   static Result<std::unique_ptr<OutputSink>> open(OutputSinkOptions options, const Clock& clock,
@@ -77,11 +76,9 @@ class OutputSink {
   Status open_output();
   Status open_stream();
   Status open_partial();
-  Result<bool> try_open_partial();  // false: another run finished meanwhile and took the file away; again
   Status write_all(std::string_view records, size_t* written);
   Status give_up(const Status& cause, std::string_view records, size_t written);
   Status sync(int (FileOps::*call)(int));
-  Status publish();
 
   OutputSinkOptions options_;
   const Clock& clock_;

@@ -28,7 +28,11 @@ constexpr FieldSpec kSpecs[] = {
     request("messages", Field::kMessages),
     request("prompt_token_ids", Field::kPromptTokenIds),
     request("model", Field::kModel),
+    request("tools", Field::kTools),
+    request("tool_choice", Field::kToolChoice),
     request("chat_template_kwargs", Field::kChatTemplateKwargs),
+    request("add_generation_prompt", Field::kAddGenerationPrompt),
+    request("continue_final_message", Field::kContinueFinalMessage),
     request("arrival_ms", Field::kArrivalMs),
     request("temperature", Field::kTemperature),
     request("top_p", Field::kTopP),
@@ -60,7 +64,7 @@ constexpr FieldSpec kSpecs[] = {
     harmless("prompt_cache_retention"),
     harmless("cache_salt"),
     harmless("request_id"),
-    harmless("parallel_tool_calls"),  // speaks of tools, which are refused by their own names
+    harmless("parallel_tool_calls"),  // a wish to the model, which no template has a word for
 
     // OpenAI
     unsupported("n", Neutral::kOne),
@@ -69,8 +73,6 @@ constexpr FieldSpec kSpecs[] = {
     unsupported("stream", Neutral::kFalse),
     unsupported("stream_options"),
     unsupported("suffix", Neutral::kEmpty),
-    unsupported("tools", Neutral::kEmpty),
-    unsupported("tool_choice", Neutral::kNoneOrAuto),
     unsupported("functions", Neutral::kEmpty),
     unsupported("function_call", Neutral::kNoneOrAuto),
     unsupported("response_format", Neutral::kTypeText),
@@ -105,8 +107,6 @@ constexpr FieldSpec kSpecs[] = {
     unsupported("return_tokens_as_token_ids", Neutral::kFalse),
     unsupported("priority", Neutral::kZero),
     unsupported("chat_template"),
-    unsupported("add_generation_prompt", Neutral::kTrue),
-    unsupported("continue_final_message", Neutral::kFalse),
     unsupported("documents", Neutral::kEmpty),
     unsupported("mm_processor_kwargs", Neutral::kEmpty),
     unsupported("multi_modal_data", Neutral::kEmpty),
@@ -165,7 +165,7 @@ size_t allowed_edits(std::string_view field) { return field.size() >= 10 ? 2 : f
 // Fields of which a near miss is no ordinary word of the user's own data.
 bool is_guessable(Field field) {
   return field != Field::kId && field != Field::kMethod && field != Field::kUrl && field != Field::kBody &&
-         field != Field::kModel;
+         field != Field::kModel && field != Field::kTools;
 }
 
 }  // namespace

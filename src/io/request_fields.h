@@ -20,9 +20,13 @@ enum class Field : uint8_t {
   kPrompt,
   kMessages,
   kPromptTokenIds,
-  // What read_params() reads.
+  // What read_params() reads, and read_chat().
   kModel,
+  kTools,
+  kToolChoice,
   kChatTemplateKwargs,
+  kAddGenerationPrompt,
+  kContinueFinalMessage,
   kArrivalMs,
   kTemperature,
   kTopP,

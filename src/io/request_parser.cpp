@@ -213,16 +213,8 @@ MaybeError LineParse::read_prompt(const FieldSet& fields) {
     return RequestError{"missing_field", "the line needs " + std::string(wanted),
                         request.form == ApiForm::kNative ? std::nullopt : std::optional<std::string>(wanted),
                         std::nullopt};
-  const JsonElement* const kwargs = fields.find(Field::kChatTemplateKwargs);
-  if (kwargs != nullptr && (messages == nullptr || !kwargs->is_object()))
-    return invalid_value("chat_template_kwargs", "an object, beside messages", *kwargs);
-  if (messages != nullptr) {
-    ChatMessages chat;
-    if (MaybeError error = read_messages(*messages, &chat.messages_json)) return error;
-    if (kwargs != nullptr) append_json(chat.template_kwargs_json, *kwargs);
-    request.prompt = std::move(chat);
-    return std::nullopt;
-  }
+  if (messages != nullptr) return read_chat(fields, &request.prompt.emplace<ChatMessages>());
+  if (MaybeError error = refuse_chat_fields(fields)) return error;
   if (const JsonElement* const prompt = fields.find(Field::kPrompt)) return read_prompt_value(*prompt);
   const JsonElement& ids = *fields.find(Field::kPromptTokenIds);
   std::vector<TokenId> tokens;
@@ -304,6 +296,10 @@ std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& l
   const simdjson::error_code code = state_->parser.parse(line.bytes).get(root);
   if (code != simdjson::SUCCESS) {
     failure.error = syntax_error(line.bytes, code);
+    if (!line.has_newline && failure.error.code == "invalid_json") {
+      failure.error.code = kIncompleteLine;
+      failure.error.message += "; the input ends here without a newline: is it still being written, or was it cut short?";
+    }
     if (line.bytes.size() > kLargeLine) state_->parser = dom::parser();
     return failure;
   }

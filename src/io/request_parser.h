@@ -9,19 +9,22 @@
 // with exactly one kind of prompt. Rules for fields (request_fields.h lists the names):
 //  1. An explicit null is the same as an absent field. An integer may be written 16.0, never 1.5 or "16".
 //  2. A field whose meaning is not built is the error "unsupported_field", unless its value asks for nothing
-//     (n = 1, tools = [], stream = false …). A control field given twice is an error.
+//     (n = 1, suffix = "", stream = false …). A control field given twice is an error.
 //  3. Other fields of a native line, and around an OpenAI body, are the user's own data: ignored. A near miss of a
 //     field's name ("max_token", "maxTokens", "temprature") is the error "unknown_field", and in an OpenAI body every
 //     unknown field is.
 //  4. Ids are any JSON scalar, kept as JSON text; null is the same as none. They need not be unique.
-//  5. A message's content that is an array of text parts becomes one string, the parts joined with a newline.
-//  6. A chat line without max_tokens runs to the context's end, a /v1/completions line to 16 tokens, as OpenAI's do.
+//  5. What a conversation may hold is in chat_messages.h. Nothing of a line is ever a template.
+//  6. A last line that has no newline and is no whole JSON is the error "incomplete_line": what is there may be the first
+//     part of a line that is being written. Whole JSON needs no newline.
+//  7. A chat line without max_tokens runs to the context's end, a /v1/completions line to 16 tokens, as OpenAI's do.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "core/completion.h"
@@ -46,6 +49,9 @@ struct ParseFailure {
   std::string model_name;
   bool is_chat = false;
 };
+
+// The error of a line that may not have been written to its end: a later run answers it again where it has changed.
+inline constexpr std::string_view kIncompleteLine = "incomplete_line";
 
 // The error record of a failed line.
 Completion to_completion(ParseFailure failure);

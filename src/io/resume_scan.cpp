@@ -78,14 +78,12 @@ class RecordLines {
       begin_ = 0;
     }
     if (end_ + RecordParser::kPadding >= buffer_.size()) buffer_.resize(2 * buffer_.size());
-    while (true) {
-      const ssize_t count = ops_.read(fd_, buffer_.data() + end_, buffer_.size() - RecordParser::kPadding - end_);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return io_error(path_ + ": cannot read: " + std::strerror(errno));
-      at_end_ = count == 0;
-      end_ += static_cast<size_t>(count);
-      return {};
-    }
+    const auto count = uninterrupted(
+        [&] { return ops_.read(fd_, buffer_.data() + end_, buffer_.size() - RecordParser::kPadding - end_); });
+    if (count < 0) return io_error(path_ + ": cannot read: " + std::strerror(errno));
+    at_end_ = count == 0;
+    end_ += static_cast<size_t>(count);
+    return {};
   }
 
   const int fd_;

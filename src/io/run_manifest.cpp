@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 namespace llmb {
@@ -33,6 +34,18 @@ const Json* member(const Json& object, const char* name) {
   return found == object.end() ? nullptr : &*found;
 }
 
+// nullopt: no integer, or not one of these 64 bits.
+std::optional<int64_t> signed_integer(const Json* value) {
+  if (!value || !value->is_number_integer()) return std::nullopt;
+  if (value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX) return std::nullopt;
+  return value->get<int64_t>();
+}
+
+std::optional<int64_t> count(const Json* value) {
+  const auto number = signed_integer(value);
+  return number && *number >= 0 ? number : std::nullopt;
+}
+
 Json identity_json(const FileFingerprint& file) {
   return {{"size", file.size}, {"mtime_ns", file.mtime_ns}, {"inode", file.inode}};
 }
@@ -41,11 +54,11 @@ std::optional<FileFingerprint> parse_identity(const std::string& name, const Jso
   if (!value.is_object()) return std::nullopt;
   FileFingerprint file;
   file.name = name;
-  const Json *size = member(value, "size"), *mtime = member(value, "mtime_ns"), *inode = member(value, "inode");
-  for (const Json* number : {size, mtime, inode})
-    if (!number || !number->is_number_integer()) return std::nullopt;
-  file.size = size->get<int64_t>();
-  file.mtime_ns = mtime->get<int64_t>();
+  const auto size = count(member(value, "size")), mtime_ns = signed_integer(member(value, "mtime_ns"));
+  const Json* inode = member(value, "inode");
+  if (!size || !mtime_ns || !inode || !inode->is_number_unsigned()) return std::nullopt;
+  file.size = *size;
+  file.mtime_ns = *mtime_ns;
   file.inode = inode->get<uint64_t>();
   return file;
 }
@@ -74,10 +87,9 @@ Json complete_json(const CompleteJob& job) {
 // nullopt: something has the wrong shape.
 std::optional<CompleteJob> parse_complete(const Json& json) {
   if (!json.is_object()) return std::nullopt;
-  const Json *inputs = member(json, "inputs"), *output = member(json, "output"), *records = member(json, "num_records"),
-             *failed = member(json, "num_failed");
-  if (!inputs || !inputs->is_array() || !output || !records || !records->is_number_integer() || !failed ||
-      !failed->is_number_integer())
+  const Json *inputs = member(json, "inputs"), *output = member(json, "output");
+  const auto num_records = count(member(json, "num_records")), num_failed = count(member(json, "num_failed"));
+  if (!inputs || !inputs->is_array() || !output || !num_records || !num_failed || *num_failed > *num_records)
     return std::nullopt;
   CompleteJob job;
   for (const Json& input : *inputs) {
@@ -89,8 +101,8 @@ std::optional<CompleteJob> parse_complete(const Json& json) {
   auto file = parse_identity("output", *output);
   if (!file) return std::nullopt;
   job.output = std::move(*file);
-  job.num_records = records->get<int64_t>();
-  job.num_failed = failed->get<int64_t>();
+  job.num_records = *num_records;
+  job.num_failed = *num_failed;
   return job;
 }
 
@@ -156,8 +168,9 @@ Result<RunManifest> parse_manifest(std::string_view text, const std::string& nam
   if (!json.is_object()) return damaged("damaged or cut short (no JSON object)");
   const Json *format = member(json, "format"), *build = member(json, "build"), *state = member(json, "state"),
              *fingerprint = member(json, "fingerprint");
-  if (!format || !format->is_number_integer()) return damaged("not a run manifest (no format number)");
-  if (format->get<int64_t>() > kManifestFormat)
+  // Unsigned as parsed: a number from 0.
+  if (!format || !format->is_number_unsigned() || *format == 0) return damaged("not a run manifest (no format number)");
+  if (format->get<uint64_t>() > uint64_t{kManifestFormat})
     return unsupported(name + ": written by a newer version of llm-batch (manifest format " + format->dump() +
                        ", known: " + std::to_string(kManifestFormat) +
                        "); use that version, or start over with --restart");

@@ -10,7 +10,7 @@
 namespace llmb::test {
 
 TEST_CASE("FAULTS 1, 2, 7: killed or interrupted at random, a job comes out as if nothing had happened") {
-  const TemporaryDirectory dir;
+  const TemporaryDirectory dir(/*in_memory=*/true);
   CrashOptions options;
   options.program = kProgram;
   options.model_dir = kModel;

@@ -337,6 +337,76 @@ TEST_CASE("FAULTS 11: stdin is resumed by the hashes of its lines") {
   CHECK(sorted_records(job.out).size() == 25);
 }
 
+TEST_CASE("FAULTS 11: a last line that is half written is an error record until it is whole, then it is answered") {
+  Job job;
+  const std::string whole = make_input(0, 10, 5), last = make_input(10, 11, 5), next = make_input(11, 13, 5);
+  const std::string errors = job.dir.file("errors.jsonl");
+  for (const size_t cut : {size_t{1}, last.size() / 2, last.size() - 2}) {
+    CAPTURE(cut);
+    write_file(job.in, whole + last.substr(0, cut));
+    const ProcessResult first = job.run({"--restart"});
+    CHECK(first.exit_code == 3);
+    const auto records = sorted_records(job.out);
+    REQUIRE(records.size() == 11);
+    CHECK(nlohmann::json::parse(records[10])["error"]["code"] == "incomplete_line");
+    CHECK(job.run().exit_code == 0);  // nothing new: it stays
+    CHECK(sorted_records(job.out) == records);
+    write_file(job.in, whole + last + next);
+    const ProcessResult grown = job.run({"--error-file", errors});
+    CHECK_MESSAGE(grown.exit_code == 0, grown.err);
+    CHECK(report(grown)["skipped"] == 10);
+    CHECK(report(grown)["done"] == 13);
+    CHECK(read_file(errors) == "");
+    const auto answered = sorted_records(job.out);
+    CHECK(answered.size() == 13);
+    for (const std::string& record : answered) CHECK(!contains(record, "incomplete_line"));
+  }
+  // A whole line needs no newline and is not answered twice when it gets one.
+  write_file(job.in, whole + last.substr(0, last.size() - 1));
+  CHECK(job.run({"--restart"}).exit_code == 0);
+  write_file(job.in, whole + last);
+  CHECK(report(job.run())["skipped"] == 11);
+  // Of stdin too.
+  const auto run = [&](const std::string& text) { return run_ledger({"-o", job.dir.file("piped.jsonl")}, text); };
+  CHECK(run(whole + last.substr(0, 9)).exit_code == 3);
+  CHECK(run(whole + last + next).exit_code == 0);
+  CHECK(sorted_records(job.dir.file("piped.jsonl")).size() == 13);
+  // Any other line stays what it was answered as.
+  write_file(job.in, whole + "{\"prompt\":5}");
+  CHECK(job.run({"--restart"}).exit_code == 3);
+  write_file(job.in, whole + last);
+  job.check_refused(job.in + ":11: ");
+}
+
+TEST_CASE("--order input gives the input's order also over interruptions, retries and runs without it") {
+  Job job;
+  write_file(job.in, make_input(0, 300, 5, 10));
+  const auto in_order = [&] {
+    int64_t last = -1;
+    for (const auto& record : parse_lines(read_file(job.out))) {
+      if (record["index"].get<int64_t>() <= last) return false;
+      last = record["index"];
+    }
+    return last == 299;
+  };
+  REQUIRE(job.run({"--order", "input"}).exit_code == 3);
+  CHECK(in_order());
+  CHECK(job.run({"--order", "input", "--retry-errors"}).exit_code == 3);
+  CHECK(in_order());
+  std::string lines = read_file(job.out), some;
+  for (int i = 0; i < 200; ++i) {  // the first 200 records, back to front
+    const size_t end = lines.find('\n') + 1;
+    some = lines.substr(0, end) + some;
+    lines.erase(0, end);
+  }
+  const auto expected = sorted_records(job.out);
+  job.cut_to(0);
+  write_file(job.partial, some);
+  CHECK(job.run({"--order", "input"}).exit_code == 3);
+  CHECK(in_order());
+  CHECK(sorted_records(job.out) == expected);
+}
+
 TEST_CASE("FAULTS 2: a crash between any two steps of completing or restarting is continued") {
   Job job;
   write_file(job.in, make_input(0, 10, 5));

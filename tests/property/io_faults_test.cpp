@@ -71,7 +71,7 @@ class JobDirectory {
   }
 
  private:
-  TemporaryDirectory dir_;
+  TemporaryDirectory dir_{/*in_memory=*/true};
 };
 
 // Thousands of jobs warn of thousands of torn records.
@@ -131,6 +131,7 @@ Status run_job(const Options& options, FileOps& ops) {
   auto sink = (*job)->begin(fingerprint, clock);
   if (!sink.ok()) return sink.status();
   LLMB_RETURN_IF_ERROR(answer_lines(options, (*job)->completed(), **sink, &num_failed));
+  LLMB_RETURN_IF_ERROR((*job)->put_in_order());
   LLMB_RETURN_IF_ERROR((*sink)->finish());
   return (*job)->complete(num_lines, num_failed);
 }
@@ -140,6 +141,13 @@ std::set<std::string> lines_of(const std::string& text) {
   std::stringstream stream(text);
   for (std::string line; std::getline(stream, line);) CHECK(lines.insert(line).second);
   return lines;
+}
+
+void reverse_lines(const std::string& path) {
+  std::stringstream stream(read_file(path));
+  std::string reversed;
+  for (std::string line; std::getline(stream, line);) reversed = line + "\n" + reversed;
+  write_file(path, reversed);
 }
 
 // What a job starts from.
@@ -157,9 +165,11 @@ std::vector<Start> make_starts() {
                                {"everything written, not yet renamed", 10, 0, false, {}},
                                {"the input grew", 6, 0, true, {}},
                                {"retrying errors", 10, 0, true, {}},
-                               {"restarting", 10, 0, true, {}}};
+                               {"restarting", 10, 0, true, {}},
+                               {"in input order", 6, 0, true, {}}};
   starts[4].options.retry_errors = "*";
   starts[5].options.restart = true;
+  starts[6].options.order = OutputOrder::kInput;
   return starts;
 }
 
@@ -217,7 +227,15 @@ class Matrix {
     for (const auto& [name, content] : files) names += name + " ";
     CHECK(names == "in.jsonl out.jsonl out.jsonl.manifest.json ");
     CHECK(lines_of(read_file(dir_.out())) == expected_);
+    if (options_.order == OutputOrder::kInput) check_order();
     CHECK(read_file(dir_.manifest()).find("\"complete\"") != std::string::npos);
+  }
+
+  void check_order() const {
+    std::stringstream stream(read_file(dir_.out()));
+    int64_t index = 0;
+    for (std::string line; std::getline(stream, line); ++index)
+      CHECK(line.starts_with("{\"index\":" + std::to_string(index) + ","));
   }
 
   std::string start_file(const std::string& name) const { return start_.at(name); }
@@ -254,6 +272,7 @@ class Matrix {
       write_file(dir_.manifest(), manifest.replace(at, 10, "\"running\""));
     }
     dir_.write_input(kNumLines);
+    if (options_.order == OutputOrder::kInput) reverse_lines(dir_.out());
     start_ = dir_.files();
   }
 

@@ -270,6 +270,12 @@ bool Scenario::check_stopped(const StoppedProcess& result, const StopPlan& plan,
 
 void Scenario::check_complete(const std::string& directory) {
   const auto records = sorted_records(read_file(directory + "/out.jsonl"));
+  const bool in_order = std::find(flags_.begin(), flags_.end(), "--order") != flags_.end();
+  if (in_order) {
+    std::string sorted;
+    for (const auto& [index, record] : records) sorted += record + "\n";
+    require(sorted == read_file(directory + "/out.jsonl"), "not in input order");
+  }
   for (size_t i = 1; i < records.size(); ++i)
     require(records[i].first != records[i - 1].first, "twice: line index " + std::to_string(records[i].first));
   std::set<int64_t> found;

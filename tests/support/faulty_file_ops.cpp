@@ -48,6 +48,11 @@ ssize_t FaultyFileOps::read(int fd, void* buffer, size_t size) {
   return real_file_ops().read(fd, buffer, std::min(size, max_io_bytes));
 }
 
+ssize_t FaultyFileOps::pread(int fd, void* buffer, size_t size, off_t offset) {
+  if (interrupted() || fails(FileCall::kRead)) return -1;
+  return real_file_ops().pread(fd, buffer, std::min(size, max_io_bytes), offset);
+}
+
 ssize_t FaultyFileOps::write(int fd, const void* data, size_t size) {
   if (interrupted()) return -1;
   if (fails(FileCall::kWrite)) {

@@ -14,7 +14,7 @@ namespace llmb::test {
 
 enum class FileCall {
   kOpen,
-  kRead,
+  kRead,  // and pread
   kWrite,
   kFsync,
   kFdatasync,
@@ -62,6 +62,7 @@ class FaultyFileOps final : public FileOps {
 
   int open(const char* path, int flags, mode_t mode) override;
   ssize_t read(int fd, void* buffer, size_t size) override;
+  ssize_t pread(int fd, void* buffer, size_t size, off_t offset) override;
   ssize_t write(int fd, const void* data, size_t size) override;
   int fsync(int fd) override;
   int fdatasync(int fd) override;

@@ -98,8 +98,10 @@ ProcessResult run_shell(const std::string& command, int timeout_s) {
   return run_process({"/bin/sh", "-c", command}, "", timeout_s);
 }
 
-TemporaryDirectory::TemporaryDirectory() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "llmb-test-XXXXXX").string();
+TemporaryDirectory::TemporaryDirectory(bool in_memory) {
+  const std::filesystem::path memory = "/dev/shm";
+  const bool use_memory = in_memory && std::filesystem::is_directory(memory);
+  std::string pattern = ((use_memory ? memory : std::filesystem::temp_directory_path()) / "llmb-test-XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp");
   path_ = pattern;
 }

@@ -19,7 +19,8 @@ ProcessResult run_shell(const std::string& command, int timeout_s = 300);
 // A fresh directory, removed with everything in it.
 class TemporaryDirectory {
  public:
-  TemporaryDirectory();
+  // in_memory: where there is /dev/shm, for tests that sync thousands of times.
+  explicit TemporaryDirectory(bool in_memory = false);
   ~TemporaryDirectory();
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }

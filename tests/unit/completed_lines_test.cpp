@@ -36,6 +36,30 @@ TEST_CASE("a line is new, done or edited, at every border of a chunk") {
   CHECK(lines.match(INT64_MAX, 1) == CompletedLines::Match::kDone);
 }
 
+TEST_CASE("a removed line is new again") {
+  CompletedLines lines;
+  for (const int64_t index : {3, 4, 5}) lines.add(index, 7);
+  lines.remove(4);
+  CHECK(lines.size() == 2);
+  CHECK(lines.match(4, 7) == CompletedLines::Match::kNew);
+  CHECK(lines.match(3, 7) == CompletedLines::Match::kDone);
+  CHECK(lines.add(4, 8));
+  CHECK(lines.match(4, 8) == CompletedLines::Match::kDone);
+}
+
+TEST_CASE("FAULTS 11: a line that may have grown is new where it has, and no other line may be edited") {
+  CompletedLines lines;
+  for (const int64_t index : {0, 1, 2}) lines.add(index, 7);
+  CompletedLineMatcher matcher(lines, {1, 2});
+  CHECK(*matcher.is_done(line_at(0, 7)));
+  CHECK_FALSE(*matcher.is_done(line_at(1, 8)));
+  CHECK(*matcher.is_done(line_at(2, 7)));
+  CHECK(matcher.grown() == std::set<int64_t>{1});
+  CHECK(matcher.check_end().ok());
+  CompletedLineMatcher strict(lines, {1});
+  CHECK(strict.is_done(line_at(0, 8)).status().code() == StatusCode::kConflict);
+}
+
 TEST_CASE("random indices agree with a set") {
   std::mt19937_64 random(1);
   CompletedLines lines;

@@ -141,6 +141,18 @@ TEST_CASE("line endings, blank lines, byte order mark and a missing last newline
   CHECK(describe_text(std::string("a\0b\n", 4)) == "0:1@0=" + std::string("a\0b|", 4));
 }
 
+TEST_CASE("a line says whether its newline was there") {
+  TempDir dir;
+  write_file(dir / "a.jsonl", "one\ntwo\r");
+  write_file(dir / "b.jsonl", "three\r\n\n four");
+  write_file(dir / "c.jsonl", "123456789\n123456789");
+  const ReadAll all = read_all({dir / "a.jsonl", dir / "b.jsonl", dir / "c.jsonl"}, 8);
+  REQUIRE(all.lines.size() == 6);
+  const bool expected[] = {true, false, true, false, true, false};
+  for (size_t i = 0; i < 6; ++i) CHECK(all.lines[i].has_newline == expected[i]);
+  CHECK(all.lines[5].too_long);
+}
+
 TEST_CASE("several inputs: the index runs on, line numbers start again, lines do not join") {
   TempDir dir;
   write_file(dir / "a",

@@ -1,9 +1,8 @@
-// The output file under faults: FAULTS rows 4, 5, 6, 9 and 13.
+// The output file under faults: FAULTS rows 4, 5, 6 and 13.
 #include "io/output_sink.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -273,76 +272,6 @@ TEST_CASE("a missing directory, one that may not be written, and a directory as 
   REQUIRE(!denied.ok());
   CHECK(denied.status().code() == StatusCode::kIoError);
   CHECK(contains(denied.status().message(), "Permission denied"));
-}
-
-TEST_CASE("a second sink on the same output is refused, naming the process, until the first is gone") {
-  TempDir dir;
-  auto first = open_sink(dir / "out.jsonl");
-  REQUIRE(first.ok());
-  CHECK((*first)->append("mine\n").ok());
-  auto second = open_sink(dir / "out.jsonl");
-  REQUIRE(!second.ok());
-  CHECK(second.status().code() == StatusCode::kBusy);
-  CHECK(contains(second.status().message(), "out.jsonl"));
-  const std::string pid = "process " + std::to_string(getpid());
-  const bool names_holder = contains(second.status().message(), pid) ||
-                            contains(second.status().message(), "another process");  // where /proc/locks is hidden
-  CHECK(names_holder);
-  CHECK(read_file(dir / "out.jsonl.partial") == "mine\n");
-  CHECK((*first)->finish().ok());
-  CHECK(open_sink(dir / "out.jsonl").ok());
-}
-
-TEST_CASE("a run that finishes between another's open and its lock keeps its results") {
-  TempDir dir;
-  auto first = open_sink(dir / "out.jsonl");
-  REQUIRE(first.ok());
-  CHECK((*first)->append("first\n").ok());
-  FaultyFileOps ops;
-  ops.before_call = [&](FileCall call) {
-    if (call == FileCall::kFlock && ops.count(FileCall::kFlock) == 0) CHECK((*first)->finish().ok());
-  };
-  auto second = open_sink(dir / "out.jsonl", ops);
-  REQUIRE(second.ok());
-  CHECK(read_file(dir / "out.jsonl") == "first\n");
-  CHECK((*second)->append("second\n").ok());
-  CHECK(read_file(dir / "out.jsonl") == "first\n");
-  CHECK(read_file(dir / "out.jsonl.partial") == "second\n");
-  CHECK((*second)->finish().ok());
-  CHECK(read_file(dir / "out.jsonl") == "second\n");
-}
-
-TEST_CASE("of many processes that start together on one output, one works at a time and nothing is mixed") {
-  TempDir dir;
-  constexpr int kProcesses = 20;
-  std::vector<pid_t> children;
-  for (int i = 0; i < kProcesses; ++i) {
-    const pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-      auto sink = open_sink(dir / "out.jsonl");
-      if (!sink.ok()) _exit(sink.status().code() == StatusCode::kBusy ? 8 : 1);
-      const std::string record(100, static_cast<char>('a' + i));
-      for (int k = 0; k < 50; ++k)
-        if (!(*sink)->append(record + "\n").ok()) _exit(2);
-      _exit((*sink)->finish().ok() ? 0 : 3);
-    }
-    children.push_back(child);
-  }
-  int winners = 0;
-  for (const pid_t child : children) {
-    int status = 0;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    REQUIRE(WIFEXITED(status));
-    const int code = WEXITSTATUS(status);
-    const bool expected = code == 0 || code == 8;
-    CHECK(expected);
-    winners += code == 0;
-  }
-  CHECK(winners >= 1);
-  const std::string content = read_file(dir / "out.jsonl");
-  CHECK(content.size() == 50 * 101);
-  CHECK(content.find_first_not_of(std::string(1, content[0]) + "\n") == std::string::npos);
 }
 
 TEST_CASE("a pipe whose reader has gone is kCancelled; a pipe that is full for a while only waits") {

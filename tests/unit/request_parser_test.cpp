@@ -494,6 +494,29 @@ TEST_CASE("what is no JSON object is an error with the byte at fault") {
     CHECK(refused(line).error.code == "invalid_request");
 }
 
+TEST_CASE("what is no whole JSON and has no newline may not have been written to its end") {
+  const std::string whole = chat("\"max_tokens\":5,\"stop\":\"\xC3\xA9\"");
+  RequestParser parser({}, {});
+  for (size_t size = 1; size <= whole.size(); ++size)
+    for (const bool has_newline : {false, true}) {
+      CAPTURE(size);
+      InputLine line;
+      line.bytes = whole.substr(0, size);
+      line.has_newline = has_newline;
+      const Parsed parsed = parser.parse(line);
+      CHECK(std::holds_alternative<InputRequest>(parsed) == (size == whole.size()));
+      if (const auto* failure = std::get_if<ParseFailure>(&parsed)) {
+        CHECK(failure->error.code == (has_newline ? "invalid_json" : kIncompleteLine));
+        CHECK(contains(failure->error.message, "still being written") == !has_newline);
+        CHECK(failure->error.byte_offset);
+      }
+    }
+  InputLine bad;
+  bad.bytes = "{\"prompt\":5}";
+  bad.has_newline = false;
+  CHECK(std::get<ParseFailure>(parser.parse(bad)).error.code == "invalid_value");
+}
+
 TEST_CASE("hostile sizes: deep nesting, a million keys, a ten megabyte number, a line that was too long") {
   CHECK(refused(std::string(100'000, '[')).error.code == "invalid_json");
   CHECK(refused("{\"prompt\":\"p\",\"x\":" + std::string(100'000, '[')).error.code == "invalid_json");

@@ -75,6 +75,18 @@ TEST_CASE("what a complete job was made of reads back, and its members are check
     changed.replace(changed.find(word), std::string(word).size(), "\"x\"");
     CHECK_FALSE(parse_manifest(changed, "m").ok());
   }
+  for (const char* number : {"\"num_records\": 11", "\"num_failed\": 3", "\"size\": 8", "\"inode\": 10"})
+    for (const char* instead : {"-1", "18446744073709551616", "1.5"}) {
+      CAPTURE(number);
+      std::string changed = text;
+      const std::string name = std::string(number).substr(0, std::string(number).find(' ') + 1);
+      REQUIRE(changed.find(number) != std::string::npos);
+      changed.replace(changed.find(number), std::string(number).size(), name + instead);
+      CHECK_FALSE(parse_manifest(changed, "m").ok());
+    }
+  std::string more_failed = text;
+  more_failed.replace(more_failed.find("\"num_failed\": 3"), 15, "\"num_failed\": 12");
+  CHECK_FALSE(parse_manifest(more_failed, "m").ok());
 }
 
 TEST_CASE("FAULTS 12: a manifest cut at any byte, or with any member missing or of another type, is refused") {
@@ -95,9 +107,20 @@ TEST_CASE("FAULTS 12: a manifest cut at any byte, or with any member missing or 
   }
   for (const char* other : {"", "null", "[]", "5", "{}", "\x80"}) CHECK_FALSE(parse_manifest(other, "m").ok());
   CHECK_FALSE(parse_manifest(std::string(100000, '['), "m").ok());
-  std::string newer = text;
-  newer.replace(newer.find("\"format\": 1"), 11, "\"format\": 2");
-  CHECK(parse_manifest(newer, "m").status().code() == StatusCode::kUnsupported);
+  const std::pair<std::string, StatusCode> formats[] = {
+      {"2", StatusCode::kUnsupported},                     // newer
+      {"18446744073709551615", StatusCode::kUnsupported},  // by far
+      {"18446744073709551616", StatusCode::kDataLoss},     // no 64 bits
+      {"0", StatusCode::kDataLoss},
+      {"-1", StatusCode::kDataLoss},
+      {"1.0", StatusCode::kDataLoss},
+  };
+  for (const auto& [format, code] : formats) {
+    CAPTURE(format);
+    std::string changed = text;
+    changed.replace(changed.find("\"format\": 1"), 11, "\"format\": " + format);
+    CHECK(parse_manifest(changed, "m").status().code() == code);
+  }
 }
 
 TEST_CASE("FAULTS 10: differences are named with old and new value") {
