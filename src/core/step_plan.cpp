@@ -1,7 +1,7 @@
 #include "core/step_plan.h"
 
+#include <algorithm>
 #include <string>
-#include <unordered_set>
 
 namespace llmb {
 
@@ -71,9 +71,10 @@ Status validate_step_plan(const StepPlan& p, int32_t num_blocks, int32_t num_uns
   if (p.context_len.size() != num_seqs || p.positions.size() != p.tokens.size() || p.slots.size() != p.tokens.size())
     return broken(1, 0, "array sizes differ");
   for (int32_t s = 0; s < p.num_seqs(); ++s) LLMB_RETURN_IF_ERROR(validate_sequence(p, s, num_blocks, num_unseen));
-  std::unordered_set<int32_t> written;
-  for (const int32_t slot : p.slots)
-    if (!written.insert(slot).second) return broken(4, 0, "slot " + std::to_string(slot) + " written twice");
+  std::vector<int32_t> slots = p.slots;
+  std::sort(slots.begin(), slots.end());
+  const auto twice = std::adjacent_find(slots.begin(), slots.end());
+  if (twice != slots.end()) return broken(4, 0, "slot " + std::to_string(*twice) + " written twice");
   int32_t previous = -1;
   for (const SampleRow& row : p.sample_rows) {
     if (row.seq <= previous || row.seq >= p.num_seqs()) return broken(5, row.seq, "sample rows out of order");
