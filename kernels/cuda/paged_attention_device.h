@@ -123,31 +123,44 @@ __device__ bool last_to_arrive(const Args<T>& args, BlockState* state) {
   return state->is_last;
 }
 
+// Of row r in a piece; of none past the last.
+template <class T>
+__device__ Stats piece_stats(const Args<T>& args, const AttentionItem& item, int r, int piece) {
+  if (piece >= item.num_pieces) return {kMinusInfinity, 0};
+  const float* stats = args.work.partial_stats + 2 * (item.first_partial + int64_t{piece} * item.num_rows + r);
+  return {__ldcg(stats), __ldcg(stats + 1)};
+}
+
 // The unit's result from its pieces, in their order. Written by other blocks just now: past the first-level cache.
 template <class T>
 __device__ void merge_pieces(const Args<T>& args, const AttentionItem& item) {
   constexpr int kColumns = 8;  // of a lane
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int r = warp; r < item.num_rows; r += kWarps) {
-    const float* stats = args.work.partial_stats + (item.first_partial + r) * int64_t{2};
     Stats total{kMinusInfinity, 0};
-    for (int p = 0; p < item.num_pieces; ++p)
-      total.max = fmaxf(total.max, __ldcg(stats + int64_t{p} * item.num_rows * 2));
-    for (int p = 0; p < item.num_pieces; ++p) {
-      const float* part = stats + int64_t{p} * item.num_rows * 2;
-      total.sum = fmaf(__ldcg(part + 1), weight(__ldcg(part), total.max), total.sum);
+    for (int p = lane; p < item.num_pieces; p += 32) total.max = fmaxf(total.max, piece_stats(args, item, r, p).max);
+    for (int step = 1; step < 32; step *= 2) total.max = fmaxf(total.max, __shfl_xor_sync(kAllLanes, total.max, step));
+    for (int p = lane; p < item.num_pieces; p += 32) {
+      const Stats piece = piece_stats(args, item, r, p);
+      total.sum = fmaf(piece.sum, weight(piece.max, total.max), total.sum);
     }
+    for (int step = 1; step < 32; step *= 2) total.sum += __shfl_xor_sync(kAllLanes, total.sum, step);
     const float factor = final_factor(args, item, r, total);
     T* out = result_of(args, find_row(args, item, r));
-    for (int column = lane; column < args.head_dim; column += kColumns * 32) {
+    for (int first_column = 0; first_column < args.head_dim; first_column += kColumns * 32) {
+      const int column = first_column + lane;
+      const float* values = args.work.partials + int64_t{item.first_partial + r} * args.head_dim + column;
       float acc[kColumns] = {};
-      for (int p = 0; p < item.num_pieces; ++p) {
-        const int64_t at = item.first_partial + int64_t{p} * item.num_rows + r;
-        const float w = weight(__ldcg(args.work.partial_stats + 2 * at), total.max);
-        const float* values = args.work.partials + at * args.head_dim + column;
+      for (int first = 0; first < item.num_pieces; first += 32) {
+        const float weights = weight(piece_stats(args, item, r, first + lane).max, total.max);
+#pragma unroll 4
+        for (int p = first; p < min(first + 32, item.num_pieces); ++p) {
+          const float* part = values + int64_t{p} * item.num_rows * args.head_dim;
+          const float w = __shfl_sync(kAllLanes, weights, p - first);
 #pragma unroll
-        for (int i = 0; i < kColumns; ++i)
-          if (column + 32 * i < args.head_dim) acc[i] = fmaf(__ldcg(values + 32 * i), w, acc[i]);
+          for (int i = 0; i < kColumns; ++i)
+            if (column + 32 * i < args.head_dim) acc[i] = fmaf(__ldcg(part + 32 * i), w, acc[i]);
+        }
       }
 #pragma unroll
       for (int i = 0; i < kColumns; ++i)

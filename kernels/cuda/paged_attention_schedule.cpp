@@ -1,7 +1,7 @@
-// Cost goes by tiles of positions. Units of more than a few rows (prefill) are handed out whole, the longest first, each
-// to the block with the least to do; then blocks are filled up to one level with the positions of decode-like units, cut
-// wherever a block is full (as Stream-K cuts matrix products). Where the prefill units alone are too few or too uneven
-// for that, they are cut too.
+// Cost goes by tiles of positions. Units are handed out whole, the longest first, each to the block with the least to
+// do, where that is even enough. Otherwise only those of more than a few rows (prefill) are, and then blocks are filled
+// up to one level with the positions of decode-like units, cut wherever a block is full (as Stream-K cuts matrix
+// products). Where the prefill units alone are too few or too uneven for that, they are cut too.
 #include "kernels/cuda/paged_attention_schedule.h"
 
 #include <algorithm>
@@ -15,10 +15,11 @@ namespace {
 using Unit = AttentionSchedule::Unit;
 using Piece = AttentionSchedule::Piece;
 
-// A tile of a decode-like unit is bound by its bytes, that of a tall one by multiply-adds. Of their ratio little depends
-// on the head size. An item costs about a tile more to begin and to end.
+// A tile of a decode-like unit is bound by its bytes, that of a tall one by multiply-adds. Of their ratio little
+// depends on the head size. An item costs about a tile more to begin and to end.
 constexpr int32_t kSmallTileCost = 16, kSmallItemCost = 16, kSmallMinTiles = 2;
 constexpr int32_t kTallTileCost = 20, kTallestTileCost = 32, kTallItemCost = 40, kTallMinTiles = 4;
+constexpr int32_t kMaxPieces = 64;  // or about, of a unit: one block merges them
 
 bool is_small(const Unit& unit) { return unit.num_rows <= AttentionTiling::kSmallRows; }
 int32_t min_tiles(const Unit& unit) { return is_small(unit) ? kSmallMinTiles : kTallMinTiles; }
@@ -135,6 +136,14 @@ class Balancer {
     }
   }
 
+  // Blocks with less than this to do would cut units into too many or too small pieces.
+  int64_t least_level() const {
+    int64_t least = 0;
+    for (const Unit& unit : schedule_.units)
+      least = std::max(least, unit.cost(std::max(min_tiles(unit), static_cast<int32_t>(unit.num_tiles / kMaxPieces))));
+    return least;
+  }
+
   // Fills blocks in order up to `level` with the tiles of the chosen units, in order, cutting units at full blocks.
   // What a block is under or over the level, because pieces have a least size, is made up for by those after it.
   template <typename Chosen>
@@ -168,9 +177,10 @@ class Balancer {
   // How many of the unit's tiles from `tile` on go to a block that has room for this cost: all, none, or a piece.
   static int32_t tiles_for(const Unit& unit, int32_t tile, int64_t room) {
     const int32_t rest = unit.num_tiles - tile, least = min_tiles(unit);
-    const int64_t fit = room < unit.cost(least) ? 0 : (room - unit.item_cost) / unit.tile_cost;
+    const int64_t fit = (room - unit.item_cost) / unit.tile_cost;
     if (fit >= rest) return rest;
     if (rest < 2 * least) return 2 * room >= unit.cost(rest) ? rest : 0;
+    if (fit < least) return 0;
     return std::min(static_cast<int32_t>(fit), rest - least);
   }
 
@@ -202,22 +212,23 @@ void balance(bool may_cut, int32_t num_kv_heads, int32_t num_ctas, AttentionSche
   const auto all = [](const Unit&) { return true; };
   const auto small = [](const Unit& unit) { return is_small(unit); };
   const auto tall = [](const Unit& unit) { return !is_small(unit); };
+  const auto highest = [&] { return *std::max_element(schedule->cta_cost.begin(), schedule->cta_cost.end()); };
   Balancer balancer(num_kv_heads, num_ctas, schedule);
-  if (!may_cut) return balancer.place_whole(all);
-
   // Each block's last unit is likely to be cut, which costs another item.
-  const int64_t cuts = int64_t{num_ctas} * kSmallItemCost;
-  const int64_t least = kSmallItemCost + kSmallMinTiles * kSmallTileCost;
-  const int64_t ideal = std::max(least, balancer.level(balancer.total_cost(all)));
-  balancer.place_whole(tall);
-  const int64_t highest = *std::max_element(schedule->cta_cost.begin(), schedule->cta_cost.end());
-  if (10 * highest <= 11 * ideal) {
-    const int64_t cost = balancer.total_cost(small);
-    if (cost > 0) balancer.fill(small, std::max(least, balancer.level(cost + cuts)));
-    return;
+  const auto level = [&](int64_t cost, int32_t item_cost) {
+    return std::max(balancer.least_level(), balancer.level(cost + int64_t{num_ctas} * item_cost));
+  };
+  const int64_t cost_of_all = balancer.total_cost(all), cost_of_small = balancer.total_cost(small);
+  const int64_t even = level(cost_of_all, cost_of_small > 0 ? kSmallItemCost : kTallItemCost);
+  balancer.place_whole(all);
+  if (!may_cut || 100 * highest() <= 102 * even) return;
+  if (cost_of_small > 0) {
+    balancer.start_over();
+    balancer.place_whole(tall);
+    if (10 * highest() <= 11 * even) return balancer.fill(small, level(cost_of_small, kSmallItemCost));
   }
   balancer.start_over();
-  balancer.fill(all, std::max(least, balancer.level(balancer.total_cost(all) + cuts)));
+  balancer.fill(all, level(cost_of_all, kTallItemCost));
 }
 
 AttentionItem make_item(const AttentionBatch& batch, int32_t kv_tile, const Unit& unit, const Piece& piece) {
@@ -257,8 +268,7 @@ AttentionTiling attention_tiling(const AttentionShape& shape) {
   if (shape.dtype == DType::kF32 || dim % 8 != 0 || dim > 256 || shape.block_size % 8 != 0)
     return {.scalar = true, .padded_dim = dim, .max_rows = 16, .kv_tile = 32, .ctas_per_sm = 8};
   for (const int32_t padded : {64, 80, 96, 128})
-    if (dim <= padded)
-      return {.scalar = false, .padded_dim = padded, .max_rows = 128, .kv_tile = 64, .ctas_per_sm = 2};
+    if (dim <= padded) return {.scalar = false, .padded_dim = padded, .max_rows = 128, .kv_tile = 64, .ctas_per_sm = 2};
   return {.scalar = false, .padded_dim = 256, .max_rows = 64, .kv_tile = 32, .ctas_per_sm = 2};
 }
 
