@@ -2,7 +2,11 @@
 #ifdef LLMB_SIMT
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <set>
 #include <string>
@@ -10,24 +14,14 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ptx.h"
 #include "tests/support/device_array.h"
+#include "tests/support/simt/fault_of.h"
 
 namespace llmb::cuda {
 
 namespace {
 
 using test::DeviceArray;
-
-// What the runtime throws while `run` waits for its kernels; "" where nothing.
-template <class Run>
-std::string fault_of(Run&& run) {
-  try {
-    run();
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  } catch (const ::llmb::simt::Fault& fault) {
-    return fault.what();
-  }
-  return "";
-}
+using test::fault_of;
 
 __global__ void index_kernel(int* out, int n) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -119,6 +113,156 @@ TEST_CASE("a thread that leaves before a barrier is a fault") {
   CHECK(fault.find("__syncthreads") != std::string::npos);
   CHECK(fault.find("have left the kernel") != std::string::npos);
 }
+
+__global__ void waiting_kernel(int* out) {
+  if (threadIdx.x < 48) ptx::bar_sync(3, 64);
+  out[threadIdx.x] = 1;
+}
+
+TEST_CASE("threads that wait for ever are a deadlock, named by where they wait") {
+  DeviceArray<int> out(64);
+  const std::string fault = fault_of([&] { launch({dim3(1), dim3(64)}, waiting_kernel, out.data()); });
+  CHECK(fault.find("deadlock: ") != std::string::npos);
+  CHECK(fault.find("48 threads (first 0) wait at bar_sync") != std::string::npos);
+}
+
+// 32 producers announce, 32 consumers wait, as with mbarriers.
+__global__ void named_barrier_kernel(float* out) {
+  float* shared = dynamic_shared<float>();
+  if (threadIdx.x < 32) {
+    shared[threadIdx.x] = static_cast<float>(threadIdx.x);
+    ptx::bar_arrive(1, 64);
+  } else {
+    ptx::bar_sync(1, 64);
+    out[threadIdx.x - 32] = shared[63 - threadIdx.x];
+  }
+}
+
+TEST_CASE("a named barrier joins those who arrive and those who wait") {
+  test::for_each_order(10, [](uint64_t) {
+    DeviceArray<float> out(32);
+    launch({dim3(1), dim3(64), 128}, named_barrier_kernel, out.data());
+    const std::vector<float> values = out.download();
+    for (size_t i = 0; i < 32; ++i) CHECK(values[i] == static_cast<float>(31 - i));
+  });
+}
+
+__global__ void trap_kernel(int* out) {
+  if (threadIdx.x == 7) __trap();
+  __syncthreads();
+  out[threadIdx.x] = 1;
+}
+
+TEST_CASE("a trap ends the grid and unwinds the threads that wait") {
+  DeviceArray<int> out(64);
+  CHECK(fault_of([&] { launch({dim3(4), dim3(64)}, trap_kernel, out.data()); }).find("__trap") != std::string::npos);
+}
+
+__global__ void static_shared_kernel(float* out) {
+  __shared__ float tile[32];
+  LLMB_SIMT_INIT_SHARED(tile);
+  out[blockIdx.x * 32 + threadIdx.x] = tile[threadIdx.x];
+  __syncthreads();
+  tile[threadIdx.x] = 1;
+}
+
+TEST_CASE("static and dynamic shared memory is NaN when a block starts, whatever the block before left") {
+  DeviceArray<float> out(std::vector<float>(64, 0.0f));
+  launch({dim3(2), dim3(32)}, static_shared_kernel, out.data());
+  for (const float value : out.download()) CHECK(std::isnan(value));
+}
+
+__global__ void count_kernel(int* out) {
+  const bool odd = threadIdx.x % 2 == 1;
+  const int count = __syncthreads_count(odd);
+  const int any = __syncthreads_or(threadIdx.x == 99);
+  const int all = __syncthreads_and(threadIdx.x < 96);
+  if (threadIdx.x == 5) out[0] = count, out[1] = any, out[2] = all;
+}
+
+TEST_CASE("barriers that vote") {
+  test::for_each_order(5, [](uint64_t) {
+    DeviceArray<int> out(3);
+    launch({dim3(2), dim3(96)}, count_kernel, out.data());
+    CHECK(out.holds(std::vector<int>{48, 0, 1}));
+  });
+}
+
+// The last block to finish adds up what all have left.
+__global__ void last_block_kernel(const int* in, int* partial, unsigned* num_done, int* total) {
+  partial[blockIdx.x] = in[blockIdx.x];
+  __threadfence();
+  if (atomicInc(num_done, gridDim.x - 1) != gridDim.x - 1) return;
+  int sum = 0;
+  for (unsigned i = 0; i < gridDim.x; ++i) sum += partial[i];
+  *total = sum;
+}
+
+TEST_CASE("a counter of finished blocks works in every order of blocks") {
+  test::for_each_order(10, [](uint64_t) {
+    DeviceArray<int> in(std::vector<int>{1, 20, 300, 4000, 50000});
+    DeviceArray<int> partial(5), total(1);
+    DeviceArray<unsigned> num_done(std::vector<unsigned>{0});
+    launch({dim3(5), dim3(1)}, last_block_kernel, in.data(), partial.data(), num_done.data(), total.data());
+    CHECK(total.holds(std::vector<int>{54321}));
+    CHECK(num_done.holds(std::vector<unsigned>{0}));
+  });
+}
+
+__global__ void order_kernel(int* out, int* next) { out[atomicAdd(next, 1)] = static_cast<int>(threadIdx.x); }
+
+std::vector<int> order_of_threads(uint64_t seed) {
+  ::llmb::simt::set_seed(seed);
+  DeviceArray<int> out(256), next(std::vector<int>{0});
+  launch({dim3(1), dim3(256)}, order_kernel, out.data(), next.data());
+  return out.download();
+}
+
+TEST_CASE("a seed repeats an order, another gives another") {
+  CHECK(order_of_threads(1) == order_of_threads(1));
+  CHECK(order_of_threads(1) != order_of_threads(2));
+}
+
+TEST_CASE("launches that the device would refuse are refused") {
+  DeviceArray<int> out(1);
+  const auto code_of = [&](LaunchShape shape) {
+    try {
+      launch(shape, trap_kernel, out.data());
+    } catch (const CudaError& error) {
+      return error.code();
+    }
+    return cudaSuccess;
+  };
+  CHECK(code_of({dim3(1), dim3(1025)}) == cudaErrorInvalidConfiguration);
+  CHECK(code_of({dim3(0), dim3(32)}) == cudaErrorInvalidConfiguration);
+  CHECK(code_of({dim3(1, 65536), dim3(32)}) == cudaErrorInvalidConfiguration);
+  CHECK(code_of({dim3(1), dim3(32), (227 << 10) + 1}) == cudaErrorInvalidValue);
+  CHECK(cudaGetLastError() == cudaErrorInvalidValue);
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+__global__ void overrun_kernel(int where) { dynamic_shared<uint8_t>()[where] = 1; }
+
+// In a child, since AddressSanitizer ends the program.
+int exit_code_of_write(int where) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(3);
+    launch({dim3(1), dim3(1), 1000}, overrun_kernel, where);
+    cudaDeviceSynchronize();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
+TEST_CASE("AddressSanitizer sees the first byte past dynamic shared memory") {
+  CHECK(exit_code_of_write(999) == 0);
+  CHECK(exit_code_of_write(1000) != 0);
+}
+#endif
 
 TEST_CASE("after a fault the next kernel runs") {
   DeviceArray<int> out(64);
