@@ -1,13 +1,16 @@
 // Renders conversations with a chat template, one JSON result line for each input line.
-//   render_chat TEMPLATE_FILE_OR_MODEL_DIR [NAME=TOKEN …] < cases.jsonl > out.jsonl
+//   render_chat [--lines] TEMPLATE_FILE_OR_MODEL_DIR [NAME=TOKEN …] < cases.jsonl > out.jsonl
 // An input line: {"messages": […], "tools": […], "kwargs": {…}, "add_generation_prompt": true,
-// "continue_final_message": false, "template": "…"}; "template" overrides the one on the command line.
+// "continue_final_message": false, "template": "…"}; "template" overrides the one on the command line. With --lines the
+// input lines are those of llm-batch, and what comes out are the prompts that it would tokenise.
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "engine/request_preparer.h"
+#include "io/request_parser.h"
 #include "tokenizer/chat_template.h"
 
 namespace {
@@ -35,10 +38,27 @@ ordered_json render(const ChatTemplate& tmpl, const ordered_json& line) {
   return {{"text", *text}};
 }
 
+// A line of llm-batch.
+ordered_json render_line(const ChatTemplate& tmpl, llmb::RequestParser& parser, const std::string& text) {
+  llmb::InputLine line;
+  line.bytes = text;
+  line.has_newline = true;
+  const auto parsed = parser.parse(line);
+  if (const auto* failure = std::get_if<llmb::ParseFailure>(&parsed)) return {{"error", failure->error.message}};
+  const auto* chat = std::get_if<llmb::ChatMessages>(&std::get<llmb::InputRequest>(parsed).prompt);
+  if (chat == nullptr) return {{"error", "not a line with messages"}};
+  const auto prompt = tmpl.render(llmb::chat_template_input(*chat));
+  if (!prompt.ok()) return {{"error", prompt.status().message()}};
+  return {{"text", *prompt}};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> tokens;
+  const bool are_lines = argc > 1 && argv[1] == std::string("--lines");
+  if (are_lines) --argc, ++argv;
+  llmb::RequestParser parser({}, {});
   for (int i = 2; i < argc; ++i) {
     const std::string pair = argv[i];
     tokens[pair.substr(0, pair.find('='))] = pair.substr(pair.find('=') + 1);
@@ -53,6 +73,10 @@ int main(int argc, char** argv) {
     standard = std::move(opened).value();
   }
   for (std::string text; std::getline(std::cin, text);) {
+    if (are_lines && standard != nullptr) {
+      std::cout << render_line(*standard, parser, text).dump() << "\n";
+      continue;
+    }
     const ordered_json line = ordered_json::parse(text, nullptr, false);
     if (!line.is_object() || !line.contains("messages")) {
       std::cout << ordered_json{{"error", "not a JSON object with messages"}}.dump() << "\n";

@@ -67,10 +67,13 @@ struct LineRef {
   uint64_t content_hash = 0;  // of the line's bytes, line ending excluded
 };
 
-// Chat messages as the line's own JSON array text (checked: an array of objects), rendered later by the chat template.
+// A conversation as the line's own JSON text (checked: arrays of objects), rendered later by the chat template.
 struct ChatMessages {
   std::string messages_json;
-  std::string template_kwargs_json;  // "" or the JSON object text of chat_template_kwargs
+  std::string tools_json;            // "" or a non-empty array
+  std::string template_kwargs_json;  // "" or the object of chat_template_kwargs
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;  // excludes add_generation_prompt
 };
 
 using PromptInput = std::variant<std::string, ChatMessages, std::vector<TokenId>>;

@@ -26,6 +26,9 @@ struct ModelContext {
   int32_t max_model_len = 0;  // prompt and output together
 };
 
+// What the chat template is given for a line's conversation.
+ChatTemplateInput chat_template_input(const ChatMessages& chat);
+
 // Thread-safe. The result's arrival_ms is left to the caller. max_tokens is cut to what the context leaves.
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed);

@@ -1,8 +1,10 @@
 #include "tokenizer/chat_template.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <new>
 #include <nlohmann/json.hpp>
 
@@ -30,15 +32,20 @@ using SpecialTokens = std::map<std::string, std::string>;
 struct Source {
   std::string text;
   std::unique_ptr<jinja::Template> parsed;
+  // Whether it reads contents that are lists of parts; found out where the first one comes.
+  mutable std::once_flag looked;
+  mutable bool reads_parts = false;
 };
 
 Status status_of(const jinja::Error& e) {
   return e.kind() == jinja::Error::Kind::kBudget ? resource_exhausted(e.what()) : invalid_argument(e.what());
 }
 
-Result<Source> parse_source(std::string_view text) {
+Status parse_source(std::string_view text, Source* source) {
   try {
-    return Source{std::string(text), jinja::parse_template(text)};
+    source->parsed = jinja::parse_template(text);
+    source->text = text;
+    return {};
   } catch (const jinja::Error& e) {
     return status_of(e);
   }
@@ -68,6 +75,30 @@ Value prepare_message(Heap& heap, const Value& message) {
   }
   if (!reasoning.is_missing()) dict->set(key("reasoning_content"), reasoning);
   return result;
+}
+
+// The text of a content that is a list of text parts; missing where it is anything else.
+Value joined_parts(Heap& heap, const Value& content) {
+  if (!content.is(Type::kList) || content.as<List>().items.empty()) return {};
+  std::string text;
+  for (const Value& part : content.as<List>().items) {
+    const Value* found = part.is(Type::kDict) ? part.as<Dict>().find("text") : nullptr;
+    if (found == nullptr || !found->is_string()) return {};
+    if (&part != &content.as<List>().items.front()) text += '\n';
+    text += jinja::text_of(*found);
+  }
+  return jinja::make_string(heap, std::move(text));
+}
+
+template <typename ReadsParts>
+void join_parts(Heap& heap, const Value& messages, const ReadsParts& reads_parts) {
+  for (const Value& message : messages.as<List>().items) {
+    const Value* content = message.as<Dict>().find("content");
+    const Value text = content != nullptr ? joined_parts(heap, *content) : Value();
+    if (text.is_missing()) continue;
+    if (reads_parts()) return;
+    message.as<Dict>().set(jinja::make_string(heap, "content"), text);
+  }
 }
 
 Value prepare_messages(Heap& heap, const std::string& json) {
@@ -137,6 +168,8 @@ void set_keyword_variables(Interpreter& interpreter, const Value& keywords, bool
   }
 }
 
+bool reads_parts(const Source& source, const SpecialTokens& special_tokens);
+
 std::string render_source(const Source& source, const SpecialTokens& special_tokens, const ChatTemplateInput& input) {
   Heap heap{jinja::Limits{}};
   std::string prompt;
@@ -160,6 +193,7 @@ std::string render_source(const Source& source, const SpecialTokens& special_tok
       throw jinja::value_error("continue_final_message and add_generation_prompt exclude each other");
     }
     const Value messages = prepare_messages(heap, input.messages_json);
+    if (input.join_text_parts) join_parts(heap, messages, [&] { return reads_parts(source, special_tokens); });
     const Value final_text = continue_final ? tag_final_message(heap, messages, source.text) : Value();
     interpreter.set_variable("messages", messages);
     interpreter.set_variable("add_generation_prompt", Value::boolean(generate));
@@ -167,6 +201,33 @@ std::string render_source(const Source& source, const SpecialTokens& special_tok
     if (continue_final) prompt = cut_at_tag(std::move(prompt), jinja::text_of(final_text));
   }
   return prompt;
+}
+
+// What stands around the word in what the template makes of a message with this content; "" where it refuses.
+std::string surroundings(const Source& source, const SpecialTokens& special_tokens, const std::string& content_json) {
+  constexpr std::string_view kWord = "WORD";
+  constexpr size_t kWidth = 8;
+  try {
+    ChatTemplateInput input;
+    input.messages_json = R"([{"role":"user","content":)" + content_json + "}]";
+    const std::string prompt = render_source(source, special_tokens, input);
+    const size_t at = prompt.rfind(kWord);
+    if (at == std::string::npos) return "";
+    const size_t begin = at - std::min(at, kWidth);
+    return prompt.substr(begin, at - begin + kWord.size() + kWidth);
+  } catch (const jinja::Error&) {
+    return "";
+  }
+}
+
+// A template reads parts if it prints the same for a text as for the list that holds it.
+bool reads_parts(const Source& source, const SpecialTokens& special_tokens) {
+  std::call_once(source.looked, [&] {
+    const std::string text = surroundings(source, special_tokens, R"("WORD")");
+    const std::string parts = surroundings(source, special_tokens, R"([{"type":"text","text":"WORD"}])");
+    source.reads_parts = !parts.empty() && parts == text;
+  });
+  return source.reads_parts;
 }
 
 // ---- files --------------------------------------------------------------------------------------
@@ -293,20 +354,16 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& mode
   }
   for (auto& [name, place] : {std::pair{"default", &parts->standard}, std::pair{"tool_use", &parts->tool_use}}) {
     if (templates.count(name) == 0) continue;
-    Result<Source> source = parse_source(templates[name]);
-    if (!source.ok())
-      return source.status().with_context((template_file.empty() ? model_dir : template_file) + ": chat template");
-    *place = std::move(source).value();
+    LLMB_RETURN_IF_ERROR(parse_source(templates[name], place)
+                             .with_context((template_file.empty() ? model_dir : template_file) + ": chat template"));
   }
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(parts)));
 }
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::parse(std::string_view source, SpecialTokens special_tokens) {
-  Result<Source> parsed = parse_source(source);
-  if (!parsed.ok()) return parsed.status();
   auto parts = std::make_unique<Parts>();
   parts->special_tokens = std::move(special_tokens);
-  parts->standard = std::move(parsed).value();
+  LLMB_RETURN_IF_ERROR(parse_source(source, &parts->standard));
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(parts)));
 }
 

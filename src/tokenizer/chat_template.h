@@ -17,6 +17,9 @@ struct ChatTemplateInput {
   std::string template_kwargs_json;  // "" or a JSON object: extra variables (chat_template_kwargs)
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // the prompt ends inside the last message; add_generation_prompt must be false
+  // A content of text parts becomes one string, a newline between parts, where the template does not read parts. Without
+  // it such a template prints what transformers would: nothing, or the list itself.
+  bool join_text_parts = false;
 };
 
 // Immutable after construction; render() may be called from any number of threads.

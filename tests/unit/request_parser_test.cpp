@@ -105,8 +105,8 @@ TEST_CASE("prompts that are none are refused, naming the field") {
             "messages[0].content[0].text"},
            {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})",
             "unsupported_field", "messages[0].content[0].type"},
-           {R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}]})", "unsupported_field",
-            "messages[0].tool_calls"},
+           {R"({"messages":[{"role":"assistant","content":null,"function_call":{"name":"f"}}]})", "unsupported_field",
+            "messages[0].function_call"},
        }) {
     CAPTURE(c.line);
     const ParseFailure failure = refused(c.line, {}, {.vocab_size = 32000});
@@ -124,21 +124,12 @@ TEST_CASE("exactly one kind of prompt") {
   CHECK(std::get<std::string>(accepted(R"({"prompt":"a","prompt_token_ids":null})").prompt) == "a");
 }
 
-TEST_CASE("messages keep their members and order; text parts are joined; null content stays") {
+TEST_CASE("messages keep their members and order; null content stays") {  // more in chat_lines_test
   CHECK(
       messages_of(accepted(
           R"({"messages":[ {"role":"system","name":"n","content":"a\"\u00e9"}, {"content":null,"role":"assistant","x":[1,1.0,{"y":true}]}]})")) ==
       "[{\"role\":\"system\",\"name\":\"n\",\"content\":\"a\\\"\xC3\xA9\"},{\"content\":null,\"role\":\"assistant\","
       "\"x\":[1,1.0,{\"y\":true}]}]");
-  CHECK(
-      messages_of(accepted(
-          R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"tool_calls":[]}]})")) ==
-      R"([{"role":"user","content":"a\nb"}])");
-  const InputRequest request =
-      accepted(R"({"messages":[{"role":"user","content":""}],"chat_template_kwargs":{"enable_thinking":false}})");
-  CHECK(std::get<ChatMessages>(request.prompt).template_kwargs_json == R"({"enable_thinking":false})");
-  CHECK(refused(R"({"prompt":"a","chat_template_kwargs":{}})").error.param == "chat_template_kwargs");
-  CHECK(refused(chat(R"("chat_template_kwargs":[1])")).error.param == "chat_template_kwargs");
 }
 
 TEST_CASE(
@@ -399,8 +390,6 @@ TEST_CASE("fields that ask for nothing are accepted, those that ask for what is 
                              R"("best_of":2)",
                              R"("echo":true)",
                              R"("suffix":"x")",
-                             R"("tools":[{"type":"function"}])",
-                             R"("tool_choice":"required")",
                              R"("functions":[{}])",
                              R"("response_format":{"type":"json_object"})",
                              R"("response_format":{"type":"text","x":1})",
@@ -413,8 +402,6 @@ TEST_CASE("fields that ask for nothing are accepted, those that ask for what is 
                              R"("prompt_logprobs":0)",
                              R"("use_beam_search":true)",
                              R"("chat_template":"{{x}}")",
-                             R"("add_generation_prompt":false)",
-                             R"("continue_final_message":true)",
                              R"("lora":"a")",
                              R"("adapter":"a")"}) {
     CAPTURE(member);

@@ -1,5 +1,5 @@
 """Compares render_chat with transformers' apply_chat_template: every *.jinja file under a folder, on conversations of
-many shapes. Exit code 1 where one differs.
+many shapes, as a library and as lines of llm-batch. Exit code 1 where one differs.
 
     compare_chat_templates.py --render-chat build/tools/render_chat --templates ../shared/data/templates
 """
@@ -109,6 +109,76 @@ def oracle(tokenizer, template, case):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
+def as_line(case, openai):
+    """The case as an input line. A line has no image parts and no content that is an object, but for a tool's."""
+    request = {"messages": case["messages"], "add_generation_prompt": case["add_generation_prompt"],
+               "continue_final_message": case["continue_final_message"], "chat_template_kwargs": case["kwargs"]}
+    if case["tools"]:
+        request |= {"tools": case["tools"], "tool_choice": "auto"}
+    if not openai:
+        return request
+    return {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", **request}}
+
+
+def line_cases():
+    more = [
+        [user([{"type": "text", "text": "part one"}, {"type": "text", "text": "part two"}]), assistant("x"), user("y")],
+        [system([{"type": "text", "text": "be"}]), user([{"type": "text", "text": "one"}])],
+        [user("w?"), call("get_weather", "{\"city\": \"Paris\", \"n\": [1.0, null]}"), tool("20")],
+        [user("w?"), call("now", "", content=None), tool([{"type": "text", "text": "20"}], "now")],
+        [user("w?"), call("now", "not JSON", content=None), tool("20", "now")],
+    ]
+    bad = [{"type": "image"}]
+    for case in cases():
+        contents = [m.get("content") for m in case["messages"]]
+        fit = all(isinstance(c, str) or c is None or (isinstance(c, list) and bad[0] not in c) for c in contents)
+        if fit and all(m.get("content") is not None or m.get("tool_calls") for m in case["messages"]):
+            yield case
+            if case["messages"] == CONVERSATIONS[0]:
+                yield from ({**case, "messages": messages} for messages in more)
+
+
+def line_oracles(tokenizer, template, case):
+    """What a line may be rendered as: arguments in strings are objects; parts stay or are joined."""
+    case = copy.deepcopy(case)
+    for message in case["messages"]:
+        for made in message.get("tool_calls", []):
+            arguments = made["function"]["arguments"]
+            try:
+                value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+            except ValueError:
+                value = arguments
+            made["function"]["arguments"] = value
+    yield oracle(tokenizer, template, case)
+    for message in case["messages"]:
+        if isinstance(message.get("content"), list):
+            message["content"] = "\n".join(part["text"] for part in message["content"])
+    yield oracle(tokenizer, template, case)
+
+
+def compare_lines(args, tokenizer, path, template):
+    wrong = total = joined = 0
+    chosen = list(line_cases())
+    for openai in False, True:
+        lines = "".join(json.dumps(as_line(case, openai)) + "\n" for case in chosen)
+        run = subprocess.run([args.render_chat, "--lines", str(path)] + [f"{k}={v}" for k, v in TOKENS.items()], input=lines,
+                             capture_output=True, text=True, check=True)
+        for case, out in zip(chosen, run.stdout.split("\n")[:-1], strict=True):
+            ours = json.loads(out)
+            as_given, with_joined = line_oracles(tokenizer, template, case)
+            has_parts = any(isinstance(m.get("content"), list) for m in case["messages"])
+            good = [as_given, with_joined] if has_parts else [as_given]
+            total += 1
+            joined += has_parts and ours.get("text") == with_joined.get("text") != as_given.get("text")
+            if any(("error" in ours) == ("error" in x) and ours.get("text") == x.get("text") for x in good):
+                continue
+            wrong += 1
+            if wrong <= args.show:
+                print(f"--- {path.name}, as a line\n{json.dumps(case)[:600]}\nours   {json.dumps(ours)[:1500]}\ntheirs {json.dumps(as_given)[:1500]}")
+    print(f"{path.name}: {total} lines, {joined} with joined parts, {wrong} different")
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--render-chat", required=True)
@@ -137,7 +207,7 @@ def main():
             if wrong <= args.show:
                 print(f"--- {path.name}\n{json.dumps(case)[:600]}\nours   {json.dumps(ours)[:1500]}\ntheirs {json.dumps(theirs)[:1500]}")
         print(f"{path.name}: {len(got)} conversations, {texts} rendered, {len(got) - texts} refused by both, {wrong} different")
-        bad += wrong
+        bad += wrong + compare_lines(args, tokenizer, path, template)
     sys.exit(bad > 0)
 
 

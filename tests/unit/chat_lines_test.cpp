@@ -1,0 +1,183 @@
+// Conversations of input lines: what reaches the chat template, and what is refused. That prompts are those of
+// transformers is shown by tools/golden/compare_chat_templates.py.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/request_preparer.h"
+#include "io/request_parser.h"
+
+namespace llmb::test {
+
+namespace {
+
+std::variant<InputRequest, ParseFailure> parse(const std::string& text) {
+  RequestParser parser({}, {});
+  InputLine line;
+  line.bytes = text;
+  line.has_newline = true;
+  return parser.parse(line);
+}
+
+std::string native(const std::string& messages, const std::string& more = "") {
+  return R"({"messages":)" + messages + (more.empty() ? "" : "," + more) + "}";
+}
+std::string openai(const std::string& messages, const std::string& more = "") {
+  return R"({"custom_id":"c","method":"POST","url":"/v1/chat/completions","body":)" + native(messages, more) + "}";
+}
+
+ChatMessages chat(const std::string& line) {
+  const auto parsed = parse(line);
+  if (const auto* failure = std::get_if<ParseFailure>(&parsed)) FAIL(failure->error.message);
+  return std::get<ChatMessages>(std::get<InputRequest>(parsed).prompt);
+}
+
+RequestError refused(const std::string& line) {
+  const auto parsed = parse(line);
+  REQUIRE_MESSAGE(std::holds_alternative<ParseFailure>(parsed), line);
+  return std::get<ParseFailure>(parsed).error;
+}
+
+std::string render(const std::string& source, const std::string& line) {
+  const auto tmpl = ChatTemplate::parse(source, {});
+  REQUIRE_MESSAGE(tmpl.ok(), tmpl.status().message());
+  const auto text = (*tmpl)->render(chat_template_input(chat(line)));
+  return text.ok() ? *text : "error: " + text.status().message();
+}
+
+constexpr const char* kHi = R"([{"role":"user","content":"hi"}])";
+constexpr const char* kTools = R"([{"type":"function","function":{"name":"f","parameters":{"n":1.0}}}])";
+
+}  // namespace
+
+TEST_CASE("tools reach the template as they are, unless tool_choice says none") {
+  for (const auto& line : {&native, &openai}) {
+    const std::string tools = std::string(R"("tools":)") + kTools;
+    CHECK(chat((*line)(kHi, tools)).tools_json == kTools);
+    CHECK(chat((*line)(kHi, tools + R"(,"tool_choice":"auto","parallel_tool_calls":false)")).tools_json == kTools);
+    CHECK(chat((*line)(kHi, tools + R"(,"tool_choice":"none")")).tools_json == "");
+    for (const char* nothing : {R"("tools":[])", R"("tools":null)", R"("tools":[],"tool_choice":"auto")"})
+      CHECK(chat((*line)(kHi, nothing)).tools_json == "");
+    CHECK(render("{% for t in tools %}{{ t.function.name }}{{ t.function.parameters }}{% endfor %}", (*line)(kHi, tools)) ==
+          "f{'n': 1.0}");
+    CHECK(render("{{ tools }}", (*line)(kHi, "")) == "None");
+  }
+}
+
+TEST_CASE("a call that is forced, and tools that are none, are refused by name") {
+  const std::string tools = std::string(R"("tools":)") + kTools;
+  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})", "1"}) {
+    const RequestError error = refused(openai(kHi, tools + R"(,"tool_choice":)" + choice));
+    CHECK(error.code == "unsupported_field");
+    CHECK(error.param == "tool_choice");
+    CHECK(error.byte_offset.has_value());
+  }
+  CHECK(refused(native(kHi, R"("tools":{"a":1})")).param == "tools");
+  CHECK(refused(native(kHi, R"("tools":"f")")).param == "tools");
+  CHECK(refused(native(kHi, R"("tools":[{},"f"])")).param == "tools[1]");
+}
+
+TEST_CASE("arguments in a string become the object that they are") {
+  const auto arguments = [](const std::string& given) {
+    const std::string call = R"([{"id":"1","type":"function","function":{"name":"f","arguments":)" + given + "}}]";
+    const auto messages = nlohmann::ordered_json::parse(
+        chat(openai(R"([{"role":"assistant","content":null,"tool_calls":)" + call + "}]")).messages_json);
+    return messages[0]["tool_calls"][0]["function"]["arguments"].dump();
+  };
+  CHECK(arguments(R"("{\"b\": 1, \"a\": [1.0, null, \"\\n\"]}")") == R"({"b":1,"a":[1.0,null,"\n"]})");
+  CHECK(arguments(R"({"b":1})") == R"({"b":1})");
+  CHECK(arguments(R"("")") == "{}");
+  CHECK(arguments(R"("{}")") == "{}");
+  // What is no object stays what it was.
+  for (const char* other : {R"("{")", R"("[1]")", R"("1")", R"("text")", R"("{} x")", "null", "7"}) CHECK(arguments(other) == other);
+  // Only of calls, and also where the function has no roof.
+  const std::string plain = R"([{"role":"user","content":"x","arguments":"{}"}])";
+  CHECK(chat(native(plain)).messages_json == plain);
+  CHECK(chat(native(R"([{"role":"assistant","tool_calls":[{"name":"f","arguments":"{\"a\":1}"}]}])")).messages_json ==
+        R"([{"role":"assistant","tool_calls":[{"name":"f","arguments":{"a":1}}]}])");
+}
+
+TEST_CASE("messages of a conversation with tools: what may be absent, what is checked") {
+  const std::string call = R"({"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f"}}]})";
+  const std::string result = R"({"role":"tool","tool_call_id":"1","content":{"t":20}})";
+  CHECK(chat(native("[" + call + "," + result + "]")).messages_json == "[" + call + "," + result + "]");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"([{"role":"assistant"}])", "messages[0].content"},
+      {R"([{"role":"assistant","tool_calls":[]}])", "messages[0].content"},
+      {R"([{"role":"assistant","tool_calls":null}])", "messages[0].content"},
+      {R"([{"role":"assistant","tool_calls":{}}])", "messages[0].content"},
+      {R"([{"role":"assistant","tool_calls":"f"}])", "messages[0].tool_calls"},
+      {R"([{"role":"assistant","tool_calls":[1]}])", "messages[0].tool_calls[0]"},
+      {R"([{"tool_calls":[{}]}])", "messages[0].role"},
+      {R"([{"role":"user","content":{"t":20}}])", "messages[0].content"},
+      {R"([{"role":"assistant","content":"x","function_call":{"name":"f"}}])", "messages[0].function_call"},
+  };
+  for (const auto& [messages, param] : cases) {
+    CAPTURE(messages);
+    CHECK(refused(native(messages)).param == param);
+    CHECK(refused(openai(messages)).param == param);
+  }
+}
+
+TEST_CASE("text parts reach a template that reads them and are joined for one that does not") {
+  const std::string line = native(R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+                                      {"role":"assistant","content":"c"}])");
+  CHECK(chat(line).messages_json ==
+        R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"assistant","content":"c"}])");
+  const std::string reads =
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}|{% endfor %}"
+      "{% endif %}{% endfor %}";
+  // The probe of a single part must print the same as the text: here a bar follows.
+  CHECK(render(reads, line) == "a\nbc");
+  std::string exact = reads;
+  exact.erase(exact.find('|'), 1);
+  CHECK(render(exact, line) == "abc");
+  for (const char* source : {"{% for m in messages %}{{ m.content }}{% endfor %}",        // would print the list
+                             "{% for m in messages %}{{ m.content | tojson }}{% endfor %}",
+                             "{% for m in messages %}{{ '' + m.content }}{% endfor %}",   // would be an error
+                             "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}"}) {
+    CAPTURE(source);
+    CHECK(render(source, line).starts_with(std::string(source).find("tojson") != std::string::npos ? "\"a\\nb\"" : "a\nb"));
+  }
+  // A template that refuses the probe's conversation.
+  CHECK(render("{% if messages | length < 2 %}{{ raise_exception('short') }}{% endif %}{{ messages[0].content }}", line) == "a\nb");
+}
+
+TEST_CASE("the end of the prompt: add_generation_prompt and continue_final_message") {
+  const std::string source =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+  const std::string messages = R"([{"role":"user","content":"q"},{"role":"assistant","content":"a b"}])";
+  const std::string closed = "<user>q</><assistant>a b</>";
+  CHECK(render(source, native(messages)) == closed + "<assistant>");
+  CHECK(render(source, openai(messages, R"("add_generation_prompt":true)")) == closed + "<assistant>");
+  CHECK(render(source, openai(messages, R"("add_generation_prompt":false)")) == closed);
+  CHECK(render(source, native(messages, R"("continue_final_message":false)")) == closed + "<assistant>");
+  for (const char* flags : {R"("continue_final_message":true)", R"("add_generation_prompt":false,"continue_final_message":true)"})
+    CHECK(render(source, openai(messages, flags)) == "<user>q</><assistant>a b");
+  CHECK(refused(native(messages, R"("add_generation_prompt":true,"continue_final_message":true)")).param == "continue_final_message");
+  CHECK(refused(native(messages, R"("continue_final_message":1)")).param == "continue_final_message");
+  CHECK(refused(native(messages, R"("add_generation_prompt":"yes")")).param == "add_generation_prompt");
+}
+
+TEST_CASE("fields of a conversation need messages, but for values that ask for nothing") {
+  for (const char* member : {R"("tools":[{}])", R"("tool_choice":"required")", R"("chat_template_kwargs":{})",
+                             R"("add_generation_prompt":false)", R"("continue_final_message":true)"}) {
+    const RequestError error = refused(std::string(R"({"prompt":"x",)") + member + "}");
+    CHECK(error.code == "invalid_value");
+    CHECK(std::string(member).find("\"" + error.param.value_or("") + "\"") == 0);
+  }
+  CHECK(refused(native(kHi, R"("chat_template_kwargs":[1])")).param == "chat_template_kwargs");
+  CHECK(chat(native(kHi, R"("chat_template_kwargs":{"enable_thinking":false})")).template_kwargs_json == R"({"enable_thinking":false})");
+}
+
+TEST_CASE("nothing of a line is ever a template") {
+  const std::string source = "{{ messages[0].content }}{{ tools }}{{ x }}";
+  const std::string evil = "{{ 7 * 7 }}{% for i in range(9) %}x{% endfor %}";
+  const std::string quoted = nlohmann::json(evil).dump();
+  CHECK(render(source, native(R"([{"role":"user","content":)" + quoted + "}]", R"("chat_template_kwargs":{"x":)" + quoted + "}")) ==
+        evil + "None" + evil);
+  CHECK(refused(native(kHi, R"("chat_template":)" + quoted)).param == "chat_template");
+  CHECK(render(source, native(kHi, R"("chat_template_kwargs":{"chat_template":)" + quoted + "}")).starts_with("error: "));
+}
+
+}  // namespace llmb::test
