@@ -80,6 +80,7 @@ class CudaBackend final : public Backend {
     for (const SampleRow& row : plan.sample_rows)
       if (row.num_logprobs > kMaxTopLogprobs) return internal_error("plan wants too many log probabilities");
     return guarded([&] {
+      check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which need not be the one that loaded
       start(plan);
       return Status();
     });
