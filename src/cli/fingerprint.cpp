@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/thread_pool.h"
+#include "cli/signals.h"
 #include "io/content_hash.h"
 #include "io/durable_file.h"
 #include "io/file_ops.h"
@@ -75,18 +77,23 @@ void add_sampling(const GenerationParams& params, SettingsList* out) {
   out->integer("min_tokens", params.stop.min_tokens);
   out->list("stop", params.stop.stop, [](JsonWriter& j, const std::string& stop) { j.string(stop); });
   out->list("stop_token_ids", params.stop.stop_token_ids, [](JsonWriter& j, TokenId token) { j.integer(token); });
+  out->text("truncate", params.prompt.truncate ? truncate_side_name(*params.prompt.truncate) : "no");
   out->flag("ignore_eos", params.stop.ignore_eos);
   out->flag("include_stop_str_in_output", params.stop.include_stop_str_in_output);
   out->flag("skip_special_tokens", params.output.skip_special_tokens);
   out->flag("return_token_ids", params.output.return_token_ids);
 }
 
-Result<uint64_t> hash_file(int fd, const std::string& path) {
+bool is_stopped(const std::atomic<bool>* stop) {
+  return interrupt_count() > 0 || (stop != nullptr && stop->load(std::memory_order_relaxed));
+}
+
+Result<uint64_t> hash_file(int fd, const std::string& path, const std::atomic<bool>* stop) {
   ContentHash hash;
-  std::vector<char> buffer(1 << 20);
+  std::vector<char> buffer(256 << 10);  // stays in the cache of a core
   while (true) {
-    const ssize_t count = real_file_ops().read(fd, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
+    if (is_stopped(stop)) return cancelled("interrupted");
+    const auto count = uninterrupted([&] { return real_file_ops().read(fd, buffer.data(), buffer.size()); });
     if (count < 0) return io_error(path + ": cannot read: " + std::strerror(errno));
     if (count == 0) return hash.digest();
     hash.update({buffer.data(), static_cast<size_t>(count)});
@@ -95,7 +102,8 @@ Result<uint64_t> hash_file(int fd, const std::string& path) {
 
 // nullopt: there is no such file.
 Result<std::optional<FileFingerprint>> fingerprint_file(const std::string& name, const std::string& path,
-                                                        const Fingerprint* recorded) {
+                                                        const Fingerprint* recorded,
+                                                        const std::atomic<bool>* stop) {
   FileOps& ops = real_file_ops();
   struct stat st {};
   if (ops.stat(path.c_str(), &st) != 0 && errno == ENOENT) return std::optional<FileFingerprint>();
@@ -119,7 +127,7 @@ Result<std::optional<FileFingerprint>> fingerprint_file(const std::string& name,
         return std::optional(file);
       }
   const Result<uint64_t> hash =
-      S_ISREG(st.st_mode) ? hash_file(fd, path) : Result<uint64_t>(io_error(path + ": not a file"));
+      S_ISREG(st.st_mode) ? hash_file(fd, path, stop) : Result<uint64_t>(io_error(path + ": not a file"));
   ops.close(fd);
   if (!hash.ok()) return hash.status();
   file.content_hash = *hash;
@@ -153,10 +161,29 @@ std::vector<std::pair<std::string, std::string>> model_file_names(const Options&
   return names;
 }
 
+using FileResult = Result<std::optional<FileFingerprint>>;
+
+// Each file in turn, by whichever thread is free. A core reads and hashes some GB/s, disks and page caches give more.
+std::vector<FileResult> fingerprint_files(const std::vector<std::pair<std::string, std::string>>& names,
+                                          const Fingerprint* recorded, const std::atomic<bool>* stop) {
+  std::vector<FileResult> results(names.size(), std::optional<FileFingerprint>());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < names.size(); i = next++)
+      results[i] = fingerprint_file(names[i].first, names[i].second, recorded, stop);
+  };
+  const int num_helpers = std::clamp(usable_cpu_count() / 2, 1, 4) - 1;
+  std::vector<std::future<void>> helpers;
+  for (int i = 0; i < num_helpers; ++i) helpers.push_back(std::async(std::launch::async, work));
+  work();
+  for (std::future<void>& helper : helpers) helper.get();
+  return results;
+}
+
 }  // namespace
 
 Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& model, const std::string& device,
-                                        const Fingerprint* recorded) {
+                                        const Fingerprint* recorded, const std::atomic<bool>* stop) {
   SettingsList list;
   add_sampling(model.default_params, &list);
   list.add("seed", std::to_string(o.seed));
@@ -169,12 +196,23 @@ Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& mode
   list.flag("no_metrics", o.no_metrics);
   Fingerprint fingerprint;
   fingerprint.settings = std::move(list.settings);
-  for (const auto& [name, path] : model_file_names(o)) {
-    auto file = fingerprint_file(name, path, recorded);
+  for (const FileResult& file : fingerprint_files(model_file_names(o), recorded, stop)) {
     if (!file.ok()) return file.status();
     if (file->has_value()) fingerprint.files.push_back(**file);
   }
   return fingerprint;
 }
+
+FingerprintTask::FingerprintTask(const Options& options, const ModelFiles& model, const std::string& device)
+    : result_(std::async(std::launch::async, [this, &options, &model, device] {
+        return compute_fingerprint(options, model, device, nullptr, &stop_);
+      })) {}
+
+FingerprintTask::~FingerprintTask() {
+  stop_.store(true);
+  if (result_.valid()) result_.wait();
+}
+
+Result<Fingerprint> FingerprintTask::wait() { return result_.get(); }
 
 }  // namespace llmb

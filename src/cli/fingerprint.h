@@ -2,6 +2,10 @@
 // agree with to continue it. Settings that only change the schedule (batch sizes, threads, order …) are not part of it.
 #pragma once
 
+#include <atomic>
+#include <future>
+#include <string>
+
 #include "base/status.h"
 #include "cli/model_files.h"
 #include "cli/options.h"
@@ -10,8 +14,24 @@
 namespace llmb {
 
 // `device`: DeviceChoice::identity. Reads every file of the model whose size, time or inode are not as in `recorded` (may
-// be null).
+// be null), several at a time. kCancelled: interrupted, or *stop (may be null) became true.
 Result<Fingerprint> compute_fingerprint(const Options& options, const ModelFiles& model, const std::string& device,
-                                        const Fingerprint* recorded);
+                                        const Fingerprint* recorded, const std::atomic<bool>* stop = nullptr);
+
+// The same beside other work: to read all weights takes about as long as to load them. Driven by one thread.
+class FingerprintTask {
+ public:
+  // Starts at once. `options` and `model` outlive it and do not change.
+  FingerprintTask(const Options& options, const ModelFiles& model, const std::string& device);
+  ~FingerprintTask();  // gives up what is not done
+  FingerprintTask(const FingerprintTask&) = delete;
+  FingerprintTask& operator=(const FingerprintTask&) = delete;
+
+  Result<Fingerprint> wait();  // call once
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::future<Result<Fingerprint>> result_;
+};
 
 }  // namespace llmb

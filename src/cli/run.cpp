@@ -148,6 +148,7 @@ class Run {
   DeviceChoice device_;
   ModelFiles model_;
   std::optional<Fingerprint> fingerprint_;
+  std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights
   std::optional<int64_t> num_lines_;  // of all inputs
   std::unique_ptr<RequestIntake> intake_;
   std::unique_ptr<Backend> backend_;
@@ -225,6 +226,7 @@ int Run::refuse_input(const Status& status) {
 Run::End Run::examine_output() {
   if (job_->recorded() != nullptr) {
     auto fingerprint = compute_fingerprint(o_, model_, device_.identity, job_->recorded());
+    if (!fingerprint.ok() && interrupt_count() > 0) return interrupted_exit_code();
     if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
     fingerprint_ = std::move(*fingerprint);
   }
@@ -308,7 +310,8 @@ Run::End Run::start_output() {
   if (const Status status = open_error_file(); !status.ok()) return fail(kExitOutputFailed, status);
   if (!job_) return {};
   if (!fingerprint_) {
-    auto fingerprint = compute_fingerprint(o_, model_, device_.identity, nullptr);
+    auto fingerprint = fingerprint_task_->wait();
+    if (!fingerprint.ok() && interrupt_count() > 0) return interrupted_exit_code();
     if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
     fingerprint_ = std::move(*fingerprint);
   }
@@ -362,6 +365,7 @@ int Run::run_supervised() {
   supervisor_.emplace(watch_, interrupt_count(), 1000 * o_.grace_s, /*can_block=*/target_.is_stream);
   End end;
   Status engine_status, output_status;
+  if (job_ && !fingerprint_) fingerprint_task_.emplace(o_, model_, device_.identity);
   const Ending ending = supervisor_->run([&] { end = run_steps(&engine_status, &output_status); });
   if (ending == Ending::kReturned) return end ? *end : finish(engine_status, output_status);
   must_end_process_ = true;

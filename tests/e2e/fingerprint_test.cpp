@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "backend/make_backend.h"
 #include "tests/e2e/run.h"
 
 namespace llmb::test {
@@ -21,9 +22,17 @@ Fingerprint fingerprint_of(std::vector<std::string> arguments, const std::string
   REQUIRE(!parsed.exit_code);
   const auto files = load_model_files(parsed.options);
   REQUIRE(files.ok());
-  auto fingerprint = compute_fingerprint(parsed.options, *files, recorded);
+  const auto device = choose_device(parsed.options.device);
+  REQUIRE(device.ok());
+  auto fingerprint = compute_fingerprint(parsed.options, *files, device->identity, recorded);
   REQUIRE(fingerprint.ok());
   return std::move(*fingerprint);
+}
+
+std::string joined(const std::vector<std::string>& differences) {
+  std::string text;
+  for (const std::string& difference : differences) text += difference + "\n";
+  return text;
 }
 
 }  // namespace
@@ -50,22 +59,23 @@ TEST_CASE("each setting that changes answers is one component") {
       {{"--return-token-ids"}, "return_token_ids"},
       {{"--seed", "1"}, "seed"},
       {{"--device", "ledger"}, "device"},
+      {{"--dtype", "bfloat16"}, "dtype"},
       {{"--max-model-len", "100"}, "max_model_len"},
       {{"--no-metrics"}, "no_metrics"},
   };
   for (const auto& [arguments, component] : cases) {
-    CAPTURE(component);
+    INFO(std::string(component));
     const auto differences = fingerprint_differences(base, fingerprint_of(arguments));
-    REQUIRE(differences.size() == 1);
+    REQUIRE_MESSAGE(differences.size() == 1, joined(differences));
     CHECK(differences[0].starts_with(std::string(component) + " was "));
   }
   CHECK_FALSE(fingerprint_differences(base, fingerprint_of({"--load-format", "dummy"})).empty());
   // Explicit defaults and matters of schedule are no difference.
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"--device", "cpu"}, {"--top-p", "1"}, {"--min-tokens", "0"}, {"--max-num-seqs", "3"}, {"--threads", "2"},
+           {"--device", "cpu"}, {"--dtype", "float32"}, {"--deterministic"}, {"--watchdog-timeout", "9"}, {"--top-p", "1"}, {"--min-tokens", "0"}, {"--max-num-seqs", "3"}, {"--threads", "2"},
            {"--batching", "static"}, {"--block-size", "32"}, {"--order", "input"}, {"--progress", "none"}, {"--request-rate", "5"},
            {"--max-num-batched-tokens", "64"}, {"--tokenizer", kModel}, {"--restart"}, {"--max-errors", "1"}, {"--grace", "1"}})
-    CHECK(fingerprint_differences(base, fingerprint_of(arguments)).empty());
+    CHECK(joined(fingerprint_differences(base, fingerprint_of(arguments))) == "");
 }
 
 TEST_CASE("a recorded hash is used again only while size, time and inode are the same and the file was not young") {
@@ -87,6 +97,21 @@ TEST_CASE("a recorded hash is used again only while size, time and inode are the
   CHECK(young.files[0].mtime_ns == 0);
   young.files[0].content_hash = 42;
   CHECK(fingerprint_of({}, model, &young).files[0].content_hash == hash);
+}
+
+TEST_CASE("beside other work the fingerprint is the same, and it is given up where nobody waits for it") {
+  const char* argv[] = {"llm-batch", "-m", kModel.c_str(), "--device", "cpu"};
+  const ParsedCommandLine parsed = parse_command_line(5, argv);
+  const auto files = load_model_files(parsed.options);
+  REQUIRE(files.ok());
+  { const FingerprintTask dropped(parsed.options, *files, "cpu"); }
+  FingerprintTask task(parsed.options, *files, "cpu");
+  const auto fingerprint = task.wait();
+  REQUIRE(fingerprint.ok());
+  CHECK(fingerprint->files.size() > 3);
+  CHECK(joined(fingerprint_differences(fingerprint_of({"--device", "cpu"}), *fingerprint)) == "");
+  const std::atomic<bool> stop{true};
+  CHECK(compute_fingerprint(parsed.options, *files, "cpu", nullptr, &stop).status().code() == StatusCode::kCancelled);
 }
 
 }  // namespace llmb::test
