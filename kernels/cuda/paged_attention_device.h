@@ -31,6 +31,7 @@ struct Args {
   int32_t window;                   // at most kNoWindow
   float scale, softcap;
   float softcap_rate;  // 2 * log2(e) / softcap
+  float fold;          // takes scores, transformed where they are, to units of log2
   bool deterministic;
 
   __device__ bool transforms_scores() const { return softcap > 0 || alibi_slopes != nullptr; }
@@ -102,11 +103,40 @@ __device__ float transform_score(const Args<T>& args, float score, float slope, 
   return fmaf(slope, static_cast<float>(distance), score) * kLog2e;
 }
 
-// A block's few shared variables, behind its tiles. The item is here rather than in registers, which are all taken.
+// Positions that some row of an item sees, within the item's range.
+struct Visible {
+  int begin, end;
+};
+
+// A block's few shared variables, behind its tiles: registers are all taken.
 struct BlockState {
   AttentionItem item;
+  int index;  // of the item
+  int has_item;
+  Visible visible;
+  struct {
+    int first_position, last_position;  // of the warp's rows
+  } warp[kWarps];
   int is_last;
 };
+
+// The block's first item, then the next with every call; false: there is none. Called by all threads.
+template <class T>
+__device__ bool next_item(const Args<T>& args, bool is_first, BlockState* state) {
+  __syncthreads();  // nobody needs the last item any more
+  if (threadIdx.x == 0) {
+    state->index = is_first ? args.work.cta_start[blockIdx.x] : state->index + 1;
+    state->has_item = state->index < args.work.cta_start[blockIdx.x + 1];
+    if (state->has_item) {
+      const AttentionItem item = args.work.items[state->index];
+      const int first_seen = item.first_position + item.row_begin / args.group - args.window + 1;
+      state->item = item;
+      state->visible = {min(max(item.kv_begin, first_seen), item.kv_end), item.kv_end};
+    }
+  }
+  __syncthreads();
+  return state->has_item;
+}
 
 // Called by all threads of the block when a piece's partial result is written: whether the others' are too.
 template <class T>

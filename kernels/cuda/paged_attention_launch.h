@@ -40,6 +40,7 @@ Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T*
   args.scale = params.scale;
   args.softcap = params.softcap;
   args.softcap_rate = params.softcap > 0 ? 2 * kLog2e / params.softcap : 0;
+  args.fold = params.softcap > 0 || params.alibi_slopes != nullptr ? 1.0f : params.scale * kLog2e;
   args.deterministic = shape.deterministic;
   return args;
 }

@@ -26,18 +26,15 @@ __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args
   T* shared = dynamic_shared<T>();
   BlockState* state = reinterpret_cast<BlockState*>(dynamic_shared<char>() + K::kTileBytes);
   const AttentionItem& item = state->item;
-  for (int i = args.work.cta_start[blockIdx.x]; i < args.work.cta_start[blockIdx.x + 1]; ++i) {
-    if (threadIdx.x == 0) state->item = args.work.items[i];
-    __syncthreads();
+  for (bool more = next_item(args, true, state); more; more = next_item(args, false, state)) {
     if (item.num_rows <= AttentionTiling::kSmallRows && !args.deterministic) {
-      typename K::Few(args, item, shared).run();
+      typename K::Few(args, *state, shared).run();
     } else if (item.num_rows <= K::Tall::kRows || K::kRowBlocks == 1) {
-      typename K::Tall(args, item, shared).run();
+      typename K::Tall(args, state, shared).run();
     } else {
-      typename K::Tallest(args, item, shared).run();
+      typename K::Tallest(args, state, shared).run();
     }
     if (item.partial >= 0 && last_to_arrive(args, state)) merge_pieces(args, item);
-    __syncthreads();
   }
 }
 

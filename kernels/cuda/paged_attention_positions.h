@@ -15,16 +15,16 @@ class PositionAttention {
   static constexpr int kMergeFloats = kWarps * kStrip * (kMergeStride + 2);
   static constexpr int kSharedBytes = max_of(kWarps * kStages * kStrip * kDim * 2, kMergeFloats * 4);
 
-  __device__ PositionAttention(const Args<T>& args, const AttentionItem& item, T* shared)
+  // REQUIRES: `state` is of next_item().
+  __device__ PositionAttention(const Args<T>& args, const BlockState& state, T* shared)
       : args_(args),
-        item_(item),
-        visible_(visible_positions(args, item)),
+        item_(state.item),
+        visible_(state.visible),
         shared_(shared),
         warp_(threadIdx.x / 32),
         lane_(threadIdx.x % 32),
         begin_(visible_.begin / kStrip * kStrip + warp_ * kStrip),
-        fold_(args.transforms_scores() ? 1.0f : args.scale * kLog2e),
-        rows_(find_rows(args, item, lane_ / 4)) {}
+        rows_(find_rows(args, state.item, lane_ / 4)) {}
 
   __device__ void run() {
     load_queries();
@@ -86,14 +86,14 @@ class PositionAttention {
   __device__ void load_queries() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = lane_ / 4 + 8 * h;
-      const T* from = query_of(args_, find_row(args_, item_, min(row, item_.num_rows - 1))) + lane_ % 4 * 2;
+      const bool is_row = lane_ / 4 < item_.num_rows - 8 * h;
+      const T* from = query_of(args_, rows_.row[h]) + lane_ % 4 * 2;
 #pragma unroll
       for (int c = 0; c < kDim / 16; ++c) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int channel = 16 * c + 8 * half;
-          const bool valid = row < item_.num_rows && channel < args_.head_dim;
+          const bool valid = is_row && channel < args_.head_dim;
           q_[c][2 * half + h] = valid ? *reinterpret_cast<const uint32_t*>(from + channel) : 0;
         }
       }
@@ -113,7 +113,7 @@ class PositionAttention {
     if (args_.transforms_scores()) transform_scores(args_, rows_, column, s);
     mask_scores(rows_, args_.window, column, s);
     float rescale[2];
-    online_.add(s, fold_, rescale);
+    online_.add(s, args_.fold, rescale);
     rescale_values(rescale, values_);
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
@@ -139,10 +139,9 @@ class PositionAttention {
     __syncthreads();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const Stats mine = online_.stats(h, fold_);
-      const int row = lane_ / 4 + 8 * h;
-      if (row >= item_.num_rows) continue;
-      const int at = warp_ * kStrip + row;
+      const Stats mine = online_.stats(h, args_.fold);
+      if (lane_ / 4 >= item_.num_rows - 8 * h) continue;
+      const int at = warp_ * kStrip + lane_ / 4 + 8 * h;
       if (lane_ % 4 == 0) {
         stats[2 * at] = mine.max;
         stats[2 * at + 1] = mine.sum;
@@ -196,7 +195,6 @@ class PositionAttention {
   T* const shared_;
   const int warp_, lane_;
   const int begin_;  // of the warp's first strip
-  const float fold_;
   const RowPair rows_;
   uint32_t eights_, next_eights_;
   uint32_t q_[kDim / 16][4];

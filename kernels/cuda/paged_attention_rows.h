@@ -15,22 +15,24 @@ class RowAttention {
   static constexpr int kStages = 3;  // tiles of keys and values, in turn
   static constexpr int kSharedElements = (kRows + kStages * kPositions) * kDim;
 
-  __device__ RowAttention(const Args<T>& args, const AttentionItem& item, T* shared)
+  // REQUIRES: `state` is of next_item().
+  __device__ RowAttention(const Args<T>& args, BlockState* state, T* shared)
       : args_(args),
-        item_(item),
-        visible_(visible_positions(args, item)),
+        state_(*state),
+        item_(state->item),
         shared_(shared),
         warp_(threadIdx.x / 32),
-        lane_(threadIdx.x % 32),
-        fold_(args.transforms_scores() ? 1.0f : args.scale * kLog2e) {
-    const int first_row = warp_ * 16 * kRowBlocks, last_row = min(first_row + 16 * kRowBlocks, item.num_rows) - 1;
-    has_rows_ = first_row <= last_row;
-    first_position_ = find_row(args, item, first_row).position;
-    last_position_ = find_row(args, item, last_row).position;
+        lane_(threadIdx.x % 32) {
+    const int first_row = warp_ * 16 * kRowBlocks, last_row = min(first_row + 16 * kRowBlocks, item_.num_rows) - 1;
+    // A warp without rows sees nothing.
+    const int first = first_row <= last_row ? find_row(args, item_, first_row).position : 0;
+    const int last = first_row <= last_row ? find_row(args, item_, last_row).position : -1;
+    if (lane_ == 0) state->warp[warp_] = {first, last};
+    __syncwarp();
   }
 
   __device__ void run() {
-    const int begin = visible_.begin / kPositions * kPositions;
+    const int begin = state_.visible.begin / kPositions * kPositions;
     copy_queries();
     eights_ = find(begin);
     copy(args_.k, begin, 0);
@@ -39,27 +41,27 @@ class RowAttention {
     ptx::cp_async_commit();
     uint32_t next_eights = find(begin + kPositions);
     int stage = 0;
-    for (int position = begin; position < visible_.end; position += kPositions) {
+    for (int position = begin; position < state_.visible.end; position += kPositions) {
       const int next = position + kPositions;
-      const bool sees = has_rows_ && position <= last_position_ && next > first_position_ - args_.window + 1;
+      const bool sees = position <= last_position() && next > first_position() - args_.window + 1;
       // A barrier says that a stage has landed for all warps, and that all have done with the stage before it.
       ptx::cp_async_wait<1>();
       __syncthreads();
       eights_ = next_eights;
-      if (next < visible_.end) copy(args_.k, next, before(stage));
+      if (next < state_.visible.end) copy(args_.k, next, before(stage));
       ptx::cp_async_commit();
       if (sees) add_scores(stage_offset(stage), position);
       stage = after(stage);
 
       ptx::cp_async_wait<1>();
       __syncthreads();
-      if (next < visible_.end) copy(args_.v, next, before(stage));
+      if (next < state_.visible.end) copy(args_.v, next, before(stage));
       ptx::cp_async_commit();
       next_eights = find(next + kPositions);
       if (sees) add_values(stage_offset(stage));
       stage = after(stage);
     }
-    if (!has_rows_) return;
+    if (last_position() < 0) return;
     if (item_.partial < 0) {
       write_results();
     } else {
@@ -74,10 +76,12 @@ class RowAttention {
   static constexpr int kScoreBlocks = kPositions / 8;
   static constexpr int kValueBlocks = kDim / 8;
 
-  __device__ uint32_t find(int position) const { return find_eight(args_, item_, visible_, position + 8 * lane_); }
+  __device__ uint32_t find(int position) const {
+    return find_eight(args_, item_, state_.visible, position + 8 * lane_);
+  }
 
   __device__ void copy(const T* pool, int position, int stage) {
-    copy_positions<T, kDim, kPositions, kThreads>(args_, pool, visible_, position, eights_, 0, threadIdx.x,
+    copy_positions<T, kDim, kPositions, kThreads>(args_, pool, state_.visible, position, eights_, 0, threadIdx.x,
                                                   shared_ + stage_offset(stage));
   }
 
@@ -92,6 +96,8 @@ class RowAttention {
     }
   }
 
+  __device__ int first_position() const { return state_.warp[warp_].first_position; }
+  __device__ int last_position() const { return state_.warp[warp_].last_position; }
   __device__ int lane_row(int row_block) const { return (warp_ * kRowBlocks + row_block) * 16 + lane_ / 4; }
 
   __device__ void add_scores(int keys, int position) {
@@ -112,7 +118,7 @@ class RowAttention {
       }
     }
     const int column = position + lane_ % 4 * 2;
-    const bool all_seen = position + kPositions - 1 <= first_position_ && position > last_position_ - args_.window;
+    const bool all_seen = position + kPositions - 1 <= first_position() && position > last_position() - args_.window;
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
       if (!all_seen || args_.transforms_scores()) {
@@ -121,7 +127,7 @@ class RowAttention {
         if (!all_seen) mask_scores(rows, args_.window, column, s[r]);
       }
       float rescale[2];
-      online_[r].add(s[r], fold_, rescale);
+      online_[r].add(s[r], args_.fold, rescale);
       rescale_values(rescale, values_[r]);
 #pragma unroll
       for (int b = 0; b < kScoreBlocks; ++b) {
@@ -153,7 +159,7 @@ class RowAttention {
     for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Stats stats = online_[r].stats(h, fold_);
+        const Stats stats = online_[r].stats(h, args_.fold);
         const float factor = final_factor(args_, item_, min(lane_row(r) + 8 * h, item_.num_rows - 1), stats);
 #pragma unroll
         for (int c = 0; c < kValueBlocks; ++c)
@@ -175,7 +181,7 @@ class RowAttention {
     for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Stats stats = online_[r].stats(h, fold_);
+        const Stats stats = online_[r].stats(h, args_.fold);
         const int row = lane_row(r) + 8 * h;
         if (row >= item_.num_rows) continue;
         const int64_t at = item_.partial + row;
@@ -195,13 +201,10 @@ class RowAttention {
   }
 
   const Args<T>& args_;
+  const BlockState& state_;
   const AttentionItem& item_;
-  const Visible visible_;
   T* const shared_;  // queries, then the stages
   const int warp_, lane_;
-  const float fold_;
-  bool has_rows_;
-  int first_position_, last_position_;  // of the warp's rows
   uint32_t eights_;
   OnlineRows online_[kRowBlocks];
   float values_[kRowBlocks][kValueBlocks][4] = {};

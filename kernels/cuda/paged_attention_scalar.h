@@ -111,12 +111,9 @@ __global__ void __launch_bounds__(kThreads) scalar_paged_attention_kernel(const 
   BlockState* state = dynamic_shared<BlockState>();
   float* shared = reinterpret_cast<float*>(state + 1) + warp * ScalarRow<T>::shared_floats(args.head_dim);
   const AttentionItem& item = state->item;
-  for (int i = args.work.cta_start[blockIdx.x]; i < args.work.cta_start[blockIdx.x + 1]; ++i) {
-    if (threadIdx.x == 0) state->item = args.work.items[i];
-    __syncthreads();
+  for (bool more = next_item(args, true, state); more; more = next_item(args, false, state)) {
     for (int row = warp; row < item.num_rows; row += kWarps) ScalarRow<T>(args, item, row, shared).run();
     if (item.partial >= 0 && last_to_arrive(args, state)) merge_pieces(args, item);
-    __syncthreads();
   }
 }
 

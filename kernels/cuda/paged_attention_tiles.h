@@ -21,16 +21,6 @@ struct Tile {
 };
 
 // Eight positions that start at a multiple of 8 lie in one block: a lane finds their pool row for its warp.
-struct Visible {
-  int begin, end;  // positions that some row of the item sees, within the item's range
-};
-
-template <class T>
-__device__ Visible visible_positions(const Args<T>& args, const AttentionItem& item) {
-  const int first = item.first_position + item.row_begin / args.group;
-  return {min(max(item.kv_begin, first - args.window + 1), item.kv_end), item.kv_end};
-}
-
 template <class T>
 __device__ uint32_t find_eight(const Args<T>& args, const AttentionItem& item, const Visible& visible, int position) {
   return position < visible.end && position + 8 > visible.begin ? pool_row(args, item, position) : 0;
@@ -115,19 +105,14 @@ __device__ inline uint32_t pack_two(float low, float high, __half) { return bits
 // The two rows of a lane in an m16 fragment are lane / 4 and lane / 4 + 8; element e of its n8 block is of row e / 2
 // and of column 2 * (lane % 4) + e % 2.
 struct RowPair {
-  int position[2];
-  int head[2];
+  Row row[2];
 };
 
 template <class T>
 __device__ RowPair find_rows(const Args<T>& args, const AttentionItem& item, int first_row) {
   RowPair pair;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const Row row = find_row(args, item, min(first_row + 8 * h, item.num_rows - 1));
-    pair.position[h] = row.position;
-    pair.head[h] = row.head;
-  }
+  for (int h = 0; h < 2; ++h) pair.row[h] = find_row(args, item, min(first_row, item.num_rows - 1 - 8 * h) + 8 * h);
   return pair;
 }
 
@@ -137,13 +122,13 @@ __device__ void transform_scores(const Args<T>& args, const RowPair& rows, int p
   float slope[2] = {0, 0};
   if (args.alibi_slopes != nullptr) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) slope[h] = args.alibi_slopes[rows.head[h]];
+    for (int h = 0; h < 2; ++h) slope[h] = args.alibi_slopes[rows.row[h].head];
   }
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      s[b][e] = transform_score(args, s[b][e], slope[e / 2], position + 8 * b + e % 2 - rows.position[e / 2]);
+      s[b][e] = transform_score(args, s[b][e], slope[e / 2], position + 8 * b + e % 2 - rows.row[e / 2].position);
   }
 }
 
@@ -153,7 +138,7 @@ __device__ void mask_scores(const RowPair& rows, int window, int position, float
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int distance = rows.position[e / 2] - (position + 8 * b + e % 2);
+      const int distance = rows.row[e / 2].position - (position + 8 * b + e % 2);
       if (distance < 0 || distance >= window) s[b][e] = kMinusInfinity;
     }
   }
