@@ -6,7 +6,7 @@ BUILD ?= build
 CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 
-.PHONY: all build demo test test-asan test-tsan fuzz crash bench install clean help deps
+.PHONY: all build demo test test-asan test-tsan fuzz crash bench gpu-bundle gpu-check gpu-sanitize install clean help deps
 
 all: build
 
@@ -49,6 +49,22 @@ crash: build
 	@cmake --build $(BUILD) --target crash_test
 	@$(BUILD)/tools/crash_test --program $(BUILD)/llm-batch --model data/model --runs $(CRASH_RUNS) $(CRASH_FLAGS)
 
+# On a machine with a GPU: device tests, then all GPU benches; the report lands in kernels/gpu_check.md. The bundle is built
+# where it is not there yet; `make gpu-bundle` builds it anew, also on a machine without a GPU, for one that has only that.
+GPU_ARCHITECTURE ?= 90a
+gpu-bundle: deps
+	@tools/gpu_bundle.sh build-gpu $(GPU_ARCHITECTURE)
+gpu-check:
+	@[ -x build-gpu/bundle/gpu_tests ] || $(MAKE) gpu-bundle
+	@tools/gpu_check.py build-gpu/bundle
+# The device tests under compute-sanitizer; slow.
+gpu-sanitize:
+	@[ -x build-gpu/bundle/gpu_tests ] || $(MAKE) gpu-bundle
+	@for tool in memcheck racecheck initcheck; do \
+	  LD_LIBRARY_PATH=build-gpu/bundle/lib:$$LD_LIBRARY_PATH LLMB_SOURCE_DIR=. \
+	  compute-sanitizer --tool $$tool --error-exitcode 1 build-gpu/bundle/gpu_tests $(GPU_TEST_FLAGS) || exit 1; \
+	done
+
 # Benchmarks are programs under $(BUILD)/tools; each prints its limits, a hash of its output and how to repeat it.
 bench: build
 	@cmake --build $(BUILD) --target tools
@@ -58,8 +74,8 @@ install: build
 	@cmake --install $(BUILD)
 
 clean:
-	@rm -rf build build-asan build-tsan build-fuzz out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
+	@rm -rf build build-asan build-tsan build-fuzz build-gpu out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
-	@echo "make build | test-asan | test-tsan | fuzz | crash | bench | install | clean"
+	@echo "make build | test-asan | test-tsan | fuzz | crash | bench | gpu-check | gpu-sanitize | gpu-bundle | install | clean"

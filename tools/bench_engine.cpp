@@ -76,8 +76,8 @@ class Bench {
 
   void run() {
     load();
-    std::printf("%-8s %5s %7s %10s %9s %9s %7s %6s %8s %9s  %s\n", "case", "batch", "context", "tokens/s", "ms/step",
-                "limit_ms", "share", "bound", "GB/s", "GFLOP/s", "hash of tokens");
+    std::printf("%-8s %5s %7s %10s %9s %9s %7s %6s %8s %9s %8s %7s  %s\n", "case", "batch", "context", "tokens/s",
+                "ms/step", "limit_ms", "share", "bound", "GB/s", "GFLOP/s", "host_ms", "idle", "hash of tokens");
     for (int32_t i = 0; i < *std::max_element(o_.batches.begin(), o_.batches.end()); ++i) make_sequence(i);
     prefill();
     for (const int32_t batch : o_.batches) decode(batch);
@@ -86,6 +86,8 @@ class Bench {
  private:
   struct Measurement {
     std::vector<double> step_ms, limit_ms;
+    std::vector<double> host_ms;     // of a step: making and submitting its plan
+    std::vector<double> idle_share;  // of the time that the device had nothing to do, where it says
     double flops_share = 0;  // of the limit's two sides, which one binds
     uint64_t hash = 0xcbf29ce484222325u;
     void add(TokenId token) { hash = (hash ^ static_cast<uint32_t>(token)) * 0x100000001b3u; }
@@ -169,9 +171,12 @@ class Bench {
 
   void print(const char* name, int32_t batch, double tokens_per_step, const Cost& cost, const Measurement& m) {
     const double ms = median(m.step_ms), limit_ms = median(m.limit_ms);
-    std::printf("%-8s %5d %7d %10.1f %9.2f %9.2f %6.1f%% %6s %8.2f %9.1f  %016llx\n", name, batch, o_.context,
+    char idle[16] = "-";
+    if (!m.idle_share.empty()) std::snprintf(idle, sizeof idle, "%.1f%%", 100 * median(m.idle_share));
+    std::printf("%-8s %5d %7d %10.1f %9.3f %9.3f %6.1f%% %6s %8.2f %9.1f %8.3f %7s  %016llx\n", name, batch, o_.context,
                 tokens_per_step / ms * 1e3, ms, limit_ms, 100 * limit_ms / ms, m.flops_share > 0.5 ? "flops" : "bytes",
-                cost.bytes / ms / 1e6, cost.flops / ms / 1e6, static_cast<unsigned long long>(m.hash));
+                cost.bytes / ms / 1e6, cost.flops / ms / 1e6, m.host_ms.empty() ? 0.0 : median(m.host_ms), idle,
+                static_cast<unsigned long long>(m.hash));
     std::fflush(stdout);
   }
 
@@ -202,28 +207,49 @@ class Bench {
     const double cached = double(batch) * (o_.context + 0.5 * (o_.steps + 1));
     const Cost cost = step_cost(config_, backend_->info().kv, batch, batch, cached, cached);
     Measurement m;
-    for (int32_t i = 0; i < o_.repeats; ++i)
-      measure(cost, &m, [&] {
-        std::vector<double> step_ms;
-        for (int32_t s = 0; s < o_.steps; ++s) step_ms.push_back(decode_step(batch, s));
-        return median(step_ms);
-      });
+    for (int32_t i = 0; i < o_.repeats; ++i) measure(cost, &m, [&] { return decode_steps(batch, &m); });
     for (int32_t i = 0; i < batch; ++i)
       for (int32_t s = 0; s <= o_.steps; ++s) m.add(sequences_[i].tokens[o_.context + s]);
     print("decode", batch, batch, cost, m);
   }
 
-  double decode_step(int32_t batch, int32_t index) {
-    const int32_t position = o_.context + index;
-    plan_.clear();
-    plan_.block_size = o_.block_size;
-    for (int32_t i = 0; i < batch; ++i) add(sequences_[i], position, position + 1);
-    const double ms = step();
-    for (int32_t i = 0; i < batch; ++i) {
-      sequences_[i].tokens.resize(position + 1);
-      sequences_[i].tokens.push_back(output_.tokens[i]);
+  // Milliseconds of one of `steps` steps, of which as many are in flight as the backend takes, as in a run.
+  double decode_steps(int32_t batch, Measurement* m) {
+    const bool is_ahead = backend_->info().max_plans_in_flight > 1;
+    for (int32_t i = 0; i < batch; ++i) sequences_[i].tokens.resize(o_.context + 1);
+    double host_ms = 0, device_ms = 0;
+    const double start = clock_.now_ms();
+    const auto fetch = [&] {
+      check(backend_->wait(&output_));
+      device_ms += output_.device_ms;
+      for (const uint8_t finite : output_.is_finite)
+        if (!finite) die("logits are not finite");
+      for (int32_t i = 0; i < batch; ++i) {
+        std::vector<TokenId>& tokens = sequences_[i].tokens;
+        if (is_ahead) *std::find(tokens.begin() + o_.context, tokens.end(), -1 - i) = output_.tokens[i];
+        else tokens.push_back(output_.tokens[i]);
+      }
+    };
+    for (int32_t s = 0; s < o_.steps; ++s) {
+      const double begin = clock_.now_ms();
+      StepPlan& plan = plans_[s % 2];
+      plan.clear();
+      plan.block_size = o_.block_size;
+      std::swap(plan, plan_);
+      for (int32_t i = 0; i < batch; ++i) add(sequences_[i], o_.context + s, o_.context + s + 1);
+      std::swap(plan, plan_);
+      check(backend_->submit(plan));
+      host_ms += clock_.now_ms() - begin;
+      if (is_ahead && s > 0) fetch();
+      if (is_ahead)
+        for (int32_t i = 0; i < batch; ++i) sequences_[i].tokens.push_back(-1 - i);
+      else fetch();
     }
-    return ms;
+    if (is_ahead) fetch();
+    const double wall_ms = clock_.now_ms() - start;
+    m->host_ms.push_back(host_ms / o_.steps);
+    if (device_ms > 0) m->idle_share.push_back(1 - device_ms / wall_ms);
+    return wall_ms / o_.steps;
   }
 
   const Options o_;
@@ -233,6 +259,7 @@ class Bench {
   int32_t blocks_per_seq_ = 0;
   std::vector<Sequence> sequences_;
   StepPlan plan_;
+  StepPlan plans_[2];  // in flight
   StepOutput output_;
   SteadyClock clock_;
 };

@@ -26,6 +26,7 @@ void StepOutput::clear() {
   top_start.assign(1, 0);
   top_tokens.clear();
   top_logprobs.clear();
+  device_ms = 0;
 }
 
 namespace {

@@ -87,6 +87,7 @@ struct StepOutput {
   std::vector<int32_t> top_start; // [num_samples + 1]  into top_*
   std::vector<TokenId> top_tokens;    // best first
   std::vector<float> top_logprobs;
+  double device_ms = 0;  // that the device worked on the step; 0: not known
 
   void clear();
 };

@@ -52,7 +52,7 @@ std::vector<GenerateRequest> golden_requests(const std::vector<nlohmann::json>& 
 // Prompts that the bundled model knows answers to, as its tokens.
 std::vector<GenerateRequest> bundled_requests(int count, int32_t num_tokens) {
   std::vector<GenerateRequest> requests;
-  for (const auto& line : read_json_lines(LLMB_SOURCE_DIR "/data/fixtures/tokenizer-bundled.jsonl")) {
+  for (const auto& line : read_json_lines(source_dir() + "/data/fixtures/tokenizer-bundled.jsonl")) {
     if (static_cast<int>(requests.size()) == count) break;
     const auto ids = line.at("ids").get<std::vector<TokenId>>();
     if (ids.empty() || ids.size() > 200) continue;
@@ -90,7 +90,7 @@ TEST_CASE("greedy tokens and log probabilities of the golden models equal Huggin
 }
 
 TEST_CASE("the bundled model: greedy tokens equal the CPU backend's") {
-  const std::string dir = LLMB_SOURCE_DIR "/data/model";
+  const std::string dir = source_dir() + "/data/model";
   const ModelConfig config = load_model_config(dir).value();
   const LoadOptions options = load_options(dir, config, DType::kF32);
   const auto requests = bundled_requests(12, 24);
@@ -106,7 +106,7 @@ TEST_CASE("the bundled model: greedy tokens equal the CPU backend's") {
 }
 
 TEST_CASE("sampled tokens equal the CPU backend's: the same random streams") {
-  const std::string dir = LLMB_SOURCE_DIR "/data/fixtures/models/llama-gqa";
+  const std::string dir = source_dir() + "/data/fixtures/models/llama-gqa";
   const ModelConfig config = load_model_config(dir).value();
   const LoadOptions options = load_options(dir, config, DType::kF32);
   auto requests = golden_requests(read_json_lines(dir + "/golden.jsonl"));
@@ -126,7 +126,7 @@ TEST_CASE("sampled tokens equal the CPU backend's: the same random streams") {
 }
 
 TEST_CASE("deterministic: bits do not depend on the schedule, in every dtype") {
-  const std::string dir = LLMB_SOURCE_DIR "/data/fixtures/models/llama-gqa";
+  const std::string dir = source_dir() + "/data/fixtures/models/llama-gqa";
   const ModelConfig config = load_model_config(dir).value();
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     CAPTURE(dtype_name(dtype));
@@ -144,7 +144,7 @@ TEST_CASE("deterministic: bits do not depend on the schedule, in every dtype") {
 
 // One sequence decoded with plans that name tokens which are still being computed.
 TEST_CASE("two plans in flight: a token that is not known yet is taken from the step before") {
-  const std::string dir = LLMB_SOURCE_DIR "/data/fixtures/models/llama-gqa";
+  const std::string dir = source_dir() + "/data/fixtures/models/llama-gqa";
   const ModelConfig config = load_model_config(dir).value();
   const auto requests = golden_requests(read_json_lines(dir + "/golden.jsonl"));
   const auto backend = loaded(make_cuda_backend(0), config, load_options(dir, config, DType::kF32));
@@ -179,7 +179,7 @@ TEST_CASE("two plans in flight: a token that is not known yet is taken from the 
 
 // Hugging Face transformers in bfloat16 is off by up to 0.116 on the same prompts.
 TEST_CASE("bfloat16: log probabilities are as near to float32's as another implementation's") {
-  const std::string dir = LLMB_SOURCE_DIR "/data/fixtures/models/llama-bf16";
+  const std::string dir = source_dir() + "/data/fixtures/models/llama-bf16";
   const ModelConfig config = load_model_config(dir).value();
   const auto lines = read_json_lines(dir + "/golden.jsonl");
   auto requests = golden_requests(lines);

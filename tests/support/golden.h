@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,11 +11,17 @@
 
 namespace llmb::test {
 
+// Where data/ is: LLMB_SOURCE_DIR of the environment, for a program that was built on another machine.
+inline std::string source_dir() {
+  const char* const dir = std::getenv("LLMB_SOURCE_DIR");
+  return dir != nullptr ? dir : LLMB_SOURCE_DIR;
+}
+
 // Sorted.
 inline std::vector<std::string> golden_model_dirs() {
   namespace fs = std::filesystem;
   std::vector<std::string> dirs;
-  for (const auto& entry : fs::directory_iterator(LLMB_SOURCE_DIR "/data/fixtures/models"))
+  for (const auto& entry : fs::directory_iterator(source_dir() + "/data/fixtures/models"))
     if (fs::exists(entry.path() / "golden.jsonl")) dirs.push_back(entry.path().string());
   std::sort(dirs.begin(), dirs.end());
   return dirs;

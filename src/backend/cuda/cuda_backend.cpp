@@ -90,8 +90,11 @@ class CudaBackend final : public Backend {
     LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
     const Flight& flight = flights_[num_fetched_ % kMaxPlansInFlight];
     const Status status = guarded([&] {
-      flight.is_done->synchronize();
+      flight.end->synchronize();
       read_output(*flight.plan, flight.host.data<uint8_t>(), output);
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, flight.begin->get(), flight.end->get()), "cudaEventElapsedTime");
+      output->device_ms = ms;
       return Status();
     });
     if (status.ok()) ++num_fetched_;
@@ -104,7 +107,7 @@ class CudaBackend final : public Backend {
   struct Flight {
     const StepPlan* plan = nullptr;
     cuda::PinnedMemory host;
-    std::optional<cuda::Event> is_done;
+    std::optional<cuda::Event> begin, end;
   };
 
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
@@ -160,7 +163,8 @@ class CudaBackend final : public Backend {
     ops_.emplace(config_, device_, o, stream_->get());
     for (Flight& flight : flights_) {
       flight.host = cuda::PinnedMemory(ops_->sampled_bytes_with_top());
-      flight.is_done.emplace();
+      flight.begin.emplace(cudaEventBlockingSync);
+      flight.end.emplace(cudaEventBlockingSync);
     }
   }
 
@@ -250,6 +254,8 @@ class CudaBackend final : public Backend {
       const auto rows = static_cast<int32_t>(graph_bucket(plan.num_seqs(), largest_bucket()));
       shape = {rows, rows, rows};
     }
+    Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
+    flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
     replay = replay && arrays.can_replay;
     if (replay) {
@@ -258,11 +264,10 @@ class CudaBackend final : public Backend {
       ops_->set_step(arrays, needs);
       transformer_->forward(shape.num_tokens, shape.num_samples);
     }
-    Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
     const int64_t bytes = needs.top_logprobs ? ops_->sampled_bytes_with_top() : ops_->sampled_bytes();
     check(cudaMemcpyAsync(flight.host.data(), ops_->sampled().tokens, bytes, cudaMemcpyDeviceToHost, stream),
           "cudaMemcpyAsync");
-    flight.is_done->record(stream);
+    flight.end->record(stream);
     flight.plan = &plan;
     ++num_submitted_;
   }
