@@ -22,6 +22,9 @@ namespace context = boost::context::detail;
 namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
+// Stacks that begin at the same offset of a page compete for the same few lines of the cache.
+constexpr size_t kStackShift = 5 * 64;
+constexpr size_t kNumShifts = 64;
 
 }  // namespace
 
@@ -36,7 +39,9 @@ Fiber::Fiber(Body body, void* argument) : body_(body), argument_(argument), stac
   LLMB_CHECK(mprotect(mapping_, page, PROT_NONE) == 0);
   char* bottom = static_cast<char*>(mapping_) + page;
   stack_bottom_ = bottom;
-  context_ = context::make_fcontext(bottom + stack_bytes_, stack_bytes_, &Entry::start);
+  static thread_local size_t num_made = 0;
+  const size_t used_bytes = stack_bytes_ - num_made++ % kNumShifts * kStackShift;
+  context_ = context::make_fcontext(bottom + used_bytes, used_bytes, &Entry::start);
 #if defined(__SANITIZE_THREAD__)
   tsan_fiber_ = __tsan_create_fiber(0);
 #endif
