@@ -1,5 +1,5 @@
-// Bound by bytes: 12 of them for each bf16 element (fp32 residual in and out, delta, out). One pass over global memory: a
-// row stays in the registers of its threads between the sum of squares and the scaling. A row of up to 1024 packed
+// Bound by bytes: 12 of them for each bf16 element (fp32 residual in and out, delta, out). One pass over global memory:
+// a row stays in the registers of its threads between the sum of squares and the scaling. A row of up to 1024 packed
 // elements is one warp's, a longer one a block's; rows too long for a block's registers are read again.
 #include "kernels/cuda/norm.h"
 
@@ -135,8 +135,8 @@ void launch_rows(float* residual, const T* delta, const float* weight, float eps
 }  // namespace
 
 template <class T>
-void add_rms_norm(float* residual, const T* delta, const float* weight, float eps, int64_t rows, int64_t hidden,
-                  T* out, cudaStream_t stream) {
+void add_rms_norm(float* residual, const T* delta, const float* weight, float eps, int64_t rows, int64_t hidden, T* out,
+                  cudaStream_t stream) {
   if (rows == 0) return;
   const auto width = static_cast<int32_t>(hidden);
   if (can_pack(hidden, residual, delta, weight, out))

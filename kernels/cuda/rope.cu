@@ -96,8 +96,8 @@ void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, i
 
 template void rope_and_kv_write(float*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
                                 const float*, float*, float*, cudaStream_t);
-template void rope_and_kv_write(__nv_bfloat16*, const int32_t*, const int32_t*, int64_t, const RopeShape&,
-                                const float*, const float*, __nv_bfloat16*, __nv_bfloat16*, cudaStream_t);
+template void rope_and_kv_write(__nv_bfloat16*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
+                                const float*, __nv_bfloat16*, __nv_bfloat16*, cudaStream_t);
 template void rope_and_kv_write(__half*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
                                 const float*, __half*, __half*, cudaStream_t);
 

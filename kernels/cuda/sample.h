@@ -3,9 +3,9 @@
 //
 // 1. A row's result depends on its logits and its SampleRow alone, bit for bit: not on other rows, nor on `needs`.
 // 2. Weights exp((logit - max) / temperature) have the bits of the CPU's targets with fused multiply-add. Sums of them
-//    are fp64 in a fixed order, or exact, so the token is the CPU's except where u * total, or top_p * total, lies within
-//    about 1e-13 * total of a border between two tokens and the sums round differently. Sums that fp64 holds exactly
-//    (equal weights, powers of two) give the same token always. Greedy and top-k choices are exact.
+//    are fp64 in a fixed order, or exact, so the token is the CPU's except where u * total, or top_p * total, lies
+//    within about 1e-13 * total of a border between two tokens and the sums round differently. Sums that fp64 holds
+//    exactly (equal weights, powers of two) give the same token always. Greedy and top-k choices are exact.
 // 3. Log probabilities differ from the CPU's by at most a unit in the last place.
 // 4. A row whose token_row is negative is a padded one: its token is 0, and nothing is read for it.
 #pragma once
@@ -38,9 +38,9 @@ SampleNeeds sample_needs(std::span<const SampleRow> rows);
 
 // In device memory. Bias and penalty slices of a row name each token at most once.
 struct SampleInput {
-  float* logits = nullptr;               // [num_rows, vocab]  clobbered
-  const SampleRow* rows = nullptr;       // [num_rows]
-  const TokenBias* bias = nullptr;       // what the rows' slices index
+  float* logits = nullptr;          // [num_rows, vocab]  clobbered
+  const SampleRow* rows = nullptr;  // [num_rows]
+  const TokenBias* bias = nullptr;  // what the rows' slices index
   const TokenPenalty* penalty = nullptr;
   int32_t num_rows = 0;
   int32_t vocab = 0;  // 1 to 2^22

@@ -1,5 +1,5 @@
-// What a block of threads does together in sample: scans in a fixed order, and the search of sums for a border. Internal
-// to sample; device code only. Every thread of the block calls.
+// What a block of threads does together in sample: scans in a fixed order, and the search of sums for a border.
+// Internal to sample; device code only. Every thread of the block calls.
 #pragma once
 
 #include <cstdint>

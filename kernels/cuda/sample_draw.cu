@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kSegmentThreads) log_sum_kernel(SampleArgs arg
   const int64_t row = blockIdx.x;
   const SampleRow& params = args.in.rows[row];
   if (is_padding(params) || params.num_logprobs < 0 || !args.states[row].is_finite) return;
-  const float max = args.states[row].raw_max;
+  const float max = args.states[row].max;
   const Weights weights(max, 1.0f);
   const auto weight = [&](float x, int32_t) { return weights(x); };
   if (!sum_segment(args, row, weight, &is_last)) return;
@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(kSegmentThreads) draw_kernel(SampleArgs args) 
   const double* sums = args.sums + row * args.num_blocks;
   const double target = double{draw_uniform(params)} * sum_of(sums, args.num_blocks, &scratch);
   const auto reached = [=](double sum) { return sum > target; };
-  const Crossing block = find_crossing(args.num_blocks, 0, [=](int32_t i) { return sums[i]; }, reached, &scratch);
+  const Crossing block = find_crossing(
+      args.num_blocks, 0, [=](int32_t i) { return sums[i]; }, reached, &scratch);
   const float* logits = args.logits(row);
   const int32_t begin = block.position * kSumBlock, count = min(kSumBlock, args.in.vocab - begin);
   const auto measure = [&](int32_t i) { return double{weight(logits[begin + i], begin + i)}; };

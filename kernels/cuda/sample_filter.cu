@@ -1,8 +1,8 @@
-// Top-k, top-p and the best log probabilities without sorting the vocabulary. Each wants a prefix of the logits in order
-// of (key descending, id ascending), where keys are bits of floats: a radix search from the highest digit down, with
-// histograms in shared memory, finds the digit in which the prefix ends. As soon as all that may belong to it fits a
-// list, the list is gathered and sorted, and a row whose kept tokens are all listed is drawn from the list. A block is a
-// row: one read of it for each digit (mostly one) and one to gather.
+// Top-k, top-p and the best log probabilities without sorting the vocabulary. Each wants a prefix of the logits in
+// order of (key descending, id ascending), where keys are bits of floats: a radix search from the highest digit down,
+// with histograms in shared memory, finds the digit in which the prefix ends. As soon as all that may belong to it fits
+// a list, the list is gathered and sorted, and a row whose kept tokens are all listed is drawn from the list. A block
+// is a row: one read of it for each digit (mostly one) and one to gather.
 #include <cmath>
 
 #include "kernels/cuda/sample_block.h"
@@ -30,9 +30,7 @@ struct FilterShared {
 };
 
 // Entries of the list sort by key descending, then id ascending.
-__device__ uint64_t make_entry(uint32_t key, int32_t id) {
-  return uint64_t{~key} << 32 | static_cast<uint32_t>(id);
-}
+__device__ uint64_t make_entry(uint32_t key, int32_t id) { return uint64_t{~key} << 32 | static_cast<uint32_t>(id); }
 __device__ uint32_t entry_key(uint64_t entry) { return ~static_cast<uint32_t>(entry >> 32); }
 __device__ int32_t entry_id(uint64_t entry) { return static_cast<int32_t>(static_cast<uint32_t>(entry)); }
 
@@ -147,13 +145,15 @@ template <class Order>
 __device__ Selection select_listed(int32_t n, const Order& order, FilterShared& s) {
   block_sort(s.list, n);
   const auto measure = [&](int32_t i) { return order.measure(entry_key(s.list[i])); };
-  const Crossing end = find_crossing(n, 0, measure, [&](double sum) { return sum >= order.wanted; }, &s.scratch);
+  const Crossing end = find_crossing(
+      n, 0, measure, [&](double sum) { return sum >= order.wanted; }, &s.scratch);
   const uint64_t entry = s.list[end.position];
   __syncthreads();  // the list may change
   return {{Order::value(entry_key(entry)), entry_id(entry)}, end.position + 1};
 }
 
-// Ends the prefix among `count` logits of one key, of which it holds the lowest ids. `above`: the measure of larger keys.
+// Ends the prefix among `count` logits of one key, of which it holds the lowest ids. `above`: the measure of larger
+// keys.
 template <class Order>
 __device__ Selection select_tied(const float* logits, int32_t vocab, uint32_t key, double above, uint32_t count,
                                  const Order& order, FilterShared& s) {
@@ -161,7 +161,8 @@ __device__ Selection select_tied(const float* logits, int32_t vocab, uint32_t ke
   const double wanted = ceil((order.wanted - above) / order.measure(key));
   if (!(wanted < count)) return {all, 0};
   const auto is_tied = [&](int32_t i) { return order.key(logits[i], i) == key ? 1.0 : 0.0; };
-  const Crossing end = find_crossing(vocab, 0, is_tied, [&](double sum) { return sum >= wanted; }, &s.scratch);
+  const Crossing end = find_crossing(
+      vocab, 0, is_tied, [&](double sum) { return sum >= wanted; }, &s.scratch);
   return {{all.value, end.position}, 0};
 }
 
@@ -203,8 +204,8 @@ __device__ Selection select(const float* logits, int32_t vocab, Order& order, Fi
       const auto bin = static_cast<uint32_t>(highest - i);
       return order.bin_measure(s, bin, (prefix << bits | bin) << shift);
     };
-    const Crossing border =
-        find_crossing(highest + 1, above, measure, [&](double sum) { return sum >= order.wanted; }, &s.scratch);
+    const Crossing border = find_crossing(
+        highest + 1, above, measure, [&](double sum) { return sum >= order.wanted; }, &s.scratch);
     const int32_t bin = highest - border.position;
     in_bin = s.counts[bin];  // before the barriers of block_sum: the next digit clears the counts
     uint32_t own_above = 0;
@@ -215,7 +216,8 @@ __device__ Selection select(const float* logits, int32_t vocab, Order& order, Fi
     const uint32_t first = prefix << shift;
     order.know_border(first);
     if (num_above + static_cast<int64_t>(in_bin) <= kListCapacity) {
-      gather(logits, vocab, order, [=](uint32_t key, int32_t) { return key >= first; }, s);
+      gather(
+          logits, vocab, order, [=](uint32_t key, int32_t) { return key >= first; }, s);
       return select_listed(s.list_size, order, s);
     }
   }
@@ -246,7 +248,8 @@ __device__ TokenId draw_from_list(int32_t n, const SampleRow& params, FilterShar
   const auto measure = [&](int32_t i) { return double{__uint_as_float(static_cast<uint32_t>(s.list[i]))}; };
   for (int32_t i = threadIdx.x; i < n; i += kThreads) own += measure(i);
   const double target = double{draw_uniform(params)} * block_sum(own, s);
-  const Crossing token = find_crossing(n, 0, measure, [=](double sum) { return sum > target; }, &s.scratch);
+  const Crossing token = find_crossing(
+      n, 0, measure, [=](double sum) { return sum > target; }, &s.scratch);
   return static_cast<TokenId>(s.list[token.position] >> 32);
 }
 
@@ -309,7 +312,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) top_logprobs_kernel(Sa
   const Selection best = select(logits, vocab, order, s);
   if (best.num_listed == 0) {
     const Cut cut = best.cut;
-    gather(logits, vocab, order, [=](uint32_t key, int32_t id) { return !cut.drops(LogitOrder::value(key), id); }, s);
+    gather(
+        logits, vocab, order, [=](uint32_t key, int32_t id) { return !cut.drops(LogitOrder::value(key), id); }, s);
     block_sort(s.list, num_top);
   }
   const double log_sum = args.states[row].log_sum;
@@ -328,6 +332,8 @@ void launch_rows(void (*kernel)(SampleArgs), const SampleArgs& args, cudaStream_
 }  // namespace
 
 void launch_filter(const SampleArgs& args, cudaStream_t stream) { launch_rows(filter_kernel, args, stream); }
-void launch_top_logprobs(const SampleArgs& args, cudaStream_t stream) { launch_rows(top_logprobs_kernel, args, stream); }
+void launch_top_logprobs(const SampleArgs& args, cudaStream_t stream) {
+  launch_rows(top_logprobs_kernel, args, stream);
+}
 
 }  // namespace llmb::cuda

@@ -45,11 +45,10 @@ __device__ ScanPartial scan_block(const float* logits, int64_t begin, int64_t vo
   return best;
 }
 
-// What the row comes to, as its logits are now. `edited`: after penalties and bias.
-__device__ void finish_scan(const SampleArgs& args, int64_t row, const ScanPartial& best, bool edited) {
+// What the row comes to, as its logits are now.
+__device__ void finish_scan(const SampleArgs& args, int64_t row, const ScanPartial& best) {
   RowState& state = args.states[row];
   const bool is_finite = !best.has_bad && best.max > -kInfinity;
-  if (!edited) state.raw_max = best.max;
   state.max = best.max;
   state.token = is_finite ? best.id : 0;
   state.is_finite = is_finite;
@@ -66,7 +65,7 @@ __global__ void __launch_bounds__(kSegmentThreads) scan_kernel(SampleArgs args, 
   const int64_t row = blockIdx.x;
   const SampleRow& params = args.in.rows[row];
   if (is_padding(params)) {
-    if (blockIdx.y == 0 && threadIdx.x == 0) finish_scan(args, row, {0, 0, 1}, false);
+    if (blockIdx.y == 0 && threadIdx.x == 0) finish_scan(args, row, {0, 0, 1});
     return;
   }
   if (edited_rows_only && (!has_edits(params) || !args.states[row].is_finite)) return;
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(kSegmentThreads) scan_kernel(SampleArgs args, 
   best = warp_best(best);
   if (lane != 0) return;
   args.counters[row] = 0;
-  finish_scan(args, row, best, edited_rows_only);
+  finish_scan(args, row, best);
 }
 
 // As kernels/cpu/sample: each operation rounds by itself, and nothing overflows to +Inf.

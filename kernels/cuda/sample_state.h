@@ -30,8 +30,7 @@ struct Cut {
 
 struct RowState {
   double log_sum;  // of exp of the raw logits
-  float raw_max;
-  float max;       // after penalties and bias
+  float max;       // of the logits as they are: raw at first, later after penalties and bias
   TokenId token;   // the best, later the drawn one
   int32_t is_finite;
   int32_t is_drawn;

@@ -15,7 +15,9 @@ using test::converted;
 using test::DeviceArray;
 
 template <class T>
-constexpr DType kDType = std::is_same_v<T, float> ? DType::kF32 : std::is_same_v<T, __half> ? DType::kF16 : DType::kBF16;
+constexpr DType kDType = std::is_same_v<T, float>    ? DType::kF32
+                         : std::is_same_v<T, __half> ? DType::kF16
+                                                     : DType::kBF16;
 
 template <class From, class To>
 void check_pair() {
@@ -28,7 +30,8 @@ void check_pair() {
       DeviceArray<To> target(static_cast<size_t>(n));
       convert(source.data() + shift, kDType<From>, target.data(), kDType<To>, n, nullptr);
       std::vector<To> expected;
-      for (int64_t i = 0; i < n; ++i) expected.push_back(from_float<To>(to_float(from[static_cast<size_t>(i + shift)])));
+      for (int64_t i = 0; i < n; ++i)
+        expected.push_back(from_float<To>(to_float(from[static_cast<size_t>(i + shift)])));
       CHECK(target.holds(expected));
       CHECK(target.check_guards());
       CHECK(source.holds(from));

@@ -75,7 +75,8 @@ void check_against_fp64(int64_t rows, int64_t hidden, bool with_delta) {
 TEST_CASE_TEMPLATE("add_rms_norm is as close to fp64 as naive arithmetic, for any width, with and without delta", T,
                    float, __nv_bfloat16, __half) {
   // Around a warp of single values and of packs, the longest rows that registers hold, and one more.
-  for (const int64_t hidden : {1, 2, 8, 31, 32, 33, 64, 127, 128, 129, 256, 512, 576, 1000, 1024, 1032, 2047, 2049, 4096})
+  for (const int64_t hidden :
+       {1, 2, 8, 31, 32, 33, 64, 127, 128, 129, 256, 512, 576, 1000, 1024, 1032, 2047, 2049, 4096})
     for (const int64_t rows : {0, 1, 3, 4, 5}) check_against_fp64<T>(rows, hidden, (hidden + rows) % 2 == 0);
   for (const int64_t hidden : {4097, 8192, 16384, 16392, 32768, 32776})
     for (const bool with_delta : {false, true}) check_against_fp64<T>(2, hidden, with_delta);
@@ -92,8 +93,8 @@ TEST_CASE_TEMPLATE("a row's norm is bit-identical alone and in a batch, whatever
       CHECK(same_bytes(whole.out, run<T>(residual, delta, weight, kRows).out));
       for (int64_t r = 0; r < kRows; ++r) {
         const auto begin = static_cast<size_t>(r * hidden), size = static_cast<size_t>(hidden);
-        const Output alone = run<T>(std::span(residual).subspan(begin, size), std::span(delta).subspan(begin, size),
-                                    weight, 1);
+        const Output alone =
+            run<T>(std::span(residual).subspan(begin, size), std::span(delta).subspan(begin, size), weight, 1);
         CHECK(same_bytes(alone.out, std::span(whole.out).subspan(begin, size)));
       }
     });

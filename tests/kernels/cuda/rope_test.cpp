@@ -80,8 +80,8 @@ void check_shape(const RopeShape& s) {
   CAPTURE(s.block_size);
   // First and last position, first and last slot, both sides of a block's border; one padded token.
   const std::vector<int32_t> positions = {0, 1, kMaxPosition - 1, 17, 0, 8};
-  const std::vector<int32_t> slots = {s.block_size, 0, kNumBlocks * s.block_size - 1, s.block_size - 1, -1,
-                                      3 * s.block_size + 1};
+  const std::vector<int32_t> slots = {s.block_size,     0,  kNumBlocks * s.block_size - 1,
+                                      s.block_size - 1, -1, 3 * s.block_size + 1};
   const auto tokens = static_cast<int32_t>(positions.size());
   const std::vector<T> qkv = converted<T>(random_normal(tokens * row_size(s), 7));
   const Output<T> out = run<T>(s, qkv, positions, slots);
@@ -96,8 +96,9 @@ void check_shape(const RopeShape& s) {
     for (int32_t h = 0; h < s.num_heads + 2 * s.num_kv_heads; ++h) {
       const T* head = row + h * s.head_dim;
       const int32_t kv_head = (h - s.num_heads) % std::max(s.num_kv_heads, 1);
-      const int64_t slot_at = ((int64_t{slots[t] / s.block_size} * s.num_kv_heads + kv_head) * s.block_size +
-                               slots[t] % s.block_size) * s.head_dim;
+      const int64_t slot_at =
+          ((int64_t{slots[t] / s.block_size} * s.num_kv_heads + kv_head) * s.block_size + slots[t] % s.block_size) *
+          s.head_dim;
       for (int32_t i = 0; i < s.head_dim; ++i) {
         if (h >= s.num_heads + s.num_kv_heads) {
           v_expected[slot_at + i] = head[i];
@@ -122,8 +123,9 @@ void check_shape(const RopeShape& s) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("q is rotated in place, k into its slot, v copied; nothing else is touched, nothing for a padded token",
-                   T, float, __nv_bfloat16, __half) {
+TEST_CASE_TEMPLATE(
+    "q is rotated in place, k into its slot, v copied; nothing else is touched, nothing for a padded token", T, float,
+    __nv_bfloat16, __half) {
   for (const int32_t head_dim : {64, 80, 96, 128, 256})
     check_shape<T>({8, 2, head_dim, head_dim, head_dim == 128 ? 32 : 16});
   for (const int32_t head_dim : {2, 8, 10, 72, 100}) check_shape<T>({3, 1, head_dim, head_dim, 8});
@@ -141,7 +143,8 @@ TEST_CASE_TEMPLATE("only the first rotary_dim channels are rotated", T, float, _
   CHECK_THROWS_AS(check_shape<T>({2, 2, 64, 3, 8}), CheckFailure);
 }
 
-TEST_CASE("a token's rotation is bit-identical alone and in a batch, whatever the order of threads; no tokens, no work") {
+TEST_CASE(
+    "a token's rotation is bit-identical alone and in a batch, whatever the order of threads; no tokens, no work") {
   const RopeShape shape{8, 2, 64, 64, 16};
   constexpr int32_t kTokens = 9;
   const std::vector<__nv_bfloat16> qkv = converted<__nv_bfloat16>(random_normal(kTokens * row_size(shape), 3));

@@ -74,10 +74,10 @@ StepOutput run(const Batch& batch, const SampleNeeds& needs, int32_t num_calls =
            workspace.data(), nullptr);
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
-  for (const bool guards : {logits.check_guards(), logprobs.check_guards(), top_logprobs.check_guards(),
-                            tokens.check_guards(), top_tokens.check_guards(), is_finite.check_guards(),
-                            workspace.check_guards(), params.holds(plan.sample_rows), bias.holds(plan.bias),
-                            penalty.holds(plan.penalty)})
+  for (const bool guards :
+       {logits.check_guards(), logprobs.check_guards(), top_logprobs.check_guards(), tokens.check_guards(),
+        top_tokens.check_guards(), is_finite.check_guards(), workspace.check_guards(), params.holds(plan.sample_rows),
+        bias.holds(plan.bias), penalty.holds(plan.penalty)})
     CHECK(guards);
 
   StepOutput out;
@@ -284,9 +284,9 @@ TEST_CASE("prefixes longer than the list, and ties at every border, are cut wher
   for (float& x : steps) x = std::round(x * 2) / 2;  // a few values, each of them hundreds of times
   for (uint32_t position = 0; position < 3; ++position) {
     for (const std::vector<float>& logits : {equal, normal, steps}) {
-      for (SampleRow row : {params(1, 1023), params(1, 1024), params(1, 1025), params(1, 2000), params(1, 5002),
-                            params(1, 0, 0.9f), params(1, 0, 0.21f), params(1, 2500, 0.7f), params(1, 1100, 0.01f),
-                            params(0.3f, 3000, 0.8f, 0.2f)}) {
+      for (SampleRow row :
+           {params(1, 1023), params(1, 1024), params(1, 1025), params(1, 2000), params(1, 5002), params(1, 0, 0.9f),
+            params(1, 0, 0.21f), params(1, 2500, 0.7f), params(1, 1100, 0.01f), params(0.3f, 3000, 0.8f, 0.2f)}) {
         row.position = position;
         row.num_logprobs = position == 0 ? 1000 : -1;
         batch.add(logits, row);
@@ -294,6 +294,29 @@ TEST_CASE("prefixes longer than the list, and ties at every border, are cut wher
     }
   }
   check_equals_cpu(batch, run(batch));
+}
+
+TEST_CASE("the total that top-p is a share of counts every weight: its lowest bits, and those far below the border") {
+  // Nearly equal weights: an error of 1e-4 in the total moves the border, and with it what is drawn, by some tokens.
+  Batch flat{32001};
+  for (uint32_t i = 0; i < 3; ++i) {
+    SampleRow row = params(1, 0, 0.9f);
+    row.position = i;
+    flat.add(random_normal(flat.vocab, i, 0.01f), row);
+  }
+  check_equals_cpu(flat, run(flat));
+  // Token 1 is within the nucleus because of the many others, each of them too small to be the border.
+  Batch tiny{1000};
+  std::vector<float> logits(1000, std::log(0.4f * 0.1f / 1000));
+  logits[0] = 0, logits[1] = std::log(0.1f);
+  for (uint32_t i = 0; i < 60; ++i) {
+    SampleRow row = params(1, 0, 0.9f);
+    row.position = i;
+    tiny.add(logits, row);
+  }
+  const StepOutput out = run(tiny);
+  check_equals_cpu(tiny, out);
+  CHECK(std::count(out.tokens.begin(), out.tokens.end(), 1) > 0);
 }
 
 TEST_CASE("a row's result has the same bits alone, in a batch, at any row, with other rows' passes, in any order") {
@@ -380,7 +403,8 @@ TEST_CASE("needs follow from the rows, and cover what asks for less") {
 TEST_CASE("weights have the bits of the CPU's, for any temperature; the uniform is base/rng's") {
   std::mt19937 rng(11);
   const bool cpu_fuses = test::has_fused_multiply_add(cpu::simd_target_name());
-  for (const float temperature : {1.0f, 0.7f, 0.6f, 1.0f / 3, 1.9999999f, 3.0f, 17.0f, 1e-3f, 1e-9f, 1e9f, 1e-35f, 1e35f}) {
+  for (const float temperature :
+       {1.0f, 0.7f, 0.6f, 1.0f / 3, 1.9999999f, 3.0f, 17.0f, 1e-3f, 1e-9f, 1e9f, 1e-35f, 1e35f}) {
     for (const float max : {0.0f, 12.25f, -3.3f, 1e20f}) {
       std::vector<float> logits = random_normal(4000, rng(), 20 * std::min(temperature, 1e3f)), expected(4000);
       for (float& x : logits) x = max - std::fabs(x);

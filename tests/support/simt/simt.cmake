@@ -42,3 +42,10 @@ llmb_simt_tests(kernels ${CMAKE_SOURCE_DIR}/tests/kernels/cuda llmb_kernels_cuda
 if(backend_sources)
   llmb_simt_tests(backend_cuda ${CMAKE_SOURCE_DIR}/tests/backend_cuda llmb_backend_cuda_simt llmb_kernels_cuda_simt)
 endif()
+
+# The kernel bench: that every case of it runs.
+add_executable(bench_kernels_cuda_simt ${CMAKE_SOURCE_DIR}/tools/bench_kernels_cuda.cpp)
+target_link_libraries(bench_kernels_cuda_simt PRIVATE llmb_kernels_cuda_simt nlohmann_json::nlohmann_json CLI11::CLI11)
+set_target_properties(bench_kernels_cuda_simt PROPERTIES LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,llmb_kernels_cuda_simt")
+add_test(NAME kernels_simt/bench_kernels_cuda COMMAND bench_kernels_cuda_simt --shape tiny --repeats 1 --round-ms 0)
+set_tests_properties(kernels_simt/bench_kernels_cuda PROPERTIES TIMEOUT 600 LABELS kernels_simt)
