@@ -11,7 +11,7 @@ namespace llmb {
 
 int dry_run(RequestIntake& intake) {
   constexpr int64_t kMaxShown = 20;
-  int64_t num_ok = 0, num_bad = 0, num_tokens = 0, longest = 0;
+  int64_t num_ok = 0, num_bad = 0, num_tokens = 0, longest = 0, num_cut = 0;
   while (!intake.at_end() && interrupt_count() == 0) {
     const auto item = intake.next(100);
     if (!item) continue;
@@ -19,6 +19,7 @@ int dry_run(RequestIntake& intake) {
       const auto size = static_cast<int64_t>(item->request->prompt_tokens.size());
       num_ok++;
       num_tokens += size;
+      num_cut += item->request->num_truncated_tokens > 0;
       longest = std::max(longest, size);
       continue;
     }
@@ -31,7 +32,8 @@ int dry_run(RequestIntake& intake) {
   if (interrupt_count() > 0) return interrupted_exit_code();
   if (const Status status = intake.status(); !status.ok()) return fail(kExitInputUnreadable, status);
   log_info("dry run: " + std::to_string(num_ok) + " lines ok, " + std::to_string(num_bad) + " bad, " +
-           std::to_string(num_tokens) + " prompt tokens, longest prompt " + std::to_string(longest));
+           std::to_string(num_tokens) + " prompt tokens, longest prompt " + std::to_string(longest) +
+           (num_cut > 0 ? ", " + std::to_string(num_cut) + " prompts cut" : ""));
   return num_bad > 0 ? kExitSomeFailed : kExitOk;
 }
 

@@ -158,6 +158,9 @@ void add_sampling_options(CLI::App& app, Options& o) {
   app.add_flag("--include-stop-str-in-output", o.include_stop_str_in_output, "Keep the stop string or token in the text")->group(group);
   app.add_flag("--no-skip-special-tokens", o.no_skip_special_tokens, "Keep special tokens in the text")->group(group);
   app.add_option("--logprobs", o.logprobs, "Log-probabilities of each token and of the N best")->check(CLI::Range(0, 20))->group(group)->option_text("N");
+  static const std::map<std::string, TruncateSide> kSides = {{"left", TruncateSide::kLeft}, {"right", TruncateSide::kRight}};
+  app.add_option("--truncate", o.truncate, "Cut a prompt that fills the context at its beginning (left) or end (right); default: an error record")
+      ->transform(CLI::CheckedTransformer(kSides))->group(group)->option_text("left|right");
   app.add_flag("--return-token-ids", o.return_token_ids, "Add token_ids to the results")->group(group);
 }
 

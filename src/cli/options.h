@@ -64,6 +64,7 @@ struct Options {
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;
   std::string logit_bias_json;
+  std::optional<TruncateSide> truncate;
   bool ignore_eos = false, include_stop_str_in_output = false, no_skip_special_tokens = false, return_token_ids = false;
 
   // report

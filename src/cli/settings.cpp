@@ -76,6 +76,7 @@ Result<GenerationParams> default_generation_params(const Options& o, const Gener
     if (stop.empty()) return invalid_argument("--stop: an empty stop string");
   params.stop.ignore_eos = o.ignore_eos;
   params.stop.include_stop_str_in_output = o.include_stop_str_in_output;
+  params.prompt.truncate = o.truncate;
   params.output.skip_special_tokens = !o.no_skip_special_tokens;
   params.output.return_token_ids = o.return_token_ids;
   return params;

@@ -66,6 +66,7 @@ struct Completion {
   std::optional<std::string> stop_string;  // the stop string that ended it
   std::optional<TokenId> stop_token;       // the token of stop_token_ids that ended it; not for end-of-sequence
   int32_t num_prompt_tokens = 0;
+  int32_t num_truncated_tokens = 0;  // of the prompt, cut before it was computed
   int32_t num_output_tokens = 0;
   RequestLatency latency;
   std::optional<RequestError> error;  // set: the answer is an error record

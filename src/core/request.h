@@ -52,10 +52,20 @@ struct OutputParams {
   bool return_token_ids = false;
 };
 
+enum class TruncateSide { kLeft, kRight };
+
+constexpr const char* truncate_side_name(TruncateSide side) { return side == TruncateSide::kLeft ? "left" : "right"; }
+
+struct PromptParams {
+  std::optional<TruncateSide> truncate;      // where a prompt is cut that is too long; nullopt: it is an error
+  std::optional<int32_t> max_prompt_tokens;  // >= 1; longer is too long; only with truncate
+};
+
 struct GenerationParams {
   SamplingParams sampling;
   StopParams stop;
   OutputParams output;
+  PromptParams prompt;
 };
 
 // Where a line came from, for messages and for the record's index.
@@ -96,6 +106,7 @@ struct Request {
   std::string id_json;
   std::string model_name;
   std::vector<TokenId> prompt_tokens;  // at least one
+  int32_t num_truncated_tokens = 0;    // of the prompt as given, that are not in prompt_tokens
   GenerationParams params;             // stop.max_tokens is always set here, and fits the context
   std::vector<TokenId> eos_token_ids;  // end the sequence unless ignore_eos
   PhiloxKey rng;

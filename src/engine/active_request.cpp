@@ -17,6 +17,7 @@ Completion completion_for(const Request& request) {
   c.is_chat = request.form == ApiForm::kOpenAiChat;
   c.return_token_ids = request.params.output.return_token_ids;
   c.num_prompt_tokens = static_cast<int32_t>(request.prompt_tokens.size());
+  c.num_truncated_tokens = request.num_truncated_tokens;
   return c;
 }
 

@@ -27,6 +27,32 @@ Tokens tokenize_messages(const ChatMessages& chat, const ModelContext& model) {
   return model.tokenizer->encode(*text, /*add_special_tokens=*/false);
 }
 
+// How many tokens before and after the text's own the tokenizer added.
+std::pair<size_t, size_t> special_borders(const std::string& text, const std::vector<TokenId>& tokens, const Tokenizer& tokenizer) {
+  const std::vector<TokenId> plain = tokenizer.encode(text, /*add_special_tokens=*/false);
+  for (size_t before = 0; before + plain.size() <= tokens.size(); ++before)
+    if (std::equal(plain.begin(), plain.end(), tokens.begin() + before))
+      return {before, tokens.size() - plain.size() - before};
+  return {0, 0};
+}
+
+// Tokens that stay of a prompt that may be cut. What is over the model's limit makes room for the answer, too.
+size_t kept_tokens(size_t size, const GenerationParams& params, int64_t max_model_len) {
+  int64_t kept = std::min<int64_t>(size, params.prompt.max_prompt_tokens.value_or(INT32_MAX));
+  if (kept < max_model_len) return kept;
+  const int32_t wanted = params.stop.max_tokens.value_or(std::max(kDefaultMaxTokens, params.stop.min_tokens));
+  return std::max<int64_t>(max_model_len - std::clamp<int64_t>(wanted, 1, std::max<int64_t>(max_model_len / 2, 1)), 0);
+}
+
+// Takes tokens out of the text's part. `text` is null where the tokens came without one.
+void truncate(TruncateSide side, size_t kept, const std::string* text, const Tokenizer* tokenizer, std::vector<TokenId>* tokens) {
+  auto [before, after] = text != nullptr ? special_borders(*text, *tokens, *tokenizer) : std::pair<size_t, size_t>{0, 0};
+  if (before + after >= kept) before = after = 0;
+  const auto count = static_cast<std::ptrdiff_t>(tokens->size() - kept);
+  const auto first = side == TruncateSide::kLeft ? tokens->begin() + before : tokens->end() - after - count;
+  tokens->erase(first, first + count);
+}
+
 std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, const ModelContext& model, const char* param) {
   if (tokens.empty()) return RequestError{"empty_prompt", "the prompt has no tokens", param};
   const auto size = static_cast<int64_t>(tokens.size());
@@ -34,7 +60,7 @@ std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, con
     return RequestError{"prompt_too_long",
                         "the prompt has " + std::to_string(size) + " tokens; at most " +
                             std::to_string(model.max_model_len - 1) + " leave room for one output token (max_model_len " +
-                            std::to_string(model.max_model_len) + ")",
+                            std::to_string(model.max_model_len) + "); --truncate cuts it",
                         param};
   for (const TokenId token : tokens)
     if (token < 0 || token >= model.vocab_size)
@@ -73,6 +99,10 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   }
   if (auto* error = std::get_if<RequestError>(&tokens)) return std::move(*error);
   auto& prompt_tokens = std::get<std::vector<TokenId>>(tokens);
+  const size_t full_size = prompt_tokens.size();
+  if (const auto side = input.params.prompt.truncate)
+    if (const size_t kept = kept_tokens(full_size, input.params, model.max_model_len); kept > 0 && kept < full_size)
+      truncate(*side, kept, std::get_if<std::string>(&input.prompt), model.tokenizer.get(), &prompt_tokens);
   if (auto error = check_tokens(prompt_tokens, model, param)) return std::move(*error);
 
   auto request = std::make_shared<Request>();
@@ -86,6 +116,7 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   StopParams& stop = request->params.stop;
   const int32_t unset = input.form == ApiForm::kNative ? std::max(kDefaultMaxTokens, stop.min_tokens) : room;
   stop.max_tokens = std::min(stop.max_tokens.value_or(unset), room);
+  request->num_truncated_tokens = static_cast<int32_t>(full_size - prompt_tokens.size());
   request->prompt_tokens = std::move(prompt_tokens);
   // A seed of the line makes its result independent of its place in the file.
   const auto& seed = request->params.sampling.seed;

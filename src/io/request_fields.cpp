@@ -54,6 +54,8 @@ constexpr FieldSpec kSpecs[] = {
     request("include_stop_str_in_output", Field::kIncludeStopStr),
     request("skip_special_tokens", Field::kSkipSpecialTokens),
     request("return_token_ids", Field::kReturnTokenIds),
+    request("truncate_prompt_tokens", Field::kTruncatePromptTokens),
+    request("truncation_side", Field::kTruncationSide),
 
     harmless("user"),
     harmless("metadata"),
@@ -99,7 +101,6 @@ constexpr FieldSpec kSpecs[] = {
     unsupported("early_stopping", Neutral::kFalse),
     unsupported("bad_words", Neutral::kEmpty),
     unsupported("allowed_token_ids"),
-    unsupported("truncate_prompt_tokens"),
     unsupported("add_special_tokens"),
     unsupported("spaces_between_special_tokens", Neutral::kTrue),
     unsupported("detokenize", Neutral::kTrue),

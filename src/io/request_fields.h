@@ -48,8 +48,10 @@ enum class Field : uint8_t {
   kIncludeStopStr,
   kSkipSpecialTokens,
   kReturnTokenIds,
+  kTruncatePromptTokens,
+  kTruncationSide,
 };
-inline constexpr int kNumFields = static_cast<int>(Field::kReturnTokenIds) + 1;
+inline constexpr int kNumFields = static_cast<int>(Field::kTruncationSide) + 1;
 
 // The value with which a field that is not built asks for nothing. null always does.
 enum class Neutral : uint8_t { kNull, kFalse, kTrue, kZero, kOne, kEmpty, kNoneOrAuto, kTypeText, kTextOnly };

@@ -105,12 +105,33 @@ MaybeError read_stopping(const FieldSet& fields, const RequestLimits& limits, In
   return std::nullopt;
 }
 
+// As vLLM has them: -1 is the model's own limit, and the beginning is what is cut where nothing says otherwise.
+MaybeError read_truncation(const FieldSet& fields, InputRequest* request) {
+  PromptParams& prompt = request->params.prompt;
+  if (const JsonElement* const value = fields.find(Field::kTruncatePromptTokens)) {
+    int32_t limit = 0;
+    if (MaybeError error = read_int32("truncate_prompt_tokens", *value, -1, INT32_MAX, &limit)) return error;
+    if (limit == 0) return invalid_value("truncate_prompt_tokens", "-1 or a positive integer", *value);
+    if (limit > 0) prompt.max_prompt_tokens = limit;
+    if (!prompt.truncate) prompt.truncate = TruncateSide::kLeft;
+  }
+  const JsonElement* const side = fields.find(Field::kTruncationSide);
+  if (side == nullptr) return std::nullopt;
+  if (!side->is_string() || (string_of(*side) != "left" && string_of(*side) != "right"))
+    return invalid_value("truncation_side", "\"left\" or \"right\"", *side);
+  if (!prompt.truncate)
+    return field_error("invalid_value", "truncation_side", "truncation_side needs truncate_prompt_tokens or --truncate");
+  prompt.truncate = string_of(*side) == "left" ? TruncateSide::kLeft : TruncateSide::kRight;
+  return std::nullopt;
+}
+
 }  // namespace
 
 MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
   if (MaybeError error = read_sampling(fields, limits, request)) return error;
   if (MaybeError error = read_logprobs(fields, limits, request)) return error;
   if (MaybeError error = read_stopping(fields, limits, request)) return error;
+  if (MaybeError error = read_truncation(fields, request)) return error;
   return read_outer_params(fields, request);
 }
 

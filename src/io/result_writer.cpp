@@ -38,6 +38,10 @@ void write_usage(JsonWriter& json, const Completion& c) {
   json.integer(c.num_output_tokens);
   json.key("total_tokens");
   json.integer(int64_t{c.num_prompt_tokens} + c.num_output_tokens);
+  if (c.num_truncated_tokens > 0) {
+    json.key("truncated_prompt_tokens");
+    json.integer(c.num_truncated_tokens);
+  }
   json.end_object();
 }
 

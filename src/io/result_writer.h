@@ -7,6 +7,7 @@
 //   id           the line's id as it was given, or null
 //   stop_reason  the stop string, the token id that ended the text, or null
 //   logprobs     a list of {"token", "token_id", "logprob", "bytes", "top_logprobs": [the same four, best first]}
+//   usage        of a prompt that was cut also "truncated_prompt_tokens": how many are not in prompt_tokens
 //   hash         XXH64 of the input line's bytes, 16 hexadecimal digits: resume notices an edited line by it
 //   metrics      {"queue_ms", "ttft_ms", "tpot_ms", "e2e_ms", "itl_p50_ms", "itl_p90_ms", "itl_p99_ms",
 //                "num_preemptions"}, milliseconds to three decimals. Always last, so that it is easy to cut off:

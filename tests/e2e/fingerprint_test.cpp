@@ -53,6 +53,7 @@ TEST_CASE("each setting that changes answers is one component") {
       {{"--min-tokens", "5"}, "min_tokens"},
       {{"--stop", "x"}, "stop"},
       {{"--stop-token-ids", "5,6"}, "stop_token_ids"},
+      {{"--truncate", "left"}, "truncate"},
       {{"--ignore-eos"}, "ignore_eos"},
       {{"--include-stop-str-in-output"}, "include_stop_str_in_output"},
       {{"--no-skip-special-tokens"}, "skip_special_tokens"},
