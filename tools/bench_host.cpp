@@ -2,6 +2,11 @@
 // detokenizing, emitting. The engine runs on the ledger backend, whose own computing is left out; the time is that of
 // the engine's thread on a CPU, so that other work on the machine hardly counts. The limit to hold is 0.25 ms a step at
 // 256 running sequences.
+//
+//     make tools && build/tools/bench_host
+//
+// 2026-11-20, `bench_host`, Release, a busy shared 2-core x86-64 machine: 0.11 ms for a step that decodes 256 sequences;
+// 0.12 ms with 6,000 prompt tokens each; 0.5 ms where all ask for 5 log-probabilities.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
