@@ -37,7 +37,7 @@ class Bpe final : public Model {
     can_take_bytes_ = settings_.prefix.empty() && settings_.suffix.empty();
     for (int b = 0; b < 256; ++b) {
       std::string name;
-      append_char(&name, byte_level_char(static_cast<uint8_t>(b)));
+      append_utf8(&name, byte_level_char(static_cast<uint8_t>(b)));
       byte_symbols_[b] = vocab.find(name).value_or(-1);
       can_take_bytes_ &= byte_symbols_[b] >= 0;
       if (b < 128) ascii_symbols_[b] = vocab.find(std::string(1, static_cast<char>(b))).value_or(-1);

@@ -93,7 +93,7 @@ FormatSpec parse_percent(std::string_view text, size_t* at, const std::function<
   if (std::string_view("diuoxXeEfFgGcrsa%").find(spec.type) == std::string_view::npos) {
     size_t begin = *at - 1;
     std::string shown;
-    append_char(&shown, next_char(text, &begin));
+    append_utf8(&shown, next_char(text, &begin));
     throw value_error("unsupported format character " + repr_text(shown));
   }
   const bool number = std::string_view("crsa").find(spec.type) == std::string_view::npos;

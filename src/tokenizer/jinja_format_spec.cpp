@@ -125,7 +125,7 @@ std::string format_int(int64_t value, const FormatSpec& spec) {
 std::string char_of(int64_t value) {
   if (value < 0 || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) throw template_error("%c arg not in range");
   std::string out;
-  append_char(&out, static_cast<uint32_t>(value));
+  append_utf8(&out, static_cast<uint32_t>(value));
   return out;
 }
 

@@ -262,11 +262,11 @@ class Lexer {
         size_t end = i;
         while (end < s.size() && end < i + 3 && s[end] >= '0' && s[end] <= '7')
           code = code * 8 + static_cast<uint32_t>(s[end++] - '0');
-        append_char(&out, code);
+        append_utf8(&out, code);
         i = end - 1;
       } else if (c == 'x' || c == 'u' || c == 'U') {
         const size_t count = c == 'x' ? 2 : c == 'u' ? 4 : 8;
-        append_char(&out, hex(s.substr(i + 1, count), count));
+        append_utf8(&out, hex(s.substr(i + 1, count), count));
         i += count;
       } else if (c == 'N') {
         fail("characters by name (\\N) are not supported", line_);
@@ -310,7 +310,7 @@ class Lexer {
     if (op == std::end(kOperators)) {
       size_t next = at_;
       std::string shown;
-      append_char(&shown, next_char(text_, &next));
+      append_utf8(&shown, next_char(text_, &next));
       fail("unexpected char " + repr_text(shown), line_);
     }
     const char c = (*op)[0];

@@ -244,7 +244,7 @@ Value slice(Heap& heap, const Value& v, const Value& start, const Value& stop, c
     std::string picked;
     for (int64_t k = 0, i = first; k < count; ++k, i += k < count ? by : 0) {
       if (string.ascii) picked.push_back(string.text[static_cast<size_t>(i)]);
-      else append_char(&picked, chars[static_cast<size_t>(i)]);
+      else append_utf8(&picked, chars[static_cast<size_t>(i)]);
     }
     return make_string(heap, std::move(picked), string.markup);
   }

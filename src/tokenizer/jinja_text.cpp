@@ -11,21 +11,6 @@
 
 namespace llmb::jinja {
 
-bool is_valid_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    if (static_cast<uint8_t>(text[at]) < 0x80) {
-      ++at;
-      continue;
-    }
-    utf8proc_int32_t c;
-    const auto n = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data() + at),
-                                    static_cast<utf8proc_ssize_t>(text.size() - at), &c);
-    if (n <= 0) return false;
-    at += static_cast<size_t>(n);
-  }
-  return true;
-}
-
 int64_t count_chars(std::string_view text) {
   // Eight bytes at a time: a byte 10xxxxxx continues a character.
   constexpr uint64_t kOnes = 0x0101010101010101;
@@ -58,41 +43,12 @@ uint64_t hash_text(std::string_view text) {
   return h ^ h >> 32;
 }
 
-uint32_t next_char(std::string_view text, size_t* at) {
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(text[*at + i])); };
-  const uint32_t b = byte(0);
-  uint32_t c = b;
-  size_t n = 1;
-  if (b >= 0xF0) {
-    c = (b & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
-    n = 4;
-  } else if (b >= 0xE0) {
-    c = (b & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-    n = 3;
-  } else if (b >= 0xC0) {
-    c = (b & 0x1F) << 6 | (byte(1) & 0x3F);
-    n = 2;
-  }
-  *at += n;
-  return c;
-}
-
 uint32_t previous_char(std::string_view text, size_t* at) {
   do {
     --*at;
   } while ((static_cast<uint8_t>(text[*at]) & 0xC0) == 0x80);
   size_t copy = *at;
   return next_char(text, &copy);
-}
-
-void append_char(std::string* out, uint32_t c) {
-  if (c < 0x80) {
-    out->push_back(static_cast<char>(c));
-    return;
-  }
-  utf8proc_uint8_t bytes[4];
-  const auto n = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
-  out->append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(n));
 }
 
 size_t char_offset(std::string_view text, int64_t index) {
@@ -180,7 +136,7 @@ std::string repr_text(std::string_view text) {
     } else if (c == '\t') {
       out += "\\t";
     } else if (is_printable(c)) {
-      append_char(&out, c);
+      append_utf8(&out, c);
     } else if (c < 0x100) {
       append_hex(&out, "\\x", c, 2);
     } else if (c < 0x10000) {

@@ -7,17 +7,18 @@
 #include <string>
 #include <string_view>
 
+#include "tokenizer/unicode.h"
+
 namespace llmb::jinja {
 
-bool is_valid_utf8(std::string_view text);
+using llmb::is_valid_utf8;
+using llmb::next_char;
+
 int64_t count_chars(std::string_view text);
 uint64_t hash_text(std::string_view text);
 
-// The code point at byte `at`, which moves past it.
-uint32_t next_char(std::string_view text, size_t* at);
 // The code point that ends before byte `at`, which moves to its first byte.
 uint32_t previous_char(std::string_view text, size_t* at);
-void append_char(std::string* out, uint32_t code_point);
 // Byte offset of code point number `index` (text.size() where there are fewer).
 size_t char_offset(std::string_view text, int64_t index);
 

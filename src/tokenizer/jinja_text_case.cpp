@@ -138,30 +138,30 @@ void append_lower(std::string* out, std::string_view text, uint32_t c, size_t be
   if (c < 0x80) {
     out->push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c));
   } else if (c == 0x130) {
-    append_char(out, 'i');
-    append_char(out, 0x307);
+    append_utf8(out, 'i');
+    append_utf8(out, 0x307);
   } else if (c == 0x3A3) {
-    append_char(out, is_final_sigma(text, begin, end) ? 0x3C2 : 0x3C3);
+    append_utf8(out, is_final_sigma(text, begin, end) ? 0x3C2 : 0x3C3);
   } else {
-    append_char(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+    append_utf8(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
   }
 }
 
 void append_all(std::string* out, const std::array<uint32_t, 3>& chars) {
   for (const uint32_t c : chars) {
-    if (c != 0) append_char(out, c);
+    if (c != 0) append_utf8(out, c);
   }
 }
 
 void append_upper(std::string* out, uint32_t c) {
   if (c < 0x80) return out->push_back(static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c));
   if (const Special* s = find_special(c)) return append_all(out, s->upper);
-  append_char(out, static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
+  append_utf8(out, static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
 }
 
 void append_title(std::string* out, uint32_t c) {
   if (const Special* s = find_special(c)) return append_all(out, s->title);
-  append_char(out, static_cast<uint32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
+  append_utf8(out, static_cast<uint32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
 }
 
 // Calls visit(c, begin, end) for each character.
@@ -240,7 +240,7 @@ std::string to_casefold(std::string_view text) {
     const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), folded.data(), folded.size(),
                                            UTF8PROC_CASEFOLD, &boundary);
     for (utf8proc_ssize_t i = 0; i < std::min<utf8proc_ssize_t>(n, 4); ++i) {
-      append_char(&out, static_cast<uint32_t>(folded[static_cast<size_t>(i)]));
+      append_utf8(&out, static_cast<uint32_t>(folded[static_cast<size_t>(i)]));
     }
   });
   return out;
@@ -271,7 +271,7 @@ std::string swap_case(std::string_view text) {
   for_each_char(text, [&](uint32_t c, size_t begin, size_t end) {
     if (is_upper(c)) append_lower(&out, text, c, begin, end);
     else if (is_lower(c)) append_upper(&out, c);
-    else append_char(&out, c);
+    else append_utf8(&out, c);
   });
   return out;
 }

@@ -59,7 +59,7 @@ class StripAccents final : public Normalizer {
   bool apply(std::string* text, RegexScratch&) const override {
     return rewrite(text, [](char32_t c, std::string* out) {
       if (is_mark(c)) return false;
-      append_char(out, c);
+      append_utf8(out, c);
       return true;
     });
   }
@@ -74,7 +74,7 @@ class Nmt final : public Normalizer {
         return false;
       const bool space = c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
                          c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
-      append_char(out, space ? U' ' : c);
+      append_utf8(out, space ? U' ' : c);
       return true;
     });
   }
@@ -167,7 +167,7 @@ class ByteLevelNormalizer final : public Normalizer {
   bool apply(std::string* text, RegexScratch&) const override {
     std::string out;
     out.reserve(text->size() * 2);
-    for (const char c : *text) append_char(&out, byte_level_char(static_cast<uint8_t>(c)));
+    for (const char c : *text) append_utf8(&out, byte_level_char(static_cast<uint8_t>(c)));
     *text = std::move(out);
     return false;
   }
@@ -191,7 +191,7 @@ class Bert final : public Normalizer {
         const bool white = is_whitespace(c);
         const bool ascii_white = c == '\t' || c == '\n' || c == '\r';
         if (c == 0 || c == kReplacementChar || (!ascii_white && is_control_or_format(c))) return false;
-        append_char(out, white ? U' ' : c);
+        append_utf8(out, white ? U' ' : c);
         return true;
       });
     }
@@ -199,7 +199,7 @@ class Bert final : public Normalizer {
       rewrite(text, [](char32_t c, std::string* out) {
         const bool spaced = is_cjk(c);
         if (spaced) *out += ' ';
-        append_char(out, c);
+        append_utf8(out, c);
         if (spaced) *out += ' ';
         return true;
       });
@@ -208,7 +208,7 @@ class Bert final : public Normalizer {
       UnicodeForm(NormalizationForm::kNfd).apply(text, scratch);
       dropped_first |= rewrite(text, [](char32_t c, std::string* out) {
         if (is_nonspacing_mark(c)) return false;
-        append_char(out, c);
+        append_utf8(out, c);
         return true;
       });
     }

@@ -154,7 +154,7 @@ class MetaspaceStage final : public PreTokenizerStage {
  public:
   enum Scheme { kFirst, kNever, kAlways };
   MetaspaceStage(char32_t replacement, Scheme scheme, bool split) : scheme_(scheme), split_(split) {
-    append_char(&replacement_, replacement);
+    append_utf8(&replacement_, replacement);
     char_ = replacement;
   }
   std::string_view run(std::string_view piece, bool at_start, size_t index, Scratch& scratch) const override {
@@ -214,7 +214,7 @@ class ByteMapStage final : public PreTokenizerStage {
   std::string_view run(std::string_view piece, bool, size_t index, Scratch& scratch) const override {
     Scratch::Stage& stage = scratch.stages[index];
     stage.text.clear();
-    for (const char c : piece) append_char(&stage.text, byte_level_char(static_cast<uint8_t>(c)));
+    for (const char c : piece) append_utf8(&stage.text, byte_level_char(static_cast<uint8_t>(c)));
     stage.spans.assign(1, {0, stage.text.size(), false});
     return stage.text;
   }

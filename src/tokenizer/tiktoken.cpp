@@ -42,7 +42,7 @@ std::string read_line(std::string_view line, int64_t* rank) {
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), *rank);
   if (error != std::errc() || end != number.data() + number.size()) return "";
   std::string token;
-  for (const char b : bytes) append_char(&token, byte_level_char(static_cast<uint8_t>(b)));
+  for (const char b : bytes) append_utf8(&token, byte_level_char(static_cast<uint8_t>(b)));
   return token;
 }
 

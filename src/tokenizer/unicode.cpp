@@ -41,40 +41,6 @@ const ByteLevelTable& byte_level_table() {
 
 }  // namespace
 
-void append_char(std::string* out, char32_t c) {
-  if (c < 0x80) {
-    out->push_back(static_cast<char>(c));
-  } else if (c < 0x800) {
-    out->push_back(static_cast<char>(0xC0 | c >> 6));
-    out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
-  } else if (c < 0x10000) {
-    out->push_back(static_cast<char>(0xE0 | c >> 12));
-    out->push_back(static_cast<char>(0x80 | (c >> 6 & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
-  } else {
-    out->push_back(static_cast<char>(0xF0 | c >> 18));
-    out->push_back(static_cast<char>(0x80 | (c >> 12 & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (c >> 6 & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
-  }
-}
-
-Utf8Step utf8_step(std::string_view bytes) {
-  const auto* p = reinterpret_cast<const unsigned char*>(bytes.data());
-  if (p[0] < 0x80) return {Utf8Step::kValid, 1};
-  if (p[0] < 0xC2 || p[0] > 0xF4) return {Utf8Step::kInvalid, 1};
-  const size_t length = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
-  // The second byte excludes overlong forms, surrogates and everything past U+10FFFF (Unicode, table 3-7).
-  const unsigned char low = p[0] == 0xE0 ? 0xA0 : p[0] == 0xF0 ? 0x90 : 0x80;
-  const unsigned char high = p[0] == 0xED ? 0x9F : p[0] == 0xF4 ? 0x8F : 0xBF;
-  for (size_t i = 1; i < length; ++i) {
-    if (i >= bytes.size()) return {Utf8Step::kIncomplete, i};
-    const bool ok = i == 1 ? (p[1] >= low && p[1] <= high) : (p[i] & 0xC0) == 0x80;
-    if (!ok) return {Utf8Step::kInvalid, i};
-  }
-  return {Utf8Step::kValid, length};
-}
-
 bool is_valid_utf8(std::string_view bytes) {
   for (size_t i = 0; i < bytes.size();) {
     if (static_cast<unsigned char>(bytes[i]) < 0x80) {
@@ -123,15 +89,15 @@ bool is_word_char(char32_t c) {
 
 void append_lowercase(std::string* out, char32_t c) {
   if (c == 0x130) {  // the one character whose full lower case is two
-    append_char(out, 'i');
-    append_char(out, 0x307);
+    append_utf8(out, 'i');
+    append_utf8(out, 0x307);
     return;
   }
   const CharPair* end = kNewLowercase + kNumNewLowercase;
   const CharPair* it =
       std::lower_bound(kNewLowercase, end, c, [](const CharPair& p, char32_t x) { return p.from < x; });
   const bool is_new = it != end && it->from == c;
-  append_char(out, is_new ? it->to : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  append_utf8(out, is_new ? it->to : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
 }
 
 namespace {
@@ -150,7 +116,7 @@ void append_normalized(std::string_view text, utf8proc_option_t flags, std::stri
   LLMB_CHECK_MSG(n >= 0, "text is not valid UTF-8");
   n = utf8proc_normalize_utf32(buffer.data(), n, flags);
   LLMB_CHECK(n >= 0);
-  for (utf8proc_ssize_t i = 0; i < n; ++i) append_char(out, static_cast<char32_t>(buffer[i]));
+  for (utf8proc_ssize_t i = 0; i < n; ++i) append_utf8(out, static_cast<char32_t>(buffer[i]));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
+
 namespace llmb {
 
 constexpr char32_t kReplacementChar = 0xFFFD;
@@ -40,16 +42,6 @@ inline size_t last_char_start(std::string_view text) {
   while (i > 0 && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80) --i;
   return i;
 }
-
-void append_char(std::string* out, char32_t c);
-
-// What one look at possibly broken UTF-8 finds at its beginning.
-struct Utf8Step {
-  enum Kind { kValid, kInvalid, kIncomplete } kind;
-  size_t
-      length;  // kValid: of the character; kInvalid: of the maximal subpart that becomes one U+FFFD (Unicode ch. 3.9)
-};
-Utf8Step utf8_step(std::string_view bytes);  // REQUIRES: not empty
 
 bool is_valid_utf8(std::string_view bytes);
 std::string to_valid_utf8(std::string_view bytes);  // one U+FFFD per maximal invalid subpart

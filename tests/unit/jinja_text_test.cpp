@@ -22,7 +22,7 @@ TEST_CASE("characters are counted, found and walked over both ways") {
   for (int i = 3; i >= 0; --i) CHECK(previous_char(text, &at) == expected[i]);
   CHECK(at == 0);
   std::string back;
-  for (const uint32_t c : expected) append_char(&back, c);
+  for (const uint32_t c : expected) append_utf8(&back, c);
   CHECK(back == text);
 }
 
