@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMaxVocab = int64_t{1} << 22;  // sums of ten bits stay below 2^32
 
 int32_t count_segments(int32_t vocab) { return static_cast<int32_t>(ceil_div(vocab, kSegment)); }
-int32_t count_blocks(int32_t vocab) { return static_cast<int32_t>(ceil_div(vocab, kSumBlock)); }
+int32_t count_blocks(int32_t vocab) { return static_cast<int32_t>(ceil_div(vocab, kBlock)); }
 
 // Hands out parts of the workspace; without one it only counts bytes.
 class Parts {
@@ -41,6 +41,7 @@ int64_t divide_workspace(const SampleLimits& limits, void* workspace, SampleArgs
   args->counters = parts.take<uint32_t>(rows);
   args->states = parts.take<RowState>(rows);
   args->scans = parts.take<ScanPartial>(rows * args->num_segments);
+  args->maxima = parts.take<float>(rows * args->num_blocks);
   args->sums = parts.take<double>(rows * args->num_blocks);
   args->penalty_logits = parts.take<float>(limits.max_penalties);
   args->bias_logits = parts.take<float>(limits.max_biases);

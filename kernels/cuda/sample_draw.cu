@@ -1,5 +1,5 @@
 // Sums of weights: of the raw logits for log probabilities, and of those kept after the filters, from which a token is
-// drawn. Bound by bytes on devices whose fp64 is not slow: one read of the logits. A warp sums kSumBlock of them; the
+// drawn. Bound by bytes on devices whose fp64 is not slow: one read of the logits. A warp sums kBlock of them; the
 // last CTA of a row to finish adds up the blocks in order, finds the block that holds u, and the token within it.
 #include <cmath>
 
@@ -16,13 +16,13 @@ __device__ double warp_sum(double x) {
   return x;
 }
 
-// Of one warp's kSumBlock weights from `begin` on, the same in every lane.
+// Of one warp's kBlock weights from `begin` on, the same in every lane.
 template <class Weight>
 __device__ double sum_block(const float* logits, int64_t begin, int64_t vocab, const Weight& weight) {
   const int lane = threadIdx.x % kWarp;
   double sum = 0;
 #pragma unroll 2
-  for (int turn = 0; turn < kSumBlock / (4 * kWarp); ++turn) {
+  for (int turn = 0; turn < kBlock / (4 * kWarp); ++turn) {
     const int64_t i = begin + (turn * kWarp + lane) * 4;
     float x[4];
     load4(logits, i, vocab, -kInfinity, x);
@@ -36,9 +36,9 @@ __device__ double sum_block(const float* logits, int64_t begin, int64_t vocab, c
 template <class Weight>
 __device__ bool sum_segment(const SampleArgs& args, int64_t row, const Weight& weight, bool* is_last) {
   const int warp = threadIdx.x / kWarp;
-  const int64_t block = int64_t{blockIdx.y} * (kSegment / kSumBlock) + warp;
+  const int64_t block = int64_t{blockIdx.y} * (kSegment / kBlock) + warp;
   if (block < args.num_blocks) {
-    const double sum = sum_block(args.logits(row), block * kSumBlock, args.in.vocab, weight);
+    const double sum = sum_block(args.logits(row), block * kBlock, args.in.vocab, weight);
     if (threadIdx.x % kWarp == 0) args.sums[row * args.num_blocks + block] = sum;
   }
   __threadfence();
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kSegmentThreads) draw_kernel(SampleArgs args) 
   const Crossing block = find_crossing(
       args.num_blocks, 0, [=](int32_t i) { return sums[i]; }, reached, &scratch);
   const float* logits = args.logits(row);
-  const int32_t begin = block.position * kSumBlock, count = min(kSumBlock, args.in.vocab - begin);
+  const int32_t begin = block.position * kBlock, count = min(kBlock, args.in.vocab - begin);
   const auto measure = [&](int32_t i) { return double{weight(logits[begin + i], begin + i)}; };
   const Crossing token = find_crossing(count, block.before, measure, reached, &scratch);
   if (threadIdx.x == 0) {

@@ -224,6 +224,24 @@ __device__ Selection select(const float* logits, int32_t vocab, Order& order, Fi
   return select_tied(logits, vocab, prefix, above, in_bin, order, s);
 }
 
+// The best `rank` logits of a row. The `rank` best blocks each hold a logit at least as large as the rank-th best of
+// the maxima, so where there are enough blocks one read gathers what may be among them.
+__device__ Selection select_best(const SampleArgs& args, int64_t row, int32_t rank, FilterShared& s) {
+  LogitOrder order{static_cast<double>(rank)};
+  const float* logits = args.logits(row);
+  const int32_t vocab = args.in.vocab, num_blocks = args.num_blocks;
+  if (rank > num_blocks || num_blocks > kListCapacity) return select(logits, vocab, order, s);
+  for (int32_t i = threadIdx.x; i < num_blocks; i += kThreads)
+    s.list[i] = make_entry(order.key(args.maxima[row * num_blocks + i], i), i);
+  block_sort(s.list, num_blocks);
+  const uint32_t bound = entry_key(s.list[rank - 1]);
+  __syncthreads();  // the list changes
+  gather(
+      logits, vocab, order, [=](uint32_t key, int32_t) { return key >= bound; }, s);
+  if (s.list_size <= kListCapacity) return select_listed(s.list_size, order, s);
+  return select(logits, vocab, order, s);
+}
+
 // Turns the list's keys of logits into weights.
 __device__ void weigh_list(int32_t n, const Weights& weights, FilterShared& s) {
   for (int32_t i = threadIdx.x; i < n; i += kThreads) {
@@ -268,8 +286,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) filter_kernel(SampleAr
   Cut top_k{-kInfinity, kMaxId}, top_p{0.0f, kMaxId};
   int32_t num_listed = 0;
   if (wants_top_k) {
-    LogitOrder order{static_cast<double>(params.top_k)};
-    const Selection best = select(logits, vocab, order, s);
+    const Selection best = select_best(args, row, params.top_k, s);
     top_k = best.cut;
     num_listed = best.num_listed;
     weigh_list(num_listed, weights, s);
@@ -308,10 +325,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) top_logprobs_kernel(Sa
   const int32_t vocab = args.in.vocab, num_top = min(min(params.num_logprobs, vocab), args.out.max_top);
   if (is_padding(params) || num_top <= 0 || !args.states[row].is_finite) return;
   const float* logits = args.logits(row);
-  LogitOrder order{static_cast<double>(num_top)};
-  const Selection best = select(logits, vocab, order, s);
+  const Selection best = select_best(args, row, num_top, s);
   if (best.num_listed == 0) {
     const Cut cut = best.cut;
+    const LogitOrder order{};
     gather(
         logits, vocab, order, [=](uint32_t key, int32_t id) { return !cut.drops(LogitOrder::value(key), id); }, s);
     block_sort(s.list, num_top);

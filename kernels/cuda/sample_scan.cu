@@ -27,12 +27,12 @@ __device__ ScanPartial warp_best(ScanPartial best) {
   return best;
 }
 
-// Of one warp's kSumBlock logits from `begin` on.
+// Of one warp's kBlock logits from `begin` on.
 __device__ ScanPartial scan_block(const float* logits, int64_t begin, int64_t vocab) {
   ScanPartial best{-kInfinity, kMaxId, 0};
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int turn = 0; turn < kSumBlock / (4 * kWarp); ++turn) {
+  for (int turn = 0; turn < kBlock / (4 * kWarp); ++turn) {
     const int64_t i = begin + (turn * kWarp + lane) * 4;
     float x[4];
     load4(logits, i, vocab, -kInfinity, x);
@@ -71,9 +71,10 @@ __global__ void __launch_bounds__(kSegmentThreads) scan_kernel(SampleArgs args, 
   if (edited_rows_only && (!has_edits(params) || !args.states[row].is_finite)) return;
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t begin = int64_t{blockIdx.y} * kSegment + warp * kSumBlock;
-  const ScanPartial of_warp = warp_best(scan_block(args.logits(row), begin, args.in.vocab));
+  const int64_t block = int64_t{blockIdx.y} * (kSegment / kBlock) + warp;
+  const ScanPartial of_warp = warp_best(scan_block(args.logits(row), block * kBlock, args.in.vocab));
   if (lane == 0) partials[warp] = of_warp;
+  if (lane == 0 && block < args.num_blocks) args.maxima[row * args.num_blocks + block] = of_warp.max;
   __syncthreads();
   ScanPartial* row_scans = args.scans + row * args.num_segments;
   if (threadIdx.x == 0) {

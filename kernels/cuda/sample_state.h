@@ -13,12 +13,12 @@ namespace llmb::cuda {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int32_t kMaxId = std::numeric_limits<int32_t>::max();
 
-// Logits are summed over blocks of kSumBlock by one warp each; a segment is what one CTA reads. Both are fixed, so that
-// every row's arithmetic is.
+// A warp takes the maximum or the sum of a block of kBlock logits; a segment is what one CTA reads. Both are fixed, so
+// that every row's arithmetic is.
 constexpr int kWarp = 32;
-constexpr int kSumBlock = 1024;
+constexpr int kBlock = 1024;
 constexpr int kSegmentThreads = 256;
-constexpr int kSegment = kSumBlock * kSegmentThreads / kWarp;
+constexpr int kSegment = kBlock * kSegmentThreads / kWarp;
 
 // In order of (value descending, id ascending) everything up to and including this one is kept.
 struct Cut {
@@ -52,11 +52,12 @@ struct SampleArgs {
   RowState* states;       // [max_rows]
   uint32_t* counters;     // [max_rows]  CTAs of the row that are done; 0 between kernels
   ScanPartial* scans;     // [max_rows, num_segments]
+  float* maxima;          // [max_rows, num_blocks]
   double* sums;           // [max_rows, num_blocks]
   float* penalty_logits;  // [max_penalties]  of the entry's token before penalties and bias
   float* bias_logits;     // [max_biases]
   int32_t num_segments;
-  int32_t num_blocks;  // of kSumBlock
+  int32_t num_blocks;
 
   __device__ float* logits(int64_t row) const { return in.logits + row * in.vocab; }
 };

@@ -246,7 +246,7 @@ TEST_CASE("random rows of every kind give the CPU's tokens, log probabilities an
                                                                                   {31, 200},
                                                                                   {32, 200},
                                                                                   {33, 200},
-                                                                                  {1000, 300},
+                                                                                  {1000, 200},
                                                                                   {1023, 20},
                                                                                   {1024, 20},
                                                                                   {1025, 20},
@@ -291,6 +291,26 @@ TEST_CASE("prefixes longer than the list, and ties at every border, are cut wher
         row.num_logprobs = position == 0 ? 1000 : -1;
         batch.add(logits, row);
       }
+    }
+  }
+  check_equals_cpu(batch, run(batch));
+}
+
+TEST_CASE(
+    "a small top-k, found by way of blocks' maxima, is the CPU's: around their number, with ties in every block") {
+  constexpr int32_t kBlocks = 9;
+  Batch batch{kBlocks * 1024 - 3};
+  const std::vector<float> normal = random_normal(batch.vocab, 5, 2), equal(static_cast<size_t>(batch.vocab), -1.0f);
+  std::vector<float> last = normal, rounded = normal, one_block = normal;
+  last.back() = 50;
+  for (float& x : rounded) x = std::round(x);
+  for (int i = 2048; i < 3072; ++i) one_block[static_cast<size_t>(i)] += 20;
+  for (const std::vector<float>& logits : {normal, equal, last, rounded, one_block}) {
+    for (const int32_t top_k : {1, 2, kBlocks - 1, kBlocks, kBlocks + 1}) {
+      SampleRow row = params(0.8f, top_k, 0.95f);
+      row.position = static_cast<uint32_t>(batch.plan.num_samples());
+      row.num_logprobs = top_k;
+      batch.add(logits, row);
     }
   }
   check_equals_cpu(batch, run(batch));
@@ -408,7 +428,9 @@ TEST_CASE("weights have the bits of the CPU's, for any temperature; the uniform 
     for (const float max : {0.0f, 12.25f, -3.3f, 1e20f}) {
       std::vector<float> logits = random_normal(4000, rng(), 20 * std::min(temperature, 1e3f)), expected(4000);
       for (float& x : logits) x = max - std::fabs(x);
-      logits[0] = max, logits[1] = -kInf, logits[2] = std::nextafter(max, -kInf), logits[3] = max - 87 * temperature;
+      logits[0] = max, logits[1] = -kInf, logits[2] = std::nextafter(max, -kInf);
+      // Around the weights that become 0, at -87.
+      for (int i = 3; i < 1000; ++i) logits[i] = max - temperature * (86 + 2e-3f * static_cast<float>(i));
       cpu::exp_weights(logits.data(), 4000, max, temperature, expected.data());
       const Weights weights(max, temperature);
       CHECK(weights(max) == 1);
