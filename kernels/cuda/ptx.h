@@ -125,4 +125,6 @@ __device__ __forceinline__ void bar_arrive(uint32_t id, uint32_t num_threads) {
 
 }  // namespace llmb::cuda::ptx
 
+#include "kernels/cuda/ptx_sm90.h"
+
 #endif  // LLMB_SIMT

@@ -23,7 +23,8 @@ namespace {
 
 constexpr uint32_t kMaxThreads = 1024;
 constexpr uint32_t kWarpLanes = 32;
-constexpr uint32_t kNumBarriers = 16;
+// 16 that kernels may name, then one for each warpgroup.
+constexpr uint32_t kNumBarriers = 16 + kMaxThreads / 128;
 
 // Unwinds a thread of a block in which another has failed.
 struct Cancelled {};
@@ -108,6 +109,7 @@ class BlockRunner {
 
 uint64_t g_block_epoch = 0;
 BlockRunner* g_runner = nullptr;
+std::vector<BlockEnd> g_block_ends;
 
 void fiber_body(void* argument) {
   for (;;) {
@@ -181,6 +183,7 @@ void BlockRunner::run_block(uint3 block) {
   Fiber::switch_to(host_, *first->fiber);
   g_thread = nullptr;
   if (error_) std::rethrow_exception(error_);
+  for (const BlockEnd block_end : g_block_ends) block_end();
 }
 
 void BlockRunner::set_ready(Thread& thread) {
@@ -445,6 +448,11 @@ void warp_collective(uint32_t mask, Collective collective, void* argument, Site 
 }
 void wait_until(bool (*ready)(void*), void* argument, Site site) { g_runner->wait_until(ready, argument, site); }
 void conditions_changed() { g_runner->wake_conditions(); }
+void at_block_end(BlockEnd block_end) {
+  if (std::find(g_block_ends.begin(), g_block_ends.end(), block_end) == g_block_ends.end()) {
+    g_block_ends.push_back(block_end);
+  }
+}
 uint64_t block_epoch() { return g_block_epoch; }
 void* dynamic_shared_memory() { return g_runner->shared(); }
 size_t dynamic_shared_bytes() { return g_runner->grid().shared_bytes; }

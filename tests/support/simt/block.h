@@ -75,7 +75,7 @@ struct Thread {
 // The running thread; null outside kernels.
 extern Thread* g_thread;
 
-// Waits until `num_threads` threads (0: the block) have come to barrier `id` (0 to 15).
+// Waits until `num_threads` threads (0: the block) have come to barrier `id` (0 to 15; from 16 on the layer's own).
 void barrier_sync(uint32_t id, uint32_t num_threads, Site site);
 // Counts as arrived without waiting.
 void barrier_arrive(uint32_t id, uint32_t num_threads, Site site);
@@ -84,6 +84,9 @@ void warp_collective(uint32_t mask, Collective collective, void* argument, Site 
 // Waits until `ready(argument)`; looked at again whenever conditions_changed() was called.
 void wait_until(bool (*ready)(void*), void* argument, Site site);
 void conditions_changed();
+// `block_end` runs whenever all threads of a block have left, from now on; it may call fault().
+using BlockEnd = void (*)();
+void at_block_end(BlockEnd block_end);
 // Counts the blocks run so far: what is fresh once a block compares with it.
 uint64_t block_epoch();
 void* dynamic_shared_memory();

@@ -74,3 +74,5 @@ inline void bar_arrive(uint32_t id, uint32_t num_threads, const char* file = __b
 }
 
 }  // namespace llmb::cuda::ptx
+
+#include "tests/support/simt/sm90.h"

@@ -105,6 +105,13 @@ enum cudaStreamCaptureStatus : int {
   cudaStreamCaptureStatusInvalidated = 2,
 };
 
+enum cudaDriverEntryPointQueryResult : int {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1,
+  cudaDriverEntryPointVersionNotSufficent = 2,
+};
+constexpr unsigned long long cudaEnableDefault = 0;
+
 struct CUgraph_st;
 struct CUgraphExec_st;
 struct CUstream_st;
@@ -141,6 +148,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
+                                             unsigned long long flags, cudaDriverEntryPointQueryResult* result = nullptr);
 
 // ---- memory ------------------------------------------------------------------------------------------------------------
 cudaError_t cudaMalloc(void** memory, size_t num_bytes);

@@ -8,7 +8,8 @@ target_link_libraries(llmb_simt PUBLIC llmb_base Boost::context)
 target_include_directories(llmb_simt BEFORE PUBLIC ${CMAKE_SOURCE_DIR}/tests/support/simt/include)
 target_compile_definitions(llmb_simt PUBLIC LLMB_SIMT)
 # Kernels read elements 16 bytes at a time, which nvcc allows.
-target_compile_options(llmb_simt PUBLIC -fno-strict-aliasing -Wno-unknown-pragmas -Wno-maybe-uninitialized)
+target_compile_options(llmb_simt PUBLIC -fno-strict-aliasing -Wno-unknown-pragmas -Wno-maybe-uninitialized
+                       -Wno-psabi)
 
 # Copies of the kernels in which every __shared__ variable is followed by what fills it with NaN bytes.
 set(simt_copies ${CMAKE_BINARY_DIR}/simt)
