@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cpu/float_formats.h"
+#include "base/float_formats.h"
 #include "kernels/cpu/linear.h"
 
 namespace llmb::cpu {

@@ -38,6 +38,8 @@ struct ModelConfig {
   bool mlp_bias = false;     // biases on gate_proj, up_proj, down_proj
   bool tie_word_embeddings = false;
   DType dtype = DType::kBF16;  // of the stored weights, as config.json says
+  // Rows and columns of an fp8 weight that share a scale; 0: no blocks.
+  int32_t fp8_block_rows = 0, fp8_block_cols = 0;
   std::vector<TokenId> eos_token_ids;
   std::vector<TokenId> bos_token_ids;
 

@@ -4,6 +4,7 @@
 
 #include "base/mapped_file.h"
 #include "model/config_fields.h"
+#include "model/quantization_config.h"
 
 namespace llmb {
 
@@ -101,7 +102,7 @@ void read_architecture(ConfigFields& f, ModelConfig* c) {
   if (c->model_type != "llama" && c->model_type != "qwen2" && c->model_type != "mistral")
     return f.fail(unsupported("model_type \"" + c->model_type.substr(0, 60) +
                               "\" is not supported; supported: llama, mistral, qwen2"));
-  if (f.has("quantization_config")) f.fail(unsupported("\"quantization_config\": quantised weights are not supported"));
+  read_quantization(f, c);
   const std::string act = f.text("hidden_act", "silu");
   if (act != "silu")
     f.fail(unsupported("\"hidden_act\" \"" + act.substr(0, 60) + "\" is not supported; supported: silu"));

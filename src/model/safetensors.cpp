@@ -263,23 +263,33 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   return no_weights(model_dir);
 }
 
-Result<TensorView> Checkpoint::tensor(const std::string& name, std::span<const int64_t> shape) const {
+std::optional<StoredTensor> Checkpoint::find(const std::string& name) const {
   const auto it = tensors_.find(name);
-  if (it == tensors_.end()) return data_loss(tensor_named(name) + " is missing, expected shape " + shape_string(shape));
+  if (it == tensors_.end()) return std::nullopt;
   const auto& [file, entry] = it->second;
-  const std::string where = file_names_[file] + ": " + tensor_named(name);
-  if (!std::equal(shape.begin(), shape.end(), entry.shape.begin(), entry.shape.end()))
-    return data_loss(where + " has shape " + shape_string(entry.shape) + ", expected " + shape_string(shape));
+  return StoredTensor{entry.dtype, entry.shape, files_[file].data() + entry.begin,
+                      file_names_[file] + ": " + tensor_named(name)};
+}
+
+Result<TensorView> Checkpoint::tensor(const std::string& name, std::span<const int64_t> shape) const {
+  const std::optional<StoredTensor> stored = find(name);
+  if (!stored) return data_loss(tensor_named(name) + " is missing, expected shape " + shape_string(shape));
+  LLMB_RETURN_IF_ERROR(check_shape(*stored, shape));
   LLMB_CHECK(shape.size() == 1 || shape.size() == 2);
   TensorView view;
-  if (entry.dtype == "F32") view.dtype = DType::kF32;
-  else if (entry.dtype == "F16") view.dtype = DType::kF16;
-  else if (entry.dtype == "BF16") view.dtype = DType::kBF16;
-  else return unsupported(where + " has dtype " + entry.dtype + ", expected F32, F16 or BF16");
-  view.data = files_[file].data() + entry.begin;
+  if (stored->dtype == "F32") view.dtype = DType::kF32;
+  else if (stored->dtype == "F16") view.dtype = DType::kF16;
+  else if (stored->dtype == "BF16") view.dtype = DType::kBF16;
+  else return unsupported(stored->where + " has dtype " + std::string(stored->dtype) + ", expected F32, F16 or BF16");
+  view.data = stored->data;
   view.rows = shape.size() == 2 ? shape[0] : 1;
   view.cols = shape.back();
   return view;
+}
+
+Status check_shape(const StoredTensor& stored, std::span<const int64_t> shape) {
+  if (std::equal(shape.begin(), shape.end(), stored.shape.begin(), stored.shape.end())) return {};
+  return data_loss(stored.where + " has shape " + shape_string(stored.shape) + ", expected " + shape_string(shape));
 }
 
 }  // namespace llmb

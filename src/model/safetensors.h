@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,6 +39,16 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_safetensors_index
 // "[4, 64]"
 std::string shape_string(std::span<const int64_t> shape);
 
+// A tensor as it stands in its file.
+struct StoredTensor {
+  std::string_view dtype;
+  std::span<const int64_t> shape;
+  const uint8_t* data = nullptr;  // may be unaligned
+  std::string where;              // file and name, for messages
+};
+
+Status check_shape(const StoredTensor& stored, std::span<const int64_t> shape);
+
 class Checkpoint {
  public:
   // Opens model.safetensors or, where there is none, the shards of model.safetensors.index.json. Only headers are read.
@@ -47,6 +58,8 @@ class Checkpoint {
   // The tensor's bytes, valid as long as the checkpoint. Its shape must be `shape` (one or two dimensions) and its
   // dtype F32, F16 or BF16; the message names tensor, file, expected and found.
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) const;
+
+  std::optional<StoredTensor> find(const std::string& name) const;
 
   size_t num_tensors() const { return tensors_.size(); }
 

@@ -1,12 +1,12 @@
 #include "model/weight_source.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numbers>
 #include <string_view>
 #include <type_traits>
 
+#include "base/float_formats.h"
 #include "base/rng.h"
 
 namespace llmb {
@@ -17,22 +17,6 @@ constexpr int kQuantiles = 1 << 16;
 constexpr float kStddev = 0.02f;
 constexpr int64_t kChunk = 1 << 16;  // numbers that one task makes
 constexpr int64_t kPerPhilox = 8;    // four words of 32 bits, two 16-bit quantiles each
-
-uint16_t to_bf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-
-// For |x| well inside the range of fp16, which holds for what is made here.
-uint16_t to_f16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
-  if (magnitude < 0x38800000) {  // below 2^-14: subnormal, a multiple of 2^-24
-    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(std::fabs(x) * 0x1p24f)));
-  }
-  const uint32_t rounded = magnitude + 0xFFF + (magnitude >> 13 & 1);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13));
-}
 
 // x with P(N(0, 1) < x) = p, for p < 1/2, by Newton's method.
 double normal_quantile(double p, double start) {
@@ -55,6 +39,16 @@ uint64_t hash_name(std::string_view name) {
 
 }  // namespace
 
+void* WeightBuffers::take(int64_t bytes) {
+  if (num_in_use_ == buffers_.size()) buffers_.emplace_back();
+  Buffer& buffer = buffers_[num_in_use_++];
+  if (buffer.capacity < bytes) {
+    buffer.bytes.reset(new uint8_t[bytes]);  // make_unique would write zeros first
+    buffer.capacity = bytes;
+  }
+  return buffer.bytes.get();
+}
+
 RandomSource::RandomSource(uint64_t seed, DType dtype, ThreadPool& pool)
     : seed_(seed), dtype_(dtype), pool_(pool), quantiles_(kQuantiles) {
   double x = 0;  // from the middle outwards, so that each start is close
@@ -71,7 +65,7 @@ void RandomSource::fill(Word* out, int64_t size, uint64_t stream, float mean) {
   for (int i = 0; i < kQuantiles; ++i) {
     const float value = mean + kStddev * quantiles_[i];
     if constexpr (std::is_same_v<Word, float>) table[i] = value;
-    else table[i] = dtype_ == DType::kBF16 ? to_bf16(value) : to_f16(value);
+    else table[i] = dtype_ == DType::kBF16 ? f32_to_bf16(value) : f32_to_f16(value);
   }
   const std::array<uint32_t, 2> key = {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)};
   pool_.parallel_for(ceil_div(size, kChunk), [&](int64_t task, int) {
@@ -90,14 +84,7 @@ void RandomSource::fill(Word* out, int64_t size, uint64_t stream, float mean) {
 Result<TensorView> RandomSource::tensor(const std::string& name, std::span<const int64_t> shape) {
   int64_t size = 1;
   for (const int64_t dimension : shape) size *= dimension;
-  const int64_t bytes = size * dtype_bytes(dtype_);
-  if (num_in_use_ == buffers_.size()) buffers_.emplace_back();
-  Buffer& buffer = buffers_[num_in_use_++];
-  if (buffer.capacity < bytes) {
-    buffer.bytes.reset(new uint8_t[bytes]);  // make_unique would write zeros first
-    buffer.capacity = bytes;
-  }
-  void* data = buffer.bytes.get();
+  void* data = buffers_.take(size * dtype_bytes(dtype_));
   const float mean = name.find("norm") != std::string::npos ? 1.0f : 0.0f;
   if (dtype_ == DType::kF32) fill(static_cast<float*>(data), size, hash_name(name), mean);
   else fill(static_cast<uint16_t*>(data), size, hash_name(name), mean);

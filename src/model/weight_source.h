@@ -1,4 +1,4 @@
-// Where the tensors of a model come from: a checkpoint's files, or a generator for measurements without weights.
+// Where the tensors of a model come from: its files (weight_files.h), or a generator for measurements without weights.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,6 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "core/tensor_view.h"
-#include "model/safetensors.h"
 
 namespace llmb {
 
@@ -23,16 +22,20 @@ class WeightSource {
   virtual void release() {}
 };
 
-// The checkpoint must outlive the source.
-class CheckpointSource final : public WeightSource {
+// Memory for the tensors that are in use at one time, used again for later ones: fresh pages cost more than what is
+// written to them.
+class WeightBuffers {
  public:
-  explicit CheckpointSource(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
-  Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override {
-    return checkpoint_.tensor(name, shape);
-  }
+  void* take(int64_t bytes);  // uninitialised; valid until release()
+  void release() { num_in_use_ = 0; }
 
  private:
-  const Checkpoint& checkpoint_;
+  struct Buffer {
+    std::unique_ptr<uint8_t[]> bytes;
+    int64_t capacity = 0;
+  };
+  std::vector<Buffer> buffers_;
+  size_t num_in_use_ = 0;
 };
 
 // Any tensor that is asked for, filled with normal random numbers, none of them zero: standard deviation 0.02, and norm
@@ -42,7 +45,7 @@ class RandomSource final : public WeightSource {
  public:
   RandomSource(uint64_t seed, DType dtype, ThreadPool& pool);
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
-  void release() override { num_in_use_ = 0; }
+  void release() override { buffers_.release(); }
 
  private:
   template <typename Word>
@@ -52,12 +55,7 @@ class RandomSource final : public WeightSource {
   const DType dtype_;
   ThreadPool& pool_;
   std::vector<float> quantiles_;  // of the standard normal, at the middles of 2^16 equal slices
-  struct Buffer {
-    std::unique_ptr<uint8_t[]> bytes;
-    int64_t capacity = 0;
-  };
-  std::vector<Buffer> buffers_;  // kept and used again: fresh pages cost more than the numbers
-  size_t num_in_use_ = 0;
+  WeightBuffers buffers_;
 };
 
 }  // namespace llmb

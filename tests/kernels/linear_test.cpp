@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cpu/float_formats.h"
+#include "base/float_formats.h"
 #include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
 

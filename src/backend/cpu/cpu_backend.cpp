@@ -18,8 +18,8 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/machine_limits.h"
 #include "model/model_weights.h"
-#include "model/safetensors.h"
 #include "model/transformer.h"
+#include "model/weight_files.h"
 #include "model/weight_source.h"
 
 namespace llmb {
@@ -97,11 +97,11 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
     if (options.dtype.value_or(DType::kF32) != DType::kF32)
       return unsupported(std::string("dtype ") + dtype_name(*options.dtype) + ": the CPU computes in float32");
-    std::optional<Checkpoint> checkpoint;
+    std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
-      Result<Checkpoint> opened = Checkpoint::open(options.model_dir);
+      Result<WeightFiles> opened = WeightFiles::open(options.model_dir, config);
       if (!opened.ok()) return opened.status();
-      checkpoint = std::move(*opened);
+      files.emplace(std::move(*opened));
     }
     const Result<KvLayout> kv = plan_memory(config, options);
     if (!kv.ok()) return kv.status();
@@ -110,7 +110,7 @@ class CpuBackend final : public Backend {
     info_.kv = *kv;
     pool_.emplace(options.num_threads > 0 ? options.num_threads : usable_cpu_count());
     ops_.emplace(config, info_.kv, options.max_model_len, *pool_);
-    LLMB_RETURN_IF_ERROR(load_weights(checkpoint));
+    LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");
     info_.max_plans_in_flight = kMaxPlansInFlight;
@@ -128,9 +128,9 @@ class CpuBackend final : public Backend {
     return plan_kv_layout(config, options, available > 0 ? available - weights : 0);
   }
 
-  Status load_weights(const std::optional<Checkpoint>& checkpoint) {
+  Status load_weights(const std::optional<WeightFiles>& files) {
     std::unique_ptr<WeightSource> source;
-    if (checkpoint) source = std::make_unique<CheckpointSource>(*checkpoint);
+    if (files) source = files->make_source(*pool_);
     else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, *pool_);
     Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_);
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);

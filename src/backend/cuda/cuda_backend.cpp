@@ -16,6 +16,7 @@
 #include "base/thread_pool.h"
 #include "model/model_weights.h"
 #include "model/transformer.h"
+#include "model/weight_files.h"
 #include "model/weight_source.h"
 
 namespace llmb {
@@ -114,11 +115,11 @@ class CudaBackend final : public Backend {
     const SteadyClock clock;
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
     LLMB_RETURN_IF_ERROR(check_block_size(options));
-    std::optional<Checkpoint> checkpoint;
+    std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
-      Result<Checkpoint> opened = Checkpoint::open(options.model_dir);
+      Result<WeightFiles> opened = WeightFiles::open(options.model_dir, config);
       if (!opened.ok()) return opened.status();
-      checkpoint = std::move(*opened);
+      files.emplace(std::move(*opened));
     }
     Result<CudaDevice> device = open_cuda_device(index_);
     if (!device.ok()) return device.status();
@@ -129,7 +130,7 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check_weights_fit(config, dtype_));
     stream_.emplace();
     make_ops();
-    LLMB_RETURN_IF_ERROR(load_weights(checkpoint));
+    LLMB_RETURN_IF_ERROR(load_weights(files));
     LLMB_RETURN_IF_ERROR(size_kv_pool());
     record_graphs();
     info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
@@ -168,10 +169,10 @@ class CudaBackend final : public Backend {
     }
   }
 
-  Status load_weights(const std::optional<Checkpoint>& checkpoint) {
+  Status load_weights(const std::optional<WeightFiles>& files) {
     ThreadPool pool(options_.num_threads > 0 ? options_.num_threads : usable_cpu_count());
     std::unique_ptr<WeightSource> source;
-    if (checkpoint) source = std::make_unique<CheckpointSource>(*checkpoint);
+    if (files) source = files->make_source(pool);
     else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
     Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_);
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);

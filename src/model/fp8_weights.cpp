@@ -1,0 +1,122 @@
+#include "model/fp8_weights.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/float_formats.h"
+
+namespace llmb {
+
+namespace {
+
+const std::array<float, 256>& fp8_values() {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> table;
+    for (int bits = 0; bits < 256; ++bits) table[bits] = fp8_e4m3_to_f32(static_cast<uint8_t>(bits));
+    return table;
+  }();
+  return values;
+}
+
+// How many rows and columns of the weight share a scale.
+struct Scales {
+  std::vector<float> values;  // [ceil(rows / block_rows), ceil(cols / block_cols)]
+  int64_t block_rows = 1, block_cols = 1;
+};
+
+Result<std::vector<float>> read_floats(const StoredTensor& tensor, int64_t count) {
+  std::vector<float> out(count);
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t half = 0;
+    if (tensor.dtype == "F32") {
+      std::memcpy(&out[i], tensor.data + 4 * i, 4);
+    } else if (tensor.dtype == "BF16" || tensor.dtype == "F16") {
+      std::memcpy(&half, tensor.data + 2 * i, 2);
+      out[i] = tensor.dtype == "BF16" ? bf16_to_f32(half) : f16_to_f32(half);
+    } else {
+      return unsupported(tensor.where + " has dtype " + std::string(tensor.dtype) + ", expected F32, F16 or BF16");
+    }
+    if (!std::isfinite(out[i])) return data_loss(tensor.where + " holds a scale that is not finite");
+  }
+  return out;
+}
+
+Result<Scales> read_scales(const StoredTensor& tensor, int64_t rows, int64_t cols, const ModelConfig& config) {
+  Scales scales;
+  int64_t count = 1;
+  for (const int64_t dimension : tensor.shape) count *= dimension;  // fits: the file holds them
+  const bool is_matrix = tensor.shape.size() == 2;
+  const int64_t block_rows = config.fp8_block_rows, block_cols = config.fp8_block_cols;
+  const bool is_blocks = is_matrix && block_rows > 0 && block_cols > 0 && tensor.shape[0] == ceil_div(rows, block_rows) &&
+                         tensor.shape[1] == ceil_div(cols, block_cols);
+  const bool is_rows = count == rows && (tensor.shape.size() == 1 || (is_matrix && tensor.shape[0] == rows));
+  if (is_blocks) {
+    scales.block_rows = block_rows;
+    scales.block_cols = block_cols;
+  } else if (count == 1) {
+    scales.block_rows = rows;
+    scales.block_cols = cols;
+  } else if (is_rows) {
+    scales.block_cols = cols;
+  } else {
+    std::string expected = "one scale, one for each of " + std::to_string(rows) + " rows";
+    if (block_rows > 0) expected += ", or blocks of " + std::to_string(block_rows) + " x " + std::to_string(block_cols);
+    return data_loss(tensor.where + " has shape " + shape_string(tensor.shape) + ", expected " + expected);
+  }
+  Result<std::vector<float>> values = read_floats(tensor, count);
+  if (!values.ok()) return values.status();
+  scales.values = std::move(*values);
+  return scales;
+}
+
+// One row, block of columns by block.
+template <typename Store>
+void dequantise_row(const uint8_t* in, const float* scales, int64_t block_cols, int64_t cols, const Store& store) {
+  const std::array<float, 256>& values = fp8_values();
+  for (int64_t begin = 0, block = 0; begin < cols; begin += block_cols, ++block) {
+    const int64_t end = std::min(cols, begin + block_cols);
+    for (int64_t col = begin; col < end; ++col) store(col, values[in[col]] * scales[block]);
+  }
+}
+
+}  // namespace
+
+float fp8_e4m3_to_f32(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                  : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  if ((bits & 0x7f) == 0x7f) magnitude = std::numeric_limits<float>::quiet_NaN();
+  return bits & 0x80 ? -magnitude : magnitude;
+}
+
+Result<TensorView> Fp8Source::tensor(const std::string& name, std::span<const int64_t> shape) {
+  const std::optional<StoredTensor> stored = checkpoint_.find(name);
+  if (!stored || stored->dtype != kFp8DType || shape.size() != 2) return checkpoint_.tensor(name, shape);
+  LLMB_RETURN_IF_ERROR(check_shape(*stored, shape));
+  std::optional<StoredTensor> scale = checkpoint_.find(name + "_scale_inv");
+  if (!scale) scale = checkpoint_.find(name + "_scale");
+  if (!scale) return data_loss(stored->where + " is F8_E4M3 without a scale (" + name + "_scale, " + name + "_scale_inv)");
+  const int64_t rows = shape[0], cols = shape[1];
+  const Result<Scales> scales = read_scales(*scale, rows, cols, config_);
+  if (!scales.ok()) return scales.status();
+
+  const DType dtype = config_.dtype;
+  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * cols * dtype_bytes(dtype)));
+  const int64_t blocks_in_row = ceil_div(cols, scales->block_cols);
+  pool_.parallel_for(rows, [&](int64_t row, int) {
+    const uint8_t* const in = stored->data + row * cols;
+    const float* const row_scales = scales->values.data() + row / scales->block_rows * blocks_in_row;
+    auto* const floats = reinterpret_cast<float*>(out) + row * cols;
+    auto* const halves = reinterpret_cast<uint16_t*>(out) + row * cols;
+    const auto convert = [&](const auto& store) { dequantise_row(in, row_scales, scales->block_cols, cols, store); };
+    if (dtype == DType::kF32) convert([&](int64_t i, float x) { floats[i] = x; });
+    else if (dtype == DType::kBF16) convert([&](int64_t i, float x) { halves[i] = f32_to_bf16(x); });
+    else convert([&](int64_t i, float x) { halves[i] = f32_to_f16(x); });
+  });
+  return TensorView{out, dtype, rows, cols};
+}
+
+}  // namespace llmb

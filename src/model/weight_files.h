@@ -1,0 +1,32 @@
+// The files that hold a model's weights, opened and checked, and the tensors in them as the loader asks for them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "core/model_config.h"
+#include "model/weight_source.h"
+
+namespace llmb {
+
+// Immutable once opened.
+class WeightFiles {
+ public:
+  // Only headers are read. kNotFound, kUnsupported, kDataLoss.
+  static Result<WeightFiles> open(const std::string& model_path, const ModelConfig& config);
+  WeightFiles(WeightFiles&&) noexcept;
+  ~WeightFiles();
+
+  // fp32, fp16 and bf16 as they are; what is stored in fewer bits is dequantised to the config's dtype, on `pool`. The
+  // files and the pool outlive the source.
+  std::unique_ptr<WeightSource> make_source(ThreadPool& pool) const;
+
+ private:
+  struct Parts;
+  explicit WeightFiles(std::unique_ptr<const Parts> parts);
+  std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace llmb
