@@ -1,8 +1,12 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 #include <utility>
+
+#include "base/log.h"
+#include "base/memory_reserve.h"
 
 namespace llmb {
 
@@ -21,8 +25,12 @@ Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* 
 
 // Only an exception leaves steps in flight; they read plans_.
 Engine::~Engine() {
-  for (; num_finished_ < num_submitted_; ++num_finished_)
-    if (!backend_.wait(&output_).ok()) return;
+  try {
+    for (; num_finished_ < num_submitted_; ++num_finished_)
+      if (!backend_.wait(&output_).ok()) return;
+  } catch (const std::exception& e) {
+    log_error(std::string("while a step was given up: ") + e.what());
+  }
 }
 
 Status Engine::run() {
@@ -51,6 +59,7 @@ Status Engine::run_steps() {
       LLMB_RETURN_IF_ERROR(admit());
     }
     LLMB_RETURN_IF_ERROR(results_.status());
+    if (is_memory_short()) return resource_exhausted("out of memory");
     if (has_too_many_errors()) {
       leave(/*running_too=*/true);
       return {};
@@ -149,12 +158,12 @@ Status Engine::finish_step() {
     return status;
   }
   const double now_ms = clock_.now_ms();
-  const StepPlan& plan = plans_[num_finished_ % kMaxPlansInFlight];
+  const StepPlan& plan = plans_[num_finished_++ % kMaxPlansInFlight];  // at once: what follows may throw
   metrics_.add_step(plan, now_ms - step_begin_ms_, scheduler_.kv_usage());
   scheduler_.apply(plan, output_, &updates_);
   num_output_tokens_ += static_cast<int64_t>(updates_.size());
   num_input_tokens_ += plan.num_tokens() - plan.num_samples();
-  if (++num_finished_ < num_submitted_) begin_step(now_ms);
+  if (num_finished_ < num_submitted_) begin_step(now_ms);
   return process_output(now_ms);
 }
 
