@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -317,12 +318,18 @@ TEST_CASE(
 }
 
 TEST_CASE("the total that top-p is a share of counts every weight: its lowest bits, and those far below the border") {
-  // Nearly equal weights: an error of 1e-4 in the total moves the border, and with it what is drawn, by some tokens.
+  // Half the weights are 1, the others have bits set that only the lowest of a bin's sums counts: without them the
+  // border moves by a token or two, and what is drawn with it.
+  float low = -0.5f, weight = 0;
+  do cpu::exp_weights(&(low -= 1e-4f), 1, 0, 1, &weight);
+  while ((std::bit_cast<uint32_t>(weight) & 1023) < 1000);
   Batch flat{32001};
-  for (uint32_t i = 0; i < 3; ++i) {
+  std::vector<float> two_values(static_cast<size_t>(flat.vocab));
+  for (size_t i = 0; i < two_values.size(); ++i) two_values[i] = i % 2 == 0 ? 0 : low;
+  for (uint32_t i = 0; i < 5; ++i) {
     SampleRow row = params(1, 0, 0.9f);
     row.position = i;
-    flat.add(random_normal(flat.vocab, i, 0.01f), row);
+    flat.add(two_values, row);
   }
   check_equals_cpu(flat, run(flat));
   // Token 1 is within the nucleus because of the many others, each of them too small to be the border.
