@@ -137,8 +137,8 @@ Status Engine::submit_steps() {
   const int64_t max_in_flight = std::min(kMaxPlansInFlight, backend_.info().max_plans_in_flight);
   while (num_submitted_ - num_finished_ < max_in_flight) {
     StepPlan& plan = plans_[num_submitted_ % kMaxPlansInFlight];
+    if (!scheduler_.schedule(clock_.now_ms(), more_may_arrive(), &plan)) return {};
     const double now_ms = clock_.now_ms();
-    if (!scheduler_.schedule(now_ms, more_may_arrive(), &plan)) return {};
     LLMB_RETURN_IF_ERROR(backend_.submit(plan));
     if (num_submitted_++ == num_finished_) begin_step(now_ms);
   }

@@ -51,8 +51,8 @@ struct Sequence {
 
   // What is unseen is its last token, whatever that turns out to be.
   bool ends_in_flight() const { return num_output_tokens() == max_new_tokens; }
-  // Whether it can be computed further before its unseen tokens are seen: penalties are counted by value.
-  bool can_run_ahead() const { return !ends_in_flight() && (num_unseen_tokens == 0 || !penalty_counts); }
+  // Whether it cannot be computed further before its unseen tokens are seen: penalties count tokens by value.
+  bool must_see_tokens() const { return num_unseen_tokens > 0 && penalty_counts.has_value(); }
 
   // Whether output token `index` may end it: nothing that does so may be sampled before min_tokens are there.
   bool may_end_with(int32_t index) const { return index >= request->params.stop.min_tokens; }

@@ -146,24 +146,21 @@ TEST_CASE("a row that is not finite ends its sequence, though it is in the plan 
   CHECK(h.updates[0].seq == 1);
 }
 
-TEST_CASE("penalties wait for the token's value, and keep their place in the budget") {
-  SchedulerConfig config = small_config();
-  config.max_num_batched_tokens = 2;
-  Harness h(config);
-  h.add(request_with_penalty(1, 9));
+TEST_CASE("there is no plan ahead while penalties wait for a token's value, so that all sequences keep step") {
+  Harness h(small_config());
   h.add(1, 9);
-  h.add(1, 9);
+  h.add(request_with_penalty(1, 2));
+  REQUIRE(h.schedule());
+  CHECK_FALSE(h.schedule_ahead());
+  h.apply(21);
   REQUIRE(h.schedule());
   CHECK(h.shape() == "0:1 1:1");
-  REQUIRE(h.schedule_ahead());
-  CHECK(h.ahead_shape() == "1:1");
-  h.apply(21);
-  REQUIRE(h.schedule_ahead());  // what it sampled is seen now
-  CHECK(h.ahead_shape() == "0:1 1:1");
-  CHECK(h.ahead.tokens == std::vector<TokenId>{21, unseen_token(0)});
-  REQUIRE(h.ahead.penalty.size() == 1);
-  CHECK(h.ahead.penalty[0].token == 21);
-  CHECK(h.ahead.penalty[0].output_count == 1);
+  CHECK(h.plan.tokens == std::vector<TokenId>{21, 21});
+  REQUIRE(h.plan.penalty.size() == 1);
+  CHECK(h.plan.penalty[0].token == 21);
+  CHECK(h.plan.penalty[0].output_count == 1);
+  REQUIRE(h.schedule_ahead());  // what is in flight is its last token
+  CHECK(h.ahead_shape() == "0:1");
 }
 
 TEST_CASE("a prompt with penalties is computed ahead, chunk by chunk, up to the step that samples") {
