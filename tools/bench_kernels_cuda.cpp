@@ -160,7 +160,7 @@ class KernelCases {
                  angles = normal(rows * s_.head_dim / 2, 0.5f, 2, DType::kF32);
     std::vector<int32_t> places(static_cast<size_t>(rows));
     std::iota(places.begin(), places.end(), 0);
-    const Copies positions = upload(places);
+    const Copies positions = upload(places, bench_.stream());
     const cuda::RopeShape shape{s_.heads, s_.kv_heads, s_.head_dim, s_.head_dim, kBlockSize};
     const double seconds = bench_.time_s(copies, [&](int c) {
       cuda::rope_and_kv_write(qkv.at<T>(c), positions.at<int32_t>(0), positions.at<int32_t>(0), rows, shape,
@@ -185,7 +185,7 @@ class KernelCases {
     const Copies table = normal(int64_t{s_.vocab} * s_.hidden), out(count * 4, copies);
     std::vector<TokenId> ids(static_cast<size_t>(rows));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i * 7919 % static_cast<size_t>(s_.vocab));
-    const Copies tokens = upload(ids);
+    const Copies tokens = upload(ids, bench_.stream());
     const double seconds = bench_.time_s(copies, [&](int c) {
       cuda::embedding(table.at<T>(0), tokens.at<TokenId>(0), nullptr, rows, s_.hidden, out.at<float>(c),
                       bench_.stream());
@@ -199,7 +199,7 @@ class KernelCases {
     const Copies x = normal(count, 1, copies), out(count * 2, copies);
     std::vector<int32_t> chosen(static_cast<size_t>(rows));
     std::iota(chosen.rbegin(), chosen.rend(), 0);
-    const Copies indices = upload(chosen);
+    const Copies indices = upload(chosen, bench_.stream());
     const double seconds = bench_.time_s(copies, [&](int c) {
       cuda::gather_rows(x.at<T>(c), indices.at<int32_t>(0), rows, s_.hidden, out.at<T>(c), bench_.stream());
     });
@@ -227,10 +227,11 @@ class KernelCases {
     }
     const cuda::SampleLimits limits{rows, s_.vocab, static_cast<int64_t>(penalties.size()), 0};
     const int32_t max_top = std::max(num_logprobs, 1);
-    const Copies params_memory = upload(params), penalty_memory = upload(penalties), tokens(rows * 4),
-                 logprobs(rows * 4), is_finite(rows), top(int64_t{rows} * max_top * 4, 2),
+    const Copies params_memory = upload(params, bench_.stream()), penalty_memory = upload(penalties, bench_.stream()),
+                 tokens(rows * 4), logprobs(rows * 4), is_finite(rows), top(int64_t{rows} * max_top * 4, 2),
                  workspace(cuda::sample_workspace_bytes(limits));
-    check(cudaMemset(workspace.at<void>(0), 0, static_cast<size_t>(workspace.bytes())), "cudaMemset");
+    check(cudaMemsetAsync(workspace.at<void>(0), 0, static_cast<size_t>(workspace.bytes()), bench_.stream()),
+          "cudaMemset");
     const cuda::SampleResult result{tokens.at<TokenId>(0), logprobs.at<float>(0), is_finite.at<uint8_t>(0),
                                     top.at<TokenId>(0),    top.at<float>(1),      max_top};
     const cuda::SampleNeeds needs = cuda::sample_needs(params);

@@ -46,13 +46,13 @@ class Copies {
   cuda::DeviceMemory memory_;
 };
 
-// The same values in each copy, so that cases differ in addresses alone.
 template <class T>
-Copies upload(const std::vector<T>& values, int num_copies = 1) {
-  const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
-  Copies copies(bytes, num_copies);
-  for (int c = 0; c < num_copies && bytes > 0; ++c)
-    check(cudaMemcpy(copies.at<T>(c), values.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice), "cudaMemcpy");
+Copies upload(const std::vector<T>& values, cudaStream_t stream) {
+  const size_t bytes = values.size() * sizeof(T);
+  Copies copies(static_cast<int64_t>(bytes));
+  if (bytes > 0)
+    check(cudaMemcpyAsync(copies.at<T>(0), values.data(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   return copies;
 }
 

@@ -69,14 +69,16 @@ class AttentionCase {
     std::vector<BlockId> ids(static_cast<size_t>(copies) * static_cast<size_t>(num_blocks));
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
-    const Copies block_ids = upload(ids), items = upload(schedule.items), cta_start = upload(schedule.cta_start);
+    const Copies block_ids = upload(ids, bench_.stream()), items = upload(schedule.items, bench_.stream()),
+                 cta_start = upload(schedule.cta_start, bench_.stream());
 
     const int64_t rows = query_start.back(), q = int64_t{shape.num_heads} * shape.head_dim;
     const int64_t stride = q + 2 * int64_t{shape.num_kv_heads} * shape.head_dim;
     const Copies qkv(rows * stride * 2), out(rows * q * 2, 1), partials(limits.max_partial_rows * shape.head_dim * 4),
         stats(limits.max_partial_rows * 8, 1), counters(limits.max_splits * 4);
     cuda::fill_normal(qkv.at<void>(0), DType::kBF16, rows * stride, 1, 3, bench_.stream());
-    check(cudaMemset(counters.at<void>(0), 0, static_cast<size_t>(counters.bytes())), "cudaMemset");
+    check(cudaMemsetAsync(counters.at<void>(0), 0, static_cast<size_t>(counters.bytes()), bench_.stream()),
+          "cudaMemset");
     const cuda::AttentionWork work{
         num_ctas,           items.at<cuda::AttentionItem>(0), cta_start.at<int32_t>(0), partials.at<float>(0),
         stats.at<float>(0), counters.at<int32_t>(0)};

@@ -1,5 +1,6 @@
 // add_rms_norm: residual += delta; out = residual / rms(residual) * weight (RMSNorm, Zhang and Sennrich 2019).
-// Each row's arithmetic depends on that row and on `hidden` alone, not on how many rows there are.
+// Each row's arithmetic depends on that row, on `hidden` and on whether all arrays are 16-byte aligned, not on how many
+// rows there are.
 #pragma once
 
 #include <cuda_runtime.h>

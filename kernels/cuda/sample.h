@@ -56,14 +56,16 @@ struct SampleResult {
   int32_t max_top = 0;            // >= every row's num_logprobs where needs.top_logprobs; at most kMaxTopLogprobs
 };
 
-// What a call keeps between its kernels: device memory of workspace_bytes(), zeroed once before the first call. Calls
-// that share one must follow each other on a stream.
+// The most that calls of one workspace ask for.
 struct SampleLimits {
   int32_t max_rows = 0;
   int32_t vocab = 0;
   int64_t max_penalties = 0;  // entries of `penalty`
   int64_t max_biases = 0;     // entries of `bias`
 };
+
+// What a call keeps between its kernels: so much device memory, zeroed once before the first call. Calls that share a
+// workspace must follow each other on a stream.
 int64_t sample_workspace_bytes(const SampleLimits& limits);
 
 // REQUIRES: token ids of the slices in [0, vocab), at most limits.max_rows rows. Throws CudaError.

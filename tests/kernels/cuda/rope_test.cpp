@@ -29,7 +29,7 @@ struct Output {
 
   bool operator==(const Output& other) const {
     const auto same = [](const std::vector<T>& a, const std::vector<T>& b) {
-      return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+      return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
     };
     return same(qkv, other.qkv) && same(k, other.k) && same(v, other.v);
   }
