@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <new>
+#include <system_error>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -134,21 +136,32 @@ Result<std::optional<FileFingerprint>> fingerprint_file(const std::string& name,
   return std::optional(file);
 }
 
+// Names of the files in a directory that end so, in order.
+Result<std::vector<std::string>> files_ending_in(const std::string& dir, const std::string& extension) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
+    if (it->path().extension() == extension) names.push_back(it->path().filename().string());
+  if (error == std::errc::not_enough_memory) throw std::bad_alloc();
+  if (error) return io_error(dir + ": cannot list it: " + error.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+using NamedPaths = std::vector<std::pair<std::string, std::string>>;
+
 // (name in the fingerprint, path), in a fixed order.
-std::vector<std::pair<std::string, std::string>> model_file_names(const Options& o) {
-  std::vector<std::pair<std::string, std::string>> names;
+Result<NamedPaths> model_file_names(const Options& o) {
+  NamedPaths names;
   const auto add = [&](const std::string& role, const std::string& dir, const std::string& name) {
     names.emplace_back(role + "/" + name, dir + "/" + name);
   };
   for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model_dir, name);
   if (o.load_format != "dummy") {
     add("model", o.model_dir, "model.safetensors.index.json");
-    std::vector<std::string> shards;
-    std::error_code error;
-    for (fs::directory_iterator it(o.model_dir, error), end; !error && it != end; it.increment(error))
-      if (it->path().extension() == ".safetensors") shards.push_back(it->path().filename().string());
-    std::sort(shards.begin(), shards.end());
-    for (const std::string& shard : shards) add("model", o.model_dir, shard);
+    const Result<std::vector<std::string>> shards = files_ending_in(o.model_dir, ".safetensors");
+    if (!shards.ok()) return shards.status();
+    for (const std::string& shard : *shards) add("model", o.model_dir, shard);
   }
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
                            "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model"})
@@ -164,8 +177,8 @@ std::vector<std::pair<std::string, std::string>> model_file_names(const Options&
 using FileResult = Result<std::optional<FileFingerprint>>;
 
 // Each file in turn, by whichever thread is free. A core reads and hashes some GB/s, disks and page caches give more.
-std::vector<FileResult> fingerprint_files(const std::vector<std::pair<std::string, std::string>>& names,
-                                          const Fingerprint* recorded, const std::atomic<bool>* stop) {
+std::vector<FileResult> fingerprint_files(const NamedPaths& names, const Fingerprint* recorded,
+                                          const std::atomic<bool>* stop) {
   std::vector<FileResult> results(names.size(), std::optional<FileFingerprint>());
   std::atomic<size_t> next{0};
   const auto work = [&] {
@@ -196,7 +209,9 @@ Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& mode
   list.flag("no_metrics", o.no_metrics);
   Fingerprint fingerprint;
   fingerprint.settings = std::move(list.settings);
-  for (const FileResult& file : fingerprint_files(model_file_names(o), recorded, stop)) {
+  const Result<NamedPaths> names = model_file_names(o);
+  if (!names.ok()) return names.status();
+  for (const FileResult& file : fingerprint_files(*names, recorded, stop)) {
     if (!file.ok()) return file.status();
     if (file->has_value()) fingerprint.files.push_back(**file);
   }

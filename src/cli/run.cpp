@@ -9,12 +9,14 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "backend/make_backend.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "cli/dry_run.h"
 #include "cli/exit_code.h"
 #include "cli/final_report.h"
@@ -22,6 +24,7 @@
 #include "cli/input_check.h"
 #include "cli/metrics_file.h"
 #include "cli/model_files.h"
+#include "cli/options.h"
 #include "cli/output_job.h"
 #include "cli/progress.h"
 #include "cli/settings.h"
@@ -353,7 +356,7 @@ Run::End Run::run_steps(Status* engine_status, Status* output_status) {
   try {
     *engine_status = work_->engine.run();
   } catch (const std::bad_alloc&) {
-    *engine_status = resource_exhausted("out of memory; try a smaller --max-num-seqs or --kv-cache-memory-bytes");
+    *engine_status = resource_exhausted("out of memory");
   }
   work_->progress.finish();
   *output_status = work_->results.drain();
@@ -441,15 +444,46 @@ int Run::exit_code(const Status& engine_status, const Status& output_status, con
 
 }  // namespace
 
-int run(const Options& given, const BackendFactory& make) {
-  Options options = given;
+namespace {
+
+// What is thrown becomes an exit code and a line on stderr, without taking memory.
+template <typename Body>
+int guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+  } catch (const std::system_error& e) {  // no memory for another thread
+    if (e.code() != std::errc::resource_unavailable_try_again && e.code() != std::errc::not_enough_memory) {
+      std::fprintf(stderr, "llm-batch: bug: %s\n", e.what());
+      return kExitBug;
+    }
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "llm-batch: bug: %s\n", e.what());
+    return kExitBug;
+  }
+  std::fputs("llm-batch: error: out of memory; try a smaller --max-num-seqs or --kv-cache-memory-bytes\n", stderr);
+  return kExitOutOfMemory;
+}
+
+int run(Options options, const BackendFactory& make) {
   const Status found = find_model_dirs(&options);
   Run job(options, make);
-  const int exit_code = found.ok() ? job.execute() : fail(model_files_exit_code(found), found);
+  const int exit_code =
+      guarded([&] { return found.ok() ? job.execute() : fail(model_files_exit_code(found), found); });
   const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage || options.dry_run;
   if (!is_silent) std::fputs((final_report_json(job.report(), exit_code) + "\n").c_str(), stderr);
   if (job.must_end_process()) ::_exit(exit_code);  // stderr has no buffer
   return exit_code;
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv, const BackendFactory& make) {
+  hold_memory_reserve();
+  return guarded([&] {
+    ParsedCommandLine parsed = parse_command_line(argc, argv);
+    return parsed.exit_code ? *parsed.exit_code : run(std::move(parsed.options), make);
+  });
 }
 
 }  // namespace llmb

@@ -1,4 +1,4 @@
-// One run of the program, from options to exit code.
+// One run of the program, from the command line to the exit code.
 #pragma once
 
 #include <functional>
@@ -6,13 +6,13 @@
 #include <string_view>
 
 #include "backend/make_backend.h"
-#include "cli/options.h"
 
 namespace llmb {
 
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(std::string_view device)>;
 
 // Prints its report. Does not return, but ends the process, where a call of the device hangs: nobody can end its thread.
-int run(const Options& options, const BackendFactory& make = make_backend);
+// Throws nothing.
+int run_command_line(int argc, const char* const* argv, const BackendFactory& make = make_backend);
 
 }  // namespace llmb

@@ -5,10 +5,12 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -120,11 +122,10 @@ class GzipSource final : public ByteSource {
     if (initialised_) inflateEnd(&stream_);
   }
 
-  Status init() {
+  void init() {
     constexpr int kGzipOnly = 16;
-    if (inflateInit2(&stream_, MAX_WBITS + kGzipOnly) != Z_OK) return resource_exhausted("zlib: out of memory");
+    if (inflateInit2(&stream_, MAX_WBITS + kGzipOnly) != Z_OK) throw std::bad_alloc();
     initialised_ = true;
-    return {};
   }
 
   Result<size_t> read(char* buffer, size_t size) override {
@@ -159,6 +160,7 @@ class GzipSource final : public ByteSource {
     stream_.next_out = reinterpret_cast<Bytef*>(buffer);
     stream_.avail_out = static_cast<uInt>(size);
     const int code = inflate(&stream_, Z_NO_FLUSH);
+    if (code == Z_MEM_ERROR) throw std::bad_alloc();
     stored_->consume(data.size() - stream_.avail_in);
     if (code == Z_STREAM_END) between_members_ = true;
     else if (code != Z_OK && code != Z_BUF_ERROR)
@@ -175,10 +177,11 @@ class GzipSource final : public ByteSource {
 class ZstdSource final : public ByteSource {
  public:
   explicit ZstdSource(std::unique_ptr<StoredInput> stored)
-      : stored_(std::move(stored)), stream_(ZSTD_createDStream()) {}
+      : stored_(std::move(stored)), stream_(ZSTD_createDStream()) {
+    if (!stream_) throw std::bad_alloc();
+  }
 
   Result<size_t> read(char* buffer, size_t size) override {
-    if (!stream_) return resource_exhausted("zstd: out of memory");
     while (true) {
       bool at_end = false;
       // What the decoder holds back for want of room comes first; at the end nothing more may come.
@@ -192,6 +195,7 @@ class ZstdSource final : public ByteSource {
       ZSTD_inBuffer in{stored_->data().data(), stored_->data().size(), 0};
       ZSTD_outBuffer out{buffer, size, 0};
       const size_t code = ZSTD_decompressStream(stream_.get(), &out, &in);
+      if (ZSTD_getErrorCode(code) == ZSTD_error_memory_allocation) throw std::bad_alloc();
       if (ZSTD_isError(code)) return stored_->damaged(std::string("damaged zstd data: ") + ZSTD_getErrorName(code));
       stored_->consume(in.pos);
       frame_done_ = code == 0;
@@ -248,7 +252,7 @@ Result<std::unique_ptr<ByteSource>> ByteSource::open(const std::string& input, B
   switch (detect(stored->data())) {
     case Format::kGzip: {
       auto source = std::make_unique<GzipSource>(std::move(stored));
-      LLMB_RETURN_IF_ERROR(source->init());
+      source->init();
       return std::unique_ptr<ByteSource>(std::move(source));
     }
     case Format::kZstd:

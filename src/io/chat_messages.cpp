@@ -54,7 +54,9 @@ void append_arguments(JsonElement value, std::string* out) {
     }
     dom::parser parser;
     JsonElement parsed;
-    if (parser.parse(text.data(), text.size()).get(parsed) == simdjson::SUCCESS && parsed.is_object())
+    const simdjson::error_code code = parser.parse(text.data(), text.size()).get(parsed);
+    throw_if_out_of_memory(code);
+    if (code == simdjson::SUCCESS && parsed.is_object())
       return append_json(*out, parsed);
   }
   append_json(*out, value);

@@ -4,6 +4,7 @@
 #include <simdjson.h>
 
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,11 @@
 namespace llmb {
 
 using JsonElement = simdjson::dom::element;
+
+// simdjson tells of memory that it could not have as of a fault in the text.
+inline void throw_if_out_of_memory(simdjson::error_code code) {
+  if (code == simdjson::MEMALLOC) throw std::bad_alloc();
+}
 
 // The value as the type that it has. REQUIRES: value.is_string() and so on.
 inline std::string_view string_of(JsonElement value) { return value.get_string().value_unsafe(); }

@@ -294,6 +294,7 @@ std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& l
   }
   JsonElement root;
   const simdjson::error_code code = state_->parser.parse(line.bytes).get(root);
+  throw_if_out_of_memory(code);
   if (code != simdjson::SUCCESS) {
     failure.error = syntax_error(line.bytes, code);
     if (!line.has_newline && failure.error.code == "invalid_json") {

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "io/durable_file.h"
+#include "io/field_values.h"
 
 namespace llmb {
 
@@ -132,8 +133,10 @@ RecordParser::~RecordParser() = default;
 
 std::optional<RecordSummary> RecordParser::parse(std::string_view record) {
   dom::object object;
-  if (state_->parser.parse(record.data(), record.size(), /*realloc_if_needed=*/false).get(object) != simdjson::SUCCESS)
-    return std::nullopt;
+  const simdjson::error_code parsed =
+      state_->parser.parse(record.data(), record.size(), /*realloc_if_needed=*/false).get(object);
+  throw_if_out_of_memory(parsed);
+  if (parsed != simdjson::SUCCESS) return std::nullopt;
   RecordSummary summary;
   std::string_view hash;
   if (object["index"].get(summary.index) != simdjson::SUCCESS || summary.index < 0) return std::nullopt;

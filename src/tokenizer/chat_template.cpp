@@ -375,8 +375,6 @@ Result<std::string> ChatTemplate::render(const ChatTemplateInput& input) const {
     return render_source(source, parts_->special_tokens, input);
   } catch (const jinja::Error& e) {
     return status_of(e);
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted("out of memory while rendering the chat template");
   }
 }
 

@@ -3,6 +3,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <memory>
+#include <new>
+
 #include "base/log.h"
 #include "tokenizer/unicode.h"
 
@@ -15,6 +18,18 @@ constexpr uint32_t kMatchLimit = 20'000'000;  // steps of one search
 constexpr uint32_t kHeapLimitKib = 65536;
 constexpr size_t kJitStackBytes = 1024 * 1024;
 
+template <auto kFree>
+struct Freed {
+  void operator()(auto* thing) const { kFree(thing); }
+};
+
+// The library answers null where there is no memory.
+template <typename T>
+T* must_have(T* thing) {
+  if (thing == nullptr) throw std::bad_alloc();
+  return thing;
+}
+
 std::string pcre2_message(int code) {
   PCRE2_UCHAR buffer[256];
   pcre2_get_error_message(code, buffer, sizeof buffer);
@@ -24,20 +39,17 @@ std::string pcre2_message(int code) {
 }  // namespace
 
 struct RegexScratch::State {
-  pcre2_match_data* match_data = pcre2_match_data_create(1, nullptr);
-  pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  pcre2_jit_stack* jit_stack = pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr);
+  std::unique_ptr<pcre2_match_data, Freed<pcre2_match_data_free>> match_data{
+      must_have(pcre2_match_data_create(1, nullptr))};
+  std::unique_ptr<pcre2_match_context, Freed<pcre2_match_context_free>> context{
+      must_have(pcre2_match_context_create(nullptr))};
+  std::unique_ptr<pcre2_jit_stack, Freed<pcre2_jit_stack_free>> jit_stack{
+      must_have(pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr))};
 
   State() {
-    LLMB_CHECK(match_data != nullptr && context != nullptr);
-    pcre2_set_match_limit(context, kMatchLimit);
-    pcre2_set_heap_limit(context, kHeapLimitKib);
-    if (jit_stack != nullptr) pcre2_jit_stack_assign(context, nullptr, jit_stack);
-  }
-  ~State() {
-    pcre2_match_data_free(match_data);
-    pcre2_match_context_free(context);
-    pcre2_jit_stack_free(jit_stack);
+    pcre2_set_match_limit(context.get(), kMatchLimit);
+    pcre2_set_heap_limit(context.get(), kHeapLimitKib);
+    pcre2_jit_stack_assign(context.get(), nullptr, jit_stack.get());
   }
 };
 
@@ -63,13 +75,13 @@ Result<Regex> Regex::compile(std::string_view oniguruma_pattern) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto code = std::make_unique<Code>();
-  pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
-  LLMB_CHECK(context != nullptr);
-  pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+  const std::unique_ptr<pcre2_compile_context, Freed<pcre2_compile_context_free>> context(
+      must_have(pcre2_compile_context_create(nullptr)));
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   code->code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context);
-  pcre2_compile_context_free(context);
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context.get());
+  if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
   if (code->code == nullptr) return unsupported(quoted + " does not compile: " + pcre2_message(error));
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // without it pcre2_match interprets: slower, same result
   return Regex(std::move(code));
@@ -88,12 +100,13 @@ void Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector<S
   spans->clear();
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   RegexScratch::State& s = *scratch.state_;
-  const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(s.match_data);
+  const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(s.match_data.get());
   size_t done = 0;  // everything before is in *spans
   size_t from = 0;  // where the next search starts
   bool had_match = false;
   while (from <= text.size() && !text.empty()) {
-    const int found = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, s.match_data, s.context);
+    const int found = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, s.match_data.get(), s.context.get());
+    if (found == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
     if (found < 0) break;  // no match, or a limit was reached
     const size_t begin = bounds[0], end = bounds[1];
     if (end <= begin && had_match && end == done) {

@@ -41,8 +41,7 @@ inline ChildResult run_in_child(const std::vector<std::string>& arguments, const
     install_signal_handlers();
     std::vector<const char*> argv = {"llm-batch", "-m", kModel.c_str(), "--progress", "none", "--metrics", "none"};
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    const ParsedCommandLine parsed = parse_command_line(static_cast<int>(argv.size()), argv.data());
-    _exit(parsed.exit_code ? *parsed.exit_code : run(parsed.options, make));
+    _exit(run_command_line(static_cast<int>(argv.size()), argv.data(), make));
   }
   while_running(child);
   int status = 0;
