@@ -3,17 +3,17 @@
 find_package(CUDAToolkit QUIET)
 if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
   if(LLMB_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "LLMB_CUDA=ON needs the CUDA Toolkit 12.4 or newer, and nvcc was not found: install it, put its bin "
+    message(FATAL_ERROR "LLMB_CUDA=ON needs the CUDA Toolkit 12.5 or newer, and nvcc was not found: install it, put its bin "
                         "folder on PATH or set CUDAToolkit_ROOT; or build with LLMB_CUDA=AUTO or OFF")
   endif()
   return()
 endif()
-if(CUDAToolkit_VERSION VERSION_LESS 12.4)
+if(CUDAToolkit_VERSION VERSION_LESS 12.5)
   if(LLMB_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "LLMB_CUDA=ON needs the CUDA Toolkit 12.4 or newer; ${CUDAToolkit_NVCC_EXECUTABLE} is of "
+    message(FATAL_ERROR "LLMB_CUDA=ON needs the CUDA Toolkit 12.5 or newer; ${CUDAToolkit_NVCC_EXECUTABLE} is of "
                         "${CUDAToolkit_VERSION}")
   endif()
-  message(STATUS "CUDA: ${CUDAToolkit_VERSION} is too old, 12.4 is needed; building without it")
+  message(STATUS "CUDA: ${CUDAToolkit_VERSION} is too old, 12.5 is needed; building without it")
   return()
 endif()
 

@@ -1,5 +1,5 @@
-// The one header of every kernel file: CUDA's headers, checked calls and launches, dynamic shared memory, conversions and
-// 16-byte vectors. Host functions may be called from any thread.
+// The one header of every kernel file: CUDA's headers, checked calls and launches, dynamic shared memory, conversions
+// and 16-byte vectors. Host functions may be called from any thread.
 //
 // 1. launch() is the only way to start a kernel: every launch is checked.
 // 2. dynamic_shared() is the only way to dynamic shared memory.
@@ -73,7 +73,8 @@ __device__ __forceinline__ T* dynamic_shared() {
 
 #endif
 
-// ---- element types ----------------------------------------------------------------------------------------------------
+// ---- element types
+// ----------------------------------------------------------------------------------------------------
 
 __host__ __device__ inline float to_float(float value) { return value; }
 __host__ __device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
@@ -92,7 +93,8 @@ __host__ __device__ inline T from_float(float value) {
   }
 }
 
-// ---- 16 bytes at a time --------------------------------------------------------------------------------------------------
+// ---- 16 bytes at a time
+// --------------------------------------------------------------------------------------------------
 
 // How many elements of T a 16-byte access carries.
 template <class T>

@@ -1,5 +1,5 @@
-// The one place with PTX: asynchronous copies, matrix fragments, tensor-core products. Fragment layouts are those of the
-// PTX ISA. The host SIMT layer implements the same functions.
+// The one place with PTX: asynchronous copies, matrix fragments, tensor-core products. Fragment layouts are those of
+// the PTX ISA. The host SIMT layer implements the same functions.
 #pragma once
 
 #ifdef LLMB_SIMT
@@ -18,9 +18,11 @@ __device__ __forceinline__ uint32_t shared_address(const void* address) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(address));
 }
 
-// ---- asynchronous 16-byte copies -------------------------------------------------------------------------------------------
+// ---- asynchronous 16-byte copies
+// -------------------------------------------------------------------------------------------
 
-// Copies 16 bytes, or zeros where not `valid` (`from_global` is not read then but must be an address). Both aligned to 16.
+// Copies 16 bytes, or zeros where not `valid` (`from_global` is not read then but must be an address). Both aligned
+// to 16.
 __device__ __forceinline__ void cp_async16(void* to_shared, const void* from_global, bool valid = true) {
   const int num_bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(shared_address(to_shared)),
@@ -31,13 +33,15 @@ __device__ __forceinline__ void cp_async16(void* to_shared, const void* from_glo
 // The copies since the last commit become a group.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
-// Waits until at most kNumPending of this thread's groups have not landed. Other threads' copies need a barrier after it.
+// Waits until at most kNumPending of this thread's groups have not landed. Other threads' copies need a barrier after
+// it.
 template <int kNumPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kNumPending) : "memory");
 }
 
-// ---- matrices -------------------------------------------------------------------------------------------------------------
+// ---- matrices
+// -------------------------------------------------------------------------------------------------------------
 
 // Lane l gives the address (16-byte aligned, in shared memory) of row l % 8 of matrix l / 8, and gets elements
 // (l / 4, 2 * (l % 4)) and the next of each 8x8 matrix of 16-bit elements; _trans: of each matrix transposed.
@@ -97,7 +101,8 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[
   }
 }
 
-// ---- others ---------------------------------------------------------------------------------------------------------------
+// ---- others
+// ---------------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float ex2_approx(float x) {  // 2^x
   float y;

@@ -102,7 +102,8 @@ __device__ __forceinline__ void tma_load_4d(void* to_shared, const CUtensorMap* 
 // ---- warpgroup products: 128 threads of four warps, the first a multiple of four
 // -----------------------------------------------
 
-// Registers may be given back or asked for by all threads of a warpgroup.
+// Registers may be given back or asked for by all threads of a warpgroup. The compiler heeds it only in kernels with
+// __launch_bounds__(threads, 1).
 template <int kCount>
 __device__ __forceinline__ void registers_increase() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));

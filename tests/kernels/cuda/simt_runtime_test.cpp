@@ -24,7 +24,8 @@ void add(int* value, int amount, const Stream& stream) {
   launch({dim3(1), dim3(1), 0, stream.get()}, add_kernel, value, amount);
 }
 
-// ---- when work runs ---------------------------------------------------------------------------------------------------
+// ---- when work runs
+// ---------------------------------------------------------------------------------------------------
 
 TEST_CASE("queued work runs when it is waited for, not before") {
   const Stream stream;
@@ -55,7 +56,8 @@ TEST_CASE("streams go their own ways until an event joins them") {
   DeviceArray<int> value(std::vector<int>{1}), seen(std::vector<int>{0, 0});
   add(value.data(), 1, first);
   done.record(first.get());
-  launch({dim3(1), dim3(1), 0, second.get()}, copy_kernel, value.data(), seen.data());  // nothing says that 1 + 1 is done
+  launch({dim3(1), dim3(1), 0, second.get()}, copy_kernel, value.data(),
+         seen.data());  // nothing says that 1 + 1 is done
   check(cudaStreamWaitEvent(second.get(), done.get()), "wait");
   launch({dim3(1), dim3(1), 0, second.get()}, copy_kernel, value.data(), seen.data() + 1);
   second.synchronize();
@@ -112,7 +114,8 @@ TEST_CASE("eager work runs as it is queued") {
   ::llmb::simt::set_eager_percent(0);
 }
 
-// ---- memory -----------------------------------------------------------------------------------------------------------
+// ---- memory
+// -----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("device memory has a size, which allocations use up") {
   const size_t before = ::llmb::simt::device_bytes_in_use();

@@ -26,7 +26,8 @@ std::vector<Bf16> numbers(size_t count, int period) {
   return values;
 }
 
-// ---- mbarriers ------------------------------------------------------------------------------------------------------------
+// ---- mbarriers
+// ------------------------------------------------------------------------------------------------------------
 
 // 32 threads fill a buffer, 32 read it, several rounds: two barriers as in a pipeline of one stage.
 __global__ void hand_over_kernel(int* out, int num_rounds) {
@@ -73,11 +74,13 @@ __global__ void uninitialised_kernel() { ptx::mbarrier_arrive(dynamic_shared<uin
 
 TEST_CASE("an mbarrier that nobody completes is a deadlock, one that nobody initialised a fault") {
   CHECK(fault_of([] { launch({dim3(1), dim3(1), 8}, never_kernel); }).find("mbarrier_wait") != std::string::npos);
-  CHECK(fault_of([] { launch({dim3(1), dim3(1), 8}, uninitialised_kernel); }).find("not initialised") !=
-        std::string::npos);
+  CHECK(fault_of([] {
+          launch({dim3(1), dim3(1), 8}, uninitialised_kernel);
+        }).find("not initialised") != std::string::npos);
 }
 
-// ---- tensor copies ----------------------------------------------------------------------------------------------------------
+// ---- tensor copies
+// ----------------------------------------------------------------------------------------------------------
 
 constexpr uint32_t kBarrierOffset = 16 << 10;  // behind the tiles
 
@@ -159,19 +162,22 @@ TEST_CASE("a contiguous bulk copy, and a block that ends without waiting for it"
   DeviceArray<Bf16> in(values), out(64);
   launch({dim3(1), dim3(1), 136}, contiguous_kernel, in.data(), out.data(), true);
   CHECK(out.holds(values));
-  CHECK(fault_of([&] { launch({dim3(1), dim3(1), 136}, contiguous_kernel, in.data(), out.data(), false); })
-            .find("before its bulk or tensor copies were waited for") != std::string::npos);
+  CHECK(fault_of([&] {
+          launch({dim3(1), dim3(1), 136}, contiguous_kernel, in.data(), out.data(), false);
+        }).find("before its bulk or tensor copies were waited for") != std::string::npos);
 }
 
-// ---- a product of two matrices, as a Hopper kernel does it ------------------------------------------------------------------
+// ---- a product of two matrices, as a Hopper kernel does it
+// ------------------------------------------------------------------
 
 enum class Mistake { kNone, kNoWait, kNoFence, kReleasedEarly };
 
-// D [64, N] = A [64, K] * B. A is [64, K] in memory; B is [N, K], or [K, N] where kMnMajor. A warp of its own brings tiles of
-// 64 values of k into two stages.
+// D [64, N] = A [64, K] * B. A is [64, K] in memory; B is [N, K], or [K, N] where kMnMajor. A warp of its own brings
+// tiles of 64 values of k into two stages.
 template <int kN, bool kMnMajor, bool kAInRegisters, Mistake kMistake>
-__global__ void __launch_bounds__(256) gemm_kernel(const __grid_constant__ CUtensorMap a_map,
-                                                   const __grid_constant__ CUtensorMap b_map, int num_tiles, float* d) {
+__global__ void __launch_bounds__(256, 1)
+    gemm_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map, int num_tiles,
+                float* d) {
   constexpr uint32_t kABytes = 64 * 128, kBBytes = kN * 128, kStage = kABytes + kBBytes;
   char* const stages = dynamic_shared<char>();
   auto* const full = reinterpret_cast<uint64_t*>(stages + 2 * kStage);
@@ -222,8 +228,8 @@ __global__ void __launch_bounds__(256) gemm_kernel(const __grid_constant__ CUten
     if constexpr (kMistake != Mistake::kNoFence) ptx::wgmma_fence();
     if constexpr (kMistake == Mistake::kReleasedEarly) ptx::mbarrier_arrive(&empty[stage]);
     for (unsigned k = 0; k < 4; ++k) {
-      const uint64_t b_descriptor = kMnMajor ? ptx::wgmma_descriptor(b + k * 2048, 64 * 128, 1024)
-                                             : ptx::wgmma_descriptor(b + k * 32, 16, 1024);
+      const uint64_t b_descriptor =
+          kMnMajor ? ptx::wgmma_descriptor(b + k * 2048, 64 * 128, 1024) : ptx::wgmma_descriptor(b + k * 32, 16, 1024);
       if constexpr (kAInRegisters) {
         ptx::wgmma<Bf16, kN, kMnMajor>(sums, a_registers[k], b_descriptor, tile + static_cast<int>(k) > 0);
       } else {

@@ -20,7 +20,8 @@ using test::fault_of;
 
 constexpr unsigned kAll = 0xFFFFFFFFu;
 
-// ---- shuffles and votes -----------------------------------------------------------------------------------------------
+// ---- shuffles and votes
+// -----------------------------------------------------------------------------------------------
 
 __global__ void shuffle_kernel(int* out) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -123,7 +124,8 @@ TEST_CASE("a missing __syncwarp shows, a present one does not") {
   });
 }
 
-// ---- asynchronous copies ------------------------------------------------------------------------------------------------
+// ---- asynchronous copies
+// ------------------------------------------------------------------------------------------------
 
 // out: what is read before the wait, after it, and of a copy that was not valid.
 __global__ void copy_kernel(const float* in, float* out) {
@@ -162,7 +164,8 @@ TEST_CASE("a misaligned asynchronous copy is a fault") {
   CHECK(fault_of([&] { launch({dim3(1), dim3(1), 16}, misaligned_copy_kernel, in.data()); }) != "");
 }
 
-// ---- matrices -----------------------------------------------------------------------------------------------------------
+// ---- matrices
+// -----------------------------------------------------------------------------------------------------------
 
 // One warp: D [16,8] += A [16,16] * B [16,8], B through ldmatrix_x2_trans from [k, n].
 template <class T>
@@ -206,18 +209,19 @@ TEST_CASE("ldmatrix and mma give the product of two matrices, exactly where the 
   check_product<__half>();
 }
 
-// ---- 16-bit types ---------------------------------------------------------------------------------------------------------
+// ---- 16-bit types
+// ---------------------------------------------------------------------------------------------------------
 
 TEST_CASE("bfloat16 rounds to nearest even and keeps NaN and infinity") {
   const auto rounded = [](float value) { return to_float(from_float<__nv_bfloat16>(value)); };
   CHECK(rounded(1.0f) == 1.0f);
-  CHECK(rounded(1.0f + 0x1p-8f) == 1.0f);                     // half way: to even
-  CHECK(rounded(1.0f + 3 * 0x1p-8f) == 1.0f + 0x1p-6f);       // half way: to even
+  CHECK(rounded(1.0f + 0x1p-8f) == 1.0f);                // half way: to even
+  CHECK(rounded(1.0f + 3 * 0x1p-8f) == 1.0f + 0x1p-6f);  // half way: to even
   CHECK(rounded(1.0f + 0x1p-8f + 0x1p-20f) == 1.0f + 0x1p-7f);
   CHECK(std::isnan(rounded(std::nanf(""))));
   CHECK(std::isinf(rounded(std::numeric_limits<float>::max())));
   CHECK(rounded(-std::numeric_limits<float>::infinity()) == -std::numeric_limits<float>::infinity());
-  CHECK(rounded(0x1p-133f) == 0x1p-133f);                     // subnormal
+  CHECK(rounded(0x1p-133f) == 0x1p-133f);  // subnormal
 }
 
 TEST_CASE("half: all 65536 values survive, and floats between them round to nearest even") {

@@ -1,5 +1,5 @@
-// Runs one grid on the calling host thread: every CUDA thread is a fiber, blocks run one after another, both in an order
-// drawn from a seed. Not thread-safe: the stream layer lets one host thread in at a time.
+// Runs one grid on the calling host thread: every CUDA thread is a fiber, blocks run one after another, both in an
+// order drawn from a seed. Not thread-safe: the stream layer lets one host thread in at a time.
 //
 // 1. A barrier, a collective or an mbarrier that can never complete throws Fault, as does a barrier that some threads
 //    of the block reach at another source line or leave the kernel without.
@@ -105,9 +105,9 @@ void fill_once_a_block(Variable& variable, uint64_t& epoch) {
 
 }  // namespace llmb::simt
 
-#define LLMB_SIMT_INIT_SHARED(variable)                          \
-  do {                                                           \
-    static uint64_t llmb_shared_epoch = 0;                       \
+#define LLMB_SIMT_INIT_SHARED(variable)                           \
+  do {                                                            \
+    static uint64_t llmb_shared_epoch = 0;                        \
     ::llmb::simt::fill_once_a_block(variable, llmb_shared_epoch); \
   } while (false)
 

@@ -10,7 +10,8 @@ namespace simt = ::llmb::simt;
 
 namespace {
 
-// ---- mbarriers, in their own 8 bytes ------------------------------------------------------------------------------------
+// ---- mbarriers, in their own 8 bytes
+// ------------------------------------------------------------------------------------
 
 constexpr int kCountBits = 20;
 constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
@@ -52,7 +53,8 @@ void arrive(uint64_t* barrier, uint32_t num_bytes) {
   store(barrier, state);
 }
 
-// ---- copies in flight -----------------------------------------------------------------------------------------------------
+// ---- copies in flight
+// -----------------------------------------------------------------------------------------------------
 
 struct BulkCopy {
   uint64_t* barrier;
@@ -77,7 +79,8 @@ InFlight& in_flight() {
   return instance;
 }
 
-// Calls `visit(position in the box, source or null outside the tensor)` for every row of the box; a row is what is contiguous.
+// Calls `visit(position in the box, source or null outside the tensor)` for every row of the box; a row is what is
+// contiguous.
 void land_box(const BulkCopy& copy) {
   const simt::TensorMap& map = copy.map;
   uint32_t num_rows = 1;

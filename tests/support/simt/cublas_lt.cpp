@@ -55,7 +55,8 @@ void store(void* data, cudaDataType type, size_t index, float value) {
   else static_cast<uint16_t*>(data)[index] = llmb::simt::half_bits(value);
 }
 
-// ---- algorithms: how many parts the sum is made of ---------------------------------------------------------------------------
+// ---- algorithms: how many parts the sum is made of
+// ---------------------------------------------------------------------------
 
 constexpr uint64_t kAlgorithmMark = 0x6C6C6D62;
 constexpr size_t kLanes = 16;
@@ -223,11 +224,16 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t num_bytes) {
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return set(&desc->transpose_a, value, num_bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return set(&desc->transpose_b, value, num_bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&desc->epilogue, value, num_bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&desc->bias, value, num_bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set(&desc->bias_type, value, num_bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return set(&desc->transpose_a, value, num_bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return set(&desc->transpose_b, value, num_bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return set(&desc->epilogue, value, num_bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return set(&desc->bias, value, num_bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return set(&desc->bias_type, value, num_bytes);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -255,8 +261,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t num_bytes) {
   switch (attribute) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(&preference->workspace_bytes, value, num_bytes);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(&preference->reduction_schemes, value, num_bytes);
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return set(&preference->workspace_bytes, value, num_bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return set(&preference->reduction_schemes, value, num_bytes);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -276,7 +284,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (offers.front() != 1) offers.push_back(1);
   for (const uint32_t num_splits : offers) {
     if (*num_results == num_requested) break;
-    results[(*num_results)++] = {make_algorithm(num_splits), workspace_of(num_splits, *d), CUBLAS_STATUS_SUCCESS, 1, {}};
+    results[(*num_results)++] = {
+        make_algorithm(num_splits), workspace_of(num_splits, *d), CUBLAS_STATUS_SUCCESS, 1, {}};
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -343,8 +352,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const size_t depth = desc->transpose_a == CUBLAS_OP_T ? a_layout->rows : a_layout->columns;
-  const Product product{*desc, *a_layout, *b_layout, *c_layout, *d_layout, a, b, c, d, workspace,
-                        *static_cast<const float*>(alpha), beta_value, num_splits, depth};
+  const Product product{
+      *desc,      *a_layout,  *b_layout, *c_layout, *d_layout, a, b, c, d, workspace, *static_cast<const float*>(alpha),
+      beta_value, num_splits, depth};
   llmb::simt::enqueue(queue, [product] { product.run(); });
   return CUBLAS_STATUS_SUCCESS;
 }

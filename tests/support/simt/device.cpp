@@ -238,22 +238,47 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int num
   cudaDeviceProp properties;
   if (const cudaError_t error = cudaGetDeviceProperties(&properties, number); error != cudaSuccess) return error;
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: *value = properties.maxThreadsPerBlock; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(properties.sharedMemPerBlock); break;
-    case cudaDevAttrWarpSize: *value = properties.warpSize; break;
-    case cudaDevAttrClockRate: *value = 1'980'000; break;
-    case cudaDevAttrMultiProcessorCount: *value = properties.multiProcessorCount; break;
-    case cudaDevAttrMemoryClockRate: *value = 3'201'000; break;
-    case cudaDevAttrGlobalMemoryBusWidth: *value = properties.memoryBusWidth; break;
-    case cudaDevAttrL2CacheSize: *value = properties.l2CacheSize; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = properties.maxThreadsPerMultiProcessor; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = properties.major; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = properties.minor; break;
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = properties.maxThreadsPerBlock;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = static_cast<int>(properties.sharedMemPerBlock);
+      break;
+    case cudaDevAttrWarpSize:
+      *value = properties.warpSize;
+      break;
+    case cudaDevAttrClockRate:
+      *value = 1'980'000;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = properties.multiProcessorCount;
+      break;
+    case cudaDevAttrMemoryClockRate:
+      *value = 3'201'000;
+      break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = properties.memoryBusWidth;
+      break;
+    case cudaDevAttrL2CacheSize:
+      *value = properties.l2CacheSize;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = properties.maxThreadsPerMultiProcessor;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = properties.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = properties.minor;
+      break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
       *value = static_cast<int>(properties.sharedMemPerMultiprocessor);
       break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(properties.sharedMemPerBlockOptin); break;
-    default: return Call::result(cudaErrorInvalidValue);
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(properties.sharedMemPerBlockOptin);
+      break;
+    default:
+      return Call::result(cudaErrorInvalidValue);
   }
   return cudaSuccess;
 }
@@ -284,6 +309,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, const
   if (dynamic_shared_bytes > llmb::simt::allowed_shared_bytes(kernel)) return cudaSuccess;
   const size_t block_shared = dynamic_shared_bytes + llmb::simt::kReservedSharedBytes;
   const int by_shared = static_cast<int>(llmb::simt::kMultiprocessorSharedBytes / block_shared);
-  *num_blocks = std::min({llmb::simt::kMultiprocessorThreads / block_size, by_shared, llmb::simt::kMultiprocessorBlocks});
+  *num_blocks =
+      std::min({llmb::simt::kMultiprocessorThreads / block_size, by_shared, llmb::simt::kMultiprocessorBlocks});
   return cudaSuccess;
 }

@@ -34,7 +34,8 @@ struct Fiber::Entry {
 
 Fiber::Fiber(Body body, void* argument) : body_(body), argument_(argument), stack_bytes_(kStackBytes) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  mapping_ = mmap(nullptr, page + stack_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  mapping_ =
+      mmap(nullptr, page + stack_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   LLMB_CHECK(mapping_ != MAP_FAILED);
   LLMB_CHECK(mprotect(mapping_, page, PROT_NONE) == 0);
   char* bottom = static_cast<char*>(mapping_) + page;

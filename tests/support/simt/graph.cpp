@@ -123,7 +123,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
   const auto state = llmb::simt::stream_state(stream);
   if (state == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
-  *status = state->capture == nullptr        ? cudaStreamCaptureStatusNone
+  *status = state->capture == nullptr ? cudaStreamCaptureStatusNone
             : state->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                       : cudaStreamCaptureStatusActive;
   return cudaSuccess;

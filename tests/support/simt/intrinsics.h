@@ -86,7 +86,8 @@ template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, LLMB_SIMT_SITE) {
   const uint32_t lane = ::llmb::simt::this_lane();
   const uint32_t in_segment = lane & static_cast<uint32_t>(width - 1);
-  return ::llmb::simt::shuffle_from(mask, value, in_segment + delta < static_cast<uint32_t>(width) ? lane + delta : lane,
+  return ::llmb::simt::shuffle_from(mask, value,
+                                    in_segment + delta < static_cast<uint32_t>(width) ? lane + delta : lane,
                                     {"__shfl_down_sync", file, line});
 }
 
@@ -110,7 +111,8 @@ inline int __reduce_add_sync(unsigned mask, int value, LLMB_SIMT_SITE) {
 }
 #undef LLMB_SIMT_SITE
 
-// ---- atomics: one thread runs at a time ----------------------------------------------------------------------------------
+// ---- atomics: one thread runs at a time
+// ----------------------------------------------------------------------------------
 
 template <class T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
@@ -173,24 +175,56 @@ inline unsigned atomicInc(unsigned* address, unsigned limit) {
   return old;
 }
 
-// ---- loads and stores with cache hints --------------------------------------------------------------------------------------
+// ---- loads and stores with cache hints
+// --------------------------------------------------------------------------------------
 
-template <class T> T __ldg(const T* address) { return *address; }
-template <class T> T __ldcg(const T* address) { return *address; }
-template <class T> T __ldcs(const T* address) { return *address; }
-template <class T> T __ldca(const T* address) { return *address; }
-template <class T> T __ldlu(const T* address) { return *address; }
-template <class T> T __ldcv(const T* address) { return *address; }
-template <class T> void __stcg(T* address, std::type_identity_t<T> value) { *address = value; }
-template <class T> void __stcs(T* address, std::type_identity_t<T> value) { *address = value; }
-template <class T> void __stwb(T* address, std::type_identity_t<T> value) { *address = value; }
-template <class T> void __stwt(T* address, std::type_identity_t<T> value) { *address = value; }
+template <class T>
+T __ldg(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcg(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcs(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldca(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldlu(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcv(const T* address) {
+  return *address;
+}
+template <class T>
+void __stcg(T* address, std::type_identity_t<T> value) {
+  *address = value;
+}
+template <class T>
+void __stcs(T* address, std::type_identity_t<T> value) {
+  *address = value;
+}
+template <class T>
+void __stwb(T* address, std::type_identity_t<T> value) {
+  *address = value;
+}
+template <class T>
+void __stwt(T* address, std::type_identity_t<T> value) {
+  *address = value;
+}
 
 inline size_t __cvta_generic_to_shared(const void* address) { return reinterpret_cast<size_t>(address); }
 
-// ---- arithmetic ---------------------------------------------------------------------------------------------------------
+// ---- arithmetic
+// ---------------------------------------------------------------------------------------------------------
 
-#define LLMB_SIMT_MIN_MAX(result, a_type, b_type)                                                   \
+#define LLMB_SIMT_MIN_MAX(result, a_type, b_type)                                                              \
   constexpr result min(a_type a, b_type b) { return static_cast<result>(b) < static_cast<result>(a) ? b : a; } \
   constexpr result max(a_type a, b_type b) { return static_cast<result>(a) < static_cast<result>(b) ? b : a; }
 LLMB_SIMT_MIN_MAX(int, int, int)

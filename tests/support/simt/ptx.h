@@ -10,7 +10,8 @@
 
 namespace llmb::cuda::ptx {
 
-// ---- asynchronous 16-byte copies -------------------------------------------------------------------------------------------
+// ---- asynchronous 16-byte copies
+// -------------------------------------------------------------------------------------------
 
 void cp_async16(void* to_shared, const void* from_global, bool valid = true);
 void cp_async_commit();
@@ -22,7 +23,8 @@ void cp_async_wait() {
   detail::cp_async_wait(kNumPending);
 }
 
-// ---- matrices -------------------------------------------------------------------------------------------------------------
+// ---- matrices
+// -------------------------------------------------------------------------------------------------------------
 
 namespace detail {
 void ldmatrix(uint32_t* registers, int num_matrices, bool transposed, const void* row, const char* file, int line);
@@ -57,19 +59,27 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
 }
 #undef LLMB_SIMT_SITE
 
-// ---- others ---------------------------------------------------------------------------------------------------------------
+// ---- others
+// ---------------------------------------------------------------------------------------------------------------
 
 inline float ex2_approx(float x) { return exp2f(x); }
 inline float rcp_approx(float x) { return 1.0f / x; }
 inline float tanh_approx(float x) { return tanhf(x); }
 
 // `num_threads` threads (a multiple of 32) meet at barrier `id` (1 to 15); bar_arrive does not wait.
+namespace detail {
+inline void check_barrier(uint32_t id, uint32_t num_threads) {
+  if (id == 0 || id > 15 || num_threads % 32 != 0) ::llmb::simt::fault("a named barrier's number or count is wrong");
+}
+}  // namespace detail
 inline void bar_sync(uint32_t id, uint32_t num_threads, const char* file = __builtin_FILE(),
                      int line = __builtin_LINE()) {
+  detail::check_barrier(id, num_threads);
   ::llmb::simt::barrier_sync(id, num_threads, {"bar_sync", file, line});
 }
 inline void bar_arrive(uint32_t id, uint32_t num_threads, const char* file = __builtin_FILE(),
                        int line = __builtin_LINE()) {
+  detail::check_barrier(id, num_threads);
   ::llmb::simt::barrier_arrive(id, num_threads, {"bar_arrive", file, line});
 }
 

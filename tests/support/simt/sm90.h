@@ -1,10 +1,13 @@
 // What kernels/cuda/ptx_sm90.h offers, for the host SIMT layer.
 //
-// 1. A bulk or tensor copy lands when its mbarrier is waited for, in any order with the others; until then its destination
+// 1. A bulk or tensor copy lands when its mbarrier is waited for, in any order with the others; until then its
+// destination
 //    holds NaN bytes. A block that ends with copies or products in flight is a fault.
-// 2. wgmma reads shared memory when it is issued or when it is waited for, drawn by the seed; its sums arrive at the wait,
+// 2. wgmma reads shared memory when it is issued or when it is waited for, drawn by the seed; its sums arrive at the
+// wait,
 //    until then the registers are NaN.
-// 3. Shared addresses in descriptors count from the start of the block's dynamic shared memory; only the 128-byte swizzle
+// 3. Shared addresses in descriptors count from the start of the block's dynamic shared memory; only the 128-byte
+// swizzle
 //    is emulated.
 #pragma once
 
@@ -19,7 +22,8 @@
 
 namespace llmb::cuda::ptx {
 
-// ---- mbarriers --------------------------------------------------------------------------------------------------------
+// ---- mbarriers
+// --------------------------------------------------------------------------------------------------------
 
 void mbarrier_init(uint64_t* barrier, uint32_t num_arrivals);
 inline void mbarrier_init_fence() {}
@@ -29,7 +33,8 @@ void mbarrier_expect_tx(uint64_t* barrier, uint32_t num_bytes);
 bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity, LLMB_SIMT_SITE);
 void mbarrier_wait(uint64_t* barrier, uint32_t parity, LLMB_SIMT_SITE);
 
-// ---- copies that an mbarrier counts -----------------------------------------------------------------------------------
+// ---- copies that an mbarrier counts
+// -----------------------------------------------------------------------------------
 
 inline void fence_proxy_async() {}
 inline void tma_prefetch(const CUtensorMap*) {}
@@ -41,7 +46,8 @@ inline void tma_load_2d(void* to_shared, const CUtensorMap* map, uint64_t* barri
   const int32_t coordinates[] = {c0, c1};
   detail::tma_load(to_shared, map, barrier, coordinates, 2);
 }
-inline void tma_load_3d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1, int32_t c2) {
+inline void tma_load_3d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1,
+                        int32_t c2) {
   const int32_t coordinates[] = {c0, c1, c2};
   detail::tma_load(to_shared, map, barrier, coordinates, 3);
 }
@@ -51,7 +57,8 @@ inline void tma_load_4d(void* to_shared, const CUtensorMap* map, uint64_t* barri
   detail::tma_load(to_shared, map, barrier, coordinates, 4);
 }
 
-// ---- warpgroup products -------------------------------------------------------------------------------------------------
+// ---- warpgroup products
+// -------------------------------------------------------------------------------------------------
 
 template <int kCount>
 void registers_increase() {
@@ -92,8 +99,9 @@ void wgmma_wait() {
 template <class T, int kN, bool kMnMajorA = false, bool kMnMajorB = false>
 void wgmma(float (&d)[kN / 2], uint64_t a_descriptor, uint64_t b_descriptor, bool add, LLMB_SIMT_SITE) {
   static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256 && sizeof(T) == 2);
-  detail::wgmma({d, nullptr, a_descriptor, b_descriptor, kN, std::is_same_v<T, __nv_bfloat16>, kMnMajorA, kMnMajorB, add},
-                file, line);
+  detail::wgmma(
+      {d, nullptr, a_descriptor, b_descriptor, kN, std::is_same_v<T, __nv_bfloat16>, kMnMajorA, kMnMajorB, add}, file,
+      line);
 }
 template <class T, int kN, bool kMnMajorB = false>
 void wgmma(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b_descriptor, bool add, LLMB_SIMT_SITE) {

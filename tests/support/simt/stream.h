@@ -91,7 +91,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-  llmb::simt::Point point;  // the last record; no stream: never recorded
+  llmb::simt::Point point;                       // the last record; no stream: never recorded
   std::shared_ptr<llmb::simt::Capture> capture;  // where the last record was in a recording
   std::vector<size_t> frontier;                  // nodes before that record
   std::shared_ptr<llmb::simt::EventTime> time;

@@ -32,7 +32,8 @@ void load_matrices(uint32_t mask, void* const* arguments) {
     uint16_t elements[8][8];
     for (int row = 0; row < 8; ++row) {
       const void* address = static_cast<const LdMatrix*>(arguments[matrix * 8 + row])->row;
-      if (reinterpret_cast<uintptr_t>(address) % 16 != 0) ::llmb::simt::fault("ldmatrix: a row is not aligned to 16 bytes");
+      if (reinterpret_cast<uintptr_t>(address) % 16 != 0)
+        ::llmb::simt::fault("ldmatrix: a row is not aligned to 16 bytes");
       std::memcpy(elements[row], address, 16);
     }
     for (int lane = 0; lane < 32; ++lane) {

@@ -12,22 +12,26 @@ namespace {
 
 uint32_t element_bytes(CUtensorMapDataType type) {
   switch (type) {
-    case CU_TENSOR_MAP_DATA_TYPE_UINT8: return 1;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT8:
+      return 1;
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
-    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16: return 2;
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32: return 4;
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return 2;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+      return 4;
   }
   return 0;
 }
 
-// The limits are those of the driver API's page on cuTensorMapEncodeTiled; a swizzled row narrower than 128 bytes, which
-// the driver allows, is not emulated.
+// The limits are those of the driver API's page on cuTensorMapEncodeTiled; a swizzled row narrower than 128 bytes,
+// which the driver allows, is not emulated.
 bool is_valid(const TensorMap& map, const cuuint64_t* sizes, const cuuint32_t* box, const cuuint32_t* element_strides) {
   if (map.rank == 0 || map.rank > kMaxTensorRank || map.element_bytes == 0) return false;
   if (reinterpret_cast<uintptr_t>(map.base) % 16 != 0) return false;
   uint64_t extent = map.element_bytes;
   for (uint32_t i = 0; i < map.rank; ++i) {
-    if (sizes[i] == 0 || sizes[i] > uint64_t{1} << 32 || box[i] == 0 || box[i] > 256 || element_strides[i] != 1) return false;
+    if (sizes[i] == 0 || sizes[i] > uint64_t{1} << 32 || box[i] == 0 || box[i] > 256 || element_strides[i] != 1)
+      return false;
     const uint64_t stride = i == 0 ? map.element_bytes : map.strides_bytes[i - 1];
     if (i > 0 && (stride % 16 != 0 || stride >= uint64_t{1} << 40)) return false;
     extent += (sizes[i] - 1) * stride;

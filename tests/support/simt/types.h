@@ -1,4 +1,5 @@
-// What the CUDA compiler knows without being told: qualifiers, dim3, the built-in vector types. For the host SIMT layer.
+// What the CUDA compiler knows without being told: qualifiers, dim3, the built-in vector types. For the host SIMT
+// layer.
 #pragma once
 
 #include <cstddef>
@@ -27,18 +28,18 @@ struct dim3 {
   constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
 };
 
-#define LLMB_SIMT_VECTORS(prefix, type, align2, align4)                                                   \
-  struct prefix##1 {                                                                                      \
-    type x;                                                                                               \
-  };                                                                                                      \
-  struct alignas(align2) prefix##2 {                                                                      \
-    type x, y;                                                                                            \
-  };                                                                                                      \
-  struct alignas(align4) prefix##4 {                                                                      \
-    type x, y, z, w;                                                                                      \
-  };                                                                                                      \
-  constexpr prefix##1 make_##prefix##1(type x) { return {x}; }                                            \
-  constexpr prefix##2 make_##prefix##2(type x, type y) { return {x, y}; }                                 \
+#define LLMB_SIMT_VECTORS(prefix, type, align2, align4)                   \
+  struct prefix##1 {                                                      \
+    type x;                                                               \
+  };                                                                      \
+  struct alignas(align2) prefix##2 {                                      \
+    type x, y;                                                            \
+  };                                                                      \
+  struct alignas(align4) prefix##4 {                                      \
+    type x, y, z, w;                                                      \
+  };                                                                      \
+  constexpr prefix##1 make_##prefix##1(type x) { return {x}; }            \
+  constexpr prefix##2 make_##prefix##2(type x, type y) { return {x, y}; } \
   constexpr prefix##4 make_##prefix##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 
 LLMB_SIMT_VECTORS(char, signed char, 2, 4)

@@ -76,7 +76,8 @@ Self self() {
   return {*group, warp / 4, warp % 4 * 32 + simt::g_thread->lane};
 }
 
-// ---- matrices in shared memory ----------------------------------------------------------------------------------------------
+// ---- matrices in shared memory
+// ----------------------------------------------------------------------------------------------
 
 float value_of(uint16_t bits, bool is_bfloat16) {
   return is_bfloat16 ? simt::bfloat16_value(bits) : simt::half_value(bits);
@@ -153,12 +154,13 @@ void compute_until(WarpGroup& group, uint64_t count) {
   group.waiting.erase(group.waiting.begin(), group.waiting.begin() + static_cast<long>(num_done));
 }
 
-// ---- issue --------------------------------------------------------------------------------------------------------------------
+// ---- issue
+// --------------------------------------------------------------------------------------------------------------------
 
 float* take_sums(ThreadState& state, const detail::Wgmma& form) {
   const size_t count = static_cast<size_t>(form.num_columns) / 2;
-  const auto found = std::find_if(state.sums.begin(), state.sums.end(),
-                                  [&](const auto& sums) { return sums->registers == form.d; });
+  const auto found =
+      std::find_if(state.sums.begin(), state.sums.end(), [&](const auto& sums) { return sums->registers == form.d; });
   if (found != state.sums.end()) {
     if ((*found)->values.size() != count) simt::fault("wgmma: products of different sizes on the same registers");
     (*found)->last_operation = state.num_issued;
