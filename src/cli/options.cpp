@@ -76,9 +76,9 @@ CLI::Validator device_name() {
 constexpr int32_t kIntMax = INT32_MAX;
 
 void add_model_options(CLI::App& app, Options& o) {
-  app.add_option("-m,--model", o.model_dir, "Model directory in Hugging Face layout, or the name of a model in the local Hugging Face cache")
-      ->group("Model")->option_text("DIR|NAME REQUIRED");
-  app.add_option("--tokenizer", o.tokenizer_dir, "Take the tokenizer from another model")->group("Model")->option_text("DIR|NAME");
+  app.add_option("-m,--model", o.model_dir, "Model directory in Hugging Face layout, GGUF file, or name of a model in the local Hugging Face cache")
+      ->group("Model")->option_text("DIR|FILE.gguf|NAME REQUIRED");
+  app.add_option("--tokenizer", o.tokenizer_dir, "Take the tokenizer from another model")->group("Model")->option_text("DIR|FILE.gguf|NAME");
   app.add_option("--revision", o.revision, "Branch, tag or commit of a model in the cache")->group("Model")->option_text("REVISION [main]");
   app.add_option("--tokenizer-revision", o.tokenizer_revision, "The same of --tokenizer")->group("Model")->option_text("REVISION [main]");
   app.add_option("--chat-template", o.chat_template_file, "Jinja file used instead of the model's chat template")->group("Model")->option_text("FILE");
@@ -101,8 +101,8 @@ void add_io_options(CLI::App& app, Options& o) {
       ->transform(CLI::CheckedTransformer(kOrders))->group(group)->option_text("completion|input [completion]");
   app.add_flag("--restart", o.restart, "Discard what earlier runs left under the output's name and start over")->group(group);
   // A flag with a value: as an option it would take the next input file for its codes.
-  app.add_flag("--retry-errors{*}", o.retry_errors, "Run lines again whose records are errors, all of them or those with these codes: --retry-errors=CODE,…")
-      ->group(group);
+  app.add_flag("--retry-errors", o.retry_errors, "Run lines again whose records are errors, all of them or those with these codes")
+      ->group(group)->option_text("[=CODE,…]");
   app.add_option("--max-errors", o.max_errors, "Stop with exit code 11 when the output holds more error records")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53))->group(group)->option_text("N");
   app.add_option("--error-file", o.error_file, "Write a copy of every error record to FILE")->group(group)->option_text("FILE");
@@ -178,7 +178,7 @@ void add_report_options(CLI::App& app, Options& o) {
 }
 
 std::string check_combination(const Options& o) {
-  if (o.model_dir.empty()) return "--model is required: a model directory in Hugging Face layout, or a name in the Hugging Face cache";
+  if (o.model_dir.empty()) return "--model is required: a model directory, a GGUF file, or a name in the Hugging Face cache";
   if (!o.tokenizer_revision.empty() && o.tokenizer_dir.empty()) return "--tokenizer-revision needs --tokenizer";
   if (o.request_rate && !(*o.request_rate > 0)) return "--request-rate must be positive";
   if (o.min_tokens && o.max_tokens && *o.min_tokens > *o.max_tokens) return "--min-tokens is larger than --max-tokens";
@@ -225,6 +225,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     std::fprintf(stderr, "llm-batch: error: %s\nTry 'llm-batch --help'.\n", problem.c_str());
     parsed.exit_code = kExitUsage;
   }
+  if (o.retry_errors == "true") o.retry_errors = "*";  // the flag alone
   if (o.inputs.empty()) o.inputs = {"-"};
   if (o.tokenizer_dir.empty()) o.tokenizer_dir = o.model_dir;
   o.model_name = o.model_dir;

@@ -12,6 +12,7 @@ const std::string kLine = R"({"prompt":"Once upon a time","max_tokens":3})" "\n"
 TEST_CASE("--help and --version go to stdout with exit code 0, usage errors to stderr with 2") {
   const ProcessResult help = run_process({kProgram, "--help"});
   CHECK(help.exit_code == 0);
+  CHECK(help.out.find("--retry-errors [=CODE,…]") != std::string::npos);
   for (const char* word : {"Model", "Batching", "Sampling", "Report", "--max-num-seqs", "Exit codes"}) {
     INFO(word);
     CHECK(help.out.find(word) != std::string::npos);
