@@ -3,7 +3,7 @@
 //
 // A job that failed must say so with an I/O error, leave whole records that are a part of the right answer, and be
 // completed by the next run; a job that says ok must be complete. A job that died must be completed by the next run,
-// also where that one dies too.
+// also where that one dies too, and where the power went with it.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
@@ -19,10 +19,12 @@
 #include "cli/options.h"
 #include "cli/output_job.h"
 #include "io/completed_lines.h"
+#include "io/durable_file.h"
 #include "io/line_reader.h"
 #include "io/output_sink.h"
 #include "io/result_writer.h"
 #include "tests/support/faulty_file_ops.h"
+#include "tests/support/power_loss.h"
 #include "tests/support/process.h"
 
 namespace llmb::test {
@@ -46,6 +48,7 @@ Completion answer_to(const LineRef& line) {
 
 class JobDirectory {
  public:
+  const std::string& path() const { return dir_.path(); }
   std::string in() const { return dir_.file("in.jsonl"); }
   std::string out() const { return dir_.file("out.jsonl"); }
   std::string partial() const { return out() + ".partial"; }
@@ -196,10 +199,18 @@ class Matrix {
   }
 
   int64_t num_calls() const { return num_calls_; }
+  const JobDirectory& directory() const { return dir_; }
   // One run from the start.
   Status run(FaultyFileOps& ops) const {
     dir_.restore(start_);
     return run_job(options_, ops);
+  }
+  // The same on a disk that loses power where the run dies or ends. What is there then.
+  JobDirectory::Files run_into_power_loss(FaultyFileOps& ops, PowerLoss kind, Status* status) const {
+    dir_.restore(start_);
+    PowerLossFileOps disk(dir_.path(), ops);
+    *status = run_job(options_, disk);
+    return disk.after(kind);
   }
   Status run_again(FaultyFileOps& ops) const { return run_job(options_, ops); }
 
@@ -419,6 +430,53 @@ TEST_CASE("FAULTS 2: killed at every file call, and again during recovery, and a
     }
   }
   MESSAGE(num_deaths << " deaths");
+}
+
+TEST_CASE("the disk that loses power keeps names and bytes only where they were synced") {
+  const TemporaryDirectory dir(/*in_memory=*/true);
+  write_file(dir.file("old"), "was there");
+  PowerLossFileOps disk(dir.path(), real_file_ops());
+  using Files = PowerLossFileOps::Files;
+  const int fd = disk.open(dir.file("new").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  REQUIRE(disk.write(fd, "abc", 3) == 3);
+  CHECK(disk.after(PowerLoss::kNothingUnsynced) == Files{{"old", "was there"}});
+  CHECK(disk.after(PowerLoss::kNamesOnly) == Files{{"new", ""}, {"old", "was there"}});
+  CHECK(disk.after(PowerLoss::kSizesOnly) == Files{{"new", std::string(3, '\0')}, {"old", "was there"}});
+  REQUIRE(disk.fdatasync(fd) == 0);
+  REQUIRE(disk.write(fd, "d", 1) == 1);
+  CHECK(disk.after(PowerLoss::kNothingUnsynced) == Files{{"old", "was there"}});
+  CHECK(disk.after(PowerLoss::kNamesOnly) == Files{{"new", "abc"}, {"old", "was there"}});
+  REQUIRE(disk.rename(dir.file("new").c_str(), dir.file("old").c_str()) == 0);
+  CHECK(disk.after(PowerLoss::kNothingUnsynced) == Files{{"old", "was there"}});
+  CHECK(disk.after(PowerLoss::kSizesOnly) == Files{{"old", std::string("abc\0", 4)}});
+  REQUIRE(sync_directory_of(disk, dir.file("old")).ok());
+  CHECK(disk.after(PowerLoss::kNothingUnsynced) == Files{{"old", "abc"}});
+  disk.close(fd);
+}
+
+TEST_CASE("FAULTS 2, 5: power that goes at any file call costs at most what was not synced, and never a job that said ok") {
+  int64_t num_losses = 0;
+  for (const Start& start : make_starts()) {
+    CAPTURE(start.name);
+    const Matrix matrix(start);
+    for (const PowerLoss kind : {PowerLoss::kNothingUnsynced, PowerLoss::kNamesOnly, PowerLoss::kSizesOnly})
+      for (int64_t at = 1; at <= matrix.num_calls() + 1; ++at) {
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(at);
+        FaultyFileOps dying;
+        dying.any_fault = {.at = at, .torn_bytes = static_cast<size_t>(40 * (at % 4))};
+        Status status;
+        matrix.directory().restore(matrix.run_into_power_loss(dying, kind, &status));
+        ++num_losses;
+        matrix.check_kept();
+        if (at > matrix.num_calls()) {
+          CHECK_MESSAGE(status.ok(), status.message());
+          matrix.check_complete();
+        }
+        matrix.check_recovers();
+      }
+  }
+  MESSAGE(num_losses << " losses");
 }
 
 }  // namespace llmb::test
