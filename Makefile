@@ -6,7 +6,7 @@ BUILD ?= build
 CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 
-.PHONY: all build demo test test-asan test-tsan fuzz crash bench gpu-bundle gpu-check gpu-sanitize install clean help deps
+.PHONY: all build demo test test-asan test-tsan fuzz coverage crash scale bench gpu-bundle gpu-check gpu-sanitize install clean help deps
 
 all: build
 
@@ -42,6 +42,10 @@ FUZZ_SECONDS ?= 60
 fuzz: deps
 	@tools/run_fuzzers.sh build-fuzz $(FUZZ_SECONDS)
 
+# Which lines of the parsers the corpora and the unit tests reach.
+coverage: deps
+	@tools/coverage.sh build-coverage
+
 # Kills the program CRASH_RUNS times at random; every job must come out as if nothing had happened. Prints its seed, which
 # repeats a run: make crash CRASH_FLAGS="--seed 7".
 CRASH_RUNS ?= 10000
@@ -65,6 +69,11 @@ gpu-sanitize:
 	  compute-sanitizer --tool $$tool --error-exitcode 1 build-gpu/bundle/gpu_tests $(GPU_TEST_FLAGS) || exit 1; \
 	done
 
+# Ten million lines, and lines of gigabytes: memory and time beside their limits.
+scale: build
+	@cmake --build $(BUILD) --target scale_test
+	@$(BUILD)/tools/scale_test --program $(BUILD)/llm-batch --model data/model $(SCALE_FLAGS)
+
 # Benchmarks are programs under $(BUILD)/tools; each prints its limits, a hash of its output and how to repeat it.
 bench: build
 	@cmake --build $(BUILD) --target tools
@@ -74,8 +83,8 @@ install: build
 	@cmake --install $(BUILD)
 
 clean:
-	@rm -rf build build-asan build-tsan build-fuzz build-gpu out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
+	@rm -rf build build-asan build-tsan build-fuzz build-coverage build-gpu out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
-	@echo "make build | test-asan | test-tsan | fuzz | crash | bench | gpu-check | gpu-sanitize | gpu-bundle | install | clean"
+	@echo "make build | test-asan | test-tsan | fuzz | coverage | crash | scale | bench | gpu-check | gpu-sanitize | gpu-bundle | install | clean"
