@@ -151,6 +151,25 @@ TEST_CASE("FAULTS 16: an empty file, one line, and memory that does not grow wit
   if (memory_figures_count()) CHECK(large - small <= 16);
 }
 
+TEST_CASE("FAULTS 16: resuming from many records takes little memory; the full size is `make scale`") {
+  const TemporaryDirectory dir;
+  const std::string line = R"({"prompt_token_ids":[1,2,3],"max_tokens":1})" "\n";
+  constexpr int kNumLines = 200'000;
+  const auto peak = [&](const std::string& name) {
+    return peak_mebibytes(kProgram + " -m " + quoted(kModel) + " --device ledger --progress none --no-metrics --metrics none " +
+                              quoted(dir.file(name)) + " -o " + quoted(dir.file(name + ".out")),
+                          0);
+  };
+  write_file(dir.file("one"), line);
+  write_file(dir.file("many"), repeat(line, kNumLines));
+  const double one = peak("one");
+  peak("many");
+  write_file(dir.file("many"), repeat(line, kNumLines + 1));
+  const double resumed = peak("many");
+  CHECK(std::ranges::count(read_file(dir.file("many.out")), '\n') == kNumLines + 1);
+  if (memory_figures_count()) CHECK(resumed - one <= 8);
+}
+
 TEST_CASE("FAULTS 17: a line of a gibibyte is one error record in bounded memory, and the rest runs") {
   const TemporaryDirectory dir;
   write_file(dir.file("good.jsonl"), kGood + "\n");

@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> kLedger = {"--device", "ledger", "--no-metrics"};
+// With metrics: on this device they depend on the request alone.
+const std::vector<std::string> kLedger = {"--device", "ledger"};
 
 ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& input = "") {
   arguments.insert(arguments.begin(), kLedger.begin(), kLedger.end());
@@ -24,7 +25,7 @@ ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& 
 
 // As a shell command, for tests that send signals.
 std::string ledger_command(const std::string& arguments) {
-  return kProgram + " -m " + kModel + " --progress none --device ledger --no-metrics " + arguments;
+  return kProgram + " -m " + kModel + " --progress none --device ledger " + arguments;
 }
 
 // Native and OpenAI lines, one error in `every_bad` (0: none).
@@ -101,7 +102,7 @@ struct Job {
 
 }  // namespace
 
-TEST_CASE("FAULTS 1: killed at random moments and run again: the same bytes as an uninterrupted run, from several files") {
+TEST_CASE("FAULTS 1: killed at random moments and run again: the same bytes as an uninterrupted run, metrics too, from several files") {
   const TemporaryDirectory dir;
   write_file(dir.file("a.jsonl"), make_input(0, 700, 300, 50));
   write_file(dir.file("b.jsonl"), make_input(700, 1500, 300, 50));
@@ -208,7 +209,7 @@ TEST_CASE("FAULTS 10: each changed setting or model file is refused by name") {
   write_file(job.in, make_input(0, 5, 3));
   REQUIRE(job.run({"-m", model}).exit_code != 0);  // given twice: a usage error
   const auto run = [&](std::vector<std::string> more) {
-    std::vector<std::string> argv = {kProgram, "-m", model, "--progress", "none", "--device", "ledger", "--no-metrics", job.in, "-o", job.out};
+    std::vector<std::string> argv = {kProgram, "-m", model, "--progress", "none", "--device", "ledger", job.in, "-o", job.out};
     argv.insert(argv.end(), more.begin(), more.end());
     return run_process(argv);
   };
