@@ -45,9 +45,9 @@ struct Cost {
 Cost step_cost(const ModelConfig& c, const KvLayout& kv, double num_tokens, double num_samples, double attended,
                double cached) {
   const double qkv = double(c.hidden_size) * double(c.q_size() + 2 * c.kv_size());
-  const double rest = double(c.hidden_size) * (double(c.q_size()) + 3.0 * c.intermediate_size);
   const double head = double(c.hidden_size) * c.vocab_size;
   const double layers = c.num_hidden_layers;
+  const double rest = (double(c.num_matmul_params()) - head) / layers - qkv;  // of a layer, on average
   Cost cost;
   // Behind the last layer's attention only sampled rows go on.
   cost.flops = 2 * (num_tokens * layers * qkv + (num_tokens * (layers - 1) + num_samples) * rest + num_samples * head) +

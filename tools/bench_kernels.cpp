@@ -190,7 +190,7 @@ class Bench {
         "paged_attention", s,
         std::to_string(seqs) + " seqs x " + std::to_string(query_len) + " of " + std::to_string(context),
         4 * pairs * s.q(), (2.0 * seqs * context * s.kv() + 2.0 * static_cast<double>(tokens) * s.q()) * 4,
-        [&] { cpu::paged_attention(qkv.data(), stride, out.data(), batch, s.heads, 0.125f, kv, pool_); },
+        [&] { cpu::paged_attention(qkv.data(), stride, out.data(), batch, {s.heads, 0.125f}, kv, pool_); },
         [&] { return hash_floats(out); });
   }
 
@@ -254,7 +254,7 @@ class Bench {
         static_cast<double>(rows) * (2.0 * s.q() + 4.0 * s.kv()) * 4,
         [&] {
           cpu::rope_and_kv_write(qkv.data(), positions.data(), positions.data(), rows, s.heads, s.kv_heads, s.head_dim,
-                                 cos.data(), sin.data(), kv, pool_);
+                                 s.head_dim, cos.data(), sin.data(), kv, pool_);
         },
         [&] { return hash_floats(k); });
   }

@@ -1,16 +1,27 @@
-// silu_mul: out = silu(gate) * up, with silu(x) = x / (1 + exp(-x)) (SwiGLU, Shazeer 2020).
-// Elementwise: each output depends on its own two inputs alone.
+// activate: what an MLP does between its projections: out = f(gate) * up, or out = f(x) without a gate; silu_mul is the
+// commonest of them, SwiGLU (Shazeer 2020, arXiv:2002.05202). core/activation.h says which f there are.
+// Elementwise: each output depends on its own inputs alone.
 #pragma once
 
 #include <cstdint>
 
 #include "base/thread_pool.h"
+#include "core/activation.h"
 
 namespace llmb::cpu {
 
-void silu_mul(const float* gate_up,  // [rows, 2 * intermediate]  gate first
+void activate(const ActivationSpec& spec,
+              const float* x,  // [rows, 2 * intermediate] gate first, or [rows, intermediate]
               int64_t rows, int64_t intermediate,
               float* out,  // [rows, intermediate]
               ThreadPool& pool);
+
+// out = silu(gate) * up, with silu(x) = x / (1 + exp(-x))
+inline void silu_mul(const float* gate_up,  // [rows, 2 * intermediate]  gate first
+                     int64_t rows, int64_t intermediate,
+                     float* out,  // [rows, intermediate]
+                     ThreadPool& pool) {
+  activate({Activation::kSilu}, gate_up, rows, intermediate, out, pool);
+}
 
 }  // namespace llmb::cpu

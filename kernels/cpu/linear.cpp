@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/simd_targets.h"
 
@@ -232,16 +233,38 @@ int64_t rows_per_task(int64_t rows, int64_t num_panels, int num_threads) {
   return ceil_div(rows, chunks);
 }
 
+// The tasks of one call.
+struct CallTasks {
+  int64_t chunk;  // rows of a task
+  int64_t num_chunks, first_task;
+};
+
 }  // namespace
 
 void linear(const PackedLinear& weight, const float* x, int64_t rows, float* out, ThreadPool& pool) {
-  if (rows == 0 || weight.out_features() == 0) return;
-  const int64_t num_panels = weight.num_panels();
-  const int64_t chunk = rows_per_task(rows, num_panels, pool.num_threads());
-  pool.parallel_for(ceil_div(rows, chunk) * num_panels, [&](int64_t task, int) {
-    const int64_t begin = task / num_panels * chunk;
+  const LinearCall call{&weight, x, rows, out};
+  linear_group({&call, 1}, pool);
+}
+
+void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
+  int64_t all_panels = 0;
+  for (const LinearCall& c : calls) all_panels += c.rows > 0 ? c.weight->num_panels() : 0;
+  std::vector<CallTasks> tasks;
+  int64_t num_tasks = 0;
+  for (const LinearCall& c : calls) {
+    const int64_t chunk = c.rows > 0 ? rows_per_task(c.rows, std::max<int64_t>(all_panels, 1), pool.num_threads()) : 1;
+    tasks.push_back({chunk, ceil_div(c.rows, chunk), num_tasks});
+    num_tasks += tasks.back().num_chunks * c.weight->num_panels();
+  }
+  pool.parallel_for(num_tasks, [&](int64_t task, int) {
+    const auto after = std::upper_bound(tasks.begin(), tasks.end(), task,
+                                        [](int64_t value, const CallTasks& t) { return value < t.first_task; });
+    const CallTasks& t = *(after - 1);
+    const LinearCall& c = calls[after - 1 - tasks.begin()];
+    const int64_t index = task - t.first_task, num_panels = c.weight->num_panels();
+    const int64_t begin = index / num_panels * t.chunk;
     HWY_DYNAMIC_DISPATCH(linear_task)
-    ({&weight, x, out, task % num_panels, begin, std::min(rows, begin + chunk)});
+    ({c.weight, c.x, c.out, index % num_panels, begin, std::min(c.rows, begin + t.chunk)});
   });
 }
 

@@ -1,5 +1,5 @@
-// linear: out = x · weightᵀ + bias, over weights that are packed once at load. embedding: rows of the same packed form,
-// so tied embeddings need one copy.
+// linear: out = x · weightᵀ + bias, over weights that are packed once at load; linear_group: several of them at once.
+// embedding: rows of the same packed form, so tied embeddings need one copy.
 // PackedLinear is immutable after pack() and may be read by many threads; the functions themselves use the pool, so one
 // call at a time.
 //
@@ -54,11 +54,27 @@ void linear(const PackedLinear& weight,  // [out_features, in_features]
             float* out,  // [rows, out_features]
             ThreadPool& pool);
 
+// One product of a group: rows of x by a weight of its own.
+struct LinearCall {
+  const PackedLinear* weight;
+  const float* x;  // [rows, in_features]
+  int64_t rows;
+  float* out;  // [rows, out_features]
+};
+void linear_group(std::span<const LinearCall> calls, ThreadPool& pool);
+
 // out[i] = table[tokens[i]]. REQUIRES: 0 <= tokens[i] < out_features.
 void embedding(const PackedLinear& table,  // [vocab_size, hidden_size]
                const TokenId* tokens,      // [num_tokens]
                int64_t num_tokens,
                float* out,  // [num_tokens, hidden_size]
                ThreadPool& pool);
+
+// out[i] += table[rows[i]]. REQUIRES: 0 <= rows[i] < out_features.
+void add_embedding(const PackedLinear& table,  // [any, hidden_size]
+                   const int32_t* rows,        // [num_rows]
+                   int64_t num_rows,
+                   float* out,  // [num_rows, hidden_size]  in and out
+                   ThreadPool& pool);
 
 }  // namespace llmb::cpu

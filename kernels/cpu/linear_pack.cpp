@@ -84,23 +84,38 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
   return w;
 }
 
-void embedding(const PackedLinear& table, const TokenId* tokens, int64_t num_tokens, float* out, ThreadPool& pool) {
-  const int64_t hidden = table.in_features();
+namespace {
+
+// Calls set(k, value) for each element of row `row` of the table.
+template <typename Set>
+void for_each_element(const PackedLinear& table, int64_t row, const Set& set) {
+  LLMB_CHECK(row >= 0 && row < table.out_features());
   const DType dtype = table.dtype();
-  pool.parallel_for(num_tokens, [&](int64_t i, int) {
-    LLMB_CHECK(tokens[i] >= 0 && tokens[i] < table.out_features());
-    const uint8_t* panel = table.panel(tokens[i] / kWidth);
-    const int64_t column = tokens[i] % kWidth;
-    float* row = out + i * hidden;
-    for (int64_t k = 0; k < hidden; ++k) {
-      const int64_t at = panel_index(dtype, k, column);
-      if (dtype == DType::kF32) {
-        row[k] = reinterpret_cast<const float*>(panel)[at];
-      } else {
-        const uint16_t bits = reinterpret_cast<const uint16_t*>(panel)[at];
-        row[k] = dtype == DType::kBF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-      }
+  const uint8_t* panel = table.panel(row / kWidth);
+  for (int64_t k = 0; k < table.in_features(); ++k) {
+    const int64_t at = panel_index(dtype, k, row % kWidth);
+    if (dtype == DType::kF32) {
+      set(k, reinterpret_cast<const float*>(panel)[at]);
+    } else {
+      const uint16_t bits = reinterpret_cast<const uint16_t*>(panel)[at];
+      set(k, dtype == DType::kBF16 ? bf16_to_f32(bits) : f16_to_f32(bits));
     }
+  }
+}
+
+}  // namespace
+
+void embedding(const PackedLinear& table, const TokenId* tokens, int64_t num_tokens, float* out, ThreadPool& pool) {
+  pool.parallel_for(num_tokens, [&](int64_t i, int) {
+    float* row = out + i * table.in_features();
+    for_each_element(table, tokens[i], [row](int64_t k, float value) { row[k] = value; });
+  });
+}
+
+void add_embedding(const PackedLinear& table, const int32_t* rows, int64_t num_rows, float* out, ThreadPool& pool) {
+  pool.parallel_for(num_rows, [&](int64_t i, int) {
+    float* row = out + i * table.in_features();
+    for_each_element(table, rows[i], [row](int64_t k, float value) { row[k] += value; });
   });
 }
 

@@ -1,10 +1,10 @@
 // paged_attention: causal attention of each new token over its sequence's cached context, through block tables.
 // out = softmax(q · Kᵀ * scale) · V for each query head; query heads of a group share a KV head (GQA).
 //
-// 1. A query row's result depends on its q, on the keys and values of positions 0 … its own position, and on nothing
-//    else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results are merged
-//    in order, for prefill and decode alike.
-// 2. Positions after a query's own, and slots past the context, are not read into its result.
+// 1. A query row's result depends on its q, on the keys and values of the positions that it sees, its own the last, and
+//    on nothing else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results
+//    are merged in order, for prefill and decode alike.
+// 2. Positions after a query's own or before its window, and slots past the context, are not read into its result.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,21 @@ struct AttentionBatch {
   const BlockId* block_ids = nullptr;    // block tables, packed
 };
 
+// What scores go through: score = q · k * scale, capped, + ALiBi.
+struct AttentionParams {
+  int32_t num_heads = 0;
+  float scale = 1;
+  int32_t window = 0;                   // positions a token sees, its own the last; 0: all up to its own
+  float softcap = 0;                    // > 0: scores become softcap * tanh(score / softcap)
+  const float* alibi_slopes = nullptr;  // [num_heads]  score += slope * (key position - query position); null: none
+  const float* sinks = nullptr;         // [num_heads]  a further score whose value is 0; null: none
+};
+
 // REQUIRES: num_heads a multiple of kv.num_kv_heads; the keys and values of the new tokens are already in the cache.
 void paged_attention(const float* qkv,    // [num_tokens, qkv_stride]  q, rotated, at the start of each row
                      int64_t qkv_stride,  // floats from one token's q to the next
                      float* out,          // [num_tokens, num_heads * head_dim]
-                     const AttentionBatch& batch, int32_t num_heads, float scale, const KvCacheView& kv,
+                     const AttentionBatch& batch, const AttentionParams& params, const KvCacheView& kv,
                      ThreadPool& pool);
 
 }  // namespace llmb::cpu

@@ -1,6 +1,8 @@
 // Bound by memory: each float of qkv is read once, q and the cache are written once. One task is a few tokens.
 #include "kernels/cpu/rope.h"
 
+#include <cstring>
+
 #include "base/check.h"
 #include "kernels/cpu/row_chunks.h"
 #include "kernels/cpu/simd_targets.h"
@@ -41,12 +43,18 @@ void rotate_head(const float* from, const float* cos, const float* sin, int64_t 
   }
 }
 
-// Rotates the heads of `row` [num_q + num_k heads]: q in place, k into k_out [num_k, head_dim].
+// Rotates the heads of `row` [num_q + num_k heads]: q in place, k into k_out [num_k, head_dim]. `half`: of the channels
+// that are rotated.
 void rotate_token(float* row, const float* cos, const float* sin, int64_t num_q, int64_t num_k, int64_t head_dim,
-                  float* k_out) {
-  for (int64_t h = 0; h < num_q; ++h) rotate_head(row + h * head_dim, cos, sin, head_dim / 2, row + h * head_dim);
-  for (int64_t h = 0; h < num_k; ++h)
-    rotate_head(row + (num_q + h) * head_dim, cos, sin, head_dim / 2, k_out + h * head_dim);
+                  int64_t half, float* k_out) {
+  for (int64_t h = 0; h < num_q; ++h) rotate_head(row + h * head_dim, cos, sin, half, row + h * head_dim);
+  for (int64_t h = 0; h < num_k; ++h) {
+    const float* from = row + (num_q + h) * head_dim;
+    rotate_head(from, cos, sin, half, k_out + h * head_dim);
+    if (2 * half < head_dim)
+      std::memcpy(k_out + h * head_dim + 2 * half, from + 2 * half,
+                  static_cast<size_t>(head_dim - 2 * half) * sizeof(float));
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -76,17 +84,18 @@ void write_slot(const float* k, const float* v, int64_t slot, const KvCacheView&
 }  // namespace
 
 void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slots, int64_t num_tokens,
-                       int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, const float* cos, const float* sin,
-                       const KvCacheView& kv, ThreadPool& pool) {
-  LLMB_CHECK(head_dim == kv.head_dim && num_kv_heads == kv.num_kv_heads && head_dim % 2 == 0);
+                       int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, int32_t rotary_dim, const float* cos,
+                       const float* sin, const KvCacheView& kv, ThreadPool& pool) {
+  LLMB_CHECK(head_dim == kv.head_dim && num_kv_heads == kv.num_kv_heads);
+  LLMB_CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim);
   const int64_t row_floats = (int64_t{num_heads} + 2 * int64_t{num_kv_heads}) * head_dim;
-  const int64_t kv_floats = int64_t{num_kv_heads} * head_dim, half = head_dim / 2;
+  const int64_t kv_floats = int64_t{num_kv_heads} * head_dim, half = rotary_dim / 2;
   std::vector<float> rotated(static_cast<size_t>(pool.num_threads() * kv_floats));
   for_each_row(pool, num_tokens, row_floats, [&](int64_t t, int thread) {
     float* row = qkv + t * row_floats;
     float* k = rotated.data() + thread * kv_floats;
     HWY_DYNAMIC_DISPATCH(rotate_token)
-    (row, cos + positions[t] * half, sin + positions[t] * half, num_heads, num_kv_heads, head_dim, k);
+    (row, cos + positions[t] * half, sin + positions[t] * half, num_heads, num_kv_heads, head_dim, half, k);
     write_slot(k, row + row_floats - kv_floats, slots[t], kv);
   });
 }

@@ -1,41 +1,74 @@
-// The shape of a decoder-only transformer, as read from config.json. Hugging Face's names.
+// What a decoder-only transformer computes, as data: the forward pass and the backends follow this description and know
+// no architecture by name. Read from config.json by model/config_loader. Hugging Face's names where it has one.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/activation.h"
 #include "core/types.h"
 
 namespace llmb {
 
-enum class RopeScalingKind { kNone, kLinear, kLlama3 };
+enum class RopeScalingKind { kNone, kLinear, kLlama3, kDynamic, kYarn, kLongRope };
 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
-  double factor = 1.0;
-  double low_freq_factor = 1.0;               // llama3
-  double high_freq_factor = 4.0;              // llama3
-  int32_t original_max_position_embeddings = 0;  // llama3
+  double factor = 1.0;                           // linear, llama3, dynamic, yarn
+  double low_freq_factor = 1.0;                  // llama3
+  double high_freq_factor = 4.0;                 // llama3
+  int32_t original_max_position_embeddings = 0;  // llama3, dynamic, yarn, longrope: positions that it was trained on
+  double attention_factor = 1.0;                 // yarn, longrope: multiplies cosines and sines
+  double beta_fast = 32.0, beta_slow = 1.0;      // yarn
+  bool truncate = true;                          // yarn
+  std::vector<double> short_factor, long_factor;  // [rotary_dim / 2]  longrope
 };
 
-// Invariants, checked by config_loader: all sizes > 0; num_attention_heads % num_key_value_heads == 0; head_dim even.
+// Rotary position embeddings (RoPE).
+struct RopeConfig {
+  double theta = 10000.0;
+  int32_t rotary_dim = 0;  // even; of a head's channels the first so many are rotated; 0: all
+  RopeScaling scaling;
+};
+
+enum class NormKind { kRms, kLayer };
+
+// Norms of q and k before they are rotated: over each head, or over all heads together.
+enum class QkNorm { kNone, kPerHead, kAllHeads };
+
+// kSequential: x += attention(norm(x)), x += mlp(norm'(x)). kParallel: x += attention(norm(x)) + mlp(norm'(x));
+// kParallelSharedNorm: with one norm for both.
+enum class ResidualKind { kSequential, kParallel, kParallelSharedNorm };
+
+// Where layers differ.
+struct LayerConfig {
+  int32_t window = 0;        // positions that a token sees, its own the last; 0: all up to its own
+  int32_t rope = 0;          // index into ModelConfig::ropes; -1: q and k are not rotated
+  bool has_experts = false;  // else the MLP is dense
+};
+
+struct ExpertsConfig {
+  int32_t num_experts = 0;  // 0: no layer has any
+  int32_t top_k = 0;        // experts of a token
+  int32_t intermediate_size = 0;
+  bool norm_topk_prob = true;  // a token's weights sum to 1; else they are its shares among all experts
+  bool bias = false;           // biases on the router and on the experts' projections
+};
+
+// Invariants, checked by config_loader: all sizes > 0; num_attention_heads % num_key_value_heads == 0; head_dim even;
+// vectors have the lengths that are named or are empty.
 struct ModelConfig {
-  std::string model_type;  // "llama", "qwen2", "mistral"
+  std::string model_type;  // names the architecture; which tensors there are and how they are laid out follows from it
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
-  int32_t intermediate_size = 0;
+  int32_t intermediate_size = 0;  // of dense MLPs
   int32_t num_hidden_layers = 0;
   int32_t num_attention_heads = 0;
   int32_t num_key_value_heads = 0;
   int32_t head_dim = 0;
   int32_t max_position_embeddings = 0;
-  double rms_norm_eps = 1e-5;
-  double rope_theta = 10000.0;
-  RopeScaling rope_scaling;
-  bool qkv_bias = false;     // biases on q_proj, k_proj, v_proj
-  bool o_bias = false;       // bias on o_proj
-  bool mlp_bias = false;     // biases on gate_proj, up_proj, down_proj
   bool tie_word_embeddings = false;
   DType dtype = DType::kBF16;  // of the stored weights, as config.json says
   // Rows and columns of an fp8 weight that share a scale; 0: no blocks.
@@ -43,14 +76,68 @@ struct ModelConfig {
   std::vector<TokenId> eos_token_ids;
   std::vector<TokenId> bos_token_ids;
 
+  // Norms.
+  NormKind norm = NormKind::kRms;
+  bool norm_bias = false;           // kLayer only
+  double norm_eps = 1e-5;
+  double norm_weight_offset = 0;    // added to norm weights at load: Gemma stores w, meaning 1 + w
+  bool pre_norm = true;             // before attention and before the MLP
+  bool post_norm = false;           // of what attention and the MLP give, before it is added; kRms only
+  bool embedding_norm = false;
+  QkNorm qk_norm = QkNorm::kNone;
+  ResidualKind residual = ResidualKind::kSequential;
+
+  // Positions: rope, or learned, or ALiBi.
+  std::vector<RopeConfig> ropes = {RopeConfig()};
+  bool learned_positions = false;   // a table of max_position_embeddings rows is added to the embeddings
+  std::vector<float> alibi_slopes;  // [num_attention_heads]  score += slope * (key position - query position)
+
+  // Attention.
+  bool qkv_bias = false;
+  bool o_bias = false;
+  double attention_scale = 0;           // of scores; 0: 1 / sqrt(head_dim)
+  bool scale_by_inverse_layer = false;  // layer i's scores are divided by i + 1 besides
+  double attention_softcap = 0;         // > 0: scores become softcap * tanh(score / softcap)
+  bool attention_sinks = false;         // a further score for each head, whose value is 0
+  double qkv_clip = 0;                  // > 0: q, k and v are clamped to [-clip, clip]
+
+  // MLP.
+  ActivationSpec activation;
+  bool mlp_bias = false;
+  ExpertsConfig experts;
+
+  // Multipliers.
+  double embedding_multiplier = 1;
+  double residual_multiplier = 1;  // of what attention and the MLP give
+  double logit_multiplier = 1;
+  double logit_softcap = 0;  // > 0: logits become softcap * tanh(logit / softcap)
+
+  std::vector<LayerConfig> layers;  // [num_hidden_layers], or empty: all as LayerConfig()
+
+  LayerConfig layer(int32_t index) const { return layers.empty() ? LayerConfig() : layers[index]; }
   int64_t q_size() const { return int64_t{num_attention_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_key_value_heads} * head_dim; }
+  int32_t rotary_dim(const RopeConfig& rope) const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }
+  double score_scale(int32_t layer) const {
+    const double scale = attention_scale > 0 ? attention_scale : 1 / std::sqrt(static_cast<double>(head_dim));
+    return scale_by_inverse_layer ? scale / (layer + 1) : scale;
+  }
 
   // Parameters that take part in the matrix products of one token, the LM head included, the embedding lookup not.
-  int64_t num_matmul_params() const {
+  int64_t num_matmul_params() const { return num_params(experts.top_k); }
+  // As many as are stored: every expert.
+  int64_t num_stored_matmul_params() const { return num_params(experts.num_experts); }
+
+ private:
+  int64_t num_params(int64_t num_experts) const {
     const int64_t attention = int64_t{hidden_size} * (q_size() * 2 + kv_size() * 2);
-    const int64_t mlp = int64_t{3} * hidden_size * intermediate_size;
-    return num_hidden_layers * (attention + mlp) + int64_t{vocab_size} * hidden_size;
+    const int64_t matrices = activation.gated ? 3 : 2;
+    const int64_t dense = matrices * hidden_size * intermediate_size;
+    const int64_t mixture = int64_t{hidden_size} * experts.num_experts +
+                            num_experts * matrices * hidden_size * experts.intermediate_size;
+    int64_t total = int64_t{vocab_size} * hidden_size;
+    for (int32_t i = 0; i < num_hidden_layers; ++i) total += attention + (layer(i).has_experts ? mixture : dense);
+    return total;
   }
 };
 

@@ -1,5 +1,6 @@
 #include "model/config_fields.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace llmb {
@@ -27,6 +28,22 @@ std::string brief(const nlohmann::json& value) {
 const nlohmann::json* ConfigFields::find(const char* name) const {
   const auto it = object_.find(name);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+bool ConfigFields::is_null(const char* name) const {
+  const auto it = object_.find(name);
+  return it != object_.end() && it->is_null();
+}
+
+std::string ConfigFields::pick(std::string_view names) const {
+  const std::string first(names.substr(0, names.find('|')));
+  for (size_t begin = 0; begin <= names.size();) {
+    const size_t end = std::min(names.find('|', begin), names.size());
+    const std::string name(names.substr(begin, end - begin));
+    if (has(name.c_str())) return name;
+    begin = end + 1;
+  }
+  return first;
 }
 
 int64_t ConfigFields::integer(const char* name, std::optional<int64_t> fallback, int64_t min, int64_t max) {
@@ -89,6 +106,23 @@ std::vector<TokenId> ConfigFields::token_ids(const char* name) {
     add(*value);
   }
   return ids;
+}
+
+std::vector<double> ConfigFields::numbers(const char* name, size_t size, double min, double max) {
+  const nlohmann::json* value = find(name);
+  std::vector<double> numbers;
+  if (value == nullptr) {
+    fail(data_loss(quoted(name) + " is missing"));
+  } else if (!value->is_array() || value->size() != size) {
+    fail(data_loss(quoted(name) + " is not a list of " + std::to_string(size) + " numbers"));
+  } else {
+    for (const auto& item : *value) {
+      const double x = item.is_number() ? item.get<double>() : std::nan("");
+      if (x >= min && x <= max) numbers.push_back(x);
+      else fail(data_loss(quoted(name) + " holds " + brief(item) + ", expected numbers from " + range_text(min, max)));
+    }
+  }
+  return numbers;
 }
 
 Result<nlohmann::json> parse_config_object(std::string_view text) {

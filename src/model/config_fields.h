@@ -21,6 +21,10 @@ class ConfigFields {
 
   bool has(const char* name) const { return find(name) != nullptr; }
   const nlohmann::json* find(const char* name) const;  // nullptr where absent or null
+  // Whether the name is there with the value null, which for some fields is not the same as absent.
+  bool is_null(const char* name) const;
+  // Of names for one field, "a|b", the first that is there; the first of all where none is.
+  std::string pick(std::string_view names) const;
 
   int64_t integer(const char* name, std::optional<int64_t> fallback, int64_t min,
                   int64_t max);                                              // no fallback: required
@@ -28,6 +32,7 @@ class ConfigFields {
   bool boolean(const char* name, bool fallback);
   std::string text(const char* name, const std::string& fallback);
   std::vector<TokenId> token_ids(const char* name);  // an integer or a list of integers
+  std::vector<double> numbers(const char* name, size_t size, double min, double max);  // required
 
   const Status& status() const { return status_; }
   void fail(Status status) {

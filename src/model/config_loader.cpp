@@ -1,8 +1,11 @@
 #include "model/config_loader.h"
 
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "base/mapped_file.h"
+#include "model/architecture.h"
 #include "model/config_fields.h"
 #include "model/quantization_config.h"
 
@@ -17,7 +20,6 @@ constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxPositions = 1 << 27;
-constexpr double kMaxNumber = 1e12;
 
 Result<DType> parse_dtype(const std::string& name) {
   if (name == "float32") return DType::kF32;
@@ -26,95 +28,91 @@ Result<DType> parse_dtype(const std::string& name) {
   return unsupported("dtype \"" + name + "\" is not supported; supported: float32, float16, bfloat16");
 }
 
-void read_sizes(ConfigFields& f, ModelConfig* c) {
-  c->vocab_size = f.integer("vocab_size", {}, 1, kMaxVocab);
-  c->hidden_size = f.integer("hidden_size", {}, 1, kMaxHidden);
-  c->intermediate_size = f.integer("intermediate_size", {}, 1, kMaxIntermediate);
-  c->num_hidden_layers = f.integer("num_hidden_layers", {}, 1, kMaxLayers);
-  c->num_attention_heads = f.integer("num_attention_heads", {}, 1, kMaxHeads);
-  c->num_key_value_heads = f.integer("num_key_value_heads", c->num_attention_heads, 1, kMaxHeads);
-  c->max_position_embeddings = f.integer("max_position_embeddings", {}, 1, kMaxPositions);
-  c->rms_norm_eps = f.number("rms_norm_eps", 1e-6, 0, 1);
-  if (!f.status().ok()) return;
+std::optional<Activation> find_activation(const std::string& name) {
+  static constexpr std::pair<const char*, Activation> kNames[] = {
+      {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
+      {"gelu", Activation::kGelu},         {"gelu_python", Activation::kGelu},
+      {"gelu_new", Activation::kGeluTanh}, {"gelu_fast", Activation::kGeluTanh},
+      {"relu", Activation::kRelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh}};
+  for (const auto& [known, kind] : kNames)
+    if (name == known) return kind;
+  return {};
+}
 
+// An integer field whose names are listed in `names`, "a|b"; nullptr: no such field.
+int32_t read_size(ConfigFields& f, const char* names, std::optional<int64_t> fallback, int64_t max) {
+  if (names == nullptr) return static_cast<int32_t>(*fallback);
+  return static_cast<int32_t>(f.integer(f.pick(names).c_str(), fallback, 1, max));
+}
+
+void read_heads(ConfigFields& f, const Architecture& a, ModelConfig* c) {
+  // null is not the same as absent: it means one KV head for each head.
+  const char* kv_name = a.names.num_key_value_heads;
+  const bool as_heads = a.defaults.num_key_value_heads == 0 || kv_name == nullptr || f.is_null(kv_name);
+  c->num_key_value_heads =
+      read_size(f, kv_name, as_heads ? c->num_attention_heads : a.defaults.num_key_value_heads, kMaxHeads);
+  if (!f.status().ok()) return;
   if (c->num_attention_heads % c->num_key_value_heads != 0)
     f.fail(data_loss("\"num_attention_heads\" " + std::to_string(c->num_attention_heads) +
                      " is not a multiple of \"num_key_value_heads\" " + std::to_string(c->num_key_value_heads)));
-  if (!f.has("head_dim") && c->hidden_size % c->num_attention_heads != 0)
+  const bool has_head_dim = a.defaults.head_dim >= 0 && f.has("head_dim");
+  const bool is_derived = !has_head_dim && (a.defaults.head_dim <= 0 || f.is_null("head_dim"));
+  if (is_derived && c->hidden_size % c->num_attention_heads != 0)
     f.fail(data_loss("\"hidden_size\" " + std::to_string(c->hidden_size) +
                      " is not a multiple of \"num_attention_heads\" " + std::to_string(c->num_attention_heads)));
-  const int64_t default_head_dim = c->hidden_size / c->num_attention_heads;
-  c->head_dim = f.integer("head_dim", default_head_dim, 1, kMaxHeadDim);
+  c->head_dim = is_derived ? c->hidden_size / c->num_attention_heads : a.defaults.head_dim;
+  if (has_head_dim) c->head_dim = static_cast<int32_t>(f.integer("head_dim", {}, 1, kMaxHeadDim));
   if (f.status().ok() && (c->head_dim < 2 || c->head_dim % 2 != 0 || c->head_dim > kMaxHeadDim))
     f.fail(data_loss("head_dim " + std::to_string(c->head_dim) + " is not an even number from 2 to " +
                      std::to_string(kMaxHeadDim)));
 }
 
-// The fields of rope_scaling or, in newer files, of rope_parameters.
-void read_rope_scaling(ConfigFields& f, RopeScaling* scaling) {
-  const std::string kind = f.text("rope_type", f.text("type", "default"));
-  if (kind == "default") return;
-  if (kind != "linear" && kind != "llama3")
-    return f.fail(unsupported("rope scaling \"" + kind + "\" is not supported; supported: linear, llama3"));
-  if (!f.has("factor")) return f.fail(data_loss("rope scaling \"" + kind + "\" needs \"factor\""));
-  scaling->factor = f.number("factor", 1, 1e-3, kMaxNumber);
-  scaling->kind = RopeScalingKind::kLinear;
-  if (kind == "linear") return;
-  scaling->kind = RopeScalingKind::kLlama3;
-  scaling->low_freq_factor = f.number("low_freq_factor", 1, 1e-6, kMaxNumber);
-  scaling->high_freq_factor = f.number("high_freq_factor", 4, 1e-6, kMaxNumber);
-  scaling->original_max_position_embeddings = f.integer("original_max_position_embeddings", {}, 1, kMaxPositions);
-  if (!(scaling->high_freq_factor > scaling->low_freq_factor))
-    f.fail(data_loss("\"high_freq_factor\" must be greater than \"low_freq_factor\""));
+void read_sizes(ConfigFields& f, const Architecture& a, ModelConfig* c) {
+  c->vocab_size = read_size(f, "vocab_size", {}, kMaxVocab);
+  c->hidden_size = read_size(f, a.names.hidden_size, {}, kMaxHidden);
+  std::optional<int64_t> intermediate;
+  if (a.defaults.intermediate_factor > 0) intermediate = int64_t{a.defaults.intermediate_factor} * c->hidden_size;
+  c->intermediate_size = read_size(f, a.names.intermediate_size, intermediate, kMaxIntermediate);
+  c->num_hidden_layers = read_size(f, a.names.num_hidden_layers, {}, kMaxLayers);
+  c->num_attention_heads = read_size(f, a.names.num_attention_heads, {}, kMaxHeads);
+  c->max_position_embeddings =
+      read_size(f, a.names.max_position_embeddings, a.defaults.max_position_embeddings, kMaxPositions);
+  c->norm_eps = f.number(a.names.norm_eps, a.defaults.norm_eps, 0, 1);
+  if (f.status().ok()) read_heads(f, a, c);
 }
 
-void read_rope(ConfigFields& f, ModelConfig* c) {
-  c->rope_theta = f.number("rope_theta", 10000, 1, kMaxNumber);
-  if (f.number("partial_rotary_factor", 1, 0, 1) != 1)
-    f.fail(unsupported("\"partial_rotary_factor\" other than 1 is not supported"));
-  for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json* object = f.find(name);
-    if (object == nullptr) continue;
-    if (!object->is_object()) return f.fail(data_loss(std::string("\"") + name + "\" is not an object"));
-    for (const auto& [key, value] : object->items())
-      if (value.is_object())
-        return f.fail(unsupported("rope parameters by layer type (\"" + key + "\") are not supported"));
-    ConfigFields rope(*object);
-    c->rope_theta = rope.number("rope_theta", c->rope_theta, 1, kMaxNumber);
-    read_rope_scaling(rope, &c->rope_scaling);
-    f.fail(rope.status().with_context(name));
-  }
+void read_activation(ConfigFields& f, const Architecture& a, ModelConfig* c) {
+  const char* field = a.names.activation;
+  const std::string name = field == nullptr ? a.defaults.activation : f.text(field, a.defaults.activation);
+  const std::optional<Activation> kind = find_activation(name);
+  if (kind) c->activation = {*kind, a.defaults.is_gated};
+  else f.fail(unsupported("\"" + std::string(field) + "\" \"" + name.substr(0, 60) +
+                          "\" is not supported; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, relu"));
 }
 
-// Attention over a window is not built; a window that no sequence can outgrow changes nothing.
-void refuse_sliding_window(ConfigFields& f, const ModelConfig& c) {
-  const bool in_use = c.model_type == "mistral" || (c.model_type == "qwen2" && f.boolean("use_sliding_window", false));
-  if (!in_use || !f.has("sliding_window")) return;
-  const int64_t window = f.integer("sliding_window", {}, 1, INT64_MAX);
-  if (window < c.max_position_embeddings)
-    f.fail(unsupported("\"sliding_window\" " + std::to_string(window) +
-                       " is smaller than \"max_position_embeddings\" " + std::to_string(c.max_position_embeddings) +
-                       "; attention over a window is not supported"));
-}
-
-void read_architecture(ConfigFields& f, ModelConfig* c) {
+const Architecture* read_model_type(ConfigFields& f, ModelConfig* c) {
   c->model_type = f.text("model_type", "");
-  if (c->model_type != "llama" && c->model_type != "qwen2" && c->model_type != "mistral")
-    return f.fail(unsupported("model_type \"" + c->model_type.substr(0, 60) +
-                              "\" is not supported; supported: llama, mistral, qwen2"));
+  const Architecture* found = find_architecture(c->model_type);
+  if (found != nullptr) return found;
+  std::string names;
+  for (const Architecture& a : architectures()) names += (names.empty() ? "" : ", ") + std::string(a.model_type);
+  f.fail(unsupported("model_type \"" + c->model_type.substr(0, 60) + "\" is not supported; supported: " + names));
+  return nullptr;
+}
+
+void read_model(ConfigFields& f, ModelConfig* c) {
+  const Architecture* a = read_model_type(f, c);
+  if (a == nullptr) return;
   read_quantization(f, c);
-  const std::string act = f.text("hidden_act", "silu");
-  if (act != "silu")
-    f.fail(unsupported("\"hidden_act\" \"" + act.substr(0, 60) + "\" is not supported; supported: silu"));
-  if (c->model_type == "llama") {
-    c->qkv_bias = c->o_bias = f.boolean("attention_bias", false);
-    c->mlp_bias = f.boolean("mlp_bias", false);
-  }
-  if (c->model_type == "qwen2") c->qkv_bias = true;
-  c->tie_word_embeddings = f.boolean("tie_word_embeddings", false);
+  read_activation(f, *a, c);
+  c->tie_word_embeddings = f.boolean("tie_word_embeddings", a->defaults.tie_word_embeddings);
   const Result<DType> dtype = parse_dtype(f.text("dtype", f.text("torch_dtype", "float32")));
   if (dtype.ok()) c->dtype = *dtype;
   f.fail(dtype.status());
+  if (f.status().ok()) read_sizes(f, *a, c);
+  if (f.status().ok()) a->read(f, c);
+  c->eos_token_ids = f.token_ids("eos_token_id");
+  c->bos_token_ids = f.token_ids("bos_token_id");
 }
 
 template <typename T>
@@ -133,12 +131,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   if (!object.ok()) return object.status();
   ConfigFields fields(*object);
   ModelConfig config;
-  read_architecture(fields, &config);
-  if (fields.status().ok()) read_sizes(fields, &config);
-  if (fields.status().ok()) read_rope(fields, &config);
-  if (fields.status().ok()) refuse_sliding_window(fields, config);
-  config.eos_token_ids = fields.token_ids("eos_token_id");
-  config.bos_token_ids = fields.token_ids("bos_token_id");
+  read_model(fields, &config);
   if (!fields.status().ok()) return fields.status();
   return config;
 }

@@ -20,7 +20,11 @@ class Fp8Source final : public WeightSource {
  public:
   Fp8Source(const Checkpoint& checkpoint, const ModelConfig& config, ThreadPool& pool)
       : checkpoint_(checkpoint), config_(config), pool_(pool) {}
+  bool has(const std::string& name) const override { return checkpoint_.find(name).has_value(); }
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
+  Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t> shape) override {
+    return checkpoint_.bytes(name, shape);
+  }
   void release() override { buffers_.release(); }
 
  private:

@@ -1,91 +1,253 @@
 #include "model/model_weights.h"
 
-#include <array>
 #include <string>
 #include <utility>
+
+#include "base/check.h"
+#include "model/architecture.h"
+#include "model/weight_reader.h"
 
 namespace llmb {
 
 namespace {
 
-class Loader {
- public:
-  Loader(WeightSource& source, Ops& ops) : source_(source), ops_(ops) {}
+// Matrices that become one, with their biases.
+struct Parts {
+  std::vector<TensorView> weights, biases;
 
-  // Matrices `names` of `rows` rows each, stacked.
-  void linear(const std::string& prefix, std::vector<std::pair<const char*, int64_t>> parts, int64_t cols,
-              bool has_bias, std::unique_ptr<LinearWeight>* out) {
-    std::vector<TensorView> weights, biases;
-    for (const auto& [name, rows] : parts) {
-      add(prefix + name + ".weight", std::array{rows, cols}, &weights);
-      if (has_bias) add(prefix + name + ".bias", std::array{rows}, &biases);
-    }
-    if (status_.ok()) *out = ops_.make_linear(weights, biases);
-    source_.release();
+  void add(const TensorView& weight, const TensorView& bias, bool has_bias) {
+    weights.push_back(weight);
+    if (has_bias) biases.push_back(bias);
   }
-
-  void vector(const std::string& name, int64_t size, std::unique_ptr<DeviceBuffer>* out) {
-    std::vector<TensorView> views;
-    add(name, std::array{size}, &views);
-    if (status_.ok()) *out = ops_.make_vector(views[0]);
-    source_.release();
-  }
-
-  const Status& status() const { return status_; }
-
- private:
-  void add(const std::string& name, std::span<const int64_t> shape, std::vector<TensorView>* out) {
-    if (!status_.ok()) return;
-    const Result<TensorView> view = source_.tensor(name, shape);
-    if (view.ok()) out->push_back(*view);
-    else status_ = view.status();
-  }
-
-  WeightSource& source_;
-  Ops& ops_;
-  Status status_;
 };
 
-void load_layer(const ModelConfig& c, int32_t index, Loader& loader, LayerWeights* layer) {
-  const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  const int64_t hidden = c.hidden_size, intermediate = c.intermediate_size;
-  loader.vector(prefix + "input_layernorm.weight", hidden, &layer->input_norm);
-  loader.linear(prefix + "self_attn.", {{"q_proj", c.q_size()}, {"k_proj", c.kv_size()}, {"v_proj", c.kv_size()}},
-                hidden, c.qkv_bias, &layer->qkv);
-  loader.linear(prefix + "self_attn.", {{"o_proj", hidden}}, c.q_size(), c.o_bias, &layer->o);
-  loader.vector(prefix + "post_attention_layernorm.weight", hidden, &layer->post_attention_norm);
-  loader.linear(prefix + "mlp.", {{"gate_proj", intermediate}, {"up_proj", intermediate}}, hidden, c.mlp_bias,
-                &layer->gate_up);
-  loader.linear(prefix + "mlp.", {{"down_proj", hidden}}, intermediate, c.mlp_bias, &layer->down);
+class Loader {
+ public:
+  Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, Ops& ops)
+      : c_(config), names_(names), reader_(source), ops_(ops) {}
+
+  Result<ModelWeights> load();
+
+ private:
+  void load_layer(int32_t index, const std::string& prefix, LayerWeights* layer);
+  void load_mlp(const std::string& prefix, LayerWeights* layer);
+  void load_experts(const std::string& prefix, LayerWeights* layer);
+  void add_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down);
+  void add_stacked_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down);
+  void add_interleaved_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down);
+
+  void norm(const std::string& prefix, const char* names, NormWeights* out);
+  std::unique_ptr<DeviceBuffer> vector(const std::string& name, int64_t size, double offset = 0);
+  void add_projection(const std::string& prefix, const char* names, int64_t rows, int64_t cols, bool has_bias,
+                      Parts* out);
+  Parts read_qkv(const std::string& prefix);
+  std::unique_ptr<LinearWeight> table(const std::string& name, int64_t rows);
+  // Null after an error.
+  std::unique_ptr<LinearWeight> make(const Parts& parts);
+
+  const ModelConfig& c_;
+  const WeightNames& names_;
+  WeightReader reader_;
+  Ops& ops_;
+};
+
+std::unique_ptr<LinearWeight> Loader::make(const Parts& parts) {
+  std::unique_ptr<LinearWeight> weight;
+  if (reader_.status().ok()) weight = ops_.make_linear(parts.weights, parts.biases);
+  reader_.release();
+  return weight;
 }
+
+std::unique_ptr<DeviceBuffer> Loader::vector(const std::string& name, int64_t size, double offset) {
+  std::unique_ptr<DeviceBuffer> buffer;
+  const TensorView values = reader_.plus(reader_.tensor(name, {size}), offset);
+  if (reader_.status().ok()) buffer = ops_.make_vector(values);
+  reader_.release();
+  return buffer;
+}
+
+void Loader::norm(const std::string& prefix, const char* names, NormWeights* out) {
+  const std::string name = reader_.find(prefix, names, ".weight");
+  out->weight = vector(name + ".weight", c_.hidden_size, c_.norm_weight_offset);
+  if (c_.norm_bias) out->bias = vector(name + ".bias", c_.hidden_size);
+}
+
+std::unique_ptr<LinearWeight> Loader::table(const std::string& name, int64_t rows) {
+  Parts parts;
+  parts.add(reader_.tensor(name + ".weight", {rows, c_.hidden_size}), {}, false);
+  return make(parts);
+}
+
+void Loader::add_projection(const std::string& prefix, const char* names, int64_t rows, int64_t cols, bool has_bias,
+                            Parts* out) {
+  const std::string name = reader_.find(prefix, names, ".weight");
+  const TensorView weight = names_.is_transposed ? reader_.transposed(reader_.tensor(name + ".weight", {cols, rows}))
+                                                 : reader_.tensor(name + ".weight", {rows, cols});
+  out->add(weight, has_bias ? reader_.tensor(name + ".bias", {rows}) : TensorView(), has_bias);
+}
+
+Parts Loader::read_qkv(const std::string& prefix) {
+  Parts parts;
+  const int64_t hidden = c_.hidden_size;
+  if (names_.qkv == nullptr) {
+    add_projection(prefix, names_.q, c_.q_size(), hidden, c_.qkv_bias, &parts);
+    add_projection(prefix, names_.k, c_.kv_size(), hidden, c_.qkv_bias, &parts);
+    add_projection(prefix, names_.v, c_.kv_size(), hidden, c_.qkv_bias, &parts);
+    return parts;
+  }
+  add_projection(prefix, names_.qkv, c_.q_size() + 2 * c_.kv_size(), hidden, c_.qkv_bias, &parts);
+  if (names_.qkv_order == QkvOrder::kStacked || !reader_.status().ok()) return parts;
+  const int64_t d = c_.head_dim, group = c_.num_attention_heads / c_.num_key_value_heads;
+  Parts ordered;
+  // The `heads` heads from `first` on of every group.
+  const auto add_heads = [&](int64_t first, int64_t heads) {
+    for (int64_t g = 0; g < c_.num_key_value_heads; ++g) {
+      const int64_t begin = (g * (group + 2) + first) * d;
+      ordered.weights.push_back(slice_rows(parts.weights[0], begin, heads * d));
+      if (c_.qkv_bias) ordered.biases.push_back(slice_vector(parts.biases[0], begin, heads * d));
+    }
+  };
+  add_heads(0, group);
+  add_heads(group, 1);
+  add_heads(group + 1, 1);
+  return ordered;
+}
+
+void Loader::load_mlp(const std::string& prefix, LayerWeights* layer) {
+  const int64_t hidden = c_.hidden_size, intermediate = c_.intermediate_size;
+  Parts gate_up, down;
+  if (c_.activation.gated && names_.gate_up != nullptr) {
+    add_projection(prefix, names_.gate_up, 2 * intermediate, hidden, c_.mlp_bias, &gate_up);
+  } else {
+    if (c_.activation.gated) add_projection(prefix, names_.gate, intermediate, hidden, c_.mlp_bias, &gate_up);
+    add_projection(prefix, names_.up, intermediate, hidden, c_.mlp_bias, &gate_up);
+  }
+  layer->gate_up = make(gate_up);
+  add_projection(prefix, names_.down, hidden, intermediate, c_.mlp_bias, &down);
+  layer->down = make(down);
+}
+
+void Loader::add_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down) {
+  const std::string one = name + "." + std::to_string(index) + ".";
+  if (names_.experts_layout == ExpertsLayout::kInterleaved) return add_interleaved_expert(name, index, gate_up, down);
+  if (!reader_.has(one + names_.expert_gate + ".weight") && reader_.has(name + ".gate_up_proj"))
+    return add_stacked_expert(name, index, gate_up, down);
+  const int64_t hidden = c_.hidden_size, intermediate = c_.experts.intermediate_size;
+  add_projection(one, names_.expert_gate, intermediate, hidden, c_.experts.bias, gate_up);
+  add_projection(one, names_.expert_up, intermediate, hidden, c_.experts.bias, gate_up);
+  add_projection(one, names_.expert_down, hidden, intermediate, c_.experts.bias, down);
+}
+
+void Loader::add_stacked_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down) {
+  const int64_t count = c_.experts.num_experts, hidden = c_.hidden_size, wide = 2 * c_.experts.intermediate_size;
+  const TensorView first = reader_.tensor(name + ".gate_up_proj", {count, wide, hidden});
+  const TensorView second = reader_.tensor(name + ".down_proj", {count, hidden, wide / 2});
+  gate_up->add(slice_rows(first, index * wide, wide), {}, false);
+  down->add(slice_rows(second, index * hidden, hidden), {}, false);
+}
+
+// Gate and up in turn: gate is every other row from 0 on, up from 1 on.
+void Loader::add_interleaved_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down) {
+  const int64_t count = c_.experts.num_experts, hidden = c_.hidden_size, wide = 2 * c_.experts.intermediate_size;
+  const auto matrix = [&](const std::string& part, int64_t rows, int64_t cols) {
+    if (reader_.has(part + "_blocks")) return reader_.mxfp4(part, index, count, rows, cols);
+    return reader_.transposed(slice_rows(reader_.tensor(part, {count, cols, rows}), index * cols, cols));
+  };
+  const auto bias = [&](const std::string& part, int64_t size) {
+    return slice_vector(reader_.tensor(part + "_bias", {count, size}), index * size, size);
+  };
+  const TensorView both = matrix(name + ".gate_up_proj", wide, hidden), biases = bias(name + ".gate_up_proj", wide);
+  for (const int64_t begin : {0, 1})
+    gate_up->add(reader_.every(both, begin, 2), reader_.every(biases, begin, 2), true);
+  down->add(matrix(name + ".down_proj", hidden, wide / 2), bias(name + ".down_proj", hidden), true);
+}
+
+void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {
+  Parts router;
+  const std::string router_name = reader_.find(prefix, names_.router, ".weight");
+  router.add(reader_.tensor(router_name + ".weight", {c_.experts.num_experts, c_.hidden_size}),
+             c_.experts.bias ? reader_.tensor(router_name + ".bias", {c_.experts.num_experts}) : TensorView(),
+             c_.experts.bias);
+  layer->router = make(router);
+  const std::string one_by_one = std::string(".0.") + names_.expert_gate + ".weight";
+  std::string name = reader_.find(prefix, names_.experts, one_by_one.c_str());
+  if (!reader_.has(name + one_by_one)) name = reader_.find(prefix, names_.experts, ".gate_up_proj");
+  std::vector<std::unique_ptr<LinearWeight>> gate_up, down;
+  for (int32_t i = 0; i < c_.experts.num_experts && reader_.status().ok(); ++i) {
+    Parts first, second;
+    add_expert(name, i, &first, &second);
+    if (!reader_.status().ok()) return;
+    gate_up.push_back(ops_.make_linear(first.weights, first.biases));
+    down.push_back(ops_.make_linear(second.weights, second.biases));
+    reader_.release();
+  }
+  if (reader_.status().ok()) layer->experts = ops_.make_experts(std::move(gate_up), std::move(down));
+}
+
+void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* layer) {
+  if (c_.pre_norm) norm(prefix, names_.input_norm, &layer->input_norm);
+  layer->qkv = make(read_qkv(prefix));
+  if (c_.qk_norm != QkNorm::kNone) {
+    const bool per_head = c_.qk_norm == QkNorm::kPerHead;
+    const auto head_norm = [&](const char* name, int64_t all_heads) {
+      return vector(prefix + name + ".weight", per_head ? c_.head_dim : all_heads, c_.norm_weight_offset);
+    };
+    layer->q_norm = head_norm(names_.q_norm, c_.q_size());
+    layer->k_norm = head_norm(names_.k_norm, c_.kv_size());
+  }
+  if (c_.attention_sinks) layer->sinks = vector(prefix + names_.sinks, c_.num_attention_heads);
+  Parts o;
+  add_projection(prefix, names_.o, c_.hidden_size, c_.q_size(), c_.o_bias, &o);
+  layer->o = make(o);
+  if (c_.post_norm) norm(prefix, names_.attention_post_norm, &layer->attention_post_norm);
+  if (c_.pre_norm && c_.residual != ResidualKind::kParallelSharedNorm) norm(prefix, names_.mlp_norm, &layer->mlp_norm);
+  if (c_.layer(index).has_experts) load_experts(prefix, layer);
+  else load_mlp(prefix, layer);
+  if (c_.post_norm) norm(prefix, names_.mlp_post_norm, &layer->mlp_post_norm);
+}
+
+Result<ModelWeights> Loader::load() {
+  ModelWeights weights;
+  const std::string prefix = reader_.find("", names_.prefix, (std::string(names_.embed_tokens) + ".weight").c_str());
+  weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size);
+  if (c_.learned_positions) weights.embed_positions = table(prefix + names_.embed_positions, c_.max_position_embeddings);
+  if (c_.embedding_norm) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
+  for (int32_t i = 0; i < c_.num_hidden_layers && reader_.status().ok(); ++i)
+    load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
+  norm(prefix, names_.norm, &weights.norm);
+  if (!c_.tie_word_embeddings) weights.lm_head = table(reader_.find("", names_.lm_head, ".weight"), c_.vocab_size);
+  if (!reader_.status().ok()) return reader_.status();
+  return weights;
+}
+
+template <typename T>
+int64_t bytes_of(const std::unique_ptr<T>& weight) {
+  return weight ? weight->resident_bytes() : 0;
+}
+int64_t bytes_of(const NormWeights& norm) { return bytes_of(norm.weight) + bytes_of(norm.bias); }
 
 }  // namespace
 
 int64_t ModelWeights::resident_bytes() const {
-  int64_t bytes = embed_tokens->resident_bytes() + norm->resident_bytes() + (lm_head ? lm_head->resident_bytes() : 0);
+  int64_t bytes = bytes_of(embed_tokens) + bytes_of(embed_positions) + bytes_of(embedding_norm) + bytes_of(norm) +
+                  bytes_of(lm_head);
   for (const LayerWeights& l : layers)
-    bytes += l.input_norm->resident_bytes() + l.qkv->resident_bytes() + l.o->resident_bytes() +
-             l.post_attention_norm->resident_bytes() + l.gate_up->resident_bytes() + l.down->resident_bytes();
+    bytes += bytes_of(l.input_norm) + bytes_of(l.qkv) + bytes_of(l.q_norm) + bytes_of(l.k_norm) + bytes_of(l.sinks) +
+             bytes_of(l.o) + bytes_of(l.attention_post_norm) + bytes_of(l.mlp_norm) + bytes_of(l.gate_up) +
+             bytes_of(l.down) + bytes_of(l.mlp_post_norm) + bytes_of(l.router) + bytes_of(l.experts);
   return bytes;
 }
 
 Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, Ops& ops) {
-  ModelWeights weights;
-  Loader loader(source, ops);
-  loader.linear("model.", {{"embed_tokens", config.vocab_size}}, config.hidden_size, false, &weights.embed_tokens);
-  for (int32_t i = 0; i < config.num_hidden_layers && loader.status().ok(); ++i)
-    load_layer(config, i, loader, &weights.layers.emplace_back());
-  loader.vector("model.norm.weight", config.hidden_size, &weights.norm);
-  if (!config.tie_word_embeddings)
-    loader.linear("", {{"lm_head", config.vocab_size}}, config.hidden_size, false, &weights.lm_head);
-  if (!loader.status().ok()) return loader.status();
-  return weights;
+  const Architecture* architecture = find_architecture(config.model_type);
+  LLMB_CHECK_MSG(architecture != nullptr, config.model_type);
+  return Loader(config, architecture->weights, source, ops).load();
 }
 
 int64_t stored_weight_bytes(const ModelConfig& config) {
-  // num_matmul_params counts the LM head; untied, the embedding comes on top. Norms and biases are noise.
+  // num_stored_matmul_params counts the LM head; untied, the embedding comes on top. Norms and biases are noise.
   const int64_t embedding = config.tie_word_embeddings ? 0 : int64_t{config.vocab_size} * config.hidden_size;
-  return (config.num_matmul_params() + embedding) * dtype_bytes(config.dtype);
+  return (config.num_stored_matmul_params() + embedding) * dtype_bytes(config.dtype);
 }
 
 }  // namespace llmb

@@ -1,5 +1,5 @@
 // The weights of a model in a backend's form, fused for the forward pass: q, k and v are one matrix, gate and up
-// another.
+// another. How a checkpoint names and lays them out is the architecture's affair (model/architecture.h).
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,41 @@
 
 namespace llmb {
 
+struct NormWeights {
+  std::unique_ptr<DeviceBuffer> weight;  // null: there is no such norm
+  std::unique_ptr<DeviceBuffer> bias;    // null: none
+};
+
+// What is null the model does not have.
 struct LayerWeights {
-  std::unique_ptr<DeviceBuffer> input_norm;           // [hidden_size]
-  std::unique_ptr<LinearWeight> qkv;                  // [q_size + 2 * kv_size, hidden_size]
-  std::unique_ptr<LinearWeight> o;                    // [hidden_size, q_size]
-  std::unique_ptr<DeviceBuffer> post_attention_norm;  // [hidden_size]
-  std::unique_ptr<LinearWeight> gate_up;              // [2 * intermediate_size, hidden_size]
-  std::unique_ptr<LinearWeight> down;                 // [hidden_size, intermediate_size]
+  NormWeights input_norm;                        // [hidden_size]
+  std::unique_ptr<LinearWeight> qkv;             // [q_size + 2 * kv_size, hidden_size]
+  std::unique_ptr<DeviceBuffer> q_norm, k_norm;  // [head_dim], or [q_size] and [kv_size]
+  std::unique_ptr<DeviceBuffer> sinks;           // [num_attention_heads]
+  std::unique_ptr<LinearWeight> o;               // [hidden_size, q_size]
+  NormWeights attention_post_norm;               // [hidden_size]
+  NormWeights mlp_norm;                          // [hidden_size]
+  std::unique_ptr<LinearWeight> gate_up;         // [2 * intermediate_size, hidden_size], or up alone
+  std::unique_ptr<LinearWeight> down;            // [hidden_size, intermediate_size]
+  NormWeights mlp_post_norm;                     // [hidden_size]
+  std::unique_ptr<LinearWeight> router;          // [num_experts, hidden_size]
+  std::unique_ptr<ExpertsWeight> experts;        // in place of gate_up and down
 };
 
 struct ModelWeights {
-  std::unique_ptr<LinearWeight> embed_tokens;  // [vocab_size, hidden_size]
-  std::vector<LayerWeights> layers;            // [num_hidden_layers]
-  std::unique_ptr<DeviceBuffer> norm;          // [hidden_size]
-  std::unique_ptr<LinearWeight> lm_head;       // [vocab_size, hidden_size]; null: embed_tokens is tied to it
+  std::unique_ptr<LinearWeight> embed_tokens;     // [vocab_size, hidden_size]
+  std::unique_ptr<LinearWeight> embed_positions;  // [max_position_embeddings, hidden_size], or null
+  NormWeights embedding_norm;                     // [hidden_size], or null
+  std::vector<LayerWeights> layers;               // [num_hidden_layers]
+  NormWeights norm;                               // [hidden_size]
+  std::unique_ptr<LinearWeight> lm_head;          // [vocab_size, hidden_size]; null: embed_tokens is tied to it
 
   const LinearWeight& output_projection() const { return lm_head ? *lm_head : *embed_tokens; }
   int64_t resident_bytes() const;
 };
 
-// Takes every tensor from `source`, checking its dtype and shape. The message of an error names the tensor.
+// Takes every tensor from `source`, checking its dtype and shape. The message of an error names the tensor. REQUIRES:
+// config_loader knows config.model_type.
 Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, Ops& ops);
 
 // Bytes of all parameters in their stored dtype: what load_model_weights will need, about.

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "core/activation.h"
+#include "core/model_config.h"
 #include "core/tensor_view.h"
 #include "core/types.h"
 
@@ -15,6 +18,13 @@ namespace llmb {
 class LinearWeight {
  public:
   virtual ~LinearWeight() = default;
+  virtual int64_t resident_bytes() const = 0;
+};
+
+// The experts of one layer, in whatever form a backend keeps them.
+class ExpertsWeight {
+ public:
+  virtual ~ExpertsWeight() = default;
   virtual int64_t resident_bytes() const = 0;
 };
 
@@ -51,12 +61,25 @@ class Ops {
   // The views may go away after the call.
   virtual std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts,
                                                     std::span<const TensorView> biases) = 0;
+  // Expert i is gate_up[i] ([2 * intermediate_size, hidden_size]) and down[i] ([hidden_size, intermediate_size]).
+  virtual std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
+                                                      std::vector<std::unique_ptr<LinearWeight>> down) = 0;
   virtual std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) = 0;  // one row, converted to fp32
   virtual std::unique_ptr<DeviceBuffer> allocate(int64_t rows, int64_t width, DType dtype) = 0;  // zeroed
 
   // out[i] = table[tokens[i]]
   virtual void embedding(const LinearWeight& table,     // [vocab_size, hidden_size]
                          int64_t rows, Rows out) = 0;   // [rows, hidden_size] fp32
+
+  // residual[i] += table[positions[i]]
+  virtual void add_positions(const LinearWeight& table,          // [max_position_embeddings, hidden_size]
+                             int64_t rows, Rows residual) = 0;   // [rows, hidden_size] fp32  in and out
+
+  // residual += factor * delta (no data: nothing is added); out = residual, rounded (no data: not wanted)
+  virtual void add(Rows residual,  // [rows, hidden_size] fp32  in and out
+                   Rows delta,     // [rows, hidden_size]
+                   float factor, int64_t rows,
+                   Rows out) = 0;  // [rows, hidden_size]
 
   // residual += delta (no data: nothing is added); out = residual / rms(residual) * weight
   virtual void add_rms_norm(Rows residual,               // [rows, hidden_size] fp32  in and out
@@ -65,25 +88,62 @@ class Ops {
                             float eps, int64_t rows,
                             Rows out) = 0;  // [rows, hidden_size]
 
+  // residual += delta (no data: nothing is added); out = (residual - mean) / stddev * weight + bias
+  virtual void add_layer_norm(Rows residual,               // [rows, hidden_size] fp32  in and out
+                              Rows delta,                  // [rows, hidden_size]
+                              const DeviceBuffer& weight,  // [hidden_size]
+                              const DeviceBuffer* bias,    // [hidden_size]  null: none
+                              float eps, int64_t rows,
+                              Rows out) = 0;  // [rows, hidden_size]  or the residual itself
+
+  // For each of num_groups groups of neighbouring columns from first_column on, each as wide as the weight:
+  // group = group / rms(group) * weight
+  virtual void rms_norm_groups(Rows x,  // [rows, any]  in and out
+                               int64_t first_column, int64_t num_groups,
+                               const DeviceBuffer& weight,  // [width of a group]
+                               float eps, int64_t rows) = 0;
+
   // out = x · weightᵀ + bias
   virtual void linear(const LinearWeight& weight,  // [out_features, in_features], with its optional bias
                       Rows x,                      // [rows, in_features]
                       int64_t rows,
                       Rows out) = 0;  // [rows, out_features]  of activation_dtype(), or fp32
 
-  // Rotates q by its positions; stores rotated k, and v, into the layer's KV slots.
+  // Rotates q by its positions, as the layer's rope says; stores rotated k, and v, into the layer's KV slots.
   virtual void rope_and_kv_write(int32_t layer, int64_t rows,
                                  Rows qkv) = 0;  // [rows, q_size + 2 * kv_size]  q is rotated in place
 
-  // Causal attention of each new token over its sequence's cached context, through block tables.
+  // Causal attention of each new token over its sequence's cached context, through block tables, as the layer's config
+  // says: scale, window, softcap, ALiBi.
   virtual void paged_attention(int32_t layer,
-                               Rows qkv,       // [num_tokens, q_size + 2 * kv_size]  the q part is read
-                               Rows out) = 0;  // [num_tokens, q_size]
+                               Rows qkv,                   // [num_tokens, q_size + 2 * kv_size]  the q part is read
+                               const DeviceBuffer* sinks,  // [num_heads]  a further score whose value is 0; null: none
+                               Rows out) = 0;              // [num_tokens, q_size]
 
-  // out = silu(gate) * up
-  virtual void silu_mul(Rows gate_up,  // [rows, 2 * intermediate_size]  gate first
+  // out = f(gate) * up, or f(x)
+  virtual void activate(const ActivationSpec& spec,
+                        Rows x,  // [rows, 2 * intermediate_size] gate first, or [rows, intermediate_size]
                         int64_t rows,
                         Rows out) = 0;  // [rows, intermediate_size]
+
+  // out = sum over the config.top_k experts with the largest logits of weight * expert(x), in order of experts
+  virtual void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
+                           Rows router_logits,  // [rows, num_experts] fp32
+                           Rows x,              // [rows, hidden_size]
+                           int64_t rows,
+                           Rows out) = 0;  // [rows, hidden_size]
+
+  // x = factor * x
+  virtual void scale(Rows x,  // [rows, any] fp32  in and out
+                     float factor, int64_t rows) = 0;
+
+  // x = cap * tanh(x / cap)
+  virtual void softcap(Rows x,  // [rows, any] fp32  in and out
+                       float cap, int64_t rows) = 0;
+
+  // x = min(max(x, -limit), limit)
+  virtual void clamp(Rows x,  // [rows, any]  in and out
+                     float limit, int64_t rows) = 0;
 
   // out[i] = x[sample_rows[i].token_row]
   virtual void gather_sample_rows(Rows x,  // [num_tokens, width]

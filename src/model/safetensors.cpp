@@ -275,16 +275,26 @@ Result<TensorView> Checkpoint::tensor(const std::string& name, std::span<const i
   const std::optional<StoredTensor> stored = find(name);
   if (!stored) return data_loss(tensor_named(name) + " is missing, expected shape " + shape_string(shape));
   LLMB_RETURN_IF_ERROR(check_shape(*stored, shape));
-  LLMB_CHECK(shape.size() == 1 || shape.size() == 2);
+  LLMB_CHECK(!shape.empty());
   TensorView view;
   if (stored->dtype == "F32") view.dtype = DType::kF32;
   else if (stored->dtype == "F16") view.dtype = DType::kF16;
   else if (stored->dtype == "BF16") view.dtype = DType::kBF16;
   else return unsupported(stored->where + " has dtype " + std::string(stored->dtype) + ", expected F32, F16 or BF16");
   view.data = stored->data;
-  view.rows = shape.size() == 2 ? shape[0] : 1;
+  view.rows = 1;
+  for (size_t i = 0; i + 1 < shape.size(); ++i) view.rows *= shape[i];  // no overflow: the bytes are there
   view.cols = shape.back();
   return view;
+}
+
+Result<const uint8_t*> Checkpoint::bytes(const std::string& name, std::span<const int64_t> shape) const {
+  const std::optional<StoredTensor> stored = find(name);
+  if (!stored) return data_loss(tensor_named(name) + " is missing, expected shape " + shape_string(shape));
+  LLMB_RETURN_IF_ERROR(check_shape(*stored, shape));
+  if (stored->dtype != "U8")
+    return unsupported(stored->where + " has dtype " + std::string(stored->dtype) + ", expected U8");
+  return stored->data;
 }
 
 Status check_shape(const StoredTensor& stored, std::span<const int64_t> shape) {

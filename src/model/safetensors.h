@@ -55,9 +55,12 @@ class Checkpoint {
   // kNotFound, kUnsupported (pickle), kDataLoss.
   static Result<Checkpoint> open(const std::string& model_dir);
 
-  // The tensor's bytes, valid as long as the checkpoint. Its shape must be `shape` (one or two dimensions) and its
-  // dtype F32, F16 or BF16; the message names tensor, file, expected and found.
+  // The tensor's bytes, valid as long as the checkpoint. Its shape must be `shape` and its dtype F32, F16 or BF16; the
+  // message names tensor, file, expected and found. All dimensions but the last are rows; a vector is one row.
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) const;
+
+  // The same for a tensor of dtype U8.
+  Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t> shape) const;
 
   std::optional<StoredTensor> find(const std::string& name) const;
 

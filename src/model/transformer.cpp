@@ -13,6 +13,12 @@ int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples, int64_t m
   return std::clamp<int64_t>(max_bytes / (int64_t{config.vocab_size} * 4), 1, max_num_samples);
 }
 
+bool has_dense_mlp(const ModelConfig& config) {
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i)
+    if (!config.layer(i).has_experts) return true;
+  return false;
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& ops, int64_t max_num_tokens,
@@ -20,7 +26,7 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
     : config_(config),
       weights_(std::move(weights)),
       ops_(ops),
-      eps_(static_cast<float>(config.rms_norm_eps)),
+      eps_(static_cast<float>(config.norm_eps)),
       max_num_tokens_(max_num_tokens),
       max_num_samples_(max_num_samples),
       max_logit_rows_(logit_rows(config, max_num_samples, max_logit_bytes)) {
@@ -31,8 +37,12 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   delta_ = ops.allocate(max_num_tokens, hidden, dtype);
   qkv_ = ops.allocate(max_num_tokens, config.q_size() + 2 * config.kv_size(), dtype);
   attention_ = ops.allocate(max_num_tokens, config.q_size(), dtype);
-  gate_up_ = ops.allocate(max_num_tokens, 2 * intermediate, dtype);
-  activated_ = ops.allocate(max_num_tokens, intermediate, dtype);
+  if (has_dense_mlp(config)) {
+    gate_up_ = ops.allocate(max_num_tokens, (config.activation.gated ? 2 : 1) * intermediate, dtype);
+    activated_ = ops.allocate(max_num_tokens, intermediate, dtype);
+  }
+  if (config.experts.num_experts > 0)
+    router_logits_ = ops.allocate(max_num_tokens, config.experts.num_experts, DType::kF32);
   logits_ = ops.allocate(max_logit_rows_, config.vocab_size, DType::kF32);
   sampled_residual_ = ops.allocate(max_num_samples, hidden, DType::kF32);
   sampled_attention_ = ops.allocate(max_num_samples, config.q_size(), dtype);
@@ -40,7 +50,7 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
 
 void Transformer::forward(int64_t num_tokens, int64_t num_samples) {
   LLMB_CHECK(num_tokens <= max_num_tokens_ && num_samples <= max_num_samples_);
-  ops_.embedding(*weights_.embed_tokens, num_tokens, residual_->rows());
+  embed(num_tokens);
   const int32_t last = config_.num_hidden_layers - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attend(layer, num_tokens);
@@ -55,31 +65,89 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples) {
   sample(sampled_residual_->rows(), num_samples);
 }
 
+void Transformer::embed(int64_t num_tokens) {
+  const Rows residual = residual_->rows();
+  ops_.embedding(*weights_.embed_tokens, num_tokens, residual);
+  if (config_.embedding_multiplier != 1)
+    ops_.scale(residual, static_cast<float>(config_.embedding_multiplier), num_tokens);
+  if (weights_.embed_positions) ops_.add_positions(*weights_.embed_positions, num_tokens, residual);
+  if (config_.embedding_norm) add_norm(residual, Rows(), weights_.embedding_norm, num_tokens, residual);
+}
+
 void Transformer::attend(int32_t layer, int64_t num_tokens) {
   const LayerWeights& w = weights_.layers[layer];
-  const Rows delta = layer == 0 ? Rows() : delta_->rows();
-  ops_.add_rms_norm(residual_->rows(), delta, *w.input_norm, eps_, num_tokens, normed_->rows());
-  ops_.linear(*w.qkv, normed_->rows(), num_tokens, qkv_->rows());
-  ops_.rope_and_kv_write(layer, num_tokens, qkv_->rows());
-  ops_.paged_attention(layer, qkv_->rows(), attention_->rows());
+  const Rows qkv = qkv_->rows();
+  add_norm(residual_->rows(), layer == 0 ? Rows() : delta_->rows(), w.input_norm, num_tokens, normed_->rows());
+  ops_.linear(*w.qkv, normed_->rows(), num_tokens, qkv);
+  if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
+  if (w.q_norm) {
+    const bool per_head = config_.qk_norm == QkNorm::kPerHead;
+    const int64_t q_groups = per_head ? config_.num_attention_heads : 1;
+    const int64_t k_groups = per_head ? config_.num_key_value_heads : 1;
+    ops_.rms_norm_groups(qkv, 0, q_groups, *w.q_norm, eps_, num_tokens);
+    ops_.rms_norm_groups(qkv, config_.q_size(), k_groups, *w.k_norm, eps_, num_tokens);
+  }
+  ops_.rope_and_kv_write(layer, num_tokens, qkv);
+  ops_.paged_attention(layer, qkv, w.sinks.get(), attention_->rows());
 }
 
 void Transformer::project_and_mlp(int32_t layer, Rows attention, Rows residual, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
-  ops_.linear(*w.o, attention, rows, delta_->rows());
-  ops_.add_rms_norm(residual, delta_->rows(), *w.post_attention_norm, eps_, rows, normed_->rows());
-  ops_.linear(*w.gate_up, normed_->rows(), rows, gate_up_->rows());
-  ops_.silu_mul(gate_up_->rows(), rows, activated_->rows());
-  ops_.linear(*w.down, activated_->rows(), rows, delta_->rows());
+  const Rows delta = delta_->rows(), normed = normed_->rows();
+  ops_.linear(*w.o, attention, rows, delta);
+  post_norm(delta, w.attention_post_norm, rows);
+  if (config_.residual == ResidualKind::kSequential) {
+    add_norm(residual, delta, w.mlp_norm, rows, normed);
+  } else {  // the MLP does not see what attention gave
+    const bool is_shared = config_.residual == ResidualKind::kParallelSharedNorm;
+    add_norm(residual, Rows(), is_shared ? w.input_norm : w.mlp_norm, rows, normed);
+    ops_.add(residual, delta, static_cast<float>(config_.residual_multiplier), rows, Rows());
+  }
+  mlp(layer, rows);
+  post_norm(delta, w.mlp_post_norm, rows);
+}
+
+void Transformer::mlp(int32_t layer, int64_t rows) {
+  const LayerWeights& w = weights_.layers[layer];
+  const Rows normed = normed_->rows(), delta = delta_->rows();
+  if (w.experts) {
+    ops_.linear(*w.router, normed, rows, router_logits_->rows());
+    ops_.mix_experts(*w.experts, config_.experts, config_.activation, router_logits_->rows(), normed, rows, delta);
+    return;
+  }
+  ops_.linear(*w.gate_up, normed, rows, gate_up_->rows());
+  ops_.activate(config_.activation, gate_up_->rows(), rows, activated_->rows());
+  ops_.linear(*w.down, activated_->rows(), rows, delta);
 }
 
 void Transformer::sample(Rows residual, int64_t num_samples) {
-  ops_.add_rms_norm(residual, delta_->rows(), *weights_.norm, eps_, num_samples, normed_->rows());
+  add_norm(residual, delta_->rows(), weights_.norm, num_samples, normed_->rows());
   for (int64_t first = 0; first < num_samples; first += max_logit_rows_) {
     const int64_t rows = std::min(max_logit_rows_, num_samples - first);
-    ops_.linear(weights_.output_projection(), normed_->rows().from(first), rows, logits_->rows());
-    ops_.sample(logits_->rows(), first, rows);
+    const Rows logits = logits_->rows();
+    ops_.linear(weights_.output_projection(), normed_->rows().from(first), rows, logits);
+    if (config_.logit_multiplier != 1) ops_.scale(logits, static_cast<float>(config_.logit_multiplier), rows);
+    if (config_.logit_softcap > 0) ops_.softcap(logits, static_cast<float>(config_.logit_softcap), rows);
+    ops_.sample(logits, first, rows);
   }
+}
+
+void Transformer::add_norm(Rows residual, Rows delta, const NormWeights& norm, int64_t rows, Rows out) {
+  const auto factor = static_cast<float>(config_.residual_multiplier);
+  if (!norm.weight) return ops_.add(residual, delta, factor, rows, out);
+  if (delta.data != nullptr && factor != 1) {
+    ops_.add(residual, delta, factor, rows, Rows());
+    delta = Rows();
+  }
+  if (config_.norm == NormKind::kRms) {
+    ops_.add_rms_norm(residual, delta, *norm.weight, eps_, rows, out);
+  } else {
+    ops_.add_layer_norm(residual, delta, *norm.weight, norm.bias.get(), eps_, rows, out);
+  }
+}
+
+void Transformer::post_norm(Rows x, const NormWeights& norm, int64_t rows) {
+  if (norm.weight) ops_.rms_norm_groups(x, 0, 1, *norm.weight, eps_, rows);
 }
 
 }  // namespace llmb

@@ -1,5 +1,6 @@
-// The forward pass of a Llama-family decoder, written once over Ops: RMSNorm, RoPE, grouped-query attention, SwiGLU
-// (Touvron et al. 2023, arXiv:2302.13971).
+// The forward pass of a decoder-only transformer, written once over Ops. What is computed follows from the ModelConfig
+// alone: norms and where they sit, positions, attention, MLP or experts (Vaswani et al. 2017, arXiv:1706.03762, and what
+// the models since have made of it).
 #pragma once
 
 #include <cstdint>
@@ -28,11 +29,18 @@ class Transformer {
   void forward(int64_t num_tokens, int64_t num_samples);
 
  private:
-  // All rows up to the attention's weighted values: residual_ -> attention_, and the layer's KV slots.
+  void embed(int64_t num_tokens);
+  // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
+  // layer's KV slots.
   void attend(int32_t layer, int64_t num_tokens);
   // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
   void project_and_mlp(int32_t layer, Rows attention, Rows residual, int64_t rows);
+  void mlp(int32_t layer, int64_t rows);  // normed_ -> delta_
   void sample(Rows residual, int64_t num_samples);
+
+  // residual += delta; out = norm(residual). Without delta's data nothing is added, without a norm out is residual.
+  void add_norm(Rows residual, Rows delta, const NormWeights& norm, int64_t rows, Rows out);
+  void post_norm(Rows x, const NormWeights& norm, int64_t rows);
 
   const ModelConfig config_;
   const ModelWeights weights_;
@@ -45,8 +53,9 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> delta_;              // [max_num_tokens, hidden_size]  what a sublayer adds to residual_
   std::unique_ptr<DeviceBuffer> qkv_;                // [max_num_tokens, q_size + 2 * kv_size]
   std::unique_ptr<DeviceBuffer> attention_;          // [max_num_tokens, q_size]
-  std::unique_ptr<DeviceBuffer> gate_up_;            // [max_num_tokens, 2 * intermediate_size]
+  std::unique_ptr<DeviceBuffer> gate_up_;            // [max_num_tokens, 2 * intermediate_size], or half as wide
   std::unique_ptr<DeviceBuffer> activated_;          // [max_num_tokens, intermediate_size]
+  std::unique_ptr<DeviceBuffer> router_logits_;      // [max_num_tokens, num_experts] fp32, or null
   std::unique_ptr<DeviceBuffer> logits_;             // [max_logit_rows, vocab_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, q_size]

@@ -85,10 +85,11 @@ Result<TensorView> RandomSource::tensor(const std::string& name, std::span<const
   int64_t size = 1;
   for (const int64_t dimension : shape) size *= dimension;
   void* data = buffers_.take(size * dtype_bytes(dtype_));
-  const float mean = name.find("norm") != std::string::npos ? 1.0f : 0.0f;
+  const bool is_norm = name.find("norm") != std::string::npos || name.find("ln_") != std::string::npos;
+  const float mean = is_norm && name.ends_with(".weight") ? 1.0f : 0.0f;
   if (dtype_ == DType::kF32) fill(static_cast<float*>(data), size, hash_name(name), mean);
   else fill(static_cast<uint16_t*>(data), size, hash_name(name), mean);
-  return TensorView{data, dtype_, shape.size() == 2 ? shape[0] : 1, shape.back()};
+  return TensorView{data, dtype_, size / shape.back(), shape.back()};
 }
 
 }  // namespace llmb

@@ -17,8 +17,15 @@ namespace llmb {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // A tensor of exactly this shape (one or two dimensions). The view is valid until release().
+  // Of tensors that may have several names, or be stored in several forms, the loader asks for those that are there.
+  virtual bool has(const std::string&) const { return true; }
+  // A tensor of exactly this shape. All dimensions but the last are rows; a vector is one row. The view is valid until
+  // release().
   virtual Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) = 0;
+  // The bytes of a tensor of exactly this shape that are no numbers by themselves, such as blocks of codes: dtype U8.
+  virtual Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t>) {
+    return unsupported("\"" + name + "\": blocks of codes are read from safetensors only");
+  }
   virtual void release() {}
 };
 
@@ -38,12 +45,13 @@ class WeightBuffers {
   size_t num_in_use_ = 0;
 };
 
-// Any tensor that is asked for, filled with normal random numbers, none of them zero: standard deviation 0.02, and norm
-// weights 1 + that, so that activations keep the size they have in a trained model. The values depend on (seed, name,
+// Any tensor that is asked for as numbers, filled with normal random ones, none of them zero: standard deviation 0.02, and
+// norm weights 1 + that, so that activations keep the size they have in a trained model. The values depend on (seed, name,
 // index) alone, not on threads or on the order of calls.
 class RandomSource final : public WeightSource {
  public:
   RandomSource(uint64_t seed, DType dtype, ThreadPool& pool);
+  bool has(const std::string& name) const override { return !name.ends_with("_blocks"); }
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
   void release() override { buffers_.release(); }
 

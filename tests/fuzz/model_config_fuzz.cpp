@@ -13,8 +13,17 @@ LLMB_FUZZ_TARGET(model_config) {
     LLMB_CHECK(config->num_attention_heads % config->num_key_value_heads == 0);
     LLMB_CHECK(config->head_dim >= 2 && config->head_dim % 2 == 0);
     LLMB_CHECK(config->max_position_embeddings >= 1);
-    LLMB_CHECK(std::isfinite(config->rms_norm_eps) && config->rms_norm_eps >= 0);
-    LLMB_CHECK(std::isfinite(config->rope_theta) && config->rope_theta > 0);
+    LLMB_CHECK(std::isfinite(config->norm_eps) && config->norm_eps >= 0);
+    for (const llmb::RopeConfig& rope : config->ropes) {
+      LLMB_CHECK(std::isfinite(rope.theta) && rope.theta > 0 && std::isfinite(rope.scaling.attention_factor));
+      LLMB_CHECK(rope.rotary_dim >= 0 && rope.rotary_dim % 2 == 0 && rope.rotary_dim <= config->head_dim);
+    }
+    LLMB_CHECK(config->layers.empty() || config->layers.size() == static_cast<size_t>(config->num_hidden_layers));
+    for (const llmb::LayerConfig& layer : config->layers) {
+      LLMB_CHECK(layer.window >= 0 && layer.rope >= -1 && layer.rope < static_cast<int>(config->ropes.size()));
+      LLMB_CHECK(!layer.has_experts || config->experts.num_experts >= config->experts.top_k);
+    }
+    LLMB_CHECK(config->num_stored_matmul_params() > 0);
     for (const llmb::TokenId id : llmb::merge_eos_token_ids(*config, {})) LLMB_CHECK(id >= 0);
   }
   if (const auto config = llmb::parse_generation_config(input); config.ok()) {

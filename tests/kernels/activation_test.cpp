@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -100,6 +101,93 @@ TEST_CASE("silu_mul is bit-identical for any batch, thread count and position in
     CHECK(same_bytes(alone, std::span(whole).subspan(5, 1)));
     const auto [it, is_first] = first.emplace(test::has_fused_multiply_add(target), whole);
     if (!is_first) CHECK(same_bytes(it->second, whole));
+  });
+}
+
+namespace {
+
+template <typename T>
+T reference(const ActivationSpec& spec, T gate, T up) {
+  switch (spec.kind) {
+    case Activation::kSilu:
+      return gate / (1 + std::exp(-gate)) * up;
+    case Activation::kGelu:
+      return gate / 2 * (1 + std::erf(gate * static_cast<T>(0.70710678118654752))) * up;
+    case Activation::kGeluTanh: {
+      const T u = static_cast<T>(0.79788456080286536) * (gate + static_cast<T>(0.044715) * gate * gate * gate);
+      return gate / 2 * (1 + std::tanh(u)) * up;
+    }
+    case Activation::kRelu:
+      return (gate > 0 ? gate : 0) * up;
+    case Activation::kClampedSwiglu:
+      break;
+  }
+  const T limit = static_cast<T>(spec.limit), g = std::min(gate, limit), u = std::clamp(up, -limit, limit);
+  return (u + 1) * g / (1 + std::exp(-static_cast<T>(spec.alpha) * g));
+}
+
+const ActivationSpec kSpecs[] = {{Activation::kSilu, false},    {Activation::kGelu},
+                                 {Activation::kGelu, false},    {Activation::kGeluTanh},
+                                 {Activation::kGeluTanh, false}, {Activation::kRelu},
+                                 {Activation::kRelu, false},    {Activation::kClampedSwiglu},
+                                 {Activation::kClampedSwiglu, true, 1.1f, 1.5f}};
+
+}  // namespace
+
+TEST_CASE("every activation is as close to fp64 as naive fp32, gated and not, for any width") {
+  ThreadPool one(1), three(3);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const ActivationSpec& spec : kSpecs) {
+      CAPTURE(static_cast<int>(spec.kind));
+      CAPTURE(spec.gated);
+      for (const int64_t n : {1, 15, 16, 17, 33, 4097}) {
+        for (const int64_t rows : {0, 1, 3}) {
+          const int64_t width = spec.gated ? 2 * n : n;
+          const std::vector<float> x = random_normal(rows * width, static_cast<uint32_t>(n), 4);
+          std::vector<double> expected;
+          std::vector<float> naive;
+          for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t i = 0; i < n; ++i) {
+              const float gate = x[r * width + i], up = spec.gated ? x[r * width + n + i] : 1;
+              expected.push_back(reference<double>(spec, gate, up));
+              naive.push_back(reference<float>(spec, gate, up));
+            }
+          }
+          GuardedFloats out(rows * n), threaded(rows * n);
+          activate(spec, x.data(), rows, n, out.data(), one);
+          activate(spec, x.data(), rows, n, threaded.data(), three);
+          CHECK(out.guards_untouched());
+          CHECK(same_bytes(out.span(), threaded.span()));
+          CHECK(test::relative_error(out.copy(), expected) <= 2 * test::relative_error(naive, expected) + 1.2e-7);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("gelu over the whole range: absolute error below 2^-22 of the input, 0 far below, x far above, NaN for NaN") {
+  ThreadPool pool(1);
+  std::vector<float> x;
+  for (float v = -20; v <= 20; v += 0.00137f) x.push_back(v);
+  const size_t num_checked = x.size();
+  for (const float v : {-1e30f, 1e30f, 0.0f, std::nanf("")}) x.push_back(v);
+  const auto n = static_cast<int64_t>(x.size());
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const Activation kind : {Activation::kGelu, Activation::kGeluTanh}) {
+      const ActivationSpec spec{kind, false};
+      std::vector<float> out(x.size());
+      activate(spec, x.data(), 1, n, out.data(), pool);
+      for (size_t i = 0; i < num_checked; ++i) {
+        CAPTURE(x[i]);
+        CHECK(std::fabs(out[i] - reference<double>(spec, x[i], 1)) <= 0x1p-22 * std::fabs(x[i]));
+      }
+      CHECK(std::fabs(out[num_checked]) == 0);
+      CHECK(out[num_checked + 1] == 1e30f);
+      CHECK(out[num_checked + 2] == 0);
+      CHECK(std::isnan(out[num_checked + 3]));
+    }
   });
 }
 

@@ -128,6 +128,49 @@ TEST_CASE("a row's result is bit-identical alone, in any batch, and with 1, 2 or
   });
 }
 
+TEST_CASE("a group of products gives each the bits that it has alone, whatever their numbers of rows and sizes") {
+  ThreadPool one(1), three(3);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    std::vector<PackedLinear> weights;
+    std::vector<std::vector<float>> x, alone;
+    std::vector<GuardedFloats> out;
+    std::vector<LinearCall> calls;
+    constexpr int64_t kSizes[][3] = {{3, 70, 20}, {0, 64, 20}, {200, 33, 130}, {1, 1, 1}, {40, 200, 16}};
+    for (const auto& [rows, n, k] : kSizes) {
+      const Stored weight = make_stored(DType::kBF16, n, k, static_cast<uint32_t>(n));
+      weights.push_back(PackedLinear::pack({&weight.view, 1}, {}, one));
+      x.push_back(random_normal(rows * k, 9));
+      alone.push_back(run(weights.back(), x.back(), rows, one));
+      out.emplace_back(rows * n);
+    }
+    for (size_t i = 0; i < weights.size(); ++i) calls.push_back({&weights[i], x[i].data(), kSizes[i][0], out[i].data()});
+    linear_group(calls, three);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      CHECK(out[i].guards_untouched());
+      CHECK(same_bytes(out[i].span(), alone[i]));
+    }
+    linear_group({}, three);
+  });
+}
+
+TEST_CASE("add_embedding adds the rows that embedding would look up") {
+  ThreadPool pool(2);
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const Stored table = make_stored(dtype, 70, 33, 10);
+    const PackedLinear packed = PackedLinear::pack({&table.view, 1}, {}, pool);
+    const std::vector<int32_t> rows = {0, 69, 64, 63, 63};
+    std::vector<float> looked_up(rows.size() * 33);
+    embedding(packed, rows.data(), 5, looked_up.data(), pool);
+    GuardedFloats sum(5 * 33, 0.5f);
+    add_embedding(packed, rows.data(), 5, sum.data(), pool);
+    CHECK(sum.guards_untouched());
+    for (size_t i = 0; i < looked_up.size(); ++i) CHECK(sum.span()[i] == 0.5f + looked_up[i]);
+    const int32_t past = 70;
+    CHECK_THROWS_AS(add_embedding(packed, &past, 1, sum.data(), pool), CheckFailure);
+  }
+}
+
 TEST_CASE("targets with fused multiply-add agree bit for bit, and so do those without") {
   ThreadPool pool(2);
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

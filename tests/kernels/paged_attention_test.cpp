@@ -20,7 +20,14 @@ using test::same_bytes;
 
 struct Shape {
   int32_t num_heads, num_kv_heads, head_dim;
+  // What scores go through. Slopes and sinks differ from head to head.
+  int32_t window = 0;
+  float softcap = 0;
+  bool has_alibi = false, has_sinks = false;
 
+  float slope(int32_t head) const { return has_alibi ? 0.3f / static_cast<float>(head + 1) : 0; }
+  float sink(int32_t head) const { return static_cast<float>(head % 3) - 0.5f; }
+  int32_t first_seen(int32_t position) const { return window == 0 ? 0 : std::max(0, position + 1 - window); }
   int32_t group() const { return num_heads / num_kv_heads; }
   int64_t q_size() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
@@ -84,8 +91,15 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
   const std::vector<float> qkv_before = qkv.copy(), k_before = k.copy(), v_before = v.copy();
   const AttentionBatch batch{static_cast<int32_t>(queries.size()), query_start.data(), context_len.data(),
                              block_start.data(), ids.data()};
-  paged_attention(qkv.data(), s.stride(), out.data(), batch, s.num_heads, 1 / std::sqrt(static_cast<float>(s.head_dim)),
-                  kv, pool);
+  std::vector<float> slopes, sinks;
+  for (int32_t h = 0; h < s.num_heads; ++h) slopes.push_back(s.slope(h)), sinks.push_back(s.sink(h));
+  const AttentionParams params{s.num_heads,
+                               1 / std::sqrt(static_cast<float>(s.head_dim)),
+                               s.window,
+                               s.softcap,
+                               s.has_alibi ? slopes.data() : nullptr,
+                               s.has_sinks ? sinks.data() : nullptr};
+  paged_attention(qkv.data(), s.stride(), out.data(), batch, params, kv, pool);
   CHECK(out.guards_untouched());
   CHECK(same_bytes(qkv_before, qkv.span()));
   CHECK(same_bytes(k_before, k.span()));
@@ -93,23 +107,27 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
   return out.copy();
 }
 
-// One row's attention, all positions up to its own, in T.
+// One row's attention, all positions that it sees, in T.
 template <typename T>
 void reference_row(const Shape& s, const SequenceData& data, int32_t position, int32_t head, T* out) {
   const float* q = &data.q[position * s.q_size() + head * s.head_dim];
   const int64_t kv_at = head / s.group() * s.head_dim;
+  const int32_t first = s.first_seen(position);
   std::vector<T> p;
-  T max = -INFINITY, sum = 0;
-  for (int32_t i = 0; i <= position; ++i) {
+  T max = s.has_sinks ? static_cast<T>(s.sink(head)) : -INFINITY, sum = 0;
+  for (int32_t i = first; i <= position; ++i) {
     T score = 0;
     for (int32_t c = 0; c < s.head_dim; ++c) score += static_cast<T>(q[c]) * data.k[i * s.kv_size() + kv_at + c];
-    p.push_back(score * (1 / std::sqrt(static_cast<T>(s.head_dim))));
+    score *= 1 / std::sqrt(static_cast<T>(s.head_dim));
+    if (s.softcap > 0) score = std::tanh(score / static_cast<T>(s.softcap)) * static_cast<T>(s.softcap);
+    p.push_back(score + static_cast<T>(s.slope(head)) * (i - position));
     max = std::max(max, p.back());
   }
   for (T& x : p) sum += x = std::exp(x - max);
+  if (s.has_sinks) sum += std::exp(static_cast<T>(s.sink(head)) - max);
   for (int32_t c = 0; c < s.head_dim; ++c) {
     T acc = 0;
-    for (int32_t i = 0; i <= position; ++i) acc += p[i] / sum * data.v[i * s.kv_size() + kv_at + c];
+    for (int32_t i = first; i <= position; ++i) acc += p[i - first] / sum * data.v[i * s.kv_size() + kv_at + c];
     out[c] = acc;
   }
 }
@@ -161,12 +179,46 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("windows, soft caps, ALiBi and sinks, alone and together, are as close to fp64 as naive fp32") {
+  ThreadPool pool(2);
+  const Shape shapes[] = {{4, 2, 16, 1},
+                          {4, 2, 16, 2},
+                          {4, 1, 20, 15},
+                          {4, 2, 16, 16},
+                          {4, 2, 16, 17},
+                          {9, 3, 64, 63},
+                          {4, 2, 16, 64},
+                          {4, 2, 16, 255},
+                          {4, 2, 16, 256},
+                          {4, 2, 16, 257},
+                          {4, 2, 16, 0, 2.0f},
+                          {4, 2, 16, 0, 50.0f},
+                          {4, 2, 16, 0, 0, true},
+                          {4, 2, 16, 0, 0, false, true},
+                          {6, 2, 18, 40, 5.0f, true, true},
+                          {14, 2, 8, 300, 1.0f, true, true}};
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const Shape& s : shapes) {
+      CAPTURE(s.window);
+      CAPTURE(s.softcap);
+      const SequenceData data = make_sequence(s, 540, 12);
+      for (const int32_t n : {1, 2, 16, 17, 65, 256, 257, 258, 272, 513, 530}) {
+        CAPTURE(n);
+        const Query queries[] = {{&data, n, 1}, {&data, n, std::min(n, 50)}};
+        check_against_reference(s, queries, n % 2 ? 16 : 5, pool);
+      }
+    }
+  });
+}
+
 TEST_CASE("whole prefill, chunks of it, single steps and batches give identical bits, with 1 to 3 threads") {
   ThreadPool one(1), two(2), three(3);
   constexpr int32_t kLength = 330;
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    for (const Shape& s : {Shape{6, 2, 32}, Shape{7, 1, 24}}) {
+    for (const Shape& s : {Shape{6, 2, 32}, Shape{7, 1, 24}, Shape{6, 2, 32, 50}, Shape{7, 1, 24, 3, 4.0f, true, true},
+                           Shape{6, 2, 32, 270, 0, true}}) {
       const SequenceData data = make_sequence(s, kLength, 3), other = make_sequence(s, 600, 4);
       const Query prefill{&data, kLength, kLength};
       const std::vector<float> whole = run(s, {&prefill, 1}, 16, one);
@@ -206,6 +258,25 @@ TEST_CASE("later positions do not reach a row, even when they are infinite or Na
     const Query after{&data, 90, 90};
     CHECK(same_bytes(clean, std::span<const float>(run(s, {&after, 1}, 16, pool)).first(70 * s.q_size())));
   });
+}
+
+TEST_CASE("positions before a row's window do not reach it, even when they are infinite or NaN") {
+  ThreadPool pool(2);
+  for (const int32_t window : {1, 7, 64, 250}) {
+    const Shape s{4, 2, 16, window};
+    CAPTURE(window);
+    for_each_simd_target([&](const std::string& target) {
+      CAPTURE(target);
+      SequenceData data = make_sequence(s, 400, 5);
+      const Query query{&data, 400, 30};
+      const std::vector<float> clean = run(s, {&query, 1}, 16, pool);
+      for (int64_t i = 0; i < (370 + 1 - window) * s.kv_size(); ++i) {
+        data.k[i] = i % 3 ? INFINITY : std::nanf("");
+        data.v[i] = i % 2 ? INFINITY : std::nanf("");
+      }
+      CHECK(same_bytes(clean, run(s, {&query, 1}, 16, pool)));
+    });
+  }
 }
 
 TEST_CASE("a NaN in one key or one value reaches every later row of its head and no other sequence") {

@@ -20,6 +20,7 @@ using test::same_bytes;
 
 struct Shape {
   int32_t num_heads, num_kv_heads, head_dim, block_size;
+  int32_t rotary_dim = head_dim;
 
   int64_t row_floats() const { return int64_t{num_heads + 2 * num_kv_heads} * head_dim; }
 };
@@ -35,8 +36,8 @@ Output run(const Shape& s, std::span<const float> qkv, std::span<const int32_t> 
            std::span<const int32_t> slots, ThreadPool& pool) {
   std::vector<float> cos, sin;
   for (int position = 0; position < kMaxPosition; ++position) {
-    for (int i = 0; i < s.head_dim / 2; ++i) {
-      const double angle = position * std::pow(10000.0, -2.0 * i / s.head_dim);
+    for (int i = 0; i < s.rotary_dim / 2; ++i) {
+      const double angle = position * std::pow(10000.0, -2.0 * i / s.rotary_dim);
       cos.push_back(static_cast<float>(std::cos(angle)));
       sin.push_back(static_cast<float>(std::sin(angle)));
     }
@@ -46,7 +47,8 @@ Output run(const Shape& s, std::span<const float> qkv, std::span<const int32_t> 
   std::copy(qkv.begin(), qkv.end(), x.data());
   const KvCacheView kv{k.data(), v.data(), s.block_size, s.num_kv_heads, s.head_dim};
   rope_and_kv_write(x.data(), positions.data(), slots.data(), static_cast<int64_t>(positions.size()), s.num_heads,
-                    s.num_kv_heads, s.head_dim, cos.data(), sin.data(), kv, pool);
+                    s.num_kv_heads, s.head_dim, s.rotary_dim, s.rotary_dim > 0 ? cos.data() : nullptr,
+                    s.rotary_dim > 0 ? sin.data() : nullptr, kv, pool);
   CHECK(x.guards_untouched());
   CHECK(k.guards_untouched());
   CHECK(v.guards_untouched());
@@ -54,9 +56,10 @@ Output run(const Shape& s, std::span<const float> qkv, std::span<const int32_t> 
 }
 
 // Channel i of a head at `position`, in fp64, rotate-half convention.
-double rotated(const float* head, int32_t head_dim, int32_t position, int32_t i) {
-  const int32_t half = head_dim / 2;
-  const double angle = position * std::pow(10000.0, -2.0 * (i % half) / head_dim);
+double rotated(const float* head, int32_t rotary_dim, int32_t position, int32_t i) {
+  if (i >= rotary_dim) return head[i];
+  const int32_t half = rotary_dim / 2;
+  const double angle = position * std::pow(10000.0, -2.0 * (i % half) / rotary_dim);
   return i < half ? head[i] * std::cos(angle) - head[i + half] * std::sin(angle)
                   : head[i] * std::cos(angle) + head[i - half] * std::sin(angle);
 }
@@ -75,7 +78,7 @@ void check_shape(const Shape& s, ThreadPool& pool) {
       const int32_t kv_head = (h - s.num_heads) % s.num_kv_heads;
       for (int32_t i = 0; i < s.head_dim; ++i) {
         const float after = out.qkv[t * s.row_floats() + h * s.head_dim + i];
-        const double expected = rotated(head, s.head_dim, positions[t], i);
+        const double expected = rotated(head, s.rotary_dim, positions[t], i);
         const int64_t block = (int64_t{slots[t] / bs} * s.num_kv_heads + kv_head) * s.head_dim * bs;
         if (h < s.num_heads) {
           CHECK(std::fabs(after - expected) <= 1e-6 * (1 + std::fabs(expected)));
@@ -105,7 +108,8 @@ void check_shape(const Shape& s, ThreadPool& pool) {
 
 }  // namespace
 
-TEST_CASE("q is rotated in place, k and v reach their slots and no others, for any head size and block size") {
+TEST_CASE(
+    "q is rotated in place, k and v reach their slots and no others, for any head size, rotated part and block size") {
   ThreadPool pool(2);
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
@@ -115,6 +119,9 @@ TEST_CASE("q is rotated in place, k and v reach their slots and no others, for a
       check_shape({3, 3, head_dim, 1}, pool);
       check_shape({16, 1, head_dim, 8}, pool);
       check_shape({7, 1, head_dim, 32}, pool);
+      check_shape({4, 2, head_dim, 16, 0}, pool);
+      check_shape({4, 2, head_dim, 16, 2}, pool);
+      check_shape({4, 2, head_dim, 8, head_dim / 4 * 2}, pool);
     }
   });
 }
@@ -150,8 +157,10 @@ TEST_CASE("no tokens is nothing to do, and a cache of another shape is refused")
   ThreadPool pool(1);
   run({4, 2, 64, 16}, {}, {}, {}, pool);
   const KvCacheView kv{nullptr, nullptr, 16, 2, 64};
-  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 32, nullptr, nullptr, kv, pool), CheckFailure);
-  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 4, 64, nullptr, nullptr, kv, pool), CheckFailure);
+  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 32, 32, nullptr, nullptr, kv, pool), CheckFailure);
+  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 4, 64, 64, nullptr, nullptr, kv, pool), CheckFailure);
+  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 64, 66, nullptr, nullptr, kv, pool), CheckFailure);
+  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 64, 33, nullptr, nullptr, kv, pool), CheckFailure);
 }
 
 }  // namespace llmb::cpu

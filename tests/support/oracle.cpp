@@ -22,14 +22,14 @@ Oracle::Row Oracle::rms_norm(const std::string& name, const Row& x) const {
   for (const double v : x) mean_square += v * v / static_cast<double>(x.size());
   Row out(x.size());
   for (size_t i = 0; i < x.size(); ++i)
-    out[i] = x[i] / std::sqrt(mean_square + config_.rms_norm_eps) * tensor(name).values[i];
+    out[i] = x[i] / std::sqrt(mean_square + config_.norm_eps) * tensor(name).values[i];
   return out;
 }
 
 // Llama 3.1's rule is stated in wavelengths.
 double Oracle::frequency(int i) const {
-  const RopeScaling& s = config_.rope_scaling;
-  const double f = 1 / std::pow(config_.rope_theta, static_cast<double>(2 * i) / config_.head_dim);
+  const RopeScaling& s = config_.ropes[0].scaling;
+  const double f = 1 / std::pow(config_.ropes[0].theta, static_cast<double>(2 * i) / config_.head_dim);
   if (s.kind == RopeScalingKind::kNone) return f;
   if (s.kind == RopeScalingKind::kLinear) return f / s.factor;
   const double wavelength = 2 * std::numbers::pi / f;

@@ -48,14 +48,14 @@ nlohmann::json config_json(const ModelConfig& c) {
                       {"num_key_value_heads", c.num_key_value_heads},
                       {"head_dim", c.head_dim},
                       {"max_position_embeddings", c.max_position_embeddings},
-                      {"rms_norm_eps", c.rms_norm_eps},
-                      {"rope_theta", c.rope_theta},
+                      {"rms_norm_eps", c.norm_eps},
+                      {"rope_theta", c.ropes[0].theta},
                       {"tie_word_embeddings", c.tie_word_embeddings},
                       {"attention_bias", c.o_bias},
                       {"mlp_bias", c.mlp_bias},
                       {"torch_dtype", dtype_name(c.dtype)},
                       {"eos_token_id", c.eos_token_ids}};
-  const RopeScaling& s = c.rope_scaling;
+  const RopeScaling& s = c.ropes[0].scaling;
   if (s.kind == RopeScalingKind::kLinear) j["rope_scaling"] = {{"type", "linear"}, {"factor", s.factor}};
   if (s.kind == RopeScalingKind::kLlama3)
     j["rope_scaling"] = {{"rope_type", "llama3"},

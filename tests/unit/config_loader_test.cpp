@@ -33,15 +33,17 @@ nlohmann::json with(const char* field, const nlohmann::json& value, nlohmann::js
   return json;
 }
 
+nlohmann::json of_type(const char* model_type) { return with("model_type", model_type, with("num_key_value_heads", 8)); }
+
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST_CASE("absent fields get Hugging Face's defaults") {
   const ModelConfig c = parsed(good_config());
   CHECK(c.num_key_value_heads == 8);
   CHECK(c.head_dim == 8);
-  CHECK(c.rms_norm_eps == 1e-6);
-  CHECK(c.rope_theta == 10000);
-  CHECK(c.rope_scaling.kind == RopeScalingKind::kNone);
+  CHECK(c.norm_eps == 1e-6);
+  CHECK(c.ropes[0].theta == 10000);
+  CHECK(c.ropes[0].scaling.kind == RopeScalingKind::kNone);
   CHECK_FALSE(c.qkv_bias);
   CHECK_FALSE(c.mlp_bias);
   CHECK_FALSE(c.tie_word_embeddings);
@@ -57,16 +59,16 @@ TEST_CASE("fields are read, by their old and new names") {
   CHECK(parsed(with("eos_token_id", 7)).eos_token_ids == std::vector<TokenId>{7});
   CHECK(parsed(with("eos_token_id", {7, 9})).eos_token_ids == std::vector<TokenId>{7, 9});
   CHECK(parsed(with("eos_token_id", nullptr)).eos_token_ids.empty());
-  CHECK(parsed(with("rope_theta", 500000)).rope_theta == 500000);
+  CHECK(parsed(with("rope_theta", 500000)).ropes[0].theta == 500000);
   CHECK(parsed(with("tie_word_embeddings", true)).tie_word_embeddings);
   const ModelConfig biased = parsed(with("attention_bias", true, with("mlp_bias", true)));
   CHECK(biased.qkv_bias);
   CHECK(biased.o_bias);
   CHECK(biased.mlp_bias);
-  const ModelConfig qwen = parsed(with("model_type", "qwen2"));
+  const ModelConfig qwen = parsed(of_type("qwen2"));
   CHECK(qwen.qkv_bias);
   CHECK_FALSE(qwen.o_bias);
-  CHECK_FALSE(parsed(with("model_type", "mistral")).qkv_bias);
+  CHECK_FALSE(parsed(of_type("mistral")).qkv_bias);
 }
 
 TEST_CASE("rope scaling is read from rope_scaling and from rope_parameters") {
@@ -80,15 +82,15 @@ TEST_CASE("rope scaling is read from rope_scaling and from rope_parameters") {
   parameters["rope_theta"] = 5e5;
   const ModelConfig new_style = parsed(with("rope_parameters", parameters));
   for (const ModelConfig& c : {old_style, new_style}) {
-    CHECK(c.rope_scaling.kind == RopeScalingKind::kLlama3);
-    CHECK(c.rope_scaling.factor == 8);
-    CHECK(c.rope_scaling.original_max_position_embeddings == 64);
-    CHECK(c.rope_theta == 5e5);
+    CHECK(c.ropes[0].scaling.kind == RopeScalingKind::kLlama3);
+    CHECK(c.ropes[0].scaling.factor == 8);
+    CHECK(c.ropes[0].scaling.original_max_position_embeddings == 64);
+    CHECK(c.ropes[0].theta == 5e5);
   }
-  CHECK(parsed(with("rope_scaling", {{"type", "linear"}, {"factor", 2}})).rope_scaling.kind ==
+  CHECK(parsed(with("rope_scaling", {{"type", "linear"}, {"factor", 2}})).ropes[0].scaling.kind ==
         RopeScalingKind::kLinear);
-  CHECK(parsed(with("rope_scaling", {{"rope_type", "default"}})).rope_scaling.kind == RopeScalingKind::kNone);
-  CHECK(parsed(with("rope_scaling", nullptr)).rope_scaling.kind == RopeScalingKind::kNone);
+  CHECK(parsed(with("rope_scaling", {{"rope_type", "default"}})).ropes[0].scaling.kind == RopeScalingKind::kNone);
+  CHECK(parsed(with("rope_scaling", nullptr)).ropes[0].scaling.kind == RopeScalingKind::kNone);
 }
 
 TEST_CASE("what is not built or makes no sense is refused by name") {
@@ -98,11 +100,11 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
     const char* message;
   };
   const Case cases[] = {
-      {"model_type", "gpt2", "model_type \"gpt2\" is not supported"},
+      {"model_type", "mamba", "model_type \"mamba\" is not supported; supported: bloom, falcon, gemma, "},
       {"model_type", nullptr, "model_type \"\""},
       {"model_type", 5, "\"model_type\" is 5, expected a string"},
-      {"hidden_act", "gelu", "\"hidden_act\" \"gelu\""},
-      {"quantization_config", {{"quant_method", "gptq"}}, "quantization_config"},
+      {"hidden_act", "mish", "\"hidden_act\" \"mish\""},
+      {"quantization_config", {{"quant_method", "gptq"}}, "quant_method \"gptq\""},
       {"torch_dtype", "float8_e4m3fn", "dtype \"float8_e4m3fn\""},
       {"num_attention_heads", 0, "\"num_attention_heads\" is 0"},
       {"num_attention_heads", -8, "\"num_attention_heads\" is -8"},
@@ -129,12 +131,21 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
       {"rope_theta", 0, "\"rope_theta\""},
       {"rope_theta", {1}, "\"rope_theta\" is a list"},
       {"partial_rotary_factor", 0.5, "\"partial_rotary_factor\""},
-      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, "rope scaling \"yarn\" is not supported"},
-      {"rope_scaling", {{"type", "dynamic"}, {"factor", 4}}, "rope scaling \"dynamic\" is not supported"},
+      {"rope_scaling", {{"rope_type", "proportional"}, {"factor", 4}}, "rope scaling \"proportional\" is not supported"},
+      {"rope_scaling", {{"type", "dynamic"}, {"factor", 0.5}}, "\"factor\" of at least 1"},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"rope_theta", 1}}, "\"rope_theta\" above 1"},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"beta_fast", -1}}, "\"beta_fast\" is -1"},
+      {"rope_scaling", {{"type", "longrope"}, {"long_factor", {1, 1, 1, 1}}}, "\"short_factor\" is missing"},
+      {"rope_scaling",
+       {{"type", "longrope"}, {"long_factor", {1, 1, 1}}, {"short_factor", {1, 1, 1, 1}}},
+       "\"long_factor\" is not a list of 4 numbers"},
+      {"rope_scaling",
+       {{"type", "longrope"}, {"long_factor", {1, 1, 1, 0}}, {"short_factor", {1, 1, 1, 1}}},
+       "\"long_factor\" holds 0"},
       {"rope_scaling", {{"type", "linear"}}, "needs \"factor\""},
       {"rope_scaling", {{"type", "linear"}, {"factor", 0}}, "\"factor\" is 0"},
       {"rope_scaling", "linear", "not an object"},
-      {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}}, "\"original_max_position_embeddings\" is missing"},
+      {"rope_scaling", {{"rope_type", "llama3"}}, "needs \"factor\""},
       {"rope_scaling",
        {{"rope_type", "llama3"},
         {"factor", 8},
@@ -158,15 +169,39 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
   }
 }
 
-TEST_CASE("a sliding window is refused only where a sequence can outgrow it") {
-  const auto mistral = with("model_type", "mistral");
-  CHECK(parse(with("sliding_window", nullptr, mistral)).ok());
-  CHECK(parse(with("sliding_window", 512, mistral)).ok());
-  CHECK(contains(parse(with("sliding_window", 511, mistral)).status().message(), "\"sliding_window\" 511 is smaller"));
-  const auto qwen = with("sliding_window", 8, with("model_type", "qwen2"));
-  CHECK(parse(qwen).ok());
-  CHECK(parse(with("use_sliding_window", false, qwen)).ok());
-  CHECK_FALSE(parse(with("use_sliding_window", true, qwen)).ok());
+TEST_CASE("a window is that of the layers that slide; one that no sequence can outgrow is none") {
+  const auto windows = [](const nlohmann::json& json) {
+    const ModelConfig c = parsed(with("num_hidden_layers", 4, json));
+    std::vector<int32_t> out;
+    for (int32_t i = 0; i < c.num_hidden_layers; ++i) out.push_back(c.layer(i).window);
+    return out;
+  };
+  using Windows = std::vector<int32_t>;
+  const auto mistral = of_type("mistral");
+  CHECK(windows(with("sliding_window", nullptr, mistral)) == Windows{0, 0, 0, 0});
+  CHECK(windows(with("sliding_window", 512, mistral)) == Windows{0, 0, 0, 0});
+  CHECK(windows(with("sliding_window", 511, mistral)) == Windows{511, 511, 511, 511});
+  CHECK(windows(with("max_position_embeddings", 8192, mistral)) == Windows{4096, 4096, 4096, 4096});  // the default
+  const auto qwen = with("sliding_window", 8, of_type("qwen2"));
+  CHECK(windows(qwen) == Windows{0, 0, 0, 0});
+  const auto sliding_qwen = with("use_sliding_window", true, qwen);
+  CHECK(windows(sliding_qwen) == Windows{0, 0, 0, 0});  // of layers from the 28th on
+  CHECK(windows(with("max_window_layers", 3, sliding_qwen)) == Windows{0, 0, 0, 8});
+  const nlohmann::json types = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  CHECK(windows(with("layer_types", types, sliding_qwen)) == Windows{0, 8, 0, 0});
+  CHECK(windows(with("sliding_window", 8, of_type("gemma2"))) == Windows{8, 0, 8, 0});
+  CHECK(windows(with("sliding_window", 8, with("sliding_window_pattern", 3, of_type("gemma3_text")))) ==
+        Windows{8, 8, 0, 8});
+  for (const auto& [types_value, message] :
+       {std::pair<nlohmann::json, const char*>{{"full_attention"}, "not a list of 2"},
+        {{"full_attention", "chunked_attention"}, "\"chunked_attention\""},
+        {"full_attention", "not a list of 2"}}) {
+    const auto config = parse(with("layer_types", types_value, sliding_qwen));
+    REQUIRE_FALSE(config.ok());
+    CHECK(contains(config.status().message(), message));
+  }
+  for (const nlohmann::json& bad : {nlohmann::json(0), nlohmann::json(-1), nlohmann::json("x")})
+    CHECK_FALSE(parse(with("sliding_window", bad, mistral)).ok());
 }
 
 TEST_CASE("text that is not a small JSON object is refused") {
@@ -230,7 +265,7 @@ TEST_CASE("the published shapes and the bundled model load") {
     CHECK(config->dtype == DType::kBF16);
   }
   CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/qwen2.5-0.5b")->qkv_bias);
-  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/llama-3.2-1b")->rope_scaling.kind == RopeScalingKind::kLlama3);
+  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/llama-3.2-1b")->ropes[0].scaling.kind == RopeScalingKind::kLlama3);
   CHECK(load_model_config(LLMB_SOURCE_DIR "/data/model").ok());
   CHECK(load_generation_config(LLMB_SOURCE_DIR "/data/model")->eos_token_ids.size() == 2);
   CHECK(load_model_config("/nonexistent").status().code() == StatusCode::kNotFound);
@@ -239,7 +274,7 @@ TEST_CASE("the published shapes and the bundled model load") {
 TEST_CASE(
     "rope table: position 0 is the identity, the first channel turns one radian a position, linear scaling slows it") {
   ModelConfig config = tiny_config();
-  const RopeTable table = make_rope_table(config, 5);
+  const RopeTable table = make_rope_table(config.ropes[0], config.head_dim, 5);
   const int half = config.head_dim / 2;
   REQUIRE(table.cos.size() == static_cast<size_t>(5 * half));
   for (int i = 0; i < half; ++i) {
@@ -247,9 +282,9 @@ TEST_CASE(
     CHECK(table.sin[i] == 0.0f);
   }
   CHECK(table.sin[4 * half] == static_cast<float>(std::sin(4.0)));
-  config.rope_scaling.kind = RopeScalingKind::kLinear;
-  config.rope_scaling.factor = 4;
-  CHECK(make_rope_table(config, 5).sin[4 * half] == static_cast<float>(std::sin(1.0)));
+  config.ropes[0].scaling.kind = RopeScalingKind::kLinear;
+  config.ropes[0].scaling.factor = 4;
+  CHECK(make_rope_table(config.ropes[0], config.head_dim, 5).sin[4 * half] == static_cast<float>(std::sin(1.0)));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ const Shape kShapes[] = {
      [](ModelConfig* c) { c->hidden_size = 37, c->intermediate_size = 53, c->vocab_size = 101, c->head_dim = 6; }},
     {"one layer, one head",
      [](ModelConfig* c) { c->num_hidden_layers = c->num_attention_heads = c->num_key_value_heads = 1; }},
-    {"a large rms_norm_eps", [](ModelConfig* c) { c->rms_norm_eps = 0.1; }},
+    {"a large rms_norm_eps", [](ModelConfig* c) { c->norm_eps = 0.1; }},
     {"bf16", [](ModelConfig* c) { c->dtype = DType::kBF16; }},
     {"fp16", [](ModelConfig* c) { c->dtype = DType::kF16; }},
     {"bf16 with biases and odd sizes",
@@ -61,11 +61,11 @@ const Shape kShapes[] = {
        c->hidden_size = 33, c->intermediate_size = 65, c->vocab_size = 67;
      }},
     {"linear rope scaling",
-     [](ModelConfig* c) { c->rope_scaling.kind = RopeScalingKind::kLinear, c->rope_scaling.factor = 2.5; }},
+     [](ModelConfig* c) { c->ropes[0].scaling.kind = RopeScalingKind::kLinear, c->ropes[0].scaling.factor = 2.5; }},
     {"llama3 rope scaling",
      [](ModelConfig* c) {
-       c->rope_theta = 50, c->head_dim = 16;
-       c->rope_scaling = {RopeScalingKind::kLlama3, 8, 1, 4, 16};
+       c->ropes[0].theta = 50, c->head_dim = 16;
+       c->ropes[0].scaling = {RopeScalingKind::kLlama3, 8, 1, 4, 16};
      }},
     {"three shards", [](ModelConfig*) {}, 3},
 };

@@ -1,4 +1,4 @@
-"""Tiny random models of each supported shape, with what Hugging Face transformers says about them.
+"""Tiny random models of each supported shape (golden_variants.py), with what Hugging Face transformers says about them.
 
 Writes <out>/<name>/config.json, weights and golden.jsonl. The golden lines are an oracle for every backend: the
 weights are stored in the named dtype and all arithmetic is float32.
@@ -7,63 +7,58 @@ import argparse
 import json
 import pathlib
 import random
+import shutil
 
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-LENGTHS = (1, 2, 7, 15, 16, 17, 33)  # ragged, and on both sides of a block of 16
+import golden_checkpoints
+from golden_variants import LLAMAS, VARIANTS
+
 FULL_LOGITS_FOR = (0, 4)             # prompts whose last logits are written in full
-NEW_TOKENS = 24
-
-BASE = dict(
-    architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-    num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=128, max_position_embeddings=256,
-    rope_theta=10000.0, rope_scaling=None, rms_norm_eps=1e-5, hidden_act="silu", attention_bias=False, mlp_bias=False,
-    attention_dropout=0.0, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, torch_dtype="float32")
-LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                   original_max_position_embeddings=32)
-# Neither qwen2 nor mistral has the two bias switches: qwen2 always has biases on q, k and v, mistral never has any.
-UNSWITCHED = {k: v for k, v in BASE.items() if k not in ("attention_bias", "mlp_bias", "rope_scaling")}
-
-VARIANTS = {
-    "llama-mha": {**BASE, "num_key_value_heads": 4},
-    "llama-gqa": BASE,
-    "llama-mqa-tied": {**BASE, "num_key_value_heads": 1, "tie_word_embeddings": True},
-    "llama-bias": {**BASE, "attention_bias": True, "mlp_bias": True},
-    "llama-fp16": {**BASE, "torch_dtype": "float16"},
-    "llama-bf16": {**BASE, "torch_dtype": "bfloat16"},
-    "llama-headdim": {**BASE, "head_dim": 16, "num_hidden_layers": 3,
-                      "hidden_size": 24, "intermediate_size": 48},
-    # With this theta the four wavelengths fall in all three ranges of the llama3 rule: kept, blended, stretched.
-    "llama-rope-llama3": {**BASE, "rope_theta": 100.0, "rope_scaling": LLAMA3_ROPE},
-    "llama-sharded": BASE,
-    "qwen2": {**UNSWITCHED, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm_eps": 1e-6,
-              "use_sliding_window": False},
-    "mistral": {**UNSWITCHED, "architectures": ["MistralForCausalLM"], "model_type": "mistral",
-                "sliding_window": None},
-}
 
 
-def random_weights(model, seed):
-    """Large enough that attention is peaked and the best token wins by a margin; biases and norms are not trivial."""
+# What a layer adds to the residual stream goes through one of these last.
+OUTPUTS = ("o_proj.weight", "down_proj.weight", "down_proj", "c_proj.weight", "dense.weight", "dense_4h_to_h.weight",
+           "out_proj.weight")
+POST_NORMS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
+
+
+def random_weights(model, seed, layer_gain=1.0):
+    """Large enough that attention is peaked and the best token wins by a margin; biases and norms are not trivial.
+    layer_gain: how much more the layers add than they would; with tied embeddings a token would follow itself."""
     generator = torch.Generator().manual_seed(seed)
+    adds_one = model.config.model_type.startswith("gemma")  # its norms multiply by 1 + weight
     for name, p in sorted(model.named_parameters()):
         noise = torch.randn(p.shape, generator=generator)
-        if "norm" in name:
-            p.data = 1.0 + 0.3 * noise
-        elif name.endswith("bias"):
+        last = name.rsplit(".", 1)[-1]
+        if last.endswith("bias"):
             p.data = 0.5 * noise
-        elif "embed_tokens" in name or "lm_head" in name:
+        elif "norm" in name or ".ln_" in name:
+            p.data = (0.0 if adds_one else 1.0) + 0.3 * noise
+        elif "embed" in name or "lm_head" in name or ".wte." in name or ".wpe." in name:
             p.data = 0.5 * noise
+        elif last == "sinks":
+            p.data = noise
+        elif last in ("gate_up_proj", "down_proj"):  # stacked experts
+            is_transposed = model.config.model_type == "gpt_oss"
+            p.data = 1.5 * noise / p.shape[1 if is_transposed else 2] ** 0.5
         else:
-            p.data = 1.5 * noise / p.shape[1] ** 0.5
+            is_transposed = model.config.model_type == "gpt2"
+            p.data = 1.5 * noise / p.shape[0 if is_transposed else 1] ** 0.5
+        has_post_norm = model.config.model_type in ("gemma2", "gemma3_text")
+        if name.endswith(POST_NORMS) and has_post_norm:
+            p.data += layer_gain - 1
+        elif name.endswith(OUTPUTS) and not has_post_norm:
+            p.data *= layer_gain
 
 
-def save_weights(model, out, dtype, shards):
+def save_weights(model, out, dtype, shards, spell):
     tied = model.config.tie_word_embeddings
     weights = {n: p.detach().to(dtype).contiguous() for n, p in sorted(model.named_parameters())
-               if not (tied and n == "lm_head.weight")}
+               if not (tied and n in ("lm_head.weight", "embed_out.weight"))}
+    weights = {n: w.contiguous() for n, w in spell(weights).items()}
     if shards == 1:
         save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
         return
@@ -82,17 +77,30 @@ def shorten(values):
     return [float(f"{v:.7g}") for v in values]
 
 
+def best(log_softmax, count=5):
+    values, tokens = log_softmax.topk(count)
+    return [[int(t), float(f"{v:.7g}")] for t, v in zip(tokens, values)]
+
+
 @torch.no_grad()
-def golden_line(model, prompt, full_logits):
-    """Greedy continuation without a cache: every step is one whole forward pass, nothing to go wrong."""
-    ids, logprobs, top, margin, last = list(prompt), [], [], float("inf"), None
-    for _ in range(NEW_TOKENS):
-        logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1].float()
+def golden_line(model, prompt, new_tokens, full_logits, cached):
+    """Greedy continuation without a cache, unless that is what is asked for: every step is one whole forward pass,
+    nothing to go wrong."""
+    ids, logprobs, top, margin, last, cache = list(prompt), [], [], float("inf"), None, None
+    if cached:
+        model(torch.tensor([ids[:1]]))  # a short sequence makes it forget how long the one before was
+    for _ in range(new_tokens):
+        if cached:
+            out = model(torch.tensor([ids if cache is None else ids[-1:]]), past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+        else:
+            out = model(torch.tensor([ids]), use_cache=False)
+        logits = out.logits[0, -1].float()
         last = logits if last is None else last
         log_softmax = torch.log_softmax(logits.double(), -1)
-        values, tokens = log_softmax.topk(5)
+        top.append(best(log_softmax))
+        values, tokens = log_softmax.topk(2)
         margin = min(margin, float(values[0] - values[1]))
-        top.append([[int(t), float(f"{v:.7g}")] for t, v in zip(tokens, values)])
         ids.append(int(tokens[0]))
         logprobs.append(float(values[0]))
     line = {"prompt_token_ids": list(prompt), "token_ids": ids[len(prompt):], "logprobs": shorten(logprobs),
@@ -102,41 +110,68 @@ def golden_line(model, prompt, full_logits):
     return line, margin
 
 
-def make(name, config, out, seed):
+@torch.no_grad()
+def add_every_position(model, line):
+    """What follows each position of the prompt."""
+    model(torch.tensor([line["prompt_token_ids"][:1]]))
+    logits = model(torch.tensor([line["prompt_token_ids"]]), use_cache=False).logits[0].double()
+    line["prompt_top_logprobs"] = [best(row) for row in torch.log_softmax(logits, -1)]
+
+
+def make(name, variant, out, seed):
     out = out / name
-    out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    config = {k: v for k, v in variant.items() if not k.startswith("_")}
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(out), attn_implementation="eager",
-                                             dtype=torch.float32)
-    random_weights(model, seed)
-    save_weights(model, out, getattr(torch, config["torch_dtype"]), 2 if name == "llama-sharded" else 1)
-    # What was written is what is judged: read back, rounding included, and computed in float32.
-    model = AutoModelForCausalLM.from_pretrained(out, attn_implementation="eager", dtype=torch.float32).eval()
+    attention = variant.get("_attention", "eager")
+    parsed = AutoConfig.from_pretrained(out)
+    is_mxfp4 = variant.get("_save") == "mxfp4"
+    if is_mxfp4:
+        del parsed.quantization_config
+    model = AutoModelForCausalLM.from_config(parsed, attn_implementation=attention, dtype=torch.float32)
+    random_weights(model, seed, 4.0 if name not in LLAMAS and parsed.tie_word_embeddings else 1.0)
+    dtype = getattr(torch, config["torch_dtype"])
+    spell = getattr(golden_checkpoints, variant["_save"]) if "_save" in variant else lambda weights: weights
+    for p in model.parameters():
+        p.data = p.data.to(dtype).float()
+    if is_mxfp4:
+        golden_checkpoints.round_to_mxfp4(model)
+    save_weights(model, out, dtype, variant.get("_shards", 1), spell)
+    if not is_mxfp4:
+        # What was written is what is judged: read back, rounding included, and computed in float32.
+        model = AutoModelForCausalLM.from_pretrained(out, attn_implementation=attention, dtype=torch.float32)
+    model.eval()
     rng, lines, least = random.Random(f"{name} {seed}"), [], float("inf")
-    for i, length in enumerate(LENGTHS):
+    for i, length in enumerate(variant["_lengths"]):
         # A near tie between two tokens would make the greedy continuation a coin toss: draw such a prompt again.
         for _ in range(200):
             prompt = [rng.randrange(config["vocab_size"]) for _ in range(length)]
-            line, margin = golden_line(model, prompt, i in FULL_LOGITS_FOR)
+            line, margin = golden_line(model, prompt, variant["_new_tokens"], i in FULL_LOGITS_FOR,
+                                       variant.get("_cached", False))
             if margin > 0.02:
                 break
         else:
             raise RuntimeError(f"{name}: no prompt of {length} tokens has a comfortable margin")
         least = min(least, margin)
-        lines.append(json.dumps({"id": f"{name}-{length}", **line}, separators=(",", ":")))
-    (out / "golden.jsonl").write_text("\n".join(lines) + "\n")
-    distinct = len({t for line in lines for t in json.loads(line)["token_ids"]})
-    print(f"{name}: least margin {least:.3f} nat, {distinct} distinct tokens generated")
+        lines.append({"id": f"{name}-{length}", **line})
+    if name not in LLAMAS:
+        add_every_position(model, lines[-1])
+    text = [json.dumps(line, separators=(",", ":")) for line in lines]
+    (out / "golden.jsonl").write_text("\n".join(text) + "\n")
+    distinct = len({t for line in lines for t in line["token_ids"]})
+    print(f"{name}: least margin {least:.3f} nat, {distinct} distinct tokens generated", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("data/fixtures/models"))
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("names", nargs="*", help="of variants; none: all")
     args = parser.parse_args()
     torch.set_num_threads(1)  # one order of summation
-    for name, config in VARIANTS.items():
-        make(name, config, args.out, args.seed)
+    for name in args.names or VARIANTS:
+        make(name, VARIANTS[name], args.out, args.seed)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #include "backend/cpu/cpu_ops.h"
 
-#include <cmath>
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "backend/cpu/mapped_floats.h"
 #include "base/check.h"
 #include "kernels/cpu/activation.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/norm.h"
@@ -26,6 +26,27 @@ class CpuLinear final : public LinearWeight {
 
  private:
   const cpu::PackedLinear packed_;
+};
+
+class CpuExperts final : public ExpertsWeight {
+ public:
+  CpuExperts(std::vector<std::unique_ptr<LinearWeight>> gate_up, std::vector<std::unique_ptr<LinearWeight>> down)
+      : gate_up_(std::move(gate_up)), down_(std::move(down)) {
+    for (size_t i = 0; i < gate_up_.size(); ++i)
+      views_.push_back({&static_cast<const CpuLinear&>(*gate_up_[i]).packed(),
+                        &static_cast<const CpuLinear&>(*down_[i]).packed()});
+  }
+  int64_t resident_bytes() const override {
+    int64_t bytes = 0;
+    for (const auto* list : {&gate_up_, &down_})
+      for (const auto& weight : *list) bytes += weight->resident_bytes();
+    return bytes;
+  }
+  std::span<const cpu::ExpertView> views() const { return views_; }
+
+ private:
+  const std::vector<std::unique_ptr<LinearWeight>> gate_up_, down_;
+  std::vector<cpu::ExpertView> views_;
 };
 
 class CpuBuffer final : public DeviceBuffer {
@@ -59,14 +80,26 @@ void append(const StepOutput& from, StepOutput* to) {
   append(from.top_logprobs, &to->top_logprobs);
 }
 
+std::vector<RopeTable> make_rope_tables(const ModelConfig& config, int32_t max_position) {
+  std::vector<RopeTable> tables;
+  for (const RopeConfig& rope : config.ropes)
+    tables.push_back(make_rope_table(rope, config.rotary_dim(rope), max_position));
+  return tables;
+}
+
 }  // namespace
 
 CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, ThreadPool& pool)
-    : config_(config), pool_(pool), kv_(kv), rope_(make_rope_table(config, max_position)) {}
+    : config_(config), pool_(pool), kv_(kv), ropes_(make_rope_tables(config, max_position)) {}
 
 std::unique_ptr<LinearWeight> CpuOps::make_linear(std::span<const TensorView> parts,
                                                   std::span<const TensorView> biases) {
   return std::make_unique<CpuLinear>(cpu::PackedLinear::pack(parts, biases, pool_));
+}
+
+std::unique_ptr<ExpertsWeight> CpuOps::make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
+                                                    std::vector<std::unique_ptr<LinearWeight>> down) {
+  return std::make_unique<CpuExperts>(std::move(gate_up), std::move(down));
 }
 
 std::unique_ptr<DeviceBuffer> CpuOps::make_vector(const TensorView& values) {
@@ -101,9 +134,30 @@ void CpuOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
   cpu::embedding(packed(table), tokens_.data(), rows, floats(out), pool_);
 }
 
+void CpuOps::add_positions(const LinearWeight& table, int64_t rows, Rows residual) {
+  cpu::add_embedding(packed(table), plan_->positions.data(), rows, floats(residual), pool_);
+}
+
+void CpuOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) {
+  if (delta.data != nullptr) cpu::add(floats(residual), floats(delta), factor, rows * residual.width, pool_);
+  if (out.data != nullptr) std::copy_n(floats(residual), rows * residual.width, floats(out));
+}
+
 void CpuOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
   cpu::add_rms_norm(floats(residual), floats(delta), floats(weight.rows()), eps, rows, residual.width, floats(out),
                     pool_);
+}
+
+void CpuOps::add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
+                            int64_t rows, Rows out) {
+  cpu::add_layer_norm(floats(residual), floats(delta), floats(weight.rows()),
+                      bias != nullptr ? floats(bias->rows()) : nullptr, eps, rows, residual.width, floats(out), pool_);
+}
+
+void CpuOps::rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
+                             int64_t rows) {
+  cpu::rms_norm_groups(floats(x) + first_column, x.width, num_groups, floats(weight.rows()), weight.rows().width, eps,
+                       rows, pool_);
 }
 
 void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
@@ -111,22 +165,42 @@ void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) 
 }
 
 void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+  static const RopeTable kNone;
+  const int32_t rope = config_.ropes.empty() ? -1 : config_.layer(layer).rope;
+  const RopeTable& table = rope < 0 ? kNone : ropes_[rope];
   cpu::rope_and_kv_write(floats(qkv), plan_->positions.data(), plan_->slots.data(), rows, config_.num_attention_heads,
-                         config_.num_key_value_heads, config_.head_dim, rope_.cos.data(), rope_.sin.data(),
+                         config_.num_key_value_heads, config_.head_dim,
+                         rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(), table.sin.data(),
                          kv_.layer(layer), pool_);
 }
 
-void CpuOps::paged_attention(int32_t layer, Rows qkv, Rows out) {
+void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
   const cpu::AttentionBatch batch{plan_->num_seqs(), plan_->query_start.data(), plan_->context_len.data(),
                                   plan_->block_start.data(), plan_->block_ids.data()};
-  const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim)));
-  cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, config_.num_attention_heads, scale,
-                       kv_.layer(layer), pool_);
+  const cpu::AttentionParams params{config_.num_attention_heads,
+                                    static_cast<float>(config_.score_scale(layer)),
+                                    config_.layer(layer).window,
+                                    static_cast<float>(config_.attention_softcap),
+                                    config_.alibi_slopes.empty() ? nullptr : config_.alibi_slopes.data(),
+                                    sinks != nullptr ? floats(sinks->rows()) : nullptr};
+  cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, params, kv_.layer(layer), pool_);
 }
 
-void CpuOps::silu_mul(Rows gate_up, int64_t rows, Rows out) {
-  cpu::silu_mul(floats(gate_up), rows, config_.intermediate_size, floats(out), pool_);
+void CpuOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) {
+  cpu::activate(spec, floats(x), rows, out.width, floats(out), pool_);
 }
+
+void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
+                         Rows router_logits, Rows x, int64_t rows, Rows out) {
+  cpu::mix_experts(static_cast<const CpuExperts&>(experts).views(), config, spec, floats(router_logits), floats(x),
+                   rows, x.width, floats(out), &experts_scratch_, pool_);
+}
+
+void CpuOps::scale(Rows x, float factor, int64_t rows) { cpu::scale(floats(x), factor, rows * x.width, pool_); }
+
+void CpuOps::softcap(Rows x, float cap, int64_t rows) { cpu::softcap(floats(x), cap, rows * x.width, pool_); }
+
+void CpuOps::clamp(Rows x, float limit, int64_t rows) { cpu::clamp(floats(x), limit, rows * x.width, pool_); }
 
 void CpuOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
   cpu::gather_rows(floats(x), sample_rows_.data(), num_samples, x.width, floats(out), pool_);

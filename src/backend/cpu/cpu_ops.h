@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "core/model_config.h"
 #include "core/step_plan.h"
+#include "kernels/cpu/experts.h"
 #include "model/ops.h"
 #include "model/rope_table.h"
 
@@ -24,6 +25,8 @@ class CpuOps final : public Ops {
 
   std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts,
                                             std::span<const TensorView> biases) override;
+  std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
+                                              std::vector<std::unique_ptr<LinearWeight>> down) override;
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;
   std::unique_ptr<DeviceBuffer> allocate(int64_t rows, int64_t width, DType dtype) override;
 
@@ -33,11 +36,22 @@ class CpuOps final : public Ops {
   void end_step(StepOutput* output);
 
   void embedding(const LinearWeight& table, int64_t rows, Rows out) override;
+  void add_positions(const LinearWeight& table, int64_t rows, Rows residual) override;
+  void add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) override;
   void add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) override;
+  void add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
+                      int64_t rows, Rows out) override;
+  void rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
+                       int64_t rows) override;
   void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
   void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
-  void paged_attention(int32_t layer, Rows qkv, Rows out) override;
-  void silu_mul(Rows gate_up, int64_t rows, Rows out) override;
+  void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
+  void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
+  void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
+                   Rows router_logits, Rows x, int64_t rows, Rows out) override;
+  void scale(Rows x, float factor, int64_t rows) override;
+  void softcap(Rows x, float cap, int64_t rows) override;
+  void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
@@ -45,7 +59,7 @@ class CpuOps final : public Ops {
   const ModelConfig config_;
   ThreadPool& pool_;
   KvPool kv_;
-  const RopeTable rope_;
+  const std::vector<RopeTable> ropes_;  // of config_.ropes
   const StepPlan* plan_ = nullptr;    // of the step in progress
   std::vector<TokenId> tokens_;       // [num_tokens]  of plan_, none unseen
   std::vector<TokenId> sampled_;      // by the step before
@@ -53,6 +67,7 @@ class CpuOps final : public Ops {
   StepPlan chunk_plan_;               // a slice of plan_'s sample rows
   StepOutput chunk_output_;
   StepOutput output_;
+  cpu::ExpertsScratch experts_scratch_;
 };
 
 }  // namespace llmb

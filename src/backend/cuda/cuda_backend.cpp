@@ -11,6 +11,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/memory_plan.h"
 #include "backend/cuda/step_graphs.h"
+#include "backend/cuda/supported.h"
 #include "backend/cuda/warm_up.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
@@ -115,6 +116,7 @@ class CudaBackend final : public Backend {
     const SteadyClock clock;
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
     LLMB_RETURN_IF_ERROR(check_block_size(options));
+    LLMB_RETURN_IF_ERROR(check_cuda_support(config));
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
       Result<WeightFiles> opened = WeightFiles::open(options.model_dir, config);

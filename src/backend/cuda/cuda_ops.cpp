@@ -79,13 +79,6 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   return shape;
 }
 
-cuda::AttentionParams attention_params(const ModelConfig& config, const CudaOpsOptions& options) {
-  cuda::AttentionParams params;
-  params.shape = attention_shape(config, options);
-  params.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
-  return params;
-}
-
 cuda::DeviceMemory upload_floats(const std::vector<float>& values, cudaStream_t stream) {
   cuda::DeviceMemory memory(static_cast<int64_t>(values.size() * sizeof(float)));
   check(cudaMemcpyAsync(memory.data(), values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice, stream),
@@ -108,14 +101,16 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       options_(options),
       stream_(stream),
       num_ctas_(device.num_sms * cuda::attention_tiling(attention_shape(config, options)).ctas_per_sm),
-      attention_(attention_params(config, options)),
+      attention_shape_(attention_shape(config, options)),
       linear_(options.dtype, options.deterministic),
       uploader_(std::make_unique<WeightUploader>(stream)),
-      stage_(options.limits, attention_.shape, num_ctas_) {
-  const RopeTable rope = make_rope_table(config, options.max_position);
-  rope_cos_ = upload_floats(rope.cos, stream);
-  rope_sin_ = upload_floats(rope.sin, stream);
-  const cuda::AttentionLimits limits = cuda::attention_limits(attention_.shape, num_ctas_, options.limits.max_num_seqs,
+      stage_(options.limits, attention_shape_, num_ctas_) {
+  for (const RopeConfig& rope : config.ropes) {
+    const RopeTable table = make_rope_table(rope, config.rotary_dim(rope), options.max_position);
+    ropes_.push_back({config.rotary_dim(rope), upload_floats(table.cos, stream), upload_floats(table.sin, stream)});
+  }
+  alibi_slopes_ = upload_floats(config.alibi_slopes, stream);
+  const cuda::AttentionLimits limits = cuda::attention_limits(attention_shape_, num_ctas_, options.limits.max_num_seqs,
                                                               options.limits.max_num_tokens);
   attention_partials_ = cuda::DeviceMemory(limits.max_partial_rows * config.head_dim * int64_t{sizeof(float)});
   attention_partial_stats_ = cuda::DeviceMemory(limits.max_partial_rows * 2 * int64_t{sizeof(float)});
@@ -211,32 +206,58 @@ void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out)
 }
 
 void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+  static const DeviceRope kNone;
+  const int32_t index = ropes_.empty() ? -1 : config_.layer(layer).rope;
+  const DeviceRope& rope = index < 0 ? kNone : ropes_[index];
   const cuda::RopeShape shape{config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
-                              config_.head_dim, options_.block_size};
+                              rope.rotary_dim, options_.block_size};
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::rope_and_kv_write(data<T>(qkv), step_.positions, step_.slots, rows, shape, rope_cos_.data<const float>(),
-                            rope_sin_.data<const float>(), kv<T>(layer, false), kv<T>(layer, true), stream_);
+    cuda::rope_and_kv_write(data<T>(qkv), step_.positions, step_.slots, rows, shape, rope.cos.data<const float>(),
+                            rope.sin.data<const float>(), kv<T>(layer, false), kv<T>(layer, true), stream_);
   });
 }
 
-void CudaOps::paged_attention(int32_t layer, Rows qkv, Rows out) {
+void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
   const cuda::AttentionWork work{num_ctas_,
                                  step_.items,
                                  step_.cta_start,
                                  attention_partials_.data<float>(),
                                  attention_partial_stats_.data<float>(),
                                  attention_counters_.data<int32_t>()};
+  cuda::AttentionParams params{attention_shape_, static_cast<float>(config_.score_scale(layer)),
+                               static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
+                               sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
+  params.shape.window = config_.layer(layer).window;
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), static_cast<const T*>(kv<T>(layer, false)),
-                          static_cast<const T*>(kv<T>(layer, true)), step_.block_ids, work, attention_, stream_);
+                          static_cast<const T*>(kv<T>(layer, true)), step_.block_ids, work, params, stream_);
   });
 }
 
-void CudaOps::silu_mul(Rows gate_up, int64_t rows, Rows out) {
+void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) {
+  LLMB_CHECK(spec == ActivationSpec());
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::silu_mul(data<const T>(gate_up), rows, out.width, data<T>(out), stream_);
+    cuda::silu_mul(data<const T>(x), rows, out.width, data<T>(out), stream_);
   });
 }
+
+// What check_cuda_support() refuses before a model is loaded.
+std::unique_ptr<ExpertsWeight> CudaOps::make_experts(std::vector<std::unique_ptr<LinearWeight>>,
+                                                    std::vector<std::unique_ptr<LinearWeight>>) {
+  LLMB_CHECK(false);
+}
+void CudaOps::mix_experts(const ExpertsWeight&, const ExpertsConfig&, const ActivationSpec&, Rows, Rows, int64_t, Rows) {
+  LLMB_CHECK(false);
+}
+void CudaOps::add_positions(const LinearWeight&, int64_t, Rows) { LLMB_CHECK(false); }
+void CudaOps::add(Rows, Rows, float, int64_t, Rows) { LLMB_CHECK(false); }
+void CudaOps::add_layer_norm(Rows, Rows, const DeviceBuffer&, const DeviceBuffer*, float, int64_t, Rows) {
+  LLMB_CHECK(false);
+}
+void CudaOps::rms_norm_groups(Rows, int64_t, int64_t, const DeviceBuffer&, float, int64_t) { LLMB_CHECK(false); }
+void CudaOps::scale(Rows, float, int64_t) { LLMB_CHECK(false); }
+void CudaOps::softcap(Rows, float, int64_t) { LLMB_CHECK(false); }
+void CudaOps::clamp(Rows, float, int64_t) { LLMB_CHECK(false); }
 
 void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
   with_type(x.dtype, [&]<typename T>(T) {

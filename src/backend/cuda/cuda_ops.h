@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/step_stage.h"
@@ -37,6 +38,8 @@ class CudaOps final : public Ops {
   DType activation_dtype() const override { return options_.dtype; }
   std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts,
                                             std::span<const TensorView> biases) override;
+  std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
+                                              std::vector<std::unique_ptr<LinearWeight>> down) override;
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;
   std::unique_ptr<DeviceBuffer> allocate(int64_t rows, int64_t width, DType dtype) override;
   void end_of_weights();  // frees what only loading needs
@@ -56,11 +59,22 @@ class CudaOps final : public Ops {
   int64_t sampled_bytes_with_top() const { return sample_output_.bytes(); }
 
   void embedding(const LinearWeight& table, int64_t rows, Rows out) override;
+  void add_positions(const LinearWeight& table, int64_t rows, Rows residual) override;
+  void add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) override;
   void add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) override;
+  void add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
+                      int64_t rows, Rows out) override;
+  void rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
+                       int64_t rows) override;
   void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
   void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
-  void paged_attention(int32_t layer, Rows qkv, Rows out) override;
-  void silu_mul(Rows gate_up, int64_t rows, Rows out) override;
+  void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
+  void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
+  void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
+                   Rows router_logits, Rows x, int64_t rows, Rows out) override;
+  void scale(Rows x, float factor, int64_t rows) override;
+  void softcap(Rows x, float cap, int64_t rows) override;
+  void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
@@ -73,10 +87,15 @@ class CudaOps final : public Ops {
   const CudaOpsOptions options_;
   const cudaStream_t stream_;
   const int32_t num_ctas_;  // of the attention kernels
-  const cuda::AttentionParams attention_;
+  const cuda::AttentionShape attention_shape_;  // without windows, which serves every layer
   cuda::Linear linear_;
   std::unique_ptr<WeightUploader> uploader_;  // while weights are loaded
-  cuda::DeviceMemory rope_cos_, rope_sin_;    // [max_position, head_dim / 2]
+  struct DeviceRope {
+    int32_t rotary_dim = 0;
+    cuda::DeviceMemory cos, sin;  // [max_position, rotary_dim / 2]
+  };
+  std::vector<DeviceRope> ropes_;  // of config_.ropes
+  cuda::DeviceMemory alibi_slopes_;  // [num_heads], or empty
   cuda::DeviceMemory attention_partials_, attention_partial_stats_, attention_counters_;
   cuda::SampleLimits sample_limits_;
   cuda::DeviceMemory sample_workspace_, sample_output_;

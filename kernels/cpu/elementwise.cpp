@@ -1,0 +1,102 @@
+// Bound by memory: each float is read and written once. One task is a few thousand floats.
+#include "kernels/cpu/elementwise.h"
+
+#include <algorithm>
+
+#include "core/types.h"
+#include "kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+template <typename F>
+HWY_INLINE void update_span(float* HWY_RESTRICT x, int64_t n, const F& f) {
+  const int64_t full = n - n % kLogicalLanes, rest = n - full;
+  for (int64_t i = 0; i < full; i += kLogicalLanes) store16(map16(load16(x + i), f), x + i);
+  if (rest > 0) store16_partial(map16(load16_partial(x + full, rest), f), x + full, rest);
+}
+
+void add_span(float* HWY_RESTRICT residual, const float* HWY_RESTRICT delta, float factor, int64_t n) {
+  const V by = hn::Set(D(), factor);
+  // A factor of 1 is exact, so this is the plain sum then.
+  const auto f = [by](V r, V d) HWY_ATTR { return hn::Add(r, hn::Mul(d, by)); };
+  const int64_t full = n - n % kLogicalLanes, rest = n - full;
+  for (int64_t i = 0; i < full; i += kLogicalLanes)
+    store16(map16(load16(residual + i), load16(delta + i), f), residual + i);
+  if (rest > 0)
+    store16_partial(map16(load16_partial(residual + full, rest), load16_partial(delta + full, rest), f),
+                    residual + full, rest);
+}
+
+void scale_span(float* x, float factor, int64_t n) {
+  const V by = hn::Set(D(), factor);
+  update_span(x, n, [by](V v) HWY_ATTR { return hn::Mul(v, by); });
+}
+
+void softcap_span(float* x, float cap, int64_t n) {
+  const V by = hn::Set(D(), cap);
+  update_span(x, n, [by](V v) HWY_ATTR { return hn::Mul(tanh_v(hn::Div(v, by)), by); });
+}
+
+// By comparison, not Min and Max, which drop NaN on some targets.
+void clamp_span(float* x, float limit, int64_t n) {
+  const V high = hn::Set(D(), limit), low = hn::Neg(high);
+  update_span(x, n, [high, low](V v) HWY_ATTR {
+    v = hn::IfThenElse(hn::Gt(v, high), high, v);
+    return hn::IfThenElse(hn::Lt(v, low), low, v);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace llmb::cpu {
+
+HWY_EXPORT(add_span);
+HWY_EXPORT(scale_span);
+HWY_EXPORT(softcap_span);
+HWY_EXPORT(clamp_span);
+
+namespace {
+
+// Calls body(begin, n) for spans that cover [0, size).
+template <typename Body>
+void for_each_span(ThreadPool& pool, int64_t size, const Body& body) {
+  constexpr int64_t kSpan = 8192;
+  pool.parallel_for(ceil_div(size, kSpan),
+                    [&](int64_t i, int) { body(i * kSpan, std::min(kSpan, size - i * kSpan)); });
+}
+
+}  // namespace
+
+void add(float* residual, const float* delta, float factor, int64_t size, ThreadPool& pool) {
+  for_each_span(pool, size, [&](int64_t begin, int64_t n) {
+    HWY_DYNAMIC_DISPATCH(add_span)(residual + begin, delta + begin, factor, n);
+  });
+}
+
+void scale(float* x, float factor, int64_t size, ThreadPool& pool) {
+  for_each_span(pool, size,
+                [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(scale_span)(x + begin, factor, n); });
+}
+
+void softcap(float* x, float cap, int64_t size, ThreadPool& pool) {
+  for_each_span(pool, size,
+                [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(softcap_span)(x + begin, cap, n); });
+}
+
+void clamp(float* x, float limit, int64_t size, ThreadPool& pool) {
+  for_each_span(pool, size,
+                [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(clamp_span)(x + begin, limit, n); });
+}
+
+}  // namespace llmb::cpu
+#endif

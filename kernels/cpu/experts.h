@@ -1,0 +1,43 @@
+// mix_experts: a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538). Each token goes through the top_k experts with
+// the largest router logits: out = sum over them of weight * down(activate(gate_up(x))).
+//
+// 1. Ties go to the lowest expert. Weights are a softmax over the chosen logits, or, with norm_topk_prob false, the chosen
+//    entries of a softmax over all.
+// 2. Each row's result depends on its own x and logits alone: its experts are added in order of their index, whatever
+//    rows are beside it.
+// 3. A row with a NaN among its logits gets NaN.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "core/activation.h"
+#include "core/model_config.h"
+#include "kernels/cpu/linear.h"
+
+namespace llmb::cpu {
+
+// One expert's matrices, both with biases or both without.
+struct ExpertView {
+  const PackedLinear* gate_up;  // [2 * intermediate, hidden], gate first, or without a gate [intermediate, hidden]
+  const PackedLinear* down;     // [hidden, intermediate]
+};
+
+// Memory between calls. Grows to what the largest call needs.
+struct ExpertsScratch {
+  std::vector<int32_t> chosen;    // [rows, top_k]  experts, ascending
+  std::vector<float> weights;     // [rows, top_k]
+  std::vector<int32_t> slots;     // [rows, top_k]  where a (row, expert) pair lies among all pairs sorted by expert
+  std::vector<float> x, gate_up, activated, y;
+};
+
+void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& config, const ActivationSpec& spec,
+                 const float* router_logits,  // [rows, num_experts]
+                 const float* x,              // [rows, hidden]
+                 int64_t rows, int64_t hidden,
+                 float* out,  // [rows, hidden]
+                 ExpertsScratch* scratch, ThreadPool& pool);
+
+}  // namespace llmb::cpu

@@ -1,0 +1,96 @@
+// One segment of positions of paged_attention: scores, exact softmax numerators and weighted values of the rows of one
+// item; and how segments are merged. Private to kernels/cpu.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "core/types.h"
+#include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/paged_attention.h"
+
+namespace llmb::cpu {
+
+constexpr int64_t kSegment = 256;       // positions; part of the results' definition
+constexpr int64_t kSegmentChunk = 64;   // positions whose keys or values stay in the first-level cache
+
+struct AttentionCall {
+  const float* qkv;
+  int64_t qkv_stride;
+  float* out;
+  AttentionBatch batch;
+  AttentionParams params;
+  int64_t group;  // query heads of a KV head
+  KvCacheView kv;
+
+  int64_t padded_dim() const { return ceil_div(kv.head_dim, 16) * 16; }
+};
+
+// Tokens [token_begin, token_end) of one sequence, all query heads of one KV head.
+struct AttentionItem {
+  int64_t seq, kv_head, token_begin, token_end;
+
+  int64_t num_rows(const AttentionCall& c) const { return (token_end - token_begin) * c.group; }
+  // A token sees positions [begin, limit).
+  int64_t limit(const AttentionCall& c, int64_t token) const {
+    return c.batch.context_len[seq] - (c.batch.query_start[seq + 1] - 1 - token);
+  }
+  int64_t begin(const AttentionCall& c, int64_t token) const {
+    return c.params.window == 0 ? 0 : std::max<int64_t>(0, limit(c, token) - c.params.window);
+  }
+  // The segments that any of the tokens sees.
+  int64_t first_segment(const AttentionCall& c) const { return begin(c, token_begin) / kSegment; }
+  int64_t end_segment(const AttentionCall& c) const { return ceil_div(limit(c, token_end - 1), kSegment); }
+};
+
+// One query head of one token. An item's rows are in order of tokens, so begin and limit do not fall.
+struct AttentionRow {
+  const float* q;        // [head_dim]
+  float* out;            // [head_dim]
+  int64_t begin, limit;  // positions that it sees
+  int64_t head;
+
+  bool sees(int64_t segment) const { return begin < (segment + 1) * kSegment && limit > segment * kSegment; }
+};
+
+// Of each row: sum of exp(score - max) * value, max, and sum of exp(score - max).
+struct AttentionState {
+  float* values;  // [rows, padded_dim]
+  float* max;     // [rows]
+  float* norm;    // [rows]
+
+  static int64_t floats(int64_t rows, int64_t padded_dim) { return rows * (padded_dim + 2); }
+  AttentionState(float* at, int64_t rows, int64_t padded_dim)
+      : values(at), max(at + rows * padded_dim), norm(max + rows) {}
+};
+
+// Memory of one thread while it works on an item.
+struct AttentionScratch {
+  std::span<const AttentionRow> rows;
+  float* scores;    // [rows, kSegment]
+  float* k_gather;  // [padded_dim, kSegmentChunk]
+  float* v_gather;  // [kSegmentChunk, padded_dim]
+
+  static int64_t floats(int64_t num_rows, int64_t padded_dim) {
+    return num_rows * kSegment + 2 * kSegmentChunk * padded_dim;
+  }
+  AttentionScratch(std::span<const AttentionRow> item_rows, float* at, int64_t padded_dim)
+      : rows(item_rows),
+        scores(at),
+        k_gather(at + static_cast<int64_t>(rows.size()) * kSegment),
+        v_gather(k_gather + kSegmentChunk * padded_dim) {}
+};
+
+// The state of one item over one segment that some of its rows see. Rows that see nothing of it are left alone.
+void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionScratch& scratch,
+                    const AttentionState& state);
+
+// Adds a later segment's state to the state of the segments before it.
+void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
+                   const AttentionState& from, const AttentionState& into);
+
+// Weighted values, divided by the sum of weights, to where the rows belong.
+void write_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state);
+
+}  // namespace llmb::cpu

@@ -1,0 +1,22 @@
+// What an MLP does between its projections. Plain data, for kernels as well as for the model.
+#pragma once
+
+namespace llmb {
+
+enum class Activation {
+  kSilu,           // x / (1 + e^-x)
+  kGelu,           // x Φ(x)  (Hendrycks and Gimpel 2016, arXiv:1606.08415)
+  kGeluTanh,       // its approximation by tanh
+  kRelu,           // max(x, 0)
+  kClampedSwiglu,  // gate e(alpha gate) (up + 1), e the logistic function, gate and up clamped; gated only
+};
+
+struct ActivationSpec {
+  Activation kind = Activation::kSilu;
+  bool gated = true;  // out = f(gate) * up, gate first; else out = f(x)
+  float alpha = 1.702f, limit = 7.0f;  // kClampedSwiglu: gate <= limit, |up| <= limit
+
+  bool operator==(const ActivationSpec&) const = default;
+};
+
+}  // namespace llmb

@@ -1,0 +1,117 @@
+// The architectures that can be loaded: how each one's config.json is spelt, what its configuration class assumes where
+// the file is silent, and how its checkpoint names and lays out the weights. Private to src/model.
+//
+// Everything about an architecture is here; the forward pass sees the ModelConfig only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/model_config.h"
+#include "model/config_fields.h"
+
+namespace llmb {
+
+// Names in config.json. "a|b": the first that the file has; nullptr: there is no such field.
+struct ConfigNames {
+  const char* hidden_size = "hidden_size";
+  const char* num_hidden_layers = "num_hidden_layers";
+  const char* num_attention_heads = "num_attention_heads";
+  const char* num_key_value_heads = "num_key_value_heads";
+  const char* intermediate_size = "intermediate_size";
+  const char* max_position_embeddings = "max_position_embeddings";
+  const char* norm_eps = "rms_norm_eps";
+  const char* activation = "hidden_act";
+};
+
+// What the configuration class assumes where the file is silent.
+struct ConfigDefaults {
+  int32_t num_key_value_heads = 0;  // 0: as num_attention_heads
+  int32_t head_dim = 0;             // 0: hidden_size / num_attention_heads; -1: that, whatever the file says
+  int32_t intermediate_factor = 0;  // > 0: intermediate_size is that times hidden_size where the file is silent
+  int32_t max_position_embeddings = 2048;
+  double norm_eps = 1e-6;
+  const char* activation = "silu";
+  bool is_gated = true;  // the MLP, whatever the file says
+  bool tie_word_embeddings = false;
+};
+
+// How the rows of q, k and v lie in one tensor.
+enum class QkvOrder {
+  kStacked,  // all of q, all of k, all of v
+  kGrouped,  // for each KV head: its query heads, k, v
+};
+
+// How the experts of a layer are stored; each falls back to the one above it.
+enum class ExpertsLayout {
+  kPerExpert,    // <experts>.<i>.<gate, up, down>.weight
+  kStacked,      // <experts>.gate_up_proj [E, 2 I, H], down_proj [E, H, I]
+  kInterleaved,  // <experts>.gate_up_proj [E, H, 2 I], gate and up in turn, down_proj [E, I, H]; or in MXFP4 blocks
+};
+
+// Tensor names, without ".weight" and ".bias". "a|b": the first that the checkpoint has. Those of a layer come after
+// <prefix><layers>.<index>.; nullptr: there is no such tensor.
+struct WeightNames {
+  const char* prefix = "model.";  // of all but lm_head
+  const char* embed_tokens = "embed_tokens";
+  const char* embed_positions = nullptr;
+  const char* embedding_norm = nullptr;
+  const char* layers = "layers";
+  const char* input_norm = "input_layernorm";
+  const char* qkv = nullptr;  // or three of them:
+  const char *q = "self_attn.q_proj", *k = "self_attn.k_proj", *v = "self_attn.v_proj";
+  QkvOrder qkv_order = QkvOrder::kStacked;
+  const char *q_norm = "self_attn.q_norm", *k_norm = "self_attn.k_norm";
+  const char* sinks = "self_attn.sinks";
+  const char* o = "self_attn.o_proj";
+  const char* attention_post_norm = "post_attention_layernorm";
+  const char* mlp_norm = "post_attention_layernorm";
+  const char* mlp_post_norm = "post_feedforward_layernorm";
+  const char *gate = "mlp.gate_proj", *up = "mlp.up_proj";
+  const char* gate_up = nullptr;  // both in one, gate first
+  const char* down = "mlp.down_proj";
+  bool is_transposed = false;  // projections are stored [in, out]
+  const char* router = "mlp.gate";
+  const char* experts = "mlp.experts";
+  ExpertsLayout experts_layout = ExpertsLayout::kStacked;
+  const char *expert_gate = "gate_proj", *expert_up = "up_proj", *expert_down = "down_proj";
+  const char* norm = "norm";
+  const char* lm_head = "lm_head";
+};
+
+struct Architecture {
+  const char* model_type;
+  ConfigNames names;
+  ConfigDefaults defaults;
+  WeightNames weights;
+  // The rest of config.json: everything but sizes, eps, activation, tied embeddings, dtype and token ids.
+  void (*read)(ConfigFields&, ModelConfig*);
+};
+
+std::span<const Architecture> architectures();  // in alphabetical order
+
+const Architecture* find_architecture(std::string_view model_type);  // nullptr where there is none
+
+// ---- what the readers share: architecture_fields.cpp -----------------------------------------------------------------
+
+// Whether each layer sees a window only: "layer_types" where the file has it, else by `slides(index)`.
+std::vector<bool> read_sliding_layers(ConfigFields& f, const ModelConfig& config, bool (*slides)(int32_t index));
+
+// Layers that slide see `window` positions. One that no sequence can outgrow is none.
+void set_windows(const std::vector<bool>& sliding, int64_t window, ModelConfig* config);
+
+// "sliding_window", for all layers. `fallback`: where the file is silent; 0: none.
+void read_window_of_all_layers(ConfigFields& f, int64_t fallback, ModelConfig* config);
+
+std::vector<LayerConfig>& layers_of(ModelConfig* config);  // one for each layer, made where there are none yet
+
+void refuse_if_true(ConfigFields& f, const char* name);
+
+// Slopes of ALiBi (Press et al. 2021, arXiv:2108.12409), times `scale`. Bloom and MPT differ where the number of heads is
+// no power of two.
+std::vector<float> bloom_alibi_slopes(int32_t num_heads, double scale);
+std::vector<float> mpt_alibi_slopes(int32_t num_heads, double bias_max);
+
+}  // namespace llmb

@@ -1,0 +1,137 @@
+#include "model/weight_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/float_formats.h"
+
+namespace llmb {
+
+namespace {
+
+const uint8_t* bytes_of(const TensorView& view) { return static_cast<const uint8_t*>(view.data); }
+
+float element(const TensorView& view, int64_t index) {
+  const uint8_t* at = bytes_of(view) + index * dtype_bytes(view.dtype);
+  if (view.dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  return view.dtype == DType::kBF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+template <typename Word>
+void transpose(const uint8_t* from, int64_t rows, int64_t cols, uint8_t* to) {
+  constexpr int64_t kTile = 32;  // so that both sides stay in the cache
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile)
+    for (int64_t c0 = 0; c0 < cols; c0 += kTile)
+      for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
+        for (int64_t c = c0; c < std::min(cols, c0 + kTile); ++c)
+          std::memcpy(to + (c * rows + r) * int64_t{sizeof(Word)}, from + (r * cols + c) * int64_t{sizeof(Word)},
+                      sizeof(Word));
+}
+
+}  // namespace
+
+TensorView slice_rows(const TensorView& matrix, int64_t begin, int64_t count) {
+  if (matrix.data == nullptr) return {};  // after an error
+  LLMB_CHECK(begin + count <= matrix.rows);
+  return {bytes_of(matrix) + begin * matrix.cols * dtype_bytes(matrix.dtype), matrix.dtype, count, matrix.cols};
+}
+
+TensorView slice_vector(const TensorView& vector, int64_t begin, int64_t count) {
+  if (vector.data == nullptr) return {};
+  LLMB_CHECK(begin + count <= vector.rows * vector.cols);
+  return {bytes_of(vector) + begin * dtype_bytes(vector.dtype), vector.dtype, 1, count};
+}
+
+std::string WeightReader::find(const std::string& prefix, const char* names, const char* suffix) const {
+  const std::string_view all(names);
+  for (size_t begin = 0; begin <= all.size();) {
+    const size_t end = std::min(all.find('|', begin), all.size());
+    const std::string name = prefix + std::string(all.substr(begin, end - begin));
+    if (has(name + suffix)) return name;
+    begin = end + 1;
+  }
+  return prefix + std::string(all.substr(0, all.find('|')));
+}
+
+TensorView WeightReader::tensor(const std::string& name, std::initializer_list<int64_t> shape) {
+  if (!status_.ok()) return {};
+  const Result<TensorView> view = source_.tensor(name, {shape.begin(), shape.size()});
+  if (view.ok()) return *view;
+  fail(view.status());
+  return {};
+}
+
+TensorView WeightReader::transposed(const TensorView& stored) {
+  if (!status_.ok()) return {};
+  uint8_t* to = scratch(stored.rows * stored.cols * dtype_bytes(stored.dtype));
+  if (stored.dtype == DType::kF32) transpose<uint32_t>(bytes_of(stored), stored.rows, stored.cols, to);
+  else transpose<uint16_t>(bytes_of(stored), stored.rows, stored.cols, to);
+  return {to, stored.dtype, stored.cols, stored.rows};
+}
+
+TensorView WeightReader::plus(const TensorView& vector, double offset) {
+  if (!status_.ok() || offset == 0) return vector;
+  auto* to = reinterpret_cast<float*>(scratch(vector.cols * int64_t{sizeof(float)}));
+  for (int64_t i = 0; i < vector.cols; ++i) to[i] = static_cast<float>(element(vector, i) + offset);
+  return {to, DType::kF32, 1, vector.cols};
+}
+
+TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t step) {
+  if (!status_.ok()) return {};
+  const bool is_vector = view.rows == 1;
+  const int64_t size = is_vector ? view.cols : view.rows, count = (size - begin + step - 1) / step;
+  const int64_t bytes = (is_vector ? 1 : view.cols) * dtype_bytes(view.dtype);
+  uint8_t* to = scratch(count * bytes);
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(to + i * bytes, bytes_of(view) + (begin + i * step) * bytes, static_cast<size_t>(bytes));
+  return {to, view.dtype, is_vector ? 1 : count, is_vector ? count : view.cols};
+}
+
+TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t count, int64_t rows, int64_t cols) {
+  constexpr int64_t kBlock = 32;  // numbers
+  static constexpr std::array<float, 16> kValues = {0,  0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                                    -0.f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+  if (cols % kBlock != 0)
+    fail(unsupported("\"" + name + "_blocks\" would need rows of a multiple of 32 numbers, not " +
+                     std::to_string(cols)));
+  if (!status_.ok()) return {};
+  const int64_t blocks_per_row = cols / kBlock, num_blocks = rows * blocks_per_row;
+  const auto blocks = source_.bytes(name + "_blocks", std::array{count, rows, blocks_per_row, kBlock / 2});
+  const auto scales = source_.bytes(name + "_scales", std::array{count, rows, blocks_per_row});
+  if (!blocks.ok()) fail(blocks.status());
+  if (!scales.ok()) fail(scales.status());
+  if (!status_.ok()) return {};
+  const uint8_t* codes = *blocks + index * num_blocks * (kBlock / 2);
+  const uint8_t* exponents = *scales + index * num_blocks;
+  auto* to = reinterpret_cast<uint16_t*>(scratch(rows * cols * 2));
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    const float scale = std::ldexp(1.0f, exponents[b] - 127);
+    for (int64_t i = 0; i < kBlock; ++i) {  // the lower half of a byte comes first
+      const uint8_t byte = codes[b * (kBlock / 2) + i / 2];
+      to[b * kBlock + i] = f32_to_bf16(kValues[i % 2 == 0 ? byte & 15 : byte >> 4] * scale);
+    }
+  }
+  return {to, DType::kBF16, rows, cols};
+}
+
+uint8_t* WeightReader::scratch(int64_t bytes) {
+  return scratch_.emplace_back(new uint8_t[static_cast<size_t>(bytes)]).get();
+}
+
+void WeightReader::release() {
+  scratch_.clear();
+  source_.release();
+}
+
+}  // namespace llmb

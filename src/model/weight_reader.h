@@ -1,0 +1,57 @@
+// Tensors of a checkpoint in the form that the forward pass wants: rows of output features, norms as they are applied,
+// quantised blocks as numbers. Private to src/model.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "core/tensor_view.h"
+#include "model/weight_source.h"
+
+namespace llmb {
+
+// Rows [begin, begin + count) of a matrix, or elements of a vector.
+TensorView slice_rows(const TensorView& matrix, int64_t begin, int64_t count);
+TensorView slice_vector(const TensorView& vector, int64_t begin, int64_t count);
+
+// Remembers the first error; after one every call returns an empty view. Views are valid until release(). One thread.
+class WeightReader {
+ public:
+  explicit WeightReader(WeightSource& source) : source_(source) {}
+
+  // prefix + one of `names` ("a|b"), the first for which the source has that + suffix; the first of all where it has
+  // none.
+  std::string find(const std::string& prefix, const char* names, const char* suffix) const;
+  bool has(const std::string& name) const { return source_.has(name); }
+
+  TensorView tensor(const std::string& name, std::initializer_list<int64_t> shape);
+  // Of a tensor stored [cols, rows]: [rows, cols].
+  TensorView transposed(const TensorView& stored);
+  // + offset, as fp32.
+  TensorView plus(const TensorView& vector, double offset);
+  // Rows begin, begin + step, … of a matrix; elements of a vector where it has one row.
+  TensorView every(const TensorView& view, int64_t begin, int64_t step);
+  // MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 numbers of 4 bits [rows, cols / 32, 16] that share a scale
+  // [rows, cols / 32], as bfloat16, which holds them exactly. A slice of 3-dimensional tensors: matrix `index` of
+  // `count`.
+  TensorView mxfp4(const std::string& name, int64_t index, int64_t count, int64_t rows, int64_t cols);
+
+  const Status& status() const { return status_; }
+  void release();
+
+ private:
+  uint8_t* scratch(int64_t bytes);
+  void fail(Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
+
+  WeightSource& source_;
+  Status status_;
+  std::vector<std::unique_ptr<uint8_t[]>> scratch_;
+};
+
+}  // namespace llmb

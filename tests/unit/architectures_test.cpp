@@ -1,0 +1,301 @@
+// What the loader makes of config.json files as they are published, fields that they leave out included.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "model/architecture.h"
+#include "model/config_loader.h"
+
+namespace llmb::test {
+namespace {
+
+ModelConfig parsed(const char* json) {
+  const auto config = parse_model_config(json);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  return *config;
+}
+
+// "ws" for a layer with a window that rope 0 turns, "f-" for one that sees everything and is not turned, …
+std::string layers_of(const ModelConfig& c) {
+  std::string text;
+  for (int32_t i = 0; i < c.num_hidden_layers; ++i) {
+    const LayerConfig layer = c.layer(i);
+    text += layer.window > 0 ? 'w' : 'f';
+    text += layer.rope < 0 ? '-' : static_cast<char>('0' + layer.rope);
+    if (layer.has_experts) text += 'e';
+  }
+  return text;
+}
+
+TEST_CASE("gemma-2-2b: soft caps, alternating windows, norms on both sides, a tied head by default") {
+  const ModelConfig c = parsed(R"({"architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+      "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
+      "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+      "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "initializer_range": 0.02, "intermediate_size": 9216,
+      "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8, "num_hidden_layers": 26,
+      "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+      "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32", "use_cache": true, "vocab_size": 256000})");
+  CHECK(c.tie_word_embeddings);
+  CHECK((c.pre_norm && c.post_norm && c.norm_weight_offset == 1 && c.norm == NormKind::kRms));
+  CHECK((c.attention_softcap == 50 && c.logit_softcap == 30));
+  CHECK(c.score_scale(0) == 1.0 / 16);
+  CHECK(c.embedding_multiplier == 48);
+  CHECK(c.activation == ActivationSpec{Activation::kGeluTanh});
+  CHECK(layers_of(c) == "w0f0w0f0w0f0w0f0w0f0w0f0w0f0w0f0w0f0w0f0w0f0w0f0w0f0");
+  CHECK(c.layer(0).window == 4096);
+}
+
+TEST_CASE("gemma-3-1b: five windows to one whole layer, each kind with a rope of its own, norms of q and k") {
+  const ModelConfig c = parsed(R"({"architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null,
+      "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": [1, 106], "final_logit_softcapping": null,
+      "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02,
+      "intermediate_size": 6912, "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4,
+      "num_hidden_layers": 26, "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256,
+      "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000,
+      "sliding_window": 512, "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "use_cache": true,
+      "vocab_size": 262144})");
+  CHECK(c.tie_word_embeddings);
+  CHECK(c.qk_norm == QkNorm::kPerHead);
+  CHECK((c.attention_softcap == 0 && c.logit_softcap == 0));
+  CHECK((c.ropes[0].theta == 1000000 && c.ropes[1].theta == 10000));
+  CHECK(layers_of(c) == "w1w1w1w1w1f0w1w1w1w1w1f0w1w1w1w1w1f0w1w1w1w1w1f0w1w1");
+  CHECK(c.layer(0).window == 512);
+}
+
+TEST_CASE("gemma-2b: what its file calls gelu is the approximation") {
+  const ModelConfig c = parsed(R"({"architectures": ["GemmaForCausalLM"], "attention_bias": false, "head_dim": 256,
+      "hidden_act": "gelu", "hidden_activation": null, "hidden_size": 2048, "intermediate_size": 16384,
+      "max_position_embeddings": 8192, "model_type": "gemma", "num_attention_heads": 8, "num_hidden_layers": 18,
+      "num_key_value_heads": 1, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000.0,
+      "torch_dtype": "bfloat16", "vocab_size": 256000})");
+  CHECK(c.activation == ActivationSpec{Activation::kGeluTanh});
+  CHECK((c.pre_norm && !c.post_norm && c.tie_word_embeddings));
+}
+
+TEST_CASE("Phi-3.5-mini: longrope, whose attention factor follows from the two context lengths") {
+  nlohmann::json json = nlohmann::json::parse(R"({"architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+      "bos_token_id": 1, "embd_pdrop": 0.0, "eos_token_id": 32000, "hidden_act": "silu", "hidden_size": 3072,
+      "intermediate_size": 8192, "max_position_embeddings": 131072, "model_type": "phi3", "num_attention_heads": 32,
+      "num_hidden_layers": 32, "num_key_value_heads": 32, "original_max_position_embeddings": 4096, "pad_token_id": 32000,
+      "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": {"type": "longrope"}, "rope_theta": 10000.0,
+      "sliding_window": 262144, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 32064})");
+  json["rope_scaling"]["short_factor"] = std::vector<double>(48, 1.5);
+  json["rope_scaling"]["long_factor"] = std::vector<double>(48, 30);
+  const ModelConfig c = parsed(json.dump().c_str());
+  CHECK(c.ropes[0].scaling.kind == RopeScalingKind::kLongRope);
+  CHECK(c.ropes[0].scaling.attention_factor == doctest::Approx(std::sqrt(1 + std::log(32.0) / std::log(4096.0))));
+  CHECK(c.ropes[0].scaling.long_factor.size() == 48);
+  CHECK(c.layer(0).window == 0);  // longer than any sequence
+  json["rope_scaling"]["type"] = "su";
+  CHECK(parsed(json.dump().c_str()).ropes[0].scaling.kind == RopeScalingKind::kLongRope);
+}
+
+TEST_CASE("Qwen3-0.6B and SmolLM3-3B") {
+  const ModelConfig qwen = parsed(R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "bos_token_id": 151643,
+      "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072,
+      "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16,
+      "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+      "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+      "use_sliding_window": false, "vocab_size": 151936})");
+  CHECK((qwen.qk_norm == QkNorm::kPerHead && qwen.head_dim == 128 && qwen.q_size() == 2048 && !qwen.qkv_bias));
+  const ModelConfig smol = parsed(R"({"architectures": ["SmolLM3ForCausalLM"], "attention_bias": false, "bos_token_id": null,
+      "eos_token_id": 128012, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008,
+      "max_position_embeddings": 65536, "max_window_layers": 28, "mlp_bias": false, "model_type": "smollm3",
+      "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0,
+      1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0], "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4,
+      "pad_token_id": 128004, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 5000000.0, "sliding_window": null,
+      "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 128256})");
+  CHECK(smol.tie_word_embeddings);  // the class's default: the file does not say
+  CHECK(layers_of(smol).substr(0, 16) == "f0f0f0f-f0f0f0f-");
+}
+
+TEST_CASE("gpt-oss-20b: sinks, alternating windows, 32 experts in MXFP4, yarn that is not truncated") {
+  nlohmann::json json = nlohmann::json::parse(R"({"architectures": ["GptOssForCausalLM"], "attention_bias": true,
+      "attention_dropout": 0.0, "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
+      "hidden_size": 2880, "initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880,
+      "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4,
+      "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+      "pad_token_id": 199999, "quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn",
+      "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"}, "rms_norm_eps": 1e-05,
+      "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+      "rope_type": "yarn", "truncate": false}, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+      "swiglu_limit": 7.0, "tie_word_embeddings": false, "use_cache": true, "vocab_size": 201088})");
+  const ModelConfig c = parsed(json.dump().c_str());
+  CHECK((c.attention_sinks && c.qkv_bias && c.o_bias && c.experts.bias));
+  CHECK((c.experts.num_experts == 32 && c.experts.top_k == 4 && c.experts.intermediate_size == 2880));
+  CHECK(c.activation == ActivationSpec{Activation::kClampedSwiglu, true, 1.702f, 7});
+  CHECK(layers_of(c).substr(0, 12) == "w0ef0ew0ef0e");
+  CHECK((c.ropes[0].scaling.kind == RopeScalingKind::kYarn && !c.ropes[0].scaling.truncate));
+  CHECK(c.ropes[0].scaling.attention_factor == doctest::Approx(0.1 * std::log(32.0) + 1));
+  CHECK(c.num_stored_matmul_params() > 20'000'000'000);
+  CHECK(c.num_matmul_params() < 4'000'000'000);
+  json["model_type"] = "llama";
+  CHECK(parse_model_config(json.dump()).status().message().find("mxfp4") != std::string::npos);
+}
+
+TEST_CASE("granite-3.3-8b: its four multipliers; OLMo-2-7B: norms after, none before") {
+  const ModelConfig granite = parsed(R"({"architectures": ["GraniteForCausalLM"], "attention_bias": false,
+      "attention_multiplier": 0.0078125, "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0,
+      "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12800, "logits_scaling": 16.0,
+      "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "granite", "num_attention_heads": 32,
+      "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 0, "residual_multiplier": 0.22,
+      "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000000.0, "tie_word_embeddings": true,
+      "torch_dtype": "bfloat16", "vocab_size": 49159})");
+  CHECK((granite.embedding_multiplier == 12 && granite.residual_multiplier == 0.22));
+  CHECK((granite.score_scale(3) == 0.0078125 && granite.logit_multiplier == 1.0 / 16));
+  const ModelConfig olmo = parsed(R"({"architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+      "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+      "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "olmo2", "num_attention_heads": 32,
+      "num_hidden_layers": 32, "num_key_value_heads": 32, "pad_token_id": 100277, "rms_norm_eps": 1e-06,
+      "rope_scaling": null, "rope_theta": 500000, "tie_word_embeddings": false, "torch_dtype": "float32",
+      "vocab_size": 100352})");
+  CHECK((!olmo.pre_norm && olmo.post_norm && olmo.qk_norm == QkNorm::kAllHeads));
+}
+
+TEST_CASE("gpt2, pythia-160m, starcoder2-3b: LayerNorm, biases, plain MLPs") {
+  const ModelConfig gpt2 = parsed(R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+      "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+      "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+      "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257})");
+  CHECK((gpt2.learned_positions && gpt2.ropes.empty() && gpt2.tie_word_embeddings));
+  CHECK((gpt2.norm == NormKind::kLayer && gpt2.norm_bias && gpt2.qkv_bias && gpt2.o_bias && gpt2.mlp_bias));
+  CHECK((gpt2.intermediate_size == 3072 && gpt2.max_position_embeddings == 1024));
+  CHECK(gpt2.activation == ActivationSpec{Activation::kGeluTanh, false});
+  const ModelConfig pythia = parsed(R"({"architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0,
+      "hidden_act": "gelu", "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+      "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 12,
+      "num_hidden_layers": 12, "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": false,
+      "torch_dtype": "float16", "use_parallel_residual": true, "vocab_size": 50304})");
+  CHECK((pythia.residual == ResidualKind::kParallel && pythia.ropes[0].rotary_dim == 16 && !pythia.tie_word_embeddings));
+  CHECK(pythia.activation == ActivationSpec{Activation::kGelu, false});
+  const ModelConfig starcoder = parsed(R"({"architectures": ["Starcoder2ForCausalLM"], "bos_token_id": 0, "eos_token_id": 0,
+      "hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072, "intermediate_size": 12288, "max_position_embeddings": 16384,
+      "mlp_type": "default", "model_type": "starcoder2", "norm_epsilon": 1e-05, "norm_type": "layer_norm",
+      "num_attention_heads": 24, "num_hidden_layers": 30, "num_key_value_heads": 2, "rope_theta": 999999.4420358813,
+      "sliding_window": 4096, "use_bias": true, "vocab_size": 49152})");
+  CHECK((starcoder.tie_word_embeddings && starcoder.norm_eps == 1e-5 && starcoder.mlp_bias));
+  CHECK(starcoder.layer(29).window == 4096);
+}
+
+TEST_CASE("falcon-7b, falcon-40b and falcon-rw-1b: three layouts of one family") {
+  const ModelConfig small = parsed(R"({"alibi": false, "apply_residual_connection_post_layernorm": false,
+      "architectures": ["FalconForCausalLM"], "attention_dropout": 0.0, "bias": false, "bos_token_id": 11,
+      "eos_token_id": 11, "hidden_dropout": 0.0, "hidden_size": 4544, "initializer_range": 0.02,
+      "layer_norm_epsilon": 1e-05, "model_type": "falcon", "multi_query": true, "new_decoder_architecture": false,
+      "num_attention_heads": 71, "num_hidden_layers": 32, "parallel_attn": true, "torch_dtype": "bfloat16",
+      "vocab_size": 65024})");
+  CHECK((small.num_key_value_heads == 1 && small.head_dim == 64 && small.intermediate_size == 18176));
+  CHECK((small.residual == ResidualKind::kParallelSharedNorm && small.tie_word_embeddings && small.ropes.size() == 1));
+  const ModelConfig large = parsed(R"({"alibi": false, "bias": false, "hidden_size": 8192, "layer_norm_epsilon": 1e-05,
+      "model_type": "falcon", "new_decoder_architecture": true, "num_attention_heads": 128, "num_hidden_layers": 60,
+      "num_kv_heads": 8, "parallel_attn": true, "torch_dtype": "bfloat16", "vocab_size": 65024})");
+  CHECK((large.num_key_value_heads == 8 && large.residual == ResidualKind::kParallel));
+  const ModelConfig rw = parsed(R"({"alibi": true, "bias": true, "hidden_size": 2048, "layer_norm_epsilon": 1e-05,
+      "model_type": "falcon", "multi_query": false, "new_decoder_architecture": false, "num_attention_heads": 32,
+      "num_hidden_layers": 24, "parallel_attn": false, "torch_dtype": "bfloat16", "vocab_size": 50304})");
+  CHECK((rw.num_key_value_heads == 32 && rw.residual == ResidualKind::kSequential && rw.qkv_bias));
+  CHECK((rw.ropes.empty() && rw.alibi_slopes.size() == 32));
+}
+
+TEST_CASE("bloom-560m and mpt-7b: ALiBi") {
+  const ModelConfig bloom = parsed(R"({"apply_residual_connection_post_layernorm": false, "attention_dropout": 0.0,
+      "attention_softmax_in_fp32": true, "bias_dropout_fusion": true, "bos_token_id": 1, "eos_token_id": 2,
+      "hidden_dropout": 0.0, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "masked_softmax_fusion": true,
+      "model_type": "bloom", "n_embed": 1024, "n_inner": null, "n_layer": 24, "num_attention_heads": 16,
+      "offset_alibi": 100, "pad_token_id": 3, "pretraining_tp": 1, "seq_length": 2048, "skip_bias_add": true,
+      "skip_bias_add_qkv": false, "unk_token_id": 0, "use_cache": true, "vocab_size": 250880})");
+  CHECK((bloom.hidden_size == 1024 && bloom.num_hidden_layers == 24 && bloom.head_dim == 64));
+  CHECK((bloom.embedding_norm && bloom.tie_word_embeddings && bloom.max_position_embeddings == 2048));
+  CHECK((bloom.alibi_slopes[0] == std::exp2(-0.5f) && bloom.alibi_slopes[15] == std::exp2(-8.0f)));
+  const ModelConfig mpt = parsed(R"({"architectures": ["MPTForCausalLM"], "attn_config": {"alibi": true, "alibi_bias_max": 8,
+      "attn_impl": "torch", "attn_pdrop": 0, "attn_type": "multihead_attention", "attn_uses_sequence_id": false,
+      "clip_qkv": null, "prefix_lm": false, "qk_ln": false, "softmax_scale": null}, "d_model": 4096, "emb_pdrop": 0,
+      "embedding_fraction": 1.0, "expansion_ratio": 4, "init_config": {"name": "kaiming_normal_"}, "init_device": "cpu",
+      "learned_pos_emb": true, "logit_scale": null, "max_seq_len": 2048, "model_type": "mpt", "n_heads": 32, "n_layers": 32,
+      "no_bias": true, "norm_type": "low_precision_layernorm", "resid_pdrop": 0, "torch_dtype": "bfloat16", "verbose": 0,
+      "vocab_size": 50432})");
+  CHECK((mpt.norm == NormKind::kLayer && !mpt.norm_bias && !mpt.qkv_bias && mpt.qkv_clip == 0));
+  CHECK((mpt.intermediate_size == 16384 && mpt.alibi_slopes.size() == 32 && !mpt.learned_positions));
+  CHECK(mpt.score_scale(0) == 1 / std::sqrt(128.0));
+}
+
+TEST_CASE("Mixtral-8x7B and Qwen3-30B-A3B: every layer has experts") {
+  const ModelConfig mixtral = parsed(R"({"architectures": ["MixtralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+      "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+      "model_type": "mixtral", "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+      "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": false, "rms_norm_eps": 1e-05,
+      "rope_theta": 1000000.0, "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+      "vocab_size": 32000})");
+  CHECK((mixtral.experts.num_experts == 8 && mixtral.experts.top_k == 2 && mixtral.experts.norm_topk_prob));
+  CHECK(mixtral.num_stored_matmul_params() / 1'000'000'000 == 46);
+  const ModelConfig qwen = parsed(R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "decoder_sparse_step": 1,
+      "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 6144,
+      "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
+      "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128,
+      "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+      "rope_scaling": null, "rope_theta": 1000000.0, "sliding_window": null, "tie_word_embeddings": false,
+      "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 151936})");
+  CHECK((qwen.experts.num_experts == 128 && qwen.experts.top_k == 8 && qwen.experts.intermediate_size == 768));
+  CHECK(layers_of(qwen).substr(0, 6) == "f0ef0e");
+  CHECK(qwen.num_stored_matmul_params() / 1'000'000'000 == 30);
+  CHECK(qwen.num_matmul_params() / 1'000'000'000 == 3);
+}
+
+TEST_CASE("what an architecture has and the forward pass has not is refused by name") {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("model_type": "gemma2", "use_bidirectional_attention": true)", "use_bidirectional_attention"},
+      {R"("model_type": "bloom", "apply_residual_connection_post_layernorm": true)", "apply_residual_connection"},
+      {R"("model_type": "gpt2", "add_cross_attention": true)", "add_cross_attention"},
+      {R"("model_type": "mpt", "no_bias": false)", "no_bias"},
+      {R"("model_type": "mpt", "expansion_ratio": 2)", "expansion_ratio"},
+      {R"("model_type": "mpt", "attn_config": {"qk_ln": true})", "qk_ln"},
+      {R"("model_type": "mpt", "attn_config": {"alibi": false})", "alibi"},
+      {R"("model_type": "mpt", "attn_config": {"attn_type": "multiquery_attention"})", "attn_type"},
+      {R"("model_type": "mpt", "attn_config": 5)", "attn_config"},
+      {R"("model_type": "falcon", "new_decoder_architecture": true, "parallel_attn": false)", "parallel_attn"},
+      {R"("model_type": "qwen3_moe", "num_experts_per_tok": 129)", "num_experts_per_tok"},
+      {R"("model_type": "mixtral", "num_local_experts": 100000)", "num_local_experts"},
+      {R"("model_type": "gpt_neox", "rotary_pct": 0.001)", "rotates 0 of 64 channels"},
+      {R"("model_type": "phi3", "partial_rotary_factor": 2)", "partial_rotary_factor"},
+      {R"("model_type": "llama", "partial_rotary_factor": 0.5)", "partial_rotary_factor"},
+      {R"("model_type": "smollm3", "no_rope_layers": [1])", "no_rope_layers"},
+      {R"("model_type": "gemma3_text", "rope_parameters": {"full_attention": 1})", "full_attention"},
+      {R"("model_type": "granite", "logits_scaling": 0)", "logits_scaling"},
+  };
+  for (const auto& [fields, message] : cases) {
+    CAPTURE(std::string(fields));
+    const std::string json =
+        std::string("{\"vocab_size\": 100, \"hidden_size\": 256, \"d_model\": 256, \"n_embd\": 256, \"intermediate_size\": 512, "
+                    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, ") +
+        fields + "}";
+    const auto config = parse_model_config(json);
+    REQUIRE_FALSE(config.ok());
+    CAPTURE(config.status().message());
+    CHECK(config.status().message().find(message) != std::string::npos);
+  }
+}
+
+TEST_CASE("ALiBi slopes of a number of heads that is no power of two: Bloom's way and MPT's") {
+  using Slopes = std::vector<float>;
+  CHECK(bloom_alibi_slopes(4, 1) == Slopes{0.25f, 0.0625f, 0.015625f, 0.00390625f});
+  CHECK(bloom_alibi_slopes(6, 1) == Slopes{0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f});
+  CHECK(mpt_alibi_slopes(4, 8) == Slopes{0.25f, 0.0625f, 0.015625f, 0.00390625f});
+  CHECK(mpt_alibi_slopes(3, 8) == Slopes{0.0625f, 0.00390625f, 0.25f});
+  CHECK(bloom_alibi_slopes(1, 2) == Slopes{2 * 0.00390625f});
+}
+
+TEST_CASE("the list of architectures is in order, and each is found by its name") {
+  std::string last;
+  for (const Architecture& a : architectures()) {
+    CHECK(a.model_type > last);
+    last = a.model_type;
+    CHECK(find_architecture(a.model_type) == &a);
+  }
+  CHECK(architectures().size() == 20);
+  CHECK(find_architecture("") == nullptr);
+}
+
+}  // namespace
+}  // namespace llmb::test

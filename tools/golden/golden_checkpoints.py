@@ -1,0 +1,64 @@
+"""Checkpoints as they are published, where transformers itself names or stores tensors otherwise."""
+import re
+
+import torch
+
+# The 16 numbers of 4 bits of MXFP4 (OCP Microscaling Formats 1.0), by their code.
+FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+
+
+def without_prefix(weights):
+    return {name.removeprefix("transformer."): w for name, w in weights.items()}
+
+
+def split_experts(weights, folder, gate, up, down):
+    out = {}
+    for name, w in weights.items():
+        if name.endswith("experts.gate_up_proj"):
+            for e, both in enumerate(w):
+                first, second = both.chunk(2)
+                out[f"{name[:-13]}.{e}.{gate}.weight"], out[f"{name[:-13]}.{e}.{up}.weight"] = first, second
+        elif name.endswith("experts.down_proj"):
+            for e, one in enumerate(w):
+                out[f"{name[:-10]}.{e}.{down}.weight"] = one
+        else:
+            out[name] = w
+    return {re.sub(r"\bmlp\b", folder, name): w for name, w in out.items()}
+
+
+def mixtral_experts(weights):
+    return split_experts(weights, "block_sparse_moe", "w1", "w3", "w2")
+
+
+def qwen_experts(weights):
+    return split_experts(weights, "mlp", "gate_proj", "up_proj", "down_proj")
+
+
+def to_mxfp4(w):
+    """[E, rows, cols] -> blocks [E, rows, cols / 32, 16] and scales [E, rows, cols / 32], both of bytes."""
+    groups = w.float().unflatten(-1, (-1, 32))
+    exponent = torch.ceil(torch.log2(groups.abs().amax(-1, keepdim=True) / 6.0)).clamp(-127, 127)
+    codes = (groups / 2.0 ** exponent).unsqueeze(-1).sub(FP4).abs().argmin(-1).to(torch.uint8)
+    return codes[..., 0::2] | codes[..., 1::2] << 4, (exponent.squeeze(-1) + 127).to(torch.uint8)
+
+
+def mxfp4(weights):
+    """The experts' matrices are stored with a row for each output feature, which transformers holds as a column."""
+    out = {}
+    for name, w in weights.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            out[name + "_blocks"], out[name + "_scales"] = to_mxfp4(w.transpose(1, 2))
+        else:
+            out[name] = w
+    return out
+
+
+def round_to_mxfp4(model):
+    """Sets the experts' matrices to what mxfp4() stores, unpacked by transformers."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    for name, p in model.named_parameters():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            blocks, scales = to_mxfp4(p.data.transpose(1, 2))
+            unpacked = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+            assert unpacked.shape == p.shape
+            p.data = unpacked.contiguous()

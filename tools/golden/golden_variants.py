@@ -1,0 +1,135 @@
+"""The tiny models of make_golden_models.py: their config.json, and what is special about each.
+
+A variant is a config; "_" keys are for the tool alone: _lengths (of prompts), _new_tokens, _shards, _cached (the oracle
+generates with its cache, one token at a time), _attention (the oracle's implementation), _save (a function of
+golden_checkpoints.py that spells the checkpoint as it is published).
+"""
+
+BASE = dict(
+    architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=128, max_position_embeddings=256,
+    rope_theta=10000.0, rope_scaling=None, rms_norm_eps=1e-5, hidden_act="silu", attention_bias=False, mlp_bias=False,
+    attention_dropout=0.0, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, torch_dtype="float32",
+    _lengths=(1, 2, 7, 15, 16, 17, 33), _new_tokens=24)
+LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=32)
+# Neither qwen2 nor mistral has the two bias switches: qwen2 always has biases on q, k and v, mistral never has any.
+UNSWITCHED = {k: v for k, v in BASE.items() if k not in ("attention_bias", "mlp_bias", "rope_scaling")}
+
+LLAMAS = {
+    "llama-mha": {**BASE, "num_key_value_heads": 4},
+    "llama-gqa": BASE,
+    "llama-mqa-tied": {**BASE, "num_key_value_heads": 1, "tie_word_embeddings": True},
+    "llama-bias": {**BASE, "attention_bias": True, "mlp_bias": True},
+    "llama-fp16": {**BASE, "torch_dtype": "float16"},
+    "llama-bf16": {**BASE, "torch_dtype": "bfloat16"},
+    "llama-headdim": {**BASE, "head_dim": 16, "num_hidden_layers": 3,
+                      "hidden_size": 24, "intermediate_size": 48},
+    # With this theta the four wavelengths fall in all three ranges of the llama3 rule: kept, blended, stretched.
+    "llama-rope-llama3": {**BASE, "rope_theta": 100.0, "rope_scaling": LLAMA3_ROPE},
+    "llama-sharded": {**BASE, "_shards": 2},
+    "qwen2": {**UNSWITCHED, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm_eps": 1e-6,
+              "use_sliding_window": False},
+    "mistral": {**UNSWITCHED, "architectures": ["MistralForCausalLM"], "model_type": "mistral",
+                "sliding_window": None},
+}
+
+# Prompts well past the windows of 11 positions, which are no multiple of a block. Stored in bfloat16 to be small.
+WINDOW = 11
+SMALL = dict(
+    vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=128, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    torch_dtype="bfloat16", _lengths=(1, 2, 7, 16, 17, 33, 60), _new_tokens=16)
+ROPED = {**SMALL, "rope_theta": 10000.0, "rms_norm_eps": 1e-5}
+
+
+def of(class_name, model_type, base=ROPED, without=(), **changes):
+    config = {"architectures": [class_name], "model_type": model_type, **base, **changes}
+    return {k: v for k, v in config.items() if k not in without}
+
+
+GEMMA = dict(head_dim=12, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20, sliding_window=WINDOW)
+LONG = dict(short_factor=[1.0, 1.1, 1.3, 1.7], long_factor=[1.0, 1.5, 3.0, 7.0])
+LLAMA = ("LlamaForCausalLM", "llama")
+PHI3 = ("Phi3ForCausalLM", "phi3")
+GPT_NEOX = ("GPTNeoXForCausalLM", "gpt_neox")
+FALCON = ("FalconForCausalLM", "falcon")
+NO_ROPE = ("num_key_value_heads", "max_position_embeddings", "intermediate_size")
+
+ARCHITECTURES = {
+    "llama-rope-linear": of(*LLAMA, rope_scaling={"type": "linear", "factor": 2.5}),
+    # Past 32 positions the oracle's frequencies depend on how long the sequence is when a token is first seen.
+    "llama-rope-dynamic": of(*LLAMA, max_position_embeddings=32, rope_scaling={"rope_type": "dynamic", "factor": 4.0},
+                             _cached=True, _lengths=(1, 7, 17, 31, 32), _new_tokens=40),
+    "llama-rope-yarn": of(*LLAMA, rope_theta=100.0, head_dim=16, rope_scaling=dict(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=24)),
+    "llama-rope-yarn-whole": of(*LLAMA, rope_theta=100.0, head_dim=16, rope_scaling=dict(
+        rope_type="yarn", factor=8.0, original_max_position_embeddings=16, truncate=False, beta_fast=4.0, beta_slow=0.5,
+        mscale=1.0, mscale_all_dim=0.5)),
+    "mistral-window": of("MistralForCausalLM", "mistral", sliding_window=WINDOW),
+    "qwen2-window": of("Qwen2ForCausalLM", "qwen2", use_sliding_window=True, sliding_window=WINDOW,
+                       max_window_layers=1),
+    "qwen3": of("Qwen3ForCausalLM", "qwen3", head_dim=16),
+    "qwen3-window-tied": of("Qwen3ForCausalLM", "qwen3", head_dim=10, attention_bias=True, tie_word_embeddings=True,
+                            use_sliding_window=True, sliding_window=WINDOW,
+                            layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    "smollm3": of("SmolLM3ForCausalLM", "smollm3", no_rope_layer_interval=2, rope_theta=2000000.0, num_hidden_layers=4),
+    "smollm3-window": of("SmolLM3ForCausalLM", "smollm3", no_rope_layers=[1, 0, 1], attention_bias=True, mlp_bias=True,
+                         use_sliding_window=True, sliding_window=WINDOW, tie_word_embeddings=False),
+    "gemma": of("GemmaForCausalLM", "gemma", head_dim=16, hidden_act="gelu", num_key_value_heads=1),
+    "gemma2": of("Gemma2ForCausalLM", "gemma2", num_hidden_layers=4, **GEMMA, attn_logit_softcapping=3.0,
+                 final_logit_softcapping=5.0),
+    "gemma3": of("Gemma3ForCausalLM", "gemma3_text", num_hidden_layers=4, **GEMMA, sliding_window_pattern=3,
+                 rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling={"rope_type": "linear", "factor": 8.0}),
+    "gemma3-nested": of("Gemma3ForCausalLM", "gemma3_text", without=("rope_theta",), **GEMMA, rope_parameters={
+        "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2000.0}},
+        layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    "phi3": of(*PHI3, partial_rotary_factor=0.5, sliding_window=WINDOW),
+    "phi3-longrope-short": of(*PHI3, original_max_position_embeddings=128, rope_scaling={"type": "longrope", **LONG}),
+    # The oracle turns short sequences by other factors, so that prompts begin where it turns them by these.
+    "phi3-longrope-long": of(*PHI3, original_max_position_embeddings=8, rope_scaling={"type": "longrope", **LONG},
+                             _lengths=(9, 15, 16, 17, 33, 60)),
+    "granite": of("GraniteForCausalLM", "granite", embedding_multiplier=3.0, residual_multiplier=0.4,
+                  attention_multiplier=0.25, logits_scaling=2.5, attention_bias=True, tie_word_embeddings=True),
+    "olmo2": of("Olmo2ForCausalLM", "olmo2"),
+    "gpt2": of("GPT2LMHeadModel", "gpt2", {k: v for k, v in SMALL.items() if k not in NO_ROPE}, n_embd=32, n_layer=3,
+               n_head=4, n_positions=128, n_inner=None, scale_attn_by_inverse_layer_idx=True,
+               without=("hidden_size", "num_hidden_layers", "num_attention_heads"), _save="without_prefix"),
+    "gpt_neox": of(*GPT_NEOX, SMALL, rotary_pct=0.5, rotary_emb_base=10000, layer_norm_eps=1e-5, hidden_act="gelu",
+                   use_parallel_residual=True, without=("num_key_value_heads",)),
+    "gpt_neox-sequential": of(*GPT_NEOX, SMALL, rotary_pct=0.25, hidden_act="gelu_new", use_parallel_residual=False,
+                              attention_bias=False, without=("num_key_value_heads",)),
+    "starcoder2": of("Starcoder2ForCausalLM", "starcoder2", sliding_window=WINDOW, norm_epsilon=1e-5,
+                     without=("rms_norm_eps",)),
+    "falcon": of(*FALCON, SMALL, multi_query=True, parallel_attn=True, new_decoder_architecture=False, bias=False,
+                 without=NO_ROPE),
+    "falcon-new": of(*FALCON, SMALL, new_decoder_architecture=True, num_kv_heads=2, bias=True, ffn_hidden_size=80,
+                     without=NO_ROPE),
+    "falcon-new-one-norm": of(*FALCON, SMALL, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1,
+                              without=NO_ROPE, tie_word_embeddings=False),
+    "falcon-rw": of(*FALCON, SMALL, multi_query=False, parallel_attn=False, alibi=True, bias=True, without=NO_ROPE,
+                    _attention="sdpa"),  # the eager one adds ALiBi twice
+    "bloom": of("BloomForCausalLM", "bloom", {k: v for k, v in SMALL.items() if k not in NO_ROPE}, n_layer=3, n_head=6,
+                hidden_size=36, seq_length=128, without=("num_hidden_layers", "num_attention_heads")),
+    "mpt": of("MptForCausalLM", "mpt", {k: v for k, v in SMALL.items() if k not in NO_ROPE}, d_model=36, n_layers=3,
+              n_heads=6, max_seq_len=128, attn_config={"clip_qkv": 1.5, "alibi": True, "alibi_bias_max": 8},
+              without=("hidden_size", "num_hidden_layers", "num_attention_heads")),
+    "mixtral": of("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2, num_hidden_layers=2,
+                  sliding_window=WINDOW, _save="mixtral_experts"),
+    "qwen3_moe": of("Qwen3MoeForCausalLM", "qwen3_moe", head_dim=16, num_experts=6, num_experts_per_tok=3,
+                    moe_intermediate_size=16, norm_topk_prob=True, mlp_only_layers=[1], _save="qwen_experts"),
+    "qwen3_moe-stacked": of("Qwen3MoeForCausalLM", "qwen3_moe", head_dim=16, num_experts=6, num_experts_per_tok=3,
+                            moe_intermediate_size=16, norm_topk_prob=False, decoder_sparse_step=2),
+    "gpt_oss": of("GptOssForCausalLM", "gpt_oss", head_dim=8, num_local_experts=5, num_experts_per_tok=2,
+                  sliding_window=WINDOW, rope_theta=150000.0, swiglu_limit=1.5, num_hidden_layers=2,
+                  rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                    original_max_position_embeddings=32)),
+    "gpt_oss-mxfp4": of("GptOssForCausalLM", "gpt_oss", head_dim=8, num_local_experts=4, num_experts_per_tok=2,
+                        intermediate_size=64, sliding_window=WINDOW, rope_theta=150000.0, num_hidden_layers=2,
+                        rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                          original_max_position_embeddings=32),
+                        quantization_config={"quant_method": "mxfp4"}, _save="mxfp4"),
+}
+
+VARIANTS = {**LLAMAS, **ARCHITECTURES}
