@@ -118,7 +118,7 @@ Thread* BlockRunner::next_thread() {
 }
 
 // The running thread has noted what it waits for; returns once somebody has made it ready.
-void BlockRunner::suspend() {
+[[gnu::always_inline]] inline void BlockRunner::suspend() {
   Thread* self = g_thread;
   Thread* next = next_thread();
   if (next == nullptr) fail("deadlock: " + where_threads_are());
