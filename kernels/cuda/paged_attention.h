@@ -33,6 +33,10 @@ struct AttentionWork {
   float* partials = nullptr;             // [max_partial_rows, head_dim]
   float* partial_stats = nullptr;        // [max_partial_rows, 2]
   int32_t* counters = nullptr;           // [max_splits]  0 at first, and again after every launch
+  // Only where the tiling has wgmma: whether a unit may have more than kTileRows rows (false in decode saves a launch),
+  // and how many blocks the pools have.
+  bool has_wgmma_items = true;
+  int32_t num_blocks = 0;
 };
 
 // One layer. The new tokens' keys and values are already in the pool. T: float, __nv_bfloat16 or __half, as

@@ -108,6 +108,12 @@ struct Visible {
   int begin, end;
 };
 
+template <class T>
+__device__ Visible visible_positions(const Args<T>& args, const AttentionItem& item) {
+  const int first_seen = item.first_position + item.row_begin / args.group - args.window + 1;
+  return {min(max(item.kv_begin, first_seen), item.kv_end), item.kv_end};
+}
+
 // A block's few shared variables, behind its tiles: registers are all taken.
 struct BlockState {
   AttentionItem item;
@@ -129,28 +135,29 @@ __device__ bool next_item(const Args<T>& args, bool is_first, BlockState* state)
     state->has_item = state->index < args.work.cta_start[blockIdx.x + 1];
     if (state->has_item) {
       const AttentionItem item = args.work.items[state->index];
-      const int first_seen = item.first_position + item.row_begin / args.group - args.window + 1;
       state->item = item;
-      state->visible = {min(max(item.kv_begin, first_seen), item.kv_end), item.kv_end};
+      state->visible = visible_positions(args, item);
     }
   }
   __syncthreads();
   return state->has_item;
 }
 
-// Called by all threads of the block when a piece's partial result is written: whether the others' are too.
-template <class T>
-__device__ bool last_to_arrive(const Args<T>& args, BlockState* state) {
+// Called by all threads that wrote a piece's partial result: whether all pieces of the unit are written. `barrier` is
+// where these threads meet, `is_first` is true for one of them, `is_last` is shared.
+template <class T, class Barrier>
+__device__ bool last_to_arrive(const Args<T>& args, const AttentionItem& item, bool is_first, int* is_last,
+                               const Barrier& barrier) {
   __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int32_t* counter = args.work.counters + state->item.split;
-    state->is_last = atomicAdd(counter, 1) == state->item.num_pieces - 1;
-    if (state->is_last) *counter = 0;
+  barrier();
+  if (is_first) {
+    int32_t* counter = args.work.counters + item.split;
+    *is_last = atomicAdd(counter, 1) == item.num_pieces - 1;
+    if (*is_last) *counter = 0;
   }
-  __syncthreads();
+  barrier();
   __threadfence();
-  return state->is_last;
+  return *is_last;
 }
 
 // Of row r in a piece; of none past the last.
@@ -162,11 +169,12 @@ __device__ Stats piece_stats(const Args<T>& args, const AttentionItem& item, int
 }
 
 // The unit's result from its pieces, in their order. Written by other blocks just now: past the first-level cache.
+// `warp` is this one's number among those that share out the rows.
 template <class T>
-__device__ void merge_pieces(const Args<T>& args, const AttentionItem& item) {
+__device__ void merge_pieces(const Args<T>& args, const AttentionItem& item, int warp, int num_warps) {
   constexpr int kColumns = 8;  // of a lane
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int r = warp; r < item.num_rows; r += kWarps) {
+  const int lane = threadIdx.x % 32;
+  for (int r = warp; r < item.num_rows; r += num_warps) {
     Stats total{kMinusInfinity, 0};
     for (int p = lane; p < item.num_pieces; p += 32) total.max = fmaxf(total.max, piece_stats(args, item, r, p).max);
     for (int step = 1; step < 32; step *= 2) total.max = fmaxf(total.max, __shfl_xor_sync(kAllLanes, total.max, step));
@@ -197,6 +205,15 @@ __device__ void merge_pieces(const Args<T>& args, const AttentionItem& item) {
         if (column + 32 * i < args.head_dim) out[column + 32 * i] = from_float<T>(acc[i] * factor);
     }
   }
+}
+
+// The end of every item of a block of kThreads.
+template <class T>
+__device__ void finish_item(const Args<T>& args, BlockState* state) {
+  const AttentionItem& item = state->item;
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  if (item.partial >= 0 && last_to_arrive(args, item, threadIdx.x == 0, &state->is_last, [] { __syncthreads(); }))
+    merge_pieces(args, item, warp, kWarps);
 }
 
 }  // namespace llmb::cuda::attention

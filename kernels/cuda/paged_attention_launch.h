@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/cuda/paged_attention_mma.h"
 #include "kernels/cuda/paged_attention_scalar.h"
+#include "kernels/cuda/paged_attention_wgmma.h"
 
 namespace llmb::cuda::attention {
 
@@ -63,7 +64,16 @@ void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const
     attention::launch_scalar(args, stream);
   } else {
     LLMB_CHECK(qkv_stride % 8 == 0);
-    attention::launch_mma(args, tiling.padded_dim, stream);
+    const int32_t first_wgmma_cta = tiling.first_wgmma_cta(work.num_ctas);
+    attention::Args<T> part = args;
+    if (tiling.wgmma && work.has_wgmma_items) {
+      part.work.num_ctas = work.num_ctas - first_wgmma_cta;
+      part.work.cta_start = work.cta_start + first_wgmma_cta;
+      attention::launch_wgmma(part, stream);
+      part = args;
+    }
+    part.work.num_ctas = first_wgmma_cta;
+    attention::launch_mma(part, tiling.padded_dim, stream);
   }
 }
 

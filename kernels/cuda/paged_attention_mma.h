@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args
     } else {
       typename K::Tallest(args, state, shared).run();
     }
-    if (item.partial >= 0 && last_to_arrive(args, state)) merge_pieces(args, item);
+    finish_item(args, state);
   }
 }
 

@@ -62,10 +62,11 @@ class RowAttention {
       stage = after(stage);
     }
     if (last_position() < 0) return;
-    if (item_.partial < 0) {
-      write_results();
-    } else {
-      write_partials();
+#pragma unroll
+    for (int r = 0; r < kRowBlocks; ++r) {
+      const int row = (warp_ * kRowBlocks + r) * 16;
+      // The warp's own queries are done with.
+      write_rows<T, kDim>(args_, item_, row, online_[r], values_[r], shared_ + row * kDim);
     }
   }
 
@@ -147,55 +148,6 @@ class RowAttention {
         ptx::ldmatrix_x4_trans(values_b, shared_ + values_at.at(16 * b, c));
 #pragma unroll
         for (int r = 0; r < kRowBlocks; ++r) mma_pair<T>(values_[r][c], values_[r][c + 1], p_[r][b], values_b);
-      }
-    }
-  }
-
-  // By way of the warp's own queries' place, so that stores are of 16 bytes.
-  __device__ void write_results() {
-    constexpr unsigned kLanes = Tile<kDim>::kPaddedChunks;
-    const LaneOffset<kDim> pair_at(0, lane_row(0), 0);
-#pragma unroll
-    for (int r = 0; r < kRowBlocks; ++r) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const Stats stats = online_[r].stats(h, args_.fold);
-        const float factor = final_factor(args_, item_, min(lane_row(r) + 8 * h, item_.num_rows - 1), stats);
-#pragma unroll
-        for (int c = 0; c < kValueBlocks; ++c)
-          *reinterpret_cast<uint32_t*>(shared_ + pair_at.at(16 * r + 8 * h, c) + lane_ % 4 * 2) =
-              pack_two(values_[r][c][2 * h] * factor, values_[r][c][2 * h + 1] * factor, T());
-      }
-    }
-    __syncwarp();
-    const int chunk = static_cast<int>(threadIdx.x % kLanes), first_row = warp_ * 16 * kRowBlocks;
-    if (chunk * 8 >= args_.head_dim) return;
-    const int end = min(first_row + 16 * kRowBlocks, item_.num_rows);
-    for (int row = first_row + lane_ / static_cast<int>(kLanes); row < end; row += 32 / kLanes)
-      *reinterpret_cast<uint4*>(result_of(args_, find_row(args_, item_, row)) + chunk * 8) =
-          *reinterpret_cast<const uint4*>(shared_ + Tile<kDim>::offset(row, chunk));
-  }
-
-  __device__ void write_partials() {
-#pragma unroll
-    for (int r = 0; r < kRowBlocks; ++r) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const Stats stats = online_[r].stats(h, args_.fold);
-        const int row = lane_row(r) + 8 * h;
-        if (row >= item_.num_rows) continue;
-        const int64_t at = item_.partial + row;
-        if (lane_ % 4 == 0) {
-          args_.work.partial_stats[2 * at] = stats.max;
-          args_.work.partial_stats[2 * at + 1] = stats.sum;
-        }
-        float* to = args_.work.partials + at * args_.head_dim;
-#pragma unroll
-        for (int c = 0; c < kValueBlocks; ++c) {
-          const int column = 8 * c + lane_ % 4 * 2;
-          if (column >= args_.head_dim) continue;
-          *reinterpret_cast<float2*>(to + column) = make_float2(values_[r][c][2 * h], values_[r][c][2 * h + 1]);
-        }
       }
     }
   }

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) scalar_paged_attention_kernel(const 
   const AttentionItem& item = state->item;
   for (bool more = next_item(args, true, state); more; more = next_item(args, false, state)) {
     for (int row = warp; row < item.num_rows; row += kWarps) ScalarRow<T>(args, item, row, shared).run();
-    if (item.partial >= 0 && last_to_arrive(args, state)) merge_pieces(args, item);
+    finish_item(args, state);
   }
 }
 

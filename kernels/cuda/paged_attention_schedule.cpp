@@ -19,10 +19,13 @@ using Piece = AttentionSchedule::Piece;
 // depends on the head size. An item costs about a tile more to begin and to end.
 constexpr int32_t kSmallTileCost = 16, kSmallItemCost = 16, kSmallMinTiles = 2;
 constexpr int32_t kTallTileCost = 20, kTallestTileCost = 32, kTallItemCost = 40, kTallMinTiles = 4;
+constexpr int32_t kWgmmaTileCost = 32, kWgmmaMinTiles = 2;
 constexpr int32_t kMaxPieces = 64;  // or about, of a unit: one block merges them
 
 bool is_small(const Unit& unit) { return unit.num_rows <= AttentionTiling::kSmallRows; }
-int32_t min_tiles(const Unit& unit) { return is_small(unit) ? kSmallMinTiles : kTallMinTiles; }
+int32_t min_tiles(const Unit& unit) {
+  return is_small(unit) ? kSmallMinTiles : unit.wgmma ? kWgmmaMinTiles : kTallMinTiles;
+}
 
 void set_cost(const AttentionTiling& tiling, bool deterministic, Unit* unit) {
   const bool few = is_small(*unit) && !deterministic;
@@ -31,6 +34,8 @@ void set_cost(const AttentionTiling& tiling, bool deterministic, Unit* unit) {
     unit->tile_cost = kSmallTileCost * static_cast<int32_t>(ceil_div(unit->num_rows, 4));
   } else if (few) {
     unit->tile_cost = kSmallTileCost;
+  } else if (unit->wgmma) {
+    unit->tile_cost = kWgmmaTileCost;
   } else {
     unit->tile_cost = unit->num_rows <= AttentionTiling::kTileRows ? kTallTileCost : kTallestTileCost;
   }
@@ -49,30 +54,42 @@ void make_units(const AttentionBatch& batch, const AttentionShape& shape, const 
       unit.seq = s;
       unit.row_begin = static_cast<int32_t>(row);
       unit.num_rows = static_cast<int32_t>(std::min<int64_t>(tiling.max_rows, num_rows - row));
+      unit.wgmma = tiling.wgmma && unit.num_rows > AttentionTiling::kTileRows;
+      unit.kv_tile = unit.wgmma ? AttentionTiling::kWgmmaTile : tiling.kv_tile;
       const int32_t first_token = unit.row_begin / shape.group();
       const int32_t last_token = (unit.row_begin + unit.num_rows - 1) / shape.group();
       const int32_t first_seen = shape.window > 0 ? std::max(0, first_position + first_token - (shape.window - 1)) : 0;
-      unit.kv_begin = first_seen / tiling.kv_tile * tiling.kv_tile;
+      unit.kv_begin = first_seen / unit.kv_tile * unit.kv_tile;
       unit.kv_end = first_position + last_token + 1;
-      unit.num_tiles = static_cast<int32_t>(ceil_div(unit.kv_end - unit.kv_begin, tiling.kv_tile));
+      unit.num_tiles = static_cast<int32_t>(ceil_div(unit.kv_end - unit.kv_begin, unit.kv_tile));
       set_cost(tiling, shape.deterministic, &unit);
       units->push_back(unit);
     }
   }
 }
 
+// Hands out units to the blocks [cta_begin, cta_end).
 class Balancer {
  public:
-  Balancer(int32_t num_kv_heads, int32_t num_ctas, AttentionSchedule* schedule)
-      : num_kv_heads_(num_kv_heads), num_ctas_(num_ctas), schedule_(*schedule), load_(schedule->cta_cost) {
-    start_over();
-  }
+  Balancer(int32_t num_kv_heads, int32_t cta_begin, int32_t cta_end, AttentionSchedule* schedule)
+      : num_kv_heads_(num_kv_heads),
+        cta_begin_(cta_begin),
+        cta_end_(cta_end),
+        schedule_(*schedule),
+        load_(schedule->cta_cost),
+        num_pieces_before_(schedule->pieces.size()),
+        num_partial_rows_before_(schedule->num_partial_rows),
+        num_splits_before_(schedule->num_splits) {}
 
   void start_over() {
-    schedule_.pieces.clear();
-    schedule_.num_partial_rows = schedule_.num_splits = 0;
-    load_.assign(static_cast<size_t>(num_ctas_), 0);
+    schedule_.pieces.resize(num_pieces_before_);
+    schedule_.num_partial_rows = num_partial_rows_before_;
+    schedule_.num_splits = num_splits_before_;
+    std::fill(load_.begin() + cta_begin_, load_.begin() + cta_end_, 0);
   }
+
+  int32_t num_ctas() const { return cta_end_ - cta_begin_; }
+  int64_t highest() const { return *std::max_element(load_.begin() + cta_begin_, load_.begin() + cta_end_); }
 
   template <typename Chosen>
   int64_t total_cost(const Chosen& chosen) const {
@@ -85,15 +102,24 @@ class Balancer {
   // The load that all blocks reach when `cost` more is spread over them.
   int64_t level(int64_t cost) const {
     std::vector<int64_t>& sorted = schedule_.by_cost;
-    sorted.assign(load_.begin(), load_.end());
+    sorted.assign(load_.begin() + cta_begin_, load_.begin() + cta_end_);
     std::sort(sorted.begin(), sorted.end());
     int64_t below = 0;  // sum of the loads that are under the level
-    for (int64_t n = 1; n <= num_ctas_; ++n) {
+    for (int64_t n = 1; n < num_ctas(); ++n) {
       below += sorted[n - 1];
       const int64_t level = ceil_div(below + cost, n);
-      if (n == num_ctas_ || level <= sorted[n]) return level;
+      if (level <= sorted[n]) return level;
     }
-    return 0;
+    return ceil_div(below + sorted.back() + cost, num_ctas());
+  }
+
+  // Blocks with less than this to do would cut units into too many or too small pieces.
+  template <typename Chosen>
+  int64_t least_level(const Chosen& chosen) const {
+    int64_t least = 0;
+    for (const Unit& unit : schedule_.units)
+      if (chosen(unit)) least = std::max(least, unit.cost(std::max(min_tiles(unit), unit.num_tiles / kMaxPieces)));
+    return least;
   }
 
   // Whole units, the costliest first, each to the block with the least to do. Blocks wait in buckets by load, fine
@@ -113,17 +139,17 @@ class Balancer {
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
       return units[a].cost(units[a].num_tiles) > units[b].cost(units[b].num_tiles);
     });
-    const int64_t width = (total_cost(chosen) / num_ctas_ + max_cost) / kBuckets + 1;
+    const int64_t width = (total_cost(chosen) / num_ctas() + max_cost) / kBuckets + 1;
     std::vector<int32_t>& bucket = schedule_.bucket;
     std::vector<int32_t>& next = schedule_.next_cta;
     bucket.assign(kBuckets + 2, -1);
-    next.assign(static_cast<size_t>(num_ctas_), -1);
+    next.assign(static_cast<size_t>(cta_end_), -1);
     const auto put_back = [&](int32_t cta) {
       int32_t& first = bucket[load_[cta] / width];
       next[cta] = first;
       first = cta;
     };
-    for (int32_t cta = num_ctas_ - 1; cta >= 0; --cta) put_back(cta);
+    for (int32_t cta = cta_end_ - 1; cta >= cta_begin_; --cta) put_back(cta);
     size_t lowest = 0;
     for (const int32_t unit : order) {
       for (int32_t head = 0; head < num_kv_heads_; ++head) {
@@ -136,28 +162,20 @@ class Balancer {
     }
   }
 
-  // Blocks with less than this to do would cut units into too many or too small pieces.
-  int64_t least_level() const {
-    int64_t least = 0;
-    for (const Unit& unit : schedule_.units)
-      least = std::max(least, unit.cost(std::max(min_tiles(unit), static_cast<int32_t>(unit.num_tiles / kMaxPieces))));
-    return least;
-  }
-
   // Fills blocks in order up to `level` with the tiles of the chosen units, in order, cutting units at full blocks.
   // What a block is under or over the level, because pieces have a least size, is made up for by those after it.
   template <typename Chosen>
   void fill(const Chosen& chosen, int64_t level) {
     const std::vector<Unit>& units = schedule_.units;
-    int32_t cta = 0;
-    int64_t room = std::max<int64_t>(0, level - load_[0]);
+    int32_t cta = cta_begin_;
+    int64_t room = std::max<int64_t>(0, level - load_[cta]);
     for (size_t i = 0; i < units.size(); ++i) {
       const Unit& unit = units[i];
       if (!chosen(unit)) continue;
       for (int32_t head = 0; head < num_kv_heads_; ++head) {
         const size_t first_piece = schedule_.pieces.size();
         for (int32_t tile = 0; tile < unit.num_tiles;) {
-          const int32_t num_tiles = cta == num_ctas_ - 1 ? unit.num_tiles - tile : tiles_for(unit, tile, room);
+          const int32_t num_tiles = cta == cta_end_ - 1 ? unit.num_tiles - tile : tiles_for(unit, tile, room);
           if (num_tiles > 0) {
             place(static_cast<int32_t>(i), head, tile, tile + num_tiles, cta);
             room -= unit.cost(num_tiles);
@@ -203,35 +221,49 @@ class Balancer {
   }
 
   const int64_t num_kv_heads_;
-  const int32_t num_ctas_;
+  const int32_t cta_begin_, cta_end_;
   AttentionSchedule& schedule_;
   std::vector<int64_t>& load_;
+  const size_t num_pieces_before_;
+  const int32_t num_partial_rows_before_, num_splits_before_;
 };
 
-void balance(bool may_cut, int32_t num_kv_heads, int32_t num_ctas, AttentionSchedule* schedule) {
-  const auto all = [](const Unit&) { return true; };
-  const auto small = [](const Unit& unit) { return is_small(unit); };
-  const auto tall = [](const Unit& unit) { return !is_small(unit); };
-  const auto highest = [&] { return *std::max_element(schedule->cta_cost.begin(), schedule->cta_cost.end()); };
-  Balancer balancer(num_kv_heads, num_ctas, schedule);
+// The units of one launch.
+template <typename Mine>
+void balance(const Mine& mine, bool may_cut, Balancer balancer) {
+  const auto small = [&](const Unit& unit) { return mine(unit) && is_small(unit); };
+  const auto tall = [&](const Unit& unit) { return mine(unit) && !is_small(unit); };
   // Each block's last unit is likely to be cut, which costs another item.
-  const auto level = [&](int64_t cost, int32_t item_cost) {
-    return std::max(balancer.least_level(), balancer.level(cost + int64_t{num_ctas} * item_cost));
+  const auto level = [&](const auto& chosen, int64_t cost, int32_t item_cost) {
+    return std::max(balancer.least_level(chosen), balancer.level(cost + int64_t{balancer.num_ctas()} * item_cost));
   };
-  const int64_t cost_of_all = balancer.total_cost(all), cost_of_small = balancer.total_cost(small);
-  const int64_t even = level(cost_of_all, cost_of_small > 0 ? kSmallItemCost : kTallItemCost);
-  balancer.place_whole(all);
-  if (!may_cut || 100 * highest() <= 102 * even) return;
+  const int64_t cost_of_mine = balancer.total_cost(mine), cost_of_small = balancer.total_cost(small);
+  const int64_t even = level(mine, cost_of_mine, cost_of_small > 0 ? kSmallItemCost : kTallItemCost);
+  balancer.place_whole(mine);
+  if (!may_cut || 100 * balancer.highest() <= 102 * even) return;
   if (cost_of_small > 0) {
     balancer.start_over();
     balancer.place_whole(tall);
-    if (10 * highest() <= 11 * even) return balancer.fill(small, level(cost_of_small, kSmallItemCost));
+    if (10 * balancer.highest() <= 11 * even) return balancer.fill(small, level(small, cost_of_small, kSmallItemCost));
   }
   balancer.start_over();
-  balancer.fill(all, level(cost_of_all, kTallItemCost));
+  balancer.fill(mine, level(mine, cost_of_mine, kTallItemCost));
 }
 
-AttentionItem make_item(const AttentionBatch& batch, int32_t kv_tile, const Unit& unit, const Piece& piece) {
+void balance(const AttentionShape& shape, const AttentionTiling& tiling, int32_t num_ctas,
+             AttentionSchedule* schedule) {
+  schedule->pieces.clear();
+  schedule->num_partial_rows = schedule->num_splits = 0;
+  schedule->cta_cost.assign(static_cast<size_t>(num_ctas), 0);
+  const bool may_cut = !shape.deterministic;
+  const int32_t middle = tiling.first_wgmma_cta(num_ctas);
+  balance([](const Unit& unit) { return !unit.wgmma; }, may_cut, Balancer(shape.num_kv_heads, 0, middle, schedule));
+  if (tiling.wgmma)
+    balance([](const Unit& unit) { return unit.wgmma; }, may_cut,
+            Balancer(shape.num_kv_heads, middle, num_ctas, schedule));
+}
+
+AttentionItem make_item(const AttentionBatch& batch, const Unit& unit, const Piece& piece) {
   AttentionItem item{};
   item.query_start = batch.query_start[unit.seq];
   item.first_position = batch.context_len[unit.seq] - (batch.query_start[unit.seq + 1] - item.query_start);
@@ -239,8 +271,8 @@ AttentionItem make_item(const AttentionBatch& batch, int32_t kv_tile, const Unit
   item.kv_head = piece.kv_head;
   item.row_begin = unit.row_begin;
   item.num_rows = unit.num_rows;
-  item.kv_begin = unit.kv_begin + piece.tile_begin * kv_tile;
-  item.kv_end = piece.tile_end == unit.num_tiles ? unit.kv_end : unit.kv_begin + piece.tile_end * kv_tile;
+  item.kv_begin = unit.kv_begin + piece.tile_begin * unit.kv_tile;
+  item.kv_end = piece.tile_end == unit.num_tiles ? unit.kv_end : unit.kv_begin + piece.tile_end * unit.kv_tile;
   item.partial = piece.partial;
   item.first_partial = piece.first_partial;
   item.num_pieces = piece.num_pieces;
@@ -249,7 +281,7 @@ AttentionItem make_item(const AttentionBatch& batch, int32_t kv_tile, const Unit
 }
 
 // Items by block, in the order in which they were placed.
-void write_items(const AttentionBatch& batch, int32_t kv_tile, int32_t num_ctas, AttentionSchedule* schedule) {
+void write_items(const AttentionBatch& batch, int32_t num_ctas, AttentionSchedule* schedule) {
   std::vector<int32_t>& start = schedule->cta_start;
   start.assign(static_cast<size_t>(num_ctas) + 1, 0);
   for (const Piece& piece : schedule->pieces) ++start[piece.cta + 1];
@@ -258,7 +290,7 @@ void write_items(const AttentionBatch& batch, int32_t kv_tile, int32_t num_ctas,
   next.assign(start.begin(), start.end() - 1);
   schedule->items.resize(schedule->pieces.size());
   for (const Piece& piece : schedule->pieces)
-    schedule->items[next[piece.cta]++] = make_item(batch, kv_tile, schedule->units[piece.unit], piece);
+    schedule->items[next[piece.cta]++] = make_item(batch, schedule->units[piece.unit], piece);
 }
 
 }  // namespace
@@ -267,8 +299,16 @@ AttentionTiling attention_tiling(const AttentionShape& shape) {
   const int32_t dim = shape.head_dim;
   if (shape.dtype == DType::kF32 || dim % 8 != 0 || dim > 256 || shape.block_size % 8 != 0)
     return {.scalar = true, .padded_dim = dim, .max_rows = 16, .kv_tile = 32, .ctas_per_sm = 8};
+  // Tensor copies bring rows of 64 elements. Their tiles differ from those of the other kernel, so its bits do too.
+  const bool wgmma = shape.hopper && !shape.deterministic && (dim == 64 || dim == 128);
   for (const int32_t padded : {64, 80, 96, 128})
-    if (dim <= padded) return {.scalar = false, .padded_dim = padded, .max_rows = 128, .kv_tile = 64, .ctas_per_sm = 2};
+    if (dim <= padded)
+      return {.scalar = false,
+              .padded_dim = padded,
+              .max_rows = 128,
+              .kv_tile = 64,
+              .ctas_per_sm = wgmma ? 3 : 2,
+              .wgmma = wgmma};
   return {.scalar = false, .padded_dim = 256, .max_rows = 64, .kv_tile = 32, .ctas_per_sm = 2};
 }
 
@@ -289,9 +329,10 @@ void schedule_attention(const AttentionBatch& batch, const AttentionShape& shape
   LLMB_CHECK(num_ctas > 0 && shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0);
   LLMB_CHECK(shape.head_dim > 0 && shape.block_size > 0 && shape.window >= 0);
   const AttentionTiling tiling = attention_tiling(shape);
+  LLMB_CHECK(!tiling.wgmma || num_ctas % 3 == 0);
   make_units(batch, shape, tiling, &schedule->units);
-  balance(!shape.deterministic, shape.num_kv_heads, num_ctas, schedule);
-  write_items(batch, tiling.kv_tile, num_ctas, schedule);
+  balance(shape, tiling, num_ctas, schedule);
+  write_items(batch, num_ctas, schedule);
 }
 
 }  // namespace llmb::cuda

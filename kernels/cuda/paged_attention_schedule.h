@@ -3,7 +3,7 @@
 //
 // A row is one query head of one token; rows of a sequence's new tokens that share a KV head are numbered
 // token * group + head in group. A unit is up to max_rows of them over all positions that they see; an item is a unit
-// or a piece of one, over a range of positions that starts at a multiple of kv_tile.
+// or a piece of one, over a range of positions that starts at a multiple of the kernel's tile.
 //
 // 1. Items cover each (row, visible position) exactly once. Items of CTA c are [cta_start[c], cta_start[c + 1]).
 // 2. Sizes stay within attention_limits().
@@ -27,6 +27,7 @@ struct AttentionShape {
   int32_t block_size = 16;
   int32_t window = 0;  // positions a token sees, its own the last; 0: all up to its own
   bool deterministic = false;
+  bool hopper = false;  // the device has compute capability 9.0
 
   int32_t group() const { return num_heads / num_kv_heads; }
 };
@@ -54,13 +55,19 @@ struct alignas(16) AttentionItem {
 
 // How the kernels cut work up.
 struct AttentionTiling {
-  static constexpr int32_t kSmallRows = 16;  // decode-like: the warps of a block share out the positions
-  static constexpr int32_t kTileRows = 64;   // prefill-like: the warps share out the rows
-  bool scalar;                               // no tensor cores: float, or sizes that they cannot load
-  int32_t padded_dim;                        // of the kernel that serves head_dim; scalar: head_dim
+  static constexpr int32_t kSmallRows = 16;   // decode-like: the warps of a block share out the positions
+  static constexpr int32_t kTileRows = 64;    // prefill-like: the warps share out the rows
+  static constexpr int32_t kWgmmaTile = 128;  // positions
+  bool scalar;                                // no tensor cores: float, or sizes that they cannot load
+  int32_t padded_dim;                         // of the kernel that serves head_dim; scalar: head_dim
   int32_t max_rows;
   int32_t kv_tile;  // positions
+  // Blocks of the grid for each SM. With `wgmma` the last third of the grid is a launch of its own, for units of more
+  // than kTileRows rows, by Hopper's warpgroup products over tiles of kWgmmaTile positions.
   int32_t ctas_per_sm;
+  bool wgmma = false;
+
+  int32_t first_wgmma_cta(int32_t num_ctas) const { return wgmma ? num_ctas / 3 * 2 : num_ctas; }
 };
 AttentionTiling attention_tiling(const AttentionShape& shape);
 
@@ -84,7 +91,8 @@ struct AttentionSchedule {
   // Scratch.
   struct Unit {
     int32_t seq, row_begin, num_rows, kv_begin, kv_end;
-    int32_t tile_cost, item_cost, num_tiles;
+    int32_t tile_cost, item_cost, num_tiles, kv_tile;
+    bool wgmma;
     int64_t cost(int64_t tiles) const { return item_cost + tiles * tile_cost; }
   };
   struct Piece {
@@ -97,7 +105,7 @@ struct AttentionSchedule {
   std::vector<int64_t> by_cost;
 };
 
-// num_ctas is the grid of the launch: ctas_per_sm times the SMs, whatever the step. Sequences without new tokens are
+// num_ctas is ctas_per_sm times the SMs, whatever the step. Sequences without new tokens are
 // allowed. REQUIRES: the batch is as a valid StepPlan's.
 void schedule_attention(const AttentionBatch& batch, const AttentionShape& shape, int32_t num_ctas,
                         AttentionSchedule* schedule);

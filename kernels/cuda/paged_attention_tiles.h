@@ -196,4 +196,44 @@ __device__ void rescale_values(const float (&rescale)[2], float (&o)[kBlocks][4]
   }
 }
 
+// Writes a warp's 16 rows, the first of which is `first_row` of the item: as results, or as a piece's partial results.
+// Results go by way of `staging`, a Tile of 16 rows, so that stores are of 16 bytes.
+template <class T, int kDim>
+__device__ void write_rows(const Args<T>& args, const AttentionItem& item, int first_row, const OnlineRows& online,
+                           const float (&values)[kDim / 8][4], T* staging) {
+  constexpr unsigned kLanes = Tile<kDim>::kPaddedChunks;
+  const int lane = threadIdx.x % 32;
+  const LaneOffset<kDim> pair_at(0, lane / 4, 0);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Stats stats = online.stats(h, args.fold);
+    const int row = first_row + lane / 4 + 8 * h;
+    if (item.partial < 0) {
+      const float factor = final_factor(args, item, min(row, item.num_rows - 1), stats);
+#pragma unroll
+      for (int c = 0; c < kDim / 8; ++c)
+        *reinterpret_cast<uint32_t*>(staging + pair_at.at(8 * h, c) + lane % 4 * 2) =
+            pack_two(values[c][2 * h] * factor, values[c][2 * h + 1] * factor, T());
+    } else if (row < item.num_rows) {
+      const int64_t partial = item.partial + row;
+      if (lane % 4 == 0) {
+        args.work.partial_stats[2 * partial] = stats.max;
+        args.work.partial_stats[2 * partial + 1] = stats.sum;
+      }
+      float* to = args.work.partials + partial * args.head_dim + lane % 4 * 2;
+#pragma unroll
+      for (int c = 0; c < kDim / 8; ++c)
+        if (8 * c < args.head_dim)
+          *reinterpret_cast<float2*>(to + 8 * c) = make_float2(values[c][2 * h], values[c][2 * h + 1]);
+    }
+  }
+  if (item.partial >= 0) return;
+  __syncwarp();
+  const int chunk = static_cast<int>(threadIdx.x % kLanes), end = min(16, item.num_rows - first_row);
+  if (chunk * 8 >= args.head_dim) return;
+  for (int row = lane / static_cast<int>(kLanes); row < end; row += 32 / kLanes)
+    *reinterpret_cast<uint4*>(result_of(args, find_row(args, item, first_row + row)) + chunk * 8) =
+        *reinterpret_cast<const uint4*>(staging + Tile<kDim>::offset(row, chunk));
+}
+
 }  // namespace llmb::cuda::attention

@@ -150,7 +150,10 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
   test::DeviceArray<int32_t> counters(zeros);
   if (c.has_alibi) params.alibi_slopes = device_slopes.data();
   if (c.has_sinks) params.sinks = device_sinks.data();
-  const AttentionWork work{c.num_ctas, items.data(), cta_start.data(), partials.data(), stats.data(), counters.data()};
+  const bool decodes = c.shape.group() <= AttentionTiling::kTileRows &&
+                       std::all_of(queries.begin(), queries.end(), [](const Query& q) { return q.query_len <= 1; });
+  const AttentionWork work{c.num_ctas,   items.data(),    cta_start.data(), partials.data(),
+                           stats.data(), counters.data(), !decodes,         static_cast<int32_t>(in.ids.size())};
   paged_attention<T>(qkv.data(), c.stride(), out.data(), k.data(), v.data(), ids.data(), work, params, nullptr);
 
   AttentionRun result{out.download_floats()};
