@@ -16,6 +16,7 @@
 #include "io/durable_file.h"
 #include "io/file_ops.h"
 #include "io/json_writer.h"
+#include "model/gguf_model.h"
 
 namespace llmb {
 
@@ -156,21 +157,32 @@ Result<NamedPaths> model_file_names(const Options& o) {
   const auto add = [&](const std::string& role, const std::string& dir, const std::string& name) {
     names.emplace_back(role + "/" + name, dir + "/" + name);
   };
-  for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model_dir, name);
-  if (o.load_format != "dummy") {
+  const auto add_gguf = [&](const std::string& role, const fs::path& path) {
+    names.emplace_back(role + "/" + path.filename().string(), path.string());
+  };
+  const bool is_gguf = is_gguf_path(o.model_dir);
+  if (is_gguf) add_gguf("model", o.model_dir);
+  else for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model_dir, name);
+  if (!is_gguf && o.load_format != "dummy") {
     add("model", o.model_dir, "model.safetensors.index.json");
     const Result<std::vector<std::string>> shards = files_ending_in(o.model_dir, ".safetensors");
     if (!shards.ok()) return shards.status();
     for (const std::string& shard : *shards) add("model", o.model_dir, shard);
   }
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                           "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model"})
-    add("tokenizer", o.tokenizer_dir, name);
-  if (!o.chat_template_file.empty()) {
-    names.emplace_back("chat-template", o.chat_template_file);
-  } else {
-    for (const char* name : {"chat_template.jinja", "chat_template.json"}) add("tokenizer", o.tokenizer_dir, name);
+  if (!o.chat_template_file.empty()) names.emplace_back("chat-template", o.chat_template_file);
+  if (is_gguf_path(o.tokenizer_dir)) {
+    if (o.tokenizer_dir != o.model_dir) add_gguf("tokenizer", o.tokenizer_dir);
+    return names;
   }
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                           "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "tiktoken.model"})
+    add("tokenizer", o.tokenizer_dir, name);
+  const Result<std::vector<std::string>> ranks = files_ending_in(o.tokenizer_dir, ".tiktoken");
+  if (!ranks.ok()) return ranks.status();
+  for (const std::string& name : *ranks) add("tokenizer", o.tokenizer_dir, name);
+  if (!o.chat_template_file.empty()) return names;
+  for (const char* name : {"chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"})
+    add("tokenizer", o.tokenizer_dir, name);
   return names;
 }
 
@@ -202,7 +214,7 @@ Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& mode
   list.add("seed", std::to_string(o.seed));
   list.text("device", device);
   const bool is_gpu = device.starts_with("cuda");
-  list.text("dtype", o.dtype != "auto" ? o.dtype : is_gpu ? dtype_name(model.config.dtype) : "float32");
+  list.text("dtype", o.dtype != "auto" ? o.dtype : is_gpu ? dtype_name(model.config.gpu_dtype()) : "float32");
   list.flag("deterministic", o.deterministic || !is_gpu);
   list.text("load_format", o.load_format);
   list.integer("max_model_len", model.max_model_len);

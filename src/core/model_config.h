@@ -71,6 +71,7 @@ struct ModelConfig {
   int32_t max_position_embeddings = 0;
   bool tie_word_embeddings = false;
   DType dtype = DType::kBF16;  // of the stored weights, as config.json says
+  bool is_dequantised = false;  // `dtype` is what weights stored in fewer bits become
   // Rows and columns of an fp8 weight that share a scale; 0: no blocks.
   int32_t fp8_block_rows = 0, fp8_block_cols = 0;
   std::vector<TokenId> eos_token_ids;
@@ -115,6 +116,9 @@ struct ModelConfig {
   std::vector<LayerConfig> layers;  // [num_hidden_layers], or empty: all as LayerConfig()
 
   LayerConfig layer(int32_t index) const { return layers.empty() ? LayerConfig() : layers[index]; }
+  // What a GPU computes in where nobody says: fp32 that was made of a few bits is not worth its memory there.
+  DType gpu_dtype() const { return is_dequantised && dtype == DType::kF32 ? DType::kBF16 : dtype; }
+
   int64_t q_size() const { return int64_t{num_attention_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_key_value_heads} * head_dim; }
   int32_t rotary_dim(const RopeConfig& rope) const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }

@@ -7,6 +7,7 @@
 #include "base/mapped_file.h"
 #include "model/architecture.h"
 #include "model/config_fields.h"
+#include "model/gguf_model.h"
 #include "model/quantization_config.h"
 
 namespace llmb {
@@ -137,6 +138,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
 }
 
 Result<ModelConfig> load_model_config(const std::string& model_dir) {
+  if (is_gguf_path(model_dir)) return load_gguf_config(model_dir);
   return load_json(model_dir + "/config.json", parse_model_config);
 }
 
@@ -159,6 +161,7 @@ Result<GenerationConfig> parse_generation_config(std::string_view json) {
 }
 
 Result<GenerationConfig> load_generation_config(const std::string& model_dir) {
+  if (is_gguf_path(model_dir)) return load_gguf_generation_config(model_dir);
   Result<GenerationConfig> config = load_json(model_dir + "/generation_config.json", parse_generation_config);
   if (!config.ok() && config.status().code() == StatusCode::kNotFound) return GenerationConfig{};
   return config;

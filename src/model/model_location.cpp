@@ -99,6 +99,24 @@ std::vector<std::string> names_in(const fs::path& dir) {
   return names;
 }
 
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
+  return out;
+}
+
+// The GGUF file of a folder that is no model directory; "" where it has none.
+Result<std::string> find_gguf(const fs::path& dir, const std::string& name, const std::string& part) {
+  std::vector<std::string> found;
+  if (!part.empty() || !is_file(dir / "config.json"))
+    for (const std::string& file : names_in(dir))
+      if (lower(file).ends_with(".gguf") && lower(file).find(lower(part)) != std::string::npos && is_file(dir / file)) found.push_back(file);
+  if (found.empty()) return std::string();
+  if (found.size() == 1) return (dir / found[0]).string();
+  return not_found(name + ": has several GGUF files" + (part.empty() ? "" : " with \"" + part + "\" in their names") + ", such as " +
+                   found[0] + " and " + found[1] + "; say which one: " + name + ":PART-OF-ITS-NAME");
+}
+
 // The commit that refs/<revision> names, or the revision itself where it is a commit.
 Result<std::string> commit_of(const CachedModel& model) {
   const std::string revision = model.revision.empty() ? "main" : model.revision;
@@ -179,22 +197,33 @@ std::string hub_cache_dir(const Environment& environment) {
 
 Result<ModelLocation> locate_model(const std::string& name, const std::string& revision, const ModelParts& parts,
                                    const std::string& hub_cache) {
-  if (is_dir(name)) {
-    if (revision.empty()) return ModelLocation{name, ""};
-    return invalid_argument(name + " is a directory: a revision is of a name in the Hugging Face cache");
+  if (is_dir(name) || is_file(name)) {
+    if (!revision.empty()) return invalid_argument(name + " is a path: a revision is of a name in the Hugging Face cache");
+    if (is_file(name)) return ModelLocation{name, ""};
+    const Result<std::string> gguf = find_gguf(name, name, "");
+    if (!gguf.ok()) return gguf.status();
+    return ModelLocation{gguf->empty() ? name : *gguf, ""};
   }
-  if (!is_model_name(name)) return not_found(name + ": no such directory");
+  const size_t colon = name.rfind(':');
+  const std::string part = colon == name.npos ? "" : name.substr(colon + 1), repo = name.substr(0, colon);
+  if (!is_model_name(repo)) return not_found(name + ": no such directory or file");
   if (!revision.empty() && !is_revision(revision)) return invalid_argument("'" + revision + "' is not a revision");
-  CachedModel model{name, revision, {}};
-  std::string folder = "models--" + name;
+  CachedModel model{repo, revision, {}};
+  std::string folder = "models--" + repo;
   if (const size_t slash = folder.find('/'); slash != folder.npos) folder.replace(slash, 1, "--");
   model.dir = fs::path(hub_cache) / folder;
   if (!is_dir(model.dir))
-    return not_found(name + ": no such directory, and not in the Hugging Face cache (" + hub_cache +
+    return not_found(name + ": no such directory or file, and not in the Hugging Face cache (" + hub_cache +
                      "); download it with: " + model.download_command());
   const Result<std::string> commit = commit_of(model);
   if (!commit.ok()) return commit.status();
   const fs::path snapshot = model.dir / "snapshots" / *commit;
+  const Result<std::string> gguf = find_gguf(snapshot, repo, part);
+  if (!gguf.ok()) return gguf.status();
+  if (!gguf->empty()) return ModelLocation{*gguf, *commit};
+  if (!part.empty())
+    return not_found(name + ": no GGUF file with \"" + part + "\" in its name is in the Hugging Face cache; download it with: " +
+                     model.download_command() + " --include '*" + part + "*'");
   LLMB_RETURN_IF_ERROR(check_complete(model, snapshot, parts));
   return ModelLocation{snapshot.string(), *commit};
 }

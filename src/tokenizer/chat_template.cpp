@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <new>
-#include <nlohmann/json.hpp>
 
+#include "tokenizer/chat_template_files.h"
 #include "tokenizer/jinja_interpreter.h"
 #include "tokenizer/jinja_json.h"
 #include "tokenizer/jinja_lexer.h"
@@ -16,8 +14,6 @@
 #include "tokenizer/jinja_text.h"
 
 namespace llmb {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -230,102 +226,6 @@ bool reads_parts(const Source& source, const SpecialTokens& special_tokens) {
   return source.reads_parts;
 }
 
-// ---- files --------------------------------------------------------------------------------------
-
-constexpr uintmax_t kMaxConfigBytes = uintmax_t{64} << 20;
-
-Result<std::string> read_file(const fs::path& path, uintmax_t max_bytes) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (error)
-    return error == std::errc::no_such_file_or_directory ? not_found(path.string() + ": " + error.message())
-                                                         : io_error(path.string() + ": " + error.message());
-  if (size > max_bytes) return data_loss(path.string() + ": larger than " + std::to_string(max_bytes) + " bytes");
-  std::ifstream in(path, std::ios::binary);
-  std::string text(static_cast<size_t>(size), '\0');
-  if (!in.read(text.data(), static_cast<std::streamsize>(text.size())))
-    return io_error(path.string() + ": cannot be read");
-  return text;
-}
-
-// A JSON object from a file; an empty one where there is no file.
-Result<nlohmann::json> read_config(const fs::path& path) {
-  Result<std::string> text = read_file(path, kMaxConfigBytes);
-  if (!text.ok() && text.status().code() == StatusCode::kNotFound) return nlohmann::json::object();
-  if (!text.ok()) return text.status();
-  nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
-  if (!json.is_object()) return data_loss(path.string() + ": not a JSON object");
-  return json;
-}
-
-// A token is a string, or an object with its content.
-void add_token(SpecialTokens* tokens, const std::string& name, const nlohmann::json& value) {
-  const nlohmann::json* text = &value;
-  if (value.is_object() && value.contains("content")) text = &value["content"];
-  if (text->is_string()) (*tokens)[name] = text->get<std::string>();
-}
-
-void add_tokens(SpecialTokens* tokens, const nlohmann::json& config) {
-  for (const auto& [name, value] : config.items()) {
-    if (name.ends_with("_token")) add_token(tokens, name, value);
-    if ((name != "extra_special_tokens" && name != "model_specific_special_tokens") || !value.is_object()) continue;
-    for (const auto& [inner_name, inner] : value.items()) add_token(tokens, inner_name, inner);
-  }
-}
-
-using Templates = std::map<std::string, std::string>;  // by name: "default", "tool_use", …
-
-Status add_template_files(const fs::path& dir, Templates* templates) {
-  const std::pair<const char*, const char*> kFiles[] = {{"default", "chat_template.jinja"},
-                                                        {"tool_use", "additional_chat_templates/tool_use.jinja"}};
-  for (const auto& [name, file] : kFiles) {
-    Result<std::string> text = read_file(dir / file, jinja::kMaxSourceBytes);
-    if (text.ok()) (*templates)[name] = *text;
-    else if (text.status().code() != StatusCode::kNotFound) return text.status();
-  }
-  return {};
-}
-
-Status add_configured_templates(const nlohmann::json& config, Templates* templates) {
-  const auto found = config.find("chat_template");
-  if (found == config.end() || found->is_null()) return {};
-  if (found->is_string()) {
-    (*templates)["default"] = found->get<std::string>();
-    return {};
-  }
-  const Status malformed = data_loss("chat_template must be a string or a list of objects with name and template");
-  if (!found->is_array()) return malformed;
-  for (const auto& entry : *found) {
-    const bool good = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
-                      entry.contains("template") && entry["template"].is_string();
-    if (!good) return malformed;
-    (*templates)[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
-  }
-  return {};
-}
-
-// The templates of a model, or the one that the user names instead.
-Result<Templates> find_templates(const fs::path& dir, const nlohmann::json& config, const std::string& template_file) {
-  Templates templates;
-  if (!template_file.empty()) {
-    Result<std::string> text = read_file(template_file, jinja::kMaxSourceBytes);
-    if (!text.ok()) return text.status();
-    templates["default"] = std::move(text).value();
-    return templates;
-  }
-  LLMB_RETURN_IF_ERROR(add_template_files(dir, &templates));
-  if (templates.empty()) {
-    LLMB_RETURN_IF_ERROR(
-        add_configured_templates(config, &templates).with_context((dir / "tokenizer_config.json").string()));
-  }
-  if (templates.count("default") + templates.count("tool_use") == 0) {
-    return not_found(dir.string() +
-                     ": no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); "
-                     "--chat-template FILE names one");
-  }
-  return templates;
-}
-
 }  // namespace
 
 struct ChatTemplate::Parts {
@@ -339,23 +239,15 @@ ChatTemplate::~ChatTemplate() = default;
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& model_dir,
                                                          const std::string& template_file) {
-  const fs::path dir(model_dir);
-  const Result<nlohmann::json> config = read_config(dir / "tokenizer_config.json");
-  if (!config.ok()) return config.status();
-  Result<Templates> found = find_templates(dir, *config, template_file);
-  if (!found.ok()) return found.status();
-  Templates& templates = *found;
+  Result<ChatTemplateFiles> files = read_chat_template_files(model_dir, template_file);
+  if (!files.ok()) return files.status();
   auto parts = std::make_unique<Parts>();
-  add_tokens(&parts->special_tokens, *config);
-  if (!config->contains("added_tokens_decoder")) {  // older models keep them apart
-    const Result<nlohmann::json> map = read_config(dir / "special_tokens_map.json");
-    if (!map.ok()) return map.status();
-    add_tokens(&parts->special_tokens, *map);
-  }
+  parts->special_tokens = std::move(files->special_tokens);
   for (auto& [name, place] : {std::pair{"default", &parts->standard}, std::pair{"tool_use", &parts->tool_use}}) {
-    if (templates.count(name) == 0) continue;
-    LLMB_RETURN_IF_ERROR(parse_source(templates[name], place)
-                             .with_context((template_file.empty() ? model_dir : template_file) + ": chat template"));
+    const auto text = files->templates.find(name);
+    if (text == files->templates.end()) continue;
+    LLMB_RETURN_IF_ERROR(
+        parse_source(text->second, place).with_context((template_file.empty() ? model_dir : template_file) + ": chat template"));
   }
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(parts)));
 }

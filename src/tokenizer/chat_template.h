@@ -28,7 +28,8 @@ struct ChatTemplateInput {
 class ChatTemplate {
  public:
   // From <model_dir>/chat_template.jinja, else from tokenizer_config.json's chat_template: a string, or a list of
-  // {name, template} with "default" and "tool_use" (used for requests with tools). kNotFound: the model has none.
+  // {name, template} with "default" and "tool_use" (used for requests with tools). Or from a GGUF file. kNotFound: the
+  // model has none.
   // template_file, where given (--chat-template), takes the place of the model's templates, not of its special tokens.
   static Result<std::unique_ptr<ChatTemplate>> load(const std::string& model_dir,
                                                     const std::string& template_file = "");

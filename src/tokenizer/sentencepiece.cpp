@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "tokenizer/base64.h"
+#include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/slow_formats.h"
 #include "tokenizer/unicode.h"
 
@@ -17,24 +18,6 @@ using nlohmann::json;
 
 constexpr size_t kMaxMergeWork = size_t{1} << 32;   // bytes hashed while looking for the parts of pieces
 constexpr const char* kSpaceMark = "\xE2\x96\x81";  // ▁
-
-enum PieceKind { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-
-struct Piece {
-  std::string_view text;
-  float score = 0;
-  uint64_t kind = kNormal;
-};
-
-struct SpmModel {
-  std::vector<Piece> pieces;
-  uint64_t model_type = 1;  // 1 unigram, 2 BPE
-  bool byte_fallback = false;
-  int64_t unk_id = 0, bos_id = 1, eos_id = 2, pad_id = -1;
-  std::string_view charsmap;
-  bool add_dummy_prefix = true;
-  bool remove_extra_whitespaces = true;
-};
 
 // Walks the fields of one message. Wire types: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
 class ProtoReader {
@@ -255,13 +238,17 @@ void set_special_tokens(const SpmModel& model, TokenizerConfig* config) {
 Result<TokenizerFile> read_sentencepiece(std::string_view bytes, TokenizerConfig* config) {
   const auto model = read_model(bytes);
   if (!model.ok()) return model.status();
-  if (model->model_type != 1 && model->model_type != 2) {
-    return unsupported("sentencepiece model type " + std::to_string(model->model_type) + " is not supported");
+  return build_sentencepiece(*model, config);
+}
+
+Result<TokenizerFile> build_sentencepiece(const SpmModel& model, TokenizerConfig* config) {
+  if (model.model_type != 1 && model.model_type != 2) {
+    return unsupported("sentencepiece model type " + std::to_string(model.model_type) + " is not supported");
   }
-  const bool is_bpe = model->model_type == 2;
+  const bool is_bpe = model.model_type == 2;
   TokenizerFile file;
-  for (size_t id = 0; id < model->pieces.size(); ++id) {
-    const Piece& piece = model->pieces[id];
+  for (size_t id = 0; id < model.pieces.size(); ++id) {
+    const Piece& piece = model.pieces[id];
     if (piece.text.empty()) return data_loss("piece " + std::to_string(id) + " is empty");
     if (!std::isfinite(piece.score))
       return data_loss("piece " + std::to_string(id) + " has a score that is not finite");
@@ -276,18 +263,18 @@ Result<TokenizerFile> read_sentencepiece(std::string_view bytes, TokenizerConfig
     token.normalized = false;
     file.added_tokens.push_back(std::move(token));
   }
-  if (model->unk_id < 0 || model->unk_id >= file.vocab.size()) return data_loss("unk_id is not a piece");
-  file.model = {{"type", is_bpe ? "BPE" : "Unigram"}, {"byte_fallback", model->byte_fallback}};
+  if (model.unk_id < 0 || model.unk_id >= file.vocab.size()) return data_loss("unk_id is not a piece");
+  file.model = {{"type", is_bpe ? "BPE" : "Unigram"}, {"byte_fallback", model.byte_fallback}};
   if (is_bpe) {
-    file.model["unk_token"] = std::string(model->pieces[model->unk_id].text);
+    file.model["unk_token"] = std::string(model.pieces[model.unk_id].text);
     file.model["fuse_unk"] = true;
-    LLMB_RETURN_IF_ERROR(add_merges(*model, &file));
+    LLMB_RETURN_IF_ERROR(add_merges(model, &file));
   } else {
-    file.model["unk_id"] = model->unk_id;
+    file.model["unk_id"] = model.unk_id;
   }
-  if (is_bpe || !model->remove_extra_whitespaces) set_whole_text_pipeline(*model, &file);
-  else set_word_pipeline(*model, &file);
-  set_special_tokens(*model, config);
+  if (is_bpe || !model.remove_extra_whitespaces) set_whole_text_pipeline(model, &file);
+  else set_word_pipeline(model, &file);
+  set_special_tokens(model, config);
   return file;
 }
 

@@ -4,16 +4,13 @@
 
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "tokenizer/patterns.h"
 
 namespace llmb {
 
 namespace {
 
 using nlohmann::json;
-
-constexpr const char* kQwen2Pattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 bool exists(const std::string& path) {
   std::error_code error;

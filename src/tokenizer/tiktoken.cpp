@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "tokenizer/base64.h"
+#include "tokenizer/patterns.h"
 #include "tokenizer/slow_formats.h"
 #include "tokenizer/unicode.h"
 
@@ -16,13 +17,6 @@ using nlohmann::json;
 constexpr size_t kMaxTiktokenBytes = 4096;  // of one token
 constexpr size_t kMaxMergeWork = size_t{1} << 32;
 
-constexpr const char* kLlama3Pattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
-    "|\\s+(?!\\S)|\\s+";
-constexpr const char* kQwenPattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
-    "|\\s+(?!\\S)|\\s+";
 constexpr const char* kKimiPattern =
     "[\\p{Han}]+"
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]"
@@ -117,7 +111,7 @@ Result<TokenizerFile> read_tiktoken(std::string_view bytes, TokenizerConfig* con
   add_special_tokens(*config, &file);
   const auto name = json_string(config->values, "tokenizer_class", "");
   if (!name.ok()) return name.status();
-  const char* pattern = *name == "QWenTokenizer"       ? kQwenPattern
+  const char* pattern = *name == "QWenTokenizer"       ? kQwen2Pattern
                         : *name == "TikTokenTokenizer" ? kKimiPattern
                                                        : kLlama3Pattern;
   const json split = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};

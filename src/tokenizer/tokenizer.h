@@ -23,7 +23,7 @@ namespace llmb {
 class Tokenizer {
  public:
   // Reads a model directory: tokenizer.json, else vocab.json with merges.txt, tokenizer.model or *.tiktoken; and beside
-  // it tokenizer_config.json and special_tokens_map.json.
+  // it tokenizer_config.json and special_tokens_map.json. Or a GGUF file.
   static Result<std::unique_ptr<Tokenizer>> load(const std::string& model_dir);
   ~Tokenizer();
 

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/slow_formats.h"
 #include "tokenizer/tokenizer_state.h"
 #include "tokenizer/unicode.h"
@@ -137,6 +138,14 @@ Result<TokenizerConfig> read_tokenizer_config(const std::string& model_dir) {
 }
 
 Result<TokenizerFile> read_tokenizer_files(const std::string& model_dir, TokenizerConfig* config) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(model_dir, error)) {
+    const auto gguf = GgufFile::open(model_dir);
+    if (!gguf.ok()) return gguf.status();
+    auto read = read_gguf_tokenizer(*gguf, config);
+    if (!read.ok()) return read.status().with_context(model_dir);
+    return read;
+  }
   const std::string path = model_dir + "/tokenizer.json";
   if (!exists(path)) return read_slow_format(model_dir, config);
   auto file = MappedFile::open(path);

@@ -53,7 +53,7 @@ TEST_CASE("a name that is not in the cache is refused with 4 and one line before
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"-m", "Qwen/Qwen2.5-7B-Instruct"}, "download it with: hf download Qwen/Qwen2.5-7B-Instruct\n"},
       {{"-m", "Test/Bundled", "--revision", "v2"}, "hf download Test/Bundled --revision v2\n"},
-      {{"-m", kModel, "--tokenizer", "Test/None"}, "--tokenizer: Test/None: no such directory"},
+      {{"-m", kModel, "--tokenizer", "Test/None"}, "--tokenizer: Test/None: no such directory or file"},
   };
   for (const auto& [arguments, part] : cases) {
     const ProcessResult result = run_from(home, arguments);

@@ -50,7 +50,7 @@ class Cache {
   std::string found(const std::string& name, const std::string& revision = "", ModelParts parts = {}) const {
     const auto location = locate_model(name, revision, parts, path());
     REQUIRE_MESSAGE(location.ok(), location.status().message());
-    return fs::relative(location->path, path()).string();
+    return fs::path(location->path).lexically_relative(path()).string();
   }
   std::string refused(const std::string& name, const std::string& revision = "", ModelParts parts = {}) const {
     const auto location = locate_model(name, revision, parts, path());
@@ -123,7 +123,7 @@ TEST_CASE("a name that is no model's name is a path, and nothing outside the cac
   Cache cache;
   cache.add_model("m", kCommit);
   for (const char* name : {"", "/x/y", "./m", "../m", "a/b/c", "a/", "/a", "a/..", "-m/a", "a b", "a--b"})
-    CHECK(contains(cache.refused(name), "no such directory"));
+    CHECK(contains(cache.refused(name), "no such directory or file"));
   cache.add_ref("m", "main", "../snapshots/" + kCommit);
   CHECK(contains(cache.refused("m"), "revision main"));
   for (const char* revision : {"../x", "/etc", "a b", "a\nb"})
@@ -166,6 +166,27 @@ TEST_CASE("an incomplete snapshot is refused, naming what is missing and what is
   // A link whose blob is gone is a file that is not there.
   fs::remove(fs::path(cache.path()) / "models--m/blobs/1");
   CHECK(contains(cache.refused("m"), "config.json is missing"));
+}
+
+TEST_CASE("GGUF files: by path, the only one of a folder, or named by a part of theirs") {
+  Cache cache;
+  cache.add_ref("Org--M-GGUF", "main", kCommit);
+  cache.add_file("Org--M-GGUF", kCommit, "README.md", "");
+  CHECK(contains(cache.refused("Org/M-GGUF"), "config.json is missing"));
+  CHECK(contains(cache.refused("Org/M-GGUF:Q4_K_M"), "hf download Org/M-GGUF --include '*Q4_K_M*'"));
+  cache.add_file("Org--M-GGUF", kCommit, "m-Q4_K_M.gguf", "");
+  const std::string file = "models--Org--M-GGUF/snapshots/" + kCommit + "/m-Q4_K_M.gguf";
+  CHECK(cache.found("Org/M-GGUF") == file);
+  CHECK(cache.found("Org/M-GGUF:q4_k") == file);
+  cache.add_file("Org--M-GGUF", kCommit, "m-Q8_0.gguf", "");
+  CHECK(contains(cache.refused("Org/M-GGUF"), "several GGUF files, such as m-Q4_K_M.gguf and m-Q8_0.gguf"));
+  CHECK(cache.found("Org/M-GGUF:Q4_K_M") == file);
+  CHECK(contains(cache.refused("Org/M-GGUF:Q2"), "no GGUF file with \"Q2\""));
+  cache.add_file("Org--M-GGUF", kCommit, "config.json", "{}");  // now it is a directory of the other kind
+  CHECK(contains(cache.refused("Org/M-GGUF"), "model.safetensors is missing"));
+  const std::string path = cache.path() + "/" + file;
+  CHECK(locate_model(path, "", {}, cache.path())->path == path);
+  CHECK(locate_model(path, "main", {}, cache.path()).status().code() == StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("a snapshot with pickles only is left to the checkpoint's own refusal, a hostile index is refused") {

@@ -128,7 +128,7 @@ class CudaBackend final : public Backend {
     device_ = std::move(*device);
     config_ = config;
     options_ = options;
-    dtype_ = options.dtype.value_or(config.dtype);
+    dtype_ = options.dtype.value_or(config.gpu_dtype());
     LLMB_RETURN_IF_ERROR(check_weights_fit(config, dtype_));
     stream_.emplace();
     make_ops();

@@ -1,0 +1,264 @@
+// The values of a GGUF file as a config.json.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/gguf_dequantise.h"
+#include "model/gguf_model.h"
+
+namespace llmb {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr GgufArchitecture kArchitectures[] = {
+    // name, model_type, interleaved, plus one, around
+    {"llama", "llama", true, false, false},       {"qwen2", "qwen2", false, false, false},
+    {"qwen3", "qwen3", false, false, false},      {"gemma", "gemma", false, true, false},
+    {"gemma2", "gemma2", false, true, true},      {"gemma3", "gemma3_text", false, true, true},
+    {"phi3", "phi3", false, false, false},        {"granite", "granite", true, false, false},
+    {"smollm3", "smollm3", true, false, false},   {"olmo2", "olmo2", false, false, true},
+};
+
+std::string layer_key(const char* name) { return std::string("blk.0.") + name; }
+
+// Collects config.json from the values under "<architecture>.".
+class ConfigJson {
+ public:
+  ConfigJson(const GgufFile& file, const GgufArchitecture& architecture)
+      : file_(file), prefix_(std::string(architecture.name) + ".") {
+    out["model_type"] = architecture.model_type;
+  }
+
+  void integer(const char* field, const char* key) { integer(field, key, &out); }
+  void integer(const char* field, const char* key, json* to) {
+    if (const auto value = file_.integer(prefix_ + key)) (*to)[field] = *value;
+    else check_absent(key);
+  }
+  void number(const char* field, const char* key) { number(field, key, &out); }
+  void number(const char* field, const char* key, json* to) {
+    if (const auto value = file_.number(prefix_ + key)) (*to)[field] = *value;
+    else check_absent(key);
+  }
+  std::optional<int64_t> integer_of(const char* key) const { return file_.integer(prefix_ + key); }
+  std::string text(const char* key) const { return std::string(file_.text(prefix_ + key).value_or("")); }
+  bool has(const char* tensor) const { return file_.tensor(tensor) != nullptr; }
+  const GgufFile& file() const { return file_; }
+
+  void fail(Status first) {
+    if (status.ok()) status = std::move(first);
+  }
+
+  json out = json::object();
+  Status status;
+
+ private:
+  void check_absent(const char* key) {
+    if (file_.find(prefix_ + key) != nullptr)
+      fail(unsupported("\"" + prefix_ + key + "\" is not one number; models whose layers differ in it are not supported"));
+  }
+
+  const GgufFile& file_;
+  const std::string prefix_;
+};
+
+Result<std::vector<float>> float_tensor(const GgufFile& file, const char* name, int64_t size) {
+  const GgufTensor* tensor = file.tensor(name);
+  if (tensor == nullptr || tensor->shape.size() != 1 || tensor->cols() != size || std::string_view(tensor->type->name) != "F32")
+    return data_loss(std::string("tensor \"") + name + "\" is not " + std::to_string(size) + " F32 numbers");
+  std::vector<float> values(size);
+  dequantise_row(*tensor->type, tensor->data.data(), size, values.data());
+  return values;
+}
+
+// Llama 3.1's scaling is stored as what each frequency is divided by. It is Llama 3.1's if its formula gives the same.
+void read_llama3_factors(ConfigJson& c, int64_t head_dim) {
+  const auto factors = float_tensor(c.file(), "rope_freqs.weight", head_dim / 2);
+  if (!factors.ok()) return c.fail(factors.status());
+  const double theta = c.out.value("rope_theta", 10000.0), factor = factors->back();
+  constexpr double kLow = 1, kHigh = 4, kOriginal = 8192;
+  for (size_t i = 0; i < factors->size(); ++i) {
+    const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    const double turns = kOriginal * frequency / (2 * M_PI);
+    const double smooth = (turns - kLow) / (kHigh - kLow);
+    const double expected = turns > kHigh ? 1 : turns < kLow ? factor : 1 / ((1 - smooth) / factor + smooth);
+    if (!(std::fabs((*factors)[i] - expected) <= 1e-3 * expected))
+      return c.fail(unsupported("\"rope_freqs.weight\" holds other factors than Llama 3.1's; they are not supported"));
+  }
+  if (!(factor > 1)) return;
+  c.out["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", factor}, {"low_freq_factor", kLow}, {"high_freq_factor", kHigh},
+                           {"original_max_position_embeddings", static_cast<int64_t>(kOriginal)}};
+}
+
+void read_longrope_factors(ConfigJson& c, int64_t rotary_dim) {
+  json scaling = {{"type", "longrope"}};
+  for (const auto& [field, name] : {std::pair("long_factor", "rope_factors_long.weight"), std::pair("short_factor", "rope_factors_short.weight")}) {
+    const auto factors = float_tensor(c.file(), name, rotary_dim / 2);
+    if (!factors.ok()) return c.fail(factors.status());
+    scaling[field] = *factors;
+  }
+  c.out["rope_scaling"] = std::move(scaling);
+  c.integer("original_max_position_embeddings", "rope.scaling.original_context_length");
+}
+
+void read_rope(ConfigJson& c, const GgufTensor& embedding) {
+  c.number("rope_theta", "rope.freq_base");
+  const int64_t heads = c.out.value("num_attention_heads", int64_t{0});
+  if (heads < 1) return;
+  const int64_t head_dim = c.out.value("head_dim", embedding.cols() / heads);
+  const int64_t rotary_dim = c.integer_of("rope.dimension_count").value_or(head_dim);
+  if (rotary_dim < 2 || rotary_dim > head_dim || rotary_dim > 4096) return c.fail(data_loss("\"rope.dimension_count\" is out of range"));
+  if (rotary_dim != head_dim) c.out["partial_rotary_factor"] = static_cast<double>(rotary_dim) / static_cast<double>(head_dim);
+  if (c.has("rope_freqs.weight")) return read_llama3_factors(c, rotary_dim);
+  if (c.has("rope_factors_long.weight")) return read_longrope_factors(c, rotary_dim);
+  const std::string scaling = c.text("rope.scaling.type");
+  if (scaling.empty() || scaling == "none") return;
+  json& fields = c.out["rope_scaling"];
+  fields = {{"rope_type", scaling}};
+  c.number("factor", "rope.scaling.factor", &fields);
+  c.integer("original_max_position_embeddings", "rope.scaling.original_context_length", &fields);
+}
+
+// What each architecture says beyond the sizes.
+void read_particulars(ConfigJson& c) {
+  const std::string type = c.out["model_type"];
+  json& out = c.out;
+  const auto has = [&](const char* name) { return c.has(layer_key(name).c_str()); };
+  if (type == "llama" || type == "granite" || type == "smollm3") {
+    out["attention_bias"] = has("attn_q.bias");
+    out["mlp_bias"] = has("ffn_gate.bias");
+  }
+  if (type == "qwen2" && !has("attn_q.bias")) c.fail(data_loss("tensor \"blk.0.attn_q.bias\" is missing"));
+  if (type == "granite") {
+    c.number("logits_scaling", "logit_scale");
+    c.number("embedding_multiplier", "embedding_scale");
+    c.number("residual_multiplier", "residual_scale");
+    c.number("attention_multiplier", "attention.scale");
+  }
+  if (type == "smollm3") out["no_rope_layer_interval"] = 4;
+  if (type == "phi3" || type == "gemma2" || type == "gemma3_text") c.integer("sliding_window", "attention.sliding_window");
+  if (type.starts_with("gemma")) {
+    out["hidden_activation"] = "gelu_pytorch_tanh";
+    out["hidden_act"] = "gelu_pytorch_tanh";
+  }
+  if (type == "gemma2" || type == "gemma3_text") {
+    // Not stored: the head's size, but in the 27B models of both.
+    const int64_t heads = out.value("num_attention_heads", int64_t{1}), hidden = out.value("hidden_size", int64_t{0});
+    const bool is_27b = out.value("num_hidden_layers", 0) == (type == "gemma2" ? 46 : 62);
+    out["query_pre_attn_scalar"] = is_27b && heads > 0 ? hidden / heads : out.value("head_dim", int64_t{256});
+  }
+  if (type == "gemma2") {
+    c.number("attn_logit_softcapping", "attn_logit_softcapping");
+    c.number("final_logit_softcapping", "final_logit_softcapping");
+  }
+  if (type == "gemma3_text") {
+    out["rope_local_base_freq"] = 10000.0;
+    out["sliding_window_pattern"] = 6;
+  }
+}
+
+const char* weights_dtype(const GgufFile& file) {
+  const GgufTensor* tensor = file.tensor("blk.0.attn_output.weight");
+  const std::string_view type = tensor != nullptr ? tensor->type->name : "";
+  return type == "F16" ? "float16" : type == "BF16" ? "bfloat16" : "float32";
+}
+
+template <typename T>
+Result<T> from_file(const std::string& path, Result<T> (*read)(const GgufFile&)) {
+  const Result<GgufFile> file = GgufFile::open(path);
+  if (!file.ok()) return file.status();
+  Result<T> result = read(*file);
+  if (!result.ok()) return result.status().with_context(path);
+  return result;
+}
+
+Result<ModelConfig> read_config(const GgufFile& file) {
+  const Result<json> config = gguf_config_json(file);
+  if (!config.ok()) return config.status();
+  Result<ModelConfig> parsed = parse_model_config(config->dump());
+  if (!parsed.ok()) return parsed;
+  for (const GgufTensor& tensor : file.tensors()) parsed->is_dequantised = parsed->is_dequantised || tensor.type->block_size > 1;
+  if (parsed->is_dequantised) parsed->dtype = DType::kF32;
+  return parsed;
+}
+
+// Ends of a turn that converters stored under no key of their own, as text of the vocabulary.
+bool is_end_of_turn(std::string_view token) {
+  for (const char* end : {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|eom_id|>"})
+    if (token == end) return true;
+  return false;
+}
+
+Result<GenerationConfig> read_generation_config(const GgufFile& file) {
+  constexpr int64_t kControl = 3;
+  GenerationConfig config;
+  const auto add = [&](int64_t id) {
+    std::vector<TokenId>& ids = config.eos_token_ids;
+    if (id >= 0 && id <= INT32_MAX && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(static_cast<TokenId>(id));
+  };
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
+    if (const auto id = file.integer(key)) add(*id);
+  const GgufValue *tokens = file.find("tokenizer.ggml.tokens"), *types = file.find("tokenizer.ggml.token_type");
+  if (tokens == nullptr || !tokens->is_array || tokens->type != GgufValueType::kString) return config;
+  if (types == nullptr || !types->is_array || !is_gguf_integer(types->type)) return config;
+  GgufStrings strings(*tokens);
+  std::string_view token;
+  for (uint64_t id = 0; strings.next(&token); ++id)
+    if (is_end_of_turn(token) && id < types->count && gguf_integer(*types, id) == kControl) add(static_cast<int64_t>(id));
+  return config;
+}
+
+}  // namespace
+
+bool is_gguf_path(const std::string& model_path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(model_path, error);
+}
+
+Result<GgufArchitecture> gguf_architecture(const GgufFile& file) {
+  const auto name = file.text("general.architecture");
+  if (!name) return data_loss("has no general.architecture: not a model");
+  std::string supported;
+  for (const GgufArchitecture& architecture : kArchitectures) {
+    if (architecture.name == *name) return architecture;
+    supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
+  }
+  return unsupported("GGUF architecture \"" + std::string(name->substr(0, 60)) + "\" is not supported; supported: " + supported);
+}
+
+Result<json> gguf_config_json(const GgufFile& file) {
+  const Result<GgufArchitecture> architecture = gguf_architecture(file);
+  if (!architecture.ok()) return architecture.status();
+  if (file.integer("split.count").value_or(1) > 1)
+    return unsupported("a model in several GGUF files is not supported; merge them with llama-gguf-split --merge");
+  const GgufTensor* embedding = file.tensor("token_embd.weight");
+  if (embedding == nullptr || embedding->shape.size() != 2) return data_loss("tensor \"token_embd.weight\" is missing, or no matrix");
+  ConfigJson c(file, *architecture);
+  c.out["vocab_size"] = embedding->shape[0];
+  c.integer("hidden_size", "embedding_length");
+  c.integer("intermediate_size", "feed_forward_length");
+  c.integer("num_hidden_layers", "block_count");
+  c.integer("num_attention_heads", "attention.head_count");
+  c.integer("num_key_value_heads", "attention.head_count_kv");
+  c.integer("head_dim", "attention.key_length");
+  c.integer("max_position_embeddings", "context_length");
+  c.number("rms_norm_eps", "attention.layer_norm_rms_epsilon");
+  c.out["tie_word_embeddings"] = file.tensor("output.weight") == nullptr;
+  c.out["dtype"] = weights_dtype(file);
+  if (c.integer_of("expert_count").value_or(0) > 0) c.fail(unsupported("experts (\"expert_count\") in a GGUF file are not supported"));
+  read_rope(c, *embedding);
+  read_particulars(c);
+  for (const auto& [field, key] : {std::pair("bos_token_id", "tokenizer.ggml.bos_token_id"), std::pair("eos_token_id", "tokenizer.ggml.eos_token_id")})
+    if (const auto id = file.integer(key)) c.out[field] = *id;
+  if (!c.status.ok()) return c.status;
+  return std::move(c.out);
+}
+
+Result<ModelConfig> load_gguf_config(const std::string& path) { return from_file(path, read_config); }
+Result<GenerationConfig> load_gguf_generation_config(const std::string& path) { return from_file(path, read_generation_config); }
+
+}  // namespace llmb

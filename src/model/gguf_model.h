@@ -1,0 +1,57 @@
+// A GGUF file as a Hugging Face model: its values as a config.json, its tensors under the names that the loader asks
+// for, and what llama.cpp's converter did to them undone.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/gguf_file.h"
+#include "base/thread_pool.h"
+#include "core/model_config.h"
+#include "model/config_loader.h"
+#include "model/weight_source.h"
+
+namespace llmb {
+
+// A model is a GGUF file where its path is that of a file, not of a directory.
+bool is_gguf_path(const std::string& model_path);
+
+// What general.architecture says of the tensors.
+struct GgufArchitecture {
+  const char* name;
+  const char* model_type;      // of config.json
+  bool is_rope_interleaved;    // rows of q and k stand in the order of rotated pairs, not of halves
+  bool has_norms_plus_one;     // norm weights have the 1 added that the model adds to them
+  bool has_norms_around;       // a sublayer's output is normalised too: post_attention_norm, post_ffw_norm
+};
+
+// kUnsupported names the architecture.
+Result<GgufArchitecture> gguf_architecture(const GgufFile& file);
+
+// What config.json would say. Sizes are checked by parse_model_config.
+Result<nlohmann::json> gguf_config_json(const GgufFile& file);
+
+Result<ModelConfig> load_gguf_config(const std::string& path);
+Result<GenerationConfig> load_gguf_generation_config(const std::string& path);
+
+// Every tensor has a type that can be dequantised; the first that has not is named.
+Status check_gguf_tensors(const GgufFile& file);
+
+// F32, F16 and BF16 tensors as they are, all others as fp32. The file and the pool outlive the source.
+class GgufSource final : public WeightSource {
+ public:
+  // REQUIRES: gguf_architecture(file) is ok, and so is check_gguf_tensors(file).
+  GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool);
+  bool has(const std::string& name) const override;
+  Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
+  void release() override { buffers_.release(); }
+
+ private:
+  const GgufFile& file_;
+  const ModelConfig& config_;
+  const GgufArchitecture architecture_;
+  ThreadPool& pool_;
+  WeightBuffers buffers_;
+};
+
+}  // namespace llmb

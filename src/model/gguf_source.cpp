@@ -1,0 +1,155 @@
+// The tensors of a GGUF file under the names of a Hugging Face checkpoint.
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "model/gguf_dequantise.h"
+#include "model/gguf_model.h"
+#include "model/safetensors.h"
+
+namespace llmb {
+
+namespace {
+
+struct Rename {
+  std::string_view from, to;
+};
+
+constexpr Rename kModelNames[] = {
+    {"model.embed_tokens.", "token_embd."}, {"model.norm.", "output_norm."}, {"lm_head.", "output."}};
+
+constexpr Rename kLayerNames[] = {
+    {"input_layernorm.", "attn_norm."},          {"self_attn.q_proj.", "attn_q."},
+    {"self_attn.k_proj.", "attn_k."},            {"self_attn.v_proj.", "attn_v."},
+    {"self_attn.o_proj.", "attn_output."},       {"self_attn.qkv_proj.", "attn_qkv."},
+    {"self_attn.q_norm.", "attn_q_norm."},       {"self_attn.k_norm.", "attn_k_norm."},
+    {"mlp.gate_proj.", "ffn_gate."},             {"mlp.up_proj.", "ffn_up."},
+    {"mlp.down_proj.", "ffn_down."},             {"mlp.gate_up_proj.", "ffn_up."},
+    {"mlp.c_fc.", "ffn_up."},                    {"mlp.c_proj.", "ffn_down."},
+    {"pre_feedforward_layernorm.", "ffn_norm."}, {"post_feedforward_layernorm.", "post_ffw_norm."},
+    {"mlp.gate.", "ffn_gate_inp."},              {"block_sparse_moe.gate.", "ffn_gate_inp."}};
+
+// After "mlp.experts.<index>." or "block_sparse_moe.experts.<index>.": one matrix of a tensor that holds all of them.
+constexpr Rename kExpertNames[] = {{"gate_proj.", "ffn_gate_exps."}, {"up_proj.", "ffn_up_exps."}, {"down_proj.", "ffn_down_exps."},
+                                   {"w1.", "ffn_gate_exps."},        {"w3.", "ffn_up_exps."},      {"w2.", "ffn_down_exps."}};
+
+// Where a tensor stands in the file.
+struct Place {
+  std::string name;
+  std::optional<int64_t> expert;  // the matrix of a 3-dimensional tensor
+};
+
+std::optional<std::string> renamed(std::string_view name, std::span<const Rename> names) {
+  for (const Rename& entry : names)
+    if (name.starts_with(entry.from)) return std::string(entry.to) + std::string(name.substr(entry.from.size()));
+  return std::nullopt;
+}
+
+// "experts.7.up_proj.weight", after what comes before it.
+std::optional<Place> expert_place(std::string_view part) {
+  constexpr std::string_view kExperts = "experts.";
+  const size_t at = part.find(kExperts);
+  if (at == part.npos) return std::nullopt;
+  part.remove_prefix(at + kExperts.size());
+  int64_t index = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+  if (error != std::errc() || index < 0 || end == part.data() + part.size() || *end != '.') return std::nullopt;
+  const auto name = renamed(part.substr(static_cast<size_t>(end - part.data()) + 1), kExpertNames);
+  return name ? std::optional(Place{*name, index}) : std::nullopt;
+}
+
+// "model.layers.7.mlp.up_proj.weight" → "blk.7.ffn_up.weight".
+std::optional<Place> find_place(std::string_view name, const GgufArchitecture& architecture) {
+  constexpr std::string_view kLayers = "model.layers.";
+  const auto dense = [](std::optional<std::string> found) { return found ? std::optional(Place{*found, {}}) : std::nullopt; };
+  if (!name.starts_with(kLayers)) return dense(renamed(name, kModelNames));
+  name.remove_prefix(kLayers.size());
+  const size_t dot = name.find('.');
+  if (dot == name.npos) return std::nullopt;
+  const std::string_view part = name.substr(dot + 1);
+  const Rename after_attention[] = {
+      {"post_attention_layernorm.", architecture.has_norms_around ? "post_attention_norm." : "ffn_norm."}};
+  std::optional<Place> found = expert_place(part);
+  if (!found) found = dense(renamed(part, after_attention));
+  if (!found) found = dense(renamed(part, kLayerNames));
+  if (found) found->name = "blk." + std::string(name.substr(0, dot + 1)) + found->name;
+  return found;
+}
+
+// Row `row` of q or k as the model has it: the converter made neighbours of the numbers of a rotated pair, which stand
+// half a head apart.
+int64_t interleaved_row(int64_t row, int64_t head_dim) {
+  const int64_t head = row / head_dim, in_head = row % head_dim, half = head_dim / 2;
+  return head * head_dim + in_head % half * 2 + in_head / half;
+}
+
+DType stored_dtype(std::string_view type) {
+  return type == "F16" ? DType::kF16 : type == "BF16" ? DType::kBF16 : DType::kF32;
+}
+
+}  // namespace
+
+Status check_gguf_tensors(const GgufFile& file) {
+  for (const GgufTensor& tensor : file.tensors())
+    if (!can_dequantise(*tensor.type))
+      return unsupported("tensor \"" + std::string(tensor.name) + "\" has type " + tensor.type->name +
+                         ", which is not supported; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
+  return {};
+}
+
+GgufSource::GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool)
+    : file_(file), config_(config), architecture_(*gguf_architecture(file)), pool_(pool) {}
+
+bool GgufSource::has(const std::string& name) const {
+  const auto place = find_place(name, architecture_);
+  return place && file_.tensor(place->name) != nullptr;
+}
+
+Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const int64_t> shape) {
+  const auto place = find_place(name, architecture_);
+  if (!place) return unsupported("tensor \"" + name + "\" has no name in a GGUF file");
+  const std::string quoted = "tensor \"" + place->name + "\"";
+  const GgufTensor* stored = file_.tensor(place->name);
+  if (stored == nullptr) return data_loss(quoted + " is missing, expected shape " + shape_string(shape));
+  std::span<const int64_t> stored_shape = stored->shape;
+  const bool is_slice = place->expert && stored_shape.size() == shape.size() + 1 && *place->expert < stored_shape[0];
+  if (is_slice) stored_shape = stored_shape.subspan(1);
+  if (place->expert.has_value() != is_slice || !std::equal(shape.begin(), shape.end(), stored_shape.begin(), stored_shape.end()))
+    return data_loss(quoted + " has shape " + shape_string(stored->shape) + ", expected " +
+                     (place->expert ? "matrices of shape " : "") + shape_string(shape));
+
+  const bool is_vector = shape.size() == 1;
+  const bool is_rotated = name.find(".self_attn.q_proj.") != name.npos || name.find(".self_attn.k_proj.") != name.npos;
+  const bool is_permuted = architecture_.is_rope_interleaved && is_rotated;
+  const bool has_plus_one = architecture_.has_norms_plus_one && name.ends_with("norm.weight");
+  const GgufTensorType& type = *stored->type;
+  if (is_vector && is_permuted && type.block_size != 1)
+    return unsupported(quoted + " is a bias of type " + type.name + ", which is not supported");
+  int64_t num_rows = 1;
+  for (size_t i = 0; i + 1 < shape.size(); ++i) num_rows *= shape[i];
+  // Of a bias each number is a row.
+  const int64_t rows = is_vector && is_permuted ? shape[0] : num_rows, cols = is_vector && is_permuted ? 1 : shape.back();
+  const int64_t stored_row_bytes = cols / type.block_size * type.block_bytes;
+  const uint8_t* const data = stored->data.data() + (is_slice ? *place->expert * rows * stored_row_bytes : 0);
+  const bool keeps_dtype = type.block_size == 1 && !has_plus_one;
+  TensorView view = {data, keeps_dtype ? stored_dtype(type.name) : DType::kF32, num_rows, shape.back()};
+  if (keeps_dtype && !is_permuted) return view;
+
+  const int64_t row_bytes = cols * dtype_bytes(view.dtype);
+  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * row_bytes));
+  pool_.parallel_for(rows, [&](int64_t row, int) {
+    const uint8_t* const from = data + (is_permuted ? interleaved_row(row, config_.head_dim) : row) * stored_row_bytes;
+    uint8_t* const to = out + row * row_bytes;
+    if (keeps_dtype) return static_cast<void>(std::memcpy(to, from, row_bytes));
+    auto* const floats = reinterpret_cast<float*>(to);
+    dequantise_row(type, from, cols, floats);
+    if (has_plus_one)
+      for (int64_t i = 0; i < cols; ++i) floats[i] -= 1;
+  });
+  view.data = out;
+  return view;
+}
+
+}  // namespace llmb

@@ -1,0 +1,220 @@
+#include "tokenizer/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tokenizer/patterns.h"
+#include "tokenizer/sentencepiece_model.h"
+#include "tokenizer/unicode.h"
+
+namespace llmb {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kModelKey = "tokenizer.ggml.model";
+
+json byte_level(bool use_regex) { return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", use_regex}}; }
+json split(const char* pattern) { return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}}; }
+json digits(bool individual) { return {{"type", "Digits"}, {"individual_digits", individual}}; }
+
+// How the published tokenizers that a name stands for prepare text.
+struct Preparation {
+  std::vector<json> steps;
+  bool nfc = false;
+  bool ignore_merges = false;
+  bool add_bos = false;  // where the file does not say
+};
+
+Preparation splits(std::initializer_list<const char*> patterns) {
+  Preparation p;
+  for (const char* pattern : patterns) p.steps.push_back(split(pattern));
+  p.steps.push_back(byte_level(false));
+  return p;
+}
+
+Preparation falcon() {
+  Preparation p;
+  p.steps = {{{"type", "Punctuation"}, {"behavior", "Contiguous"}}, byte_level(true)};
+  p.steps.push_back(digits(false));
+  p.steps.push_back(split("[0-9][0-9][0-9]"));
+  return p;
+}
+
+std::optional<Preparation> find_preparation(std::string_view name) {
+  const auto is = [&](std::initializer_list<const char*> names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  Preparation p;
+  if (is({"llama3", "llama-v3", "llama-bpe"})) {
+    p = splits({kLlama3Pattern});
+    p.ignore_merges = p.add_bos = true;
+  } else if (is({"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"})) {
+    p = splits({kLlama3Pattern});
+  } else if (is({"qwen2", "deepseek-r1-qwen", "megrez"})) {
+    p = splits({kQwen2Pattern});
+    p.nfc = true;
+  } else if (is({"stablelm2"})) {
+    p = splits({kQwen2Pattern});
+  } else if (is({"gpt-2", "phi-2"})) {
+    p.steps = {byte_level(true)};
+  } else if (is({"mpt", "olmo"})) {
+    p.steps = {byte_level(true)};
+    p.nfc = true;
+  } else if (is({"smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "command-r"})) {
+    p.steps = {digits(true), byte_level(true)};
+    p.nfc = name == "command-r";
+  } else if (is({"falcon", "default", ""})) {
+    p = falcon();
+  } else if (is({"gpt-4o", "llama4"})) {
+    p = splits({kO200kPattern});
+  } else if (is({"tekken"})) {
+    p = splits({kTekkenPattern});
+    p.ignore_merges = p.add_bos = true;
+  } else if (is({"deepseek-v3"})) {
+    p = splits({kDeepSeekV3Patterns[0], kDeepSeekV3Patterns[1], kDeepSeekV3Patterns[2]});
+  } else if (is({"deepseek-coder"})) {
+    p = splits({kDeepSeekCoderPatterns[0], kDeepSeekCoderPatterns[1], kDeepSeekCoderPatterns[2], kDeepSeekCoderPatterns[3]});
+    p.steps.insert(p.steps.end() - 1, digits(true));
+  } else {
+    return std::nullopt;
+  }
+  return p;
+}
+
+// The array under `key`; nullptr where there is none of that kind with an element for each token.
+const GgufValue* find_array(const GgufFile& file, const char* key, uint64_t min_count, bool is_text) {
+  const GgufValue* value = file.find(key);
+  if (value == nullptr || !value->is_array || value->count < min_count) return nullptr;
+  const bool is_string = value->type == GgufValueType::kString;
+  const bool is_number = is_gguf_integer(value->type) || is_gguf_float(value->type);
+  return (is_text ? is_string : is_number) ? value : nullptr;
+}
+
+// Every token's text, score and kind. Empty tokens get a name, as they have in llama.cpp.
+struct TokenTable {
+  std::vector<Piece> pieces;
+  std::vector<std::string> made_up;
+};
+
+Result<TokenTable> read_tokens(const GgufFile& file) {
+  const GgufValue* tokens = find_array(file, "tokenizer.ggml.tokens", 1, true);
+  if (tokens == nullptr) return data_loss("\"tokenizer.ggml.tokens\" is no array of strings");
+  if (tokens->count > kMaxVocabEntries) return data_loss(std::to_string(tokens->count) + " tokens are too many");
+  for (const char* key : {"tokenizer.ggml.token_type", "tokenizer.ggml.scores"})
+    if (file.find(key) != nullptr && find_array(file, key, tokens->count, false) == nullptr)
+      return data_loss(std::string("\"") + key + "\" is not a number for each token");
+  const GgufValue* types = file.find("tokenizer.ggml.token_type");
+  const GgufValue* scores = file.find("tokenizer.ggml.scores");
+  TokenTable table;
+  table.pieces.reserve(tokens->count);
+  GgufStrings strings(*tokens);
+  std::string_view text;
+  for (uint64_t id = 0; strings.next(&text); ++id) {
+    Piece& piece = table.pieces.emplace_back();
+    piece.text = text;
+    piece.kind = types != nullptr ? static_cast<uint64_t>(gguf_integer(*types, id)) : uint64_t{kNormal};
+    piece.score = scores != nullptr ? static_cast<float>(gguf_number(*scores, id)) : 0;
+    if (!is_valid_utf8(text)) return data_loss("token " + std::to_string(id) + " is not UTF-8");
+    if (text.empty()) table.made_up.push_back("[EMPTY_" + std::to_string(id) + "]");
+  }
+  auto name = table.made_up.begin();
+  for (Piece& piece : table.pieces)
+    if (piece.text.empty()) piece.text = *name++;
+  return table;
+}
+
+constexpr std::pair<const char*, const char*> kSpecialTokens[] = {
+    {"bos_token", "tokenizer.ggml.bos_token_id"},     {"eos_token", "tokenizer.ggml.eos_token_id"},
+    {"unk_token", "tokenizer.ggml.unknown_token_id"}, {"pad_token", "tokenizer.ggml.padding_token_id"},
+    {"sep_token", "tokenizer.ggml.seperator_token_id"}, {"mask_token", "tokenizer.ggml.mask_token_id"}};
+
+AddedToken special_token(std::string_view text) {
+  AddedToken token;
+  token.content = text;
+  token.special = true;
+  token.normalized = false;
+  return token;
+}
+
+Result<TokenizerFile> read_byte_level_bpe(const GgufFile& file, const TokenTable& table, TokenizerConfig* config) {
+  const std::string name(file.text("tokenizer.ggml.pre").value_or(""));
+  const auto preparation = find_preparation(name);
+  if (!preparation)
+    return unsupported("tokenizer.ggml.pre \"" + name.substr(0, 60) + "\" is not supported; --tokenizer takes the tokenizer of the original model");
+  TokenizerFile out;
+  for (size_t id = 0; id < table.pieces.size(); ++id) {
+    const Piece& piece = table.pieces[id];
+    LLMB_RETURN_IF_ERROR(out.vocab.add(piece.text, static_cast<int64_t>(id)));
+    if (piece.kind != kControl && piece.kind != kUserDefined) continue;
+    AddedToken token = special_token(piece.text);
+    token.id = static_cast<int64_t>(id);
+    token.special = piece.kind == kControl;
+    if (token.content.size() > kMaxAddedTokenBytes) return data_loss("token " + std::to_string(id) + " is too long");
+    out.added_tokens.push_back(std::move(token));
+  }
+  const GgufValue* merges = find_array(file, "tokenizer.ggml.merges", 0, true);
+  if (merges == nullptr) return data_loss("\"tokenizer.ggml.merges\" is no array of strings");
+  GgufStrings rules(*merges);
+  for (std::string_view rule; rules.next(&rule);) {
+    if (!is_valid_utf8(rule)) return data_loss("a rule of \"tokenizer.ggml.merges\" is not UTF-8");
+    LLMB_RETURN_IF_ERROR(out.add_merge_line(rule));
+  }
+  out.has_merges = true;
+  out.model = {{"type", "BPE"}, {"ignore_merges", preparation->ignore_merges}};
+  if (preparation->nfc) out.normalizer = {{"type", "NFC"}};
+  out.pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", preparation->steps}};
+  out.decoder = {{"type", "ByteLevel"}};
+  if (!config->add_bos_token) config->add_bos_token = preparation->add_bos;
+  return out;
+}
+
+Result<TokenizerFile> read_spm(const GgufFile& file, TokenTable& table, TokenizerConfig* config) {
+  SpmModel model;
+  model.model_type = 2;
+  model.pieces = table.pieces;
+  model.byte_fallback = std::any_of(table.pieces.begin(), table.pieces.end(), [](const Piece& p) { return p.kind == kByte; });
+  model.add_dummy_prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
+  model.remove_extra_whitespaces = file.boolean("tokenizer.ggml.remove_extra_whitespaces").value_or(false);
+  const auto id = [&](const char* key, int64_t otherwise) { return file.integer(key).value_or(otherwise); };
+  model.unk_id = id("tokenizer.ggml.unknown_token_id", 0);
+  model.bos_id = id("tokenizer.ggml.bos_token_id", 1);
+  model.eos_id = id("tokenizer.ggml.eos_token_id", 2);
+  model.pad_id = id("tokenizer.ggml.padding_token_id", -1);
+  return build_sentencepiece(model, config);
+}
+
+}  // namespace
+
+Result<TokenizerFile> read_gguf_tokenizer(const GgufFile& file, TokenizerConfig* config) {
+  const auto model = file.text(kModelKey);
+  if (!model || *model == "no_vocab" || *model == "none") return not_found("the GGUF file has no tokenizer (tokenizer.ggml.model)");
+  Result<TokenTable> table = read_tokens(file);
+  if (!table.ok()) return table.status();
+  for (const auto& [name, text] : gguf_special_tokens(file)) config->special_tokens.try_emplace(name, special_token(text));
+  if (!config->add_bos_token) config->add_bos_token = file.boolean("tokenizer.ggml.add_bos_token");
+  if (!config->add_eos_token) config->add_eos_token = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
+  if (*model == "gpt2") return read_byte_level_bpe(file, *table, config);
+  if (*model == "llama") return read_spm(file, *table, config);
+  return unsupported("tokenizer.ggml.model \"" + std::string(model->substr(0, 60)) +
+                     "\" is not supported; supported: gpt2, llama; --tokenizer takes the tokenizer of the original model");
+}
+
+std::map<std::string, std::string> gguf_special_tokens(const GgufFile& file) {
+  std::map<std::string, std::string> found;
+  std::map<int64_t, std::vector<const char*>> names;
+  for (const auto& [name, key] : kSpecialTokens)
+    if (const auto id = file.integer(key); id && *id >= 0) names[*id].push_back(name);
+  const GgufValue* tokens = find_array(file, "tokenizer.ggml.tokens", 1, true);
+  if (tokens == nullptr) return found;
+  GgufStrings strings(*tokens);
+  std::string_view text;
+  for (int64_t id = 0; !names.empty() && id <= names.rbegin()->first && strings.next(&text); ++id)
+    if (const auto it = names.find(id); it != names.end() && !text.empty() && text.size() <= kMaxAddedTokenBytes && is_valid_utf8(text))
+      for (const char* name : it->second) found[name] = text;
+  return found;
+}
+
+}  // namespace llmb

@@ -1,0 +1,124 @@
+// A GGUF file given to -m: the bundled model, converted here with every bit kept, answers as its directory does.
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <filesystem>
+
+#include "tests/e2e/run.h"
+#include "tests/support/gguf_from_hf.h"
+#include "tests/support/tiny_model.h"
+
+namespace llmb::test {
+
+namespace {
+
+using nlohmann::json;
+
+std::string gguf_name(std::string name) {
+  const std::pair<const char*, const char*> kParts[] = {
+      {"model.layers.", "blk."},         {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"input_layernorm", "attn_norm"},
+      {"post_attention_layernorm", "ffn_norm"}, {"self_attn.o_proj", "attn_output"}, {"self_attn.", "attn_"}, {"mlp.", "ffn_"},
+      {"_proj", ""}};
+  for (const auto& [from, to] : kParts)
+    if (const size_t at = name.find(from); at != std::string::npos) name.replace(at, std::string(from).size(), to);
+  return name;
+}
+
+// bf16, q and k in the order that llama.cpp rotates.
+std::string converted_model() {
+  const json config = json::parse(read_file(kModel + "/config.json"));
+  const json tokenizer_config = json::parse(read_file(kModel + "/tokenizer_config.json"));
+  GgufWriter w;
+  w.text("general.architecture", "llama");
+  for (const auto& [key, field] : {std::pair("context_length", "max_position_embeddings"), {"embedding_length", "hidden_size"},
+                                   {"block_count", "num_hidden_layers"}, {"feed_forward_length", "intermediate_size"},
+                                   {"attention.head_count", "num_attention_heads"}, {"attention.head_count_kv", "num_key_value_heads"},
+                                   {"rope.dimension_count", "head_dim"}, {"attention.key_length", "head_dim"}})
+    w.u32(std::string("llama.") + key, config[field].get<uint32_t>());
+  w.f32("llama.rope.freq_base", config["rope_theta"].get<float>());
+  w.f32("llama.attention.layer_norm_rms_epsilon", config["rms_norm_eps"].get<float>());
+  add_byte_level_tokenizer(&w, read_hf_tokenizer(kModel), "smollm");
+  w.u32("tokenizer.ggml.eos_token_id", 1);
+  w.u32("tokenizer.ggml.eot_token_id", 0);
+  w.text("tokenizer.chat_template", tokenizer_config["chat_template"].get<std::string>());
+  const auto head_dim = config["head_dim"].get<int64_t>();
+  for (const auto& [name, tensor] : read_tensors(kModel)) {
+    const bool is_matrix = tensor.shape.size() == 2, is_rotated = name.find("q_proj") != std::string::npos || name.find("k_proj") != std::string::npos;
+    std::string bytes;
+    const int64_t rows = is_matrix ? tensor.shape[0] : 1, cols = tensor.shape.back();
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t head = row / head_dim, i = row % head_dim;
+      const int64_t from = is_rotated ? head * head_dim + i / 2 + i % 2 * (head_dim / 2) : row;
+      for (int64_t col = 0; col < cols; ++col) {
+        const auto value = static_cast<float>(tensor.values[from * cols + col]);
+        if (is_matrix) bytes += GgufWriter::raw(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+        else bytes += GgufWriter::raw(value);
+      }
+    }
+    w.tensor(gguf_name(name), tensor.shape, is_matrix ? 30 : 0, bytes);
+  }
+  return w.bytes();
+}
+
+ProcessResult run_model(const std::string& model, std::vector<std::string> arguments) {
+  std::vector<std::string> argv = {kProgram, "-m", model, "--metrics", "none"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return run_process(argv);
+}
+
+}  // namespace
+
+TEST_CASE("prompts and conversations get the same bytes from the GGUF file as from the directory") {
+  const TemporaryDirectory dir;
+  const std::string model = dir.file("bundled-BF16.gguf");
+  write_file(model, converted_model());
+  const std::vector<std::string> arguments = {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--max-tokens", "30", "--temperature", "0"};
+  const ProcessResult gguf = run_model(model, arguments), directory = run_model(kModel, arguments);
+  REQUIRE_MESSAGE(gguf.exit_code == directory.exit_code, gguf.err);
+  CHECK(stable_output(gguf.out) == stable_output(directory.out));
+  CHECK(gguf.err.find("bundled-BF16.gguf: llama") != std::string::npos);
+  // The folder that holds it is a model, too.
+  CHECK(run_model(dir.path(), {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--dry-run"}).exit_code == 0);
+  // Its tokenizer serves other models.
+  CHECK(run_model(kModel, {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--dry-run", "--tokenizer", model}).exit_code == 0);
+}
+
+TEST_CASE("a changed GGUF file is another model: a run does not go on with it") {
+  const TemporaryDirectory dir;
+  const std::string model = dir.file("m.gguf");
+  std::string bytes = converted_model();
+  write_file(model, bytes);
+  write_file(dir.file("in.jsonl"), R"({"prompt":"Once","max_tokens":2})" "\n");
+  const std::vector<std::string> arguments = {dir.file("in.jsonl"), "-o", dir.file("out.jsonl")};
+  const ProcessResult first = run_model(model, arguments);
+  REQUIRE_MESSAGE(first.exit_code == 0, first.err);
+  write_file(dir.file("in.jsonl"), read_file(dir.file("in.jsonl")) + R"({"prompt":"Once","max_tokens":2})" "\n");
+  CHECK(run_model(model, arguments).exit_code == 0);
+  bytes[bytes.size() - 100] ^= 1;
+  write_file(model, bytes);
+  write_file(dir.file("in.jsonl"), read_file(dir.file("in.jsonl")) + R"({"prompt":"Once","max_tokens":2})" "\n");
+  const ProcessResult changed = run_model(model, arguments);
+  CHECK(changed.exit_code == 7);
+  CHECK(changed.err.find("model/m.gguf") != std::string::npos);
+}
+
+TEST_CASE("a damaged file, and one that is none, are refused with 4") {
+  const TemporaryDirectory dir;
+  std::string bytes = converted_model();
+  bytes.resize(bytes.size() / 2);
+  write_file(dir.file("half.gguf"), bytes);
+  write_file(dir.file("none.gguf"), "no model");
+  for (const char* name : {"half.gguf", "none.gguf"}) {
+    const ProcessResult result = run_model(dir.file(name), {LLMB_SOURCE_DIR "/examples/prompts.jsonl"});
+    CHECK(result.exit_code == 4);
+    CHECK(result.err.find(name) != std::string::npos);
+    CHECK(result.out == "");
+  }
+  // Several files in one folder: which one is not guessed.
+  write_file(dir.file("other.gguf"), "");
+  const ProcessResult several = run_model(dir.path(), {LLMB_SOURCE_DIR "/examples/prompts.jsonl"});
+  CHECK(several.exit_code == 4);
+  CHECK(several.err.find("several GGUF files") != std::string::npos);
+}
+
+}  // namespace llmb::test

@@ -1,0 +1,311 @@
+// GGUF files as models: every block format against the gguf package, whole models against Hugging Face transformers on
+// the dequantised weights (tools/golden/make_golden_gguf.py), and what is refused.
+#include "model/gguf_model.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/gguf_dequantise.h"
+#include "model/weight_files.h"
+#include "tests/support/compare.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/golden.h"
+#include "tests/support/oracle.h"
+#include "tests/support/plan_builder.h"
+#include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string fixture(const std::string& name) { return source_dir() + "/data/fixtures/gguf/" + name; }
+
+std::vector<Generated> answers(const std::string& path, const std::vector<nlohmann::json>& lines) {
+  const auto config = load_model_config(path);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  const auto backend = make_cpu_backend();
+  LoadOptions options;
+  options.model_dir = path;
+  options.max_num_seqs = 32;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = config->max_position_embeddings;
+  options.num_threads = 2;
+  const Status status = backend->load(*config, options);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  std::vector<GenerateRequest> requests;
+  for (const auto& line : lines) {
+    GenerateRequest& r = requests.emplace_back();
+    r.prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
+    r.num_tokens = static_cast<int32_t>(line.at("token_ids").size());
+    r.sampling.num_logprobs = 5;
+  }
+  return generate_at_random(*backend, requests, 64, 32, 1);
+}
+
+// A llama with one layer that says everything it has to.
+GgufWriter tiny_llama(const std::string& architecture = "llama") {
+  GgufWriter w;
+  w.text("general.architecture", architecture);
+  for (const auto& [key, value] : {std::pair("context_length", 64), {"embedding_length", 8}, {"block_count", 1}, {"feed_forward_length", 16},
+                                   {"attention.head_count", 2}, {"attention.head_count_kv", 1}, {"rope.dimension_count", 4}})
+    w.u32(architecture + "." + key, static_cast<uint32_t>(value));
+  w.f32(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  return w;
+}
+
+void add_embedding(GgufWriter* w, int64_t vocab = 16) { w->f32_tensor("token_embd.weight", {vocab, 8}, std::vector<float>(vocab * 8, 0.5f)); }
+
+Result<ModelConfig> config_of(const GgufWriter& writer) {
+  const TempDir dir;
+  write_file(dir / "m.gguf", writer.bytes());
+  return load_model_config(dir / "m.gguf");
+}
+
+TEST_CASE("every block format is what the gguf package makes of it, to the bit") {
+  const auto file = GgufFile::open(fixture("blocks.gguf"));
+  REQUIRE_MESSAGE(file.ok(), file.status().message());
+  int num_types = 0;
+  for (const GgufTensor& tensor : file->tensors()) {
+    const GgufTensor* expected = file->tensor(std::string(tensor.name) + ".expected");
+    if (expected == nullptr) continue;
+    CAPTURE(std::string(tensor.name));
+    REQUIRE(std::string_view(tensor.type->name) == tensor.name);
+    REQUIRE(can_dequantise(*tensor.type));
+    REQUIRE(tensor.shape == expected->shape);
+    ++num_types;
+    const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
+    std::vector<float> values(rows * cols);
+    for (int64_t row = 0; row < rows; ++row)
+      dequantise_row(*tensor.type, tensor.data.data() + row * (tensor.data.size() / rows), cols, values.data() + row * cols);
+    CHECK(std::memcmp(values.data(), expected->data.data(), values.size() * 4) == 0);
+  }
+  CHECK(num_types == 11);
+}
+
+TEST_CASE("models answer as transformers does with the dequantised weights") {
+  int num_models = 0;
+  for (const auto& entry : fs::directory_iterator(fixture(""))) {
+    const std::string path = entry.path().string();
+    const std::string golden = path.substr(0, path.size() - 5) + ".golden.jsonl";
+    if (!path.ends_with(".gguf") || !fs::exists(golden)) continue;
+    CAPTURE(path);
+    ++num_models;
+    const auto lines = read_json_lines(golden);
+    const auto actual = answers(path, lines);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      CHECK(actual[i].tokens == lines[i].at("token_ids").get<std::vector<TokenId>>());
+      CHECK(compare(actual[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 0, 3e-5) == "");
+    }
+  }
+  CHECK(num_models >= 5);
+}
+
+TEST_CASE("version 2 is read as version 3 is") {
+  const TempDir dir;
+  std::string bytes = read_file(fixture("llama-f32.gguf"));
+  bytes[4] = 2;
+  write_file(dir / "v2.gguf", bytes);
+  const auto lines = read_json_lines(fixture("llama-f32.golden.jsonl"));
+  CHECK(answers(dir / "v2.gguf", lines)[0].tokens == lines[0].at("token_ids").get<std::vector<TokenId>>());
+}
+
+TEST_CASE("values become a config") {
+  GgufWriter w = tiny_llama();
+  w.f32("llama.rope.freq_base", 500000.0f);
+  w.u32("tokenizer.ggml.bos_token_id", 1);
+  w.u32("tokenizer.ggml.eos_token_id", 2);
+  add_embedding(&w);
+  const auto config = config_of(w);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  CHECK(config->model_type == "llama");
+  CHECK(config->vocab_size == 16);
+  CHECK(config->hidden_size == 8);
+  CHECK(config->num_hidden_layers == 1);
+  CHECK(config->intermediate_size == 16);
+  CHECK(config->num_attention_heads == 2);
+  CHECK(config->num_key_value_heads == 1);
+  CHECK(config->head_dim == 4);
+  CHECK(config->max_position_embeddings == 64);
+  CHECK(config->ropes[0].theta == 500000.0);
+  CHECK(config->tie_word_embeddings);
+  CHECK(config->eos_token_ids == std::vector<TokenId>{2});
+  CHECK(config->dtype == DType::kF32);
+  w.f32_tensor("output.weight", {16, 8}, std::vector<float>(128));
+  CHECK_FALSE(config_of(w)->tie_word_embeddings);
+  w.text("llama.rope.scaling.type", "linear");
+  w.f32("llama.rope.scaling.factor", 2.0f);
+  CHECK(config_of(w)->ropes[0].scaling.kind == RopeScalingKind::kLinear);
+  CHECK(config_of(w)->ropes[0].scaling.factor == 2.0);
+}
+
+TEST_CASE("the dtype of a model: as it is stored, or what its blocks become") {
+  const auto f16 = load_model_config(fixture("llama-f16.gguf")), blocks = load_model_config(fixture("llama-k.gguf"));
+  REQUIRE(f16.ok());
+  REQUIRE(blocks.ok());
+  CHECK(f16->gpu_dtype() == f16->dtype);
+  CHECK(f16->dtype != DType::kF32);
+  CHECK_FALSE(f16->is_dequantised);
+  CHECK(blocks->is_dequantised);
+  CHECK(blocks->dtype == DType::kF32);
+  CHECK(blocks->gpu_dtype() == DType::kBF16);
+}
+
+TEST_CASE("stored frequency factors are Llama 3.1's, or refused") {
+  const auto config = load_model_config(fixture("llama-f32.gguf"));
+  REQUIRE(config.ok());
+  CHECK(config->ropes[0].scaling.kind == RopeScalingKind::kLlama3);
+  CHECK(config->ropes[0].scaling.factor == 8.0);
+  for (const std::vector<float>& factors : {std::vector<float>{1, 1}, {1, 2}, {0, 0}, {NAN, 8}, {1, -8}, {1}, {1, 1, 1}}) {
+    GgufWriter w = tiny_llama();
+    w.f32_tensor("rope_freqs.weight", {static_cast<int64_t>(factors.size())}, factors);
+    add_embedding(&w);
+    const auto made = config_of(w);
+    const bool is_none = factors == std::vector<float>{1, 1};
+    CHECK(made.ok() == is_none);
+    if (made.ok()) CHECK(made->ropes[0].scaling.kind == RopeScalingKind::kNone);
+  }
+}
+
+TEST_CASE("tokens that end a turn come from the values, and from the vocabulary where these do not say") {
+  GgufWriter w = tiny_llama();
+  w.u32("tokenizer.ggml.eos_token_id", 1);
+  w.u32("tokenizer.ggml.eot_token_id", 4);
+  w.texts("tokenizer.ggml.tokens", {"<s>", "</s>", "<|im_end|>", "<|end|>", "x"});
+  w.ints("tokenizer.ggml.token_type", {3, 3, 3, 1, 1});
+  add_embedding(&w);
+  const TempDir dir;
+  write_file(dir / "m.gguf", w.bytes());
+  const auto generation = load_generation_config(dir / "m.gguf");
+  REQUIRE(generation.ok());
+  CHECK(generation->eos_token_ids == std::vector<TokenId>{1, 4, 2});
+  CHECK(load_generation_config(fixture("llama-f32.gguf"))->eos_token_ids.empty());
+}
+
+TEST_CASE("what is not supported is named") {
+  const auto message = [](const GgufWriter& writer) {
+    const auto config = config_of(writer);
+    REQUIRE(!config.ok());
+    CHECK(config.status().message().find("m.gguf") != std::string::npos);
+    return config.status().message();
+  };
+  const auto has = [](const std::string& text, const char* part) { CHECK_MESSAGE(text.find(part) != std::string::npos, text); };
+  GgufWriter none;
+  none.u32("a", 1);
+  has(message(none), "general.architecture");
+  has(message(tiny_llama("mamba")), "\"mamba\" is not supported; supported: llama");
+  has(message(tiny_llama()), "token_embd.weight");
+  GgufWriter split = tiny_llama();
+  split.entry("split.count", 2, GgufWriter::raw(uint16_t{3}));
+  has(message(split), "merge");
+  GgufWriter experts = tiny_llama();
+  experts.u32("llama.expert_count", 8);
+  add_embedding(&experts);
+  has(message(experts), "experts");
+  GgufWriter varying = GgufWriter();
+  varying.text("general.architecture", "llama");
+  varying.ints("llama.attention.head_count_kv", {1, 2});
+  add_embedding(&varying);
+  has(message(varying), "llama.attention.head_count_kv");
+  GgufWriter missing = GgufWriter();
+  missing.text("general.architecture", "llama");
+  add_embedding(&missing);
+  has(message(missing), "hidden_size");
+}
+
+TEST_CASE("weights: types that are not built are named before any is read, missing and misshapen tensors when they are asked for") {
+  const auto open = [](const GgufWriter& writer) {
+    const TempDir dir;
+    write_file(dir / "m.gguf", writer.bytes());
+    const auto config = load_model_config(dir / "m.gguf");
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    const auto files = WeightFiles::open(dir / "m.gguf", *config);
+    if (!files.ok()) return files.status().message();
+    ThreadPool pool(1);
+    const auto source = files->make_source(pool);
+    std::string messages;
+    for (const auto& [name, shape] : {std::pair<std::string, std::vector<int64_t>>{"model.embed_tokens.weight", {16, 8}},
+                                      {"model.layers.0.self_attn.q_proj.weight", {8, 8}},
+                                      {"model.layers.0.mlp.up_proj.weight", {16, 8}},
+                                      {"model.layers.0.mlp.strange.weight", {16, 8}},
+                                      {"model.layers.", {8}}}) {
+      const auto view = source->tensor(name, shape);
+      messages += (view.ok() ? "ok" : view.status().message()) + "\n";
+    }
+    return messages;
+  };
+  GgufWriter iq = tiny_llama();
+  add_embedding(&iq);
+  iq.tensor("blk.0.ffn_up.weight", {16, 256}, 16, std::string(16 * 66, '\0'));
+  CHECK(open(iq).find("tensor \"blk.0.ffn_up.weight\" has type IQ2_XXS, which is not supported; supported: F32") != std::string::npos);
+  GgufWriter w = tiny_llama();
+  add_embedding(&w);
+  w.f32_tensor("blk.0.ffn_up.weight", {8, 16}, std::vector<float>(128));
+  CHECK(open(w) ==
+        "ok\n"
+        "tensor \"blk.0.attn_q.weight\" is missing, expected shape [8, 8]\n"
+        "tensor \"blk.0.ffn_up.weight\" has shape [8, 16], expected [16, 8]\n"
+        "tensor \"model.layers.0.mlp.strange.weight\" has no name in a GGUF file\n"
+        "tensor \"model.layers.\" has no name in a GGUF file\n");
+  // A directory is no GGUF file, and a file that is none is refused.
+  CHECK_FALSE(is_gguf_path(fixture("")));
+  CHECK(load_model_config(fixture("llama-k.golden.jsonl")).status().message().find("not a GGUF file") != std::string::npos);
+}
+
+TEST_CASE("rows of q and k are put back in order, in every format; norms lose the 1 that was added") {
+  // Row r of a matrix is all r; q has two heads of four: pairs stand beside each other in the file.
+  const auto rows_of = [](const std::string& architecture, const std::string& name, uint32_t type) {
+    std::string bytes;
+    for (int row = 0; row < 8; ++row)
+      for (int col = 0; col < 8; ++col) {
+        const auto value = static_cast<float>(row);
+        bytes += type == 0 ? GgufWriter::raw(value) : GgufWriter::raw(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+      }
+    GgufWriter w = tiny_llama(architecture);
+    add_embedding(&w);
+    w.tensor("blk.0.attn_q.weight", {8, 8}, type, bytes);
+    w.tensor("blk.0.attn_v.weight", {8, 8}, type, bytes);
+    w.f32_tensor("blk.0.attn_q.bias", {8}, {0, 1, 2, 3, 4, 5, 6, 7});
+    w.f32_tensor("blk.0.attn_norm.weight", {8}, {1, 2, 3, 4, 5, 6, 7, 8});
+    const std::string file_bytes = w.bytes();
+    const auto file = GgufFile::parse({reinterpret_cast<const uint8_t*>(file_bytes.data()), file_bytes.size()});
+    REQUIRE(file.ok());
+    ModelConfig config;
+    config.head_dim = 4;
+    ThreadPool pool(2);
+    GgufSource source(*file, config, pool);
+    const bool is_vector = name.ends_with("bias") || name.find("norm") != std::string::npos;
+    const std::vector<int64_t> shape = is_vector ? std::vector<int64_t>{8} : std::vector<int64_t>{8, 8};
+    const auto view = source.tensor("model.layers.0." + name, shape);
+    REQUIRE_MESSAGE(view.ok(), view.status().message());
+    CHECK(view->rows == (is_vector ? 1 : 8));
+    CHECK(view->cols == 8);
+    std::string order;
+    for (int i = 0; i < 8; ++i) {
+      const size_t at = is_vector ? i : i * 8 + 7;
+      float value = 0;
+      uint16_t half = 0;
+      if (view->dtype == DType::kF32) std::memcpy(&value, static_cast<const char*>(view->data) + at * 4, 4);
+      else std::memcpy(&half, static_cast<const char*>(view->data) + at * 2, 2), value = std::bit_cast<float>(uint32_t{half} << 16);
+      order += std::to_string(static_cast<int>(value));
+    }
+    return order;
+  };
+  for (const uint32_t type : {0u, 30u}) {
+    CHECK(rows_of("llama", "self_attn.q_proj.weight", type) == "02134657");
+    CHECK(rows_of("llama", "self_attn.v_proj.weight", type) == "01234567");
+    CHECK(rows_of("qwen2", "self_attn.q_proj.weight", type) == "01234567");
+  }
+  CHECK(rows_of("llama", "self_attn.q_proj.bias", 0) == "02134657");
+  CHECK(rows_of("qwen2", "self_attn.q_proj.bias", 0) == "01234567");
+  CHECK(rows_of("llama", "input_layernorm.weight", 0) == "12345678");
+  CHECK(rows_of("gemma", "input_layernorm.weight", 0) == "01234567");
+}
+
+}  // namespace
+}  // namespace llmb::test
