@@ -14,17 +14,19 @@ Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, 
                                         const std::set<int64_t>& may_have_grown) {
   LineReader reader(inputs);
   CompletedLineMatcher matcher(completed, may_have_grown);
-  int64_t num_lines = 0;
+  InputCheck check;
   while (interrupt_count() == 0) {
     const auto line = reader.next();
     if (!line.ok()) return line.status();
     if (!line->has_value()) {
       LLMB_RETURN_IF_ERROR(matcher.check_end());
-      return InputCheck{num_lines, matcher.grown()};
+      check.grown = matcher.grown();
+      return check;
     }
     const Result<bool> done = matcher.is_done((*line)->line);
     if (!done.ok()) return done.status();
-    ++num_lines;
+    if (!*done && !check.first_new) check.first_new = (*line)->line.index;
+    ++check.num_lines;
   }
   return cancelled("interrupted");
 }

@@ -19,6 +19,7 @@ bool are_files(const Options& options, const LineReader& reader);
 
 struct InputCheck {
   int64_t num_lines = 0;
+  std::optional<int64_t> first_new;  // index of the first line that is not done
   std::set<int64_t> grown;  // of may_have_grown
 };
 

@@ -152,6 +152,7 @@ Status OutputJob::scan(const OnErrorRecord& on_error_record) {
         }
         if (!completed_.add(record.index, record.content_hash))
           return data_loss("a second record for input line index " + std::to_string(record.index));
+        found_in_order_ = found_in_order_ && record.index == completed_.last_index();
         kept_bytes_ += static_cast<int64_t>(bytes.size());
         if (!record.error_code) return {};
         num_failed_++;
@@ -231,7 +232,7 @@ Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerpr
 
 // The sink goes on with the file that it has open; what it renames at the end is the sorted one, which is durable.
 Status OutputJob::put_in_order() {
-  if (options_.order != OutputOrder::kInput || !is_continued()) return {};
+  if (options_.order != OutputOrder::kInput || !is_continued() || stays_in_order_) return {};
   return sort_records(target_.partial(), temporary(), ops_);
 }
 

@@ -58,6 +58,8 @@ class OutputJob {
 
   // Changes what is on disk so that records can be appended. `fingerprint` goes into the manifest.
   Result<std::unique_ptr<OutputSink>> begin(const Fingerprint& fingerprint, const Clock& clock);
+  // The lines that this run answers begin here; not called where that is not known.
+  void set_first_new(int64_t index) { stays_in_order_ = found_in_order_ && index > completed_.last_index(); }
   // With --order input: before the sink finishes. What earlier runs left may stand anywhere.
   Status put_in_order();
   // After the sink has finished: the job is complete, with so many records and error records in all.
@@ -93,6 +95,7 @@ class OutputJob {
   int64_t num_failed_ = 0;
   int64_t num_retried_ = 0;  // error records to be dropped
   int64_t kept_bytes_ = 0;   // of the records that stay
+  bool found_in_order_ = true, stays_in_order_ = false;
 };
 
 }  // namespace llmb

@@ -252,6 +252,7 @@ Run::End Run::examine_output() {
     if (!checked.ok()) return refuse_input(checked.status());
     inputs = std::move(*checked);
     num_lines_ = inputs.num_lines;
+    if (inputs.first_new) job_->set_first_new(*inputs.first_new);
   }
   status = job_->settle_incomplete(inputs.grown, copy_error);
   if (!status.ok()) return fail(output_exit_code(status), status);
