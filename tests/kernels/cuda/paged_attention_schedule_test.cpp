@@ -48,6 +48,10 @@ Units collect_units(const AttentionSchedule& schedule) {
   return units;
 }
 
+int32_t tile_of(const AttentionTiling& tiling, const AttentionItem& item) {
+  return tiling.wgmma && item.num_rows > AttentionTiling::kTileRows ? AttentionTiling::kWgmmaTile : tiling.kv_tile;
+}
+
 void check_pieces(const std::vector<AttentionItem>& pieces, int32_t kv_tile, std::vector<int>* partial_rows,
                   std::vector<int>* splits) {
   const AttentionItem& first = pieces.front();
@@ -80,13 +84,18 @@ void check_schedule(const Step& step, const AttentionShape& shape, int32_t num_c
   CHECK(schedule.num_partial_rows <= limits.max_partial_rows);
   CHECK(schedule.num_splits <= limits.max_splits);
   if (shape.deterministic) CHECK(schedule.num_splits == 0);
+  const int32_t first_wgmma_item = schedule.cta_start[tiling.first_wgmma_cta(num_ctas)];
+  for (size_t i = 0; i < schedule.items.size(); ++i) {
+    const bool tall = schedule.items[i].num_rows > AttentionTiling::kTileRows;
+    CHECK((static_cast<int32_t>(i) >= first_wgmma_item) == (tiling.wgmma && tall));
+  }
 
   std::vector<int> partial_rows(static_cast<size_t>(schedule.num_partial_rows));
   std::vector<int> splits(static_cast<size_t>(schedule.num_splits));
   std::vector<int64_t> rows_seen(static_cast<size_t>(step.num_tokens()) * shape.num_heads);
   const Units units = collect_units(schedule);
   for (const auto& [name, pieces] : units) {
-    check_pieces(pieces, tiling.kv_tile, &partial_rows, &splits);
+    check_pieces(pieces, tile_of(tiling, pieces.front()), &partial_rows, &splits);
     const AttentionItem& item = pieces.front();
     const auto seq = std::upper_bound(step.query_start.begin(), step.query_start.end(), item.query_start) -
                      step.query_start.begin() - 1;
@@ -122,7 +131,9 @@ TEST_CASE("every row sees its positions exactly once, within the promised sizes:
     AttentionShape shape = make_shape(kv_heads * draw(1, 9), kv_heads, dims[draw(0, 4)]);
     shape.window = draw(0, 2) == 0 ? draw(1, 300) : 0;
     shape.deterministic = draw(0, 3) == 0;
-    const int32_t num_ctas = draw(1, 4) == 1 ? draw(1, 3) : draw(4, 150), max_len = draw(0, 1) ? 60 : 3000;
+    shape.hopper = draw(0, 1) == 1;
+    const int32_t num_ctas = (draw(1, 4) == 1 ? draw(1, 3) : draw(4, 50)) * attention_tiling(shape).ctas_per_sm;
+    const int32_t max_len = draw(0, 1) ? 60 : 3000;
     Step step;
     for (int32_t n = draw(0, 12); n > 0; --n) {
       const int32_t context = draw(1, max_len);
@@ -185,6 +196,14 @@ TEST_CASE("blocks finish together: decode, prefill and both, even and skewed len
   Step chunk;
   chunk.add(32768, 512);
   CHECK(balance_of(chunk, llama, 264).max_share < 1.05);
+  AttentionShape hopper = llama;
+  hopper.hopper = true;
+  for (const Step& step : {prefill, chunk}) {
+    AttentionSchedule schedule;
+    schedule_attention(step.batch(), hopper, 396, &schedule);
+    const auto [least, most] = std::minmax_element(schedule.cta_cost.begin() + 264, schedule.cta_cost.end());
+    CHECK(static_cast<double>(*most) < 1.06 * static_cast<double>(*least));
+  }
   Step prompts;
   for (int32_t i = 0; i < 8; ++i) prompts.add(400 + 150 * i, 400 + 150 * i);
   CHECK(balance_of(prompts, llama, 264).max_share < 1.15);
