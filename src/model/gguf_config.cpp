@@ -22,6 +22,7 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"gemma2", "gemma2", false, true, true},      {"gemma3", "gemma3_text", false, true, true},
     {"phi3", "phi3", false, false, false},        {"granite", "granite", true, false, false},
     {"smollm3", "smollm3", true, false, false},   {"olmo2", "olmo2", false, false, true},
+    {"qwen3moe", "qwen3_moe", false, false, false}, {"starcoder2", "starcoder2", false, false, false},
 };
 
 std::string layer_key(const char* name) { return std::string("blk.0.") + name; }
@@ -140,7 +141,15 @@ void read_particulars(ConfigJson& c) {
     c.number("attention_multiplier", "attention.scale");
   }
   if (type == "smollm3") out["no_rope_layer_interval"] = 4;
-  if (type == "phi3" || type == "gemma2" || type == "gemma3_text") c.integer("sliding_window", "attention.sliding_window");
+  for (const char* name : {"phi3", "gemma2", "gemma3_text", "starcoder2"})
+    if (type == name) c.integer("sliding_window", "attention.sliding_window");
+  if (type == "starcoder2") c.number("norm_epsilon", "attention.layer_norm_epsilon");
+  if (type == "mixtral" || type == "qwen3_moe") {
+    c.integer("num_experts", "expert_count");
+    c.integer("num_experts_per_tok", "expert_used_count");
+    out["norm_topk_prob"] = true;
+  }
+  if (type == "qwen3_moe") c.integer("moe_intermediate_size", "expert_feed_forward_length");
   if (type.starts_with("gemma")) {
     out["hidden_activation"] = "gelu_pytorch_tanh";
     out["hidden_act"] = "gelu_pytorch_tanh";
@@ -157,7 +166,7 @@ void read_particulars(ConfigJson& c) {
   }
   if (type == "gemma3_text") {
     out["rope_local_base_freq"] = 10000.0;
-    out["sliding_window_pattern"] = 6;
+    out["sliding_window_pattern"] = c.integer_of("attention.sliding_window_pattern").value_or(6);
   }
 }
 
@@ -249,7 +258,10 @@ Result<json> gguf_config_json(const GgufFile& file) {
   c.number("rms_norm_eps", "attention.layer_norm_rms_epsilon");
   c.out["tie_word_embeddings"] = file.tensor("output.weight") == nullptr;
   c.out["dtype"] = weights_dtype(file);
-  if (c.integer_of("expert_count").value_or(0) > 0) c.fail(unsupported("experts (\"expert_count\") in a GGUF file are not supported"));
+  const bool has_experts = c.integer_of("expert_count").value_or(0) > 0;
+  if (has_experts && c.out["model_type"] == "llama") c.out["model_type"] = "mixtral";
+  else if (has_experts && c.out["model_type"] != "qwen3_moe")
+    c.fail(unsupported("experts (\"expert_count\") of architecture \"" + std::string(architecture->name) + "\" are not supported"));
   read_rope(c, *embedding);
   read_particulars(c);
   for (const auto& [field, key] : {std::pair("bos_token_id", "tokenizer.ggml.bos_token_id"), std::pair("eos_token_id", "tokenizer.ggml.eos_token_id")})

@@ -26,6 +26,12 @@ class MemoryFile final : public FileOps {
     at_ += size;
     return static_cast<ssize_t>(size);
   }
+  ssize_t pread(int, void* buffer, size_t size, off_t offset) override {
+    const size_t at = std::min(static_cast<size_t>(offset), bytes_.size());
+    size = std::min({size, max_read_bytes_, bytes_.size() - at});
+    std::memcpy(buffer, bytes_.data() + at, size);
+    return static_cast<ssize_t>(size);
+  }
   int fstat(int, struct stat* st) override {
     *st = {};
     st->st_mode = S_IFREG | 0600;

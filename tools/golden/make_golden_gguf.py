@@ -15,17 +15,42 @@ import torch
 from gguf import GGMLQuantizationType as T
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from make_golden_models import BASE, UNSWITCHED, golden_line, random_weights
+from golden_variants import BASE, UNSWITCHED, of
+from make_golden_models import golden_line, random_weights
 
 LENGTHS = (1, 2, 15, 17, 33)
+NEW_TOKENS = 16
 BLOCK_TYPES = (T.F32, T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q4_K, T.Q5_K, T.Q6_K)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 SMALL = dict(hidden_size=64, intermediate_size=96, head_dim=16)
 LARGE = dict(hidden_size=256, intermediate_size=256, head_dim=64, num_hidden_layers=1)  # whole superblocks
 QWEN2 = {**UNSWITCHED, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm_eps": 1e-6, "use_sliding_window": False}
 
+TINY = dict(vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=128, rope_theta=10000.0, rms_norm_eps=1e-5, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+GEMMA = dict(head_dim=16, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=16, sliding_window=11, num_key_value_heads=1)
+LONG = dict(short_factor=[1.0, 1.1, 1.3, 1.7], long_factor=[1.0, 1.5, 3.0, 7.0])
+MIX = (T.Q8_0, T.Q4_0, T.F16)
+
 # name: config, formats of the matrices in turn
 VARIANTS = {
+    "qwen3": (of("Qwen3ForCausalLM", "qwen3", TINY, head_dim=16), MIX),
+    "gemma": (of("GemmaForCausalLM", "gemma", TINY, head_dim=16, hidden_act="gelu_pytorch_tanh", num_key_value_heads=1), MIX),
+    "gemma2": (of("Gemma2ForCausalLM", "gemma2", TINY, **GEMMA, attn_logit_softcapping=3.0, final_logit_softcapping=5.0), MIX),
+    "gemma3": (of("Gemma3ForCausalLM", "gemma3_text", TINY, **{**GEMMA, "num_hidden_layers": 7, "rope_theta": 1000000.0},
+                  rope_local_base_freq=10000.0, rope_scaling={"rope_type": "linear", "factor": 8.0}), MIX),
+    "phi3": (of("Phi3ForCausalLM", "phi3", TINY, partial_rotary_factor=0.5, sliding_window=11, head_dim=8), MIX),
+    "phi3-longrope": (of("Phi3ForCausalLM", "phi3", TINY, head_dim=8, original_max_position_embeddings=128,
+                         rope_scaling={"type": "longrope", **LONG}), MIX),
+    "granite": (of("GraniteForCausalLM", "granite", TINY, head_dim=8, embedding_multiplier=3.0, residual_multiplier=0.4,
+                   attention_multiplier=0.25, logits_scaling=2.5, tie_word_embeddings=True), MIX),
+    "smollm3": (of("SmolLM3ForCausalLM", "smollm3", TINY, head_dim=8, num_hidden_layers=4, tie_word_embeddings=True), MIX),
+    "olmo2": (of("Olmo2ForCausalLM", "olmo2", TINY, head_dim=8), MIX),
+    "starcoder2": (of("Starcoder2ForCausalLM", "starcoder2", TINY, head_dim=8, sliding_window=11, norm_epsilon=1e-5,
+                      without=("rms_norm_eps",)), MIX),
+    "mixtral": (of("MixtralForCausalLM", "mixtral", TINY, head_dim=8, num_local_experts=4, num_experts_per_tok=2), MIX),
+    "qwen3moe": (of("Qwen3MoeForCausalLM", "qwen3_moe", TINY, head_dim=16, num_experts=6, num_experts_per_tok=3,
+                    moe_intermediate_size=32, norm_topk_prob=True), MIX),
     "llama-f32": ({**BASE, "rope_scaling": LLAMA3, "rope_theta": 500000.0}, (T.F32,)),
     "llama-f16": ({**BASE, "head_dim": 16, "tie_word_embeddings": True}, (T.F16, T.BF16)),
     "llama-bias-q8_0": ({**BASE, **SMALL, "attention_bias": True, "mlp_bias": True}, (T.Q8_0,)),
@@ -35,16 +60,24 @@ VARIANTS = {
 
 LAYER_NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+    "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
+    "mlp.gate": "ffn_gate_inp"}
+AROUND = {"gemma2", "gemma3_text", "olmo2"}  # a norm before a sublayer and one after it, or only after
+ARCHITECTURES = {"gemma3_text": "gemma3", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+PERMUTED = {"llama", "mixtral", "granite", "smollm3"}
 MODEL_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def gguf_name(name):
+def gguf_name(name, model_type):
     stem, kind = name.rsplit(".", 1)
     if stem in MODEL_NAMES:
         return f"{MODEL_NAMES[stem]}.{kind}"
     _, _, layer, part = stem.split(".", 3)
+    if part == "post_attention_layernorm" and model_type in AROUND:
+        return f"blk.{layer}.post_attention_norm.{kind}"
     return f"blk.{layer}.{LAYER_NAMES[part]}.{kind}"
 
 
@@ -148,41 +181,92 @@ def add_values(writer, config):
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_key_length(config["head_dim"])
     writer.add_value_length(config["head_dim"])
-    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_dimension_count(int(config["head_dim"] * config.get("partial_rotary_factor", 1)))
     writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "norm_epsilon" in config:
+        writer.add_layer_norm_eps(config["norm_epsilon"])
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
+    for field, add in (("sliding_window", writer.add_sliding_window), ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+                       ("final_logit_softcapping", writer.add_final_logit_softcapping), ("logits_scaling", writer.add_logit_scale),
+                       ("embedding_multiplier", writer.add_embedding_scale), ("residual_multiplier", writer.add_residual_scale),
+                       ("attention_multiplier", writer.add_attention_scale), ("num_local_experts", writer.add_expert_count),
+                       ("num_experts", writer.add_expert_count), ("num_experts_per_tok", writer.add_expert_used_count),
+                       ("moe_intermediate_size", writer.add_expert_feed_forward_length),
+                       ("original_max_position_embeddings", writer.add_rope_scaling_orig_ctx_len)):
+        if config.get(field) is not None:
+            add(config[field])
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type") == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(scaling["factor"])
+    if scaling.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(config))
+    if scaling.get("type") == "longrope":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        writer.add_tensor("rope_factors_long.weight", np.array(scaling["long_factor"], np.float32))
+        writer.add_tensor("rope_factors_short.weight", np.array(scaling["short_factor"], np.float32))
+
+
+class Quantiser:
+    """Writes matrices in the formats of a variant in turn; gives back what a reader makes of them."""
+
+    def __init__(self, writer, kinds):
+        self.writer, self.kinds, self.count = writer, kinds, 0
+
+    def write(self, name, values):
+        kind = self.kinds[self.count % len(self.kinds)]
+        self.count += 1
+        raw = quantize(np.ascontiguousarray(values), kind)
+        self.writer.add_tensor(name, raw, raw_dtype=kind)
+        read_back = gguf.dequantize(raw, kind).astype(np.float32).reshape(values.shape)
+        assert np.abs(read_back - values).max() <= 0.2 * np.abs(values).max(), (name, kind)
+        return read_back
+
+
+def write_parameter(tensor, values, config, quantiser):
+    """Writes one parameter as the converter would; gives back what the model has to compute with."""
+    model_type = config["model_type"]
+    if ".mlp.experts." in tensor:  # gate and up of all experts in one, or down
+        layer = tensor.split(".")[2]
+        if tensor.endswith("down_proj"):
+            return quantiser.write(f"blk.{layer}.ffn_down_exps.weight", values)
+        half = values.shape[1] // 2
+        return np.concatenate([quantiser.write(f"blk.{layer}.ffn_{part}_exps.weight", rows)
+                               for part, rows in (("gate", values[:, :half]), ("up", values[:, half:]))], 1)
+    name = gguf_name(tensor, model_type)
+    if values.ndim == 1 and "norm" in tensor and model_type.startswith("gemma"):
+        quantiser.writer.add_tensor(name, values + 1)
+        return values + np.float32(1) - np.float32(1)
+    rotated = model_type in PERMUTED and (".q_proj." in tensor or ".k_proj." in tensor)
+    heads = config["num_attention_heads" if ".q_proj." in tensor else "num_key_value_heads"]
+    if rotated:
+        values = interleave(values, heads)
+    if values.ndim == 1:
+        quantiser.writer.add_tensor(name, np.ascontiguousarray(values))
+        read_back = values
+    else:
+        read_back = quantiser.write(name, values)
+    if not rotated:
+        return read_back
+    rows = values.shape[0]
+    return read_back.reshape(heads, rows // heads // 2, 2, -1).swapaxes(1, 2).reshape(values.shape)
 
 
 def make_model(name, config, kinds, out, seed):
     config = {**config, "torch_dtype": "float32"}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="eager", dtype=torch.float32).eval()
-    random_weights(model, seed)
-    writer = gguf.GGUFWriter(out / f"{name}.gguf", config["model_type"])
+    model_type = config["model_type"]
+    parsed = AutoConfig.for_model(**config)
+    model = AutoModelForCausalLM.from_config(parsed, attn_implementation="eager", dtype=torch.float32).eval()
+    random_weights(model, seed, 4.0 if parsed.tie_word_embeddings else 1.0)
+    writer = gguf.GGUFWriter(out / f"{name}.gguf", ARCHITECTURES.get(model_type, model_type))
     add_values(writer, config)
-    if config.get("rope_scaling"):
-        writer.add_tensor("rope_freqs.weight", llama3_factors(config))
-    matrices = 0
+    quantiser = Quantiser(writer, kinds)
     for tensor, parameter in sorted(model.named_parameters()):
-        if tensor == "lm_head.weight" and config["tie_word_embeddings"]:
+        if tensor == "lm_head.weight" and parsed.tie_word_embeddings:
             continue
-        values = parameter.detach().numpy()
-        rotated = config["model_type"] == "llama" and (".q_proj." in tensor or ".k_proj." in tensor)
-        heads = config["num_attention_heads" if ".q_proj." in tensor else "num_key_value_heads"]
-        if rotated:
-            values = interleave(values, heads)
-        if values.ndim == 1:
-            writer.add_tensor(gguf_name(tensor), values)
-            continue
-        kind = kinds[matrices % len(kinds)]
-        matrices += 1
-        raw = quantize(np.ascontiguousarray(values), kind)
-        writer.add_tensor(gguf_name(tensor), raw, raw_dtype=kind)
-        read_back = gguf.dequantize(raw, kind).astype(np.float32).reshape(values.shape)
-        assert np.abs(read_back - values).max() <= 0.2 * np.abs(values).max(), (tensor, kind)
-        if rotated:
-            rows = values.shape[0]
-            read_back = read_back.reshape(heads, rows // heads // 2, 2, -1).swapaxes(1, 2).reshape(values.shape)
+        read_back = write_parameter(tensor, parameter.detach().numpy(), config, quantiser)
         parameter.data = torch.from_numpy(np.ascontiguousarray(read_back))
     write(writer)
     model.tie_weights()
@@ -190,7 +274,7 @@ def make_model(name, config, kinds, out, seed):
     for length in LENGTHS:
         for _ in range(200):
             prompt = [rng.randrange(config["vocab_size"]) for _ in range(length)]
-            line, margin = golden_line(model, prompt, False)
+            line, margin = golden_line(model, prompt, NEW_TOKENS, False, False)
             if margin > 0.02:
                 break
         else:

@@ -1,0 +1,58 @@
+// Any bytes as a GGUF file: refused, or tensors that lie apart inside the file and can be read, a config that the loader
+// takes or refuses, and a tokenizer that does as every tokenizer does.
+#include <algorithm>
+#include <vector>
+
+#include "base/gguf_file.h"
+#include "model/config_loader.h"
+#include "model/gguf_dequantise.h"
+#include "model/gguf_model.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/fuzz_tokenizers.h"
+#include "tests/support/temp_dir.h"
+#include "tokenizer/chat_template.h"
+
+namespace {
+
+void check_tensors(const llmb::GgufFile& file, std::string_view input) {
+  std::vector<std::pair<size_t, size_t>> ranges;
+  for (const llmb::GgufTensor& tensor : file.tensors()) {
+    const auto* const begin = reinterpret_cast<const uint8_t*>(input.data());
+    LLMB_CHECK(tensor.data.data() >= begin && tensor.data.size() <= input.size());
+    const auto at = static_cast<size_t>(tensor.data.data() - begin);
+    LLMB_CHECK(at <= input.size() - tensor.data.size());
+    ranges.emplace_back(at, at + tensor.data.size());
+    int64_t rows = 1;
+    for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) rows *= tensor.shape[i];
+    LLMB_CHECK(static_cast<uint64_t>(rows * (tensor.cols() / tensor.type->block_size)) * tensor.type->block_bytes == tensor.data.size());
+    LLMB_CHECK(file.tensor(tensor.name) == &tensor);
+    if (!llmb::can_dequantise(*tensor.type)) continue;
+    std::vector<float> values(static_cast<size_t>(tensor.cols()));
+    llmb::dequantise_row(*tensor.type, tensor.data.data(), tensor.cols(), values.data());
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); ++i) LLMB_CHECK(ranges[i - 1].second <= ranges[i].first);
+}
+
+}  // namespace
+
+LLMB_FUZZ_TARGET(gguf) {
+  const auto file = llmb::GgufFile::parse({reinterpret_cast<const uint8_t*>(input.data()), input.size()});
+  if (!file.ok()) {
+    LLMB_CHECK(!file.status().message().empty());
+    return;
+  }
+  check_tensors(*file, input);
+  static const TempDir dir;
+  const std::string path = dir / "m.gguf";
+  write_or_remove(path, input);
+  if (const auto config = llmb::load_model_config(path); !config.ok()) LLMB_CHECK(!config.status().message().empty());
+  if (const auto generation = llmb::load_generation_config(path); generation.ok())
+    for (const llmb::TokenId id : generation->eos_token_ids) LLMB_CHECK(id >= 0);
+  if (const auto chat = llmb::ChatTemplate::load(path); chat.ok()) {
+    llmb::ChatTemplateInput messages;
+    messages.messages_json = R"([{"role":"user","content":"hi"}])";
+    if (const auto text = (*chat)->render(messages); !text.ok()) LLMB_CHECK(!text.status().message().empty());
+  }
+  check_tokenizer_directory(path);
+}
