@@ -94,7 +94,12 @@ float fp8_e4m3_to_f32(uint8_t bits) {
 
 Result<TensorView> Fp8Source::tensor(const std::string& name, std::span<const int64_t> shape) {
   const std::optional<StoredTensor> stored = checkpoint_.find(name);
-  if (!stored || stored->dtype != kFp8DType || shape.size() != 2) return checkpoint_.tensor(name, shape);
+  const bool is_fp8 = stored && stored->dtype == kFp8DType && shape.size() == 2;
+  if (!is_fp8) {
+    Result<TensorView> view = checkpoint_.tensor(name, shape);
+    if (view.ok() && access_ == WeightAccess::kShapes) view->data = nullptr;
+    return view;
+  }
   LLMB_RETURN_IF_ERROR(check_shape(*stored, shape));
   std::optional<StoredTensor> scale = checkpoint_.find(name + "_scale_inv");
   if (!scale) scale = checkpoint_.find(name + "_scale");
@@ -104,6 +109,7 @@ Result<TensorView> Fp8Source::tensor(const std::string& name, std::span<const in
   if (!scales.ok()) return scales.status();
 
   const DType dtype = config_.dtype;
+  if (access_ == WeightAccess::kShapes) return TensorView{nullptr, dtype, rows, cols};
   auto* const out = static_cast<uint8_t*>(buffers_.take(rows * cols * dtype_bytes(dtype)));
   const int64_t blocks_in_row = ceil_div(cols, scales->block_cols);
   pool_.parallel_for(rows, [&](int64_t row, int) {

@@ -18,12 +18,15 @@ float fp8_e4m3_to_f32(uint8_t bits);
 // of the config's fp8_block sizes. Other tensors are as they are.
 class Fp8Source final : public WeightSource {
  public:
-  Fp8Source(const Checkpoint& checkpoint, const ModelConfig& config, ThreadPool& pool)
-      : checkpoint_(checkpoint), config_(config), pool_(pool) {}
+  Fp8Source(const Checkpoint& checkpoint, const ModelConfig& config, ThreadPool& pool,
+            WeightAccess access = WeightAccess::kValues)
+      : checkpoint_(checkpoint), config_(config), pool_(pool), access_(access) {}
   bool has(const std::string& name) const override { return checkpoint_.find(name).has_value(); }
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
   Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t> shape) override {
-    return checkpoint_.bytes(name, shape);
+    Result<const uint8_t*> stored = checkpoint_.bytes(name, shape);
+    if (stored.ok() && access_ == WeightAccess::kShapes) return static_cast<const uint8_t*>(nullptr);
+    return stored;
   }
   void release() override { buffers_.release(); }
 
@@ -31,6 +34,7 @@ class Fp8Source final : public WeightSource {
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   ThreadPool& pool_;
+  const WeightAccess access_;
   WeightBuffers buffers_;
 };
 

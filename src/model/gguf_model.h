@@ -41,7 +41,7 @@ Status check_gguf_tensors(const GgufFile& file);
 class GgufSource final : public WeightSource {
  public:
   // REQUIRES: gguf_architecture(file) is ok, and so is check_gguf_tensors(file).
-  GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool);
+  GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool, WeightAccess access = WeightAccess::kValues);
   bool has(const std::string& name) const override;
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
   void release() override { buffers_.release(); }
@@ -51,6 +51,7 @@ class GgufSource final : public WeightSource {
   const ModelConfig& config_;
   const GgufArchitecture architecture_;
   ThreadPool& pool_;
+  const WeightAccess access_;
   WeightBuffers buffers_;
 };
 

@@ -99,8 +99,8 @@ Status check_gguf_tensors(const GgufFile& file) {
   return {};
 }
 
-GgufSource::GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool)
-    : file_(file), config_(config), architecture_(*gguf_architecture(file)), pool_(pool) {}
+GgufSource::GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool, WeightAccess access)
+    : file_(file), config_(config), architecture_(*gguf_architecture(file)), pool_(pool), access_(access) {}
 
 bool GgufSource::has(const std::string& name) const {
   const auto place = find_place(name, architecture_);
@@ -135,7 +135,8 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
   const uint8_t* const data = stored->data.data() + (is_slice ? *place->expert * rows * stored_row_bytes : 0);
   const bool keeps_dtype = type.block_size == 1 && !has_plus_one;
   TensorView view = {data, keeps_dtype ? stored_dtype(type.name) : DType::kF32, num_rows, shape.back()};
-  if (keeps_dtype && !is_permuted) return view;
+  if (access_ == WeightAccess::kShapes) view.data = nullptr;
+  if (access_ == WeightAccess::kShapes || (keeps_dtype && !is_permuted)) return view;
 
   const int64_t row_bytes = cols * dtype_bytes(view.dtype);
   auto* const out = static_cast<uint8_t*>(buffers_.take(rows * row_bytes));

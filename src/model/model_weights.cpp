@@ -23,8 +23,8 @@ struct Parts {
 
 class Loader {
  public:
-  Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, Ops& ops)
-      : c_(config), names_(names), reader_(source), ops_(ops) {}
+  Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, WeightMaker& maker)
+      : c_(config), names_(names), reader_(source), maker_(maker) {}
 
   Result<ModelWeights> load();
 
@@ -48,12 +48,12 @@ class Loader {
   const ModelConfig& c_;
   const WeightNames& names_;
   WeightReader reader_;
-  Ops& ops_;
+  WeightMaker& maker_;
 };
 
 std::unique_ptr<LinearWeight> Loader::make(const Parts& parts) {
   std::unique_ptr<LinearWeight> weight;
-  if (reader_.status().ok()) weight = ops_.make_linear(parts.weights, parts.biases);
+  if (reader_.status().ok()) weight = maker_.make_linear(parts.weights, parts.biases);
   reader_.release();
   return weight;
 }
@@ -61,7 +61,7 @@ std::unique_ptr<LinearWeight> Loader::make(const Parts& parts) {
 std::unique_ptr<DeviceBuffer> Loader::vector(const std::string& name, int64_t size, double offset) {
   std::unique_ptr<DeviceBuffer> buffer;
   const TensorView values = reader_.plus(reader_.tensor(name, {size}), offset);
-  if (reader_.status().ok()) buffer = ops_.make_vector(values);
+  if (reader_.status().ok()) buffer = maker_.make_vector(values);
   reader_.release();
   return buffer;
 }
@@ -177,11 +177,11 @@ void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {
     Parts first, second;
     add_expert(name, i, &first, &second);
     if (!reader_.status().ok()) return;
-    gate_up.push_back(ops_.make_linear(first.weights, first.biases));
-    down.push_back(ops_.make_linear(second.weights, second.biases));
+    gate_up.push_back(maker_.make_linear(first.weights, first.biases));
+    down.push_back(maker_.make_linear(second.weights, second.biases));
     reader_.release();
   }
-  if (reader_.status().ok()) layer->experts = ops_.make_experts(std::move(gate_up), std::move(down));
+  if (reader_.status().ok()) layer->experts = maker_.make_experts(std::move(gate_up), std::move(down));
 }
 
 void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* layer) {
@@ -238,10 +238,30 @@ int64_t ModelWeights::resident_bytes() const {
   return bytes;
 }
 
-Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, Ops& ops) {
+namespace {
+
+// Makes nothing of anything.
+class NoWeights final : public WeightMaker {
+ public:
+  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView>, std::span<const TensorView>) override { return {}; }
+  std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>>,
+                                              std::vector<std::unique_ptr<LinearWeight>>) override {
+    return {};
+  }
+  std::unique_ptr<DeviceBuffer> make_vector(const TensorView&) override { return {}; }
+};
+
+}  // namespace
+
+Status check_model_weights(const ModelConfig& config, WeightSource& shapes) {
+  NoWeights maker;
+  return load_model_weights(config, shapes, maker).status();
+}
+
+Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, WeightMaker& maker) {
   const Architecture* architecture = find_architecture(config.model_type);
   LLMB_CHECK_MSG(architecture != nullptr, config.model_type);
-  return Loader(config, architecture->weights, source, ops).load();
+  return Loader(config, architecture->weights, source, maker).load();
 }
 
 int64_t stored_weight_bytes(const ModelConfig& config) {

@@ -48,7 +48,10 @@ struct ModelWeights {
 
 // Takes every tensor from `source`, checking its dtype and shape. The message of an error names the tensor. REQUIRES:
 // config_loader knows config.model_type.
-Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, Ops& ops);
+Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, WeightMaker& maker);
+
+// Whether load_model_weights would find every tensor that it asks for. `shapes` may give views without data.
+Status check_model_weights(const ModelConfig& config, WeightSource& shapes);
 
 // Bytes of all parameters in their stored dtype: what load_model_weights will need, about.
 int64_t stored_weight_bytes(const ModelConfig& config);

@@ -47,15 +47,10 @@ class DeviceBuffer {
   virtual int64_t resident_bytes() const = 0;
 };
 
-// Calls are queued in order, and one thread makes them. The residual stream, logits and vectors are fp32, every other
-// activation is activation_dtype(). The backend that owns the ops tells them which step is in progress: the ops that
-// need tokens, positions, slots, block tables or sample rows take them from its plan. Counts of rows may be padded
-// beyond the plan's; what is computed for such rows is never looked at.
-class Ops {
+// What weights are handed to when they are loaded.
+class WeightMaker {
  public:
-  virtual ~Ops() = default;
-
-  virtual DType activation_dtype() const = 0;
+  virtual ~WeightMaker() = default;
 
   // A weight of the rows of `parts` stacked in order (q, k and v; gate and up); `biases` is empty or one vector a part.
   // The views may go away after the call.
@@ -65,6 +60,16 @@ class Ops {
   virtual std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                                       std::vector<std::unique_ptr<LinearWeight>> down) = 0;
   virtual std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) = 0;  // one row, converted to fp32
+};
+
+// Calls are queued in order, and one thread makes them. The residual stream, logits and vectors are fp32, every other
+// activation is activation_dtype(). The backend that owns the ops tells them which step is in progress: the ops that
+// need tokens, positions, slots, block tables or sample rows take them from its plan. Counts of rows may be padded
+// beyond the plan's; what is computed for such rows is never looked at.
+class Ops : public WeightMaker {
+ public:
+  virtual DType activation_dtype() const = 0;
+
   virtual std::unique_ptr<DeviceBuffer> allocate(int64_t rows, int64_t width, DType dtype) = 0;  // zeroed
 
   // out[i] = table[tokens[i]]

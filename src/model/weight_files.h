@@ -14,18 +14,20 @@ namespace llmb {
 // Immutable once opened.
 class WeightFiles {
  public:
-  // Only headers are read. kNotFound, kUnsupported, kDataLoss.
+  // Only headers are read. Every tensor that the model needs is there, in its shape and in a format that can be read.
+  // kNotFound, kUnsupported, kDataLoss.
   static Result<WeightFiles> open(const std::string& model_path, const ModelConfig& config);
   WeightFiles(WeightFiles&&) noexcept;
   ~WeightFiles();
 
-  // fp32, fp16 and bf16 as they are; what is stored in fewer bits is dequantised to the config's dtype, on `pool`. The
-  // files and the pool outlive the source.
-  std::unique_ptr<WeightSource> make_source(ThreadPool& pool) const;
+  // fp32, fp16 and bf16 as they are; what is stored in fewer bits is dequantised to the config's dtype, on `pool`. With
+  // kShapes views have no data, and nothing is read. The files and the pool outlive the source.
+  std::unique_ptr<WeightSource> make_source(ThreadPool& pool, WeightAccess access = WeightAccess::kValues) const;
 
  private:
   struct Parts;
   explicit WeightFiles(std::unique_ptr<const Parts> parts);
+  static Result<WeightFiles> open_files(const std::string& model_path, const ModelConfig& config);
   std::unique_ptr<const Parts> parts_;
 };
 

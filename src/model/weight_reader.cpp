@@ -42,7 +42,7 @@ void transpose(const uint8_t* from, int64_t rows, int64_t cols, uint8_t* to) {
 }  // namespace
 
 TensorView slice_rows(const TensorView& matrix, int64_t begin, int64_t count) {
-  if (matrix.data == nullptr) return {};  // after an error
+  if (matrix.data == nullptr) return {};  // after an error, or where only shapes are looked at
   LLMB_CHECK(begin + count <= matrix.rows);
   return {bytes_of(matrix) + begin * matrix.cols * dtype_bytes(matrix.dtype), matrix.dtype, count, matrix.cols};
 }
@@ -74,6 +74,7 @@ TensorView WeightReader::tensor(const std::string& name, std::initializer_list<i
 
 TensorView WeightReader::transposed(const TensorView& stored) {
   if (!status_.ok()) return {};
+  if (stored.data == nullptr) return {nullptr, stored.dtype, stored.cols, stored.rows};
   uint8_t* to = scratch(stored.rows * stored.cols * dtype_bytes(stored.dtype));
   if (stored.dtype == DType::kF32) transpose<uint32_t>(bytes_of(stored), stored.rows, stored.cols, to);
   else transpose<uint16_t>(bytes_of(stored), stored.rows, stored.cols, to);
@@ -81,14 +82,14 @@ TensorView WeightReader::transposed(const TensorView& stored) {
 }
 
 TensorView WeightReader::plus(const TensorView& vector, double offset) {
-  if (!status_.ok() || offset == 0) return vector;
+  if (!status_.ok() || offset == 0 || vector.data == nullptr) return vector;
   auto* to = reinterpret_cast<float*>(scratch(vector.cols * int64_t{sizeof(float)}));
   for (int64_t i = 0; i < vector.cols; ++i) to[i] = static_cast<float>(element(vector, i) + offset);
   return {to, DType::kF32, 1, vector.cols};
 }
 
 TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t step) {
-  if (!status_.ok()) return {};
+  if (!status_.ok() || view.data == nullptr) return {};
   const bool is_vector = view.rows == 1;
   const int64_t size = is_vector ? view.cols : view.rows, count = (size - begin + step - 1) / step;
   const int64_t bytes = (is_vector ? 1 : view.cols) * dtype_bytes(view.dtype);
@@ -111,7 +112,7 @@ TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t c
   const auto scales = source_.bytes(name + "_scales", std::array{count, rows, blocks_per_row});
   if (!blocks.ok()) fail(blocks.status());
   if (!scales.ok()) fail(scales.status());
-  if (!status_.ok()) return {};
+  if (!status_.ok() || *blocks == nullptr || *scales == nullptr) return {};
   const uint8_t* codes = *blocks + index * num_blocks * (kBlock / 2);
   const uint8_t* exponents = *scales + index * num_blocks;
   auto* to = reinterpret_cast<uint16_t*>(scratch(rows * cols * 2));

@@ -13,6 +13,9 @@
 
 namespace llmb {
 
+// What is wanted of tensors: that they are there, as they should be, or their values too.
+enum class WeightAccess { kShapes, kValues };
+
 // Not thread-safe.
 class WeightSource {
  public:

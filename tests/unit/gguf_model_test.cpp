@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 
@@ -218,43 +220,56 @@ TEST_CASE("what is not supported is named") {
   has(message(missing), "hidden_size");
 }
 
-TEST_CASE("weights: types that are not built are named before any is read, missing and misshapen tensors when they are asked for") {
-  const auto open = [](const GgufWriter& writer) {
+TEST_CASE("weights: types that are not built, missing and misshapen tensors are named before any is read") {
+  const auto refused = [](const GgufWriter& writer) {
     const TempDir dir;
     write_file(dir / "m.gguf", writer.bytes());
     const auto config = load_model_config(dir / "m.gguf");
     REQUIRE_MESSAGE(config.ok(), config.status().message());
     const auto files = WeightFiles::open(dir / "m.gguf", *config);
-    if (!files.ok()) return files.status().message();
-    ThreadPool pool(1);
-    const auto source = files->make_source(pool);
-    std::string messages;
-    for (const auto& [name, shape] : {std::pair<std::string, std::vector<int64_t>>{"model.embed_tokens.weight", {16, 8}},
-                                      {"model.layers.0.self_attn.q_proj.weight", {8, 8}},
-                                      {"model.layers.0.mlp.up_proj.weight", {16, 8}},
-                                      {"model.layers.0.mlp.strange.weight", {16, 8}},
-                                      {"model.layers.", {8}}}) {
-      const auto view = source->tensor(name, shape);
-      messages += (view.ok() ? "ok" : view.status().message()) + "\n";
-    }
-    return messages;
+    REQUIRE(!files.ok());
+    return files.status().message();
   };
-  GgufWriter iq = tiny_llama();
-  add_embedding(&iq);
-  iq.tensor("blk.0.ffn_up.weight", {16, 256}, 16, std::string(16 * 66, '\0'));
-  CHECK(open(iq).find("tensor \"blk.0.ffn_up.weight\" has type IQ2_XXS, which is not supported; supported: F32") != std::string::npos);
+  const auto has = [](const std::string& text, const char* part) { CHECK_MESSAGE(text.find(part) != std::string::npos, text); };
   GgufWriter w = tiny_llama();
   add_embedding(&w);
-  w.f32_tensor("blk.0.ffn_up.weight", {8, 16}, std::vector<float>(128));
-  CHECK(open(w) ==
-        "ok\n"
-        "tensor \"blk.0.attn_q.weight\" is missing, expected shape [8, 8]\n"
-        "tensor \"blk.0.ffn_up.weight\" has shape [8, 16], expected [16, 8]\n"
-        "tensor \"model.layers.0.mlp.strange.weight\" has no name in a GGUF file\n"
-        "tensor \"model.layers.\" has no name in a GGUF file\n");
+  has(refused(w), "m.gguf: tensor \"blk.0.attn_norm.weight\" is missing, expected shape [8]");
+  w.f32_tensor("blk.0.attn_norm.weight", {8}, std::vector<float>(8));
+  w.f32_tensor("blk.0.attn_q.weight", {8, 4}, std::vector<float>(32));
+  has(refused(w), "tensor \"blk.0.attn_q.weight\" has shape [8, 4], expected [8, 8]");
+  w.tensor("blk.0.ffn_up.weight", {16, 256}, 16, std::string(16 * 66, '\0'));
+  has(refused(w), "tensor \"blk.0.ffn_up.weight\" has type IQ2_XXS, which is not supported; supported: F32");
   // A directory is no GGUF file, and a file that is none is refused.
   CHECK_FALSE(is_gguf_path(fixture("")));
-  CHECK(load_model_config(fixture("llama-k.golden.jsonl")).status().message().find("not a GGUF file") != std::string::npos);
+  has(load_model_config(fixture("llama-k.golden.jsonl")).status().message(), "not a GGUF file");
+}
+
+TEST_CASE("tensors of experts are slices, names that a GGUF file has no place for are refused") {
+  GgufWriter w = tiny_llama();
+  w.f32_tensor("blk.0.ffn_up_exps.weight", {3, 2, 4}, {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2});
+  const std::string bytes = w.bytes();
+  const auto file = GgufFile::parse({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+  REQUIRE(file.ok());
+  ModelConfig config;
+  ThreadPool pool(1);
+  GgufSource source(*file, config, pool);
+  const auto expert = [](const std::string& index) { return "model.layers.0.mlp.experts." + index + ".up_proj.weight"; };
+  for (int i = 0; i < 3; ++i) {
+    const auto view = source.tensor(expert(std::to_string(i)), std::array<int64_t, 2>{2, 4});
+    REQUIRE_MESSAGE(view.ok(), view.status().message());
+    CHECK(static_cast<const float*>(view->data)[7] == static_cast<float>(i));
+    CHECK(source.has(expert(std::to_string(i))));
+  }
+  for (const std::string index : {"3", "99999999999999999999", "-1", "x", ""}) {
+    CAPTURE(index);
+    CHECK_FALSE(source.tensor(expert(index), std::array<int64_t, 2>{2, 4}).ok());
+  }
+  CHECK_FALSE(source.tensor(expert("0"), std::array<int64_t, 2>{4, 2}).ok());
+  CHECK_FALSE(source.tensor("model.layers.0.mlp.up_proj.weight", std::array<int64_t, 3>{3, 2, 4}).ok());
+  for (const char* name : {"", "model.", "model.layers.", "model.layers.0", "model.layers.0.", "model.layers.0.mlp.strange.weight", "transformer.wte.weight"}) {
+    CHECK(source.tensor(name, std::array<int64_t, 1>{8}).status().message().find("has no name in a GGUF file") != std::string::npos);
+    CHECK_FALSE(source.has(name));
+  }
 }
 
 TEST_CASE("rows of q and k are put back in order, in every format; norms lose the 1 that was added") {
