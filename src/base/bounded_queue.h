@@ -12,12 +12,15 @@
 namespace llmb {
 
 // Thread-safe. Invariant: size() <= capacity; after close() pushes are refused and pops drain what is left.
+//
+// A producer that found the queue full sleeps until it is half empty: to be woken for each place costs both sides more than
+// most items do.
 template <typename T>
 class BoundedQueue {
  public:
   explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
 
-  // Blocks while full. False when the queue is closed: the item is dropped.
+  // Blocks while full, and then until it is half empty. False when the queue is closed: the item is dropped.
   bool push(T item) {
     std::unique_lock lock(mutex_);
     not_full_.wait(lock, [&] { return closed_ || items_.size() < capacity_; });
@@ -65,7 +68,7 @@ class BoundedQueue {
     if (items_.empty()) return std::nullopt;
     std::optional<T> item(std::move(items_.front()));
     items_.pop_front();
-    not_full_.notify_one();
+    if (items_.size() == capacity_ / 2) not_full_.notify_all();
     return item;
   }
 

@@ -10,6 +10,8 @@ namespace llmb {
 namespace {
 // How long the writer waits for a record before it looks whether earlier ones are to be synced.
 constexpr double kIdleMs = 200;
+// Where records come fast, the writer lets some gather instead of being woken for each.
+constexpr std::chrono::microseconds kGather{100};
 }  // namespace
 
 ResultStream::ResultStream(OutputSink& sink, ErrorFile* errors, ResultFormatter formatter, OutputOrder order)
@@ -69,6 +71,7 @@ Status ResultStream::write_queue() {
   while (!queue_.drained()) {
     auto item = queue_.pop_for(kIdleMs);
     LLMB_RETURN_IF_ERROR(item ? write(std::move(*item)) : sink_.sync_if_due());
+    if (item && queue_.size() == 0) std::this_thread::sleep_for(kGather);
   }
   // An interrupted run leaves gaps: what was held back behind them is still an answer.
   for (auto& [ordinal, record] : held_) LLMB_RETURN_IF_ERROR(append(record));
