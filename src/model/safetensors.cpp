@@ -263,12 +263,19 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   return no_weights(model_dir);
 }
 
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, location] : tensors_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::optional<StoredTensor> Checkpoint::find(const std::string& name) const {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) return std::nullopt;
   const auto& [file, entry] = it->second;
   return StoredTensor{entry.dtype, entry.shape, files_[file].data() + entry.begin,
-                      file_names_[file] + ": " + tensor_named(name)};
+                      static_cast<int64_t>(entry.end - entry.begin), file_names_[file] + ": " + tensor_named(name)};
 }
 
 Result<TensorView> Checkpoint::tensor(const std::string& name, std::span<const int64_t> shape) const {

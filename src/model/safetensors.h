@@ -44,6 +44,7 @@ struct StoredTensor {
   std::string_view dtype;
   std::span<const int64_t> shape;
   const uint8_t* data = nullptr;  // may be unaligned
+  int64_t bytes = 0;
   std::string where;              // file and name, for messages
 };
 
@@ -64,6 +65,7 @@ class Checkpoint {
 
   std::optional<StoredTensor> find(const std::string& name) const;
 
+  std::vector<std::string> names() const;  // sorted
   size_t num_tensors() const { return tensors_.size(); }
 
  private:

@@ -4,6 +4,7 @@
 #include <array>
 #include <mutex>
 #include <new>
+#include <set>
 
 #include "tokenizer/chat_template_files.h"
 #include "tokenizer/jinja_interpreter.h"
@@ -12,6 +13,7 @@
 #include "tokenizer/jinja_ops.h"
 #include "tokenizer/jinja_parser.h"
 #include "tokenizer/jinja_text.h"
+#include "tokenizer/jinja_walk.h"
 
 namespace llmb {
 
@@ -257,6 +259,42 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::parse(std::string_view sourc
   parts->special_tokens = std::move(special_tokens);
   LLMB_RETURN_IF_ERROR(parse_source(source, &parts->standard));
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(parts)));
+}
+
+namespace {
+
+void collect_names(const jinja::FrameInfo& frame, std::set<std::string>* names) {
+  for (const jinja::Variable& variable : frame.variables)
+    if (variable.load == jinja::Load::kResolve) names->insert(variable.name);
+}
+
+void collect_unknown(jinja::Expr& e, std::set<std::string>* names) {
+  const bool is_named = e.kind == jinja::ExprKind::kFilter || e.kind == jinja::ExprKind::kTest;
+  if (is_named && static_cast<jinja::FilterExpr&>(e).function == nullptr) names->insert(static_cast<jinja::FilterExpr&>(e).name);
+  jinja::visit_children(e, [&](jinja::Expr& child) { collect_unknown(child, names); });
+}
+
+void collect_unknown(const jinja::Body& body, std::set<std::string>* names) {
+  for (const jinja::StmtPtr& s : body)
+    jinja::visit_parts(*s, [&](jinja::Expr& e) { collect_unknown(e, names); },
+                       [&](const jinja::Body& inner) { collect_unknown(inner, names); });
+}
+
+}  // namespace
+
+ChatTemplateSummary ChatTemplate::summary() const {
+  ChatTemplateSummary summary;
+  summary.has_tool_template = parts_->tool_use.parsed != nullptr;
+  std::set<std::string> variables, unknown;
+  for (const Source* source : {&parts_->standard, &parts_->tool_use}) {
+    if (source->parsed == nullptr) continue;
+    collect_names(source->parsed->frame, &variables);
+    collect_unknown(source->parsed->body, &unknown);
+  }
+  summary.variables.assign(variables.begin(), variables.end());
+  summary.unknown_names.assign(unknown.begin(), unknown.end());
+  if (parts_->standard.parsed != nullptr) summary.reads_text_parts = reads_parts(parts_->standard, parts_->special_tokens);
+  return summary;
 }
 
 Result<std::string> ChatTemplate::render(const ChatTemplateInput& input) const {

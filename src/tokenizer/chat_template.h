@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
@@ -20,6 +21,14 @@ struct ChatTemplateInput {
   // A content of text parts becomes one string, a newline between parts, where the template does not read parts. Without
   // it such a template prints what transformers would: nothing, or the list itself.
   bool join_text_parts = false;
+};
+
+// What a template asks of its caller and of the interpreter, for people.
+struct ChatTemplateSummary {
+  std::vector<std::string> variables;      // names that it reads and does not set: messages, tools, enable_thinking, …
+  std::vector<std::string> unknown_names;  // filters and tests that there are not; an error where one is reached
+  bool reads_text_parts = false;
+  bool has_tool_template = false;  // another one serves requests with tools
 };
 
 // Immutable after construction; render() may be called from any number of threads.
@@ -42,6 +51,8 @@ class ChatTemplate {
   // The prompt text. kInvalidArgument: the template or its raise_exception refused the conversation, or the input is
   // not what it should be; kResourceExhausted: a budget. The message is ready for a template_error record.
   Result<std::string> render(const ChatTemplateInput& input) const;
+
+  ChatTemplateSummary summary() const;
 
  private:
   struct Parts;

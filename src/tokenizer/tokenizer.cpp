@@ -125,6 +125,7 @@ std::string Tokenizer::token_bytes(TokenId id) const {
 
 std::string Tokenizer::token_piece(TokenId id) const { return std::string(state_->piece(id).value_or("")); }
 bool Tokenizer::is_special(TokenId id) const { return state_->is_special(id); }
+std::string Tokenizer::kind() const { return state_->kind; }
 int32_t Tokenizer::vocab_size() const { return state_->vocab_size; }
 std::optional<TokenId> Tokenizer::bos_token_id() const { return state_->bos_id; }
 std::optional<TokenId> Tokenizer::eos_token_id() const { return state_->eos_id; }

@@ -41,6 +41,7 @@ class Tokenizer {
   std::string token_piece(TokenId id) const;  // the entry as the vocabulary spells it; "" for an unknown id
   bool is_special(TokenId id) const;
   int32_t vocab_size() const;  // highest id + 1
+  std::string kind() const;    // for people: "BPE (byte-level)", "Unigram", …
 
   std::optional<TokenId> bos_token_id() const;
   std::optional<TokenId> eos_token_id() const;

@@ -156,6 +156,8 @@ Result<TokenizerFile> read_tokenizer_files(const std::string& model_dir, Tokeniz
 }
 
 Status build_tokenizer(TokenizerFile file, const TokenizerConfig& config, Tokenizer::State* state) {
+  const auto kind = json_string(file.model, "type", "BPE");  // the oldest files do not say
+  if (kind.ok()) state->kind = *kind;
   state->vocab = std::move(file.vocab);
   auto model = make_model(&file, state->vocab);
   if (!model.ok()) return model.status();
@@ -166,6 +168,7 @@ Status build_tokenizer(TokenizerFile file, const TokenizerConfig& config, Tokeni
   auto pre_tokenizer = PreTokenizer::make(file.pre_tokenizer);
   if (!pre_tokenizer.ok()) return pre_tokenizer.status();
   state->pre_tokenizer = std::move(*pre_tokenizer);
+  if (state->pre_tokenizer.ends_in_byte_mapping()) state->kind += " (byte-level)";
   if (state->pre_tokenizer.ends_in_byte_mapping() && state->model->can_take_bytes()) {
     state->pre_tokenizer.drop_byte_mapping();
     state->model->take_bytes();

@@ -59,6 +59,7 @@ struct Tokenizer::State {
   std::map<std::string, std::string> special_tokens;
   std::optional<TokenId> bos_id, eos_id;
   TokenId vocab_size = 0;
+  std::string kind;
   mutable ScratchPool scratches;
 
   // The entry as decoding sees it, or nullopt for an unknown id.

@@ -1,0 +1,109 @@
+// tools/inspect_model: what it says of models that run, and of those that are refused.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/e2e/run.h"
+
+namespace llmb::test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+ProcessResult inspect(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), LLMB_BINARY_DIR "/tools/inspect_model");
+  return run_process(arguments);
+}
+
+void check_says(const ProcessResult& result, const std::string& part) {
+  CHECK_MESSAGE(result.out.find(part) != std::string::npos, part << " is not in:\n" << result.out << result.err);
+}
+
+}  // namespace
+
+TEST_CASE("a directory that runs") {
+  const ProcessResult result = inspect({kModel, "--memory", "1G", "--memory", "1M"});
+  CHECK(result.exit_code == 0);
+  check_says(result, "architecture  llama\n");
+  check_says(result, "hidden 192, 6 heads over 2 KV heads of 32, MLP 512 gated, vocabulary 1536 (tied)");
+  check_says(result, "tensors       38, 3.6 MiB: BF16 38");
+  check_says(result, "tokenizer     BPE (byte-level), 1536 tokens");
+  check_says(result, "template      tools: no; text parts: joined");
+  check_says(result, "ends at 1 0");
+  check_says(result, "float32: 2048 bytes a token");
+  check_says(result, "in 0.0 GiB  0 tokens");
+  check_says(result, "runs          yes");
+  CHECK(result.out.find("model.norm.weight") == std::string::npos);
+  check_says(inspect({kModel, "--tensors"}), "model.norm.weight");
+}
+
+TEST_CASE("tokens of KV cache are what is left beside the weights, in whole blocks") {
+  const ProcessResult result = inspect({LLMB_SOURCE_DIR "/data/shapes/llama-3.1-8b", "--memory", "16G"});
+  // 8.03 G parameters of two bytes; 2 * 32 layers * 8 heads * 128 * 2 bytes a token.
+  check_says(result, "bfloat16: 131072 bytes a token, weights 15316.0 MiB");
+  check_says(result, "in 16.0 GiB  8544 tokens");
+}
+
+TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") {
+  const TemporaryDirectory home;
+  const fs::path repo = home.file("hub/models--Test--Bundled");
+  const std::string commit(40, 'd');
+  fs::create_directories(repo / "refs");
+  fs::create_directories(repo / "snapshots" / commit);
+  write_file((repo / "refs/main").string(), commit);
+  for (const auto& entry : fs::directory_iterator(kModel))
+    fs::create_symlink(entry.path(), repo / "snapshots" / commit / entry.path().filename());
+  const ProcessResult named = run_process({"env", "-u", "HF_HUB_CACHE", "-u", "HUGGINGFACE_HUB_CACHE", "HF_HOME=" + home.path(),
+                                           LLMB_BINARY_DIR "/tools/inspect_model", "Test/Bundled"});
+  CHECK(named.exit_code == 0);
+  check_says(named, "at dddddddddddd\n");
+
+  const ProcessResult gguf = inspect({LLMB_SOURCE_DIR "/data/fixtures/gguf/gemma3.gguf"});
+  CHECK(gguf.exit_code == 4);
+  check_says(gguf, "architecture  gemma3_text");
+  check_says(gguf, "7, 6 with a window of 11");
+  check_says(gguf, "Q4_0 17");
+  check_says(gguf, "REFUSED       tokenizer: ");
+}
+
+TEST_CASE("what is refused is said with its reason, and the rest is still shown") {
+  const TemporaryDirectory dir;
+  const std::string model = dir.file("m");
+  fs::copy(kModel, model);
+  auto config = nlohmann::json::parse(read_file(model + "/config.json"));
+  config["model_type"] = "mamba";
+  write_file(model + "/config.json", config.dump());
+  write_file(model + "/chat_template.jinja", "{% if %}");
+  const ProcessResult result = inspect({model});
+  CHECK(result.exit_code == 4);
+  check_says(result, "REFUSED       model: ");
+  check_says(result, "mamba");
+  check_says(result, "REFUSED       chat template: ");
+  check_says(result, "tensors       38");
+  check_says(result, "tokenizer     BPE");
+  CHECK(result.out.find("runs ") == std::string::npos);
+
+  config["model_type"] = "llama";
+  config["num_hidden_layers"] = 5;
+  write_file(model + "/config.json", config.dump());
+  write_file(model + "/chat_template.jinja", "{{ messages | shell }}{{ tools }}{{ enable_thinking }}");
+  const ProcessResult missing = inspect({model});
+  CHECK(missing.exit_code == 4);
+  check_says(missing, "model.layers.4.input_layernorm.weight");
+
+  config["num_hidden_layers"] = 4;
+  write_file(model + "/config.json", config.dump());
+  write_file(model + "/chat_template.jinja", "{{ messages[0].content }}{{ tools }}{% if enable_thinking %}x{% endif %}");
+  const ProcessResult runs = inspect({model});
+  CHECK(runs.exit_code == 0);
+  check_says(runs, "tools: yes; text parts: joined; chat_template_kwargs: enable_thinking");
+}
+
+TEST_CASE("no model and no arguments") {
+  CHECK(inspect({"/nowhere/at/all"}).exit_code == 4);
+  CHECK(inspect({}).exit_code != 0);
+  CHECK(inspect({kModel, "--memory", "much"}).exit_code != 0);
+}
+
+}  // namespace llmb::test

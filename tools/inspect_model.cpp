@@ -1,0 +1,241 @@
+// Says what a model is and whether it runs, without reading its weights: architecture, tensors, tokenizer, chat template,
+// what will be refused and why, and how many tokens of KV cache fit a given memory.
+//   inspect_model MODEL [--memory 24G] [--tensors]
+// MODEL is what llm-batch -m takes. Exit code 0: it runs; 4: it is refused.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/gguf_file.h"
+#include "base/log.h"
+#include "core/kv_layout.h"
+#include "model/config_loader.h"
+#include "model/gguf_model.h"
+#include "model/model_location.h"
+#include "model/model_weights.h"
+#include "model/safetensors.h"
+#include "model/weight_files.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb {
+namespace {
+
+constexpr int kExitRefused = 4;
+
+struct TensorLine {
+  std::string name, dtype;
+  std::vector<int64_t> shape;
+  int64_t bytes = 0;
+};
+
+class Inspector {
+ public:
+  Inspector(std::string path, std::vector<uint64_t> memory, bool list_tensors)
+      : path_(std::move(path)), memory_(std::move(memory)), list_tensors_(list_tensors) {}
+
+  int run() {
+    const Result<ModelConfig> config = load_model_config(path_);
+    if (config.ok()) print_config(*config);
+    else refuse("model", config.status());
+    print_tensors();
+    if (config.ok()) {
+      if (const auto files = WeightFiles::open(path_, *config); !files.ok()) refuse("weights", files.status());
+    }
+    print_generation();
+    print_tokenizer(config.ok() ? config->vocab_size : 0);
+    print_template();
+    if (config.ok()) print_kv(*config);
+    for (const std::string& line : refused_) std::printf("REFUSED       %s\n", line.c_str());
+    if (refused_.empty()) std::printf("runs          yes\n");
+    return refused_.empty() ? 0 : kExitRefused;
+  }
+
+ private:
+  void refuse(const char* part, const Status& status) { refused_.push_back(escape_control(std::string(part) + ": " + status.message())); }
+
+  static std::string describe_positions(const ModelConfig& c) {
+    if (!c.alibi_slopes.empty()) return "ALiBi";
+    if (c.learned_positions) return "learned";
+    std::string out;
+    static constexpr const char* kKinds[] = {"", ", linear", ", llama3", ", dynamic", ", yarn", ", longrope"};
+    for (const RopeConfig& rope : c.ropes) {
+      char text[96];
+      std::snprintf(text, sizeof text, "%srope theta %g%s, %d of %d channels", out.empty() ? "" : "; ", rope.theta,
+                    kKinds[static_cast<int>(rope.scaling.kind)], c.rotary_dim(rope), c.head_dim);
+      out += text;
+    }
+    return out;
+  }
+
+  static std::string describe_layers(const ModelConfig& c) {
+    std::map<int32_t, int> windows;
+    int num_experts = 0, num_unrotated = 0;
+    for (int32_t i = 0; i < c.num_hidden_layers; ++i) {
+      windows[c.layer(i).window]++;
+      num_experts += c.layer(i).has_experts;
+      num_unrotated += c.layer(i).rope < 0;
+    }
+    std::string out;
+    for (const auto& [window, count] : windows)
+      if (window > 0) out += ", " + std::to_string(count) + " with a window of " + std::to_string(window);
+    if (num_unrotated > 0) out += ", " + std::to_string(num_unrotated) + " without rope";
+    if (num_experts > 0)
+      out += ", " + std::to_string(num_experts) + " with " + std::to_string(c.experts.num_experts) + " experts (" +
+             std::to_string(c.experts.top_k) + " of them for a token)";
+    return out;
+  }
+
+  static void print_config(const ModelConfig& c) {
+    std::printf("architecture  %s\n", c.model_type.c_str());
+    std::printf("layers        %d%s\n", c.num_hidden_layers, describe_layers(c).c_str());
+    std::printf("sizes         hidden %d, %d heads over %d KV heads of %d, MLP %d%s, vocabulary %d%s\n", c.hidden_size,
+                c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.intermediate_size, c.activation.gated ? " gated" : "",
+                c.vocab_size, c.tie_word_embeddings ? " (tied)" : "");
+    std::printf("positions     %d, %s\n", c.max_position_embeddings, describe_positions(c).c_str());
+  }
+
+  // From the headers, also of a model that is refused.
+  std::vector<TensorLine> read_tensors() {
+    std::vector<TensorLine> lines;
+    if (is_gguf_path(path_)) {
+      const auto file = GgufFile::open(path_);
+      if (!file.ok()) return lines;  // said with the config
+      for (const GgufTensor& t : file->tensors())
+        lines.push_back({std::string(t.name), t.type->name, t.shape, static_cast<int64_t>(t.data.size())});
+      return lines;
+    }
+    const auto checkpoint = Checkpoint::open(path_);
+    if (!checkpoint.ok()) {
+      if (!refused_.empty()) refuse("weights", checkpoint.status());  // else it is said when they are opened
+      return lines;
+    }
+    for (const std::string& name : checkpoint->names()) {
+      const auto stored = *checkpoint->find(name);
+      lines.push_back({name, std::string(stored.dtype), {stored.shape.begin(), stored.shape.end()}, stored.bytes});
+    }
+    return lines;
+  }
+
+  void print_tensors() {
+    const std::vector<TensorLine> lines = read_tensors();
+    if (lines.empty()) return;
+    std::map<std::string, std::pair<int64_t, int64_t>> by_dtype;  // count, bytes
+    int64_t total = 0;
+    for (const TensorLine& line : lines) {
+      by_dtype[line.dtype].first++;
+      by_dtype[line.dtype].second += line.bytes;
+      total += line.bytes;
+    }
+    std::printf("tensors       %zu, %.1f MiB", lines.size(), static_cast<double>(total) / 1048576);
+    for (const auto& [dtype, count] : by_dtype)
+      std::printf("%s %s %lld (%.1f MiB)", dtype == by_dtype.begin()->first ? ":" : ",", dtype.c_str(), static_cast<long long>(count.first),
+                  static_cast<double>(count.second) / 1048576);
+    std::printf("\n");
+    for (const TensorLine& line : lines)
+      if (list_tensors_)
+        std::printf("  %-60s %-8s %s\n", escape_control(line.name).c_str(), line.dtype.c_str(), shape_string(line.shape).c_str());
+  }
+
+  void print_generation() {
+    const auto generation = load_generation_config(path_);
+    if (!generation.ok()) return refuse("generation_config.json", generation.status());
+    std::string out;
+    const auto add = [&](const char* name, const auto& value) {
+      if (value) out += std::string(out.empty() ? "" : ", ") + name + " " + (CLI::detail::to_string(*value));
+    };
+    if (generation->do_sample == false) out = "greedy";
+    add("temperature", generation->temperature);
+    add("top_p", generation->top_p);
+    add("top_k", generation->top_k);
+    add("min_p", generation->min_p);
+    add("repetition_penalty", generation->repetition_penalty);
+    std::string ends;
+    for (const TokenId id : generation->eos_token_ids) ends += " " + std::to_string(id);
+    std::printf("sampling      %s; ends at%s\n", out.empty() ? "no defaults" : out.c_str(), ends.empty() ? " what config.json says" : ends.c_str());
+  }
+
+  void print_tokenizer(int32_t vocab_size) {
+    const auto tokenizer = Tokenizer::load(path_);
+    if (!tokenizer.ok()) return refuse("tokenizer", tokenizer.status());
+    const Tokenizer& t = **tokenizer;
+    std::printf("tokenizer     %s, %d tokens, bos \"%s\", eos \"%s\"\n", t.kind().c_str(), t.vocab_size(), escape_control(t.bos_token()).c_str(),
+                escape_control(t.eos_token()).c_str());
+    if (vocab_size > 0 && t.vocab_size() > vocab_size)
+      std::printf("note          the tokenizer has %d tokens, the model %d: a prompt with one of the others is an error record\n",
+                  t.vocab_size(), vocab_size);
+  }
+
+  void print_template() {
+    const auto chat = ChatTemplate::load(path_);
+    if (!chat.ok() && chat.status().code() == StatusCode::kNotFound) {
+      std::printf("template      none: lines with messages are error records\n");
+      return;
+    }
+    if (!chat.ok()) return refuse("chat template", chat.status());
+    const ChatTemplateSummary summary = (*chat)->summary();
+    static const std::set<std::string> kUsual = {"messages",  "add_generation_prompt", "bos_token",  "eos_token", "raise_exception",
+                                                 "namespace", "strftime_now",          "range",      "dict",      "tools",
+                                                 "documents", "pad_token",             "unk_token"};
+    std::string own;
+    for (const std::string& name : summary.variables)
+      if (!kUsual.contains(name)) own += (own.empty() ? "" : ", ") + name;
+    const bool has_tools = summary.has_tool_template || std::count(summary.variables.begin(), summary.variables.end(), "tools") > 0;
+    std::printf("template      tools: %s; text parts: %s; chat_template_kwargs: %s\n", has_tools ? "yes" : "no",
+                summary.reads_text_parts ? "read" : "joined", own.empty() ? "none" : own.c_str());
+    for (const std::string& name : summary.unknown_names)
+      std::printf("note          the template uses \"%s\", which there is not: a line that gets there is an error record\n", name.c_str());
+  }
+
+  void print_kv(const ModelConfig& c) const {
+    const int64_t weights = stored_weight_bytes(c);
+    std::vector<DType> dtypes = {DType::kF32};
+    if (c.gpu_dtype() != DType::kF32) dtypes.push_back(c.gpu_dtype());
+    for (const DType dtype : dtypes) {
+      const KvLayout kv = {c.num_hidden_layers, c.num_key_value_heads, c.head_dim, 16, 0, dtype};
+      const int64_t held = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
+      std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype), static_cast<long long>(kv.bytes_per_token()),
+                  static_cast<double>(held) / 1048576);
+      for (const uint64_t memory : memory_) {
+        const int64_t left = static_cast<int64_t>(std::min<uint64_t>(memory, uint64_t{1} << 60)) - held;
+        const int64_t tokens = left <= 0 ? 0 : left / kv.bytes_per_block() * kv.block_size;
+        std::printf("  in %.1f GiB  %lld tokens, %.2f sequences of %d\n", static_cast<double>(memory) / (1 << 30),
+                    static_cast<long long>(tokens), static_cast<double>(tokens) / c.max_position_embeddings, c.max_position_embeddings);
+      }
+    }
+  }
+
+  const std::string path_;
+  const std::vector<uint64_t> memory_;
+  const bool list_tensors_;
+  std::vector<std::string> refused_;
+};
+
+}  // namespace
+}  // namespace llmb
+
+int main(int argc, char** argv) {
+  std::string model, revision;
+  std::vector<uint64_t> memory;
+  bool list_tensors = false;
+  CLI::App app("Says what a model is and whether llm-batch runs it; reads no weights.");
+  app.add_option("model", model, "Directory, GGUF file, or name in the local Hugging Face cache")->required();
+  app.add_option("--revision", revision, "Branch, tag or commit of a model in the cache");
+  app.add_option("--memory", memory, "How many tokens of KV cache fit, such as 24G; may be given several times [16G]")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_flag("--tensors", list_tensors, "List every tensor");
+  CLI11_PARSE(app, argc, argv);
+  if (memory.empty()) memory = {uint64_t{16} << 30};
+  const llmb::ModelParts whatever = {.config = false, .weights = false, .tokenizer = false};
+  const auto location = llmb::locate_model(model, revision, whatever, llmb::hub_cache_dir());
+  if (!location.ok()) {
+    std::fprintf(stderr, "inspect_model: error: %s\n", llmb::escape_control(location.status().message()).c_str());
+    return llmb::kExitRefused;
+  }
+  std::printf("model         %s%s%s\n", location->path.c_str(), location->commit.empty() ? "" : " at ", location->commit.substr(0, 12).c_str());
+  return llmb::Inspector(location->path, std::move(memory), list_tensors).run();
+}
