@@ -241,7 +241,8 @@ TEST_CASE("a schedule object that is used again gives what a new one gives") {
       schedule_attention(step.batch(), make_shape(8, 2), 60, schedule);
     CHECK(used.cta_start == fresh.cta_start);
     CHECK((used.items.size() == fresh.items.size() &&
-           std::memcmp(used.items.data(), fresh.items.data(), fresh.items.size() * sizeof(AttentionItem)) == 0));
+           (n == 0 ||
+            std::memcmp(used.items.data(), fresh.items.data(), fresh.items.size() * sizeof(AttentionItem)) == 0)));
   }
 }
 

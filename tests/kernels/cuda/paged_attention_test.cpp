@@ -224,9 +224,10 @@ TEST_CASE("an empty step is nothing to do; mistakes of the caller are refused") 
   const SequenceData data = make_sequence<bf16>(c, 5, 13);
   const Query with_empty[] = {{&data, 5, 0}, {&data, 5, 2}, {&data, 3, 0}};
   check_against_reference<bf16>(c, with_empty);
-  const Query query[] = {{&data, 5, 1}};
-  CHECK_THROWS_AS(run_attention<bf16>(make_case(5, 2, 64), query), CheckFailure);
-  c.scale = -1;
+  const AttentionCase uneven = make_case(5, 2, 64);
+  const SequenceData uneven_data = make_sequence<bf16>(uneven, 5, 13);
+  const Query uneven_query[] = {{&uneven_data, 5, 1}};
+  CHECK_THROWS_AS(run_attention<bf16>(uneven, uneven_query), CheckFailure);
   const AttentionWork work{1};
   CHECK_THROWS_AS(
       paged_attention<bf16>(nullptr, 512, nullptr, nullptr, nullptr, nullptr, work, {c.shape, -1.0f}, nullptr),
