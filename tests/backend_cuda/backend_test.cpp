@@ -38,6 +38,20 @@ std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelCon
   return backend;
 }
 
+// On the host, which is some thousand times slower, the short half of a golden file says the same.
+std::vector<nlohmann::json> golden_lines(const std::string& dir) {
+  std::vector<nlohmann::json> lines = read_json_lines(dir + "/golden.jsonl");
+#ifdef LLMB_SIMT
+  constexpr size_t kLongestPrompt = 17, kMostTokens = 6;
+  std::erase_if(lines, [](const nlohmann::json& line) { return line.at("prompt_token_ids").size() > kLongestPrompt; });
+  for (nlohmann::json& line : lines)
+    for (const char* field : {"token_ids", "logprobs"})
+      if (line.at(field).size() > kMostTokens)
+        line[field].erase(line[field].begin() + kMostTokens, line[field].end());
+#endif
+  return lines;
+}
+
 std::vector<GenerateRequest> golden_requests(const std::vector<nlohmann::json>& lines) {
   std::vector<GenerateRequest> requests;
   for (const auto& line : lines) {
@@ -77,7 +91,7 @@ TEST_CASE("greedy tokens and log probabilities of the golden models equal Huggin
       continue;
     }
     REQUIRE_MESSAGE(status.ok(), status.message());
-    const auto lines = read_json_lines(dir + "/golden.jsonl");
+    const auto lines = golden_lines(dir);
     const auto answers = generate_at_random(*backend, golden_requests(lines), kMaxNumBatchedTokens, 20, 1);
     for (size_t i = 0; i < lines.size(); ++i) {
       CAPTURE(i);
@@ -86,7 +100,7 @@ TEST_CASE("greedy tokens and log probabilities of the golden models equal Huggin
     }
     ++num_run;
   }
-  CHECK(num_run >= 11);
+  CHECK(num_run >= 45);
 }
 
 TEST_CASE("the bundled model: greedy tokens equal the CPU backend's") {

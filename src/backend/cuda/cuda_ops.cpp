@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cuda/activation.h"
+#include "kernels/cuda/activate.h"
+#include "kernels/cuda/add_embedding.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/gather.h"
+#include "kernels/cuda/layer_norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "model/rope_table.h"
@@ -79,12 +82,64 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   return shape;
 }
 
-cuda::DeviceMemory upload_floats(const std::vector<float>& values, cudaStream_t stream) {
-  cuda::DeviceMemory memory(static_cast<int64_t>(values.size() * sizeof(float)));
-  check(cudaMemcpyAsync(memory.data(), values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice, stream),
-        "cudaMemcpyAsync");
+template <typename T>
+cuda::DeviceMemory upload_array(const std::vector<T>& values, cudaStream_t stream) {
+  const size_t bytes = values.size() * sizeof(T);
+  cuda::DeviceMemory memory(static_cast<int64_t>(bytes));
+  if (bytes == 0) return memory;
+  check(cudaMemcpyAsync(memory.data(), values.data(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
   check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   return memory;
+}
+
+// The matrices of one kind of all experts, and the addresses of their parts on the device.
+class CudaExpertMatrices {
+ public:
+  CudaExpertMatrices(std::vector<std::unique_ptr<LinearWeight>> matrices, cudaStream_t stream)
+      : matrices_(std::move(matrices)) {
+    std::vector<const void*> weights, biases;
+    for (const auto& matrix : matrices_) {
+      weights.push_back(view(*matrix).weight);
+      biases.push_back(view(*matrix).bias);
+    }
+    weights_ = upload_array(weights, stream);
+    biases_ = upload_array(biases, stream);
+    const cuda::LinearView& first = view(*matrices_[0]);
+    grouped_ = {weights_.data<const void*>(), first.bias != nullptr ? biases_.data<const void*>() : nullptr,
+                first.out_features, first.in_features};
+  }
+  const cuda::GroupedWeights& grouped() const { return grouped_; }
+  int64_t resident_bytes() const {
+    int64_t bytes = 0;
+    for (const auto& matrix : matrices_) bytes += matrix->resident_bytes();
+    return bytes;
+  }
+
+ private:
+  const std::vector<std::unique_ptr<LinearWeight>> matrices_;
+  cuda::DeviceMemory weights_, biases_;  // [num_experts] addresses
+  cuda::GroupedWeights grouped_;
+};
+
+class CudaExperts final : public ExpertsWeight {
+ public:
+  CudaExperts(std::vector<std::unique_ptr<LinearWeight>> gate_up, std::vector<std::unique_ptr<LinearWeight>> down,
+              cudaStream_t stream)
+      : gate_up_(std::move(gate_up), stream), down_(std::move(down), stream) {}
+  int64_t resident_bytes() const override { return gate_up_.resident_bytes() + down_.resident_bytes(); }
+  const cuda::GroupedWeights& gate_up() const { return gate_up_.grouped(); }
+  const cuda::GroupedWeights& down() const { return down_.grouped(); }
+
+ private:
+  const CudaExpertMatrices gate_up_, down_;
+};
+
+cuda::DeviceMemory experts_workspace(const ModelConfig& config, const CudaOpsOptions& options) {
+  if (config.experts.num_experts == 0) return {};
+  const int64_t intermediate = config.experts.intermediate_size;
+  const cuda::ExpertsShape shape{options.limits.max_num_tokens, config.hidden_size,
+                                 (config.activation.gated ? 2 : 1) * intermediate, intermediate, config.experts};
+  return cuda::DeviceMemory(cuda::experts_workspace_bytes(shape, options.dtype));
 }
 
 cuda::DeviceMemory zeroed(int64_t bytes, cudaStream_t stream) {
@@ -107,14 +162,15 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       stage_(options.limits, attention_shape_, num_ctas_) {
   for (const RopeConfig& rope : config.ropes) {
     const RopeTable table = make_rope_table(rope, config.rotary_dim(rope), options.max_position);
-    ropes_.push_back({config.rotary_dim(rope), upload_floats(table.cos, stream), upload_floats(table.sin, stream)});
+    ropes_.push_back({config.rotary_dim(rope), upload_array(table.cos, stream), upload_array(table.sin, stream)});
   }
-  alibi_slopes_ = upload_floats(config.alibi_slopes, stream);
+  alibi_slopes_ = upload_array(config.alibi_slopes, stream);
   const cuda::AttentionLimits limits = cuda::attention_limits(attention_shape_, num_ctas_, options.limits.max_num_seqs,
                                                               options.limits.max_num_tokens);
   attention_partials_ = cuda::DeviceMemory(limits.max_partial_rows * config.head_dim * int64_t{sizeof(float)});
   attention_partial_stats_ = cuda::DeviceMemory(limits.max_partial_rows * 2 * int64_t{sizeof(float)});
   attention_counters_ = zeroed(limits.max_splits * int64_t{sizeof(int32_t)}, stream);
+  experts_workspace_ = experts_workspace(config, options);
   sample_limits_ = {static_cast<int32_t>(options.max_logit_rows), config.vocab_size, options.limits.max_num_penalties,
                     options.limits.max_num_biases};
   sample_workspace_ = zeroed(cuda::sample_workspace_bytes(sample_limits_), stream);
@@ -149,6 +205,11 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
   stack(parts, linear->weight());
   stack(biases, linear->bias());
   return linear;
+}
+
+std::unique_ptr<ExpertsWeight> CudaOps::make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
+                                                     std::vector<std::unique_ptr<LinearWeight>> down) {
+  return std::make_unique<CudaExperts>(std::move(gate_up), std::move(down), stream_);
 }
 
 std::unique_ptr<DeviceBuffer> CudaOps::make_vector(const TensorView& values) {
@@ -235,29 +296,65 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
 }
 
 void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) {
-  LLMB_CHECK(spec == ActivationSpec());
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::silu_mul(data<const T>(x), rows, out.width, data<T>(out), stream_);
+    cuda::activate(spec, data<const T>(x), rows, out.width, data<T>(out), stream_);
   });
 }
 
-// What check_cuda_support() refuses before a model is loaded.
-std::unique_ptr<ExpertsWeight> CudaOps::make_experts(std::vector<std::unique_ptr<LinearWeight>>,
-                                                    std::vector<std::unique_ptr<LinearWeight>>) {
-  LLMB_CHECK(false);
+void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
+                          Rows router_logits, Rows x, int64_t rows, Rows out) {
+  const auto& weights = static_cast<const CudaExperts&>(experts);
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits),
+                      data<const T>(x), rows, data<T>(out), experts_workspace_.data(), stream_);
+  });
 }
-void CudaOps::mix_experts(const ExpertsWeight&, const ExpertsConfig&, const ActivationSpec&, Rows, Rows, int64_t, Rows) {
-  LLMB_CHECK(false);
+
+void CudaOps::add_positions(const LinearWeight& table, int64_t rows, Rows residual) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::add_embedding(static_cast<const T*>(view(table).weight), step_.positions, rows, residual.width,
+                        data<float>(residual), stream_);
+  });
 }
-void CudaOps::add_positions(const LinearWeight&, int64_t, Rows) { LLMB_CHECK(false); }
-void CudaOps::add(Rows, Rows, float, int64_t, Rows) { LLMB_CHECK(false); }
-void CudaOps::add_layer_norm(Rows, Rows, const DeviceBuffer&, const DeviceBuffer*, float, int64_t, Rows) {
-  LLMB_CHECK(false);
+
+void CudaOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::add(data<float>(residual), data<const T>(delta), factor, rows * residual.width, data<T>(out), stream_);
+  });
 }
-void CudaOps::rms_norm_groups(Rows, int64_t, int64_t, const DeviceBuffer&, float, int64_t) { LLMB_CHECK(false); }
-void CudaOps::scale(Rows, float, int64_t) { LLMB_CHECK(false); }
-void CudaOps::softcap(Rows, float, int64_t) { LLMB_CHECK(false); }
-void CudaOps::clamp(Rows, float, int64_t) { LLMB_CHECK(false); }
+
+void CudaOps::add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
+                             int64_t rows, Rows out) {
+  const auto* const b = bias != nullptr ? data<const float>(bias->rows()) : nullptr;
+  with_type(options_.dtype, [&]<typename T>(T) {
+    const auto run = [&](auto* to) {
+      cuda::add_layer_norm(data<float>(residual), data<const T>(delta), data<const float>(weight.rows()), b, eps, rows,
+                           residual.width, to, stream_);
+    };
+    if (out.dtype == DType::kF32) run(data<float>(out));
+    else run(data<T>(out));
+  });
+}
+
+void CudaOps::rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
+                              int64_t rows) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::rms_norm_groups(data<T>(x) + first_column, x.width, num_groups, data<const float>(weight.rows()),
+                          weight.rows().width, eps, rows, stream_);
+  });
+}
+
+void CudaOps::scale(Rows x, float factor, int64_t rows) {
+  cuda::scale(data<float>(x), factor, rows * x.width, stream_);
+}
+
+void CudaOps::softcap(Rows x, float cap, int64_t rows) {
+  cuda::softcap(data<float>(x), cap, rows * x.width, stream_);
+}
+
+void CudaOps::clamp(Rows x, float limit, int64_t rows) {
+  with_type(options_.dtype, [&]<typename T>(T) { cuda::clamp(data<T>(x), limit, rows * x.width, stream_); });
+}
 
 void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
   with_type(x.dtype, [&]<typename T>(T) {

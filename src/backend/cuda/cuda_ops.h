@@ -10,6 +10,7 @@
 #include "backend/cuda/weight_uploader.h"
 #include "core/kv_layout.h"
 #include "core/model_config.h"
+#include "kernels/cuda/experts.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention.h"
@@ -96,6 +97,7 @@ class CudaOps final : public Ops {
   };
   std::vector<DeviceRope> ropes_;  // of config_.ropes
   cuda::DeviceMemory alibi_slopes_;  // [num_heads], or empty
+  cuda::DeviceMemory experts_workspace_;  // where the model has experts
   cuda::DeviceMemory attention_partials_, attention_partial_stats_, attention_counters_;
   cuda::SampleLimits sample_limits_;
   cuda::DeviceMemory sample_workspace_, sample_output_;

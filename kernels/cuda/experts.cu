@@ -1,0 +1,235 @@
+// A pair is a row and one of its experts. Pairs are sorted by expert on the device: each expert's block counts its pairs,
+// then places them behind those of the experts before it, and cuts them into the row tiles of linear_grouped. The
+// products between bind; sorting reads the pairs once for each expert, from the second-level cache.
+#include "kernels/cuda/experts.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/check.h"
+#include "kernels/cuda/activate.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/pack.h"
+
+namespace llmb::cuda {
+
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
+constexpr unsigned kAll = 0xffffffffu;
+
+struct Candidate {
+  float logit;
+  int32_t expert;
+};
+
+// NaN ranks highest, so that it is chosen and its row becomes NaN. Of equals the lowest expert comes first.
+__device__ bool is_before(const Candidate& a, const Candidate& b) {
+  const bool a_nan = a.logit != a.logit, b_nan = b.logit != b.logit;
+  if (a_nan != b_nan) return a_nan;
+  if (!a_nan && a.logit != b.logit) return a.logit > b.logit;
+  return a.expert < b.expert;
+}
+
+// A row's chosen experts, ascending, and their weights. A row is a warp's; lane i holds the i-th best.
+__global__ void __launch_bounds__(kThreads)
+    route_kernel(const float* __restrict__ logits, int32_t num_experts, int32_t top_k, bool norm_topk_prob, int64_t rows,
+                 int32_t* __restrict__ chosen, float* __restrict__ weights) {
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (row >= rows) return;
+  const float* const mine = logits + row * num_experts;
+  Candidate own{0, INT32_MAX}, last{0, -1};
+  for (int i = 0; i < top_k; ++i) {
+    Candidate best{0, INT32_MAX};  // none yet
+    for (int32_t e = lane; e < num_experts; e += kWarp) {
+      const Candidate c{mine[e], e};
+      const bool is_left = i == 0 || is_before(last, c);
+      if (is_left && (best.expert == INT32_MAX || is_before(c, best))) best = c;
+    }
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      const Candidate other{__shfl_xor_sync(kAll, best.logit, offset), __shfl_xor_sync(kAll, best.expert, offset)};
+      const bool take = other.expert != INT32_MAX && (best.expert == INT32_MAX || is_before(other, best));
+      if (take) best = other;
+    }
+    if (lane == i) own = best;
+    last = best;
+  }
+  const float max = __shfl_sync(kAll, own.logit, 0);
+  const float share = lane < top_k ? expf(own.logit - max) : 0.0f;
+  float total = share;
+  if (!norm_topk_prob) {
+    total = 0;
+    for (int32_t e = lane; e < num_experts; e += kWarp) total += expf(mine[e] - max);
+  }
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) total += __shfl_xor_sync(kAll, total, offset);
+  int rank = 0;  // among the chosen, by index
+  for (int i = 0; i < top_k; ++i) rank += __shfl_sync(kAll, own.expert, i) < own.expert;
+  if (lane < top_k) {
+    chosen[row * top_k + rank] = own.expert;
+    weights[row * top_k + rank] = share / total;
+  }
+}
+
+__device__ int block_sum(int x, int* partial_sums) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAll, x, offset);
+  __syncthreads();  // the last call's sums have been read
+  if (threadIdx.x % kWarp == 0) partial_sums[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  int sum = 0;
+  for (int w = 0; w < kWarps; ++w) sum += partial_sums[w];
+  return sum;
+}
+
+// A block is an expert.
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(const int32_t* __restrict__ chosen, int32_t num_pairs, int32_t* __restrict__ counts) {
+  __shared__ int partial_sums[kWarps];
+  const auto expert = static_cast<int32_t>(blockIdx.x);
+  int count = 0;
+  for (int32_t p = threadIdx.x; p < num_pairs; p += kThreads) count += chosen[p] == expert;
+  count = block_sum(count, partial_sums);
+  if (threadIdx.x == 0) counts[expert] = count;
+}
+
+// Places an expert's pairs, in their order: row_of_slot, slot_of_pair; and its tiles. The last expert's block also
+// empties the tiles that are left.
+__global__ void __launch_bounds__(kThreads)
+    place_kernel(const int32_t* __restrict__ chosen, int32_t num_pairs, int32_t top_k, const int32_t* __restrict__ counts,
+                 int32_t num_experts, int32_t tile_rows, int32_t max_tiles, int32_t* __restrict__ row_of_slot,
+                 int32_t* __restrict__ slot_of_pair, RowTile* __restrict__ tiles) {
+  __shared__ int partial_sums[kWarps];
+  const auto expert = static_cast<int32_t>(blockIdx.x);
+  int before = 0, tiles_before = 0;
+  for (int32_t e = threadIdx.x; e < expert; e += kThreads) {
+    before += counts[e];
+    tiles_before += (counts[e] + tile_rows - 1) / tile_rows;
+  }
+  const int first_slot = block_sum(before, partial_sums), first_tile = block_sum(tiles_before, partial_sums);
+  const int count = counts[expert], num_tiles = (count + tile_rows - 1) / tile_rows;
+  for (int t = threadIdx.x; t < num_tiles; t += kThreads)
+    tiles[first_tile + t] = {expert, first_slot + t * tile_rows, min(tile_rows, count - t * tile_rows)};
+  if (expert == num_experts - 1)
+    for (int t = first_tile + num_tiles + threadIdx.x; t < max_tiles; t += kThreads) tiles[t] = {-1, 0, 0};
+
+  int next_slot = first_slot;
+  for (int32_t begin = 0; begin < num_pairs; begin += kThreads) {
+    const int32_t pair = begin + static_cast<int32_t>(threadIdx.x);
+    const bool is_mine = pair < num_pairs && chosen[pair] == expert;
+    const unsigned vote = __ballot_sync(kAll, is_mine);
+    __syncthreads();  // the last turn's counts have been read
+    if (threadIdx.x % kWarp == 0) partial_sums[threadIdx.x / kWarp] = __popc(vote);
+    __syncthreads();
+    int slot = next_slot + __popc(vote & ((1u << (threadIdx.x % kWarp)) - 1));
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < static_cast<int>(threadIdx.x / kWarp)) slot += partial_sums[w];
+      next_slot += partial_sums[w];
+    }
+    if (is_mine) {
+      row_of_slot[slot] = pair / top_k;
+      slot_of_pair[pair] = slot;
+    }
+  }
+}
+
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    combine_kernel(const T* __restrict__ y, const int32_t* __restrict__ slot_of_pair, const float* __restrict__ weights,
+                   int32_t top_k, int64_t hidden, T* __restrict__ out) {
+  const int64_t row = blockIdx.x, at = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth;
+  if (at >= hidden) return;
+  float sum[kWidth] = {};
+  for (int i = 0; i < top_k; ++i) {
+    const int64_t slot = slot_of_pair[row * top_k + i];
+    const float weight = weights[row * top_k + i];
+    float v[kWidth];
+    load_floats(y + slot * hidden + at, v);
+#pragma unroll
+    for (int c = 0; c < kWidth; ++c) sum[c] = fmaf(weight, v[c], sum[c]);
+  }
+  store_floats(sum, out + row * hidden + at);
+}
+
+// The workspace's arrays, one behind the other.
+struct Workspace {
+  int32_t *chosen = nullptr, *counts = nullptr, *row_of_slot = nullptr, *slot_of_pair = nullptr;
+  float* weights = nullptr;
+  RowTile* tiles = nullptr;
+  void *gate_up = nullptr, *activated = nullptr, *y = nullptr;
+  int64_t bytes = 0;
+
+  // With `base` nullptr: to count bytes.
+  Workspace(uint8_t* base, const ExpertsShape& s, int64_t rows, int64_t element_bytes) {
+    const int64_t pairs = rows * s.config.top_k;
+    const auto place = [&](auto** array, int64_t size, int64_t each) {
+      if (base != nullptr) *array = reinterpret_cast<std::remove_reference_t<decltype(*array)>>(base + bytes);
+      bytes += ceil_div(size * each, 16) * 16;
+    };
+    place(&chosen, pairs, 4);
+    place(&counts, s.config.num_experts, 4);
+    place(&row_of_slot, pairs, 4);
+    place(&slot_of_pair, pairs, 4);
+    place(&weights, pairs, 4);
+    place(&tiles, max_tiles(pairs, s.config.num_experts), sizeof(RowTile));
+    place(&gate_up, pairs * s.gate_up, element_bytes);
+    place(&activated, pairs * s.intermediate, element_bytes);
+    place(&y, pairs * s.hidden, element_bytes);
+  }
+
+  // Every expert's last tile may be short.
+  static int64_t max_tiles(int64_t pairs, int32_t num_experts) {
+    const int64_t tile_rows = grouped_tile_rows(pairs, num_experts);
+    return std::min<int64_t>(pairs, pairs / tile_rows + num_experts);
+  }
+};
+
+}  // namespace
+
+int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype) {
+  // Tiles are most for the largest number of rows that is cut into small ones; what they take is little.
+  const int64_t spare = (shape.max_rows * shape.config.top_k + shape.config.num_experts) * int64_t{sizeof(RowTile)};
+  return Workspace(nullptr, shape, shape.max_rows, dtype_bytes(dtype)).bytes + spare;
+}
+
+template <class T>
+void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, const ExpertsConfig& config,
+                 const ActivationSpec& spec, const float* router_logits, const T* x, int64_t rows, T* out,
+                 void* workspace, cudaStream_t stream) {
+  LLMB_CHECK(config.num_experts <= kMaxExperts && config.top_k <= kMaxExpertsPerToken);
+  if (rows == 0) return;
+  const ExpertsShape shape{rows, down.out_features, gate_up.out_features, down.in_features, config};
+  const Workspace w(static_cast<uint8_t*>(workspace), shape, rows, sizeof(T));
+  const auto pairs = static_cast<int32_t>(rows * config.top_k);
+  const int32_t tile_rows = grouped_tile_rows(pairs, config.num_experts);
+  const auto num_tiles = static_cast<int32_t>(Workspace::max_tiles(pairs, config.num_experts));
+  const dim3 experts(static_cast<unsigned>(config.num_experts)), threads(kThreads);
+  launch({dim3(static_cast<unsigned>(ceil_div(rows, kWarps))), threads, 0, stream}, route_kernel, router_logits,
+         config.num_experts, config.top_k, config.norm_topk_prob, rows, w.chosen, w.weights);
+  launch({experts, threads, 0, stream}, count_kernel, w.chosen, pairs, w.counts);
+  launch({experts, threads, 0, stream}, place_kernel, w.chosen, pairs, config.top_k, w.counts, config.num_experts,
+         tile_rows, num_tiles, w.row_of_slot, w.slot_of_pair, w.tiles);
+  auto* const wide = static_cast<T*>(w.gate_up);
+  auto* const activated = static_cast<T*>(w.activated);
+  auto* const y = static_cast<T*>(w.y);
+  linear_grouped(gate_up, x, w.row_of_slot, w.tiles, num_tiles, tile_rows, wide, stream);
+  activate(spec, static_cast<const T*>(wide), pairs, down.in_features, activated, stream);
+  linear_grouped(down, static_cast<const T*>(activated), nullptr, w.tiles, num_tiles, tile_rows, y, stream);
+  const auto combine = [&](auto kernel, int width) {
+    const auto chunks = static_cast<unsigned>(ceil_div(shape.hidden, int64_t{kThreads} * width));
+    launch({dim3(static_cast<unsigned>(rows), chunks), threads, 0, stream}, kernel, y, w.slot_of_pair, w.weights,
+           config.top_k, shape.hidden, out);
+  };
+  if (can_pack(shape.hidden, y, out)) combine(combine_kernel<T, kPackWidth>, kPackWidth);
+  else combine(combine_kernel<T, 1>, 1);
+}
+
+template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
+                          const float*, const float*, int64_t, float*, void*, cudaStream_t);
+template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
+                          const float*, const __nv_bfloat16*, int64_t, __nv_bfloat16*, void*, cudaStream_t);
+template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
+                          const float*, const __half*, int64_t, __half*, void*, cudaStream_t);
+
+}  // namespace llmb::cuda

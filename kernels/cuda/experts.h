@@ -1,0 +1,46 @@
+// mix_experts: a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538). Each token goes through the top_k experts with
+// the largest router logits: out = sum over them of weight * down(activate(gate_up(x))).
+//
+// 1. Ties go to the lowest expert. Weights are a softmax over the chosen logits, or, with norm_topk_prob false, the chosen
+//    entries of a softmax over all.
+// 2. Each row's bits depend on its own x and logits alone: its experts are added in order of their index.
+// 3. The launches depend on the number of rows only. Rows whose logits are NaN become NaN.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "core/activation.h"
+#include "core/model_config.h"
+#include "core/types.h"
+#include "kernels/cuda/linear_grouped.h"
+
+namespace llmb::cuda {
+
+inline constexpr int32_t kMaxExpertsPerToken = 32;
+inline constexpr int32_t kMaxExperts = 4096;
+
+struct ExpertsShape {
+  int64_t max_rows = 0;
+  int64_t hidden = 0;
+  int64_t gate_up = 0;  // features of gate and up together
+  int64_t intermediate = 0;
+  ExpertsConfig config;
+};
+
+int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype);
+
+// T: float, __nv_bfloat16 or __half. REQUIRES: config within the limits above; workspace of experts_workspace_bytes for a
+// shape that holds this one. Throws CudaError.
+template <class T>
+void mix_experts(const GroupedWeights& gate_up,  // [gate_up, hidden] each
+                 const GroupedWeights& down,     // [hidden, intermediate] each
+                 const ExpertsConfig& config, const ActivationSpec& spec,
+                 const float* router_logits,  // [rows, num_experts]
+                 const T* x,                  // [rows, hidden]
+                 int64_t rows,
+                 T* out,  // [rows, hidden]
+                 void* workspace, cudaStream_t stream);
+
+}  // namespace llmb::cuda

@@ -1,0 +1,102 @@
+#include "kernels/cuda/elementwise.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/add_embedding.h"
+#include "tests/support/compare.h"
+#include "tests/support/device_array.h"
+#include "tests/support/kernel_support.h"
+
+namespace llmb::cuda {
+namespace {
+
+using test::converted;
+using test::DeviceArray;
+using test::random_normal;
+using test::same_bytes;
+
+constexpr int64_t kSizes[] = {0, 1, 7, 8, 2047, 2048, 2049, 5000};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("add: the residual grows by the product, and out is what it is then, rounded", T, float,
+                   __nv_bfloat16, __half) {
+  for (const int64_t size : kSizes) {
+    for (const int variant : {0, 1, 2, 3}) {
+      CAPTURE(size);
+      CAPTURE(variant);
+      const bool with_delta = variant & 1, with_out = variant & 2;
+      const std::vector<float> before = random_normal(size, 1);
+      const std::vector<T> delta = converted<T>(random_normal(size, 2));
+      DeviceArray<float> residual(before);
+      DeviceArray<T> d(delta), out(static_cast<size_t>(size));
+      add(residual.data(), with_delta ? d.data() : nullptr, 0.3f, size, with_out ? out.data() : nullptr, nullptr);
+      CHECK(residual.check_guards());
+      CHECK(out.check_guards());
+      const std::vector<float> after = residual.download(), rounded = out.download_floats();
+      for (int64_t i = 0; i < size; ++i) {
+        CHECK(after[i] == (with_delta ? std::fma(0.3f, to_float(delta[i]), before[i]) : before[i]));
+        if (with_out) CHECK(rounded[i] == to_float(from_float<T>(after[i])));
+      }
+    }
+  }
+}
+
+TEST_CASE("scale is one product; softcap is close to fp64 and has the right limits") {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const int64_t size : kSizes) {
+    std::vector<float> values = random_normal(size, 3, 40);
+    if (size > 3) values[0] = inf, values[1] = -inf, values[2] = 0;
+    DeviceArray<float> scaled(values), capped(values);
+    scale(scaled.data(), 0.7f, size, nullptr);
+    softcap(capped.data(), 30, size, nullptr);
+    CHECK(scaled.check_guards());
+    CHECK(capped.check_guards());
+    const std::vector<float> s = scaled.download(), c = capped.download();
+    for (int64_t i = 0; i < size; ++i) {
+      CHECK(s[i] == values[i] * 0.7f);
+      CHECK(std::fabs(c[i] - 30 * std::tanh(double{values[i]} / 30)) <= 1e-6 * std::fabs(c[i]));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("clamp brings into the range what is outside, and nothing else; NaN stays NaN", T, float, __nv_bfloat16,
+                   __half) {
+  for (const int64_t size : kSizes) {
+    std::vector<T> values = converted<T>(random_normal(size, 4, 3));
+    if (size > 3) values[3] = from_float<T>(NAN);
+    DeviceArray<T> x(values);
+    clamp(x.data(), 1.5f, size, nullptr);
+    CHECK(x.check_guards());
+    const std::vector<float> after = x.download_floats();
+    for (int64_t i = 0; i < size; ++i) {
+      const float v = to_float(values[i]);
+      if (std::isnan(v)) CHECK(std::isnan(after[i]));
+      else CHECK(after[i] == std::min(std::max(v, -1.5f), 1.5f));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("add_embedding adds the rows that are named", T, float, __nv_bfloat16, __half) {
+  for (const int64_t hidden : {1, 8, 100, 1024, 1032}) {
+    CAPTURE(hidden);
+    const std::vector<int32_t> rows = {4, 0, 4, 2};
+    const std::vector<T> table = converted<T>(random_normal(5 * hidden, 5));
+    const std::vector<float> before = random_normal(4 * hidden, 6);
+    DeviceArray<T> t(table);
+    DeviceArray<int32_t> r(rows);
+    DeviceArray<float> residual(before);
+    add_embedding(t.data(), r.data(), 4, hidden, residual.data(), nullptr);
+    add_embedding(t.data(), r.data(), 0, hidden, residual.data(), nullptr);
+    CHECK(residual.check_guards());
+    CHECK(t.holds(table));
+    const std::vector<float> after = residual.download();
+    for (int64_t i = 0; i < 4 * hidden; ++i)
+      CHECK(after[i] == before[i] + to_float(table[rows[i / hidden] * hidden + i % hidden]));
+  }
+}
+
+}  // namespace llmb::cuda
