@@ -21,6 +21,7 @@ constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxPositions = 1 << 27;
+constexpr int64_t kMaxParams = int64_t{1} << 52;
 
 Result<DType> parse_dtype(const std::string& name) {
   if (name == "float32") return DType::kF32;
@@ -112,6 +113,10 @@ void read_model(ConfigFields& f, ModelConfig* c) {
   f.fail(dtype.status());
   if (f.status().ok()) read_sizes(f, *a, c);
   if (f.status().ok()) a->read(f, c);
+  // Each size may be in range and their product still be nonsense, whose bytes no integer holds.
+  if (f.status().ok() && c->num_stored_matmul_params() > kMaxParams)
+    f.fail(data_loss("the sizes make a model of " + std::to_string(c->num_stored_matmul_params() / 1'000'000'000) +
+                     " billion parameters"));
   c->eos_token_ids = f.token_ids("eos_token_id");
   c->bos_token_ids = f.token_ids("bos_token_id");
 }

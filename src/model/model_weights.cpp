@@ -21,6 +21,13 @@ struct Parts {
   }
 };
 
+// All experts of a layer in one tensor each; no rows where they are stored otherwise.
+struct StackedExperts {
+  TensorView gate_up, gate_up_bias, down, down_bias;
+
+  bool is_used() const { return gate_up.rows > 0 || gate_up_bias.rows > 0; }
+};
+
 class Loader {
  public:
   Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, WeightMaker& maker)
@@ -32,9 +39,11 @@ class Loader {
   void load_layer(int32_t index, const std::string& prefix, LayerWeights* layer);
   void load_mlp(const std::string& prefix, LayerWeights* layer);
   void load_experts(const std::string& prefix, LayerWeights* layer);
-  void add_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down);
-  void add_stacked_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down);
-  void add_interleaved_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down);
+  std::string find_experts(const std::string& prefix) const;
+  StackedExperts read_stacked(const std::string& name);
+  void add_expert(const std::string& name, const StackedExperts& stacked, int32_t index, Parts* gate_up, Parts* down);
+  void add_interleaved_expert(const std::string& name, const StackedExperts& stacked, int32_t index, Parts* gate_up,
+                              Parts* down);
 
   void norm(const std::string& prefix, const char* names, NormWeights* out);
   std::unique_ptr<DeviceBuffer> vector(const std::string& name, int64_t size, double offset = 0);
@@ -127,39 +136,59 @@ void Loader::load_mlp(const std::string& prefix, LayerWeights* layer) {
   layer->down = make(down);
 }
 
-void Loader::add_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down) {
+// The experts' folder: where either form of them is.
+std::string Loader::find_experts(const std::string& prefix) const {
+  const std::string one_by_one = std::string(".0.") + names_.expert_gate + ".weight";
+  const std::string name = reader_.find(prefix, names_.experts, one_by_one.c_str());
+  return reader_.has(name + one_by_one) ? name : reader_.find(prefix, names_.experts, ".gate_up_proj");
+}
+
+StackedExperts Loader::read_stacked(const std::string& name) {
+  StackedExperts s;
+  const int64_t count = c_.experts.num_experts, hidden = c_.hidden_size, wide = 2 * c_.experts.intermediate_size;
+  if (names_.experts_layout == ExpertsLayout::kInterleaved) {
+    s.gate_up_bias = reader_.tensor(name + ".gate_up_proj_bias", {count, wide});
+    s.down_bias = reader_.tensor(name + ".down_proj_bias", {count, hidden});
+    if (reader_.has(name + ".gate_up_proj_blocks")) return s;
+    s.gate_up = reader_.tensor(name + ".gate_up_proj", {count, hidden, wide});
+    s.down = reader_.tensor(name + ".down_proj", {count, wide / 2, hidden});
+  } else if (!reader_.has(name + ".0." + names_.expert_gate + ".weight") && reader_.has(name + ".gate_up_proj")) {
+    s.gate_up = reader_.tensor(name + ".gate_up_proj", {count, wide, hidden});
+    s.down = reader_.tensor(name + ".down_proj", {count, hidden, wide / 2});
+  }
+  return s;
+}
+
+void Loader::add_expert(const std::string& name, const StackedExperts& stacked, int32_t index, Parts* gate_up,
+                        Parts* down) {
+  const int64_t hidden = c_.hidden_size, intermediate = c_.experts.intermediate_size, wide = 2 * intermediate;
+  if (names_.experts_layout == ExpertsLayout::kInterleaved)
+    return add_interleaved_expert(name, stacked, index, gate_up, down);
+  if (stacked.gate_up.rows > 0) {
+    gate_up->add(slice_rows(stacked.gate_up, index * wide, wide), {}, false);
+    down->add(slice_rows(stacked.down, index * hidden, hidden), {}, false);
+    return;
+  }
   const std::string one = name + "." + std::to_string(index) + ".";
-  if (names_.experts_layout == ExpertsLayout::kInterleaved) return add_interleaved_expert(name, index, gate_up, down);
-  if (!reader_.has(one + names_.expert_gate + ".weight") && reader_.has(name + ".gate_up_proj"))
-    return add_stacked_expert(name, index, gate_up, down);
-  const int64_t hidden = c_.hidden_size, intermediate = c_.experts.intermediate_size;
   add_projection(one, names_.expert_gate, intermediate, hidden, c_.experts.bias, gate_up);
   add_projection(one, names_.expert_up, intermediate, hidden, c_.experts.bias, gate_up);
   add_projection(one, names_.expert_down, hidden, intermediate, c_.experts.bias, down);
 }
 
-void Loader::add_stacked_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down) {
-  const int64_t count = c_.experts.num_experts, hidden = c_.hidden_size, wide = 2 * c_.experts.intermediate_size;
-  const TensorView first = reader_.tensor(name + ".gate_up_proj", {count, wide, hidden});
-  const TensorView second = reader_.tensor(name + ".down_proj", {count, hidden, wide / 2});
-  gate_up->add(slice_rows(first, index * wide, wide), {}, false);
-  down->add(slice_rows(second, index * hidden, hidden), {}, false);
-}
-
 // Gate and up in turn: gate is every other row from 0 on, up from 1 on.
-void Loader::add_interleaved_expert(const std::string& name, int32_t index, Parts* gate_up, Parts* down) {
+void Loader::add_interleaved_expert(const std::string& name, const StackedExperts& stacked, int32_t index,
+                                    Parts* gate_up, Parts* down) {
   const int64_t count = c_.experts.num_experts, hidden = c_.hidden_size, wide = 2 * c_.experts.intermediate_size;
-  const auto matrix = [&](const std::string& part, int64_t rows, int64_t cols) {
-    if (reader_.has(part + "_blocks")) return reader_.mxfp4(part, index, count, rows, cols);
-    return reader_.transposed(slice_rows(reader_.tensor(part, {count, cols, rows}), index * cols, cols));
+  const auto matrix = [&](const char* part, const TensorView& all, int64_t rows, int64_t cols) {
+    if (all.rows == 0) return reader_.mxfp4(name + part, index, count, rows, cols);
+    return reader_.transposed(slice_rows(all, index * cols, cols));
   };
-  const auto bias = [&](const std::string& part, int64_t size) {
-    return slice_vector(reader_.tensor(part + "_bias", {count, size}), index * size, size);
-  };
-  const TensorView both = matrix(name + ".gate_up_proj", wide, hidden), biases = bias(name + ".gate_up_proj", wide);
+  const TensorView both = matrix(".gate_up_proj", stacked.gate_up, wide, hidden);
+  const TensorView biases = slice_vector(stacked.gate_up_bias, index * wide, wide);
   for (const int64_t begin : {0, 1})
     gate_up->add(reader_.every(both, begin, 2), reader_.every(biases, begin, 2), true);
-  down->add(matrix(name + ".down_proj", hidden, wide / 2), bias(name + ".down_proj", hidden), true);
+  down->add(matrix(".down_proj", stacked.down, hidden, wide / 2), slice_vector(stacked.down_bias, index * hidden, hidden),
+            true);
 }
 
 void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {
@@ -169,18 +198,19 @@ void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {
              c_.experts.bias ? reader_.tensor(router_name + ".bias", {c_.experts.num_experts}) : TensorView(),
              c_.experts.bias);
   layer->router = make(router);
-  const std::string one_by_one = std::string(".0.") + names_.expert_gate + ".weight";
-  std::string name = reader_.find(prefix, names_.experts, one_by_one.c_str());
-  if (!reader_.has(name + one_by_one)) name = reader_.find(prefix, names_.experts, ".gate_up_proj");
+  const std::string name = find_experts(prefix);
+  const StackedExperts stacked = read_stacked(name);
   std::vector<std::unique_ptr<LinearWeight>> gate_up, down;
   for (int32_t i = 0; i < c_.experts.num_experts && reader_.status().ok(); ++i) {
     Parts first, second;
-    add_expert(name, i, &first, &second);
+    add_expert(name, stacked, i, &first, &second);
     if (!reader_.status().ok()) return;
     gate_up.push_back(maker_.make_linear(first.weights, first.biases));
     down.push_back(maker_.make_linear(second.weights, second.biases));
-    reader_.release();
+    if (stacked.is_used()) reader_.release_copies();
+    else reader_.release();
   }
+  reader_.release();
   if (reader_.status().ok()) layer->experts = maker_.make_experts(std::move(gate_up), std::move(down));
 }
 

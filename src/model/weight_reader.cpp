@@ -130,6 +130,8 @@ uint8_t* WeightReader::scratch(int64_t bytes) {
   return scratch_.emplace_back(new uint8_t[static_cast<size_t>(bytes)]).get();
 }
 
+void WeightReader::release_copies() { scratch_.clear(); }
+
 void WeightReader::release() {
   scratch_.clear();
   source_.release();

@@ -42,6 +42,7 @@ class WeightReader {
 
   const Status& status() const { return status_; }
   void release();
+  void release_copies();  // views of what the source gave stay valid
 
  private:
   uint8_t* scratch(int64_t bytes);

@@ -277,6 +277,15 @@ TEST_CASE("what an architecture has and the forward pass has not is refused by n
   }
 }
 
+TEST_CASE("sizes that are in range one by one but not together are refused") {
+  const auto config = parse_model_config(
+      R"({"model_type": "mixtral", "vocab_size": 16777216, "hidden_size": 262144, "intermediate_size": 1048576,
+          "num_hidden_layers": 1024, "num_attention_heads": 4096, "num_key_value_heads": 4096, "head_dim": 1024,
+          "num_local_experts": 4096})");
+  REQUIRE_FALSE(config.ok());
+  CHECK(config.status().message().find("billion parameters") != std::string::npos);
+}
+
 TEST_CASE("ALiBi slopes of a number of heads that is no power of two: Bloom's way and MPT's") {
   using Slopes = std::vector<float>;
   CHECK(bloom_alibi_slopes(4, 1) == Slopes{0.25f, 0.0625f, 0.015625f, 0.00390625f});
