@@ -99,7 +99,7 @@ std::unique_ptr<RequestIntake> start_intake(const Options& o, const ModelFiles& 
 // One run, stage by stage. A stage that ends the run returns the exit code.
 class Run {
  public:
-  Run(const Options& options, const BackendFactory& make_backend) : o_(options), make_backend_(make_backend) {
+  Run(Options options, const BackendFactory& make_backend) : o_(std::move(options)), make_backend_(make_backend) {
     report_.output = o_.output;
   }
 
@@ -139,7 +139,7 @@ class Run {
   };
   EngineOptions engine_options() const;
 
-  const Options& o_;
+  Options o_;
   const BackendFactory& make_backend_;
   FinalReport report_;
   const std::shared_ptr<Clock> clock_ = std::make_shared<SteadyClock>();
@@ -174,6 +174,7 @@ int Run::execute() {
     if (!device.ok()) return fail(kExitDeviceFault, device.status());
     device_ = std::move(*device);
   }
+  if (const Status found = find_model_dirs(&o_); !found.ok()) return fail(model_files_exit_code(found), found);
   Result<ModelFiles> model = load_model_files(o_);
   if (!model.ok()) return fail(model_files_exit_code(model.status()), model.status());
   model_ = std::move(*model);
@@ -466,11 +467,9 @@ int guarded(const Body& body) {
   return kExitOutOfMemory;
 }
 
-int run(Options options, const BackendFactory& make) {
-  const Status found = find_model_dirs(&options);
+int run(const Options& options, const BackendFactory& make) {
   Run job(options, make);
-  const int exit_code =
-      guarded([&] { return found.ok() ? job.execute() : fail(model_files_exit_code(found), found); });
+  const int exit_code = guarded([&] { return job.execute(); });
   const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage || options.dry_run;
   if (!is_silent) std::fputs((final_report_json(job.report(), exit_code) + "\n").c_str(), stderr);
   if (job.must_end_process()) ::_exit(exit_code);  // stderr has no buffer
@@ -482,8 +481,8 @@ int run(Options options, const BackendFactory& make) {
 int run_command_line(int argc, const char* const* argv, const BackendFactory& make) {
   hold_memory_reserve();
   return guarded([&] {
-    ParsedCommandLine parsed = parse_command_line(argc, argv);
-    return parsed.exit_code ? *parsed.exit_code : run(std::move(parsed.options), make);
+    const ParsedCommandLine parsed = parse_command_line(argc, argv);
+    return parsed.exit_code ? *parsed.exit_code : run(parsed.options, make);
   });
 }
 
