@@ -28,6 +28,8 @@ struct ConfigNames {
 
 // What the configuration class assumes where the file is silent.
 struct ConfigDefaults {
+  int32_t vocab_size = 0;           // 0: the file must say
+  int32_t num_attention_heads = 0;  // 0: the file must say
   int32_t num_key_value_heads = 0;  // 0: as num_attention_heads
   int32_t head_dim = 0;             // 0: hidden_size / num_attention_heads; -1: that, whatever the file says
   int32_t intermediate_factor = 0;  // > 0: intermediate_size is that times hidden_size where the file is silent
@@ -54,7 +56,7 @@ enum class ExpertsLayout {
 // Tensor names, without ".weight" and ".bias". "a|b": the first that the checkpoint has. Those of a layer come after
 // <prefix><layers>.<index>.; nullptr: there is no such tensor.
 struct WeightNames {
-  const char* prefix = "model.";  // of all but lm_head
+  const char* prefix = "model.|language_model.model.|model.language_model.";  // of all but lm_head
   const char* embed_tokens = "embed_tokens";
   const char* embed_positions = nullptr;
   const char* embedding_norm = nullptr;
@@ -78,7 +80,7 @@ struct WeightNames {
   ExpertsLayout experts_layout = ExpertsLayout::kStacked;
   const char *expert_gate = "gate_proj", *expert_up = "up_proj", *expert_down = "down_proj";
   const char* norm = "norm";
-  const char* lm_head = "lm_head";
+  const char* lm_head = "lm_head|language_model.lm_head";
 };
 
 struct Architecture {
@@ -93,6 +95,9 @@ struct Architecture {
 std::span<const Architecture> architectures();  // in alphabetical order
 
 const Architecture* find_architecture(std::string_view model_type);  // nullptr where there is none
+
+// Models that see images and more: run as what the "text_config" of their config.json describes.
+std::span<const char* const> wrappers_of_text_models();
 
 // ---- what the readers share: architecture_fields.cpp -----------------------------------------------------------------
 

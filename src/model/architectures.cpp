@@ -137,7 +137,7 @@ const Architecture kArchitectures[] = {
       .tie_word_embeddings = true},
      with_post_norms(), read_gemma2},
     {"gemma3_text", {.activation = "hidden_activation"},
-     {.num_key_value_heads = 4, .head_dim = 256, .max_position_embeddings = 131072, .activation = "gelu_pytorch_tanh",
+     {.vocab_size = 262208, .num_attention_heads = 8, .num_key_value_heads = 4, .head_dim = 256, .max_position_embeddings = 131072, .activation = "gelu_pytorch_tanh",
       .tie_word_embeddings = true},
      with_post_norms(), read_gemma3_text},
     {"gpt2", kGpt2Names,
@@ -173,7 +173,11 @@ const Architecture kArchitectures[] = {
      kStarcoder2Weights, read_starcoder2},
 };
 
+constexpr const char* kWrappers[] = {"gemma3", "mistral3"};
+
 }  // namespace
+
+std::span<const char* const> wrappers_of_text_models() { return kWrappers; }
 
 std::span<const Architecture> architectures() { return kArchitectures; }
 

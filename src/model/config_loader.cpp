@@ -1,5 +1,6 @@
 #include "model/config_loader.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -70,13 +71,15 @@ void read_heads(ConfigFields& f, const Architecture& a, ModelConfig* c) {
 }
 
 void read_sizes(ConfigFields& f, const Architecture& a, ModelConfig* c) {
-  c->vocab_size = read_size(f, "vocab_size", {}, kMaxVocab);
+  const auto given = [](int32_t value) { return value > 0 ? std::optional<int64_t>(value) : std::nullopt; };
+  c->vocab_size = read_size(f, "vocab_size", given(a.defaults.vocab_size), kMaxVocab);
   c->hidden_size = read_size(f, a.names.hidden_size, {}, kMaxHidden);
   std::optional<int64_t> intermediate;
   if (a.defaults.intermediate_factor > 0) intermediate = int64_t{a.defaults.intermediate_factor} * c->hidden_size;
   c->intermediate_size = read_size(f, a.names.intermediate_size, intermediate, kMaxIntermediate);
   c->num_hidden_layers = read_size(f, a.names.num_hidden_layers, {}, kMaxLayers);
-  c->num_attention_heads = read_size(f, a.names.num_attention_heads, {}, kMaxHeads);
+  c->num_attention_heads =
+      read_size(f, a.names.num_attention_heads, given(a.defaults.num_attention_heads), kMaxHeads);
   c->max_position_embeddings =
       read_size(f, a.names.max_position_embeddings, a.defaults.max_position_embeddings, kMaxPositions);
   c->norm_eps = f.number(a.names.norm_eps, a.defaults.norm_eps, 0, 1);
@@ -92,12 +95,26 @@ void read_activation(ConfigFields& f, const Architecture& a, ModelConfig* c) {
                           "\" is not supported; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, relu"));
 }
 
+// The text model inside a model of more, with what the file says of both.
+nlohmann::json text_part(const nlohmann::json& object) {
+  const auto type = object.find("model_type"), text = object.find("text_config");
+  const auto wrappers = wrappers_of_text_models();
+  const bool is_wrapper = type != object.end() && std::find(wrappers.begin(), wrappers.end(), *type) != wrappers.end();
+  if (!is_wrapper || text == object.end() || !text->is_object()) return object;
+  nlohmann::json part = *text;
+  for (const char* name :
+       {"dtype", "torch_dtype", "eos_token_id", "bos_token_id", "tie_word_embeddings", "quantization_config"})
+    if (const auto outer = object.find(name); outer != object.end() && !part.contains(name)) part[name] = *outer;
+  return part;
+}
+
 const Architecture* read_model_type(ConfigFields& f, ModelConfig* c) {
   c->model_type = f.text("model_type", "");
   const Architecture* found = find_architecture(c->model_type);
   if (found != nullptr) return found;
   std::string names;
   for (const Architecture& a : architectures()) names += (names.empty() ? "" : ", ") + std::string(a.model_type);
+  for (const char* wrapper : wrappers_of_text_models()) names += std::string(", ") + wrapper;
   f.fail(unsupported("model_type \"" + c->model_type.substr(0, 60) + "\" is not supported; supported: " + names));
   return nullptr;
 }
@@ -135,7 +152,8 @@ Result<T> load_json(const std::string& path, Result<T> (*parse)(std::string_view
 Result<ModelConfig> parse_model_config(std::string_view json) {
   const Result<nlohmann::json> object = parse_config_object(json);
   if (!object.ok()) return object.status();
-  ConfigFields fields(*object);
+  const nlohmann::json text = text_part(*object);
+  ConfigFields fields(text);
   ModelConfig config;
   read_model(fields, &config);
   if (!fields.status().ok()) return fields.status();

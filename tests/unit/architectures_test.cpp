@@ -64,6 +64,30 @@ TEST_CASE("gemma-3-1b: five windows to one whole layer, each kind with a rope of
   CHECK(c.layer(0).window == 512);
 }
 
+TEST_CASE("gemma-3-4b: the text part of a model that also sees, sparse as it is published") {
+  const ModelConfig c = parsed(R"({"architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999,
+      "eoi_token_index": 256000, "eos_token_id": [1, 106], "image_token_index": 262144, "initializer_range": 0.02,
+      "mm_tokens_per_image": 256, "model_type": "gemma3", "text_config": {"hidden_size": 2560, "intermediate_size": 10240,
+      "model_type": "gemma3_text", "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+      "sliding_window": 1024}, "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152, "image_size": 896,
+      "intermediate_size": 4304, "model_type": "siglip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 27,
+      "patch_size": 14, "vision_use_head": false}})");
+  CHECK(c.model_type == "gemma3_text");
+  CHECK((c.vocab_size == 262208 && c.num_attention_heads == 8 && c.num_key_value_heads == 4 && c.head_dim == 256));
+  CHECK((c.tie_word_embeddings && c.dtype == DType::kBF16 && c.eos_token_ids == std::vector<TokenId>{1, 106}));
+  CHECK((c.max_position_embeddings == 131072 && c.layer(0).window == 1024 && c.layer(5).window == 0));
+  CHECK((c.ropes[0].scaling.kind == RopeScalingKind::kLinear && c.ropes[1].scaling.kind == RopeScalingKind::kNone));
+  const ModelConfig mistral = parsed(R"({"model_type": "mistral3", "text_config": {"model_type": "mistral", "head_dim": 128,
+      "hidden_size": 5120, "intermediate_size": 32768, "max_position_embeddings": 131072, "num_attention_heads": 32,
+      "num_hidden_layers": 40, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000000.0,
+      "sliding_window": null, "vocab_size": 131072}, "torch_dtype": "bfloat16", "vision_config": {}})");
+  CHECK((mistral.model_type == "mistral" && mistral.q_size() == 4096 && !mistral.tie_word_embeddings));
+  // A model that is not one of these is refused by its own name, not by its text part's.
+  const auto other = parse_model_config(R"({"model_type": "llava", "text_config": {"model_type": "llama"}})");
+  CHECK(other.status().message().find("\"llava\"") != std::string::npos);
+  CHECK_FALSE(parse_model_config(R"({"model_type": "gemma3", "text_config": 5})").ok());
+}
+
 TEST_CASE("gemma-2b: what its file calls gelu is the approximation") {
   const ModelConfig c = parsed(R"({"architectures": ["GemmaForCausalLM"], "attention_bias": false, "head_dim": 256,
       "hidden_act": "gelu", "hidden_activation": null, "hidden_size": 2048, "intermediate_size": 16384,

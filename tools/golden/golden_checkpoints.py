@@ -11,6 +11,13 @@ def without_prefix(weights):
     return {name.removeprefix("transformer."): w for name, w in weights.items()}
 
 
+def language_model_first(weights):
+    """As the published models with a vision part have it; of that part a tensor is left, to be ignored."""
+    out = {re.sub(r"^model\.language_model\.", "language_model.model.", name): w for name, w in weights.items()}
+    return {re.sub(r"^model\.(vision_tower)\.", r"\1.vision_model.", re.sub(r"^model\.(multi_modal)", r"\1", name)): w
+            for name, w in out.items()}
+
+
 def split_experts(weights, folder, gate, up, down):
     out = {}
     for name, w in weights.items():

@@ -85,6 +85,16 @@ ARCHITECTURES = {
         "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 2000.0}},
         layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    "gemma3-vision": dict(
+        architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", boi_token_index=90, eoi_token_index=91,
+        image_token_index=92, mm_tokens_per_image=4, eos_token_id=None, torch_dtype="bfloat16",
+        text_config=dict(model_type="gemma3_text", hidden_size=32, intermediate_size=48, num_hidden_layers=2, head_dim=12,
+                         num_attention_heads=4, num_key_value_heads=2, vocab_size=96, sliding_window=WINDOW,
+                         max_position_embeddings=128, query_pre_attn_scalar=20, pad_token_id=None, bos_token_id=None,
+                         rope_scaling={"factor": 8.0, "rope_type": "linear"}),
+        vision_config=dict(model_type="siglip_vision_model", hidden_size=8, image_size=8, intermediate_size=8,
+                           num_attention_heads=2, num_hidden_layers=1, patch_size=4, vision_use_head=False),
+        _lengths=(1, 7, 17, 33, 60), _new_tokens=16, _save="language_model_first"),
     "phi3": of(*PHI3, partial_rotary_factor=0.5, sliding_window=WINDOW),
     "phi3-longrope-short": of(*PHI3, original_max_position_embeddings=128, rope_scaling={"type": "longrope", **LONG}),
     # The oracle turns short sequences by other factors, so that prompts begin where it turns them by these.

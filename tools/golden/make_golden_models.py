@@ -47,7 +47,7 @@ def random_weights(model, seed, layer_gain=1.0):
         else:
             is_transposed = model.config.model_type == "gpt2"
             p.data = 1.5 * noise / p.shape[0 if is_transposed else 1] ** 0.5
-        has_post_norm = model.config.model_type in ("gemma2", "gemma3_text")
+        has_post_norm = model.config.model_type in ("gemma2", "gemma3_text", "gemma3")
         if name.endswith(POST_NORMS) and has_post_norm:
             p.data += layer_gain - 1
         elif name.endswith(OUTPUTS) and not has_post_norm:
@@ -142,11 +142,13 @@ def make(name, variant, out, seed):
         # What was written is what is judged: read back, rounding included, and computed in float32.
         model = AutoModelForCausalLM.from_pretrained(out, attn_implementation=attention, dtype=torch.float32)
     model.eval()
+    # Of a model with a vision part, tokens that do not stand for images.
+    vocab_size = config["vocab_size"] if "vocab_size" in config else config["boi_token_index"]
     rng, lines, least = random.Random(f"{name} {seed}"), [], float("inf")
     for i, length in enumerate(variant["_lengths"]):
         # A near tie between two tokens would make the greedy continuation a coin toss: draw such a prompt again.
         for _ in range(200):
-            prompt = [rng.randrange(config["vocab_size"]) for _ in range(length)]
+            prompt = [rng.randrange(vocab_size) for _ in range(length)]
             line, margin = golden_line(model, prompt, variant["_new_tokens"], i in FULL_LOGITS_FOR,
                                        variant.get("_cached", False))
             if margin > 0.02:
