@@ -88,7 +88,7 @@ class Bench {
     std::vector<double> step_ms, limit_ms;
     std::vector<double> host_ms;     // of a step: making and submitting its plan
     std::vector<double> idle_share;  // of the time that the device had nothing to do, where it says
-    double flops_share = 0;  // of the limit's two sides, which one binds
+    double flops_share = 0;          // of the limit's two sides, which one binds
     uint64_t hash = 0xcbf29ce484222325u;
     void add(TokenId token) { hash = (hash ^ static_cast<uint32_t>(token)) * 0x100000001b3u; }
   };

@@ -5,8 +5,9 @@
 //
 //     make tools && build/tools/bench_host
 //
-// 2026-11-20, `bench_host`, Release, a busy shared 2-core x86-64 machine: 0.11 ms for a step that decodes 256 sequences;
-// 0.12 ms with 6,000 prompt tokens each, 0.24 ms where all have penalties, 0.5 ms where all ask for 5 log-probabilities.
+// 2026-11-20, `bench_host`, Release, a busy shared 2-core x86-64 machine: 0.11 ms for a step that decodes 256
+// sequences; 0.12 ms with 6,000 prompt tokens each, 0.24 ms where all have penalties, 0.5 ms where all ask for 5
+// log-probabilities.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>

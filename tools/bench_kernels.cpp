@@ -190,7 +190,9 @@ class Bench {
         "paged_attention", s,
         std::to_string(seqs) + " seqs x " + std::to_string(query_len) + " of " + std::to_string(context),
         4 * pairs * s.q(), (2.0 * seqs * context * s.kv() + 2.0 * static_cast<double>(tokens) * s.q()) * 4,
-        [&] { cpu::paged_attention(qkv.data(), stride, out.data(), batch, {s.heads, 0.125f}, kv, pool_); },
+        [&] {
+          cpu::paged_attention(qkv.data(), stride, out.data(), batch, {s.heads, 0.125f}, kv, pool_);
+        },
         [&] { return hash_floats(out); });
   }
 

@@ -1,5 +1,5 @@
-// Says what a model is and whether it runs, without reading its weights: architecture, tensors, tokenizer, chat template,
-// what will be refused and why, and how many tokens of KV cache fit a given memory.
+// Says what a model is and whether it runs, without reading its weights: architecture, tensors, tokenizer, chat
+// template, what will be refused and why, and how many tokens of KV cache fit a given memory.
 //   inspect_model MODEL [--memory 24G] [--tensors]
 // MODEL is what llm-batch -m takes. Exit code 0: it runs; 4: it is refused.
 #include <CLI/CLI.hpp>
@@ -56,7 +56,9 @@ class Inspector {
   }
 
  private:
-  void refuse(const char* part, const Status& status) { refused_.push_back(escape_control(std::string(part) + ": " + status.message())); }
+  void refuse(const char* part, const Status& status) {
+    refused_.push_back(escape_control(std::string(part) + ": " + status.message()));
+  }
 
   static std::string describe_positions(const ModelConfig& c) {
     if (!c.alibi_slopes.empty()) return "ALiBi";
@@ -94,8 +96,8 @@ class Inspector {
     std::printf("architecture  %s\n", c.model_type.c_str());
     std::printf("layers        %d%s\n", c.num_hidden_layers, describe_layers(c).c_str());
     std::printf("sizes         hidden %d, %d heads over %d KV heads of %d, MLP %d%s, vocabulary %d%s\n", c.hidden_size,
-                c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.intermediate_size, c.activation.gated ? " gated" : "",
-                c.vocab_size, c.tie_word_embeddings ? " (tied)" : "");
+                c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.intermediate_size,
+                c.activation.gated ? " gated" : "", c.vocab_size, c.tie_word_embeddings ? " (tied)" : "");
     std::printf("positions     %d, %s\n", c.max_position_embeddings, describe_positions(c).c_str());
   }
 
@@ -133,12 +135,13 @@ class Inspector {
     }
     std::printf("tensors       %zu, %.1f MiB", lines.size(), static_cast<double>(total) / 1048576);
     for (const auto& [dtype, count] : by_dtype)
-      std::printf("%s %s %lld (%.1f MiB)", dtype == by_dtype.begin()->first ? ":" : ",", dtype.c_str(), static_cast<long long>(count.first),
-                  static_cast<double>(count.second) / 1048576);
+      std::printf("%s %s %lld (%.1f MiB)", dtype == by_dtype.begin()->first ? ":" : ",", dtype.c_str(),
+                  static_cast<long long>(count.first), static_cast<double>(count.second) / 1048576);
     std::printf("\n");
     for (const TensorLine& line : lines)
       if (list_tensors_)
-        std::printf("  %-60s %-8s %s\n", escape_control(line.name).c_str(), line.dtype.c_str(), shape_string(line.shape).c_str());
+        std::printf("  %-60s %-8s %s\n", escape_control(line.name).c_str(), line.dtype.c_str(),
+                    shape_string(line.shape).c_str());
   }
 
   void print_generation() {
@@ -156,18 +159,21 @@ class Inspector {
     add("repetition_penalty", generation->repetition_penalty);
     std::string ends;
     for (const TokenId id : generation->eos_token_ids) ends += " " + std::to_string(id);
-    std::printf("sampling      %s; ends at%s\n", out.empty() ? "no defaults" : out.c_str(), ends.empty() ? " what config.json says" : ends.c_str());
+    std::printf("sampling      %s; ends at%s\n", out.empty() ? "no defaults" : out.c_str(),
+                ends.empty() ? " what config.json says" : ends.c_str());
   }
 
   void print_tokenizer(int32_t vocab_size) {
     const auto tokenizer = Tokenizer::load(path_);
     if (!tokenizer.ok()) return refuse("tokenizer", tokenizer.status());
     const Tokenizer& t = **tokenizer;
-    std::printf("tokenizer     %s, %d tokens, bos \"%s\", eos \"%s\"\n", t.kind().c_str(), t.vocab_size(), escape_control(t.bos_token()).c_str(),
-                escape_control(t.eos_token()).c_str());
+    std::printf("tokenizer     %s, %d tokens, bos \"%s\", eos \"%s\"\n", t.kind().c_str(), t.vocab_size(),
+                escape_control(t.bos_token()).c_str(), escape_control(t.eos_token()).c_str());
     if (vocab_size > 0 && t.vocab_size() > vocab_size)
-      std::printf("note          the tokenizer has %d tokens, the model %d: a prompt with one of the others is an error record\n",
-                  t.vocab_size(), vocab_size);
+      std::printf(
+          "note          the tokenizer has %d tokens, the model %d: a prompt with one of the others is an error "
+          "record\n",
+          t.vocab_size(), vocab_size);
   }
 
   void print_template() {
@@ -178,17 +184,30 @@ class Inspector {
     }
     if (!chat.ok()) return refuse("chat template", chat.status());
     const ChatTemplateSummary summary = (*chat)->summary();
-    static const std::set<std::string> kUsual = {"messages",  "add_generation_prompt", "bos_token",  "eos_token", "raise_exception",
-                                                 "namespace", "strftime_now",          "range",      "dict",      "tools",
-                                                 "documents", "pad_token",             "unk_token"};
+    static const std::set<std::string> kUsual = {"messages",
+                                                 "add_generation_prompt",
+                                                 "bos_token",
+                                                 "eos_token",
+                                                 "raise_exception",
+                                                 "namespace",
+                                                 "strftime_now",
+                                                 "range",
+                                                 "dict",
+                                                 "tools",
+                                                 "documents",
+                                                 "pad_token",
+                                                 "unk_token"};
     std::string own;
     for (const std::string& name : summary.variables)
       if (!kUsual.contains(name)) own += (own.empty() ? "" : ", ") + name;
-    const bool has_tools = summary.has_tool_template || std::count(summary.variables.begin(), summary.variables.end(), "tools") > 0;
+    const bool has_tools =
+        summary.has_tool_template || std::count(summary.variables.begin(), summary.variables.end(), "tools") > 0;
     std::printf("template      tools: %s; text parts: %s; chat_template_kwargs: %s\n", has_tools ? "yes" : "no",
                 summary.reads_text_parts ? "read" : "joined", own.empty() ? "none" : own.c_str());
     for (const std::string& name : summary.unknown_names)
-      std::printf("note          the template uses \"%s\", which there is not: a line that gets there is an error record\n", name.c_str());
+      std::printf(
+          "note          the template uses \"%s\", which there is not: a line that gets there is an error record\n",
+          name.c_str());
   }
 
   void print_kv(const ModelConfig& c) const {
@@ -198,13 +217,14 @@ class Inspector {
     for (const DType dtype : dtypes) {
       const KvLayout kv = {c.num_hidden_layers, c.num_key_value_heads, c.head_dim, 16, 0, dtype};
       const int64_t held = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
-      std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype), static_cast<long long>(kv.bytes_per_token()),
-                  static_cast<double>(held) / 1048576);
+      std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype),
+                  static_cast<long long>(kv.bytes_per_token()), static_cast<double>(held) / 1048576);
       for (const uint64_t memory : memory_) {
         const int64_t left = static_cast<int64_t>(std::min<uint64_t>(memory, uint64_t{1} << 60)) - held;
         const int64_t tokens = left <= 0 ? 0 : left / kv.bytes_per_block() * kv.block_size;
         std::printf("  in %.1f GiB  %lld tokens, %.2f sequences of %d\n", static_cast<double>(memory) / (1 << 30),
-                    static_cast<long long>(tokens), static_cast<double>(tokens) / c.max_position_embeddings, c.max_position_embeddings);
+                    static_cast<long long>(tokens), static_cast<double>(tokens) / c.max_position_embeddings,
+                    c.max_position_embeddings);
       }
     }
   }
@@ -236,6 +256,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "inspect_model: error: %s\n", llmb::escape_control(location.status().message()).c_str());
     return llmb::kExitRefused;
   }
-  std::printf("model         %s%s%s\n", location->path.c_str(), location->commit.empty() ? "" : " at ", location->commit.substr(0, 12).c_str());
+  std::printf("model         %s%s%s\n", location->path.c_str(), location->commit.empty() ? "" : " at ",
+              location->commit.substr(0, 12).c_str());
   return llmb::Inspector(location->path, std::move(memory), list_tensors).run();
 }

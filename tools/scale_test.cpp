@@ -1,10 +1,11 @@
-// Very many lines, very many records to resume from, very long lines: FAULTS rows 16 and 17 in full, on the ledger device.
-// Prints each figure beside its limit; exit code 1 where one is missed. Needs some GB in --dir and a few minutes.
-#include <CLI/CLI.hpp>
+// Very many lines, very many records to resume from, very long lines: FAULTS rows 16 and 17 in full, on the ledger
+// device. Prints each figure beside its limit; exit code 1 where one is missed. Needs some GB in --dir and a few
+// minutes.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdio>
@@ -48,7 +49,8 @@ Run run(std::vector<std::string> argv, const fs::path& dir) {
 }
 
 void append_lines(const fs::path& path, int64_t count) {
-  const std::string line = R"({"prompt_token_ids":[1,2,3],"max_tokens":1,"ignore_eos":true})" "\n";
+  const std::string line = R"({"prompt_token_ids":[1,2,3],"max_tokens":1,"ignore_eos":true})"
+                           "\n";
   std::ofstream file(path, std::ios::app | std::ios::binary);
   for (int64_t i = 0; i < count; ++i) file << line;
 }
@@ -89,8 +91,20 @@ int main(int argc, char** argv) {
   fs::remove_all(dir);
   fs::create_directories(dir);
   const auto job = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {program, "-m", model, "--device", "ledger", "--progress", "none", "--metrics", "none",
-                                          "--no-metrics", "--max-num-seqs", "256", "--max-num-batched-tokens", "4096"};
+    std::vector<std::string> arguments = {program,
+                                          "-m",
+                                          model,
+                                          "--device",
+                                          "ledger",
+                                          "--progress",
+                                          "none",
+                                          "--metrics",
+                                          "none",
+                                          "--no-metrics",
+                                          "--max-num-seqs",
+                                          "256",
+                                          "--max-num-batched-tokens",
+                                          "4096"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run(arguments, dir);
   };
@@ -104,8 +118,10 @@ int main(int argc, char** argv) {
   const Run many = job({dir / "many.jsonl", "-o", dir / "many.out"});
   report.exit_code("many lines", many, 0);
   report.figure("memory beyond that for a tenth of the lines", many.peak_mib - few.peak_mib, "MiB", 16);
-  report.figure("lines read, scheduled and written", static_cast<double>(num_lines) / many.seconds, "1/s", 100'000, true);
-  std::printf("       (%.1f s, of them %.1f s of a core a million lines)\n", many.seconds, 1e6 * many.cpu_seconds / static_cast<double>(num_lines));
+  report.figure("lines read, scheduled and written", static_cast<double>(num_lines) / many.seconds, "1/s", 100'000,
+                true);
+  std::printf("       (%.1f s, of them %.1f s of a core a million lines)\n", many.seconds,
+              1e6 * many.cpu_seconds / static_cast<double>(num_lines));
 
   append_lines(dir / "many.jsonl", 1);
   const Run resumed = job({dir / "many.jsonl", "-o", dir / "many.out"});
@@ -116,7 +132,8 @@ int main(int argc, char** argv) {
   report.exit_code("nothing new", nothing, 0);
   fs::last_write_time(dir / "many.jsonl", fs::file_time_type::clock::now() - std::chrono::hours(1));
   job({dir / "many.jsonl", "-o", dir / "many.out"});
-  report.figure("nothing new in files that were not touched", job({dir / "many.jsonl", "-o", dir / "many.out"}).seconds, "s", 1);
+  report.figure("nothing new in files that were not touched", job({dir / "many.jsonl", "-o", dir / "many.out"}).seconds,
+                "s", 1);
   for (const char* name : {"few.jsonl", "few.out", "many.jsonl", "many.out"}) fs::remove(dir / name);
 
   // Sparse files: NULs that take no room on the disk.
@@ -129,10 +146,12 @@ int main(int argc, char** argv) {
     const Run run = job({dir / (std::string(name) + ".jsonl"), "-o", dir / (std::string(name) + ".out")});
     report.exit_code(name, run, 3);
     const bool is_long = std::string(name) == "long";
-    report.figure(is_long ? "memory for a line of 1 GiB" : "memory for 10 GiB without a newline", run.peak_mib, "MiB", 128);
+    report.figure(is_long ? "memory for a line of 1 GiB" : "memory for 10 GiB without a newline", run.peak_mib, "MiB",
+                  128);
     std::ifstream out(dir / (std::string(name) + ".out"));
     int num_records = 0, num_too_long = 0;
-    for (std::string line; std::getline(out, line); ++num_records) num_too_long += line.find("line_too_long") != line.npos;
+    for (std::string line; std::getline(out, line); ++num_records)
+      num_too_long += line.find("line_too_long") != line.npos;
     report.figure("  lines answered", num_records, "", is_long ? 3 : 2, true);
     report.figure("  of them line_too_long", num_too_long, "", 1, true);
   }

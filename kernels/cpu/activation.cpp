@@ -30,8 +30,8 @@ HWY_INLINE V gelu_tanh(V x) {
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exp_v(hn::Mul(x, scaled))));
 }
 
-// x Φ(x), Φ(-|x|) = erfc(z) / 2 with z = |x| / √2, and erfc(z) = t e^(P(t) - z²) with t = 1 / (1 + z / 2). P is fitted at
-// Chebyshev nodes over the range in which erfc is a normal number; its error is below 5e-8.
+// x Φ(x), Φ(-|x|) = erfc(z) / 2 with z = |x| / √2, and erfc(z) = t e^(P(t) - z²) with t = 1 / (1 + z / 2). P is fitted
+// at Chebyshev nodes over the range in which erfc is a normal number; its error is below 5e-8.
 HWY_INLINE V gelu(V x) {
   const D d;
   const V one = hn::Set(d, 1.0f), half = hn::Set(d, 0.5f);

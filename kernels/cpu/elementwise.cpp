@@ -71,8 +71,7 @@ namespace {
 template <typename Body>
 void for_each_span(ThreadPool& pool, int64_t size, const Body& body) {
   constexpr int64_t kSpan = 8192;
-  pool.parallel_for(ceil_div(size, kSpan),
-                    [&](int64_t i, int) { body(i * kSpan, std::min(kSpan, size - i * kSpan)); });
+  pool.parallel_for(ceil_div(size, kSpan), [&](int64_t i, int) { body(i * kSpan, std::min(kSpan, size - i * kSpan)); });
 }
 
 }  // namespace
@@ -84,18 +83,15 @@ void add(float* residual, const float* delta, float factor, int64_t size, Thread
 }
 
 void scale(float* x, float factor, int64_t size, ThreadPool& pool) {
-  for_each_span(pool, size,
-                [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(scale_span)(x + begin, factor, n); });
+  for_each_span(pool, size, [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(scale_span)(x + begin, factor, n); });
 }
 
 void softcap(float* x, float cap, int64_t size, ThreadPool& pool) {
-  for_each_span(pool, size,
-                [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(softcap_span)(x + begin, cap, n); });
+  for_each_span(pool, size, [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(softcap_span)(x + begin, cap, n); });
 }
 
 void clamp(float* x, float limit, int64_t size, ThreadPool& pool) {
-  for_each_span(pool, size,
-                [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(clamp_span)(x + begin, limit, n); });
+  for_each_span(pool, size, [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(clamp_span)(x + begin, limit, n); });
 }
 
 }  // namespace llmb::cpu

@@ -1,5 +1,5 @@
-// add: residual += factor * delta. scale: x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought
-// into [-limit, limit]. Each element depends on its own inputs alone; NaN stays NaN.
+// add: residual += factor * delta. scale: x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is
+// brought into [-limit, limit]. Each element depends on its own inputs alone; NaN stays NaN.
 #pragma once
 
 #include <cstdint>

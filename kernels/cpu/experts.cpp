@@ -1,5 +1,5 @@
-// Pairs of (row, expert) are sorted by expert; the rows of one expert lie together, so that its matrices are read once for
-// all of them. The products of all experts are one group of tasks.
+// Pairs of (row, expert) are sorted by expert; the rows of one expert lie together, so that its matrices are read once
+// for all of them. The products of all experts are one group of tasks.
 #include "kernels/cpu/experts.h"
 
 #include <algorithm>
@@ -58,21 +58,20 @@ std::vector<int64_t> sort_pairs(const Batch& b, ExpertsScratch* s) {
   for (int64_t pair = 0; pair < b.num_pairs(); ++pair) ++start[s->chosen[pair] + 1];
   std::partial_sum(start.begin(), start.end(), start.begin());
   std::vector<int64_t> next(start.begin(), start.end() - 1);
-  for (int64_t pair = 0; pair < b.num_pairs(); ++pair)
-    s->slots[pair] = static_cast<int32_t>(next[s->chosen[pair]]++);
+  for (int64_t pair = 0; pair < b.num_pairs(); ++pair) s->slots[pair] = static_cast<int32_t>(next[s->chosen[pair]]++);
   return start;
 }
 
 // The pairs' rows through one of the matrices of their experts.
-void run_group(const Batch& b, const std::vector<int64_t>& start, const PackedLinear* ExpertView::* matrix,
+void run_group(const Batch& b, const std::vector<int64_t>& start, const PackedLinear* ExpertView::*matrix,
                const std::vector<float>& x, std::vector<float>* y, ThreadPool& pool) {
   std::vector<LinearCall> calls;
   for (int32_t e = 0; e < b.config.num_experts; ++e) {
     const int64_t rows = start[e + 1] - start[e];
     const PackedLinear* weight = b.experts[e].*matrix;
     if (rows > 0)
-      calls.push_back({weight, x.data() + start[e] * weight->in_features(), rows,
-                       y->data() + start[e] * weight->out_features()});
+      calls.push_back(
+          {weight, x.data() + start[e] * weight->in_features(), rows, y->data() + start[e] * weight->out_features()});
   }
   linear_group(calls, pool);
 }

@@ -1,7 +1,8 @@
-// mix_experts: a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538). Each token goes through the top_k experts with
-// the largest router logits: out = sum over them of weight * down(activate(gate_up(x))).
+// mix_experts: a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538). Each token goes through the top_k experts
+// with the largest router logits: out = sum over them of weight * down(activate(gate_up(x))).
 //
-// 1. Ties go to the lowest expert. Weights are a softmax over the chosen logits, or, with norm_topk_prob false, the chosen
+// 1. Ties go to the lowest expert. Weights are a softmax over the chosen logits, or, with norm_topk_prob false, the
+// chosen
 //    entries of a softmax over all.
 // 2. Each row's result depends on its own x and logits alone: its experts are added in order of their index, whatever
 //    rows are beside it.
@@ -27,9 +28,9 @@ struct ExpertView {
 
 // Memory between calls. Grows to what the largest call needs.
 struct ExpertsScratch {
-  std::vector<int32_t> chosen;    // [rows, top_k]  experts, ascending
-  std::vector<float> weights;     // [rows, top_k]
-  std::vector<int32_t> slots;     // [rows, top_k]  where a (row, expert) pair lies among all pairs sorted by expert
+  std::vector<int32_t> chosen;  // [rows, top_k]  experts, ascending
+  std::vector<float> weights;   // [rows, top_k]
+  std::vector<int32_t> slots;   // [rows, top_k]  where a (row, expert) pair lies among all pairs sorted by expert
   std::vector<float> x, gate_up, activated, y;
 };
 

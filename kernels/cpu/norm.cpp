@@ -110,8 +110,8 @@ void add_rms_norm(float* residual, const float* delta, const float* weight, floa
   });
 }
 
-void add_layer_norm(float* residual, const float* delta, const float* weight, const float* bias, float eps, int64_t rows,
-                    int64_t hidden, float* out, ThreadPool& pool) {
+void add_layer_norm(float* residual, const float* delta, const float* weight, const float* bias, float eps,
+                    int64_t rows, int64_t hidden, float* out, ThreadPool& pool) {
   for_each_row(pool, rows, hidden, [&](int64_t row, int) {
     const int64_t at = row * hidden;
     HWY_DYNAMIC_DISPATCH(add_layer_norm_row)

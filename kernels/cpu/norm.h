@@ -1,7 +1,7 @@
 // add_rms_norm: residual += delta; out = residual / rms(residual) * weight (RMSNorm, Zhang and Sennrich 2019).
-// add_layer_norm: residual += delta; out = (residual - mean) / stddev * weight + bias (Ba et al. 2016, arXiv:1607.06450).
-// rms_norm_groups: RMSNorm in place of groups of columns, such as the heads of q and k.
-// Each row's result depends on that row alone: every sum is 16 partial sums, combined in a fixed tree.
+// add_layer_norm: residual += delta; out = (residual - mean) / stddev * weight + bias (Ba et al. 2016,
+// arXiv:1607.06450). rms_norm_groups: RMSNorm in place of groups of columns, such as the heads of q and k. Each row's
+// result depends on that row alone: every sum is 16 partial sums, combined in a fixed tree.
 #pragma once
 
 #include <cstdint>

@@ -157,8 +157,8 @@ HWY_INLINE void value_columns(const float* const* p, int64_t n, const float* con
   }
 }
 
-// Adds the values of positions [0, n) of a chunk to kRows rows; row r sees those of spans[r], which do not fall. For each
-// row its positions come in order, so that its sum does not depend on the rows beside it.
+// Adds the values of positions [0, n) of a chunk to kRows rows; row r sees those of spans[r], which do not fall. For
+// each row its positions come in order, so that its sum does not depend on the rows beside it.
 template <int kRows>
 HWY_INLINE void add_chunk(const float* const* p, const Span* spans, const float* const* v, int64_t dim, float* values) {
   const auto one = [&](int r, int64_t begin, int64_t end) HWY_ATTR {
@@ -236,7 +236,7 @@ void attend_segment_target(const AttentionCall& c, const AttentionItem& item, in
 }
 
 void merge_segment_target(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
-                   const AttentionState& from, const AttentionState& into) {
+                          const AttentionState& from, const AttentionState& into) {
   const int64_t padded = c.padded_dim();
   for (size_t row = 0; row < rows.size(); ++row) {
     if (!rows[row].sees(segment)) continue;

@@ -12,8 +12,8 @@
 
 namespace llmb::cpu {
 
-constexpr int64_t kSegment = 256;       // positions; part of the results' definition
-constexpr int64_t kSegmentChunk = 64;   // positions whose keys or values stay in the first-level cache
+constexpr int64_t kSegment = 256;      // positions; part of the results' definition
+constexpr int64_t kSegmentChunk = 64;  // positions whose keys or values stay in the first-level cache
 
 struct AttentionCall {
   const float* qkv;

@@ -142,7 +142,8 @@ HWY_INLINE V exp_v(V x) {
   return hn::IfThenElse(is_tiny, hn::Zero(d), scaled);
 }
 
-// tanh x to about 2 ulp: an odd polynomial near 0 (fitted at Chebyshev nodes in |x| < 0.55), 1 - 2 / (e^2|x| + 1) beyond.
+// tanh x to about 2 ulp: an odd polynomial near 0 (fitted at Chebyshev nodes in |x| < 0.55), 1 - 2 / (e^2|x| + 1)
+// beyond.
 HWY_INLINE V tanh_v(V x) {
   const D d;
   const V magnitude = hn::Abs(x), square = hn::Mul(x, x);

@@ -1,5 +1,5 @@
-// activate: what an MLP does between its projections: out = f(gate) * up, or out = f(x) without a gate. core/activation.h says
-// which f there are; silu_mul (activation.h) is the commonest, with a kernel of its own.
+// activate: what an MLP does between its projections: out = f(gate) * up, or out = f(x) without a gate.
+// core/activation.h says which f there are; silu_mul (activation.h) is the commonest, with a kernel of its own.
 // Elementwise in fp32: each output depends on its own inputs alone.
 #pragma once
 

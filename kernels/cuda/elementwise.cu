@@ -15,7 +15,9 @@ constexpr int kThreads = 256;
 template <class Run, class... Pointers>
 void for_packs(int64_t size, const Run& run, const Pointers*... arrays) {
   if (size == 0) return;
-  const auto grid = [size](int width) { return dim3(static_cast<unsigned>(ceil_div(size, int64_t{kThreads} * width))); };
+  const auto grid = [size](int width) {
+    return dim3(static_cast<unsigned>(ceil_div(size, int64_t{kThreads} * width)));
+  };
   if (can_pack(size, arrays...)) run(std::integral_constant<int, kPackWidth>(), grid(kPackWidth));
   else run(std::integral_constant<int, 1>(), grid(1));
 }
@@ -23,9 +25,8 @@ void for_packs(int64_t size, const Run& run, const Pointers*... arrays) {
 __device__ inline int64_t pack_begin(int width) { return (int64_t{blockIdx.x} * kThreads + threadIdx.x) * width; }
 
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    add_kernel(float* __restrict__ residual, const T* __restrict__ delta, float factor, int64_t size,
-               T* __restrict__ out) {
+__global__ void __launch_bounds__(kThreads) add_kernel(float* __restrict__ residual, const T* __restrict__ delta,
+                                                       float factor, int64_t size, T* __restrict__ out) {
   const int64_t at = pack_begin(kWidth);
   if (at >= size) return;
   float r[kWidth];
@@ -70,7 +71,10 @@ __global__ void __launch_bounds__(kThreads) update_kernel(T* x, F f, int64_t siz
 template <class T, class F>
 void update(T* x, const F& f, int64_t size, cudaStream_t stream) {
   for_packs(
-      size, [&](auto width, dim3 grid) { launch({grid, dim3(kThreads), 0, stream}, update_kernel<T, width(), F>, x, f, size); },
+      size,
+      [&](auto width, dim3 grid) {
+        launch({grid, dim3(kThreads), 0, stream}, update_kernel<T, width(), F>, x, f, size);
+      },
       x);
 }
 

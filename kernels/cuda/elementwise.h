@@ -1,5 +1,5 @@
-// add: residual += factor * delta; out = residual. scale: x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x
-// is brought into [-limit, limit]. Elementwise in fp32, rounded once; NaN stays NaN.
+// add: residual += factor * delta; out = residual. scale: x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2).
+// clamp: x is brought into [-limit, limit]. Elementwise in fp32, rounded once; NaN stays NaN.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,6 +1,6 @@
-// A pair is a row and one of its experts. Pairs are sorted by expert on the device: each expert's block counts its pairs,
-// then places them behind those of the experts before it, and cuts them into the row tiles of linear_grouped. The
-// products between bind; sorting reads the pairs once for each expert, from the second-level cache.
+// A pair is a row and one of its experts. Pairs are sorted by expert on the device: each expert's block counts its
+// pairs, then places them behind those of the experts before it, and cuts them into the row tiles of linear_grouped.
+// The products between bind; sorting reads the pairs once for each expert, from the second-level cache.
 #include "kernels/cuda/experts.h"
 
 #include <algorithm>
@@ -35,8 +35,8 @@ __device__ bool is_before(const Candidate& a, const Candidate& b) {
 
 // A row's chosen experts, ascending, and their weights. A row is a warp's; lane i holds the i-th best.
 __global__ void __launch_bounds__(kThreads)
-    route_kernel(const float* __restrict__ logits, int32_t num_experts, int32_t top_k, bool norm_topk_prob, int64_t rows,
-                 int32_t* __restrict__ chosen, float* __restrict__ weights) {
+    route_kernel(const float* __restrict__ logits, int32_t num_experts, int32_t top_k, bool norm_topk_prob,
+                 int64_t rows, int32_t* __restrict__ chosen, float* __restrict__ weights) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (row >= rows) return;
@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(kThreads)
 // Places an expert's pairs, in their order: row_of_slot, slot_of_pair; and its tiles. The last expert's block also
 // empties the tiles that are left.
 __global__ void __launch_bounds__(kThreads)
-    place_kernel(const int32_t* __restrict__ chosen, int32_t num_pairs, int32_t top_k, const int32_t* __restrict__ counts,
-                 int32_t num_experts, int32_t tile_rows, int32_t max_tiles, int32_t* __restrict__ row_of_slot,
-                 int32_t* __restrict__ slot_of_pair, RowTile* __restrict__ tiles) {
+    place_kernel(const int32_t* __restrict__ chosen, int32_t num_pairs, int32_t top_k,
+                 const int32_t* __restrict__ counts, int32_t num_experts, int32_t tile_rows, int32_t max_tiles,
+                 int32_t* __restrict__ row_of_slot, int32_t* __restrict__ slot_of_pair, RowTile* __restrict__ tiles) {
   __shared__ int partial_sums[kWarps];
   const auto expert = static_cast<int32_t>(blockIdx.x);
   int before = 0, tiles_before = 0;

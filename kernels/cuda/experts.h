@@ -1,7 +1,8 @@
-// mix_experts: a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538). Each token goes through the top_k experts with
-// the largest router logits: out = sum over them of weight * down(activate(gate_up(x))).
+// mix_experts: a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538). Each token goes through the top_k experts
+// with the largest router logits: out = sum over them of weight * down(activate(gate_up(x))).
 //
-// 1. Ties go to the lowest expert. Weights are a softmax over the chosen logits, or, with norm_topk_prob false, the chosen
+// 1. Ties go to the lowest expert. Weights are a softmax over the chosen logits, or, with norm_topk_prob false, the
+// chosen
 //    entries of a softmax over all.
 // 2. Each row's bits depend on its own x and logits alone: its experts are added in order of their index.
 // 3. The launches depend on the number of rows only. Rows whose logits are NaN become NaN.
@@ -31,8 +32,8 @@ struct ExpertsShape {
 
 int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype);
 
-// T: float, __nv_bfloat16 or __half. REQUIRES: config within the limits above; workspace of experts_workspace_bytes for a
-// shape that holds this one. Throws CudaError.
+// T: float, __nv_bfloat16 or __half. REQUIRES: config within the limits above; workspace of experts_workspace_bytes for
+// a shape that holds this one. Throws CudaError.
 template <class T>
 void mix_experts(const GroupedWeights& gate_up,  // [gate_up, hidden] each
                  const GroupedWeights& down,     // [hidden, intermediate] each

@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T, int kWidth>
-void launch_groups(T* x, int64_t stride, int64_t num_groups, const float* weight, int64_t width, float eps, int64_t rows,
-                   cudaStream_t stream) {
+void launch_groups(T* x, int64_t stride, int64_t num_groups, const float* weight, int64_t width, float eps,
+                   int64_t rows, cudaStream_t stream) {
   const int64_t all = rows * num_groups;
   const auto run = [&](auto kernel, int groups_per_block) {
     launch({dim3(static_cast<unsigned>(ceil_div(all, groups_per_block))), dim3(kThreads), 0, stream}, kernel, x, stride,
@@ -128,8 +128,8 @@ void add_layer_norm(float* residual, const T* delta, const float* weight, const 
 }
 
 template <class T>
-void rms_norm_groups(T* x, int64_t stride, int64_t num_groups, const float* weight, int64_t width, float eps, int64_t rows,
-                     cudaStream_t stream) {
+void rms_norm_groups(T* x, int64_t stride, int64_t num_groups, const float* weight, int64_t width, float eps,
+                     int64_t rows, cudaStream_t stream) {
   if (rows == 0 || num_groups == 0) return;
   if (can_pack(width, x, weight) && stride % kPackWidth == 0)
     launch_groups<T, kPackWidth>(x, stride, num_groups, weight, width, eps, rows, stream);

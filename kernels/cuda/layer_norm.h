@@ -1,6 +1,6 @@
-// add_layer_norm: residual += delta; out = (residual - mean) / stddev * weight + bias (Ba et al. 2016, arXiv:1607.06450).
-// rms_norm_groups: RMSNorm in place of groups of columns, such as the heads of q and k.
-// Each row's arithmetic depends on that row and on its width alone, not on how many rows there are.
+// add_layer_norm: residual += delta; out = (residual - mean) / stddev * weight + bias (Ba et al. 2016,
+// arXiv:1607.06450). rms_norm_groups: RMSNorm in place of groups of columns, such as the heads of q and k. Each row's
+// arithmetic depends on that row and on its width alone, not on how many rows there are.
 #pragma once
 
 #include <cuda_runtime.h>

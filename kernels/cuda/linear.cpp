@@ -45,7 +45,8 @@ struct Descriptor {
 
 }  // namespace
 
-// cuBLASLt is column-major: out, seen as [out_features, rows], is weight (stored [in, out], transposed) times x [in, rows].
+// cuBLASLt is column-major: out, seen as [out_features, rows], is weight (stored [in, out], transposed) times x [in,
+// rows].
 struct Linear::Call {
   Call(const LinearView& weight_view, const void* x_data, int64_t num_rows, void* out_data, DType dtype, DType out_type)
       : weight(weight_view), x(x_data), rows(num_rows), out(out_data), out_dtype(out_type) {
@@ -71,8 +72,8 @@ struct Linear::Call {
              "cublasLtMatmul");
   }
 
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates(cublasLtHandle_t handle, cublasLtMatmulPreference_t preference,
-                                                          int count) const {
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(cublasLtHandle_t handle,
+                                                          cublasLtMatmulPreference_t preference, int count) const {
     std::vector<cublasLtMatmulHeuristicResult_t> results(count);
     int found = 0;
     check_lt(cublasLtMatmulAlgoGetHeuristic(handle, desc.handle, a.handle, b.handle, d.handle, d.handle, preference,
@@ -111,9 +112,9 @@ Linear::Linear(DType dtype, bool deterministic)
   check_lt(cublasLtCreate(&handle_), "cublasLtCreate");
   check_lt(cublasLtMatmulPreferenceCreate(&preference_), "cublasLtMatmulPreferenceCreate");
   const uint64_t bytes = kWorkspaceBytes;
-  check_lt(cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-                                                sizeof bytes),
-           "cublasLtMatmulPreferenceSetAttribute");
+  check_lt(
+      cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
+      "cublasLtMatmulPreferenceSetAttribute");
 }
 
 Linear::~Linear() {
@@ -137,9 +138,12 @@ void Linear::run(const Call& call, const Algorithm& algorithm, cudaStream_t stre
     else linear_mma(call.weight, x, call.rows, static_cast<T*>(call.out), stream);
   };
   switch (dtype_) {
-    case DType::kF32: return own(float());
-    case DType::kF16: return own(__half());
-    case DType::kBF16: return own(__nv_bfloat16());
+    case DType::kF32:
+      return own(float());
+    case DType::kF16:
+      return own(__half());
+    case DType::kBF16:
+      return own(__nv_bfloat16());
   }
 }
 

@@ -1,5 +1,5 @@
-// As linear_mma, with one more step of indirection: a block computes a tile of rows of one expert by a tile of features.
-// Few rows: bound by the bytes of the experts that are chosen; many: by multiply-adds.
+// As linear_mma, with one more step of indirection: a block computes a tile of rows of one expert by a tile of
+// features. Few rows: bound by the bytes of the experts that are chosen; many: by multiply-adds.
 #include "kernels/cuda/linear_grouped.h"
 
 #include "base/check.h"
@@ -160,7 +160,8 @@ __global__ void linear_grouped_scalar_kernel(GroupedWeights weights, const T* x,
 template <class Tile, class T>
 void launch_tiles(const GroupedWeights& weights, const T* x, const int32_t* x_rows, const RowTile* tiles,
                   int32_t num_tiles, T* out, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(num_tiles), static_cast<unsigned>(ceil_div(weights.out_features, Tile::kTileN)));
+  const dim3 grid(static_cast<unsigned>(num_tiles),
+                  static_cast<unsigned>(ceil_div(weights.out_features, Tile::kTileN)));
   launch({grid, dim3(Tile::kThreads), Tile::kSharedBytes, stream}, linear_grouped_kernel<T, Tile>, weights, x, x_rows,
          tiles, out);
 }
@@ -189,8 +190,8 @@ void linear_grouped(const GroupedWeights& weights, const T* x, const int32_t* x_
 
 template void linear_grouped(const GroupedWeights&, const float*, const int32_t*, const RowTile*, int32_t, int32_t,
                              float*, cudaStream_t);
-template void linear_grouped(const GroupedWeights&, const __nv_bfloat16*, const int32_t*, const RowTile*, int32_t, int32_t,
-                             __nv_bfloat16*, cudaStream_t);
+template void linear_grouped(const GroupedWeights&, const __nv_bfloat16*, const int32_t*, const RowTile*, int32_t,
+                             int32_t, __nv_bfloat16*, cudaStream_t);
 template void linear_grouped(const GroupedWeights&, const __half*, const int32_t*, const RowTile*, int32_t, int32_t,
                              __half*, cudaStream_t);
 

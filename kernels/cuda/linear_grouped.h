@@ -1,8 +1,8 @@
-// linear_grouped: out = x · weightᵀ + bias for groups of rows, each with a weight of its own, as the experts of a mixture
-// have them. Which rows are whose is known on the device only, so that a step can be recorded.
+// linear_grouped: out = x · weightᵀ + bias for groups of rows, each with a weight of its own, as the experts of a
+// mixture have them. Which rows are whose is known on the device only, so that a step can be recorded.
 //
-// Each output element is one chain of fp32 sums over k in order, the bias added last: a row's bits depend on its x and its
-// weight alone, as in linear_mma.
+// Each output element is one chain of fp32 sums over k in order, the bias added last: a row's bits depend on its x and
+// its weight alone, as in linear_mma.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -27,13 +27,13 @@ struct GroupedWeights {
 // How many rows a tile may have where `rows` rows belong to num_experts experts.
 int32_t grouped_tile_rows(int64_t rows, int32_t num_experts);
 
-// T: float (no tensor cores), __nv_bfloat16 or __half. Tensor cores are used where in_features is a multiple of 8. All arrays
-// are 16-byte aligned. Throws CudaError.
+// T: float (no tensor cores), __nv_bfloat16 or __half. Tensor cores are used where in_features is a multiple of 8. All
+// arrays are 16-byte aligned. Throws CudaError.
 template <class T>
 void linear_grouped(const GroupedWeights& weights,
-                    const T* x,               // [any, in_features]
-                    const int32_t* x_rows,    // [rows]  row i's row of x; nullptr: row i
-                    const RowTile* tiles,     // [num_tiles]  of at most tile_rows rows
+                    const T* x,             // [any, in_features]
+                    const int32_t* x_rows,  // [rows]  row i's row of x; nullptr: row i
+                    const RowTile* tiles,   // [num_tiles]  of at most tile_rows rows
                     int32_t num_tiles, int32_t tile_rows,
                     T* out,  // [rows, out_features]
                     cudaStream_t stream);

@@ -7,7 +7,7 @@ namespace llmb::cuda {
 
 namespace {
 
-constexpr int kTileK = 64;           // elements: rows of 128 bytes in shared memory
+constexpr int kTileK = 64;                 // elements: rows of 128 bytes in shared memory
 constexpr int kChunksPerRow = kTileK / 8;  // of 16 bytes
 
 // A block computes kTileM x kTileN outputs; its kWarpsM x kWarpsN warps share them out. kStages tiles of x and of the
@@ -20,11 +20,12 @@ struct Tiling {
   static constexpr int kStageElements = (kM + kN) * kTileK;
   static constexpr size_t kSharedBytes = size_t{2} * kStages * kStageElements;
 };
-using FewRows = Tiling<16, 32, 1, 4, 8>;      // decode: as many weight bytes in flight as an SM can hold
+using FewRows = Tiling<16, 32, 1, 4, 8>;  // decode: as many weight bytes in flight as an SM can hold
 using SomeRows = Tiling<64, 32, 4, 1, 6>;
 using ManyRows = Tiling<128, 128, 2, 4, 4>;
 
-// 16-byte chunks of a tile row change places by the row, so that the eight rows of an 8x8 matrix lie in different banks.
+// 16-byte chunks of a tile row change places by the row, so that the eight rows of an 8x8 matrix lie in different
+// banks.
 __device__ __forceinline__ int element_of(int row, int chunk) {
   return row * kTileK + ((chunk ^ (row & (kChunksPerRow - 1))) * 8);
 }
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
 #pragma unroll
         for (int j = 0; j < kColTiles; j += 2) {
           uint32_t pair[4];
-          ptx::ldmatrix_x4(pair, w_tile + element_of(warp_col + j * 8 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+          ptx::ldmatrix_x4(pair,
+                           w_tile + element_of(warp_col + j * 8 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
           b[j][0] = pair[0], b[j][1] = pair[1];
           b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
         }
@@ -113,8 +115,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
         for (int c = 0; c < 2; ++c) {
           if (col + c >= out_features) continue;
           const float sum = sums[i][j][half * 2 + c];
-          out[row * out_features + col + c] =
-              from_float<Out>(bias == nullptr ? sum : sum + to_float(bias[col + c]));
+          out[row * out_features + col + c] = from_float<Out>(bias == nullptr ? sum : sum + to_float(bias[col + c]));
         }
       }
 }

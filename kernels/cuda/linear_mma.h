@@ -11,9 +11,9 @@
 
 namespace llmb::cuda {
 
-// T: float (no tensor cores), __nv_bfloat16 or __half; Out: T or float. Any sizes; tensor cores are used where in_features
-// is a multiple of 8, which decides by itself what bits come out. x, out and the weight are 16-byte aligned. Throws
-// CudaError.
+// T: float (no tensor cores), __nv_bfloat16 or __half; Out: T or float. Any sizes; tensor cores are used where
+// in_features is a multiple of 8, which decides by itself what bits come out. x, out and the weight are 16-byte
+// aligned. Throws CudaError.
 template <class T, class Out>
 void linear_mma(const LinearView& weight,
                 const T* x,  // [rows, in_features]

@@ -19,22 +19,23 @@ struct LoadOptions {
   LoadFormat load_format = LoadFormat::kAuto;  // kDummy: seeded random normal weights, only config.json is read
   uint64_t dummy_seed = 0;
   int32_t block_size = 16;
-  int64_t kv_cache_bytes = 0;        // 0: chosen by the backend for max_num_seqs sequences of max_model_len
-  int32_t num_blocks_override = 0;   // > 0: this many blocks, whatever kv_cache_bytes says
+  int64_t kv_cache_bytes = 0;       // 0: chosen by the backend for max_num_seqs sequences of max_model_len
+  int32_t num_blocks_override = 0;  // > 0: this many blocks, whatever kv_cache_bytes says
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_model_len = 0;
-  int32_t num_threads = 0;           // CPU: 0: all usable cores
-  std::optional<DType> dtype;        // of activations and KV cache; none: what the backend thinks best
+  int32_t num_threads = 0;     // CPU: 0: all usable cores
+  std::optional<DType> dtype;  // of activations and KV cache; none: what the backend thinks best
   // CUDA only.
   double gpu_memory_utilization = 0.92;  // share of the device's memory that weights, activations and KV pool may take
-  bool deterministic = false;  // a request's result does not depend on what else runs, nor on how its tokens are chunked
+  bool deterministic =
+      false;  // a request's result does not depend on what else runs, nor on how its tokens are chunked
 };
 
 struct BackendInfo {
-  std::string device;      // "cpu (avx512, 2 threads)"
-  KvLayout kv;             // num_blocks is the pool that the scheduler may hand out
-  int64_t weight_bytes = 0;  // resident
+  std::string device;               // "cpu (avx512, 2 threads)"
+  KvLayout kv;                      // num_blocks is the pool that the scheduler may hand out
+  int64_t weight_bytes = 0;         // resident
   int32_t max_plans_in_flight = 1;  // 1 or 2
   double load_ms = 0;
 };

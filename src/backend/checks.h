@@ -31,8 +31,8 @@ inline Status check_load_options(const ModelConfig& config, const LoadOptions& o
 
 // A plan against the pool and the limits that memory was laid out for. `num_previous_samples`: of the plan before it,
 // whose sampled tokens it may name.
-inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const LoadOptions& options, const KvLayout& kv,
-                         int32_t num_previous_samples) {
+inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const LoadOptions& options,
+                         const KvLayout& kv, int32_t num_previous_samples) {
   LLMB_RETURN_IF_ERROR(validate_step_plan(plan, kv.num_blocks, num_previous_samples));
   if (plan.block_size != kv.block_size) return internal_error("plan has another block_size");
   if (plan.num_tokens() > options.max_num_batched_tokens) return internal_error("plan has too many tokens");

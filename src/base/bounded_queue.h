@@ -13,8 +13,8 @@ namespace llmb {
 
 // Thread-safe. Invariant: size() <= capacity; after close() pushes are refused and pops drain what is left.
 //
-// A producer that found the queue full sleeps until it is half empty: to be woken for each place costs both sides more than
-// most items do.
+// A producer that found the queue full sleeps until it is half empty: to be woken for each place costs both sides more
+// than most items do.
 template <typename T>
 class BoundedQueue {
  public:

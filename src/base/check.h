@@ -18,7 +18,6 @@ class CheckFailure : public std::logic_error {
 
 }  // namespace llmb
 
-#define LLMB_CHECK(condition) \
-  ((condition) ? void(0) : ::llmb::check_failed(__FILE__, __LINE__, #condition, ""))
+#define LLMB_CHECK(condition) ((condition) ? void(0) : ::llmb::check_failed(__FILE__, __LINE__, #condition, ""))
 #define LLMB_CHECK_MSG(condition, detail) \
   ((condition) ? void(0) : ::llmb::check_failed(__FILE__, __LINE__, #condition, (detail)))

@@ -1,4 +1,5 @@
-// Conversions between fp32 and stored 16-bit floats: exact in the widening direction, round-to-nearest-even in the other.
+// Conversions between fp32 and stored 16-bit floats: exact in the widening direction, round-to-nearest-even in the
+// other.
 #pragma once
 
 #include <bit>

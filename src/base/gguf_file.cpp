@@ -20,14 +20,14 @@ constexpr uint64_t kMaxRank = 4;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 
 constexpr GgufTensorType kTensorTypes[] = {
-    {0, "F32", 1, 4},        {1, "F16", 1, 2},        {2, "Q4_0", 32, 18},     {3, "Q4_1", 32, 20},
-    {6, "Q5_0", 32, 22},     {7, "Q5_1", 32, 24},     {8, "Q8_0", 32, 34},     {9, "Q8_1", 32, 36},
-    {10, "Q2_K", 256, 84},   {11, "Q3_K", 256, 110},  {12, "Q4_K", 256, 144},  {13, "Q5_K", 256, 176},
-    {14, "Q6_K", 256, 210},  {15, "Q8_K", 256, 292},  {16, "IQ2_XXS", 256, 66}, {17, "IQ2_XS", 256, 74},
-    {18, "IQ3_XXS", 256, 98}, {19, "IQ1_S", 256, 50},  {20, "IQ4_NL", 32, 18},  {21, "IQ3_S", 256, 110},
-    {22, "IQ2_S", 256, 82},  {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},        {25, "I16", 1, 2},
-    {26, "I32", 1, 4},       {27, "I64", 1, 8},       {28, "F64", 1, 8},       {29, "IQ1_M", 256, 56},
-    {30, "BF16", 1, 2},      {34, "TQ1_0", 256, 54},  {35, "TQ2_0", 256, 66},  {39, "MXFP4", 32, 17},
+    {0, "F32", 1, 4},         {1, "F16", 1, 2},         {2, "Q4_0", 32, 18},      {3, "Q4_1", 32, 20},
+    {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},      {8, "Q8_0", 32, 34},      {9, "Q8_1", 32, 36},
+    {10, "Q2_K", 256, 84},    {11, "Q3_K", 256, 110},   {12, "Q4_K", 256, 144},   {13, "Q5_K", 256, 176},
+    {14, "Q6_K", 256, 210},   {15, "Q8_K", 256, 292},   {16, "IQ2_XXS", 256, 66}, {17, "IQ2_XS", 256, 74},
+    {18, "IQ3_XXS", 256, 98}, {19, "IQ1_S", 256, 50},   {20, "IQ4_NL", 32, 18},   {21, "IQ3_S", 256, 110},
+    {22, "IQ2_S", 256, 82},   {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},         {25, "I16", 1, 2},
+    {26, "I32", 1, 4},        {27, "I64", 1, 8},        {28, "F64", 1, 8},        {29, "IQ1_M", 256, 56},
+    {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},   {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},
 };
 
 const GgufTensorType* find_tensor_type(uint32_t id) {
@@ -41,16 +41,21 @@ uint64_t value_bytes(GgufValueType type) {
   switch (type) {
     case GgufValueType::kUint8:
     case GgufValueType::kInt8:
-    case GgufValueType::kBool: return 1;
+    case GgufValueType::kBool:
+      return 1;
     case GgufValueType::kUint16:
-    case GgufValueType::kInt16: return 2;
+    case GgufValueType::kInt16:
+      return 2;
     case GgufValueType::kUint32:
     case GgufValueType::kInt32:
-    case GgufValueType::kFloat32: return 4;
+    case GgufValueType::kFloat32:
+      return 4;
     case GgufValueType::kUint64:
     case GgufValueType::kInt64:
-    case GgufValueType::kFloat64: return 8;
-    default: return 0;
+    case GgufValueType::kFloat64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -125,8 +130,8 @@ class GgufFile::Reader {
   Status take_name(const char* what, std::string_view* out) {
     LLMB_RETURN_IF_ERROR(take_string(out));
     if (out->empty() || out->size() > kMaxNameBytes)
-      return data_loss(std::string("the name of a ") + what + " has " + std::to_string(out->size()) + " bytes, expected 1 to " +
-                       std::to_string(kMaxNameBytes));
+      return data_loss(std::string("the name of a ") + what + " has " + std::to_string(out->size()) +
+                       " bytes, expected 1 to " + std::to_string(kMaxNameBytes));
     if (!is_utf8(*out)) return data_loss(std::string("the name of a ") + what + " is not UTF-8");
     return {};
   }
@@ -137,8 +142,9 @@ class GgufFile::Reader {
     LLMB_RETURN_IF_ERROR(take(&magic));
     LLMB_RETURN_IF_ERROR(take(&version));
     if (version != 2 && version != 3)
-      return unsupported((version & 0xffff) == 0 && version != 0 ? "a big-endian GGUF file is not supported"
-                                                : "GGUF version " + std::to_string(version) + " is not supported; supported: 2, 3");
+      return unsupported((version & 0xffff) == 0 && version != 0
+                             ? "a big-endian GGUF file is not supported"
+                             : "GGUF version " + std::to_string(version) + " is not supported; supported: 2, 3");
     LLMB_RETURN_IF_ERROR(take(num_tensors));
     LLMB_RETURN_IF_ERROR(take(num_keys));
     if (*num_tensors > kMaxTensors)
@@ -161,7 +167,8 @@ class GgufFile::Reader {
   Status read_type(GgufValueType* type) {
     uint32_t id = 0;
     LLMB_RETURN_IF_ERROR(take(&id));
-    if (id > static_cast<uint32_t>(GgufValueType::kFloat64)) return data_loss("value type " + std::to_string(id) + " is not known");
+    if (id > static_cast<uint32_t>(GgufValueType::kFloat64))
+      return data_loss("value type " + std::to_string(id) + " is not known");
     *type = static_cast<GgufValueType>(id);
     return {};
   }
@@ -188,7 +195,8 @@ class GgufFile::Reader {
     const GgufValue* value = out_.find("general.alignment");
     if (value == nullptr) return {};
     const auto alignment = out_.integer("general.alignment");
-    if (!alignment || *alignment < 1 || *alignment > static_cast<int64_t>(kMaxAlignment) || (*alignment & (*alignment - 1)) != 0)
+    if (!alignment || *alignment < 1 || *alignment > static_cast<int64_t>(kMaxAlignment) ||
+        (*alignment & (*alignment - 1)) != 0)
       return data_loss("\"general.alignment\" is not a power of two up to " + std::to_string(kMaxAlignment));
     alignment_ = static_cast<uint64_t>(*alignment);
     return {};
@@ -200,7 +208,8 @@ class GgufFile::Reader {
     uint32_t rank = 0, type = 0;
     uint64_t offset = 0;
     Status status = take(&rank);
-    if (status.ok() && (rank < 1 || rank > kMaxRank)) status = data_loss(std::to_string(rank) + " dimensions, expected 1 to 4");
+    if (status.ok() && (rank < 1 || rank > kMaxRank))
+      status = data_loss(std::to_string(rank) + " dimensions, expected 1 to 4");
     for (uint32_t i = 0; status.ok() && i < rank; ++i) {
       uint64_t size = 0;
       status = take(&size);
@@ -225,8 +234,8 @@ class GgufFile::Reader {
     if (tensor->type == nullptr) return data_loss("tensor type " + std::to_string(id) + " is not known");
     const uint32_t block = tensor->type->block_size;
     if (tensor->cols() % block != 0)
-      return data_loss("rows of " + std::to_string(tensor->cols()) + " numbers are no whole blocks of " + std::to_string(block) +
-                       " (" + tensor->type->name + ")");
+      return data_loss("rows of " + std::to_string(tensor->cols()) + " numbers are no whole blocks of " +
+                       std::to_string(block) + " (" + tensor->type->name + ")");
     *bytes = tensor->type->block_bytes;
     bool overflow = __builtin_mul_overflow(*bytes, static_cast<uint64_t>(tensor->cols()) / block, bytes);
     for (size_t i = 0; i + 1 < tensor->shape.size(); ++i)
@@ -249,11 +258,13 @@ class GgufFile::Reader {
       const uint64_t bytes = tensor.data.size();
       const std::string name = "tensor " + quoted(tensor.name);
       if (offsets[i] % alignment_ != 0)
-        return data_loss(name + " begins at " + std::to_string(offsets[i]) + ", no multiple of " + std::to_string(alignment_));
+        return data_loss(name + " begins at " + std::to_string(offsets[i]) + ", no multiple of " +
+                         std::to_string(alignment_));
       if (offsets[i] != expected)
-        return data_loss(name + " begins at " + std::to_string(offsets[i]) +
-                         (offsets[i] > expected ? ", leaving a hole after " : ", overlapping the tensor before, which ends at ") +
-                         std::to_string(expected));
+        return data_loss(
+            name + " begins at " + std::to_string(offsets[i]) +
+            (offsets[i] > expected ? ", leaving a hole after " : ", overlapping the tensor before, which ends at ") +
+            std::to_string(expected));
       if (data_begin > size || offsets[i] > size - data_begin || bytes > size - data_begin - offsets[i])
         return data_loss(name + " goes past the end of the file");
       tensor.data = file_bytes_.subspan(data_begin + offsets[i], bytes);
@@ -308,7 +319,8 @@ std::optional<int64_t> GgufFile::integer(std::string_view key) const {
 
 std::optional<double> GgufFile::number(std::string_view key) const {
   const GgufValue* value = find(key);
-  if (value == nullptr || value->is_array || (!is_gguf_integer(value->type) && !is_gguf_float(value->type))) return std::nullopt;
+  if (value == nullptr || value->is_array || (!is_gguf_integer(value->type) && !is_gguf_float(value->type)))
+    return std::nullopt;
   return gguf_number(*value, 0);
 }
 
@@ -326,15 +338,24 @@ bool is_gguf_float(GgufValueType type) { return type == GgufValueType::kFloat32 
 
 int64_t gguf_integer(const GgufValue& value, uint64_t index) {
   switch (value.type) {
-    case GgufValueType::kUint8: return load<uint8_t>(value.bytes, index);
-    case GgufValueType::kInt8: return load<int8_t>(value.bytes, index);
-    case GgufValueType::kUint16: return load<uint16_t>(value.bytes, index);
-    case GgufValueType::kInt16: return load<int16_t>(value.bytes, index);
-    case GgufValueType::kUint32: return load<uint32_t>(value.bytes, index);
-    case GgufValueType::kInt32: return load<int32_t>(value.bytes, index);
-    case GgufValueType::kInt64: return load<int64_t>(value.bytes, index);
-    case GgufValueType::kUint64: return static_cast<int64_t>(std::min<uint64_t>(load<uint64_t>(value.bytes, index), INT64_MAX));
-    default: return 0;
+    case GgufValueType::kUint8:
+      return load<uint8_t>(value.bytes, index);
+    case GgufValueType::kInt8:
+      return load<int8_t>(value.bytes, index);
+    case GgufValueType::kUint16:
+      return load<uint16_t>(value.bytes, index);
+    case GgufValueType::kInt16:
+      return load<int16_t>(value.bytes, index);
+    case GgufValueType::kUint32:
+      return load<uint32_t>(value.bytes, index);
+    case GgufValueType::kInt32:
+      return load<int32_t>(value.bytes, index);
+    case GgufValueType::kInt64:
+      return load<int64_t>(value.bytes, index);
+    case GgufValueType::kUint64:
+      return static_cast<int64_t>(std::min<uint64_t>(load<uint64_t>(value.bytes, index), INT64_MAX));
+    default:
+      return 0;
   }
 }
 

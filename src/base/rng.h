@@ -30,8 +30,9 @@ struct PhiloxKey {
 
 // The uniform that decides the token at `position` of sample `sample`.
 inline float sampling_uniform(const PhiloxKey& key, uint32_t sample, uint32_t position) {
-  const auto r = philox4x32({position, sample, static_cast<uint32_t>(key.request), static_cast<uint32_t>(key.request >> 32)},
-                            {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
+  const auto r =
+      philox4x32({position, sample, static_cast<uint32_t>(key.request), static_cast<uint32_t>(key.request >> 32)},
+                 {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
   return uniform_from_bits(r[0]);
 }
 

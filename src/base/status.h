@@ -60,14 +60,23 @@ inline Status internal_error(std::string m) { return {StatusCode::kInternal, std
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                   // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}                                      // NOLINT: implicit by design
   Result(Status status) : status_(std::move(status)) { LLMB_CHECK(!status_.ok()); }  // NOLINT
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
-  T& value() & { LLMB_CHECK_MSG(ok(), status_.message()); return *value_; }
-  const T& value() const& { LLMB_CHECK_MSG(ok(), status_.message()); return *value_; }
-  T&& value() && { LLMB_CHECK_MSG(ok(), status_.message()); return std::move(*value_); }
+  T& value() & {
+    LLMB_CHECK_MSG(ok(), status_.message());
+    return *value_;
+  }
+  const T& value() const& {
+    LLMB_CHECK_MSG(ok(), status_.message());
+    return *value_;
+  }
+  T&& value() && {
+    LLMB_CHECK_MSG(ok(), status_.message());
+    return std::move(*value_);
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T* operator->() { return &value(); }
@@ -81,8 +90,8 @@ class [[nodiscard]] Result {
 }  // namespace llmb
 
 // Returns early with the error of an expression that yields a Status.
-#define LLMB_RETURN_IF_ERROR(expression)                       \
-  do {                                                         \
-    ::llmb::Status llmb_status_ = (expression);                \
-    if (!llmb_status_.ok()) return llmb_status_;               \
+#define LLMB_RETURN_IF_ERROR(expression)         \
+  do {                                           \
+    ::llmb::Status llmb_status_ = (expression);  \
+    if (!llmb_status_.ok()) return llmb_status_; \
   } while (0)

@@ -47,7 +47,8 @@ struct ThreadPool::State {
 
   void work(int thread) {
     try {
-      for (int64_t task; (task = next_task.fetch_add(1, std::memory_order_relaxed)) < num_tasks;) call(body, task, thread);
+      for (int64_t task; (task = next_task.fetch_add(1, std::memory_order_relaxed)) < num_tasks;)
+        call(body, task, thread);
     } catch (...) {
       std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();

@@ -22,7 +22,9 @@ class ThreadPool {
   // is rethrown here after all threads have stopped.
   template <typename Body>
   void parallel_for(int64_t num_tasks, const Body& body) {
-    run(num_tasks, [](const void* b, int64_t task, int thread) { (*static_cast<const Body*>(b))(task, thread); }, &body);
+    run(
+        num_tasks, [](const void* b, int64_t task, int thread) { (*static_cast<const Body*>(b))(task, thread); },
+        &body);
   }
 
  private:

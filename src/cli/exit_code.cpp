@@ -12,10 +12,14 @@ int fail(int exit_code, const Status& status) {
 
 int model_exit_code(const Status& status) {
   switch (status.code()) {
-    case StatusCode::kResourceExhausted: return kExitOutOfMemory;
-    case StatusCode::kDeviceError: return kExitDeviceFault;
-    case StatusCode::kInternal: return kExitBug;
-    default: return kExitModelRefused;
+    case StatusCode::kResourceExhausted:
+      return kExitOutOfMemory;
+    case StatusCode::kDeviceError:
+      return kExitDeviceFault;
+    case StatusCode::kInternal:
+      return kExitBug;
+    default:
+      return kExitModelRefused;
   }
 }
 
@@ -25,33 +29,48 @@ int model_files_exit_code(const Status& status) {
 
 int engine_exit_code(const Status& status) {
   switch (status.code()) {
-    case StatusCode::kResourceExhausted: return kExitOutOfMemory;
-    case StatusCode::kDeviceError: return kExitDeviceFault;
-    default: return kExitBug;
+    case StatusCode::kResourceExhausted:
+      return kExitOutOfMemory;
+    case StatusCode::kDeviceError:
+      return kExitDeviceFault;
+    default:
+      return kExitBug;
   }
 }
 
 int output_exit_code(const Status& status) {
   switch (status.code()) {
-    case StatusCode::kInvalidArgument: return kExitUsage;
-    case StatusCode::kBusy: return kExitOutputBusy;
-    case StatusCode::kCancelled: return kExitReaderGone;
+    case StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case StatusCode::kBusy:
+      return kExitOutputBusy;
+    case StatusCode::kCancelled:
+      return kExitReaderGone;
     case StatusCode::kConflict:
     case StatusCode::kDataLoss:
-    case StatusCode::kUnsupported: return kExitResumeRefused;
-    case StatusCode::kInternal: return kExitBug;
-    case StatusCode::kResourceExhausted: return kExitOutOfMemory;
-    default: return kExitOutputFailed;
+    case StatusCode::kUnsupported:
+      return kExitResumeRefused;
+    case StatusCode::kInternal:
+      return kExitBug;
+    case StatusCode::kResourceExhausted:
+      return kExitOutOfMemory;
+    default:
+      return kExitOutputFailed;
   }
 }
 
 int input_exit_code(const Status& status) {
   switch (status.code()) {
-    case StatusCode::kConflict: return kExitResumeRefused;
-    case StatusCode::kInvalidArgument: return kExitUsage;
-    case StatusCode::kResourceExhausted: return kExitOutOfMemory;
-    case StatusCode::kInternal: return kExitBug;
-    default: return kExitInputUnreadable;
+    case StatusCode::kConflict:
+      return kExitResumeRefused;
+    case StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case StatusCode::kResourceExhausted:
+      return kExitOutOfMemory;
+    case StatusCode::kInternal:
+      return kExitBug;
+    default:
+      return kExitInputUnreadable;
   }
 }
 

@@ -105,8 +105,7 @@ Result<uint64_t> hash_file(int fd, const std::string& path, const std::atomic<bo
 
 // nullopt: there is no such file.
 Result<std::optional<FileFingerprint>> fingerprint_file(const std::string& name, const std::string& path,
-                                                        const Fingerprint* recorded,
-                                                        const std::atomic<bool>* stop) {
+                                                        const Fingerprint* recorded, const std::atomic<bool>* stop) {
   FileOps& ops = real_file_ops();
   struct stat st {};
   if (ops.stat(path.c_str(), &st) != 0 && errno == ENOENT) return std::optional<FileFingerprint>();
@@ -162,7 +161,8 @@ Result<NamedPaths> model_file_names(const Options& o) {
   };
   const bool is_gguf = is_gguf_path(o.model_dir);
   if (is_gguf) add_gguf("model", o.model_dir);
-  else for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model_dir, name);
+  else
+    for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model_dir, name);
   if (!is_gguf && o.load_format != "dummy") {
     add("model", o.model_dir, "model.safetensors.index.json");
     const Result<std::vector<std::string>> shards = files_ending_in(o.model_dir, ".safetensors");
@@ -174,8 +174,9 @@ Result<NamedPaths> model_file_names(const Options& o) {
     if (o.tokenizer_dir != o.model_dir) add_gguf("tokenizer", o.tokenizer_dir);
     return names;
   }
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                           "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "tiktoken.model"})
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+        "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "tiktoken.model"})
     add("tokenizer", o.tokenizer_dir, name);
   const Result<std::vector<std::string>> ranks = files_ending_in(o.tokenizer_dir, ".tiktoken");
   if (!ranks.ok()) return ranks.status();

@@ -13,8 +13,8 @@
 
 namespace llmb {
 
-// `device`: DeviceChoice::identity. Reads every file of the model whose size, time or inode are not as in `recorded` (may
-// be null), several at a time. kCancelled: interrupted, or *stop (may be null) became true.
+// `device`: DeviceChoice::identity. Reads every file of the model whose size, time or inode are not as in `recorded`
+// (may be null), several at a time. kCancelled: interrupted, or *stop (may be null) became true.
 Result<Fingerprint> compute_fingerprint(const Options& options, const ModelFiles& model, const std::string& device,
                                         const Fingerprint* recorded, const std::atomic<bool>* stop = nullptr);
 

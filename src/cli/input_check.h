@@ -20,7 +20,7 @@ bool are_files(const Options& options, const LineReader& reader);
 struct InputCheck {
   int64_t num_lines = 0;
   std::optional<int64_t> first_new;  // index of the first line that is not done
-  std::set<int64_t> grown;  // of may_have_grown
+  std::set<int64_t> grown;           // of may_have_grown
 };
 
 // Reads all inputs beside the lines that are done. kConflict as CompletedLineMatcher; kCancelled: interrupted.

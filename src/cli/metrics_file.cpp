@@ -37,7 +37,8 @@ Status append_metrics(const std::string& path, const std::string& line) {
   const ssize_t written = ::write(fd, line.data(), line.size());
   const int error = errno;
   ::close(fd);
-  if (written != static_cast<ssize_t>(line.size())) return io_error("--metrics: cannot write " + path + ": " + std::strerror(error));
+  if (written != static_cast<ssize_t>(line.size()))
+    return io_error("--metrics: cannot write " + path + ": " + std::strerror(error));
   return {};
 }
 

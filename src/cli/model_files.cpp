@@ -19,7 +19,8 @@ Status refused(const Status& status) {
 Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const Options& o) {
   auto tokenizer = Tokenizer::load(o.tokenizer_dir);
   // A bare config.json is enough for --load-format dummy with prompt_token_ids.
-  if (!tokenizer.ok() && tokenizer.status().code() == StatusCode::kNotFound && o.load_format == "dummy" && o.tokenizer_dir == o.model_dir)
+  if (!tokenizer.ok() && tokenizer.status().code() == StatusCode::kNotFound && o.load_format == "dummy" &&
+      o.tokenizer_dir == o.model_dir)
     return std::shared_ptr<const Tokenizer>();
   if (!tokenizer.ok()) return refused(tokenizer.status());
   return std::shared_ptr<const Tokenizer>(std::move(*tokenizer));
@@ -30,8 +31,10 @@ Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const Options& o,
     auto file = MappedFile::open(o.chat_template_file);
     if (!file.ok()) return invalid_argument("--chat-template: " + file.status().message());
     const std::string_view source(reinterpret_cast<const char*>(file->data()), file->size());
-    auto parsed = ChatTemplate::parse(source, tokenizer ? tokenizer->special_tokens() : std::map<std::string, std::string>());
-    if (!parsed.ok()) return invalid_argument("--chat-template " + o.chat_template_file + ": " + parsed.status().message());
+    auto parsed =
+        ChatTemplate::parse(source, tokenizer ? tokenizer->special_tokens() : std::map<std::string, std::string>());
+    if (!parsed.ok())
+      return invalid_argument("--chat-template " + o.chat_template_file + ": " + parsed.status().message());
     return std::shared_ptr<const ChatTemplate>(std::move(*parsed));
   }
   auto loaded = ChatTemplate::load(o.tokenizer_dir);
@@ -46,14 +49,16 @@ Status find_model_dirs(Options* o) {
   const std::string cache = hub_cache_dir();
   const bool has_own_tokenizer = o->tokenizer_dir != o->model_dir;
   const bool is_dummy = o->load_format == "dummy";
-  const ModelParts parts = {.weights = !is_dummy && o->device != "ledger", .tokenizer = !has_own_tokenizer && !is_dummy};
+  const ModelParts parts = {.weights = !is_dummy && o->device != "ledger",
+                            .tokenizer = !has_own_tokenizer && !is_dummy};
   const auto model = locate_model(o->model_dir, o->revision, parts, cache);
   if (!model.ok()) return model.status();
   o->model_dir = model->path;
   o->model_commit = model->commit;
   if (!has_own_tokenizer) o->tokenizer_dir = model->path;
   if (!has_own_tokenizer) return {};
-  const auto tokenizer = locate_model(o->tokenizer_dir, o->tokenizer_revision, {.config = false, .weights = false}, cache);
+  const auto tokenizer =
+      locate_model(o->tokenizer_dir, o->tokenizer_revision, {.config = false, .weights = false}, cache);
   if (!tokenizer.ok()) return tokenizer.status().with_context("--tokenizer");
   o->tokenizer_dir = tokenizer->path;
   return {};

@@ -25,7 +25,8 @@ struct ModelFiles {
 // Puts directories in place of the names of models. The same errors as load_model_files().
 Status find_model_dirs(Options* options);
 
-// All but the context. kInvalidArgument: a flag does not fit the model (a usage error); anything else: the model is refused.
+// All but the context. kInvalidArgument: a flag does not fit the model (a usage error); anything else: the model is
+// refused.
 Result<ModelFiles> load_model_files(const Options& options);
 
 // Adds the tokenizer and the chat template, which may be large; the same errors.

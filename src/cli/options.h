@@ -19,12 +19,12 @@ enum class ProgressKind { kAuto, kBar, kPlain, kNone };
 // Flags as given. Unset optionals leave the decision to the model's files or to the backend.
 struct Options {
   // model
-  std::string model_dir;           // as given; find_model_dirs() puts a directory in place of a name
-  std::string tokenizer_dir;       // likewise; "": model_dir
-  std::string model_name;          // model_dir as given
-  std::string model_commit;        // where it came from the cache
+  std::string model_dir;                     // as given; find_model_dirs() puts a directory in place of a name
+  std::string tokenizer_dir;                 // likewise; "": model_dir
+  std::string model_name;                    // model_dir as given
+  std::string model_commit;                  // where it came from the cache
   std::string revision, tokenizer_revision;  // of names in the Hugging Face cache; "": main
-  std::string chat_template_file;  // "": the model's own
+  std::string chat_template_file;            // "": the model's own
   std::string load_format = "auto";
   std::string device = "auto";
   std::string dtype = "auto";

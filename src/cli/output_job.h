@@ -25,8 +25,8 @@
 
 namespace llmb {
 
-// Not thread-safe. Calls in this order: open, examine, settle_incomplete, then either begin … put_in_order … complete, or
-// complete_as_found. Holds the lock of the output for its life.
+// Not thread-safe. Calls in this order: open, examine, settle_incomplete, then either begin … put_in_order … complete,
+// or complete_as_found. Holds the lock of the output for its life.
 //
 // Status codes: kConflict, kDataLoss, kUnsupported: the output cannot be continued (exit 7) · kBusy (8) · kIoError (6).
 class OutputJob {

@@ -37,7 +37,8 @@ std::string describe(const EngineProgress& p, std::optional<double> lines, bool 
   const double seconds = std::max(1e-3, p.now_ms / 1000);
   std::string text = std::to_string(p.num_done);
   if (lines) text += (is_exact ? "/" : "/~") + std::to_string(static_cast<int64_t>(*lines + 0.5));
-  std::snprintf(buffer, sizeof buffer, " done, %lld failed | %.0f in + %.0f out tokens/s | %lld running, %lld waiting, KV %.0f %%",
+  std::snprintf(buffer, sizeof buffer,
+                " done, %lld failed | %.0f in + %.0f out tokens/s | %lld running, %lld waiting, KV %.0f %%",
                 static_cast<long long>(p.num_failed), static_cast<double>(p.num_input_tokens) / seconds,
                 static_cast<double>(p.num_output_tokens) / seconds, static_cast<long long>(p.num_running),
                 static_cast<long long>(p.num_waiting), 100 * p.kv_use);
@@ -54,7 +55,9 @@ std::string describe(const EngineProgress& p, std::optional<double> lines, bool 
 }  // namespace
 
 Progress::Progress(ProgressKind kind, std::optional<int64_t> num_lines, std::optional<int64_t> total_bytes)
-    : kind_(resolve(kind)), num_lines_(num_lines), total_bytes_(total_bytes),
+    : kind_(resolve(kind)),
+      num_lines_(num_lines),
+      total_bytes_(total_bytes),
       next_ms_(kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs) {}
 
 // By the share of the inputs' bytes that the lines seen so far take.

@@ -12,8 +12,8 @@ namespace llmb {
 // Not thread-safe. Cheap to call after every step: it writes a few times a second at most.
 class Progress {
  public:
-  // kAuto looks at stderr. num_lines: lines of this run, where known; else they are estimated from total_bytes, which is
-  // absent for pipes.
+  // kAuto looks at stderr. num_lines: lines of this run, where known; else they are estimated from total_bytes, which
+  // is absent for pipes.
   Progress(ProgressKind kind, std::optional<int64_t> num_lines, std::optional<int64_t> total_bytes);
 
   void update(const EngineProgress& p);

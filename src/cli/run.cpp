@@ -84,16 +84,18 @@ MachineLimits machine_limits(const Options& o, Backend& backend) {
   return limits;
 }
 
-std::unique_ptr<RequestIntake> start_intake(const Options& o, const ModelFiles& model, std::unique_ptr<LineReader> reader,
-                                            std::shared_ptr<const Clock> clock, const CompletedLines* completed) {
+std::unique_ptr<RequestIntake> start_intake(const Options& o, const ModelFiles& model,
+                                            std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
+                                            const CompletedLines* completed) {
   RequestLimits limits;
   limits.vocab_size = model.config.vocab_size;
   IntakeOptions options;
   options.seed = o.seed;
   options.request_rate = o.request_rate;
   options.completed = completed;
-  return std::make_unique<RequestIntake>(std::move(reader), std::make_unique<RequestParser>(model.default_params, limits),
-                                         model.context, std::move(clock), options);
+  return std::make_unique<RequestIntake>(std::move(reader),
+                                         std::make_unique<RequestParser>(model.default_params, limits), model.context,
+                                         std::move(clock), options);
 }
 
 // One run, stage by stage. A stage that ends the run returns the exit code.
@@ -124,7 +126,8 @@ class Run {
   End run_steps(Status* engine_status, Status* output_status);
   int finish(const Status& engine_status, Status output_status);
   int finish_blocked();
-  int exit_code(const Status& engine_status, const Status& output_status, const Status& input_status, bool too_many_errors) const;
+  int exit_code(const Status& engine_status, const Status& output_status, const Status& input_status,
+                bool too_many_errors) const;
   void fill_report(bool is_complete);
   bool over_error_budget(int64_t num_failed) const { return o_.max_errors && num_failed > *o_.max_errors; }
 
@@ -152,7 +155,7 @@ class Run {
   ModelFiles model_;
   std::optional<Fingerprint> fingerprint_;
   std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights
-  std::optional<int64_t> num_lines_;  // of all inputs
+  std::optional<int64_t> num_lines_;                 // of all inputs
   std::unique_ptr<RequestIntake> intake_;
   std::unique_ptr<Backend> backend_;
   DeviceWatch watch_;
@@ -180,7 +183,8 @@ int Run::execute() {
   model_ = std::move(*model);
   if (job_)
     if (const End end = examine_output()) return *end;
-  if (const Status status = load_model_context(o_, &model_); !status.ok()) return fail(model_files_exit_code(status), status);
+  if (const Status status = load_model_context(o_, &model_); !status.ok())
+    return fail(model_files_exit_code(status), status);
   // Reading and tokenising begin while the weights load.
   intake_ = start_intake(o_, model_, std::move(reader_), clock_, job_ ? &job_->completed() : nullptr);
   if (o_.dry_run) return dry_run(*intake_);
@@ -209,7 +213,8 @@ Run::End Run::open_output() {
   std::vector<std::string> others = o_.inputs;
   if (job_) others.insert(others.end(), {target_.path, target_.partial(), target_.manifest()});
   const auto error_target = resolve_output(o_.error_file, others);
-  if (!error_target.ok()) return fail(output_exit_code(error_target.status()), error_target.status().with_context("--error-file"));
+  if (!error_target.ok())
+    return fail(output_exit_code(error_target.status()), error_target.status().with_context("--error-file"));
   return {};
 }
 
@@ -299,13 +304,15 @@ int Run::finish_without_new_lines() {
 Run::End Run::load_backend() {
   auto backend = make_backend_(device_.name);
   if (!backend.ok())
-    return fail(backend.status().code() == StatusCode::kResourceExhausted ? kExitOutOfMemory : kExitDeviceFault, backend.status());
+    return fail(backend.status().code() == StatusCode::kResourceExhausted ? kExitOutOfMemory : kExitDeviceFault,
+                backend.status());
   backend_ = std::move(*backend);
   watched_backend_.emplace(*backend_, watch_);
   if (const Status status = watched_backend_->load(model_.config, load_options(o_, model_.max_model_len)); !status.ok())
     return fail(model_exit_code(status), status);
   if (o_.progress == ProgressKind::kNone) return {};
-  const std::string settings = describe_settings(o_, model_.config, model_.default_params, backend_->info(), model_.max_model_len);
+  const std::string settings =
+      describe_settings(o_, model_.config, model_.default_params, backend_->info(), model_.max_model_len);
   std::fputs(("llm-batch " + std::string(kVersion) + "\n" + settings).c_str(), stderr);
   return {};
 }
@@ -341,8 +348,8 @@ Run::Work::Work(Run& run, const EngineOptions& options)
     : metrics(run.model_.config, run.model_.slo),
       results(*run.sink_, run.errors_.get(), ResultFormatter({.metrics = !run.o_.no_metrics}), run.o_.order),
       progress(run.o_.progress, run.report_.left, run.intake_->total_bytes()),
-      engine(options, *run.watched_backend_, run.model_.context->tokenizer.get(), *run.clock_, *run.intake_, results, metrics,
-             interrupt_count(),
+      engine(options, *run.watched_backend_, run.model_.context->tokenizer.get(), *run.clock_, *run.intake_, results,
+             metrics, interrupt_count(),
              [this](const EngineProgress& p) {
                if (take_status_request()) progress.print_status(p);
                progress.update(p);
@@ -354,7 +361,8 @@ Run::End Run::run_steps(Status* engine_status, Status* output_status) {
   if (const End end = load_backend()) return end;
   if (const End end = start_output()) return end;
   work_ = std::make_unique<Work>(*this, engine_options());
-  supervisor_->begin_steps(1000 * o_.watchdog_timeout_s.value_or(backend_->info().device.starts_with("cpu") ? 3600 : 300));
+  supervisor_->begin_steps(1000 *
+                           o_.watchdog_timeout_s.value_or(backend_->info().device.starts_with("cpu") ? 3600 : 300));
   try {
     *engine_status = work_->engine.run();
   } catch (const std::bad_alloc&) {
@@ -377,7 +385,8 @@ int Run::run_supervised() {
   if (!supervisor_->has_begun_steps()) return interrupted_exit_code();
   if (ending == Ending::kBlocked) return finish_blocked();
   if (ending == Ending::kStalled)
-    engine_status = device_error("the device has not answered within --watchdog-timeout (" + backend_->info().device + ")");
+    engine_status =
+        device_error("the device has not answered within --watchdog-timeout (" + backend_->info().device + ")");
   work_->progress.finish();
   if (target_.is_stream && !work_->results.drain_within(1000)) return finish_blocked();
   return finish(engine_status, work_->results.drain());
@@ -414,14 +423,17 @@ int Run::finish(const Status& engine_status, Status output_status) {
   // The reader of a pipe who has seen enough wants no more words either.
   if (code == kExitReaderGone) return code;
   const Status& first_error = !output_status.ok() ? output_status : !input_status.ok() ? input_status : engine_status;
-  if (!first_error.ok()) log_error(first_error.message() + (report_.resumable ? "; what is done is kept, run again to continue" : ""));
+  if (!first_error.ok())
+    log_error(first_error.message() + (report_.resumable ? "; what is done is kept, run again to continue" : ""));
   else if (too_many_errors)
-    log_error(std::to_string(report_.failed) + " error records are more than --max-errors " + std::to_string(*o_.max_errors) +
-              " allows: " + interrupted_message(report_) + " with a larger budget or --retry-errors");
+    log_error(std::to_string(report_.failed) + " error records are more than --max-errors " +
+              std::to_string(*o_.max_errors) + " allows: " + interrupted_message(report_) +
+              " with a larger budget or --retry-errors");
   else if (was_interrupted_) log_warning(interrupted_message(report_));
   if (o_.progress != ProgressKind::kNone) std::fputs(summary_table(metrics, context).c_str(), stderr);
   if (const std::string path = o_.metrics_path(); !path.empty())
-    if (const Status status = append_metrics(path, summary_json(metrics, context, metrics_identity(o_, code))); !status.ok())
+    if (const Status status = append_metrics(path, summary_json(metrics, context, metrics_identity(o_, code)));
+        !status.ok())
       log_warning(status.message());
   return code;
 }
@@ -435,7 +447,8 @@ void Run::fill_report(bool is_complete) {
   if (!is_complete && num_lines_) report_.left = *num_lines_ - report_.done;
 }
 
-int Run::exit_code(const Status& engine_status, const Status& output_status, const Status& input_status, bool too_many_errors) const {
+int Run::exit_code(const Status& engine_status, const Status& output_status, const Status& input_status,
+                   bool too_many_errors) const {
   if (!output_status.ok()) return output_exit_code(output_status);
   if (!input_status.ok()) return input_exit_code(input_status);
   if (!engine_status.ok()) return engine_exit_code(engine_status);

@@ -11,8 +11,8 @@ namespace llmb {
 
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(std::string_view device)>;
 
-// Prints its report. Does not return, but ends the process, where a call of the device hangs: nobody can end its thread.
-// Throws nothing.
+// Prints its report. Does not return, but ends the process, where a call of the device hangs: nobody can end its
+// thread. Throws nothing.
 int run_command_line(int argc, const char* const* argv, const BackendFactory& make = make_backend);
 
 }  // namespace llmb

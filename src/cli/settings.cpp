@@ -16,7 +16,8 @@ Result<std::vector<std::pair<TokenId, float>>> parse_logit_bias(const std::strin
     char* end = nullptr;
     const long token = std::strtol(key.c_str(), &end, 10);
     if (key.empty() || *end != '\0' || token < 0 || token >= model.vocab_size)
-      return invalid_argument("--logit-bias: '" + key + "' is not a token id in [0, " + std::to_string(model.vocab_size - 1) + "]");
+      return invalid_argument("--logit-bias: '" + key + "' is not a token id in [0, " +
+                              std::to_string(model.vocab_size - 1) + "]");
     if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100))
       return invalid_argument("--logit-bias: the bias of token " + key + " is not a number in [-100, 100]");
     bias.emplace_back(static_cast<TokenId>(token), value.get<float>());
@@ -36,17 +37,22 @@ void choose(T& target, const std::optional<Flag>& flag, const std::optional<Mode
 
 const char* batching_name(BatchingMode mode) {
   switch (mode) {
-    case BatchingMode::kNone: return "none";
-    case BatchingMode::kStatic: return "static";
-    case BatchingMode::kDynamic: return "dynamic";
-    case BatchingMode::kContinuous: return "continuous";
+    case BatchingMode::kNone:
+      return "none";
+    case BatchingMode::kStatic:
+      return "static";
+    case BatchingMode::kDynamic:
+      return "dynamic";
+    case BatchingMode::kContinuous:
+      return "continuous";
   }
   return "";
 }
 
 }  // namespace
 
-Result<GenerationParams> default_generation_params(const Options& o, const GenerationConfig& g, const ModelConfig& model) {
+Result<GenerationParams> default_generation_params(const Options& o, const GenerationConfig& g,
+                                                   const ModelConfig& model) {
   GenerationParams params;
   SamplingParams& s = params.sampling;
   // "do_sample": false says greedy whatever temperature stands beside it, as in transformers.
@@ -71,7 +77,8 @@ Result<GenerationParams> default_generation_params(const Options& o, const Gener
   params.stop.stop_token_ids = o.stop_token_ids;
   for (const TokenId token : o.stop_token_ids)
     if (token < 0 || token >= model.vocab_size)
-      return invalid_argument("--stop-token-ids: " + std::to_string(token) + " is not in [0, " + std::to_string(model.vocab_size - 1) + "]");
+      return invalid_argument("--stop-token-ids: " + std::to_string(token) + " is not in [0, " +
+                              std::to_string(model.vocab_size - 1) + "]");
   for (const std::string& stop : o.stop)
     if (stop.empty()) return invalid_argument("--stop: an empty stop string");
   params.stop.ignore_eos = o.ignore_eos;
@@ -85,8 +92,9 @@ Result<GenerationParams> default_generation_params(const Options& o, const Gener
 Result<int32_t> effective_max_model_len(const Options& o, const ModelConfig& model) {
   if (!o.max_model_len) return model.max_position_embeddings;
   if (*o.max_model_len > model.max_position_embeddings)
-    return invalid_argument("--max-model-len " + std::to_string(*o.max_model_len) + " is more than the model's context of " +
-                            std::to_string(model.max_position_embeddings) + " tokens");
+    return invalid_argument("--max-model-len " + std::to_string(*o.max_model_len) +
+                            " is more than the model's context of " + std::to_string(model.max_position_embeddings) +
+                            " tokens");
   return *o.max_model_len;
 }
 
@@ -95,21 +103,25 @@ std::string describe_settings(const Options& o, const ModelConfig& m, const Gene
   char line[512];
   std::string out;
   out += "model     " + o.model_name + (o.model_commit.empty() ? "" : " at " + o.model_commit.substr(0, 12));
-  std::snprintf(line, sizeof line, "%s: %s, %d layers, hidden %d, %d/%d heads, vocabulary %d, %.1f MiB, loaded in %.2f s\n",
-                o.load_format == "dummy" ? " (random weights)" : "", m.model_type.c_str(), m.num_hidden_layers,
-                m.hidden_size, m.num_attention_heads, m.num_key_value_heads, m.vocab_size, b.weight_bytes / 1048576.0, b.load_ms / 1000);
+  std::snprintf(
+      line, sizeof line, "%s: %s, %d layers, hidden %d, %d/%d heads, vocabulary %d, %.1f MiB, loaded in %.2f s\n",
+      o.load_format == "dummy" ? " (random weights)" : "", m.model_type.c_str(), m.num_hidden_layers, m.hidden_size,
+      m.num_attention_heads, m.num_key_value_heads, m.vocab_size, b.weight_bytes / 1048576.0, b.load_ms / 1000);
   out += line;
-  std::snprintf(line, sizeof line, "device    %s, KV cache %d blocks of %d tokens (%s, %.1f MiB)\n", b.device.c_str(), b.kv.num_blocks,
-                b.kv.block_size, dtype_name(b.kv.dtype), double(b.kv.bytes_per_block()) * b.kv.num_blocks / 1048576.0);
+  std::snprintf(line, sizeof line, "device    %s, KV cache %d blocks of %d tokens (%s, %.1f MiB)\n", b.device.c_str(),
+                b.kv.num_blocks, b.kv.block_size, dtype_name(b.kv.dtype),
+                double(b.kv.bytes_per_block()) * b.kv.num_blocks / 1048576.0);
   out += line;
-  std::snprintf(line, sizeof line, "batching  %s, max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d\n", batching_name(o.batching),
-                o.max_num_seqs, o.max_num_batched_tokens, max_model_len);
+  std::snprintf(line, sizeof line, "batching  %s, max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d\n",
+                batching_name(o.batching), o.max_num_seqs, o.max_num_batched_tokens, max_model_len);
   out += line;
   const SamplingParams& s = p.sampling;
   const std::string max_tokens = p.stop.max_tokens ? std::to_string(*p.stop.max_tokens) : "default";
   std::snprintf(line, sizeof line,
-                "sampling  temperature %g, top-p %g, top-k %d, min-p %g, repetition-penalty %g, max-tokens %s, seed %llu (lines may override)\n",
-                s.temperature, s.top_p, s.top_k, s.min_p, s.repetition_penalty, max_tokens.c_str(), static_cast<unsigned long long>(o.seed));
+                "sampling  temperature %g, top-p %g, top-k %d, min-p %g, repetition-penalty %g, max-tokens %s, seed "
+                "%llu (lines may override)\n",
+                s.temperature, s.top_p, s.top_k, s.min_p, s.repetition_penalty, max_tokens.c_str(),
+                static_cast<unsigned long long>(o.seed));
   out += line;
   return out;
 }

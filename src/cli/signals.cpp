@@ -40,7 +40,9 @@ void install_signal_handlers() {
   }
 }
 
-bool take_status_request() { return g_status_requested.load(std::memory_order_relaxed) && g_status_requested.exchange(false); }
+bool take_status_request() {
+  return g_status_requested.load(std::memory_order_relaxed) && g_status_requested.exchange(false);
+}
 
 const std::atomic<int>& interrupt_count() { return g_count; }
 int interrupt_signal() { return g_signal.load(); }

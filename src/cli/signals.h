@@ -1,11 +1,13 @@
-// Signals that end a run in order: the first stops admission and lets running requests finish, the second ends them too.
+// Signals that end a run in order: the first stops admission and lets running requests finish, the second ends them
+// too.
 #pragma once
 
 #include <atomic>
 
 namespace llmb {
 
-// Takes over SIGUSR1, SIGINT, SIGTERM and SIGHUP (the last three unless ignored, as under nohup) and ignores SIGPIPE. Call once, early.
+// Takes over SIGUSR1, SIGINT, SIGTERM and SIGHUP (the last three unless ignored, as under nohup) and ignores SIGPIPE.
+// Call once, early.
 void install_signal_handlers();
 
 // True once for each SIGUSR1 (or several at a time): a status line is asked for.

@@ -13,7 +13,7 @@ enum class Activation {
 
 struct ActivationSpec {
   Activation kind = Activation::kSilu;
-  bool gated = true;  // out = f(gate) * up, gate first; else out = f(x)
+  bool gated = true;                   // out = f(gate) * up, gate first; else out = f(x)
   float alpha = 1.702f, limit = 7.0f;  // kClampedSwiglu: gate <= limit, |up| <= limit
 
   bool operator==(const ActivationSpec&) const = default;

@@ -23,9 +23,9 @@ constexpr const char* finish_reason_name(FinishReason r) {
 
 // Why a line could not be answered. `code` is stable snake_case for scripts; `message` is for people.
 struct RequestError {
-  std::string code;   // e.g. "invalid_json", "invalid_value", "prompt_too_long", "kv_too_small", "numeric_error"
+  std::string code;  // e.g. "invalid_json", "invalid_value", "prompt_too_long", "kv_too_small", "numeric_error"
   std::string message;
-  std::optional<std::string> param;        // the field at fault
+  std::optional<std::string> param;         // the field at fault
   std::optional<int64_t> byte_offset = {};  // within the line, from 0
 };
 
@@ -56,11 +56,12 @@ struct Completion {
   ApiForm form = ApiForm::kNative;
   std::string id_json;
   std::string model_name;
-  bool is_chat = false;   // answered to `messages`
-  std::string text;       // valid UTF-8
+  bool is_chat = false;               // answered to `messages`
+  std::string text;                   // valid UTF-8
   std::vector<TokenId> token_ids;     // generated, end-of-sequence included
   std::vector<TokenDetail> logprobs;  // empty unless asked; else one per token of token_ids
-  std::vector<std::string> logprob_texts;  // with logprobs: text of each chosen and top token, in order, see result_writer
+  std::vector<std::string>
+      logprob_texts;  // with logprobs: text of each chosen and top token, in order, see result_writer
   bool return_token_ids = false;
   FinishReason finish_reason = FinishReason::kStop;
   std::optional<std::string> stop_string;  // the stop string that ended it

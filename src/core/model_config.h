@@ -16,13 +16,13 @@ enum class RopeScalingKind { kNone, kLinear, kLlama3, kDynamic, kYarn, kLongRope
 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
-  double factor = 1.0;                           // linear, llama3, dynamic, yarn
-  double low_freq_factor = 1.0;                  // llama3
-  double high_freq_factor = 4.0;                 // llama3
-  int32_t original_max_position_embeddings = 0;  // llama3, dynamic, yarn, longrope: positions that it was trained on
-  double attention_factor = 1.0;                 // yarn, longrope: multiplies cosines and sines
-  double beta_fast = 32.0, beta_slow = 1.0;      // yarn
-  bool truncate = true;                          // yarn
+  double factor = 1.0;                            // linear, llama3, dynamic, yarn
+  double low_freq_factor = 1.0;                   // llama3
+  double high_freq_factor = 4.0;                  // llama3
+  int32_t original_max_position_embeddings = 0;   // llama3, dynamic, yarn, longrope: positions that it was trained on
+  double attention_factor = 1.0;                  // yarn, longrope: multiplies cosines and sines
+  double beta_fast = 32.0, beta_slow = 1.0;       // yarn
+  bool truncate = true;                           // yarn
   std::vector<double> short_factor, long_factor;  // [rotary_dim / 2]  longrope
 };
 
@@ -70,7 +70,7 @@ struct ModelConfig {
   int32_t head_dim = 0;
   int32_t max_position_embeddings = 0;
   bool tie_word_embeddings = false;
-  DType dtype = DType::kBF16;  // of the stored weights, as config.json says
+  DType dtype = DType::kBF16;   // of the stored weights, as config.json says
   bool is_dequantised = false;  // `dtype` is what weights stored in fewer bits become
   // Rows and columns of an fp8 weight that share a scale; 0: no blocks.
   int32_t fp8_block_rows = 0, fp8_block_cols = 0;
@@ -79,11 +79,11 @@ struct ModelConfig {
 
   // Norms.
   NormKind norm = NormKind::kRms;
-  bool norm_bias = false;           // kLayer only
+  bool norm_bias = false;  // kLayer only
   double norm_eps = 1e-5;
-  double norm_weight_offset = 0;    // added to norm weights at load: Gemma stores w, meaning 1 + w
-  bool pre_norm = true;             // before attention and before the MLP
-  bool post_norm = false;           // of what attention and the MLP give, before it is added; kRms only
+  double norm_weight_offset = 0;  // added to norm weights at load: Gemma stores w, meaning 1 + w
+  bool pre_norm = true;           // before attention and before the MLP
+  bool post_norm = false;         // of what attention and the MLP give, before it is added; kRms only
   bool embedding_norm = false;
   QkNorm qk_norm = QkNorm::kNone;
   ResidualKind residual = ResidualKind::kSequential;
@@ -137,8 +137,8 @@ struct ModelConfig {
     const int64_t attention = int64_t{hidden_size} * (q_size() * 2 + kv_size() * 2);
     const int64_t matrices = activation.gated ? 3 : 2;
     const int64_t dense = matrices * hidden_size * intermediate_size;
-    const int64_t mixture = int64_t{hidden_size} * experts.num_experts +
-                            num_experts * matrices * hidden_size * experts.intermediate_size;
+    const int64_t mixture =
+        int64_t{hidden_size} * experts.num_experts + num_experts * matrices * hidden_size * experts.intermediate_size;
     int64_t total = int64_t{vocab_size} * hidden_size;
     for (int32_t i = 0; i < num_hidden_layers; ++i) total += attention + (layer(i).has_experts ? mixture : dense);
     return total;

@@ -22,16 +22,16 @@ enum class ApiForm {
 
 // How the next token is chosen. Ranges are checked by the reader; every later part may rely on them.
 struct SamplingParams {
-  float temperature = 1.0f;         // [0, 100]; 0: greedy
-  float top_p = 1.0f;               // (0, 1]
-  int32_t top_k = 0;                // >= 0; 0: off
-  float min_p = 0.0f;               // [0, 1]
-  float repetition_penalty = 1.0f;  // > 0; over prompt and output (CTRL, Keskar et al. 2019)
-  float presence_penalty = 0.0f;    // [-2, 2]; over output
-  float frequency_penalty = 0.0f;   // [-2, 2]; over output
+  float temperature = 1.0f;                           // [0, 100]; 0: greedy
+  float top_p = 1.0f;                                 // (0, 1]
+  int32_t top_k = 0;                                  // >= 0; 0: off
+  float min_p = 0.0f;                                 // [0, 1]
+  float repetition_penalty = 1.0f;                    // > 0; over prompt and output (CTRL, Keskar et al. 2019)
+  float presence_penalty = 0.0f;                      // [-2, 2]; over output
+  float frequency_penalty = 0.0f;                     // [-2, 2]; over output
   std::vector<std::pair<TokenId, float>> logit_bias;  // sorted by token, each token once
-  std::optional<int32_t> num_logprobs;  // nullopt: none; k: the sampled token's and the k best
-  std::optional<uint64_t> seed;         // of this line; nullopt: the run's seed and the line's index decide
+  std::optional<int32_t> num_logprobs;                // nullopt: none; k: the sampled token's and the k best
+  std::optional<uint64_t> seed;  // of this line; nullopt: the run's seed and the line's index decide
 
   bool has_penalties() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
@@ -70,10 +70,10 @@ struct GenerationParams {
 
 // Where a line came from, for messages and for the record's index.
 struct LineRef {
-  int64_t index = 0;        // physical line over all inputs in order, from 0
-  std::string source;       // file name, "-" for stdin
-  int64_t line_number = 0;  // in that file, from 1
-  int64_t byte_offset = 0;  // of the line's first byte in that file (decompressed)
+  int64_t index = 0;          // physical line over all inputs in order, from 0
+  std::string source;         // file name, "-" for stdin
+  int64_t line_number = 0;    // in that file, from 1
+  int64_t byte_offset = 0;    // of the line's first byte in that file (decompressed)
   uint64_t content_hash = 0;  // of the line's bytes, line ending excluded
 };
 

@@ -37,7 +37,8 @@ Status broken(int invariant, int64_t seq, const std::string& what) {
 }
 
 bool is_csr(const std::vector<int32_t>& start, size_t num_seqs, size_t num_items) {
-  if (start.size() != num_seqs + 1 || start.front() != 0 || start.back() != static_cast<int32_t>(num_items)) return false;
+  if (start.size() != num_seqs + 1 || start.front() != 0 || start.back() != static_cast<int32_t>(num_items))
+    return false;
   for (size_t s = 0; s < num_seqs; ++s)
     if (start[s + 1] < start[s]) return false;
   return true;

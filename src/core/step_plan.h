@@ -1,13 +1,15 @@
 // One step of the engine as a value: the scheduler makes a StepPlan, a backend turns it into a StepOutput.
 //
 // Invariants (checked by validate_step_plan):
-//  1. query_start and block_start have num_seqs + 1 entries, begin with 0 and never decrease; every sequence has >= 1 token.
+//  1. query_start and block_start have num_seqs + 1 entries, begin with 0 and never decrease; every sequence has >= 1
+//  token.
 //  2. The tokens of sequence s are rows [query_start[s], query_start[s+1]); their positions are consecutive and end at
 //     context_len[s] - 1.
 //  3. block_ids of s hold at least ceil(context_len[s] / block_size) blocks; slots agree with them.
 //  4. Each slot is written at most once in a step.
 //  5. sample_rows are in order of their sequence; each samples the last row of a sequence, at most one per sequence.
-//  6. A negative token is an unseen_token(): what a sample row of the plan submitted right before this one samples. Only
+//  6. A negative token is an unseen_token(): what a sample row of the plan submitted right before this one samples.
+//  Only
 //     a plan submitted while that one is in flight has such tokens.
 #pragma once
 
@@ -27,18 +29,18 @@ constexpr TokenId unseen_token(int32_t sample) { return -1 - sample; }
 
 // What a sampler needs for one token. Slices index the plan's shared arrays.
 struct SampleRow {
-  int32_t seq = 0;         // index of the sequence in this plan
-  int32_t token_row = 0;   // row of the plan's tokens whose logits are sampled
-  uint32_t position = 0;   // position that the sampled token will take
+  int32_t seq = 0;        // index of the sequence in this plan
+  int32_t token_row = 0;  // row of the plan's tokens whose logits are sampled
+  uint32_t position = 0;  // position that the sampled token will take
   PhiloxKey rng;
-  float temperature = 0;   // 0: greedy
+  float temperature = 0;  // 0: greedy
   float top_p = 1;
-  int32_t top_k = 0;       // 0: off
+  int32_t top_k = 0;  // 0: off
   float min_p = 0;
   float repetition_penalty = 1;
   float presence_penalty = 0;
   float frequency_penalty = 0;
-  int32_t num_logprobs = -1;  // -1: none wanted; k >= 0: the sampled token's and the k best
+  int32_t num_logprobs = -1;                   // -1: none wanted; k >= 0: the sampled token's and the k best
   int32_t bias_begin = 0, bias_end = 0;        // into bias
   int32_t penalty_begin = 0, penalty_end = 0;  // into penalty
 };
@@ -59,15 +61,15 @@ struct StepPlan {
   int64_t step = 0;         // counts from 0 in a run
   int32_t block_size = 16;  // tokens per KV block
 
-  std::vector<TokenId> tokens;      // [num_tokens]  new tokens of all sequences, packed; < 0: invariant 6
-  std::vector<int32_t> positions;   // [num_tokens]
-  std::vector<int32_t> slots;       // [num_tokens]  KV slot that each new token writes
+  std::vector<TokenId> tokens;     // [num_tokens]  new tokens of all sequences, packed; < 0: invariant 6
+  std::vector<int32_t> positions;  // [num_tokens]
+  std::vector<int32_t> slots;      // [num_tokens]  KV slot that each new token writes
 
-  std::vector<SeqId> seq_ids;          // [num_seqs]
-  std::vector<int32_t> query_start;    // [num_seqs + 1]  rows of each sequence
-  std::vector<int32_t> context_len;    // [num_seqs]  tokens in the KV cache after this step
-  std::vector<int32_t> block_start;    // [num_seqs + 1]  into block_ids
-  std::vector<BlockId> block_ids;      // block tables, packed
+  std::vector<SeqId> seq_ids;        // [num_seqs]
+  std::vector<int32_t> query_start;  // [num_seqs + 1]  rows of each sequence
+  std::vector<int32_t> context_len;  // [num_seqs]  tokens in the KV cache after this step
+  std::vector<int32_t> block_start;  // [num_seqs + 1]  into block_ids
+  std::vector<BlockId> block_ids;    // block tables, packed
 
   std::vector<SampleRow> sample_rows;  // [num_samples]
   std::vector<TokenBias> bias;
@@ -81,19 +83,20 @@ struct StepPlan {
 };
 
 struct StepOutput {
-  std::vector<TokenId> tokens;    // [num_samples]
-  std::vector<float> logprobs;    // [num_samples]  of the sampled token, raw distribution; 0 where none was wanted
-  std::vector<uint8_t> is_finite; // [num_samples]  0: a logit was NaN or +Inf; tokens[i] means nothing, but is of the vocabulary
-  std::vector<int32_t> top_start; // [num_samples + 1]  into top_*
-  std::vector<TokenId> top_tokens;    // best first
+  std::vector<TokenId> tokens;  // [num_samples]
+  std::vector<float> logprobs;  // [num_samples]  of the sampled token, raw distribution; 0 where none was wanted
+  std::vector<uint8_t>
+      is_finite;  // [num_samples]  0: a logit was NaN or +Inf; tokens[i] means nothing, but is of the vocabulary
+  std::vector<int32_t> top_start;   // [num_samples + 1]  into top_*
+  std::vector<TokenId> top_tokens;  // best first
   std::vector<float> top_logprobs;
   double device_ms = 0;  // that the device worked on the step; 0: not known
 
   void clear();
 };
 
-// Ok, or the number of the invariant that does not hold and where. num_blocks bounds block ids; num_unseen is the number
-// of sample rows of the plan before, 0 where that is not in flight.
+// Ok, or the number of the invariant that does not hold and where. num_blocks bounds block ids; num_unseen is the
+// number of sample rows of the plan before, 0 where that is not in flight.
 Status validate_step_plan(const StepPlan& plan, int32_t num_blocks, int32_t num_unseen = 0);
 
 // The plan's tokens, the unseen ones filled in. REQUIRES: valid with num_unseen = sampled.size()

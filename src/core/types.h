@@ -5,9 +5,9 @@
 
 namespace llmb {
 
-using TokenId = int32_t;   // an entry of the vocabulary
-using BlockId = int32_t;   // a KV block of the pool
-using SeqId = int64_t;     // a sequence in the scheduler; unique within a run, in order of add()
+using TokenId = int32_t;  // an entry of the vocabulary
+using BlockId = int32_t;  // a KV block of the pool
+using SeqId = int64_t;    // a sequence in the scheduler; unique within a run, in order of add()
 
 enum class DType { kF32, kF16, kBF16 };
 

@@ -23,7 +23,10 @@ Completion completion_for(const Request& request) {
 
 ActiveRequest::ActiveRequest(std::shared_ptr<const Request> request, int64_t ordinal, const Tokenizer* tokenizer,
                              double virtual_token_ms)
-    : request_(std::move(request)), ordinal_(ordinal), tokenizer_(tokenizer), virtual_token_ms_(virtual_token_ms),
+    : request_(std::move(request)),
+      ordinal_(ordinal),
+      tokenizer_(tokenizer),
+      virtual_token_ms_(virtual_token_ms),
       completion_(completion_for(*request_)) {
   if (tokenizer_ != nullptr) detokenizer_.emplace(*tokenizer_, request_->params.output.skip_special_tokens);
 }

@@ -37,8 +37,8 @@ class ActiveRequest {
     if (!scheduled_ms_) scheduled_ms_ = time_of(now_ms);
   }
 
-  // Takes the token of row `sample`. `is_stop_token`: it ended the sequence and its text is left out (unless asked for).
-  // True when a stop string is complete: the sequence must end now.
+  // Takes the token of row `sample`. `is_stop_token`: it ended the sequence and its text is left out (unless asked
+  // for). True when a stop string is complete: the sequence must end now.
   bool add_token(const StepOutput& output, int32_t sample, bool is_stop_token, double now_ms);
 
   // The answer. Call once, at the end.

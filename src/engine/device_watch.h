@@ -9,8 +9,9 @@
 namespace llmb {
 
 // enter() and leave() belong to the thread that drives the device; the rest may be called from any. Invariant: after
-// give_up() the driving thread never leaves the call that it is in, even if the device answers after all. So whoever gave
-// it up may go on with everything that the driving thread used; the process must end by _exit(), as that thread cannot.
+// give_up() the driving thread never leaves the call that it is in, even if the device answers after all. So whoever
+// gave it up may go on with everything that the driving thread used; the process must end by _exit(), as that thread
+// cannot.
 class DeviceWatch {
  public:
   void enter() { state_.fetch_add(1, std::memory_order_acq_rel); }

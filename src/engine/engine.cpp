@@ -14,14 +14,24 @@ namespace {
 // While idle, how long to wait for input before looking at interrupts and progress again.
 constexpr double kIdlePollMs = 100;
 // Requests known to the scheduler but not running: enough to fill a batch at once after another ends.
-int64_t waiting_window(const SchedulerConfig& config) { return std::max<int64_t>(16, 2 * int64_t{config.max_num_seqs}); }
+int64_t waiting_window(const SchedulerConfig& config) {
+  return std::max<int64_t>(16, 2 * int64_t{config.max_num_seqs});
+}
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* tokenizer, Clock& clock,
                RequestIntake& intake, ResultStream& results, RunMetrics& metrics, const std::atomic<int>& interrupted,
                std::function<void(const EngineProgress&)> on_progress)
-    : options_(options), backend_(backend), tokenizer_(tokenizer), clock_(clock), intake_(intake), results_(results),
-      metrics_(metrics), interrupted_(interrupted), on_progress_(std::move(on_progress)), scheduler_(options.scheduler) {}
+    : options_(options),
+      backend_(backend),
+      tokenizer_(tokenizer),
+      clock_(clock),
+      intake_(intake),
+      results_(results),
+      metrics_(metrics),
+      interrupted_(interrupted),
+      on_progress_(std::move(on_progress)),
+      scheduler_(options.scheduler) {}
 
 // Only an exception leaves steps in flight; they read plans_.
 Engine::~Engine() {
@@ -53,7 +63,8 @@ Status Engine::run_steps() {
         drain_until_ms = clock_.now_ms() + options_.grace_ms;
         leave(/*running_too=*/false);
       }
-      if (interrupted_.load(std::memory_order_relaxed) > 1 || clock_.now_ms() >= *drain_until_ms) leave(/*running_too=*/true);
+      if (interrupted_.load(std::memory_order_relaxed) > 1 || clock_.now_ms() >= *drain_until_ms)
+        leave(/*running_too=*/true);
       if (active_.empty()) return {};
     } else {
       LLMB_RETURN_IF_ERROR(admit());

@@ -16,7 +16,8 @@ void QuantileSketch::add(double value) {
   if (!(value >= 0)) value = 0;
   if (buckets_.empty()) buckets_.resize(kNumBuckets);
   size_t bucket = 0;
-  if (value > kSmallest) bucket = std::min(kNumBuckets - 1, static_cast<size_t>(std::log(value / kSmallest) / kLogGamma) + 1);
+  if (value > kSmallest)
+    bucket = std::min(kNumBuckets - 1, static_cast<size_t>(std::log(value / kSmallest) / kLogGamma) + 1);
   buckets_[bucket]++;
   min_ = count_ == 0 ? value : std::min(min_, value);
   max_ = std::max(max_, value);

@@ -20,7 +20,12 @@ constexpr uint64_t kArrivalStream = ~uint64_t{0};
 struct RequestIntake::State {
   State(std::unique_ptr<LineReader> r, std::unique_ptr<RequestParser> p, std::shared_ptr<const ModelContext> m,
         std::shared_ptr<const Clock> c, const IntakeOptions& o)
-      : reader(std::move(r)), parser(std::move(p)), model(std::move(m)), clock(std::move(c)), options(o), queue(o.window) {}
+      : reader(std::move(r)),
+        parser(std::move(p)),
+        model(std::move(m)),
+        clock(std::move(c)),
+        options(o),
+        queue(o.window) {}
 
   const std::unique_ptr<LineReader> reader;
   const std::unique_ptr<RequestParser> parser;
@@ -29,7 +34,7 @@ struct RequestIntake::State {
   const IntakeOptions options;
   BoundedQueue<IntakeItem> queue;
   std::mutex mutex;
-  Status status;         // guarded by mutex
+  Status status;  // guarded by mutex
   double poisson_ms = 0;
   uint32_t num_draws = 0;
   std::atomic<bool> stopped{false};
@@ -107,7 +112,8 @@ struct RequestIntake::State {
 RequestIntake::RequestIntake(std::unique_ptr<LineReader> reader, std::unique_ptr<RequestParser> parser,
                              std::shared_ptr<const ModelContext> model, std::shared_ptr<const Clock> clock,
                              const IntakeOptions& options)
-    : state_(std::make_unique<State>(std::move(reader), std::move(parser), std::move(model), std::move(clock), options)),
+    : state_(
+          std::make_unique<State>(std::move(reader), std::move(parser), std::move(model), std::move(clock), options)),
       thread_([this] { state_->run(); }) {}
 
 RequestIntake::~RequestIntake() {

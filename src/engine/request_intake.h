@@ -32,8 +32,8 @@ struct IntakeItem {
 
 struct IntakeOptions {
   uint64_t seed = 0;
-  std::optional<double> request_rate;  // per second; Poisson arrivals
-  size_t window = 256;                 // lines read ahead at most
+  std::optional<double> request_rate;         // per second; Poisson arrivals
+  size_t window = 256;                        // lines read ahead at most
   const CompletedLines* completed = nullptr;  // lines that an earlier run answered: skipped. Outlives the intake
 };
 

@@ -12,15 +12,18 @@ using Tokens = std::variant<std::vector<TokenId>, RequestError>;
 
 Tokens tokenize_text(const std::string& text, const ModelContext& model, const char* param) {
   if (!model.tokenizer)
-    return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer", param};
+    return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer",
+                        param};
   return model.tokenizer->encode(text, /*add_special_tokens=*/true);
 }
 
 Tokens tokenize_messages(const ChatMessages& chat, const ModelContext& model) {
   if (!model.tokenizer)
-    return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer", "messages"};
+    return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer",
+                        "messages"};
   if (!model.chat_template)
-    return RequestError{"no_chat_template", "the model has no chat template; use prompt, or give --chat-template", "messages"};
+    return RequestError{"no_chat_template", "the model has no chat template; use prompt, or give --chat-template",
+                        "messages"};
   Result<std::string> text = model.chat_template->render(chat_template_input(chat));
   if (!text.ok()) return RequestError{"template_error", text.status().message(), "messages"};
   // The template writes the special tokens itself.
@@ -28,7 +31,8 @@ Tokens tokenize_messages(const ChatMessages& chat, const ModelContext& model) {
 }
 
 // How many tokens before and after the text's own the tokenizer added.
-std::pair<size_t, size_t> special_borders(const std::string& text, const std::vector<TokenId>& tokens, const Tokenizer& tokenizer) {
+std::pair<size_t, size_t> special_borders(const std::string& text, const std::vector<TokenId>& tokens,
+                                          const Tokenizer& tokenizer) {
   const std::vector<TokenId> plain = tokenizer.encode(text, /*add_special_tokens=*/false);
   for (size_t before = 0; before + plain.size() <= tokens.size(); ++before)
     if (std::equal(plain.begin(), plain.end(), tokens.begin() + before))
@@ -45,22 +49,26 @@ size_t kept_tokens(size_t size, const GenerationParams& params, int64_t max_mode
 }
 
 // Takes tokens out of the text's part. `text` is null where the tokens came without one.
-void truncate(TruncateSide side, size_t kept, const std::string* text, const Tokenizer* tokenizer, std::vector<TokenId>* tokens) {
-  auto [before, after] = text != nullptr ? special_borders(*text, *tokens, *tokenizer) : std::pair<size_t, size_t>{0, 0};
+void truncate(TruncateSide side, size_t kept, const std::string* text, const Tokenizer* tokenizer,
+              std::vector<TokenId>* tokens) {
+  auto [before, after] =
+      text != nullptr ? special_borders(*text, *tokens, *tokenizer) : std::pair<size_t, size_t>{0, 0};
   if (before + after >= kept) before = after = 0;
   const auto count = static_cast<std::ptrdiff_t>(tokens->size() - kept);
   const auto first = side == TruncateSide::kLeft ? tokens->begin() + before : tokens->end() - after - count;
   tokens->erase(first, first + count);
 }
 
-std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, const ModelContext& model, const char* param) {
+std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, const ModelContext& model,
+                                         const char* param) {
   if (tokens.empty()) return RequestError{"empty_prompt", "the prompt has no tokens", param};
   const auto size = static_cast<int64_t>(tokens.size());
   if (size >= model.max_model_len)
     return RequestError{"prompt_too_long",
                         "the prompt has " + std::to_string(size) + " tokens; at most " +
-                            std::to_string(model.max_model_len - 1) + " leave room for one output token (max_model_len " +
-                            std::to_string(model.max_model_len) + "); --truncate cuts it",
+                            std::to_string(model.max_model_len - 1) +
+                            " leave room for one output token (max_model_len " + std::to_string(model.max_model_len) +
+                            "); --truncate cuts it",
                         param};
   for (const TokenId token : tokens)
     if (token < 0 || token >= model.vocab_size)

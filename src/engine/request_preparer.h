@@ -13,7 +13,8 @@
 
 namespace llmb {
 
-// Output tokens of a native line where neither it nor a flag says: enough for an answer, never a whole context by accident.
+// Output tokens of a native line where neither it nor a flag says: enough for an answer, never a whole context by
+// accident.
 inline constexpr int32_t kDefaultMaxTokens = 256;
 
 // The model as far as requests must know it. tokenizer and chat_template may be null: lines that need them get an
@@ -29,8 +30,8 @@ struct ModelContext {
 // What the chat template is given for a line's conversation.
 ChatTemplateInput chat_template_input(const ChatMessages& chat);
 
-// Thread-safe. The result's arrival_ms is left to the caller. max_tokens is cut to what the context leaves. A prompt that
-// fills the context is an error; where the request allows it, it is cut so that max_tokens (of an open end,
+// Thread-safe. The result's arrival_ms is left to the caller. max_tokens is cut to what the context leaves. A prompt
+// that fills the context is an error; where the request allows it, it is cut so that max_tokens (of an open end,
 // kDefaultMaxTokens), but at most half of the context, are left for the answer. Special tokens around the text stay.
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed);

@@ -71,11 +71,11 @@ class ResultStream {
   const OutputOrder order_;
   BoundedQueue<Item> queue_{kQueueLength};
   std::map<int64_t, FormattedRecord> held_;  // writer thread: formatted records that wait for an earlier one
-  std::atomic<int64_t> next_ordinal_{0};  // kInput: the next to be written
+  std::atomic<int64_t> next_ordinal_{0};     // kInput: the next to be written
   std::atomic<int64_t> num_written_{0}, num_failed_written_{0};
   mutable std::mutex mutex_;
   std::condition_variable ended_;
-  Status status_;          // guarded by mutex_
+  Status status_;           // guarded by mutex_
   bool has_ended_ = false;  // guarded by mutex_: the writer thread
   std::thread thread_;
 };

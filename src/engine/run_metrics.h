@@ -33,17 +33,17 @@ class RunMetrics {
   void add_completion(const Completion& completion, const std::vector<float>& itl_ms);
   void add_step(const StepPlan& plan, double duration_ms, const KvUsage& kv);
 
-  int64_t num_completed = 0;  // answered lines without an error
-  int64_t num_failed = 0;     // error records
+  int64_t num_completed = 0;   // answered lines without an error
+  int64_t num_failed = 0;      // error records
   int64_t num_unanswered = 0;  // left when the run was interrupted
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
   int64_t num_input_tokens = 0, num_output_tokens = 0;
-  int64_t num_good = 0;  // requests that met every target
-  double busy_ms = 0;    // in steps
-  double batch_size_sum = 0;  // sequences, summed over steps
-  double flops = 0;           // of the matrix products and attention
-  double num_context_tokens_read = 0;  // from the KV cache, summed over steps and sequences
+  int64_t num_good = 0;                          // requests that met every target
+  double busy_ms = 0;                            // in steps
+  double batch_size_sum = 0;                     // sequences, summed over steps
+  double flops = 0;                              // of the matrix products and attention
+  double num_context_tokens_read = 0;            // from the KV cache, summed over steps and sequences
   double kv_used_sum = 0, kv_allocated_sum = 0;  // slots, summed over steps
   int64_t kv_allocated_max = 0;
   QuantileSketch ttft_ms, tpot_ms, itl_ms, e2el_ms, queue_ms;

@@ -69,18 +69,20 @@ std::string summary_table(const RunMetrics& m, const RunContext& c) {
            m.num_unanswered > 0 ? (", " + std::to_string(m.num_unanswered) + " left").c_str() : "");
   add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, c.backend.load_ms / 1000);
   add_line(out, "tokens            %lld in, %lld out", n(m.num_input_tokens), n(m.num_output_tokens));
-  add_line(out, "throughput        %.1f requests/s, %.1f input tokens/s, %.1f output tokens/s", ratio(m.num_completed, d.seconds),
-           ratio(m.num_input_tokens, d.seconds), ratio(m.num_output_tokens, d.seconds));
+  add_line(out, "throughput        %.1f requests/s, %.1f input tokens/s, %.1f output tokens/s",
+           ratio(m.num_completed, d.seconds), ratio(m.num_input_tokens, d.seconds),
+           ratio(m.num_output_tokens, d.seconds));
   if (m.slo().any())
     add_line(out, "goodput           %.1f requests/s, %.1f %% of requests within --slo", ratio(m.num_good, d.seconds),
              100 * ratio(m.num_good, m.num_completed));
   add_line(out, "steps             %lld, mean batch %.1f sequences, %lld preemptions", n(m.num_steps), d.mean_occupancy,
            n(m.num_preemptions));
-  add_line(out, "KV cache          mean use %.1f %%, peak %.1f %%, waste in used blocks %.1f %%", 100 * d.kv_use, 100 * d.kv_peak,
-           100 * d.kv_waste);
+  add_line(out, "KV cache          mean use %.1f %%, peak %.1f %%, waste in used blocks %.1f %%", 100 * d.kv_use,
+           100 * d.kv_peak, 100 * d.kv_waste);
   if (d.mfu && d.mbu)
     add_line(out, "utilisation       MFU %.1f %% of %.1f GFLOP/s, MBU %.1f %% of %.1f GB/s (%s limits)", 100 * *d.mfu,
-             c.limits.flops_per_s / 1e9, 100 * *d.mbu, c.limits.bytes_per_s / 1e9, c.limits_were_given ? "given" : "measured");
+             c.limits.flops_per_s / 1e9, 100 * *d.mbu, c.limits.bytes_per_s / 1e9,
+             c.limits_were_given ? "given" : "measured");
   if (m.num_completed > 0) {
     add_line(out, "  %-10s %10s %10s %10s %10s %10s %10s", "ms", "mean", "p50", "p90", "p95", "p99", "max");
     add_distribution(out, "TTFT", m.ttft_ms);

@@ -176,8 +176,7 @@ class GzipSource final : public ByteSource {
 
 class ZstdSource final : public ByteSource {
  public:
-  explicit ZstdSource(std::unique_ptr<StoredInput> stored)
-      : stored_(std::move(stored)), stream_(ZSTD_createDStream()) {
+  explicit ZstdSource(std::unique_ptr<StoredInput> stored) : stored_(std::move(stored)), stream_(ZSTD_createDStream()) {
     if (!stream_) throw std::bad_alloc();
   }
 

@@ -56,8 +56,7 @@ void append_arguments(JsonElement value, std::string* out) {
     JsonElement parsed;
     const simdjson::error_code code = parser.parse(text.data(), text.size()).get(parsed);
     throw_if_out_of_memory(code);
-    if (code == simdjson::SUCCESS && parsed.is_object())
-      return append_json(*out, parsed);
+    if (code == simdjson::SUCCESS && parsed.is_object()) return append_json(*out, parsed);
   }
   append_json(*out, value);
 }
@@ -146,8 +145,8 @@ MaybeError read_tools(const FieldSet& fields, std::string* tools_json) {
   const JsonElement* const choice = fields.find(Field::kToolChoice);
   if (choice != nullptr && !is_neutral(*choice, Neutral::kNoneOrAuto))
     return field_error("unsupported_field", "tool_choice",
-                       "tool_choice is supported only as " + std::string(neutral_text(Neutral::kNoneOrAuto)) + "; got " +
-                           shown(*choice));
+                       "tool_choice is supported only as " + std::string(neutral_text(Neutral::kNoneOrAuto)) +
+                           "; got " + shown(*choice));
   const JsonElement* const tools = fields.find(Field::kTools);
   if (tools == nullptr || is_neutral(*tools, Neutral::kEmpty)) return std::nullopt;
   if (!tools->is_array()) return invalid_value("tools", "an array of objects", *tools);
@@ -174,17 +173,22 @@ MaybeError read_prompt_end(const FieldSet& fields, ChatMessages* chat) {
   return std::nullopt;
 }
 
-constexpr Field kChatFields[] = {Field::kTools, Field::kToolChoice, Field::kChatTemplateKwargs, Field::kAddGenerationPrompt,
-                                 Field::kContinueFinalMessage};
+constexpr Field kChatFields[] = {Field::kTools, Field::kToolChoice, Field::kChatTemplateKwargs,
+                                 Field::kAddGenerationPrompt, Field::kContinueFinalMessage};
 
 // What a line of any kind may say, as it asks for nothing.
 bool asks_for_nothing(Field field, JsonElement value) {
   switch (field) {
-    case Field::kTools: return is_neutral(value, Neutral::kEmpty);
-    case Field::kToolChoice: return is_neutral(value, Neutral::kNoneOrAuto);
-    case Field::kAddGenerationPrompt: return is_neutral(value, Neutral::kTrue);
-    case Field::kContinueFinalMessage: return is_neutral(value, Neutral::kFalse);
-    default: return false;
+    case Field::kTools:
+      return is_neutral(value, Neutral::kEmpty);
+    case Field::kToolChoice:
+      return is_neutral(value, Neutral::kNoneOrAuto);
+    case Field::kAddGenerationPrompt:
+      return is_neutral(value, Neutral::kTrue);
+    case Field::kContinueFinalMessage:
+      return is_neutral(value, Neutral::kFalse);
+    default:
+      return false;
   }
 }
 

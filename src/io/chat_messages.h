@@ -10,7 +10,8 @@ namespace llmb {
 // Reads messages, which must be there, and the fields that go with them: tools, tool_choice, chat_template_kwargs,
 // add_generation_prompt, continue_final_message. In each message
 //  1. role is a non-empty string;
-//  2. content is a string, null, an array of text parts, or, of a tool's message, an object; beside tool_calls it may be
+//  2. content is a string, null, an array of text parts, or, of a tool's message, an object; beside tool_calls it may
+//  be
 //     absent;
 //  3. a function's arguments that are a JSON object in a string, as OpenAI has them, become that object: templates
 //     are written for it;

@@ -47,12 +47,13 @@ class CompletedLines {
 // answered line was edited, something was inserted or removed before it, or it is gone.
 class CompletedLineMatcher {
  public:
-  // `completed` outlives the matcher. may_have_grown: lines that were answered before they were written to their end, so
-  // that an edit of theirs is none.
+  // `completed` outlives the matcher. may_have_grown: lines that were answered before they were written to their end,
+  // so that an edit of theirs is none.
   explicit CompletedLineMatcher(const CompletedLines& completed, std::set<int64_t> may_have_grown = {})
       : completed_(completed), may_have_grown_(std::move(may_have_grown)) {}
 
-  // Whether the line is answered already; false also for one of may_have_grown() that has. Lines come in increasing index order; blank ones are never seen.
+  // Whether the line is answered already; false also for one of may_have_grown() that has. Lines come in increasing
+  // index order; blank ones are never seen.
   Result<bool> is_done(const LineRef& line);
 
   // Those of may_have_grown that have, so far.

@@ -76,7 +76,7 @@ class LineReader {
   std::unique_ptr<ByteSource> source_;  // of the current input
   std::vector<char> chunk_;             // decompressed bytes not yet split: [chunk_begin_, chunk_end_)
   size_t chunk_begin_ = 0, chunk_end_ = 0;
-  int64_t decompressed_bytes_ = 0;      // of all inputs, split or not
+  int64_t decompressed_bytes_ = 0;                         // of all inputs, split or not
   int64_t index_ = 0, line_number_ = 0, byte_offset_ = 0;  // of the next line
 
   // The line being put together.

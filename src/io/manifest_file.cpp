@@ -105,7 +105,8 @@ Status ManifestFile::replace(const std::string& content) {
   AtomicFileWriter writer(path_, path_ + kTemporary, ops_);
   LLMB_RETURN_IF_ERROR(writer.open());
   // Locked before it gets the name, so that there is no moment without a lock.
-  if (flock_retrying(ops_, writer.fd()) != 0) return io_error(path_ + kTemporary + ": cannot lock: " + std::strerror(errno));
+  if (flock_retrying(ops_, writer.fd()) != 0)
+    return io_error(path_ + kTemporary + ": cannot lock: " + std::strerror(errno));
   LLMB_RETURN_IF_ERROR(writer.append(content));
   const Status status = writer.commit();
   if (writer.is_renamed()) {  // also where its directory could not be synced: the name now means the new file

@@ -1,9 +1,8 @@
 // Where result lines go: a file that appears whole under its name when the job is done, or stdout (or a pipe or device)
 // at once.
 //
-// File: records are appended to PATH.partial; finish() makes them durable and renames it to PATH. Who opens a sink holds
-// the output's lock (manifest_file.h).
-// Invariants:
+// File: records are appended to PATH.partial; finish() makes them durable and renames it to PATH. Who opens a sink
+// holds the output's lock (manifest_file.h). Invariants:
 //  1. PATH.partial ends with a whole record after every call, also after one that failed, if the file can be cut.
 //  2. An error is final: every later call returns the first one and nothing is retried, least of all a failed fsync.
 //  3. Ok from finish() means: on stable storage, under its name.

@@ -58,7 +58,8 @@ Result<std::vector<Place>> find_places(const std::string& path, FileOps& ops) {
 Status read_at(FileOps& ops, int fd, const std::string& path, int64_t offset, std::vector<char>* out) {
   for (size_t done = 0; done < out->size();) {
     const auto count = uninterrupted([&] {
-      return ops.pread(fd, out->data() + done, out->size() - done, static_cast<off_t>(offset) + static_cast<off_t>(done));
+      return ops.pread(fd, out->data() + done, out->size() - done,
+                       static_cast<off_t>(offset) + static_cast<off_t>(done));
     });
     if (count < 0) return io_error(path + ": cannot read: " + std::strerror(errno));
     if (count == 0) return io_error(path + ": became shorter while it was read");
@@ -68,7 +69,8 @@ Status read_at(FileOps& ops, int fd, const std::string& path, int64_t offset, st
 }
 
 // Records that follow each other in both orders are copied together.
-Status copy_records(const std::vector<Place>& places, int fd, const std::string& path, AtomicFileWriter* writer, FileOps& ops) {
+Status copy_records(const std::vector<Place>& places, int fd, const std::string& path, AtomicFileWriter* writer,
+                    FileOps& ops) {
   std::vector<char> buffer;
   for (size_t i = 0; i < places.size();) {
     const int64_t begin = places[i].offset;

@@ -120,7 +120,8 @@ MaybeError read_truncation(const FieldSet& fields, InputRequest* request) {
   if (!side->is_string() || (string_of(*side) != "left" && string_of(*side) != "right"))
     return invalid_value("truncation_side", "\"left\" or \"right\"", *side);
   if (!prompt.truncate)
-    return field_error("invalid_value", "truncation_side", "truncation_side needs truncate_prompt_tokens or --truncate");
+    return field_error("invalid_value", "truncation_side",
+                       "truncation_side needs truncate_prompt_tokens or --truncate");
   prompt.truncate = string_of(*side) == "left" ? TruncateSide::kLeft : TruncateSide::kRight;
   return std::nullopt;
 }

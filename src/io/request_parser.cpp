@@ -299,7 +299,8 @@ std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& l
     failure.error = syntax_error(line.bytes, code);
     if (!line.has_newline && failure.error.code == "invalid_json") {
       failure.error.code = kIncompleteLine;
-      failure.error.message += "; the input ends here without a newline: is it still being written, or was it cut short?";
+      failure.error.message +=
+          "; the input ends here without a newline: is it still being written, or was it cut short?";
     }
     if (line.bytes.size() > kLargeLine) state_->parser = dom::parser();
     return failure;

@@ -99,7 +99,8 @@ const Architecture* find_architecture(std::string_view model_type);  // nullptr 
 // Models that see images and more: run as what the "text_config" of their config.json describes.
 std::span<const char* const> wrappers_of_text_models();
 
-// ---- what the readers share: architecture_fields.cpp -----------------------------------------------------------------
+// ---- what the readers share: architecture_fields.cpp
+// -----------------------------------------------------------------
 
 // Whether each layer sees a window only: "layer_types" where the file has it, else by `slides(index)`.
 std::vector<bool> read_sliding_layers(ConfigFields& f, const ModelConfig& config, bool (*slides)(int32_t index));
@@ -114,8 +115,8 @@ std::vector<LayerConfig>& layers_of(ModelConfig* config);  // one for each layer
 
 void refuse_if_true(ConfigFields& f, const char* name);
 
-// Slopes of ALiBi (Press et al. 2021, arXiv:2108.12409), times `scale`. Bloom and MPT differ where the number of heads is
-// no power of two.
+// Slopes of ALiBi (Press et al. 2021, arXiv:2108.12409), times `scale`. Bloom and MPT differ where the number of heads
+// is no power of two.
 std::vector<float> bloom_alibi_slopes(int32_t num_heads, double scale);
 std::vector<float> mpt_alibi_slopes(int32_t num_heads, double bias_max);
 

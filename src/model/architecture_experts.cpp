@@ -51,7 +51,8 @@ void read_gpt_oss(ConfigFields& f, ModelConfig* c) {
   read_experts(f, "num_local_experts|num_experts", 128, 4, "intermediate_size", 2880, c);
   c->experts.bias = true;
   for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
-  static const nlohmann::json kYarn = {{"rope_type", "yarn"}, {"factor", 32.0}, {"beta_fast", 32.0}, {"beta_slow", 1.0},
+  static const nlohmann::json kYarn = {{"rope_type", "yarn"}, {"factor", 32.0},
+                                       {"beta_fast", 32.0},   {"beta_slow", 1.0},
                                        {"truncate", false},   {"original_max_position_embeddings", 4096}};
   const bool has_rope = f.has("rope_scaling") || f.has("rope_parameters");
   const double theta = f.number("rope_theta", 150000, 1, 1e12);

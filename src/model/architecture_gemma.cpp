@@ -40,9 +40,8 @@ void read_gemma3_ropes(ConfigFields& f, ModelConfig* c) {
     const auto it = by_type->find(type);
     return it == by_type->end() || it->is_null() ? nlohmann::json::object() : *it;
   };
-  const bool is_nested =
-      by_type != nullptr && by_type->is_object() &&
-      (by_type->contains("full_attention") || by_type->contains("sliding_attention"));
+  const bool is_nested = by_type != nullptr && by_type->is_object() &&
+                         (by_type->contains("full_attention") || by_type->contains("sliding_attention"));
   if (!is_nested) {
     const double theta = f.number("rope_local_base_freq", local.theta, 1, 1e12);
     c->ropes = {read_rope(f, full, c), {.theta = theta}};
@@ -50,7 +49,8 @@ void read_gemma3_ropes(ConfigFields& f, ModelConfig* c) {
   }
   for (const auto& [type, defaults] : {std::pair("full_attention", full), std::pair("sliding_attention", local)}) {
     const nlohmann::json object = object_of(type);
-    if (!object.is_object()) return f.fail(data_loss(std::string("rope_parameters: \"") + type + "\" is not an object"));
+    if (!object.is_object())
+      return f.fail(data_loss(std::string("rope_parameters: \"") + type + "\" is not an object"));
     c->ropes.push_back(read_rope_object(f, object, type, defaults, c));
   }
   c->ropes.erase(c->ropes.begin());

@@ -44,8 +44,8 @@ void read_gpt_neox(ConfigFields& f, ModelConfig* c) {
   set_layer_norm(c, true);
   set_biases(c, f.boolean("attention_bias", true), true);
   if (f.boolean("use_parallel_residual", true)) c->residual = ResidualKind::kParallel;
-  c->ropes = {read_rope(
-      f, {.partial_rotary_factor = 0.25, .theta_name = "rotary_emb_base", .partial_name = "rotary_pct"}, c)};
+  c->ropes = {
+      read_rope(f, {.partial_rotary_factor = 0.25, .theta_name = "rotary_emb_base", .partial_name = "rotary_pct"}, c)};
 }
 
 void read_starcoder2(ConfigFields& f, ModelConfig* c) {

@@ -56,8 +56,8 @@ void read_smollm3(ConfigFields& f, ModelConfig* c) {
   const int64_t interval = f.integer("no_rope_layer_interval", 4, 1, INT32_MAX);
   const nlohmann::json* list = f.find("no_rope_layers");
   if (list != nullptr && (!list->is_array() || list->size() < static_cast<size_t>(c->num_hidden_layers)))
-    return f.fail(data_loss("\"no_rope_layers\" is not a list of " + std::to_string(c->num_hidden_layers) +
-                            " zeros and ones"));
+    return f.fail(
+        data_loss("\"no_rope_layers\" is not a list of " + std::to_string(c->num_hidden_layers) + " zeros and ones"));
   std::vector<LayerConfig>& layers = layers_of(c);
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool has_rope = list != nullptr ? (*list)[i] != 0 : (i + 1) % static_cast<size_t>(interval) != 0;

@@ -78,8 +78,7 @@ void read_sizes(ConfigFields& f, const Architecture& a, ModelConfig* c) {
   if (a.defaults.intermediate_factor > 0) intermediate = int64_t{a.defaults.intermediate_factor} * c->hidden_size;
   c->intermediate_size = read_size(f, a.names.intermediate_size, intermediate, kMaxIntermediate);
   c->num_hidden_layers = read_size(f, a.names.num_hidden_layers, {}, kMaxLayers);
-  c->num_attention_heads =
-      read_size(f, a.names.num_attention_heads, given(a.defaults.num_attention_heads), kMaxHeads);
+  c->num_attention_heads = read_size(f, a.names.num_attention_heads, given(a.defaults.num_attention_heads), kMaxHeads);
   c->max_position_embeddings =
       read_size(f, a.names.max_position_embeddings, a.defaults.max_position_embeddings, kMaxPositions);
   c->norm_eps = f.number(a.names.norm_eps, a.defaults.norm_eps, 0, 1);
@@ -91,8 +90,9 @@ void read_activation(ConfigFields& f, const Architecture& a, ModelConfig* c) {
   const std::string name = field == nullptr ? a.defaults.activation : f.text(field, a.defaults.activation);
   const std::optional<Activation> kind = find_activation(name);
   if (kind) c->activation = {*kind, a.defaults.is_gated};
-  else f.fail(unsupported("\"" + std::string(field) + "\" \"" + name.substr(0, 60) +
-                          "\" is not supported; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, relu"));
+  else
+    f.fail(unsupported("\"" + std::string(field) + "\" \"" + name.substr(0, 60) +
+                       "\" is not supported; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, relu"));
 }
 
 // The text model inside a model of more, with what the file says of both.

@@ -1,6 +1,6 @@
-// Reads config.json and generation_config.json of a Hugging Face model directory, or what stands for them in a GGUF file
-// (gguf_model.h). Nothing in them is trusted: what
-// comes out has sizes in sane ranges and only features that the forward pass has; everything else is refused by name.
+// Reads config.json and generation_config.json of a Hugging Face model directory, or what stands for them in a GGUF
+// file (gguf_model.h). Nothing in them is trusted: what comes out has sizes in sane ranges and only features that the
+// forward pass has; everything else is refused by name.
 #pragma once
 
 #include <optional>

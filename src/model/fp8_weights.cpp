@@ -50,8 +50,8 @@ Result<Scales> read_scales(const StoredTensor& tensor, int64_t rows, int64_t col
   for (const int64_t dimension : tensor.shape) count *= dimension;  // fits: the file holds them
   const bool is_matrix = tensor.shape.size() == 2;
   const int64_t block_rows = config.fp8_block_rows, block_cols = config.fp8_block_cols;
-  const bool is_blocks = is_matrix && block_rows > 0 && block_cols > 0 && tensor.shape[0] == ceil_div(rows, block_rows) &&
-                         tensor.shape[1] == ceil_div(cols, block_cols);
+  const bool is_blocks = is_matrix && block_rows > 0 && block_cols > 0 &&
+                         tensor.shape[0] == ceil_div(rows, block_rows) && tensor.shape[1] == ceil_div(cols, block_cols);
   const bool is_rows = count == rows && (tensor.shape.size() == 1 || (is_matrix && tensor.shape[0] == rows));
   if (is_blocks) {
     scales.block_rows = block_rows;
@@ -103,7 +103,8 @@ Result<TensorView> Fp8Source::tensor(const std::string& name, std::span<const in
   LLMB_RETURN_IF_ERROR(check_shape(*stored, shape));
   std::optional<StoredTensor> scale = checkpoint_.find(name + "_scale_inv");
   if (!scale) scale = checkpoint_.find(name + "_scale");
-  if (!scale) return data_loss(stored->where + " is F8_E4M3 without a scale (" + name + "_scale, " + name + "_scale_inv)");
+  if (!scale)
+    return data_loss(stored->where + " is F8_E4M3 without a scale (" + name + "_scale, " + name + "_scale_inv)");
   const int64_t rows = shape[0], cols = shape[1];
   const Result<Scales> scales = read_scales(*scale, rows, cols, config_);
   if (!scales.ok()) return scales.status();

@@ -17,11 +17,11 @@ using nlohmann::json;
 
 constexpr GgufArchitecture kArchitectures[] = {
     // name, model_type, interleaved, plus one, around
-    {"llama", "llama", true, false, false},       {"qwen2", "qwen2", false, false, false},
-    {"qwen3", "qwen3", false, false, false},      {"gemma", "gemma", false, true, false},
-    {"gemma2", "gemma2", false, true, true},      {"gemma3", "gemma3_text", false, true, true},
-    {"phi3", "phi3", false, false, false},        {"granite", "granite", true, false, false},
-    {"smollm3", "smollm3", true, false, false},   {"olmo2", "olmo2", false, false, true},
+    {"llama", "llama", true, false, false},         {"qwen2", "qwen2", false, false, false},
+    {"qwen3", "qwen3", false, false, false},        {"gemma", "gemma", false, true, false},
+    {"gemma2", "gemma2", false, true, true},        {"gemma3", "gemma3_text", false, true, true},
+    {"phi3", "phi3", false, false, false},          {"granite", "granite", true, false, false},
+    {"smollm3", "smollm3", true, false, false},     {"olmo2", "olmo2", false, false, true},
     {"qwen3moe", "qwen3_moe", false, false, false}, {"starcoder2", "starcoder2", false, false, false},
 };
 
@@ -60,7 +60,8 @@ class ConfigJson {
  private:
   void check_absent(const char* key) {
     if (file_.find(prefix_ + key) != nullptr)
-      fail(unsupported("\"" + prefix_ + key + "\" is not one number; models whose layers differ in it are not supported"));
+      fail(unsupported("\"" + prefix_ + key +
+                       "\" is not one number; models whose layers differ in it are not supported"));
   }
 
   const GgufFile& file_;
@@ -69,7 +70,8 @@ class ConfigJson {
 
 Result<std::vector<float>> float_tensor(const GgufFile& file, const char* name, int64_t size) {
   const GgufTensor* tensor = file.tensor(name);
-  if (tensor == nullptr || tensor->shape.size() != 1 || tensor->cols() != size || std::string_view(tensor->type->name) != "F32")
+  if (tensor == nullptr || tensor->shape.size() != 1 || tensor->cols() != size ||
+      std::string_view(tensor->type->name) != "F32")
     return data_loss(std::string("tensor \"") + name + "\" is not " + std::to_string(size) + " F32 numbers");
   std::vector<float> values(size);
   dequantise_row(*tensor->type, tensor->data.data(), size, values.data());
@@ -91,13 +93,17 @@ void read_llama3_factors(ConfigJson& c, int64_t head_dim) {
       return c.fail(unsupported("\"rope_freqs.weight\" holds other factors than Llama 3.1's; they are not supported"));
   }
   if (!(factor > 1)) return;
-  c.out["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", factor}, {"low_freq_factor", kLow}, {"high_freq_factor", kHigh},
+  c.out["rope_scaling"] = {{"rope_type", "llama3"},
+                           {"factor", factor},
+                           {"low_freq_factor", kLow},
+                           {"high_freq_factor", kHigh},
                            {"original_max_position_embeddings", static_cast<int64_t>(kOriginal)}};
 }
 
 void read_longrope_factors(ConfigJson& c, int64_t rotary_dim) {
   json scaling = {{"type", "longrope"}};
-  for (const auto& [field, name] : {std::pair("long_factor", "rope_factors_long.weight"), std::pair("short_factor", "rope_factors_short.weight")}) {
+  for (const auto& [field, name] :
+       {std::pair("long_factor", "rope_factors_long.weight"), std::pair("short_factor", "rope_factors_short.weight")}) {
     const auto factors = float_tensor(c.file(), name, rotary_dim / 2);
     if (!factors.ok()) return c.fail(factors.status());
     scaling[field] = *factors;
@@ -112,8 +118,10 @@ void read_rope(ConfigJson& c, const GgufTensor& embedding) {
   if (heads < 1) return;
   const int64_t head_dim = c.out.value("head_dim", embedding.cols() / heads);
   const int64_t rotary_dim = c.integer_of("rope.dimension_count").value_or(head_dim);
-  if (rotary_dim < 2 || rotary_dim > head_dim || rotary_dim > 4096) return c.fail(data_loss("\"rope.dimension_count\" is out of range"));
-  if (rotary_dim != head_dim) c.out["partial_rotary_factor"] = static_cast<double>(rotary_dim) / static_cast<double>(head_dim);
+  if (rotary_dim < 2 || rotary_dim > head_dim || rotary_dim > 4096)
+    return c.fail(data_loss("\"rope.dimension_count\" is out of range"));
+  if (rotary_dim != head_dim)
+    c.out["partial_rotary_factor"] = static_cast<double>(rotary_dim) / static_cast<double>(head_dim);
   if (c.has("rope_freqs.weight")) return read_llama3_factors(c, rotary_dim);
   if (c.has("rope_factors_long.weight")) return read_longrope_factors(c, rotary_dim);
   const std::string scaling = c.text("rope.scaling.type");
@@ -190,7 +198,8 @@ Result<ModelConfig> read_config(const GgufFile& file) {
   if (!config.ok()) return config.status();
   Result<ModelConfig> parsed = parse_model_config(config->dump());
   if (!parsed.ok()) return parsed;
-  for (const GgufTensor& tensor : file.tensors()) parsed->is_dequantised = parsed->is_dequantised || tensor.type->block_size > 1;
+  for (const GgufTensor& tensor : file.tensors())
+    parsed->is_dequantised = parsed->is_dequantised || tensor.type->block_size > 1;
   if (parsed->is_dequantised) parsed->dtype = DType::kF32;
   return parsed;
 }
@@ -207,7 +216,8 @@ Result<GenerationConfig> read_generation_config(const GgufFile& file) {
   GenerationConfig config;
   const auto add = [&](int64_t id) {
     std::vector<TokenId>& ids = config.eos_token_ids;
-    if (id >= 0 && id <= INT32_MAX && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(static_cast<TokenId>(id));
+    if (id >= 0 && id <= INT32_MAX && std::find(ids.begin(), ids.end(), id) == ids.end())
+      ids.push_back(static_cast<TokenId>(id));
   };
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
     if (const auto id = file.integer(key)) add(*id);
@@ -217,7 +227,8 @@ Result<GenerationConfig> read_generation_config(const GgufFile& file) {
   GgufStrings strings(*tokens);
   std::string_view token;
   for (uint64_t id = 0; strings.next(&token); ++id)
-    if (is_end_of_turn(token) && id < types->count && gguf_integer(*types, id) == kControl) add(static_cast<int64_t>(id));
+    if (is_end_of_turn(token) && id < types->count && gguf_integer(*types, id) == kControl)
+      add(static_cast<int64_t>(id));
   return config;
 }
 
@@ -236,7 +247,8 @@ Result<GgufArchitecture> gguf_architecture(const GgufFile& file) {
     if (architecture.name == *name) return architecture;
     supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
   }
-  return unsupported("GGUF architecture \"" + std::string(name->substr(0, 60)) + "\" is not supported; supported: " + supported);
+  return unsupported("GGUF architecture \"" + std::string(name->substr(0, 60)) +
+                     "\" is not supported; supported: " + supported);
 }
 
 Result<json> gguf_config_json(const GgufFile& file) {
@@ -245,7 +257,8 @@ Result<json> gguf_config_json(const GgufFile& file) {
   if (file.integer("split.count").value_or(1) > 1)
     return unsupported("a model in several GGUF files is not supported; merge them with llama-gguf-split --merge");
   const GgufTensor* embedding = file.tensor("token_embd.weight");
-  if (embedding == nullptr || embedding->shape.size() != 2) return data_loss("tensor \"token_embd.weight\" is missing, or no matrix");
+  if (embedding == nullptr || embedding->shape.size() != 2)
+    return data_loss("tensor \"token_embd.weight\" is missing, or no matrix");
   ConfigJson c(file, *architecture);
   c.out["vocab_size"] = embedding->shape[0];
   c.integer("hidden_size", "embedding_length");
@@ -261,16 +274,20 @@ Result<json> gguf_config_json(const GgufFile& file) {
   const bool has_experts = c.integer_of("expert_count").value_or(0) > 0;
   if (has_experts && c.out["model_type"] == "llama") c.out["model_type"] = "mixtral";
   else if (has_experts && c.out["model_type"] != "qwen3_moe")
-    c.fail(unsupported("experts (\"expert_count\") of architecture \"" + std::string(architecture->name) + "\" are not supported"));
+    c.fail(unsupported("experts (\"expert_count\") of architecture \"" + std::string(architecture->name) +
+                       "\" are not supported"));
   read_rope(c, *embedding);
   read_particulars(c);
-  for (const auto& [field, key] : {std::pair("bos_token_id", "tokenizer.ggml.bos_token_id"), std::pair("eos_token_id", "tokenizer.ggml.eos_token_id")})
+  for (const auto& [field, key] : {std::pair("bos_token_id", "tokenizer.ggml.bos_token_id"),
+                                   std::pair("eos_token_id", "tokenizer.ggml.eos_token_id")})
     if (const auto id = file.integer(key)) c.out[field] = *id;
   if (!c.status.ok()) return c.status;
   return std::move(c.out);
 }
 
 Result<ModelConfig> load_gguf_config(const std::string& path) { return from_file(path, read_config); }
-Result<GenerationConfig> load_gguf_generation_config(const std::string& path) { return from_file(path, read_generation_config); }
+Result<GenerationConfig> load_gguf_generation_config(const std::string& path) {
+  return from_file(path, read_generation_config);
+}
 
 }  // namespace llmb

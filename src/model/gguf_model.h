@@ -19,10 +19,10 @@ bool is_gguf_path(const std::string& model_path);
 // What general.architecture says of the tensors.
 struct GgufArchitecture {
   const char* name;
-  const char* model_type;      // of config.json
-  bool is_rope_interleaved;    // rows of q and k stand in the order of rotated pairs, not of halves
-  bool has_norms_plus_one;     // norm weights have the 1 added that the model adds to them
-  bool has_norms_around;       // a sublayer's output is normalised too: post_attention_norm, post_ffw_norm
+  const char* model_type;    // of config.json
+  bool is_rope_interleaved;  // rows of q and k stand in the order of rotated pairs, not of halves
+  bool has_norms_plus_one;   // norm weights have the 1 added that the model adds to them
+  bool has_norms_around;     // a sublayer's output is normalised too: post_attention_norm, post_ffw_norm
 };
 
 // kUnsupported names the architecture.
@@ -41,7 +41,8 @@ Status check_gguf_tensors(const GgufFile& file);
 class GgufSource final : public WeightSource {
  public:
   // REQUIRES: gguf_architecture(file) is ok, and so is check_gguf_tensors(file).
-  GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool, WeightAccess access = WeightAccess::kValues);
+  GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool,
+             WeightAccess access = WeightAccess::kValues);
   bool has(const std::string& name) const override;
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
   void release() override { buffers_.release(); }

@@ -20,20 +20,29 @@ struct Rename {
 constexpr Rename kModelNames[] = {
     {"model.embed_tokens.", "token_embd."}, {"model.norm.", "output_norm."}, {"lm_head.", "output."}};
 
-constexpr Rename kLayerNames[] = {
-    {"input_layernorm.", "attn_norm."},          {"self_attn.q_proj.", "attn_q."},
-    {"self_attn.k_proj.", "attn_k."},            {"self_attn.v_proj.", "attn_v."},
-    {"self_attn.o_proj.", "attn_output."},       {"self_attn.qkv_proj.", "attn_qkv."},
-    {"self_attn.q_norm.", "attn_q_norm."},       {"self_attn.k_norm.", "attn_k_norm."},
-    {"mlp.gate_proj.", "ffn_gate."},             {"mlp.up_proj.", "ffn_up."},
-    {"mlp.down_proj.", "ffn_down."},             {"mlp.gate_up_proj.", "ffn_up."},
-    {"mlp.c_fc.", "ffn_up."},                    {"mlp.c_proj.", "ffn_down."},
-    {"pre_feedforward_layernorm.", "ffn_norm."}, {"post_feedforward_layernorm.", "post_ffw_norm."},
-    {"mlp.gate.", "ffn_gate_inp."},              {"block_sparse_moe.gate.", "ffn_gate_inp."}};
+constexpr Rename kLayerNames[] = {{"input_layernorm.", "attn_norm."},
+                                  {"self_attn.q_proj.", "attn_q."},
+                                  {"self_attn.k_proj.", "attn_k."},
+                                  {"self_attn.v_proj.", "attn_v."},
+                                  {"self_attn.o_proj.", "attn_output."},
+                                  {"self_attn.qkv_proj.", "attn_qkv."},
+                                  {"self_attn.q_norm.", "attn_q_norm."},
+                                  {"self_attn.k_norm.", "attn_k_norm."},
+                                  {"mlp.gate_proj.", "ffn_gate."},
+                                  {"mlp.up_proj.", "ffn_up."},
+                                  {"mlp.down_proj.", "ffn_down."},
+                                  {"mlp.gate_up_proj.", "ffn_up."},
+                                  {"mlp.c_fc.", "ffn_up."},
+                                  {"mlp.c_proj.", "ffn_down."},
+                                  {"pre_feedforward_layernorm.", "ffn_norm."},
+                                  {"post_feedforward_layernorm.", "post_ffw_norm."},
+                                  {"mlp.gate.", "ffn_gate_inp."},
+                                  {"block_sparse_moe.gate.", "ffn_gate_inp."}};
 
 // After "mlp.experts.<index>." or "block_sparse_moe.experts.<index>.": one matrix of a tensor that holds all of them.
-constexpr Rename kExpertNames[] = {{"gate_proj.", "ffn_gate_exps."}, {"up_proj.", "ffn_up_exps."}, {"down_proj.", "ffn_down_exps."},
-                                   {"w1.", "ffn_gate_exps."},        {"w3.", "ffn_up_exps."},      {"w2.", "ffn_down_exps."}};
+constexpr Rename kExpertNames[] = {{"gate_proj.", "ffn_gate_exps."}, {"up_proj.", "ffn_up_exps."},
+                                   {"down_proj.", "ffn_down_exps."}, {"w1.", "ffn_gate_exps."},
+                                   {"w3.", "ffn_up_exps."},          {"w2.", "ffn_down_exps."}};
 
 // Where a tensor stands in the file.
 struct Place {
@@ -63,7 +72,9 @@ std::optional<Place> expert_place(std::string_view part) {
 // "model.layers.7.mlp.up_proj.weight" → "blk.7.ffn_up.weight".
 std::optional<Place> find_place(std::string_view name, const GgufArchitecture& architecture) {
   constexpr std::string_view kLayers = "model.layers.";
-  const auto dense = [](std::optional<std::string> found) { return found ? std::optional(Place{*found, {}}) : std::nullopt; };
+  const auto dense = [](std::optional<std::string> found) {
+    return found ? std::optional(Place{*found, {}}) : std::nullopt;
+  };
   if (!name.starts_with(kLayers)) return dense(renamed(name, kModelNames));
   name.remove_prefix(kLayers.size());
   const size_t dot = name.find('.');
@@ -94,8 +105,9 @@ DType stored_dtype(std::string_view type) {
 Status check_gguf_tensors(const GgufFile& file) {
   for (const GgufTensor& tensor : file.tensors())
     if (!can_dequantise(*tensor.type))
-      return unsupported("tensor \"" + std::string(tensor.name) + "\" has type " + tensor.type->name +
-                         ", which is not supported; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
+      return unsupported(
+          "tensor \"" + std::string(tensor.name) + "\" has type " + tensor.type->name +
+          ", which is not supported; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
   return {};
 }
 
@@ -116,7 +128,8 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
   std::span<const int64_t> stored_shape = stored->shape;
   const bool is_slice = place->expert && stored_shape.size() == shape.size() + 1 && *place->expert < stored_shape[0];
   if (is_slice) stored_shape = stored_shape.subspan(1);
-  if (place->expert.has_value() != is_slice || !std::equal(shape.begin(), shape.end(), stored_shape.begin(), stored_shape.end()))
+  if (place->expert.has_value() != is_slice ||
+      !std::equal(shape.begin(), shape.end(), stored_shape.begin(), stored_shape.end()))
     return data_loss(quoted + " has shape " + shape_string(stored->shape) + ", expected " +
                      (place->expert ? "matrices of shape " : "") + shape_string(shape));
 
@@ -130,7 +143,8 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
   int64_t num_rows = 1;
   for (size_t i = 0; i + 1 < shape.size(); ++i) num_rows *= shape[i];
   // Of a bias each number is a row.
-  const int64_t rows = is_vector && is_permuted ? shape[0] : num_rows, cols = is_vector && is_permuted ? 1 : shape.back();
+  const int64_t rows = is_vector && is_permuted ? shape[0] : num_rows,
+                cols = is_vector && is_permuted ? 1 : shape.back();
   const int64_t stored_row_bytes = cols / type.block_size * type.block_bytes;
   const uint8_t* const data = stored->data.data() + (is_slice ? *place->expert * rows * stored_row_bytes : 0);
   const bool keeps_dtype = type.block_size == 1 && !has_plus_one;

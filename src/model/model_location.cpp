@@ -57,9 +57,11 @@ std::string joined(const std::string& dir, std::string_view rest) {
 bool is_model_name(std::string_view name) {
   const size_t slash = name.find('/');
   const auto is_part = [](std::string_view part) {
-    const bool good_chars = std::all_of(part.begin(), part.end(), [](char c) { return is_name_char(c) || c == '-' || c == '.'; });
-    return !part.empty() && part.size() <= 96 && good_chars && part.find("--") == part.npos && part.find("..") == part.npos &&
-           part.front() != '-' && part.front() != '.' && part.back() != '-' && part.back() != '.';
+    const bool good_chars =
+        std::all_of(part.begin(), part.end(), [](char c) { return is_name_char(c) || c == '-' || c == '.'; });
+    return !part.empty() && part.size() <= 96 && good_chars && part.find("--") == part.npos &&
+           part.find("..") == part.npos && part.front() != '-' && part.front() != '.' && part.back() != '-' &&
+           part.back() != '.';
   };
   if (slash == name.npos) return is_part(name);
   return is_part(name.substr(0, slash)) && is_part(name.substr(slash + 1));
@@ -67,7 +69,8 @@ bool is_model_name(std::string_view name) {
 
 bool is_revision(std::string_view revision) {
   return revision.size() <= 256 && revision.front() != '/' && revision.find("..") == revision.npos &&
-         std::all_of(revision.begin(), revision.end(), [](char c) { return is_name_char(c) || c == '-' || c == '.' || c == '/'; });
+         std::all_of(revision.begin(), revision.end(),
+                     [](char c) { return is_name_char(c) || c == '-' || c == '.' || c == '/'; });
 }
 
 // A cached model and what was asked of it.
@@ -110,11 +113,12 @@ Result<std::string> find_gguf(const fs::path& dir, const std::string& name, cons
   std::vector<std::string> found;
   if (!part.empty() || !is_file(dir / "config.json"))
     for (const std::string& file : names_in(dir))
-      if (lower(file).ends_with(".gguf") && lower(file).find(lower(part)) != std::string::npos && is_file(dir / file)) found.push_back(file);
+      if (lower(file).ends_with(".gguf") && lower(file).find(lower(part)) != std::string::npos && is_file(dir / file))
+        found.push_back(file);
   if (found.empty()) return std::string();
   if (found.size() == 1) return (dir / found[0]).string();
-  return not_found(name + ": has several GGUF files" + (part.empty() ? "" : " with \"" + part + "\" in their names") + ", such as " +
-                   found[0] + " and " + found[1] + "; say which one: " + name + ":PART-OF-ITS-NAME");
+  return not_found(name + ": has several GGUF files" + (part.empty() ? "" : " with \"" + part + "\" in their names") +
+                   ", such as " + found[0] + " and " + found[1] + "; say which one: " + name + ":PART-OF-ITS-NAME");
 }
 
 // The commit that refs/<revision> names, or the revision itself where it is a commit.
@@ -127,7 +131,8 @@ Result<std::string> commit_of(const CachedModel& model) {
   if (commit.find('/') == commit.npos && is_revision(commit) && is_dir(model.dir / "snapshots" / commit)) return commit;
   std::string message = model.name + ": revision " + revision + " is not in the Hugging Face cache";
   const std::vector<std::string> there = names_in(model.dir / "snapshots");
-  if (!there.empty()) message += " (which has " + there[0] + (there.size() > 1 ? " and others" : "") + "; see --revision)";
+  if (!there.empty())
+    message += " (which has " + there[0] + (there.size() > 1 ? " and others" : "") + "; see --revision)";
   return not_found(message + "; download it with: " + model.download_command());
 }
 
@@ -172,8 +177,9 @@ Status check_complete(const CachedModel& model, const fs::path& snapshot, const 
   }
   if (missing.empty() && parts.tokenizer) missing = missing_tokenizer(snapshot);
   if (missing.empty()) return {};
-  return not_found(model.name + ": " + missing + " is missing in the Hugging Face cache, the download is not complete (" +
-                   snapshot.string() + "); complete it with: " + model.download_command());
+  return not_found(model.name + ": " + missing +
+                   " is missing in the Hugging Face cache, the download is not complete (" + snapshot.string() +
+                   "); complete it with: " + model.download_command());
 }
 
 }  // namespace
@@ -198,7 +204,8 @@ std::string hub_cache_dir(const Environment& environment) {
 Result<ModelLocation> locate_model(const std::string& name, const std::string& revision, const ModelParts& parts,
                                    const std::string& hub_cache) {
   if (is_dir(name) || is_file(name)) {
-    if (!revision.empty()) return invalid_argument(name + " is a path: a revision is of a name in the Hugging Face cache");
+    if (!revision.empty())
+      return invalid_argument(name + " is a path: a revision is of a name in the Hugging Face cache");
     if (is_file(name)) return ModelLocation{name, ""};
     const Result<std::string> gguf = find_gguf(name, name, "");
     if (!gguf.ok()) return gguf.status();
@@ -222,8 +229,9 @@ Result<ModelLocation> locate_model(const std::string& name, const std::string& r
   if (!gguf.ok()) return gguf.status();
   if (!gguf->empty()) return ModelLocation{*gguf, *commit};
   if (!part.empty())
-    return not_found(name + ": no GGUF file with \"" + part + "\" in its name is in the Hugging Face cache; download it with: " +
-                     model.download_command() + " --include '*" + part + "*'");
+    return not_found(name + ": no GGUF file with \"" + part +
+                     "\" in its name is in the Hugging Face cache; download it with: " + model.download_command() +
+                     " --include '*" + part + "*'");
   LLMB_RETURN_IF_ERROR(check_complete(model, snapshot, parts));
   return ModelLocation{snapshot.string(), *commit};
 }

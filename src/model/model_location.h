@@ -1,5 +1,6 @@
-// Where a model is on this machine: a directory, a GGUF file, or a name such as "Qwen/Qwen2.5-7B-Instruct" in the local Hugging Face
-// cache. Nothing is ever downloaded. Layout of the cache: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+// Where a model is on this machine: a directory, a GGUF file, or a name such as "Qwen/Qwen2.5-7B-Instruct" in the local
+// Hugging Face cache. Nothing is ever downloaded. Layout of the cache:
+// https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 #pragma once
 
 #include <functional>
@@ -28,11 +29,10 @@ std::optional<std::string> process_environment(const char* name);
 // that is set, "~" and "$NAME" in it replaced. An empty variable is as good as none.
 std::string hub_cache_dir(const Environment& environment = process_environment);
 
-// A directory or file of that name wins over the cache. `revision`: a branch, a tag or a commit of the cached model; "":
-// main. A cached model, or a directory, without config.json is its GGUF file; where it has several, "NAME:PART" says which
-// one, by a part of the file's name ("Org/Model-GGUF:Q4_K_M").
-// kNotFound: it is not there, or not all of it, and the message has the command that downloads it. kInvalidArgument: a
-// revision of a directory.
+// A directory or file of that name wins over the cache. `revision`: a branch, a tag or a commit of the cached model;
+// "": main. A cached model, or a directory, without config.json is its GGUF file; where it has several, "NAME:PART"
+// says which one, by a part of the file's name ("Org/Model-GGUF:Q4_K_M"). kNotFound: it is not there, or not all of it,
+// and the message has the command that downloads it. kInvalidArgument: a revision of a directory.
 Result<ModelLocation> locate_model(const std::string& name, const std::string& revision, const ModelParts& parts,
                                    const std::string& hub_cache);
 

@@ -185,10 +185,9 @@ void Loader::add_interleaved_expert(const std::string& name, const StackedExpert
   };
   const TensorView both = matrix(".gate_up_proj", stacked.gate_up, wide, hidden);
   const TensorView biases = slice_vector(stacked.gate_up_bias, index * wide, wide);
-  for (const int64_t begin : {0, 1})
-    gate_up->add(reader_.every(both, begin, 2), reader_.every(biases, begin, 2), true);
-  down->add(matrix(".down_proj", stacked.down, hidden, wide / 2), slice_vector(stacked.down_bias, index * hidden, hidden),
-            true);
+  for (const int64_t begin : {0, 1}) gate_up->add(reader_.every(both, begin, 2), reader_.every(biases, begin, 2), true);
+  down->add(matrix(".down_proj", stacked.down, hidden, wide / 2),
+            slice_vector(stacked.down_bias, index * hidden, hidden), true);
 }
 
 void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {
@@ -240,7 +239,8 @@ Result<ModelWeights> Loader::load() {
   ModelWeights weights;
   const std::string prefix = reader_.find("", names_.prefix, (std::string(names_.embed_tokens) + ".weight").c_str());
   weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size);
-  if (c_.learned_positions) weights.embed_positions = table(prefix + names_.embed_positions, c_.max_position_embeddings);
+  if (c_.learned_positions)
+    weights.embed_positions = table(prefix + names_.embed_positions, c_.max_position_embeddings);
   if (c_.embedding_norm) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
   for (int32_t i = 0; i < c_.num_hidden_layers && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
@@ -273,7 +273,9 @@ namespace {
 // Makes nothing of anything.
 class NoWeights final : public WeightMaker {
  public:
-  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView>, std::span<const TensorView>) override { return {}; }
+  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView>, std::span<const TensorView>) override {
+    return {};
+  }
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>>,
                                               std::vector<std::unique_ptr<LinearWeight>>) override {
     return {};

@@ -73,12 +73,12 @@ class Ops : public WeightMaker {
   virtual std::unique_ptr<DeviceBuffer> allocate(int64_t rows, int64_t width, DType dtype) = 0;  // zeroed
 
   // out[i] = table[tokens[i]]
-  virtual void embedding(const LinearWeight& table,     // [vocab_size, hidden_size]
-                         int64_t rows, Rows out) = 0;   // [rows, hidden_size] fp32
+  virtual void embedding(const LinearWeight& table,    // [vocab_size, hidden_size]
+                         int64_t rows, Rows out) = 0;  // [rows, hidden_size] fp32
 
   // residual[i] += table[positions[i]]
-  virtual void add_positions(const LinearWeight& table,          // [max_position_embeddings, hidden_size]
-                             int64_t rows, Rows residual) = 0;   // [rows, hidden_size] fp32  in and out
+  virtual void add_positions(const LinearWeight& table,         // [max_position_embeddings, hidden_size]
+                             int64_t rows, Rows residual) = 0;  // [rows, hidden_size] fp32  in and out
 
   // residual += factor * delta (no data: nothing is added); out = residual, rounded (no data: not wanted)
   virtual void add(Rows residual,  // [rows, hidden_size] fp32  in and out

@@ -8,15 +8,20 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSupported = "; supported: fp8 (E4M3), compressed-tensors float-quantized with 8 bits, mxfp4 of gpt_oss";
+constexpr const char* kSupported =
+    "; supported: fp8 (E4M3), compressed-tensors float-quantized with 8 bits, mxfp4 of gpt_oss";
 
-Status refused(const std::string& what) { return unsupported("quantization_config: " + what + " is not supported" + kSupported); }
+Status refused(const std::string& what) {
+  return unsupported("quantization_config: " + what + " is not supported" + kSupported);
+}
 
 // [rows, columns] that share a scale.
 void read_block_size(ConfigFields& f, const char* name, ModelConfig* config) {
   const json* size = f.find(name);
   if (size == nullptr) return;
-  const auto is_size = [](const json& v) { return v.is_number_integer() && v.get<int64_t>() >= 1 && v.get<int64_t>() <= 65536; };
+  const auto is_size = [](const json& v) {
+    return v.is_number_integer() && v.get<int64_t>() >= 1 && v.get<int64_t>() <= 65536;
+  };
   if (!size->is_array() || size->size() != 2 || !is_size((*size)[0]) || !is_size((*size)[1]))
     return f.fail(data_loss(std::string("\"") + name + "\" " + brief(*size) + " is not a pair of sizes"));
   const auto rows = (*size)[0].get<int32_t>(), cols = (*size)[1].get<int32_t>();
@@ -42,7 +47,8 @@ void read_group(const json& group, ConfigFields& parent, ModelConfig* config) {
     ConfigFields w(*weights);
     const std::string type = w.text("type", "int");
     const int64_t bits = w.integer("num_bits", 8, 1, 64);
-    if (type != "float" || bits != 8) parent.fail(refused("weights of type " + type.substr(0, 60) + " with " + std::to_string(bits) + " bits"));
+    if (type != "float" || bits != 8)
+      parent.fail(refused("weights of type " + type.substr(0, 60) + " with " + std::to_string(bits) + " bits"));
     const std::string strategy = w.text("strategy", "tensor");
     if (strategy != "tensor" && strategy != "channel" && strategy != "block")
       parent.fail(refused("strategy \"" + strategy.substr(0, 60) + "\""));
@@ -63,7 +69,8 @@ void read_compressed_tensors(ConfigFields& f, ModelConfig* config) {
   for (const auto& [name, group] : groups->items()) read_group(group, f, config);
   if (const json* sparsity = f.find("sparsity_config"); sparsity != nullptr && sparsity->is_object()) {
     ConfigFields s(*sparsity);
-    if (s.has("format") && s.text("format", "dense") != "dense") f.fail(refused("sparsity format \"" + s.text("format", "").substr(0, 60) + "\""));
+    if (s.has("format") && s.text("format", "dense") != "dense")
+      f.fail(refused("sparsity format \"" + s.text("format", "").substr(0, 60) + "\""));
   }
 }
 

@@ -63,8 +63,10 @@ void read_scaling(ConfigFields& rope, const RopeDefaults& defaults, const RopeCo
     const char* name;
     RopeScalingKind kind;
     bool needs_factor;
-  } kinds[] = {{"linear", RopeScalingKind::kLinear, true},     {"dynamic", RopeScalingKind::kDynamic, true},
-               {"llama3", RopeScalingKind::kLlama3, true},     {"yarn", RopeScalingKind::kYarn, false},
+  } kinds[] = {{"linear", RopeScalingKind::kLinear, true},
+               {"dynamic", RopeScalingKind::kDynamic, true},
+               {"llama3", RopeScalingKind::kLlama3, true},
+               {"yarn", RopeScalingKind::kYarn, false},
                {"longrope", RopeScalingKind::kLongRope, false}};
   const auto* found = std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return kind == k.name; });
   if (found == std::end(kinds))
@@ -73,11 +75,10 @@ void read_scaling(ConfigFields& rope, const RopeDefaults& defaults, const RopeCo
   if (found->needs_factor && !rope.has("factor"))
     return rope.fail(data_loss("rope scaling \"" + kind + "\" needs \"factor\""));
   s->kind = found->kind;
-  const int64_t original = rope.integer("original_max_position_embeddings", model->max_position_embeddings, 1,
-                                        kMaxPositions);
-  s->original_max_position_embeddings =
-      static_cast<int32_t>(defaults.original_max_position_embeddings > 0 ? defaults.original_max_position_embeddings
-                                                                         : original);
+  const int64_t original =
+      rope.integer("original_max_position_embeddings", model->max_position_embeddings, 1, kMaxPositions);
+  s->original_max_position_embeddings = static_cast<int32_t>(
+      defaults.original_max_position_embeddings > 0 ? defaults.original_max_position_embeddings : original);
   s->factor = rope.number("factor", default_factor(*s, *model), 1e-3, kMaxNumber);
   if (s->kind == RopeScalingKind::kLlama3) read_llama3(rope, s);
   if (s->kind == RopeScalingKind::kYarn) read_yarn(rope, config.theta, s);

@@ -45,7 +45,7 @@ struct StoredTensor {
   std::span<const int64_t> shape;
   const uint8_t* data = nullptr;  // may be unaligned
   int64_t bytes = 0;
-  std::string where;              // file and name, for messages
+  std::string where;  // file and name, for messages
 };
 
 Status check_shape(const StoredTensor& stored, std::span<const int64_t> shape);

@@ -1,6 +1,6 @@
 // The forward pass of a decoder-only transformer, written once over Ops. What is computed follows from the ModelConfig
-// alone: norms and where they sit, positions, attention, MLP or experts (Vaswani et al. 2017, arXiv:1706.03762, and what
-// the models since have made of it).
+// alone: norms and where they sit, positions, attention, MLP or experts (Vaswani et al. 2017, arXiv:1706.03762, and
+// what the models since have made of it).
 #pragma once
 
 #include <cstdint>

@@ -101,7 +101,7 @@ TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t st
 
 TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t count, int64_t rows, int64_t cols) {
   constexpr int64_t kBlock = 32;  // numbers
-  static constexpr std::array<float, 16> kValues = {0,  0.5f,  1,  1.5f,  2,  3,  4,  6,
+  static constexpr std::array<float, 16> kValues = {0,    0.5f,  1,  1.5f,  2,  3,  4,  6,
                                                     -0.f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
   if (cols % kBlock != 0)
     fail(unsupported("\"" + name + "_blocks\" would need rows of a multiple of 32 numbers, not " +

@@ -48,9 +48,9 @@ class WeightBuffers {
   size_t num_in_use_ = 0;
 };
 
-// Any tensor that is asked for as numbers, filled with normal random ones, none of them zero: standard deviation 0.02, and
-// norm weights 1 + that, so that activations keep the size they have in a trained model. The values depend on (seed, name,
-// index) alone, not on threads or on the order of calls.
+// Any tensor that is asked for as numbers, filled with normal random ones, none of them zero: standard deviation 0.02,
+// and norm weights 1 + that, so that activations keep the size they have in a trained model. The values depend on
+// (seed, name, index) alone, not on threads or on the order of calls.
 class RandomSource final : public WeightSource {
  public:
   RandomSource(uint64_t seed, DType dtype, ThreadPool& pool);

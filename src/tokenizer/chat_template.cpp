@@ -248,8 +248,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& mode
   for (auto& [name, place] : {std::pair{"default", &parts->standard}, std::pair{"tool_use", &parts->tool_use}}) {
     const auto text = files->templates.find(name);
     if (text == files->templates.end()) continue;
-    LLMB_RETURN_IF_ERROR(
-        parse_source(text->second, place).with_context((template_file.empty() ? model_dir : template_file) + ": chat template"));
+    LLMB_RETURN_IF_ERROR(parse_source(text->second, place)
+                             .with_context((template_file.empty() ? model_dir : template_file) + ": chat template"));
   }
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(parts)));
 }
@@ -270,14 +270,16 @@ void collect_names(const jinja::FrameInfo& frame, std::set<std::string>* names) 
 
 void collect_unknown(jinja::Expr& e, std::set<std::string>* names) {
   const bool is_named = e.kind == jinja::ExprKind::kFilter || e.kind == jinja::ExprKind::kTest;
-  if (is_named && static_cast<jinja::FilterExpr&>(e).function == nullptr) names->insert(static_cast<jinja::FilterExpr&>(e).name);
+  if (is_named && static_cast<jinja::FilterExpr&>(e).function == nullptr)
+    names->insert(static_cast<jinja::FilterExpr&>(e).name);
   jinja::visit_children(e, [&](jinja::Expr& child) { collect_unknown(child, names); });
 }
 
 void collect_unknown(const jinja::Body& body, std::set<std::string>* names) {
   for (const jinja::StmtPtr& s : body)
-    jinja::visit_parts(*s, [&](jinja::Expr& e) { collect_unknown(e, names); },
-                       [&](const jinja::Body& inner) { collect_unknown(inner, names); });
+    jinja::visit_parts(
+        *s, [&](jinja::Expr& e) { collect_unknown(e, names); },
+        [&](const jinja::Body& inner) { collect_unknown(inner, names); });
 }
 
 }  // namespace
@@ -293,7 +295,8 @@ ChatTemplateSummary ChatTemplate::summary() const {
   }
   summary.variables.assign(variables.begin(), variables.end());
   summary.unknown_names.assign(unknown.begin(), unknown.end());
-  if (parts_->standard.parsed != nullptr) summary.reads_text_parts = reads_parts(parts_->standard, parts_->special_tokens);
+  if (parts_->standard.parsed != nullptr)
+    summary.reads_text_parts = reads_parts(parts_->standard, parts_->special_tokens);
   return summary;
 }
 

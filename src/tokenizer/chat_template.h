@@ -18,14 +18,14 @@ struct ChatTemplateInput {
   std::string template_kwargs_json;  // "" or a JSON object: extra variables (chat_template_kwargs)
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // the prompt ends inside the last message; add_generation_prompt must be false
-  // A content of text parts becomes one string, a newline between parts, where the template does not read parts. Without
-  // it such a template prints what transformers would: nothing, or the list itself.
+  // A content of text parts becomes one string, a newline between parts, where the template does not read parts.
+  // Without it such a template prints what transformers would: nothing, or the list itself.
   bool join_text_parts = false;
 };
 
 // What a template asks of its caller and of the interpreter, for people.
 struct ChatTemplateSummary {
-  std::vector<std::string> variables;      // names that it reads and does not set: messages, tools, enable_thinking, …
+  std::vector<std::string> variables;  // names that it reads and does not set: messages, tools, enable_thinking, …
   std::vector<std::string> unknown_names;  // filters and tests that there are not; an error where one is reached
   bool reads_text_parts = false;
   bool has_tool_template = false;  // another one serves requests with tools

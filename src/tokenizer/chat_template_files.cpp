@@ -102,7 +102,8 @@ Result<ChatTemplateFiles> read_gguf(const std::string& path, bool with_templates
   if (!file.ok()) return file.status();
   ChatTemplateFiles files;
   files.special_tokens = gguf_special_tokens(*file);
-  for (const auto& [name, key] : {std::pair("default", "tokenizer.chat_template"), std::pair("tool_use", "tokenizer.chat_template.tool_use")}) {
+  for (const auto& [name, key] :
+       {std::pair("default", "tokenizer.chat_template"), std::pair("tool_use", "tokenizer.chat_template.tool_use")}) {
     const auto text = file->text(key);
     if (!text || !with_templates) continue;
     if (text->size() > jinja::kMaxSourceBytes) return data_loss(path + ": \"" + key + "\" is too long");
@@ -134,7 +135,8 @@ Result<ChatTemplateFiles> read_chat_template_files(const std::string& model_path
   std::error_code error;
   const bool is_file = fs::is_regular_file(model_path, error);
   const bool with_templates = template_file.empty();
-  Result<ChatTemplateFiles> files = is_file ? read_gguf(model_path, with_templates) : read_dir(model_path, with_templates);
+  Result<ChatTemplateFiles> files =
+      is_file ? read_gguf(model_path, with_templates) : read_dir(model_path, with_templates);
   if (!files.ok()) return files.status();
   if (!with_templates) {
     Result<std::string> text = read_file(template_file, jinja::kMaxSourceBytes);
@@ -142,9 +144,10 @@ Result<ChatTemplateFiles> read_chat_template_files(const std::string& model_path
     files->templates = {{"default", std::move(*text)}};
   }
   if (files->templates.count("default") + files->templates.count("tool_use") == 0)
-    return not_found(model_path + (is_file ? ": no chat template (tokenizer.chat_template); "
-                                           : ": no chat template (chat_template.jinja, or chat_template in "
-                                             "tokenizer_config.json); ") +
+    return not_found(model_path +
+                     (is_file ? ": no chat template (tokenizer.chat_template); "
+                              : ": no chat template (chat_template.jinja, or chat_template in "
+                                "tokenizer_config.json); ") +
                      "--chat-template FILE names one");
   return files;
 }

@@ -18,8 +18,12 @@ using nlohmann::json;
 
 constexpr const char* kModelKey = "tokenizer.ggml.model";
 
-json byte_level(bool use_regex) { return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", use_regex}}; }
-json split(const char* pattern) { return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}}; }
+json byte_level(bool use_regex) {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", use_regex}};
+}
+json split(const char* pattern) {
+  return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
+}
 json digits(bool individual) { return {{"type", "Digits"}, {"individual_digits", individual}}; }
 
 // How the published tokenizers that a name stands for prepare text.
@@ -46,7 +50,9 @@ Preparation falcon() {
 }
 
 std::optional<Preparation> find_preparation(std::string_view name) {
-  const auto is = [&](std::initializer_list<const char*> names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  const auto is = [&](std::initializer_list<const char*> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   Preparation p;
   if (is({"llama3", "llama-v3", "llama-bpe"})) {
     p = splits({kLlama3Pattern});
@@ -76,7 +82,8 @@ std::optional<Preparation> find_preparation(std::string_view name) {
   } else if (is({"deepseek-v3"})) {
     p = splits({kDeepSeekV3Patterns[0], kDeepSeekV3Patterns[1], kDeepSeekV3Patterns[2]});
   } else if (is({"deepseek-coder"})) {
-    p = splits({kDeepSeekCoderPatterns[0], kDeepSeekCoderPatterns[1], kDeepSeekCoderPatterns[2], kDeepSeekCoderPatterns[3]});
+    p = splits(
+        {kDeepSeekCoderPatterns[0], kDeepSeekCoderPatterns[1], kDeepSeekCoderPatterns[2], kDeepSeekCoderPatterns[3]});
     p.steps.insert(p.steps.end() - 1, digits(true));
   } else {
     return std::nullopt;
@@ -127,8 +134,8 @@ Result<TokenTable> read_tokens(const GgufFile& file) {
 }
 
 constexpr std::pair<const char*, const char*> kSpecialTokens[] = {
-    {"bos_token", "tokenizer.ggml.bos_token_id"},     {"eos_token", "tokenizer.ggml.eos_token_id"},
-    {"unk_token", "tokenizer.ggml.unknown_token_id"}, {"pad_token", "tokenizer.ggml.padding_token_id"},
+    {"bos_token", "tokenizer.ggml.bos_token_id"},       {"eos_token", "tokenizer.ggml.eos_token_id"},
+    {"unk_token", "tokenizer.ggml.unknown_token_id"},   {"pad_token", "tokenizer.ggml.padding_token_id"},
     {"sep_token", "tokenizer.ggml.seperator_token_id"}, {"mask_token", "tokenizer.ggml.mask_token_id"}};
 
 AddedToken special_token(std::string_view text) {
@@ -143,7 +150,8 @@ Result<TokenizerFile> read_byte_level_bpe(const GgufFile& file, const TokenTable
   const std::string name(file.text("tokenizer.ggml.pre").value_or(""));
   const auto preparation = find_preparation(name);
   if (!preparation)
-    return unsupported("tokenizer.ggml.pre \"" + name.substr(0, 60) + "\" is not supported; --tokenizer takes the tokenizer of the original model");
+    return unsupported("tokenizer.ggml.pre \"" + name.substr(0, 60) +
+                       "\" is not supported; --tokenizer takes the tokenizer of the original model");
   TokenizerFile out;
   for (size_t id = 0; id < table.pieces.size(); ++id) {
     const Piece& piece = table.pieces[id];
@@ -175,7 +183,8 @@ Result<TokenizerFile> read_spm(const GgufFile& file, TokenTable& table, Tokenize
   SpmModel model;
   model.model_type = 2;
   model.pieces = table.pieces;
-  model.byte_fallback = std::any_of(table.pieces.begin(), table.pieces.end(), [](const Piece& p) { return p.kind == kByte; });
+  model.byte_fallback =
+      std::any_of(table.pieces.begin(), table.pieces.end(), [](const Piece& p) { return p.kind == kByte; });
   model.add_dummy_prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
   model.remove_extra_whitespaces = file.boolean("tokenizer.ggml.remove_extra_whitespaces").value_or(false);
   const auto id = [&](const char* key, int64_t otherwise) { return file.integer(key).value_or(otherwise); };
@@ -190,16 +199,19 @@ Result<TokenizerFile> read_spm(const GgufFile& file, TokenTable& table, Tokenize
 
 Result<TokenizerFile> read_gguf_tokenizer(const GgufFile& file, TokenizerConfig* config) {
   const auto model = file.text(kModelKey);
-  if (!model || *model == "no_vocab" || *model == "none") return not_found("the GGUF file has no tokenizer (tokenizer.ggml.model)");
+  if (!model || *model == "no_vocab" || *model == "none")
+    return not_found("the GGUF file has no tokenizer (tokenizer.ggml.model)");
   Result<TokenTable> table = read_tokens(file);
   if (!table.ok()) return table.status();
-  for (const auto& [name, text] : gguf_special_tokens(file)) config->special_tokens.try_emplace(name, special_token(text));
+  for (const auto& [name, text] : gguf_special_tokens(file))
+    config->special_tokens.try_emplace(name, special_token(text));
   if (!config->add_bos_token) config->add_bos_token = file.boolean("tokenizer.ggml.add_bos_token");
   if (!config->add_eos_token) config->add_eos_token = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
   if (*model == "gpt2") return read_byte_level_bpe(file, *table, config);
   if (*model == "llama") return read_spm(file, *table, config);
-  return unsupported("tokenizer.ggml.model \"" + std::string(model->substr(0, 60)) +
-                     "\" is not supported; supported: gpt2, llama; --tokenizer takes the tokenizer of the original model");
+  return unsupported(
+      "tokenizer.ggml.model \"" + std::string(model->substr(0, 60)) +
+      "\" is not supported; supported: gpt2, llama; --tokenizer takes the tokenizer of the original model");
 }
 
 std::map<std::string, std::string> gguf_special_tokens(const GgufFile& file) {
@@ -212,7 +224,8 @@ std::map<std::string, std::string> gguf_special_tokens(const GgufFile& file) {
   GgufStrings strings(*tokens);
   std::string_view text;
   for (int64_t id = 0; !names.empty() && id <= names.rbegin()->first && strings.next(&text); ++id)
-    if (const auto it = names.find(id); it != names.end() && !text.empty() && text.size() <= kMaxAddedTokenBytes && is_valid_utf8(text))
+    if (const auto it = names.find(id);
+        it != names.end() && !text.empty() && text.size() <= kMaxAddedTokenBytes && is_valid_utf8(text))
       for (const char* name : it->second) found[name] = text;
   return found;
 }

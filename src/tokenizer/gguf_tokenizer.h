@@ -12,8 +12,8 @@
 namespace llmb {
 
 // The same as the tokenizer.json that the file was made from would hold: byte-level BPE ("gpt2", with the splitting
-// that tokenizer.ggml.pre names) or sentencepiece BPE ("llama"). Sets the special tokens of `config`. kNotFound: there is
-// none in the file; kUnsupported names what is not built.
+// that tokenizer.ggml.pre names) or sentencepiece BPE ("llama"). Sets the special tokens of `config`. kNotFound: there
+// is none in the file; kUnsupported names what is not built.
 Result<TokenizerFile> read_gguf_tokenizer(const GgufFile& file, TokenizerConfig* config);
 
 // bos_token, eos_token, unk_token, pad_token … as text, for chat templates.

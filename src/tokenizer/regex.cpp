@@ -105,7 +105,8 @@ void Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector<S
   size_t from = 0;  // where the next search starts
   bool had_match = false;
   while (from <= text.size() && !text.empty()) {
-    const int found = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, s.match_data.get(), s.context.get());
+    const int found =
+        pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, s.match_data.get(), s.context.get());
     if (found == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
     if (found < 0) break;  // no match, or a limit was reached
     const size_t begin = bounds[0], end = bounds[1];

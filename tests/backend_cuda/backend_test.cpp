@@ -46,8 +46,7 @@ std::vector<nlohmann::json> golden_lines(const std::string& dir) {
   std::erase_if(lines, [](const nlohmann::json& line) { return line.at("prompt_token_ids").size() > kLongestPrompt; });
   for (nlohmann::json& line : lines)
     for (const char* field : {"token_ids", "logprobs"})
-      if (line.at(field).size() > kMostTokens)
-        line[field].erase(line[field].begin() + kMostTokens, line[field].end());
+      if (line.at(field).size() > kMostTokens) line[field].erase(line[field].begin() + kMostTokens, line[field].end());
 #endif
   return lines;
 }

@@ -99,12 +99,12 @@ TEST_CASE("the pool takes what --gpu-memory-utilization leaves, or what the sequ
     return result.ok() ? *result : -1;
   };
   options.gpu_memory_utilization = 0.5;
-  CHECK(num_blocks(1000 * block, 1000 * block, 0) == 5 * 4);        // max_num_seqs sequences of 64 tokens
-  CHECK(num_blocks(100 * block, 60 * block, 0) == 50 - 40);         // half of all, what is taken counts
+  CHECK(num_blocks(1000 * block, 1000 * block, 0) == 5 * 4);  // max_num_seqs sequences of 64 tokens
+  CHECK(num_blocks(100 * block, 60 * block, 0) == 50 - 40);   // half of all, what is taken counts
   CHECK(num_blocks(100 * block, 60 * block, 3 * block) == 10 - 3);
-  CHECK(num_blocks(100 * block, 54 * block, 0) == 4);               // just one sequence
+  CHECK(num_blocks(100 * block, 54 * block, 0) == 4);  // just one sequence
   CHECK(num_blocks(100 * block, 53 * block, 0) == -1);
-  options.num_blocks_override = 58;                                 // asked for by number: all that is free
+  options.num_blocks_override = 58;  // asked for by number: all that is free
   CHECK(num_blocks(100 * block, 60 * block, 2 * block) == 58);
   CHECK(num_blocks(100 * block, 60 * block, 3 * block) == -1);
   options.num_blocks_override = 0;
@@ -146,7 +146,8 @@ TEST_CASE("any call failing while loading is an error, and gives all memory back
       const Status status = backend->load(config, options);
       simt::clear_failure();
       if (!status.ok()) {
-        const bool expected = status.code() == StatusCode::kResourceExhausted || status.code() == StatusCode::kDeviceError;
+        const bool expected =
+            status.code() == StatusCode::kResourceExhausted || status.code() == StatusCode::kDeviceError;
         CHECK_MESSAGE(expected, status.message());
         CHECK(status.message().size() > 10);
       }

@@ -1,6 +1,7 @@
-// Memory that cannot be had, at any allocation of a run: FAULTS row 26. The program runs in a child process in which the
-// n-th allocation of all threads together fails, once: it ends with 10, or as if nothing had been; it never crashes, hangs
-// or leaks (under LeakSanitizer), and the same command completes the job. LLMB_NUM_ALLOCATIONS=100000 fails so many.
+// Memory that cannot be had, at any allocation of a run: FAULTS row 26. The program runs in a child process in which
+// the n-th allocation of all threads together fails, once: it ends with 10, or as if nothing had been; it never
+// crashes, hangs or leaks (under LeakSanitizer), and the same command completes the job. LLMB_NUM_ALLOCATIONS=100000
+// fails so many.
 #include <doctest/doctest.h>
 #include <malloc.h>
 #include <signal.h>
@@ -25,13 +26,14 @@
 namespace {
 
 std::atomic<int64_t> g_num_allocations{0};
-std::atomic<int64_t> g_fail_at{-1};                // counted from 0
-std::atomic<size_t> g_fail_from_size{SIZE_MAX};    // every allocation of so many bytes
+std::atomic<int64_t> g_fail_at{-1};              // counted from 0
+std::atomic<size_t> g_fail_from_size{SIZE_MAX};  // every allocation of so many bytes
 std::atomic<int64_t> g_live_bytes{0}, g_peak_bytes{0}, g_max_live_bytes{INT64_MAX};
 
 bool allocation_fails(size_t size) {
   if (size >= g_fail_from_size.load(std::memory_order_relaxed)) return true;
-  if (g_live_bytes.load(std::memory_order_relaxed) + static_cast<int64_t>(size) > g_max_live_bytes.load(std::memory_order_relaxed))
+  if (g_live_bytes.load(std::memory_order_relaxed) + static_cast<int64_t>(size) >
+      g_max_live_bytes.load(std::memory_order_relaxed))
     return true;
   if (g_fail_at.load(std::memory_order_relaxed) < 0) return false;
   return g_num_allocations.fetch_add(1, std::memory_order_relaxed) == g_fail_at.load(std::memory_order_relaxed);
@@ -140,7 +142,8 @@ struct Job {
   Job() { write_file(in, make_lines()); }
 
   // The exit code of main(). fail_at < 0: nothing fails. more_bytes: beyond what the test has at the start.
-  int run(const std::string& device, int64_t fail_at, size_t fail_from_size = SIZE_MAX, int64_t more_bytes = INT64_MAX) const {
+  int run(const std::string& device, int64_t fail_at, size_t fail_from_size = SIZE_MAX,
+          int64_t more_bytes = INT64_MAX) const {
     const pid_t child = fork();
     if (child == 0) {
       const int err = open(dir.file("err").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -175,9 +178,10 @@ struct Job {
 
  private:
   int run_main(const std::string& device) const {
-    const char* argv[] = {"llm-batch", "-m", kModel.c_str(), "--device", device.c_str(), "--progress", "none", "--metrics",
-                          "none", "--threads", "2", "--max-model-len", "128", "--max-num-seqs", "4", in.c_str(), "-o",
-                          out.c_str()};
+    const char* argv[] = {
+        "llm-batch", "-m",       kModel.c_str(), "--device", device.c_str(),    "--progress", "none",
+        "--metrics", "none",     "--threads",    "2",        "--max-model-len", "128",        "--max-num-seqs",
+        "4",         in.c_str(), "-o",           out.c_str()};
     return run_command_line(static_cast<int>(std::size(argv)), argv);
   }
 };

@@ -1,5 +1,5 @@
-// A wall clock that jumps a day at every look: FAULTS row 8. The program runs in a child process of this test, which has
-// its own clock_gettime(); all that is measured must come from the steady clock.
+// A wall clock that jumps a day at every look: FAULTS row 8. The program runs in a child process of this test, which
+// has its own clock_gettime(); all that is measured must come from the steady clock.
 #include <doctest/doctest.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -65,7 +65,8 @@ TEST_CASE("FAULTS 8: with a wall clock that jumps a day to and fro, durations ar
     }
   // Nothing new; then new lines; then the model's files as they were.
   CHECK(run_in_child(arguments, make_backend, start_jumping).process.exit_code == 0);
-  write_file(in, text + R"({"prompt":"And then","max_tokens":2})" "\n");
+  write_file(in, text + R"({"prompt":"And then","max_tokens":2})"
+                        "\n");
   const ChildResult grown = run_in_child(arguments, make_backend, start_jumping);
   CHECK_MESSAGE(grown.process.exit_code == 0, grown.process.err);
   CHECK(parse_lines(read_file(out)).size() == 21);

@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Fingerprint fingerprint_of(std::vector<std::string> arguments, const std::string& model = kModel, const Fingerprint* recorded = nullptr) {
+Fingerprint fingerprint_of(std::vector<std::string> arguments, const std::string& model = kModel,
+                           const Fingerprint* recorded = nullptr) {
   std::vector<const char*> argv = {"llm-batch", "-m", model.c_str()};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   const ParsedCommandLine parsed = parse_command_line(static_cast<int>(argv.size()), argv.data());
@@ -72,10 +73,25 @@ TEST_CASE("each setting that changes answers is one component") {
   }
   CHECK_FALSE(fingerprint_differences(base, fingerprint_of({"--load-format", "dummy"})).empty());
   // Explicit defaults and matters of schedule are no difference.
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"--device", "cpu"}, {"--dtype", "float32"}, {"--deterministic"}, {"--watchdog-timeout", "9"}, {"--top-p", "1"}, {"--min-tokens", "0"}, {"--max-num-seqs", "3"}, {"--threads", "2"},
-           {"--batching", "static"}, {"--block-size", "32"}, {"--order", "input"}, {"--progress", "none"}, {"--request-rate", "5"},
-           {"--max-num-batched-tokens", "64"}, {"--tokenizer", kModel}, {"--restart"}, {"--max-errors", "1"}, {"--grace", "1"}})
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--device", "cpu"},
+                                             {"--dtype", "float32"},
+                                             {"--deterministic"},
+                                             {"--watchdog-timeout", "9"},
+                                             {"--top-p", "1"},
+                                             {"--min-tokens", "0"},
+                                             {"--max-num-seqs", "3"},
+                                             {"--threads", "2"},
+                                             {"--batching", "static"},
+                                             {"--block-size", "32"},
+                                             {"--order", "input"},
+                                             {"--progress", "none"},
+                                             {"--request-rate", "5"},
+                                             {"--max-num-batched-tokens", "64"},
+                                             {"--tokenizer", kModel},
+                                             {"--restart"},
+                                             {"--max-errors", "1"},
+                                             {"--grace", "1"}})
     CHECK(joined(fingerprint_differences(base, fingerprint_of(arguments))) == "");
 }
 

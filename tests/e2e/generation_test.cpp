@@ -9,8 +9,12 @@ namespace llmb::test {
 
 namespace {
 
-std::string story(const std::string& fields) { return R"({"prompt":"Once upon a time","max_tokens":60,)" + fields + "}"; }
-std::string text_of(const nlohmann::json& record) { return record.value("text", std::string("no text: ") + record.dump()); }
+std::string story(const std::string& fields) {
+  return R"({"prompt":"Once upon a time","max_tokens":60,)" + fields + "}";
+}
+std::string text_of(const nlohmann::json& record) {
+  return record.value("text", std::string("no text: ") + record.dump());
+}
 
 }  // namespace
 
@@ -23,7 +27,8 @@ TEST_CASE("a stop string cuts exactly, wherever token borders are") {
   for (size_t at = 5; at + 4 < full.size() && stops.size() < 30; at += 3) {
     stops.push_back(full.substr(at, 4));
     input += story("\"stop\":" + nlohmann::json(stops.back()).dump()) + "\n";
-    with_stop += story("\"include_stop_str_in_output\":true,\"stop\":[" + nlohmann::json(stops.back()).dump() + "]") + "\n";
+    with_stop +=
+        story("\"include_stop_str_in_output\":true,\"stop\":[" + nlohmann::json(stops.back()).dump() + "]") + "\n";
   }
   const auto cut = parse_lines(run_llm_batch({"--order", "input"}, input).out);
   const auto kept = parse_lines(run_llm_batch({"--order", "input"}, with_stop).out);
@@ -45,7 +50,8 @@ TEST_CASE("stop tokens, end of sequence, min_tokens and max_tokens") {
   REQUIRE(plain["token_ids"].size() == static_cast<size_t>(length));
   const int third = plain["token_ids"][2];
 
-  const auto stopped = answer("{" + question + R"(,"return_token_ids":true,"stop_token_ids":[)" + std::to_string(third) + "]}");
+  const auto stopped =
+      answer("{" + question + R"(,"return_token_ids":true,"stop_token_ids":[)" + std::to_string(third) + "]}");
   CHECK(stopped["usage"]["completion_tokens"].get<int>() <= 3);
   CHECK(stopped["stop_reason"] == third);
   CHECK(plain["text"].get<std::string>().starts_with(text_of(stopped)));
@@ -65,7 +71,8 @@ TEST_CASE("stop tokens, end of sequence, min_tokens and max_tokens") {
 TEST_CASE("a flag is the default, the line's field wins") {
   const std::string line = R"({"prompt":"Once upon a time"})";
   CHECK(answer(line, {"--max-tokens", "3"})["usage"]["completion_tokens"] == 3);
-  CHECK(answer(R"({"prompt":"Once upon a time","max_tokens":4})", {"--max-tokens", "3"})["usage"]["completion_tokens"] == 4);
+  CHECK(answer(R"({"prompt":"Once upon a time","max_tokens":4})",
+               {"--max-tokens", "3"})["usage"]["completion_tokens"] == 4);
   CHECK(answer(line, {"--max-tokens", "2", "--return-token-ids"})["token_ids"].size() == 2);
   CHECK(answer(line, {"--stop", "e"})["stop_reason"] == "e");
   CHECK_FALSE(answer(line, {"--max-tokens", "2", "--no-metrics"}).contains("metrics"));
@@ -74,7 +81,8 @@ TEST_CASE("a flag is the default, the line's field wins") {
 TEST_CASE("sampling depends on the seed, the line's index and nothing else") {
   const std::string line = story(R"("temperature":1.5)") + "\n";
   const auto first = parse_lines(run_llm_batch({"--order", "input", "--seed", "1"}, line + line).out);
-  const auto again = parse_lines(run_llm_batch({"--order", "input", "--seed", "1", "--max-num-seqs", "1"}, line + line).out);
+  const auto again =
+      parse_lines(run_llm_batch({"--order", "input", "--seed", "1", "--max-num-seqs", "1"}, line + line).out);
   const auto other = parse_lines(run_llm_batch({"--order", "input", "--seed", "2"}, line + line).out);
   CHECK(first[0]["text"] == again[0]["text"]);
   CHECK(first[1]["text"] == again[1]["text"]);
@@ -91,10 +99,11 @@ TEST_CASE("top_k 1, a tiny top_p and min_p 1 are greedy; logit_bias and penaltie
   CHECK(text_of(answer(story(R"("temperature":2,"top_k":1)"))) == greedy);
   CHECK(text_of(answer(story(R"("temperature":2,"top_p":0.000001)"))) == greedy);
   CHECK(text_of(answer(story(R"("temperature":2,"min_p":1)"))) == greedy);
-  const auto forced = answer(story(R"("temperature":0,"ignore_eos":true,"return_token_ids":true,"logit_bias":{"50":100})"));
+  const auto forced =
+      answer(story(R"("temperature":0,"ignore_eos":true,"return_token_ids":true,"logit_bias":{"50":100})"));
   for (const auto& token : forced["token_ids"]) CHECK(token == 50);
-  const auto penalised =
-      answer(story(R"("temperature":0,"ignore_eos":true,"return_token_ids":true,"frequency_penalty":2,"presence_penalty":2,"logit_bias":{"50":8})"));
+  const auto penalised = answer(story(
+      R"("temperature":0,"ignore_eos":true,"return_token_ids":true,"frequency_penalty":2,"presence_penalty":2,"logit_bias":{"50":8})"));
   CHECK(penalised["token_ids"].size() == 60);
   CHECK(text_of(penalised) != greedy);
   CHECK(text_of(answer(story(R"("temperature":0,"repetition_penalty":1.8)"))) != greedy);
@@ -116,7 +125,8 @@ TEST_CASE("log-probabilities: one entry a token, the chosen one among the best w
 
 TEST_CASE("output cut inside a character is still valid UTF-8") {
   // Token ids of single bytes: the first two of a three-byte character, forced by bias.
-  const auto record = answer(R"({"prompt":"\u20ac\u20ac\u20ac\u20ac","max_tokens":40,"temperature":3,"ignore_eos":true,"seed":5})");
+  const auto record =
+      answer(R"({"prompt":"\u20ac\u20ac\u20ac\u20ac","max_tokens":40,"temperature":3,"ignore_eos":true,"seed":5})");
   REQUIRE(record.contains("text"));
   CHECK_NOTHROW(record.dump());  // nlohmann's dump throws on invalid UTF-8
 }

@@ -15,10 +15,15 @@ namespace {
 using nlohmann::json;
 
 std::string gguf_name(std::string name) {
-  const std::pair<const char*, const char*> kParts[] = {
-      {"model.layers.", "blk."},         {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"input_layernorm", "attn_norm"},
-      {"post_attention_layernorm", "ffn_norm"}, {"self_attn.o_proj", "attn_output"}, {"self_attn.", "attn_"}, {"mlp.", "ffn_"},
-      {"_proj", ""}};
+  const std::pair<const char*, const char*> kParts[] = {{"model.layers.", "blk."},
+                                                        {"model.embed_tokens", "token_embd"},
+                                                        {"model.norm", "output_norm"},
+                                                        {"input_layernorm", "attn_norm"},
+                                                        {"post_attention_layernorm", "ffn_norm"},
+                                                        {"self_attn.o_proj", "attn_output"},
+                                                        {"self_attn.", "attn_"},
+                                                        {"mlp.", "ffn_"},
+                                                        {"_proj", ""}};
   for (const auto& [from, to] : kParts)
     if (const size_t at = name.find(from); at != std::string::npos) name.replace(at, std::string(from).size(), to);
   return name;
@@ -30,10 +35,14 @@ std::string converted_model() {
   const json tokenizer_config = json::parse(read_file(kModel + "/tokenizer_config.json"));
   GgufWriter w;
   w.text("general.architecture", "llama");
-  for (const auto& [key, field] : {std::pair("context_length", "max_position_embeddings"), {"embedding_length", "hidden_size"},
-                                   {"block_count", "num_hidden_layers"}, {"feed_forward_length", "intermediate_size"},
-                                   {"attention.head_count", "num_attention_heads"}, {"attention.head_count_kv", "num_key_value_heads"},
-                                   {"rope.dimension_count", "head_dim"}, {"attention.key_length", "head_dim"}})
+  for (const auto& [key, field] : {std::pair("context_length", "max_position_embeddings"),
+                                   {"embedding_length", "hidden_size"},
+                                   {"block_count", "num_hidden_layers"},
+                                   {"feed_forward_length", "intermediate_size"},
+                                   {"attention.head_count", "num_attention_heads"},
+                                   {"attention.head_count_kv", "num_key_value_heads"},
+                                   {"rope.dimension_count", "head_dim"},
+                                   {"attention.key_length", "head_dim"}})
     w.u32(std::string("llama.") + key, config[field].get<uint32_t>());
   w.f32("llama.rope.freq_base", config["rope_theta"].get<float>());
   w.f32("llama.attention.layer_norm_rms_epsilon", config["rms_norm_eps"].get<float>());
@@ -43,7 +52,8 @@ std::string converted_model() {
   w.text("tokenizer.chat_template", tokenizer_config["chat_template"].get<std::string>());
   const auto head_dim = config["head_dim"].get<int64_t>();
   for (const auto& [name, tensor] : read_tensors(kModel)) {
-    const bool is_matrix = tensor.shape.size() == 2, is_rotated = name.find("q_proj") != std::string::npos || name.find("k_proj") != std::string::npos;
+    const bool is_matrix = tensor.shape.size() == 2,
+               is_rotated = name.find("q_proj") != std::string::npos || name.find("k_proj") != std::string::npos;
     std::string bytes;
     const int64_t rows = is_matrix ? tensor.shape[0] : 1, cols = tensor.shape.back();
     for (int64_t row = 0; row < rows; ++row) {
@@ -72,7 +82,8 @@ TEST_CASE("prompts and conversations get the same bytes from the GGUF file as fr
   const TemporaryDirectory dir;
   const std::string model = dir.file("bundled-BF16.gguf");
   write_file(model, converted_model());
-  const std::vector<std::string> arguments = {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--max-tokens", "30", "--temperature", "0"};
+  const std::vector<std::string> arguments = {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--max-tokens", "30",
+                                              "--temperature", "0"};
   const ProcessResult gguf = run_model(model, arguments), directory = run_model(kModel, arguments);
   REQUIRE_MESSAGE(gguf.exit_code == directory.exit_code, gguf.err);
   CHECK(stable_output(gguf.out) == stable_output(directory.out));
@@ -80,7 +91,8 @@ TEST_CASE("prompts and conversations get the same bytes from the GGUF file as fr
   // The folder that holds it is a model, too.
   CHECK(run_model(dir.path(), {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--dry-run"}).exit_code == 0);
   // Its tokenizer serves other models.
-  CHECK(run_model(kModel, {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--dry-run", "--tokenizer", model}).exit_code == 0);
+  CHECK(run_model(kModel, {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--dry-run", "--tokenizer", model}).exit_code ==
+        0);
 }
 
 TEST_CASE("a changed GGUF file is another model: a run does not go on with it") {
@@ -88,15 +100,18 @@ TEST_CASE("a changed GGUF file is another model: a run does not go on with it") 
   const std::string model = dir.file("m.gguf");
   std::string bytes = converted_model();
   write_file(model, bytes);
-  write_file(dir.file("in.jsonl"), R"({"prompt":"Once","max_tokens":2})" "\n");
+  write_file(dir.file("in.jsonl"), R"({"prompt":"Once","max_tokens":2})"
+                                   "\n");
   const std::vector<std::string> arguments = {dir.file("in.jsonl"), "-o", dir.file("out.jsonl")};
   const ProcessResult first = run_model(model, arguments);
   REQUIRE_MESSAGE(first.exit_code == 0, first.err);
-  write_file(dir.file("in.jsonl"), read_file(dir.file("in.jsonl")) + R"({"prompt":"Once","max_tokens":2})" "\n");
+  write_file(dir.file("in.jsonl"), read_file(dir.file("in.jsonl")) + R"({"prompt":"Once","max_tokens":2})"
+                                                                     "\n");
   CHECK(run_model(model, arguments).exit_code == 0);
   bytes[bytes.size() - 100] ^= 1;
   write_file(model, bytes);
-  write_file(dir.file("in.jsonl"), read_file(dir.file("in.jsonl")) + R"({"prompt":"Once","max_tokens":2})" "\n");
+  write_file(dir.file("in.jsonl"), read_file(dir.file("in.jsonl")) + R"({"prompt":"Once","max_tokens":2})"
+                                                                     "\n");
   const ProcessResult changed = run_model(model, arguments);
   CHECK(changed.exit_code == 7);
   CHECK(changed.err.find("model/m.gguf") != std::string::npos);

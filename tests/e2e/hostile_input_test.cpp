@@ -153,11 +153,13 @@ TEST_CASE("FAULTS 16: an empty file, one line, and memory that does not grow wit
 
 TEST_CASE("FAULTS 16: resuming from many records takes little memory; the full size is `make scale`") {
   const TemporaryDirectory dir;
-  const std::string line = R"({"prompt_token_ids":[1,2,3],"max_tokens":1})" "\n";
+  const std::string line = R"({"prompt_token_ids":[1,2,3],"max_tokens":1})"
+                           "\n";
   constexpr int kNumLines = 200'000;
   const auto peak = [&](const std::string& name) {
-    return peak_mebibytes(kProgram + " -m " + quoted(kModel) + " --device ledger --progress none --no-metrics --metrics none " +
-                              quoted(dir.file(name)) + " -o " + quoted(dir.file(name + ".out")),
+    return peak_mebibytes(kProgram + " -m " + quoted(kModel) +
+                              " --device ledger --progress none --no-metrics --metrics none " + quoted(dir.file(name)) +
+                              " -o " + quoted(dir.file(name + ".out")),
                           0);
   };
   write_file(dir.file("one"), line);

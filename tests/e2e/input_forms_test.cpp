@@ -31,16 +31,20 @@ TEST_CASE("messages, a prompt and token ids are answered with the documented fie
   CHECK(story["finish_reason"] == "length");
   CHECK(story["text"].get<std::string>().size() > 10);
 
-  const auto ids = answer(R"({"prompt_token_ids": [40, 41, 42], "max_tokens": 3, "return_token_ids": true, "ignore_eos": true})");
+  const auto ids =
+      answer(R"({"prompt_token_ids": [40, 41, 42], "max_tokens": 3, "return_token_ids": true, "ignore_eos": true})");
   CHECK(ids["usage"]["prompt_tokens"] == 3);
   CHECK(ids["token_ids"].size() == 3);
 }
 
 TEST_CASE("OpenAI batch lines are answered in the OpenAI batch form") {
-  const std::string chat = R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":)"
-                           R"([{"role":"user","content":"What is 70 + 80?"}],"max_tokens":32}})";
-  const std::string text = R"({"custom_id":"b","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"Once upon a time"}})";
-  const std::string bad = R"({"custom_id":"c","method":"POST","url":"/v1/embeddings","body":{"model":"m","input":"x"}})";
+  const std::string chat =
+      R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":)"
+      R"([{"role":"user","content":"What is 70 + 80?"}],"max_tokens":32}})";
+  const std::string text =
+      R"({"custom_id":"b","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"Once upon a time"}})";
+  const std::string bad =
+      R"({"custom_id":"c","method":"POST","url":"/v1/embeddings","body":{"model":"m","input":"x"}})";
   const ProcessResult result = run_llm_batch({"--order", "input"}, chat + "\n" + text + "\n" + bad + "\n");
   CHECK(result.exit_code == 3);
   const auto records = parse_lines(result.out);
@@ -63,7 +67,8 @@ TEST_CASE("OpenAI batch lines are answered in the OpenAI batch form") {
 }
 
 TEST_CASE("each line is recognised by itself and a bad line costs one line") {
-  const std::string input = kQuestion + "\n{broken\n\n" + R"({"prompt": "Once", "max_tokens": 2})" + "\n" + R"({"prompt": "x", "max_tokens": 0})" + "\n";
+  const std::string input = kQuestion + "\n{broken\n\n" + R"({"prompt": "Once", "max_tokens": 2})" + "\n" +
+                            R"({"prompt": "x", "max_tokens": 0})" + "\n";
   const ProcessResult result = run_llm_batch({"--order", "input"}, input);
   CHECK(result.exit_code == 3);
   const auto records = parse_lines(result.out);
@@ -89,11 +94,13 @@ TEST_CASE("several files, gzip, zstd and stdin are read in order") {
   write_file(dir.file("a.jsonl"), R"({"id":"a","prompt":"Once","max_tokens":2})");
   write_file(dir.file("b.jsonl"), "{\"id\":\"b\",\"prompt\":\"Once\",\"max_tokens\":2}\r\n");
   write_file(dir.file("c.jsonl"), "\xEF\xBB\xBF{\"id\":\"c\",\"prompt\":\"Once\",\"max_tokens\":2}\n");
-  REQUIRE(run_shell("cd " + dir.path() + " && gzip b.jsonl && (command -v zstd >/dev/null && zstd -q --rm c.jsonl || gzip c.jsonl)").exit_code == 0);
+  REQUIRE(run_shell("cd " + dir.path() +
+                    " && gzip b.jsonl && (command -v zstd >/dev/null && zstd -q --rm c.jsonl || gzip c.jsonl)")
+              .exit_code == 0);
   const bool has_zstd = read_file(dir.file("c.jsonl.zst")) != "";
-  const ProcessResult result =
-      run_llm_batch({"--order", "input", dir.file("a.jsonl"), dir.file("b.jsonl.gz"), dir.file(has_zstd ? "c.jsonl.zst" : "c.jsonl.gz"), "-"},
-                    R"({"id":"d","prompt":"Once","max_tokens":2})");
+  const ProcessResult result = run_llm_batch({"--order", "input", dir.file("a.jsonl"), dir.file("b.jsonl.gz"),
+                                              dir.file(has_zstd ? "c.jsonl.zst" : "c.jsonl.gz"), "-"},
+                                             R"({"id":"d","prompt":"Once","max_tokens":2})");
   CHECK_MESSAGE(result.exit_code == 0, result.err);
   const auto records = parse_lines(result.out);
   REQUIRE(records.size() == 4);
@@ -118,7 +125,8 @@ TEST_CASE("a dry run checks every line, counts tokens and writes nothing") {
 
 TEST_CASE("arrivals can be simulated by rate or by a field") {
   std::string input;
-  for (int i = 0; i < 4; ++i) input += R"({"prompt":"Once","max_tokens":2,"arrival_ms":)" + std::to_string(i * 60) + "}\n";
+  for (int i = 0; i < 4; ++i)
+    input += R"({"prompt":"Once","max_tokens":2,"arrival_ms":)" + std::to_string(i * 60) + "}\n";
   const auto by_field = parse_lines(run_llm_batch({}, input).out);
   REQUIRE(by_field.size() == 4);
   for (const auto& record : by_field) CHECK(record["metrics"]["queue_ms"].get<double>() < 60);

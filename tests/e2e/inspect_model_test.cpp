@@ -54,8 +54,9 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
   write_file((repo / "refs/main").string(), commit);
   for (const auto& entry : fs::directory_iterator(kModel))
     fs::create_symlink(entry.path(), repo / "snapshots" / commit / entry.path().filename());
-  const ProcessResult named = run_process({"env", "-u", "HF_HUB_CACHE", "-u", "HUGGINGFACE_HUB_CACHE", "HF_HOME=" + home.path(),
-                                           LLMB_BINARY_DIR "/tools/inspect_model", "Test/Bundled"});
+  const ProcessResult named =
+      run_process({"env", "-u", "HF_HUB_CACHE", "-u", "HUGGINGFACE_HUB_CACHE", "HF_HOME=" + home.path(),
+                   LLMB_BINARY_DIR "/tools/inspect_model", "Test/Bundled"});
   CHECK(named.exit_code == 0);
   check_says(named, "at dddddddddddd\n");
 
@@ -94,7 +95,8 @@ TEST_CASE("what is refused is said with its reason, and the rest is still shown"
 
   config["num_hidden_layers"] = 4;
   write_file(model + "/config.json", config.dump());
-  write_file(model + "/chat_template.jinja", "{{ messages[0].content }}{{ tools }}{% if enable_thinking %}x{% endif %}");
+  write_file(model + "/chat_template.jinja",
+             "{{ messages[0].content }}{{ tools }}{% if enable_thinking %}x{% endif %}");
   const ProcessResult runs = inspect({model});
   CHECK(runs.exit_code == 0);
   check_says(runs, "tools: yes; text parts: joined; chat_template_kwargs: enable_thinking");

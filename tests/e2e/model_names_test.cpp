@@ -11,7 +11,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kLine = R"({"prompt":"Once upon a time","max_tokens":5,"temperature":0})" "\n";
+const std::string kLine = R"({"prompt":"Once upon a time","max_tokens":5,"temperature":0})"
+                          "\n";
 const std::string kCommit(40, 'c');
 
 // HF_HOME with the bundled model as Test/Bundled.
@@ -24,8 +25,10 @@ void add_bundled(const TemporaryDirectory& home) {
     fs::create_symlink(entry.path(), repo / "snapshots" / kCommit / entry.path().filename());
 }
 
-ProcessResult run_from(const TemporaryDirectory& home, std::vector<std::string> arguments, const std::string& input = kLine) {
-  std::vector<std::string> argv = {"env", "-u", "HF_HUB_CACHE", "-u", "HUGGINGFACE_HUB_CACHE", "HF_HOME=" + home.path(), kProgram};
+ProcessResult run_from(const TemporaryDirectory& home, std::vector<std::string> arguments,
+                       const std::string& input = kLine) {
+  std::vector<std::string> argv = {
+      "env", "-u", "HF_HUB_CACHE", "-u", "HUGGINGFACE_HUB_CACHE", "HF_HOME=" + home.path(), kProgram};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return run_process(argv, input);
 }
@@ -43,7 +46,8 @@ TEST_CASE("a cached model by its name answers like its directory, and the run sa
 
   const ProcessResult revision = run_from(home, {"-m", "Test/Bundled", "--revision", kCommit, "--dry-run"});
   CHECK(revision.exit_code == 0);
-  const ProcessResult tokenizer = run_from(home, {"-m", kModel, "--tokenizer", "Test/Bundled", "--tokenizer-revision", "main", "--dry-run"});
+  const ProcessResult tokenizer =
+      run_from(home, {"-m", kModel, "--tokenizer", "Test/Bundled", "--tokenizer-revision", "main", "--dry-run"});
   CHECK(tokenizer.exit_code == 0);
 }
 

@@ -6,7 +6,8 @@
 namespace llmb::test {
 
 namespace {
-const std::string kLine = R"({"prompt":"Once upon a time","max_tokens":3})" "\n";
+const std::string kLine = R"({"prompt":"Once upon a time","max_tokens":3})"
+                          "\n";
 }
 
 TEST_CASE("--help and --version go to stdout with exit code 0, usage errors to stderr with 2") {
@@ -19,7 +20,7 @@ TEST_CASE("--help and --version go to stdout with exit code 0, usage errors to s
   }
   CHECK(run_process({kProgram, "--version"}).out.starts_with("llm-batch "));
   const std::vector<std::vector<std::string>> wrong = {
-      {},                                           // no model
+      {},  // no model
       {"-m", kModel, "--no-such-flag"},
       {"-m", kModel, "--max-num-seqs", "0"},
       {"-m", kModel, "--temperature", "-1"},
@@ -41,7 +42,9 @@ TEST_CASE("--help and --version go to stdout with exit code 0, usage errors to s
   }
 }
 
-TEST_CASE("a missing model is refused with 4, an unreadable input with 5, an impossible output with 6, one line each before the report") {
+TEST_CASE(
+    "a missing model is refused with 4, an unreadable input with 5, an impossible output with 6, one line each before "
+    "the report") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), kLine);
   const ProcessResult model = run_process({kProgram, "-m", dir.file("nowhere"), dir.file("in.jsonl")});
@@ -67,7 +70,8 @@ TEST_CASE("a missing model is refused with 4, an unreadable input with 5, an imp
 TEST_CASE("a file output appears whole, with its metrics beside it; stdout carries results only") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), kLine + kLine);
-  const std::vector<std::string> argv = {kProgram, "-m", kModel, dir.file("in.jsonl"), "-o", dir.file("out.jsonl"), "--slo", "ttft=10s,tpot=10s"};
+  const std::vector<std::string> argv = {
+      kProgram, "-m", kModel, dir.file("in.jsonl"), "-o", dir.file("out.jsonl"), "--slo", "ttft=10s,tpot=10s"};
   const ProcessResult result = run_process(argv);
   CHECK_MESSAGE(result.exit_code == 0, result.err);
   CHECK(result.out == "");
@@ -98,28 +102,34 @@ TEST_CASE("the reader of a pipe may leave early") {
   std::string input;
   for (int i = 0; i < 300; ++i) input += kLine;
   write_file(dir.file("in.jsonl"), input);
-  const ProcessResult result = run_process({"bash", "-c", kProgram + " -m " + kModel + " --progress none " + dir.file("in.jsonl") +
-                                                              " | head -n 1; echo \"code ${PIPESTATUS[0]}\""});
+  const ProcessResult result = run_process({"bash", "-c",
+                                            kProgram + " -m " + kModel + " --progress none " + dir.file("in.jsonl") +
+                                                " | head -n 1; echo \"code ${PIPESTATUS[0]}\""});
   CHECK(result.out.find("code 141") != std::string::npos);
   CHECK(result.err == "");
 }
 
 TEST_CASE("results stream: a line is answered while stdin stays open") {
-  const ProcessResult result = run_process(
-      {"bash", "-c", "(printf '%s\\n' '{\"prompt\":\"Once\",\"max_tokens\":2}'; sleep 30) | timeout 60 " + kProgram + " -m " + kModel +
-                         " --progress none | head -n 1 | head -c 10; kill %1 2>/dev/null; exit 0"},
-      "", 25);
+  const ProcessResult result =
+      run_process({"bash", "-c",
+                   "(printf '%s\\n' '{\"prompt\":\"Once\",\"max_tokens\":2}'; sleep 30) | timeout 60 " + kProgram +
+                       " -m " + kModel + " --progress none | head -n 1 | head -c 10; kill %1 2>/dev/null; exit 0"},
+                  "", 25);
   CHECK(result.out.size() == 10);
 }
 
 TEST_CASE("the first signal drains, and the exit code names it") {
   const TemporaryDirectory dir;
   std::string input;
-  for (int i = 0; i < 2000; ++i) input += R"({"prompt":"Once upon a time","max_tokens":60})" "\n";
+  for (int i = 0; i < 2000; ++i)
+    input += R"({"prompt":"Once upon a time","max_tokens":60})"
+             "\n";
   write_file(dir.file("in.jsonl"), input);
-  const ProcessResult result = run_process(
-      {"bash", "-c", kProgram + " -m " + kModel + " --progress none " + dir.file("in.jsonl") + " -o " + dir.file("out.jsonl") +
-                         " & pid=$!; while [ ! -s " + dir.file("out.jsonl.partial") + " ]; do sleep 0.05; done; kill -TERM $pid; wait $pid; echo code $?"});
+  const ProcessResult result =
+      run_process({"bash", "-c",
+                   kProgram + " -m " + kModel + " --progress none " + dir.file("in.jsonl") + " -o " +
+                       dir.file("out.jsonl") + " & pid=$!; while [ ! -s " + dir.file("out.jsonl.partial") +
+                       " ]; do sleep 0.05; done; kill -TERM $pid; wait $pid; echo code $?"});
   CHECK_MESSAGE(result.out.find("code 143") != std::string::npos, result.out << result.err);
   const std::string partial = read_file(dir.file("out.jsonl.partial"));
   REQUIRE(!partial.empty());
@@ -132,11 +142,14 @@ TEST_CASE("a model without weights or tokenizer runs with --load-format dummy") 
   const TemporaryDirectory dir;
   REQUIRE(run_shell("cp " + kModel + "/config.json " + dir.path()).exit_code == 0);
   const ProcessResult ids = run_process({kProgram, "-m", dir.path(), "--load-format", "dummy", "--progress", "none"},
-                                        R"({"prompt_token_ids":[1,2,3],"max_tokens":4,"ignore_eos":true})" "\n" + kLine);
+                                        R"({"prompt_token_ids":[1,2,3],"max_tokens":4,"ignore_eos":true})"
+                                        "\n" +
+                                            kLine);
   CHECK(ids.exit_code == 3);
   const auto records = parse_lines(ids.out);
   REQUIRE(records.size() == 2);
-  const ProcessResult text = run_process({kProgram, "-m", dir.path(), "--tokenizer", kModel, "--load-format", "dummy", "--progress", "none"}, kLine);
+  const ProcessResult text = run_process(
+      {kProgram, "-m", dir.path(), "--tokenizer", kModel, "--load-format", "dummy", "--progress", "none"}, kLine);
   CHECK_MESSAGE(text.exit_code == 0, text.err);
 }
 

@@ -1,5 +1,5 @@
-// A job that is killed, interrupted, repeated or grown loses nothing, does nothing twice and refuses to mix: FAULTS rows
-// 1, 2, 3, 7, 9, 10, 11, 12, 13 and 22, through the built program on the ledger device.
+// A job that is killed, interrupted, repeated or grown loses nothing, does nothing twice and refuses to mix: FAULTS
+// rows 1, 2, 3, 7, 9, 10, 11, 12, 13 and 22, through the built program on the ledger device.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -35,9 +35,12 @@ std::string make_input(int begin, int end, int max_tokens, int every_bad = 0) {
     const std::string number = std::to_string(i), tokens = std::to_string(max_tokens);
     if (every_bad > 0 && i % every_bad == every_bad - 1) text += R"({"id":)" + number + R"(,"prompt":5})";
     else if (i % 3 == 2)
-      text += R"({"custom_id":")" + number + R"(","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"Story )" + number +
+      text += R"({"custom_id":")" + number +
+              R"(","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"Story )" + number +
               R"(","max_tokens":)" + tokens + "}}";
-    else text += R"({"id":)" + number + R"(,"prompt":"Tale )" + number + R"(","ignore_eos":true,"max_tokens":)" + tokens + "}";
+    else
+      text +=
+          R"({"id":)" + number + R"(,"prompt":"Tale )" + number + R"(","ignore_eos":true,"max_tokens":)" + tokens + "}";
     text += "\n";
   }
   return text;
@@ -64,7 +67,8 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 struct Job {
   TemporaryDirectory dir;
-  std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl"), partial = out + ".partial", manifest = out + ".manifest.json";
+  std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl"), partial = out + ".partial",
+              manifest = out + ".manifest.json";
 
   ProcessResult run(std::vector<std::string> more = {}) const {
     more.insert(more.begin(), {in, "-o", out});
@@ -102,7 +106,9 @@ struct Job {
 
 }  // namespace
 
-TEST_CASE("FAULTS 1: killed at random moments and run again: the same bytes as an uninterrupted run, metrics too, from several files") {
+TEST_CASE(
+    "FAULTS 1: killed at random moments and run again: the same bytes as an uninterrupted run, metrics too, from "
+    "several files") {
   const TemporaryDirectory dir;
   write_file(dir.file("a.jsonl"), make_input(0, 700, 300, 50));
   write_file(dir.file("b.jsonl"), make_input(700, 1500, 300, 50));
@@ -119,7 +125,8 @@ TEST_CASE("FAULTS 1: killed at random moments and run again: the same bytes as a
     int code = 137;
     for (int tries = 0; code == 137 && tries < 12; ++tries) {
       const double seconds = std::uniform_real_distribution<double>(0.02, 0.35)(random);
-      code = run_shell("timeout -s KILL " + std::to_string(seconds) + " " + ledger_command(inputs + " -o " + out)).exit_code;
+      code = run_shell("timeout -s KILL " + std::to_string(seconds) + " " + ledger_command(inputs + " -o " + out))
+                 .exit_code;
       num_killed += code == 137;
       CHECK((!fs::exists(out) || code == 3 || code == 137 || code == 0));
     }
@@ -209,7 +216,8 @@ TEST_CASE("FAULTS 10: each changed setting or model file is refused by name") {
   write_file(job.in, make_input(0, 5, 3));
   REQUIRE(job.run({"-m", model}).exit_code != 0);  // given twice: a usage error
   const auto run = [&](std::vector<std::string> more) {
-    std::vector<std::string> argv = {kProgram, "-m", model, "--progress", "none", "--device", "ledger", job.in, "-o", job.out};
+    std::vector<std::string> argv = {kProgram,   "-m",     model,  "--progress", "none",
+                                     "--device", "ledger", job.in, "-o",         job.out};
     argv.insert(argv.end(), more.begin(), more.end());
     return run_process(argv);
   };
@@ -238,7 +246,8 @@ TEST_CASE("FAULTS 10: each changed setting or model file is refused by name") {
     if (std::string(name) == "model.safetensors") changed.back() ^= 1;
     else changed += " ";
     write_file(path, changed);
-    check(std::string(name) == "tokenizer.json" ? "file tokenizer/tokenizer.json" : "file model/" + std::string(name), {});
+    check(std::string(name) == "tokenizer.json" ? "file tokenizer/tokenizer.json" : "file model/" + std::string(name),
+          {});
     write_file(path, content);
   }
   // What only changes the schedule is free to change, and so is a file's time.
@@ -430,7 +439,11 @@ TEST_CASE("FAULTS 2: a crash between any two steps of completing or restarting i
 
 TEST_CASE("--retry-errors runs error records again, all or by code, also where their lines were repaired") {
   Job job;
-  const std::string good = make_input(0, 4, 5), bad = R"({"id":4,"prompt":5})" "\n", long_line = R"({"id":5,"prompt":"x","max_tokens":0})" "\n";
+  const std::string good = make_input(0, 4, 5),
+                    bad = R"({"id":4,"prompt":5})"
+                          "\n",
+                    long_line = R"({"id":5,"prompt":"x","max_tokens":0})"
+                                "\n";
   write_file(job.in, good + bad + long_line);
   CHECK(job.run().exit_code == 3);
   CHECK(job.run().exit_code == 0);
@@ -452,7 +465,9 @@ TEST_CASE("--retry-errors runs error records again, all or by code, also where t
   CHECK(run_ledger({"--retry-errors", job.in}).exit_code == 2);  // no output file
 }
 
-TEST_CASE("FAULTS 22: --max-errors ends with 11, keeps what is done and counts earlier runs; --error-file has a copy of the errors") {
+TEST_CASE(
+    "FAULTS 22: --max-errors ends with 11, keeps what is done and counts earlier runs; --error-file has a copy of the "
+    "errors") {
   Job job;
   write_file(job.in, make_input(0, 400, 5, 4));
   const std::string errors = job.dir.file("errors.jsonl");
@@ -495,8 +510,8 @@ TEST_CASE("FAULTS 9: of many runs that start together one works, the others exit
 TEST_CASE("FAULTS 7: what is done at a signal is kept, the message says what is left, the next run finishes") {
   Job job;
   write_file(job.in, make_input(0, 4000, 400));
-  const std::string start = ledger_command(job.in + " -o " + job.out + " --grace 5") + " & pid=$!; while [ ! -s " + job.partial +
-                            " ]; do sleep 0.02; done; ";
+  const std::string start = ledger_command(job.in + " -o " + job.out + " --grace 5") + " & pid=$!; while [ ! -s " +
+                            job.partial + " ]; do sleep 0.02; done; ";
   const ProcessResult stopped = run_shell(start + "kill -TERM $pid; wait $pid; echo code $?");
   INFO(stopped.err);
   CHECK(contains(stopped.out, "code 143"));
@@ -512,8 +527,8 @@ TEST_CASE("FAULTS 7: what is done at a signal is kept, the message says what is 
 TEST_CASE("examples/cron.sh answers what is new, is silent where nothing is, and fails only where a person must look") {
   Job job;
   const auto cron = [&] {
-    return run_shell("LLM_BATCH=" + kProgram + " " LLMB_SOURCE_DIR "/examples/cron.sh " + kModel + " " + job.in + " " + job.out +
-                     " --device ledger");
+    return run_shell("LLM_BATCH=" + kProgram + " " LLMB_SOURCE_DIR "/examples/cron.sh " + kModel + " " + job.in + " " +
+                     job.out + " --device ledger");
   };
   write_file(job.in, make_input(0, 10, 5));
   CHECK(contains(cron().out, "10 new answers"));
@@ -532,8 +547,9 @@ TEST_CASE("examples/cron.sh answers what is new, is silent where nothing is, and
 TEST_CASE("SIGUSR1 prints a status line and the run goes on") {
   Job job;
   write_file(job.in, make_input(0, 3000, 400));
-  const ProcessResult result = run_shell(ledger_command(job.in + " -o " + job.out) + " & pid=$!; while [ ! -s " + job.partial +
-                                         " ]; do sleep 0.02; done; kill -USR1 $pid; wait $pid; echo code $?");
+  const ProcessResult result =
+      run_shell(ledger_command(job.in + " -o " + job.out) + " & pid=$!; while [ ! -s " + job.partial +
+                " ]; do sleep 0.02; done; kill -USR1 $pid; wait $pid; echo code $?");
   CHECK(contains(result.out, "code 0"));
   CHECK(contains(result.err, " done, 0 failed"));
 }

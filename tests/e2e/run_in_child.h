@@ -25,9 +25,9 @@ struct ChildResult {
 
 // What main() does with these arguments after "llm-batch -m data/model --progress none", except that backends come from
 // `make`. in_child is called first, in the child; while_running in the parent, with the child's pid.
-inline ChildResult run_in_child(const std::vector<std::string>& arguments, const BackendFactory& make,
-                                const std::function<void()>& in_child = [] {},
-                                const std::function<void(pid_t)>& while_running = [](pid_t) {}) {
+inline ChildResult run_in_child(
+    const std::vector<std::string>& arguments, const BackendFactory& make,
+    const std::function<void()>& in_child = [] {}, const std::function<void(pid_t)>& while_running = [](pid_t) {}) {
   const TemporaryDirectory dir;
   const auto start = std::chrono::steady_clock::now();
   const pid_t child = fork();

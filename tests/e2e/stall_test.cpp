@@ -1,5 +1,5 @@
-// A device that hangs, fails or does not come up: FAULTS rows 24 and 25, and the parts of row 7 in which something hangs
-// while the run is to end. The program runs in a child process on a scripted backend over the ledger.
+// A device that hangs, fails or does not come up: FAULTS rows 24 and 25, and the parts of row 7 in which something
+// hangs while the run is to end. The program runs in a child process on a scripted backend over the ledger.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -108,8 +108,8 @@ TEST_CASE("FAULTS 24: a device that hangs for ever in submit() or wait() ends th
 }
 
 TEST_CASE("FAULTS 24: illegal address, launch timeout, lost device: 9, what is done is kept") {
-  for (const char* error : {"an illegal memory access was encountered", "the launch timed out and was terminated",
-                            "the device was lost"})
+  for (const char* error :
+       {"an illegal memory access was encountered", "the launch timed out and was terminated", "the device was lost"})
     for (const bool at_submit : {false, true}) {
       CAPTURE(error);
       const Job job;
@@ -122,13 +122,16 @@ TEST_CASE("FAULTS 24: illegal address, launch timeout, lost device: 9, what is d
     }
 }
 
-TEST_CASE("FAULTS 24, 8: a step may take its time, and a process that was stopped for longer than the limit is not stalled") {
+TEST_CASE(
+    "FAULTS 24, 8: a step may take its time, and a process that was stopped for longer than the limit is not stalled") {
   const Job job;
   const auto slow = [](std::string_view) -> Result<std::unique_ptr<Backend>> {
     struct SlowOnce final : public Backend {
       std::unique_ptr<Backend> inner = make_ledger_backend({});
       int num_steps = 0;
-      Status load(const ModelConfig& config, const LoadOptions& options) override { return inner->load(config, options); }
+      Status load(const ModelConfig& config, const LoadOptions& options) override {
+        return inner->load(config, options);
+      }
       const BackendInfo& info() const override { return inner->info(); }
       Status submit(const StepPlan& plan) override { return inner->submit(plan); }
       Status wait(StepOutput* output) override {
@@ -154,14 +157,15 @@ TEST_CASE("FAULTS 24: with results on stdout a stall ends the run too") {
   const Job job;
   BackendScript script;
   script.stalls = {13};
-  const auto result =
-      run_in_child({"--watchdog-timeout", "0.3", "--device", "ledger", "--max-num-seqs", "4", job.in}, scripted(script));
+  const auto result = run_in_child({"--watchdog-timeout", "0.3", "--device", "ledger", "--max-num-seqs", "4", job.in},
+                                   scripted(script));
   CHECK(result.process.exit_code == 9);
   CHECK(parse_lines(result.process.out).size() == report(result.process)["done"]);
   CHECK(report(result.process)["resumable"] == false);
 }
 
-TEST_CASE("FAULTS 7: where the device hangs, a signal ends the run within the grace and 2 s; a second or third one at once") {
+TEST_CASE(
+    "FAULTS 7: where the device hangs, a signal ends the run within the grace and 2 s; a second or third one at once") {
   for (const int num_signals : {1, 2, 3}) {
     CAPTURE(num_signals);
     const Job job;
@@ -190,8 +194,8 @@ TEST_CASE("FAULTS 7: while the model loads, a signal ends the run at once") {
   const Job job;
   BackendScript script;
   script.load_stalls = true;
-  const auto result =
-      run_in_child(job.arguments({}), scripted(script), [] {}, [](pid_t pid) { usleep(700'000), kill(pid, SIGINT); });
+  const auto result = run_in_child(
+      job.arguments({}), scripted(script), [] {}, [](pid_t pid) { usleep(700'000), kill(pid, SIGINT); });
   CHECK(result.process.exit_code == 130);
   CHECK(result.wall_s < 0.7 + 2);
   CHECK(report(result.process)["exit_code"] == 130);
@@ -226,7 +230,8 @@ TEST_CASE("FAULTS 25: a device that cannot be had is told in one line, with 10 f
 
 TEST_CASE("FAULTS 25: memory for the KV pool that is not there is refused at the start with 10") {
   const ProcessResult result =
-      run_llm_batch({"--device", "cpu", "--kv-cache-memory-bytes", "1000000G"}, R"({"prompt":"x"})" "\n");
+      run_llm_batch({"--device", "cpu", "--kv-cache-memory-bytes", "1000000G"}, R"({"prompt":"x"})"
+                                                                                "\n");
   INFO(result.err);
   CHECK(result.exit_code == 10);
   CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 2);

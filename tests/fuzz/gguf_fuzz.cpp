@@ -1,5 +1,5 @@
-// Any bytes as a GGUF file: refused, or tensors that lie apart inside the file and can be read, a config that the loader
-// takes or refuses, and a tokenizer that does as every tokenizer does.
+// Any bytes as a GGUF file: refused, or tensors that lie apart inside the file and can be read, a config that the
+// loader takes or refuses, and a tokenizer that does as every tokenizer does.
 #include <algorithm>
 #include <vector>
 
@@ -24,7 +24,8 @@ void check_tensors(const llmb::GgufFile& file, std::string_view input) {
     ranges.emplace_back(at, at + tensor.data.size());
     int64_t rows = 1;
     for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) rows *= tensor.shape[i];
-    LLMB_CHECK(static_cast<uint64_t>(rows * (tensor.cols() / tensor.type->block_size)) * tensor.type->block_bytes == tensor.data.size());
+    LLMB_CHECK(static_cast<uint64_t>(rows * (tensor.cols() / tensor.type->block_size)) * tensor.type->block_bytes ==
+               tensor.data.size());
     LLMB_CHECK(file.tensor(tensor.name) == &tensor);
     if (!llmb::can_dequantise(*tensor.type)) continue;
     std::vector<float> values(static_cast<size_t>(tensor.cols()));

@@ -94,7 +94,8 @@ LLMB_FUZZ_TARGET(request_parser) {
   line.has_newline = false;
   const auto at_end = used_before.parse(line);
   const std::string& end_code = std::get<llmb::ParseFailure>(at_end).error.code;
-  LLMB_CHECK(end_code == failure.error.code || (end_code == llmb::kIncompleteLine && failure.error.code == "invalid_json"));
+  LLMB_CHECK(end_code == failure.error.code ||
+             (end_code == llmb::kIncompleteLine && failure.error.code == "invalid_json"));
   if (fault) LLMB_CHECK(failure.error.byte_offset.has_value());
   const std::string record = formatter.format(llmb::to_completion(std::move(failure)));
   LLMB_CHECK(record.find('\n') == record.size() - 1);

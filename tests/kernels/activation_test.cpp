@@ -126,10 +126,14 @@ T reference(const ActivationSpec& spec, T gate, T up) {
   return (u + 1) * g / (1 + std::exp(-static_cast<T>(spec.alpha) * g));
 }
 
-const ActivationSpec kSpecs[] = {{Activation::kSilu, false},    {Activation::kGelu},
-                                 {Activation::kGelu, false},    {Activation::kGeluTanh},
-                                 {Activation::kGeluTanh, false}, {Activation::kRelu},
-                                 {Activation::kRelu, false},    {Activation::kClampedSwiglu},
+const ActivationSpec kSpecs[] = {{Activation::kSilu, false},
+                                 {Activation::kGelu},
+                                 {Activation::kGelu, false},
+                                 {Activation::kGeluTanh},
+                                 {Activation::kGeluTanh, false},
+                                 {Activation::kRelu},
+                                 {Activation::kRelu, false},
+                                 {Activation::kClampedSwiglu},
                                  {Activation::kClampedSwiglu, true, 1.1f, 1.5f}};
 
 }  // namespace

@@ -105,8 +105,13 @@ struct Experts {
   }
 };
 
-const Shape kShapes[] = {{1, 1, 16, 8},  {4, 1, 33, 20},       {4, 2, 33, 20},        {8, 2, 64, 48, false},
-                         {5, 5, 17, 24}, {6, 3, 40, 70, true, true}, {16, 4, 20, 12, false, true}};
+const Shape kShapes[] = {{1, 1, 16, 8},
+                         {4, 1, 33, 20},
+                         {4, 2, 33, 20},
+                         {8, 2, 64, 48, false},
+                         {5, 5, 17, 24},
+                         {6, 3, 40, 70, true, true},
+                         {16, 4, 20, 12, false, true}};
 
 }  // namespace
 
@@ -119,7 +124,8 @@ TEST_CASE("mix_experts is as close to fp64 as naive fp32: numbers of experts, ch
       CAPTURE(s.top_k);
       const Experts experts(s, pool);
       for (const int64_t rows : {0, 1, 2, 37}) {
-        const std::vector<float> logits = random_normal(rows * s.num_experts, 1, 2), x = random_normal(rows * s.hidden, 2);
+        const std::vector<float> logits = random_normal(rows * s.num_experts, 1, 2),
+                                 x = random_normal(rows * s.hidden, 2);
         const std::vector<float> actual = experts.run(logits, x, pool), naive = experts.reference<float>(logits, x);
         const std::vector<double> expected = experts.reference<double>(logits, x);
         CHECK(test::relative_error(actual, expected) <= 2 * test::relative_error(naive, expected) + 1.2e-7);

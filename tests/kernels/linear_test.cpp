@@ -144,7 +144,8 @@ TEST_CASE("a group of products gives each the bits that it has alone, whatever t
       alone.push_back(run(weights.back(), x.back(), rows, one));
       out.emplace_back(rows * n);
     }
-    for (size_t i = 0; i < weights.size(); ++i) calls.push_back({&weights[i], x[i].data(), kSizes[i][0], out[i].data()});
+    for (size_t i = 0; i < weights.size(); ++i)
+      calls.push_back({&weights[i], x[i].data(), kSizes[i][0], out[i].data()});
     linear_group(calls, three);
     for (size_t i = 0; i < weights.size(); ++i) {
       CHECK(out[i].guards_untouched());

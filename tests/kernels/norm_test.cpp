@@ -107,7 +107,8 @@ TEST_CASE("zeros give zeros, and a NaN stays in its row") {
   });
 }
 
-TEST_CASE("add_layer_norm is as close to fp64 as naive fp32, for any width, with and without delta and bias, in place") {
+TEST_CASE(
+    "add_layer_norm is as close to fp64 as naive fp32, for any width, with and without delta and bias, in place") {
   ThreadPool pool(2);
   constexpr float kEps = 1e-5f;
   for_each_simd_target([&](const std::string& target) {

@@ -93,12 +93,9 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
                              block_start.data(), ids.data()};
   std::vector<float> slopes, sinks;
   for (int32_t h = 0; h < s.num_heads; ++h) slopes.push_back(s.slope(h)), sinks.push_back(s.sink(h));
-  const AttentionParams params{s.num_heads,
-                               1 / std::sqrt(static_cast<float>(s.head_dim)),
-                               s.window,
-                               s.softcap,
-                               s.has_alibi ? slopes.data() : nullptr,
-                               s.has_sinks ? sinks.data() : nullptr};
+  const AttentionParams params{
+      s.num_heads, 1 / std::sqrt(static_cast<float>(s.head_dim)), s.window,
+      s.softcap,   s.has_alibi ? slopes.data() : nullptr,         s.has_sinks ? sinks.data() : nullptr};
   paged_attention(qkv.data(), s.stride(), out.data(), batch, params, kv, pool);
   CHECK(out.guards_untouched());
   CHECK(same_bytes(qkv_before, qkv.span()));

@@ -157,10 +157,14 @@ TEST_CASE("no tokens is nothing to do, and a cache of another shape is refused")
   ThreadPool pool(1);
   run({4, 2, 64, 16}, {}, {}, {}, pool);
   const KvCacheView kv{nullptr, nullptr, 16, 2, 64};
-  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 32, 32, nullptr, nullptr, kv, pool), CheckFailure);
-  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 4, 64, 64, nullptr, nullptr, kv, pool), CheckFailure);
-  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 64, 66, nullptr, nullptr, kv, pool), CheckFailure);
-  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 64, 33, nullptr, nullptr, kv, pool), CheckFailure);
+  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 32, 32, nullptr, nullptr, kv, pool),
+                  CheckFailure);
+  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 4, 64, 64, nullptr, nullptr, kv, pool),
+                  CheckFailure);
+  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 64, 66, nullptr, nullptr, kv, pool),
+                  CheckFailure);
+  CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 64, 33, nullptr, nullptr, kv, pool),
+                  CheckFailure);
 }
 
 }  // namespace llmb::cpu

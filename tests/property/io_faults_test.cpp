@@ -454,7 +454,8 @@ TEST_CASE("the disk that loses power keeps names and bytes only where they were 
   disk.close(fd);
 }
 
-TEST_CASE("FAULTS 2, 5: power that goes at any file call costs at most what was not synced, and never a job that said ok") {
+TEST_CASE(
+    "FAULTS 2, 5: power that goes at any file call costs at most what was not synced, and never a job that said ok") {
   int64_t num_losses = 0;
   for (const Start& start : make_starts()) {
     CAPTURE(start.name);

@@ -167,7 +167,7 @@ TEST_CASE("the newest running sequence pauses with its blocks when none is left 
   REQUIRE(h.step());
   REQUIRE(h.step());  // 5 + 3
   REQUIRE(h.schedule());
-  CHECK(h.shape() == "0:1");  // 6 + 3: none left for 1, and nobody newer to take one from
+  CHECK(h.shape() == "0:1");              // 6 + 3: none left for 1, and nobody newer to take one from
   CHECK(h.scheduler.num_running() == 1);  // 0 ends with this step
   CHECK(h.scheduler.num_waiting() == 0);
   CHECK(h.scheduler.num_preemptions_total() == 0);

@@ -11,8 +11,8 @@ std::string compare(std::span<const float> actual, std::span<const double> expec
   for (size_t i = 0; i < actual.size(); ++i) {
     const double err = std::fabs(double{actual[i]} - expected[i]);
     if (!(err <= atol + rtol * std::fabs(expected[i])))
-      return "[" + std::to_string(i) + "] is " + std::to_string(actual[i]) + ", expected " + std::to_string(expected[i]) +
-             ", error " + std::to_string(err);
+      return "[" + std::to_string(i) + "] is " + std::to_string(actual[i]) + ", expected " +
+             std::to_string(expected[i]) + ", error " + std::to_string(err);
   }
   return "";
 }

@@ -162,21 +162,9 @@ void Scenario::make_inputs() {
 }
 
 StoppedProcess Scenario::run(const std::string& out, const StopPlan& plan) {
-  std::vector<std::string> argv = {options_.program,
-                                   "-m",
-                                   options_.model_dir,
-                                   "--device",
-                                   "ledger",
-                                   "--metrics",
-                                   "none",
-                                   "--progress",
-                                   "none",
-                                   "--threads",
-                                   "1",
-                                   "--grace",
-                                   "5",
-                                   "-o",
-                                   out};
+  std::vector<std::string> argv = {
+      options_.program, "-m", options_.model_dir, "--device", "ledger", "--metrics", "none", "--progress", "none",
+      "--threads",      "1",  "--grace",          "5",        "-o",     out};
   argv.insert(argv.end(), flags_.begin(), flags_.end());
   argv.insert(argv.end(), inputs_.begin(), inputs_.end());
   ++counts_.num_runs;

@@ -36,8 +36,8 @@ struct FileFault {
   bool forever = false;  // and all later ones
 };
 
-// Fails call `at` of all kinds together. kDies: from there on nothing reaches the disk, as if the process had been killed;
-// of a write, the first torn_bytes still do. Locks end with the process, so close() closes.
+// Fails call `at` of all kinds together. kDies: from there on nothing reaches the disk, as if the process had been
+// killed; of a write, the first torn_bytes still do. Locks end with the process, so close() closes.
 struct AnyCallFault {
   static constexpr int kDies = -1;
   int64_t at = 1;  // counted from 1

@@ -30,7 +30,8 @@ inline HfTokenizer read_hf_tokenizer(const std::string& dir) {
     vocab = file["model"]["vocab"];
     added = file["added_tokens"];
     for (const json& rule : file["model"]["merges"])
-      out.merges.push_back(rule.is_string() ? rule.get<std::string>() : rule[0].get<std::string>() + " " + rule[1].get<std::string>());
+      out.merges.push_back(rule.is_string() ? rule.get<std::string>()
+                                            : rule[0].get<std::string>() + " " + rule[1].get<std::string>());
   } else {
     const bool is_gpt2 = fs::exists(dir + "/encoder.json");
     vocab = json::parse(read_file(dir + (is_gpt2 ? "/encoder.json" : "/vocab.json")));

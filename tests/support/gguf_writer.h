@@ -42,7 +42,9 @@ class GgufWriter {
   uint64_t alignment = 32;  // what tensors are placed by; "general.alignment" is the caller's
 
   std::string bytes() const {
-    std::string out = "GGUF" + raw(version_) + raw(static_cast<uint64_t>(tensors_.size())) + raw(num_entries_) + entries_, data;
+    std::string out =
+                    "GGUF" + raw(version_) + raw(static_cast<uint64_t>(tensors_.size())) + raw(num_entries_) + entries_,
+                data;
     for (const Tensor& t : tensors_) {
       out += string_bytes(t.name) + raw(static_cast<uint32_t>(t.shape.size()));
       for (size_t i = t.shape.size(); i-- > 0;) out += raw(static_cast<uint64_t>(t.shape[i]));

@@ -28,7 +28,8 @@ struct Pipe {
 };
 
 // Feeds `input` and reads both outputs until the child has closed them. False: time is up.
-bool exchange(int to_child, const std::string& input, int from_out, int from_err, int timeout_s, ProcessResult* result) {
+bool exchange(int to_child, const std::string& input, int from_out, int from_err, int timeout_s,
+              ProcessResult* result) {
   fcntl(to_child, F_SETFL, O_NONBLOCK);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_s);
   size_t sent = 0;
@@ -38,8 +39,11 @@ bool exchange(int to_child, const std::string& input, int from_out, int from_err
       close(to_child);
       input_open = false;
     }
-    pollfd fds[3] = {{out_open ? from_out : -1, POLLIN, 0}, {err_open ? from_err : -1, POLLIN, 0}, {input_open ? to_child : -1, POLLOUT, 0}};
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    pollfd fds[3] = {{out_open ? from_out : -1, POLLIN, 0},
+                     {err_open ? from_err : -1, POLLIN, 0},
+                     {input_open ? to_child : -1, POLLOUT, 0}};
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
     if (left <= 0) return false;
     poll(fds, 3, static_cast<int>(left));
     char buffer[65536];

@@ -24,8 +24,9 @@ inline std::string raw_safetensors(const std::vector<RawTensor>& tensors) {
   for (const RawTensor& t : tensors) {
     std::string shape;
     for (const int64_t dimension : t.shape) shape += (shape.empty() ? "" : ",") + std::to_string(dimension);
-    header += (data.empty() && header == "{" ? "\"" : ",\"") + t.name + R"(":{"dtype":")" + t.dtype + R"(","shape":[)" + shape +
-              R"(],"data_offsets":[)" + std::to_string(data.size()) + "," + std::to_string(data.size() + t.bytes.size()) + "]}";
+    header += (data.empty() && header == "{" ? "\"" : ",\"") + t.name + R"(":{"dtype":")" + t.dtype + R"(","shape":[)" +
+              shape + R"(],"data_offsets":[)" + std::to_string(data.size()) + "," +
+              std::to_string(data.size() + t.bytes.size()) + "]}";
     data += t.bytes;
   }
   header += "}";

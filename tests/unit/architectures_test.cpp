@@ -30,7 +30,8 @@ std::string layers_of(const ModelConfig& c) {
 }
 
 TEST_CASE("gemma-2-2b: soft caps, alternating windows, norms on both sides, a tied head by default") {
-  const ModelConfig c = parsed(R"({"architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  const ModelConfig c =
+      parsed(R"({"architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
       "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
       "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
       "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "initializer_range": 0.02, "intermediate_size": 9216,
@@ -48,7 +49,8 @@ TEST_CASE("gemma-2-2b: soft caps, alternating windows, norms on both sides, a ti
 }
 
 TEST_CASE("gemma-3-1b: five windows to one whole layer, each kind with a rope of its own, norms of q and k") {
-  const ModelConfig c = parsed(R"({"architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null,
+  const ModelConfig c =
+      parsed(R"({"architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null,
       "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": [1, 106], "final_logit_softcapping": null,
       "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02,
       "intermediate_size": 6912, "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4,
@@ -77,7 +79,8 @@ TEST_CASE("gemma-3-4b: the text part of a model that also sees, sparse as it is 
   CHECK((c.tie_word_embeddings && c.dtype == DType::kBF16 && c.eos_token_ids == std::vector<TokenId>{1, 106}));
   CHECK((c.max_position_embeddings == 131072 && c.layer(0).window == 1024 && c.layer(5).window == 0));
   CHECK((c.ropes[0].scaling.kind == RopeScalingKind::kLinear && c.ropes[1].scaling.kind == RopeScalingKind::kNone));
-  const ModelConfig mistral = parsed(R"({"model_type": "mistral3", "text_config": {"model_type": "mistral", "head_dim": 128,
+  const ModelConfig mistral =
+      parsed(R"({"model_type": "mistral3", "text_config": {"model_type": "mistral", "head_dim": 128,
       "hidden_size": 5120, "intermediate_size": 32768, "max_position_embeddings": 131072, "num_attention_heads": 32,
       "num_hidden_layers": 40, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000000.0,
       "sliding_window": null, "vocab_size": 131072}, "torch_dtype": "bfloat16", "vision_config": {}})");
@@ -117,14 +120,16 @@ TEST_CASE("Phi-3.5-mini: longrope, whose attention factor follows from the two c
 }
 
 TEST_CASE("Qwen3-0.6B and SmolLM3-3B") {
-  const ModelConfig qwen = parsed(R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "bos_token_id": 151643,
+  const ModelConfig qwen =
+      parsed(R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "bos_token_id": 151643,
       "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072,
       "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16,
       "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
       "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
       "use_sliding_window": false, "vocab_size": 151936})");
   CHECK((qwen.qk_norm == QkNorm::kPerHead && qwen.head_dim == 128 && qwen.q_size() == 2048 && !qwen.qkv_bias));
-  const ModelConfig smol = parsed(R"({"architectures": ["SmolLM3ForCausalLM"], "attention_bias": false, "bos_token_id": null,
+  const ModelConfig smol =
+      parsed(R"({"architectures": ["SmolLM3ForCausalLM"], "attention_bias": false, "bos_token_id": null,
       "eos_token_id": 128012, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008,
       "max_position_embeddings": 65536, "max_window_layers": 28, "mlp_bias": false, "model_type": "smollm3",
       "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0,
@@ -169,7 +174,8 @@ TEST_CASE("granite-3.3-8b: its four multipliers; OLMo-2-7B: norms after, none be
       "torch_dtype": "bfloat16", "vocab_size": 49159})");
   CHECK((granite.embedding_multiplier == 12 && granite.residual_multiplier == 0.22));
   CHECK((granite.score_scale(3) == 0.0078125 && granite.logit_multiplier == 1.0 / 16));
-  const ModelConfig olmo = parsed(R"({"architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  const ModelConfig olmo =
+      parsed(R"({"architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
       "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
       "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "olmo2", "num_attention_heads": 32,
       "num_hidden_layers": 32, "num_key_value_heads": 32, "pad_token_id": 100277, "rms_norm_eps": 1e-06,
@@ -192,9 +198,11 @@ TEST_CASE("gpt2, pythia-160m, starcoder2-3b: LayerNorm, biases, plain MLPs") {
       "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 12,
       "num_hidden_layers": 12, "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": false,
       "torch_dtype": "float16", "use_parallel_residual": true, "vocab_size": 50304})");
-  CHECK((pythia.residual == ResidualKind::kParallel && pythia.ropes[0].rotary_dim == 16 && !pythia.tie_word_embeddings));
+  CHECK(
+      (pythia.residual == ResidualKind::kParallel && pythia.ropes[0].rotary_dim == 16 && !pythia.tie_word_embeddings));
   CHECK(pythia.activation == ActivationSpec{Activation::kGelu, false});
-  const ModelConfig starcoder = parsed(R"({"architectures": ["Starcoder2ForCausalLM"], "bos_token_id": 0, "eos_token_id": 0,
+  const ModelConfig starcoder =
+      parsed(R"({"architectures": ["Starcoder2ForCausalLM"], "bos_token_id": 0, "eos_token_id": 0,
       "hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072, "intermediate_size": 12288, "max_position_embeddings": 16384,
       "mlp_type": "default", "model_type": "starcoder2", "norm_epsilon": 1e-05, "norm_type": "layer_norm",
       "num_attention_heads": 24, "num_hidden_layers": 30, "num_key_value_heads": 2, "rope_theta": 999999.4420358813,
@@ -233,7 +241,8 @@ TEST_CASE("bloom-560m and mpt-7b: ALiBi") {
   CHECK((bloom.hidden_size == 1024 && bloom.num_hidden_layers == 24 && bloom.head_dim == 64));
   CHECK((bloom.embedding_norm && bloom.tie_word_embeddings && bloom.max_position_embeddings == 2048));
   CHECK((bloom.alibi_slopes[0] == std::exp2(-0.5f) && bloom.alibi_slopes[15] == std::exp2(-8.0f)));
-  const ModelConfig mpt = parsed(R"({"architectures": ["MPTForCausalLM"], "attn_config": {"alibi": true, "alibi_bias_max": 8,
+  const ModelConfig mpt =
+      parsed(R"({"architectures": ["MPTForCausalLM"], "attn_config": {"alibi": true, "alibi_bias_max": 8,
       "attn_impl": "torch", "attn_pdrop": 0, "attn_type": "multihead_attention", "attn_uses_sequence_id": false,
       "clip_qkv": null, "prefix_lm": false, "qk_ln": false, "softmax_scale": null}, "d_model": 4096, "emb_pdrop": 0,
       "embedding_fraction": 1.0, "expansion_ratio": 4, "init_config": {"name": "kaiming_normal_"}, "init_device": "cpu",
@@ -254,7 +263,8 @@ TEST_CASE("Mixtral-8x7B and Qwen3-30B-A3B: every layer has experts") {
       "vocab_size": 32000})");
   CHECK((mixtral.experts.num_experts == 8 && mixtral.experts.top_k == 2 && mixtral.experts.norm_topk_prob));
   CHECK(mixtral.num_stored_matmul_params() / 1'000'000'000 == 46);
-  const ModelConfig qwen = parsed(R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "decoder_sparse_step": 1,
+  const ModelConfig qwen =
+      parsed(R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "decoder_sparse_step": 1,
       "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 6144,
       "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
       "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128,
@@ -290,10 +300,11 @@ TEST_CASE("what an architecture has and the forward pass has not is refused by n
   };
   for (const auto& [fields, message] : cases) {
     CAPTURE(std::string(fields));
-    const std::string json =
-        std::string("{\"vocab_size\": 100, \"hidden_size\": 256, \"d_model\": 256, \"n_embd\": 256, \"intermediate_size\": 512, "
-                    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, ") +
-        fields + "}";
+    const std::string json = std::string(
+                                 "{\"vocab_size\": 100, \"hidden_size\": 256, \"d_model\": 256, \"n_embd\": 256, "
+                                 "\"intermediate_size\": 512, "
+                                 "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, ") +
+                             fields + "}";
     const auto config = parse_model_config(json);
     REQUIRE_FALSE(config.ok());
     CAPTURE(config.status().message());

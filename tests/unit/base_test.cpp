@@ -49,7 +49,10 @@ TEST_CASE("parallel_for runs every task once, for any number of tasks and thread
 
 TEST_CASE("parallel_for rethrows a body's exception and works afterwards") {
   ThreadPool pool(3);
-  CHECK_THROWS_AS(pool.parallel_for(100, [](int64_t task, int) { if (task == 50) throw std::runtime_error("x"); }),
+  CHECK_THROWS_AS(pool.parallel_for(100,
+                                    [](int64_t task, int) {
+                                      if (task == 50) throw std::runtime_error("x");
+                                    }),
                   std::runtime_error);
   std::atomic<int> sum = 0;
   pool.parallel_for(100, [&](int64_t, int) { sum++; });

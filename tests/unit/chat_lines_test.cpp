@@ -58,8 +58,8 @@ TEST_CASE("tools reach the template as they are, unless tool_choice says none") 
     CHECK(chat((*line)(kHi, tools + R"(,"tool_choice":"none")")).tools_json == "");
     for (const char* nothing : {R"("tools":[])", R"("tools":null)", R"("tools":[],"tool_choice":"auto")"})
       CHECK(chat((*line)(kHi, nothing)).tools_json == "");
-    CHECK(render("{% for t in tools %}{{ t.function.name }}{{ t.function.parameters }}{% endfor %}", (*line)(kHi, tools)) ==
-          "f{'n': 1.0}");
+    CHECK(render("{% for t in tools %}{{ t.function.name }}{{ t.function.parameters }}{% endfor %}",
+                 (*line)(kHi, tools)) == "f{'n': 1.0}");
     CHECK(render("{{ tools }}", (*line)(kHi, "")) == "None");
   }
 }
@@ -89,7 +89,8 @@ TEST_CASE("arguments in a string become the object that they are") {
   CHECK(arguments(R"("")") == "{}");
   CHECK(arguments(R"("{}")") == "{}");
   // What is no object stays what it was.
-  for (const char* other : {R"("{")", R"("[1]")", R"("1")", R"("text")", R"("{} x")", "null", "7"}) CHECK(arguments(other) == other);
+  for (const char* other : {R"("{")", R"("[1]")", R"("1")", R"("text")", R"("{} x")", "null", "7"})
+    CHECK(arguments(other) == other);
   // Only of calls, and also where the function has no roof.
   const std::string plain = R"([{"role":"user","content":"x","arguments":"{}"}])";
   CHECK(chat(native(plain)).messages_json == plain);
@@ -122,39 +123,47 @@ TEST_CASE("messages of a conversation with tools: what may be absent, what is ch
 TEST_CASE("text parts reach a template that reads them and are joined for one that does not") {
   const std::string line = native(R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
                                       {"role":"assistant","content":"c"}])");
-  CHECK(chat(line).messages_json ==
-        R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"assistant","content":"c"}])");
+  CHECK(
+      chat(line).messages_json ==
+      R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"assistant","content":"c"}])");
   const std::string reads =
-      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}|{% endfor %}"
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text "
+      "}}|{% endfor %}"
       "{% endif %}{% endfor %}";
   // The probe of a single part must print the same as the text: here a bar follows.
   CHECK(render(reads, line) == "a\nbc");
   std::string exact = reads;
   exact.erase(exact.find('|'), 1);
   CHECK(render(exact, line) == "abc");
-  for (const char* source : {"{% for m in messages %}{{ m.content }}{% endfor %}",        // would print the list
-                             "{% for m in messages %}{{ m.content | tojson }}{% endfor %}",
-                             "{% for m in messages %}{{ '' + m.content }}{% endfor %}",   // would be an error
-                             "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}"}) {
+  for (const char* source :
+       {"{% for m in messages %}{{ m.content }}{% endfor %}",  // would print the list
+        "{% for m in messages %}{{ m.content | tojson }}{% endfor %}",
+        "{% for m in messages %}{{ '' + m.content }}{% endfor %}",  // would be an error
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}"}) {
     CAPTURE(source);
-    CHECK(render(source, line).starts_with(std::string(source).find("tojson") != std::string::npos ? "\"a\\nb\"" : "a\nb"));
+    CHECK(render(source, line)
+              .starts_with(std::string(source).find("tojson") != std::string::npos ? "\"a\\nb\"" : "a\nb"));
   }
   // A template that refuses the probe's conversation.
-  CHECK(render("{% if messages | length < 2 %}{{ raise_exception('short') }}{% endif %}{{ messages[0].content }}", line) == "a\nb");
+  CHECK(render("{% if messages | length < 2 %}{{ raise_exception('short') }}{% endif %}{{ messages[0].content }}",
+               line) == "a\nb");
 }
 
 TEST_CASE("the end of the prompt: add_generation_prompt and continue_final_message") {
   const std::string source =
-      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% "
+      "endif %}";
   const std::string messages = R"([{"role":"user","content":"q"},{"role":"assistant","content":"a b"}])";
   const std::string closed = "<user>q</><assistant>a b</>";
   CHECK(render(source, native(messages)) == closed + "<assistant>");
   CHECK(render(source, openai(messages, R"("add_generation_prompt":true)")) == closed + "<assistant>");
   CHECK(render(source, openai(messages, R"("add_generation_prompt":false)")) == closed);
   CHECK(render(source, native(messages, R"("continue_final_message":false)")) == closed + "<assistant>");
-  for (const char* flags : {R"("continue_final_message":true)", R"("add_generation_prompt":false,"continue_final_message":true)"})
+  for (const char* flags :
+       {R"("continue_final_message":true)", R"("add_generation_prompt":false,"continue_final_message":true)"})
     CHECK(render(source, openai(messages, flags)) == "<user>q</><assistant>a b");
-  CHECK(refused(native(messages, R"("add_generation_prompt":true,"continue_final_message":true)")).param == "continue_final_message");
+  CHECK(refused(native(messages, R"("add_generation_prompt":true,"continue_final_message":true)")).param ==
+        "continue_final_message");
   CHECK(refused(native(messages, R"("continue_final_message":1)")).param == "continue_final_message");
   CHECK(refused(native(messages, R"("add_generation_prompt":"yes")")).param == "add_generation_prompt");
 }
@@ -167,17 +176,19 @@ TEST_CASE("fields of a conversation need messages, but for values that ask for n
     CHECK(std::string(member).find("\"" + error.param.value_or("") + "\"") == 0);
   }
   CHECK(refused(native(kHi, R"("chat_template_kwargs":[1])")).param == "chat_template_kwargs");
-  CHECK(chat(native(kHi, R"("chat_template_kwargs":{"enable_thinking":false})")).template_kwargs_json == R"({"enable_thinking":false})");
+  CHECK(chat(native(kHi, R"("chat_template_kwargs":{"enable_thinking":false})")).template_kwargs_json ==
+        R"({"enable_thinking":false})");
 }
 
 TEST_CASE("nothing of a line is ever a template") {
   const std::string source = "{{ messages[0].content }}{{ tools }}{{ x }}";
   const std::string evil = "{{ 7 * 7 }}{% for i in range(9) %}x{% endfor %}";
   const std::string quoted = nlohmann::json(evil).dump();
-  CHECK(render(source, native(R"([{"role":"user","content":)" + quoted + "}]", R"("chat_template_kwargs":{"x":)" + quoted + "}")) ==
-        evil + "None" + evil);
+  CHECK(render(source, native(R"([{"role":"user","content":)" + quoted + "}]",
+                              R"("chat_template_kwargs":{"x":)" + quoted + "}")) == evil + "None" + evil);
   CHECK(refused(native(kHi, R"("chat_template":)" + quoted)).param == "chat_template");
-  CHECK(render(source, native(kHi, R"("chat_template_kwargs":{"chat_template":)" + quoted + "}")).starts_with("error: "));
+  CHECK(
+      render(source, native(kHi, R"("chat_template_kwargs":{"chat_template":)" + quoted + "}")).starts_with("error: "));
 }
 
 }  // namespace llmb::test

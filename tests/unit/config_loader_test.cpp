@@ -33,7 +33,9 @@ nlohmann::json with(const char* field, const nlohmann::json& value, nlohmann::js
   return json;
 }
 
-nlohmann::json of_type(const char* model_type) { return with("model_type", model_type, with("num_key_value_heads", 8)); }
+nlohmann::json of_type(const char* model_type) {
+  return with("model_type", model_type, with("num_key_value_heads", 8));
+}
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -131,7 +133,9 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
       {"rope_theta", 0, "\"rope_theta\""},
       {"rope_theta", {1}, "\"rope_theta\" is a list"},
       {"partial_rotary_factor", 0.5, "\"partial_rotary_factor\""},
-      {"rope_scaling", {{"rope_type", "proportional"}, {"factor", 4}}, "rope scaling \"proportional\" is not supported"},
+      {"rope_scaling",
+       {{"rope_type", "proportional"}, {"factor", 4}},
+       "rope scaling \"proportional\" is not supported"},
       {"rope_scaling", {{"type", "dynamic"}, {"factor", 0.5}}, "\"factor\" of at least 1"},
       {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"rope_theta", 1}}, "\"rope_theta\" above 1"},
       {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"beta_fast", -1}}, "\"beta_fast\" is -1"},
@@ -265,7 +269,8 @@ TEST_CASE("the published shapes and the bundled model load") {
     CHECK(config->dtype == DType::kBF16);
   }
   CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/qwen2.5-0.5b")->qkv_bias);
-  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/llama-3.2-1b")->ropes[0].scaling.kind == RopeScalingKind::kLlama3);
+  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/llama-3.2-1b")->ropes[0].scaling.kind ==
+        RopeScalingKind::kLlama3);
   CHECK(load_model_config(LLMB_SOURCE_DIR "/data/model").ok());
   CHECK(load_generation_config(LLMB_SOURCE_DIR "/data/model")->eos_token_ids.size() == 2);
   CHECK(load_model_config("/nonexistent").status().code() == StatusCode::kNotFound);

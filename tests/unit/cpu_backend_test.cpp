@@ -214,7 +214,8 @@ TEST_CASE("two plans in flight: the second computes what the first samples, and 
   const std::vector<std::vector<TokenId>> prompts = {{4, 5, 6, 7}, {8, 9}};
   const SampleRow row{.num_logprobs = 2};
   constexpr int kNumTokens = 12;
-  const auto expected = generate_one_by_one(*backend, {{prompts[0], kNumTokens, row}, {prompts[1], kNumTokens, row}}, 64);
+  const auto expected =
+      generate_one_by_one(*backend, {{prompts[0], kNumTokens, row}, {prompts[1], kNumTokens, row}}, 64);
   // The prompts change places in every plan: row 0 of one is row 1 of the next.
   std::vector<StepPlan> plans;
   for (int step = 0; step < kNumTokens; ++step) {

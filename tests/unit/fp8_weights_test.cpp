@@ -55,7 +55,8 @@ Result<std::vector<float>> dequantised(const Fp8Case& c, const std::string& weig
   }
   const TempDir dir;
   std::vector<RawTensor> tensors = {{"w", "F8_E4M3", {c.rows, c.cols}, weight_bytes}};
-  if (!c.scale_shape.empty() || !c.scales.empty()) tensors.push_back({c.scale_name, c.scale_dtype, c.scale_shape, scale_bytes});
+  if (!c.scale_shape.empty() || !c.scales.empty())
+    tensors.push_back({c.scale_name, c.scale_dtype, c.scale_shape, scale_bytes});
   write_file(dir / "model.safetensors", raw_safetensors(tensors));
   const auto checkpoint = Checkpoint::open(dir.path());
   REQUIRE_MESSAGE(checkpoint.ok(), checkpoint.status().message());
@@ -118,11 +119,14 @@ TEST_CASE("every E4M3 value") {
 TEST_CASE("16-bit floats: rounding to nearest, ties to even, at every border") {
   for (uint32_t bits = 0; bits < 65536; ++bits) {  // what is exact stays
     const auto half = static_cast<uint16_t>(bits);
-    if (!std::isnan(f16_to_f32(half)) && f32_to_f16(f16_to_f32(half)) != half) CHECK(f32_to_f16(f16_to_f32(half)) == half);
-    if (!std::isnan(bf16_to_f32(half)) && f32_to_bf16(bf16_to_f32(half)) != half) CHECK(f32_to_bf16(bf16_to_f32(half)) == half);
+    if (!std::isnan(f16_to_f32(half)) && f32_to_f16(f16_to_f32(half)) != half)
+      CHECK(f32_to_f16(f16_to_f32(half)) == half);
+    if (!std::isnan(bf16_to_f32(half)) && f32_to_bf16(bf16_to_f32(half)) != half)
+      CHECK(f32_to_bf16(bf16_to_f32(half)) == half);
   }
   for (uint32_t bits = 0; bits < 0x7c00; ++bits) {  // halfway to the next, and just off it
-    const double low = f16_to_f32(static_cast<uint16_t>(bits)), high = bits == 0x7bff ? 65536 : f16_to_f32(static_cast<uint16_t>(bits + 1));
+    const double low = f16_to_f32(static_cast<uint16_t>(bits)),
+                 high = bits == 0x7bff ? 65536 : f16_to_f32(static_cast<uint16_t>(bits + 1));
     const auto middle = static_cast<float>((low + high) / 2);
     const uint32_t even = bits % 2 == 0 ? bits : bits + 1;
     const bool good = f32_to_f16(middle) == even && f32_to_f16(std::nextafter(middle, 0.0f)) == bits &&
@@ -143,11 +147,14 @@ TEST_CASE("one scale, one a row, and blocks with borders inside and beyond the m
   check_case({5, 7, {5}, some_scales(5), f32_config()}, 1, 7);
   check_case({5, 7, {5, 1}, some_scales(5), f32_config(), "w_scale_inv"}, 1, 7);
   check_case({1, 7, {1}, {2.0f}, f32_config()}, 1, 7);
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{128, 128}, {127, 129}, {129, 127}, {1, 1}, {256, 300}, {200, 128}}) {
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{128, 128}, {127, 129}, {129, 127}, {1, 1}, {256, 300}, {200, 128}}) {
     CAPTURE(rows);
     CAPTURE(cols);
     const int64_t grid_rows = (rows + 127) / 128, grid_cols = (cols + 127) / 128;
-    check_case({rows, cols, {grid_rows, grid_cols}, some_scales(grid_rows * grid_cols), f32_config(128, 128), "w_scale_inv"}, 128, 128);
+    check_case(
+        {rows, cols, {grid_rows, grid_cols}, some_scales(grid_rows * grid_cols), f32_config(128, 128), "w_scale_inv"},
+        128, 128);
   }
   check_case({6, 10, {3, 3}, some_scales(9), f32_config(2, 4)}, 2, 4);
   // A model with blocks may have tensors with one scale, or one a row.
@@ -204,11 +211,15 @@ void write_fp8_pair(const std::string& fp8_dir, const std::string& plain_dir, co
   for (auto& [name, tensor] : tensors) {
     const bool is_fp8 = name.find("_proj.weight") != std::string::npos;
     if (!is_fp8) {
-      raw.push_back({name, "F32", tensor.shape, bytes_of(std::vector<float>(tensor.values.begin(), tensor.values.end()))});
+      raw.push_back(
+          {name, "F32", tensor.shape, bytes_of(std::vector<float>(tensor.values.begin(), tensor.values.end()))});
       continue;
     }
     const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
-    const int64_t block_rows = kind == "tensor" ? rows : kind == "channel" ? 1 : 8, block_cols = kind == "block" ? 8 : cols;
+    const int64_t block_rows = kind == "tensor"    ? rows
+                               : kind == "channel" ? 1
+                                                   : 8,
+                  block_cols = kind == "block" ? 8 : cols;
     const int64_t grid_rows = (rows + block_rows - 1) / block_rows, grid_cols = (cols + block_cols - 1) / block_cols;
     const std::string bytes = random_fp8(rows * cols, std::hash<std::string>()(name));
     std::vector<float> scales = some_scales(grid_rows * grid_cols);
@@ -216,7 +227,8 @@ void write_fp8_pair(const std::string& fp8_dir, const std::string& plain_dir, co
       tensor.values[i] = static_cast<float>(e4m3(static_cast<uint8_t>(bytes[i])) *
                                             double{scales[i / cols / block_rows * grid_cols + i % cols / block_cols]});
     raw.push_back({name, "F8_E4M3", tensor.shape, bytes});
-    const std::vector<int64_t> shape = kind == "tensor" ? std::vector<int64_t>{} : std::vector<int64_t>{grid_rows, grid_cols};
+    const std::vector<int64_t> shape =
+        kind == "tensor" ? std::vector<int64_t>{} : std::vector<int64_t>{grid_rows, grid_cols};
     raw.push_back({name + (kind == "block" ? "_scale_inv" : "_scale"), "F32", shape, bytes_of(scales)});
   }
   write_model(plain_dir, config, tensors);
@@ -226,8 +238,7 @@ void write_fp8_pair(const std::string& fp8_dir, const std::string& plain_dir, co
         R"({"quant_method":"compressed-tensors","format":"float-quantized","ignore":["lm_head"],"config_groups":{"group_0":{
             "targets":["Linear"],"weights":{"num_bits":8,"type":"float","strategy":"channel","symmetric":true,"dynamic":false},
             "input_activations":{"num_bits":8,"type":"float","strategy":"token","dynamic":true}}}})");
-  else
-    json["quantization_config"] = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}, {"fmt", "e4m3"}};
+  else json["quantization_config"] = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}, {"fmt", "e4m3"}};
   if (kind == "block") json["quantization_config"]["weight_block_size"] = {8, 8};
   write_file(fp8_dir + "/config.json", json.dump());
   write_file(fp8_dir + "/model.safetensors", raw_safetensors(raw));
@@ -275,20 +286,25 @@ TEST_CASE("quantization_config: what is read, and what is refused by its name") 
     return parse_model_config(json.dump());
   };
   const auto group = [](const std::string& weights, const std::string& format = "float-quantized") {
-    return R"({"quant_method":"compressed-tensors","format":")" + format + R"(","config_groups":{"g":{"weights":)" + weights + "}}}";
+    return R"({"quant_method":"compressed-tensors","format":")" + format + R"(","config_groups":{"g":{"weights":)" +
+           weights + "}}}";
   };
   const std::string fp8 = R"({"type":"float","num_bits":8,"strategy":"channel")";
-  const auto blocks = parse(R"({"quant_method":"fp8","weight_block_size":[128,64],"modules_to_not_convert":["lm_head"]})");
+  const auto blocks =
+      parse(R"({"quant_method":"fp8","weight_block_size":[128,64],"modules_to_not_convert":["lm_head"]})");
   REQUIRE_MESSAGE(blocks.ok(), blocks.status().message());
   CHECK(blocks->fp8_block_rows == 128);
   CHECK(blocks->fp8_block_cols == 64);
-  for (const std::string& good : {std::string(R"({"quant_method":"fp8"})"), std::string(R"({"quant_method":"fp8","weight_block_size":null})"),
-                                  group(fp8 + "}"), group(fp8 + R"(,"symmetric":true})")}) {
+  for (const std::string& good :
+       {std::string(R"({"quant_method":"fp8"})"), std::string(R"({"quant_method":"fp8","weight_block_size":null})"),
+        group(fp8 + "}"), group(fp8 + R"(,"symmetric":true})")}) {
     const auto config = parse(good);
     REQUIRE_MESSAGE(config.ok(), config.status().message());
     CHECK(config->fp8_block_rows == 0);
   }
-  CHECK(parse(group(R"({"type":"float","num_bits":8,"strategy":"block","block_structure":[128,128]})"))->fp8_block_cols == 128);
+  CHECK(
+      parse(group(R"({"type":"float","num_bits":8,"strategy":"block","block_structure":[128,128]})"))->fp8_block_cols ==
+      128);
 
   const std::vector<std::pair<std::string, std::string>> bad = {
       {R"({"quant_method":"gptq","bits":4})", "gptq"},

@@ -257,7 +257,9 @@ TEST_CASE("a header full of the smallest things takes bounded time and memory") 
   GgufWriter tensors;
   for (int i = 0; i < 65536; ++i) tensors.tensor("t" + std::to_string(i), {1, 1, 1, 1}, 0, std::string(4, 'x'));
   GgufWriter strings;  // 100 MiB of empty strings
-  strings.entry("a", 9, GgufWriter::raw(uint32_t{8}) + GgufWriter::raw(uint64_t{13} << 20) + std::string(size_t{104} << 20, '\0'));
+  strings.entry(
+      "a", 9,
+      GgufWriter::raw(uint32_t{8}) + GgufWriter::raw(uint64_t{13} << 20) + std::string(size_t{104} << 20, '\0'));
   const TempDir dir;
   for (const auto& [writer, is_good] : {std::pair(&keys, true), {&tensors, true}, {&strings, true}}) {
     const std::string bytes = writer->bytes();

@@ -54,14 +54,21 @@ std::vector<Generated> answers(const std::string& path, const std::vector<nlohma
 GgufWriter tiny_llama(const std::string& architecture = "llama") {
   GgufWriter w;
   w.text("general.architecture", architecture);
-  for (const auto& [key, value] : {std::pair("context_length", 64), {"embedding_length", 8}, {"block_count", 1}, {"feed_forward_length", 16},
-                                   {"attention.head_count", 2}, {"attention.head_count_kv", 1}, {"rope.dimension_count", 4}})
+  for (const auto& [key, value] : {std::pair("context_length", 64),
+                                   {"embedding_length", 8},
+                                   {"block_count", 1},
+                                   {"feed_forward_length", 16},
+                                   {"attention.head_count", 2},
+                                   {"attention.head_count_kv", 1},
+                                   {"rope.dimension_count", 4}})
     w.u32(architecture + "." + key, static_cast<uint32_t>(value));
   w.f32(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
   return w;
 }
 
-void add_embedding(GgufWriter* w, int64_t vocab = 16) { w->f32_tensor("token_embd.weight", {vocab, 8}, std::vector<float>(vocab * 8, 0.5f)); }
+void add_embedding(GgufWriter* w, int64_t vocab = 16) {
+  w->f32_tensor("token_embd.weight", {vocab, 8}, std::vector<float>(vocab * 8, 0.5f));
+}
 
 Result<ModelConfig> config_of(const GgufWriter& writer) {
   const TempDir dir;
@@ -84,7 +91,8 @@ TEST_CASE("every block format is what the gguf package makes of it, to the bit")
     const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
     std::vector<float> values(rows * cols);
     for (int64_t row = 0; row < rows; ++row)
-      dequantise_row(*tensor.type, tensor.data.data() + row * (tensor.data.size() / rows), cols, values.data() + row * cols);
+      dequantise_row(*tensor.type, tensor.data.data() + row * (tensor.data.size() / rows), cols,
+                     values.data() + row * cols);
     CHECK(std::memcmp(values.data(), expected->data.data(), values.size() * 4) == 0);
   }
   CHECK(num_types == 11);
@@ -163,7 +171,8 @@ TEST_CASE("stored frequency factors are Llama 3.1's, or refused") {
   REQUIRE(config.ok());
   CHECK(config->ropes[0].scaling.kind == RopeScalingKind::kLlama3);
   CHECK(config->ropes[0].scaling.factor == 8.0);
-  for (const std::vector<float>& factors : {std::vector<float>{1, 1}, {1, 2}, {0, 0}, {NAN, 8}, {1, -8}, {1}, {1, 1, 1}}) {
+  for (const std::vector<float>& factors :
+       {std::vector<float>{1, 1}, {1, 2}, {0, 0}, {NAN, 8}, {1, -8}, {1}, {1, 1, 1}}) {
     GgufWriter w = tiny_llama();
     w.f32_tensor("rope_freqs.weight", {static_cast<int64_t>(factors.size())}, factors);
     add_embedding(&w);
@@ -196,7 +205,9 @@ TEST_CASE("what is not supported is named") {
     CHECK(config.status().message().find("m.gguf") != std::string::npos);
     return config.status().message();
   };
-  const auto has = [](const std::string& text, const char* part) { CHECK_MESSAGE(text.find(part) != std::string::npos, text); };
+  const auto has = [](const std::string& text, const char* part) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
   GgufWriter none;
   none.u32("a", 1);
   has(message(none), "general.architecture");
@@ -230,7 +241,9 @@ TEST_CASE("weights: types that are not built, missing and misshapen tensors are 
     REQUIRE(!files.ok());
     return files.status().message();
   };
-  const auto has = [](const std::string& text, const char* part) { CHECK_MESSAGE(text.find(part) != std::string::npos, text); };
+  const auto has = [](const std::string& text, const char* part) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
   GgufWriter w = tiny_llama();
   add_embedding(&w);
   has(refused(w), "m.gguf: tensor \"blk.0.attn_norm.weight\" is missing, expected shape [8]");
@@ -246,14 +259,17 @@ TEST_CASE("weights: types that are not built, missing and misshapen tensors are 
 
 TEST_CASE("tensors of experts are slices, names that a GGUF file has no place for are refused") {
   GgufWriter w = tiny_llama();
-  w.f32_tensor("blk.0.ffn_up_exps.weight", {3, 2, 4}, {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2});
+  w.f32_tensor("blk.0.ffn_up_exps.weight", {3, 2, 4},
+               {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2});
   const std::string bytes = w.bytes();
   const auto file = GgufFile::parse({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
   REQUIRE(file.ok());
   ModelConfig config;
   ThreadPool pool(1);
   GgufSource source(*file, config, pool);
-  const auto expert = [](const std::string& index) { return "model.layers.0.mlp.experts." + index + ".up_proj.weight"; };
+  const auto expert = [](const std::string& index) {
+    return "model.layers.0.mlp.experts." + index + ".up_proj.weight";
+  };
   for (int i = 0; i < 3; ++i) {
     const auto view = source.tensor(expert(std::to_string(i)), std::array<int64_t, 2>{2, 4});
     REQUIRE_MESSAGE(view.ok(), view.status().message());
@@ -266,8 +282,10 @@ TEST_CASE("tensors of experts are slices, names that a GGUF file has no place fo
   }
   CHECK_FALSE(source.tensor(expert("0"), std::array<int64_t, 2>{4, 2}).ok());
   CHECK_FALSE(source.tensor("model.layers.0.mlp.up_proj.weight", std::array<int64_t, 3>{3, 2, 4}).ok());
-  for (const char* name : {"", "model.", "model.layers.", "model.layers.0", "model.layers.0.", "model.layers.0.mlp.strange.weight", "transformer.wte.weight"}) {
-    CHECK(source.tensor(name, std::array<int64_t, 1>{8}).status().message().find("has no name in a GGUF file") != std::string::npos);
+  for (const char* name : {"", "model.", "model.layers.", "model.layers.0", "model.layers.0.",
+                           "model.layers.0.mlp.strange.weight", "transformer.wte.weight"}) {
+    CHECK(source.tensor(name, std::array<int64_t, 1>{8}).status().message().find("has no name in a GGUF file") !=
+          std::string::npos);
     CHECK_FALSE(source.has(name));
   }
 }
@@ -279,7 +297,8 @@ TEST_CASE("rows of q and k are put back in order, in every format; norms lose th
     for (int row = 0; row < 8; ++row)
       for (int col = 0; col < 8; ++col) {
         const auto value = static_cast<float>(row);
-        bytes += type == 0 ? GgufWriter::raw(value) : GgufWriter::raw(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+        bytes += type == 0 ? GgufWriter::raw(value)
+                           : GgufWriter::raw(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
       }
     GgufWriter w = tiny_llama(architecture);
     add_embedding(&w);
@@ -306,7 +325,9 @@ TEST_CASE("rows of q and k are put back in order, in every format; norms lose th
       float value = 0;
       uint16_t half = 0;
       if (view->dtype == DType::kF32) std::memcpy(&value, static_cast<const char*>(view->data) + at * 4, 4);
-      else std::memcpy(&half, static_cast<const char*>(view->data) + at * 2, 2), value = std::bit_cast<float>(uint32_t{half} << 16);
+      else
+        std::memcpy(&half, static_cast<const char*>(view->data) + at * 2, 2),
+            value = std::bit_cast<float>(uint32_t{half} << 16);
       order += std::to_string(static_cast<int>(value));
     }
     return order;

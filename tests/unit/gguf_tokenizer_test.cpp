@@ -30,8 +30,9 @@ Status status_of(const GgufWriter& writer) {
 void check_golden(const Tokenizer& tokenizer, const std::string& dir) {
   for (const auto& row : read_jsonl(dir + "/golden.jsonl")) {
     // GGUF has no place for the flags of added tokens that take white space with them.
-    const bool has_flags = row.contains("text") && (row["text"].get<std::string>().find("<mask>") != std::string::npos ||
-                                                    row["text"].get<std::string>().find("</s> ") != std::string::npos);
+    const bool has_flags =
+        row.contains("text") && (row["text"].get<std::string>().find("<mask>") != std::string::npos ||
+                                 row["text"].get<std::string>().find("</s> ") != std::string::npos);
     if (row.contains("text") && !has_flags) {
       const auto text = row["text"].get<std::string>();
       CAPTURE(text);
@@ -67,7 +68,8 @@ TEST_CASE("byte-level BPE: the ids and texts of the golden files, by the name of
   add_byte_level_tokenizer(&w, read_hf_tokenizer(LLMB_SOURCE_DIR "/data/model"), "smollm");
   const auto tokenizer = load(w);
   for (const auto& row : read_jsonl(LLMB_SOURCE_DIR "/data/fixtures/tokenizer-bundled.jsonl"))
-    if (row.contains("text")) CHECK(tokenizer->encode(row["text"].get<std::string>(), false) == row["ids"].get<std::vector<TokenId>>());
+    if (row.contains("text"))
+      CHECK(tokenizer->encode(row["text"].get<std::string>(), false) == row["ids"].get<std::vector<TokenId>>());
 }
 
 TEST_CASE("sentencepiece BPE with byte fallback: the ids and texts of the golden file") {
@@ -81,7 +83,9 @@ TEST_CASE("published tokenizers: the expected encodings, where ../shared/data is
     MESSAGE("skipped: no ../shared/data");
     return;
   }
-  for (const auto& [encoding, folder, pre] : {std::tuple("gpt-2", "gpt2", "gpt-2"), {"qwen2", "qwen2.5", "qwen2"}, {"falcon", "falcon", "falcon"},
+  for (const auto& [encoding, folder, pre] : {std::tuple("gpt-2", "gpt2", "gpt-2"),
+                                              {"qwen2", "qwen2.5", "qwen2"},
+                                              {"falcon", "falcon", "falcon"},
                                               {"llama-spm", "llama2-hf", ""}}) {
     CAPTURE(encoding);
     GgufWriter w;
@@ -112,9 +116,12 @@ TEST_CASE("published tokenizers: the expected encodings, where ../shared/data is
 
 TEST_CASE("every name of a splitting loads, others are refused by theirs") {
   const HfTokenizer files = read_hf_tokenizer(kFixtures + "o200k");
-  for (const char* pre : {"llama3", "llama-v3", "llama-bpe", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe", "qwen2", "deepseek-r1-qwen", "megrez",
-                          "stablelm2", "gpt-2", "phi-2", "mpt", "olmo", "smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b",
-                          "command-r", "falcon", "default", "gpt-4o", "llama4", "tekken", "deepseek-v3", "deepseek-coder"}) {
+  for (const char* pre :
+       {"llama3",        "llama-v3",         "llama-bpe", "dbrx",      "smaug-bpe", "glm4",   "chatglm-bpe",
+        "qwen2",         "deepseek-r1-qwen", "megrez",    "stablelm2", "gpt-2",     "phi-2",  "mpt",
+        "olmo",          "smollm",           "starcoder", "refact",    "codeshell", "exaone", "minerva-7b",
+        "command-r",     "falcon",           "default",   "gpt-4o",    "llama4",    "tekken", "deepseek-v3",
+        "deepseek-coder"}) {
     CAPTURE(pre);
     GgufWriter w;
     add_byte_level_tokenizer(&w, files, pre);

@@ -103,8 +103,7 @@ void check_model(const std::string& dir, const ModelConfig& config, int32_t bloc
     if (!lines[i].contains("last_prompt_logits")) continue;
     const auto expected = log_softmax(lines[i]["last_prompt_logits"].get<std::vector<double>>());
     std::vector<float> actual(expected.size(), NAN);
-    for (size_t k = 0; k < expected.size(); ++k)
-      actual.at(answers[i].top_tokens[0][k]) = answers[i].top_logprobs[0][k];
+    for (size_t k = 0; k < expected.size(); ++k) actual.at(answers[i].top_tokens[0][k]) = answers[i].top_logprobs[0][k];
     CHECK(compare(actual, expected, 0, kTolerance) == "");
   }
 }
@@ -131,7 +130,8 @@ TEST_CASE("of every architecture, the bits of an answer do not depend on the sch
       r.num_tokens = 8;
       r.sampling.num_logprobs = 3;
     }
-    const bool is_same = generate_one_by_one(*backend, requests, 64) == generate_at_random(*backend, requests, 23, 5, 3);
+    const bool is_same =
+        generate_one_by_one(*backend, requests, 64) == generate_at_random(*backend, requests, 23, 5, 3);
     CHECK(is_same);
   }
 }

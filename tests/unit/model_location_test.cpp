@@ -28,7 +28,8 @@ Environment variables(std::map<std::string, std::string> values) {
 // A cache with files that are links into blobs, as the hub's client makes them.
 class Cache {
  public:
-  void add_file(const std::string& model, const std::string& commit, const std::string& name, const std::string& content) {
+  void add_file(const std::string& model, const std::string& commit, const std::string& name,
+                const std::string& content) {
     const fs::path repo = fs::path(dir_.path()) / ("models--" + model);
     const std::string blob = std::to_string(num_blobs_++);
     fs::create_directories(repo / "blobs");
@@ -74,7 +75,8 @@ TEST_CASE("the cache is where huggingface_hub looks for it") {
   CHECK(hub_cache_dir(variables({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}})) == "/x/huggingface/hub");
   CHECK(hub_cache_dir(variables({{"XDG_CACHE_HOME", "/x"}, {"HF_HOME", "/f/"}})) == "/f/hub");
   CHECK(hub_cache_dir(variables({{"HF_HOME", "/f"}, {"HUGGINGFACE_HUB_CACHE", "/old"}})) == "/old");
-  CHECK(hub_cache_dir(variables({{"HF_HOME", "/f"}, {"HUGGINGFACE_HUB_CACHE", "/old"}, {"HF_HUB_CACHE", "/c"}})) == "/c");
+  CHECK(hub_cache_dir(variables({{"HF_HOME", "/f"}, {"HUGGINGFACE_HUB_CACHE", "/old"}, {"HF_HUB_CACHE", "/c"}})) ==
+        "/c");
   CHECK(hub_cache_dir(variables({{"HF_HUB_CACHE", ""}, {"HF_HOME", "/f"}})) == "/f/hub");
 }
 

@@ -42,7 +42,9 @@ std::string joined(const std::vector<std::string>& records) {
   return text;
 }
 
-Status sort_file(const TempDir& dir, FileOps& ops = real_file_ops()) { return sort_records(dir / "out", dir / "out.tmp", ops); }
+Status sort_file(const TempDir& dir, FileOps& ops = real_file_ops()) {
+  return sort_records(dir / "out", dir / "out.tmp", ops);
+}
 
 uint64_t inode(const std::string& path) {
   struct stat st {};

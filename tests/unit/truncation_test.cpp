@@ -103,12 +103,13 @@ TEST_CASE("truncate_prompt_tokens and truncation_side of a line") {
   CHECK(tokens(150, R"(,"truncate_prompt_tokens":100)") == range(60, 150));
   CHECK(tokens(150, R"(,"truncate_prompt_tokens":-1)") == range(60, 150));
   CHECK(tokens(150, R"(,"truncation_side":"right")", kLeft) == range(0, 90));
-  for (const auto& [more, param] : {std::pair<std::string, std::string>{R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens"},
-                                    {R"("truncate_prompt_tokens":-2)", "truncate_prompt_tokens"},
-                                    {R"("truncate_prompt_tokens":1.5)", "truncate_prompt_tokens"},
-                                    {R"("truncation_side":"left")", "truncation_side"},
-                                    {R"("truncate_prompt_tokens":5,"truncation_side":"middle")", "truncation_side"},
-                                    {R"("truncate_prompt_tokens":5,"truncation_side":1)", "truncation_side"}}) {
+  for (const auto& [more, param] :
+       {std::pair<std::string, std::string>{R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens"},
+        {R"("truncate_prompt_tokens":-2)", "truncate_prompt_tokens"},
+        {R"("truncate_prompt_tokens":1.5)", "truncate_prompt_tokens"},
+        {R"("truncation_side":"left")", "truncation_side"},
+        {R"("truncate_prompt_tokens":5,"truncation_side":"middle")", "truncation_side"},
+        {R"("truncate_prompt_tokens":5,"truncation_side":1)", "truncation_side"}}) {
     CAPTURE(more);
     const auto parsed = parse(R"({"prompt":"x",)" + more + "}");
     REQUIRE(std::holds_alternative<ParseFailure>(parsed));
@@ -137,7 +138,8 @@ TEST_CASE("special tokens around a text stay, those of a conversation are its te
       // Some whole prefix and suffix of specials, and between them one end of the text.
       std::vector<TokenId> inner = tokens;
       for (const TokenId id : full)
-        if (tokenizer->is_special(id)) CHECK(std::count(inner.begin(), inner.end(), id) == std::count(full.begin(), full.end(), id));
+        if (tokenizer->is_special(id))
+          CHECK(std::count(inner.begin(), inner.end(), id) == std::count(full.begin(), full.end(), id));
       std::erase_if(inner, [&](TokenId id) { return tokenizer->is_special(id); });
       REQUIRE(inner.size() == limit - num_specials);
       const auto expected_begin = side == kLeft ? plain.end() - inner.size() : plain.begin();

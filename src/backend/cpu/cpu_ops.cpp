@@ -33,8 +33,8 @@ class CpuExperts final : public ExpertsWeight {
   CpuExperts(std::vector<std::unique_ptr<LinearWeight>> gate_up, std::vector<std::unique_ptr<LinearWeight>> down)
       : gate_up_(std::move(gate_up)), down_(std::move(down)) {
     for (size_t i = 0; i < gate_up_.size(); ++i)
-      views_.push_back({&static_cast<const CpuLinear&>(*gate_up_[i]).packed(),
-                        &static_cast<const CpuLinear&>(*down_[i]).packed()});
+      views_.push_back(
+          {&static_cast<const CpuLinear&>(*gate_up_[i]).packed(), &static_cast<const CpuLinear&>(*down_[i]).packed()});
   }
   int64_t resident_bytes() const override {
     int64_t bytes = 0;

@@ -60,11 +60,11 @@ class CpuOps final : public Ops {
   ThreadPool& pool_;
   KvPool kv_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes
-  const StepPlan* plan_ = nullptr;    // of the step in progress
-  std::vector<TokenId> tokens_;       // [num_tokens]  of plan_, none unseen
-  std::vector<TokenId> sampled_;      // by the step before
-  std::vector<int32_t> sample_rows_;  // [num_samples]  token rows
-  StepPlan chunk_plan_;               // a slice of plan_'s sample rows
+  const StepPlan* plan_ = nullptr;      // of the step in progress
+  std::vector<TokenId> tokens_;         // [num_tokens]  of plan_, none unseen
+  std::vector<TokenId> sampled_;        // by the step before
+  std::vector<int32_t> sample_rows_;    // [num_samples]  token rows
+  StepPlan chunk_plan_;                 // a slice of plan_'s sample rows
   StepOutput chunk_output_;
   StepOutput output_;
   cpu::ExpertsScratch experts_scratch_;

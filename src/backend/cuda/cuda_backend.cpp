@@ -156,9 +156,8 @@ class CudaBackend final : public Backend {
     o.limits.max_num_seqs = options_.max_num_seqs;
     o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options_.max_model_len, options_.block_size));
     o.limits.max_num_biases = kBiasesPerSeq * options_.max_num_seqs;
-    o.limits.max_num_penalties =
-        std::min<int64_t>(int64_t{options_.max_num_seqs} * std::min(options_.max_model_len, config_.vocab_size),
-                          kMaxPenalties);
+    o.limits.max_num_penalties = std::min<int64_t>(
+        int64_t{options_.max_num_seqs} * std::min(options_.max_model_len, config_.vocab_size), kMaxPenalties);
     o.block_size = options_.block_size;
     o.max_position = options_.max_model_len;
     o.max_logit_rows = std::clamp<int64_t>(kMaxLogitBytes / vocab_bytes, 1, options_.max_num_seqs);
@@ -199,9 +198,9 @@ class CudaBackend final : public Backend {
     graphs_.clear();
     set_kv_pool(0);
     const int64_t num_graphs = 2 * static_cast<int64_t>(buckets().size());
-    const Result<int32_t> num_blocks = plan_num_blocks(
-        options_, ops_->kv_layout(0),
-        {device_.total_bytes, free_device_bytes(), graph_bytes * num_graphs + kSpareBytes});
+    const Result<int32_t> num_blocks =
+        plan_num_blocks(options_, ops_->kv_layout(0),
+                        {device_.total_bytes, free_device_bytes(), graph_bytes * num_graphs + kSpareBytes});
     if (!num_blocks.ok()) return num_blocks.status();
     set_kv_pool(*num_blocks);
     return {};

@@ -65,9 +65,12 @@ T* data(Rows rows) {
 template <typename Body>
 void with_type(DType dtype, const Body& body) {
   switch (dtype) {
-    case DType::kF32: return body(float());
-    case DType::kF16: return body(__half());
-    case DType::kBF16: return body(__nv_bfloat16());
+    case DType::kF32:
+      return body(float());
+    case DType::kF16:
+      return body(__half());
+    case DType::kBF16:
+      return body(__nv_bfloat16());
   }
 }
 
@@ -165,8 +168,8 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
     ropes_.push_back({config.rotary_dim(rope), upload_array(table.cos, stream), upload_array(table.sin, stream)});
   }
   alibi_slopes_ = upload_array(config.alibi_slopes, stream);
-  const cuda::AttentionLimits limits = cuda::attention_limits(attention_shape_, num_ctas_, options.limits.max_num_seqs,
-                                                              options.limits.max_num_tokens);
+  const cuda::AttentionLimits limits =
+      cuda::attention_limits(attention_shape_, num_ctas_, options.limits.max_num_seqs, options.limits.max_num_tokens);
   attention_partials_ = cuda::DeviceMemory(limits.max_partial_rows * config.head_dim * int64_t{sizeof(float)});
   attention_partial_stats_ = cuda::DeviceMemory(limits.max_partial_rows * 2 * int64_t{sizeof(float)});
   attention_counters_ = zeroed(limits.max_splits * int64_t{sizeof(int32_t)}, stream);
@@ -230,7 +233,11 @@ void CudaOps::end_of_weights() {
 }
 
 KvLayout CudaOps::kv_layout(int32_t num_blocks) const {
-  return {config_.num_hidden_layers, config_.num_key_value_heads, config_.head_dim, options_.block_size, num_blocks,
+  return {config_.num_hidden_layers,
+          config_.num_key_value_heads,
+          config_.head_dim,
+          options_.block_size,
+          num_blocks,
           options_.dtype};
 }
 
@@ -296,9 +303,8 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
 }
 
 void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) {
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::activate(spec, data<const T>(x), rows, out.width, data<T>(out), stream_);
-  });
+  with_type(options_.dtype,
+            [&]<typename T>(T) { cuda::activate(spec, data<const T>(x), rows, out.width, data<T>(out), stream_); });
 }
 
 void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
@@ -348,9 +354,7 @@ void CudaOps::scale(Rows x, float factor, int64_t rows) {
   cuda::scale(data<float>(x), factor, rows * x.width, stream_);
 }
 
-void CudaOps::softcap(Rows x, float cap, int64_t rows) {
-  cuda::softcap(data<float>(x), cap, rows * x.width, stream_);
-}
+void CudaOps::softcap(Rows x, float cap, int64_t rows) { cuda::softcap(data<float>(x), cap, rows * x.width, stream_); }
 
 void CudaOps::clamp(Rows x, float limit, int64_t rows) {
   with_type(options_.dtype, [&]<typename T>(T) { cuda::clamp(data<T>(x), limit, rows * x.width, stream_); });

@@ -23,7 +23,7 @@ struct CudaOpsOptions {
   DType dtype = DType::kBF16;  // of weights, activations and KV cache
   StepLimits limits;
   int32_t block_size = 16;
-  int32_t max_position = 0;  // positions of a step are below it
+  int32_t max_position = 0;    // positions of a step are below it
   int64_t max_logit_rows = 0;  // of one call of sample()
   bool deterministic = false;
 };
@@ -87,7 +87,7 @@ class CudaOps final : public Ops {
   const ModelConfig config_;
   const CudaOpsOptions options_;
   const cudaStream_t stream_;
-  const int32_t num_ctas_;  // of the attention kernels
+  const int32_t num_ctas_;                      // of the attention kernels
   const cuda::AttentionShape attention_shape_;  // without windows, which serves every layer
   cuda::Linear linear_;
   std::unique_ptr<WeightUploader> uploader_;  // while weights are loaded
@@ -95,8 +95,8 @@ class CudaOps final : public Ops {
     int32_t rotary_dim = 0;
     cuda::DeviceMemory cos, sin;  // [max_position, rotary_dim / 2]
   };
-  std::vector<DeviceRope> ropes_;  // of config_.ropes
-  cuda::DeviceMemory alibi_slopes_;  // [num_heads], or empty
+  std::vector<DeviceRope> ropes_;         // of config_.ropes
+  cuda::DeviceMemory alibi_slopes_;       // [num_heads], or empty
   cuda::DeviceMemory experts_workspace_;  // where the model has experts
   cuda::DeviceMemory attention_partials_, attention_partial_stats_, attention_counters_;
   cuda::SampleLimits sample_limits_;

@@ -40,10 +40,10 @@ Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, 
     const int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max<int64_t>(usable, 0);
     num_blocks = std::min(budget / bytes_per_block, options.max_num_seqs * blocks_per_seq);
     if (num_blocks < blocks_per_seq)
-      return resource_exhausted("the KV cache of " + mib(budget) + " cannot hold one sequence of max_model_len " +
-                                std::to_string(options.max_model_len) + ", which needs " +
-                                mib(blocks_per_seq * bytes_per_block) +
-                                "; lower --max-model-len, or raise --gpu-memory-utilization if the GPU has more to give");
+      return resource_exhausted(
+          "the KV cache of " + mib(budget) + " cannot hold one sequence of max_model_len " +
+          std::to_string(options.max_model_len) + ", which needs " + mib(blocks_per_seq * bytes_per_block) +
+          "; lower --max-model-len, or raise --gpu-memory-utilization if the GPU has more to give");
   }
   num_blocks = std::min<int64_t>(num_blocks, INT32_MAX / options.block_size);  // slots are 32-bit
   // What was asked for by number may use all that is free.

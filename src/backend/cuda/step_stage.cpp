@@ -84,8 +84,8 @@ StepArrays StepStage::arrays(const StepShape& shape) const {
   arrays.items = reinterpret_cast<const cuda::AttentionItem*>(base + at.items);
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.bias = device_tables_.data<const TokenBias>();
-  arrays.penalty = reinterpret_cast<const TokenPenalty*>(
-      device_tables_.data<const uint8_t>() + aligned(limits_.max_num_biases * int64_t{sizeof(TokenBias)}));
+  arrays.penalty = reinterpret_cast<const TokenPenalty*>(device_tables_.data<const uint8_t>() +
+                                                         aligned(limits_.max_num_biases * int64_t{sizeof(TokenBias)}));
   return arrays;
 }
 
@@ -99,8 +99,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   const int64_t bytes = at.block_ids + static_cast<int64_t>(plan.block_ids.size() * sizeof(BlockId));
   LLMB_CHECK(bytes <= host_[turn_].bytes());
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
-  check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), bytes, cudaMemcpyHostToDevice, stream),
-        "cudaMemcpyAsync");
+  check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
   StepArrays result = arrays(shape);
   upload_tables(plan, &result, stream);
   return result;

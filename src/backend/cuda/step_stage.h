@@ -19,17 +19,17 @@ struct StepShape {
 
 // Device addresses. Padded tokens have slot -1, padded sample rows token row -1.
 struct StepArrays {
-  const TokenId* tokens = nullptr;                 // [num_tokens]  < 0: see StepPlan
-  const int32_t* positions = nullptr;              // [num_tokens]
-  const int32_t* slots = nullptr;                  // [num_tokens]
-  const int32_t* sample_rows = nullptr;            // [num_samples]  rows of tokens
-  const SampleRow* samples = nullptr;              // [num_samples]
-  const int32_t* cta_start = nullptr;              // [num_ctas + 1]
-  const cuda::AttentionItem* items = nullptr;      // [<= max_items]
-  const BlockId* block_ids = nullptr;              // block tables, packed
-  const TokenBias* bias = nullptr;                 // all rows' slices
-  const TokenPenalty* penalty = nullptr;           // all rows' slices
-  bool can_replay = true;  // false: bias or penalties were too many for their usual place
+  const TokenId* tokens = nullptr;             // [num_tokens]  < 0: see StepPlan
+  const int32_t* positions = nullptr;          // [num_tokens]
+  const int32_t* slots = nullptr;              // [num_tokens]
+  const int32_t* sample_rows = nullptr;        // [num_samples]  rows of tokens
+  const SampleRow* samples = nullptr;          // [num_samples]
+  const int32_t* cta_start = nullptr;          // [num_ctas + 1]
+  const cuda::AttentionItem* items = nullptr;  // [<= max_items]
+  const BlockId* block_ids = nullptr;          // block tables, packed
+  const TokenBias* bias = nullptr;             // all rows' slices
+  const TokenPenalty* penalty = nullptr;       // all rows' slices
+  bool can_replay = true;                      // false: bias or penalties were too many for their usual place
 };
 
 struct StepLimits {

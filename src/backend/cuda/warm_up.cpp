@@ -85,9 +85,10 @@ MachineLimits measure_device(DType dtype, cudaStream_t stream) {
     return elapsed_ms(begin, end) / kRuns / 1e3;
   };
   MachineLimits limits;
-  limits.bytes_per_s = 2.0 * static_cast<double>(bytes) / time([&] {
-    check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
-  });
+  limits.bytes_per_s =
+      2.0 * static_cast<double>(bytes) / time([&] {
+        check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+      });
   int64_t n = 4096;
   while (3 * n * n * dtype_bytes(dtype) > 2 * bytes) n /= 2;
   // Three n x n matrices in the two buffers: any values do, as long as they are not all the same.

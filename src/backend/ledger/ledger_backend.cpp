@@ -52,7 +52,7 @@ class LedgerBackend final : public Backend {
   LedgerModel model_;
   BackendInfo info_;
   std::vector<Slot> slots_;
-  std::vector<TokenId> tokens_;                       // [num_tokens]  of the plan, none unseen
+  std::vector<TokenId> tokens_;                        // [num_tokens]  of the plan, none unseen
   std::array<StepOutput, kMaxPlansInFlight> outputs_;  // of step i in entry i % size
   int64_t num_submitted_ = 0, num_fetched_ = 0;
 };

@@ -25,7 +25,8 @@ F reference(const ActivationSpec& spec, F gate, F up) {
       return gate / 2 * (1 + std::erf(gate * static_cast<F>(0.70710678118654752))) * up;
     case Activation::kGeluTanh:
       return gate / 2 *
-             (1 + std::tanh(static_cast<F>(0.79788456080286536) * (gate + static_cast<F>(0.044715) * gate * gate * gate))) *
+             (1 +
+              std::tanh(static_cast<F>(0.79788456080286536) * (gate + static_cast<F>(0.044715) * gate * gate * gate))) *
              up;
     case Activation::kRelu:
       return (gate > 0 ? gate : 0) * up;
@@ -36,15 +37,10 @@ F reference(const ActivationSpec& spec, F gate, F up) {
   return (u + 1) * g / (1 + std::exp(-static_cast<F>(spec.alpha) * g));
 }
 
-const ActivationSpec kSpecs[] = {{Activation::kSilu},
-                                 {Activation::kSilu, false},
-                                 {Activation::kGelu},
-                                 {Activation::kGelu, false},
-                                 {Activation::kGeluTanh},
-                                 {Activation::kGeluTanh, false},
-                                 {Activation::kRelu, false},
-                                 {Activation::kClampedSwiglu},
-                                 {Activation::kClampedSwiglu, true, 1.1f, 1.5f}};
+const ActivationSpec kSpecs[] = {
+    {Activation::kSilu},        {Activation::kSilu, false},   {Activation::kGelu},
+    {Activation::kGelu, false}, {Activation::kGeluTanh},      {Activation::kGeluTanh, false},
+    {Activation::kRelu, false}, {Activation::kClampedSwiglu}, {Activation::kClampedSwiglu, true, 1.1f, 1.5f}};
 
 }  // namespace
 

@@ -63,8 +63,8 @@ TEST_CASE("scale is one product; softcap is close to fp64 and has the right limi
   }
 }
 
-TEST_CASE_TEMPLATE("clamp brings into the range what is outside, and nothing else; NaN stays NaN", T, float, __nv_bfloat16,
-                   __half) {
+TEST_CASE_TEMPLATE("clamp brings into the range what is outside, and nothing else; NaN stays NaN", T, float,
+                   __nv_bfloat16, __half) {
   for (const int64_t size : kSizes) {
     std::vector<T> values = converted<T>(random_normal(size, 4, 3));
     if (size > 3) values[3] = from_float<T>(NAN);

@@ -96,7 +96,8 @@ struct Experts {
       hidden.push_back(round(gate / (1 + std::exp(-gate)) * up));
     }
     for (int32_t i = 0; i < s.hidden; ++i)
-      out.push_back(product(down, i, [&](int64_t j) { return hidden[j]; }, s.intermediate));
+      out.push_back(product(
+          down, i, [&](int64_t j) { return hidden[j]; }, s.intermediate));
     return out;
   }
 
@@ -125,8 +126,12 @@ struct Experts {
 };
 
 // Sizes that tensor cores can load and sizes that they cannot; tiles that are full, short and empty.
-const Shape kShapes[] = {{1, 1, 16, 8},          {4, 1, 40, 24},          {4, 2, 33, 20},
-                         {8, 2, 64, 48, false},  {6, 3, 40, 72, true, true}, {40, 4, 24, 16, false, true}};
+const Shape kShapes[] = {{1, 1, 16, 8},
+                         {4, 1, 40, 24},
+                         {4, 2, 33, 20},
+                         {8, 2, 64, 48, false},
+                         {6, 3, 40, 72, true, true},
+                         {40, 4, 24, 16, false, true}};
 
 }  // namespace
 
@@ -175,14 +180,16 @@ TEST_CASE_TEMPLATE("a row's bits do not depend on the other rows, on tilings or 
     CHECK(same_bytes(whole, experts.run(logits, x)));
     for (const int64_t count : {1, 3})
       for (int64_t row = 0; row < kRows; row += 17) {
-        const std::vector<float> some = experts.run(std::span(logits).subspan(row * s.num_experts, count * s.num_experts),
-                                                    std::span(x).subspan(row * s.hidden, count * s.hidden));
+        const std::vector<float> some =
+            experts.run(std::span(logits).subspan(row * s.num_experts, count * s.num_experts),
+                        std::span(x).subspan(row * s.hidden, count * s.hidden));
         CHECK(same_bytes(some, std::span(whole).subspan(row * s.hidden, count * s.hidden)));
       }
   });
 }
 
-TEST_CASE("tiles: long where rows are many for their experts, and more experts a token than a warp has lanes are refused") {
+TEST_CASE(
+    "tiles: long where rows are many for their experts, and more experts a token than a warp has lanes are refused") {
   CHECK(grouped_tile_rows(1, 8) < grouped_tile_rows(8 * 64, 8));
   const Experts<float> experts({2, 2, 8, 8});
   ExpertsConfig config = experts.config;

@@ -31,8 +31,8 @@ std::vector<float> run(const Case& c, const std::vector<float>& residual, const 
   DeviceArray<T> d(delta);
   DeviceArray<Out> out(residual.size());
   const auto norm = [&](auto* to) {
-    add_layer_norm(r.data(), c.with_delta ? d.data() : nullptr, w.data(), c.with_bias ? b.data() : nullptr, kEps, c.rows,
-                   c.hidden, to, nullptr);
+    add_layer_norm(r.data(), c.with_delta ? d.data() : nullptr, w.data(), c.with_bias ? b.data() : nullptr, kEps,
+                   c.rows, c.hidden, to, nullptr);
   };
   if (in_place) norm(r.data());
   else norm(out.data());
@@ -91,8 +91,8 @@ TEST_CASE_TEMPLATE("add_layer_norm is as close to fp64 as naive arithmetic: widt
     for (const int64_t rows : {0, 1, 3}) check_against_fp64<T>({rows, hidden, hidden % 3 != 0, rows != 1});
 }
 
-TEST_CASE_TEMPLATE("rms_norm_groups is as close to fp64 as naive arithmetic, and leaves the other columns alone", T, float,
-                   __nv_bfloat16, __half) {
+TEST_CASE_TEMPLATE("rms_norm_groups is as close to fp64 as naive arithmetic, and leaves the other columns alone", T,
+                   float, __nv_bfloat16, __half) {
   for (const int64_t width : {2, 8, 64, 100, 128, 512, 513, 520, 2048}) {
     for (const int64_t num_groups : {1, 5}) {
       CAPTURE(width);

@@ -93,7 +93,8 @@ TEST_CASE_TEMPLATE("a row's bits are the same alone and in a batch of any size",
   const Size size{150, 70, 200};
   const Problem<T> p(size, true);
   const std::vector<float> whole = run<T, float>(p, 0, size.rows);
-  for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {149, 1}, {3, 16}, {10, 17}, {50, 64}, {60, 65}}) {
+  for (const auto& [first, rows] :
+       {std::pair<int64_t, int64_t>{0, 1}, {149, 1}, {3, 16}, {10, 17}, {50, 64}, {60, 65}}) {
     const std::vector<float> part = run<T, float>(p, first, rows);
     const bool same = std::equal(part.begin(), part.end(), whole.begin() + first * size.out_features);
     CHECK(same);
