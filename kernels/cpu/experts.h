@@ -2,8 +2,7 @@
 // with the largest router logits: out = sum over them of weight * down(activate(gate_up(x))).
 //
 // 1. Ties go to the lowest expert. Weights are a softmax over the chosen logits, or, with norm_topk_prob false, the
-// chosen
-//    entries of a softmax over all.
+//    chosen entries of a softmax over all.
 // 2. Each row's result depends on its own x and logits alone: its experts are added in order of their index, whatever
 //    rows are beside it.
 // 3. A row with a NaN among its logits gets NaN.

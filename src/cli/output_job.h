@@ -1,8 +1,7 @@
 // What earlier runs left under the output's name, and how this run continues it. Only for outputs that are files.
 //
-// On disk:   nothing → (manifest running, FILE.partial) → FILE → manifest complete; and for an input that grew back
-// again:
-//            manifest running → FILE renamed to FILE.partial → …
+// On disk:   nothing → (manifest running, FILE.partial) → FILE → manifest complete; and back again for an input that
+//            grew: manifest running → FILE renamed to FILE.partial → …
 // A crash between any two of these steps leaves a state that examine() knows, and continuing is idempotent.
 #pragma once
 

@@ -2,15 +2,14 @@
 //
 // Invariants (checked by validate_step_plan):
 //  1. query_start and block_start have num_seqs + 1 entries, begin with 0 and never decrease; every sequence has >= 1
-//  token.
+//     token.
 //  2. The tokens of sequence s are rows [query_start[s], query_start[s+1]); their positions are consecutive and end at
 //     context_len[s] - 1.
 //  3. block_ids of s hold at least ceil(context_len[s] / block_size) blocks; slots agree with them.
 //  4. Each slot is written at most once in a step.
 //  5. sample_rows are in order of their sequence; each samples the last row of a sequence, at most one per sequence.
 //  6. A negative token is an unseen_token(): what a sample row of the plan submitted right before this one samples.
-//  Only
-//     a plan submitted while that one is in flight has such tokens.
+//     Only a plan submitted while that one is in flight has such tokens.
 #pragma once
 
 #include <cstdint>

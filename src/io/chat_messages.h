@@ -11,8 +11,7 @@ namespace llmb {
 // add_generation_prompt, continue_final_message. In each message
 //  1. role is a non-empty string;
 //  2. content is a string, null, an array of text parts, or, of a tool's message, an object; beside tool_calls it may
-//  be
-//     absent;
+//     be absent;
 //  3. a function's arguments that are a JSON object in a string, as OpenAI has them, become that object: templates
 //     are written for it;
 //  4. other members stay as they are, in their order.
