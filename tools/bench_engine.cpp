@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct Options {
   int32_t repeats = 5;
   int32_t threads = 0;
   int32_t block_size = 16;
+  Quantization quantization = Quantization::kNone;
 };
 
 struct Sequence {
@@ -109,6 +111,7 @@ class Bench {
     load.max_num_batched_tokens = std::max(o_.context, load.max_num_seqs);
     load.max_model_len = o_.context + o_.steps;
     load.num_threads = o_.threads;
+    load.quantization = o_.quantization;
     blocks_per_seq_ = static_cast<int32_t>(ceil_div(load.max_model_len, load.block_size));
     load.num_blocks_override = blocks_per_seq_ * load.max_num_seqs;
     check(backend_->load(config_, load));
@@ -290,6 +293,10 @@ int main(int argc, char** argv) {
   app.add_option("--block-size", o.block_size, "tokens of a KV block")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  static const std::map<std::string, llmb::Quantization> kQuantizations = {
+      {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4}};
+  app.add_option("--quantization", o.quantization, "of the weights")
+      ->transform(CLI::CheckedTransformer(kQuantizations));
   CLI11_PARSE(app, argc, argv);
   if (o.model_dir.empty() == o.shape.empty()) llmb::die("give either --shape or --model");
   std::string command = "bench_engine";

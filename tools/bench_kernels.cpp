@@ -143,7 +143,13 @@ class Bench {
       }
     }
     const TensorView view{dtype == DType::kF32 ? static_cast<const void*>(values.data()) : halves.data(), dtype, n, k};
-    return cpu::PackedLinear::pack({&view, 1}, {}, pool_);
+    return cpu::PackedLinear::pack({&view, 1}, {}, pool_, quantization());
+  }
+
+  Quantization quantization() const {
+    return options_.dtype == "int8"   ? Quantization::kInt8
+           : options_.dtype == "int4" ? Quantization::kInt4
+                                      : Quantization::kNone;
   }
 
   void linear_case(const Shape& s, const char* name, int64_t n, int64_t k) {
@@ -314,7 +320,8 @@ int main(int argc, char** argv) {
   app.add_option("--ops", options.ops, "ops to run")->delimiter(',');
   app.add_option("--shape", options.shape, "smollm2-135m, qwen2.5-0.5b, llama-3.2-1b, llama-3.1-8b or all");
   app.add_option("--rows", options.rows, "rows of a call")->delimiter(',')->check(CLI::Range(1, 1 << 16));
-  app.add_option("--dtype", options.dtype, "stored weights")->check(CLI::IsMember({"float32", "float16", "bfloat16"}));
+  app.add_option("--dtype", options.dtype, "weights of linear")
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16", "int8", "int4"}));
   app.add_option("--context", options.context, "positions in the KV cache")->check(CLI::Range(1, 1 << 16));
   app.add_option("--threads", options.num_threads, "0: all usable cores")->check(CLI::Range(0, 1024));
   app.add_option("--repeats", options.repeats, "rounds of each case")->check(CLI::Range(1, 1000));

@@ -3,9 +3,13 @@
 // PackedLinear is immutable after pack() and may be read by many threads; the functions themselves use the pool, so one
 // call at a time.
 //
-// 1. Each output element is one fp32 multiply-add chain over k = 0 … in_features − 1 that starts at 0, plus the bias at
-//    the end: it depends on its own row of x and on nothing else of the call (rows, threads, position in the batch).
-// 2. Weights keep their stored dtype; arithmetic is fp32. Parts of different dtypes are packed as fp32.
+// 1. Each output element depends on its own row of x and on nothing else of the call (rows, threads, position in the
+//    batch), plus the bias at the end.
+//    Float weights: one fp32 multiply-add chain over k = 0 … in_features − 1 that starts at 0.
+//    int8: x is rounded to int8, a row with a scale of its own; the sum of products is exact; out = sum · scale of the
+//    feature · scale of the row.
+//    int4: x stays fp32; one chain for each group of kInt4Group k; sum = sum + scale of the group · chain, in order.
+// 2. Float weights keep their stored dtype; arithmetic is fp32. Parts of different dtypes are packed as fp32.
 // 3. Padding (out_features up to a multiple of kPanelWidth) is zero and never reaches an output.
 #pragma once
 
@@ -19,32 +23,48 @@
 
 namespace llmb::cpu {
 
+// What the weights of a PackedLinear are.
+enum class PackedFormat : uint8_t { kF32, kF16, kBF16, kInt8, kInt4 };
+
 class PackedLinear {
  public:
-  // Output features of one panel. A panel holds, for each k in turn, the weights of kPanelWidth output features; bf16
-  // panels interleave pairs of k (see linear.cpp).
+  // Output features of one panel. A panel holds, for each k in turn, the weights of kPanelWidth output features, with
+  // neighbouring k interleaved in words of 32 bits (layouts in linear_pack.cpp).
   static constexpr int64_t kPanelWidth = 64;
+  static constexpr int64_t kInt4Group = 32;  // k of one output feature that share a scale
+  // More than this is not quantised to int8: the sums of products would not fit 32 bits.
+  static constexpr int64_t kMaxInt8Features = 65536;
 
   // A matrix of the rows of `parts` stacked in order; `biases` is empty or has one vector for each part (rows == 1).
+  // Weights that are not finite are quantised to what makes their output feature NaN.
   // REQUIRES: equal cols >= 1, rows >= 0. Throws std::bad_alloc.
-  static PackedLinear pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool);
+  static PackedLinear pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
+                           Quantization quantization = Quantization::kNone);
 
   int64_t out_features() const { return out_features_; }
   int64_t in_features() const { return in_features_; }
   int64_t num_panels() const { return ceil_div(out_features_, kPanelWidth); }
-  int64_t resident_bytes() const { return weights_.size_bytes() + bias_.size_bytes(); }
-  DType dtype() const { return dtype_; }
+  int64_t resident_bytes() const {
+    return weights_.size_bytes() + scales_.size_bytes() + sums_.size_bytes() + bias_.size_bytes();
+  }
+  PackedFormat format() const { return format_; }
+  int64_t panel_bytes() const { return panel_bytes_; }
 
   // Panel p, from output feature p * kPanelWidth on.
   const uint8_t* panel(int64_t p) const { return weights_.data() + p * panel_bytes_; }
   // nullptr without bias.
   const float* bias() const { return bias_.empty() ? nullptr : reinterpret_cast<const float*>(bias_.data()); }
+  // Of int8 weights, for each output feature, padded to whole panels.
+  const float* scales() const { return reinterpret_cast<const float*>(scales_.data()); }
+  const int32_t* sums() const { return reinterpret_cast<const int32_t*>(sums_.data()); }  // of the weights over k
 
  private:
-  DType dtype_ = DType::kF32;
+  PackedFormat format_ = PackedFormat::kF32;
   int64_t out_features_ = 0, in_features_ = 0;
   int64_t panel_bytes_ = 0;
   AlignedBuffer weights_;  // [num_panels, panel_bytes]
+  AlignedBuffer scales_;   // [num_panels * kPanelWidth] fp32, or empty
+  AlignedBuffer sums_;     // [num_panels * kPanelWidth] int32, or empty
   AlignedBuffer bias_;     // [num_panels * kPanelWidth] fp32, or empty
 };
 

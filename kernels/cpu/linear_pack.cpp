@@ -1,9 +1,15 @@
-// Packing: panel p holds output features [64 p, 64 p + 64). Layout inside a panel, by dtype:
+// Packing: panel p holds output features [64 p, 64 p + 64). Layout inside a panel, by format:
 //   float32, float16   [in_features][64]
 //   bfloat16           [ceil(in_features / 2)][64][2]  pairs of k in one 32-bit word: the even one widens by a shift,
-//   the
-//                      odd one by a mask, and the pair is the operand of a bf16 dot product
+//                      the odd one by a mask, and the pair is the operand of a bf16 dot product
+//   int8               [ceil(in_features / 4)][64][4]  four k in one 32-bit word, the operand of an int8 dot product
+//   int4               for each group of 32 k: scales [64] bfloat16, then [4][64] words of eight k, the lowest four
+//   bits
+//                      first, each a two's complement number
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
@@ -15,6 +21,9 @@ namespace llmb::cpu {
 namespace {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
+constexpr int64_t kGroup = PackedLinear::kInt4Group;
+constexpr int64_t kGroupBytes = kWidth * 2 + kGroup * kWidth / 2;
+constexpr int64_t kBlockK = 64;  // what is packed at a time stays in the first-level cache
 
 float load_element(const TensorView& t, int64_t index) {
   const uint8_t* p = static_cast<const uint8_t*>(t.data) + index * dtype_bytes(t.dtype);
@@ -28,55 +37,159 @@ float load_element(const TensorView& t, int64_t index) {
   return t.dtype == DType::kBF16 ? bf16_to_f32(v) : f16_to_f32(v);
 }
 
-// Index within a panel of weight (k, column).
-int64_t panel_index(DType dtype, int64_t k, int64_t column) {
-  return dtype == DType::kBF16 ? (k / 2) * (2 * kWidth) + column * 2 + k % 2 : k * kWidth + column;
+// Element of a float panel that holds weight (k, column).
+int64_t panel_index(PackedFormat format, int64_t k, int64_t column) {
+  return format == PackedFormat::kBF16 ? (k / 2) * (2 * kWidth) + column * 2 + k % 2 : k * kWidth + column;
 }
 
-// Writes row `row` of `part` as column `column` of the panel.
-void pack_row(const TensorView& part, int64_t row, DType dtype, int64_t column, uint8_t* panel) {
-  if (dtype == DType::kF32) {
+int64_t int8_index(int64_t k, int64_t column) { return (k / 4) * (4 * kWidth) + column * 4 + k % 4; }
+
+uint8_t* int4_group(uint8_t* panel, int64_t k) { return panel + k / kGroup * kGroupBytes; }
+const uint8_t* int4_group(const uint8_t* panel, int64_t k) { return panel + k / kGroup * kGroupBytes; }
+// Byte of a group that holds the word of (k, column).
+int64_t int4_word(int64_t k, int64_t column) { return kWidth * 2 + k % kGroup / 8 * (4 * kWidth) + column * 4; }
+
+// Stored row `row` of `part`.
+struct Row {
+  const TensorView* part;
+  int64_t row;
+  float operator[](int64_t k) const { return load_element(*part, row * part->cols + k); }
+  int64_t size() const { return part->cols; }
+};
+
+// Elements [begin, end) of a row, as column `column` of a float panel.
+void pack_floats(const Row& row, int64_t begin, int64_t end, PackedFormat format, int64_t column, uint8_t* panel) {
+  if (format == PackedFormat::kF32) {
     float* to = reinterpret_cast<float*>(panel);
-    for (int64_t k = 0; k < part.cols; ++k) to[panel_index(dtype, k, column)] = load_element(part, row * part.cols + k);
+    for (int64_t k = begin; k < end; ++k) to[panel_index(format, k, column)] = row[k];
     return;
   }
   uint16_t* to = reinterpret_cast<uint16_t*>(panel);
-  const uint8_t* from = static_cast<const uint8_t*>(part.data) + row * part.cols * 2;
-  for (int64_t k = 0; k < part.cols; ++k) std::memcpy(&to[panel_index(dtype, k, column)], from + k * 2, 2);
+  const uint8_t* from = static_cast<const uint8_t*>(row.part->data) + row.row * row.size() * 2;
+  for (int64_t k = begin; k < end; ++k) std::memcpy(&to[panel_index(format, k, column)], from + k * 2, 2);
+}
+
+// NaN where an element is not finite.
+float max_magnitude(const Row& row) {
+  float max = 0;
+  for (int64_t k = 0; k < row.size(); ++k) {
+    const float magnitude = std::fabs(row[k]);
+    if (!std::isfinite(magnitude)) return std::numeric_limits<float>::quiet_NaN();
+    max = std::max(max, magnitude);
+  }
+  return max;
+}
+
+void pack_int8(const Row& row, int64_t column, uint8_t* panel, float* scale, int32_t* sum) {
+  const float max = max_magnitude(row);
+  *scale = max / 127;
+  const float inverse = max > 0 ? 127 / max : 0;  // NaN counts as 0: the scale says it
+  int8_t* to = reinterpret_cast<int8_t*>(panel);
+  for (int64_t k = 0; k < row.size(); ++k) {
+    const int q = std::isfinite(inverse) && max > 0 ? static_cast<int>(std::nearbyint(row[k] * inverse)) : 0;
+    to[int8_index(k, column)] = static_cast<int8_t>(std::clamp(q, -127, 127));
+    *sum += to[int8_index(k, column)];
+  }
+}
+
+// The element of largest magnitude becomes -8, so that all sixteen values are used.
+void pack_int4_group(const Row& row, int64_t begin, int64_t column, uint8_t* panel) {
+  const int64_t end = std::min(row.size(), begin + kGroup);
+  float extreme = 0;
+  bool is_finite = true;
+  for (int64_t k = begin; k < end; ++k) {
+    is_finite = is_finite && std::isfinite(row[k]);
+    if (std::fabs(row[k]) > std::fabs(extreme)) extreme = row[k];
+  }
+  const uint16_t bits = is_finite ? f32_to_bf16(extreme / -8) : uint16_t{0x7fc0};
+  const float scale = bf16_to_f32(bits);
+  uint8_t* group = int4_group(panel, begin);
+  std::memcpy(group + column * 2, &bits, 2);
+  for (int64_t k = begin; k < end && is_finite && scale != 0; k += 8) {
+    uint32_t word = 0;
+    for (int64_t i = 0; i < 8 && k + i < end; ++i) {
+      const int q = static_cast<int>(std::nearbyint(std::clamp(row[k + i] / scale, -8.0f, 7.0f)));
+      word |= (static_cast<uint32_t>(q) & 15u) << (4 * i);
+    }
+    std::memcpy(group + int4_word(k, column), &word, 4);
+  }
+}
+
+PackedFormat format_of(DType dtype) {
+  return dtype == DType::kF32 ? PackedFormat::kF32 : dtype == DType::kF16 ? PackedFormat::kF16 : PackedFormat::kBF16;
+}
+
+int64_t bytes_of_panel(PackedFormat format, int64_t k) {
+  switch (format) {
+    case PackedFormat::kF32:
+      return k * kWidth * 4;
+    case PackedFormat::kF16:
+      return k * kWidth * 2;
+    case PackedFormat::kBF16:
+      return ceil_div(k, 2) * kWidth * 4;
+    case PackedFormat::kInt8:
+      return ceil_div(k, 4) * kWidth * 4;
+    case PackedFormat::kInt4:
+      return ceil_div(k, kGroup) * kGroupBytes;
+  }
+  return 0;
+}
+
+template <typename T>
+T* make_zeros(int64_t size, AlignedBuffer* buffer) {
+  *buffer = AlignedBuffer(size * int64_t{sizeof(T)});
+  std::memset(buffer->data(), 0, static_cast<size_t>(buffer->size_bytes()));
+  return reinterpret_cast<T*>(buffer->data());
 }
 
 }  // namespace
 
-PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<const TensorView> biases,
-                                ThreadPool& pool) {
+PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
+                                Quantization quantization) {
   LLMB_CHECK(!parts.empty() && parts[0].cols >= 1);
   LLMB_CHECK(biases.empty() || biases.size() == parts.size());
   PackedLinear w;
-  w.dtype_ = parts[0].dtype;
+  w.format_ = format_of(parts[0].dtype);
   w.in_features_ = parts[0].cols;
   std::vector<int64_t> part_start = {0};
   for (const TensorView& part : parts) {
     LLMB_CHECK(part.cols == w.in_features_ && part.rows >= 0);
-    if (part.dtype != w.dtype_) w.dtype_ = DType::kF32;
+    if (part.dtype != parts[0].dtype) w.format_ = PackedFormat::kF32;
     part_start.push_back(part_start.back() + part.rows);
   }
+  if (quantization == Quantization::kInt4) w.format_ = PackedFormat::kInt4;
+  if (quantization == Quantization::kInt8 && w.in_features_ <= kMaxInt8Features) w.format_ = PackedFormat::kInt8;
   w.out_features_ = part_start.back();
-  const int64_t padded_k = w.dtype_ == DType::kBF16 ? ceil_div(w.in_features_, 2) * 2 : w.in_features_;
-  w.panel_bytes_ = padded_k * kWidth * dtype_bytes(w.dtype_);
+  w.panel_bytes_ = bytes_of_panel(w.format_, w.in_features_);
   w.weights_ = AlignedBuffer(w.num_panels() * w.panel_bytes_);
+  float* scales = nullptr;
+  int32_t* sums = nullptr;
+  if (w.format_ == PackedFormat::kInt8) {
+    scales = make_zeros<float>(w.num_panels() * kWidth, &w.scales_);
+    sums = make_zeros<int32_t>(w.num_panels() * kWidth, &w.sums_);
+  }
   pool.parallel_for(w.num_panels(), [&](int64_t p, int) {
     uint8_t* panel = w.weights_.data() + p * w.panel_bytes_;
     std::memset(panel, 0, static_cast<size_t>(w.panel_bytes_));
-    size_t i = 0;
-    for (int64_t n = p * kWidth; n < std::min(w.out_features_, (p + 1) * kWidth); ++n) {
-      while (n >= part_start[i + 1]) ++i;
-      pack_row(parts[i], n - part_start[i], w.dtype_, n % kWidth, panel);
+    Row rows[kWidth];
+    const int64_t first = p * kWidth, count = std::min(kWidth, w.out_features_ - first);
+    for (int64_t column = 0, i = 0; column < count; ++column) {
+      while (first + column >= part_start[i + 1]) ++i;
+      rows[column] = {&parts[i], first + column - part_start[i]};
+    }
+    if (w.format_ == PackedFormat::kInt8) {
+      for (int64_t c = 0; c < count; ++c) pack_int8(rows[c], c, panel, &scales[first + c], &sums[first + c]);
+      return;
+    }
+    for (int64_t k = 0; k < w.in_features_; k += w.format_ == PackedFormat::kInt4 ? kGroup : kBlockK) {
+      for (int64_t c = 0; c < count; ++c) {
+        if (w.format_ == PackedFormat::kInt4) pack_int4_group(rows[c], k, c, panel);
+        else pack_floats(rows[c], k, std::min(w.in_features_, k + kBlockK), w.format_, c, panel);
+      }
     }
   });
   if (biases.empty() || w.out_features_ == 0) return w;
-  w.bias_ = AlignedBuffer(w.num_panels() * kWidth * int64_t{sizeof(float)});
-  std::memset(w.bias_.data(), 0, static_cast<size_t>(w.bias_.size_bytes()));
-  float* bias = reinterpret_cast<float*>(w.bias_.data());
+  float* bias = make_zeros<float>(w.num_panels() * kWidth, &w.bias_);
   for (size_t i = 0; i < parts.size(); ++i) {
     LLMB_CHECK(biases[i].rows * biases[i].cols == parts[i].rows);
     for (int64_t r = 0; r < parts[i].rows; ++r) *bias++ = load_element(biases[i], r);
@@ -90,15 +203,33 @@ namespace {
 template <typename Set>
 void for_each_element(const PackedLinear& table, int64_t row, const Set& set) {
   LLMB_CHECK(row >= 0 && row < table.out_features());
-  const DType dtype = table.dtype();
   const uint8_t* panel = table.panel(row / kWidth);
+  const int64_t column = row % kWidth;
+  const PackedFormat format = table.format();
   for (int64_t k = 0; k < table.in_features(); ++k) {
-    const int64_t at = panel_index(dtype, k, row % kWidth);
-    if (dtype == DType::kF32) {
-      set(k, reinterpret_cast<const float*>(panel)[at]);
-    } else {
-      const uint16_t bits = reinterpret_cast<const uint16_t*>(panel)[at];
-      set(k, dtype == DType::kBF16 ? bf16_to_f32(bits) : f16_to_f32(bits));
+    switch (format) {
+      case PackedFormat::kF32:
+        set(k, reinterpret_cast<const float*>(panel)[panel_index(format, k, column)]);
+        break;
+      case PackedFormat::kF16:
+        set(k, f16_to_f32(reinterpret_cast<const uint16_t*>(panel)[panel_index(format, k, column)]));
+        break;
+      case PackedFormat::kBF16:
+        set(k, bf16_to_f32(reinterpret_cast<const uint16_t*>(panel)[panel_index(format, k, column)]));
+        break;
+      case PackedFormat::kInt8:
+        set(k, reinterpret_cast<const int8_t*>(panel)[int8_index(k, column)] * table.scales()[row]);
+        break;
+      case PackedFormat::kInt4: {
+        const uint8_t* group = int4_group(panel, k);
+        uint16_t scale;
+        uint32_t word;
+        std::memcpy(&scale, group + column * 2, 2);
+        std::memcpy(&word, group + int4_word(k, column), 4);
+        const int q = static_cast<int>(word >> (4 * (k % 8)) & 15u);
+        set(k, static_cast<float>(q < 8 ? q : q - 16) * bf16_to_f32(scale));
+        break;
+      }
     }
   }
 }

@@ -216,6 +216,7 @@ Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& mode
   list.text("device", device);
   const bool is_gpu = device.starts_with("cuda");
   list.text("dtype", o.dtype != "auto" ? o.dtype : is_gpu ? dtype_name(model.config.gpu_dtype()) : "float32");
+  list.text("quantization", quantization_name(o.quantization));
   list.flag("deterministic", o.deterministic || !is_gpu);
   list.text("load_format", o.load_format);
   list.integer("max_model_len", model.max_model_len);

@@ -109,6 +109,13 @@ void add_model_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->group("Model")
       ->option_text("auto|float32|bfloat16|float16 [auto]");
+  static const std::map<std::string, Quantization> kQuantizations = {
+      {"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4}};
+  app.add_option("--quantization", o.quantization,
+                 "Quantise weights while they load (CPU): int8: and activations; int4: weights only")
+      ->transform(CLI::CheckedTransformer(kQuantizations))
+      ->group("Model")
+      ->option_text("none|int8|int4 [none]");
   app.add_option("--max-model-len", o.max_model_len, "Longest sequence, prompt and output; default: the model's")
       ->transform(size_validator(1 << 24))
       ->group("Model")

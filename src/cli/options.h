@@ -28,6 +28,7 @@ struct Options {
   std::string load_format = "auto";
   std::string device = "auto";
   std::string dtype = "auto";
+  Quantization quantization = Quantization::kNone;
   std::optional<int32_t> max_model_len;
 
   // input and output

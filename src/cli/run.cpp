@@ -59,6 +59,7 @@ LoadOptions load_options(const Options& o, int32_t max_model_len) {
   static const std::map<std::string, DType> kDTypes = {
       {"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}};
   if (const auto dtype = kDTypes.find(o.dtype); dtype != kDTypes.end()) load.dtype = dtype->second;
+  load.quantization = o.quantization;
   load.gpu_memory_utilization = o.gpu_memory_utilization;
   load.deterministic = o.deterministic;
   return load;

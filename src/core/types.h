@@ -16,6 +16,13 @@ constexpr const char* dtype_name(DType t) {
   return t == DType::kF32 ? "float32" : t == DType::kF16 ? "float16" : "bfloat16";
 }
 
+// What weight matrices are turned into while they are loaded.
+enum class Quantization { kNone, kInt8, kInt4 };
+
+constexpr const char* quantization_name(Quantization q) {
+  return q == Quantization::kInt8 ? "int8" : q == Quantization::kInt4 ? "int4" : "none";
+}
+
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace llmb

@@ -50,9 +50,9 @@ class Loader {
   void add_projection(const std::string& prefix, const char* names, int64_t rows, int64_t cols, bool has_bias,
                       Parts* out);
   Parts read_qkv(const std::string& prefix);
-  std::unique_ptr<LinearWeight> table(const std::string& name, int64_t rows);
+  std::unique_ptr<LinearWeight> table(const std::string& name, int64_t rows, WeightRole role);
   // Null after an error.
-  std::unique_ptr<LinearWeight> make(const Parts& parts);
+  std::unique_ptr<LinearWeight> make(const Parts& parts, WeightRole role = WeightRole::kProjection);
 
   const ModelConfig& c_;
   const WeightNames& names_;
@@ -60,9 +60,9 @@ class Loader {
   WeightMaker& maker_;
 };
 
-std::unique_ptr<LinearWeight> Loader::make(const Parts& parts) {
+std::unique_ptr<LinearWeight> Loader::make(const Parts& parts, WeightRole role) {
   std::unique_ptr<LinearWeight> weight;
-  if (reader_.status().ok()) weight = maker_.make_linear(parts.weights, parts.biases);
+  if (reader_.status().ok()) weight = maker_.make_linear(parts.weights, parts.biases, role);
   reader_.release();
   return weight;
 }
@@ -81,10 +81,10 @@ void Loader::norm(const std::string& prefix, const char* names, NormWeights* out
   if (c_.norm_bias) out->bias = vector(name + ".bias", c_.hidden_size);
 }
 
-std::unique_ptr<LinearWeight> Loader::table(const std::string& name, int64_t rows) {
+std::unique_ptr<LinearWeight> Loader::table(const std::string& name, int64_t rows, WeightRole role) {
   Parts parts;
   parts.add(reader_.tensor(name + ".weight", {rows, c_.hidden_size}), {}, false);
-  return make(parts);
+  return make(parts, role);
 }
 
 void Loader::add_projection(const std::string& prefix, const char* names, int64_t rows, int64_t cols, bool has_bias,
@@ -196,7 +196,7 @@ void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {
   router.add(reader_.tensor(router_name + ".weight", {c_.experts.num_experts, c_.hidden_size}),
              c_.experts.bias ? reader_.tensor(router_name + ".bias", {c_.experts.num_experts}) : TensorView(),
              c_.experts.bias);
-  layer->router = make(router);
+  layer->router = make(router, WeightRole::kSmall);
   const std::string name = find_experts(prefix);
   const StackedExperts stacked = read_stacked(name);
   std::vector<std::unique_ptr<LinearWeight>> gate_up, down;
@@ -204,8 +204,8 @@ void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {
     Parts first, second;
     add_expert(name, stacked, i, &first, &second);
     if (!reader_.status().ok()) return;
-    gate_up.push_back(maker_.make_linear(first.weights, first.biases));
-    down.push_back(maker_.make_linear(second.weights, second.biases));
+    gate_up.push_back(maker_.make_linear(first.weights, first.biases, WeightRole::kProjection));
+    down.push_back(maker_.make_linear(second.weights, second.biases, WeightRole::kProjection));
     if (stacked.is_used()) reader_.release_copies();
     else reader_.release();
   }
@@ -238,14 +238,15 @@ void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* 
 Result<ModelWeights> Loader::load() {
   ModelWeights weights;
   const std::string prefix = reader_.find("", names_.prefix, (std::string(names_.embed_tokens) + ".weight").c_str());
-  weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size);
+  weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size, WeightRole::kVocabulary);
   if (c_.learned_positions)
-    weights.embed_positions = table(prefix + names_.embed_positions, c_.max_position_embeddings);
+    weights.embed_positions = table(prefix + names_.embed_positions, c_.max_position_embeddings, WeightRole::kSmall);
   if (c_.embedding_norm) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
   for (int32_t i = 0; i < c_.num_hidden_layers && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
   norm(prefix, names_.norm, &weights.norm);
-  if (!c_.tie_word_embeddings) weights.lm_head = table(reader_.find("", names_.lm_head, ".weight"), c_.vocab_size);
+  if (!c_.tie_word_embeddings)
+    weights.lm_head = table(reader_.find("", names_.lm_head, ".weight"), c_.vocab_size, WeightRole::kVocabulary);
   if (!reader_.status().ok()) return reader_.status();
   return weights;
 }
@@ -273,7 +274,8 @@ namespace {
 // Makes nothing of anything.
 class NoWeights final : public WeightMaker {
  public:
-  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView>, std::span<const TensorView>) override {
+  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView>, std::span<const TensorView>,
+                                            WeightRole) override {
     return {};
   }
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>>,

@@ -47,6 +47,13 @@ class DeviceBuffer {
   virtual int64_t resident_bytes() const = 0;
 };
 
+// What a weight matrix is for, which decides whether it may be quantised.
+enum class WeightRole {
+  kProjection,  // of a layer: multiplied with every token
+  kVocabulary,  // embedding or LM head, or both
+  kSmall,       // routers and learned positions: little memory, and much hangs on them
+};
+
 // What weights are handed to when they are loaded.
 class WeightMaker {
  public:
@@ -55,7 +62,7 @@ class WeightMaker {
   // A weight of the rows of `parts` stacked in order (q, k and v; gate and up); `biases` is empty or one vector a part.
   // The views may go away after the call.
   virtual std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts,
-                                                    std::span<const TensorView> biases) = 0;
+                                                    std::span<const TensorView> biases, WeightRole role) = 0;
   // Expert i is gate_up[i] ([2 * intermediate_size, hidden_size]) and down[i] ([hidden_size, intermediate_size]).
   virtual std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                                       std::vector<std::unique_ptr<LinearWeight>> down) = 0;

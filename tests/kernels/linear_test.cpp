@@ -216,7 +216,7 @@ TEST_CASE("parts are stacked in order with their biases, also where dtypes diffe
   const TensorView parts[] = {a.view, b.view, none.view, c.view}, biases[] = {ba.view, bb.view, bnone.view, bc.view};
   const PackedLinear stacked = PackedLinear::pack(parts, biases, pool);
   CHECK(stacked.out_features() == 133);
-  CHECK(stacked.dtype() == DType::kF32);
+  CHECK(stacked.format() == PackedFormat::kF32);
   const std::vector<float> x = random_normal(2 * 33, 19);
   const std::vector<float> out = run(stacked, x, 2, pool);
   int64_t column = 0;

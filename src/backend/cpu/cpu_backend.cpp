@@ -109,7 +109,7 @@ class CpuBackend final : public Backend {
     options_ = options;
     info_.kv = *kv;
     pool_.emplace(options.num_threads > 0 ? options.num_threads : usable_cpu_count());
-    ops_.emplace(config, info_.kv, options.max_model_len, *pool_);
+    ops_.emplace(config, info_.kv, options.max_model_len, options.quantization, *pool_);
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");

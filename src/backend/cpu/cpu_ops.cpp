@@ -89,12 +89,21 @@ std::vector<RopeTable> make_rope_tables(const ModelConfig& config, int32_t max_p
 
 }  // namespace
 
-CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, ThreadPool& pool)
-    : config_(config), pool_(pool), kv_(kv), ropes_(make_rope_tables(config, max_position)) {}
+CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, Quantization quantization,
+               ThreadPool& pool)
+    : config_(config),
+      quantization_(quantization),
+      pool_(pool),
+      kv_(kv),
+      ropes_(make_rope_tables(config, max_position)) {}
 
-std::unique_ptr<LinearWeight> CpuOps::make_linear(std::span<const TensorView> parts,
-                                                  std::span<const TensorView> biases) {
-  return std::make_unique<CpuLinear>(cpu::PackedLinear::pack(parts, biases, pool_));
+std::unique_ptr<LinearWeight> CpuOps::make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                                  WeightRole role) {
+  const Quantization quantization = role == WeightRole::kSmall ? Quantization::kNone
+                                    : role == WeightRole::kVocabulary && quantization_ != Quantization::kNone
+                                        ? Quantization::kInt8
+                                        : quantization_;
+  return std::make_unique<CpuLinear>(cpu::PackedLinear::pack(parts, biases, pool_, quantization));
 }
 
 std::unique_ptr<ExpertsWeight> CpuOps::make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,

@@ -18,13 +18,15 @@ namespace llmb {
 // Work is done by the time a call returns. Not thread-safe. `pool` must outlive this.
 class CpuOps final : public Ops {
  public:
-  // max_position: positions of a step are below it. Throws std::bad_alloc.
-  CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, ThreadPool& pool);
+  // max_position: positions of a step are below it. quantization: of the weights that make_linear makes: projections,
+  // and the vocabulary's in int8 where they have int4. Throws std::bad_alloc.
+  CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, Quantization quantization,
+         ThreadPool& pool);
 
   DType activation_dtype() const override { return DType::kF32; }
 
-  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts,
-                                            std::span<const TensorView> biases) override;
+  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                            WeightRole role) override;
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                               std::vector<std::unique_ptr<LinearWeight>> down) override;
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;
@@ -57,6 +59,7 @@ class CpuOps final : public Ops {
 
  private:
   const ModelConfig config_;
+  const Quantization quantization_;
   ThreadPool& pool_;
   KvPool kv_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes

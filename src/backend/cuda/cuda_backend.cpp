@@ -117,6 +117,9 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
     LLMB_RETURN_IF_ERROR(check_block_size(options));
     LLMB_RETURN_IF_ERROR(check_cuda_support(config));
+    if (options.quantization != Quantization::kNone)
+      return unsupported(std::string("quantization ") + quantization_name(options.quantization) +
+                         " is for the CPU so far; leave it out, or use --device cpu");
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
       Result<WeightFiles> opened = WeightFiles::open(options.model_dir, config);

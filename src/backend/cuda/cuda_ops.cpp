@@ -195,7 +195,7 @@ void CudaOps::lay_out_samples() {
 }
 
 std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> parts,
-                                                   std::span<const TensorView> biases) {
+                                                   std::span<const TensorView> biases, WeightRole /*role*/) {
   int64_t out_features = 0;
   for (const TensorView& part : parts) out_features += part.rows;
   auto linear = std::make_unique<CudaLinear>(out_features, parts[0].cols, !biases.empty(), options_.dtype);

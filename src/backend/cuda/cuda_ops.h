@@ -37,8 +37,8 @@ class CudaOps final : public Ops {
   CudaOps(const ModelConfig& config, const CudaDevice& device, const CudaOpsOptions& options, cudaStream_t stream);
 
   DType activation_dtype() const override { return options_.dtype; }
-  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts,
-                                            std::span<const TensorView> biases) override;
+  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                            WeightRole) override;
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                               std::vector<std::unique_ptr<LinearWeight>> down) override;
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;

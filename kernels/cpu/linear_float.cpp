@@ -1,0 +1,348 @@
+// linear over float and int4 weights: arithmetic in fp32.
+//
+// A task walks its panel in blocks of k. Few rows (up to kFewTiles register tiles): each tile widens the stored form in
+// registers. More rows: the first tile leaves what it widened in a buffer that stays in the first-level cache, where
+// the other tiles read it. Partial sums go through memory as fp32, so the chain over k is the same as in registers.
+// While a block is multiplied, the next one is fetched.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/linear_task.h"
+#include "kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear_float.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/simd-inl.h"
+
+#ifndef LLMB_KERNELS_CPU_LINEAR_FLOAT_ONCE_
+#define LLMB_KERNELS_CPU_LINEAR_FLOAT_ONCE_
+namespace llmb::cpu {
+
+constexpr int64_t kWidth = PackedLinear::kPanelWidth;
+constexpr int64_t kGroup = PackedLinear::kInt4Group;
+constexpr int64_t kWideBlockK = 160;  // at most: 64 columns of fp32 weights fill 40 KiB
+constexpr int64_t kFewBlockK = 320;   // and of bf16 weights
+constexpr int64_t kFewTiles = 6;      // up to here, widening in registers for each tile costs less than once in memory
+constexpr int64_t kFewTilesInt4 = 2;
+
+}  // namespace llmb::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr int kPanelVecs = static_cast<int>(kWidth) / kLanes;
+using U = hn::Vec<DU>;
+
+// Readers of a panel's stored form. words(): where the words of step k begin, those of the next step kStepBytes later,
+// within a block, or within a group where chains end with each group (kHasScales). load() gives the words of kStep
+// steps of k in kLanes columns, value<step>() the fp32 weights of one of them.
+struct F32Panel {
+  static constexpr int kStep = 1, kStepBytes = kWidth * 4, kWordBytes = 4;
+  static constexpr bool kHasScales = false;
+  const uint8_t* data;
+  const uint8_t* words(int64_t k) const { return data + k * kStepBytes; }
+  HWY_INLINE V load(const uint8_t* at) const { return hn::LoadU(D(), reinterpret_cast<const float*>(at)); }
+  template <int kIndex>
+  HWY_INLINE V value(V word) const {
+    return word;
+  }
+  static int64_t bytes(int64_t num_k) { return num_k * kStepBytes; }
+};
+
+struct F16Panel {
+  static constexpr int kStep = 1, kStepBytes = kWidth * 2, kWordBytes = 2;
+  static constexpr bool kHasScales = false;
+  const uint8_t* data;
+  const uint8_t* words(int64_t k) const { return data + k * kStepBytes; }
+  HWY_INLINE V load(const uint8_t* at) const {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(D(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(at)));
+  }
+  template <int kIndex>
+  HWY_INLINE V value(V word) const {
+    return word;
+  }
+  static int64_t bytes(int64_t num_k) { return num_k * kStepBytes; }
+};
+
+struct BF16Panel {
+  static constexpr int kStep = 2, kStepBytes = kWidth * 4, kWordBytes = 4;
+  static constexpr bool kHasScales = false;
+  const uint8_t* data;  // pairs of k
+  const uint8_t* words(int64_t k) const { return data + k / 2 * kStepBytes; }
+  HWY_INLINE U load(const uint8_t* at) const { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at)); }
+  template <int kIndex>
+  HWY_INLINE V value(U word) const {
+    if constexpr (kIndex == 0) return hn::BitCast(D(), hn::ShiftLeft<16>(word));
+    else return hn::BitCast(D(), hn::And(word, hn::Set(DU(), 0xffff0000u)));
+  }
+  static int64_t bytes(int64_t num_k) { return ceil_div(num_k, 2) * kStepBytes; }
+};
+
+struct Int4Panel {
+  static constexpr int kStep = 8, kStepBytes = kWidth * 4, kWordBytes = 4;
+  static constexpr bool kHasScales = true;
+  static constexpr int64_t kGroupBytes = kWidth * 2 + kGroup * kWidth / 2;
+  const uint8_t* data;
+  V numbers;  // what the sixteen values of four bits mean, where a lane can look them up
+
+  explicit HWY_INLINE Int4Panel(const uint8_t* panel) : data(panel) {
+    HWY_ALIGN static constexpr float kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+    numbers = hn::Load(D(), kNumbers);
+  }
+  const uint8_t* words(int64_t k) const {
+    return data + k / kGroup * kGroupBytes + kWidth * 2 + k % kGroup / kStep * kStepBytes;
+  }
+  HWY_INLINE U load(const uint8_t* at) const { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at)); }
+  template <int kIndex>
+  HWY_INLINE V value(U word) const {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+    return V{_mm512_permutexvar_ps(hn::ShiftRight<4 * kIndex>(word).raw, numbers.raw)};  // looks at four bits only
+#else
+    const VI top = hn::BitCast(DI(), hn::ShiftLeft<28 - 4 * kIndex>(word));
+    return hn::ConvertTo(D(), hn::ShiftRight<28>(top));
+#endif
+  }
+  HWY_INLINE V scale(int64_t k, int64_t column) const {
+    const hn::Rebind<uint16_t, D> d16;
+    const auto* scales = reinterpret_cast<const uint16_t*>(data + k / kGroup * kGroupBytes);
+    return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(d16, scales + column))));
+  }
+  static int64_t bytes(int64_t num_k) { return ceil_div(num_k, kGroup) * kGroupBytes; }
+};
+
+// A block of a panel from k_begin on, widened to fp32; int4 numbers not yet scaled.
+template <typename Stored>
+struct WidenedBlock {
+  static constexpr int kStep = 1, kStepBytes = kWidth * 4, kWordBytes = 4;
+  static constexpr bool kHasScales = Stored::kHasScales;
+  const Stored& stored;
+  const float* data;  // [block of k][kWidth]
+  int64_t k_begin;
+  const uint8_t* words(int64_t k) const { return reinterpret_cast<const uint8_t*>(data + (k - k_begin) * kWidth); }
+  HWY_INLINE V load(const uint8_t* at) const { return hn::LoadU(D(), reinterpret_cast<const float*>(at)); }
+  template <int kIndex>
+  HWY_INLINE V value(V word) const {
+    return word;
+  }
+  HWY_INLINE V scale(int64_t k, int64_t column) const { return stored.scale(k, column); }
+};
+
+// acc += x[k_begin … k_end) · panel, kRows rows by kVecs vectors of columns; x is of row 0, a row x_stride after the
+// other. Addresses are kept in few registers: three rows by one pointer. kKeep: the widened weights are left at `kept`.
+template <int kRows, int kVecs, bool kKeep, typename Panel>
+HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, int64_t k_begin, int64_t k_end,
+                         int64_t column, float* HWY_RESTRICT kept, FetchAhead& fetch, V (&acc)[kRows * kVecs]) {
+  const D d;
+  FetchAhead ahead = fetch;
+  const uint8_t* words = panel.words(k_begin) + column * Panel::kWordBytes;
+  const float* x0 = x + k_begin;
+  const float* x3 = x0 + 3 * x_stride;
+  decltype(panel.load(words)) word[kVecs];
+  const auto load = [&]() HWY_ATTR {
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) word[c] = panel.load(words + c * kLanes * Panel::kWordBytes);
+  };
+  const auto step = [&](auto index) HWY_ATTR {
+    constexpr int kIndex = decltype(index)::value;
+    V b[kVecs];
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
+      b[c] = panel.template value<kIndex>(word[c]);
+      if constexpr (kKeep) hn::StoreU(b[c], d, kept + kIndex * kWidth + c * kLanes);
+    }
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      const V xv = hn::Set(d, r < 3 ? x0[r * x_stride + kIndex] : x3[(r - 3) * x_stride + kIndex]);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(xv, b[c], acc[r * kVecs + c]);
+    }
+  };
+  const auto all_steps = [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
+    (step(std::integral_constant<int, kIndex>()), ...);
+  };
+  const auto some_steps = [&]<int... kIndex>(int64_t count, std::integer_sequence<int, kIndex...>) HWY_ATTR {
+    ((kIndex < count ? step(std::integral_constant<int, kIndex>()) : void()), ...);
+  };
+  constexpr auto kSteps = std::make_integer_sequence<int, Panel::kStep>();
+  const float* end = x + k_end - (Panel::kStep - 1);
+  for (; x0 < end; x0 += Panel::kStep, x3 += Panel::kStep, words += Panel::kStepBytes) {
+    ahead.turn();
+    load();
+    all_steps(kSteps);
+    if constexpr (kKeep) kept += Panel::kStep * kWidth;
+  }
+  fetch = ahead;
+  if (Panel::kStep == 1 || x0 == x + k_end) return;
+  load();
+  some_steps(x + k_end - x0, kSteps);
+}
+
+// Where a tile's sums come from and go to: row 0, column 0 of the panel.
+struct TileSums {
+  const float* from;  // [rows][kWidth]  null: nothing yet
+  float* to;          // [rows][to_stride]
+  int64_t to_stride;
+  const float* bias;  // [kWidth]  added on the way; null: none
+};
+
+template <int kRows, int kVecs, bool kKeep, typename Panel>
+HWY_INLINE void tile(const Panel& panel, const float* x, int64_t x_stride, int64_t k_begin, int64_t k_end,
+                     int64_t column, float* HWY_RESTRICT kept, const TileSums& sums, FetchAhead& ahead) {
+  const D d;
+  V acc[kRows * kVecs];
+  const auto before = [&](int r, int c) HWY_ATTR {
+    return sums.from == nullptr ? hn::Zero(d) : hn::LoadU(d, sums.from + r * kWidth + column + c * kLanes);
+  };
+  if constexpr (Panel::kHasScales) {
+    HWY_ALIGN float partial[kRows * kVecs * kLanes];
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) hn::Store(before(r, c), d, partial + (r * kVecs + c) * kLanes);
+    }
+    for (int64_t k = k_begin; k < k_end; k += kGroup) {
+      LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Zero(d);
+      multiply<kRows, kVecs, kKeep>(panel, x, x_stride, k, std::min(k_end, k + kGroup), column,
+                                    kept + (k - k_begin) * kWidth, ahead, acc);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
+        const V scale = panel.scale(k, column + c * kLanes);
+        LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+          float* at = partial + (r * kVecs + c) * kLanes;
+          hn::Store(hn::MulAdd(scale, acc[r * kVecs + c], hn::Load(d, at)), d, at);
+        }
+      }
+    }
+    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Load(d, partial + i * kLanes);
+  } else {
+    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = before(i / kVecs, i % kVecs);
+    multiply<kRows, kVecs, kKeep>(panel, x, x_stride, k_begin, k_end, column, kept, ahead, acc);
+  }
+  LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
+    const V bias = sums.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, sums.bias + column + c * kLanes);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      V sum = acc[r * kVecs + c];
+      if (sums.bias != nullptr) sum = hn::Add(sum, bias);
+      hn::StoreU(sum, d, sums.to + r * sums.to_stride + column + c * kLanes);
+    }
+  }
+}
+
+// As many vectors of columns as registers allow with this many rows, within a range of columns.
+template <int kRows, int kColumns>
+constexpr int tile_vecs() {
+  constexpr int kMaxVecs = kTileRows * kTileColumns / kLanes / kRows;
+  for (int vecs = kColumns / kLanes; vecs > 1; vecs /= 2)
+    if (vecs <= kMaxVecs) return vecs;
+  return 1;
+}
+
+// Blocks of at most `largest` k, nearly equal, that begin where a group of int4 weights may begin.
+int64_t even_block(int64_t num_k, int64_t largest) {
+  static_assert(kWideBlockK % kGroup == 0 && kFewBlockK % kGroup == 0);
+  return ceil_div(ceil_div(num_k, ceil_div(num_k, largest)), kGroup) * kGroup;
+}
+
+// One block of k of a task.
+struct Block {
+  int64_t k_begin, k_end;
+  float* sums;  // [rows][kWidth]  partial sums between blocks, and whole ones of a panel narrower than its width
+};
+
+TileSums tile_sums(const LinearTask& t, const Block& block, int64_t row) {
+  float* sums = block.sums + row * kWidth;
+  const float* from = block.k_begin == 0 ? nullptr : sums;
+  if (block.k_end < t.weight->in_features()) return {from, sums, kWidth, nullptr};
+  const int64_t n = t.weight->out_features(), first = t.panel * kWidth;
+  const float* bias = t.weight->bias() == nullptr ? nullptr : t.weight->bias() + first;
+  if (first + t.column_end > n) return {from, sums, kWidth, bias};
+  return {from, t.out + (t.row_begin + row) * n + first, n, bias};
+}
+
+// Rows [row, row + kRows) of the task.
+template <int kColumns, int kRows, bool kKeep, typename Panel>
+HWY_INLINE void tile_rows(const LinearTask& t, const Panel& panel, const Block& block, int64_t row, float* kept,
+                          FetchAhead& ahead) {
+  constexpr int kVecs = tile_vecs<kRows, kColumns>();
+  const int64_t num_k = t.weight->in_features();
+  const float* x = t.x + (t.row_begin + row) * num_k;
+  const TileSums sums = tile_sums(t, block, row);
+  for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
+    tile<kRows, kVecs, kKeep>(panel, x, num_k, block.k_begin, block.k_end, column, kKeep ? kept + column : nullptr,
+                              sums, ahead);
+}
+
+template <int kColumns, typename Panel>
+HWY_INLINE void few_rows(const LinearTask& t, const Panel& panel, const Block& block, FetchAhead& ahead) {
+  for_row_tiles(t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
+    tile_rows<kColumns, decltype(rows)::value, false>(t, panel, block, row, nullptr, ahead);
+  });
+}
+
+template <int kColumns, typename Panel>
+HWY_INLINE void many_rows(const LinearTask& t, const Panel& panel, const Block& block, float* widened,
+                          FetchAhead& ahead) {
+  tile_rows<kColumns, kTileRows, true>(t, panel, block, 0, widened, ahead);
+  const WidenedBlock<Panel> rest{panel, widened, block.k_begin};
+  for_row_tiles(t.row_end - t.row_begin - kTileRows, [&](int64_t row, auto rows) HWY_ATTR {
+    tile_rows<kColumns, decltype(rows)::value, false>(t, rest, block, kTileRows + row, nullptr, ahead);
+  });
+}
+
+template <int kColumns, typename Panel>
+HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
+  HWY_ALIGN float widened[kWideBlockK * kWidth];
+  HWY_ALIGN float sums[kLinearTaskRows * kWidth];
+  const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
+  const bool is_few = num_tiles <= (Panel::kHasScales ? kFewTilesInt4 : kFewTiles);
+  const int64_t block_k = even_block(num_k, is_few ? kFewBlockK : kWideBlockK), step = is_few ? Panel::kStep : 1;
+  for (int64_t k = 0; k < num_k; k += block_k) {
+    const Block block{k, std::min(num_k, k + block_k), sums};
+    const bool is_last = block.k_end == num_k;
+    // A single tile reads so evenly that the processor fetches ahead by itself.
+    const uint8_t* next = is_last ? t.next : t.weight->panel(t.panel) + Panel::bytes(block.k_end);
+    FetchAhead ahead(num_tiles == 1 ? nullptr : next,
+                     Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end)),
+                     num_tiles * (block.k_end - k) / step);
+    if (is_few) few_rows<kColumns>(t, panel, block, ahead);
+    else many_rows<kColumns>(t, panel, block, widened, ahead);
+  }
+  // A panel narrower than its width.
+  const int64_t n = t.weight->out_features(), first = t.panel * kWidth;
+  if (first + t.column_end <= n || first + t.column_begin >= n) return;
+  const auto bytes = static_cast<size_t>(n - first - t.column_begin) * sizeof(float);
+  for (int64_t row = t.row_begin; row < t.row_end; ++row)
+    std::memcpy(t.out + row * n + first + t.column_begin, sums + (row - t.row_begin) * kWidth + t.column_begin, bytes);
+}
+
+void float_linear_task_target(const LinearTask& t) {
+  const uint8_t* data = t.weight->panel(t.panel);
+  const auto run = [&t](const auto& panel) HWY_ATTR {
+    if (t.column_end - t.column_begin == kWidth) run_task<kWidth>(t, panel);
+    else run_task<kWidth / 2>(t, panel);
+  };
+  switch (t.weight->format()) {
+    case PackedFormat::kF32:
+      return run(F32Panel{data});
+    case PackedFormat::kF16:
+      return run(F16Panel{data});
+    case PackedFormat::kBF16:
+      return run(BF16Panel{data});
+    case PackedFormat::kInt4:
+      return run(Int4Panel(data));
+    case PackedFormat::kInt8:
+      return;  // linear_int8.cpp
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace llmb::cpu {
+
+HWY_EXPORT(float_linear_task_target);
+
+void float_linear_task(const LinearTask& task) { HWY_DYNAMIC_DISPATCH(float_linear_task_target)(task); }
+
+}  // namespace llmb::cpu
+#endif

@@ -1,0 +1,284 @@
+// linear over int8 weights: rows of x are rounded to int8, sums of products are exact in 32 bits, so every instruction
+// set gives the same bytes.
+//
+// AVX-512 with VNNI multiplies unsigned by signed bytes, four at a time: activations are stored with 128 added, and 128
+// times the sum of a feature's weights is taken off at the end. AVX2 multiplies magnitudes of weights by activations
+// with the weights' signs, pairs of which fit 16 bits because neither is -128.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/linear_task.h"
+#include "kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear_int8.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/simd-inl.h"
+
+#ifndef LLMB_KERNELS_CPU_LINEAR_INT8_ONCE_
+#define LLMB_KERNELS_CPU_LINEAR_INT8_ONCE_
+namespace llmb::cpu {
+
+constexpr int64_t kInt8Width = PackedLinear::kPanelWidth;
+constexpr int64_t kBlockWords = 160;  // of four k, at most: 64 columns fill 40 KiB
+
+}  // namespace llmb::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+#define LLMB_VNNI __attribute__((target("avx512vnni")))
+bool has_vnni() {
+  static const bool has = __builtin_cpu_supports("avx512vnni");
+  return has;
+}
+#else
+bool has_vnni() { return false; }
+#endif
+
+// Words [0, num_words) of kRows rows of x by a block of a panel; is_first: there is nothing in sums yet.
+struct Int8Block {
+  const uint8_t* panel;  // [num_words][kInt8Width][4]
+  int64_t num_words;
+  bool is_first;
+};
+
+// What turns sums into outputs: out = sum · scale of the feature · scale of the row + bias. Of one panel, from row 0 of
+// a tile on.
+struct Int8Out {
+  const float* scales;    // [kInt8Width]
+  const int32_t* sums;    // [kInt8Width]  of the weights
+  const float* bias;      // [kInt8Width]  null: none
+  const float* x_scales;  // [rows]
+  float* to;              // [rows][to_stride]
+  int64_t to_stride;
+};
+
+Int8Out int8_out(const LinearTask& t, int64_t row) {
+  const int64_t n = t.weight->out_features(), first = t.panel * kInt8Width;
+  return {t.weight->scales() + first,
+          t.weight->sums() + first,
+          t.weight->bias() == nullptr ? nullptr : t.weight->bias() + first,
+          t.x_scales + t.row_begin + row,
+          t.out + (t.row_begin + row) * n + first,
+          n};
+}
+
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+template <int kRows, int kVecs>
+LLMB_VNNI HWY_INLINE void vnni_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,
+                                    const Int8Out* out, FetchAhead& fetch, int32_t* sums) {
+  FetchAhead ahead = fetch;
+  __m512i acc[kRows * kVecs];
+  LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) {
+    acc[i] = block.is_first ? _mm512_setzero_si512()
+                            : _mm512_loadu_si512(sums + i / kVecs * kInt8Width + column + i % kVecs * 16);
+  }
+  const uint8_t* panel = block.panel + column * 4;
+  const uint8_t* x3 = x + 3 * x_stride;
+  for (const uint8_t* end = x + block.num_words * 4; x < end; x += 4, x3 += 4, panel += kInt8Width * 4) {
+    ahead.turn();
+    __m512i b[kVecs];
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = _mm512_loadu_si512(panel + c * 64);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      int32_t four;
+      std::memcpy(&four, r < 3 ? x + r * x_stride : x3 + (r - 3) * x_stride, 4);
+      const __m512i xv = _mm512_set1_epi32(four);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] =
+          _mm512_dpbusd_epi32(acc[r * kVecs + c], xv, b[c]);
+    }
+  }
+  fetch = ahead;
+  if (out == nullptr) {
+    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i)
+        _mm512_storeu_si512(sums + i / kVecs * kInt8Width + column + i % kVecs * 16, acc[i]);
+    return;
+  }
+  LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
+    const int64_t at = column + c * 16;
+    const __m512i offset = _mm512_slli_epi32(_mm512_loadu_si512(out->sums + at), 7);
+    const __m512 scale = _mm512_loadu_ps(out->scales + at);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      const __m512 sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(acc[r * kVecs + c], offset));
+      __m512 value = _mm512_mul_ps(_mm512_mul_ps(sum, scale), _mm512_set1_ps(out->x_scales[r]));
+      if (out->bias != nullptr) value = _mm512_add_ps(value, _mm512_loadu_ps(out->bias + at));
+      _mm512_storeu_ps(out->to + r * out->to_stride + at, value);
+    }
+  }
+}
+
+// All columns of a task.
+template <int kRows>
+LLMB_VNNI void vnni_rows(const LinearTask& t, const Int8Block& block, const uint8_t* x, int64_t x_stride,
+                         const Int8Out* out, FetchAhead& ahead, int32_t* sums) {
+  if (t.column_end - t.column_begin == 64) vnni_tile<kRows, 4>(block, x, x_stride, 0, out, ahead, sums);
+  else vnni_tile<kRows, 2>(block, x, x_stride, t.column_begin, out, ahead, sums);
+}
+#endif
+
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
+template <int kRows>
+HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,
+                           FetchAhead& ahead, int32_t* sums) {
+  __m256i acc[kRows];
+  LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+    acc[r] = block.is_first ? _mm256_setzero_si256()
+                            : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums + r * kInt8Width + column));
+  }
+  const uint8_t* panel = block.panel + column * 4;
+  const __m256i ones = _mm256_set1_epi16(1);
+  for (int64_t word = 0; word < block.num_words; ++word, panel += kInt8Width * 4) {
+    ahead.turn();
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel)), magnitude = _mm256_abs_epi8(b);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      int32_t four;
+      std::memcpy(&four, x + r * x_stride + word * 4, 4);
+      const __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(_mm256_set1_epi32(four), b));
+      acc[r] = _mm256_add_epi32(acc[r], _mm256_madd_epi16(pairs, ones));
+    }
+  }
+  LLMB_UNROLL for (int r = 0; r < kRows; ++r)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kInt8Width + column), acc[r]);
+}
+constexpr int kPlainLanes = 8;
+#else
+template <int kRows>
+HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,
+                           FetchAhead& ahead, int32_t* sums) {
+  const DI d;
+  VI acc[kRows];
+  for (int r = 0; r < kRows; ++r) acc[r] = block.is_first ? hn::Zero(d) : hn::LoadU(d, sums + r * kInt8Width + column);
+  for (int64_t word = 0; word < block.num_words; ++word) {
+    ahead.turn();
+    const VI b = hn::LoadU(d, reinterpret_cast<const int32_t*>(block.panel) + word * kInt8Width + column);
+    const VI b0 = hn::ShiftRight<24>(hn::ShiftLeft<24>(b)), b1 = hn::ShiftRight<24>(hn::ShiftLeft<16>(b));
+    const VI b2 = hn::ShiftRight<24>(hn::ShiftLeft<8>(b)), b3 = hn::ShiftRight<24>(b);
+    for (int r = 0; r < kRows; ++r) {
+      const auto* four = reinterpret_cast<const int8_t*>(x + r * x_stride + word * 4);
+      const auto times = [&](VI weights, int i) HWY_ATTR { return hn::Mul(weights, hn::Set(d, int32_t{four[i]})); };
+      acc[r] = hn::Add(acc[r], hn::Add(hn::Add(times(b0, 0), times(b1, 1)), hn::Add(times(b2, 2), times(b3, 3))));
+    }
+  }
+  for (int r = 0; r < kRows; ++r) hn::StoreU(acc[r], d, sums + r * kInt8Width + column);
+}
+constexpr int kPlainLanes = kLanes;
+#endif
+
+// Outputs of whole sums; a last panel may be narrower.
+HWY_INLINE void write_int8_sums(const LinearTask& t, const int32_t* sums) {
+  const D d;
+  const DI di;
+  const int64_t end = std::min(t.column_end, t.weight->out_features() - t.panel * kInt8Width);
+  for (int64_t row = 0; row < t.row_end - t.row_begin; ++row, sums += kInt8Width) {
+    const Int8Out out = int8_out(t, row);
+    for (int64_t c = t.column_begin; c < end; c += kLanes) {
+      VI sum = hn::LoadU(di, sums + c);
+      if (has_vnni()) sum = hn::Sub(sum, hn::ShiftLeft<7>(hn::LoadU(di, out.sums + c)));
+      V value = hn::Mul(hn::Mul(hn::ConvertTo(d, sum), hn::LoadU(d, out.scales + c)), hn::Set(d, *out.x_scales));
+      if (out.bias != nullptr) value = hn::Add(value, hn::LoadU(d, out.bias + c));
+      if (end - c >= kLanes) {
+        hn::StoreU(value, d, out.to + c);
+      } else {
+        float lanes[kLanes];
+        hn::StoreU(value, d, lanes);
+        std::memcpy(out.to + c, lanes, static_cast<size_t>(end - c) * sizeof(float));
+      }
+    }
+  }
+}
+
+void int8_linear_task_target(const LinearTask& t) {
+  HWY_ALIGN int32_t sums[kLinearTaskRows * kInt8Width];
+  const int64_t num_words = ceil_div(t.weight->in_features(), 4), stride = quantized_row_bytes(t.weight->in_features());
+  const int64_t num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
+  const uint8_t* panel = t.weight->panel(t.panel);
+  constexpr int64_t kWordBytes = kInt8Width * 4;
+  const bool is_whole = t.panel * kInt8Width + t.column_end <= t.weight->out_features();
+  const bool is_written_by_tiles = has_vnni() && is_whole;
+  const int64_t block_words = ceil_div(num_words, ceil_div(num_words, kBlockWords));
+  for (int64_t word = 0; word < num_words; word += block_words) {
+    const int64_t end = std::min(num_words, word + block_words);
+    const Int8Block block{panel + word * kWordBytes, end - word, word == 0};
+    const int64_t next_words = std::min(block_words, end < num_words ? num_words - end : num_words);
+    const uint8_t* next = end < num_words ? panel + end * kWordBytes : t.next;
+    FetchAhead ahead(num_tiles == 1 ? nullptr : next, next_words * kWordBytes, num_tiles * (end - word));
+    for_row_tiles(t.row_end - t.row_begin, [&](int64_t row, auto tile_rows) HWY_ATTR {
+      constexpr int kRows = decltype(tile_rows)::value;
+      const uint8_t* x = t.x_bytes + (t.row_begin + row) * stride + word * 4;
+      int32_t* to = sums + row * kInt8Width;
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+      if (has_vnni()) {
+        const Int8Out out = int8_out(t, row);
+        return vnni_rows<kRows>(t, block, x, stride, is_written_by_tiles && end == num_words ? &out : nullptr, ahead,
+                                to);
+      }
+#endif
+      for (int64_t c = t.column_begin; c < t.column_end; c += kPlainLanes)
+        plain_tile<kRows>(block, x, stride, c, ahead, to);
+    });
+  }
+  if (!is_written_by_tiles) write_int8_sums(t, sums);
+}
+
+void quantize_row_target(const float* x, int64_t n, uint8_t* out, float* scale) {
+  const D d;
+  const DU du;
+  const hn::Rebind<uint8_t, D> d8;
+  V largest = hn::Zero(d);
+  auto is_odd = hn::Lt(largest, largest);  // lanes that are not finite
+  const V infinity = hn::Set(d, HUGE_VALF);
+  int64_t i = 0;
+  const auto look = [&](V v) HWY_ATTR {
+    const V magnitude = hn::Abs(v);
+    is_odd = hn::Or(is_odd, hn::Not(hn::Lt(magnitude, infinity)));
+    largest = hn::Max(largest, magnitude);
+  };
+  const auto load_tail = [&] {
+    float lanes[kLanes] = {};
+    std::memcpy(lanes, x + i, static_cast<size_t>(n - i) * sizeof(float));
+    return hn::LoadU(d, lanes);
+  };
+  for (; i + kLanes <= n; i += kLanes) look(hn::LoadU(d, x + i));
+  if (i < n) look(load_tail());
+  float lanes[kLanes];
+  hn::StoreU(largest, d, lanes);
+  float max = 0;
+  for (const float lane : lanes) max = lane > max ? lane : max;
+  const bool is_finite = hn::AllFalse(d, is_odd);
+  *scale = is_finite ? max / 127 : std::nanf("");
+  const float inverse = is_finite && max > 0 ? 127 / max : 0;
+  const V factor = hn::Set(d, std::isfinite(inverse) ? inverse : 0.0f);
+  const auto offset = hn::Set(du, has_vnni() ? 0x80u : 0u);
+  const auto round = [&](V v) HWY_ATTR {
+    const auto bits = hn::Xor(hn::BitCast(du, hn::NearestInt(hn::Mul(v, factor))), offset);
+    return hn::U8FromU32(hn::And(bits, hn::Set(du, 0xffu)));
+  };
+  for (i = 0; i + kLanes <= n; i += kLanes) hn::StoreU(round(hn::LoadU(d, x + i)), d8, out + i);
+  if (i == n) return;
+  uint8_t bytes[kLanes];
+  hn::StoreU(round(load_tail()), d8, bytes);
+  std::memcpy(out + i, bytes, static_cast<size_t>(ceil_div(n, 4) * 4 - i));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace llmb::cpu {
+
+HWY_EXPORT(int8_linear_task_target);
+HWY_EXPORT(quantize_row_target);
+
+void int8_linear_task(const LinearTask& task) { HWY_DYNAMIC_DISPATCH(int8_linear_task_target)(task); }
+
+void quantize_row(const float* x, int64_t n, uint8_t* out, float* scale) {
+  HWY_DYNAMIC_DISPATCH(quantize_row_target)(x, n, out, scale);
+}
+
+}  // namespace llmb::cpu
+#endif

@@ -1,0 +1,65 @@
+// What linear and its kernels share: one task of a product, and the order in which weights are fetched ahead. Private
+// to kernels/cpu.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/linear.h"
+
+namespace llmb::cpu {
+
+// Rows [row_begin, row_end) times the output features [column_begin, column_end) of a panel.
+struct LinearTask {
+  const PackedLinear* weight;
+  const float* x;          // [rows, in_features]  float and int4 weights
+  const uint8_t* x_bytes;  // [rows, quantized_row_bytes(in_features)]  int8 weights
+  const float* x_scales;   // [rows]               int8 weights
+  float* out;              // [rows, out_features]
+  int64_t panel;
+  int64_t column_begin, column_end;  // multiples of 16 within the panel
+  int64_t row_begin, row_end;        // at most kLinearTaskRows
+  const uint8_t* next;               // the panel that this thread most likely takes next; null: unknown
+};
+
+constexpr int64_t kLinearTaskRows = 128;  // partial sums and a block of x stay in the second-level cache
+
+void float_linear_task(const LinearTask& task);
+void int8_linear_task(const LinearTask& task);
+
+// A row of activations as int8: q = round(x / scale), scale = max |x| / 127, in the form that this machine's products
+// take. A row with NaN or infinity has a scale of NaN.
+void quantize_row(const float* x, int64_t n, uint8_t* out, float* scale);
+constexpr int64_t quantized_row_bytes(int64_t n) { return ceil_div(n, 64) * 64; }
+
+// Touches weights that come next, spread evenly over the turns of a loop, so that memory works while the cores
+// multiply: without it they wait for every block of weights; all at once would fill the queues that the loop's own
+// loads need. Loops work on a copy and give it back.
+class FetchAhead {
+ public:
+  // `turns`: of the loops that will call turn(). begin: null: there is nothing to fetch.
+  FetchAhead(const uint8_t* begin, int64_t bytes, int64_t turns) : at_(begin) {
+    static const uint8_t kNothing[4 * kLine] = {};
+    if (begin == nullptr) at_ = kNothing;
+    else step_ = std::min(bytes / std::max<int64_t>(1, turns) + 1, 4 * kLine);
+  }
+
+  inline void turn() {
+    __builtin_prefetch(at_, 0, 2);
+    if (step_ > kLine) {
+      __builtin_prefetch(at_ + kLine, 0, 2);
+      if (step_ > 2 * kLine) {
+        __builtin_prefetch(at_ + 2 * kLine, 0, 2);
+        __builtin_prefetch(at_ + 3 * kLine, 0, 2);
+      }
+    }
+    at_ += step_;
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const uint8_t* at_;
+  int64_t step_ = 0;
+};
+
+}  // namespace llmb::cpu
