@@ -30,6 +30,15 @@ constexpr int32_t kMaxPlansInFlight = 2;
 // Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
 constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
 
+// What the weights will take, about.
+int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization) {
+  const int64_t stored = stored_weight_bytes(config);
+  if (quantization == Quantization::kNone) return stored;
+  const int64_t vocabulary = (config.tie_word_embeddings ? 1 : 2) * int64_t{config.vocab_size} * config.hidden_size;
+  const int64_t projections = stored / dtype_bytes(config.dtype) - vocabulary;
+  return vocabulary + (quantization == Quantization::kInt8 ? projections : projections * 9 / 16);
+}
+
 // Runs `body`, turning what it throws into a Status.
 template <typename Body>
 Status guarded(const Body& body) {
@@ -121,7 +130,7 @@ class CpuBackend final : public Backend {
 
   // Before any weight is read, so that what cannot fit is refused at once.
   static Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options) {
-    const int64_t available = available_memory_bytes(), weights = stored_weight_bytes(config);
+    const int64_t available = available_memory_bytes(), weights = resident_weight_bytes(config, options.quantization);
     if (available > 0 && weights >= available)
       return resource_exhausted("the weights need " + std::to_string(weights >> 20) + " MiB, but only " +
                                 std::to_string(available >> 20) + " MiB of memory are available");

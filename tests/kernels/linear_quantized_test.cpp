@@ -1,0 +1,210 @@
+// linear over int8 and int4 weights: what packing makes of a matrix, and what products make of that.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/cpu/linear.h"
+#include "tests/support/compare.h"
+#include "tests/support/kernel_support.h"
+
+namespace llmb::cpu {
+namespace {
+
+using test::for_each_simd_target;
+using test::GuardedFloats;
+using test::random_normal;
+using test::same_bytes;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TensorView view(const std::vector<float>& values, int64_t rows) {
+  return {values.data(), DType::kF32, rows, static_cast<int64_t>(values.size()) / rows};
+}
+
+PackedLinear pack(const std::vector<float>& weight, int64_t rows, Quantization quantization, ThreadPool& pool,
+                  const std::vector<float>& bias = {}) {
+  const TensorView w = view(weight, rows), b = view(bias, 1);
+  return PackedLinear::pack({&w, 1}, bias.empty() ? std::span<const TensorView>() : std::span(&b, 1), pool,
+                            quantization);
+}
+
+std::vector<float> run(const PackedLinear& w, const std::vector<float>& x, int64_t rows, ThreadPool& pool) {
+  GuardedFloats out(rows * w.out_features());
+  linear(w, x.data(), rows, out.data(), pool);
+  CHECK(out.guards_untouched());
+  return out.copy();
+}
+
+// What the packed weights mean: [out_features, in_features].
+std::vector<float> unpack(const PackedLinear& w, ThreadPool& pool) {
+  std::vector<TokenId> rows;
+  for (int64_t i = 0; i < w.out_features(); ++i) rows.push_back(static_cast<TokenId>(i));
+  std::vector<float> values(static_cast<size_t>(w.out_features() * w.in_features()));
+  embedding(w, rows.data(), w.out_features(), values.data(), pool);
+  return values;
+}
+
+// x as products over int8 weights see it, by the definition in linear.h.
+std::vector<float> rounded_rows(const std::vector<float>& x, int64_t rows) {
+  const int64_t k = static_cast<int64_t>(x.size()) / rows;
+  std::vector<float> out;
+  for (int64_t r = 0; r < rows; ++r) {
+    float max = 0;
+    for (int64_t i = 0; i < k; ++i) max = std::max(max, std::fabs(x[r * k + i]));
+    for (int64_t i = 0; i < k; ++i)
+      out.push_back(max == 0 ? 0.0f : static_cast<float>(std::nearbyint(x[r * k + i] * (127 / max))) * (max / 127));
+  }
+  return out;
+}
+
+void check_product(Quantization quantization, int64_t m, int64_t n, int64_t k, bool with_bias, ThreadPool& pool) {
+  const std::vector<float> bias = with_bias ? random_normal(n, 7) : std::vector<float>();
+  const PackedLinear packed = pack(random_normal(n * k, 1), n, quantization, pool, bias);
+  CHECK(packed.format() == (quantization == Quantization::kInt8 ? PackedFormat::kInt8 : PackedFormat::kInt4));
+  const std::vector<float> weight = unpack(packed, pool), stored_x = random_normal(m * k, 3);
+  const std::vector<float> x = quantization == Quantization::kInt8 && m > 0 ? rounded_rows(stored_x, m) : stored_x;
+  std::vector<double> expected;
+  std::vector<float> naive;
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < n; ++c) {
+      double exact = 0;
+      float single = 0;
+      for (int64_t i = 0; i < k; ++i) {
+        exact += double(x[r * k + i]) * double(weight[c * k + i]);
+        single += x[r * k + i] * weight[c * k + i];
+      }
+      expected.push_back(exact + (with_bias ? bias[c] : 0));
+      naive.push_back(single + (with_bias ? bias[c] : 0));
+    }
+  }
+  CAPTURE(quantization_name(quantization));
+  CAPTURE(m);
+  CAPTURE(n);
+  CAPTURE(k);
+  CHECK(test::relative_error(run(packed, stored_x, m, pool), expected) <=
+        2 * test::relative_error(naive, expected) + 3e-7);
+}
+
+}  // namespace
+
+TEST_CASE("products over int8 and int4 weights are as close to fp64 as a naive product of the same numbers") {
+  ThreadPool pool(2);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
+      for (const int64_t m : {0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 31, 32, 33, 36, 37})
+        check_product(q, m, 65, 67, true, pool);
+      for (const int64_t n : {1, 15, 16, 17, 31, 32, 33, 63, 64, 127, 128, 129})
+        for (const int64_t m : {1, 8, 40}) check_product(q, m, n, 130, n % 2 == 1, pool);
+      for (const int64_t k :
+           {1, 3, 4, 5, 7, 8, 9, 31, 32, 33, 63, 64, 65, 159, 160, 161, 320, 321, 639, 640, 641, 1281})
+        for (const int64_t m : {1, 8, 40}) check_product(q, m, 66, k, false, pool);
+      for (const int64_t m : {127, 128, 129, 257}) check_product(q, m, 3, 33, true, pool);
+    }
+  });
+}
+
+TEST_CASE("a quantised product's row is bit-identical alone and in any batch; int8 also on every instruction set") {
+  ThreadPool one(1), three(3);
+  for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
+    constexpr int64_t kRows = 140, kN = 70, kK = 333;
+    const PackedLinear packed = pack(random_normal(kN * kK, 4), kN, q, three, random_normal(kN, 5));
+    const std::vector<float> x = random_normal(kRows * kK, 6);
+    std::vector<float> first;
+    for_each_simd_target([&](const std::string& target) {
+      CAPTURE(target);
+      const std::vector<float> whole = run(packed, x, kRows, one);
+      if (first.empty()) first = whole;
+      if (q == Quantization::kInt8) CHECK(same_bytes(whole, first));
+      CHECK(same_bytes(whole, run(packed, x, kRows, three)));
+      for (const int64_t chunk : {1, 2, 5, 7, 13, 32, 37, 100}) {
+        for (int64_t begin = 0; begin + chunk <= kRows; begin += chunk) {
+          const std::vector<float> part(x.begin() + begin * kK, x.begin() + (begin + chunk) * kK);
+          CHECK(same_bytes(std::span(whole).subspan(begin * kN, chunk * kN), run(packed, part, chunk, three)));
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("int8 weights are within half a step of what was stored, int4 weights within a step of their group's") {
+  ThreadPool pool(2);
+  constexpr int64_t kN = 67, kK = 75;
+  std::vector<float> weight = random_normal(kN * kK, 8);
+  for (int64_t i = 0; i < kK; ++i) weight[2 * kK + i] = 0;
+  const std::vector<float> eight = unpack(pack(weight, kN, Quantization::kInt8, pool), pool);
+  const std::vector<float> four = unpack(pack(weight, kN, Quantization::kInt4, pool), pool);
+  const auto magnitude = [&](int64_t row, int64_t begin, int64_t end) {
+    float max = 0;
+    for (int64_t i = begin; i < end; ++i) max = std::max(max, std::fabs(weight[row * kK + i]));
+    return max;
+  };
+  for (int64_t row = 0; row < kN; ++row) {
+    for (int64_t i = 0; i < kK; ++i) {
+      const int64_t group = i / PackedLinear::kInt4Group * PackedLinear::kInt4Group;
+      const float exact = weight[row * kK + i];
+      CHECK(std::fabs(eight[row * kK + i] - exact) <= magnitude(row, 0, kK) / 127 * 0.501f);
+      const float group_max = magnitude(row, group, std::min(kK, group + PackedLinear::kInt4Group));
+      CHECK(std::fabs(four[row * kK + i] - exact) <= group_max / 8 * 1.04f);
+    }
+  }
+}
+
+TEST_CASE("the largest magnitudes neither wrap nor saturate") {
+  ThreadPool pool(1);
+  constexpr int64_t kK = 4096;
+  const std::vector<float> ones(kK, 1.0f), minus(kK, -1.0f);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const auto* w : {&ones, &minus}) {
+      const PackedLinear packed = pack(*w, 1, Quantization::kInt8, pool);
+      for (const auto* x : {&ones, &minus})
+        CHECK(run(packed, *x, 1, pool)[0] == doctest::Approx(w == x ? kK : -kK).epsilon(1e-6));
+    }
+  });
+}
+
+TEST_CASE("NaN and infinity stay in their row and in their output feature, and zeros give zeros") {
+  ThreadPool pool(2);
+  constexpr int64_t kRows = 9, kN = 20, kK = 50;
+  for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
+    for_each_simd_target([&](const std::string& target) {
+      CAPTURE(target);
+      std::vector<float> weight = random_normal(kN * kK, 9), x = random_normal(kRows * kK, 10);
+      weight[3 * kK + 49] = kNan;
+      weight[5 * kK] = -kInfinity;
+      x[2 * kK + 49] = kNan;
+      x[4 * kK] = kInfinity;
+      for (int64_t i = 0; i < kK; ++i) x[6 * kK + i] = 0;
+      const std::vector<float> out = run(pack(weight, kN, q, pool), x, kRows, pool);
+      for (int64_t r = 0; r < kRows; ++r) {
+        for (int64_t c = 0; c < kN; ++c) {
+          const float value = out[r * kN + c];
+          if (r == 2 || r == 4 || c == 3 || c == 5) CHECK(!std::isfinite(value));
+          else if (r == 6) CHECK(value == 0);
+          else CHECK(std::isfinite(value));
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("packed weights take what their format says, and rows too long for exact sums stay as they are stored") {
+  ThreadPool pool(2);
+  const std::vector<float> weight = random_normal(128 * 256, 11);
+  const auto share = [&](Quantization q) { return double(pack(weight, 128, q, pool).resident_bytes()) / (128 * 256); };
+  CHECK(share(Quantization::kInt8) <= 1.05);
+  CHECK(share(Quantization::kInt4) <= 0.5625 + 1e-9);  // four bits and a sixteen-bit scale for each 32
+  const std::vector<float> longest(PackedLinear::kMaxInt8Features, 1.0f),
+      longer(PackedLinear::kMaxInt8Features + 1, 1.0f);
+  const PackedLinear fits = pack(longest, 1, Quantization::kInt8, pool);
+  CHECK(fits.format() == PackedFormat::kInt8);
+  CHECK(run(fits, longest, 1, pool)[0] == doctest::Approx(65536).epsilon(1e-6));
+  CHECK(pack(longer, 1, Quantization::kInt8, pool).format() == PackedFormat::kF32);
+}
+
+}  // namespace llmb::cpu
