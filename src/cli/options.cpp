@@ -335,7 +335,7 @@ std::string check_combination(const Options& o) {
 
 std::string Options::metrics_path() const {
   if (metrics_file == "none") return "";
-  if (!metrics_file.empty() || output == "-") return metrics_file;
+  if (!metrics_file.empty() || output == "-" || output.starts_with("/dev/")) return metrics_file;
   const std::string suffix = ".jsonl";
   const bool has_suffix = output.size() > suffix.size() && output.ends_with(suffix);
   return output.substr(0, output.size() - (has_suffix ? suffix.size() : 0)) + ".metrics.jsonl";

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <new>
 #include <optional>
@@ -26,8 +25,10 @@
 #include "cli/model_files.h"
 #include "cli/options.h"
 #include "cli/output_job.h"
+#include "cli/part_options.h"
 #include "cli/progress.h"
 #include "cli/settings.h"
+#include "cli/side_files.h"
 #include "cli/signals.h"
 #include "cli/supervisor.h"
 #include "cli/version.h"
@@ -43,61 +44,6 @@
 namespace llmb {
 
 namespace {
-
-LoadOptions load_options(const Options& o, int32_t max_model_len) {
-  LoadOptions load;
-  load.model_dir = o.model_dir;
-  load.load_format = o.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
-  load.dummy_seed = o.seed;
-  load.block_size = o.block_size;
-  load.kv_cache_bytes = o.kv_cache_bytes.value_or(0);
-  load.num_blocks_override = o.num_blocks.value_or(0);
-  load.max_num_seqs = o.max_num_seqs;
-  load.max_num_batched_tokens = o.max_num_batched_tokens;
-  load.max_model_len = max_model_len;
-  load.num_threads = o.threads;
-  static const std::map<std::string, DType> kDTypes = {
-      {"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}};
-  if (const auto dtype = kDTypes.find(o.dtype); dtype != kDTypes.end()) load.dtype = dtype->second;
-  load.quantization = o.quantization;
-  load.gpu_memory_utilization = o.gpu_memory_utilization;
-  load.deterministic = o.deterministic;
-  return load;
-}
-
-SchedulerConfig scheduler_config(const Options& o, const BackendInfo& backend, int32_t max_model_len) {
-  SchedulerConfig config;
-  config.batching = o.batching;
-  config.max_num_seqs = o.max_num_seqs;
-  config.max_num_batched_tokens = o.max_num_batched_tokens;
-  config.block_size = backend.kv.block_size;
-  config.num_blocks = backend.kv.num_blocks;
-  config.max_model_len = max_model_len;
-  config.batch_window_ms = o.batch_window_ms;
-  return config;
-}
-
-MachineLimits machine_limits(const Options& o, Backend& backend) {
-  MachineLimits limits;
-  if (!o.peak_flops || !o.peak_bandwidth) limits = backend.measure_limits();
-  if (o.peak_flops) limits.flops_per_s = *o.peak_flops;
-  if (o.peak_bandwidth) limits.bytes_per_s = *o.peak_bandwidth;
-  return limits;
-}
-
-std::unique_ptr<RequestIntake> start_intake(const Options& o, const ModelFiles& model,
-                                            std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
-                                            const CompletedLines* completed) {
-  RequestLimits limits;
-  limits.vocab_size = model.config.vocab_size;
-  IntakeOptions options;
-  options.seed = o.seed;
-  options.request_rate = o.request_rate;
-  options.completed = completed;
-  return std::make_unique<RequestIntake>(std::move(reader),
-                                         std::make_unique<RequestParser>(model.default_params, limits), model.context,
-                                         std::move(clock), options);
-}
 
 // One run, stage by stage. A stage that ends the run returns the exit code.
 class Run {
@@ -198,6 +144,7 @@ Run::End Run::open_output() {
   auto target = resolve_output(o_.output, o_.inputs);
   if (!target.ok()) return fail(output_exit_code(target.status()), target.status());
   target_ = std::move(*target);
+  if (const Status status = check_side_files(o_, target_); !status.ok()) return fail(output_exit_code(status), status);
   if (target_.is_stream) {
     OutputSinkOptions sink_options;
     sink_options.path = o_.output;
@@ -210,12 +157,6 @@ Run::End Run::open_output() {
     if (!job.ok()) return fail(output_exit_code(job.status()), job.status());
     job_ = std::move(*job);
   }
-  if (o_.error_file.empty()) return {};
-  std::vector<std::string> others = o_.inputs;
-  if (job_) others.insert(others.end(), {target_.path, target_.partial(), target_.manifest()});
-  const auto error_target = resolve_output(o_.error_file, others);
-  if (!error_target.ok())
-    return fail(output_exit_code(error_target.status()), error_target.status().with_context("--error-file"));
   return {};
 }
 
@@ -228,7 +169,7 @@ Status Run::open_error_file() {
 }
 
 int Run::refuse_input(const Status& status) {
-  report_.resumable = false;
+  if (status.code() == StatusCode::kConflict) report_.resumable = false;
   return fail(input_exit_code(status), status);
 }
 
@@ -457,10 +398,6 @@ int Run::exit_code(const Status& engine_status, const Status& output_status, con
   if (was_interrupted_) return interrupted_exit_code();
   return report_.failed > 0 ? kExitSomeFailed : kExitOk;
 }
-
-}  // namespace
-
-namespace {
 
 // What is thrown becomes an exit code and a line on stderr, without taking memory.
 template <typename Body>

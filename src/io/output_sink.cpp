@@ -8,12 +8,15 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/check.h"
 #include "io/durable_file.h"
 
 namespace llmb {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -36,6 +39,15 @@ Status check_not_an_input(FileOps& ops, const std::vector<std::string>& inputs, 
   return {};
 }
 
+// Where a chain of symbolic links ends, also where no file is yet. What is no link stays as it is.
+std::string follow_links(fs::path path) {
+  constexpr int kMaxLinks = 40;
+  std::error_code error;
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(fs::symlink_status(path, error)); ++i)
+    path = path.parent_path() / fs::read_symlink(path, error);
+  return path;
+}
+
 }  // namespace
 
 Result<OutputTarget> resolve_output(const std::string& path, const std::vector<std::string>& inputs, FileOps& ops) {
@@ -55,6 +67,8 @@ Result<OutputTarget> resolve_output(const std::string& path, const std::vector<s
     target.path = resolved;
   } else if (errno != ENOENT) {
     return error_at("cannot write here", path, errno);
+  } else {
+    target.path = follow_links(path);
   }
   for (const std::string& name : {target.partial(), target.manifest()})
     if (ops.stat(name.c_str(), &st) == 0) LLMB_RETURN_IF_ERROR(check_not_an_input(ops, inputs, st, name));

@@ -160,4 +160,44 @@ TEST_CASE(
   CHECK(read_file(in) == text);
 }
 
+TEST_CASE(
+    "FAULTS 13: the files of --error-file and --metrics may be no input and no part of the output: 2, before anything "
+    "is written; an --error-file that cannot be written: 6") {
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl"), text = make_lines(3, 3);
+  write_file(in, text);
+  fs::create_hard_link(in, dir.file("hard.jsonl"));
+  fs::create_directory(dir.file("sub"));
+  const auto run = [&](const std::string& flag, const std::string& path, const std::string& model) {
+    return run_process({kProgram, "-m", model, "--device", "ledger", in, "-o", out, flag, path});
+  };
+  const std::string none = dir.file("no-model");  // noticed later: an exit code other than 4 came before any loading
+  for (const char* flag : {"--error-file", "--metrics"}) {
+    CAPTURE(flag);
+    for (const char* name : {"in.jsonl", "hard.jsonl", "sub/../in.jsonl", "out.jsonl", "sub/../out.jsonl",
+                             "out.jsonl.partial", "out.jsonl.manifest.json", "sub"}) {
+      CAPTURE(name);
+      const ProcessResult result = run(flag, dir.file(name), none);
+      CHECK(result.exit_code == 2);
+      CHECK(result.err.find(std::string(flag) + ": " + dir.file(name)) != std::string::npos);
+    }
+  }
+  CHECK(run("--error-file", dir.file("missing/errors.jsonl"), none).exit_code == 6);
+  CHECK(run("--error-file", dir.file("errors.jsonl"), none).exit_code == 4);
+  CHECK(!fs::exists(dir.file("errors.jsonl")));
+  CHECK(run_process({kProgram, "-m", none, "--device", "ledger", in, "-o", out, "--error-file", dir.file("x"),
+                     "--metrics", dir.file("x")})
+            .exit_code == 2);
+  CHECK(run_shell(kProgram + " -m " + kModel + " --device ledger " + in + " --metrics " + dir.file("piped") + " > " +
+                  dir.file("piped"))
+            .exit_code == 2);
+  // The same names beside an output that is there.
+  REQUIRE(run("--error-file", dir.file("errors.jsonl"), kModel).exit_code == 0);
+  const std::string whole = read_file(out);
+  CHECK(run("--metrics", out, kModel).exit_code == 2);
+  CHECK(run("--error-file", out, kModel).exit_code == 2);
+  CHECK(read_file(out) == whole);
+  CHECK(read_file(in) == text);
+}
+
 }  // namespace llmb::test

@@ -247,6 +247,22 @@ TEST_CASE("an output through a symbolic link writes the file behind it") {
   CHECK(read_file(dir / "real/out.jsonl") == "new\n");
 }
 
+TEST_CASE("a symbolic link to a file that is not there yet: the file is made where the link points") {
+  TempDir dir;
+  fs::create_directory(dir / "real");
+  fs::create_symlink("real/second.jsonl", dir / "first.jsonl");
+  fs::create_symlink("out.jsonl", dir / "real/second.jsonl");
+  auto sink = open_sink(dir / "first.jsonl");
+  REQUIRE(sink.ok());
+  CHECK((*sink)->append("new\n").ok());
+  CHECK(fs::exists(dir / "real/out.jsonl.partial"));
+  CHECK((*sink)->finish().ok());
+  CHECK(fs::is_symlink(dir / "first.jsonl"));
+  CHECK(read_file(dir / "first.jsonl") == "new\n");
+  fs::create_symlink("circle", dir / "circle");
+  CHECK(open_sink(dir / "circle").status().code() == StatusCode::kIoError);
+}
+
 TEST_CASE("a partial file that is a symbolic link is not written through") {
   TempDir dir;
   write_file(dir / "victim", "precious\n");
