@@ -20,7 +20,7 @@ fi
 tests=(fuzz_replay_test)
 for source in tests/unit/*_test.cpp; do
   case $(basename "$source") in
-    json_*|line_reader_*|request_parser_*|resume_scan_*|record_order_*|run_manifest_*|completed_lines_*|safetensors_*|config_loader_*|\
+    json_*|line_reader_*|request_parser_*|request_fields_*|resume_scan_*|record_order_*|run_manifest_*|completed_lines_*|safetensors_*|config_loader_*|\
     hostile_files_*|tokenizer_*|jinja_*|chat_template_*|detokenizer_*|*gguf*) tests+=("unit_$(basename "$source" .cpp)") ;;
   esac
 done

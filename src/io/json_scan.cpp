@@ -262,4 +262,23 @@ std::optional<int64_t> find_member(std::string_view text, bool in_body, std::str
   return found;
 }
 
+int64_t count_json_parts(std::string_view text) {
+  int64_t num_parts = 0;
+  bool in_string = false, in_scalar = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+      continue;
+    }
+    const bool is_space = c == ' ' || c == '\t' || c == '\r' || c == '\n';
+    const bool is_operator = c == '{' || c == '}' || c == '[' || c == ']' || c == ',' || c == ':';
+    in_string = c == '"';
+    num_parts += is_operator || in_string || (!is_space && !in_scalar);
+    in_scalar = !is_space && !is_operator && !in_string;
+  }
+  return num_parts;
+}
+
 }  // namespace llmb

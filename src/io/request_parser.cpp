@@ -253,6 +253,8 @@ MaybeError LineParse::read_prompt_array(JsonElement value) {
 
 RequestError syntax_error(std::string_view bytes, simdjson::error_code code) {
   const std::optional<JsonFault> fault = find_json_fault(bytes);
+  if (!fault && code == simdjson::CAPACITY)
+    return {"invalid_request", "the line has more values, names and punctuation than a line may", std::nullopt, 0};
   if (!fault) return {"invalid_json", simdjson::error_message(code), std::nullopt, std::nullopt};
   if (fault->is_number_range)
     return {"invalid_value", fault->field.value_or("the line") + ": " + fault->what, fault->field, fault->byte_offset};
@@ -292,8 +294,10 @@ std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& l
                      std::nullopt};
     return failure;
   }
+  const bool is_large = line.bytes.size() > kLargeLine;
+  const bool is_too_rich = is_large && count_json_parts(line.bytes) > state_->limits.max_json_parts;
   JsonElement root;
-  const simdjson::error_code code = state_->parser.parse(line.bytes).get(root);
+  const simdjson::error_code code = is_too_rich ? simdjson::CAPACITY : state_->parser.parse(line.bytes).get(root);
   throw_if_out_of_memory(code);
   if (code != simdjson::SUCCESS) {
     failure.error = syntax_error(line.bytes, code);
@@ -302,12 +306,12 @@ std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& l
       failure.error.message +=
           "; the input ends here without a newline: is it still being written, or was it cut short?";
     }
-    if (line.bytes.size() > kLargeLine) state_->parser = dom::parser();
+    if (is_large) state_->parser = dom::parser();
     return failure;
   }
   LineParse parse(state_->defaults, state_->limits, state_->extras, root);
   MaybeError error = parse.run();
-  if (line.bytes.size() > kLargeLine) state_->parser = dom::parser();
+  if (is_large) state_->parser = dom::parser();
   if (!error) {
     parse.request.line = line.line;
     return std::move(parse.request);

@@ -37,7 +37,8 @@ struct RequestLimits {
   int32_t vocab_size = INT32_MAX;  // token ids are in [0, vocab_size)
   int32_t max_logprobs = 20;       // alternatives per token
   int32_t max_stop_strings = 64;
-  int32_t completion_max_tokens = 16;  // of a /v1/completions line where neither it nor the defaults say
+  int64_t max_json_parts = int64_t{1} << 23;  // of a line above a megabyte; two for each token id
+  int32_t completion_max_tokens = 16;         // of a /v1/completions line where neither it nor the defaults say
 };
 
 // What is known of a line that could not be understood: enough for its error record.
@@ -56,8 +57,8 @@ inline constexpr std::string_view kIncompleteLine = "incomplete_line";
 // The error record of a failed line.
 Completion to_completion(ParseFailure failure);
 
-// Not thread-safe: keeps a parser's buffers. While a line is parsed it may take 13 times its size in memory (all
-// punctuation); buffers above some megabytes are given back after it.
+// Not thread-safe: keeps a parser's buffers. While a line is parsed it may take twice its size in memory and 12 bytes
+// for each of its parts; buffers above some megabytes are given back after it.
 class RequestParser {
  public:
   RequestParser(GenerationParams defaults, RequestLimits limits);

@@ -187,6 +187,22 @@ TEST_CASE("FAULTS 17: a line of a gibibyte is one error record in bounded memory
   if (memory_figures_count()) CHECK(peak <= 64 + 64);
 }
 
+TEST_CASE("FAULTS 17: a line just below the limit and full of punctuation takes little more memory than itself") {
+  const TemporaryDirectory dir;
+  std::string line = R"({"prompt":"x","y":[)";
+  while (line.size() < (size_t{63} << 20)) line += "[],[],[],[],[],[],[],[],";
+  write_file(dir.file("in"), line + "0]}\n" + kGood + "\n");
+  line = std::string();
+  const double peak = peak_mebibytes(kProgram + " -m " + quoted(kModel) + " --device ledger --progress none " +
+                                         quoted(dir.file("in")) + " --order input > " + quoted(dir.file("out")),
+                                     3);
+  const auto records = parse_lines(read_file(dir.file("out")));
+  REQUIRE(records.size() == 2);
+  CHECK(records[0]["error"]["code"] == "invalid_request");
+  CHECK(!records[1]["text"].empty());
+  if (memory_figures_count()) CHECK(peak <= 64 + 64);
+}
+
 TEST_CASE("FAULTS 18: deep nesting, a million keys, a number of ten megabytes and 1e999 cost one line each") {
   std::string keys = R"({"prompt":5)";
   for (int i = 0; i < 1'000'000; ++i) keys += ",\"k" + std::to_string(i) + "\":0";
