@@ -4,8 +4,9 @@
 #
 #   tools/run_fuzzers.sh BUILD_DIR SECONDS [NAME…]
 #
-# New inputs that reach new code stay in BUILD_DIR/corpus, those that break something in BUILD_DIR/found: put the latter
-# into tests/fuzz/corpus/NAME with the fix. Ends with 1 where anything was found.
+# As many at a time as there are cores, or FUZZ_JOBS. New inputs that reach new code stay in BUILD_DIR/corpus, those
+# that break something in BUILD_DIR/found: put the latter into tests/fuzz/corpus/NAME with the fix. Ends with 1 where
+# anything was found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 seconds=$2
@@ -26,15 +27,18 @@ cmake --build "$build" --target fuzz_programs
 [ -w /dev/shm ] && export TMPDIR=/dev/shm
 names=("$@")
 [ ${#names[@]} -gt 0 ] || for source in tests/fuzz/*_fuzz.cpp; do names+=("$(basename "$source" _fuzz.cpp)"); done
-status=0
-for name in "${names[@]}"; do
+
+run_one() {  # run_one BUILD_DIR SECONDS NAME
+  local build=$1 seconds=$2 name=$3
   mkdir -p "$build/corpus/$name"
-  if "$build/tests/${name}_fuzz" "$build/corpus/$name" "tests/fuzz/corpus/$name" -artifact_prefix="$build/found/$name-" -max_total_time="$seconds" \
-      -timeout=25 -rss_limit_mb=2048 -max_len=40000 -print_final_stats=1 > "$build/$name.log" 2>&1; then
+  if "$build/tests/${name}_fuzz" "$build/corpus/$name" "tests/fuzz/corpus/$name" \
+      -artifact_prefix="$build/found/$name-" -max_total_time="$seconds" -timeout=25 -rss_limit_mb=2048 -max_len=40000 \
+      -print_final_stats=1 > "$build/$name.log" 2>&1; then
     echo "$name: ok, $(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$name.log") inputs"
   else
     echo "$name: FAILED, see $build/$name.log and $build/found"
-    status=1
+    return 1
   fi
-done
-exit $status
+}
+export -f run_one
+printf '%s\n' "${names[@]}" | xargs -P "${FUZZ_JOBS:-$(nproc)}" -I{} bash -c 'run_one "$@"' run_one "$build" "$seconds" {} || exit 1
