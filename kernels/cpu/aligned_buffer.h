@@ -1,12 +1,16 @@
-// Bytes aligned for SIMD and, where large, for huge pages: weights are read front to back once a step.
+// Bytes aligned for SIMD and, where large or many, in huge pages: weights are read front to back once a step, and small
+// pages would cost as much as the reading.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
+
+#include "core/types.h"
 
 namespace llmb::cpu {
 
-// Move-only. Contents are uninitialised. Throws std::bad_alloc.
+// Move-only. Contents are uninitialised. Throws std::bad_alloc. Buffers may be made and freed on any thread.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -16,10 +20,9 @@ class AlignedBuffer {
     swap(other);
     return *this;
   }
-  ~AlignedBuffer();
 
-  uint8_t* data() { return data_; }
-  const uint8_t* data() const { return data_; }
+  uint8_t* data() { return data_.get(); }
+  const uint8_t* data() const { return data_.get(); }
   int64_t size_bytes() const { return size_bytes_; }
   bool empty() const { return size_bytes_ == 0; }
 
@@ -28,7 +31,7 @@ class AlignedBuffer {
     std::swap(data_, other.data_);
     std::swap(size_bytes_, other.size_bytes_);
   }
-  uint8_t* data_ = nullptr;
+  std::shared_ptr<uint8_t> data_;  // may share its allocation with other buffers
   int64_t size_bytes_ = 0;
 };
 

@@ -297,11 +297,13 @@ HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
   for (int64_t k = 0; k < num_k; k += block_k) {
     const Block block{k, std::min(num_k, k + block_k), sums};
     const bool is_last = block.k_end == num_k;
-    // A single tile reads so evenly that the processor fetches ahead by itself.
     const uint8_t* next = is_last ? t.next : t.weight->panel(t.panel) + Panel::bytes(block.k_end);
-    FetchAhead ahead(num_tiles == 1 ? nullptr : next,
-                     Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end)),
-                     num_tiles * (block.k_end - k) / step);
+    int64_t next_bytes = Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end));
+    if (num_tiles == 1) {  // bound by memory: a little ahead of what is read, rather than a block
+      next = t.weight->panel(t.panel) + Panel::bytes(k) + kStreamAheadBytes;
+      next_bytes = Panel::bytes(block.k_end - k);
+    }
+    FetchAhead ahead(next, next_bytes, num_tiles * (block.k_end - k) / step);
     if (is_few) few_rows<kColumns>(t, panel, block, ahead);
     else many_rows<kColumns>(t, panel, block, widened, ahead);
   }

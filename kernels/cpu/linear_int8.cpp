@@ -203,9 +203,14 @@ void int8_linear_task_target(const LinearTask& t) {
   for (int64_t word = 0; word < num_words; word += block_words) {
     const int64_t end = std::min(num_words, word + block_words);
     const Int8Block block{panel + word * kWordBytes, end - word, word == 0};
-    const int64_t next_words = std::min(block_words, end < num_words ? num_words - end : num_words);
-    const uint8_t* next = end < num_words ? panel + end * kWordBytes : t.next;
-    FetchAhead ahead(num_tiles == 1 ? nullptr : next, next_words * kWordBytes, num_tiles * (end - word));
+    const bool is_last = end == num_words;
+    const uint8_t* next = is_last ? t.next : panel + end * kWordBytes;
+    int64_t next_bytes = std::min(block_words, is_last ? num_words : num_words - end) * kWordBytes;
+    if (num_tiles == 1) {  // as in linear_float.cpp
+      next = panel + word * kWordBytes + kStreamAheadBytes;
+      next_bytes = (end - word) * kWordBytes;
+    }
+    FetchAhead ahead(next, next_bytes, num_tiles * (end - word));
     for_row_tiles(t.row_end - t.row_begin, [&](int64_t row, auto tile_rows) HWY_ATTR {
       constexpr int kRows = decltype(tile_rows)::value;
       const uint8_t* x = t.x_bytes + (t.row_begin + row) * stride + word * 4;

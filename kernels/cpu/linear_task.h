@@ -22,6 +22,7 @@ struct LinearTask {
   const uint8_t* next;               // the panel that this thread most likely takes next; null: unknown
 };
 
+constexpr int64_t kStreamAheadBytes = 6144;  // how far ahead of its reading a lone tile fetches
 constexpr int64_t kLinearTaskRows = 128;  // partial sums and a block of x stay in the second-level cache
 
 void float_linear_task(const LinearTask& task);
