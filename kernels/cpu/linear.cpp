@@ -32,8 +32,7 @@ CallTasks split(const LinearCall& c, int64_t all_panels, int num_threads) {
   if (c.rows == 0) return t;
   int64_t chunks = ceil_div(c.rows, kLinearTaskRows);
   while (chunks * all_panels < kTasksPerThread * num_threads && ceil_div(c.rows, chunks) > kMinRows) ++chunks;
-  if (num_threads > 1 && chunks * all_panels < 2 * kTasksPerThread * num_threads && c.rows > 2 && c.rows <= kMinRows)
-    t.halves = 2;
+  if (num_threads > 1 && chunks * all_panels < 4 * num_threads && c.rows > 2) t.halves = 2;
   t.chunk = ceil_div(c.rows, chunks);
   t.num_tasks = ceil_div(c.rows, t.chunk) * c.weight->num_panels() * t.halves;
   return t;
@@ -43,7 +42,7 @@ LinearTask make_task(const LinearCall& c, const CallTasks& t, int64_t index, int
   const int64_t num_panels = c.weight->num_panels(), half = kWidth / t.halves;
   const int64_t part = index % (num_panels * t.halves), panel = part / t.halves, column = part % t.halves * half;
   const int64_t row = index / (num_panels * t.halves) * t.chunk;
-  const int64_t next = panel + num_threads;
+  const int64_t next = (part + num_threads) / t.halves;
   return {c.weight,
           c.x,
           t.x_bytes,
@@ -54,7 +53,7 @@ LinearTask make_task(const LinearCall& c, const CallTasks& t, int64_t index, int
           column + half,
           row,
           std::min(c.rows, row + t.chunk),
-          t.halves == 1 && next < num_panels ? c.weight->panel(next) : nullptr};
+          next < num_panels ? c.weight->panel(next) : nullptr};
 }
 
 // Grows to what the largest call on this thread needs, so that no step allocates.

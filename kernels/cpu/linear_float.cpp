@@ -22,7 +22,7 @@ namespace llmb::cpu {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 constexpr int64_t kGroup = PackedLinear::kInt4Group;
-constexpr int64_t kWideBlockK = 160;  // at most: 64 columns of fp32 weights fill 40 KiB
+constexpr int64_t kWideBlockK = 320;  // at most: 64 columns of fp32 weights fill 80 KiB of the second-level cache
 constexpr int64_t kFewBlockK = 320;   // and of bf16 weights
 constexpr int64_t kFewTiles = 6;      // up to here, widening in registers for each tile costs less than once in memory
 constexpr int64_t kFewTilesInt4 = 2;

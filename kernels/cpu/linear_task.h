@@ -23,7 +23,7 @@ struct LinearTask {
 };
 
 constexpr int64_t kStreamAheadBytes = 6144;  // how far ahead of its reading a lone tile fetches
-constexpr int64_t kLinearTaskRows = 128;  // partial sums and a block of x stay in the second-level cache
+constexpr int64_t kLinearTaskRows = 128;     // partial sums and a block of x stay in the second-level cache
 
 void float_linear_task(const LinearTask& task);
 void int8_linear_task(const LinearTask& task);
@@ -47,13 +47,7 @@ class FetchAhead {
 
   inline void turn() {
     __builtin_prefetch(at_, 0, 2);
-    if (step_ > kLine) {
-      __builtin_prefetch(at_ + kLine, 0, 2);
-      if (step_ > 2 * kLine) {
-        __builtin_prefetch(at_ + 2 * kLine, 0, 2);
-        __builtin_prefetch(at_ + 3 * kLine, 0, 2);
-      }
-    }
+    if (step_ > 2 * kLine) __builtin_prefetch(at_ + 2 * kLine, 0, 2);
     at_ += step_;
   }
 
