@@ -13,7 +13,6 @@ static_assert(std::endian::native == std::endian::little);
 namespace {
 
 constexpr uint64_t kMaxKeys = 1 << 16;
-constexpr uint64_t kMaxTensors = 1 << 16;
 constexpr uint64_t kMaxNameBytes = 512;
 constexpr uint64_t kMaxHeaderBytes = 256 << 20;  // walked once when the file is opened
 constexpr uint64_t kMaxRank = 4;
@@ -138,7 +137,8 @@ class GgufFile::Reader {
 
   Status read_preamble(uint64_t* num_tensors, uint64_t* num_keys) {
     uint32_t magic = 0, version = 0;
-    if (rest_.size() < 4 || !rest_.starts_with("GGUF")) return data_loss("not a GGUF file");
+    if (rest_.size() < 4 || !rest_.starts_with("GGUF"))
+      return data_loss("not a GGUF file; of a model in other files, give the directory");
     LLMB_RETURN_IF_ERROR(take(&magic));
     LLMB_RETURN_IF_ERROR(take(&version));
     if (version != 2 && version != 3)
@@ -147,8 +147,9 @@ class GgufFile::Reader {
                              : "GGUF version " + std::to_string(version) + " is not supported; supported: 2, 3");
     LLMB_RETURN_IF_ERROR(take(num_tensors));
     LLMB_RETURN_IF_ERROR(take(num_keys));
-    if (*num_tensors > kMaxTensors)
-      return data_loss(std::to_string(*num_tensors) + " tensors are over the limit of " + std::to_string(kMaxTensors));
+    if (*num_tensors > kMaxGgufTensors)
+      return data_loss(std::to_string(*num_tensors) + " tensors are over the limit of " +
+                       std::to_string(kMaxGgufTensors));
     if (*num_keys > kMaxKeys)
       return data_loss(std::to_string(*num_keys) + " keys are over the limit of " + std::to_string(kMaxKeys));
     return {};
@@ -286,12 +287,12 @@ Result<GgufFile> GgufFile::parse(std::span<const uint8_t> bytes) {
   return file;
 }
 
-Result<GgufFile> GgufFile::open(const std::string& path) {
+Result<GgufFile> GgufFile::open_one(const std::string& path) {
   Result<MappedFile> mapped = MappedFile::open(path);
   if (!mapped.ok()) return mapped.status();
   Result<GgufFile> file = parse({mapped->data(), mapped->size()});
   if (!file.ok()) return file.status().with_context(path);
-  file->file_ = std::move(*mapped);
+  file->files_.push_back(std::move(*mapped));
   return file;
 }
 

@@ -5,7 +5,8 @@
 //  1. Keys and tensor names are unique, UTF-8 and short.
 //  2. Every value and every tensor's bytes lie inside the file; a tensor has exactly the bytes of its shape and type.
 //  3. Tensors begin at multiples of the alignment, do not overlap, and leave no holes but padding.
-// Memory is bounded by the number of keys and tensors; strings and arrays stay in the mapped file.
+//  4. A model in several files has each of its tensors in one of them; the values are the first file's.
+// Memory is bounded by the number of keys and tensors; strings and arrays stay in the mapped files.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,8 @@
 #include "base/status.h"
 
 namespace llmb {
+
+inline constexpr uint64_t kMaxGgufTensors = 1 << 16;
 
 enum class GgufValueType : uint32_t {
   kUint8,
@@ -61,10 +64,15 @@ struct GgufTensor {
   int64_t cols() const { return shape.back(); }
 };
 
+// The files of a model of which `path` is one: "m-00001-of-00003.gguf" and its like are parts of it, in order. Only the
+// path itself where its name is of another form. By the name only; no file is looked for.
+std::vector<std::string> gguf_parts(const std::string& path);
+
 // Immutable once opened.
 class GgufFile {
  public:
-  // kNotFound, kIoError, kDataLoss, kUnsupported (another version, big-endian).
+  // Of a model in several files all of them, whichever is named. kNotFound, kIoError, kDataLoss, kUnsupported (another
+  // version, big-endian).
   static Result<GgufFile> open(const std::string& path);
   static Result<GgufFile> parse(std::span<const uint8_t> bytes);  // which outlive the result
 
@@ -80,7 +88,10 @@ class GgufFile {
 
  private:
   class Reader;
-  std::optional<MappedFile> file_;
+  static Result<GgufFile> open_one(const std::string& path);
+  Status add_part(GgufFile part);
+
+  std::vector<MappedFile> files_;
   std::unordered_map<std::string_view, GgufValue> values_;
   std::vector<GgufTensor> tensors_;
   std::unordered_map<std::string_view, size_t> tensor_index_;

@@ -156,8 +156,9 @@ Result<NamedPaths> model_file_names(const Options& o) {
   const auto add = [&](const std::string& role, const std::string& dir, const std::string& name) {
     names.emplace_back(role + "/" + name, dir + "/" + name);
   };
-  const auto add_gguf = [&](const std::string& role, const fs::path& path) {
-    names.emplace_back(role + "/" + path.filename().string(), path.string());
+  const auto add_gguf = [&](const std::string& role, const std::string& path) {
+    for (const std::string& part : gguf_parts(path))
+      names.emplace_back(role + "/" + fs::path(part).filename().string(), part);
   };
   const bool is_gguf = is_gguf_path(o.model_dir);
   if (is_gguf) add_gguf("model", o.model_dir);

@@ -46,11 +46,11 @@ constexpr WeightNames kStarcoder2Weights = {.up = "mlp.c_fc", .down = "mlp.c_pro
 constexpr WeightNames kFalconWeights = {.prefix = "transformer.|",
                                         .embed_tokens = "word_embeddings",
                                         .layers = "h",
-                                        .input_norm = "input_layernorm|ln_attn",
+                                        .input_norm = "ln_attn|input_layernorm",
                                         .qkv = "self_attention.query_key_value",
                                         .qkv_order = QkvOrder::kGrouped,
                                         .o = "self_attention.dense",
-                                        .mlp_norm = "post_attention_layernorm|ln_mlp",
+                                        .mlp_norm = "ln_mlp|post_attention_layernorm",
                                         .up = "mlp.dense_h_to_4h",
                                         .down = "mlp.dense_4h_to_h",
                                         .norm = "ln_f"};

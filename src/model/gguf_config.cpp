@@ -16,13 +16,16 @@ namespace {
 using nlohmann::json;
 
 constexpr GgufArchitecture kArchitectures[] = {
-    // name, model_type, interleaved, plus one, around
+    // name, model_type, interleaved, plus one, post attention norm
     {"llama", "llama", true, false, false},         {"qwen2", "qwen2", false, false, false},
     {"qwen3", "qwen3", false, false, false},        {"gemma", "gemma", false, true, false},
     {"gemma2", "gemma2", false, true, true},        {"gemma3", "gemma3_text", false, true, true},
     {"phi3", "phi3", false, false, false},          {"granite", "granite", true, false, false},
     {"smollm3", "smollm3", true, false, false},     {"olmo2", "olmo2", false, false, true},
     {"qwen3moe", "qwen3_moe", false, false, false}, {"starcoder2", "starcoder2", false, false, false},
+    {"gpt-oss", "gpt_oss", false, false, true},     {"gpt2", "gpt2", false, false, false},
+    {"gptneox", "gpt_neox", false, false, false},   {"falcon", "falcon", false, false, false},
+    {"bloom", "bloom", false, false, false},        {"mpt", "mpt", false, false, false},
 };
 
 std::string layer_key(const char* name) { return std::string("blk.0.") + name; }
@@ -46,6 +49,7 @@ class ConfigJson {
     else check_absent(key);
   }
   std::optional<int64_t> integer_of(const char* key) const { return file_.integer(prefix_ + key); }
+  std::optional<bool> boolean_of(const char* key) const { return file_.boolean(prefix_ + key); }
   std::string text(const char* key) const { return std::string(file_.text(prefix_ + key).value_or("")); }
   bool has(const char* tensor) const { return file_.tensor(tensor) != nullptr; }
   const GgufFile& file() const { return file_; }
@@ -132,6 +136,43 @@ void read_rope(ConfigJson& c, const GgufTensor& embedding) {
   c.integer("original_max_position_embeddings", "rope.scaling.original_context_length", &fields);
 }
 
+// Architectures from before Llama, with LayerNorm.
+void read_older_particulars(ConfigJson& c) {
+  const std::string type = c.out["model_type"];
+  json& out = c.out;
+  const auto has = [&](const char* name) { return c.has(layer_key(name).c_str()); };
+  c.number(type == "gpt_neox"     ? "layer_norm_eps"
+           : type == "starcoder2" ? "norm_epsilon"
+                                  : "layer_norm_epsilon",
+           "attention.layer_norm_epsilon");
+  if (type == "gpt2") c.integer("n_inner", "feed_forward_length");
+  if (type == "bloom") c.integer("seq_length", "context_length");
+  if (type == "gpt_neox") {
+    out["rotary_emb_base"] = out.value("rope_theta", 10000.0);
+    out["rotary_pct"] = out.value("partial_rotary_factor", 1.0);
+    out["use_parallel_residual"] = c.boolean_of("use_parallel_residual").value_or(true);
+    out["attention_bias"] = has("attn_qkv.bias");
+  }
+  if (type == "falcon") {
+    const bool is_new = out.value("num_key_value_heads", int64_t{1}) > 1;
+    out["new_decoder_architecture"] = is_new;
+    out["multi_query"] = true;
+    c.integer("num_kv_heads", "attention.head_count_kv");
+    if (is_new) out["num_ln_in_parallel_attn"] = has("attn_norm_2.weight") ? 2 : 1;
+    c.integer("ffn_hidden_size", "feed_forward_length");
+    out["bias"] = has("attn_qkv.bias");
+  }
+  if (type == "mpt") {
+    c.integer("max_seq_len", "context_length");
+    json attention = {{"alibi", true}};
+    c.number("clip_qkv", "attention.clamp_kqv", &attention);
+    c.number("alibi_bias_max", "attention.max_alibi_bias", &attention);
+    out["attn_config"] = std::move(attention);
+    if (has("attn_qkv.bias") || has("attn_q_norm.weight"))
+      c.fail(unsupported("biases and norms of q and k (MPT) are not supported"));
+  }
+}
+
 // What each architecture says beyond the sizes.
 void read_particulars(ConfigJson& c) {
   const std::string type = c.out["model_type"];
@@ -149,13 +190,19 @@ void read_particulars(ConfigJson& c) {
     c.number("attention_multiplier", "attention.scale");
   }
   if (type == "smollm3") out["no_rope_layer_interval"] = 4;
-  for (const char* name : {"phi3", "gemma2", "gemma3_text", "starcoder2"})
+  for (const char* name : {"phi3", "gemma2", "gemma3_text", "starcoder2", "gpt_oss"})
     if (type == name) c.integer("sliding_window", "attention.sliding_window");
-  if (type == "starcoder2") c.number("norm_epsilon", "attention.layer_norm_epsilon");
-  if (type == "mixtral" || type == "qwen3_moe") {
+  for (const char* name : {"starcoder2", "gpt2", "gpt_neox", "falcon", "bloom", "mpt"})
+    if (type == name) read_older_particulars(c);
+  if (type == "mixtral" || type == "qwen3_moe" || type == "gpt_oss") {
     c.integer("num_experts", "expert_count");
     c.integer("num_experts_per_tok", "expert_used_count");
     out["norm_topk_prob"] = true;
+  }
+  if (type == "gpt_oss") {
+    c.integer("intermediate_size", "expert_feed_forward_length");
+    // The frequencies between what is kept and what is stretched are not rounded; no key says so.
+    if (out.contains("rope_scaling")) out["rope_scaling"]["truncate"] = false;
   }
   if (type == "qwen3_moe") c.integer("moe_intermediate_size", "expert_feed_forward_length");
   if (type.starts_with("gemma")) {
@@ -254,8 +301,6 @@ Result<GgufArchitecture> gguf_architecture(const GgufFile& file) {
 Result<json> gguf_config_json(const GgufFile& file) {
   const Result<GgufArchitecture> architecture = gguf_architecture(file);
   if (!architecture.ok()) return architecture.status();
-  if (file.integer("split.count").value_or(1) > 1)
-    return unsupported("a model in several GGUF files is not supported; merge them with llama-gguf-split --merge");
   const GgufTensor* embedding = file.tensor("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
     return data_loss("tensor \"token_embd.weight\" is missing, or no matrix");
@@ -273,7 +318,7 @@ Result<json> gguf_config_json(const GgufFile& file) {
   c.out["dtype"] = weights_dtype(file);
   const bool has_experts = c.integer_of("expert_count").value_or(0) > 0;
   if (has_experts && c.out["model_type"] == "llama") c.out["model_type"] = "mixtral";
-  else if (has_experts && c.out["model_type"] != "qwen3_moe")
+  else if (has_experts && c.out["model_type"] != "qwen3_moe" && c.out["model_type"] != "gpt_oss")
     c.fail(unsupported("experts (\"expert_count\") of architecture \"" + std::string(architecture->name) +
                        "\" are not supported"));
   read_rope(c, *embedding);

@@ -1,5 +1,6 @@
 #include "model/gguf_dequantise.h"
 
+#include <cmath>
 #include <cstring>
 #include <string_view>
 
@@ -105,6 +106,16 @@ void block_q6_k(const uint8_t* p, float* out) {
   }
 }
 
+// A power of two for 32 numbers of 4 bits (OCP Microscaling Formats 1.0), here twice the numbers and half the power.
+void block_mxfp4(const uint8_t* p, float* out) {
+  static constexpr float kValues[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  const float scale = std::ldexp(1.0f, p[0] - 128);
+  for (int i = 0; i < 16; ++i) {
+    out[i] = kValues[p[1 + i] & 15] * scale;
+    out[i + 16] = kValues[p[1 + i] >> 4] * scale;
+  }
+}
+
 void block_f32(const uint8_t* p, float* out) { std::memcpy(out, p, 4); }
 void block_f16(const uint8_t* p, float* out) { *out = load_f16(p); }
 void block_bf16(const uint8_t* p, float* out) {
@@ -121,7 +132,7 @@ Block find_block(std::string_view type) {
     Block block;
   } kBlocks[] = {{"F32", block_f32},   {"F16", block_f16},   {"BF16", block_bf16}, {"Q8_0", block_q8_0},
                  {"Q4_0", block_q4_0}, {"Q4_1", block_q4_1}, {"Q5_0", block_q5_0}, {"Q5_1", block_q5_1},
-                 {"Q4_K", block_q4_k}, {"Q5_K", block_q5_k}, {"Q6_K", block_q6_k}};
+                 {"Q4_K", block_q4_k}, {"Q5_K", block_q5_k}, {"Q6_K", block_q6_k}, {"MXFP4", block_mxfp4}};
   for (const auto& entry : kBlocks)
     if (entry.name == type) return entry.block;
   return nullptr;

@@ -19,10 +19,10 @@ bool is_gguf_path(const std::string& model_path);
 // What general.architecture says of the tensors.
 struct GgufArchitecture {
   const char* name;
-  const char* model_type;    // of config.json
-  bool is_rope_interleaved;  // rows of q and k stand in the order of rotated pairs, not of halves
-  bool has_norms_plus_one;   // norm weights have the 1 added that the model adds to them
-  bool has_norms_around;     // a sublayer's output is normalised too: post_attention_norm, post_ffw_norm
+  const char* model_type;        // of config.json
+  bool is_rope_interleaved;      // rows of q and k stand in the order of rotated pairs, not of halves
+  bool has_norms_plus_one;       // norm weights have the 1 added that the model adds to them
+  bool has_post_attention_norm;  // post_attention_layernorm is called so here, and not ffn_norm
 };
 
 // kUnsupported names the architecture.
@@ -37,7 +37,8 @@ Result<GenerationConfig> load_gguf_generation_config(const std::string& path);
 // Every tensor has a type that can be dequantised; the first that has not is named.
 Status check_gguf_tensors(const GgufFile& file);
 
-// F32, F16 and BF16 tensors as they are, all others as fp32. The file and the pool outlive the source.
+// F32, F16 and BF16 tensors as they are, MXFP4 as bf16, which holds it exactly, all others as fp32. The file and the
+// pool outlive the source.
 class GgufSource final : public WeightSource {
  public:
   // REQUIRES: gguf_architecture(file) is ok, and so is check_gguf_tensors(file).
@@ -45,6 +46,7 @@ class GgufSource final : public WeightSource {
              WeightAccess access = WeightAccess::kValues);
   bool has(const std::string& name) const override;
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
+  bool has_common_layout() const override { return true; }
   void release() override { buffers_.release(); }
 
  private:

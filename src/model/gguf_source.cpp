@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/float_formats.h"
 #include "model/gguf_dequantise.h"
 #include "model/gguf_model.h"
 #include "model/safetensors.h"
@@ -17,8 +18,17 @@ struct Rename {
   std::string_view from, to;
 };
 
-constexpr Rename kModelNames[] = {
-    {"model.embed_tokens.", "token_embd."}, {"model.norm.", "output_norm."}, {"lm_head.", "output."}};
+// What comes before the names of all tensors but the head, and before the index of a layer.
+constexpr std::string_view kPrefixes[] = {"model.", "transformer.", "gpt_neox."};
+constexpr std::string_view kLayers[] = {"layers.", "h.", "blocks."};
+
+constexpr Rename kModelNames[] = {{"embed_tokens.", "token_embd."}, {"wte.", "token_embd."},
+                                  {"embed_in.", "token_embd."},     {"word_embeddings.", "token_embd."},
+                                  {"wpe.", "position_embd."},       {"word_embeddings_layernorm.", "token_embd_norm."},
+                                  {"norm.", "output_norm."},        {"ln_f.", "output_norm."},
+                                  {"norm_f.", "output_norm."},      {"final_layer_norm.", "output_norm."}};
+
+constexpr Rename kHeadNames[] = {{"lm_head.", "output."}, {"embed_out.", "output."}};
 
 constexpr Rename kLayerNames[] = {{"input_layernorm.", "attn_norm."},
                                   {"self_attn.q_proj.", "attn_q."},
@@ -36,7 +46,27 @@ constexpr Rename kLayerNames[] = {{"input_layernorm.", "attn_norm."},
                                   {"mlp.c_proj.", "ffn_down."},
                                   {"pre_feedforward_layernorm.", "ffn_norm."},
                                   {"post_feedforward_layernorm.", "post_ffw_norm."},
+                                  {"self_attn.sinks", "attn_sinks.weight"},
+                                  {"ln_1.", "attn_norm."},
+                                  {"norm_1.", "attn_norm."},
+                                  {"ln_attn.", "attn_norm_2."},
+                                  {"ln_mlp.", "attn_norm."},
+                                  {"attn.c_attn.", "attn_qkv."},
+                                  {"attn.Wqkv.", "attn_qkv."},
+                                  {"attention.query_key_value.", "attn_qkv."},
+                                  {"self_attention.query_key_value.", "attn_qkv."},
+                                  {"attn.c_proj.", "attn_output."},
+                                  {"attn.out_proj.", "attn_output."},
+                                  {"attention.dense.", "attn_output."},
+                                  {"self_attention.dense.", "attn_output."},
+                                  {"ln_2.", "ffn_norm."},
+                                  {"norm_2.", "ffn_norm."},
+                                  {"mlp.dense_h_to_4h.", "ffn_up."},
+                                  {"mlp.dense_4h_to_h.", "ffn_down."},
+                                  {"ffn.up_proj.", "ffn_up."},
+                                  {"ffn.down_proj.", "ffn_down."},
                                   {"mlp.gate.", "ffn_gate_inp."},
+                                  {"mlp.router.", "ffn_gate_inp."},
                                   {"block_sparse_moe.gate.", "ffn_gate_inp."}};
 
 // After "mlp.experts.<index>." or "block_sparse_moe.experts.<index>.": one matrix of a tensor that holds all of them.
@@ -56,6 +86,15 @@ std::optional<std::string> renamed(std::string_view name, std::span<const Rename
   return std::nullopt;
 }
 
+bool remove_one_of(std::span<const std::string_view> prefixes, std::string_view* name) {
+  for (const std::string_view prefix : prefixes)
+    if (name->starts_with(prefix)) {
+      name->remove_prefix(prefix.size());
+      return true;
+    }
+  return false;
+}
+
 // "experts.7.up_proj.weight", after what comes before it.
 std::optional<Place> expert_place(std::string_view part) {
   constexpr std::string_view kExperts = "experts.";
@@ -71,17 +110,16 @@ std::optional<Place> expert_place(std::string_view part) {
 
 // "model.layers.7.mlp.up_proj.weight" → "blk.7.ffn_up.weight".
 std::optional<Place> find_place(std::string_view name, const GgufArchitecture& architecture) {
-  constexpr std::string_view kLayers = "model.layers.";
   const auto dense = [](std::optional<std::string> found) {
     return found ? std::optional(Place{*found, {}}) : std::nullopt;
   };
-  if (!name.starts_with(kLayers)) return dense(renamed(name, kModelNames));
-  name.remove_prefix(kLayers.size());
+  if (!remove_one_of(kPrefixes, &name)) return dense(renamed(name, kHeadNames));
+  if (!remove_one_of(kLayers, &name)) return dense(renamed(name, kModelNames));
   const size_t dot = name.find('.');
   if (dot == name.npos) return std::nullopt;
   const std::string_view part = name.substr(dot + 1);
   const Rename after_attention[] = {
-      {"post_attention_layernorm.", architecture.has_norms_around ? "post_attention_norm." : "ffn_norm."}};
+      {"post_attention_layernorm.", architecture.has_post_attention_norm ? "post_attention_norm." : "ffn_norm."}};
   std::optional<Place> found = expert_place(part);
   if (!found) found = dense(renamed(part, after_attention));
   if (!found) found = dense(renamed(part, kLayerNames));
@@ -96,8 +134,19 @@ int64_t interleaved_row(int64_t row, int64_t head_dim) {
   return head * head_dim + in_head % half * 2 + in_head / half;
 }
 
-DType stored_dtype(std::string_view type) {
-  return type == "F16" ? DType::kF16 : type == "BF16" ? DType::kBF16 : DType::kF32;
+// F16 and BF16 as they are; MXFP4 without loss.
+DType loaded_dtype(std::string_view type) {
+  return type == "F16" ? DType::kF16 : type == "BF16" || type == "MXFP4" ? DType::kBF16 : DType::kF32;
+}
+
+void dequantise_row_bf16(const GgufTensorType& type, const uint8_t* row, int64_t cols, uint16_t* out) {
+  constexpr int64_t kChunk = 256;
+  float values[kChunk];
+  for (int64_t col = 0; col < cols; col += kChunk) {
+    const int64_t count = std::min(kChunk, cols - col);
+    dequantise_row(type, row + col / type.block_size * type.block_bytes, count, values);
+    for (int64_t i = 0; i < count; ++i) out[col + i] = f32_to_bf16(values[i]);
+  }
 }
 
 }  // namespace
@@ -107,7 +156,7 @@ Status check_gguf_tensors(const GgufFile& file) {
     if (!can_dequantise(*tensor.type))
       return unsupported(
           "tensor \"" + std::string(tensor.name) + "\" has type " + tensor.type->name +
-          ", which is not supported; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
+          ", which is not supported; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, MXFP4");
   return {};
 }
 
@@ -148,7 +197,7 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
   const int64_t stored_row_bytes = cols / type.block_size * type.block_bytes;
   const uint8_t* const data = stored->data.data() + (is_slice ? *place->expert * rows * stored_row_bytes : 0);
   const bool keeps_dtype = type.block_size == 1 && !has_plus_one;
-  TensorView view = {data, keeps_dtype ? stored_dtype(type.name) : DType::kF32, num_rows, shape.back()};
+  TensorView view = {data, has_plus_one ? DType::kF32 : loaded_dtype(type.name), num_rows, shape.back()};
   if (access_ == WeightAccess::kShapes) view.data = nullptr;
   if (access_ == WeightAccess::kShapes || (keeps_dtype && !is_permuted)) return view;
 
@@ -158,6 +207,7 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
     const uint8_t* const from = data + (is_permuted ? interleaved_row(row, config_.head_dim) : row) * stored_row_bytes;
     uint8_t* const to = out + row * row_bytes;
     if (keeps_dtype) return static_cast<void>(std::memcpy(to, from, row_bytes));
+    if (view.dtype == DType::kBF16) return dequantise_row_bf16(type, from, cols, reinterpret_cast<uint16_t*>(to));
     auto* const floats = reinterpret_cast<float*>(to);
     dequantise_row(type, from, cols, floats);
     if (has_plus_one)

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/gguf_file.h"
 #include "base/mapped_file.h"
 #include "model/safetensors.h"
 
@@ -73,6 +74,18 @@ bool is_revision(std::string_view revision) {
                      [](char c) { return is_name_char(c) || c == '-' || c == '.' || c == '/'; });
 }
 
+// A name pasted with the hub's address before it, and what a browser may have put after it.
+std::string_view without_hub_address(std::string_view name) {
+  for (const std::string_view address : {"https://huggingface.co/", "https://hf.co/", "hf://"})
+    if (name.starts_with(address)) {
+      name.remove_prefix(address.size());
+      if (name.ends_with('/')) name.remove_suffix(1);
+      if (name.ends_with("/tree/main")) name.remove_suffix(10);
+      break;
+    }
+  return name;
+}
+
 // A cached model and what was asked of it.
 struct CachedModel {
   std::string name, revision;  // "": main
@@ -93,6 +106,7 @@ bool is_dir(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
+// Of files and directories in it, in order.
 std::vector<std::string> names_in(const fs::path& dir) {
   std::vector<std::string> names;
   std::error_code error;
@@ -108,17 +122,44 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+// The GGUF files in a folder and the folders in it, each model by its first file; "mmproj" files are of the part that
+// sees.
+std::vector<std::string> gguf_models_in(const fs::path& dir, const std::string& part) {
+  std::set<std::string> found;
+  const auto add = [&](const std::string& file) {
+    if (!lower(file).ends_with(".gguf") || lower(file).find(lower(part)) == std::string::npos) return;
+    if (is_file(dir / file) && (!part.empty() || lower(file).find("mmproj") == std::string::npos))
+      found.insert(gguf_parts(file)[0]);
+  };
+  for (const std::string& name : names_in(dir)) {
+    add(name);
+    for (const std::string& inner : names_in(dir / name)) add(joined(name, inner));
+  }
+  return {found.begin(), found.end()};
+}
+
 // The GGUF file of a folder that is no model directory; "" where it has none.
-Result<std::string> find_gguf(const fs::path& dir, const std::string& name, const std::string& part) {
-  std::vector<std::string> found;
-  if (!part.empty() || !is_file(dir / "config.json"))
-    for (const std::string& file : names_in(dir))
-      if (lower(file).ends_with(".gguf") && lower(file).find(lower(part)) != std::string::npos && is_file(dir / file))
-        found.push_back(file);
+Result<std::string> find_gguf(const fs::path& dir, const std::string& name, const std::string& part,
+                              const std::string& which) {
+  if (part.empty() && is_file(dir / "config.json")) return std::string();
+  const std::vector<std::string> found = gguf_models_in(dir, part);
   if (found.empty()) return std::string();
   if (found.size() == 1) return (dir / found[0]).string();
-  return not_found(name + ": has several GGUF files" + (part.empty() ? "" : " with \"" + part + "\" in their names") +
-                   ", such as " + found[0] + " and " + found[1] + "; say which one: " + name + ":PART-OF-ITS-NAME");
+  return not_found(name + ": has " + std::to_string(found.size()) + " GGUF models" +
+                   (part.empty() ? "" : " with \"" + part + "\" in their names") + ", such as " + found[0] + " and " +
+                   found[1] + "; say which one: " + which);
+}
+
+// The cached model whose folder differs from this one in large and small letters only; "" where there is none.
+std::string name_but_for_case(const std::string& hub_cache, const std::string& folder) {
+  constexpr std::string_view kPrefix = "models--";
+  for (const std::string& name : names_in(hub_cache)) {
+    if (lower(name) != lower(folder)) continue;
+    std::string model = name.substr(kPrefix.size());
+    if (const size_t at = model.find("--"); at != model.npos) model.replace(at, 2, "/");
+    return model;
+  }
+  return "";
 }
 
 // The commit that refs/<revision> names, or the revision itself where it is a commit.
@@ -166,6 +207,12 @@ std::string missing_tokenizer(const fs::path& snapshot) {
   return "tokenizer.json";
 }
 
+Status incomplete(const CachedModel& model, const std::string& missing, const fs::path& snapshot) {
+  return not_found(model.name + ": " + missing +
+                   " is missing in the Hugging Face cache, the download is not complete (" + snapshot.string() +
+                   "); complete it with: " + model.download_command());
+}
+
 // A snapshot holds only files that were downloaded to their end; what was interrupted is not in it.
 Status check_complete(const CachedModel& model, const fs::path& snapshot, const ModelParts& parts) {
   std::string missing;
@@ -176,10 +223,18 @@ Status check_complete(const CachedModel& model, const fs::path& snapshot, const 
     missing = *weights;
   }
   if (missing.empty() && parts.tokenizer) missing = missing_tokenizer(snapshot);
-  if (missing.empty()) return {};
-  return not_found(model.name + ": " + missing +
-                   " is missing in the Hugging Face cache, the download is not complete (" + snapshot.string() +
-                   "); complete it with: " + model.download_command());
+  return missing.empty() ? Status() : incomplete(model, missing, snapshot);
+}
+
+Result<ModelLocation> locate_path(const std::string& path, const std::string& revision) {
+  if (!revision.empty())
+    return invalid_argument(path + " is a path: a revision is of a name in the Hugging Face cache");
+  if (is_file(path)) return ModelLocation{path, ""};
+  const Result<std::string> gguf = find_gguf(path, path, "", "-m " + joined(path, "FILE.gguf"));
+  if (!gguf.ok()) return gguf.status();
+  if (!gguf->empty() && !is_file(*gguf))
+    return not_found(*gguf + " is missing, the other files of the model are there");
+  return ModelLocation{gguf->empty() ? path : *gguf, ""};
 }
 
 }  // namespace
@@ -203,30 +258,31 @@ std::string hub_cache_dir(const Environment& environment) {
 
 Result<ModelLocation> locate_model(const std::string& name, const std::string& revision, const ModelParts& parts,
                                    const std::string& hub_cache) {
-  if (is_dir(name) || is_file(name)) {
-    if (!revision.empty())
-      return invalid_argument(name + " is a path: a revision is of a name in the Hugging Face cache");
-    if (is_file(name)) return ModelLocation{name, ""};
-    const Result<std::string> gguf = find_gguf(name, name, "");
-    if (!gguf.ok()) return gguf.status();
-    return ModelLocation{gguf->empty() ? name : *gguf, ""};
-  }
-  const size_t colon = name.rfind(':');
-  const std::string part = colon == name.npos ? "" : name.substr(colon + 1), repo = name.substr(0, colon);
-  if (!is_model_name(repo)) return not_found(name + ": no such directory or file");
+  if (is_dir(name) || is_file(name)) return locate_path(name, revision);
+  const std::string_view asked = without_hub_address(name);
+  const size_t colon = asked.rfind(':');
+  const std::string part(colon == asked.npos ? "" : asked.substr(colon + 1)), repo(asked.substr(0, colon));
+  if (!is_model_name(repo))
+    return not_found(name + ": no such directory or file" +
+                     (asked == name ? "" : "; the hub's name of a model is ORGANISATION/MODEL"));
   if (!revision.empty() && !is_revision(revision)) return invalid_argument("'" + revision + "' is not a revision");
   CachedModel model{repo, revision, {}};
   std::string folder = "models--" + repo;
   if (const size_t slash = folder.find('/'); slash != folder.npos) folder.replace(slash, 1, "--");
   model.dir = fs::path(hub_cache) / folder;
-  if (!is_dir(model.dir))
-    return not_found(name + ": no such directory or file, and not in the Hugging Face cache (" + hub_cache +
-                     "); download it with: " + model.download_command());
+  if (!is_dir(model.dir)) {
+    const std::string alike = name_but_for_case(hub_cache, folder);
+    return not_found(name + ": no such directory or file, and not in the Hugging Face cache (" + hub_cache + "); " +
+                     (alike.empty() ? "" : "it has " + alike + "; ") + "download it with: " + model.download_command());
+  }
   const Result<std::string> commit = commit_of(model);
   if (!commit.ok()) return commit.status();
   const fs::path snapshot = model.dir / "snapshots" / *commit;
-  const Result<std::string> gguf = find_gguf(snapshot, repo, part);
+  const Result<std::string> gguf = find_gguf(snapshot, repo, part, repo + ":PART-OF-ITS-NAME");
   if (!gguf.ok()) return gguf.status();
+  if (!gguf->empty())
+    for (const std::string& file : gguf_parts(*gguf))
+      if (!is_file(file)) return incomplete(model, fs::path(file).lexically_relative(snapshot).string(), snapshot);
   if (!gguf->empty()) return ModelLocation{*gguf, *commit};
   if (!part.empty())
     return not_found(name + ": no GGUF file with \"" + part +

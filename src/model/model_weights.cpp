@@ -31,7 +31,12 @@ struct StackedExperts {
 class Loader {
  public:
   Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, WeightMaker& maker)
-      : c_(config), names_(names), reader_(source), maker_(maker) {}
+      : c_(config), names_(names), reader_(source), maker_(maker) {
+    if (!source.has_common_layout()) return;
+    names_.is_transposed = false;
+    names_.qkv_order = QkvOrder::kStacked;
+    names_.experts_layout = ExpertsLayout::kStacked;
+  }
 
   Result<ModelWeights> load();
 
@@ -55,7 +60,7 @@ class Loader {
   std::unique_ptr<LinearWeight> make(const Parts& parts, WeightRole role = WeightRole::kProjection);
 
   const ModelConfig& c_;
-  const WeightNames& names_;
+  WeightNames names_;
   WeightReader reader_;
   WeightMaker& maker_;
 };

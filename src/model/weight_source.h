@@ -29,6 +29,9 @@ class WeightSource {
   virtual Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t>) {
     return unsupported("\"" + name + "\": blocks of codes are read from safetensors only");
   }
+  // Projections are [out, in], q, k and v stacked and experts one by one, whatever the architecture's own checkpoints
+  // do.
+  virtual bool has_common_layout() const { return false; }
   virtual void release() {}
 };
 

@@ -79,6 +79,8 @@ std::optional<Preparation> find_preparation(std::string_view name) {
   } else if (is({"tekken"})) {
     p = splits({kTekkenPattern});
     p.ignore_merges = p.add_bos = true;
+  } else if (is({"bloom"})) {
+    p = splits({kBloomPattern});
   } else if (is({"deepseek-v3"})) {
     p = splits({kDeepSeekV3Patterns[0], kDeepSeekV3Patterns[1], kDeepSeekV3Patterns[2]});
   } else if (is({"deepseek-coder"})) {
@@ -200,7 +202,7 @@ Result<TokenizerFile> read_spm(const GgufFile& file, TokenTable& table, Tokenize
 Result<TokenizerFile> read_gguf_tokenizer(const GgufFile& file, TokenizerConfig* config) {
   const auto model = file.text(kModelKey);
   if (!model || *model == "no_vocab" || *model == "none")
-    return not_found("the GGUF file has no tokenizer (tokenizer.ggml.model)");
+    return not_found("the GGUF file has no tokenizer (tokenizer.ggml.model); --tokenizer takes one from elsewhere");
   Result<TokenTable> table = read_tokens(file);
   if (!table.ok()) return table.status();
   for (const auto& [name, text] : gguf_special_tokens(file))

@@ -28,6 +28,9 @@ inline constexpr const char* kTekkenPattern =
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
     "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+// BLOOM: spaces and the punctuation of many scripts end a word.
+inline constexpr const char* kBloomPattern = " ?[^(\\s|.,!?…。，、।۔،)]+";
+
 // DeepSeek V3: three patterns, one after the other.
 inline constexpr const char* kDeepSeekV3Patterns[] = {
     "\\p{N}{1,3}", "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",

@@ -115,7 +115,7 @@ Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerCo
   const std::string path = find_model_file(model_dir);
   if (path.empty()) {
     return not_found(model_dir + ": no tokenizer.json, vocab.json with merges.txt, tokenizer.model or *.tiktoken; " +
-                     "a model directory needs one of them");
+                     "a model directory needs one of them, or --tokenizer takes one from elsewhere");
   }
   const auto file = MappedFile::open(path);
   if (!file.ok()) return file.status();

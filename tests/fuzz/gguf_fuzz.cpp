@@ -1,12 +1,19 @@
 // Any bytes as a GGUF file: refused, or tensors that lie apart inside the file and can be read, a config that the
-// loader takes or refuses, and a tokenizer that does as every tokenizer does.
+// loader takes or refuses, weights that can be read where they are complete, and a tokenizer that does as every
+// tokenizer does.
 #include <algorithm>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/gguf_file.h"
 #include "model/config_loader.h"
 #include "model/gguf_dequantise.h"
 #include "model/gguf_model.h"
+#include "model/model_weights.h"
+#include "model/weight_files.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/fuzz_tokenizers.h"
 #include "tests/support/temp_dir.h"
@@ -35,6 +42,44 @@ void check_tensors(const llmb::GgufFile& file, std::string_view input) {
   for (size_t i = 1; i < ranges.size(); ++i) LLMB_CHECK(ranges[i - 1].second <= ranges[i].first);
 }
 
+// Reads every byte of the weights and keeps none.
+class WeightReading final : public llmb::WeightMaker {
+ public:
+  std::unique_ptr<llmb::LinearWeight> make_linear(std::span<const llmb::TensorView> weights,
+                                                  std::span<const llmb::TensorView> biases) override {
+    for (const auto views : {weights, biases})
+      for (const llmb::TensorView& view : views) read(view);
+    return nullptr;
+  }
+  std::unique_ptr<llmb::ExpertsWeight> make_experts(std::vector<std::unique_ptr<llmb::LinearWeight>>,
+                                                    std::vector<std::unique_ptr<llmb::LinearWeight>>) override {
+    return nullptr;
+  }
+  std::unique_ptr<llmb::DeviceBuffer> make_vector(const llmb::TensorView& values) override {
+    read(values);
+    return nullptr;
+  }
+
+ private:
+  void read(const llmb::TensorView& view) {
+    const auto* const bytes = static_cast<const uint8_t*>(view.data);
+    sum_ = std::accumulate(bytes, bytes + view.rows * view.cols * llmb::dtype_bytes(view.dtype), sum_);
+  }
+  uint64_t sum_ = 0;
+};
+
+void check_weights(const std::string& path, const llmb::ModelConfig& config) {
+  const auto files = llmb::WeightFiles::open(path, config);
+  if (!files.ok()) {
+    LLMB_CHECK(!files.status().message().empty());
+    return;
+  }
+  llmb::ThreadPool pool(1);
+  const auto source = files->make_source(pool);
+  WeightReading maker;
+  LLMB_CHECK(llmb::load_model_weights(config, *source, maker).ok());
+}
+
 }  // namespace
 
 LLMB_FUZZ_TARGET(gguf) {
@@ -47,7 +92,8 @@ LLMB_FUZZ_TARGET(gguf) {
   static const TempDir dir;
   const std::string path = dir / "m.gguf";
   write_or_remove(path, input);
-  if (const auto config = llmb::load_model_config(path); !config.ok()) LLMB_CHECK(!config.status().message().empty());
+  if (const auto config = llmb::load_model_config(path); config.ok()) check_weights(path, *config);
+  else LLMB_CHECK(!config.status().message().empty());
   if (const auto generation = llmb::load_generation_config(path); generation.ok())
     for (const llmb::TokenId id : generation->eos_token_ids) LLMB_CHECK(id >= 0);
   if (const auto chat = llmb::ChatTemplate::load(path); chat.ok()) {

@@ -116,12 +116,36 @@ TEST_CASE("published tokenizers: the expected encodings, where ../shared/data is
 
 TEST_CASE("every name of a splitting loads, others are refused by theirs") {
   const HfTokenizer files = read_hf_tokenizer(kFixtures + "o200k");
-  for (const char* pre :
-       {"llama3",        "llama-v3",         "llama-bpe", "dbrx",      "smaug-bpe", "glm4",   "chatglm-bpe",
-        "qwen2",         "deepseek-r1-qwen", "megrez",    "stablelm2", "gpt-2",     "phi-2",  "mpt",
-        "olmo",          "smollm",           "starcoder", "refact",    "codeshell", "exaone", "minerva-7b",
-        "command-r",     "falcon",           "default",   "gpt-4o",    "llama4",    "tekken", "deepseek-v3",
-        "deepseek-coder"}) {
+  for (const char* pre : {"llama3",
+                          "llama-v3",
+                          "llama-bpe",
+                          "dbrx",
+                          "smaug-bpe",
+                          "glm4",
+                          "chatglm-bpe",
+                          "qwen2",
+                          "deepseek-r1-qwen",
+                          "megrez",
+                          "stablelm2",
+                          "gpt-2",
+                          "phi-2",
+                          "mpt",
+                          "olmo",
+                          "smollm",
+                          "starcoder",
+                          "refact",
+                          "codeshell",
+                          "exaone",
+                          "minerva-7b",
+                          "command-r",
+                          "falcon",
+                          "default",
+                          "gpt-4o",
+                          "llama4",
+                          "tekken",
+                          "deepseek-v3",
+                          "deepseek-coder",
+                          "bloom"}) {
     CAPTURE(pre);
     GgufWriter w;
     add_byte_level_tokenizer(&w, files, pre);

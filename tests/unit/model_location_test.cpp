@@ -170,6 +170,39 @@ TEST_CASE("an incomplete snapshot is refused, naming what is missing and what is
   CHECK(contains(cache.refused("m"), "config.json is missing"));
 }
 
+TEST_CASE("GGUF models in several files, in folders, and beside what sees") {
+  Cache cache;
+  cache.add_ref("Org--M-GGUF", "main", kCommit);
+  cache.add_file("Org--M-GGUF", kCommit, "BF16/m-BF16-00002-of-00002.gguf", "");
+  CHECK(contains(cache.refused("Org/M-GGUF"),
+                 "BF16/m-BF16-00001-of-00002.gguf is missing in the Hugging Face cache, the download is not complete"));
+  cache.add_file("Org--M-GGUF", kCommit, "BF16/m-BF16-00001-of-00002.gguf", "");
+  cache.add_file("Org--M-GGUF", kCommit, "mmproj-BF16.gguf", "");
+  const std::string file = "models--Org--M-GGUF/snapshots/" + kCommit + "/BF16/m-BF16-00001-of-00002.gguf";
+  CHECK(cache.found("Org/M-GGUF") == file);
+  CHECK(cache.found("Org/M-GGUF:bf16/m") == file);
+  const TempDir dir;
+  write_file(dir / "a-00002-of-00002.gguf", "");
+  CHECK(contains(cache.refused(dir.path()), "a-00001-of-00002.gguf is missing"));
+  write_file(dir / "a-00001-of-00002.gguf", "");
+  CHECK(locate_model(dir.path(), "", {}, cache.path())->path == dir / "a-00001-of-00002.gguf");
+  write_file(dir / "b.gguf", "");
+  CHECK(contains(cache.refused(dir.path()), "say which one: -m " + dir.path() + "/FILE.gguf"));
+}
+
+TEST_CASE("names as they are pasted, and almost right") {
+  Cache cache;
+  cache.add_ref("Org--Model", "main", kCommit);
+  cache.add_model("Org--Model", kCommit);
+  const std::string snapshot = "models--Org--Model/snapshots/" + kCommit;
+  for (const char* name : {"https://huggingface.co/Org/Model", "https://huggingface.co/Org/Model/",
+                           "https://huggingface.co/Org/Model/tree/main", "https://hf.co/Org/Model", "hf://Org/Model"})
+    CHECK(cache.found(name) == snapshot);
+  CHECK(contains(cache.refused("https://huggingface.co/Org/Model/blob/x"), "no such directory or file"));
+  CHECK(contains(cache.refused("https://example.com/Org/Model"), "no such directory or file"));
+  CHECK(contains(cache.refused("org/model"), "; it has Org/Model; download it with: hf download org/model"));
+}
+
 TEST_CASE("GGUF files: by path, the only one of a folder, or named by a part of theirs") {
   Cache cache;
   cache.add_ref("Org--M-GGUF", "main", kCommit);
@@ -181,7 +214,9 @@ TEST_CASE("GGUF files: by path, the only one of a folder, or named by a part of 
   CHECK(cache.found("Org/M-GGUF") == file);
   CHECK(cache.found("Org/M-GGUF:q4_k") == file);
   cache.add_file("Org--M-GGUF", kCommit, "m-Q8_0.gguf", "");
-  CHECK(contains(cache.refused("Org/M-GGUF"), "several GGUF files, such as m-Q4_K_M.gguf and m-Q8_0.gguf"));
+  CHECK(
+      contains(cache.refused("Org/M-GGUF"),
+               "has 2 GGUF models, such as m-Q4_K_M.gguf and m-Q8_0.gguf; say which one: Org/M-GGUF:PART-OF-ITS-NAME"));
   CHECK(cache.found("Org/M-GGUF:Q4_K_M") == file);
   CHECK(contains(cache.refused("Org/M-GGUF:Q2"), "no GGUF file with \"Q2\""));
   cache.add_file("Org--M-GGUF", kCommit, "config.json", "{}");  // now it is a directory of the other kind

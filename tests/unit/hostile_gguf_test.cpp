@@ -1,0 +1,228 @@
+// GGUF files and fp8 scales that were made to do harm: refused, naming what is wrong, within two seconds of processor
+// time and 64 MiB beyond the file, before a weight is read. gguf_file_test has the container, gguf_tokenizer_test the
+// tokenizer more closely.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "model/config_loader.h"
+#include "model/weight_files.h"
+#include "tests/support/bounded.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/process.h"
+#include "tests/support/raw_safetensors.h"
+#include "tests/support/temp_dir.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb::test {
+
+namespace {
+
+constexpr int kRefused = 10, kAccepted = 11, kWrongMessage = 12;
+
+void check_refused(const std::string& path, size_t file_bytes, const std::function<Status()>& load,
+                   const std::string& part) {
+  CAPTURE(path);
+  CAPTURE(part);
+  const BoundedRun run = run_bounded([&] {
+    const Status status = load();
+    if (status.ok()) return kAccepted;
+    if (status.message().find(part) != std::string::npos) return kRefused;
+    std::fprintf(stderr, "message: %s\n", status.message().substr(0, 300).c_str());
+    return kWrongMessage;
+  });
+  CHECK(run.exit_code == kRefused);
+  if (memory_figures_count()) CHECK(run.peak_mebibytes <= 64 + static_cast<double>(file_bytes) / (1 << 20));
+}
+
+// As a run would: config, then all that it needs of the weights.
+Status open_model(const std::string& path) {
+  const auto config = load_model_config(path);
+  if (!config.ok()) return config.status();
+  return WeightFiles::open(path, *config).status();
+}
+
+void check_model_refused(const GgufWriter& writer, const std::string& part) {
+  const TempDir dir;
+  const std::string bytes = writer.bytes();
+  write_file(dir / "m.gguf", bytes);
+  check_refused(
+      dir / "m.gguf", bytes.size(), [&] { return open_model(dir / "m.gguf"); }, part);
+}
+
+// A llama, with each key once: what a case changes it says instead of this.
+GgufWriter llama_with(const std::string& changed = "", const std::function<void(GgufWriter&)>& change = {}) {
+  GgufWriter w;
+  w.text("general.architecture", "llama");
+  for (const auto& [key, value] : {std::pair("context_length", 64),
+                                   {"embedding_length", 8},
+                                   {"block_count", 1},
+                                   {"feed_forward_length", 16},
+                                   {"attention.head_count", 2},
+                                   {"attention.head_count_kv", 1}})
+    if (changed != key) w.u32(std::string("llama.") + key, static_cast<uint32_t>(value));
+  if (changed != "attention.layer_norm_rms_epsilon") w.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  if (change) change(w);
+  w.f32_tensor("token_embd.weight", {16, 8}, std::vector<float>(128, 0.5f));
+  return w;
+}
+
+GgufWriter llama_with_integer(const std::string& key, uint64_t value) {
+  return llama_with(key, [&](GgufWriter& w) { w.entry("llama." + key, 10, GgufWriter::raw(value)); });
+}
+
+GgufWriter llama_with_number(const std::string& key, float value) {
+  return llama_with(key, [&](GgufWriter& w) { w.f32("llama." + key, value); });
+}
+
+}  // namespace
+
+TEST_CASE("FAULTS 30: a GGUF file that is cut, or whose numbers lie, is refused as a model") {
+  const std::string good = llama_with().bytes();
+  const TempDir dir;
+  const std::string path = dir / "m.gguf";
+  const auto check = [&](const std::string& bytes, const std::string& part) {
+    write_file(path, bytes);
+    check_refused(
+        path, bytes.size(), [&] { return open_model(path); }, part);
+  };
+  check(good, "tensor \"blk.0.attn_norm.weight\" is missing");
+  for (const size_t size : {size_t{0}, size_t{4}, size_t{23}, good.size() / 2, good.size() - 1})
+    check(good.substr(0, size), path);
+  for (const size_t at : {8, 16, 24}) {  // tensors, keys, the length of the first key
+    std::string bytes = good;
+    std::memset(bytes.data() + at, 0xff, 8);
+    check(bytes, path);
+  }
+  check_model_refused(llama_with("",
+                                 [](GgufWriter& w) {
+                                   w.tensor("t", {1 << 30, 1 << 30, 1 << 30}, 0, "");
+                                 }),
+                      "overflows");
+  check_model_refused(llama_with("", [](GgufWriter& w) { w.tensor("t", {1 << 20, 1 << 20}, 0, ""); }), "");
+  check_model_refused(llama_with("", [](GgufWriter& w) { w.tensor("t", {4}, 9999, ""); }), "9999 is not known");
+  check_model_refused(llama_with("", [](GgufWriter& w) { w.f32_tensor("token_embd.weight", {1}, {1}); }), "twice");
+}
+
+TEST_CASE("FAULTS 32: values of a GGUF file with which nobody can compute are refused, naming the field") {
+  check_model_refused(llama_with_integer("block_count", 1'000'000'000), "num_hidden_layers");
+  check_model_refused(llama_with_integer("block_count", 0), "num_hidden_layers");
+  check_model_refused(llama_with_integer("block_count", ~uint64_t{0}), "num_hidden_layers");
+  check_model_refused(llama_with_integer("attention.head_count", 0), "num_attention_heads");
+  check_model_refused(llama_with_integer("attention.head_count", 3), "num_attention_heads");
+  check_model_refused(llama_with_integer("attention.head_count_kv", 0), "num_key_value_heads");
+  check_model_refused(llama_with_integer("attention.key_length", 1 << 30), "head_dim");
+  check_model_refused(llama_with_integer("embedding_length", ~uint64_t{0}), "hidden_size");
+  check_model_refused(llama_with_integer("context_length", 0), "max_position_embeddings");
+  check_model_refused(llama_with_integer("feed_forward_length", 1 << 30), "intermediate_size");
+  check_model_refused(llama_with_integer("rope.dimension_count", 1 << 20), "rope.dimension_count");
+  check_model_refused(llama_with_integer("expert_count", 1 << 30), "experts");
+  for (const float eps : {NAN, -1.0f, std::numeric_limits<float>::infinity()})
+    check_model_refused(llama_with_number("attention.layer_norm_rms_epsilon", eps), "rms_norm_eps");
+  for (const float theta : {NAN, 0.0f, -5.0f})
+    check_model_refused(llama_with_number("rope.freq_base", theta), "rope_theta");
+  check_model_refused(llama_with("",
+                                 [](GgufWriter& w) {
+                                   w.f32_tensor("rope_freqs.weight", {2}, {NAN, INFINITY});
+                                 }),
+                      "rope_freqs.weight");
+  check_model_refused(llama_with("block_count", [](GgufWriter& w) { w.text("llama.block_count", "one"); }),
+                      "llama.block_count");
+}
+
+TEST_CASE("FAULTS 33: a tokenizer in a GGUF file that makes no sense is refused") {
+  const TempDir dir;
+  const std::string path = dir / "m.gguf";
+  const auto check = [&](const std::function<void(GgufWriter&)>& fill, const std::string& part) {
+    GgufWriter w;
+    fill(w);
+    const std::string bytes = w.bytes();
+    write_file(path, bytes);
+    check_refused(
+        path, bytes.size(), [&] { return Tokenizer::load(path).status(); }, part);
+  };
+  const auto bpe = [](GgufWriter& w, std::vector<std::string> tokens, std::vector<std::string> merges) {
+    w.text("tokenizer.ggml.model", "gpt2");
+    w.text("tokenizer.ggml.pre", "gpt-2");
+    w.texts("tokenizer.ggml.tokens", tokens);
+    w.texts("tokenizer.ggml.merges", merges);
+  };
+  check([&](GgufWriter& w) { bpe(w, {"a", "b", "a"}, {}); }, "");
+  check([&](GgufWriter& w) { bpe(w, {"a", "b"}, {"a b"}); }, "");
+  check([&](GgufWriter& w) { bpe(w, {"a", "\xff\xfe"}, {}); }, "not UTF-8");
+  check([&](GgufWriter& w) { w.text("tokenizer.ggml.model", "magic"); }, "");
+  check([&](GgufWriter& w) { w.text("general.name", "none"); }, "has no tokenizer");
+  check(
+      [&](GgufWriter& w) {
+        bpe(w, {"a", "b"}, {});
+        w.ints("tokenizer.ggml.token_type", {1});
+      },
+      "tokenizer.ggml.token_type");
+  check(
+      [](GgufWriter& w) {
+        w.text("tokenizer.ggml.model", "llama");
+        w.texts("tokenizer.ggml.tokens", {"<unk>", "a"});
+        w.floats("tokenizer.ggml.scores", {0, NAN});
+      },
+      "");
+}
+
+TEST_CASE("FAULTS 35: a template in a GGUF file that never ends is an error, not a hanging run") {
+  const TempDir dir;
+  const std::string path = dir / "m.gguf";
+  for (const char* source : {"{% for i in range(1000000000) %}x{% endfor %}",
+                             "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ 'x' * 1000000000 }}", "{% if %}"}) {
+    GgufWriter w;
+    w.text("tokenizer.chat_template", source);
+    const std::string bytes = w.bytes();
+    write_file(path, bytes);
+    check_refused(
+        path, bytes.size(),
+        [&] {
+          const auto chat = ChatTemplate::load(path);
+          if (!chat.ok()) return chat.status();
+          ChatTemplateInput input;
+          input.messages_json = R"([{"role":"user","content":"hi"}])";
+          return (*chat)->render(input).status();
+        },
+        "");
+  }
+}
+
+TEST_CASE("FAULTS 30: fp8 scales that do not fit or are no numbers are refused before a weight is read") {
+  const std::string config = R"({"model_type": "llama", "vocab_size": 16, "hidden_size": 8, "intermediate_size": 16,
+      "num_hidden_layers": 1, "num_attention_heads": 2, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+      "quantization_config": {"quant_method": "fp8", "weight_block_size": [4, 4]}})";
+  const std::vector<uint16_t> ones(128, 0x3f80);
+  const std::string name = "model.layers.0.self_attn.q_proj.weight";
+  const auto check = [&](const std::vector<RawTensor>& q, const std::string& part) {
+    const TempDir dir;
+    std::vector<RawTensor> tensors = {
+        {"model.embed_tokens.weight", "BF16", {16, 8}, bytes_of(ones)},
+        {"model.layers.0.input_layernorm.weight", "BF16", {8}, bytes_of(std::vector<uint16_t>(8, 0x3f80))}};
+    tensors.insert(tensors.end(), q.begin(), q.end());
+    const std::string bytes = raw_safetensors(tensors);
+    write_file(dir / "config.json", config);
+    write_file(dir / "model.safetensors", bytes);
+    check_refused(
+        dir.path(), bytes.size(), [&] { return open_model(dir.path()); }, part);
+  };
+  const RawTensor weight = {name, "F8_E4M3", {8, 8}, std::string(64, '\x38')};
+  const auto floats = [&](std::vector<int64_t> shape, const std::vector<float>& values) {
+    return RawTensor{name + "_scale_inv", "F32", std::move(shape), bytes_of(values)};
+  };
+  check({weight, floats({2, 2}, {1, 1, 1, 1})}, "k_proj");  // this one is good: the next is missing
+  check({weight}, "is F8_E4M3 without a scale");
+  check({weight, floats({3}, {1, 1, 1})}, "has shape [3], expected one scale");
+  check({weight, floats({0}, {})}, "has shape [0], expected one scale");
+  check({weight, floats({4, 4}, std::vector<float>(16, 1))}, "has shape [4, 4]");
+  check({weight, {name + "_scale_inv", "I8", {2, 2}, std::string(4, '\1')}}, "has dtype I8, expected F32");
+  for (const float bad : {NAN, INFINITY, -INFINITY})
+    check({weight, floats({2, 2}, {1, 1, bad, 1})}, "holds a scale that is not finite");
+  check({{name, "F8_E5M2", {8, 8}, std::string(64, '\x38')}, floats({1}, {1})}, "F8_E5M2");
+}
+
+}  // namespace llmb::test
