@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,8 +47,8 @@ class Inspector {
     if (config.ok()) {
       if (const auto files = WeightFiles::open(path_, *config); !files.ok()) refuse("weights", files.status());
     }
-    print_generation();
     print_tokenizer(config.ok() ? config->vocab_size : 0);
+    print_generation(config.ok() ? &*config : nullptr);
     print_template();
     if (config.ok()) print_kv(*config);
     for (const std::string& line : refused_) std::printf("REFUSED       %s\n", line.c_str());
@@ -138,13 +139,27 @@ class Inspector {
       std::printf("%s %s %lld (%.1f MiB)", dtype == by_dtype.begin()->first ? ":" : ",", dtype.c_str(),
                   static_cast<long long>(count.first), static_cast<double>(count.second) / 1048576);
     std::printf("\n");
+    stored_bytes_ = total;
     for (const TensorLine& line : lines)
       if (list_tensors_)
         std::printf("  %-60s %-8s %s\n", escape_control(line.name).c_str(), line.dtype.c_str(),
                     shape_string(line.shape).c_str());
   }
 
-  void print_generation() {
+  // "<|im_end|> 151645, …": what ends an answer.
+  std::string describe_ends(std::vector<TokenId> ids) const {
+    if (tokenizer_ && tokenizer_->eos_token_id() &&
+        std::count(ids.begin(), ids.end(), *tokenizer_->eos_token_id()) == 0)
+      ids.push_back(*tokenizer_->eos_token_id());
+    std::string ends;
+    for (const TokenId id : ids) {
+      const std::string piece = tokenizer_ ? escape_control(tokenizer_->token_piece(id)) + " " : "";
+      ends += (ends.empty() ? "" : ", ") + piece + std::to_string(id);
+    }
+    return ends.empty() ? "max-tokens only" : ends;
+  }
+
+  void print_generation(const ModelConfig* config) {
     const auto generation = load_generation_config(path_);
     if (!generation.ok()) return refuse("generation_config.json", generation.status());
     std::string out;
@@ -157,16 +172,17 @@ class Inspector {
     add("top_k", generation->top_k);
     add("min_p", generation->min_p);
     add("repetition_penalty", generation->repetition_penalty);
-    std::string ends;
-    for (const TokenId id : generation->eos_token_ids) ends += " " + std::to_string(id);
-    std::printf("sampling      %s; ends at%s\n", out.empty() ? "no defaults" : out.c_str(),
-                ends.empty() ? " what config.json says" : ends.c_str());
+    add("max_new_tokens", generation->max_new_tokens);
+    const std::vector<TokenId> ids = merge_eos_token_ids(config != nullptr ? *config : ModelConfig(), *generation);
+    std::printf("sampling      %s; ends at %s\n", out.empty() ? "no defaults" : out.c_str(),
+                describe_ends(ids).c_str());
   }
 
   void print_tokenizer(int32_t vocab_size) {
-    const auto tokenizer = Tokenizer::load(path_);
+    auto tokenizer = Tokenizer::load(path_);
     if (!tokenizer.ok()) return refuse("tokenizer", tokenizer.status());
-    const Tokenizer& t = **tokenizer;
+    tokenizer_ = std::move(*tokenizer);
+    const Tokenizer& t = *tokenizer_;
     std::printf("tokenizer     %s, %d tokens, bos \"%s\", eos \"%s\"\n", t.kind().c_str(), t.vocab_size(),
                 escape_control(t.bos_token()).c_str(), escape_control(t.eos_token()).c_str());
     if (vocab_size > 0 && t.vocab_size() > vocab_size)
@@ -212,6 +228,10 @@ class Inspector {
 
   void print_kv(const ModelConfig& c) const {
     const int64_t weights = stored_weight_bytes(c);
+    if (weights > stored_bytes_ + stored_bytes_ / 4 && stored_bytes_ > 0)
+      std::printf("note          weights of few bits become %s when they are loaded: %.1f times the file's size%s\n",
+                  dtype_name(c.dtype), static_cast<double>(weights) / static_cast<double>(stored_bytes_),
+                  c.dtype != c.gpu_dtype() ? "; on a GPU half of that" : "");
     std::vector<DType> dtypes = {DType::kF32};
     if (c.gpu_dtype() != DType::kF32) dtypes.push_back(c.gpu_dtype());
     for (const DType dtype : dtypes) {
@@ -232,6 +252,8 @@ class Inspector {
   const std::string path_;
   const std::vector<uint64_t> memory_;
   const bool list_tensors_;
+  int64_t stored_bytes_ = 0;
+  std::unique_ptr<Tokenizer> tokenizer_;  // null where it is refused
   std::vector<std::string> refused_;
 };
 

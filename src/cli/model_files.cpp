@@ -1,5 +1,6 @@
 #include "cli/model_files.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/mapped_file.h"
@@ -95,6 +96,11 @@ Status load_model_context(const Options& o, ModelFiles* files) {
   context->tokenizer = std::move(*tokenizer);
   context->chat_template = std::move(*chat_template);
   context->eos_token_ids = merge_eos_token_ids(files->config, files->generation);
+  // The tokenizer's end of text ends it too, whatever the other files have forgotten.
+  if (const auto eos = context->tokenizer ? context->tokenizer->eos_token_id() : std::nullopt)
+    if (*eos < files->config.vocab_size &&
+        std::count(context->eos_token_ids.begin(), context->eos_token_ids.end(), *eos) == 0)
+      context->eos_token_ids.push_back(*eos);
   context->vocab_size = files->config.vocab_size;
   context->max_model_len = files->max_model_len;
   files->context = std::move(context);

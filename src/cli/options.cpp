@@ -220,8 +220,10 @@ void add_batching_options(CLI::App& app, Options& o) {
 
 void add_sampling_options(CLI::App& app, Options& o) {
   const std::string group = "Sampling defaults, for lines that do not say";
-  app.add_option("--max-tokens", o.max_tokens,
-                 "Output tokens at most; default 256 (OpenAI lines: 16 for completions, the context's rest for chat)")
+  app.add_option(
+         "--max-tokens", o.max_tokens,
+         "Output tokens at most; default: max_new_tokens of generation_config.json, else 256 (OpenAI lines: 16 for "
+         "completions, the context's rest for chat)")
       ->check(CLI::Range(1, kIntMax))
       ->group(group)
       ->option_text("N");

@@ -134,6 +134,7 @@ int Run::execute() {
     return fail(model_files_exit_code(status), status);
   // Reading and tokenising begin while the weights load.
   intake_ = start_intake(o_, model_, std::move(reader_), clock_, job_ ? &job_->completed() : nullptr);
+  if (o_.dry_run && o_.progress != ProgressKind::kNone) std::fputs(describe_defaults(o_, model_).c_str(), stderr);
   if (o_.dry_run) return dry_run(*intake_);
   if (job_ && job_->is_continued())
     if (const End end = wait_for_new_line()) return *end;
@@ -253,8 +254,7 @@ Run::End Run::load_backend() {
   if (const Status status = watched_backend_->load(model_.config, load_options(o_, model_.max_model_len)); !status.ok())
     return fail(model_exit_code(status), status);
   if (o_.progress == ProgressKind::kNone) return {};
-  const std::string settings =
-      describe_settings(o_, model_.config, model_.default_params, backend_->info(), model_.max_model_len);
+  const std::string settings = describe_model(o_, model_, backend_->info()) + describe_defaults(o_, model_);
   std::fputs(("llm-batch " + std::string(kVersion) + "\n" + settings).c_str(), stderr);
   return {};
 }

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
+
 namespace llmb {
 
 namespace {
@@ -49,6 +51,24 @@ const char* batching_name(BatchingMode mode) {
   return "";
 }
 
+// What ends an answer, in one line.
+std::string describe_ends(const StopParams& stop, const ModelContext& model) {
+  std::string ends;
+  const auto add = [&](TokenId id) {
+    const std::string piece = model.tokenizer ? model.tokenizer->token_piece(id) : "";
+    ends += (ends.empty() ? "" : ", ") + (piece.empty() ? "" : escape_control(piece) + " ") + std::to_string(id);
+  };
+  if (!stop.ignore_eos)
+    for (const TokenId id : model.eos_token_ids) add(id);
+  for (const TokenId id : stop.stop_token_ids) add(id);
+  for (const std::string& text : stop.stop) ends += (ends.empty() ? "\"" : ", \"") + escape_control(text) + "\"";
+  if (!ends.empty()) return "ends      at " + ends + ", or max-tokens\n";
+  return std::string("ends      at max-tokens only: ") +
+         (stop.ignore_eos ? "--ignore-eos"
+                          : "the model names no end-of-sequence token; --stop and --stop-token-ids do") +
+         "\n";
+}
+
 }  // namespace
 
 Result<GenerationParams> default_generation_params(const Options& o, const GenerationConfig& g,
@@ -71,8 +91,9 @@ Result<GenerationParams> default_generation_params(const Options& o, const Gener
     if (!bias.ok()) return bias.status();
     s.logit_bias = std::move(*bias);
   }
-  params.stop.max_tokens = o.max_tokens;
   params.stop.min_tokens = o.min_tokens.value_or(0);
+  params.stop.max_tokens = o.max_tokens;
+  if (!o.max_tokens && g.max_new_tokens) params.stop.max_tokens = std::max(*g.max_new_tokens, params.stop.min_tokens);
   params.stop.stop = o.stop;
   params.stop.stop_token_ids = o.stop_token_ids;
   for (const TokenId token : o.stop_token_ids)
@@ -98,8 +119,8 @@ Result<int32_t> effective_max_model_len(const Options& o, const ModelConfig& mod
   return *o.max_model_len;
 }
 
-std::string describe_settings(const Options& o, const ModelConfig& m, const GenerationParams& p, const BackendInfo& b,
-                              int32_t max_model_len) {
+std::string describe_model(const Options& o, const ModelFiles& model, const BackendInfo& b) {
+  const ModelConfig& m = model.config;
   char line[512];
   std::string out;
   out += "model     " + o.model_name + (o.model_commit.empty() ? "" : " at " + o.model_commit.substr(0, 12));
@@ -113,17 +134,21 @@ std::string describe_settings(const Options& o, const ModelConfig& m, const Gene
                 double(b.kv.bytes_per_block()) * b.kv.num_blocks / 1048576.0);
   out += line;
   std::snprintf(line, sizeof line, "batching  %s, max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d\n",
-                batching_name(o.batching), o.max_num_seqs, o.max_num_batched_tokens, max_model_len);
-  out += line;
+                batching_name(o.batching), o.max_num_seqs, o.max_num_batched_tokens, model.max_model_len);
+  return out + line;
+}
+
+std::string describe_defaults(const Options& o, const ModelFiles& model) {
+  const GenerationParams& p = model.default_params;
   const SamplingParams& s = p.sampling;
   const std::string max_tokens = p.stop.max_tokens ? std::to_string(*p.stop.max_tokens) : "default";
+  char line[512];
   std::snprintf(line, sizeof line,
                 "sampling  temperature %g, top-p %g, top-k %d, min-p %g, repetition-penalty %g, max-tokens %s, seed "
                 "%llu (lines may override)\n",
                 s.temperature, s.top_p, s.top_k, s.min_p, s.repetition_penalty, max_tokens.c_str(),
                 static_cast<unsigned long long>(o.seed));
-  out += line;
-  return out;
+  return line + describe_ends(p.stop, *model.context);
 }
 
 }  // namespace llmb

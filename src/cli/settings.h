@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "cli/model_files.h"
 #include "cli/options.h"
 #include "core/model_config.h"
 #include "core/request.h"
@@ -12,7 +13,8 @@
 
 namespace llmb {
 
-// Flags over generation_config.json over built-in defaults. Error: --logit-bias or --stop-token-ids out of range.
+// Flags over generation_config.json (max_new_tokens: max_tokens of all forms of lines) over built-in defaults. Error:
+// --logit-bias or --stop-token-ids out of range.
 Result<GenerationParams> default_generation_params(const Options& options, const GenerationConfig& generation,
                                                    const ModelConfig& model);
 
@@ -20,7 +22,8 @@ Result<GenerationParams> default_generation_params(const Options& options, const
 Result<int32_t> effective_max_model_len(const Options& options, const ModelConfig& model);
 
 // Some lines for stderr: defaults differ between tools, so a run says what it uses.
-std::string describe_settings(const Options& options, const ModelConfig& model, const GenerationParams& params,
-                              const BackendInfo& backend, int32_t max_model_len);
+std::string describe_model(const Options& options, const ModelFiles& model, const BackendInfo& backend);
+// How answers are sampled, and what ends them. REQUIRES: load_model_context().
+std::string describe_defaults(const Options& options, const ModelFiles& model);
 
 }  // namespace llmb

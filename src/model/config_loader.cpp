@@ -112,6 +112,7 @@ const Architecture* read_model_type(ConfigFields& f, ModelConfig* c) {
   c->model_type = f.text("model_type", "");
   const Architecture* found = find_architecture(c->model_type);
   if (found != nullptr) return found;
+  if (c->model_type.empty()) return f.fail(data_loss("\"model_type\" is missing")), nullptr;
   std::string names;
   for (const Architecture& a : architectures()) names += (names.empty() ? "" : ", ") + std::string(a.model_type);
   for (const char* wrapper : wrappers_of_text_models()) names += std::string(", ") + wrapper;
@@ -162,7 +163,12 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
 
 Result<ModelConfig> load_model_config(const std::string& model_dir) {
   if (is_gguf_path(model_dir)) return load_gguf_config(model_dir);
-  return load_json(model_dir + "/config.json", parse_model_config);
+  Result<ModelConfig> config = load_json(model_dir + "/config.json", parse_model_config);
+  if (!config.ok() && config.status().code() == StatusCode::kNotFound)
+    return not_found(model_dir +
+                     ": has no config.json; a model is a directory in Hugging Face layout, a GGUF file, or a name in "
+                     "the Hugging Face cache");
+  return config;
 }
 
 Result<GenerationConfig> parse_generation_config(std::string_view json) {

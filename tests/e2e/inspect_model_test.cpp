@@ -30,7 +30,7 @@ TEST_CASE("a directory that runs") {
   check_says(result, "tensors       38, 3.6 MiB: BF16 38");
   check_says(result, "tokenizer     BPE (byte-level), 1536 tokens");
   check_says(result, "template      tools: no; text parts: joined");
-  check_says(result, "ends at 1 0");
+  check_says(result, "sampling      greedy; ends at <|end|> 1, <|endoftext|> 0\n");
   check_says(result, "float32: 2048 bytes a token");
   check_says(result, "in 0.0 GiB  0 tokens");
   check_says(result, "runs          yes");
@@ -66,6 +66,8 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
   check_says(gguf, "7, 6 with a window of 11");
   check_says(gguf, "Q4_0 17");
   check_says(gguf, "REFUSED       tokenizer: ");
+  check_says(gguf, "note          weights of few bits become float32 when they are loaded");
+  check_says(inspect({LLMB_SOURCE_DIR "/data/fixtures/gguf/split-00001-of-00003.gguf"}), "architecture  qwen3");
 }
 
 TEST_CASE("what is refused is said with its reason, and the rest is still shown") {

@@ -103,7 +103,7 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
   };
   const Case cases[] = {
       {"model_type", "mamba", "model_type \"mamba\" is not supported; supported: bloom, falcon, gemma, "},
-      {"model_type", nullptr, "model_type \"\""},
+      {"model_type", nullptr, "\"model_type\" is missing"},
       {"model_type", 5, "\"model_type\" is 5, expected a string"},
       {"hidden_act", "mish", "\"hidden_act\" \"mish\""},
       {"quantization_config", {{"quant_method", "gptq"}}, "quant_method \"gptq\""},
