@@ -45,8 +45,10 @@ class ConfigJson {
   }
   void number(const char* field, const char* key) { number(field, key, &out); }
   void number(const char* field, const char* key, json* to) {
-    if (const auto value = file_.number(prefix_ + key)) (*to)[field] = *value;
-    else check_absent(key);
+    const auto value = file_.number(prefix_ + key);
+    if (!value) return check_absent(key);
+    if (!std::isfinite(*value)) fail(data_loss("\"" + prefix_ + key + "\" is not a finite number"));
+    (*to)[field] = *value;
   }
   std::optional<int64_t> integer_of(const char* key) const { return file_.integer(prefix_ + key); }
   std::optional<bool> boolean_of(const char* key) const { return file_.boolean(prefix_ + key); }

@@ -114,16 +114,19 @@ TEST_CASE("FAULTS 32: values of a GGUF file with which nobody can compute are re
   check_model_refused(llama_with_integer("attention.head_count", 0), "num_attention_heads");
   check_model_refused(llama_with_integer("attention.head_count", 3), "num_attention_heads");
   check_model_refused(llama_with_integer("attention.head_count_kv", 0), "num_key_value_heads");
-  check_model_refused(llama_with_integer("attention.key_length", 1 << 30), "head_dim");
+  check_model_refused(llama_with_integer("attention.key_length", 1 << 30), "out of range");
   check_model_refused(llama_with_integer("embedding_length", ~uint64_t{0}), "hidden_size");
   check_model_refused(llama_with_integer("context_length", 0), "max_position_embeddings");
   check_model_refused(llama_with_integer("feed_forward_length", 1 << 30), "intermediate_size");
   check_model_refused(llama_with_integer("rope.dimension_count", 1 << 20), "rope.dimension_count");
   check_model_refused(llama_with_integer("expert_count", 1 << 30), "experts");
-  for (const float eps : {NAN, -1.0f, std::numeric_limits<float>::infinity()})
-    check_model_refused(llama_with_number("attention.layer_norm_rms_epsilon", eps), "rms_norm_eps");
-  for (const float theta : {NAN, 0.0f, -5.0f})
-    check_model_refused(llama_with_number("rope.freq_base", theta), "rope_theta");
+  for (const float bad : {NAN, std::numeric_limits<float>::infinity()}) {
+    check_model_refused(llama_with_number("attention.layer_norm_rms_epsilon", bad),
+                        "layer_norm_rms_epsilon\" is not a");
+    check_model_refused(llama_with_number("rope.freq_base", bad), "\"llama.rope.freq_base\" is not a finite number");
+  }
+  check_model_refused(llama_with_number("attention.layer_norm_rms_epsilon", -1), "rms_norm_eps");
+  for (const float theta : {0.0f, -5.0f}) check_model_refused(llama_with_number("rope.freq_base", theta), "rope_theta");
   check_model_refused(llama_with("",
                                  [](GgufWriter& w) {
                                    w.f32_tensor("rope_freqs.weight", {2}, {NAN, INFINITY});
