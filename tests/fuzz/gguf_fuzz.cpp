@@ -46,7 +46,7 @@ void check_tensors(const llmb::GgufFile& file, std::string_view input) {
 class WeightReading final : public llmb::WeightMaker {
  public:
   std::unique_ptr<llmb::LinearWeight> make_linear(std::span<const llmb::TensorView> weights,
-                                                  std::span<const llmb::TensorView> biases) override {
+                                                  std::span<const llmb::TensorView> biases, llmb::WeightRole) override {
     for (const auto views : {weights, biases})
       for (const llmb::TensorView& view : views) read(view);
     return nullptr;
