@@ -85,4 +85,20 @@ TEST_CASE("several ends of a text, with their spelling; the tokenizer's own is o
   CHECK(ends_of("", {"--progress", "none"}).find("ends ") == std::string::npos);
 }
 
+TEST_CASE("--max-model-len: k are thousands, K are 1024s, never more than the model's context") {
+  const std::string line = R"({"prompt":"Once upon a time","temperature":0,"max_tokens":1})"
+                           "\n";
+  for (const auto& [given, tokens] :
+       {std::pair("1000", "1000"), {"1k", "1000"}, {"1K", "1024"}, {"1.5k", "1500"}, {"2K", "2048"}}) {
+    const ProcessResult result = run_model(kModel, {"--max-model-len", given}, line);
+    CHECK(result.exit_code == 0);
+    check_shows(result, std::string("max-model-len ") + tokens + "\n");
+  }
+  const ProcessResult longer = run_model(kModel, {"--max-model-len", "3k"}, line);
+  CHECK(longer.exit_code == 2);
+  check_shows(longer, "--max-model-len 3000 is more than the model's context of 2048 tokens");
+  for (const char* bad : {"0", "-1", "1x", "k", "1e99"})
+    CHECK(run_model(kModel, {std::string("--max-model-len=") + bad}, line).exit_code == 2);
+}
+
 }  // namespace llmb::test
