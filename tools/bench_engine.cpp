@@ -1,6 +1,6 @@
 // Measures a backend's steps: prefill of one prompt, and decode at several batch sizes, each prompt independent of the
 // others. Every figure stands beside the limit that the machine showed right before and after it:
-//   max(bytes that must be read / bandwidth, floating-point operations / peak).
+//   max(bytes that must be read / bandwidth, operations / peak), the peak being that of the products' arithmetic.
 // Bandwidth is that of memory: a model that fits a cache can pass 100 %.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -44,7 +44,7 @@ struct Cost {
 
 // A step of num_tokens rows, num_samples of them sampled, whose attention reads `attended` cached tokens in all and
 // whose sequences hold `cached` tokens. Weights count once, the embedding lookup and activations not at all.
-Cost step_cost(const ModelConfig& c, const KvLayout& kv, double num_tokens, double num_samples, double attended,
+Cost step_cost(const ModelConfig& c, const BackendInfo& info, double num_tokens, double num_samples, double attended,
                double cached) {
   const double qkv = double(c.hidden_size) * double(c.q_size() + 2 * c.kv_size());
   const double head = double(c.hidden_size) * c.vocab_size;
@@ -54,7 +54,10 @@ Cost step_cost(const ModelConfig& c, const KvLayout& kv, double num_tokens, doub
   // Behind the last layer's attention only sampled rows go on.
   cost.flops = 2 * (num_tokens * layers * qkv + (num_tokens * (layers - 1) + num_samples) * rest + num_samples * head) +
                4 * layers * double(c.q_size()) * attended;
-  cost.bytes = double(c.num_matmul_params()) * double(dtype_bytes(c.dtype)) + cached * double(kv.bytes_per_token());
+  const double stored =
+      double(c.num_stored_matmul_params()) + (c.tie_word_embeddings ? 0 : double(c.vocab_size) * c.hidden_size);
+  cost.bytes =
+      double(info.weight_bytes) * double(c.num_matmul_params()) / stored + cached * double(info.kv.bytes_per_token());
   return cost;
 }
 
@@ -186,7 +189,7 @@ class Bench {
   // Fills every sequence's cache, one prompt a step; the first `repeats` are measured after one to warm up.
   void prefill() {
     const double t = o_.context;
-    const Cost cost = step_cost(config_, backend_->info().kv, t, 1, t * (t + 1) / 2, t);
+    const Cost cost = step_cost(config_, backend_->info(), t, 1, t * (t + 1) / 2, t);
     Measurement m;
     const auto run_one = [&](Sequence& s) {
       plan_.clear();
@@ -208,7 +211,7 @@ class Bench {
 
   void decode(int32_t batch) {
     const double cached = double(batch) * (o_.context + 0.5 * (o_.steps + 1));
-    const Cost cost = step_cost(config_, backend_->info().kv, batch, batch, cached, cached);
+    const Cost cost = step_cost(config_, backend_->info(), batch, batch, cached, cached);
     Measurement m;
     for (int32_t i = 0; i < o_.repeats; ++i) measure(cost, &m, [&] { return decode_steps(batch, &m); });
     for (int32_t i = 0; i < batch; ++i)

@@ -99,7 +99,7 @@ class Bench {
 
  private:
   void measure_limits() {
-    flops_per_s_ = cpu::measure_peak_flops(pool_);
+    flops_per_s_ = options_.dtype == "int8" ? cpu::measure_peak_int8_ops(pool_) : cpu::measure_peak_flops(pool_);
     bytes_per_s_ = cpu::measure_read_bandwidth(pool_);
   }
 

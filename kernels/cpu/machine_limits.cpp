@@ -38,6 +38,52 @@ int64_t multiply_add_chains(int64_t iterations, float* sink) {
   return iterations * kChains * kLanes * 2;
 }
 
+// As multiply_add_chains, of int8 numbers.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+__attribute__((target("avx512vnni"))) int64_t vnni_chains(int64_t iterations, float* sink) {
+  // As text: the compiler would keep some of the sums in memory.
+  for (int64_t n = 0; n < iterations; ++n)
+    asm volatile(
+        "vpdpbusd %%zmm0, %%zmm1, %%zmm2\n vpdpbusd %%zmm0, %%zmm1, %%zmm3\n vpdpbusd %%zmm0, %%zmm1, %%zmm4\n"
+        "vpdpbusd %%zmm0, %%zmm1, %%zmm5\n vpdpbusd %%zmm0, %%zmm1, %%zmm6\n vpdpbusd %%zmm0, %%zmm1, %%zmm7\n"
+        "vpdpbusd %%zmm0, %%zmm1, %%zmm8\n vpdpbusd %%zmm0, %%zmm1, %%zmm9\n vpdpbusd %%zmm0, %%zmm1, %%zmm10\n"
+        "vpdpbusd %%zmm0, %%zmm1, %%zmm11\n vpdpbusd %%zmm0, %%zmm1, %%zmm12\n vpdpbusd %%zmm0, %%zmm1, %%zmm13\n" ::
+            : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
+              "xmm13");
+  *sink += 1;
+  return iterations * 12 * 64 * 2;
+}
+#endif
+
+int64_t int8_chains(int64_t iterations, float* sink) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  if (__builtin_cpu_supports("avx512vnni")) return vnni_chains(iterations, sink);
+#endif
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i acc[kChains], factor = _mm256_set1_epi8(1);
+  LLMB_UNROLL for (int i = 0; i < kChains; ++i) acc[i] = _mm256_set1_epi32(i);
+  for (int64_t n = 0; n < iterations; ++n) {
+    LLMB_UNROLL for (int i = 0; i < kChains; ++i) {
+      const __m256i pairs = _mm256_maddubs_epi16(factor, _mm256_sign_epi8(acc[i], factor));
+      acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, ones));
+    }
+  }
+  for (int i = 0; i < kChains; ++i) *sink += static_cast<float>(_mm256_extract_epi32(acc[i], 0));
+  return iterations * kChains * 32 * 2;
+#else
+  const DI d;
+  VI acc[kChains];
+  const VI factor = hn::Set(d, 3), addend = hn::Set(d, 1);
+  LLMB_UNROLL for (int i = 0; i < kChains; ++i) acc[i] = hn::Set(d, i);
+  for (int64_t n = 0; n < iterations; ++n) {
+    LLMB_UNROLL for (int i = 0; i < kChains; ++i) acc[i] = hn::Add(hn::Mul(acc[i], factor), addend);
+  }
+  for (int i = 0; i < kChains; ++i) *sink += static_cast<float>(hn::GetLane(acc[i]));
+  return iterations * kChains * kLanes * 2;
+#endif
+}
+
 // Sum of the words, so that every one is read.
 uint32_t read_words(const uint32_t* words, int64_t num_words) {
   const DU du;
@@ -62,6 +108,7 @@ HWY_AFTER_NAMESPACE();
 namespace llmb::cpu {
 
 HWY_EXPORT(multiply_add_chains);
+HWY_EXPORT(int8_chains);
 HWY_EXPORT(read_words);
 HWY_EXPORT(target_name);
 
@@ -82,20 +129,28 @@ double best_rate(const Round& round) {
   return best;
 }
 
+// Operations a second of all threads. chains(iterations, sink): does the work and says how many operations it was.
+template <typename Chains>
+double peak_rate(ThreadPool& pool, const Chains& chains) {
+  constexpr int64_t kIterations = 200000;  // about a millisecond
+  std::vector<float> sinks(static_cast<size_t>(pool.num_threads()));
+  std::vector<int64_t> operations(sinks.size());
+  return best_rate([&] {
+    pool.parallel_for(pool.num_threads(), [&](int64_t i, int) { operations[i] = chains(kIterations, &sinks[i]); });
+    double sum = 0;
+    for (const int64_t n : operations) sum += static_cast<double>(n);
+    return sum;
+  });
+}
+
 }  // namespace
 
 double measure_peak_flops(ThreadPool& pool) {
-  constexpr int64_t kIterations = 200000;  // about a millisecond
-  std::vector<float> sinks(static_cast<size_t>(pool.num_threads()));
-  std::vector<int64_t> flops(sinks.size());
-  return best_rate([&] {
-    pool.parallel_for(pool.num_threads(), [&](int64_t i, int) {
-      flops[i] = HWY_DYNAMIC_DISPATCH(multiply_add_chains)(kIterations, &sinks[i]);
-    });
-    double sum = 0;
-    for (const int64_t f : flops) sum += static_cast<double>(f);
-    return sum;
-  });
+  return peak_rate(pool, [](int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(multiply_add_chains)(n, sink); });
+}
+
+double measure_peak_int8_ops(ThreadPool& pool) {
+  return peak_rate(pool, [](int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(int8_chains)(n, sink); });
 }
 
 double measure_read_bandwidth(ThreadPool& pool) {

@@ -43,7 +43,7 @@ struct BackendInfo {
 
 // What the hardware can do, for MFU and MBU.
 struct MachineLimits {
-  double flops_per_s = 0;
+  double flops_per_s = 0;  // of the arithmetic that products with weights use: int8 operations where they are int8
   double bytes_per_s = 0;
 };
 

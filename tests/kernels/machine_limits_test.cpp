@@ -17,6 +17,9 @@ TEST_CASE("limits are finite and positive with 1 and 2 threads, on every target"
       const double flops = measure_peak_flops(pool);
       CHECK(flops > 1e6);
       CHECK(flops < 1e16);
+      const double int8_ops = measure_peak_int8_ops(pool);
+      CHECK(int8_ops > 1e6);
+      CHECK(int8_ops < 1e16);
     });
     const double bandwidth = measure_read_bandwidth(pool);
     CHECK(bandwidth > 1e6);

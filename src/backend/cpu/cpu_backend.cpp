@@ -97,7 +97,9 @@ class CpuBackend final : public Backend {
 
   MachineLimits measure_limits() override {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before measure_limits()");
-    return {cpu::measure_peak_flops(*pool_), cpu::measure_read_bandwidth(*pool_)};
+    const bool is_int8 = options_.quantization == Quantization::kInt8;
+    return {is_int8 ? cpu::measure_peak_int8_ops(*pool_) : cpu::measure_peak_flops(*pool_),
+            cpu::measure_read_bandwidth(*pool_)};
   }
 
  private:
