@@ -22,9 +22,9 @@ namespace llmb::cpu {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 constexpr int64_t kGroup = PackedLinear::kInt4Group;
-constexpr int64_t kWideBlockK = 320;  // at most: 64 columns of fp32 weights fill 80 KiB of the second-level cache
-constexpr int64_t kFewBlockK = 320;   // and of bf16 weights
-constexpr int64_t kFewTiles = 6;      // up to here, widening in registers for each tile costs less than once in memory
+constexpr int64_t kWideBlockK = 256;  // at most: 32 columns of fp32 weights fill 32 KiB
+constexpr int64_t kFewBlockK = 320;
+constexpr int64_t kFewTiles = 6;  // up to here, widening in registers for each tile costs less than once in memory
 constexpr int64_t kFewTilesInt4 = 2;
 
 }  // namespace llmb::cpu
@@ -44,7 +44,7 @@ struct F32Panel {
   static constexpr int kStep = 1, kStepBytes = kWidth * 4, kWordBytes = 4;
   static constexpr bool kHasScales = false;
   const uint8_t* data;
-  const uint8_t* words(int64_t k) const { return data + k * kStepBytes; }
+  const uint8_t* words(int64_t k, int64_t column) const { return data + k * kStepBytes + column * kWordBytes; }
   HWY_INLINE V load(const uint8_t* at) const { return hn::LoadU(D(), reinterpret_cast<const float*>(at)); }
   template <int kIndex>
   HWY_INLINE V value(V word) const {
@@ -57,7 +57,7 @@ struct F16Panel {
   static constexpr int kStep = 1, kStepBytes = kWidth * 2, kWordBytes = 2;
   static constexpr bool kHasScales = false;
   const uint8_t* data;
-  const uint8_t* words(int64_t k) const { return data + k * kStepBytes; }
+  const uint8_t* words(int64_t k, int64_t column) const { return data + k * kStepBytes + column * kWordBytes; }
   HWY_INLINE V load(const uint8_t* at) const {
     const hn::Rebind<hwy::float16_t, D> d16;
     return hn::PromoteTo(D(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(at)));
@@ -73,7 +73,7 @@ struct BF16Panel {
   static constexpr int kStep = 2, kStepBytes = kWidth * 4, kWordBytes = 4;
   static constexpr bool kHasScales = false;
   const uint8_t* data;  // pairs of k
-  const uint8_t* words(int64_t k) const { return data + k / 2 * kStepBytes; }
+  const uint8_t* words(int64_t k, int64_t column) const { return data + k / 2 * kStepBytes + column * kWordBytes; }
   HWY_INLINE U load(const uint8_t* at) const { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at)); }
   template <int kIndex>
   HWY_INLINE V value(U word) const {
@@ -94,8 +94,8 @@ struct Int4Panel {
     HWY_ALIGN static constexpr float kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
     numbers = hn::Load(D(), kNumbers);
   }
-  const uint8_t* words(int64_t k) const {
-    return data + k / kGroup * kGroupBytes + kWidth * 2 + k % kGroup / kStep * kStepBytes;
+  const uint8_t* words(int64_t k, int64_t column) const {
+    return data + k / kGroup * kGroupBytes + kWidth * 2 + k % kGroup / kStep * kStepBytes + column * kWordBytes;
   }
   HWY_INLINE U load(const uint8_t* at) const { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at)); }
   template <int kIndex>
@@ -115,15 +115,25 @@ struct Int4Panel {
   static int64_t bytes(int64_t num_k) { return ceil_div(num_k, kGroup) * kGroupBytes; }
 };
 
-// A block of a panel from k_begin on, widened to fp32; int4 numbers not yet scaled.
+// The shape of register tiles over widened weights: high and narrow, so that a strip of a block of weights stays in the
+// first-level cache, and x comes from further away at a fraction of the rate.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+constexpr int kWideRows = 12, kStrip = 32;
+#else
+constexpr int kWideRows = kTileRows, kStrip = kTileColumns;
+#endif
+
+// A strip of kStrip columns of a block of a panel from k_begin on, widened to fp32; int4 numbers not yet scaled.
 template <typename Stored>
-struct WidenedBlock {
-  static constexpr int kStep = 1, kStepBytes = kWidth * 4, kWordBytes = 4;
+struct WidenedStrip {
+  static constexpr int kStep = 1, kStepBytes = kStrip * 4, kWordBytes = 4;
   static constexpr bool kHasScales = Stored::kHasScales;
   const Stored& stored;
-  const float* data;  // [block of k][kWidth]
+  const float* data;  // [block of k][kStrip]
   int64_t k_begin;
-  const uint8_t* words(int64_t k) const { return reinterpret_cast<const uint8_t*>(data + (k - k_begin) * kWidth); }
+  const uint8_t* words(int64_t k, int64_t) const {
+    return reinterpret_cast<const uint8_t*>(data + (k - k_begin) * kStrip);
+  }
   HWY_INLINE V load(const uint8_t* at) const { return hn::LoadU(D(), reinterpret_cast<const float*>(at)); }
   template <int kIndex>
   HWY_INLINE V value(V word) const {
@@ -133,15 +143,16 @@ struct WidenedBlock {
 };
 
 // acc += x[k_begin … k_end) · panel, kRows rows by kVecs vectors of columns; x is of row 0, a row x_stride after the
-// other. Addresses are kept in few registers: three rows by one pointer. kKeep: the widened weights are left at `kept`.
+// other. Addresses are kept in few registers: three rows by one pointer. kKeep: the widened weights are left as a strip
+// at `kept`.
 template <int kRows, int kVecs, bool kKeep, typename Panel>
 HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, int64_t k_begin, int64_t k_end,
                          int64_t column, float* HWY_RESTRICT kept, FetchAhead& fetch, V (&acc)[kRows * kVecs]) {
   const D d;
   FetchAhead ahead = fetch;
-  const uint8_t* words = panel.words(k_begin) + column * Panel::kWordBytes;
+  const uint8_t* words = panel.words(k_begin, column);
   const float* x0 = x + k_begin;
-  const float* x3 = x0 + 3 * x_stride;
+  const float *x3 = x0 + 3 * x_stride, *x6 = x0 + 6 * x_stride, *x9 = x0 + 9 * x_stride;
   decltype(panel.load(words)) word[kVecs];
   const auto load = [&]() HWY_ATTR {
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) word[c] = panel.load(words + c * kLanes * Panel::kWordBytes);
@@ -151,10 +162,11 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
     V b[kVecs];
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
       b[c] = panel.template value<kIndex>(word[c]);
-      if constexpr (kKeep) hn::StoreU(b[c], d, kept + kIndex * kWidth + c * kLanes);
+      if constexpr (kKeep) hn::StoreU(b[c], d, kept + kIndex * kStrip + c * kLanes);
     }
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-      const V xv = hn::Set(d, r < 3 ? x0[r * x_stride + kIndex] : x3[(r - 3) * x_stride + kIndex]);
+      const float* row = (r < 3 ? x0 : r < 6 ? x3 : r < 9 ? x6 : x9) + r % 3 * x_stride;
+      const V xv = hn::Set(d, row[kIndex]);
       LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(xv, b[c], acc[r * kVecs + c]);
     }
   };
@@ -166,11 +178,12 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   };
   constexpr auto kSteps = std::make_integer_sequence<int, Panel::kStep>();
   const float* end = x + k_end - (Panel::kStep - 1);
-  for (; x0 < end; x0 += Panel::kStep, x3 += Panel::kStep, words += Panel::kStepBytes) {
+  for (; x0 < end;
+       x0 += Panel::kStep, x3 += Panel::kStep, x6 += Panel::kStep, x9 += Panel::kStep, words += Panel::kStepBytes) {
     ahead.turn();
     load();
     all_steps(kSteps);
-    if constexpr (kKeep) kept += Panel::kStep * kWidth;
+    if constexpr (kKeep) kept += Panel::kStep * kStrip;
   }
   fetch = ahead;
   if (Panel::kStep == 1 || x0 == x + k_end) return;
@@ -202,7 +215,7 @@ HWY_INLINE void tile(const Panel& panel, const float* x, int64_t x_stride, int64
     for (int64_t k = k_begin; k < k_end; k += kGroup) {
       LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Zero(d);
       multiply<kRows, kVecs, kKeep>(panel, x, x_stride, k, std::min(k_end, k + kGroup), column,
-                                    kept + (k - k_begin) * kWidth, ahead, acc);
+                                    kept + (k - k_begin) * kStrip, ahead, acc);
       LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
         const V scale = panel.scale(k, column + c * kLanes);
         LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -257,39 +270,52 @@ TileSums tile_sums(const LinearTask& t, const Block& block, int64_t row) {
   return {from, t.out + (t.row_begin + row) * n + first, n, bias};
 }
 
-// Rows [row, row + kRows) of the task.
-template <int kColumns, int kRows, bool kKeep, typename Panel>
-HWY_INLINE void tile_rows(const LinearTask& t, const Panel& panel, const Block& block, int64_t row, float* kept,
-                          FetchAhead& ahead) {
-  constexpr int kVecs = tile_vecs<kRows, kColumns>();
-  const int64_t num_k = t.weight->in_features();
-  const float* x = t.x + (t.row_begin + row) * num_k;
-  const TileSums sums = tile_sums(t, block, row);
-  for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
-    tile<kRows, kVecs, kKeep>(panel, x, num_k, block.k_begin, block.k_end, column, kKeep ? kept + column : nullptr,
-                              sums, ahead);
-}
+const float* block_x(const LinearTask& t, int64_t row) { return t.x + (t.row_begin + row) * t.weight->in_features(); }
 
 template <int kColumns, typename Panel>
 HWY_INLINE void few_rows(const LinearTask& t, const Panel& panel, const Block& block, FetchAhead& ahead) {
   for_row_tiles(t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
-    tile_rows<kColumns, decltype(rows)::value, false>(t, panel, block, row, nullptr, ahead);
+    constexpr int kRows = decltype(rows)::value, kVecs = tile_vecs<kRows, kColumns>();
+    const TileSums sums = tile_sums(t, block, row);
+    for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
+      tile<kRows, kVecs, false>(panel, block_x(t, row), t.weight->in_features(), block.k_begin, block.k_end, column,
+                                nullptr, sums, ahead);
   });
 }
 
-template <int kColumns, typename Panel>
+// Calls f(integral_constant<int, rows>) for 1 <= rows <= kMax.
+template <int kMax, typename F>
+HWY_INLINE void with_rows(int64_t rows, const F& f) {
+  if constexpr (kMax > 1) {
+    if (rows < kMax) return with_rows<kMax - 1>(rows, f);
+  }
+  f(std::integral_constant<int, kMax>());
+}
+
+template <typename Panel>
 HWY_INLINE void many_rows(const LinearTask& t, const Panel& panel, const Block& block, float* widened,
                           FetchAhead& ahead) {
-  tile_rows<kColumns, kTileRows, true>(t, panel, block, 0, widened, ahead);
-  const WidenedBlock<Panel> rest{panel, widened, block.k_begin};
-  for_row_tiles(t.row_end - t.row_begin - kTileRows, [&](int64_t row, auto rows) HWY_ATTR {
-    tile_rows<kColumns, decltype(rows)::value, false>(t, rest, block, kTileRows + row, nullptr, ahead);
-  });
+  constexpr int kVecs = kStrip / kLanes;
+  const int64_t num_k = t.weight->in_features(), rest = t.row_end - t.row_begin - kWideRows;
+  const int64_t num_tiles = ceil_div(rest, kWideRows);
+  for (int64_t column = t.column_begin; column < t.column_end; column += kStrip) {
+    tile<kWideRows, kVecs, true>(panel, block_x(t, 0), num_k, block.k_begin, block.k_end, column, widened,
+                                 tile_sums(t, block, 0), ahead);
+    const WidenedStrip<Panel> strip{panel, widened, block.k_begin};
+    for (int64_t i = 0, row = kWideRows; i < num_tiles; ++i) {  // of nearly equal height
+      const int64_t next = kWideRows + (i + 1) * rest / num_tiles;
+      with_rows<kWideRows>(next - row, [&](auto rows) HWY_ATTR {
+        tile<decltype(rows)::value, kVecs, false>(strip, block_x(t, row), num_k, block.k_begin, block.k_end, column,
+                                                  nullptr, tile_sums(t, block, row), ahead);
+      });
+      row = next;
+    }
+  }
 }
 
 template <int kColumns, typename Panel>
 HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
-  HWY_ALIGN float widened[kWideBlockK * kWidth];
+  HWY_ALIGN float widened[kWideBlockK * kStrip];
   HWY_ALIGN float sums[kLinearTaskRows * kWidth];
   const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
   const bool is_few = num_tiles <= (Panel::kHasScales ? kFewTilesInt4 : kFewTiles);
@@ -305,7 +331,7 @@ HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
     }
     FetchAhead ahead(next, next_bytes, num_tiles * (block.k_end - k) / step);
     if (is_few) few_rows<kColumns>(t, panel, block, ahead);
-    else many_rows<kColumns>(t, panel, block, widened, ahead);
+    else many_rows(t, panel, block, widened, ahead);
   }
   // A panel narrower than its width.
   const int64_t n = t.weight->out_features(), first = t.panel * kWidth;
