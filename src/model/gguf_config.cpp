@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "model/gguf_dequantise.h"
 #include "model/gguf_model.h"
 
@@ -296,7 +297,7 @@ Result<GgufArchitecture> gguf_architecture(const GgufFile& file) {
     if (architecture.name == *name) return architecture;
     supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
   }
-  return unsupported("GGUF architecture \"" + std::string(name->substr(0, 60)) +
+  return unsupported("GGUF architecture \"" + escape_control(name->substr(0, 60)) +
                      "\" is not supported; supported: " + supported);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "tokenizer/patterns.h"
 #include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/unicode.h"
@@ -152,7 +153,7 @@ Result<TokenizerFile> read_byte_level_bpe(const GgufFile& file, const TokenTable
   const std::string name(file.text("tokenizer.ggml.pre").value_or(""));
   const auto preparation = find_preparation(name);
   if (!preparation)
-    return unsupported("tokenizer.ggml.pre \"" + name.substr(0, 60) +
+    return unsupported("tokenizer.ggml.pre \"" + escape_control(name.substr(0, 60)) +
                        "\" is not supported; --tokenizer takes the tokenizer of the original model");
   TokenizerFile out;
   for (size_t id = 0; id < table.pieces.size(); ++id) {
@@ -212,7 +213,7 @@ Result<TokenizerFile> read_gguf_tokenizer(const GgufFile& file, TokenizerConfig*
   if (*model == "gpt2") return read_byte_level_bpe(file, *table, config);
   if (*model == "llama") return read_spm(file, *table, config);
   return unsupported(
-      "tokenizer.ggml.model \"" + std::string(model->substr(0, 60)) +
+      "tokenizer.ggml.model \"" + escape_control(model->substr(0, 60)) +
       "\" is not supported; supported: gpt2, llama; --tokenizer takes the tokenizer of the original model");
 }
 

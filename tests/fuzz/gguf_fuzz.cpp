@@ -93,7 +93,7 @@ LLMB_FUZZ_TARGET(gguf) {
   const std::string path = dir / "m.gguf";
   write_or_remove(path, input);
   if (const auto config = llmb::load_model_config(path); config.ok()) check_weights(path, *config);
-  else LLMB_CHECK(!config.status().message().empty());
+  else LLMB_CHECK(!config.status().message().empty() && llmb::is_valid_utf8(config.status().message()));
   if (const auto generation = llmb::load_generation_config(path); generation.ok())
     for (const llmb::TokenId id : generation->eos_token_ids) LLMB_CHECK(id >= 0);
   if (const auto chat = llmb::ChatTemplate::load(path); chat.ok()) {
