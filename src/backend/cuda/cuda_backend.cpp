@@ -15,6 +15,7 @@
 #include "backend/cuda/warm_up.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
+#include "kernels/cuda/hopper.h"
 #include "model/model_weights.h"
 #include "model/transformer.h"
 #include "model/weight_files.h"
@@ -165,6 +166,7 @@ class CudaBackend final : public Backend {
     o.max_position = options_.max_model_len;
     o.max_logit_rows = std::clamp<int64_t>(kMaxLogitBytes / vocab_bytes, 1, options_.max_num_seqs);
     o.deterministic = options_.deterministic;
+    o.hopper = cuda::has_hopper_code(stream_->get());
     ops_.emplace(config_, device_, o, stream_->get());
     for (Flight& flight : flights_) {
       flight.host = cuda::PinnedMemory(ops_->sampled_bytes_with_top());

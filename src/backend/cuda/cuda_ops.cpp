@@ -82,6 +82,7 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   shape.head_dim = config.head_dim;
   shape.block_size = options.block_size;
   shape.deterministic = options.deterministic;
+  shape.hopper = options.hopper;
   return shape;
 }
 
@@ -291,7 +292,9 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
                                  step_.cta_start,
                                  attention_partials_.data<float>(),
                                  attention_partial_stats_.data<float>(),
-                                 attention_counters_.data<int32_t>()};
+                                 attention_counters_.data<int32_t>(),
+                                 step_.has_wgmma_items,
+                                 num_blocks_};
   cuda::AttentionParams params{attention_shape_, static_cast<float>(config_.score_scale(layer)),
                                static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
                                sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};

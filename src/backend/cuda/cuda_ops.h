@@ -26,6 +26,7 @@ struct CudaOpsOptions {
   int32_t max_position = 0;    // positions of a step are below it
   int64_t max_logit_rows = 0;  // of one call of sample()
   bool deterministic = false;
+  bool hopper = false;  // cuda::has_hopper_code()
 };
 
 // What a request may ask for.

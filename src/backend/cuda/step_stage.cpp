@@ -75,6 +75,9 @@ StepArrays StepStage::arrays(const StepShape& shape) const {
   const Layout at = layout(shape);
   const auto* base = device_.data<const uint8_t>();
   StepArrays arrays;
+  // Sequences have a token at least, so that one of them has so many at most. In decode it is one.
+  const int64_t most_tokens = int64_t{shape.num_tokens} - shape.num_seqs + 1;
+  arrays.has_wgmma_items = most_tokens * attention_.group() > cuda::AttentionTiling::kTileRows;
   arrays.tokens = reinterpret_cast<const TokenId*>(base + at.tokens);
   arrays.positions = reinterpret_cast<const int32_t*>(base + at.positions);
   arrays.slots = reinterpret_cast<const int32_t*>(base + at.slots);

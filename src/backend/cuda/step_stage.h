@@ -29,6 +29,7 @@ struct StepArrays {
   const BlockId* block_ids = nullptr;          // block tables, packed
   const TokenBias* bias = nullptr;             // all rows' slices
   const TokenPenalty* penalty = nullptr;       // all rows' slices
+  bool has_wgmma_items = true;                 // attention may have units of more than kTileRows rows
   bool can_replay = true;                      // false: bias or penalties were too many for their usual place
 };
 

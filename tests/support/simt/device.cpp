@@ -6,6 +6,7 @@
 #include "tests/support/simt/device_state.h"
 #include "tests/support/simt/settings.h"
 #include "tests/support/simt/stream.h"
+#include "tests/support/simt/symbol_name.h"
 
 namespace llmb::simt {
 
@@ -34,6 +35,7 @@ struct Device {
   int num_multiprocessors = 4;
   int num_devices = 1;
   std::map<const void*, size_t> shared_bytes;  // asked for by cudaFuncSetAttribute
+  std::map<const void*, uint64_t> runs;        // of each kernel
 
   Device() {
     if (const char* text = std::getenv("LLMB_SIMT_SEED")) seed = std::strtoull(text, nullptr, 10);
@@ -92,6 +94,16 @@ void clear_failure() {
 uint64_t num_calls() {
   const std::lock_guard lock(device().mutex);
   return device().num_calls;
+}
+
+void count_run(const void* kernel) { ++device().runs[kernel]; }
+
+uint64_t num_runs(const std::string& part) {
+  const std::lock_guard lock(device().mutex);
+  uint64_t sum = 0;
+  for (const auto& [kernel, count] : device().runs)
+    if (symbol_name(kernel).find(part) != std::string::npos) sum += count;
+  return sum;
 }
 
 void set_device_bytes(size_t num_bytes) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "tests/support/simt/runtime.h"
 
@@ -17,6 +18,9 @@ void set_seed(uint64_t seed);
 void fail_call_after(uint64_t num_calls, cudaError_t error, bool sticky = false);
 void clear_failure();
 uint64_t num_calls();
+
+// How many grids have run whose kernel's name holds `part`, those of graphs too.
+uint64_t num_runs(const std::string& part);
 
 // Of device memory: how much there is (8 GiB at the start), how much is taken, in how many pieces.
 void set_device_bytes(size_t num_bytes);

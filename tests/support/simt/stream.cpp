@@ -253,6 +253,7 @@ cudaError_t launch_kernel(const void* kernel, dim3 grid, dim3 block, size_t shar
   ::llmb::simt::enqueue(state, [shape, body = std::move(thread_body)] {
     ::llmb::simt::Grid with_seed = shape;  // another order in every launch of a graph
     with_seed.seed = ::llmb::simt::next_launch_seed();
+    ::llmb::simt::count_run(shape.kernel);
     ::llmb::simt::run_grid(with_seed, body);
   });
   return cudaSuccess;
