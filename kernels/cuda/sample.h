@@ -56,6 +56,14 @@ struct SampleResult {
   int32_t max_top = 0;            // >= every row's num_logprobs where needs.top_logprobs; at most kMaxTopLogprobs
 };
 
+// Before sample(): adds the unseen tokens to the counts of the rows' penalties, as core/step_plan.h's function of this
+// name does on the host. Throws CudaError.
+void count_unseen_tokens(SampleRow* rows,  // [num_rows]
+                         int32_t num_rows,
+                         TokenPenalty* penalty,   // what the rows' slices index
+                         const TokenId* sampled,  // [num_samples of the plan before]
+                         cudaStream_t stream);
+
 // The most that calls of one workspace ask for.
 struct SampleLimits {
   int32_t max_rows = 0;

@@ -85,6 +85,9 @@ Status validate_step_plan(const StepPlan& p, int32_t num_blocks, int32_t num_uns
         row.penalty_begin < 0 || row.penalty_end < row.penalty_begin ||
         row.penalty_end > static_cast<int32_t>(p.penalty.size()))
       return broken(5, row.seq, "slice out of range");
+    for (int32_t i = row.penalty_begin; i < row.penalty_end; ++i)
+      if (p.penalty[i].token < (i + 1 < row.penalty_end ? 0 : unseen_token(num_unseen - 1)))
+        return broken(7, row.seq, "a penalty for a token that nothing in flight samples, or not the last one");
     previous = row.seq;
   }
   return {};
@@ -94,6 +97,19 @@ void resolve_tokens(const StepPlan& plan, std::span<const TokenId> sampled, std:
   *tokens = plan.tokens;
   for (TokenId& token : *tokens)
     if (token < 0) token = sampled[unseen_token(token)];
+}
+
+void count_unseen_tokens(std::span<const TokenId> sampled, std::vector<SampleRow>* rows,
+                         std::vector<TokenPenalty>* penalty) {
+  for (SampleRow& row : *rows) {
+    if (!counts_unseen_token(row, *penalty)) continue;
+    const auto begin = penalty->begin() + row.penalty_begin, last = penalty->begin() + row.penalty_end - 1;
+    last->token = sampled[unseen_token(last->token)];
+    const auto same = std::find_if(begin, last, [&](const TokenPenalty& p) { return p.token == last->token; });
+    if (same == last) continue;
+    ++same->output_count;
+    --row.penalty_end;
+  }
 }
 
 std::string to_string(const StepPlan& p) {

@@ -1,8 +1,8 @@
 // One step of the engine as a value: the scheduler makes a StepPlan, a backend turns it into a StepOutput.
 //
 // Invariants (checked by validate_step_plan):
-//  1. query_start and block_start have num_seqs + 1 entries, begin with 0 and never decrease; every sequence has >= 1
-//     token.
+//  1. query_start and block_start have num_seqs + 1 entries, begin with 0 and never decrease; every sequence has a
+//     token at least.
 //  2. The tokens of sequence s are rows [query_start[s], query_start[s+1]); their positions are consecutive and end at
 //     context_len[s] - 1.
 //  3. block_ids of s hold at least ceil(context_len[s] / block_size) blocks; slots agree with them.
@@ -10,6 +10,8 @@
 //  5. sample_rows are in order of their sequence; each samples the last row of a sequence, at most one per sequence.
 //  6. A negative token is an unseen_token(): what a sample row of the plan submitted right before this one samples.
 //     Only a plan submitted while that one is in flight has such tokens.
+//  7. In a row's slice of penalty, at most the last entry's token is an unseen_token(): it stands for one occurrence
+//     more of that token, which the slice may name as well.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +52,7 @@ struct TokenBias {
   float bias;
 };
 
-// A token that the row's prompt or output holds. Each token at most once in a row's slice.
+// A token that the row's prompt or output holds. Each token at most once in a row's slice, but for invariant 7.
 struct TokenPenalty {
   TokenId token;
   int32_t output_count;  // 0: in the prompt only
@@ -82,10 +84,9 @@ struct StepPlan {
 };
 
 struct StepOutput {
-  std::vector<TokenId> tokens;  // [num_samples]
-  std::vector<float> logprobs;  // [num_samples]  of the sampled token, raw distribution; 0 where none was wanted
-  std::vector<uint8_t>
-      is_finite;  // [num_samples]  0: a logit was NaN or +Inf; tokens[i] means nothing, but is of the vocabulary
+  std::vector<TokenId> tokens;      // [num_samples]
+  std::vector<float> logprobs;      // [num_samples]  of the sampled token, raw distribution; 0 where none was wanted
+  std::vector<uint8_t> is_finite;   // [num_samples]  0: a logit was NaN or +Inf; tokens[i] is any of the vocabulary
   std::vector<int32_t> top_start;   // [num_samples + 1]  into top_*
   std::vector<TokenId> top_tokens;  // best first
   std::vector<float> top_logprobs;
@@ -102,6 +103,16 @@ Status validate_step_plan(const StepPlan& plan, int32_t num_blocks, int32_t num_
 void resolve_tokens(const StepPlan& plan,
                     std::span<const TokenId> sampled,  // [num_samples of the plan before]
                     std::vector<TokenId>* tokens);     // [num_tokens]
+
+// Whether the row's penalties count an unseen token.
+inline bool counts_unseen_token(const SampleRow& row, std::span<const TokenPenalty> penalty) {
+  return row.penalty_begin < row.penalty_end && penalty[row.penalty_end - 1].token < 0;
+}
+
+// Adds the unseen tokens to the counts of rows and penalty, which are a plan's; each token is then in a slice at most
+// once. REQUIRES: valid with num_unseen = sampled.size()
+void count_unseen_tokens(std::span<const TokenId> sampled,  // [num_samples of the plan before]
+                         std::vector<SampleRow>* rows, std::vector<TokenPenalty>* penalty);
 
 // A readable dump, for logs and failing tests.
 std::string to_string(const StepPlan& plan);

@@ -38,6 +38,7 @@ void append_sample_row(const Sequence& sequence, StepPlan* plan) {
   if (sequence.penalty_counts) {
     const auto& counts = sequence.penalty_counts->counts();
     plan->penalty.insert(plan->penalty.end(), counts.begin(), counts.end());
+    if (sequence.num_unseen_tokens > 0) plan->penalty.push_back({sequence.output_tokens.back(), 1});
   }
   row.penalty_end = length(plan->penalty);
   plan->sample_rows.push_back(row);

@@ -9,7 +9,7 @@
 namespace llmb {
 
 // Appends the next `num_tokens` pending tokens of the sequence; with its last known token also what the sampler needs.
-// REQUIRES: 1 <= num_tokens <= num_pending_tokens(); its blocks hold them; not must_see_tokens().
+// REQUIRES: 1 <= num_tokens <= num_pending_tokens(); its blocks hold them.
 void append_to_plan(const Sequence& sequence, int32_t num_tokens, StepPlan* plan);
 
 }  // namespace llmb

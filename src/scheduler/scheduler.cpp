@@ -61,7 +61,6 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
     Sequence* sequence = running_[i].get();
     if (sequence->ends_in_flight()) continue;
-    if (sequence->must_see_tokens()) return false;
     int32_t num_tokens = std::min(sequence->num_pending_tokens(), *token_budget);
     while (!grow(sequence, num_tokens)) {
       if (num_in_flight_ > 0) return false;

@@ -9,11 +9,9 @@
 // head of the line, to be computed again, output included. A sequence never preempts itself: it pauses with its blocks.
 //
 // Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
-// What that plan samples is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, and
-// nothing that depends on a token's value or takes something away is decided:
+// What that plan samples is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, the
+// backend adds the unseen token to penalties (StepPlan, invariant 7), and nothing that takes something away is decided:
 //  - Nobody is preempted: where blocks run out there is no plan ahead.
-//  - Nor is there one where a sequence's penalties count an unseen token. There could be one without that sequence, but
-//    then the sequences of a run with penalties would fall into two halves that take turns, at half the batch size.
 //  - A sequence that ends with the plan in flight no longer counts as running, so others may join, by the same rules as
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
 // A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends

@@ -36,7 +36,7 @@ struct Sequence {
   int32_t num_computed_tokens = 0;  // whose keys and values are in the cache once the plans in flight have run
   BlockTable blocks;
   int32_t num_preemptions = 0;
-  std::optional<PenaltyCounts> penalty_counts;  // where the request has penalties
+  std::optional<PenaltyCounts> penalty_counts;  // where the request has penalties; of the seen tokens
 
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(request->prompt_tokens.size()); }
   int32_t num_output_tokens() const { return static_cast<int32_t>(output_tokens.size()); }
@@ -51,8 +51,6 @@ struct Sequence {
 
   // What is unseen is its last token, whatever that turns out to be.
   bool ends_in_flight() const { return num_output_tokens() == max_new_tokens; }
-  // Whether it cannot be computed further before its unseen tokens are seen: penalties count tokens by value.
-  bool must_see_tokens() const { return num_unseen_tokens > 0 && penalty_counts.has_value(); }
 
   // Whether output token `index` may end it: nothing that does so may be sampled before min_tokens are there.
   bool may_end_with(int32_t index) const { return index >= request->params.stop.min_tokens; }

@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -188,6 +190,86 @@ TEST_CASE("two plans in flight: a token that is not known yet is taken from the 
     tokens.push_back(output.tokens.at(0));
   }
   CHECK(tokens == expected);
+}
+
+// The step that computes the last token of `prompt + output`, with penalties on the output; where `unseen`, that token
+// is row 0 of the step before.
+StepPlan plan_with_penalties(const std::vector<TokenId>& prompt, const std::vector<TokenId>& output, bool unseen) {
+  std::vector<TokenId> tokens = prompt;
+  tokens.insert(tokens.end(), output.begin(), output.end());
+  std::map<TokenId, int32_t> counts;
+  for (size_t i = 0; i + unseen < output.size(); ++i) ++counts[output[i]];
+  if (unseen) tokens.back() = unseen_token(0);
+  const auto computed = static_cast<int32_t>(output.empty() ? 0 : tokens.size() - 1);
+  SampleRow row;
+  row.repetition_penalty = 0.9f;
+  row.frequency_penalty = -0.4f;
+  row.presence_penalty = 0.3f;
+  row.num_logprobs = 3;
+  row.penalty_end = static_cast<int32_t>(counts.size() + unseen);
+  const auto query_len = static_cast<int32_t>(tokens.size()) - computed;
+  StepPlan plan = PlanBuilder(16).add(tokens, computed, query_len, {0, 1, 2, 3, 4}, row).plan();
+  for (const auto& [token, count] : counts) plan.penalty.push_back({token, count});
+  if (unseen) plan.penalty.push_back({unseen_token(0), 1});
+  return plan;
+}
+
+TEST_CASE("two plans in flight: penalties count a token that is not known yet, as the CPU backend does") {
+  constexpr size_t kNumTokens = 12;
+  const std::string dir = source_dir() + "/data/fixtures/models/llama-gqa";
+  const ModelConfig config = load_model_config(dir).value();
+  const LoadOptions options = load_options(dir, config, DType::kF32);
+  const std::vector<TokenId> prompt = golden_requests(read_json_lines(dir + "/golden.jsonl"))[2].prompt;
+  std::vector<TokenId> expected;
+  for (const auto& backend :
+       {loaded(make_cpu_backend(), config, options), loaded(make_cuda_backend(0), config, options)}) {
+    std::vector<TokenId> tokens;
+    StepOutput output;
+    for (size_t i = 0; i < kNumTokens; ++i) {
+      const StepPlan plan = plan_with_penalties(prompt, tokens, false);
+      REQUIRE(backend->submit(plan).ok());
+      REQUIRE(backend->wait(&output).ok());
+      tokens.push_back(output.tokens.at(0));
+    }
+    if (expected.empty()) expected = tokens;
+    CHECK(tokens == expected);
+    std::vector<StepPlan> plans;
+    for (size_t i = 0; i < kNumTokens; ++i)
+      plans.push_back(plan_with_penalties(prompt, {expected.begin(), expected.begin() + static_cast<int>(i)}, i > 0));
+    tokens.clear();
+    REQUIRE(backend->submit(plans[0]).ok());
+    for (size_t i = 0; i < kNumTokens; ++i) {
+      if (i + 1 < kNumTokens) REQUIRE(backend->submit(plans[i + 1]).ok());
+      REQUIRE(backend->wait(&output).ok());
+      tokens.push_back(output.tokens.at(0));
+    }
+    CHECK(tokens == expected);
+  }
+  CHECK(std::set<TokenId>(expected.begin(), expected.end()).size() < kNumTokens);  // some were counted twice
+}
+
+TEST_CASE("a step with more biases than usual has room for what log probabilities need") {
+  const std::string dir = source_dir() + "/data/fixtures/models/llama-gqa";
+  const ModelConfig config = load_model_config(dir).value();
+  LoadOptions options = load_options(dir, config, DType::kF32);
+  options.max_num_seqs = 1;
+  REQUIRE(config.vocab_size > 64);
+  SampleRow row;
+  row.num_logprobs = 4;
+  row.bias_end = config.vocab_size;
+  StepPlan plan = PlanBuilder(16).add({3, 4, 5}, 0, 3, {0}, row).plan();
+  for (TokenId token = 0; token < config.vocab_size; ++token)
+    plan.bias.push_back({token, static_cast<float>(token % 7) - 3});
+  StepOutput outputs[2];
+  const auto cpu = loaded(make_cpu_backend(), config, options), gpu = loaded(make_cuda_backend(0), config, options);
+  for (const bool on_gpu : {false, true}) {
+    Backend& backend = on_gpu ? *gpu : *cpu;
+    REQUIRE(backend.submit(plan).ok());
+    REQUIRE(backend.wait(&outputs[on_gpu]).ok());
+  }
+  CHECK(outputs[1].tokens == outputs[0].tokens);
+  CHECK(outputs[1].top_tokens == outputs[0].top_tokens);
+  CHECK(compare(outputs[1].logprobs, outputs[0].logprobs, 0, 1e-4) == "");
 }
 
 // Hugging Face transformers in bfloat16 is off by up to 0.116 on the same prompts.

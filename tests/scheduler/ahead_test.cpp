@@ -146,24 +146,34 @@ TEST_CASE("a row that is not finite ends its sequence, though it is in the plan 
   CHECK(h.updates[0].seq == 1);
 }
 
-TEST_CASE("there is no plan ahead while penalties wait for a token's value, so that all sequences keep step") {
+TEST_CASE("penalties count the token that the plan in flight samples, as one that is not seen yet") {
   Harness h(small_config());
   h.add(1, 9);
-  h.add(request_with_penalty(1, 2));
+  h.add(request_with_penalty(1, 4));
   REQUIRE(h.schedule());
-  CHECK_FALSE(h.schedule_ahead());
+  CHECK(h.plan.penalty.empty());
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead_shape() == "0:1 1:1");
+  REQUIRE(h.ahead.penalty.size() == 1);
+  CHECK(h.ahead.penalty[0].token == unseen_token(1));
+  CHECK(h.ahead.penalty[0].output_count == 1);
   h.apply(21);
-  REQUIRE(h.schedule());
-  CHECK(h.shape() == "0:1 1:1");
-  CHECK(h.plan.tokens == std::vector<TokenId>{21, 21});
-  REQUIRE(h.plan.penalty.size() == 1);
-  CHECK(h.plan.penalty[0].token == 21);
-  CHECK(h.plan.penalty[0].output_count == 1);
+  REQUIRE(h.schedule_ahead());
+  REQUIRE(h.ahead.penalty.size() == 2);
+  CHECK(h.ahead.penalty[0].token == 21);
+  CHECK(h.ahead.penalty[0].output_count == 1);
+  CHECK(h.ahead.penalty[1].token == unseen_token(1));
+  h.apply(21);
+  h.apply(22);
+  REQUIRE(h.schedule());  // nothing in flight, all is seen
+  REQUIRE(h.plan.penalty.size() == 2);
+  CHECK(h.plan.penalty[0].output_count == 2);
+  CHECK(h.plan.penalty[1].token == 22);
   REQUIRE(h.schedule_ahead());  // what is in flight is its last token
   CHECK(h.ahead_shape() == "0:1");
 }
 
-TEST_CASE("a prompt with penalties is computed ahead, chunk by chunk, up to the step that samples") {
+TEST_CASE("a prompt with penalties is computed ahead, chunk by chunk; a step that does not sample has no penalties") {
   SchedulerConfig config = small_config();
   config.max_num_batched_tokens = 4;
   Harness h(config);
@@ -174,8 +184,10 @@ TEST_CASE("a prompt with penalties is computed ahead, chunk by chunk, up to the 
   h.apply();
   REQUIRE(h.schedule_ahead());
   CHECK(h.ahead.num_samples() == 1);
+  CHECK(h.ahead.penalty.empty());
   h.apply();
-  CHECK_FALSE(h.schedule_ahead());
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead.penalty.at(0).token == unseen_token(0));
 }
 
 TEST_CASE("where blocks run out nobody is preempted: there is no plan ahead, and then the step as ever") {

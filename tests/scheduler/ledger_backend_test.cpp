@@ -134,11 +134,11 @@ TEST_CASE("eos_rate is the share of steps that end") {
   options.eos_rate = 0.25;
   LedgerModel model = make_ledger_model(small_model(), options);
   int num_eos = 0;
-  for (uint64_t i = 0; i < 10000; ++i) num_eos += model.next_token(LedgerModel::extend(i, 1), {}, {}) == 2;
+  for (uint64_t i = 0; i < 10000; ++i) num_eos += model.next_token(LedgerModel::extend(i, 1), {}, {}, {}) == 2;
   CHECK(num_eos > 2300);
   CHECK(num_eos < 2700);
   model.eos_rate = 0.0;
-  for (uint64_t i = 0; i < 10000; ++i) CHECK(model.next_token(LedgerModel::extend(i, 1), {}, {}) != 2);
+  for (uint64_t i = 0; i < 10000; ++i) CHECK(model.next_token(LedgerModel::extend(i, 1), {}, {}, {}) != 2);
 }
 
 TEST_CASE("bias of -infinity forbids tokens, down to the last one; with none left the row is not finite") {
@@ -160,21 +160,50 @@ TEST_CASE("bias of -infinity forbids tokens, down to the last one; with none lef
 TEST_CASE("with a temperature the random key and the position decide too") {
   const LedgerModel model = make_ledger_model(small_model(), {});
   SampleRow row;
-  const auto greedy = model.next_token(1, row, {});
+  const auto greedy = model.next_token(1, row, {}, {});
   row.rng = {1, 2};
-  CHECK(model.next_token(1, row, {}) == greedy);
+  CHECK(model.next_token(1, row, {}, {}) == greedy);
   row.temperature = 1.0f;
   int num_different = 0;
-  const auto sampled = model.next_token(1, row, {});
+  const auto sampled = model.next_token(1, row, {}, {});
   for (uint32_t i = 1; i <= 10; ++i) {
     SampleRow other = row;
     other.position = i;
-    num_different += model.next_token(1, other, {}) != sampled;
+    num_different += model.next_token(1, other, {}, {}) != sampled;
     other = row;
     other.rng.seed += i;
-    num_different += model.next_token(1, other, {}) != sampled;
+    num_different += model.next_token(1, other, {}, {}) != sampled;
   }
   CHECK(num_different >= 16);
+}
+
+TEST_CASE("what penalties count decides the token: each count, in any order; unseen tokens count as what they are") {
+  const LedgerModel model = make_ledger_model(small_model(), {});
+  const auto next = [&](const std::vector<TokenPenalty>& penalty) { return model.next_token(1, {}, {}, penalty); };
+  CHECK(next({{3, 1}, {4, 2}}) == next({{4, 2}, {3, 1}}));
+  CHECK(next({{3, 1}, {4, 2}}) != next({{3, 2}, {4, 1}}));
+  CHECK(next({{3, 1}}) != next({{3, 2}}));
+  CHECK(next({{3, 0}}) != next({}));
+
+  auto backend = loaded_ledger();
+  const TokenId first = run(backend.get(), single(0, {1, 2, 3}, {0}));
+  const auto second = [&](bool seen, const std::vector<TokenPenalty>& counts) {
+    StepPlan plan = single(0, {1, 2, 3}, {0}), ahead = single(3, {seen ? first : unseen_token(0)}, {0});
+    ahead.penalty = counts;
+    if (!seen) ahead.penalty.push_back({unseen_token(0), 1});
+    ahead.sample_rows[0].penalty_end = static_cast<int32_t>(ahead.penalty.size());
+    StepOutput output;
+    REQUIRE(backend->submit(plan).ok());
+    if (seen) REQUIRE(backend->wait(&output).ok());
+    REQUIRE(backend->submit(ahead).ok());
+    if (!seen) REQUIRE(backend->wait(&output).ok());
+    REQUIRE(backend->wait(&output).ok());
+    return output.tokens.at(0);
+  };
+  const TokenId other = first == 9 ? 8 : 9;
+  CHECK(second(false, {{other, 2}}) == second(true, {{other, 2}, {first, 1}}));
+  CHECK(second(false, {{first, 4}, {other, 2}}) == second(true, {{first, 5}, {other, 2}}));
+  CHECK(second(false, {}) == second(true, {{first, 1}}));
 }
 
 TEST_CASE("log-probabilities: none unless asked, else the chosen token first, falling") {

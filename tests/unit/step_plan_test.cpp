@@ -134,6 +134,40 @@ TEST_CASE("unseen tokens: only those that the plan before samples, filled in fro
   CHECK(tokens == good_plan().tokens);
 }
 
+TEST_CASE("penalties of unseen tokens: the last entry of a slice, added to the count of the same token or by itself") {
+  StepPlan plan = good_plan();
+  const auto row = [](int32_t begin, int32_t end) {
+    SampleRow r;
+    r.penalty_begin = begin, r.penalty_end = end;
+    return r;
+  };
+  plan.sample_rows[0].penalty_begin = 0, plan.sample_rows[0].penalty_end = 3;
+  plan.sample_rows[1].penalty_begin = plan.sample_rows[1].penalty_end = 3;
+  plan.penalty = {{7, 2}, {50, 0}, {unseen_token(1), 1}};
+  CHECK(validate_step_plan(plan, kNumBlocks, 2).ok());
+  CHECK(validate_step_plan(plan, kNumBlocks, 1).message().find("invariant 7") != std::string::npos);
+  std::swap(plan.penalty[1], plan.penalty[2]);
+  CHECK(validate_step_plan(plan, kNumBlocks, 2).message().find("invariant 7") != std::string::npos);
+
+  std::vector<SampleRow> rows = {row(0, 3), row(3, 3), row(3, 4), row(4, 6), row(6, 8)};
+  std::vector<TokenPenalty> penalty = {{7, 2},
+                                       {50, 0},
+                                       {unseen_token(1), 1},  // joins 50
+                                       {unseen_token(0), 1},  // alone
+                                       {7, 3},
+                                       {unseen_token(0), 1},  // a new one
+                                       {7, 1},
+                                       {8, 1}};  // none unseen
+  count_unseen_tokens(std::vector<TokenId>{60, 50}, &rows, &penalty);
+  std::vector<std::vector<std::pair<TokenId, int32_t>>> slices;
+  for (const SampleRow& r : rows) {
+    auto& slice = slices.emplace_back();
+    for (int32_t i = r.penalty_begin; i < r.penalty_end; ++i)
+      slice.emplace_back(penalty[i].token, penalty[i].output_count);
+  }
+  CHECK(slices == decltype(slices){{{7, 2}, {50, 1}}, {}, {{60, 1}}, {{7, 3}, {60, 1}}, {{7, 1}, {8, 1}}});
+}
+
 TEST_CASE("clear() leaves a valid empty plan and an empty output") {
   StepPlan plan = good_plan();
   plan.clear();

@@ -131,6 +131,10 @@ void CpuOps::begin_step(const StepPlan& plan) {
   output_.clear();
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows) sample_rows_.push_back(row.token_row);
+  samples_ = plan.sample_rows;
+  chunk_plan_.bias = plan.bias;
+  chunk_plan_.penalty = plan.penalty;
+  count_unseen_tokens(sampled_, &samples_, &chunk_plan_.penalty);
 }
 
 void CpuOps::end_step(StepOutput* output) {
@@ -216,11 +220,8 @@ void CpuOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
 }
 
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
-  if (rows == plan_->num_samples()) return cpu::sample(floats(logits), config_.vocab_size, *plan_, &output_, pool_);
-  const auto begin = plan_->sample_rows.begin() + first_sample;
+  const auto begin = samples_.begin() + first_sample;
   chunk_plan_.sample_rows.assign(begin, begin + rows);
-  chunk_plan_.bias = plan_->bias;
-  chunk_plan_.penalty = plan_->penalty;
   cpu::sample(floats(logits), config_.vocab_size, chunk_plan_, &chunk_output_, pool_);
   append(chunk_output_, &output_);
 }

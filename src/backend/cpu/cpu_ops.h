@@ -67,7 +67,8 @@ class CpuOps final : public Ops {
   std::vector<TokenId> tokens_;         // [num_tokens]  of plan_, none unseen
   std::vector<TokenId> sampled_;        // by the step before
   std::vector<int32_t> sample_rows_;    // [num_samples]  token rows
-  StepPlan chunk_plan_;                 // a slice of plan_'s sample rows
+  std::vector<SampleRow> samples_;      // of plan_; penalties count the unseen tokens
+  StepPlan chunk_plan_;                 // a slice of samples_, with the tables that they index
   StepOutput chunk_output_;
   StepOutput output_;
   cpu::ExpertsScratch experts_scratch_;

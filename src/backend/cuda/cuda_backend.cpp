@@ -264,6 +264,9 @@ class CudaBackend final : public Backend {
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
     flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
+    const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
+    if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen))
+      ops_->count_unseen_tokens(arrays, plan.num_samples());
     replay = replay && arrays.can_replay;
     if (replay) {
       graphs_.launch(graph_key(shape.num_seqs, !cuda::SampleNeeds().covers(needs)), stream);

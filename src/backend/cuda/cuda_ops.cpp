@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -378,7 +379,25 @@ void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
   result.is_finite += first_sample;
   result.top_tokens += first_sample * kMaxTopLogprobs;
   result.top_logprobs += first_sample * kMaxTopLogprobs;
-  cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
+  if (step_.num_penalties <= sample_limits_.max_penalties && step_.num_biases <= sample_limits_.max_biases)
+    return cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
+  make_room_for_samples(step_.num_penalties, step_.num_biases);
+  cuda::sample(input, needs_, result, large_sample_limits_, large_sample_workspace_.data(), stream_);
+}
+
+// The usual workspace stays where recorded steps find it.
+void CudaOps::make_room_for_samples(int64_t num_penalties, int64_t num_biases) {
+  cuda::SampleLimits& limits = large_sample_limits_;
+  if (num_penalties <= limits.max_penalties && num_biases <= limits.max_biases) return;
+  limits.max_rows = sample_limits_.max_rows;
+  limits.vocab = sample_limits_.vocab;
+  limits.max_penalties = std::max(limits.max_penalties, 2 * num_penalties);
+  limits.max_biases = std::max(limits.max_biases, 2 * num_biases);
+  large_sample_workspace_ = zeroed(cuda::sample_workspace_bytes(limits), stream_);
+}
+
+void CudaOps::count_unseen_tokens(const StepArrays& arrays, int32_t num_samples) {
+  cuda::count_unseen_tokens(arrays.samples, num_samples, arrays.penalty, sampled_.tokens, stream_);
 }
 
 }  // namespace llmb

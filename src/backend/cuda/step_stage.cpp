@@ -73,7 +73,7 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
 
 StepArrays StepStage::arrays(const StepShape& shape) const {
   const Layout at = layout(shape);
-  const auto* base = device_.data<const uint8_t>();
+  auto* base = device_.data<uint8_t>();
   StepArrays arrays;
   // Sequences have a token at least, so that one of them has so many at most. In decode it is one.
   const int64_t most_tokens = int64_t{shape.num_tokens} - shape.num_seqs + 1;
@@ -82,13 +82,13 @@ StepArrays StepStage::arrays(const StepShape& shape) const {
   arrays.positions = reinterpret_cast<const int32_t*>(base + at.positions);
   arrays.slots = reinterpret_cast<const int32_t*>(base + at.slots);
   arrays.sample_rows = reinterpret_cast<const int32_t*>(base + at.sample_rows);
-  arrays.samples = reinterpret_cast<const SampleRow*>(base + at.samples);
+  arrays.samples = reinterpret_cast<SampleRow*>(base + at.samples);
   arrays.cta_start = reinterpret_cast<const int32_t*>(base + at.cta_start);
   arrays.items = reinterpret_cast<const cuda::AttentionItem*>(base + at.items);
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.bias = device_tables_.data<const TokenBias>();
-  arrays.penalty = reinterpret_cast<const TokenPenalty*>(device_tables_.data<const uint8_t>() +
-                                                         aligned(limits_.max_num_biases * int64_t{sizeof(TokenBias)}));
+  arrays.penalty = reinterpret_cast<TokenPenalty*>(device_tables_.data<uint8_t>() +
+                                                   aligned(limits_.max_num_biases * int64_t{sizeof(TokenBias)}));
   return arrays;
 }
 
@@ -141,7 +141,9 @@ void StepStage::upload_tables(const StepPlan& plan, StepArrays* arrays, cudaStre
                           num_penalties * sizeof(TokenPenalty), cudaMemcpyHostToDevice, stream),
           "cudaMemcpyAsync");
     arrays->bias = overflow_.data<const TokenBias>();
-    arrays->penalty = reinterpret_cast<const TokenPenalty*>(overflow_.data<const uint8_t>() + bias_bytes);
+    arrays->penalty = reinterpret_cast<TokenPenalty*>(overflow_.data<uint8_t>() + bias_bytes);
+    arrays->num_biases = num_biases;
+    arrays->num_penalties = num_penalties;
     arrays->can_replay = false;
     return;
   }

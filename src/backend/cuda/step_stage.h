@@ -23,12 +23,13 @@ struct StepArrays {
   const int32_t* positions = nullptr;          // [num_tokens]
   const int32_t* slots = nullptr;              // [num_tokens]
   const int32_t* sample_rows = nullptr;        // [num_samples]  rows of tokens
-  const SampleRow* samples = nullptr;          // [num_samples]
+  SampleRow* samples = nullptr;                // [num_samples]
   const int32_t* cta_start = nullptr;          // [num_ctas + 1]
   const cuda::AttentionItem* items = nullptr;  // [<= max_items]
   const BlockId* block_ids = nullptr;          // block tables, packed
   const TokenBias* bias = nullptr;             // all rows' slices
-  const TokenPenalty* penalty = nullptr;       // all rows' slices
+  TokenPenalty* penalty = nullptr;             // all rows' slices
+  int64_t num_biases = 0, num_penalties = 0;   // of a step that cannot be replayed
   bool has_wgmma_items = true;                 // attention may have units of more than kTileRows rows
   bool can_replay = true;                      // false: bias or penalties were too many for their usual place
 };

@@ -53,6 +53,8 @@ class LedgerBackend final : public Backend {
   BackendInfo info_;
   std::vector<Slot> slots_;
   std::vector<TokenId> tokens_;                        // [num_tokens]  of the plan, none unseen
+  std::vector<SampleRow> samples_;                     // [num_samples]  of the plan; their penalties:
+  std::vector<TokenPenalty> penalty_;                  // with unseen tokens counted
   std::array<StepOutput, kMaxPlansInFlight> outputs_;  // of step i in entry i % size
   int64_t num_submitted_ = 0, num_fetched_ = 0;
 };
@@ -86,14 +88,17 @@ Status LedgerBackend::submit(const StepPlan& plan) {
   LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, static_cast<int32_t>(sampled.size())));
   if (plan.block_size != info_.kv.block_size) return internal_error("ledger: the plan has another block size");
   resolve_tokens(plan, sampled, &tokens_);
+  samples_ = plan.sample_rows;
+  penalty_ = plan.penalty;
+  count_unseen_tokens(sampled, &samples_, &penalty_);
   StepOutput& output = outputs_[num_submitted_ % kMaxPlansInFlight];
   output.clear();
   size_t next_sample = 0;
   for (int32_t s = 0; s < plan.num_seqs(); ++s) {
     uint64_t prefix_hash = 0;
     LLMB_RETURN_IF_ERROR(run_sequence(plan, s, &prefix_hash));
-    if (next_sample == plan.sample_rows.size() || plan.sample_rows[next_sample].seq != s) continue;
-    const SampleRow& row = plan.sample_rows[next_sample++];
+    if (next_sample == samples_.size() || samples_[next_sample].seq != s) continue;
+    const SampleRow& row = samples_[next_sample++];
     if (static_cast<int64_t>(row.position) != plan.context_len[s])
       return internal_error("ledger: sequence " + std::to_string(plan.seq_ids[s]) + " samples position " +
                             std::to_string(row.position) + " after " + std::to_string(plan.context_len[s]) + " tokens");
@@ -139,7 +144,8 @@ Status LedgerBackend::run_sequence(const StepPlan& plan, int32_t s, uint64_t* pr
 
 void LedgerBackend::sample(const StepPlan& plan, const SampleRow& row, uint64_t prefix_hash, StepOutput* output) {
   const std::span<const TokenBias> bias(plan.bias.data() + row.bias_begin, plan.bias.data() + row.bias_end);
-  const std::optional<TokenId> token = model_.next_token(prefix_hash, row, bias);
+  const std::span<const TokenPenalty> penalty(penalty_.data() + row.penalty_begin, penalty_.data() + row.penalty_end);
+  const std::optional<TokenId> token = model_.next_token(prefix_hash, row, bias, penalty);
   const float logprob = row.num_logprobs >= 0 ? LedgerModel::logprob(prefix_hash) : 0.0f;
   output->tokens.push_back(token.value_or(0));
   output->logprobs.push_back(logprob);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "base/rng.h"
 
@@ -26,8 +27,11 @@ uint64_t LedgerModel::empty_prefix() const { return mix(seed); }
 bool LedgerModel::is_eos(TokenId token) const { return contains(eos_token_ids, token); }
 
 std::optional<TokenId> LedgerModel::next_token(uint64_t prefix_hash, const SampleRow& row,
-                                               std::span<const TokenBias> bias) const {
+                                               std::span<const TokenBias> bias,
+                                               std::span<const TokenPenalty> penalty) const {
   uint64_t bits = prefix_hash;
+  for (const TokenPenalty& p : penalty)
+    bits += mix(uint64_t{static_cast<uint32_t>(p.token)} << 32 | static_cast<uint32_t>(p.output_count));
   if (row.temperature > 0) bits ^= static_cast<uint64_t>(sampling_uniform(row.rng, 0, row.position) * 0x1.0p24f);
   bits = mix(bits);
   if (eos_rate && !eos_token_ids.empty()) {
@@ -50,6 +54,23 @@ float LedgerModel::logprob(uint64_t prefix_hash) {
   return -0.5f - 1.5f * uniform_from_bits(static_cast<uint32_t>(mix(prefix_hash + 1)));
 }
 
+namespace {
+
+// What the penalties of a request count after the output so far.
+std::vector<TokenPenalty> count_tokens(const Request& request, const std::vector<TokenId>& output) {
+  std::map<TokenId, int32_t> counts;
+  const SamplingParams& sampling = request.params.sampling;
+  if (sampling.repetition_penalty != 1.0f)
+    for (const TokenId token : request.prompt_tokens) counts[token] = 0;
+  if (sampling.has_penalties())
+    for (const TokenId token : output) ++counts[token];
+  std::vector<TokenPenalty> penalty;
+  for (const auto& [token, count] : counts) penalty.push_back({token, count});
+  return penalty;
+}
+
+}  // namespace
+
 LedgerCompletion ledger_reference(const LedgerModel& model, const Request& request, int32_t max_model_len) {
   const StopParams& stop = request.params.stop;
   const auto num_prompt = static_cast<int64_t>(request.prompt_tokens.size());
@@ -69,7 +90,8 @@ LedgerCompletion ledger_reference(const LedgerModel& model, const Request& reque
     row.temperature = request.params.sampling.temperature;
     row.position = static_cast<uint32_t>(request.prompt_tokens.size() + completion.tokens.size());
     const auto token = model.next_token(
-        prefix, row, may_end ? std::span<const TokenBias>() : std::span<const TokenBias>(forbid_ending));
+        prefix, row, may_end ? std::span<const TokenBias>() : std::span<const TokenBias>(forbid_ending),
+        count_tokens(request, completion.tokens));
     if (!token) {
       completion.finish = FinishReason::kError;
       return completion;

@@ -27,8 +27,10 @@ struct LedgerModel {
   }
 
   // The token after a prefix; bias of -infinity forbids tokens, other bias means nothing. With temperature > 0 the
-  // row's random numbers (rng, position) decide too. nullopt: every token is forbidden.
-  std::optional<TokenId> next_token(uint64_t prefix_hash, const SampleRow& row, std::span<const TokenBias> bias) const;
+  // row's random numbers (rng, position) decide too, and so does every entry of penalty, in any order. nullopt: every
+  // token is forbidden.
+  std::optional<TokenId> next_token(uint64_t prefix_hash, const SampleRow& row, std::span<const TokenBias> bias,
+                                    std::span<const TokenPenalty> penalty) const;
   static float logprob(uint64_t prefix_hash);  // of the chosen token, in [-2, -0.5]
 
  private:
