@@ -65,7 +65,9 @@ foreach(source ${cuda_sources})
 endforeach()
 file(GLOB cuda_host_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cpp)
 add_library(llmb_kernels_cuda STATIC ${cuda_objects} ${cuda_host_sources})
-target_link_libraries(llmb_kernels_cuda PUBLIC llmb_core CUDA::cudart_static CUDA::cublasLt)
+# cuBLASLt is loaded at run time (kernels/cuda/cublas_lt.h), first from where the toolkit has it.
+target_link_libraries(llmb_kernels_cuda PUBLIC llmb_core CUDA::cudart_static)
+target_link_options(llmb_kernels_cuda INTERFACE LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR})
 set_target_properties(llmb_kernels_cuda PROPERTIES LINKER_LANGUAGE CXX)
 
 llmb_library(backend_cuda src/backend/cuda DEPENDS llmb_model llmb_kernels_cuda)

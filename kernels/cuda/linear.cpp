@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/linear_mma.h"
 
 namespace llmb::cuda {
@@ -23,7 +24,7 @@ constexpr int64_t kMaxOwnRows = 64;
 void check_lt(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   const cudaError_t code = status == CUBLAS_STATUS_ALLOC_FAILED ? cudaErrorMemoryAllocation : cudaErrorUnknown;
-  throw CudaError(code, std::string(what) + " returned " + cublasLtGetStatusName(status));
+  throw CudaError(code, std::string(what) + " returned " + cublas_lt().get_status_name(status));
 }
 
 cudaDataType_t data_type(DType dtype) {
@@ -37,10 +38,10 @@ int64_t row_class(int64_t rows) {
   return rows <= 8 ? rows : ceil_div(rows, step) * step;
 }
 
-template <typename Handle, cublasStatus_t (*kDestroy)(Handle)>
+template <typename Handle, cublasStatus_t (*CublasLt::*kDestroy)(Handle)>
 struct Descriptor {
   Handle handle = nullptr;
-  ~Descriptor() { kDestroy(handle); }
+  ~Descriptor() { (cublas_lt().*kDestroy)(handle); }
 };
 
 }  // namespace
@@ -50,7 +51,7 @@ struct Descriptor {
 struct Linear::Call {
   Call(const LinearView& weight_view, const void* x_data, int64_t num_rows, void* out_data, DType dtype, DType out_type)
       : weight(weight_view), x(x_data), rows(num_rows), out(out_data), out_dtype(out_type) {
-    check_lt(cublasLtMatmulDescCreate(&desc.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    check_lt(cublas_lt().matmul_desc_create(&desc.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (weight.bias != nullptr) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
@@ -67,8 +68,8 @@ struct Linear::Call {
   void run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const DeviceMemory& workspace,
            cudaStream_t stream) const {
     const float one = 1, zero = 0;
-    check_lt(cublasLtMatmul(handle, desc.handle, &one, weight.weight, a.handle, x, b.handle, &zero, out, d.handle, out,
-                            d.handle, &algo, workspace.data(), static_cast<size_t>(workspace.bytes()), stream),
+    check_lt(cublas_lt().matmul(handle, desc.handle, &one, weight.weight, a.handle, x, b.handle, &zero, out, d.handle,
+                                out, d.handle, &algo, workspace.data(), static_cast<size_t>(workspace.bytes()), stream),
              "cublasLtMatmul");
   }
 
@@ -76,8 +77,8 @@ struct Linear::Call {
                                                           cublasLtMatmulPreference_t preference, int count) const {
     std::vector<cublasLtMatmulHeuristicResult_t> results(count);
     int found = 0;
-    check_lt(cublasLtMatmulAlgoGetHeuristic(handle, desc.handle, a.handle, b.handle, d.handle, d.handle, preference,
-                                            count, results.data(), &found),
+    check_lt(cublas_lt().matmul_algo_get_heuristic(handle, desc.handle, a.handle, b.handle, d.handle, d.handle,
+                                                   preference, count, results.data(), &found),
              "cublasLtMatmulAlgoGetHeuristic");
     results.resize(found);
     std::erase_if(results, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
@@ -89,13 +90,14 @@ struct Linear::Call {
 
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
-    check_lt(cublasLtMatmulDescSetAttribute(desc.handle, attribute, &value, sizeof value),
+    check_lt(cublas_lt().matmul_desc_set_attribute(desc.handle, attribute, &value, sizeof value),
              "cublasLtMatmulDescSetAttribute");
   }
-  using Layout = Descriptor<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+  using Layout = Descriptor<cublasLtMatrixLayout_t, &CublasLt::matrix_layout_destroy>;
   static void create(Layout* layout, DType dtype, uint64_t rows, uint64_t cols) {
-    check_lt(cublasLtMatrixLayoutCreate(&layout->handle, data_type(dtype), rows, cols, static_cast<int64_t>(rows)),
-             "cublasLtMatrixLayoutCreate");
+    check_lt(
+        cublas_lt().matrix_layout_create(&layout->handle, data_type(dtype), rows, cols, static_cast<int64_t>(rows)),
+        "cublasLtMatrixLayoutCreate");
   }
 
   const LinearView weight;
@@ -103,23 +105,23 @@ struct Linear::Call {
   const int64_t rows;
   void* const out;
   const DType out_dtype;
-  Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> desc;
+  Descriptor<cublasLtMatmulDesc_t, &CublasLt::matmul_desc_destroy> desc;
   Layout a, b, d;
 };
 
 Linear::Linear(DType dtype, bool deterministic)
     : dtype_(dtype), deterministic_(deterministic), workspace_(kWorkspaceBytes) {
-  check_lt(cublasLtCreate(&handle_), "cublasLtCreate");
-  check_lt(cublasLtMatmulPreferenceCreate(&preference_), "cublasLtMatmulPreferenceCreate");
+  check_lt(cublas_lt().create(&handle_), "cublasLtCreate");
+  check_lt(cublas_lt().matmul_preference_create(&preference_), "cublasLtMatmulPreferenceCreate");
   const uint64_t bytes = kWorkspaceBytes;
-  check_lt(
-      cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
-      "cublasLtMatmulPreferenceSetAttribute");
+  check_lt(cublas_lt().matmul_preference_set_attribute(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
+                                                       sizeof bytes),
+           "cublasLtMatmulPreferenceSetAttribute");
 }
 
 Linear::~Linear() {
-  cublasLtMatmulPreferenceDestroy(preference_);
-  cublasLtDestroy(handle_);
+  cublas_lt().matmul_preference_destroy(preference_);
+  cublas_lt().destroy(handle_);
 }
 
 void Linear::run(const LinearView& weight, const void* x, int64_t rows, void* out, DType out_dtype,

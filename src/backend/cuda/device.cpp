@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/error.h"
 
 namespace llmb {
@@ -50,6 +51,7 @@ Result<CudaDevice> find_cuda_device(int index) {
     return no_gpu("GPU " + std::to_string(index) + " (" + device.name + ", compute capability " +
                   std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                   ") is too old: 8.0 or newer is needed");
+  if (!cuda::cublas_lt_problem().empty()) return no_gpu(cuda::cublas_lt_problem());
   return device;
 }
 

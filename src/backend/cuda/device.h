@@ -18,7 +18,7 @@ struct CudaDevice {
 };
 
 // Describes device `index` without using it. kDeviceError, in one line: no GPU, no such GPU, a driver older than this
-// build, an architecture that is too old.
+// build, an architecture that is too old, no cuBLAS.
 Result<CudaDevice> find_cuda_device(int index);
 
 // The same, and makes it the calling thread's device.
