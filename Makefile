@@ -59,10 +59,12 @@ GPU_ARCHITECTURE ?= 90a
 gpu-bundle: deps
 	@tools/gpu_bundle.sh build-gpu $(GPU_ARCHITECTURE)
 gpu-check:
+	@tools/gpu_check.py --find-gpu
 	@[ -x build-gpu/bundle/gpu_tests ] || $(MAKE) gpu-bundle
 	@tools/gpu_check.py build-gpu/bundle
 # The device tests under compute-sanitizer; slow.
 gpu-sanitize:
+	@tools/gpu_check.py --find-gpu
 	@[ -x build-gpu/bundle/gpu_tests ] || $(MAKE) gpu-bundle
 	@for tool in memcheck racecheck initcheck; do \
 	  LD_LIBRARY_PATH=build-gpu/bundle/lib:$$LD_LIBRARY_PATH LLMB_SOURCE_DIR=. \

@@ -20,6 +20,8 @@
 #include "kernels/cuda/sample.h"
 #include "tools/cuda_bench.h"
 #include "tools/cuda_bench_attention.h"
+#include "tools/cuda_bench_copies.h"
+#include "tools/cuda_bench_more_ops.h"
 
 namespace llmb::bench {
 namespace {
@@ -42,8 +44,8 @@ constexpr Shape kShapes[] = {
     {"smollm2-135m", 576, 1536, 9, 3, 64, 49152},      {"tiny", 64, 96, 4, 2, 32, 500}};
 
 struct Options {
-  std::vector<std::string> ops = {"linear",   "paged_attention", "add_rms_norm", "rope_and_kv_write",
-                                  "silu_mul", "embedding",       "gather_rows",  "sample"};
+  std::vector<std::string> ops = {"linear",    "paged_attention", "add_rms_norm", "rope_and_kv_write", "silu_mul",
+                                  "embedding", "gather_rows",     "sample",       "block_copy",        "more"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -102,10 +104,7 @@ class KernelCases {
   std::string named(const std::string& what) const { return std::string(s_.name) + " " + what; }
 
   Copies normal(int64_t count, float deviation = 1, int num_copies = 1, DType dtype = DType::kBF16) {
-    Copies copies(count * dtype_bytes(dtype), num_copies);
-    for (int c = 0; c < num_copies; ++c)
-      cuda::fill_normal(copies.at<void>(c), dtype, count, deviation, static_cast<uint32_t>(c + 1), bench_.stream());
-    return copies;
+    return bench::normal(bench_, count, deviation, num_copies, dtype);
   }
 
   void linear_case(const char* name, int64_t n, int64_t k, DType out_dtype) {
@@ -266,6 +265,8 @@ int run(const Options& options, Settings settings) {
       attention_cases(bench, {shape.name, shape.heads, shape.kv_heads, shape.head_dim, shape.is_tiny()});
     cases.row_cases(options);
     if (options.wants("sample")) cases.sample_cases();
+    if (options.wants("block_copy")) block_copy_cases(bench, shape.kv_heads, shape.head_dim, shape.is_tiny());
+    if (options.wants("more")) more_op_cases(bench, shape.hidden, shape.intermediate, shape.head_dim, shape.is_tiny());
   }
   if (found) return 0;
   std::fprintf(stderr, "bench_kernels_cuda: no shape is named %s\n", options.shape.c_str());
@@ -280,7 +281,7 @@ int main(int argc, char** argv) {
   llmb::bench::Settings settings;
   CLI::App app("Times every CUDA kernel against this device's measured limits.");
   app.option_defaults()->always_capture_default();
-  app.add_option("--ops", options.ops, "ops to run")->delimiter(',');
+  app.add_option("--ops", options.ops, "ops to run; more: those of other architectures")->delimiter(',');
   app.add_option("--shape", options.shape,
                  "llama-3.1-8b, llama-3.2-1b, qwen2.5-0.5b, qwen3-0.6b, smollm2-135m, or tiny: only that all runs");
   app.add_option("--repeats", settings.repeats, "rounds of each case")->check(CLI::Range(1, 1000));

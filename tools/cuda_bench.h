@@ -158,6 +158,10 @@ class CudaBench {
   void report_flops(const char* op, const std::string& shape, double seconds, double flops) {
     print(op, shape, seconds, flops / seconds, 1e12, "TFLOP/s", limits_.bf16_flops);
   }
+  // Bound by a link whose rate was measured by the case itself.
+  void report_link(const char* op, const std::string& shape, double seconds, double bytes, double bytes_per_s) {
+    print(op, shape, seconds, bytes / seconds, 1e9, "GB/s", bytes_per_s);
+  }
   // Bound by whichever of the two takes longer at its limit.
   void report_either(const char* op, const std::string& shape, double seconds, double read_bytes, double flops) {
     if (read_bytes / limits_.read_bytes >= flops / limits_.bf16_flops) report_read(op, shape, seconds, read_bytes);
@@ -206,5 +210,14 @@ class CudaBench {
   const cuda::Event begin_{cudaEventDefault}, end_{cudaEventDefault};
   Limits limits_;
 };
+
+// Normal values of mean 0, in each copy others.
+inline Copies normal(CudaBench& bench, int64_t count, float deviation = 1, int num_copies = 1,
+                     DType dtype = DType::kBF16) {
+  Copies copies(count * dtype_bytes(dtype), num_copies);
+  for (int c = 0; c < num_copies; ++c)
+    cuda::fill_normal(copies.at<void>(c), dtype, count, deviation, static_cast<uint32_t>(c + 1), bench.stream());
+  return copies;
+}
 
 }  // namespace llmb::bench

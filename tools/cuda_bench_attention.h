@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/hopper.h"
 #include "kernels/cuda/paged_attention.h"
 #include "tools/cuda_bench.h"
 
@@ -21,15 +22,24 @@ struct AttentionModel {
   bool is_tiny;
 };
 
+// kHopper is what an engine takes on such a device, kMma elsewhere.
+enum class AttentionPath { kMma, kHopper, kDeterministic };
+
+inline const char* path_name(AttentionPath path) {
+  return path == AttentionPath::kMma ? ", mma" : path == AttentionPath::kHopper ? ", Hopper" : ", det.";
+}
+
 // One step: `query_len` new tokens of each sequence, the last of them at the end of its context.
 class AttentionCase {
  public:
   using T = __nv_bfloat16;
 
   AttentionCase(CudaBench& bench, const AttentionModel& model, std::vector<int32_t> context_len, int32_t query_len,
-                bool deterministic)
+                AttentionPath path)
       : bench_(bench), context_len_(std::move(context_len)), query_len_(query_len) {
-    params_.shape = {DType::kBF16, model.heads, model.kv_heads, model.head_dim, kBlockSize, 0, deterministic};
+    params_.shape = {DType::kBF16, model.heads, model.kv_heads, model.head_dim, kBlockSize};
+    params_.shape.deterministic = path == AttentionPath::kDeterministic;
+    params_.shape.hopper = path == AttentionPath::kHopper;
     params_.scale = 1 / std::sqrt(static_cast<float>(model.head_dim));
   }
 
@@ -79,9 +89,14 @@ class AttentionCase {
     cuda::fill_normal(qkv.at<void>(0), DType::kBF16, rows * stride, 1, 3, bench_.stream());
     check(cudaMemsetAsync(counters.at<void>(0), 0, static_cast<size_t>(counters.bytes()), bench_.stream()),
           "cudaMemset");
-    const cuda::AttentionWork work{
-        num_ctas,           items.at<cuda::AttentionItem>(0), cta_start.at<int32_t>(0), partials.at<float>(0),
-        stats.at<float>(0), counters.at<int32_t>(0)};
+    const cuda::AttentionWork work{num_ctas,
+                                   items.at<cuda::AttentionItem>(0),
+                                   cta_start.at<int32_t>(0),
+                                   partials.at<float>(0),
+                                   stats.at<float>(0),
+                                   counters.at<int32_t>(0),
+                                   query_len_ * shape.group() > cuda::AttentionTiling::kTileRows,
+                                   copies * num_blocks};
     return bench_.time_s(copies, [&](int copy) {
       cuda::paged_attention(qkv.at<T>(0), stride, out.at<T>(0), k.at<T>(0), v.at<T>(0),
                             block_ids.at<BlockId>(0) + int64_t{copy} * num_blocks, work, params_, bench_.stream());
@@ -97,47 +112,53 @@ class AttentionCase {
   cuda::AttentionParams params_;
 };
 
+inline std::vector<int32_t> even_lengths(int32_t num_seqs, int32_t context) {
+  return std::vector<int32_t>(static_cast<size_t>(num_seqs), context);
+}
+
+// A mean of `context`: most sequences are short, a few are many times as long.
+inline std::vector<int32_t> skewed_lengths(int32_t num_seqs, int32_t context) {
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < num_seqs; ++i) lengths.push_back(i % 16 == 0 ? 9 * context : std::max(1, context * 7 / 15));
+  return lengths;
+}
+
 inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
-  const auto decode = [&](const std::string& what, const std::vector<int32_t>& context_len, bool deterministic) {
-    AttentionCase one(bench, model, context_len, 1, deterministic);
-    bench.report_read("paged_attention", std::string(model.name) + " decode " + what + (deterministic ? ", det." : ""),
-                      one.time_s(), one.kv_bytes());
+  const std::string name = std::string(model.name) + " ";
+  const auto decode = [&](const std::string& what, const std::vector<int32_t>& context_len, AttentionPath path) {
+    AttentionCase one(bench, model, context_len, 1, path);
+    bench.report_read("paged_attention", name + "decode " + what + path_name(path), one.time_s(), one.kv_bytes());
   };
-  const auto even = [](int32_t num_seqs, int32_t context) {
-    return std::vector<int32_t>(static_cast<size_t>(num_seqs), context);
+  const auto prefill = [&](const std::string& what, const std::vector<int32_t>& context_len, int32_t query_len,
+                           AttentionPath path) {
+    AttentionCase one(bench, model, context_len, query_len, path);
+    bench.report_flops("paged_attention", name + what + path_name(path), one.time_s(), one.flops());
   };
-  // A mean of `context`: most sequences are short, a few are many times as long.
-  const auto skewed = [](int32_t num_seqs, int32_t context) {
-    std::vector<int32_t> lengths;
-    for (int32_t i = 0; i < num_seqs; ++i) lengths.push_back(i % 16 == 0 ? 9 * context : std::max(1, context * 7 / 15));
-    return lengths;
-  };
+  const bool has_hopper = cuda::has_hopper_code(bench.stream());
   if (model.is_tiny) {
-    decode("3 x 40", even(3, 40), false);
-    decode("skewed", skewed(17, 20), true);
-    AttentionCase prefill(bench, model, {50}, 50, false);
-    bench.report_flops("paged_attention", "tiny prefill 50", prefill.time_s(), prefill.flops());
+    decode("3 x 40", even_lengths(3, 40), AttentionPath::kMma);
+    decode("skewed", skewed_lengths(17, 20), AttentionPath::kDeterministic);
+    prefill("prefill 50", {50}, 50, AttentionPath::kMma);
+    if (!has_hopper) return;
+    const AttentionModel wide{model.name, model.heads, model.kv_heads, 64, true};
+    AttentionCase one(bench, wide, {150, 70}, 70, AttentionPath::kHopper);
+    bench.report_flops("paged_attention", "tiny prefill 70, Hopper", one.time_s(), one.flops());
     return;
   }
-  for (const bool deterministic : {false, true}) {
+  for (const AttentionPath path : {AttentionPath::kMma, AttentionPath::kDeterministic}) {
     for (const int32_t context : {1024, 4096, 8192})
-      decode("64 x " + std::to_string(context), even(64, context), deterministic);
+      decode("64 x " + std::to_string(context), even_lengths(64, context), path);
     for (const int32_t context : {1024, 4096})
-      decode("64 skewed, mean " + std::to_string(context), skewed(64, context), deterministic);
+      decode("64 skewed, mean " + std::to_string(context), skewed_lengths(64, context), path);
     for (const int32_t num_seqs : {1, 32, 256})
-      decode(std::to_string(num_seqs) + " x 1024", even(num_seqs, 1024), deterministic);
-    decode("1 x 32768", even(1, 32768), deterministic);
-    for (const int32_t length : {2048, 4096, 8192, 16384}) {
-      AttentionCase prefill(bench, model, {length}, length, deterministic);
-      bench.report_flops(
-          "paged_attention",
-          std::string(model.name) + " prefill " + std::to_string(length) + (deterministic ? ", det." : ""),
-          prefill.time_s(), prefill.flops());
-    }
-    AttentionCase chunk(bench, model, even(4, 8192), 512, deterministic);
-    bench.report_flops("paged_attention",
-                       std::string(model.name) + " chunk 4 x 512 of 8192" + (deterministic ? ", det." : ""),
-                       chunk.time_s(), chunk.flops());
+      decode(std::to_string(num_seqs) + " x 1024", even_lengths(num_seqs, 1024), path);
+    decode("1 x 32768", even_lengths(1, 32768), path);
+  }
+  for (const AttentionPath path : {AttentionPath::kMma, AttentionPath::kHopper, AttentionPath::kDeterministic}) {
+    if (path == AttentionPath::kHopper && !has_hopper) continue;
+    for (const int32_t length : {2048, 4096, 8192, 16384})
+      prefill("prefill " + std::to_string(length), {length}, length, path);
+    prefill("chunk 4 x 512 of 8192", even_lengths(4, 8192), 512, path);
   }
 }
 

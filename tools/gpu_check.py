@@ -4,13 +4,16 @@
     tools/gpu_check.py build-gpu/bundle --out kernels/gpu_check.md          # what `make gpu-check` does, about 8 minutes
     tools/gpu_check.py build-gpu/bundle --only tests,kernels --out -
 
-Every stage has a time limit; one that fails or runs out of time is reported as such, and the others still run. Run it
-from the top of the source tree. Exit code: 0 all stages ended well, 1 some did not.
+Every stage has a time limit; one that fails or runs out of time is reported as such, and the others still run, as long as
+--minutes allow. Run it from the top of the source tree. Exit code: 0 all stages ended well (a target that was missed is in
+the report), 1 some did not, 77 no GPU: nothing is run and no report is written.
 """
 import argparse
 import datetime
+import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,12 +22,31 @@ import time
 # (prompt tokens, output tokens, requests, output tokens/s that 75 % of the no-overlap roofline make on an H200)
 WHOLE_RUNS = [(128, 128, 1536, 17600), (1000, 1000, 256, 9100), (128, 2048, 256, 13600), (2048, 128, 384, 2000)]
 NANO_VLLM_TARGET = 27000
+# Batch size: output tokens/s that 80 % of the no-overlap roofline make on an H200 at 1,024 tokens of context.
+DECODE_STEPS = {1: 230, 32: 5700, 128: 13700, 256: 15900}
+CONTEXT, STEPS = 1024, 32
+NO_GPU = 77
+
+
+def why_no_gpu():
+    """One line, or None where there is a GPU."""
+    if shutil.which("nvidia-smi"):
+        found = subprocess.run(["nvidia-smi", "--list-gpus"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if found.returncode == 0 and found.stdout.strip():
+            return None
+    elif glob.glob("/dev/nvidia[0-9]*"):
+        return None
+    return "gpu_check: there is no NVIDIA GPU on this machine: nothing was run, and no figure was written"
 
 
 class Check:
-    def __init__(self, bundle, out):
+    def __init__(self, bundle, out, minutes):
         self.bundle = os.path.abspath(bundle)
         self.out = out
+        self.end = time.monotonic() + 60 * minutes
+        self.kernel_rows = []  # of bench_kernels_cuda --json
+        self.step_rows = {}    # batch size: row of bench_engine
+        self.run_rates = {}    # name of a whole run: output tokens/s
         self.failed = []
         self.sections = []
         self.scratch = tempfile.mkdtemp(prefix="gpu-check-")
@@ -37,6 +59,9 @@ class Check:
     def run(self, command, limit_s):
         """(exit code, output, seconds); 124 where the limit was reached."""
         begin = time.monotonic()
+        limit_s = min(limit_s, self.end - begin)
+        if limit_s <= 1:
+            return 124, "not started: the time for all stages is over", 0
         try:
             done = subprocess.run(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s,
                                   text=True, errors="replace")
@@ -63,10 +88,11 @@ class Check:
 
     def write(self):
         today = datetime.date.today().isoformat()
-        gpu = self.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], 30)[1].strip()
-        text = f"# What `make gpu-check` last saw\n\n{today}, {gpu}\n\n" + "\n".join(self.sections)
         if self.out == "-":
             return
+        query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+        gpu = subprocess.run(query, stdout=subprocess.PIPE, text=True).stdout.strip() if shutil.which(query[0]) else "a GPU"
+        text = f"# What `make gpu-check` last saw\n\n{today}, {gpu}\n\n{self.targets()}\n" + "\n".join(self.sections)
         with open(self.out, "w", encoding="utf-8") as file:
             file.write(text)
 
@@ -75,6 +101,9 @@ class Check:
     def tests(self):
         command = [self.program("gpu_tests"), "--duration=true", "--no-path-filenames=true"]
         code, output, seconds = self.run(command, 180)
+        if code == NO_GPU:
+            print("gpu_check: the tests found no GPU that they can use: nothing else was run, and no figure was written")
+            sys.exit(NO_GPU)
         lines = [line for line in output.splitlines() if " s: " in line]
         slowest = sorted(lines, key=lambda line: -float(line.split(" s: ")[0] or 0))[:5]
         kept = [line for line in output.splitlines() if " s: " not in line]
@@ -119,13 +148,25 @@ class Check:
                      "\n".join(rows), time.monotonic() - begin)
 
     def kernels(self):
-        command = [self.program("bench_kernels_cuda"), "--json", os.path.join(self.scratch, "kernels.jsonl")]
-        self.section("Kernels", command, *self.run(command, 150))
+        path = os.path.join(self.scratch, "kernels.jsonl")
+        command = [self.program("bench_kernels_cuda"), "--json", path]
+        result = self.run(command, 150)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                self.kernel_rows = [json.loads(line) for line in file if line.endswith("\n")]
+        self.section("Kernels", command, *result)
 
     def steps(self):
-        command = [self.program("bench_engine"), "--shape", "llama-3.1-8b", "--device", "cuda", "--context", "1024", "--steps", "32",
-                   "--repeats", "3", "--batch", "1,32,64,128,256"]
-        self.section("Steps, Llama-3.1-8B shape", command, *self.run(command, 120))
+        command = [self.program("bench_engine"), "--shape", "llama-3.1-8b", "--device", "cuda", "--context", str(CONTEXT),
+                   "--steps", str(STEPS), "--repeats", "3", "--batch", "1,32,64,128,256"]
+        code, output, seconds = self.run(command, 120)
+        lines = [line.split() for line in output.splitlines()]
+        header = next((line for line in lines if line[:2] == ["case", "batch"]), [])
+        for line in lines:
+            if line[:1] == ["decode"]:
+                row = dict(zip(header, line))
+                self.step_rows[int(row["batch"])] = row
+        self.section("Steps, Llama-3.1-8B shape", command, code, output, seconds)
 
     def whole_run(self, shape, vocab, name, arguments, flags, target):
         path = os.path.join(self.scratch, "prompts.jsonl")
@@ -141,19 +182,19 @@ class Check:
         if code != 0:
             return code, f"{name:34} exit code {code}\n{output[-2000:]}"
         summary = json.loads(open(metrics, encoding="utf-8").read().splitlines()[-1])
-        rate = summary["output_throughput"]
-        return 0, (f"{name:34} {rate:10.0f} {target or 0:10} {rate / target if target else 0:8.2f} {summary['model_load_time_s']:7.1f} "
-                   f"{summary['mean_batch_size']:9.1f} {summary['mfu'] or 0:7.3f} {summary['mbu'] or 0:7.3f}")
+        rate = self.run_rates[name] = summary["output_throughput"]
+        return 0, (f"{name:34} {rate:10.0f} {target or 0:10} {rate / target if target else 0:8.2f} "
+                   f"{summary['model_load_time_s']:7.1f} {summary['mean_batch_size']:9.1f} {summary['mfu'] or 0:7.3f} {summary['mbu'] or 0:7.3f}")
 
     def runs(self):
         begin = time.monotonic()
         header = f"{'run':34} {'out tok/s':>10} {'target':>10} {'ratio':>8} {'load s':>7} {'batch':>9} {'MFU':>7} {'MBU':>7}"
         rows, worst = [header], 0
-        cases = [("data/shapes/llama-3.1-8b", 128256, f"8B, {i} in, {o} out, {n} requests",
+        cases = [("data/shapes/llama-3.1-8b", 128256, run_name(i, o, n),
                   ["--requests", str(n), "--input", str(i), "--output", str(o)], ["--max-model-len", "4096"], target)
                  for i, o, n, target in WHOLE_RUNS]
         nano = ["--requests", "256", "--input", "100-1024", "--output", "100-1024", "--seed", "0"]
-        cases.append(("data/shapes/qwen3-0.6b", 151936, "Qwen3-0.6B, nano-vllm's workload", nano, ["--max-model-len", "4096"],
+        cases.append(("data/shapes/qwen3-0.6b", 151936, NANO_VLLM, nano, ["--max-model-len", "4096"],
                       NANO_VLLM_TARGET))
         cases.append(("data/shapes/llama-3.1-8b", 128256, "8B, 128 in, 128 out, deterministic",
                       ["--requests", "512", "--input", "128", "--output", "128"], ["--max-model-len", "4096", "--deterministic"],
@@ -166,18 +207,152 @@ class Check:
         self.section("Whole runs on random weights", ["llm-batch", "--load-format", "dummy", "--max-num-seqs", "256", "…"], worst,
                      "\n".join(rows), time.monotonic() - begin)
 
+    # ---- targets
+
+    def targets(self):
+        """What was measured of what is wanted, as a table."""
+        lines = ["| what | command | value | limit | share | wanted | |", "|---|---|---|---|---|---|---|"]
+
+        def add(what, command, value, unit, limit, share, wanted, is_met):
+            value, limit = number(value), "" if limit is None else f"{number(limit)} {unit}"
+            share = "" if share is None else f"{100 * share:.1f} %"
+            lines.append(f"| {what} | {command} | {value} {unit} | {limit} | {share} | {wanted} | "
+                         f"{'met' if is_met else '**missed**'} |")
+
+        def missing(what, command, wanted):
+            lines.append(f"| {what} | {command} | not measured | | | {wanted} | |")
+
+        self.kernel_targets(add, missing)
+        self.step_targets(add, missing)
+        for prompt, output, requests, target in WHOLE_RUNS:
+            name = run_name(prompt, output, requests)
+            if name in self.run_rates:  # the target is 75 % of the roofline
+                share = 0.75 * self.run_rates[name] / target
+                add(name, "llm-batch", self.run_rates[name], "tokens/s", target / 0.75, share, "75 %", share >= 0.75)
+            else:
+                missing(name, "llm-batch", "75 %")
+        nano = self.run_rates.get(NANO_VLLM)
+        if nano is None:
+            missing(NANO_VLLM, "llm-batch", f"{NANO_VLLM_TARGET:,} tokens/s")
+        else:
+            add(NANO_VLLM, "llm-batch", nano, "tokens/s", None, None, f"{NANO_VLLM_TARGET:,} tokens/s", nano >= NANO_VLLM_TARGET)
+        return "\n".join(lines) + "\n"
+
+    def kernel_targets(self, add, missing):
+        rows = {(row["op"], row["shape"]): row for row in self.kernel_rows}
+        bench, model = "bench_kernels_cuda", "llama-3.1-8b"
+
+        def worst(what, wanted, chosen):
+            """The row with the least share of those chosen."""
+            found = [row for row in chosen if row]
+            if not found or len(found) < len(chosen):
+                return missing(what, bench, f"{100 * wanted:.0f} %")
+            row = min(found, key=lambda row: row["share"])
+            add(what, bench, row["value"], row["unit"], row["limit"], row["share"], f"{100 * wanted:.0f} %", row["share"] >= wanted)
+
+        def attention(case):
+            return rows.get(("paged_attention", f"{model} {case}"))
+
+        for context, wanted in [(1024, 0.7), (4096, 0.9), (8192, 0.9)]:
+            worst(f"paged decode attention, 64 × {context:,}", wanted, [attention(f"decode 64 x {context}, mma")])
+        for context in (1024, 4096):
+            skewed, even = attention(f"decode 64 skewed, mean {context}, mma"), attention(f"decode 64 x {context}, mma")
+            what = f"the same, skewed, mean {context:,}"
+            if skewed and even:
+                share = skewed["value"] / even["value"]
+                add(what, bench, skewed["value"], skewed["unit"], even["value"], share, "85 % of even", share >= 0.85)
+            else:
+                missing(what, bench, "85 % of even")
+        for path, wanted in [("mma", 350), ("Hopper", 500)]:
+            for length in (2048, 4096, 8192, 16384):
+                row, what = attention(f"prefill {length}, {path}"), f"prefill attention, {length:,}, {path}"
+                if row:
+                    add(what, bench, row["value"], row["unit"], row["limit"], row["share"], f"{wanted} TFLOP/s",
+                        row["value"] >= wanted)
+                else:
+                    missing(what, bench, f"{wanted} TFLOP/s")
+
+        def linear(m):
+            return [row for (op, shape), row in rows.items() if op == "linear" and f" {m}x" in shape and row["unit"] == "GB/s"]
+
+        for m, wanted in [(1, 0.9), (8, 0.9), (16, 0.9), (32, 0.85), (64, 0.85), (128, 0.85)]:
+            worst(f"skinny GEMM, M = {m}, the worst shape", wanted, linear(m))
+        for op in ("add_rms_norm", "rope_and_kv_write"):
+            worst(f"{op}, 2,048 and 8,192 rows", 0.9, [rows.get((op, f"{model} {n} rows")) for n in (2048, 8192)])
+
+    def step_targets(self, add, missing):
+        limits = {row["shape"].split()[0]: row["value"] for row in self.kernel_rows if row["op"] == "limit"}
+        for batch, about in DECODE_STEPS.items():
+            what, row = f"decode step, 8B, 1k context, B = {batch}", self.step_rows.get(batch)
+            if row is None or "read" not in limits or "bf16" not in limits:
+                missing(what, "bench_engine", "80 %")
+                continue
+            limit = batch / no_overlap_step_s(batch, limits["read"] * 1e9, limits["bf16"] * 1e12)
+            rate = float(row["tokens/s"])
+            add(what, "bench_engine", rate, "tokens/s", limit, rate / limit, f"80 % (about {about:,})", rate >= 0.8 * limit)
+        for batch in (64, 128, 256):
+            what, row = f"GPU idle between steps, B = {batch}", self.step_rows.get(batch)
+            if row is None or not row["idle"].endswith("%"):
+                missing(what, "bench_engine", "≤ 1 %")
+            else:
+                idle = float(row["idle"][:-1])
+                add(what, "bench_engine", idle, "%", None, None, "≤ 1 %", idle <= 1)
+        row = self.step_rows.get(256)
+        if row is None:
+            missing("host work per step, B = 256", "bench_engine", "≤ 0.25 ms")
+        else:
+            host_ms = float(row["host_ms"])
+            add("host work per step, B = 256", "bench_engine", host_ms, "ms", None, None, "≤ 0.25 ms", host_ms <= 0.25)
+        for kernel in self.kernel_rows:
+            if kernel["op"] != "sample" or " 256 rows, " not in kernel["shape"] or row is None:
+                continue
+            ms, step_ms = kernel["us"] / 1e3, float(row["ms/step"])
+            kind = kernel["shape"].split(" rows, ")[1]
+            add(f"sampling 256 × 128k, {kind}", "bench_kernels_cuda", ms, "ms", step_ms, ms / step_ms, "≤ 3 % of the step",
+                ms <= 0.03 * step_ms)
+
+
+NANO_VLLM = "Qwen3-0.6B, nano-vllm's workload"
+
+
+def number(value):
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def run_name(prompt, output, requests):
+    return f"8B, {prompt} in, {output} out, {requests} requests"
+
+
+def no_overlap_step_s(batch, read_bytes_per_s, flops_per_s):
+    """max(W / BW, 2 · P · B / F) + KV / BW of a decode step of the 8B shape, in the middle of the measured ones."""
+    with open("data/shapes/llama-3.1-8b/config.json", encoding="utf-8") as file:
+        c = json.load(file)
+    hidden, layers, head_dim = c["hidden_size"], c["num_hidden_layers"], c["hidden_size"] // c["num_attention_heads"]
+    kv = c["num_key_value_heads"] * head_dim
+    params = layers * hidden * (2 * hidden + 2 * kv + 3 * c["intermediate_size"]) + c["vocab_size"] * hidden
+    kv_bytes = batch * (CONTEXT + (STEPS + 1) / 2) * layers * 2 * kv * 2
+    return max(2 * params / read_bytes_per_s, 2 * params * batch / flops_per_s) + kv_bytes / read_bytes_per_s
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle")
+    parser.add_argument("bundle", nargs="?", default="build-gpu/bundle")
     parser.add_argument("--out", default="kernels/gpu_check.md", help="'-': nowhere")
     parser.add_argument("--only", help="stages, separated by commas: tests,answers,kernels,steps,runs")
+    parser.add_argument("--minutes", type=float, default=8, help="for all stages together")
+    parser.add_argument("--find-gpu", action="store_true", help="only say whether there is a GPU")
     args = parser.parse_args()
-    check = Check(args.bundle, args.out)
     stages = ["tests", "answers", "kernels", "steps", "runs"]
-    for stage in args.only.split(",") if args.only else stages:
-        if stage not in stages:
-            parser.error(f"there is no stage {stage!r}")
+    chosen = args.only.split(",") if args.only else stages
+    if unknown := [stage for stage in chosen if stage not in stages]:
+        parser.error(f"there is no stage {unknown[0]!r}")
+    if reason := why_no_gpu():
+        print(reason)
+        return NO_GPU
+    if args.find_gpu:
+        return 0
+    check = Check(args.bundle, args.out, args.minutes)
+    for stage in chosen:
         getattr(check, stage)()
     for title in check.failed:
         print(f"FAILED: {title}")
