@@ -79,6 +79,60 @@ TEST_CASE("out to pinned memory and back in elsewhere, under all orders of threa
   });
 }
 
+// As swapping does it: some blocks out, their places overwritten, and in again elsewhere. The host's blocks keep their
+// planes together, from an address of its own alignment on.
+void check_swap(int64_t block_bytes, int32_t num_planes, int32_t num_pairs, int64_t host_offset) {
+  const int32_t num_blocks = 2 * num_pairs + 1;
+  const int64_t host_bytes = num_pairs * num_planes * block_bytes;
+  const std::vector<uint8_t> before = random_bytes(num_planes * num_blocks * block_bytes, 4);
+  DeviceArray<uint8_t> pool(before);
+  const PinnedMemory host(host_offset + host_bytes + 16);
+  std::fill_n(host.data<uint8_t>(), host.bytes(), uint8_t{0xA5});
+  const BlockPool device_view = plane_major(pool.data(), num_blocks, block_bytes);
+  const BlockPool host_view{host.data<uint8_t>() + host_offset, block_bytes, num_planes * block_bytes, true};
+  std::vector<BlockPair> out, in, within;
+  for (int32_t i = 0; i < num_pairs; ++i) {
+    out.push_back({2 * i + 1, num_pairs - 1 - i});
+    in.push_back({num_pairs - 1 - i, 2 * i});
+    within.push_back({2 * i + 1, 2 * i});
+  }
+  const DeviceArray<BlockPair> device_out(out), device_in(in);
+  const Stream stream;
+  block_copy(device_view, host_view, num_planes, block_bytes, device_out.data(), num_pairs, stream.get());
+  stream.synchronize();
+  CHECK(pool.holds(before));
+  for (int32_t i = 0; i < num_pairs; ++i)
+    for (int32_t p = 0; p < num_planes; ++p)
+      CHECK(std::equal(host.data<uint8_t>() + host_offset + (out[i].to * num_planes + p) * block_bytes,
+                       host.data<uint8_t>() + host_offset + (out[i].to * num_planes + p + 1) * block_bytes,
+                       before.begin() + (p * num_blocks + out[i].from) * block_bytes));
+  for (int64_t i = 0; i < host_offset; ++i) CHECK(host.data<uint8_t>()[i] == 0xA5);
+  for (int64_t i = host_offset + host_bytes; i < host.bytes(); ++i) CHECK(host.data<uint8_t>()[i] == 0xA5);
+  block_copy(host_view, device_view, num_planes, block_bytes, device_in.data(), num_pairs, stream.get());
+  stream.synchronize();
+  std::vector<uint8_t> expected = before;
+  copy_on_host(&expected, num_planes, num_blocks, block_bytes, within);
+  CHECK(pool.holds(expected));
+  CHECK(pool.check_guards());
+}
+
+TEST_CASE("pinned memory: block sizes around every border, aligned and not, and next to nothing else") {
+  for (const int64_t block_bytes : {1, 15, 16, 17, 1024, 4096, 16368, 16384, 16400, 32768})
+    for (const int64_t host_offset : {0, 16, 8}) {
+      CAPTURE(block_bytes);
+      CAPTURE(host_offset);
+      check_swap(block_bytes, 2, 2, host_offset);
+    }
+}
+
+TEST_CASE("pinned memory: as many copies as the grid to the host has blocks, and one fewer and more; none") {
+  for (const auto& [num_planes, num_pairs] : {std::pair(1, 1), {5, 3}, {8, 2}, {17, 1}, {4, 10}, {3, 0}, {0, 3}}) {
+    CAPTURE(num_planes);
+    CAPTURE(num_pairs);
+    check_swap(256, num_planes, num_pairs, 0);
+  }
+}
+
 TEST_CASE("more blocks than the grid has") {
   constexpr int32_t kPlanes = 70, kBlocks = 62;
   const std::vector<uint8_t> before = random_bytes(kPlanes * kBlocks * 16, 3);
