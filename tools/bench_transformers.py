@@ -7,6 +7,10 @@ llm-batch can be compared with it on one machine:
 
 generate: fixed batches of --batch prompts in file order, static cache, compiled decode step. generate_batch: continuous
 batching over a paged cache. Prints one JSON line; only wanted output tokens are counted. Needs torch and transformers.
+With --model DIR both engines run the same weights: tools/compare_transformers.py --keep DIR makes them, and checks the
+answers; then, with output_throughput of the last line of DIR.metrics to compare:
+
+    llm-batch -m DIR --tokenizer data/model prompts.jsonl -o out.jsonl --device cuda --metrics DIR.metrics
 """
 import argparse
 import json
@@ -21,6 +25,9 @@ def read_requests(path, limit):
 
 
 def make_model(args, torch, transformers):
+    if args.model:
+        model = transformers.AutoModelForCausalLM.from_pretrained(args.model, attn_implementation="sdpa", dtype=torch.bfloat16)
+        return model.to(args.device).eval()
     config = transformers.AutoConfig.from_pretrained(args.shape)
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
@@ -88,7 +95,9 @@ def timed(torch, args, body):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("requests")
-    parser.add_argument("--shape", required=True, help="directory with a config.json")
+    weights = parser.add_mutually_exclusive_group(required=True)
+    weights.add_argument("--shape", help="directory with a config.json; weights are random")
+    weights.add_argument("--model", help="directory of a checkpoint")
     parser.add_argument("--mode", choices=["generate", "generate_batch"], required=True)
     parser.add_argument("--batch", type=int, default=64, help="rows of a batch of generate")
     parser.add_argument("--limit", type=int, help="only the first N requests")
@@ -101,7 +110,7 @@ def main():
     run = run_generate if args.mode == "generate" else run_generate_batch
     seconds = run(model, requests, args, torch, transformers)
     tokens = sum(r["max_tokens"] for r in requests)
-    print(json.dumps({"engine": f"transformers {transformers.__version__} {args.mode}", "shape": args.shape,
+    print(json.dumps({"engine": f"transformers {transformers.__version__} {args.mode}", "model": args.model or args.shape,
                       "torch": torch.__version__, "requests": len(requests), "output_tokens": tokens,
                       "seconds": round(seconds, 3), "output_tokens_per_s": round(tokens / seconds, 1)}))
 
