@@ -17,14 +17,20 @@ namespace {
 Result<DeviceChoice> choose_gpu(int index) {
   const Result<CudaDevice> device = find_cuda_device(index);
   if (!device.ok()) return device.status();
-  return DeviceChoice{"cuda:" + std::to_string(index), "cuda (" + device->name + ")"};
+  return DeviceChoice{"cuda:" + std::to_string(index), "cuda (" + device->name + ")", ""};
 }
-constexpr bool kHasCuda = true;
+
+DeviceChoice choose_freely() {
+  const Result<DeviceChoice> gpu = choose_gpu(0);
+  if (gpu.ok()) return *gpu;
+  return {"cpu", "cpu", has_cuda_device() ? "no GPU is used: " + gpu.status().message() : ""};
+}
 #else
 Result<DeviceChoice> choose_gpu(int) {
   return unsupported("device cuda: this build has no CUDA; use --device cpu, or build where the CUDA Toolkit is found");
 }
-constexpr bool kHasCuda = false;
+
+DeviceChoice choose_freely() { return {"cpu", "cpu", ""}; }
 #endif
 
 // The N of "cuda:N", 0 of "cuda", -1 of anything else.
@@ -40,12 +46,8 @@ int gpu_index(std::string_view name) {
 }  // namespace
 
 Result<DeviceChoice> choose_device(std::string_view asked) {
-  if (asked == "cpu" || asked == "ledger") return DeviceChoice{std::string(asked), std::string(asked)};
-  if (asked == "auto") {
-    if (kHasCuda)
-      if (Result<DeviceChoice> gpu = choose_gpu(0); gpu.ok()) return gpu;
-    return DeviceChoice{"cpu", "cpu"};
-  }
+  if (asked == "cpu" || asked == "ledger") return DeviceChoice{std::string(asked), std::string(asked), ""};
+  if (asked == "auto") return choose_freely();
   if (const int index = gpu_index(asked); index >= 0) return choose_gpu(index);
   return invalid_argument("device \"" + std::string(asked) + "\" is not known; known: auto, cpu, cuda, cuda:N, ledger");
 }

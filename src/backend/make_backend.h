@@ -13,6 +13,7 @@ namespace llmb {
 struct DeviceChoice {
   std::string name;      // for make_backend: "cpu", "cuda:0", "ledger"
   std::string identity;  // what the bytes of results may depend on: "cpu", "cuda (NVIDIA H200)"
+  std::string note;      // why "auto" does not take the GPU that is there; mostly empty
 };
 
 // "auto": the first GPU where there is one that can be used, else the CPU; "cpu"; "cuda", "cuda:N"; "ledger": the test

@@ -123,6 +123,7 @@ int Run::execute() {
     auto device = choose_device(o_.device);
     if (!device.ok()) return fail(kExitDeviceFault, device.status());
     device_ = std::move(*device);
+    if (!device_.note.empty()) log_warning(device_.note);
   }
   if (const Status found = find_model_dirs(&o_); !found.ok()) return fail(model_files_exit_code(found), found);
   Result<ModelFiles> model = load_model_files(o_);

@@ -61,14 +61,17 @@ TEST_CASE("a device that cannot be used is named in one line that says what to d
     CHECK(status.message().find("--device cpu") != std::string::npos);
     return status.message();
   };
+  CHECK(has_cuda_device());
   simt::set_num_devices(0);
   CHECK(message().find("no NVIDIA GPU") != std::string::npos);
+  CHECK_FALSE(has_cuda_device());
   simt::set_num_devices(1);
   simt::set_compute_capability(7, 5);
   CHECK(message().find("7.5") != std::string::npos);
   simt::set_compute_capability(9, 0);
   simt::fail_call_after(0, cudaErrorInsufficientDriver, true);
   CHECK(message().find("driver") != std::string::npos);
+  CHECK(has_cuda_device());
   simt::clear_failure();
   CHECK(make_cuda_backend(3)->load(tiny_config(), dummy_options()).message().find("no GPU 3") != std::string::npos);
 }

@@ -30,6 +30,14 @@ Status describe_failure(cudaError_t code) {
 
 }  // namespace
 
+bool has_cuda_device() {
+  int count = 0, driver = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess) return count > 0;
+  cudaDriverGetVersion(&driver);
+  return code != cudaErrorNoDevice && driver > 0;
+}
+
 Result<CudaDevice> find_cuda_device(int index) {
   int count = 0;
   cudaError_t code = cudaGetDeviceCount(&count);

@@ -17,6 +17,9 @@ struct CudaDevice {
   int64_t total_bytes = 0;
 };
 
+// False: no driver, or one that knows of no GPU. True says nothing about whether one can be used.
+bool has_cuda_device();
+
 // Describes device `index` without using it. kDeviceError, in one line: no GPU, no such GPU, a driver older than this
 // build, an architecture that is too old, no cuBLAS.
 Result<CudaDevice> find_cuda_device(int index);

@@ -66,6 +66,12 @@ TEST_CASE("group sizes 1 to 16 and more rows for a token than a tile has") {
     const Query queries[] = {{&data, 90, 1}, {&data, 33, 1}, {&data, 80, 11}, {&data, 20, 20}, {&data, 70, 2}};
     check_against_reference<bf16>(c, queries);
   }
+  for (const int32_t group : {3, 5, 6, 9, 10, 11, 12, 13, 14, 15}) {
+    const AttentionCase c = make_case(group, 1, 64);
+    const SequenceData data = make_sequence<bf16>(c, 40, 4);
+    const Query queries[] = {{&data, 40, 1}, {&data, 33, 3}, {&data, 17, 17}};
+    check_against_reference<bf16>(c, queries);
+  }
   const AttentionCase c = make_case(260, 1, 8);
   const SequenceData data = make_sequence<bf16>(c, 40, 4);
   const Query queries[] = {{&data, 40, 1}, {&data, 7, 7}};
