@@ -180,7 +180,7 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   const float* end = x + k_end - (Panel::kStep - 1);
   for (; x0 < end;
        x0 += Panel::kStep, x3 += Panel::kStep, x6 += Panel::kStep, x9 += Panel::kStep, words += Panel::kStepBytes) {
-    ahead.turn();
+    ahead.turn<kVecs * kLanes * Panel::kWordBytes>(words);
     load();
     all_steps(kSteps);
     if constexpr (kKeep) kept += Panel::kStep * kStrip;
@@ -272,17 +272,6 @@ TileSums tile_sums(const LinearTask& t, const Block& block, int64_t row) {
 
 const float* block_x(const LinearTask& t, int64_t row) { return t.x + (t.row_begin + row) * t.weight->in_features(); }
 
-template <int kColumns, typename Panel>
-HWY_INLINE void few_rows(const LinearTask& t, const Panel& panel, const Block& block, FetchAhead& ahead) {
-  for_row_tiles(t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
-    constexpr int kRows = decltype(rows)::value, kVecs = tile_vecs<kRows, kColumns>();
-    const TileSums sums = tile_sums(t, block, row);
-    for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
-      tile<kRows, kVecs, false>(panel, block_x(t, row), t.weight->in_features(), block.k_begin, block.k_end, column,
-                                nullptr, sums, ahead);
-  });
-}
-
 // Calls f(integral_constant<int, rows>) for 1 <= rows <= kMax.
 template <int kMax, typename F>
 HWY_INLINE void with_rows(int64_t rows, const F& f) {
@@ -292,24 +281,41 @@ HWY_INLINE void with_rows(int64_t rows, const F& f) {
   f(std::integral_constant<int, kMax>());
 }
 
+// Calls f(first row, integral_constant<int, rows>) for tiles of nearly equal height that cover [begin, end).
+template <typename F>
+HWY_INLINE void for_wide_tiles(int64_t begin, int64_t end, const F& f) {
+  const int64_t tiles = ceil_div(end - begin, kWideRows);
+  for (int64_t i = 0, row = begin; i < tiles; ++i) {
+    const int64_t next = begin + (i + 1) * (end - begin) / tiles;
+    with_rows<kWideRows>(next - row, [&](auto rows) HWY_ATTR { f(row, rows); });
+    row = next;
+  }
+}
+
+template <int kColumns, typename Panel>
+HWY_INLINE void few_rows(const LinearTask& t, const Panel& panel, const Block& block, FetchAhead& ahead) {
+  for_wide_tiles(0, t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
+    constexpr int kRows = decltype(rows)::value, kVecs = tile_vecs<kRows, kColumns>();
+    const TileSums sums = tile_sums(t, block, row);
+    for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
+      tile<kRows, kVecs, false>(panel, block_x(t, row), t.weight->in_features(), block.k_begin, block.k_end, column,
+                                nullptr, sums, ahead);
+  });
+}
+
 template <typename Panel>
 HWY_INLINE void many_rows(const LinearTask& t, const Panel& panel, const Block& block, float* widened,
                           FetchAhead& ahead) {
   constexpr int kVecs = kStrip / kLanes;
-  const int64_t num_k = t.weight->in_features(), rest = t.row_end - t.row_begin - kWideRows;
-  const int64_t num_tiles = ceil_div(rest, kWideRows);
+  const int64_t num_k = t.weight->in_features();
   for (int64_t column = t.column_begin; column < t.column_end; column += kStrip) {
     tile<kWideRows, kVecs, true>(panel, block_x(t, 0), num_k, block.k_begin, block.k_end, column, widened,
                                  tile_sums(t, block, 0), ahead);
     const WidenedStrip<Panel> strip{panel, widened, block.k_begin};
-    for (int64_t i = 0, row = kWideRows; i < num_tiles; ++i) {  // of nearly equal height
-      const int64_t next = kWideRows + (i + 1) * rest / num_tiles;
-      with_rows<kWideRows>(next - row, [&](auto rows) HWY_ATTR {
-        tile<decltype(rows)::value, kVecs, false>(strip, block_x(t, row), num_k, block.k_begin, block.k_end, column,
-                                                  nullptr, tile_sums(t, block, row), ahead);
-      });
-      row = next;
-    }
+    for_wide_tiles(kWideRows, t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
+      tile<decltype(rows)::value, kVecs, false>(strip, block_x(t, row), num_k, block.k_begin, block.k_end, column,
+                                                nullptr, tile_sums(t, block, row), ahead);
+    });
   }
 }
 
@@ -317,19 +323,16 @@ template <int kColumns, typename Panel>
 HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
   HWY_ALIGN float widened[kWideBlockK * kStrip];
   HWY_ALIGN float sums[kLinearTaskRows * kWidth];
-  const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
+  const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kWideRows);
   const bool is_few = num_tiles <= (Panel::kHasScales ? kFewTilesInt4 : kFewTiles);
   const int64_t block_k = even_block(num_k, is_few ? kFewBlockK : kWideBlockK), step = is_few ? Panel::kStep : 1;
   for (int64_t k = 0; k < num_k; k += block_k) {
     const Block block{k, std::min(num_k, k + block_k), sums};
     const bool is_last = block.k_end == num_k;
     const uint8_t* next = is_last ? t.next : t.weight->panel(t.panel) + Panel::bytes(block.k_end);
-    int64_t next_bytes = Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end));
-    if (num_tiles == 1) {  // bound by memory: a little ahead of what is read, rather than a block
-      next = t.weight->panel(t.panel) + Panel::bytes(k) + kStreamAheadBytes;
-      next_bytes = Panel::bytes(block.k_end - k);
-    }
-    FetchAhead ahead(next, next_bytes, num_tiles * (block.k_end - k) / step);
+    const int64_t next_bytes = Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end));
+    FetchAhead ahead;
+    if (num_tiles > 1) ahead = FetchAhead(next, next_bytes, num_tiles * (kColumns / kStrip) * (block.k_end - k) / step);
     if (is_few) few_rows<kColumns>(t, panel, block, ahead);
     else many_rows(t, panel, block, widened, ahead);
   }

@@ -22,8 +22,7 @@ struct LinearTask {
   const uint8_t* next;               // the panel that this thread most likely takes next; null: unknown
 };
 
-constexpr int64_t kStreamAheadBytes = 6144;  // how far ahead of its reading a lone tile fetches
-constexpr int64_t kLinearTaskRows = 128;     // partial sums and a block of x stay in the second-level cache
+constexpr int64_t kLinearTaskRows = 128;  // partial sums and a block of x stay in the second-level cache
 
 void float_linear_task(const LinearTask& task);
 void int8_linear_task(const LinearTask& task);
@@ -33,11 +32,14 @@ void int8_linear_task(const LinearTask& task);
 void quantize_row(const float* x, int64_t n, uint8_t* out, float* scale);
 constexpr int64_t quantized_row_bytes(int64_t n) { return ceil_div(n, 64) * 64; }
 
-// Touches weights that come next, spread evenly over the turns of a loop, so that memory works while the cores
-// multiply: without it they wait for every block of weights; all at once would fill the queues that the loop's own
-// loads need. Loops work on a copy and give it back.
+// Touches weights that come next, so that memory works while the cores multiply. With several tiles that read the same
+// block: the next block, spread evenly over the turns of their loops; without it they wait for every block, and all at
+// once would fill the queues that the loops' own loads need. A lone tile is bound by memory and fetches its own weights
+// a little ahead of reading them. Loops work on a copy and give it back.
 class FetchAhead {
  public:
+  // For a lone tile.
+  FetchAhead() = default;
   // `turns`: of the loops that will call turn(). begin: null: there is nothing to fetch.
   FetchAhead(const uint8_t* begin, int64_t bytes, int64_t turns) : at_(begin) {
     static const uint8_t kNothing[4 * kLine] = {};
@@ -45,7 +47,14 @@ class FetchAhead {
     else step_ = std::min(bytes / std::max<int64_t>(1, turns) + 1, 4 * kLine);
   }
 
-  inline void turn() {
+  // reading: where the turn reads kBytes of weights; the next turn reads where four lines more begin, or earlier.
+  template <int kBytes>
+  inline void turn(const uint8_t* reading) {
+    if (at_ == nullptr) {
+      constexpr int64_t kTurnsAhead = kBytes > 2 * kLine ? 12 : 24;
+      for (int64_t i = 0; i < kBytes; i += kLine) __builtin_prefetch(reading + kTurnsAhead * 4 * kLine + i, 0, 3);
+      return;
+    }
     // Processors fetch pairs of lines, so one of each is enough, and half as many wait in the queues.
     __builtin_prefetch(at_, 0, 2);
     if (step_ > 2 * kLine) __builtin_prefetch(at_ + 2 * kLine, 0, 2);
@@ -54,7 +63,7 @@ class FetchAhead {
 
  private:
   static constexpr int64_t kLine = 64;
-  const uint8_t* at_;
+  const uint8_t* at_ = nullptr;
   int64_t step_ = 0;
 };
 
