@@ -42,7 +42,7 @@ uint64_t num_hopper_runs() {
 #endif
 }
 
-void check_runs(uint64_t before, bool expected) {
+void check_runs([[maybe_unused]] uint64_t before, [[maybe_unused]] bool expected) {
 #ifdef LLMB_SIMT
   CHECK((num_hopper_runs() > before) == expected);
 #endif
