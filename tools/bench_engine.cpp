@@ -30,6 +30,7 @@ struct Options {
   int32_t threads = 0;
   int32_t block_size = 16;
   Quantization quantization = Quantization::kNone;
+  std::string kv_dtype = "auto";
 };
 
 struct Sequence {
@@ -115,14 +116,17 @@ class Bench {
     load.max_model_len = o_.context + o_.steps;
     load.num_threads = o_.threads;
     load.quantization = o_.quantization;
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8})
+      if (o_.kv_dtype == dtype_name(dtype)) load.kv_cache_dtype = dtype;
     blocks_per_seq_ = static_cast<int32_t>(ceil_div(load.max_model_len, load.block_size));
     load.num_blocks_override = blocks_per_seq_ * load.max_num_seqs;
     check(backend_->load(config_, load));
     char date[32] = "";
     const std::time_t now = std::time(nullptr);
     std::strftime(date, sizeof date, "%F", std::gmtime(&now));
-    std::printf("%s, %s, %s, weights %.0f MiB, loaded in %.1f s\n%s: %s\n", dir.c_str(), dtype_name(config_.dtype),
-                backend_->info().device.c_str(), double(backend_->info().weight_bytes) / (1 << 20),
+    std::printf("%s, %s, %s, weights %.0f MiB, KV cache %s, loaded in %.1f s\n%s: %s\n", dir.c_str(),
+                dtype_name(config_.dtype), backend_->info().device.c_str(),
+                double(backend_->info().weight_bytes) / (1 << 20), dtype_name(backend_->info().kv.dtype),
                 backend_->info().load_ms / 1e3, date, command_.c_str());
   }
 
@@ -300,6 +304,9 @@ int main(int argc, char** argv) {
       {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4}};
   app.add_option("--quantization", o.quantization, "of the weights")
       ->transform(CLI::CheckedTransformer(kQuantizations));
+  app.add_option("--kv-cache-dtype", o.kv_dtype, "of the KV cache; auto: what a run takes")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "int8"}))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (o.model_dir.empty() == o.shape.empty()) llmb::die("give either --shape or --model");
   std::string command = "bench_engine";

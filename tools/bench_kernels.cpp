@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "core/kv_layout.h"
 #include "kernels/cpu/activation.h"
+#include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/machine_limits.h"
@@ -45,7 +47,8 @@ struct Options {
   std::string shape = "all";
   std::vector<int64_t> rows = {1, 8, 64, 512};
   std::string dtype = "bfloat16";
-  int64_t context = 512;
+  std::vector<int32_t> contexts = {512, 4096};
+  std::vector<std::string> kv_dtypes = {"float32", "bfloat16", "int8"};
   int num_threads = 0;
   int repeats = 9;
   int64_t max_weight_mib = 600;
@@ -174,11 +177,37 @@ class Bench {
     linear_case(s, "lm_head", s.vocab, s.hidden);
   }
 
-  void attention_case(const Shape& s, int32_t seqs, int32_t query_len, int32_t context) {
-    constexpr int32_t kBlockSize = 16;
+  // A cache of random numbers for `slots` tokens, the same in each of `layers` layers.
+  struct Cache {
+    cpu::AlignedBuffer memory;
+    std::vector<cpu::KvCacheView> layers;
+  };
+  static constexpr int32_t kBlockSize = 16;
+
+  static Cache make_cache(const Shape& s, DType dtype, int64_t blocks, int64_t layers) {
+    cpu::KvCacheView view{nullptr, dtype, kBlockSize, s.kv_heads, s.head_dim};
+    const int64_t block_bytes = view.head_bytes() * s.kv_heads;
+    Cache cache{cpu::AlignedBuffer(blocks * layers * block_bytes), {}};
+    view.data = cache.memory.data();
+    const int64_t filled = std::min<int64_t>(blocks, 61);
+    const std::vector<float> k = make_floats(filled * kBlockSize * s.kv(), 3), v = make_floats(k.size(), 9);
+    for (int64_t slot = 0; slot < filled * kBlockSize; ++slot)
+      cpu::write_kv_slot(&k[slot * s.kv()], &v[slot * s.kv()], slot, view);
+    for (int64_t b = filled; b < blocks * layers; ++b)
+      std::memcpy(view.data + b * block_bytes, view.data + b % blocks % filled * block_bytes, block_bytes);
+    for (int64_t i = 0; i < layers; ++i, view.data += blocks * block_bytes) cache.layers.push_back(view);
+    return cache;
+  }
+
+  // Decode steps go through as many layers as it takes to find nothing in a cache that the call before left there.
+  void attention_case(const Shape& s, DType dtype, int32_t seqs, int32_t query_len, int32_t context) {
+    constexpr int64_t kColdBytes = int64_t{400} << 20;
+    const KvLayout layout{1, s.kv_heads, s.head_dim, kBlockSize, 0, dtype};
     const int32_t blocks = static_cast<int32_t>(ceil_div(context, kBlockSize));
-    std::vector<float> k = make_floats(int64_t{seqs} * blocks * kBlockSize * s.kv(), 3), v = k;
-    const cpu::KvCacheView kv{k.data(), v.data(), kBlockSize, s.kv_heads, s.head_dim};
+    const int64_t layer_bytes = int64_t{seqs} * blocks * layout.bytes_per_block();
+    if (layer_bytes > options_.max_weight_mib << 20) return;
+    const int64_t layers = query_len > 1 || seqs < 8 ? 1 : std::min<int64_t>(32, ceil_div(kColdBytes, layer_bytes));
+    const Cache cache = make_cache(s, dtype, int64_t{seqs} * blocks, layers);
     const int64_t tokens = int64_t{seqs} * query_len, stride = s.q() + 2 * s.kv();
     const std::vector<float> qkv = make_floats(tokens * stride, 4);
     std::vector<float> out(static_cast<size_t>(tokens * s.q()));
@@ -192,21 +221,31 @@ class Bench {
     }
     const cpu::AttentionBatch batch{seqs, query_start.data(), context_len.data(), block_start.data(), ids.data()};
     const double pairs = static_cast<double>(tokens) * (context - (query_len - 1) / 2.0);
+    size_t layer = 0;
     time(
         "paged_attention", s,
-        std::to_string(seqs) + " seqs x " + std::to_string(query_len) + " of " + std::to_string(context),
-        4 * pairs * s.q(), (2.0 * seqs * context * s.kv() + 2.0 * static_cast<double>(tokens) * s.q()) * 4,
+        std::to_string(seqs) + " x " + std::to_string(query_len) + " of " + std::to_string(context) + ", " +
+            dtype_name(dtype),
+        4 * pairs * s.q(),
+        static_cast<double>(seqs) * context * static_cast<double>(layout.bytes_per_token()) +
+            8.0 * static_cast<double>(tokens) * s.q(),
         [&] {
-          cpu::paged_attention(qkv.data(), stride, out.data(), batch, {s.heads, 0.125f}, kv, pool_);
+          cpu::paged_attention(qkv.data(), stride, out.data(), batch, {s.heads, 0.125f},
+                               cache.layers[layer++ % cache.layers.size()], pool_);
         },
         [&] { return hash_floats(out); });
   }
 
   void attention_cases(const Shape& s) {
-    const int32_t context = static_cast<int32_t>(options_.context);
-    for (const int32_t seqs : {1, 8, 64}) attention_case(s, seqs, 1, context);
-    attention_case(s, 1, 1, 16 * context);
-    attention_case(s, 1, context, context);
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+      if (std::find(options_.kv_dtypes.begin(), options_.kv_dtypes.end(), dtype_name(dtype)) ==
+          options_.kv_dtypes.end())
+        continue;
+      for (const int32_t context : options_.contexts) {
+        for (const int32_t seqs : {1, 8, 64}) attention_case(s, dtype, seqs, 1, context);
+        attention_case(s, dtype, 1, std::min(context, 2048), std::min(context, 2048));
+      }
+    }
   }
 
   void embedding_cases(const Shape& s) {
@@ -249,22 +288,20 @@ class Bench {
   }
 
   void rope_case(const Shape& s, int64_t rows) {
-    constexpr int32_t kBlockSize = 16;
-    const int64_t stride = s.q() + 2 * s.kv(), blocks = ceil_div(rows, kBlockSize);
+    const int64_t stride = s.q() + 2 * s.kv();
     std::vector<float> qkv = make_floats(rows * stride, 7);
-    std::vector<float> k(static_cast<size_t>(blocks * kBlockSize * s.kv())), v(k.size());
-    const cpu::KvCacheView kv{k.data(), v.data(), kBlockSize, s.kv_heads, s.head_dim};
+    const Cache cache = make_cache(s, DType::kBF16, ceil_div(rows, kBlockSize), 1);
     const std::vector<float> cos(static_cast<size_t>(rows * s.head_dim / 2), 0.8f), sin(cos.size(), 0.6f);
     std::vector<int32_t> positions(static_cast<size_t>(rows));
     std::iota(positions.begin(), positions.end(), 0);
     time(
         "rope_and_kv_write", s, std::to_string(rows) + " rows", 0,
-        static_cast<double>(rows) * (2.0 * s.q() + 4.0 * s.kv()) * 4,
+        static_cast<double>(rows) * ((2.0 * s.q() + 2.0 * s.kv()) * 4 + 2.0 * s.kv() * 2),
         [&] {
           cpu::rope_and_kv_write(qkv.data(), positions.data(), positions.data(), rows, s.heads, s.kv_heads, s.head_dim,
-                                 s.head_dim, cos.data(), sin.data(), kv, pool_);
+                                 s.head_dim, cos.data(), sin.data(), cache.layers[0], pool_);
         },
-        [&] { return hash_floats(k); });
+        [&] { return hash_bytes(cache.memory.data(), static_cast<size_t>(cache.memory.size_bytes())); });
   }
 
   void sample_cases(const Shape& s) {
@@ -322,10 +359,15 @@ int main(int argc, char** argv) {
   app.add_option("--rows", options.rows, "rows of a call")->delimiter(',')->check(CLI::Range(1, 1 << 16));
   app.add_option("--dtype", options.dtype, "weights of linear")
       ->check(CLI::IsMember({"float32", "float16", "bfloat16", "int8", "int4"}));
-  app.add_option("--context", options.context, "positions in the KV cache")->check(CLI::Range(1, 1 << 16));
+  app.add_option("--context", options.contexts, "positions in the KV cache")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16));
+  app.add_option("--kv-cache-dtype", options.kv_dtypes, "of the KV cache")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"float32", "bfloat16", "int8"}));
   app.add_option("--threads", options.num_threads, "0: all usable cores")->check(CLI::Range(0, 1024));
   app.add_option("--repeats", options.repeats, "rounds of each case")->check(CLI::Range(1, 1000));
-  app.add_option("--max-weight-mib", options.max_weight_mib, "larger weights are left out")
+  app.add_option("--max-weight-mib", options.max_weight_mib, "larger weights and caches are left out")
       ->check(CLI::Range(1, 1 << 16));
   CLI11_PARSE(app, argc, argv);
 

@@ -2,26 +2,57 @@
 // A view: owns nothing, copied freely.
 //
 // 1. slot = block * block_size + offset; any block_size >= 1 is allowed (multiples of 16 are fastest).
-// 2. Keys are stored with consecutive positions adjacent, so that the scores of a block's positions are SIMD lanes;
-//    values with consecutive channels adjacent.
-// 3. Slots that were never written may hold anything, NaN included: no kernel reads them into a result.
+// 2. The keys and values that a KV head has in a block are one piece of memory, keys first; the heads of a block follow
+//    each other.
+// 3. A format stores key and value x of a head as follows; `position` is the offset in the block.
+//      float32   keys [head_dim][position], values [position][head_dim]
+//      bfloat16  x rounded to nearest even. Keys [channel pair][position][2], values [position pair][head_dim][2]: a
+//                32-bit word holds neighbouring terms of the sum that it enters, the first in its low half. Where
+//                head_dim or block_size is odd, the last pair has a half that nothing reads.
+//      int8      keys [head_dim][position], values [position][head_dim], then an fp32 scale for the key of each
+//                position, then one for the value of each. With m = max |x[i]|: scale = m / 127, byte i is x[i] * (127
+//                / m) rounded to nearest even, and stands for byte * scale. All zero where m < 2^-100; where an x[i] is
+//                not finite the scale is NaN.
+//    So consecutive positions of keys are adjacent, that the scores of a block's positions be SIMD lanes, and
+//    consecutive channels of values.
+// 4. Slots that were never written may hold anything, NaN included: no kernel reads them into a result.
 #pragma once
 
 #include <cstdint>
 
+#include "core/types.h"
+
 namespace llmb::cpu {
 
 struct KvCacheView {
-  float* k = nullptr;  // [num_blocks, num_kv_heads, head_dim, block_size]
-  float* v = nullptr;  // [num_blocks, num_kv_heads, block_size, head_dim]
+  uint8_t* data = nullptr;  // [num_blocks, num_kv_heads, head_bytes()], aligned to 4 bytes
+  DType dtype = DType::kF32;
   int32_t block_size = 16;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
 
-  // First float of (block, kv_head), in k as well as in v.
-  int64_t block_offset(int64_t block, int64_t kv_head) const {
-    return (block * num_kv_heads + kv_head) * head_dim * block_size;
+  int64_t key_bytes() const {
+    if (dtype == DType::kBF16) return ceil_div(head_dim, 2) * block_size * 4;
+    return int64_t{head_dim} * block_size * dtype_bytes(dtype);
+  }
+  int64_t value_bytes() const {
+    if (dtype == DType::kBF16) return ceil_div(block_size, 2) * head_dim * 4;
+    return int64_t{head_dim} * block_size * dtype_bytes(dtype);
+  }
+  int64_t head_bytes() const {  // of a head in a block
+    const int64_t scales = dtype == DType::kI8 ? int64_t{8} * block_size : 0;
+    return ceil_div(key_bytes() + value_bytes() + scales, 4) * 4;
+  }
+
+  uint8_t* keys(int64_t block, int64_t kv_head) const { return data + (block * num_kv_heads + kv_head) * head_bytes(); }
+  uint8_t* values(int64_t block, int64_t kv_head) const { return keys(block, kv_head) + key_bytes(); }
+  // int8 only: [2][block_size]  of keys, of values.
+  float* scales(int64_t block, int64_t kv_head) const {
+    return reinterpret_cast<float*>(keys(block, kv_head) + head_bytes() - int64_t{8} * block_size);
   }
 };
+
+// Stores one token's keys and values, [num_kv_heads, head_dim] each, in its slot.
+void write_kv_slot(const float* k, const float* v, int64_t slot, const KvCacheView& kv);
 
 }  // namespace llmb::cpu

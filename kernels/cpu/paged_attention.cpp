@@ -5,6 +5,7 @@
 #include "kernels/cpu/paged_attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <span>
 #include <vector>
 
@@ -16,12 +17,18 @@ namespace llmb::cpu {
 
 namespace {
 
-// Grows to what the largest call on this thread needs, so that no step allocates.
+constexpr int64_t kRowsPerItem = 72;
+
+// Buffers grow to what the largest call on this thread needs, so that no step allocates.
+float* grow(AlignedBuffer* buffer, int64_t floats) {
+  const int64_t bytes = floats * int64_t{sizeof(float)};
+  if (buffer->size_bytes() < bytes) *buffer = AlignedBuffer(bytes);
+  return reinterpret_cast<float*>(buffer->data());
+}
+
 float* thread_scratch(int64_t floats) {
   thread_local AlignedBuffer buffer;
-  const int64_t bytes = floats * int64_t{sizeof(float)};
-  if (buffer.size_bytes() < bytes) buffer = AlignedBuffer(bytes);
-  return reinterpret_cast<float*>(buffer.data());
+  return grow(&buffer, floats);
 }
 
 // An item's rows; valid until the thread's next call.
@@ -36,11 +43,11 @@ std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionI
   return rows;
 }
 
-// The longest first within each sequence, so that threads finish together.
-std::vector<AttentionItem> make_items(const AttentionCall& c) {
-  constexpr int64_t kRowsPerItem = 48;
+// The longest first within each sequence, so that threads finish together. Valid until the thread's next call.
+std::span<const AttentionItem> make_items(const AttentionCall& c) {
   const int64_t tokens_per_item = std::max<int64_t>(1, kRowsPerItem / c.group);
-  std::vector<AttentionItem> items;
+  thread_local std::vector<AttentionItem> items;
+  items.clear();
   for (int64_t s = 0; s < c.batch.num_seqs; ++s) {
     const int64_t begin = c.batch.query_start[s];
     for (int64_t end = c.batch.query_start[s + 1]; end > begin; end -= tokens_per_item) {
@@ -51,30 +58,57 @@ std::vector<AttentionItem> make_items(const AttentionCall& c) {
   return items;
 }
 
-void attend_item(const AttentionCall& c, const AttentionItem& item) {
+NextPositions next_positions(const AttentionCall& c, const AttentionItem& item, int64_t segment) {
+  const auto [begin, end] = item.positions(c, segment);
+  return {&item, begin, end};
+}
+
+// `next`: the item that the thread works on after this one; null: none.
+void attend_item(const AttentionCall& c, const AttentionItem& item, const AttentionItem* next) {
   const std::span<const AttentionRow> rows = make_rows(c, item);
   const int64_t num_rows = item.num_rows(c), dim = c.padded_dim(), state_floats = AttentionState::floats(num_rows, dim);
   float* at = thread_scratch(2 * state_floats + AttentionScratch::floats(num_rows, dim));
   const AttentionState total(at, num_rows, dim), state(at + state_floats, num_rows, dim);
   const AttentionScratch scratch(rows, at + 2 * state_floats, dim);
-  const int64_t first = item.first_segment(c);
-  attend_segment(c, item, first, scratch, total);
-  for (int64_t segment = first + 1; segment < item.end_segment(c); ++segment) {
-    attend_segment(c, item, segment, scratch, state);
-    merge_segment(c, rows, segment, state, total);
+  const int64_t first = item.first_segment(c), end = item.end_segment(c);
+  for (int64_t segment = first; segment < end; ++segment) {
+    const NextPositions ahead = segment + 1 < end ? next_positions(c, item, segment + 1)
+                                : next != nullptr ? next_positions(c, *next, next->first_segment(c))
+                                                  : NextPositions();
+    attend_segment(c, item, segment, ahead, scratch, segment == first ? total : state);
+    if (segment > first) merge_segment(c, rows, segment, state, total);
   }
   write_rows(c, rows, total);
 }
 
-// As attend_item for each item, with the segments as tasks of their own.
-void attend_split(const AttentionCall& c, const std::vector<AttentionItem>& items, ThreadPool& pool) {
+// Each thread takes an item ahead of the one that it works on, to know what it will read next.
+void attend_items(const AttentionCall& c, std::span<const AttentionItem> items, ThreadPool& pool) {
+  std::atomic<size_t> num_taken{0};
+  const auto take = [&]() -> const AttentionItem* {
+    const size_t i = num_taken.fetch_add(1, std::memory_order_relaxed);
+    return i < items.size() ? &items[i] : nullptr;
+  };
+  pool.parallel_for(pool.num_threads(), [&](int64_t, int) {
+    for (const AttentionItem *item = take(), *next = nullptr; item != nullptr; item = next) {
+      next = take();
+      attend_item(c, *item, next);
+    }
+  });
+}
+
+// As attend_items, with the segments as tasks of their own.
+void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, ThreadPool& pool) {
   struct Task {
     const AttentionItem* item;
     int64_t segment, offset;  // offset: of its state in `states`
   };
   const int64_t dim = c.padded_dim();
-  std::vector<Task> tasks;
-  std::vector<size_t> first_task;
+  thread_local std::vector<Task> own_tasks;
+  thread_local std::vector<size_t> own_first_task;
+  std::vector<Task>& tasks = own_tasks;  // other threads must not see theirs
+  std::vector<size_t>& first_task = own_first_task;
+  tasks.clear();
+  first_task.clear();
   int64_t num_floats = 0;
   for (const AttentionItem& item : items) {
     first_task.push_back(tasks.size());
@@ -83,14 +117,19 @@ void attend_split(const AttentionCall& c, const std::vector<AttentionItem>& item
       num_floats += AttentionState::floats(item.num_rows(c), dim);
     }
   }
-  AlignedBuffer buffer(num_floats * int64_t{sizeof(float)});
-  float* states = reinterpret_cast<float*>(buffer.data());
+  thread_local AlignedBuffer buffer;
+  float* states = grow(&buffer, num_floats);
   const auto state = [&](const Task& t) { return AttentionState(states + t.offset, t.item->num_rows(c), dim); };
-  pool.parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
+  const int64_t num_tasks = static_cast<int64_t>(tasks.size());
+  pool.parallel_for(num_tasks, [&](int64_t i, int) {
     const Task& t = tasks[i];
     const AttentionScratch scratch(make_rows(c, *t.item),
                                    thread_scratch(AttentionScratch::floats(t.item->num_rows(c), dim)), dim);
-    attend_segment(c, *t.item, t.segment, scratch, state(t));
+    // Tasks are handed out in turn.
+    const int64_t next = i + pool.num_threads();
+    attend_segment(c, *t.item, t.segment,
+                   next < num_tasks ? next_positions(c, *tasks[next].item, tasks[next].segment) : NextPositions(),
+                   scratch, state(t));
   });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
     const std::span<const AttentionRow> rows = make_rows(c, items[i]);
@@ -106,15 +145,12 @@ void attend_split(const AttentionCall& c, const std::vector<AttentionItem>& item
 
 void paged_attention(const float* qkv, int64_t qkv_stride, float* out, const AttentionBatch& batch,
                      const AttentionParams& params, const KvCacheView& kv, ThreadPool& pool) {
-  LLMB_CHECK(kv.num_kv_heads > 0 && params.num_heads % kv.num_kv_heads == 0);
+  LLMB_CHECK(kv.num_kv_heads > 0 && params.num_heads % kv.num_kv_heads == 0 && kv.dtype != DType::kF16);
   const AttentionCall c{qkv, qkv_stride, out, batch, params, params.num_heads / kv.num_kv_heads, kv};
-  const std::vector<AttentionItem> items = make_items(c);
-  const int64_t num_items = static_cast<int64_t>(items.size());
-  if (pool.num_threads() > 1 && num_items < 4 * pool.num_threads()) {
+  const std::span<const AttentionItem> items = make_items(c);
+  if (pool.num_threads() > 1 && static_cast<int64_t>(items.size()) < 4 * pool.num_threads())
     attend_split(c, items, pool);
-  } else {
-    pool.parallel_for(num_items, [&](int64_t i, int) { attend_item(c, items[i]); });
-  }
+  else attend_items(c, items, pool);
 }
 
 }  // namespace llmb::cpu

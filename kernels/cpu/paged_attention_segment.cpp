@@ -1,97 +1,50 @@
-// A row is one query head of one token. An item is a few tokens of one sequence with all query heads of one KV head, so
-// that each key and value loaded serves every row of the item. Decode is bound by the bytes of K and V, prefill by
-// multiply-adds.
+// A row is one query head of one token. An item is some tokens of one sequence with all query heads of one KV head, so
+// that each key and value loaded serves every row of the item. A few rows read keys and values as they are stored; for
+// more, a chunk is widened to fp32 once. Decode is bound by the bytes of K and V, prefill by multiply-adds.
 #include "kernels/cpu/paged_attention_segment.h"
 
 #include <cmath>
 #include <cstring>
 
+#include "base/check.h"
+#include "base/float_formats.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/paged_attention_segment.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/paged_attention_tiles-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
-constexpr int kGroups = static_cast<int>(kSegmentChunk) / kLogicalLanes;  // of 16 positions in a chunk
+constexpr int64_t kMaxDirectRows = 2 * kTileRows;  // that read keys and values as they are stored
 
-// Where the keys of 16 consecutive positions start, for each 16 of a chunk; channel i is at [i * stride].
-struct KeyChunk {
-  const float* group[kGroups];
-  int64_t stride;
-};
-
-// Positions past the context come from allocated memory, but may hold anything.
-HWY_INLINE KeyChunk key_chunk(const AttentionCall& c, const AttentionItem& item, int64_t position, float* gather) {
-  const int64_t bs = c.kv.block_size, context = c.batch.context_len[item.seq];
-  const BlockId* blocks = c.batch.block_ids + c.batch.block_start[item.seq];
-  KeyChunk chunk;
-  if (bs % kLogicalLanes == 0) {
-    chunk.stride = bs;
-    for (int64_t g = 0; g < kGroups; ++g) {
-      const int64_t p = position + g * kLogicalLanes;
-      chunk.group[g] = p < context ? c.kv.k + c.kv.block_offset(blocks[p / bs], item.kv_head) + p % bs : chunk.group[0];
-    }
-    return chunk;
+// As reduce16, in registers: upper half onto lower half, four times.
+template <class DV, class Op>
+HWY_INLINE float fold(DV, hn::Vec<DV> v, [[maybe_unused]] const Op& op) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(DV()) > 1) {
+    const hn::Half<DV> half;
+    return fold(half, op(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), op);
   }
-  chunk.stride = kSegmentChunk;
-  for (int64_t g = 0; g < kGroups; ++g) chunk.group[g] = gather + g * kLogicalLanes;
-  const int64_t end = std::min(context, position + kSegmentChunk);
-  for (int64_t p = position; p < end;) {
-    const int64_t run = std::min(end - p, bs - p % bs);
-    const float* from = c.kv.k + c.kv.block_offset(blocks[p / bs], item.kv_head) + p % bs;
-    for (int64_t i = 0; i < c.kv.head_dim; ++i)
-      std::memcpy(gather + i * kSegmentChunk + (p - position), from + i * bs, static_cast<size_t>(run) * sizeof(float));
-    p += run;
+#endif
+  return hn::GetLane(v);
+}
+template <class Op>
+HWY_INLINE float fold16(V16 v, const Op& op) {
+  LLMB_UNROLL for (int half = kParts / 2; half >= 1; half /= 2) {
+    LLMB_UNROLL for (int i = 0; i < half; ++i) v.part[i] = op(v.part[i], v.part[i + half]);
   }
-  return chunk;
+  return fold(D(), v.part[0], op);
 }
 
-// Rows of the values of positions [position, position + n), padded_dim floats readable in each.
-HWY_INLINE void value_rows(const AttentionCall& c, const AttentionItem& item, int64_t position, int64_t n,
-                           float* gather, const float** rows) {
-  const int64_t bs = c.kv.block_size, dim = c.kv.head_dim, padded = c.padded_dim();
-  const BlockId* block = c.batch.block_ids + c.batch.block_start[item.seq] + position / bs;
-  for (int64_t i = 0, offset = position % bs; i < n; offset = 0, ++block) {
-    const float* row = c.kv.v + c.kv.block_offset(*block, item.kv_head) + offset * dim;
-    for (const int64_t end = std::min(n, i + bs - offset); i < end; ++i, row += dim) rows[i] = row;
-  }
-  if (padded == dim) return;
-  for (int64_t i = 0; i < n; ++i) {
-    float* row = gather + i * padded;
-    std::memcpy(row, rows[i], static_cast<size_t>(dim) * sizeof(float));
-    std::memset(row + dim, 0, static_cast<size_t>(padded - dim) * sizeof(float));
-    rows[i] = row;
-  }
+HWY_INLINE void multiply(float* x, const float* by, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i += kLanes)
+    hn::StoreU(hn::Mul(hn::LoadU(D(), x + i), hn::LoadU(D(), by + i)), D(), x + i);
 }
-
-template <int kRows>
-HWY_INLINE void score_tile(const float* const* q, int64_t dim, const KeyChunk& keys, float* scores) {
-  constexpr int kVecs = kTileColumns / kLanes;
-  for (int64_t column = 0; column < kSegmentChunk; column += kTileColumns) {
-    const float* b[kVecs];
-    LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
-      const int64_t lane = column + v * kLanes;
-      b[v] = keys.group[lane / kLogicalLanes] + lane % kLogicalLanes;
-    }
-    V acc[kRows * kVecs];
-    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Zero(D());
-    mul_add_tile<kRows, kVecs>(q, dim, b, keys.stride, acc);
-    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-      LLMB_UNROLL for (int v = 0; v < kVecs; ++v)
-          hn::StoreU(acc[r * kVecs + v], D(), scores + r * kSegment + column + v * kLanes);
-    }
-  }
-}
-
-// Positions of a segment, counted from its begin.
-struct Span {
-  int64_t begin, end;
-};
 
 // Dot products of a row of `head` become scores. distance: from the query's position to the segment's begin.
 HWY_INLINE void transform_scores(const AttentionParams& p, int64_t head, int64_t distance, Span span, float* scores) {
@@ -106,133 +59,203 @@ HWY_INLINE void transform_scores(const AttentionParams& p, int64_t head, int64_t
   }
 }
 
-// Turns the scores of `span` into exp(scale * score - max), writes the max and their sum.
-HWY_INLINE void softmax_numerators(float* scores, Span span, float scale, float* max_out, float* norm_out) {
-  const int64_t first = span.begin / kLogicalLanes * kLogicalLanes;
-  const int64_t padded = (span.end + kLogicalLanes - 1) / kLogicalLanes * kLogicalLanes;
-  for (int64_t i = first; i < span.begin; ++i) scores[i] = -HUGE_VALF;
-  for (int64_t i = span.end; i < padded; ++i) scores[i] = -HUGE_VALF;
-  const V s = hn::Set(D(), scale);
-  V16 max = set16(-HUGE_VALF);
-  for (int64_t i = first; i < padded; i += kLogicalLanes) {
-    const V16 x = map16(load16(scores + i), [s](V a) HWY_ATTR { return hn::Mul(a, s); });
-    store16(x, scores + i);
-    max = map16(max, x, [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
+// Turns the scores of kRows rows of positions [first, end), whole 16 lanes, into exp(factor * score - max); writes each
+// row's max of factor * score, and its sum. factor > 0. Rows go side by side, as each is one chain.
+template <int kRows, class Fetch>
+HWY_INLINE void softmax_numerators(float* scores, int64_t first, int64_t end, float factor, float* max_out,
+                                   float* norm_out, Fetch& fetch) {
+  V16 max[kRows], norm[kRows];
+  LLMB_UNROLL for (int r = 0; r < kRows; ++r) max[r] = set16(-HUGE_VALF);
+  for (int64_t i = first; i < end; i += kLogicalLanes) {
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) max[r] =
+        map16(max[r], load16(scores + r * kSegment + i), [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
   }
-  *max_out = max16(max);
-  const V m = hn::Set(D(), *max_out);
-  V16 norm = set16(0);
-  for (int64_t i = first; i < padded; i += kLogicalLanes) {
-    const V16 p = map16(load16(scores + i), [m](V a) HWY_ATTR { return exp_v(hn::Sub(a, m)); });
-    store16(p, scores + i);
-    norm = map16(norm, p, [](V a, V b) HWY_ATTR { return hn::Add(a, b); });
-  }
-  *norm_out = sum16(norm);
-}
-
-// values[r] += p[r][0 … n) · v[0 … n) over kVecs vectors of columns.
-template <int kRows, int kVecs>
-HWY_INLINE void value_tile(const float* const* p, int64_t n, const float* const* v, int64_t column, int64_t dim,
-                           float* values) {
-  const D d;
-  V acc[kRows * kVecs];
+  const V f = hn::Set(D(), factor);
+  V m[kRows];
   LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-    LLMB_UNROLL for (int i = 0; i < kVecs; ++i) acc[r * kVecs + i] =
-        hn::LoadU(d, values + r * dim + column + i * kLanes);
+    max_out[r] = fold16(max[r], [](auto a, auto b) HWY_ATTR { return hn::Max(a, b); }) * factor;
+    m[r] = hn::Set(D(), max_out[r]);
+    norm[r] = set16(0);
   }
-  mul_add_rows<kRows, kVecs>(p, n, v, column, acc);
-  LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-    LLMB_UNROLL for (int i = 0; i < kVecs; ++i)
-        hn::StoreU(acc[r * kVecs + i], d, values + r * dim + column + i * kLanes);
+  for (int64_t i = first; i < end; i += kLogicalLanes) {
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      float* at = scores + r * kSegment + i;
+      const V16 p = map16(load16(at), [&f, &m, r](V a) HWY_ATTR { return exp_v(hn::Sub(hn::Mul(a, f), m[r])); });
+      store16(p, at);
+      norm[r] = map16(norm[r], p, [](V a, V b) HWY_ATTR { return hn::Add(a, b); });
+    }
+    fetch.step();
   }
+  LLMB_UNROLL for (int r = 0; r < kRows; ++r) norm_out[r] =
+      fold16(norm[r], [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); });
 }
 
-template <int kRows>
-HWY_INLINE void value_columns(const float* const* p, int64_t n, const float* const* v, int64_t dim, float* values) {
-  int64_t column = 0;
-  for (; column + kTileColumns <= dim; column += kTileColumns)
-    value_tile<kRows, kTileColumns / kLanes>(p, n, v, column, dim, values);
-  if constexpr (kTileColumns > kLogicalLanes) {
-    for (; column < dim; column += kLogicalLanes) value_tile<kRows, kParts>(p, n, v, column, dim, values);
+// The rows of an item that see a part of one segment, and what they see of it.
+struct SegmentRows {
+  const AttentionRow* rows;
+  int64_t begin;  // the segment's first position
+  int64_t first_row, end_row;
+
+  SegmentRows(std::span<const AttentionRow> all, int64_t segment)
+      : rows(all.data()), begin(segment * kSegment), first_row(0), end_row(static_cast<int64_t>(all.size())) {
+    while (!rows[first_row].sees(segment)) ++first_row;
+    while (!rows[end_row - 1].sees(segment)) --end_row;
   }
+  // Of `size` positions from the segment's position `from` on.
+  Span visible(int64_t row, int64_t from, int64_t size) const {
+    return Span{std::clamp<int64_t>(rows[row].begin - begin - from, 0, size),
+                std::clamp<int64_t>(rows[row].limit - begin - from, 0, size)};
+  }
+};
+
+template <class Format, class Fetch>
+HWY_INLINE void score_chunk(const AttentionCall& c, const SegmentRows& s, const KeyChunk<Format>& keys, int64_t at,
+                            float* scores, Fetch& fetch) {
+  for_row_tiles(s.end_row - s.first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
+    constexpr int kRows = decltype(tile_rows)::value;
+    const int64_t row = s.first_row + tile;
+    const int64_t begin = s.visible(row, at, kSegmentChunk).begin / kLogicalLanes;
+    const int64_t end = ceil_div(s.visible(row + kRows - 1, at, kSegmentChunk).end, kLogicalLanes);
+    const float* q[kRows];
+    for (int r = 0; r < kRows; ++r) q[r] = s.rows[row + r].q;
+    score_groups<Format, kRows>(q, c.kv.head_dim, keys, begin, end, scores + row * kSegment + at, fetch);
+  });
 }
 
-// Adds the values of positions [0, n) of a chunk to kRows rows; row r sees those of spans[r], which do not fall. For
-// each row its positions come in order, so that its sum does not depend on the rows beside it.
-template <int kRows>
-HWY_INLINE void add_chunk(const float* const* p, const Span* spans, const float* const* v, int64_t dim, float* values) {
-  const auto one = [&](int r, int64_t begin, int64_t end) HWY_ATTR {
-    const float* from = p[r] + begin;
-    if (begin < end) value_columns<1>(&from, end - begin, v + begin, dim, values + r * dim);
+template <class Format, class Fetch>
+HWY_INLINE void value_rows(const AttentionCall& c, const SegmentRows& s, const ValueChunk<Format>& values, int64_t at,
+                           const float* scores, float* out, Fetch& fetch) {
+  const int64_t padded = c.padded_dim();
+  for_row_tiles(s.end_row - s.first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
+    constexpr int kRows = decltype(tile_rows)::value;
+    const int64_t row = s.first_row + tile;
+    const float* p[kRows];
+    for (int r = 0; r < kRows; ++r) p[r] = scores + (row + r) * kSegment + at;
+    // What the first row and the last see whole, all of them do.
+    if (s.visible(row, at, kSegmentChunk).end == kSegmentChunk &&
+        s.visible(row + kRows - 1, at, kSegmentChunk).begin == 0)
+      return value_columns<Format, kRows>(p, 0, kSegmentChunk, values, padded, out + row * padded, fetch);
+    Span spans[kRows];
+    for (int r = 0; r < kRows; ++r) spans[r] = s.visible(row + r, at, kSegmentChunk);
+    add_chunk<Format, kRows>(p, spans, values, padded, out + row * padded, fetch);
+  });
+}
+
+// The scales of positions [position, position + n), of keys and of values.
+HWY_INLINE void copy_scales(const AttentionCall& c, const AttentionItem& item, int64_t position, int64_t n, float* k,
+                            float* v) {
+  for_block_runs(c, item, position, n, [&](int64_t i, int64_t run, int64_t block, int64_t offset) {
+    const float* from = c.kv.scales(block, item.kv_head) + offset;
+    std::memcpy(k + i, from, static_cast<size_t>(run) * sizeof(float));
+    std::memcpy(v + i, from + c.kv.block_size, static_cast<size_t>(run) * sizeof(float));
+  });
+}
+
+// The scores of all rows become weights; their values' sums start at zero.
+template <class Format, class Fetch>
+HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const AttentionScratch& scratch,
+                      const AttentionState& state, Fetch& fetch) {
+  constexpr bool kIsInt8 = std::is_same_v<Format, Int8>;
+  const bool is_plain = c.params.softcap == 0 && c.params.alibi_slopes == nullptr && c.params.scale > 0;
+  const float factor = is_plain ? c.params.scale : 1.0f;
+  const int64_t padded = c.padded_dim();
+  // What a row sees, from and to whole 16 lanes.
+  const auto lanes = [&](int64_t row) {
+    const Span span = s.visible(row, 0, kSegment);
+    return Span{span.begin / kLogicalLanes * kLogicalLanes, ceil_div(span.end, kLogicalLanes) * kLogicalLanes};
   };
-  const Span shared{spans[kRows - 1].begin, spans[0].end};
-  if (shared.begin >= shared.end) {
-    for (int r = 0; r < kRows; ++r) one(r, spans[r].begin, spans[r].end);
-    return;
+  for (int64_t row = s.first_row; row < s.end_row;) {
+    const Span common = lanes(row);
+    int64_t n = 0;
+    for (; n < 4 && row + n < s.end_row; ++n) {
+      const Span own = lanes(row + n), span = s.visible(row + n, 0, kSegment);
+      if (own.begin != common.begin || own.end != common.end) break;
+      float* scores = scratch.scores + (row + n) * kSegment;
+      if constexpr (kIsInt8) multiply(scores, scratch.k_scales, own.begin, own.end);
+      if (!is_plain)
+        transform_scores(c.params, s.rows[row + n].head, s.begin - (s.rows[row + n].limit - 1), own, scores);
+      for (int64_t i = own.begin; i < span.begin; ++i) scores[i] = -HUGE_VALF;
+      for (int64_t i = span.end; i < own.end; ++i) scores[i] = -HUGE_VALF;
+    }
+    float* scores = scratch.scores + row * kSegment;
+    const auto run = [&](auto rows) HWY_ATTR {
+      constexpr int kRows = decltype(rows)::value;
+      softmax_numerators<kRows>(scores, common.begin, common.end, factor, state.max + row, state.norm + row, fetch);
+    };
+    if (n == 4) run(std::integral_constant<int, 4>());
+    else if (n == 3) run(std::integral_constant<int, 3>());
+    else if (n == 2) run(std::integral_constant<int, 2>());
+    else run(std::integral_constant<int, 1>());
+    if constexpr (kIsInt8)
+      for (int64_t i = 0; i < n; ++i) multiply(scores + i * kSegment, scratch.v_scales, common.begin, common.end);
+    row += n;
   }
-  const float* from[kRows];
-  for (int r = 0; r < kRows; ++r) from[r] = p[r] + shared.begin;
-  for (int r = 0; r < kRows - 1; ++r) one(r, spans[r].begin, shared.begin);  // later tokens begin a little later
-  value_columns<kRows>(from, shared.end - shared.begin, v + shared.begin, dim, values);
-  for (int r = 1; r < kRows; ++r) one(r, shared.end, spans[r].end);  // and see a little more
+  std::memset(state.values + s.first_row * padded, 0,
+              static_cast<size_t>((s.end_row - s.first_row) * padded) * sizeof(float));
+}
+
+// For Float32: as it is stored, or as it was widened.
+template <class Format, bool kIsDirect, class Fetch>
+HWY_INLINE void attend_positions(const AttentionCall& c, const AttentionItem& item, const SegmentRows& s,
+                                 const AttentionScratch& scratch, const AttentionState& state, Fetch& fetch) {
+  const int64_t padded = c.padded_dim();
+  const int64_t first = s.visible(s.first_row, 0, kSegment).begin / kSegmentChunk * kSegmentChunk;
+  const int64_t end = s.visible(s.end_row - 1, 0, kSegment).end;
+  const auto for_chunks = [&](const auto& body) HWY_ATTR {
+    for (int64_t at = first; at < end; at += kSegmentChunk) body(at, s.begin + at, std::min(kSegmentChunk, end - at));
+  };
+  // Steps of the fetch: of a tile, one for each word of a chain, and half as many vectors of weights as they cost
+  // about.
+  const int64_t tiles = ceil_div(s.end_row - s.first_row, kTileRows), chunks = ceil_div(end - first, kSegmentChunk);
+  const int64_t score_steps = chunks * tiles * (c.kv.head_dim / Format::kTerms);
+  const int64_t weigh_steps = ceil_div(s.end_row - s.first_row, 4) * ceil_div(end - first, kLogicalLanes);
+  const int64_t value_steps = ceil_div(end - first, Format::kTerms) * tiles * ceil_div(padded, kTileColumns);
+
+  fetch.pace(score_steps + weigh_steps + value_steps);
+  for_chunks([&](int64_t at, int64_t position, int64_t n) HWY_ATTR {
+    if constexpr (kIsDirect) {
+      score_chunk(c, s, key_chunk<Format>(c, item, position, n), at, scratch.scores, fetch);
+    } else {
+      widen_keys<Format>(c, item, position, n, scratch.k_chunk);
+      score_chunk(c, s, widened_keys(scratch.k_chunk), at, scratch.scores, fetch);
+    }
+  });
+  if constexpr (std::is_same_v<Format, Int8>)
+    copy_scales(c, item, s.begin + first, end - first, scratch.k_scales + first, scratch.v_scales + first);
+  fetch.pace(weigh_steps + value_steps);
+  weigh<Format>(c, s, scratch, state, fetch);
+  fetch.pace(value_steps);
+  for_chunks([&](int64_t at, int64_t position, int64_t n) HWY_ATTR {
+    if constexpr (kIsDirect) {
+      value_rows(c, s, value_chunk<Format>(c, item, position, n), at, scratch.scores, state.values, fetch);
+    } else {
+      widen_values<Format>(c, item, position, n, scratch.v_chunk);
+      value_rows(c, s, widened_values(scratch.v_chunk, padded), at, scratch.scores, state.values, fetch);
+    }
+  });
+}
+
+template <class Format>
+HWY_INLINE void attend(const AttentionCall& c, const AttentionItem& item, int64_t segment, const NextPositions& next,
+                       const AttentionScratch& scratch, const AttentionState& state) {
+  const SegmentRows s(scratch.rows, segment);
+  const int64_t num_rows = s.end_row - s.first_row;
+  if (c.is_regular() && num_rows <= kMaxDirectRows) {
+    SegmentFetch fetch(c, next);
+    attend_positions<Format, true>(c, item, s, scratch, state, fetch);
+  } else {
+    NoFetch none;
+    if (std::is_same_v<Format, Float32> && c.is_regular())
+      attend_positions<Float32, true>(c, item, s, scratch, state, none);
+    else attend_positions<Format, false>(c, item, s, scratch, state, none);
+  }
 }
 
 void attend_segment_target(const AttentionCall& c, const AttentionItem& item, int64_t segment,
-                           const AttentionScratch& scratch, const AttentionState& state) {
-  const AttentionRow* rows = scratch.rows.data();
-  const int64_t dim = c.kv.head_dim, padded = c.padded_dim(), begin = segment * kSegment;
-  const auto visible = [&](int64_t row, int64_t from, int64_t size) {
-    return Span{std::clamp<int64_t>(rows[row].begin - begin - from, 0, size),
-                std::clamp<int64_t>(rows[row].limit - begin - from, 0, size)};
-  };
-  int64_t first_row = 0, end_row = static_cast<int64_t>(scratch.rows.size());
-  while (!rows[first_row].sees(segment)) ++first_row;
-  while (!rows[end_row - 1].sees(segment)) --end_row;
-  const int64_t first_chunk = visible(first_row, 0, kSegment).begin / kSegmentChunk * kSegmentChunk;
-  const int64_t num_positions = visible(end_row - 1, 0, kSegment).end;
-  // Whether any of the rows sees a position of the chunk.
-  const auto overlaps = [&](int64_t first, int64_t last, int64_t at) {
-    return visible(last, 0, kSegment).end > at && visible(first, 0, kSegment).begin < at + kSegmentChunk;
-  };
-
-  for (int64_t at = first_chunk; at < num_positions; at += kSegmentChunk) {
-    const KeyChunk keys = key_chunk(c, item, begin + at, scratch.k_gather);
-    for_row_tiles(end_row - first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
-      constexpr int kRows = decltype(tile_rows)::value;
-      const int64_t row = first_row + tile;
-      if (!overlaps(row, row + kRows - 1, at)) return;
-      const float* q[kRows];
-      for (int r = 0; r < kRows; ++r) q[r] = rows[row + r].q;
-      score_tile<kRows>(q, dim, keys, scratch.scores + row * kSegment + at);
-    });
-  }
-  const bool is_plain = c.params.softcap == 0 && c.params.alibi_slopes == nullptr;
-  for (int64_t row = first_row; row < end_row; ++row) {
-    const Span span = visible(row, 0, kSegment);
-    float* scores = scratch.scores + row * kSegment;
-    if (!is_plain) {
-      const Span lanes{span.begin / kLogicalLanes * kLogicalLanes, span.end};
-      transform_scores(c.params, rows[row].head, begin - (rows[row].limit - 1), lanes, scores);
-    }
-    softmax_numerators(scores, span, is_plain ? c.params.scale : 1.0f, &state.max[row], &state.norm[row]);
-    std::memset(state.values + row * padded, 0, static_cast<size_t>(padded) * sizeof(float));
-  }
-  for (int64_t at = first_chunk; at < num_positions; at += kSegmentChunk) {
-    const float* v[kSegmentChunk];
-    value_rows(c, item, begin + at, std::min(kSegmentChunk, num_positions - at), scratch.v_gather, v);
-    for_row_tiles(end_row - first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
-      constexpr int kRows = decltype(tile_rows)::value;
-      const int64_t row = first_row + tile;
-      if (!overlaps(row, row + kRows - 1, at)) return;
-      const float* p[kRows];
-      Span spans[kRows];
-      for (int r = 0; r < kRows; ++r) {
-        p[r] = scratch.scores + (row + r) * kSegment + at;
-        spans[r] = visible(row + r, at, kSegmentChunk);
-      }
-      add_chunk<kRows>(p, spans, v, padded, state.values + row * padded);
-    });
-  }
+                           const NextPositions& next, const AttentionScratch& scratch, const AttentionState& state) {
+  if (c.kv.dtype == DType::kF32) attend<Float32>(c, item, segment, next, scratch, state);
+  else if (c.kv.dtype == DType::kBF16) attend<BFloat16>(c, item, segment, next, scratch, state);
+  else attend<Int8>(c, item, segment, next, scratch, state);
 }
 
 void merge_segment_target(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
@@ -295,9 +318,9 @@ HWY_EXPORT(attend_segment_target);
 HWY_EXPORT(merge_segment_target);
 HWY_EXPORT(write_rows_target);
 
-void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionScratch& scratch,
-                    const AttentionState& state) {
-  HWY_DYNAMIC_DISPATCH(attend_segment_target)(c, item, segment, scratch, state);
+void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const NextPositions& next,
+                    const AttentionScratch& scratch, const AttentionState& state) {
+  HWY_DYNAMIC_DISPATCH(attend_segment_target)(c, item, segment, next, scratch, state);
 }
 
 void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,

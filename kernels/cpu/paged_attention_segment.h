@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "core/types.h"
 #include "kernels/cpu/kv_cache.h"
@@ -25,6 +26,8 @@ struct AttentionCall {
   KvCacheView kv;
 
   int64_t padded_dim() const { return ceil_div(kv.head_dim, 16) * 16; }
+  // Whether tiles can read keys and values as they are stored.
+  bool is_regular() const { return kv.block_size % 16 == 0 && kv.head_dim % 16 == 0; }
 };
 
 // Tokens [token_begin, token_end) of one sequence, all query heads of one KV head.
@@ -42,6 +45,11 @@ struct AttentionItem {
   // The segments that any of the tokens sees.
   int64_t first_segment(const AttentionCall& c) const { return begin(c, token_begin) / kSegment; }
   int64_t end_segment(const AttentionCall& c) const { return ceil_div(limit(c, token_end - 1), kSegment); }
+  // What of a segment the tokens see, [first, second).
+  std::pair<int64_t, int64_t> positions(const AttentionCall& c, int64_t segment) const {
+    return {std::max(begin(c, token_begin), segment * kSegment),
+            std::min(limit(c, token_end - 1), (segment + 1) * kSegment)};
+  }
 };
 
 // One query head of one token. An item's rows are in order of tokens, so begin and limit do not fall.
@@ -60,7 +68,8 @@ struct AttentionState {
   float* max;     // [rows]
   float* norm;    // [rows]
 
-  static int64_t floats(int64_t rows, int64_t padded_dim) { return rows * (padded_dim + 2); }
+  // Whole cache lines, as what lies behind it is read by the line.
+  static int64_t floats(int64_t rows, int64_t padded_dim) { return ceil_div(rows * (padded_dim + 2), 16) * 16; }
   AttentionState(float* at, int64_t rows, int64_t padded_dim)
       : values(at), max(at + rows * padded_dim), norm(max + rows) {}
 };
@@ -69,22 +78,32 @@ struct AttentionState {
 struct AttentionScratch {
   std::span<const AttentionRow> rows;
   float* scores;    // [rows, kSegment]
-  float* k_gather;  // [padded_dim, kSegmentChunk]
-  float* v_gather;  // [kSegmentChunk, padded_dim]
+  float* k_chunk;   // [padded_dim, kSegmentChunk]  widened
+  float* v_chunk;   // [kSegmentChunk, padded_dim]
+  float* k_scales;  // [kSegment]
+  float* v_scales;  // [kSegment]
 
   static int64_t floats(int64_t num_rows, int64_t padded_dim) {
-    return num_rows * kSegment + 2 * kSegmentChunk * padded_dim;
+    return (num_rows + 2) * kSegment + 2 * kSegmentChunk * padded_dim;
   }
   AttentionScratch(std::span<const AttentionRow> item_rows, float* at, int64_t padded_dim)
       : rows(item_rows),
         scores(at),
-        k_gather(at + static_cast<int64_t>(rows.size()) * kSegment),
-        v_gather(k_gather + kSegmentChunk * padded_dim) {}
+        k_chunk(at + static_cast<int64_t>(rows.size()) * kSegment),
+        v_chunk(k_chunk + kSegmentChunk * padded_dim),
+        k_scales(v_chunk + kSegmentChunk * padded_dim),
+        v_scales(k_scales + kSegment) {}
+};
+
+// What the thread reads after a segment, to be fetched meanwhile: positions [begin, end) of an item's sequence.
+struct NextPositions {
+  const AttentionItem* item = nullptr;  // null: nothing
+  int64_t begin = 0, end = 0;
 };
 
 // The state of one item over one segment that some of its rows see. Rows that see nothing of it are left alone.
-void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionScratch& scratch,
-                    const AttentionState& state);
+void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const NextPositions& next,
+                    const AttentionScratch& scratch, const AttentionState& state);
 
 // Adds a later segment's state to the state of the segments before it.
 void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,

@@ -69,24 +69,10 @@ namespace llmb::cpu {
 
 HWY_EXPORT(rotate_token);
 
-namespace {
-
-// Stores one token's rotated k and its v [num_kv_heads, head_dim] into its slot.
-void write_slot(const float* k, const float* v, int64_t slot, const KvCacheView& kv) {
-  const int64_t d = kv.head_dim, block = slot / kv.block_size, offset = slot % kv.block_size;
-  for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
-    float* k_to = kv.k + kv.block_offset(block, h) + offset;
-    for (int64_t i = 0; i < d; ++i) k_to[i * kv.block_size] = k[h * d + i];
-    std::copy_n(v + h * d, d, kv.v + kv.block_offset(block, h) + offset * d);
-  }
-}
-
-}  // namespace
-
 void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slots, int64_t num_tokens,
                        int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, int32_t rotary_dim, const float* cos,
                        const float* sin, const KvCacheView& kv, ThreadPool& pool) {
-  LLMB_CHECK(head_dim == kv.head_dim && num_kv_heads == kv.num_kv_heads);
+  LLMB_CHECK(head_dim == kv.head_dim && num_kv_heads == kv.num_kv_heads && kv.dtype != DType::kF16);
   LLMB_CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim);
   const int64_t row_floats = (int64_t{num_heads} + 2 * int64_t{num_kv_heads}) * head_dim;
   const int64_t kv_floats = int64_t{num_kv_heads} * head_dim, half = rotary_dim / 2;
@@ -96,7 +82,7 @@ void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slot
     float* k = rotated.data() + thread * kv_floats;
     HWY_DYNAMIC_DISPATCH(rotate_token)
     (row, cos + positions[t] * half, sin + positions[t] * half, num_heads, num_kv_heads, head_dim, half, k);
-    write_slot(k, row + row_floats - kv_floats, slots[t], kv);
+    write_kv_slot(k, row + row_floats - kv_floats, slots[t], kv);
   });
 }
 

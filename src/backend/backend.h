@@ -24,8 +24,9 @@ struct LoadOptions {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_model_len = 0;
-  int32_t num_threads = 0;                          // CPU: 0: all usable cores
-  std::optional<DType> dtype;                       // of activations and KV cache; none: what the backend thinks best
+  int32_t num_threads = 0;              // CPU: 0: all usable cores
+  std::optional<DType> dtype;           // of activations; none: what the backend thinks best
+  std::optional<DType> kv_cache_dtype;  // none: config.cpu_kv_dtype(quantization) on the CPU, dtype on a GPU
   Quantization quantization = Quantization::kNone;  // of weights, while they load; CPU only
   // CUDA only.
   double gpu_memory_utilization = 0.92;  // share of the device's memory that weights, activations and KV pool may take

@@ -216,7 +216,11 @@ Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& mode
   list.add("seed", std::to_string(o.seed));
   list.text("device", device);
   const bool is_gpu = device.starts_with("cuda");
-  list.text("dtype", o.dtype != "auto" ? o.dtype : is_gpu ? dtype_name(model.config.gpu_dtype()) : "float32");
+  const std::string dtype = o.dtype != "auto" ? o.dtype : is_gpu ? dtype_name(model.config.gpu_dtype()) : "float32";
+  list.text("dtype", dtype);
+  list.text("kv_cache_dtype", o.kv_cache_dtype != "auto" ? o.kv_cache_dtype
+                              : is_gpu                   ? dtype
+                                                         : dtype_name(model.config.cpu_kv_dtype(o.quantization)));
   list.text("quantization", quantization_name(o.quantization));
   list.flag("deterministic", o.deterministic || !is_gpu);
   list.text("load_format", o.load_format);

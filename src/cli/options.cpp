@@ -105,7 +105,7 @@ void add_model_options(CLI::App& app, Options& o) {
       ->check(device_name())
       ->group("Model")
       ->option_text("auto|cpu|cuda[:N]|ledger [auto]");
-  app.add_option("--dtype", o.dtype, "Of activations and KV cache; auto: float32 on the CPU, the weights' own on a GPU")
+  app.add_option("--dtype", o.dtype, "Of activations; auto: float32 on the CPU, the weights' own on a GPU")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->group("Model")
       ->option_text("auto|float32|bfloat16|float16 [auto]");
@@ -195,6 +195,11 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({8, 16, 32, 64, 128}))
       ->group(group)
       ->option_text("8|16|32|64|128 [16]");
+  app.add_option("--kv-cache-dtype", o.kv_cache_dtype,
+                 "Of the KV cache; auto: on the CPU bfloat16, float32 for a model stored so; on a GPU as --dtype")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "int8"}))
+      ->group(group)
+      ->option_text("auto|float32|bfloat16|float16|int8 [auto]");
   app.add_option("--kv-cache-memory-bytes", o.kv_cache_bytes,
                  "Size of the KV pool, e.g. 2G; default: what max-num-seqs sequences need, if memory allows")
       ->transform(size_validator(int64_t{1} << 50))

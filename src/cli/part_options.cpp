@@ -19,8 +19,9 @@ LoadOptions load_options(const Options& o, int32_t max_model_len) {
   load.max_model_len = max_model_len;
   load.num_threads = o.threads;
   static const std::map<std::string, DType> kDTypes = {
-      {"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}};
+      {"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}, {"int8", DType::kI8}};
   if (const auto dtype = kDTypes.find(o.dtype); dtype != kDTypes.end()) load.dtype = dtype->second;
+  if (const auto dtype = kDTypes.find(o.kv_cache_dtype); dtype != kDTypes.end()) load.kv_cache_dtype = dtype->second;
   load.quantization = o.quantization;
   load.gpu_memory_utilization = o.gpu_memory_utilization;
   load.deterministic = o.deterministic;

@@ -14,9 +14,12 @@ struct KvLayout {
   int32_t head_dim = 0;
   int32_t block_size = 16;  // tokens per block
   int32_t num_blocks = 0;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  // kI8: each key and each value of a head has an fp32 scale beside it
 
-  int64_t bytes_per_token() const { return int64_t{2} * num_layers * num_kv_heads * head_dim * dtype_bytes(dtype); }
+  int64_t bytes_per_token() const {
+    const int64_t scale_bytes = dtype == DType::kI8 ? 4 : 0;
+    return int64_t{2} * num_layers * num_kv_heads * (head_dim * dtype_bytes(dtype) + scale_bytes);
+  }
   int64_t bytes_per_block() const { return bytes_per_token() * block_size; }
 };
 

@@ -119,6 +119,12 @@ struct ModelConfig {
   // What a GPU computes in where nobody says: fp32 that was made of a few bits is not worth its memory there.
   DType gpu_dtype() const { return is_dequantised && dtype == DType::kF32 ? DType::kBF16 : dtype; }
 
+  // What a KV cache on the CPU is in where nobody says: rounding keys and values to 16 bits costs a model that was
+  // rounded itself nothing that shows.
+  DType cpu_kv_dtype(Quantization weights) const {
+    return weights == Quantization::kNone && gpu_dtype() == DType::kF32 ? DType::kF32 : DType::kBF16;
+  }
+
   int64_t q_size() const { return int64_t{num_attention_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_key_value_heads} * head_dim; }
   int32_t rotary_dim(const RopeConfig& rope) const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }

@@ -62,6 +62,8 @@ TEST_CASE("each setting that changes answers is one component") {
       {{"--seed", "1"}, "seed"},
       {{"--device", "ledger"}, "device"},
       {{"--dtype", "bfloat16"}, "dtype"},
+      {{"--kv-cache-dtype", "float32"}, "kv_cache_dtype"},
+      {{"--kv-cache-dtype", "int8"}, "kv_cache_dtype"},
       {{"--max-model-len", "100"}, "max_model_len"},
       {{"--no-metrics"}, "no_metrics"},
   };
@@ -76,6 +78,7 @@ TEST_CASE("each setting that changes answers is one component") {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--device", "cpu"},
                                              {"--dtype", "float32"},
+                                             {"--kv-cache-dtype", "bfloat16"},
                                              {"--deterministic"},
                                              {"--watchdog-timeout", "9"},
                                              {"--top-p", "1"},

@@ -10,13 +10,17 @@
 #include "base/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
+#include "tests/support/kv_bytes.h"
 
 namespace llmb::cpu {
 namespace {
 
 using test::for_each_simd_target;
 using test::GuardedFloats;
+using test::KvBytes;
 using test::same_bytes;
+
+constexpr DType kCacheDTypes[] = {DType::kF32, DType::kBF16, DType::kI8};
 
 struct Shape {
   int32_t num_heads, num_kv_heads, head_dim;
@@ -24,7 +28,13 @@ struct Shape {
   int32_t window = 0;
   float softcap = 0;
   bool has_alibi = false, has_sinks = false;
+  DType dtype = DType::kF32;  // of the cache
 
+  Shape in(DType cache_dtype) const {
+    Shape s = *this;
+    s.dtype = cache_dtype;
+    return s;
+  }
   float slope(int32_t head) const { return has_alibi ? 0.3f / static_cast<float>(head + 1) : 0; }
   float sink(int32_t head) const { return static_cast<float>(head % 3) - 0.5f; }
   int32_t first_seen(int32_t position) const { return window == 0 ? 0 : std::max(0, position + 1 - window); }
@@ -43,6 +53,15 @@ SequenceData make_sequence(const Shape& s, int32_t length, uint32_t seed) {
   return {test::random_normal(length * s.q_size(), seed, 1.5f),
           test::random_normal(length * s.kv_size(), seed + 1000, 1.5f),
           test::random_normal(length * s.kv_size(), seed + 2000)};
+}
+
+// The keys and values that the cache holds of it.
+SequenceData as_stored(const Shape& s, const SequenceData& data) {
+  SequenceData stored{data.q, {}, {}};
+  for (const auto& [from, to] : {std::pair(&data.k, &stored.k), std::pair(&data.v, &stored.v)})
+    for (size_t i = 0; i < from->size(); i += s.head_dim)
+      for (const float x : test::as_stored(s.dtype, std::span(*from).subspan(i, s.head_dim))) to->push_back(x);
+  return stored;
 }
 
 // The last query_len positions of the first context_len of a sequence are new in the call.
@@ -67,28 +86,22 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
   for (int32_t i = 0; i < num_blocks; ++i) ids[i] = i;
   std::mt19937 rng(seed);
   std::shuffle(ids.begin(), ids.end(), rng);
-  const int64_t cache_floats = int64_t{num_blocks} * s.kv_size() * block_size;
-  GuardedFloats k(cache_floats), v(cache_floats), qkv(query_start.back() * s.stride()),
-      out(query_start.back() * s.q_size());
-  const KvCacheView kv{k.data(), v.data(), block_size, s.num_kv_heads, s.head_dim};
+  KvBytes cache(s.dtype, num_blocks, block_size, s.num_kv_heads, s.head_dim);
+  GuardedFloats qkv(query_start.back() * s.stride()), out(query_start.back() * s.q_size());
   for (size_t i = 0; i < queries.size(); ++i) {
     const auto& [data, context, query_len] = queries[i];
     for (int32_t p = 0; p < context; ++p) {
-      const BlockId block = ids[block_start[i] + p / block_size];
+      const int64_t slot = int64_t{ids[block_start[i] + p / block_size]} * block_size + p % block_size;
       for (int32_t h = 0; h < s.num_kv_heads; ++h) {
-        for (int32_t c = 0; c < s.head_dim; ++c) {
-          kv.k[kv.block_offset(block, h) + c * block_size + p % block_size] =
-              data->k[p * s.kv_size() + h * s.head_dim + c];
-          kv.v[kv.block_offset(block, h) + p % block_size * s.head_dim + c] =
-              data->v[p * s.kv_size() + h * s.head_dim + c];
-        }
+        const size_t at = p * s.kv_size() + h * s.head_dim, size = s.head_dim;
+        cache.store(slot, h, std::span(data->k).subspan(at, size), std::span(data->v).subspan(at, size));
       }
     }
     for (int32_t t = 0; t < query_len; ++t)
       std::copy_n(&data->q[(context - query_len + t) * s.q_size()], s.q_size(),
                   qkv.data() + (query_start[i] + t) * s.stride());
   }
-  const std::vector<float> qkv_before = qkv.copy(), k_before = k.copy(), v_before = v.copy();
+  const std::vector<float> qkv_before = qkv.copy(), cache_before = cache.copy();
   const AttentionBatch batch{static_cast<int32_t>(queries.size()), query_start.data(), context_len.data(),
                              block_start.data(), ids.data()};
   std::vector<float> slopes, sinks;
@@ -96,11 +109,10 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
   const AttentionParams params{
       s.num_heads, 1 / std::sqrt(static_cast<float>(s.head_dim)), s.window,
       s.softcap,   s.has_alibi ? slopes.data() : nullptr,         s.has_sinks ? sinks.data() : nullptr};
-  paged_attention(qkv.data(), s.stride(), out.data(), batch, params, kv, pool);
+  paged_attention(qkv.data(), s.stride(), out.data(), batch, params, cache.view(), pool);
   CHECK(out.guards_untouched());
   CHECK(same_bytes(qkv_before, qkv.span()));
-  CHECK(same_bytes(k_before, k.span()));
-  CHECK(same_bytes(v_before, v.span()));
+  CHECK(same_bytes(cache_before, cache.copy()));
   return out.copy();
 }
 
@@ -135,16 +147,18 @@ void check_against_reference(const Shape& s, std::span<const Query> queries, int
   std::vector<float> naive(actual.size());
   int64_t row = 0;
   for (const Query& q : queries) {
+    const SequenceData stored = as_stored(s, *q.data);
     for (int32_t position = q.context_len - q.query_len; position < q.context_len; ++position, ++row) {
       for (int32_t h = 0; h < s.num_heads; ++h) {
-        reference_row(s, *q.data, position, h, &expected[row * s.q_size() + h * s.head_dim]);
-        reference_row(s, *q.data, position, h, &naive[row * s.q_size() + h * s.head_dim]);
+        reference_row(s, stored, position, h, &expected[row * s.q_size() + h * s.head_dim]);
+        reference_row(s, stored, position, h, &naive[row * s.q_size() + h * s.head_dim]);
       }
     }
   }
   CAPTURE(s.num_heads);
   CAPTURE(s.num_kv_heads);
   CAPTURE(s.head_dim);
+  CAPTURE(std::string(dtype_name(s.dtype)));
   CAPTURE(block_size);
   CHECK(test::relative_error(actual, expected) <= 2 * test::relative_error(naive, expected) + 1.2e-7);
 }
@@ -159,9 +173,11 @@ TEST_CASE(
     for (const Shape& s : {Shape{1, 1, 64}, Shape{2, 1, 16}, Shape{9, 3, 64}, Shape{14, 2, 64}, Shape{16, 1, 8},
                            Shape{4, 4, 80}, Shape{8, 2, 128}, Shape{6, 2, 2}, Shape{5, 1, 18}}) {
       const SequenceData data = make_sequence(s, 40, 1);
-      for (const int32_t block_size : {1, 8, 16, 32, 48}) {
-        const Query queries[] = {{&data, 1, 1}, {&data, 40, 3}, {&data, 17, 17}, {&data, 16, 1}, {&data, 33, 1}};
-        check_against_reference(s, queries, block_size, pool);
+      for (const DType dtype : kCacheDTypes) {
+        for (const int32_t block_size : {1, 5, 8, 16, 24, 32, 48}) {
+          const Query queries[] = {{&data, 1, 1}, {&data, 40, 3}, {&data, 17, 17}, {&data, 16, 1}, {&data, 33, 1}};
+          check_against_reference(s.in(dtype), queries, block_size, pool);
+        }
       }
     }
     const Shape s{4, 2, 16};
@@ -170,8 +186,10 @@ TEST_CASE(
          {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 320, 511, 512, 513}) {
       CAPTURE(n);
       const Query decode{&data, n, 1}, prefill{&data, n, std::min(n, 70)};
-      check_against_reference(s, {&decode, 1}, n % 2 ? 16 : 8, pool);
-      check_against_reference(s, {&prefill, 1}, n % 2 ? 32 : 16, pool);
+      for (const DType dtype : kCacheDTypes) {
+        check_against_reference(s.in(dtype), {&decode, 1}, n % 2 ? 16 : 8, pool);
+        check_against_reference(s.in(dtype), {&prefill, 1}, n % 2 ? 32 : 16, pool);
+      }
     }
   });
 }
@@ -203,7 +221,7 @@ TEST_CASE("windows, soft caps, ALiBi and sinks, alone and together, are as close
       for (const int32_t n : {1, 2, 16, 17, 65, 256, 257, 258, 272, 513, 530}) {
         CAPTURE(n);
         const Query queries[] = {{&data, n, 1}, {&data, n, std::min(n, 50)}};
-        check_against_reference(s, queries, n % 2 ? 16 : 5, pool);
+        check_against_reference(s.in(kCacheDTypes[n % 3]), queries, n % 2 ? 16 : 5, pool);
       }
     }
   });
@@ -215,7 +233,9 @@ TEST_CASE("whole prefill, chunks of it, single steps and batches give identical 
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
     for (const Shape& s : {Shape{6, 2, 32}, Shape{7, 1, 24}, Shape{6, 2, 32, 50}, Shape{7, 1, 24, 3, 4.0f, true, true},
-                           Shape{6, 2, 32, 270, 0, true}}) {
+                           Shape{6, 2, 32, 270, 0, true}, Shape{6, 2, 32}.in(DType::kBF16),
+                           Shape{7, 1, 24, 3, 4.0f, true, true}.in(DType::kBF16), Shape{6, 2, 32, 50}.in(DType::kI8),
+                           Shape{14, 1, 64}.in(DType::kI8)}) {
       const SequenceData data = make_sequence(s, kLength, 3), other = make_sequence(s, 600, 4);
       const Query prefill{&data, kLength, kLength};
       const std::vector<float> whole = run(s, {&prefill, 1}, 16, one);
@@ -242,46 +262,52 @@ TEST_CASE("whole prefill, chunks of it, single steps and batches give identical 
 
 TEST_CASE("later positions do not reach a row, even when they are infinite or NaN") {
   ThreadPool pool(2);
-  const Shape s{4, 2, 16};
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    SequenceData data = make_sequence(s, 90, 5);
-    const Query before{&data, 70, 70};
-    const std::vector<float> clean = run(s, {&before, 1}, 16, pool);
-    for (int64_t i = 70 * s.kv_size(); i < 90 * s.kv_size(); ++i) {
-      data.k[i] = i % 3 ? INFINITY : std::nanf("");
-      data.v[i] = i % 2 ? INFINITY : std::nanf("");
+    for (const DType dtype : kCacheDTypes) {
+      const Shape s = Shape{4, 2, 16}.in(dtype);
+      SequenceData data = make_sequence(s, 90, 5);
+      const Query before{&data, 70, 70};
+      const std::vector<float> clean = run(s, {&before, 1}, 16, pool);
+      for (int64_t i = 70 * s.kv_size(); i < 90 * s.kv_size(); ++i) {
+        data.k[i] = i % 3 ? INFINITY : std::nanf("");
+        data.v[i] = i % 2 ? INFINITY : std::nanf("");
+      }
+      const Query after{&data, 90, 90};
+      CHECK(same_bytes(clean, std::span<const float>(run(s, {&after, 1}, 16, pool)).first(70 * s.q_size())));
     }
-    const Query after{&data, 90, 90};
-    CHECK(same_bytes(clean, std::span<const float>(run(s, {&after, 1}, 16, pool)).first(70 * s.q_size())));
   });
 }
 
 TEST_CASE("positions before a row's window do not reach it, even when they are infinite or NaN") {
   ThreadPool pool(2);
   for (const int32_t window : {1, 7, 64, 250}) {
-    const Shape s{4, 2, 16, window};
-    CAPTURE(window);
-    for_each_simd_target([&](const std::string& target) {
-      CAPTURE(target);
-      SequenceData data = make_sequence(s, 400, 5);
-      const Query query{&data, 400, 30};
-      const std::vector<float> clean = run(s, {&query, 1}, 16, pool);
-      for (int64_t i = 0; i < (370 + 1 - window) * s.kv_size(); ++i) {
-        data.k[i] = i % 3 ? INFINITY : std::nanf("");
-        data.v[i] = i % 2 ? INFINITY : std::nanf("");
-      }
-      CHECK(same_bytes(clean, run(s, {&query, 1}, 16, pool)));
-    });
+    for (const DType dtype : kCacheDTypes) {
+      const Shape s = Shape{4, 2, 16, window}.in(dtype);
+      CAPTURE(window);
+      for_each_simd_target([&](const std::string& target) {
+        CAPTURE(target);
+        SequenceData data = make_sequence(s, 400, 5);
+        const Query query{&data, 400, 30};
+        const std::vector<float> clean = run(s, {&query, 1}, 16, pool);
+        for (int64_t i = 0; i < (370 + 1 - window) * s.kv_size(); ++i) {
+          data.k[i] = i % 3 ? INFINITY : std::nanf("");
+          data.v[i] = i % 2 ? INFINITY : std::nanf("");
+        }
+        CHECK(same_bytes(clean, run(s, {&query, 1}, 16, pool)));
+      });
+    }
   }
 }
 
 TEST_CASE("a NaN in one key or one value reaches every later row of its head and no other sequence") {
   ThreadPool pool(2);
-  const Shape s{2, 1, 16};
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    for (const bool in_key : {true, false}) {
+    for (const auto& [in_key, dtype] :
+         {std::pair(true, DType::kF32), std::pair(false, DType::kF32), std::pair(true, DType::kBF16),
+          std::pair(false, DType::kBF16), std::pair(true, DType::kI8), std::pair(false, DType::kI8)}) {
+      const Shape s = Shape{2, 1, 16}.in(dtype);
       SequenceData bad = make_sequence(s, 50, 6);
       const SequenceData good = make_sequence(s, 50, 7);
       (in_key ? bad.k : bad.v)[20 * s.kv_size() + 3] = std::nanf("");
@@ -315,15 +341,17 @@ TEST_CASE("scores of any size are safe: huge equal, huge different, and very neg
 
 TEST_CASE("targets with fused multiply-add agree bit for bit, and so do those without") {
   ThreadPool pool(2);
-  const Shape s{6, 2, 40};
-  const SequenceData data = make_sequence(s, 300, 9);
+  const Shape shape{6, 2, 80};
+  const SequenceData data = make_sequence(shape, 300, 9);
   const Query queries[] = {{&data, 300, 30}, {&data, 70, 70}, {&data, 280, 1}};
-  std::map<bool, std::vector<float>> first;
+  std::map<std::pair<bool, DType>, std::vector<float>> first;
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    const std::vector<float> out = run(s, queries, 16, pool);
-    const auto [it, is_first] = first.emplace(test::has_fused_multiply_add(target), out);
-    if (!is_first) CHECK(same_bytes(it->second, out));
+    for (const DType dtype : kCacheDTypes) {
+      const std::vector<float> out = run(shape.in(dtype), queries, 16, pool);
+      const auto [it, is_first] = first.emplace(std::pair(test::has_fused_multiply_add(target), dtype), out);
+      if (!is_first) CHECK(same_bytes(it->second, out));
+    }
   });
 }
 

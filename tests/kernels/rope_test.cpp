@@ -2,31 +2,37 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "base/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
+#include "tests/support/kv_bytes.h"
 
 namespace llmb::cpu {
 namespace {
 
 using test::for_each_simd_target;
 using test::GuardedFloats;
+using test::KvBytes;
 using test::random_normal;
 using test::same_bytes;
 
 struct Shape {
   int32_t num_heads, num_kv_heads, head_dim, block_size;
   int32_t rotary_dim = head_dim;
+  DType dtype = DType::kF32;  // of the cache
 
   int64_t row_floats() const { return int64_t{num_heads + 2 * num_kv_heads} * head_dim; }
 };
 
 struct Output {
-  std::vector<float> qkv, k, v;
+  std::vector<float> qkv;
+  KvBytes cache;
 };
 
 constexpr int32_t kMaxPosition = 300;
@@ -42,17 +48,15 @@ Output run(const Shape& s, std::span<const float> qkv, std::span<const int32_t> 
       sin.push_back(static_cast<float>(std::sin(angle)));
     }
   }
-  const int64_t cache_floats = int64_t{kNumBlocks} * s.num_kv_heads * s.head_dim * s.block_size;
-  GuardedFloats x(static_cast<int64_t>(qkv.size())), k(cache_floats), v(cache_floats);
+  GuardedFloats x(static_cast<int64_t>(qkv.size()));
+  KvBytes cache(s.dtype, kNumBlocks, s.block_size, s.num_kv_heads, s.head_dim);
   std::copy(qkv.begin(), qkv.end(), x.data());
-  const KvCacheView kv{k.data(), v.data(), s.block_size, s.num_kv_heads, s.head_dim};
   rope_and_kv_write(x.data(), positions.data(), slots.data(), static_cast<int64_t>(positions.size()), s.num_heads,
                     s.num_kv_heads, s.head_dim, s.rotary_dim, s.rotary_dim > 0 ? cos.data() : nullptr,
-                    s.rotary_dim > 0 ? sin.data() : nullptr, kv, pool);
+                    s.rotary_dim > 0 ? sin.data() : nullptr, cache.view(), pool);
   CHECK(x.guards_untouched());
-  CHECK(k.guards_untouched());
-  CHECK(v.guards_untouched());
-  return {x.copy(), k.copy(), v.copy()};
+  CHECK(cache.guards_untouched());
+  return {x.copy(), std::move(cache)};
 }
 
 // Channel i of a head at `position`, in fp64, rotate-half convention.
@@ -70,40 +74,44 @@ void check_shape(const Shape& s, ThreadPool& pool) {
   const std::vector<int32_t> slots = {0, bs - 1 == 0 ? 2 * bs : bs - 1, bs, kNumBlocks * bs - 1, 5 * bs, 7 * bs};
   const std::vector<float> qkv = random_normal(static_cast<int64_t>(positions.size()) * s.row_floats(), 1);
   const Output out = run(s, qkv, positions, slots, pool);
-  std::vector<bool> written(out.k.size(), false);
+  std::set<int64_t> written;
   for (size_t t = 0; t < positions.size(); ++t) {
     const float* row = &qkv[t * s.row_floats()];
     for (int32_t h = 0; h < s.num_heads + 2 * s.num_kv_heads; ++h) {
       const float* head = row + h * s.head_dim;
       const int32_t kv_head = (h - s.num_heads) % s.num_kv_heads;
+      const std::vector<float> stored = test::as_stored(s.dtype, std::span(head, s.head_dim));
+      double max = 0;
+      for (int32_t i = 0; i < s.head_dim; ++i)
+        max = std::max(max, std::fabs(rotated(head, s.rotary_dim, positions[t], i)));
       for (int32_t i = 0; i < s.head_dim; ++i) {
         const float after = out.qkv[t * s.row_floats() + h * s.head_dim + i];
         const double expected = rotated(head, s.rotary_dim, positions[t], i);
-        const int64_t block = (int64_t{slots[t] / bs} * s.num_kv_heads + kv_head) * s.head_dim * bs;
         if (h < s.num_heads) {
           CHECK(std::fabs(after - expected) <= 1e-6 * (1 + std::fabs(expected)));
           continue;
         }
         CHECK(after == head[i]);
         if (h < s.num_heads + s.num_kv_heads) {
-          const int64_t at = block + i * bs + slots[t] % bs;
-          CHECK(std::fabs(out.k[at] - expected) <= 1e-6 * (1 + std::fabs(expected)));
+          const double rounding = s.dtype == DType::kF32    ? 0
+                                  : s.dtype == DType::kBF16 ? 0x1p-8 * std::fabs(expected)  // half of its last bit
+                                                            : max / 253;
+          const float key = out.cache.key(slots[t], kv_head, i);
+          CHECK(std::fabs(key - expected) <= 1e-6 * (1 + std::fabs(expected)) + rounding);
         } else {
-          const int64_t at = block + int64_t{slots[t] % bs} * s.head_dim + i;
-          CHECK(out.v[at] == head[i]);
-          written[at] = true;
+          CHECK(out.cache.value(slots[t], kv_head, i) == stored[i]);
+          written.insert(slots[t]);
         }
       }
     }
   }
   // Every slot that was not named still holds what it held.
-  int64_t num_k = 0, num_v = 0;
-  for (size_t i = 0; i < out.k.size(); ++i) {
-    num_k += !std::isnan(out.k[i]);
-    num_v += !std::isnan(out.v[i]);
-    CHECK(written[i] == !std::isnan(out.v[i]));
+  for (int64_t slot = 0; slot < kNumBlocks * bs; ++slot) {
+    if (written.contains(slot)) continue;
+    for (int32_t h = 0; h < s.num_kv_heads; ++h)
+      for (int32_t i = 0; i < s.head_dim; ++i)
+        CHECK((std::isnan(out.cache.key(slot, h, i)) && std::isnan(out.cache.value(slot, h, i))));
   }
-  CHECK(num_k == num_v);
 }
 
 }  // namespace
@@ -122,41 +130,82 @@ TEST_CASE(
       check_shape({4, 2, head_dim, 16, 0}, pool);
       check_shape({4, 2, head_dim, 16, 2}, pool);
       check_shape({4, 2, head_dim, 8, head_dim / 4 * 2}, pool);
+      for (const DType dtype : {DType::kBF16, DType::kI8}) {
+        check_shape({4, 2, head_dim, 16, head_dim, dtype}, pool);
+        check_shape({4, 2, head_dim, 1, head_dim, dtype}, pool);
+        check_shape({3, 1, head_dim, 5, 0, dtype}, pool);
+      }
     }
   });
 }
 
 TEST_CASE("a token's result is bit-identical alone, in a batch, with 1 to 3 threads, and on targets of one kind") {
-  constexpr Shape kShape{9, 3, 64, 16};
   constexpr int32_t kTokens = 150;
   ThreadPool one(1), three(3);
   std::vector<int32_t> positions(kTokens), slots(kTokens);
   std::iota(positions.begin(), positions.end(), 100);
   for (int32_t t = 0; t < kTokens; ++t) slots[t] = (t * 7) % (kNumBlocks * 16);
-  const std::vector<float> qkv = random_normal(kTokens * kShape.row_floats(), 2);
-  std::map<bool, Output> first;
-  for_each_simd_target([&](const std::string& target) {
-    CAPTURE(target);
-    const Output whole = run(kShape, qkv, positions, slots, one), threaded = run(kShape, qkv, positions, slots, three);
-    CHECK(same_bytes(whole.qkv, threaded.qkv));
-    CHECK(same_bytes(whole.k, threaded.k));
-    CHECK(same_bytes(whole.v, threaded.v));
-    for (int32_t t = 0; t < kTokens; t += 11) {
-      const int64_t n = kShape.row_floats();
-      const Output alone = run(kShape, std::span(qkv).subspan(t * n, n), {&positions[t], 1}, {&slots[t], 1}, one);
-      CHECK(same_bytes(alone.qkv, std::span(whole.qkv).subspan(t * n, n)));
-      for (size_t i = 0; i < alone.k.size(); ++i)
-        if (!std::isnan(alone.k[i])) CHECK(alone.k[i] == whole.k[i]);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    const Shape shape{9, 3, 64, 16, 64, dtype};
+    const int64_t n = shape.row_floats();
+    const std::vector<float> qkv = random_normal(kTokens * n, 2);
+    std::map<bool, Output> first;
+    for_each_simd_target([&](const std::string& target) {
+      CAPTURE(target);
+      Output whole = run(shape, qkv, positions, slots, one), threaded = run(shape, qkv, positions, slots, three);
+      CHECK(same_bytes(whole.qkv, threaded.qkv));
+      CHECK(same_bytes(whole.cache.copy(), threaded.cache.copy()));
+      for (int32_t t = 0; t < kTokens; t += 11) {
+        const Output alone = run(shape, std::span(qkv).subspan(t * n, n), {&positions[t], 1}, {&slots[t], 1}, one);
+        CHECK(same_bytes(alone.qkv, std::span(whole.qkv).subspan(t * n, n)));
+        for (int32_t i = 0; i < 3 * 64; ++i) {
+          CHECK(alone.cache.key(slots[t], i / 64, i % 64) == whole.cache.key(slots[t], i / 64, i % 64));
+          CHECK(alone.cache.value(slots[t], i / 64, i % 64) == whole.cache.value(slots[t], i / 64, i % 64));
+        }
+      }
+      const auto [it, is_first] = first.emplace(test::has_fused_multiply_add(target), whole);
+      if (!is_first)
+        CHECK((same_bytes(it->second.qkv, whole.qkv) && same_bytes(it->second.cache.copy(), whole.cache.copy())));
+    });
+  }
+}
+
+TEST_CASE("bfloat16 rounds to nearest even; int8 keeps zeros, ends of the range, and says what is not finite") {
+  ThreadPool pool(1);
+  constexpr int32_t kDim = 8;
+  const float inf = INFINITY, nan = std::nanf(""), large = std::bit_cast<float>(0x7f7fffffu);
+  const auto bits = [](uint32_t b) { return std::bit_cast<float>(b); };
+  const std::vector<std::vector<float>> rows = {
+      {bits(0x3f800000), bits(0x3f808000), bits(0x3f818000), bits(0x3f808001), bits(0x3f807fff), -bits(0x3f818000), 0,
+       -0.0f},
+      {large, -large, 1e-45f, bits(0x00008000), inf, -inf, nan, bits(0x7f800001)},
+      {127, -127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 126.5f},
+      {0, 0, 0, 0, 0, 0, 0, -0.0f},
+      {1e-38f, -1e-38f, 0, 0, 0, 0, 0, 0},
+      {large, 1, -large, large / 2, 0, 0, 0, 0},
+      {1, 2, nan, 3, 0, 0, 0, 0},
+      {1, 2, 3, -inf, 0, 0, 0, 0}};
+  for (const DType dtype : {DType::kBF16, DType::kI8}) {
+    for (const std::vector<float>& row : rows) {
+      std::vector<float> qkv(kDim, 1);
+      qkv.insert(qkv.end(), row.begin(), row.end());
+      qkv.insert(qkv.end(), row.begin(), row.end());
+      const int32_t position = 0, slot = 3;
+      const Output out = run({1, 1, kDim, 4, 0, dtype}, qkv, {&position, 1}, {&slot, 1}, pool);
+      const std::vector<float> expected = test::as_stored(dtype, row);
+      for (int32_t i = 0; i < kDim; ++i) {
+        CAPTURE(i);
+        for (const float x : {out.cache.key(slot, 0, i), out.cache.value(slot, 0, i)})
+          CHECK(((std::isnan(x) && std::isnan(expected[i])) || x == expected[i]));
+      }
     }
-    const auto [it, is_first] = first.emplace(test::has_fused_multiply_add(target), whole);
-    if (!is_first) CHECK((same_bytes(it->second.qkv, whole.qkv) && same_bytes(it->second.k, whole.k)));
-  });
+  }
 }
 
 TEST_CASE("no tokens is nothing to do, and a cache of another shape is refused") {
   ThreadPool pool(1);
   run({4, 2, 64, 16}, {}, {}, {}, pool);
-  const KvCacheView kv{nullptr, nullptr, 16, 2, 64};
+  const KvCacheView kv{nullptr, DType::kF32, 16, 2, 64};
   CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 2, 32, 32, nullptr, nullptr, kv, pool),
                   CheckFailure);
   CHECK_THROWS_AS(rope_and_kv_write(nullptr, nullptr, nullptr, 0, 4, 4, 64, 64, nullptr, nullptr, kv, pool),

@@ -254,6 +254,7 @@ std::vector<Generated> answers(const std::string& dir) {
   options.max_num_seqs = 32;
   options.max_num_batched_tokens = 64;
   options.num_threads = 2;
+  options.kv_cache_dtype = DType::kF32;
   const Status status = backend->load(*config, options);
   REQUIRE_MESSAGE(status.ok(), status.message());
   std::vector<GenerateRequest> requests(3);

@@ -108,6 +108,8 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
     if (options.dtype.value_or(DType::kF32) != DType::kF32)
       return unsupported(std::string("dtype ") + dtype_name(*options.dtype) + ": the CPU computes in float32");
+    if (options.kv_cache_dtype == DType::kF16)
+      return unsupported("kv-cache-dtype float16: on the CPU it is float32, bfloat16 or int8");
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
       Result<WeightFiles> opened = WeightFiles::open(options.model_dir, config);

@@ -18,8 +18,8 @@ std::string mib(double bytes) { return std::to_string(static_cast<int64_t>(std::
 }  // namespace
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
-  KvLayout kv{
-      config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, DType::kF32};
+  const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.quantization));
+  KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, dtype};
   const int64_t bytes_per_block = kv.bytes_per_block();
   const int64_t memory_bytes = available_bytes > 0 ? available_bytes : kUnknownMemoryBytes;
   const int64_t blocks_per_seq = ceil_div(options.max_model_len, options.block_size);
@@ -47,15 +47,19 @@ Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& op
   return kv;
 }
 
-KvPool::KvPool(const KvLayout& layout) : layout_(layout), memory_(2 * layout.num_layers * floats_per_layer()) {}
+KvPool::KvPool(const KvLayout& layout) : layout_(layout), memory_(layout.num_layers * layer_bytes() / 4) {}
 
-int64_t KvPool::floats_per_layer() const {
-  return int64_t{layout_.num_blocks} * layout_.block_size * layout_.num_kv_heads * layout_.head_dim;
+int64_t KvPool::layer_bytes() const {
+  const int64_t heads = int64_t{layout_.num_blocks} * layout_.num_kv_heads;
+  return ceil_div(heads * view(nullptr).head_bytes(), 64) * 64;
+}
+
+cpu::KvCacheView KvPool::view(uint8_t* data) const {
+  return {data, layout_.dtype, layout_.block_size, layout_.num_kv_heads, layout_.head_dim};
 }
 
 cpu::KvCacheView KvPool::layer(int32_t layer) {
-  float* keys = memory_.data() + 2 * layer * floats_per_layer();
-  return {keys, keys + floats_per_layer(), layout_.block_size, layout_.num_kv_heads, layout_.head_dim};
+  return view(reinterpret_cast<uint8_t*>(memory_.data()) + layer * layer_bytes());
 }
 
 }  // namespace llmb

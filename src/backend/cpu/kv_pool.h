@@ -26,9 +26,10 @@ class KvPool {
   cpu::KvCacheView layer(int32_t layer);
 
  private:
-  int64_t floats_per_layer() const;  // of keys; as many of values
+  cpu::KvCacheView view(uint8_t* data) const;
+  int64_t layer_bytes() const;
   KvLayout layout_;
-  MappedFloats memory_;  // [num_layers, 2, num_blocks, num_kv_heads, head_dim * block_size]
+  MappedFloats memory_;  // [num_layers, layer_bytes() / 4]
 };
 
 }  // namespace llmb

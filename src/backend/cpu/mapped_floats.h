@@ -1,4 +1,4 @@
-// Zeroed fp32 memory straight from the kernel: pages cost nothing until they are touched.
+// Zeroed fp32 memory straight from the kernel: pages cost nothing until they are touched. Huge pages where it is large.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,13 @@ class MappedFloats {
   void swap(MappedFloats& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(mapping_, other.mapping_);
+    std::swap(mapping_bytes_, other.mapping_bytes_);
   }
   float* data_ = nullptr;
   int64_t size_ = 0;
+  void* mapping_ = nullptr;
+  int64_t mapping_bytes_ = 0;
 };
 
 }  // namespace llmb

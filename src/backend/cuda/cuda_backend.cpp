@@ -117,6 +117,7 @@ class CudaBackend final : public Backend {
     const SteadyClock clock;
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
     LLMB_RETURN_IF_ERROR(check_block_size(options));
+    LLMB_RETURN_IF_ERROR(check_kv_dtype(config, options));
     LLMB_RETURN_IF_ERROR(check_cuda_support(config));
     if (options.quantization != Quantization::kNone)
       return unsupported(std::string("quantization ") + quantization_name(options.quantization) +
@@ -150,6 +151,13 @@ class CudaBackend final : public Backend {
     if (options.block_size % 8 == 0 && options.block_size <= 256) return {};
     return invalid_argument("block_size is " + std::to_string(options.block_size) +
                             ", on a GPU it is a multiple of 8 up to 256");
+  }
+
+  static Status check_kv_dtype(const ModelConfig& config, const LoadOptions& options) {
+    const DType dtype = options.dtype.value_or(config.gpu_dtype());
+    if (options.kv_cache_dtype.value_or(dtype) == dtype) return {};
+    return unsupported(std::string("kv-cache-dtype ") + dtype_name(*options.kv_cache_dtype) +
+                       ": on a GPU the KV cache has the dtype of the activations, here " + dtype_name(dtype));
   }
 
   void make_ops() {
