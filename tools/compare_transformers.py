@@ -44,6 +44,7 @@ def make_requests(args, vocab, path):
 
 def run_program(args, directory, requests, out):
     command = [args.program, "-m", directory, "--tokenizer", "data/model", "--device", args.device, "--dtype", args.dtype,
+               "--kv-cache-dtype", args.dtype,
                requests, "-o", out, "--restart", "--order", "input", "--metrics", "none", "--progress", "none",
                *args.flags.split()]
     done = subprocess.run(command)

@@ -30,6 +30,7 @@ LoadOptions load_options(const std::string& dir, const ModelConfig& config, DTyp
   options.num_blocks_override = 256;
   options.num_threads = 1;
   options.dtype = dtype;
+  options.kv_cache_dtype = dtype;  // the CPU would take bfloat16
   return options;
 }
 
