@@ -80,37 +80,49 @@ float max_magnitude(const Row& row) {
   return max;
 }
 
+// To the nearest whole number, even where two are as near; |x| < 2^22. Unlike std::nearbyint it is no call.
+float round_even(float x) { return x + 0x1.8p23f - 0x1.8p23f; }
+
 void pack_int8(const Row& row, int64_t column, uint8_t* panel, float* scale, int32_t* sum) {
   const float max = max_magnitude(row);
   *scale = max / 127;
-  const float inverse = max > 0 ? 127 / max : 0;  // NaN counts as 0: the scale says it
+  const float inverse = 127 / max;
+  const bool is_zero = !std::isfinite(inverse);  // or not finite, which the scale says
   int8_t* to = reinterpret_cast<int8_t*>(panel);
-  for (int64_t k = 0; k < row.size(); ++k) {
-    const int q = std::isfinite(inverse) && max > 0 ? static_cast<int>(std::nearbyint(row[k] * inverse)) : 0;
-    to[int8_index(k, column)] = static_cast<int8_t>(std::clamp(q, -127, 127));
-    *sum += to[int8_index(k, column)];
+  for (int64_t k = 0; k < row.size() && !is_zero; ++k) {
+    const auto q = static_cast<int8_t>(round_even(row[k] * inverse));
+    to[int8_index(k, column)] = q;
+    *sum += q;
   }
 }
 
-// The element of largest magnitude becomes -8, so that all sixteen values are used.
+// The nearest of the sixteen multiples of the scale.
+float int4_number(float x, float inverse_scale) {
+  return round_even(std::min(std::max(x * inverse_scale, -8.0f), 7.0f));
+}
+
+// The element of largest magnitude becomes -8, so that all sixteen values are used. A search for the scale with the
+// least squared error was tried: it made no difference to answers and logits, and loading twice as long.
 void pack_int4_group(const Row& row, int64_t begin, int64_t column, uint8_t* panel) {
   const int64_t end = std::min(row.size(), begin + kGroup);
-  float extreme = 0;
+  float x[kGroup] = {}, extreme = 0;
   bool is_finite = true;
   for (int64_t k = begin; k < end; ++k) {
+    x[k - begin] = row[k];
     is_finite = is_finite && std::isfinite(row[k]);
     if (std::fabs(row[k]) > std::fabs(extreme)) extreme = row[k];
   }
-  const uint16_t bits = is_finite ? f32_to_bf16(extreme / -8) : uint16_t{0x7fc0};
-  const float scale = bf16_to_f32(bits);
+  constexpr float kSmallest = 0x1p-100f;  // below, reciprocals of scales would overflow: such weights count as zero
+  const bool is_zero = is_finite && std::fabs(extreme) < kSmallest;
+  const uint16_t bits = !is_finite ? uint16_t{0x7fc0} : is_zero ? uint16_t{0} : f32_to_bf16(extreme / -8);
   uint8_t* group = int4_group(panel, begin);
   std::memcpy(group + column * 2, &bits, 2);
-  for (int64_t k = begin; k < end && is_finite && scale != 0; k += 8) {
+  if (!is_finite || is_zero) return;
+  const float inverse = 1 / bf16_to_f32(bits);
+  for (int64_t k = 0; k < kGroup; k += 8) {
     uint32_t word = 0;
-    for (int64_t i = 0; i < 8 && k + i < end; ++i) {
-      const int q = static_cast<int>(std::nearbyint(std::clamp(row[k + i] / scale, -8.0f, 7.0f)));
-      word |= (static_cast<uint32_t>(q) & 15u) << (4 * i);
-    }
+    for (int64_t i = 0; i < 8; ++i)
+      word |= (static_cast<uint32_t>(static_cast<int>(int4_number(x[k + i], inverse))) & 15u) << (4 * i);
     std::memcpy(group + int4_word(k, column), &word, 4);
   }
 }
