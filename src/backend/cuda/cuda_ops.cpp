@@ -72,6 +72,8 @@ void with_type(DType dtype, const Body& body) {
       return body(__half());
     case DType::kBF16:
       return body(__nv_bfloat16());
+    case DType::kI8:
+      LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }
 
