@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/directory.h"
 #include "base/thread_pool.h"
 #include "cli/signals.h"
 #include "io/content_hash.h"
@@ -138,13 +139,8 @@ Result<std::optional<FileFingerprint>> fingerprint_file(const std::string& name,
 
 // Names of the files in a directory that end so, in order.
 Result<std::vector<std::string>> files_ending_in(const std::string& dir, const std::string& extension) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
-    if (it->path().extension() == extension) names.push_back(it->path().filename().string());
-  if (error == std::errc::not_enough_memory) throw std::bad_alloc();
-  if (error) return io_error(dir + ": cannot list it: " + error.message());
-  std::sort(names.begin(), names.end());
+  Result<std::vector<std::string>> names = directory_names(dir);
+  if (names.ok()) std::erase_if(*names, [&](const std::string& name) { return !name.ends_with(extension); });
   return names;
 }
 

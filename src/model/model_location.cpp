@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/directory.h"
 #include "base/gguf_file.h"
 #include "base/mapped_file.h"
 #include "model/safetensors.h"
@@ -108,12 +109,8 @@ bool is_dir(const fs::path& path) {
 
 // Of files and directories in it, in order.
 std::vector<std::string> names_in(const fs::path& dir) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
+  const Result<std::vector<std::string>> names = directory_names(dir.string());
+  return names.ok() ? *names : std::vector<std::string>();
 }
 
 std::string lower(std::string_view text) {

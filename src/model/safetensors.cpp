@@ -6,6 +6,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "base/directory.h"
 #include "model/json_scanner.h"
 
 namespace llmb {
@@ -139,11 +140,11 @@ bool is_plain_shard_name(const std::string& name) {
 }
 
 Status no_weights(const std::string& model_dir) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(model_dir, error), end; !error && it != end; it.increment(error)) {
-    const std::string extension = it->path().extension().string();
-    if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".pkl")
-      return unsupported(it->path().string() + ": pickle is not supported; convert to safetensors");
+  const Result<std::vector<std::string>> names = directory_names(model_dir);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    for (const char* extension : {".bin", ".pt", ".pth", ".pkl"})
+      if (name.ends_with(extension))
+        return unsupported(model_dir + "/" + name + ": pickle is not supported; convert to safetensors");
   }
   return not_found(model_dir + ": has neither model.safetensors nor model.safetensors.index.json");
 }

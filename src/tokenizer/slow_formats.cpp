@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/directory.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "tokenizer/patterns.h"
@@ -90,13 +91,10 @@ std::string find_model_file(const std::string& model_dir) {
   for (const char* name : {"tokenizer.model", "tiktoken.model"}) {
     if (exists(model_dir + "/" + name)) return model_dir + "/" + name;
   }
-  std::string found;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(model_dir, error)) {
-    const std::string path = entry.path().string();
-    if (path.ends_with(".tiktoken") && (found.empty() || path < found)) found = path;
-  }
-  return found;
+  const Result<std::vector<std::string>> names = directory_names(model_dir);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>())
+    if (name.ends_with(".tiktoken")) return model_dir + "/" + name;
+  return "";
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -46,6 +47,8 @@ Status guarded(const Body& body) {
     return body();
   } catch (const std::bad_alloc&) {
     return resource_exhausted("out of memory");
+  } catch (const std::system_error& e) {
+    return resource_exhausted(std::string("no thread could be started: ") + e.what());
   } catch (const std::exception& e) {
     return internal_error(e.what());
   }
