@@ -50,9 +50,12 @@ void* allocate(size_t size, size_t alignment) {
   return posix_memalign(&memory, std::max(alignment, sizeof(void*)), size == 0 ? 1 : size) == 0 ? memory : nullptr;
 }
 void* allocate_or_throw(size_t size, size_t alignment) {
-  void* const memory = allocate(size, alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
+  while (true) {  // as new does it: what the program keeps in reserve is given up by its handler
+    if (void* const memory = allocate(size, alignment)) return memory;
+    const std::new_handler handler = std::get_new_handler();
+    if (handler == nullptr) throw std::bad_alloc();
+    handler();
+  }
 }
 constexpr size_t kDefault = alignof(std::max_align_t);
 }  // namespace
