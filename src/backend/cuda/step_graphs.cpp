@@ -44,9 +44,9 @@ void StepGraphs::end(int64_t key, cudaStream_t stream) {
   const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   check(code, "cudaGraphInstantiate");
+  graphs_[key] = executable;  // clear() frees it, whatever comes next
   // Uploaded now, so that no memory is needed when it is launched.
   check(cudaGraphUpload(executable, stream), "cudaGraphUpload");
-  graphs_[key] = executable;
 }
 
 void StepGraphs::launch(int64_t key, cudaStream_t stream) const {
