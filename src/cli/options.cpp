@@ -1,11 +1,11 @@
 #include "cli/options.h"
 
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <cstdio>
-#include <map>
 
+#include "base/log.h"
 #include "cli/exit_code.h"
+#include "cli/option_values.h"
 #include "cli/version.h"
 
 namespace llmb {
@@ -24,56 +24,6 @@ constexpr const char* kFooter =
     "unreadable, 6 output failed, 7 the output cannot be continued, 8 another run holds the output, 9 device fault\n"
     "or stall, 10 out of memory, 11 too many errors, 128+n signal, 141 reader went away. Running the same command\n"
     "again continues an interrupted job.";
-
-// "2048", "32k" (thousands), "32K" (x 1024), "2M", "1.5G": as vLLM reads --max-model-len. nullopt: not a positive size.
-std::optional<int64_t> parse_size(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  static const std::map<std::string, double> kFactors = {{"", 1},          {"k", 1e3}, {"K", 1024.0},      {"m", 1e6},
-                                                         {"M", 1048576.0}, {"g", 1e9}, {"G", 1073741824.0}};
-  const auto factor = kFactors.find(end);
-  if (end == text.c_str() || factor == kFactors.end() || !(value > 0) || !(value * factor->second < 9e15))
-    return std::nullopt;
-  return static_cast<int64_t>(std::llround(value * factor->second));
-}
-
-CLI::Validator size_validator(int64_t largest) {
-  return CLI::Validator(
-      [largest](std::string& text) {
-        const auto size = parse_size(text);
-        if (!size || *size < 1 || *size > largest)
-          return "'" + text + "' is not a size from 1 to " + std::to_string(largest) + " such as 4096, 4k, 4K or 2G";
-        text = std::to_string(*size);
-        return std::string();
-      },
-      "SIZE");
-}
-
-// CLI11's Range reports badly and lets NaN pass.
-CLI::Validator number_in(double low, double high, bool low_excluded = false) {
-  return CLI::Validator(
-      [=](std::string& text) {
-        char* end = nullptr;
-        const double v = std::strtod(text.c_str(), &end);
-        if (end != text.c_str() && *end == '\0' && v >= low && v <= high && !(low_excluded && v == low))
-          return std::string();
-        char range[96];
-        std::snprintf(range, sizeof range, " is not a number in %c%g, %g]", low_excluded ? '(' : '[', low, high);
-        return "'" + text + "'" + range;
-      },
-      "NUMBER");
-}
-
-CLI::Validator device_name() {
-  return CLI::Validator(
-      [](const std::string& text) {
-        const bool is_gpu = text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 &&
-                            text.find_first_not_of("0123456789", 5) == std::string::npos;
-        if (is_gpu || text == "auto" || text == "cpu" || text == "cuda" || text == "ledger") return std::string();
-        return "'" + text + "' is not one of auto, cpu, cuda, cuda:N, ledger";
-      },
-      "DEVICE");
-}
 
 constexpr int32_t kIntMax = INT32_MAX;
 
@@ -97,7 +47,7 @@ void add_model_options(CLI::App& app, Options& o) {
       ->option_text("FILE");
   app.add_option("--load-format", o.load_format,
                  "auto: the model's weights; dummy: random weights, only config.json is read")
-      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->check(one_of({"auto", "dummy"}))
       ->group("Model")
       ->option_text("auto|dummy [auto]");
   app.add_option("--device", o.device,
@@ -106,14 +56,13 @@ void add_model_options(CLI::App& app, Options& o) {
       ->group("Model")
       ->option_text("auto|cpu|cuda[:N]|ledger [auto]");
   app.add_option("--dtype", o.dtype, "Of activations; auto: float32 on the CPU, the weights' own on a GPU")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
+      ->check(one_of({"auto", "float32", "bfloat16", "float16"}))
       ->group("Model")
       ->option_text("auto|float32|bfloat16|float16 [auto]");
-  static const std::map<std::string, Quantization> kQuantizations = {
-      {"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4}};
   app.add_option("--quantization", o.quantization,
                  "Quantise weights while they load (CPU): int8: and activations; int4: weights only")
-      ->transform(CLI::CheckedTransformer(kQuantizations))
+      ->transform(one_of<Quantization>(
+          {{"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4}}))
       ->group("Model")
       ->option_text("none|int8|int4 [none]");
   app.add_option("--max-model-len", o.max_model_len, "Longest sequence, prompt and output; default: the model's")
@@ -129,10 +78,8 @@ void add_io_options(CLI::App& app, Options& o) {
   app.add_option("-o,--output", o.output, "Result file; written as FILE.partial and renamed at the end; '-': stdout")
       ->group(group)
       ->option_text("FILE [-]");
-  static const std::map<std::string, OutputOrder> kOrders = {{"completion", OutputOrder::kCompletion},
-                                                             {"input", OutputOrder::kInput}};
   app.add_option("--order", o.order, "completion: write each result when it is finished; input: in input order")
-      ->transform(CLI::CheckedTransformer(kOrders))
+      ->transform(one_of<OutputOrder>({{"completion", OutputOrder::kCompletion}, {"input", OutputOrder::kInput}}))
       ->group(group)
       ->option_text("completion|input [completion]");
   app.add_flag("--restart", o.restart, "Discard what earlier runs left under the output's name and start over")
@@ -165,12 +112,11 @@ void add_io_options(CLI::App& app, Options& o) {
 
 void add_batching_options(CLI::App& app, Options& o) {
   const std::string group = "Batching and memory";
-  static const std::map<std::string, BatchingMode> kModes = {{"none", BatchingMode::kNone},
-                                                             {"static", BatchingMode::kStatic},
-                                                             {"dynamic", BatchingMode::kDynamic},
-                                                             {"continuous", BatchingMode::kContinuous}};
   app.add_option("--batching", o.batching, "How requests share steps")
-      ->transform(CLI::CheckedTransformer(kModes))
+      ->transform(one_of<BatchingMode>({{"none", BatchingMode::kNone},
+                                        {"static", BatchingMode::kStatic},
+                                        {"dynamic", BatchingMode::kDynamic},
+                                        {"continuous", BatchingMode::kContinuous}}))
       ->group(group)
       ->option_text("none|static|dynamic|continuous [continuous]");
   app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences that run at one time")
@@ -192,12 +138,12 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("R");
   app.add_option("--block-size", o.block_size, "Tokens per KV block")
-      ->check(CLI::IsMember({8, 16, 32, 64, 128}))
+      ->check(one_of({"8", "16", "32", "64", "128"}))
       ->group(group)
       ->option_text("8|16|32|64|128 [16]");
   app.add_option("--kv-cache-dtype", o.kv_cache_dtype,
                  "Of the KV cache; auto: on the CPU bfloat16, float32 for a model stored so; on a GPU as --dtype")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "int8"}))
+      ->check(one_of({"auto", "float32", "bfloat16", "float16", "int8"}))
       ->group(group)
       ->option_text("auto|float32|bfloat16|float16|int8 [auto]");
   app.add_option("--kv-cache-memory-bytes", o.kv_cache_bytes,
@@ -286,11 +232,9 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->check(CLI::Range(0, 20))
       ->group(group)
       ->option_text("N");
-  static const std::map<std::string, TruncateSide> kSides = {{"left", TruncateSide::kLeft},
-                                                             {"right", TruncateSide::kRight}};
   app.add_option("--truncate", o.truncate,
                  "Cut a prompt that fills the context at its beginning (left) or end (right); default: an error record")
-      ->transform(CLI::CheckedTransformer(kSides))
+      ->transform(one_of<TruncateSide>({{"left", TruncateSide::kLeft}, {"right", TruncateSide::kRight}}))
       ->group(group)
       ->option_text("left|right");
   app.add_flag("--return-token-ids", o.return_token_ids, "Add token_ids to the results")->group(group);
@@ -298,13 +242,12 @@ void add_sampling_options(CLI::App& app, Options& o) {
 
 void add_report_options(CLI::App& app, Options& o) {
   const std::string group = "Report";
-  static const std::map<std::string, ProgressKind> kKinds = {{"auto", ProgressKind::kAuto},
-                                                             {"bar", ProgressKind::kBar},
-                                                             {"plain", ProgressKind::kPlain},
-                                                             {"none", ProgressKind::kNone}};
   app.add_option("--progress", o.progress,
                  "auto: a bar on a terminal, else a line every 10 s; none: quiet, errors and the final JSON line only")
-      ->transform(CLI::CheckedTransformer(kKinds))
+      ->transform(one_of<ProgressKind>({{"auto", ProgressKind::kAuto},
+                                        {"bar", ProgressKind::kBar},
+                                        {"plain", ProgressKind::kPlain},
+                                        {"none", ProgressKind::kNone}}))
       ->group(group)
       ->option_text("auto|bar|plain|none [auto]");
   app.add_option("--metrics", o.metrics_file,
@@ -366,7 +309,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     parsed.exit_code = app.exit(e) == 0 ? kExitOk : kExitUsage;
     return parsed;
   } catch (const CLI::ParseError& e) {
-    std::fprintf(stderr, "llm-batch: error: %s\nTry 'llm-batch --help'.\n", e.what());
+    std::fprintf(stderr, "llm-batch: error: %s\nTry 'llm-batch --help'.\n", escape_control(e.what()).c_str());
     parsed.exit_code = kExitUsage;
     return parsed;
   }

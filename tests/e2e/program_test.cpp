@@ -42,6 +42,48 @@ TEST_CASE("--help and --version go to stdout with exit code 0, usage errors to s
   }
 }
 
+TEST_CASE("a flag with choices takes their names alone, and lists them in one line") {
+  const std::vector<std::pair<std::string, std::string>> flags = {
+      {"--quantization", "none, int8, int4"},
+      {"--order", "completion, input"},
+      {"--batching", "none, static, dynamic, continuous"},
+      {"--truncate", "left, right"},
+      {"--progress", "auto, bar, plain, none"},
+      {"--load-format", "auto, dummy"},
+      {"--dtype", "auto, float32, bfloat16, float16"},
+      {"--kv-cache-dtype", "auto, float32, bfloat16, float16, int8"},
+      {"--block-size", "8, 16, 32, 64, 128"},
+      {"--device", "auto, cpu, cuda, cuda:N, ledger"},
+  };
+  for (const auto& [flag, names] : flags) {
+    for (const std::string value : {"int5", "1", "INT8", ""}) {
+      CAPTURE(flag);
+      const ProcessResult result = run_process({kProgram, "-m", kModel, flag, value});
+      CHECK(result.exit_code == 2);
+      CHECK(result.err ==
+            "llm-batch: error: " + flag + ": '" + value + "' is not one of " + names + "\nTry 'llm-batch --help'.\n");
+    }
+  }
+  const ProcessResult last =
+      run_llm_batch({"--quantization", "int4", "--order", "input", "--batching", "static", "--truncate", "right",
+                     "--dtype", "float32", "--block-size", "128", "--kv-cache-dtype", "int8"},
+                    kLine);
+  CHECK_MESSAGE(last.exit_code == 0, last.err);
+}
+
+TEST_CASE("FAULTS 38: control characters of a command line are escaped in what is said about it") {
+  const std::string bell = "\x1b]0;title\x07";
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--order", bell}, {"--" + bell}, {"--top-p", bell}, {"--max-num-seqs", bell}}) {
+    std::vector<std::string> argv = {kProgram, "-m", kModel};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    const ProcessResult result = run_process(argv);
+    CHECK(result.exit_code == 2);
+    CHECK(result.err.find("\\x1b]0;title\\x07") != std::string::npos);
+    CHECK(result.err.find_first_of("\x1b\x07") == std::string::npos);
+  }
+}
+
 TEST_CASE(
     "a missing model is refused with 4, an unreadable input with 5, an impossible output with 6, one line each before "
     "the report") {
@@ -110,12 +152,22 @@ TEST_CASE("the reader of a pipe may leave early") {
 }
 
 TEST_CASE("results stream: a line is answered while stdin stays open") {
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in"), out = dir.file("out");
   const ProcessResult result =
-      run_process({"bash", "-c",
-                   "(printf '%s\\n' '{\"prompt\":\"Once\",\"max_tokens\":2}'; sleep 30) | timeout 60 " + kProgram +
-                       " -m " + kModel + " --progress none | head -n 1 | head -c 10; kill %1 2>/dev/null; exit 0"},
-                  "", 25);
-  CHECK(result.out.size() == 10);
+      run_shell("mkfifo " + in + " " + out + "; " + kProgram + " -m " + kModel + " --progress none < " + in + " > " +
+                out + " & pid=$!; exec 3> " + in + " 4< " + out + "; for i in 1 2; do " +
+                R"(printf '%s\n' '{"prompt":"Once","max_tokens":2}' >&3; read -r line <&4; printf '%s\n' "$line"; )" +
+                "done; exec 3>&-; wait $pid; echo code $?");
+  std::stringstream lines(result.out);
+  for (int i = 0; i < 2; ++i) {
+    std::string line;
+    std::getline(lines, line);
+    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    REQUIRE(record.is_object());
+    CHECK(record["index"] == i);
+  }
+  CHECK(result.out.ends_with("\ncode 0\n"));
 }
 
 TEST_CASE("the first signal drains, and the exit code names it") {
