@@ -1,0 +1,183 @@
+#include "cli/batch_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/log.h"
+#include "cli/dry_run.h"
+#include "cli/exit_code.h"
+#include "cli/input_check.h"
+#include "cli/part_options.h"
+#include "cli/settings.h"
+#include "cli/side_files.h"
+#include "cli/signals.h"
+#include "cli/version.h"
+
+namespace llmb {
+
+int BatchRun::execute() {
+  reader_ = std::make_unique<LineReader>(o_.inputs);
+  if (const Status status = reader_->check_inputs(); !status.ok()) return fail(kExitInputUnreadable, status);
+  if (isatty(STDIN_FILENO) && std::count(o_.inputs.begin(), o_.inputs.end(), "-") > 0)
+    log_info("reading lines from the terminal; end with Ctrl-D");
+  if (!o_.dry_run) {
+    if (const End end = open_output()) return *end;
+    auto device = choose_device(o_.device);
+    if (!device.ok()) return fail(kExitDeviceFault, device.status());
+    device_ = std::move(*device);
+    if (!device_.note.empty()) log_warning(device_.note);
+  }
+  if (const Status found = find_model_dirs(&o_); !found.ok()) return fail(model_files_exit_code(found), found);
+  Result<ModelFiles> model = load_model_files(o_);
+  if (!model.ok()) return fail(model_files_exit_code(model.status()), model.status());
+  model_ = std::move(*model);
+  if (job_)
+    if (const End end = examine_output()) return *end;
+  if (const Status status = load_model_context(o_, &model_); !status.ok())
+    return fail(model_files_exit_code(status), status);
+  // Reading and tokenising begin while the weights load.
+  intake_ = start_intake(o_, model_, std::move(reader_), clock_, job_ ? &job_->completed() : nullptr);
+  if (o_.dry_run && o_.progress != ProgressKind::kNone) std::fputs(describe_defaults(o_, model_).c_str(), stderr);
+  if (o_.dry_run) return dry_run(*intake_);
+  if (job_ && job_->is_continued())
+    if (const End end = wait_for_new_line()) return *end;
+  return run_supervised();
+}
+
+BatchRun::End BatchRun::open_output() {
+  auto target = resolve_output(o_.output, o_.inputs);
+  if (!target.ok()) return fail(output_exit_code(target.status()), target.status());
+  target_ = std::move(*target);
+  if (const Status status = check_side_files(o_, target_); !status.ok()) return fail(output_exit_code(status), status);
+  if (target_.is_stream) {
+    OutputSinkOptions sink_options;
+    sink_options.path = o_.output;
+    sink_options.inputs = o_.inputs;
+    auto sink = OutputSink::open(std::move(sink_options), *clock_);
+    if (!sink.ok()) return fail(output_exit_code(sink.status()), sink.status());
+    sink_ = std::move(*sink);
+  } else {
+    auto job = OutputJob::open(o_, target_);
+    if (!job.ok()) return fail(output_exit_code(job.status()), job.status());
+    job_ = std::move(*job);
+  }
+  return {};
+}
+
+Status BatchRun::open_error_file() {
+  if (o_.error_file.empty() || errors_) return {};
+  auto errors = ErrorFile::open(o_.error_file);
+  if (!errors.ok()) return errors.status();
+  errors_ = std::move(*errors);
+  return {};
+}
+
+int BatchRun::refuse_input(const Status& status) {
+  if (status.code() == StatusCode::kConflict) report_.resumable = false;
+  return fail(input_exit_code(status), status);
+}
+
+// What is there already? Ends the run where it cannot be continued, or where no line is new.
+BatchRun::End BatchRun::examine_output() {
+  if (job_->recorded() != nullptr) {
+    auto fingerprint = compute_fingerprint(o_, model_, device_.identity, job_->recorded());
+    if (!fingerprint.ok() && interrupt_count() > 0) return interrupted_exit_code();
+    if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
+    fingerprint_ = std::move(*fingerprint);
+  }
+  const OutputJob::OnErrorRecord copy_error = [&](std::string_view record) -> Status {
+    if (o_.error_file.empty()) return {};
+    LLMB_RETURN_IF_ERROR(open_error_file());
+    return errors_->append(record);
+  };
+  Status status = job_->examine(fingerprint_.value_or(Fingerprint()), copy_error);
+  if (!status.ok() && interrupt_count() > 0) return interrupted_exit_code();
+  if (!status.ok()) return fail(output_exit_code(status), status);
+  report_skipped();
+  if (job_->is_untouched()) return finish_without_new_lines();
+  if (!job_->is_continued()) return {};
+  // Of a stream it shows too late which lines have grown: all that may have are answered again.
+  InputCheck inputs = {.grown = job_->incomplete_lines()};
+  if (are_files(o_, *reader_)) {
+    Result<InputCheck> checked = check_inputs_against(o_.inputs, job_->completed(), job_->incomplete_lines());
+    if (!checked.ok() && interrupt_count() > 0) return interrupted_exit_code();
+    if (!checked.ok()) return refuse_input(checked.status());
+    inputs = std::move(*checked);
+    num_lines_ = inputs.num_lines;
+    if (inputs.first_new) job_->set_first_new(*inputs.first_new);
+  }
+  status = job_->settle_incomplete(inputs.grown, copy_error);
+  if (!status.ok()) return fail(output_exit_code(status), status);
+  report_skipped();
+  if (!num_lines_) return {};
+  report_.left = *num_lines_ - report_.done;
+  if (*report_.left == 0) return finish_without_new_lines();
+  return {};
+}
+
+void BatchRun::report_skipped() {
+  report_.done = report_.skipped = job_->num_done();
+  report_.failed = job_->num_failed();
+  report_.resumable = job_->is_continued();
+}
+
+// Weights are loaded only for something to do, also where the input is a pipe.
+BatchRun::End BatchRun::wait_for_new_line() {
+  while (!intake_->wait_for_item(100)) {
+    if (interrupt_count() > 0) return interrupted_exit_code();
+    if (!intake_->at_end()) continue;
+    const Status status = intake_->status();
+    if (!status.ok()) return refuse_input(status);
+    return finish_without_new_lines();
+  }
+  return {};
+}
+
+int BatchRun::finish_without_new_lines() {
+  report_.left = 0;
+  if (over_error_budget(report_.failed)) {
+    log_error(std::to_string(report_.failed) + " error records are more than --max-errors allows");
+    return kExitTooManyErrors;
+  }
+  const auto already = job_->complete_as_found(*fingerprint_, *clock_);
+  if (!already.ok()) return fail(output_exit_code(already.status()), already.status());
+  report_.resumable = false;
+  if (*already && o_.progress != ProgressKind::kNone)
+    log_info(o_.output + ": complete, nothing to do (" + std::to_string(report_.done) + " lines)");
+  return *already || report_.failed == 0 ? kExitOk : kExitSomeFailed;
+}
+
+BatchRun::End BatchRun::load_backend() {
+  auto backend = make_backend_(device_.name);
+  if (!backend.ok())
+    return fail(backend.status().code() == StatusCode::kResourceExhausted ? kExitOutOfMemory : kExitDeviceFault,
+                backend.status());
+  backend_ = std::move(*backend);
+  watched_backend_.emplace(*backend_, watch_);
+  if (const Status status = watched_backend_->load(model_.config, load_options(o_, model_.max_model_len)); !status.ok())
+    return fail(model_exit_code(status), status);
+  if (o_.progress == ProgressKind::kNone) return {};
+  const std::string settings = describe_model(o_, model_, backend_->info()) + describe_defaults(o_, model_);
+  std::fputs(("llm-batch " + std::string(kVersion) + "\n" + settings).c_str(), stderr);
+  return {};
+}
+
+// From here on the output's files change.
+BatchRun::End BatchRun::start_output() {
+  if (const Status status = open_error_file(); !status.ok()) return fail(kExitOutputFailed, status);
+  if (!job_) return {};
+  if (!fingerprint_) {
+    auto fingerprint = fingerprint_task_->wait();
+    if (!fingerprint.ok() && interrupt_count() > 0) return interrupted_exit_code();
+    if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
+    fingerprint_ = std::move(*fingerprint);
+  }
+  auto sink = job_->begin(*fingerprint_, *clock_);
+  if (!sink.ok()) return fail(output_exit_code(sink.status()), sink.status());
+  sink_ = std::move(*sink);
+  return {};
+}
+
+}  // namespace llmb

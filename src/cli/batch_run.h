@@ -1,0 +1,101 @@
+// One run, stage by stage: batch_run.cpp opens the output, looks at what earlier runs left, and loads; run_steps.cpp
+// computes and brings the run to its end. One thread drives it; from run_supervised() on, the supervised one as well.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "backend/backend.h"
+#include "backend/make_backend.h"
+#include "base/clock.h"
+#include "cli/final_report.h"
+#include "cli/fingerprint.h"
+#include "cli/model_files.h"
+#include "cli/options.h"
+#include "cli/output_job.h"
+#include "cli/progress.h"
+#include "cli/run.h"
+#include "cli/supervisor.h"
+#include "engine/device_watch.h"
+#include "engine/engine.h"
+#include "engine/request_intake.h"
+#include "engine/result_stream.h"
+#include "engine/run_metrics.h"
+#include "io/error_file.h"
+#include "io/line_reader.h"
+#include "io/output_sink.h"
+
+namespace llmb {
+
+// Executes once.
+class BatchRun {
+ public:
+  // `make_backend` outlives it.
+  BatchRun(Options options, const BackendFactory& make_backend) : o_(std::move(options)), make_backend_(make_backend) {
+    report_.output = o_.output;
+  }
+
+  int execute();  // the exit code; throws std::bad_alloc, and std::system_error where no thread can be started
+  const FinalReport& report() const { return report_; }
+  // A thread hangs in a call: nothing that it uses may be destroyed.
+  bool must_end_process() const { return must_end_process_; }
+
+ private:
+  using End = std::optional<int>;  // the exit code, where a stage ends the run
+
+  End open_output();
+  Status open_error_file();
+  int refuse_input(const Status& status);
+  void report_skipped();
+  End examine_output();
+  End wait_for_new_line();
+  int finish_without_new_lines();
+  End load_backend();
+  End start_output();
+  int run_supervised();
+  End run_steps(Status* engine_status, Status* output_status);
+  int finish(const Status& engine_status, Status output_status);
+  int finish_blocked();
+  int exit_code(const Status& engine_status, const Status& output_status, const Status& input_status,
+                bool too_many_errors) const;
+  void fill_report(bool is_complete);
+  bool over_error_budget(int64_t num_failed) const { return o_.max_errors && num_failed > *o_.max_errors; }
+
+  // What computes, once the model is loaded.
+  struct Work {
+    Work(BatchRun& run, const EngineOptions& options);
+    RunMetrics metrics;
+    ResultStream results;
+    Progress progress;
+    Engine engine;
+    const double start_ms;
+  };
+  EngineOptions engine_options() const;
+
+  Options o_;
+  const BackendFactory& make_backend_;
+  FinalReport report_;
+  const std::shared_ptr<Clock> clock_ = std::make_shared<SteadyClock>();
+  std::unique_ptr<LineReader> reader_;
+  OutputTarget target_;
+  std::unique_ptr<OutputJob> job_;  // null where the output is a stream
+  std::unique_ptr<ErrorFile> errors_;
+  std::unique_ptr<OutputSink> sink_;
+  DeviceChoice device_;
+  ModelFiles model_;
+  std::optional<Fingerprint> fingerprint_;
+  std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights
+  std::optional<int64_t> num_lines_;                 // of all inputs
+  std::unique_ptr<RequestIntake> intake_;
+  std::unique_ptr<Backend> backend_;
+  DeviceWatch watch_;
+  std::optional<WatchedBackend> watched_backend_;
+  std::optional<Supervisor> supervisor_;
+  std::unique_ptr<Work> work_;
+  bool was_interrupted_ = false;  // before all lines were answered
+  bool must_end_process_ = false;
+};
+
+}  // namespace llmb

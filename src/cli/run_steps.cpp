@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <cstdio>
+#include <new>
+
+#include "base/log.h"
+#include "cli/batch_run.h"
+#include "cli/exit_code.h"
+#include "cli/input_check.h"
+#include "cli/metrics_file.h"
+#include "cli/part_options.h"
+#include "cli/signals.h"
+
+namespace llmb {
+
+EngineOptions BatchRun::engine_options() const {
+  EngineOptions options;
+  options.scheduler = scheduler_config(o_, backend_->info(), model_.max_model_len);
+  options.grace_ms = 1000 * o_.grace_s;
+  // The ledger computes nothing: what it would measure is noise.
+  if (device_.name == "ledger") options.virtual_token_ms = 1;
+  // The budget is the output's, not this run's: running again and again must not get around it.
+  if (o_.max_errors) options.max_errors = *o_.max_errors - report_.failed;
+  return options;
+}
+
+BatchRun::Work::Work(BatchRun& run, const EngineOptions& options)
+    : metrics(run.model_.config, run.model_.slo),
+      results(*run.sink_, run.errors_.get(), ResultFormatter({.metrics = !run.o_.no_metrics}), run.o_.order),
+      progress(run.o_.progress, run.report_.left, run.intake_->total_bytes()),
+      engine(options, *run.watched_backend_, run.model_.context->tokenizer.get(), *run.clock_, *run.intake_, results,
+             metrics, interrupt_count(),
+             [this](const EngineProgress& p) {
+               if (take_status_request()) progress.print_status(p);
+               progress.update(p);
+             }),
+      start_ms(run.clock_->now_ms()) {}
+
+// On the supervised thread. A code where the run ends before its first step.
+BatchRun::End BatchRun::run_steps(Status* engine_status, Status* output_status) {
+  if (const End end = load_backend()) return end;
+  if (const End end = start_output()) return end;
+  work_ = std::make_unique<Work>(*this, engine_options());
+  supervisor_->begin_steps(1000 *
+                           o_.watchdog_timeout_s.value_or(backend_->info().device.starts_with("cpu") ? 3600 : 300));
+  try {
+    *engine_status = work_->engine.run();
+  } catch (const std::bad_alloc&) {
+    *engine_status = resource_exhausted("out of memory");
+  }
+  work_->progress.finish();
+  *output_status = work_->results.drain();
+  return {};
+}
+
+int BatchRun::run_supervised() {
+  // A reader that does not read is left; a disk is waited for, as what it holds is not to be lost.
+  supervisor_.emplace(watch_, interrupt_count(), 1000 * o_.grace_s, /*can_block=*/target_.is_stream);
+  End end;
+  Status engine_status, output_status;
+  if (job_ && !fingerprint_) fingerprint_task_.emplace(o_, model_, device_.identity);
+  const Ending ending = supervisor_->run([&] { end = run_steps(&engine_status, &output_status); });
+  if (ending == Ending::kReturned) return end ? *end : finish(engine_status, output_status);
+  must_end_process_ = true;
+  if (!supervisor_->has_begun_steps()) return interrupted_exit_code();
+  if (ending == Ending::kBlocked) return finish_blocked();
+  if (ending == Ending::kStalled)
+    engine_status =
+        device_error("the device has not answered within --watchdog-timeout (" + backend_->info().device + ")");
+  work_->progress.finish();
+  if (target_.is_stream && !work_->results.drain_within(1000)) return finish_blocked();
+  return finish(engine_status, work_->results.drain());
+}
+
+// The reader of the output does not read, and the time for it is over.
+int BatchRun::finish_blocked() {
+  report_.done += work_->results.num_written();
+  report_.failed += work_->results.num_failed_written();
+  log_warning("the reader of the results does not read: " + interrupted_message(report_));
+  return interrupt_count() > 0 ? interrupted_exit_code() : kExitDeviceFault;
+}
+
+int BatchRun::finish(const Status& engine_status, Status output_status) {
+  const RunMetrics& metrics = work_->metrics;
+  const bool too_many_errors = work_->engine.has_too_many_errors();
+  const Status input_status = intake_->status();
+  was_interrupted_ = interrupt_count() > 0;  // a later signal finds a job that is complete
+  const bool is_complete = engine_status.ok() && input_status.ok() && !was_interrupted_ && !too_many_errors;
+  if (output_status.ok() && is_complete && job_) output_status = job_->put_in_order();
+  if (output_status.ok()) output_status = is_complete ? sink_->finish() : sink_->sync_all();
+  if (output_status.ok() && is_complete && job_)
+    output_status = job_->complete(report_.done + work_->results.num_written(), report_.failed + metrics.num_failed);
+  fill_report(output_status.ok() && is_complete);
+
+  RunContext context;
+  context.wall_ms = clock_->now_ms() - work_->start_ms;
+  context.backend = backend_->info();
+  context.limits_were_given = o_.peak_flops && o_.peak_bandwidth;
+  const bool is_device_well = engine_status.ok() && !must_end_process_;
+  if (is_device_well && output_status.ok() && metrics.num_steps > 0 && o_.progress != ProgressKind::kNone)
+    context.limits = machine_limits(o_, *backend_);
+  const int code = exit_code(engine_status, output_status, input_status, too_many_errors);
+  // The reader of a pipe who has seen enough wants no more words either.
+  if (code == kExitReaderGone) return code;
+  const Status& first_error = !output_status.ok() ? output_status : !input_status.ok() ? input_status : engine_status;
+  if (!first_error.ok())
+    log_error(first_error.message() + (report_.resumable ? "; what is done is kept, run again to continue" : ""));
+  else if (too_many_errors)
+    log_error(std::to_string(report_.failed) + " error records are more than --max-errors " +
+              std::to_string(*o_.max_errors) + " allows: " + interrupted_message(report_) +
+              " with a larger budget or --retry-errors");
+  else if (was_interrupted_) log_warning(interrupted_message(report_));
+  if (o_.progress != ProgressKind::kNone) std::fputs(summary_table(metrics, context).c_str(), stderr);
+  if (const std::string path = o_.metrics_path(); !path.empty())
+    if (const Status status = append_metrics(path, summary_json(metrics, context, metrics_identity(o_, code)));
+        !status.ok())
+      log_warning(status.message());
+  return code;
+}
+
+void BatchRun::fill_report(bool is_complete) {
+  report_.done += work_->results.num_written();
+  report_.failed += work_->metrics.num_failed;
+  report_.resumable = job_ && !is_complete && intake_->status().code() != StatusCode::kConflict;
+  if (is_complete) report_.left = 0;
+  else if (!num_lines_) num_lines_ = count_lines(o_);
+  if (!is_complete && num_lines_) report_.left = *num_lines_ - report_.done;
+}
+
+int BatchRun::exit_code(const Status& engine_status, const Status& output_status, const Status& input_status,
+                        bool too_many_errors) const {
+  if (!output_status.ok()) return output_exit_code(output_status);
+  if (!input_status.ok()) return input_exit_code(input_status);
+  if (!engine_status.ok()) return engine_exit_code(engine_status);
+  if (too_many_errors) return kExitTooManyErrors;
+  if (was_interrupted_) return interrupted_exit_code();
+  return report_.failed > 0 ? kExitSomeFailed : kExitOk;
+}
+
+}  // namespace llmb
