@@ -6,7 +6,7 @@ BUILD ?= build
 CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 
-.PHONY: all build demo test test-asan test-tsan fuzz coverage crash scale bench gpu-bundle gpu-check gpu-sanitize install clean help deps
+.PHONY: all build demo test test-asan test-tsan test-turn fuzz coverage crash scale bench gpu-bundle gpu-check gpu-sanitize install clean help deps
 
 all: build
 
@@ -36,6 +36,11 @@ test-tsan: deps
 	@$(CONFIGURE) -B build-tsan -DLLMB_SANITIZE=thread > /dev/null
 	@cmake --build build-tsan
 	@cd build-tsan && ctest --output-on-failure -j 2
+
+# As much of one of the two as TURN_SECONDS allow; from commit to commit another part. For CI.
+TURN_SECONDS ?= 480
+test-turn: deps
+	@CMAKE_FLAGS="$(CMAKE_FLAGS)" tools/sanitizer_turn.sh $(TURN_SECONDS) $(TURN)
 
 # Runs every libFuzzer program under tests/fuzz for FUZZ_SECONDS; what it finds lands in build-fuzz/found.
 FUZZ_SECONDS ?= 60

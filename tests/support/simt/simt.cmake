@@ -45,8 +45,8 @@ if(backend_sources)
 endif()
 
 # The kernel bench: that every case of it runs.
-add_executable(bench_kernels_cuda_simt ${CMAKE_SOURCE_DIR}/tools/bench_kernels_cuda.cpp)
-target_link_libraries(bench_kernels_cuda_simt PRIVATE llmb_kernels_cuda_simt nlohmann_json::nlohmann_json CLI11::CLI11)
-set_target_properties(bench_kernels_cuda_simt PROPERTIES LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,llmb_kernels_cuda_simt")
-add_test(NAME kernels_simt/bench_kernels_cuda COMMAND bench_kernels_cuda_simt --shape tiny --repeats 1 --round-ms 0)
-set_tests_properties(kernels_simt/bench_kernels_cuda PROPERTIES TIMEOUT 600 LABELS kernels_simt)
+set(bench kernels_simt_bench_kernels_cuda)
+add_executable(${bench} ${CMAKE_SOURCE_DIR}/tools/bench_kernels_cuda.cpp)
+target_link_libraries(${bench} PRIVATE llmb_kernels_cuda_simt nlohmann_json::nlohmann_json CLI11::CLI11)
+set_target_properties(${bench} PROPERTIES LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,llmb_kernels_cuda_simt")
+llmb_cuda_test(kernels_simt/bench_kernels_cuda ${bench} --shape tiny --repeats 1 --round-ms 0)
