@@ -6,6 +6,7 @@
 #include <exception>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/step_plan.h"
@@ -13,8 +14,8 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/gather.h"
+#include "kernels/cuda/hopper.h"
 #include "kernels/cuda/linear.h"
-#include "kernels/cuda/linear_mma.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sample.h"
@@ -53,7 +54,13 @@ struct Options {
 
 class KernelCases {
  public:
-  KernelCases(CudaBench& bench, const Shape& shape) : bench_(bench), s_(shape), linear_(DType::kBF16, false) {}
+  KernelCases(CudaBench& bench, const Shape& shape)
+      : bench_(bench),
+        s_(shape),
+        is_hopper_(cuda::has_hopper_code(bench.stream())),
+        linear_({DType::kBF16, false, is_hopper_, bench.num_sms()}, bench.stream()),
+        cublas_({DType::kBF16, false, false, bench.num_sms()}, bench.stream()),
+        deterministic_({DType::kBF16, true, is_hopper_, bench.num_sms()}, bench.stream()) {}
 
   // Of a product large enough that nothing but arithmetic binds it.
   double matrix_flops_per_s() {
@@ -119,23 +126,15 @@ class KernelCases {
       const auto bytes = static_cast<double>(n * k * 2 + rows * k * 2 + rows * n * dtype_bytes(out_dtype));
       const std::string what =
           named(std::string(name) + " " + std::to_string(rows) + "x" + std::to_string(n) + "x" + std::to_string(k));
-      linear_.tune(view(0), x.at<T>(0), rows, out.at<void>(0), out_dtype, bench_.stream());
-      bench_.report_either("linear", what,
-                           bench_.time_s(copies,
-                                         [&](int copy) {
-                                           linear_.run(view(copy), x.at<T>(0), rows, out.at<void>(0), out_dtype,
-                                                       bench_.stream());
-                                         }),
-                           bytes, flops);
-      bench_.report_either(
-          "linear_mma", what,
-          bench_.time_s(copies,
-                        [&](int copy) {
-                          if (out_dtype == DType::kF32)
-                            cuda::linear_mma(view(copy), x.at<T>(0), rows, out.at<float>(0), bench_.stream());
-                          else cuda::linear_mma(view(copy), x.at<T>(0), rows, out.at<T>(0), bench_.stream());
-                        }),
-          bytes, flops);
+      // What a run takes; without kernels for Hopper; what a deterministic run takes.
+      for (const auto& [op, linear] :
+           {std::pair{"linear", &linear_}, {"linear_cublas", &cublas_}, {"linear_det", &deterministic_}}) {
+        linear->tune(view(0), x.at<T>(0), rows, out.at<void>(0), out_dtype, bench_.stream());
+        const auto body = [&](int copy) {
+          linear->run(view(copy), x.at<T>(0), rows, out.at<void>(0), out_dtype, bench_.stream());
+        };
+        bench_.report_either(op, what, bench_.time_s(copies, body), bytes, flops);
+      }
     }
   }
 
@@ -248,7 +247,8 @@ class KernelCases {
 
   CudaBench& bench_;
   const Shape& s_;
-  cuda::Linear linear_;
+  const bool is_hopper_;
+  cuda::Linear linear_, cublas_, deterministic_;
 };
 
 int run(const Options& options, Settings settings) {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/ptx.h"
 
 namespace llmb::cuda {
 
@@ -47,6 +48,7 @@ struct ClampedSwiglu {
 template <class T, int kWidth, bool kGated, class F>
 __global__ void __launch_bounds__(kThreads)
     activate_kernel(const T* __restrict__ x, F f, int64_t intermediate, T* __restrict__ out) {
+  ptx::follow_previous_grid();
   const int64_t row = blockIdx.x, at = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth;
   if (at >= intermediate) return;
   const T* from = x + row * (kGated ? 2 : 1) * intermediate + at;
@@ -62,7 +64,8 @@ template <class T, bool kGated, class F>
 void run(const F& f, const T* x, int64_t rows, int64_t intermediate, T* out, cudaStream_t stream) {
   const auto start = [&](auto kernel, int width) {
     const auto chunks = static_cast<unsigned>(ceil_div(intermediate, int64_t{kThreads} * width));
-    launch({dim3(static_cast<unsigned>(rows), chunks), dim3(kThreads), 0, stream}, kernel, x, f, intermediate, out);
+    launch_ahead({dim3(static_cast<unsigned>(rows), chunks), dim3(kThreads), 0, stream}, kernel, x, f, intermediate,
+                 out);
   };
   if (can_pack(intermediate, x, out)) start(activate_kernel<T, kPackWidth, kGated, F>, kPackWidth);
   else start(activate_kernel<T, 1, kGated, F>, 1);

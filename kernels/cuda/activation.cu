@@ -6,6 +6,7 @@
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/ptx.h"
 
 namespace llmb::cuda {
 
@@ -23,6 +24,7 @@ __device__ float silu(float x) {
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     silu_mul_kernel(const T* __restrict__ gate_up, int64_t intermediate, T* __restrict__ out) {
+  ptx::follow_previous_grid();
   const int64_t row = blockIdx.x, at = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth;
   if (at >= intermediate) return;
   const T* gate_at = gate_up + row * 2 * intermediate + at;
@@ -37,8 +39,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int kWidth>
 void launch_rows(const T* gate_up, int64_t rows, int64_t intermediate, T* out, cudaStream_t stream) {
   const auto chunks = static_cast<unsigned>(ceil_div(intermediate, kThreads * kWidth));
-  launch({dim3(static_cast<unsigned>(rows), chunks), dim3(kThreads), 0, stream}, silu_mul_kernel<T, kWidth>, gate_up,
-         intermediate, out);
+  launch_ahead({dim3(static_cast<unsigned>(rows), chunks), dim3(kThreads), 0, stream}, silu_mul_kernel<T, kWidth>,
+               gate_up, intermediate, out);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/ptx.h"
 
 namespace llmb::cuda {
 
@@ -15,6 +16,7 @@ template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     add_embedding_kernel(const T* __restrict__ table, const int32_t* __restrict__ rows, int64_t hidden,
                          float* __restrict__ residual) {
+  ptx::follow_previous_grid();
   const int64_t row = blockIdx.x, at = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth;
   if (at >= hidden) return;
   float values[kWidth], sum[kWidth];
@@ -33,8 +35,8 @@ void add_embedding(const T* table, const int32_t* rows, int64_t num_rows, int64_
   if (num_rows == 0) return;
   const auto start = [&](auto kernel, int width) {
     const auto chunks = static_cast<unsigned>(ceil_div(hidden, int64_t{kThreads} * width));
-    launch({dim3(static_cast<unsigned>(num_rows), chunks), dim3(kThreads), 0, stream}, kernel, table, rows, hidden,
-           residual);
+    launch_ahead({dim3(static_cast<unsigned>(num_rows), chunks), dim3(kThreads), 0, stream}, kernel, table, rows,
+                 hidden, residual);
   };
   if (can_pack(hidden, table, residual)) start(add_embedding_kernel<T, kPackWidth>, kPackWidth);
   else start(add_embedding_kernel<T, 1>, 1);

@@ -1,7 +1,7 @@
 // The one header of every kernel file: CUDA's headers, checked calls and launches, dynamic shared memory, conversions
 // and 16-byte vectors. Host functions may be called from any thread.
 //
-// 1. launch() is the only way to start a kernel: every launch is checked.
+// 1. launch() and launch_ahead() are the only ways to start a kernel: every launch is checked.
 // 2. dynamic_shared() is the only way to dynamic shared memory.
 #pragma once
 
@@ -18,6 +18,8 @@
 #include "kernels/cuda/error.h"
 #ifdef LLMB_SIMT
 #include "tests/support/simt/launch.h"
+#else
+#include "kernels/cuda/launch_ahead.h"
 #endif
 
 namespace llmb::cuda {
@@ -32,30 +34,55 @@ struct LaunchShape {
 // More dynamic shared memory than this has to be asked for, kernel by kernel.
 inline constexpr size_t kDefaultSharedBytes = 48 * 1024;
 
-// Starts `kernel` on shape.stream. Throws CudaError where the launch is refused.
+namespace detail {
+
 template <class... P, class... A>
-void launch(const LaunchShape& shape, void (*kernel)(P...), A&&... arguments) {
+void launch(bool ahead, const LaunchShape& shape, void (*kernel)(P...), A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A));
   std::tuple<std::remove_cv_t<P>...> values(std::forward<A>(arguments)...);
+  const auto* const function = reinterpret_cast<const void*>(kernel);
   if (shape.shared_bytes > kDefaultSharedBytes) {
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes)),
           "cudaFuncSetAttribute");
   }
 #ifdef LLMB_SIMT
-  check(simt::launch_kernel(reinterpret_cast<const void*>(kernel), shape.grid, shape.block, shape.shared_bytes,
-                            shape.stream, [kernel, values] { std::apply(kernel, values); }),
+  check(simt::launch_kernel(function, shape.grid, shape.block, shape.shared_bytes, shape.stream,
+                            [ahead, kernel, values] {
+                              if (ahead) ::llmb::simt::starts_ahead();
+                              std::apply(kernel, values);
+                            }),
         "launch");
 #else
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  const unsigned num_attributes = ahead && can_launch_ahead(function) ? 1 : 0;
+  const cudaLaunchConfig_t config{shape.grid,   shape.block, shape.shared_bytes,
+                                  shape.stream, &attribute,  num_attributes};
   std::apply(
       [&](auto&... value) {
         void* pointers[] = {static_cast<void*>(&value)..., nullptr};
-        check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), shape.grid, shape.block, pointers,
-                               shape.shared_bytes, shape.stream),
-              "cudaLaunchKernel");
+        check(cudaLaunchKernelExC(&config, function, pointers), "cudaLaunchKernelExC");
       },
       values);
 #endif
+}
+
+}  // namespace detail
+
+// Starts `kernel` on shape.stream. Throws CudaError where the launch is refused.
+template <class... P, class... A>
+void launch(const LaunchShape& shape, void (*kernel)(P...), A&&... arguments) {
+  detail::launch(false, shape, kernel, std::forward<A>(arguments)...);
+}
+
+// The same, but where the device can, the kernel starts while the one before it on the stream still runs, if that one
+// has called ptx::launch_next_grid(). REQUIRES: it calls ptx::wait_for_previous_grid() before it reads or writes
+// anything that another kernel writes or reads.
+template <class... P, class... A>
+void launch_ahead(const LaunchShape& shape, void (*kernel)(P...), A&&... arguments) {
+  detail::launch(true, shape, kernel, std::forward<A>(arguments)...);
 }
 
 #if defined(LLMB_SIMT) || defined(__CUDACC__)

@@ -4,6 +4,7 @@
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/ptx.h"
 
 namespace llmb::cuda {
 
@@ -27,6 +28,7 @@ __device__ inline int64_t pack_begin(int width) { return (int64_t{blockIdx.x} * 
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) add_kernel(float* __restrict__ residual, const T* __restrict__ delta,
                                                        float factor, int64_t size, T* __restrict__ out) {
+  ptx::follow_previous_grid();
   const int64_t at = pack_begin(kWidth);
   if (at >= size) return;
   float r[kWidth];
@@ -59,6 +61,7 @@ struct Clamp {
 
 template <class T, int kWidth, class F>
 __global__ void __launch_bounds__(kThreads) update_kernel(T* x, F f, int64_t size) {
+  ptx::follow_previous_grid();
   const int64_t at = pack_begin(kWidth);
   if (at >= size) return;
   float v[kWidth];
@@ -73,7 +76,7 @@ void update(T* x, const F& f, int64_t size, cudaStream_t stream) {
   for_packs(
       size,
       [&](auto width, dim3 grid) {
-        launch({grid, dim3(kThreads), 0, stream}, update_kernel<T, width(), F>, x, f, size);
+        launch_ahead({grid, dim3(kThreads), 0, stream}, update_kernel<T, width(), F>, x, f, size);
       },
       x);
 }
@@ -85,7 +88,7 @@ void add(float* residual, const T* delta, float factor, int64_t size, T* out, cu
   for_packs(
       size,
       [&](auto width, dim3 grid) {
-        launch({grid, dim3(kThreads), 0, stream}, add_kernel<T, width()>, residual, delta, factor, size, out);
+        launch_ahead({grid, dim3(kThreads), 0, stream}, add_kernel<T, width()>, residual, delta, factor, size, out);
       },
       residual, delta, out);
 }

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/ptx.h"
 
 namespace llmb::cuda {
 
@@ -14,6 +15,7 @@ template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     embedding_kernel(const T* __restrict__ table, const TokenId* __restrict__ tokens,
                      const TokenId* __restrict__ prev_sampled, int64_t hidden, float* __restrict__ residual) {
+  ptx::follow_previous_grid();
   const int64_t row = blockIdx.x, at = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth;
   if (at >= hidden) return;
   TokenId token = tokens[row];
@@ -27,8 +29,8 @@ template <class T, int kWidth>
 void launch_rows(const T* table, const TokenId* tokens, const TokenId* prev_sampled, int64_t rows, int64_t hidden,
                  float* residual, cudaStream_t stream) {
   const auto chunks = static_cast<unsigned>(ceil_div(hidden, kThreads * kWidth));
-  launch({dim3(static_cast<unsigned>(rows), chunks), dim3(kThreads), 0, stream}, embedding_kernel<T, kWidth>, table,
-         tokens, prev_sampled, hidden, residual);
+  launch_ahead({dim3(static_cast<unsigned>(rows), chunks), dim3(kThreads), 0, stream}, embedding_kernel<T, kWidth>,
+               table, tokens, prev_sampled, hidden, residual);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/ptx.h"
 
 namespace llmb::cuda {
 
@@ -14,6 +15,7 @@ constexpr int kThreads = 128;
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     gather_rows_kernel(const T* __restrict__ x, const int32_t* __restrict__ rows, int64_t width, T* __restrict__ out) {
+  ptx::follow_previous_grid();
   const int64_t row = blockIdx.x, at = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth;
   if (at >= width) return;
   const int64_t from = rows[row];
@@ -25,8 +27,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int kWidth>
 void launch_rows(const T* x, const int32_t* rows, int64_t num_rows, int64_t width, T* out, cudaStream_t stream) {
   const auto chunks = static_cast<unsigned>(ceil_div(width, kThreads * kWidth));
-  launch({dim3(static_cast<unsigned>(num_rows), chunks), dim3(kThreads), 0, stream}, gather_rows_kernel<T, kWidth>, x,
-         rows, width, out);
+  launch_ahead({dim3(static_cast<unsigned>(num_rows), chunks), dim3(kThreads), 0, stream},
+               gather_rows_kernel<T, kWidth>, x, rows, width, out);
 }
 
 }  // namespace

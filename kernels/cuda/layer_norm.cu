@@ -5,6 +5,7 @@
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/ptx.h"
 
 namespace llmb::cuda {
 
@@ -34,6 +35,7 @@ template <class T, class Out, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     add_layer_norm_kernel(float* residual, const T* __restrict__ delta, const float* __restrict__ weight,
                           const float* __restrict__ bias, float eps, int32_t hidden, Out* out) {
+  ptx::follow_previous_grid();
   __shared__ float partial_sums[kThreads / kWarp];
   const int64_t base = int64_t{blockIdx.x} * hidden;
   const int32_t first = static_cast<int32_t>(threadIdx.x) * kWidth, step = kThreads * kWidth;
@@ -78,6 +80,7 @@ template <class T, int kWidth, int kGroupThreads>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_groups_kernel(T* __restrict__ x, int64_t stride, int64_t num_groups, const float* __restrict__ weight,
                            int32_t width, float eps, int64_t all_groups) {
+  ptx::follow_previous_grid();
   __shared__ float partial_sums[kThreads / kWarp];
   const int64_t index = int64_t{blockIdx.x} * (kThreads / kGroupThreads) + threadIdx.x / kGroupThreads;
   if (index >= all_groups) return;  // whole warps; a block's where a group is a block's
@@ -106,8 +109,8 @@ void launch_groups(T* x, int64_t stride, int64_t num_groups, const float* weight
                    int64_t rows, cudaStream_t stream) {
   const int64_t all = rows * num_groups;
   const auto run = [&](auto kernel, int groups_per_block) {
-    launch({dim3(static_cast<unsigned>(ceil_div(all, groups_per_block))), dim3(kThreads), 0, stream}, kernel, x, stride,
-           num_groups, weight, static_cast<int32_t>(width), eps, all);
+    launch_ahead({dim3(static_cast<unsigned>(ceil_div(all, groups_per_block))), dim3(kThreads), 0, stream}, kernel, x,
+                 stride, num_groups, weight, static_cast<int32_t>(width), eps, all);
   };
   if (width <= kLongGroup) run(rms_norm_groups_kernel<T, kWidth, kWarp>, kThreads / kWarp);
   else run(rms_norm_groups_kernel<T, kWidth, kThreads>, 1);
@@ -120,8 +123,8 @@ void add_layer_norm(float* residual, const T* delta, const float* weight, const 
                     int64_t hidden, Out* out, cudaStream_t stream) {
   if (rows == 0) return;
   const auto run = [&](auto kernel) {
-    launch({dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream}, kernel, residual, delta, weight, bias, eps,
-           static_cast<int32_t>(hidden), out);
+    launch_ahead({dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream}, kernel, residual, delta, weight, bias,
+                 eps, static_cast<int32_t>(hidden), out);
   };
   if (can_pack(hidden, residual, delta, weight, bias, out)) run(add_layer_norm_kernel<T, Out, kPackWidth>);
   else run(add_layer_norm_kernel<T, Out, 1>);

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/linear_mma.h"
 
@@ -17,9 +19,12 @@ namespace {
 
 // What NVIDIA recommends for Hopper; smaller devices want less and do not mind.
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
-constexpr int kNumCandidates = 8;
+constexpr int kNumCandidates = 16;
 constexpr int kTimedRuns = 5;
-constexpr int64_t kMaxOwnRows = 64;
+constexpr int64_t kMaxMmaRows = 64;
+// Up to here linear_wgmma starts while the kernel before it still runs, which cuBLASLt cannot, and wins by that; timed
+// by itself it need not be faster.
+constexpr int64_t kMaxWgmmaRows = 32;
 
 void check_lt(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -109,8 +114,8 @@ struct Linear::Call {
   Layout a, b, d;
 };
 
-Linear::Linear(DType dtype, bool deterministic)
-    : dtype_(dtype), deterministic_(deterministic), workspace_(kWorkspaceBytes) {
+Linear::Linear(const LinearOptions& options, cudaStream_t stream) : options_(options), workspace_(kWorkspaceBytes) {
+  if (options.hopper && options.dtype != DType::kF32) wgmma_.emplace(options.num_sms, stream);
   check_lt(cublas_lt().create(&handle_), "cublasLtCreate");
   check_lt(cublas_lt().matmul_preference_create(&preference_), "cublasLtMatmulPreferenceCreate");
   const uint64_t bytes = kWorkspaceBytes;
@@ -127,54 +132,87 @@ Linear::~Linear() {
 void Linear::run(const LinearView& weight, const void* x, int64_t rows, void* out, DType out_dtype,
                  cudaStream_t stream) {
   if (rows == 0) return;
-  const Call call(weight, x, rows, out, dtype_, out_dtype);
+  const Call call(weight, x, rows, out, options_.dtype, out_dtype);
   const Key key{weight.out_features, weight.in_features, row_class(rows), weight.bias != nullptr, out_dtype};
-  run(call, deterministic_ ? Algorithm() : algorithm(key, call), stream);
+  const std::optional<Algorithm> fixed = own(weight, rows);
+  run(call, fixed ? *fixed : algorithm(key, call), stream);
 }
 
-void Linear::run(const Call& call, const Algorithm& algorithm, cudaStream_t stream) const {
-  if (algorithm) return call.run(handle_, *algorithm, workspace_, stream);
-  const auto own = [&]<typename T>(T) {
-    const auto* const x = static_cast<const T*>(call.x);
-    if (call.out_dtype == DType::kF32) linear_mma(call.weight, x, call.rows, static_cast<float*>(call.out), stream);
-    else linear_mma(call.weight, x, call.rows, static_cast<T*>(call.out), stream);
+std::optional<Linear::Algorithm> Linear::own(const LinearView& weight, int64_t rows) const {
+  const bool takes_wgmma = wgmma_ && LinearWgmma::takes(weight);
+  if (takes_wgmma && (options_.deterministic || rows <= kMaxWgmmaRows)) return Algorithm{Kernel::kWgmma};
+  if (options_.deterministic) return Algorithm{Kernel::kMma};
+  return std::nullopt;
+}
+
+void Linear::run(const Call& call, const Algorithm& algorithm, cudaStream_t stream) {
+  if (algorithm.kernel == Kernel::kCublas) return call.run(handle_, algorithm.cublas, workspace_, stream);
+  const auto run_own = [&]<typename T>(const T* x, auto* out) {
+    if constexpr (!std::is_same_v<T, float>)
+      if (algorithm.kernel == Kernel::kWgmma) return wgmma_->run(call.weight, x, call.rows, out, stream);
+    linear_mma(call.weight, x, call.rows, out, stream);
   };
-  switch (dtype_) {
+  const auto with_type = [&]<typename T>(T) {
+    const auto* const x = static_cast<const T*>(call.x);
+    if (call.out_dtype == DType::kF32) run_own(x, static_cast<float*>(call.out));
+    else run_own(x, static_cast<T*>(call.out));
+  };
+  switch (options_.dtype) {
     case DType::kF32:
-      return own(float());
+      return with_type(float());
     case DType::kF16:
-      return own(__half());
+      return with_type(__half());
     case DType::kBF16:
-      return own(__nv_bfloat16());
+      return with_type(__nv_bfloat16());
+    case DType::kI8:
+      LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }
 
 const Linear::Algorithm& Linear::algorithm(const Key& key, const Call& call) {
   const auto at = algorithms_.find(key);
   if (at != algorithms_.end()) return at->second;
-  return algorithms_.emplace(key, call.candidates(handle_, preference_, 1).front().algo).first->second;
+  const Algorithm best{Kernel::kCublas, call.candidates(handle_, preference_, 1).front().algo};
+  return algorithms_.emplace(key, best).first->second;
+}
+
+int64_t Linear::tuning_bytes() {
+  int device = 0, l2_bytes = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device), "cudaDeviceGetAttribute");
+  return int64_t{2} * l2_bytes;
 }
 
 void Linear::tune(const LinearView& weight, const void* x, int64_t rows, void* out, DType out_dtype,
                   cudaStream_t stream) {
   const Key key{weight.out_features, weight.in_features, row_class(rows), weight.bias != nullptr, out_dtype};
-  if (deterministic_ || algorithms_.contains(key)) return;
-  const Call call(weight, x, rows, out, dtype_, out_dtype);
+  if (own(weight, rows) || algorithms_.contains(key)) return;
+  const Call call(weight, x, rows, out, options_.dtype, out_dtype);
   std::vector<Algorithm> candidates;
-  for (const auto& result : call.candidates(handle_, preference_, kNumCandidates)) candidates.emplace_back(result.algo);
-  if (rows <= kMaxOwnRows && dtype_ != DType::kF32) candidates.emplace_back();
+  for (const auto& result : call.candidates(handle_, preference_, kNumCandidates))
+    candidates.push_back({Kernel::kCublas, result.algo});
+  if (rows <= kMaxMmaRows && options_.dtype != DType::kF32) candidates.push_back({Kernel::kMma});
+  // Weights come from memory in a step, so the cache is emptied before each run.
+  const DeviceMemory other(tuning_bytes());
   const Event begin(cudaEventDefault), end(cudaEventDefault);
-  float best_ms = std::numeric_limits<float>::infinity();
-  for (const Algorithm& candidate : candidates) {
-    run(call, candidate, stream);  // the first run loads the kernel
+  const auto time_ms = [&](const Algorithm& candidate) {
+    check(cudaMemsetAsync(other.data(), 0, other.bytes(), stream), "cudaMemsetAsync");
     begin.record(stream);
-    for (int i = 0; i < kTimedRuns; ++i) run(call, candidate, stream);
+    run(call, candidate, stream);
     end.record(stream);
     end.synchronize();
     float ms = 0;
     check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
-    if (!(ms < best_ms)) continue;
-    best_ms = ms;
+    return ms;
+  };
+  float best_ms = std::numeric_limits<float>::infinity();
+  for (const Algorithm& candidate : candidates) {
+    time_ms(candidate);  // loads the kernel
+    float times[kTimedRuns];
+    for (float& ms : times) ms = time_ms(candidate);
+    std::sort(times, times + kTimedRuns);
+    if (!(times[kTimedRuns / 2] < best_ms)) continue;
+    best_ms = times[kTimedRuns / 2];
     algorithms_[key] = candidate;
   }
 }

@@ -8,6 +8,7 @@
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/ptx.h"
 
 namespace llmb::cuda {
 
@@ -60,6 +61,7 @@ template <class T, int kWidth, int kItems>
 __global__ void __launch_bounds__(kMaxThreads)
     add_rms_norm_kernel(float* __restrict__ residual, const T* __restrict__ delta, const float* __restrict__ weight,
                         float eps, int64_t rows, int32_t hidden, T* __restrict__ out) {
+  ptx::follow_previous_grid();
   __shared__ float partial_sums[kMaxThreads / kWarp];
   constexpr bool kWeightsEarly = kItems * kWidth <= 16;  // while registers allow: their latency hides behind the sum
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
@@ -96,6 +98,7 @@ template <class T, int kWidth>
 __global__ void __launch_bounds__(kMaxThreads)
     add_rms_norm_long_kernel(float* residual, const T* __restrict__ delta, const float* __restrict__ weight, float eps,
                              int32_t hidden, T* __restrict__ out) {
+  ptx::follow_previous_grid();
   __shared__ float partial_sums[kMaxThreads / kWarp];
   const int64_t base = int64_t{blockIdx.x} * hidden;
   float r[kWidth], w[kWidth], squares = 0;
@@ -120,7 +123,7 @@ void launch_rows(float* residual, const T* delta, const float* weight, float eps
   const auto run = [&](auto kernel, int32_t threads_per_row, int32_t rows_per_block) {
     const dim3 grid(static_cast<unsigned>(ceil_div(rows, rows_per_block)));
     const dim3 block(static_cast<unsigned>(threads_per_row), static_cast<unsigned>(rows_per_block));
-    launch({grid, block, 0, stream}, kernel, residual, delta, weight, eps, rows, hidden, out);
+    launch_ahead({grid, block, 0, stream}, kernel, residual, delta, weight, eps, rows, hidden, out);
   };
   const auto warps_for = [](int64_t threads) { return static_cast<int32_t>(ceil_div(threads, kWarp)) * kWarp; };
   if (packs <= kWarp) return run(add_rms_norm_kernel<T, kWidth, 1>, kWarp, kRowsPerBlock);
@@ -128,8 +131,8 @@ void launch_rows(float* residual, const T* delta, const float* weight, float eps
   if (packs <= kWarpItems * kWarp) return run(add_rms_norm_kernel<T, kWidth, kWarpItems>, kWarp, kRowsPerBlock);
   if (packs <= 2 * kMaxThreads) return run(add_rms_norm_kernel<T, kWidth, 2>, warps_for(ceil_div(packs, 2)), 1);
   if (packs <= 4 * kMaxThreads) return run(add_rms_norm_kernel<T, kWidth, 4>, kMaxThreads, 1);
-  launch({dim3(static_cast<unsigned>(rows)), dim3(kMaxThreads), 0, stream}, add_rms_norm_long_kernel<T, kWidth>,
-         residual, delta, weight, eps, hidden, out);
+  launch_ahead({dim3(static_cast<unsigned>(rows)), dim3(kMaxThreads), 0, stream}, add_rms_norm_long_kernel<T, kWidth>,
+               residual, delta, weight, eps, hidden, out);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ struct Kernel {
 
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args<T> args) {
+  ptx::follow_previous_grid();
   using K = Kernel<T, kDim>;
   T* shared = dynamic_shared<T>();
   BlockState* state = reinterpret_cast<BlockState*>(dynamic_shared<char>() + K::kTileBytes);
@@ -41,8 +42,8 @@ __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args
 template <class T, int kDim>
 void launch_for_dim(const Args<T>& args, cudaStream_t stream) {
   constexpr size_t kSharedBytes = Kernel<T, kDim>::kTileBytes + sizeof(BlockState);
-  launch({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads), kSharedBytes, stream},
-         paged_attention_kernel<T, kDim>, args);
+  launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads), kSharedBytes, stream},
+               paged_attention_kernel<T, kDim>, args);
 }
 
 // padded_dim: as attention_tiling() says.

@@ -107,6 +107,7 @@ class ScalarRow {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) scalar_paged_attention_kernel(const Args<T> args) {
+  ptx::follow_previous_grid();
   const int warp = static_cast<int>(threadIdx.x / 32);
   BlockState* state = dynamic_shared<BlockState>();
   float* shared = reinterpret_cast<float*>(state + 1) + warp * ScalarRow<T>::shared_floats(args.head_dim);
@@ -120,9 +121,9 @@ __global__ void __launch_bounds__(kThreads) scalar_paged_attention_kernel(const 
 template <class T>
 void launch_scalar(const Args<T>& args, cudaStream_t stream) {
   const size_t row_bytes = static_cast<size_t>(ScalarRow<T>::shared_floats(args.head_dim)) * sizeof(float);
-  launch({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads), sizeof(BlockState) + kWarps * row_bytes,
-          stream},
-         scalar_paged_attention_kernel<T>, args);
+  launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads),
+                sizeof(BlockState) + kWarps * row_bytes, stream},
+               scalar_paged_attention_kernel<T>, args);
 }
 
 }  // namespace llmb::cuda::attention

@@ -259,6 +259,7 @@ __global__ void __launch_bounds__(Wgmma<T, kDim>::kThreads, 1)
     wgmma_paged_attention_kernel(const Args<T> args, const __grid_constant__ CUtensorMap k_map,
                                  const __grid_constant__ CUtensorMap v_map, int box_rows) {
 #ifdef LLMB_HAS_SM90A
+  ptx::follow_previous_grid();
   using W = Wgmma<T, kDim>;
   T* shared = dynamic_shared<T>();
   auto* state = reinterpret_cast<typename W::State*>(dynamic_shared<char>() + W::kTileBytes);
@@ -291,8 +292,8 @@ void launch_wgmma_for_dim(const Args<T>& args, cudaStream_t stream) {
   const auto map_of = [&](const T* pool) {
     return make_tensor_map(pool, {{kDim, num_rows}, {kDim * sizeof(T)}, {64, static_cast<uint32_t>(box_rows)}});
   };
-  launch({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(W::kThreads), W::kSharedBytes, stream},
-         wgmma_paged_attention_kernel<T, kDim>, args, map_of(args.k), map_of(args.v), box_rows);
+  launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(W::kThreads), W::kSharedBytes, stream},
+               wgmma_paged_attention_kernel<T, kDim>, args, map_of(args.k), map_of(args.v), box_rows);
 }
 
 template <class T>

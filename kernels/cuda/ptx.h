@@ -120,6 +120,26 @@ __device__ __forceinline__ float tanh_approx(float x) {
   return y;
 }
 
+// In a kernel started by launch_ahead(). Until the kernel before it on the stream has ended and what it wrote can be
+// read; every thread that reads or writes what other kernels write calls it first.
+__device__ __forceinline__ void wait_for_previous_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+// The next kernel on the stream may start once every block has called this or ended.
+__device__ __forceinline__ void launch_next_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
+// How most kernels begin that launch_ahead() starts.
+__device__ __forceinline__ void follow_previous_grid() {
+  launch_next_grid();
+  wait_for_previous_grid();
+}
+
 // `num_threads` threads (a multiple of 32) meet at barrier `id` (1 to 15); bar_arrive does not wait.
 __device__ __forceinline__ void bar_sync(uint32_t id, uint32_t num_threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(num_threads) : "memory");

@@ -3,6 +3,7 @@
 // last CTA of a row to finish adds up the blocks in order, finds the block that holds u, and the token within it.
 #include <cmath>
 
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/sample_block.h"
 #include "kernels/cuda/sample_state.h"
 
@@ -62,6 +63,7 @@ __device__ double sum_of(const double* sums, int32_t n, BlockScratch* scratch) {
 }
 
 __global__ void __launch_bounds__(kSegmentThreads) log_sum_kernel(SampleArgs args) {
+  ptx::follow_previous_grid();
   __shared__ BlockScratch scratch;
   __shared__ bool is_last;
   const int64_t row = blockIdx.x;
@@ -77,6 +79,7 @@ __global__ void __launch_bounds__(kSegmentThreads) log_sum_kernel(SampleArgs arg
 
 // By inverse CDF over ids.
 __global__ void __launch_bounds__(kSegmentThreads) draw_kernel(SampleArgs args) {
+  ptx::follow_previous_grid();
   __shared__ BlockScratch scratch;
   __shared__ bool is_last;
   const int64_t row = blockIdx.x;
@@ -103,7 +106,7 @@ __global__ void __launch_bounds__(kSegmentThreads) draw_kernel(SampleArgs args) 
 
 void launch_segments(void (*kernel)(SampleArgs), const SampleArgs& args, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(args.in.num_rows), static_cast<unsigned>(args.num_segments));
-  launch({grid, dim3(kSegmentThreads), 0, stream}, kernel, args);
+  launch_ahead({grid, dim3(kSegmentThreads), 0, stream}, kernel, args);
 }
 
 }  // namespace

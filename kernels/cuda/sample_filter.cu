@@ -5,6 +5,7 @@
 // is a row: one read of it for each digit (mostly one) and one to gather.
 #include <cmath>
 
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/sample_block.h"
 #include "kernels/cuda/sample_state.h"
 
@@ -272,6 +273,7 @@ __device__ TokenId draw_from_list(int32_t n, const SampleRow& params, FilterShar
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) filter_kernel(SampleArgs args) {
+  ptx::follow_previous_grid();
   __shared__ FilterShared s;
   const int64_t row = blockIdx.x;
   const SampleRow& params = args.in.rows[row];
@@ -319,6 +321,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) filter_kernel(SampleAr
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) top_logprobs_kernel(SampleArgs args) {
+  ptx::follow_previous_grid();
   __shared__ FilterShared s;
   const int64_t row = blockIdx.x;
   const SampleRow& params = args.in.rows[row];
@@ -343,7 +346,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) top_logprobs_kernel(Sa
 }
 
 void launch_rows(void (*kernel)(SampleArgs), const SampleArgs& args, cudaStream_t stream) {
-  launch({dim3(static_cast<unsigned>(args.in.num_rows)), dim3(kThreads), 0, stream}, kernel, args);
+  launch_ahead({dim3(static_cast<unsigned>(args.in.num_rows)), dim3(kThreads), 0, stream}, kernel, args);
 }
 
 }  // namespace

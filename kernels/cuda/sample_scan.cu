@@ -2,6 +2,7 @@
 // scans a segment of a row; the last CTA of the row to finish combines the segments.
 #include <cmath>
 
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/sample_state.h"
 
 namespace llmb::cuda {
@@ -60,6 +61,7 @@ __device__ void finish_scan(const SampleArgs& args, int64_t row, const ScanParti
 }
 
 __global__ void __launch_bounds__(kSegmentThreads) scan_kernel(SampleArgs args, bool edited_rows_only) {
+  ptx::follow_previous_grid();
   __shared__ ScanPartial partials[kSegmentThreads / kWarp];
   __shared__ bool is_last;
   const int64_t row = blockIdx.x;
@@ -110,6 +112,7 @@ __device__ float biased(float x, float bias) {
 
 // A block is a row. Each token is in a slice once, so the entries of a slice may be taken in any order.
 __global__ void __launch_bounds__(kEditThreads) edit_kernel(SampleArgs args) {
+  ptx::follow_previous_grid();
   const int64_t row = blockIdx.x;
   const SampleRow& params = args.in.rows[row];
   if (is_padding(params) || !has_edits(params) || !args.states[row].is_finite) return;
@@ -152,6 +155,7 @@ __device__ float raw_logit(const SampleArgs& args, int64_t row, const SampleRow&
 
 // A warp is a row.
 __global__ void __launch_bounds__(kEditThreads) finish_kernel(SampleArgs args) {
+  ptx::follow_previous_grid();
   const int64_t row = int64_t{blockIdx.x} * (kEditThreads / kWarp) + threadIdx.x / kWarp;
   if (row >= args.in.num_rows) return;
   const int lane = threadIdx.x % kWarp;
@@ -174,16 +178,16 @@ __global__ void __launch_bounds__(kEditThreads) finish_kernel(SampleArgs args) {
 
 void launch_scan(const SampleArgs& args, bool edited_rows_only, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(args.in.num_rows), static_cast<unsigned>(args.num_segments));
-  launch({grid, dim3(kSegmentThreads), 0, stream}, scan_kernel, args, edited_rows_only);
+  launch_ahead({grid, dim3(kSegmentThreads), 0, stream}, scan_kernel, args, edited_rows_only);
 }
 
 void launch_edit(const SampleArgs& args, cudaStream_t stream) {
-  launch({dim3(static_cast<unsigned>(args.in.num_rows)), dim3(kEditThreads), 0, stream}, edit_kernel, args);
+  launch_ahead({dim3(static_cast<unsigned>(args.in.num_rows)), dim3(kEditThreads), 0, stream}, edit_kernel, args);
 }
 
 void launch_finish(const SampleArgs& args, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(ceil_div(args.in.num_rows, kEditThreads / kWarp));
-  launch({dim3(blocks), dim3(kEditThreads), 0, stream}, finish_kernel, args);
+  launch_ahead({dim3(blocks), dim3(kEditThreads), 0, stream}, finish_kernel, args);
 }
 
 }  // namespace llmb::cuda

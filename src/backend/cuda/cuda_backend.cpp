@@ -213,7 +213,8 @@ class CudaBackend final : public Backend {
     const int64_t num_graphs = 2 * static_cast<int64_t>(buckets().size());
     const Result<int32_t> num_blocks =
         plan_num_blocks(options_, ops_->kv_layout(0),
-                        {device_.total_bytes, free_device_bytes(), graph_bytes * num_graphs + kSpareBytes});
+                        {device_.total_bytes, free_device_bytes(),
+                         graph_bytes * num_graphs + cuda::Linear::tuning_bytes() + kSpareBytes});
     if (!num_blocks.ok()) return num_blocks.status();
     set_kv_pool(*num_blocks);
     return {};

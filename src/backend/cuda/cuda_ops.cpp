@@ -164,7 +164,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       stream_(stream),
       num_ctas_(device.num_sms * cuda::attention_tiling(attention_shape(config, options)).ctas_per_sm),
       attention_shape_(attention_shape(config, options)),
-      linear_(options.dtype, options.deterministic),
+      linear_({options.dtype, options.deterministic, options.hopper, device.num_sms}, stream),
       uploader_(std::make_unique<WeightUploader>(stream)),
       stage_(options.limits, attention_shape_, num_ctas_) {
   for (const RopeConfig& rope : config.ropes) {

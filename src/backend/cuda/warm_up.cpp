@@ -92,7 +92,7 @@ MachineLimits measure_device(DType dtype, cudaStream_t stream) {
   int64_t n = 4096;
   while (3 * n * n * dtype_bytes(dtype) > 2 * bytes) n /= 2;
   // Three n x n matrices in the two buffers: any values do, as long as they are not all the same.
-  cuda::Linear linear(dtype, /*deterministic=*/false);
+  cuda::Linear linear({dtype}, stream);
   const cuda::DeviceMemory out(n * n * dtype_bytes(dtype));
   const cuda::LinearView weight{from.data(), nullptr, n, n};
   limits.flops_per_s = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) /

@@ -19,6 +19,12 @@ namespace {
 
 uint64_t g_block_epoch = 0;
 std::vector<BlockEnd> g_block_ends;
+uint64_t g_ahead_epoch = 0, g_waited_epoch = 0;  // the last blocks that did so
+
+void check_waited() {
+  if (g_ahead_epoch == g_block_epoch && g_waited_epoch != g_block_epoch)
+    fault("a block that may start before the kernel ahead of it has ended did not wait for that one");
+}
 
 }  // namespace
 
@@ -66,6 +72,11 @@ void at_block_end(BlockEnd block_end) {
     g_block_ends.push_back(block_end);
   }
 }
+void starts_ahead() {
+  g_ahead_epoch = g_block_epoch;
+  at_block_end(check_waited);
+}
+void waited_for_previous_grid() { g_waited_epoch = g_block_epoch; }
 uint64_t block_epoch() { return g_block_epoch; }
 void* dynamic_shared_memory() { return g_runner->shared(); }
 size_t dynamic_shared_bytes() { return g_runner->grid().shared_bytes; }

@@ -87,6 +87,10 @@ void conditions_changed();
 // `block_end` runs whenever all threads of a block have left, from now on; it may call fault().
 using BlockEnd = void (*)();
 void at_block_end(BlockEnd block_end);
+// A block of a kernel that may start before the one ahead of it ended says so, and one of its threads that it waited
+// for that one; a block that ends without waiting is a fault.
+void starts_ahead();
+void waited_for_previous_grid();
 // Counts the blocks run so far: what is fresh once a block compares with it.
 uint64_t block_epoch();
 void* dynamic_shared_memory();
