@@ -131,6 +131,8 @@ bool RequestIntake::wait_for_item(double timeout_ms) {
   return peeked_.has_value();
 }
 
+size_t RequestIntake::num_ready() const { return state_->queue.size() + (peeked_ ? 1 : 0); }
+
 bool RequestIntake::at_end() const { return !peeked_ && state_->queue.drained(); }
 
 Status RequestIntake::status() const {

@@ -51,6 +51,7 @@ class RequestIntake {
   std::optional<IntakeItem> next(double timeout_ms);
   // Waits up to timeout_ms until next() has an item; false: none yet, or the end.
   bool wait_for_item(double timeout_ms);
+  size_t num_ready() const;  // items that next() gives at once
   // No item will come any more.
   bool at_end() const;
   // After at_end(): why reading stopped; ok at the end of all inputs. kConflict: a line that was answered before is not

@@ -1,7 +1,10 @@
 #include "tests/support/engine_job.h"
 
+#include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -39,7 +42,8 @@ Status load_backend(const EngineJobOptions& options, const SchedulerConfig& sche
   return backend->load(options.config, load);
 }
 
-std::unique_ptr<RequestIntake> open_intake(const EngineJobOptions& options, const std::string& path,
+// Returns when all `num_lines` that are not in `completed` are read.
+std::unique_ptr<RequestIntake> open_intake(const EngineJobOptions& options, const std::string& path, size_t num_lines,
                                            const CompletedLines& completed, std::shared_ptr<const Clock> clock) {
   auto model = std::make_shared<ModelContext>();
   model->tokenizer = options.tokenizer;
@@ -48,16 +52,26 @@ std::unique_ptr<RequestIntake> open_intake(const EngineJobOptions& options, cons
   model->max_model_len = options.scheduler.max_model_len;
   RequestLimits limits;
   limits.vocab_size = options.config.vocab_size;
-  IntakeOptions intake;
-  intake.completed = &completed;
-  return std::make_unique<RequestIntake>(std::make_unique<LineReader>(std::vector<std::string>{path}),
-                                         std::make_unique<RequestParser>(GenerationParams(), limits), std::move(model),
-                                         std::move(clock), intake);
+  IntakeOptions intake_options;
+  intake_options.completed = &completed;
+  intake_options.window = num_lines + 1;
+  auto intake = std::make_unique<RequestIntake>(std::make_unique<LineReader>(std::vector<std::string>{path}),
+                                                std::make_unique<RequestParser>(GenerationParams(), limits),
+                                                std::move(model), std::move(clock), intake_options);
+  const size_t num_new = num_lines - static_cast<size_t>(completed.size());
+  while (intake->num_ready() < num_new) {
+    require(intake->status());
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return intake;
 }
 
 }  // namespace
 
-EngineJob::EngineJob(const std::string& input) { write_file(in_, input); }
+EngineJob::EngineJob(const std::string& input)
+    : num_lines_(static_cast<size_t>(std::count(input.begin(), input.end(), '\n'))) {
+  write_file(in_, input);
+}
 
 EngineJobOutcome EngineJob::run(const EngineJobOptions& options) const {
   const auto steady = std::make_shared<SteadyClock>();
@@ -73,7 +87,7 @@ EngineJobOutcome EngineJob::run(const EngineJobOptions& options) const {
   sink_options.keep_bytes = scan_partial(out_ + ".partial", &completed);
   auto sink = OutputSink::open(sink_options, *steady);
   require(sink.status());
-  const auto intake = open_intake(options, in_, completed, steady);
+  const auto intake = open_intake(options, in_, num_lines_, completed, steady);
   ResultStream results(**sink, nullptr, ResultFormatter({.metrics = false}), OutputOrder::kInput);
   RunMetrics metrics(options.config, {});
   std::atomic<int> interrupted{0};
@@ -96,6 +110,7 @@ EngineJobOutcome EngineJob::run(const EngineJobOptions& options) const {
   outcome.num_preemptions = metrics.num_preemptions;
   outcome.num_steps = metrics.num_steps;
   outcome.busy_ms = metrics.busy_ms;
+  outcome.num_sampled = backend.num_sampled();
   return outcome;
 }
 

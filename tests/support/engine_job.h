@@ -36,6 +36,7 @@ struct EngineJobOutcome {
   int64_t num_completed = 0, num_failed = 0, num_unanswered = 0;
   int64_t num_output_tokens = 0, num_preemptions = 0, num_steps = 0;
   double busy_ms = 0;
+  std::map<SeqId, int64_t> num_sampled;  // tokens that the backend gave; sequences count from 0, in order of the input
   EngineProgress last_progress;
 };
 
@@ -44,12 +45,14 @@ class EngineJob {
   explicit EngineJob(const std::string& input);
 
   // Answers what the partial output lacks, records in order of the input; finishes the output where all is answered.
+  // All lines are read before the first step, so that steps do not depend on how fast that goes.
   EngineJobOutcome run(const EngineJobOptions& options) const;
 
   std::string output() const { return read_file(out_); }
   std::string partial_output() const { return read_file(out_ + ".partial"); }
 
  private:
+  size_t num_lines_;
   TemporaryDirectory dir_;
   const std::string in_ = dir_.file("in.jsonl"), out_ = dir_.file("out.jsonl");
 };

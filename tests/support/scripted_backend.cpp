@@ -24,13 +24,13 @@ Status ScriptedBackend::submit(const StepPlan& plan) {
   if (const auto at = script_.submit_errors.find(step); at != script_.submit_errors.end()) return at->second;
   LLMB_CHECK(static_cast<int32_t>(in_flight_.size()) < info_.max_plans_in_flight);
   LLMB_RETURN_IF_ERROR(inner_->submit(plan));
-  in_flight_.push_back(step);
+  in_flight_.push_back({step, &plan});
   return {};
 }
 
 Status ScriptedBackend::wait(StepOutput* output) {
   LLMB_CHECK(!in_flight_.empty());
-  const int64_t step = in_flight_.front();
+  const auto [step, plan] = in_flight_.front();
   in_flight_.pop_front();
   LLMB_RETURN_IF_ERROR(inner_->wait(output));
   if (script_.stalls.contains(step)) stall();
@@ -40,6 +40,7 @@ Status ScriptedBackend::wait(StepOutput* output) {
   }
   for (size_t row = 0; row < output->is_finite.size(); ++row)
     if (script_.nan_rows.contains({step, static_cast<int32_t>(row)})) output->is_finite[row] = 0;
+  for (const SampleRow& row : plan->sample_rows) ++num_sampled_[plan->seq_ids[static_cast<size_t>(row.seq)]];
   return {};
 }
 

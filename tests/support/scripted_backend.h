@@ -39,16 +39,24 @@ class ScriptedBackend final : public Backend {
 
   void release_stalls();  // the current stall and all later ones
   bool is_stalled() const;
-  int32_t num_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }  // of the driving thread
+  // Of the driving thread.
+  int32_t num_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
+  const std::map<SeqId, int64_t>& num_sampled() const { return num_sampled_; }  // tokens that wait() has given
 
  private:
+  struct Step {
+    int64_t number;
+    const StepPlan* plan;
+  };
+
   void stall();
 
   const std::unique_ptr<Backend> inner_;
   const BackendScript script_;
   BackendInfo info_;
   int64_t next_step_ = 0;
-  std::deque<int64_t> in_flight_;  // steps
+  std::deque<Step> in_flight_;
+  std::map<SeqId, int64_t> num_sampled_;
   mutable std::mutex mutex_;
   std::condition_variable released_;
   bool stalls_released_ = false, stalled_ = false;

@@ -14,11 +14,13 @@ namespace {
 
 constexpr int kNumLines = 40;
 
+int64_t max_tokens(int64_t line) { return 1 + line % 9; }
+
 std::string lines() {
   std::string text;
   for (int i = 0; i < kNumLines; ++i)
     text += R"({"prompt_token_ids":[1,2,)" + std::to_string(3 + i) + R"(],"ignore_eos":true,"max_tokens":)" +
-            std::to_string(1 + i % 9) + "}\n";
+            std::to_string(max_tokens(i)) + "}\n";
   return text;
 }
 
@@ -53,12 +55,17 @@ TEST_CASE(
         const EngineJob job(lines());
         BackendScript script{.max_plans_in_flight = max_plans};
         (at_submit ? script.submit_errors : script.wait_errors)[step] = device_error("illegal address");
-        const Status status = job.run(options(script)).status;
+        const EngineJobOutcome outcome = job.run(options(script));
+        const Status& status = outcome.status;
         CHECK(status.code() == StatusCode::kDeviceError);
         CHECK(status.message().find("illegal address") != std::string::npos);
         const auto kept = records_by_index(job.partial_output());
         for (const auto& [index, record] : kept) CHECK(record == expected.at(index));
         // Every output before the failing step's was handed on, also that of the step in flight when submit() failed.
+        for (const auto& [line, num_tokens] : outcome.num_sampled) {
+          CAPTURE(line);
+          CHECK(kept.contains(line) == (num_tokens == max_tokens(line)));
+        }
         CHECK(kept.contains(0) == (step > 0));  // one token: done by step 0
         CHECK(kept.contains(1) == (step > 1));
         CHECK(job.run(options()).status.ok());
