@@ -14,7 +14,7 @@ namespace llmb::cuda {
 
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 256;
 
 // Pairs (a, b) turned by their angles: (a cos - b sin, b cos + a sin).
 template <int kWidth>
@@ -35,23 +35,31 @@ __global__ void __launch_bounds__(kThreads)
                              const float* __restrict__ sin, T* __restrict__ k_pool, T* __restrict__ v_pool) {
   ptx::follow_previous_grid();
   const int64_t token = blockIdx.x;
-  const int32_t head_dim = shape.head_dim, half = shape.rotary_dim / 2, num_q = shape.num_heads;
-  const int32_t num_rotated = num_q + shape.num_kv_heads;
-  T* row = qkv + token * (int64_t{num_q} + 2 * shape.num_kv_heads) * head_dim;
-  float a[kWidth], b[kWidth];
-  const auto load_head = [&](int32_t head, int32_t i) {
-    load_floats(row + int64_t{head} * head_dim + i, a);
-    load_floats(row + int64_t{head} * head_dim + i + half, b);
-  };
-  // Addresses that depend on nothing come first: a block is over too soon for its loads to follow each other.
-  const int32_t first_head = threadIdx.y, first_i = threadIdx.x * kWidth;
-  const int32_t slot = slots[token], position = positions[token];
-  if (first_i < half) load_head(first_head, first_i);
+  const int32_t slot = slots[token];
   if (slot < 0) return;
+  const int32_t head_dim = shape.head_dim, half = shape.rotary_dim / 2, num_q = shape.num_heads;
+  T* row = qkv + token * (int64_t{num_q} + 2 * shape.num_kv_heads) * head_dim;
   // A slot's vectors in the pool: KV head h's begins h * head_stride on.
   const int64_t block = slot / shape.block_size, offset = slot % shape.block_size;
   const int64_t head_stride = int64_t{shape.block_size} * head_dim;
   const int64_t slot_base = block * shape.num_kv_heads * head_stride + offset * head_dim;
+
+  const int64_t angles = int64_t{positions[token]} * half;
+  for (int32_t i = threadIdx.x * kWidth; i < half; i += blockDim.x * kWidth) {
+    float c[kWidth], s[kWidth];
+    load_floats(cos + angles + i, c);
+    load_floats(sin + angles + i, s);
+    for (int32_t head = threadIdx.y; head < num_q + shape.num_kv_heads; head += blockDim.y) {
+      T* from = row + int64_t{head} * head_dim + i;
+      T* to = head < num_q ? from : k_pool + slot_base + (head - num_q) * head_stride + i;
+      float a[kWidth], b[kWidth];
+      load_floats(from, a);
+      load_floats(from + half, b);
+      rotate_pairs(a, b, c, s);
+      store_floats(a, to);
+      store_floats(b, to + half);
+    }
+  }
 
   // What is copied as it is: v, and the channels of k that are not rotated.
   const T* k = row + int64_t{num_q} * head_dim;
@@ -61,20 +69,6 @@ __global__ void __launch_bounds__(kThreads)
     for (int32_t i = threadIdx.x * kWidth; i < head_dim; i += blockDim.x * kWidth) {
       copy_pack<kWidth>(v + from + i, v_pool + to + i);
       if (i >= 2 * half) copy_pack<kWidth>(k + from + i, k_pool + to + i);
-    }
-  }
-
-  const int64_t angles = int64_t{position} * half;
-  for (int32_t i = first_i; i < half; i += blockDim.x * kWidth) {
-    float c[kWidth], s[kWidth];
-    load_floats(cos + angles + i, c);
-    load_floats(sin + angles + i, s);
-    for (int32_t head = first_head; head < num_rotated; head += blockDim.y) {
-      if (i != first_i || head != first_head) load_head(head, i);
-      T* to = head < num_q ? row + int64_t{head} * head_dim + i : k_pool + slot_base + (head - num_q) * head_stride + i;
-      rotate_pairs(a, b, c, s);
-      store_floats(a, to);
-      store_floats(b, to + half);
     }
   }
 }
