@@ -1,9 +1,8 @@
 // linear over float and int4 weights: arithmetic in fp32.
 //
-// A task walks its panel in blocks of k. Few rows (up to kFewTiles register tiles): each tile widens the stored form in
-// registers. More rows: the first tile leaves what it widened in a buffer that stays in the first-level cache, where
-// the other tiles read it. Partial sums go through memory as fp32, so the chain over k is the same as in registers.
-// While a block is multiplied, the next one is fetched.
+// A task walks its panel in blocks of k that stay in the first-level cache, a register tile of rows after the other;
+// each widens the stored form in registers, which costs no more than to read it widened. Partial sums go through memory
+// as fp32, so the chain over k is the same as in registers. While a block is multiplied, the next one is fetched.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -22,10 +21,7 @@ namespace llmb::cpu {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 constexpr int64_t kGroup = PackedLinear::kInt4Group;
-constexpr int64_t kWideBlockK = 256;  // at most: 32 columns of fp32 weights fill 32 KiB
-constexpr int64_t kFewBlockK = 320;
-constexpr int64_t kFewTiles = 6;  // up to here, widening in registers for each tile costs less than once in memory
-constexpr int64_t kFewTilesInt4 = 2;
+constexpr int64_t kBlockK = 320;  // at most
 
 }  // namespace llmb::cpu
 #endif
@@ -34,7 +30,6 @@ HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
-constexpr int kPanelVecs = static_cast<int>(kWidth) / kLanes;
 using U = hn::Vec<DU>;
 
 // Readers of a panel's stored form. words(): where the words of step k begin, those of the next step kStepBytes later,
@@ -115,39 +110,19 @@ struct Int4Panel {
   static int64_t bytes(int64_t num_k) { return ceil_div(num_k, kGroup) * kGroupBytes; }
 };
 
-// The shape of register tiles over widened weights: high and narrow, so that a strip of a block of weights stays in the
-// first-level cache, and x comes from further away at a fraction of the rate.
+// Register tiles are at most so high; narrow enough that x, which comes from further away, is read at a fraction of the
+// rate. Columns of a tile of that height.
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-constexpr int kWideRows = 12, kStrip = 32;
+constexpr int kTileHeight = 12, kTileWidth = 32;
 #else
-constexpr int kWideRows = kTileRows, kStrip = kTileColumns;
+constexpr int kTileHeight = kTileRows, kTileWidth = kTileColumns;
 #endif
 
-// A strip of kStrip columns of a block of a panel from k_begin on, widened to fp32; int4 numbers not yet scaled.
-template <typename Stored>
-struct WidenedStrip {
-  static constexpr int kStep = 1, kStepBytes = kStrip * 4, kWordBytes = 4;
-  static constexpr bool kHasScales = Stored::kHasScales;
-  const Stored& stored;
-  const float* data;  // [block of k][kStrip]
-  int64_t k_begin;
-  const uint8_t* words(int64_t k, int64_t) const {
-    return reinterpret_cast<const uint8_t*>(data + (k - k_begin) * kStrip);
-  }
-  HWY_INLINE V load(const uint8_t* at) const { return hn::LoadU(D(), reinterpret_cast<const float*>(at)); }
-  template <int kIndex>
-  HWY_INLINE V value(V word) const {
-    return word;
-  }
-  HWY_INLINE V scale(int64_t k, int64_t column) const { return stored.scale(k, column); }
-};
-
 // acc += x[k_begin … k_end) · panel, kRows rows by kVecs vectors of columns; x is of row 0, a row x_stride after the
-// other. Addresses are kept in few registers: three rows by one pointer. kKeep: the widened weights are left as a strip
-// at `kept`.
-template <int kRows, int kVecs, bool kKeep, typename Panel>
+// other. Addresses are kept in few registers: three rows by one pointer.
+template <int kRows, int kVecs, typename Panel>
 HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, int64_t k_begin, int64_t k_end,
-                         int64_t column, float* HWY_RESTRICT kept, FetchAhead& fetch, V (&acc)[kRows * kVecs]) {
+                         int64_t column, FetchAhead& fetch, V (&acc)[kRows * kVecs]) {
   const D d;
   FetchAhead ahead = fetch;
   const uint8_t* words = panel.words(k_begin, column);
@@ -160,10 +135,7 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   const auto step = [&](auto index) HWY_ATTR {
     constexpr int kIndex = decltype(index)::value;
     V b[kVecs];
-    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
-      b[c] = panel.template value<kIndex>(word[c]);
-      if constexpr (kKeep) hn::StoreU(b[c], d, kept + kIndex * kStrip + c * kLanes);
-    }
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = panel.template value<kIndex>(word[c]);
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
       const float* row = (r < 3 ? x0 : r < 6 ? x3 : r < 9 ? x6 : x9) + r % 3 * x_stride;
       const V xv = hn::Set(d, row[kIndex]);
@@ -183,7 +155,6 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
     ahead.turn<kVecs * kLanes * Panel::kWordBytes>(words);
     load();
     all_steps(kSteps);
-    if constexpr (kKeep) kept += Panel::kStep * kStrip;
   }
   fetch = ahead;
   if (Panel::kStep == 1 || x0 == x + k_end) return;
@@ -199,9 +170,9 @@ struct TileSums {
   const float* bias;  // [kWidth]  added on the way; null: none
 };
 
-template <int kRows, int kVecs, bool kKeep, typename Panel>
+template <int kRows, int kVecs, typename Panel>
 HWY_INLINE void tile(const Panel& panel, const float* x, int64_t x_stride, int64_t k_begin, int64_t k_end,
-                     int64_t column, float* HWY_RESTRICT kept, const TileSums& sums, FetchAhead& ahead) {
+                     int64_t column, const TileSums& sums, FetchAhead& ahead) {
   const D d;
   V acc[kRows * kVecs];
   const auto before = [&](int r, int c) HWY_ATTR {
@@ -214,8 +185,7 @@ HWY_INLINE void tile(const Panel& panel, const float* x, int64_t x_stride, int64
     }
     for (int64_t k = k_begin; k < k_end; k += kGroup) {
       LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Zero(d);
-      multiply<kRows, kVecs, kKeep>(panel, x, x_stride, k, std::min(k_end, k + kGroup), column,
-                                    kept + (k - k_begin) * kStrip, ahead, acc);
+      multiply<kRows, kVecs>(panel, x, x_stride, k, std::min(k_end, k + kGroup), column, ahead, acc);
       LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
         const V scale = panel.scale(k, column + c * kLanes);
         LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -227,7 +197,7 @@ HWY_INLINE void tile(const Panel& panel, const float* x, int64_t x_stride, int64
     LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Load(d, partial + i * kLanes);
   } else {
     LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = before(i / kVecs, i % kVecs);
-    multiply<kRows, kVecs, kKeep>(panel, x, x_stride, k_begin, k_end, column, kept, ahead, acc);
+    multiply<kRows, kVecs>(panel, x, x_stride, k_begin, k_end, column, ahead, acc);
   }
   LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
     const V bias = sums.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, sums.bias + column + c * kLanes);
@@ -248,10 +218,10 @@ constexpr int tile_vecs() {
   return 1;
 }
 
-// Blocks of at most `largest` k, nearly equal, that begin where a group of int4 weights may begin.
-int64_t even_block(int64_t num_k, int64_t largest) {
-  static_assert(kWideBlockK % kGroup == 0 && kFewBlockK % kGroup == 0);
-  return ceil_div(ceil_div(num_k, ceil_div(num_k, largest)), kGroup) * kGroup;
+// Blocks of at most kBlockK, nearly equal, that begin where a group of int4 weights may begin.
+int64_t even_block(int64_t num_k) {
+  static_assert(kBlockK % kGroup == 0);
+  return ceil_div(ceil_div(num_k, ceil_div(num_k, kBlockK)), kGroup) * kGroup;
 }
 
 // One block of k of a task.
@@ -283,58 +253,40 @@ HWY_INLINE void with_rows(int64_t rows, const F& f) {
 
 // Calls f(first row, integral_constant<int, rows>) for tiles of nearly equal height that cover [begin, end).
 template <typename F>
-HWY_INLINE void for_wide_tiles(int64_t begin, int64_t end, const F& f) {
-  const int64_t tiles = ceil_div(end - begin, kWideRows);
+HWY_INLINE void for_tiles(int64_t begin, int64_t end, const F& f) {
+  const int64_t tiles = ceil_div(end - begin, kTileHeight);
   for (int64_t i = 0, row = begin; i < tiles; ++i) {
     const int64_t next = begin + (i + 1) * (end - begin) / tiles;
-    with_rows<kWideRows>(next - row, [&](auto rows) HWY_ATTR { f(row, rows); });
+    with_rows<kTileHeight>(next - row, [&](auto rows) HWY_ATTR { f(row, rows); });
     row = next;
   }
 }
 
 template <int kColumns, typename Panel>
-HWY_INLINE void few_rows(const LinearTask& t, const Panel& panel, const Block& block, FetchAhead& ahead) {
-  for_wide_tiles(0, t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
+HWY_INLINE void run_block(const LinearTask& t, const Panel& panel, const Block& block, FetchAhead& ahead) {
+  for_tiles(0, t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
     constexpr int kRows = decltype(rows)::value, kVecs = tile_vecs<kRows, kColumns>();
     const TileSums sums = tile_sums(t, block, row);
     for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
-      tile<kRows, kVecs, false>(panel, block_x(t, row), t.weight->in_features(), block.k_begin, block.k_end, column,
-                                nullptr, sums, ahead);
+      tile<kRows, kVecs>(panel, block_x(t, row), t.weight->in_features(), block.k_begin, block.k_end, column, sums,
+                         ahead);
   });
-}
-
-template <typename Panel>
-HWY_INLINE void many_rows(const LinearTask& t, const Panel& panel, const Block& block, float* widened,
-                          FetchAhead& ahead) {
-  constexpr int kVecs = kStrip / kLanes;
-  const int64_t num_k = t.weight->in_features();
-  for (int64_t column = t.column_begin; column < t.column_end; column += kStrip) {
-    tile<kWideRows, kVecs, true>(panel, block_x(t, 0), num_k, block.k_begin, block.k_end, column, widened,
-                                 tile_sums(t, block, 0), ahead);
-    const WidenedStrip<Panel> strip{panel, widened, block.k_begin};
-    for_wide_tiles(kWideRows, t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
-      tile<decltype(rows)::value, kVecs, false>(strip, block_x(t, row), num_k, block.k_begin, block.k_end, column,
-                                                nullptr, tile_sums(t, block, row), ahead);
-    });
-  }
 }
 
 template <int kColumns, typename Panel>
 HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
-  HWY_ALIGN float widened[kWideBlockK * kStrip];
   HWY_ALIGN float sums[kLinearTaskRows * kWidth];
-  const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kWideRows);
-  const bool is_few = num_tiles <= (Panel::kHasScales ? kFewTilesInt4 : kFewTiles);
-  const int64_t block_k = even_block(num_k, is_few ? kFewBlockK : kWideBlockK), step = is_few ? Panel::kStep : 1;
+  const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kTileHeight);
+  const int64_t block_k = even_block(num_k);
   for (int64_t k = 0; k < num_k; k += block_k) {
     const Block block{k, std::min(num_k, k + block_k), sums};
     const bool is_last = block.k_end == num_k;
     const uint8_t* next = is_last ? t.next : t.weight->panel(t.panel) + Panel::bytes(block.k_end);
     const int64_t next_bytes = Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end));
     FetchAhead ahead;
-    if (num_tiles > 1) ahead = FetchAhead(next, next_bytes, num_tiles * (kColumns / kStrip) * (block.k_end - k) / step);
-    if (is_few) few_rows<kColumns>(t, panel, block, ahead);
-    else many_rows(t, panel, block, widened, ahead);
+    if (num_tiles > 1)
+      ahead = FetchAhead(next, next_bytes, num_tiles * (kColumns / kTileWidth) * (block.k_end - k) / Panel::kStep);
+    run_block<kColumns>(t, panel, block, ahead);
   }
   // A panel narrower than its width.
   const int64_t n = t.weight->out_features(), first = t.panel * kWidth;
