@@ -73,13 +73,13 @@ class Check:
         return code, output, time.monotonic() - begin
 
     def section(self, title, command, code, output, seconds):
-        shown = " ".join(os.path.basename(part) if i == 0 else part for i, part in enumerate(command))
+        shown = " ".join(os.path.basename(part) if i == 0 else part.replace(self.scratch + "/", "") for i, part in enumerate(command))
         state = "" if code == 0 else f" **exit code {code}**"
         if code != 0:
             self.failed.append(title)
         text = output.strip()
-        if len(text) > 12000:
-            text = text[:4000] + "\n[…]\n" + text[-8000:]
+        if len(text) > 40000:
+            text = text[:8000] + "\n[…]\n" + text[-32000:]
         self.sections.append(f"## {title}\n\n`{shown}` ({seconds:.0f} s){state}\n\n```\n{text}\n```\n")
         print(f"{title}: exit code {code}, {seconds:.0f} s", flush=True)
         if code != 0:
@@ -150,7 +150,8 @@ class Check:
     def kernels(self):
         path = os.path.join(self.scratch, "kernels.jsonl")
         command = [self.program("bench_kernels_cuda"), "--json", path]
-        result = self.run(command, 150)
+        code, output, seconds = self.run(command, 150)
+        result = code, output.replace(self.scratch + "/", "").replace(self.bundle + "/", ""), seconds
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 self.kernel_rows = [json.loads(line) for line in file if line.endswith("\n")]
