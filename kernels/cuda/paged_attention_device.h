@@ -27,6 +27,7 @@ struct Args {
   const float* alibi_slopes;
   const float* sinks;
   int32_t num_heads, num_kv_heads, group, head_dim;
+  uint32_t group_reciprocal;        // (2^32 - 1) / group
   int32_t block_size, block_shift;  // block_shift: log2 of block_size, or -1
   int32_t window;                   // at most kNoWindow
   float scale, softcap;
@@ -43,10 +44,17 @@ struct Row {
   int32_t token, head, position;
 };
 
+// The token of a row of a sequence: row / group. The product with the reciprocal is that or one less.
+template <class T>
+__device__ int token_of(const Args<T>& args, int row) {
+  const int token = static_cast<int>(__umulhi(static_cast<unsigned>(row), args.group_reciprocal));
+  return row - token * args.group < args.group ? token : token + 1;
+}
+
 // `row` counts from the item's first.
 template <class T>
 __device__ Row find_row(const Args<T>& args, const AttentionItem& item, int row) {
-  const int token = (item.row_begin + row) / args.group;
+  const int token = token_of(args, item.row_begin + row);
   return {item.query_start + token, item.kv_head * args.group + (item.row_begin + row - token * args.group),
           item.first_position + token};
 }
@@ -61,14 +69,31 @@ __device__ T* result_of(const Args<T>& args, const Row& row) {
   return args.out + (int64_t{row.token} * args.num_heads + row.head) * args.head_dim;
 }
 
-// A row of the pools: [num_blocks, num_kv_heads, block_size].
+// The number of the sequence's block that holds a position.
+template <class T>
+__device__ unsigned block_of(const Args<T>& args, int position) {
+  const unsigned p = static_cast<unsigned>(position);
+  return args.block_shift >= 0 ? p >> args.block_shift : p / static_cast<unsigned>(args.block_size);
+}
+
+template <class T>
+__device__ BlockId find_block(const Args<T>& args, const AttentionItem& item, int position) {
+  return args.block_ids[item.block_start + static_cast<int>(block_of(args, position))];
+}
+
+// A position's row in the pools, [num_blocks, num_kv_heads, block_size]. `id` is find_block() of it, best called long
+// before, so that nobody waits for memory.
+template <class T>
+__device__ uint32_t pool_row(const Args<T>& args, const AttentionItem& item, int position, BlockId id) {
+  const unsigned block_size = static_cast<unsigned>(args.block_size);
+  return (static_cast<unsigned>(id) * static_cast<unsigned>(args.num_kv_heads) + static_cast<unsigned>(item.kv_head)) *
+             block_size +
+         static_cast<unsigned>(position) - block_of(args, position) * block_size;
+}
+
 template <class T>
 __device__ uint32_t pool_row(const Args<T>& args, const AttentionItem& item, int position) {
-  const unsigned p = static_cast<unsigned>(position), block_size = static_cast<unsigned>(args.block_size);
-  const unsigned block = args.block_shift >= 0 ? p >> args.block_shift : p / block_size;
-  const unsigned id = static_cast<unsigned>(args.block_ids[item.block_start + static_cast<int>(block)]);
-  return (id * static_cast<unsigned>(args.num_kv_heads) + static_cast<unsigned>(item.kv_head)) * block_size + p -
-         block * block_size;
+  return pool_row(args, item, position, find_block(args, item, position));
 }
 
 // Softmax over part of a row's positions: values = sum of 2^(score - max) * v, sum = sum of 2^(score - max); scores in
@@ -110,7 +135,7 @@ struct Visible {
 
 template <class T>
 __device__ Visible visible_positions(const Args<T>& args, const AttentionItem& item) {
-  const int first_seen = item.first_position + item.row_begin / args.group - args.window + 1;
+  const int first_seen = item.first_position + token_of(args, item.row_begin) - args.window + 1;
   return {min(max(item.kv_begin, first_seen), item.kv_end), item.kv_end};
 }
 
@@ -120,7 +145,7 @@ struct BlockState {
   int index;  // of the item
   int has_item;
   Visible visible;
-  struct {
+  struct Range {
     int first_position, last_position;  // of the warp's rows
   } warp[kWarps];
   int is_last;
@@ -169,40 +194,72 @@ __device__ Stats piece_stats(const Args<T>& args, const AttentionItem& item, int
 }
 
 // The unit's result from its pieces, in their order. Written by other blocks just now: past the first-level cache.
-// `warp` is this one's number among those that share out the rows.
-template <class T>
+// `warp` is this one's number among those that share out the rows; it takes kRows at a time, for the latency.
+template <int kRows, class T>
 __device__ void merge_pieces(const Args<T>& args, const AttentionItem& item, int warp, int num_warps) {
-  constexpr int kColumns = 8;  // of a lane
+  constexpr int kColumns = 4;                          // of a lane
+  [[maybe_unused]] constexpr int kUnroll = 4 / kRows;  // g++ passes the pragma over
   const int lane = threadIdx.x % 32;
-  for (int r = warp; r < item.num_rows; r += num_warps) {
-    Stats total{kMinusInfinity, 0};
-    for (int p = lane; p < item.num_pieces; p += 32) total.max = fmaxf(total.max, piece_stats(args, item, r, p).max);
-    for (int step = 1; step < 32; step *= 2) total.max = fmaxf(total.max, __shfl_xor_sync(kAllLanes, total.max, step));
-    for (int p = lane; p < item.num_pieces; p += 32) {
-      const Stats piece = piece_stats(args, item, r, p);
-      total.sum = fmaf(piece.sum, weight(piece.max, total.max), total.sum);
+  for (int first_row = warp * kRows; first_row < item.num_rows; first_row += num_warps * kRows) {
+    Stats total[kRows];
+    float factor[kRows];
+    int row[kRows];  // the last one again, past it
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      row[i] = min(first_row + i, item.num_rows - 1);
+      total[i] = {kMinusInfinity, 0};
     }
-    for (int step = 1; step < 32; step *= 2) total.sum += __shfl_xor_sync(kAllLanes, total.sum, step);
-    const float factor = final_factor(args, item, r, total);
-    T* out = result_of(args, find_row(args, item, r));
+    for (int p = lane; p < item.num_pieces; p += 32) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) total[i].max = fmaxf(total[i].max, piece_stats(args, item, row[i], p).max);
+    }
+    for (int step = 1; step < 32; step *= 2) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        total[i].max = fmaxf(total[i].max, __shfl_xor_sync(kAllLanes, total[i].max, step));
+    }
+    for (int p = lane; p < item.num_pieces; p += 32) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const Stats piece = piece_stats(args, item, row[i], p);
+        total[i].sum = fmaf(piece.sum, weight(piece.max, total[i].max), total[i].sum);
+      }
+    }
+    for (int step = 1; step < 32; step *= 2) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) total[i].sum += __shfl_xor_sync(kAllLanes, total[i].sum, step);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) factor[i] = final_factor(args, item, row[i], total[i]);
     for (int first_column = 0; first_column < args.head_dim; first_column += kColumns * 32) {
       const int column = first_column + lane;
-      const float* values = args.work.partials + int64_t{item.first_partial + r} * args.head_dim + column;
-      float acc[kColumns] = {};
+      float acc[kRows][kColumns] = {};
       for (int first = 0; first < item.num_pieces; first += 32) {
-        const float weights = weight(piece_stats(args, item, r, first + lane).max, total.max);
-#pragma unroll 4
-        for (int p = first; p < min(first + 32, item.num_pieces); ++p) {
-          const float* part = values + int64_t{p} * item.num_rows * args.head_dim;
-          const float w = __shfl_sync(kAllLanes, weights, p - first);
+        float weights[kRows];
 #pragma unroll
-          for (int i = 0; i < kColumns; ++i)
-            if (column + 32 * i < args.head_dim) acc[i] = fmaf(__ldcg(part + 32 * i), w, acc[i]);
+        for (int i = 0; i < kRows; ++i)
+          weights[i] = weight(piece_stats(args, item, row[i], first + lane).max, total[i].max);
+#pragma unroll kUnroll
+        for (int p = first; p < min(first + 32, item.num_pieces); ++p) {
+#pragma unroll
+          for (int i = 0; i < kRows; ++i) {
+            const int64_t partial = item.first_partial + int64_t{p} * item.num_rows + row[i];
+            const float* part = args.work.partials + partial * args.head_dim + column;
+            const float w = __shfl_sync(kAllLanes, weights[i], p - first);
+#pragma unroll
+            for (int c = 0; c < kColumns; ++c)
+              if (column + 32 * c < args.head_dim) acc[i][c] = fmaf(__ldcg(part + 32 * c), w, acc[i][c]);
+          }
         }
       }
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i)
-        if (column + 32 * i < args.head_dim) out[column + 32 * i] = from_float<T>(acc[i] * factor);
+      for (int i = 0; i < kRows; ++i) {
+        T* out = result_of(args, find_row(args, item, row[i]));
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c)
+          if (first_row + i < item.num_rows && column + 32 * c < args.head_dim)
+            out[column + 32 * c] = from_float<T>(acc[i][c] * factor[i]);
+      }
     }
   }
 }
@@ -212,8 +269,10 @@ template <class T>
 __device__ void finish_item(const Args<T>& args, BlockState* state) {
   const AttentionItem& item = state->item;
   const int warp = static_cast<int>(threadIdx.x / 32);
-  if (item.partial >= 0 && last_to_arrive(args, item, threadIdx.x == 0, &state->is_last, [] { __syncthreads(); }))
-    merge_pieces(args, item, warp, kWarps);
+  if (item.partial >= 0 && last_to_arrive(args, item, threadIdx.x == 0, &state->is_last, [] { __syncthreads(); })) {
+    if (item.num_rows <= 2 * kWarps) merge_pieces<1>(args, item, warp, kWarps);
+    else merge_pieces<4>(args, item, warp, kWarps);
+  }
 }
 
 }  // namespace llmb::cuda::attention

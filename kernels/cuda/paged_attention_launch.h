@@ -34,6 +34,7 @@ Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T*
   args.num_heads = shape.num_heads;
   args.num_kv_heads = shape.num_kv_heads;
   args.group = shape.group();
+  args.group_reciprocal = 0xFFFFFFFFu / static_cast<uint32_t>(args.group);
   args.head_dim = shape.head_dim;
   args.block_size = shape.block_size;
   args.block_shift = is_power_of_two ? std::countr_zero(static_cast<unsigned>(shape.block_size)) : -1;

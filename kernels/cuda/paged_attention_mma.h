@@ -9,21 +9,41 @@
 
 namespace llmb::cuda::attention {
 
-template <class T, int kDim>
+// Two blocks share an SM's shared memory: 227 KiB since Hopper, 164 or 100 before it. Tiles go by that.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kLargeShared = false;
+#else
+constexpr bool kLargeShared = true;
+#endif
+
+// What the code that the device runs was compiled with.
+inline bool has_large_shared() {
+#ifdef LLMB_SIMT
+  return kLargeShared;
+#else
+  int device = 0, major = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  return major >= 9;
+#endif
+}
+
+template <class T, int kDim, bool kLarge>
 struct Kernel {
-  // 256 channels leave registers for 64 rows of a block only, and shared memory for two blocks of 32 positions.
-  static constexpr int kPositions = kDim > 128 ? 32 : 64;
+  // 256 channels leave registers for 64 rows of a block only, and shared memory for half as many positions.
+  static constexpr int kPositions = (kLarge ? 64 : 32) / (kDim > 128 ? 2 : 1);
   static constexpr int kRowBlocks = kDim > 128 ? 1 : 2;
   using Few = PositionAttention<T, kDim>;
   using Tall = RowAttention<T, kDim, kPositions, 1>;
   using Tallest = RowAttention<T, kDim, kPositions, kRowBlocks>;
   static constexpr int kTileBytes = max_of(Few::kSharedBytes, Tallest::kSharedElements * 2);
+  static constexpr int kSharedBytes = kTileBytes + static_cast<int>(sizeof(BlockState));
 };
 
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args<T> args) {
   ptx::follow_previous_grid();
-  using K = Kernel<T, kDim>;
+  using K = Kernel<T, kDim, kLargeShared>;
   T* shared = dynamic_shared<T>();
   BlockState* state = reinterpret_cast<BlockState*>(dynamic_shared<char>() + K::kTileBytes);
   const AttentionItem& item = state->item;
@@ -41,9 +61,11 @@ __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args
 
 template <class T, int kDim>
 void launch_for_dim(const Args<T>& args, cudaStream_t stream) {
-  constexpr size_t kSharedBytes = Kernel<T, kDim>::kTileBytes + sizeof(BlockState);
-  launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads), kSharedBytes, stream},
-               paged_attention_kernel<T, kDim>, args);
+  const int shared_bytes =
+      has_large_shared() ? Kernel<T, kDim, true>::kSharedBytes : Kernel<T, kDim, false>::kSharedBytes;
+  launch_ahead(
+      {dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads), static_cast<size_t>(shared_bytes), stream},
+      paged_attention_kernel<T, kDim>, args);
 }
 
 // padded_dim: as attention_tiling() says.

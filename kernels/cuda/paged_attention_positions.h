@@ -28,8 +28,8 @@ class PositionAttention {
 
   __device__ void run() {
     load_queries();
-    eights_ = find(0);
-    next_eights_ = find(kBatch);
+    eights_ = row_of(0, find(0));
+    next_ids_ = find(kBatch);
     for (int strip = 0; strip < kAhead; ++strip) {
       copy(args_.k, strip, 2 * strip);
       ptx::cp_async_commit();
@@ -42,8 +42,8 @@ class PositionAttention {
       ptx::cp_async_wait<kStages - 2>();
       __syncwarp();
       if (ahead % kBatch == 0) {
-        eights_ = next_eights_;
-        next_eights_ = find(ahead + kBatch);
+        eights_ = row_of(ahead, next_ids_);
+        next_ids_ = find(ahead + kBatch);
       }
       copy(args_.k, ahead, before(stage));
       ptx::cp_async_commit();
@@ -72,14 +72,21 @@ class PositionAttention {
   __device__ int position_of(int strip) const { return begin_ + strip * kStep; }
 
   // Lane 2 i and 2 i + 1: of strip first_strip + i.
-  __device__ uint32_t find(int first_strip) const {
-    return find_eight(args_, item_, visible_, position_of(first_strip + lane_ / 2) + lane_ % 2 * 8);
+  __device__ int lane_position(int first_strip) const { return position_of(first_strip + lane_ / 2) + lane_ % 2 * 8; }
+  __device__ BlockId find(int first_strip) const {
+    return find_eight(args_, item_, visible_, lane_position(first_strip));
+  }
+  __device__ uint32_t row_of(int first_strip, BlockId id) const {
+    return pool_row(args_, item_, lane_position(first_strip), id);
   }
 
   __device__ void copy(const T* pool, int strip, int stage) {
     if (position_of(strip) >= visible_.end) return;
-    copy_positions<T, kDim, kStrip, 32>(args_, pool, visible_, position_of(strip), eights_, strip % kBatch * 2, lane_,
-                                        shared_ + stage_offset(stage));
+    const auto row_of_eight = [&](int step) {
+      return __shfl_sync(kAllLanes, eights_, strip % kBatch * 2 + CopyPlan<kDim, kStrip, 32>::eight(lane_, step));
+    };
+    copy_positions<T, kDim, kStrip, 32, 1>(args_, {pool}, visible_, position_of(strip), row_of_eight, lane_,
+                                           {shared_ + stage_offset(stage)});
   }
 
   // Each warp reads all queries straight into operands.
@@ -196,7 +203,8 @@ class PositionAttention {
   const int warp_, lane_;
   const int begin_;  // of the warp's first strip
   const RowPair rows_;
-  uint32_t eights_, next_eights_;
+  uint32_t eights_;   // pool rows of this batch of strips
+  BlockId next_ids_;  // of the next one's
   uint32_t q_[kDim / 16][4];
   OnlineRows online_;
   float values_[kValueBlocks][4] = {};

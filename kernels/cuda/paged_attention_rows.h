@@ -12,8 +12,8 @@ template <class T, int kDim, int kPositions, int kRowBlocks>
 class RowAttention {
  public:
   static constexpr int kRows = 16 * kRowBlocks * kWarps;
-  static constexpr int kStages = 3;  // tiles of keys and values, in turn
-  static constexpr int kSharedElements = (kRows + kStages * kPositions) * kDim;
+  static constexpr int kStages = 2;  // tiles of keys and of values, in turn
+  static constexpr int kSharedElements = (kRows + 2 * kStages * kPositions) * kDim;
 
   // REQUIRES: `state` is of next_item().
   __device__ RowAttention(const Args<T>& args, BlockState* state, T* shared)
@@ -33,35 +33,39 @@ class RowAttention {
 
   __device__ void run() {
     const int begin = state_.visible.begin / kPositions * kPositions;
+    const BlockId ids = find(begin);  // on their way while the queries are copied
+    BlockId next_ids = find(begin + kPositions);
     copy_queries();
-    eights_ = find(begin);
-    copy(args_.k, begin, 0);
-    ptx::cp_async_commit();
-    copy(args_.v, begin, 1);
-    ptx::cp_async_commit();
-    uint32_t next_eights = find(begin + kPositions);
-    int stage = 0;
-    for (int position = begin; position < state_.visible.end; position += kPositions) {
-      const int next = position + kPositions;
-      const bool sees = position <= last_position() && next > first_position() - args_.window + 1;
-      // A barrier says that a stage has landed for all warps, and that all have done with the stage before it.
-      ptx::cp_async_wait<1>();
-      __syncthreads();
-      eights_ = next_eights;
-      if (next < state_.visible.end) copy(args_.k, next, before(stage));
-      ptx::cp_async_commit();
-      if (sees) add_scores(stage_offset(stage), position);
-      stage = after(stage);
-
-      ptx::cp_async_wait<1>();
-      __syncthreads();
-      if (next < state_.visible.end) copy(args_.v, next, before(stage));
-      ptx::cp_async_commit();
-      next_eights = find(next + kPositions);
-      if (sees) add_values(stage_offset(stage));
-      stage = after(stage);
+    {
+      uint32_t eights[Plan::kSteps];
+      rows_of_eights(begin, ids, eights);
+      copy(state_.visible, begin, eights, 0);
     }
-    if (last_position() < 0) return;
+    ptx::cp_async_commit();
+    int stage = 0;
+    for (int position = begin;; position += kPositions) {
+      // Found before the barrier, which hides how long that takes.
+      const Visible visible = state_.visible;
+      const BlockState::Range rows = state_.warp[warp_];
+      if (position >= visible.end) break;
+      const int next = position + kPositions;
+      const bool sees = position <= rows.last_position && next > rows.first_position - args_.window + 1;
+      const bool all_seen = next - 1 <= rows.first_position && position > rows.last_position - args_.window;
+      uint32_t eights[Plan::kSteps];
+      rows_of_eights(next, next_ids, eights);
+      // A barrier says that a stage has landed for all warps, and that all have done with the other.
+      ptx::cp_async_wait<0>();
+      __syncthreads();
+      if (next < visible.end) copy(visible, next, eights, stage ^ 1);
+      ptx::cp_async_commit();
+      next_ids = find(next + kPositions);
+      if (sees) {
+        add_scores(keys_offset(stage), position, all_seen);
+        add_values(values_offset(stage));
+      }
+      stage ^= 1;
+    }
+    if (state_.warp[warp_].last_position < 0) return;
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
       const int row = (warp_ * kRowBlocks + r) * 16;
@@ -71,19 +75,26 @@ class RowAttention {
   }
 
  private:
-  static __device__ int before(int stage) { return stage == 0 ? kStages - 1 : stage - 1; }
-  static __device__ int after(int stage) { return stage == kStages - 1 ? 0 : stage + 1; }
-  static __device__ int stage_offset(int stage) { return (kRows + stage * kPositions) * kDim; }
+  using Plan = CopyPlan<kDim, kPositions, kThreads>;
+
+  static __device__ int keys_offset(int stage) { return (kRows + 2 * stage * kPositions) * kDim; }
+  static __device__ int values_offset(int stage) { return keys_offset(stage) + kPositions * kDim; }
   static constexpr int kScoreBlocks = kPositions / 8;
   static constexpr int kValueBlocks = kDim / 8;
 
-  __device__ uint32_t find(int position) const {
-    return find_eight(args_, item_, state_.visible, position + 8 * lane_);
+  __device__ BlockId find(int position) const { return find_eight(args_, item_, state_.visible, position + 8 * lane_); }
+  // The pool rows of what this thread copies, by step. `ids` is find() of the position.
+  __device__ void rows_of_eights(int position, BlockId ids, uint32_t (&eights)[Plan::kSteps]) const {
+    const uint32_t eight = pool_row(args_, item_, position + 8 * lane_, ids);
+#pragma unroll
+    for (int step = 0; step < Plan::kSteps; ++step)
+      eights[step] = __shfl_sync(kAllLanes, eight, Plan::eight(static_cast<int>(threadIdx.x), step));
   }
 
-  __device__ void copy(const T* pool, int position, int stage) {
-    copy_positions<T, kDim, kPositions, kThreads>(args_, pool, state_.visible, position, eights_, 0, threadIdx.x,
-                                                  shared_ + stage_offset(stage));
+  __device__ void copy(const Visible& visible, int position, const uint32_t (&eights)[Plan::kSteps], int stage) {
+    copy_positions<T, kDim, kPositions, kThreads, 2>(
+        args_, {args_.k, args_.v}, visible, position, [&](int step) { return eights[step]; },
+        static_cast<int>(threadIdx.x), {shared_ + keys_offset(stage), shared_ + values_offset(stage)});
   }
 
   __device__ void copy_queries() {
@@ -97,11 +108,9 @@ class RowAttention {
     }
   }
 
-  __device__ int first_position() const { return state_.warp[warp_].first_position; }
-  __device__ int last_position() const { return state_.warp[warp_].last_position; }
   __device__ int lane_row(int row_block) const { return (warp_ * kRowBlocks + row_block) * 16 + lane_ / 4; }
 
-  __device__ void add_scores(int keys, int position) {
+  __device__ void add_scores(int keys, int position, bool all_seen) {
     float s[kRowBlocks][kScoreBlocks][4] = {};
     const LaneOffset<kDim> queries_at = query_offset<kDim>(warp_ * kRowBlocks * 16 * kDim, lane_);
     const LaneOffset<kDim> keys_at = key_offset<kDim>(keys, lane_);
@@ -119,7 +128,6 @@ class RowAttention {
       }
     }
     const int column = position + lane_ % 4 * 2;
-    const bool all_seen = position + kPositions - 1 <= first_position() && position > last_position() - args_.window;
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
       if (!all_seen || args_.transforms_scores()) {
@@ -157,7 +165,6 @@ class RowAttention {
   const AttentionItem& item_;
   T* const shared_;  // queries, then the stages
   const int warp_, lane_;
-  uint32_t eights_;
   OnlineRows online_[kRowBlocks];
   float values_[kRowBlocks][kValueBlocks][4] = {};
   uint32_t p_[kRowBlocks][kPositions / 16][4];  // the scores as operand A

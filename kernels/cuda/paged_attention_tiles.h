@@ -20,33 +20,54 @@ struct Tile {
   static __device__ int offset(int row, int chunk) { return row * kDim + (chunk ^ swizzle(row)) * 8; }
 };
 
-// Eight positions that start at a multiple of 8 lie in one block: a lane finds their pool row for its warp.
+// Eight positions that start at a multiple of 8 lie in one block: a lane finds it for its warp, and later their row of
+// the pools.
 template <class T>
-__device__ uint32_t find_eight(const Args<T>& args, const AttentionItem& item, const Visible& visible, int position) {
-  return position < visible.end && position + 8 > visible.begin ? pool_row(args, item, position) : 0;
+__device__ BlockId find_eight(const Args<T>& args, const AttentionItem& item, const Visible& visible, int position) {
+  return position < visible.end && position + 8 > visible.begin ? find_block(args, item, position) : 0;
 }
 
-// Starts the copy of kRows positions from `position` into a tile, by kCopiers threads of which this is `copier`;
-// positions that are not visible and columns past head_dim become 0. `eights` is find_eight() of the positions
-// position + 8 * (lane - first_lane). A row takes a power of two of threads, each the same column of every row it
-// copies, so that most of the address is found once.
-template <class T, int kDim, int kRows, int kCopiers>
-__device__ void copy_positions(const Args<T>& args, const T* pool, const Visible& visible, int position,
-                               uint32_t eights, unsigned first_lane, unsigned copier, T* tile) {
-  constexpr unsigned kLanes = Tile<kDim>::kPaddedChunks, kStep = kCopiers / kLanes;
-  const unsigned first_row = copier / kLanes, chunk = copier % kLanes;
-  const unsigned num_chunks = static_cast<unsigned>(args.head_dim) / 8, row_bytes = num_chunks * 16;
+// How kCopiers threads copy kRows positions: a row takes a power of two of threads, each the same column of every row
+// it copies, so that most of its address is found once.
+template <int kDim, int kRows, int kCopiers>
+struct CopyPlan {
+  static constexpr int kLanes = Tile<kDim>::kPaddedChunks;  // of a row
+  static constexpr int kStepRows = kCopiers / kLanes;
+  static constexpr int kSteps = kRows / kStepRows;
+
+  // The eight of the row that a copier copies in a step. Steps of up to eight rows do not leave it: then all copy the
+  // same one.
+  static __device__ int eight(int copier, int step) {
+    return kStepRows <= 8 ? step * kStepRows / 8 : (copier / kLanes + step * kStepRows) / 8;
+  }
+};
+
+// Starts the copies of kRows positions from `position` into one or more tiles, of as many pools, by kCopiers threads of
+// which this is `copier`; positions that are not visible and columns past head_dim become 0. row_of_eight(step) is the
+// pool row of the eight that is copied in a step; all threads call it.
+template <class T, int kDim, int kRows, int kCopiers, int kPools, class RowOfEight>
+__device__ void copy_positions(const Args<T>& args, const T* const (&pools)[kPools], const Visible& visible,
+                               int position, const RowOfEight& row_of_eight, int copier, T* const (&tiles)[kPools]) {
+  using Plan = CopyPlan<kDim, kRows, kCopiers>;
+  const int first_row = copier / Plan::kLanes, chunk = copier % Plan::kLanes;
+  const int num_chunks = args.head_dim / 8;
+  const unsigned row_bytes = static_cast<unsigned>(num_chunks) * 16;
+  const unsigned column = static_cast<unsigned>(min(chunk, num_chunks - 1)) * 16;
   const unsigned num_visible = chunk < num_chunks ? static_cast<unsigned>(visible.end - visible.begin) : 0;
-  const unsigned before = static_cast<unsigned>(position - visible.begin) + first_row;
-  const char* column = reinterpret_cast<const char*>(pool) + min(chunk, num_chunks - 1) * 16;
-  const int to = Tile<kDim>::offset(static_cast<int>(first_row), static_cast<int>(chunk));
+  const unsigned before = static_cast<unsigned>(position - visible.begin + first_row);
+  const int to = Tile<kDim>::offset(first_row, chunk);
 #pragma unroll
-  for (unsigned i = 0; i < kRows; i += kStep) {
-    const uint32_t eight = __shfl_sync(kAllLanes, eights, static_cast<int>(first_lane + (first_row + i) / 8));
-    const char* from = column + uint64_t{eight + (first_row + i) % 8} * row_bytes;
-    const int swizzled = to ^ Tile<kDim>::swizzle(static_cast<int>(i)) * 8;
-    if (Tile<kDim>::kChunks == kLanes || chunk < Tile<kDim>::kChunks)
-      ptx::cp_async16(tile + swizzled + i * kDim, from, before + i < num_visible);
+  for (int step = 0; step < Plan::kSteps; ++step) {
+    const int row = step * Plan::kStepRows;
+    const uint64_t from =
+        uint64_t{row_of_eight(step) + static_cast<unsigned>(first_row + row) % 8} * row_bytes + column;
+    const int swizzled = to ^ Tile<kDim>::swizzle(row) * 8;
+    if (Tile<kDim>::kChunks == Plan::kLanes || chunk < Tile<kDim>::kChunks) {
+#pragma unroll
+      for (int pool = 0; pool < kPools; ++pool)
+        ptx::cp_async16(tiles[pool] + swizzled + row * kDim, reinterpret_cast<const char*>(pools[pool]) + from,
+                        before + static_cast<unsigned>(row) < num_visible);
+    }
   }
 }
 
@@ -135,18 +156,24 @@ __device__ void transform_scores(const Args<T>& args, const RowPair& rows, int p
 template <int kBlocks>
 __device__ void mask_scores(const RowPair& rows, int window, int position, float (&s)[kBlocks][4]) {
 #pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
+  for (int h = 0; h < 2; ++h) {
+    const int distance = rows.row[h].position - position;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int distance = rows.row[e / 2].position - (position + 8 * b + e % 2);
-      if (distance < 0 || distance >= window) s[b][e] = kMinusInfinity;
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c)
+        if (static_cast<unsigned>(distance - (8 * b + c)) >= static_cast<unsigned>(window))
+          s[b][2 * h + c] = kMinusInfinity;
     }
   }
 }
 
 // Online softmax (Milakov and Gimelshein 2018) of the two rows of a lane. max is of the scores as they come; `fold`
-// takes them to units of log2. sum is of this lane's columns only.
+// takes them to units of log2. sum is of this lane's columns only. max may be behind by up to kSlack units of log2,
+// which costs no precision and saves most rescaling.
 struct OnlineRows {
+  static constexpr float kSlack = 8;
+
   float max[2] = {kMinusInfinity, kMinusInfinity};
   float sum[2] = {0, 0};
 
@@ -161,6 +188,7 @@ struct OnlineRows {
       for (int b = 0; b < kBlocks; ++b) top = fmaxf(top, fmaxf(s[b][2 * h], s[b][2 * h + 1]));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      if (!((top - max[h]) * fold > kSlack)) top = max[h];  // -infinity stays where nothing was seen
       rescale[h] = top == max[h] ? 1.0f : ptx::ex2_approx((max[h] - top) * fold);
       const float shift = top == kMinusInfinity ? 0.0f : -top * fold;
       float total = 0;
@@ -185,15 +213,19 @@ struct OnlineRows {
   }
 };
 
-// Most steps leave all maxima as they are.
 template <int kBlocks>
-__device__ void rescale_values(const float (&rescale)[2], float (&o)[kBlocks][4]) {
-  if (!__any_sync(kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
+__device__ void scale_values(const float (&rescale)[2], float (&o)[kBlocks][4]) {
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) o[b][e] *= rescale[e / 2];
   }
+}
+
+// Most steps leave all maxima as they are.
+template <int kBlocks>
+__device__ void rescale_values(const float (&rescale)[2], float (&o)[kBlocks][4]) {
+  if (__any_sync(kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f)) scale_values(rescale, o);
 }
 
 // Writes a warp's 16 rows, the first of which is `first_row` of the item: as results, or as a piece's partial results.

@@ -1,6 +1,7 @@
-// Attention of up to 128 rows on Hopper (as FlashAttention-3, Shah et al. 2024): a producer warp brings tiles of keys
-// and values by tensor copies, one box for each KV block; two warpgroups of 64 rows each multiply by wgmma, in turns,
-// so that one's softmax runs beside the other's products. Bound by multiply-adds. sm_90a only.
+// Attention of up to 128 rows on Hopper (as FlashAttention-3, Shah et al. 2024): two producer warps bring tiles of keys
+// and of values by tensor copies, one box for each KV block, two more the next item's queries; two warpgroups of 64
+// rows each multiply by wgmma, in turns, so that one's softmax runs beside the other's products, and beside its own
+// product with the values. Bound by multiply-adds. sm_90a only.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +15,11 @@ namespace llmb::cuda::attention {
 template <class T, int kDim>
 struct Wgmma {
   static_assert(kDim % 64 == 0);
-  static constexpr int kThreads = 384;  // the producer's warpgroup and two consumers
+  static constexpr int kThreads = 384;  // the producers' warpgroup and two consumers
   static constexpr int kTile = AttentionTiling::kWgmmaTile;
   static constexpr int kGroupRows = 64;
-  static constexpr int kSlots = 6;  // tiles of keys and values, in turn
+  static constexpr int kQueryBuffers = 2;  // this item's and the next one's
+  static constexpr int kSlots = 5;         // tiles of keys and values, in turn
   // A tile is [kDim / 64, positions, 64], a group's queries [kDim / 64, kGroupRows, 64], rows swizzled as tensor copies
   // do it.
   static constexpr int kTileElements = kTile * kDim;
@@ -25,13 +27,27 @@ struct Wgmma {
 
   struct State {
     uint64_t full[kSlots], empty[kSlots];
+    uint64_t queries_full[kQueryBuffers], queries_empty[kQueryBuffers];
+    AttentionItem items[kQueryBuffers];
     int is_last;
   };
-  static constexpr int kTileBytes = (2 * kQueryElements + kSlots * kTileElements) * 2;
+  static constexpr int kTileBytes = (kQueryBuffers * 2 * kQueryElements + kSlots * kTileElements) * 2;
   static constexpr int kSharedBytes = kTileBytes + static_cast<int>(sizeof(State));
 
-  static __device__ T* tile(T* shared, int slot) { return shared + 2 * kQueryElements + slot * kTileElements; }
+  static __device__ T* queries(T* shared, int buffer, int group) {
+    return shared + (buffer * 2 + group) * kQueryElements;
+  }
+  static __device__ T* tile(T* shared, int slot) {
+    return shared + kQueryBuffers * 2 * kQueryElements + slot * kTileElements;
+  }
 };
+
+// Where an item's tiles begin. Every item has one at least, if only one that it does not see.
+template <class T, int kDim>
+__device__ int first_tile(const Visible& visible) {
+  constexpr int kTile = Wgmma<T, kDim>::kTile;
+  return min(visible.begin, visible.end - 1) / kTile * kTile;
+}
 
 #ifdef LLMB_HAS_SM90A
 
@@ -48,37 +64,105 @@ struct RingPlace {
   }
 };
 
-// One warp: each lane copies one box at most of every tile.
+// Brings the keys (`first` 0) or values (1) of all tiles: one warp, each lane of which copies one box at most of a
+// tile. Where the boxes are is looked up a tile ahead.
 template <class T, int kDim>
-__device__ void produce_tiles(const Args<T>& args, const CUtensorMap* k_map, const CUtensorMap* v_map, int box_rows,
-                              T* shared, typename Wgmma<T, kDim>::State* state) {
+class TileProducer {
+ public:
   using W = Wgmma<T, kDim>;
-  constexpr int kHalves = kDim / 64;
-  const int lane = threadIdx.x % 32, box = lane / kHalves * box_rows, half = lane % kHalves;
-  RingPlace<W::kSlots> place;
+
+  __device__ TileProducer(const Args<T>& args, int box_rows, int first)
+      : args_(args),
+        box_rows_(box_rows),
+        box_(static_cast<int>(threadIdx.x % 32) / kHalves * box_rows),
+        half_(static_cast<int>(threadIdx.x % kHalves)),
+        index_(args.work.cta_start[blockIdx.x]),
+        end_(args.work.cta_start[blockIdx.x + 1]) {
+    if (first == 1) place_.advance();
+  }
+
+  __device__ void run(const CUtensorMap* map, T* shared, typename W::State* state) {
+    if (index_ == end_) return;
+    next_ = args_.work.items[index_];
+    begin_item();
+    find_box();
+    while (index_ < end_) {
+      const bool is_mine = is_mine_;
+      const int row = static_cast<int>(pool_row(args_, item_, tile_ + box_, id_));
+      tile_ += W::kTile;
+      if (tile_ >= visible_.end && ++index_ < end_) begin_item();
+      if (index_ < end_) find_box();
+      const uint32_t num_boxes = static_cast<uint32_t>(__popc(__ballot_sync(kAllLanes, is_mine)));
+      uint64_t* full = &state->full[place_.slot];
+      ptx::mbarrier_wait(&state->empty[place_.slot], ~place_.round & 1);
+      if (threadIdx.x % 32 == 0)
+        ptx::mbarrier_arrive_expect_tx(full, num_boxes * static_cast<uint32_t>(box_rows_) * 128);
+      __syncwarp();
+      if (is_mine)
+        ptx::tma_load_2d(W::tile(shared, place_.slot) + (half_ * W::kTile + box_) * 64, map, full, half_ * 64, row);
+      place_.advance();
+      place_.advance();
+    }
+  }
+
+ private:
+  static constexpr int kHalves = kDim / 64;
+
+  __device__ void begin_item() {
+    item_ = next_;
+    if (index_ + 1 < end_) next_ = args_.work.items[index_ + 1];
+    visible_ = visible_positions(args_, item_);
+    tile_ = first_tile<T, kDim>(visible_);
+  }
+
+  __device__ void find_box() {
+    const int position = tile_ + box_;
+    is_mine_ = box_ < W::kTile && position < visible_.end && position + box_rows_ > visible_.begin;
+    id_ = is_mine_ ? find_block(args_, item_, position) : 0;
+  }
+
+  const Args<T>& args_;
+  const int box_rows_, box_, half_;
+  int index_;
+  const int end_;
+  AttentionItem item_, next_;
+  Visible visible_;
+  int tile_;
+  RingPlace<W::kSlots> place_;
+  bool is_mine_;  // of the next tile
+  BlockId id_;
+};
+
+// One warp for each group of consumers: brings the queries of its rows, an item ahead.
+template <class T, int kDim>
+__device__ void produce_queries(const Args<T>& args, T* shared, typename Wgmma<T, kDim>::State* state, int group) {
+  using W = Wgmma<T, kDim>;
+  constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;
+  const int lane = threadIdx.x % 32, chunk = lane % kChunks;
+  RingPlace<W::kQueryBuffers> place;
   for (int i = args.work.cta_start[blockIdx.x]; i < args.work.cta_start[blockIdx.x + 1]; ++i) {
     const AttentionItem item = args.work.items[i];
-    const Visible visible = visible_positions(args, item);
-    for (int tile = visible.begin / W::kTile * W::kTile; tile < visible.end; tile += W::kTile) {
-      const int position = tile + box;
-      const bool is_mine = box < W::kTile && position < visible.end && position + box_rows > visible.begin;
-      const int row = is_mine ? static_cast<int>(pool_row(args, item, position)) : 0;
-      const uint32_t num_boxes = static_cast<uint32_t>(__popc(__ballot_sync(kAllLanes, is_mine)));
-      for (const CUtensorMap* map : {k_map, v_map}) {
-        ptx::mbarrier_wait(&state->empty[place.slot], ~place.round & 1);
-        if (lane == 0)
-          ptx::mbarrier_arrive_expect_tx(&state->full[place.slot], num_boxes * static_cast<uint32_t>(box_rows) * 128);
-        __syncwarp();
-        T* to = W::tile(shared, place.slot) + (half * W::kTile + box) * 64;
-        if (is_mine) ptx::tma_load_2d(to, map, &state->full[place.slot], half * 64, row);
-        place.advance();
-      }
+    ptx::mbarrier_wait(&state->queries_empty[place.slot], ~place.round & 1);
+    if (group == 0 && lane == 0) state->items[place.slot] = item;
+    T* to = W::queries(shared, place.slot, group);
+#pragma unroll 4
+    for (int row = lane / kChunks; row < W::kGroupRows; row += kStep) {
+      const int unit_row = group * W::kGroupRows + row;
+      const bool valid = unit_row < item.num_rows;
+      const T* from = query_of(args, find_row(args, item, valid ? unit_row : 0)) + chunk * 8;
+      ptx::cp_async16(to + (chunk / 8 * W::kGroupRows + row) * 64 + (chunk % 8 ^ row % 8) * 8, from, valid);
     }
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&state->queries_full[place.slot]);
+    place.advance();
   }
 }
 
 // One of the two warpgroups that multiply.
-template <class T, int kDim>
+template <class T, int kDim, bool kTransforms>
 class WgmmaConsumer {
  public:
   using W = Wgmma<T, kDim>;
@@ -87,21 +171,15 @@ class WgmmaConsumer {
       : args_(args),
         shared_(shared),
         state_(*state),
-        group_(threadIdx.x / 128 - 1),
+        group_(__shfl_sync(kAllLanes, threadIdx.x / 128 - 1, 0)),
         warp_(threadIdx.x / 32 % 4),
         lane_(threadIdx.x % 32) {
     if (group_ == 1) end_turn();
   }
 
   __device__ void run() {
-    for (int i = args_.work.cta_start[blockIdx.x]; i < args_.work.cta_start[blockIdx.x + 1]; ++i) {
-      const AttentionItem& item = args_.work.items[i];
-      attend(item);
-      const auto meet = [] { ptx::bar_sync(kBothBarrier, 256); };
-      const int thread = static_cast<int>(threadIdx.x) - 128;
-      if (item.partial >= 0 && last_to_arrive(args_, item, thread == 0, &state_.is_last, meet))
-        merge_pieces(args_, item, thread / 32, 8);
-    }
+    const int num_items = args_.work.cta_start[blockIdx.x + 1] - args_.work.cta_start[blockIdx.x];
+    if (num_items > 0) attend(num_items);
     if (group_ == 0) begin_turn();  // takes what the other group's last turn gave
   }
 
@@ -113,113 +191,161 @@ class WgmmaConsumer {
   __device__ void begin_turn() const { ptx::bar_sync(kTurnBarrier + group_, 256); }
   __device__ void end_turn() const { ptx::bar_arrive(kTurnBarrier + (group_ ^ 1), 256); }
 
-  __device__ T* queries() const { return shared_ + group_ * W::kQueryElements; }
-  __device__ T* tile() const { return W::tile(shared_, place_.slot); }
-  __device__ void wait_for_tile() const { ptx::mbarrier_wait(&state_.full[place_.slot], place_.round & 1); }
+  __device__ T* queries() const { return W::queries(shared_, item_place_.slot, static_cast<int>(group_)); }
+  __device__ const AttentionItem& item() const { return state_.items[item_place_.slot]; }
+  __device__ int first_row() const { return static_cast<int>(group_) * W::kGroupRows + warp_ * 16; }
+  __device__ void wait_for_tile(const RingPlace<W::kSlots>& place) const {
+    ptx::mbarrier_wait(&state_.full[place.slot], place.round & 1);
+  }
+  __device__ void wait_for_queries() const {
+    ptx::mbarrier_wait(&state_.queries_full[item_place_.slot], item_place_.round & 1);
+  }
+  // The queries, the keys at place_, and values.
+  struct Operands {
+    uint64_t queries, keys, values;
+  };
+  __device__ Operands operands_of(int values_slot) const {
+    return {uniform(ptx::wgmma_descriptor(queries(), 0, 1024)),
+            uniform(ptx::wgmma_descriptor(W::tile(shared_, place_.slot), 0, 1024)),
+            uniform(ptx::wgmma_descriptor(W::tile(shared_, values_slot), W::kTile * 128, 1024))};
+  }
+  // So that the compiler keeps it, and what is computed from it, in uniform registers.
+  static __device__ uint64_t uniform(uint64_t descriptor) {
+    return uint64_t{__shfl_sync(kAllLanes, static_cast<uint32_t>(descriptor >> 32), 0)} << 32 |
+           __shfl_sync(kAllLanes, static_cast<uint32_t>(descriptor), 0);
+  }
   // One arrival for each warp.
-  __device__ void release(int slot) const {
-    if (lane_ == 0) ptx::mbarrier_arrive(&state_.empty[slot]);
+  __device__ void release(uint64_t* barrier) const {
+    if (lane_ == 0) ptx::mbarrier_arrive(barrier);
   }
 
-  __device__ void attend(const AttentionItem& item) {
-    const Visible visible = visible_positions(args_, item);
-    const int first_row = group_ * W::kGroupRows + warp_ * 16;
-    const RowPair rows = find_rows(args_, item, first_row + lane_ / 4);
-    const int first_position = find_row(args_, item, min(first_row, item.num_rows - 1)).position;
-    const int last_position = find_row(args_, item, min(first_row + 15, item.num_rows - 1)).position;
-    float s[kScoreBlocks][4], o[kValueBlocks][4] = {};
+  // All items as one sequence of tiles: the scores of a tile, of the next item's first one too, are computed beside
+  // the values of the one before, and the softmax beside both.
+  __device__ void attend(int num_items) {
+    float s[kScoreBlocks][4], o[kValueBlocks][4];
     uint32_t p[kScoreBlocks / 2][4];
     OnlineRows online;
     float rescale[2];
-    // Scores of one tile become numerators.
-    const auto add_scores = [&](int position) {
-      const int column = position + lane_ % 4 * 2;
-      if (args_.transforms_scores()) transform_scores(args_, rows, column, s);
-      const bool all_seen = position + W::kTile - 1 <= first_position && position > last_position - args_.window;
-      if (!all_seen) mask_scores(rows, args_.window, column, s);
-      online.add(s, args_.fold, rescale);
-    };
-
-    load_queries(item);
-    int position = visible.begin / W::kTile * W::kTile;
-    if (position < visible.end) {
-      wait_for_tile();
-      begin_turn();
-      multiply_queries(s);
-      end_turn();
-      ptx::wgmma_wait<0>();
-      release(place_.slot);
+    wait_for_queries();
+    wait_for_tile(place_);
+    begin_turn();
+    multiply_queries(operands_of(place_.slot), s);
+    end_turn();
+    begin_item(&online, o);
+    ptx::wgmma_wait<0>();
+    release(&state_.empty[place_.slot]);
+    place_.advance();
+    add_scores(s, &online, rescale);
+    pack(s, p);
+    for (;;) {
+      const bool is_last_tile = position_ + W::kTile >= visible_.end;
+      if (is_last_tile && --num_items == 0) break;
+      const RingPlace<W::kSlots> values = place_;
       place_.advance();
-      add_scores(position);
-      pack(s, p);
-      for (; position + W::kTile < visible.end; position += W::kTile) {
-        // Values of this tile beside keys of the next; its softmax then beside the values.
-        const RingPlace<W::kSlots> values = place_;
-        wait_for_tile();
-        clear_unseen_values(visible, position);
-        place_.advance();
-        wait_for_tile();
-        begin_turn();
-        multiply_queries(s);
-        multiply_values(W::tile(shared_, values.slot), p, o);
-        end_turn();
-        ptx::wgmma_wait<1>();
-        release(place_.slot);
-        place_.advance();
-        add_scores(position + W::kTile);
-        ptx::wgmma_wait<0>();
-        release(values.slot);
-        rescale_values(rescale, o);
-        pack(s, p);
+      const RingPlace<W::kQueryBuffers> item_place = item_place_;
+      if (is_last_tile) {
+        item_place_.advance();
+        wait_for_queries();
       }
-      wait_for_tile();
-      clear_unseen_values(visible, position);
-      multiply_values(tile(), p, o);
-      ptx::wgmma_wait<0>();
-      release(place_.slot);
+      wait_for_tile(place_);
+      const Operands operands = operands_of(values.slot);
+      begin_turn();
+      multiply_queries(operands, s);
+      wait_for_tile(values);
+      clear_unseen_values(values.slot);
+      multiply_values(operands, p, o);
+      end_turn();
+      ptx::wgmma_wait<1>();
+      release(&state_.empty[place_.slot]);
       place_.advance();
+      if (is_last_tile) {
+        ptx::wgmma_wait<0>();
+        finish_item(state_.items[item_place.slot], item_place.slot, online, o);
+        begin_item(&online, o);
+      } else {
+        position_ += W::kTile;
+      }
+      add_scores(s, &online, rescale);
+      const bool rescales = __any_sync(kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f);
+      // The wait has to be in a branch too: ptxas would put a single one before the softmax.
+      if (rescales) {
+        ptx::wgmma_wait<0>();
+        scale_values(rescale, o);
+      }
+      ptx::wgmma_wait<0>();
+      release(&state_.empty[values.slot]);
+      pack(s, p);
     }
+    wait_for_tile(place_);
+    clear_unseen_values(place_.slot);
+    multiply_values(operands_of(place_.slot), p, o);
+    ptx::wgmma_wait<0>();
+    release(&state_.empty[place_.slot]);
+    place_.advance();
+    finish_item(item(), item_place_.slot, online, o);
+  }
+
+  __device__ void begin_item(OnlineRows* online, float (&o)[kValueBlocks][4]) {
+    visible_ = visible_positions(args_, item());
+    position_ = first_tile<T, kDim>(visible_);
+    const int first_position = find_row(args_, item(), min(first_row(), item().num_rows - 1)).position;
+    const int last_position = find_row(args_, item(), min(first_row() + 15, item().num_rows - 1)).position;
+    first_all_seen_ = last_position - args_.window + 1;
+    last_all_seen_ = first_position - W::kTile + 1;
+    *online = OnlineRows();
+#pragma unroll
+    for (int b = 0; b < kValueBlocks; ++b) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[b][e] = 0;
+    }
+  }
+
+  __device__ void finish_item(const AttentionItem& item, int buffer, const OnlineRows& online,
+                              const float (&o)[kValueBlocks][4]) {
+    T* staging = W::queries(shared_, buffer, static_cast<int>(group_)) + warp_ * 16 * kDim;
     meet_group();  // the queries are done with
-    write_rows<T, kDim>(args_, item, first_row, online, o, queries() + warp_ * 16 * kDim);
+    write_rows<T, kDim>(args_, item, first_row(), online, o, staging);
+    const auto meet = [] { ptx::bar_sync(kBothBarrier, 256); };
+    const int thread = static_cast<int>(threadIdx.x) - 128;
+    if (item.partial >= 0 && last_to_arrive(args_, item, thread == 0, &state_.is_last, meet))
+      merge_pieces<4>(args_, item, thread / 32, 8);
+    __syncwarp();
+    release(&state_.queries_empty[buffer]);
   }
 
-  __device__ void load_queries(const AttentionItem& item) {
-    constexpr int kChunks = kDim / 8, kStep = 128 / kChunks;
-    meet_group();  // nobody writes results from there any more
-    const int thread = static_cast<int>(threadIdx.x % 128), chunk = thread % kChunks;
-    for (int row = thread / kChunks; row < W::kGroupRows; row += kStep) {
-      const int unit_row = group_ * W::kGroupRows + row;
-      const bool valid = unit_row < item.num_rows;
-      const T* from = query_of(args_, find_row(args_, item, valid ? unit_row : 0)) + chunk * 8;
-      ptx::cp_async16(queries() + (chunk / 8 * W::kGroupRows + row) * 64 + (chunk % 8 ^ row % 8) * 8, from, valid);
+  // Scores of the tile at position_ become numerators.
+  __device__ void add_scores(float (&s)[kScoreBlocks][4], OnlineRows* online, float (&rescale)[2]) const {
+    const int column = position_ + lane_ % 4 * 2;
+    const bool all_seen = position_ >= first_all_seen_ && position_ <= last_all_seen_;
+    if (!all_seen || kTransforms) {
+      const RowPair rows = find_rows(args_, item(), first_row() + lane_ / 4);
+      if (kTransforms) transform_scores(args_, rows, column, s);
+      if (!all_seen) mask_scores(rows, args_.window, column, s);
     }
-    ptx::cp_async_commit();
-    ptx::cp_async_wait<0>();
-    ptx::fence_proxy_async();
-    meet_group();
+    online->add(s, args_.fold, rescale);
   }
 
-  // Starts s = queries * keys of the tile.
-  __device__ void multiply_queries(float (&s)[kScoreBlocks][4]) const {
+  // Starts s = queries * keys.
+  __device__ void multiply_queries(const Operands& operands, float (&s)[kScoreBlocks][4]) const {
     auto& sums = reinterpret_cast<float(&)[W::kTile / 2]>(s);
     ptx::wgmma_fence();
 #pragma unroll
     for (int channel = 0; channel < kDim; channel += 16) {
       const int half = channel / 64, at = channel % 64;
-      ptx::wgmma<T, W::kTile>(sums, ptx::wgmma_descriptor(queries() + half * W::kGroupRows * 64 + at, 0, 1024),
-                              ptx::wgmma_descriptor(tile() + half * W::kTile * 64 + at, 0, 1024), channel > 0);
+      ptx::wgmma<T, W::kTile>(sums, operands.queries + (half * W::kGroupRows * 64 + at) / 8,
+                              operands.keys + (half * W::kTile * 64 + at) / 8, channel > 0);
     }
     ptx::wgmma_commit();
   }
 
   // Starts o += numerators * values.
-  __device__ void multiply_values(const T* values, const uint32_t (&p)[kScoreBlocks / 2][4],
+  __device__ void multiply_values(const Operands& operands, const uint32_t (&p)[kScoreBlocks / 2][4],
                                   float (&o)[kValueBlocks][4]) const {
     auto& sums = reinterpret_cast<float(&)[kDim / 2]>(o);
     ptx::wgmma_fence();
 #pragma unroll
     for (int b = 0; b < kScoreBlocks / 2; ++b)
-      ptx::wgmma<T, kDim, true>(sums, p[b], ptx::wgmma_descriptor(values + b * 16 * 64, W::kTile * 128, 1024), true);
+      ptx::wgmma<T, kDim, true>(sums, p[b], operands.values + b * 16 * 64 / 8, true);
     ptx::wgmma_commit();
   }
 
@@ -232,13 +358,14 @@ class WgmmaConsumer {
   }
 
   // Boxes bring whole blocks, or none: what no row may see is cleared in values, lest 0 * NaN. Both groups do it.
-  __device__ void clear_unseen_values(const Visible& visible, int position) const {
-    if (position >= visible.begin && position + W::kTile <= visible.end) return;
+  __device__ void clear_unseen_values(int slot) const {
+    if (position_ >= visible_.begin && position_ + W::kTile <= visible_.end) return;
     const int thread = static_cast<int>(threadIdx.x % 128);
     for (int row = thread / 8; row < W::kTile; row += 16) {
-      if (position + row >= visible.begin && position + row < visible.end) continue;
+      if (position_ + row >= visible_.begin && position_ + row < visible_.end) continue;
       for (int half = 0; half < kDim / 64; ++half)
-        *reinterpret_cast<uint4*>(tile() + (half * W::kTile + row) * 64 + thread % 8 * 8) = make_uint4(0, 0, 0, 0);
+        *reinterpret_cast<uint4*>(W::tile(shared_, slot) + (half * W::kTile + row) * 64 + thread % 8 * 8) =
+            make_uint4(0, 0, 0, 0);
     }
     ptx::fence_proxy_async();
     meet_group();
@@ -250,16 +377,21 @@ class WgmmaConsumer {
   const uint32_t group_;
   const int warp_, lane_;
   RingPlace<W::kSlots> place_;
+  RingPlace<W::kQueryBuffers> item_place_;
+  // Of the item: where its tile is, what it sees, and where tiles begin that all of this warp's rows see all of.
+  int position_;
+  Visible visible_;
+  int first_all_seen_, last_all_seen_;
 };
 
 #endif  // LLMB_HAS_SM90A
 
-template <class T, int kDim>
+template <class T, int kDim, bool kTransforms>
 __global__ void __launch_bounds__(Wgmma<T, kDim>::kThreads, 1)
     wgmma_paged_attention_kernel(const Args<T> args, const __grid_constant__ CUtensorMap k_map,
                                  const __grid_constant__ CUtensorMap v_map, int box_rows) {
 #ifdef LLMB_HAS_SM90A
-  ptx::follow_previous_grid();
+  ptx::launch_next_grid();
   using W = Wgmma<T, kDim>;
   T* shared = dynamic_shared<T>();
   auto* state = reinterpret_cast<typename W::State*>(dynamic_shared<char>() + W::kTileBytes);
@@ -268,15 +400,27 @@ __global__ void __launch_bounds__(Wgmma<T, kDim>::kThreads, 1)
       ptx::mbarrier_init(&state->full[i], 1);
       ptx::mbarrier_init(&state->empty[i], 8);
     }
+    for (int i = 0; i < W::kQueryBuffers; ++i) {
+      ptx::mbarrier_init(&state->queries_full[i], 2);
+      ptx::mbarrier_init(&state->queries_empty[i], 8);
+    }
     ptx::mbarrier_init_fence();
+    ptx::tma_prefetch(&k_map);
+    ptx::tma_prefetch(&v_map);
   }
+  ptx::wait_for_previous_grid();
   __syncthreads();
   if (threadIdx.x < 128) {
-    ptx::registers_decrease<40>();
-    if (threadIdx.x < 32) produce_tiles<T, kDim>(args, &k_map, &v_map, box_rows, shared, state);
+    ptx::registers_decrease<40>();  // what the block began with: 40 + 2 * 232 <= 3 * 168
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    if (warp < 2) {
+      TileProducer<T, kDim>(args, box_rows, warp).run(warp == 0 ? &k_map : &v_map, shared, state);
+    } else {
+      produce_queries<T, kDim>(args, shared, state, warp - 2);
+    }
   } else {
     ptx::registers_increase<232>();
-    WgmmaConsumer<T, kDim>(args, shared, state).run();
+    WgmmaConsumer<T, kDim, kTransforms>(args, shared, state).run();
   }
 #endif
 }
@@ -292,8 +436,10 @@ void launch_wgmma_for_dim(const Args<T>& args, cudaStream_t stream) {
   const auto map_of = [&](const T* pool) {
     return make_tensor_map(pool, {{kDim, num_rows}, {kDim * sizeof(T)}, {64, static_cast<uint32_t>(box_rows)}});
   };
+  const bool transforms = args.softcap > 0 || args.alibi_slopes != nullptr;
   launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(W::kThreads), W::kSharedBytes, stream},
-               wgmma_paged_attention_kernel<T, kDim>, args, map_of(args.k), map_of(args.v), box_rows);
+               transforms ? wgmma_paged_attention_kernel<T, kDim, true> : wgmma_paged_attention_kernel<T, kDim, false>,
+               args, map_of(args.k), map_of(args.v), box_rows);
 }
 
 template <class T>
