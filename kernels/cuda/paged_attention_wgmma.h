@@ -391,7 +391,7 @@ __global__ void __launch_bounds__(Wgmma<T, kDim>::kThreads, 1)
     wgmma_paged_attention_kernel(const Args<T> args, const __grid_constant__ CUtensorMap k_map,
                                  const __grid_constant__ CUtensorMap v_map, int box_rows) {
 #ifdef LLMB_HAS_SM90A
-  ptx::launch_next_grid();
+  ptx::follow_previous_grid();
   using W = Wgmma<T, kDim>;
   T* shared = dynamic_shared<T>();
   auto* state = reinterpret_cast<typename W::State*>(dynamic_shared<char>() + W::kTileBytes);
@@ -408,7 +408,6 @@ __global__ void __launch_bounds__(Wgmma<T, kDim>::kThreads, 1)
     ptx::tma_prefetch(&k_map);
     ptx::tma_prefetch(&v_map);
   }
-  ptx::wait_for_previous_grid();
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::registers_decrease<40>();  // what the block began with: 40 + 2 * 232 <= 3 * 168
