@@ -127,6 +127,7 @@ int main(int argc, char** argv) {
   const Run resumed = job({dir / "many.jsonl", "-o", dir / "many.out"});
   report.exit_code("one more line", resumed, 0);
   report.figure("resume with one new line", resumed.seconds, "s", 60);
+  std::printf("       (%.1f s of a core)\n", resumed.cpu_seconds);
   report.figure("memory beyond that for one line alone", resumed.peak_mib - one.peak_mib, "MiB", 64);
   const Run nothing = job({dir / "many.jsonl", "-o", dir / "many.out"});
   report.exit_code("nothing new", nothing, 0);
