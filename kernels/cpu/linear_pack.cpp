@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/float_formats.h"
+#include "kernels/cpu/interleave.h"
 #include "kernels/cpu/linear.h"
 
 namespace llmb::cpu {
@@ -21,6 +22,7 @@ namespace llmb::cpu {
 namespace {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
+static_assert(kWidth == kInterleavedRows);
 constexpr int64_t kGroup = PackedLinear::kInt4Group;
 constexpr int64_t kGroupBytes = kWidth * 2 + kGroup * kWidth / 2;
 constexpr int64_t kBlockK = 64;  // what is packed at a time stays in the first-level cache
@@ -55,18 +57,43 @@ struct Row {
   int64_t row;
   float operator[](int64_t k) const { return load_element(*part, row * part->cols + k); }
   int64_t size() const { return part->cols; }
+  const uint8_t* bytes() const {
+    return static_cast<const uint8_t*>(part->data) + row * size() * dtype_bytes(part->dtype);
+  }
 };
 
 // Elements [begin, end) of a row, as column `column` of a float panel.
-void pack_floats(const Row& row, int64_t begin, int64_t end, PackedFormat format, int64_t column, uint8_t* panel) {
+void pack_column(const Row& row, int64_t begin, int64_t end, PackedFormat format, int64_t column, uint8_t* panel) {
   if (format == PackedFormat::kF32) {
     float* to = reinterpret_cast<float*>(panel);
     for (int64_t k = begin; k < end; ++k) to[panel_index(format, k, column)] = row[k];
     return;
   }
   uint16_t* to = reinterpret_cast<uint16_t*>(panel);
-  const uint8_t* from = static_cast<const uint8_t*>(row.part->data) + row.row * row.size() * 2;
+  const uint8_t* from = row.bytes();
   for (int64_t k = begin; k < end; ++k) std::memcpy(&to[panel_index(format, k, column)], from + k * 2, 2);
+}
+
+// Whether the words of a panel are words of its rows.
+bool are_words(const Row* rows, int64_t count, PackedFormat format) {
+  if (count < kWidth || format == PackedFormat::kF16) return false;
+  return format == PackedFormat::kBF16 ||
+         std::all_of(rows, rows + count, [](const Row& row) { return row.part->dtype == DType::kF32; });
+}
+
+// What belongs to no weight is zero already.
+void pack_floats(const Row* rows, int64_t count, PackedFormat format, uint8_t* panel) {
+  const int64_t size = rows[0].size();
+  int64_t done = 0;
+  if (are_words(rows, count, format)) {
+    const int64_t k_of_word = format == PackedFormat::kBF16 ? 2 : 1;
+    const uint8_t* bytes[kWidth];
+    for (int64_t c = 0; c < kWidth; ++c) bytes[c] = rows[c].bytes();
+    interleave_words(bytes, 0, size / k_of_word, reinterpret_cast<uint32_t*>(panel));
+    done = size / k_of_word * k_of_word;
+  }
+  for (int64_t k = done; k < size; k += kBlockK)
+    for (int64_t c = 0; c < count; ++c) pack_column(rows[c], k, std::min(size, k + kBlockK), format, c, panel);
 }
 
 // NaN where an element is not finite.
@@ -182,9 +209,12 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
   }
   pool.parallel_for(w.num_panels(), [&](int64_t p, int) {
     uint8_t* panel = w.weights_.data() + p * w.panel_bytes_;
-    std::memset(panel, 0, static_cast<size_t>(w.panel_bytes_));
     Row rows[kWidth];
     const int64_t first = p * kWidth, count = std::min(kWidth, w.out_features_ - first);
+    // Elsewhere all of it is written: a pass over memory less.
+    if (count < kWidth || w.in_features_ % kGroup != 0 || w.format_ == PackedFormat::kInt8 ||
+        w.format_ == PackedFormat::kInt4)
+      std::memset(panel, 0, static_cast<size_t>(w.panel_bytes_));
     for (int64_t column = 0, i = 0; column < count; ++column) {
       while (first + column >= part_start[i + 1]) ++i;
       rows[column] = {&parts[i], first + column - part_start[i]};
@@ -193,12 +223,9 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
       for (int64_t c = 0; c < count; ++c) pack_int8(rows[c], c, panel, &scales[first + c], &sums[first + c]);
       return;
     }
-    for (int64_t k = 0; k < w.in_features_; k += w.format_ == PackedFormat::kInt4 ? kGroup : kBlockK) {
-      for (int64_t c = 0; c < count; ++c) {
-        if (w.format_ == PackedFormat::kInt4) pack_int4_group(rows[c], k, c, panel);
-        else pack_floats(rows[c], k, std::min(w.in_features_, k + kBlockK), w.format_, c, panel);
-      }
-    }
+    if (w.format_ != PackedFormat::kInt4) return pack_floats(rows, count, w.format_, panel);
+    for (int64_t k = 0; k < w.in_features_; k += kGroup)
+      for (int64_t c = 0; c < count; ++c) pack_int4_group(rows[c], k, c, panel);
   });
   if (biases.empty() || w.out_features_ == 0) return w;
   float* bias = make_zeros<float>(w.num_panels() * kWidth, &w.bias_);

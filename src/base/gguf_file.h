@@ -84,7 +84,8 @@ class GgufFile {
   std::optional<bool> boolean(std::string_view key) const;
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
-  const GgufTensor* tensor(std::string_view name) const;  // nullptr where there is none
+  const GgufTensor* tensor(std::string_view name) const;           // nullptr where there is none
+  const std::vector<MappedFile>& files() const { return files_; }  // none where bytes were parsed
 
  private:
   class Reader;

@@ -19,6 +19,10 @@ class MappedFile {
 
   const uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
+  bool contains(const uint8_t* at) const { return at >= data_ && at < data_ + size_; }
+
+  // Whole pages of these bytes no longer count as this process's memory; they may be read again.
+  void release_pages(const uint8_t* begin, size_t size) const;
 
  private:
   MappedFile(const uint8_t* data, size_t size) : data_(data), size_(size) {}

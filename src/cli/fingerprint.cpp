@@ -10,12 +10,12 @@
 #include <system_error>
 #include <vector>
 
+#include "base/content_hash.h"
 #include "base/directory.h"
+#include "base/durable_file.h"
+#include "base/file_ops.h"
 #include "base/thread_pool.h"
 #include "cli/signals.h"
-#include "io/content_hash.h"
-#include "io/durable_file.h"
-#include "io/file_ops.h"
 #include "io/json_writer.h"
 #include "model/gguf_model.h"
 

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <utility>
 
+#include "base/durable_file.h"
 #include "base/log.h"
 #include "cli/signals.h"
 #include "cli/version.h"
-#include "io/durable_file.h"
 #include "io/record_order.h"
 #include "io/request_parser.h"
 #include "io/resume_scan.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/durable_file.h"
+#include "base/durable_file.h"
 
 namespace llmb {
 

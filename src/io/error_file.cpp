@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "io/durable_file.h"
+#include "base/durable_file.h"
 
 namespace llmb {
 

@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "base/content_hash.h"
+#include "base/file_ops.h"
 #include "base/status.h"
 #include "core/request.h"
-#include "io/content_hash.h"
-#include "io/file_ops.h"
 
 namespace llmb {
 

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <utility>
 
-#include "io/durable_file.h"
+#include "base/durable_file.h"
 
 namespace llmb {
 

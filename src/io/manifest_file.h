@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "base/file_ops.h"
 #include "base/status.h"
-#include "io/file_ops.h"
 
 namespace llmb {
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "io/durable_file.h"
+#include "base/durable_file.h"
 
 namespace llmb {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/file_ops.h"
 #include "base/status.h"
-#include "io/file_ops.h"
 
 namespace llmb {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "io/durable_file.h"
+#include "base/durable_file.h"
 #include "io/resume_scan.h"
 
 namespace llmb {

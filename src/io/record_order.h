@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "base/file_ops.h"
 #include "base/status.h"
-#include "io/file_ops.h"
 
 namespace llmb {
 

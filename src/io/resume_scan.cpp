@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "io/durable_file.h"
+#include "base/durable_file.h"
 #include "io/field_values.h"
 
 namespace llmb {

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_ops.h"
 #include "base/status.h"
-#include "io/file_ops.h"
 
 namespace llmb {
 

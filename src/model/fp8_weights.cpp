@@ -92,8 +92,16 @@ float fp8_e4m3_to_f32(uint8_t bits) {
   return bits & 0x80 ? -magnitude : magnitude;
 }
 
+Result<const uint8_t*> Fp8Source::bytes(const std::string& name, std::span<const int64_t> shape) {
+  Result<const uint8_t*> stored = checkpoint_.bytes(name, shape);
+  if (stored.ok() && access_ == WeightAccess::kShapes) return static_cast<const uint8_t*>(nullptr);
+  if (stored.ok()) reads_.add(*stored, checkpoint_.find(name)->bytes);
+  return stored;
+}
+
 Result<TensorView> Fp8Source::tensor(const std::string& name, std::span<const int64_t> shape) {
   const std::optional<StoredTensor> stored = checkpoint_.find(name);
+  if (stored && access_ == WeightAccess::kValues) reads_.add(stored->data, stored->bytes);
   const bool is_fp8 = stored && stored->dtype == kFp8DType && shape.size() == 2;
   if (!is_fp8) {
     Result<TensorView> view = checkpoint_.tensor(name, shape);

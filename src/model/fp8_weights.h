@@ -20,15 +20,14 @@ class Fp8Source final : public WeightSource {
  public:
   Fp8Source(const Checkpoint& checkpoint, const ModelConfig& config, ThreadPool& pool,
             WeightAccess access = WeightAccess::kValues)
-      : checkpoint_(checkpoint), config_(config), pool_(pool), access_(access) {}
+      : checkpoint_(checkpoint), config_(config), pool_(pool), access_(access), reads_(checkpoint.files()) {}
   bool has(const std::string& name) const override { return checkpoint_.find(name).has_value(); }
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
-  Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t> shape) override {
-    Result<const uint8_t*> stored = checkpoint_.bytes(name, shape);
-    if (stored.ok() && access_ == WeightAccess::kShapes) return static_cast<const uint8_t*>(nullptr);
-    return stored;
+  Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t> shape) override;
+  void release() override {
+    buffers_.release();
+    reads_.release();
   }
-  void release() override { buffers_.release(); }
 
  private:
   const Checkpoint& checkpoint_;
@@ -36,6 +35,7 @@ class Fp8Source final : public WeightSource {
   ThreadPool& pool_;
   const WeightAccess access_;
   WeightBuffers buffers_;
+  MappedReads reads_;
 };
 
 }  // namespace llmb

@@ -47,7 +47,10 @@ class GgufSource final : public WeightSource {
   bool has(const std::string& name) const override;
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
   bool has_common_layout() const override { return true; }
-  void release() override { buffers_.release(); }
+  void release() override {
+    buffers_.release();
+    reads_.release();
+  }
 
  private:
   const GgufFile& file_;
@@ -56,6 +59,7 @@ class GgufSource final : public WeightSource {
   ThreadPool& pool_;
   const WeightAccess access_;
   WeightBuffers buffers_;
+  MappedReads reads_;
 };
 
 }  // namespace llmb

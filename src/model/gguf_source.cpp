@@ -161,7 +161,12 @@ Status check_gguf_tensors(const GgufFile& file) {
 }
 
 GgufSource::GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool, WeightAccess access)
-    : file_(file), config_(config), architecture_(*gguf_architecture(file)), pool_(pool), access_(access) {}
+    : file_(file),
+      config_(config),
+      architecture_(*gguf_architecture(file)),
+      pool_(pool),
+      access_(access),
+      reads_(file.files()) {}
 
 bool GgufSource::has(const std::string& name) const {
   const auto place = find_place(name, architecture_);
@@ -196,6 +201,7 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
                 cols = is_vector && is_permuted ? 1 : shape.back();
   const int64_t stored_row_bytes = cols / type.block_size * type.block_bytes;
   const uint8_t* const data = stored->data.data() + (is_slice ? *place->expert * rows * stored_row_bytes : 0);
+  if (access_ == WeightAccess::kValues) reads_.add(data, rows * stored_row_bytes);
   const bool keeps_dtype = type.block_size == 1 && !has_plus_one;
   TensorView view = {data, has_plus_one ? DType::kF32 : loaded_dtype(type.name), num_rows, shape.back()};
   if (access_ == WeightAccess::kShapes) view.data = nullptr;

@@ -244,14 +244,15 @@ Result<ModelWeights> Loader::load() {
   ModelWeights weights;
   const std::string prefix = reader_.find("", names_.prefix, (std::string(names_.embed_tokens) + ".weight").c_str());
   weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size, WeightRole::kVocabulary);
+  // The largest come first, when there is least else in memory beside what they are made of.
+  if (!c_.tie_word_embeddings)
+    weights.lm_head = table(reader_.find("", names_.lm_head, ".weight"), c_.vocab_size, WeightRole::kVocabulary);
   if (c_.learned_positions)
     weights.embed_positions = table(prefix + names_.embed_positions, c_.max_position_embeddings, WeightRole::kSmall);
   if (c_.embedding_norm) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
   for (int32_t i = 0; i < c_.num_hidden_layers && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
   norm(prefix, names_.norm, &weights.norm);
-  if (!c_.tie_word_embeddings)
-    weights.lm_head = table(reader_.find("", names_.lm_head, ".weight"), c_.vocab_size, WeightRole::kVocabulary);
   if (!reader_.status().ok()) return reader_.status();
   return weights;
 }

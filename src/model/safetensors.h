@@ -65,6 +65,10 @@ class Checkpoint {
 
   std::optional<StoredTensor> find(const std::string& name) const;
 
+  // The files, in the order in which they were opened. Mapped pages that are read stay in memory beside what is made of
+  // them: whoever is done with some says so there.
+  const std::vector<MappedFile>& files() const { return files_; }
+
   std::vector<std::string> names() const;  // sorted
   size_t num_tensors() const { return tensors_.size(); }
 

@@ -49,6 +49,13 @@ void* WeightBuffers::take(int64_t bytes) {
   return buffer.bytes.get();
 }
 
+void MappedReads::release() {
+  for (const std::span<const uint8_t> read : reads_)
+    for (const MappedFile& file : files_)
+      if (file.contains(read.data())) file.release_pages(read.data(), read.size());
+  reads_.clear();
+}
+
 RandomSource::RandomSource(uint64_t seed, DType dtype, ThreadPool& pool)
     : seed_(seed), dtype_(dtype), pool_(pool), quantiles_(kQuantiles) {
   double x = 0;  // from the middle outwards, so that each start is close

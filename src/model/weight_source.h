@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "core/tensor_view.h"
@@ -49,6 +50,19 @@ class WeightBuffers {
   };
   std::vector<Buffer> buffers_;
   size_t num_in_use_ = 0;
+};
+
+// Bytes of mapped files that are in use at one time. Their pages are given up with them, so that no more of a
+// checkpoint is in memory than what is being read.
+class MappedReads {
+ public:
+  explicit MappedReads(const std::vector<MappedFile>& files) : files_(files) {}
+  void add(const uint8_t* data, int64_t bytes) { reads_.emplace_back(data, bytes); }
+  void release();
+
+ private:
+  const std::vector<MappedFile>& files_;
+  std::vector<std::span<const uint8_t>> reads_;
 };
 
 // Any tensor that is asked for as numbers, filled with normal random ones, none of them zero: standard deviation 0.02,

@@ -1,5 +1,5 @@
 // XXH64 in pieces is XXH64 at once, wherever the bytes are cut.
-#include "io/content_hash.h"
+#include "base/content_hash.h"
 
 #include "tests/fuzz/fuzz_target.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "io/durable_file.h"
+#include "base/durable_file.h"
 #include "tests/property/durable_job.h"
 
 namespace llmb::test {

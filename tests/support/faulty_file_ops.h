@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "io/file_ops.h"
+#include "base/file_ops.h"
 
 namespace llmb::test {
 

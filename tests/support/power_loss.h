@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "io/file_ops.h"
+#include "base/file_ops.h"
 
 namespace llmb::test {
 

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/content_hash.h"
 #include "base/utf8.h"
-#include "io/content_hash.h"
 #include "io/json_scan.h"
 #include "io/json_writer.h"
 

@@ -1,4 +1,4 @@
-#include "io/content_hash.h"
+#include "base/content_hash.h"
 
 #include <algorithm>
 #include <bit>
