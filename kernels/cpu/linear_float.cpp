@@ -152,7 +152,7 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   const float* end = x + k_end - (Panel::kStep - 1);
   for (; x0 < end;
        x0 += Panel::kStep, x3 += Panel::kStep, x6 += Panel::kStep, x9 += Panel::kStep, words += Panel::kStepBytes) {
-    ahead.turn<kVecs * kLanes * Panel::kWordBytes>(words);
+    ahead.turn<kVecs * kLanes * Panel::kWordBytes, !Panel::kHasScales>(words);
     load();
     all_steps(kSteps);
   }

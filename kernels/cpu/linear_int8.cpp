@@ -81,7 +81,7 @@ LLMB_VNNI HWY_INLINE void vnni_tile(const Int8Block& block, const uint8_t* x, in
   const uint8_t* panel = block.panel + column * 4;
   const uint8_t* x3 = x + 3 * x_stride;
   for (const uint8_t* end = x + block.num_words * 4; x < end; x += 4, x3 += 4, panel += kInt8Width * 4) {
-    ahead.turn<kVecs * 64>(panel);
+    ahead.turn<kVecs * 64, false>(panel);
     __m512i b[kVecs];
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = _mm512_loadu_si512(panel + c * 64);
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -132,7 +132,7 @@ HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_s
   const uint8_t* panel = block.panel + column * 4;
   const __m256i ones = _mm256_set1_epi16(1);
   for (int64_t word = 0; word < block.num_words; ++word, panel += kInt8Width * 4) {
-    ahead.turn<32>(panel);
+    ahead.turn<32, false>(panel);
     const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel)), magnitude = _mm256_abs_epi8(b);
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
       int32_t four;
@@ -153,7 +153,7 @@ HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_s
   VI acc[kRows];
   for (int r = 0; r < kRows; ++r) acc[r] = block.is_first ? hn::Zero(d) : hn::LoadU(d, sums + r * kInt8Width + column);
   for (int64_t word = 0; word < block.num_words; ++word) {
-    ahead.turn<kLanes * 4>(block.panel + word * kInt8Width * 4);
+    ahead.turn<kLanes * 4, false>(block.panel + word * kInt8Width * 4);
     const VI b = hn::LoadU(d, reinterpret_cast<const int32_t*>(block.panel) + word * kInt8Width + column);
     const VI b0 = hn::ShiftRight<24>(hn::ShiftLeft<24>(b)), b1 = hn::ShiftRight<24>(hn::ShiftLeft<16>(b));
     const VI b2 = hn::ShiftRight<24>(hn::ShiftLeft<8>(b)), b3 = hn::ShiftRight<24>(b);
