@@ -74,6 +74,12 @@ struct ThreadPool::State {
     }
   }
 
+  void end_threads() {
+    stop.store(true, std::memory_order_release);
+    raise_generation();
+    for (std::thread& thread : threads) thread.join();
+  }
+
   void raise_generation() {
     std::lock_guard lock(mutex);
     generation.fetch_add(1, std::memory_order_release);
@@ -83,14 +89,15 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
   LLMB_CHECK(num_threads >= 1);
-  for (int i = 1; i < num_threads; ++i) state_->threads.emplace_back([s = state_.get(), i] { s->thread_main(i); });
+  try {
+    for (int i = 1; i < num_threads; ++i) state_->threads.emplace_back([s = state_.get(), i] { s->thread_main(i); });
+  } catch (...) {  // no memory for another thread
+    state_->end_threads();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  state_->stop.store(true, std::memory_order_release);
-  state_->raise_generation();
-  for (auto& t : state_->threads) t.join();
-}
+ThreadPool::~ThreadPool() { state_->end_threads(); }
 
 int ThreadPool::num_threads() const { return static_cast<int>(state_->threads.size()) + 1; }
 

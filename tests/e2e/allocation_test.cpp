@@ -17,6 +17,7 @@
 #include <random>
 #include <set>
 
+#include "base/thread_pool.h"
 #include "tests/e2e/run_in_child.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -250,6 +251,21 @@ TEST_CASE("FAULTS 26: any allocation that fails ends the run with 10 or is survi
 }
 
 TEST_CASE("FAULTS 26: the same on the CPU") { check_device("cpu", num_failures(40)); }
+
+TEST_CASE("FAULTS 26: a pool whose threads cannot all be started ends those that were") {
+  int num_refused = 0;
+  for (int64_t fail_at = 0; fail_at < 30; ++fail_at) {
+    g_num_allocations = 0;
+    g_fail_at = fail_at;
+    try {
+      const ThreadPool pool(8);
+    } catch (const std::exception&) {  // bad_alloc, or system_error where it was the C library's
+      ++num_refused;
+    }
+    g_fail_at = -1;
+  }
+  CHECK(num_refused >= 7);
+}
 
 TEST_CASE("FAULTS 26: where large allocations fail for ever, the run ends with 10") {
   for (const char* device : {"ledger", "cpu"})
