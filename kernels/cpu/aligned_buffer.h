@@ -15,6 +15,10 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(int64_t size_bytes);
+  // Bytes that `owner` keeps, such as a mapped file: aligned by the caller, only read. Null data: empty.
+  AlignedBuffer(std::shared_ptr<const void> owner, const uint8_t* data, int64_t size_bytes)
+      : data_(std::const_pointer_cast<void>(std::move(owner)), const_cast<uint8_t*>(data)),
+        size_bytes_(data == nullptr ? 0 : size_bytes) {}
   AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
     swap(other);

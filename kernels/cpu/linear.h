@@ -13,7 +13,9 @@
 // 3. Padding (out_features up to a multiple of kPanelWidth) is zero and never reaches an output.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/thread_pool.h"
@@ -41,6 +43,13 @@ class PackedLinear {
   static PackedLinear pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
                            Quantization quantization = Quantization::kNone);
 
+  // The same of bytes that an earlier pack() made, of which `next` gives the next so many: weights, scales, sums, bias.
+  // What `parts` and `biases` point to is not looked at.
+  using NextBytes = std::function<AlignedBuffer(int64_t size_bytes)>;
+  static PackedLinear from_packed(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                  Quantization quantization, const NextBytes& next);
+  std::array<std::span<const uint8_t>, 4> packed_bytes() const;  // in that order
+
   int64_t out_features() const { return out_features_; }
   int64_t in_features() const { return in_features_; }
   int64_t num_panels() const { return ceil_div(out_features_, kPanelWidth); }
@@ -59,6 +68,9 @@ class PackedLinear {
   const int32_t* sums() const { return reinterpret_cast<const int32_t*>(sums_.data()); }  // of the weights over k
 
  private:
+  // With memory from `next`, nothing in it.
+  static PackedLinear make(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                           Quantization quantization, const NextBytes& next);
   PackedFormat format_ = PackedFormat::kF32;
   int64_t out_features_ = 0, in_features_ = 0;
   int64_t panel_bytes_ = 0;

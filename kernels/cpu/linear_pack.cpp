@@ -4,8 +4,8 @@
 //                      the odd one by a mask, and the pair is the operand of a bf16 dot product
 //   int8               [ceil(in_features / 4)][64][4]  four k in one 32-bit word, the operand of an int8 dot product
 //   int4               for each group of 32 k: scales [64] bfloat16, then [4][64] words of eight k, the lowest four
-//   bits
-//                      first, each a two's complement number
+//                      bits first, each a two's complement number
+// Whoever changes the bytes that are made of a matrix raises kWeightCacheVersion (src/backend/cpu/weight_cache.h).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -174,39 +174,54 @@ int64_t bytes_of_panel(PackedFormat format, int64_t k) {
   return 0;
 }
 
-template <typename T>
-T* make_zeros(int64_t size, AlignedBuffer* buffer) {
-  *buffer = AlignedBuffer(size * int64_t{sizeof(T)});
-  std::memset(buffer->data(), 0, static_cast<size_t>(buffer->size_bytes()));
-  return reinterpret_cast<T*>(buffer->data());
-}
-
 }  // namespace
 
-PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
-                                Quantization quantization) {
+PackedLinear PackedLinear::make(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                Quantization quantization, const NextBytes& next) {
   LLMB_CHECK(!parts.empty() && parts[0].cols >= 1);
   LLMB_CHECK(biases.empty() || biases.size() == parts.size());
   PackedLinear w;
   w.format_ = format_of(parts[0].dtype);
   w.in_features_ = parts[0].cols;
-  std::vector<int64_t> part_start = {0};
   for (const TensorView& part : parts) {
     LLMB_CHECK(part.cols == w.in_features_ && part.rows >= 0);
     if (part.dtype != parts[0].dtype) w.format_ = PackedFormat::kF32;
-    part_start.push_back(part_start.back() + part.rows);
+    w.out_features_ += part.rows;
   }
   if (quantization == Quantization::kInt4) w.format_ = PackedFormat::kInt4;
   if (quantization == Quantization::kInt8 && w.in_features_ <= kMaxInt8Features) w.format_ = PackedFormat::kInt8;
-  w.out_features_ = part_start.back();
   w.panel_bytes_ = bytes_of_panel(w.format_, w.in_features_);
-  w.weights_ = AlignedBuffer(w.num_panels() * w.panel_bytes_);
-  float* scales = nullptr;
-  int32_t* sums = nullptr;
+  const int64_t padded = w.num_panels() * kWidth;
+  w.weights_ = next(w.num_panels() * w.panel_bytes_);
   if (w.format_ == PackedFormat::kInt8) {
-    scales = make_zeros<float>(w.num_panels() * kWidth, &w.scales_);
-    sums = make_zeros<int32_t>(w.num_panels() * kWidth, &w.sums_);
+    w.scales_ = next(padded * int64_t{sizeof(float)});
+    w.sums_ = next(padded * int64_t{sizeof(int32_t)});
   }
+  if (!biases.empty() && padded > 0) w.bias_ = next(padded * int64_t{sizeof(float)});
+  return w;
+}
+
+PackedLinear PackedLinear::from_packed(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                       Quantization quantization, const NextBytes& next) {
+  return make(parts, biases, quantization, next);
+}
+
+std::array<std::span<const uint8_t>, 4> PackedLinear::packed_bytes() const {
+  const auto bytes = [](const AlignedBuffer& buffer) {
+    return std::span(buffer.data(), static_cast<size_t>(buffer.size_bytes()));
+  };
+  return {bytes(weights_), bytes(scales_), bytes(sums_), bytes(bias_)};
+}
+
+PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
+                                Quantization quantization) {
+  PackedLinear w = make(parts, biases, quantization, [](int64_t bytes) { return AlignedBuffer(bytes); });
+  std::vector<int64_t> part_start = {0};
+  for (const TensorView& part : parts) part_start.push_back(part_start.back() + part.rows);
+  for (AlignedBuffer* zeroed : {&w.scales_, &w.sums_, &w.bias_})
+    if (!zeroed->empty()) std::memset(zeroed->data(), 0, static_cast<size_t>(zeroed->size_bytes()));
+  auto* const scales = reinterpret_cast<float*>(w.scales_.data());
+  auto* const sums = reinterpret_cast<int32_t*>(w.sums_.data());
   pool.parallel_for(w.num_panels(), [&](int64_t p, int) {
     uint8_t* panel = w.weights_.data() + p * w.panel_bytes_;
     Row rows[kWidth];
@@ -227,8 +242,8 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
     for (int64_t k = 0; k < w.in_features_; k += kGroup)
       for (int64_t c = 0; c < count; ++c) pack_int4_group(rows[c], k, c, panel);
   });
-  if (biases.empty() || w.out_features_ == 0) return w;
-  float* bias = make_zeros<float>(w.num_panels() * kWidth, &w.bias_);
+  if (w.bias_.empty()) return w;
+  auto* bias = reinterpret_cast<float*>(w.bias_.data());
   for (size_t i = 0; i < parts.size(); ++i) {
     LLMB_CHECK(biases[i].rows * biases[i].cols == parts[i].rows);
     for (int64_t r = 0; r < parts[i].rows; ++r) *bias++ = load_element(biases[i], r);

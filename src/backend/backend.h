@@ -28,6 +28,7 @@ struct LoadOptions {
   std::optional<DType> dtype;           // of activations; none: what the backend thinks best
   std::optional<DType> kv_cache_dtype;  // none: config.cpu_kv_dtype(quantization) on the CPU, dtype on a GPU
   Quantization quantization = Quantization::kNone;  // of weights, while they load; CPU only
+  std::string weight_cache_dir;  // CPU only: packed weights are kept there and mapped by later runs; "": not
   // CUDA only.
   double gpu_memory_utilization = 0.92;  // share of the device's memory that weights, activations and KV pool may take
   bool deterministic =

@@ -9,10 +9,13 @@
 #include <cstring>
 #include <utility>
 
+#include "base/durable_file.h"
+
 namespace llmb {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe under this name is refused, not waited for.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const Status status(errno == ENOENT ? StatusCode::kNotFound : StatusCode::kIoError,
                         path + ": cannot open: " + std::strerror(errno));
@@ -34,16 +37,30 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     }
   }
   ::close(fd);
-  return MappedFile(static_cast<const uint8_t*>(data), size);
+  MappedFile file;
+  file.data_ = static_cast<const uint8_t*>(data);
+  file.size_ = size;
+  file.mtime_ns_ = llmb::mtime_ns(st);
+  file.inode_ = st.st_ino;
+  return file;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      mtime_ns_(other.mtime_ns_),
+      inode_(other.inode_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(mtime_ns_, other.mtime_ns_);
+  std::swap(inode_, other.inode_);
   return *this;
+}
+
+void MappedFile::will_read_all() const {
+  if (data_ != nullptr) madvise(const_cast<uint8_t*>(data_), size_, MADV_HUGEPAGE);  // a hint: without it only slower
 }
 
 void MappedFile::release_pages(const uint8_t* begin, size_t size) const {

@@ -65,6 +65,10 @@ void add_model_options(CLI::App& app, Options& o) {
           {{"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4}}))
       ->group("Model")
       ->option_text("none|int8|int4 [none]");
+  app.add_option("--weight-cache", o.weight_cache,
+                 "Keep the weights there as they are computed with (CPU): later runs map them, and share the memory")
+      ->group("Model")
+      ->option_text("DIR");
   app.add_option("--max-model-len", o.max_model_len, "Longest sequence, prompt and output; default: the model's")
       ->transform(size_validator(1 << 24))
       ->group("Model")

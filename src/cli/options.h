@@ -29,6 +29,7 @@ struct Options {
   std::string device = "auto";
   std::string dtype = "auto";
   Quantization quantization = Quantization::kNone;
+  std::string weight_cache;  // "": none
   std::string kv_cache_dtype = "auto";
   std::optional<int32_t> max_model_len;
 

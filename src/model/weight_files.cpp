@@ -1,8 +1,12 @@
 #include "model/weight_files.h"
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 #include <variant>
 
+#include "base/content_hash.h"
+#include "base/durable_file.h"
 #include "model/fp8_weights.h"
 #include "model/gguf_model.h"
 #include "model/model_weights.h"
@@ -10,7 +14,25 @@
 
 namespace llmb {
 
+namespace {
+
+// Enough of a file for its header, and its end.
+std::string identity_of(const MappedFile& file) {
+  constexpr size_t kSampleBytes = 1 << 20;
+  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+  const std::string_view first = bytes.substr(0, kSampleBytes), rest = bytes.substr(first.size());
+  ContentHash hash;
+  hash.update(first);
+  hash.update(rest.substr(rest.size() - std::min(rest.size(), kSampleBytes)));
+  file.release_pages(file.data(), file.size());
+  return std::to_string(file.size()) + " bytes, time " + std::to_string(file.mtime_ns()) + ", inode " +
+         std::to_string(file.inode()) + ", hash " + std::to_string(hash.digest()) + "\n";
+}
+
+}  // namespace
+
 struct WeightFiles::Parts {
+  std::string model_path;
   ModelConfig config;
   std::variant<Checkpoint, GgufFile> files;
 };
@@ -35,11 +57,29 @@ Result<WeightFiles> WeightFiles::open_files(const std::string& model_path, const
     Status status = gguf_architecture(*file).status();
     if (status.ok()) status = check_gguf_tensors(*file);
     if (!status.ok()) return status.with_context(model_path);
-    return WeightFiles(std::make_unique<const Parts>(Parts{config, std::move(*file)}));
+    return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(*file)}));
   }
   Result<Checkpoint> checkpoint = Checkpoint::open(model_path);
   if (!checkpoint.ok()) return checkpoint.status();
-  return WeightFiles(std::make_unique<const Parts>(Parts{config, std::move(*checkpoint)}));
+  return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(*checkpoint)}));
+}
+
+Result<std::optional<std::string>> WeightFiles::identity() const {
+  std::string text;
+  bool has_young = false;
+  const auto add = [&](const MappedFile& file) {
+    text += identity_of(file);
+    has_young = has_young || is_young(file.mtime_ns());
+  };
+  if (const auto* gguf = std::get_if<GgufFile>(&parts_->files)) {
+    for (const MappedFile& file : gguf->files()) add(file);
+  } else {
+    const Result<MappedFile> config = MappedFile::open(parts_->model_path + "/config.json");
+    if (!config.ok()) return config.status();
+    add(*config);
+    for (const MappedFile& file : std::get<Checkpoint>(parts_->files).files()) add(file);
+  }
+  return has_young ? std::nullopt : std::optional(text);
 }
 
 std::unique_ptr<WeightSource> WeightFiles::make_source(ThreadPool& pool, WeightAccess access) const {

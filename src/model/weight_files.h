@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -19,6 +20,11 @@ class WeightFiles {
   static Result<WeightFiles> open(const std::string& model_path, const ModelConfig& config);
   WeightFiles(WeightFiles&&) noexcept;
   ~WeightFiles();
+
+  // Text that differs between files that hold different weights: sizes, times, inodes and samples of their content, and
+  // of config.json. nullopt where a file has changed so recently that it could change again without a new time.
+  // kNotFound, kIoError.
+  Result<std::optional<std::string>> identity() const;
 
   // fp32, fp16 and bf16 as they are; what is stored in fewer bits is dequantised to the config's dtype, on `pool`. With
   // kShapes views have no data, and nothing is read. The files and the pool outlive the source.

@@ -42,13 +42,14 @@ void transpose(const uint8_t* from, int64_t rows, int64_t cols, uint8_t* to) {
 }  // namespace
 
 TensorView slice_rows(const TensorView& matrix, int64_t begin, int64_t count) {
-  if (matrix.data == nullptr) return {};  // after an error, or where only shapes are looked at
+  // After an error, or where only shapes are looked at.
+  if (matrix.data == nullptr) return {nullptr, matrix.dtype, count, matrix.cols};
   LLMB_CHECK(begin + count <= matrix.rows);
   return {bytes_of(matrix) + begin * matrix.cols * dtype_bytes(matrix.dtype), matrix.dtype, count, matrix.cols};
 }
 
 TensorView slice_vector(const TensorView& vector, int64_t begin, int64_t count) {
-  if (vector.data == nullptr) return {};
+  if (vector.data == nullptr) return {nullptr, vector.dtype, 1, count};
   LLMB_CHECK(begin + count <= vector.rows * vector.cols);
   return {bytes_of(vector) + begin * dtype_bytes(vector.dtype), vector.dtype, 1, count};
 }
@@ -82,21 +83,24 @@ TensorView WeightReader::transposed(const TensorView& stored) {
 }
 
 TensorView WeightReader::plus(const TensorView& vector, double offset) {
-  if (!status_.ok() || offset == 0 || vector.data == nullptr) return vector;
+  if (!status_.ok() || offset == 0) return vector;
+  if (vector.data == nullptr) return {nullptr, DType::kF32, 1, vector.cols};
   auto* to = reinterpret_cast<float*>(scratch(vector.cols * int64_t{sizeof(float)}));
   for (int64_t i = 0; i < vector.cols; ++i) to[i] = static_cast<float>(element(vector, i) + offset);
   return {to, DType::kF32, 1, vector.cols};
 }
 
 TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t step) {
-  if (!status_.ok() || view.data == nullptr) return {};
+  if (!status_.ok()) return {};
   const bool is_vector = view.rows == 1;
   const int64_t size = is_vector ? view.cols : view.rows, count = (size - begin + step - 1) / step;
+  const TensorView shape = {nullptr, view.dtype, is_vector ? 1 : count, is_vector ? count : view.cols};
+  if (view.data == nullptr) return shape;
   const int64_t bytes = (is_vector ? 1 : view.cols) * dtype_bytes(view.dtype);
   uint8_t* to = scratch(count * bytes);
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(to + i * bytes, bytes_of(view) + (begin + i * step) * bytes, static_cast<size_t>(bytes));
-  return {to, view.dtype, is_vector ? 1 : count, is_vector ? count : view.cols};
+  return {to, shape.dtype, shape.rows, shape.cols};
 }
 
 TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t count, int64_t rows, int64_t cols) {
@@ -112,7 +116,8 @@ TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t c
   const auto scales = source_.bytes(name + "_scales", std::array{count, rows, blocks_per_row});
   if (!blocks.ok()) fail(blocks.status());
   if (!scales.ok()) fail(scales.status());
-  if (!status_.ok() || *blocks == nullptr || *scales == nullptr) return {};
+  if (!status_.ok()) return {};
+  if (*blocks == nullptr || *scales == nullptr) return {nullptr, DType::kBF16, rows, cols};
   const uint8_t* codes = *blocks + index * num_blocks * (kBlock / 2);
   const uint8_t* exponents = *scales + index * num_blocks;
   auto* to = reinterpret_cast<uint16_t*>(scratch(rows * cols * 2));

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "backend/checks.h"
+#include "backend/cpu/cached_load.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/memory_limit.h"
@@ -113,6 +114,8 @@ class CpuBackend final : public Backend {
       return unsupported(std::string("dtype ") + dtype_name(*options.dtype) + ": the CPU computes in float32");
     if (options.kv_cache_dtype == DType::kF16)
       return unsupported("kv-cache-dtype float16: on the CPU it is float32, bfloat16 or int8");
+    if (!options.weight_cache_dir.empty() && options.load_format == LoadFormat::kDummy)
+      return unsupported("weight-cache: random weights are made anew in each run; leave it out");
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
       Result<WeightFiles> opened = WeightFiles::open(options.model_dir, config);
@@ -145,10 +148,15 @@ class CpuBackend final : public Backend {
   }
 
   Status load_weights(const std::optional<WeightFiles>& files) {
-    std::unique_ptr<WeightSource> source;
-    if (files) source = files->make_source(*pool_);
-    else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, *pool_);
-    Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_);
+    Result<ModelWeights> weights = [&]() -> Result<ModelWeights> {
+      if (!files) {
+        RandomSource source(options_.dummy_seed, config_.dtype, *pool_);
+        return load_model_weights(config_, source, *ops_);
+      }
+      if (!options_.weight_cache_dir.empty())
+        return load_model_weights_cached(config_, *files, options_, *ops_, *pool_);
+      return load_model_weights(config_, *files->make_source(*pool_), *ops_);
+    }();
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens, options_.max_num_seqs,

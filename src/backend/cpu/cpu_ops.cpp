@@ -97,13 +97,25 @@ CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_positi
       kv_(kv),
       ropes_(make_rope_tables(config, max_position)) {}
 
+Quantization CpuOps::quantization_of(WeightRole role) const {
+  if (role == WeightRole::kSmall) return Quantization::kNone;
+  if (role == WeightRole::kVocabulary && quantization_ != Quantization::kNone) return Quantization::kInt8;
+  return quantization_;
+}
+
 std::unique_ptr<LinearWeight> CpuOps::make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                                   WeightRole role) {
-  const Quantization quantization = role == WeightRole::kSmall ? Quantization::kNone
-                                    : role == WeightRole::kVocabulary && quantization_ != Quantization::kNone
-                                        ? Quantization::kInt8
-                                        : quantization_;
-  return std::make_unique<CpuLinear>(cpu::PackedLinear::pack(parts, biases, pool_, quantization));
+  return std::make_unique<CpuLinear>(cpu::PackedLinear::pack(parts, biases, pool_, quantization_of(role)));
+}
+
+std::unique_ptr<LinearWeight> CpuOps::make_linear_from(std::span<const TensorView> parts,
+                                                       std::span<const TensorView> biases, WeightRole role,
+                                                       const cpu::PackedLinear::NextBytes& next) const {
+  return std::make_unique<CpuLinear>(cpu::PackedLinear::from_packed(parts, biases, quantization_of(role), next));
+}
+
+std::array<std::span<const uint8_t>, 4> CpuOps::packed_bytes(const LinearWeight& weight) {
+  return packed(weight).packed_bytes();
 }
 
 std::unique_ptr<ExpertsWeight> CpuOps::make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,

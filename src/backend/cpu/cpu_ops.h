@@ -1,8 +1,10 @@
 // The ops of the forward pass on the CPU: kernels/cpu over one thread pool, the KV pool, and the step in progress.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/kv_pool.h"
@@ -10,6 +12,7 @@
 #include "core/model_config.h"
 #include "core/step_plan.h"
 #include "kernels/cpu/experts.h"
+#include "kernels/cpu/linear.h"
 #include "model/ops.h"
 #include "model/rope_table.h"
 
@@ -27,6 +30,10 @@ class CpuOps final : public Ops {
 
   std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                             WeightRole role) override;
+  // The same of what an earlier one left (kernels/cpu/linear.h).
+  std::unique_ptr<LinearWeight> make_linear_from(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                                 WeightRole role, const cpu::PackedLinear::NextBytes& next) const;
+  static std::array<std::span<const uint8_t>, 4> packed_bytes(const LinearWeight& weight);
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                               std::vector<std::unique_ptr<LinearWeight>> down) override;
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;
@@ -58,6 +65,7 @@ class CpuOps final : public Ops {
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
+  Quantization quantization_of(WeightRole role) const;
   const ModelConfig config_;
   const Quantization quantization_;
   ThreadPool& pool_;

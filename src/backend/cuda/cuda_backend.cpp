@@ -122,6 +122,8 @@ class CudaBackend final : public Backend {
     if (options.quantization != Quantization::kNone)
       return unsupported(std::string("quantization ") + quantization_name(options.quantization) +
                          " is for the CPU so far; leave it out, or use --device cpu");
+    if (!options.weight_cache_dir.empty())
+      return unsupported("weight-cache is for the CPU, a GPU takes weights as they are stored; leave it out");
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
       Result<WeightFiles> opened = WeightFiles::open(options.model_dir, config);

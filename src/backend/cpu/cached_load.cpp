@@ -1,0 +1,116 @@
+#include "backend/cpu/cached_load.h"
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cpu/weight_cache.h"
+#include "base/file_ops.h"
+#include "base/log.h"
+
+namespace llmb {
+
+namespace {
+
+// Two makers stand between load_model_weights and CpuOps: one notes the bytes of what is made, the other makes the same
+// of them. Both rely on load_model_weights asking in the same order.
+class NotingMaker final : public WeightMaker {
+ public:
+  explicit NotingMaker(CpuOps& ops) : ops_(ops) {}
+  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                            WeightRole role) override {
+    auto weight = ops_.make_linear(parts, biases, role);
+    for (const std::span<const uint8_t> bytes : CpuOps::packed_bytes(*weight))
+      if (!bytes.empty()) sections_.push_back(bytes);
+    return weight;
+  }
+  std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
+                                              std::vector<std::unique_ptr<LinearWeight>> down) override {
+    return ops_.make_experts(std::move(gate_up), std::move(down));
+  }
+  std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override {
+    auto buffer = ops_.make_vector(values);
+    sections_.emplace_back(static_cast<const uint8_t*>(buffer->rows().data),
+                           static_cast<size_t>(values.cols) * sizeof(float));
+    return buffer;
+  }
+
+  // In order; valid as long as the weights.
+  const std::vector<std::span<const uint8_t>>& sections() const { return sections_; }
+
+ private:
+  CpuOps& ops_;
+  std::vector<std::span<const uint8_t>> sections_;
+};
+
+// What it makes may only be used where weights.is_used_up() in the end.
+class CachedMaker final : public WeightMaker {
+ public:
+  CachedMaker(CpuOps& ops, CachedWeights& weights) : ops_(ops), weights_(weights) {}
+  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                            WeightRole role) override {
+    return ops_.make_linear_from(parts, biases, role, [this](int64_t bytes) {
+      return cpu::AlignedBuffer(weights_.file(), weights_.take(bytes), bytes);
+    });
+  }
+  std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
+                                              std::vector<std::unique_ptr<LinearWeight>> down) override {
+    return ops_.make_experts(std::move(gate_up), std::move(down));
+  }
+  std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override {
+    auto buffer = ops_.allocate(1, values.cols, DType::kF32);
+    const int64_t bytes = values.cols * int64_t{sizeof(float)};
+    if (const uint8_t* from = weights_.take(bytes); from != nullptr)
+      std::memcpy(buffer->rows().data, from, static_cast<size_t>(bytes));
+    return buffer;
+  }
+
+ private:
+  CpuOps& ops_;
+  CachedWeights& weights_;
+};
+
+// nullopt: there is no file that can be used.
+std::optional<ModelWeights> map_weights(const std::string& path, const std::string& key, const ModelConfig& config,
+                                        const WeightFiles& files, CpuOps& ops, ThreadPool& pool) {
+  Result<CachedWeights> cached = CachedWeights::open(path, key, pool);
+  if (!cached.ok()) {
+    if (cached.status().code() != StatusCode::kNotFound)
+      log_warning("weight cache: " + cached.status().message() + "; packing anew");
+    return std::nullopt;
+  }
+  CachedMaker maker(ops, *cached);
+  Result<ModelWeights> weights = load_model_weights(config, *files.make_source(pool, WeightAccess::kShapes), maker);
+  if (weights.ok() && cached->is_used_up()) return std::move(*weights);
+  log_warning("weight cache: " + path + ": does not fit the model; packing anew");
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<ModelWeights> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
+                                               const LoadOptions& options, CpuOps& ops, ThreadPool& pool) {
+  const Result<std::optional<std::string>> identity = files.identity();
+  if (!identity.ok()) return identity.status();
+  const auto source = files.make_source(pool);
+  if (!*identity) {
+    log_warning("weight cache: not used, as the model's files have changed within the last seconds");
+    return load_model_weights(config, *source, ops);
+  }
+  const std::string key = std::string("quantization ") + quantization_name(options.quantization) + "\n" + **identity;
+  const std::string path = weight_cache_path(options.weight_cache_dir, options.model_dir, options.quantization);
+  if (std::optional<ModelWeights> weights = map_weights(path, key, config, files, ops, pool))
+    return std::move(*weights);
+  NotingMaker maker(ops);
+  Result<ModelWeights> weights = load_model_weights(config, *source, maker);
+  if (!weights.ok()) return weights;
+  const Status written = write_weight_cache(path, key, maker.sections(), real_file_ops());
+  if (!written.ok()) log_warning("weight cache: not written: " + written.message());
+  return weights;
+}
+
+}  // namespace llmb

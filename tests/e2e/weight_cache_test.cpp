@@ -1,0 +1,88 @@
+// --weight-cache, as its user sees it: the same answers, from the same bytes, whatever happens to the directory.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/e2e/run.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb::test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kLines =
+    "{\"prompt\": \"Question: \", \"max_tokens\": 8}\n{\"prompt\": \"12 + 30 =\", \"max_tokens\": 8, \"logprobs\": "
+    "3}\n";
+
+std::vector<std::string> files_in(const std::string& dir) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(dir)) names.push_back(entry.path().string());
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("answers are the same without a cache, with one that is written, mapped, damaged, or cannot be written") {
+  for (const std::string format : {"none", "int8", "int4"}) {
+    CAPTURE(format);
+    const TempDir dir;
+    const std::string cache = dir / "cache";
+    const auto run = [&](const std::string& where) {
+      const ProcessResult result = run_llm_batch({"--quantization", format, "--weight-cache", where}, kLines);
+      CHECK_MESSAGE(result.exit_code == 0, result.err);
+      std::string warnings = result.err.substr(0, result.err.rfind("{\"exit_code\""));
+      return std::pair(stable_output(result.out), warnings);
+    };
+    const std::string expected = stable_output(run_llm_batch({"--quantization", format}, kLines).out);
+    CHECK(run(cache) == std::pair(expected, std::string()));
+    REQUIRE(files_in(cache).size() == 1);
+    const std::string path = files_in(cache)[0], good = read_file(path);
+    CHECK(run(cache) == std::pair(expected, std::string()));
+
+    std::string bad = good;
+    bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 1);
+    for (const std::string& content : {bad, good.substr(0, good.size() - 1), std::string("no weights")}) {
+      write_file(path, content);
+      const auto [out, err] = run(cache);
+      CHECK(out == expected);
+      CHECK(err.starts_with("llm-batch: warning: weight cache: " + path + ": "));
+      CHECK(std::count(err.begin(), err.end(), '\n') == 1);
+      CHECK((read_file(path) == good));
+    }
+    const auto [out, err] = run("/proc/no-such-directory");
+    CHECK(out == expected);
+    CHECK(err.starts_with("llm-batch: warning: weight cache: not written: "));
+  }
+}
+
+TEST_CASE("several processes that start with an empty cache at once all answer, and leave one file") {
+  const TempDir dir;
+  write_file(dir / "in", kLines);
+  std::string script = "cd " + dir.path() + "; ";
+  for (const char* i : {"1", "2", "3", "4"})
+    script += kProgram + " -m " + kModel + " in --progress none --weight-cache cache -o " + i + " 2>" + i + ".err & ";
+  CHECK(run_process({"/bin/sh", "-c", script + "wait"}).exit_code == 0);
+  const std::string expected = stable_output(run_llm_batch({}, kLines).out);
+  for (const char* i : {"1", "2", "3", "4"}) {
+    CHECK(stable_output(read_file(dir / i)) == expected);
+    CHECK(read_file(dir / (std::string(i) + ".err")).starts_with("{\"exit_code\":0,"));
+  }
+  REQUIRE(files_in(dir / "cache").size() == 1);
+  CHECK(files_in(dir / "cache")[0].ends_with(".packed"));
+}
+
+TEST_CASE("random weights are not kept") {
+  const TempDir dir;
+  const ProcessResult result = run_llm_batch({"--load-format", "dummy", "--weight-cache", dir.path()}, kLines);
+  CHECK(result.exit_code == 4);
+  CHECK(result.err.find("weight-cache") != std::string::npos);
+  CHECK(files_in(dir.path()).empty());
+}
+
+}  // namespace llmb::test
