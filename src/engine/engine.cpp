@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -38,6 +39,7 @@ Engine::~Engine() {
   try {
     for (; num_finished_ < num_submitted_; ++num_finished_)
       if (!backend_.wait(&output_).ok()) return;
+  } catch (const std::bad_alloc&) {  // nothing is left to say it with
   } catch (const std::exception& e) {
     log_error(std::string("while a step was given up: ") + e.what());
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,9 +39,12 @@ class ScratchPool {
     free_.pop_back();
     return scratch;
   }
-  void give_back(std::unique_ptr<EncodeScratch> scratch) {
-    std::lock_guard lock(mutex_);
-    free_.push_back(std::move(scratch));
+  void give_back(std::unique_ptr<EncodeScratch> scratch) noexcept {
+    try {
+      std::lock_guard lock(mutex_);
+      free_.push_back(std::move(scratch));
+    } catch (const std::bad_alloc&) {  // no place to keep it: it is freed
+    }
   }
 
  private:

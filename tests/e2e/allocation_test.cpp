@@ -19,6 +19,7 @@
 
 #include "base/thread_pool.h"
 #include "tests/e2e/run_in_child.h"
+#include "tokenizer/tokenizer.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -265,6 +266,24 @@ TEST_CASE("FAULTS 26: a pool whose threads cannot all be started ends those that
     g_fail_at = -1;
   }
   CHECK(num_refused >= 7);
+}
+
+TEST_CASE("FAULTS 26: any allocation that fails while a text is encoded is an exception") {
+  int num_refused = 0;
+  for (int64_t fail_at = 0; fail_at < 200; ++fail_at) {
+    const auto tokenizer = Tokenizer::load(kModel);  // which has nothing in reserve yet
+    g_num_allocations = 0;
+    g_fail_at = fail_at;
+    try {
+      (*tokenizer)->encode("What is 12 + 30?", false);
+    } catch (const std::bad_alloc&) {
+      ++num_refused;
+    }
+    const bool has_failed = g_num_allocations > fail_at;
+    g_fail_at = -1;
+    if (!has_failed) break;
+  }
+  CHECK(num_refused >= 3);
 }
 
 TEST_CASE("FAULTS 26: where large allocations fail for ever, the run ends with 10") {
