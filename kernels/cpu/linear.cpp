@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/per_thread.h"
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/row_chunks.h"
@@ -58,7 +59,7 @@ LinearTask make_task(const LinearCall& c, const CallTasks& t, int64_t index, int
 
 // Grows to what the largest call on this thread needs, so that no step allocates.
 uint8_t* scratch(int64_t bytes) {
-  thread_local AlignedBuffer buffer;
+  AlignedBuffer& buffer = per_thread<AlignedBuffer>([] {});
   if (buffer.size_bytes() < bytes) buffer = AlignedBuffer(bytes);
   return buffer.data();
 }
@@ -96,7 +97,7 @@ void linear(const PackedLinear& weight, const float* x, int64_t rows, float* out
 }
 
 void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
-  thread_local std::vector<CallTasks> tasks;
+  std::vector<CallTasks>& tasks = per_thread<std::vector<CallTasks>>([] {});
   tasks.clear();
   int64_t all_panels = 0, num_tasks = 0;
   for (const LinearCall& c : calls) all_panels += c.rows > 0 ? c.weight->num_panels() : 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/per_thread.h"
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/paged_attention_segment.h"
 
@@ -27,13 +28,12 @@ float* grow(AlignedBuffer* buffer, int64_t floats) {
 }
 
 float* thread_scratch(int64_t floats) {
-  thread_local AlignedBuffer buffer;
-  return grow(&buffer, floats);
+  return grow(&per_thread<AlignedBuffer>([] {}), floats);
 }
 
 // An item's rows; valid until the thread's next call.
 std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionItem& item) {
-  thread_local std::vector<AttentionRow> rows;
+  std::vector<AttentionRow>& rows = per_thread<std::vector<AttentionRow>>([] {});
   rows.clear();
   const int64_t dim = c.kv.head_dim, first_head = item.kv_head * c.group;
   for (int64_t token = item.token_begin; token < item.token_end; ++token)
@@ -46,7 +46,7 @@ std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionI
 // The longest first within each sequence, so that threads finish together. Valid until the thread's next call.
 std::span<const AttentionItem> make_items(const AttentionCall& c) {
   const int64_t tokens_per_item = std::max<int64_t>(1, kRowsPerItem / c.group);
-  thread_local std::vector<AttentionItem> items;
+  std::vector<AttentionItem>& items = per_thread<std::vector<AttentionItem>>([] {});
   items.clear();
   for (int64_t s = 0; s < c.batch.num_seqs; ++s) {
     const int64_t begin = c.batch.query_start[s];
@@ -103,10 +103,8 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
     int64_t segment, offset;  // offset: of its state in `states`
   };
   const int64_t dim = c.padded_dim();
-  thread_local std::vector<Task> own_tasks;
-  thread_local std::vector<size_t> own_first_task;
-  std::vector<Task>& tasks = own_tasks;  // other threads must not see theirs
-  std::vector<size_t>& first_task = own_first_task;
+  std::vector<Task>& tasks = per_thread<std::vector<Task>>([] {});
+  std::vector<size_t>& first_task = per_thread<std::vector<size_t>>([] {});
   tasks.clear();
   first_task.clear();
   int64_t num_floats = 0;
@@ -117,8 +115,7 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
       num_floats += AttentionState::floats(item.num_rows(c), dim);
     }
   }
-  thread_local AlignedBuffer buffer;
-  float* states = grow(&buffer, num_floats);
+  float* states = grow(&per_thread<AlignedBuffer>([] {}), num_floats);
   const auto state = [&](const Task& t) { return AttentionState(states + t.offset, t.item->num_rows(c), dim); };
   const int64_t num_tasks = static_cast<int64_t>(tasks.size());
   pool.parallel_for(num_tasks, [&](int64_t i, int) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/per_thread.h"
 #include "kernels/cpu/logit_passes.h"
 
 namespace llmb::cpu {
@@ -141,7 +142,7 @@ struct RowResult {
 // `top` are the row's entries of top_tokens and top_logprobs.
 RowResult sample_row(float* logits, int64_t vocab, const StepPlan& plan, const SampleRow& row,
                      std::span<TokenId> top_tokens, std::span<float> top_logprobs) {
-  thread_local RowScratch s;
+  RowScratch& s = per_thread<RowScratch>([] {});
   RowResult result;
   LogitScan scan = scan_logits(logits, vocab);
   const float raw_max = scan.max;
