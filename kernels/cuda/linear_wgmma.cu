@@ -12,13 +12,13 @@ namespace llmb::cuda {
 
 namespace {
 
-constexpr int kTileK = 64;          // 128 bytes: a row as wgmma reads it
-constexpr int kGroupFeatures = 64;  // of a warpgroup
-constexpr int kMaxFeatures = 256;   // of a tile
-constexpr int kWantedFeatures = 128;
-constexpr int kMinFeatures = 32;
+constexpr int kTileK = 64;            // 128 bytes: a row as wgmma reads it
+constexpr int kGroupFeatures = 64;    // of a warpgroup
+constexpr int kMinFeatures = 32;      // of a tile
+constexpr int kWantedFeatures = 128;  // k is cut until a tile has so many; those of many rows all have
+constexpr int kMaxFeatures = 256;
 constexpr int kMaxRows = 128;           // of a tile
-constexpr int kMaxSplitRows = 256;      // from here on there are enough tiles without splitting k
+constexpr int kMaxSplitRows = 256;      // more make tiles enough without sharing out the parts of k
 constexpr int kMinSteps = 4;            // of a part
 constexpr int kMaxStages = 12;          // of weights and x on their way
 constexpr int kRingBytes = 216 * 1024;  // at most

@@ -1,6 +1,6 @@
 // linear_wgmma: out = x · weightᵀ + bias on Hopper. Weights are streamed once for up to 128 rows, at the rate of
 // memory, and sums over k are cut where the sizes of the weight and of the device say, never the rows: a row's bits do
-// not depend on the others, as with linear_mma. See How linear_wgmma shares out work in kernels/README.md.
+// not depend on the others, as with linear_mma. How work is shared out: kernels/README.md, CUDA.
 #pragma once
 
 #include <cuda_runtime.h>

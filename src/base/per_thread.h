@@ -12,7 +12,7 @@
 
 namespace llmb {
 
-// Each place in the code has its own T: per_thread<T>([] {}).
+// Each place in the code that calls per_thread<T>([] {}) has a T of its own, since each lambda is a type of its own.
 template <typename T, typename Place>
 T& per_thread(Place) {
   static const pthread_key_t key = [] {

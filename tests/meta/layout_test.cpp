@@ -89,6 +89,18 @@ TEST_CASE("CUDA headers appear only in kernels/cuda and src/backend/cuda") {
     }
 }
 
+TEST_CASE(
+    "FAULTS 26: no thread_local, whose destructor the C library registers or ends the process; per_thread() does") {
+  static const std::regex kThreadLocal(R"(^\s*(static\s+|inline\s+)*thread_local\b)");
+  for (const char* top : {"src", "kernels"})
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      std::stringstream lines(read_file(entry.path().string()));
+      for (std::string line; std::getline(lines, line);)
+        CHECK_MESSAGE(!std::regex_search(line, kThreadLocal), entry.path().string() << ": " << line);
+    }
+}
+
 TEST_CASE("every test file is registered with CTest") {
   const ProcessResult listed = run_process({"ctest", "--test-dir", LLMB_BINARY_DIR, "-N"});
   REQUIRE_MESSAGE(listed.exit_code == 0, listed.err);
