@@ -1,5 +1,5 @@
 // Measures a backend's steps: prefill of one prompt, and decode at several batch sizes, each prompt independent of the
-// others. Every figure stands beside the limit that the machine showed right before and after it:
+// others, or one shared by all. Every figure stands beside the limit that the machine showed right before and after it:
 //   max(bytes that must be read / bandwidth, operations / peak), the peak being that of the products' arithmetic.
 // Bandwidth is that of memory: a model that fits a cache can pass 100 %.
 #include <CLI/CLI.hpp>
@@ -31,6 +31,7 @@ struct Options {
   int32_t block_size = 16;
   Quantization quantization = Quantization::kNone;
   std::string kv_dtype = "auto";
+  bool is_prompt_shared = false;
 };
 
 struct Sequence {
@@ -132,11 +133,15 @@ class Bench {
 
   void make_sequence(int32_t index) {
     Sequence& s = sequences_.emplace_back();
+    const uint32_t prompt = o_.is_prompt_shared ? 0 : uint32_t(index);
     for (int32_t i = 0; i < o_.context; ++i)
-      s.tokens.push_back(
-          static_cast<TokenId>(philox4x32({uint32_t(i), uint32_t(index), 0, 0}, {0, 0})[0] % config_.vocab_size));
-    for (int32_t b = 0; b < blocks_per_seq_; ++b) s.blocks.push_back(index * blocks_per_seq_ + b);
+      s.tokens.push_back(static_cast<TokenId>(philox4x32({uint32_t(i), prompt, 0, 0}, {0, 0})[0] % config_.vocab_size));
+    for (int32_t b = 0; b < blocks_per_seq_; ++b)
+      s.blocks.push_back((b < num_shared_blocks() ? 0 : index * blocks_per_seq_) + b);
   }
+
+  // Of the first sequence, at the start of every other.
+  int32_t num_shared_blocks() const { return o_.is_prompt_shared ? o_.context / o_.block_size : 0; }
 
   // Appends tokens [begin, end) of a sequence, the last one sampled greedily.
   void add(const Sequence& s, int32_t begin, int32_t end) {
@@ -214,8 +219,9 @@ class Bench {
   }
 
   void decode(int32_t batch) {
-    const double cached = double(batch) * (o_.context + 0.5 * (o_.steps + 1));
-    const Cost cost = step_cost(config_, backend_->info(), batch, batch, cached, cached);
+    const double attended = double(batch) * (o_.context + 0.5 * (o_.steps + 1));
+    const double cached = attended - double(batch - 1) * num_shared_blocks() * o_.block_size;
+    const Cost cost = step_cost(config_, backend_->info(), batch, batch, attended, cached);
     Measurement m;
     for (int32_t i = 0; i < o_.repeats; ++i) measure(cost, &m, [&] { return decode_steps(batch, &m); });
     for (int32_t i = 0; i < batch; ++i)
@@ -307,6 +313,8 @@ int main(int argc, char** argv) {
   app.add_option("--kv-cache-dtype", o.kv_dtype, "of the KV cache; auto: what a run takes")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "int8"}))
       ->capture_default_str();
+  app.add_flag("--shared-prompt", o.is_prompt_shared,
+               "all sequences have one prompt, whose whole blocks are cached once");
   CLI11_PARSE(app, argc, argv);
   if (o.model_dir.empty() == o.shape.empty()) llmb::die("give either --shape or --model");
   std::string command = "bench_engine";
