@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/per_thread.h"
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/paged_attention_fetch.h"
 #include "kernels/cpu/paged_attention_segment.h"
 
 namespace llmb::cpu {
@@ -58,7 +59,7 @@ std::span<const AttentionItem> make_items(const AttentionCall& c) {
   return items;
 }
 
-NextPositions next_positions(const AttentionCall& c, const AttentionItem& item, int64_t segment) {
+SegmentFetch::Range range(const AttentionCall& c, const AttentionItem& item, int64_t segment) {
   const auto [begin, end] = item.positions(c, segment);
   return {&item, begin, end};
 }
@@ -70,12 +71,12 @@ void attend_item(const AttentionCall& c, const AttentionItem& item, const Attent
   float* at = thread_scratch(2 * state_floats + AttentionScratch::floats(num_rows, dim));
   const AttentionState total(at, num_rows, dim), state(at + state_floats, num_rows, dim);
   const AttentionScratch scratch(rows, at + 2 * state_floats, dim);
-  const int64_t first = item.first_segment(c), end = item.end_segment(c);
+  const int64_t first = item.first_segment(c), end = item.end_segment(c), limit = item.limit(c, item.token_end - 1);
+  SegmentFetch fetch(c, {&item, (first + 1) * kSegment, limit},
+                     next != nullptr ? range(c, *next, next->first_segment(c)) : SegmentFetch::Range());
   for (int64_t segment = first; segment < end; ++segment) {
-    const NextPositions ahead = segment + 1 < end ? next_positions(c, item, segment + 1)
-                                : next != nullptr ? next_positions(c, *next, next->first_segment(c))
-                                                  : NextPositions();
-    attend_segment(c, item, segment, ahead, scratch, segment == first ? total : state);
+    const int64_t later = std::max<int64_t>(0, limit - (segment + 1) * kSegment);
+    attend_segment(c, item, segment, later, scratch, segment == first ? total : state, &fetch);
     if (segment > first) merge_segment(c, rows, segment, state, total);
   }
   write_rows(c, rows, total);
@@ -124,9 +125,9 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
                                    thread_scratch(AttentionScratch::floats(t.item->num_rows(c), dim)), dim);
     // Tasks are handed out in turn.
     const int64_t next = i + pool.num_threads();
-    attend_segment(c, *t.item, t.segment,
-                   next < num_tasks ? next_positions(c, *tasks[next].item, tasks[next].segment) : NextPositions(),
-                   scratch, state(t));
+    SegmentFetch fetch(c, next < num_tasks ? range(c, *tasks[next].item, tasks[next].segment) : SegmentFetch::Range(),
+                       {});
+    attend_segment(c, *t.item, t.segment, 0, scratch, state(t), &fetch);
   });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
     const std::span<const AttentionRow> rows = make_rows(c, items[i]);

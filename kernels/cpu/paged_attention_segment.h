@@ -13,6 +13,8 @@
 
 namespace llmb::cpu {
 
+class SegmentFetch;
+
 constexpr int64_t kSegment = 256;      // positions; part of the results' definition
 constexpr int64_t kSegmentChunk = 64;  // positions whose keys or values stay in the first-level cache
 
@@ -95,15 +97,10 @@ struct AttentionScratch {
         v_scales(k_scales + kSegment) {}
 };
 
-// What the thread reads after a segment, to be fetched meanwhile: positions [begin, end) of an item's sequence.
-struct NextPositions {
-  const AttentionItem* item = nullptr;  // null: nothing
-  int64_t begin = 0, end = 0;
-};
-
 // The state of one item over one segment that some of its rows see. Rows that see nothing of it are left alone.
-void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const NextPositions& next,
-                    const AttentionScratch& scratch, const AttentionState& state);
+// later_positions: what the item sees behind the segment; `fetch` has time until those are done, too.
+void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, int64_t later_positions,
+                    const AttentionScratch& scratch, const AttentionState& state, SegmentFetch* fetch);
 
 // Adds a later segment's state to the state of the segments before it.
 void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
