@@ -1,3 +1,5 @@
+// A key goes to one word, or byte, in each of many cache lines, a value to lines of its own: what is stored is computed
+// in vectors, and its lines are asked for a token ahead.
 #include "kernels/cpu/kv_cache.h"
 
 #include <algorithm>
@@ -7,58 +9,170 @@
 #include <limits>
 
 #include "base/float_formats.h"
+#include "kernels/cpu/simd_targets.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/kv_cache.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/simd-inl.h"
+
+#ifndef LLMB_KERNELS_CPU_KV_CACHE_ONCE_
+#define LLMB_KERNELS_CPU_KV_CACHE_ONCE_
 namespace llmb::cpu {
 
-namespace {
-
-// Element (row, column) of pairs of rows, [row pair][width][2].
-int64_t pair_index(int64_t row, int64_t column, int64_t width) { return (row / 2 * width + column) * 2 + row % 2; }
-
+// With m = max |x|: scale = m / 127, inverse = 127 / m.
 struct Int8Code {
-  float scale = 0, inverse = 0;  // byte i is x[i] * inverse, rounded, and stands for byte * scale
+  float scale = 0, inverse = 0;
 };
 
+}  // namespace llmb::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+// As f32_to_bf16.
+void to_bf16(const float* x, int64_t n, uint16_t* out) {
+  const D d;
+  const DU du;
+  const hn::Rebind<uint16_t, D> d16;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const V v = hn::LoadU(d, x + i);
+    const auto bits = hn::BitCast(du, v), high = hn::ShiftRight<16>(bits);
+    const auto even = hn::Add(hn::Set(du, 0x7fff), hn::And(high, hn::Set(du, 1)));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, even)), quiet = hn::Or(high, hn::Set(du, 0x40));
+    const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
+    hn::StoreU(hn::TruncateTo(d16, hn::IfThenElse(is_nan, quiet, rounded)), d16, out + i);
+  }
+  for (; i < n; ++i) out[i] = f32_to_bf16(x[i]);
+}
+
 Int8Code int8_code(const float* x, int64_t n) {
-  float max = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    if (!std::isfinite(x[i])) return {std::numeric_limits<float>::quiet_NaN(), 0};
+  const D d;
+  const V infinity = hn::Set(d, HUGE_VALF);
+  V largest = hn::Zero(d);
+  auto is_odd = hn::Lt(largest, largest);  // lanes that are not finite
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const V magnitude = hn::Abs(hn::LoadU(d, x + i));
+    is_odd = hn::Or(is_odd, hn::Not(hn::Lt(magnitude, infinity)));
+    largest = hn::Max(largest, magnitude);
+  }
+  bool is_finite = hn::AllFalse(d, is_odd);
+  float lanes[kLanes], max = 0;
+  hn::StoreU(largest, d, lanes);
+  for (const float lane : lanes) max = std::max(max, lane);
+  for (; i < n; ++i) {
+    is_finite = is_finite && std::isfinite(x[i]);
     max = std::max(max, std::fabs(x[i]));
   }
+  if (!is_finite) return {std::numeric_limits<float>::quiet_NaN(), 0};
   if (max < 0x1p-100f) return {};
   return {max / 127, 127 / max};
 }
 
 // The sum's last bit is a one: it is rounded to an integer, to nearest even.
-int8_t int8_byte(float x, const Int8Code& code) {
-  return std::isnan(code.scale) ? int8_t{0} : static_cast<int8_t>(std::bit_cast<int32_t>(x * code.inverse + 0x1.8p23f));
+void to_int8(const float* x, int64_t n, Int8Code code, int8_t* out) {
+  const D d;
+  const DU du;
+  const hn::Rebind<uint8_t, D> d8;
+  if (std::isnan(code.scale)) {
+    std::memset(out, 0, static_cast<size_t>(n));
+    return;
+  }
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const V sum = hn::Add(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, code.inverse)), hn::Set(d, 0x1.8p23f));
+    hn::StoreU(hn::U8FromU32(hn::And(hn::BitCast(du, sum), hn::Set(du, 0xffu))), d8,
+               reinterpret_cast<uint8_t*>(out) + i);
+  }
+  for (; i < n; ++i) out[i] = static_cast<int8_t>(std::bit_cast<int32_t>(x[i] * code.inverse + 0x1.8p23f));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace llmb::cpu {
+
+HWY_EXPORT(to_bf16);
+HWY_EXPORT(int8_code);
+HWY_EXPORT(to_int8);
+
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kChunk = 128;  // channels, even
+
+// The key and the value of one head: channels, and where its keys and values lie; `at`: the position in the block.
+struct Head {
+  const float *k, *v;
+  int64_t dim, block_size, at;
+  uint8_t *keys, *values;
+};
+
+void write_f32(const Head& h) {
+  for (int64_t i = 0; i < h.dim; ++i) std::memcpy(h.keys + (i * h.block_size + h.at) * 4, h.k + i, 4);
+  std::memcpy(h.values + h.at * h.dim * 4, h.v, static_cast<size_t>(h.dim) * 4);
+}
+
+void write_bf16(const Head& h) {
+  uint16_t halves[kChunk];
+  for (int64_t first = 0; first < h.dim; first += kChunk) {
+    const int64_t n = std::min(kChunk, h.dim - first);
+    HWY_DYNAMIC_DISPATCH(to_bf16)(h.k + first, n, halves);
+    uint8_t* to = h.keys + (first / 2 * h.block_size + h.at) * 4;
+    for (int64_t i = 0; i + 2 <= n; i += 2, to += h.block_size * 4) std::memcpy(to, halves + i, 4);
+    if (n % 2 == 1) std::memcpy(to, halves + n - 1, 2);
+    HWY_DYNAMIC_DISPATCH(to_bf16)(h.v + first, n, halves);
+    to = h.values + ((h.at / 2 * h.dim + first) * 2 + h.at % 2) * 2;
+    for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * 4, halves + i, 2);
+  }
+}
+
+void write_int8(const Head& h, float* scales) {
+  const Int8Code k = HWY_DYNAMIC_DISPATCH(int8_code)(h.k, h.dim), v = HWY_DYNAMIC_DISPATCH(int8_code)(h.v, h.dim);
+  int8_t bytes[kChunk];
+  for (int64_t first = 0; first < h.dim; first += kChunk) {
+    const int64_t n = std::min(kChunk, h.dim - first);
+    HWY_DYNAMIC_DISPATCH(to_int8)(h.k + first, n, k, bytes);
+    for (int64_t i = 0; i < n; ++i) std::memcpy(h.keys + (first + i) * h.block_size + h.at, bytes + i, 1);
+    HWY_DYNAMIC_DISPATCH(to_int8)(h.v + first, n, v, bytes);
+    std::memcpy(h.values + h.at * h.dim + first, bytes, static_cast<size_t>(n));
+  }
+  scales[h.at] = k.scale;
+  scales[h.block_size + h.at] = v.scale;
 }
 
 }  // namespace
 
 void write_kv_slot(const float* k, const float* v, int64_t slot, const KvCacheView& kv) {
-  const int64_t dim = kv.head_dim, bs = kv.block_size, block = slot / bs, at = slot % bs;
+  const int64_t dim = kv.head_dim, bs = kv.block_size, block = slot / bs;
   for (int64_t h = 0; h < kv.num_kv_heads; ++h, k += dim, v += dim) {
-    uint8_t* keys = kv.keys(block, h);
-    uint8_t* values = kv.values(block, h);
-    if (kv.dtype == DType::kF32) {
-      for (int64_t i = 0; i < dim; ++i) reinterpret_cast<float*>(keys)[i * bs + at] = k[i];
-      std::memcpy(values + at * dim * 4, v, static_cast<size_t>(dim) * 4);
-    } else if (kv.dtype == DType::kBF16) {
-      auto* k_to = reinterpret_cast<uint16_t*>(keys);
-      auto* v_to = reinterpret_cast<uint16_t*>(values);
-      for (int64_t i = 0; i < dim; ++i) k_to[pair_index(i, at, bs)] = f32_to_bf16(k[i]);
-      for (int64_t i = 0; i < dim; ++i) v_to[pair_index(at, i, dim)] = f32_to_bf16(v[i]);
-    } else {
-      const Int8Code k_code = int8_code(k, dim), v_code = int8_code(v, dim);
-      auto* k_to = reinterpret_cast<int8_t*>(keys);
-      auto* v_to = reinterpret_cast<int8_t*>(values);
-      for (int64_t i = 0; i < dim; ++i) k_to[i * bs + at] = int8_byte(k[i], k_code);
-      for (int64_t i = 0; i < dim; ++i) v_to[at * dim + i] = int8_byte(v[i], v_code);
-      kv.scales(block, h)[at] = k_code.scale;
-      kv.scales(block, h)[bs + at] = v_code.scale;
-    }
+    const Head head{k, v, dim, bs, slot % bs, kv.keys(block, h), kv.values(block, h)};
+    if (kv.dtype == DType::kF32) write_f32(head);
+    else if (kv.dtype == DType::kBF16) write_bf16(head);
+    else write_int8(head, kv.scales(block, h));
+  }
+}
+
+void fetch_kv_slot(int64_t slot, const KvCacheView& kv) {
+  const int64_t bs = kv.block_size, block = slot / bs, at = slot % bs;
+  const bool has_pairs = kv.dtype == DType::kBF16;
+  const int64_t word = has_pairs ? 4 : dtype_bytes(kv.dtype);
+  const int64_t key_row = bs * word, value_row = kv.head_dim * word;
+  const auto fetch = [](const uint8_t* line, const uint8_t* end, int64_t step) {
+    for (; line < end; line += step) __builtin_prefetch(line, /*write=*/1, /*locality: the second-level cache*/ 2);
+  };
+  for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+    const uint8_t *keys = kv.keys(block, h), *values = kv.values(block, h) + (has_pairs ? at / 2 : at) * value_row;
+    fetch(keys + at * word, keys + kv.key_bytes(), std::max(key_row, kLineBytes));
+    fetch(values, values + value_row, kLineBytes);
   }
 }
 
 }  // namespace llmb::cpu
+#endif

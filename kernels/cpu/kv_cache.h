@@ -55,4 +55,7 @@ struct KvCacheView {
 // Stores one token's keys and values, [num_kv_heads, head_dim] each, in its slot.
 void write_kv_slot(const float* k, const float* v, int64_t slot, const KvCacheView& kv);
 
+// Asks for the cache lines that write_kv_slot() will write to.
+void fetch_kv_slot(int64_t slot, const KvCacheView& kv);
+
 }  // namespace llmb::cpu

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/cpu/row_chunks.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -69,6 +68,9 @@ namespace llmb::cpu {
 
 HWY_EXPORT(rotate_token);
 
+// Of a task: worth a thread's wake-up, and a block of a prompt, as its tokens share cache lines of keys.
+constexpr int64_t kMinTokens = 4, kMaxTokens = 16;
+
 void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slots, int64_t num_tokens,
                        int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, int32_t rotary_dim, const float* cos,
                        const float* sin, const KvCacheView& kv, ThreadPool& pool) {
@@ -77,12 +79,17 @@ void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slot
   const int64_t row_floats = (int64_t{num_heads} + 2 * int64_t{num_kv_heads}) * head_dim;
   const int64_t kv_floats = int64_t{num_kv_heads} * head_dim, half = rotary_dim / 2;
   std::vector<float> rotated(static_cast<size_t>(pool.num_threads() * kv_floats));
-  for_each_row(pool, num_tokens, row_floats, [&](int64_t t, int thread) {
-    float* row = qkv + t * row_floats;
+  const int64_t chunk = std::clamp(ceil_div(num_tokens, pool.num_threads()), kMinTokens, kMaxTokens);
+  pool.parallel_for(ceil_div(num_tokens, chunk), [&](int64_t task, int thread) {
     float* k = rotated.data() + thread * kv_floats;
-    HWY_DYNAMIC_DISPATCH(rotate_token)
-    (row, cos + positions[t] * half, sin + positions[t] * half, num_heads, num_kv_heads, head_dim, half, k);
-    write_kv_slot(k, row + row_floats - kv_floats, slots[t], kv);
+    const int64_t end = std::min(num_tokens, (task + 1) * chunk);
+    for (int64_t t = task * chunk; t < end; ++t) {
+      if (t + 1 < end && slots[t + 1] / kv.block_size != slots[t] / kv.block_size) fetch_kv_slot(slots[t + 1], kv);
+      float* row = qkv + t * row_floats;
+      HWY_DYNAMIC_DISPATCH(rotate_token)
+      (row, cos + positions[t] * half, sin + positions[t] * half, num_heads, num_kv_heads, head_dim, half, k);
+      write_kv_slot(k, row + row_floats - kv_floats, slots[t], kv);
+    }
   });
 }
 
