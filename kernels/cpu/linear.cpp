@@ -16,45 +16,63 @@ namespace {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 
-// How one call is cut into tasks.
+// How one call is cut into tasks: each chunk of rows by some whole panels, then by halves of the others.
 struct CallTasks {
-  int64_t chunk;   // rows of a task
-  int64_t halves;  // 2: tasks take half a panel
+  int64_t chunk;  // rows of a task
+  int64_t num_whole;
   int64_t first_task, num_tasks;
   const uint8_t* x_bytes;  // int8: the call's quantised rows
   const float* x_scales;
+
+  int64_t per_chunk(const PackedLinear& weight) const { return 2 * weight.num_panels() - num_whole; }
 };
 
-// Where there are fewer panels than keep all threads busy to the end, rows are split, or, where those are few, panels.
+// Where there are fewer panels than keep all threads busy to the end, rows are split, or, where those are few, the
+// panels that do not go round.
 CallTasks split(const LinearCall& c, int64_t all_panels, int num_threads) {
   constexpr int64_t kMinRows = 32;  // below, reading the weights anew for each part costs too much
   constexpr int64_t kTasksPerThread = 6;
-  CallTasks t{c.rows, 1, 0, 0, nullptr, nullptr};
+  CallTasks t{c.rows, c.weight->num_panels(), 0, 0, nullptr, nullptr};
   if (c.rows == 0) return t;
   int64_t chunks = ceil_div(c.rows, kLinearTaskRows);
   while (chunks * all_panels < kTasksPerThread * num_threads && ceil_div(c.rows, chunks) > kMinRows) ++chunks;
-  if (num_threads > 1 && chunks * all_panels < 4 * num_threads && c.rows > 2) t.halves = 2;
+  const int64_t tasks = chunks * all_panels, rounds = ceil_div(tasks, num_threads);
+  const bool is_uneven = rounds * num_threads * 16 > tasks * 17;  // more than a 16th of idle time
+  if (is_uneven && c.rows > 2) t.num_whole -= t.num_whole % num_threads;
   t.chunk = ceil_div(c.rows, chunks);
-  t.num_tasks = ceil_div(c.rows, t.chunk) * c.weight->num_panels() * t.halves;
+  t.num_tasks = ceil_div(c.rows, t.chunk) * t.per_chunk(*c.weight);
   return t;
 }
 
+// Columns of a panel.
+struct Part {
+  int64_t panel, column_begin, column_end;
+};
+
+// What the task by this index of a chunk takes. Threads, which take about every num_threads-th task, walk through a
+// range of panels of their own, so that what lies behind a panel is what the thread reads next.
+Part part_of(const CallTasks& t, int64_t index, int num_threads) {
+  const int64_t range = index % num_threads, size = t.num_whole / num_threads, rest = t.num_whole % num_threads;
+  if (index < t.num_whole) return {range * size + std::min(range, rest) + index / num_threads, 0, kWidth};
+  const int64_t half = index - t.num_whole, column = half % 2 * (kWidth / 2);
+  return {t.num_whole + half / 2, column, column + kWidth / 2};
+}
+
 LinearTask make_task(const LinearCall& c, const CallTasks& t, int64_t index, int num_threads) {
-  const int64_t num_panels = c.weight->num_panels(), half = kWidth / t.halves;
-  const int64_t part = index % (num_panels * t.halves), panel = part / t.halves, column = part % t.halves * half;
-  const int64_t row = index / (num_panels * t.halves) * t.chunk;
-  const int64_t next = (part + num_threads) / t.halves;
+  const int64_t per_chunk = t.per_chunk(*c.weight), turn = index % per_chunk, row = index / per_chunk * t.chunk;
+  const Part part = part_of(t, turn, num_threads);
+  const int64_t next = turn + num_threads;
   return {c.weight,
           c.x,
           t.x_bytes,
           t.x_scales,
           c.out,
-          panel,
-          column,
-          column + half,
+          part.panel,
+          part.column_begin,
+          part.column_end,
           row,
           std::min(c.rows, row + t.chunk),
-          next < num_panels ? c.weight->panel(next) : nullptr};
+          next < per_chunk ? c.weight->panel(part_of(t, next, num_threads).panel) : nullptr};
 }
 
 // Grows to what the largest call on this thread needs, so that no step allocates.

@@ -58,9 +58,8 @@ class FetchAhead {
         __builtin_prefetch(reading + kTurnsAhead * 4 * kLine + i, 0, kFar ? 2 : 3);
       return;
     }
-    // Processors fetch pairs of lines, so one of each is enough, and half as many wait in the queues.
     __builtin_prefetch(at_, 0, 2);
-    if (step_ > 2 * kLine) __builtin_prefetch(at_ + 2 * kLine, 0, 2);
+    if (step_ > kLine) __builtin_prefetch(at_ + kLine, 0, 2);
     at_ += step_;
   }
 

@@ -47,7 +47,7 @@ struct ThreadPool::State {
 
   void work(int thread) {
     try {
-      for (int64_t task; (task = next_task.fetch_add(1, std::memory_order_relaxed)) < num_tasks;)
+      for (int64_t task = thread; task < num_tasks; task = next_task.fetch_add(1, std::memory_order_relaxed))
         call(body, task, thread);
     } catch (...) {
       std::lock_guard lock(mutex);
@@ -110,7 +110,7 @@ void ThreadPool::run(int64_t num_tasks, Call call, const void* body) {
   s.call = call;
   s.body = body;
   s.num_tasks = num_tasks;
-  s.next_task.store(0, std::memory_order_relaxed);
+  s.next_task.store(num_threads(), std::memory_order_relaxed);
   s.num_busy.store(static_cast<int>(s.threads.size()), std::memory_order_relaxed);
   s.raise_generation();
   s.work(0);

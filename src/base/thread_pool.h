@@ -17,9 +17,9 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls body(task, thread) once for each task in [0, num_tasks), thread in [0, num_threads). Tasks are handed out
-  // one by one, in increasing order, to whichever thread is free; returns when all are done. An exception in a body
-  // is rethrown here after all threads have stopped.
+  // Calls body(task, thread) once for each task in [0, num_tasks), thread in [0, num_threads). Thread i begins with
+  // task i, the others are handed out one by one, in order, to whichever thread is free; returns when all are done. An
+  // exception in a body is rethrown here after all threads have stopped.
   template <typename Body>
   void parallel_for(int64_t num_tasks, const Body& body) {
     run(
