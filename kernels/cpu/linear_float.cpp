@@ -284,7 +284,7 @@ HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
     const uint8_t* next = is_last ? t.next : t.weight->panel(t.panel) + Panel::bytes(block.k_end);
     const int64_t next_bytes = Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end));
     FetchAhead ahead;
-    if (t.row_end - t.row_begin > kTileRows)
+    if (t.row_end - t.row_begin > kTileRows)  // else a lone tile takes all columns
       ahead = FetchAhead(next, next_bytes, num_tiles * (kColumns / kTileWidth) * (block.k_end - k) / Panel::kStep);
     run_block<kColumns>(t, panel, block, ahead);
   }

@@ -32,13 +32,14 @@ void int8_linear_task(const LinearTask& task);
 void quantize_row(const float* x, int64_t n, uint8_t* out, float* scale);
 constexpr int64_t quantized_row_bytes(int64_t n) { return ceil_div(n, 64) * 64; }
 
-// Touches weights that come next, so that memory works while the cores multiply. With several tiles that read the same
-// block: the next block, spread evenly over the turns of their loops; without it they wait for every block, and all at
-// once would fill the queues that the loops' own loads need. A lone tile is bound by memory and fetches its own weights
-// a little ahead of reading them. Loops work on a copy and give it back.
+// Touches weights that come next, so that memory works while the cores multiply. Where several tiles read the same
+// block, or one reads it in several passes over columns: the next block, spread evenly over the turns of their loops;
+// without it they wait for every block, and all at once would fill the queues that the loops' own loads need. A lone
+// tile of all columns is bound by memory and fetches its own weights a little ahead of reading them. Loops work on a
+// copy and give it back.
 class FetchAhead {
  public:
-  // For a lone tile.
+  // For a lone tile of all columns.
   FetchAhead() = default;
   // `turns`: of the loops that will call turn(). begin: null: there is nothing to fetch.
   FetchAhead(const uint8_t* begin, int64_t bytes, int64_t turns) : at_(begin) {
@@ -58,7 +59,7 @@ class FetchAhead {
         __builtin_prefetch(reading + kTurnsAhead * 4 * kLine + i, 0, kFar ? 2 : 3);
       return;
     }
-    __builtin_prefetch(at_, 0, 2);
+    __builtin_prefetch(at_, 0, 2);  // two lines of a turn at most, which is what several tiles or passes leave to each
     if (step_ > kLine) __builtin_prefetch(at_ + kLine, 0, 2);
     at_ += step_;
   }
