@@ -260,10 +260,12 @@ void quantize_row_target(const float* x, int64_t n, uint8_t* out, float* scale) 
     return hn::U8FromU32(hn::And(bits, hn::Set(du, 0xffu)));
   };
   for (i = 0; i + kLanes <= n; i += kLanes) hn::StoreU(round(hn::LoadU(d, x + i)), d8, out + i);
-  if (i == n) return;
-  uint8_t bytes[kLanes];
-  hn::StoreU(round(load_tail()), d8, bytes);
-  std::memcpy(out + i, bytes, static_cast<size_t>(ceil_div(n, 4) * 4 - i));
+  if (i < n) {
+    uint8_t bytes[kLanes];
+    hn::StoreU(round(load_tail()), d8, bytes);
+    std::memcpy(out + i, bytes, static_cast<size_t>(n - i));
+  }
+  for (i = n; i % 4 != 0; ++i) out[i] = 0;  // the last word is read whole; its weights here are zeros
 }
 
 }  // namespace HWY_NAMESPACE

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear_task.h"
 #include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
 
@@ -164,6 +165,23 @@ TEST_CASE("the largest magnitudes neither wrap nor saturate") {
       const PackedLinear packed = pack(*w, 1, Quantization::kInt8, pool);
       for (const auto* x : {&ones, &minus})
         CHECK(run(packed, *x, 1, pool)[0] == doctest::Approx(w == x ? kK : -kK).epsilon(1e-6));
+    }
+  });
+}
+
+TEST_CASE("a rounded row is written to the end of its last word of four, not further, on every instruction set") {
+  const std::vector<float> x = random_normal(70, 11);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (int64_t n = 1; n <= static_cast<int64_t>(x.size()); ++n) {
+      CAPTURE(n);
+      const int64_t written = (n + 3) / 4 * 4;
+      std::vector<uint8_t> first(written + 64, 0x11), second(written + 64, 0x22);
+      float scale = 0;
+      quantize_row(x.data(), n, first.data(), &scale);
+      quantize_row(x.data(), n, second.data(), &scale);
+      CHECK(std::equal(first.begin(), first.begin() + written, second.begin()));
+      CHECK(std::count(first.begin() + written, first.end(), 0x11) == 64);
     }
   });
 }
