@@ -10,12 +10,14 @@
 #include <set>
 
 #include "tests/support/kernel_support.h"
+#include "tests/support/sample_row.h"
 
 namespace llmb::cpu {
 namespace {
 
 using test::for_each_simd_target;
 using test::GuardedFloats;
+using test::params;
 using test::random_normal;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -59,16 +61,6 @@ StepPlan make_plan(std::span<const Row> rows) {
 StepOutput run_row(const std::vector<float>& logits, const Row& row) {
   ThreadPool pool(1);
   return run(logits, static_cast<int64_t>(logits.size()), make_plan({&row, 1}), pool);
-}
-
-SampleRow params(float temperature, int32_t top_k = 0, float top_p = 1, float min_p = 0) {
-  SampleRow row;
-  row.temperature = temperature;
-  row.top_k = top_k;
-  row.top_p = top_p;
-  row.min_p = min_p;
-  row.rng = {12, 34};
-  return row;
 }
 
 // The distribution that a row is drawn from, by sorting, in fp64.

@@ -13,10 +13,12 @@
 #include "kernels/cuda/sample.h"
 #include "tests/support/device_array.h"
 #include "tests/support/kernel_support.h"
+#include "tests/support/sample_row.h"
 
 namespace llmb::cuda::sample_batch {
 
 using test::DeviceArray;
+using test::params;
 using test::random_normal;
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -102,16 +104,6 @@ inline TokenId run_row(const std::vector<float>& logits, const SampleRow& row, c
   batch.add(logits, row, bias, penalty);
   const StepOutput out = run(batch);
   return out.is_finite[0] ? out.tokens[0] : -1;
-}
-
-inline SampleRow params(float temperature, int32_t top_k = 0, float top_p = 1, float min_p = 0) {
-  SampleRow row;
-  row.temperature = temperature;
-  row.top_k = top_k;
-  row.top_p = top_p;
-  row.min_p = min_p;
-  row.rng = {12, 34};
-  return row;
 }
 
 inline bool within_one_ulp(float a, float b) {
