@@ -60,6 +60,8 @@ void* allocate_or_throw(size_t size, size_t alignment) {
   }
 }
 constexpr size_t kDefault = alignof(std::max_align_t);
+// Not inlined: GCC takes free() for a mistake where it sees the new that it belongs to.
+[[gnu::noinline]] void release(void* memory) noexcept { free(memory); }
 }  // namespace
 void* operator new(size_t size) { return allocate_or_throw(size, kDefault); }
 void* operator new[](size_t size) { return allocate_or_throw(size, kDefault); }
@@ -67,14 +69,14 @@ void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocat
 void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocate(size, kDefault); }
 void* operator new(size_t size, std::align_val_t a) { return allocate_or_throw(size, static_cast<size_t>(a)); }
 void* operator new[](size_t size, std::align_val_t a) { return allocate_or_throw(size, static_cast<size_t>(a)); }
-void operator delete(void* memory) noexcept { free(memory); }
-void operator delete[](void* memory) noexcept { free(memory); }
-void operator delete(void* memory, size_t) noexcept { free(memory); }
-void operator delete[](void* memory, size_t) noexcept { free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { free(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { free(memory); }
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, size_t) noexcept { release(memory); }
+void operator delete[](void* memory, size_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { release(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { release(memory); }
 #else
 // All of the process: new, and the libraries in C.
 extern "C" {

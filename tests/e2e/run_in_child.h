@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -15,6 +16,12 @@
 #include "cli/run.h"
 #include "cli/signals.h"
 #include "tests/e2e/run.h"
+
+#ifdef __SANITIZE_THREAD__
+// A run that stalls ends from the thread that notices, by _exit(); nobody joins the others. And it ends at once, where
+// the sanitizer would wait for a second.
+extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0 atexit_sleep_ms=0"; }
+#endif
 
 namespace llmb::test {
 
@@ -30,6 +37,7 @@ inline ChildResult run_in_child(
     const std::function<void()>& in_child = [] {}, const std::function<void(pid_t)>& while_running = [](pid_t) {}) {
   const TemporaryDirectory dir;
   const auto start = std::chrono::steady_clock::now();
+  std::fflush(nullptr);  // or the child, too, writes what doctest has said so far: ThreadSanitizer flushes in _exit()
   const pid_t child = fork();
   if (child == 0) {
     const auto redirect = [&](const char* name, int fd) {

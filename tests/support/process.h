@@ -11,10 +11,18 @@ struct ProcessResult {
   std::string out, err;
 };
 
+// For programs that hang; a whole job may take minutes where a sanitizer slows it down and others use the machine.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kProcessTimeoutSeconds = 1500;
+#else
+constexpr int kProcessTimeoutSeconds = 300;
+#endif
+
 // argv[0] is a path or a name found in PATH. `input` is its stdin. Ends with a failed check after timeout_s seconds.
-ProcessResult run_process(const std::vector<std::string>& argv, const std::string& input = "", int timeout_s = 300);
+ProcessResult run_process(const std::vector<std::string>& argv, const std::string& input = "",
+                          int timeout_s = kProcessTimeoutSeconds);
 // The same through /bin/sh, for pipelines.
-ProcessResult run_shell(const std::string& command, int timeout_s = 300);
+ProcessResult run_shell(const std::string& command, int timeout_s = kProcessTimeoutSeconds);
 
 // A fresh directory, removed with everything in it.
 class TemporaryDirectory {
