@@ -20,16 +20,23 @@ fi
 tests=(fuzz_replay_test)
 for source in tests/unit/*_test.cpp; do
   case $(basename "$source") in
-    json_*|line_reader_*|request_parser_*|request_fields_*|resume_scan_*|record_order_*|run_manifest_*|completed_lines_*|safetensors_*|config_loader_*|\
-    hostile_files_*|tokenizer_*|jinja_*|chat_template_*|detokenizer_*|*gguf*) tests+=("unit_$(basename "$source" .cpp)") ;;
+    json_*|line_reader_*|request_parser_*|request_fields_*|resume_scan_*|record_order_*|run_manifest_*|\
+    completed_lines_*|safetensors_*|config_loader_*|architectures_*|fp8_weights_*|weight_cache_*|*gguf*|\
+    hostile_files_*|tokenizer_*|detokenizer_*|jinja_*|chat_template_*|chat_lines_*)
+      tests+=("unit_$(basename "$source" .cpp)") ;;
   esac
 done
-parsers=(src/io/{line_reader,byte_source,json_scan,request_parser,request_fields,request_params,field_values,chat_messages,resume_scan,run_manifest}.cpp
-         src/model/{json_scanner,safetensors,config_loader,config_fields}.cpp src/model/*gguf*.cpp
+parsers=(src/io/{line_reader,byte_source,json_scan,request_parser,request_fields,request_params,field_values}.cpp
+         src/io/{chat_messages,resume_scan,run_manifest,manifest_file,completed_lines}.cpp
+         src/base/{gguf_file,gguf_parts}.cpp src/backend/cpu/weight_cache.cpp
+         src/model/{json_scanner,safetensors,weight_files,config_loader,config_fields,rope_config}.cpp
+         src/model/quantization_config.cpp
+         src/model/{architecture*,*gguf*}.cpp
          src/tokenizer/{tokenizer_file,tokenizer_loader,slow_formats,sentencepiece,tiktoken,base64,vocab,added_vocabulary}.cpp
-         src/tokenizer/{regex_translate,regex_char_set,regex,precompiled,normalizer,pre_tokenizer,post_processor,decoder,decoder_steps,detokenizer}.cpp
-         src/tokenizer/{chat_template,jinja_*}.cpp)
-parsers=($(ls "${parsers[@]}" 2> /dev/null))
+         src/tokenizer/{regex_translate,regex_char_set,regex_properties,regex,precompiled,normalizer,pre_tokenizer}.cpp
+         src/tokenizer/{post_processor,decoder,decoder_steps,detokenizer,gguf_tokenizer}.cpp
+         src/tokenizer/{chat_template,chat_template_files,jinja_*}.cpp)
+ls "${parsers[@]}" > /dev/null  # none is missing
 
 mkdir -p "$build"
 CC=clang-14 CXX=clang++-14 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DLLMB_CUDA=OFF \

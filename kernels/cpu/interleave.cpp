@@ -24,11 +24,11 @@ Words load(const uint8_t* from) {
 void transpose_4x4(const uint8_t* const* rows, int64_t word, uint32_t* out) {
   const Words a = load(rows[0] + word * 4), b = load(rows[1] + word * 4);
   const Words c = load(rows[2] + word * 4), d = load(rows[3] + word * 4);
-  const Words ab_low = __builtin_shuffle(a, b, Words{0, 4, 1, 5}), ab_high = __builtin_shuffle(a, b, Words{2, 6, 3, 7});
-  const Words cd_low = __builtin_shuffle(c, d, Words{0, 4, 1, 5}), cd_high = __builtin_shuffle(c, d, Words{2, 6, 3, 7});
+  const Words ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Words cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
   const Words columns[4] = {
-      __builtin_shuffle(ab_low, cd_low, Words{0, 1, 4, 5}), __builtin_shuffle(ab_low, cd_low, Words{2, 3, 6, 7}),
-      __builtin_shuffle(ab_high, cd_high, Words{0, 1, 4, 5}), __builtin_shuffle(ab_high, cd_high, Words{2, 3, 6, 7})};
+      __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5), __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+      __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5), __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
   for (int i = 0; i < 4; ++i) std::memcpy(out + i * kInterleavedRows, &columns[i], sizeof(Words));
 }
 

@@ -34,8 +34,8 @@ inline constexpr const char* kBloomPattern = " ?[^(\\s|.,!?…。，、।۔،)]
 // DeepSeek V3: three patterns, one after the other.
 inline constexpr const char* kDeepSeekV3Patterns[] = {
     "\\p{N}{1,3}", "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-    "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"};
+    ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+     "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")};
 
 // DeepSeek Coder: the digits apart.
 inline constexpr const char* kDeepSeekCoderPatterns[] = {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",

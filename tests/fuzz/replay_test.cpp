@@ -38,7 +38,9 @@ TEST_CASE("every fuzz target and its corpus are replayed") {
 
 TEST_CASE("no input of the corpora breaks a promise") {
   constexpr size_t kNumPrefixes = 16;
-  for (const auto& [name, run] : targets()) {
+  for (const auto& target : targets()) {
+    const auto& name = target.first;
+    const auto& run = target.second;
     CAPTURE(name);
     run("");
     size_t num_files = 0;

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "base/float_formats.h"
 
 namespace llmb::test {
 
@@ -17,7 +18,7 @@ std::string encode(double value, DType dtype) {
   const auto as_float = static_cast<float>(value);
   uint32_t bits = std::bit_cast<uint32_t>(as_float);
   if (dtype == DType::kBF16) bits >>= 16;
-  if (dtype == DType::kF16) bits = std::bit_cast<uint16_t>(static_cast<_Float16>(as_float));
+  if (dtype == DType::kF16) bits = f32_to_f16(as_float);
   std::string bytes;
   for (int64_t i = 0; i < dtype_bytes(dtype); ++i) bytes.push_back(static_cast<char>(bits >> 8 * i & 0xFF));
   return bytes;
@@ -29,7 +30,7 @@ double decode(const char* bytes, const std::string& dtype) {
   if (dtype == "F32") return std::bit_cast<float>(bits);
   if (dtype == "BF16") return std::bit_cast<float>(bits << 16);
   LLMB_CHECK(dtype == "F16");
-  return static_cast<double>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)));
+  return f16_to_f32(static_cast<uint16_t>(bits));
 }
 
 // To the nearest value that the dtype holds; for bf16 by cutting bits, which is near enough for random weights.

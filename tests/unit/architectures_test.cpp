@@ -298,8 +298,9 @@ TEST_CASE("what an architecture has and the forward pass has not is refused by n
       {R"("model_type": "gemma3_text", "rope_parameters": {"full_attention": 1})", "full_attention"},
       {R"("model_type": "granite", "logits_scaling": 0)", "logits_scaling"},
   };
-  for (const auto& [fields, message] : cases) {
-    CAPTURE(std::string(fields));
+  for (const auto& c : cases) {
+    const std::string fields = c.first, message = c.second;
+    CAPTURE(fields);
     const std::string json = std::string(
                                  "{\"vocab_size\": 100, \"hidden_size\": 256, \"d_model\": 256, \"n_embd\": 256, "
                                  "\"intermediate_size\": 512, "

@@ -113,7 +113,8 @@ TEST_CASE("messages of a conversation with tools: what may be absent, what is ch
       {R"([{"role":"user","content":{"t":20}}])", "messages[0].content"},
       {R"([{"role":"assistant","content":"x","function_call":{"name":"f"}}])", "messages[0].function_call"},
   };
-  for (const auto& [messages, param] : cases) {
+  for (const auto& c : cases) {
+    const std::string &messages = c.first, &param = c.second;
     CAPTURE(messages);
     CHECK(refused(native(messages)).param == param);
     CHECK(refused(openai(messages)).param == param);

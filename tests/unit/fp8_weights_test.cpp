@@ -147,8 +147,9 @@ TEST_CASE("one scale, one a row, and blocks with borders inside and beyond the m
   check_case({5, 7, {5}, some_scales(5), f32_config()}, 1, 7);
   check_case({5, 7, {5, 1}, some_scales(5), f32_config(), "w_scale_inv"}, 1, 7);
   check_case({1, 7, {1}, {2.0f}, f32_config()}, 1, 7);
-  for (const auto& [rows, cols] :
+  for (const auto& shape :
        {std::pair<int64_t, int64_t>{128, 128}, {127, 129}, {129, 127}, {1, 1}, {256, 300}, {200, 128}}) {
+    const int64_t rows = shape.first, cols = shape.second;
     CAPTURE(rows);
     CAPTURE(cols);
     const int64_t grid_rows = (rows + 127) / 128, grid_cols = (cols + 127) / 128;
@@ -326,7 +327,8 @@ TEST_CASE("quantization_config: what is read, and what is refused by its name") 
        "int-quantized"},
       {R"("fp8")", "not an object"},
   };
-  for (const auto& [quantization, part] : bad) {
+  for (const auto& c : bad) {
+    const std::string &quantization = c.first, &part = c.second;
     CAPTURE(quantization);
     const auto config = parse(quantization);
     REQUIRE(!config.ok());

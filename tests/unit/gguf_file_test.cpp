@@ -261,10 +261,10 @@ TEST_CASE("a header full of the smallest things takes bounded time and memory") 
       "a", 9,
       GgufWriter::raw(uint32_t{8}) + GgufWriter::raw(uint64_t{13} << 20) + std::string(size_t{104} << 20, '\0'));
   const TempDir dir;
-  for (const auto& [writer, is_good] : {std::pair(&keys, true), {&tensors, true}, {&strings, true}}) {
+  for (const GgufWriter* writer : {&keys, &tensors, &strings}) {
     const std::string bytes = writer->bytes();
     write_file(dir / "x.gguf", bytes);
-    const BoundedRun run = run_bounded([&] { return GgufFile::open(dir / "x.gguf").ok() == is_good ? 10 : 11; });
+    const BoundedRun run = run_bounded([&] { return GgufFile::open(dir / "x.gguf").ok() ? 10 : 11; });
     CHECK(run.exit_code == 10);
     if (memory_figures_count()) CHECK(run.peak_mebibytes <= 64 + static_cast<double>(bytes.size()) / (1 << 20));
   }

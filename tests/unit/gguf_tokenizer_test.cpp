@@ -55,10 +55,11 @@ GgufWriter byte_level(const std::string& fixture, const std::string& pre) {
 }  // namespace
 
 TEST_CASE("byte-level BPE: the ids and texts of the golden files, by the name of the splitting") {
-  for (const auto& [fixture, pre] : {std::pair("llama3", "llama-bpe"), {"o200k", "gpt-4o"}, {"qwen2_files", "qwen2"}}) {
+  for (const auto& c : {std::pair("llama3", "llama-bpe"), {"o200k", "gpt-4o"}, {"qwen2_files", "qwen2"}}) {
+    const std::string fixture = c.first, pre = c.second;
     CAPTURE(fixture);
     GgufWriter w = byte_level(fixture, pre);
-    if (std::string(fixture) == "llama3") {
+    if (fixture == "llama3") {
       w.u32("tokenizer.ggml.bos_token_id", 420);
       w.u32("tokenizer.ggml.eos_token_id", 421);
     }
@@ -83,14 +84,18 @@ TEST_CASE("published tokenizers: the expected encodings, where ../shared/data is
     MESSAGE("skipped: no ../shared/data");
     return;
   }
-  for (const auto& [encoding, folder, pre] : {std::tuple("gpt-2", "gpt2", "gpt-2"),
-                                              {"qwen2", "qwen2.5", "qwen2"},
-                                              {"falcon", "falcon", "falcon"},
-                                              {"llama-spm", "llama2-hf", ""}}) {
+  struct Case {
+    std::string encoding, folder, pre;
+  };
+  for (const Case& c : {Case{"gpt-2", "gpt2", "gpt-2"},
+                        {"qwen2", "qwen2.5", "qwen2"},
+                        {"falcon", "falcon", "falcon"},
+                        {"llama-spm", "llama2-hf", ""}}) {
+    const std::string &encoding = c.encoding, &folder = c.folder, &pre = c.pre;
     CAPTURE(encoding);
     GgufWriter w;
     const HfTokenizer files = read_hf_tokenizer(kShared + "/tokenizers/" + folder);
-    if (std::string(pre).empty()) add_spm_tokenizer(&w, files);
+    if (pre.empty()) add_spm_tokenizer(&w, files);
     else add_byte_level_tokenizer(&w, files, pre);
     const auto tokenizer = load(w), original = load_tokenizer(kShared + "/tokenizers/" + folder);
     std::string texts = read_file(kShared + "/encodings/ggml-vocab-" + encoding + ".gguf.inp");

@@ -115,11 +115,12 @@ TEST_CASE("FAULTS 12: a manifest cut at any byte, or with any member missing or 
       {"-1", StatusCode::kDataLoss},
       {"1.0", StatusCode::kDataLoss},
   };
-  for (const auto& [format, code] : formats) {
+  for (const auto& f : formats) {
+    const auto& format = f.first;
     CAPTURE(format);
     std::string changed = text;
     changed.replace(changed.find("\"format\": 1"), 11, "\"format\": " + format);
-    CHECK(parse_manifest(changed, "m").status().code() == code);
+    CHECK(parse_manifest(changed, "m").status().code() == f.second);
   }
 }
 

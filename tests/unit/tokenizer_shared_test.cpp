@@ -49,7 +49,8 @@ TEST_CASE("the expected encodings of gpt-2, qwen2, falcon, phi-3 and llama-spm h
                                                         {"falcon", "falcon"},
                                                         {"phi-3", "phi-3-mini"},
                                                         {"llama-spm", "llama2-hf"}};
-  for (const auto& [encoding, folder] : kCases) {
+  for (const auto& c : kCases) {
+    const std::string encoding = c.first, folder = c.second;
     CAPTURE(encoding);
     const auto tokenizer = load_tokenizer(kShared + "/tokenizers/" + folder);
     const std::string stem = kShared + "/encodings/ggml-vocab-" + encoding + ".gguf";

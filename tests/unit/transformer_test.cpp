@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "base/float_formats.h"
 #include "base/thread_pool.h"
 #include "model/config_loader.h"
 #include "model/weight_source.h"
@@ -149,7 +150,7 @@ TEST_CASE("a tensor that is missing or of another shape is refused by name at lo
 double value_at(const TensorView& view, int64_t i) {
   if (view.dtype == DType::kF32) return static_cast<const float*>(view.data)[i];
   const uint16_t bits = static_cast<const uint16_t*>(view.data)[i];
-  if (view.dtype == DType::kF16) return static_cast<double>(std::bit_cast<_Float16>(bits));
+  if (view.dtype == DType::kF16) return f16_to_f32(bits);
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
