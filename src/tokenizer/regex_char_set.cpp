@@ -65,12 +65,17 @@ Status CharSetReader::read_escape(CharSet* set, char32_t* literal, bool* is_lite
       return {};
     case 'p':
     case 'P':
-      return read_property(c == 'P', set);
+      if (at("{")) return read_property(c == 'P', set);
+      break;  // a letter
     default:
       break;
   }
   *is_literal = true;
   switch (c) {
+    case 'p':
+    case 'P':
+      *literal = c;
+      return {};
     case 'n':
       *literal = '\n';
       return {};
@@ -127,20 +132,15 @@ Status CharSetReader::read_hex(int min_digits, int max_digits, char32_t* value) 
   return {};
 }
 
-// \p{Name}, \p{^Name}, \pL; pos_ is behind the p.
+// \p{Name}, \p{^Name}; pos_ is behind the p.
 Status CharSetReader::read_property(bool negated, CharSet* set) {
-  std::string name;
-  if (at("{")) {
-    const size_t close = in_.find('}', pos_);
-    if (close == std::string_view::npos) return invalid_argument("\\p{ does not end");
-    name = in_.substr(pos_ + 1, close - pos_ - 1);
-    pos_ = close + 1;
-    if (!name.empty() && name[0] == '^') {
-      negated = !negated;
-      name.erase(0, 1);
-    }
-  } else if (!done()) {
-    name = in_[pos_++];
+  const size_t close = in_.find('}', pos_);
+  if (close == std::string_view::npos) return invalid_argument("\\p{ does not end");
+  std::string name(in_.substr(pos_ + 1, close - pos_ - 1));
+  pos_ = close + 1;
+  if (!name.empty() && name[0] == '^') {
+    negated = !negated;
+    name.erase(0, 1);
   }
   if (name.empty() || name.find_first_of("\\[](){}") != std::string::npos)
     return invalid_argument("\\p without a name");

@@ -164,8 +164,9 @@ class Translator {
       note(branch, 1, can_loop);
       return {};
     }
-    const bool lazy = !done() && in_[pos_] == '?';
-    const bool plus = !done() && in_[pos_] == '+';
+    const bool question = !done() && in_[pos_] == '?', plus = !done() && in_[pos_] == '+';
+    const bool is_exact = is_interval && quantifier.find(',') == std::string::npos;
+    const bool lazy = question && !is_exact;
     const bool possessive = plus && !is_interval;
     if (unbounded && can_loop && !possessive)
       return unsupported("repetition nested in repetition can take exponential time");
@@ -176,6 +177,12 @@ class Translator {
       out_.insert(start, "(?:");
       out_ += ")+";
       unbounded = true;
+      ++pos_;
+    }
+    if (question && is_exact) {  // {n}? is {n}, or nothing
+      out_.insert(start, "(?:");
+      out_ += ")?";
+      min = 0;
       ++pos_;
     }
     note(branch, min, (unbounded || can_loop) && !possessive);
