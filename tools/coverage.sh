@@ -22,7 +22,7 @@ for source in tests/unit/*_test.cpp; do
   case $(basename "$source") in
     json_*|line_reader_*|request_parser_*|request_fields_*|resume_scan_*|record_order_*|run_manifest_*|\
     completed_lines_*|safetensors_*|config_loader_*|architectures_*|fp8_weights_*|weight_cache_*|*gguf*|\
-    hostile_files_*|truncation_*|tokenizer_*|detokenizer_*|jinja_*|chat_template_*|chat_lines_*)
+    hostile_files_*|truncation_*|regex_*|tokenizer_*|detokenizer_*|jinja_*|chat_template_*|chat_lines_*)
       tests+=("unit_$(basename "$source" .cpp)") ;;
   esac
 done
