@@ -9,9 +9,6 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
 
 namespace llmb::simt {
 
@@ -37,45 +34,31 @@ Fiber::Fiber(Body body, void* argument) : body_(body), argument_(argument), stac
   static thread_local size_t num_made = 0;
   const size_t used_bytes = stack_bytes_ - num_made++ % kNumShifts * kStackShift;
   context_ = context::make_fcontext(bottom + used_bytes, used_bytes, &Fiber::enter);
-#if defined(__SANITIZE_THREAD__)
-  tsan_fiber_ = __tsan_create_fiber(0);
-#endif
 }
 
 Fiber::~Fiber() {
   if (mapping_ == nullptr) return;
-#if defined(__SANITIZE_THREAD__)
-  __tsan_destroy_fiber(tsan_fiber_);
-#endif
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_UNPOISON_MEMORY_REGION(stack_bottom_, stack_bytes_);
 #endif
   munmap(mapping_, static_cast<size_t>(sysconf(_SC_PAGESIZE)) + stack_bytes_);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__)
 
 void Fiber::about_to_leave(Fiber& to) {
-#if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&asan_fake_stack_, to.stack_bottom_, to.stack_bytes_);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  if (tsan_fiber_ == nullptr) tsan_fiber_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(to.tsan_fiber_, 0);
-#endif
 }
 
 // Runs first on the stack that was switched to.
 void Fiber::arrived(context::transfer_t transfer) {
   Fiber* left = static_cast<Step*>(transfer.data)->from;
   left->context_ = transfer.fctx;
-#if defined(__SANITIZE_ADDRESS__)
   const void* left_bottom = nullptr;
   size_t left_bytes = 0;
   __sanitizer_finish_switch_fiber(asan_fake_stack_, &left_bottom, &left_bytes);
   left->stack_bottom_ = left_bottom;  // how the host's own stack becomes known
   left->stack_bytes_ = left_bytes;
-#endif
 }
 
 #endif
