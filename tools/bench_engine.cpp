@@ -30,7 +30,7 @@ struct Options {
   int32_t threads = 0;
   int32_t block_size = 16;
   Quantization quantization = Quantization::kNone;
-  std::string kv_dtype = "auto";
+  std::string dtype = "auto", kv_dtype = "auto";
   bool is_prompt_shared = false;
 };
 
@@ -117,8 +117,10 @@ class Bench {
     load.max_model_len = o_.context + o_.steps;
     load.num_threads = o_.threads;
     load.quantization = o_.quantization;
-    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8})
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
+      if (o_.dtype == dtype_name(dtype)) load.dtype = dtype;
       if (o_.kv_dtype == dtype_name(dtype)) load.kv_cache_dtype = dtype;
+    }
     blocks_per_seq_ = static_cast<int32_t>(ceil_div(load.max_model_len, load.block_size));
     load.num_blocks_override = blocks_per_seq_ * load.max_num_seqs;
     check(backend_->load(config_, load));
@@ -310,6 +312,9 @@ int main(int argc, char** argv) {
       {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4}};
   app.add_option("--quantization", o.quantization, "of the weights")
       ->transform(CLI::CheckedTransformer(kQuantizations));
+  app.add_option("--dtype", o.dtype, "of activations; auto: what a run takes")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
+      ->capture_default_str();
   app.add_option("--kv-cache-dtype", o.kv_dtype, "of the KV cache; auto: what a run takes")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "int8"}))
       ->capture_default_str();

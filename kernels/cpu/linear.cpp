@@ -21,7 +21,7 @@ struct CallTasks {
   int64_t chunk;  // rows of a task
   int64_t num_whole;
   int64_t first_task, num_tasks;
-  const uint8_t* x_bytes;  // int8: the call's quantised rows
+  const uint8_t* x_bytes;  // the call's rows in the form that its products take, where that is not x's
   const float* x_scales;
 
   int64_t per_chunk(const PackedLinear& weight) const { return 2 * weight.num_panels() - num_whole; }
@@ -82,28 +82,38 @@ uint8_t* scratch(int64_t bytes) {
   return buffer.data();
 }
 
-// Rounds the rows of all calls with int8 weights.
-void quantize(std::span<const LinearCall> calls, std::vector<CallTasks>* tasks, ThreadPool& pool) {
+bool is_int8(const PackedLinear& weight) { return weight.format() == PackedFormat::kInt8; }
+
+// Of a row in the form that products over these weights take; 0: as it is.
+int64_t x_row_bytes(const PackedLinear& weight) {
+  if (is_int8(weight)) return quantized_row_bytes(weight.in_features());
+  return weight.rounds_x() ? rounded_row_bytes(weight.in_features()) : 0;
+}
+
+// Rounds the rows of all calls that want it.
+void round_rows(std::span<const LinearCall> calls, std::vector<CallTasks>* tasks, ThreadPool& pool) {
   int64_t bytes = 0, scales = 0;
-  const auto is_int8 = [](const LinearCall& c) { return c.weight->format() == PackedFormat::kInt8; };
   for (const LinearCall& c : calls) {
-    if (!is_int8(c)) continue;
-    bytes += c.rows * quantized_row_bytes(c.weight->in_features());
-    scales += ceil_div(c.rows, 16) * 16;
+    bytes += ceil_div(c.rows * x_row_bytes(*c.weight), 64) * 64;
+    if (is_int8(*c.weight)) scales += ceil_div(c.rows, 16) * 16;
   }
   if (bytes == 0) return;
   uint8_t* at = scratch(bytes + scales * int64_t{sizeof(float)});
   float* scale = reinterpret_cast<float*>(at + bytes);
   for (size_t i = 0; i < calls.size(); ++i) {
     const LinearCall& c = calls[i];
-    if (!is_int8(c)) continue;
-    const int64_t k = c.weight->in_features(), stride = quantized_row_bytes(k);
-    for_each_row(pool, c.rows, k,
-                 [&](int64_t row, int) { quantize_row(c.x + row * k, k, at + row * stride, scale + row); });
+    const int64_t k = c.weight->in_features(), stride = x_row_bytes(*c.weight);
+    if (stride == 0) continue;
     (*tasks)[i].x_bytes = at;
-    (*tasks)[i].x_scales = scale;
-    at += c.rows * stride;
-    scale += ceil_div(c.rows, 16) * 16;
+    if (is_int8(*c.weight)) {
+      for_each_row(pool, c.rows, k,
+                   [&](int64_t row, int) { quantize_row(c.x + row * k, k, at + row * stride, scale + row); });
+      (*tasks)[i].x_scales = scale;
+      scale += ceil_div(c.rows, 16) * 16;
+    } else {
+      for_each_row(pool, c.rows, k, [&](int64_t row, int) { round_row(c.x + row * k, k, at + row * stride); });
+    }
+    at += ceil_div(c.rows * stride, 64) * 64;
   }
 }
 
@@ -124,7 +134,7 @@ void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
     tasks.back().first_task = num_tasks;
     num_tasks += tasks.back().num_tasks;
   }
-  quantize(calls, &tasks, pool);
+  round_rows(calls, &tasks, pool);
   const std::vector<CallTasks>& split_calls = tasks;  // other threads have a vector of their own by this name
   pool.parallel_for(num_tasks, [&](int64_t task, int) {
     const auto after = std::upper_bound(split_calls.begin(), split_calls.end(), task,
@@ -132,7 +142,8 @@ void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
     const CallTasks& t = *(after - 1);
     const LinearCall& c = calls[after - 1 - split_calls.begin()];
     const LinearTask one = make_task(c, t, task - t.first_task, pool.num_threads());
-    if (c.weight->format() == PackedFormat::kInt8) int8_linear_task(one);
+    if (is_int8(*c.weight)) int8_linear_task(one);
+    else if (c.weight->rounds_x()) bf16_linear_task(one);
     else float_linear_task(one);
   });
 }

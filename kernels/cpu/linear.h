@@ -6,6 +6,8 @@
 // 1. Each output element depends on its own row of x and on nothing else of the call (rows, threads, position in the
 //    batch), plus the bias at the end.
 //    Float weights: one fp32 multiply-add chain over k = 0 … in_features − 1 that starts at 0.
+//    bf16 weights with bf16 activations: x is rounded to bf16; the same chain, of each pair of k the odd one first, or
+//    with AMX, for each 32 k, a chain of the even and one of the odd ones, whose sum is added.
 //    int8: x is rounded to int8, a row with a scale of its own; the sum of products is exact; out = sum · scale of the
 //    feature · scale of the row.
 //    int4: x stays fp32; one chain for each group of kInt4Group k; sum = sum + scale of the group · chain, in order.
@@ -38,16 +40,17 @@ class PackedLinear {
   static constexpr int64_t kMaxInt8Features = 65536;
 
   // A matrix of the rows of `parts` stacked in order; `biases` is empty or has one vector for each part (rows == 1).
-  // Weights that are not finite are quantised to what makes their output feature NaN.
+  // Weights that are not finite are quantised to what makes their output feature NaN. activations: kBF16: products over
+  // weights that stay bf16 round x.
   // REQUIRES: equal cols >= 1, rows >= 0. Throws std::bad_alloc.
   static PackedLinear pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
-                           Quantization quantization = Quantization::kNone);
+                           Quantization quantization = Quantization::kNone, DType activations = DType::kF32);
 
   // The same of bytes that an earlier pack() made, of which `next` gives the next so many: weights, scales, sums, bias.
   // What `parts` and `biases` point to is not looked at.
   using NextBytes = std::function<AlignedBuffer(int64_t size_bytes)>;
   static PackedLinear from_packed(std::span<const TensorView> parts, std::span<const TensorView> biases,
-                                  Quantization quantization, const NextBytes& next);
+                                  Quantization quantization, DType activations, const NextBytes& next);
   std::array<std::span<const uint8_t>, 4> packed_bytes() const;  // in that order
 
   int64_t out_features() const { return out_features_; }
@@ -57,6 +60,7 @@ class PackedLinear {
     return weights_.size_bytes() + scales_.size_bytes() + sums_.size_bytes() + bias_.size_bytes();
   }
   PackedFormat format() const { return format_; }
+  bool rounds_x() const { return rounds_x_; }  // to bf16
   int64_t panel_bytes() const { return panel_bytes_; }
 
   // Panel p, from output feature p * kPanelWidth on.
@@ -70,8 +74,9 @@ class PackedLinear {
  private:
   // With memory from `next`, nothing in it.
   static PackedLinear make(std::span<const TensorView> parts, std::span<const TensorView> biases,
-                           Quantization quantization, const NextBytes& next);
+                           Quantization quantization, DType activations, const NextBytes& next);
   PackedFormat format_ = PackedFormat::kF32;
+  bool rounds_x_ = false;
   int64_t out_features_ = 0, in_features_ = 0;
   int64_t panel_bytes_ = 0;
   AlignedBuffer weights_;  // [num_panels, panel_bytes]
@@ -79,6 +84,9 @@ class PackedLinear {
   AlignedBuffer sums_;     // [num_panels * kPanelWidth] int32, or empty
   AlignedBuffer bias_;     // [num_panels * kPanelWidth] fp32, or empty
 };
+
+// Whether products of bf16 by bf16 are faster here than those in fp32: AMX, or AVX-512-BF16 on AMD's processors.
+bool has_fast_bf16();
 
 void linear(const PackedLinear& weight,  // [out_features, in_features]
             const float* x,              // [rows, in_features]

@@ -3,6 +3,9 @@
 // A task walks its panel in blocks of k that stay in the first-level cache, a register tile of rows after the other;
 // each widens the stored form in registers, which costs no more than to read it widened. Partial sums go through memory
 // as fp32, so the chain over k is the same as in registers. While a block is multiplied, the next one is fetched.
+//
+// Of a pair of bf16 weights the odd one comes first where x was rounded to bf16, too: the order, and so the bytes, of
+// AVX-512-BF16's dot product.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -78,6 +81,8 @@ struct BF16Panel {
   static int64_t bytes(int64_t num_k) { return ceil_div(num_k, 2) * kStepBytes; }
 };
 
+struct BF16PairPanel : BF16Panel {};
+
 struct Int4Panel {
   static constexpr int kStep = 8, kStepBytes = kWidth * 4, kWordBytes = 4;
   static constexpr bool kHasScales = true;
@@ -109,6 +114,11 @@ struct Int4Panel {
   }
   static int64_t bytes(int64_t num_k) { return ceil_div(num_k, kGroup) * kGroupBytes; }
 };
+
+template <typename Panel>
+constexpr bool is_odd_first = false;
+template <>
+constexpr bool is_odd_first<BF16PairPanel> = true;
 
 // Register tiles are at most so high; narrow enough that x, which comes from further away, is read at a fraction of the
 // rate. Columns of a tile of that height.
@@ -148,7 +158,10 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   const auto some_steps = [&]<int... kIndex>(int64_t count, std::integer_sequence<int, kIndex...>) HWY_ATTR {
     ((kIndex < count ? step(std::integral_constant<int, kIndex>()) : void()), ...);
   };
-  constexpr auto kSteps = std::make_integer_sequence<int, Panel::kStep>();
+  constexpr auto kSteps = [] {
+    if constexpr (is_odd_first<Panel>) return std::integer_sequence<int, 1, 0>();
+    else return std::make_integer_sequence<int, Panel::kStep>();
+  }();
   const float* end = x + k_end - (Panel::kStep - 1);
   for (; x0 < end;
        x0 += Panel::kStep, x3 += Panel::kStep, x6 += Panel::kStep, x9 += Panel::kStep, words += Panel::kStepBytes) {
@@ -161,14 +174,6 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   load();
   some_steps(x + k_end - x0, kSteps);
 }
-
-// Where a tile's sums come from and go to: row 0, column 0 of the panel.
-struct TileSums {
-  const float* from;  // [rows][kWidth]  null: nothing yet
-  float* to;          // [rows][to_stride]
-  int64_t to_stride;
-  const float* bias;  // [kWidth]  added on the way; null: none
-};
 
 template <int kRows, int kVecs, typename Panel>
 HWY_INLINE void tile(const Panel& panel, const float* x, int64_t x_stride, int64_t k_begin, int64_t k_end,
@@ -227,18 +232,8 @@ int64_t even_block(int64_t num_k) {
 // One block of k of a task.
 struct Block {
   int64_t k_begin, k_end;
-  float* sums;  // [rows][kWidth]  partial sums between blocks, and whole ones of a panel narrower than its width
+  float* sums;  // [rows][kWidth]  as tile_sums() has them
 };
-
-TileSums tile_sums(const LinearTask& t, const Block& block, int64_t row) {
-  float* sums = block.sums + row * kWidth;
-  const float* from = block.k_begin == 0 ? nullptr : sums;
-  if (block.k_end < t.weight->in_features()) return {from, sums, kWidth, nullptr};
-  const int64_t n = t.weight->out_features(), first = t.panel * kWidth;
-  const float* bias = t.weight->bias() == nullptr ? nullptr : t.weight->bias() + first;
-  if (first + t.column_end > n) return {from, sums, kWidth, bias};
-  return {from, t.out + (t.row_begin + row) * n + first, n, bias};
-}
 
 const float* block_x(const LinearTask& t, int64_t row) { return t.x + (t.row_begin + row) * t.weight->in_features(); }
 
@@ -266,7 +261,7 @@ template <int kColumns, typename Panel>
 HWY_INLINE void run_block(const LinearTask& t, const Panel& panel, const Block& block, FetchAhead& ahead) {
   for_tiles(0, t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
     constexpr int kRows = decltype(rows)::value, kVecs = tile_vecs<kRows, kColumns>();
-    const TileSums sums = tile_sums(t, block, row);
+    const TileSums sums = tile_sums(t, row, block.k_begin == 0, block.k_end == t.weight->in_features(), block.sums);
     for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
       tile<kRows, kVecs>(panel, block_x(t, row), t.weight->in_features(), block.k_begin, block.k_end, column, sums,
                          ahead);
@@ -288,12 +283,7 @@ HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
       ahead = FetchAhead(next, next_bytes, num_tiles * (kColumns / kTileWidth) * (block.k_end - k) / Panel::kStep);
     run_block<kColumns>(t, panel, block, ahead);
   }
-  // A panel narrower than its width.
-  const int64_t n = t.weight->out_features(), first = t.panel * kWidth;
-  if (first + t.column_end <= n || first + t.column_begin >= n) return;
-  const auto bytes = static_cast<size_t>(n - first - t.column_begin) * sizeof(float);
-  for (int64_t row = t.row_begin; row < t.row_end; ++row)
-    std::memcpy(t.out + row * n + first + t.column_begin, sums + (row - t.row_begin) * kWidth + t.column_begin, bytes);
+  copy_narrow_panel(t, sums);
 }
 
 void float_linear_task_target(const LinearTask& t) {
@@ -308,6 +298,7 @@ void float_linear_task_target(const LinearTask& t) {
     case PackedFormat::kF16:
       return run(F16Panel{data});
     case PackedFormat::kBF16:
+      if (t.weight->rounds_x()) return run(BF16PairPanel{{data}});
       return run(BF16Panel{data});
     case PackedFormat::kInt4:
       return run(Int4Panel(data));

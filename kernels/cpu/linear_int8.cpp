@@ -1,13 +1,15 @@
 // linear over int8 weights: rows of x are rounded to int8, sums of products are exact in 32 bits, so every instruction
 // set gives the same bytes.
 //
-// AVX-512 with VNNI multiplies unsigned by signed bytes, four at a time: activations are stored with 128 added, and 128
-// times the sum of a feature's weights is taken off at the end. AVX2 multiplies magnitudes of weights by activations
-// with the weights' signs, pairs of which fit 16 bits because neither is -128.
+// AMX multiplies tiles (linear_amx.h); AVX-512 with VNNI multiplies unsigned by signed bytes, four at a time:
+// activations are stored with 128 added, and 128 times the sum of a feature's weights is taken off at the end. AVX2
+// multiplies magnitudes of weights by activations with the weights' signs, pairs of which fit 16 bits because neither
+// is -128.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/simd_targets.h"
 
@@ -197,6 +199,12 @@ void int8_linear_task_target(const LinearTask& t) {
   const int64_t num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
   const uint8_t* panel = t.weight->panel(t.panel);
   constexpr int64_t kWordBytes = kInt8Width * 4;
+#if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
+  if (num_tiles > 1 && has_amx()) {
+    amx_sums<AmxTiles, AmxNumbers::kBytes>(amx_product(t, num_words, stride), sums);
+    return write_int8_sums(t, sums);
+  }
+#endif
   const bool is_whole = t.panel * kInt8Width + t.column_end <= t.weight->out_features();
   const bool is_written_by_tiles = has_vnni() && is_whole;
   const int64_t block_words = ceil_div(num_words, ceil_div(num_words, kBlockWords));

@@ -53,8 +53,8 @@ int64_t int4_word(int64_t k, int64_t column) { return kWidth * 2 + k % kGroup / 
 
 // Stored row `row` of `part`.
 struct Row {
-  const TensorView* part;
-  int64_t row;
+  const TensorView* part = nullptr;
+  int64_t row = 0;
   float operator[](int64_t k) const { return load_element(*part, row * part->cols + k); }
   int64_t size() const { return part->cols; }
   const uint8_t* bytes() const {
@@ -177,7 +177,7 @@ int64_t bytes_of_panel(PackedFormat format, int64_t k) {
 }  // namespace
 
 PackedLinear PackedLinear::make(std::span<const TensorView> parts, std::span<const TensorView> biases,
-                                Quantization quantization, const NextBytes& next) {
+                                Quantization quantization, DType activations, const NextBytes& next) {
   LLMB_CHECK(!parts.empty() && parts[0].cols >= 1);
   LLMB_CHECK(biases.empty() || biases.size() == parts.size());
   PackedLinear w;
@@ -190,6 +190,7 @@ PackedLinear PackedLinear::make(std::span<const TensorView> parts, std::span<con
   }
   if (quantization == Quantization::kInt4) w.format_ = PackedFormat::kInt4;
   if (quantization == Quantization::kInt8 && w.in_features_ <= kMaxInt8Features) w.format_ = PackedFormat::kInt8;
+  w.rounds_x_ = w.format_ == PackedFormat::kBF16 && activations == DType::kBF16;
   w.panel_bytes_ = bytes_of_panel(w.format_, w.in_features_);
   const int64_t padded = w.num_panels() * kWidth;
   w.weights_ = next(w.num_panels() * w.panel_bytes_);
@@ -202,8 +203,8 @@ PackedLinear PackedLinear::make(std::span<const TensorView> parts, std::span<con
 }
 
 PackedLinear PackedLinear::from_packed(std::span<const TensorView> parts, std::span<const TensorView> biases,
-                                       Quantization quantization, const NextBytes& next) {
-  return make(parts, biases, quantization, next);
+                                       Quantization quantization, DType activations, const NextBytes& next) {
+  return make(parts, biases, quantization, activations, next);
 }
 
 std::array<std::span<const uint8_t>, 4> PackedLinear::packed_bytes() const {
@@ -214,8 +215,8 @@ std::array<std::span<const uint8_t>, 4> PackedLinear::packed_bytes() const {
 }
 
 PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
-                                Quantization quantization) {
-  PackedLinear w = make(parts, biases, quantization, [](int64_t bytes) { return AlignedBuffer(bytes); });
+                                Quantization quantization, DType activations) {
+  PackedLinear w = make(parts, biases, quantization, activations, [](int64_t bytes) { return AlignedBuffer(bytes); });
   std::vector<int64_t> part_start = {0};
   for (const TensorView& part : parts) part_start.push_back(part_start.back() + part.rows);
   for (AlignedBuffer* zeroed : {&w.scales_, &w.sums_, &w.bias_})

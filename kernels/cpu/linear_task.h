@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/cpu/linear.h"
 
@@ -12,10 +13,11 @@ namespace llmb::cpu {
 // Rows [row_begin, row_end) times the output features [column_begin, column_end) of a panel.
 struct LinearTask {
   const PackedLinear* weight;
-  const float* x;          // [rows, in_features]  float and int4 weights
-  const uint8_t* x_bytes;  // [rows, quantized_row_bytes(in_features)]  int8 weights
-  const float* x_scales;   // [rows]               int8 weights
-  float* out;              // [rows, out_features]
+  const float* x;  // [rows, in_features]  float and int4 weights
+  const uint8_t*
+      x_bytes;            // [rows, quantized_row_bytes(in_features)]  int8 weights; rounded_row_bytes: bf16 activations
+  const float* x_scales;  // [rows]               int8 weights
+  float* out;             // [rows, out_features]
   int64_t panel;
   int64_t column_begin, column_end;  // multiples of 16 within the panel
   int64_t row_begin, row_end;        // at most kLinearTaskRows
@@ -26,11 +28,48 @@ constexpr int64_t kLinearTaskRows = 128;  // partial sums and a block of x stay 
 
 void float_linear_task(const LinearTask& task);
 void int8_linear_task(const LinearTask& task);
+void bf16_linear_task(const LinearTask& task);  // weights for which rounds_x()
 
 // A row of activations as int8: q = round(x / scale), scale = max |x| / 127, in the form that this machine's products
 // take. A row with NaN or infinity has a scale of NaN.
 void quantize_row(const float* x, int64_t n, uint8_t* out, float* scale);
 constexpr int64_t quantized_row_bytes(int64_t n) { return ceil_div(n, 64) * 64; }
+
+// A row of activations rounded to bf16, in the form that this machine's products take: bf16 where has_fast_bf16().
+void round_row(const float* x, int64_t n, uint8_t* out);
+int64_t rounded_row_bytes(int64_t n);
+// As bf16 whatever the machine; and its product by AVX-512-BF16, false where there is none. For tests beside the above.
+void bf16_row(const float* x, int64_t n, uint8_t* out);
+constexpr int64_t bf16_row_bytes(int64_t n) { return ceil_div(n, 32) * 64; }
+bool bf16_dot_task(const LinearTask& task);
+
+// Where a tile's fp32 sums come from and go to: its row 0, column 0 of the panel.
+struct TileSums {
+  const float* from;  // [rows][kPanelWidth]  null: nothing yet
+  float* to;          // [rows][to_stride]
+  int64_t to_stride;
+  const float* bias;  // [kPanelWidth]  added on the way; null: none
+};
+
+// sums: of a task, [rows][kPanelWidth]: partial ones between blocks of k, and whole ones of a panel narrower than its
+// width, which copy_narrow_panel takes to the outputs.
+inline TileSums tile_sums(const LinearTask& t, int64_t row, bool is_first, bool is_last, float* sums) {
+  sums += row * PackedLinear::kPanelWidth;
+  const float* from = is_first ? nullptr : sums;
+  if (!is_last) return {from, sums, PackedLinear::kPanelWidth, nullptr};
+  const int64_t n = t.weight->out_features(), first = t.panel * PackedLinear::kPanelWidth;
+  const float* bias = t.weight->bias() == nullptr ? nullptr : t.weight->bias() + first;
+  if (first + t.column_end > n) return {from, sums, PackedLinear::kPanelWidth, bias};
+  return {from, t.out + (t.row_begin + row) * n + first, n, bias};
+}
+
+inline void copy_narrow_panel(const LinearTask& t, const float* sums) {
+  const int64_t n = t.weight->out_features(), first = t.panel * PackedLinear::kPanelWidth;
+  if (first + t.column_end <= n || first + t.column_begin >= n) return;
+  const auto bytes = static_cast<size_t>(n - first - t.column_begin) * sizeof(float);
+  for (int64_t row = t.row_begin; row < t.row_end; ++row, sums += PackedLinear::kPanelWidth)
+    std::memcpy(t.out + row * n + first + t.column_begin, sums + t.column_begin, bytes);
+}
 
 // Touches weights that come next, so that memory works while the cores multiply. Where several tiles read the same
 // block, or one reads it in several passes over columns: the next block, spread evenly over the turns of their loops;

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -55,7 +57,28 @@ __attribute__((target("avx512vnni"))) int64_t vnni_chains(int64_t iterations, fl
 }
 #endif
 
+// Sums of four tiles; dot() adds to each of them.
+#if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
+template <typename Dot>
+int64_t tile_chains(int64_t iterations, float* sink, const Dot& dot) {
+  TileShapes shapes;
+  for (int tile = 0; tile < 8; ++tile) shapes.set(tile, 16);
+  AmxTiles::configure(shapes);
+  for (int64_t n = 0; n < iterations; ++n) dot();
+  AmxTiles::release();
+  *sink += 1;
+  return iterations * 4 * 16 * 16 * 64;
+}
+#endif
+
 int64_t int8_chains(int64_t iterations, float* sink) {
+#if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
+  const auto dot = [] {
+    AmxTiles::dot_bytes<0, 4, 6>(), AmxTiles::dot_bytes<1, 5, 6>();
+    AmxTiles::dot_bytes<2, 4, 7>(), AmxTiles::dot_bytes<3, 5, 7>();
+  };
+  if (has_amx()) return 2 * tile_chains(iterations, sink, dot);
+#endif
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   if (__builtin_cpu_supports("avx512vnni")) return vnni_chains(iterations, sink);
 #endif
@@ -84,6 +107,35 @@ int64_t int8_chains(int64_t iterations, float* sink) {
 #endif
 }
 
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+__attribute__((target("avx512bf16"))) int64_t bf16_dot_chains(int64_t iterations, float* sink) {
+  for (int64_t n = 0; n < iterations; ++n)
+    asm volatile(
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm2\n vdpbf16ps %%zmm0, %%zmm1, %%zmm3\n vdpbf16ps %%zmm0, %%zmm1, %%zmm4\n"
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm5\n vdpbf16ps %%zmm0, %%zmm1, %%zmm6\n vdpbf16ps %%zmm0, %%zmm1, %%zmm7\n"
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm8\n vdpbf16ps %%zmm0, %%zmm1, %%zmm9\n vdpbf16ps %%zmm0, %%zmm1, %%zmm10\n"
+        "vdpbf16ps %%zmm0, %%zmm1, %%zmm11\n vdpbf16ps %%zmm0, %%zmm1, %%zmm12\n vdpbf16ps %%zmm0, %%zmm1, %%zmm13\n" ::
+            : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
+              "xmm13");
+  *sink += 1;
+  return iterations * 12 * 32 * 2;
+}
+#endif
+
+int64_t bf16_chains(int64_t iterations, float* sink) {
+#if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
+  const auto dot = [] {
+    AmxTiles::dot_bf16<0, 4, 6>(), AmxTiles::dot_bf16<1, 5, 6>();
+    AmxTiles::dot_bf16<2, 4, 7>(), AmxTiles::dot_bf16<3, 5, 7>();
+  };
+  if (has_amx()) return tile_chains(iterations, sink, dot);
+#endif
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  if (has_fast_bf16()) return bf16_dot_chains(iterations, sink);
+#endif
+  return multiply_add_chains(iterations, sink);
+}
+
 // Sum of the words, so that every one is read.
 uint32_t read_words(const uint32_t* words, int64_t num_words) {
   const DU du;
@@ -109,6 +161,7 @@ namespace llmb::cpu {
 
 HWY_EXPORT(multiply_add_chains);
 HWY_EXPORT(int8_chains);
+HWY_EXPORT(bf16_chains);
 HWY_EXPORT(read_words);
 HWY_EXPORT(target_name);
 
@@ -151,6 +204,10 @@ double measure_peak_flops(ThreadPool& pool) {
 
 double measure_peak_int8_ops(ThreadPool& pool) {
   return peak_rate(pool, [](int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(int8_chains)(n, sink); });
+}
+
+double measure_peak_bf16_flops(ThreadPool& pool) {
+  return peak_rate(pool, [](int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(bf16_chains)(n, sink); });
 }
 
 double measure_read_bandwidth(ThreadPool& pool) {

@@ -1,6 +1,7 @@
 // Bound by bytes. A thread converts one pack; one thread the rest.
 #include "kernels/cuda/convert.h"
 
+#include "base/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
 
@@ -45,6 +46,8 @@ void launch_from(const void* from, void* to, DType to_dtype, int64_t n, cudaStre
       return launch_convert<From, __half>(from, to, n, stream);
     case DType::kBF16:
       return launch_convert<From, __nv_bfloat16>(from, to, n, stream);
+    case DType::kI8:
+      LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }
 
@@ -59,6 +62,8 @@ void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64
       return launch_from<__half>(from, to, to_dtype, n, stream);
     case DType::kBF16:
       return launch_from<__nv_bfloat16>(from, to, to_dtype, n, stream);
+    case DType::kI8:
+      LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }
 

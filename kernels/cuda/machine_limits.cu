@@ -78,6 +78,8 @@ void fill_normal(void* to, DType dtype, int64_t n, float deviation, uint32_t see
       return launch(shape, fill_normal_kernel<__half>, static_cast<__half*>(to), n, deviation, seed);
     case DType::kBF16:
       return launch(shape, fill_normal_kernel<__nv_bfloat16>, static_cast<__nv_bfloat16*>(to), n, deviation, seed);
+    case DType::kI8:
+      LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }
 

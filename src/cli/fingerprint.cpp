@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "backend/cpu/cpu_backend.h"
 #include "base/content_hash.h"
 #include "base/directory.h"
 #include "base/durable_file.h"
@@ -212,7 +213,8 @@ Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& mode
   list.add("seed", std::to_string(o.seed));
   list.text("device", device);
   const bool is_gpu = device.starts_with("cuda");
-  const std::string dtype = o.dtype != "auto" ? o.dtype : is_gpu ? dtype_name(model.config.gpu_dtype()) : "float32";
+  const DType own_dtype = is_gpu ? model.config.gpu_dtype() : cpu_activation_dtype(model.config, o.quantization);
+  const std::string dtype = o.dtype != "auto" ? o.dtype : dtype_name(own_dtype);
   list.text("dtype", dtype);
   list.text("kv_cache_dtype", o.kv_cache_dtype != "auto" ? o.kv_cache_dtype
                               : is_gpu                   ? dtype

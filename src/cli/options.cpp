@@ -55,7 +55,8 @@ void add_model_options(CLI::App& app, Options& o) {
       ->check(device_name())
       ->group("Model")
       ->option_text("auto|cpu|cuda[:N]|ledger [auto]");
-  app.add_option("--dtype", o.dtype, "Of activations; auto: float32 on the CPU, the weights' own on a GPU")
+  app.add_option("--dtype", o.dtype,
+                 "Of activations; auto: the weights' own on a GPU; on the CPU float32, bfloat16 where that is faster")
       ->check(one_of({"auto", "float32", "bfloat16", "float16"}))
       ->group("Model")
       ->option_text("auto|float32|bfloat16|float16 [auto]");

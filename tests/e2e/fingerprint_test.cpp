@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "backend/make_backend.h"
+#include "kernels/cpu/linear.h"
 #include "tests/e2e/run.h"
 
 namespace llmb::test {
@@ -61,7 +62,7 @@ TEST_CASE("each setting that changes answers is one component") {
       {{"--return-token-ids"}, "return_token_ids"},
       {{"--seed", "1"}, "seed"},
       {{"--device", "ledger"}, "device"},
-      {{"--dtype", "bfloat16"}, "dtype"},
+      {{"--dtype", cpu::has_fast_bf16() ? "float32" : "bfloat16"}, "dtype"},
       {{"--kv-cache-dtype", "float32"}, "kv_cache_dtype"},
       {{"--kv-cache-dtype", "int8"}, "kv_cache_dtype"},
       {{"--max-model-len", "100"}, "max_model_len"},
@@ -77,7 +78,7 @@ TEST_CASE("each setting that changes answers is one component") {
   // Explicit defaults and matters of schedule are no difference.
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--device", "cpu"},
-                                             {"--dtype", "float32"},
+                                             {"--dtype", cpu::has_fast_bf16() ? "bfloat16" : "float32"},
                                              {"--kv-cache-dtype", "bfloat16"},
                                              {"--deterministic"},
                                              {"--watchdog-timeout", "9"},

@@ -12,6 +12,7 @@
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/memory_limit.h"
 #include "backend/make_backend.h"
+#include "kernels/cpu/linear.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -59,6 +60,7 @@ TEST_CASE("tokens and log probabilities are bit-identical for any schedule, bloc
     write_model(dir.path(), config, random_tensors(config, 21));
     LoadOptions options = dummy_options();
     options.kv_cache_dtype = kv_dtype;
+    if (kv_dtype == DType::kI8) options.dtype = DType::kBF16;
     options.load_format = LoadFormat::kAuto;
     options.model_dir = dir.path();
     const auto requests = mixed_requests(config);
@@ -361,6 +363,27 @@ TEST_CASE("a pool of any shape holds every block of every layer apart") {
       }
     }
   }
+}
+
+TEST_CASE("the dtype of activations: float32, or bfloat16 over bf16 weights") {
+  ModelConfig config = tiny_config();
+  LoadOptions o = dummy_options();
+  const auto message = [&] { return make_cpu_backend()->load(config, o).message(); };
+  const auto refuses = [&](const std::string& reason) { return message().find(reason) != std::string::npos; };
+  for (const DType stored : {DType::kF32, DType::kF16, DType::kBF16}) {
+    config.dtype = stored;
+    o.dtype = DType::kF32;
+    CHECK(message() == "");
+    o.dtype = DType::kF16;
+    CHECK(refuses("dtype float16"));
+    o.dtype = DType::kBF16;
+    if (stored == DType::kBF16) CHECK(message() == "");
+    else CHECK(refuses(std::string("these are ") + dtype_name(stored)));
+  }
+  CHECK(cpu_activation_dtype(config, Quantization::kNone) == (cpu::has_fast_bf16() ? DType::kBF16 : DType::kF32));
+  CHECK(cpu_activation_dtype(config, Quantization::kInt8) == DType::kF32);
+  o.quantization = Quantization::kInt8;
+  CHECK(refuses("not with quantization int8"));
 }
 
 TEST_CASE("what cannot fit or makes no sense is refused before anything is loaded") {

@@ -1,5 +1,5 @@
-// What quantised weights cost in accuracy: logits and perplexity beside those of the weights as they are stored, on the
-// golden models and on the bundled one. kernels/README.md states the figures that this prints.
+// What quantised weights and rounded activations cost in accuracy: logits and perplexity beside those of the weights as
+// they are stored, on the golden models and on the bundled one. kernels/README.md states the figures that this prints.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -18,9 +18,20 @@ namespace {
 
 using Text = std::vector<TokenId>;
 
+// Of weights, and of what enters products with them.
+struct Rounding {
+  Quantization quantization;
+  DType activations = DType::kF32;
+
+  std::string name() const {
+    return quantization != Quantization::kNone ? quantization_name(quantization)
+                                               : std::string("activations in ") + dtype_name(activations);
+  }
+};
+
 // Log probabilities of the whole vocabulary behind every token of the texts.
 std::vector<std::vector<float>> distributions(const std::string& dir, const std::vector<Text>& texts,
-                                              Quantization quantization) {
+                                              const Rounding& rounding) {
   const ModelConfig config = load_model_config(dir).value();
   const auto backend = make_cpu_backend();
   LoadOptions options;
@@ -29,7 +40,8 @@ std::vector<std::vector<float>> distributions(const std::string& dir, const std:
   options.max_num_batched_tokens = 512;
   options.max_model_len = config.max_position_embeddings;
   options.num_threads = 2;
-  options.quantization = quantization;
+  options.quantization = rounding.quantization;
+  options.dtype = rounding.activations;
   const Status status = backend->load(config, options);
   REQUIRE_MESSAGE(status.ok(), status.message());
   std::vector<GenerateRequest> requests;
@@ -53,9 +65,9 @@ struct Accuracy {
   double perplexity_ratio;  // on the texts, to that of the stored weights
 };
 
-Accuracy compare_with_stored(const std::string& dir, const std::vector<Text>& texts, Quantization quantization) {
-  const auto stored = distributions(dir, texts, Quantization::kNone);
-  const auto quantised = distributions(dir, texts, quantization);
+Accuracy compare_with_stored(const std::string& dir, const std::vector<Text>& texts, const Rounding& rounding) {
+  const auto stored = distributions(dir, texts, {Quantization::kNone});
+  const auto rounded = distributions(dir, texts, rounding);
   double error = 0, spread = 0, difference = 0;
   int64_t num_predicted = 0;
   size_t row = 0;
@@ -64,23 +76,22 @@ Accuracy compare_with_stored(const std::string& dir, const std::vector<Text>& te
       double mean = 0;
       for (const float l : stored[row]) mean += l / double(stored[row].size());
       for (size_t i = 0; i < stored[row].size(); ++i) {
-        REQUIRE(std::isfinite(quantised[row][i]));
-        error += std::pow(quantised[row][i] - stored[row][i], 2);
+        REQUIRE(std::isfinite(rounded[row][i]));
+        error += std::pow(rounded[row][i] - stored[row][i], 2);
         spread += std::pow(stored[row][i] - mean, 2);
       }
       if (n + 1 == text.size()) continue;
-      difference += stored[row][text[n + 1]] - quantised[row][text[n + 1]];
+      difference += stored[row][text[n + 1]] - rounded[row][text[n + 1]];
       ++num_predicted;
     }
   }
   return {std::sqrt(error / spread), std::exp(difference / double(num_predicted))};
 }
 
-void check(const std::string& name, const std::string& dir, const std::vector<Text>& texts, Quantization quantization,
+void check(const std::string& name, const std::string& dir, const std::vector<Text>& texts, const Rounding& rounding,
            const Accuracy& limit) {
-  const Accuracy a = compare_with_stored(dir, texts, quantization);
-  const std::string format = quantization_name(quantization);
-  MESSAGE(name << ", " << format << ": logit error " << 100 * a.logit_error << " %, perplexity x "
+  const Accuracy a = compare_with_stored(dir, texts, rounding);
+  MESSAGE(name << ", " << rounding.name() << ": logit error " << 100 * a.logit_error << " %, perplexity x "
                << a.perplexity_ratio);
   CHECK(a.logit_error <= limit.logit_error);
   CHECK(a.perplexity_ratio <= limit.perplexity_ratio);
@@ -88,7 +99,7 @@ void check(const std::string& name, const std::string& dir, const std::vector<Te
 
 }  // namespace
 
-TEST_CASE("golden models: logits and perplexity of quantised weights stay near those of stored ones") {
+TEST_CASE("golden models: logits and perplexity of what is rounded stay near those of stored weights") {
   // Random weights of 32 features: what is left out of one of them weighs more than in any model with a use.
   for (const std::string name : {"llama-bf16", "llama-gqa", "qwen2", "qwen3", "gemma2", "gpt_oss", "falcon"}) {
     const std::string dir = source_dir() + "/data/fixtures/models/" + name;
@@ -97,12 +108,14 @@ TEST_CASE("golden models: logits and perplexity of quantised weights stay near t
       Text& text = texts.emplace_back(line.at("prompt_token_ids").get<Text>());
       for (const TokenId token : line.at("token_ids").get<Text>()) text.push_back(token);
     }
-    check(name, dir, texts, Quantization::kInt8, {0.07, 1.03});
-    check(name, dir, texts, Quantization::kInt4, {0.5, 1.8});
+    check(name, dir, texts, {Quantization::kInt8}, {0.07, 1.03});
+    check(name, dir, texts, {Quantization::kInt4}, {0.5, 1.8});
+    if (load_model_config(dir)->dtype == DType::kBF16)
+      check(name, dir, texts, {Quantization::kNone, DType::kBF16}, {0.02, 1.01});
   }
 }
 
-TEST_CASE("the bundled model: logits and perplexity of quantised weights stay near those of stored ones") {
+TEST_CASE("the bundled model: logits and perplexity of what is rounded stay near those of stored weights") {
   const std::string dir = source_dir() + "/data/model";
   const auto tokenizer = Tokenizer::load(dir);
   REQUIRE(tokenizer.ok());
@@ -114,8 +127,9 @@ TEST_CASE("the bundled model: logits and perplexity of quantised weights stay ne
                              "<|end|>";
     texts.push_back((*tokenizer)->encode(text, false));
   }
-  check("bundled", dir, texts, Quantization::kInt8, {0.06, 1.02});
-  check("bundled", dir, texts, Quantization::kInt4, {0.25, 1.05});
+  check("bundled", dir, texts, {Quantization::kInt8}, {0.06, 1.02});
+  check("bundled", dir, texts, {Quantization::kInt4}, {0.25, 1.05});
+  check("bundled", dir, texts, {Quantization::kNone, DType::kBF16}, {0.02, 1.01});
 }
 
 }  // namespace llmb::test

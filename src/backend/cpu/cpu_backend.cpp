@@ -18,6 +18,7 @@
 #include "backend/cpu/memory_limit.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/machine_limits.h"
 #include "model/model_weights.h"
 #include "model/transformer.h"
@@ -101,17 +102,17 @@ class CpuBackend final : public Backend {
 
   MachineLimits measure_limits() override {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before measure_limits()");
-    const bool is_int8 = options_.quantization == Quantization::kInt8;
-    return {is_int8 ? cpu::measure_peak_int8_ops(*pool_) : cpu::measure_peak_flops(*pool_),
-            cpu::measure_read_bandwidth(*pool_)};
+    const double peak = options_.quantization == Quantization::kInt8 ? cpu::measure_peak_int8_ops(*pool_)
+                        : options_.dtype == DType::kBF16             ? cpu::measure_peak_bf16_flops(*pool_)
+                                                                     : cpu::measure_peak_flops(*pool_);
+    return {peak, cpu::measure_read_bandwidth(*pool_)};
   }
 
  private:
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
     const SteadyClock clock;
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
-    if (options.dtype.value_or(DType::kF32) != DType::kF32)
-      return unsupported(std::string("dtype ") + dtype_name(*options.dtype) + ": the CPU computes in float32");
+    LLMB_RETURN_IF_ERROR(check_dtype(config, options));
     if (options.kv_cache_dtype == DType::kF16)
       return unsupported("kv-cache-dtype float16: on the CPU it is float32, bfloat16 or int8");
     if (!options.weight_cache_dir.empty() && options.load_format == LoadFormat::kDummy)
@@ -126,9 +127,10 @@ class CpuBackend final : public Backend {
     if (!kv.ok()) return kv.status();
     config_ = config;
     options_ = options;
+    options_.dtype = options.dtype.value_or(cpu_activation_dtype(config, options.quantization));
     info_.kv = *kv;
     pool_.emplace(options.num_threads > 0 ? options.num_threads : usable_cpu_count());
-    ops_.emplace(config, info_.kv, options.max_model_len, options.quantization, *pool_);
+    ops_.emplace(config, info_.kv, options.max_model_len, options.quantization, *options_.dtype, *pool_);
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");
@@ -136,6 +138,19 @@ class CpuBackend final : public Backend {
     info_.load_ms = clock.now_ms();
     driver_ = std::thread([this] { drive(); });
     return {};
+  }
+
+  static Status check_dtype(const ModelConfig& config, const LoadOptions& options) {
+    const DType dtype = options.dtype.value_or(DType::kF32);
+    if (dtype == DType::kF32) return {};
+    const std::string name = std::string("dtype ") + dtype_name(dtype) + ": ";
+    if (dtype != DType::kBF16) return unsupported(name + "the CPU computes in float32, or bfloat16 over such weights");
+    if (options.quantization != Quantization::kNone)
+      return unsupported(name + "not with quantization " + quantization_name(options.quantization) +
+                         ", which says what products take; leave one of the two out");
+    if (config.dtype == DType::kBF16) return {};
+    return unsupported(name + "on the CPU only over weights stored as bfloat16; these are " + dtype_name(config.dtype) +
+                       ", leave it out");
   }
 
   // Before any weight is read, so that what cannot fit is refused at once.
@@ -216,5 +231,10 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
+
+DType cpu_activation_dtype(const ModelConfig& config, Quantization quantization) {
+  const bool stay_bf16 = config.dtype == DType::kBF16 && quantization == Quantization::kNone;
+  return stay_bf16 && cpu::has_fast_bf16() ? DType::kBF16 : DType::kF32;
+}
 
 }  // namespace llmb

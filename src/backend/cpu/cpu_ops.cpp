@@ -90,9 +90,10 @@ std::vector<RopeTable> make_rope_tables(const ModelConfig& config, int32_t max_p
 }  // namespace
 
 CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, Quantization quantization,
-               ThreadPool& pool)
+               DType activations, ThreadPool& pool)
     : config_(config),
       quantization_(quantization),
+      activations_(activations),
       pool_(pool),
       kv_(kv),
       ropes_(make_rope_tables(config, max_position)) {}
@@ -105,13 +106,15 @@ Quantization CpuOps::quantization_of(WeightRole role) const {
 
 std::unique_ptr<LinearWeight> CpuOps::make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                                   WeightRole role) {
-  return std::make_unique<CpuLinear>(cpu::PackedLinear::pack(parts, biases, pool_, quantization_of(role)));
+  return std::make_unique<CpuLinear>(
+      cpu::PackedLinear::pack(parts, biases, pool_, quantization_of(role), activations_of(role)));
 }
 
 std::unique_ptr<LinearWeight> CpuOps::make_linear_from(std::span<const TensorView> parts,
                                                        std::span<const TensorView> biases, WeightRole role,
                                                        const cpu::PackedLinear::NextBytes& next) const {
-  return std::make_unique<CpuLinear>(cpu::PackedLinear::from_packed(parts, biases, quantization_of(role), next));
+  return std::make_unique<CpuLinear>(
+      cpu::PackedLinear::from_packed(parts, biases, quantization_of(role), activations_of(role), next));
 }
 
 std::array<std::span<const uint8_t>, 4> CpuOps::packed_bytes(const LinearWeight& weight) {

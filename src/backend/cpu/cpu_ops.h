@@ -22,9 +22,10 @@ namespace llmb {
 class CpuOps final : public Ops {
  public:
   // max_position: positions of a step are below it. quantization: of the weights that make_linear makes: projections,
-  // and the vocabulary's in int8 where they have int4. Throws std::bad_alloc.
+  // and the vocabulary's in int8 where they have int4. activations: kBF16: products over bf16 weights, but for
+  // routers', round to bf16 what they take. Throws std::bad_alloc.
   CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, Quantization quantization,
-         ThreadPool& pool);
+         DType activations, ThreadPool& pool);
 
   DType activation_dtype() const override { return DType::kF32; }
 
@@ -66,8 +67,10 @@ class CpuOps final : public Ops {
 
  private:
   Quantization quantization_of(WeightRole role) const;
+  DType activations_of(WeightRole role) const { return role == WeightRole::kSmall ? DType::kF32 : activations_; }
   const ModelConfig config_;
   const Quantization quantization_;
+  const DType activations_;
   ThreadPool& pool_;
   KvPool kv_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes
