@@ -83,11 +83,14 @@ HWY_INLINE void plain_span(const F& f, const float* HWY_RESTRICT x, int64_t n, f
   if (rest > 0) store16_partial(map16(load16_partial(x + full, rest), f), out + full, rest);
 }
 
-// `up` is nullptr without a gate.
-void activate_span(const ActivationSpec& spec, const float* x, const float* up, int64_t n, float* out) {
+void activate_rows_target(const ActivationSpec& spec, const float* x, const float* up, int64_t x_stride, int64_t rows,
+                          int64_t n, float* out, int64_t out_stride) {
+  const auto run_gated = [&](const auto& f) HWY_ATTR {
+    for (int64_t r = 0; r < rows; ++r) gated_span(f, x + r * x_stride, up + r * x_stride, n, out + r * out_stride);
+  };
   const auto run = [&](const auto& f) HWY_ATTR {
-    if (up == nullptr) return plain_span(f, x, n, out);
-    gated_span([&f](V g, V u) HWY_ATTR { return hn::Mul(f(g), u); }, x, up, n, out);
+    if (up != nullptr) return run_gated([&f](V g, V u) HWY_ATTR { return hn::Mul(f(g), u); });
+    for (int64_t r = 0; r < rows; ++r) plain_span(f, x + r * x_stride, n, out + r * out_stride);
   };
   switch (spec.kind) {
     case Activation::kSilu:
@@ -99,7 +102,7 @@ void activate_span(const ActivationSpec& spec, const float* x, const float* up, 
     case Activation::kRelu:
       return run([](V v) HWY_ATTR { return relu(v); });
     case Activation::kClampedSwiglu:
-      return gated_span(ClampedSwiglu(spec), x, up, n, out);
+      return run_gated(ClampedSwiglu(spec));
   }
 }
 
@@ -112,7 +115,12 @@ HWY_AFTER_NAMESPACE();
 
 namespace llmb::cpu {
 
-HWY_EXPORT(activate_span);
+HWY_EXPORT(activate_rows_target);
+
+void activate_rows(const ActivationSpec& spec, const float* x, const float* up, int64_t x_stride, int64_t rows,
+                   int64_t columns, float* out, int64_t out_stride) {
+  HWY_DYNAMIC_DISPATCH(activate_rows_target)(spec, x, up, x_stride, rows, columns, out, out_stride);
+}
 
 void activate(const ActivationSpec& spec, const float* x, int64_t rows, int64_t intermediate, float* out,
               ThreadPool& pool) {
@@ -122,12 +130,10 @@ void activate(const ActivationSpec& spec, const float* x, int64_t rows, int64_t 
   const int64_t width = (spec.gated ? 2 : 1) * intermediate;
   pool.parallel_for(ceil_div(rows, rows_per_task) * spans, [&](int64_t task, int) {
     const int64_t first_row = task / spans * rows_per_task, begin = task % spans * kSpan;
-    const int64_t n = std::min(kSpan, intermediate - begin);
-    for (int64_t row = first_row; row < std::min(rows, first_row + rows_per_task); ++row) {
-      const float* from = x + row * width + begin;
-      HWY_DYNAMIC_DISPATCH(activate_span)
-      (spec, from, spec.gated ? from + intermediate : nullptr, n, out + row * intermediate + begin);
-    }
+    const float* from = x + first_row * width + begin;
+    activate_rows(spec, from, spec.gated ? from + intermediate : nullptr, width,
+                  std::min(rows_per_task, rows - first_row), std::min(kSpan, intermediate - begin),
+                  out + first_row * intermediate + begin, intermediate);
   });
 }
 

@@ -16,6 +16,10 @@ void activate(const ActivationSpec& spec,
               float* out,  // [rows, intermediate]
               ThreadPool& pool);
 
+// Of some columns: `up` is nullptr without a gate. By the calling thread.
+void activate_rows(const ActivationSpec& spec, const float* x, const float* up, int64_t x_stride, int64_t rows,
+                   int64_t columns, float* out, int64_t out_stride);
+
 // out = silu(gate) * up, with silu(x) = x / (1 + exp(-x))
 inline void silu_mul(const float* gate_up,  // [rows, 2 * intermediate]  gate first
                      int64_t rows, int64_t intermediate,

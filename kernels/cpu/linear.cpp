@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "base/per_thread.h"
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/row_chunks.h"
@@ -16,15 +18,20 @@ namespace {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 
+bool is_gated(const LinearCall& c) { return c.activation != nullptr && c.activation->gated; }
+
+// Panels of outputs, each of a gate's panel and the other half's where there is a gate.
+int64_t output_panels(const LinearCall& c) { return c.weight->num_panels() / (is_gated(c) ? 2 : 1); }
+
 // How one call is cut into tasks: each chunk of rows by some whole panels, then by halves of the others.
 struct CallTasks {
   int64_t chunk;  // rows of a task
-  int64_t num_whole;
+  int64_t num_panels, num_whole;
   int64_t first_task, num_tasks;
   const uint8_t* x_bytes;  // the call's rows in the form that its products take, where that is not x's
   const float* x_scales;
 
-  int64_t per_chunk(const PackedLinear& weight) const { return 2 * weight.num_panels() - num_whole; }
+  int64_t per_chunk() const { return 2 * num_panels - num_whole; }
 };
 
 // Where there are fewer panels than keep all threads busy to the end, rows are split, or, where those are few, the
@@ -32,7 +39,7 @@ struct CallTasks {
 CallTasks split(const LinearCall& c, int64_t all_panels, int num_threads) {
   constexpr int64_t kMinRows = 32;  // below, reading the weights anew for each part costs too much
   constexpr int64_t kTasksPerThread = 6;
-  CallTasks t{c.rows, c.weight->num_panels(), 0, 0, nullptr, nullptr};
+  CallTasks t{c.rows, output_panels(c), output_panels(c), 0, 0, nullptr, nullptr};
   if (c.rows == 0) return t;
   int64_t chunks = ceil_div(c.rows, kLinearTaskRows);
   while (chunks * all_panels < kTasksPerThread * num_threads && ceil_div(c.rows, chunks) > kMinRows) ++chunks;
@@ -40,7 +47,7 @@ CallTasks split(const LinearCall& c, int64_t all_panels, int num_threads) {
   const bool is_uneven = rounds * num_threads * 16 > tasks * 17;  // more than a 16th of idle time
   if (is_uneven && c.rows > 2) t.num_whole -= t.num_whole % num_threads;
   t.chunk = ceil_div(c.rows, chunks);
-  t.num_tasks = ceil_div(c.rows, t.chunk) * t.per_chunk(*c.weight);
+  t.num_tasks = ceil_div(c.rows, t.chunk) * t.per_chunk();
   return t;
 }
 
@@ -59,14 +66,15 @@ Part part_of(const CallTasks& t, int64_t index, int num_threads) {
 }
 
 LinearTask make_task(const LinearCall& c, const CallTasks& t, int64_t index, int num_threads) {
-  const int64_t per_chunk = t.per_chunk(*c.weight), turn = index % per_chunk, row = index / per_chunk * t.chunk;
+  const int64_t per_chunk = t.per_chunk(), turn = index % per_chunk, row = index / per_chunk * t.chunk;
   const Part part = part_of(t, turn, num_threads);
-  const int64_t next = turn + num_threads;
+  const int64_t next = turn + num_threads, width = is_gated(c) ? t.num_panels * kWidth : c.weight->out_features();
   return {c.weight,
           c.x,
           t.x_bytes,
           t.x_scales,
-          c.out,
+          c.out + row * width + part.panel * kWidth,
+          width,
           part.panel,
           part.column_begin,
           part.column_end,
@@ -117,7 +125,45 @@ void round_rows(std::span<const LinearCall> calls, std::vector<CallTasks>* tasks
   }
 }
 
+void run(const LinearTask& task) {
+  if (is_int8(*task.weight)) int8_linear_task(task);
+  else if (task.weight->rounds_x()) bf16_linear_task(task);
+  else float_linear_task(task);
+}
+
+// Outputs of a panel, or of two, are still in a cache when the activation reads them.
+void run_activated(const LinearTask& task, const ActivationSpec& spec, int64_t num_panels) {
+  alignas(64) float gate[kLinearTaskRows * kWidth], up[kLinearTaskRows * kWidth];
+  LinearTask part = task;
+  part.out = gate;
+  part.out_stride = kWidth;
+  if (spec.gated) {
+    part.next = task.weight->panel(task.panel + num_panels);
+    run(part);
+    part.panel += num_panels;
+    part.out = up;
+    part.next = task.next;
+  }
+  run(part);
+  const int64_t begin = task.column_begin;
+  const int64_t end = std::min(task.column_end, task.weight->out_features() - part.panel * kWidth);
+  if (begin < end)
+    activate_rows(spec, gate + begin, spec.gated ? up + begin : nullptr, kWidth, task.row_end - task.row_begin,
+                  end - begin, task.out + begin, task.out_stride);
+}
+
 }  // namespace
+
+bool can_activate(const PackedLinear& weight, const ActivationSpec& spec) {
+  return !spec.gated || weight.out_features() % (2 * kWidth) == 0;
+}
+
+void linear_activate(const PackedLinear& weight, const ActivationSpec& spec, const float* x, int64_t rows, float* out,
+                     ThreadPool& pool) {
+  LLMB_CHECK(can_activate(weight, spec));
+  const LinearCall call{&weight, x, rows, out, &spec};
+  linear_group({&call, 1}, pool);
+}
 
 void linear(const PackedLinear& weight, const float* x, int64_t rows, float* out, ThreadPool& pool) {
   const LinearCall call{&weight, x, rows, out};
@@ -128,7 +174,7 @@ void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
   std::vector<CallTasks>& tasks = per_thread<std::vector<CallTasks>>([] {});
   tasks.clear();
   int64_t all_panels = 0, num_tasks = 0;
-  for (const LinearCall& c : calls) all_panels += c.rows > 0 ? c.weight->num_panels() : 0;
+  for (const LinearCall& c : calls) all_panels += c.rows > 0 ? output_panels(c) : 0;
   for (const LinearCall& c : calls) {
     tasks.push_back(split(c, std::max<int64_t>(all_panels, 1), pool.num_threads()));
     tasks.back().first_task = num_tasks;
@@ -142,9 +188,8 @@ void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
     const CallTasks& t = *(after - 1);
     const LinearCall& c = calls[after - 1 - split_calls.begin()];
     const LinearTask one = make_task(c, t, task - t.first_task, pool.num_threads());
-    if (is_int8(*c.weight)) int8_linear_task(one);
-    else if (c.weight->rounds_x()) bf16_linear_task(one);
-    else float_linear_task(one);
+    if (c.activation == nullptr) run(one);
+    else run_activated(one, *c.activation, t.num_panels);
   });
 }
 

@@ -21,6 +21,7 @@
 #include <span>
 
 #include "base/thread_pool.h"
+#include "core/activation.h"
 #include "core/tensor_view.h"
 #include "core/types.h"
 #include "kernels/cpu/aligned_buffer.h"
@@ -94,12 +95,25 @@ void linear(const PackedLinear& weight,  // [out_features, in_features]
             float* out,  // [rows, out_features]
             ThreadPool& pool);
 
+// Whether a product's outputs, gate first, can go through the activation as they are made: the halves of a gated one
+// must be whole panels.
+bool can_activate(const PackedLinear& weight, const ActivationSpec& spec);
+
+// As linear and activate (activation.h) in turn, without the way through memory. REQUIRES: can_activate().
+void linear_activate(const PackedLinear& weight,  // [2 · intermediate or intermediate, in_features]
+                     const ActivationSpec& spec,
+                     const float* x,  // [rows, in_features]
+                     int64_t rows,
+                     float* out,  // [rows, intermediate]
+                     ThreadPool& pool);
+
 // One product of a group: rows of x by a weight of its own.
 struct LinearCall {
   const PackedLinear* weight;
   const float* x;  // [rows, in_features]
   int64_t rows;
-  float* out;  // [rows, out_features]
+  float* out;                                  // [rows, out_features]
+  const ActivationSpec* activation = nullptr;  // out is what linear_activate makes
 };
 void linear_group(std::span<const LinearCall> calls, ThreadPool& pool);
 

@@ -92,8 +92,8 @@ inline AmxProduct amx_product(const LinearTask& t, int64_t num_words, int64_t x_
 inline void write_sums(const LinearTask& t, const float* sums) {
   const int64_t n = t.weight->out_features(), first = t.panel * PackedLinear::kPanelWidth;
   const int64_t end = std::min(t.column_end, n - first);
-  for (int64_t row = t.row_begin; row < t.row_end; ++row, sums += PackedLinear::kPanelWidth) {
-    float* out = t.out + row * n + first;
+  for (int64_t row = 0; row < t.row_end - t.row_begin; ++row, sums += PackedLinear::kPanelWidth) {
+    float* out = t.out + row * t.out_stride;
     for (int64_t c = t.column_begin; c < end; ++c)
       out[c] = t.weight->bias() == nullptr ? sums[c] : sums[c] + t.weight->bias()[first + c];
   }

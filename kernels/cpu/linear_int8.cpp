@@ -61,13 +61,13 @@ struct Int8Out {
 };
 
 Int8Out int8_out(const LinearTask& t, int64_t row) {
-  const int64_t n = t.weight->out_features(), first = t.panel * kInt8Width;
+  const int64_t first = t.panel * kInt8Width;
   return {t.weight->scales() + first,
           t.weight->sums() + first,
           t.weight->bias() == nullptr ? nullptr : t.weight->bias() + first,
           t.x_scales + t.row_begin + row,
-          t.out + (t.row_begin + row) * n + first,
-          n};
+          t.out + row * t.out_stride,
+          t.out_stride};
 }
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86

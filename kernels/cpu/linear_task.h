@@ -13,11 +13,11 @@ namespace llmb::cpu {
 // Rows [row_begin, row_end) times the output features [column_begin, column_end) of a panel.
 struct LinearTask {
   const PackedLinear* weight;
-  const float* x;  // [rows, in_features]  float and int4 weights
-  const uint8_t*
-      x_bytes;            // [rows, quantized_row_bytes(in_features)]  int8 weights; rounded_row_bytes: bf16 activations
-  const float* x_scales;  // [rows]               int8 weights
-  float* out;             // [rows, out_features]
+  const float* x;          // [rows, in_features]  float and int4 weights
+  const uint8_t* x_bytes;  // [rows] of quantized_row_bytes: int8 weights; of rounded_row_bytes: those that round x
+  const float* x_scales;   // [rows]  int8 weights
+  float* out;              // [row_end - row_begin][out_stride]  from row_begin and the panel's first column on
+  int64_t out_stride;
   int64_t panel;
   int64_t column_begin, column_end;  // multiples of 16 within the panel
   int64_t row_begin, row_end;        // at most kLinearTaskRows
@@ -60,15 +60,15 @@ inline TileSums tile_sums(const LinearTask& t, int64_t row, bool is_first, bool 
   const int64_t n = t.weight->out_features(), first = t.panel * PackedLinear::kPanelWidth;
   const float* bias = t.weight->bias() == nullptr ? nullptr : t.weight->bias() + first;
   if (first + t.column_end > n) return {from, sums, PackedLinear::kPanelWidth, bias};
-  return {from, t.out + (t.row_begin + row) * n + first, n, bias};
+  return {from, t.out + row * t.out_stride, t.out_stride, bias};
 }
 
 inline void copy_narrow_panel(const LinearTask& t, const float* sums) {
   const int64_t n = t.weight->out_features(), first = t.panel * PackedLinear::kPanelWidth;
   if (first + t.column_end <= n || first + t.column_begin >= n) return;
   const auto bytes = static_cast<size_t>(n - first - t.column_begin) * sizeof(float);
-  for (int64_t row = t.row_begin; row < t.row_end; ++row, sums += PackedLinear::kPanelWidth)
-    std::memcpy(t.out + row * n + first + t.column_begin, sums + t.column_begin, bytes);
+  for (int64_t row = 0; row < t.row_end - t.row_begin; ++row, sums += PackedLinear::kPanelWidth)
+    std::memcpy(t.out + row * t.out_stride + t.column_begin, sums + t.column_begin, bytes);
 }
 
 // Touches weights that come next, so that memory works while the cores multiply. Where several tiles read the same

@@ -137,6 +137,13 @@ class Ops : public WeightMaker {
                         Rows x,  // [rows, 2 * intermediate_size] gate first, or [rows, intermediate_size]
                         int64_t rows,
                         Rows out) = 0;  // [rows, intermediate_size]
+  // linear and activate in turn; `between` is written or not.
+  virtual void linear_activate(const LinearWeight& weight, const ActivationSpec& spec, Rows x, int64_t rows,
+                               Rows between,  // [rows, out_features]
+                               Rows out) {
+    linear(weight, x, rows, between);
+    activate(spec, between, rows, out);
+  }
 
   // out = sum over the config.top_k experts with the largest logits of weight * expert(x), in order of experts
   virtual void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,

@@ -115,8 +115,7 @@ void Transformer::mlp(int32_t layer, int64_t rows) {
     ops_.mix_experts(*w.experts, config_.experts, config_.activation, router_logits_->rows(), normed, rows, delta);
     return;
   }
-  ops_.linear(*w.gate_up, normed, rows, gate_up_->rows());
-  ops_.activate(config_.activation, gate_up_->rows(), rows, activated_->rows());
+  ops_.linear_activate(*w.gate_up, config_.activation, normed, rows, gate_up_->rows(), activated_->rows());
   ops_.linear(*w.down, activated_->rows(), rows, delta);
 }
 

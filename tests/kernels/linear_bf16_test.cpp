@@ -46,12 +46,13 @@ std::vector<float> run_dots(const PackedLinear& w, const std::vector<float>& x, 
   std::vector<uint8_t> halves(static_cast<size_t>(rows * stride));
   for (int64_t r = 0; r < rows; ++r) bf16_row(x.data() + r * k, k, halves.data() + r * stride);
   GuardedFloats out(rows * w.out_features());
-  LinearTask t{&w, nullptr, halves.data(), nullptr, out.data(), 0, 0, columns, 0, 0, nullptr};
+  LinearTask t{&w, nullptr, halves.data(), nullptr, nullptr, w.out_features(), 0, 0, columns, 0, 0, nullptr};
   for (t.panel = 0; t.panel < w.num_panels(); ++t.panel)
     for (t.column_begin = 0; t.column_begin < PackedLinear::kPanelWidth; t.column_begin += columns)
       for (t.row_begin = 0; t.row_begin < rows; t.row_begin = t.row_end) {
         t.row_end = std::min(rows, t.row_begin + kLinearTaskRows);
         t.column_end = t.column_begin + columns;
+        t.out = out.data() + t.row_begin * t.out_stride + t.panel * PackedLinear::kPanelWidth;
         if (!bf16_dot_task(t)) return {};
       }
   CHECK(out.guards_untouched());

@@ -30,7 +30,7 @@ std::unique_ptr<Backend> load(const std::string& dir, const ModelConfig& config,
   options.max_num_batched_tokens = 64;
   options.max_model_len = config.max_position_embeddings;
   options.num_threads = 2;
-  options.kv_cache_dtype = DType::kF32;
+  options.dtype = options.kv_cache_dtype = DType::kF32;
   const Status status = backend->load(config, options);
   REQUIRE_MESSAGE(status.ok(), status.message());
   return backend;

@@ -30,7 +30,7 @@ LoadOptions small_options(const std::string& dir) {
   o.max_num_batched_tokens = 32;
   o.max_model_len = 64;
   o.num_threads = 2;
-  o.kv_cache_dtype = DType::kF32;  // as the oracle
+  o.dtype = o.kv_cache_dtype = DType::kF32;  // as the oracle
   return o;
 }
 

@@ -218,6 +218,15 @@ void CpuOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out
   cpu::activate(spec, floats(x), rows, out.width, floats(out), pool_);
 }
 
+void CpuOps::linear_activate(const LinearWeight& weight, const ActivationSpec& spec, Rows x, int64_t rows, Rows between,
+                             Rows out) {
+  // With few rows, what is between stays in a cache, and each thread reads weights from front to back.
+  constexpr int64_t kMinRows = 16;
+  if (rows < kMinRows || !cpu::can_activate(packed(weight), spec))
+    return Ops::linear_activate(weight, spec, x, rows, between, out);
+  cpu::linear_activate(packed(weight), spec, floats(x), rows, floats(out), pool_);
+}
+
 void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
                          Rows router_logits, Rows x, int64_t rows, Rows out) {
   cpu::mix_experts(static_cast<const CpuExperts&>(experts).views(), config, spec, floats(router_logits), floats(x),

@@ -57,6 +57,8 @@ class CpuOps final : public Ops {
   void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
   void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
   void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
+  void linear_activate(const LinearWeight& weight, const ActivationSpec& spec, Rows x, int64_t rows, Rows between,
+                       Rows out) override;
   void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
                    Rows router_logits, Rows x, int64_t rows, Rows out) override;
   void scale(Rows x, float factor, int64_t rows) override;
