@@ -1,8 +1,12 @@
 #include "kernels/cpu/machine_limits.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "kernels/cpu/aligned_buffer.h"
@@ -210,14 +214,32 @@ double measure_peak_bf16_flops(ThreadPool& pool) {
   return peak_rate(pool, [](int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(bf16_chains)(n, sink); });
 }
 
-double measure_read_bandwidth(ThreadPool& pool) {
-  constexpr int64_t kBytes = int64_t{320} << 20;
+int64_t last_level_cache_bytes() {
+  const std::string directory = "/sys/devices/system/cpu/cpu0/cache/index3/";
+  int64_t kib = 0, num_sharing = 0;
+  char unit = 0;
+  std::ifstream(directory + "size") >> kib >> unit;
+  if (unit == 'M') kib *= 1024;
+  std::ifstream list(directory + "shared_cpu_list");  // as 0-7,64-71
+  for (int64_t first = 0; list >> first; list.ignore(1, ',')) {
+    int64_t last = first;
+    if (list.peek() == '-') list.ignore(1), list >> last;
+    num_sharing += last - first + 1;
+  }
+  if (kib <= 0 || num_sharing <= 0) return 0;
+  return kib * 1024 * ceil_div(std::max<int64_t>(sysconf(_SC_NPROCESSORS_ONLN), 1), num_sharing);
+}
+
+double measure_read_bandwidth(ThreadPool& pool, int64_t max_bytes) {
+  constexpr int64_t kMinBytes = int64_t{320} << 20, kMaxBytes = int64_t{2} << 30;
   constexpr int64_t kChunkBytes = int64_t{4} << 20;
-  AlignedBuffer buffer(kBytes);
-  std::vector<uint32_t> sinks(kBytes / kChunkBytes);
+  const int64_t wanted = std::min(std::clamp(4 * last_level_cache_bytes(), kMinBytes, kMaxBytes), max_bytes);
+  const int64_t num_chunks = std::max<int64_t>(1, wanted / kChunkBytes);
+  AlignedBuffer buffer(num_chunks * kChunkBytes);
+  std::vector<uint32_t> sinks(static_cast<size_t>(num_chunks));
   const auto for_chunks = [&](const auto& body) {
-    pool.parallel_for(kBytes / kChunkBytes, [&](int64_t i, int) { body(buffer.data() + i * kChunkBytes, i); });
-    return static_cast<double>(kBytes);
+    pool.parallel_for(num_chunks, [&](int64_t i, int) { body(buffer.data() + i * kChunkBytes, i); });
+    return static_cast<double>(buffer.size_bytes());
   };
   for_chunks([](uint8_t* p, int64_t) { std::memset(p, 1, kChunkBytes); });
   return best_rate([&] {

@@ -1,6 +1,8 @@
 // What this machine can do, measured in about 0.1 s each: the limits that kernels and steps are compared with.
 #pragma once
 
+#include <cstdint>
+
 #include "base/thread_pool.h"
 
 namespace llmb::cpu {
@@ -11,7 +13,11 @@ double measure_peak_flops(ThreadPool& pool);  // fp32 multiply-adds in registers
 double measure_peak_int8_ops(ThreadPool& pool);
 // As many of bf16 numbers into fp32: by AMX or AVX-512-BF16 where has_fast_bf16(), else measure_peak_flops.
 double measure_peak_bf16_flops(ThreadPool& pool);
-double measure_read_bandwidth(ThreadPool& pool);  // bytes/s of all threads reading memory far larger than a cache
+// Bytes/s of all threads reading memory of four times the last-level caches, 320 MiB at least and 2 GiB at most; of
+// max_bytes where that is less, which then may come from a cache. Takes as much memory, and a second where it is large.
+double measure_read_bandwidth(ThreadPool& pool, int64_t max_bytes = INT64_MAX);
+// Of all last-level caches together, as Linux tells; 0: unknown.
+int64_t last_level_cache_bytes();
 
 // The instruction set that run-time dispatch chose: "AVX3" (AVX-512), "AVX2", "NEON", …
 const char* simd_target_name();

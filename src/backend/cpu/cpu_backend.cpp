@@ -105,7 +105,8 @@ class CpuBackend final : public Backend {
     const double peak = options_.quantization == Quantization::kInt8 ? cpu::measure_peak_int8_ops(*pool_)
                         : options_.dtype == DType::kBF16             ? cpu::measure_peak_bf16_flops(*pool_)
                                                                      : cpu::measure_peak_flops(*pool_);
-    return {peak, cpu::measure_read_bandwidth(*pool_)};
+    const int64_t available = available_memory_bytes();
+    return {peak, cpu::measure_read_bandwidth(*pool_, available > 0 ? available / 4 : INT64_MAX)};
   }
 
  private:
