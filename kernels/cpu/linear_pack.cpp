@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "base/check.h"
 #include "base/float_formats.h"
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/quantize.h"
 
 namespace llmb::cpu {
 
@@ -96,61 +96,68 @@ void pack_floats(const Row* rows, int64_t count, PackedFormat format, uint8_t* p
     for (int64_t c = 0; c < count; ++c) pack_column(rows[c], k, std::min(size, k + kBlockK), format, c, panel);
 }
 
-// NaN where an element is not finite.
-float max_magnitude(const Row& row) {
-  float max = 0;
-  for (int64_t k = 0; k < row.size(); ++k) {
-    const float magnitude = std::fabs(row[k]);
-    if (!std::isfinite(magnitude)) return std::numeric_limits<float>::quiet_NaN();
-    max = std::max(max, magnitude);
-  }
-  return max;
+// Elements [begin, end) of a row as fp32.
+void widen_row(const Row& row, int64_t begin, int64_t end, float* to) {
+  const DType dtype = row.part->dtype;
+  widen(row.bytes() + begin * dtype_bytes(dtype), dtype, end - begin, to);
 }
 
-// To the nearest whole number, even where two are as near; |x| < 2^22. Unlike std::nearbyint it is no call.
-float round_even(float x) { return x + 0x1.8p23f - 0x1.8p23f; }
+// Quantised numbers of a block of k, each row's packed into words one after the other, become words of a panel.
+constexpr int64_t kQuantizedK = 256, kMaxRowBytes = kQuantizedK;
+void interleave(const uint8_t (&rows)[kWidth][kMaxRowBytes], int64_t begin, int64_t end, uint8_t* panel) {
+  const uint8_t* addresses[kWidth];
+  for (int64_t c = 0; c < kWidth; ++c) addresses[c] = rows[c];
+  interleave_words(addresses, begin, end, reinterpret_cast<uint32_t*>(panel));
+}
 
-void pack_int8(const Row& row, int64_t column, uint8_t* panel, float* scale, int32_t* sum) {
-  const float max = max_magnitude(row);
-  *scale = max / 127;
-  const float inverse = 127 / max;
-  const bool is_zero = !std::isfinite(inverse);  // or not finite, which the scale says
-  int8_t* to = reinterpret_cast<int8_t*>(panel);
-  for (int64_t k = 0; k < row.size() && !is_zero; ++k) {
-    const auto q = static_cast<int8_t>(round_even(row[k] * inverse));
-    to[int8_index(k, column)] = q;
-    *sum += q;
+void pack_int8(const Row* rows, int64_t count, uint8_t* panel, float* scales, int32_t* sums) {
+  alignas(64) uint8_t numbers[kWidth][kMaxRowBytes] = {};
+  float x[kQuantizedK], factors[kWidth];
+  const int64_t size = rows[0].size();
+  for (int64_t c = 0; c < count; ++c) {
+    float max = 0;
+    for (int64_t k = 0; k < size && !std::isnan(max); k += kQuantizedK) {
+      const int64_t end = std::min(size, k + kQuantizedK);
+      widen_row(rows[c], k, end, x);
+      const float here = max_magnitude(x, end - k);
+      max = here <= max ? max : here;  // NaN, too
+    }
+    scales[c] = max / 127;
+    const float inverse = 127 / max;
+    factors[c] = std::isfinite(inverse) ? inverse : 0;  // all zeros, or not finite, which the scale says
+  }
+  for (int64_t k = 0; k < size; k += kQuantizedK) {
+    const int64_t end = std::min(size, k + kQuantizedK), n = end - k;
+    for (int64_t c = 0; c < count; ++c) {
+      std::memset(numbers[c], 0, sizeof numbers[c]);
+      if (factors[c] == 0) continue;
+      widen_row(rows[c], k, end, x);
+      sums[c] += round_to_int8(x, n, factors[c], reinterpret_cast<int8_t*>(numbers[c]));
+    }
+    interleave(numbers, 0, ceil_div(n, 4), panel + k * kWidth);
   }
 }
 
-// The nearest of the sixteen multiples of the scale.
-float int4_number(float x, float inverse_scale) {
-  return round_even(std::min(std::max(x * inverse_scale, -8.0f), 7.0f));
-}
-
-// The element of largest magnitude becomes -8, so that all sixteen values are used. A search for the scale with the
-// least squared error was tried: it made no difference to answers and logits, and loading twice as long.
-void pack_int4_group(const Row& row, int64_t begin, int64_t column, uint8_t* panel) {
-  const int64_t end = std::min(row.size(), begin + kGroup);
-  float x[kGroup] = {}, extreme = 0;
-  bool is_finite = true;
-  for (int64_t k = begin; k < end; ++k) {
-    x[k - begin] = row[k];
-    is_finite = is_finite && std::isfinite(row[k]);
-    if (std::fabs(row[k]) > std::fabs(extreme)) extreme = row[k];
-  }
-  constexpr float kSmallest = 0x1p-100f;  // below, reciprocals of scales would overflow: such weights count as zero
-  const bool is_zero = is_finite && std::fabs(extreme) < kSmallest;
-  const uint16_t bits = !is_finite ? uint16_t{0x7fc0} : is_zero ? uint16_t{0} : f32_to_bf16(extreme / -8);
-  uint8_t* group = int4_group(panel, begin);
-  std::memcpy(group + column * 2, &bits, 2);
-  if (!is_finite || is_zero) return;
-  const float inverse = 1 / bf16_to_f32(bits);
-  for (int64_t k = 0; k < kGroup; k += 8) {
-    uint32_t word = 0;
-    for (int64_t i = 0; i < 8; ++i)
-      word |= (static_cast<uint32_t>(static_cast<int>(int4_number(x[k + i], inverse))) & 15u) << (4 * i);
-    std::memcpy(group + int4_word(k, column), &word, 4);
+void pack_int4(const Row* rows, int64_t count, uint8_t* panel) {
+  constexpr int64_t kGroups = kQuantizedK / kGroup, kWords = kGroup / 8;
+  static_assert(kGroups * kWords * 4 <= kMaxRowBytes);
+  alignas(64) uint8_t numbers[kWidth][kMaxRowBytes] = {};
+  float x[kQuantizedK];
+  Int4Group groups[kGroups];
+  const int64_t size = rows[0].size();
+  for (int64_t k = 0; k < size; k += kQuantizedK) {
+    const int64_t end = std::min(size, k + kQuantizedK), num_groups = ceil_div(end - k, kGroup);
+    for (int64_t c = 0; c < count; ++c) {
+      widen_row(rows[c], k, end, x);
+      std::fill(x + (end - k), x + num_groups * kGroup, 0.0f);
+      quantize_int4(x, num_groups, groups);
+      for (int64_t g = 0; g < num_groups; ++g) {
+        std::memcpy(int4_group(panel, k + g * kGroup) + c * 2, &groups[g].scale, 2);
+        std::memcpy(numbers[c] + g * kWords * 4, groups[g].words, kWords * 4);
+      }
+    }
+    for (int64_t g = 0; g < num_groups; ++g)
+      interleave(numbers, g * kWords, (g + 1) * kWords, int4_group(panel, k + g * kGroup) + kWidth * 2);
   }
 }
 
@@ -228,20 +235,14 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
     Row rows[kWidth];
     const int64_t first = p * kWidth, count = std::min(kWidth, w.out_features_ - first);
     // Elsewhere all of it is written: a pass over memory less.
-    if (count < kWidth || w.in_features_ % kGroup != 0 || w.format_ == PackedFormat::kInt8 ||
-        w.format_ == PackedFormat::kInt4)
-      std::memset(panel, 0, static_cast<size_t>(w.panel_bytes_));
+    if (count < kWidth || w.in_features_ % kGroup != 0) std::memset(panel, 0, static_cast<size_t>(w.panel_bytes_));
     for (int64_t column = 0, i = 0; column < count; ++column) {
       while (first + column >= part_start[i + 1]) ++i;
       rows[column] = {&parts[i], first + column - part_start[i]};
     }
-    if (w.format_ == PackedFormat::kInt8) {
-      for (int64_t c = 0; c < count; ++c) pack_int8(rows[c], c, panel, &scales[first + c], &sums[first + c]);
-      return;
-    }
-    if (w.format_ != PackedFormat::kInt4) return pack_floats(rows, count, w.format_, panel);
-    for (int64_t k = 0; k < w.in_features_; k += kGroup)
-      for (int64_t c = 0; c < count; ++c) pack_int4_group(rows[c], k, c, panel);
+    if (w.format_ == PackedFormat::kInt8) return pack_int8(rows, count, panel, &scales[first], &sums[first]);
+    if (w.format_ == PackedFormat::kInt4) return pack_int4(rows, count, panel);
+    pack_floats(rows, count, w.format_, panel);
   });
   if (w.bias_.empty()) return w;
   auto* bias = reinterpret_cast<float*>(w.bias_.data());

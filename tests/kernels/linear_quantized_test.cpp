@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/float_formats.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_task.h"
 #include "tests/support/compare.h"
@@ -223,6 +224,58 @@ TEST_CASE("packed weights take what their format says, and rows too long for exa
   CHECK(fits.format() == PackedFormat::kInt8);
   CHECK(run(fits, longest, 1, pool)[0] == doctest::Approx(65536).epsilon(1e-6));
   CHECK(pack(longer, 1, Quantization::kInt8, pool).format() == PackedFormat::kF32);
+}
+
+TEST_CASE("packing gives the same bytes on every instruction set, those of the definition, for any stored dtype") {
+  ThreadPool pool(2);
+  for (const int64_t n : {1, 63, 64, 70}) {
+    for (const int64_t k : {1, 3, 31, 32, 33, 255, 256, 257, 300, 544}) {
+      std::vector<float> weight = random_normal(n * k, static_cast<uint32_t>(n + k));
+      weight[0] = -weight[k - 1];  // two of the largest magnitude, perhaps
+      std::vector<uint16_t> bf16, f16;
+      for (const float x : weight) bf16.push_back(f32_to_bf16(x)), f16.push_back(f32_to_f16(x));
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        const void* data = dtype == DType::kF32    ? static_cast<const void*>(weight.data())
+                           : dtype == DType::kBF16 ? static_cast<const void*>(bf16.data())
+                                                   : f16.data();
+        const TensorView stored{data, dtype, n, k};
+        for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
+          CAPTURE(n);
+          CAPTURE(k);
+          CAPTURE(quantization_name(q));
+          std::vector<std::vector<uint8_t>> first;
+          for_each_simd_target([&](const std::string& target) {
+            CAPTURE(target);
+            const PackedLinear packed = PackedLinear::pack({&stored, 1}, {}, pool, q);
+            std::vector<std::vector<uint8_t>> bytes;
+            for (const auto& part : packed.packed_bytes()) bytes.emplace_back(part.begin(), part.end());
+            if (first.empty()) first = bytes;
+            CHECK(bytes == first);
+            if (q == Quantization::kInt4) return;
+            for (int64_t row = 0; row < n; ++row) {
+              const auto at = [&](int64_t i) {
+                return dtype == DType::kF32    ? weight[row * k + i]
+                       : dtype == DType::kBF16 ? bf16_to_f32(bf16[row * k + i])
+                                               : f16_to_f32(f16[row * k + i]);
+              };
+              float max = 0;
+              for (int64_t i = 0; i < k; ++i) max = std::max(max, std::fabs(at(i)));
+              int32_t sum = 0, num_wrong = 0;
+              for (int64_t i = 0; i < k; ++i) {
+                const auto number = static_cast<int8_t>(std::nearbyint(at(i) * (127 / max)));
+                const uint8_t* panel = packed.panel(row / 64);
+                num_wrong += static_cast<int8_t>(panel[(i / 4 * 64 + row % 64) * 4 + i % 4]) != number ? 1 : 0;
+                sum += number;
+              }
+              CHECK(num_wrong == 0);
+              CHECK(packed.sums()[row] == sum);
+              CHECK(packed.scales()[row] == max / 127);
+            }
+          });
+        }
+      }
+    }
+  }
 }
 
 }  // namespace llmb::cpu
