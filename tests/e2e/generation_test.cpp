@@ -18,7 +18,7 @@ std::string text_of(const nlohmann::json& record) {
 
 }  // namespace
 
-TEST_CASE("a stop string cuts exactly, wherever token borders are") {
+TEST_CASE("FAULTS 28: a stop string cuts exactly, wherever token borders are") {
   const std::string full = text_of(answer(story(R"("temperature":0)")));
   REQUIRE(full.size() > 60);
   // Every stop of four bytes out of the text, also those that begin or end inside a token.

@@ -2,6 +2,7 @@
 // 22, 30 to 33, 35, 37 and 38.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -343,6 +344,33 @@ TEST_CASE("FAULTS 35: a template that runs wild costs its lines, and never comes
   const ProcessResult unknown = run_process({kProgram, "-m", dir.path(), "--progress", "none"}, line("Once"));
   CHECK((unknown.exit_code == 4 || unknown.exit_code == 3));
   CHECK((unknown.err + unknown.out).find("shell") != std::string::npos);
+}
+
+TEST_CASE("FAULTS 36: a line that asks for an adapter, by name or by path, costs that line, and no file is opened") {
+  const TemporaryDirectory dir;
+  const std::string path = dir.file("pipe");  // opening it would block
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  const std::string quoted = nlohmann::json(path).dump();
+  const ProcessResult result =
+      run_llm_batch({"--max-tokens", "2"}, R"({"prompt":"a"})"
+                                           "\n"
+                                           R"({"prompt":"a","adapter":)" +
+                                               quoted + "}\n" + R"({"prompt":"a","lora":"name"})" + "\n" +
+                                               R"({"prompt":"a","lora_request":{"lora_path":)" + quoted + "}}\n" +
+                                               R"({"prompt":"a"})" + "\n");
+  CHECK(result.exit_code == 3);
+  const auto records = parse_lines(result.out);
+  REQUIRE(records.size() == 5);
+  const char* const fields[] = {nullptr, "adapter", "lora", "lora_request", nullptr};
+  for (const auto& record : records) {
+    const char* const field = fields[record["index"].get<size_t>()];
+    if (field == nullptr) {
+      CHECK(record.contains("text"));
+      continue;
+    }
+    CHECK(record["error"]["code"] == "unsupported_field");
+    CHECK(record["error"]["param"] == field);
+  }
 }
 
 TEST_CASE("FAULTS 38: control characters in lines and names are escaped on stderr") {

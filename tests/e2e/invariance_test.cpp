@@ -50,7 +50,7 @@ std::string join(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-TEST_CASE("the same bytes for every line whatever the schedule") {
+TEST_CASE("FAULTS 29: the same bytes for every line whatever the schedule") {
   const TemporaryDirectory dir;
   std::vector<std::string> lines = workload();
   write_file(dir.file("in.jsonl"), join(lines));

@@ -20,7 +20,7 @@ int64_t from_environment(const char* name, int64_t otherwise) {
 
 }  // namespace
 
-TEST_CASE("random workloads end, once each, with the tokens of the unbatched reference") {
+TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the unbatched reference") {
   const int64_t first_seed = from_environment("LLMB_WORKLOAD_SEED", 1);
   const bool replay = std::getenv("LLMB_WORKLOAD_SEED") != nullptr;
   const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", replay ? 1 : 100'000);

@@ -16,7 +16,7 @@ const char* const kAll[] = {"gpt2",    "llama3",  "o200k",         "falcon", "ll
 
 }  // namespace
 
-TEST_CASE("random ids decode in steps to the text decoded at once, special tokens kept and skipped") {
+TEST_CASE("FAULTS 28: random ids decode in steps to the text decoded at once, special tokens kept and skipped") {
   std::mt19937 rng(11);
   for (const char* name : kAll) {
     CAPTURE(name);
@@ -47,7 +47,7 @@ TEST_CASE("a character of several byte-level tokens appears with its last byte, 
   CHECK(detokenizer.finish() == "");
 }
 
-TEST_CASE("a cut character becomes U+FFFD at finish, or at the token that cuts it") {
+TEST_CASE("FAULTS 28: a cut character becomes U+FFFD at finish, or at the token that cuts it") {
   const auto tokenizer = load_tokenizer(kDir + "llama3");
   const TokenId f0 = *tokenizer->token_to_id("\u00f0"), nine_f = *tokenizer->token_to_id("\u0141"),
                 a = *tokenizer->token_to_id("a");
@@ -63,7 +63,7 @@ TEST_CASE("a cut character becomes U+FFFD at finish, or at the token that cuts i
   CHECK(detokenizer.finish() == "");
 }
 
-TEST_CASE("byte-fallback tokens are held until the run of bytes ends, since one bad byte spoils all of it") {
+TEST_CASE("FAULTS 28: byte-fallback tokens are held until the run of bytes ends, since one bad byte spoils all of it") {
   const auto tokenizer = load_tokenizer(kDir + "llama2");
   const auto id = [&](const char* token) { return *tokenizer->token_to_id(token); };
   Detokenizer detokenizer(*tokenizer, true);
