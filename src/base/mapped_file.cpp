@@ -17,9 +17,9 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   // O_NONBLOCK: a pipe under this name is refused, not waited for.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    const Status status(errno == ENOENT ? StatusCode::kNotFound : StatusCode::kIoError,
-                        path + ": cannot open: " + std::strerror(errno));
-    return status;
+    const int error = errno;  // before any allocation
+    return Status(error == ENOENT ? StatusCode::kNotFound : StatusCode::kIoError,
+                  path + ": cannot open: " + std::strerror(error));
   }
   struct stat st {};
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {

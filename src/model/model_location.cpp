@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -162,9 +161,10 @@ std::string name_but_for_case(const std::string& hub_cache, const std::string& f
 // The commit that refs/<revision> names, or the revision itself where it is a commit.
 Result<std::string> commit_of(const CachedModel& model) {
   const std::string revision = model.revision.empty() ? "main" : model.revision;
-  std::ifstream in(model.dir / "refs" / revision);
   std::string commit;
-  if (in) in >> commit;
+  if (const Result<MappedFile> ref = MappedFile::open((model.dir / "refs" / revision).string()); ref.ok())
+    commit.assign(reinterpret_cast<const char*>(ref->data()), std::min<size_t>(ref->size(), 256));
+  commit.resize(std::min(commit.find_first_of(" \r\n"), commit.size()));
   if (commit.empty()) commit = revision;
   if (commit.find('/') == commit.npos && is_revision(commit) && is_dir(model.dir / "snapshots" / commit)) return commit;
   std::string message = model.name + ": revision " + revision + " is not in the Hugging Face cache";

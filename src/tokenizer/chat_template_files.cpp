@@ -1,10 +1,10 @@
 #include "tokenizer/chat_template_files.h"
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/gguf_file.h"
+#include "base/mapped_file.h"
 #include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/jinja_lexer.h"
 
@@ -17,20 +17,15 @@ namespace {
 using SpecialTokens = std::map<std::string, std::string>;
 using Templates = std::map<std::string, std::string>;
 
-constexpr uintmax_t kMaxConfigBytes = uintmax_t{64} << 20;
+constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 
-Result<std::string> read_file(const fs::path& path, uintmax_t max_bytes) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (error)
-    return error == std::errc::no_such_file_or_directory ? not_found(path.string() + ": " + error.message())
-                                                         : io_error(path.string() + ": " + error.message());
-  if (size > max_bytes) return data_loss(path.string() + ": larger than " + std::to_string(max_bytes) + " bytes");
-  std::ifstream in(path, std::ios::binary);
-  std::string text(static_cast<size_t>(size), '\0');
-  if (!in.read(text.data(), static_cast<std::streamsize>(text.size())))
-    return io_error(path.string() + ": cannot be read");
-  return text;
+// Not by a stream, which says that a file cannot be read where there is no memory for its buffer.
+Result<std::string> read_file(const fs::path& path, size_t max_bytes) {
+  const Result<MappedFile> file = MappedFile::open(path.string());
+  if (!file.ok()) return file.status();
+  if (file->size() > max_bytes)
+    return data_loss(path.string() + ": larger than " + std::to_string(max_bytes) + " bytes");
+  return std::string(reinterpret_cast<const char*>(file->data()), file->size());
 }
 
 // A JSON object from a file; an empty one where there is no file.

@@ -19,6 +19,7 @@
 
 #include "base/thread_pool.h"
 #include "tests/e2e/run_in_child.h"
+#include "tokenizer/chat_template_files.h"
 #include "tokenizer/tokenizer.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -286,6 +287,22 @@ TEST_CASE("FAULTS 26: any allocation that fails while a text is encoded is an ex
     if (!has_failed) break;
   }
   CHECK(num_refused >= 3);
+}
+
+TEST_CASE("FAULTS 26: an allocation that fails while chat templates are read is no fault of their files") {
+  // As the program's reserve: new tries again, and only what the C library does for itself has failed.
+  const std::new_handler before = std::set_new_handler([] {});
+  bool has_failed = true;
+  for (int64_t fail_at = 0; has_failed; ++fail_at) {
+    g_num_allocations = 0;
+    g_fail_at = fail_at;
+    const Result<ChatTemplateFiles> files = read_chat_template_files(kModel, "");
+    has_failed = g_num_allocations > fail_at;
+    g_fail_at = -1;
+    CAPTURE(fail_at);
+    REQUIRE_MESSAGE(files.ok(), files.status().message());
+  }
+  std::set_new_handler(before);
 }
 
 TEST_CASE("FAULTS 26: where large allocations fail for ever, the run ends with 10") {
