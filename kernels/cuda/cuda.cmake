@@ -71,6 +71,7 @@ file(GLOB cuda_host_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*
 add_library(llmb_kernels_cuda STATIC ${cuda_objects} ${cuda_host_sources})
 # cuBLASLt is loaded at run time (kernels/cuda/cublas_lt.h), first from where the toolkit has it.
 target_link_libraries(llmb_kernels_cuda PUBLIC llmb_core CUDA::cudart_static)
+target_compile_options(llmb_kernels_cuda PRIVATE -Wno-unknown-pragmas)  # unroll, for the host's compiler
 target_link_options(llmb_kernels_cuda INTERFACE LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR})
 set_target_properties(llmb_kernels_cuda PROPERTIES LINKER_LANGUAGE CXX)
 
