@@ -6,9 +6,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "base/float_formats.h"
+#include "kernels/cpu/quantize.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -49,30 +49,6 @@ void to_bf16(const float* x, int64_t n, uint16_t* out) {
   for (; i < n; ++i) out[i] = f32_to_bf16(x[i]);
 }
 
-Int8Code int8_code(const float* x, int64_t n) {
-  const D d;
-  const V infinity = hn::Set(d, HUGE_VALF);
-  V largest = hn::Zero(d);
-  auto is_odd = hn::Lt(largest, largest);  // lanes that are not finite
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const V magnitude = hn::Abs(hn::LoadU(d, x + i));
-    is_odd = hn::Or(is_odd, hn::Not(hn::Lt(magnitude, infinity)));
-    largest = hn::Max(largest, magnitude);
-  }
-  bool is_finite = hn::AllFalse(d, is_odd);
-  float lanes[kLanes], max = 0;
-  hn::StoreU(largest, d, lanes);
-  for (const float lane : lanes) max = std::max(max, lane);
-  for (; i < n; ++i) {
-    is_finite = is_finite && std::isfinite(x[i]);
-    max = std::max(max, std::fabs(x[i]));
-  }
-  if (!is_finite) return {std::numeric_limits<float>::quiet_NaN(), 0};
-  if (max < 0x1p-100f) return {};
-  return {max / 127, 127 / max};
-}
-
 // The sum's last bit is a one: it is rounded to an integer, to nearest even.
 void to_int8(const float* x, int64_t n, Int8Code code, int8_t* out) {
   const D d;
@@ -99,7 +75,6 @@ HWY_AFTER_NAMESPACE();
 namespace llmb::cpu {
 
 HWY_EXPORT(to_bf16);
-HWY_EXPORT(int8_code);
 HWY_EXPORT(to_int8);
 
 namespace {
@@ -133,8 +108,15 @@ void write_bf16(const Head& h) {
   }
 }
 
+Int8Code int8_code(const float* x, int64_t n) {
+  const float max = max_magnitude(x, n);
+  if (std::isnan(max)) return {max, 0};
+  if (max < 0x1p-100f) return {};
+  return {max / 127, 127 / max};
+}
+
 void write_int8(const Head& h, float* scales) {
-  const Int8Code k = HWY_DYNAMIC_DISPATCH(int8_code)(h.k, h.dim), v = HWY_DYNAMIC_DISPATCH(int8_code)(h.v, h.dim);
+  const Int8Code k = int8_code(h.k, h.dim), v = int8_code(h.v, h.dim);
   int8_t bytes[kChunk];
   for (int64_t first = 0; first < h.dim; first += kChunk) {
     const int64_t n = std::min(kChunk, h.dim - first);
