@@ -30,7 +30,7 @@ namespace {
 constexpr int32_t kMaxPlansInFlight = 2;
 // 256 rows of the largest vocabularies read the LM head once.
 constexpr int64_t kMaxLogitBytes = int64_t{320} << 20;
-// Of steps that can be replayed.
+// What most steps need, which are sampled at once and can be replayed; others are sampled in groups of rows.
 constexpr int64_t kBiasesPerSeq = 64;
 constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 // For what the driver takes on its own account while a run goes on.
@@ -169,9 +169,12 @@ class CudaBackend final : public Backend {
     o.limits.max_num_tokens = options_.max_num_batched_tokens;
     o.limits.max_num_seqs = options_.max_num_seqs;
     o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options_.max_model_len, options_.block_size));
-    o.limits.max_num_biases = kBiasesPerSeq * options_.max_num_seqs;
-    o.limits.max_num_penalties = std::min<int64_t>(
-        int64_t{options_.max_num_seqs} * std::min(options_.max_model_len, config_.vocab_size), kMaxPenalties);
+    // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
+    const int64_t biases_of_row = config_.vocab_size;
+    const int64_t penalties_of_row = std::min<int64_t>(options_.max_model_len, int64_t{config_.vocab_size} + 1);
+    o.limits.max_num_biases =
+        std::clamp(kBiasesPerSeq * options_.max_num_seqs, biases_of_row, biases_of_row * options_.max_num_seqs);
+    o.limits.max_num_penalties = std::clamp(kMaxPenalties, penalties_of_row, penalties_of_row * options_.max_num_seqs);
     o.block_size = options_.block_size;
     o.max_position = options_.max_model_len;
     o.max_logit_rows = std::clamp<int64_t>(kMaxLogitBytes / vocab_bytes, 1, options_.max_num_seqs);
@@ -278,7 +281,7 @@ class CudaBackend final : public Backend {
     const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
     if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen))
       ops_->count_unseen_tokens(arrays, plan.num_samples());
-    replay = replay && arrays.can_replay;
+    replay = replay && arrays.groups.empty();
     if (replay) {
       graphs_.launch(graph_key(shape.num_seqs, !cuda::SampleNeeds().covers(needs)), stream);
     } else {

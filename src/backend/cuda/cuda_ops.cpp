@@ -187,6 +187,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
 void CudaOps::lay_out_samples() {
   const int64_t rows = options_.limits.max_num_seqs, top = rows * kMaxTopLogprobs;
   const int64_t finite_bytes = ceil_div(rows, 4) * 4;
+  previously_sampled_ = zeroed(rows * int64_t{sizeof(TokenId)}, stream_);
   sampled_bytes_ = rows * 8 + finite_bytes;
   sample_output_ = zeroed(sampled_bytes_ + top * 8, stream_);
   auto* at = sample_output_.data<uint8_t>();
@@ -373,6 +374,23 @@ void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
 }
 
 void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
+  if (step_.groups.empty()) return sample_rows(logits, first_sample, rows);
+  // Padded rows are of no group: nobody looks at what they give.
+  for (const SampleGroup& group : step_.groups) {
+    const auto begin = std::max<int64_t>(group.begin, first_sample);
+    const auto end = std::min<int64_t>(group.end, first_sample + rows);
+    if (begin >= end) continue;
+    // Calls are in order of their rows: one that begins within a group finds its tables in place.
+    if (begin == group.begin) {
+      stage_.upload_tables(group, stream_);
+      cuda::count_unseen_tokens(step_.samples + group.begin, group.end - group.begin, step_.penalty,
+                                previously_sampled_.data<const TokenId>(), stream_);
+    }
+    sample_rows(logits.from(begin - first_sample), begin, end - begin);
+  }
+}
+
+void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
   const cuda::SampleInput input{data<float>(logits), step_.samples + first_sample, step_.bias,
                                 step_.penalty,       static_cast<int32_t>(rows),   config_.vocab_size};
   cuda::SampleResult result = sampled_;
@@ -381,25 +399,16 @@ void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
   result.is_finite += first_sample;
   result.top_tokens += first_sample * kMaxTopLogprobs;
   result.top_logprobs += first_sample * kMaxTopLogprobs;
-  if (step_.num_penalties <= sample_limits_.max_penalties && step_.num_biases <= sample_limits_.max_biases)
-    return cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
-  make_room_for_samples(step_.num_penalties, step_.num_biases);
-  cuda::sample(input, needs_, result, large_sample_limits_, large_sample_workspace_.data(), stream_);
-}
-
-// The usual workspace stays where recorded steps find it.
-void CudaOps::make_room_for_samples(int64_t num_penalties, int64_t num_biases) {
-  cuda::SampleLimits& limits = large_sample_limits_;
-  if (num_penalties <= limits.max_penalties && num_biases <= limits.max_biases) return;
-  limits.max_rows = sample_limits_.max_rows;
-  limits.vocab = sample_limits_.vocab;
-  limits.max_penalties = std::max(limits.max_penalties, 2 * num_penalties);
-  limits.max_biases = std::max(limits.max_biases, 2 * num_biases);
-  large_sample_workspace_ = zeroed(cuda::sample_workspace_bytes(limits), stream_);
+  cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
 }
 
 void CudaOps::count_unseen_tokens(const StepArrays& arrays, int32_t num_samples) {
-  cuda::count_unseen_tokens(arrays.samples, num_samples, arrays.penalty, sampled_.tokens, stream_);
+  if (arrays.groups.empty())
+    return cuda::count_unseen_tokens(arrays.samples, num_samples, arrays.penalty, sampled_.tokens, stream_);
+  // The first group's tokens take the place of those that the last group's penalties count.
+  check(cudaMemcpyAsync(previously_sampled_.data(), sampled_.tokens, previously_sampled_.bytes(),
+                        cudaMemcpyDeviceToDevice, stream_),
+        "cudaMemcpyAsync");
 }
 
 }  // namespace llmb

@@ -52,7 +52,8 @@ class CudaOps final : public Ops {
 
   // The step that following calls are about, and what its sample rows need at most.
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs) { step_ = arrays, needs_ = needs; }
-  // Adds what the step before sampled to the penalties of `arrays`, as the plan says.
+  // Adds what the step before sampled to the penalties of `arrays`, as the plan says; where there are groups, sample()
+  // will.
   void count_unseen_tokens(const StepArrays& arrays, int32_t num_samples);
   // While on, linear() times its candidates for shapes it has not seen and keeps the best. It waits for the device.
   void set_tuning(bool on) { is_tuning_ = on; }
@@ -84,7 +85,7 @@ class CudaOps final : public Ops {
 
  private:
   void lay_out_samples();
-  void make_room_for_samples(int64_t num_penalties, int64_t num_biases);
+  void sample_rows(Rows logits, int64_t first_sample, int64_t rows);  // whose tables are in place
   template <typename T>
   T* kv(int32_t layer, bool values) const;
 
@@ -105,9 +106,8 @@ class CudaOps final : public Ops {
   cuda::DeviceMemory attention_partials_, attention_partial_stats_, attention_counters_;
   cuda::SampleLimits sample_limits_;
   cuda::DeviceMemory sample_workspace_, sample_output_;
-  cuda::SampleLimits large_sample_limits_;  // of steps with more biases or penalties than usual
-  cuda::DeviceMemory large_sample_workspace_;
-  cuda::SampleResult sampled_;  // in sample_output_
+  cuda::SampleResult sampled_;             // in sample_output_
+  cuda::DeviceMemory previously_sampled_;  // [max_num_seqs]  tokens of the step before, while groups are sampled
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;

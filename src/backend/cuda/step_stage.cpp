@@ -15,14 +15,16 @@ constexpr int64_t kAlignment = 256;
 
 int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
 
+// Of the tables: biases first, then penalties.
+int64_t penalty_offset(const StepLimits& limits) { return aligned(limits.max_num_biases * int64_t{sizeof(TokenBias)}); }
+
 int64_t table_bytes(const StepLimits& limits) {
-  return aligned(limits.max_num_biases * int64_t{sizeof(TokenBias)}) +
-         limits.max_num_penalties * int64_t{sizeof(TokenPenalty)};
+  return penalty_offset(limits) + limits.max_num_penalties * int64_t{sizeof(TokenPenalty)};
 }
 
-template <typename T>
-void copy(const std::vector<T>& values, void* out) {
-  if (!values.empty()) std::memcpy(out, values.data(), values.size() * sizeof(T));
+template <typename Values>
+void copy(const Values& values, void* out) {
+  if (!values.empty()) std::memcpy(out, values.data(), values.size() * sizeof(values[0]));
 }
 
 // The values, then `pad` up to `size`.
@@ -87,8 +89,7 @@ StepArrays StepStage::arrays(const StepShape& shape) const {
   arrays.items = reinterpret_cast<const cuda::AttentionItem*>(base + at.items);
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.bias = device_tables_.data<const TokenBias>();
-  arrays.penalty = reinterpret_cast<TokenPenalty*>(device_tables_.data<uint8_t>() +
-                                                   aligned(limits_.max_num_biases * int64_t{sizeof(TokenBias)}));
+  arrays.penalty = reinterpret_cast<TokenPenalty*>(device_tables_.data<uint8_t>() + penalty_offset(limits_));
   return arrays;
 }
 
@@ -101,10 +102,12 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   const Layout at = layout(shape);
   const int64_t bytes = at.block_ids + static_cast<int64_t>(plan.block_ids.size() * sizeof(BlockId));
   LLMB_CHECK(bytes <= host_[turn_].bytes());
+  groups_ = group_samples(plan, limits_.max_num_biases, limits_.max_num_penalties);
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
   StepArrays result = arrays(shape);
-  upload_tables(plan, &result, stream);
+  if (groups_.size() == 1) upload_tables(staged(groups_[0]), stream);
+  else result.groups = groups_;
   return result;
 }
 
@@ -115,7 +118,15 @@ void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout&
   SampleRow padding;
   padding.token_row = -1;
   copy_padded(plan.sample_rows, padding, shape.num_samples, out + at.samples);
-  const auto* const samples = reinterpret_cast<const SampleRow*>(out + at.samples);
+  auto* const samples = reinterpret_cast<SampleRow*>(out + at.samples);
+  for (const SampleGroup& group : groups_) {
+    const auto first_bias = static_cast<int32_t>(group.bias.data() - plan.bias.data());
+    const auto first_penalty = static_cast<int32_t>(group.penalty.data() - plan.penalty.data());
+    for (int32_t i = group.begin; i < group.end; ++i) {
+      samples[i].bias_begin -= first_bias, samples[i].bias_end -= first_bias;
+      samples[i].penalty_begin -= first_penalty, samples[i].penalty_end -= first_penalty;
+    }
+  }
   auto* const rows = reinterpret_cast<int32_t*>(out + at.sample_rows);
   for (int32_t i = 0; i < shape.num_samples; ++i) rows[i] = samples[i].token_row;
   cuda::schedule_attention({plan.num_seqs(), plan.query_start.data(), plan.context_len.data(), plan.block_start.data()},
@@ -125,38 +136,23 @@ void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout&
   copy(plan.block_ids, out + at.block_ids);
 }
 
-void StepStage::upload_tables(const StepPlan& plan, StepArrays* arrays, cudaStream_t stream) {
-  const auto num_biases = static_cast<int64_t>(plan.bias.size());
-  const auto num_penalties = static_cast<int64_t>(plan.penalty.size());
-  if (num_biases == 0 && num_penalties == 0) return;
-  if (num_biases > limits_.max_num_biases || num_penalties > limits_.max_num_penalties) {
-    const int64_t bias_bytes = aligned(num_biases * int64_t{sizeof(TokenBias)});
-    const int64_t bytes = bias_bytes + num_penalties * int64_t{sizeof(TokenPenalty)};
-    if (overflow_.bytes() < bytes) overflow_ = cuda::DeviceMemory(2 * bytes);
-    // From pageable memory: the copy has left it when the call returns.
-    check(cudaMemcpyAsync(overflow_.data(), plan.bias.data(), num_biases * sizeof(TokenBias), cudaMemcpyHostToDevice,
-                          stream),
-          "cudaMemcpyAsync");
-    check(cudaMemcpyAsync(overflow_.data<uint8_t>() + bias_bytes, plan.penalty.data(),
-                          num_penalties * sizeof(TokenPenalty), cudaMemcpyHostToDevice, stream),
-          "cudaMemcpyAsync");
-    arrays->bias = overflow_.data<const TokenBias>();
-    arrays->penalty = reinterpret_cast<TokenPenalty*>(overflow_.data<uint8_t>() + bias_bytes);
-    arrays->num_biases = num_biases;
-    arrays->num_penalties = num_penalties;
-    arrays->can_replay = false;
-    return;
-  }
-  auto* const host = host_tables_[turn_].data<uint8_t>();
+SampleGroup StepStage::staged(const SampleGroup& group) {
+  auto* const bias = host_tables_[turn_].data<TokenBias>();
+  auto* const penalty = reinterpret_cast<TokenPenalty*>(host_tables_[turn_].data<uint8_t>() + penalty_offset(limits_));
+  copy(group.bias, bias);
+  copy(group.penalty, penalty);
+  return {group.begin, group.end, {bias, group.bias.size()}, {penalty, group.penalty.size()}};
+}
+
+void StepStage::upload_tables(const SampleGroup& group, cudaStream_t stream) {
   auto* const device = device_tables_.data<uint8_t>();
   const auto send = [&](const auto& values, int64_t at) {
     if (values.empty()) return;
-    copy(values, host + at);
-    check(cudaMemcpyAsync(device + at, host + at, values.size() * sizeof(values[0]), cudaMemcpyHostToDevice, stream),
+    check(cudaMemcpyAsync(device + at, values.data(), values.size_bytes(), cudaMemcpyHostToDevice, stream),
           "cudaMemcpyAsync");
   };
-  send(plan.bias, 0);
-  send(plan.penalty, aligned(limits_.max_num_biases * int64_t{sizeof(TokenBias)}));
+  send(group.bias, 0);
+  send(group.penalty, penalty_offset(limits_));
 }
 
 }  // namespace llmb

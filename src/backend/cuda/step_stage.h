@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
+#include "backend/cuda/sample_groups.h"
 #include "core/step_plan.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention_schedule.h"
@@ -27,18 +30,19 @@ struct StepArrays {
   const int32_t* cta_start = nullptr;          // [num_ctas + 1]
   const cuda::AttentionItem* items = nullptr;  // [<= max_items]
   const BlockId* block_ids = nullptr;          // block tables, packed
-  const TokenBias* bias = nullptr;             // all rows' slices
-  TokenPenalty* penalty = nullptr;             // all rows' slices
-  int64_t num_biases = 0, num_penalties = 0;   // of a step that cannot be replayed
+  const TokenBias* bias = nullptr;             // what the rows' slices index: of all rows, or of a group
+  TokenPenalty* penalty = nullptr;             // the same
   bool has_wgmma_items = true;                 // attention may have units of more than kTileRows rows
-  bool can_replay = true;                      // false: bias or penalties were too many for their usual place
+  // Not empty: the rows' biases and penalties do not fit at once. Rows are sampled group by group, after
+  // upload_tables() of theirs; such a step cannot be replayed. Valid until the next upload().
+  std::span<const SampleGroup> groups;
 };
 
 struct StepLimits {
   int32_t max_num_tokens = 0;
   int32_t max_num_seqs = 0;
   int32_t max_blocks_per_seq = 0;
-  int64_t max_num_biases = 0, max_num_penalties = 0;  // of a step that can be replayed
+  int64_t max_num_biases = 0, max_num_penalties = 0;  // of rows that are sampled at once; every row's fit
 };
 
 // One thread drives it. At most two steps are on their way: upload() of a step waits for nobody, so the step two before
@@ -51,14 +55,20 @@ class StepStage {
   // Where a step of this shape lies.
   StepArrays arrays(const StepShape& shape) const;
 
-  // Queues the copy. REQUIRES: shape holds plan, limits hold shape.
+  // Queues the copy, and that of biases and penalties where there are no groups. REQUIRES: shape holds plan, limits
+  // hold shape.
   StepArrays upload(const StepPlan& plan, const StepShape& shape, cudaStream_t stream);
+
+  // Queues the copy of a group's biases and penalties to where arrays() says. They may lie in pageable memory, which
+  // the copy has left when the call returns.
+  void upload_tables(const SampleGroup& group, cudaStream_t stream);
 
  private:
   struct Layout;  // byte offsets of a shape's arrays
   Layout layout(const StepShape& shape) const;
   void pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
-  void upload_tables(const StepPlan& plan, StepArrays* arrays, cudaStream_t stream);
+  // The group with its biases and penalties in pinned memory.
+  SampleGroup staged(const SampleGroup& group);
 
   const StepLimits limits_;
   const cuda::AttentionShape attention_;
@@ -66,7 +76,7 @@ class StepStage {
   cuda::AttentionSchedule schedule_;
   cuda::PinnedMemory host_[2], host_tables_[2];  // in turn
   cuda::DeviceMemory device_, device_tables_;
-  cuda::DeviceMemory overflow_;  // for tables that are too large
+  std::vector<SampleGroup> groups_;  // of the last plan
   int turn_ = 0;
 };
 

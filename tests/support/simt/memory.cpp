@@ -15,6 +15,7 @@ struct Memory {
   std::map<uintptr_t, size_t> device;
   std::map<uintptr_t, size_t> pinned;
   size_t device_bytes = 0;
+  uint64_t num_allocations = 0;
 };
 
 Memory& memory() {
@@ -109,9 +110,9 @@ size_t device_bytes_in_use() {
   return memory().device_bytes;
 }
 
-size_t num_device_allocations() {
+uint64_t num_allocations() {
   const auto lock = lock_state();
-  return memory().device.size();
+  return memory().num_allocations;
 }
 
 }  // namespace llmb::simt
@@ -132,6 +133,7 @@ cudaError_t cudaMalloc(void** address, size_t num_bytes) {
   if (*address == nullptr) return Call::result(cudaErrorMemoryAllocation);
   memory.device[llmb::simt::number(*address)] = num_bytes;
   memory.device_bytes += num_bytes;
+  ++memory.num_allocations;
   return cudaSuccess;
 }
 
@@ -159,6 +161,7 @@ cudaError_t cudaHostAlloc(void** address, size_t num_bytes, unsigned) {
   *address = llmb::simt::allocate(num_bytes);
   if (*address == nullptr) return Call::result(cudaErrorMemoryAllocation);
   llmb::simt::memory().pinned[llmb::simt::number(*address)] = num_bytes;
+  ++llmb::simt::memory().num_allocations;
   return cudaSuccess;
 }
 

@@ -22,10 +22,11 @@ uint64_t num_calls();
 // How many grids have run whose kernel's name holds `part`, those of graphs too.
 uint64_t num_runs(const std::string& part);
 
-// Of device memory: how much there is (8 GiB at the start), how much is taken, in how many pieces.
+// Of device memory: how much there is (8 GiB at the start), and how much is taken.
 void set_device_bytes(size_t num_bytes);
 size_t device_bytes_in_use();
-size_t num_device_allocations();
+// How many pieces of device and of pinned memory have been handed out since the start.
+uint64_t num_allocations();
 
 // Of 100 pieces of work, how many run as soon as they are queued, drawn by the seed. 0 at the start: all work waits.
 void set_eager_percent(uint32_t percent);
