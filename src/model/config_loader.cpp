@@ -197,7 +197,9 @@ Result<GenerationConfig> load_generation_config(const std::string& model_dir) {
 }
 
 std::vector<TokenId> merge_eos_token_ids(const ModelConfig& model, const GenerationConfig& generation) {
-  return generation.eos_token_ids.empty() ? model.eos_token_ids : generation.eos_token_ids;
+  std::vector<TokenId> ids = generation.eos_token_ids.empty() ? model.eos_token_ids : generation.eos_token_ids;
+  std::erase_if(ids, [&](TokenId id) { return id >= model.vocab_size; });
+  return ids;
 }
 
 }  // namespace llmb

@@ -33,7 +33,8 @@ Result<ModelConfig> parse_model_config(std::string_view json);
 Result<GenerationConfig> load_generation_config(const std::string& model_dir);
 Result<GenerationConfig> parse_generation_config(std::string_view json);
 
-// The tokens that end a sequence: generation_config's where it names any, otherwise config.json's.
+// The tokens that end a sequence: generation_config's where it names any, otherwise config.json's. Tokens that the
+// model does not have are left out: they have no logit that min_tokens could forbid.
 std::vector<TokenId> merge_eos_token_ids(const ModelConfig& model, const GenerationConfig& generation);
 
 }  // namespace llmb

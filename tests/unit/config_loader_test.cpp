@@ -254,6 +254,10 @@ TEST_CASE("generation_config.json: all optional, ranges checked, merged end-of-s
   const ModelConfig model = parsed(with("eos_token_id", 7));
   CHECK(merge_eos_token_ids(model, *all) == std::vector<TokenId>{5, 6});
   CHECK(merge_eos_token_ids(model, *none) == std::vector<TokenId>{7});
+  // A token that the model does not have ends nothing, and min_tokens must not forbid it.
+  const TokenId vocab = model.vocab_size;
+  CHECK(merge_eos_token_ids(parsed(with("eos_token_id", {vocab, 7, vocab - 1, INT32_MAX})), *none) ==
+        std::vector<TokenId>{7, vocab - 1});
   for (const char* bad : {R"({"temperature":-1})", R"({"top_p":0})", R"({"top_p":1.5})", R"({"top_k":-1})",
                           R"({"repetition_penalty":0})", R"({"max_new_tokens":0})", R"({"eos_token_id":"x"})", "7"}) {
     CAPTURE(std::string(bad));
