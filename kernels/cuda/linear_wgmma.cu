@@ -27,9 +27,6 @@ constexpr int kMaxCounters = 16384;     // one for each tile of features by rows
 // Every sum over k is cut into so many parts of nearly as many steps of kTileK.
 struct Parts {
   int32_t num_steps, num_parts;
-  __host__ __device__ int32_t begin(int part) const {
-    return static_cast<int32_t>(int64_t{num_steps} * part / num_parts);
-  }
 };
 
 // A tile of features is computed by one warpgroup for every 64 of them or part of 64; another warp loads.
@@ -67,6 +64,10 @@ struct State {
 };
 
 #ifdef LLMB_HAS_SM90A
+
+__device__ int32_t first_step(const Parts& parts, int part) {
+  return static_cast<int32_t>(int64_t{parts.num_steps} * part / parts.num_parts);
+}
 
 struct Unit {
   int block, tile, step;
@@ -241,7 +242,7 @@ __global__ void __launch_bounds__(2 * kMaxFeatures + 32, 1)
   T* const shared = dynamic_shared<T>();
   const int part = static_cast<int>(blockIdx.x), tile = static_cast<int>(blockIdx.y);
   const int block = static_cast<int>(blockIdx.z);
-  const int begin = args.parts.begin(part), num_steps = args.parts.begin(part + 1) - begin;
+  const int begin = first_step(args.parts, part), num_steps = first_step(args.parts, part + 1) - begin;
   if (is_loader(args.tile)) {
     if (threadIdx.x % 32 != 0) return;
     return load_units(args.tile, num_steps, &weight_map, &x_map, shared, state, [&](int i) {
@@ -290,7 +291,7 @@ __global__ void __launch_bounds__(2 * kWantedFeatures + 32, 1)
 #pragma unroll
     for (int s = 0; s < kMaxRows / 2; ++s) whole[s] = 0;
     for (int part = 0; part < parts.num_parts; ++part) {
-      multiplier.multiply(parts.begin(part + 1) - parts.begin(part), sums);
+      multiplier.multiply(first_step(parts, part + 1) - first_step(parts, part), sums);
 #pragma unroll
       for (int s = 0; s < kMaxRows / 2; ++s) whole[s] += sums[s];
     }

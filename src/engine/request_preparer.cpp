@@ -10,10 +10,10 @@ namespace {
 
 using Tokens = std::variant<std::vector<TokenId>, RequestError>;
 
-Tokens tokenize_text(const std::string& text, const ModelContext& model, const char* param) {
+Tokens tokenize_text(const std::string& text, const ModelContext& model) {
   if (!model.tokenizer)
     return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer",
-                        param};
+                        "prompt"};
   return model.tokenizer->encode(text, /*add_special_tokens=*/true);
 }
 
@@ -38,6 +38,19 @@ std::pair<size_t, size_t> special_borders(const std::string& text, const std::ve
     if (std::equal(plain.begin(), plain.end(), tokens.begin() + before))
       return {before, tokens.size() - plain.size() - before};
   return {0, 0};
+}
+
+// What the prompt is called in the input line.
+const char* field_of(const PromptInput& prompt) {
+  if (std::holds_alternative<std::string>(prompt)) return "prompt";
+  return std::holds_alternative<ChatMessages>(prompt) ? "messages" : "prompt_token_ids";
+}
+
+// Takes token ids out of the prompt.
+Tokens tokenize(PromptInput* prompt, const ModelContext& model) {
+  if (const auto* text = std::get_if<std::string>(prompt)) return tokenize_text(*text, model);
+  if (const auto* chat = std::get_if<ChatMessages>(prompt)) return tokenize_messages(*chat, model);
+  return std::move(std::get<std::vector<TokenId>>(*prompt));
 }
 
 // Tokens that stay of a prompt that may be cut. What is over the model's limit makes room for the answer, too.
@@ -94,17 +107,8 @@ ChatTemplateInput chat_template_input(const ChatMessages& chat) {
 
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed) {
-  const char* param = "prompt";
-  Tokens tokens = std::vector<TokenId>{};
-  if (const auto* text = std::get_if<std::string>(&input.prompt)) {
-    tokens = tokenize_text(*text, model, param);
-  } else if (const auto* chat = std::get_if<ChatMessages>(&input.prompt)) {
-    param = "messages";
-    tokens = tokenize_messages(*chat, model);
-  } else {
-    param = "prompt_token_ids";
-    tokens = std::move(std::get<std::vector<TokenId>>(input.prompt));
-  }
+  const char* const param = field_of(input.prompt);
+  Tokens tokens = tokenize(&input.prompt, model);
   if (auto* error = std::get_if<RequestError>(&tokens)) return std::move(*error);
   auto& prompt_tokens = std::get<std::vector<TokenId>>(tokens);
   const size_t full_size = prompt_tokens.size();
