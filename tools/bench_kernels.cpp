@@ -199,14 +199,14 @@ class Bench {
     return cache;
   }
 
-  // Decode steps go through as many layers as it takes to find nothing in a cache that the call before left there.
+  // Decode steps go through as many layers as it takes to find little in a cache that the calls before left there.
   void attention_case(const Shape& s, DType dtype, int32_t seqs, int32_t query_len, int32_t context) {
-    constexpr int64_t kColdBytes = int64_t{400} << 20;
+    constexpr int64_t kColdBytes = int64_t{1} << 30;
     const KvLayout layout{1, s.kv_heads, s.head_dim, kBlockSize, 0, dtype};
     const int32_t blocks = static_cast<int32_t>(ceil_div(context, kBlockSize));
     const int64_t layer_bytes = int64_t{seqs} * blocks * layout.bytes_per_block();
     if (layer_bytes > options_.max_weight_mib << 20) return;
-    const int64_t layers = query_len > 1 || seqs < 8 ? 1 : std::min<int64_t>(32, ceil_div(kColdBytes, layer_bytes));
+    const int64_t layers = query_len > 1 || seqs < 8 ? 1 : std::min<int64_t>(64, ceil_div(kColdBytes, layer_bytes));
     const Cache cache = make_cache(s, dtype, int64_t{seqs} * blocks, layers);
     const int64_t tokens = int64_t{seqs} * query_len, stride = s.q() + 2 * s.kv();
     const std::vector<float> qkv = make_floats(tokens * stride, 4);

@@ -59,42 +59,51 @@ std::span<const AttentionItem> make_items(const AttentionCall& c) {
   return items;
 }
 
-SegmentFetch::Range range(const AttentionCall& c, const AttentionItem& item, int64_t segment) {
-  const auto [begin, end] = item.positions(c, segment);
-  return {&item, begin, end};
+SegmentFetch::Segments segments(const AttentionCall& c, const AttentionItem& item) {
+  return {&item, item.first_segment(c), item.end_segment(c)};
 }
 
-// `next`: the item that the thread works on after this one; null: none.
-void attend_item(const AttentionCall& c, const AttentionItem& item, const AttentionItem* next) {
+// Calls work(fetch, task) for each task in turn, on all threads. Each takes a task ahead of the one that it works on,
+// to know what it will read next. segments(task): what is read for it.
+template <class Task, class Segments, class Work>
+void share_tasks(const AttentionCall& c, std::span<const Task> tasks, ThreadPool& pool, const Segments& segments,
+                 const Work& work) {
+  std::atomic<size_t> num_taken{0};
+  const auto take = [&]() -> const Task* {
+    const size_t i = num_taken.fetch_add(1, std::memory_order_relaxed);
+    return i < tasks.size() ? &tasks[i] : nullptr;
+  };
+  pool.parallel_for(pool.num_threads(), [&](int64_t, int) {
+    SegmentFetch fetch(c);
+    for (const Task *task = take(), *next = nullptr; task != nullptr; task = next) {
+      next = take();
+      fetch.begin(segments(*task), next != nullptr ? segments(*next) : SegmentFetch::Segments());
+      work(*task, &fetch);
+    }
+  });
+}
+
+void attend_item(const AttentionCall& c, const AttentionItem& item, SegmentFetch* fetch) {
   const std::span<const AttentionRow> rows = make_rows(c, item);
   const int64_t num_rows = item.num_rows(c), dim = c.padded_dim(), state_floats = AttentionState::floats(num_rows, dim);
   float* at = thread_scratch(2 * state_floats + AttentionScratch::floats(num_rows, dim));
   const AttentionState total(at, num_rows, dim), state(at + state_floats, num_rows, dim);
   const AttentionScratch scratch(rows, at + 2 * state_floats, dim);
-  const int64_t first = item.first_segment(c), end = item.end_segment(c), limit = item.limit(c, item.token_end - 1);
-  SegmentFetch fetch(c, {&item, (first + 1) * kSegment, limit},
-                     next != nullptr ? range(c, *next, next->first_segment(c)) : SegmentFetch::Range());
+  const int64_t first = item.first_segment(c), end = item.end_segment(c);
   for (int64_t segment = first; segment < end; ++segment) {
-    const int64_t later = std::max<int64_t>(0, limit - (segment + 1) * kSegment);
-    attend_segment(c, item, segment, later, scratch, segment == first ? total : state, &fetch);
+    attend_segment(c, item, segment, scratch, segment == first ? total : state, fetch);
     if (segment > first) merge_segment(c, rows, segment, state, total);
   }
   write_rows(c, rows, total);
 }
 
-// Each thread takes an item ahead of the one that it works on, to know what it will read next.
 void attend_items(const AttentionCall& c, std::span<const AttentionItem> items, ThreadPool& pool) {
-  std::atomic<size_t> num_taken{0};
-  const auto take = [&]() -> const AttentionItem* {
-    const size_t i = num_taken.fetch_add(1, std::memory_order_relaxed);
-    return i < items.size() ? &items[i] : nullptr;
-  };
-  pool.parallel_for(pool.num_threads(), [&](int64_t, int) {
-    for (const AttentionItem *item = take(), *next = nullptr; item != nullptr; item = next) {
-      next = take();
-      attend_item(c, *item, next);
-    }
-  });
+  share_tasks(
+      c, items, pool,
+      [&](const AttentionItem& item) {
+        return SegmentFetch::Segments{&item, item.first_segment(c), item.end_segment(c)};
+      },
+      [&](const AttentionItem& item, SegmentFetch* fetch) { attend_item(c, item, fetch); });
 }
 
 // As attend_items, with the segments as tasks of their own.
@@ -118,17 +127,16 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
   }
   float* states = grow(&per_thread<AlignedBuffer>([] {}), num_floats);
   const auto state = [&](const Task& t) { return AttentionState(states + t.offset, t.item->num_rows(c), dim); };
-  const int64_t num_tasks = static_cast<int64_t>(tasks.size());
-  pool.parallel_for(num_tasks, [&](int64_t i, int) {
-    const Task& t = tasks[i];
-    const AttentionScratch scratch(make_rows(c, *t.item),
-                                   thread_scratch(AttentionScratch::floats(t.item->num_rows(c), dim)), dim);
-    // Tasks are handed out in turn.
-    const int64_t next = i + pool.num_threads();
-    SegmentFetch fetch(c, next < num_tasks ? range(c, *tasks[next].item, tasks[next].segment) : SegmentFetch::Range(),
-                       {});
-    attend_segment(c, *t.item, t.segment, 0, scratch, state(t), &fetch);
-  });
+  share_tasks(
+      c, std::span<const Task>(tasks), pool,
+      [](const Task& t) {
+        return SegmentFetch::Segments{t.item, t.segment, t.segment + 1};
+      },
+      [&](const Task& t, SegmentFetch* fetch) {
+        const AttentionScratch scratch(make_rows(c, *t.item),
+                                       thread_scratch(AttentionScratch::floats(t.item->num_rows(c), dim)), dim);
+        attend_segment(c, *t.item, t.segment, scratch, state(t), fetch);
+      });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
     const std::span<const AttentionRow> rows = make_rows(c, items[i]);
     const Task* t = &tasks[first_task[i]];

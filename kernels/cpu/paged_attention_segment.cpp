@@ -197,32 +197,21 @@ HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const Attent
 // For Float32: as it is stored, or as it was widened.
 template <class Format, bool kIsDirect, class Fetch>
 HWY_INLINE void attend_positions(const AttentionCall& c, const AttentionItem& item, const SegmentRows& s,
-                                 int64_t later_positions, const AttentionScratch& scratch, const AttentionState& state,
-                                 Fetch& fetch) {
+                                 const AttentionScratch& scratch, const AttentionState& state, Fetch& fetch) {
   const int64_t padded = c.padded_dim();
   const int64_t first = s.visible(s.first_row, 0, kSegment).begin / kSegmentChunk * kSegmentChunk;
   const int64_t end = s.visible(s.end_row - 1, 0, kSegment).end;
   const auto for_chunks = [&](const auto& body) HWY_ATTR {
     for (int64_t at = first; at < end; at += kSegmentChunk) body(at, s.begin + at, std::min(kSegmentChunk, end - at));
   };
-  // Steps of the fetch: of a tile, one for each word of a chain, and half as many vectors of weights as they cost
-  // about.
+  // Steps of the fetch: one for each word of a tile's chains, and for 16 weights of four rows. While weights are
+  // computed, memory is kept busy with part of what is next.
   const int64_t tiles = ceil_div(s.end_row - s.first_row, kTileRows);
-  const auto score_steps = [&](int64_t positions) {
-    return ceil_div(positions, kSegmentChunk) * tiles * (c.kv.head_dim / Format::kTerms);
-  };
-  const auto weigh_steps = [&](int64_t positions) {
-    return ceil_div(s.end_row - s.first_row, 4) * ceil_div(positions, kLogicalLanes);
-  };
-  const auto value_steps = [&](int64_t positions) {
-    return ceil_div(positions, Format::kTerms) * tiles * ceil_div(padded, kTileColumns);
-  };
-  const int64_t num_positions = end - first;
-  const int64_t later_steps =
-      score_steps(later_positions) + weigh_steps(later_positions) + value_steps(later_positions);
-
-  fetch.pace(score_steps(num_positions) + weigh_steps(num_positions) + value_steps(num_positions) + later_steps);
+  const int64_t key_bytes = c.kv.key_bytes() / c.kv.block_size;
+  const int64_t value_bytes = c.kv.head_bytes() / c.kv.block_size - key_bytes;
+  const int64_t weigh_bytes = kSegmentChunk / 2 * key_bytes;
   for_chunks([&](int64_t at, int64_t position, int64_t n) HWY_ATTR {
+    fetch.pace(n * key_bytes, tiles * (c.kv.head_dim / Format::kTerms));
     if constexpr (kIsDirect) {
       score_chunk(c, s, key_chunk<Format>(c, item, position, n), at, scratch.scores, fetch);
     } else {
@@ -232,10 +221,11 @@ HWY_INLINE void attend_positions(const AttentionCall& c, const AttentionItem& it
   });
   if constexpr (std::is_same_v<Format, Int8>)
     copy_scales(c, item, s.begin + first, end - first, scratch.k_scales + first, scratch.v_scales + first);
-  fetch.pace(weigh_steps(num_positions) + value_steps(num_positions) + later_steps);
+  fetch.pace(weigh_bytes, ceil_div(s.end_row - s.first_row, 4) * ceil_div(end - first, kLogicalLanes));
   weigh<Format>(c, s, scratch, state, fetch);
-  fetch.pace(value_steps(num_positions) + later_steps);
+  fetch.pace(-weigh_bytes, 1);
   for_chunks([&](int64_t at, int64_t position, int64_t n) HWY_ATTR {
+    fetch.pace(n * value_bytes, ceil_div(n, Format::kTerms) * tiles * ceil_div(padded, kTileColumns));
     if constexpr (kIsDirect) {
       value_rows(c, s, value_chunk<Format>(c, item, position, n), at, scratch.scores, state.values, fetch);
     } else {
@@ -246,27 +236,27 @@ HWY_INLINE void attend_positions(const AttentionCall& c, const AttentionItem& it
 }
 
 template <class Format>
-HWY_INLINE void attend(const AttentionCall& c, const AttentionItem& item, int64_t segment, int64_t later_positions,
+HWY_INLINE void attend(const AttentionCall& c, const AttentionItem& item, int64_t segment,
                        const AttentionScratch& scratch, const AttentionState& state, SegmentFetch* shared_fetch) {
   const SegmentRows s(scratch.rows, segment);
   const int64_t num_rows = s.end_row - s.first_row;
   if (c.is_regular() && num_rows <= kMaxDirectRows) {
     SegmentFetch fetch = *shared_fetch;  // in registers
-    attend_positions<Format, true>(c, item, s, later_positions, scratch, state, fetch);
+    attend_positions<Format, true>(c, item, s, scratch, state, fetch);
     *shared_fetch = fetch;
   } else {
     NoFetch none;
     if (std::is_same_v<Format, Float32> && c.is_regular())
-      attend_positions<Float32, true>(c, item, s, 0, scratch, state, none);
-    else attend_positions<Format, false>(c, item, s, 0, scratch, state, none);
+      attend_positions<Float32, true>(c, item, s, scratch, state, none);
+    else attend_positions<Format, false>(c, item, s, scratch, state, none);
   }
 }
 
-void attend_segment_target(const AttentionCall& c, const AttentionItem& item, int64_t segment, int64_t later_positions,
+void attend_segment_target(const AttentionCall& c, const AttentionItem& item, int64_t segment,
                            const AttentionScratch& scratch, const AttentionState& state, SegmentFetch* fetch) {
-  if (c.kv.dtype == DType::kF32) attend<Float32>(c, item, segment, later_positions, scratch, state, fetch);
-  else if (c.kv.dtype == DType::kBF16) attend<BFloat16>(c, item, segment, later_positions, scratch, state, fetch);
-  else attend<Int8>(c, item, segment, later_positions, scratch, state, fetch);
+  if (c.kv.dtype == DType::kF32) attend<Float32>(c, item, segment, scratch, state, fetch);
+  else if (c.kv.dtype == DType::kBF16) attend<BFloat16>(c, item, segment, scratch, state, fetch);
+  else attend<Int8>(c, item, segment, scratch, state, fetch);
 }
 
 void merge_segment_target(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
@@ -329,9 +319,9 @@ HWY_EXPORT(attend_segment_target);
 HWY_EXPORT(merge_segment_target);
 HWY_EXPORT(write_rows_target);
 
-void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, int64_t later_positions,
-                    const AttentionScratch& scratch, const AttentionState& state, SegmentFetch* fetch) {
-  HWY_DYNAMIC_DISPATCH(attend_segment_target)(c, item, segment, later_positions, scratch, state, fetch);
+void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionScratch& scratch,
+                    const AttentionState& state, SegmentFetch* fetch) {
+  HWY_DYNAMIC_DISPATCH(attend_segment_target)(c, item, segment, scratch, state, fetch);
 }
 
 void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,

@@ -98,9 +98,8 @@ struct AttentionScratch {
 };
 
 // The state of one item over one segment that some of its rows see. Rows that see nothing of it are left alone.
-// later_positions: what the item sees behind the segment; `fetch` has time until those are done, too.
-void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, int64_t later_positions,
-                    const AttentionScratch& scratch, const AttentionState& state, SegmentFetch* fetch);
+void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionScratch& scratch,
+                    const AttentionState& state, SegmentFetch* fetch);
 
 // Adds a later segment's state to the state of the segments before it.
 void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
