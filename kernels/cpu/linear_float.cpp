@@ -1,8 +1,9 @@
 // linear over float and int4 weights: arithmetic in fp32.
 //
-// A task walks its panel in blocks of k that stay in the first-level cache, a register tile of rows after the other;
-// each widens the stored form in registers, which costs no more than to read it widened. Partial sums go through memory
-// as fp32, so the chain over k is the same as in registers. While a block is multiplied, the next one is fetched.
+// A task walks its panel in blocks of k that stay in the second-level cache, a register tile of rows after the other.
+// The first tile widens the stored form in registers and keeps it widened for the others: stores cost nothing beside
+// multiply-adds, where shifts, masks and lookups take turns with them. Partial sums go through memory as fp32, so the
+// chain over k is the same as in registers. While a block is multiplied, the next one is fetched.
 //
 // Of a pair of bf16 weights the odd one comes first where x was rounded to bf16, too: the order, and so the bytes, of
 // AVX-512-BF16's dot product.
@@ -24,7 +25,7 @@ namespace llmb::cpu {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 constexpr int64_t kGroup = PackedLinear::kInt4Group;
-constexpr int64_t kBlockK = 320;  // at most
+constexpr int64_t kBlockK = 640;  // at most: 160 KiB widened
 
 }  // namespace llmb::cpu
 #endif
@@ -115,10 +116,50 @@ struct Int4Panel {
   static int64_t bytes(int64_t num_k) { return ceil_div(num_k, kGroup) * kGroupBytes; }
 };
 
+// A panel whose fp32 weights are kept as they are asked for, and what was kept of it.
+template <typename Panel>
+struct KeepPanel : Panel {
+  using Stored = Panel;
+  float* wide;      // [k][kWidth]  of a block
+  int64_t k_begin;  // of that block
+  float* wide_at(int64_t k, int64_t column) const { return wide + (k - k_begin) * kWidth + column; }
+};
+
+template <typename Panel>
+struct KeptPanel {
+  static constexpr int kStep = 2, kStepBytes = kStep * kWidth * 4, kWordBytes = 4;
+  static constexpr bool kHasScales = Panel::kHasScales;
+  KeepPanel<Panel> panel;
+  const uint8_t* words(int64_t k, int64_t column) const {
+    return reinterpret_cast<const uint8_t*>(panel.wide_at(k, column));
+  }
+  HWY_INLINE const float* load(const uint8_t* at) const { return reinterpret_cast<const float*>(at); }
+  template <int kIndex>
+  HWY_INLINE V value(const float* at) const {
+    return hn::LoadU(D(), at + kIndex * kWidth);
+  }
+  HWY_INLINE V scale(int64_t k, int64_t column) const { return panel.scale(k, column); }
+};
+
+template <typename Panel>
+constexpr bool keeps = false;
+template <typename Panel>
+constexpr bool keeps<KeepPanel<Panel>> = true;
+
+// Steps of k of a turn of the loop over the tiles behind the first.
+template <typename Panel>
+constexpr int later_step = Panel::kStep;
+template <typename Panel>
+constexpr int later_step<KeepPanel<Panel>> = KeptPanel<Panel>::kStep;
+
 template <typename Panel>
 constexpr bool is_odd_first = false;
 template <>
 constexpr bool is_odd_first<BF16PairPanel> = true;
+template <typename Panel>
+constexpr bool is_odd_first<KeepPanel<Panel>> = is_odd_first<Panel>;
+template <typename Panel>
+constexpr bool is_odd_first<KeptPanel<Panel>> = is_odd_first<Panel>;
 
 // Register tiles are at most so high; narrow enough that x, which comes from further away, is read at a fraction of the
 // rate. Columns of a tile of that height.
@@ -139,6 +180,8 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   const float* x0 = x + k_begin;
   const float *x3 = x0 + 3 * x_stride, *x6 = x0 + 6 * x_stride, *x9 = x0 + 9 * x_stride;
   decltype(panel.load(words)) word[kVecs];
+  [[maybe_unused]] float* wide = nullptr;
+  if constexpr (keeps<Panel>) wide = panel.wide_at(k_begin, column);
   const auto load = [&]() HWY_ATTR {
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) word[c] = panel.load(words + c * kLanes * Panel::kWordBytes);
   };
@@ -146,6 +189,9 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
     constexpr int kIndex = decltype(index)::value;
     V b[kVecs];
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = panel.template value<kIndex>(word[c]);
+    if constexpr (keeps<Panel>) {
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) hn::StoreU(b[c], d, wide + kIndex * kWidth + c * kLanes);
+    }
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
       const float* row = (r < 3 ? x0 : r < 6 ? x3 : r < 9 ? x6 : x9) + r % 3 * x_stride;
       const V xv = hn::Set(d, row[kIndex]);
@@ -168,6 +214,7 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
     ahead.turn<kVecs * kLanes * Panel::kWordBytes, !Panel::kHasScales>(words);
     load();
     all_steps(kSteps);
+    if constexpr (keeps<Panel>) wide += Panel::kStep * kWidth;
   }
   fetch = ahead;
   if (Panel::kStep == 1 || x0 == x + k_end) return;
@@ -262,14 +309,20 @@ HWY_INLINE void run_block(const LinearTask& t, const Panel& panel, const Block& 
   for_tiles(0, t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
     constexpr int kRows = decltype(rows)::value, kVecs = tile_vecs<kRows, kColumns>();
     const TileSums sums = tile_sums(t, row, block.k_begin == 0, block.k_end == t.weight->in_features(), block.sums);
-    for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
-      tile<kRows, kVecs>(panel, block_x(t, row), t.weight->in_features(), block.k_begin, block.k_end, column, sums,
-                         ahead);
+    const auto run = [&](const auto& p) HWY_ATTR {
+      for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
+        tile<kRows, kVecs>(p, block_x(t, row), t.weight->in_features(), block.k_begin, block.k_end, column, sums,
+                           ahead);
+    };
+    if constexpr (keeps<Panel>) {
+      if (row > 0) return run(KeptPanel<typename Panel::Stored>{panel});
+    }
+    run(panel);
   });
 }
 
 template <int kColumns, typename Panel>
-HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
+HWY_INLINE void run_task(const LinearTask& t, Panel panel) {
   HWY_ALIGN float sums[kLinearTaskRows * kWidth];
   const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kTileHeight);
   const int64_t block_k = even_block(num_k);
@@ -279,8 +332,12 @@ HWY_INLINE void run_task(const LinearTask& t, const Panel& panel) {
     const uint8_t* next = is_last ? t.next : t.weight->panel(t.panel) + Panel::bytes(block.k_end);
     const int64_t next_bytes = Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end));
     FetchAhead ahead;
-    if (t.row_end - t.row_begin > kTileRows)  // else a lone tile takes all columns
-      ahead = FetchAhead(next, next_bytes, num_tiles * (kColumns / kTileWidth) * (block.k_end - k) / Panel::kStep);
+    if (t.row_end - t.row_begin > kTileRows) {  // else a lone tile takes all columns
+      const int64_t num_steps =
+          (block.k_end - k) / Panel::kStep + (num_tiles - 1) * (block.k_end - k) / later_step<Panel>;
+      ahead = FetchAhead(next, next_bytes, kColumns / kTileWidth * num_steps);
+    }
+    if constexpr (keeps<Panel>) panel.k_begin = k;
     run_block<kColumns>(t, panel, block, ahead);
   }
   copy_narrow_panel(t, sums);
@@ -292,16 +349,21 @@ void float_linear_task_target(const LinearTask& t) {
     if (t.column_end - t.column_begin == kWidth) run_task<kWidth>(t, panel);
     else run_task<kWidth / 2>(t, panel);
   };
+  const auto run_widened = [&](const auto& panel) HWY_ATTR {
+    if (t.row_end - t.row_begin <= kTileHeight) return run(panel);  // there is one tile
+    HWY_ALIGN float wide[kBlockK * kWidth];
+    run(KeepPanel<std::decay_t<decltype(panel)>>{panel, wide, 0});
+  };
   switch (t.weight->format()) {
     case PackedFormat::kF32:
       return run(F32Panel{data});
     case PackedFormat::kF16:
-      return run(F16Panel{data});
+      return run_widened(F16Panel{data});
     case PackedFormat::kBF16:
-      if (t.weight->rounds_x()) return run(BF16PairPanel{{data}});
-      return run(BF16Panel{data});
+      if (t.weight->rounds_x()) return run_widened(BF16PairPanel{{data}});
+      return run_widened(BF16Panel{data});
     case PackedFormat::kInt4:
-      return run(Int4Panel(data));
+      return run_widened(Int4Panel(data));
     case PackedFormat::kInt8:
       return;  // linear_int8.cpp
   }
