@@ -100,7 +100,7 @@ TEST_CASE("products of rounded rows are as close to fp64 as naive ones; dot prod
     for (const int64_t m : {0, 1, 2, 3, 5, 6, 7, 11, 12, 13, 36, 37}) check_product(m, 65, 67, true, pool);
     for (const int64_t n : {1, 15, 17, 32, 33, 63, 64, 127, 129})
       for (const int64_t m : {1, 8, 40}) check_product(m, n, 130, n % 2 == 1, pool);
-    for (const int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 191, 192, 193, 319, 320, 321, 385, 641})
+    for (const int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 191, 192, 193, 319, 320, 321, 385, 639, 640, 641, 1283})
       for (const int64_t m : {1, 8, 40}) check_product(m, 66, k, false, pool);
     for (const int64_t m : {127, 128, 129, 257}) check_product(m, 3, 33, true, pool);
   });
@@ -108,7 +108,7 @@ TEST_CASE("products of rounded rows are as close to fp64 as naive ones; dot prod
 
 TEST_CASE("a row's product is bit-identical alone and in any batch, and on every target that fuses") {
   ThreadPool one(1), three(3);
-  constexpr int64_t kRows = 140, kN = 70, kK = 333;
+  constexpr int64_t kRows = 140, kN = 70, kK = 715;
   const Weight weight(kN, kK, true, three);
   const std::vector<float> x = random_normal(kRows * kK, 6);
   std::vector<float> first;

@@ -113,7 +113,7 @@ TEST_CASE("products over int8 and int4 weights are as close to fp64 as a naive p
 TEST_CASE("a quantised product's row is bit-identical alone and in any batch; int8 also on every instruction set") {
   ThreadPool one(1), three(3);
   for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
-    constexpr int64_t kRows = 140, kN = 70, kK = 333;
+    constexpr int64_t kRows = 140, kN = 70, kK = 715;
     const PackedLinear packed = pack(random_normal(kN * kK, 4), kN, q, three, random_normal(kN, 5));
     const std::vector<float> x = random_normal(kRows * kK, 6);
     std::vector<float> first;

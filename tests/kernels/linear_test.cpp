@@ -98,7 +98,7 @@ TEST_CASE("linear is as close to fp64 as a naive fp32 product, around every tile
         check_against_reference(dtype, m, 65, 67, true, pool);
       for (const int64_t n : {1, 15, 16, 17, 63, 64, 127, 128, 129})
         for (const int64_t m : {1, 14, 40}) check_against_reference(dtype, m, n, 130, n % 2 == 1, pool);
-      for (const int64_t k : {1, 2, 3, 127, 128, 129, 255, 256, 257, 385})
+      for (const int64_t k : {1, 2, 3, 127, 128, 129, 255, 256, 257, 385, 639, 640, 641, 1283})
         for (const int64_t m : {1, 14, 40}) check_against_reference(dtype, m, 66, k, false, pool);
       for (const int64_t m : {127, 128, 129, 257}) check_against_reference(dtype, m, 3, 33, true, pool);
     }
@@ -110,7 +110,7 @@ TEST_CASE("a row's result is bit-identical alone, in any batch, and with 1, 2 or
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-      constexpr int64_t kRows = 200, kN = 70, kK = 131;
+      constexpr int64_t kRows = 200, kN = 70, kK = 715;
       const Stored weight = make_stored(dtype, kN, kK, 4), bias = make_stored(dtype, 1, kN, 5);
       const PackedLinear packed = PackedLinear::pack({&weight.view, 1}, {&bias.view, 1}, two);
       const std::vector<float> x = random_normal(kRows * kK, 6);
