@@ -6,6 +6,7 @@
 // multiplies magnitudes of weights by activations with the weights' signs, pairs of which fit 16 bits because neither
 // is -128.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -238,15 +239,11 @@ void quantize_row_target(const float* x, int64_t n, uint8_t* out, float* scale) 
   const D d;
   const DU du;
   const hn::Rebind<uint8_t, D> d8;
-  V largest = hn::Zero(d);
-  auto is_odd = hn::Lt(largest, largest);  // lanes that are not finite
-  const V infinity = hn::Set(d, HUGE_VALF);
+  // As numbers without a sign, bits are in the order of magnitudes, and infinity and NaN are the largest.
+  const auto magnitude_bits = hn::Set(du, 0x7fffffffu);
+  auto largest = hn::Zero(du);
   int64_t i = 0;
-  const auto look = [&](V v) HWY_ATTR {
-    const V magnitude = hn::Abs(v);
-    is_odd = hn::Or(is_odd, hn::Not(hn::Lt(magnitude, infinity)));
-    largest = hn::Max(largest, magnitude);
-  };
+  const auto look = [&](V v) HWY_ATTR { largest = hn::Max(largest, hn::And(hn::BitCast(du, v), magnitude_bits)); };
   const auto load_tail = [&] {
     float lanes[kLanes] = {};
     std::memcpy(lanes, x + i, static_cast<size_t>(n - i) * sizeof(float));
@@ -254,17 +251,17 @@ void quantize_row_target(const float* x, int64_t n, uint8_t* out, float* scale) 
   };
   for (; i + kLanes <= n; i += kLanes) look(hn::LoadU(d, x + i));
   if (i < n) look(load_tail());
-  float lanes[kLanes];
-  hn::StoreU(largest, d, lanes);
-  float max = 0;
-  for (const float lane : lanes) max = lane > max ? lane : max;
-  const bool is_finite = hn::AllFalse(d, is_odd);
+  uint32_t lanes[kLanes];
+  hn::StoreU(largest, du, lanes);
+  const float max = std::bit_cast<float>(*std::max_element(lanes, lanes + kLanes));
+  const bool is_finite = std::isfinite(max);
   *scale = is_finite ? max / 127 : std::nanf("");
   const float inverse = is_finite && max > 0 ? 127 / max : 0;
   const V factor = hn::Set(d, std::isfinite(inverse) ? inverse : 0.0f);
-  const auto offset = hn::Set(du, has_vnni() ? 0x80u : 0u);
+  // Its last bits count ones: adding it rounds to whole numbers, which are in the lowest byte.
+  const V shift = hn::Set(d, 0x1.8p23f + (has_vnni() ? 128 : 0));
   const auto round = [&](V v) HWY_ATTR {
-    const auto bits = hn::Xor(hn::BitCast(du, hn::NearestInt(hn::Mul(v, factor))), offset);
+    const auto bits = hn::BitCast(du, hn::Add(hn::Mul(v, factor), shift));
     return hn::U8FromU32(hn::And(bits, hn::Set(du, 0xffu)));
   };
   for (i = 0; i + kLanes <= n; i += kLanes) hn::StoreU(round(hn::LoadU(d, x + i)), d8, out + i);

@@ -80,7 +80,7 @@ HWY_INLINE void softmax_numerators(float* scores, int64_t first, int64_t end, fl
   for (int64_t i = first; i < end; i += kLogicalLanes) {
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
       float* at = scores + r * kSegment + i;
-      const V16 p = map16(load16(at), [&f, &m, r](V a) HWY_ATTR { return exp_v(hn::Sub(hn::Mul(a, f), m[r])); });
+      const V16 p = map16(load16(at), [&f, &m, r](V a) HWY_ATTR { return exp_bounded(hn::MulSub(a, f, m[r])); });
       store16(p, at);
       norm[r] = map16(norm[r], p, [](V a, V b) HWY_ATTR { return hn::Add(a, b); });
     }

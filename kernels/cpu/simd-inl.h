@@ -115,31 +115,30 @@ HWY_INLINE float max16(const V16& v) {
   return reduce16(v, [](float a, float b) HWY_ATTR { return a > b ? a : b; });
 }
 
-// e^x to about 1 ulp: x = n ln 2 + r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7 (next term below
-// 2^-27). 0 below -87, so that no result is subnormal (slow on most machines); +Inf above 88.4.
-HWY_INLINE V exp_v(V x) {
+// e^x to 1 ulp, for x below 89 or NaN: x = n ln 2 + r with |r| <= ln 2 / 2, and e^r by a polynomial fitted for the
+// least relative error. 0 below -87, so that no result is subnormal (slow on most machines); +Inf above 88.4.
+HWY_INLINE V exp_bounded(V x) {
   const D d;
-  const DI di;
-  // By comparison, not Min and Max, which drop NaN on some targets.
-  const V low = hn::Set(d, -87.0f), high = hn::Set(d, 89.0f);
-  const auto is_tiny = hn::Lt(x, low);
-  x = hn::IfThenElse(is_tiny, low, x);
-  x = hn::IfThenElse(hn::Gt(x, high), high, x);
-  const VI n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504f)));
-  const V nf = hn::ConvertTo(d, n);
-  V r = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), x);  // 9 significant bits: nf * it is exact
-  r = hn::NegMulAdd(nf, hn::Set(d, -2.12194440e-4f), r);
-  V p = hn::Set(d, 1.0f / 5040);
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 720));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 120));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 24));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 6));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
+  // Its last bits count ones: adding it rounds to whole numbers, and leaves n + 127 in the lowest bits.
+  const V shift = hn::Set(d, 0x1.8p23f + 127);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), shift);
+  const V n = hn::Sub(shifted, shift);
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);  // 9 significant bits: n times it is exact
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  V p = hn::Set(d, 0.00138144672f);
+  p = hn::MulAdd(p, r, hn::Set(d, 0.00836878084f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.0416683927f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.166665196f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.49999994f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
-  // n = 128 makes the factor +Inf.
-  const V scaled = hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127)))));
-  return hn::IfThenElse(is_tiny, hn::Zero(d), scaled);
+  const V scaled = hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(DU(), shifted))));  // by +Inf for n = 128
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), scaled);
+}
+
+HWY_INLINE V exp_v(V x) {
+  const V high = hn::Set(D(), 89.0f);
+  return exp_bounded(hn::IfThenElse(hn::Gt(x, high), high, x));  // not by Min, which drops NaN on some targets
 }
 
 // tanh x to about 2 ulp: an odd polynomial near 0 (fitted at Chebyshev nodes in |x| < 0.55), 1 - 2 / (e^2|x| + 1)
