@@ -98,7 +98,7 @@ bool bf16_dot_task_target(const LinearTask& t) {
     const int64_t next_bytes = std::min(block_words, is_last ? num_words : num_words - end) * kWordBytes;
     FetchAhead ahead;
     if (num_tiles > 1) ahead = FetchAhead(next, next_bytes, num_tiles * (end - word));
-    for_row_tiles(t.row_end - t.row_begin, [&](int64_t row, auto tile_rows) HWY_ATTR {
+    for_row_tiles<kTileRows>(t.row_end - t.row_begin, [&](int64_t row, auto tile_rows) HWY_ATTR {
       constexpr int kRows = decltype(tile_rows)::value;
       dot_rows<kRows>(t, panel, end - word, t.x_bytes + (t.row_begin + row) * stride + word * 4, stride,
                       tile_sums(t, row, word == 0, is_last, sums), ahead);

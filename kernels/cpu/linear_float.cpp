@@ -161,14 +161,6 @@ constexpr bool is_odd_first<KeepPanel<Panel>> = is_odd_first<Panel>;
 template <typename Panel>
 constexpr bool is_odd_first<KeptPanel<Panel>> = is_odd_first<Panel>;
 
-// Register tiles are at most so high; narrow enough that x, which comes from further away, is read at a fraction of the
-// rate. Columns of a tile of that height.
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-constexpr int kTileHeight = 12, kTileWidth = 32;
-#else
-constexpr int kTileHeight = kTileRows, kTileWidth = kTileColumns;
-#endif
-
 // acc += x[k_begin … k_end) · panel, kRows rows by kVecs vectors of columns; x is of row 0, a row x_stride after the
 // other. Addresses are kept in few registers: three rows by one pointer.
 template <int kRows, int kVecs, typename Panel>
@@ -284,29 +276,9 @@ struct Block {
 
 const float* block_x(const LinearTask& t, int64_t row) { return t.x + (t.row_begin + row) * t.weight->in_features(); }
 
-// Calls f(integral_constant<int, rows>) for 1 <= rows <= kMax.
-template <int kMax, typename F>
-HWY_INLINE void with_rows(int64_t rows, const F& f) {
-  if constexpr (kMax > 1) {
-    if (rows < kMax) return with_rows<kMax - 1>(rows, f);
-  }
-  f(std::integral_constant<int, kMax>());
-}
-
-// Calls f(first row, integral_constant<int, rows>) for tiles of nearly equal height that cover [begin, end).
-template <typename F>
-HWY_INLINE void for_tiles(int64_t begin, int64_t end, const F& f) {
-  const int64_t tiles = ceil_div(end - begin, kTileHeight);
-  for (int64_t i = 0, row = begin; i < tiles; ++i) {
-    const int64_t next = begin + (i + 1) * (end - begin) / tiles;
-    with_rows<kTileHeight>(next - row, [&](auto rows) HWY_ATTR { f(row, rows); });
-    row = next;
-  }
-}
-
 template <int kColumns, typename Panel>
 HWY_INLINE void run_block(const LinearTask& t, const Panel& panel, const Block& block, FetchAhead& ahead) {
-  for_tiles(0, t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
+  for_row_tiles<kTallTileRows>(t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
     constexpr int kRows = decltype(rows)::value, kVecs = tile_vecs<kRows, kColumns>();
     const TileSums sums = tile_sums(t, row, block.k_begin == 0, block.k_end == t.weight->in_features(), block.sums);
     const auto run = [&](const auto& p) HWY_ATTR {
@@ -324,7 +296,7 @@ HWY_INLINE void run_block(const LinearTask& t, const Panel& panel, const Block& 
 template <int kColumns, typename Panel>
 HWY_INLINE void run_task(const LinearTask& t, Panel panel) {
   HWY_ALIGN float sums[kLinearTaskRows * kWidth];
-  const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kTileHeight);
+  const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kTallTileRows);
   const int64_t block_k = even_block(num_k);
   for (int64_t k = 0; k < num_k; k += block_k) {
     const Block block{k, std::min(num_k, k + block_k), sums};
@@ -335,7 +307,7 @@ HWY_INLINE void run_task(const LinearTask& t, Panel panel) {
     if (t.row_end - t.row_begin > kTileRows) {  // else a lone tile takes all columns
       const int64_t num_steps =
           (block.k_end - k) / Panel::kStep + (num_tiles - 1) * (block.k_end - k) / later_step<Panel>;
-      ahead = FetchAhead(next, next_bytes, kColumns / kTileWidth * num_steps);
+      ahead = FetchAhead(next, next_bytes, kColumns / tile_columns(kTallTileRows) * num_steps);
     }
     if constexpr (keeps<Panel>) panel.k_begin = k;
     run_block<kColumns>(t, panel, block, ahead);
@@ -350,7 +322,7 @@ void float_linear_task_target(const LinearTask& t) {
     else run_task<kWidth / 2>(t, panel);
   };
   const auto run_widened = [&](const auto& panel) HWY_ATTR {
-    if (t.row_end - t.row_begin <= kTileHeight) return run(panel);  // there is one tile
+    if (t.row_end - t.row_begin <= kTallTileRows) return run(panel);  // there is one tile
     HWY_ALIGN float wide[kBlockK * kWidth];
     run(KeepPanel<std::decay_t<decltype(panel)>>{panel, wide, 0});
   };

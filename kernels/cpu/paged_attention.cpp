@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -19,7 +20,7 @@ namespace llmb::cpu {
 
 namespace {
 
-constexpr int64_t kRowsPerItem = 72;
+constexpr int64_t kRowsPerItem = 108;
 
 // Buffers grow to what the largest call on this thread needs, so that no step allocates.
 float* grow(AlignedBuffer* buffer, int64_t floats) {
@@ -39,9 +40,16 @@ std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionI
   const int64_t dim = c.kv.head_dim, first_head = item.kv_head * c.group;
   for (int64_t token = item.token_begin; token < item.token_end; ++token)
     for (int64_t head = first_head; head < first_head + c.group; ++head)
-      rows.push_back({c.qkv + token * c.qkv_stride + head * dim, c.out + (token * c.params.num_heads + head) * dim,
-                      item.begin(c, token), item.limit(c, token), head});
+      rows.push_back(
+          {c.out + (token * c.params.num_heads + head) * dim, item.begin(c, token), item.limit(c, token), head});
   return rows;
+}
+
+// Its queries, one behind the other.
+void copy_queries(const AttentionCall& c, const AttentionItem& item, float* q) {
+  const int64_t size = c.group * c.kv.head_dim;
+  for (int64_t token = item.token_begin; token < item.token_end; ++token, q += size)
+    std::memcpy(q, c.qkv + token * c.qkv_stride + item.kv_head * size, static_cast<size_t>(size) * sizeof(float));
 }
 
 // The longest first within each sequence, so that threads finish together. Valid until the thread's next call.
@@ -57,10 +65,6 @@ std::span<const AttentionItem> make_items(const AttentionCall& c) {
     }
   }
   return items;
-}
-
-SegmentFetch::Segments segments(const AttentionCall& c, const AttentionItem& item) {
-  return {&item, item.first_segment(c), item.end_segment(c)};
 }
 
 // Calls work(fetch, task) for each task in turn, on all threads. Each takes a task ahead of the one that it works on,
@@ -89,6 +93,7 @@ void attend_item(const AttentionCall& c, const AttentionItem& item, SegmentFetch
   float* at = thread_scratch(2 * state_floats + AttentionScratch::floats(num_rows, dim));
   const AttentionState total(at, num_rows, dim), state(at + state_floats, num_rows, dim);
   const AttentionScratch scratch(rows, at + 2 * state_floats, dim);
+  copy_queries(c, item, scratch.q);
   const int64_t first = item.first_segment(c), end = item.end_segment(c);
   for (int64_t segment = first; segment < end; ++segment) {
     attend_segment(c, item, segment, scratch, segment == first ? total : state, fetch);
@@ -135,6 +140,7 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
       [&](const Task& t, SegmentFetch* fetch) {
         const AttentionScratch scratch(make_rows(c, *t.item),
                                        thread_scratch(AttentionScratch::floats(t.item->num_rows(c), dim)), dim);
+        copy_queries(c, *t.item, scratch.q);
         attend_segment(c, *t.item, t.segment, scratch, state(t), fetch);
       });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {

@@ -110,27 +110,25 @@ struct SegmentRows {
 
 template <class Format, class Fetch>
 HWY_INLINE void score_chunk(const AttentionCall& c, const SegmentRows& s, const KeyChunk<Format>& keys, int64_t at,
-                            float* scores, Fetch& fetch) {
-  for_row_tiles(s.end_row - s.first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
+                            const AttentionScratch& scratch, Fetch& fetch) {
+  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
     constexpr int kRows = decltype(tile_rows)::value;
     const int64_t row = s.first_row + tile;
     const int64_t begin = s.visible(row, at, kSegmentChunk).begin / kLogicalLanes;
     const int64_t end = ceil_div(s.visible(row + kRows - 1, at, kSegmentChunk).end, kLogicalLanes);
-    const float* q[kRows];
-    for (int r = 0; r < kRows; ++r) q[r] = s.rows[row + r].q;
-    score_groups<Format, kRows>(q, c.kv.head_dim, keys, begin, end, scores + row * kSegment + at, fetch);
+    score_groups<Format, kRows>(scratch.q + row * c.kv.head_dim, c.kv.head_dim, keys, begin, end,
+                                scratch.scores + row * kSegment + at, fetch);
   });
 }
 
 template <class Format, class Fetch>
 HWY_INLINE void value_rows(const AttentionCall& c, const SegmentRows& s, const ValueChunk<Format>& values, int64_t at,
-                           const float* scores, float* out, Fetch& fetch) {
+                           const AttentionScratch& scratch, float* out, Fetch& fetch) {
   const int64_t padded = c.padded_dim();
-  for_row_tiles(s.end_row - s.first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
+  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
     constexpr int kRows = decltype(tile_rows)::value;
     const int64_t row = s.first_row + tile;
-    const float* p[kRows];
-    for (int r = 0; r < kRows; ++r) p[r] = scores + (row + r) * kSegment + at;
+    const float* p = scratch.scores + row * kSegment + at;
     // What the first row and the last see whole, all of them do.
     if (s.visible(row, at, kSegmentChunk).end == kSegmentChunk &&
         s.visible(row + kRows - 1, at, kSegmentChunk).begin == 0)
@@ -206,31 +204,33 @@ HWY_INLINE void attend_positions(const AttentionCall& c, const AttentionItem& it
   };
   // Steps of the fetch: one for each word of a tile's chains, and for 16 weights of four rows. While weights are
   // computed, memory is kept busy with part of what is next.
-  const int64_t tiles = ceil_div(s.end_row - s.first_row, kTileRows);
+  const int64_t num_rows = s.end_row - s.first_row;
+  const int64_t tiles = ceil_div(num_rows, kTallTileRows),
+                columns = tile_columns(static_cast<int>(ceil_div(num_rows, tiles)));
   const int64_t key_bytes = c.kv.key_bytes() / c.kv.block_size;
   const int64_t value_bytes = c.kv.head_bytes() / c.kv.block_size - key_bytes;
   const int64_t weigh_bytes = kSegmentChunk / 2 * key_bytes;
   for_chunks([&](int64_t at, int64_t position, int64_t n) HWY_ATTR {
-    fetch.pace(n * key_bytes, tiles * (c.kv.head_dim / Format::kTerms));
+    fetch.pace(n * key_bytes, tiles * ceil_div(n, columns) * (c.kv.head_dim / Format::kTerms));
     if constexpr (kIsDirect) {
-      score_chunk(c, s, key_chunk<Format>(c, item, position, n), at, scratch.scores, fetch);
+      score_chunk(c, s, key_chunk<Format>(c, item, position, n), at, scratch, fetch);
     } else {
       widen_keys<Format>(c, item, position, n, scratch.k_chunk);
-      score_chunk(c, s, widened_keys(scratch.k_chunk), at, scratch.scores, fetch);
+      score_chunk(c, s, widened_keys(scratch.k_chunk), at, scratch, fetch);
     }
   });
   if constexpr (std::is_same_v<Format, Int8>)
     copy_scales(c, item, s.begin + first, end - first, scratch.k_scales + first, scratch.v_scales + first);
-  fetch.pace(weigh_bytes, ceil_div(s.end_row - s.first_row, 4) * ceil_div(end - first, kLogicalLanes));
+  fetch.pace(weigh_bytes, ceil_div(num_rows, 4) * ceil_div(end - first, kLogicalLanes));
   weigh<Format>(c, s, scratch, state, fetch);
   fetch.pace(-weigh_bytes, 1);
   for_chunks([&](int64_t at, int64_t position, int64_t n) HWY_ATTR {
-    fetch.pace(n * value_bytes, ceil_div(n, Format::kTerms) * tiles * ceil_div(padded, kTileColumns));
+    fetch.pace(n * value_bytes, ceil_div(n, Format::kTerms) * tiles * ceil_div(padded, columns));
     if constexpr (kIsDirect) {
-      value_rows(c, s, value_chunk<Format>(c, item, position, n), at, scratch.scores, state.values, fetch);
+      value_rows(c, s, value_chunk<Format>(c, item, position, n), at, scratch, state.values, fetch);
     } else {
       widen_values<Format>(c, item, position, n, scratch.v_chunk);
-      value_rows(c, s, widened_values(scratch.v_chunk, padded), at, scratch.scores, state.values, fetch);
+      value_rows(c, s, widened_values(scratch.v_chunk, padded), at, scratch, state.values, fetch);
     }
   });
 }

@@ -56,7 +56,6 @@ struct AttentionItem {
 
 // One query head of one token. An item's rows are in order of tokens, so begin and limit do not fall.
 struct AttentionRow {
-  const float* q;        // [head_dim]
   float* out;            // [head_dim]
   int64_t begin, limit;  // positions that it sees
   int64_t head;
@@ -79,6 +78,7 @@ struct AttentionState {
 // Memory of one thread while it works on an item.
 struct AttentionScratch {
   std::span<const AttentionRow> rows;
+  float* q;         // [rows, head_dim]
   float* scores;    // [rows, kSegment]
   float* k_chunk;   // [padded_dim, kSegmentChunk]  widened
   float* v_chunk;   // [kSegmentChunk, padded_dim]
@@ -86,12 +86,13 @@ struct AttentionScratch {
   float* v_scales;  // [kSegment]
 
   static int64_t floats(int64_t num_rows, int64_t padded_dim) {
-    return (num_rows + 2) * kSegment + 2 * kSegmentChunk * padded_dim;
+    return num_rows * padded_dim + (num_rows + 2) * kSegment + 2 * kSegmentChunk * padded_dim;
   }
   AttentionScratch(std::span<const AttentionRow> item_rows, float* at, int64_t padded_dim)
       : rows(item_rows),
-        scores(at),
-        k_chunk(at + static_cast<int64_t>(rows.size()) * kSegment),
+        q(at),
+        scores(q + static_cast<int64_t>(rows.size()) * padded_dim),
+        k_chunk(scores + static_cast<int64_t>(rows.size()) * kSegment),
         v_chunk(k_chunk + kSegmentChunk * padded_dim),
         k_scales(v_chunk + kSegmentChunk * padded_dim),
         v_scales(k_scales + kSegment) {}

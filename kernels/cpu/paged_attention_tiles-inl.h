@@ -205,29 +205,32 @@ HWY_INLINE ValueChunk<Float32> widened_values(const float* from, int64_t padded_
 
 // ---- tiles ------------------------------------------------------------------------------------------------------
 
+// acc += the term kTerm of a word: of each row of `a`, and at `offset` from each vector of b.
 template <class Format, int kTerm, int kRows, int kVecs>
-HWY_INLINE void add_term(const float* const* a, int64_t k, const typename Format::Word* const* b, int64_t offset,
+HWY_INLINE void add_term(const TileRows<kRows>& a, int column, const typename Format::Word* const* b, int64_t offset,
                          V (&acc)[kRows * kVecs]) {
   V bv[kVecs];
   LLMB_UNROLL for (int c = 0; c < kVecs; ++c) bv[c] = Format::template load<kTerm>(b[c] + offset);
   LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-    const V av = hn::Set(D(), a[r][k + kTerm]);
+    const V av = a.broadcast(r, column);
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(av, bv[c], acc[r * kVecs + c]);
   }
 }
 
-// Dot products of kRows queries with the keys of kVecs vectors of positions, from the chunk's group `group` on.
+// Dot products of kRows queries, [kRows][dim], with the keys of kVecs vectors of positions, from the chunk's group
+// `group` on.
 template <class Format, int kRows, int kVecs, class Fetch>
-HWY_INLINE void score_tile(const float* const* q, int64_t dim, const KeyChunk<Format>& keys, int64_t group,
-                           float* scores, Fetch& fetch) {
+HWY_INLINE void score_tile(const float* q, int64_t dim, const KeyChunk<Format>& keys, int64_t group, float* scores,
+                           Fetch& fetch) {
   constexpr int kTerms = Format::kTerms;
   const typename Format::Word* b[kVecs];
   LLMB_UNROLL for (int v = 0; v < kVecs; ++v) b[v] = keys.group[group + v / kParts] + v % kParts * kLanes;
+  TileRows<kRows> a(q, dim);
   V acc[kRows * kVecs];
   LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Zero(D());
-  for (int64_t k = 0, offset = 0; k < dim; k += kTerms, offset += keys.stride) {
-    add_term<Format, 0, kRows, kVecs>(q, k, b, offset, acc);
-    if constexpr (kTerms == 2) add_term<Format, 1, kRows, kVecs>(q, k, b, offset, acc);
+  for (int64_t k = 0, offset = 0; k < dim; k += kTerms, offset += keys.stride, a.advance(kTerms)) {
+    add_term<Format, 0, kRows, kVecs>(a, 0, b, offset, acc);
+    if constexpr (kTerms == 2) add_term<Format, 1, kRows, kVecs>(a, 1, b, offset, acc);
     fetch.step();
   }
   float* to = scores + group * kLogicalLanes;
@@ -238,44 +241,52 @@ HWY_INLINE void score_tile(const float* const* q, int64_t dim, const KeyChunk<Fo
 
 // Groups [begin, end) of a chunk.
 template <class Format, int kRows, class Fetch>
-HWY_INLINE void score_groups(const float* const* q, int64_t dim, const KeyChunk<Format>& keys, int64_t begin,
-                             int64_t end, float* scores, Fetch& fetch) {
-  if constexpr (kTileColumns == kGroups * kLogicalLanes) {
+HWY_INLINE void score_groups(const float* q, int64_t dim, const KeyChunk<Format>& keys, int64_t begin, int64_t end,
+                             float* scores, Fetch& fetch) {
+  constexpr int kColumns = tile_columns(kRows);
+  if constexpr (kColumns == kGroups * kLogicalLanes) {
     if (end - begin == kGroups) return score_tile<Format, kRows, kGroups * kParts>(q, dim, keys, begin, scores, fetch);
+  }
+  if constexpr (kColumns >= 2 * kLogicalLanes) {
     for (; begin + 2 <= end; begin += 2) score_tile<Format, kRows, 2 * kParts>(q, dim, keys, begin, scores, fetch);
   }
   for (; begin < end; ++begin) score_tile<Format, kRows, kParts>(q, dim, keys, begin, scores, fetch);
 }
 
-// values[r] += p[r][begin … end) · values of the chunk's positions, over kVecs vectors of columns.
+// values[r] += p[r][begin … end) · values of the chunk's positions, over kVecs vectors of columns; p is
+// [kRows][kSegment] from the chunk's first position on.
 template <class Format, int kRows, int kVecs, class Fetch>
-HWY_INLINE void value_tile(const float* const* p, int64_t begin, int64_t end, const ValueChunk<Format>& v,
-                           int64_t column, int64_t dim, float* values, Fetch& fetch) {
+HWY_INLINE void value_tile(const float* p, int64_t begin, int64_t end, const ValueChunk<Format>& v, int64_t column,
+                           int64_t dim, float* values, Fetch& fetch) {
   const D d;
   V acc[kRows * kVecs];
   LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
     LLMB_UNROLL for (int i = 0; i < kVecs; ++i) acc[r * kVecs + i] =
         hn::LoadU(d, values + r * dim + column + i * kLanes);
   }
-  const auto add = [&](int64_t position, auto term) HWY_ATTR {
+  TileRows<kRows> a(p + begin, kSegment);
+  const auto add = [&](int64_t position, auto term, int at) HWY_ATTR {
     constexpr int kTerm = decltype(term)::value;
     const typename Format::Word* b[kVecs];
     LLMB_UNROLL for (int i = 0; i < kVecs; ++i) b[i] = v.row[position / Format::kTerms] + i * kLanes;
-    add_term<Format, kTerm, kRows, kVecs>(p, position - kTerm, b, column, acc);
+    add_term<Format, kTerm, kRows, kVecs>(a, at, b, column, acc);
   };
   using First = std::integral_constant<int, 0>;
   using Second = std::integral_constant<int, 1>;
   int64_t position = begin;
   if constexpr (Format::kTerms == 2) {
-    if (position % 2 == 1 && position < end) add(position++, Second());
-    for (; position + 2 <= end; position += 2) {
-      add(position, First());
-      add(position + 1, Second());
+    if (position % 2 == 1 && position < end) {
+      add(position++, Second(), 0);
+      a.advance(1);
+    }
+    for (; position + 2 <= end; position += 2, a.advance(2)) {
+      add(position, First(), 0);
+      add(position + 1, Second(), 1);
       fetch.step();
     }
   }
-  for (; position < end; ++position) {
-    add(position, First());
+  for (; position < end; ++position, a.advance(1)) {
+    add(position, First(), 0);
     fetch.step();
   }
   LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -285,12 +296,13 @@ HWY_INLINE void value_tile(const float* const* p, int64_t begin, int64_t end, co
 }
 
 template <class Format, int kRows, class Fetch>
-HWY_INLINE void value_columns(const float* const* p, int64_t begin, int64_t end, const ValueChunk<Format>& v,
-                              int64_t dim, float* values, Fetch& fetch) {
+HWY_INLINE void value_columns(const float* p, int64_t begin, int64_t end, const ValueChunk<Format>& v, int64_t dim,
+                              float* values, Fetch& fetch) {
+  constexpr int kColumns = tile_columns(kRows);
   int64_t column = 0;
-  for (; column + kTileColumns <= dim; column += kTileColumns)
-    value_tile<Format, kRows, kTileColumns / kLanes>(p, begin, end, v, column, dim, values, fetch);
-  if constexpr (kTileColumns > kLogicalLanes) {
+  for (; column + kColumns <= dim; column += kColumns)
+    value_tile<Format, kRows, kColumns / kLanes>(p, begin, end, v, column, dim, values, fetch);
+  if constexpr (kColumns > kLogicalLanes) {
     for (; column < dim; column += kLogicalLanes)
       value_tile<Format, kRows, kParts>(p, begin, end, v, column, dim, values, fetch);
   }
@@ -304,10 +316,10 @@ struct Span {
 // Adds a chunk's values to kRows rows; row r sees those of spans[r], which do not fall. For each row its positions come
 // in order, so that its sum does not depend on the rows beside it.
 template <class Format, int kRows, class Fetch>
-HWY_INLINE void add_chunk(const float* const* p, const Span* spans, const ValueChunk<Format>& v, int64_t dim,
-                          float* values, Fetch& fetch) {
+HWY_INLINE void add_chunk(const float* p, const Span* spans, const ValueChunk<Format>& v, int64_t dim, float* values,
+                          Fetch& fetch) {
   const auto one = [&](int r, int64_t begin, int64_t end) HWY_ATTR {
-    if (begin < end) value_columns<Format, 1>(p + r, begin, end, v, dim, values + r * dim, fetch);
+    if (begin < end) value_columns<Format, 1>(p + r * kSegment, begin, end, v, dim, values + r * dim, fetch);
   };
   const Span shared{spans[kRows - 1].begin, spans[0].end};
   if (shared.begin >= shared.end) {

@@ -39,14 +39,16 @@ constexpr int kParts = kLogicalLanes / kLanes;  // vectors that make up 16 logic
 static_assert(kLanes * kParts == kLogicalLanes);
 
 // A register tile of the multiply-add kernel: rows of a by columns of b, so that its sums, one row of b and a broadcast
-// fill the registers.
+// fill the registers; where there are many, also one of twice the rows and half the columns.
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-constexpr int kTileRows = 6, kTileColumns = 64;
+constexpr int kTileRows = 6, kTileColumns = 64, kTallTileRows = 12;
 #elif HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
-constexpr int kTileRows = 6, kTileColumns = 16;
+constexpr int kTileRows = 6, kTileColumns = 16, kTallTileRows = kTileRows;
 #else
-constexpr int kTileRows = 3, kTileColumns = 16;
+constexpr int kTileRows = 3, kTileColumns = 16, kTallTileRows = kTileRows;
 #endif
+// Columns of a tile of so many rows.
+constexpr int tile_columns(int rows) { return rows > kTileRows ? kTileColumns / 2 : kTileColumns; }
 
 // 16 logical lanes.
 struct V16 {
@@ -158,73 +160,37 @@ HWY_INLINE V tanh_v(V x) {
   return hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.55f)), hn::Mul(p, x), hn::CopySign(large, x));
 }
 
-// acc[r][c] += sum over k of a[r][k] * b[c][k * b_stride + 0 … lanes), one chain in order of k for each element.
-template <int kRows, int kVecs>
-HWY_INLINE void mul_add_tile(const float* const* HWY_RESTRICT a,  // [kRows]  rows, from k = 0
-                             int64_t num_k,
-                             const float* const* HWY_RESTRICT b,  // [kVecs]  columns, from k = 0
-                             int64_t b_stride, V (&acc)[kRows * kVecs]) {
-  const D d;
-  for (int64_t k = 0; k < num_k; ++k) {
-    V bv[kVecs];
-    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) bv[c] = hn::LoadU(d, b[c] + k * b_stride);
-    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-      const V av = hn::Set(d, a[r][k]);
-      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(av, bv[c], acc[r * kVecs + c]);
-    }
+// Rows of a tile, `stride` floats apart: three by one pointer, as there are fewer registers than rows.
+template <int kRows>
+struct TileRows {
+  static constexpr int kPointers = (kRows + 2) / 3;
+  const float* first[kPointers];
+  int64_t stride;
+
+  HWY_INLINE TileRows(const float* row, int64_t row_stride) : stride(row_stride) {
+    LLMB_UNROLL for (int i = 0; i < kPointers; ++i) first[i] = row + 3 * i * stride;
   }
+  HWY_INLINE V broadcast(int row, int column) const { return hn::Set(D(), first[row / 3][row % 3 * stride + column]); }
+  HWY_INLINE void advance(int columns) { LLMB_UNROLL for (int i = 0; i < kPointers; ++i) first[i] += columns; }
+};
+
+// Calls f(integral_constant<int, rows>) for 1 <= rows <= kMax.
+template <int kMax, typename F>
+HWY_INLINE void with_rows(int64_t rows, const F& f) {
+  if constexpr (kMax > 1) {
+    if (rows < kMax) return with_rows<kMax - 1>(rows, f);
+  }
+  f(std::integral_constant<int, kMax>());
 }
 
-// As mul_add_tile, but each k has its own row of b: b[k][c * kLanes …).
-template <int kRows, int kVecs>
-HWY_INLINE void mul_add_rows(const float* const* HWY_RESTRICT a,  // [kRows]  from k = 0
-                             int64_t num_k,
-                             const float* const* HWY_RESTRICT b,  // [num_k]
-                             int64_t column, V (&acc)[kRows * kVecs]) {
-  const D d;
-  for (int64_t k = 0; k < num_k; ++k) {
-    V bv[kVecs];
-    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) bv[c] = hn::LoadU(d, b[k] + column + c * kLanes);
-    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-      const V av = hn::Set(d, a[r][k]);
-      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(av, bv[c], acc[r * kVecs + c]);
-    }
-  }
-}
-
-// Calls f(integral_constant<int, rows>) for 1 <= rows <= kTileRows.
-template <typename F>
-HWY_INLINE void with_tile_rows(int64_t rows, const F& f) {
-  static_assert(kTileRows == 3 || kTileRows == 6);
-  switch (rows) {
-    case 1:
-      return f(std::integral_constant<int, 1>());
-    case 2:
-      return f(std::integral_constant<int, 2>());
-    case 3:
-      return f(std::integral_constant<int, 3>());
-    default:
-      break;
-  }
-  if constexpr (kTileRows == 6) {
-    switch (rows) {
-      case 4:
-        return f(std::integral_constant<int, 4>());
-      case 5:
-        return f(std::integral_constant<int, 5>());
-      default:
-        return f(std::integral_constant<int, 6>());
-    }
-  }
-}
-
-// Calls f(first row, integral_constant<int, rows>) for tiles of nearly equal height that cover [0, rows).
-template <typename F>
+// Calls f(first row, integral_constant<int, rows>) for tiles of nearly equal height, at most kMax, that cover
+// [0, rows).
+template <int kMax, typename F>
 HWY_INLINE void for_row_tiles(int64_t rows, const F& f) {
-  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t tiles = (rows + kMax - 1) / kMax;
   for (int64_t i = 0, row = 0; i < tiles; ++i) {
     const int64_t next = (i + 1) * rows / tiles;
-    with_tile_rows(next - row, [&](auto tile_rows) HWY_ATTR { f(row, tile_rows); });
+    with_rows<kMax>(next - row, [&](auto tile_rows) HWY_ATTR { f(row, tile_rows); });
     row = next;
   }
 }

@@ -105,24 +105,22 @@ __device__ inline void load4(const float* row, int64_t i, int64_t n, float fill,
   for (int j = 0; j < 4; ++j) x[j] = i + j < n ? row[i + j] : fill;
 }
 
-// exp(x) for x <= 0, the bits of kernels/cpu's exp on targets that fuse multiply-adds: x = n ln 2 + r with
-// |r| <= ln 2 / 2, a Taylor polynomial of degree 7, 0 below -87.
+// exp(x) for x <= 0, the bits of kernels/cpu's exp_bounded on targets that fuse multiply-adds.
 __device__ inline float exp_weight(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float shifted = __fadd_rn(__fmul_rn(x, 1.44269504f), kRound);
-  const float n = __fsub_rn(shifted, kRound);
+  constexpr float kShift =
+      12582912.0f + 127;  // 1.5 * 2^23 + 127: adding it rounds, and leaves n + 127 in the lowest bits
+  const float shifted = fmaf(x, 1.44269504f, kShift);
+  const float n = __fsub_rn(shifted, kShift);
   float r = fmaf(-n, 0.693359375f, x);
   r = fmaf(n, 2.12194440e-4f, r);
-  float p = 1.0f / 5040;
-  p = fmaf(p, r, 1.0f / 720);
-  p = fmaf(p, r, 1.0f / 120);
-  p = fmaf(p, r, 1.0f / 24);
-  p = fmaf(p, r, 1.0f / 6);
-  p = fmaf(p, r, 0.5f);
+  float p = 0.00138144672f;
+  p = fmaf(p, r, 0.00836878084f);
+  p = fmaf(p, r, 0.0416683927f);
+  p = fmaf(p, r, 0.166665196f);
+  p = fmaf(p, r, 0.49999994f);
   p = fmaf(p, r, 1.0f);
   p = fmaf(p, r, 1.0f);
-  const uint32_t exponent = __float_as_uint(shifted) - __float_as_uint(kRound) + 127;
-  return x < -87.0f ? 0.0f : __fmul_rn(p, __uint_as_float(exponent << 23));
+  return x < -87.0f ? 0.0f : __fmul_rn(p, __uint_as_float(__float_as_uint(shifted) << 23));
 }
 
 // exp((x - max) / temperature) for x <= max; at x = max exactly 1.
