@@ -1,5 +1,6 @@
 // Measures a backend's steps: prefill of one prompt, and decode at several batch sizes, each prompt independent of the
-// others, or one shared by all. Every figure stands beside the limit that the machine showed right before and after it:
+// others, or one shared by all. Every figure stands beside the limit that the machine showed right before and after it.
+// Products and attention take turns, so it is the sum over both of
 //   max(bytes that must be read / bandwidth, operations / peak), the peak being that of the products' arithmetic.
 // Bandwidth is that of memory: a model that fits a cache can pass 100 %.
 #include <CLI/CLI.hpp>
@@ -42,24 +43,35 @@ struct Sequence {
 struct Cost {
   double flops = 0;
   double bytes = 0;
+
+  double compute_ms(double flops_per_s) const { return 1e3 * flops / flops_per_s; }
+  double memory_ms(double bytes_per_s) const { return 1e3 * bytes / bytes_per_s; }
+};
+
+struct StepCost {
+  Cost products, attention;
+
+  double flops() const { return products.flops + attention.flops; }
+  double bytes() const { return products.bytes + attention.bytes; }
 };
 
 // A step of num_tokens rows, num_samples of them sampled, whose attention reads `attended` cached tokens in all and
 // whose sequences hold `cached` tokens. Weights count once, the embedding lookup and activations not at all.
-Cost step_cost(const ModelConfig& c, const BackendInfo& info, double num_tokens, double num_samples, double attended,
-               double cached) {
+StepCost step_cost(const ModelConfig& c, const BackendInfo& info, double num_tokens, double num_samples,
+                   double attended, double cached) {
   const double qkv = double(c.hidden_size) * double(c.q_size() + 2 * c.kv_size());
   const double head = double(c.hidden_size) * c.vocab_size;
   const double layers = c.num_hidden_layers;
   const double rest = (double(c.num_matmul_params()) - head) / layers - qkv;  // of a layer, on average
-  Cost cost;
+  StepCost cost;
   // Behind the last layer's attention only sampled rows go on.
-  cost.flops = 2 * (num_tokens * layers * qkv + (num_tokens * (layers - 1) + num_samples) * rest + num_samples * head) +
-               4 * layers * double(c.q_size()) * attended;
+  cost.products.flops =
+      2 * (num_tokens * layers * qkv + (num_tokens * (layers - 1) + num_samples) * rest + num_samples * head);
+  cost.attention.flops = 4 * layers * double(c.q_size()) * attended;
   const double stored =
       double(c.num_stored_matmul_params()) + (c.tie_word_embeddings ? 0 : double(c.vocab_size) * c.hidden_size);
-  cost.bytes =
-      double(info.weight_bytes) * double(c.num_matmul_params()) / stored + cached * double(info.kv.bytes_per_token());
+  cost.products.bytes = double(info.weight_bytes) * double(c.num_matmul_params()) / stored;
+  cost.attention.bytes = cached * double(info.kv.bytes_per_token());
   return cost;
 }
 
@@ -95,7 +107,7 @@ class Bench {
     std::vector<double> step_ms, limit_ms;
     std::vector<double> host_ms;     // of a step: making and submitting its plan
     std::vector<double> idle_share;  // of the time that the device had nothing to do, where it says
-    double flops_share = 0;          // of the limit's two sides, which one binds
+    double flops_ms = 0;             // of the limit: where operations bind
     uint64_t hash = 0xcbf29ce484222325u;
     void add(TokenId token) { hash = (hash ^ static_cast<uint32_t>(token)) * 0x100000001b3u; }
   };
@@ -176,31 +188,35 @@ class Bench {
 
   // `body` runs steps and returns the median of their milliseconds; the limits are taken right before and after.
   template <typename Body>
-  void measure(const Cost& cost, Measurement* m, const Body& body) {
+  void measure(const StepCost& cost, Measurement* m, const Body& body) {
     const MachineLimits before = backend_->measure_limits();
     m->step_ms.push_back(body());
     const MachineLimits after = backend_->measure_limits();
-    const double compute_ms = 2e3 * cost.flops / (before.flops_per_s + after.flops_per_s);
-    const double memory_ms = 2e3 * cost.bytes / (before.bytes_per_s + after.bytes_per_s);
-    m->limit_ms.push_back(std::max(compute_ms, memory_ms));
-    m->flops_share += compute_ms > memory_ms ? 1.0 / o_.repeats : 0;
+    double limit_ms = 0;
+    for (const Cost& part : {cost.products, cost.attention}) {
+      const double compute_ms = part.compute_ms((before.flops_per_s + after.flops_per_s) / 2);
+      const double memory_ms = part.memory_ms((before.bytes_per_s + after.bytes_per_s) / 2);
+      limit_ms += std::max(compute_ms, memory_ms);
+      m->flops_ms += compute_ms > memory_ms ? compute_ms / o_.repeats : 0;
+    }
+    m->limit_ms.push_back(limit_ms);
   }
 
-  void print(const char* name, int32_t batch, double tokens_per_step, const Cost& cost, const Measurement& m) {
+  void print(const char* name, int32_t batch, double tokens_per_step, const StepCost& cost, const Measurement& m) {
     const double ms = median(m.step_ms), limit_ms = median(m.limit_ms);
     char idle[16] = "-";
     if (!m.idle_share.empty()) std::snprintf(idle, sizeof idle, "%.1f%%", 100 * median(m.idle_share));
     std::printf("%-8s %5d %7d %10.1f %9.3f %9.3f %6.1f%% %6s %8.2f %9.1f %8.3f %7s  %016llx\n", name, batch, o_.context,
-                tokens_per_step / ms * 1e3, ms, limit_ms, 100 * limit_ms / ms, m.flops_share > 0.5 ? "flops" : "bytes",
-                cost.bytes / ms / 1e6, cost.flops / ms / 1e6, m.host_ms.empty() ? 0.0 : median(m.host_ms), idle,
-                static_cast<unsigned long long>(m.hash));
+                tokens_per_step / ms * 1e3, ms, limit_ms, 100 * limit_ms / ms,
+                2 * m.flops_ms > limit_ms ? "flops" : "bytes", cost.bytes() / ms / 1e6, cost.flops() / ms / 1e6,
+                m.host_ms.empty() ? 0.0 : median(m.host_ms), idle, static_cast<unsigned long long>(m.hash));
     std::fflush(stdout);
   }
 
   // Fills every sequence's cache, one prompt a step; the first `repeats` are measured after one to warm up.
   void prefill() {
     const double t = o_.context;
-    const Cost cost = step_cost(config_, backend_->info(), t, 1, t * (t + 1) / 2, t);
+    const StepCost cost = step_cost(config_, backend_->info(), t, 1, t * (t + 1) / 2, t);
     Measurement m;
     const auto run_one = [&](Sequence& s) {
       plan_.clear();
@@ -223,7 +239,7 @@ class Bench {
   void decode(int32_t batch) {
     const double attended = double(batch) * (o_.context + 0.5 * (o_.steps + 1));
     const double cached = attended - double(batch - 1) * num_shared_blocks() * o_.block_size;
-    const Cost cost = step_cost(config_, backend_->info(), batch, batch, attended, cached);
+    const StepCost cost = step_cost(config_, backend_->info(), batch, batch, attended, cached);
     Measurement m;
     for (int32_t i = 0; i < o_.repeats; ++i) measure(cost, &m, [&] { return decode_steps(batch, &m); });
     for (int32_t i = 0; i < batch; ++i)
