@@ -34,13 +34,6 @@ LoadOptions load_options(const std::string& dir, const ModelConfig& config, DTyp
   return options;
 }
 
-std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelConfig& config,
-                                const LoadOptions& options) {
-  const Status status = backend->load(config, options);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  return backend;
-}
-
 // On the host, which is some thousand times slower, the short half of a golden file says the same.
 std::vector<nlohmann::json> golden_lines(const std::string& dir) {
   std::vector<nlohmann::json> lines = read_json_lines(dir + "/golden.jsonl");

@@ -92,13 +92,6 @@ LoadOptions load_options(const std::string& dir, const ModelConfig& config, DTyp
   return options;
 }
 
-std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelConfig& config,
-                                const LoadOptions& options) {
-  const Status status = backend->load(config, options);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  return backend;
-}
-
 std::vector<std::vector<TokenId>> tokens_of(const std::vector<Generated>& answers) {
   std::vector<std::vector<TokenId>> tokens;
   for (const Generated& answer : answers) tokens.push_back(answer.tokens);

@@ -47,13 +47,6 @@ LoadOptions dummy_options(const ModelConfig& config, int32_t max_num_seqs) {
   return options;
 }
 
-std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelConfig& config,
-                                const LoadOptions& options) {
-  const Status status = backend->load(config, options);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  return backend;
-}
-
 StepOutput run(Backend& backend, const StepPlan& plan) {
   StepOutput output;
   const Status status = backend.submit(plan);

@@ -88,6 +88,12 @@ std::vector<Generated> outputs(std::vector<Running>* running) {
 
 }  // namespace
 
+std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelConfig& config,
+                                const LoadOptions& options) {
+  check_ok(backend->load(config, options));
+  return backend;
+}
+
 PlanBuilder& PlanBuilder::add(const std::vector<TokenId>& tokens, int32_t num_computed, int32_t query_len,
                               const std::vector<BlockId>& blocks, const std::optional<SampleRow>& sample) {
   const int32_t context = num_computed + query_len;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -9,6 +10,10 @@
 #include "core/step_plan.h"
 
 namespace llmb::test {
+
+// The backend with its model, which it must be able to load.
+std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelConfig& config,
+                                const LoadOptions& options);
 
 // Appends sequences to a plan.
 class PlanBuilder {
