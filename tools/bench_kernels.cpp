@@ -102,8 +102,8 @@ class Bench {
 
  private:
   void measure_limits() {
-    flops_per_s_ = options_.dtype == "int8" ? cpu::measure_peak_int8_ops(pool_) : cpu::measure_peak_flops(pool_);
-    bytes_per_s_ = cpu::measure_read_bandwidth(pool_);
+    flops_per_s_ = (options_.dtype == "int8" ? cpu::measure_peak_int8_ops(pool_) : cpu::measure_peak_flops(pool_)).best;
+    bytes_per_s_ = cpu::measure_read_bandwidth(pool_).best;
   }
 
   // Prints the median and the best of several rounds; rates are of the best, as the limits are: others on the machine

@@ -173,27 +173,31 @@ namespace {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Best rate of several rounds: others on the machine only ever slow a round down.
+// Of work a second.
 template <typename Round>
-double best_rate(const Round& round) {
-  constexpr double kSeconds = 0.1;
-  double best = 0;
+Rate rate_of(const Round& round) {
+  constexpr double kSeconds = 0.2;
+  double best = 0, all_work = 0, all_seconds = 0;
   for (const double start = now_s(); now_s() - start < kSeconds;) {
     const double begin = now_s();
     const double work = round();
-    best = std::max(best, work / (now_s() - begin));
+    const double seconds = now_s() - begin;
+    best = std::max(best, work / seconds);
+    all_work += work;
+    all_seconds += seconds;
   }
-  return best;
+  return {best, all_work / all_seconds};
 }
 
 // Operations a second of all threads. chains(iterations, sink): does the work and says how many operations it was.
 template <typename Chains>
-double peak_rate(ThreadPool& pool, const Chains& chains) {
-  constexpr int64_t kIterations = 200000;  // about a millisecond
-  std::vector<float> sinks(static_cast<size_t>(pool.num_threads()));
+Rate peak_rate(ThreadPool& pool, const Chains& chains) {
+  // About a quarter of a millisecond; each thread takes several, so that a slower one keeps none waiting for long.
+  constexpr int64_t kIterations = 50000, kTasksPerThread = 8;
+  std::vector<float> sinks(static_cast<size_t>(kTasksPerThread * pool.num_threads()));
   std::vector<int64_t> operations(sinks.size());
-  return best_rate([&] {
-    pool.parallel_for(pool.num_threads(), [&](int64_t i, int) { operations[i] = chains(kIterations, &sinks[i]); });
+  return rate_of([&] {
+    pool.parallel_for(std::ssize(sinks), [&](int64_t i, int) { operations[i] = chains(kIterations, &sinks[i]); });
     double sum = 0;
     for (const int64_t n : operations) sum += static_cast<double>(n);
     return sum;
@@ -202,15 +206,15 @@ double peak_rate(ThreadPool& pool, const Chains& chains) {
 
 }  // namespace
 
-double measure_peak_flops(ThreadPool& pool) {
+Rate measure_peak_flops(ThreadPool& pool) {
   return peak_rate(pool, [](int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(multiply_add_chains)(n, sink); });
 }
 
-double measure_peak_int8_ops(ThreadPool& pool) {
+Rate measure_peak_int8_ops(ThreadPool& pool) {
   return peak_rate(pool, [](int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(int8_chains)(n, sink); });
 }
 
-double measure_peak_bf16_flops(ThreadPool& pool) {
+Rate measure_peak_bf16_flops(ThreadPool& pool) {
   return peak_rate(pool, [](int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(bf16_chains)(n, sink); });
 }
 
@@ -230,7 +234,7 @@ int64_t last_level_cache_bytes() {
   return kib * 1024 * ceil_div(std::max<int64_t>(sysconf(_SC_NPROCESSORS_ONLN), 1), num_sharing);
 }
 
-double measure_read_bandwidth(ThreadPool& pool, int64_t max_bytes) {
+Rate measure_read_bandwidth(ThreadPool& pool, int64_t max_bytes) {
   constexpr int64_t kMinBytes = int64_t{320} << 20, kMaxBytes = int64_t{2} << 30;
   constexpr int64_t kChunkBytes = int64_t{4} << 20;
   const int64_t wanted = std::min(std::clamp(4 * last_level_cache_bytes(), kMinBytes, kMaxBytes), max_bytes);
@@ -242,7 +246,7 @@ double measure_read_bandwidth(ThreadPool& pool, int64_t max_bytes) {
     return static_cast<double>(buffer.size_bytes());
   };
   for_chunks([](uint8_t* p, int64_t) { std::memset(p, 1, kChunkBytes); });
-  return best_rate([&] {
+  return rate_of([&] {
     return for_chunks([&](const uint8_t* p, int64_t i) {
       sinks[i] += HWY_DYNAMIC_DISPATCH(read_words)(reinterpret_cast<const uint32_t*>(p), kChunkBytes / 4);
     });

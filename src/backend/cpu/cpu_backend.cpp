@@ -102,11 +102,12 @@ class CpuBackend final : public Backend {
 
   MachineLimits measure_limits() override {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before measure_limits()");
-    const double peak = options_.quantization == Quantization::kInt8 ? cpu::measure_peak_int8_ops(*pool_)
-                        : options_.dtype == DType::kBF16             ? cpu::measure_peak_bf16_flops(*pool_)
-                                                                     : cpu::measure_peak_flops(*pool_);
+    const cpu::Rate peak = options_.quantization == Quantization::kInt8 ? cpu::measure_peak_int8_ops(*pool_)
+                           : options_.dtype == DType::kBF16             ? cpu::measure_peak_bf16_flops(*pool_)
+                                                                        : cpu::measure_peak_flops(*pool_);
     const int64_t available = available_memory_bytes();
-    return {peak, cpu::measure_read_bandwidth(*pool_, available > 0 ? available / 4 : INT64_MAX)};
+    const cpu::Rate reads = cpu::measure_read_bandwidth(*pool_, available > 0 ? available / 4 : INT64_MAX);
+    return {peak.sustained, reads.sustained};
   }
 
  private:
