@@ -1,6 +1,8 @@
 // A row is one query head of one token. An item is some tokens of one sequence with all query heads of one KV head, so
-// that each key and value loaded serves every row of the item. A few rows read keys and values as they are stored; for
-// more, a chunk is widened to fp32 once. Decode is bound by the bytes of K and V, prefill by multiply-adds.
+// that each key and value loaded serves every row of the item. A few rows (decode) read keys and values as they are
+// stored, a chunk of positions after the other, and are bound by those bytes. For more (prefill), bound by
+// multiply-adds, a segment is widened to fp32 once, into the second-level cache, and one tile of rows after the other
+// goes through all of it, so that the tile's scores never leave the first.
 #include "kernels/cpu/paged_attention_segment.h"
 
 #include <cmath>
@@ -21,6 +23,7 @@ namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
 constexpr int64_t kMaxDirectRows = 2 * kTileRows;  // that read keys and values as they are stored
+static_assert(kTallTileRows <= kMaxTileRows && kMaxDirectRows <= kMaxTileRows);
 
 // As reduce16, in registers: upper half onto lower half, four times.
 template <class DV, class Op>
@@ -101,6 +104,13 @@ struct SegmentRows {
     while (!rows[first_row].sees(segment)) ++first_row;
     while (!rows[end_row - 1].sees(segment)) --end_row;
   }
+  // Some of them.
+  SegmentRows part(int64_t first, int64_t num_rows) const {
+    SegmentRows some = *this;
+    some.first_row = first_row + first;
+    some.end_row = some.first_row + num_rows;
+    return some;
+  }
   // Of `size` positions from the segment's position `from` on.
   Span visible(int64_t row, int64_t from, int64_t size) const {
     return Span{std::clamp<int64_t>(rows[row].begin - begin - from, 0, size),
@@ -108,35 +118,28 @@ struct SegmentRows {
   }
 };
 
-template <class Format, class Fetch>
-HWY_INLINE void score_chunk(const AttentionCall& c, const SegmentRows& s, const KeyChunk<Format>& keys, int64_t at,
-                            const AttentionScratch& scratch, Fetch& fetch) {
-  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
-    constexpr int kRows = decltype(tile_rows)::value;
-    const int64_t row = s.first_row + tile;
-    const int64_t begin = s.visible(row, at, kSegmentChunk).begin / kLogicalLanes;
-    const int64_t end = ceil_div(s.visible(row + kRows - 1, at, kSegmentChunk).end, kLogicalLanes);
-    score_groups<Format, kRows>(scratch.q + row * c.kv.head_dim, c.kv.head_dim, keys, begin, end,
-                                scratch.scores + row * kSegment + at, fetch);
-  });
+// Scores of a tile of rows, the whole of `s`, with a chunk.
+template <class Format, int kRows, class Fetch>
+HWY_INLINE void score_rows(const AttentionCall& c, const SegmentRows& s, const KeyChunk<Format>& keys, int64_t at,
+                           const float* q, float* scores, Fetch& fetch) {
+  const int64_t begin = s.visible(s.first_row, at, kSegmentChunk).begin / kLogicalLanes;
+  const int64_t end = ceil_div(s.visible(s.end_row - 1, at, kSegmentChunk).end, kLogicalLanes);
+  score_groups<Format, kRows>(q + s.first_row * c.kv.head_dim, c.kv.head_dim, keys, begin, end, scores + at, fetch);
 }
 
-template <class Format, class Fetch>
-HWY_INLINE void value_rows(const AttentionCall& c, const SegmentRows& s, const ValueChunk<Format>& values, int64_t at,
-                           const AttentionScratch& scratch, float* out, Fetch& fetch) {
+// The values of `size` positions from `at` on, times a tile's weights, to the sums of its rows.
+template <class Format, int kRows, class Fetch>
+HWY_INLINE void add_to_rows(const AttentionCall& c, const SegmentRows& s, const typename Format::Word* const* values,
+                            int64_t at, int64_t size, const float* weights, float* sums, Fetch& fetch) {
   const int64_t padded = c.padded_dim();
-  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto tile_rows) HWY_ATTR {
-    constexpr int kRows = decltype(tile_rows)::value;
-    const int64_t row = s.first_row + tile;
-    const float* p = scratch.scores + row * kSegment + at;
-    // What the first row and the last see whole, all of them do.
-    if (s.visible(row, at, kSegmentChunk).end == kSegmentChunk &&
-        s.visible(row + kRows - 1, at, kSegmentChunk).begin == 0)
-      return value_columns<Format, kRows>(p, 0, kSegmentChunk, values, padded, out + row * padded, fetch);
-    Span spans[kRows];
-    for (int r = 0; r < kRows; ++r) spans[r] = s.visible(row + r, at, kSegmentChunk);
-    add_chunk<Format, kRows>(p, spans, values, padded, out + row * padded, fetch);
-  });
+  weights += at;
+  sums += s.first_row * padded;
+  // What the first row and the last see whole, all of them do.
+  if (s.visible(s.first_row, at, size).end == size && s.visible(s.end_row - 1, at, size).begin == 0)
+    return value_columns<Format, kRows>(weights, 0, size, values, padded, sums, fetch);
+  Span spans[kRows];
+  for (int r = 0; r < kRows; ++r) spans[r] = s.visible(s.first_row + r, at, size);
+  add_values<Format, kRows>(weights, spans, values, padded, sums, fetch);
 }
 
 // The scales of positions [position, position + n), of keys and of values.
@@ -149,7 +152,7 @@ HWY_INLINE void copy_scales(const AttentionCall& c, const AttentionItem& item, i
   });
 }
 
-// The scores of all rows become weights; their values' sums start at zero.
+// The scores of all rows, [rows][kSegment], become weights; their values' sums start at zero.
 template <class Format, class Fetch>
 HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const AttentionScratch& scratch,
                       const AttentionState& state, Fetch& fetch) {
@@ -168,14 +171,14 @@ HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const Attent
     for (; n < 4 && row + n < s.end_row; ++n) {
       const Span own = lanes(row + n), span = s.visible(row + n, 0, kSegment);
       if (own.begin != common.begin || own.end != common.end) break;
-      float* scores = scratch.scores + (row + n) * kSegment;
+      float* scores = scratch.scores + (row + n - s.first_row) * kSegment;
       if constexpr (kIsInt8) multiply(scores, scratch.k_scales, own.begin, own.end);
       if (!is_plain)
         transform_scores(c.params, s.rows[row + n].head, s.begin - (s.rows[row + n].limit - 1), own, scores);
       for (int64_t i = own.begin; i < span.begin; ++i) scores[i] = -HUGE_VALF;
       for (int64_t i = span.end; i < own.end; ++i) scores[i] = -HUGE_VALF;
     }
-    float* scores = scratch.scores + row * kSegment;
+    float* scores = scratch.scores + (row - s.first_row) * kSegment;
     const auto run = [&](auto rows) HWY_ATTR {
       constexpr int kRows = decltype(rows)::value;
       softmax_numerators<kRows>(scores, common.begin, common.end, factor, state.max + row, state.norm + row, fetch);
@@ -192,46 +195,115 @@ HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const Attent
               static_cast<size_t>((s.end_row - s.first_row) * padded) * sizeof(float));
 }
 
-// For Float32: as it is stored, or as it was widened.
-template <class Format, bool kIsDirect, class Fetch>
-HWY_INLINE void attend_positions(const AttentionCall& c, const AttentionItem& item, const SegmentRows& s,
-                                 const AttentionScratch& scratch, const AttentionState& state, Fetch& fetch) {
-  const int64_t padded = c.padded_dim();
-  const int64_t first = s.visible(s.first_row, 0, kSegment).begin / kSegmentChunk * kSegmentChunk;
-  const int64_t end = s.visible(s.end_row - 1, 0, kSegment).end;
-  const auto for_chunks = [&](const auto& body) HWY_ATTR {
-    for (int64_t at = first; at < end; at += kSegmentChunk) body(at, s.begin + at, std::min(kSegmentChunk, end - at));
-  };
+// The segment's positions that any row sees, from a chunk's begin on.
+HWY_INLINE Span seen_chunks(const SegmentRows& s) {
+  return {s.visible(s.first_row, 0, kSegment).begin / kSegmentChunk * kSegmentChunk,
+          s.visible(s.end_row - 1, 0, kSegment).end};
+}
+
+// Calls body(chunk's begin in the segment, positions).
+template <class Body>
+HWY_INLINE void for_chunks(const Span& span, const Body& body) {
+  for (int64_t at = span.begin; at < span.end; at += kSegmentChunk) body(at, std::min(kSegmentChunk, span.end - at));
+}
+
+template <class Format>
+HWY_INLINE void score_few(const AttentionCall& c, const SegmentRows& s, const KeyChunk<Format>& keys, int64_t at,
+                          const AttentionScratch& scratch, SegmentFetch& fetch) {
+  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
+    constexpr int kRows = decltype(rows)::value;
+    score_rows<Format, kRows>(c, s.part(tile, kRows), keys, at, scratch.q, scratch.scores + tile * kSegment, fetch);
+  });
+}
+template <class Format>
+HWY_INLINE void add_few(const AttentionCall& c, const SegmentRows& s, const typename Format::Word* const* values,
+                        int64_t at, const AttentionScratch& scratch, float* sums, SegmentFetch& fetch) {
+  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
+    constexpr int kRows = decltype(rows)::value;
+    add_to_rows<Format, kRows>(c, s.part(tile, kRows), values, at, kSegmentChunk, scratch.scores + tile * kSegment,
+                               sums, fetch);
+  });
+}
+
+// At most kMaxDirectRows, with keys and values as they are stored. REQUIRES: c.is_regular().
+template <class Format>
+HWY_INLINE void attend_few(const AttentionCall& c, const AttentionItem& item, const SegmentRows& s,
+                           const AttentionScratch& scratch, const AttentionState& state, SegmentFetch& fetch) {
+  const int64_t padded = c.padded_dim(), num_rows = s.end_row - s.first_row;
+  const Span seen = seen_chunks(s);
   // Steps of the fetch: one for each word of a tile's chains, and for 16 weights of four rows. While weights are
   // computed, memory is kept busy with part of what is next.
-  const int64_t num_rows = s.end_row - s.first_row;
   const int64_t tiles = ceil_div(num_rows, kTallTileRows),
                 columns = tile_columns(static_cast<int>(ceil_div(num_rows, tiles)));
   const int64_t key_bytes = c.kv.key_bytes() / c.kv.block_size;
   const int64_t value_bytes = c.kv.head_bytes() / c.kv.block_size - key_bytes;
   const int64_t weigh_bytes = kSegmentChunk / 2 * key_bytes;
-  for_chunks([&](int64_t at, int64_t position, int64_t n) HWY_ATTR {
+  for_chunks(seen, [&](int64_t at, int64_t n) HWY_ATTR {
     fetch.pace(n * key_bytes, tiles * ceil_div(n, columns) * (c.kv.head_dim / Format::kTerms));
-    if constexpr (kIsDirect) {
-      score_chunk(c, s, key_chunk<Format>(c, item, position, n), at, scratch, fetch);
-    } else {
-      widen_keys<Format>(c, item, position, n, scratch.k_chunk);
-      score_chunk(c, s, widened_keys(scratch.k_chunk), at, scratch, fetch);
-    }
+    score_few(c, s, key_chunk<Format>(c, item, s.begin + at, n), at, scratch, fetch);
   });
   if constexpr (std::is_same_v<Format, Int8>)
-    copy_scales(c, item, s.begin + first, end - first, scratch.k_scales + first, scratch.v_scales + first);
-  fetch.pace(weigh_bytes, ceil_div(num_rows, 4) * ceil_div(end - first, kLogicalLanes));
+    copy_scales(c, item, s.begin + seen.begin, seen.end - seen.begin, scratch.k_scales + seen.begin,
+                scratch.v_scales + seen.begin);
+  fetch.pace(weigh_bytes, ceil_div(num_rows, 4) * ceil_div(seen.end - seen.begin, kLogicalLanes));
   weigh<Format>(c, s, scratch, state, fetch);
   fetch.pace(-weigh_bytes, 1);
-  for_chunks([&](int64_t at, int64_t position, int64_t n) HWY_ATTR {
+  for_chunks(seen, [&](int64_t at, int64_t n) HWY_ATTR {
     fetch.pace(n * value_bytes, ceil_div(n, Format::kTerms) * tiles * ceil_div(padded, columns));
-    if constexpr (kIsDirect) {
-      value_rows(c, s, value_chunk<Format>(c, item, position, n), at, scratch, state.values, fetch);
-    } else {
-      widen_values<Format>(c, item, position, n, scratch.v_chunk);
-      value_rows(c, s, widened_values(scratch.v_chunk, padded), at, scratch, state.values, fetch);
+    const typename Format::Word* values[kSegmentChunk / Format::kTerms];
+    find_value_rows<Format>(c, item, s.begin + at, n, values);
+    add_few<Format>(c, s, values, at, scratch, state.values, fetch);
+  });
+}
+
+// Functions of their own: within attend_many's loops, compilers keep some of a tile's sums in memory.
+template <int kRows>
+HWY_NOINLINE void score_wide(const AttentionCall& c, const SegmentRows& s, const KeyChunk<Float32>& keys, int64_t at,
+                             const AttentionScratch& scratch) {
+  NoFetch none;
+  score_rows<Float32, kRows>(c, s, keys, at, scratch.q, scratch.scores, none);
+}
+template <int kRows>
+HWY_NOINLINE void add_wide(const AttentionCall& c, const SegmentRows& s, const float* const* values,
+                           const float* weights, float* sums) {
+  NoFetch none;
+  add_to_rows<Float32, kRows>(c, s, values, 0, kSegment, weights, sums, none);
+}
+
+// Any number of rows and any layout, with keys and values in fp32.
+template <class Format>
+HWY_INLINE void attend_many(const AttentionCall& c, const AttentionItem& item, const SegmentRows& s,
+                            const AttentionScratch& scratch, const AttentionState& state) {
+  const int64_t padded = c.padded_dim();
+  const Span seen = seen_chunks(s);
+  KeyChunk<Float32> keys[kSegment / kSegmentChunk];
+  const float* values[kSegment];
+  for_chunks(seen, [&](int64_t at, int64_t n) HWY_ATTR {
+    KeyChunk<Float32>& chunk = keys[at / kSegmentChunk];
+    if (std::is_same_v<Format, Float32> && c.is_regular()) {
+      chunk = key_chunk<Float32>(c, item, s.begin + at, n);
+      find_value_rows<Float32>(c, item, s.begin + at, n, values + at);
+      return;
     }
+    float* const k_wide = scratch.k_wide + at * padded;
+    float* const v_wide = scratch.v_wide + at * padded;
+    widen_keys<Format>(c, item, s.begin + at, n, k_wide);
+    chunk = widened_keys(k_wide);
+    widen_values<Format>(c, item, s.begin + at, n, v_wide);
+    for (int64_t p = 0; p < n; ++p) values[at + p] = v_wide + p * padded;
+  });
+  if constexpr (std::is_same_v<Format, Int8>)
+    copy_scales(c, item, s.begin + seen.begin, seen.end - seen.begin, scratch.k_scales + seen.begin,
+                scratch.v_scales + seen.begin);
+  NoFetch none;
+  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
+    constexpr int kRows = decltype(rows)::value;
+    const SegmentRows part = s.part(tile, kRows);
+    for_chunks(seen_chunks(part), [&](int64_t at, int64_t) HWY_ATTR {
+      score_wide<kRows>(c, part, keys[at / kSegmentChunk], at, scratch);
+    });
+    weigh<Format>(c, part, scratch, state, none);
+    add_wide<kRows>(c, part, values, scratch.scores, state.values);
   });
 }
 
@@ -239,16 +311,12 @@ template <class Format>
 HWY_INLINE void attend(const AttentionCall& c, const AttentionItem& item, int64_t segment,
                        const AttentionScratch& scratch, const AttentionState& state, SegmentFetch* shared_fetch) {
   const SegmentRows s(scratch.rows, segment);
-  const int64_t num_rows = s.end_row - s.first_row;
-  if (c.is_regular() && num_rows <= kMaxDirectRows) {
+  if (c.is_regular() && s.end_row - s.first_row <= kMaxDirectRows) {
     SegmentFetch fetch = *shared_fetch;  // in registers
-    attend_positions<Format, true>(c, item, s, scratch, state, fetch);
+    attend_few<Format>(c, item, s, scratch, state, fetch);
     *shared_fetch = fetch;
   } else {
-    NoFetch none;
-    if (std::is_same_v<Format, Float32> && c.is_regular())
-      attend_positions<Float32, true>(c, item, s, scratch, state, none);
-    else attend_positions<Format, false>(c, item, s, scratch, state, none);
+    attend_many<Format>(c, item, s, scratch, state);
   }
 }
 

@@ -16,7 +16,8 @@ namespace llmb::cpu {
 class SegmentFetch;
 
 constexpr int64_t kSegment = 256;      // positions; part of the results' definition
-constexpr int64_t kSegmentChunk = 64;  // positions whose keys or values stay in the first-level cache
+constexpr int64_t kSegmentChunk = 64;  // positions whose keys or values, as stored, stay in the first-level cache
+constexpr int64_t kMaxTileRows = 12;   // that scores are kept of at a time
 
 struct AttentionCall {
   const float* qkv;
@@ -79,22 +80,22 @@ struct AttentionState {
 struct AttentionScratch {
   std::span<const AttentionRow> rows;
   float* q;         // [rows, head_dim]
-  float* scores;    // [rows, kSegment]
-  float* k_chunk;   // [padded_dim, kSegmentChunk]  widened
-  float* v_chunk;   // [kSegmentChunk, padded_dim]
+  float* scores;    // [kMaxTileRows, kSegment]
+  float* k_wide;    // [kSegment / kSegmentChunk, padded_dim, kSegmentChunk]  a segment's keys, widened
+  float* v_wide;    // [kSegment, padded_dim]
   float* k_scales;  // [kSegment]
   float* v_scales;  // [kSegment]
 
   static int64_t floats(int64_t num_rows, int64_t padded_dim) {
-    return num_rows * padded_dim + (num_rows + 2) * kSegment + 2 * kSegmentChunk * padded_dim;
+    return num_rows * padded_dim + (kMaxTileRows + 2) * kSegment + 2 * kSegment * padded_dim;
   }
   AttentionScratch(std::span<const AttentionRow> item_rows, float* at, int64_t padded_dim)
       : rows(item_rows),
         q(at),
         scores(q + static_cast<int64_t>(rows.size()) * padded_dim),
-        k_chunk(scores + static_cast<int64_t>(rows.size()) * kSegment),
-        v_chunk(k_chunk + kSegmentChunk * padded_dim),
-        k_scales(v_chunk + kSegmentChunk * padded_dim),
+        k_wide(scores + kMaxTileRows * kSegment),
+        v_wide(k_wide + kSegment * padded_dim),
+        k_scales(v_wide + kSegment * padded_dim),
         v_scales(k_scales + kSegment) {}
 };
 

@@ -68,12 +68,6 @@ struct KeyChunk {
   int64_t stride;
 };
 
-// Row i holds the values of position i * kTerms of a chunk, and of those that share its words.
-template <class Format>
-struct ValueChunk {
-  const typename Format::Word* row[kSegmentChunk / Format::kTerms];
-};
-
 // Calls f(first position within [0, n), positions, block, offset in the block) for each run of a chunk's positions that
 // lies in one block.
 template <class F>
@@ -100,39 +94,49 @@ HWY_INLINE KeyChunk<Format> key_chunk(const AttentionCall& c, const AttentionIte
   return chunk;
 }
 
+// rows[i]: the values of position i * kTerms behind `position`, and of those that share its words. REQUIRES:
+// c.is_regular().
 template <class Format>
-HWY_INLINE ValueChunk<Format> value_chunk(const AttentionCall& c, const AttentionItem& item, int64_t position,
-                                          int64_t n) {
+HWY_INLINE void find_value_rows(const AttentionCall& c, const AttentionItem& item, int64_t position, int64_t n,
+                                const typename Format::Word** rows) {
   constexpr int kTerms = Format::kTerms;
-  ValueChunk<Format> chunk;
   for_block_runs(c, item, position, n, [&](int64_t i, int64_t run, int64_t block, int64_t offset) HWY_ATTR {
     const auto* values = reinterpret_cast<const typename Format::Word*>(c.kv.values(block, item.kv_head));
     for (int64_t p = 0; p < run; p += kTerms)
-      chunk.row[(i + p) / kTerms] = values + (offset + p) / kTerms * c.kv.head_dim;
+      rows[(i + p) / kTerms] = values + (offset + p) / kTerms * c.kv.head_dim;
   });
-  return chunk;
 }
 
 // ---- widening ---------------------------------------------------------------------------------------------------
 
-// Words [0, n) of two rows of a sum's terms to fp32; n a multiple of 8.
-template <class Format>
-HWY_INLINE void widen_words(const typename Format::Word* from, int64_t n, float* first, float* second) {
-  const hn::CappedTag<float, 8> d;
-  const hn::RebindToUnsigned<decltype(d)> du;
-  const hn::RebindToSigned<decltype(d)> di;
-  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d))) {
+// Words [begin, n) of two rows of a sum's terms to fp32, as many as go in whole vectors of D; how many that makes.
+template <class Format, class D>
+HWY_INLINE int64_t widen_vectors(D d, const typename Format::Word* from, int64_t begin, int64_t n, float* first,
+                                 float* second) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = begin;
+  for (; i + lanes <= n; i += lanes) {
     if constexpr (std::is_same_v<Format, BFloat16>) {
       const auto words = hn::LoadU(du, from + i);
       hn::StoreU(widen_pair<0>(du, words), d, first + i);
       hn::StoreU(widen_pair<1>(du, words), d, second + i);
     } else if constexpr (std::is_same_v<Format, Int8>) {
-      const hn::Rebind<int8_t, decltype(d)> d8;
+      const hn::Rebind<int8_t, D> d8;
       hn::StoreU(hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from + i))), d, first + i);
     } else {
       hn::StoreU(hn::LoadU(d, from + i), d, first + i);
     }
   }
+  return i;
+}
+
+// All of them; n a multiple of 8.
+template <class Format>
+HWY_INLINE void widen_words(const typename Format::Word* from, int64_t n, float* first, float* second) {
+  const int64_t done = widen_vectors<Format>(D(), from, 0, n, first, second);
+  widen_vectors<Format>(hn::CappedTag<float, 8>(), from, done, n, first, second);
 }
 
 // One key or value as the tiles take it.
@@ -197,12 +201,6 @@ HWY_INLINE KeyChunk<Float32> widened_keys(const float* from) {
   return chunk;
 }
 
-HWY_INLINE ValueChunk<Float32> widened_values(const float* from, int64_t padded_dim) {
-  ValueChunk<Float32> chunk;
-  for (int64_t p = 0; p < kSegmentChunk; ++p) chunk.row[p] = from + p * padded_dim;
-  return chunk;
-}
-
 // ---- tiles ------------------------------------------------------------------------------------------------------
 
 // acc += the term kTerm of a word: of each row of `a`, and at `offset` from each vector of b.
@@ -253,10 +251,10 @@ HWY_INLINE void score_groups(const float* q, int64_t dim, const KeyChunk<Format>
   for (; begin < end; ++begin) score_tile<Format, kRows, kParts>(q, dim, keys, begin, scores, fetch);
 }
 
-// values[r] += p[r][begin … end) · values of the chunk's positions, over kVecs vectors of columns; p is
-// [kRows][kSegment] from the chunk's first position on.
+// values[r] += p[r][begin … end) · values of these positions, over kVecs vectors of columns; p is [kRows][kSegment], and
+// v has the values, from the same position on.
 template <class Format, int kRows, int kVecs, class Fetch>
-HWY_INLINE void value_tile(const float* p, int64_t begin, int64_t end, const ValueChunk<Format>& v, int64_t column,
+HWY_INLINE void value_tile(const float* p, int64_t begin, int64_t end, const typename Format::Word* const* v, int64_t column,
                            int64_t dim, float* values, Fetch& fetch) {
   const D d;
   V acc[kRows * kVecs];
@@ -268,7 +266,7 @@ HWY_INLINE void value_tile(const float* p, int64_t begin, int64_t end, const Val
   const auto add = [&](int64_t position, auto term, int at) HWY_ATTR {
     constexpr int kTerm = decltype(term)::value;
     const typename Format::Word* b[kVecs];
-    LLMB_UNROLL for (int i = 0; i < kVecs; ++i) b[i] = v.row[position / Format::kTerms] + i * kLanes;
+    LLMB_UNROLL for (int i = 0; i < kVecs; ++i) b[i] = v[position / Format::kTerms] + i * kLanes;
     add_term<Format, kTerm, kRows, kVecs>(a, at, b, column, acc);
   };
   using First = std::integral_constant<int, 0>;
@@ -296,7 +294,7 @@ HWY_INLINE void value_tile(const float* p, int64_t begin, int64_t end, const Val
 }
 
 template <class Format, int kRows, class Fetch>
-HWY_INLINE void value_columns(const float* p, int64_t begin, int64_t end, const ValueChunk<Format>& v, int64_t dim,
+HWY_INLINE void value_columns(const float* p, int64_t begin, int64_t end, const typename Format::Word* const* v, int64_t dim,
                               float* values, Fetch& fetch) {
   constexpr int kColumns = tile_columns(kRows);
   int64_t column = 0;
@@ -313,10 +311,10 @@ struct Span {
   int64_t begin, end;
 };
 
-// Adds a chunk's values to kRows rows; row r sees those of spans[r], which do not fall. For each row its positions come
-// in order, so that its sum does not depend on the rows beside it.
+// Adds values to kRows rows; row r sees those of spans[r], which do not fall. For each row its positions come in order,
+// so that its sum does not depend on the rows beside it.
 template <class Format, int kRows, class Fetch>
-HWY_INLINE void add_chunk(const float* p, const Span* spans, const ValueChunk<Format>& v, int64_t dim, float* values,
+HWY_INLINE void add_values(const float* p, const Span* spans, const typename Format::Word* const* v, int64_t dim, float* values,
                           Fetch& fetch) {
   const auto one = [&](int r, int64_t begin, int64_t end) HWY_ATTR {
     if (begin < end) value_columns<Format, 1>(p + r * kSegment, begin, end, v, dim, values + r * dim, fetch);
