@@ -87,7 +87,7 @@ struct BF16PairPanel : BF16Panel {};
 struct Int4Panel {
   static constexpr int kStep = 8, kStepBytes = kWidth * 4, kWordBytes = 4;
   static constexpr bool kHasScales = true;
-  static constexpr int64_t kGroupBytes = kWidth * 2 + kGroup * kWidth / 2;
+  static constexpr int64_t kWordsBytes = kGroup * kWidth / 2, kGroupBytes = kWordsBytes + kWidth * 2;
   const uint8_t* data;
   V numbers;  // what the sixteen values of four bits mean, where a lane can look them up
 
@@ -96,21 +96,24 @@ struct Int4Panel {
     numbers = hn::Load(D(), kNumbers);
   }
   const uint8_t* words(int64_t k, int64_t column) const {
-    return data + k / kGroup * kGroupBytes + kWidth * 2 + k % kGroup / kStep * kStepBytes + column * kWordBytes;
+    return data + k / kGroup * kGroupBytes + k % kGroup / kStep * kStepBytes + column * kWordBytes;
   }
-  HWY_INLINE U load(const uint8_t* at) const { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at)); }
+  HWY_INLINE const uint8_t* load(const uint8_t* at) const { return at; }
   template <int kIndex>
-  HWY_INLINE V value(U word) const {
+  HWY_INLINE V value(const uint8_t* at) const {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-    return V{_mm512_permutexvar_ps(hn::ShiftRight<4 * kIndex>(word).raw, numbers.raw)};  // looks at four bits only
+    // Loading from a byte further on shifts by eight bits; the lookup looks at four bits only.
+    const U words{_mm512_loadu_si512(at + kIndex / 2)};
+    return V{_mm512_permutexvar_ps(hn::ShiftRight<kIndex % 2 * 4>(words).raw, numbers.raw)};
 #else
-    const VI top = hn::BitCast(DI(), hn::ShiftLeft<28 - 4 * kIndex>(word));
+    const U words = hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at));
+    const VI top = hn::BitCast(DI(), hn::ShiftLeft<28 - 4 * kIndex>(words));
     return hn::ConvertTo(D(), hn::ShiftRight<28>(top));
 #endif
   }
   HWY_INLINE V scale(int64_t k, int64_t column) const {
     const hn::Rebind<uint16_t, D> d16;
-    const auto* scales = reinterpret_cast<const uint16_t*>(data + k / kGroup * kGroupBytes);
+    const auto* scales = reinterpret_cast<const uint16_t*>(data + k / kGroup * kGroupBytes + kWordsBytes);
     return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(d16, scales + column))));
   }
   static int64_t bytes(int64_t num_k) { return ceil_div(num_k, kGroup) * kGroupBytes; }
@@ -203,7 +206,7 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   const float* end = x + k_end - (Panel::kStep - 1);
   for (; x0 < end;
        x0 += Panel::kStep, x3 += Panel::kStep, x6 += Panel::kStep, x9 += Panel::kStep, words += Panel::kStepBytes) {
-    ahead.turn<kVecs * kLanes * Panel::kWordBytes, !Panel::kHasScales>(words);
+    ahead.turn<kVecs * kLanes * Panel::kWordBytes, /*kFar=*/true>(words);
     load();
     all_steps(kSteps);
     if constexpr (keeps<Panel>) wide += Panel::kStep * kWidth;

@@ -3,8 +3,8 @@
 //   bfloat16           [ceil(in_features / 2)][64][2]  pairs of k in one 32-bit word: the even one widens by a shift,
 //                      the odd one by a mask, and the pair is the operand of a bf16 dot product
 //   int8               [ceil(in_features / 4)][64][4]  four k in one 32-bit word, the operand of an int8 dot product
-//   int4               for each group of 32 k: scales [64] bfloat16, then [4][64] words of eight k, the lowest four
-//                      bits first, each a two's complement number
+//   int4               for each group of 32 k: [4][64] words of eight k, the lowest four bits first, each a two's
+//                      complement number; then scales [64] bfloat16. Words are also read from up to three bytes on.
 // Whoever changes the bytes that are made of a matrix raises kWeightCacheVersion (src/backend/cpu/weight_cache.h).
 #include <algorithm>
 #include <cmath>
@@ -48,8 +48,10 @@ int64_t int8_index(int64_t k, int64_t column) { return (k / 4) * (4 * kWidth) + 
 
 uint8_t* int4_group(uint8_t* panel, int64_t k) { return panel + k / kGroup * kGroupBytes; }
 const uint8_t* int4_group(const uint8_t* panel, int64_t k) { return panel + k / kGroup * kGroupBytes; }
+uint8_t* int4_scales(uint8_t* group) { return group + kGroup * kWidth / 2; }
+const uint8_t* int4_scales(const uint8_t* group) { return group + kGroup * kWidth / 2; }
 // Byte of a group that holds the word of (k, column).
-int64_t int4_word(int64_t k, int64_t column) { return kWidth * 2 + k % kGroup / 8 * (4 * kWidth) + column * 4; }
+int64_t int4_word(int64_t k, int64_t column) { return k % kGroup / 8 * (4 * kWidth) + column * 4; }
 
 // Stored row `row` of `part`.
 struct Row {
@@ -152,12 +154,12 @@ void pack_int4(const Row* rows, int64_t count, uint8_t* panel) {
       std::fill(x + (end - k), x + num_groups * kGroup, 0.0f);
       quantize_int4(x, num_groups, groups);
       for (int64_t g = 0; g < num_groups; ++g) {
-        std::memcpy(int4_group(panel, k + g * kGroup) + c * 2, &groups[g].scale, 2);
+        std::memcpy(int4_scales(int4_group(panel, k + g * kGroup)) + c * 2, &groups[g].scale, 2);
         std::memcpy(numbers[c] + g * kWords * 4, groups[g].words, kWords * 4);
       }
     }
     for (int64_t g = 0; g < num_groups; ++g)
-      interleave(numbers, g * kWords, (g + 1) * kWords, int4_group(panel, k + g * kGroup) + kWidth * 2);
+      interleave(numbers, g * kWords, (g + 1) * kWords, int4_group(panel, k + g * kGroup));
   }
 }
 
@@ -280,7 +282,7 @@ void for_each_element(const PackedLinear& table, int64_t row, const Set& set) {
         const uint8_t* group = int4_group(panel, k);
         uint16_t scale;
         uint32_t word;
-        std::memcpy(&scale, group + column * 2, 2);
+        std::memcpy(&scale, int4_scales(group) + column * 2, 2);
         std::memcpy(&word, group + int4_word(k, column), 4);
         const int q = static_cast<int>(word >> (4 * (k % 8)) & 15u);
         set(k, static_cast<float>(q < 8 ? q : q - 16) * bf16_to_f32(scale));

@@ -102,8 +102,7 @@ HWY_INLINE void find_value_rows(const AttentionCall& c, const AttentionItem& ite
   constexpr int kTerms = Format::kTerms;
   for_block_runs(c, item, position, n, [&](int64_t i, int64_t run, int64_t block, int64_t offset) HWY_ATTR {
     const auto* values = reinterpret_cast<const typename Format::Word*>(c.kv.values(block, item.kv_head));
-    for (int64_t p = 0; p < run; p += kTerms)
-      rows[(i + p) / kTerms] = values + (offset + p) / kTerms * c.kv.head_dim;
+    for (int64_t p = 0; p < run; p += kTerms) rows[(i + p) / kTerms] = values + (offset + p) / kTerms * c.kv.head_dim;
   });
 }
 
@@ -251,11 +250,11 @@ HWY_INLINE void score_groups(const float* q, int64_t dim, const KeyChunk<Format>
   for (; begin < end; ++begin) score_tile<Format, kRows, kParts>(q, dim, keys, begin, scores, fetch);
 }
 
-// values[r] += p[r][begin … end) · values of these positions, over kVecs vectors of columns; p is [kRows][kSegment], and
-// v has the values, from the same position on.
+// values[r] += p[r][begin … end) · values of these positions, over kVecs vectors of columns; p is [kRows][kSegment],
+// and v has the values, from the same position on.
 template <class Format, int kRows, int kVecs, class Fetch>
-HWY_INLINE void value_tile(const float* p, int64_t begin, int64_t end, const typename Format::Word* const* v, int64_t column,
-                           int64_t dim, float* values, Fetch& fetch) {
+HWY_INLINE void value_tile(const float* p, int64_t begin, int64_t end, const typename Format::Word* const* v,
+                           int64_t column, int64_t dim, float* values, Fetch& fetch) {
   const D d;
   V acc[kRows * kVecs];
   LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -294,8 +293,8 @@ HWY_INLINE void value_tile(const float* p, int64_t begin, int64_t end, const typ
 }
 
 template <class Format, int kRows, class Fetch>
-HWY_INLINE void value_columns(const float* p, int64_t begin, int64_t end, const typename Format::Word* const* v, int64_t dim,
-                              float* values, Fetch& fetch) {
+HWY_INLINE void value_columns(const float* p, int64_t begin, int64_t end, const typename Format::Word* const* v,
+                              int64_t dim, float* values, Fetch& fetch) {
   constexpr int kColumns = tile_columns(kRows);
   int64_t column = 0;
   for (; column + kColumns <= dim; column += kColumns)
@@ -314,8 +313,8 @@ struct Span {
 // Adds values to kRows rows; row r sees those of spans[r], which do not fall. For each row its positions come in order,
 // so that its sum does not depend on the rows beside it.
 template <class Format, int kRows, class Fetch>
-HWY_INLINE void add_values(const float* p, const Span* spans, const typename Format::Word* const* v, int64_t dim, float* values,
-                          Fetch& fetch) {
+HWY_INLINE void add_values(const float* p, const Span* spans, const typename Format::Word* const* v, int64_t dim,
+                           float* values, Fetch& fetch) {
   const auto one = [&](int r, int64_t begin, int64_t end) HWY_ATTR {
     if (begin < end) value_columns<Format, 1>(p + r * kSegment, begin, end, v, dim, values + r * dim, fetch);
   };
