@@ -58,6 +58,7 @@ struct Completion {
   std::string model_name;
   bool is_chat = false;               // answered to `messages`
   std::string text;                   // valid UTF-8
+  bool continues_character = false;   // the text's first character began in the prompt
   std::vector<TokenId> token_ids;     // generated, end-of-sequence included
   std::vector<TokenDetail> logprobs;  // empty unless asked; else one per token of token_ids
   std::vector<std::string>

@@ -28,7 +28,8 @@ ActiveRequest::ActiveRequest(std::shared_ptr<const Request> request, int64_t ord
       tokenizer_(tokenizer),
       virtual_token_ms_(virtual_token_ms),
       completion_(completion_for(*request_)) {
-  if (tokenizer_ != nullptr) detokenizer_.emplace(*tokenizer_, request_->params.output.skip_special_tokens);
+  if (tokenizer_ == nullptr) return;
+  detokenizer_.emplace(*tokenizer_, request_->params.output.skip_special_tokens, request_->prompt_tokens);
 }
 
 // Virtual time begins when the request arrives; all prompt tokens and those before the next one have passed.
@@ -71,8 +72,11 @@ void ActiveRequest::add_logprobs(const StepOutput& output, int32_t sample) {
   for (int32_t i = output.top_start[sample]; i < output.top_start[sample + 1]; ++i)
     detail.top.push_back({output.top_tokens[i], output.top_logprobs[i]});
   if (tokenizer_ != nullptr) {
-    completion_.logprob_texts.push_back(tokenizer_->token_bytes(detail.chosen.token));
-    for (const TokenLogprob& top : detail.top) completion_.logprob_texts.push_back(tokenizer_->token_bytes(top.token));
+    const auto add_text = [this, is_first = detokenizer_->at_start()](const TokenLogprob& entry) {
+      completion_.logprob_texts.push_back(tokenizer_->token_bytes(entry.token, is_first));
+    };
+    add_text(detail.chosen);
+    for (const TokenLogprob& top : detail.top) add_text(top);
   } else {
     completion_.logprob_texts.resize(completion_.logprob_texts.size() + 1 + detail.top.size());
   }
@@ -84,6 +88,7 @@ Completion ActiveRequest::finish(FinishReason reason, std::optional<TokenId> sto
   if (detokenizer_ && !completion_.stop_string && append_text(detokenizer_->finish())) reason = FinishReason::kStop;
   Completion& c = completion_;
   c.finish_reason = reason;
+  c.continues_character = detokenizer_ && detokenizer_->continues_character();
   // As in vLLM: the model's own end of sequence is the plain case and has no stop reason.
   const auto& eos = request_->eos_token_ids;
   const bool is_eos = stop_token && std::find(eos.begin(), eos.end(), *stop_token) != eos.end();

@@ -158,7 +158,7 @@ void write_completion_logprobs(JsonWriter& json, const Completion& c) {
   size_t offset = 0;
   array("text_offset", [&](const TokenDetail&, size_t text) {
     json.unsigned_integer(offset);
-    offset += num_characters(c.logprob_texts[text]);
+    offset += num_characters(c.logprob_texts[text]) + (text == 0 && c.continues_character);
   });
   json.end_object();
 }

@@ -117,9 +117,9 @@ std::vector<std::unique_ptr<DecoderStep>> Decoder::make_chain(DecoderStep* out) 
   return steps;
 }
 
-std::string Decoder::token_bytes(std::string_view token) const {
+std::string Decoder::token_bytes(std::string_view token, bool is_first) const {
   std::string bytes(token);
-  for (const auto& spec : specs_) bytes = spec->token_bytes(std::move(bytes));
+  for (const auto& spec : specs_) bytes = spec->token_bytes(std::move(bytes), is_first);
   return bytes;
 }
 

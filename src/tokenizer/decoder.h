@@ -41,8 +41,8 @@ class DecoderSpec {
  public:
   virtual ~DecoderSpec() = default;
   virtual std::unique_ptr<DecoderStep> make_step() const = 0;
-  // What a token inside a text contributes through this step, as bytes.
-  virtual std::string token_bytes(std::string token) const { return token; }
+  // What a token contributes through this step, as bytes. The flag: it is the first of a text.
+  virtual std::string token_bytes(std::string token, bool) const { return token; }
 };
 
 class Decoder {
@@ -53,7 +53,7 @@ class Decoder {
   // The chain's steps in order; the last one passes to `out`, which must outlive them.
   std::vector<std::unique_ptr<DecoderStep>> make_chain(DecoderStep* out) const;
 
-  std::string token_bytes(std::string_view token) const;
+  std::string token_bytes(std::string_view token, bool is_first) const;
 
  private:
   std::vector<std::unique_ptr<DecoderSpec>> specs_;

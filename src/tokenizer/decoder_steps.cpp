@@ -46,7 +46,9 @@ class MapSpec final : public DecoderSpec {
  public:
   explicit MapSpec(std::shared_ptr<const Map> map) : map_(std::move(map)) {}
   std::unique_ptr<DecoderStep> make_step() const override { return std::make_unique<Step>(map_); }
-  std::string token_bytes(std::string token) const override { return (*map_)(std::move(token), false); }
+  std::string token_bytes(std::string token, bool is_first) const override {
+    return (*map_)(std::move(token), is_first);
+  }
 
  private:
   class Step final : public WholeTokenStep {
@@ -85,7 +87,7 @@ class ReplaceCharSpec final : public DecoderSpec {
  public:
   ReplaceCharSpec(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
   std::unique_ptr<DecoderStep> make_step() const override { return std::make_unique<Step>(*this); }
-  std::string token_bytes(std::string token) const override { return replace_all(std::move(token), from_, to_); }
+  std::string token_bytes(std::string token, bool) const override { return replace_all(std::move(token), from_, to_); }
 
  private:
   class Step final : public DecoderStep {
@@ -123,6 +125,10 @@ class StripSpec final : public DecoderSpec {
   StripSpec(std::string content, size_t start, size_t stop)
       : content_(std::move(content)), start_(start), stop_(stop) {}
   std::unique_ptr<DecoderStep> make_step() const override { return std::make_unique<Step>(*this); }
+  std::string token_bytes(std::string token, bool is_first) const override {
+    for (size_t i = 0; is_first && i < start_ && token.starts_with(content_); ++i) token.erase(0, content_.size());
+    return token;
+  }
 
  private:
   class Step final : public DecoderStep {
@@ -181,7 +187,7 @@ int byte_of_token(std::string_view token) {
 class ByteFallbackSpec final : public DecoderSpec {
  public:
   std::unique_ptr<DecoderStep> make_step() const override { return std::make_unique<Step>(); }
-  std::string token_bytes(std::string token) const override {
+  std::string token_bytes(std::string token, bool) const override {
     const int byte = byte_of_token(token);
     return byte < 0 ? token : std::string(1, static_cast<char>(byte));
   }
@@ -217,7 +223,7 @@ class ByteFallbackSpec final : public DecoderSpec {
 class ByteLevelSpec final : public DecoderSpec {
  public:
   std::unique_ptr<DecoderStep> make_step() const override { return std::make_unique<Step>(); }
-  std::string token_bytes(std::string token) const override { return to_bytes(token); }
+  std::string token_bytes(std::string token, bool) const override { return to_bytes(token); }
 
  private:
   // A token with a character outside the mapping is taken as it is.
@@ -259,7 +265,9 @@ class BpeDecoderSpec final : public DecoderSpec {
  public:
   explicit BpeDecoderSpec(std::string suffix) : suffix_(std::move(suffix)) {}
   std::unique_ptr<DecoderStep> make_step() const override { return std::make_unique<Step>(suffix_); }
-  std::string token_bytes(std::string token) const override { return replace_all(std::move(token), suffix_, " "); }
+  std::string token_bytes(std::string token, bool) const override {
+    return replace_all(std::move(token), suffix_, " ");
+  }
 
  private:
   class Step final : public WholeTokenStep {

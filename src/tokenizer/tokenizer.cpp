@@ -118,9 +118,9 @@ std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
 
 std::string Tokenizer::token_text(TokenId id) const { return to_valid_utf8(token_bytes(id)); }
 
-std::string Tokenizer::token_bytes(TokenId id) const {
+std::string Tokenizer::token_bytes(TokenId id, bool is_first) const {
   const auto piece = state_->piece(id);
-  return piece ? state_->decoder.token_bytes(*piece) : "";
+  return piece ? state_->decoder.token_bytes(*piece, is_first) : "";
 }
 
 std::string Tokenizer::token_piece(TokenId id) const { return std::string(state_->piece(id).value_or("")); }

@@ -37,7 +37,8 @@ class Tokenizer {
   std::optional<TokenId> token_to_id(std::string_view token) const;
   std::string token_text(
       TokenId id) const;  // what the token reads as by itself, leading space kept; "" for an unknown id
-  std::string token_bytes(TokenId id) const;  // the bytes it contributes: half a character is possible
+  // The bytes it contributes: half a character is possible. is_first: to the beginning of a text.
+  std::string token_bytes(TokenId id, bool is_first = false) const;
   std::string token_piece(TokenId id) const;  // the entry as the vocabulary spells it; "" for an unknown id
   bool is_special(TokenId id) const;
   int32_t vocab_size() const;  // highest id + 1

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/e2e/run.h"
+#include "tokenizer/tokenizer.h"
 
 namespace llmb::test {
 
@@ -41,6 +42,20 @@ TEST_CASE("FAULTS 28: a stop string cuts exactly, wherever token borders are") {
     CHECK(cut[i]["stop_reason"] == stops[i]);
     CHECK(text_of(kept[i]) == full.substr(0, at + 4));
   }
+}
+
+TEST_CASE("a completion keeps its first space, also with a tokenizer whose texts begin with one that is not shown") {
+  const std::string dir = LLMB_SOURCE_DIR "/data/fixtures/tokenizers/llama2";
+  const auto tokenizer = Tokenizer::load(dir);
+  REQUIRE(tokenizer.ok());
+  const std::string the = std::to_string(*(*tokenizer)->token_to_id("▁the"));
+  const auto text_after = [&](const std::string& fields) {
+    return text_of(answer(R"({"max_tokens":2,"temperature":0,"logit_bias":{")" + the + "\":100}," + fields + "}",
+                          {"--tokenizer", dir}));
+  };
+  CHECK(text_after(R"("prompt":"hello")") == " the the");
+  CHECK(text_after(R"("prompt":"hello","stop":" the t")") == "");
+  CHECK(text_after(R"("prompt_token_ids":[1])") == "the the");
 }
 
 TEST_CASE("stop tokens, end of sequence, min_tokens and max_tokens") {

@@ -44,6 +44,13 @@ inline void check_decoding(const Tokenizer& tokenizer, const std::vector<TokenId
     text += detokenizer.finish();
     LLMB_CHECK(text == tokenizer.decode(ids, skip));
     LLMB_CHECK(is_valid_utf8(text));
+    // The second half after the first one is the end of the whole.
+    const std::span<const TokenId> all(ids), context = all.first(ids.size() / 2);
+    Detokenizer following(tokenizer, skip, context);
+    std::string rest;
+    for (const TokenId id : all.subspan(context.size())) rest += following.push(id);
+    rest += following.finish();
+    LLMB_CHECK(is_valid_utf8(rest) && text.ends_with(rest));
   }
 }
 

@@ -28,10 +28,11 @@ inline std::unique_ptr<Tokenizer> load_tokenizer(const std::string& dir) {
   return std::move(*tokenizer);
 }
 
-// The text that push() and finish() give, one token at a time; each part has to be valid UTF-8 by itself, which the
-// JSON writer checks.
-inline std::string decode_in_steps(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, bool skip_special) {
-  Detokenizer detokenizer(tokenizer, skip_special);
+// The text that push() and finish() give after `context`, one token at a time; each part has to be valid UTF-8 by
+// itself, which the JSON writer checks.
+inline std::string decode_in_steps(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, bool skip_special,
+                                   const std::vector<TokenId>& context = {}) {
+  Detokenizer detokenizer(tokenizer, skip_special, context);
   std::string text;
   for (const TokenId id : ids) {
     const std::string part = detokenizer.push(id);

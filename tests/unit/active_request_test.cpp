@@ -1,11 +1,40 @@
-// A request's times: by the caller's clock, or virtual, where they depend on the request alone.
+// A request's text after its prompt; its times: by the caller's clock, or virtual, where they depend on the request alone.
 #include "engine/active_request.h"
 
 #include <doctest/doctest.h>
 
+#include "io/result_writer.h"
+#include "tests/support/tokenizer_fixtures.h"
+
 namespace llmb {
 
 namespace {
+
+// The completion of these tokens after the prompt, with their log-probabilities.
+Completion complete(const Tokenizer& tokenizer, std::vector<TokenId> prompt, const std::vector<TokenId>& tokens,
+                    std::vector<std::string> stop = {}) {
+  auto request = std::make_shared<Request>();
+  request->form = ApiForm::kOpenAiCompletion;
+  request->prompt_tokens = std::move(prompt);
+  request->params.sampling.num_logprobs = 1;
+  request->params.stop.stop = std::move(stop);
+  ActiveRequest active(request, 0, &tokenizer);
+  FinishReason reason = FinishReason::kLength;
+  for (const TokenId token : tokens) {
+    StepOutput output;
+    output.tokens = output.top_tokens = {token};
+    output.logprobs = output.top_logprobs = {-1};
+    output.top_start = {0, 1};
+    if (!active.add_token(output, 0, false, 1)) continue;
+    reason = FinishReason::kStop;
+    break;
+  }
+  return active.finish(reason, std::nullopt, 0);
+}
+
+nlohmann::json logprobs_of(const Completion& completion) {
+  return nlohmann::json::parse(ResultFormatter().format(completion))["response"]["body"]["choices"][0]["logprobs"];
+}
 
 RequestLatency latency_of(double virtual_token_ms, const std::vector<double>& times, double arrival_ms) {
   auto request = std::make_shared<Request>();
@@ -23,6 +52,33 @@ RequestLatency latency_of(double virtual_token_ms, const std::vector<double>& ti
 }
 
 }  // namespace
+
+TEST_CASE("a completion goes on where its prompt ends: text, stop strings, token texts and offsets keep the first space") {
+  const auto tokenizer = load_tokenizer(LLMB_SOURCE_DIR "/data/fixtures/tokenizers/llama2");
+  const TokenId bos = 1, the = *tokenizer->token_to_id("▁the");
+  const Completion after_text = complete(*tokenizer, {bos, the}, {the, the});
+  CHECK(after_text.text == " the the");
+  CHECK(logprobs_of(after_text)["tokens"] == nlohmann::json{" the", " the"});
+  CHECK(logprobs_of(after_text)["text_offset"] == nlohmann::json{0, 4});
+  const Completion after_bos = complete(*tokenizer, {bos}, {the, the});
+  CHECK(after_bos.text == "the the");
+  CHECK(logprobs_of(after_bos)["tokens"] == nlohmann::json{"the", " the"});
+  CHECK(logprobs_of(after_bos)["top_logprobs"][0] == nlohmann::json{{"the", -1}});
+  CHECK(logprobs_of(after_bos)["text_offset"] == nlohmann::json{0, 3});
+  const Completion stopped = complete(*tokenizer, {bos, the}, {the, the}, {" t"});
+  CHECK(stopped.text == "");
+  CHECK(stopped.stop_string == " t");
+  CHECK(complete(*tokenizer, {bos}, {the, the}, {" t"}).text == "the");
+}
+
+TEST_CASE("a character that the prompt began counts in the offsets of the tokens after it") {
+  const auto tokenizer = load_tokenizer(LLMB_SOURCE_DIR "/data/fixtures/tokenizers/llama2");
+  const auto id = [&](const char* token) { return *tokenizer->token_to_id(token); };
+  const Completion completion =
+      complete(*tokenizer, {1, id("<0xE4>"), id("<0xBD>")}, {id("<0xA0>"), id("a"), id("a")});
+  CHECK(completion.text == "\u4f60aa");
+  CHECK(logprobs_of(completion)["text_offset"] == nlohmann::json{0, 1, 2});
+}
 
 TEST_CASE("times are measured from the arrival") {
   const RequestLatency latency = latency_of(0, {110, 130, 140, 170}, 100);

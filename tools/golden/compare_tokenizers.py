@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the built `tokenize` tool with Hugging Face tokenizers on generated mixed text, ids and decoded text
-both.
+"""Compares the built `tokenize` tool with Hugging Face tokenizers on generated mixed text: ids, decoded text, and the
+text of ids that follow others, as a completion follows its prompt.
 
     python tools/golden/compare_tokenizers.py --tool build/tools/tokenize --megabytes 8 ../shared/data/tokenizers/*
 
@@ -16,6 +16,8 @@ import sys
 import time
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from golden_continuations import decode_after, decode_stream
 
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -118,6 +120,38 @@ def run_tool(arguments, lines):
     return [json.loads(line) for line in result.stdout.split("\n")[:-1]], time.time() - started
 
 
+def splits(rng, sequences, specials):
+    """(context, ids): nothing, one token, special tokens or any part of a sequence in front."""
+    for sequence in sequences:
+        if not sequence:
+            continue
+        at = rng.choice([0, 1, len(sequence) - 1, rng.randrange(len(sequence)), rng.randrange(len(sequence))])
+        context = sequence[max(0, at - 400):at]
+        kind = rng.randrange(6)
+        if specials and kind == 0:
+            context = context + [rng.choice(specials)]
+        elif specials and kind == 1:
+            context = [rng.choice(specials)]
+        yield context, sequence[at:at + 60]
+
+
+def compare_continuations(tool, path, tokenizer, pairs, skip):
+    """How many differ from decoding as a whole, and how many of those that DecodeStream can do from that."""
+    lines = [{"context": context, "ids": ids} for context, ids in pairs]
+    ours, _ = run_tool([tool, path, "--decode"] + (["--skip-special"] if skip else []), lines)
+    bad, bad_stream, streamed = 0, 0, 0
+    for (context, ids), text in zip(pairs, ours):
+        want, stream = decode_after(tokenizer, context, ids, skip), decode_stream(tokenizer, context, ids, skip)
+        bad += text != want
+        streamed += stream is not None
+        bad_stream += stream is not None and text != stream
+        if (text != want or stream not in (None, text)) and bad + bad_stream <= 5:
+            print(f"  after {context[-8:]} {ids[:12]}…: ours {text[:60]!r}, decode {want[:60]!r}, "
+                  f"DecodeStream {stream and stream[:60]!r}")
+    print(f"  {len(pairs)} continuations: {bad} differ; {streamed} by DecodeStream: {bad_stream} differ", flush=True)
+    return bad == 0 and bad_stream == 0
+
+
 def compare(tool, path, megabytes, seed, decodes):
     tokenizer, compare_specials = load_reference(path)
     rng = random.Random(seed)
@@ -149,7 +183,11 @@ def compare(tool, path, megabytes, seed, decodes):
     print(f"{os.path.basename(path.rstrip('/'))}: {num_bytes / 1e6:.1f} MB in {len(texts)} texts, "
           f"{sum(map(len, expected))} ids: {len(differences)} texts differ; "
           f"{2 * len(sequences)} decodes: {bad_decodes} differ", flush=True)
-    return not differences and not bad_decodes
+    is_equal = not differences and not bad_decodes
+    specials = [i for i in tokenizer.get_added_tokens_decoder()] if compare_specials else []
+    for skip in (False, True) if decodes else ():
+        is_equal &= compare_continuations(tool, path, tokenizer, list(splits(rng, sequences, specials)), skip)
+    return is_equal
 
 
 def main():

@@ -6,7 +6,8 @@
 Folders hold a tokenizer.json or the files of an older format, trained here on a few sentences (training is not
 repeatable: a file that is there stays), and golden.jsonl with one text per line (text, ids, ids without special tokens,
 decoded with and without them) and random ids with what they decode to. normalizers.jsonl, pre_tokenizers.jsonl and
-decoders.jsonl test one component each, long.jsonl has texts of 1 MiB. Needs the packages of
+decoders.jsonl test one component each, long.jsonl has texts of 1 MiB, continuations.jsonl the text of ids that follow
+others. Needs the packages of
 tools/golden/requirements.txt."""
 import json
 import random
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer
 
 import golden_slow_tokenizers as slow
 import golden_trained_tokenizers as trained
+from golden_continuations import decode_after, decode_stream
 from golden_tokenizer_texts import CHARSMAP, LLAMA3, O200K, ROOT, TEXTS
 
 TRAINED = (trained.gpt2, trained.llama3, trained.o200k, trained.falcon, trained.llama2, trained.llama2_partial_bytes,
@@ -191,6 +193,24 @@ def decoder_rows(rng):
         yield {"spec": spec, "cases": cases}
 
 
+def continuation_rows(rng):
+    for name in (make.__name__ for make in TRAINED):
+        tokenizer = Tokenizer.from_file(str(ROOT / name / "tokenizer.json"))
+        specials = sorted(tokenizer.get_added_tokens_decoder())
+        num_ids = tokenizer.get_vocab_size()
+        for n in range(36):
+            ids = tokenizer.encode(rng.choice(TEXTS[12:])).ids if n % 3 else [rng.randrange(num_ids) for _ in range(30)]
+            at = [0, 1, len(ids) - 1, rng.randrange(len(ids))][n % 4] if ids else 0
+            context, rest = ids[:at], ids[at:at + 12]
+            if specials and n % 5 == 0:
+                context.append(rng.choice(specials))
+            texts = []
+            for skip in (False, True):
+                texts.append(decode_after(tokenizer, context, rest, skip))
+                assert decode_stream(tokenizer, context, rest, skip) in (None, texts[-1])
+            yield {"tokenizer": name, "context": context, "ids": rest, "text": texts[0], "text_skip": texts[1]}
+
+
 def main():
     rng = random.Random(7)
     for make in TRAINED:
@@ -201,6 +221,7 @@ def main():
     write_jsonl(ROOT / "normalizers.jsonl", normalizer_rows())
     write_jsonl(ROOT / "pre_tokenizers.jsonl", pre_tokenizer_rows())
     write_jsonl(ROOT / "decoders.jsonl", decoder_rows(rng))
+    write_jsonl(ROOT / "continuations.jsonl", continuation_rows(random.Random(8)))
 
 
 if __name__ == "__main__":
