@@ -1,4 +1,4 @@
-// Weights are exp((logit - max) / temperature), so the best has weight 1. Top-k, top-p and min-p each keep a prefix of
+// Weights are exp((logit - max) / temperature), so the best has weight 1. Top-k, min-p and top-p each keep a prefix of
 // the order (value descending, id ascending); a prefix is named by its last member, a Cut, found by selection without
 // sorting the vocabulary. One task is a row; the passes over the vocabulary bind it (cache bandwidth).
 #include "kernels/cpu/sample.h"
@@ -105,20 +105,24 @@ TokenId draw(const float* weights, int64_t n, float u, RowScratch& s) {
   return static_cast<TokenId>(i);
 }
 
-// Clobbers `values` (logits after penalties and bias, the best of them `max`).
+// Clobbers `values` (logits after bias and penalties, the best of them `max`).
 TokenId draw_token(float* values, int64_t vocab, float max, const SampleRow& row, RowScratch& s) {
   if (row.top_k > 0 && row.top_k < vocab) {
     select_best(values, vocab, row.top_k, s);
     replace_after(s.candidates[row.top_k - 1], -kInfinity, vocab, values);
   }
   exp_weights(values, vocab, max, row.temperature, values);
-  if (row.top_p < 1) replace_after(nucleus(values, vocab, row.top_p, s), 0, vocab, values);
   if (row.min_p > 0) replace_after({std::min(row.min_p, 1.0f), std::numeric_limits<int32_t>::max()}, 0, vocab, values);
+  if (row.top_p < 1) replace_after(nucleus(values, vocab, row.top_p, s), 0, vocab, values);
   return draw(values, vocab, sampling_uniform(row.rng, 0, row.position), s);
 }
 
-void apply_penalties_and_bias(const StepPlan& plan, const SampleRow& row, float* logits) {
+void apply_bias_and_penalties(const StepPlan& plan, const SampleRow& row, float* logits) {
   constexpr float kMax = std::numeric_limits<float>::max();
+  for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
+    float& x = logits[plan.bias[i].token];
+    x = std::min(x + plan.bias[i].bias, kMax);
+  }
   for (int32_t i = row.penalty_begin; i < row.penalty_end; ++i) {
     float& x = logits[plan.penalty[i].token];
     const int32_t count = plan.penalty[i].output_count;
@@ -126,10 +130,6 @@ void apply_penalties_and_bias(const StepPlan& plan, const SampleRow& row, float*
     x -= row.frequency_penalty * static_cast<float>(count);
     if (count > 0) x -= row.presence_penalty;
     x = std::min(x, kMax);  // a tiny repetition penalty may overflow
-  }
-  for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
-    float& x = logits[plan.bias[i].token];
-    x = std::min(x + plan.bias[i].bias, kMax);
   }
 }
 
@@ -154,7 +154,7 @@ RowResult sample_row(float* logits, int64_t vocab, const StepPlan& plan, const S
     values = s.values.data();
   }
   if (row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
-    apply_penalties_and_bias(plan, row, values);
+    apply_bias_and_penalties(plan, row, values);
     scan = scan_logits(values, vocab);
     if (!scan.is_finite || scan.max == -kInfinity) return result;
   }

@@ -82,7 +82,7 @@ void sample(const SampleInput& input, const SampleNeeds& needs, const SampleResu
   divide_workspace(limits, workspace, &args);
   args.in = input;
   args.out = result;
-  // Log probabilities are of the raw logits: before penalties and bias change them.
+  // Log probabilities are of the raw logits: before bias and penalties change them.
   launch_scan(args, false, stream);
   if (needs.logprobs) launch_log_sum(args, stream);
   if (needs.top_logprobs) launch_top_logprobs(args, stream);

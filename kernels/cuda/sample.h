@@ -1,5 +1,5 @@
 // sample: chooses the next token of each row from its logits, and reports log probabilities where wanted. The order of
-// penalties, bias and filters, ties, NaN and what is reported are those of kernels/cpu/sample.h.
+// bias, penalties and filters, ties, NaN and what is reported are those of kernels/cpu/sample.h.
 //
 // 1. A row's result depends on its logits and its SampleRow alone, bit for bit: not on other rows, nor on `needs`.
 // 2. Weights exp((logit - max) / temperature) have the bits of the CPU's targets with fused multiply-add. Sums of them

@@ -76,12 +76,12 @@ struct LogitOrder {
   __device__ void know_border(uint32_t) {}
 };
 
-// The shortest prefix whose weights reach top_p of their total, among those that top-k keeps. Weights are positive
-// floats, so their bits are in order; a weight of 0 has no key.
+// The shortest prefix whose weights reach top_p of their total, among those that top-k and min-p keep. Weights are
+// positive floats, so their bits are in order; a weight of 0 has no key.
 struct WeightOrder {
   Weights weights;
   Cut top_k;
-  float top_p;
+  float min_p, top_p;
   // The prefix ends before weights smaller than this: all of those sum to less than what may be left out, since the
   // total is at least 1. Halved for rounding.
   float smallest;
@@ -92,7 +92,9 @@ struct WeightOrder {
   __device__ static int shift(int level) { return 20 - 10 * level; }
   __device__ static int bits(int) { return 10; }
   __device__ uint32_t key(float x, int32_t id) const {
-    return x < lowest_logit || top_k.drops(x, id) ? 0 : __float_as_uint(weights(x));
+    if (x < lowest_logit || top_k.drops(x, id)) return 0;
+    const float weight = weights(x);
+    return weight < min_p ? 0 : __float_as_uint(weight);
   }
   __device__ static float value(uint32_t key) { return __uint_as_float(key); }
   __device__ double measure(uint32_t key) const { return __uint_as_float(key); }
@@ -243,24 +245,22 @@ __device__ Selection select_best(const SampleArgs& args, int64_t row, int32_t ra
   return select(logits, vocab, order, s);
 }
 
-// Turns the list's keys of logits into weights.
-__device__ void weigh_list(int32_t n, const Weights& weights, FilterShared& s) {
+// Turns the list's keys of logits into weights, 0 for those that min-p drops.
+__device__ void weigh_list(int32_t n, const Weights& weights, float min_p, FilterShared& s) {
   for (int32_t i = threadIdx.x; i < n; i += kThreads) {
     const uint64_t entry = s.list[i];
-    s.list[i] = make_entry(__float_as_uint(weights(LogitOrder::value(entry_key(entry)))), entry_id(entry));
+    const float weight = weights(LogitOrder::value(entry_key(entry)));
+    s.list[i] = make_entry(weight < min_p ? 0u : __float_as_uint(weight), entry_id(entry));
   }
   __syncthreads();
 }
 
 // By inverse CDF over ids. The list's n entries are all that is kept; their keys are weights.
 __device__ TokenId draw_from_list(int32_t n, const SampleRow& params, FilterShared& s) {
-  const float min_p = fminf(params.min_p, 1.0f);
   double own = 0;
   for (int32_t i = threadIdx.x; i < n; i += kThreads) {
     const uint64_t entry = s.list[i];
-    const float weight = __uint_as_float(entry_key(entry));
-    const bool is_kept = !(weight < min_p);
-    s.list[i] = uint64_t{static_cast<uint32_t>(entry_id(entry))} << 32 | (is_kept ? entry_key(entry) : 0u);
+    s.list[i] = uint64_t{static_cast<uint32_t>(entry_id(entry))} << 32 | entry_key(entry);
   }
   __syncthreads();
   block_sort(s.list, n);
@@ -284,6 +284,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) filter_kernel(SampleAr
   if (!state.is_finite) return;
   const float* logits = args.logits(row);
   const Weights weights(state.max, params.temperature);
+  const float min_p = fminf(params.min_p, 1.0f);
 
   Cut top_k{-kInfinity, kMaxId}, top_p{0.0f, kMaxId};
   int32_t num_listed = 0;
@@ -291,11 +292,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) filter_kernel(SampleAr
     const Selection best = select_best(args, row, params.top_k, s);
     top_k = best.cut;
     num_listed = best.num_listed;
-    weigh_list(num_listed, weights, s);
+    weigh_list(num_listed, weights, min_p, s);
   }
   if (wants_top_p) {
     const auto left_out = static_cast<float>((1.0 - params.top_p) / vocab);
-    WeightOrder order{weights, top_k, params.top_p, left_out / 2};
+    WeightOrder order{weights, top_k, min_p, params.top_p, left_out / 2};
     Selection nucleus;
     if (num_listed > 0) {
       double own = 0;

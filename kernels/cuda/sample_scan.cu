@@ -1,4 +1,4 @@
-// The best logit of each row, NaN and infinities, and penalties and bias. Bound by bytes: one read of the logits. A CTA
+// The best logit of each row, NaN and infinities, and bias and penalties. Bound by bytes: one read of the logits. A CTA
 // scans a segment of a row; the last CTA of the row to finish combines the segments.
 #include <cmath>
 
@@ -118,6 +118,13 @@ __global__ void __launch_bounds__(kEditThreads) edit_kernel(SampleArgs args) {
   if (is_padding(params) || !has_edits(params) || !args.states[row].is_finite) return;
   float* logits = args.logits(row);
   const bool keep = params.num_logprobs >= 0;
+  for (int32_t i = params.bias_begin + static_cast<int32_t>(threadIdx.x); i < params.bias_end; i += kEditThreads) {
+    const TokenBias entry = args.in.bias[i];
+    const float x = logits[entry.token];
+    if (keep) args.bias_logits[i] = x;
+    logits[entry.token] = biased(x, entry.bias);
+  }
+  __syncthreads();
   for (int32_t i = params.penalty_begin + static_cast<int32_t>(threadIdx.x); i < params.penalty_end;
        i += kEditThreads) {
     const TokenPenalty entry = args.in.penalty[i];
@@ -125,31 +132,24 @@ __global__ void __launch_bounds__(kEditThreads) edit_kernel(SampleArgs args) {
     if (keep) args.penalty_logits[i] = x;
     logits[entry.token] = penalized(x, params, entry.output_count);
   }
-  __syncthreads();
-  for (int32_t i = params.bias_begin + static_cast<int32_t>(threadIdx.x); i < params.bias_end; i += kEditThreads) {
-    const TokenBias entry = args.in.bias[i];
-    const float x = logits[entry.token];
-    if (keep) args.bias_logits[i] = x;
-    logits[entry.token] = biased(x, entry.bias);
-  }
 }
 
-// The chosen token's logit as it was before penalties, which come first, and bias. One warp asks.
+// The chosen token's logit as it was before bias, which comes first, and penalties. One warp asks.
 __device__ float raw_logit(const SampleArgs& args, int64_t row, const SampleRow& params, TokenId token) {
   const int lane = threadIdx.x % kWarp;
   const float* found = nullptr;
-  for (int32_t i = params.bias_begin + lane; i < params.bias_end; i += kWarp)
-    if (args.in.bias[i].token == token) found = args.bias_logits + i;
-  const unsigned in_bias = __ballot_sync(0xffffffffu, found != nullptr);
-  const float* biased_logit = found;
-  found = nullptr;
   for (int32_t i = params.penalty_begin + lane; i < params.penalty_end; i += kWarp)
     if (args.in.penalty[i].token == token) found = args.penalty_logits + i;
   const unsigned in_penalty = __ballot_sync(0xffffffffu, found != nullptr);
+  const float* before_penalty = found;
+  found = nullptr;
+  for (int32_t i = params.bias_begin + lane; i < params.bias_end; i += kWarp)
+    if (args.in.bias[i].token == token) found = args.bias_logits + i;
+  const unsigned in_bias = __ballot_sync(0xffffffffu, found != nullptr);
   float x = args.logits(row)[token];
-  if (in_penalty != 0) x = found != nullptr ? *found : 0.0f;
-  else if (in_bias != 0) x = biased_logit != nullptr ? *biased_logit : 0.0f;
-  const unsigned holders = in_penalty != 0 ? in_penalty : in_bias != 0 ? in_bias : 1u;
+  if (in_bias != 0) x = found != nullptr ? *found : 0.0f;
+  else if (in_penalty != 0) x = before_penalty != nullptr ? *before_penalty : 0.0f;
+  const unsigned holders = in_bias != 0 ? in_bias : in_penalty != 0 ? in_penalty : 1u;
   return __shfl_sync(0xffffffffu, x, __ffs(static_cast<int>(holders)) - 1);
 }
 
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kEditThreads) finish_kernel(SampleArgs args) {
     logprob = static_cast<float>(raw_logit(args, row, params, state.token) - state.log_sum);
   if (lane == 0) args.out.logprobs[row] = logprob;
   if (is_padding(params) || state.is_finite) return;
-  // Penalties and bias may have left no token after the best ones were found.
+  // Bias and penalties may have left no token after the best ones were found.
   const int32_t num_top = min(min(params.num_logprobs, args.in.vocab), args.out.max_top);
   for (int32_t i = lane; i < num_top; i += kWarp) {
     args.out.top_tokens[row * args.out.max_top + i] = 0;

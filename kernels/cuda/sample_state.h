@@ -30,7 +30,7 @@ struct Cut {
 
 struct RowState {
   double log_sum;  // of exp of the raw logits
-  float max;       // of the logits as they are: raw at first, later after penalties and bias
+  float max;       // of the logits as they are: raw at first, later after bias and penalties
   TokenId token;   // the best, later the drawn one
   int32_t is_finite;
   int32_t is_drawn;
@@ -54,8 +54,8 @@ struct SampleArgs {
   ScanPartial* scans;     // [max_rows, num_segments]
   float* maxima;          // [max_rows, num_blocks]
   double* sums;           // [max_rows, num_blocks]
-  float* penalty_logits;  // [max_penalties]  of the entry's token before penalties and bias
-  float* bias_logits;     // [max_biases]
+  float* penalty_logits;  // [max_penalties]  of the entry's token before penalties
+  float* bias_logits;     // [max_biases]  of the entry's token before bias
   int32_t num_segments;
   int32_t num_blocks;
 
@@ -158,7 +158,7 @@ class Weights {
   bool is_one_, is_plain_;
 };
 
-// A row's weights after top-k, top-p and min-p.
+// A row's weights after top-k, min-p and top-p.
 struct KeptWeights {
   Weights weights;
   Cut top_k, top_p;

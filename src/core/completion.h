@@ -31,7 +31,7 @@ struct RequestError {
 
 struct TokenLogprob {
   TokenId token = 0;
-  float logprob = 0;  // natural log, of the model's distribution before penalties, bias and temperature
+  float logprob = 0;  // natural log, of the model's distribution before bias, penalties and temperature
 };
 
 // One generated token and, where asked for, the best alternatives (best first).

@@ -46,7 +46,7 @@ struct SampleRow {
   int32_t penalty_begin = 0, penalty_end = 0;  // into penalty
 };
 
-// Added to a token's logit before temperature; -infinity forbids the token (min_tokens).
+// Added to a token's logit before penalties and temperature; -infinity forbids the token (min_tokens).
 struct TokenBias {
   TokenId token;
   float bias;

@@ -69,18 +69,19 @@ std::vector<double> exact_distribution(const std::vector<float>& logits, const S
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logits[a] > logits[b]; });
-  size_t kept = row.top_k > 0 ? std::min<size_t>(row.top_k, n) : n;
+  const auto total_of = [](const std::vector<double>& p) { return std::accumulate(p.begin(), p.end(), 0.0); };
   std::vector<double> p(n, 0);
-  double total = 0, sum = 0;
-  for (size_t i = 0; i < kept; ++i)
-    total += p[order[i]] = std::exp((double{logits[order[i]]} - logits[order[0]]) / row.temperature);
-  for (size_t i = 0; i < kept; ++i)
-    if ((sum += p[order[i]]) >= row.top_p * total) kept = i + 1;
-  total = 0;
+  for (size_t i = 0; i < n; ++i)
+    p[order[i]] = std::exp((double{logits[order[i]]} - logits[order[0]]) / row.temperature);
+  for (size_t i = 0; i < n; ++i)
+    if (p[order[i]] < row.min_p || (row.top_k > 0 && i >= static_cast<size_t>(row.top_k))) p[order[i]] = 0;
+  const double wanted = row.top_p * total_of(p);
+  double sum = 0;
   for (size_t i = 0; i < n; ++i) {
-    if (i >= kept || p[order[i]] < row.min_p) p[order[i]] = 0;
-    total += p[order[i]];
+    if (sum >= wanted && row.top_p < 1) p[order[i]] = 0;
+    sum += p[order[i]];
   }
+  const double total = total_of(p);
   for (double& x : p) x /= total;
   return p;
 }
@@ -195,6 +196,7 @@ TEST_CASE("draws follow the exact distribution: temperatures, top-k, top-p, min-
   for (const float top_p : {0.01f, 0.5f, 0.9f, 0.999f}) check_distribution(logits, params(1, 0, top_p), 20000);
   for (const float min_p : {0.05f, 0.3f, 1.0f}) check_distribution(logits, params(1, 0, 1, min_p), 20000);
   check_distribution(logits, params(0.7f, 20, 0.8f, 0.05f), 20000);
+  for (const float min_p : {0.1f, 0.3f, 0.6f}) check_distribution(logits, params(1, 0, 0.7f, min_p), 20000);
   check_distribution(logits, params(1.3f, 10, 0.95f), 20000);
 }
 
@@ -230,6 +232,10 @@ TEST_CASE("top-k and top-p keep exactly the prefix of (value, id): sizes and tie
   CHECK(support(halves, params(1, 0, 1, 0.4f)) == Set{0, 1});
   CHECK(support(halves, params(1, 0, 1, 1)) == Set{0});
   CHECK(support(halves, params(1, 2, 0.99f)) == Set{0, 1});
+  // top-p is a share of what min-p and top-k leave: 1 of 1.5, not of 2.
+  CHECK(support(halves, params(1, 0, 0.6f, 0.4f)) == Set{0});
+  CHECK(support(halves, params(1, 2, 0.6f)) == Set{0});
+  CHECK(support(halves, params(1, 0, 0.7f, 0.4f)) == Set{0, 1});
   CHECK(support(halves, params(1, 0, 1e-30f)) == Set{0});
   CHECK(support({-kInf, 1, -kInf, 1}, params(100)) == Set{1, 3});
   CHECK(support({-kInf, 1, -kInf, 1}, params(1, 3)) == Set{1, 3});
@@ -328,12 +334,18 @@ TEST_CASE("penalties act on the right tokens: repetition by sign over prompt and
   CHECK((huge.is_finite[0] == 1 && huge.tokens[0] == 0));
 }
 
-TEST_CASE("bias is added after penalties; minus infinity forbids, for greedy and for draws") {
+TEST_CASE("penalties act on biased logits; a bias of minus infinity forbids, for greedy and for draws") {
   SampleRow row = params(0);
   CHECK(run_row({1, 2, 3}, {row, {{0, 2.5f}}}).tokens[0] == 0);
   CHECK(run_row({1, 2, 3}, {row, {{2, -kInf}}}).tokens[0] == 1);
   row.repetition_penalty = 2;
-  CHECK(run_row({4, 3}, {row, {{0, 1.5f}}, {{0, 1}}}).tokens[0] == 0);  // 4 / 2 + 1.5 > 3
+  CHECK(run_row({4, 3}, {row, {{0, 1.5f}}, {{0, 1}}}).tokens[0] == 1);    // (4 + 1.5) / 2 < 3
+  CHECK(run_row({4, 3}, {row, {{0, 2.5f}}, {{0, 1}}}).tokens[0] == 0);    // (4 + 2.5) / 2 > 3
+  CHECK(run_row({4, -7}, {row, {{0, -7}}, {{0, 1}}}).tokens[0] == 0);     // (4 - 7) * 2 > -7
+  CHECK(run_row({4, -5.5f}, {row, {{0, -7}}, {{0, 1}}}).tokens[0] == 1);  // the bias made it negative: times, not by
+  row.frequency_penalty = 1, row.presence_penalty = 0.5f;
+  CHECK(run_row({4, 0.4f}, {row, {{0, 1}}, {{0, 1}}}).tokens[0] == 0);  // (4 + 1) / 2 - 1.5
+  CHECK(run_row({4, -5.5f}, {row, {{0, -kInf}}, {{0, 1}}}).tokens[0] == 1);
   for (uint32_t position = 0; position < 200; ++position) {
     SampleRow draw = params(5);
     draw.position = position;

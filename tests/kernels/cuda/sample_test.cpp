@@ -182,6 +182,7 @@ TEST_CASE("what top-k, top-p and min-p leave is what is drawn from; min-p and bi
     CHECK(draw(halves, params(1, 0, 0.6f)) <= 1);
     CHECK(draw(halves, params(1, 0, 1, 0.4f)) <= 1);
     CHECK(draw(halves, params(1, 0, 1, 2)) == 0);
+    CHECK(draw(halves, params(1, 0, 0.6f, 0.4f)) == 0);  // a share of what min-p leaves
     CHECK(draw(halves, params(1, 2)) <= 1);
     CHECK(draw({-kInf, 1, -kInf, 1}, params(100)) % 2 == 1);
     CHECK(draw({-kInf, 1, -kInf, 1}, params(1, 3)) % 2 == 1);
@@ -189,6 +190,35 @@ TEST_CASE("what top-k, top-p and min-p leave is what is drawn from; min-p and bi
     CHECK(draw({1, 2, 3}, params(5), {{1, -kInf}}) != 1);
     CHECK(draw({1, 2, 3}, params(5), {{0, -kInf}, {1, -kInf}, {2, -kInf}}) == -1);
   }
+}
+
+TEST_CASE("penalties act on biased logits, and log probabilities are those before both") {
+  SampleRow row = params(0);
+  row.repetition_penalty = 2;
+  CHECK(run_row({4, 3}, row, {{0, 1.5f}}, {{0, 1}}) == 1);
+  CHECK(run_row({4, 3}, row, {{0, 2.5f}}, {{0, 1}}) == 0);
+  CHECK(run_row({4, -5.5f}, row, {{0, -7}}, {{0, 1}}) == 1);
+  row.num_logprobs = 1;
+  Batch batch{2};
+  batch.add({4, 3}, row, {{0, 2.5f}}, {{0, 1}});
+  check_equals_cpu(batch, run(batch));
+}
+
+TEST_CASE("top-p of what min-p leaves is cut where the CPU cuts it: lists, long prefixes, ties") {
+  const std::vector<float> normal = random_normal(5003, 3, 0.5f);
+  std::vector<float> steps = normal;
+  for (float& x : steps) x = std::round(x * 2) / 2;
+  Batch batch{5003};
+  for (uint32_t position = 0; position < 4; ++position) {
+    for (const std::vector<float>& logits : {normal, steps}) {
+      for (SampleRow row : {params(1, 0, 0.5f, 0.3f), params(1, 0, 0.9f, 0.05f), params(1, 700, 0.4f, 0.2f),
+                            params(1, 3000, 0.8f, 0.1f), params(0.2f, 0, 0.6f, 0.01f)}) {
+        row.position = position;
+        batch.add(logits, row);
+      }
+    }
+  }
+  check_equals_cpu(batch, run(batch));
 }
 
 TEST_CASE("needs follow from the rows, and cover what asks for less") {
