@@ -28,14 +28,14 @@ for source in tests/unit/*_test.cpp; do
 done
 parsers=(src/io/{line_reader,byte_source,json_scan,request_parser,request_fields,request_params,field_values}.cpp
          src/io/{chat_messages,resume_scan,run_manifest,manifest_file,completed_lines}.cpp
-         src/base/{gguf_file,gguf_parts}.cpp src/backend/cpu/weight_cache.cpp
-         src/model/{json_scanner,safetensors,weight_files,config_loader,config_fields,rope_config}.cpp
+         src/formats/*.cpp src/backend/cpu/weight_cache.cpp
+         src/model/{weight_files,config_loader,config_fields,rope_config}.cpp
          src/model/quantization_config.cpp
          src/model/{architecture*,*gguf*}.cpp
          src/tokenizer/{tokenizer_file,tokenizer_loader,slow_formats,sentencepiece,tiktoken,base64,vocab,added_vocabulary}.cpp
-         src/tokenizer/{regex_translate,regex_char_set,regex_properties,regex,precompiled,normalizer,pre_tokenizer}.cpp
+         src/text/regex*.cpp src/tokenizer/{precompiled,normalizer,pre_tokenizer}.cpp
          src/tokenizer/{post_processor,decoder,decoder_steps,detokenizer,gguf_tokenizer}.cpp
-         src/tokenizer/{chat_template,chat_template_files,jinja_*}.cpp)
+         src/chat/*.cpp src/jinja/*.cpp)
 ls "${parsers[@]}" > /dev/null  # none is missing
 
 mkdir -p "$build"

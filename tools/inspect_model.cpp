@@ -11,16 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "base/gguf_file.h"
 #include "base/log.h"
+#include "chat/chat_template.h"
 #include "core/kv_layout.h"
+#include "formats/gguf_file.h"
+#include "formats/safetensors.h"
 #include "model/config_loader.h"
 #include "model/gguf_model.h"
 #include "model/model_location.h"
 #include "model/model_weights.h"
-#include "model/safetensors.h"
 #include "model/weight_files.h"
-#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmb {

@@ -9,9 +9,9 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "chat/chat_template.h"
 #include "engine/request_preparer.h"
 #include "io/request_parser.h"
-#include "tokenizer/chat_template.h"
 
 namespace {
 

@@ -17,7 +17,7 @@
 
 #include "kernels/cuda/error.h"
 #ifdef LLMB_SIMT
-#include "tests/support/simt/launch.h"
+#include "kernels/simt/launch.h"
 #else
 #include "kernels/cuda/launch_ahead.h"
 #endif

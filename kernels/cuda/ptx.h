@@ -3,7 +3,7 @@
 #pragma once
 
 #ifdef LLMB_SIMT
-#include "tests/support/simt/ptx.h"
+#include "kernels/simt/ptx.h"
 #else
 
 #include <cuda_bf16.h>

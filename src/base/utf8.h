@@ -40,6 +40,19 @@ inline size_t utf8_length(const char* p, const char* end) {
   return step.kind == Utf8Step::kValid ? step.length : 0;
 }
 
+inline bool is_valid_utf8(std::string_view bytes) {
+  for (size_t i = 0; i < bytes.size();) {
+    if (static_cast<unsigned char>(bytes[i]) < 0x80) {
+      ++i;
+      continue;
+    }
+    const Utf8Step step = utf8_step(bytes.substr(i));
+    if (step.kind != Utf8Step::kValid) return false;
+    i += step.length;
+  }
+  return true;
+}
+
 // REQUIRES: c <= 0x1FFFFF.
 inline void append_utf8(std::string* out, char32_t c) {
   const auto put = [out](char32_t byte) { out->push_back(static_cast<char>(byte)); };

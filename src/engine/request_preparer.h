@@ -6,9 +6,9 @@
 #include <variant>
 #include <vector>
 
+#include "chat/chat_template.h"
 #include "core/completion.h"
 #include "core/request.h"
-#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmb {

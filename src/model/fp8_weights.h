@@ -3,7 +3,7 @@
 
 #include "base/thread_pool.h"
 #include "core/model_config.h"
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 #include "model/weight_source.h"
 
 namespace llmb {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/gguf_file.h"
+#include "formats/gguf_file.h"
 
 namespace llmb {
 

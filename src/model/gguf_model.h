@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/gguf_file.h"
 #include "base/thread_pool.h"
 #include "core/model_config.h"
+#include "formats/gguf_file.h"
 #include "model/config_loader.h"
 #include "model/weight_source.h"
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "base/float_formats.h"
+#include "formats/safetensors.h"
 #include "model/gguf_dequantise.h"
 #include "model/gguf_model.h"
-#include "model/safetensors.h"
 
 namespace llmb {
 

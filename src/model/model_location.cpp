@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/directory.h"
-#include "base/gguf_file.h"
 #include "base/mapped_file.h"
-#include "model/safetensors.h"
+#include "formats/gguf_file.h"
+#include "formats/safetensors.h"
 
 namespace llmb {
 

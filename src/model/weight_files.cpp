@@ -7,10 +7,10 @@
 
 #include "base/content_hash.h"
 #include "base/durable_file.h"
+#include "formats/safetensors.h"
 #include "model/fp8_weights.h"
 #include "model/gguf_model.h"
 #include "model/model_weights.h"
-#include "model/safetensors.h"
 
 namespace llmb {
 

@@ -8,9 +8,9 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "text/unicode.h"
 #include "tokenizer/bpe_tables.h"
 #include "tokenizer/model.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/unicode.h"
+#include "text/unicode.h"
 
 namespace llmb {
 

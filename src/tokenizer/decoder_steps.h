@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "text/regex.h"
 #include "tokenizer/decoder.h"
-#include "tokenizer/regex.h"
 
 namespace llmb {
 

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "text/unicode.h"
 #include "tokenizer/tokenizer_state.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

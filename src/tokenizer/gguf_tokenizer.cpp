@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "base/log.h"
+#include "formats/gguf_special_tokens.h"
+#include "text/unicode.h"
 #include "tokenizer/patterns.h"
 #include "tokenizer/sentencepiece_model.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 
@@ -136,11 +137,6 @@ Result<TokenTable> read_tokens(const GgufFile& file) {
   return table;
 }
 
-constexpr std::pair<const char*, const char*> kSpecialTokens[] = {
-    {"bos_token", "tokenizer.ggml.bos_token_id"},       {"eos_token", "tokenizer.ggml.eos_token_id"},
-    {"unk_token", "tokenizer.ggml.unknown_token_id"},   {"pad_token", "tokenizer.ggml.padding_token_id"},
-    {"sep_token", "tokenizer.ggml.seperator_token_id"}, {"mask_token", "tokenizer.ggml.mask_token_id"}};
-
 AddedToken special_token(std::string_view text) {
   AddedToken token;
   token.content = text;
@@ -215,22 +211,6 @@ Result<TokenizerFile> read_gguf_tokenizer(const GgufFile& file, TokenizerConfig*
   return unsupported(
       "tokenizer.ggml.model \"" + escape_control(model->substr(0, 60)) +
       "\" is not supported; supported: gpt2, llama; --tokenizer takes the tokenizer of the original model");
-}
-
-std::map<std::string, std::string> gguf_special_tokens(const GgufFile& file) {
-  std::map<std::string, std::string> found;
-  std::map<int64_t, std::vector<const char*>> names;
-  for (const auto& [name, key] : kSpecialTokens)
-    if (const auto id = file.integer(key); id && *id >= 0) names[*id].push_back(name);
-  const GgufValue* tokens = find_array(file, "tokenizer.ggml.tokens", 1, true);
-  if (tokens == nullptr) return found;
-  GgufStrings strings(*tokens);
-  std::string_view text;
-  for (int64_t id = 0; !names.empty() && id <= names.rbegin()->first && strings.next(&text); ++id)
-    if (const auto it = names.find(id);
-        it != names.end() && !text.empty() && text.size() <= kMaxAddedTokenBytes && is_valid_utf8(text))
-      for (const char* name : it->second) found[name] = text;
-  return found;
 }
 
 }  // namespace llmb

@@ -1,11 +1,8 @@
-// The tokenizer and the chat template that a GGUF file holds among its values.
+// The tokenizer that a GGUF file holds among its values.
 #pragma once
 
-#include <map>
-#include <string>
-
-#include "base/gguf_file.h"
 #include "base/status.h"
+#include "formats/gguf_file.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/tokenizer_state.h"
 
@@ -15,8 +12,5 @@ namespace llmb {
 // that tokenizer.ggml.pre names) or sentencepiece BPE ("llama"). Sets the special tokens of `config`. kNotFound: there
 // is none in the file; kUnsupported names what is not built.
 Result<TokenizerFile> read_gguf_tokenizer(const GgufFile& file, TokenizerConfig* config);
-
-// bos_token, eos_token, unk_token, pad_token … as text, for chat templates.
-std::map<std::string, std::string> gguf_special_tokens(const GgufFile& file);
 
 }  // namespace llmb

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "text/unicode.h"
 #include "tokenizer/tokenizer_file.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

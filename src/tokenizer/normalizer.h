@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "tokenizer/regex.h"
+#include "text/regex.h"
 
 namespace llmb {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "text/unicode.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/tokenizer_file.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

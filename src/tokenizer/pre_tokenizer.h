@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "tokenizer/regex.h"
+#include "text/regex.h"
 
 namespace llmb {
 

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <vector>
 
+#include "text/unicode.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/normalizer.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <tuple>
 
+#include "text/unicode.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/slow_formats.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

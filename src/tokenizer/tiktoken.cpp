@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <charconv>
 
+#include "text/unicode.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/patterns.h"
 #include "tokenizer/slow_formats.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "text/unicode.h"
 #include "tokenizer/tokenizer_state.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "tokenizer/unicode.h"
+#include "text/unicode.h"
 
 namespace llmb {
 

@@ -5,10 +5,10 @@
 
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "text/unicode.h"
 #include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/slow_formats.h"
 #include "tokenizer/tokenizer_state.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "text/unicode.h"
 #include "tokenizer/model.h"
 #include "tokenizer/token_trie.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "tokenizer/unicode.h"
+#include "text/unicode.h"
 
 namespace llmb {
 

@@ -2,9 +2,9 @@
 // begins the word, then the longest that continues it, and so on; a word that cannot be covered is unknown. And
 // WordLevel: a word is an entry or unknown.
 #include "base/log.h"
+#include "text/unicode.h"
 #include "tokenizer/model.h"
 #include "tokenizer/token_trie.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb {
 

@@ -18,7 +18,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #ifdef LLMB_SIMT
-#include "tests/support/simt/settings.h"
+#include "kernels/simt/settings.h"
 #endif
 
 namespace llmb::test {

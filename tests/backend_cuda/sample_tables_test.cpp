@@ -14,7 +14,7 @@
 #include "tests/support/plan_builder.h"
 #include "tests/support/tiny_model.h"
 #ifdef LLMB_SIMT
-#include "tests/support/simt/settings.h"
+#include "kernels/simt/settings.h"
 #endif
 
 namespace llmb::test {

@@ -7,9 +7,9 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/memory_plan.h"
+#include "kernels/simt/settings.h"
 #include "model/config_loader.h"
 #include "tests/support/plan_builder.h"
-#include "tests/support/simt/settings.h"
 #include "tests/support/tiny_model.h"
 
 namespace llmb::test {

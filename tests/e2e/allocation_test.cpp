@@ -18,8 +18,8 @@
 #include <set>
 
 #include "base/thread_pool.h"
+#include "chat/chat_template_files.h"
 #include "tests/e2e/run_in_child.h"
-#include "tokenizer/chat_template_files.h"
 #include "tokenizer/tokenizer.h"
 
 #ifdef __SANITIZE_ADDRESS__

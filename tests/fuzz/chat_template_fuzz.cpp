@@ -1,10 +1,10 @@
 // Template NUL messages NUL template_kwargs: refused by a Status, or valid UTF-8 within the limit, the same each time.
-#include "tokenizer/chat_template.h"
+#include "chat/chat_template.h"
 
 #include <nlohmann/json.hpp>
 
 #include "tests/fuzz/fuzz_target.h"
-#include "tokenizer/unicode.h"
+#include "text/unicode.h"
 
 namespace llmb::test {
 

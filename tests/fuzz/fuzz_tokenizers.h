@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "text/unicode.h"
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb::test {
 

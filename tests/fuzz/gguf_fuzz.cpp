@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/gguf_file.h"
+#include "chat/chat_template.h"
+#include "formats/gguf_file.h"
 #include "model/config_loader.h"
 #include "model/gguf_dequantise.h"
 #include "model/gguf_model.h"
@@ -17,7 +18,6 @@
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/fuzz_tokenizers.h"
 #include "tests/support/temp_dir.h"
-#include "tokenizer/chat_template.h"
 
 namespace {
 

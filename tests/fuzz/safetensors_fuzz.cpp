@@ -1,6 +1,6 @@
 // Any bytes as a safetensors file: refused, or tensors that tile the data section and that another JSON reader finds
 // in the header too.
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 
 #include <cstring>
 #include <map>

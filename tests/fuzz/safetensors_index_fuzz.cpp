@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "formats/safetensors.h"
 #include "io/json_scan.h"
-#include "model/safetensors.h"
 #include "tests/fuzz/fuzz_target.h"
 
 LLMB_FUZZ_TARGET(safetensors_index) {

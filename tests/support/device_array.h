@@ -14,7 +14,7 @@
 
 #include "kernels/cuda/device.h"
 #ifdef LLMB_SIMT
-#include "tests/support/simt/settings.h"
+#include "kernels/simt/settings.h"
 #endif
 
 namespace llmb::test {

@@ -1,6 +1,6 @@
 // Chat templates as the engine uses them: files, conversations, what is refused. The language itself is in
 // jinja_language_test.cpp.
-#include "tokenizer/chat_template.h"
+#include "chat/chat_template.h"
 
 #include <doctest/doctest.h>
 

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "tests/support/tokenizer_fixtures.h"
-#include "tokenizer/unicode.h"
+#include "text/unicode.h"
 
 namespace llmb {
 

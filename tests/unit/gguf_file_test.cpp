@@ -1,5 +1,5 @@
 // The GGUF container: what is read from a good file, and that bad ones are refused, each for its own reason.
-#include "base/gguf_file.h"
+#include "formats/gguf_file.h"
 
 #include <doctest/doctest.h>
 

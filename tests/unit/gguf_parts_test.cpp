@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "base/gguf_file.h"
+#include "formats/gguf_file.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"

@@ -3,10 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include "chat/chat_template.h"
 #include "tests/support/gguf_from_hf.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
-#include "tokenizer/chat_template.h"
 
 namespace llmb::test {
 

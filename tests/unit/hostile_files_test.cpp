@@ -9,14 +9,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "chat/chat_template.h"
+#include "formats/safetensors.h"
 #include "model/config_loader.h"
-#include "model/safetensors.h"
 #include "tests/support/bounded.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
-#include "tokenizer/chat_template.h"
+#include "text/unicode.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unicode.h"
 
 namespace llmb::test {
 

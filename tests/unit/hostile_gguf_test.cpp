@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 
+#include "chat/chat_template.h"
 #include "model/config_loader.h"
 #include "model/weight_files.h"
 #include "tests/support/bounded.h"
@@ -14,7 +15,6 @@
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
 #include "tests/support/temp_dir.h"
-#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmb::test {

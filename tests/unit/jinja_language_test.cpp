@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tokenizer/chat_template.h"
+#include "chat/chat_template.h"
 
 namespace llmb {
 

@@ -1,5 +1,5 @@
 // Python's str over UTF-8, at the edges that templates seldom reach.
-#include "tokenizer/jinja_text.h"
+#include "jinja/text.h"
 
 #include <doctest/doctest.h>
 

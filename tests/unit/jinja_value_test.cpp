@@ -1,10 +1,10 @@
 // The heap's accounting and the dict, below the level of templates.
-#include "tokenizer/jinja_value.h"
+#include "jinja/value.h"
 
 #include <doctest/doctest.h>
 
-#include "tokenizer/jinja_json.h"
-#include "tokenizer/jinja_ops.h"
+#include "jinja/json.h"
+#include "jinja/ops.h"
 
 namespace llmb::jinja {
 

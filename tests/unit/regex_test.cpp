@@ -1,4 +1,4 @@
-#include "tokenizer/regex.h"
+#include "text/regex.h"
 
 #include <doctest/doctest.h>
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "model/json_scanner.h"
-#include "model/safetensors.h"
+#include "formats/json_scanner.h"
+#include "formats/safetensors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 

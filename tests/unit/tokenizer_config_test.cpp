@@ -6,7 +6,7 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
-#include "tokenizer/unicode.h"
+#include "text/unicode.h"
 
 namespace llmb {
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/unicode_tables.cpp: the character properties that Hugging Face tokenizers really has.
+"""Writes src/text/unicode_tables.cpp: the character properties that Hugging Face tokenizers really has.
 
-    python tools/golden/make_unicode_tables.py > src/tokenizer/unicode_tables.cpp
+    python tools/golden/make_unicode_tables.py > src/text/unicode_tables.cpp
 
 Its parts follow different versions of Unicode (8 for punctuation and accents, 9 for normalisation, 16 and later for the
 rest), none of them that of the system's PCRE2 and utf8proc. So every character is put through every part, and the answers
@@ -69,7 +69,7 @@ def main():
     if unicodedata.unidata_version != "14.0.0":
         sys.exit("this Python's unicodedata is not version 14")
     print(f"// Made by tools/golden/make_unicode_tables.py from tokenizers {tokenizers_version}. Sorted by character.\n")
-    print('#include "tokenizer/unicode_tables.h"\n\nnamespace llmb {\n\n// clang-format off\n')
+    print('#include "text/unicode_tables.h"\n\nnamespace llmb {\n\n// clang-format off\n')
     print_ranges("Numeric", "What Digits splits at.", split_alone(pre_tokenizers.Digits(True)))
     print_ranges("Punctuation", "What Punctuation splits at.", split_alone(pre_tokenizers.Punctuation()))
     print_ranges("WordChars", "\\w of Whitespace and of single_word tokens.",

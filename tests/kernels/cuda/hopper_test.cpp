@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/error.h"
 #ifdef LLMB_SIMT
-#include "tests/support/simt/settings.h"
+#include "kernels/simt/settings.h"
 #endif
 
 namespace llmb::cuda {

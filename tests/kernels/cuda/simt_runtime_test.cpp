@@ -9,7 +9,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/memory.h"
 #include "tests/support/device_array.h"
-#include "tests/support/simt/fault_of.h"
+#include "tests/support/fault_of.h"
 
 namespace llmb::cuda {
 

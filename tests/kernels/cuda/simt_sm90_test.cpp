@@ -10,7 +10,7 @@
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/tensor_map.h"
 #include "tests/support/device_array.h"
-#include "tests/support/simt/fault_of.h"
+#include "tests/support/fault_of.h"
 
 namespace llmb::cuda {
 

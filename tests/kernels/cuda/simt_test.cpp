@@ -14,7 +14,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ptx.h"
 #include "tests/support/device_array.h"
-#include "tests/support/simt/fault_of.h"
+#include "tests/support/fault_of.h"
 
 namespace llmb::cuda {
 

@@ -1,0 +1,93 @@
+// What kernels/cuda/ptx.h offers, for the host SIMT layer. Fragment layouts are PTX's.
+//
+// 1. A cp.async lands when its group is waited for; until then its destination holds NaN bytes.
+// 2. mma sums products, which are exact, in fp32.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/simt/intrinsics.h"
+
+namespace llmb::cuda::ptx {
+
+// ---- asynchronous 16-byte copies
+// -------------------------------------------------------------------------------------------
+
+void cp_async16(void* to_shared, const void* from_global, bool valid = true);
+void cp_async_commit();
+namespace detail {
+void cp_async_wait(uint32_t num_pending);
+}
+template <int kNumPending>
+void cp_async_wait() {
+  detail::cp_async_wait(kNumPending);
+}
+
+// ---- matrices
+// -------------------------------------------------------------------------------------------------------------
+
+namespace detail {
+void ldmatrix(uint32_t* registers, int num_matrices, bool transposed, const void* row, const char* file, int line);
+template <class T>
+void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, const char* file, int line);
+}  // namespace detail
+
+#define LLMB_SIMT_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+inline void ldmatrix_x1(uint32_t (&registers)[1], const void* row, LLMB_SIMT_SITE) {
+  detail::ldmatrix(registers, 1, false, row, file, line);
+}
+inline void ldmatrix_x1_trans(uint32_t (&registers)[1], const void* row, LLMB_SIMT_SITE) {
+  detail::ldmatrix(registers, 1, true, row, file, line);
+}
+inline void ldmatrix_x2(uint32_t (&registers)[2], const void* row, LLMB_SIMT_SITE) {
+  detail::ldmatrix(registers, 2, false, row, file, line);
+}
+inline void ldmatrix_x2_trans(uint32_t (&registers)[2], const void* row, LLMB_SIMT_SITE) {
+  detail::ldmatrix(registers, 2, true, row, file, line);
+}
+inline void ldmatrix_x4(uint32_t (&registers)[4], const void* row, LLMB_SIMT_SITE) {
+  detail::ldmatrix(registers, 4, false, row, file, line);
+}
+inline void ldmatrix_x4_trans(uint32_t (&registers)[4], const void* row, LLMB_SIMT_SITE) {
+  detail::ldmatrix(registers, 4, true, row, file, line);
+}
+
+template <class T>
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], LLMB_SIMT_SITE) {
+  detail::mma_m16n8k16<T>(d, a, b, file, line);
+}
+#undef LLMB_SIMT_SITE
+
+// ---- others
+// ---------------------------------------------------------------------------------------------------------------
+
+inline float ex2_approx(float x) { return exp2f(x); }
+inline float rcp_approx(float x) { return 1.0f / x; }
+inline float tanh_approx(float x) { return tanhf(x); }
+
+// Kernels run one after another here. That a kernel started ahead waits at all is checked (block.h).
+inline void wait_for_previous_grid() { ::llmb::simt::waited_for_previous_grid(); }
+inline void launch_next_grid() {}
+inline void follow_previous_grid() { wait_for_previous_grid(); }
+
+// `num_threads` threads (a multiple of 32) meet at barrier `id` (1 to 15); bar_arrive does not wait.
+namespace detail {
+inline void check_barrier(uint32_t id, uint32_t num_threads) {
+  if (id == 0 || id > 15 || num_threads % 32 != 0) ::llmb::simt::fault("a named barrier's number or count is wrong");
+}
+}  // namespace detail
+inline void bar_sync(uint32_t id, uint32_t num_threads, const char* file = __builtin_FILE(),
+                     int line = __builtin_LINE()) {
+  detail::check_barrier(id, num_threads);
+  ::llmb::simt::barrier_sync(id, num_threads, {"bar_sync", file, line});
+}
+inline void bar_arrive(uint32_t id, uint32_t num_threads, const char* file = __builtin_FILE(),
+                       int line = __builtin_LINE()) {
+  detail::check_barrier(id, num_threads);
+  ::llmb::simt::barrier_arrive(id, num_threads, {"bar_arrive", file, line});
+}
+
+}  // namespace llmb::cuda::ptx
+
+#include "kernels/simt/sm90.h"

@@ -1,0 +1,114 @@
+// What kernels/cuda/ptx_sm90.h offers, for the host SIMT layer.
+//
+// 1. A bulk or tensor copy lands when its mbarrier is waited for, in any order with the others; until then its
+// destination
+//    holds NaN bytes. A block that ends with copies or products in flight is a fault.
+// 2. wgmma reads shared memory when it is issued or when it is waited for, drawn by the seed; its sums arrive at the
+// wait,
+//    until then the registers are NaN.
+// 3. Shared addresses in descriptors count from the start of the block's dynamic shared memory; only the 128-byte
+// swizzle
+//    is emulated.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda.h"
+#include "kernels/simt/float16.h"
+#include "kernels/simt/intrinsics.h"
+
+#define LLMB_HAS_SM90A 1
+#define LLMB_SIMT_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+namespace llmb::cuda::ptx {
+
+// ---- mbarriers
+// --------------------------------------------------------------------------------------------------------
+
+void mbarrier_init(uint64_t* barrier, uint32_t num_arrivals);
+inline void mbarrier_init_fence() {}
+void mbarrier_arrive(uint64_t* barrier);
+void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t num_bytes);
+void mbarrier_expect_tx(uint64_t* barrier, uint32_t num_bytes);
+bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity, LLMB_SIMT_SITE);
+void mbarrier_wait(uint64_t* barrier, uint32_t parity, LLMB_SIMT_SITE);
+
+// ---- copies that an mbarrier counts
+// -----------------------------------------------------------------------------------
+
+inline void fence_proxy_async() {}
+inline void tma_prefetch(const CUtensorMap*) {}
+void bulk_load(void* to_shared, const void* from_global, uint32_t num_bytes, uint64_t* barrier);
+namespace detail {
+void tma_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, const int32_t* coordinates, uint32_t rank);
+}
+inline void tma_load_2d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1) {
+  const int32_t coordinates[] = {c0, c1};
+  detail::tma_load(to_shared, map, barrier, coordinates, 2);
+}
+inline void tma_load_3d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1,
+                        int32_t c2) {
+  const int32_t coordinates[] = {c0, c1, c2};
+  detail::tma_load(to_shared, map, barrier, coordinates, 3);
+}
+inline void tma_load_4d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1, int32_t c2,
+                        int32_t c3) {
+  const int32_t coordinates[] = {c0, c1, c2, c3};
+  detail::tma_load(to_shared, map, barrier, coordinates, 4);
+}
+
+// ---- warpgroup products
+// -------------------------------------------------------------------------------------------------
+
+template <int kCount>
+void registers_increase() {
+  static_assert(kCount % 8 == 0 && kCount >= 24 && kCount <= 256);
+}
+template <int kCount>
+void registers_decrease() {
+  static_assert(kCount % 8 == 0 && kCount >= 24 && kCount <= 256);
+}
+
+void wgmma_fence();
+void wgmma_commit();
+uint64_t wgmma_descriptor(const void* shared, uint32_t leading_bytes, uint32_t stride_bytes);
+
+namespace detail {
+
+struct Wgmma {
+  float* d;
+  const uint32_t* a_registers;  // null: by a_descriptor
+  uint64_t a_descriptor;
+  uint64_t b_descriptor;
+  int num_columns;
+  bool is_bfloat16;
+  bool mn_major_a;
+  bool mn_major_b;
+  bool add;
+};
+void wgmma(const Wgmma& operation, const char* file, int line);
+void wgmma_wait(uint32_t num_pending);
+
+}  // namespace detail
+
+template <int kNumPending>
+void wgmma_wait() {
+  detail::wgmma_wait(kNumPending);
+}
+
+template <class T, int kN, bool kMnMajorA = false, bool kMnMajorB = false>
+void wgmma(float (&d)[kN / 2], uint64_t a_descriptor, uint64_t b_descriptor, bool add, LLMB_SIMT_SITE) {
+  static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256 && sizeof(T) == 2);
+  detail::wgmma(
+      {d, nullptr, a_descriptor, b_descriptor, kN, std::is_same_v<T, __nv_bfloat16>, kMnMajorA, kMnMajorB, add}, file,
+      line);
+}
+template <class T, int kN, bool kMnMajorB = false>
+void wgmma(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b_descriptor, bool add, LLMB_SIMT_SITE) {
+  static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256 && sizeof(T) == 2);
+  detail::wgmma({d, a, 0, b_descriptor, kN, std::is_same_v<T, __nv_bfloat16>, false, kMnMajorB, add}, file, line);
+}
+
+}  // namespace llmb::cuda::ptx
+
+#undef LLMB_SIMT_SITE

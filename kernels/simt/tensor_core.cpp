@@ -1,0 +1,123 @@
+#include <bit>
+#include <cstring>
+
+#include "kernels/simt/float16.h"
+#include "kernels/simt/ptx.h"
+
+namespace llmb::cuda::ptx::detail {
+
+namespace {
+
+using ::llmb::simt::Site;
+
+constexpr uint32_t kFullWarp = 0xFFFFFFFFu;
+
+void check_full_warp(uint32_t mask, const char* what) {
+  if (mask != kFullWarp) ::llmb::simt::fault(std::string(what) + " needs all 32 lanes");
+}
+
+struct LdMatrix {
+  uint32_t* registers;
+  const void* row;
+  int num_matrices;
+  bool transposed;
+};
+
+// Lane l gives row l % 8 of matrix l / 8, 8 elements of 16 bits, and gets elements (l / 4, 2 * (l % 4)) and the next.
+void load_matrices(uint32_t mask, void* const* arguments) {
+  check_full_warp(mask, "ldmatrix");
+  const LdMatrix& first = *static_cast<const LdMatrix*>(arguments[0]);
+  uint32_t results[32][4];
+  for (int matrix = 0; matrix < first.num_matrices; ++matrix) {
+    uint16_t elements[8][8];
+    for (int row = 0; row < 8; ++row) {
+      const void* address = static_cast<const LdMatrix*>(arguments[matrix * 8 + row])->row;
+      if (reinterpret_cast<uintptr_t>(address) % 16 != 0)
+        ::llmb::simt::fault("ldmatrix: a row is not aligned to 16 bytes");
+      std::memcpy(elements[row], address, 16);
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      const int row = lane / 4;
+      const int column = lane % 4 * 2;
+      const uint32_t low = first.transposed ? elements[column][row] : elements[row][column];
+      const uint32_t high = first.transposed ? elements[column + 1][row] : elements[row][column + 1];
+      results[lane][matrix] = low | high << 16;
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    const LdMatrix& to = *static_cast<const LdMatrix*>(arguments[lane]);
+    if (to.num_matrices != first.num_matrices || to.transposed != first.transposed) {
+      ::llmb::simt::fault("the lanes of a warp execute different forms of ldmatrix");
+    }
+    std::memcpy(to.registers, results[lane], sizeof(uint32_t) * static_cast<size_t>(first.num_matrices));
+  }
+}
+
+template <class T>
+float value_of(uint32_t packed, int half) {
+  const uint16_t bits = static_cast<uint16_t>(packed >> (16 * half));
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return ::llmb::simt::bfloat16_value(bits);
+  else return ::llmb::simt::half_value(bits);
+}
+
+struct Mma {
+  float* d;
+  const uint32_t* a;
+  const uint32_t* b;
+};
+
+// PTX ISA, "Matrix Fragments for mma.m16n8k16": where each lane's registers lie in A [16,16], B [16,8] and D [16,8].
+template <class T>
+void multiply(uint32_t mask, void* const* arguments) {
+  check_full_warp(mask, "mma_m16n8k16");
+  float a[16][16];
+  float b[16][8];
+  float d[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const Mma& from = *static_cast<const Mma*>(arguments[lane]);
+    const int group = lane / 4;
+    const int pair = lane % 4 * 2;
+    for (int i = 0; i < 2; ++i) {
+      a[group][pair + i] = value_of<T>(from.a[0], i);
+      a[group + 8][pair + i] = value_of<T>(from.a[1], i);
+      a[group][pair + 8 + i] = value_of<T>(from.a[2], i);
+      a[group + 8][pair + 8 + i] = value_of<T>(from.a[3], i);
+      b[pair + i][group] = value_of<T>(from.b[0], i);
+      b[pair + 8 + i][group] = value_of<T>(from.b[1], i);
+      d[group][pair + i] = from.d[i];
+      d[group + 8][pair + i] = from.d[2 + i];
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 16; ++k) {
+      for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    float* to = static_cast<const Mma*>(arguments[lane])->d;
+    const int group = lane / 4;
+    const int pair = lane % 4 * 2;
+    for (int i = 0; i < 2; ++i) {
+      to[i] = d[group][pair + i];
+      to[2 + i] = d[group + 8][pair + i];
+    }
+  }
+}
+
+}  // namespace
+
+void ldmatrix(uint32_t* registers, int num_matrices, bool transposed, const void* row, const char* file, int line) {
+  LdMatrix argument{registers, row, num_matrices, transposed};
+  ::llmb::simt::warp_collective(kFullWarp, load_matrices, &argument, {"ldmatrix", file, line});
+}
+
+template <class T>
+void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, const char* file, int line) {
+  Mma argument{d, a, b};
+  ::llmb::simt::warp_collective(kFullWarp, multiply<T>, &argument, {"mma_m16n8k16", file, line});
+}
+
+template void mma_m16n8k16<__nv_bfloat16>(float*, const uint32_t*, const uint32_t*, const char*, int);
+template void mma_m16n8k16<__half>(float*, const uint32_t*, const uint32_t*, const char*, int);
+
+}  // namespace llmb::cuda::ptx::detail

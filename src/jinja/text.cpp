@@ -1,0 +1,313 @@
+#include "jinja/text.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+namespace llmb::jinja {
+
+int64_t count_chars(std::string_view text) {
+  // Eight bytes at a time: a byte 10xxxxxx continues a character.
+  constexpr uint64_t kOnes = 0x0101010101010101;
+  int64_t continuing = 0;
+  size_t at = 0;
+  for (; at + 8 <= text.size(); at += 8) {
+    uint64_t word;
+    memcpy(&word, text.data() + at, 8);
+    continuing += __builtin_popcountll((word >> 7) & (~word >> 6) & kOnes);
+  }
+  for (; at < text.size(); ++at) continuing += (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
+  return static_cast<int64_t>(text.size()) - continuing;
+}
+
+uint64_t hash_text(std::string_view text) {
+  uint64_t h = 0xcbf29ce484222325 ^ text.size();
+  const auto mix = [&h](uint64_t word) {
+    h = (h ^ word) * 0x9e3779b97f4a7c15;
+    h ^= h >> 29;
+  };
+  while (text.size() >= 8) {
+    uint64_t word;
+    memcpy(&word, text.data(), 8);
+    mix(word);
+    text.remove_prefix(8);
+  }
+  uint64_t tail = 0;
+  memcpy(&tail, text.data(), text.size());
+  mix(tail);
+  return h ^ h >> 32;
+}
+
+uint32_t previous_char(std::string_view text, size_t* at) {
+  do {
+    --*at;
+  } while ((static_cast<uint8_t>(text[*at]) & 0xC0) == 0x80);
+  size_t copy = *at;
+  return next_char(text, &copy);
+}
+
+size_t char_offset(std::string_view text, int64_t index) {
+  size_t at = 0;
+  while (index > 0 && at < text.size()) {
+    ++at;
+    while (at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) ++at;
+    --index;
+  }
+  return at;
+}
+
+// ---- searching ----------------------------------------------------------------------------------
+
+size_t find_text(std::string_view haystack, std::string_view needle, size_t from) {
+  if (from > haystack.size()) return std::string_view::npos;
+  if (needle.empty()) return from;
+  const void* hit = memmem(haystack.data() + from, haystack.size() - from, needle.data(), needle.size());
+  return hit == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(hit) - haystack.data());
+}
+
+size_t find_last_text(std::string_view haystack, std::string_view needle) {
+  if (needle.size() > haystack.size()) return std::string_view::npos;
+  if (needle.empty()) return haystack.size();
+  // Knuth, Morris and Pratt from the right: linear for any text.
+  const size_t n = needle.size();
+  const auto pattern = [&](size_t i) { return needle[n - 1 - i]; };
+  std::vector<uint32_t> border(n, 0);
+  for (size_t i = 1, k = 0; i < n; ++i) {
+    while (k > 0 && pattern(i) != pattern(k)) k = border[k - 1];
+    if (pattern(i) == pattern(k)) ++k;
+    border[i] = static_cast<uint32_t>(k);
+  }
+  for (size_t i = haystack.size(), k = 0; i-- > 0;) {
+    while (k > 0 && haystack[i] != pattern(k)) k = border[k - 1];
+    if (haystack[i] == pattern(k)) ++k;
+    if (k == n) return i;
+  }
+  return std::string_view::npos;
+}
+
+std::string_view strip(std::string_view text, Side side, std::optional<std::string_view> chars) {
+  std::vector<uint32_t> set;
+  for (size_t at = 0; chars && at < chars->size();) set.push_back(next_char(*chars, &at));
+  std::sort(set.begin(), set.end());
+  const auto goes = [&](uint32_t c) { return chars ? std::binary_search(set.begin(), set.end(), c) : is_space(c); };
+  size_t begin = 0, end = text.size();
+  while (side != Side::kRight && begin < end) {
+    size_t at = begin;
+    if (!goes(next_char(text, &at))) break;
+    begin = at;
+  }
+  while (side != Side::kLeft && end > begin) {
+    size_t at = end;
+    if (!goes(previous_char(text, &at))) break;
+    end = at;
+  }
+  return text.substr(begin, end - begin);
+}
+
+// ---- text for people and machines ---------------------------------------------------------------
+
+namespace {
+
+void append_hex(std::string* out, const char* prefix, uint32_t c, int digits) {
+  out->append(prefix);
+  for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) out->push_back("0123456789abcdef"[c >> shift & 15]);
+}
+
+}  // namespace
+
+std::string repr_text(std::string_view text) {
+  const bool single = text.find('\'') == text.npos || text.find('"') != text.npos;
+  const char quote = single ? '\'' : '"';
+  std::string out(1, quote);
+  for (size_t at = 0; at < text.size();) {
+    const uint32_t c = next_char(text, &at);
+    if (c == '\\' || c == static_cast<uint32_t>(quote)) {
+      out.push_back('\\');
+      out.push_back(static_cast<char>(c));
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (is_printable(c)) {
+      append_utf8(&out, c);
+    } else if (c < 0x100) {
+      append_hex(&out, "\\x", c, 2);
+    } else if (c < 0x10000) {
+      append_hex(&out, "\\u", c, 4);
+    } else {
+      append_hex(&out, "\\U", c, 8);
+    }
+  }
+  out.push_back(quote);
+  return out;
+}
+
+std::string repr_float(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  std::array<char, 64> buffer;
+  const auto end =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific).ptr;
+  std::string_view text(buffer.data(), static_cast<size_t>(end - buffer.data()));
+  std::string out;
+  if (text[0] == '-') {
+    out = "-";
+    text.remove_prefix(1);
+  }
+  const size_t e = text.find('e');
+  std::string digits(1, text[0]);
+  if (e > 1) digits += text.substr(2, e - 2);
+  int exponent = 0;
+  const std::string_view sign_and_exponent = text.substr(e + 1);
+  std::from_chars(sign_and_exponent.data() + 1, sign_and_exponent.data() + sign_and_exponent.size(), exponent);
+  if (sign_and_exponent[0] == '-') exponent = -exponent;
+
+  const int num_digits = static_cast<int>(digits.size());
+  if (exponent < -4 || exponent >= 16) {
+    out += digits[0];
+    if (num_digits > 1) out += "." + digits.substr(1);
+    out += exponent < 0 ? "e-" : "e+";
+    const std::string magnitude = std::to_string(std::abs(exponent));
+    return out + (magnitude.size() < 2 ? "0" : "") + magnitude;
+  }
+  if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (num_digits <= exponent + 1)
+    return out + digits + std::string(static_cast<size_t>(exponent + 1 - num_digits), '0') + ".0";
+  return out + digits.substr(0, static_cast<size_t>(exponent + 1)) + "." +
+         digits.substr(static_cast<size_t>(exponent + 1));
+}
+
+std::string escape_html(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out.push_back(c);
+    }
+  }
+  return out;
+}
+
+std::string quote_url(std::string_view text, bool for_query) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                       c == '.' || c == '-' || c == '~' || (c == '/' && !for_query);
+    if (plain) {
+      out.push_back(c);
+    } else if (c == ' ' && for_query) {
+      out.push_back('+');
+    } else {
+      const auto byte = static_cast<uint8_t>(c);
+      out.push_back('%');
+      out.push_back("0123456789ABCDEF"[byte >> 4]);
+      out.push_back("0123456789ABCDEF"[byte & 15]);
+    }
+  }
+  return out;
+}
+
+// ---- numbers ------------------------------------------------------------------------------------
+
+namespace {
+
+int digit_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'Z') return c - 'A' + 10;
+  return 99;
+}
+
+int base_of_prefix(std::string_view digits) {
+  if (digits.size() < 2 || digits[0] != '0') return 0;
+  switch (digits[1] | 0x20) {
+    case 'x':
+      return 16;
+    case 'o':
+      return 8;
+    case 'b':
+      return 2;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::optional<int64_t> parse_int(std::string_view text, int base) {
+  text = strip(text, Side::kBoth);
+  const bool negative = !text.empty() && text[0] == '-';
+  if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
+  if (base != 0 && (base < 2 || base > 36)) return std::nullopt;
+  bool after_prefix = false;
+  if (const int prefixed = base_of_prefix(text); prefixed != 0 && (base == 0 || base == prefixed)) {
+    base = prefixed;
+    text.remove_prefix(2);
+    after_prefix = true;
+  } else if (base == 0) {
+    if (text.size() > 1 && text[0] == '0' && text.find_first_not_of("0_") != text.npos) return std::nullopt;
+    base = 10;
+  }
+  int64_t value = 0;
+  bool after_digit = after_prefix;  // an underscore may stand after a digit or a prefix
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '_') {
+      if (!after_digit || i + 1 == text.size()) return std::nullopt;
+      after_digit = false;
+      continue;
+    }
+    const int digit = digit_value(text[i]);
+    if (digit >= base) return std::nullopt;
+    if (__builtin_mul_overflow(value, base, &value) || __builtin_sub_overflow(value, digit, &value))
+      return std::nullopt;
+    after_digit = true;
+  }
+  if (text.empty() || (!negative && value == INT64_MIN)) return std::nullopt;
+  return negative ? value : -value;
+}
+
+std::optional<double> parse_float(std::string_view text) {
+  text = strip(text, Side::kBoth);
+  const bool negative = !text.empty() && text[0] == '-';
+  if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
+  std::string digits;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto is_digit_at = [&](size_t k) { return k < text.size() && text[k] >= '0' && text[k] <= '9'; };
+    if (text[i] != '_') {
+      digits.push_back(static_cast<char>(text[i] >= 'A' && text[i] <= 'Z' ? text[i] | 0x20 : text[i]));
+    } else if (i == 0 || !is_digit_at(i - 1) || !is_digit_at(i + 1)) {
+      return std::nullopt;
+    }
+  }
+  if (digits == "inf" || digits == "infinity") return negative ? -HUGE_VAL : HUGE_VAL;
+  if (digits == "nan") return std::nan("");
+  if (digits.empty() || !(digits[0] == '.' || (digits[0] >= '0' && digits[0] <= '9'))) return std::nullopt;
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (end != digits.data() + digits.size()) return std::nullopt;
+  if (error == std::errc::result_out_of_range) value = std::strtod(digits.c_str(), nullptr);
+  return negative ? -value : value;
+}
+
+}  // namespace llmb::jinja
