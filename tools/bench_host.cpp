@@ -23,9 +23,9 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "engine/engine.h"
-#include "engine/request_intake.h"
-#include "engine/result_stream.h"
 #include "engine/run_metrics.h"
+#include "job/request_intake.h"
+#include "job/result_stream.h"
 #include "model/config_loader.h"
 #include "tokenizer/tokenizer.h"
 

@@ -8,12 +8,12 @@
 #include "base/log.h"
 #include "cli/dry_run.h"
 #include "cli/exit_code.h"
-#include "cli/input_check.h"
 #include "cli/part_options.h"
 #include "cli/settings.h"
-#include "cli/side_files.h"
 #include "cli/signals.h"
 #include "cli/version.h"
+#include "job/input_check.h"
+#include "job/side_files.h"
 
 namespace llmb {
 

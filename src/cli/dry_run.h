@@ -1,7 +1,7 @@
 // --dry-run: checks every line and counts tokens; computes and writes nothing.
 #pragma once
 
-#include "engine/request_intake.h"
+#include "job/request_intake.h"
 
 namespace llmb {
 

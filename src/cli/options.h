@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "core/request.h"
-#include "engine/result_stream.h"
 #include "engine/run_metrics.h"
+#include "job/result_stream.h"
 #include "scheduler/scheduler_config.h"
 
 namespace llmb {

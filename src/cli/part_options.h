@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "backend/backend.h"
-#include "cli/model_files.h"
 #include "cli/options.h"
 #include "engine/engine.h"
-#include "engine/request_intake.h"
+#include "job/model_files.h"
+#include "job/request_intake.h"
 
 namespace llmb {
 

@@ -9,8 +9,8 @@
 #include "base/memory_reserve.h"
 #include "cli/batch_run.h"
 #include "cli/exit_code.h"
-#include "cli/final_report.h"
 #include "cli/options.h"
+#include "job/final_report.h"
 
 namespace llmb {
 

@@ -5,10 +5,10 @@
 #include "base/log.h"
 #include "cli/batch_run.h"
 #include "cli/exit_code.h"
-#include "cli/input_check.h"
 #include "cli/metrics_file.h"
 #include "cli/part_options.h"
 #include "cli/signals.h"
+#include "job/input_check.h"
 
 namespace llmb {
 

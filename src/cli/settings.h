@@ -5,10 +5,10 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
-#include "cli/model_files.h"
 #include "cli/options.h"
 #include "core/model_config.h"
 #include "core/request.h"
+#include "job/model_files.h"
 #include "model/config_loader.h"
 
 namespace llmb {

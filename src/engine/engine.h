@@ -16,9 +16,9 @@
 #include "base/status.h"
 #include "core/step_plan.h"
 #include "engine/active_request.h"
-#include "engine/request_intake.h"
-#include "engine/result_stream.h"
 #include "engine/run_metrics.h"
+#include "job/request_intake.h"
+#include "job/result_stream.h"
 #include "scheduler/scheduler.h"
 
 namespace llmb {

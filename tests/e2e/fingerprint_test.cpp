@@ -1,5 +1,5 @@
 // Every setting that answers depend on is a component of the fingerprint, and nothing else is: FAULTS row 10.
-#include "cli/fingerprint.h"
+#include "job/fingerprint.h"
 
 #include <doctest/doctest.h>
 

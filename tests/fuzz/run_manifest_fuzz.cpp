@@ -1,5 +1,5 @@
 // Any bytes as a manifest: refused, or what it says is written and read back as the same.
-#include "io/run_manifest.h"
+#include "job/run_manifest.h"
 
 #include "tests/fuzz/fuzz_target.h"
 

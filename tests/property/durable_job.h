@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "cli/options.h"
-#include "cli/output_job.h"
-#include "io/completed_lines.h"
 #include "io/line_reader.h"
-#include "io/output_sink.h"
 #include "io/result_writer.h"
+#include "job/completed_lines.h"
+#include "job/output_job.h"
+#include "job/output_sink.h"
 #include "tests/support/faulty_file_ops.h"
 #include "tests/support/power_loss.h"
 #include "tests/support/process.h"

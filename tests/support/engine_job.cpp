@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/request_intake.h"
-#include "engine/result_stream.h"
 #include "engine/run_metrics.h"
-#include "io/completed_lines.h"
 #include "io/resume_scan.h"
+#include "job/completed_lines.h"
+#include "job/request_intake.h"
+#include "job/result_stream.h"
 
 namespace llmb::test {
 

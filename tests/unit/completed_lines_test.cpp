@@ -1,5 +1,5 @@
 // Which lines are done, at chunk borders and where the input is not what it was: FAULTS row 11.
-#include "io/completed_lines.h"
+#include "job/completed_lines.h"
 
 #include <doctest/doctest.h>
 

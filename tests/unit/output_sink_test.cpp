@@ -1,5 +1,5 @@
 // The output file under faults: FAULTS rows 4, 5, 6 and 13.
-#include "io/output_sink.h"
+#include "job/output_sink.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

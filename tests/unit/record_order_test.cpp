@@ -1,5 +1,5 @@
 // Records sorted by input line: in one piece, durable, and as they were where a call fails.
-#include "io/record_order.h"
+#include "job/record_order.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // The manifest as data and as the file that locks an output: FAULTS rows 9, 10 and 12.
-#include "io/run_manifest.h"
+#include "job/run_manifest.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "io/manifest_file.h"
+#include "job/manifest_file.h"
 #include "tests/support/faulty_file_ops.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"

@@ -1,4 +1,4 @@
-#include "cli/final_report.h"
+#include "job/final_report.h"
 
 #include "io/json_writer.h"
 

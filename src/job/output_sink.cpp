@@ -1,4 +1,4 @@
-#include "io/output_sink.h"
+#include "job/output_sink.h"
 
 #include <fcntl.h>
 #include <poll.h>

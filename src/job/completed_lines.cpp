@@ -1,4 +1,4 @@
-#include "io/completed_lines.h"
+#include "job/completed_lines.h"
 
 #include <algorithm>
 #include <string>

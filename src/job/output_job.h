@@ -17,10 +17,10 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cli/options.h"
-#include "io/completed_lines.h"
-#include "io/manifest_file.h"
-#include "io/output_sink.h"
-#include "io/run_manifest.h"
+#include "job/completed_lines.h"
+#include "job/manifest_file.h"
+#include "job/output_sink.h"
+#include "job/run_manifest.h"
 
 namespace llmb {
 

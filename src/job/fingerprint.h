@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/status.h"
-#include "cli/model_files.h"
 #include "cli/options.h"
-#include "io/run_manifest.h"
+#include "job/model_files.h"
+#include "job/run_manifest.h"
 
 namespace llmb {
 

@@ -1,4 +1,4 @@
-#include "cli/output_job.h"
+#include "job/output_job.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,9 +9,9 @@
 #include "base/log.h"
 #include "cli/signals.h"
 #include "cli/version.h"
-#include "io/record_order.h"
 #include "io/request_parser.h"
 #include "io/resume_scan.h"
+#include "job/record_order.h"
 
 namespace llmb {
 

@@ -9,8 +9,8 @@
 
 #include "base/status.h"
 #include "cli/options.h"
-#include "io/completed_lines.h"
 #include "io/line_reader.h"
+#include "job/completed_lines.h"
 
 namespace llmb {
 

@@ -1,4 +1,4 @@
-#include "io/manifest_file.h"
+#include "job/manifest_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

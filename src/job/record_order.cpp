@@ -1,4 +1,4 @@
-#include "io/record_order.h"
+#include "job/record_order.h"
 
 #include <fcntl.h>
 

@@ -1,4 +1,4 @@
-#include "engine/device_watch.h"
+#include "job/device_watch.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "io/error_file.h"
+#include "job/error_file.h"
 
 #include <fcntl.h>
 

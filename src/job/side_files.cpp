@@ -1,4 +1,4 @@
-#include "cli/side_files.h"
+#include "job/side_files.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

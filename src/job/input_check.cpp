@@ -1,4 +1,4 @@
-#include "cli/input_check.h"
+#include "job/input_check.h"
 
 #include <algorithm>
 

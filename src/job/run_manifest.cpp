@@ -1,4 +1,4 @@
-#include "io/run_manifest.h"
+#include "job/run_manifest.h"
 
 #include <algorithm>
 #include <charconv>

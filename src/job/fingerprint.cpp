@@ -1,4 +1,4 @@
-#include "cli/fingerprint.h"
+#include "job/fingerprint.h"
 
 #include <fcntl.h>
 

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "cli/options.h"
-#include "io/output_sink.h"
+#include "job/output_sink.h"
 
 namespace llmb {
 

@@ -1,4 +1,4 @@
-#include "cli/supervisor.h"
+#include "job/supervisor.h"
 
 #include <algorithm>
 #include <thread>

@@ -1,4 +1,4 @@
-#include "engine/request_intake.h"
+#include "job/request_intake.h"
 
 #include <atomic>
 #include <cmath>

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <optional>
 
-#include "engine/device_watch.h"
+#include "job/device_watch.h"
 
 namespace llmb {
 

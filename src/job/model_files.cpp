@@ -1,4 +1,4 @@
-#include "cli/model_files.h"
+#include "job/model_files.h"
 
 #include <algorithm>
 #include <utility>

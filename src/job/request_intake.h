@@ -14,9 +14,9 @@
 #include "core/completion.h"
 #include "core/request.h"
 #include "engine/request_preparer.h"
-#include "io/completed_lines.h"
 #include "io/line_reader.h"
 #include "io/request_parser.h"
+#include "job/completed_lines.h"
 
 namespace llmb {
 

@@ -1,4 +1,4 @@
-#include "engine/result_stream.h"
+#include "job/result_stream.h"
 
 #include <chrono>
 #include <exception>

@@ -14,9 +14,9 @@
 #include "base/bounded_queue.h"
 #include "base/status.h"
 #include "core/completion.h"
-#include "io/error_file.h"
-#include "io/output_sink.h"
 #include "io/result_writer.h"
+#include "job/error_file.h"
+#include "job/output_sink.h"
 
 namespace llmb {
 
