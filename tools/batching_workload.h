@@ -113,9 +113,9 @@ inline BatchingResult run_batching_workload(BatchingMode mode, const BatchingWor
     ++result.num_steps;
     result.num_output_tokens += plan.num_samples();
     result.num_prompt_tokens += plan.num_tokens();
-    for (const int32_t length : plan.context_len) num_used += length;
+    for (int32_t e = 0; e < plan.num_entries(); ++e) num_used += plan.max_context_len(e);
     num_allocated += static_cast<int64_t>(plan.block_ids.size()) * plan.block_size;
-    num_seqs += plan.num_seqs();
+    num_seqs += plan.num_entries();
   }
   result.cpu_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   LLMB_CHECK(!scheduler.has_work());

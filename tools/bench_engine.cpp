@@ -159,20 +159,21 @@ class Bench {
 
   // Appends tokens [begin, end) of a sequence, the last one sampled greedily.
   void add(const Sequence& s, int32_t begin, int32_t end) {
-    for (int32_t position = begin; position < end; ++position) {
-      plan_.tokens.push_back(s.tokens[position]);
-      plan_.positions.push_back(position);
-      plan_.slots.push_back(s.blocks[position / o_.block_size] * o_.block_size + position % o_.block_size);
-    }
-    SampleRow& row = plan_.sample_rows.emplace_back();
-    row.seq = plan_.num_seqs();
-    row.token_row = plan_.num_tokens() - 1;
-    row.position = end;
-    plan_.seq_ids.push_back(row.seq);
+    const bool is_unseen = s.tokens[begin] < 0;
+    plan_.tokens.insert(plan_.tokens.end(), s.tokens.begin() + begin, s.tokens.begin() + end);
+    const int32_t index = plan_.num_entries();
+    StepEntry& entry = plan_.entries.emplace_back();
+    entry.seq = index;
+    entry.base = is_unseen ? begin - 1 : begin;
+    entry.follows = is_unseen ? -1 - s.tokens[begin] : kNoGroup;
+    entry.max_ahead = is_unseen ? 1 : 0;
     plan_.query_start.push_back(plan_.num_tokens());
-    plan_.context_len.push_back(end);
     plan_.block_ids.insert(plan_.block_ids.end(), s.blocks.begin(), s.blocks.end());
     plan_.block_start.push_back(static_cast<int32_t>(plan_.block_ids.size()));
+    plan_.groups.push_back({index, index, index, index + 1, SampleMode::kSample});
+    SampleRow& row = plan_.sample_rows.emplace_back();
+    row.group = index;
+    row.token_row = plan_.num_tokens() - 1;
   }
 
   // Runs plan_; its milliseconds.

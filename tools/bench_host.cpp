@@ -64,11 +64,13 @@ class TimedBackend final : public Backend {
   const BackendInfo& info() const override { return inner_->info(); }
 
   Status submit(const StepPlan& plan) override {
-    LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info().kv.num_blocks, info().kv.num_blocks));
+    LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info().kv.num_blocks, num_in_flight_ > 0 ? newest_ : nullptr));
+    newest_ = &plan;
+    ++num_in_flight_;
     leave_host();
     const Status status = inner_->submit(plan);
-    full_.push_back(plan.num_seqs());
-    prefill_.push_back(plan.num_tokens() > plan.num_seqs());
+    full_.push_back(plan.num_entries());
+    prefill_.push_back(plan.num_tokens() > plan.num_entries());
     enter_host();
     return status;
   }
@@ -78,6 +80,7 @@ class TimedBackend final : public Backend {
     step_ms_.push_back(host_ms_);
     host_ms_ = 0;
     const Status status = inner_->wait(output);
+    --num_in_flight_;
     for (const TokenId token : output->tokens) hash_ = (hash_ ^ static_cast<uint32_t>(token)) * 0x100000001b3u;
     enter_host();
     return status;
@@ -99,6 +102,8 @@ class TimedBackend final : public Backend {
   void leave_host() { host_ms_ += thread_cpu_ms() - entered_ms_; }
 
   const std::unique_ptr<Backend> inner_;
+  const StepPlan* newest_ = nullptr;  // of the plans in flight
+  int num_in_flight_ = 0;
   double entered_ms_ = 0, host_ms_ = 0;
   std::vector<double> step_ms_;  // [steps]
   std::vector<int32_t> full_;    // [steps]  sequences

@@ -316,7 +316,7 @@ class Bench {
       for (const int64_t rows : {1, 64}) {
         const std::vector<float> logits = make_floats(rows * s.vocab, 8, 12);
         std::vector<float> work(logits.size());
-        StepPlan plan;
+        std::vector<SampleRow> sample_rows;
         for (int32_t i = 0; i < rows; ++i) {
           SampleRow row;
           row.position = static_cast<uint32_t>(i);
@@ -324,9 +324,9 @@ class Bench {
           row.top_p = kind.top_p;
           row.top_k = kind.top_k;
           row.num_logprobs = kind.num_logprobs;
-          plan.sample_rows.push_back(row);
+          sample_rows.push_back(row);
         }
-        StepOutput out;
+        SampledRows out;
         // The copy that restores clobbered logits is timed too: it reads and writes each logit once.
         time(
             "sample", s, std::string(kind.name) + ", " + std::to_string(rows) + " rows", 0,
@@ -335,7 +335,8 @@ class Bench {
               pool_.parallel_for(rows, [&](int64_t r, int) {
                 std::memcpy(&work[r * s.vocab], &logits[r * s.vocab], static_cast<size_t>(s.vocab) * sizeof(float));
               });
-              cpu::sample(work.data(), s.vocab, plan, &out, pool_);
+              out.clear();
+              cpu::sample(work.data(), s.vocab, {sample_rows, {}, {}}, &out, pool_);
             },
             [&] { return hash_bytes(out.tokens.data(), out.tokens.size() * sizeof(TokenId)); });
       }

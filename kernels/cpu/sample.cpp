@@ -114,18 +114,18 @@ TokenId draw_token(float* values, int64_t vocab, float max, const SampleRow& row
   exp_weights(values, vocab, max, row.temperature, values);
   if (row.min_p > 0) replace_after({std::min(row.min_p, 1.0f), std::numeric_limits<int32_t>::max()}, 0, vocab, values);
   if (row.top_p < 1) replace_after(nucleus(values, vocab, row.top_p, s), 0, vocab, values);
-  return draw(values, vocab, sampling_uniform(row.rng, 0, row.position), s);
+  return draw(values, vocab, sampling_uniform(row.rng, row.choice, row.position), s);
 }
 
-void apply_bias_and_penalties(const StepPlan& plan, const SampleRow& row, float* logits) {
+void apply_bias_and_penalties(const SampleInput& in, const SampleRow& row, float* logits) {
   constexpr float kMax = std::numeric_limits<float>::max();
   for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
-    float& x = logits[plan.bias[i].token];
-    x = std::min(x + plan.bias[i].bias, kMax);
+    float& x = logits[in.bias[i].token];
+    x = std::min(x + in.bias[i].bias, kMax);
   }
   for (int32_t i = row.penalty_begin; i < row.penalty_end; ++i) {
-    float& x = logits[plan.penalty[i].token];
-    const int32_t count = plan.penalty[i].output_count;
+    float& x = logits[in.penalty[i].token];
+    const int32_t count = in.penalty[i].output_count;
     x = x > 0 ? x / row.repetition_penalty : x * row.repetition_penalty;
     x -= row.frequency_penalty * static_cast<float>(count);
     if (count > 0) x -= row.presence_penalty;
@@ -140,7 +140,7 @@ struct RowResult {
 };
 
 // `top` are the row's entries of top_tokens and top_logprobs.
-RowResult sample_row(float* logits, int64_t vocab, const StepPlan& plan, const SampleRow& row,
+RowResult sample_row(float* logits, int64_t vocab, const SampleInput& in, const SampleRow& row,
                      std::span<TokenId> top_tokens, std::span<float> top_logprobs) {
   RowScratch& s = per_thread<RowScratch>([] {});
   RowResult result;
@@ -154,7 +154,7 @@ RowResult sample_row(float* logits, int64_t vocab, const StepPlan& plan, const S
     values = s.values.data();
   }
   if (row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
-    apply_bias_and_penalties(plan, row, values);
+    apply_bias_and_penalties(in, row, values);
     scan = scan_logits(values, vocab);
     if (!scan.is_finite || scan.max == -kInfinity) return result;
   }
@@ -179,27 +179,27 @@ RowResult sample_row(float* logits, int64_t vocab, const StepPlan& plan, const S
 
 }  // namespace
 
-void sample(float* logits, int64_t vocab, const StepPlan& plan, StepOutput* out, ThreadPool& pool) {
+void sample(float* logits, int64_t vocab, const SampleInput& in, SampledRows* out, ThreadPool& pool) {
   LLMB_CHECK(vocab >= 1 && vocab <= std::numeric_limits<int32_t>::max());
-  const size_t num_samples = plan.sample_rows.size();
-  out->clear();
-  for (const SampleRow& row : plan.sample_rows)
+  const size_t first = out->tokens.size(), end = first + in.rows.size();
+  if (out->top_start.empty()) out->top_start.push_back(0);
+  for (const SampleRow& row : in.rows)
     out->top_start.push_back(out->top_start.back() +
                              static_cast<int32_t>(std::clamp<int64_t>(row.num_logprobs, 0, vocab)));
-  const size_t num_top = static_cast<size_t>(out->top_start.back());
-  out->tokens.resize(num_samples);
-  out->logprobs.resize(num_samples);
-  out->is_finite.resize(num_samples);
-  out->top_tokens.assign(num_top, 0);
-  out->top_logprobs.assign(num_top, 0);
-  pool.parallel_for(plan.num_samples(), [&](int64_t i, int) {
-    const size_t begin = static_cast<size_t>(out->top_start[i]), count = out->top_start[i + 1] - begin;
-    const RowResult r = sample_row(logits + i * vocab, vocab, plan, plan.sample_rows[i],
-                                   std::span(out->top_tokens).subspan(begin, count),
-                                   std::span(out->top_logprobs).subspan(begin, count));
-    out->tokens[i] = r.token;
-    out->logprobs[i] = r.logprob;
-    out->is_finite[i] = r.is_finite;
+  out->tokens.resize(end);
+  out->logprobs.resize(end);
+  out->is_finite.resize(end);
+  out->top_tokens.resize(static_cast<size_t>(out->top_start.back()));
+  out->top_logprobs.resize(static_cast<size_t>(out->top_start.back()));
+  pool.parallel_for(static_cast<int64_t>(in.rows.size()), [&](int64_t i, int) {
+    const size_t at = first + static_cast<size_t>(i);
+    const size_t begin = static_cast<size_t>(out->top_start[at]), count = out->top_start[at + 1] - begin;
+    const RowResult r =
+        sample_row(logits + i * vocab, vocab, in, in.rows[i], std::span(out->top_tokens).subspan(begin, count),
+                   std::span(out->top_logprobs).subspan(begin, count));
+    out->tokens[at] = r.token;
+    out->logprobs[at] = r.logprob;
+    out->is_finite[at] = r.is_finite;
   });
 }
 

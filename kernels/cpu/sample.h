@@ -2,7 +2,7 @@
 //
 // Order, vLLM's: bias, penalties (repetition over prompt and output, then frequency and presence over output), then
 // greedy at temperature 0; otherwise temperature, min-p, top-k, top-p of what these two keep, and a draw by inverse CDF
-// over the kept tokens in order of their ids with sampling_uniform(rng, 0, position). min-p and top-k each keep a
+// over the kept tokens in order of their ids with sampling_uniform(rng, choice, position). min-p and top-k each keep a
 // prefix of the same order, so either may be first.
 //
 // 1. A row's result depends on its logits and its SampleRow alone.
@@ -13,16 +13,24 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/thread_pool.h"
+#include "core/resolve_step.h"
 #include "core/step_plan.h"
 
 namespace llmb::cpu {
 
-// REQUIRES: plan's sample rows, bias and penalty slices are in range; token ids in [0, vocab).
-void sample(float* logits,  // [num_samples, vocab]  clobbered
-            int64_t vocab, const StepPlan& plan,
-            StepOutput* out,  // every field is set
+struct SampleInput {
+  std::span<const SampleRow> rows;
+  std::span<const TokenBias> bias;  // what the rows' slices index
+  std::span<const TokenPenalty> penalty;
+};
+
+// REQUIRES: bias and penalty slices are in range; token ids in [0, vocab).
+void sample(float* logits,  // [rows, vocab]  clobbered
+            int64_t vocab, const SampleInput& in,
+            SampledRows* out,  // appended to
             ThreadPool& pool);
 
 }  // namespace llmb::cpu

@@ -56,8 +56,8 @@ struct SampleResult {
   int32_t max_top = 0;            // >= every row's num_logprobs where needs.top_logprobs; at most kMaxTopLogprobs
 };
 
-// Before sample(): adds the unseen tokens to the counts of the rows' penalties, as core/step_plan.h's function of this
-// name does on the host. Throws CudaError.
+// Before sample(): adds the unseen tokens to the counts of the rows' penalties, as core/resolve_step.h's function of
+// this name does on the host. Throws CudaError.
 void count_unseen_tokens(SampleRow* rows,  // [num_rows]
                          int32_t num_rows,
                          TokenPenalty* penalty,   // what the rows' slices index

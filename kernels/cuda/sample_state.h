@@ -78,9 +78,9 @@ __device__ inline bool has_edits(const SampleRow& row) {
   return row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end;
 }
 
-// The uniform in [0, 1) of base/rng.h's sampling_uniform(params.rng, 0, params.position): Philox4x32-10.
+// The uniform in [0, 1) of base/rng.h's sampling_uniform(params.rng, params.choice, params.position): Philox4x32-10.
 __device__ inline float draw_uniform(const SampleRow& params) {
-  uint32_t c0 = params.position, c1 = 0, c2 = static_cast<uint32_t>(params.rng.request),
+  uint32_t c0 = params.position, c1 = params.choice, c2 = static_cast<uint32_t>(params.rng.request),
            c3 = static_cast<uint32_t>(params.rng.request >> 32);
   uint32_t k0 = static_cast<uint32_t>(params.rng.seed), k1 = static_cast<uint32_t>(params.rng.seed >> 32);
 #pragma unroll

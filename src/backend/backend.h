@@ -63,8 +63,8 @@ class Backend {
   virtual Status load(const ModelConfig& config, const LoadOptions& options) = 0;
   virtual const BackendInfo& info() const = 0;  // valid after load()
 
-  // REQUIRES: validate_step_plan(plan, info().kv.num_blocks, sample rows of the newest plan in flight).ok(), and fewer
-  // than max_plans_in_flight in flight.
+  // REQUIRES: validate_step_plan(plan, info().kv.num_blocks, the newest plan in flight).ok(), and fewer than
+  // max_plans_in_flight in flight.
   virtual Status submit(const StepPlan& plan) = 0;
   // Fills `output` for the oldest plan in flight.
   virtual Status wait(StepOutput* output) = 0;

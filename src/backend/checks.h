@@ -29,19 +29,24 @@ inline Status check_load_options(const ModelConfig& config, const LoadOptions& o
   return check_range("num_threads", o.num_threads, 0, 1024);
 }
 
-// A plan against the pool and the limits that memory was laid out for. `num_previous_samples`: of the plan before it,
-// whose sampled tokens it may name.
+// A plan against the pool and the limits that memory was laid out for. `in_flight` is the plan before it while that is
+// in flight, else null.
 inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const LoadOptions& options,
-                         const KvLayout& kv, int32_t num_previous_samples) {
-  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, kv.num_blocks, num_previous_samples));
+                         const KvLayout& kv, const StepPlan* in_flight) {
+  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, kv.num_blocks, in_flight));
   if (plan.block_size != kv.block_size) return internal_error("plan has another block_size");
+  if (plan.num_layer_groups != 1) return internal_error("plan has several layer groups");
+  if (!plan.parent_rows.empty()) return internal_error("plan has trees");
+  if (!plan.block_copies.empty()) return internal_error("plan copies blocks");
+  for (const StepEntry& entry : plan.entries)
+    if (entry.adapter != -1 || entry.state_slot != -1) return internal_error("plan has adapters or state slots");
   if (plan.num_tokens() > options.max_num_batched_tokens) return internal_error("plan has too many tokens");
   if (plan.num_samples() > options.max_num_seqs) return internal_error("plan has too many sample rows");
   for (const TokenId token : plan.tokens)
     if (token >= config.vocab_size)
       return internal_error("token " + std::to_string(token) + " is not in the vocabulary");
-  for (const int32_t length : plan.context_len)
-    if (length > options.max_model_len) return internal_error("plan goes past max_model_len");
+  for (int32_t e = 0; e < plan.num_entries(); ++e)
+    if (plan.max_context_len(e) > options.max_model_len) return internal_error("plan goes past max_model_len");
   return {};
 }
 

@@ -1,17 +1,40 @@
 // One step of the engine as a value: the scheduler makes a StepPlan, a backend turns it into a StepOutput.
 //
+// An entry is a run of rows of one sequence. A plan need not know what the plan before it gives: an entry may follow a
+// group of the plan in flight. Its first row is then at base + the number of tokens that the group gives, and
+// unseen_token(group) stands for the last of them. Positions, KV slots and context lengths are derived where the step
+// runs (core/resolve_step.h); block tables hold the most that there can be.
+//
+// A group samples rows of an entry and gives 0 to num_rows tokens, in the order of the sequence:
+//   kSample  one row: the token that is drawn for it.
+//   kVerify  the entry's last rows: a known token, then draft tokens. Begins at the first row, gives the token that is
+//            drawn for the row, and goes on at the row's child that holds this token, if there is one. So each token
+//            given is the one that would be drawn without drafts.
+//   kBest    one row: its num_logprobs best tokens, best first, as candidates. Nothing follows such a group.
+// A row that is not finite gives nothing and ends its group. A group that gives nothing counts as one token for what
+// follows it: its sequence has ended, and nobody looks at the rows that follow.
+//
+// A row's parent is the row before it, unless parent_rows makes a tree of the drafts. Row i of an entry writes the slot
+// of cache index first position + i. In a chain that is its position's place. An accepted row of a tree may lie behind
+// its place (num_in_place); nothing is moved: what is not in place is computed again, by rows of the next entry. So
+// nothing follows a tree's group, and a drafter puts the likeliest path first, which is always in place.
+//
 // Invariants (checked by validate_step_plan):
-//  1. query_start and block_start have num_seqs + 1 entries, begin with 0 and never decrease; every sequence has a
-//     token at least.
-//  2. The tokens of sequence s are rows [query_start[s], query_start[s+1]); their positions are consecutive and end at
-//     context_len[s] - 1.
-//  3. block_ids of s hold at least ceil(context_len[s] / block_size) blocks; slots agree with them.
-//  4. Each slot is written at most once in a step.
-//  5. sample_rows are in order of their sequence; each samples the last row of a sequence, at most one per sequence.
-//  6. A negative token is an unseen_token(): what a sample row of the plan submitted right before this one samples.
-//     Only a plan submitted while that one is in flight has such tokens.
-//  7. In a row's slice of penalty, at most the last entry's token is an unseen_token(): it stands for one occurrence
+//  1. query_start has num_entries + 1 items, begins with 0 and increases; block_start has num_entries *
+//     num_layer_groups + 1, begins with 0 and does not decrease.
+//  2. base >= 0. follows names a group of the plan in flight, sampled or a verified chain, and max_ahead is the most
+//     tokens that it gives; or follows is kNoGroup and max_ahead 0.
+//  3. The block table of an entry in each layer group holds at least max_context_len(entry) tokens.
+//  4. In a layer group, a block is written by one entry at most. What others read of it are the step's own writes.
+//  5. parent_rows is empty, or names for each row a row before it in its entry; of the first row the row before it. Rows
+//     in front of a verified group's first, and in entries without one, form a chain.
+//  6. A negative token is the unseen_token() of a group in flight.
+//  7. Groups' sample rows follow each other without gaps and sample consecutive rows of their entry: one, or in a
+//     verified group the last ones. Slices are in range. Modes and masks that are reserved are not used.
+//  8. In a row's slice of penalty, at most the last entry's token is an unseen_token(): it stands for one occurrence
 //     more of that token, which the slice may name as well.
+//  9. Copies run before the step and in no order: no block is copied to twice, none is copied from and to.
+// 10. A state slot belongs to one entry.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +48,49 @@
 
 namespace llmb {
 
-// Stands in a plan for the token that row `sample` of the plan before gives.
-constexpr TokenId unseen_token(int32_t sample) { return -1 - sample; }
+// Of a backend: a plan can only follow the one right before it.
+inline constexpr int32_t kMaxPlansInFlight = 2;
+inline constexpr int32_t kNoGroup = -1;
+
+// Stands in a plan for the last token that group `group` of the plan before gives.
+constexpr TokenId unseen_token(int32_t group) { return -1 - group; }
+
+struct StepEntry {
+  SeqId seq = 0;
+  int32_t base = 0;  // position of the first row, or what that is counted from
+  int32_t follows = kNoGroup;
+  int32_t max_ahead = 0;        // tokens that the group which it follows gives at most
+  int32_t adapter = -1;         // -1: the base model
+  int32_t state_slot = -1;      // of layers with a recurrent state; -1: none
+  bool is_indivisible = false;  // all of it must be in one step (bidirectional attention)
+
+  int32_t max_base() const { return base + max_ahead; }
+};
+
+// The numbers are known to kernels.
+enum class SampleMode : int32_t {
+  kSample,
+  kVerify,
+  kBest,
+  kScore,  // reserved: the log-probability of a given token
+  kPool,   // reserved: a vector
+};
+
+struct SampleGroup {
+  SeqId seq = 0;                      // that gets the tokens; the entry's, or one that shares the entry's rows
+  int32_t entry = 0;                  // whose rows are sampled
+  int32_t row_begin = 0, row_end = 0;  // into sample_rows
+  SampleMode mode = SampleMode::kSample;
+
+  int32_t num_rows() const { return row_end - row_begin; }
+};
 
 // What a sampler needs for one token. Slices index the plan's shared arrays.
 struct SampleRow {
-  int32_t seq = 0;        // index of the sequence in this plan
+  int32_t group = 0;
   int32_t token_row = 0;  // row of the plan's tokens whose logits are sampled
-  uint32_t position = 0;  // position that the sampled token will take
+  uint32_t position = 0;  // that the sampled token will take; set by resolve_step
+  uint32_t choice = 0;    // of the request's answers: each draws numbers of its own
   PhiloxKey rng;
   float temperature = 0;  // 0: greedy
   float top_p = 1;
@@ -42,6 +100,7 @@ struct SampleRow {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   int32_t num_logprobs = -1;                   // -1: none wanted; k >= 0: the sampled token's and the k best
+  int32_t mask = -1;                           // reserved: of the tokens that a grammar allows; -1: all
   int32_t bias_begin = 0, bias_end = 0;        // into bias
   int32_t penalty_begin = 0, penalty_end = 0;  // into penalty
 };
@@ -52,67 +111,74 @@ struct TokenBias {
   float bias;
 };
 
-// A token that the row's prompt or output holds. Each token at most once in a row's slice, but for invariant 7.
+// A token that the row's prompt or output holds. Each token at most once in a row's slice, but for invariant 8.
 struct TokenPenalty {
   TokenId token;
   int32_t output_count;  // 0: in the prompt only
 };
 
+struct BlockCopy {
+  int32_t layer_group = 0;
+  BlockId from = 0, to = 0;
+};
+
 struct StepPlan {
-  int64_t step = 0;         // counts from 0 in a run
-  int32_t block_size = 16;  // tokens per KV block
+  int64_t step = 0;              // counts from 0 in a run
+  int32_t block_size = 16;       // tokens per KV block
+  int32_t num_layer_groups = 1;  // each has block tables of its own
 
-  std::vector<TokenId> tokens;     // [num_tokens]  new tokens of all sequences, packed; < 0: invariant 6
-  std::vector<int32_t> positions;  // [num_tokens]
-  std::vector<int32_t> slots;      // [num_tokens]  KV slot that each new token writes
+  std::vector<TokenId> tokens;       // [num_tokens]  new tokens of all entries, packed; < 0: invariant 6
+  std::vector<int32_t> parent_rows;  // [num_tokens], or empty: no trees
 
-  std::vector<SeqId> seq_ids;        // [num_seqs]
-  std::vector<int32_t> query_start;  // [num_seqs + 1]  rows of each sequence
-  std::vector<int32_t> context_len;  // [num_seqs]  tokens in the KV cache after this step
-  std::vector<int32_t> block_start;  // [num_seqs + 1]  into block_ids
-  std::vector<BlockId> block_ids;    // block tables, packed
+  std::vector<StepEntry> entries;      // [num_entries]
+  std::vector<int32_t> query_start;    // [num_entries + 1]  rows of each entry
+  std::vector<int32_t> block_start;    // [num_entries * num_layer_groups + 1]  into block_ids
+  std::vector<BlockId> block_ids;      // block tables, packed
+  std::vector<BlockCopy> block_copies;
 
-  std::vector<SampleRow> sample_rows;  // [num_samples]
+  std::vector<SampleGroup> groups;     // [num_groups]
+  std::vector<SampleRow> sample_rows;  // [num_samples]  of the groups in turn
   std::vector<TokenBias> bias;
   std::vector<TokenPenalty> penalty;
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
-  int32_t num_seqs() const { return static_cast<int32_t>(seq_ids.size()); }
+  int32_t num_entries() const { return static_cast<int32_t>(entries.size()); }
+  int32_t num_groups() const { return static_cast<int32_t>(groups.size()); }
   int32_t num_samples() const { return static_cast<int32_t>(sample_rows.size()); }
+  int32_t num_rows(int32_t entry) const { return query_start[entry + 1] - query_start[entry]; }
+  // Tokens of the entry's sequence that are in the KV cache after the step, at most.
+  int32_t max_context_len(int32_t entry) const { return entries[entry].max_base() + num_rows(entry); }
   bool empty() const { return tokens.empty(); }
   void clear();  // keeps capacity
 };
 
+// What a step gave. Log-probabilities are of the raw distribution.
 struct StepOutput {
-  std::vector<TokenId> tokens;      // [num_samples]
-  std::vector<float> logprobs;      // [num_samples]  of the sampled token, raw distribution; 0 where none was wanted
-  std::vector<uint8_t> is_finite;   // [num_samples]  0: a logit was NaN or +Inf; tokens[i] is any of the vocabulary
-  std::vector<int32_t> top_start;   // [num_samples + 1]  into top_*
-  std::vector<TokenId> top_tokens;  // best first
+  std::vector<int32_t> token_start;  // [num_groups + 1]  into what follows
+  std::vector<TokenId> tokens;       // [num_given]
+  std::vector<float> logprobs;       // [num_given]  0 where none was wanted
+  std::vector<int32_t> top_start;    // [num_given + 1]  into top_*
+  std::vector<TokenId> top_tokens;   // best first
   std::vector<float> top_logprobs;
-  double device_ms = 0;  // that the device worked on the step; 0: not known
+  std::vector<uint8_t> is_finite;  // [num_groups]  0: in the row after the last token given, a logit was NaN or +Inf
+  double device_ms = 0;            // that the device worked on the step; 0: not known
 
   void clear();
 };
 
-// Ok, or the number of the invariant that does not hold and where. num_blocks bounds block ids; num_unseen is the
-// number of sample rows of the plan before, 0 where that is not in flight.
-Status validate_step_plan(const StepPlan& plan, int32_t num_blocks, int32_t num_unseen = 0);
+// The most tokens that a group of the plan gives.
+int32_t max_tokens_given(const StepPlan& plan, const SampleGroup& group);
 
-// The plan's tokens, the unseen ones filled in. REQUIRES: valid with num_unseen = sampled.size()
-void resolve_tokens(const StepPlan& plan,
-                    std::span<const TokenId> sampled,  // [num_samples of the plan before]
-                    std::vector<TokenId>* tokens);     // [num_tokens]
+// Whether some row of the group does not have the row before it as its parent.
+bool is_tree(const StepPlan& plan, const SampleGroup& group);
 
-// Whether the row's penalties count an unseen token.
-inline bool counts_unseen_token(const SampleRow& row, std::span<const TokenPenalty> penalty) {
-  return row.penalty_begin < row.penalty_end && penalty[row.penalty_end - 1].token < 0;
-}
+// Of the tokens that a group gave, how many of the rows that gave them wrote their keys and values where the sequence
+// has them: at least the first. REQUIRES: there are some; drafts of a tree are seen tokens.
+int32_t num_in_place(const StepPlan& plan, const SampleGroup& group, std::span<const TokenId> given);
 
-// Adds the unseen tokens to the counts of rows and penalty, which are a plan's; each token is then in a slice at most
-// once. REQUIRES: valid with num_unseen = sampled.size()
-void count_unseen_tokens(std::span<const TokenId> sampled,  // [num_samples of the plan before]
-                         std::vector<SampleRow>* rows, std::vector<TokenPenalty>* penalty);
+// Ok, or the number of the invariant that does not hold and where. num_blocks bounds block ids of every layer group;
+// in_flight is the plan before where that is in flight, else null.
+Status validate_step_plan(const StepPlan& plan, int32_t num_blocks, const StepPlan* in_flight = nullptr);
 
 // A readable dump, for logs and failing tests.
 std::string to_string(const StepPlan& plan);

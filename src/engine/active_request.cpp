@@ -39,15 +39,15 @@ double ActiveRequest::time_of(double now_ms) const {
   return num_output == 0 ? 0 : virtual_token_ms_ * static_cast<double>(completion_.num_prompt_tokens + num_output - 1);
 }
 
-bool ActiveRequest::add_token(const StepOutput& output, int32_t sample, bool is_stop_token, double clock_ms) {
-  const TokenId token = output.tokens[sample];
+bool ActiveRequest::add_token(const StepOutput& output, int32_t given, bool is_stop_token, double clock_ms) {
+  const TokenId token = output.tokens[given];
   completion_.num_output_tokens++;
   const double now_ms = time_of(clock_ms);
   if (completion_.num_output_tokens == 1) first_token_ms_ = now_ms;
   else itl_ms_.push_back(static_cast<float>(now_ms - last_token_ms_));
   last_token_ms_ = now_ms;
   completion_.token_ids.push_back(token);
-  if (request_->params.sampling.num_logprobs) add_logprobs(output, sample);
+  if (request_->params.sampling.num_logprobs) add_logprobs(output, given);
   const bool hidden = is_stop_token && !request_->params.stop.include_stop_str_in_output;
   if (!detokenizer_ || hidden) return false;
   return append_text(detokenizer_->push(token));
@@ -66,10 +66,10 @@ bool ActiveRequest::append_text(std::string piece) {
   return true;
 }
 
-void ActiveRequest::add_logprobs(const StepOutput& output, int32_t sample) {
+void ActiveRequest::add_logprobs(const StepOutput& output, int32_t given) {
   TokenDetail detail;
-  detail.chosen = {output.tokens[sample], output.logprobs[sample]};
-  for (int32_t i = output.top_start[sample]; i < output.top_start[sample + 1]; ++i)
+  detail.chosen = {output.tokens[given], output.logprobs[given]};
+  for (int32_t i = output.top_start[given]; i < output.top_start[given + 1]; ++i)
     detail.top.push_back({output.top_tokens[i], output.top_logprobs[i]});
   if (tokenizer_ != nullptr) {
     const auto add_text = [this, is_first = detokenizer_->at_start()](const TokenLogprob& entry) {

@@ -37,16 +37,16 @@ class ActiveRequest {
     if (!scheduled_ms_) scheduled_ms_ = time_of(now_ms);
   }
 
-  // Takes the token of row `sample`. `is_stop_token`: it ended the sequence and its text is left out (unless asked
+  // Takes the token `given` of the output. `is_stop_token`: it ended the sequence and its text is left out (unless asked
   // for). True when a stop string is complete: the sequence must end now.
-  bool add_token(const StepOutput& output, int32_t sample, bool is_stop_token, double now_ms);
+  bool add_token(const StepOutput& output, int32_t given, bool is_stop_token, double now_ms);
 
   // The answer. Call once, at the end.
   Completion finish(FinishReason reason, std::optional<TokenId> stop_token, int32_t num_preemptions);
 
  private:
   bool append_text(std::string piece);
-  void add_logprobs(const StepOutput& output, int32_t sample);
+  void add_logprobs(const StepOutput& output, int32_t given);
   double time_of(double now_ms) const;
 
   const std::shared_ptr<const Request> request_;

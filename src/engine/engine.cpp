@@ -161,8 +161,8 @@ Status Engine::submit_steps() {
 // The oldest step in flight has the device to itself from now on.
 void Engine::begin_step(double now_ms) {
   step_begin_ms_ = now_ms;
-  for (const SeqId seq : plans_[num_finished_ % kMaxPlansInFlight].seq_ids)
-    if (const auto at = active_.find(seq); at != active_.end()) at->second.mark_scheduled(now_ms);
+  for (const StepEntry& entry : plans_[num_finished_ % kMaxPlansInFlight].entries)
+    if (const auto at = active_.find(entry.seq); at != active_.end()) at->second.mark_scheduled(now_ms);
 }
 
 Status Engine::finish_step() {
@@ -182,7 +182,9 @@ Status Engine::finish_step() {
 
 Status Engine::process_output(double now_ms) {
   for (const SequenceUpdate& update : updates_) {
-    ActiveRequest& active = active_.at(update.seq);
+    const auto at = active_.find(update.seq);
+    if (at == active_.end()) continue;  // a stop string ended it in this very step, before this token
+    ActiveRequest& active = at->second;
     if (update.numeric_error) {
       Completion completion = completion_for(active.request());
       completion.finish_reason = FinishReason::kError;
@@ -191,7 +193,7 @@ Status Engine::process_output(double now_ms) {
       active_.erase(update.seq);
       continue;
     }
-    const bool stopped = active.add_token(output_, update.sample, update.stop_token.has_value(), now_ms);
+    const bool stopped = active.add_token(output_, update.given, update.stop_token.has_value(), now_ms);
     if (stopped && !update.finish) scheduler_.finish(update.seq);
     // A stop string and the last token allowed may coincide: the stop string is the reason.
     if (stopped) LLMB_RETURN_IF_ERROR(complete(update, FinishReason::kStop));

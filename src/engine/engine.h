@@ -60,8 +60,6 @@ class Engine {
   bool has_too_many_errors() const { return options_.max_errors && metrics_.num_failed > *options_.max_errors; }
 
  private:
-  static constexpr int32_t kMaxPlansInFlight = 2;
-
   Status run_steps();
   Status admit();
   Status admit_item(IntakeItem item);

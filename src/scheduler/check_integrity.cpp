@@ -1,4 +1,5 @@
 // Scheduler::check_integrity: every invariant of scheduler.h and sequence.h that can be seen between two calls.
+#include <algorithm>
 #include <string>
 
 #include "scheduler/scheduler.h"
@@ -15,12 +16,12 @@ Status broken(const std::string& invariant, const Sequence& s) {
 }
 
 Status check_sequence(const Sequence& s) {
-  if (s.num_computed_tokens < 0 || s.num_computed_tokens > s.num_known_tokens()) return broken("computed <= known", s);
-  if (s.max_new_tokens < 1 || s.num_output_tokens() - (s.num_unseen_tokens > 0) >= s.max_new_tokens)
+  if (s.num_computed_tokens < 0 || s.num_computed_tokens > s.num_known_tokens() - 1 + s.num_in_flight)
+    return broken("computed <= known", s);
+  if (s.max_new_tokens < 1 || s.num_output_tokens() + std::max(s.num_in_flight - 1, 0) >= s.max_new_tokens)
     return broken("output < max_new_tokens", s);
-  for (int32_t i = 0; i < s.num_output_tokens(); ++i)
-    if ((s.output_tokens[i] < 0) != (i >= s.num_output_tokens() - s.num_unseen_tokens))
-      return broken("the last tokens are unseen, no others", s);
+  if (s.num_in_flight > 0 && s.num_computed_tokens != s.num_known_tokens() - 1 + s.num_in_flight)
+    return broken("known tokens are computed where tokens are unseen", s);
   if (s.num_preemptions > kMaxPreemptions) return broken("preemptions <= kMaxPreemptions", s);
   return {};
 }
@@ -34,17 +35,18 @@ Status Scheduler::check_sequences() const {
     LLMB_RETURN_IF_ERROR(check_sequence(*s));
     if (s->id <= previous) return broken("running in order of age", *s);
     if (s->blocks.capacity_tokens() < s->num_computed_tokens) return broken("blocks >= computed", *s);
-    if (s->blocks.num_blocks() > ceil_div(s->num_known_tokens(), config_.block_size)) return broken("spare blocks", *s);
+    if (s->blocks.num_blocks() > ceil_div(s->num_known_tokens() + s->max_unseen_tokens(), config_.block_size))
+      return broken("spare blocks", *s);
     if (s->num_pending_tokens() < 1) return broken("running has pending tokens", *s);
     if (s != running_.back() && s->num_pending_tokens() > 1) return broken("only the newest lags", *s);
-    if (s->num_unseen_tokens > num_in_flight_) return broken("unseen tokens of a plan in flight", *s);
+    if (s->num_in_flight > num_in_flight_) return broken("groups of plans in flight", *s);
     num_ending += s->ends_in_flight();
     previous = s->id;
   }
   if (num_ending != num_ending_) return internal_error("scheduler invariant broken: sequences that end in flight");
   for (const SequencePtr& s : waiting_) {
     LLMB_RETURN_IF_ERROR(check_sequence(*s));
-    if (s->num_unseen_tokens != 0) return broken("waiting has seen its tokens", *s);
+    if (s->num_in_flight != 0) return broken("waiting has seen its tokens", *s);
     if (s->id <= previous) return broken("waiting in order of age, younger than running", *s);
     if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0) return broken("waiting holds nothing", *s);
     previous = s->id;

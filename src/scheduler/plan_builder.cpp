@@ -9,7 +9,7 @@ namespace {
 int32_t length(const auto& items) { return static_cast<int32_t>(items.size()); }
 
 void append_bias(const Sequence& sequence, StepPlan* plan) {
-  if (!sequence.may_end_with(sequence.num_output_tokens())) {
+  if (!sequence.may_end_with(sequence.num_output_tokens() + sequence.num_in_flight)) {
     plan->bias.insert(plan->bias.end(), sequence.min_tokens_bias.begin(), sequence.min_tokens_bias.end());
     return;
   }
@@ -19,9 +19,8 @@ void append_bias(const Sequence& sequence, StepPlan* plan) {
 void append_sample_row(const Sequence& sequence, StepPlan* plan) {
   const SamplingParams& sampling = sequence.request->params.sampling;
   SampleRow row;
-  row.seq = plan->num_seqs() - 1;
+  row.group = plan->num_groups();
   row.token_row = plan->num_tokens() - 1;
-  row.position = static_cast<uint32_t>(sequence.num_known_tokens());
   row.rng = sequence.request->rng;
   row.temperature = sampling.temperature;
   row.top_p = sampling.top_p;
@@ -38,29 +37,43 @@ void append_sample_row(const Sequence& sequence, StepPlan* plan) {
   if (sequence.penalty_counts) {
     const auto& counts = sequence.penalty_counts->counts();
     plan->penalty.insert(plan->penalty.end(), counts.begin(), counts.end());
-    if (sequence.num_unseen_tokens > 0) plan->penalty.push_back({sequence.output_tokens.back(), 1});
+    if (sequence.num_in_flight > 0) plan->penalty.push_back({unseen_token(sequence.in_flight[0].group), 1});
   }
   row.penalty_end = length(plan->penalty);
   plan->sample_rows.push_back(row);
 }
 
+void append_group(const Sequence& sequence, StepPlan* plan) {
+  SampleGroup group;
+  group.seq = sequence.id;
+  group.entry = plan->num_entries() - 1;
+  group.row_begin = plan->num_samples();
+  append_sample_row(sequence, plan);
+  group.row_end = plan->num_samples();
+  plan->groups.push_back(group);
+}
+
 }  // namespace
 
 void append_to_plan(const Sequence& sequence, int32_t num_tokens, StepPlan* plan) {
-  const int32_t begin = sequence.num_computed_tokens, end = begin + num_tokens;
-  LLMB_CHECK(num_tokens >= 1 && end <= sequence.num_known_tokens() && end <= sequence.blocks.capacity_tokens());
-  for (int32_t position = begin; position < end; ++position) {
-    plan->tokens.push_back(sequence.token(position));
-    plan->positions.push_back(position);
-    plan->slots.push_back(sequence.blocks.slot(position));
+  LLMB_CHECK(sequence.num_in_flight <= 1 && num_tokens >= 1 && num_tokens <= sequence.num_pending_tokens());
+  LLMB_CHECK(sequence.max_next_base() + num_tokens <= sequence.blocks.capacity_tokens());
+  StepEntry entry;
+  entry.seq = sequence.id;
+  entry.base = sequence.next_base();
+  if (sequence.num_in_flight > 0) {
+    entry.follows = sequence.in_flight[0].group;
+    entry.max_ahead = sequence.in_flight[0].max_tokens;
+    plan->tokens.push_back(unseen_token(entry.follows));
+  } else {
+    for (int32_t i = 0; i < num_tokens; ++i) plan->tokens.push_back(sequence.token(entry.base + i));
   }
+  plan->entries.push_back(entry);
   const auto& blocks = sequence.blocks.blocks();
   plan->block_ids.insert(plan->block_ids.end(), blocks.begin(), blocks.end());
-  plan->seq_ids.push_back(sequence.id);
-  plan->context_len.push_back(end);
   plan->query_start.push_back(plan->num_tokens());
   plan->block_start.push_back(length(plan->block_ids));
-  if (end == sequence.num_known_tokens()) append_sample_row(sequence, plan);
+  if (num_tokens == sequence.num_pending_tokens()) append_group(sequence, plan);
 }
 
 }  // namespace llmb

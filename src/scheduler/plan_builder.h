@@ -8,8 +8,8 @@
 
 namespace llmb {
 
-// Appends the next `num_tokens` pending tokens of the sequence; with its last known token also what the sampler needs.
-// REQUIRES: 1 <= num_tokens <= num_pending_tokens(); its blocks hold them.
+// Appends the next `num_tokens` pending tokens of the sequence as an entry; with the last of them also the group that
+// samples behind it. REQUIRES: 1 <= num_tokens <= num_pending_tokens(); its blocks hold them.
 void append_to_plan(const Sequence& sequence, int32_t num_tokens, StepPlan* plan);
 
 }  // namespace llmb

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -40,8 +41,9 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
 }
 
 bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
-  LLMB_CHECK_MSG(num_in_flight_ <= 1, "two plans are in flight");
+  LLMB_CHECK_MSG(num_in_flight_ < kMaxPlansInFlight, "two plans are in flight");
   plan->clear();
+  planned_.clear();
   plan->step = next_step_;
   plan->block_size = config_.block_size;
   num_members_ = num_batch_members(config_, waiting_line(), now_ms, more_may_arrive);
@@ -68,10 +70,10 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
       preempt_newest();
     }
     // The newest takes what the blocks allow: giving up its own would help nobody in this step.
-    const int64_t num_cached = sequence->num_computed_tokens;
-    num_tokens = static_cast<int32_t>(std::min<int64_t>(num_tokens, sequence->blocks.capacity_tokens() - num_cached));
+    const int64_t num_held = sequence->blocks.capacity_tokens() - sequence->max_next_base();
+    num_tokens = static_cast<int32_t>(std::min<int64_t>(num_tokens, num_held));
     if (num_tokens == 0) continue;
-    append_to_plan(*sequence, num_tokens, plan);
+    plan_entry(sequence, num_tokens, plan);
     *token_budget -= num_tokens;
   }
   return true;
@@ -86,21 +88,22 @@ void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
     --num_members_;
     const int32_t num_tokens = std::min(sequence->num_pending_tokens(), *token_budget);
     LLMB_CHECK(grow(sequence, num_tokens));
-    append_to_plan(*sequence, num_tokens, plan);
+    plan_entry(sequence, num_tokens, plan);
     *token_budget -= num_tokens;
   }
 }
 
+void Scheduler::plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
+  append_to_plan(*sequence, num_tokens, plan);
+  planned_.push_back(sequence);
+}
+
 // Moves the plan's sequences to where they are when it has run.
 void Scheduler::commit(const StepPlan& plan) {
-  auto at = running_.begin();
-  int32_t sample = 0;
-  for (int32_t s = 0; s < plan.num_seqs(); ++s) {
-    while ((*at)->id != plan.seq_ids[s]) ++at;  // both in order of age
-    Sequence& sequence = **at;
-    sequence.num_computed_tokens = plan.context_len[s];
-    if (sample == plan.num_samples() || plan.sample_rows[sample].seq != s) continue;
-    sequence.append_unseen_token(sample++);
+  for (int32_t e = 0; e < plan.num_entries(); ++e) planned_[e]->num_computed_tokens = plan.max_context_len(e);
+  for (int32_t g = 0; g < plan.num_groups(); ++g) {
+    Sequence& sequence = *planned_[plan.groups[g].entry];
+    sequence.add_group_in_flight({g, max_tokens_given(plan, plan.groups[g])});
     num_ending_ += sequence.ends_in_flight();
   }
 }
@@ -113,7 +116,7 @@ bool Scheduler::has_room_for(const Sequence& candidate) const {
 }
 
 bool Scheduler::grow(Sequence* sequence, int32_t num_tokens) {
-  return sequence->blocks.grow_to(int64_t{sequence->num_computed_tokens} + num_tokens, &allocator_);
+  return sequence->blocks.grow_to(int64_t{sequence->max_next_base()} + num_tokens, &allocator_);
 }
 
 void Scheduler::preempt_newest() {
@@ -135,39 +138,47 @@ WaitingLine Scheduler::waiting_line() const {
 
 void Scheduler::apply(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>* updates) {
   LLMB_CHECK_MSG(num_in_flight_ > 0 && plan.step == next_step_ - num_in_flight_, "not the oldest plan in flight");
-  LLMB_CHECK(static_cast<int32_t>(output.tokens.size()) == plan.num_samples());
-  LLMB_CHECK(static_cast<int32_t>(output.is_finite.size()) == plan.num_samples());
+  LLMB_CHECK(static_cast<int32_t>(output.token_start.size()) == plan.num_groups() + 1);
+  LLMB_CHECK(static_cast<int32_t>(output.is_finite.size()) == plan.num_groups());
   --num_in_flight_;
   updates->clear();
-  for (int32_t sample = 0; sample < plan.num_samples(); ++sample) {
-    const SeqId seq = plan.seq_ids[plan.sample_rows[sample].seq];
+  for (int32_t g = 0; g < plan.num_groups(); ++g) {
+    const SeqId seq = plan.groups[g].seq;
     const auto at = lower_bound_id(running_, seq);
-    if (at != running_.end() && (*at)->id == seq) updates->push_back(take_token(at->get(), output, sample));
+    if (at != running_.end() && (*at)->id == seq) take_tokens(plan, output, g, at->get(), updates);
   }
   for (const SequenceUpdate& update : *updates)
     if (update.finish) finish(update.seq);
 }
 
-SequenceUpdate Scheduler::take_token(Sequence* sequence, const StepOutput& output, int32_t sample) {
+void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int32_t group, Sequence* sequence,
+                            std::vector<SequenceUpdate>* updates) {
+  const int32_t begin = output.token_start[group], end = output.token_start[group + 1];
   SequenceUpdate update;
   update.seq = sequence->id;
-  update.token = output.tokens[sample];
-  update.sample = sample;
   update.num_preemptions = sequence->num_preemptions;
-  if (!output.is_finite[sample]) {
+  num_ending_ -= sequence->ends_in_flight();
+  for (update.given = begin; update.given < end && !update.finish; ++update.given) {
+    update.token = output.tokens[update.given];
+    const int32_t index = sequence->num_output_tokens();
+    sequence->append_token(update.token);
+    if (sequence->may_end_with(index) && sequence->is_ending_token(update.token)) {
+      update.finish = FinishReason::kStop;
+      update.stop_token = update.token;
+    } else if (index + 1 == sequence->max_new_tokens) {
+      update.finish = FinishReason::kLength;
+    }
+    updates->push_back(update);
+  }
+  if (!update.finish && !output.is_finite[group]) {
     update.numeric_error = true;
     update.finish = FinishReason::kError;
-    return update;
+    updates->push_back(update);
   }
-  const int32_t index = sequence->num_output_tokens() - sequence->num_unseen_tokens;
-  sequence->see_token(update.token);
-  if (sequence->may_end_with(index) && sequence->is_ending_token(update.token)) {
-    update.finish = FinishReason::kStop;
-    update.stop_token = update.token;
-  } else if (index + 1 == sequence->max_new_tokens) {
-    update.finish = FinishReason::kLength;
-  }
-  return update;
+  const std::span<const TokenId> given(output.tokens.data() + begin, output.tokens.data() + end);
+  const int32_t num_misplaced = update.finish ? 0 : end - begin - num_in_place(plan, plan.groups[group], given);
+  sequence->end_oldest_group(num_misplaced);
+  num_ending_ += sequence->ends_in_flight();
 }
 
 void Scheduler::finish(SeqId seq) {

@@ -9,8 +9,9 @@
 // head of the line, to be computed again, output included. A sequence never preempts itself: it pauses with its blocks.
 //
 // Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
-// What that plan samples is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, the
-// backend adds the unseen token to penalties (StepPlan, invariant 7), and nothing that takes something away is decided:
+// What that plan gives is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, its entry
+// follows its group in flight, the backend adds the unseen token to penalties (StepPlan, invariant 8), and nothing that
+// takes something away is decided:
 //  - Nobody is preempted: where blocks run out there is no plan ahead.
 //  - A sequence that ends with the plan in flight no longer counts as running, so others may join, by the same rules as
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
@@ -46,14 +47,14 @@
 
 namespace llmb {
 
-// What one row of a StepOutput meant. With `finish` the sequence has left the scheduler and its blocks are free.
+// What one token of a StepOutput meant. With `finish` the sequence has left the scheduler and its blocks are free.
 struct SequenceUpdate {
   SeqId seq = 0;
-  TokenId token = 0;   // means nothing where numeric_error
-  int32_t sample = 0;  // row of the StepOutput
+  TokenId token = 0;
+  int32_t given = 0;  // of the StepOutput's tokens
   std::optional<FinishReason> finish;
   std::optional<TokenId> stop_token;  // == token where that one ended it
-  bool numeric_error = false;         // a logit was not finite; finish == kError
+  bool numeric_error = false;         // no token: a logit was not finite; finish == kError
   int32_t num_preemptions = 0;        // of the sequence until now
 };
 
@@ -81,8 +82,8 @@ class Scheduler {
   // When schedule() would start a dynamic batch that is still being filled.
   std::optional<double> next_wakeup_ms() const;
 
-  // Takes over the output of the oldest plan in flight; `updates` gets one entry a sampled row, in order, but none for
-  // sequences that ended in the meantime.
+  // Takes over the output of the oldest plan in flight; `updates` gets one entry for each token given, in order, but
+  // none for sequences that ended in the meantime, nor for what comes behind a sequence's last token.
   void apply(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>* updates);
 
   // The caller ends a sequence (stop string, abort, drain): its blocks are free. REQUIRES: contains(seq)
@@ -112,7 +113,9 @@ class Scheduler {
   bool grow(Sequence* sequence, int32_t num_tokens);
   void preempt_newest();
   void commit(const StepPlan& plan);
-  SequenceUpdate take_token(Sequence* sequence, const StepOutput& output, int32_t sample);
+  void plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan);
+  void take_tokens(const StepPlan& plan, const StepOutput& output, int32_t group, Sequence* sequence,
+                   std::vector<SequenceUpdate>* updates);
   const Sequence* find(SeqId seq) const;
   Status check_sequences() const;
   Status check_blocks() const;
@@ -120,6 +123,7 @@ class Scheduler {
   const SchedulerConfig config_;
   BlockAllocator allocator_;
   std::vector<SequencePtr> running_;  // oldest first
+  std::vector<Sequence*> planned_;    // of the plan's entries, while it is made
   std::deque<SequencePtr> waiting_;   // oldest first
   int64_t num_members_ = 0;           // at the head of waiting_: belong to the running batch
   SeqId next_id_ = 0;

@@ -55,16 +55,28 @@ bool Sequence::is_ending_token(TokenId token) const {
   return (!stop.ignore_eos && contains(request->eos_token_ids, token)) || contains(stop.stop_token_ids, token);
 }
 
-void Sequence::append_unseen_token(int32_t sample) {
-  output_tokens.push_back(unseen_token(sample));
-  ++num_unseen_tokens;
+int32_t Sequence::max_unseen_tokens() const {
+  int32_t sum = 0;
+  for (int32_t i = 0; i < num_in_flight; ++i) sum += in_flight[i].max_tokens;
+  return sum;
 }
 
-void Sequence::see_token(TokenId token) {
-  LLMB_CHECK(num_unseen_tokens > 0);
-  output_tokens[num_output_tokens() - num_unseen_tokens] = token;
-  --num_unseen_tokens;
+void Sequence::add_group_in_flight(GroupInFlight group) {
+  LLMB_CHECK(num_in_flight < kMaxPlansInFlight);
+  in_flight[num_in_flight++] = group;
+  num_computed_tokens = num_known_tokens() - 1 + num_in_flight;
+}
+
+void Sequence::append_token(TokenId token) {
+  output_tokens.push_back(token);
   if (penalty_counts) penalty_counts->add_output_token(token);
+}
+
+void Sequence::end_oldest_group(int32_t num_misplaced) {
+  LLMB_CHECK(num_in_flight > 0);
+  std::move(in_flight.begin() + 1, in_flight.begin() + num_in_flight, in_flight.begin());
+  --num_in_flight;
+  num_computed_tokens = num_known_tokens() - 1 + num_in_flight - num_misplaced;
 }
 
 }  // namespace llmb

@@ -217,7 +217,7 @@ std::vector<Answer> answers(Backend& backend, const LoadOptions& options,
     scheduler.apply(plans[num_finished++ % 2], output, &updates);
     for (const SequenceUpdate& update : updates) {
       answers[update.seq].tokens.push_back(update.token);
-      answers[update.seq].logprobs.push_back(output.logprobs.at(update.sample));
+      answers[update.seq].logprobs.push_back(output.logprobs.at(update.given));
     }
   }
 }

@@ -22,12 +22,11 @@ using test::random_normal;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-StepOutput run(const std::vector<float>& logits, int64_t vocab, const StepPlan& plan, ThreadPool& pool) {
+SampledRows run(const std::vector<float>& logits, int64_t vocab, const StepPlan& plan, ThreadPool& pool) {
   GuardedFloats l(static_cast<int64_t>(logits.size()));
   std::copy(logits.begin(), logits.end(), l.data());
-  StepOutput out;
-  out.tokens = {77, 77, 77};  // what an earlier step left
-  sample(l.data(), vocab, plan, &out, pool);
+  SampledRows out;
+  sample(l.data(), vocab, {plan.sample_rows, plan.bias, plan.penalty}, &out, pool);
   CHECK(l.guards_untouched());
   CHECK(out.tokens.size() == plan.sample_rows.size());
   CHECK(out.logprobs.size() == plan.sample_rows.size());
@@ -58,7 +57,7 @@ StepPlan make_plan(std::span<const Row> rows) {
   return plan;
 }
 
-StepOutput run_row(const std::vector<float>& logits, const Row& row) {
+SampledRows run_row(const std::vector<float>& logits, const Row& row) {
   ThreadPool pool(1);
   return run(logits, static_cast<int64_t>(logits.size()), make_plan({&row, 1}), pool);
 }
@@ -99,7 +98,7 @@ std::vector<int64_t> draw_counts(const std::vector<float>& logits, SampleRow row
       row.position = static_cast<uint32_t>(begin + i);
       rows.push_back({row});
     }
-    const StepOutput out = run(all, static_cast<int64_t>(logits.size()), make_plan(rows), pool);
+    const SampledRows out = run(all, static_cast<int64_t>(logits.size()), make_plan(rows), pool);
     CHECK(std::count(out.is_finite.begin(), out.is_finite.end(), 1) == kBatch);
     for (const TokenId token : out.tokens) ++counts[token];
   }
@@ -169,9 +168,9 @@ TEST_CASE("a NaN or +Inf anywhere in a row marks that row and no other, for any 
             SampleRow row = params(temperature);
             row.num_logprobs = 1;
             const std::vector<Row> rows(3, Row{row});
-            const StepOutput clean = run(logits, vocab, make_plan(rows), pool);
+            const SampledRows clean = run(logits, vocab, make_plan(rows), pool);
             logits[vocab + at] = bad;
-            const StepOutput out = run(logits, vocab, make_plan(rows), pool);
+            const SampledRows out = run(logits, vocab, make_plan(rows), pool);
             CHECK(out.is_finite == std::vector<uint8_t>{1, 0, 1});
             CHECK(out.tokens == std::vector<TokenId>{clean.tokens[0], 0, clean.tokens[2]});
             CHECK(out.logprobs[2] == clean.logprobs[2]);
@@ -257,7 +256,7 @@ TEST_CASE("top-k and top-p agree with sorting on large random vocabularies") {
           all.insert(all.end(), logits.begin(), logits.end());
         }
         ThreadPool pool(2);
-        const StepOutput out = run(all, vocab, make_plan(rows), pool);
+        const SampledRows out = run(all, vocab, make_plan(rows), pool);
         for (size_t i = 0; i < rows.size(); ++i) {
           CHECK(p[out.tokens[i]] > 0);
           // The token whose interval of the cumulative distribution in order of ids holds the uniform.
@@ -287,11 +286,11 @@ TEST_CASE(
     rows.push_back({row, {{i, 0.5f}}, {{i + 1, 1}}});
   }
   const std::vector<float> logits = random_normal(24 * kVocab, 9, 2);
-  std::map<bool, StepOutput> first;
+  std::map<bool, SampledRows> first;
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    const StepOutput whole = run(logits, kVocab, make_plan(rows), one);
-    const StepOutput threaded = run(logits, kVocab, make_plan(rows), three);
+    const SampledRows whole = run(logits, kVocab, make_plan(rows), one);
+    const SampledRows threaded = run(logits, kVocab, make_plan(rows), three);
     CHECK(whole.tokens == threaded.tokens);
     CHECK(test::same_bytes(whole.logprobs, threaded.logprobs));
     CHECK(test::same_bytes(whole.top_logprobs, threaded.top_logprobs));
@@ -299,7 +298,7 @@ TEST_CASE(
     for (size_t i = 0; i < rows.size(); ++i) {
       const std::vector<float> own(logits.begin() + static_cast<int64_t>(i) * kVocab,
                                    logits.begin() + static_cast<int64_t>(i + 1) * kVocab);
-      const StepOutput alone = run(own, kVocab, make_plan({&rows[i], 1}), one);
+      const SampledRows alone = run(own, kVocab, make_plan({&rows[i], 1}), one);
       CHECK(alone.tokens[0] == whole.tokens[i]);
       CHECK(alone.logprobs[0] == whole.logprobs[i]);
     }
@@ -330,7 +329,7 @@ TEST_CASE("penalties act on the right tokens: repetition by sign over prompt and
   CHECK(run_row(logits, {row, {}, {{3, 4}}}).tokens[0] == 3);  // negative penalties encourage
   row = params(0);
   row.repetition_penalty = 1e-38f;
-  const StepOutput huge = run_row({3e38f, 1.0f}, {row, {}, {{0, 1}}});
+  const SampledRows huge = run_row({3e38f, 1.0f}, {row, {}, {{0, 1}}});
   CHECK((huge.is_finite[0] == 1 && huge.tokens[0] == 0));
 }
 
@@ -370,7 +369,7 @@ TEST_CASE("logprobs are the raw distribution's, whatever penalties, bias, temper
           SampleRow row = params(temperature, 3, 0.9f);
           row.num_logprobs = num_logprobs;
           row.repetition_penalty = 3;
-          const StepOutput out = run_row(logits, {row, {{order[0], -kInf}}, {{0, 1}}});
+          const SampledRows out = run_row(logits, {row, {{order[0], -kInf}}, {{0, 1}}});
           if (vocab == 1) {
             CHECK(out.is_finite[0] == 0);
             continue;
@@ -395,7 +394,7 @@ TEST_CASE("rows that want no logprobs get none, between rows that do") {
   std::vector<Row> rows(4, Row{params(0)});
   rows[1].row.num_logprobs = 2;
   rows[3].row.num_logprobs = 50;
-  const StepOutput out = run(logits, 10, make_plan(rows), pool);
+  const SampledRows out = run(logits, 10, make_plan(rows), pool);
   CHECK(out.top_start == std::vector<int32_t>{0, 0, 2, 2, 12});
   CHECK(out.logprobs[0] == 0);
   CHECK(out.logprobs[1] < 0);

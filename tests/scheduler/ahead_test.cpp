@@ -31,14 +31,16 @@ TEST_CASE("a sequence goes on with the token that the plan in flight samples, un
   REQUIRE(h.schedule_ahead());
   CHECK(h.ahead.step == 1);
   CHECK(h.ahead.tokens == std::vector<TokenId>{unseen_token(0)});
-  CHECK(h.ahead.positions == std::vector<int32_t>{5});
-  CHECK(h.ahead.sample_rows.at(0).position == 6);
+  CHECK(h.ahead.entries.at(0).base == 4);
+  CHECK(h.ahead.entries.at(0).follows == 0);
+  CHECK(h.ahead.entries.at(0).max_ahead == 1);
+  CHECK(h.ahead.max_context_len(0) == 6);
   h.apply(21);
   REQUIRE(h.updates.size() == 1);
   CHECK(h.updates[0].token == 21);
   REQUIRE(h.schedule_ahead());
   CHECK(h.ahead.tokens == std::vector<TokenId>{unseen_token(0)});
-  CHECK(h.ahead.positions == std::vector<int32_t>{6});
+  CHECK(h.ahead.max_context_len(0) == 7);
   CHECK(h.scheduler.num_running() == 0);  // what is in flight is its last token
   h.apply(22);
   CHECK(h.updates[0].token == 22);
@@ -51,7 +53,7 @@ TEST_CASE("a sequence goes on with the token that the plan in flight samples, un
   CHECK(h.scheduler.num_free_blocks() == 64);
 }
 
-TEST_CASE("unseen tokens are rows of the plan in flight, wherever a sequence stands in it") {
+TEST_CASE("unseen tokens are of groups of the plan in flight, wherever a sequence stands in it") {
   SchedulerConfig config = small_config();
   config.max_num_batched_tokens = 8;
   Harness h(config);
@@ -107,7 +109,7 @@ TEST_CASE("finish() with two plans in flight: neither gives the sequence another
     h.apply();
     REQUIRE(h.updates.size() == 1);
     CHECK(h.updates[0].seq == 1);
-    CHECK(h.updates[0].sample == 1);
+    CHECK(h.updates[0].given == 1);
   }
   REQUIRE(h.schedule());
   CHECK(h.shape() == "1:1");
@@ -136,8 +138,9 @@ TEST_CASE("a row that is not finite ends its sequence, though it is in the plan 
   REQUIRE(h.schedule());
   REQUIRE(h.schedule_ahead());
   h.output.clear();
-  h.output.tokens = {0, 7};
-  h.output.is_finite = {0, 1};
+  give(0, &h.output);
+  give(7, &h.output);
+  take_back(0, &h.output);
   h.apply_output();
   CHECK(h.updates[0].numeric_error);
   CHECK(h.updates[0].finish == FinishReason::kError);
@@ -180,7 +183,8 @@ TEST_CASE("a prompt with penalties is computed ahead, chunk by chunk; a step tha
   h.add(request_with_penalty(10, 9));
   REQUIRE(h.schedule());
   REQUIRE(h.schedule_ahead());
-  CHECK(h.ahead.positions == std::vector<int32_t>{4, 5, 6, 7});
+  CHECK(h.ahead.entries.at(0).base == 4);
+  CHECK(h.ahead.num_tokens() == 4);
   h.apply();
   REQUIRE(h.schedule_ahead());
   CHECK(h.ahead.num_samples() == 1);

@@ -124,7 +124,7 @@ TEST_CASE("a preempted member comes back into its static batch before anyone els
   bool preempted = false;
   while (h.scheduler.contains(0) || h.scheduler.contains(1)) {
     REQUIRE(h.step());
-    for (const SeqId seq : h.plan.seq_ids) CHECK(seq <= 1);
+    for (const StepEntry& entry : h.plan.entries) CHECK(entry.seq <= 1);
     preempted |= h.scheduler.contains(1) && h.scheduler.num_preemptions(1) > 0;
   }
   CHECK(preempted);

@@ -1,4 +1,4 @@
-// Drives a Scheduler by hand: every sampled row gets the same token, integrity is checked after every call. `plan` is
+// Drives a Scheduler by hand: every group gives the same token, integrity is checked after every call. `plan` is
 // the oldest plan in flight, `ahead` the one behind it.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "scheduler/scheduler.h"
+#include "tests/support/step_output.h"
 #include "tests/support/workload.h"
 
 namespace llmb::test {
@@ -40,17 +41,16 @@ struct Harness {
   }
 
   bool schedule(double now_ms = 0, bool more_may_arrive = false) {
-    return schedule_into(&plan, 0, now_ms, more_may_arrive);
+    return schedule_into(&plan, nullptr, now_ms, more_may_arrive);
   }
   // REQUIRES: a plan is in flight, which apply() then makes the only one.
   bool schedule_ahead(double now_ms = 0, bool more_may_arrive = false) {
-    return is_ahead = schedule_into(&ahead, plan.num_samples(), now_ms, more_may_arrive);
+    return is_ahead = schedule_into(&ahead, &plan, now_ms, more_may_arrive);
   }
 
   void apply(TokenId token = 7) {
     output.clear();
-    output.tokens.assign(plan.num_samples(), token);
-    output.is_finite.assign(plan.num_samples(), 1);
+    for (int32_t g = 0; g < plan.num_groups(); ++g) give(token, &output);
     apply_output();
   }
   void apply_output() {
@@ -71,9 +71,8 @@ struct Harness {
   std::string ahead_shape() const { return shape_of(ahead); }
   static std::string shape_of(const StepPlan& plan) {
     std::string text;
-    for (int32_t s = 0; s < plan.num_seqs(); ++s)
-      text += (s ? " " : "") + std::to_string(plan.seq_ids[s]) + ":" +
-              std::to_string(plan.query_start[s + 1] - plan.query_start[s]);
+    for (int32_t e = 0; e < plan.num_entries(); ++e)
+      text += (e ? " " : "") + std::to_string(plan.entries[e].seq) + ":" + std::to_string(plan.num_rows(e));
     return text;
   }
 
@@ -82,11 +81,11 @@ struct Harness {
     REQUIRE_MESSAGE(status.ok(), status.message());
   }
 
-  bool schedule_into(StepPlan* into, int32_t num_unseen, double now_ms, bool more_may_arrive) {
+  bool schedule_into(StepPlan* into, const StepPlan* in_flight, double now_ms, bool more_may_arrive) {
     const bool scheduled = scheduler.schedule(now_ms, more_may_arrive, into);
     check();
     REQUIRE(scheduled == !into->empty());
-    const Status valid = validate_step_plan(*into, scheduler.config().num_blocks, num_unseen);
+    const Status valid = validate_step_plan(*into, scheduler.config().num_blocks, in_flight);
     REQUIRE_MESSAGE(valid.ok(), valid.message());
     return scheduled;
   }

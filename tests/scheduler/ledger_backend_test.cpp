@@ -35,22 +35,18 @@ std::unique_ptr<Backend> loaded_ledger(const LedgerOptions& options = {}, int32_
 void append(StepPlan* plan, SeqId seq, int32_t first_position, const std::vector<TokenId>& tokens,
             const std::vector<BlockId>& blocks) {
   plan->block_size = 4;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const int32_t position = first_position + static_cast<int32_t>(i);
-    plan->tokens.push_back(tokens[i]);
-    plan->positions.push_back(position);
-    plan->slots.push_back(blocks[position / 4] * 4 + position % 4);
-  }
-  plan->seq_ids.push_back(seq);
+  const int32_t index = plan->num_entries();
+  plan->tokens.insert(plan->tokens.end(), tokens.begin(), tokens.end());
+  StepEntry& entry = plan->entries.emplace_back();
+  entry.seq = seq;
+  entry.base = first_position;
   plan->query_start.push_back(plan->num_tokens());
-  plan->context_len.push_back(first_position + static_cast<int32_t>(tokens.size()));
   plan->block_ids.insert(plan->block_ids.end(), blocks.begin(), blocks.end());
   plan->block_start.push_back(static_cast<int32_t>(plan->block_ids.size()));
-  SampleRow row;
-  row.seq = plan->num_seqs() - 1;
+  plan->groups.push_back({seq, index, index, index + 1, SampleMode::kSample});
+  SampleRow& row = plan->sample_rows.emplace_back();
+  row.group = index;
   row.token_row = plan->num_tokens() - 1;
-  row.position = static_cast<uint32_t>(plan->context_len.back());
-  plan->sample_rows.push_back(row);
 }
 
 StepPlan single(int32_t first_position, const std::vector<TokenId>& tokens, const std::vector<BlockId>& blocks) {
@@ -78,6 +74,7 @@ TEST_CASE("the sampled token depends on every token of the prefix and on nothing
   auto whole = loaded_ledger(), chunked = loaded_ledger();
   const TokenId token = run(whole.get(), single(0, prompt, {3, 9}));
   StepPlan first = single(0, {5, 6, 7}, {1});
+  first.groups.clear();
   first.sample_rows.clear();
   REQUIRE(chunked->submit(first).ok());
   StepOutput output;
@@ -263,13 +260,10 @@ TEST_CASE("a block taken by another sequence is found without check_every_slot, 
     }
 }
 
-TEST_CASE("an invalid plan, another block size and a wrong sample position are refused") {
+TEST_CASE("an invalid plan and another block size are refused") {
   auto backend = loaded_ledger();
   StepPlan plan = single(0, {1, 2, 3}, {0});
-  plan.positions[1] = 5;
-  CHECK(backend->submit(plan).code() == StatusCode::kInternal);
-  plan = single(0, {1, 2, 3}, {0});
-  plan.sample_rows[0].position = 2;
+  plan.sample_rows[0].token_row = 3;
   CHECK(backend->submit(plan).code() == StatusCode::kInternal);
   plan = single(0, {1, 2, 3}, {64});
   CHECK(backend->submit(plan).code() == StatusCode::kInternal);
@@ -341,7 +335,7 @@ TEST_CASE("the scripted backend fails at the steps it was told and passes the ot
   BackendScript script;
   script.submit_errors[1] = device_error("launch failed");
   script.wait_errors[2] = device_error("lost");
-  script.nan_rows = {{3, 0}};
+  script.nan_groups = {{3, 0}};
   ScriptedBackend backend(make_ledger_backend({}), script);
   LoadOptions load;
   load.block_size = 4;
@@ -357,6 +351,7 @@ TEST_CASE("the scripted backend fails at the steps it was told and passes the ot
   REQUIRE(backend.submit(plan).ok());
   REQUIRE(backend.wait(&output).ok());
   CHECK(output.is_finite[0] == 0);
+  CHECK(output.tokens.empty());
   run(&backend, plan);
 
   ScriptedBackend unloadable(make_ledger_backend({}), {.load_error = resource_exhausted("no memory")});

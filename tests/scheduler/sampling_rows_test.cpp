@@ -44,11 +44,11 @@ TEST_CASE("a sample row carries the request's parameters, its random key and the
   sampling.num_logprobs = 2;
   Harness h(small_config());
   h.add(request);
-  for (uint32_t position = 3; position < 8; ++position) {
+  for (int32_t position = 3; position < 8; ++position) {
     REQUIRE(h.schedule());
     REQUIRE(h.plan.num_samples() == 1);
     const SampleRow& row = h.plan.sample_rows[0];
-    CHECK(row.position == position);
+    CHECK(h.plan.max_context_len(0) == position);
     CHECK(row.rng.seed == 11);
     CHECK(row.rng.request == 22);
     CHECK(row.temperature == 0.5f);
@@ -187,7 +187,7 @@ TEST_CASE("penalty counts survive preemption unchanged") {
   bool preempted = false;
   while (h.schedule()) {
     for (const SampleRow& row : h.plan.sample_rows) {
-      if (h.plan.seq_ids[row.seq] != 1) continue;
+      if (h.plan.groups[row.group].seq != 1) continue;
       size_t sum = 0;
       for (int32_t i = row.penalty_begin; i < row.penalty_end; ++i) sum += h.plan.penalty[i].output_count;
       num_counted.push_back(sum);
@@ -237,8 +237,9 @@ TEST_CASE("a row that is not finite ends its sequence with numeric_error and lea
   Harness h(small_config());
   for (int i = 0; i < 3; ++i) h.add(2, 2);
   REQUIRE(h.schedule());
-  h.output.tokens = {5, 6, 7};
-  h.output.is_finite = {1, 0, 1};
+  h.output.clear();
+  for (const TokenId token : {5, 6, 7}) give(token, &h.output);
+  take_back(1, &h.output);
   h.apply_output();
   REQUIRE(h.updates.size() == 3);
   CHECK_FALSE(h.updates[0].finish.has_value());

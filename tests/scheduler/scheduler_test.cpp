@@ -20,10 +20,11 @@ TEST_CASE("one request: its prompt in one step, then a token a step, then its bl
   REQUIRE(h.schedule());
   CHECK(h.shape() == "0:5");
   CHECK(h.plan.tokens == std::vector<TokenId>{1, 2, 3, 4, 5});
-  CHECK(h.plan.positions == std::vector<int32_t>{0, 1, 2, 3, 4});
-  CHECK(h.plan.slots == std::vector<int32_t>{0, 1, 2, 3, 4});
+  CHECK(h.plan.entries[0].base == 0);
+  CHECK(h.plan.block_ids == std::vector<BlockId>{0, 1});
+  CHECK(h.plan.groups.size() == 1);
   CHECK(h.plan.sample_rows.size() == 1);
-  CHECK(h.plan.sample_rows[0].position == 5);
+  CHECK(h.plan.sample_rows[0].token_row == 4);
   h.apply(21);
   REQUIRE(h.updates.size() == 1);
   CHECK(h.updates[0].seq == seq);
@@ -32,8 +33,9 @@ TEST_CASE("one request: its prompt in one step, then a token a step, then its bl
 
   REQUIRE(h.schedule());
   CHECK(h.plan.tokens == std::vector<TokenId>{21});
-  CHECK(h.plan.positions == std::vector<int32_t>{5});
-  CHECK(h.plan.context_len == std::vector<int32_t>{6});
+  CHECK(h.plan.entries[0].base == 5);
+  CHECK(h.plan.entries[0].follows == kNoGroup);
+  CHECK(h.plan.max_context_len(0) == 6);
   CHECK(h.plan.step == 1);
   h.apply(22);
   CHECK(h.scheduler.num_free_blocks() == 62);
@@ -111,7 +113,7 @@ TEST_CASE("max_num_seqs and the token budget are never exceeded, whatever is sma
     int64_t num_sampled = 0;
     while (h.step()) {
       CHECK(h.plan.num_tokens() <= budget);
-      CHECK(h.plan.num_seqs() <= std::min(4, budget));
+      CHECK(h.plan.num_entries() <= std::min(4, budget));
       num_sampled += h.plan.num_samples();
     }
     CHECK(num_sampled == 36);
@@ -145,10 +147,9 @@ TEST_CASE("where blocks run out the newest is preempted, waits at the head, and 
   // 0 ends; 1 comes back with its prompt and the 5 tokens that it has.
   while (h.scheduler.contains(0)) REQUIRE(h.step());
   REQUIRE(h.schedule());
-  CHECK(h.plan.seq_ids[0] == 1);
-  CHECK(h.plan.context_len[0] == 7);
+  CHECK(h.plan.entries[0].seq == 1);
+  CHECK(h.plan.max_context_len(0) == 7);
   CHECK(h.plan.num_samples() >= 1);
-  CHECK(h.plan.sample_rows[0].position == 7);
   CHECK(h.plan.tokens[2] == 7);  // the first output token, computed again
   h.apply();
   CHECK(h.updates[0].num_preemptions == 1);
@@ -204,7 +205,7 @@ TEST_CASE("finish() frees running, waiting and in-flight sequences, once") {
   h.apply();
   REQUIRE(h.updates.size() == 1);  // the output of 0 is dropped
   CHECK(h.updates[0].seq == 1);
-  CHECK(h.updates[0].sample == 1);
+  CHECK(h.updates[0].given == 1);
   h.scheduler.finish(1);  // running
   h.check();
   CHECK_THROWS_AS(h.scheduler.finish(1), CheckFailure);
@@ -222,8 +223,8 @@ TEST_CASE("two plans may be in flight, the older is applied first, and each once
   REQUIRE(h.schedule_ahead());
   StepPlan other;
   CHECK_THROWS_AS(h.scheduler.schedule(0, false, &other), CheckFailure);
-  h.output.tokens = {7};
-  h.output.is_finite = {1};
+  h.output.clear();
+  give(7, &h.output);
   CHECK_THROWS_AS(h.scheduler.apply(h.ahead, h.output, &h.updates), CheckFailure);
   StepPlan stale = h.plan;
   h.apply();
@@ -232,7 +233,7 @@ TEST_CASE("two plans may be in flight, the older is applied first, and each once
   CHECK_THROWS_AS(h.scheduler.apply(h.plan, h.output, &h.updates), CheckFailure);
   REQUIRE(h.schedule());
   h.output.clear();
-  CHECK_THROWS_AS(h.scheduler.apply(h.plan, h.output, &h.updates), CheckFailure);  // no row for the sample
+  CHECK_THROWS_AS(h.scheduler.apply(h.plan, h.output, &h.updates), CheckFailure);  // nothing of the group
 }
 
 TEST_CASE("settings that cannot work throw") {

@@ -23,7 +23,7 @@ struct Running {
 void check_ok(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
 
 void take_sample(const StepOutput& o, int i, Running* r) {
-  LLMB_CHECK_MSG(o.is_finite.at(i), "logits are not finite");
+  LLMB_CHECK_MSG(o.is_finite.at(i) && o.token_start.at(i) == i, "logits are not finite");
   r->tokens.push_back(o.tokens.at(i));
   r->out.tokens.push_back(o.tokens.at(i));
   r->out.logprobs.push_back(o.logprobs.at(i));
@@ -96,23 +96,31 @@ std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelCon
 
 PlanBuilder& PlanBuilder::add(const std::vector<TokenId>& tokens, int32_t num_computed, int32_t query_len,
                               const std::vector<BlockId>& blocks, const std::optional<SampleRow>& sample) {
-  const int32_t context = num_computed + query_len;
-  for (int32_t position = num_computed; position < context; ++position) {
-    plan_.tokens.push_back(tokens.at(position));
-    plan_.positions.push_back(position);
-    plan_.slots.push_back(blocks.at(position / plan_.block_size) * plan_.block_size + position % plan_.block_size);
-  }
-  if (sample) {
-    SampleRow& row = plan_.sample_rows.emplace_back(*sample);
-    row.seq = plan_.num_seqs();
-    row.token_row = plan_.num_tokens() - 1;
-    row.position = context;
-  }
-  plan_.seq_ids.push_back(plan_.num_seqs());
+  const int32_t index = plan_.num_entries();
+  plan_.tokens.insert(plan_.tokens.end(), tokens.begin() + num_computed, tokens.begin() + num_computed + query_len);
+  StepEntry& entry = plan_.entries.emplace_back();
+  entry.seq = index;
+  entry.base = num_computed;
   plan_.query_start.push_back(plan_.num_tokens());
-  plan_.context_len.push_back(context);
   plan_.block_ids.insert(plan_.block_ids.end(), blocks.begin(), blocks.end());
   plan_.block_start.push_back(static_cast<int32_t>(plan_.block_ids.size()));
+  if (!sample) return *this;
+  plan_.groups.push_back({index, index, plan_.num_samples(), plan_.num_samples() + 1, SampleMode::kSample});
+  SampleRow& row = plan_.sample_rows.emplace_back(*sample);
+  row.group = plan_.num_groups() - 1;
+  row.token_row = plan_.num_tokens() - 1;
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::follow(int32_t group, int32_t num_known, const std::vector<BlockId>& blocks,
+                                 const std::optional<SampleRow>& sample) {
+  std::vector<TokenId> tokens(num_known, 0);
+  tokens.push_back(unseen_token(group));
+  add(tokens, num_known, 1, blocks, sample);
+  StepEntry& entry = plan_.entries.back();
+  entry.base = num_known - 1;
+  entry.follows = group;
+  entry.max_ahead = 1;
   return *this;
 }
 

@@ -21,9 +21,12 @@ class PlanBuilder {
   explicit PlanBuilder(int32_t block_size) { plan_.clear(), plan_.block_size = block_size; }
 
   // Rows num_computed … num_computed + query_len - 1 of `tokens`, in the given blocks. With `sample`, the last of them
-  // is sampled; its seq, token_row and position are filled in here.
+  // is sampled; its group and token_row are filled in here.
   PlanBuilder& add(const std::vector<TokenId>& tokens, int32_t num_computed, int32_t query_len,
                    const std::vector<BlockId>& blocks, const std::optional<SampleRow>& sample);
+  // One row behind `num_known` tokens: the token that a group of one row of the plan before gives.
+  PlanBuilder& follow(int32_t group, int32_t num_known, const std::vector<BlockId>& blocks,
+                      const std::optional<SampleRow>& sample);
   const StepPlan& plan() const { return plan_; }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "tests/support/step_output.h"
 
 namespace llmb::test {
 
@@ -38,9 +39,9 @@ Status ScriptedBackend::wait(StepOutput* output) {
     for (StepOutput dropped; !in_flight_.empty(); in_flight_.pop_front()) LLMB_RETURN_IF_ERROR(inner_->wait(&dropped));
     return at->second;
   }
-  for (size_t row = 0; row < output->is_finite.size(); ++row)
-    if (script_.nan_rows.contains({step, static_cast<int32_t>(row)})) output->is_finite[row] = 0;
-  for (const SampleRow& row : plan->sample_rows) ++num_sampled_[plan->seq_ids[static_cast<size_t>(row.seq)]];
+  for (size_t group = 0; group < output->is_finite.size(); ++group)
+    if (script_.nan_groups.contains({step, static_cast<int32_t>(group)})) take_back(static_cast<int32_t>(group), output);
+  for (const SampleGroup& group : plan->groups) ++num_sampled_[group.seq];
   return {};
 }
 

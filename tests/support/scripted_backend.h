@@ -22,7 +22,7 @@ struct BackendScript {
   std::map<int64_t, Status> wait_errors;           // by step
   std::set<int64_t> stalls;                        // wait() of these steps blocks until release_stalls()
   std::set<int64_t> submit_stalls;                 // submit() of these
-  std::set<std::pair<int64_t, int32_t>> nan_rows;  // (step, row of the StepOutput)
+  std::set<std::pair<int64_t, int32_t>> nan_groups;  // (step, group): gives nothing, its first row is not finite
   int32_t max_plans_in_flight = 2;                 // no more than the wrapped backend's
 };
 

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "tests/support/step_output.h"
+
 namespace llmb::test {
 
 uint64_t TestRng::next() {
@@ -241,12 +243,12 @@ bool Run::submit() {
   if (!is_scheduled || !ok()) return false;
   expect(plan.step == outcome_.num_steps, "steps are not counted");
   expect(++outcome_.num_steps <= max_steps_, "no end in sight");
-  expect(is_ahead || plan.seq_ids.front() == oldest, "the oldest sequence is not served first");
+  expect(is_ahead || plan.entries.front().seq == oldest, "the oldest sequence is not served first");
   if (oldest >= 0)
     expect(scheduler_.num_preemptions(oldest) == oldest_preemptions, "the oldest sequence was preempted");
   check_plan(plan);
   if (ok()) expect_ok(backend_->submit(plan));
-  for (const SampleRow& row : plan.sample_rows) ++num_unseen_[plan.seq_ids[row.seq]];
+  for (const SampleGroup& group : plan.groups) ++num_unseen_[group.seq];
   ++num_in_flight_;
   return ok();
 }
@@ -255,19 +257,19 @@ void Run::finish_step() {
   const StepPlan& plan = plans_[(outcome_.num_steps - num_in_flight_) % 2];
   expect_ok(backend_->wait(&output_));
   if (!ok()) return;
-  if (workload_.nan_rate > 0 && plan.num_samples() > 0 && rng_.chance(workload_.nan_rate))
-    output_.is_finite[rng_.between(0, plan.num_samples() - 1)] = 0;
+  if (workload_.nan_rate > 0 && plan.num_groups() > 0 && rng_.chance(workload_.nan_rate))
+    take_back(rng_.between(0, plan.num_groups() - 1), &output_);
   maybe_finish_one();
   int64_t num_live = 0;
-  for (const SampleRow& row : plan.sample_rows) {
-    num_live += live_.contains(plan.seq_ids[row.seq]);
-    --num_unseen_[plan.seq_ids[row.seq]];
+  for (const SampleGroup& group : plan.groups) {
+    num_live += live_.contains(group.seq);
+    --num_unseen_[group.seq];
   }
   scheduler_.apply(plan, output_, &updates_);
   --num_in_flight_;
   expect(static_cast<int64_t>(updates_.size()) == num_live, "an update too few");
   outcome_.num_sampled += num_live;
-  outcome_.num_dead += plan.num_samples() - num_live;
+  outcome_.num_dead += plan.num_groups() - num_live;
   check_updates();
   expect_ok(scheduler_.check_integrity());
   maybe_finish_one();
@@ -275,13 +277,14 @@ void Run::finish_step() {
 
 void Run::check_plan(const StepPlan& plan) {
   expect(plan.num_tokens() <= workload_.config.max_num_batched_tokens, "over the token budget");
-  expect(plan.num_seqs() <= workload_.config.max_num_seqs, "over max_num_seqs");
-  expect(std::is_sorted(plan.seq_ids.begin(), plan.seq_ids.end()), "not in order of age");
-  for (const SampleRow& row : plan.sample_rows) {
-    const SeqId seq = plan.seq_ids[row.seq];
-    const size_t index = live_.at(seq);
+  expect(plan.num_entries() <= workload_.config.max_num_seqs, "over max_num_seqs");
+  const auto is_older = [](const StepEntry& a, const StepEntry& b) { return a.seq < b.seq; };
+  expect(std::is_sorted(plan.entries.begin(), plan.entries.end(), is_older), "not in order of age");
+  for (const SampleGroup& group : plan.groups) {
+    const size_t index = live_.at(group.seq);
     const size_t num_known = workload_.requests[index]->prompt_tokens.size() + outcome_.requests[index].tokens.size();
-    expect(row.position == num_known + num_unseen_[seq], "a position is sampled twice, or left out");
+    const auto position = static_cast<size_t>(plan.max_context_len(group.entry));
+    expect(position == num_known + num_unseen_[group.seq], "a position is sampled twice, or left out");
   }
 }
 
@@ -290,9 +293,10 @@ void Run::check_updates() {
     const auto at = live_.find(update.seq);
     if (at == live_.end()) return fail("an update for a sequence that is gone");
     RequestOutcome& request = outcome_.requests[at->second];
-    expect(update.numeric_error == !output_.is_finite[update.sample], "numeric_error");
-    expect(update.token == output_.tokens[update.sample], "a token of another row");
-    if (!update.numeric_error) request.tokens.push_back(update.token);
+    if (!update.numeric_error) {
+      expect(update.token == output_.tokens.at(update.given), "a token of another group");
+      request.tokens.push_back(update.token);
+    }
     request.num_preemptions = update.num_preemptions;
     if (!update.finish) continue;
     request.finish = update.finish;

@@ -78,7 +78,7 @@ TEST_CASE("FAULTS 27: a row of NaN is that line's numeric_error, all others are 
   for (const int32_t max_plans : {1, 2}) {
     const EngineJob job(lines());
     BackendScript script{.max_plans_in_flight = max_plans};
-    script.nan_rows = {{3, 0}, {9, 1}};
+    script.nan_groups = {{3, 0}, {9, 1}};
     const EngineJobOutcome outcome = job.run(options(script));
     CHECK(outcome.status.ok());
     CHECK(outcome.num_failed == 2);
@@ -130,7 +130,7 @@ TEST_CASE("one error more than allowed ends the run with whatever is in flight")
   for (const int32_t max_plans : {1, 2}) {
     const EngineJob job(lines());
     BackendScript script{.max_plans_in_flight = max_plans};
-    script.nan_rows = {{3, 0}, {4, 0}, {5, 0}};
+    script.nan_groups = {{3, 0}, {4, 0}, {5, 0}};
     EngineJobOptions o = options(script);
     o.max_errors = 1;
     const EngineJobOutcome outcome = job.run(o);

@@ -14,29 +14,47 @@ namespace {
 
 constexpr int32_t kNumBlocks = 8;
 
-// Block size 4. Sequence 10: 2 new tokens after 3, samples. 11: one token after 7, samples. 12: the first 5, no sample.
+SampleRow sample_row(int32_t group, int32_t token_row) {
+  SampleRow row;
+  row.group = group;
+  row.token_row = token_row;
+  return row;
+}
+
+StepEntry entry_at(SeqId seq, int32_t base) {
+  StepEntry entry;
+  entry.seq = seq;
+  entry.base = base;
+  return entry;
+}
+
+// Block size 4. Sequence 10: a token after 3, sampled for two sequences. 11: a known token after 6 and two drafts,
+// verified. 12: the first 5, no sample. A block is copied.
 StepPlan good_plan() {
   StepPlan plan;
   plan.clear();
   plan.block_size = 4;
-  plan.tokens = {1, 2, 3, 4, 5, 6, 7, 8};
-  plan.positions = {3, 4, 7, 0, 1, 2, 3, 4};
-  plan.slots = {11, 4, 31, 0, 1, 2, 3, 20};
-  plan.seq_ids = {10, 11, 12};
-  plan.query_start = {0, 2, 3, 8};
-  plan.context_len = {5, 8, 5};
-  plan.block_start = {0, 2, 4, 6};
-  plan.block_ids = {2, 1, 6, 7, 0, 5};
+  plan.tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  plan.entries = {entry_at(10, 3), entry_at(11, 6), entry_at(12, 0)};
+  plan.query_start = {0, 1, 4, 9};
+  plan.block_start = {0, 1, 4, 6};
+  plan.block_ids = {2, 6, 7, 1, 0, 5};
+  plan.block_copies = {{0, 3, 2}};
+  plan.groups = {{10, 0, 0, 1, SampleMode::kSample},
+                 {13, 0, 1, 2, SampleMode::kSample},
+                 {11, 1, 2, 5, SampleMode::kVerify}};
+  plan.sample_rows = {sample_row(0, 0), sample_row(1, 0), sample_row(2, 1), sample_row(2, 2), sample_row(2, 3)};
   plan.bias = {{3, -1.0f}, {4, 1.0f}};
   plan.penalty = {{1, 0}};
-  SampleRow first, second;
-  first.seq = 0;
-  first.token_row = 1;
-  first.bias_end = 2;
-  second.seq = 1;
-  second.token_row = 2;
-  second.penalty_end = 1;
-  plan.sample_rows = {first, second};
+  plan.sample_rows[0].bias_end = 2;
+  plan.sample_rows[2].penalty_end = 1;
+  return plan;
+}
+
+// The same with the drafts as two children of the known token.
+StepPlan tree_plan() {
+  StepPlan plan = good_plan();
+  plan.parent_rows = {-1, 0, 1, 1, 3, 4, 5, 6, 7};
   return plan;
 }
 
@@ -51,55 +69,98 @@ const std::vector<Breakage>& breakages() {
       {"query_start too short", 1, [](StepPlan* p) { p->query_start.pop_back(); }},
       {"query_start empty", 1, [](StepPlan* p) { p->query_start.clear(); }},
       {"query_start does not begin with 0", 1, [](StepPlan* p) { p->query_start[0] = 1; }},
-      {"query_start does not end with the tokens", 1, [](StepPlan* p) { p->query_start[3] = 7; }},
-      {"query_start decreases", 1, [](StepPlan* p) { p->query_start[1] = 4; }},
-      {"a sequence without tokens", 1, [](StepPlan* p) { p->query_start[2] = 2; }},
+      {"query_start does not end with the tokens", 1, [](StepPlan* p) { p->query_start[3] = 8; }},
+      {"query_start decreases", 1, [](StepPlan* p) { p->query_start[1] = 5; }},
+      {"an entry without tokens", 1, [](StepPlan* p) { p->query_start[1] = 0; }},
       {"block_start too short", 1, [](StepPlan* p) { p->block_start.pop_back(); }},
       {"block_start decreases", 1, [](StepPlan* p) { p->block_start[1] = 5; }},
       {"block_start does not end with the blocks", 1, [](StepPlan* p) { p->block_ids.push_back(3); }},
-      {"a position too few", 1, [](StepPlan* p) { p->positions.pop_back(); }},
-      {"a slot too few", 1, [](StepPlan* p) { p->slots.pop_back(); }},
-      {"a context_len too few", 1, [](StepPlan* p) { p->context_len.pop_back(); }},
-      {"a gap in the positions", 2, [](StepPlan* p) { p->positions[5] = 3; }},
-      {"positions that do not end at context_len - 1", 2, [](StepPlan* p) { p->context_len[0] = 6; }},
-      {"context_len below the new tokens", 2, [](StepPlan* p) { p->context_len[2] = 4; }},
-      {"negative context_len", 2, [](StepPlan* p) { p->context_len[2] = -5; }},
+      {"block tables for one layer group of two", 1, [](StepPlan* p) { p->num_layer_groups = 2; }},
+      {"negative base", 2, [](StepPlan* p) { p->entries[2].base = -1; }},
+      {"tokens ahead of nothing", 2, [](StepPlan* p) { p->entries[0].max_ahead = 1; }},
+      {"follows a group with nothing in flight", 2, [](StepPlan* p) { p->entries[0].follows = 0; }},
       {"too few blocks", 3,
        [](StepPlan* p) {
-         p->block_start = {0, 1, 4, 6};
+         p->block_start = {0, 1, 3, 6};
+         p->entries[1].base = 7;
        }},
+      {"a base beyond the blocks", 3, [](StepPlan* p) { p->entries[0].base = 4; }},
       {"a block beyond the pool", 3, [](StepPlan* p) { p->block_ids[3] = kNumBlocks; }},
       {"a negative block", 3, [](StepPlan* p) { p->block_ids[3] = -1; }},
-      {"a slot in another block", 3, [](StepPlan* p) { p->slots[0] = 15; }},
-      {"a slot at another offset", 3, [](StepPlan* p) { p->slots[0] = 10; }},
       {"block_size 0", 3, [](StepPlan* p) { p->block_size = 0; }},
-      {"a slot written by two sequences", 4,
-       [](StepPlan* p) {
-         p->block_ids[5] = 1;  // sequence 12 shares block 1 with sequence 10, and both write its first slot
-         p->slots[7] = 4;
-       }},
-      {"samples out of order", 5, [](StepPlan* p) { std::swap(p->sample_rows[0], p->sample_rows[1]); }},
-      {"two samples of a sequence", 5, [](StepPlan* p) { p->sample_rows[1] = p->sample_rows[0]; }},
-      {"a sample that is not the last row", 5, [](StepPlan* p) { p->sample_rows[0].token_row = 0; }},
-      {"a sample of an unknown sequence", 5, [](StepPlan* p) { p->sample_rows[1].seq = 3; }},
-      {"a sample of a negative sequence", 5, [](StepPlan* p) { p->sample_rows[0].seq = -1; }},
-      {"bias past the end", 5, [](StepPlan* p) { p->sample_rows[0].bias_end = 3; }},
-      {"bias before the start", 5, [](StepPlan* p) { p->sample_rows[0].bias_begin = -1; }},
-      {"bias backwards", 5, [](StepPlan* p) { p->sample_rows[1].bias_begin = 1; }},
-      {"penalty past the end", 5, [](StepPlan* p) { p->sample_rows[1].penalty_end = 2; }},
-      {"penalty before the start", 5, [](StepPlan* p) { p->sample_rows[1].penalty_begin = -1; }},
-      {"an unseen token with nothing in flight", 6, [](StepPlan* p) { p->tokens[2] = unseen_token(0); }},
+      {"no layer group", 3, [](StepPlan* p) { p->num_layer_groups = 0; }},
+      {"a block with two writers", 4, [](StepPlan* p) { p->block_ids[5] = 7; }},
+      {"a block written twice by one entry", 4, [](StepPlan* p) { p->block_ids[5] = 0; }},
+      {"parents of some rows", 5, [](StepPlan* p) { p->parent_rows = {-1, 0}; }},
+      {"a negative unseen token with nothing in flight", 6, [](StepPlan* p) { p->tokens[2] = unseen_token(0); }},
       {"the lowest token", 6, [](StepPlan* p) { p->tokens[0] = std::numeric_limits<TokenId>::min(); }},
-      {"penalty backwards", 5, [](StepPlan* p) { p->sample_rows[0].penalty_begin = 1; }},
+      {"sample rows between groups", 7, [](StepPlan* p) { p->groups[1].row_begin = 2; }},
+      {"sample rows of no group", 7, [](StepPlan* p) { p->sample_rows.push_back(sample_row(3, 8)); }},
+      {"a group without rows", 7, [](StepPlan* p) { p->groups[0].row_end = 0; }},
+      {"a group with rows beyond the end", 7, [](StepPlan* p) { p->groups[2].row_end = 6; }},
+      {"a group of an unknown entry", 7, [](StepPlan* p) { p->groups[0].entry = 3; }},
+      {"a group of a negative entry", 7, [](StepPlan* p) { p->groups[0].entry = -1; }},
+      {"a group that samples another entry's row", 7, [](StepPlan* p) { p->sample_rows[0].token_row = 1; }},
+      {"a row that another group's is", 7, [](StepPlan* p) { p->sample_rows[1].group = 0; }},
+      {"rows with a gap", 7, [](StepPlan* p) { p->sample_rows[3].token_row = 3; }},
+      {"two rows that are only sampled", 7, [](StepPlan* p) { p->groups[2].mode = SampleMode::kSample; }},
+      {"rows verified that are not the last", 7,
+       [](StepPlan* p) {
+         p->groups[2].row_end = 4;
+         p->sample_rows.pop_back();
+       }},
+      {"the best none", 7, [](StepPlan* p) { p->groups[0].mode = SampleMode::kBest; }},
+      {"a reserved mode: score", 7, [](StepPlan* p) { p->groups[0].mode = SampleMode::kScore; }},
+      {"a reserved mode: pool", 7, [](StepPlan* p) { p->groups[0].mode = SampleMode::kPool; }},
+      {"a reserved mask", 7, [](StepPlan* p) { p->sample_rows[0].mask = 0; }},
+      {"bias past the end", 7, [](StepPlan* p) { p->sample_rows[0].bias_end = 3; }},
+      {"bias before the start", 7, [](StepPlan* p) { p->sample_rows[0].bias_begin = -1; }},
+      {"bias backwards", 7, [](StepPlan* p) { p->sample_rows[1].bias_begin = 1; }},
+      {"penalty past the end", 7, [](StepPlan* p) { p->sample_rows[2].penalty_end = 2; }},
+      {"penalty before the start", 7, [](StepPlan* p) { p->sample_rows[2].penalty_begin = -1; }},
+      {"penalty backwards", 7, [](StepPlan* p) { p->sample_rows[0].penalty_begin = 1; }},
+      {"a penalty for an unseen token", 8, [](StepPlan* p) { p->penalty[0].token = unseen_token(0); }},
+      {"a copy from beyond the pool", 9, [](StepPlan* p) { p->block_copies[0].from = kNumBlocks; }},
+      {"a copy to a negative block", 9, [](StepPlan* p) { p->block_copies[0].to = -1; }},
+      {"a copy of an unknown layer group", 9, [](StepPlan* p) { p->block_copies[0].layer_group = 1; }},
+      {"a block copied to twice", 9, [](StepPlan* p) { p->block_copies.push_back({0, 4, 2}); }},
+      {"a block copied from and to", 9, [](StepPlan* p) { p->block_copies.push_back({0, 2, 4}); }},
+      {"a state slot of two entries", 10, [](StepPlan* p) { p->entries[0].state_slot = p->entries[2].state_slot = 1; }},
+      {"a negative adapter", 10, [](StepPlan* p) { p->entries[1].adapter = -2; }},
   };
   return all;
 }
 
+const std::vector<Breakage>& tree_breakages() {
+  static const std::vector<Breakage> all = {
+      {"a row that is its own parent", 5, [](StepPlan* p) { p->parent_rows[3] = 3; }},
+      {"a parent in another entry", 5, [](StepPlan* p) { p->parent_rows[2] = 0; }},
+      {"a first row with a parent of its own", 5, [](StepPlan* p) { p->parent_rows[4] = 2; }},
+      {"a tree that nothing verifies", 5, [](StepPlan* p) { p->parent_rows[7] = 4; }},
+      {"a draft that branches off a known token", 5,
+       [](StepPlan* p) {  // row 1 becomes a known token in front of those that are verified
+         p->groups[2].row_end = 4;
+         p->sample_rows.erase(p->sample_rows.begin() + 2);
+       }},
+  };
+  return all;
+}
+
+void check_broken(StepPlan plan, const Breakage& breakage) {
+  breakage.apply(&plan);
+  const Status status = validate_step_plan(plan, kNumBlocks);
+  const std::string number = "invariant " + std::to_string(breakage.invariant) + " ";
+  CHECK_MESSAGE(status.message().find(number) != std::string::npos, std::string(breakage.what)
+                                                                        << ": '" << status.message() << "'");
+}
+
 }  // namespace
 
-TEST_CASE("a valid plan and an empty plan pass") {
-  const Status status = validate_step_plan(good_plan(), kNumBlocks);
-  CHECK_MESSAGE(status.ok(), status.message());
+TEST_CASE("a valid plan, one with a tree and an empty plan pass") {
+  for (const StepPlan& plan : {good_plan(), tree_plan()}) {
+    const Status status = validate_step_plan(plan, kNumBlocks);
+    CHECK_MESSAGE(status.ok(), status.message());
+  }
   StepPlan empty;
   empty.clear();
   CHECK(validate_step_plan(empty, kNumBlocks).ok());
@@ -107,86 +168,118 @@ TEST_CASE("a valid plan and an empty plan pass") {
 }
 
 TEST_CASE("each broken invariant is found and named") {
-  for (const Breakage& breakage : breakages()) {
-    StepPlan plan = good_plan();
-    breakage.apply(&plan);
-    const Status status = validate_step_plan(plan, kNumBlocks);
-    const std::string number = "invariant " + std::to_string(breakage.invariant);
-    CHECK_MESSAGE(status.message().find(number) != std::string::npos, std::string(breakage.what)
-                                                                          << ": '" << status.message() << "'");
-  }
+  for (const Breakage& breakage : breakages()) check_broken(good_plan(), breakage);
+  for (const Breakage& breakage : tree_breakages()) check_broken(tree_plan(), breakage);
 }
 
-TEST_CASE("unseen tokens: only those that the plan before samples, filled in from what it gave") {
+TEST_CASE("each layer group has its block table, and its blocks a writer of their own") {
   StepPlan plan = good_plan();
-  plan.tokens[2] = unseen_token(0);
-  plan.tokens[7] = unseen_token(2);
-  CHECK(validate_step_plan(plan, kNumBlocks, 3).ok());
-  CHECK_FALSE(validate_step_plan(plan, kNumBlocks, 2).ok());
-  plan.tokens[0] = std::numeric_limits<TokenId>::min();
-  CHECK_FALSE(validate_step_plan(plan, kNumBlocks, std::numeric_limits<int32_t>::max()).ok());
-  plan.tokens[0] = 1;
-  std::vector<TokenId> tokens = {77};
-  resolve_tokens(plan, std::vector<TokenId>{50, 51, 52}, &tokens);
-  CHECK(tokens == std::vector<TokenId>{1, 2, 50, 4, 5, 6, 7, 52});
-  CHECK(plan.tokens[2] == unseen_token(0));  // the plan stays as it is
-  resolve_tokens(good_plan(), {}, &tokens);
-  CHECK(tokens == good_plan().tokens);
+  plan.num_layer_groups = 2;
+  plan.block_start = {0, 1, 2, 5, 8, 10, 12};
+  plan.block_ids = {2, 6, 6, 7, 1, 2, 3, 4, 0, 5, 0, 5};
+  plan.block_copies = {{0, 3, 2}, {1, 2, 3}};
+  const Status status = validate_step_plan(plan, kNumBlocks);
+  CHECK_MESSAGE(status.ok(), status.message());
+  plan.block_ids[1] = 4;  // the second group's block of sequence 10, which sequence 11 writes there
+  CHECK(validate_step_plan(plan, kNumBlocks).message().find("invariant 4") != std::string::npos);
 }
 
-TEST_CASE("penalties of unseen tokens: the last entry of a slice, added to the count of the same token or by itself") {
-  StepPlan plan = good_plan();
-  const auto row = [](int32_t begin, int32_t end) {
-    SampleRow r;
-    r.penalty_begin = begin, r.penalty_end = end;
-    return r;
+TEST_CASE("an entry follows what a group of the plan in flight gives, if anything can") {
+  const StepPlan in_flight = good_plan(), tree_in_flight = tree_plan();
+  StepPlan plan;
+  plan.clear();
+  plan.block_size = 4;
+  plan.tokens = {unseen_token(2), 5};
+  plan.entries = {entry_at(11, 6)};
+  plan.query_start = {0, 2};
+  plan.block_start = {0, 3};
+  plan.block_ids = {6, 7, 1};
+  StepEntry& entry = plan.entries[0];
+  entry.follows = 2;
+  entry.max_ahead = 3;
+  CHECK(plan.max_context_len(0) == 11);
+  const auto broken = [](const StepPlan& p, const StepPlan* before) {
+    return validate_step_plan(p, kNumBlocks, before).message().substr(0, 21);
   };
-  plan.sample_rows[0].penalty_begin = 0, plan.sample_rows[0].penalty_end = 3;
-  plan.sample_rows[1].penalty_begin = plan.sample_rows[1].penalty_end = 3;
-  plan.penalty = {{7, 2}, {50, 0}, {unseen_token(1), 1}};
-  CHECK(validate_step_plan(plan, kNumBlocks, 2).ok());
-  CHECK(validate_step_plan(plan, kNumBlocks, 1).message().find("invariant 7") != std::string::npos);
-  std::swap(plan.penalty[1], plan.penalty[2]);
-  CHECK(validate_step_plan(plan, kNumBlocks, 2).message().find("invariant 7") != std::string::npos);
+  CHECK(broken(plan, &in_flight) == "");
+  CHECK(broken(plan, nullptr) == "step plan invariant 6");
+  CHECK(broken(plan, &tree_in_flight) == "step plan invariant 2");
+  entry.max_ahead = 2;
+  CHECK(broken(plan, &in_flight) == "step plan invariant 2");
+  entry.max_ahead = 3;
+  entry.follows = 3;
+  CHECK(broken(plan, &in_flight) == "step plan invariant 2");
+  entry.follows = 2;
+  entry.base = 8;
+  CHECK(broken(plan, &in_flight) == "step plan invariant 3");
+  entry.base = 6;
+  StepPlan best = in_flight;
+  best.groups[0].mode = SampleMode::kBest;
+  best.sample_rows[0].num_logprobs = 4;
+  CHECK(max_tokens_given(best, best.groups[0]) == 4);
+  entry.follows = 0;
+  entry.max_ahead = 4;
+  CHECK(broken(plan, &best) == "step plan invariant 2");
+  plan.tokens[0] = unseen_token(3);
+  CHECK(broken(plan, &in_flight) == "step plan invariant 6");
+}
 
-  std::vector<SampleRow> rows = {row(0, 3), row(3, 3), row(3, 4), row(4, 6), row(6, 8)};
-  std::vector<TokenPenalty> penalty = {{7, 2},
-                                       {50, 0},
-                                       {unseen_token(1), 1},  // joins 50
-                                       {unseen_token(0), 1},  // alone
-                                       {7, 3},
-                                       {unseen_token(0), 1},  // a new one
-                                       {7, 1},
-                                       {8, 1}};  // none unseen
-  count_unseen_tokens(std::vector<TokenId>{60, 50}, &rows, &penalty);
-  std::vector<std::vector<std::pair<TokenId, int32_t>>> slices;
-  for (const SampleRow& r : rows) {
-    auto& slice = slices.emplace_back();
-    for (int32_t i = r.penalty_begin; i < r.penalty_end; ++i)
-      slice.emplace_back(penalty[i].token, penalty[i].output_count);
-  }
-  CHECK(slices == decltype(slices){{{7, 2}, {50, 1}}, {}, {{60, 1}}, {{7, 3}, {60, 1}}, {{7, 1}, {8, 1}}});
+TEST_CASE("penalties of unseen tokens: only of groups in flight, only the last entry of a slice") {
+  const StepPlan in_flight = good_plan();
+  StepPlan plan = good_plan();
+  plan.sample_rows[2].penalty_end = 3;
+  plan.penalty = {{7, 2}, {50, 0}, {unseen_token(2), 1}};
+  CHECK(validate_step_plan(plan, kNumBlocks, &in_flight).ok());
+  CHECK(validate_step_plan(plan, kNumBlocks).message().find("invariant 8") != std::string::npos);
+  std::swap(plan.penalty[1], plan.penalty[2]);
+  CHECK(validate_step_plan(plan, kNumBlocks, &in_flight).message().find("invariant 8") != std::string::npos);
+}
+
+TEST_CASE("what a tree's group gave is in place as far as its first children go") {
+  StepPlan plan;
+  plan.clear();
+  plan.tokens = {9, 1, 2, 3, 4, 5};
+  plan.parent_rows = {-1, 0, 1, 0, 3, 2};  // 1 2 5 and 3 4 behind row 0
+  const SampleGroup group{0, 0, 0, 6, SampleMode::kVerify};
+  plan.sample_rows = {sample_row(0, 0)};
+  CHECK(is_tree(plan, group));
+  const auto in_place = [&](const std::vector<TokenId>& given) { return num_in_place(plan, group, given); };
+  CHECK(in_place({7}) == 1);
+  CHECK(in_place({1, 7}) == 2);
+  CHECK(in_place({1, 2, 5, 7}) == 3);  // 5 stands behind the other branch
+  CHECK(in_place({3, 4, 7}) == 1);
+  plan.parent_rows.clear();
+  CHECK_FALSE(is_tree(plan, group));
+  CHECK(in_place({1, 2, 3, 7}) == 4);
 }
 
 TEST_CASE("clear() leaves a valid empty plan and an empty output") {
-  StepPlan plan = good_plan();
+  StepPlan plan = tree_plan();
   plan.clear();
   CHECK(plan.empty());
-  CHECK(plan.num_seqs() == 0);
+  CHECK(plan.num_entries() == 0);
+  CHECK(plan.num_groups() == 0);
   CHECK(plan.num_samples() == 0);
   CHECK(validate_step_plan(plan, kNumBlocks).ok());
   StepOutput output;
   output.tokens = {1};
-  output.top_start = {0, 1};
+  output.token_start = output.top_start = {0, 1};
   output.clear();
   CHECK(output.tokens.empty());
+  CHECK(output.token_start == std::vector<int32_t>{0});
   CHECK(output.top_start == std::vector<int32_t>{0});
 }
 
-TEST_CASE("the dump names every sequence and its blocks") {
-  const std::string text = to_string(good_plan());
-  CHECK(text.find("3 sequences, 8 tokens, 2 samples") != std::string::npos);
-  CHECK(text.find("seq 11: query 1, context 8, blocks 6 7") != std::string::npos);
+TEST_CASE("the dump names every entry, its blocks, the groups and the copies") {
+  StepPlan plan = good_plan();
+  plan.entries[0].follows = 1;
+  plan.entries[0].max_ahead = 3;
+  const std::string text = to_string(plan);
+  CHECK(text.find("3 entries, 9 tokens, 5 samples") != std::string::npos);
+  CHECK(text.find("seq 10: query 1 at 3 + up to 3 of group 1, blocks 2") != std::string::npos);
+  CHECK(text.find("seq 11: query 3 at 6, blocks 6 7 1") != std::string::npos);
+  CHECK(text.find("verify for seq 11: 3 rows from 1, choice 0") != std::string::npos);
+  CHECK(text.find("copy 3 to 2") != std::string::npos);
 }
 
 }  // namespace llmb

@@ -29,7 +29,6 @@ namespace llmb {
 
 namespace {
 
-constexpr int32_t kMaxPlansInFlight = 2;
 // Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
 constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
 
@@ -185,8 +184,8 @@ class CpuBackend final : public Backend {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
     // The thread that submits is the only one that changes these two counts.
     const bool follows = num_submitted_ > num_fetched_;
-    const int32_t num_unseen = follows ? steps_[(num_submitted_ - 1) % kMaxPlansInFlight].plan->num_samples() : 0;
-    return check_plan(plan, config_, options_, info_.kv, num_unseen);
+    const StepPlan* in_flight = follows ? steps_[(num_submitted_ - 1) % kMaxPlansInFlight].plan : nullptr;
+    return check_plan(plan, config_, options_, info_.kv, in_flight);
   }
 
   void drive() {

@@ -65,21 +65,6 @@ float* floats(Rows rows) { return static_cast<float*>(rows.data); }
 // Every weight here came from make_linear.
 const cpu::PackedLinear& packed(const LinearWeight& weight) { return static_cast<const CpuLinear&>(weight).packed(); }
 
-template <typename T>
-void append(const std::vector<T>& from, std::vector<T>* to) {
-  to->insert(to->end(), from.begin(), from.end());
-}
-
-void append(const StepOutput& from, StepOutput* to) {
-  const auto top_base = static_cast<int32_t>(to->top_tokens.size());
-  for (size_t i = 1; i < from.top_start.size(); ++i) to->top_start.push_back(top_base + from.top_start[i]);
-  append(from.tokens, &to->tokens);
-  append(from.logprobs, &to->logprobs);
-  append(from.is_finite, &to->is_finite);
-  append(from.top_tokens, &to->top_tokens);
-  append(from.top_logprobs, &to->top_logprobs);
-}
-
 std::vector<RopeTable> make_rope_tables(const ModelConfig& config, int32_t max_position) {
   std::vector<RopeTable> tables;
   for (const RopeConfig& rope : config.ropes)
@@ -142,28 +127,23 @@ std::unique_ptr<DeviceBuffer> CpuOps::allocate(int64_t rows, int64_t width, DTyp
 
 void CpuOps::begin_step(const StepPlan& plan) {
   plan_ = &plan;
-  resolve_tokens(plan, sampled_, &tokens_);
-  output_.clear();
+  resolve_step(plan, given_, &step_);
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows) sample_rows_.push_back(row.token_row);
-  samples_ = plan.sample_rows;
-  chunk_plan_.bias = plan.bias;
-  chunk_plan_.penalty = plan.penalty;
-  count_unseen_tokens(sampled_, &samples_, &chunk_plan_.penalty);
+  sampled_.clear();
 }
 
 void CpuOps::end_step(StepOutput* output) {
-  sampled_ = output_.tokens;
-  std::swap(*output, output_);
+  give_tokens(*plan_, step_.tokens, sampled_, output, &given_);
   plan_ = nullptr;
 }
 
 void CpuOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
-  cpu::embedding(packed(table), tokens_.data(), rows, floats(out), pool_);
+  cpu::embedding(packed(table), step_.tokens.data(), rows, floats(out), pool_);
 }
 
 void CpuOps::add_positions(const LinearWeight& table, int64_t rows, Rows residual) {
-  cpu::add_embedding(packed(table), plan_->positions.data(), rows, floats(residual), pool_);
+  cpu::add_embedding(packed(table), step_.positions.data(), rows, floats(residual), pool_);
 }
 
 void CpuOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) {
@@ -196,14 +176,14 @@ void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   static const RopeTable kNone;
   const int32_t rope = config_.ropes.empty() ? -1 : config_.layer(layer).rope;
   const RopeTable& table = rope < 0 ? kNone : ropes_[rope];
-  cpu::rope_and_kv_write(floats(qkv), plan_->positions.data(), plan_->slots.data(), rows, config_.num_attention_heads,
+  cpu::rope_and_kv_write(floats(qkv), step_.positions.data(), step_.slots.data(), rows, config_.num_attention_heads,
                          config_.num_key_value_heads, config_.head_dim,
                          rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(), table.sin.data(),
                          kv_.layer(layer), pool_);
 }
 
 void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
-  const cpu::AttentionBatch batch{plan_->num_seqs(), plan_->query_start.data(), plan_->context_len.data(),
+  const cpu::AttentionBatch batch{plan_->num_entries(), plan_->query_start.data(), step_.context_len.data(),
                                   plan_->block_start.data(), plan_->block_ids.data()};
   const cpu::AttentionParams params{config_.num_attention_heads,
                                     static_cast<float>(config_.score_scale(layer)),
@@ -244,10 +224,8 @@ void CpuOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
 }
 
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
-  const auto begin = samples_.begin() + first_sample;
-  chunk_plan_.sample_rows.assign(begin, begin + rows);
-  cpu::sample(floats(logits), config_.vocab_size, chunk_plan_, &chunk_output_, pool_);
-  append(chunk_output_, &output_);
+  const cpu::SampleInput in{std::span(step_.sample_rows).subspan(first_sample, rows), plan_->bias, step_.penalty};
+  cpu::sample(floats(logits), config_.vocab_size, in, &sampled_, pool_);
 }
 
 }  // namespace llmb

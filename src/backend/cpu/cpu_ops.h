@@ -10,6 +10,7 @@
 #include "backend/cpu/kv_pool.h"
 #include "base/thread_pool.h"
 #include "core/model_config.h"
+#include "core/resolve_step.h"
 #include "core/step_plan.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/linear.h"
@@ -40,8 +41,8 @@ class CpuOps final : public Ops {
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;
   std::unique_ptr<DeviceBuffer> allocate(int64_t rows, int64_t width, DType dtype) override;
 
-  // The step in progress. `plan` must stay unchanged until end_step, which hands out what was sampled. Unseen tokens of
-  // the plan are those of the step before.
+  // The step in progress. `plan` must stay unchanged until end_step, which hands out what the step gave. A plan that
+  // follows groups follows those of the step before.
   void begin_step(const StepPlan& plan);
   void end_step(StepOutput* output);
 
@@ -77,13 +78,10 @@ class CpuOps final : public Ops {
   KvPool kv_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes
   const StepPlan* plan_ = nullptr;      // of the step in progress
-  std::vector<TokenId> tokens_;         // [num_tokens]  of plan_, none unseen
-  std::vector<TokenId> sampled_;        // by the step before
+  ResolvedStep step_;                   // of plan_
+  GivenTokens given_;                   // by the step before
   std::vector<int32_t> sample_rows_;    // [num_samples]  token rows
-  std::vector<SampleRow> samples_;      // of plan_; penalties count the unseen tokens
-  StepPlan chunk_plan_;                 // a slice of samples_, with the tables that they index
-  StepOutput chunk_output_;
-  StepOutput output_;
+  SampledRows sampled_;                 // of plan_, so far
   cpu::ExpertsScratch experts_scratch_;
 };
 

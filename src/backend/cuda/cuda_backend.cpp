@@ -27,10 +27,9 @@ using cuda::check;
 
 namespace {
 
-constexpr int32_t kMaxPlansInFlight = 2;
 // 256 rows of the largest vocabularies read the LM head once.
 constexpr int64_t kMaxLogitBytes = int64_t{320} << 20;
-// What most steps need, which are sampled at once and can be replayed; others are sampled in groups of rows.
+// What most steps need, which are sampled at once and can be replayed; others are sampled in parts.
 constexpr int64_t kBiasesPerSeq = 64;
 constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 // For what the driver takes on its own account while a run goes on.
@@ -49,7 +48,7 @@ Status guarded(const Body& body) {
 
 // Every sequence has one new token and samples.
 bool is_decode(const StepPlan& plan) {
-  return plan.num_tokens() == plan.num_seqs() && plan.num_samples() == plan.num_seqs();
+  return plan.num_tokens() == plan.num_entries() && plan.num_samples() == plan.num_entries();
 }
 
 class CudaBackend final : public Backend {
@@ -78,8 +77,10 @@ class CudaBackend final : public Backend {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
     LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
     const bool follows = num_submitted_ > num_fetched_;
-    const int32_t num_unseen = follows ? flights_[(num_submitted_ - 1) % kMaxPlansInFlight].plan->num_samples() : 0;
-    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_.kv, num_unseen));
+    const StepPlan* in_flight = follows ? flights_[(num_submitted_ - 1) % kMaxPlansInFlight].plan : nullptr;
+    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_.kv, in_flight));
+    for (const SampleGroup& group : plan.groups)
+      if (group.mode != SampleMode::kSample) return internal_error("plan has groups that do not just sample");
     for (const SampleRow& row : plan.sample_rows)
       if (row.num_logprobs > kMaxTopLogprobs) return internal_error("plan wants too many log probabilities");
     return guarded([&] {
@@ -269,10 +270,10 @@ class CudaBackend final : public Backend {
   void start(const StepPlan& plan) {
     const cudaStream_t stream = stream_->get();
     const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
-    StepShape shape{plan.num_tokens(), plan.num_seqs(), plan.num_samples()};
+    StepShape shape{plan.num_tokens(), plan.num_entries(), plan.num_samples()};
     bool replay = is_decode(plan) && !graphs_.empty();
     if (replay) {
-      const auto rows = static_cast<int32_t>(graph_bucket(plan.num_seqs(), largest_bucket()));
+      const auto rows = static_cast<int32_t>(graph_bucket(plan.num_entries(), largest_bucket()));
       shape = {rows, rows, rows};
     }
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
@@ -281,7 +282,7 @@ class CudaBackend final : public Backend {
     const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
     if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen))
       ops_->count_unseen_tokens(arrays, plan.num_samples());
-    replay = replay && arrays.groups.empty();
+    replay = replay && arrays.parts.empty();
     if (replay) {
       graphs_.launch(graph_key(shape.num_seqs, !cuda::SampleNeeds().covers(needs)), stream);
     } else {
@@ -297,31 +298,32 @@ class CudaBackend final : public Backend {
   }
 
   // `host` mirrors the device's arrays of ops_->sampled().
-  void read_output(const StepPlan& plan, const uint8_t* host, StepOutput* output) const {
+  void read_output(const StepPlan& plan, const uint8_t* host, StepOutput* output) {
     const cuda::SampleResult& on_device = ops_->sampled();
     const auto* const base = reinterpret_cast<const uint8_t*>(on_device.tokens);
     const auto mirror = [&]<typename T>(const T* address) {
       return reinterpret_cast<const T*>(host + (reinterpret_cast<const uint8_t*>(address) - base));
     };
     const int32_t rows = plan.num_samples();
-    output->clear();
-    output->tokens.assign(mirror(on_device.tokens), mirror(on_device.tokens) + rows);
-    output->is_finite.assign(mirror(on_device.is_finite), mirror(on_device.is_finite) + rows);
-    output->logprobs.assign(rows, 0);
-    output->top_start.assign(1, 0);
+    SampledRows& rows_out = sampled_rows_;
+    rows_out.clear();
+    rows_out.tokens.assign(mirror(on_device.tokens), mirror(on_device.tokens) + rows);
+    rows_out.is_finite.assign(mirror(on_device.is_finite), mirror(on_device.is_finite) + rows);
+    rows_out.logprobs.assign(rows, 0);
     for (int32_t i = 0; i < rows; ++i) {
       const int32_t wanted = plan.sample_rows[i].num_logprobs;
-      if (wanted >= 0) output->logprobs[i] = mirror(on_device.logprobs)[i];
+      if (wanted >= 0) rows_out.logprobs[i] = mirror(on_device.logprobs)[i];
       const int32_t num_top = std::clamp(wanted, 0, config_.vocab_size);
       const TokenId* const tokens = mirror(on_device.top_tokens) + int64_t{i} * kMaxTopLogprobs;
       const float* const logprobs = mirror(on_device.top_logprobs) + int64_t{i} * kMaxTopLogprobs;
-      const bool has_top = output->is_finite[i] != 0;
-      if (has_top) {
-        output->top_tokens.insert(output->top_tokens.end(), tokens, tokens + num_top);
-        output->top_logprobs.insert(output->top_logprobs.end(), logprobs, logprobs + num_top);
+      if (rows_out.is_finite[i] != 0) {
+        rows_out.top_tokens.insert(rows_out.top_tokens.end(), tokens, tokens + num_top);
+        rows_out.top_logprobs.insert(rows_out.top_logprobs.end(), logprobs, logprobs + num_top);
       }
-      output->top_start.push_back(static_cast<int32_t>(output->top_tokens.size()));
+      rows_out.top_start.push_back(static_cast<int32_t>(rows_out.top_tokens.size()));
     }
+    GivenTokens ignored;  // the device knows it already
+    give_tokens(plan, plan.tokens, rows_out, output, &ignored);
   }
 
   const int index_;
@@ -335,6 +337,7 @@ class CudaBackend final : public Backend {
   std::optional<Transformer> transformer_;
   StepGraphs graphs_;
   Flight flights_[kMaxPlansInFlight];
+  SampledRows sampled_rows_;
   int64_t num_submitted_ = 0, num_fetched_ = 0;
 };
 

@@ -374,16 +374,16 @@ void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
 }
 
 void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
-  if (step_.groups.empty()) return sample_rows(logits, first_sample, rows);
-  // Padded rows are of no group: nobody looks at what they give.
-  for (const SampleGroup& group : step_.groups) {
-    const auto begin = std::max<int64_t>(group.begin, first_sample);
-    const auto end = std::min<int64_t>(group.end, first_sample + rows);
+  if (step_.parts.empty()) return sample_rows(logits, first_sample, rows);
+  // Padded rows are of no part: nobody looks at what they give.
+  for (const SamplePart& part : step_.parts) {
+    const auto begin = std::max<int64_t>(part.begin, first_sample);
+    const auto end = std::min<int64_t>(part.end, first_sample + rows);
     if (begin >= end) continue;
-    // Calls are in order of their rows: one that begins within a group finds its tables in place.
-    if (begin == group.begin) {
-      stage_.upload_tables(group, stream_);
-      cuda::count_unseen_tokens(step_.samples + group.begin, group.end - group.begin, step_.penalty,
+    // Calls are in order of their rows: one that begins within a part finds its tables in place.
+    if (begin == part.begin) {
+      stage_.upload_tables(part, stream_);
+      cuda::count_unseen_tokens(step_.samples + part.begin, part.end - part.begin, step_.penalty,
                                 previously_sampled_.data<const TokenId>(), stream_);
     }
     sample_rows(logits.from(begin - first_sample), begin, end - begin);
@@ -403,9 +403,9 @@ void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
 }
 
 void CudaOps::count_unseen_tokens(const StepArrays& arrays, int32_t num_samples) {
-  if (arrays.groups.empty())
+  if (arrays.parts.empty())
     return cuda::count_unseen_tokens(arrays.samples, num_samples, arrays.penalty, sampled_.tokens, stream_);
-  // The first group's tokens take the place of those that the last group's penalties count.
+  // The first part's tokens take the place of those that the last part's penalties count.
   check(cudaMemcpyAsync(previously_sampled_.data(), sampled_.tokens, previously_sampled_.bytes(),
                         cudaMemcpyDeviceToDevice, stream_),
         "cudaMemcpyAsync");

@@ -52,7 +52,7 @@ class CudaOps final : public Ops {
 
   // The step that following calls are about, and what its sample rows need at most.
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs) { step_ = arrays, needs_ = needs; }
-  // Adds what the step before sampled to the penalties of `arrays`, as the plan says; where there are groups, sample()
+  // Adds what the step before sampled to the penalties of `arrays`, as the plan says; where there are parts, sample()
   // will.
   void count_unseen_tokens(const StepArrays& arrays, int32_t num_samples);
   // While on, linear() times its candidates for shapes it has not seen and keeps the best. It waits for the device.
@@ -107,7 +107,7 @@ class CudaOps final : public Ops {
   cuda::SampleLimits sample_limits_;
   cuda::DeviceMemory sample_workspace_, sample_output_;
   cuda::SampleResult sampled_;             // in sample_output_
-  cuda::DeviceMemory previously_sampled_;  // [max_num_seqs]  tokens of the step before, while groups are sampled
+  cuda::DeviceMemory previously_sampled_;  // [max_num_seqs]  tokens of the step before, while parts are sampled
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;

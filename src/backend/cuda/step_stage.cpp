@@ -62,6 +62,8 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
 
 StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas)
     : limits_(limits), attention_(attention), num_ctas_(num_ctas) {
+  one_each_.counts.assign(limits.max_num_seqs, 1);
+  one_each_.last.assign(limits.max_num_seqs, 0);
   const StepShape largest{limits.max_num_tokens, limits.max_num_seqs, limits.max_num_seqs};
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq;
   const int64_t bytes = layout(largest).block_ids + num_blocks * int64_t{sizeof(BlockId)};
@@ -94,7 +96,7 @@ StepArrays StepStage::arrays(const StepShape& shape) const {
 }
 
 StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaStream_t stream) {
-  LLMB_CHECK(plan.num_tokens() <= shape.num_tokens && plan.num_seqs() <= shape.num_seqs &&
+  LLMB_CHECK(plan.num_tokens() <= shape.num_tokens && plan.num_entries() <= shape.num_seqs &&
              plan.num_samples() <= shape.num_samples);
   LLMB_CHECK(shape.num_tokens <= limits_.max_num_tokens && shape.num_seqs <= limits_.max_num_seqs &&
              shape.num_samples <= limits_.max_num_seqs);
@@ -102,57 +104,60 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   const Layout at = layout(shape);
   const int64_t bytes = at.block_ids + static_cast<int64_t>(plan.block_ids.size() * sizeof(BlockId));
   LLMB_CHECK(bytes <= host_[turn_].bytes());
-  groups_ = group_samples(plan, limits_.max_num_biases, limits_.max_num_penalties);
+  parts_ = split_samples(plan, limits_.max_num_biases, limits_.max_num_penalties);
+  resolve_step(plan, one_each_, &resolved_);
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
   StepArrays result = arrays(shape);
-  if (groups_.size() == 1) upload_tables(staged(groups_[0]), stream);
-  else result.groups = groups_;
+  if (parts_.size() == 1) upload_tables(staged(parts_[0]), stream);
+  else result.parts = parts_;
   return result;
 }
 
 void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) {
   copy_padded(plan.tokens, TokenId{0}, shape.num_tokens, out + at.tokens);
-  copy_padded(plan.positions, int32_t{0}, shape.num_tokens, out + at.positions);
-  copy_padded(plan.slots, int32_t{-1}, shape.num_tokens, out + at.slots);
+  copy_padded(resolved_.positions, int32_t{0}, shape.num_tokens, out + at.positions);
+  copy_padded(resolved_.slots, int32_t{-1}, shape.num_tokens, out + at.slots);
   SampleRow padding;
   padding.token_row = -1;
   copy_padded(plan.sample_rows, padding, shape.num_samples, out + at.samples);
   auto* const samples = reinterpret_cast<SampleRow*>(out + at.samples);
-  for (const SampleGroup& group : groups_) {
-    const auto first_bias = static_cast<int32_t>(group.bias.data() - plan.bias.data());
-    const auto first_penalty = static_cast<int32_t>(group.penalty.data() - plan.penalty.data());
-    for (int32_t i = group.begin; i < group.end; ++i) {
+  for (int32_t i = 0; i < plan.num_samples(); ++i) samples[i].position = resolved_.sample_rows[i].position;
+  for (const SamplePart& part : parts_) {
+    const auto first_bias = static_cast<int32_t>(part.bias.data() - plan.bias.data());
+    const auto first_penalty = static_cast<int32_t>(part.penalty.data() - plan.penalty.data());
+    for (int32_t i = part.begin; i < part.end; ++i) {
       samples[i].bias_begin -= first_bias, samples[i].bias_end -= first_bias;
       samples[i].penalty_begin -= first_penalty, samples[i].penalty_end -= first_penalty;
     }
   }
   auto* const rows = reinterpret_cast<int32_t*>(out + at.sample_rows);
   for (int32_t i = 0; i < shape.num_samples; ++i) rows[i] = samples[i].token_row;
-  cuda::schedule_attention({plan.num_seqs(), plan.query_start.data(), plan.context_len.data(), plan.block_start.data()},
-                           attention_, num_ctas_, &schedule_);
+  cuda::schedule_attention(
+      {plan.num_entries(), plan.query_start.data(), resolved_.context_len.data(), plan.block_start.data()}, attention_,
+      num_ctas_, &schedule_);
   copy(schedule_.cta_start, out + at.cta_start);
   copy(schedule_.items, out + at.items);
   copy(plan.block_ids, out + at.block_ids);
 }
 
-SampleGroup StepStage::staged(const SampleGroup& group) {
+SamplePart StepStage::staged(const SamplePart& part) {
   auto* const bias = host_tables_[turn_].data<TokenBias>();
   auto* const penalty = reinterpret_cast<TokenPenalty*>(host_tables_[turn_].data<uint8_t>() + penalty_offset(limits_));
-  copy(group.bias, bias);
-  copy(group.penalty, penalty);
-  return {group.begin, group.end, {bias, group.bias.size()}, {penalty, group.penalty.size()}};
+  copy(part.bias, bias);
+  copy(part.penalty, penalty);
+  return {part.begin, part.end, {bias, part.bias.size()}, {penalty, part.penalty.size()}};
 }
 
-void StepStage::upload_tables(const SampleGroup& group, cudaStream_t stream) {
+void StepStage::upload_tables(const SamplePart& part, cudaStream_t stream) {
   auto* const device = device_tables_.data<uint8_t>();
   const auto send = [&](const auto& values, int64_t at) {
     if (values.empty()) return;
     check(cudaMemcpyAsync(device + at, values.data(), values.size_bytes(), cudaMemcpyHostToDevice, stream),
           "cudaMemcpyAsync");
   };
-  send(group.bias, 0);
-  send(group.penalty, penalty_offset(limits_));
+  send(part.bias, 0);
+  send(part.penalty, penalty_offset(limits_));
 }
 
 }  // namespace llmb

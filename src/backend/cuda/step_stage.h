@@ -6,7 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/sample_groups.h"
+#include "backend/cuda/sample_parts.h"
+#include "core/resolve_step.h"
 #include "core/step_plan.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention_schedule.h"
@@ -30,12 +31,12 @@ struct StepArrays {
   const int32_t* cta_start = nullptr;          // [num_ctas + 1]
   const cuda::AttentionItem* items = nullptr;  // [<= max_items]
   const BlockId* block_ids = nullptr;          // block tables, packed
-  const TokenBias* bias = nullptr;             // what the rows' slices index: of all rows, or of a group
+  const TokenBias* bias = nullptr;             // what the rows' slices index: of all rows, or of a part
   TokenPenalty* penalty = nullptr;             // the same
   bool has_wgmma_items = true;                 // attention may have units of more than kTileRows rows
-  // Not empty: the rows' biases and penalties do not fit at once. Rows are sampled group by group, after
+  // Not empty: the rows' biases and penalties do not fit at once. Rows are sampled part by part, after
   // upload_tables() of theirs; such a step cannot be replayed. Valid until the next upload().
-  std::span<const SampleGroup> groups;
+  std::span<const SamplePart> parts;
 };
 
 struct StepLimits {
@@ -55,20 +56,20 @@ class StepStage {
   // Where a step of this shape lies.
   StepArrays arrays(const StepShape& shape) const;
 
-  // Queues the copy, and that of biases and penalties where there are no groups. REQUIRES: shape holds plan, limits
+  // Queues the copy, and that of biases and penalties where there are no parts. REQUIRES: shape holds plan, limits
   // hold shape.
   StepArrays upload(const StepPlan& plan, const StepShape& shape, cudaStream_t stream);
 
   // Queues the copy of a group's biases and penalties to where arrays() says. They may lie in pageable memory, which
   // the copy has left when the call returns.
-  void upload_tables(const SampleGroup& group, cudaStream_t stream);
+  void upload_tables(const SamplePart& part, cudaStream_t stream);
 
  private:
   struct Layout;  // byte offsets of a shape's arrays
   Layout layout(const StepShape& shape) const;
   void pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
   // The group with its biases and penalties in pinned memory.
-  SampleGroup staged(const SampleGroup& group);
+  SamplePart staged(const SamplePart& part);
 
   const StepLimits limits_;
   const cuda::AttentionShape attention_;
@@ -76,7 +77,10 @@ class StepStage {
   cuda::AttentionSchedule schedule_;
   cuda::PinnedMemory host_[2], host_tables_[2];  // in turn
   cuda::DeviceMemory device_, device_tables_;
-  std::vector<SampleGroup> groups_;  // of the last plan
+  std::vector<SamplePart> parts_;  // of the last plan
+  // Groups of one row give one token each, so that all but the tokens is known here.
+  GivenTokens one_each_;
+  ResolvedStep resolved_;
   int turn_ = 0;
 };
 

@@ -19,21 +19,16 @@ StepPlan first_tokens(const LoadOptions& options, int32_t num_seqs, int32_t toke
   const auto blocks_per_seq = static_cast<int32_t>(ceil_div(tokens_per_seq, options.block_size));
   for (int32_t s = 0; s < num_seqs; ++s) {
     const int32_t first_block = s * blocks_per_seq;
-    for (int32_t i = 0; i < tokens_per_seq; ++i) {
-      plan.tokens.push_back(0);
-      plan.positions.push_back(i);
-      plan.slots.push_back(first_block * options.block_size + i);
-    }
+    plan.tokens.insert(plan.tokens.end(), tokens_per_seq, 0);
     for (int32_t b = 0; b < blocks_per_seq; ++b) plan.block_ids.push_back(first_block + b);
-    plan.seq_ids.push_back(s);
+    StepEntry& entry = plan.entries.emplace_back();
+    entry.seq = s;
     plan.query_start.push_back(plan.num_tokens());
-    plan.context_len.push_back(tokens_per_seq);
     plan.block_start.push_back(static_cast<int32_t>(plan.block_ids.size()));
-    SampleRow row = sampling;
-    row.seq = s;
+    plan.groups.push_back({s, s, s, s + 1, SampleMode::kSample});
+    SampleRow& row = plan.sample_rows.emplace_back(sampling);
+    row.group = s;
     row.token_row = plan.num_tokens() - 1;
-    row.position = static_cast<uint32_t>(tokens_per_seq);
-    plan.sample_rows.push_back(row);
   }
   return plan;
 }

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "base/check.h"
+#include "core/resolve_step.h"
 
 namespace llmb {
 
 namespace {
 
 constexpr int64_t kDefaultSlots = int64_t{1} << 20;
-constexpr int32_t kMaxPlansInFlight = 2;
 constexpr int64_t kMaxSlots = int64_t{1} << 27;  // 2 GiB of slots
 
 struct Slot {
@@ -40,11 +40,12 @@ class LedgerBackend final : public Backend {
   Status wait(StepOutput* output) override;
 
  private:
-  Status check_prefix(const StepPlan& plan, int32_t s, int32_t num_cached) const;
-  Status run_sequence(const StepPlan& plan, int32_t s, uint64_t* prefix_hash);
-  void sample(const StepPlan& plan, const SampleRow& row, uint64_t prefix_hash, StepOutput* output);
-  const Slot& slot(const StepPlan& plan, int32_t s, int32_t position) const {
-    const BlockId block = plan.block_ids[plan.block_start[s] + position / plan.block_size];
+  Status check_prefix(const StepPlan& plan, int32_t e, int32_t num_cached) const;
+  Status run_entry(const StepPlan& plan, int32_t e);
+  void copy_blocks(const StepPlan& plan);
+  void sample(const StepPlan& plan, const SampleRow& row);
+  const Slot& slot(const StepPlan& plan, int32_t e, int32_t position) const {
+    const BlockId block = plan.block_ids[plan.block_start[e] + position / plan.block_size];
     return slots_[int64_t{block} * plan.block_size + position % plan.block_size];
   }
 
@@ -52,10 +53,12 @@ class LedgerBackend final : public Backend {
   LedgerModel model_;
   BackendInfo info_;
   std::vector<Slot> slots_;
-  std::vector<TokenId> tokens_;                        // [num_tokens]  of the plan, none unseen
-  std::vector<SampleRow> samples_;                     // [num_samples]  of the plan; their penalties:
-  std::vector<TokenPenalty> penalty_;                  // with unseen tokens counted
+  ResolvedStep step_;                   // of the plan that runs
+  std::vector<uint64_t> prefix_hashes_;  // [num_tokens]  of the sequence up to and with each row
+  SampledRows sampled_;
+  GivenTokens given_;                                  // by the newest plan
   std::array<StepOutput, kMaxPlansInFlight> outputs_;  // of step i in entry i % size
+  const StepPlan* newest_plan_ = nullptr;              // while it is in flight
   int64_t num_submitted_ = 0, num_fetched_ = 0;
 };
 
@@ -83,39 +86,37 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
 
 Status LedgerBackend::submit(const StepPlan& plan) {
   LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
-  std::span<const TokenId> sampled;
-  if (num_submitted_ > num_fetched_) sampled = outputs_[(num_submitted_ - 1) % kMaxPlansInFlight].tokens;
-  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, static_cast<int32_t>(sampled.size())));
+  const StepPlan* in_flight = num_submitted_ > num_fetched_ ? newest_plan_ : nullptr;
+  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, in_flight));
   if (plan.block_size != info_.kv.block_size) return internal_error("ledger: the plan has another block size");
-  resolve_tokens(plan, sampled, &tokens_);
-  samples_ = plan.sample_rows;
-  penalty_ = plan.penalty;
-  count_unseen_tokens(sampled, &samples_, &penalty_);
-  StepOutput& output = outputs_[num_submitted_ % kMaxPlansInFlight];
-  output.clear();
-  size_t next_sample = 0;
-  for (int32_t s = 0; s < plan.num_seqs(); ++s) {
-    uint64_t prefix_hash = 0;
-    LLMB_RETURN_IF_ERROR(run_sequence(plan, s, &prefix_hash));
-    if (next_sample == samples_.size() || samples_[next_sample].seq != s) continue;
-    const SampleRow& row = samples_[next_sample++];
-    if (static_cast<int64_t>(row.position) != plan.context_len[s])
-      return internal_error("ledger: sequence " + std::to_string(plan.seq_ids[s]) + " samples position " +
-                            std::to_string(row.position) + " after " + std::to_string(plan.context_len[s]) + " tokens");
-    sample(plan, row, prefix_hash, &output);
-  }
+  if (plan.num_layer_groups != 1) return internal_error("ledger: the plan has several layer groups");
+  resolve_step(plan, given_, &step_);
+  copy_blocks(plan);
+  prefix_hashes_.resize(plan.tokens.size());
+  for (int32_t e = 0; e < plan.num_entries(); ++e) LLMB_RETURN_IF_ERROR(run_entry(plan, e));
+  sampled_.clear();
+  for (const SampleRow& row : step_.sample_rows) sample(plan, row);
+  give_tokens(plan, step_.tokens, sampled_, &outputs_[num_submitted_ % kMaxPlansInFlight], &given_);
+  newest_plan_ = &plan;
   ++num_submitted_;
   return {};
 }
 
+// No block is both read and written: any order will do.
+void LedgerBackend::copy_blocks(const StepPlan& plan) {
+  const int64_t size = plan.block_size;
+  for (const BlockCopy& copy : plan.block_copies)
+    std::copy_n(slots_.begin() + copy.from * size, size, slots_.begin() + copy.to * size);
+}
+
 // Invariant 2. Who takes a block overwrites it from its first slot on, so that its link to the block before breaks; the
 // first block has none before it, there the break is at the end of what was overwritten.
-Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t s, int32_t num_cached) const {
+Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t e, int32_t num_cached) const {
   const int32_t sparse_from = options_.check_every_slot ? num_cached : plan.block_size;
   const auto holds = [&](int32_t position) {
-    const Slot& at = slot(plan, s, position);
+    const Slot& at = slot(plan, e, position);
     if (at.position != position) return false;
-    const uint64_t before = position == 0 ? model_.empty_prefix() : slot(plan, s, position - 1).prefix_hash;
+    const uint64_t before = position == 0 ? model_.empty_prefix() : slot(plan, e, position - 1).prefix_hash;
     return at.prefix_hash == LedgerModel::extend(before, at.token);
   };
   int32_t position = 0;
@@ -124,38 +125,41 @@ Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t s, int32_t num_
     position = num_cached - 1;
     if (position < 0 || holds(position)) return {};
   }
-  return internal_error("ledger: sequence " + std::to_string(plan.seq_ids[s]) +
+  return internal_error("ledger: sequence " + std::to_string(plan.entries[e].seq) +
                         " does not find its own token at position " + std::to_string(position) +
-                        " but one of position " + std::to_string(slot(plan, s, position).position));
+                        " but one of position " + std::to_string(slot(plan, e, position).position));
 }
 
-Status LedgerBackend::run_sequence(const StepPlan& plan, int32_t s, uint64_t* prefix_hash) {
-  const int32_t begin = plan.query_start[s], end = plan.query_start[s + 1];
-  const int32_t num_cached = plan.context_len[s] - (end - begin);
-  LLMB_RETURN_IF_ERROR(check_prefix(plan, s, num_cached));
-  uint64_t hash = num_cached == 0 ? model_.empty_prefix() : slot(plan, s, num_cached - 1).prefix_hash;
+Status LedgerBackend::run_entry(const StepPlan& plan, int32_t e) {
+  const int32_t begin = plan.query_start[e], end = plan.query_start[e + 1];
+  const int32_t num_cached = step_.context_len[e] - (end - begin);
+  LLMB_RETURN_IF_ERROR(check_prefix(plan, e, num_cached));
+  const uint64_t cached = num_cached == 0 ? model_.empty_prefix() : slot(plan, e, num_cached - 1).prefix_hash;
   for (int32_t row = begin; row < end; ++row) {
-    hash = LedgerModel::extend(hash, tokens_[row]);
-    slots_[plan.slots[row]] = {hash, tokens_[row], plan.positions[row]};
+    const int32_t parent = plan.parent_rows.empty() ? row - 1 : plan.parent_rows[row];
+    const uint64_t before = row == begin ? cached : prefix_hashes_[parent];
+    prefix_hashes_[row] = LedgerModel::extend(before, step_.tokens[row]);
+    slots_[step_.slots[row]] = {prefix_hashes_[row], step_.tokens[row], step_.positions[row]};
   }
-  *prefix_hash = hash;
   return {};
 }
 
-void LedgerBackend::sample(const StepPlan& plan, const SampleRow& row, uint64_t prefix_hash, StepOutput* output) {
+void LedgerBackend::sample(const StepPlan& plan, const SampleRow& row) {
+  const uint64_t prefix_hash = prefix_hashes_[row.token_row];
   const std::span<const TokenBias> bias(plan.bias.data() + row.bias_begin, plan.bias.data() + row.bias_end);
-  const std::span<const TokenPenalty> penalty(penalty_.data() + row.penalty_begin, penalty_.data() + row.penalty_end);
+  const std::span<const TokenPenalty> penalty(step_.penalty.data() + row.penalty_begin,
+                                              step_.penalty.data() + row.penalty_end);
   const std::optional<TokenId> token = model_.next_token(prefix_hash, row, bias, penalty);
   const float logprob = row.num_logprobs >= 0 ? LedgerModel::logprob(prefix_hash) : 0.0f;
-  output->tokens.push_back(token.value_or(0));
-  output->logprobs.push_back(logprob);
-  output->is_finite.push_back(token.has_value());
+  sampled_.tokens.push_back(token.value_or(0));
+  sampled_.logprobs.push_back(logprob);
+  sampled_.is_finite.push_back(token.has_value());
   // The chosen token is the best one; the tokens after it follow, each half as likely as the one before.
   for (int32_t i = 0; i < std::min(row.num_logprobs, model_.vocab_size); ++i) {
-    output->top_tokens.push_back(static_cast<TokenId>((int64_t{token.value_or(0)} + i) % model_.vocab_size));
-    output->top_logprobs.push_back(logprob - 0.6931472f * static_cast<float>(i));
+    sampled_.top_tokens.push_back(static_cast<TokenId>((int64_t{token.value_or(0)} + i) % model_.vocab_size));
+    sampled_.top_logprobs.push_back(logprob - 0.6931472f * static_cast<float>(i));
   }
-  output->top_start.push_back(static_cast<int32_t>(output->top_tokens.size()));
+  sampled_.top_start.push_back(static_cast<int32_t>(sampled_.top_tokens.size()));
 }
 
 Status LedgerBackend::wait(StepOutput* output) {

@@ -7,7 +7,6 @@
 //  1. The plan is valid (validate_step_plan) and has the pool's block size.
 //  2. What a sequence reads is its own prefix: in its first block, at every later block border, and at its last cached
 //     token, the slot holds the expected position and its hash continues the slot before. check_every_slot: everywhere.
-//  3. A sample's position is the length of its context.
 #pragma once
 
 #include <cstdint>

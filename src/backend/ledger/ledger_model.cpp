@@ -32,7 +32,7 @@ std::optional<TokenId> LedgerModel::next_token(uint64_t prefix_hash, const Sampl
   uint64_t bits = prefix_hash;
   for (const TokenPenalty& p : penalty)
     bits += mix(uint64_t{static_cast<uint32_t>(p.token)} << 32 | static_cast<uint32_t>(p.output_count));
-  if (row.temperature > 0) bits ^= static_cast<uint64_t>(sampling_uniform(row.rng, 0, row.position) * 0x1.0p24f);
+  if (row.temperature > 0) bits ^= static_cast<uint64_t>(sampling_uniform(row.rng, row.choice, row.position) * 0x1.0p24f);
   bits = mix(bits);
   if (eos_rate && !eos_token_ids.empty()) {
     const TokenId eos = eos_token_ids[bits % eos_token_ids.size()];

@@ -51,7 +51,7 @@ struct Batch {
   }
 };
 
-inline StepOutput run(const Batch& batch, const SampleNeeds& needs, int32_t num_calls = 1) {
+inline SampledRows run(const Batch& batch, const SampleNeeds& needs, int32_t num_calls = 1) {
   const StepPlan& plan = batch.plan;
   const auto rows = static_cast<size_t>(plan.num_samples());
   int32_t max_top = 1;
@@ -78,7 +78,7 @@ inline StepOutput run(const Batch& batch, const SampleNeeds& needs, int32_t num_
         bias.holds(plan.bias), penalty.holds(plan.penalty)})
     CHECK(guards);
 
-  StepOutput out;
+  SampledRows out;
   out.clear();
   out.tokens = tokens.download();
   out.is_finite = is_finite.download();
@@ -96,13 +96,13 @@ inline StepOutput run(const Batch& batch, const SampleNeeds& needs, int32_t num_
   return out;
 }
 
-inline StepOutput run(const Batch& batch) { return run(batch, sample_needs(batch.plan.sample_rows)); }
+inline SampledRows run(const Batch& batch) { return run(batch, sample_needs(batch.plan.sample_rows)); }
 
 inline TokenId run_row(const std::vector<float>& logits, const SampleRow& row, const std::vector<TokenBias>& bias = {},
                        const std::vector<TokenPenalty>& penalty = {}) {
   Batch batch{static_cast<int32_t>(logits.size())};
   batch.add(logits, row, bias, penalty);
-  const StepOutput out = run(batch);
+  const SampledRows out = run(batch);
   return out.is_finite[0] ? out.tokens[0] : -1;
 }
 
@@ -110,11 +110,12 @@ inline bool within_one_ulp(float a, float b) {
   return a == b || std::nextafter(a, b) == b;  // false for NaN
 }
 
-inline void check_equals_cpu(const Batch& batch, const StepOutput& actual) {
+inline void check_equals_cpu(const Batch& batch, const SampledRows& actual) {
   ThreadPool pool(1);
   std::vector<float> logits = batch.logits;
-  StepOutput expected;
-  cpu::sample(logits.data(), batch.vocab, batch.plan, &expected, pool);
+  SampledRows expected;
+  const StepPlan& plan = batch.plan;
+  cpu::sample(logits.data(), batch.vocab, {plan.sample_rows, plan.bias, plan.penalty}, &expected, pool);
   CHECK(actual.is_finite == expected.is_finite);
   CHECK(actual.top_start == expected.top_start);
   CHECK(actual.top_tokens == expected.top_tokens);

@@ -122,7 +122,7 @@ TEST_CASE("the total that top-p is a share of counts every weight: its lowest bi
     row.position = i;
     tiny.add(logits, row);
   }
-  const StepOutput out = run(tiny);
+  const SampledRows out = run(tiny);
   check_equals_cpu(tiny, out);
   CHECK(std::count(out.tokens.begin(), out.tokens.end(), 1) > 0);
 }
@@ -131,8 +131,8 @@ TEST_CASE("a row's result has the same bits alone, in a batch, at any row, with 
   // Odd: rows stand at every alignment.
   Batch batch = RandomRows(7).batch(2051, 14);
   batch.plan.sample_rows[3].num_logprobs = 7;
-  const StepOutput whole = run(batch, kAllNeeds);
-  const auto equal = [](const StepOutput& a, const StepOutput& b) {
+  const SampledRows whole = run(batch, kAllNeeds);
+  const auto equal = [](const SampledRows& a, const SampledRows& b) {
     CHECK(a.tokens == b.tokens);
     CHECK(a.is_finite == b.is_finite);
     CHECK(test::same_bytes(a.logprobs, b.logprobs));
@@ -143,7 +143,7 @@ TEST_CASE("a row's result has the same bits alone, in a batch, at any row, with 
   test::for_each_order(3, [&](uint64_t seed) {
     equal(whole, run(batch, kAllNeeds));
     for (size_t i = seed; i < batch.plan.sample_rows.size(); i += 3) {
-      const StepOutput alone = run(batch.row(i));
+      const SampledRows alone = run(batch.row(i));
       CHECK(alone.tokens[0] == whole.tokens[i]);
       CHECK(alone.is_finite[0] == whole.is_finite[i]);
       CHECK(test::same_bytes(alone.logprobs, std::span(whole.logprobs).subspan(i, 1)));
@@ -155,13 +155,13 @@ TEST_CASE("a row's result has the same bits alone, in a batch, at any row, with 
 
 TEST_CASE("padded rows give token 0 and disturb nothing, whatever their parameters are") {
   Batch batch = RandomRows(9).batch(1030, 5);
-  const StepOutput before = run(batch, kAllNeeds);
+  const SampledRows before = run(batch, kAllNeeds);
   for (const size_t at : {size_t{1}, size_t{4}}) {
     SampleRow& row = batch.plan.sample_rows[at];
     std::memset(static_cast<void*>(&row), 0xFF, sizeof row);
     std::fill_n(batch.logits.begin() + static_cast<int64_t>(at) * batch.vocab, batch.vocab, NAN);
   }
-  const StepOutput after = run(batch, kAllNeeds);
+  const SampledRows after = run(batch, kAllNeeds);
   for (const size_t i : {0, 2, 3}) CHECK(after.tokens[i] == before.tokens[i]);
   for (const size_t i : {1, 4}) {
     CHECK(after.tokens[i] == 0);
@@ -259,7 +259,8 @@ TEST_CASE("weights have the bits of the CPU's, for any temperature; the uniform 
     SampleRow row;
     row.rng = {rng() | uint64_t{rng()} << 32, rng() | uint64_t{rng()} << 32};
     row.position = rng();
-    CHECK(draw_uniform(row) == sampling_uniform(row.rng, 0, row.position));
+    row.choice = rng() % 3;
+    CHECK(draw_uniform(row) == sampling_uniform(row.rng, row.choice, row.position));
   }
 }
 #endif

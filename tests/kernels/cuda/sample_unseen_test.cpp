@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "core/resolve_step.h"
 #include "kernels/cuda/sample.h"
 #include "tests/support/device_array.h"
 

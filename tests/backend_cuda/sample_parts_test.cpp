@@ -1,5 +1,5 @@
-// Sample rows whose biases and penalties do not fit at once: how they are grouped, and that groups change no bit.
-#include "backend/cuda/sample_groups.h"
+// Sample rows whose biases and penalties do not fit at once: how they are divided, and that parts change no bit.
+#include "backend/cuda/sample_parts.h"
 
 #include <doctest/doctest.h>
 
@@ -38,17 +38,17 @@ StepPlan plan_of(const std::vector<Counts>& rows) {
 
 // "0-2 b0+5 p0+3": rows, and first and number of their biases and penalties.
 std::string describe(const StepPlan& plan, int64_t max_biases, int64_t max_penalties) {
-  const auto part = [](const auto& values, const auto& all) {
+  const auto place = [](const auto& values, const auto& all) {
     return std::to_string(values.data() - all.data()) + "+" + std::to_string(values.size());
   };
   std::string text;
-  for (const SampleGroup& group : group_samples(plan, max_biases, max_penalties))
-    text += (text.empty() ? "" : ", ") + std::to_string(group.begin) + "-" + std::to_string(group.end) + " b" +
-            part(group.bias, plan.bias) + " p" + part(group.penalty, plan.penalty);
+  for (const SamplePart& part : split_samples(plan, max_biases, max_penalties))
+    text += (text.empty() ? "" : ", ") + std::to_string(part.begin) + "-" + std::to_string(part.end) + " b" +
+            place(part.bias, plan.bias) + " p" + place(part.penalty, plan.penalty);
   return text;
 }
 
-TEST_CASE("a group takes as many rows as fit") {
+TEST_CASE("a part takes as many rows as fit") {
   CHECK(describe(plan_of({}), 3, 3) == "");
   CHECK(describe(plan_of({{}, {}, {}}), 0, 0) == "0-3 b0+0 p0+0");
   CHECK(describe(plan_of({{4, 0}, {6, 0}}), 10, 0) == "0-2 b0+10 p0+0");
@@ -61,15 +61,15 @@ TEST_CASE("a group takes as many rows as fit") {
   CHECK(describe(plan_of({{5, 1}, {5, 1}, {1, 1}}), 6, 3) == "0-1 b0+5 p0+1, 1-3 b5+6 p1+2");
 }
 
-TEST_CASE("rows that share their entries share a group") {
+TEST_CASE("rows that share their entries share a part") {
   StepPlan plan = plan_of({{7, 4}, {}, {}});
   plan.sample_rows[1] = plan.sample_rows[2] = plan.sample_rows[0];
   CHECK(describe(plan, 7, 4) == "0-3 b0+7 p0+4");
 }
 
 TEST_CASE("a row that does not fit by itself is a mistake of the caller") {
-  CHECK_THROWS(group_samples(plan_of({{1, 1}, {4, 1}}), 3, 3));
-  CHECK_THROWS(group_samples(plan_of({{1, 1}, {1, 4}}), 3, 3));
+  CHECK_THROWS(split_samples(plan_of({{1, 1}, {4, 1}}), 3, 3));
+  CHECK_THROWS(split_samples(plan_of({{1, 1}, {1, 4}}), 3, 3));
 }
 
 constexpr int32_t kNumRows = 9;
@@ -132,9 +132,9 @@ class Sampler {
     const size_t previous_bytes = previous.size() * sizeof(TokenId);
     cuda::check(cudaMemset(sampled.tokens, 0, bytes.size()), "cudaMemset");
     cuda::check(cudaMemcpy(sampled.tokens, previous.data(), previous_bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    const StepShape shape{plan.num_tokens(), plan.num_seqs(), plan.num_samples()};
+    const StepShape shape{plan.num_tokens(), plan.num_entries(), plan.num_samples()};
     const StepArrays arrays = ops_.stage().upload(plan, shape, stream_.get());
-    num_groups_ = arrays.groups.size();
+    num_parts_ = arrays.parts.size();
     ops_.count_unseen_tokens(arrays, plan.num_samples());
     ops_.set_step(arrays, cuda::sample_needs(plan.sample_rows));
     DeviceArray<float> on_device(logits);
@@ -146,7 +146,7 @@ class Sampler {
     cuda::check(cudaMemcpy(bytes.data(), sampled.tokens, bytes.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
     return bytes;
   }
-  size_t num_groups() const { return num_groups_; }  // of the last run; 0: it needed none
+  size_t num_parts() const { return num_parts_; }  // of the last run; 0: it needed none
 
  private:
   static CudaOpsOptions options(int64_t max_biases, int64_t max_penalties) {
@@ -160,10 +160,10 @@ class Sampler {
   const ModelConfig config_;
   const cuda::Stream stream_;
   CudaOps ops_;
-  size_t num_groups_ = 0;
+  size_t num_parts_ = 0;
 };
 
-TEST_CASE("rows sampled in groups have the bits of rows sampled at once, however the logits come") {
+TEST_CASE("rows sampled in parts have the bits of rows sampled at once, however the logits come") {
   const int32_t vocab = tiny_config().vocab_size;
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     std::mt19937 random(seed);
@@ -177,7 +177,7 @@ TEST_CASE("rows sampled in groups have the bits of rows sampled at once, however
     REQUIRE(std::min(num_biases, num_penalties) > vocab + 1);
     Sampler at_once(num_biases, num_penalties);
     const std::vector<uint8_t> expected = at_once.run(plan, logits, previous, kNumRows);
-    CHECK(at_once.num_groups() == 0);
+    CHECK(at_once.num_parts() == 0);
     const bool same_in_pieces = at_once.run(plan, logits, previous, 2) == expected;
     CHECK(same_in_pieces);
     const std::pair<int64_t, int64_t> sizes[] = {{num_biases - 1, num_penalties},
@@ -185,15 +185,15 @@ TEST_CASE("rows sampled in groups have the bits of rows sampled at once, however
                                                  {std::max<int64_t>(vocab, num_biases / 2), num_penalties},
                                                  {vocab, vocab + 1}};
     for (const auto& [max_biases, max_penalties] : sizes) {
-      Sampler in_groups(max_biases, max_penalties);
+      Sampler in_parts(max_biases, max_penalties);
       for (const int64_t rows_per_call : {1, 2, 4, 8, 9}) {
         CAPTURE(seed);
         CAPTURE(max_biases);
         CAPTURE(max_penalties);
         CAPTURE(rows_per_call);
-        const bool same = in_groups.run(plan, logits, previous, rows_per_call) == expected;
+        const bool same = in_parts.run(plan, logits, previous, rows_per_call) == expected;
         CHECK(same);
-        CHECK(in_groups.num_groups() > 1);
+        CHECK(in_parts.num_parts() > 1);
       }
     }
   }

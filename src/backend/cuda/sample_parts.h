@@ -11,14 +11,14 @@
 namespace llmb {
 
 // Sample rows begin … end - 1 and what of the plan's arrays their slices lie in. Views the plan.
-struct SampleGroup {
+struct SamplePart {
   int32_t begin = 0, end = 0;
   std::span<const TokenBias> bias;
   std::span<const TokenPenalty> penalty;
 };
 
-// All sample rows in order, in groups as large as possible of at most max_biases and max_penalties entries. One group
+// All sample rows in order, in parts as large as possible of at most max_biases and max_penalties entries. One part
 // where all entries fit, none where there are no rows. REQUIRES: each row's slices fit.
-std::vector<SampleGroup> group_samples(const StepPlan& plan, int64_t max_biases, int64_t max_penalties);
+std::vector<SamplePart> split_samples(const StepPlan& plan, int64_t max_biases, int64_t max_penalties);
 
 }  // namespace llmb

@@ -1,4 +1,4 @@
-#include "backend/cuda/sample_groups.h"
+#include "backend/cuda/sample_parts.h"
 
 #include <algorithm>
 
@@ -30,9 +30,9 @@ std::span<const T> part(const std::vector<T>& values, Slice slice) {
 
 }  // namespace
 
-std::vector<SampleGroup> group_samples(const StepPlan& plan, int64_t max_biases, int64_t max_penalties) {
-  std::vector<SampleGroup> groups;
-  Slice bias, penalty;  // of the last group
+std::vector<SamplePart> split_samples(const StepPlan& plan, int64_t max_biases, int64_t max_penalties) {
+  std::vector<SamplePart> parts;
+  Slice bias, penalty;  // of the last part
   for (int32_t i = 0; i < plan.num_samples(); ++i) {
     const SampleRow& row = plan.sample_rows[i];
     const Slice row_bias{row.bias_begin, row.bias_end}, row_penalty{row.penalty_begin, row.penalty_end};
@@ -40,12 +40,12 @@ std::vector<SampleGroup> group_samples(const StepPlan& plan, int64_t max_biases,
                    "a row's biases or penalties are more than there can be");
     const Slice wider_bias = joined(bias, row_bias), wider_penalty = joined(penalty, row_penalty);
     const bool fits = wider_bias.size() <= max_biases && wider_penalty.size() <= max_penalties;
-    if (groups.empty() || !fits) groups.push_back({i, i, {}, {}});
+    if (parts.empty() || !fits) parts.push_back({i, i, {}, {}});
     bias = fits ? wider_bias : row_bias;
     penalty = fits ? wider_penalty : row_penalty;
-    groups.back() = {groups.back().begin, i + 1, part(plan.bias, bias), part(plan.penalty, penalty)};
+    parts.back() = {parts.back().begin, i + 1, part(plan.bias, bias), part(plan.penalty, penalty)};
   }
-  return groups;
+  return parts;
 }
 
 }  // namespace llmb
