@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "formats/gguf_special_tokens.h"
 #include "text/unicode.h"
-#include "tokenizer/patterns.h"
 #include "tokenizer/sentencepiece_model.h"
+#include "tokenizer/word_splits.h"
 
 namespace llmb {
 
@@ -19,81 +19,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kModelKey = "tokenizer.ggml.model";
-
-json byte_level(bool use_regex) {
-  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", use_regex}};
-}
-json split(const char* pattern) {
-  return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
-}
-json digits(bool individual) { return {{"type", "Digits"}, {"individual_digits", individual}}; }
-
-// How the published tokenizers that a name stands for prepare text.
-struct Preparation {
-  std::vector<json> steps;
-  bool nfc = false;
-  bool ignore_merges = false;
-  bool add_bos = false;  // where the file does not say
-};
-
-Preparation splits(std::initializer_list<const char*> patterns) {
-  Preparation p;
-  for (const char* pattern : patterns) p.steps.push_back(split(pattern));
-  p.steps.push_back(byte_level(false));
-  return p;
-}
-
-Preparation falcon() {
-  Preparation p;
-  p.steps = {{{"type", "Punctuation"}, {"behavior", "Contiguous"}}, byte_level(true)};
-  p.steps.push_back(digits(false));
-  p.steps.push_back(split("[0-9][0-9][0-9]"));
-  return p;
-}
-
-std::optional<Preparation> find_preparation(std::string_view name) {
-  const auto is = [&](std::initializer_list<const char*> names) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  Preparation p;
-  if (is({"llama3", "llama-v3", "llama-bpe"})) {
-    p = splits({kLlama3Pattern});
-    p.ignore_merges = p.add_bos = true;
-  } else if (is({"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"})) {
-    p = splits({kLlama3Pattern});
-  } else if (is({"qwen2", "deepseek-r1-qwen", "megrez"})) {
-    p = splits({kQwen2Pattern});
-    p.nfc = true;
-  } else if (is({"stablelm2"})) {
-    p = splits({kQwen2Pattern});
-  } else if (is({"gpt-2", "phi-2"})) {
-    p.steps = {byte_level(true)};
-  } else if (is({"mpt", "olmo"})) {
-    p.steps = {byte_level(true)};
-    p.nfc = true;
-  } else if (is({"smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "command-r"})) {
-    p.steps = {digits(true), byte_level(true)};
-    p.nfc = name == "command-r";
-  } else if (is({"falcon", "default", ""})) {
-    p = falcon();
-  } else if (is({"gpt-4o", "llama4"})) {
-    p = splits({kO200kPattern});
-  } else if (is({"tekken"})) {
-    p = splits({kTekkenPattern});
-    p.ignore_merges = p.add_bos = true;
-  } else if (is({"bloom"})) {
-    p = splits({kBloomPattern});
-  } else if (is({"deepseek-v3"})) {
-    p = splits({kDeepSeekV3Patterns[0], kDeepSeekV3Patterns[1], kDeepSeekV3Patterns[2]});
-  } else if (is({"deepseek-coder"})) {
-    p = splits(
-        {kDeepSeekCoderPatterns[0], kDeepSeekCoderPatterns[1], kDeepSeekCoderPatterns[2], kDeepSeekCoderPatterns[3]});
-    p.steps.insert(p.steps.end() - 1, digits(true));
-  } else {
-    return std::nullopt;
-  }
-  return p;
-}
 
 // The array under `key`; nullptr where there is none of that kind with an element for each token.
 const GgufValue* find_array(const GgufFile& file, const char* key, uint64_t min_count, bool is_text) {
@@ -145,12 +70,34 @@ AddedToken special_token(std::string_view text) {
   return token;
 }
 
-Result<TokenizerFile> read_byte_level_bpe(const GgufFile& file, const TokenTable& table, TokenizerConfig* config) {
+// Of splits that cut alike, the one whose other habits the model has.
+std::string_view name_for(std::string_view recognised, const GgufFile& file, const Vocab& vocab) {
+  const std::string_view architecture = file.text("general.architecture").value_or("");
+  if (recognised == "llama-bpe" && !vocab.find("<|begin_of_text|>")) return "dbrx";
+  if (recognised == "gpt-2" && (architecture == "gptneox" || architecture == "mpt" || architecture.starts_with("olmo")))
+    return "olmo";
+  return recognised;
+}
+
+// How text is split into words. Files made before April 2024 do not say it; "default" is what converters wrote for a
+// tokenizer that they did not know.
+Result<WordSplit> split_of(const GgufFile& file, const TokenTable& table, const Vocab& vocab) {
   const std::string name(file.text("tokenizer.ggml.pre").value_or(""));
-  const auto preparation = find_preparation(name);
-  if (!preparation)
+  if (!name.empty() && name != "default") {
+    const auto split = find_word_split(name);
+    if (split) return *split;
     return unsupported("tokenizer.ggml.pre \"" + escape_control(name.substr(0, 60)) +
                        "\" is not supported; --tokenizer takes the tokenizer of the original model");
+  }
+  std::vector<std::string_view> made_by_training;
+  for (const Piece& piece : table.pieces)
+    if (piece.kind == kNormal) made_by_training.push_back(piece.text);
+  const auto guess = guess_word_split(made_by_training, "the GGUF file (tokenizer.ggml.pre)", "default");
+  if (!guess.ok()) return guess.status();
+  return *find_word_split(name_for(*guess, file, vocab));
+}
+
+Result<TokenizerFile> read_byte_level_bpe(const GgufFile& file, const TokenTable& table, TokenizerConfig* config) {
   TokenizerFile out;
   for (size_t id = 0; id < table.pieces.size(); ++id) {
     const Piece& piece = table.pieces[id];
@@ -170,11 +117,13 @@ Result<TokenizerFile> read_byte_level_bpe(const GgufFile& file, const TokenTable
     LLMB_RETURN_IF_ERROR(out.add_merge_line(rule));
   }
   out.has_merges = true;
-  out.model = {{"type", "BPE"}, {"ignore_merges", preparation->ignore_merges}};
-  if (preparation->nfc) out.normalizer = {{"type", "NFC"}};
-  out.pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", preparation->steps}};
+  const auto split = split_of(file, table, out.vocab);
+  if (!split.ok()) return split.status();
+  out.model = {{"type", "BPE"}, {"ignore_merges", split->ignore_merges}};
+  if (split->nfc) out.normalizer = {{"type", "NFC"}};
+  out.pre_tokenizer = pre_tokenizer_of(*split);
   out.decoder = {{"type", "ByteLevel"}};
-  if (!config->add_bos_token) config->add_bos_token = preparation->add_bos;
+  if (!config->add_bos_token) config->add_bos_token = split->add_bos;
   return out;
 }
 

@@ -104,6 +104,25 @@ class Strip final : public Normalizer {
   bool left_, right_;
 };
 
+class SentencepieceSpaces final : public Normalizer {
+ public:
+  bool apply(std::string* text, RegexScratch&) const override {
+    constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // ▁
+    std::string out;
+    out.reserve(text->size());
+    bool after_space = true;
+    for (const char c : *text) {
+      if (c != ' ' || !after_space) out += c;
+      after_space = c == ' ';
+    }
+    while (out.ends_with(' ') || out.ends_with(kSpaceMark))
+      out.resize(out.size() - (out.ends_with(' ') ? 1 : kSpaceMark.size()));
+    const bool dropped_first = text->starts_with(' ');
+    *text = std::move(out);
+    return dropped_first;
+  }
+};
+
 class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
@@ -300,11 +319,14 @@ Result<Ptr> make(const json& spec, int depth) {
     if (!prefix.ok()) return prefix.status();
     return Ptr(std::make_unique<Prepend>(*prefix));
   }
-  if (*type == "Precompiled") {
+  if (*type == "Precompiled" || *type == kSentencepieceMapType) {
     const auto charsmap = json_string(spec, "precompiled_charsmap", "");
     if (!charsmap.ok()) return charsmap.status();
-    return make_precompiled_normalizer(*charsmap);
+    const bool as_hugging_face = *type == "Precompiled";
+    return make_precompiled_normalizer(
+        *charsmap, as_hugging_face ? CharacterMapUse::kGraphemes : CharacterMapUse::kLongestMatch);
   }
+  if (*type == kSentencepieceSpacesType) return Ptr(std::make_unique<SentencepieceSpaces>());
   return unsupported("normalizer \"" + *type + "\" is not supported");
 }
 

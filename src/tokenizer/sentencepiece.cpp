@@ -138,36 +138,34 @@ json replace(const char* kind, const char* pattern, const char* content) {
   return {{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}};
 }
 
-// The pipeline of a whole text as one piece, spaces as ▁: BPE, and unigram models that keep white space.
-void set_whole_text_pipeline(const SpmModel& model, TokenizerFile* file) {
+// sentencepiece's own normalizer: its character map, its notion of extra white space, and ▁ for spaces.
+void set_normalizer(const SpmModel& model, TokenizerFile* file) {
   json normalizers = json::array();
   if (!model.charsmap.empty()) {
-    normalizers.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", encode_base64(model.charsmap)}});
+    normalizers.push_back({{"type", kSentencepieceMapType}, {"precompiled_charsmap", encode_base64(model.charsmap)}});
   }
-  if (model.remove_extra_whitespaces) {
-    normalizers.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
-    normalizers.push_back(replace("Regex", " {2,}", " "));
-  }
+  if (model.remove_extra_whitespaces) normalizers.push_back({{"type", kSentencepieceSpacesType}});
   if (model.add_dummy_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
   normalizers.push_back(replace("String", " ", kSpaceMark));
   file->normalizer = {{"type", "Sequence"}, {"normalizers", normalizers}};
+}
+
+// A whole text is one piece: BPE, and unigram models that keep white space.
+void set_whole_text_pipeline(const SpmModel& model, TokenizerFile* file) {
   json decoders = json::array({replace("String", kSpaceMark, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
   if (model.add_dummy_prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   file->decoder = {{"type", "Sequence"}, {"decoders", decoders}};
 }
 
-// The pipeline of words that Hugging Face gives unigram models.
+// The pipeline of words that Hugging Face gives other unigram models: each begins with its ▁.
 void set_word_pipeline(const SpmModel& model, TokenizerFile* file) {
-  json normalizers = json::array();
-  if (!model.charsmap.empty()) {
-    normalizers.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", encode_base64(model.charsmap)}});
-  }
-  normalizers.push_back({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}});
-  normalizers.push_back(replace("Regex", " {2,}", kSpaceMark));
-  file->normalizer = {{"type", "Sequence"}, {"normalizers", normalizers}};
-  const char* scheme = model.add_dummy_prefix ? "always" : "never";
-  file->pre_tokenizer = {{"type", "Metaspace"}, {"replacement", kSpaceMark}, {"prepend_scheme", scheme}};
-  file->decoder = file->pre_tokenizer;
+  const auto metaspace = [](bool prepends) {
+    return json{{"type", "Metaspace"},
+                {"replacement", kSpaceMark},
+                {"prepend_scheme", prepends ? "always" : "never"}};
+  };
+  file->pre_tokenizer = metaspace(false);  // the normalizer has done it
+  file->decoder = metaspace(model.add_dummy_prefix);
 }
 
 struct ScoredMerge {
@@ -272,6 +270,7 @@ Result<TokenizerFile> build_sentencepiece(const SpmModel& model, TokenizerConfig
   } else {
     file.model["unk_id"] = model.unk_id;
   }
+  set_normalizer(model, &file);
   if (is_bpe || !model.remove_extra_whitespaces) set_whole_text_pipeline(model, &file);
   else set_word_pipeline(model, &file);
   set_special_tokens(model, config);

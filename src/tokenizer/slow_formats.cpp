@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "tokenizer/patterns.h"
+#include "tokenizer/word_splits.h"
 
 namespace llmb {
 
@@ -62,6 +63,18 @@ json byte_level(bool add_prefix_space, bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"use_regex", use_regex}};
 }
 
+// Of a directory without a tokenizer_class.
+Result<WordSplit> guessed_split(const Vocab& vocab) {
+  std::vector<std::string_view> tokens;
+  for (TokenId id = 0; id < vocab.size(); ++id) tokens.push_back(vocab.text(id));
+  const auto recognised = recognise_word_split(tokens);
+  if (!recognised.ok()) return recognised.status();
+  if (*recognised == "gpt-2") return *find_word_split("gpt-2");  // the usual one: nothing to warn of
+  const auto guess = guess_word_split(tokens, "the directory of vocab.json (tokenizer_class)", "gpt-2");
+  if (!guess.ok()) return guess.status();
+  return *find_word_split(*guess);
+}
+
 Status set_pipeline(TokenizerConfig* config, TokenizerFile* file) {
   const auto tokenizer_class = json_string(config->values, "tokenizer_class", "GPT2Tokenizer");
   const auto prefix_space = json_bool(config->values, "add_prefix_space", false);
@@ -78,6 +91,13 @@ Status set_pipeline(TokenizerConfig* config, TokenizerFile* file) {
     for (const char* token : {"eos_token", "pad_token", "unk_token"}) set_default(token, "<|endoftext|>", config);
   } else if (name == "GPT2Tokenizer" || name == "CodeGenTokenizer") {
     file->pre_tokenizer = byte_level(*prefix_space, true);
+    if (!config->values.contains("tokenizer_class") && !*prefix_space) {
+      const auto split = guessed_split(file->vocab);
+      if (!split.ok()) return split.status();
+      file->pre_tokenizer = pre_tokenizer_of(*split);
+      if (split->nfc) file->normalizer = {{"type", "NFC"}};
+      file->model["ignore_merges"] = split->ignore_merges;
+    }
     for (const char* token : {"bos_token", "eos_token", "unk_token"}) set_default(token, "<|endoftext|>", config);
   } else {
     return unsupported("tokenizer_class \"" + escape_control(*tokenizer_class) +

@@ -17,7 +17,8 @@ Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerCo
 // sentencepiece's tokenizer.model, BPE or unigram.
 Result<TokenizerFile> read_sentencepiece(std::string_view bytes, TokenizerConfig* config);
 
-// tiktoken's ranks. The pattern is Llama 3's unless tokenizer_config.json's tokenizer_class has another.
+// tiktoken's ranks. How text is split is told by tokenizer_config.json's tokenizer_class (QWenTokenizer and Kimi's
+// TikTokenTokenizer), else recognised from the tokens, with a warning; Llama 3's where that fails.
 Result<TokenizerFile> read_tiktoken(std::string_view bytes, TokenizerConfig* config);
 bool looks_like_tiktoken(std::string_view bytes);
 

@@ -5,8 +5,8 @@
 
 #include "text/unicode.h"
 #include "tokenizer/base64.h"
-#include "tokenizer/patterns.h"
 #include "tokenizer/slow_formats.h"
+#include "tokenizer/word_splits.h"
 
 namespace llmb {
 
@@ -16,16 +16,6 @@ using nlohmann::json;
 
 constexpr size_t kMaxTiktokenBytes = 4096;  // of one token
 constexpr size_t kMaxMergeWork = size_t{1} << 32;
-
-constexpr const char* kKimiPattern =
-    "[\\p{Han}]+"
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]"
-    "]+"
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]"
-    "]*"
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 // The token as GPT-2's characters, or "" where the line is not base64, a space and a number.
 std::string read_line(std::string_view line, int64_t* rank) {
@@ -87,6 +77,17 @@ void add_special_tokens(const TokenizerConfig& config, TokenizerFile* file) {
   }
 }
 
+// How the text is split into words: ranks do not say it.
+Result<WordSplit> split_of(const std::string& tokenizer_class, const Vocab& vocab) {
+  if (tokenizer_class == "QWenTokenizer") return *find_word_split("qwen2");
+  if (tokenizer_class == "TikTokenTokenizer") return *find_word_split("kimi-k2");
+  std::vector<std::string_view> tokens;
+  for (TokenId id = 0; id < vocab.size(); ++id) tokens.push_back(vocab.text(id));
+  const auto guess = guess_word_split(tokens, "the file of tiktoken ranks", "llama-bpe");
+  if (!guess.ok()) return guess.status();
+  return *find_word_split(*guess);
+}
+
 }  // namespace
 
 bool looks_like_tiktoken(std::string_view bytes) {
@@ -111,13 +112,10 @@ Result<TokenizerFile> read_tiktoken(std::string_view bytes, TokenizerConfig* con
   add_special_tokens(*config, &file);
   const auto name = json_string(config->values, "tokenizer_class", "");
   if (!name.ok()) return name.status();
-  const char* pattern = *name == "QWenTokenizer"       ? kQwen2Pattern
-                        : *name == "TikTokenTokenizer" ? kKimiPattern
-                                                       : kLlama3Pattern;
-  const json split = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
-  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
-  if (*name == "QWenTokenizer") file.normalizer = {{"type", "NFC"}};
-  file.pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", {split, byte_level}}};
+  const auto split = split_of(*name, file.vocab);
+  if (!split.ok()) return split.status();
+  if (split->nfc) file.normalizer = {{"type", "NFC"}};
+  file.pre_tokenizer = pre_tokenizer_of(*split);
   file.decoder = {{"type", "ByteLevel"}};
   file.model = {{"type", "BPE"}, {"ignore_merges", true}};
   return file;

@@ -30,7 +30,7 @@ std::string gguf_name(std::string name) {
 }
 
 // bf16, q and k in the order that llama.cpp rotates.
-std::string converted_model() {
+std::string converted_model(const std::string& pre = "smollm") {
   const json config = json::parse(read_file(kModel + "/config.json"));
   const json tokenizer_config = json::parse(read_file(kModel + "/tokenizer_config.json"));
   GgufWriter w;
@@ -46,7 +46,7 @@ std::string converted_model() {
     w.u32(std::string("llama.") + key, config[field].get<uint32_t>());
   w.f32("llama.rope.freq_base", config["rope_theta"].get<float>());
   w.f32("llama.attention.layer_norm_rms_epsilon", config["rms_norm_eps"].get<float>());
-  add_byte_level_tokenizer(&w, read_hf_tokenizer(kModel), "smollm");
+  add_byte_level_tokenizer(&w, read_hf_tokenizer(kModel), pre);
   w.u32("tokenizer.ggml.eos_token_id", 1);
   w.u32("tokenizer.ggml.eot_token_id", 0);
   w.text("tokenizer.chat_template", tokenizer_config["chat_template"].get<std::string>());
@@ -134,6 +134,18 @@ TEST_CASE("a damaged file, and one that is none, are refused with 4") {
   const ProcessResult several = run_model(dir.path(), {LLMB_SOURCE_DIR "/examples/prompts.jsonl"});
   CHECK(several.exit_code == 4);
   CHECK(several.err.find("GGUF models, such as") != std::string::npos);
+}
+
+TEST_CASE("a file that does not say how text is split runs with a warning that names the guess") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("m.gguf"), converted_model(""));
+  write_file(dir.file("in.jsonl"), R"({"prompt":"Once upon a time","max_tokens":2})");
+  const ProcessResult result = run_model(dir.file("m.gguf"), {dir.file("in.jsonl")});
+  CHECK(result.exit_code == 0);
+  CHECK_MESSAGE(result.err.find("warning: the GGUF file (tokenizer.ggml.pre) does not say how text is split") !=
+                    std::string::npos,
+                result.err);
+  CHECK(result.err.find("\" is taken") != std::string::npos);
 }
 
 }  // namespace llmb::test

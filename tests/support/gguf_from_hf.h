@@ -61,7 +61,7 @@ inline HfTokenizer read_hf_tokenizer(const std::string& dir) {
 
 inline void add_byte_level_tokenizer(GgufWriter* w, const HfTokenizer& tokenizer, const std::string& pre) {
   w->text("tokenizer.ggml.model", "gpt2");
-  w->text("tokenizer.ggml.pre", pre);
+  if (!pre.empty()) w->text("tokenizer.ggml.pre", pre);
   w->texts("tokenizer.ggml.tokens", tokenizer.tokens);
   w->ints("tokenizer.ggml.token_type", tokenizer.types);
   w->texts("tokenizer.ggml.merges", tokenizer.merges);

@@ -119,6 +119,26 @@ TEST_CASE("published tokenizers: the expected encodings, where ../shared/data is
   }
 }
 
+TEST_CASE("without a name of the splitting it is recognised from the tokens, where ../shared/data is") {
+  if (!std::filesystem::exists(kShared + "/tokenizers")) {
+    MESSAGE("skipped: no ../shared/data");
+    return;
+  }
+  for (const auto& c : {std::pair("gpt2", "gpt-2"), {"qwen2.5", "qwen2"}, {"falcon", "falcon"}}) {
+    CAPTURE(c.first);
+    const HfTokenizer files = read_hf_tokenizer(kShared + "/tokenizers/" + c.first);
+    GgufWriter named, unnamed, unknown;
+    add_byte_level_tokenizer(&named, files, c.second);
+    add_byte_level_tokenizer(&unnamed, files, "");
+    add_byte_level_tokenizer(&unknown, files, "default");
+    const auto expected = load(named), without = load(unnamed), as_default = load(unknown);
+    for (const char* text : {"It's 12345 naïve cafés,\n\n 日本語 über-GROSS  x", "e\u0301 == {\n\tgetText(1990);\n} I'LL"}) {
+      CHECK(without->encode(text, true) == expected->encode(text, true));
+      CHECK(as_default->encode(text, true) == expected->encode(text, true));
+    }
+  }
+}
+
 TEST_CASE("every name of a splitting loads, others are refused by theirs") {
   const HfTokenizer files = read_hf_tokenizer(kFixtures + "o200k");
   for (const char* pre : {"llama3",
@@ -150,6 +170,9 @@ TEST_CASE("every name of a splitting loads, others are refused by theirs") {
                           "tekken",
                           "deepseek-v3",
                           "deepseek-coder",
+                          "deepseek-llm",
+                          "kimi-k2",
+                          "falcon3",
                           "bloom"}) {
     CAPTURE(pre);
     GgufWriter w;

@@ -47,6 +47,20 @@ TEST_CASE("small tokenizers of every kind give Hugging Face's ids and text, at o
   }
 }
 
+TEST_CASE("sentencepiece models give sentencepiece's ids: extra white space removed or kept, with and without prefix") {
+  for (const char* kind : {"bpe", "unigram"}) {
+    for (const char* rest : {"", "_extra", "_dummy", "_extra_dummy"}) {
+      const std::string dir = kDir + "sentencepiece/" + kind + rest;
+      CAPTURE(dir);
+      const auto tokenizer = load_tokenizer(dir);
+      for (const auto& row : read_jsonl(dir + "/golden.jsonl")) {
+        CAPTURE(row.dump());
+        CHECK(tokenizer->encode(row["text"].get<std::string>(), false) == row["ids"].get<std::vector<TokenId>>());
+      }
+    }
+  }
+}
+
 TEST_CASE("normalizers give Hugging Face's text") {
   for (const auto& row : read_jsonl(kDir + "normalizers.jsonl")) {
     CAPTURE(row["spec"].dump());

@@ -83,7 +83,20 @@ def spm_unigram():
     state = json.load(open(ROOT / "unigram" / "tokenizer.json", encoding="utf-8"))
     pieces = [(token, f32(score)) for token, score in state["model"]["vocab"]]
     state["model"]["vocab"] = pieces
-    state["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}
+    def replace(pattern, content):
+        return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+    # sentencepiece's rules: extra white space is spaces alone, and at the end also ▁.
+    state["normalizer"] = {
+        "type":
+        "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": CHARSMAP},
+                                    replace("\\A +", ""),
+                                    replace("[ ▁]+\\z", ""),
+                                    replace(" {2,}", " "), {"type": "Prepend", "prepend": "▁"},
+                                    replace(" ", "▁")]
+    }
+    state["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never"}
+    state["decoder"] = {**state["pre_tokenizer"], "prepend_scheme": "always"}
     state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] in ("<pad>", "</s>", "<unk>")]
     data = sentencepiece_file(pieces, [(3, 1), (40, 2), (41, -1), (42, 1), (43, 0)], [(2, base64.b64decode(CHARSMAP))])
     return Tokenizer.from_str(
