@@ -23,9 +23,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "engine/engine.h"
-#include "engine/run_metrics.h"
-#include "job/request_intake.h"
-#include "job/result_stream.h"
+#include "job/coordinator.h"
 #include "model/config_loader.h"
 #include "tokenizer/tokenizer.h"
 
@@ -166,25 +164,27 @@ void run(const Options& o, const std::string& directory) {
   const std::string in = directory + "/in.jsonl";
   write_requests(o, config->vocab_size, in);
   const auto clock = std::make_shared<SteadyClock>();
-  RequestIntake intake(std::make_unique<LineReader>(std::vector<std::string>{in}),
-                       std::make_unique<RequestParser>(GenerationParams(), limits), model, clock, {});
+  Coordinator coordinator(std::make_unique<RequestIntake>(std::make_unique<LineReader>(std::vector<std::string>{in}),
+                                                          std::make_unique<RequestParser>(GenerationParams(), limits),
+                                                          model, clock, IntakeOptions()),
+                          {});
   OutputSinkOptions sink_options;
   sink_options.path = directory + "/out.jsonl";
   auto sink = OutputSink::open(sink_options, *clock);
   check(sink.status());
-  ResultStream results(**sink, nullptr, ResultFormatter({.metrics = true}), OutputOrder::kCompletion);
-  RunMetrics metrics(*config, {});
+  coordinator.begin_output(**sink, nullptr);
   const std::atomic<int> interrupted{0};
-  Engine engine({.scheduler = scheduler}, backend, model->tokenizer.get(), *clock, intake, results, metrics,
-                interrupted, [](const EngineProgress&) {});
+  Engine engine({.scheduler = scheduler, .model = *config}, backend, model->tokenizer.get(), *clock, coordinator,
+                coordinator, interrupted, [](const EngineProgress&) {});
   backend.start();
   check(engine.run());
-  check(results.drain());
-  if (metrics.num_failed > 0) die(std::to_string(metrics.num_failed) + " requests failed");
+  check(coordinator.results().drain());
+  const RequestMetrics& requests = coordinator.results().metrics();
+  if (requests.num_failed > 0) die(std::to_string(requests.num_failed) + " requests failed");
   report("decode, all sequences", backend.decode_step_ms(o.num_seqs));
   report("all steps", backend.all_step_ms());
   std::printf("%lld tokens out, hash of sampled rows %016llx; limit at 256 sequences: 0.25 ms\n",
-              static_cast<long long>(metrics.num_output_tokens), static_cast<unsigned long long>(backend.hash()));
+              static_cast<long long>(requests.num_output_tokens), static_cast<unsigned long long>(backend.hash()));
 }
 
 }  // namespace

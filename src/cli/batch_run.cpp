@@ -38,9 +38,10 @@ int BatchRun::execute() {
   if (const Status status = load_model_context(o_, &model_); !status.ok())
     return fail(model_files_exit_code(status), status);
   // Reading and tokenising begin while the weights load.
-  intake_ = start_intake(o_, model_, std::move(reader_), clock_, job_ ? &job_->completed() : nullptr);
+  auto intake = make_intake(o_, model_, std::move(reader_), clock_, job_ ? &job_->completed() : nullptr);
   if (o_.dry_run && o_.progress != ProgressKind::kNone) std::fputs(describe_defaults(o_, model_).c_str(), stderr);
-  if (o_.dry_run) return dry_run(*intake_);
+  if (o_.dry_run) return dry_run(*intake);
+  coordinator_ = std::make_unique<Coordinator>(std::move(intake), coordinator_options());
   if (job_ && job_->is_continued())
     if (const End end = wait_for_new_line()) return *end;
   return run_supervised();
@@ -125,10 +126,10 @@ void BatchRun::report_skipped() {
 
 // Weights are loaded only for something to do, also where the input is a pipe.
 BatchRun::End BatchRun::wait_for_new_line() {
-  while (!intake_->wait_for_item(100)) {
+  while (!coordinator_->wait_for_line(100)) {
     if (interrupt_count() > 0) return interrupted_exit_code();
-    if (!intake_->at_end()) continue;
-    const Status status = intake_->status();
+    if (!coordinator_->has_read_all()) continue;
+    const Status status = coordinator_->input_status();
     if (!status.ok()) return refuse_input(status);
     return finish_without_new_lines();
   }

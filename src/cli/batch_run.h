@@ -14,8 +14,8 @@
 #include "cli/progress.h"
 #include "cli/run.h"
 #include "engine/engine.h"
-#include "engine/run_metrics.h"
 #include "io/line_reader.h"
+#include "job/coordinator.h"
 #include "job/device_watch.h"
 #include "job/error_file.h"
 #include "job/final_report.h"
@@ -23,8 +23,6 @@
 #include "job/model_files.h"
 #include "job/output_job.h"
 #include "job/output_sink.h"
-#include "job/request_intake.h"
-#include "job/result_stream.h"
 #include "job/supervisor.h"
 
 namespace llmb {
@@ -66,13 +64,12 @@ class BatchRun {
   // What computes, once the model is loaded.
   struct Work {
     Work(BatchRun& run, const EngineOptions& options);
-    RunMetrics metrics;
-    ResultStream results;
     Progress progress;
     Engine engine;
     const double start_ms;
   };
   EngineOptions engine_options() const;
+  CoordinatorOptions coordinator_options() const;
 
   Options o_;
   const BackendFactory& make_backend_;
@@ -88,7 +85,7 @@ class BatchRun {
   std::optional<Fingerprint> fingerprint_;
   std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights
   std::optional<int64_t> num_lines_;                 // of all inputs
-  std::unique_ptr<RequestIntake> intake_;
+  std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Backend> backend_;
   DeviceWatch watch_;
   std::optional<WatchedBackend> watched_backend_;

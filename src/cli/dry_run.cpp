@@ -1,6 +1,8 @@
 #include "cli/dry_run.h"
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <string>
 
 #include "base/log.h"
@@ -9,32 +11,49 @@
 
 namespace llmb {
 
-int dry_run(RequestIntake& intake) {
-  constexpr int64_t kMaxShown = 20;
+namespace {
+
+struct Tally {
+  static constexpr int64_t kMaxShown = 20;
   int64_t num_ok = 0, num_bad = 0, num_tokens = 0, longest = 0, num_cut = 0;
-  while (!intake.at_end() && interrupt_count() == 0) {
-    const auto item = intake.next(100);
-    if (!item) continue;
-    if (item->request) {
-      const auto size = static_cast<int64_t>(item->request->prompt_tokens.size());
+
+  void add(const IntakeItem& item) {
+    if (item.request) {
+      const auto size = static_cast<int64_t>(item.request->prompt_tokens.size());
       num_ok++;
       num_tokens += size;
-      num_cut += item->request->num_truncated_tokens > 0;
+      num_cut += item.request->num_truncated_tokens > 0;
       longest = std::max(longest, size);
-      continue;
+      return;
     }
-    if (++num_bad > kMaxShown) continue;
-    const LineRef& line = item->failure.line;
-    log_error(line.source + ":" + std::to_string(line.line_number) + ": " + item->failure.error->code + ": " +
-              item->failure.error->message);
+    if (++num_bad > kMaxShown) return;
+    const LineRef& line = item.failure.line;
+    log_error(line.source + ":" + std::to_string(line.line_number) + ": " + item.failure.error->code + ": " +
+              item.failure.error->message);
   }
-  if (num_bad > kMaxShown) log_error("… and " + std::to_string(num_bad - kMaxShown) + " more bad lines");
+};
+
+}  // namespace
+
+int dry_run(RequestIntake& intake) {
+  Tally tally;
+  auto reading = std::async(std::launch::async, [&] {
+    return intake.run([&](const IntakeItem& item) {
+      tally.add(item);
+      return interrupt_count() == 0;
+    });
+  });
+  while (reading.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready)
+    if (interrupt_count() > 0) intake.stop();
+  const Status status = reading.get();
+  if (tally.num_bad > Tally::kMaxShown)
+    log_error("… and " + std::to_string(tally.num_bad - Tally::kMaxShown) + " more bad lines");
   if (interrupt_count() > 0) return interrupted_exit_code();
-  if (const Status status = intake.status(); !status.ok()) return fail(kExitInputUnreadable, status);
-  log_info("dry run: " + std::to_string(num_ok) + " lines ok, " + std::to_string(num_bad) + " bad, " +
-           std::to_string(num_tokens) + " prompt tokens, longest prompt " + std::to_string(longest) +
-           (num_cut > 0 ? ", " + std::to_string(num_cut) + " prompts cut" : ""));
-  return num_bad > 0 ? kExitSomeFailed : kExitOk;
+  if (!status.ok()) return fail(kExitInputUnreadable, status);
+  log_info("dry run: " + std::to_string(tally.num_ok) + " lines ok, " + std::to_string(tally.num_bad) + " bad, " +
+           std::to_string(tally.num_tokens) + " prompt tokens, longest prompt " + std::to_string(tally.longest) +
+           (tally.num_cut > 0 ? ", " + std::to_string(tally.num_cut) + " prompts cut" : ""));
+  return tally.num_bad > 0 ? kExitSomeFailed : kExitOk;
 }
 
 }  // namespace llmb

@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "core/request.h"
-#include "engine/run_metrics.h"
+#include "job/request_metrics.h"
 #include "job/result_stream.h"
 #include "scheduler/scheduler_config.h"
 

@@ -49,9 +49,9 @@ MachineLimits machine_limits(const Options& o, Backend& backend) {
   return limits;
 }
 
-std::unique_ptr<RequestIntake> start_intake(const Options& o, const ModelFiles& model,
-                                            std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
-                                            const CompletedLines* completed) {
+std::unique_ptr<RequestIntake> make_intake(const Options& o, const ModelFiles& model,
+                                           std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
+                                           const CompletedLines* completed) {
   RequestLimits limits;
   limits.vocab_size = model.config.vocab_size;
   IntakeOptions options;

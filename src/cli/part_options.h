@@ -18,9 +18,9 @@ SchedulerConfig scheduler_config(const Options& options, const BackendInfo& back
 // Given by flags, else measured.
 MachineLimits machine_limits(const Options& options, Backend& backend);
 
-// Begins to read. `completed` (null: none) outlives it.
-std::unique_ptr<RequestIntake> start_intake(const Options& options, const ModelFiles& model,
-                                            std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
-                                            const CompletedLines* completed);
+// `completed` (null: none) outlives it.
+std::unique_ptr<RequestIntake> make_intake(const Options& options, const ModelFiles& model,
+                                           std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
+                                           const CompletedLines* completed);
 
 }  // namespace llmb

@@ -32,22 +32,23 @@ std::string duration(double seconds) {
   return buffer;
 }
 
-std::string describe(const EngineProgress& p, std::optional<double> lines, bool is_exact) {
+std::string describe(const JobProgress& p, std::optional<double> lines, bool is_exact) {
   char buffer[256];
-  const double seconds = std::max(1e-3, p.now_ms / 1000);
+  const double seconds = std::max(1e-3, p.engine.now_ms / 1000);
   std::string text = std::to_string(p.num_done);
   if (lines) text += (is_exact ? "/" : "/~") + std::to_string(static_cast<int64_t>(*lines + 0.5));
   std::snprintf(buffer, sizeof buffer,
                 " done, %lld failed | %.0f in + %.0f out tokens/s | %lld running, %lld waiting, KV %.0f %%",
-                static_cast<long long>(p.num_failed), static_cast<double>(p.num_input_tokens) / seconds,
-                static_cast<double>(p.num_output_tokens) / seconds, static_cast<long long>(p.num_running),
-                static_cast<long long>(p.num_waiting), 100 * p.kv_use);
+                static_cast<long long>(p.num_failed), static_cast<double>(p.engine.num_input_tokens) / seconds,
+                static_cast<double>(p.engine.num_output_tokens) / seconds, static_cast<long long>(p.engine.num_running),
+                static_cast<long long>(p.engine.num_waiting), 100 * p.engine.kv_use);
   text += buffer;
   // By tokens: requests under way count by the tokens that they are expected to need, the mean of those that are done.
-  if (lines && p.num_done > 0 && p.num_output_tokens > 0) {
-    const double tokens_per_line = static_cast<double>(p.num_output_tokens) / (p.num_done + 0.5 * p.num_running);
-    const double left = std::max(0.0, *lines * tokens_per_line - static_cast<double>(p.num_output_tokens));
-    text += " | ETA " + duration(left * seconds / static_cast<double>(p.num_output_tokens));
+  if (lines && p.num_done > 0 && p.engine.num_output_tokens > 0) {
+    const double tokens_per_line =
+        static_cast<double>(p.engine.num_output_tokens) / (p.num_done + 0.5 * p.engine.num_running);
+    const double left = std::max(0.0, *lines * tokens_per_line - static_cast<double>(p.engine.num_output_tokens));
+    text += " | ETA " + duration(left * seconds / static_cast<double>(p.engine.num_output_tokens));
   }
   return text;
 }
@@ -61,21 +62,21 @@ Progress::Progress(ProgressKind kind, std::optional<int64_t> num_lines, std::opt
       next_ms_(kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs) {}
 
 // By the share of the inputs' bytes that the lines seen so far take.
-std::optional<double> Progress::estimate_lines(const EngineProgress& p) const {
+std::optional<double> Progress::estimate_lines(const JobProgress& p) const {
   if (num_lines_) return static_cast<double>(*num_lines_);
   if (!total_bytes_ || p.input_bytes <= 0) return std::nullopt;
   const double share = static_cast<double>(p.input_bytes) / static_cast<double>(*total_bytes_);
-  return static_cast<double>(p.num_seen) / std::min(1.0, share);
+  return static_cast<double>(p.num_read) / std::min(1.0, share);
 }
 
-void Progress::print_status(const EngineProgress& p) {
+void Progress::print_status(const JobProgress& p) {
   finish();
   log_info(describe(p, estimate_lines(p), num_lines_.has_value() || p.input_bytes == total_bytes_));
 }
 
-void Progress::update(const EngineProgress& p) {
-  if (kind_ == ProgressKind::kNone || p.now_ms < next_ms_) return;
-  next_ms_ = p.now_ms + (kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs);
+void Progress::update(const JobProgress& p) {
+  if (kind_ == ProgressKind::kNone || p.engine.now_ms < next_ms_) return;
+  next_ms_ = p.engine.now_ms + (kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs);
   const std::optional<double> lines = estimate_lines(p);
   const std::string text = describe(p, lines, num_lines_.has_value() || p.input_bytes == total_bytes_);
   if (kind_ == ProgressKind::kPlain) return log_info(text);

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "cli/options.h"
-#include "engine/engine.h"
+#include "job/job_progress.h"
 
 namespace llmb {
 
@@ -16,14 +16,14 @@ class Progress {
   // is absent for pipes.
   Progress(ProgressKind kind, std::optional<int64_t> num_lines, std::optional<int64_t> total_bytes);
 
-  void update(const EngineProgress& p);
+  void update(const JobProgress& p);
   // Writes a line now, whatever the kind.
-  void print_status(const EngineProgress& p);
+  void print_status(const JobProgress& p);
   // Clears the bar, so that what follows starts on a clean line.
   void finish();
 
  private:
-  std::optional<double> estimate_lines(const EngineProgress& p) const;
+  std::optional<double> estimate_lines(const JobProgress& p) const;
 
   const ProgressKind kind_;
   const std::optional<int64_t> num_lines_, total_bytes_;

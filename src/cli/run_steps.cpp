@@ -8,6 +8,7 @@
 #include "cli/metrics_file.h"
 #include "cli/part_options.h"
 #include "cli/signals.h"
+#include "cli/summary.h"
 #include "job/input_check.h"
 
 namespace llmb {
@@ -15,21 +16,29 @@ namespace llmb {
 EngineOptions BatchRun::engine_options() const {
   EngineOptions options;
   options.scheduler = scheduler_config(o_, backend_->info(), model_.max_model_len);
+  options.model = model_.config;
   options.grace_ms = 1000 * o_.grace_s;
   // The ledger computes nothing: what it would measure is noise.
   if (device_.name == "ledger") options.virtual_token_ms = 1;
+  return options;
+}
+
+CoordinatorOptions BatchRun::coordinator_options() const {
+  CoordinatorOptions options;
+  options.order = o_.order;
+  options.format.metrics = !o_.no_metrics;
+  options.slo = model_.slo;
   // The budget is the output's, not this run's: running again and again must not get around it.
   if (o_.max_errors) options.max_errors = *o_.max_errors - report_.failed;
   return options;
 }
 
 BatchRun::Work::Work(BatchRun& run, const EngineOptions& options)
-    : metrics(run.model_.config, run.model_.slo),
-      results(*run.sink_, run.errors_.get(), ResultFormatter({.metrics = !run.o_.no_metrics}), run.o_.order),
-      progress(run.o_.progress, run.report_.left, run.intake_->total_bytes()),
-      engine(options, *run.watched_backend_, run.model_.context->tokenizer.get(), *run.clock_, *run.intake_, results,
-             metrics, interrupt_count(),
-             [this](const EngineProgress& p) {
+    : progress(run.o_.progress, run.report_.left, run.coordinator_->total_bytes()),
+      engine(options, *run.watched_backend_, run.model_.context->tokenizer.get(), *run.clock_, *run.coordinator_,
+             *run.coordinator_, interrupt_count(),
+             [this, &run](const EngineProgress& engine_progress) {
+               const JobProgress p = progress_of(*run.coordinator_, engine_progress);
                if (take_status_request()) progress.print_status(p);
                progress.update(p);
              }),
@@ -39,6 +48,7 @@ BatchRun::Work::Work(BatchRun& run, const EngineOptions& options)
 BatchRun::End BatchRun::run_steps(Status* engine_status, Status* output_status) {
   if (const End end = load_backend()) return end;
   if (const End end = start_output()) return end;
+  coordinator_->begin_output(*sink_, errors_.get());
   work_ = std::make_unique<Work>(*this, engine_options());
   supervisor_->begin_steps(1000 *
                            o_.watchdog_timeout_s.value_or(backend_->info().device.starts_with("cpu") ? 3600 : 300));
@@ -48,7 +58,7 @@ BatchRun::End BatchRun::run_steps(Status* engine_status, Status* output_status) 
     *engine_status = resource_exhausted("out of memory");
   }
   work_->progress.finish();
-  *output_status = work_->results.drain();
+  *output_status = coordinator_->results().drain();
   return {};
 }
 
@@ -67,28 +77,29 @@ int BatchRun::run_supervised() {
     engine_status =
         device_error("the device has not answered within --watchdog-timeout (" + backend_->info().device + ")");
   work_->progress.finish();
-  if (target_.is_stream && !work_->results.drain_within(1000)) return finish_blocked();
-  return finish(engine_status, work_->results.drain());
+  if (target_.is_stream && !coordinator_->results().drain_within(1000)) return finish_blocked();
+  return finish(engine_status, coordinator_->results().drain());
 }
 
 // The reader of the output does not read, and the time for it is over.
 int BatchRun::finish_blocked() {
-  report_.done += work_->results.num_written();
-  report_.failed += work_->results.num_failed_written();
+  report_.done += coordinator_->results().num_written();
+  report_.failed += coordinator_->results().num_failed_written();
   log_warning("the reader of the results does not read: " + interrupted_message(report_));
   return interrupt_count() > 0 ? interrupted_exit_code() : kExitDeviceFault;
 }
 
 int BatchRun::finish(const Status& engine_status, Status output_status) {
-  const RunMetrics& metrics = work_->metrics;
-  const bool too_many_errors = work_->engine.has_too_many_errors();
-  const Status input_status = intake_->status();
+  const RunMetrics metrics = {coordinator_->results().metrics(), work_->engine.metrics(), work_->engine.num_left()};
+  const bool too_many_errors = coordinator_->has_too_many_errors();
+  const Status input_status = coordinator_->input_status();
   was_interrupted_ = interrupt_count() > 0;  // a later signal finds a job that is complete
   const bool is_complete = engine_status.ok() && input_status.ok() && !was_interrupted_ && !too_many_errors;
   if (output_status.ok() && is_complete && job_) output_status = job_->put_in_order();
   if (output_status.ok()) output_status = is_complete ? sink_->finish() : sink_->sync_all();
   if (output_status.ok() && is_complete && job_)
-    output_status = job_->complete(report_.done + work_->results.num_written(), report_.failed + metrics.num_failed);
+    output_status = job_->complete(report_.done + coordinator_->results().num_written(),
+                                   report_.failed + metrics.requests.num_failed);
   fill_report(output_status.ok() && is_complete);
 
   RunContext context;
@@ -96,7 +107,7 @@ int BatchRun::finish(const Status& engine_status, Status output_status) {
   context.backend = backend_->info();
   context.limits_were_given = o_.peak_flops && o_.peak_bandwidth;
   const bool is_device_well = engine_status.ok() && !must_end_process_;
-  if (is_device_well && output_status.ok() && metrics.num_steps > 0 && o_.progress != ProgressKind::kNone)
+  if (is_device_well && output_status.ok() && metrics.steps.num_steps > 0 && o_.progress != ProgressKind::kNone)
     context.limits = machine_limits(o_, *backend_);
   const int code = exit_code(engine_status, output_status, input_status, too_many_errors);
   // The reader of a pipe who has seen enough wants no more words either.
@@ -118,9 +129,9 @@ int BatchRun::finish(const Status& engine_status, Status output_status) {
 }
 
 void BatchRun::fill_report(bool is_complete) {
-  report_.done += work_->results.num_written();
-  report_.failed += work_->metrics.num_failed;
-  report_.resumable = job_ && !is_complete && intake_->status().code() != StatusCode::kConflict;
+  report_.done += coordinator_->results().num_written();
+  report_.failed += coordinator_->results().metrics().num_failed;
+  report_.resumable = job_ && !is_complete && coordinator_->input_status().code() != StatusCode::kConflict;
   if (is_complete) report_.left = 0;
   else if (!num_lines_) num_lines_ = count_lines(o_);
   if (!is_complete && num_lines_) report_.left = *num_lines_ - report_.done;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/completion.h"
@@ -31,7 +32,6 @@ class ActiveRequest {
   const Request& request() const { return *request_; }
   int64_t ordinal() const { return ordinal_; }  // place in the input, counted from 0 without gaps
   bool was_scheduled() const { return scheduled_ms_.has_value(); }
-  const std::vector<float>& itl_ms() const { return itl_ms_; }
 
   void mark_scheduled(double now_ms) {
     if (!scheduled_ms_) scheduled_ms_ = time_of(now_ms);
@@ -43,6 +43,7 @@ class ActiveRequest {
 
   // The answer. Call once, at the end.
   Completion finish(FinishReason reason, std::optional<TokenId> stop_token, int32_t num_preemptions);
+  std::vector<float> take_itl_ms() { return std::move(itl_ms_); }  // after finish()
 
  private:
   bool append_text(std::string piece);

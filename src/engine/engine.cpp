@@ -21,15 +21,14 @@ int64_t waiting_window(const SchedulerConfig& config) {
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* tokenizer, Clock& clock,
-               RequestIntake& intake, ResultStream& results, RunMetrics& metrics, const std::atomic<int>& interrupted,
+               RequestSource& source, CompletionSink& sink, const std::atomic<int>& interrupted,
                std::function<void(const EngineProgress&)> on_progress)
     : options_(options),
       backend_(backend),
       tokenizer_(tokenizer),
       clock_(clock),
-      intake_(intake),
-      results_(results),
-      metrics_(metrics),
+      source_(source),
+      sink_(sink),
       interrupted_(interrupted),
       on_progress_(std::move(on_progress)),
       scheduler_(options.scheduler) {}
@@ -53,8 +52,7 @@ Status Engine::run() {
     const Status finished = finish_step();
     if (status.ok()) status = finished;
   }
-  LLMB_RETURN_IF_ERROR(status);
-  return intake_.status();
+  return status;
 }
 
 Status Engine::run_steps() {
@@ -69,18 +67,17 @@ Status Engine::run_steps() {
         leave(/*running_too=*/true);
       if (active_.empty()) return {};
     } else {
-      LLMB_RETURN_IF_ERROR(admit());
+      admit();
     }
-    LLMB_RETURN_IF_ERROR(results_.status());
     if (is_memory_short()) return resource_exhausted("out of memory");
-    if (has_too_many_errors()) {
+    if (sink_.is_closed()) {
       leave(/*running_too=*/true);
       return {};
     }
     LLMB_RETURN_IF_ERROR(submit_steps());
     if (num_finished_ < num_submitted_) {
       // The device works: take in what has arrived meanwhile.
-      if (interrupted_.load(std::memory_order_relaxed) == 0) LLMB_RETURN_IF_ERROR(admit());
+      if (interrupted_.load(std::memory_order_relaxed) == 0) admit();
       LLMB_RETURN_IF_ERROR(finish_step());
     } else if (active_.empty() && !more_may_arrive()) {
       return {};
@@ -92,15 +89,14 @@ Status Engine::run_steps() {
 }
 
 // Takes what has arrived; never waits.
-Status Engine::admit() {
-  while (scheduler_.num_waiting() < waiting_window(options_.scheduler) && !has_too_many_errors()) {
-    if (!held_) held_ = intake_.next(0);
-    if (!held_ || !results_.has_room(next_ordinal_) || hold_until_arrival(*held_)) break;
-    IntakeItem item = std::move(*held_);
+void Engine::admit() {
+  while (scheduler_.num_waiting() < waiting_window(options_.scheduler) && !sink_.is_closed()) {
+    if (!held_) held_ = source_.next(0);
+    if (!held_ || hold_until_arrival(*held_)) return;
+    WorkItem item = std::move(*held_);
     held_.reset();
-    LLMB_RETURN_IF_ERROR(admit_item(std::move(item)));
+    admit_item(std::move(item));
   }
-  return {};
 }
 
 // Nothing can run now: waits for input, for a simulated arrival or for a batch window to close.
@@ -109,18 +105,17 @@ Status Engine::wait_for_event() {
   double timeout_ms = kIdlePollMs;
   const std::optional<double> wakeup_ms = scheduler_.next_wakeup_ms();
   if (wakeup_ms) timeout_ms = std::min(timeout_ms, *wakeup_ms - now_ms);
-  if (held_ && held_->request) timeout_ms = std::min(timeout_ms, held_->request->arrival_ms - now_ms);
+  if (held_) timeout_ms = std::min(timeout_ms, held_->request->arrival_ms - now_ms);
   timeout_ms = std::max(0.0, timeout_ms);
-  if (held_ || (wakeup_ms && intake_.at_end())) clock_.sleep_until_ms(now_ms + timeout_ms);
-  else if (!intake_.at_end()) held_ = intake_.next(timeout_ms);
+  if (held_ || (wakeup_ms && source_.at_end())) clock_.sleep_until_ms(now_ms + timeout_ms);
+  else if (!source_.at_end()) held_ = source_.next(timeout_ms);
   else if (active_.empty()) return {};
   else return internal_error("the scheduler has " + std::to_string(active_.size()) + " sequences and nothing to run");
   return {};
 }
 
 // Fixes the arrival on the engine's clock; true where it lies in the future.
-bool Engine::hold_until_arrival(IntakeItem& item) {
-  if (!item.request) return false;
+bool Engine::hold_until_arrival(WorkItem& item) {
   if (!item.arrival_is_clock_time) {
     item.arrival_ms += start_ms_;
     item.arrival_is_clock_time = true;
@@ -129,20 +124,11 @@ bool Engine::hold_until_arrival(IntakeItem& item) {
   return item.request->arrival_ms > clock_.now_ms();
 }
 
-Status Engine::admit_item(IntakeItem item) {
-  const int64_t ordinal = next_ordinal_++;
-  input_bytes_ = item.input_bytes;
-  if (!item.request) return emit(ordinal, std::move(item.failure), {});
+void Engine::admit_item(WorkItem item) {
   std::shared_ptr<const Request> request = std::move(item.request);
   auto added = scheduler_.add(request, clock_.now_ms());
-  if (auto* error = std::get_if<RequestError>(&added)) {
-    Completion completion = completion_for(*request);
-    completion.finish_reason = FinishReason::kError;
-    completion.error = std::move(*error);
-    return emit(ordinal, std::move(completion), {});
-  }
-  active_.try_emplace(std::get<SeqId>(added), std::move(request), ordinal, tokenizer_, options_.virtual_token_ms);
-  return {};
+  if (auto* error = std::get_if<RequestError>(&added)) return fail(item.ordinal, *request, std::move(*error));
+  active_.try_emplace(std::get<SeqId>(added), std::move(request), item.ordinal, tokenizer_, options_.virtual_token_ms);
 }
 
 // Gives the device all the steps that it holds and that can be planned by now.
@@ -172,53 +158,52 @@ Status Engine::finish_step() {
   }
   const double now_ms = clock_.now_ms();
   const StepPlan& plan = plans_[num_finished_++ % kMaxPlansInFlight];  // at once: what follows may throw
-  metrics_.add_step(plan, now_ms - step_begin_ms_, scheduler_.kv_usage());
+  metrics_.add_step(options_.model, plan, now_ms - step_begin_ms_, scheduler_.kv_usage());
   scheduler_.apply(plan, output_, &updates_);
   num_output_tokens_ += static_cast<int64_t>(updates_.size());
   num_input_tokens_ += plan.num_tokens() - plan.num_samples();
   if (num_finished_ < num_submitted_) begin_step(now_ms);
-  return process_output(now_ms);
+  process_output(now_ms);
+  return {};
 }
 
-Status Engine::process_output(double now_ms) {
+void Engine::process_output(double now_ms) {
   for (const SequenceUpdate& update : updates_) {
     const auto at = active_.find(update.seq);
     if (at == active_.end()) continue;  // a stop string ended it in this very step, before this token
     ActiveRequest& active = at->second;
     if (update.numeric_error) {
-      Completion completion = completion_for(active.request());
-      completion.finish_reason = FinishReason::kError;
-      completion.error = RequestError{"numeric_error", "the model's logits held NaN or infinity", std::nullopt};
-      LLMB_RETURN_IF_ERROR(emit(active.ordinal(), std::move(completion), {}));
+      fail(active.ordinal(), active.request(),
+           {"numeric_error", "the model's logits held NaN or infinity", std::nullopt});
       active_.erase(update.seq);
       continue;
     }
     const bool stopped = active.add_token(output_, update.given, update.stop_token.has_value(), now_ms);
     if (stopped && !update.finish) scheduler_.finish(update.seq);
     // A stop string and the last token allowed may coincide: the stop string is the reason.
-    if (stopped) LLMB_RETURN_IF_ERROR(complete(update, FinishReason::kStop));
-    else if (update.finish) LLMB_RETURN_IF_ERROR(complete(update, *update.finish));
+    if (stopped) complete(update, FinishReason::kStop);
+    else if (update.finish) complete(update, *update.finish);
   }
-  return {};
 }
 
-Status Engine::complete(const SequenceUpdate& update, FinishReason reason) {
+void Engine::complete(const SequenceUpdate& update, FinishReason reason) {
   ActiveRequest& active = active_.at(update.seq);
   Completion completion = active.finish(reason, update.stop_token, update.num_preemptions);
-  const Status status = emit(active.ordinal(), std::move(completion), active.itl_ms());
+  sink_.put({active.ordinal(), std::move(completion), active.take_itl_ms()});
   active_.erase(update.seq);
-  return status;
 }
 
-Status Engine::emit(int64_t ordinal, Completion completion, const std::vector<float>& itl_ms) {
-  metrics_.add_completion(completion, itl_ms);
-  return results_.put(ordinal, std::move(completion));
+void Engine::fail(int64_t ordinal, const Request& request, RequestError error) {
+  Completion completion = completion_for(request);
+  completion.finish_reason = FinishReason::kError;
+  completion.error = std::move(error);
+  sink_.put({ordinal, std::move(completion), {}});
 }
 
-// Interrupted: drops what never ran, and running requests too when there is no time left for them.
+// Drops what never ran, and running requests too where there is no time left for them, or no use.
 void Engine::leave(bool running_too) {
-  intake_.stop();
-  if (held_) metrics_.num_unanswered++;
+  source_.stop();
+  if (held_) num_left_++;
   held_.reset();
   for (auto it = active_.begin(); it != active_.end();) {
     if (it->second.was_scheduled() && !running_too) {
@@ -226,7 +211,7 @@ void Engine::leave(bool running_too) {
       continue;
     }
     scheduler_.finish(it->first);
-    metrics_.num_unanswered++;
+    num_left_++;
     it = active_.erase(it);
   }
 }
@@ -235,16 +220,12 @@ void Engine::report_progress() {
   if (!on_progress_) return;
   EngineProgress p;
   p.now_ms = clock_.now_ms() - start_ms_;
-  p.num_done = metrics_.num_completed + metrics_.num_failed;
-  p.num_failed = metrics_.num_failed;
   p.num_input_tokens = num_input_tokens_;
   p.num_output_tokens = num_output_tokens_;
   p.num_running = scheduler_.num_running();
   p.num_waiting = scheduler_.num_waiting();
   const KvUsage kv = scheduler_.kv_usage();
   p.kv_use = static_cast<double>(kv.allocated_slots) / static_cast<double>(kv.total_slots);
-  p.num_seen = next_ordinal_;
-  p.input_bytes = input_bytes_;
   on_progress_(p);
 }
 

@@ -8,7 +8,7 @@
 #include "core/model_config.h"
 #include "core/request.h"
 #include "engine/request_preparer.h"
-#include "engine/run_metrics.h"
+#include "job/request_metrics.h"
 #include "model/config_loader.h"
 
 namespace llmb {

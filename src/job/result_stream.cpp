@@ -14,21 +14,20 @@ constexpr double kIdleMs = 200;
 constexpr std::chrono::microseconds kGather{100};
 }  // namespace
 
-ResultStream::ResultStream(OutputSink& sink, ErrorFile* errors, ResultFormatter formatter, OutputOrder order)
-    : sink_(sink), errors_(errors), formatter_(std::move(formatter)), order_(order), thread_([this] { run(); }) {}
+ResultStream::ResultStream(ResultFormatter formatter, OutputOrder order, const SloTargets& slo)
+    : formatter_(formatter), order_(order) {
+  metrics_.slo = slo;
+}
 
 ResultStream::~ResultStream() {
   queue_.close();
   if (thread_.joinable()) thread_.join();
 }
 
-bool ResultStream::has_room(int64_t ordinal) const {
-  return order_ == OutputOrder::kCompletion || ordinal < next_ordinal_.load(std::memory_order_acquire) + kOrderWindow;
-}
-
-Status ResultStream::put(int64_t ordinal, Completion completion) {
-  if (!queue_.push({ordinal, std::move(completion)})) return status();
-  return {};
+void ResultStream::begin(OutputSink& sink, ErrorFile* errors) {
+  sink_ = &sink;
+  errors_ = errors;
+  thread_ = std::thread([this] { run(); });
 }
 
 Status ResultStream::status() const {
@@ -44,6 +43,7 @@ Status ResultStream::drain() {
 
 bool ResultStream::drain_within(double timeout_ms) {
   queue_.close();
+  if (!thread_.joinable()) return true;
   std::unique_lock lock(mutex_);
   return ended_.wait_for(lock, std::chrono::duration<double, std::milli>(timeout_ms), [&] { return has_ended_; });
 }
@@ -70,7 +70,7 @@ void ResultStream::write_all() {
 Status ResultStream::write_queue() {
   while (!queue_.drained()) {
     auto item = queue_.pop_for(kIdleMs);
-    LLMB_RETURN_IF_ERROR(item ? write(std::move(*item)) : sink_.sync_if_due());
+    LLMB_RETURN_IF_ERROR(item ? write(*item) : sink_->sync_if_due());
     if (item && queue_.size() == 0) std::this_thread::sleep_for(kGather);
   }
   // An interrupted run leaves gaps: what was held back behind them is still an answer.
@@ -78,21 +78,23 @@ Status ResultStream::write_queue() {
   return {};
 }
 
-Status ResultStream::write(Item item) {
+Status ResultStream::write(const FinishedItem& item) {
+  metrics_.add(item);
   FormattedRecord record = {formatter_.format(item.completion), item.completion.error.has_value()};
   if (errors_ != nullptr && record.is_error) LLMB_RETURN_IF_ERROR(errors_->append(record.text));
   if (order_ == OutputOrder::kCompletion) return append(record);
   held_.emplace(item.ordinal, std::move(record));
-  while (!held_.empty() && held_.begin()->first == next_ordinal_.load(std::memory_order_relaxed)) {
+  while (!held_.empty() && held_.begin()->first == next_ordinal_) {
     LLMB_RETURN_IF_ERROR(append(held_.begin()->second));
     held_.erase(held_.begin());
-    next_ordinal_.fetch_add(1, std::memory_order_release);
+    ++next_ordinal_;
+    window_.advance();
   }
   return {};
 }
 
 Status ResultStream::append(const FormattedRecord& record) {
-  LLMB_RETURN_IF_ERROR(sink_.append(record.text));
+  LLMB_RETURN_IF_ERROR(sink_->append(record.text));
   num_written_.fetch_add(1, std::memory_order_relaxed);
   num_failed_written_.fetch_add(record.is_error, std::memory_order_relaxed);
   return {};
@@ -103,7 +105,9 @@ void ResultStream::fail(Status status) {
     std::lock_guard lock(mutex_);
     status_ = std::move(status);
   }
-  queue_.close();  // put() returns the error instead of blocking
+  has_failed_.store(true, std::memory_order_relaxed);
+  window_.close();
+  queue_.close();  // put() drops instead of blocking
 }
 
 }  // namespace llmb

@@ -1,5 +1,5 @@
-// Completions on their way out: formatted, put in order if asked, and written by a thread of its own, so that a slow
-// disk or reader never holds up a step until the window is full.
+// Completions on their way out: counted, formatted, put in order if asked, and written by a thread of its own, so that
+// a slow disk or reader never holds up a step until the queue is full.
 #pragma once
 
 #include <atomic>
@@ -13,47 +13,58 @@
 
 #include "base/bounded_queue.h"
 #include "base/status.h"
-#include "core/completion.h"
+#include "engine/completion_sink.h"
 #include "io/result_writer.h"
 #include "job/error_file.h"
+#include "job/order_window.h"
 #include "job/output_sink.h"
+#include "job/request_metrics.h"
 
 namespace llmb {
 
 enum class OutputOrder { kCompletion, kInput };
 
-// put(), has_room() and finish() belong to one thread. Invariants: every completion put is written exactly once, unless
-// writing failed; with kInput records are written by increasing ordinal, and at most kOrderWindow are held back.
+// Invariants: every item put is written exactly once, unless writing failed or drain() came first; with kInput records
+// are written by increasing ordinal, and at most kOrderWindow are held back where every ordinal was waited for.
 class ResultStream {
  public:
   static constexpr int64_t kOrderWindow = 4096;  // records
   static constexpr size_t kQueueLength = 1024;   // records
 
-  // Both sinks outlive the stream; `errors` (may be null) gets a copy of every error record.
-  ResultStream(OutputSink& sink, ErrorFile* errors, ResultFormatter formatter, OutputOrder order);
+  ResultStream(ResultFormatter formatter, OutputOrder order, const SloTargets& slo);
   ~ResultStream();
   ResultStream(const ResultStream&) = delete;
   ResultStream& operator=(const ResultStream&) = delete;
 
-  // With kInput: whether the record of `ordinal` may be produced without holding back too many others.
-  bool has_room(int64_t ordinal) const;
-  // Ordinals count input lines from 0 without gaps. Blocks while the writer is far behind.
-  Status put(int64_t ordinal, Completion completion);
-  // Records, and those of them that are errors. From any thread.
+  // Starts to write. Both outlive the stream; `errors` (may be null) gets a copy of every error record. Call once at
+  // most.
+  void begin(OutputSink& sink, ErrorFile* errors);
+
+  // With kInput: blocks while too many records would be held back if that of `ordinal` were produced. False: nothing
+  // more is to be produced. From any thread, as what follows.
+  bool wait_for_room(int64_t ordinal) { return order_ == OutputOrder::kCompletion || window_.wait_for(ordinal); }
+  // wait_for_room() waits no longer.
+  void close_window() { window_.close(); }
+  // Ordinals count input lines from 0 without gaps. Blocks while the writer is far behind, or has not begun; drops the
+  // item where writing has failed.
+  void put(FinishedItem item) { queue_.push(std::move(item)); }
+  // put() blocks no longer, and drops.
+  void close() { queue_.close(); }
+  // Records, and those of them that are errors.
   int64_t num_written() const { return num_written_.load(std::memory_order_relaxed); }
   int64_t num_failed_written() const { return num_failed_written_.load(std::memory_order_relaxed); }
+  bool has_failed() const { return has_failed_.load(std::memory_order_relaxed); }
   // The first error of writing, or ok.
   Status status() const;
-  // Waits until everything put is written (held-back records too, in order); the sink stays open.
+
+  // Of one thread: waits until everything put is written (held-back records too, in order); the sink stays open.
   Status drain();
   // The same, for no longer than timeout_ms. False: writing is still held up.
   bool drain_within(double timeout_ms);
+  // REQUIRES: drained.
+  const RequestMetrics& metrics() const { return metrics_; }
 
  private:
-  struct Item {
-    int64_t ordinal;
-    Completion completion;
-  };
   struct FormattedRecord {
     std::string text;
     bool is_error;
@@ -61,18 +72,23 @@ class ResultStream {
   void run();
   void write_all();
   Status write_queue();
-  Status write(Item item);
+  Status write(const FinishedItem& item);
   Status append(const FormattedRecord& record);
   void fail(Status status);
 
-  OutputSink& sink_;
-  ErrorFile* const errors_;
-  ResultFormatter formatter_;
+  const ResultFormatter formatter_;
   const OutputOrder order_;
-  BoundedQueue<Item> queue_{kQueueLength};
-  std::map<int64_t, FormattedRecord> held_;  // writer thread: formatted records that wait for an earlier one
-  std::atomic<int64_t> next_ordinal_{0};     // kInput: the next to be written
+  OrderWindow window_{kOrderWindow};
+  BoundedQueue<FinishedItem> queue_{kQueueLength};
+  OutputSink* sink_ = nullptr;   // null before begin()
+  ErrorFile* errors_ = nullptr;  // null: none
+  // The writer thread's.
+  RequestMetrics metrics_;
+  std::map<int64_t, FormattedRecord> held_;  // formatted records that wait for an earlier one
+  int64_t next_ordinal_ = 0;                 // kInput: the next to be written
+
   std::atomic<int64_t> num_written_{0}, num_failed_written_{0};
+  std::atomic<bool> has_failed_{false};
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   Status status_;           // guarded by mutex_

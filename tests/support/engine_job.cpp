@@ -8,11 +8,10 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/run_metrics.h"
 #include "io/resume_scan.h"
 #include "job/completed_lines.h"
+#include "job/coordinator.h"
 #include "job/request_intake.h"
-#include "job/result_stream.h"
 
 namespace llmb::test {
 
@@ -43,8 +42,8 @@ Status load_backend(const EngineJobOptions& options, const SchedulerConfig& sche
 }
 
 // Returns when all `num_lines` that are not in `completed` are read.
-std::unique_ptr<RequestIntake> open_intake(const EngineJobOptions& options, const std::string& path, size_t num_lines,
-                                           const CompletedLines& completed, std::shared_ptr<const Clock> clock) {
+std::unique_ptr<Coordinator> open_input(const EngineJobOptions& options, const std::string& path, size_t num_lines,
+                                        const CompletedLines& completed, std::shared_ptr<const Clock> clock) {
   auto model = std::make_shared<ModelContext>();
   model->tokenizer = options.tokenizer;
   model->eos_token_ids = options.eos_token_ids;
@@ -54,16 +53,18 @@ std::unique_ptr<RequestIntake> open_intake(const EngineJobOptions& options, cons
   limits.vocab_size = options.config.vocab_size;
   IntakeOptions intake_options;
   intake_options.completed = &completed;
-  intake_options.window = num_lines + 1;
   auto intake = std::make_unique<RequestIntake>(std::make_unique<LineReader>(std::vector<std::string>{path}),
                                                 std::make_unique<RequestParser>(GenerationParams(), limits),
                                                 std::move(model), std::move(clock), intake_options);
-  const size_t num_new = num_lines - static_cast<size_t>(completed.size());
-  while (intake->num_ready() < num_new) {
-    require(intake->status());
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  return intake;
+  CoordinatorOptions coordinator_options;
+  coordinator_options.window = num_lines + 1;
+  coordinator_options.order = OutputOrder::kInput;
+  coordinator_options.format.metrics = false;
+  coordinator_options.max_errors = options.max_errors;
+  auto coordinator = std::make_unique<Coordinator>(std::move(intake), coordinator_options);
+  while (!coordinator->has_read_all()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  require(coordinator->input_status());
+  return coordinator;
 }
 
 }  // namespace
@@ -87,29 +88,29 @@ EngineJobOutcome EngineJob::run(const EngineJobOptions& options) const {
   sink_options.keep_bytes = scan_partial(out_ + ".partial", &completed);
   auto sink = OutputSink::open(sink_options, *steady);
   require(sink.status());
-  const auto intake = open_intake(options, in_, num_lines_, completed, steady);
-  ResultStream results(**sink, nullptr, ResultFormatter({.metrics = false}), OutputOrder::kInput);
-  RunMetrics metrics(options.config, {});
+  const auto coordinator = open_input(options, in_, num_lines_, completed, steady);
+  coordinator->begin_output(**sink, nullptr);
   std::atomic<int> interrupted{0};
   EngineJobOutcome outcome;
   const auto on_progress = [&](const EngineProgress& progress) {
-    outcome.last_progress = progress;
-    if (options.on_progress) options.on_progress(progress, &interrupted);
+    outcome.last_progress = progress_of(*coordinator, progress);
+    if (options.on_progress) options.on_progress(outcome.last_progress, &interrupted);
   };
-  Engine engine({.scheduler = scheduler, .max_errors = options.max_errors}, backend, options.tokenizer.get(), clock,
-                *intake, results, metrics, interrupted, on_progress);
+  Engine engine({.scheduler = scheduler, .model = options.config}, backend, options.tokenizer.get(), clock,
+                *coordinator, *coordinator, interrupted, on_progress);
   outcome.status = engine.run();
   LLMB_CHECK_MSG(backend.num_in_flight() == 0, "run() returned with a plan in flight");
-  require(results.drain());
-  const bool is_complete = outcome.status.ok() && interrupted == 0 && !engine.has_too_many_errors();
+  require(coordinator->results().drain());
+  const bool is_complete = outcome.status.ok() && interrupted == 0 && !coordinator->has_too_many_errors();
   if (is_complete) require((*sink)->finish());
-  outcome.num_completed = metrics.num_completed;
-  outcome.num_failed = metrics.num_failed;
-  outcome.num_unanswered = metrics.num_unanswered;
-  outcome.num_output_tokens = metrics.num_output_tokens;
-  outcome.num_preemptions = metrics.num_preemptions;
-  outcome.num_steps = metrics.num_steps;
-  outcome.busy_ms = metrics.busy_ms;
+  const RequestMetrics& requests = coordinator->results().metrics();
+  outcome.num_completed = requests.num_completed;
+  outcome.num_failed = requests.num_failed;
+  outcome.num_left = engine.num_left();
+  outcome.num_output_tokens = requests.num_output_tokens;
+  outcome.num_preemptions = requests.num_preemptions;
+  outcome.num_steps = engine.metrics().num_steps;
+  outcome.busy_ms = engine.metrics().busy_ms;
   outcome.num_sampled = backend.num_sampled();
   return outcome;
 }

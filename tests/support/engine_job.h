@@ -1,4 +1,4 @@
-// A job over engine, result stream and files on the ledger backend, without the command line: continued where its
+// A job over engine, coordinator and files on the ledger backend, without the command line: continued where its
 // partial output says, and failing where a script says.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include "backend/ledger/ledger_backend.h"
 #include "core/model_config.h"
 #include "engine/engine.h"
+#include "job/job_progress.h"
 #include "tests/support/process.h"
 #include "tests/support/scripted_backend.h"
 
@@ -27,17 +28,17 @@ struct EngineJobOptions {
   BackendScript script;
   SchedulerConfig scheduler;  // num_blocks 0: 64
   std::optional<int64_t> max_errors;
-  // Called as the engine's on_progress; may raise the number of interrupts.
-  std::function<void(const EngineProgress&, std::atomic<int>*)> on_progress;
+  // Called after every step; may raise the number of interrupts.
+  std::function<void(const JobProgress&, std::atomic<int>*)> on_progress;
 };
 
 struct EngineJobOutcome {
   Status status;
-  int64_t num_completed = 0, num_failed = 0, num_unanswered = 0;
+  int64_t num_completed = 0, num_failed = 0, num_left = 0;
   int64_t num_output_tokens = 0, num_preemptions = 0, num_steps = 0;
   double busy_ms = 0;
   std::map<SeqId, int64_t> num_sampled;  // tokens that the backend gave; sequences count from 0, in order of the input
-  EngineProgress last_progress;
+  JobProgress last_progress;
 };
 
 class EngineJob {

@@ -1,5 +1,5 @@
 // A backend that fails in the middle of a job, or computes NaN: FAULTS rows 24 (errors of the device) and 27, over the
-// engine, the result stream and a file, on the ledger backend, with one plan in flight and with two.
+// engine, the coordinator and a file, on the ledger backend, with one plan in flight and with two.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -107,15 +107,15 @@ TEST_CASE(
         EngineJobOptions interrupted = options({.max_plans_in_flight = max_plans});
         int num_calls = 0;
         int64_t num_running = 0, num_done = 0;
-        interrupted.on_progress = [&](const EngineProgress& progress, std::atomic<int>* interrupts) {
-          if (progress.num_input_tokens == 0 || ++num_calls != at_step) return;  // counts from the first step on
-          num_running = progress.num_running;
+        interrupted.on_progress = [&](const JobProgress& progress, std::atomic<int>* interrupts) {
+          if (progress.engine.num_input_tokens == 0 || ++num_calls != at_step) return;  // counts from the first step on
+          num_running = progress.engine.num_running;
           num_done = progress.num_done;
           *interrupts = num_interrupts;
         };
         const EngineJobOutcome outcome = job.run(interrupted);
         CHECK(outcome.status.ok());
-        CHECK(outcome.num_unanswered > 0);
+        CHECK(outcome.num_left > 0);
         if (num_interrupts == 2) CHECK(outcome.num_completed == num_done);
         else CHECK(outcome.num_completed >= num_done + num_running - 4 * (max_plans - 1));
         const auto kept = records_by_index(job.partial_output());
@@ -136,7 +136,7 @@ TEST_CASE("one error more than allowed ends the run with whatever is in flight")
     const EngineJobOutcome outcome = job.run(o);
     CHECK(outcome.status.ok());
     CHECK(outcome.num_failed == 2);
-    CHECK(outcome.num_unanswered > 0);
+    CHECK(outcome.num_left > 0);
     const auto kept = records_by_index(job.partial_output());
     CHECK(static_cast<int64_t>(kept.size()) == outcome.num_completed + outcome.num_failed);
   }

@@ -82,7 +82,7 @@ TEST_CASE("the output has the same bytes with one plan in flight and with two, h
       const EngineJobOutcome outcome = job.run(o);
       REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
       CHECK(outcome.num_failed == 0);
-      CHECK(outcome.last_progress.num_output_tokens == outcome.num_output_tokens);  // no row of an ended sequence
+      CHECK(outcome.last_progress.engine.num_output_tokens == outcome.num_output_tokens);  // no row of an ended sequence
       preempted[max_plans - 1] |= outcome.num_preemptions > 0;
       if (expected.empty()) expected = job.output();
       CHECK(job.output() == expected);

@@ -1,9 +1,8 @@
-// The summary of a run, for people and for programs.
-#include <cstdio>
-#include <iterator>
-#include <nlohmann/json.hpp>
+#include "cli/summary.h"
 
-#include "engine/run_metrics.h"
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 namespace llmb {
 
@@ -21,19 +20,19 @@ double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 Derived derive(const RunMetrics& m, const RunContext& c) {
   Derived d{};
   d.seconds = c.wall_ms / 1000;
-  d.busy_seconds = m.busy_ms / 1000;
-  d.mean_occupancy = ratio(m.batch_size_sum, static_cast<double>(m.num_steps));
+  d.busy_seconds = m.steps.busy_ms / 1000;
+  d.mean_occupancy = ratio(m.steps.batch_size_sum, static_cast<double>(m.steps.num_steps));
   const double pool_slots = double{1} * c.backend.kv.num_blocks * c.backend.kv.block_size;
-  d.kv_use = ratio(ratio(m.kv_allocated_sum, static_cast<double>(m.num_steps)), pool_slots);
-  d.kv_peak = ratio(static_cast<double>(m.kv_allocated_max), pool_slots);
-  d.kv_waste = m.kv_allocated_sum > 0 ? 1 - m.kv_used_sum / m.kv_allocated_sum : 0;
+  d.kv_use = ratio(ratio(m.steps.kv_allocated_sum, static_cast<double>(m.steps.num_steps)), pool_slots);
+  d.kv_peak = ratio(static_cast<double>(m.steps.kv_allocated_max), pool_slots);
+  d.kv_waste = m.steps.kv_allocated_sum > 0 ? 1 - m.steps.kv_used_sum / m.steps.kv_allocated_sum : 0;
   // Model FLOPs and bytes over the time spent in steps: each step reads the weights once and each context once.
-  const double bytes = double{1} * m.num_steps * c.backend.weight_bytes +
-                       m.num_context_tokens_read * static_cast<double>(c.backend.kv.bytes_per_token());
-  d.achieved_flops = ratio(m.flops, d.busy_seconds);
+  const double bytes = double{1} * m.steps.num_steps * c.backend.weight_bytes +
+                       m.steps.num_context_tokens_read * static_cast<double>(c.backend.kv.bytes_per_token());
+  d.achieved_flops = ratio(m.steps.flops, d.busy_seconds);
   d.achieved_bytes = ratio(bytes, d.busy_seconds);
-  if (c.limits.flops_per_s > 0 && m.num_steps > 0) d.mfu = d.achieved_flops / c.limits.flops_per_s;
-  if (c.limits.bytes_per_s > 0 && m.num_steps > 0) d.mbu = d.achieved_bytes / c.limits.bytes_per_s;
+  if (c.limits.flops_per_s > 0 && m.steps.num_steps > 0) d.mfu = d.achieved_flops / c.limits.flops_per_s;
+  if (c.limits.bytes_per_s > 0 && m.steps.num_steps > 0) d.mbu = d.achieved_bytes / c.limits.bytes_per_s;
   return d;
 }
 
@@ -65,31 +64,31 @@ std::string summary_table(const RunMetrics& m, const RunContext& c) {
   const Derived d = derive(m, c);
   const auto n = [](int64_t v) { return static_cast<long long>(v); };
   std::string out = "---------------------------- summary ----------------------------\n";
-  add_line(out, "requests          %lld ok, %lld failed%s", n(m.num_completed), n(m.num_failed),
-           m.num_unanswered > 0 ? (", " + std::to_string(m.num_unanswered) + " left").c_str() : "");
+  add_line(out, "requests          %lld ok, %lld failed%s", n(m.requests.num_completed), n(m.requests.num_failed),
+           m.num_left > 0 ? (", " + std::to_string(m.num_left) + " left").c_str() : "");
   add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, c.backend.load_ms / 1000);
-  add_line(out, "tokens            %lld in, %lld out", n(m.num_input_tokens), n(m.num_output_tokens));
+  add_line(out, "tokens            %lld in, %lld out", n(m.requests.num_input_tokens), n(m.requests.num_output_tokens));
   add_line(out, "throughput        %.1f requests/s, %.1f input tokens/s, %.1f output tokens/s",
-           ratio(m.num_completed, d.seconds), ratio(m.num_input_tokens, d.seconds),
-           ratio(m.num_output_tokens, d.seconds));
-  if (m.slo().any())
-    add_line(out, "goodput           %.1f requests/s, %.1f %% of requests within --slo", ratio(m.num_good, d.seconds),
-             100 * ratio(m.num_good, m.num_completed));
-  add_line(out, "steps             %lld, mean batch %.1f sequences, %lld preemptions", n(m.num_steps), d.mean_occupancy,
-           n(m.num_preemptions));
+           ratio(m.requests.num_completed, d.seconds), ratio(m.requests.num_input_tokens, d.seconds),
+           ratio(m.requests.num_output_tokens, d.seconds));
+  if (m.requests.slo.any())
+    add_line(out, "goodput           %.1f requests/s, %.1f %% of requests within --slo",
+             ratio(m.requests.num_good, d.seconds), 100 * ratio(m.requests.num_good, m.requests.num_completed));
+  add_line(out, "steps             %lld, mean batch %.1f sequences, %lld preemptions", n(m.steps.num_steps),
+           d.mean_occupancy, n(m.requests.num_preemptions));
   add_line(out, "KV cache          mean use %.1f %%, peak %.1f %%, waste in used blocks %.1f %%", 100 * d.kv_use,
            100 * d.kv_peak, 100 * d.kv_waste);
   if (d.mfu && d.mbu)
     add_line(out, "utilisation       MFU %.1f %% of %.1f GFLOP/s, MBU %.1f %% of %.1f GB/s (%s limits)", 100 * *d.mfu,
              c.limits.flops_per_s / 1e9, 100 * *d.mbu, c.limits.bytes_per_s / 1e9,
              c.limits_were_given ? "given" : "measured");
-  if (m.num_completed > 0) {
+  if (m.requests.num_completed > 0) {
     add_line(out, "  %-10s %10s %10s %10s %10s %10s %10s", "ms", "mean", "p50", "p90", "p95", "p99", "max");
-    add_distribution(out, "TTFT", m.ttft_ms);
-    add_distribution(out, "TPOT", m.tpot_ms);
-    add_distribution(out, "ITL", m.itl_ms);
-    add_distribution(out, "E2E", m.e2el_ms);
-    add_distribution(out, "queue", m.queue_ms);
+    add_distribution(out, "TTFT", m.requests.ttft_ms);
+    add_distribution(out, "TPOT", m.requests.tpot_ms);
+    add_distribution(out, "ITL", m.requests.itl_ms);
+    add_distribution(out, "E2E", m.requests.e2el_ms);
+    add_distribution(out, "queue", m.requests.queue_ms);
   }
   return out;
 }
@@ -97,26 +96,26 @@ std::string summary_table(const RunMetrics& m, const RunContext& c) {
 std::string summary_json(const RunMetrics& m, const RunContext& c, const std::string& extra_json_members) {
   const Derived d = derive(m, c);
   nlohmann::ordered_json j;
-  j["completed"] = m.num_completed;
-  j["failed"] = m.num_failed;
-  j["unanswered"] = m.num_unanswered;
+  j["completed"] = m.requests.num_completed;
+  j["failed"] = m.requests.num_failed;
+  j["unanswered"] = m.num_left;
   j["duration"] = d.seconds;
   j["model_load_time_s"] = c.backend.load_ms / 1000;
-  j["total_input_tokens"] = m.num_input_tokens;
-  j["total_output_tokens"] = m.num_output_tokens;
-  j["request_throughput"] = ratio(m.num_completed, d.seconds);
-  j["input_throughput"] = ratio(m.num_input_tokens, d.seconds);
-  j["output_throughput"] = ratio(m.num_output_tokens, d.seconds);
-  j["total_token_throughput"] = ratio(m.num_input_tokens + m.num_output_tokens, d.seconds);
-  if (m.slo().any()) j["request_goodput"] = ratio(m.num_good, d.seconds);
-  add_distribution(j, "ttft_ms", m.ttft_ms);
-  add_distribution(j, "tpot_ms", m.tpot_ms);
-  add_distribution(j, "itl_ms", m.itl_ms);
-  add_distribution(j, "e2el_ms", m.e2el_ms);
-  add_distribution(j, "queue_ms", m.queue_ms);
-  j["num_steps"] = m.num_steps;
+  j["total_input_tokens"] = m.requests.num_input_tokens;
+  j["total_output_tokens"] = m.requests.num_output_tokens;
+  j["request_throughput"] = ratio(m.requests.num_completed, d.seconds);
+  j["input_throughput"] = ratio(m.requests.num_input_tokens, d.seconds);
+  j["output_throughput"] = ratio(m.requests.num_output_tokens, d.seconds);
+  j["total_token_throughput"] = ratio(m.requests.num_input_tokens + m.requests.num_output_tokens, d.seconds);
+  if (m.requests.slo.any()) j["request_goodput"] = ratio(m.requests.num_good, d.seconds);
+  add_distribution(j, "ttft_ms", m.requests.ttft_ms);
+  add_distribution(j, "tpot_ms", m.requests.tpot_ms);
+  add_distribution(j, "itl_ms", m.requests.itl_ms);
+  add_distribution(j, "e2el_ms", m.requests.e2el_ms);
+  add_distribution(j, "queue_ms", m.requests.queue_ms);
+  j["num_steps"] = m.steps.num_steps;
   j["mean_batch_size"] = d.mean_occupancy;
-  j["num_preemptions"] = m.num_preemptions;
+  j["num_preemptions"] = m.requests.num_preemptions;
   j["kv_cache_usage_mean"] = d.kv_use;
   j["kv_cache_usage_peak"] = d.kv_peak;
   j["kv_cache_waste"] = d.kv_waste;

@@ -1,0 +1,25 @@
+// What the steps of an engine computed and held.
+#pragma once
+
+#include <cstdint>
+
+#include "core/model_config.h"
+#include "core/step_plan.h"
+#include "scheduler/scheduler.h"
+
+namespace llmb {
+
+// A value in constant memory. Filled by the engine's thread.
+struct StepMetrics {
+  void add_step(const ModelConfig& config, const StepPlan& plan, double duration_ms, const KvUsage& kv);
+
+  int64_t num_steps = 0;
+  double busy_ms = 0;                            // in steps
+  double batch_size_sum = 0;                     // sequences, summed over steps
+  double flops = 0;                              // of the matrix products and attention
+  double num_context_tokens_read = 0;            // from the KV cache, summed over steps and sequences
+  double kv_used_sum = 0, kv_allocated_sum = 0;  // slots, summed over steps
+  int64_t kv_allocated_max = 0;
+};
+
+}  // namespace llmb

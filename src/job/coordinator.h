@@ -1,0 +1,92 @@
+// One side of a run: reads the input, numbers its lines, hands requests out, takes completions back and sees to their
+// records. The other side, an engine, meets it in two bounded queues of values, requests out and completions back.
+//
+//   lines → RequestIntake ──work items──► engine ──finished items──► ResultStream → records
+//                 └──────────── lines that are errors ──────────────────┘
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/bounded_queue.h"
+#include "base/status.h"
+#include "engine/completion_sink.h"
+#include "engine/request_source.h"
+#include "job/request_intake.h"
+#include "job/result_stream.h"
+
+namespace llmb {
+
+struct CoordinatorOptions {
+  size_t window = 256;  // requests read ahead of the engine at most
+  OutputOrder order = OutputOrder::kCompletion;
+  ResultFormat format;
+  std::optional<int64_t> max_errors;  // error records that the run may produce; one more ends it
+  SloTargets slo;
+};
+
+// Invariants:
+//  1. Ordinals count the lines that need an answer from 0, without gaps, in input order.
+//  2. Every line with an ordinal is given to the engine once or put as an error record once, unless stop() came first.
+//  3. At most max_errors + 1 error records are put, and none where max_errors < 0.
+//
+// Two threads of its own, one that reads and one that writes. RequestSource belongs to the engine's thread, put() and
+// is_closed() to any, the rest to the thread that runs the job.
+class Coordinator final : public RequestSource, public CompletionSink {
+ public:
+  // Begins to read.
+  Coordinator(std::unique_ptr<RequestIntake> intake, const CoordinatorOptions& options);
+  ~Coordinator() override;
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  // Waits up to timeout_ms for a line that needs an answer; false: none yet, or none at all (see has_read_all()).
+  bool wait_for_line(double timeout_ms);
+  bool has_read_all() const;
+  // Why reading ended, as RequestIntake::run(); ok while it goes on.
+  Status input_status() const;
+  std::optional<int64_t> total_bytes() const { return intake_->total_bytes(); }
+
+  // Begins to write what is put, and has been. Both outlive the coordinator; `errors` may be null. Call once at most.
+  void begin_output(OutputSink& sink, ErrorFile* errors) { results_.begin(sink, errors); }
+
+  // RequestSource
+  std::optional<WorkItem> next(double timeout_ms) override { return work_.pop_for(timeout_ms); }
+  bool at_end() const override { return work_.drained(); }
+  void stop() override;
+
+  // CompletionSink. Closed where writing has failed or there are too many errors.
+  void put(FinishedItem item) override;
+  bool is_closed() const override { return results_.has_failed() || has_too_many_errors(); }
+
+  bool has_too_many_errors() const { return max_errors_ && num_failed_.load() > *max_errors_; }
+  // From any thread: lines with an ordinal, bytes of the inputs as stored that they take, items put, errors of them.
+  int64_t num_read() const { return num_read_.load(std::memory_order_relaxed); }
+  int64_t input_bytes() const { return input_bytes_.load(std::memory_order_relaxed); }
+  int64_t num_done() const { return num_done_.load(std::memory_order_relaxed); }
+  int64_t num_failed() const { return num_failed_.load(std::memory_order_relaxed); }
+  ResultStream& results() { return results_; }
+
+ private:
+  void read();
+  bool take(IntakeItem item);
+
+  const std::unique_ptr<RequestIntake> intake_;
+  const std::optional<int64_t> max_errors_;
+  ResultStream results_;
+  BoundedQueue<WorkItem> work_;
+  std::atomic<int64_t> num_read_{0}, input_bytes_{0}, num_done_{0}, num_failed_{0};
+  std::atomic<int64_t> num_error_turns_{0};  // errors that were to be put, within the budget or not
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool has_line_ = false, has_read_all_ = false;  // guarded by mutex_
+  Status input_status_;                           // guarded by mutex_
+  std::thread reader_;
+};
+
+}  // namespace llmb

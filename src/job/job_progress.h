@@ -1,0 +1,22 @@
+// A look at a run that is under way.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/engine.h"
+#include "job/coordinator.h"
+
+namespace llmb {
+
+struct JobProgress {
+  EngineProgress engine;
+  int64_t num_done = 0, num_failed = 0;  // lines that are answered; of them, error records
+  int64_t num_read = 0;                  // lines that need an answer, as far as they were read
+  int64_t input_bytes = 0;               // of the inputs, as stored, up to there
+};
+
+inline JobProgress progress_of(const Coordinator& coordinator, const EngineProgress& engine) {
+  return {engine, coordinator.num_done(), coordinator.num_failed(), coordinator.num_read(), coordinator.input_bytes()};
+}
+
+}  // namespace llmb

@@ -1,0 +1,36 @@
+// What the requests of a run took: how many were answered, and how long each waited and computed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "engine/completion_sink.h"
+#include "engine/quantile_sketch.h"
+
+namespace llmb {
+
+// Latency targets that a request must meet to count for goodput. Names as in vLLM's bench: ttft, tpot, e2el.
+struct SloTargets {
+  std::optional<double> ttft_ms, tpot_ms, e2el_ms;
+  bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
+};
+
+// "ttft=200ms,tpot=50ms,e2el=2s" (units ms or s; none: ms).
+Result<SloTargets> parse_slo(const std::string& text);
+
+// A value in constant memory.
+struct RequestMetrics {
+  void add(const FinishedItem& item);
+
+  SloTargets slo;
+  int64_t num_completed = 0;  // answered lines without an error
+  int64_t num_failed = 0;     // error records
+  int64_t num_preemptions = 0;
+  int64_t num_input_tokens = 0, num_output_tokens = 0;
+  int64_t num_good = 0;  // requests that met every target
+  QuantileSketch ttft_ms, tpot_ms, itl_ms, e2el_ms, queue_ms;
+};
+
+}  // namespace llmb

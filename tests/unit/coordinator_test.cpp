@@ -1,0 +1,188 @@
+// The side of a run that reads lines and writes records, with this test in the place of the engine.
+#include "job/coordinator.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "tests/support/engine_job.h"
+#include "tests/support/faulty_file_ops.h"
+#include "tests/support/process.h"
+
+namespace llmb::test {
+
+namespace {
+
+constexpr int64_t kWindow = ResultStream::kOrderWindow;
+
+std::string good_lines(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i)
+    text += R"({"prompt_token_ids":[1,2,3]})"
+            "\n";
+  return text;
+}
+
+std::string bad_lines(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i)
+    text += R"({"prompt":5})"
+            "\n";
+  return text;
+}
+
+struct Run {
+  explicit Run(const std::string& input, CoordinatorOptions options = {}, FileOps& ops = real_file_ops()) {
+    write_file(dir.file("in"), input);
+    auto model = std::make_shared<ModelContext>();
+    model->vocab_size = model->max_model_len = 100;
+    auto intake = std::make_unique<RequestIntake>(
+        std::make_unique<LineReader>(std::vector<std::string>{dir.file("in")}),
+        std::make_unique<RequestParser>(GenerationParams(), RequestLimits()), model, clock, IntakeOptions());
+    options.format.metrics = false;
+    coordinator = std::make_unique<Coordinator>(std::move(intake), options);
+    auto opened = OutputSink::open({.path = dir.file("out")}, *clock, ops);
+    REQUIRE(opened.ok());
+    sink = std::move(*opened);
+  }
+
+  // The completion of one request.
+  void answer(const WorkItem& item, bool with_error = false) {
+    FinishedItem finished;
+    finished.ordinal = item.ordinal;
+    finished.completion.line = item.request->line;
+    if (with_error) finished.completion.error = RequestError{"numeric_error", "for the test", std::nullopt};
+    coordinator->put(std::move(finished));
+  }
+
+  std::map<int64_t, std::string> records() {
+    REQUIRE(coordinator->results().drain().ok());
+    REQUIRE(sink->sync_all().ok());
+    return records_by_index(read_file(dir.file("out.partial")));
+  }
+
+  TemporaryDirectory dir;
+  std::shared_ptr<const Clock> clock = std::make_shared<SteadyClock>();
+  std::unique_ptr<OutputSink> sink;
+  std::unique_ptr<Coordinator> coordinator;
+};
+
+void wait_until(const std::function<bool()>& condition) {
+  for (int i = 0; i < 20000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::microseconds(500));
+  CHECK(condition());
+}
+
+}  // namespace
+
+TEST_CASE("ordinals count the lines that need an answer; a line that is an error is answered without the engine") {
+  Run run(good_lines(1) + bad_lines(1) + "\n" + good_lines(1) + bad_lines(2));
+  run.coordinator->begin_output(*run.sink, nullptr);
+  CHECK(run.coordinator->wait_for_line(10000));
+  for (const int64_t ordinal : {0, 2}) {
+    const auto item = run.coordinator->next(10000);
+    REQUIRE(item);
+    CHECK(item->ordinal == ordinal);
+    CHECK(item->request->line.index == (ordinal == 0 ? 0 : 3));  // line 2 is blank
+    run.answer(*item);
+  }
+  CHECK_FALSE(run.coordinator->next(10000));
+  CHECK(run.coordinator->at_end());
+  CHECK(run.coordinator->has_read_all());
+  CHECK(run.coordinator->input_status().ok());
+  CHECK(run.coordinator->num_read() == 5);
+  CHECK(run.records().size() == 5);
+  CHECK(run.coordinator->num_done() == 5);
+  CHECK(run.coordinator->num_failed() == 3);
+  CHECK(run.coordinator->results().metrics().num_completed == 2);
+  CHECK(run.coordinator->results().metrics().num_failed == 3);
+}
+
+TEST_CASE("an input without a line that needs an answer ends the wait for one") {
+  Run run("\n  \n");
+  while (!run.coordinator->has_read_all()) CHECK_FALSE(run.coordinator->wait_for_line(10));
+  CHECK_FALSE(run.coordinator->wait_for_line(0));
+  CHECK(run.coordinator->at_end());
+}
+
+TEST_CASE(
+    "one error record more than allowed closes the sink, whichever threads put them, and none beyond it is written") {
+  for (const int64_t max_errors : {0, 1, 20}) {
+    CAPTURE(max_errors);
+    Run run(good_lines(40) + bad_lines(40), {.max_errors = max_errors});
+    run.coordinator->begin_output(*run.sink, nullptr);
+    std::vector<std::thread> workers;
+    for (int i = 0; i < 4; ++i)
+      workers.emplace_back([&] {
+        while (!run.coordinator->is_closed())
+          if (const auto item = run.coordinator->next(1)) run.answer(*item, /*with_error=*/true);
+      });
+    for (std::thread& worker : workers) worker.join();
+    CHECK(run.coordinator->has_too_many_errors());
+    run.coordinator->stop();
+    wait_until([&] { return run.coordinator->has_read_all(); });
+    CHECK(run.records().size() == static_cast<size_t>(max_errors) + 1);
+  }
+}
+
+TEST_CASE("a budget that earlier runs used up allows no error record") {
+  Run run(bad_lines(3), {.max_errors = -1});
+  run.coordinator->begin_output(*run.sink, nullptr);
+  CHECK(run.coordinator->is_closed());
+  wait_until([&] { return run.coordinator->has_read_all(); });
+  CHECK(run.records().empty());
+}
+
+TEST_CASE(
+    "in input order the reader waits where too many records would be held back behind one, and goes on after it") {
+  constexpr int kNumLines = kWindow + 100;
+  Run run(good_lines(kNumLines), {.window = 2 * kNumLines, .order = OutputOrder::kInput});
+  run.coordinator->begin_output(*run.sink, nullptr);
+  wait_until([&] { return run.coordinator->num_read() == kWindow; });
+  std::vector<WorkItem> items;
+  while (auto item = run.coordinator->next(20)) items.push_back(std::move(*item));
+  CHECK(items.size() == kWindow);
+  for (size_t i = 1; i < items.size(); ++i) run.answer(items[i]);
+  CHECK_FALSE(run.coordinator->next(20));
+  CHECK(run.coordinator->results().num_written() == 0);
+  run.answer(items[0]);
+  while (auto item = run.coordinator->next(10000)) run.answer(*item);
+  const auto records = run.records();
+  CHECK(records.size() == kNumLines);
+  const std::string text = read_file(run.dir.file("out.partial"));
+  CHECK(text.find("\"index\":0,") < text.find("\"index\":1,"));
+}
+
+TEST_CASE("stop() ends a reader that waits for room or for the engine, and drops what the engine has not taken") {
+  for (const OutputOrder order : {OutputOrder::kCompletion, OutputOrder::kInput}) {
+    Run run(good_lines(kWindow + 100), {.window = order == OutputOrder::kInput ? size_t{100000} : 10, .order = order});
+    wait_until([&] { return run.coordinator->num_read() >= (order == OutputOrder::kInput ? kWindow : 10); });
+    run.coordinator->stop();
+    wait_until([&] { return run.coordinator->has_read_all(); });
+    CHECK(run.coordinator->input_status().ok());
+    CHECK(run.coordinator->at_end());
+    CHECK_FALSE(run.coordinator->next(0));
+  }
+}
+
+TEST_CASE("a coordinator that never began to write ends at once, also where its queues are full") {
+  const Run run(bad_lines(3000) + good_lines(3000));
+  CHECK(run.coordinator->wait_for_line(10000));
+}
+
+TEST_CASE("a sink that cannot be written closes; what is put afterwards is dropped, and the reader ends") {
+  FaultyFileOps ops;
+  ops.disk_bytes = 100;
+  Run run(good_lines(3000), {.order = OutputOrder::kInput}, ops);
+  run.coordinator->begin_output(*run.sink, nullptr);
+  for (int i = 0; i < 3000 && !run.coordinator->at_end(); ++i)
+    if (const auto item = run.coordinator->next(10)) run.answer(*item);
+  wait_until([&] { return run.coordinator->is_closed() && run.coordinator->has_read_all(); });
+  CHECK_FALSE(run.coordinator->has_too_many_errors());
+  CHECK(run.coordinator->results().drain().code() == StatusCode::kIoError);
+}
+
+}  // namespace llmb::test
