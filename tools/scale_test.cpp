@@ -131,8 +131,7 @@ int main(int argc, char** argv) {
   report.figure("memory beyond that for one line alone", resumed.peak_mib - one.peak_mib, "MiB", 64);
   const Run nothing = job({dir / "many.jsonl", "-o", dir / "many.out"});
   report.exit_code("nothing new", nothing, 0);
-  fs::last_write_time(dir / "many.jsonl", fs::file_time_type::clock::now() - std::chrono::hours(1));
-  job({dir / "many.jsonl", "-o", dir / "many.out"});
+  job({dir / "many.jsonl", "-o", dir / "many.out"});  // by now the file is old enough to be known by its times
   report.figure("nothing new in files that were not touched", job({dir / "many.jsonl", "-o", dir / "many.out"}).seconds,
                 "s", 1);
   for (const char* name : {"few.jsonl", "few.out", "many.jsonl", "many.out"}) fs::remove(dir / name);

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 namespace llmb {
@@ -22,15 +21,6 @@ int fsync_retrying(FileOps& ops, int fd) {
 }
 
 }  // namespace
-
-int64_t mtime_ns(const struct stat& st) { return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec; }
-
-bool is_young(int64_t mtime_ns) {
-  constexpr int64_t kYoungNs = 2'000'000'000;
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec - mtime_ns < kYoungNs;
-}
 
 int open_retrying(FileOps& ops, const std::string& path, int flags, mode_t mode) {
   return uninterrupted([&] { return ops.open(path.c_str(), flags, mode); });

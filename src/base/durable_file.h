@@ -1,9 +1,7 @@
 // Files that are replaced atomically and durably: written under another name, synced, renamed, the directory synced.
-// And whether a file is still the one it was.
 #pragma once
 
 #include <cerrno>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,11 +9,6 @@
 #include "base/status.h"
 
 namespace llmb {
-
-int64_t mtime_ns(const struct stat& st);
-
-// Changed so recently that it may change again without a new time.
-bool is_young(int64_t mtime_ns);
 
 // Repeats a call that a signal interrupted.
 template <typename Call>

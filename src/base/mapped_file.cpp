@@ -1,6 +1,5 @@
 #include "base/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,54 +8,44 @@
 #include <cstring>
 #include <utility>
 
-#include "base/durable_file.h"
+#include "base/whole_file.h"
 
 namespace llmb {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  // O_NONBLOCK: a pipe under this name is refused, not waited for.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    const int error = errno;  // before any allocation
-    return Status(error == ENOENT ? StatusCode::kNotFound : StatusCode::kIoError,
-                  path + ": cannot open: " + std::strerror(error));
-  }
   struct stat st {};
-  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-    ::close(fd);
-    return io_error(path + ": not a regular file");
-  }
-  const auto size = static_cast<size_t>(st.st_size);
-  void* data = nullptr;
-  if (size > 0) {
-    data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED) {
-      const int error = errno;
-      ::close(fd);
-      return io_error(path + ": cannot map: " + std::strerror(error));
-    }
-  }
-  ::close(fd);
+  const Result<Descriptor> file = open_regular_file(path, &st);
+  if (!file.ok()) return file.status();
+  return map(file->get(), st, path);
+}
+
+Result<MappedFile> MappedFile::map(int fd, const struct stat& st, const std::string& path) {
   MappedFile file;
+  file.path_ = path;
+  file.size_ = static_cast<size_t>(st.st_size);
+  file.identity_ = identity_of(st);
+  file.change_times_ = change_times_of(fd);
+  void* data = file.size_ > 0 ? mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
+  if (data == MAP_FAILED) return io_error(path + ": cannot map: " + std::strerror(errno));
   file.data_ = static_cast<const uint8_t*>(data);
-  file.size_ = size;
-  file.mtime_ns_ = llmb::mtime_ns(st);
-  file.inode_ = st.st_ino;
+  if (file.size_ == 0) return file;
+  file.guard_ = MappingGuard(data, file.size_);
+  if (!file.guard_.is_guarding()) return io_error(path + ": cannot map: too many mapped files");
   return file;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      mtime_ns_(other.mtime_ns_),
-      inode_(other.inode_) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+void MappedFile::swap(MappedFile& other) noexcept {
+  std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
-  std::swap(mtime_ns_, other.mtime_ns_);
-  std::swap(inode_, other.inode_);
-  return *this;
+  std::swap(identity_, other.identity_);
+  std::swap(change_times_, other.change_times_);
+  std::swap(guard_, other.guard_);
+}
+
+Status MappedFile::still_readable() const {
+  if (!guard_.is_lost()) return {};
+  return data_loss(path_ + ": was cut short, or its disk failed, while it was in use");
 }
 
 void MappedFile::will_read_all() const {
@@ -72,6 +61,7 @@ void MappedFile::release_pages(const uint8_t* begin, size_t size) const {
 }
 
 MappedFile::~MappedFile() {
+  guard_ = MappingGuard();
   if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_);
 }
 

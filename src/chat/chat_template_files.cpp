@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/mapped_file.h"
+#include "base/whole_file.h"
 #include "formats/gguf_file.h"
 #include "formats/gguf_special_tokens.h"
 #include "jinja/lexer.h"
@@ -19,18 +19,9 @@ using Templates = std::map<std::string, std::string>;
 
 constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 
-// Not by a stream, which says that a file cannot be read where there is no memory for its buffer.
-Result<std::string> read_file(const fs::path& path, size_t max_bytes) {
-  const Result<MappedFile> file = MappedFile::open(path.string());
-  if (!file.ok()) return file.status();
-  if (file->size() > max_bytes)
-    return data_loss(path.string() + ": larger than " + std::to_string(max_bytes) + " bytes");
-  return std::string(reinterpret_cast<const char*>(file->data()), file->size());
-}
-
 // A JSON object from a file; an empty one where there is no file.
 Result<nlohmann::json> read_config(const fs::path& path) {
-  Result<std::string> text = read_file(path, kMaxConfigBytes);
+  Result<std::string> text = read_whole_file(path, kMaxConfigBytes);
   if (!text.ok() && text.status().code() == StatusCode::kNotFound) return nlohmann::json::object();
   if (!text.ok()) return text.status();
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
@@ -57,7 +48,7 @@ Status add_template_files(const fs::path& dir, Templates* templates) {
   const std::pair<const char*, const char*> kFiles[] = {{"default", "chat_template.jinja"},
                                                         {"tool_use", "additional_chat_templates/tool_use.jinja"}};
   for (const auto& [name, file] : kFiles) {
-    Result<std::string> text = read_file(dir / file, jinja::kMaxSourceBytes);
+    Result<std::string> text = read_whole_file(dir / file, jinja::kMaxSourceBytes);
     if (text.ok()) (*templates)[name] = *text;
     else if (text.status().code() != StatusCode::kNotFound) return text.status();
   }
@@ -104,6 +95,7 @@ Result<ChatTemplateFiles> read_gguf(const std::string& path, bool with_templates
     if (text->size() > jinja::kMaxSourceBytes) return data_loss(path + ": \"" + key + "\" is too long");
     files.templates[name] = *text;
   }
+  LLMB_RETURN_IF_ERROR(file->still_readable());
   return files;
 }
 
@@ -134,7 +126,7 @@ Result<ChatTemplateFiles> read_chat_template_files(const std::string& model_path
       is_file ? read_gguf(model_path, with_templates) : read_dir(model_path, with_templates);
   if (!files.ok()) return files.status();
   if (!with_templates) {
-    Result<std::string> text = read_file(template_file, jinja::kMaxSourceBytes);
+    Result<std::string> text = read_whole_file(template_file, jinja::kMaxSourceBytes);
     if (!text.ok()) return text.status();
     files->templates = {{"default", std::move(*text)}};
   }

@@ -30,6 +30,9 @@ int BatchRun::execute() {
     if (!device_.note.empty()) log_warning(device_.note);
   }
   if (const Status found = find_model_dirs(&o_); !found.ok()) return fail(model_files_exit_code(found), found);
+  Result<ModelInventory> inventory = take_inventory(o_);
+  if (!inventory.ok()) return fail(model_exit_code(inventory.status()), inventory.status());
+  inventory_ = std::move(*inventory);
   Result<ModelFiles> model = load_model_files(o_);
   if (!model.ok()) return fail(model_files_exit_code(model.status()), model.status());
   model_ = std::move(*model);
@@ -83,7 +86,7 @@ int BatchRun::refuse_input(const Status& status) {
 // What is there already? Ends the run where it cannot be continued, or where no line is new.
 BatchRun::End BatchRun::examine_output() {
   if (job_->recorded() != nullptr) {
-    auto fingerprint = compute_fingerprint(o_, model_, device_.identity, job_->recorded());
+    auto fingerprint = compute_fingerprint(o_, model_, inventory_, device_.identity, job_->recorded());
     if (!fingerprint.ok() && interrupt_count() > 0) return interrupted_exit_code();
     if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
     fingerprint_ = std::move(*fingerprint);
@@ -167,6 +170,8 @@ BatchRun::End BatchRun::load_backend() {
 
 // From here on the output's files change.
 BatchRun::End BatchRun::start_output() {
+  if (const Status status = check_inventory(o_, inventory_); !status.ok())
+    return fail(model_exit_code(status), status);
   if (const Status status = open_error_file(); !status.ok()) return fail(kExitOutputFailed, status);
   if (!job_) return {};
   if (!fingerprint_) {

@@ -21,6 +21,7 @@
 #include "job/final_report.h"
 #include "job/fingerprint.h"
 #include "job/model_files.h"
+#include "job/model_inventory.h"
 #include "job/output_job.h"
 #include "job/output_sink.h"
 #include "job/supervisor.h"
@@ -81,6 +82,7 @@ class BatchRun {
   std::unique_ptr<ErrorFile> errors_;
   std::unique_ptr<OutputSink> sink_;
   DeviceChoice device_;
+  ModelInventory inventory_;
   ModelFiles model_;
   std::optional<Fingerprint> fingerprint_;
   std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights

@@ -33,6 +33,8 @@ int engine_exit_code(const Status& status) {
       return kExitOutOfMemory;
     case StatusCode::kDeviceError:
       return kExitDeviceFault;
+    case StatusCode::kDataLoss:  // the weights have changed while they were in use
+      return kExitModelRefused;
     default:
       return kExitBug;
   }

@@ -67,7 +67,7 @@ int BatchRun::run_supervised() {
   supervisor_.emplace(watch_, interrupt_count(), 1000 * o_.grace_s, /*can_block=*/target_.is_stream);
   End end;
   Status engine_status, output_status;
-  if (job_ && !fingerprint_) fingerprint_task_.emplace(o_, model_, device_.identity);
+  if (job_ && !fingerprint_) fingerprint_task_.emplace(o_, model_, inventory_, device_.identity);
   const Ending ending = supervisor_->run([&] { end = run_steps(&engine_status, &output_status); });
   if (ending == Ending::kReturned) return end ? *end : finish(engine_status, output_status);
   must_end_process_ = true;

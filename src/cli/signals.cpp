@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "cli/exit_code.h"
+
 namespace llmb {
 
 namespace {
@@ -21,9 +23,28 @@ void on_signal(int signal) {
   if (g_count.fetch_add(1) + 1 >= 3) _exit(128 + signal);
 }
 
+// A page of memory is gone that no guard knows (base/mapping_guard.h). What was written before stays; should the last
+// record be cut, the next run drops it.
+void on_bus_error(int signal, siginfo_t* info, void*) {
+  constexpr char kMessage[] =
+      "llm-batch: error: a page of memory cannot be read any more: the memory, or the disk that the program is on, has "
+      "failed; what is done is kept, run again to continue\n";
+  if (info->si_code > 0) {  // not sent by a process
+    [[maybe_unused]] const auto count = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+    _exit(kExitDeviceFault);
+  }
+  ::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
 }  // namespace
 
 void install_signal_handlers() {
+  struct sigaction bus_error {};
+  bus_error.sa_sigaction = on_bus_error;
+  bus_error.sa_flags = SA_SIGINFO;
+  sigemptyset(&bus_error.sa_mask);
+  sigaction(SIGBUS, &bus_error, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   struct sigaction status {};
   status.sa_handler = on_status_request;

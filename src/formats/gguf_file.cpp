@@ -282,9 +282,15 @@ Result<GgufFile> GgufFile::open_one(const std::string& path) {
   Result<MappedFile> mapped = MappedFile::open(path);
   if (!mapped.ok()) return mapped.status();
   Result<GgufFile> file = parse({mapped->data(), mapped->size()});
+  LLMB_RETURN_IF_ERROR(mapped->still_readable());
   if (!file.ok()) return file.status().with_context(path);
   file->files_.push_back(std::move(*mapped));
   return file;
+}
+
+Status GgufFile::still_readable() const {
+  for (const MappedFile& file : files_) LLMB_RETURN_IF_ERROR(file.still_readable());
+  return {};
 }
 
 const GgufValue* GgufFile::find(std::string_view key) const {
@@ -358,9 +364,11 @@ double gguf_number(const GgufValue& value, uint64_t index) {
 }
 
 bool GgufStrings::next(std::string_view* text) {
-  if (left_ == 0) return false;
-  --left_;
+  // They were checked, but the file may have been written to meanwhile.
+  if (left_ == 0 || rest_.size() < 8) return false;
   const auto size = load<uint64_t>(rest_, 0);
+  if (size > rest_.size() - 8) return false;
+  --left_;
   *text = rest_.substr(8, size);
   rest_.remove_prefix(8 + size);
   return true;

@@ -86,6 +86,7 @@ class GgufFile {
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* tensor(std::string_view name) const;           // nullptr where there is none
   const std::vector<MappedFile>& files() const { return files_; }  // none where bytes were parsed
+  Status still_readable() const;                                   // as MappedFile's, of all files
 
  private:
   class Reader;

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/directory.h"
+#include "base/whole_file.h"
 #include "formats/json_scanner.h"
 
 namespace llmb {
@@ -215,6 +216,7 @@ Status Checkpoint::add_file(const std::string& model_dir, const std::string& fil
   Result<MappedFile> file = MappedFile::open(path);
   if (!file.ok()) return file.status();
   Result<std::vector<TensorEntry>> entries = parse_safetensors({file->data(), file->size()});
+  LLMB_RETURN_IF_ERROR(file->still_readable());
   if (!entries.ok()) return entries.status().with_context(path);
   for (TensorEntry& entry : *entries) {
     std::string name = std::move(entry.name);
@@ -230,9 +232,9 @@ Status Checkpoint::add_file(const std::string& model_dir, const std::string& fil
 
 Result<Checkpoint> Checkpoint::open_sharded(const std::string& model_dir) {
   const std::string index_path = model_dir + "/model.safetensors.index.json";
-  Result<MappedFile> index = MappedFile::open(index_path);
+  const Result<std::string> index = read_whole_file(index_path, kMaxIndexBytes);
   if (!index.ok()) return index.status();
-  const auto map = parse_safetensors_index({reinterpret_cast<const char*>(index->data()), index->size()});
+  const auto map = parse_safetensors_index(*index);
   if (!map.ok()) return map.status().with_context(index_path);
 
   Checkpoint checkpoint;

@@ -1,30 +1,24 @@
 #include "job/fingerprint.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <new>
-#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/content_hash.h"
-#include "base/directory.h"
 #include "base/durable_file.h"
 #include "base/file_ops.h"
 #include "base/thread_pool.h"
+#include "base/whole_file.h"
 #include "cli/signals.h"
 #include "io/json_writer.h"
-#include "model/gguf_model.h"
 
 namespace llmb {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 // A setting's value as JSON text.
 template <typename Write>
@@ -105,96 +99,35 @@ Result<uint64_t> hash_file(int fd, const std::string& path, const std::atomic<bo
   }
 }
 
-// nullopt: there is no such file.
-Result<std::optional<FileFingerprint>> fingerprint_file(const std::string& name, const std::string& path,
-                                                        const Fingerprint* recorded, const std::atomic<bool>* stop) {
-  FileOps& ops = real_file_ops();
+// Reads it, or believes what an earlier run found, where it is large and its times tell of any change.
+Result<FileFingerprint> fingerprint_file(const ModelFile& file, const Fingerprint* recorded,
+                                         const std::atomic<bool>* stop) {
+  constexpr int64_t kSmallBytes = 16 << 20;  // some milliseconds
   struct stat st {};
-  if (ops.stat(path.c_str(), &st) != 0 && errno == ENOENT) return std::optional<FileFingerprint>();
-  const int fd = open_retrying(ops, path, O_RDONLY | O_CLOEXEC, 0);
-  if (fd < 0 || ops.fstat(fd, &st) != 0) {
-    const Status status = io_error(path + ": cannot open: " + std::strerror(errno));
-    if (fd >= 0) ops.close(fd);
-    return status;
-  }
-  FileFingerprint file;
-  file.name = name;
-  file.size = st.st_size;
-  file.mtime_ns = mtime_ns(st);
-  file.inode = st.st_ino;
-  if (is_young(file.mtime_ns)) file.mtime_ns = 0;
-  if (recorded != nullptr)
+  const Result<Descriptor> opened = open_regular_file(file.path, &st);
+  if (!opened.ok()) return opened.status();
+  FileFingerprint found = {file.name, identity_of(st), 0};
+  const Status changed = data_loss(file.path + ": changed while the model was loaded; run again");
+  if (found.identity != file.identity) return changed;
+  const ChangeTimes times = change_times_of(opened->get());
+  if (is_young(found.identity, times)) found.identity.mtime_ns = 0;
+  if (recorded != nullptr && st.st_size > kSmallBytes && times != ChangeTimes::kUnknown)
     for (const FileFingerprint& known : recorded->files)
-      if (file.same_identity(known)) {
-        ops.close(fd);
-        file.content_hash = known.content_hash;
-        return std::optional(file);
-      }
-  const Result<uint64_t> hash =
-      S_ISREG(st.st_mode) ? hash_file(fd, path, stop) : Result<uint64_t>(io_error(path + ": not a file"));
-  ops.close(fd);
+      if (found.same_identity(known)) return known;
+  const Result<uint64_t> hash = hash_file(opened->get(), file.path, stop);
   if (!hash.ok()) return hash.status();
-  file.content_hash = *hash;
-  return std::optional(file);
+  found.content_hash = *hash;
+  if (real_file_ops().fstat(opened->get(), &st) != 0 || identity_of(st) != file.identity) return changed;
+  return found;
 }
-
-// Names of the files in a directory that end so, in order.
-Result<std::vector<std::string>> files_ending_in(const std::string& dir, const std::string& extension) {
-  Result<std::vector<std::string>> names = directory_names(dir);
-  if (names.ok()) std::erase_if(*names, [&](const std::string& name) { return !name.ends_with(extension); });
-  return names;
-}
-
-using NamedPaths = std::vector<std::pair<std::string, std::string>>;
-
-// (name in the fingerprint, path), in a fixed order.
-Result<NamedPaths> model_file_names(const Options& o) {
-  NamedPaths names;
-  const auto add = [&](const std::string& role, const std::string& dir, const std::string& name) {
-    names.emplace_back(role + "/" + name, dir + "/" + name);
-  };
-  const auto add_gguf = [&](const std::string& role, const std::string& path) {
-    for (const std::string& part : gguf_parts(path))
-      names.emplace_back(role + "/" + fs::path(part).filename().string(), part);
-  };
-  const bool is_gguf = is_gguf_path(o.model_dir);
-  if (is_gguf) add_gguf("model", o.model_dir);
-  else
-    for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model_dir, name);
-  if (!is_gguf && o.load_format != "dummy") {
-    add("model", o.model_dir, "model.safetensors.index.json");
-    const Result<std::vector<std::string>> shards = files_ending_in(o.model_dir, ".safetensors");
-    if (!shards.ok()) return shards.status();
-    for (const std::string& shard : *shards) add("model", o.model_dir, shard);
-  }
-  if (!o.chat_template_file.empty()) names.emplace_back("chat-template", o.chat_template_file);
-  if (is_gguf_path(o.tokenizer_dir)) {
-    if (o.tokenizer_dir != o.model_dir) add_gguf("tokenizer", o.tokenizer_dir);
-    return names;
-  }
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-        "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "tiktoken.model"})
-    add("tokenizer", o.tokenizer_dir, name);
-  const Result<std::vector<std::string>> ranks = files_ending_in(o.tokenizer_dir, ".tiktoken");
-  if (!ranks.ok()) return ranks.status();
-  for (const std::string& name : *ranks) add("tokenizer", o.tokenizer_dir, name);
-  if (!o.chat_template_file.empty()) return names;
-  for (const char* name : {"chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"})
-    add("tokenizer", o.tokenizer_dir, name);
-  return names;
-}
-
-using FileResult = Result<std::optional<FileFingerprint>>;
 
 // Each file in turn, by whichever thread is free. A core reads and hashes some GB/s, disks and page caches give more.
-std::vector<FileResult> fingerprint_files(const NamedPaths& names, const Fingerprint* recorded,
-                                          const std::atomic<bool>* stop) {
-  std::vector<FileResult> results(names.size(), std::optional<FileFingerprint>());
+std::vector<Result<FileFingerprint>> fingerprint_files(const std::vector<const ModelFile*>& files,
+                                                       const Fingerprint* recorded, const std::atomic<bool>* stop) {
+  std::vector<Result<FileFingerprint>> results(files.size(), FileFingerprint());
   std::atomic<size_t> next{0};
   const auto work = [&] {
-    for (size_t i = next++; i < names.size(); i = next++)
-      results[i] = fingerprint_file(names[i].first, names[i].second, recorded, stop);
+    for (size_t i = next++; i < files.size(); i = next++) results[i] = fingerprint_file(*files[i], recorded, stop);
   };
   const int num_helpers = std::clamp(usable_cpu_count() / 2, 1, 4) - 1;
   std::vector<std::future<void>> helpers;
@@ -206,8 +139,9 @@ std::vector<FileResult> fingerprint_files(const NamedPaths& names, const Fingerp
 
 }  // namespace
 
-Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& model, const std::string& device,
-                                        const Fingerprint* recorded, const std::atomic<bool>* stop) {
+Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& model, const ModelInventory& inventory,
+                                        const std::string& device, const Fingerprint* recorded,
+                                        const std::atomic<bool>* stop) {
   SettingsList list;
   add_sampling(model.default_params, &list);
   list.add("seed", std::to_string(o.seed));
@@ -226,18 +160,20 @@ Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& mode
   list.flag("no_metrics", o.no_metrics);
   Fingerprint fingerprint;
   fingerprint.settings = std::move(list.settings);
-  const Result<NamedPaths> names = model_file_names(o);
-  if (!names.ok()) return names.status();
-  for (const FileResult& file : fingerprint_files(*names, recorded, stop)) {
+  std::vector<const ModelFile*> files;
+  for (const ModelFile& file : inventory)
+    if (file.identity) files.push_back(&file);
+  for (const Result<FileFingerprint>& file : fingerprint_files(files, recorded, stop)) {
     if (!file.ok()) return file.status();
-    if (file->has_value()) fingerprint.files.push_back(**file);
+    fingerprint.files.push_back(*file);
   }
   return fingerprint;
 }
 
-FingerprintTask::FingerprintTask(const Options& options, const ModelFiles& model, const std::string& device)
-    : result_(std::async(std::launch::async, [this, &options, &model, device] {
-        return compute_fingerprint(options, model, device, nullptr, &stop_);
+FingerprintTask::FingerprintTask(const Options& options, const ModelFiles& model, const ModelInventory& inventory,
+                                 const std::string& device)
+    : result_(std::async(std::launch::async, [this, &options, &model, &inventory, device] {
+        return compute_fingerprint(options, model, inventory, device, nullptr, &stop_);
       })) {}
 
 FingerprintTask::~FingerprintTask() {

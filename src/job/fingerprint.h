@@ -9,20 +9,25 @@
 #include "base/status.h"
 #include "cli/options.h"
 #include "job/model_files.h"
+#include "job/model_inventory.h"
 #include "job/run_manifest.h"
 
 namespace llmb {
 
-// `device`: DeviceChoice::identity. Reads every file of the model whose size, time or inode are not as in `recorded`
-// (may be null), several at a time. kCancelled: interrupted, or *stop (may be null) became true.
-Result<Fingerprint> compute_fingerprint(const Options& options, const ModelFiles& model, const std::string& device,
+// `device`: DeviceChoice::identity. Reads every file of the inventory, several at a time, but for large ones whose size,
+// times and inode are as in `recorded` (may be null) on file systems where times can be trusted: elsewhere, and of small
+// files, the content is what counts (4 GB/s a core). kCancelled: interrupted, or *stop (may be null) became true;
+// kDataLoss: a file is not as in the inventory any more.
+Result<Fingerprint> compute_fingerprint(const Options& options, const ModelFiles& model,
+                                        const ModelInventory& inventory, const std::string& device,
                                         const Fingerprint* recorded, const std::atomic<bool>* stop = nullptr);
 
 // The same beside other work: to read all weights takes about as long as to load them. Driven by one thread.
 class FingerprintTask {
  public:
-  // Starts at once. `options` and `model` outlive it and do not change.
-  FingerprintTask(const Options& options, const ModelFiles& model, const std::string& device);
+  // Starts at once. What it refers to outlives it and does not change.
+  FingerprintTask(const Options& options, const ModelFiles& model, const ModelInventory& inventory,
+                  const std::string& device);
   ~FingerprintTask();  // gives up what is not done
   FingerprintTask(const FingerprintTask&) = delete;
   FingerprintTask& operator=(const FingerprintTask&) = delete;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/mapped_file.h"
+#include "base/whole_file.h"
 #include "cli/settings.h"
 #include "model/config_loader.h"
 #include "model/model_location.h"
@@ -29,11 +29,10 @@ Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const Options& o) {
 
 Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const Options& o, const Tokenizer* tokenizer) {
   if (!o.chat_template_file.empty()) {
-    auto file = MappedFile::open(o.chat_template_file);
-    if (!file.ok()) return invalid_argument("--chat-template: " + file.status().message());
-    const std::string_view source(reinterpret_cast<const char*>(file->data()), file->size());
+    const auto source = read_whole_file(o.chat_template_file, kMaxTextFileBytes);
+    if (!source.ok()) return invalid_argument("--chat-template: " + source.status().message());
     auto parsed =
-        ChatTemplate::parse(source, tokenizer ? tokenizer->special_tokens() : std::map<std::string, std::string>());
+        ChatTemplate::parse(*source, tokenizer ? tokenizer->special_tokens() : std::map<std::string, std::string>());
     if (!parsed.ok())
       return invalid_argument("--chat-template " + o.chat_template_file + ": " + parsed.status().message());
     return std::shared_ptr<const ChatTemplate>(std::move(*parsed));

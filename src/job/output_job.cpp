@@ -30,12 +30,7 @@ Result<std::optional<int64_t>> file_size(FileOps& ops, const std::string& path) 
 std::optional<FileFingerprint> identify(FileOps& ops, const std::string& path) {
   struct stat st {};
   if (path == "-" || ops.stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;
-  FileFingerprint file;
-  file.name = path;
-  file.size = st.st_size;
-  file.mtime_ns = mtime_ns(st);
-  file.inode = st.st_ino;
-  return file;
+  return FileFingerprint{path, identity_of(st), 0};
 }
 
 // Empty where one of them is no file. A young file may change again without a new time, and gets none.
@@ -44,7 +39,7 @@ std::vector<FileFingerprint> identify_inputs(FileOps& ops, const std::vector<std
   for (const std::string& path : paths) {
     auto file = identify(ops, path);
     if (!file) return {};
-    if (is_young(file->mtime_ns)) file->mtime_ns = 0;
+    if (is_young(file->identity, change_times_at(path))) file->identity.mtime_ns = 0;
     inputs.push_back(std::move(*file));
   }
   return inputs;
@@ -127,9 +122,7 @@ bool OutputJob::check_untouched() const {
   if (!options_.retry_errors.empty() || !options_.error_file.empty()) return false;
   const CompleteJob& before = *recorded_->complete;
   const auto output = identify(ops_, target_.path);
-  if (!output || output->size != before.output.size || output->mtime_ns != before.output.mtime_ns ||
-      output->inode != before.output.inode)
-    return false;
+  if (!output || output->identity != before.output.identity) return false;
   return !inputs_.empty() && std::equal(inputs_.begin(), inputs_.end(), before.inputs.begin(), before.inputs.end(),
                                         [](const auto& a, const auto& b) { return a.same_identity(b); });
 }

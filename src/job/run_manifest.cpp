@@ -47,7 +47,8 @@ std::optional<int64_t> count(const Json* value) {
 }
 
 Json identity_json(const FileFingerprint& file) {
-  return {{"size", file.size}, {"mtime_ns", file.mtime_ns}, {"inode", file.inode}};
+  const FileIdentity& is = file.identity;
+  return {{"size", is.size}, {"mtime_ns", is.mtime_ns}, {"ctime_ns", is.ctime_ns}, {"inode", is.inode}};
 }
 
 std::optional<FileFingerprint> parse_identity(const std::string& name, const Json& value) {
@@ -55,11 +56,10 @@ std::optional<FileFingerprint> parse_identity(const std::string& name, const Jso
   FileFingerprint file;
   file.name = name;
   const auto size = count(member(value, "size")), mtime_ns = signed_integer(member(value, "mtime_ns"));
-  const Json* inode = member(value, "inode");
-  if (!size || !mtime_ns || !inode || !inode->is_number_unsigned()) return std::nullopt;
-  file.size = *size;
-  file.mtime_ns = *mtime_ns;
-  file.inode = inode->get<uint64_t>();
+  const Json *inode = member(value, "inode"), *ctime = member(value, "ctime_ns");
+  const auto ctime_ns = ctime ? signed_integer(ctime) : 0;  // older builds did not write it
+  if (!size || !mtime_ns || !ctime_ns || !inode || !inode->is_number_unsigned()) return std::nullopt;
+  file.identity = {*size, *mtime_ns, *ctime_ns, inode->get<uint64_t>()};
   return file;
 }
 
@@ -205,7 +205,7 @@ std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, co
   compare(
       recorded.files, current.files, [](const FileFingerprint& file) { return file.name; },
       [&](const FileFingerprint& before, const FileFingerprint& now) {
-        if (before.size != now.size || before.content_hash != now.content_hash)
+        if (before.identity.size != now.identity.size || before.content_hash != now.content_hash)
           differences.push_back("file " + before.name + " was " + to_hex(before.content_hash) + " and is " +
                                 to_hex(now.content_hash) + " (its content's hash)");
       },

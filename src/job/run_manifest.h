@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file_identity.h"
 #include "base/status.h"
 
 namespace llmb {
@@ -21,17 +22,14 @@ enum class RunState {
   kComplete,  // records are in FILE
 };
 
-// A file that answers depend on. Where size, time and inode are as recorded, its content is taken to be so too.
+// A file that answers depend on. Where size, times and inode are as recorded, its content may be taken to be so too.
 struct FileFingerprint {
-  std::string name;  // "model/config.json": its role and its path in the model's directory
-  int64_t size = 0;
-  int64_t mtime_ns = 0;  // 0: too young when it was read to be recognised by its time
-  uint64_t inode = 0;
+  std::string name;       // "model/config.json": its role and its path in the model's directory
+  FileIdentity identity;  // mtime_ns 0: too young when it was read to be recognised; ctime_ns 0: of an older build
   uint64_t content_hash = 0;
 
   bool same_identity(const FileFingerprint& other) const {
-    return mtime_ns != 0 && name == other.name && size == other.size && mtime_ns == other.mtime_ns &&
-           inode == other.inode;
+    return identity.mtime_ns != 0 && identity.ctime_ns != 0 && name == other.name && identity == other.identity;
   }
 };
 
@@ -41,7 +39,7 @@ struct Fingerprint {
   std::vector<FileFingerprint> files;
 };
 
-// What a complete job was made of. Where inputs and output still have the same size, time and inode, nothing is to do,
+// What a complete job was made of. Where inputs and output still have the same size, times and inode, nothing is to do,
 // however large they are.
 struct CompleteJob {
   std::vector<FileFingerprint> inputs;  // as they were before they were read; content_hash is not used

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/mapped_file.h"
+#include "base/whole_file.h"
 #include "model/architecture.h"
 #include "model/config_fields.h"
 #include "model/gguf_model.h"
@@ -141,9 +141,9 @@ void read_model(ConfigFields& f, ModelConfig* c) {
 
 template <typename T>
 Result<T> load_json(const std::string& path, Result<T> (*parse)(std::string_view)) {
-  const Result<MappedFile> file = MappedFile::open(path);
-  if (!file.ok()) return file.status();
-  Result<T> result = parse({reinterpret_cast<const char*>(file->data()), file->size()});
+  const Result<std::string> text = read_whole_file(path, kMaxTextFileBytes);
+  if (!text.ok()) return text.status();
+  Result<T> result = parse(*text);
   if (!result.ok()) return result.status().with_context(path);
   return result;
 }

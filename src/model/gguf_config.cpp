@@ -239,6 +239,7 @@ Result<T> from_file(const std::string& path, Result<T> (*read)(const GgufFile&))
   const Result<GgufFile> file = GgufFile::open(path);
   if (!file.ok()) return file.status();
   Result<T> result = read(*file);
+  LLMB_RETURN_IF_ERROR(file->still_readable());
   if (!result.ok()) return result.status().with_context(path);
   return result;
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/directory.h"
-#include "base/mapped_file.h"
+#include "base/whole_file.h"
 #include "formats/gguf_file.h"
 #include "formats/safetensors.h"
 
@@ -162,8 +162,8 @@ std::string name_but_for_case(const std::string& hub_cache, const std::string& f
 Result<std::string> commit_of(const CachedModel& model) {
   const std::string revision = model.revision.empty() ? "main" : model.revision;
   std::string commit;
-  if (const Result<MappedFile> ref = MappedFile::open((model.dir / "refs" / revision).string()); ref.ok())
-    commit.assign(reinterpret_cast<const char*>(ref->data()), std::min<size_t>(ref->size(), 256));
+  if (Result<std::string> ref = read_whole_file((model.dir / "refs" / revision).string(), 256); ref.ok())
+    commit = std::move(*ref);
   commit.resize(std::min(commit.find_first_of(" \r\n"), commit.size()));
   if (commit.empty()) commit = revision;
   if (commit.find('/') == commit.npos && is_revision(commit) && is_dir(model.dir / "snapshots" / commit)) return commit;
@@ -184,9 +184,9 @@ Result<std::string> missing_weights(const fs::path& snapshot) {
       if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth")) return std::string();
     return std::string("model.safetensors");
   }
-  const auto file = MappedFile::open(index.string());
-  if (!file.ok()) return file.status();
-  const auto shards = parse_safetensors_index({reinterpret_cast<const char*>(file->data()), file->size()});
+  const auto text = read_whole_file(index.string(), kMaxTextFileBytes);
+  if (!text.ok()) return text.status();
+  const auto shards = parse_safetensors_index(*text);
   if (!shards.ok()) return shards.status().with_context(index.string());
   std::set<std::string> names;
   for (const auto& [tensor, shard] : *shards) names.insert(shard);

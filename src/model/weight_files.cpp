@@ -6,7 +6,6 @@
 #include <variant>
 
 #include "base/content_hash.h"
-#include "base/durable_file.h"
 #include "formats/safetensors.h"
 #include "model/fp8_weights.h"
 #include "model/gguf_model.h"
@@ -16,17 +15,24 @@ namespace llmb {
 
 namespace {
 
-// Enough of a file for its header, and its end.
-std::string identity_of(const MappedFile& file) {
-  constexpr size_t kSampleBytes = 1 << 20;
+// Where times tell of every change, of the content only its header and its end.
+std::string describe(const MappedFile& file) {
   const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
-  const std::string_view first = bytes.substr(0, kSampleBytes), rest = bytes.substr(first.size());
+  const FileIdentity& is = file.identity();
   ContentHash hash;
-  hash.update(first);
-  hash.update(rest.substr(rest.size() - std::min(rest.size(), kSampleBytes)));
+  std::string text = std::to_string(is.size) + " bytes, ";
+  if (file.change_times() == ChangeTimes::kUnknown) {
+    hash.update(bytes);
+  } else {
+    constexpr size_t kSampleBytes = 1 << 20;
+    const std::string_view first = bytes.substr(0, kSampleBytes), rest = bytes.substr(first.size());
+    hash.update(first);
+    hash.update(rest.substr(rest.size() - std::min(rest.size(), kSampleBytes)));
+    text += "times " + std::to_string(is.mtime_ns) + " and " + std::to_string(is.ctime_ns) + ", inode " +
+            std::to_string(is.inode) + ", ";
+  }
   file.release_pages(file.data(), file.size());
-  return std::to_string(file.size()) + " bytes, time " + std::to_string(file.mtime_ns()) + ", inode " +
-         std::to_string(file.inode()) + ", hash " + std::to_string(hash.digest()) + "\n";
+  return text + "hash " + std::to_string(hash.digest()) + "\n";
 }
 
 }  // namespace
@@ -68,8 +74,8 @@ Result<std::optional<std::string>> WeightFiles::identity() const {
   std::string text;
   bool has_young = false;
   const auto add = [&](const MappedFile& file) {
-    text += identity_of(file);
-    has_young = has_young || is_young(file.mtime_ns());
+    text += describe(file);
+    has_young = has_young || is_young(file.identity(), file.change_times());
   };
   if (const auto* gguf = std::get_if<GgufFile>(&parts_->files)) {
     for (const MappedFile& file : gguf->files()) add(file);
@@ -80,6 +86,13 @@ Result<std::optional<std::string>> WeightFiles::identity() const {
     for (const MappedFile& file : std::get<Checkpoint>(parts_->files).files()) add(file);
   }
   return has_young ? std::nullopt : std::optional(text);
+}
+
+Status WeightFiles::still_readable() const {
+  if (const auto* gguf = std::get_if<GgufFile>(&parts_->files)) return gguf->still_readable();
+  for (const MappedFile& file : std::get<Checkpoint>(parts_->files).files())
+    LLMB_RETURN_IF_ERROR(file.still_readable());
+  return {};
 }
 
 std::unique_ptr<WeightSource> WeightFiles::make_source(ThreadPool& pool, WeightAccess access) const {

@@ -4,7 +4,7 @@
 
 #include "base/directory.h"
 #include "base/log.h"
-#include "base/mapped_file.h"
+#include "base/whole_file.h"
 #include "tokenizer/patterns.h"
 #include "tokenizer/word_splits.h"
 
@@ -19,13 +19,11 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-std::string_view text_of(const MappedFile& file) { return {reinterpret_cast<const char*>(file.data()), file.size()}; }
-
 Status read_vocab(const std::string& path, TokenizerFile* out) {
-  auto file = MappedFile::open(path);
-  if (!file.ok()) return file.status();
+  const auto vocab = read_whole_file(path, kMaxTextFileBytes);
+  if (!vocab.ok()) return vocab.status();
   std::string text = "{\"model\":{\"vocab\":";  // the same content as that part of tokenizer.json
-  text += text_of(*file);
+  text += *vocab;
   text += "}}";
   auto parsed = parse_tokenizer_json(text);
   if (!parsed.ok()) return parsed.status().with_context(path);
@@ -34,9 +32,9 @@ Status read_vocab(const std::string& path, TokenizerFile* out) {
 }
 
 Status read_merges(const std::string& path, TokenizerFile* out) {
-  auto file = MappedFile::open(path);
-  if (!file.ok()) return file.status();
-  std::string_view text = text_of(*file);
+  const auto merges = read_whole_file(path, kMaxTextFileBytes);
+  if (!merges.ok()) return merges.status();
+  std::string_view text = *merges;
   while (!text.empty()) {
     const size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
@@ -135,10 +133,9 @@ Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerCo
     return not_found(model_dir + ": no tokenizer.json, vocab.json with merges.txt, tokenizer.model or *.tiktoken; " +
                      "a model directory needs one of them, or --tokenizer takes one from elsewhere");
   }
-  const auto file = MappedFile::open(path);
-  if (!file.ok()) return file.status();
-  auto read = looks_like_tiktoken(text_of(*file)) ? read_tiktoken(text_of(*file), config)
-                                                  : read_sentencepiece(text_of(*file), config);
+  const auto bytes = read_whole_file(path, kMaxTextFileBytes);
+  if (!bytes.ok()) return bytes.status();
+  auto read = looks_like_tiktoken(*bytes) ? read_tiktoken(*bytes, config) : read_sentencepiece(*bytes, config);
   if (!read.ok()) return read.status().with_context(path);
   return read;
 }

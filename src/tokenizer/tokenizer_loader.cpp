@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "base/log.h"
-#include "base/mapped_file.h"
+#include "base/whole_file.h"
 #include "text/unicode.h"
 #include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/slow_formats.h"
@@ -26,10 +26,9 @@ bool exists(const std::string& path) {
 }
 
 Result<json> read_small_json(const std::string& path) {
-  auto file = MappedFile::open(path);
-  if (!file.ok()) return file.status();
-  if (file->size() > kMaxConfigBytes) return data_loss(path + ": larger than 64 MiB");
-  auto value = parse_small_json({reinterpret_cast<const char*>(file->data()), file->size()});
+  const auto text = read_whole_file(path, kMaxConfigBytes);
+  if (!text.ok()) return text.status();
+  auto value = parse_small_json(*text);
   if (!value.ok()) return value.status().with_context(path);
   if (!value->is_object()) return data_loss(path + ": expected a JSON object");
   return value;
@@ -143,14 +142,15 @@ Result<TokenizerFile> read_tokenizer_files(const std::string& model_dir, Tokeniz
     const auto gguf = GgufFile::open(model_dir);
     if (!gguf.ok()) return gguf.status();
     auto read = read_gguf_tokenizer(*gguf, config);
+    LLMB_RETURN_IF_ERROR(gguf->still_readable());
     if (!read.ok()) return read.status().with_context(model_dir);
     return read;
   }
   const std::string path = model_dir + "/tokenizer.json";
   if (!exists(path)) return read_slow_format(model_dir, config);
-  auto file = MappedFile::open(path);
-  if (!file.ok()) return file.status();
-  auto parsed = parse_tokenizer_json({reinterpret_cast<const char*>(file->data()), file->size()});
+  const auto text = read_whole_file(path, kMaxTextFileBytes);
+  if (!text.ok()) return text.status();
+  auto parsed = parse_tokenizer_json(*text);
   if (!parsed.ok()) return parsed.status().with_context(path);
   return parsed;
 }

@@ -3,12 +3,14 @@
 
 #include <doctest/doctest.h>
 
-#include <chrono>
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "backend/make_backend.h"
 #include "kernels/cpu/linear.h"
-#include "tests/e2e/run.h"
+#include "tests/e2e/run_in_child.h"
+#include "tests/support/file_changes.h"
 
 namespace llmb::test {
 
@@ -26,7 +28,9 @@ Fingerprint fingerprint_of(std::vector<std::string> arguments, const std::string
   REQUIRE(files.ok());
   const auto device = choose_device(parsed.options.device);
   REQUIRE(device.ok());
-  auto fingerprint = compute_fingerprint(parsed.options, *files, device->identity, recorded);
+  const auto inventory = take_inventory(parsed.options);
+  REQUIRE(inventory.ok());
+  auto fingerprint = compute_fingerprint(parsed.options, *files, *inventory, device->identity, recorded);
   REQUIRE(fingerprint.ok());
   return std::move(*fingerprint);
 }
@@ -99,25 +103,116 @@ TEST_CASE("each setting that changes answers is one component") {
     CHECK(joined(fingerprint_differences(base, fingerprint_of(arguments))) == "");
 }
 
-TEST_CASE("a recorded hash is used again only while size, time and inode are the same and the file was not young") {
+TEST_CASE("FAULTS 42: a recorded hash is used again only of a large file whose times tell of any change") {
   const TemporaryDirectory dir;
-  const std::string model = dir.file("model"), config = model + "/config.json";
+  const std::string model = dir.file("model"), large = model + "/z.safetensors";
   fs::copy(kModel, model);
-  const auto old_time = fs::file_time_type::clock::now() - std::chrono::hours(1);
-  fs::last_write_time(config, old_time);
+  write_file(large, "x");
+  fs::resize_file(large, 17 << 20);
+  for (const auto& entry : fs::directory_iterator(model)) let_rest(entry.path());
+  const auto file_of = [](const Fingerprint& fingerprint, const std::string& name) {
+    for (const FileFingerprint& file : fingerprint.files)
+      if (file.name == name) return file;
+    FAIL("not there");
+    return FileFingerprint();
+  };
   Fingerprint recorded = fingerprint_of({}, model);
-  REQUIRE(recorded.files[0].name == "model/config.json");
-  CHECK(recorded.files[0].mtime_ns != 0);
-  const uint64_t hash = recorded.files[0].content_hash;
-  recorded.files[0].content_hash = 42;  // as a mark
-  CHECK(fingerprint_of({}, model, &recorded).files[0].content_hash == 42);
-  fs::last_write_time(config, old_time + std::chrono::seconds(1));
-  CHECK(fingerprint_of({}, model, &recorded).files[0].content_hash == hash);
-  fs::last_write_time(config, fs::file_time_type::clock::now());
+  const uint64_t hash = file_of(recorded, "model/z.safetensors").content_hash;
+  const uint64_t small_hash = file_of(recorded, "model/config.json").content_hash;
+  const bool are_times_trusted = change_times_at(large) != ChangeTimes::kUnknown;
+  for (FileFingerprint& file : recorded.files) file.content_hash = 42;  // as a mark
+  const auto now = [&](const std::string& name) {
+    return file_of(fingerprint_of({}, model, &recorded), name).content_hash;
+  };
+  CHECK(now("model/z.safetensors") == (are_times_trusted ? 42 : hash));
+  CHECK(now("model/config.json") == small_hash);  // to read it costs nothing
+  fs::permissions(large, fs::perms::owner_all);   // not its bytes, but a new change time
+  CHECK(now("model/z.safetensors") == hash);
+  flip_byte_unseen(large, 9 << 20);
+  CHECK(now("model/z.safetensors") != hash);
   Fingerprint young = fingerprint_of({}, model);
-  CHECK(young.files[0].mtime_ns == 0);
-  young.files[0].content_hash = 42;
-  CHECK(fingerprint_of({}, model, &young).files[0].content_hash == hash);
+  FileFingerprint& file = young.files[0];
+  file.identity.mtime_ns = 0;  // as it is recorded of a file that has just changed
+  CHECK_FALSE(file.same_identity(file));
+}
+
+TEST_CASE("FAULTS 42: a byte of any model file changed with its time put back is refused by name on resume") {
+  const TemporaryDirectory dir;
+  const std::string model = dir.file("model"), in = dir.file("in"), out = dir.file("out"), tmpl = dir.file("t.jinja");
+  const std::string line = "{\"prompt_token_ids\":[1,2,3],\"max_tokens\":2}\n";
+  fs::copy(kModel, model);
+  write_file(tmpl, "{{ messages[0].content }} 1");
+  const auto run = [&](const std::string& input) {
+    write_file(in, input);
+    return run_process({kProgram, "-m", model, "--chat-template", tmpl, "--device", "ledger", "--progress", "none", in,
+                        "-o", out, "--metrics", "none"});
+  };
+  // Of each file a byte that leaves it a model's.
+  const std::pair<std::string, std::string> places[] = {{model + "/model.safetensors", ""},
+                                                        {model + "/config.json", "00.0,"},
+                                                        {model + "/generation_config.json", "0\n}"},
+                                                        {model + "/tokenizer.json", "1.0"},
+                                                        {model + "/tokenizer_config.json", "added_tokens_decoder"},
+                                                        {tmpl, "1"}};
+  for (const auto& place : places) {
+    const auto& [path, text] = place;
+    CAPTURE(path);
+    REQUIRE(run(line).exit_code == 0);
+    const std::string before = read_file(path);
+    const size_t at = text.empty() ? before.size() / 2 : before.find(text);
+    REQUIRE(at < before.size());
+    flip_byte_unseen(path, at, 1);
+    const ProcessResult result = run(line + line);
+    CHECK(result.exit_code == 7);
+    CHECK_MESSAGE(result.err.find(" file ") != std::string::npos, result.err);
+    CHECK(result.err.find(path == tmpl ? "chat-template" : fs::path(path).filename().string()) != std::string::npos);
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 2);
+    flip_byte_unseen(path, at, 1);
+    CHECK(run(line + line).exit_code == 0);
+    fs::remove(out);
+    fs::remove(out + ".manifest.json");
+  }
+}
+
+TEST_CASE("a file that changes, comes or goes while the model is loaded is named, and the run refused") {
+  const TemporaryDirectory dir;
+  const std::string files = dir.file("files"), in = dir.file("in"), out = dir.file("out");
+  write_file(in, "{\"prompt_token_ids\":[1,2,3],\"max_tokens\":2}\n");
+  const std::pair<std::function<void()>, std::string> changes[] = {
+      {[&] { flip_byte_unseen(files + "/tokenizer.json", 5000, 1); }, "tokenizer.json"},
+      {[&] { cut_file(files + "/tokenizer.json", 10); }, "tokenizer.json"},
+      {[&] { write_file(files + "/added_tokens.json", "{}"); }, "added_tokens.json"},
+      {[&] { write_file(files + "/a.tiktoken", ""); }, "a.tiktoken"},
+      {[&] { fs::remove(files + "/special_tokens_map.json"); }, "special_tokens_map.json"},
+      {[&] {
+         fs::copy(files + "/tokenizer_config.json", files + "/new");
+         fs::rename(files + "/new", files + "/tokenizer_config.json");
+       },
+       "tokenizer_config.json"},
+  };
+  for (const auto& change : changes) {
+    CAPTURE(change.second);
+    for (const std::string& output : {out, std::string("-")}) {
+      fs::remove_all(files);
+      fs::copy(kModel, files);
+      // Called when the small files are read, and before weights are.
+      const BackendFactory make = [&](std::string_view device) {
+        change.first();
+        return make_backend(device);
+      };
+      const auto run = [&](const BackendFactory& factory) {
+        return run_in_child({"--tokenizer", files, "--device", "ledger", in, "-o", output}, factory).process;
+      };
+      const ProcessResult result = run(make);
+      INFO(result.err);
+      CHECK(result.exit_code == 4);
+      CHECK(result.err.find(files + "/" + change.second + ": changed while the model was loaded") != std::string::npos);
+      CHECK(result.out.empty());
+      CHECK_FALSE(fs::exists(out));
+      CHECK_FALSE(fs::exists(out + ".partial"));
+      CHECK_FALSE(fs::exists(out + ".manifest.json"));
+    }
+  }
 }
 
 TEST_CASE("beside other work the fingerprint is the same, and it is given up where nobody waits for it") {
@@ -125,14 +220,17 @@ TEST_CASE("beside other work the fingerprint is the same, and it is given up whe
   const ParsedCommandLine parsed = parse_command_line(5, argv);
   const auto files = load_model_files(parsed.options);
   REQUIRE(files.ok());
-  { const FingerprintTask dropped(parsed.options, *files, "cpu"); }
-  FingerprintTask task(parsed.options, *files, "cpu");
+  const auto inventory = take_inventory(parsed.options);
+  REQUIRE(inventory.ok());
+  { const FingerprintTask dropped(parsed.options, *files, *inventory, "cpu"); }
+  FingerprintTask task(parsed.options, *files, *inventory, "cpu");
   const auto fingerprint = task.wait();
   REQUIRE(fingerprint.ok());
   CHECK(fingerprint->files.size() > 3);
   CHECK(joined(fingerprint_differences(fingerprint_of({"--device", "cpu"}), *fingerprint)) == "");
   const std::atomic<bool> stop{true};
-  CHECK(compute_fingerprint(parsed.options, *files, "cpu", nullptr, &stop).status().code() == StatusCode::kCancelled);
+  CHECK(compute_fingerprint(parsed.options, *files, *inventory, "cpu", nullptr, &stop).status().code() ==
+        StatusCode::kCancelled);
 }
 
 }  // namespace llmb::test

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/e2e/run.h"
+#include "tests/support/file_changes.h"
 #include "tests/support/temp_dir.h"
 
 namespace llmb::test {
@@ -48,6 +49,7 @@ TEST_CASE("answers are the same without a cache, with one that is written, mappe
     std::string bad = good;
     bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 1);
     for (const std::string& content : {bad, good.substr(0, good.size() - 1), std::string("no weights")}) {
+      fs::remove(path);  // nobody may write to it
       write_file(path, content);
       const auto [out, err] = run(cache);
       CHECK(out == expected);
@@ -75,6 +77,55 @@ TEST_CASE("several processes that start with an empty cache at once all answer, 
   }
   REQUIRE(files_in(dir / "cache").size() == 1);
   CHECK(files_in(dir / "cache")[0].ends_with(".packed"));
+}
+
+// A run that has answered its first lines, and gets the others when `attack` (a shell command, which finds the cache's
+// file as $F) is over.
+TEST_CASE("FAULTS 41, 42: a cache that is cut short, written to or replaced in mid-run gives no wrong answer") {
+  const std::string first = kLines, rest = kLines + kLines;
+  const std::string expected = stable_output(run_llm_batch({}, first + rest).out);
+  struct Attack {
+    const char* command;
+    bool is_harmful;
+    const char* message;
+  };
+  const Attack attacks[] = {
+      {"chmod u+w $F; : >$F", true, "was cut short"},
+      {"chmod u+w $F; touch -r $F ref; dd if=/dev/urandom of=$F bs=4096 seek=2 count=500 conv=notrunc; touch -r ref $F",
+       true, "its bytes were changed"},
+      {"chmod u+w $F; dd if=/dev/zero of=$F bs=1 seek=1000000 count=1 conv=notrunc", true, "its bytes were changed"},
+      {"head -c 1000 /dev/urandom >new; mv -f new $F", false, ""},
+      {"rm -f $F", false, ""},
+  };
+  for (const Attack& attack : attacks) {
+    CAPTURE(std::string(attack.command));
+    const TempDir dir;
+    write_file(dir / "first", first);
+    write_file(dir / "rest", rest);
+    write_file(dir / "in", first + rest);
+    const std::string run = kProgram + " -m " + kModel + " --progress none --weight-cache " + dir.path() + "/cache ";
+    REQUIRE(run_shell("cd " + dir.path() + " && " + run + "first >/dev/null").exit_code == 0);
+    const std::string file = files_in(dir / "cache").at(0);
+    let_rest(file);
+    const bool is_mapped = change_times_at(file) == ChangeTimes::kAtOnce;  // else it is copied
+    const ProcessResult result = run_shell(
+        "cd " + dir.path() + "; F=" + file + "; (cat first; i=0; until [ \"$(wc -l <out.partial)\" = 2 ] || " +
+        "[ $i = 3000 ]; do i=$((i+1)); sleep 0.02; done; " + attack.command + "; cat rest) 2>/dev/null | " + run +
+        "-o out");
+    INFO(result.err);
+    const bool is_refused = attack.is_harmful && is_mapped;
+    CHECK(result.exit_code == (is_refused ? 4 : 0));
+    if (is_refused) {
+      CHECK(result.err.find("weight cache: " + file + ": " + attack.message) != std::string::npos);
+      CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 2);  // and the final line
+      const std::string kept = stable_output(read_file(dir / "out.partial"));
+      CHECK(std::count(kept.begin(), kept.end(), '\n') == 2);
+      CHECK(expected.starts_with(kept));
+    }
+    const ProcessResult again = run_shell("cd " + dir.path() + " && " + run + "in -o out");
+    CHECK_MESSAGE(again.exit_code == 0, again.err);
+    CHECK(stable_output(read_file(dir / "out")) == expected);
+  }
 }
 
 TEST_CASE("random weights are not kept") {

@@ -29,8 +29,9 @@ RunManifest example() {
   manifest.build = "1.2.3";
   manifest.state = RunState::kRunning;
   manifest.fingerprint.settings = {{"temperature", "0.7"}, {"stop", "[\"\\n\"]"}};
-  manifest.fingerprint.files = {{"model/config.json", 674, 1795169965246025950, 5308880, 0x4299fa0e042b89b7u},
-                                {"tokenizer/tokenizer.json", INT64_MAX, 0, UINT64_MAX, 0}};
+  manifest.fingerprint.files = {
+      {"model/config.json", {674, 1795169965246025950, 1795169965246025999, 5308880}, 0x4299fa0e042b89b7u},
+      {"tokenizer/tokenizer.json", {INT64_MAX, 0, 1, UINT64_MAX}, 0}};
   return manifest;
 }
 
@@ -51,14 +52,14 @@ TEST_CASE("a manifest reads back as it was written, in every state") {
     CHECK(read->fingerprint.files[0].same_identity(manifest.fingerprint.files[0]));
     CHECK_FALSE(
         read->fingerprint.files[1].same_identity(manifest.fingerprint.files[1]));  // too young to be known by its time
-    CHECK(read->fingerprint.files[1].inode == UINT64_MAX);
+    CHECK(read->fingerprint.files[1].identity.inode == UINT64_MAX);
   }
 }
 
 TEST_CASE("what a complete job was made of reads back, and its members are checked") {
   RunManifest manifest = example();
   manifest.state = RunState::kComplete;
-  manifest.complete = CompleteJob{{{"in \"a\".jsonl", 5, 6, 7, 0}, {"b", 1, 0, 2, 0}}, {"output", 8, 9, 10, 0}, 11, 3};
+  manifest.complete = CompleteJob{{{"in \"a\".jsonl", {5, 6, 6, 7}, 0}, {"b", {1, 0, 1, 2}, 0}}, {"output", {8, 9, 9, 10}, 0}, 11, 3};
   const std::string text = format_manifest(manifest);
   const auto read = parse_manifest(text, "m");
   REQUIRE(read.ok());
@@ -96,7 +97,8 @@ TEST_CASE("FAULTS 12: a manifest cut at any byte, or with any member missing or 
     CHECK(parse_manifest(text.substr(0, size), "m").status().code() == StatusCode::kDataLoss);
   for (const char* word :
        {"\"format\"", "\"build\"", "\"state\"", "\"fingerprint\"", "\"settings\"", "\"files\"", "\"size\"",
-        "\"mtime_ns\"", "\"inode\"", "\"xxh64\"", "\"running\"", "\"0.7\"", "674", "\"4299fa0e042b89b7\""}) {
+        "\"mtime_ns\"", "1795169965246025999", "\"inode\"", "\"xxh64\"", "\"running\"", "\"0.7\"", "674",
+        "\"4299fa0e042b89b7\""}) {
     CAPTURE(word);
     for (const char* instead : {"\"x\"", "-5.5", "{}"}) {
       if (std::string(word) == "\"0.7\"" && std::string(instead) == "\"x\"") continue;
@@ -124,12 +126,23 @@ TEST_CASE("FAULTS 12: a manifest cut at any byte, or with any member missing or 
   }
 }
 
+TEST_CASE("a manifest of a build that knew no change times is read, and its files are not known by their times") {
+  std::string text = format_manifest(example());
+  const size_t at = text.find("\"ctime_ns\": 1795169965246025999,");
+  REQUIRE(at != std::string::npos);
+  const auto read = parse_manifest(text.erase(at, 33), "m");
+  REQUIRE(read.ok());
+  CHECK(read->fingerprint.files[0].identity.ctime_ns == 0);
+  CHECK_FALSE(read->fingerprint.files[0].same_identity(read->fingerprint.files[0]));
+  CHECK(fingerprint_differences(read->fingerprint, example().fingerprint).empty());
+}
+
 TEST_CASE("FAULTS 10: differences are named with old and new value") {
   Fingerprint now = example().fingerprint;
   now.settings[0].second = "0.9";
   now.files[0].content_hash ^= 1;
-  now.files[0].mtime_ns = 5;  // a new time alone is no difference
-  now.files[1].mtime_ns = 6;
+  now.files[0].identity.mtime_ns = 5;  // a new time alone is no difference
+  now.files[1].identity.mtime_ns = 6;
   const auto differences = fingerprint_differences(example().fingerprint, now);
   REQUIRE(differences.size() == 2);
   CHECK(differences[0] == "temperature was 0.7 and is 0.9");
@@ -138,7 +151,7 @@ TEST_CASE("FAULTS 10: differences are named with old and new value") {
   now.settings.erase(now.settings.begin());
   now.settings.emplace_back("new", "1");
   now.files.erase(now.files.begin());
-  now.files.push_back({"model/new", 1, 1, 1, 1});
+  now.files.push_back({"model/new", {1, 1, 1, 1}, 1});
   CHECK(fingerprint_differences(example().fingerprint, now).size() == 4);
 }
 

@@ -8,11 +8,13 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,7 +23,9 @@
 #include "base/content_hash.h"
 #include "kernels/cpu/linear.h"
 #include "model/config_loader.h"
+#include "model/weight_files.h"
 #include "tests/support/faulty_file_ops.h"
+#include "tests/support/file_changes.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/process.h"
@@ -34,6 +38,12 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kKey = "quantization none\nsome files\n";
+
+// In the place of a file that nobody may write to.
+void replace_content(const std::string& path, const std::string& content) {
+  fs::remove(path);
+  write_file(path, content);
+}
 
 std::vector<std::string> some_sections() {
   std::vector<std::string> sections;
@@ -104,10 +114,10 @@ TEST_CASE("a file that was cut, lengthened, or changed by a bit anywhere is refu
   places.push_back(good.size() - 1);
   for (const size_t size : places) {
     CAPTURE(size);
-    write_file(path, good.substr(0, size));
+    replace_content(path, good.substr(0, size));
     CHECK(code_of_open(path, pool) != StatusCode::kOk);
   }
-  write_file(path, good + '\0');
+  replace_content(path, good + '\0');
   CHECK(code_of_open(path, pool) == StatusCode::kDataLoss);
   const size_t header_end = 24 + kKey.size() + 2 * 8 + 8;
   for (const size_t place : places) {
@@ -116,7 +126,7 @@ TEST_CASE("a file that was cut, lengthened, or changed by a bit anywhere is refu
     for (const int bit : {0, 7}) {
       std::string bad = good;
       bad[place] = static_cast<char>(bad[place] ^ (1 << bit));
-      write_file(path, bad);
+      replace_content(path, bad);
       CHECK(code_of_open(path, pool) != StatusCode::kOk);
     }
   }
@@ -128,12 +138,83 @@ TEST_CASE("a file that was cut, lengthened, or changed by a bit anywhere is refu
     std::memcpy(bad.data() + 16, &payload, 8);
     const uint64_t hash = content_hash(bad.substr(0, header_end - 8));
     std::memcpy(bad.data() + header_end - 8, &hash, 8);
-    write_file(path, bad);
+    replace_content(path, bad);
     CHECK(code_of_open(path, pool) == StatusCode::kDataLoss);
   }
   fs::remove(path);
   fs::create_directory(path);
   CHECK(code_of_open(path, pool) == StatusCode::kIoError);
+}
+
+TEST_CASE("FAULTS 42: what is mapped does not change unnoticed, however it is written to; what is copied does not change") {
+  ThreadPool pool(2);
+  const TempDir dir;
+  const std::string path = dir / "w", other = dir / "other";
+  const auto sections = some_sections();
+  const auto open_after_rest = [&] {
+    fs::remove(path);
+    REQUIRE(write(path, sections).ok());
+    let_rest(path);
+    auto weights = CachedWeights::open(path, kKey, pool);
+    REQUIRE(weights.ok());
+    CHECK(weights->is_mapped() == (change_times_at(path) == ChangeTimes::kAtOnce));
+    CHECK(holds(*weights, sections));
+    CHECK(weights->check(pool).ok());
+    return std::move(*weights);
+  };
+  // The same bytes again, in a file of the name's own, or under other modes.
+  const std::function<void()> harmless[] = {
+      [&] { ::chmod(path.c_str(), 0640); },
+      [&] { REQUIRE(write(path, {"another model's"}).ok()); },
+      [&] { fs::remove(path); },
+      [&] { fs::rename(path, other); },
+  };
+  for (size_t i = 0; i < std::size(harmless); ++i) {
+    CAPTURE(i);
+    CachedWeights weights = open_after_rest();
+    harmless[i]();
+    const Status status = weights.check(pool);
+    CHECK_MESSAGE(status.ok(), status.message());
+    CHECK(weights.check(pool).ok());
+  }
+  const std::function<void()> harmful[] = {
+      [&] { flip_byte(path, 1'000'000); },        [&] { flip_byte_unseen(path, 1'000'000); },
+      [&] { flip_byte_mapped(path, 1'000'000); }, [&] { cut_file(path, 0); },
+      [&] { cut_file(path, 1'000'000); },         [&] { write_file(path, std::string(3'000'000, 'x')); },
+  };
+  for (size_t i = 0; i < std::size(harmful); ++i) {
+    CAPTURE(i);
+    CachedWeights weights = open_after_rest();
+    ::chmod(path.c_str(), 0644);
+    CHECK(weights.check(pool).ok());
+    harmful[i]();
+    const Status status = weights.check(pool);
+    CHECK(status.ok() == !weights.is_mapped());
+    if (status.ok()) continue;
+    CHECK(status.code() == StatusCode::kDataLoss);
+    CHECK(status.message().starts_with(path + ": "));
+    CHECK_FALSE(weights.check(pool).ok());
+  }
+}
+
+TEST_CASE("a file that is written a moment ago is copied, and one that nobody may write to is made") {
+  ThreadPool pool(2);
+  const TempDir dir;
+  const std::string path = dir / "w";
+  const auto sections = some_sections();
+  REQUIRE(write(path, sections).ok());
+  CHECK((fs::status(path).permissions() & fs::perms(0222)) == fs::perms::none);
+  fs::permissions(path, fs::perms::owner_write, fs::perm_options::add);  // its times are those of this moment
+  struct stat st {};
+  auto weights = CachedWeights::open(path, kKey, pool);
+  REQUIRE(weights.ok());
+  REQUIRE(stat(path.c_str(), &st) == 0);
+  if (!is_young(identity_of(st), ChangeTimes::kAtOnce)) return;  // a machine that is too slow to tell
+  CHECK_FALSE(weights->is_mapped());
+  CHECK(holds(*weights, sections));
+  for (size_t at = 4096; at < fs::file_size(path); at += 10'000) flip_byte(path, at);
+  CHECK(weights->check(pool).ok());
+  CHECK(code_of_open(path, pool) == StatusCode::kDataLoss);
 }
 
 TEST_CASE("whichever file call fails while the file is written, the old one stays and nothing else is left") {
@@ -244,8 +325,7 @@ std::string make_model(const TempDir& dir, const std::string& name, uint64_t see
   const std::string model = dir / name;
   fs::create_directory(model);
   write_model(model, tiny_config(), random_tensors(tiny_config(), seed));
-  for (const auto& entry : fs::directory_iterator(model))
-    fs::last_write_time(entry, entry.last_write_time() - std::chrono::seconds(5));
+  for (const auto& entry : fs::directory_iterator(model)) let_rest(entry.path());
   return model;
 }
 
@@ -268,7 +348,7 @@ void forge(const std::string& path, size_t at) {
   std::memcpy(bytes.data() + hashes, &chunk, 8);
   const uint64_t header = content_hash(bytes.substr(0, hashes + 8));
   std::memcpy(bytes.data() + hashes + 8, &header, 8);
-  write_file(path, bytes);
+  replace_content(path, bytes);
 }
 
 }  // namespace
@@ -283,6 +363,7 @@ TEST_CASE("every golden model answers alike, bit for bit, without a file, when i
       CHECK((answers(model, quantization, cache.path()) == expected));
       const std::string path = only_file(cache.path());
       const auto written = fs::last_write_time(path);
+      let_rest(path);  // then it is mapped, where the file system allows it
       CHECK((answers(model, quantization, cache.path()) == expected));
       CHECK(fs::last_write_time(path) == written);
     }
@@ -298,7 +379,7 @@ TEST_CASE("a file is used, or made anew where it is damaged or of a model that h
   forge(path, 7);  // of the embedding of token 1: the exponent of its first number
   CHECK((answers(model, Quantization::kNone, cache) != expected));  // so this is where weights come from
   for (const std::string& bad : {good.substr(0, good.size() / 2), good.substr(0, 10), std::string(), good + "x"}) {
-    write_file(path, bad);
+    replace_content(path, bad);
     CHECK((answers(model, Quantization::kNone, cache) == expected));
     CHECK((read_file(path) == good));
   }
@@ -317,6 +398,29 @@ TEST_CASE("a file is used, or made anew where it is damaged or of a model that h
   CHECK((answers(model, Quantization::kNone, cache) == changed));
   CHECK((read_file(only_file(cache)) != good));  // in the old one's place
   CHECK((answers(model, Quantization::kNone, cache) == changed));
+
+  // As the old one still says that it is, by all that can be said by hand.
+  const std::string weights = model + "/model.safetensors";
+  flip_byte_unseen(weights, fs::file_size(weights) - 4000 + 2);  // of fp32 numbers the largest bit after the exponent
+  let_rest(weights);
+  CHECK((answers(model, Quantization::kNone, cache) == answers(model, Quantization::kNone, "")));
+}
+
+TEST_CASE("FAULTS 41: weights that are cut short while they are read are refused, and nothing of them is kept") {
+  const TempDir dir;
+  const std::string model = make_model(dir, "m", 1), path = model + "/model.safetensors";
+  const auto config = load_model_config(model);
+  const auto files = WeightFiles::open(model, *config);
+  REQUIRE(files.ok());
+  CHECK(files->still_readable().ok());
+  cut_file(path, 0);
+  ThreadPool pool(1);
+  const auto source = files->make_source(pool);
+  const auto embedding = source->tensor("model.embed_tokens.weight", std::array<int64_t, 2>{96, 32});
+  REQUIRE(embedding.ok());
+  CHECK(static_cast<const float*>(embedding->data)[0] == 0);
+  CHECK(files->still_readable().code() == StatusCode::kDataLoss);
+  CHECK(files->still_readable().message().starts_with(path + ": "));
 }
 
 TEST_CASE("files that fit in everything but what they hold are refused: too few sections, too many, none") {

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/weight_cache.h"
 #include "base/file_ops.h"
 #include "base/log.h"
 
@@ -54,7 +53,7 @@ class CachedMaker final : public WeightMaker {
   std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                             WeightRole role) override {
     return ops_.make_linear_from(parts, biases, role, [this](int64_t bytes) {
-      return cpu::AlignedBuffer(weights_.file(), weights_.take(bytes), bytes);
+      return cpu::AlignedBuffer(weights_.memory(), weights_.take(bytes), bytes);
     });
   }
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
@@ -75,8 +74,8 @@ class CachedMaker final : public WeightMaker {
 };
 
 // nullopt: there is no file that can be used.
-std::optional<ModelWeights> map_weights(const std::string& path, const std::string& key, const ModelConfig& config,
-                                        const WeightFiles& files, CpuOps& ops, ThreadPool& pool) {
+std::optional<CachedLoad> take_weights(const std::string& path, const std::string& key, const ModelConfig& config,
+                                       const WeightFiles& files, CpuOps& ops, ThreadPool& pool) {
   Result<CachedWeights> cached = CachedWeights::open(path, key, pool);
   if (!cached.ok()) {
     if (cached.status().code() != StatusCode::kNotFound)
@@ -85,32 +84,38 @@ std::optional<ModelWeights> map_weights(const std::string& path, const std::stri
   }
   CachedMaker maker(ops, *cached);
   Result<ModelWeights> weights = load_model_weights(config, *files.make_source(pool, WeightAccess::kShapes), maker);
-  if (weights.ok() && cached->is_used_up()) return std::move(*weights);
+  if (weights.ok() && cached->is_used_up()) return CachedLoad{std::move(*weights), std::move(*cached)};
   log_warning("weight cache: " + path + ": does not fit the model; packing anew");
   return std::nullopt;
 }
 
 }  // namespace
 
-Result<ModelWeights> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
-                                               const LoadOptions& options, CpuOps& ops, ThreadPool& pool) {
+Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
+                                             const LoadOptions& options, CpuOps& ops, ThreadPool& pool) {
   const Result<std::optional<std::string>> identity = files.identity();
   if (!identity.ok()) return identity.status();
   const auto source = files.make_source(pool);
   if (!*identity) {
     log_warning("weight cache: not used, as the model's files have changed within the last seconds");
-    return load_model_weights(config, *source, ops);
+    Result<ModelWeights> weights = load_model_weights(config, *source, ops);
+    if (!weights.ok()) return weights.status();
+    return CachedLoad{std::move(*weights), std::nullopt};
   }
   const std::string key = std::string("quantization ") + quantization_name(options.quantization) + "\n" + **identity;
   const std::string path = weight_cache_path(options.weight_cache_dir, options.model_dir, options.quantization);
-  if (std::optional<ModelWeights> weights = map_weights(path, key, config, files, ops, pool))
-    return std::move(*weights);
+  if (std::optional<CachedLoad> load = take_weights(path, key, config, files, ops, pool)) return std::move(*load);
   NotingMaker maker(ops);
   Result<ModelWeights> weights = load_model_weights(config, *source, maker);
-  if (!weights.ok()) return weights;
-  const Status written = write_weight_cache(path, key, maker.sections(), real_file_ops());
+  if (!weights.ok()) return weights.status();
+  LLMB_RETURN_IF_ERROR(files.still_readable());
+  // Where times tell nothing, the content is looked at once more: something else may have been packed.
+  const Result<std::optional<std::string>> identity_now = files.identity();
+  Status written = data_loss("the model's files have changed meanwhile");
+  if (identity_now.ok() && *identity_now == *identity)
+    written = write_weight_cache(path, key, maker.sections(), real_file_ops());
   if (!written.ok()) log_warning("weight cache: not written: " + written.message());
-  return weights;
+  return CachedLoad{std::move(*weights), std::nullopt};
 }
 
 }  // namespace llmb

@@ -1,8 +1,11 @@
 // Loading where packed weights are kept in a file (weight_cache.h).
 #pragma once
 
+#include <optional>
+
 #include "backend/backend.h"
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/weight_cache.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "model/model_weights.h"
@@ -10,10 +13,15 @@
 
 namespace llmb {
 
+struct CachedLoad {
+  ModelWeights weights;
+  std::optional<CachedWeights> file;  // what they lie in; to be checked before what was computed with them counts
+};
+
 // The weights that load_model_weights gives, bit for bit: of the file in options.weight_cache_dir where there is one of
 // this model, else of the model's own, and then the file is written. What is wrong with the file costs a warning only.
 // REQUIRES: ops was made with options.quantization.
-Result<ModelWeights> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
-                                               const LoadOptions& options, CpuOps& ops, ThreadPool& pool);
+Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
+                                             const LoadOptions& options, CpuOps& ops, ThreadPool& pool);
 
 }  // namespace llmb

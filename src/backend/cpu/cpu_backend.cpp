@@ -169,10 +169,14 @@ class CpuBackend final : public Backend {
         RandomSource source(options_.dummy_seed, config_.dtype, *pool_);
         return load_model_weights(config_, source, *ops_);
       }
-      if (!options_.weight_cache_dir.empty())
-        return load_model_weights_cached(config_, *files, options_, *ops_, *pool_);
-      return load_model_weights(config_, *files->make_source(*pool_), *ops_);
+      if (options_.weight_cache_dir.empty())
+        return load_model_weights(config_, *files->make_source(*pool_), *ops_);
+      Result<CachedLoad> load = load_model_weights_cached(config_, *files, options_, *ops_, *pool_);
+      if (!load.ok()) return load.status();
+      weight_file_ = std::move(load->file);
+      return std::move(load->weights);
     }();
+    if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens, options_.max_num_seqs,
@@ -199,7 +203,8 @@ class CpuBackend final : public Backend {
         ops_->begin_step(*step.plan);
         transformer_->forward(step.plan->num_tokens(), step.plan->num_samples());
         ops_->end_step(&step.output);
-        return Status();
+        if (!weight_file_) return Status();
+        return weight_file_->check(*pool_).with_context("weight cache");
       });
       lock.lock();
       if (status.ok()) ++num_done_;
@@ -213,6 +218,7 @@ class CpuBackend final : public Backend {
   BackendInfo info_;
   std::optional<ThreadPool> pool_;
   std::optional<CpuOps> ops_;
+  std::optional<CachedWeights> weight_file_;  // before what lies in it
   std::optional<Transformer> transformer_;
 
   std::mutex mutex_;

@@ -1,10 +1,16 @@
 // A file that holds a model's packed weights, so that later runs map it instead of packing again.
 //
-// 1. What is mapped has the bytes that packing would make: the file names what they were made of (its key), and every
-//    byte of it is checked when it is opened. No number in it is trusted: sizes come from the model.
+// 1. What is taken of it has the bytes that packing would make: the file names what they were made of (its key), and
+//    every byte of it is checked when it is opened. No number in it is trusted: sizes come from the model.
 // 2. The file under the name is complete: it is written under another name, synced and renamed. Where several processes
 //    would write it, one does.
-// 3. A file that was mapped stays as it is; a newer one takes its name, not its place.
+// 3. Nobody of ours writes into a file that has the name: it is read-only, and a newer one takes its name, not its
+//    place. Others may write into it, and what is mapped changes with it. So what was computed counts only after
+//    check(), which the backend asks after each step. check() looks at the file's times (one fstat, 0.3 us): a file is
+//    mapped only where its change time is set before its bytes change (ChangeTimes::kAtOnce), where that time is old
+//    enough to differ from any later one, and after its pages were synced, so that a write through another process's
+//    mapping sets it, too. Elsewhere the bytes are copied and checked in the copy; then processes do not share them.
+// 4. A mapped file that is cut short does not end the process (base/mapping_guard.h): check() says so.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
+#include "base/file_identity.h"
 #include "base/file_ops.h"
 #include "base/mapped_file.h"
 #include "base/status.h"
@@ -29,7 +37,7 @@ inline constexpr uint32_t kWeightCacheVersion = 2;
 // model takes the place of the old one.
 std::string weight_cache_path(const std::string& dir, const std::string& model_path, Quantization quantization);
 
-// The sections of a file, in order, each from a cache line on.
+// The sections of a file, in order, each from a cache line on. Move-only.
 class CachedWeights {
  public:
   // kNotFound: there is none, or one of another model or version. kDataLoss: it is damaged.
@@ -39,12 +47,30 @@ class CachedWeights {
   // on.
   const uint8_t* take(int64_t bytes);
   // All sections were taken, and there were no fewer.
-  bool is_used_up() const { return next_ == end_ && !is_short_; }
-  std::shared_ptr<const MappedFile> file() const { return file_; }  // keeps sections mapped
+  bool is_used_up() const { return next_ == payload_bytes_ && !is_short_; }
+  std::shared_ptr<const void> memory() const { return memory_; }  // keeps sections where they are
+  bool is_mapped() const { return mapped_ != nullptr; }           // false: copied
+
+  // Ok: all that was read of sections since they were opened was what was checked then. kDataLoss: it may not have been;
+  // kIoError.
+  Status check(ThreadPool& pool);
 
  private:
-  std::shared_ptr<const MappedFile> file_;
-  uint64_t next_ = 0, end_ = 0;  // bytes of the file
+  Status read_header(const std::string& key);
+  Status open_payload(ThreadPool& pool);
+  bool verify(ThreadPool& pool, uint8_t* copy_to);
+  Status damaged(const char* why) const;
+  Result<FileIdentity> look() const;
+
+  std::string path_;
+  Descriptor file_;
+  FileIdentity identity_;
+  std::vector<uint64_t> hashes_;  // of each chunk of the payload
+  uint64_t payload_at_ = 0, payload_bytes_ = 0;
+  std::shared_ptr<const void> memory_;
+  std::shared_ptr<const MappedFile> mapped_;  // the same, or null
+  const uint8_t* payload_ = nullptr;
+  uint64_t next_ = 0;
   bool is_short_ = false;
 };
 

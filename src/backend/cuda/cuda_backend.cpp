@@ -195,6 +195,7 @@ class CudaBackend final : public Backend {
     if (files) source = files->make_source(pool);
     else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
     Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_);
+    if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens, options_.max_num_seqs,

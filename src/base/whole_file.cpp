@@ -1,0 +1,42 @@
+#include "base/whole_file.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/durable_file.h"
+#include "base/file_ops.h"
+
+namespace llmb {
+
+Result<Descriptor> open_regular_file(const std::string& path, struct stat* st) {
+  FileOps& ops = real_file_ops();
+  Descriptor file(ops, open_retrying(ops, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0));
+  if (file.get() < 0) {
+    const int error = errno;  // before any allocation
+    return Status(error == ENOENT ? StatusCode::kNotFound : StatusCode::kIoError,
+                  path + ": cannot open: " + std::strerror(error));
+  }
+  if (ops.fstat(file.get(), st) == 0 && S_ISREG(st->st_mode)) return file;
+  return io_error(path + ": not a regular file");
+}
+
+Result<std::string> read_whole_file(const std::string& path, size_t max_bytes) {
+  struct stat st {};
+  const Result<Descriptor> file = open_regular_file(path, &st);
+  if (!file.ok()) return file.status();
+  const auto size = static_cast<size_t>(st.st_size);
+  if (size > max_bytes) return data_loss(path + ": larger than " + std::to_string(max_bytes) + " bytes");
+  std::string bytes(size, '\0');
+  for (size_t done = 0; done < size;) {
+    const auto count =
+        uninterrupted([&] { return real_file_ops().read(file->get(), bytes.data() + done, size - done); });
+    if (count < 0) return io_error(path + ": cannot read: " + std::strerror(errno));
+    if (count == 0) return data_loss(path + ": was cut short while it was read");
+    done += static_cast<size_t>(count);
+  }
+  return bytes;
+}
+
+}  // namespace llmb

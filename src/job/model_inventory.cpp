@@ -1,0 +1,120 @@
+#include "job/model_inventory.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/directory.h"
+#include "base/file_ops.h"
+#include "model/gguf_model.h"
+
+namespace llmb {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Names of the files in a directory that end so, in order.
+Result<std::vector<std::string>> files_ending_in(const std::string& dir, const std::string& extension) {
+  std::error_code error;
+  if (!fs::exists(dir, error) && !error) return std::vector<std::string>();  // who loads it says so
+  Result<std::vector<std::string>> names = directory_names(dir);
+  if (names.ok()) std::erase_if(*names, [&](const std::string& name) { return !name.ends_with(extension); });
+  return names;
+}
+
+using NamedPaths = std::vector<std::pair<std::string, std::string>>;
+
+// (name in the fingerprint, path), in a fixed order.
+Result<NamedPaths> model_file_names(const Options& o) {
+  NamedPaths names;
+  const auto add = [&](const std::string& role, const std::string& dir, const std::string& name) {
+    names.emplace_back(role + "/" + name, dir + "/" + name);
+  };
+  const auto add_gguf = [&](const std::string& role, const std::string& path) {
+    for (const std::string& part : gguf_parts(path))
+      names.emplace_back(role + "/" + fs::path(part).filename().string(), part);
+  };
+  const bool is_gguf = is_gguf_path(o.model_dir);
+  if (is_gguf) add_gguf("model", o.model_dir);
+  else
+    for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model_dir, name);
+  if (!is_gguf && o.load_format != "dummy") {
+    add("model", o.model_dir, "model.safetensors.index.json");
+    const Result<std::vector<std::string>> shards = files_ending_in(o.model_dir, ".safetensors");
+    if (!shards.ok()) return shards.status();
+    for (const std::string& shard : *shards) add("model", o.model_dir, shard);
+  }
+  if (!o.chat_template_file.empty()) names.emplace_back("chat-template", o.chat_template_file);
+  if (is_gguf_path(o.tokenizer_dir)) {
+    if (o.tokenizer_dir != o.model_dir) add_gguf("tokenizer", o.tokenizer_dir);
+    return names;
+  }
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+        "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "tiktoken.model"})
+    add("tokenizer", o.tokenizer_dir, name);
+  const Result<std::vector<std::string>> ranks = files_ending_in(o.tokenizer_dir, ".tiktoken");
+  if (!ranks.ok()) return ranks.status();
+  for (const std::string& name : *ranks) add("tokenizer", o.tokenizer_dir, name);
+  if (!o.chat_template_file.empty()) return names;
+  for (const char* name : {"chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"})
+    add("tokenizer", o.tokenizer_dir, name);
+  return names;
+}
+
+Result<std::optional<FileIdentity>> identify(const std::string& path) {
+  struct stat st {};
+  if (real_file_ops().stat(path.c_str(), &st) == 0) return std::optional(identity_of(st));
+  if (errno == ENOENT || errno == ENOTDIR) return std::optional<FileIdentity>();
+  return io_error(path + ": cannot look at it: " + std::strerror(errno));
+}
+
+Result<ModelInventory> list_files(const Options& options) {
+  const Result<NamedPaths> names = model_file_names(options);
+  if (!names.ok()) return names.status();
+  ModelInventory inventory;
+  for (const auto& [name, path] : *names) {
+    Result<std::optional<FileIdentity>> identity = identify(path);
+    if (!identity.ok()) return identity.status();
+    inventory.push_back({name, path, *identity});
+  }
+  return inventory;
+}
+
+}  // namespace
+
+Result<ModelInventory> take_inventory(const Options& options) {
+  Result<ModelInventory> inventory = list_files(options);
+  const auto is_changing = [](const ModelFile& file) {
+    return file.identity && is_young(*file.identity, ChangeTimes::kAtOnce);
+  };
+  constexpr int kMaxTries = 100;  // who goes on writing is noticed by check_inventory
+  for (int i = 0; i < kMaxTries && inventory.ok() && std::any_of(inventory->begin(), inventory->end(), is_changing);
+       ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    inventory = list_files(options);
+  }
+  return inventory;
+}
+
+Status check_inventory(const Options& options, const ModelInventory& inventory) {
+  const Result<ModelInventory> now = list_files(options);
+  if (!now.ok()) return now.status();
+  if (inventory == *now) return {};
+  const auto only_in = [](const ModelInventory& one, const ModelInventory& other) {
+    return std::find_if(one.begin(), one.end(), [&](const ModelFile& file) {
+      return std::find(other.begin(), other.end(), file) == other.end();
+    });
+  };
+  const auto changed = only_in(*now, inventory);
+  return data_loss((changed != now->end() ? changed : only_in(inventory, *now))->path +
+                   ": changed while the model was loaded; run again when nobody writes to the model");
+}
+
+}  // namespace llmb
