@@ -1,26 +1,48 @@
 #include "cli/option_values.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <optional>
+#include <string_view>
 
 namespace llmb {
 
 namespace {
 
+// 010, -00.5: some read octal there.
+bool has_leading_zero(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  return text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
+}
+
+// The number at the beginning, and the rest in *rest. nullopt: none, or one of no decimal notation.
+std::optional<double> parse_number(std::string_view text, std::string_view* rest) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || has_leading_zero(text)) return std::nullopt;
+  *rest = text.substr(static_cast<size_t>(end - text.data()));
+  return value;
+}
+
 // nullopt: not a positive size.
-std::optional<int64_t> parse_size(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  static const std::map<std::string, double> kFactors = {{"", 1},          {"k", 1e3}, {"K", 1024.0},      {"m", 1e6},
-                                                         {"M", 1048576.0}, {"g", 1e9}, {"G", 1073741824.0}};
-  const auto factor = kFactors.find(end);
-  if (end == text.c_str() || factor == kFactors.end() || !(value > 0) || !(value * factor->second < 9e15))
-    return std::nullopt;
-  return static_cast<int64_t>(std::llround(value * factor->second));
+std::optional<int64_t> parse_size(std::string_view text) {
+  static const std::map<std::string_view, double> kFactors = {
+      {"", 1}, {"k", 1e3}, {"K", 1024.0}, {"m", 1e6}, {"M", 1048576.0}, {"g", 1e9}, {"G", 1073741824.0}};
+  std::string_view unit;
+  const std::optional<double> value = parse_number(text, &unit);
+  const auto factor = kFactors.find(unit);
+  if (!value || factor == kFactors.end() || !(*value > 0) || !(*value * factor->second < 9e15)) return std::nullopt;
+  return static_cast<int64_t>(std::llround(*value * factor->second));
+}
+
+template <typename Integer>
+bool parses_in(std::string_view text, Integer low, Integer high) {
+  Integer value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= low && value <= high;
 }
 
 }  // namespace
@@ -37,13 +59,24 @@ CLI::Validator size_validator(int64_t largest) {
       "SIZE");
 }
 
+CLI::Validator integer_in(int64_t low, uint64_t high) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        const bool fits = high <= INT64_MAX ? parses_in<int64_t>(text, low, static_cast<int64_t>(high))
+                                            : parses_in<uint64_t>(text, static_cast<uint64_t>(low), high);
+        if (fits && !has_leading_zero(text) && text != "-0") return std::string();
+        return "'" + text + "' is not an integer from " + std::to_string(low) + " to " + std::to_string(high) +
+               " in decimal";
+      },
+      "INTEGER");
+}
+
 CLI::Validator number_in(double low, double high, bool low_excluded) {
   return CLI::Validator(
       [=](std::string& text) {
-        char* end = nullptr;
-        const double v = std::strtod(text.c_str(), &end);
-        if (end != text.c_str() && *end == '\0' && v >= low && v <= high && !(low_excluded && v == low))
-          return std::string();
+        std::string_view rest;
+        const std::optional<double> v = parse_number(text, &rest);
+        if (v && rest.empty() && *v >= low && *v <= high && !(low_excluded && *v == low)) return std::string();
         char range[96];
         std::snprintf(range, sizeof range, " is not a number in %c%g, %g]", low_excluded ? '(' : '[', low, high);
         return "'" + text + "'" + range;

@@ -12,7 +12,10 @@ namespace llmb {
 // "2048", "32k" (thousands), "32K" (x 1024), "2M", "1.5G": as vLLM reads --max-model-len. Up to `largest`, from 1.
 CLI::Validator size_validator(int64_t largest);
 
-// CLI11's Range reports badly and lets NaN pass.
+// An integer in decimal, without leading zeros. CLI11 reads 010 as 8, and -1 of an unsigned option as 2^64 - 1.
+CLI::Validator integer_in(int64_t low, uint64_t high);
+
+// A number in decimal; scientific notation too. CLI11's Range reports badly and lets NaN pass.
 CLI::Validator number_in(double low, double high, bool low_excluded = false);
 
 CLI::Validator device_name();

@@ -95,7 +95,7 @@ void add_io_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("[=CODE,…]");
   app.add_option("--max-errors", o.max_errors, "Stop with exit code 11 when the output holds more error records")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 53))
+      ->check(integer_in(0, uint64_t{1} << 53))
       ->group(group)
       ->option_text("N");
   app.add_option("--error-file", o.error_file, "Write a copy of every error record to FILE")
@@ -125,7 +125,7 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("none|static|dynamic|continuous [continuous]");
   app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences that run at one time")
-      ->check(CLI::Range(1, 65536))
+      ->check(integer_in(1, 65536))
       ->group(group)
       ->option_text("N [64]");
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens,
@@ -157,7 +157,7 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("SIZE");
   app.add_option("--num-gpu-blocks-override", o.num_blocks, "Exactly this many KV blocks, on any device")
-      ->check(CLI::Range(1, kIntMax))
+      ->check(integer_in(1, kIntMax))
       ->group(group)
       ->option_text("N");
   app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
@@ -169,7 +169,7 @@ void add_batching_options(CLI::App& app, Options& o) {
                "GPU: a result does not depend on what else runs in its step, at some cost; the CPU always works so")
       ->group(group);
   app.add_option("--threads", o.threads, "CPU threads; default: all usable cores")
-      ->check(CLI::Range(1, 1024))
+      ->check(integer_in(1, 1024))
       ->group(group)
       ->option_text("N");
 }
@@ -180,11 +180,11 @@ void add_sampling_options(CLI::App& app, Options& o) {
          "--max-tokens", o.max_tokens,
          "Output tokens at most; default: max_new_tokens of generation_config.json, else 256 (OpenAI lines: 16 for "
          "completions, the context's rest for chat)")
-      ->check(CLI::Range(1, kIntMax))
+      ->check(integer_in(1, kIntMax))
       ->group(group)
       ->option_text("N");
   app.add_option("--min-tokens", o.min_tokens, "No end before this many output tokens")
-      ->check(CLI::Range(0, kIntMax))
+      ->check(integer_in(0, kIntMax))
       ->group(group)
       ->option_text("N [0]");
   app.add_option("--temperature", o.temperature, "0: greedy")
@@ -196,7 +196,7 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("P [1]");
   app.add_option("--top-k", o.top_k, "0 or -1: off")
-      ->check(CLI::Range(-1, kIntMax))
+      ->check(integer_in(-1, kIntMax))
       ->group(group)
       ->option_text("K [0]");
   app.add_option("--min-p", o.min_p, "Probability floor relative to the best token")
@@ -218,12 +218,16 @@ void add_sampling_options(CLI::App& app, Options& o) {
   app.add_option("--logit-bias", o.logit_bias_json, "Added to logits, as JSON: {\"50256\": -100}")
       ->group(group)
       ->option_text("JSON");
-  app.add_option("--seed", o.seed, "Seed of all randomness")->group(group)->option_text("N [0]");
+  app.add_option("--seed", o.seed, "Seed of all randomness")
+      ->check(integer_in(0, UINT64_MAX))
+      ->group(group)
+      ->option_text("N [0]");
   app.add_option("--stop", o.stop, "Stop string; may be given several times")
       ->allow_extra_args(false)
       ->group(group)
       ->option_text("TEXT");
   app.add_option("--stop-token-ids", o.stop_token_ids, "Stop tokens, separated by commas")
+      ->check(integer_in(0, kIntMax))
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group(group)
@@ -234,7 +238,7 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_flag("--no-skip-special-tokens", o.no_skip_special_tokens, "Keep special tokens in the text")->group(group);
   app.add_option("--logprobs", o.logprobs, "Log-probabilities of each token and of the N best")
-      ->check(CLI::Range(0, 20))
+      ->check(integer_in(0, 20))
       ->group(group)
       ->option_text("N");
   app.add_option("--truncate", o.truncate,
