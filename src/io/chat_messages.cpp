@@ -1,5 +1,6 @@
 #include "io/chat_messages.h"
 
+#include "io/json_scan.h"
 #include "io/json_writer.h"
 
 namespace llmb {
@@ -29,7 +30,7 @@ MaybeError check_text_parts(const std::string& field, dom::array parts) {
                              " are not supported; only \"text\" is");
     if (part["text"].get(content) != simdjson::SUCCESS)
       return field_error("missing_field", place + ".text", place + ".text is missing");
-    if (!content.is_string()) return invalid_value(place + ".text", "a string", content);
+    if (!is_string(content)) return invalid_value(place + ".text", "a string", content);
   }
   return std::nullopt;
 }
@@ -37,7 +38,7 @@ MaybeError check_text_parts(const std::string& field, dom::array parts) {
 MaybeError append_content(const std::string& field, std::string_view role, JsonElement content, std::string* out) {
   if (content.is_array()) {
     if (MaybeError error = check_text_parts(field, array_of(content))) return error;
-  } else if (!content.is_null() && !content.is_string() && !(content.is_object() && is_tool_role(role))) {
+  } else if (!content.is_null() && !is_string(content) && !(content.is_object() && is_tool_role(role))) {
     return invalid_value(field, "a string, null or an array of text parts", content);
   }
   append_json(*out, content);
@@ -46,7 +47,7 @@ MaybeError append_content(const std::string& field, std::string_view role, JsonE
 
 // A call's arguments: the object that a string holds, or the value as it is.
 void append_arguments(JsonElement value, std::string* out) {
-  if (value.is_string()) {
+  if (is_string(value)) {
     const std::string_view text = string_of(value);
     if (text.empty()) {
       *out += "{}";
@@ -54,7 +55,10 @@ void append_arguments(JsonElement value, std::string* out) {
     }
     dom::parser parser;
     JsonElement parsed;
-    const simdjson::error_code code = parser.parse(text.data(), text.size()).get(parsed);
+    simdjson::error_code code = parser.parse(text.data(), text.size()).get(parsed);
+    throw_if_out_of_memory(code);
+    if (code != simdjson::SUCCESS)
+      if (const auto marked = mark_large_integers(text)) code = parser.parse(*marked).get(parsed);
     throw_if_out_of_memory(code);
     if (code == simdjson::SUCCESS && parsed.is_object()) return append_json(*out, parsed);
   }
@@ -108,7 +112,7 @@ MaybeError append_message(const std::string& place, JsonElement message, std::st
     first = false;
     append_json_string(*out, key);
     *out += ':';
-    if (key == "role" && ++num_roles == 1 && (!member.is_string() || is_neutral(member, Neutral::kEmpty)))
+    if (key == "role" && ++num_roles == 1 && (!is_string(member) || is_neutral(member, Neutral::kEmpty)))
       return invalid_value(field, "a non-empty string", member);
     MaybeError error;
     if (key == "content") error = append_content(field, role, member, out);
@@ -155,7 +159,7 @@ MaybeError read_tools(const FieldSet& fields, std::string* tools_json) {
     if (!tool.is_object()) return invalid_value("tools[" + std::to_string(index) + "]", "an object", tool);
     ++index;
   }
-  if (choice != nullptr && choice->is_string() && string_of(*choice) == "none") return std::nullopt;
+  if (choice != nullptr && is_string(*choice) && string_of(*choice) == "none") return std::nullopt;
   append_json(*tools_json, *tools);
   return std::nullopt;
 }

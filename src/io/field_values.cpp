@@ -43,7 +43,7 @@ std::optional<double> as_number(JsonElement value) {
 
 bool is_true(JsonElement value) { return value.is_bool() && value.get_bool().value_unsafe(); }
 bool is_false(JsonElement value) { return value.is_bool() && !value.get_bool().value_unsafe(); }
-bool is_text(JsonElement value, std::string_view text) { return value.is_string() && string_of(value) == text; }
+bool is_text(JsonElement value, std::string_view text) { return is_string(value) && string_of(value) == text; }
 
 bool is_empty(JsonElement value) {
   if (value.is_array()) return array_of(value).begin() == array_of(value).end();
@@ -90,9 +90,9 @@ std::string shown(JsonElement value) {
   if (value.is_array()) return is_empty(value) ? "[]" : "an array";
   if (value.is_object()) return is_empty(value) ? "{}" : "an object";
   std::string out;
-  if (!value.is_string()) {
+  if (!is_string(value)) {
     append_json(out, value);
-    return out;
+    return out.size() <= kLongest ? out : out.substr(0, kLongest) + "… (" + std::to_string(out.size()) + " characters)";
   }
   const std::string_view text = string_of(value);
   size_t cut = 0;
@@ -142,7 +142,8 @@ void append_json(std::string& out, JsonElement value) {
       append_double(out, value.get_double().value_unsafe());
       return;
     case element_type::STRING:
-      append_json_string(out, string_of(value));
+      if (const std::string_view digits = large_integer(string_of(value)); !digits.empty()) out += digits;
+      else append_json_string(out, string_of(value));
       return;
     case element_type::BOOL:
       out += is_true(value) ? "true" : "false";
@@ -204,7 +205,7 @@ MaybeError read_bool(std::string_view field, JsonElement value, bool* out) {
 }
 
 MaybeError read_string(std::string_view field, JsonElement value, std::string* out) {
-  if (!value.is_string()) return invalid_value(field, "a string", value);
+  if (!is_string(value)) return invalid_value(field, "a string", value);
   *out = string_of(value);
   return std::nullopt;
 }
@@ -213,7 +214,7 @@ MaybeError read_stop(std::string_view field, JsonElement value, int32_t max_stri
   constexpr std::string_view kExpected = "a string or an array of strings, none of them empty";
   out->clear();
   const auto add = [&](JsonElement entry) {
-    if (!entry.is_string() || is_text(entry, "")) return false;
+    if (!is_string(entry) || is_text(entry, "")) return false;
     out->emplace_back(string_of(entry));
     return true;
   };

@@ -13,6 +13,7 @@
 
 #include "core/completion.h"
 #include "core/request.h"
+#include "io/json_scan.h"
 #include "io/request_fields.h"
 
 namespace llmb {
@@ -26,6 +27,8 @@ inline void throw_if_out_of_memory(simdjson::error_code code) {
 
 // The value as the type that it has. REQUIRES: value.is_string() and so on.
 inline std::string_view string_of(JsonElement value) { return value.get_string().value_unsafe(); }
+// A large integer is held as a string and is none (json_scan.h).
+inline bool is_string(JsonElement value) { return value.is_string() && large_integer(string_of(value)).empty(); }
 inline simdjson::dom::array array_of(JsonElement value) { return value.get_array().value_unsafe(); }
 inline simdjson::dom::object object_of(JsonElement value) { return value.get_object().value_unsafe(); }
 

@@ -14,6 +14,8 @@ namespace llmb {
 
 namespace {
 
+constexpr std::string_view kLargeIntegerMark = "\xF4\x8F\xBF\xBF";  // U+10FFFF, which no text has
+
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // A field of the line ("prompt") or of its body (body's "prompt"), as the scan passes by.
@@ -46,6 +48,7 @@ class Scanner {
   }
 
   const JsonFault& fault() const { return fault_; }
+  const std::vector<std::pair<size_t, size_t>>& large_integers() const { return large_integers_; }  // begin, end
   const Place& place() const { return place_; }
   int depth() const { return static_cast<int>(in_object_.size()); }
 
@@ -215,15 +218,17 @@ class Scanner {
     return in_range(begin, is_integer) || number_range_fault(begin);
   }
 
-  bool in_range(size_t begin, bool is_integer) const {
+  bool in_range(size_t begin, bool is_integer) {
     constexpr size_t kAlwaysFits = 18;  // digits of an integer
+    if (is_integer && pos_ - begin <= kAlwaysFits) return true;
+    if (is_integer && pos_ - begin > kMaxIntegerDigits) return false;
     const std::string token(text_.substr(begin, pos_ - begin));
-    if (is_integer && token.size() <= kAlwaysFits) return true;
     if (!is_integer) return std::isfinite(std::strtod(token.c_str(), nullptr));
     errno = 0;
     if (token[0] == '-') (void)std::strtoll(token.c_str(), nullptr, 10);
     else (void)std::strtoull(token.c_str(), nullptr, 10);
-    return errno == 0;
+    if (errno != 0) large_integers_.emplace_back(begin, pos_);
+    return true;
   }
 
   bool number_range_fault(size_t begin) {
@@ -231,7 +236,8 @@ class Scanner {
     std::string token(text_.substr(begin, pos_ - begin));
     const size_t size = token.size();
     if (size > kShown) token = token.substr(0, kShown) + "… (" + std::to_string(size) + " characters)";
-    fail_at(begin, "the number " + token + " does not fit a 64-bit integer or a double");
+    fail_at(begin, "the number " + token + " is beyond " + std::to_string(kMaxIntegerDigits) +
+                       " digits or the range of a double");
     fault_.is_number_range = true;
     return false;
   }
@@ -240,6 +246,7 @@ class Scanner {
   OnMember on_member_;
   size_t pos_ = 0;
   std::vector<bool> in_object_;  // of each open container: is it an object?
+  std::vector<std::pair<size_t, size_t>> large_integers_;
   Place place_;
   JsonFault fault_;
 };
@@ -250,6 +257,29 @@ std::optional<JsonFault> find_json_fault(std::string_view text) {
   Scanner scanner(text, [](int, const Place&, std::string_view, size_t) {});
   if (scanner.scan()) return std::nullopt;
   return scanner.fault();
+}
+
+std::optional<std::string> mark_large_integers(std::string_view text) {
+  Scanner scanner(text, [](int, const Place&, std::string_view, size_t) {});
+  if (!scanner.scan() || scanner.large_integers().empty()) return std::nullopt;
+  std::string marked;
+  size_t done = 0;
+  for (const auto& [begin, end] : scanner.large_integers()) {
+    marked.append(text, done, begin - done);
+    marked.append("\"").append(kLargeIntegerMark).append(text, begin, end - begin).append("\"");
+    done = end;
+  }
+  marked.append(text, done);
+  return marked;
+}
+
+std::string_view large_integer(std::string_view string) {
+  if (!string.starts_with(kLargeIntegerMark)) return {};
+  string.remove_prefix(kLargeIntegerMark.size());
+  const std::string_view digits = string.substr(string.starts_with('-') ? 1 : 0);
+  const bool is_number = digits.size() > 18 && digits.size() <= kMaxIntegerDigits && digits[0] != '0' &&
+                         digits.find_first_not_of("0123456789") == std::string_view::npos;
+  return is_number ? string : std::string_view();
 }
 
 std::optional<int64_t> find_member(std::string_view text, bool in_body, std::string_view name, int occurrence) {

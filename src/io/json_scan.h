@@ -15,12 +15,21 @@ struct JsonFault {
   int64_t byte_offset = 0;           // from 0
   std::string what;                  // for people
   std::optional<std::string> field;  // the field of the line, or of its "body", in which the fault lies
-  bool is_number_range = false;      // the syntax is right, but no 64-bit integer or double can hold the number
+  bool is_number_range = false;      // the syntax is right, but the number has no place here
 };
 
+inline constexpr size_t kMaxIntegerDigits = 300;  // as a double, such an integer is still finite
+
 // The first fault of a text that should be one JSON value (RFC 8259, well-formed UTF-8, no lone surrogates, integers of
-// 64 bits, finite doubles, limited depth), or nullopt. Iterative: memory is one bit a level.
+// limited length, finite doubles, limited depth), or nullopt. Iterative: memory is one bit a level.
 std::optional<JsonFault> find_json_fault(std::string_view text);
+
+// The fast parser holds integers of 64 bits. The text with each larger one as a string instead, marked so that
+// large_integer() knows it; nullopt where there is none, or a fault.
+std::optional<std::string> mark_large_integers(std::string_view text);
+
+// The digits of a string that mark_large_integers() wrote; "" for any other.
+std::string_view large_integer(std::string_view string);
 
 // Offset of the value of the `occurrence`th (from 1) member `name` of the line's object, or of its first "body" object.
 // REQUIRES: text has no fault. Keys written with escapes are not found.

@@ -117,7 +117,7 @@ MaybeError read_truncation(const FieldSet& fields, InputRequest* request) {
   }
   const JsonElement* const side = fields.find(Field::kTruncationSide);
   if (side == nullptr) return std::nullopt;
-  if (!side->is_string() || (string_of(*side) != "left" && string_of(*side) != "right"))
+  if (!is_string(*side) || (string_of(*side) != "left" && string_of(*side) != "right"))
     return invalid_value("truncation_side", "\"left\" or \"right\"", *side);
   if (!prompt.truncate)
     return field_error("invalid_value", "truncation_side",

@@ -133,6 +133,7 @@ MaybeError LineParse::read_id(const FieldSet& fields, Field first, Field second)
   if (id == nullptr) return std::nullopt;
   if (id->is_array() || id->is_object())
     return invalid_value(field_name(field), "a string, a number, true, false or null", *id);
+  if (id->is_string() && !is_string(*id)) return invalid_value(field_name(field), "a string or a 64-bit number", *id);
   append_json(request.id_json, *id);
   return std::nullopt;
 }
@@ -145,7 +146,7 @@ bool LineParse::is_batch_line(const FieldSet& fields) const {
   bool has_prompt = false;
   for (const Field field : kPromptFields) has_prompt = has_prompt || fields.has(field);
   if (!has_prompt) return body != nullptr || (url != nullptr && fields.has(Field::kMethod));
-  return body != nullptr && body->is_object() && url != nullptr && url->is_string() &&
+  return body != nullptr && body->is_object() && url != nullptr && is_string(*url) &&
          string_of(*url).substr(0, 4) == "/v1/";
 }
 
@@ -167,7 +168,7 @@ MaybeError LineParse::read_batch_line(const FieldSet& line) {
   error_in_body = true;
   FieldSet fields;
   const MaybeError error = collect(object_of(*body), /*strict=*/true, &fields);
-  if (const JsonElement* const model = fields.find(Field::kModel); model != nullptr && model->is_string())
+  if (const JsonElement* const model = fields.find(Field::kModel); model != nullptr && is_string(*model))
     request.model_name = string_of(*model);
   if (error) return error;
   for (const Field field : {Field::kMethod, Field::kUrl, Field::kBody, Field::kId, Field::kCustomId})
@@ -180,14 +181,14 @@ MaybeError LineParse::read_batch_line(const FieldSet& line) {
 MaybeError LineParse::read_url(const FieldSet& line) {
   const JsonElement* const url = line.find(Field::kUrl);
   if (url == nullptr) return field_error("missing_field", "url", "a batch line needs a url");
-  if (!url->is_string()) return invalid_value("url", "a string", *url);
+  if (!is_string(*url)) return invalid_value("url", "a string", *url);
   const std::string_view text = string_of(*url);
   if (text == "/v1/completions") request.form = ApiForm::kOpenAiCompletion;
   else if (text != "/v1/chat/completions")
     return field_error("unsupported_url", "url",
                        "url " + shown(*url) + " is not supported; use /v1/chat/completions or /v1/completions");
   const JsonElement* const method = line.find(Field::kMethod);
-  if (method != nullptr && !(method->is_string() && string_of(*method) == "POST"))
+  if (method != nullptr && !(is_string(*method) && string_of(*method) == "POST"))
     return invalid_value("method", "\"POST\"", *method);
   return std::nullopt;
 }
@@ -226,7 +227,7 @@ MaybeError LineParse::read_prompt(const FieldSet& fields) {
 
 MaybeError LineParse::read_prompt_value(JsonElement value) {
   if (value.is_array()) return read_prompt_array(value);
-  if (!value.is_string() || is_neutral(value, Neutral::kEmpty))
+  if (!is_string(value) || is_neutral(value, Neutral::kEmpty))
     return invalid_value("prompt", "a non-empty string, or token ids", value);
   request.prompt = std::string(string_of(value));
   return std::nullopt;
@@ -237,11 +238,11 @@ MaybeError LineParse::read_prompt_array(JsonElement value) {
   const dom::array array = array_of(value);
   if (array.begin() == array.end()) return invalid_value("prompt", "a non-empty string, or token ids", value);
   const JsonElement first = *array.begin();
-  if (first.is_string() || first.is_array()) {
+  if (is_string(first) || first.is_array()) {
     if (++array.begin() != array.end())
       return field_error("unsupported_field", "prompt",
                          "several prompts in one line are not supported; give each its own line");
-    if (first.is_string()) return read_prompt_value(first);
+    if (is_string(first)) return read_prompt_value(first);
     value = first;
   }
   std::vector<TokenId> tokens;
@@ -297,7 +298,9 @@ std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& l
   const bool is_large = line.bytes.size() > kLargeLine;
   const bool is_too_rich = is_large && count_json_parts(line.bytes) > state_->limits.max_json_parts;
   JsonElement root;
-  const simdjson::error_code code = is_too_rich ? simdjson::CAPACITY : state_->parser.parse(line.bytes).get(root);
+  simdjson::error_code code = is_too_rich ? simdjson::CAPACITY : state_->parser.parse(line.bytes).get(root);
+  if (code == simdjson::NUMBER_ERROR)
+    if (const auto marked = mark_large_integers(line.bytes)) code = state_->parser.parse(*marked).get(root);
   throw_if_out_of_memory(code);
   if (code != simdjson::SUCCESS) {
     failure.error = syntax_error(line.bytes, code);

@@ -21,11 +21,11 @@ class Builder {
   bool boolean(bool b) { return add(Value::boolean(b)); }
   bool number_integer(int64_t i) { return add(Value::integer(i)); }
   bool number_unsigned(uint64_t i) {
-    if (i > static_cast<uint64_t>(INT64_MAX)) fail("an integer that does not fit in 64 bits");
+    if (i > static_cast<uint64_t>(INT64_MAX)) return add_large_integer(std::to_string(i));
     return add(Value::integer(static_cast<int64_t>(i)));
   }
   bool number_float(double f, const std::string& text) {
-    if (text.find_first_of(".eE") == text.npos) fail("an integer that does not fit in 64 bits");
+    if (text.find_first_of(".eE") == text.npos) return add_large_integer(text);
     return add(Value::real(f));
   }
   bool string(std::string& s) { return add(make_string(heap_, s)); }
@@ -45,6 +45,11 @@ class Builder {
  private:
   [[noreturn]] void fail(const std::string& why) const { throw value_error(what_ + ": " + why); }
 
+  bool add_large_integer(std::string digits) {
+    Value v = make_string(heap_, std::move(digits));
+    v.as<String>().is_integer = true;
+    return add(std::move(v));
+  }
   bool add(Value v) {
     heap_.spend(1);
     if (open_.empty()) root = std::move(v);
@@ -88,7 +93,7 @@ class Writer {
       case Type::kFloat:
         return out_.append(number(v.as_float()));
       case Type::kString:
-        return string(text_of(v));
+        return v.as<String>().is_integer ? out_.append(text_of(v)) : string(text_of(v));
       case Type::kList:
       case Type::kTuple:
         return list(v.as<List>(), depth);

@@ -22,15 +22,16 @@ bool is_none(const Value& v) { return v.is_none(); }
 bool is_boolean(const Value& v) { return v.is(Type::kBool); }
 bool is_true(const Value& v) { return v.is(Type::kBool) && v.as_bool(); }
 bool is_false(const Value& v) { return v.is(Type::kBool) && !v.as_bool(); }
-bool is_integer(const Value& v) { return v.is(Type::kInt); }
+bool is_large_integer(const Value& v) { return v.is_string() && v.as<String>().is_integer; }
+bool is_integer(const Value& v) { return v.is(Type::kInt) || is_large_integer(v); }
 bool is_float(const Value& v) { return v.is(Type::kFloat); }
-bool is_number(const Value& v) { return v.is_number(); }
-bool is_string(const Value& v) { return v.is_string(); }
+bool is_number(const Value& v) { return v.is_number() || is_large_integer(v); }
+bool is_string(const Value& v) { return v.is_string() && !is_large_integer(v); }
 bool is_mapping(const Value& v) { return v.is(Type::kDict); }
 bool is_escaped(const Value& v) { return v.is_string() && v.as<String>().markup; }
 
 bool is_sequence(const Value& v) {
-  return v.is_string() || v.is_sequence() || v.is(Type::kDict) || v.is(Type::kRange) || v.is_undefined();
+  return is_string(v) || v.is_sequence() || v.is(Type::kDict) || v.is(Type::kRange) || v.is_undefined();
 }
 
 bool is_callable(const Value& v) {

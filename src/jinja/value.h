@@ -210,7 +210,8 @@ struct String : Object {
   std::string text;
   bool markup;
   bool ascii;
-  int64_t num_chars;  // code points
+  bool is_integer = false;  // digits of an integer beyond 64 bits: a number to tests and JSON, text to all else
+  int64_t num_chars;        // code points
 };
 
 // A list or a tuple (also groupby's named one). Elements are never changed after it is built.

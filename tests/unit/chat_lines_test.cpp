@@ -98,6 +98,41 @@ TEST_CASE("arguments in a string become the object that they are") {
         R"([{"role":"assistant","tool_calls":[{"name":"f","arguments":{"a":1}}]}])");
 }
 
+TEST_CASE("integers beyond 64 bits in tools and arguments reach the template digit by digit, and are numbers to it") {
+  const std::string big = "123456789012345678901234567890", tools = R"("tools":[{"maximum":)" + big + ",\"minimum\":-" +
+                          big + R"(,"limit":9223372036854775808}])";
+  for (const auto& line : {&native, &openai}) {
+    CHECK(chat((*line)(kHi, tools)).tools_json ==
+          "[{\"maximum\":" + big + ",\"minimum\":-" + big + ",\"limit\":9223372036854775808}]");
+    CHECK(render("{{ tools | tojson }}", (*line)(kHi, tools)) ==
+          "[{\"maximum\": " + big + ", \"minimum\": -" + big + ", \"limit\": 9223372036854775808}]");
+    CHECK(render("{{ tools[0].maximum }} {{ tools[0].maximum is number }} {{ tools[0].maximum is string }}",
+                 (*line)(kHi, tools)) == big + " True False");
+  }
+  const std::string in_object = R"({"x":)" + big + "}", in_string = nlohmann::json(in_object).dump();
+  for (const std::string& arguments : {in_object, in_string}) {
+    const std::string messages = R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":)" +
+                                 arguments + "}}]},{\"role\":\"tool\",\"content\":\"1\"}]";
+    CHECK(render("{{ messages[0].tool_calls[0].function.arguments | tojson }}", native(messages)) == "{\"x\": " + big + "}");
+  }
+  CHECK(chat(native(kHi, R"("chat_template_kwargs":{"n":)" + big + "}")).template_kwargs_json == "{\"n\":" + big + "}");
+}
+
+TEST_CASE("an integer beyond 64 bits is no text, no seed and no id") {
+  const std::string big = "123456789012345678901234567890";
+  for (const char* line : {R"({"prompt":%})", R"({"messages":[{"role":"user","content":%}]})",
+                           R"({"messages":[{"role":%,"content":"a"}]})", R"({"prompt":"a","stop":%})",
+                           R"({"prompt":"a","seed":%})", R"({"prompt":"a","max_tokens":%})", R"({"prompt":"a","id":%})",
+                           R"({"prompt":"a","temperature":%})", R"({"prompt":["a",%]})", R"({"prompt":[%]})"}) {
+    CAPTURE(line);
+    std::string text = line;
+    text.replace(text.find('%'), 1, big);
+    const RequestError error = refused(text);
+    CHECK(error.message.find("\U0010FFFF") == std::string::npos);
+    CHECK((error.code == "invalid_value" || error.code == "unsupported_field"));
+  }
+}
+
 TEST_CASE("messages of a conversation with tools: what may be absent, what is checked") {
   const std::string call = R"({"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f"}}]})";
   const std::string result = R"({"role":"tool","tool_call_id":"1","content":{"t":20}})";

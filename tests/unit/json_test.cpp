@@ -38,7 +38,7 @@ std::string repeat(std::string_view text, size_t count) {
 
 bool simdjson_accepts(const std::string& text) {
   simdjson::dom::parser parser;
-  return parser.parse(text).error() == simdjson::SUCCESS;
+  return parser.parse(mark_large_integers(text).value_or(text)).error() == simdjson::SUCCESS;
 }
 
 }  // namespace
@@ -207,11 +207,33 @@ TEST_CASE("a fault is found at its byte, with the field that it is in") {
   }
 }
 
-TEST_CASE("numbers beyond 64 bits and beyond double are told apart from bad syntax") {
-  for (const char* number :
-       {"18446744073709551616", "-9223372036854775809", "1e999", "-1e999", "123456789012345678901234567890"}) {
+TEST_CASE("integers beyond 64 bits are marked, others and strings that look alike are not") {
+  const std::string digits = "123456789012345678901234567890", most = repeat("7", 300);
+  for (const std::string number : {"18446744073709551616", "-9223372036854775809", digits.c_str(), most.c_str()}) {
     CAPTURE(number);
-    const std::string text = "{\"seed\":" + std::string(number) + "}";
+    const std::string text = "{\"a\":[1," + number + ",\"x\"],\"b\":" + number + "}";
+    CHECK(!find_json_fault(text));
+    const auto marked = mark_large_integers(text);
+    REQUIRE(marked);
+    const auto parsed = nlohmann::json::parse(*marked);
+    CHECK(large_integer(parsed["a"][1].get<std::string>()) == number);
+    CHECK(large_integer(parsed["b"].get<std::string>()) == number);
+    CHECK(parsed["a"][0] == 1);
+  }
+  for (const std::string text : {"18446744073709551615", "-9223372036854775808", "[1,2.5]", "{\"a\":99999999999999999999",
+                                 "123456789012345678901234567890.5", "\"123456789012345678901234567890\""}) {
+    CAPTURE(text);
+    CHECK(!mark_large_integers(text));
+  }
+  for (const std::string text : {"", "1", digits.c_str(), "\U0010FFFF", "\U0010FFFF12", "\U0010FFFFa", "\U0010FFFF-"})
+    CHECK(large_integer(text).empty());
+}
+
+TEST_CASE("numbers beyond 300 digits and beyond double are told apart from bad syntax") {
+  const std::string long_integer = repeat("7", 301);
+  for (const std::string number : {"1e999", "-1e999", long_integer.c_str()}) {
+    CAPTURE(number);
+    const std::string text = "{\"seed\":" + number + "}";
     const auto fault = find_json_fault(text);
     REQUIRE(fault);
     CHECK(fault->is_number_range);
