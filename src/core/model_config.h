@@ -70,6 +70,7 @@ struct ModelConfig {
   int32_t head_dim = 0;
   int32_t max_position_embeddings = 0;
   bool tie_word_embeddings = false;
+  bool tied_unless_stored = false;  // tied, unless the checkpoint has a head
   DType dtype = DType::kBF16;   // of the stored weights, as config.json says
   bool is_dequantised = false;  // `dtype` is what weights stored in fewer bits become
   // Rows and columns of an fp8 weight that share a scale; 0: no blocks.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/whole_file.h"
@@ -31,13 +33,14 @@ Result<DType> parse_dtype(const std::string& name) {
   return unsupported("dtype \"" + name + "\" is not supported; supported: float32, float16, bfloat16");
 }
 
+constexpr std::pair<const char*, Activation> kActivations[] = {
+    {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
+    {"gelu", Activation::kGelu},         {"gelu_python", Activation::kGelu},
+    {"gelu_new", Activation::kGeluTanh}, {"gelu_fast", Activation::kGeluTanh},
+    {"relu", Activation::kRelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh}};
+
 std::optional<Activation> find_activation(const std::string& name) {
-  static constexpr std::pair<const char*, Activation> kNames[] = {
-      {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
-      {"gelu", Activation::kGelu},         {"gelu_python", Activation::kGelu},
-      {"gelu_new", Activation::kGeluTanh}, {"gelu_fast", Activation::kGeluTanh},
-      {"relu", Activation::kRelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh}};
-  for (const auto& [known, kind] : kNames)
+  for (const auto& [known, kind] : kActivations)
     if (name == known) return kind;
   return {};
 }
@@ -89,10 +92,13 @@ void read_activation(ConfigFields& f, const Architecture& a, ModelConfig* c) {
   const char* field = a.names.activation;
   const std::string name = field == nullptr ? a.defaults.activation : f.text(field, a.defaults.activation);
   const std::optional<Activation> kind = find_activation(name);
-  if (kind) c->activation = {*kind, a.defaults.is_gated};
-  else
-    f.fail(unsupported("\"" + std::string(field) + "\" \"" + name.substr(0, 60) +
-                       "\" is not supported; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, relu"));
+  if (kind) {
+    c->activation = {*kind, a.defaults.is_gated};
+    return;
+  }
+  std::string names;
+  for (const auto& [known, unused] : kActivations) names += (names.empty() ? "" : ", ") + std::string(known);
+  f.fail(unsupported("\"" + std::string(field) + "\" \"" + name.substr(0, 60) + "\" is not supported; supported: " + names));
 }
 
 // The text model inside a model of more, with what the file says of both.
@@ -108,14 +114,22 @@ nlohmann::json text_part(const nlohmann::json& object) {
   return part;
 }
 
+// transformers ties what the outer model says is tied, whatever its text part says, but for a checkpoint with a head.
+void read_outer_tie(const nlohmann::json& object, ModelConfig* c) {
+  const auto outer = object.find("tie_word_embeddings");
+  if (outer == object.end() || *outer != true || c->tie_word_embeddings) return;
+  c->tie_word_embeddings = c->tied_unless_stored = true;
+}
+
 const Architecture* read_model_type(ConfigFields& f, ModelConfig* c) {
   c->model_type = f.text("model_type", "");
   const Architecture* found = find_architecture(c->model_type);
   if (found != nullptr) return found;
   if (c->model_type.empty()) return f.fail(data_loss("\"model_type\" is missing")), nullptr;
+  std::set<std::string_view> all(wrappers_of_text_models().begin(), wrappers_of_text_models().end());
+  for (const Architecture& a : architectures()) all.insert(a.model_type);
   std::string names;
-  for (const Architecture& a : architectures()) names += (names.empty() ? "" : ", ") + std::string(a.model_type);
-  for (const char* wrapper : wrappers_of_text_models()) names += std::string(", ") + wrapper;
+  for (const std::string_view name : all) names += (names.empty() ? "" : ", ") + std::string(name);
   f.fail(unsupported("model_type \"" + c->model_type.substr(0, 60) + "\" is not supported; supported: " + names));
   return nullptr;
 }
@@ -158,6 +172,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   ModelConfig config;
   read_model(fields, &config);
   if (!fields.status().ok()) return fields.status();
+  read_outer_tie(*object, &config);
   return config;
 }
 

@@ -245,8 +245,9 @@ Result<ModelWeights> Loader::load() {
   const std::string prefix = reader_.find("", names_.prefix, (std::string(names_.embed_tokens) + ".weight").c_str());
   weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size, WeightRole::kVocabulary);
   // The largest come first, when there is least else in memory beside what they are made of.
-  if (!c_.tie_word_embeddings)
-    weights.lm_head = table(reader_.find("", names_.lm_head, ".weight"), c_.vocab_size, WeightRole::kVocabulary);
+  const std::string head = reader_.find("", names_.lm_head, ".weight");
+  if (!c_.tie_word_embeddings || (c_.tied_unless_stored && reader_.has(head + ".weight")))
+    weights.lm_head = table(head, c_.vocab_size, WeightRole::kVocabulary);
   if (c_.learned_positions)
     weights.embed_positions = table(prefix + names_.embed_positions, c_.max_position_embeddings, WeightRole::kSmall);
   if (c_.embedding_norm) norm(prefix, names_.embedding_norm, &weights.embedding_norm);

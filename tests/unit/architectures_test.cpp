@@ -85,6 +85,12 @@ TEST_CASE("gemma-3-4b: the text part of a model that also sees, sparse as it is 
       "num_hidden_layers": 40, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000000.0,
       "sliding_window": null, "vocab_size": 131072}, "torch_dtype": "bfloat16", "vision_config": {}})");
   CHECK((mistral.model_type == "mistral" && mistral.q_size() == 4096 && !mistral.tie_word_embeddings));
+  // As transformers saves a tied one: its text part says that it is not.
+  const ModelConfig tied = parsed(R"({"model_type": "mistral3", "tie_word_embeddings": true, "text_config": {
+      "model_type": "mistral", "head_dim": 8, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+      "num_hidden_layers": 2, "num_key_value_heads": 2, "tie_word_embeddings": false, "vocab_size": 96}})");
+  CHECK((tied.tie_word_embeddings && tied.tied_unless_stored));
+  CHECK_FALSE(mistral.tied_unless_stored);
   // A model that is not one of these is refused by its own name, not by its text part's.
   const auto other = parse_model_config(R"({"model_type": "llava", "text_config": {"model_type": "llama"}})");
   CHECK(other.status().message().find("\"llava\"") != std::string::npos);
