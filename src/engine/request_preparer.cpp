@@ -10,14 +10,31 @@ namespace {
 
 using Tokens = std::variant<std::vector<TokenId>, RequestError>;
 
-Tokens tokenize_text(const std::string& text, const ModelContext& model) {
+RequestError too_long(const std::string& num_tokens, const ModelContext& model, const char* param) {
+  return {"prompt_too_long",
+          "the prompt has " + num_tokens + " tokens; at most " + std::to_string(model.max_model_len - 1) +
+              " leave room for one output token (max_model_len " + std::to_string(model.max_model_len) +
+              "); --truncate cuts it",
+          param};
+}
+
+// A text that cannot fit is not encoded to see by how much, unless it is to be cut.
+Tokens encode(const std::string& text, bool add_special_tokens, bool may_be_cut, const ModelContext& model,
+              const char* param) {
+  const size_t at_least = may_be_cut ? 0 : model.tokenizer->num_tokens_at_least(text);
+  if (at_least >= static_cast<size_t>(std::max(model.max_model_len, 1)))
+    return too_long("at least " + std::to_string(at_least), model, param);
+  return model.tokenizer->encode(text, add_special_tokens);
+}
+
+Tokens tokenize_text(const std::string& text, bool may_be_cut, const ModelContext& model) {
   if (!model.tokenizer)
     return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer",
                         "prompt"};
-  return model.tokenizer->encode(text, /*add_special_tokens=*/true);
+  return encode(text, /*add_special_tokens=*/true, may_be_cut, model, "prompt");
 }
 
-Tokens tokenize_messages(const ChatMessages& chat, const ModelContext& model) {
+Tokens tokenize_messages(const ChatMessages& chat, bool may_be_cut, const ModelContext& model) {
   if (!model.tokenizer)
     return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer",
                         "messages"};
@@ -27,7 +44,7 @@ Tokens tokenize_messages(const ChatMessages& chat, const ModelContext& model) {
   Result<std::string> text = model.chat_template->render(chat_template_input(chat));
   if (!text.ok()) return RequestError{"template_error", text.status().message(), "messages"};
   // The template writes the special tokens itself.
-  return model.tokenizer->encode(*text, /*add_special_tokens=*/false);
+  return encode(*text, /*add_special_tokens=*/false, may_be_cut, model, "messages");
 }
 
 // How many tokens before and after the text's own the tokenizer added.
@@ -47,9 +64,9 @@ const char* field_of(const PromptInput& prompt) {
 }
 
 // Takes token ids out of the prompt.
-Tokens tokenize(PromptInput* prompt, const ModelContext& model) {
-  if (const auto* text = std::get_if<std::string>(prompt)) return tokenize_text(*text, model);
-  if (const auto* chat = std::get_if<ChatMessages>(prompt)) return tokenize_messages(*chat, model);
+Tokens tokenize(PromptInput* prompt, bool may_be_cut, const ModelContext& model) {
+  if (const auto* text = std::get_if<std::string>(prompt)) return tokenize_text(*text, may_be_cut, model);
+  if (const auto* chat = std::get_if<ChatMessages>(prompt)) return tokenize_messages(*chat, may_be_cut, model);
   return std::move(std::get<std::vector<TokenId>>(*prompt));
 }
 
@@ -77,12 +94,7 @@ std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, con
   if (tokens.empty()) return RequestError{"empty_prompt", "the prompt has no tokens", param};
   const auto size = static_cast<int64_t>(tokens.size());
   if (size >= model.max_model_len)
-    return RequestError{"prompt_too_long",
-                        "the prompt has " + std::to_string(size) + " tokens; at most " +
-                            std::to_string(model.max_model_len - 1) +
-                            " leave room for one output token (max_model_len " + std::to_string(model.max_model_len) +
-                            "); --truncate cuts it",
-                        param};
+    return too_long(std::to_string(size), model, param);
   for (const TokenId token : tokens)
     if (token < 0 || token >= model.vocab_size)
       return RequestError{"invalid_value",
@@ -108,7 +120,7 @@ ChatTemplateInput chat_template_input(const ChatMessages& chat) {
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed) {
   const char* const param = field_of(input.prompt);
-  Tokens tokens = tokenize(&input.prompt, model);
+  Tokens tokens = tokenize(&input.prompt, input.params.prompt.truncate.has_value(), model);
   if (auto* error = std::get_if<RequestError>(&tokens)) return std::move(*error);
   auto& prompt_tokens = std::get<std::vector<TokenId>>(tokens);
   const size_t full_size = prompt_tokens.size();

@@ -99,6 +99,8 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
   return out;
 }
 
+size_t Tokenizer::num_tokens_at_least(std::string_view text) const { return state_->bound.at_least(text); }
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   TextSink sink;
   const auto chain = state_->decoder.make_chain(&sink);

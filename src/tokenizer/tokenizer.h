@@ -31,6 +31,10 @@ class Tokenizer {
   // post-processor adds to one sequence (usually the beginning-of-sequence token).
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
 
+  // No encoding of `text` has fewer tokens: tells, without encoding it, of a text that cannot fit. 0 where nothing is
+  // known of the tokenizer.
+  size_t num_tokens_at_least(std::string_view text) const;
+
   // Unknown ids are skipped. Incomplete bytes become U+FFFD. No clean-up of spaces.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 

@@ -180,6 +180,7 @@ Status build_tokenizer(TokenizerFile file, const TokenizerConfig& config, Tokeni
   for (const AddedToken& token : file.added_tokens) LLMB_RETURN_IF_ERROR(state->added.add(token, state->vocab));
   add_config_tokens(config, state->vocab, &state->added);
   state->added.finish(state->normalizer.get());
+  state->bound = TokenBound::make(file, state->vocab, state->added);
   state->vocab_size = std::max(state->vocab.size(), state->added.end_id());
   LLMB_RETURN_IF_ERROR(check_no_gap(*state));
 

@@ -15,6 +15,7 @@
 #include "tokenizer/normalizer.h"
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/token_bound.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/vocab.h"
@@ -60,6 +61,7 @@ struct Tokenizer::State {
   std::unique_ptr<Model> model;  // refers to vocab
   PostProcessor post_processor;
   Decoder decoder;
+  TokenBound bound;
   std::map<std::string, std::string> special_tokens;
   std::optional<TokenId> bos_id, eos_id;
   TokenId vocab_size = 0;

@@ -230,6 +230,19 @@ TEST_CASE("FAULTS 19: ids may be repeated, missing, null, numbers or a megabyte;
   CHECK(records_of_bad_lines({R"({"id":{"a":1},"prompt":"x"})"})[0]["error"]["param"] == "id");
 }
 
+TEST_CASE("FAULTS 45: a prompt that cannot fit is refused without being encoded, unless it is to be cut") {
+  const std::string words = repeat("word ", 1 << 20);
+  const auto records = records_of_bad_lines({R"({"prompt":")" + words + "\"}",
+                                             R"({"messages":[{"role":"user","content":")" + words + "\"}]}"});
+  for (const json& record : records) {
+    CHECK(record["error"]["code"] == "prompt_too_long");
+    CHECK(record["error"]["message"].get<std::string>().starts_with("the prompt has at least "));
+  }
+  const json cut = answer(R"({"prompt":")" + words + R"(","max_tokens":1,"truncate_prompt_tokens":5})");
+  CHECK(cut["usage"]["prompt_tokens"] == 5);
+  CHECK(cut["usage"]["truncated_prompt_tokens"].get<int>() > 1 << 19);
+}
+
 TEST_CASE("FAULTS 20: values out of range are refused, naming the field") {
   struct Case {
     std::string line, param, code;
