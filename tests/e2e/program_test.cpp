@@ -205,4 +205,26 @@ TEST_CASE("a model without weights or tokenizer runs with --load-format dummy") 
   CHECK_MESSAGE(text.exit_code == 0, text.err);
 }
 
+TEST_CASE("FAULTS 41: the limit on stacks changes no byte, however small it is") {
+  const std::string lines = kLine + R"({"messages":[{"role":"user","content":"What is 70 + 80?"}],"max_tokens":3})" + "\n";
+  const std::string expected = stable_output(run_llm_batch({}, lines).out);
+  REQUIRE(!expected.empty());
+  for (const char* limit : {"64", "128", "256", "1024", "unlimited"}) {
+    CAPTURE(limit);
+    const ProcessResult result =
+        run_process({"/bin/sh", "-c", "ulimit -s $0; exec \"$@\"", limit, kProgram, "-m", kModel, "--progress", "none"},
+                    lines);
+    CHECK(result.exit_code == 0);
+    CHECK_MESSAGE(stable_output(result.out) == expected, result.err);
+  }
+}
+
+TEST_CASE("more threads than the cores can serve are not started, which is said; the bytes are the same") {
+  const std::string expected = stable_output(run_llm_batch({"--threads", "1"}, kLine).out);
+  const ProcessResult many = run_llm_batch({"--threads", "1024"}, kLine);
+  CHECK(stable_output(many.out) == expected);
+  CHECK(stable_output(run_llm_batch({"--threads", "16"}, kLine).out) == expected);
+  CHECK_MESSAGE(many.err.find("warning: --threads 1024: ") != std::string::npos, many.err);
+}
+
 }  // namespace llmb::test
