@@ -33,6 +33,7 @@ inline void cpu_relax() {
 
 struct ThreadPool::State {
   std::vector<std::thread> threads;
+  int spins = 0;  // none where threads share cores: spinning would keep the others from their work
   std::mutex mutex;
   std::condition_variable wake, done;
   std::atomic<uint64_t> generation{0};  // one per loop; odd/even has no meaning
@@ -59,7 +60,7 @@ struct ThreadPool::State {
   void thread_main(int thread) {
     uint64_t seen = 0;
     while (true) {
-      for (int i = 0; i < kSpins && generation.load(std::memory_order_acquire) == seen; ++i) cpu_relax();
+      for (int i = 0; i < spins && generation.load(std::memory_order_acquire) == seen; ++i) cpu_relax();
       if (generation.load(std::memory_order_acquire) == seen) {
         std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return generation.load(std::memory_order_acquire) != seen; });
@@ -89,6 +90,7 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
   LLMB_CHECK(num_threads >= 1);
+  state_->spins = num_threads <= usable_cpu_count() ? kSpins : 0;
   try {
     for (int i = 1; i < num_threads; ++i) state_->threads.emplace_back([s = state_.get(), i] { s->thread_main(i); });
   } catch (...) {  // no memory for another thread
@@ -114,7 +116,7 @@ void ThreadPool::run(int64_t num_tasks, Call call, const void* body) {
   s.num_busy.store(static_cast<int>(s.threads.size()), std::memory_order_relaxed);
   s.raise_generation();
   s.work(0);
-  for (int i = 0; i < kSpins && s.num_busy.load(std::memory_order_acquire) != 0; ++i) cpu_relax();
+  for (int i = 0; i < s.spins && s.num_busy.load(std::memory_order_acquire) != 0; ++i) cpu_relax();
   std::unique_lock lock(s.mutex);
   s.done.wait(lock, [&] { return s.num_busy.load(std::memory_order_acquire) == 0; });
   if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));

@@ -1,5 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <exception>
@@ -17,6 +18,7 @@
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/memory_limit.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/thread_pool.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/machine_limits.h"
@@ -28,6 +30,16 @@
 namespace llmb {
 
 namespace {
+
+// More threads than a few for each core only wait for each other.
+int num_threads(int wanted) {
+  const int num_cores = usable_cpu_count(), most = std::max(16, 4 * num_cores);
+  if (wanted <= 0) return num_cores;
+  if (wanted <= most) return wanted;
+  log_warning("--threads " + std::to_string(wanted) + ": " + std::to_string(num_cores) + " cores are usable; " +
+              std::to_string(most) + " threads are started (the results are the same)");
+  return most;
+}
 
 // Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
 constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
@@ -130,7 +142,7 @@ class CpuBackend final : public Backend {
     options_ = options;
     options_.dtype = options.dtype.value_or(cpu_activation_dtype(config, options.quantization));
     info_.kv = *kv;
-    pool_.emplace(options.num_threads > 0 ? options.num_threads : usable_cpu_count());
+    pool_.emplace(num_threads(options.num_threads));
     ops_.emplace(config, info_.kv, options.max_model_len, options.quantization, *options_.dtype, *pool_);
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
