@@ -86,7 +86,7 @@ class PackedLinear {
   AlignedBuffer bias_;     // [num_panels * kPanelWidth] fp32, or empty
 };
 
-// Whether products of bf16 by bf16 are faster here than those in fp32: AMX, or AVX-512-BF16 on AMD's processors.
+// Whether products of bf16 by bf16 have a unit of their own in the chosen arithmetic (arithmetic.h).
 bool has_fast_bf16();
 
 void linear(const PackedLinear& weight,  // [out_features, in_features]

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/float_formats.h"
+#include "kernels/cpu/arithmetic.h"
 #include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/simd_targets.h"
@@ -31,12 +32,11 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 #define LLMB_BF16_DOTS __attribute__((target("avx512bf16")))
 
-// What is faster than multiply-adds in fp32. Dot products are on AMD's processors, twice as fast; on an Intel Xeon of
-// 2023 they were measured at half the rate.
 Bf16Unit bf16_unit_target() {
-  if (has_amx()) return Bf16Unit::kTiles;
-  static const bool has_fast_dots = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512bf16");
-  return has_fast_dots ? Bf16Unit::kDots : Bf16Unit::kNone;
+  const Arithmetic chosen = arithmetic();
+  return chosen == Arithmetic::kBf16Amx   ? Bf16Unit::kTiles
+         : chosen == Arithmetic::kBf16Dot ? Bf16Unit::kDots
+                                          : Bf16Unit::kNone;
 }
 
 // Words [0, num_words) of kRows rows of x by kVecs vectors of columns, added to what `sums` begins with.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "core/arithmetic.h"
 #include "core/kv_layout.h"
 #include "core/model_config.h"
 #include "core/step_plan.h"
@@ -28,6 +29,7 @@ struct LoadOptions {
   std::optional<DType> dtype;           // of activations; none: what the backend thinks best
   std::optional<DType> kv_cache_dtype;  // none: config.cpu_kv_dtype(quantization) on the CPU, dtype on a GPU
   Quantization quantization = Quantization::kNone;  // of weights, while they load; CPU only
+  std::optional<Arithmetic> arithmetic;             // CPU only; none: the fastest
   std::string weight_cache_dir;  // CPU only: packed weights are kept there and mapped by later runs; "": not
   // CUDA only.
   double gpu_memory_utilization = 0.92;  // share of the device's memory that weights, activations and KV pool may take

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "backend/cpu/cpu_backend.h"
 #include "base/log.h"
 #include "cli/dry_run.h"
 #include "cli/exit_code.h"
@@ -36,6 +37,7 @@ int BatchRun::execute() {
   Result<ModelFiles> model = load_model_files(o_);
   if (!model.ok()) return fail(model_files_exit_code(model.status()), model.status());
   model_ = std::move(*model);
+  if (const End end = choose_arithmetic()) return *end;
   if (job_)
     if (const End end = examine_output()) return *end;
   if (const Status status = load_model_context(o_, &model_); !status.ok())
@@ -47,7 +49,33 @@ int BatchRun::execute() {
   coordinator_ = std::make_unique<Coordinator>(std::move(intake), coordinator_options());
   if (job_ && job_->is_continued())
     if (const End end = wait_for_new_line()) return *end;
+  if (const End end = refuse_new_lines()) return *end;
   return run_supervised();
+}
+
+// What an earlier run chose holds for this one.
+BatchRun::End BatchRun::choose_arithmetic() {
+  if (o_.dry_run || device_.identity != "cpu") return {};
+  if (job_ && job_->recorded() != nullptr) {
+    cannot_compute_ = follow_recorded(*job_->recorded(), device_.identity, &o_);
+    if (!cannot_compute_.ok()) return {};  // there may be nothing to do
+  }
+  const std::optional<Arithmetic> arithmetic = arithmetic_by_name(o_.arithmetic);
+  const auto dtype = load_options(o_, model_.max_model_len).dtype;
+  Status status = choose_cpu_arithmetic(model_.config, o_.quantization, dtype, arithmetic).status();
+  if (status.ok() && arithmetic) status = check_cpu_arithmetic(*arithmetic);
+  if (!status.ok()) return fail(model_files_exit_code(status), status);
+  return {};
+}
+
+// There is something to compute. May it go into this output?
+BatchRun::End BatchRun::refuse_new_lines() {
+  if (!job_) return {};
+  if (!job_->cannot_grow().ok()) return fail(kExitResumeRefused, job_->cannot_grow());
+  if (cannot_compute_.ok()) return {};
+  return fail(kExitResumeRefused,
+              conflict(o_.output + ": begun in another arithmetic: " + cannot_compute_.message() +
+                       ". Go on with a processor that can, choose another output, or start over with --restart"));
 }
 
 BatchRun::End BatchRun::open_output() {
@@ -99,6 +127,8 @@ BatchRun::End BatchRun::examine_output() {
   Status status = job_->examine(fingerprint_.value_or(Fingerprint()), copy_error);
   if (!status.ok() && interrupt_count() > 0) return interrupted_exit_code();
   if (!status.ok()) return fail(output_exit_code(status), status);
+  if (!job_->is_complete() && job_->is_continued())
+    if (const End end = refuse_new_lines()) return end;
   report_skipped();
   if (job_->is_untouched()) return finish_without_new_lines();
   if (!job_->is_continued()) return {};

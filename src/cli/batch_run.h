@@ -48,6 +48,8 @@ class BatchRun {
   Status open_error_file();
   int refuse_input(const Status& status);
   void report_skipped();
+  End choose_arithmetic();
+  End refuse_new_lines();
   End examine_output();
   End wait_for_new_line();
   int finish_without_new_lines();
@@ -82,6 +84,7 @@ class BatchRun {
   std::unique_ptr<ErrorFile> errors_;
   std::unique_ptr<OutputSink> sink_;
   DeviceChoice device_;
+  Status cannot_compute_;  // what the output was begun with
   ModelInventory inventory_;
   ModelFiles model_;
   std::optional<Fingerprint> fingerprint_;

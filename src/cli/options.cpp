@@ -60,6 +60,11 @@ void add_model_options(CLI::App& app, Options& o) {
       ->check(one_of({"auto", "float32", "bfloat16", "float16"}))
       ->group("Model")
       ->option_text("auto|float32|bfloat16|float16 [auto]");
+  app.add_option("--arithmetic", o.arithmetic,
+                 "Of the CPU: its results differ in bytes; auto: the output's that is continued, else the fastest here")
+      ->check(one_of({"auto", "unfused", "fma", "bf16-dot", "bf16-amx"}))
+      ->group("Model")
+      ->option_text("auto|unfused|fma|bf16-dot|bf16-amx [auto]");
   app.add_option("--quantization", o.quantization,
                  "Quantise weights while they load (CPU): int8: and activations; int4: weights only")
       ->transform(one_of<Quantization>(

@@ -28,6 +28,7 @@ struct Options {
   std::string load_format = "auto";
   std::string device = "auto";
   std::string dtype = "auto";
+  std::string arithmetic = "auto";
   Quantization quantization = Quantization::kNone;
   std::string weight_cache;  // "": none
   std::string kv_cache_dtype = "auto";

@@ -23,6 +23,7 @@ LoadOptions load_options(const Options& o, int32_t max_model_len) {
   if (const auto dtype = kDTypes.find(o.dtype); dtype != kDTypes.end()) load.dtype = dtype->second;
   if (const auto dtype = kDTypes.find(o.kv_cache_dtype); dtype != kDTypes.end()) load.kv_cache_dtype = dtype->second;
   load.quantization = o.quantization;
+  load.arithmetic = arithmetic_by_name(o.arithmetic);
   load.weight_cache_dir = o.weight_cache;
   load.gpu_memory_utilization = o.gpu_memory_utilization;
   load.deterministic = o.deterministic;

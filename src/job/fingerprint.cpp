@@ -137,18 +137,47 @@ std::vector<Result<FileFingerprint>> fingerprint_files(const std::vector<const M
   return results;
 }
 
+std::optional<DType> cpu_dtype(const std::string& name) {
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    if (name == dtype_name(dtype)) return dtype;
+  return std::nullopt;
+}
+
 }  // namespace
+
+Status follow_recorded(const Fingerprint& recorded, const std::string& device, Options* options) {
+  const auto text = [&](const char* name) {
+    for (const auto& [setting, value] : recorded.settings)
+      if (setting == name && value.size() >= 2) return value.substr(1, value.size() - 2);  // without quotes
+    return std::string();
+  };
+  if (device != "cpu" || text("device") != device || text("quantization") != quantization_name(options->quantization))
+    return {};
+  if (options->dtype == "auto" && cpu_dtype(text("dtype"))) options->dtype = text("dtype");
+  const std::optional<Arithmetic> arithmetic = arithmetic_by_name(text(kArithmeticName));
+  if (options->arithmetic != "auto" || !arithmetic) return {};
+  options->arithmetic = arithmetic_name(*arithmetic);
+  return check_cpu_arithmetic(*arithmetic);
+}
 
 Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& model, const ModelInventory& inventory,
                                         const std::string& device, const Fingerprint* recorded,
                                         const std::atomic<bool>* stop) {
   SettingsList list;
+  list.integer(kAnswersVersionName, kAnswersVersion);
   add_sampling(model.default_params, &list);
   list.add("seed", std::to_string(o.seed));
   list.text("device", device);
   const bool is_gpu = device.starts_with("cuda");
-  const DType own_dtype = is_gpu ? model.config.gpu_dtype() : cpu_activation_dtype(model.config, o.quantization);
-  const std::string dtype = o.dtype != "auto" ? o.dtype : dtype_name(own_dtype);
+  std::string dtype = o.dtype;
+  if (!is_gpu) {
+    const auto chosen =
+        choose_cpu_arithmetic(model.config, o.quantization, cpu_dtype(o.dtype), arithmetic_by_name(o.arithmetic));
+    if (!chosen.ok()) return chosen.status();
+    if (dtype == "auto") dtype = dtype_name(chosen->dtype);
+    list.text(kArithmeticName, arithmetic_name(chosen->arithmetic));
+  }
+  if (dtype == "auto") dtype = dtype_name(model.config.gpu_dtype());
   list.text("dtype", dtype);
   list.text("kv_cache_dtype", o.kv_cache_dtype != "auto" ? o.kv_cache_dtype
                               : is_gpu                   ? dtype

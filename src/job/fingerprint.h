@@ -14,10 +14,18 @@
 
 namespace llmb {
 
-// `device`: DeviceChoice::identity. Reads every file of the inventory, several at a time, but for large ones whose size,
-// times and inode are as in `recorded` (may be null) on file systems where times can be trusted: elsewhere, and of small
-// files, the content is what counts (4 GB/s a core). kCancelled: interrupted, or *stop (may be null) became true;
-// kDataLoss: a file is not as in the inventory any more.
+// Raised whenever the same line would be answered otherwise than before, by the same model and settings. Builds from
+// before it was recorded are none of its versions.
+inline constexpr int64_t kAnswersVersion = 1;
+
+// Puts the dtype and the arithmetic that an earlier run chose by itself in place of "auto", so that another processor
+// goes on in the same. kUnsupported: this one cannot compute it.
+Status follow_recorded(const Fingerprint& recorded, const std::string& device, Options* options);
+
+// `device`: DeviceChoice::identity. Reads every file of the inventory, several at a time, but for large ones whose
+// size, times and inode are as in `recorded` (may be null) on file systems where times can be trusted: elsewhere, and
+// of small files, the content is what counts (4 GB/s a core). kCancelled: interrupted, or *stop (may be null) became
+// true; kDataLoss: a file is not as in the inventory any more.
 Result<Fingerprint> compute_fingerprint(const Options& options, const ModelFiles& model,
                                         const ModelInventory& inventory, const std::string& device,
                                         const Fingerprint* recorded, const std::atomic<bool>* stop = nullptr);

@@ -60,16 +60,38 @@ Result<std::unique_ptr<OutputJob>> OutputJob::open(const Options& options, const
   return job;
 }
 
+// Another version of answers is no reason to refuse what is complete, only to answer more lines by it.
+Status OutputJob::check_fingerprint(Fingerprint current) {
+  Fingerprint recorded = recorded_->fingerprint;
+  const auto take = [](Fingerprint& from, const char* name) {
+    std::optional<std::string> value;
+    std::erase_if(from.settings, [&](const auto& setting) {
+      if (setting.first == name) value = setting.second;
+      return setting.first == name;
+    });
+    return value;
+  };
+  const auto before = take(recorded, kAnswersVersionName), now = take(current, kAnswersVersionName);
+  if (before != now) {
+    take(recorded, kArithmeticName);  // older builds had no such name
+    take(current, kArithmeticName);
+    cannot_grow_ = conflict(target_.path + ": begun by llm-batch " + recorded_->build +
+                            ", which answers otherwise (answers_version was " + before.value_or("not known") +
+                            " and is " + now.value_or("not known") +
+                            "). Go on with that version, choose another output, or start over with --restart");
+    if (!is_complete()) return cannot_grow_;
+  }
+  const std::vector<std::string> differences = fingerprint_differences(recorded, current);
+  if (differences.empty()) return {};
+  std::string message = target_.path + ": begun with other settings: ";
+  for (size_t i = 0; i < std::min<size_t>(differences.size(), 3); ++i) message += (i > 0 ? "; " : "") + differences[i];
+  if (differences.size() > 3) message += "; and " + std::to_string(differences.size() - 3) + " more";
+  return conflict(message + ". Run with the same settings, choose another output, or start over with --restart");
+}
+
 Status OutputJob::examine(const Fingerprint& current, const OnErrorRecord& on_error_record) {
   if (recorded_) {
-    const std::vector<std::string> differences = fingerprint_differences(recorded_->fingerprint, current);
-    if (!differences.empty()) {
-      std::string message = target_.path + ": begun with other settings: ";
-      for (size_t i = 0; i < std::min<size_t>(differences.size(), 3); ++i)
-        message += (i > 0 ? "; " : "") + differences[i];
-      if (differences.size() > 3) message += "; and " + std::to_string(differences.size() - 3) + " more";
-      return conflict(message + ". Run with the same settings, choose another output, or start over with --restart");
-    }
+    LLMB_RETURN_IF_ERROR(check_fingerprint(current));
     if (recorded_->build != kVersion)
       log_warning(target_.path + ": begun by version " + recorded_->build + " and continued by " + kVersion);
   }
@@ -245,6 +267,7 @@ Result<bool> OutputJob::complete_as_found(const Fingerprint& fingerprint, const 
     LLMB_RETURN_IF_ERROR((*sink)->finish());
   }
   manifest_.fingerprint = fingerprint;
+  if (was_complete) manifest_.fingerprint.settings = recorded_->fingerprint.settings;  // its answers are those still
   // Also where it was complete: the next run finds what it need not read.
   LLMB_RETURN_IF_ERROR(complete(num_done_, num_failed_));
   return was_complete;

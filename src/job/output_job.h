@@ -39,6 +39,10 @@ class OutputJob {
 
   using OnErrorRecord = std::function<Status(std::string_view record)>;
 
+  // Why no new line can be answered into this output, though what is there is complete; else ok. After examine().
+  const Status& cannot_grow() const { return cannot_grow_; }
+  bool is_complete() const { return recorded_ && recorded_->state == RunState::kComplete; }
+
   // Looks at what is there; changes nothing. on_error_record gets the error records that stay, but for those of
   // incomplete_lines(). kCancelled: interrupted.
   Status examine(const Fingerprint& current, const OnErrorRecord& on_error_record);
@@ -71,6 +75,7 @@ class OutputJob {
 
   OutputJob(const Options& options, OutputTarget target, FileOps& ops)
       : options_(options), target_(std::move(target)), ops_(ops) {}
+  Status check_fingerprint(Fingerprint current);
   Status choose_source();
   bool check_untouched() const;
   Status scan(const OnErrorRecord& on_error_record);
@@ -88,6 +93,7 @@ class OutputJob {
   bool discard_ = false;                 // what stands under the output's names
   std::vector<FileFingerprint> inputs_;  // as they were found; empty where one is no file
   bool is_untouched_ = false;
+  Status cannot_grow_;
   CompletedLines completed_;
   std::map<int64_t, std::string> incomplete_;  // index → error record of a line without an end
   int64_t num_done_ = 0;

@@ -39,6 +39,10 @@ struct Fingerprint {
   std::vector<FileFingerprint> files;
 };
 
+// Settings that say how a build and its processor answer, by name: outputs of builds that recorded none stay complete.
+inline constexpr const char* kAnswersVersionName = "answers_version";
+inline constexpr const char* kArithmeticName = "arithmetic";
+
 // What a complete job was made of. Where inputs and output still have the same size, times and inode, nothing is to do,
 // however large they are.
 struct CompleteJob {

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "backend/make_backend.h"
+#include "kernels/cpu/arithmetic.h"
 #include "kernels/cpu/linear.h"
 #include "tests/e2e/run_in_child.h"
 #include "tests/support/file_changes.h"
@@ -67,6 +68,7 @@ TEST_CASE("each setting that changes answers is one component") {
       {{"--seed", "1"}, "seed"},
       {{"--device", "ledger"}, "device"},
       {{"--dtype", cpu::has_fast_bf16() ? "float32" : "bfloat16"}, "dtype"},
+      {{"--arithmetic", "unfused"}, "arithmetic"},
       {{"--kv-cache-dtype", "float32"}, "kv_cache_dtype"},
       {{"--kv-cache-dtype", "int8"}, "kv_cache_dtype"},
       {{"--max-model-len", "100"}, "max_model_len"},
@@ -85,6 +87,7 @@ TEST_CASE("each setting that changes answers is one component") {
                                              {"--dtype", cpu::has_fast_bf16() ? "bfloat16" : "float32"},
                                              {"--kv-cache-dtype", "bfloat16"},
                                              {"--deterministic"},
+                                             {"--arithmetic", arithmetic_name(cpu::arithmetic())},
                                              {"--watchdog-timeout", "9"},
                                              {"--top-p", "1"},
                                              {"--min-tokens", "0"},

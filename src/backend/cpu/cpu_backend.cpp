@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/arithmetic.h"
 #include "kernels/cpu/machine_limits.h"
 #include "model/model_weights.h"
 #include "model/transformer.h"
@@ -140,7 +140,7 @@ class CpuBackend final : public Backend {
     if (!kv.ok()) return kv.status();
     config_ = config;
     options_ = options;
-    options_.dtype = options.dtype.value_or(cpu_activation_dtype(config, options.quantization));
+    LLMB_RETURN_IF_ERROR(choose_arithmetic());
     info_.kv = *kv;
     pool_.emplace(num_threads(options.num_threads));
     ops_.emplace(config, info_.kv, options.max_model_len, options.quantization, *options_.dtype, *pool_);
@@ -150,6 +150,19 @@ class CpuBackend final : public Backend {
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.load_ms = clock.now_ms();
     driver_ = std::thread([this] { drive(); });
+    return {};
+  }
+
+  // Sets what the process computes in; another backend in it that does not care keeps what it has.
+  Status choose_arithmetic() {
+    const Result<CpuArithmetic> chosen =
+        choose_cpu_arithmetic(config_, options_.quantization, options_.dtype, options_.arithmetic);
+    if (!chosen.ok()) return chosen.status();
+    LLMB_RETURN_IF_ERROR(check_cpu_arithmetic(chosen->arithmetic));
+    options_.dtype = chosen->dtype;
+    const bool is_any_bf16 =
+        chosen->dtype == DType::kF32 && chosen->arithmetic == Arithmetic::kFma && is_bf16_arithmetic(cpu::arithmetic());
+    if (!is_any_bf16) cpu::set_arithmetic(chosen->arithmetic);
     return {};
   }
 
@@ -181,8 +194,7 @@ class CpuBackend final : public Backend {
         RandomSource source(options_.dummy_seed, config_.dtype, *pool_);
         return load_model_weights(config_, source, *ops_);
       }
-      if (options_.weight_cache_dir.empty())
-        return load_model_weights(config_, *files->make_source(*pool_), *ops_);
+      if (options_.weight_cache_dir.empty()) return load_model_weights(config_, *files->make_source(*pool_), *ops_);
       Result<CachedLoad> load = load_model_weights_cached(config_, *files, options_, *ops_, *pool_);
       if (!load.ok()) return load.status();
       weight_file_ = std::move(load->file);
@@ -251,9 +263,30 @@ class CpuBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
 
-DType cpu_activation_dtype(const ModelConfig& config, Quantization quantization) {
+Result<CpuArithmetic> choose_cpu_arithmetic(const ModelConfig& config, Quantization quantization,
+                                            std::optional<DType> dtype, std::optional<Arithmetic> arithmetic) {
   const bool stay_bf16 = config.dtype == DType::kBF16 && quantization == Quantization::kNone;
-  return stay_bf16 && cpu::has_fast_bf16() ? DType::kBF16 : DType::kF32;
+  if (arithmetic && is_bf16_arithmetic(*arithmetic) && (!stay_bf16 || dtype.value_or(DType::kBF16) != DType::kBF16))
+    return invalid_argument(std::string("arithmetic ") + arithmetic_name(*arithmetic) +
+                            " multiplies bfloat16 by bfloat16: not with " +
+                            (stay_bf16 ? "dtype float32" : "weights that are not kept as bfloat16"));
+  const Arithmetic fastest = cpu::fastest_arithmetic(stay_bf16);
+  const DType own = stay_bf16 && is_bf16_arithmetic(arithmetic.value_or(fastest)) ? DType::kBF16 : DType::kF32;
+  const DType chosen = dtype.value_or(own);
+  return CpuArithmetic{chosen, arithmetic.value_or(cpu::fastest_arithmetic(chosen == DType::kBF16))};
+}
+
+Status check_cpu_arithmetic(Arithmetic arithmetic) {
+  if (cpu::can_compute(arithmetic)) return {};
+  std::string able;
+  for (const Arithmetic other : kAllArithmetic)
+    if (cpu::can_compute(other)) able += std::string(able.empty() ? "" : ", ") + arithmetic_name(other);
+  return unsupported(std::string("arithmetic ") + arithmetic_name(arithmetic) +
+                     ": this processor cannot compute it (it can: " + able + ")");
+}
+
+DType cpu_activation_dtype(const ModelConfig& config, Quantization quantization) {
+  return choose_cpu_arithmetic(config, quantization, std::nullopt, std::nullopt)->dtype;
 }
 
 }  // namespace llmb
