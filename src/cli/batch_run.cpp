@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/log.h"
@@ -200,16 +201,17 @@ BatchRun::End BatchRun::load_backend() {
 
 // From here on the output's files change.
 BatchRun::End BatchRun::start_output() {
-  if (const Status status = check_inventory(o_, inventory_); !status.ok())
-    return fail(model_exit_code(status), status);
+  if (const Status status = check_inventory(o_, inventory_); !status.ok()) return fail(model_exit_code(status), status);
   if (const Status status = open_error_file(); !status.ok()) return fail(kExitOutputFailed, status);
-  if (!job_) return {};
+  created_ = static_cast<int64_t>(std::time(nullptr));
   if (!fingerprint_) {
     auto fingerprint = fingerprint_task_->wait();
     if (!fingerprint.ok() && interrupt_count() > 0) return interrupted_exit_code();
     if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
     fingerprint_ = std::move(*fingerprint);
   }
+  if (!job_) return {};
+  created_ = job_->created(created_);
   auto sink = job_->begin(*fingerprint_, *clock_);
   if (!sink.ok()) return fail(output_exit_code(sink.status()), sink.status());
   sink_ = std::move(*sink);

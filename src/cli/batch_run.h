@@ -88,6 +88,7 @@ class BatchRun {
   ModelInventory inventory_;
   ModelFiles model_;
   std::optional<Fingerprint> fingerprint_;
+  int64_t created_ = 0;                              // when the job began, in seconds since 1970
   std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights
   std::optional<int64_t> num_lines_;                 // of all inputs
   std::unique_ptr<Coordinator> coordinator_;

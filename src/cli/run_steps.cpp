@@ -48,7 +48,7 @@ BatchRun::Work::Work(BatchRun& run, const EngineOptions& options)
 BatchRun::End BatchRun::run_steps(Status* engine_status, Status* output_status) {
   if (const End end = load_backend()) return end;
   if (const End end = start_output()) return end;
-  coordinator_->begin_output(*sink_, errors_.get());
+  coordinator_->begin_output(*sink_, errors_.get(), {job_hash(*fingerprint_), created_});
   work_ = std::make_unique<Work>(*this, engine_options());
   supervisor_->begin_steps(1000 *
                            o_.watchdog_timeout_s.value_or(backend_->info().device.starts_with("cpu") ? 3600 : 300));
@@ -67,7 +67,7 @@ int BatchRun::run_supervised() {
   supervisor_.emplace(watch_, interrupt_count(), 1000 * o_.grace_s, /*can_block=*/target_.is_stream);
   End end;
   Status engine_status, output_status;
-  if (job_ && !fingerprint_) fingerprint_task_.emplace(o_, model_, inventory_, device_.identity);
+  if (!fingerprint_) fingerprint_task_.emplace(o_, model_, inventory_, device_.identity);
   const Ending ending = supervisor_->run([&] { end = run_steps(&engine_status, &output_status); });
   if (ending == Ending::kReturned) return end ? *end : finish(engine_status, output_status);
   must_end_process_ = true;

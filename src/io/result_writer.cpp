@@ -22,11 +22,28 @@ void write_id(JsonWriter& json, const std::string& id_json) {
   else json.raw(id_json);
 }
 
-void write_hash(JsonWriter& json, uint64_t hash) {
-  char digits[17];
+std::string to_hex(uint64_t hash) {
+  std::string digits(16, '0');
   for (int i = 15; i >= 0; --i, hash >>= 4) digits[i] = "0123456789abcdef"[hash & 15];
+  return digits;
+}
+
+void write_hash(JsonWriter& json, uint64_t hash) {
   json.key("hash");
-  json.string({digits, 16});
+  json.string(to_hex(hash));
+}
+
+// One to one (MurmurHash3's last step).
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+  return x ^ (x >> 33);
+}
+
+// No two lines of a job have the first half in common: it is one to one in the index.
+std::string record_id(const JobStamp& stamp, const LineRef& line) {
+  const uint64_t first = mix(mix(static_cast<uint64_t>(line.index) + 1) + stamp.hash);
+  return to_hex(first) + to_hex(mix(mix(line.content_hash + 1) + first));
 }
 
 void write_usage(JsonWriter& json, const Completion& c) {
@@ -163,6 +180,14 @@ void write_completion_logprobs(JsonWriter& json, const Completion& c) {
   json.end_object();
 }
 
+void write_place(JsonWriter& json, const LineRef& line, const RequestError& error) {
+  json.key("line");
+  json.string(line.source + ":" + std::to_string(line.line_number));
+  json.key("byte_offset");
+  if (error.byte_offset) json.integer(*error.byte_offset);
+  else json.null();
+}
+
 void write_error(JsonWriter& json, const LineRef& line, const RequestError& error) {
   json.begin_object();
   json.key("code");
@@ -172,11 +197,7 @@ void write_error(JsonWriter& json, const LineRef& line, const RequestError& erro
   json.key("param");
   if (error.param) json.string(*error.param);
   else json.null();
-  json.key("line");
-  json.string(line.source + ":" + std::to_string(line.line_number));
-  json.key("byte_offset");
-  if (error.byte_offset) json.integer(*error.byte_offset);
-  else json.null();
+  write_place(json, line, error);
   json.end_object();
 }
 
@@ -242,15 +263,15 @@ void write_choice(JsonWriter& json, const Completion& c, bool is_chat) {
   json.end_object();
 }
 
-void write_body(JsonWriter& json, const Completion& c) {
+void write_body(JsonWriter& json, const Completion& c, const ResultFormat& format, const std::string& id) {
   const bool is_chat = c.form == ApiForm::kOpenAiChat;
   json.begin_object();
   json.key("id");
-  json.string((is_chat ? "chatcmpl-" : "cmpl-") + std::to_string(c.line.index));
+  json.string((is_chat ? "chatcmpl-" : "cmpl-") + id);
   json.key("object");
   json.string(is_chat ? "chat.completion" : "text_completion");
   json.key("created");
-  json.integer(0);
+  json.integer(format.metrics ? format.stamp.created : 0);
   json.key("model");
   json.string(c.model_name);
   json.key("choices");
@@ -264,7 +285,7 @@ void write_body(JsonWriter& json, const Completion& c) {
 // Errors that are no fault of the line.
 bool is_server_error(const std::string& code) { return code == "numeric_error" || code == "internal_error"; }
 
-void write_error_body(JsonWriter& json, const RequestError& error, bool server_error) {
+void write_error_body(JsonWriter& json, const LineRef& line, const RequestError& error, bool server_error) {
   json.begin_object();
   json.key("error");
   json.begin_object();
@@ -277,16 +298,17 @@ void write_error_body(JsonWriter& json, const RequestError& error, bool server_e
   else json.null();
   json.key("code");
   json.string(error.code);
+  write_place(json, line, error);
   json.end_object();
   json.end_object();
 }
 
 void write_openai(JsonWriter& json, const Completion& c, const ResultFormat& format) {
-  const std::string index = std::to_string(c.line.index);
+  const std::string id = record_id(format.stamp, c.line);
   const bool server_error = c.error && is_server_error(c.error->code);
   json.begin_object();
   json.key("id");
-  json.string("batch_req_" + index);
+  json.string("batch_req_" + id);
   json.key("custom_id");
   write_id(json, c.id_json);
   json.key("response");
@@ -294,14 +316,13 @@ void write_openai(JsonWriter& json, const Completion& c, const ResultFormat& for
   json.key("status_code");
   json.integer(!c.error ? 200 : server_error ? 500 : 400);
   json.key("request_id");
-  json.string("req_" + index);
+  json.string("req_" + id);
   json.key("body");
-  if (c.error) write_error_body(json, *c.error, server_error);
-  else write_body(json, c);
+  if (c.error) write_error_body(json, c.line, *c.error, server_error);
+  else write_body(json, c, format, id);
   json.end_object();
   json.key("error");
-  if (c.error) write_error(json, c.line, *c.error);
-  else json.null();
+  json.null();
   json.key("index");
   json.integer(c.line.index);
   write_hash(json, c.line.content_hash);

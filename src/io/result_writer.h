@@ -17,23 +17,35 @@
 //   line         "file:line number"; param and byte_offset (in the line, from 0) are null where unknown
 //
 // OpenAI batch record:
-//   {"id": "batch_req_<index>", "custom_id", "response": {"status_code": 200, "request_id", "body"}, "error": null,
-//    "index", "hash", "metrics"}
-//   body         a chat.completion or text_completion object; "created" is 0, so that equal runs give equal files.
-//                Beyond OpenAI's fields a choice has "stop_reason" and, where asked for, "token_ids"
-// An error is told twice, because OpenAI's own batches and vLLM's run-batch put it in different places and readers look
-// for either: response.status_code is 400 (500 where the line is not at fault) with body {"error": {"message", "type",
-// "param", "code"}}, and "error" is the object of the native error record.
+//   {"id": "batch_req_<32 digits>", "custom_id", "response": {"status_code": 200, "request_id": "req_…", "body"},
+//    "error": null, "index", "hash", "metrics"}
+//   id           with request_id and the body's id a hash of the job's settings, the model's content, the line's index
+//                and its bytes: unique within a job, and the same whenever and wherever the line is answered in it
+//   body         a chat.completion or text_completion object; "created" is when the job began, and 0 without metrics,
+//   so
+//                that equal runs give equal files. Beyond OpenAI's fields a choice has "stop_reason" and, where asked
+//                for, "token_ids"
+// An error: response.status_code is 400 (500 where the line is not at fault) with body {"error": {"message", "type",
+// "param", "code", "line", "byte_offset"}}. The record's "error" stays null, as in OpenAI's own batches, where it tells
+// of requests without a response; vLLM's run-batch has the error there, and no body.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "core/completion.h"
 
 namespace llmb {
 
+// What OpenAI records say of their job.
+struct JobStamp {
+  uint64_t hash = 0;    // of settings and model
+  int64_t created = 0;  // seconds since 1970
+};
+
 struct ResultFormat {
-  bool metrics = true;  // false: no "metrics" field
+  bool metrics = true;  // false: no "metrics" field, and "created" is 0
+  JobStamp stamp = {};
 };
 
 // Stateless: thread-safe.
@@ -44,6 +56,7 @@ class ResultFormatter {
  public:
   explicit ResultFormatter(ResultFormat format = {}) : format_(format) {}
 
+  void set_stamp(const JobStamp& stamp) { format_.stamp = stamp; }
   std::string format(const Completion& completion) const;
   void format_to(std::string& out, const Completion& completion) const;  // appends
 

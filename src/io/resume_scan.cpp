@@ -145,7 +145,12 @@ std::optional<RecordSummary> RecordParser::parse(std::string_view record) {
   if (!content_hash) return std::nullopt;
   summary.content_hash = *content_hash;
   dom::element error;
-  const bool has_error = object["error"].get(error) == simdjson::SUCCESS && !error.is_null();
+  int64_t status_code = 0;
+  bool has_error = object["error"].get(error) == simdjson::SUCCESS && !error.is_null();  // native, or of older builds
+  if (!has_error && object["response"]["status_code"].get(status_code) == simdjson::SUCCESS && status_code >= 400) {
+    has_error = true;
+    if (object["response"]["body"]["error"].get(error) != simdjson::SUCCESS) return std::nullopt;
+  }
   std::string_view code;
   if (has_error && error["code"].get(code) != simdjson::SUCCESS) return std::nullopt;
   if (has_error) summary.error_code = code;

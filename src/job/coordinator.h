@@ -53,7 +53,9 @@ class Coordinator final : public RequestSource, public CompletionSink {
   std::optional<int64_t> total_bytes() const { return intake_->total_bytes(); }
 
   // Begins to write what is put, and has been. Both outlive the coordinator; `errors` may be null. Call once at most.
-  void begin_output(OutputSink& sink, ErrorFile* errors) { results_.begin(sink, errors); }
+  void begin_output(OutputSink& sink, ErrorFile* errors, const JobStamp& stamp = {}) {
+    results_.begin(sink, errors, stamp);
+  }
 
   // RequestSource
   std::optional<WorkItem> next(double timeout_ms) override { return work_.pop_for(timeout_ms); }

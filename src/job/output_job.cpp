@@ -215,6 +215,11 @@ Status OutputJob::write_manifest(RunState state) {
   return manifest_file_->replace(format_manifest(manifest_));
 }
 
+int64_t OutputJob::created(int64_t now) {
+  const bool goes_on = recorded_ && recorded_->created != 0 && !discard_;
+  return manifest_.created = goes_on ? recorded_->created : now;
+}
+
 Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerprint, const Clock& clock) {
   manifest_.fingerprint = fingerprint;
   if (discard_) {
@@ -259,6 +264,7 @@ Status OutputJob::complete(int64_t num_records, int64_t num_failed) {
 
 Result<bool> OutputJob::complete_as_found(const Fingerprint& fingerprint, const Clock& clock) {
   if (is_untouched_) return true;
+  manifest_.created = recorded_->created;
   const bool was_complete = source_ == Source::kFile && recorded_->state == RunState::kComplete;
   if (source_ == Source::kPartial) {
     auto sink = begin(fingerprint, clock);

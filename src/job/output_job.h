@@ -59,6 +59,9 @@ class OutputJob {
   int64_t num_done() const { return num_done_; }                  // their number
   int64_t num_failed() const { return num_failed_; }              // of them, error records
 
+  // When the job's first manifest was made, which is `now` where this run makes it; before begin().
+  int64_t created(int64_t now);
+
   // Changes what is on disk so that records can be appended. `fingerprint` goes into the manifest.
   Result<std::unique_ptr<OutputSink>> begin(const Fingerprint& fingerprint, const Clock& clock);
   // The lines that this run answers begin here; not called where that is not known.

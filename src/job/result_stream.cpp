@@ -24,7 +24,8 @@ ResultStream::~ResultStream() {
   if (thread_.joinable()) thread_.join();
 }
 
-void ResultStream::begin(OutputSink& sink, ErrorFile* errors) {
+void ResultStream::begin(OutputSink& sink, ErrorFile* errors, const JobStamp& stamp) {
+  formatter_.set_stamp(stamp);
   sink_ = &sink;
   errors_ = errors;
   thread_ = std::thread([this] { run(); });

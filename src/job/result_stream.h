@@ -38,7 +38,7 @@ class ResultStream {
 
   // Starts to write. Both outlive the stream; `errors` (may be null) gets a copy of every error record. Call once at
   // most.
-  void begin(OutputSink& sink, ErrorFile* errors);
+  void begin(OutputSink& sink, ErrorFile* errors, const JobStamp& stamp = {});
 
   // With kInput: blocks while too many records would be held back if that of `ordinal` were produced. False: nothing
   // more is to be produced. From any thread, as what follows.
@@ -76,7 +76,7 @@ class ResultStream {
   Status append(const FormattedRecord& record);
   void fail(Status status);
 
-  const ResultFormatter formatter_;
+  ResultFormatter formatter_;
   const OutputOrder order_;
   OrderWindow window_{kOrderWindow};
   BoundedQueue<FinishedItem> queue_{kQueueLength};

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "base/content_hash.h"
+
 namespace llmb {
 
 namespace {
@@ -145,6 +147,7 @@ std::string format_manifest(const RunManifest& manifest) {
   Json json;
   json["format"] = kManifestFormat;
   json["build"] = manifest.build;
+  if (manifest.created != 0) json["created"] = manifest.created;
   for (const auto& [state, name] : kStateNames)
     if (state == manifest.state) json["state"] = name;
   Json settings = Json::object(), files = Json::object();
@@ -184,10 +187,30 @@ Result<RunManifest> parse_manifest(std::string_view text, const std::string& nam
   manifest.state = known->first;
   if (!fingerprint || !fingerprint->is_object() || !parse_fingerprint(*fingerprint, &manifest.fingerprint))
     return damaged("damaged (fingerprint)");
+  if (const Json* created = member(json, "created")) {
+    const auto seconds = count(created);
+    if (!seconds) return damaged("damaged (created)");
+    manifest.created = *seconds;
+  }
   const Json* complete = member(json, "complete");
   if (complete) manifest.complete = parse_complete(*complete);
   if (complete && !manifest.complete) return damaged("damaged (complete)");
   return manifest;
+}
+
+uint64_t job_hash(const Fingerprint& fingerprint) {
+  std::string text;  // each part with its length, so that no two fingerprints make the same
+  const auto add = [&](const std::string& part) { text += std::to_string(part.size()) + ":" + part; };
+  for (const auto& [name, value] : fingerprint.settings) {
+    if (name == "no_metrics") continue;
+    add(name);
+    add(value);
+  }
+  for (const FileFingerprint& file : fingerprint.files) {
+    add(file.name);
+    add(std::to_string(file.identity.size) + " " + to_hex(file.content_hash));
+  }
+  return content_hash(text);
 }
 
 std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, const Fingerprint& current) {

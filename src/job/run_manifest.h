@@ -53,7 +53,8 @@ struct CompleteJob {
 };
 
 struct RunManifest {
-  std::string build;  // version of the program; told, never a reason to refuse
+  std::string build;    // version of the program; told, never a reason to refuse
+  int64_t created = 0;  // when the first manifest of the job was made, in seconds since 1970; 0: of an older build
   RunState state = RunState::kRunning;
   Fingerprint fingerprint;
   std::optional<CompleteJob> complete;  // only with kComplete, and only where all inputs were files
@@ -63,6 +64,10 @@ std::string format_manifest(const RunManifest& manifest);
 
 // kDataLoss: not a manifest, or damaged; kUnsupported: of a newer format. `name` is for messages.
 Result<RunManifest> parse_manifest(std::string_view text, const std::string& name);
+
+// Of settings and model files' content: the same for all runs and shards of a job. Without no_metrics, which no answer
+// depends on.
+uint64_t job_hash(const Fingerprint& fingerprint);
 
 // The components that differ, "temperature was 0.7 and is 0.9"; empty where none does.
 std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, const Fingerprint& current);

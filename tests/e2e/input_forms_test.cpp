@@ -1,6 +1,9 @@
 // Every form of input line, every kind of input, through the built program.
 #include <doctest/doctest.h>
 
+#include <ctime>
+#include <set>
+
 #include "tests/e2e/run.h"
 
 namespace llmb::test {
@@ -63,7 +66,58 @@ TEST_CASE("OpenAI batch lines are answered in the OpenAI batch form") {
   CHECK(records[1]["response"]["body"]["usage"]["completion_tokens"] == 16);
   CHECK(records[1]["response"]["body"]["object"] == "text_completion");
   CHECK(records[2]["custom_id"] == "c");
-  CHECK_FALSE(records[2]["error"].is_null());
+  CHECK(records[2]["error"].is_null());  // it has a response
+  CHECK(records[2]["response"]["status_code"] == 400);
+  CHECK(records[2]["response"]["body"]["error"]["line"] == "-:3");
+}
+
+TEST_CASE("OpenAI answers have ids of their own, the same in every run of the job, and say when it began") {
+  std::string input;
+  for (int i = 0; i < 6; ++i)  // equal lines, and one that is an error
+    input += R"({"custom_id":"a","method":"POST","url":"/v1/)" + std::string(i == 3 ? "embeddings" : "completions") +
+             R"(","body":{"model":"m","prompt":"Once","max_tokens":2}})" + "\n";
+  const size_t two_lines = input.find('\n', input.find('\n') + 1) + 1;
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in"), out = dir.file("out"), manifest = out + ".manifest.json";
+  const auto run = [&](std::vector<std::string> more, const std::string& text) {
+    write_file(in, text);
+    more.insert(more.end(), {in, "-o", out, "--order", "input", "--metrics", "none"});
+    return run_llm_batch(more).exit_code;
+  };
+  const auto before = static_cast<int64_t>(time(nullptr));
+  REQUIRE(run({}, input.substr(0, two_lines)) == 0);
+  const auto created = nlohmann::json::parse(read_file(manifest))["created"].get<int64_t>();
+  CHECK(created >= before);
+  CHECK(created <= static_cast<int64_t>(time(nullptr)));
+  auto old = nlohmann::ordered_json::parse(read_file(manifest));
+  old["created"] = 1234567890;  // as if the job had begun then
+  write_file(manifest, old.dump());
+  REQUIRE(run({}, input) == 3);
+  CHECK(nlohmann::json::parse(read_file(manifest))["created"] == 1234567890);
+  const auto records = parse_lines(read_file(out));
+  const auto streamed = parse_lines(run_llm_batch({"--order", "input", "--no-metrics"}, input).out);
+  const auto other_seed = parse_lines(run_llm_batch({"--order", "input", "--seed", "1"}, input).out);
+  REQUIRE(records.size() == 6);
+  REQUIRE(streamed.size() == 6);
+  std::set<std::string> ids;
+  for (size_t i = 0; i < 6; ++i) {
+    CAPTURE(i);
+    const std::string id = records[i]["id"].get<std::string>().substr(10);
+    CHECK(id.size() == 32);
+    CHECK(records[i]["id"] == "batch_req_" + id);
+    CHECK(records[i]["response"]["request_id"] == "req_" + id);
+    CHECK(ids.insert(id).second);
+    CHECK(streamed[i]["id"] == records[i]["id"]);
+    CHECK(other_seed[i]["id"] != records[i]["id"]);
+    const auto &body = records[i]["response"]["body"], &streamed_body = streamed[i]["response"]["body"];
+    CHECK(records[i]["error"].is_null());
+    if (i == 3) continue;
+    CHECK(body["id"] == "cmpl-" + id);
+    CHECK(body["created"] == (i < 2 ? created : 1234567890));
+    CHECK(streamed_body["created"] == 0);
+  }
+  CHECK(run({"--retry-errors"}, input) == 3);  // found again
+  CHECK(parse_lines(read_file(out))[3]["id"] == records[3]["id"]);
 }
 
 TEST_CASE("each line is recognised by itself and a bad line costs one line") {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "tests/e2e/run.h"
+#include "tests/support/records.h"
 
 namespace llmb::test {
 
@@ -45,7 +46,8 @@ inline std::string make_input(int begin, int end, int max_tokens, int every_bad 
 inline std::vector<std::string> sorted_records(const std::string& path) {
   std::vector<std::pair<int64_t, std::string>> records;
   std::stringstream lines(read_file(path));
-  for (std::string line; std::getline(lines, line);) records.emplace_back(nlohmann::json::parse(line)["index"], line);
+  for (std::string line; std::getline(lines, line);)
+    records.emplace_back(nlohmann::json::parse(line)["index"], without_created(line));
   std::sort(records.begin(), records.end());
   std::vector<std::string> sorted;
   for (auto& [index, line] : records) sorted.push_back(std::move(line));

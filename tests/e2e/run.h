@@ -28,13 +28,15 @@ inline std::vector<nlohmann::json> parse_lines(const std::string& text) {
   return records;
 }
 
-// Records sorted by index, without their metrics: what must not depend on the schedule.
+// Records sorted by index, without their metrics and when their job began: what must not depend on the schedule.
 inline std::string stable_output(const std::string& text) {
   std::vector<nlohmann::json> records = parse_lines(text);
   std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a["index"] < b["index"]; });
   std::string out;
   for (auto& record : records) {
     record.erase("metrics");
+    if (record.contains("response") && record["response"]["body"].contains("created"))
+      record["response"]["body"].erase("created");
     out += record.dump() + "\n";
   }
   return out;

@@ -15,6 +15,7 @@
 
 #include "tests/support/killed_process.h"
 #include "tests/support/process.h"
+#include "tests/support/records.h"
 
 namespace llmb::test {
 
@@ -81,7 +82,7 @@ std::vector<std::pair<int64_t, std::string>> sorted_records(const std::string& t
     const std::string line = text.substr(begin, end - begin);
     const auto json = nlohmann::json::parse(line, nullptr, false);
     require(json.is_object() && json.contains("index"), "a torn record: " + line);
-    records.emplace_back(json["index"].get<int64_t>(), line);
+    records.emplace_back(json["index"].get<int64_t>(), without_created(line));
     begin = end + 1;
   }
   std::sort(records.begin(), records.end());

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "base/check.h"
 
@@ -40,7 +41,9 @@ void add_logprobs(Completion& c) {
 const std::string kMetrics =
     R"("metrics":{"queue_ms":0.5,"ttft_ms":10.25,"tpot_ms":3,"e2e_ms":1013.25,"itl_p50_ms":3,"itl_p90_ms":3,"itl_p99_ms":3.5,"num_preemptions":1}})";
 
-std::string format(const Completion& c, bool metrics = true) { return ResultFormatter({metrics}).format(c); }
+std::string format(const Completion& c, bool metrics = true) {
+  return ResultFormatter({metrics, {0x1234, 1700000000}}).format(c);
+}
 
 }  // namespace
 
@@ -97,8 +100,8 @@ TEST_CASE("token ids and logprobs stand between usage and hash, where asked for"
 TEST_CASE("an OpenAI chat record") {
   Completion c = example(ApiForm::kOpenAiChat);
   const std::string head =
-      R"({"id":"batch_req_41","custom_id":"a-1","response":{"status_code":200,"request_id":"req_41","body":)"
-      R"({"id":"chatcmpl-41","object":"chat.completion","created":0,"model":"tiny","choices":[{"index":0,)"
+      R"({"id":"batch_req_62884566fb53028d497009ad5dfb3f32","custom_id":"a-1","response":{"status_code":200,"request_id":"req_62884566fb53028d497009ad5dfb3f32","body":)"
+      R"({"id":"chatcmpl-62884566fb53028d497009ad5dfb3f32","object":"chat.completion","created":1700000000,"model":"tiny","choices":[{"index":0,)"
       R"("message":{"role":"assistant","content":"a \"b\"\n","refusal":null},"logprobs":)";
   const std::string tail =
       R"("finish_reason":"stop","stop_reason":2}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}},)"
@@ -123,7 +126,7 @@ TEST_CASE("an OpenAI completion record; tokens of the same text share a key, the
   const Json record = Json::parse(text);
   const Json& body = record["response"]["body"];
   CHECK(body["object"] == "text_completion");
-  CHECK(body["id"] == "cmpl-41");
+  CHECK(body["id"] == "cmpl-62884566fb53028d497009ad5dfb3f32");
   CHECK(body["choices"][0]["text"] == "a \"b\"\n");
   CHECK(!record.contains("metrics"));
   CHECK(body["choices"][0]["logprobs"].dump() ==
@@ -147,17 +150,39 @@ TEST_CASE("a native error record") {
   CHECK(record["error"]["byte_offset"].is_null());
 }
 
-TEST_CASE("an OpenAI error record tells the error in both places") {
+TEST_CASE("an OpenAI error record tells the error in its response, and where it is") {
   Completion c = example(ApiForm::kOpenAiChat);
   c.error = RequestError{"unsupported_field", "n", "n", 3};
-  CHECK(format(c) ==
-        R"({"id":"batch_req_41","custom_id":"a-1","response":{"status_code":400,"request_id":"req_41","body":{"error":)"
-        R"({"message":"n","type":"invalid_request_error","param":"n","code":"unsupported_field"}}},)"
-        R"("error":{"code":"unsupported_field","message":"n","param":"n","line":"in.jsonl:7","byte_offset":3},)"
-        R"("index":41,"hash":"0123456789abcdef"})"
-        "\n");
+  CHECK(
+      format(c) ==
+      R"({"id":"batch_req_62884566fb53028d497009ad5dfb3f32","custom_id":"a-1","response":{"status_code":400,"request_id":"req_62884566fb53028d497009ad5dfb3f32","body":{"error":)"
+      R"({"message":"n","type":"invalid_request_error","param":"n","code":"unsupported_field",)"
+      R"("line":"in.jsonl:7","byte_offset":3}}},"error":null,)"
+      R"("index":41,"hash":"0123456789abcdef"})"
+      "\n");
   c.error->code = "numeric_error";
   CHECK(Json::parse(format(c))["response"]["status_code"] == 500);
+}
+
+TEST_CASE("ids depend on the job, the index and the line's bytes; no two indices of a job share one") {
+  const auto id_of = [](uint64_t job, int64_t index, uint64_t hash) {
+    Completion c = example(ApiForm::kOpenAiChat);
+    c.line.index = index;
+    c.line.content_hash = hash;
+    return Json::parse(ResultFormatter({true, {job, 1}}).format(c))["id"].get<std::string>();
+  };
+  CHECK(id_of(1, 2, 3) == id_of(1, 2, 3));
+  CHECK(id_of(1, 2, 3) != id_of(1, 2, 4));
+  CHECK(id_of(1, 2, 3) != id_of(2, 2, 3));
+  std::set<std::string> ids, first_halves;
+  for (int64_t i = 0; i < 5000; ++i) {
+    ids.insert(id_of(7, i, 9));
+    first_halves.insert(id_of(7, i, 9).substr(10, 16));
+  }
+  CHECK(ids.size() == 5000);
+  CHECK(first_halves.size() == 5000);
+  Completion c = example(ApiForm::kOpenAiChat);
+  CHECK(Json::parse(format(c, false))["response"]["body"]["created"] == 0);  // without metrics runs are equal
 }
 
 TEST_CASE("any bytes and any numbers give one line of valid JSON") {

@@ -64,6 +64,23 @@ Scanned scan(const std::string& path, FileOps& ops = real_file_ops()) {
 
 }  // namespace
 
+TEST_CASE("an error record of an older build, which told the error twice, is one still") {
+  RecordParser parser;
+  std::string twice =
+      R"({"id":"batch_req_1","custom_id":"c","response":{"status_code":400,"body":{"error":{"code":"x"}}},"error":)"
+      R"({"code":"y"},"index":1,"hash":"0123456789abcdef"})";
+  const size_t twice_size = twice.size();
+  twice.append(RecordParser::kPadding, ' ');
+  const auto summary = parser.parse(std::string_view(twice).substr(0, twice_size));
+  REQUIRE(summary);
+  CHECK(summary->error_code.has_value());
+  std::string no_code =
+      R"({"response":{"status_code":400,"body":{}},"error":null,"index":1,"hash":"0123456789abcdef"})";
+  const size_t size = no_code.size();
+  no_code.append(RecordParser::kPadding, ' ');
+  CHECK_FALSE(parser.parse(std::string_view(no_code).substr(0, size)));
+}
+
 TEST_CASE("every form of record is read back: index, hash, error code") {
   TempDir dir;
   const std::string text = some_records(24);

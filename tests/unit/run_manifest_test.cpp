@@ -59,7 +59,8 @@ TEST_CASE("a manifest reads back as it was written, in every state") {
 TEST_CASE("what a complete job was made of reads back, and its members are checked") {
   RunManifest manifest = example();
   manifest.state = RunState::kComplete;
-  manifest.complete = CompleteJob{{{"in \"a\".jsonl", {5, 6, 6, 7}, 0}, {"b", {1, 0, 1, 2}, 0}}, {"output", {8, 9, 9, 10}, 0}, 11, 3};
+  manifest.complete =
+      CompleteJob{{{"in \"a\".jsonl", {5, 6, 6, 7}, 0}, {"b", {1, 0, 1, 2}, 0}}, {"output", {8, 9, 9, 10}, 0}, 11, 3};
   const std::string text = format_manifest(manifest);
   const auto read = parse_manifest(text, "m");
   REQUIRE(read.ok());
@@ -95,10 +96,9 @@ TEST_CASE("FAULTS 12: a manifest cut at any byte, or with any member missing or 
   const size_t closing = text.rfind('}');
   for (size_t size = 0; size <= closing; ++size)
     CHECK(parse_manifest(text.substr(0, size), "m").status().code() == StatusCode::kDataLoss);
-  for (const char* word :
-       {"\"format\"", "\"build\"", "\"state\"", "\"fingerprint\"", "\"settings\"", "\"files\"", "\"size\"",
-        "\"mtime_ns\"", "1795169965246025999", "\"inode\"", "\"xxh64\"", "\"running\"", "\"0.7\"", "674",
-        "\"4299fa0e042b89b7\""}) {
+  for (const char* word : {"\"format\"", "\"build\"", "\"state\"", "\"fingerprint\"", "\"settings\"", "\"files\"",
+                           "\"size\"", "\"mtime_ns\"", "1795169965246025999", "\"inode\"", "\"xxh64\"", "\"running\"",
+                           "\"0.7\"", "674", "\"4299fa0e042b89b7\""}) {
     CAPTURE(word);
     for (const char* instead : {"\"x\"", "-5.5", "{}"}) {
       if (std::string(word) == "\"0.7\"" && std::string(instead) == "\"x\"") continue;
@@ -135,6 +135,33 @@ TEST_CASE("a manifest of a build that knew no change times is read, and its file
   CHECK(read->fingerprint.files[0].identity.ctime_ns == 0);
   CHECK_FALSE(read->fingerprint.files[0].same_identity(read->fingerprint.files[0]));
   CHECK(fingerprint_differences(read->fingerprint, example().fingerprint).empty());
+}
+
+TEST_CASE("a job's hash is that of settings and content, whoever records it and when") {
+  const Fingerprint one = example().fingerprint;
+  Fingerprint other = one;
+  other.files[0].identity.mtime_ns = 5;
+  other.settings.emplace_back("no_metrics", "true");
+  CHECK(job_hash(other) == job_hash(one));
+  other = one;
+  other.settings[0] = {"temperature0", ".7"};
+  CHECK(job_hash(other) != job_hash(one));
+  other = one;
+  other.files[1].content_hash ^= 1;
+  CHECK(job_hash(other) != job_hash(one));
+}
+
+TEST_CASE("when a job began reads back, and is not known of older builds") {
+  RunManifest manifest = example();
+  CHECK(parse_manifest(format_manifest(manifest), "m")->created == 0);
+  manifest.created = 1700000000;
+  const std::string text = format_manifest(manifest);
+  CHECK(parse_manifest(text, "m")->created == 1700000000);
+  for (const char* instead : {"-1", "\"x\"", "1.5", "null"}) {
+    std::string changed = text;
+    changed.replace(changed.find("1700000000"), 10, instead);
+    CHECK_FALSE(parse_manifest(changed, "m").ok());
+  }
 }
 
 TEST_CASE("FAULTS 10: differences are named with old and new value") {
