@@ -71,9 +71,9 @@ BatchRun::End BatchRun::choose_arithmetic() {
 
 // There is something to compute. May it go into this output?
 BatchRun::End BatchRun::refuse_new_lines() {
-  if (!job_) return {};
+  if (!job_ || (job_->cannot_grow().ok() && cannot_compute_.ok())) return {};
+  report_.resumable = false;
   if (!job_->cannot_grow().ok()) return fail(kExitResumeRefused, job_->cannot_grow());
-  if (cannot_compute_.ok()) return {};
   return fail(kExitResumeRefused,
               conflict(o_.output + ": begun in another arithmetic: " + cannot_compute_.message() +
                        ". Go on with a processor that can, choose another output, or start over with --restart"));

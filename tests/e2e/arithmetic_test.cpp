@@ -52,6 +52,7 @@ struct Job {
     CHECK(result.exit_code == 7);
     for (const std::string& word : words) CHECK_MESSAGE(contains(result.err, word), word);
     CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 2);
+    CHECK(contains(result.err, "\"resumable\":false"));
     CHECK(read_file(file) == before);
     CHECK(read_file(manifest) == said);
   }
