@@ -42,6 +42,9 @@ struct BackendInfo {
   KvLayout kv;                      // num_blocks is the pool that the scheduler may hand out
   int64_t weight_bytes = 0;         // resident
   int32_t max_plans_in_flight = 1;  // 1 or 2
+  bool verifies_drafts = false;     // in chains
+  bool verifies_trees = false;
+  bool copies_blocks = false;
   double load_ms = 0;
 };
 

@@ -32,12 +32,14 @@ inline Status check_load_options(const ModelConfig& config, const LoadOptions& o
 // A plan against the pool and the limits that memory was laid out for. `in_flight` is the plan before it while that is
 // in flight, else null.
 inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const LoadOptions& options,
-                         const KvLayout& kv, const StepPlan* in_flight) {
-  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, kv.num_blocks, in_flight));
-  if (plan.block_size != kv.block_size) return internal_error("plan has another block_size");
+                         const BackendInfo& info, const StepPlan* in_flight) {
+  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info.kv.num_blocks, in_flight));
+  if (plan.block_size != info.kv.block_size) return internal_error("plan has another block_size");
   if (plan.num_layer_groups != 1) return internal_error("plan has several layer groups");
-  if (!plan.parent_rows.empty()) return internal_error("plan has trees");
-  if (!plan.block_copies.empty()) return internal_error("plan copies blocks");
+  if (!info.verifies_trees && !plan.parent_rows.empty()) return internal_error("plan has trees");
+  if (!info.copies_blocks && !plan.block_copies.empty()) return internal_error("plan copies blocks");
+  for (const SampleGroup& group : plan.groups)
+    if (!info.verifies_drafts && group.mode == SampleMode::kVerify) return internal_error("plan has drafts");
   for (const StepEntry& entry : plan.entries)
     if (entry.adapter != -1 || entry.state_slot != -1) return internal_error("plan has adapters or state slots");
   if (plan.num_tokens() > options.max_num_batched_tokens) return internal_error("plan has too many tokens");

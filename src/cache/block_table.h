@@ -1,7 +1,7 @@
-// The KV blocks of one sequence, in order: token position -> slot.
+// The KV blocks of one sequence, in order of its tokens.
 //
 // Not thread-safe. Invariants:
-//  1. Append-only until release_all(): a slot, once named, stays where it is.
+//  1. A slot that holds a token of the sequence stays where it is, unless its block is shared and copied.
 //  2. Every block holds one reference of this table in the allocator that gave it.
 #pragma once
 
@@ -19,15 +19,24 @@ class BlockTable {
 
   // Appends blocks until `num_tokens` tokens have slots, or changes nothing and returns false.
   [[nodiscard]] bool grow_to(int64_t num_tokens, BlockAllocator* allocator);
+  // Gives back what `num_tokens` tokens do not need.
+  void shrink_to(int64_t num_tokens, BlockAllocator* allocator);
   void release_all(BlockAllocator* allocator);
+
+  // Begins with the first `num_blocks` blocks of another table. REQUIRES: empty
+  void share(const BlockTable& other, int64_t num_blocks, BlockAllocator* allocator);
+  // Whether the block that holds `position` is there and in another table as well.
+  bool is_shared(int64_t position, const BlockAllocator& allocator) const;
+  struct Copy {
+    BlockId from, to;
+  };
+  // Puts a block of its own in the place of a shared one. The reference to `from` passes to the caller, who keeps it
+  // until the copy is planned. REQUIRES: is_shared(position), a free block
+  Copy copy_on_write(int64_t position, BlockAllocator* allocator);
 
   const std::vector<BlockId>& blocks() const { return blocks_; }
   int32_t num_blocks() const { return static_cast<int32_t>(blocks_.size()); }
   int64_t capacity_tokens() const { return int64_t{num_blocks()} * block_size_; }
-  // REQUIRES: 0 <= position < capacity_tokens()
-  int32_t slot(int64_t position) const {
-    return blocks_[position / block_size_] * block_size_ + static_cast<int32_t>(position % block_size_);
-  }
 
  private:
   int32_t block_size_;

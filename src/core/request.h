@@ -32,6 +32,7 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias;  // sorted by token, each token once
   std::optional<int32_t> num_logprobs;                // nullopt: none; k: the sampled token's and the k best
   std::optional<uint64_t> seed;  // of this line; nullopt: the run's seed and the line's index decide
+  int32_t num_choices = 1;       // answers, each drawn with numbers of its own
 
   bool has_penalties() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
@@ -110,6 +111,7 @@ struct Request {
   GenerationParams params;             // stop.max_tokens is always set here, and fits the context
   std::vector<TokenId> eos_token_ids;  // end the sequence unless ignore_eos
   PhiloxKey rng;
+  bool is_indivisible = false;  // all pending tokens must be computed in one step (bidirectional attention)
   double arrival_ms = 0;  // when it may be scheduled, on the engine's clock
 };
 

@@ -29,7 +29,7 @@ int64_t growth_blocks(int32_t num_preemptions) {
 int64_t num_blocks_wanted(const Sequence& sequence, int32_t block_size, int64_t growth) {
   const int64_t soon = ceil_div(sequence.num_known_tokens() + sequence.max_unseen_tokens(), block_size) + growth;
   const int64_t ever = ceil_div(sequence.max_cached_tokens(), block_size);
-  return std::min(soon, ever) - sequence.blocks.num_blocks();
+  return std::max<int64_t>(0, std::min(soon, ever) - sequence.blocks.num_blocks());  // drafts may have more
 }
 
 int64_t max_new_tokens(const SchedulerConfig& config, const Request& request) {

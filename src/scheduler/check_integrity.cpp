@@ -1,6 +1,7 @@
 // Scheduler::check_integrity: every invariant of scheduler.h and sequence.h that can be seen between two calls.
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "scheduler/scheduler.h"
 
@@ -38,7 +39,8 @@ Status Scheduler::check_sequences() const {
     if (s->blocks.num_blocks() > ceil_div(s->num_known_tokens() + s->max_unseen_tokens(), config_.block_size))
       return broken("spare blocks", *s);
     if (s->num_pending_tokens() < 1) return broken("running has pending tokens", *s);
-    if (s != running_.back() && s->num_pending_tokens() > 1) return broken("only the newest lags", *s);
+    if (s != running_.back() && s->num_pending_tokens() > 1 + s->num_misplaced_tokens)
+      return broken("only the newest lags, and sequences with tokens out of place", *s);
     if (s->num_in_flight > num_in_flight_) return broken("groups of plans in flight", *s);
     num_ending += s->ends_in_flight();
     previous = s->id;
@@ -56,17 +58,19 @@ Status Scheduler::check_sequences() const {
 
 Status Scheduler::check_blocks() const {
   LLMB_RETURN_IF_ERROR(allocator_.check_integrity());
-  int64_t num_owned = 0;
+  std::vector<int32_t> num_holders(static_cast<size_t>(allocator_.num_blocks()));
   for (const SequencePtr& s : running_) {
-    for (const BlockId block : s->blocks.blocks())
-      if (allocator_.num_references(block) != 1) return broken("a block has one owner", *s);
-    num_owned += s->blocks.num_blocks();
+    for (const BlockId block : s->blocks.blocks()) ++num_holders[block];
+    // What it writes next may be shared, and is then copied; what comes after is its own.
+    const int64_t own_from = (s->next_write() / config_.block_size + 1) * int64_t{config_.block_size};
+    for (int64_t position = own_from; position < s->blocks.capacity_tokens(); position += config_.block_size)
+      if (s->blocks.is_shared(position, allocator_)) return broken("a sequence writes to blocks of its own", *s);
   }
-  // With one reference each, an equal count leaves no block with two owners.
-  if (num_owned + allocator_.num_free() != allocator_.num_blocks())
-    return internal_error("scheduler invariant broken: " + std::to_string(num_owned) + " blocks owned + " +
-                          std::to_string(allocator_.num_free()) + " free of " +
-                          std::to_string(allocator_.num_blocks()));
+  for (BlockId block = 0; block < allocator_.num_blocks(); ++block)
+    if (allocator_.num_references(block) != num_holders[block])
+      return internal_error("scheduler invariant broken: block " + std::to_string(block) + " has " +
+                            std::to_string(allocator_.num_references(block)) + " references and " +
+                            std::to_string(num_holders[block]) + " sequences");
   return {};
 }
 

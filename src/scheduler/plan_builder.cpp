@@ -1,5 +1,7 @@
 #include "scheduler/plan_builder.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace llmb {
@@ -8,19 +10,46 @@ namespace {
 
 int32_t length(const auto& items) { return static_cast<int32_t>(items.size()); }
 
-void append_bias(const Sequence& sequence, StepPlan* plan) {
-  if (!sequence.may_end_with(sequence.num_output_tokens() + sequence.num_in_flight)) {
+// Of the row behind the last pending token that samples after `draft`; -1: after none.
+int32_t depth(const Drafts& drafts, int32_t draft) {
+  int32_t count = 0;
+  for (; draft >= 0; draft = drafts.parent(draft)) ++count;
+  return count;
+}
+
+// Output token `index` is sampled.
+void append_bias(const Sequence& sequence, int32_t index, StepPlan* plan) {
+  if (!sequence.may_end_with(index)) {
     plan->bias.insert(plan->bias.end(), sequence.min_tokens_bias.begin(), sequence.min_tokens_bias.end());
     return;
   }
   for (const auto& [token, bias] : sequence.request->params.sampling.logit_bias) plan->bias.push_back({token, bias});
 }
 
-void append_sample_row(const Sequence& sequence, StepPlan* plan) {
+// What the sequence's tokens count, the draft and those before it included.
+void append_penalty(const Sequence& sequence, const Drafts& drafts, int32_t draft, StepPlan* plan) {
+  if (!sequence.penalty_counts) return;
+  std::vector<TokenPenalty>& penalty = plan->penalty;
+  const auto begin = static_cast<std::ptrdiff_t>(penalty.size());
+  const auto& counts = sequence.penalty_counts->counts();
+  penalty.insert(penalty.end(), counts.begin(), counts.end());
+  for (; draft >= 0; draft = drafts.parent(draft)) {
+    const TokenId token = drafts.tokens[draft];
+    const auto same = [token](const TokenPenalty& p) { return p.token == token; };
+    const auto at = std::find_if(penalty.begin() + begin, penalty.end(), same);
+    if (at != penalty.end()) ++at->output_count;
+    else penalty.push_back({token, 1});
+  }
+  if (sequence.num_in_flight > 0) penalty.push_back({unseen_token(sequence.in_flight[0].group), 1});
+}
+
+void append_sample_row(const Sequence& sequence, const Drafts& drafts, int32_t draft, int32_t token_row,
+                       StepPlan* plan) {
   const SamplingParams& sampling = sequence.request->params.sampling;
   SampleRow row;
   row.group = plan->num_groups();
-  row.token_row = plan->num_tokens() - 1;
+  row.token_row = token_row;
+  row.choice = static_cast<uint32_t>(sequence.choice);
   row.rng = sequence.request->rng;
   row.temperature = sampling.temperature;
   row.top_p = sampling.top_p;
@@ -31,36 +60,46 @@ void append_sample_row(const Sequence& sequence, StepPlan* plan) {
   row.frequency_penalty = sampling.frequency_penalty;
   row.num_logprobs = sampling.num_logprobs.value_or(-1);
   row.bias_begin = length(plan->bias);
-  append_bias(sequence, plan);
+  append_bias(sequence, sequence.num_output_tokens() + sequence.num_in_flight + depth(drafts, draft), plan);
   row.bias_end = length(plan->bias);
   row.penalty_begin = length(plan->penalty);
-  if (sequence.penalty_counts) {
-    const auto& counts = sequence.penalty_counts->counts();
-    plan->penalty.insert(plan->penalty.end(), counts.begin(), counts.end());
-    if (sequence.num_in_flight > 0) plan->penalty.push_back({unseen_token(sequence.in_flight[0].group), 1});
-  }
+  append_penalty(sequence, drafts, draft, plan);
   row.penalty_end = length(plan->penalty);
   plan->sample_rows.push_back(row);
 }
 
-void append_group(const Sequence& sequence, StepPlan* plan) {
+void append_group(const Sequence& sequence, const Drafts& drafts, int32_t entry, int32_t first_row, StepPlan* plan) {
   SampleGroup group;
   group.seq = sequence.id;
-  group.entry = plan->num_entries() - 1;
+  group.entry = entry;
+  group.mode = drafts.size() > 0 ? SampleMode::kVerify : SampleMode::kSample;
   group.row_begin = plan->num_samples();
-  append_sample_row(sequence, plan);
+  for (int32_t draft = -1; draft < drafts.size(); ++draft)
+    append_sample_row(sequence, drafts, draft, first_row + 1 + draft, plan);
   group.row_end = plan->num_samples();
   plan->groups.push_back(group);
 }
 
+// From the first tree on, every row of the plan has a parent.
+void append_parents(const Drafts& drafts, StepPlan* plan) {
+  if (drafts.parents.empty() && plan->parent_rows.empty()) return;
+  while (length(plan->parent_rows) < plan->num_tokens()) plan->parent_rows.push_back(length(plan->parent_rows) - 1);
+  const int32_t first_draft = plan->num_tokens() - drafts.size();
+  for (int32_t draft = 0; draft < drafts.size(); ++draft)
+    plan->parent_rows[first_draft + draft] = first_draft + drafts.parent(draft);
+}
+
 }  // namespace
 
-void append_to_plan(const Sequence& sequence, int32_t num_tokens, StepPlan* plan) {
-  LLMB_CHECK(sequence.num_in_flight <= 1 && num_tokens >= 1 && num_tokens <= sequence.num_pending_tokens());
-  LLMB_CHECK(sequence.max_next_base() + num_tokens <= sequence.blocks.capacity_tokens());
+void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, StepPlan* plan) {
+  const int32_t num_pending = sequence.num_pending_tokens();
+  LLMB_CHECK(sequence.num_in_flight <= 1 && num_tokens >= 1 && num_tokens <= num_pending);
+  LLMB_CHECK(drafts.size() == 0 || num_tokens == num_pending);
+  LLMB_CHECK(sequence.max_next_base() + num_tokens + drafts.size() <= sequence.blocks.capacity_tokens());
   StepEntry entry;
   entry.seq = sequence.id;
   entry.base = sequence.next_base();
+  entry.is_indivisible = sequence.request->is_indivisible;
   if (sequence.num_in_flight > 0) {
     entry.follows = sequence.in_flight[0].group;
     entry.max_ahead = sequence.in_flight[0].max_tokens;
@@ -68,12 +107,20 @@ void append_to_plan(const Sequence& sequence, int32_t num_tokens, StepPlan* plan
   } else {
     for (int32_t i = 0; i < num_tokens; ++i) plan->tokens.push_back(sequence.token(entry.base + i));
   }
+  plan->tokens.insert(plan->tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
+  append_parents(drafts, plan);
   plan->entries.push_back(entry);
   const auto& blocks = sequence.blocks.blocks();
   plan->block_ids.insert(plan->block_ids.end(), blocks.begin(), blocks.end());
   plan->query_start.push_back(plan->num_tokens());
   plan->block_start.push_back(length(plan->block_ids));
-  if (num_tokens == sequence.num_pending_tokens()) append_group(sequence, plan);
+  if (num_tokens < num_pending) return;
+  append_group(sequence, drafts, plan->num_entries() - 1, plan->num_tokens() - drafts.size() - 1, plan);
+}
+
+void append_group_like(const Sequence& sequence, int32_t group, StepPlan* plan) {
+  const int32_t first_row = plan->sample_rows[plan->groups[group].row_begin].token_row;
+  append_group(sequence, Drafts(), plan->groups[group].entry, first_row, plan);
 }
 
 }  // namespace llmb

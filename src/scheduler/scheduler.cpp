@@ -23,33 +23,38 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
   LLMB_CHECK(config.block_size >= 1 && config.num_blocks >= 1);
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
-  LLMB_CHECK(config.batch_window_ms >= 0);
+  LLMB_CHECK(config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
   return config;
 }
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerConfig& config) : config_(checked(config)), allocator_(config.num_blocks) {}
+Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
+    : config_(checked(config)), proposer_(proposer), allocator_(config.num_blocks) {}
 
 std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> request, double now_ms) {
   LLMB_CHECK(!request->prompt_tokens.empty() && request->params.stop.max_tokens.value_or(1) >= 1);
+  const int32_t num_choices = request->params.sampling.num_choices;
+  LLMB_CHECK(num_choices >= 1);
   if (std::optional<RequestError> error = never_fits(config_, *request)) return *std::move(error);
   const auto num_new_tokens = static_cast<int32_t>(max_new_tokens(config_, *request));
-  waiting_.push_back(
-      std::make_unique<Sequence>(next_id_, std::move(request), config_.block_size, num_new_tokens, now_ms));
-  return next_id_++;
+  for (int32_t choice = 0; choice < num_choices; ++choice)
+    waiting_.push_back(std::make_unique<Sequence>(next_id_ + choice, choice, request, config_.block_size,
+                                                  num_new_tokens, now_ms));
+  next_id_ += num_choices;
+  return next_id_ - num_choices;
 }
 
 bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   LLMB_CHECK_MSG(num_in_flight_ < kMaxPlansInFlight, "two plans are in flight");
   plan->clear();
-  planned_.clear();
+  planned_entries_.clear();
+  planned_groups_.clear();
   plan->step = next_step_;
   plan->block_size = config_.block_size;
   num_members_ = num_batch_members(config_, waiting_line(), now_ms, more_may_arrive);
   int32_t token_budget = config_.max_num_batched_tokens;
   if (schedule_running(&token_budget, plan)) admit(&token_budget, plan);
-  else plan->clear();
   if (plan->empty()) return false;
   commit(*plan);
   ++num_in_flight_;
@@ -57,72 +62,119 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   return true;
 }
 
+// Whether the sequence, which runs, has an entry in the plan that is made, if there is budget.
+bool Scheduler::is_planned(const Sequence& sequence) const {
+  if (sequence.num_in_flight == 0) return true;
+  if (sequence.must_be_seen()) return false;
+  return proposer_ == nullptr || !proposer_->must_see(sequence);
+}
+
+Scheduler::Spare Scheduler::spare_after_running(int32_t token_budget) const {
+  Spare spare{allocator_.num_free(), token_budget, config_.max_num_drafts};
+  for (const SequencePtr& sequence : running_) {
+    if (spare.tokens == 0) break;
+    if (!is_planned(*sequence)) continue;
+    const int32_t num_tokens = std::min(sequence->num_pending_tokens(), spare.tokens);
+    spare.tokens -= num_tokens;
+    spare.blocks -= blocks_needed(*sequence, num_tokens);
+  }
+  return spare;
+}
+
 // False: there is no plan ahead.
 bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
+  Spare spare = spare_after_running(*token_budget);
+  if (num_in_flight_ > 0 && spare.blocks < 0) return false;
   // running_ shrinks from its end while this loop preempts.
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
     Sequence* sequence = running_[i].get();
-    if (sequence->ends_in_flight()) continue;
-    int32_t num_tokens = std::min(sequence->num_pending_tokens(), *token_budget);
-    while (!grow(sequence, num_tokens)) {
-      if (num_in_flight_ > 0) return false;
-      if (running_.back().get() == sequence) break;
+    if (!is_planned(*sequence)) continue;
+    const int32_t num_wanted = std::min(sequence->num_pending_tokens(), *token_budget);
+    while (blocks_needed(*sequence, num_wanted) > allocator_.num_free() && running_.back().get() != sequence)
       preempt_newest();
-    }
     // The newest takes what the blocks allow: giving up its own would help nobody in this step.
-    const int64_t num_held = sequence->blocks.capacity_tokens() - sequence->max_next_base();
-    num_tokens = static_cast<int32_t>(std::min<int64_t>(num_tokens, num_held));
+    const int32_t num_tokens = take_blocks(sequence, num_wanted, plan);
     if (num_tokens == 0) continue;
+    drafts_.clear();
+    if (num_tokens == sequence->num_pending_tokens()) propose(sequence, &spare);
     plan_entry(sequence, num_tokens, plan);
-    *token_budget -= num_tokens;
+    *token_budget -= num_tokens + drafts_.size();
   }
   return true;
 }
 
-void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
-  while (num_members_ > 0 && *token_budget > 0 && num_running() < config_.max_num_seqs) {
-    Sequence* sequence = waiting_.front().get();
-    if (!has_room_for(*sequence)) return;  // nobody overtakes
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    --num_members_;
-    const int32_t num_tokens = std::min(sequence->num_pending_tokens(), *token_budget);
-    LLMB_CHECK(grow(sequence, num_tokens));
-    plan_entry(sequence, num_tokens, plan);
-    *token_budget -= num_tokens;
-  }
+// To drafts_, with blocks for them.
+void Scheduler::propose(Sequence* sequence, Spare* spare) {
+  if (proposer_ == nullptr || spare->blocks < 0) return;
+  const int32_t end = sequence->max_next_base() + sequence->num_pending_tokens();  // where the first draft may stand
+  const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks * config_.block_size - end;
+  const int64_t num_givable =  // and one token more
+      int64_t{sequence->max_new_tokens} - sequence->num_output_tokens() - sequence->max_unseen_tokens() - 1;
+  const auto max_drafts =
+      static_cast<int32_t>(std::min({num_slots, num_givable, int64_t{spare->tokens}, int64_t{spare->drafts}}));
+  if (max_drafts <= 0) return;
+  proposer_->propose(*sequence, max_drafts, &drafts_);
+  drafts_.keep_first(max_drafts);
+  if (!config_.allows_trees) drafts_.keep_chain();
+  const int32_t num_blocks = sequence->blocks.num_blocks();
+  LLMB_CHECK(sequence->blocks.grow_to(int64_t{end} + drafts_.size(), &allocator_));
+  spare->blocks -= sequence->blocks.num_blocks() - num_blocks;
+  spare->tokens -= drafts_.size();
+  spare->drafts -= drafts_.size();
 }
 
 void Scheduler::plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
-  append_to_plan(*sequence, num_tokens, plan);
-  planned_.push_back(sequence);
+  append_entry(*sequence, num_tokens, drafts_, plan);
+  planned_entries_.push_back(sequence);
+  planned_groups_.resize(plan->groups.size(), sequence);
 }
 
 // Moves the plan's sequences to where they are when it has run.
 void Scheduler::commit(const StepPlan& plan) {
-  for (int32_t e = 0; e < plan.num_entries(); ++e) planned_[e]->num_computed_tokens = plan.max_context_len(e);
+  for (int32_t e = 0; e < plan.num_entries(); ++e)
+    planned_entries_[e]->num_computed_tokens = plan.max_context_len(e);
   for (int32_t g = 0; g < plan.num_groups(); ++g) {
-    Sequence& sequence = *planned_[plan.groups[g].entry];
-    sequence.add_group_in_flight({g, max_tokens_given(plan, plan.groups[g])});
+    Sequence& sequence = *planned_groups_[g];
+    sequence.add_group_in_flight({g, max_tokens_given(plan, plan.groups[g]), is_tree(plan, plan.groups[g])});
     num_ending_ += sequence.ends_in_flight();
   }
+  for (const BlockId block : copied_from_) allocator_.release(block);
+  copied_from_.clear();
 }
 
-bool Scheduler::has_room_for(const Sequence& candidate) const {
-  const int64_t growth = growth_blocks(candidate.num_preemptions);
-  int64_t num_wanted = num_blocks_wanted(candidate, config_.block_size, growth);
-  for (const SequencePtr& sequence : running_) num_wanted += num_blocks_wanted(*sequence, config_.block_size, growth);
-  return num_wanted <= allocator_.num_free();
+// Whether it writes next to a block that another sequence holds, too.
+bool Scheduler::needs_copy(const Sequence& sequence) const {
+  if (!sequence.blocks.is_shared(sequence.next_write(), allocator_)) return false;
+  // References that are only kept until the plan is made do not count.
+  const BlockId block = sequence.blocks.blocks()[sequence.next_write() / config_.block_size];
+  return allocator_.num_references(block) - std::count(copied_from_.begin(), copied_from_.end(), block) > 1;
 }
 
-bool Scheduler::grow(Sequence* sequence, int32_t num_tokens) {
-  return sequence->blocks.grow_to(int64_t{sequence->max_next_base()} + num_tokens, &allocator_);
+int64_t Scheduler::blocks_needed(const Sequence& sequence, int32_t num_tokens) const {
+  const int64_t num_blocks = ceil_div(int64_t{sequence.max_next_base()} + num_tokens, config_.block_size);
+  return std::max<int64_t>(0, num_blocks - sequence.blocks.num_blocks()) + needs_copy(sequence);
+}
+
+// Blocks for the next `num_tokens`, all or none; returns how many tokens there is room for.
+int32_t Scheduler::take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
+  if (needs_copy(*sequence)) {
+    if (allocator_.num_free() == 0) return 0;
+    const BlockTable::Copy copy = sequence->blocks.copy_on_write(sequence->next_write(), &allocator_);
+    copied_from_.push_back(copy.from);
+    // A block that this plan copies holds by then what its source holds.
+    const auto is_it = [&](const BlockCopy& other) { return other.to == copy.from; };
+    const auto same = std::find_if(plan->block_copies.begin(), plan->block_copies.end(), is_it);
+    plan->block_copies.push_back({0, same == plan->block_copies.end() ? copy.from : same->from, copy.to});
+  }
+  if (sequence->blocks.grow_to(int64_t{sequence->max_next_base()} + num_tokens, &allocator_)) return num_tokens;
+  return static_cast<int32_t>(sequence->blocks.capacity_tokens() - sequence->max_next_base());
 }
 
 void Scheduler::preempt_newest() {
+  LLMB_CHECK(num_in_flight_ == 0);
   Sequence* sequence = running_.back().get();
   sequence->blocks.release_all(&allocator_);
-  sequence->num_computed_tokens = 0;
+  sequence->num_computed_tokens = sequence->num_misplaced_tokens = 0;
   ++sequence->num_preemptions;
   ++num_preemptions_total_;
   waiting_.push_front(std::move(running_.back()));
@@ -156,6 +208,7 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   const int32_t begin = output.token_start[group], end = output.token_start[group + 1];
   SequenceUpdate update;
   update.seq = sequence->id;
+  update.choice = sequence->choice;
   update.num_preemptions = sequence->num_preemptions;
   num_ending_ -= sequence->ends_in_flight();
   for (update.given = begin; update.given < end && !update.finish; ++update.given) {
@@ -179,6 +232,8 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   const int32_t num_misplaced = update.finish ? 0 : end - begin - num_in_place(plan, plan.groups[group], given);
   sequence->end_oldest_group(num_misplaced);
   num_ending_ += sequence->ends_in_flight();
+  // Drafts that were not accepted may have had blocks.
+  sequence->blocks.shrink_to(sequence->num_known_tokens() + sequence->max_unseen_tokens(), &allocator_);
 }
 
 void Scheduler::finish(SeqId seq) {
@@ -208,10 +263,8 @@ int32_t Scheduler::num_preemptions(SeqId seq) const {
 
 KvUsage Scheduler::kv_usage() const {
   KvUsage usage;
-  for (const SequencePtr& sequence : running_) {
-    usage.used_slots += sequence->num_computed_tokens;
-    usage.allocated_slots += sequence->blocks.capacity_tokens();
-  }
+  for (const SequencePtr& sequence : running_) usage.used_slots += sequence->num_computed_tokens;
+  usage.allocated_slots = int64_t{config_.num_blocks - allocator_.num_free()} * config_.block_size;
   usage.total_slots = int64_t{config_.num_blocks} * config_.block_size;
   return usage;
 }

@@ -7,6 +7,16 @@
 // only the newest running sequence can lag by more than one token, so decodes come before the rest of a chunked
 // prefill. Where blocks run out, the newest running sequence is preempted: its blocks are freed and it goes back to the
 // head of the line, to be computed again, output included. A sequence never preempts itself: it pauses with its blocks.
+// An indivisible sequence that exceeds the budget joins an empty step and has it to itself.
+//
+// Drafts: a Proposer may add tokens behind a sequence's last one; the backend gives those that are right. Drafts take
+// rows, blocks and budget that no running sequence needs in this step, and blocks that turn out to be spare are given
+// back by apply(). Rows of a tree that were accepted out of place are computed again, so such a sequence lags, too.
+//
+// Choices: each of a request's answers is a sequence. The first to run computes the prompt; one that joins in the step
+// that computes the prompt's end samples the same row, one that joins later computes the prompt's last token. Both share
+// the blocks of the prompt, and who first writes to a shared block copies it. While the prompt is being computed the
+// other choices wait, and so does who stands behind them.
 //
 // Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
 // What that plan gives is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, its entry
@@ -15,17 +25,20 @@
 //  - Nobody is preempted: where blocks run out there is no plan ahead.
 //  - A sequence that ends with the plan in flight no longer counts as running, so others may join, by the same rules as
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
+//  - A sequence whose next row depends on what is not seen sits out, alone (Sequence::must_be_seen, Proposer::must_see).
 // A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends
 // run plans in order (backend.h).
 //
 // Invariants (check_integrity; those of sequences are in sequence.h):
 //  1. Ids increase along running, then waiting: every running sequence is older than every waiting one.
-//  2. Free blocks and the blocks of running sequences make up the pool; no block has two owners.
+//  2. A block has as many references as running sequences that hold it; those of none are free. Sequences share blocks
+//     of their common prompt only, and no sequence writes to a shared block.
 //  3. num_running() <= max_num_seqs, and <= max_num_batched_tokens; none and static: members of one batch only.
-//  4. A plan never holds more than max_num_batched_tokens tokens. With none in flight it is never empty while a member
-//     of the batch is there: the oldest is never preempted and always gets tokens and blocks.
+//  4. A plan never holds more than max_num_batched_tokens tokens, but for one indivisible entry, nor more than
+//     max_num_drafts drafts. With none in flight it is never empty while a member of the batch is there: the oldest is
+//     never preempted and always gets tokens and blocks.
 //  5. A request is preempted at most kMaxPreemptions times (admission.h says why).
-//  6. Every output token is sampled once: a preempted sequence samples again only after its last known token.
+//  6. Every output token is given once: a preempted sequence samples again only after its last known token.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +55,7 @@
 #include "core/step_plan.h"
 #include "core/types.h"
 #include "scheduler/admission.h"
+#include "scheduler/proposer.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/sequence.h"
 
@@ -50,6 +64,7 @@ namespace llmb {
 // What one token of a StepOutput meant. With `finish` the sequence has left the scheduler and its blocks are free.
 struct SequenceUpdate {
   SeqId seq = 0;
+  int32_t choice = 0;
   TokenId token = 0;
   int32_t given = 0;  // of the StepOutput's tokens
   std::optional<FinishReason> finish;
@@ -60,17 +75,19 @@ struct SequenceUpdate {
 
 // Slots of the KV pool: allocated - used is what paging wastes.
 struct KvUsage {
-  int64_t used_slots = 0;       // hold a computed token, or will when the plans in flight have run
+  int64_t used_slots = 0;  // hold a computed token, or will when the plans in flight have run; for each that shares it
   int64_t allocated_slots = 0;  // in blocks of running sequences
   int64_t total_slots = 0;
 };
 
 class Scheduler {
  public:
-  explicit Scheduler(const SchedulerConfig& config);
+  // The proposer outlives the scheduler; null: no drafts.
+  explicit Scheduler(const SchedulerConfig& config, Proposer* proposer = nullptr);
 
-  // Takes the request, or says at once why it can never run. Ids count from 0 in order of add(); `now_ms` (the arrival)
-  // must not decrease. REQUIRES: a prompt of at least one token, max_tokens >= 1.
+  // Takes the request, or says at once why it can never run. Ids count from 0 in order of add(), the choices of a
+  // request follow each other and the first one's id is returned; `now_ms` (the arrival) must not decrease. REQUIRES: a
+  // prompt of at least one token, max_tokens >= 1, num_choices >= 1.
   std::variant<SeqId, RequestError> add(std::shared_ptr<const Request> request, double now_ms);
 
   // Fills `plan` for one step. False: nothing to run now: no work, or a batch is still being filled, see
@@ -106,14 +123,34 @@ class Scheduler {
  private:
   using SequencePtr = std::unique_ptr<Sequence>;
 
+  // Of a step's budgets, what running sequences leave for drafts.
+  struct Spare {
+    int64_t blocks = 0;  // negative: they do not even suffice for running sequences
+    int32_t tokens = 0;
+    int32_t drafts = 0;
+  };
+  // What a waiting sequence finds of its prompt.
+  struct Shared {
+    const Sequence* from = nullptr;
+    int32_t num_tokens = 0;
+    int32_t group = kNoGroup;  // of the plan: samples the prompt's last row
+    bool must_wait = false;    // the prompt is being computed
+  };
+
   WaitingLine waiting_line() const;
   bool schedule_running(int32_t* token_budget, StepPlan* plan);
+  bool is_planned(const Sequence& sequence) const;
+  Spare spare_after_running(int32_t token_budget) const;
+  void propose(Sequence* sequence, Spare* spare);
   void admit(int32_t* token_budget, StepPlan* plan);
-  bool has_room_for(const Sequence& candidate) const;
-  bool grow(Sequence* sequence, int32_t num_tokens);
+  Shared find_shared(const Sequence& candidate, const StepPlan& plan) const;
+  bool has_room_for(const Sequence& candidate, const Shared& shared) const;
+  bool needs_copy(const Sequence& sequence) const;
+  int64_t blocks_needed(const Sequence& sequence, int32_t num_tokens) const;
+  int32_t take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan* plan);
   void preempt_newest();
-  void commit(const StepPlan& plan);
   void plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan);
+  void commit(const StepPlan& plan);
   void take_tokens(const StepPlan& plan, const StepOutput& output, int32_t group, Sequence* sequence,
                    std::vector<SequenceUpdate>* updates);
   const Sequence* find(SeqId seq) const;
@@ -121,9 +158,9 @@ class Scheduler {
   Status check_blocks() const;
 
   const SchedulerConfig config_;
+  Proposer* const proposer_;
   BlockAllocator allocator_;
   std::vector<SequencePtr> running_;  // oldest first
-  std::vector<Sequence*> planned_;    // of the plan's entries, while it is made
   std::deque<SequencePtr> waiting_;   // oldest first
   int64_t num_members_ = 0;           // at the head of waiting_: belong to the running batch
   SeqId next_id_ = 0;
@@ -131,6 +168,10 @@ class Scheduler {
   int32_t num_in_flight_ = 0;  // plans scheduled and not yet applied
   int32_t num_ending_ = 0;     // of running_: end with the plan in flight
   int64_t num_preemptions_total_ = 0;
+  // While a plan is made:
+  std::vector<Sequence*> planned_entries_, planned_groups_;  // whose they are
+  std::vector<BlockId> copied_from_;                         // still referenced, so that nobody gets them meanwhile
+  Drafts drafts_;
 };
 
 }  // namespace llmb

@@ -21,6 +21,8 @@ struct SchedulerConfig {
   int32_t num_blocks = 0;                 // of the pool
   int32_t max_model_len = 2048;           // tokens of a sequence, prompt and output together
   double batch_window_ms = 10;            // kDynamic only
+  int32_t max_num_drafts = 0;             // draft tokens in a step, of all sequences
+  bool allows_trees = false;              // of drafts; else chains only
 };
 
 }  // namespace llmb

@@ -34,9 +34,10 @@ std::vector<TokenBias> merge_min_tokens_bias(const Request& request) {
 
 }  // namespace
 
-Sequence::Sequence(SeqId id_, std::shared_ptr<const Request> request_, int32_t block_size, int32_t max_new_tokens_,
-                   double arrival_ms_)
+Sequence::Sequence(SeqId id_, int32_t choice_, std::shared_ptr<const Request> request_, int32_t block_size,
+                   int32_t max_new_tokens_, double arrival_ms_)
     : id(id_),
+      choice(choice_),
       request(std::move(request_)),
       arrival_ms(arrival_ms_),
       max_new_tokens(max_new_tokens_),
@@ -61,8 +62,16 @@ int32_t Sequence::max_unseen_tokens() const {
   return sum;
 }
 
+bool Sequence::must_be_seen() const {
+  const GroupInFlight& group = in_flight[0];
+  if (group.is_tree || num_output_tokens() + group.max_tokens >= max_new_tokens) return true;
+  // Penalties count all tokens, min_tokens their number.
+  return group.max_tokens > 1 && (penalty_counts || !may_end_with(num_output_tokens() + 1));
+}
+
 void Sequence::add_group_in_flight(GroupInFlight group) {
   LLMB_CHECK(num_in_flight < kMaxPlansInFlight);
+  num_misplaced_tokens = 0;
   in_flight[num_in_flight++] = group;
   num_computed_tokens = num_known_tokens() - 1 + num_in_flight;
 }
@@ -76,6 +85,7 @@ void Sequence::end_oldest_group(int32_t num_misplaced) {
   LLMB_CHECK(num_in_flight > 0);
   std::move(in_flight.begin() + 1, in_flight.begin() + num_in_flight, in_flight.begin());
   --num_in_flight;
+  num_misplaced_tokens = num_misplaced;
   num_computed_tokens = num_known_tokens() - 1 + num_in_flight - num_misplaced;
 }
 

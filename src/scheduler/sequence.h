@@ -28,13 +28,15 @@ namespace llmb {
 struct GroupInFlight {
   int32_t group = 0;       // in its plan
   int32_t max_tokens = 0;  // that it gives
+  bool is_tree = false;
 };
 
 struct Sequence {
-  Sequence(SeqId id, std::shared_ptr<const Request> request, int32_t block_size, int32_t max_new_tokens,
-           double arrival_ms);
+  Sequence(SeqId id, int32_t choice, std::shared_ptr<const Request> request, int32_t block_size,
+           int32_t max_new_tokens, double arrival_ms);
 
   const SeqId id;
+  const int32_t choice;  // of the request's answers; each is a sequence of its own
   const std::shared_ptr<const Request> request;
   const double arrival_ms;
   const int32_t max_new_tokens;                  // what max_tokens and the context's end allow
@@ -44,6 +46,7 @@ struct Sequence {
   int32_t num_computed_tokens = 0;     // whose keys and values are in the cache once the plans in flight have run
   int32_t num_in_flight = 0;
   std::array<GroupInFlight, kMaxPlansInFlight> in_flight;  // [num_in_flight]  oldest first, one a plan
+  int32_t num_misplaced_tokens = 0;  // that the newest group seen left to be computed again
   BlockTable blocks;
   int32_t num_preemptions = 0;
   std::optional<PenaltyCounts> penalty_counts;  // where the request has penalties; of the known tokens
@@ -54,9 +57,11 @@ struct Sequence {
   int32_t max_unseen_tokens() const;
   // To be computed before the next token can be sampled.
   int32_t num_pending_tokens() const { return num_in_flight > 0 ? 1 : num_known_tokens() - num_computed_tokens; }
-  // Where the next entry begins, and at most where it does.
+  // Where the next entry begins, at least and at most.
   int32_t next_base() const { return num_in_flight > 0 ? num_known_tokens() - 1 : num_computed_tokens; }
   int32_t max_next_base() const { return next_base() + max_unseen_tokens(); }
+  // The first position that it writes, at least.
+  int32_t next_write() const { return next_base() + num_in_flight; }
   TokenId token(int32_t position) const {
     return position < num_prompt_tokens() ? request->prompt_tokens[position]
                                           : output_tokens[position - num_prompt_tokens()];
@@ -66,6 +71,8 @@ struct Sequence {
 
   // The plans in flight sample its last token, whatever that turns out to be.
   bool ends_in_flight() const { return num_output_tokens() + num_in_flight == max_new_tokens; }
+  // They may, or the next row depends on more than their last token. REQUIRES: a group in flight
+  bool must_be_seen() const;
 
   // Whether output token `index` may end it: nothing that does so may be sampled before min_tokens are there.
   bool may_end_with(int32_t index) const { return index >= request->params.stop.min_tokens; }

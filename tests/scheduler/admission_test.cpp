@@ -74,7 +74,7 @@ TEST_CASE("the room asked for doubles with every preemption, then is all that ca
 
 TEST_CASE("wanted blocks: known tokens and growth, capped by the end, less what it has") {
   BlockAllocator allocator(64);
-  Sequence sequence(0, make_request(10, 20), 4, 20, 0);  // 3 blocks now, 29 tokens cached at the end: 8 blocks
+  Sequence sequence(0, 0, make_request(10, 20), 4, 20, 0);  // 3 blocks now, 29 tokens cached at the end: 8 blocks
   CHECK(num_blocks_wanted(sequence, 4, 0) == 3);
   CHECK(num_blocks_wanted(sequence, 4, 1) == 4);
   CHECK(num_blocks_wanted(sequence, 4, 5) == 8);
@@ -126,7 +126,7 @@ TEST_CASE("no request is preempted more than kMaxPreemptions times by a crowd on
     }
     const WorkloadOutcome outcome = run_workload(workload);
     REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
-    for (const RequestOutcome& request : outcome.requests) most = std::max(most, request.num_preemptions);
+    for (const AnswerOutcome& answer : outcome.answers) most = std::max(most, answer.num_preemptions);
   }
   CHECK(most <= kMaxPreemptions);
   CHECK(most >= 5);  // it does press

@@ -29,7 +29,7 @@ inline SchedulerConfig small_config(BatchingMode mode = BatchingMode::kContinuou
 }
 
 struct Harness {
-  explicit Harness(const SchedulerConfig& config) : scheduler(config) {}
+  explicit Harness(const SchedulerConfig& config, Proposer* proposer = nullptr) : scheduler(config, proposer) {}
 
   SeqId add(std::shared_ptr<const Request> request, double now_ms = 0) {
     auto added = scheduler.add(std::move(request), now_ms);
@@ -51,6 +51,13 @@ struct Harness {
   void apply(TokenId token = 7) {
     output.clear();
     for (int32_t g = 0; g < plan.num_groups(); ++g) give(token, &output);
+    apply_output();
+  }
+  // What each group gives.
+  void apply_given(const std::vector<std::vector<TokenId>>& tokens) {
+    REQUIRE(static_cast<int32_t>(tokens.size()) == plan.num_groups());
+    output.clear();
+    for (const auto& given : tokens) give(given, &output);
     apply_output();
   }
   void apply_output() {

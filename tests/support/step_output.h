@@ -1,6 +1,8 @@
 // Outputs of steps, made and changed by hand.
 #pragma once
 
+#include <vector>
+
 #include "core/step_plan.h"
 
 namespace llmb::test {
@@ -22,13 +24,16 @@ inline void take_back(int32_t group, StepOutput* output) {
   output->is_finite[group] = 0;
 }
 
-// Appends a group that gives `token`.
-inline void give(TokenId token, StepOutput* output) {
-  output->tokens.push_back(token);
-  output->logprobs.push_back(0);
-  output->top_start.push_back(output->top_start.back());
+// Appends a group that gives `tokens`.
+inline void give(const std::vector<TokenId>& tokens, StepOutput* output) {
+  for (const TokenId token : tokens) {
+    output->tokens.push_back(token);
+    output->logprobs.push_back(0);
+    output->top_start.push_back(output->top_start.back());
+  }
   output->token_start.push_back(static_cast<int32_t>(output->tokens.size()));
   output->is_finite.push_back(1);
 }
+inline void give(TokenId token, StepOutput* output) { give(std::vector<TokenId>{token}, output); }
 
 }  // namespace llmb::test

@@ -2,33 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "tests/support/step_output.h"
 
 namespace llmb::test {
-
-uint64_t TestRng::next() {
-  state_ += 0x9E3779B97F4A7C15u;
-  uint64_t x = state_;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
-int32_t TestRng::between(int32_t low, int32_t high) {
-  return low + static_cast<int32_t>(next() % (static_cast<uint64_t>(high - low) + 1));
-}
-
-int32_t TestRng::log_between(int32_t low, int32_t high) {
-  const double u = static_cast<double>(next() >> 11) * 0x1.0p-53;
-  return std::min(high, static_cast<int32_t>(low * std::pow((high + 1.0) / low, u)));
-}
-
-bool TestRng::chance(double probability) { return static_cast<double>(next() >> 11) * 0x1.0p-53 < probability; }
 
 std::shared_ptr<Request> make_request(int32_t num_prompt_tokens, int32_t max_tokens) {
   auto request = std::make_shared<Request>();
@@ -72,6 +53,7 @@ std::shared_ptr<const Request> random_request(const Workload& workload, int64_t 
   if (rng->chance(0.1)) sampling.repetition_penalty = 1.1f;
   if (rng->chance(0.1)) sampling.frequency_penalty = 0.5f;
   if (rng->chance(0.1)) sampling.num_logprobs = rng->between(0, 3);
+  if (rng->chance(0.15)) sampling.num_choices = rng->between(2, 5);
   StopParams& stop = request->params.stop;
   const int32_t room = longest + 1 - static_cast<int32_t>(request->prompt_tokens.size());
   stop.max_tokens = rng->between(1, anything ? 120 : std::max(1, room));
@@ -106,6 +88,11 @@ Workload random_workload(uint64_t seed) {
   if (rng.chance(0.2)) workload.finish_rate = 0.1;
   if (rng.chance(0.1)) workload.nan_rate = 0.05;
   if (rng.chance(0.7)) workload.ahead_rate = rng.chance(0.7) ? 1.0 : 0.5;
+  if (rng.chance(0.5)) {
+    workload.config.max_num_drafts = rng.log_between(1, 24);
+    workload.config.allows_trees = rng.chance(0.5);
+    workload.proposer = {rng.chance(0.5) ? 1.0 : 0.5, rng.chance(0.2) ? 1.0 : 0.7, 0.6, rng.chance(0.7) ? 0 : 0.3};
+  }
   return workload;
 }
 
@@ -137,10 +124,12 @@ class Run {
   void idle();
   void check_plan(const StepPlan& plan);
   void check_updates();
+  AnswerOutcome& answer(SeqId seq) { return outcome_.answers[live_.at(seq)]; }
   void end(SeqId seq);
   void maybe_finish_one();
   void check_against_reference();
-  void check_request(size_t i);
+  void check_answer(const AnswerOutcome& actual);
+  void count(const StepPlan& plan);
   double now_ms() const { return clock_.now_ms(); }
   bool more_may_arrive() const { return next_arrival_ < workload_.requests.size(); }
 
@@ -148,34 +137,45 @@ class Run {
   WorkloadOutcome outcome_;
   TestRng rng_;
   VirtualClock clock_;
-  LedgerOptions ledger_options_;
+  const LedgerOptions ledger_options_;
   std::unique_ptr<Backend> backend_;
+  ScriptedProposer proposer_;
   Scheduler scheduler_;
   std::array<StepPlan, 2> plans_;  // step i in entry i % 2
   int32_t num_in_flight_ = 0;
-  std::map<SeqId, int> num_unseen_;  // rows in flight
   StepOutput output_;
   std::vector<SequenceUpdate> updates_;
   size_t next_arrival_ = 0;
-  std::map<SeqId, size_t> live_;  // sequences to requests
+  std::map<SeqId, size_t> live_;  // sequences to answers
   int64_t max_steps_ = 0;
 };
 
-Run::Run(const Workload& workload) : workload_(workload), rng_(~workload.seed), scheduler_(workload.config) {
-  ledger_options_.seed = workload.seed;
-  ledger_options_.eos_rate = workload.eos_rate;
-  ledger_options_.check_every_slot = true;
-  ledger_options_.clock = &clock_;
-  ledger_options_.step_ms = workload.step_ms;
+LedgerOptions ledger_options(const Workload& workload, VirtualClock* clock) {
+  LedgerOptions options;
+  options.seed = workload.seed;
+  options.eos_rate = workload.eos_rate;
+  options.check_every_slot = true;
+  options.clock = clock;
+  options.step_ms = workload.step_ms;
+  return options;
+}
+
+Run::Run(const Workload& workload)
+    : workload_(workload),
+      rng_(~workload.seed),
+      ledger_options_(ledger_options(workload, &clock_)),
+      proposer_(make_ledger_model(workload.model, ledger_options_), workload.config.max_model_len, workload.proposer,
+                workload.seed),
+      scheduler_(workload.config, &proposer_) {
   backend_ = make_ledger_backend(ledger_options_);
   LoadOptions load;
   load.block_size = workload.config.block_size;
   load.num_blocks_override = workload.config.num_blocks;
   expect_ok(backend_->load(workload.model, load));
-  outcome_.requests.resize(workload.requests.size());
   // Alone, with a token a step and recomputed after each preemption: no run may need more.
   for (const auto& request : workload.requests)
-    max_steps_ += (kMaxPreemptions + 1) * (int64_t{static_cast<int64_t>(request->prompt_tokens.size())} + 200);
+    max_steps_ += request->params.sampling.num_choices * (kMaxPreemptions + 1) *
+                  (int64_t{static_cast<int64_t>(request->prompt_tokens.size())} + 200);
   run();
   if (ok()) check_against_reference();
 }
@@ -199,13 +199,18 @@ void Run::run() {
 
 void Run::add_arrived() {
   for (; more_may_arrive() && workload_.arrival_ms[next_arrival_] <= now_ms(); ++next_arrival_) {
-    RequestOutcome& request = outcome_.requests[next_arrival_];
-    const auto added = scheduler_.add(workload_.requests[next_arrival_], workload_.arrival_ms[next_arrival_]);
-    if (const SeqId* seq = std::get_if<SeqId>(&added)) {
-      live_[*seq] = next_arrival_;
-    } else {
-      request.refused = std::get<RequestError>(added);
-      ++request.num_ends;
+    const auto& request = workload_.requests[next_arrival_];
+    const auto added = scheduler_.add(request, workload_.arrival_ms[next_arrival_]);
+    for (int32_t choice = 0; choice < request->params.sampling.num_choices; ++choice) {
+      AnswerOutcome& answer = outcome_.answers.emplace_back();
+      answer.request = next_arrival_;
+      answer.choice = choice;
+      if (const SeqId* first = std::get_if<SeqId>(&added)) {
+        live_[*first + choice] = outcome_.answers.size() - 1;
+      } else {
+        answer.refused = std::get<RequestError>(added);
+        ++answer.num_ends;
+      }
     }
   }
 }
@@ -248,7 +253,7 @@ bool Run::submit() {
     expect(scheduler_.num_preemptions(oldest) == oldest_preemptions, "the oldest sequence was preempted");
   check_plan(plan);
   if (ok()) expect_ok(backend_->submit(plan));
-  for (const SampleGroup& group : plan.groups) ++num_unseen_[group.seq];
+  count(plan);
   ++num_in_flight_;
   return ok();
 }
@@ -261,15 +266,16 @@ void Run::finish_step() {
     take_back(rng_.between(0, plan.num_groups() - 1), &output_);
   maybe_finish_one();
   int64_t num_live = 0;
-  for (const SampleGroup& group : plan.groups) {
-    num_live += live_.contains(group.seq);
-    --num_unseen_[group.seq];
-  }
+  for (const SampleGroup& group : plan.groups) num_live += live_.contains(group.seq);
   scheduler_.apply(plan, output_, &updates_);
   --num_in_flight_;
-  expect(static_cast<int64_t>(updates_.size()) == num_live, "an update too few");
+  std::set<SeqId> updated;
+  for (const SequenceUpdate& update : updates_) updated.insert(update.seq);
+  expect(static_cast<int64_t>(updated.size()) == num_live, "a live group without an update");
   outcome_.num_sampled += num_live;
   outcome_.num_dead += plan.num_groups() - num_live;
+  for (const SequenceUpdate& update : updates_) outcome_.num_accepted += !update.numeric_error;
+  outcome_.num_accepted -= num_live;
   check_updates();
   expect_ok(scheduler_.check_integrity());
   maybe_finish_one();
@@ -280,19 +286,33 @@ void Run::check_plan(const StepPlan& plan) {
   expect(plan.num_entries() <= workload_.config.max_num_seqs, "over max_num_seqs");
   const auto is_older = [](const StepEntry& a, const StepEntry& b) { return a.seq < b.seq; };
   expect(std::is_sorted(plan.entries.begin(), plan.entries.end(), is_older), "not in order of age");
+  expect(plan.num_samples() <= workload_.config.max_num_seqs + workload_.config.max_num_drafts, "too many rows");
+  int32_t num_drafts = 0;
+  std::set<SeqId> sampled;
   for (const SampleGroup& group : plan.groups) {
-    const size_t index = live_.at(group.seq);
-    const size_t num_known = workload_.requests[index]->prompt_tokens.size() + outcome_.requests[index].tokens.size();
-    const auto position = static_cast<size_t>(plan.max_context_len(group.entry));
-    expect(position == num_known + num_unseen_[group.seq], "a position is sampled twice, or left out");
+    num_drafts += group.num_rows() - 1;
+    expect(live_.contains(group.seq) && sampled.insert(group.seq).second, "two groups of a sequence");
+    expect(workload_.config.allows_trees || !is_tree(plan, group), "a tree that is not allowed");
   }
+  expect(num_drafts <= workload_.config.max_num_drafts, "over max_num_drafts");
+}
+
+void Run::count(const StepPlan& plan) {
+  for (const SampleGroup& group : plan.groups) {
+    outcome_.num_drafts += group.num_rows() - 1;
+    outcome_.num_trees += is_tree(plan, group);
+    outcome_.num_shared_rows += group.seq != plan.entries[group.entry].seq;
+  }
+  for (const StepEntry& entry : plan.entries) outcome_.num_followers += entry.max_ahead > 1;
+  outcome_.num_copies += static_cast<int64_t>(plan.block_copies.size());
 }
 
 void Run::check_updates() {
   for (const SequenceUpdate& update : updates_) {
     const auto at = live_.find(update.seq);
     if (at == live_.end()) return fail("an update for a sequence that is gone");
-    RequestOutcome& request = outcome_.requests[at->second];
+    AnswerOutcome& request = outcome_.answers[at->second];
+    expect(update.choice == request.choice, "another choice");
     if (!update.numeric_error) {
       expect(update.token == output_.tokens.at(update.given), "a token of another group");
       request.tokens.push_back(update.token);
@@ -307,14 +327,14 @@ void Run::check_updates() {
 }
 
 void Run::end(SeqId seq) {
-  ++outcome_.requests[live_.at(seq)].num_ends;
+  ++answer(seq).num_ends;
   live_.erase(seq);
 }
 
 void Run::maybe_finish_one() {
   if (live_.empty() || !rng_.chance(workload_.finish_rate / 2)) return;
   const auto at = std::next(live_.begin(), rng_.between(0, static_cast<int32_t>(live_.size()) - 1));
-  RequestOutcome& request = outcome_.requests[at->second];
+  AnswerOutcome& request = outcome_.answers[at->second];
   request.ended_by_caller = true;
   request.num_preemptions = scheduler_.num_preemptions(at->first);
   scheduler_.finish(at->first);
@@ -323,20 +343,14 @@ void Run::maybe_finish_one() {
 }
 
 void Run::check_against_reference() {
-  int64_t num_tokens = 0, num_errors = 0;
-  for (size_t i = 0; i < outcome_.requests.size() && ok(); ++i) {
-    check_request(i);
-    num_tokens += static_cast<int64_t>(outcome_.requests[i].tokens.size());
-    num_errors += outcome_.requests[i].finish == FinishReason::kError;
-  }
-  expect(!ok() || outcome_.num_sampled == num_tokens + num_errors, "sampled more than the output tokens");
+  for (const AnswerOutcome& answer : outcome_.answers)
+    if (ok()) check_answer(answer);
 }
 
-void Run::check_request(size_t i) {
-  const RequestOutcome& actual = outcome_.requests[i];
-  const Request& request = *workload_.requests[i];
+void Run::check_answer(const AnswerOutcome& actual) {
+  const Request& request = *workload_.requests[actual.request];
   const SchedulerConfig& config = workload_.config;
-  expect(actual.num_ends == 1, "not one completion for a request");
+  expect(actual.num_ends == 1, "not one completion for an answer");
   expect(actual.num_preemptions <= 16, "more than 16 preemptions of a request");
   const auto num_prompt = static_cast<int64_t>(request.prompt_tokens.size());
   const bool too_long = num_prompt + 1 > config.max_model_len;
@@ -349,7 +363,8 @@ void Run::check_request(size_t i) {
   expect(!actual.refused, "refused, but it fits");
   if (!ok()) return;
   const LedgerCompletion expected =
-      ledger_reference(make_ledger_model(workload_.model, ledger_options_), request, config.max_model_len);
+      ledger_reference(make_ledger_model(workload_.model, ledger_options_), request, config.max_model_len,
+                       actual.choice);
   if (actual.ended_by_caller || actual.finish == FinishReason::kError) {
     expect(actual.tokens.size() <= expected.tokens.size() &&
                std::equal(actual.tokens.begin(), actual.tokens.end(), expected.tokens.begin()),

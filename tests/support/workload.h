@@ -9,21 +9,10 @@
 #include "backend/ledger/ledger_backend.h"
 #include "core/request.h"
 #include "scheduler/scheduler.h"
+#include "tests/support/scripted_proposer.h"
+#include "tests/support/test_rng.h"
 
 namespace llmb::test {
-
-// A small generator for tests: splitmix64. The same numbers on every machine.
-class TestRng {
- public:
-  explicit TestRng(uint64_t seed) : state_(seed) {}
-  uint64_t next();
-  int32_t between(int32_t low, int32_t high);      // uniform, both ends included
-  int32_t log_between(int32_t low, int32_t high);  // uniform in the logarithm; low >= 1
-  bool chance(double probability);
-
- private:
-  uint64_t state_;
-};
 
 // A request with the prompt 1, 2, 3, … of `num_prompt_tokens`, greedy, that nothing but max_tokens ends.
 std::shared_ptr<Request> make_request(int32_t num_prompt_tokens, int32_t max_tokens);
@@ -39,11 +28,14 @@ struct Workload {
   double finish_rate = 0;          // probability a step that the caller ends some sequence, half of them in flight
   double nan_rate = 0;             // probability a step that some sampled row is not finite
   double ahead_rate = 0;  // probability a step that the next one is planned, where it can be, before its output
+  ProposerScript proposer;
 };
 
 Workload random_workload(uint64_t seed);
 
-struct RequestOutcome {
+struct AnswerOutcome {
+  size_t request = 0;
+  int32_t choice = 0;
   std::vector<TokenId> tokens;
   std::optional<FinishReason> finish;  // as the scheduler said
   std::optional<TokenId> stop_token;
@@ -54,17 +46,21 @@ struct RequestOutcome {
 };
 
 struct WorkloadOutcome {
-  std::string error;  // "" or the first thing that was wrong, with the workload's seed
-  std::vector<RequestOutcome> requests;
+  std::string error;                   // "" or the first thing that was wrong, with the workload's seed
+  std::vector<AnswerOutcome> answers;  // of all requests, choice by choice
   int64_t num_steps = 0;
-  int64_t num_sampled = 0;
-  int64_t num_ahead = 0;  // steps planned ahead
-  int64_t num_dead = 0;   // rows sampled for a sequence that had ended
+  int64_t num_sampled = 0;  // groups of sequences that had not ended
+  int64_t num_ahead = 0;    // steps planned ahead
+  int64_t num_dead = 0;     // groups of sequences that had ended
   int64_t num_preemptions = 0;
+  int64_t num_drafts = 0, num_accepted = 0;
+  int64_t num_trees = 0, num_followers = 0;  // groups that verify trees; entries behind verified groups in flight
+  int64_t num_copies = 0;                    // of blocks
+  int64_t num_shared_rows = 0;               // groups that sample another sequence's row
 };
 
 // Runs to the end. Checks after every call: integrity, budgets, progress, the oldest sequence's rights; at the end: no
-// leaked block, one completion a request, refused exactly where it can never fit, tokens equal to ledger_reference().
+// leaked block, one completion an answer, refused exactly where it can never fit, tokens equal to ledger_reference().
 WorkloadOutcome run_workload(const Workload& workload);
 
 }  // namespace llmb::test

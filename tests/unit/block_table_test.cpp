@@ -34,23 +34,6 @@ TEST_CASE("growth is all or nothing") {
   CHECK(allocator.num_free() == 1);
 }
 
-TEST_CASE("slots follow the order of the blocks and stay where they are while the table grows") {
-  BlockAllocator allocator(8);
-  std::vector<BlockId> others;
-  REQUIRE(allocator.allocate(5, &others));
-  for (const BlockId block : {1, 4, 2}) allocator.release(block);  // handed out as 2, 4, 1
-  BlockTable table(4);
-  CHECK(table.grow_to(5, &allocator));
-  CHECK(table.blocks() == std::vector<BlockId>{2, 4});
-  CHECK(table.slot(0) == 8);
-  CHECK(table.slot(3) == 11);
-  CHECK(table.slot(4) == 16);
-  CHECK(table.grow_to(9, &allocator));
-  CHECK(table.slot(3) == 11);
-  CHECK(table.slot(4) == 16);
-  CHECK(table.slot(8) == 4);
-}
-
 TEST_CASE("release_all frees every block, and twice is no harm") {
   BlockAllocator allocator(4);
   BlockTable table(2);
@@ -62,6 +45,56 @@ TEST_CASE("release_all frees every block, and twice is no harm") {
   CHECK(allocator.num_free() == 4);
   CHECK(table.grow_to(8, &allocator));
   CHECK(table.blocks() == std::vector<BlockId>{0, 1, 2, 3});
+}
+
+TEST_CASE("shrink_to gives back what is not needed, exactly at the border") {
+  BlockAllocator allocator(4);
+  BlockTable table(4);
+  CHECK(table.grow_to(16, &allocator));
+  table.shrink_to(13, &allocator);
+  CHECK(table.num_blocks() == 4);
+  table.shrink_to(12, &allocator);
+  CHECK(table.blocks() == std::vector<BlockId>{0, 1, 2});
+  CHECK(allocator.num_free() == 1);
+  table.shrink_to(40, &allocator);
+  CHECK(table.num_blocks() == 3);
+  table.shrink_to(0, &allocator);
+  CHECK(allocator.num_free() == 4);
+}
+
+TEST_CASE("tables share blocks by reference; who writes to one copies it, unless nobody else holds it any more") {
+  BlockAllocator allocator(5);
+  BlockTable first(4), second(4);
+  CHECK(first.grow_to(10, &allocator));
+  second.share(first, 3, &allocator);
+  CHECK(second.blocks() == first.blocks());
+  CHECK(allocator.num_free() == 2);
+  CHECK(first.is_shared(9, allocator));
+  CHECK_FALSE(first.is_shared(12, allocator));  // no block yet
+  const BlockTable::Copy copy = second.copy_on_write(9, &allocator);
+  CHECK(copy.from == 2);
+  CHECK(copy.to == 3);
+  CHECK(second.blocks() == std::vector<BlockId>{0, 1, 3});
+  CHECK(first.is_shared(9, allocator));  // the caller holds it until the copy is planned
+  allocator.release(copy.from);
+  CHECK_FALSE(first.is_shared(9, allocator));
+  CHECK_FALSE(second.is_shared(9, allocator));
+  first.release_all(&allocator);
+  CHECK(allocator.num_free() == 2);
+  CHECK_FALSE(second.is_shared(0, allocator));
+  CHECK_THROWS_AS(second.copy_on_write(0, &allocator), CheckFailure);
+  second.release_all(&allocator);
+  CHECK(allocator.num_free() == 5);
+  CHECK(allocator.check_integrity().ok());
+}
+
+TEST_CASE("only an empty table can begin with another's blocks, and only with those that are there") {
+  BlockAllocator allocator(4);
+  BlockTable first(4), second(4);
+  CHECK(first.grow_to(8, &allocator));
+  CHECK_THROWS_AS(second.share(first, 3, &allocator), CheckFailure);
+  CHECK(second.grow_to(1, &allocator));
+  CHECK_THROWS_AS(second.share(first, 1, &allocator), CheckFailure);
 }
 
 TEST_CASE("a block size below one throws") { CHECK_THROWS_AS(BlockTable(0), CheckFailure); }

@@ -213,7 +213,7 @@ class CpuBackend final : public Backend {
     // The thread that submits is the only one that changes these two counts.
     const bool follows = num_submitted_ > num_fetched_;
     const StepPlan* in_flight = follows ? steps_[(num_submitted_ - 1) % kMaxPlansInFlight].plan : nullptr;
-    return check_plan(plan, config_, options_, info_.kv, in_flight);
+    return check_plan(plan, config_, options_, info_, in_flight);
   }
 
   void drive() {

@@ -78,7 +78,7 @@ class CudaBackend final : public Backend {
     LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
     const bool follows = num_submitted_ > num_fetched_;
     const StepPlan* in_flight = follows ? flights_[(num_submitted_ - 1) % kMaxPlansInFlight].plan : nullptr;
-    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_.kv, in_flight));
+    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight));
     for (const SampleGroup& group : plan.groups)
       if (group.mode != SampleMode::kSample) return internal_error("plan has groups that do not just sample");
     for (const SampleRow& row : plan.sample_rows)

@@ -81,6 +81,7 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   info_.device = "ledger";
   info_.kv = kv;
   info_.max_plans_in_flight = kMaxPlansInFlight;
+  info_.verifies_drafts = info_.verifies_trees = info_.copies_blocks = true;
   return {};
 }
 

@@ -71,7 +71,8 @@ std::vector<TokenPenalty> count_tokens(const Request& request, const std::vector
 
 }  // namespace
 
-LedgerCompletion ledger_reference(const LedgerModel& model, const Request& request, int32_t max_model_len) {
+LedgerCompletion ledger_reference(const LedgerModel& model, const Request& request, int32_t max_model_len,
+                                  int32_t choice) {
   const StopParams& stop = request.params.stop;
   const auto num_prompt = static_cast<int64_t>(request.prompt_tokens.size());
   const int64_t num_new = std::min<int64_t>(stop.max_tokens.value_or(max_model_len), max_model_len - num_prompt);
@@ -87,6 +88,7 @@ LedgerCompletion ledger_reference(const LedgerModel& model, const Request& reque
     const bool may_end = static_cast<int64_t>(completion.tokens.size()) >= stop.min_tokens;
     SampleRow row;
     row.rng = request.rng;
+    row.choice = static_cast<uint32_t>(choice);
     row.temperature = request.params.sampling.temperature;
     row.position = static_cast<uint32_t>(request.prompt_tokens.size() + completion.tokens.size());
     const auto token = model.next_token(

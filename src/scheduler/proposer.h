@@ -1,0 +1,37 @@
+// Where guessed tokens come from. A right guess is given sooner; a wrong one costs its row, never a byte: a token is
+// given only if it is the one that is drawn without drafts (core/step_plan.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/sequence.h"
+
+namespace llmb {
+
+// Tokens that may come behind a sequence's last token, as a chain or a tree.
+struct Drafts {
+  std::vector<TokenId> tokens;
+  std::vector<int32_t> parents;  // [tokens]  a draft before it, or -1: the last token; or empty: a chain
+
+  int32_t size() const { return static_cast<int32_t>(tokens.size()); }
+  int32_t parent(int32_t draft) const { return parents.empty() ? draft - 1 : parents[draft]; }
+  void clear() { tokens.clear(), parents.clear(); }
+  void keep_first(int32_t count);  // drafts
+  void keep_chain();               // the first path, whose drafts each have the one before as parent
+};
+
+// Driven by the scheduler's thread.
+class Proposer {
+ public:
+  virtual ~Proposer() = default;
+
+  // Adds drafts to `drafts`, which is empty. The sequence is about to compute its last token. With a group in flight
+  // between 1 and max_unseen_tokens() tokens that nobody has seen stand behind the known ones, before the drafts.
+  virtual void propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) = 0;
+
+  // Whether the sequence's next token must be seen before anything is planned behind it.
+  virtual bool must_see(const Sequence& sequence) const = 0;
+};
+
+}  // namespace llmb

@@ -1,0 +1,173 @@
+// Several answers to a prompt: computed once, shared by reference, copied where they part.
+#include <doctest/doctest.h>
+
+#include "tests/scheduler/harness.h"
+
+namespace llmb::test {
+
+namespace {
+
+std::shared_ptr<Request> request_for(int32_t num_choices, int32_t num_prompt_tokens, int32_t max_tokens) {
+  auto request = make_request(num_prompt_tokens, max_tokens);
+  request->params.sampling.num_choices = num_choices;
+  return request;
+}
+
+// "from>to from>to"
+std::string copies(const StepPlan& plan) {
+  std::string text;
+  for (const BlockCopy& copy : plan.block_copies)
+    text += (text.empty() ? "" : " ") + std::to_string(copy.from) + ">" + std::to_string(copy.to);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("choices join in the step that computes the prompt's end and sample the same row, each as itself") {
+  Harness h(small_config());
+  CHECK(h.add(request_for(3, 6, 9)) == 0);
+  CHECK(h.add(2, 9) == 3);
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "0:6 3:2");
+  REQUIRE(h.plan.num_groups() == 4);
+  for (int32_t i = 0; i < 3; ++i) {
+    CHECK(h.plan.groups[i].seq == i);
+    CHECK(h.plan.groups[i].entry == 0);
+    CHECK(h.plan.sample_rows[i].token_row == 5);
+    CHECK(h.plan.sample_rows[i].choice == static_cast<uint32_t>(i));
+  }
+  CHECK(h.scheduler.num_free_blocks() == 61);
+  h.apply_given({{20}, {21}, {22}, {7}});
+  CHECK(h.updates[2].seq == 2);
+  CHECK(h.updates[2].choice == 2);
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "0:1 1:1 2:1 3:1");
+  CHECK(h.plan.tokens == std::vector<TokenId>{20, 21, 22, 7});
+  // Two copies of the half block for three: the last one that holds it writes to it.
+  CHECK(copies(h.plan) == "1>3 1>4");
+  CHECK(h.plan.block_ids == std::vector<BlockId>{0, 3, 0, 4, 0, 1, 2});
+  h.apply();
+  REQUIRE(h.schedule());
+  CHECK(h.plan.block_copies.empty());
+}
+
+TEST_CASE("a prompt that fills its blocks is shared without copies") {
+  Harness h(small_config());
+  h.add(request_for(2, 8, 9));
+  REQUIRE(h.step());
+  REQUIRE(h.schedule());
+  CHECK(h.plan.block_copies.empty());
+  CHECK(h.plan.block_ids == std::vector<BlockId>{0, 1, 2, 0, 1, 3});
+}
+
+TEST_CASE("planned ahead, the copies run between the prompt's step and the first write") {
+  Harness h(small_config());
+  h.add(request_for(2, 6, 9));
+  REQUIRE(h.schedule());
+  REQUIRE(h.schedule_ahead());
+  CHECK(h.ahead_shape() == "0:1 1:1");
+  CHECK(copies(h.ahead) == "1>2");
+  CHECK(h.ahead.entries[0].follows == 0);
+  CHECK(h.ahead.entries[1].follows == 1);
+  CHECK(h.ahead.entries[1].base == 5);
+}
+
+TEST_CASE("while a prompt is computed in chunks its other choices wait, and nobody overtakes them") {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 8;
+  Harness h(config);
+  h.add(request_for(2, 12, 9));
+  h.add(2, 9);
+  REQUIRE(h.step());
+  CHECK(h.shape() == "0:8");
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "0:4 2:2");
+  CHECK(h.plan.num_groups() == 3);
+}
+
+TEST_CASE("one that joins later shares the prompt and computes its last token") {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 2;
+  Harness h(config);
+  h.add(request_for(3, 6, 3));
+  REQUIRE(h.step());
+  REQUIRE(h.step());
+  h.scheduler.finish(0);
+  h.check();
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "1:1 2:1");
+  CHECK(h.plan.entries[1].base == 5);
+  CHECK(h.plan.tokens[1] == 6);
+  CHECK(copies(h.plan).size() == 3);
+  h.apply();
+}
+
+TEST_CASE("where all have ended the next choice computes the prompt itself") {
+  SchedulerConfig config = small_config(BatchingMode::kNone);
+  Harness h(config);
+  h.add(request_for(2, 6, 1));
+  REQUIRE(h.step());
+  REQUIRE(h.step());
+  CHECK(h.shape() == "1:6");
+  CHECK_FALSE(h.step());
+}
+
+TEST_CASE("a preempted choice shares the prompt again and computes only its output") {
+  SchedulerConfig config = small_config();
+  config.num_blocks = 9;
+  Harness h(config);
+  h.add(request_for(3, 6, 15));
+  while (h.scheduler.num_preemptions_total() == 0) REQUIRE(h.step());
+  CHECK(h.scheduler.num_preemptions(2) == 1);
+  h.scheduler.finish(1);
+  REQUIRE(h.schedule());
+  CHECK(h.plan.entries.at(1).seq == 2);
+  CHECK(h.plan.entries[1].base == 6);
+  CHECK(h.plan.num_rows(1) > 1);
+  CHECK(h.plan.block_copies.size() == 1);
+  h.apply();
+  while (h.step()) {
+  }
+  CHECK(h.scheduler.num_free_blocks() == 9);
+}
+
+TEST_CASE("a choice that ends leaves shared blocks to the others") {
+  Harness h(small_config());
+  h.add(request_for(3, 6, 9));
+  REQUIRE(h.step());
+  h.scheduler.finish(1);
+  h.check();
+  CHECK(h.scheduler.num_free_blocks() == 62);
+  REQUIRE(h.schedule());
+  CHECK(copies(h.plan) == "1>2");
+  h.scheduler.finish(0);
+  h.check();
+  h.apply();
+  h.scheduler.finish(2);
+  CHECK(h.scheduler.num_free_blocks() == 64);
+}
+
+TEST_CASE("an indivisible request waits for a step that holds all of it; one above the budget has a step to itself") {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 8;
+  Harness h(config);
+  auto fits = make_request(6, 2), too_long = make_request(12, 2);
+  fits->is_indivisible = too_long->is_indivisible = true;
+  h.add(4, 2);
+  h.add(fits);
+  h.add(too_long);
+  h.add(4, 2);
+  REQUIRE(h.step());
+  CHECK(h.shape() == "0:4");
+  REQUIRE(h.step());
+  CHECK(h.shape() == "0:1 1:6");
+  REQUIRE(h.step());
+  CHECK(h.shape() == "1:1");
+  REQUIRE(h.step());
+  CHECK(h.shape() == "2:12");
+  CHECK(h.plan.entries[0].is_indivisible);
+  REQUIRE(h.step());
+  CHECK(h.shape() == "2:1 3:4");
+}
+
+}  // namespace llmb::test

@@ -1,0 +1,42 @@
+// A proposer that knows what the ledger's model will answer, and is as often right as it is told.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backend/ledger/ledger_model.h"
+#include "scheduler/proposer.h"
+#include "tests/support/test_rng.h"
+
+namespace llmb::test {
+
+struct ProposerScript {
+  double propose_rate = 0;   // probability that a sequence gets drafts
+  double right_rate = 0;     // that a draft behind right ones is right
+  double tree_rate = 0;      // that drafts are a tree
+  double must_see_rate = 0;  // that a sequence cannot be planned ahead
+};
+
+class ScriptedProposer final : public Proposer {
+ public:
+  ScriptedProposer(const LedgerModel& model, int32_t max_model_len, const ProposerScript& script, uint64_t seed)
+      : model_(model), max_model_len_(max_model_len), script_(script), seed_(seed), rng_(seed) {}
+
+  void propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) override;
+  bool must_see(const Sequence& sequence) const override;
+
+ private:
+  const std::vector<TokenId>& answer(const Sequence& sequence);
+
+  const LedgerModel model_;
+  const int32_t max_model_len_;
+  const ProposerScript script_;
+  const uint64_t seed_;
+  TestRng rng_;
+  std::map<std::pair<const Request*, int32_t>, std::vector<TokenId>> answers_;  // by request and choice
+};
+
+}  // namespace llmb::test
