@@ -7,13 +7,18 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <system_error>
 
 namespace llmb {
 
 Result<std::vector<std::string>> directory_names(const std::string& dir) {
   const auto close = [](DIR* d) { closedir(d); };
-  const std::unique_ptr<DIR, decltype(close)> stream(opendir(dir.c_str()), close);
+  DIR* opened = opendir(dir.c_str());
+  while (opened == nullptr && errno == EINTR) opened = opendir(dir.c_str());
+  const std::unique_ptr<DIR, decltype(close)> stream(opened, close);
   if (!stream && errno == ENOMEM) throw std::bad_alloc();
+  if (!stream && (errno == EMFILE || errno == ENFILE))
+    throw std::system_error(errno, std::generic_category(), dir + ": cannot list it");
   if (!stream) return io_error(dir + ": cannot list it: " + std::strerror(errno));
   std::vector<std::string> names;
   errno = 0;

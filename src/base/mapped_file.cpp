@@ -26,7 +26,9 @@ Result<MappedFile> MappedFile::map(int fd, const struct stat& st, const std::str
   file.identity_ = identity_of(st);
   file.change_times_ = change_times_of(fd);
   void* data = file.size_ > 0 ? mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
-  if (data == MAP_FAILED) return io_error(path + ": cannot map: " + std::strerror(errno));
+  if (data == MAP_FAILED)
+    return Status(errno == ENOMEM ? StatusCode::kResourceExhausted : StatusCode::kIoError,
+                  path + ": cannot map: " + std::strerror(errno));
   file.data_ = static_cast<const uint8_t*>(data);
   if (file.size_ == 0) return file;
   file.guard_ = MappingGuard(data, file.size_);

@@ -7,17 +7,14 @@
 
 #include "base/durable_file.h"
 #include "base/file_ops.h"
+#include "base/open_file.h"
 
 namespace llmb {
 
 Result<Descriptor> open_regular_file(const std::string& path, struct stat* st) {
   FileOps& ops = real_file_ops();
   Descriptor file(ops, open_retrying(ops, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0));
-  if (file.get() < 0) {
-    const int error = errno;  // before any allocation
-    return Status(error == ENOENT ? StatusCode::kNotFound : StatusCode::kIoError,
-                  path + ": cannot open: " + std::strerror(error));
-  }
+  if (file.get() < 0) return open_error(path, errno);
   if (ops.fstat(file.get(), st) == 0 && S_ISREG(st->st_mode)) return file;
   return io_error(path + ": not a regular file");
 }

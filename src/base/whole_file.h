@@ -11,10 +11,10 @@
 
 namespace llmb {
 
-// A regular file, to be read. A pipe under this name is refused, not waited for. kNotFound, kIoError.
+// A regular file, to be read. A pipe under this name is refused, not waited for. Errors as open_error().
 Result<Descriptor> open_regular_file(const std::string& path, struct stat* st);
 
-// All of a file of at most max_bytes. kDataLoss: it is larger, or was cut short meanwhile; kNotFound, kIoError.
+// All of a file of at most max_bytes. kDataLoss: it is larger, or was cut short meanwhile; else as open_error().
 Result<std::string> read_whole_file(const std::string& path, size_t max_bytes);
 
 // For files whose readers set no limit of their own: nothing that is to be in memory as text is larger.

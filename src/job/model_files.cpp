@@ -30,6 +30,7 @@ Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const Options& o) {
 Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const Options& o, const Tokenizer* tokenizer) {
   if (!o.chat_template_file.empty()) {
     const auto source = read_whole_file(o.chat_template_file, kMaxTextFileBytes);
+    if (source.status().code() == StatusCode::kResourceExhausted) return source.status();
     if (!source.ok()) return invalid_argument("--chat-template: " + source.status().message());
     auto parsed =
         ChatTemplate::parse(*source, tokenizer ? tokenizer->special_tokens() : std::map<std::string, std::string>());

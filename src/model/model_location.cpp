@@ -162,8 +162,9 @@ std::string name_but_for_case(const std::string& hub_cache, const std::string& f
 Result<std::string> commit_of(const CachedModel& model) {
   const std::string revision = model.revision.empty() ? "main" : model.revision;
   std::string commit;
-  if (Result<std::string> ref = read_whole_file((model.dir / "refs" / revision).string(), 256); ref.ok())
-    commit = std::move(*ref);
+  Result<std::string> ref = read_whole_file((model.dir / "refs" / revision).string(), 256);
+  if (ref.status().code() == StatusCode::kResourceExhausted) return ref.status();
+  if (ref.ok()) commit = std::move(*ref);
   commit.resize(std::min(commit.find_first_of(" \r\n"), commit.size()));
   if (commit.empty()) commit = revision;
   if (commit.find('/') == commit.npos && is_revision(commit) && is_dir(model.dir / "snapshots" / commit)) return commit;
