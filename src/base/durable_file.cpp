@@ -22,6 +22,16 @@ int fsync_retrying(FileOps& ops, int fd) {
 
 }  // namespace
 
+Result<std::optional<FileIdentity>> identify_file(FileOps& ops, const std::string& path) {
+  struct stat st {};
+  if (ops.stat(path.c_str(), &st) != 0) {
+    if (errno == ENOENT) return std::optional<FileIdentity>();
+    return error_at(path, "cannot look at it");
+  }
+  if (!S_ISREG(st.st_mode)) return io_error(path + ": this name is needed for results, but it is no file");
+  return std::optional(identity_of(st));
+}
+
 int open_retrying(FileOps& ops, const std::string& path, int flags, mode_t mode) {
   return uninterrupted([&] { return ops.open(path.c_str(), flags, mode); });
 }
@@ -57,6 +67,18 @@ Status rename_durably(FileOps& ops, const std::string& from, const std::string& 
   return sync_directory_of(ops, to);
 }
 
+Status move_durably(FileOps& ops, const std::string& from, const std::string& to,
+                    const std::optional<FileIdentity>& replaces) {
+  const std::string left = "; it is left as it is: move it away";
+  const auto found = replaces ? identify_file(ops, to) : std::optional<FileIdentity>();
+  if (!found.ok()) return found.status();
+  if (*found && *found != *replaces) return io_error(to + ": was written to by something else meanwhile" + left);
+  const int result = *found ? ops.rename(from.c_str(), to.c_str()) : ops.rename_new(from.c_str(), to.c_str());
+  if (result != 0 && errno == EEXIST) return io_error(to + ": something else has made this file meanwhile" + left);
+  if (result != 0) return error_at(to, "cannot rename " + from + " to it");
+  return sync_directory_of(ops, to);
+}
+
 AtomicFileWriter::AtomicFileWriter(std::string path, std::string temporary, FileOps& ops)
     : path_(std::move(path)), temporary_(std::move(temporary)), ops_(ops) {}
 
@@ -67,7 +89,8 @@ AtomicFileWriter::~AtomicFileWriter() {
 }
 
 Status AtomicFileWriter::open() {
-  fd_ = open_retrying(ops_, temporary_, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  ops_.unlink(temporary_.c_str());  // of a run that was killed, or no file: anything but what is made here
+  fd_ = open_retrying(ops_, temporary_, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   return fd_ < 0 ? error_at(temporary_, "cannot create") : Status();
 }
 
@@ -85,6 +108,9 @@ Status AtomicFileWriter::flush() {
 Status AtomicFileWriter::commit() {
   LLMB_RETURN_IF_ERROR(flush());
   if (fsync_retrying(ops_, fd_) != 0) return error_at(temporary_, "cannot make it durable");
+  struct stat st {};
+  if (ops_.fstat(fd_, &st) != 0) return error_at(temporary_, "cannot look at it");
+  identity_ = identity_of(st);
   if (ops_.rename(temporary_.c_str(), path_.c_str()) != 0)
     return error_at(path_, "cannot rename " + temporary_ + " to it");
   renamed_ = true;

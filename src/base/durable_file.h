@@ -2,13 +2,18 @@
 #pragma once
 
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/file_identity.h"
 #include "base/file_ops.h"
 #include "base/status.h"
 
 namespace llmb {
+
+// Of the file under this name; nullopt: nothing is there. kIoError: it cannot be looked at, or is no file.
+Result<std::optional<FileIdentity>> identify_file(FileOps& ops, const std::string& path);
 
 // Repeats a call that a signal interrupted.
 template <typename Call>
@@ -30,6 +35,10 @@ Status sync_directory_of(FileOps& ops, const std::string& path);
 
 Status rename_durably(FileOps& ops, const std::string& from, const std::string& to);
 
+// Replaces nothing but the file `replaces`, if that is still as it was: kIoError where anything else is there.
+Status move_durably(FileOps& ops, const std::string& from, const std::string& to,
+                    const std::optional<FileIdentity>& replaces);
+
 // Not thread-safe. Until commit() the file is untouched; a writer destroyed without it removes its temporary file.
 class AtomicFileWriter {
  public:
@@ -42,8 +51,9 @@ class AtomicFileWriter {
   Status append(std::string_view bytes);
   // Ok: on stable storage, under its name.
   Status commit();
-  bool is_renamed() const { return renamed_; }  // the name means the new file
-  int fd() const { return fd_; }                // of the new file; the caller closes what it takes with release_fd()
+  bool is_renamed() const { return renamed_; }                // the name means the new file
+  const FileIdentity& identity() const { return identity_; }  // of the new file, after commit()
+  int fd() const { return fd_; }  // of the new file; the caller closes what it takes with release_fd()
   int release_fd();
 
  private:
@@ -53,6 +63,7 @@ class AtomicFileWriter {
   FileOps& ops_;
   int fd_ = -1;
   bool renamed_ = false;
+  FileIdentity identity_;
   std::string buffer_;
 };
 

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 
 namespace llmb {
@@ -21,6 +22,17 @@ class RealFileOps final : public FileOps {
   int fdatasync(int fd) override { return ::fdatasync(fd); }
   int ftruncate(int fd, off_t size) override { return ::ftruncate(fd, size); }
   int rename(const char* from, const char* to) override { return ::rename(from, to); }
+  int rename_new(const char* from, const char* to) override {
+    if (::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
+    // A file system that has no such call: looked at just before.
+    struct stat st {};
+    if (::lstat(to, &st) == 0) {
+      errno = EEXIST;
+      return -1;
+    }
+    return errno == ENOENT ? ::rename(from, to) : -1;
+  }
   int unlink(const char* path) override { return ::unlink(path); }
   int flock(int fd, int operation) override { return ::flock(fd, operation); }
   int fstat(int fd, struct stat* st) override { return ::fstat(fd, st); }

@@ -21,6 +21,7 @@ class FileOps {
   virtual int fdatasync(int fd) = 0;
   virtual int ftruncate(int fd, off_t size) = 0;
   virtual int rename(const char* from, const char* to) = 0;
+  virtual int rename_new(const char* from, const char* to) = 0;  // EEXIST where `to` is there, also as a dangling link
   virtual int unlink(const char* path) = 0;
   virtual int flock(int fd, int operation) = 0;
   virtual int fstat(int fd, struct stat* st) = 0;

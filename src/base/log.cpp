@@ -1,9 +1,8 @@
 #include "base/log.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 
+#include "base/stderr_writer.h"
 #include "base/utf8.h"
 
 namespace llmb {
@@ -37,8 +36,7 @@ void log(LogLevel level, std::string_view message) {
   if (level == LogLevel::kWarning) line += "warning: ";
   line += escape_control(message);
   line += '\n';
-  // One write: lines of several threads and processes do not mix. A closed stderr must not end a job.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  write_stderr(line);  // in one piece: lines of several threads and processes do not mix
 }
 
 }  // namespace llmb

@@ -8,8 +8,8 @@ namespace llmb {
 
 enum class LogLevel { kError, kWarning, kInfo };
 
-// Writes "llm-batch: warning: message\n" in one write. Control characters in `message` are escaped, so that text from
-// input files cannot drive a terminal. Thread-safe.
+// Writes "llm-batch: warning: message\n" (stderr_writer.h). Control characters in `message` are escaped, so that text
+// from input files cannot drive a terminal. Thread-safe.
 void log(LogLevel level, std::string_view message);
 inline void log_error(std::string_view m) { log(LogLevel::kError, m); }
 inline void log_warning(std::string_view m) { log(LogLevel::kWarning, m); }

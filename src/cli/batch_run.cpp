@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <ctime>
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/log.h"
+#include "base/stderr_writer.h"
 #include "cli/dry_run.h"
 #include "cli/exit_code.h"
 #include "cli/part_options.h"
@@ -19,18 +19,36 @@
 
 namespace llmb {
 
+namespace {
+bool is_not_interrupted() { return interrupt_count() == 0; }
+}  // namespace
+
+RunSnapshot BatchRun::snapshot() const {
+  std::lock_guard lock(report_mutex_);
+  RunSnapshot now = {report_, stage_.load()};
+  if (live_results_ == nullptr) return now;
+  const int64_t num_written = live_results_->num_written();
+  now.report.done += num_written;
+  now.report.failed += live_results_->num_failed_written();
+  if (now.report.left) *now.report.left -= num_written;
+  if (live_results_->is_writing()) now.doing = "writing results";
+  return now;
+}
+
 int BatchRun::execute() {
   reader_ = std::make_unique<LineReader>(o_.inputs);
-  if (const Status status = reader_->check_inputs(); !status.ok()) return fail(kExitInputUnreadable, status);
+  if (const Status status = reader_->check_inputs(); !status.ok()) return fail(input_exit_code(status), status);
   if (isatty(STDIN_FILENO) && std::count(o_.inputs.begin(), o_.inputs.end(), "-") > 0)
     log_info("reading lines from the terminal; end with Ctrl-D");
   if (!o_.dry_run) {
+    enter("opening the output");
     if (const End end = open_output()) return *end;
     auto device = choose_device(o_.device);
     if (!device.ok()) return fail(kExitDeviceFault, device.status());
     device_ = std::move(*device);
     if (!device_.note.empty()) log_warning(device_.note);
   }
+  enter("reading the model's files");
   if (const Status found = find_model_dirs(&o_); !found.ok()) return fail(model_files_exit_code(found), found);
   Result<ModelInventory> inventory = take_inventory(o_);
   if (!inventory.ok()) return fail(model_exit_code(inventory.status()), inventory.status());
@@ -39,13 +57,17 @@ int BatchRun::execute() {
   if (!model.ok()) return fail(model_files_exit_code(model.status()), model.status());
   model_ = std::move(*model);
   if (const End end = choose_arithmetic()) return *end;
-  if (job_)
+  if (job_) {
+    enter("looking at the output");
     if (const End end = examine_output()) return *end;
+    enter("reading the model's files");
+  }
   if (const Status status = load_model_context(o_, &model_); !status.ok())
     return fail(model_files_exit_code(status), status);
   // Reading and tokenising begin while the weights load.
   auto intake = make_intake(o_, model_, std::move(reader_), clock_, job_ ? &job_->completed() : nullptr);
-  if (o_.dry_run && o_.progress != ProgressKind::kNone) std::fputs(describe_defaults(o_, model_).c_str(), stderr);
+  enter("reading the input");
+  if (o_.dry_run && o_.progress != ProgressKind::kNone) write_stderr(describe_defaults(o_, model_));
   if (o_.dry_run) return dry_run(*intake);
   coordinator_ = std::make_unique<Coordinator>(std::move(intake), coordinator_options());
   if (job_ && job_->is_continued())
@@ -88,7 +110,9 @@ BatchRun::End BatchRun::open_output() {
     OutputSinkOptions sink_options;
     sink_options.path = o_.output;
     sink_options.inputs = o_.inputs;
+    sink_options.keep_waiting = is_not_interrupted;
     auto sink = OutputSink::open(std::move(sink_options), *clock_);
+    if (!sink.ok() && interrupt_count() > 0) return interrupted_exit_code();
     if (!sink.ok()) return fail(output_exit_code(sink.status()), sink.status());
     sink_ = std::move(*sink);
   } else {
@@ -101,14 +125,14 @@ BatchRun::End BatchRun::open_output() {
 
 Status BatchRun::open_error_file() {
   if (o_.error_file.empty() || errors_) return {};
-  auto errors = ErrorFile::open(o_.error_file);
+  auto errors = ErrorFile::open(o_.error_file, is_not_interrupted);
   if (!errors.ok()) return errors.status();
   errors_ = std::move(*errors);
   return {};
 }
 
 int BatchRun::refuse_input(const Status& status) {
-  if (status.code() == StatusCode::kConflict) report_.resumable = false;
+  if (status.code() == StatusCode::kConflict) change_report([](FinalReport& r) { r.resumable = false; });
   return fail(input_exit_code(status), status);
 }
 
@@ -117,7 +141,7 @@ BatchRun::End BatchRun::examine_output() {
   if (job_->recorded() != nullptr) {
     auto fingerprint = compute_fingerprint(o_, model_, inventory_, device_.identity, job_->recorded());
     if (!fingerprint.ok() && interrupt_count() > 0) return interrupted_exit_code();
-    if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
+    if (!fingerprint.ok()) return fail(model_exit_code(fingerprint.status()), fingerprint.status());
     fingerprint_ = std::move(*fingerprint);
   }
   const OutputJob::OnErrorRecord copy_error = [&](std::string_view record) -> Status {
@@ -147,15 +171,17 @@ BatchRun::End BatchRun::examine_output() {
   if (!status.ok()) return fail(output_exit_code(status), status);
   report_skipped();
   if (!num_lines_) return {};
-  report_.left = *num_lines_ - report_.done;
+  change_report([&](FinalReport& r) { r.left = *num_lines_ - r.done; });
   if (*report_.left == 0) return finish_without_new_lines();
   return {};
 }
 
 void BatchRun::report_skipped() {
-  report_.done = report_.skipped = job_->num_done();
-  report_.failed = job_->num_failed();
-  report_.resumable = job_->is_continued();
+  change_report([&](FinalReport& r) {
+    r.done = r.skipped = job_->num_done();
+    r.failed = job_->num_failed();
+    r.resumable = job_->is_continued();
+  });
 }
 
 // Weights are loaded only for something to do, also where the input is a pipe.
@@ -171,20 +197,21 @@ BatchRun::End BatchRun::wait_for_new_line() {
 }
 
 int BatchRun::finish_without_new_lines() {
-  report_.left = 0;
+  change_report([](FinalReport& r) { r.left = 0; });
   if (over_error_budget(report_.failed)) {
     log_error(std::to_string(report_.failed) + " error records are more than --max-errors allows");
     return kExitTooManyErrors;
   }
   const auto already = job_->complete_as_found(*fingerprint_, *clock_);
   if (!already.ok()) return fail(output_exit_code(already.status()), already.status());
-  report_.resumable = false;
+  change_report([](FinalReport& r) { r.resumable = false; });
   if (*already && o_.progress != ProgressKind::kNone)
     log_info(o_.output + ": complete, nothing to do (" + std::to_string(report_.done) + " lines)");
   return *already || report_.failed == 0 ? kExitOk : kExitSomeFailed;
 }
 
 BatchRun::End BatchRun::load_backend() {
+  enter("loading the model");
   auto backend = make_backend_(device_.name);
   if (!backend.ok())
     return fail(backend.status().code() == StatusCode::kResourceExhausted ? kExitOutOfMemory : kExitDeviceFault,
@@ -195,19 +222,22 @@ BatchRun::End BatchRun::load_backend() {
     return fail(model_exit_code(status), status);
   if (o_.progress == ProgressKind::kNone) return {};
   const std::string settings = describe_model(o_, model_, backend_->info()) + describe_defaults(o_, model_);
-  std::fputs(("llm-batch " + std::string(kVersion) + "\n" + settings).c_str(), stderr);
+  write_stderr("llm-batch " + std::string(kVersion) + "\n" + settings);
   return {};
 }
 
 // From here on the output's files change.
 BatchRun::End BatchRun::start_output() {
   if (const Status status = check_inventory(o_, inventory_); !status.ok()) return fail(model_exit_code(status), status);
-  if (const Status status = open_error_file(); !status.ok()) return fail(kExitOutputFailed, status);
+  enter("opening the output's files");
+  const Status status = open_error_file();
+  if (!status.ok() && interrupt_count() > 0) return interrupted_exit_code();
+  if (!status.ok()) return fail(kExitOutputFailed, status);
   created_ = static_cast<int64_t>(std::time(nullptr));
   if (!fingerprint_) {
     auto fingerprint = fingerprint_task_->wait();
     if (!fingerprint.ok() && interrupt_count() > 0) return interrupted_exit_code();
-    if (!fingerprint.ok()) return fail(kExitModelRefused, fingerprint.status());
+    if (!fingerprint.ok()) return fail(model_exit_code(fingerprint.status()), fingerprint.status());
     fingerprint_ = std::move(*fingerprint);
   }
   if (!job_) return {};
@@ -215,6 +245,7 @@ BatchRun::End BatchRun::start_output() {
   auto sink = job_->begin(*fingerprint_, *clock_);
   if (!sink.ok()) return fail(output_exit_code(sink.status()), sink.status());
   sink_ = std::move(*sink);
+  change_report([](FinalReport& r) { r.resumable = true; });
   return {};
 }
 

@@ -1,8 +1,11 @@
 // One run, stage by stage: batch_run.cpp opens the output, looks at what earlier runs left, and loads; run_steps.cpp
 // computes and brings the run to its end. One thread drives it; from run_supervised() on, the supervised one as well.
+// Any thread may ask for a snapshot.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +31,12 @@
 
 namespace llmb {
 
+// Where a run stands.
+struct RunSnapshot {
+  FinalReport report;  // with the records that are written by now
+  std::string doing = "starting";
+};
+
 // Executes once.
 class BatchRun {
  public:
@@ -37,7 +46,7 @@ class BatchRun {
   }
 
   int execute();  // the exit code; throws std::bad_alloc, and std::system_error where no thread can be started
-  const FinalReport& report() const { return report_; }
+  RunSnapshot snapshot() const;
   // A thread hangs in a call: nothing that it uses may be destroyed.
   bool must_end_process() const { return must_end_process_; }
 
@@ -61,7 +70,14 @@ class BatchRun {
   int finish_blocked();
   int exit_code(const Status& engine_status, const Status& output_status, const Status& input_status,
                 bool too_many_errors) const;
+  void count_results();
   void fill_report(bool is_complete);
+  void enter(const char* stage) { stage_.store(stage); }
+  template <typename Change>
+  void change_report(const Change& change) {
+    std::lock_guard lock(report_mutex_);
+    change(report_);
+  }
   bool over_error_budget(int64_t num_failed) const { return o_.max_errors && num_failed > *o_.max_errors; }
 
   // What computes, once the model is loaded.
@@ -76,7 +92,10 @@ class BatchRun {
 
   Options o_;
   const BackendFactory& make_backend_;
-  FinalReport report_;
+  mutable std::mutex report_mutex_;             // for snapshot(); who drives the run reads without it
+  FinalReport report_;                          // changed by change_report() alone, as the next
+  const ResultStream* live_results_ = nullptr;  // whose records report_ does not count yet
+  std::atomic<const char*> stage_{"starting"};
   const std::shared_ptr<Clock> clock_ = std::make_shared<SteadyClock>();
   std::unique_ptr<LineReader> reader_;
   OutputTarget target_;

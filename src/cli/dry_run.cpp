@@ -49,7 +49,7 @@ int dry_run(RequestIntake& intake) {
   if (tally.num_bad > Tally::kMaxShown)
     log_error("… and " + std::to_string(tally.num_bad - Tally::kMaxShown) + " more bad lines");
   if (interrupt_count() > 0) return interrupted_exit_code();
-  if (!status.ok()) return fail(kExitInputUnreadable, status);
+  if (!status.ok()) return fail(input_exit_code(status), status);
   log_info("dry run: " + std::to_string(tally.num_ok) + " lines ok, " + std::to_string(tally.num_bad) + " bad, " +
            std::to_string(tally.num_tokens) + " prompt tokens, longest prompt " + std::to_string(tally.longest) +
            (tally.num_cut > 0 ? ", " + std::to_string(tally.num_cut) + " prompts cut" : ""));

@@ -1,13 +1,14 @@
 #include "cli/metrics_file.h"
 
 #include <fcntl.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "base/durable_file.h"
 #include "cli/version.h"
 
 namespace llmb {
@@ -31,15 +32,35 @@ std::string metrics_identity(const Options& o, int exit_code) {
   return object.substr(1, object.size() - 2);
 }
 
-Status append_metrics(const std::string& path, const std::string& line) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) return io_error("--metrics: cannot open " + path + ": " + std::strerror(errno));
-  const ssize_t written = ::write(fd, line.data(), line.size());
-  const int error = errno;
-  ::close(fd);
-  if (written != static_cast<ssize_t>(line.size()))
-    return io_error("--metrics: cannot write " + path + ": " + std::strerror(error));
-  return {};
+namespace {
+
+// Also where that cannot be read.
+bool ends_with_newline(FileOps& ops, int fd, int64_t size) {
+  char last = '\n';
+  if (size > 0) uninterrupted([&] { return ops.pread(fd, &last, 1, size - 1); });
+  return last == '\n';
+}
+
+}  // namespace
+
+Status append_metrics(const std::string& path, const std::string& line, FileOps& ops) {
+  int fd = open_retrying(ops, path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
+  struct stat st {};
+  const bool is_file = fd >= 0 && ops.fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+  if (!is_file) {  // a pipe or a device, or a file that may only be written
+    if (fd >= 0) ops.close(fd);
+    fd = open_retrying(ops, path, O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0);
+    if (fd < 0) return io_error("--metrics: " + path + ": cannot open: " + std::strerror(errno));
+  }
+  const int64_t size = st.st_size;
+  const std::string own_line = (is_file && !ends_with_newline(ops, fd, size) ? "\n" : "") + line;
+  Status status = write_fully(ops, fd, own_line, path).with_context("--metrics");
+  // Where it cannot be cut, the next line starts anew behind it.
+  if (!status.ok() && is_file && ops.fstat(fd, &st) == 0 && st.st_size > size)
+    uninterrupted([&] { return ops.ftruncate(fd, size); });
+  if (ops.close(fd) != 0 && errno != EINTR && status.ok())
+    status = io_error("--metrics: " + path + ": error on close: " + std::strerror(errno));
+  return status;
 }
 
 }  // namespace llmb

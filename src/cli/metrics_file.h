@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/file_ops.h"
 #include "base/status.h"
 #include "cli/options.h"
 
@@ -11,6 +12,8 @@ namespace llmb {
 // Members that say which run it was: date, version, model, device, batching, inputs, exit code. Without braces.
 std::string metrics_identity(const Options& options, int exit_code);
 
-Status append_metrics(const std::string& path, const std::string& line);
+// Starts a line of its own, also where the file ends with a torn one. After an error the file is as it was, where it
+// can be cut. Does not wait for who reads a pipe.
+Status append_metrics(const std::string& path, const std::string& line, FileOps& ops = real_file_ops());
 
 }  // namespace llmb

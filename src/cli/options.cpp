@@ -1,9 +1,16 @@
 #include "cli/options.h"
 
-#include <CLI/CLI.hpp>
-#include <cstdio>
+#include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+#include "base/durable_file.h"
 #include "base/log.h"
+#include "base/stderr_writer.h"
 #include "cli/exit_code.h"
 #include "cli/option_values.h"
 #include "cli/version.h"
@@ -284,6 +291,8 @@ void add_report_options(CLI::App& app, Options& o) {
 std::string check_combination(const Options& o) {
   if (o.model_dir.empty())
     return "--model is required: a model directory, a GGUF file, or a name in the Hugging Face cache";
+  if (o.output.empty()) return "--output: an empty name; name a file, or - for stdout";
+  if (std::count(o.inputs.begin(), o.inputs.end(), "") > 0) return "an input with an empty name; - is stdin";
   if (!o.tokenizer_revision.empty() && o.tokenizer_dir.empty()) return "--tokenizer-revision needs --tokenizer";
   if (o.request_rate && !(*o.request_rate > 0)) return "--request-rate must be positive";
   if (o.min_tokens && o.max_tokens && *o.min_tokens > *o.max_tokens) return "--min-tokens is larger than --max-tokens";
@@ -293,6 +302,18 @@ std::string check_combination(const Options& o) {
   for (const std::string& input : o.inputs) num_stdin += input == "-";
   if (num_stdin > 1) return "stdin ('-') can be read only once";
   return "";
+}
+
+// What was asked for is the output: it is there, or the exit code says so.
+int print(const std::string& text) {
+  for (std::string_view rest = text; !rest.empty();) {
+    const auto count = uninterrupted([&] { return real_file_ops().write(STDOUT_FILENO, rest.data(), rest.size()); });
+    if (count < 0 && errno == EPIPE) return kExitReaderGone;
+    if (count < 0)
+      return fail(kExitOutputFailed, io_error("standard output: cannot write: " + std::string(std::strerror(errno))));
+    rest.remove_prefix(static_cast<size_t>(count));
+  }
+  return kExitOk;
 }
 
 }  // namespace
@@ -317,20 +338,23 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   add_batching_options(app, o);
   add_sampling_options(app, o);
   add_report_options(app, o);
+  const auto refuse = [&](const std::string& problem) {
+    log_error(problem);
+    write_stderr("Try 'llm-batch --help'.\n");
+    parsed.exit_code = kExitUsage;
+    return parsed;
+  };
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
-    parsed.exit_code = app.exit(e) == 0 ? kExitOk : kExitUsage;
+    std::ostringstream text;
+    app.exit(e, text, text);
+    parsed.exit_code = print(text.str());
     return parsed;
   } catch (const CLI::ParseError& e) {
-    std::fprintf(stderr, "llm-batch: error: %s\nTry 'llm-batch --help'.\n", escape_control(e.what()).c_str());
-    parsed.exit_code = kExitUsage;
-    return parsed;
+    return refuse(e.what());
   }
-  if (const std::string problem = check_combination(o); !problem.empty()) {
-    std::fprintf(stderr, "llm-batch: error: %s\nTry 'llm-batch --help'.\n", problem.c_str());
-    parsed.exit_code = kExitUsage;
-  }
+  if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
   if (o.retry_errors == "true") o.retry_errors = "*";  // the flag alone
   if (o.inputs.empty()) o.inputs = {"-"};
   if (o.tokenizer_dir.empty()) o.tokenizer_dir = o.model_dir;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/stderr_writer.h"
 
 namespace llmb {
 
@@ -18,10 +19,6 @@ constexpr double kPlainIntervalMs = 10000;
 ProgressKind resolve(ProgressKind kind) {
   if (kind != ProgressKind::kAuto) return kind;
   return isatty(STDERR_FILENO) ? ProgressKind::kBar : ProgressKind::kPlain;
-}
-
-void write_stderr(const std::string& text) {
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
 std::string duration(double seconds) {
@@ -79,7 +76,7 @@ void Progress::update(const JobProgress& p) {
   next_ms_ = p.engine.now_ms + (kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs);
   const std::optional<double> lines = estimate_lines(p);
   const std::string text = describe(p, lines, num_lines_.has_value() || p.input_bytes == total_bytes_);
-  if (kind_ == ProgressKind::kPlain) return log_info(text);
+  if (kind_ == ProgressKind::kPlain) return write_stderr_if_idle("llm-batch: " + text + "\n");
   constexpr int kWidth = 20;
   std::string bar;
   if (lines) {
@@ -87,7 +84,7 @@ void Progress::update(const JobProgress& p) {
     for (int i = 0; i < kWidth; ++i) bar += i < filled ? "█" : "░";
     bar += ' ';
   }
-  write_stderr("\r\x1b[K" + bar + text);
+  write_stderr_if_idle("\r\x1b[K" + bar + text);
   drawn_ = true;
 }
 

@@ -2,19 +2,32 @@
 
 #include <unistd.h>
 
-#include <cstdio>
+#include <mutex>
 #include <new>
+#include <optional>
+#include <string>
 #include <system_error>
 
+#include "base/log.h"
 #include "base/memory_reserve.h"
+#include "base/stderr_writer.h"
 #include "cli/batch_run.h"
 #include "cli/exit_code.h"
 #include "cli/options.h"
+#include "cli/signals.h"
 #include "job/final_report.h"
+#include "job/supervisor.h"
 
 namespace llmb {
 
 namespace {
+
+int bug(const std::exception& e) {
+  write_stderr("llm-batch: bug: ");
+  write_stderr(e.what());
+  write_stderr("\n");
+  return kExitBug;
+}
 
 // What is thrown becomes an exit code and a line on stderr, without taking memory.
 template <typename Body>
@@ -22,26 +35,80 @@ int guarded(const Body& body) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-  } catch (const std::system_error& e) {  // no memory for another thread
-    if (e.code() != std::errc::resource_unavailable_try_again && e.code() != std::errc::not_enough_memory) {
-      std::fprintf(stderr, "llm-batch: bug: %s\n", e.what());
-      return kExitBug;
+  } catch (const std::system_error& e) {  // no memory for another thread, no descriptor for another file
+    if (e.code() == std::errc::too_many_files_open || e.code() == std::errc::too_many_files_open_in_system) {
+      log_error(e.what());
+      return kExitOutOfMemory;
     }
+    if (e.code() != std::errc::resource_unavailable_try_again && e.code() != std::errc::not_enough_memory)
+      return bug(e);
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "llm-batch: bug: %s\n", e.what());
-    return kExitBug;
+    return bug(e);
   }
-  std::fputs("llm-batch: error: out of memory; try a smaller --max-num-seqs or --kv-cache-memory-bytes\n", stderr);
+  write_stderr("llm-batch: error: out of memory; try a smaller --max-num-seqs or --kv-cache-memory-bytes\n");
   return kExitOutOfMemory;
 }
 
-int run(const Options& options, const BackendFactory& make) {
+// What the thread that waits for the run knows of it.
+class RunView {
+ public:
+  void show(const BatchRun* job) {  // null: none any more
+    std::lock_guard lock(mutex_);
+    job_ = job;
+  }
+  void set_exit_code(int code) {  // all is said
+    std::lock_guard lock(mutex_);
+    exit_code_ = code;
+  }
+  std::optional<int> exit_code() const {
+    std::lock_guard lock(mutex_);
+    return exit_code_;
+  }
+  std::optional<RunSnapshot> snapshot() const {
+    std::lock_guard lock(mutex_);
+    return job_ ? std::optional(job_->snapshot()) : std::nullopt;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  const BatchRun* job_ = nullptr;
+  std::optional<int> exit_code_;
+};
+
+// A reader of stderr may take his time, until a signal asks the run to end.
+void let_reader_finish(StderrWriter& writer, int exit_code) {
+  constexpr int kTicksAfterSignal = 5;
+  for (int ticks = 0; !writer.flush_within(100);)
+    if (interrupt_count() > 0 && ++ticks == kTicksAfterSignal) ::_exit(exit_code);
+}
+
+int run(const Options& options, const BackendFactory& make, RunView& view, StderrWriter& writer) {
   BatchRun job(options, make);
+  view.show(&job);
   const int exit_code = guarded([&] { return job.execute(); });
   const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage || options.dry_run;
-  if (!is_silent) std::fputs((final_report_json(job.report(), exit_code) + "\n").c_str(), stderr);
-  if (job.must_end_process()) ::_exit(exit_code);  // stderr has no buffer
-  return exit_code;
+  if (!is_silent) write_stderr(final_report_json(job.snapshot().report, exit_code) + "\n");
+  view.set_exit_code(exit_code);
+  view.show(nullptr);
+  if (!job.must_end_process()) return exit_code;
+  let_reader_finish(writer, exit_code);
+  ::_exit(exit_code);
+}
+
+// The run was asked to end, and something from which no call returns holds it up.
+[[noreturn]] void leave(const RunView& view, StderrWriter& writer) {
+  const int exit_code = view.exit_code().value_or(interrupted_exit_code());
+  if (!view.exit_code()) {
+    guarded([&] {
+      const std::optional<RunSnapshot> last = view.snapshot();
+      if (!last) return exit_code;
+      log_warning("left while " + last->doing + ", which took too long: " + interrupted_message(last->report));
+      write_stderr(final_report_json(last->report, exit_code) + "\n");
+      return exit_code;
+    });
+  }
+  writer.flush_within(200);
+  ::_exit(exit_code);
 }
 
 }  // namespace
@@ -49,8 +116,23 @@ int run(const Options& options, const BackendFactory& make) {
 int run_command_line(int argc, const char* const* argv, const BackendFactory& make) {
   hold_memory_reserve();
   return guarded([&] {
-    const ParsedCommandLine parsed = parse_command_line(argc, argv);
-    return parsed.exit_code ? *parsed.exit_code : run(parsed.options, make);
+    StderrWriter writer;
+    RunView view;
+    DeviceWatch none;
+    Supervisor last_resort(none, interrupt_count(), /*grace_ms=*/0, /*leaves_blocked=*/true);
+    int exit_code = kExitBug;
+    const Ending ending = last_resort.run([&] {
+      exit_code = guarded([&] {
+        const ParsedCommandLine parsed = parse_command_line(argc, argv);
+        if (parsed.exit_code) return *parsed.exit_code;
+        last_resort.set_grace_ms(1000 * parsed.options.grace_s);
+        return run(parsed.options, make, view, writer);
+      });
+      view.set_exit_code(exit_code);
+      let_reader_finish(writer, exit_code);
+    });
+    if (ending == Ending::kReturned) return exit_code;
+    leave(view, writer);
   });
 }
 

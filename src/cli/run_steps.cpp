@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <cstdio>
 #include <new>
 
 #include "base/log.h"
+#include "base/stderr_writer.h"
 #include "cli/batch_run.h"
 #include "cli/exit_code.h"
 #include "cli/metrics_file.h"
@@ -48,6 +48,8 @@ BatchRun::Work::Work(BatchRun& run, const EngineOptions& options)
 BatchRun::End BatchRun::run_steps(Status* engine_status, Status* output_status) {
   if (const End end = load_backend()) return end;
   if (const End end = start_output()) return end;
+  enter("computing");
+  change_report([&](FinalReport&) { live_results_ = &coordinator_->results(); });
   coordinator_->begin_output(*sink_, errors_.get(), {job_hash(*fingerprint_), created_});
   work_ = std::make_unique<Work>(*this, engine_options());
   supervisor_->begin_steps(1000 *
@@ -63,8 +65,7 @@ BatchRun::End BatchRun::run_steps(Status* engine_status, Status* output_status) 
 }
 
 int BatchRun::run_supervised() {
-  // A reader that does not read is left; a disk is waited for, as what it holds is not to be lost.
-  supervisor_.emplace(watch_, interrupt_count(), 1000 * o_.grace_s, /*can_block=*/target_.is_stream);
+  supervisor_.emplace(watch_, interrupt_count(), 1000 * o_.grace_s, /*leaves_blocked=*/false);
   End end;
   Status engine_status, output_status;
   if (!fingerprint_) fingerprint_task_.emplace(o_, model_, inventory_, device_.identity);
@@ -72,7 +73,6 @@ int BatchRun::run_supervised() {
   if (ending == Ending::kReturned) return end ? *end : finish(engine_status, output_status);
   must_end_process_ = true;
   if (!supervisor_->has_begun_steps()) return interrupted_exit_code();
-  if (ending == Ending::kBlocked) return finish_blocked();
   if (ending == Ending::kStalled)
     engine_status =
         device_error("the device has not answered within --watchdog-timeout (" + backend_->info().device + ")");
@@ -83,8 +83,7 @@ int BatchRun::run_supervised() {
 
 // The reader of the output does not read, and the time for it is over.
 int BatchRun::finish_blocked() {
-  report_.done += coordinator_->results().num_written();
-  report_.failed += coordinator_->results().num_failed_written();
+  count_results();
   log_warning("the reader of the results does not read: " + interrupted_message(report_));
   return interrupt_count() > 0 ? interrupted_exit_code() : kExitDeviceFault;
 }
@@ -95,11 +94,11 @@ int BatchRun::finish(const Status& engine_status, Status output_status) {
   const Status input_status = coordinator_->input_status();
   was_interrupted_ = interrupt_count() > 0;  // a later signal finds a job that is complete
   const bool is_complete = engine_status.ok() && input_status.ok() && !was_interrupted_ && !too_many_errors;
-  if (output_status.ok() && is_complete && job_) output_status = job_->put_in_order();
-  if (output_status.ok()) output_status = is_complete ? sink_->finish() : sink_->sync_all();
-  if (output_status.ok() && is_complete && job_)
-    output_status = job_->complete(report_.done + coordinator_->results().num_written(),
-                                   report_.failed + metrics.requests.num_failed);
+  enter("making the output durable");
+  const FinalReport written = snapshot().report;
+  if (output_status.ok() && !is_complete) output_status = sink_->sync_all();
+  else if (output_status.ok())
+    output_status = job_ ? job_->complete(*sink_, written.done, written.failed) : sink_->finish();
   fill_report(output_status.ok() && is_complete);
 
   RunContext context;
@@ -113,14 +112,16 @@ int BatchRun::finish(const Status& engine_status, Status output_status) {
   // The reader of a pipe who has seen enough wants no more words either.
   if (code == kExitReaderGone) return code;
   const Status& first_error = !output_status.ok() ? output_status : !input_status.ok() ? input_status : engine_status;
-  if (!first_error.ok())
+  if (!first_error.ok() && sink_->was_changed())
+    log_error(first_error.message() + "; what is left of it: " + interrupted_message(report_));
+  else if (!first_error.ok())
     log_error(first_error.message() + (report_.resumable ? "; what is done is kept, run again to continue" : ""));
   else if (too_many_errors)
     log_error(std::to_string(report_.failed) + " error records are more than --max-errors " +
               std::to_string(*o_.max_errors) + " allows: " + interrupted_message(report_) +
               " with a larger budget or --retry-errors");
   else if (was_interrupted_) log_warning(interrupted_message(report_));
-  if (o_.progress != ProgressKind::kNone) std::fputs(summary_table(metrics, context).c_str(), stderr);
+  if (o_.progress != ProgressKind::kNone) write_stderr(summary_table(metrics, context));
   if (const std::string path = o_.metrics_path(); !path.empty())
     if (const Status status = append_metrics(path, summary_json(metrics, context, metrics_identity(o_, code)));
         !status.ok())
@@ -128,13 +129,30 @@ int BatchRun::finish(const Status& engine_status, Status output_status) {
   return code;
 }
 
+void BatchRun::count_results() {
+  std::optional<OutputJob::Kept> kept;
+  if (job_ && sink_->was_changed()) kept = job_->count_kept();
+  change_report([&](FinalReport& r) {
+    r.done += coordinator_->results().num_written();
+    r.failed += coordinator_->results().num_failed_written();
+    live_results_ = nullptr;
+    if (!kept) return;
+    r.done = kept->num_records;
+    r.failed = kept->num_failed;
+    r.skipped = std::min(r.skipped, r.done);
+  });
+}
+
 void BatchRun::fill_report(bool is_complete) {
-  report_.done += coordinator_->results().num_written();
-  report_.failed += coordinator_->results().metrics().num_failed;
-  report_.resumable = job_ && !is_complete && coordinator_->input_status().code() != StatusCode::kConflict;
-  if (is_complete) report_.left = 0;
-  else if (!num_lines_) num_lines_ = count_lines(o_);
-  if (!is_complete && num_lines_) report_.left = *num_lines_ - report_.done;
+  count_results();
+  const Status input_status = coordinator_->input_status();
+  if (!is_complete && !num_lines_) num_lines_ = count_lines(o_);
+  change_report([&](FinalReport& r) {
+    r.resumable = job_ && !is_complete && input_status.code() != StatusCode::kConflict;
+    if (is_complete) r.left = 0;
+    else if (input_status.ok() && num_lines_) r.left = *num_lines_ - r.done;
+    else r.left.reset();  // it is not known where the input ends
+  });
 }
 
 int BatchRun::exit_code(const Status& engine_status, const Status& output_status, const Status& input_status,

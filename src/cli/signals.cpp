@@ -1,5 +1,6 @@
 #include "cli/signals.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@ void on_status_request(int) { g_status_requested.store(true); }
 void on_signal(int signal) {
   int none = 0;
   g_signal.compare_exchange_strong(none, signal);
+  if (signal == SIGXCPU && g_count.load() >= 2) return;  // it comes again every second
   if (g_count.fetch_add(1) + 1 >= 3) _exit(128 + signal);
 }
 
@@ -29,8 +31,10 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
   constexpr char kMessage[] =
       "llm-batch: error: a page of memory cannot be read any more: the memory, or the disk that the program is on, has "
       "failed; what is done is kept, run again to continue\n";
-  if (info->si_code > 0) {  // not sent by a process
-    [[maybe_unused]] const auto count = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+  if (info->si_code > 0) {                       // not sent by a process
+    pollfd entry = {STDERR_FILENO, POLLOUT, 0};  // where nobody reads, nobody is kept waiting
+    [[maybe_unused]] const auto count =
+        poll(&entry, 1, 0) < 1 ? 0 : write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
     _exit(kExitDeviceFault);
   }
   ::signal(signal, SIG_DFL);
@@ -45,13 +49,13 @@ void install_signal_handlers() {
   bus_error.sa_flags = SA_SIGINFO;
   sigemptyset(&bus_error.sa_mask);
   sigaction(SIGBUS, &bus_error, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
+  for (const int number : {SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
   struct sigaction status {};
   status.sa_handler = on_status_request;
   status.sa_flags = SA_RESTART;
   sigemptyset(&status.sa_mask);
   sigaction(SIGUSR1, &status, nullptr);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) {
     struct sigaction action {};
     if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;
     action = {};

@@ -6,8 +6,9 @@
 
 namespace llmb {
 
-// Takes over SIGUSR1, SIGINT, SIGTERM and SIGHUP (the last three unless ignored, as under nohup) and ignores SIGPIPE.
-// SIGBUS of memory that nobody guards ends the process with one line and kExitDeviceFault. Call once, early.
+// Takes over SIGUSR1, SIGINT, SIGTERM, SIGHUP and SIGXCPU (unless ignored, as under nohup), and ignores SIGPIPE and
+// SIGXFSZ, so that the write fails which they are about. SIGBUS of memory that nobody guards ends the process with one
+// line and kExitDeviceFault. Call once, early.
 void install_signal_handlers();
 
 // True once for each SIGUSR1 (or several at a time): a status line is asked for.

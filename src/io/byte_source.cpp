@@ -15,6 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/durable_file.h"
+#include "base/open_file.h"
+#include "base/process_start.h"
+
 namespace llmb {
 
 namespace {
@@ -33,17 +37,19 @@ class StoredInput {
 
   Status open() {
     if (input_ == "-") {
+      LLMB_RETURN_IF_ERROR(check_standard_descriptor(STDIN_FILENO, /*for_writing=*/false));
       fd_ = STDIN_FILENO;
     } else {
-      do fd_ = context_.ops.open(input_.c_str(), O_RDONLY | O_CLOEXEC, 0);
-      while (fd_ < 0 && errno == EINTR);
-      if (fd_ < 0) return error("cannot open", errno);
+      // Without waiting: wait_readable() waits for whoever writes to a named pipe.
+      fd_ = open_retrying(context_.ops, input_, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+      if (fd_ < 0) return open_error(input_, errno);
       owns_fd_ = true;
     }
     struct stat st {};
     if (context_.ops.fstat(fd_, &st) != 0) return error("cannot stat", errno);
     if (S_ISDIR(st.st_mode)) return error("cannot read", EISDIR);
     is_regular_ = S_ISREG(st.st_mode);
+    if (is_regular_) bytes_left_ = st.st_size - std::max<int64_t>(0, ::lseek(fd_, 0, SEEK_CUR));
     buffer_.resize(kStoredChunk);
     return {};
   }
@@ -53,10 +59,16 @@ class StoredInput {
     if (at_end_) return false;
     if (begin_ == end_) begin_ = end_ = 0;
     LLMB_RETURN_IF_ERROR(wait_readable());
-    ssize_t count;
-    do count = context_.ops.read(fd_, buffer_.data() + end_, buffer_.size() - end_);
-    while (count < 0 && errno == EINTR);
+    ssize_t count = context_.ops.read(fd_, buffer_.data() + end_, buffer_.size() - end_);
+    while (count < 0 && (errno == EINTR || (errno == EAGAIN && !is_regular_))) {
+      LLMB_RETURN_IF_ERROR(wait_readable());
+      count = context_.ops.read(fd_, buffer_.data() + end_, buffer_.size() - end_);
+    }
     if (count < 0) return error("cannot read", errno);
+    bytes_left_ -= count;
+    if (count == 0 && bytes_left_ > 0)
+      return io_error(input_name(input_) + ": became shorter while it was read: " + std::to_string(bytes_left_) +
+                      " bytes that were there are gone");
     if (count == 0) at_end_ = true;
     end_ += static_cast<size_t>(count);
     context_.bytes_read.fetch_add(count, std::memory_order_relaxed);
@@ -91,6 +103,7 @@ class StoredInput {
   bool owns_fd_ = false;
   bool is_regular_ = false;
   bool at_end_ = false;
+  int64_t bytes_left_ = 0;  // of those that a file had when it was opened; negative where it grew
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;
 };

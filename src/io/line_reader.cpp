@@ -9,6 +9,9 @@
 #include <string_view>
 #include <utility>
 
+#include "base/durable_file.h"
+#include "base/open_file.h"
+#include "base/process_start.h"
 #include "io/byte_source.h"
 
 namespace llmb {
@@ -42,13 +45,14 @@ Status LineReader::check_inputs() {
   if (std::count(inputs_.begin(), inputs_.end(), "-") > 1)
     return invalid_argument("standard input (-) is named more than once");
   for (const std::string& input : inputs_) {
+    if (input == "-") LLMB_RETURN_IF_ERROR(check_standard_descriptor(STDIN_FILENO, /*for_writing=*/false));
     struct stat st {};
     if (stat_input(ops_, input, &st) != 0)
       return io_error(input_name(input) + ": cannot open: " + std::strerror(errno));
     if (S_ISDIR(st.st_mode)) return io_error(input_name(input) + ": cannot read: " + std::strerror(EISDIR));
     if (input == "-" || !S_ISREG(st.st_mode)) continue;  // to open a named pipe and close it would end its writer
-    const int fd = ops_.open(input.c_str(), O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0) return io_error(input_name(input) + ": cannot open: " + std::strerror(errno));
+    const int fd = open_retrying(ops_, input, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return open_error(input, errno);
     ops_.close(fd);
   }
   return {};

@@ -2,6 +2,8 @@
 // scripts that repair lines, and is written anew by every run.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,20 +16,26 @@ namespace llmb {
 // Not thread-safe.
 class ErrorFile {
  public:
-  // Empties the file.
-  static Result<std::unique_ptr<ErrorFile>> open(const std::string& path, FileOps& ops = real_file_ops());
+  // Empties the file. kCancelled: a pipe that nobody reads, and keep_waiting() says no (open_file.h).
+  static Result<std::unique_ptr<ErrorFile>> open(const std::string& path, const std::function<bool()>& keep_waiting,
+                                                 FileOps& ops = real_file_ops());
   ~ErrorFile();
   ErrorFile(const ErrorFile&) = delete;
   ErrorFile& operator=(const ErrorFile&) = delete;
 
+  // Ok: written. After an error nothing more is written, and the file ends with a whole record where it can be cut.
   Status append(std::string_view record);
 
  private:
   ErrorFile(std::string path, int fd, FileOps& ops) : path_(std::move(path)), fd_(fd), ops_(ops) {}
 
+  void cut_off_torn_record();
+
   const std::string path_;
   const int fd_;
   FileOps& ops_;
+  int64_t size_ = 0;  // of whole records
+  Status status_;     // the first error
 };
 
 }  // namespace llmb

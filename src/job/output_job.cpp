@@ -17,15 +17,6 @@ namespace llmb {
 
 namespace {
 
-// Bytes in the file; nullopt where there is none. A file that cannot be looked at is not "none": it would be
-// overwritten.
-Result<std::optional<int64_t>> file_size(FileOps& ops, const std::string& path) {
-  struct stat st {};
-  if (ops.stat(path.c_str(), &st) == 0) return std::optional<int64_t>(st.st_size);
-  if (errno == ENOENT) return std::optional<int64_t>();
-  return io_error(path + ": cannot look at it: " + std::strerror(errno));
-}
-
 // Without a content hash. nullopt: not a file.
 std::optional<FileFingerprint> identify(FileOps& ops, const std::string& path) {
   struct stat st {};
@@ -106,11 +97,12 @@ Status OutputJob::examine(const Fingerprint& current, const OnErrorRecord& on_er
 }
 
 Status OutputJob::choose_source() {
-  const auto looked_at_file = file_size(ops_, target_.path), looked_at_partial = file_size(ops_, target_.partial());
-  for (const auto* looked_at : {&looked_at_file, &looked_at_partial})
-    if (!looked_at->ok()) return looked_at->status();
-  const std::optional<int64_t> file = *looked_at_file, partial = *looked_at_partial;
-  const bool has_file = file.value_or(0) > 0, has_partial = partial.value_or(0) > 0;
+  const auto file = identify_file(ops_, target_.path), partial = identify_file(ops_, target_.partial());
+  for (const auto* found : {&file, &partial})  // one that cannot be looked at is not "none": it would be overwritten
+    if (!found->ok()) return found->status();
+  seen_file_ = *file;
+  seen_partial_ = *partial;
+  const bool has_file = seen_file_ && seen_file_->size > 0, has_partial = seen_partial_ && seen_partial_->size > 0;
   if (options_.restart || (recorded_ && recorded_->state == RunState::kStarting)) {
     discard_ = true;
     return {};
@@ -124,17 +116,17 @@ Status OutputJob::choose_source() {
     return {};
   }
   if (recorded_->state == RunState::kComplete) {
-    if (!file)
+    if (!seen_file_)
       return conflict(target_.path +
                       ": the output was complete and is gone; put it back, or start over with --restart");
     if (has_partial) return conflict(target_.partial() + ": exists beside a complete output" + start_over);
     source_ = Source::kFile;
     return {};
   }
-  if (partial && has_file)
+  if (seen_partial_ && has_file)
     return conflict(target_.path + ": exists beside an unfinished " + target_.partial() + start_over);
   // Without a partial file the last run ended between its rename and its last word in the manifest.
-  source_ = partial ? Source::kPartial : has_file ? Source::kFile : Source::kNone;
+  source_ = seen_partial_ ? Source::kPartial : has_file ? Source::kFile : Source::kNone;
   return {};
 }
 
@@ -222,13 +214,14 @@ int64_t OutputJob::created(int64_t now) {
 
 Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerprint, const Clock& clock) {
   manifest_.fingerprint = fingerprint;
+  LLMB_RETURN_IF_ERROR(check_unchanged());
   if (discard_) {
     LLMB_RETURN_IF_ERROR(write_manifest(RunState::kStarting));
     if (ops_.unlink(target_.path.c_str()) != 0 && errno != ENOENT)
       return io_error(target_.path + ": cannot remove: " + std::strerror(errno));
   } else if (source_ == Source::kFile) {
     LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
-    LLMB_RETURN_IF_ERROR(rename_durably(ops_, target_.path, target_.partial()));
+    LLMB_RETURN_IF_ERROR(move_durably(ops_, target_.path, target_.partial(), seen_partial_));
   }
   if (num_retried_ > 0) {
     const auto stays = [&](const RecordSummary& record) {
@@ -250,16 +243,50 @@ Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerpr
   return std::move(*sink);
 }
 
-// The sink goes on with the file that it has open; what it renames at the end is the sorted one, which is durable.
-Status OutputJob::put_in_order() {
-  if (options_.order != OutputOrder::kInput || !is_continued() || stays_in_order_) return {};
+// Hours may lie between the look at what is there and the first change of it.
+Status OutputJob::check_unchanged() const {
+  const std::pair<std::string, const std::optional<FileIdentity>*> names[] = {{target_.path, &seen_file_},
+                                                                              {target_.partial(), &seen_partial_}};
+  for (const auto& [path, seen] : names) {
+    const auto now = identify_file(ops_, path);
+    if (!now.ok()) return now.status();
+    if (*now != *seen)
+      return io_error(path + ": was made, changed or removed by something else since this run looked at it; nothing " +
+                      "was touched: run again to start from what is there now");
+  }
+  return {};
+}
+
+// What earlier runs left may stand anywhere.
+Result<std::optional<FileIdentity>> OutputJob::put_in_order() {
+  if (options_.order != OutputOrder::kInput || !is_continued() || stays_in_order_) return std::optional<FileIdentity>();
   return sort_records(target_.partial(), temporary(), ops_);
 }
 
-Status OutputJob::complete(int64_t num_records, int64_t num_failed) {
-  const auto output = identify(ops_, target_.path);
-  if (output && !inputs_.empty()) manifest_.complete = CompleteJob{inputs_, *output, num_records, num_failed};
+Status OutputJob::complete(OutputSink& sink, int64_t num_records, int64_t num_failed) {
+  LLMB_RETURN_IF_ERROR(sink.sync_all());
+  const auto rewritten = put_in_order();
+  if (!rewritten.ok()) return rewritten.status();
+  LLMB_RETURN_IF_ERROR(sink.finish(*rewritten));
+  return mark_complete(sink.identity(), num_records, num_failed);
+}
+
+// `output`: as it was when it was known to be whole, so that a later change of it is seen.
+Status OutputJob::mark_complete(const FileIdentity& output, int64_t num_records, int64_t num_failed) {
+  const FileFingerprint file = {target_.path, output, 0};
+  if (!inputs_.empty()) manifest_.complete = CompleteJob{inputs_, file, num_records, num_failed};
   return write_manifest(RunState::kComplete);
+}
+
+OutputJob::Kept OutputJob::count_kept() const {
+  Kept kept;
+  const auto count = [&](const RecordSummary& record, std::string_view) {
+    kept.num_records++;
+    kept.num_failed += record.error_code.has_value();
+    return Status();
+  };
+  (void)scan_records(target_.partial(), count, ops_);  // up to where it is damaged, or gone
+  return kept;
 }
 
 Result<bool> OutputJob::complete_as_found(const Fingerprint& fingerprint, const Clock& clock) {
@@ -269,13 +296,13 @@ Result<bool> OutputJob::complete_as_found(const Fingerprint& fingerprint, const 
   if (source_ == Source::kPartial) {
     auto sink = begin(fingerprint, clock);
     if (!sink.ok()) return sink.status();
-    LLMB_RETURN_IF_ERROR(put_in_order());
-    LLMB_RETURN_IF_ERROR((*sink)->finish());
+    LLMB_RETURN_IF_ERROR(complete(**sink, num_done_, num_failed_));
+    return false;
   }
   manifest_.fingerprint = fingerprint;
   if (was_complete) manifest_.fingerprint.settings = recorded_->fingerprint.settings;  // its answers are those still
   // Also where it was complete: the next run finds what it need not read.
-  LLMB_RETURN_IF_ERROR(complete(num_done_, num_failed_));
+  LLMB_RETURN_IF_ERROR(mark_complete(*seen_file_, num_done_, num_failed_));
   return was_complete;
 }
 

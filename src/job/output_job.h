@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/durable_file.h"
 #include "base/status.h"
 #include "cli/options.h"
 #include "job/completed_lines.h"
@@ -24,8 +25,8 @@
 
 namespace llmb {
 
-// Not thread-safe. Calls in this order: open, examine, settle_incomplete, then either begin … put_in_order … complete,
-// or complete_as_found. Holds the lock of the output for its life.
+// Not thread-safe. Calls in this order: open, examine, settle_incomplete, then either begin … complete, or
+// complete_as_found. Holds the lock of the output for its life.
 //
 // Status codes: kConflict, kDataLoss, kUnsupported: the output cannot be continued (exit 7) · kBusy (8) · kIoError (6).
 class OutputJob {
@@ -66,10 +67,14 @@ class OutputJob {
   Result<std::unique_ptr<OutputSink>> begin(const Fingerprint& fingerprint, const Clock& clock);
   // The lines that this run answers begin here; not called where that is not known.
   void set_first_new(int64_t index) { stays_in_order_ = found_in_order_ && index > completed_.last_index(); }
-  // With --order input: before the sink finishes. What earlier runs left may stand anywhere.
-  Status put_in_order();
-  // After the sink has finished: the job is complete, with so many records and error records in all.
-  Status complete(int64_t num_records, int64_t num_failed);
+  // All lines are answered: `sink` becomes the complete output, in the order that was asked for, and the manifest says
+  // so. num_records and num_failed: all records of the output, and the error records among them.
+  Status complete(OutputSink& sink, int64_t num_records, int64_t num_failed);
+  // What is in the partial file now, where something else has changed it.
+  struct Kept {
+    int64_t num_records = 0, num_failed = 0;
+  };
+  Kept count_kept() const;
   // No line is new: makes what is there the complete output. True: it was already.
   Result<bool> complete_as_found(const Fingerprint& fingerprint, const Clock& clock);
 
@@ -80,6 +85,9 @@ class OutputJob {
       : options_(options), target_(std::move(target)), ops_(ops) {}
   Status check_fingerprint(Fingerprint current);
   Status choose_source();
+  Status check_unchanged() const;
+  Result<std::optional<FileIdentity>> put_in_order();
+  Status mark_complete(const FileIdentity& output, int64_t num_records, int64_t num_failed);
   bool check_untouched() const;
   Status scan(const OnErrorRecord& on_error_record);
   bool is_retried(std::string_view error_code) const;
@@ -93,7 +101,9 @@ class OutputJob {
   std::optional<RunManifest> recorded_;
   RunManifest manifest_;  // of this run
   Source source_ = Source::kNone;
-  bool discard_ = false;                 // what stands under the output's names
+  bool discard_ = false;  // what stands under the output's names
+  // As choose_source() saw them: what is decided later holds only while they stay so.
+  std::optional<FileIdentity> seen_file_, seen_partial_;
   std::vector<FileFingerprint> inputs_;  // as they were found; empty where one is no file
   bool is_untouched_ = false;
   Status cannot_grow_;

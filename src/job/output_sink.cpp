@@ -4,19 +4,17 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <climits>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "base/check.h"
 #include "base/durable_file.h"
+#include "base/open_file.h"
+#include "base/process_start.h"
 
 namespace llmb {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -24,56 +22,7 @@ Status error_at(const std::string& what, const std::string& path, int code) {
   return io_error(path + ": " + what + ": " + std::strerror(code));
 }
 
-bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
-
-Status check_not_an_input(FileOps& ops, const std::vector<std::string>& inputs, const struct stat& output,
-                          const std::string& name) {
-  if (!S_ISREG(output.st_mode)) return {};
-  for (const std::string& input : inputs) {
-    struct stat st {};
-    const int result = input == "-" ? ops.fstat(STDIN_FILENO, &st) : ops.stat(input.c_str(), &st);
-    if (result == 0 && same_file(st, output))
-      return invalid_argument(name + ": the output is the same file as the input " +
-                              (input == "-" ? "on standard input" : input) + "; choose another output");
-  }
-  return {};
-}
-
-// Where a chain of symbolic links ends, also where no file is yet. What is no link stays as it is.
-std::string follow_links(fs::path path) {
-  constexpr int kMaxLinks = 40;
-  std::error_code error;
-  for (int i = 0; i < kMaxLinks && fs::is_symlink(fs::symlink_status(path, error)); ++i)
-    path = path.parent_path() / fs::read_symlink(path, error);
-  return path;
-}
-
 }  // namespace
-
-Result<OutputTarget> resolve_output(const std::string& path, const std::vector<std::string>& inputs, FileOps& ops) {
-  OutputTarget target;
-  target.path = path;
-  target.is_stream = path == "-";
-  if (target.is_stream) return target;
-  struct stat st {};
-  if (ops.stat(path.c_str(), &st) == 0) {
-    if (S_ISDIR(st.st_mode)) return invalid_argument(path + ": the output is a directory; name a file in it");
-    target.is_stream = !S_ISREG(st.st_mode);
-    if (target.is_stream) return target;
-    LLMB_RETURN_IF_ERROR(check_not_an_input(ops, inputs, st, path));
-    // rename() would replace a symbolic link, not the file that it stands for.
-    char resolved[PATH_MAX];
-    if (::realpath(path.c_str(), resolved) == nullptr) return error_at("cannot resolve", path, errno);
-    target.path = resolved;
-  } else if (errno != ENOENT) {
-    return error_at("cannot write here", path, errno);
-  } else {
-    target.path = follow_links(path);
-  }
-  for (const std::string& name : {target.partial(), target.manifest()})
-    if (ops.stat(name.c_str(), &st) == 0) LLMB_RETURN_IF_ERROR(check_not_an_input(ops, inputs, st, name));
-  return target;
-}
 
 OutputSink::OutputSink(OutputSinkOptions options, const Clock& clock, FileOps& ops)
     : options_(std::move(options)), clock_(clock), ops_(ops), path_(options_.path) {}
@@ -104,28 +53,39 @@ Status OutputSink::open_output() {
 Status OutputSink::open_stream() {
   is_stream_ = true;
   if (path_ == "-") {
+    LLMB_RETURN_IF_ERROR(check_standard_descriptor(STDOUT_FILENO, /*for_writing=*/true));
     fd_ = STDOUT_FILENO;
     path_ = "standard output";
   } else {
-    fd_ = open_retrying(ops_, path_, O_WRONLY | O_CLOEXEC, 0);
-    if (fd_ < 0) return error_at("cannot open for writing", path_, errno);
+    const Result<int> fd = open_for_writing(ops_, path_, 0, options_.keep_waiting);
+    if (!fd.ok()) return fd.status();
+    fd_ = *fd;
     owns_fd_ = true;
   }
   struct stat st {};
   if (ops_.fstat(fd_, &st) != 0) return error_at("cannot write", path_, errno);
   is_regular_stream_ = S_ISREG(st.st_mode);
+  if (is_regular_stream_)
+    stream_begin_ = (::fcntl(fd_, F_GETFL) & O_APPEND) != 0 ? int64_t{st.st_size} : ::lseek(fd_, 0, SEEK_CUR);
   return check_not_an_input(ops_, options_.inputs, st, path_);
 }
 
 Status OutputSink::open_partial() {
-  struct stat st {};
-  created_ = ops_.stat(partial_.c_str(), &st) != 0;
-  if (created_ && errno != ENOENT) return error_at("cannot look at it", partial_, errno);
-  if (!created_) LLMB_RETURN_IF_ERROR(check_not_an_input(ops_, options_.inputs, st, partial_));
-  fd_ = open_retrying(ops_, partial_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
+  const auto output = identify_file(ops_, path_), partial = identify_file(ops_, partial_);
+  for (const auto* found : {&output, &partial})
+    if (!found->ok()) return found->status();
+  replaces_ = *output;
+  if (replaces_ && replaces_->size > 0) return io_error(path_ + ": exists; move it away, or choose another output");
+  created_ = !partial->has_value();
+  // Without waiting: it may have become a pipe.
+  fd_ = open_retrying(ops_, partial_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
   if (fd_ < 0) return error_at("cannot create", partial_, errno);
   owns_fd_ = true;
-  return {};
+  struct stat st {};
+  if (ops_.fstat(fd_, &st) != 0) return error_at("cannot look at it", partial_, errno);
+  if (!S_ISREG(st.st_mode)) return io_error(partial_ + ": this name is needed for results, but it is no file");
+  identity_ = identity_of(st);
+  return check_not_an_input(ops_, options_.inputs, st, partial_);
 }
 
 Status OutputSink::begin() {
@@ -146,11 +106,40 @@ Status OutputSink::append(std::string_view records) {
   LLMB_CHECK(records.empty() || records.back() == '\n');
   if (!status_.ok()) return status_;
   LLMB_RETURN_IF_ERROR(begin());
+  LLMB_RETURN_IF_ERROR(status_ = check_content());
   size_t written = 0;
   const Status status = write_all(records, &written);
   if (!status.ok()) return status_ = give_up(status, records, written);
   size_ += static_cast<int64_t>(records.size());
   return sync_if_due();
+}
+
+// What was written is what is there, and has a name. Without a look at that before each record a file that was cut
+// short would end with a torn record and go on behind it.
+Status OutputSink::check_content() {
+  if (is_stream_ && !is_regular_stream_) return {};
+  struct stat st {};
+  if (ops_.fstat(fd_, &st) != 0) return error_at("cannot look at it", is_stream_ ? path_ : partial_, errno);
+  const int64_t expected = stream_begin_ + size_, found = st.st_size;
+  // What is redirected may have other writers, and no name.
+  if (is_stream_ ? found >= expected : found == expected && st.st_nlink > 0) return {};
+  was_changed_ = true;
+  if (!is_stream_ && st.st_nlink == 0) return io_error(partial_ + ": was removed or replaced while it was written");
+  return io_error((is_stream_ ? path_ : partial_) + ": was changed by something else while it was written: it has " +
+                  std::to_string(found) + " bytes, not " + std::to_string(expected));
+}
+
+// The name leads to the file identity_, of that size.
+Status OutputSink::check_place(const std::string& name) {
+  const auto found = identify_file(ops_, name);
+  if (!found.ok()) return found.status();
+  if (*found && (*found)->inode == identity_.inode && (*found)->size == identity_.size) {
+    identity_ = **found;
+    return {};
+  }
+  was_changed_ = true;
+  return io_error(name + ": was " + (*found ? "replaced or changed" : "moved or removed") +
+                  " by something else while the run went");
 }
 
 Status OutputSink::write_all(std::string_view records, size_t* written) {
@@ -177,6 +166,8 @@ Status OutputSink::give_up(const Status& cause, std::string_view records, size_t
   const size_t whole = newline == std::string_view::npos ? 0 : newline + 1;
   size_ += static_cast<int64_t>(whole);
   if (is_stream_ || whole == written) return cause;
+  struct stat st {};
+  if (ops_.fstat(fd_, &st) == 0 && st.st_size < size_) return cause;  // cut by something else: not to be made longer
   if (uninterrupted([&] { return ops_.ftruncate(fd_, size_); }) == 0) return cause;
   return {cause.code(),
           cause.message() + "; the record that was cut short could not be removed either: " + std::strerror(errno)};
@@ -189,11 +180,16 @@ Status OutputSink::sync_if_due() {
 }
 
 Status OutputSink::sync_all() {
-  if (!status_.ok() || is_stream_ || synced_size_ == size_) return status_;
+  if (!status_.ok() || is_stream_) return status_;
   return sync(&FileOps::fdatasync);
 }
 
 Status OutputSink::sync(int (FileOps::*call)(int)) {
+  if (!is_stream_ && !began_) return {};
+  LLMB_RETURN_IF_ERROR(status_ = check_content());
+  identity_.size = size_;
+  if (!is_stream_) LLMB_RETURN_IF_ERROR(status_ = check_place(partial_));
+  if (call == &FileOps::fdatasync && synced_size_ == size_) return {};
   if (uninterrupted([&] { return (ops_.*call)(fd_); }) != 0)
     return status_ = error_at("cannot make the results durable", is_stream_ ? path_ : partial_, errno);
   synced_size_ = size_;
@@ -201,12 +197,17 @@ Status OutputSink::sync(int (FileOps::*call)(int)) {
   return {};
 }
 
-Status OutputSink::finish() {
+Status OutputSink::finish(const std::optional<FileIdentity>& rewritten) {
   LLMB_CHECK(!finished_);
   if (!status_.ok()) return status_;
   LLMB_RETURN_IF_ERROR(begin());
-  if (!is_stream_ || is_regular_stream_) LLMB_RETURN_IF_ERROR(sync(&FileOps::fsync));
-  if (!is_stream_) LLMB_RETURN_IF_ERROR(status_ = rename_durably(ops_, partial_, path_));
+  if (rewritten) identity_ = *rewritten;
+  if (rewritten) LLMB_RETURN_IF_ERROR(status_ = check_place(partial_));
+  else if (!is_stream_ || is_regular_stream_) LLMB_RETURN_IF_ERROR(sync(&FileOps::fsync));
+  if (!is_stream_) {
+    LLMB_RETURN_IF_ERROR(status_ = move_durably(ops_, partial_, path_, replaces_));
+    LLMB_RETURN_IF_ERROR(status_ = check_place(path_));
+  }
   finished_ = true;
   if (owns_fd_ && ops_.close(std::exchange(fd_, -1)) != 0 && errno != EINTR)
     return status_ = error_at("error on close", path_, errno);

@@ -5,19 +5,26 @@
 // holds the output's lock (manifest_file.h). Invariants:
 //  1. PATH.partial ends with a whole record after every call, also after one that failed, if the file can be cut.
 //  2. An error is final: every later call returns the first one and nothing is retried, least of all a failed fsync.
-//  3. Ok from finish() means: on stable storage, under its name.
+//  3. Ok from finish() means: on stable storage, under its name, just what was appended. Something else may cut,
+//  remove,
+//     replace or write to PATH.partial at any time: then the next call fails, and nothing more is written.
+//  4. A PATH that was not there at open() is never replaced.
 // A sink that is destroyed before its first record leaves the directory as it found it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/durable_file.h"
 #include "base/file_ops.h"
 #include "base/status.h"
+#include "job/output_target.h"
 
 namespace llmb {
 
@@ -26,19 +33,9 @@ struct OutputSinkOptions {
   std::vector<std::string> inputs;  // none of them may be the output, under whatever name; "-": stdin
   double sync_interval_ms = 1000;   // between two fdatasync
   int64_t keep_bytes = 0;           // of PATH.partial: whole records of an earlier run, to be continued
+  // Asked while nobody reads a pipe that is the output; false: open() gives kCancelled.
+  std::function<bool()> keep_waiting = [] { return true; };
 };
-
-// Where an output's records go, symbolic links followed.
-struct OutputTarget {
-  bool is_stream = false;  // stdout, a pipe or a device
-  std::string path;        // of a file
-  std::string partial() const { return path + ".partial"; }
-  std::string manifest() const { return path + ".manifest.json"; }
-};
-
-// Changes nothing. kInvalidArgument: a directory, or one of the inputs; kIoError: cannot be looked at.
-Result<OutputTarget> resolve_output(const std::string& path, const std::vector<std::string>& inputs,
-                                    FileOps& ops = real_file_ops());
 
 // Not thread-safe: one writer thread. `ops` and `clock` outlive it. SIGPIPE must be ignored by the process.
 //
@@ -61,20 +58,26 @@ class OutputSink {
   // Syncs where something is unsynced for longer than the interval. For writers that wait for records.
   Status sync_if_due();
 
-  // Syncs what is unsynced, now. For runs that end early.
+  // Syncs what is unsynced, now, and checks what is there. For runs that end early.
   Status sync_all();
 
-  // No more records. Nothing may be appended after it.
-  Status finish();
+  // No more records. Nothing may be appended after it. `rewritten`: what replaced PATH.partial since sync_all(), with
+  // the same records, durable.
+  Status finish(const std::optional<FileIdentity>& rewritten = {});
 
   int64_t bytes_written() const { return size_; }  // keep_bytes included
-  bool is_stream() const { return is_stream_; }    // stdout, a pipe or a device: no partial file, no rename
+  // It failed because something else changed the file: records that were written may be gone.
+  bool was_changed() const { return was_changed_; }
+  const FileIdentity& identity() const { return identity_; }  // of the file PATH, after finish()
+  bool is_stream() const { return is_stream_; }               // stdout, a pipe or a device: no partial file, no rename
 
  private:
   OutputSink(OutputSinkOptions options, const Clock& clock, FileOps& ops);
   Status open_output();
   Status open_stream();
   Status open_partial();
+  Status check_content();
+  Status check_place(const std::string& name);
   Status write_all(std::string_view records, size_t* written);
   Status give_up(const Status& cause, std::string_view records, size_t written);
   Status sync(int (FileOps::*call)(int));
@@ -91,7 +94,11 @@ class OutputSink {
   bool began_ = false;              // what an earlier run left is gone
   bool created_ = false;            // there was no partial file before
   bool finished_ = false;
-  int64_t size_ = 0;  // bytes of whole records
+  bool was_changed_ = false;
+  std::optional<FileIdentity> replaces_;  // an empty file that stood under path_ at open()
+  FileIdentity identity_;                 // of the file that the records are in
+  int64_t stream_begin_ = 0;              // of a redirected file: where the first record begins
+  int64_t size_ = 0;                      // bytes of whole records
   int64_t synced_size_ = 0;
   double last_sync_ms_ = 0;
   Status status_;  // the first error

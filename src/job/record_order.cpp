@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -10,18 +9,13 @@
 
 #include "base/durable_file.h"
 #include "io/resume_scan.h"
+#include "job/place_sorter.h"
 
 namespace llmb {
 
 namespace {
 
-constexpr uint32_t kCopyBytes = 256 << 10;
-
-struct Place {
-  int64_t index;
-  int64_t offset;
-  uint32_t size;  // at most kMaxRecordBytes
-};
+constexpr int64_t kCopyBytes = 256 << 10;
 
 Result<bool> is_in_order(const std::string& path, FileOps& ops) {
   int64_t last_index = -1;
@@ -39,20 +33,17 @@ Result<bool> is_in_order(const std::string& path, FileOps& ops) {
   return in_order;
 }
 
-Result<std::vector<Place>> find_places(const std::string& path, FileOps& ops) {
-  std::vector<Place> places;
+Status find_places(const std::string& path, FileOps& ops, PlaceSorter* places) {
   int64_t offset = 0;
   const auto scanned = scan_records(
       path,
       [&](const RecordSummary& record, std::string_view bytes) {
-        places.push_back({record.index, offset, static_cast<uint32_t>(bytes.size())});
-        offset += static_cast<int64_t>(bytes.size());
-        return Status();
+        const auto size = static_cast<int64_t>(bytes.size());
+        offset += size;
+        return places->add({record.index, offset - size, size});
       },
       ops);
-  if (!scanned.ok()) return scanned.status();
-  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.index < b.index; });
-  return places;
+  return scanned.status();
 }
 
 Status read_at(FileOps& ops, int fd, const std::string& path, int64_t offset, std::vector<char>* out) {
@@ -69,36 +60,45 @@ Status read_at(FileOps& ops, int fd, const std::string& path, int64_t offset, st
 }
 
 // Records that follow each other in both orders are copied together.
-Status copy_records(const std::vector<Place>& places, int fd, const std::string& path, AtomicFileWriter* writer,
-                    FileOps& ops) {
+Status copy_records(PlaceSorter* places, int fd, const std::string& path, AtomicFileWriter* writer, FileOps& ops) {
   std::vector<char> buffer;
-  for (size_t i = 0; i < places.size();) {
-    const int64_t begin = places[i].offset;
-    int64_t size = 0;
-    do size += places[i++].size;
-    while (i < places.size() && places[i].offset == begin + size && size + places[i].size <= kCopyBytes);
+  int64_t begin = 0, size = 0;
+  const auto copy = [&]() -> Status {
     buffer.resize(static_cast<size_t>(size));
     LLMB_RETURN_IF_ERROR(read_at(ops, fd, path, begin, &buffer));
-    LLMB_RETURN_IF_ERROR(writer->append({buffer.data(), buffer.size()}));
-  }
-  return {};
+    return writer->append({buffer.data(), buffer.size()});
+  };
+  const auto take = [&](const RecordPlace& place) -> Status {
+    if (place.offset == begin + size && size + place.size <= kCopyBytes) {
+      size += place.size;
+      return {};
+    }
+    LLMB_RETURN_IF_ERROR(copy());
+    begin = place.offset;
+    size = place.size;
+    return {};
+  };
+  LLMB_RETURN_IF_ERROR(places->for_each(take));
+  return copy();
 }
 
 }  // namespace
 
-Status sort_records(const std::string& path, const std::string& temporary, FileOps& ops) {
+Result<std::optional<FileIdentity>> sort_records(const std::string& path, const std::string& temporary, FileOps& ops) {
   const Result<bool> in_order = is_in_order(path, ops);
-  if (!in_order.ok() || *in_order) return in_order.status();
-  const Result<std::vector<Place>> places = find_places(path, ops);
-  if (!places.ok()) return places.status();
+  if (!in_order.ok()) return in_order.status();
+  if (*in_order) return std::optional<FileIdentity>();
+  PlaceSorter places(temporary, ops);
+  LLMB_RETURN_IF_ERROR(find_places(path, ops, &places));
   const int fd = open_retrying(ops, path, O_RDONLY | O_CLOEXEC, 0);
   if (fd < 0) return io_error(path + ": cannot open: " + std::strerror(errno));
   AtomicFileWriter writer(path, temporary, ops);
   Status status = writer.open();
-  if (status.ok()) status = copy_records(*places, fd, path, &writer, ops);
+  if (status.ok()) status = copy_records(&places, fd, path, &writer, ops);
   ops.close(fd);
   LLMB_RETURN_IF_ERROR(std::move(status));
-  return writer.commit();
+  LLMB_RETURN_IF_ERROR(writer.commit());
+  return std::optional(writer.identity());
 }
 
 }  // namespace llmb

@@ -82,7 +82,9 @@ Status ResultStream::write_queue() {
 Status ResultStream::write(const FinishedItem& item) {
   metrics_.add(item);
   FormattedRecord record = {formatter_.format(item.completion), item.completion.error.has_value()};
+  is_writing_.store(true, std::memory_order_relaxed);
   if (errors_ != nullptr && record.is_error) LLMB_RETURN_IF_ERROR(errors_->append(record.text));
+  is_writing_.store(false, std::memory_order_relaxed);
   if (order_ == OutputOrder::kCompletion) return append(record);
   held_.emplace(item.ordinal, std::move(record));
   while (!held_.empty() && held_.begin()->first == next_ordinal_) {
@@ -95,7 +97,9 @@ Status ResultStream::write(const FinishedItem& item) {
 }
 
 Status ResultStream::append(const FormattedRecord& record) {
+  is_writing_.store(true, std::memory_order_relaxed);
   LLMB_RETURN_IF_ERROR(sink_->append(record.text));
+  is_writing_.store(false, std::memory_order_relaxed);
   num_written_.fetch_add(1, std::memory_order_relaxed);
   num_failed_written_.fetch_add(record.is_error, std::memory_order_relaxed);
   return {};

@@ -53,6 +53,8 @@ class ResultStream {
   // Records, and those of them that are errors.
   int64_t num_written() const { return num_written_.load(std::memory_order_relaxed); }
   int64_t num_failed_written() const { return num_failed_written_.load(std::memory_order_relaxed); }
+  // The sink has not taken the record yet that it was given last.
+  bool is_writing() const { return is_writing_.load(std::memory_order_relaxed); }
   bool has_failed() const { return has_failed_.load(std::memory_order_relaxed); }
   // The first error of writing, or ok.
   Status status() const;
@@ -89,6 +91,7 @@ class ResultStream {
 
   std::atomic<int64_t> num_written_{0}, num_failed_written_{0};
   std::atomic<bool> has_failed_{false};
+  std::atomic<bool> is_writing_{false};
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   Status status_;           // guarded by mutex_

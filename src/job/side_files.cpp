@@ -30,10 +30,11 @@ bool is_same_file(const std::string& a, const std::string& b) {
   const auto found_a = look_at(a), found_b = look_at(b);
   if (found_a && found_b)
     return S_ISREG(found_a->st_mode) && found_a->st_dev == found_b->st_dev && found_a->st_ino == found_b->st_ino;
+  if (found_a || found_b) return false;
   std::error_code unknown;
-  return !found_a && !found_b &&
-         fs::weakly_canonical(fs::absolute(a, unknown), unknown) ==
-             fs::weakly_canonical(fs::absolute(b, unknown), unknown);
+  const fs::path full_a = fs::weakly_canonical(fs::absolute(a, unknown), unknown);
+  const fs::path full_b = fs::weakly_canonical(fs::absolute(b, unknown), unknown);
+  return unknown ? a == b : full_a == full_b;
 }
 
 Status check_writable(const std::string& path) {
@@ -44,6 +45,7 @@ Status check_writable(const std::string& path) {
 }
 
 Status check_side_file(const std::string& path, const std::vector<std::pair<std::string, std::string>>& taken) {
+  LLMB_RETURN_IF_ERROR(check_name_length(path));
   if (const auto found = look_at(path); found && S_ISDIR(found->st_mode))
     return invalid_argument(path + ": is a directory; name a file in it");
   for (const auto& [what, file] : taken)

@@ -10,6 +10,8 @@ namespace {
 constexpr double kTickMs = 100;
 // What the engine itself gets to notice that time is up, before it is done for it.
 constexpr double kMarginMs = 500;
+// After that it is left, whatever it does: half a second of the two is for the last words and the exit.
+constexpr double kLastMarginMs = 1500;
 }  // namespace
 
 Ending Supervisor::run(std::function<void()> work) {
@@ -59,9 +61,10 @@ std::optional<Ending> Supervisor::look(double passed_ms) {
   if (num_signals == 0) return {};
   since_first_signal_ms_ += passed_ms;
   if (num_signals > 1) since_second_signal_ms_ += passed_ms;
-  const double late_ms = std::max(since_first_signal_ms_ - grace_ms_, since_second_signal_ms_);
+  const double late_ms =
+      std::max(since_first_signal_ms_ - grace_ms_.load(std::memory_order_relaxed), since_second_signal_ms_);
   if (call != 0 && (is_loading || late_ms >= kMarginMs) && watch_.give_up(call)) return Ending::kOverdue;
-  if (call == 0 && can_block_ && late_ms >= 2 * kMarginMs) return Ending::kBlocked;
+  if (leaves_blocked_ && late_ms >= kLastMarginMs) return Ending::kBlocked;
   return {};
 }
 

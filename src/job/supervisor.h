@@ -1,5 +1,5 @@
-// Runs the part of a run that drives the device on a thread of its own and watches it from the calling one, so that
-// neither a device that hangs nor a reader that does not read keeps the process from ending when it should.
+// Runs work on a thread of its own and watches it from the calling one, so that nothing that hangs keeps the process
+// from ending when it should: a device, a disk, a pipe at whose other end nobody is.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ enum class Ending {
   kReturned,  // the work is done, well or not
   kStalled,   // a step of the device takes longer than allowed
   kOverdue,   // interrupted, and the device did not answer in time: while loading at once, later after the grace
-  kBlocked,   // interrupted, and something else than the device holds the work up, longer than the grace
+  kBlocked,   // interrupted, and something else than the device holds the work up, far longer than the grace
 };
 
 // run() and its caller are one thread; begin_steps() belongs to the work. After kStalled and kOverdue the work's thread
@@ -30,13 +30,16 @@ enum class Ending {
 // Time in which this process was stopped (SIGSTOP) does not count.
 class Supervisor {
  public:
-  // `interrupted` counts the signals that ask the run to end: the second one cuts the grace short. can_block: whether a
-  // kBlocked run is to be left; a file's disk is waited for.
-  Supervisor(DeviceWatch& watch, const std::atomic<int>& interrupted, double grace_ms, bool can_block)
-      : watch_(watch), interrupted_(interrupted), grace_ms_(grace_ms), can_block_(can_block) {}
+  // `interrupted` counts the signals that ask the run to end: the second one cuts the grace short. leaves_blocked:
+  // whether there is kBlocked.
+  Supervisor(DeviceWatch& watch, const std::atomic<int>& interrupted, double grace_ms, bool leaves_blocked)
+      : watch_(watch), interrupted_(interrupted), grace_ms_(grace_ms), leaves_blocked_(leaves_blocked) {}
 
   // What `work` throws is thrown here. Call once.
   Ending run(std::function<void()> work);
+
+  // May be called while it runs.
+  void set_grace_ms(double grace_ms) { grace_ms_.store(grace_ms, std::memory_order_relaxed); }
 
   // The model is loaded: from now on a call of the device may take watchdog_ms (0: for ever).
   void begin_steps(double watchdog_ms);
@@ -47,8 +50,8 @@ class Supervisor {
 
   DeviceWatch& watch_;
   const std::atomic<int>& interrupted_;
-  const double grace_ms_;
-  const bool can_block_;
+  std::atomic<double> grace_ms_;
+  const bool leaves_blocked_;
   std::atomic<bool> has_begun_steps_{false};
   double watchdog_ms_ = 0;  // written before has_begun_steps_
 

@@ -42,6 +42,51 @@ TEST_CASE("--help and --version go to stdout with exit code 0, usage errors to s
   }
 }
 
+TEST_CASE("what --help and --version were asked for is there, or the exit code says so") {
+  for (const std::string flag : {"--help", "--version"}) {
+    const ProcessResult full = run_shell(kProgram + " " + flag + " > /dev/full");
+    CHECK(full.exit_code == 6);
+    CHECK(full.err == "llm-batch: error: standard output: cannot write: No space left on device\n");
+  }
+}
+
+TEST_CASE("FAULTS 46: empty names and names that are too long are refused with 2 before anything is loaded") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), kLine);
+  const std::string no_model = dir.file("none"), in = dir.file("in.jsonl");  // noticed later, with 4
+  const auto refused = [&](const std::vector<std::string>& arguments) {
+    std::vector<std::string> argv = {kProgram, "-m", no_model, "--device", "ledger"};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    const ProcessResult result = run_process(argv);
+    INFO(result.err);
+    CHECK(result.exit_code == 2);
+    CHECK(result.err.starts_with("llm-batch: error: "));
+    return result.err;
+  };
+  refused({in, "-o", ""});
+  refused({""});
+  refused({in, ""});
+  const std::string longest = dir.file(std::string(237, 'o')), too_long = dir.file(std::string(238, 'o'));
+  CHECK(refused({in, "-o", too_long}).find(too_long + ": this name has 238 bytes, and may have 237") !=
+        std::string::npos);
+  for (const char* flag : {"--error-file", "--metrics"})
+    CHECK(refused({in, "-o", dir.file("out"), flag, dir.file(std::string(256, 'e'))}).find(std::string(flag) + ": ") !=
+          std::string::npos);
+  CHECK(run_llm_batch({in, "-o", longest, "--device", "ledger"}).exit_code == 0);
+  CHECK(parse_lines(read_file(longest + ".metrics.jsonl")).size() == 1);
+}
+
+TEST_CASE("the report counts the records that are in the output, and the errors among them") {
+  const std::string bad = R"({"prompt":5})"
+                          "\n";
+  const ProcessResult full =
+      run_shell("printf '%s' '" + bad + kLine + "' | " + kProgram + " -m " + kModel + " --progress none > /dev/full");
+  CHECK(full.exit_code == 6);
+  const auto report = nlohmann::json::parse(full.err.substr(full.err.rfind('{')));
+  CHECK(report["done"] == 0);
+  CHECK(report["failed"] == 0);
+}
+
 TEST_CASE("a flag with choices takes their names alone, and lists them in one line") {
   const std::vector<std::pair<std::string, std::string>> flags = {
       {"--quantization", "none, int8, int4"},
@@ -206,14 +251,14 @@ TEST_CASE("a model without weights or tokenizer runs with --load-format dummy") 
 }
 
 TEST_CASE("FAULTS 41: the limit on stacks changes no byte, however small it is") {
-  const std::string lines = kLine + R"({"messages":[{"role":"user","content":"What is 70 + 80?"}],"max_tokens":3})" + "\n";
+  const std::string lines =
+      kLine + R"({"messages":[{"role":"user","content":"What is 70 + 80?"}],"max_tokens":3})" + "\n";
   const std::string expected = stable_output(run_llm_batch({}, lines).out);
   REQUIRE(!expected.empty());
   for (const char* limit : {"64", "128", "256", "1024", "unlimited"}) {
     CAPTURE(limit);
-    const ProcessResult result =
-        run_process({"/bin/sh", "-c", "ulimit -s $0; exec \"$@\"", limit, kProgram, "-m", kModel, "--progress", "none"},
-                    lines);
+    const ProcessResult result = run_process(
+        {"/bin/sh", "-c", "ulimit -s $0; exec \"$@\"", limit, kProgram, "-m", kModel, "--progress", "none"}, lines);
     CHECK(result.exit_code == 0);
     CHECK_MESSAGE(stable_output(result.out) == expected, result.err);
   }

@@ -46,6 +46,7 @@ class MemoryFile final : public FileOps {
   int fdatasync(int) override { return -1; }
   int ftruncate(int, off_t) override { return -1; }
   int rename(const char*, const char*) override { return -1; }
+  int rename_new(const char*, const char*) override { return -1; }
   int unlink(const char*) override { return -1; }
   int flock(int, int) override { return -1; }
 

@@ -128,9 +128,7 @@ inline Status run_job(const Options& options, FileOps& ops) {
   auto sink = (*job)->begin(fingerprint, clock);
   if (!sink.ok()) return sink.status();
   LLMB_RETURN_IF_ERROR(answer_lines(options, (*job)->completed(), **sink, &num_failed));
-  LLMB_RETURN_IF_ERROR((*job)->put_in_order());
-  LLMB_RETURN_IF_ERROR((*sink)->finish());
-  return (*job)->complete(num_lines, num_failed);
+  return (*job)->complete(**sink, num_lines, num_failed);
 }
 
 inline std::set<std::string> lines_of(const std::string& text) {

@@ -86,6 +86,10 @@ int FaultyFileOps::rename(const char* from, const char* to) {
   return fails(FileCall::kRename) ? -1 : real_file_ops().rename(from, to);
 }
 
+int FaultyFileOps::rename_new(const char* from, const char* to) {
+  return fails(FileCall::kRename) ? -1 : real_file_ops().rename_new(from, to);
+}
+
 int FaultyFileOps::unlink(const char* path) { return fails(FileCall::kUnlink) ? -1 : real_file_ops().unlink(path); }
 
 int FaultyFileOps::flock(int fd, int operation) {

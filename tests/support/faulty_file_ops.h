@@ -68,6 +68,7 @@ class FaultyFileOps final : public FileOps {
   int fdatasync(int fd) override;
   int ftruncate(int fd, off_t size) override;
   int rename(const char* from, const char* to) override;
+  int rename_new(const char* from, const char* to) override;  // counts as kRename
   int unlink(const char* path) override;
   int flock(int fd, int operation) override;
   int fstat(int fd, struct stat* st) override;

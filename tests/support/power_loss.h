@@ -32,6 +32,7 @@ class PowerLossFileOps final : public FileOps {
   int fdatasync(int fd) override;
   int ftruncate(int fd, off_t size) override { return inner_.ftruncate(fd, size); }
   int rename(const char* from, const char* to) override { return inner_.rename(from, to); }
+  int rename_new(const char* from, const char* to) override { return inner_.rename_new(from, to); }
   int unlink(const char* path) override { return inner_.unlink(path); }
   int flock(int fd, int operation) override { return inner_.flock(fd, operation); }
   int fstat(int fd, struct stat* st) override { return inner_.fstat(fd, st); }

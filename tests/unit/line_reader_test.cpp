@@ -353,7 +353,7 @@ TEST_CASE("what cannot be read is named: missing file, directory, failing read")
   write_file(dir / "a", "1\n");
   const ReadAll missing = read_all({dir / "a", dir / "missing"});
   CHECK(missing.lines.size() == 1);
-  CHECK(missing.status.code() == StatusCode::kIoError);
+  CHECK(missing.status.code() == StatusCode::kNotFound);
   CHECK(missing.status.message() == dir / "missing" + ": cannot open: No such file or directory");
   CHECK(read_all({dir.path()}).status.code() == StatusCode::kIoError);
   FaultyFileOps ops;
@@ -414,6 +414,30 @@ TEST_CASE("stop ends a reader that waits for stdin") {
   reader.stop();
   waiting.join();
   CHECK(ended == true);
+}
+
+TEST_CASE("FAULTS 43: a file that became shorter while it was read is no end of the input; one that grew is read on") {
+  const TempDir dir;
+  const std::string line = std::string(99, 'x') + "\n";
+  std::string text;
+  for (int i = 0; i < 10000; ++i) text += line;  // more than is read at a time
+  const auto count_lines = [&](int64_t new_size) {
+    write_file(dir / "in", text);
+    LineReader reader({dir / "in"});
+    int64_t num_lines = 0;
+    while (true) {
+      const auto next = reader.next();
+      if (!next.ok()) CHECK(next.status().code() == StatusCode::kIoError);
+      if (!next.ok()) CHECK(next.status().message().find(dir / "in: became shorter") == 0);
+      if (!next.ok()) return -num_lines;
+      if (!next->has_value()) return num_lines;
+      if (++num_lines == 1) std::filesystem::resize_file(dir / "in", static_cast<size_t>(new_size));
+    }
+  };
+  const auto size = static_cast<int64_t>(text.size());
+  CHECK(count_lines(size) == 10000);
+  CHECK(count_lines(size + 100) == 10001);
+  for (const int64_t shorter : {int64_t{0}, size / 2, size - 1}) CHECK(count_lines(shorter) < 0);
 }
 
 }  // namespace llmb

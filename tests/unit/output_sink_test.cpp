@@ -1,4 +1,4 @@
-// The output file under faults: FAULTS rows 4, 5, 6 and 13.
+// The output file under faults: FAULTS rows 4, 5, 6, 13, 40, 44 and 46.
 #include "job/output_sink.h"
 
 #include <doctest/doctest.h>
@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 
 #include "tests/support/faulty_file_ops.h"
 #include "tests/support/process.h"
@@ -47,15 +49,115 @@ TEST_CASE("records are in PATH.partial until finish, then under PATH, and the pa
   CHECK(!fs::exists(dir / "out.jsonl.partial"));
 }
 
-TEST_CASE("a job without records leaves an empty output; an earlier output is replaced") {
+TEST_CASE("a job without records leaves an empty output; an empty file is replaced, another is left alone") {
   TempDir dir;
-  write_file(dir / "out.jsonl", "old\n");
+  write_file(dir / "out.jsonl", "");
   auto sink = open_sink(dir / "out.jsonl");
   REQUIRE(sink.ok());
-  CHECK(read_file(dir / "out.jsonl") == "old\n");
+  CHECK((*sink)->append("new\n").ok());
   CHECK((*sink)->finish().ok());
+  CHECK(read_file(dir / "out.jsonl") == "new\n");
+  auto another = open_sink(dir / "out.jsonl");
+  REQUIRE(!another.ok());
+  CHECK(another.status().code() == StatusCode::kIoError);
+  CHECK(read_file(dir / "out.jsonl") == "new\n");
+  fs::remove(dir / "out.jsonl");
+  auto none = open_sink(dir / "out.jsonl");
+  REQUIRE(none.ok());
+  CHECK((*none)->finish().ok());
   CHECK(fs::exists(dir / "out.jsonl"));
   CHECK(read_file(dir / "out.jsonl").empty());
+}
+
+// Something else lays hands on the files of a sink that has written two records.
+struct Change {
+  const char* name;
+  std::function<void(const std::string& path, const std::string& partial)> make;
+  std::string kept;        // then in the partial file
+  bool is_content = true;  // it shows before the next record is written
+};
+
+std::vector<Change> changes() {
+  const std::string both = "{\"index\":0}\n{\"index\":1}\n";
+  return {
+      {"cut to nothing", [](auto&, auto& partial) { fs::resize_file(partial, 0); }, ""},
+      {"cut in a record", [](auto&, auto& partial) { fs::resize_file(partial, 15); }, "{\"index\":0}\n{\"i"},
+      {"appended to", [](auto&, auto& partial) { std::ofstream(partial, std::ios::app) << "x\n"; }, both + "x\n"},
+      {"removed", [](auto&, auto& partial) { fs::remove(partial); }, ""},
+      {"replaced",
+       [](auto& path, auto& partial) {
+         fs::copy_file(partial, path + ".copy");
+         fs::rename(path + ".copy", partial);
+       },
+       both},
+      {"moved", [](auto& path, auto& partial) { fs::rename(partial, path + ".moved"); }, "", false},
+      {"moved, and another in its place",
+       [](auto& path, auto& partial) {
+         fs::rename(partial, path + ".moved");
+         fs::copy_file(path + ".moved", partial);
+       },
+       both, false},
+  };
+}
+
+TEST_CASE("FAULTS 40: a partial file that something else cuts, removes, replaces or writes to never ends in success") {
+  for (const Change& change : changes())
+    for (const bool goes_on : {true, false}) {
+      CAPTURE(change.name);
+      CAPTURE(goes_on);
+      TempDir dir;
+      const std::string path = dir / "out.jsonl", partial = path + ".partial";
+      auto sink = open_sink(path);
+      REQUIRE(sink.ok());
+      CHECK((*sink)->append("{\"index\":0}\n").ok());
+      CHECK((*sink)->append("{\"index\":1}\n").ok());
+      change.make(path, partial);
+      if (goes_on) CHECK((*sink)->append("{\"index\":2}\n").ok() == !change.is_content);
+      else CHECK(!(*sink)->sync_all().ok());
+      CHECK((*sink)->finish().code() == StatusCode::kIoError);
+      CHECK((*sink)->was_changed());
+      CHECK(!fs::exists(path));
+      CHECK(read_file(partial) == change.kept);  // nothing was written behind a torn record
+    }
+}
+
+TEST_CASE("FAULTS 40: an output that was not there at the start is never replaced; what is done stays") {
+  for (const bool was_empty : {false, true})
+    for (const std::string foreign : {"", "foreign\n"}) {
+      if (was_empty && foreign.empty()) continue;  // nobody has changed it
+      CAPTURE(was_empty);
+      CAPTURE(foreign);
+      TempDir dir;
+      if (was_empty) write_file(dir / "out.jsonl", "");
+      auto sink = open_sink(dir / "out.jsonl");
+      REQUIRE(sink.ok());
+      CHECK((*sink)->append("record\n").ok());
+      write_file(dir / "out.jsonl", foreign);
+      const Status status = (*sink)->finish();
+      CHECK(status.code() == StatusCode::kIoError);
+      CHECK(contains(status.message(), "out.jsonl"));
+      CHECK(!(*sink)->was_changed());
+      CHECK(read_file(dir / "out.jsonl") == foreign);
+      CHECK(read_file(dir / "out.jsonl.partial") == "record\n");
+    }
+  TempDir dir;  // a link that leads nowhere is something, too
+  auto sink = open_sink(dir / "out.jsonl");
+  REQUIRE(sink.ok());
+  fs::create_symlink("nowhere", dir / "out.jsonl");
+  CHECK((*sink)->finish().code() == StatusCode::kIoError);
+  CHECK(fs::is_symlink(dir / "out.jsonl"));
+}
+
+TEST_CASE("FAULTS 40: an output that is changed in the moment of its rename is not claimed") {
+  TempDir dir;
+  FaultyFileOps ops;
+  auto sink = open_sink(dir / "out.jsonl", ops);
+  REQUIRE(sink.ok());
+  CHECK((*sink)->append("record\n").ok());
+  ops.before_call = [&](FileCall call) {  // the directory's sync comes right after the rename
+    if (call == FileCall::kOpen) fs::resize_file(dir / "out.jsonl", 3);
+  };
+  CHECK((*sink)->finish().code() == StatusCode::kIoError);
 }
 
 TEST_CASE("a sink that never wrote leaves the directory as it was") {
@@ -234,10 +336,36 @@ TEST_CASE("the output may not be an input: by path, hard link or symbolic link, 
   CHECK(open_sink(dir / "out.jsonl", real_file_ops(), {dir / "in.jsonl"}).ok());
 }
 
+TEST_CASE(
+    "FAULTS 46: a name that leaves no room for the names beside it is refused, with the limit; a shorter one works") {
+  TempDir dir;
+  for (const size_t size : {237, 238, 255, 256, 5000}) {
+    CAPTURE(size);
+    const std::string path = dir / std::string(size, 'n');
+    auto sink = open_sink(path);
+    CHECK(sink.ok() == (size == 237));
+    if (sink.ok()) continue;
+    CHECK(sink.status().code() == StatusCode::kInvalidArgument);
+    CHECK(
+        contains(sink.status().message(), path + ": this name has " + std::to_string(size) + " bytes, and may have "));
+  }
+  std::string deep = dir.path();
+  while (deep.size() < 4070) deep += "/" + std::string(std::min<size_t>(200, 4090 - deep.size()), 'd');
+  CHECK(contains(open_sink(deep).status().message(), "this path has"));
+}
+
+TEST_CASE("FAULTS 44: a pipe in place of the partial file is refused, not waited for") {
+  TempDir dir;
+  REQUIRE(mkfifo((dir / "out.jsonl.partial").c_str(), 0600) == 0);
+  const Status status = open_sink(dir / "out.jsonl").status();
+  CHECK(status.code() == StatusCode::kIoError);
+  CHECK(contains(status.message(), "out.jsonl.partial: this name is needed"));
+}
+
 TEST_CASE("an output through a symbolic link writes the file behind it") {
   TempDir dir;
   fs::create_directory(dir / "real");
-  write_file(dir / "real/out.jsonl", "old\n");
+  write_file(dir / "real/out.jsonl", "");
   fs::create_symlink(dir / "real/out.jsonl", dir / "link.jsonl");
   auto sink = open_sink(dir / "link.jsonl");
   REQUIRE(sink.ok());

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <vector>
 
 #include "io/result_writer.h"
+#include "tests/support/bounded.h"
 #include "tests/support/faulty_file_ops.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
@@ -42,7 +44,7 @@ std::string joined(const std::vector<std::string>& records) {
   return text;
 }
 
-Status sort_file(const TempDir& dir, FileOps& ops = real_file_ops()) {
+Result<std::optional<FileIdentity>> sort_file(const TempDir& dir, FileOps& ops = real_file_ops()) {
   return sort_records(dir / "out", dir / "out.tmp", ops);
 }
 
@@ -70,7 +72,10 @@ TEST_CASE("any order becomes the order of the input; what is in order is not tou
       }
       write_file(dir / "out", joined(shuffled));
       const uint64_t before = inode(dir / "out");
-      CHECK(sort_file(dir).ok());
+      const auto replaced = sort_file(dir);
+      REQUIRE(replaced.ok());
+      CHECK(replaced->has_value() == (shuffled != records));
+      if (replaced->has_value()) CHECK((*replaced)->inode == inode(dir / "out"));
       CHECK(read_file(dir / "out") == joined(records));
       if (shuffled == records) CHECK(inode(dir / "out") == before);
       CHECK(!fs::exists(dir / "out.tmp"));
@@ -100,7 +105,7 @@ TEST_CASE("short reads and interrupts are invisible; a failing call leaves the f
     write_file(dir / "out", unsorted);
     FaultyFileOps ops;
     ops.any_fault = {.at = at, .error = EIO};
-    const Status status = sort_file(dir, ops);
+    const Status status = sort_file(dir, ops).status();
     if (!status.ok()) CHECK(status.code() == StatusCode::kIoError);
     const std::string text = read_file(dir / "out");
     CHECK((text == sorted || (text == unsorted && !status.ok())));
@@ -114,17 +119,36 @@ TEST_CASE("a file that is damaged, torn or shrinks is refused") {
   const auto records = make_records(3);
   const std::string unsorted = records[2] + records[0] + records[1];
   write_file(dir / "out", unsorted.substr(0, unsorted.size() - 1));
-  CHECK(sort_file(dir).code() == StatusCode::kDataLoss);
+  CHECK(sort_file(dir).status().code() == StatusCode::kDataLoss);
   write_file(dir / "out", "no record\n" + unsorted);
-  CHECK(sort_file(dir).code() == StatusCode::kDataLoss);
-  CHECK(sort_records(dir / "none", dir / "tmp").code() == StatusCode::kIoError);
+  CHECK(sort_file(dir).status().code() == StatusCode::kDataLoss);
+  CHECK(sort_records(dir / "none", dir / "tmp").status().code() == StatusCode::kIoError);
   write_file(dir / "out", unsorted);
   FaultyFileOps ops;
   int num_opens = 0;
   ops.before_call = [&](test::FileCall call) {  // the third opening is the one for copying
     if (call == test::FileCall::kOpen && ++num_opens == 3) fs::resize_file(dir / "out", 10);
   };
-  CHECK(sort_file(dir, ops).code() == StatusCode::kIoError);
+  CHECK(sort_file(dir, ops).status().code() == StatusCode::kIoError);
+}
+
+TEST_CASE("a million records are sorted in bounded memory") {
+  constexpr int64_t kCount = 1'000'000;
+  const TempDir dir;
+  {
+    std::ofstream file(dir / "out", std::ios::binary);
+    for (int64_t i = 0; i < kCount; ++i)
+      file << R"({"index":)" << (i * 7919) % kCount << R"(,"text":"","hash":"0123456789abcdef"})"
+           << "\n";
+  }
+  const auto run = test::run_bounded([&] { return sort_file(dir).ok() ? 0 : 1; }, 60);
+  CHECK(run.exit_code == 0);
+  if (test::memory_figures_count()) CHECK(run.peak_mebibytes <= 16);
+  std::ifstream sorted(dir / "out");
+  int64_t index = 0;
+  for (std::string line; std::getline(sorted, line); ++index)
+    if (!line.starts_with("{\"index\":" + std::to_string(index) + ",")) break;
+  CHECK(index == kCount);
 }
 
 }  // namespace llmb
