@@ -118,8 +118,11 @@ TEST_CASE("input that is not what it should be is refused by name") {
   CHECK(message({"[{]"}).find("messages: invalid JSON") == 0);
   CHECK(message({kHi, "{}"}) == "tools must be a JSON array");
   CHECK(message({kHi, "", "[]"}) == "chat_template_kwargs must be a JSON object");
-  CHECK(message({R"([{"n": 9223372036854775808}])"}).find("64 bits") != std::string::npos);
   CHECK(message({"[" + std::string(100'000, '[')}).find("nested too deeply") != std::string::npos);
+}
+
+TEST_CASE("an integer beyond 64 bits keeps its digits") {
+  CHECK(text(tmpl("{{ messages[0].n }}"), {R"([{"n": 9223372036854775808}])"}) == "9223372036854775808");
 }
 
 // ---- continue_final_message ---------------------------------------------------------------------
@@ -263,15 +266,19 @@ TEST_CASE("the templates beside the repository parse and render a conversation w
   // Variables that a template asks of its caller.
   const std::map<std::string, std::string> kwargs = {
       {"fireworks-ai-llama-3-firefunction-v2.jinja", R"({"functions": "[]", "datetime": "2026-01-01"})"}};
+  // Fails where there are none, as it does in transformers.
+  const std::string needs_tools = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja";
   int num_templates = 0;
   for (const auto& entry : fs::directory_iterator(dir)) {
     if (entry.path().extension() != ".jinja") continue;
-    const auto own = kwargs.find(entry.path().filename().string());
+    const std::string name = entry.path().filename().string();
+    const auto own = kwargs.find(name);
     std::ifstream in(entry.path(), std::ios::binary);
     const std::string source(std::istreambuf_iterator<char>(in), {});
-    CAPTURE(entry.path().filename().string());
+    CAPTURE(name);
     const auto& t = tmpl(source, {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
     for (const std::string& with : {std::string(), tools}) {
+      if (with.empty() && name == needs_tools) continue;
       const std::string prompt = text(t, {messages, with, own == kwargs.end() ? "" : own->second});
       CHECK(prompt.find("Why?") != std::string::npos);
       CHECK(prompt.find("That.") < prompt.find("Why?"));
