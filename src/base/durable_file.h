@@ -12,7 +12,7 @@
 
 namespace llmb {
 
-// Of the file under this name; nullopt: nothing is there. kIoError: it cannot be looked at, or is no file.
+// The identity of the file under this name; nullopt: nothing is there. kIoError: it cannot be looked at, or is no file.
 Result<std::optional<FileIdentity>> identify_file(FileOps& ops, const std::string& path);
 
 // Repeats a call that a signal interrupted.

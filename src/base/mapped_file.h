@@ -20,7 +20,7 @@ namespace llmb {
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);
-  // Of a file that is open; `path` is for messages.
+  // Maps an open file; `path` is for messages.
   static Result<MappedFile> map(int fd, const struct stat& st, const std::string& path);
   MappedFile(MappedFile&& other) noexcept { swap(other); }
   MappedFile& operator=(MappedFile&& other) noexcept {

@@ -1,4 +1,4 @@
-// What a process puts right about itself before it opens a file or starts a thread.
+// Puts a process in order before it opens a file or starts a thread.
 #pragma once
 
 #include "base/status.h"

@@ -76,7 +76,7 @@ int BatchRun::execute() {
   return run_supervised();
 }
 
-// What an earlier run chose holds for this one.
+// This run keeps the choices of an earlier one.
 BatchRun::End BatchRun::choose_arithmetic() {
   if (o_.dry_run || device_.identity != "cpu") return {};
   if (job_ && job_->recorded() != nullptr) {

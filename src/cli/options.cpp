@@ -304,7 +304,7 @@ std::string check_combination(const Options& o) {
   return "";
 }
 
-// What was asked for is the output: it is there, or the exit code says so.
+// Help and version are output: either all of it is written, or the exit code says that it is not.
 int print(const std::string& text) {
   for (std::string_view rest = text; !rest.empty();) {
     const auto count = uninterrupted([&] { return real_file_ops().write(STDOUT_FILENO, rest.data(), rest.size()); });

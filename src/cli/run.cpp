@@ -49,7 +49,7 @@ int guarded(const Body& body) {
   return kExitOutOfMemory;
 }
 
-// What the thread that waits for the run knows of it.
+// The run as the waiting thread sees it.
 class RunView {
  public:
   void show(const BatchRun* job) {  // null: none any more

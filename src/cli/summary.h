@@ -10,14 +10,14 @@
 
 namespace llmb {
 
-// What a run measured.
+// Measurements of a run.
 struct RunMetrics {
   RequestMetrics requests;
   StepMetrics steps;
   int64_t num_left = 0;  // requests that were taken in and given up
 };
 
-// What the summary needs besides the metrics.
+// The summary needs these besides the metrics.
 struct RunContext {
   double wall_ms = 0;  // from the first read to the last record
   BackendInfo backend;

@@ -48,7 +48,7 @@
 
 namespace llmb {
 
-// Of a backend: a plan can only follow the one right before it.
+// Plans that a backend holds at most: a plan can only follow the one right before it.
 inline constexpr int32_t kMaxPlansInFlight = 2;
 inline constexpr int32_t kNoGroup = -1;
 
@@ -152,7 +152,7 @@ struct StepPlan {
   void clear();  // keeps capacity
 };
 
-// What a step gave. Log-probabilities are of the raw distribution.
+// The output of a step. Log-probabilities are of the raw distribution.
 struct StepOutput {
   std::vector<int32_t> token_start;  // [num_groups + 1]  into what follows
   std::vector<TokenId> tokens;       // [num_given]

@@ -15,7 +15,7 @@ namespace llmb {
 
 std::unique_ptr<Backend> make_cpu_backend();
 
-// What a model is computed in, where not all of it is said.
+// The dtype and the arithmetic that a model is computed in, where flags leave them open.
 struct CpuArithmetic {
   DType dtype;  // of the activations that enter products
   Arithmetic arithmetic;

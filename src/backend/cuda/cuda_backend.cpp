@@ -29,7 +29,7 @@ namespace {
 
 // 256 rows of the largest vocabularies read the LM head once.
 constexpr int64_t kMaxLogitBytes = int64_t{320} << 20;
-// What most steps need, which are sampled at once and can be replayed; others are sampled in parts.
+// Table sizes that most steps fit: these are sampled at once and can be replayed; larger ones are sampled in parts.
 constexpr int64_t kBiasesPerSeq = 64;
 constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 // For what the driver takes on its own account while a run goes on.
