@@ -4,6 +4,7 @@
 #include <map>
 
 #include "tests/e2e/run.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -15,7 +16,7 @@ struct Score {
 };
 
 Score score(std::vector<std::string> flags) {
-  const std::string path = LLMB_SOURCE_DIR "/data/eval/heldout.jsonl";
+  const std::string path = source_dir() + "/data/eval/heldout.jsonl";
   const auto lines = parse_lines(read_file(path));
   flags.insert(flags.end(), {path, "--order", "input"});
   const ProcessResult result = run_llm_batch(flags);

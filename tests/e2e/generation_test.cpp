@@ -5,6 +5,7 @@
 
 #include "tests/e2e/run.h"
 #include "tokenizer/tokenizer.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -45,7 +46,7 @@ TEST_CASE("FAULTS 28: a stop string cuts exactly, wherever token borders are") {
 }
 
 TEST_CASE("a completion keeps its first space, also with a tokenizer whose texts begin with one that is not shown") {
-  const std::string dir = LLMB_SOURCE_DIR "/data/fixtures/tokenizers/llama2";
+  const std::string dir = source_dir() + "/data/fixtures/tokenizers/llama2";
   const auto tokenizer = Tokenizer::load(dir);
   REQUIRE(tokenizer.ok());
   const std::string the = std::to_string(*(*tokenizer)->token_to_id("▁the"));

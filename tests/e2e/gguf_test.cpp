@@ -7,6 +7,7 @@
 
 #include "tests/e2e/run.h"
 #include "tests/support/gguf_from_hf.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/tiny_model.h"
 
 namespace llmb::test {
@@ -89,16 +90,16 @@ TEST_CASE("prompts and conversations get the same bytes from the GGUF file as fr
   const TemporaryDirectory dir;
   const std::string model = dir.file("bundled-BF16.gguf");
   write_file(model, converted_model());
-  const std::vector<std::string> arguments = {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--max-tokens", "30",
+  const std::vector<std::string> arguments = {source_dir() + "/examples/prompts.jsonl", "--max-tokens", "30",
                                               "--temperature", "0"};
   const ProcessResult gguf = run_model(model, arguments), directory = run_model(kModel, arguments);
   REQUIRE_MESSAGE(gguf.exit_code == directory.exit_code, gguf.err);
   CHECK(without_ids(stable_output(gguf.out)) == without_ids(stable_output(directory.out)));
   CHECK(gguf.err.find("bundled-BF16.gguf: llama") != std::string::npos);
   // The folder that holds it is a model, too.
-  CHECK(run_model(dir.path(), {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--dry-run"}).exit_code == 0);
+  CHECK(run_model(dir.path(), {source_dir() + "/examples/prompts.jsonl", "--dry-run"}).exit_code == 0);
   // Its tokenizer serves other models.
-  CHECK(run_model(kModel, {LLMB_SOURCE_DIR "/examples/prompts.jsonl", "--dry-run", "--tokenizer", model}).exit_code ==
+  CHECK(run_model(kModel, {source_dir() + "/examples/prompts.jsonl", "--dry-run", "--tokenizer", model}).exit_code ==
         0);
 }
 
@@ -131,14 +132,14 @@ TEST_CASE("a damaged file, and one that is none, are refused with 4") {
   write_file(dir.file("half.gguf"), bytes);
   write_file(dir.file("none.gguf"), "no model");
   for (const char* name : {"half.gguf", "none.gguf"}) {
-    const ProcessResult result = run_model(dir.file(name), {LLMB_SOURCE_DIR "/examples/prompts.jsonl"});
+    const ProcessResult result = run_model(dir.file(name), {source_dir() + "/examples/prompts.jsonl"});
     CHECK(result.exit_code == 4);
     CHECK(result.err.find(name) != std::string::npos);
     CHECK(result.out == "");
   }
   // Several files in one folder: which one is not guessed.
   write_file(dir.file("other.gguf"), "");
-  const ProcessResult several = run_model(dir.path(), {LLMB_SOURCE_DIR "/examples/prompts.jsonl"});
+  const ProcessResult several = run_model(dir.path(), {source_dir() + "/examples/prompts.jsonl"});
   CHECK(several.exit_code == 4);
   CHECK(several.err.find("GGUF models, such as") != std::string::npos);
 }

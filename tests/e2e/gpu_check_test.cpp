@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/process.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 namespace {
@@ -53,7 +54,7 @@ echo 'decode 256 1024 16500.0 15.515 12.0 77.3% bytes 4000 100.0 0.300 0.4% 00ff
   void write(const std::string& name, const std::string& script) { write_program(dir_.file(name), script); }
 
   ProcessResult check(const std::string& arguments) const {
-    return run_shell("cd " LLMB_SOURCE_DIR " && PATH=" + dir_.path() + ":$PATH tools/gpu_check.py " + dir_.path() +
+    return run_shell("cd " + source_dir() + " && PATH=" + dir_.path() + ":$PATH tools/gpu_check.py " + dir_.path() +
                      " --out " + report_path() + " " + arguments);
   }
   std::string report() const { return read_file(report_path()); }

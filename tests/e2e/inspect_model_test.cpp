@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tests/e2e/run.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -12,7 +13,7 @@ namespace fs = std::filesystem;
 namespace {
 
 ProcessResult inspect(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), LLMB_BINARY_DIR "/tools/inspect_model");
+  arguments.insert(arguments.begin(), binary_dir() + "/tools/inspect_model");
   return run_process(arguments);
 }
 
@@ -39,7 +40,7 @@ TEST_CASE("a directory that runs") {
 }
 
 TEST_CASE("tokens of KV cache are what is left beside the weights, in whole blocks") {
-  const ProcessResult result = inspect({LLMB_SOURCE_DIR "/data/shapes/llama-3.1-8b", "--memory", "16G"});
+  const ProcessResult result = inspect({source_dir() + "/data/shapes/llama-3.1-8b", "--memory", "16G"});
   // 8.03 G parameters of two bytes; 2 * 32 layers * 8 heads * 128 * 2 bytes a token.
   check_says(result, "bfloat16: 131072 bytes a token, weights 15316.0 MiB");
   check_says(result, "in 16.0 GiB  8544 tokens");
@@ -56,18 +57,18 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
     fs::create_symlink(entry.path(), repo / "snapshots" / commit / entry.path().filename());
   const ProcessResult named =
       run_process({"env", "-u", "HF_HUB_CACHE", "-u", "HUGGINGFACE_HUB_CACHE", "HF_HOME=" + home.path(),
-                   LLMB_BINARY_DIR "/tools/inspect_model", "Test/Bundled"});
+                   binary_dir() + "/tools/inspect_model", "Test/Bundled"});
   CHECK(named.exit_code == 0);
   check_says(named, "at dddddddddddd\n");
 
-  const ProcessResult gguf = inspect({LLMB_SOURCE_DIR "/data/fixtures/gguf/gemma3.gguf"});
+  const ProcessResult gguf = inspect({source_dir() + "/data/fixtures/gguf/gemma3.gguf"});
   CHECK(gguf.exit_code == 4);
   check_says(gguf, "architecture  gemma3_text");
   check_says(gguf, "7, 6 with a window of 11");
   check_says(gguf, "Q4_0 17");
   check_says(gguf, "REFUSED       tokenizer: ");
   check_says(gguf, "note          weights of few bits become float32 when they are loaded");
-  check_says(inspect({LLMB_SOURCE_DIR "/data/fixtures/gguf/split-00001-of-00003.gguf"}), "architecture  qwen3");
+  check_says(inspect({source_dir() + "/data/fixtures/gguf/split-00001-of-00003.gguf"}), "architecture  qwen3");
 }
 
 TEST_CASE("what is refused is said with its reason, and the rest is still shown") {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/e2e/run.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -15,7 +16,7 @@ namespace {
 // seed, so that shuffling may not change it.
 std::vector<std::string> workload() {
   std::vector<std::string> lines;
-  const auto examples = parse_lines(read_file(LLMB_SOURCE_DIR "/data/eval/examples.jsonl"));
+  const auto examples = parse_lines(read_file(source_dir() + "/data/eval/examples.jsonl"));
   for (size_t i = 0; i < 2 * examples.size(); ++i) {
     nlohmann::json line = examples[i % examples.size()];
     line["id"] = i;

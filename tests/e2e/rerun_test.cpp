@@ -8,6 +8,7 @@
 
 #include "tests/e2e/ledger_job.h"
 #include "tests/support/file_changes.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -232,7 +233,7 @@ TEST_CASE(
 TEST_CASE("examples/cron.sh answers what is new, is silent where nothing is, and fails only where a person must look") {
   Job job;
   const auto cron = [&] {
-    return run_shell("LLM_BATCH=" + kProgram + " " LLMB_SOURCE_DIR "/examples/cron.sh " + kModel + " " + job.in + " " +
+    return run_shell("LLM_BATCH=" + kProgram + " " + source_dir() + "/examples/cron.sh " + kModel + " " + job.in + " " +
                      job.out + " --device ledger");
   };
   write_file(job.in, make_input(0, 10, 5));

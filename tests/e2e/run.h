@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "tests/support/process.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
-inline const std::string kProgram = LLMB_BINARY_DIR "/llm-batch";
-inline const std::string kModel = LLMB_SOURCE_DIR "/data/model";
+inline const std::string kProgram = binary_dir() + "/llm-batch";
+inline const std::string kModel = source_dir() + "/data/model";
 
 // llm-batch -m data/model --progress none <arguments>, with `input` on stdin.
 inline ProcessResult run_llm_batch(std::vector<std::string> arguments, const std::string& input = "") {

@@ -12,6 +12,7 @@
 #include "text/unicode.h"
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/tokenizer.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -25,7 +26,7 @@ inline const Tokenizer& fixture_tokenizer(size_t number) {
   static std::array<std::unique_ptr<Tokenizer>, kFixtureNames.size()> all;
   auto& tokenizer = all[number];
   if (!tokenizer) {
-    auto loaded = Tokenizer::load(LLMB_SOURCE_DIR "/data/fixtures/tokenizers/" + std::string(kFixtureNames[number]));
+    auto loaded = Tokenizer::load(source_dir() + "/data/fixtures/tokenizers/" + std::string(kFixtureNames[number]));
     tokenizer = std::move(*loaded);
   }
   return *tokenizer;

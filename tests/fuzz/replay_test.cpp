@@ -8,6 +8,7 @@
 
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/process.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -15,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const fs::path kFolder = LLMB_SOURCE_DIR "/tests/fuzz";
+const fs::path kFolder = source_dir() + "/tests/fuzz";
 
 std::map<std::string, FuzzFunction>& targets() {
   static std::map<std::string, FuzzFunction> all;

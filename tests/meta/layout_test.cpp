@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/support/process.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const fs::path kRoot = LLMB_SOURCE_DIR;
+const fs::path kRoot = source_dir();
 
 // Folder → folders that it may include, itself apart. The picture in src/README.md.
 const std::map<std::string, std::set<std::string>> kMayInclude = {
@@ -120,7 +121,7 @@ TEST_CASE(
 }
 
 TEST_CASE("every test file is registered with CTest") {
-  const ProcessResult listed = run_process({"ctest", "--test-dir", LLMB_BINARY_DIR, "-N"});
+  const ProcessResult listed = run_process({"ctest", "--test-dir", binary_dir(), "-N"});
   REQUIRE_MESSAGE(listed.exit_code == 0, listed.err);
   int num_tests = 0;
   for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {

@@ -2,20 +2,15 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-namespace llmb::test {
+#include "tests/support/source_dir.h"
 
-// Where data/ is: LLMB_SOURCE_DIR of the environment, for a program that was built on another machine.
-inline std::string source_dir() {
-  const char* const dir = std::getenv("LLMB_SOURCE_DIR");
-  return dir != nullptr ? dir : LLMB_SOURCE_DIR;
-}
+namespace llmb::test {
 
 // Sorted.
 inline std::vector<std::string> golden_model_dirs() {

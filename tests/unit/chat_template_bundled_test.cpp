@@ -5,13 +5,14 @@
 #include <nlohmann/json.hpp>
 
 #include "chat/chat_template.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb {
 
 TEST_CASE("the bundled template renders the golden conversations byte for byte") {
-  const auto tmpl = ChatTemplate::load(LLMB_SOURCE_DIR "/data/model");
+  const auto tmpl = ChatTemplate::load(source_dir() + "/data/model");
   REQUIRE_MESSAGE(tmpl.ok(), tmpl.status().message());
-  std::ifstream in(LLMB_SOURCE_DIR "/data/fixtures/chat-template-bundled.jsonl");
+  std::ifstream in(source_dir() + "/data/fixtures/chat-template-bundled.jsonl");
   int num_lines = 0;
   for (std::string line; std::getline(in, line); ++num_lines) {
     const auto golden = nlohmann::ordered_json::parse(line);
@@ -23,7 +24,7 @@ TEST_CASE("the bundled template renders the golden conversations byte for byte")
 }
 
 TEST_CASE("the bundled template refuses a role it does not know, by name") {
-  const auto tmpl = ChatTemplate::load(LLMB_SOURCE_DIR "/data/model");
+  const auto tmpl = ChatTemplate::load(source_dir() + "/data/model");
   REQUIRE(tmpl.ok());
   const auto text = (*tmpl)->render({R"([{"role": "tool", "content": "x"}])"});
   CHECK_FALSE(text.ok());

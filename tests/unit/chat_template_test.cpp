@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 
 namespace llmb {
@@ -253,7 +254,7 @@ TEST_CASE("one template renders in many threads at once") {
 // ---- templates of real models -------------------------------------------------------------------
 
 TEST_CASE("the templates beside the repository parse and render a conversation with tools") {
-  const fs::path dir = fs::path(LLMB_SOURCE_DIR) / "../shared/data/templates";
+  const fs::path dir = fs::path(source_dir()) / "../shared/data/templates";
   if (!fs::exists(dir)) {
     MESSAGE("skipped: ../shared is not there");
     return;

@@ -7,6 +7,7 @@
 
 #include "model/config_loader.h"
 #include "model/rope_table.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -268,15 +269,15 @@ TEST_CASE("generation_config.json: all optional, ranges checked, merged end-of-s
 TEST_CASE("the published shapes and the bundled model load") {
   for (const char* name : {"smollm2-135m", "qwen2.5-0.5b", "llama-3.2-1b", "llama-3.1-8b"}) {
     CAPTURE(std::string(name));
-    const auto config = load_model_config(std::string(LLMB_SOURCE_DIR "/data/shapes/") + name);
+    const auto config = load_model_config(source_dir() + "/data/shapes/" + name);
     REQUIRE_MESSAGE(config.ok(), config.status().message());
     CHECK(config->dtype == DType::kBF16);
   }
-  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/qwen2.5-0.5b")->qkv_bias);
-  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/shapes/llama-3.2-1b")->ropes[0].scaling.kind ==
+  CHECK(load_model_config(source_dir() + "/data/shapes/qwen2.5-0.5b")->qkv_bias);
+  CHECK(load_model_config(source_dir() + "/data/shapes/llama-3.2-1b")->ropes[0].scaling.kind ==
         RopeScalingKind::kLlama3);
-  CHECK(load_model_config(LLMB_SOURCE_DIR "/data/model").ok());
-  CHECK(load_generation_config(LLMB_SOURCE_DIR "/data/model")->eos_token_ids.size() == 2);
+  CHECK(load_model_config(source_dir() + "/data/model").ok());
+  CHECK(load_generation_config(source_dir() + "/data/model")->eos_token_ids.size() == 2);
   CHECK(load_model_config("/nonexistent").status().code() == StatusCode::kNotFound);
 }
 

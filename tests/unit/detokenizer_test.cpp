@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "tests/support/source_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
 #include "text/unicode.h"
 
@@ -10,7 +11,7 @@ namespace llmb {
 
 namespace {
 
-const std::string kDir = std::string(LLMB_SOURCE_DIR) + "/data/fixtures/tokenizers/";
+const std::string kDir = source_dir() + "/data/fixtures/tokenizers/";
 const char* const kAll[] = {"gpt2",    "llama3",  "o200k",         "falcon", "llama2",    "llama2_partial_bytes",
                             "affixes", "unigram", "unigram_bytes", "bert",   "word_level"};
 

@@ -6,6 +6,7 @@
 
 #include "model/config_loader.h"
 #include "tests/support/engine_job.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tokenizer/tokenizer.h"
 
@@ -37,7 +38,7 @@ std::string mixed_lines() {
 
 EngineJobOptions bundled_model() {
   EngineJobOptions o;
-  const std::string dir = LLMB_SOURCE_DIR "/data/model";
+  const std::string dir = source_dir() + "/data/model";
   const auto config = load_model_config(dir);
   REQUIRE(config.ok());
   auto tokenizer = Tokenizer::load(dir);

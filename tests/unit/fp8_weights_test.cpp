@@ -15,6 +15,7 @@
 #include "tests/support/plan_builder.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -283,7 +284,7 @@ TEST_CASE("a model with fp8 weights answers like the same weights dequantised, t
 
 TEST_CASE("quantization_config: what is read, and what is refused by its name") {
   const auto parse = [](const std::string& quantization) {
-    auto json = nlohmann::json::parse(read_file(LLMB_SOURCE_DIR "/data/fixtures/models/llama-gqa/config.json"));
+    auto json = nlohmann::json::parse(read_file(source_dir() + "/data/fixtures/models/llama-gqa/config.json"));
     json["quantization_config"] = nlohmann::json::parse(quantization);
     return parse_model_config(json.dump());
   };

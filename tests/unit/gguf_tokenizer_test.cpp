@@ -5,6 +5,7 @@
 
 #include "chat/chat_template.h"
 #include "tests/support/gguf_from_hf.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
 
@@ -12,8 +13,8 @@ namespace llmb::test {
 
 namespace {
 
-const std::string kFixtures = std::string(LLMB_SOURCE_DIR) + "/data/fixtures/tokenizers/";
-const std::string kShared = std::string(LLMB_SOURCE_DIR) + "/../shared/data";
+const std::string kFixtures = source_dir() + "/data/fixtures/tokenizers/";
+const std::string kShared = source_dir() + "/../shared/data";
 
 std::unique_ptr<Tokenizer> load(const GgufWriter& writer) {
   const TempDir dir;
@@ -66,9 +67,9 @@ TEST_CASE("byte-level BPE: the ids and texts of the golden files, by the name of
     check_golden(*load(w), kFixtures + fixture);
   }
   GgufWriter w;
-  add_byte_level_tokenizer(&w, read_hf_tokenizer(LLMB_SOURCE_DIR "/data/model"), "smollm");
+  add_byte_level_tokenizer(&w, read_hf_tokenizer(source_dir() + "/data/model"), "smollm");
   const auto tokenizer = load(w);
-  for (const auto& row : read_jsonl(LLMB_SOURCE_DIR "/data/fixtures/tokenizer-bundled.jsonl"))
+  for (const auto& row : read_jsonl(source_dir() + "/data/fixtures/tokenizer-bundled.jsonl"))
     if (row.contains("text"))
       CHECK(tokenizer->encode(row["text"].get<std::string>(), false) == row["ids"].get<std::vector<TokenId>>());
 }

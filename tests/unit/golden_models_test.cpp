@@ -15,6 +15,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/oracle.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 namespace {
@@ -165,7 +166,7 @@ TEST_CASE("the oracle itself agrees with Hugging Face transformers") {
 }
 
 TEST_CASE("stories260K: greedy tokens and log probabilities equal another implementation's") {
-  const std::string dir = LLMB_SOURCE_DIR "/../shared/data/models/stories260K-hf";
+  const std::string dir = source_dir() + "/../shared/data/models/stories260K-hf";
   if (!fs::exists(dir + "/reference_greedy_llama2c.jsonl")) {
     MESSAGE("skipped: no ../shared/data/models/stories260K-hf");
     return;

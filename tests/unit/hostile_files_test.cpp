@@ -14,6 +14,7 @@
 #include "model/config_loader.h"
 #include "tests/support/bounded.h"
 #include "tests/support/process.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "text/unicode.h"
 #include "tokenizer/tokenizer.h"
@@ -252,7 +253,7 @@ TEST_CASE(
     "FAULTS 34: a mebibyte of one character, of combining marks, of newlines is encoded in bounded time and memory") {
   for (const std::string name : {"model", "fixtures/tokenizers/llama3", "fixtures/tokenizers/llama2",
                                  "fixtures/tokenizers/unigram", "fixtures/tokenizers/bert"}) {
-    const auto tokenizer = Tokenizer::load(std::string(LLMB_SOURCE_DIR "/data/") + name);
+    const auto tokenizer = Tokenizer::load(source_dir() + "/data/" + name);
     REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
     for (const std::string unit : {"a", "\u0301", "\n", "\U0001F600\u200d"}) {
       CAPTURE(name);

@@ -6,12 +6,13 @@
 #include <sstream>
 
 #include "chat/chat_template.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb {
 
 namespace {
 
-const std::string kDir = LLMB_SOURCE_DIR "/data/fixtures/chat_templates/";
+const std::string kDir = source_dir() + "/data/fixtures/chat_templates/";
 
 Result<std::string> render(const std::string& source, const std::string& context = "") {
   const auto tmpl = ChatTemplate::parse(source, {});

@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
 #include "text/unicode.h"
@@ -12,7 +13,7 @@ namespace llmb {
 
 namespace {
 
-const std::string kDir = std::string(LLMB_SOURCE_DIR) + "/data/fixtures/tokenizers/";
+const std::string kDir = source_dir() + "/data/fixtures/tokenizers/";
 
 std::string repeat(const std::string& text, int count) {
   std::string out;

@@ -3,13 +3,14 @@
 
 #include <thread>
 
+#include "tests/support/source_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
 
 namespace llmb {
 
 namespace {
 
-const std::string kRoot = LLMB_SOURCE_DIR;
+const std::string kRoot = source_dir();
 
 }  // namespace
 

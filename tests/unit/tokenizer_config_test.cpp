@@ -4,6 +4,7 @@
 #include <random>
 #include <sstream>
 
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
 #include "text/unicode.h"
@@ -14,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kDir = std::string(LLMB_SOURCE_DIR) + "/data/fixtures/tokenizers/";
+const std::string kDir = source_dir() + "/data/fixtures/tokenizers/";
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

@@ -1,6 +1,7 @@
 // Every kind of tokenizer against what Hugging Face tokenizers made of the same file: data/fixtures/tokenizers.
 #include <doctest/doctest.h>
 
+#include "tests/support/source_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
 #include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"
@@ -10,7 +11,7 @@ namespace llmb {
 
 namespace {
 
-const std::string kDir = std::string(LLMB_SOURCE_DIR) + "/data/fixtures/tokenizers/";
+const std::string kDir = source_dir() + "/data/fixtures/tokenizers/";
 
 class Sink final : public DecoderStep {
  public:

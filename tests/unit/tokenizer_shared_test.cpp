@@ -6,13 +6,14 @@
 #include <filesystem>
 #include <sstream>
 
+#include "tests/support/source_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
 
 namespace llmb {
 
 namespace {
 
-const std::string kShared = std::string(LLMB_SOURCE_DIR) + "/../shared/data";
+const std::string kShared = source_dir() + "/../shared/data";
 
 // Ends the program as skipped where the folder is absent: nothing in this file can run.
 void require_shared() {

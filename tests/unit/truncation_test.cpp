@@ -7,6 +7,7 @@
 #include "engine/request_preparer.h"
 #include "io/request_parser.h"
 #include "io/result_writer.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -118,7 +119,7 @@ TEST_CASE("truncate_prompt_tokens and truncation_side of a line") {
 }
 
 TEST_CASE("special tokens around a text stay, those of a conversation are its template's") {
-  auto loaded = Tokenizer::load(LLMB_SOURCE_DIR "/data/fixtures/tokenizers/llama2");
+  auto loaded = Tokenizer::load(source_dir() + "/data/fixtures/tokenizers/llama2");
   REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
   const std::shared_ptr<const Tokenizer> tokenizer = std::move(loaded).value();
   const std::string text = "abcdefghijklmnopqrstuvwxyz";
