@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "chat/chat_template.h"
-#include "engine/request_preparer.h"
 #include "io/request_parser.h"
 
 namespace {
@@ -27,7 +26,7 @@ llmb::Result<std::unique_ptr<ChatTemplate>> open_template(const std::string& pat
 }
 
 ordered_json render(const ChatTemplate& tmpl, const ordered_json& line) {
-  llmb::ChatTemplateInput input;
+  llmb::ChatMessages input;
   input.messages_json = line.at("messages").dump();
   if (line.contains("tools") && !line["tools"].is_null()) input.tools_json = line["tools"].dump();
   if (line.contains("kwargs")) input.template_kwargs_json = line["kwargs"].dump();
@@ -47,7 +46,7 @@ ordered_json render_line(const ChatTemplate& tmpl, llmb::RequestParser& parser, 
   if (const auto* failure = std::get_if<llmb::ParseFailure>(&parsed)) return {{"error", failure->error.message}};
   const auto* chat = std::get_if<llmb::ChatMessages>(&std::get<llmb::InputRequest>(parsed).prompt);
   if (chat == nullptr) return {{"error", "not a line with messages"}};
-  const auto prompt = tmpl.render(llmb::chat_template_input(*chat));
+  const auto prompt = tmpl.render(*chat, llmb::TextParts::kJoined);
   if (!prompt.ok()) return {{"error", prompt.status().message()}};
   return {{"text", *prompt}};
 }

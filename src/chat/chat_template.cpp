@@ -168,7 +168,8 @@ void set_keyword_variables(Interpreter& interpreter, const Value& keywords, bool
 
 bool reads_parts(const Source& source, const SpecialTokens& special_tokens);
 
-std::string render_source(const Source& source, const SpecialTokens& special_tokens, const ChatTemplateInput& input) {
+std::string render_source(const Source& source, const SpecialTokens& special_tokens, const ChatMessages& chat,
+                          TextParts text_parts) {
   Heap heap{jinja::Limits{}};
   std::string prompt;
   {
@@ -176,22 +177,23 @@ std::string render_source(const Source& source, const SpecialTokens& special_tok
     for (const auto& [name, text] : special_tokens) interpreter.set_variable(name, jinja::make_string(heap, text));
     interpreter.set_variable("documents", Value::none());
     interpreter.set_variable("tools", Value::none());
-    if (!input.tools_json.empty()) {
-      const Value tools = jinja::parse_json(heap, input.tools_json, "tools");
+    if (!chat.tools_json.empty()) {
+      const Value tools = jinja::parse_json(heap, chat.tools_json, "tools");
       if (!tools.is(Type::kList)) throw jinja::value_error("tools must be a JSON array");
       interpreter.set_variable("tools", tools);
     }
-    bool generate = input.add_generation_prompt, continue_final = input.continue_final_message;
-    if (!input.template_kwargs_json.empty()) {
-      const Value keywords = jinja::parse_json(heap, input.template_kwargs_json, "chat_template_kwargs");
+    bool generate = chat.add_generation_prompt, continue_final = chat.continue_final_message;
+    if (!chat.template_kwargs_json.empty()) {
+      const Value keywords = jinja::parse_json(heap, chat.template_kwargs_json, "chat_template_kwargs");
       if (!keywords.is(Type::kDict)) throw jinja::value_error("chat_template_kwargs must be a JSON object");
       set_keyword_variables(interpreter, keywords, &generate, &continue_final);
     }
     if (generate && continue_final) {
       throw jinja::value_error("continue_final_message and add_generation_prompt exclude each other");
     }
-    const Value messages = prepare_messages(heap, input.messages_json);
-    if (input.join_text_parts) join_parts(heap, messages, [&] { return reads_parts(source, special_tokens); });
+    const Value messages = prepare_messages(heap, chat.messages_json);
+    if (text_parts == TextParts::kJoined)
+      join_parts(heap, messages, [&] { return reads_parts(source, special_tokens); });
     const Value final_text = continue_final ? tag_final_message(heap, messages, source.text) : Value();
     interpreter.set_variable("messages", messages);
     interpreter.set_variable("add_generation_prompt", Value::boolean(generate));
@@ -206,9 +208,9 @@ std::string surroundings(const Source& source, const SpecialTokens& special_toke
   constexpr std::string_view kWord = "WORD";
   constexpr size_t kWidth = 8;
   try {
-    ChatTemplateInput input;
-    input.messages_json = R"([{"role":"user","content":)" + content_json + "}]";
-    const std::string prompt = render_source(source, special_tokens, input);
+    ChatMessages chat;
+    chat.messages_json = R"([{"role":"user","content":)" + content_json + "}]";
+    const std::string prompt = render_source(source, special_tokens, chat, TextParts::kAsGiven);
     const size_t at = prompt.rfind(kWord);
     if (at == std::string::npos) return "";
     const size_t begin = at - std::min(at, kWidth);
@@ -300,12 +302,12 @@ ChatTemplateSummary ChatTemplate::summary() const {
   return summary;
 }
 
-Result<std::string> ChatTemplate::render(const ChatTemplateInput& input) const {
-  const bool for_tools = !input.tools_json.empty() && parts_->tool_use.parsed != nullptr;
+Result<std::string> ChatTemplate::render(const ChatMessages& chat, TextParts text_parts) const {
+  const bool for_tools = !chat.tools_json.empty() && parts_->tool_use.parsed != nullptr;
   const Source& source = for_tools ? parts_->tool_use : parts_->standard;
   if (source.parsed == nullptr) return invalid_argument("the model has a chat template for requests with tools only");
   try {
-    return render_source(source, parts_->special_tokens, input);
+    return render_source(source, parts_->special_tokens, chat, text_parts);
   } catch (const jinja::Error& e) {
     return status_of(e);
   }

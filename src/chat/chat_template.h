@@ -9,18 +9,14 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/chat_messages.h"
 
 namespace llmb {
 
-struct ChatTemplateInput {
-  std::string messages_json;         // a JSON array of message objects
-  std::string tools_json;            // "" or a JSON array
-  std::string template_kwargs_json;  // "" or a JSON object: extra variables (chat_template_kwargs)
-  bool add_generation_prompt = true;
-  bool continue_final_message = false;  // the prompt ends inside the last message; add_generation_prompt must be false
-  // A content of text parts becomes one string, a newline between parts, where the template does not read parts.
-  // Without it such a template prints what transformers would: nothing, or the list itself.
-  bool join_text_parts = false;
+// A content that is a list of text parts, given to a template that does not read parts.
+enum class TextParts {
+  kAsGiven,  // the template prints what it would in transformers: nothing, or the list itself
+  kJoined,   // becomes one string, a newline between parts
 };
 
 // What a template asks of its caller and of the interpreter, for people.
@@ -33,7 +29,7 @@ struct ChatTemplateSummary {
 
 // Immutable after construction; render() may be called from any number of threads.
 // Invariants: 1. a render uses at most the budgets of jinja::Limits (steps, memory, output, depth), whatever the
-// template and the messages are; 2. render() depends on its input and, through strftime_now only, on the clock.
+// template and the messages are; 2. render() depends on its arguments and, through strftime_now only, on the clock.
 class ChatTemplate {
  public:
   // From <model_dir>/chat_template.jinja, else from tokenizer_config.json's chat_template: a string, or a list of
@@ -48,9 +44,10 @@ class ChatTemplate {
                                                      std::map<std::string, std::string> special_tokens);
   ~ChatTemplate();
 
-  // The prompt text. kInvalidArgument: the template or its raise_exception refused the conversation, or the input is
-  // not what it should be; kResourceExhausted: a budget. The message is ready for a template_error record.
-  Result<std::string> render(const ChatTemplateInput& input) const;
+  // The prompt text. kInvalidArgument: the template or its raise_exception refused the conversation, or the
+  // conversation is not what it should be; kResourceExhausted: a budget. The message is ready for a template_error
+  // record.
+  Result<std::string> render(const ChatMessages& chat, TextParts text_parts = TextParts::kAsGiven) const;
 
   ChatTemplateSummary summary() const;
 

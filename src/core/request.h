@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "core/chat_messages.h"
 #include "core/types.h"
 
 namespace llmb {
@@ -76,15 +77,6 @@ struct LineRef {
   int64_t line_number = 0;    // in that file, from 1
   int64_t byte_offset = 0;    // of the line's first byte in that file (decompressed)
   uint64_t content_hash = 0;  // of the line's bytes, line ending excluded
-};
-
-// A conversation as the line's own JSON text (checked: arrays of objects), rendered later by the chat template.
-struct ChatMessages {
-  std::string messages_json;
-  std::string tools_json;            // "" or a non-empty array
-  std::string template_kwargs_json;  // "" or the object of chat_template_kwargs
-  bool add_generation_prompt = true;
-  bool continue_final_message = false;  // excludes add_generation_prompt
 };
 
 using PromptInput = std::variant<std::string, ChatMessages, std::vector<TokenId>>;

@@ -41,7 +41,7 @@ Tokens tokenize_messages(const ChatMessages& chat, bool may_be_cut, const ModelC
   if (!model.chat_template)
     return RequestError{"no_chat_template", "the model has no chat template; use prompt, or give --chat-template",
                         "messages"};
-  Result<std::string> text = model.chat_template->render(chat_template_input(chat));
+  Result<std::string> text = model.chat_template->render(chat, TextParts::kJoined);
   if (!text.ok()) return RequestError{"template_error", text.status().message(), "messages"};
   // The template writes the special tokens itself.
   return encode(*text, /*add_special_tokens=*/false, may_be_cut, model, "messages");
@@ -105,17 +105,6 @@ std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, con
 }
 
 }  // namespace
-
-ChatTemplateInput chat_template_input(const ChatMessages& chat) {
-  ChatTemplateInput input;
-  input.messages_json = chat.messages_json;
-  input.tools_json = chat.tools_json;
-  input.template_kwargs_json = chat.template_kwargs_json;
-  input.add_generation_prompt = chat.add_generation_prompt;
-  input.continue_final_message = chat.continue_final_message;
-  input.join_text_parts = true;
-  return input;
-}
 
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed) {

@@ -27,9 +27,6 @@ struct ModelContext {
   int32_t max_model_len = 0;  // prompt and output together
 };
 
-// What the chat template is given for a line's conversation.
-ChatTemplateInput chat_template_input(const ChatMessages& chat);
-
 // Thread-safe. The result's arrival_ms is left to the caller. max_tokens is cut to what the context leaves. A prompt
 // that fills the context is an error; where the request allows it, it is cut so that max_tokens (of an open end,
 // kDefaultMaxTokens), but at most half of the context, are left for the answer. Special tokens around the text stay.

@@ -26,7 +26,7 @@ LLMB_FUZZ_TARGET(chat_template) {
     LLMB_CHECK(llmb::is_valid_utf8(parsed.status().message()));
     return;
   }
-  llmb::ChatTemplateInput chat;
+  llmb::ChatMessages chat;
   chat.messages_json = take_part(&input);
   if (chat.messages_json.empty()) {
     chat.messages_json = kMessages;

@@ -97,7 +97,7 @@ LLMB_FUZZ_TARGET(gguf) {
   if (const auto generation = llmb::load_generation_config(path); generation.ok())
     for (const llmb::TokenId id : generation->eos_token_ids) LLMB_CHECK(id >= 0);
   if (const auto chat = llmb::ChatTemplate::load(path); chat.ok()) {
-    llmb::ChatTemplateInput messages;
+    llmb::ChatMessages messages;
     messages.messages_json = R"([{"role":"user","content":"hi"}])";
     if (const auto text = (*chat)->render(messages); !text.ok()) LLMB_CHECK(!text.status().message().empty());
   }

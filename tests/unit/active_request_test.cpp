@@ -55,7 +55,7 @@ RequestLatency latency_of(double virtual_token_ms, const std::vector<double>& ti
 }  // namespace
 
 TEST_CASE("a completion goes on where its prompt ends: text, stop strings, token texts and offsets keep the first space") {
-  const auto tokenizer = load_tokenizer(source_dir() + "/data/fixtures/tokenizers/llama2");
+  const auto tokenizer = load_tokenizer(test::source_dir() + "/data/fixtures/tokenizers/llama2");
   const TokenId bos = 1, the = *tokenizer->token_to_id("▁the");
   const Completion after_text = complete(*tokenizer, {bos, the}, {the, the});
   CHECK(after_text.text == " the the");
@@ -73,7 +73,7 @@ TEST_CASE("a completion goes on where its prompt ends: text, stop strings, token
 }
 
 TEST_CASE("a character that the prompt began counts in the offsets of the tokens after it") {
-  const auto tokenizer = load_tokenizer(source_dir() + "/data/fixtures/tokenizers/llama2");
+  const auto tokenizer = load_tokenizer(test::source_dir() + "/data/fixtures/tokenizers/llama2");
   const auto id = [&](const char* token) { return *tokenizer->token_to_id(token); };
   const Completion completion =
       complete(*tokenizer, {1, id("<0xE4>"), id("<0xBD>")}, {id("<0xA0>"), id("a"), id("a")});

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/request_preparer.h"
+#include "chat/chat_template.h"
 #include "io/request_parser.h"
 
 namespace llmb::test {
@@ -41,7 +41,7 @@ RequestError refused(const std::string& line) {
 std::string render(const std::string& source, const std::string& line) {
   const auto tmpl = ChatTemplate::parse(source, {});
   REQUIRE_MESSAGE(tmpl.ok(), tmpl.status().message());
-  const auto text = (*tmpl)->render(chat_template_input(chat(line)));
+  const auto text = (*tmpl)->render(chat(line), TextParts::kJoined);
   return text.ok() ? *text : "error: " + text.status().message();
 }
 

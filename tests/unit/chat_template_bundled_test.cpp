@@ -10,9 +10,9 @@
 namespace llmb {
 
 TEST_CASE("the bundled template renders the golden conversations byte for byte") {
-  const auto tmpl = ChatTemplate::load(source_dir() + "/data/model");
+  const auto tmpl = ChatTemplate::load(test::source_dir() + "/data/model");
   REQUIRE_MESSAGE(tmpl.ok(), tmpl.status().message());
-  std::ifstream in(source_dir() + "/data/fixtures/chat-template-bundled.jsonl");
+  std::ifstream in(test::source_dir() + "/data/fixtures/chat-template-bundled.jsonl");
   int num_lines = 0;
   for (std::string line; std::getline(in, line); ++num_lines) {
     const auto golden = nlohmann::ordered_json::parse(line);
@@ -24,7 +24,7 @@ TEST_CASE("the bundled template renders the golden conversations byte for byte")
 }
 
 TEST_CASE("the bundled template refuses a role it does not know, by name") {
-  const auto tmpl = ChatTemplate::load(source_dir() + "/data/model");
+  const auto tmpl = ChatTemplate::load(test::source_dir() + "/data/model");
   REQUIRE(tmpl.ok());
   const auto text = (*tmpl)->render({R"([{"role": "tool", "content": "x"}])"});
   CHECK_FALSE(text.ok());

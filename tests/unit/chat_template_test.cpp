@@ -30,13 +30,13 @@ ChatTemplate& tmpl(const std::string& source, std::map<std::string, std::string>
 
 constexpr const char* kHi = R"([{"role": "user", "content": "hi"}])";
 
-std::string text(const ChatTemplate& t, ChatTemplateInput input) {
+std::string text(const ChatTemplate& t, ChatMessages input) {
   const auto out = t.render(input);
   REQUIRE_MESSAGE(out.ok(), out.status().message());
   return *out;
 }
 
-Status error(const ChatTemplate& t, ChatTemplateInput input) {
+Status error(const ChatTemplate& t, ChatMessages input) {
   const auto out = t.render(input);
   REQUIRE_MESSAGE(!out.ok(), *out);
   return out.status();
@@ -58,7 +58,7 @@ class ModelDir {
   }
   const std::string& path() const { return dir_.path(); }
   Result<std::unique_ptr<ChatTemplate>> load() const { return ChatTemplate::load(dir_.path()); }
-  std::string render(const ChatTemplateInput& input) const {
+  std::string render(const ChatMessages& input) const {
     auto t = load();
     REQUIRE_MESSAGE(t.ok(), t.status().message());
     return text(**t, input);
@@ -112,7 +112,7 @@ TEST_CASE("raise_exception's message is the error's message") {
 
 TEST_CASE("input that is not what it should be is refused by name") {
   const auto& t = tmpl("x");
-  const auto message = [&](ChatTemplateInput input) { return error(t, std::move(input)).message(); };
+  const auto message = [&](ChatMessages input) { return error(t, std::move(input)).message(); };
   CHECK(message({"[]"}) == "messages must not be empty");
   CHECK(message({"{}"}) == "messages must be a JSON array");
   CHECK(message({"[1]"}) == "each message must be a JSON object");
@@ -133,7 +133,7 @@ TEST_CASE("continue_final_message ends the prompt inside the last message") {
   const std::string trimmed = "{% for m in messages %}<{{ m.role }}>{{ m.content|trim }}</>{% endfor %}";
   const auto input = [](const std::string& content) {
     nlohmann::json messages = {{{"role", "u"}, {"content", "q"}}, {{"role", "a"}, {"content", content}}};
-    return ChatTemplateInput{messages.dump(), "", "", false, true};
+    return ChatMessages{messages.dump(), "", "", false, true};
   };
   CHECK(text(tmpl(plain), input("I am")) == "<u>q</><a>I am");
   CHECK(text(tmpl(plain), input("I am ")) == "<u>q</><a>I am ");
@@ -254,7 +254,7 @@ TEST_CASE("one template renders in many threads at once") {
 // ---- templates of real models -------------------------------------------------------------------
 
 TEST_CASE("the templates beside the repository parse and render a conversation with tools") {
-  const fs::path dir = fs::path(source_dir()) / "../shared/data/templates";
+  const fs::path dir = fs::path(test::source_dir()) / "../shared/data/templates";
   if (!fs::exists(dir)) {
     MESSAGE("skipped: ../shared is not there");
     return;

@@ -11,7 +11,7 @@ namespace llmb {
 
 namespace {
 
-const std::string kDir = source_dir() + "/data/fixtures/tokenizers/";
+const std::string kDir = test::source_dir() + "/data/fixtures/tokenizers/";
 const char* const kAll[] = {"gpt2",    "llama3",  "o200k",         "falcon", "llama2",    "llama2_partial_bytes",
                             "affixes", "unigram", "unigram_bytes", "bert",   "word_level"};
 

@@ -296,7 +296,7 @@ TEST_CASE("chat templates") {
   write_file(dir / "m.gguf", w.bytes());
   const auto loaded = ChatTemplate::load(dir / "m.gguf");
   REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
-  ChatTemplateInput input;
+  ChatMessages input;
   input.messages_json = R"([{"role":"user","content":"hi"}])";
   CHECK(*(*loaded)->render(input) == "<s>hi");
   input.tools_json = "[{}]";

@@ -89,7 +89,7 @@ void check_tokenizer_refused(const std::string& text, const std::string& part) {
 Status render(const std::string& source) {
   const auto parsed = ChatTemplate::parse(source, {{"bos_token", "<s>"}});
   if (!parsed.ok()) return parsed.status();
-  ChatTemplateInput input;
+  ChatMessages input;
   input.messages_json = R"([{"role":"user","content":"hi"}])";
   return (*parsed)->render(input).status();
 }

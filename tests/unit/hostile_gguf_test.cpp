@@ -187,7 +187,7 @@ TEST_CASE("FAULTS 35: a template in a GGUF file that never ends is an error, not
         [&] {
           const auto chat = ChatTemplate::load(path);
           if (!chat.ok()) return chat.status();
-          ChatTemplateInput input;
+          ChatMessages input;
           input.messages_json = R"([{"role":"user","content":"hi"}])";
           return (*chat)->render(input).status();
         },

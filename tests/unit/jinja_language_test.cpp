@@ -12,7 +12,7 @@ namespace llmb {
 
 namespace {
 
-const std::string kDir = source_dir() + "/data/fixtures/chat_templates/";
+const std::string kDir = test::source_dir() + "/data/fixtures/chat_templates/";
 
 Result<std::string> render(const std::string& source, const std::string& context = "") {
   const auto tmpl = ChatTemplate::parse(source, {});

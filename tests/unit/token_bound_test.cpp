@@ -13,7 +13,7 @@ namespace llmb {
 
 namespace {
 
-const std::string kDir = source_dir() + "/data/fixtures/tokenizers/";
+const std::string kDir = test::source_dir() + "/data/fixtures/tokenizers/";
 
 std::string repeat(const std::string& text, int count) {
   std::string out;

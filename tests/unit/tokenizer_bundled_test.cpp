@@ -10,7 +10,7 @@ namespace llmb {
 
 namespace {
 
-const std::string kRoot = source_dir();
+const std::string kRoot = test::source_dir();
 
 }  // namespace
 

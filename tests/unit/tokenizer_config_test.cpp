@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kDir = source_dir() + "/data/fixtures/tokenizers/";
+const std::string kDir = test::source_dir() + "/data/fixtures/tokenizers/";
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

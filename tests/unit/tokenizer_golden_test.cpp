@@ -11,7 +11,7 @@ namespace llmb {
 
 namespace {
 
-const std::string kDir = source_dir() + "/data/fixtures/tokenizers/";
+const std::string kDir = test::source_dir() + "/data/fixtures/tokenizers/";
 
 class Sink final : public DecoderStep {
  public:

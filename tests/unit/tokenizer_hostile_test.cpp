@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kDir = source_dir() + "/data/fixtures/tokenizers/";
+const std::string kDir = test::source_dir() + "/data/fixtures/tokenizers/";
 
 // A valid file to damage.
 json base_file() {

@@ -13,7 +13,7 @@ namespace llmb {
 
 namespace {
 
-const std::string kShared = source_dir() + "/../shared/data";
+const std::string kShared = test::source_dir() + "/../shared/data";
 
 // Ends the program as skipped where the folder is absent: nothing in this file can run.
 void require_shared() {
