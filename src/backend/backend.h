@@ -1,6 +1,7 @@
 // The narrow interface between the engine and whatever computes: CPU, CUDA, or a test double.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@ struct LoadOptions {
   int32_t num_blocks_override = 0;  // > 0: this many blocks, whatever kv_cache_bytes says
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
+  int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
   int32_t max_model_len = 0;
   int32_t num_threads = 0;              // CPU: 0: all usable cores
   std::optional<DType> dtype;           // of activations; none: what the backend thinks best
@@ -35,15 +37,18 @@ struct LoadOptions {
   double gpu_memory_utilization = 0.92;  // share of the device's memory that weights, activations and KV pool may take
   bool deterministic =
       false;  // a request's result does not depend on what else runs, nor on how its tokens are chunked
+
+  // Rows that a step samples at most: the last one of each sequence, and its drafts.
+  int32_t max_num_samples() const { return std::min(max_num_seqs, max_num_batched_tokens) + max_num_drafts; }
 };
 
 struct BackendInfo {
-  std::string device;               // "cpu (avx512, 2 threads)"
-  KvLayout kv;                      // num_blocks is the pool that the scheduler may hand out
-  int64_t weight_bytes = 0;         // resident
-  int32_t max_plans_in_flight = 1;  // 1 or 2
-  bool verifies_drafts = false;     // in chains
-  bool verifies_trees = false;
+  std::string device;                // "cpu (avx512, 2 threads)"
+  KvLayout kv;                       // num_blocks is the pool that the scheduler may hand out
+  int64_t weight_bytes = 0;          // resident
+  int32_t max_plans_in_flight = 1;   // 1 or 2
+  int32_t max_drafts_per_group = 0;  // that one group verifies; 0: none
+  bool verifies_trees = false;       // else drafts are chains
   bool copies_blocks = false;
   double load_ms = 0;
 };

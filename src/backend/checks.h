@@ -23,6 +23,7 @@ inline Status check_load_options(const ModelConfig& config, const LoadOptions& o
   LLMB_RETURN_IF_ERROR(check_range("block_size", o.block_size, 1, 4096));
   LLMB_RETURN_IF_ERROR(check_range("max_num_seqs", o.max_num_seqs, 1, 1 << 20));
   LLMB_RETURN_IF_ERROR(check_range("max_num_batched_tokens", o.max_num_batched_tokens, 1, 1 << 20));
+  LLMB_RETURN_IF_ERROR(check_range("max_num_drafts", o.max_num_drafts, 0, 1 << 20));
   LLMB_RETURN_IF_ERROR(check_range("max_model_len", o.max_model_len, 1, config.max_position_embeddings));
   LLMB_RETURN_IF_ERROR(check_range("num_blocks", o.num_blocks_override, 0, INT32_MAX));
   LLMB_RETURN_IF_ERROR(check_range("kv_cache_bytes", o.kv_cache_bytes, 0, INT64_MAX));
@@ -39,11 +40,11 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
   if (!info.verifies_trees && !plan.parent_rows.empty()) return internal_error("plan has trees");
   if (!info.copies_blocks && !plan.block_copies.empty()) return internal_error("plan copies blocks");
   for (const SampleGroup& group : plan.groups)
-    if (!info.verifies_drafts && group.mode == SampleMode::kVerify) return internal_error("plan has drafts");
+    if (group.num_rows() - 1 > info.max_drafts_per_group) return internal_error("plan has too many drafts in a group");
   for (const StepEntry& entry : plan.entries)
     if (entry.adapter != -1 || entry.state_slot != -1) return internal_error("plan has adapters or state slots");
   if (plan.num_tokens() > options.max_num_batched_tokens) return internal_error("plan has too many tokens");
-  if (plan.num_samples() > options.max_num_seqs) return internal_error("plan has too many sample rows");
+  if (plan.num_samples() > options.max_num_samples()) return internal_error("plan has too many sample rows");
   for (const TokenId token : plan.tokens)
     if (token >= config.vocab_size)
       return internal_error("token " + std::to_string(token) + " is not in the vocabulary");

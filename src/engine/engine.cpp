@@ -18,6 +18,14 @@ constexpr double kIdlePollMs = 100;
 int64_t waiting_window(const SchedulerConfig& config) {
   return std::max<int64_t>(16, 2 * int64_t{config.max_num_seqs});
 }
+
+// What the backend cannot verify is not proposed.
+SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
+  config.max_drafts_per_group = std::min(config.max_drafts_per_group, backend.max_drafts_per_group);
+  config.allows_trees = config.allows_trees && backend.verifies_trees;
+  return config;
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* tokenizer, Clock& clock,
@@ -31,7 +39,7 @@ Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* 
       sink_(sink),
       interrupted_(interrupted),
       on_progress_(std::move(on_progress)),
-      scheduler_(options.scheduler) {}
+      scheduler_(limited(options.scheduler, backend.info()), options.proposer) {}
 
 // Only an exception leaves steps in flight; they read plans_.
 Engine::~Engine() {

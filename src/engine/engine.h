@@ -20,6 +20,7 @@
 #include "engine/completion_sink.h"
 #include "engine/request_source.h"
 #include "engine/step_metrics.h"
+#include "scheduler/proposer.h"
 #include "scheduler/scheduler.h"
 
 namespace llmb {
@@ -33,10 +34,11 @@ struct EngineProgress {
 };
 
 struct EngineOptions {
-  SchedulerConfig scheduler;
-  ModelConfig model;            // for the figures of steps
-  double grace_ms = 30000;      // after an interrupt, how long running requests may take to finish
-  double virtual_token_ms = 0;  // > 0: requests' times are counted, not measured (active_request.h)
+  SchedulerConfig scheduler;     // its drafts: as many as the backend was loaded for, or fewer
+  Proposer* proposer = nullptr;  // of drafts; outlives the engine; null: none
+  ModelConfig model;             // for the figures of steps
+  double grace_ms = 30000;       // after an interrupt, how long running requests may take to finish
+  double virtual_token_ms = 0;   // > 0: requests' times are counted, not measured (active_request.h)
 };
 
 // Driven by one thread. Invariants:

@@ -32,17 +32,18 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
       max_logit_rows_(logit_rows(config, max_num_samples, max_logit_bytes)) {
   const int64_t hidden = config.hidden_size, intermediate = config.intermediate_size;
   const DType dtype = ops.activation_dtype();
+  // Several choices may sample a row, so that there may be more sample rows than tokens.
+  const int64_t max_rows = std::max(max_num_tokens, max_num_samples);
   residual_ = ops.allocate(max_num_tokens, hidden, DType::kF32);
-  normed_ = ops.allocate(max_num_tokens, hidden, dtype);
-  delta_ = ops.allocate(max_num_tokens, hidden, dtype);
+  normed_ = ops.allocate(max_rows, hidden, dtype);
+  delta_ = ops.allocate(max_rows, hidden, dtype);
   qkv_ = ops.allocate(max_num_tokens, config.q_size() + 2 * config.kv_size(), dtype);
   attention_ = ops.allocate(max_num_tokens, config.q_size(), dtype);
   if (has_dense_mlp(config)) {
-    gate_up_ = ops.allocate(max_num_tokens, (config.activation.gated ? 2 : 1) * intermediate, dtype);
-    activated_ = ops.allocate(max_num_tokens, intermediate, dtype);
+    gate_up_ = ops.allocate(max_rows, (config.activation.gated ? 2 : 1) * intermediate, dtype);
+    activated_ = ops.allocate(max_rows, intermediate, dtype);
   }
-  if (config.experts.num_experts > 0)
-    router_logits_ = ops.allocate(max_num_tokens, config.experts.num_experts, DType::kF32);
+  if (config.experts.num_experts > 0) router_logits_ = ops.allocate(max_rows, config.experts.num_experts, DType::kF32);
   logits_ = ops.allocate(max_logit_rows_, config.vocab_size, DType::kF32);
   sampled_residual_ = ops.allocate(max_num_samples, hidden, DType::kF32);
   sampled_attention_ = ops.allocate(max_num_samples, config.q_size(), dtype);

@@ -49,13 +49,13 @@ class Transformer {
   const int64_t max_num_tokens_, max_num_samples_;
   const int64_t max_logit_rows_;
   std::unique_ptr<DeviceBuffer> residual_;           // [max_num_tokens, hidden_size] fp32  the running sum
-  std::unique_ptr<DeviceBuffer> normed_;             // [max_num_tokens, hidden_size]
-  std::unique_ptr<DeviceBuffer> delta_;              // [max_num_tokens, hidden_size]  what a sublayer adds to residual_
+  std::unique_ptr<DeviceBuffer> normed_;             // [max_rows, hidden_size]
+  std::unique_ptr<DeviceBuffer> delta_;              // [max_rows, hidden_size]  what a sublayer adds to residual_
   std::unique_ptr<DeviceBuffer> qkv_;                // [max_num_tokens, q_size + 2 * kv_size]
   std::unique_ptr<DeviceBuffer> attention_;          // [max_num_tokens, q_size]
-  std::unique_ptr<DeviceBuffer> gate_up_;            // [max_num_tokens, 2 * intermediate_size], or half as wide
-  std::unique_ptr<DeviceBuffer> activated_;          // [max_num_tokens, intermediate_size]
-  std::unique_ptr<DeviceBuffer> router_logits_;      // [max_num_tokens, num_experts] fp32, or null
+  std::unique_ptr<DeviceBuffer> gate_up_;            // [max_rows, 2 * intermediate_size], or half as wide
+  std::unique_ptr<DeviceBuffer> activated_;          // [max_rows, intermediate_size]
+  std::unique_ptr<DeviceBuffer> router_logits_;      // [max_rows, num_experts] fp32, or null
   std::unique_ptr<DeviceBuffer> logits_;             // [max_logit_rows, vocab_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, q_size]

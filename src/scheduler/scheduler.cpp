@@ -110,8 +110,8 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
   const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks * config_.block_size - end;
   const int64_t num_givable =  // and one token more
       int64_t{sequence->max_new_tokens} - sequence->num_output_tokens() - sequence->max_unseen_tokens() - 1;
-  const auto max_drafts =
-      static_cast<int32_t>(std::min({num_slots, num_givable, int64_t{spare->tokens}, int64_t{spare->drafts}}));
+  const auto max_drafts = static_cast<int32_t>(std::min(
+      {num_slots, num_givable, int64_t{spare->tokens}, int64_t{spare->drafts}, int64_t{config_.max_drafts_per_group}}));
   if (max_drafts <= 0) return;
   proposer_->propose(*sequence, max_drafts, &drafts_);
   drafts_.keep_first(max_drafts);

@@ -15,14 +15,15 @@ enum class BatchingMode {
 // REQUIRES: every count >= 1; num_blocks * block_size fits int32 (slots are int32); batch_window_ms >= 0.
 struct SchedulerConfig {
   BatchingMode batching = BatchingMode::kContinuous;
-  int32_t max_num_seqs = 256;             // sequences that hold KV blocks at one time
-  int32_t max_num_batched_tokens = 2048;  // new tokens in a step
-  int32_t block_size = 16;                // tokens per KV block
-  int32_t num_blocks = 0;                 // of the pool
-  int32_t max_model_len = 2048;           // tokens of a sequence, prompt and output together
-  double batch_window_ms = 10;            // kDynamic only
-  int32_t max_num_drafts = 0;             // draft tokens in a step, of all sequences
-  bool allows_trees = false;              // of drafts; else chains only
+  int32_t max_num_seqs = 256;                // sequences that hold KV blocks at one time
+  int32_t max_num_batched_tokens = 2048;     // new tokens in a step
+  int32_t block_size = 16;                   // tokens per KV block
+  int32_t num_blocks = 0;                    // of the pool
+  int32_t max_model_len = 2048;              // tokens of a sequence, prompt and output together
+  double batch_window_ms = 10;               // kDynamic only
+  int32_t max_num_drafts = 0;                // draft tokens in a step, of all sequences
+  int32_t max_drafts_per_group = INT32_MAX;  // of one sequence
+  bool allows_trees = false;                 // of drafts; else chains only
 };
 
 }  // namespace llmb

@@ -90,6 +90,7 @@ Workload random_workload(uint64_t seed) {
   if (rng.chance(0.7)) workload.ahead_rate = rng.chance(0.7) ? 1.0 : 0.5;
   if (rng.chance(0.5)) {
     workload.config.max_num_drafts = rng.log_between(1, 24);
+    if (rng.chance(0.3)) workload.config.max_drafts_per_group = rng.between(1, 4);
     workload.config.allows_trees = rng.chance(0.5);
     workload.proposer = {rng.chance(0.5) ? 1.0 : 0.5, rng.chance(0.2) ? 1.0 : 0.7, 0.6, rng.chance(0.7) ? 0 : 0.3};
   }
@@ -291,6 +292,7 @@ void Run::check_plan(const StepPlan& plan) {
   std::set<SeqId> sampled;
   for (const SampleGroup& group : plan.groups) {
     num_drafts += group.num_rows() - 1;
+    expect(group.num_rows() - 1 <= workload_.config.max_drafts_per_group, "over max_drafts_per_group");
     expect(live_.contains(group.seq) && sampled.insert(group.seq).second, "two groups of a sequence");
     expect(workload_.config.allows_trees || !is_tree(plan, group), "a tree that is not allowed");
   }

@@ -203,8 +203,8 @@ class CpuBackend final : public Backend {
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
     info_.weight_bytes = weights->resident_bytes();
-    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens, options_.max_num_seqs,
-                         kMaxLogitBytes);
+    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
+                         options_.max_num_samples(), kMaxLogitBytes);
     return {};
   }
 

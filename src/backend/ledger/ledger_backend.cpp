@@ -53,7 +53,7 @@ class LedgerBackend final : public Backend {
   LedgerModel model_;
   BackendInfo info_;
   std::vector<Slot> slots_;
-  ResolvedStep step_;                   // of the plan that runs
+  ResolvedStep step_;                    // of the plan that runs
   std::vector<uint64_t> prefix_hashes_;  // [num_tokens]  of the sequence up to and with each row
   SampledRows sampled_;
   GivenTokens given_;                                  // by the newest plan
@@ -81,7 +81,8 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   info_.device = "ledger";
   info_.kv = kv;
   info_.max_plans_in_flight = kMaxPlansInFlight;
-  info_.verifies_drafts = info_.verifies_trees = info_.copies_blocks = true;
+  info_.max_drafts_per_group = INT32_MAX;
+  info_.verifies_trees = info_.copies_blocks = true;
   return {};
 }
 
