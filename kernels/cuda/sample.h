@@ -36,7 +36,7 @@ struct SampleNeeds {
 
 SampleNeeds sample_needs(std::span<const SampleRow> rows);
 
-// In device memory. Bias and penalty slices of a row name each token at most once.
+// In device memory. Bias and penalty slices of a row name each token at most once (count_unseen_tokens sees to it).
 struct SampleInput {
   float* logits = nullptr;          // [num_rows, vocab]  clobbered
   const SampleRow* rows = nullptr;  // [num_rows]
@@ -55,14 +55,6 @@ struct SampleResult {
   float* top_logprobs = nullptr;  // [num_rows, max_top]
   int32_t max_top = 0;            // >= every row's num_logprobs where needs.top_logprobs; at most kMaxTopLogprobs
 };
-
-// Before sample(): adds the unseen tokens to the counts of the rows' penalties, as core/resolve_step.h's function of
-// this name does on the host. Throws CudaError.
-void count_unseen_tokens(SampleRow* rows,  // [num_rows]
-                         int32_t num_rows,
-                         TokenPenalty* penalty,   // what the rows' slices index
-                         const TokenId* sampled,  // [num_samples of the plan before]
-                         cudaStream_t stream);
 
 // The most that calls of one workspace ask for.
 struct SampleLimits {

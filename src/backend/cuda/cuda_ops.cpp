@@ -16,6 +16,7 @@
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/layer_norm.h"
 #include "kernels/cuda/norm.h"
+#include "kernels/cuda/resolve_step.h"
 #include "kernels/cuda/rope.h"
 #include "model/rope_table.h"
 
