@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/request_preparer.h"
+
 namespace llmb {
 
 LoadOptions load_options(const Options& o, int32_t max_model_len) {
@@ -55,6 +57,7 @@ std::unique_ptr<RequestIntake> make_intake(const Options& o, const ModelFiles& m
                                            const CompletedLines* completed) {
   RequestLimits limits;
   limits.vocab_size = model.config.vocab_size;
+  limits.prompt = prompt_bound(*model.context);
   IntakeOptions options;
   options.seed = o.seed;
   options.request_rate = o.request_rate;

@@ -10,20 +10,14 @@ namespace {
 
 using Tokens = std::variant<std::vector<TokenId>, RequestError>;
 
-RequestError too_long(const std::string& num_tokens, const ModelContext& model, const char* param) {
-  return {"prompt_too_long",
-          "the prompt has " + num_tokens + " tokens; at most " + std::to_string(model.max_model_len - 1) +
-              " leave room for one output token (max_model_len " + std::to_string(model.max_model_len) +
-              "); --truncate cuts it",
-          param};
-}
-
 // A text that cannot fit is not encoded to see by how much, unless it is to be cut.
 Tokens encode(const std::string& text, bool add_special_tokens, bool may_be_cut, const ModelContext& model,
               const char* param) {
-  const size_t at_least = may_be_cut ? 0 : model.tokenizer->num_tokens_at_least(text);
-  if (at_least >= static_cast<size_t>(std::max(model.max_model_len, 1)))
-    return too_long("at least " + std::to_string(at_least), model, param);
+  if (!may_be_cut) {
+    const PromptBound bound = prompt_bound(model);
+    const size_t at_least = bound.num_tokens_at_least(text);
+    if (!bound.fits(at_least, text.size())) return text_too_long(bound, at_least, text.size(), param);
+  }
   return model.tokenizer->encode(text, add_special_tokens);
 }
 
@@ -94,7 +88,7 @@ std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, con
   if (tokens.empty()) return RequestError{"empty_prompt", "the prompt has no tokens", param};
   const auto size = static_cast<int64_t>(tokens.size());
   if (size >= model.max_model_len)
-    return too_long(std::to_string(size), model, param);
+    return prompt_too_long(std::to_string(size), model.max_model_len, param);
   for (const TokenId token : tokens)
     if (token < 0 || token >= model.vocab_size)
       return RequestError{"invalid_value",
@@ -105,6 +99,20 @@ std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, con
 }
 
 }  // namespace
+
+PromptBound prompt_bound(const ModelContext& model) {
+  // Hardly a text has so many for each of its tokens, white space and words of unknown characters apart.
+  constexpr size_t kMaxBytesPerToken = 64;
+  PromptBound bound;
+  bound.max_model_len = model.max_model_len;
+  if (!model.tokenizer) return bound;
+  bound.num_tokens_at_least = [tokenizer = model.tokenizer](std::string_view text) {
+    return tokenizer->num_tokens_at_least(text);
+  };
+  if (model.tokenizer->num_tokens_at_least("x") == 0)
+    bound.max_text_bytes = kMaxBytesPerToken * static_cast<size_t>(std::max(model.max_model_len, 1));
+  return bound;
+}
 
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed) {

@@ -8,6 +8,7 @@
 
 #include "chat/chat_template.h"
 #include "core/completion.h"
+#include "core/prompt_bound.h"
 #include "core/request.h"
 #include "tokenizer/tokenizer.h"
 
@@ -26,6 +27,9 @@ struct ModelContext {
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;  // prompt and output together
 };
+
+// What is known of its prompts before they are encoded.
+PromptBound prompt_bound(const ModelContext& model);
 
 // Thread-safe. The result's arrival_ms is left to the caller. max_tokens is cut to what the context leaves. A prompt
 // that fills the context is an error; where the request allows it, it is cut so that max_tokens (of an open end,

@@ -2,6 +2,7 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <unordered_set>
@@ -11,6 +12,7 @@
 #include "io/field_set.h"
 #include "io/field_values.h"
 #include "io/json_scan.h"
+#include "io/long_strings.h"
 #include "io/request_fields.h"
 #include "io/request_params.h"
 
@@ -19,6 +21,8 @@ namespace llmb {
 namespace {
 
 namespace dom = simdjson::dom;
+
+constexpr size_t kLargeLine = 1 << 20;  // above this the parser's buffers are not kept
 
 constexpr std::array kPromptFields = {Field::kPrompt, Field::kMessages, Field::kPromptTokenIds};
 
@@ -270,14 +274,82 @@ std::optional<int64_t> find_error_offset(std::string_view bytes, const LineParse
   return find_member(bytes, parse.error_in_body, field, parse.error_is_duplicate ? 2 : 1);
 }
 
+// Calls f(text, factor) for each text of the messages. Templates put it into the prompt but for white space at its ends;
+// of what an assistant or a tool said they may leave a part out, never more than what makes it shorter by the factor.
+template <typename F>
+void for_each_message_text(JsonElement request, const F& f) {
+  dom::array messages, parts;
+  if (request["messages"].get(messages) != simdjson::SUCCESS) return;
+  for (const JsonElement message : messages) {
+    std::string_view role, text;
+    JsonElement content;
+    if (message["role"].get(role) != simdjson::SUCCESS || message["content"].get(content) != simdjson::SUCCESS) continue;
+    const size_t factor = role == "user" || role == "system" || role == "developer" ? 1 : 8;
+    if (content.get(text) == simdjson::SUCCESS) f(text, factor);
+    if (content.get(parts) != simdjson::SUCCESS) continue;
+    for (const JsonElement part : parts)
+      if (part["text"].get(text) == simdjson::SUCCESS) f(text, factor);
+  }
+}
+
+// The error of a prompt that holds a long string, where that alone cannot fit, also when it is `factor` times shorter.
+MaybeError refuse_text(std::string_view json_string, const PromptBound& bound, bool is_chat, size_t factor) {
+  size_t num_tokens = 0, num_bytes = 0;
+  for_each_piece(json_string, /*without_spaces=*/is_chat, [&](std::string_view piece) {
+    // A token may belong to two pieces.
+    num_tokens += std::max<size_t>(bound.num_tokens_at_least(piece), 1) - 1;
+    num_bytes += piece.size();
+  });
+  num_tokens /= factor;
+  num_bytes /= factor;
+  if (bound.fits(num_tokens, num_bytes)) return std::nullopt;
+  return text_too_long(bound, num_tokens, num_bytes, is_chat ? "messages" : "prompt");
+}
+
+ParseFailure failure_of(const InputLine& line, LineParse parse, RequestError error) {
+  ParseFailure failure;
+  failure.line = line.line;
+  failure.error = std::move(error);
+  if (!failure.error.byte_offset) failure.error.byte_offset = find_error_offset(line.bytes, parse, failure.error);
+  failure.id_json = std::move(parse.request.id_json);
+  failure.form = parse.request.form;
+  failure.model_name = std::move(parse.request.model_name);
+  failure.is_chat = parse.is_chat;
+  return failure;
+}
+
 }  // namespace
 
 struct RequestParser::State {
+  std::optional<ParseFailure> refuse_long_prompt(const InputLine& line);
+
   GenerationParams defaults;
   RequestLimits limits;
   dom::parser parser;
   KnownExtras extras;
 };
+
+// Of a large line. nullopt: it may be answered, or something else is wrong with it.
+std::optional<ParseFailure> RequestParser::State::refuse_long_prompt(const InputLine& line) {
+  const auto shortened = ShortenedLine::make(line.bytes, line.line.content_hash, kLargeLine);
+  if (!shortened) return std::nullopt;
+  JsonElement root;
+  const simdjson::error_code code = parser.parse(shortened->text()).get(root);
+  throw_if_out_of_memory(code);
+  if (code != simdjson::SUCCESS) return std::nullopt;
+  LineParse parse(defaults, limits, extras, root);
+  if (parse.run() || parse.request.params.prompt.truncate) return std::nullopt;
+  MaybeError error;
+  const auto check = [&](std::string_view text, size_t factor) {
+    if (const auto string = shortened->string_for(text); string && !error)
+      error = refuse_text(*string, limits.prompt, parse.is_chat, factor);
+  };
+  if (const auto* text = std::get_if<std::string>(&parse.request.prompt)) check(*text, 1);
+  if (parse.is_chat)
+    for_each_message_text(parse.request.form == ApiForm::kNative ? root : root["body"].value_unsafe(), check);
+  if (!error) return std::nullopt;
+  return failure_of(line, std::move(parse), std::move(*error));
+}
 
 RequestParser::RequestParser(GenerationParams defaults, RequestLimits limits) : state_(std::make_unique<State>()) {
   state_->defaults = std::move(defaults);
@@ -287,7 +359,6 @@ RequestParser::RequestParser(GenerationParams defaults, RequestLimits limits) : 
 RequestParser::~RequestParser() = default;
 
 std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& line) {
-  constexpr size_t kLargeLine = 1 << 20;  // above this the parser's buffers are not kept
   ParseFailure failure;
   failure.line = line.line;
   if (line.too_long) {
@@ -296,6 +367,8 @@ std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& l
     return failure;
   }
   const bool is_large = line.bytes.size() > kLargeLine;
+  if (is_large)
+    if (auto refused = state_->refuse_long_prompt(line)) return std::move(*refused);
   const bool is_too_rich = is_large && count_json_parts(line.bytes) > state_->limits.max_json_parts;
   JsonElement root;
   simdjson::error_code code = is_too_rich ? simdjson::CAPACITY : state_->parser.parse(line.bytes).get(root);
@@ -319,13 +392,7 @@ std::variant<InputRequest, ParseFailure> RequestParser::parse(const InputLine& l
     parse.request.line = line.line;
     return std::move(parse.request);
   }
-  failure.error = std::move(*error);
-  if (!failure.error.byte_offset) failure.error.byte_offset = find_error_offset(line.bytes, parse, failure.error);
-  failure.id_json = std::move(parse.request.id_json);
-  failure.form = parse.request.form;
-  failure.model_name = std::move(parse.request.model_name);
-  failure.is_chat = parse.is_chat;
-  return failure;
+  return failure_of(line, std::move(parse), std::move(*error));
 }
 
 Completion to_completion(ParseFailure failure) {

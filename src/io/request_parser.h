@@ -28,6 +28,7 @@
 #include <variant>
 
 #include "core/completion.h"
+#include "core/prompt_bound.h"
 #include "core/request.h"
 #include "io/line_reader.h"
 
@@ -37,8 +38,9 @@ struct RequestLimits {
   int32_t vocab_size = INT32_MAX;  // token ids are in [0, vocab_size)
   int32_t max_logprobs = 20;       // alternatives per token
   int32_t max_stop_strings = 64;
-  int64_t max_json_parts = int64_t{1} << 23;  // of a line above a megabyte; two for each token id
+  int64_t max_json_parts = int64_t{1} << 22;  // of a line above a megabyte; two for each token id
   int32_t completion_max_tokens = 16;         // of a /v1/completions line where neither it nor the defaults say
+  PromptBound prompt;                         // which prompts of such lines are refused before they are copied
 };
 
 // What is known of a line that could not be understood: enough for its error record.
@@ -58,7 +60,8 @@ inline constexpr std::string_view kIncompleteLine = "incomplete_line";
 Completion to_completion(ParseFailure failure);
 
 // Not thread-safe: keeps a parser's buffers. While a line is parsed it may take twice its size in memory and 12 bytes
-// for each of its parts; buffers above some megabytes are given back after it.
+// for each of its parts; buffers above a megabyte are given back after it. A prompt of more than a megabyte that cannot
+// fit is refused for that at once, whatever else may be wrong within its text.
 class RequestParser {
  public:
   RequestParser(GenerationParams defaults, RequestLimits limits);

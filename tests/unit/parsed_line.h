@@ -24,14 +24,14 @@ inline Parsed parse(const std::string& bytes, const GenerationParams& defaults =
 inline InputRequest accepted(const std::string& bytes, const GenerationParams& defaults = {},
                              RequestLimits limits = {}) {
   Parsed parsed = parse(bytes, defaults, limits);
-  if (const auto* failure = std::get_if<ParseFailure>(&parsed)) FAIL(bytes, ": ", failure->error.message);
+  if (const auto* failure = std::get_if<ParseFailure>(&parsed)) FAIL(bytes.substr(0, 200), ": ", failure->error.message);
   return std::get<InputRequest>(parsed);
 }
 
 inline ParseFailure refused(const std::string& bytes, const GenerationParams& defaults = {},
                             RequestLimits limits = {}) {
   Parsed parsed = parse(bytes, defaults, limits);
-  if (!std::holds_alternative<ParseFailure>(parsed)) FAIL("accepted: ", bytes);
+  if (!std::holds_alternative<ParseFailure>(parsed)) FAIL("accepted: ", bytes.substr(0, 200));
   return std::get<ParseFailure>(parsed);
 }
 
