@@ -48,11 +48,21 @@ Run run(std::vector<std::string> argv, const fs::path& dir) {
   return result;
 }
 
-void append_lines(const fs::path& path, int64_t count) {
-  const std::string line = R"({"prompt_token_ids":[1,2,3],"max_tokens":1,"ignore_eos":true})"
-                           "\n";
+// Lines whose answers have from one to `max_tokens` tokens.
+void append_lines(const fs::path& path, int64_t count, int max_tokens = 1) {
   std::ofstream file(path, std::ios::app | std::ios::binary);
-  for (int64_t i = 0; i < count; ++i) file << line;
+  for (int64_t i = 0; i < count; ++i)
+    file << R"({"prompt_token_ids":[1,2,3],"ignore_eos":true,"max_tokens":)" << 1 + i * 7 % max_tokens << "}\n";
+}
+
+bool is_in_input_order(const fs::path& path) {
+  std::ifstream out(path);
+  int64_t last = -1, index = 0;
+  for (std::string line; std::getline(out, line); last = index) {
+    index = std::stoll(line.substr(line.find(':') + 1));
+    if (index <= last) return false;
+  }
+  return true;
 }
 
 class Report {
@@ -135,6 +145,19 @@ int main(int argc, char** argv) {
   report.figure("nothing new in files that were not touched", job({dir / "many.jsonl", "-o", dir / "many.out"}).seconds,
                 "s", 1);
   for (const char* name : {"few.jsonl", "few.out", "many.jsonl", "many.out"}) fs::remove(dir / name);
+
+  // Answers in the order in which they were done, put into the input's order by the run that goes on.
+  append_lines(dir / "mixed.jsonl", num_lines / 10, 8);
+  job({dir / "mixed.jsonl", "-o", dir / "mixed.out"});
+  const bool was_in_order = is_in_input_order(dir / "mixed.out");
+  append_lines(dir / "mixed.jsonl", 1);
+  const Run ordered = job({dir / "mixed.jsonl", "-o", dir / "mixed.out", "--order", "input"});
+  report.exit_code("one more line, in the input's order", ordered, 0);
+  report.figure("a tenth of the lines, out of order", was_in_order ? 0 : 1, "", 1, true);
+  report.figure("  in order after a resume with --order input", is_in_input_order(dir / "mixed.out") ? 1 : 0, "", 1, true);
+  report.figure("  memory beyond that for one line alone", ordered.peak_mib - one.peak_mib, "MiB", 16);
+  std::printf("       (%.1f s, %.1f s of a core)\n", ordered.seconds, ordered.cpu_seconds);
+  for (const char* name : {"mixed.jsonl", "mixed.out"}) fs::remove(dir / name);
 
   // Sparse files: NULs that take no room on the disk.
   append_lines(dir / "long.jsonl", 1);

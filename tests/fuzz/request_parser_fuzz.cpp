@@ -13,7 +13,7 @@ namespace llmb::test {
 
 namespace {
 
-constexpr RequestLimits kLimits = {.vocab_size = 1000, .max_logprobs = 20, .max_stop_strings = 4};
+const RequestLimits kLimits = {.vocab_size = 1000, .max_logprobs = 20, .max_stop_strings = 4};
 
 bool in_vocab(const std::vector<TokenId>& ids) {
   for (const TokenId id : ids)
