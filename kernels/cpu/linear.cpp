@@ -126,7 +126,9 @@ void round_rows(std::span<const LinearCall> calls, std::vector<CallTasks>* tasks
 }
 
 void run(const LinearTask& task) {
-  if (is_int8(*task.weight)) int8_linear_task(task);
+  const PackedFormat format = task.weight->format();
+  if (format == PackedFormat::kInt8) int8_linear_task(task);
+  else if (format == PackedFormat::kInt4) int4_linear_task(task);
   else if (task.weight->rounds_x()) bf16_linear_task(task);
   else float_linear_task(task);
 }

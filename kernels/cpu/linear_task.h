@@ -28,6 +28,7 @@ constexpr int64_t kLinearTaskRows = 128;  // partial sums and a block of x stay 
 
 void float_linear_task(const LinearTask& task);
 void int8_linear_task(const LinearTask& task);
+void int4_linear_task(const LinearTask& task);
 void bf16_linear_task(const LinearTask& task);  // weights for which rounds_x()
 
 // A row of activations as int8: q = round(x / scale), scale = max |x| / 127, in the form that this machine's products

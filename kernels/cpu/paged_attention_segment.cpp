@@ -134,12 +134,12 @@ HWY_INLINE void add_to_rows(const AttentionCall& c, const SegmentRows& s, const 
   const int64_t padded = c.padded_dim();
   weights += at;
   sums += s.first_row * padded;
-  // What the first row and the last see whole, all of them do.
-  if (s.visible(s.first_row, at, size).end == size && s.visible(s.end_row - 1, at, size).begin == 0)
-    return value_columns<Format, kRows>(weights, 0, size, values, padded, sums, fetch);
+  // The positions that the first row and the last see whole, all of them do.
+  const bool is_whole = s.visible(s.first_row, at, size).end == size && s.visible(s.end_row - 1, at, size).begin == 0;
   Span spans[kRows];
-  for (int r = 0; r < kRows; ++r) spans[r] = s.visible(s.first_row + r, at, size);
-  add_values<Format, kRows>(weights, spans, values, padded, sums, fetch);
+  if (!is_whole)
+    for (int r = 0; r < kRows; ++r) spans[r] = s.visible(s.first_row + r, at, size);
+  add_values<Format, kRows>(weights, is_whole ? nullptr : spans, size, values, padded, sums, fetch);
 }
 
 // The scales of positions [position, position + n), of keys and of values.
@@ -327,55 +327,6 @@ void attend_segment_target(const AttentionCall& c, const AttentionItem& item, in
   else attend<Int8>(c, item, segment, scratch, state, fetch);
 }
 
-void merge_segment_target(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
-                          const AttentionState& from, const AttentionState& into) {
-  const int64_t padded = c.padded_dim();
-  for (size_t row = 0; row < rows.size(); ++row) {
-    if (!rows[row].sees(segment)) continue;
-    if (rows[row].begin >= segment * kSegment) {  // there is nothing before
-      const auto offset = static_cast<int64_t>(row) * padded;
-      std::memcpy(into.values + offset, from.values + offset, static_cast<size_t>(padded) * sizeof(float));
-      into.max[row] = from.max[row];
-      into.norm[row] = from.norm[row];
-      continue;
-    }
-    const float max = std::max(into.max[row], from.max[row]);
-    const V keep = exp_v(hn::Set(D(), into.max[row] - max)), add = exp_v(hn::Set(D(), from.max[row] - max));
-    const V norm = hn::Set(D(), into.norm[row]), more = hn::Set(D(), from.norm[row]);
-    into.max[row] = max;
-    into.norm[row] = hn::GetLane(hn::MulAdd(norm, keep, hn::Mul(more, add)));
-    float* at = into.values + static_cast<int64_t>(row) * padded;
-    const float* values = from.values + static_cast<int64_t>(row) * padded;
-    for (int64_t i = 0; i < padded; i += kLogicalLanes)
-      store16(map16(load16(at + i), load16(values + i),
-                    [keep, add](V a, V b) HWY_ATTR { return hn::MulAdd(a, keep, hn::Mul(b, add)); }),
-              at + i);
-  }
-}
-
-void write_rows_target(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state) {
-  const int64_t dim = c.kv.head_dim, padded = c.padded_dim();
-  for (size_t row = 0; row < rows.size(); ++row) {
-    float inverse_norm = 1.0f / state.norm[row];
-    if (c.params.sinks != nullptr) {
-      const float sink = c.params.sinks[rows[row].head], max = std::max(state.max[row], sink);
-      const float keep = hn::GetLane(exp_v(hn::Set(D(), state.max[row] - max)));
-      const float extra = hn::GetLane(exp_v(hn::Set(D(), sink - max)));
-      inverse_norm = keep / (state.norm[row] * keep + extra);
-    }
-    const V inverse = hn::Set(D(), inverse_norm);
-    const float* values = state.values + static_cast<int64_t>(row) * padded;
-    for (int64_t i = 0; i < dim; i += kLogicalLanes) {
-      const V16 x = map16(load16(values + i), [inverse](V a) HWY_ATTR { return hn::Mul(a, inverse); });
-      if (dim - i >= kLogicalLanes) {
-        store16(x, rows[row].out + i);
-      } else {
-        store16_partial(x, rows[row].out + i, dim - i);
-      }
-    }
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace llmb::cpu
 HWY_AFTER_NAMESPACE();
@@ -384,21 +335,10 @@ HWY_AFTER_NAMESPACE();
 namespace llmb::cpu {
 
 HWY_EXPORT(attend_segment_target);
-HWY_EXPORT(merge_segment_target);
-HWY_EXPORT(write_rows_target);
 
 void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t segment, const AttentionScratch& scratch,
                     const AttentionState& state, SegmentFetch* fetch) {
   HWY_DYNAMIC_DISPATCH(attend_segment_target)(c, item, segment, scratch, state, fetch);
-}
-
-void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
-                   const AttentionState& from, const AttentionState& into) {
-  HWY_DYNAMIC_DISPATCH(merge_segment_target)(c, rows, segment, from, into);
-}
-
-void write_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state) {
-  HWY_DYNAMIC_DISPATCH(write_rows_target)(c, rows, state);
 }
 
 }  // namespace llmb::cpu

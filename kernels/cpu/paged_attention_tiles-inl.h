@@ -310,22 +310,35 @@ struct Span {
   int64_t begin, end;
 };
 
-// Adds values to kRows rows; row r sees those of spans[r], which do not fall. For each row its positions come in order,
-// so that its sum does not depend on the rows beside it.
+// One row of a tile. Not inline, as a tile may call it for each of its rows, and without a fetch, which a call would
+// take out of the tile's registers: rows differ in a few positions at the ends of what they see.
+template <class Format>
+HWY_NOINLINE void add_values_to_row(const float* p, Span span, const typename Format::Word* const* v, int64_t dim,
+                                    float* values) {
+  NoFetch none;
+  value_columns<Format, 1>(p, span.begin, span.end, v, dim, values, none);
+}
+
+// Adds values to kRows rows; row r sees those of spans[r], which do not fall, or all `size` of them where spans is null.
+// For each row its positions come in order, so that its sum does not depend on the rows beside it.
 template <class Format, int kRows, class Fetch>
-HWY_INLINE void add_values(const float* p, const Span* spans, const typename Format::Word* const* v, int64_t dim,
-                           float* values, Fetch& fetch) {
+HWY_INLINE void add_values(const float* p, const Span* spans, int64_t size, const typename Format::Word* const* v,
+                           int64_t dim, float* values, Fetch& fetch) {
   const auto one = [&](int r, int64_t begin, int64_t end) HWY_ATTR {
-    if (begin < end) value_columns<Format, 1>(p + r * kSegment, begin, end, v, dim, values + r * dim, fetch);
+    if (begin < end) add_values_to_row<Format>(p + r * kSegment, {begin, end}, v, dim, values + r * dim);
   };
-  const Span shared{spans[kRows - 1].begin, spans[0].end};
-  if (shared.begin >= shared.end) {
-    for (int r = 0; r < kRows; ++r) one(r, spans[r].begin, spans[r].end);
-    return;
+  Span shared{0, size};
+  if (spans != nullptr) {
+    shared = {spans[kRows - 1].begin, spans[0].end};
+    if (shared.begin >= shared.end) {
+      for (int r = 0; r < kRows; ++r) one(r, spans[r].begin, spans[r].end);
+      return;
+    }
+    for (int r = 0; r < kRows - 1; ++r) one(r, spans[r].begin, shared.begin);  // later tokens begin a little later
   }
-  for (int r = 0; r < kRows - 1; ++r) one(r, spans[r].begin, shared.begin);  // later tokens begin a little later
   value_columns<Format, kRows>(p, shared.begin, shared.end, v, dim, values, fetch);
-  for (int r = 1; r < kRows; ++r) one(r, shared.end, spans[r].end);  // and see a little more
+  if (spans != nullptr)
+    for (int r = 1; r < kRows; ++r) one(r, shared.end, spans[r].end);  // and see a little more
 }
 
 }  // namespace HWY_NAMESPACE

@@ -174,23 +174,26 @@ struct TileRows {
   HWY_INLINE void advance(int columns) { LLMB_UNROLL for (int i = 0; i < kPointers; ++i) first[i] += columns; }
 };
 
-// Calls f(integral_constant<int, rows>) for 1 <= rows <= kMax.
-template <int kMax, typename F>
+// Calls f(integral_constant<int, rows>) for kMin <= rows <= kMax.
+template <int kMin, int kMax, typename F>
 HWY_INLINE void with_rows(int64_t rows, const F& f) {
-  if constexpr (kMax > 1) {
-    if (rows < kMax) return with_rows<kMax - 1>(rows, f);
+  if constexpr (kMax > kMin) {
+    if (rows < kMax) return with_rows<kMin, kMax - 1>(rows, f);
   }
   f(std::integral_constant<int, kMax>());
 }
 
+// The least height of tiles of at most `max` rows where there are several (for_row_tiles).
+constexpr int least_of_several(int max) { return (max + 1) / 2; }
+
 // Calls f(first row, integral_constant<int, rows>) for tiles of nearly equal height, at most kMax, that cover
-// [0, rows).
-template <int kMax, typename F>
+// [0, rows). kMin: 1, or least_of_several(kMax) where rows > kMax: heights that do not occur are not compiled.
+template <int kMax, int kMin = 1, typename F>
 HWY_INLINE void for_row_tiles(int64_t rows, const F& f) {
   const int64_t tiles = (rows + kMax - 1) / kMax;
   for (int64_t i = 0, row = 0; i < tiles; ++i) {
     const int64_t next = (i + 1) * rows / tiles;
-    with_rows<kMax>(next - row, [&](auto tile_rows) HWY_ATTR { f(row, tile_rows); });
+    with_rows<kMin, kMax>(next - row, [&](auto tile_rows) HWY_ATTR { f(row, tile_rows); });
     row = next;
   }
 }

@@ -1,0 +1,77 @@
+// linear over int4 weights: arithmetic in fp32, a chain for each group of k that shares a scale.
+#include "kernels/cpu/linear_task.h"
+#include "kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear_int4.cpp"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/linear_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+// A group's weights, then its scales, a bf16 each.
+constexpr int64_t kWordsBytes = kGroup * kWidth / 2, kGroupBytes = kWordsBytes + kWidth * 2;
+
+HWY_INLINE V group_scale(const uint8_t* panel, int64_t k, int64_t column) {
+  const hn::Rebind<uint16_t, D> d16;
+  const auto* scales = reinterpret_cast<const uint16_t*>(panel + k / kGroup * kGroupBytes + kWordsBytes);
+  return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(d16, scales + column))));
+}
+
+struct WideInt4Panel : WidePanel {
+  static constexpr bool kHasScales = true;
+  const uint8_t* data;
+
+  template <typename Panel>
+  explicit WideInt4Panel(const KeepPanel<Panel>& kept) : WidePanel(kept), data(kept.data) {}
+  HWY_INLINE V scale(int64_t k, int64_t column) const { return group_scale(data, k, column); }
+};
+
+struct Int4Panel : PanelReader {
+  using Wide = WideInt4Panel;
+  static constexpr int kStep = 8, kStepBytes = kWidth * 4, kWordBytes = 4;
+  static constexpr bool kHasScales = true;
+  const uint8_t* data;
+  V numbers;  // what the sixteen values of four bits mean, where a lane can look them up
+
+  explicit HWY_INLINE Int4Panel(const uint8_t* panel) : data(panel) {
+    HWY_ALIGN static constexpr float kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+    numbers = hn::Load(D(), kNumbers);
+  }
+  const uint8_t* words(int64_t k, int64_t column) const {
+    return data + k / kGroup * kGroupBytes + k % kGroup / kStep * kStepBytes + column * kWordBytes;
+  }
+  HWY_INLINE const uint8_t* load(const uint8_t* at) const { return at; }
+  template <int kIndex>
+  HWY_INLINE V value(const uint8_t* at) const {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+    // Loading from a byte further on shifts by eight bits; the lookup looks at four bits only.
+    const U words{_mm512_loadu_si512(at + kIndex / 2)};
+    return V{_mm512_permutexvar_ps(hn::ShiftRight<kIndex % 2 * 4>(words).raw, numbers.raw)};
+#else
+    const U words = hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at));
+    const VI top = hn::BitCast(DI(), hn::ShiftLeft<28 - 4 * kIndex>(words));
+    return hn::ConvertTo(D(), hn::ShiftRight<28>(top));
+#endif
+  }
+  HWY_INLINE V scale(int64_t k, int64_t column) const { return group_scale(data, k, column); }
+  static int64_t bytes(int64_t num_k) { return ceil_div(num_k, kGroup) * kGroupBytes; }
+};
+
+void int4_linear_task_target(const LinearTask& t) { run_widened(t, Int4Panel(t.weight->panel(t.panel))); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace llmb::cpu {
+
+HWY_EXPORT(int4_linear_task_target);
+
+void int4_linear_task(const LinearTask& task) { HWY_DYNAMIC_DISPATCH(int4_linear_task_target)(task); }
+
+}  // namespace llmb::cpu
+#endif

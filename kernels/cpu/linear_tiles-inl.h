@@ -1,0 +1,253 @@
+// The register tiles of linear over float and int4 weights, in fp32. Compiled once for each SIMD target; include after
+// hwy/foreach_target.h.
+//
+// A task walks its panel in blocks of k that stay in the second-level cache, a register tile of rows after the other.
+// The first tile widens the stored form in registers and keeps it widened for the others: stores cost nothing beside
+// multiply-adds, where shifts, masks and lookups take turns with them. Partial sums go through memory as fp32, so the
+// chain over k is the same as in registers. While a block is multiplied, the next one is fetched.
+
+#if defined(LLMB_KERNELS_CPU_LINEAR_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LLMB_KERNELS_CPU_LINEAR_TILES_INL_H_
+#undef LLMB_KERNELS_CPU_LINEAR_TILES_INL_H_
+#else
+#define LLMB_KERNELS_CPU_LINEAR_TILES_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/linear_task.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+using U = hn::Vec<DU>;
+
+constexpr int64_t kWidth = PackedLinear::kPanelWidth;
+constexpr int64_t kGroup = PackedLinear::kInt4Group;
+constexpr int64_t kBlockK = 640;  // at most: 160 KiB widened
+
+// Base of the readers of a panel's stored form, which have:
+//   words(): where the words of step k begin; those of the next step are kStepBytes further on, within a block, or within
+//   a group where chains end with each group (kHasScales). load(): the words of kStep steps of k in kLanes columns;
+//   value<step>(): the fp32 weights of one of them. bytes(): of so many k. Wide: the reader of what KeepPanel kept.
+struct PanelReader {
+  static constexpr bool kHasScales = false, kIsOddFirst = false, kKeeps = false;
+};
+
+// A panel whose fp32 weights are kept as they are asked for.
+template <typename Panel>
+struct KeepPanel : Panel {
+  static constexpr bool kKeeps = true;
+  float* wide;      // [k][kWidth]  of a block
+  int64_t k_begin;  // of that block
+  float* wide_at(int64_t k, int64_t column) const { return wide + (k - k_begin) * kWidth + column; }
+};
+
+// Reads what was kept.
+struct WidePanel : PanelReader {
+  static constexpr int kStep = 2, kStepBytes = kStep * kWidth * 4, kWordBytes = 4;
+  const float* wide;
+  int64_t k_begin;
+
+  template <typename Panel>
+  explicit WidePanel(const KeepPanel<Panel>& kept) : wide(kept.wide), k_begin(kept.k_begin) {}
+  const uint8_t* words(int64_t k, int64_t column) const {
+    return reinterpret_cast<const uint8_t*>(wide + (k - k_begin) * kWidth + column);
+  }
+  HWY_INLINE const float* load(const uint8_t* at) const { return reinterpret_cast<const float*>(at); }
+  template <int kIndex>
+  HWY_INLINE V value(const float* at) const {
+    return hn::LoadU(D(), at + kIndex * kWidth);
+  }
+};
+
+// acc += x[k_begin … k_end) · panel, kRows rows by kVecs vectors of columns; x is of row 0, a row x_stride after the
+// other. Addresses are kept in few registers: three rows by one pointer.
+template <int kRows, int kVecs, typename Panel>
+HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, int64_t k_begin, int64_t k_end,
+                         int64_t column, FetchAhead& fetch, V (&acc)[kRows * kVecs]) {
+  const D d;
+  FetchAhead ahead = fetch;
+  const uint8_t* words = panel.words(k_begin, column);
+  const float* x0 = x + k_begin;
+  const float *x3 = x0 + 3 * x_stride, *x6 = x0 + 6 * x_stride, *x9 = x0 + 9 * x_stride;
+  decltype(panel.load(words)) word[kVecs];
+  [[maybe_unused]] float* wide = nullptr;
+  if constexpr (Panel::kKeeps) wide = panel.wide_at(k_begin, column);
+  const auto load = [&]() HWY_ATTR {
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) word[c] = panel.load(words + c * kLanes * Panel::kWordBytes);
+  };
+  const auto step = [&](auto index) HWY_ATTR {
+    constexpr int kIndex = decltype(index)::value;
+    V b[kVecs];
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = panel.template value<kIndex>(word[c]);
+    if constexpr (Panel::kKeeps) {
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) hn::StoreU(b[c], d, wide + kIndex * kWidth + c * kLanes);
+    }
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      const float* row = (r < 3 ? x0 : r < 6 ? x3 : r < 9 ? x6 : x9) + r % 3 * x_stride;
+      const V xv = hn::Set(d, row[kIndex]);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(xv, b[c], acc[r * kVecs + c]);
+    }
+  };
+  const auto all_steps = [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
+    (step(std::integral_constant<int, kIndex>()), ...);
+  };
+  const auto some_steps = [&]<int... kIndex>(int64_t count, std::integer_sequence<int, kIndex...>) HWY_ATTR {
+    ((kIndex < count ? step(std::integral_constant<int, kIndex>()) : void()), ...);
+  };
+  constexpr auto kSteps = [] {
+    if constexpr (Panel::kIsOddFirst) return std::integer_sequence<int, 1, 0>();
+    else return std::make_integer_sequence<int, Panel::kStep>();
+  }();
+  const float* end = x + k_end - (Panel::kStep - 1);
+  for (; x0 < end;
+       x0 += Panel::kStep, x3 += Panel::kStep, x6 += Panel::kStep, x9 += Panel::kStep, words += Panel::kStepBytes) {
+    ahead.turn<kVecs * kLanes * Panel::kWordBytes, /*kFar=*/true>(words);
+    load();
+    all_steps(kSteps);
+    if constexpr (Panel::kKeeps) wide += Panel::kStep * kWidth;
+  }
+  fetch = ahead;
+  if (Panel::kStep == 1 || x0 == x + k_end) return;
+  load();
+  some_steps(x + k_end - x0, kSteps);
+}
+
+template <int kRows, int kVecs, typename Panel>
+HWY_INLINE void tile(const Panel& panel, const float* x, int64_t x_stride, int64_t k_begin, int64_t k_end,
+                     int64_t column, const TileSums& sums, FetchAhead& ahead) {
+  const D d;
+  V acc[kRows * kVecs];
+  const auto before = [&](int r, int c) HWY_ATTR {
+    return sums.from == nullptr ? hn::Zero(d) : hn::LoadU(d, sums.from + r * kWidth + column + c * kLanes);
+  };
+  if constexpr (Panel::kHasScales) {
+    HWY_ALIGN float partial[kRows * kVecs * kLanes];
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) hn::Store(before(r, c), d, partial + (r * kVecs + c) * kLanes);
+    }
+    for (int64_t k = k_begin; k < k_end; k += kGroup) {
+      LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Zero(d);
+      multiply<kRows, kVecs>(panel, x, x_stride, k, std::min(k_end, k + kGroup), column, ahead, acc);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
+        const V scale = panel.scale(k, column + c * kLanes);
+        LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+          float* at = partial + (r * kVecs + c) * kLanes;
+          hn::Store(hn::MulAdd(scale, acc[r * kVecs + c], hn::Load(d, at)), d, at);
+        }
+      }
+    }
+    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = hn::Load(d, partial + i * kLanes);
+  } else {
+    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) acc[i] = before(i / kVecs, i % kVecs);
+    multiply<kRows, kVecs>(panel, x, x_stride, k_begin, k_end, column, ahead, acc);
+  }
+  LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
+    const V bias = sums.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, sums.bias + column + c * kLanes);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      V sum = acc[r * kVecs + c];
+      if (sums.bias != nullptr) sum = hn::Add(sum, bias);
+      hn::StoreU(sum, d, sums.to + r * sums.to_stride + column + c * kLanes);
+    }
+  }
+}
+
+// As many vectors of columns as registers allow with this many rows, within so many columns.
+template <int kRows>
+constexpr int tile_vecs(int columns) {
+  // Where vectors are one lane wide, more than 16 give the compiler work and the program nothing.
+  constexpr int kMaxVecs = std::min(16, kTileRows * kTileColumns / kLanes / kRows);
+  for (int vecs = columns / kLanes; vecs > 1; vecs /= 2)
+    if (vecs <= kMaxVecs) return vecs;
+  return 1;
+}
+
+// Blocks of at most kBlockK, nearly equal, that begin where a group of int4 weights may begin.
+inline int64_t even_block(int64_t num_k) {
+  static_assert(kBlockK % kGroup == 0);
+  return ceil_div(ceil_div(num_k, ceil_div(num_k, kBlockK)), kGroup) * kGroup;
+}
+
+// One block of k of a task.
+struct Block {
+  int64_t k_begin, k_end;
+  float* sums;  // [rows][kWidth]  as tile_sums() has them
+};
+
+// The tiles of kRows rows from `row` on, over the task's columns. Not inline, so that each is compiled once.
+template <int kRows, int kVecs, typename Panel>
+HWY_NOINLINE void run_columns(const LinearTask& t, const Panel& panel, const Block& block, int64_t row,
+                              FetchAhead& ahead) {
+  const TileSums sums = tile_sums(t, row, block.k_begin == 0, block.k_end == t.weight->in_features(), block.sums);
+  const float* x = t.x + (t.row_begin + row) * t.weight->in_features();
+  for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes)
+    tile<kRows, kVecs>(panel, x, t.weight->in_features(), block.k_begin, block.k_end, column, sums, ahead);
+}
+
+template <int kRows, typename Panel>
+HWY_INLINE void run_rows(const LinearTask& t, const Panel& panel, const Block& block, int64_t row, FetchAhead& ahead) {
+  constexpr int kVecs = tile_vecs<kRows>(kWidth), kHalfVecs = tile_vecs<kRows>(kWidth / 2);
+  if (t.column_end - t.column_begin == kWidth) run_columns<kRows, kVecs>(t, panel, block, row, ahead);
+  else run_columns<kRows, kHalfVecs>(t, panel, block, row, ahead);
+}
+
+template <typename Panel>
+HWY_INLINE void run_block(const LinearTask& t, const Panel& panel, const Block& block, FetchAhead& ahead) {
+  // Weights are kept where there are several tiles.
+  constexpr int kLeast = Panel::kKeeps ? least_of_several(kTallTileRows) : 1;
+  for_row_tiles<kTallTileRows, kLeast>(t.row_end - t.row_begin, [&](int64_t row, auto rows) HWY_ATTR {
+    constexpr int kRows = decltype(rows)::value;
+    if constexpr (Panel::kKeeps) {
+      if (row > 0) return run_rows<kRows>(t, typename Panel::Wide(panel), block, row, ahead);
+    }
+    run_rows<kRows>(t, panel, block, row, ahead);
+  });
+}
+
+// Steps of k of a turn of the loop over the tiles behind the first.
+template <typename Panel>
+constexpr int later_step() {
+  if constexpr (Panel::kKeeps) return Panel::Wide::kStep;
+  else return Panel::kStep;
+}
+
+template <typename Panel>
+HWY_INLINE void run_blocks(const LinearTask& t, Panel panel) {
+  HWY_ALIGN float sums[kLinearTaskRows * kWidth];
+  const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kTallTileRows);
+  const int64_t block_k = even_block(num_k);
+  for (int64_t k = 0; k < num_k; k += block_k) {
+    const Block block{k, std::min(num_k, k + block_k), sums};
+    const bool is_last = block.k_end == num_k;
+    const uint8_t* next = is_last ? t.next : t.weight->panel(t.panel) + Panel::bytes(block.k_end);
+    const int64_t next_bytes = Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end));
+    FetchAhead ahead;
+    if (t.row_end - t.row_begin > kTileRows) {  // else a lone tile takes all columns
+      const int64_t num_steps =
+          (block.k_end - k) / Panel::kStep + (num_tiles - 1) * (block.k_end - k) / later_step<Panel>();
+      ahead = FetchAhead(next, next_bytes, (t.column_end - t.column_begin) / tile_columns(kTallTileRows) * num_steps);
+    }
+    if constexpr (Panel::kKeeps) panel.k_begin = k;
+    run_block(t, panel, block, ahead);
+  }
+  copy_narrow_panel(t, sums);
+}
+
+// A task over weights whose stored form has to be widened.
+template <typename Panel>
+HWY_INLINE void run_widened(const LinearTask& t, const Panel& panel) {
+  if (t.row_end - t.row_begin <= kTallTileRows) return run_blocks(t, panel);  // there is one tile
+  HWY_ALIGN float wide[kBlockK * kWidth];
+  run_blocks(t, KeepPanel<Panel>{panel, wide, 0});
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif
