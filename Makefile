@@ -6,7 +6,7 @@ BUILD ?= build
 CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 
-.PHONY: all build demo test test-asan test-tsan test-turn fuzz coverage crash scale bench gpu-bundle gpu-check gpu-sanitize install clean help deps
+.PHONY: all build demo test test-asan test-tsan test-turn fuzz coverage crash scale bench measure gpu-bundle gpu-check gpu-sanitize install clean help deps
 
 all: build
 
@@ -59,7 +59,7 @@ crash: build
 	@cmake --build $(BUILD) --target crash_test
 	@$(BUILD)/tools/crash_test --program $(BUILD)/llm-batch --model data/model --runs $(CRASH_RUNS) $(CRASH_FLAGS)
 
-# On a machine with a GPU: device tests, then all GPU benches; the report lands in kernels/gpu_check.md. The bundle is built
+# On a machine with a GPU: device tests, then all GPU benches; the report lands in data/measurements/nvidia-h200.md. The bundle is built
 # where it is not there yet; `make gpu-bundle` builds it anew, also on a machine without a GPU, for one that has only that.
 GPU_ARCHITECTURE ?= 90a
 gpu-bundle: deps
@@ -86,6 +86,10 @@ scale: build
 bench: build
 	@cmake --build $(BUILD) --target tools
 	@ls $(BUILD)/tools
+
+# The CPU benches on this machine, which should do nothing else: 25 minutes; the figures land in data/measurements/.
+measure: bench
+	@tools/measure.py --build $(BUILD)
 
 install: build
 	@cmake --install $(BUILD)

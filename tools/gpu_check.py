@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the device tests and then all GPU benches of a bundle (tools/gpu_bundle.sh), and writes what came out as Markdown:
 
-    tools/gpu_check.py build-gpu/bundle --out kernels/gpu_check.md          # what `make gpu-check` does, about 8 minutes
+    tools/gpu_check.py build-gpu/bundle                                            # what `make gpu-check` does, about 8 minutes
     tools/gpu_check.py build-gpu/bundle --only tests,kernels --out -
 
 Every stage has a time limit; one that fails or runs out of time is reported as such, and the others still run, as long as
@@ -13,6 +13,7 @@ import datetime
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,13 @@ NANO_VLLM_TARGET = 27000
 DECODE_STEPS = {1: 230, 32: 5700, 128: 13700, 256: 15900}
 CONTEXT, STEPS = 1024, 32
 NO_GPU = 77
+
+
+def report_path():
+    """data/measurements/<name of the GPU>.md"""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    named = subprocess.run(query, stdout=subprocess.PIPE, text=True).stdout.split("\n")[0] if shutil.which(query[0]) else ""
+    return "data/measurements/" + (re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-") or "gpu") + ".md"
 
 
 def why_no_gpu():
@@ -338,7 +346,7 @@ def no_overlap_step_s(batch, read_bytes_per_s, flops_per_s):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", nargs="?", default="build-gpu/bundle")
-    parser.add_argument("--out", default="kernels/gpu_check.md", help="'-': nowhere")
+    parser.add_argument("--out", help="default: data/measurements/<name of the GPU>.md; '-': nowhere")
     parser.add_argument("--only", help="stages, separated by commas: tests,answers,kernels,steps,runs")
     parser.add_argument("--minutes", type=float, default=8, help="for all stages together")
     parser.add_argument("--find-gpu", action="store_true", help="only say whether there is a GPU")
@@ -352,7 +360,7 @@ def main():
         return NO_GPU
     if args.find_gpu:
         return 0
-    check = Check(args.bundle, args.out, args.minutes)
+    check = Check(args.bundle, args.out or report_path(), args.minutes)
     for stage in chosen:
         getattr(check, stage)()
     for title in check.failed:
