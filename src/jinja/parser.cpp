@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "jinja/builtins.h"
 #include "jinja/parser_expr.h"
 #include "jinja/scope.h"
 #include "jinja/text.h"

@@ -3,7 +3,6 @@
 
 #include "jinja/builtins.h"
 #include "jinja/parser_expr.h"
-#include "jinja/text.h"
 
 namespace llmb::jinja {
 

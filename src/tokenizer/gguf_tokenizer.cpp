@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "formats/gguf_special_tokens.h"
-#include "text/unicode.h"
 #include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/word_splits.h"
 

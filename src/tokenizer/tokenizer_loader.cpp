@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "base/whole_file.h"
-#include "text/unicode.h"
 #include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/slow_formats.h"
 #include "tokenizer/tokenizer_state.h"

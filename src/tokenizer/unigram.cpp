@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "base/check.h"
-#include "base/log.h"
 #include "text/unicode.h"
 #include "tokenizer/model.h"
 #include "tokenizer/token_trie.h"

@@ -10,7 +10,6 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "scheduler/scheduler.h"
-#include "tests/support/compare.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/tiny_model.h"
 #ifdef LLMB_SIMT

@@ -3,8 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
+#include "base/utf8.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "text/unicode.h"
 
 namespace llmb::test {
 

@@ -1,6 +1,7 @@
 // XXH64 in pieces is XXH64 at once, wherever the bytes are cut.
 #include "base/content_hash.h"
 
+#include "base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
 LLMB_FUZZ_TARGET(content_hash) {

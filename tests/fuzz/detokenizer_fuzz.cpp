@@ -1,4 +1,5 @@
 // The first byte chooses a tokenizer, each further pair of bytes is a token id, unknown ones included.
+#include "base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/fuzz_tokenizers.h"
 

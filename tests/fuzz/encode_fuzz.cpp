@@ -1,5 +1,6 @@
 // The first byte chooses a tokenizer, the rest is a text: ids in range, decoding in steps as at once, and where
 // the tokenizer loses nothing the text comes back.
+#include "base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/fuzz_tokenizers.h"
 

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string_view>
 
-#include "base/check.h"
 
 namespace llmb::test {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "text/unicode.h"
+#include "base/utf8.h"
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/tokenizer.h"
 #include "tests/support/source_dir.h"

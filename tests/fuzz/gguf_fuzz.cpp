@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "chat/chat_template.h"
 #include "formats/gguf_file.h"
 #include "model/config_loader.h"

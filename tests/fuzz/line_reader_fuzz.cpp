@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace llmb::test {

@@ -2,6 +2,7 @@
 // sampler can compute.
 #include <cmath>
 
+#include "base/check.h"
 #include "model/config_loader.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "io/json_scan.h"
 #include "io/result_writer.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/temp_dir.h"
 

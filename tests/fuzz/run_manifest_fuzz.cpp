@@ -1,6 +1,7 @@
 // Any bytes as a manifest: refused, or what it says is written and read back as the same.
 #include "job/run_manifest.h"
 
+#include "base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
 LLMB_FUZZ_TARGET(run_manifest) {

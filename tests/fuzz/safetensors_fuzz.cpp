@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
 LLMB_FUZZ_TARGET(safetensors) {

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/check.h"
 #include "formats/safetensors.h"
 #include "io/json_scan.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 
-#include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
 
 namespace llmb::cpu {

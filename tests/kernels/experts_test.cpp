@@ -7,7 +7,6 @@
 #include <numeric>
 #include <random>
 
-#include "base/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
 

@@ -7,7 +7,6 @@
 #include "base/float_formats.h"
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/linear.h"
-#include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
 
 namespace llmb::cpu {

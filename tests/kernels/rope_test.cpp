@@ -9,7 +9,6 @@
 #include <set>
 
 #include "base/check.h"
-#include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
 #include "tests/support/kv_bytes.h"
 

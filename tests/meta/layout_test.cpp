@@ -1,6 +1,7 @@
-// Rules of the tree that no compiler checks: include directions, where CUDA may appear, and that every test runs.
+// Rules of the tree that no compiler checks: include directions, lengths, where CUDA may appear, that every test runs.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -10,6 +11,7 @@
 
 #include "tests/support/process.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/source_scan.h"
 
 namespace llmb::test {
 
@@ -53,35 +55,90 @@ std::string folder_of(const std::string& path) {
   return path.substr(begin, path.find('/', begin) - begin);
 }
 
-std::vector<std::string> project_includes(const fs::path& file) {
-  static const std::regex kInclude(R"(^\s*#\s*include\s+"([^"]+)\")");
-  std::vector<std::string> includes;
-  std::stringstream lines(read_file(file.string()));
-  for (std::string line; std::getline(lines, line);)
-    if (std::smatch match; std::regex_search(line, match, kInclude)) includes.push_back(match[1]);
-  return includes;
+// Calls visit(path from the top, content) for each source file under the folders.
+template <typename Visit>
+void for_each_source(std::initializer_list<const char*> tops, const Visit& visit) {
+  for (const char* top : tops)
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top))
+      if (entry.is_regular_file() && is_source(entry.path()))
+        visit(fs::relative(entry.path(), kRoot).string(), read_file(entry.path().string()));
+}
+
+// The file that an #include of ours names; "" for a header of somebody else.
+std::string find_header(const std::string& include, const std::string& includer) {
+  for (const fs::path& place : {fs::path("src") / include, fs::path(include), fs::path(includer).parent_path() / include})
+    if (fs::exists(kRoot / place)) return place.string();
+  return "";
+}
+
+// Files that a tool writes.
+const std::set<std::string> kGenerated = {"src/text/unicode_tables.cpp"};
+
+// Longer than they may be, or with headers for nothing, and about to be split.
+const std::set<std::string> kAboutToBeSplit = {
+    "kernels/cpu/paged_attention_segment.cpp", "kernels/cuda/tensor_map.h",      "kernels/simt/runtime.h",
+    "src/backend/cuda/cuda_ops.cpp",           "tests/kernels/sample_test.cpp",  "tests/unit/cpu_backend_test.cpp",
+    "tests/unit/output_sink_test.cpp",         "src/io/request_parser.cpp",
+};
+
+// Included for other things than names of their own.
+bool is_used_without_names(const std::string& header) {
+  return header == "kernels/cpu/simd_targets.h"                                           // macros that Highway reads
+         || header == "kernels/cuda/ptx.h" || header == "kernels/cuda/ptx_sm90.h"         // or the layer's in their place
+         || header.starts_with("kernels/simt/include/");                                  // CUDA's, made of several
 }
 
 }  // namespace
 
 TEST_CASE("every include follows the dependency direction") {
   int num_files = 0;
-  for (const char* top : {"src", "kernels"})
-    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
-      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
-      num_files++;
-      const std::string file = fs::relative(entry.path(), kRoot).string();
-      const std::string folder = folder_of(file);
-      const auto allowed = kMayInclude.find(folder);
-      REQUIRE_MESSAGE(allowed != kMayInclude.end(), file << ": folder '" << folder << "' has no place in the picture");
-      for (const std::string& include : project_includes(entry.path())) {
-        if (include.find('/') == std::string::npos) continue;  // kernels/simt: stand-ins for CUDA's own headers
-        const std::string target = folder_of(include);
-        if (target == "hwy" && folder == "kernels/cpu") continue;  // Highway includes a file again and again, by quotes
-        CHECK_MESSAGE((target == folder || allowed->second.contains(target)), file << " includes " << include);
-      }
+  for_each_source({"src", "kernels"}, [&](const std::string& file, const std::string& text) {
+    num_files++;
+    const std::string folder = folder_of(file);
+    const auto allowed = kMayInclude.find(folder);
+    REQUIRE_MESSAGE(allowed != kMayInclude.end(), file << ": folder '" << folder << "' has no place in the picture");
+    for (const std::string& include : quoted_includes(text)) {
+      if (include.find('/') == std::string::npos) continue;  // kernels/simt: stand-ins for CUDA's own headers
+      const std::string target = folder_of(include);
+      if (target == "hwy" && folder == "kernels/cpu") continue;  // Highway includes a file again and again, by quotes
+      CHECK_MESSAGE((target == folder || allowed->second.contains(target)), file << " includes " << include);
     }
+  });
   CHECK(num_files > 50);
+}
+
+TEST_CASE("a file has at most 400 lines") {
+  for (const char* top : {"src", "kernels", "tools", "tests"})
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      const bool is_script = entry.path().extension() == ".py" || entry.path().extension() == ".sh";
+      if (!entry.is_regular_file() || !(is_source(entry.path()) || is_script)) continue;
+      const std::string file = fs::relative(entry.path(), kRoot).string(), text = read_file(entry.path().string());
+      if (kGenerated.contains(file)) continue;
+      const auto num_lines = std::count(text.begin(), text.end(), '\n');
+      CHECK_MESSAGE((num_lines <= 400 || kAboutToBeSplit.contains(file)), file << " has " << num_lines << " lines");
+    }
+}
+
+TEST_CASE("a file names something of every header of ours that it includes") {
+  std::map<std::string, std::set<std::string>> declared;  // by header
+  int num_includes = 0;
+  for_each_source({"src", "kernels", "tools", "tests"}, [&](const std::string& file, const std::string& text) {
+    const std::set<std::string> used = identifiers(text);
+    for (const std::string& include : quoted_includes(text)) {
+      const std::string header = find_header(include, file);
+      const bool is_own = fs::path(header).stem() == fs::path(file).stem();
+      if (header.empty() || is_own || is_used_without_names(header) || kAboutToBeSplit.contains(file) || file.starts_with("kernels/simt/include/"))
+        continue;
+      num_includes++;
+      auto names = declared.find(header);
+      if (names == declared.end())
+        names = declared.emplace(header, declared_names(read_file((kRoot / header).string()))).first;
+      const bool is_used =
+          std::any_of(names->second.begin(), names->second.end(), [&](const auto& name) { return used.contains(name); });
+      CHECK_MESSAGE(is_used, file << " includes " << include << " for nothing");
+    }
+  });
+  CHECK(num_includes > 1000);
 }
 
 TEST_CASE("kernels/cuda includes the host SIMT layer only where LLMB_SIMT is defined") {

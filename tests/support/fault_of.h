@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "kernels/cuda/device.h"
 
 namespace llmb::test {
 

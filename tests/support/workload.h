@@ -10,7 +10,6 @@
 #include "core/request.h"
 #include "scheduler/scheduler.h"
 #include "tests/support/scripted_proposer.h"
-#include "tests/support/test_rng.h"
 
 namespace llmb::test {
 

@@ -1,5 +1,4 @@
 // Tokenizers and chat templates of GGUF files: the same ids and texts as the files they were made from.
-#include "tokenizer/gguf_tokenizer.h"
 
 #include <doctest/doctest.h>
 

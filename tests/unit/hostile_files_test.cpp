@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.h"
 #include "chat/chat_template.h"
 #include "formats/safetensors.h"
 #include "model/config_loader.h"
@@ -16,7 +17,6 @@
 #include "tests/support/process.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
-#include "text/unicode.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmb::test {

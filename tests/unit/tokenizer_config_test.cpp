@@ -4,10 +4,10 @@
 #include <random>
 #include <sstream>
 
+#include "base/utf8.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
-#include "text/unicode.h"
 
 namespace llmb {
 

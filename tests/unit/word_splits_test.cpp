@@ -6,7 +6,6 @@
 #include <set>
 #include <string>
 
-#include "text/unicode.h"
 #include "tokenizer/pre_tokenizer.h"
 
 namespace llmb {

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "kernels/cuda/add_embedding.h"
-#include "tests/support/compare.h"
 #include "tests/support/device_array.h"
 #include "tests/support/kernel_support.h"
 

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include "base/check.h"
 #include "tests/kernels/cuda/paged_attention_case.h"
 
 namespace llmb::cuda {

@@ -9,7 +9,6 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/memory.h"
 #include "tests/support/device_array.h"
-#include "tests/support/fault_of.h"
 
 namespace llmb::cuda {
 
