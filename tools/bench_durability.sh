@@ -1,5 +1,5 @@
 #!/bin/bash
-# What a durable output costs: the same job with `-o FILE` (manifest, fingerprint, a sync a second, the sync and rename at
+# The cost of a durable output: the same job with `-o FILE` (manifest, fingerprint, a sync a second, the sync and rename at
 # the end) and with its results redirected to a file, in turn.
 #
 #   tools/bench_durability.sh PROGRAM RUNS DIR [ARGUMENT…]

@@ -154,7 +154,7 @@ class Bench {
       s.blocks.push_back((b < num_shared_blocks() ? 0 : index * blocks_per_seq_) + b);
   }
 
-  // Of the first sequence, at the start of every other.
+  // Blocks of the first sequence that every other one begins with.
   int32_t num_shared_blocks() const { return o_.is_prompt_shared ? o_.context / o_.block_size : 0; }
 
   // Appends tokens [begin, end) of a sequence, the last one sampled greedily.

@@ -62,7 +62,7 @@ class KernelCases {
         cublas_({DType::kBF16, false, false, bench.num_sms()}, bench.stream()),
         deterministic_({DType::kBF16, true, is_hopper_, bench.num_sms()}, bench.stream()) {}
 
-  // Of a product large enough that nothing but arithmetic binds it.
+  // The rate of a product large enough that nothing but arithmetic binds it.
   double matrix_flops_per_s() {
     const int64_t n = s_.is_tiny() ? 64 : 8192;
     const Copies x = normal(n * n), weight = normal(n * n, 0.02f), out(n * n * 2);
@@ -126,7 +126,7 @@ class KernelCases {
       const auto bytes = static_cast<double>(n * k * 2 + rows * k * 2 + rows * n * dtype_bytes(out_dtype));
       const std::string what =
           named(std::string(name) + " " + std::to_string(rows) + "x" + std::to_string(n) + "x" + std::to_string(k));
-      // What a run takes; without kernels for Hopper; what a deterministic run takes.
+      // As in a run; without kernels for Hopper; as in a deterministic run.
       for (const auto& [op, linear] :
            {std::pair{"linear", &linear_}, {"linear_cublas", &cublas_}, {"linear_det", &deterministic_}}) {
         linear->tune(view(0), x.at<T>(0), rows, out.at<void>(0), out_dtype, bench_.stream());

@@ -43,7 +43,7 @@ class AttentionCase {
     params_.scale = 1 / std::sqrt(static_cast<float>(model.head_dim));
   }
 
-  // Of all sequences and KV heads.
+  // The sum over all sequences and KV heads.
   double kv_bytes() const {
     const auto tokens = std::accumulate(context_len_.begin(), context_len_.end(), int64_t{0});
     return static_cast<double>(tokens * params_.shape.num_kv_heads * params_.shape.head_dim * 2 * 2);

@@ -100,7 +100,7 @@ class Check:
             return
         query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
         gpu = subprocess.run(query, stdout=subprocess.PIPE, text=True).stdout.strip() if shutil.which(query[0]) else "a GPU"
-        text = f"# What `make gpu-check` last saw\n\n{today}, {gpu}\n\n{self.targets()}\n" + "\n".join(self.sections)
+        text = f"# Results of `make gpu-check`\n\n{today}, {gpu}\n\n{self.targets()}\n" + "\n".join(self.sections)
         with open(self.out, "w", encoding="utf-8") as file:
             file.write(text)
 

@@ -89,7 +89,7 @@ class BlockRunner {
   std::exception_ptr error_;
 };
 
-// What the running fibers belong to.
+// The runner whose fibers are running.
 extern BlockRunner* g_runner;
 
 }  // namespace llmb::simt

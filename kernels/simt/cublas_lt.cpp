@@ -185,7 +185,7 @@ constexpr StatusName kStatusNames[] = {
     {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED"},
 };
 
-// What a failing call of the runtime looks like from here.
+// The status of a failing call of the runtime.
 cublasStatus_t status_of(cudaError_t error) {
   if (error == cudaSuccess) return CUBLAS_STATUS_SUCCESS;
   return error == cudaErrorMemoryAllocation ? CUBLAS_STATUS_ALLOC_FAILED : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -1,4 +1,4 @@
-// What the stand-in device is and what tests made of it. All functions need the lock that Call holds.
+// The stand-in device with the settings of tests. All functions need the lock that Call holds.
 #pragma once
 
 #include <cstddef>

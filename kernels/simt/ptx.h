@@ -1,4 +1,4 @@
-// What kernels/cuda/ptx.h offers, for the host SIMT layer. Fragment layouts are PTX's.
+// The functions of kernels/cuda/ptx.h for the host SIMT layer. Fragment layouts are PTX's.
 //
 // 1. A cp.async lands when its group is waited for; until then its destination holds NaN bytes.
 // 2. mma sums products, which are exact, in fp32.

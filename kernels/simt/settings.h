@@ -1,4 +1,4 @@
-// What tests set in the host SIMT layer: the order of threads, failing calls, the size of the device.
+// Settings of the host SIMT layer for tests: the order of threads, failing calls, the size of the device.
 // Thread-safe.
 #pragma once
 
@@ -22,16 +22,16 @@ uint64_t num_calls();
 // How many grids have run whose kernel's name holds `part`, those of graphs too.
 uint64_t num_runs(const std::string& part);
 
-// Of device memory: how much there is (8 GiB at the start), and how much is taken.
+// Device memory: how much there is (8 GiB at the start), and how much is taken.
 void set_device_bytes(size_t num_bytes);
 size_t device_bytes_in_use();
 // How many pieces of device and of pinned memory have been handed out since the start.
 uint64_t num_allocations();
 
-// Of 100 pieces of work, how many run as soon as they are queued, drawn by the seed. 0 at the start: all work waits.
+// The percentage of work that runs as soon as it is queued, drawn by the seed. 0 at the start: all work waits.
 void set_eager_percent(uint32_t percent);
 
-// What the device says it is: compute capability (9, 0 at the start) and multiprocessors (4 at the start); 0 devices.
+// The device's properties: compute capability (9, 0 at the start) and multiprocessors (4 at the start); 0 devices.
 void set_compute_capability(int major, int minor);
 void set_num_multiprocessors(int count);
 void set_num_devices(int count);

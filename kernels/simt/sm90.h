@@ -1,4 +1,4 @@
-// What kernels/cuda/ptx_sm90.h offers, for the host SIMT layer.
+// The functions of kernels/cuda/ptx_sm90.h for the host SIMT layer.
 //
 // 1. A bulk or tensor copy lands when its mbarrier is waited for, in any order with the others; until then its
 // destination

@@ -1,4 +1,4 @@
-// What the host SIMT layer keeps in a CUtensorMap.
+// The contents of a CUtensorMap in the host SIMT layer.
 #pragma once
 
 #include <cstdint>

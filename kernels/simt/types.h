@@ -1,4 +1,4 @@
-// What the CUDA compiler knows without being told: qualifiers, dim3, the built-in vector types. For the host SIMT
+// Words built into the CUDA compiler: qualifiers, dim3, vector types. For the host SIMT
 // layer.
 #pragma once
 

@@ -14,7 +14,7 @@ namespace llmb {
 // Move-only; unmapped on destruction. An empty file has data() == nullptr and size() == 0.
 //
 // Others may write to the file, and then the bytes change; they may cut it short, and then all of them become zeros.
-// What was read counts only while still_readable() says so afterwards, and, where the bytes may have changed, while
+// Bytes that were read count only if still_readable() says so afterwards, and, where the bytes may have changed, while
 // somebody makes sure that the file has the identity that it was opened with. Memory is safe in any case, as long as
 // sizes that are read are checked by whoever uses them.
 class MappedFile {

@@ -1,4 +1,4 @@
-// What happens where a page of a mapped file cannot be read, because the file was cut short or its disk fails. Linux
+// Survives pages of mapped files that cannot be read, because the file was cut short or its disk fails. Linux
 // sends SIGBUS for it. Here zeros take the place of the whole mapping, and it counts as lost: whoever has read of it
 // asks is_lost() before he believes what he has read.
 #pragma once

@@ -1,4 +1,4 @@
-// What every thread has one of, made at its first use and deleted when the thread ends: as thread_local, but where
+// One object for each thread, made at its first use and deleted when the thread ends: as thread_local, but where
 // there is no memory for it, that is std::bad_alloc. (For a thread_local with a destructor the C library ends the
 // process.)
 #pragma once

@@ -8,7 +8,7 @@
 
 namespace llmb {
 
-// What one look at possibly broken UTF-8 finds at its beginning.
+// The first character of possibly broken UTF-8.
 struct Utf8Step {
   enum Kind { kValid, kInvalid, kIncomplete } kind;
   // kValid: of the character; kInvalid: of the maximal subpart that becomes one U+FFFD (Unicode ch. 3.9); kIncomplete:

@@ -1,4 +1,4 @@
-// What an MLP does between its projections. Plain data, for kernels as well as for the model.
+// The function between an MLP's projections. Plain data, for kernels as well as for the model.
 #pragma once
 
 namespace llmb {

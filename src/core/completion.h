@@ -1,4 +1,4 @@
-// What one input line is answered with.
+// The answer to one input line.
 #pragma once
 
 #include <cstdint>

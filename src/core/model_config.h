@@ -1,4 +1,4 @@
-// What a decoder-only transformer computes, as data: the forward pass and the backends follow this description and know
+// The computation of a decoder-only transformer, as data: the forward pass and the backends follow it and know
 // no architecture by name. Read from config.json by model/config_loader. Hugging Face's names where it has one.
 #pragma once
 
@@ -117,10 +117,10 @@ struct ModelConfig {
   std::vector<LayerConfig> layers;  // [num_hidden_layers], or empty: all as LayerConfig()
 
   LayerConfig layer(int32_t index) const { return layers.empty() ? LayerConfig() : layers[index]; }
-  // What a GPU computes in where nobody says: fp32 that was made of a few bits is not worth its memory there.
+  // A GPU's dtype by default: fp32 that was made of a few bits is not worth its memory there.
   DType gpu_dtype() const { return is_dequantised && dtype == DType::kF32 ? DType::kBF16 : dtype; }
 
-  // What a KV cache on the CPU is in where nobody says: rounding keys and values to 16 bits costs a model that was
+  // The dtype of a CPU's KV cache by default: rounding keys and values to 16 bits costs a model that was
   // rounded itself nothing that shows.
   DType cpu_kv_dtype(Quantization weights) const {
     return weights == Quantization::kNone && gpu_dtype() == DType::kF32 ? DType::kF32 : DType::kBF16;

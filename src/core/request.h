@@ -1,4 +1,4 @@
-// What an input line asks for, before (InputRequest) and after (Request) tokenisation.
+// The request of an input line, before (InputRequest) and after (Request) tokenisation.
 #pragma once
 
 #include <cstdint>
@@ -92,7 +92,7 @@ struct InputRequest {
   std::optional<double> arrival_ms;  // simulated arrival, since the start of the run
 };
 
-// What the engine runs. Immutable once made.
+// A request as the engine runs it. Immutable once made.
 struct Request {
   LineRef line;
   ApiForm form = ApiForm::kNative;

@@ -1,4 +1,4 @@
-// What a plan leaves open, filled in where the step runs: before it from what the plan before gave, after it from what
+// Fills in where the step runs what its plan leaves open: before it from what the plan before gave, after it from what
 // was drawn for its sample rows. Pure functions for backends on the host; kernels/cuda/resolve_step.h is the twin.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace llmb {
 
-// What the groups of a step gave, as the step behind it needs to know it.
+// The tokens of a step's groups, as far as the next step needs to know them.
 struct GivenTokens {
   std::vector<int32_t> counts;  // [num_groups]
   std::vector<TokenId> last;    // [num_groups]  any token of the vocabulary where the count is 0
@@ -37,7 +37,7 @@ inline bool counts_unseen_token(const SampleRow& row, std::span<const TokenPenal
 void count_unseen_tokens(std::span<const TokenId> last_given,  // [num_groups of the plan before]
                          std::vector<SampleRow>* rows, std::vector<TokenPenalty>* penalty);
 
-// What was drawn for each sample row of a step.
+// The token drawn for each sample row of a step.
 struct SampledRows {
   std::vector<TokenId> tokens;      // [num_samples]
   std::vector<float> logprobs;      // [num_samples]  0 where none was wanted

@@ -85,7 +85,7 @@ struct SampleGroup {
   int32_t num_rows() const { return row_end - row_begin; }
 };
 
-// What a sampler needs for one token. Slices index the plan's shared arrays.
+// Everything a sampler needs for one token. Slices index the plan's shared arrays.
 struct SampleRow {
   int32_t group = 0;
   int32_t token_row = 0;  // row of the plan's tokens whose logits are sampled
@@ -172,7 +172,7 @@ int32_t max_tokens_given(const StepPlan& plan, const SampleGroup& group);
 // Whether some row of the group does not have the row before it as its parent.
 bool is_tree(const StepPlan& plan, const SampleGroup& group);
 
-// Of the tokens that a group gave, how many of the rows that gave them wrote their keys and values where the sequence
+// Counts the given tokens of a group whose rows wrote their keys and values where the sequence
 // has them: at least the first. REQUIRES: there are some; drafts of a tree are seen tokens.
 int32_t num_in_place(const StepPlan& plan, const SampleGroup& group, std::span<const TokenId> given);
 

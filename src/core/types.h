@@ -16,7 +16,7 @@ constexpr const char* dtype_name(DType t) {
   return t == DType::kF32 ? "float32" : t == DType::kF16 ? "float16" : t == DType::kBF16 ? "bfloat16" : "int8";
 }
 
-// What weight matrices are turned into while they are loaded.
+// The format that weight matrices are rounded to while they are loaded.
 enum class Quantization { kNone, kInt8, kInt4 };
 
 constexpr const char* quantization_name(Quantization q) {

@@ -71,7 +71,7 @@ std::vector<std::string> gguf_parts(const std::string& path);
 // Immutable once opened.
 class GgufFile {
  public:
-  // Of a model in several files all of them, whichever is named. kNotFound, kIoError, kDataLoss, kUnsupported (another
+  // Opens all files of a model, whichever is named. kNotFound, kIoError, kDataLoss, kUnsupported (another
   // version, big-endian).
   static Result<GgufFile> open(const std::string& path);
   static Result<GgufFile> parse(std::span<const uint8_t> bytes);  // which outlive the result

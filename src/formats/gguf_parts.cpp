@@ -28,7 +28,7 @@ uint64_t read_padded(std::string_view digits) {
 
 std::string in_files(size_t count) { return " is missing: the model is in " + std::to_string(count) + " files"; }
 
-// What a file says of its place is what its name says.
+// A file's fields must place it where its name does.
 Status check_place(const GgufFile& file, size_t index, size_t count) {
   const int64_t said_count = file.integer("split.count").value_or(1), said_index = file.integer("split.no").value_or(0);
   if (said_count == static_cast<int64_t>(count) && said_index == static_cast<int64_t>(index)) return {};

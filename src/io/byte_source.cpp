@@ -196,7 +196,7 @@ class ZstdSource final : public ByteSource {
   Result<size_t> read(char* buffer, size_t size) override {
     while (true) {
       bool at_end = false;
-      // What the decoder holds back for want of room comes first; at the end nothing more may come.
+      // Output that the decoder holds back for want of room comes first; at the end nothing more may come.
       if (stored_->data().empty() && !may_hold_output_) {
         Result<bool> more = stored_->fill();
         if (!more.ok()) return more.status();

@@ -13,7 +13,7 @@
 
 namespace llmb {
 
-// What a source shares with its reader and, through it, with other threads.
+// Shared by a source with its reader and, through it, with other threads.
 struct ByteSourceContext {
   FileOps& ops;
   std::atomic<int64_t>& bytes_read;  // as stored, over all inputs

@@ -180,7 +180,7 @@ MaybeError read_prompt_end(const FieldSet& fields, ChatMessages* chat) {
 constexpr Field kChatFields[] = {Field::kTools, Field::kToolChoice, Field::kChatTemplateKwargs,
                                  Field::kAddGenerationPrompt, Field::kContinueFinalMessage};
 
-// What a line of any kind may say, as it asks for nothing.
+// Accepted in a line of any kind, as it asks for nothing.
 bool asks_for_nothing(Field field, JsonElement value) {
   switch (field) {
     case Field::kTools:

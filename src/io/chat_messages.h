@@ -18,7 +18,7 @@ namespace llmb {
 // tool_choice "none" leaves the tools out of the prompt, "auto" is the same as none given; a forced call is not built.
 MaybeError read_chat(const FieldSet& fields, ChatMessages* chat);
 
-// Of a line without messages: the first of those fields that is there is an error.
+// In a line without messages the first of those fields that is there is an error.
 MaybeError refuse_chat_fields(const FieldSet& fields);
 
 }  // namespace llmb

@@ -8,7 +8,7 @@
 
 namespace llmb {
 
-// Of a line, or of an OpenAI line's body. The values live as long as the parsed document.
+// The fields of a line, or of an OpenAI line's body. The values live as long as the parsed document.
 class FieldSet {
  public:
   // nullptr where absent or null.

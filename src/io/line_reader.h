@@ -53,7 +53,7 @@ class LineReader {
   void stop() { stopped_.store(true, std::memory_order_relaxed); }
 
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }  // as stored: compressed
-  // Of bytes_read(), what the lines returned so far take; with compression an estimate. Belongs to next()'s thread.
+  // The bytes_read() of the lines returned so far; with compression an estimate. Belongs to next()'s thread.
   int64_t bytes_consumed() const;
   std::optional<int64_t> total_bytes() const { return total_bytes_; }  // as stored; nullopt where an input is no file
 

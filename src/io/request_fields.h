@@ -20,7 +20,7 @@ enum class Field : uint8_t {
   kPrompt,
   kMessages,
   kPromptTokenIds,
-  // What read_params() reads, and read_chat().
+  // Read by read_params() and read_chat().
   kModel,
   kTools,
   kToolChoice,

@@ -329,7 +329,7 @@ struct RequestParser::State {
   KnownExtras extras;
 };
 
-// Of a large line. nullopt: it may be answered, or something else is wrong with it.
+// For a large line. nullopt: it may be answered, or something else is wrong with it.
 std::optional<ParseFailure> RequestParser::State::refuse_long_prompt(const InputLine& line) {
   const auto shortened = ShortenedLine::make(line.bytes, line.line.content_hash, kLargeLine);
   if (!shortened) return std::nullopt;

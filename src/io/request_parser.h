@@ -43,7 +43,7 @@ struct RequestLimits {
   PromptBound prompt;                         // which prompts of such lines are refused before they are copied
 };
 
-// What is known of a line that could not be understood: enough for its error record.
+// The known part of a line that could not be understood: enough for its error record.
 struct ParseFailure {
   LineRef line;
   RequestError error;

@@ -37,7 +37,7 @@
 
 namespace llmb {
 
-// What OpenAI records say of their job.
+// Facts about the job that OpenAI records carry.
 struct JobStamp {
   uint64_t hash = 0;    // of settings and model
   int64_t created = 0;  // seconds since 1970

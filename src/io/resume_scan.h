@@ -13,7 +13,7 @@
 
 namespace llmb {
 
-// What resume must know of one result record (result_writer.h has the forms).
+// The facts of one result record that resume needs (result_writer.h has the forms).
 struct RecordSummary {
   int64_t index = 0;
   uint64_t content_hash = 0;

@@ -26,7 +26,7 @@ struct ConfigNames {
   const char* activation = "hidden_act";
 };
 
-// What the configuration class assumes where the file is silent.
+// Defaults of the configuration class, for fields that the file leaves out.
 struct ConfigDefaults {
   int32_t vocab_size = 0;           // 0: the file must say
   int32_t num_attention_heads = 0;  // 0: the file must say

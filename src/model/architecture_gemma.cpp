@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kMaxScalar = 1e9;
 
-// What all generations share.
+// The fields that all generations share.
 void read_common(ConfigFields& f, ModelConfig* c) {
   refuse_if_true(f, "use_bidirectional_attention");
   c->qkv_bias = c->o_bias = f.boolean("attention_bias", false);
@@ -60,7 +60,7 @@ void read_gemma3_ropes(ConfigFields& f, ModelConfig* c) {
 
 void read_gemma(ConfigFields& f, ModelConfig* c) {
   read_common(f, c);
-  // What the first files call "gelu" was always meant to be the approximation.
+  // The first files say "gelu" and mean the approximation.
   if (c->activation.kind == Activation::kGelu) c->activation.kind = Activation::kGeluTanh;
   c->ropes = {read_rope(f, {}, c)};
 }

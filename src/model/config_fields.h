@@ -23,7 +23,7 @@ class ConfigFields {
   const nlohmann::json* find(const char* name) const;  // nullptr where absent or null
   // Whether the name is there with the value null, which for some fields is not the same as absent.
   bool is_null(const char* name) const;
-  // Of names for one field, "a|b", the first that is there; the first of all where none is.
+  // `names` lists aliases ("a|b"): returns the first one present, or the first of all if none is.
   std::string pick(std::string_view names) const;
 
   int64_t integer(const char* name, std::optional<int64_t> fallback, int64_t min,

@@ -176,7 +176,7 @@ void read_older_particulars(ConfigJson& c) {
   }
 }
 
-// What each architecture says beyond the sizes.
+// Fields of single architectures, beyond the sizes.
 void read_particulars(ConfigJson& c) {
   const std::string type = c.out["model_type"];
   json& out = c.out;

@@ -16,7 +16,7 @@ namespace llmb {
 // A model is a GGUF file where its path is that of a file, not of a directory.
 bool is_gguf_path(const std::string& model_path);
 
-// What general.architecture says of the tensors.
+// Properties of the tensors that follow from general.architecture.
 struct GgufArchitecture {
   const char* name;
   const char* model_type;        // of config.json
@@ -28,7 +28,7 @@ struct GgufArchitecture {
 // kUnsupported names the architecture.
 Result<GgufArchitecture> gguf_architecture(const GgufFile& file);
 
-// What config.json would say. Sizes are checked by parse_model_config.
+// The equivalent config.json. Sizes are checked by parse_model_config.
 Result<nlohmann::json> gguf_config_json(const GgufFile& file);
 
 Result<ModelConfig> load_gguf_config(const std::string& path);

@@ -18,7 +18,7 @@ struct Rename {
   std::string_view from, to;
 };
 
-// What comes before the names of all tensors but the head, and before the index of a layer.
+// Prefixes of the names of all tensors but the head, and of the index of a layer.
 constexpr std::string_view kPrefixes[] = {"model.", "transformer.", "gpt_neox."};
 constexpr std::string_view kLayers[] = {"layers.", "h.", "blocks."};
 
@@ -196,7 +196,7 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
     return unsupported(quoted + " is a bias of type " + type.name + ", which is not supported");
   int64_t num_rows = 1;
   for (size_t i = 0; i + 1 < shape.size(); ++i) num_rows *= shape[i];
-  // Of a bias each number is a row.
+  // Each number of a bias is a row.
   const int64_t rows = is_vector && is_permuted ? shape[0] : num_rows,
                 cols = is_vector && is_permuted ? 1 : shape.back();
   const int64_t stored_row_bytes = cols / type.block_size * type.block_bytes;

@@ -29,7 +29,7 @@ std::string home_dir(const Environment& environment) {
   return entry != nullptr ? entry->pw_dir : "/";
 }
 
-// What Python's expanduser and expandvars do to a path, as far as it is about this user. Cron's variables need it: no
+// As Python's expanduser and expandvars, for this user's own home. Cron's variables need it: no
 // shell has seen them.
 std::string expand(std::string path, const Environment& environment) {
   if (path == "~" || path.starts_with("~/")) path = home_dir(environment) + path.substr(1);
@@ -106,7 +106,7 @@ bool is_dir(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
-// Of files and directories in it, in order.
+// Names of files and directories in it, sorted.
 std::vector<std::string> names_in(const fs::path& dir) {
   const Result<std::vector<std::string>> names = directory_names(dir.string());
   return names.ok() ? *names : std::vector<std::string>();

@@ -11,7 +11,7 @@
 
 namespace llmb {
 
-// What of a cached model has to be there.
+// The parts of a cached model that have to be there.
 struct ModelParts {
   bool config = true, weights = true, tokenizer = true;
 };

@@ -18,7 +18,7 @@ struct NormWeights {
   std::unique_ptr<DeviceBuffer> bias;    // null: none
 };
 
-// What is null the model does not have.
+// Null members are weights that the model does not have.
 struct LayerWeights {
   NormWeights input_norm;                        // [hidden_size]
   std::unique_ptr<LinearWeight> qkv;             // [q_size + 2 * kv_size, hidden_size]

@@ -47,14 +47,14 @@ class DeviceBuffer {
   virtual int64_t resident_bytes() const = 0;
 };
 
-// What a weight matrix is for, which decides whether it may be quantised.
+// The use of a weight matrix, which decides whether it may be quantised.
 enum class WeightRole {
   kProjection,  // of a layer: multiplied with every token
   kVocabulary,  // embedding or LM head, or both
   kSmall,       // routers and learned positions: little memory, and much hangs on them
 };
 
-// What weights are handed to when they are loaded.
+// Takes weights while they are loaded.
 class WeightMaker {
  public:
   virtual ~WeightMaker() = default;

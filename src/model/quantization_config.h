@@ -1,4 +1,4 @@
-// What config.json says about weights in fewer bits, and whether the loader can read them.
+// Reads from config.json how weights are quantised, and whether the loader can read them.
 #pragma once
 
 #include "core/model_config.h"

@@ -7,7 +7,7 @@
 
 namespace llmb {
 
-// What a model's configuration class says where its config.json is silent.
+// Defaults of a model's configuration class, for fields that its config.json leaves out.
 struct RopeDefaults {
   double theta = 10000;
   double partial_rotary_factor = 1;

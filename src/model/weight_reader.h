@@ -29,7 +29,7 @@ class WeightReader {
   bool has(const std::string& name) const { return source_.has(name); }
 
   TensorView tensor(const std::string& name, std::initializer_list<int64_t> shape);
-  // Of a tensor stored [cols, rows]: [rows, cols].
+  // Turns a tensor stored [cols, rows] into [rows, cols].
   TensorView transposed(const TensorView& stored);
   // + offset, as fp32.
   TensorView plus(const TensorView& vector, double offset);

@@ -14,14 +14,14 @@
 
 namespace llmb {
 
-// What is wanted of tensors: that they are there, as they should be, or their values too.
+// Whether a load checks only that tensors are there, in the right shapes, or reads their values too.
 enum class WeightAccess { kShapes, kValues };
 
 // Not thread-safe.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // Of tensors that may have several names, or be stored in several forms, the loader asks for those that are there.
+  // The loader asks which name or form of a tensor is there, where there may be several.
   virtual bool has(const std::string&) const { return true; }
   // A tensor of exactly this shape. All dimensions but the last are rows; a vector is one row. The view is valid until
   // release().

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMaxNesting = 50;
 
-// What the repetition check knows of the branch of a group that is being read.
+// The repetition check's knowledge of the branch of a group that is being read.
 struct Branch {
   bool has_required = false;   // an atom that takes a bounded, non-zero number of repetitions
   bool has_unbounded = false;  // an atom that can repeat without end

@@ -41,7 +41,7 @@ class DecoderSpec {
  public:
   virtual ~DecoderSpec() = default;
   virtual std::unique_ptr<DecoderStep> make_step() const = 0;
-  // What a token contributes through this step, as bytes. The flag: it is the first of a text.
+  // The bytes that a token contributes through this step. The flag: it is the first of a text.
   virtual std::string token_bytes(std::string token, bool) const { return token; }
 };
 

@@ -82,7 +82,7 @@ struct Detokenizer::State final : DecoderStep {
     }
   }
 
-  // What has left the chain, without the context's.
+  // The bytes that have left the chain, without the context's.
   std::string take() {
     std::string out = std::exchange(text, {});
     if (context_text.empty()) return out;

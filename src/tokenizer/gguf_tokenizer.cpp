@@ -70,7 +70,7 @@ AddedToken special_token(std::string_view text) {
   return token;
 }
 
-// Of splits that cut alike, the one whose other habits the model has.
+// Chooses among splits that cut alike by the model's other properties.
 std::string_view name_for(std::string_view recognised, const GgufFile& file, const Vocab& vocab) {
   const std::string_view architecture = file.text("general.architecture").value_or("");
   if (recognised == "llama-bpe" && !vocab.find("<|begin_of_text|>")) return "dbrx";

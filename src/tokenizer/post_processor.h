@@ -1,4 +1,4 @@
-// What is put around the ids of one text: the `post_processor` of a tokenizer file, reduced to a template.
+// Puts special tokens around the ids of one text: the `post_processor` of a tokenizer file, reduced to a template.
 #pragma once
 
 #include <nlohmann/json.hpp>

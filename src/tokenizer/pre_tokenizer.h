@@ -25,7 +25,7 @@ struct PreTokenizerScratch {
   std::vector<Stage> stages;
 };
 
-// What becomes of the stretches that a pattern matches (Hugging Face's SplitDelimiterBehavior).
+// The treatment of stretches that a pattern matches (Hugging Face's SplitDelimiterBehavior).
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // One step: rewrites the piece where it has to, then cuts it.

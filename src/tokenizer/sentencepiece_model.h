@@ -1,4 +1,4 @@
-// What a sentencepiece model consists of, wherever it is stored: tokenizer.model, or the values of a GGUF file.
+// The parts of a sentencepiece model, wherever it is stored: tokenizer.model, or the values of a GGUF file.
 #pragma once
 
 #include <cstdint>

@@ -61,7 +61,7 @@ json byte_level(bool add_prefix_space, bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"use_regex", use_regex}};
 }
 
-// Of a directory without a tokenizer_class.
+// For a directory without a tokenizer_class.
 Result<WordSplit> guessed_split(const Vocab& vocab) {
   std::vector<std::string_view> tokens;
   for (TokenId id = 0; id < vocab.size(); ++id) tokens.push_back(vocab.text(id));

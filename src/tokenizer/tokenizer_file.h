@@ -1,4 +1,4 @@
-// What a tokenizer file says, before anything is built from it. tokenizer.json and the older formats all become this.
+// The contents of a tokenizer file, before anything is built from it. tokenizer.json and older formats become this.
 #pragma once
 
 #include <nlohmann/json.hpp>

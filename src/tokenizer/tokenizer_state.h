@@ -1,4 +1,4 @@
-// What a loaded tokenizer consists of, for the files that implement it. Parts of the program include tokenizer.h.
+// The parts of a loaded tokenizer, for the files that implement it. Others include tokenizer.h.
 #pragma once
 
 #include <map>
@@ -22,7 +22,7 @@
 
 namespace llmb {
 
-// What encoding one text needs besides the tokenizer; belongs to one thread at a time.
+// Buffers for encoding one text; belong to one thread at a time.
 struct EncodeScratch {
   PreTokenizerScratch pre_tokenizer;
   ModelScratch model;

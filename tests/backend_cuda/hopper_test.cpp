@@ -48,7 +48,7 @@ void check_runs([[maybe_unused]] uint64_t before, [[maybe_unused]] bool expected
 #endif
 }
 
-// Of [num_heads * head_dim, columns], or its transpose, zeros after each head's channels.
+// [num_heads * head_dim, columns], or its transpose, with zeros after each head's channels.
 TestTensor widened(const TestTensor& tensor, int32_t head_dim, int32_t new_dim, bool heads_in_columns) {
   const int64_t columns = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
   const int64_t before = heads_in_columns ? tensor.shape[0] : 1, after = heads_in_columns ? 1 : columns;

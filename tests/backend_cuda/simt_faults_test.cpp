@@ -1,4 +1,4 @@
-// What the CUDA backend does when the device says no: missing, old or full devices, and any call failing at any time.
+// The CUDA backend on failing devices: missing, old or full ones, and any call failing at any time.
 #include <doctest/doctest.h>
 
 #include <memory>

@@ -1,5 +1,5 @@
 // FAULTS row 41: memory that can no longer be read ends the run with a line and a code, and what was written stays.
-// What is mapped of models and weight caches: unit/mapped_file_test, e2e/weight_cache_test.
+// For mapped models and weight caches see unit/mapped_file_test, e2e/weight_cache_test.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-// What something else does to a run's files while it goes: FAULTS rows 40 and 43. Through the built program on the
+// Something else changes a run's files while it goes: FAULTS rows 40 and 43. Through the built program on the
 // ledger device, stopped for the moment of the change.
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// What befalls a long job from outside: readers that stall, stops and continuations, many runs at once, outputs that
+// Long jobs under attack from outside: readers that stall, stops and continuations, many runs at once, outputs that
 // are inputs. FAULTS rows 4, 6, 8, 9 and 13, through the built program on the ledger device.
 #include <doctest/doctest.h>
 

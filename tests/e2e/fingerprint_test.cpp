@@ -150,7 +150,7 @@ TEST_CASE("FAULTS 42: a byte of any model file changed with its time put back is
     return run_process({kProgram, "-m", model, "--chat-template", tmpl, "--device", "ledger", "--progress", "none", in,
                         "-o", out, "--metrics", "none"});
   };
-  // Of each file a byte that leaves it a model's.
+  // In each file a byte whose change leaves it readable.
   const std::pair<std::string, std::string> places[] = {{model + "/model.safetensors", ""},
                                                         {model + "/config.json", "00.0,"},
                                                         {model + "/generation_config.json", "0\n}"},

@@ -86,7 +86,7 @@ struct Job {
     CHECK(read_file(manifest) == before[2]);
   }
 
-  // What a killed run leaves: the first records, and a manifest that says running.
+  // Leaves what a killed run does: the first records, and a manifest that says running.
   void cut_to(size_t num_bytes) const {
     const std::string records = read_file(std::filesystem::exists(out) ? out : partial);
     std::filesystem::remove(out);

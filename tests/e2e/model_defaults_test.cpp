@@ -1,4 +1,4 @@
-// What a model's generation_config.json and tokenizer say about sampling and ends: used, and shown at the start.
+// Sampling and ends as a model's generation_config.json and tokenizer give them: used, and shown at the start.
 #include <doctest/doctest.h>
 
 #include <filesystem>

@@ -175,7 +175,7 @@ TEST_CASE("FAULTS 10: each changed setting or model file is refused by name") {
           {});
     write_file(path, content);
   }
-  // What only changes the schedule is free to change, and so is a file's time.
+  // Settings of the schedule are free to change, and so is a file's time.
   fs::last_write_time(model + "/config.json", fs::file_time_type::clock::now());
   CHECK(run({"--max-num-seqs", "2", "--batching", "static", "--threads", "1", "--order", "input"}).exit_code == 0);
   CHECK(run({"--seed", "7", "--restart"}).exit_code == 0);

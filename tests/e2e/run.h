@@ -1,4 +1,4 @@
-// What the end-to-end tests share: the program on the bundled model, and its records as JSON.
+// Shared by the end-to-end tests: the program on the bundled model, and its records as JSON.
 #pragma once
 
 #include <algorithm>

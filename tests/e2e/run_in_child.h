@@ -30,7 +30,7 @@ struct ChildResult {
   double wall_s = 0;
 };
 
-// What main() does with these arguments after "llm-batch -m data/model --progress none", except that backends come from
+// Runs main() with these arguments after "llm-batch -m data/model --progress none", except that backends come from
 // `make`. in_child is called first, in the child; while_running in the parent, with the child's pid.
 inline ChildResult run_in_child(
     const std::vector<std::string>& arguments, const BackendFactory& make,

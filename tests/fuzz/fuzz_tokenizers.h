@@ -1,4 +1,4 @@
-// What the tokenizer targets share: the small tokenizers under data/, and what holds for any loaded tokenizer.
+// Shared by the tokenizer targets: the small tokenizers under data/, and properties of any loaded tokenizer.
 #pragma once
 
 #include <array>

@@ -41,7 +41,7 @@ std::vector<float> run(const PackedLinear& w, const std::vector<float>& x, int64
   return out.copy();
 }
 
-// What the packed weights mean: [out_features, in_features].
+// The weights that the packed form stands for: [out_features, in_features].
 std::vector<float> unpack(const PackedLinear& w, ThreadPool& pool) {
   std::vector<TokenId> rows;
   for (int64_t i = 0; i < w.out_features(); ++i) rows.push_back(static_cast<TokenId>(i));

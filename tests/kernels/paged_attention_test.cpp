@@ -24,7 +24,7 @@ constexpr DType kCacheDTypes[] = {DType::kF32, DType::kBF16, DType::kI8};
 
 struct Shape {
   int32_t num_heads, num_kv_heads, head_dim;
-  // What scores go through. Slopes and sinks differ from head to head.
+  // Applied to scores. Slopes and sinks differ from head to head.
   int32_t window = 0;
   float softcap = 0;
   bool has_alibi = false, has_sinks = false;

@@ -145,7 +145,7 @@ inline void reverse_lines(const std::string& path) {
   write_file(path, reversed);
 }
 
-// What a job starts from.
+// The state that a job starts from.
 struct Start {
   const char* name;
   int num_lines_before;  // of an earlier run; 0: none
@@ -207,7 +207,7 @@ class Matrix {
   }
   Status run_again(FaultyFileOps& ops) const { return run_job(options_, ops); }
 
-  // What an earlier run wrote is there, whatever became of this one.
+  // The records of an earlier run are there, whatever became of this one.
   void check_kept() const {
     std::string text = read_file(dir_.out());
     text += read_file(dir_.partial());

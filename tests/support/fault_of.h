@@ -6,7 +6,7 @@
 
 namespace llmb::test {
 
-// What the layer throws while `run` and then the device run; "" where nothing.
+// The message that the layer throws while `run` and then the device run; "" where it throws nothing.
 template <class Run>
 std::string fault_of(Run&& run) {
   try {

@@ -1,4 +1,4 @@
-// What others do to files behind the back of whoever has them open, and how long a file must rest to be known by its
+// Changes that others make to files while a run has them open, and how long a file must rest to be known by its
 // times.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a model says, computed the slow and obvious way: fp64, one sequence, no cache, no fusion, every row of every
+// A model computed the slow and obvious way: fp64, one sequence, no cache, no fusion, every row of every
 // layer. Shares no code with src/model or kernels.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a disk holds after the power went: what was synced, and of the rest whatever the worst of file systems kept.
+// A disk after the power went: it holds what was synced, and of the rest whatever the worst of file systems kept.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class PowerLoss {
 // Follows the calls that succeed on files of one directory. Not thread-safe.
 class PowerLossFileOps final : public FileOps {
  public:
-  // What is in the directory is durable. `inner` does the work; it may fail or die (faulty_file_ops.h).
+  // The present contents of the directory are durable. `inner` does the work; it may fail or die (faulty_file_ops.h).
   PowerLossFileOps(std::string directory, FileOps& inner);
 
   using Files = std::map<std::string, std::string>;  // name → bytes

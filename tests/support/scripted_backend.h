@@ -39,7 +39,7 @@ class ScriptedBackend final : public Backend {
 
   void release_stalls();  // the current stall and all later ones
   bool is_stalled() const;
-  // Of the driving thread.
+  // Belongs to the driving thread.
   int32_t num_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
   const std::map<SeqId, int64_t>& num_sampled() const { return num_sampled_; }  // tokens that wait() has given
 

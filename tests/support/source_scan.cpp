@@ -75,7 +75,7 @@ bool is_one_of(std::string_view word, const std::vector<std::string_view>& list)
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-// What one declaration has shown so far, outside parentheses.
+// One declaration as far as it is read, outside parentheses.
 struct Statement {
   int first_line = 0;
   bool names_scope = false;      // class, namespace, …

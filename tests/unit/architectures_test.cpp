@@ -1,4 +1,4 @@
-// What the loader makes of config.json files as they are published, fields that they leave out included.
+// The loader reads config.json files as they are published, and fills in the fields that they leave out.
 #include <doctest/doctest.h>
 
 #include <cmath>

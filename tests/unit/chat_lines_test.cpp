@@ -88,7 +88,7 @@ TEST_CASE("arguments in a string become the object that they are") {
   CHECK(arguments(R"({"b":1})") == R"({"b":1})");
   CHECK(arguments(R"("")") == "{}");
   CHECK(arguments(R"("{}")") == "{}");
-  // What is no object stays what it was.
+  // Arguments that are no object stay as they were.
   for (const char* other : {R"("{")", R"("[1]")", R"("1")", R"("text")", R"("{} x")", "null", "7"})
     CHECK(arguments(other) == other);
   // Only of calls, and also where the function has no roof.

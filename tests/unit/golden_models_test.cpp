@@ -37,7 +37,7 @@ std::unique_ptr<Backend> load(const std::string& dir, const ModelConfig& config,
   return backend;
 }
 
-// Of log probabilities, from the reference's rounding: fp32, and angles of rope in fp32 too.
+// The error of log probabilities that the reference's rounding allows: fp32, and angles of rope in fp32 too.
 constexpr double kTolerance = 5e-5;
 
 // All lines of a file as one batch of greedy requests, in chunks, mixed at random.
@@ -74,7 +74,7 @@ void check_top(const nlohmann::json& expected, const std::vector<TokenId>& token
   }
 }
 
-// What comes after every position of a prompt: its beginnings, each a request of its own.
+// Checks the prediction after every position of a prompt: its beginnings, each a request of its own.
 void check_every_position(Backend& backend, const nlohmann::json& line, int32_t vocab_size) {
   const auto prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
   const nlohmann::json& expected = line.at("prompt_top_logprobs");

@@ -1,4 +1,4 @@
-// What quantised weights and rounded activations cost in accuracy: logits and perplexity beside those of the weights as
+// Accuracy of quantised weights and rounded activations: logits and perplexity beside those of the weights as
 // they are stored, on the golden models and on the bundled one. kernels/README.md states the figures that this prints.
 #include <doctest/doctest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using Text = std::vector<TokenId>;
 
-// Of weights, and of what enters products with them.
+// The rounding of weights and of activations that are multiplied with them.
 struct Rounding {
   Quantization quantization;
   DType activations = DType::kF32;

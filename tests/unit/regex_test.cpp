@@ -29,7 +29,7 @@ Strings matches(std::string_view pattern, std::string_view text) {
 
 }  // namespace
 
-// What Hugging Face's tokenizers 0.23 (Oniguruma) finds.
+// Expected matches: those of Hugging Face's tokenizers 0.23 (Oniguruma).
 TEST_CASE("escapes, sets and properties match what they match in Oniguruma") {
   CHECK(matches(R"(\W)", "a-b c") == Strings{"-", " "});
   CHECK(matches(R"(\W)", "\u00e9-\u4e2d") == Strings{"-"});

@@ -1,4 +1,4 @@
-// What the fields of a line may say: their ranges, defaults, and which fields there are. FAULTS rows 14 and 20.
+// The fields of a line: their names, ranges and defaults. FAULTS rows 14 and 20.
 #include "io/request_fields.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What a line may be, and what each that is none is answered with: FAULTS rows 14, 18 and 19.
+// Lines that are requests, and the error of each that is none: FAULTS rows 14, 18 and 19.
 #include "io/request_parser.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What a step fills in: places of rows from what the plan before gave, tokens given from what was drawn.
+// A step fills in the places of rows from what the plan before gave, and the tokens given from what was drawn.
 #include "core/resolve_step.h"
 
 #include <doctest/doctest.h>

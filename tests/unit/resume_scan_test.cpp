@@ -1,4 +1,4 @@
-// What an earlier run left: whole records, a torn tail at every byte, damage elsewhere. FAULTS rows 3 and 12.
+// Outputs of earlier runs: whole records, a torn tail at every byte, damage elsewhere. FAULTS rows 3 and 12.
 #include "io/resume_scan.h"
 
 #include <doctest/doctest.h>

@@ -55,7 +55,7 @@ TEST_CASE("the bound is known where every byte ends in a token, and grows with t
     CHECK(one >= 100);
     CHECK(tokenizer->num_tokens_at_least(repeat("word", 20'000)) >= 2 * one - 1);
   }
-  // What is not known: unknown characters fuse into one token, words that are unknown are one, white space is dropped.
+  // No bound is known where unknown characters fuse into one token, unknown words are one, or white space is dropped.
   for (const char* name : {"unigram", "bert", "word_level", "llama2_partial_bytes"}) {
     CAPTURE(name);
     CHECK(load_tokenizer(kDir + name)->num_tokens_at_least(repeat("word ", 100'000)) == 0);

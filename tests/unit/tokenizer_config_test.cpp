@@ -1,4 +1,4 @@
-// What tokenizer_config.json and special_tokens_map.json change, and damaged files of the older formats.
+// Effects of tokenizer_config.json and special_tokens_map.json, and damaged files of the older formats.
 #include <doctest/doctest.h>
 
 #include <random>

@@ -19,7 +19,7 @@ from golden_variants import LLAMAS, VARIANTS
 FULL_LOGITS_FOR = (0, 4)             # prompts whose last logits are written in full
 
 
-# What a layer adds to the residual stream goes through one of these last.
+# Everything that a layer adds to the residual stream goes through one of these last.
 OUTPUTS = ("o_proj.weight", "down_proj.weight", "down_proj", "c_proj.weight", "dense.weight", "dense_4h_to_h.weight",
            "out_proj.weight")
 POST_NORMS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
@@ -139,10 +139,10 @@ def make(name, variant, out, seed):
         golden_checkpoints.round_to_mxfp4(model)
     save_weights(model, out, dtype, variant.get("_shards", 1), spell)
     if not is_mxfp4:
-        # What was written is what is judged: read back, rounding included, and computed in float32.
+        # The written weights are judged: read back, rounding included, and computed in float32.
         model = AutoModelForCausalLM.from_pretrained(out, attn_implementation=attention, dtype=torch.float32)
     model.eval()
-    # Of a model with a vision part, tokens that do not stand for images.
+    # Tokens that do not stand for images, where the model has a vision part.
     vocab_size = config["vocab_size"] if "vocab_size" in config else config["boi_token_index"]
     rng, lines, least = random.Random(f"{name} {seed}"), [], float("inf")
     for i, length in enumerate(variant["_lengths"]):
