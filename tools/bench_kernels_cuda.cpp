@@ -185,7 +185,7 @@ class KernelCases {
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i * 7919 % static_cast<size_t>(s_.vocab));
     const Copies tokens = upload(ids, bench_.stream());
     const double seconds = bench_.time_s(copies, [&](int c) {
-      cuda::embedding(table.at<T>(0), tokens.at<TokenId>(0), nullptr, rows, s_.hidden, out.at<float>(c),
+      cuda::embedding(table.at<T>(0), tokens.at<TokenId>(0), rows, s_.hidden, out.at<float>(c),
                       bench_.stream());
     });
     bench_.report_copy("embedding", named(rows_of(rows)), seconds, static_cast<double>(count * 6));

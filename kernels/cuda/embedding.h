@@ -1,5 +1,4 @@
-// embedding: residual[i] = table[tokens[i]], widened to fp32. A token that the host does not know yet, since the step
-// before it is still being computed, is taken from that step's sampled tokens.
+// embedding: residual[i] = table[tokens[i]], widened to fp32.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,12 +9,10 @@
 
 namespace llmb::cuda {
 
-// T: float, __nv_bfloat16 or __half. REQUIRES: tokens below vocab_size; negative ones name entries of prev_sampled,
-// which may be nullptr where there are none. Throws CudaError.
+// T: float, __nv_bfloat16 or __half. REQUIRES: tokens in [0, vocab_size). Throws CudaError.
 template <class T>
-void embedding(const T* table,               // [vocab_size, hidden]
-               const TokenId* tokens,        // [rows]  t < 0: prev_sampled[-t - 1]
-               const TokenId* prev_sampled,  // tokens sampled by the step before
+void embedding(const T* table,         // [vocab_size, hidden]
+               const TokenId* tokens,  // [rows]
                int64_t rows, int64_t hidden,
                float* residual,  // [rows, hidden]
                cudaStream_t stream);

@@ -6,6 +6,8 @@
 //    never written may hold NaN. A NaN that a sequence has written may reach every row of that sequence.
 // 3. Deterministic: a row's bits do not depend on the rest of the step, nor on how its sequence was cut into chunks.
 // 4. The combined result of a unit in pieces is merged in order of positions, whichever block comes last.
+// 5. A row of a tree that lies behind its place is a sequence of one row in the schedule. It sees its ancestors at the
+//    positions of their depth, and has the bits that it would have had behind them in a chain.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,6 +15,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/paged_attention_schedule.h"
+#include "kernels/cuda/resolve_step.h"
 
 namespace llmb::cuda {
 
@@ -22,6 +25,13 @@ struct AttentionParams {
   float softcap = 0;                    // > 0: scores become softcap * tanh(score / softcap)
   const float* alibi_slopes = nullptr;  // [num_heads]  score += slope * (key position - query position); null: none
   const float* sinks = nullptr;         // [num_heads]  a further score whose value is 0; null: none
+};
+
+// The step's rows, on the device, where some lie behind their place.
+struct AttentionTree {
+  const StepRow* rows = nullptr;         // [num_tokens]
+  const int32_t* parent_rows = nullptr;  // [num_tokens]; null: all rows are in their place
+  const int32_t* slots = nullptr;        // [num_tokens]
 };
 
 // A schedule on the device. Two steps' lists may share everything but items and cta_start.
@@ -37,6 +47,7 @@ struct AttentionWork {
   // and how many blocks the pools have.
   bool has_wgmma_items = true;
   int32_t num_blocks = 0;
+  AttentionTree tree;
 };
 
 // One layer. The new tokens' keys and values are already in the pool. T: float, __nv_bfloat16 or __half, as

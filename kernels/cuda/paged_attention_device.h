@@ -96,6 +96,21 @@ __device__ uint32_t pool_row(const Args<T>& args, const AttentionItem& item, int
   return pool_row(args, item, position, find_block(args, item, position));
 }
 
+// The same where the item may be a row of a tree behind its place: its entry's rows it finds by way of their parents.
+template <class T>
+__device__ uint32_t tree_pool_row(const Args<T>& args, const AttentionItem& item, int position) {
+  const AttentionTree& tree = args.work.tree;
+  const StepRow own = tree.rows[item.query_start];
+  int generations = item.first_position - position;
+  if (own.is_in_place() || generations > own.depth) return pool_row(args, item, position);
+  int row = item.query_start;
+  for (; generations > 0; --generations) row = tree.parent_rows[row];
+  const unsigned slot = static_cast<unsigned>(tree.slots[row]), block_size = static_cast<unsigned>(args.block_size);
+  const unsigned block = slot / block_size;
+  return (block * static_cast<unsigned>(args.num_kv_heads) + static_cast<unsigned>(item.kv_head)) * block_size + slot -
+         block * block_size;
+}
+
 // Softmax over part of a row's positions: values = sum of 2^(score - max) * v, sum = sum of 2^(score - max); scores in
 // units of log2. Nothing seen: max = -infinity, sum = 0.
 struct Stats {

@@ -16,6 +16,10 @@ constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kF32
                            : std::is_same_v<T, __half> ? DType::kF16
                                                        : DType::kBF16;
 
+// Of paged_attention_tree_bf16.cu and _tree_f16.cu.
+extern template void launch_mma<__nv_bfloat16, true>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
+extern template void launch_mma<__half, true>(const Args<__half>&, int32_t, cudaStream_t);
+
 template <class T>
 Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T* v, const BlockId* block_ids,
                   const AttentionWork& work, const AttentionParams& params) {
@@ -74,7 +78,8 @@ void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const
       part = args;
     }
     part.work.num_ctas = first_wgmma_cta;
-    attention::launch_mma(part, tiling.padded_dim, stream);
+    if (work.tree.parent_rows != nullptr) attention::launch_mma<T, true>(part, tiling.padded_dim, stream);
+    else attention::launch_mma<T, false>(part, tiling.padded_dim, stream);
   }
 }
 

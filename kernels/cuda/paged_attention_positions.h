@@ -6,7 +6,8 @@
 
 namespace llmb::cuda::attention {
 
-template <class T, int kDim>
+// kTree: items may be rows of trees behind their place.
+template <class T, int kDim, bool kTree>
 class PositionAttention {
  public:
   static constexpr int kStrip = 16;  // positions of a warp at a time
@@ -82,10 +83,15 @@ class PositionAttention {
 
   __device__ void copy(const T* pool, int strip, int stage) {
     if (position_of(strip) >= visible_.end) return;
-    const auto row_of_eight = [&](int step) {
-      return __shfl_sync(kAllLanes, eights_, strip % kBatch * 2 + CopyPlan<kDim, kStrip, 32>::eight(lane_, step));
+    const auto pool_row_at = [&](int step, int row) -> uint32_t {
+      if constexpr (kTree) {
+        const int position = position_of(strip) + row;
+        return position >= visible_.begin && position < visible_.end ? tree_pool_row(args_, item_, position) : 0;
+      }
+      return __shfl_sync(kAllLanes, eights_, strip % kBatch * 2 + CopyPlan<kDim, kStrip, 32>::eight(lane_, step)) +
+             static_cast<unsigned>(row) % 8;
     };
-    copy_positions<T, kDim, kStrip, 32, 1>(args_, {pool}, visible_, position_of(strip), row_of_eight, lane_,
+    copy_positions<T, kDim, kStrip, 32, 1>(args_, {pool}, visible_, position_of(strip), pool_row_at, lane_,
                                            {shared_ + stage_offset(stage)});
   }
 

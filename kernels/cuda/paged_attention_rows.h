@@ -7,8 +7,9 @@
 namespace llmb::cuda::attention {
 
 // kRowBlocks: 16-row fragments of a warp. With two, each fragment of keys and values serves both, which the rate of
-// shared memory needs. Per row the arithmetic is the same with one and with two.
-template <class T, int kDim, int kPositions, int kRowBlocks>
+// shared memory needs. Per row the arithmetic is the same with one and with two. kTree: items may be rows of trees
+// behind their place.
+template <class T, int kDim, int kPositions, int kRowBlocks, bool kTree>
 class RowAttention {
  public:
   static constexpr int kRows = 16 * kRowBlocks * kWarps;
@@ -65,6 +66,7 @@ class RowAttention {
       }
       stage ^= 1;
     }
+    ptx::cp_async_wait<0>();  // where nothing is seen, queries are still on their way
     if (state_.warp[warp_].last_position < 0) return;
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
@@ -92,9 +94,16 @@ class RowAttention {
   }
 
   __device__ void copy(const Visible& visible, int position, const uint32_t (&eights)[Plan::kSteps], int stage) {
-    copy_positions<T, kDim, kPositions, kThreads, 2>(
-        args_, {args_.k, args_.v}, visible, position, [&](int step) { return eights[step]; },
-        static_cast<int>(threadIdx.x), {shared_ + keys_offset(stage), shared_ + values_offset(stage)});
+    const auto pool_row_at = [&](int step, int row) -> uint32_t {
+      if constexpr (kTree) {
+        const int at = position + row;
+        return at >= visible.begin && at < visible.end ? tree_pool_row(args_, item_, at) : 0;
+      }
+      return eights[step] + static_cast<unsigned>(row) % 8;
+    };
+    copy_positions<T, kDim, kPositions, kThreads, 2>(args_, {args_.k, args_.v}, visible, position, pool_row_at,
+                                                     static_cast<int>(threadIdx.x),
+                                                     {shared_ + keys_offset(stage), shared_ + values_offset(stage)});
   }
 
   __device__ void copy_queries() {

@@ -6,7 +6,8 @@
 
 namespace llmb::cuda::attention {
 
-template <class T>
+// kTree: items may be rows of trees behind their place.
+template <class T, bool kTree>
 class ScalarRow {
  public:
   static constexpr int kPositions = 32;
@@ -39,8 +40,13 @@ class ScalarRow {
   }
 
  private:
+  __device__ uint32_t row_at(int position) const {
+    if constexpr (kTree) return tree_pool_row(args_, item_, position);
+    return pool_row(args_, item_, position);
+  }
+
   __device__ float score(int position) const {
-    const T* key = args_.k + int64_t{pool_row(args_, item_, position)} * args_.head_dim;
+    const T* key = args_.k + int64_t{row_at(position)} * args_.head_dim;
     float dot = 0;
     for (int i = 0; i < args_.head_dim; ++i) dot = fmaf(query_[i], to_float(key[i]), dot);
     dot *= args_.scale;
@@ -68,7 +74,7 @@ class ScalarRow {
     for (int column = lane_; column < args_.head_dim; column += 32) {
       float acc = values_[column] * rescale;
       for (int p = ::max(begin_, first); p < last; ++p) {
-        const T* value = args_.v + int64_t{pool_row(args_, item_, p)} * args_.head_dim;
+        const T* value = args_.v + int64_t{row_at(p)} * args_.head_dim;
         acc = fmaf(numerators_[p - first], to_float(value[column]), acc);
       }
       values_[column] = acc;
@@ -105,25 +111,26 @@ class ScalarRow {
   Stats total_{kMinusInfinity, 0};  // sum: of this lane's positions
 };
 
-template <class T>
+template <class T, bool kTree>
 __global__ void __launch_bounds__(kThreads) scalar_paged_attention_kernel(const Args<T> args) {
   ptx::follow_previous_grid();
   const int warp = static_cast<int>(threadIdx.x / 32);
   BlockState* state = dynamic_shared<BlockState>();
-  float* shared = reinterpret_cast<float*>(state + 1) + warp * ScalarRow<T>::shared_floats(args.head_dim);
+  float* shared = reinterpret_cast<float*>(state + 1) + warp * ScalarRow<T, kTree>::shared_floats(args.head_dim);
   const AttentionItem& item = state->item;
   for (bool more = next_item(args, true, state); more; more = next_item(args, false, state)) {
-    for (int row = warp; row < item.num_rows; row += kWarps) ScalarRow<T>(args, item, row, shared).run();
+    for (int row = warp; row < item.num_rows; row += kWarps) ScalarRow<T, kTree>(args, item, row, shared).run();
     finish_item(args, state);
   }
 }
 
 template <class T>
 void launch_scalar(const Args<T>& args, cudaStream_t stream) {
-  const size_t row_bytes = static_cast<size_t>(ScalarRow<T>::shared_floats(args.head_dim)) * sizeof(float);
+  const size_t row_bytes = static_cast<size_t>(ScalarRow<T, false>::shared_floats(args.head_dim)) * sizeof(float);
+  const bool has_tree = args.work.tree.parent_rows != nullptr;
   launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads),
                 sizeof(BlockState) + kWarps * row_bytes, stream},
-               scalar_paged_attention_kernel<T>, args);
+               has_tree ? scalar_paged_attention_kernel<T, true> : scalar_paged_attention_kernel<T, false>, args);
 }
 
 }  // namespace llmb::cuda::attention

@@ -43,11 +43,11 @@ struct CopyPlan {
 };
 
 // Starts the copies of kRows positions from `position` into one or more tiles, of as many pools, by kCopiers threads of
-// which this is `copier`; positions that are not visible and columns past head_dim become 0. row_of_eight(step) is the
-// pool row of the eight that is copied in a step; all threads call it.
-template <class T, int kDim, int kRows, int kCopiers, int kPools, class RowOfEight>
+// which this is `copier`; positions that are not visible and columns past head_dim become 0. pool_row_at(step, row) is
+// the pool row of the tile's row that this thread copies in a step; all threads call it.
+template <class T, int kDim, int kRows, int kCopiers, int kPools, class PoolRowAt>
 __device__ void copy_positions(const Args<T>& args, const T* const (&pools)[kPools], const Visible& visible,
-                               int position, const RowOfEight& row_of_eight, int copier, T* const (&tiles)[kPools]) {
+                               int position, const PoolRowAt& pool_row_at, int copier, T* const (&tiles)[kPools]) {
   using Plan = CopyPlan<kDim, kRows, kCopiers>;
   const int first_row = copier / Plan::kLanes, chunk = copier % Plan::kLanes;
   const int num_chunks = args.head_dim / 8;
@@ -59,8 +59,7 @@ __device__ void copy_positions(const Args<T>& args, const T* const (&pools)[kPoo
 #pragma unroll
   for (int step = 0; step < Plan::kSteps; ++step) {
     const int row = step * Plan::kStepRows;
-    const uint64_t from =
-        uint64_t{row_of_eight(step) + static_cast<unsigned>(first_row + row) % 8} * row_bytes + column;
+    const uint64_t from = uint64_t{pool_row_at(step, first_row + row)} * row_bytes + column;
     const int swizzled = to ^ Tile<kDim>::swizzle(row) * 8;
     if (Tile<kDim>::kChunks == Plan::kLanes || chunk < Tile<kDim>::kChunks) {
 #pragma unroll

@@ -140,7 +140,7 @@ class WgmmaConsumer {
 
   __device__ void begin_item(OnlineRows* online, float (&o)[kValueBlocks][4]) {
     visible_ = visible_positions(args_, item());
-    position_ = first_tile<T, kDim>(visible_);
+    position_ = first_tile<T, kDim>(item(), visible_);
     const int first_position = find_row(args_, item(), min(first_row(), item().num_rows - 1)).position;
     const int last_position = find_row(args_, item(), min(first_row() + 15, item().num_rows - 1)).position;
     first_all_seen_ = last_position - args_.window + 1;

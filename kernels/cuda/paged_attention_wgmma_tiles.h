@@ -35,11 +35,12 @@ struct Wgmma {
   }
 };
 
-// Where an item's tiles begin. Every item has one at least, if only one that it does not see.
+// Where an item's tiles begin. Every item has one at least, if only one that it does not see: before the windows of its
+// rows, or, of a piece that became empty, behind them.
 template <class T, int kDim>
-__device__ int first_tile(const Visible& visible) {
+__device__ int first_tile(const AttentionItem& item, const Visible& visible) {
   constexpr int kTile = Wgmma<T, kDim>::kTile;
-  return min(visible.begin, visible.end - 1) / kTile * kTile;
+  return min(visible.begin, max(visible.end - 1, item.kv_begin)) / kTile * kTile;
 }
 
 #ifdef LLMB_HAS_SM90A
@@ -105,7 +106,7 @@ class TileProducer {
     item_ = next_;
     if (index_ + 1 < end_) next_ = args_.work.items[index_ + 1];
     visible_ = visible_positions(args_, item_);
-    tile_ = first_tile<T, kDim>(visible_);
+    tile_ = first_tile<T, kDim>(item_, visible_);
   }
 
   __device__ void find_box() {

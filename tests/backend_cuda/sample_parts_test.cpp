@@ -130,13 +130,13 @@ class Sampler {
     const cuda::SampleResult& sampled = ops_.sampled();
     std::vector<uint8_t> bytes(ops_.sampled_bytes_with_top());
     const size_t previous_bytes = previous.size() * sizeof(TokenId);
+    TokenId* const given = ops_.given().last;
     cuda::check(cudaMemset(sampled.tokens, 0, bytes.size()), "cudaMemset");
-    cuda::check(cudaMemcpy(sampled.tokens, previous.data(), previous_bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    const StepShape shape{plan.num_tokens(), plan.num_entries(), plan.num_samples()};
-    const StepArrays arrays = ops_.stage().upload(plan, shape, stream_.get());
+    cuda::check(cudaMemcpy(given, previous.data(), previous_bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    const StepArrays arrays = ops_.stage().upload(plan, shape_of(plan), stream_.get());
     num_parts_ = arrays.parts.size();
-    ops_.count_unseen_tokens(arrays, plan.num_samples());
     ops_.set_step(arrays, cuda::sample_needs(plan.sample_rows));
+    ops_.count_unseen_tokens();
     DeviceArray<float> on_device(logits);
     const Rows rows{on_device.data(), DType::kF32, config_.vocab_size};
     for (int64_t first = 0; first < kNumRows; first += rows_per_call)
@@ -151,7 +151,7 @@ class Sampler {
  private:
   static CudaOpsOptions options(int64_t max_biases, int64_t max_penalties) {
     CudaOpsOptions o;
-    o.limits = {kNumRows, kNumRows, 1, max_biases, max_penalties};
+    o.limits = {kNumRows, kNumRows, kNumRows, 1, max_biases, max_penalties};
     o.max_position = 16;
     o.max_logit_rows = kNumRows;
     return o;

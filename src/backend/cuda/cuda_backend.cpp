@@ -15,6 +15,7 @@
 #include "backend/cuda/warm_up.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
+#include "core/resolve_step.h"
 #include "kernels/cuda/hopper.h"
 #include "model/model_weights.h"
 #include "model/transformer.h"
@@ -79,8 +80,6 @@ class CudaBackend final : public Backend {
     const bool follows = num_submitted_ > num_fetched_;
     const StepPlan* in_flight = follows ? flights_[(num_submitted_ - 1) % kMaxPlansInFlight].plan : nullptr;
     LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight));
-    for (const SampleGroup& group : plan.groups)
-      if (group.mode != SampleMode::kSample) return internal_error("plan has groups that do not just sample");
     for (const SampleRow& row : plan.sample_rows)
       if (row.num_logprobs > kMaxTopLogprobs) return internal_error("plan wants too many log probabilities");
     return guarded([&] {
@@ -146,6 +145,8 @@ class CudaBackend final : public Backend {
     info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
                    (options.deterministic ? ", deterministic)" : ")");
     info_.max_plans_in_flight = kMaxPlansInFlight;
+    info_.max_drafts_per_group = options.max_num_drafts;
+    info_.verifies_trees = info_.copies_blocks = true;
     info_.load_ms = clock.now_ms();
     return {};
   }
@@ -169,16 +170,17 @@ class CudaBackend final : public Backend {
     o.dtype = dtype_;
     o.limits.max_num_tokens = options_.max_num_batched_tokens;
     o.limits.max_num_seqs = options_.max_num_seqs;
+    o.limits.max_num_samples = options_.max_num_samples();
     o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options_.max_model_len, options_.block_size));
     // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
+    const int64_t max_rows = options_.max_num_samples();
     const int64_t biases_of_row = config_.vocab_size;
     const int64_t penalties_of_row = std::min<int64_t>(options_.max_model_len, int64_t{config_.vocab_size} + 1);
-    o.limits.max_num_biases =
-        std::clamp(kBiasesPerSeq * options_.max_num_seqs, biases_of_row, biases_of_row * options_.max_num_seqs);
-    o.limits.max_num_penalties = std::clamp(kMaxPenalties, penalties_of_row, penalties_of_row * options_.max_num_seqs);
+    o.limits.max_num_biases = std::clamp(kBiasesPerSeq * max_rows, biases_of_row, biases_of_row * max_rows);
+    o.limits.max_num_penalties = std::clamp(kMaxPenalties, penalties_of_row, penalties_of_row * max_rows);
     o.block_size = options_.block_size;
     o.max_position = options_.max_model_len;
-    o.max_logit_rows = std::clamp<int64_t>(kMaxLogitBytes / vocab_bytes, 1, options_.max_num_seqs);
+    o.max_logit_rows = std::clamp<int64_t>(kMaxLogitBytes / vocab_bytes, 1, max_rows);
     o.deterministic = options_.deterministic;
     o.hopper = cuda::has_hopper_code(stream_->get());
     ops_.emplace(config_, device_, o, stream_->get());
@@ -198,8 +200,8 @@ class CudaBackend final : public Backend {
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
     info_.weight_bytes = weights->resident_bytes();
-    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens, options_.max_num_seqs,
-                         kMaxLogitBytes);
+    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
+                         options_.max_num_samples(), kMaxLogitBytes);
     ops_->end_of_weights();
     return {};
   }
@@ -253,6 +255,7 @@ class CudaBackend final : public Backend {
   void tune(int32_t rows) {
     const StepPlan plan = decode_plan(options_, std::min(rows, info_.kv.num_blocks));
     ops_->set_step(ops_->stage().upload(plan, {rows, rows, rows}, stream_->get()), {});
+    ops_->resolve_step();
     ops_->set_tuning(true);
     transformer_->forward(rows, rows);
     ops_->set_tuning(false);
@@ -265,14 +268,21 @@ class CudaBackend final : public Backend {
   void record(int64_t size, bool needs_all) {
     const auto rows = static_cast<int32_t>(size);
     ops_->set_step(ops_->stage().arrays({rows, rows, rows}), needs_all ? kAllNeeds : cuda::SampleNeeds());
-    graphs_.record(graph_key(size, needs_all), stream_->get(), [&] { transformer_->forward(size, size); });
+    graphs_.record(graph_key(size, needs_all), stream_->get(), [&] { run(rows, rows); });
+  }
+
+  // The step that was set: what is recorded of it, or queued op by op.
+  void run(int32_t num_tokens, int32_t num_samples) {
+    ops_->resolve_step();
+    transformer_->forward(num_tokens, num_samples);
+    ops_->give_tokens();
   }
 
   void start(const StepPlan& plan) {
     const cudaStream_t stream = stream_->get();
     const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
-    StepShape shape{plan.num_tokens(), plan.num_entries(), plan.num_samples()};
-    bool replay = is_decode(plan) && !graphs_.empty();
+    StepShape shape = shape_of(plan);
+    const bool replay = is_decode(plan) && !graphs_.empty();
     if (replay) {
       const auto rows = static_cast<int32_t>(graph_bucket(plan.num_entries(), largest_bucket()));
       shape = {rows, rows, rows};
@@ -280,15 +290,14 @@ class CudaBackend final : public Backend {
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
     flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
+    ops_->set_step(arrays, needs);
+    ops_->copy_blocks();
     const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
-    if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen))
-      ops_->count_unseen_tokens(arrays, plan.num_samples());
-    replay = replay && arrays.parts.empty();
-    if (replay) {
+    if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) ops_->count_unseen_tokens();
+    if (replay && arrays.parts.empty()) {
       graphs_.launch(graph_key(shape.num_seqs, !cuda::SampleNeeds().covers(needs)), stream);
     } else {
-      ops_->set_step(arrays, needs);
-      transformer_->forward(shape.num_tokens, shape.num_samples);
+      run(shape.num_tokens, shape.num_samples);
     }
     const int64_t bytes = needs.top_logprobs ? ops_->sampled_bytes_with_top() : ops_->sampled_bytes();
     check(cudaMemcpyAsync(flight.host.data(), ops_->sampled().tokens, bytes, cudaMemcpyDeviceToHost, stream),
@@ -323,8 +332,11 @@ class CudaBackend final : public Backend {
       }
       rows_out.top_start.push_back(static_cast<int32_t>(rows_out.top_tokens.size()));
     }
-    GivenTokens ignored;  // the device knows it already
-    give_tokens(plan, plan.tokens, rows_out, output, &ignored);
+    // As the device has done it.
+    tokens_ = plan.tokens;
+    for (TokenId& token : tokens_)
+      if (token < 0) token = given_.last.at(static_cast<size_t>(-1 - token));
+    give_tokens(plan, tokens_, rows_out, output, &given_);
   }
 
   const int index_;
@@ -339,6 +351,8 @@ class CudaBackend final : public Backend {
   StepGraphs graphs_;
   Flight flights_[kMaxPlansInFlight];
   SampledRows sampled_rows_;
+  std::vector<TokenId> tokens_;
+  GivenTokens given_;  // by the last plan that was fetched
   int64_t num_submitted_ = 0, num_fetched_ = 0;
 };
 

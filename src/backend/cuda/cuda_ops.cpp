@@ -1,23 +1,13 @@
 #include "backend/cuda/cuda_ops.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "kernels/cuda/activate.h"
-#include "kernels/cuda/add_embedding.h"
-#include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/embedding.h"
+#include "backend/cuda/cuda_weights.h"
+#include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/gather.h"
-#include "kernels/cuda/layer_norm.h"
-#include "kernels/cuda/norm.h"
 #include "kernels/cuda/resolve_step.h"
-#include "kernels/cuda/rope.h"
 #include "model/rope_table.h"
 
 namespace llmb {
@@ -25,58 +15,6 @@ namespace llmb {
 using cuda::check;
 
 namespace {
-
-// Both in the activation dtype.
-class CudaLinear final : public LinearWeight {
- public:
-  CudaLinear(int64_t out_features, int64_t in_features, bool has_bias, DType dtype)
-      : weight_(out_features * in_features * dtype_bytes(dtype)),
-        bias_(has_bias ? out_features * dtype_bytes(dtype) : 0),
-        view_{weight_.data(), bias_.data(), out_features, in_features} {}
-  int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes(); }
-  const cuda::LinearView& view() const { return view_; }
-  uint8_t* weight() const { return weight_.data<uint8_t>(); }
-  uint8_t* bias() const { return bias_.data<uint8_t>(); }
-
- private:
-  const cuda::DeviceMemory weight_, bias_;
-  const cuda::LinearView view_;
-};
-
-class CudaBuffer final : public DeviceBuffer {
- public:
-  CudaBuffer(int64_t rows, int64_t width, DType dtype)
-      : memory_(rows * width * dtype_bytes(dtype)), rows_{memory_.data(), dtype, width} {}
-  Rows rows() const override { return rows_; }
-  int64_t resident_bytes() const override { return memory_.bytes(); }
-
- private:
-  const cuda::DeviceMemory memory_;
-  const Rows rows_;
-};
-
-// Every weight and buffer here came from make_linear, make_vector or allocate.
-const cuda::LinearView& view(const LinearWeight& weight) { return static_cast<const CudaLinear&>(weight).view(); }
-
-template <typename T>
-T* data(Rows rows) {
-  return static_cast<T*>(rows.data);
-}
-
-// Calls body with a value of the C++ type that stands for dtype.
-template <typename Body>
-void with_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::kF32:
-      return body(float());
-    case DType::kF16:
-      return body(__half());
-    case DType::kBF16:
-      return body(__nv_bfloat16());
-    case DType::kI8:
-      LLMB_CHECK_MSG(false, "activations are floating-point numbers");
-  }
-}
 
 cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOptions& options) {
   cuda::AttentionShape shape;
@@ -89,58 +27,6 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   shape.hopper = options.hopper;
   return shape;
 }
-
-template <typename T>
-cuda::DeviceMemory upload_array(const std::vector<T>& values, cudaStream_t stream) {
-  const size_t bytes = values.size() * sizeof(T);
-  cuda::DeviceMemory memory(static_cast<int64_t>(bytes));
-  if (bytes == 0) return memory;
-  check(cudaMemcpyAsync(memory.data(), values.data(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  return memory;
-}
-
-// The matrices of one kind of all experts, and the addresses of their parts on the device.
-class CudaExpertMatrices {
- public:
-  CudaExpertMatrices(std::vector<std::unique_ptr<LinearWeight>> matrices, cudaStream_t stream)
-      : matrices_(std::move(matrices)) {
-    std::vector<const void*> weights, biases;
-    for (const auto& matrix : matrices_) {
-      weights.push_back(view(*matrix).weight);
-      biases.push_back(view(*matrix).bias);
-    }
-    weights_ = upload_array(weights, stream);
-    biases_ = upload_array(biases, stream);
-    const cuda::LinearView& first = view(*matrices_[0]);
-    grouped_ = {weights_.data<const void*>(), first.bias != nullptr ? biases_.data<const void*>() : nullptr,
-                first.out_features, first.in_features};
-  }
-  const cuda::GroupedWeights& grouped() const { return grouped_; }
-  int64_t resident_bytes() const {
-    int64_t bytes = 0;
-    for (const auto& matrix : matrices_) bytes += matrix->resident_bytes();
-    return bytes;
-  }
-
- private:
-  const std::vector<std::unique_ptr<LinearWeight>> matrices_;
-  cuda::DeviceMemory weights_, biases_;  // [num_experts] addresses
-  cuda::GroupedWeights grouped_;
-};
-
-class CudaExperts final : public ExpertsWeight {
- public:
-  CudaExperts(std::vector<std::unique_ptr<LinearWeight>> gate_up, std::vector<std::unique_ptr<LinearWeight>> down,
-              cudaStream_t stream)
-      : gate_up_(std::move(gate_up), stream), down_(std::move(down), stream) {}
-  int64_t resident_bytes() const override { return gate_up_.resident_bytes() + down_.resident_bytes(); }
-  const cuda::GroupedWeights& gate_up() const { return gate_up_.grouped(); }
-  const cuda::GroupedWeights& down() const { return down_.grouped(); }
-
- private:
-  const CudaExpertMatrices gate_up_, down_;
-};
 
 cuda::DeviceMemory experts_workspace(const ModelConfig& config, const CudaOpsOptions& options) {
   if (config.experts.num_experts == 0) return {};
@@ -186,9 +72,10 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
 }
 
 void CudaOps::lay_out_samples() {
-  const int64_t rows = options_.limits.max_num_seqs, top = rows * kMaxTopLogprobs;
+  const int64_t rows = options_.limits.max_num_samples, top = rows * kMaxTopLogprobs;
   const int64_t finite_bytes = ceil_div(rows, 4) * 4;
-  previously_sampled_ = zeroed(rows * int64_t{sizeof(TokenId)}, stream_);
+  given_memory_ = zeroed(rows * int64_t{sizeof(int32_t) + sizeof(TokenId)}, stream_);
+  given_ = {given_memory_.data<int32_t>(), given_memory_.data<TokenId>() + rows};
   sampled_bytes_ = rows * 8 + finite_bytes;
   sample_output_ = zeroed(sampled_bytes_ + top * 8, stream_);
   auto* at = sample_output_.data<uint8_t>();
@@ -253,119 +140,49 @@ void CudaOps::set_kv_pool(int32_t num_blocks) {
   num_blocks_ = num_blocks;
 }
 
-// First the keys of all the layer's blocks, then the values.
-template <typename T>
-T* CudaOps::kv(int32_t layer, bool values) const {
-  const int64_t size = int64_t{num_blocks_} * options_.block_size * config_.kv_size();
-  return kv_pool_.data<T>() + (2 * int64_t{layer} + (values ? 1 : 0)) * size;
+void CudaOps::copy_blocks() {
+  const int64_t block_bytes = int64_t{options_.block_size} * config_.kv_size() * dtype_bytes(options_.dtype);
+  const cuda::BlockPool pool{kv_pool_.data(), num_blocks_ * block_bytes, block_bytes};
+  cuda::block_copy(pool, pool, 2 * config_.num_hidden_layers, block_bytes, step_.copies, step_.num_copies, stream_);
 }
 
-void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::embedding(static_cast<const T*>(view(table).weight), step_.tokens, sampled_.tokens, rows, out.width,
-                    data<float>(out), stream_);
-  });
+void CudaOps::resolve_step() {
+  cuda::UnresolvedStep step;
+  step.num_tokens = step_.shape.num_tokens;
+  step.num_samples = step_.shape.num_samples;
+  step.block_size = options_.block_size;
+  step.rows = step_.rows;
+  step.entries = step_.entries;
+  step.block_start = step_.block_start;
+  step.block_ids = step_.block_ids;
+  step.tokens = step_.tokens;
+  step.positions = step_.positions;
+  step.slots = step_.slots;
+  step.samples = step_.samples;
+  step.items = step_.items;
+  step.num_items = step_.cta_start + num_ctas_;
+  step.attention_group = attention_shape_.group();
+  cuda::resolve_step(step, given_, stream_);
 }
 
-void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::add_rms_norm(data<float>(residual), data<const T>(delta), data<const float>(weight.rows()), eps, rows,
-                       residual.width, data<T>(out), stream_);
-  });
+void CudaOps::count_unseen_tokens() {
+  if (!step_.parts.empty()) return;  // sample() does it, part by part
+  cuda::count_unseen_tokens(step_.samples, step_.shape.num_samples, step_.penalty, given_.last, stream_);
 }
 
-void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
-  if (is_tuning_) linear_.tune(view(weight), x.data, rows, out.data, out.dtype, stream_);
-  linear_.run(view(weight), x.data, rows, out.data, out.dtype, stream_);
-}
-
-void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
-  static const DeviceRope kNone;
-  const int32_t index = ropes_.empty() ? -1 : config_.layer(layer).rope;
-  const DeviceRope& rope = index < 0 ? kNone : ropes_[index];
-  const cuda::RopeShape shape{config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
-                              rope.rotary_dim, options_.block_size};
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::rope_and_kv_write(data<T>(qkv), step_.positions, step_.slots, rows, shape, rope.cos.data<const float>(),
-                            rope.sin.data<const float>(), kv<T>(layer, false), kv<T>(layer, true), stream_);
-  });
-}
-
-void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
-  const cuda::AttentionWork work{num_ctas_,
-                                 step_.items,
-                                 step_.cta_start,
-                                 attention_partials_.data<float>(),
-                                 attention_partial_stats_.data<float>(),
-                                 attention_counters_.data<int32_t>(),
-                                 step_.has_wgmma_items,
-                                 num_blocks_};
-  cuda::AttentionParams params{attention_shape_, static_cast<float>(config_.score_scale(layer)),
-                               static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
-                               sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
-  params.shape.window = config_.layer(layer).window;
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), static_cast<const T*>(kv<T>(layer, false)),
-                          static_cast<const T*>(kv<T>(layer, true)), step_.block_ids, work, params, stream_);
-  });
-}
-
-void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) {
-  with_type(options_.dtype,
-            [&]<typename T>(T) { cuda::activate(spec, data<const T>(x), rows, out.width, data<T>(out), stream_); });
-}
-
-void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                          Rows router_logits, Rows x, int64_t rows, Rows out) {
-  const auto& weights = static_cast<const CudaExperts&>(experts);
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits),
-                      data<const T>(x), rows, data<T>(out), experts_workspace_.data(), stream_);
-  });
-}
-
-void CudaOps::add_positions(const LinearWeight& table, int64_t rows, Rows residual) {
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::add_embedding(static_cast<const T*>(view(table).weight), step_.positions, rows, residual.width,
-                        data<float>(residual), stream_);
-  });
-}
-
-void CudaOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) {
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::add(data<float>(residual), data<const T>(delta), factor, rows * residual.width, data<T>(out), stream_);
-  });
-}
-
-void CudaOps::add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
-                             int64_t rows, Rows out) {
-  const auto* const b = bias != nullptr ? data<const float>(bias->rows()) : nullptr;
-  with_type(options_.dtype, [&]<typename T>(T) {
-    const auto run = [&](auto* to) {
-      cuda::add_layer_norm(data<float>(residual), data<const T>(delta), data<const float>(weight.rows()), b, eps, rows,
-                           residual.width, to, stream_);
-    };
-    if (out.dtype == DType::kF32) run(data<float>(out));
-    else run(data<T>(out));
-  });
-}
-
-void CudaOps::rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
-                              int64_t rows) {
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::rms_norm_groups(data<T>(x) + first_column, x.width, num_groups, data<const float>(weight.rows()),
-                          weight.rows().width, eps, rows, stream_);
-  });
-}
-
-void CudaOps::scale(Rows x, float factor, int64_t rows) {
-  cuda::scale(data<float>(x), factor, rows * x.width, stream_);
-}
-
-void CudaOps::softcap(Rows x, float cap, int64_t rows) { cuda::softcap(data<float>(x), cap, rows * x.width, stream_); }
-
-void CudaOps::clamp(Rows x, float limit, int64_t rows) {
-  with_type(options_.dtype, [&]<typename T>(T) { cuda::clamp(data<T>(x), limit, rows * x.width, stream_); });
+void CudaOps::give_tokens() {
+  cuda::GroupsToGive step;
+  step.num_groups = step_.shape.num_samples;
+  step.groups = step_.groups;
+  step.samples = step_.samples;
+  step.tokens = step_.tokens;
+  step.parent_rows = step_.parent_rows;
+  step.sampled = sampled_.tokens;
+  step.is_finite = sampled_.is_finite;
+  step.top_tokens = sampled_.top_tokens;
+  step.max_top = sampled_.max_top;
+  step.vocab = config_.vocab_size;
+  cuda::give_tokens(step, given_, stream_);
 }
 
 void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
@@ -384,8 +201,7 @@ void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
     // Calls are in order of their rows: one that begins within a part finds its tables in place.
     if (begin == part.begin) {
       stage_.upload_tables(part, stream_);
-      cuda::count_unseen_tokens(step_.samples + part.begin, part.end - part.begin, step_.penalty,
-                                previously_sampled_.data<const TokenId>(), stream_);
+      cuda::count_unseen_tokens(step_.samples + part.begin, part.end - part.begin, step_.penalty, given_.last, stream_);
     }
     sample_rows(logits.from(begin - first_sample), begin, end - begin);
   }
@@ -401,15 +217,6 @@ void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
   result.top_tokens += first_sample * kMaxTopLogprobs;
   result.top_logprobs += first_sample * kMaxTopLogprobs;
   cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
-}
-
-void CudaOps::count_unseen_tokens(const StepArrays& arrays, int32_t num_samples) {
-  if (arrays.parts.empty())
-    return cuda::count_unseen_tokens(arrays.samples, num_samples, arrays.penalty, sampled_.tokens, stream_);
-  // The first part's tokens take the place of those that the last part's penalties count.
-  check(cudaMemcpyAsync(previously_sampled_.data(), sampled_.tokens, previously_sampled_.bytes(),
-                        cudaMemcpyDeviceToDevice, stream_),
-        "cudaMemcpyAsync");
 }
 
 }  // namespace llmb

@@ -52,12 +52,17 @@ class CudaOps final : public Ops {
 
   // The step that following calls are about, and what its sample rows need at most.
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs) { step_ = arrays, needs_ = needs; }
-  // Adds what the step before sampled to the penalties of `arrays`, as the plan says; where there are parts, sample()
-  // will.
-  void count_unseen_tokens(const StepArrays& arrays, int32_t num_samples);
+  // What comes before the forward pass: block copies, penalties of unseen tokens, and places of rows and tokens, where
+  // they go on from what the step before gave; and behind it, what this one gives. resolve_step and give_tokens can be
+  // recorded with the forward pass.
+  void copy_blocks();
+  void count_unseen_tokens();
+  void resolve_step();
+  void give_tokens();
+  const cuda::GivenOnDevice& given() const { return given_; }
   // While on, linear() times its candidates for shapes it has not seen and keeps the best. It waits for the device.
   void set_tuning(bool on) { is_tuning_ = on; }
-  // What the last step sampled: arrays for max_num_seqs rows, one behind the other from tokens on.
+  // What the last step sampled: arrays for max_num_samples rows, one behind the other from tokens on.
   const cuda::SampleResult& sampled() const { return sampled_; }
   // Bytes from sampled().tokens to the end of what every step sets, and to the end of the top log probabilities.
   int64_t sampled_bytes() const { return sampled_bytes_; }
@@ -106,8 +111,9 @@ class CudaOps final : public Ops {
   cuda::DeviceMemory attention_partials_, attention_partial_stats_, attention_counters_;
   cuda::SampleLimits sample_limits_;
   cuda::DeviceMemory sample_workspace_, sample_output_;
-  cuda::SampleResult sampled_;             // in sample_output_
-  cuda::DeviceMemory previously_sampled_;  // [max_num_seqs]  tokens of the step before, while parts are sampled
+  cuda::SampleResult sampled_;  // in sample_output_
+  cuda::DeviceMemory given_memory_;
+  cuda::GivenOnDevice given_;  // by the last step; in given_memory_
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;

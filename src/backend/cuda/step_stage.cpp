@@ -23,6 +23,11 @@ int64_t table_bytes(const StepLimits& limits) {
 }
 
 template <typename Values>
+int64_t bytes_of(const Values& values) {
+  return static_cast<int64_t>(values.size() * sizeof(values[0]));
+}
+
+template <typename Values>
 void copy(const Values& values, void* out) {
   if (!values.empty()) std::memcpy(out, values.data(), values.size() * sizeof(values[0]));
 }
@@ -36,8 +41,20 @@ void copy_padded(const std::vector<T>& values, T pad, int64_t size, uint8_t* out
 
 }  // namespace
 
+StepShape shape_of(const StepPlan& plan) {
+  // Rows behind their place are drafts, which are sampled.
+  const int32_t num_out_of_place = plan.parent_rows.empty() ? 0 : plan.num_samples();
+  return {plan.num_tokens(), plan.num_entries() + num_out_of_place, plan.num_samples()};
+}
+
 struct StepStage::Layout {
-  int64_t tokens, positions, slots, sample_rows, samples, cta_start, items, block_ids;
+  int64_t tokens, rows, entries, block_start, sample_rows, samples, groups, cta_start, items, block_ids;
+  // What is behind block_ids, whose length varies most.
+  int64_t parent_rows(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
+  int64_t copies(const StepPlan& plan) const { return parent_rows(plan) + aligned(bytes_of(plan.parent_rows)); }
+  int64_t end(const StepPlan& plan) const {
+    return copies(plan) + static_cast<int64_t>(plan.block_copies.size() * sizeof(cuda::BlockPair));
+  }
 };
 
 StepStage::Layout StepStage::layout(const StepShape& shape) const {
@@ -49,24 +66,29 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   };
   Layout at;
   at.tokens = place(shape.num_tokens, sizeof(TokenId));
-  at.positions = place(shape.num_tokens, sizeof(int32_t));
-  at.slots = place(shape.num_tokens, sizeof(int32_t));
+  at.rows = place(shape.num_tokens, sizeof(cuda::StepRow));
+  at.entries = place(shape.num_seqs, sizeof(StepEntry));
+  at.block_start = place(shape.num_seqs + 1, sizeof(int32_t));
   at.sample_rows = place(shape.num_samples, sizeof(int32_t));
   at.samples = place(shape.num_samples, sizeof(SampleRow));
+  at.groups = place(shape.num_samples, sizeof(SampleGroup));
   at.cta_start = place(num_ctas_ + 1, sizeof(int32_t));
   at.items = place(cuda::attention_limits(attention_, num_ctas_, shape.num_seqs, shape.num_tokens).max_items,
                    sizeof(cuda::AttentionItem));
-  at.block_ids = end;  // the last, as its length varies most
+  at.block_ids = end;
   return at;
 }
 
 StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas)
-    : limits_(limits), attention_(attention), num_ctas_(num_ctas) {
-  one_each_.counts.assign(limits.max_num_seqs, 1);
-  one_each_.last.assign(limits.max_num_seqs, 0);
-  const StepShape largest{limits.max_num_tokens, limits.max_num_seqs, limits.max_num_seqs};
+    : limits_(limits),
+      attention_(attention),
+      num_ctas_(num_ctas),
+      places_(2 * int64_t{limits.max_num_tokens} * int64_t{sizeof(int32_t)}) {
+  const StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples};
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq;
-  const int64_t bytes = layout(largest).block_ids + num_blocks * int64_t{sizeof(BlockId)};
+  const int64_t bytes = layout(largest).block_ids + aligned(num_blocks * int64_t{sizeof(BlockId)}) +
+                        aligned(limits.max_num_tokens * int64_t{sizeof(int32_t)}) +
+                        limits.max_num_copies() * int64_t{sizeof(cuda::BlockPair)};
   device_ = cuda::DeviceMemory(bytes);
   device_tables_ = cuda::DeviceMemory(table_bytes(limits));
   for (int i = 0; i < 2; ++i) {
@@ -79,50 +101,88 @@ StepArrays StepStage::arrays(const StepShape& shape) const {
   const Layout at = layout(shape);
   auto* base = device_.data<uint8_t>();
   StepArrays arrays;
+  arrays.shape = shape;
   // Sequences have a token at least, so that one of them has so many at most. In decode it is one.
   const int64_t most_tokens = int64_t{shape.num_tokens} - shape.num_seqs + 1;
   arrays.has_wgmma_items = most_tokens * attention_.group() > cuda::AttentionTiling::kTileRows;
-  arrays.tokens = reinterpret_cast<const TokenId*>(base + at.tokens);
-  arrays.positions = reinterpret_cast<const int32_t*>(base + at.positions);
-  arrays.slots = reinterpret_cast<const int32_t*>(base + at.slots);
+  arrays.tokens = reinterpret_cast<TokenId*>(base + at.tokens);
+  arrays.rows = reinterpret_cast<const cuda::StepRow*>(base + at.rows);
+  arrays.entries = reinterpret_cast<const StepEntry*>(base + at.entries);
+  arrays.block_start = reinterpret_cast<const int32_t*>(base + at.block_start);
   arrays.sample_rows = reinterpret_cast<const int32_t*>(base + at.sample_rows);
   arrays.samples = reinterpret_cast<SampleRow*>(base + at.samples);
+  arrays.groups = reinterpret_cast<const SampleGroup*>(base + at.groups);
   arrays.cta_start = reinterpret_cast<const int32_t*>(base + at.cta_start);
-  arrays.items = reinterpret_cast<const cuda::AttentionItem*>(base + at.items);
+  arrays.items = reinterpret_cast<cuda::AttentionItem*>(base + at.items);
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
+  arrays.positions = places_.data<int32_t>();
+  arrays.slots = places_.data<int32_t>() + limits_.max_num_tokens;
   arrays.bias = device_tables_.data<const TokenBias>();
   arrays.penalty = reinterpret_cast<TokenPenalty*>(device_tables_.data<uint8_t>() + penalty_offset(limits_));
   return arrays;
 }
 
 StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaStream_t stream) {
-  LLMB_CHECK(plan.num_tokens() <= shape.num_tokens && plan.num_entries() <= shape.num_seqs &&
-             plan.num_samples() <= shape.num_samples);
-  LLMB_CHECK(shape.num_tokens <= limits_.max_num_tokens && shape.num_seqs <= limits_.max_num_seqs &&
-             shape.num_samples <= limits_.max_num_seqs);
+  const StepShape own = shape_of(plan);
+  LLMB_CHECK(own.num_tokens <= shape.num_tokens && own.num_seqs <= shape.num_seqs &&
+             own.num_samples <= shape.num_samples && plan.num_layer_groups == 1);
+  LLMB_CHECK(shape.num_tokens <= limits_.max_num_tokens && plan.num_entries() <= limits_.max_num_seqs &&
+             shape.num_samples <= limits_.max_num_samples);
+  LLMB_CHECK(static_cast<int64_t>(plan.block_copies.size()) <= limits_.max_num_copies());
   turn_ ^= 1;
   const Layout at = layout(shape);
-  const int64_t bytes = at.block_ids + static_cast<int64_t>(plan.block_ids.size() * sizeof(BlockId));
-  LLMB_CHECK(bytes <= host_[turn_].bytes());
+  LLMB_CHECK(at.end(plan) <= host_[turn_].bytes());
   parts_ = split_samples(plan, limits_.max_num_biases, limits_.max_num_penalties);
-  resolve_step(plan, one_each_, &resolved_);
+  place_rows(plan);
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
-  check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+  check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), at.end(plan), cudaMemcpyHostToDevice, stream),
+        "cudaMemcpyAsync");
   StepArrays result = arrays(shape);
+  const uint8_t* const base = device_.data<uint8_t>();
+  if (!plan.parent_rows.empty()) result.has_wgmma_items = true;  // shape.num_seqs counts rows that may be in place
+  if (has_tree_) result.parent_rows = reinterpret_cast<const int32_t*>(base + at.parent_rows(plan));
+  result.copies = reinterpret_cast<const cuda::BlockPair*>(base + at.copies(plan));
+  result.num_copies = static_cast<int32_t>(plan.block_copies.size());
   if (parts_.size() == 1) upload_tables(staged(parts_[0]), stream);
   else result.parts = parts_;
   return result;
 }
 
+void StepStage::place_rows(const StepPlan& plan) {
+  rows_.clear();
+  has_tree_ = false;
+  for (int32_t e = 0; e < plan.num_entries(); ++e) {
+    const int32_t begin = plan.query_start[e], end = plan.query_start[e + 1];
+    for (int32_t row = begin; row < end; ++row) {
+      const bool has_parent = !plan.parent_rows.empty() && row > begin;
+      const int32_t depth = has_parent ? rows_[plan.parent_rows[row]].depth + 1 : row - begin;
+      rows_.push_back({e, row - begin, depth});
+      has_tree_ |= !rows_.back().is_in_place();
+    }
+  }
+}
+
 void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) {
   copy_padded(plan.tokens, TokenId{0}, shape.num_tokens, out + at.tokens);
-  copy_padded(resolved_.positions, int32_t{0}, shape.num_tokens, out + at.positions);
-  copy_padded(resolved_.slots, int32_t{-1}, shape.num_tokens, out + at.slots);
+  copy_padded(rows_, cuda::StepRow(), shape.num_tokens, out + at.rows);
+  copy(plan.entries, out + at.entries);
+  copy(plan.block_start, out + at.block_start);
+  pack_samples(plan, shape, at, out);
+  pack_attention(plan, at, out);
+  copy(plan.block_ids, out + at.block_ids);
+  copy(plan.parent_rows, out + at.parent_rows(plan));
+  auto* const copies = reinterpret_cast<cuda::BlockPair*>(out + at.copies(plan));
+  std::transform(plan.block_copies.begin(), plan.block_copies.end(), copies, [](const BlockCopy& copy) {
+    return cuda::BlockPair{copy.from, copy.to};
+  });
+}
+
+void StepStage::pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const {
   SampleRow padding;
   padding.token_row = -1;
   copy_padded(plan.sample_rows, padding, shape.num_samples, out + at.samples);
+  copy_padded(plan.groups, SampleGroup(), shape.num_samples, out + at.groups);
   auto* const samples = reinterpret_cast<SampleRow*>(out + at.samples);
-  for (int32_t i = 0; i < plan.num_samples(); ++i) samples[i].position = resolved_.sample_rows[i].position;
   for (const SamplePart& part : parts_) {
     const auto first_bias = static_cast<int32_t>(part.bias.data() - plan.bias.data());
     const auto first_penalty = static_cast<int32_t>(part.penalty.data() - plan.penalty.data());
@@ -133,12 +193,31 @@ void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout&
   }
   auto* const rows = reinterpret_cast<int32_t*>(out + at.sample_rows);
   for (int32_t i = 0; i < shape.num_samples; ++i) rows[i] = samples[i].token_row;
-  cuda::schedule_attention(
-      {plan.num_entries(), plan.query_start.data(), resolved_.context_len.data(), plan.block_start.data()}, attention_,
-      num_ctas_, &schedule_);
+}
+
+// An entry is a sequence of attention. So is each row of a tree that lies behind its place, by itself: it sees a path
+// of its own (kernels/cuda/paged_attention.h). They are the entry's last rows.
+void StepStage::pack_attention(const StepPlan& plan, const Layout& at, uint8_t* out) {
+  query_start_.assign(1, 0);
+  context_len_.clear();
+  block_start_.clear();
+  const auto add = [&](int32_t e, int32_t end, int32_t last_depth) {
+    query_start_.push_back(end);
+    context_len_.push_back(plan.entries[e].max_base() + last_depth + 1);
+    block_start_.push_back(plan.block_start[e]);
+  };
+  for (int32_t e = 0; e < plan.num_entries(); ++e) {
+    int32_t end = plan.query_start[e + 1];
+    if (has_tree_)
+      while (!rows_[end - 1].is_in_place()) --end;
+    add(e, end, rows_[end - 1].depth);
+    for (int32_t row = end; row < plan.query_start[e + 1]; ++row) add(e, row + 1, rows_[row].depth);
+  }
+  const auto num_seqs = static_cast<int32_t>(context_len_.size());
+  cuda::schedule_attention({num_seqs, query_start_.data(), context_len_.data(), block_start_.data()}, attention_,
+                           num_ctas_, &schedule_);
   copy(schedule_.cta_start, out + at.cta_start);
   copy(schedule_.items, out + at.items);
-  copy(plan.block_ids, out + at.block_ids);
 }
 
 SamplePart StepStage::staged(const SamplePart& part) {

@@ -1,5 +1,7 @@
 // A step's plan on its way to the device: packed into pinned memory, sent by one copy, found there at addresses that
-// depend only on how many rows the step is laid out for, so that a recorded step can be replayed on the next plan.
+// depend only on how many rows the step is laid out for, so that a recorded step can be replayed on the next plan. The
+// plan goes as it is, and is resolved there (kernels/cuda/resolve_step.h): attention's work list is made for the
+// longest context that there can be.
 #pragma once
 
 #include <cstdint>
@@ -7,33 +9,45 @@
 #include <vector>
 
 #include "backend/cuda/sample_parts.h"
-#include "core/resolve_step.h"
 #include "core/step_plan.h"
+#include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention_schedule.h"
+#include "kernels/cuda/resolve_step.h"
 
 namespace llmb {
 
 // The rows that a step is laid out for: its plan's, or more.
 struct StepShape {
   int32_t num_tokens = 0;
-  int32_t num_seqs = 0;
+  int32_t num_seqs = 0;  // of attention: entries, and rows of trees that lie behind their place
   int32_t num_samples = 0;
 };
 
-// Device addresses. Padded tokens have slot -1, padded sample rows token row -1.
+StepShape shape_of(const StepPlan& plan);
+
+// Device addresses. Padded tokens are of no entry, padded sample rows have token row -1, padded groups no rows.
 struct StepArrays {
-  const TokenId* tokens = nullptr;             // [num_tokens]  < 0: see StepPlan
-  const int32_t* positions = nullptr;          // [num_tokens]
-  const int32_t* slots = nullptr;              // [num_tokens]
-  const int32_t* sample_rows = nullptr;        // [num_samples]  rows of tokens
-  SampleRow* samples = nullptr;                // [num_samples]
-  const int32_t* cta_start = nullptr;          // [num_ctas + 1]
-  const cuda::AttentionItem* items = nullptr;  // [<= max_items]
-  const BlockId* block_ids = nullptr;          // block tables, packed
-  const TokenBias* bias = nullptr;             // what the rows' slices index: of all rows, or of a part
-  TokenPenalty* penalty = nullptr;             // the same
-  bool has_wgmma_items = true;                 // attention may have units of more than kTileRows rows
+  StepShape shape;
+  TokenId* tokens = nullptr;             // [num_tokens]
+  const cuda::StepRow* rows = nullptr;   // [num_tokens]
+  const StepEntry* entries = nullptr;    // [num_seqs]
+  const int32_t* block_start = nullptr;  // [num_seqs + 1]
+  const int32_t* sample_rows = nullptr;  // [num_samples]  rows of tokens
+  SampleRow* samples = nullptr;          // [num_samples]
+  const SampleGroup* groups = nullptr;   // [num_samples]
+  const int32_t* cta_start = nullptr;    // [num_ctas + 1]
+  cuda::AttentionItem* items = nullptr;  // [<= max_items]
+  const BlockId* block_ids = nullptr;    // block tables, packed
+  int32_t* positions = nullptr;          // [num_tokens]  set by resolve_step, as slots
+  int32_t* slots = nullptr;              // [num_tokens]
+  const TokenBias* bias = nullptr;       // what the rows' slices index: of all rows, or of a part
+  TokenPenalty* penalty = nullptr;       // the same
+  bool has_wgmma_items = true;           // attention may have units of more than kTileRows rows
+  // What follows is not part of a recorded step.
+  const int32_t* parent_rows = nullptr;     // [num_tokens]; null: all rows are in their place
+  const cuda::BlockPair* copies = nullptr;  // [num_copies]
+  int32_t num_copies = 0;
   // Not empty: the rows' biases and penalties do not fit at once. Rows are sampled part by part, after
   // upload_tables() of theirs; such a step cannot be replayed. Valid until the next upload().
   std::span<const SamplePart> parts;
@@ -41,9 +55,13 @@ struct StepArrays {
 
 struct StepLimits {
   int32_t max_num_tokens = 0;
-  int32_t max_num_seqs = 0;
+  int32_t max_num_seqs = 0;  // entries
+  int32_t max_num_samples = 0;
   int32_t max_blocks_per_seq = 0;
   int64_t max_num_biases = 0, max_num_penalties = 0;  // of rows that are sampled at once; every row's fit
+
+  // A sequence's tokens are copied to one block at a time.
+  int32_t max_num_copies() const { return 2 * max_num_seqs; }
 };
 
 // One thread drives it. At most two steps are on their way: upload() of a step waits for nobody, so the step two before
@@ -57,7 +75,7 @@ class StepStage {
   StepArrays arrays(const StepShape& shape) const;
 
   // Queues the copy, and that of biases and penalties where there are no parts. REQUIRES: shape holds plan, limits
-  // hold shape.
+  // hold shape; one layer group.
   StepArrays upload(const StepPlan& plan, const StepShape& shape, cudaStream_t stream);
 
   // Queues the copy of a group's biases and penalties to where arrays() says. They may lie in pageable memory, which
@@ -68,6 +86,9 @@ class StepStage {
   struct Layout;  // byte offsets of a shape's arrays
   Layout layout(const StepShape& shape) const;
   void pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
+  void pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const;
+  void pack_attention(const StepPlan& plan, const Layout& at, uint8_t* out);
+  void place_rows(const StepPlan& plan);
   // The group with its biases and penalties in pinned memory.
   SamplePart staged(const SamplePart& part);
 
@@ -77,10 +98,12 @@ class StepStage {
   cuda::AttentionSchedule schedule_;
   cuda::PinnedMemory host_[2], host_tables_[2];  // in turn
   cuda::DeviceMemory device_, device_tables_;
-  std::vector<SamplePart> parts_;  // of the last plan
-  // Groups of one row give one token each, so that all but the tokens is known here.
-  GivenTokens one_each_;
-  ResolvedStep resolved_;
+  cuda::DeviceMemory places_;  // [2, max_num_tokens]  positions and slots
+  // Of the last plan.
+  std::vector<SamplePart> parts_;
+  std::vector<cuda::StepRow> rows_;
+  bool has_tree_ = false;                                         // some row is not in its place
+  std::vector<int32_t> query_start_, context_len_, block_start_;  // of attention's sequences
   int turn_ = 0;
 };
 

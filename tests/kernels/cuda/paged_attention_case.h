@@ -64,10 +64,12 @@ SequenceData make_sequence(const AttentionCase& c, int32_t length, uint32_t seed
           random_values<T>(length * c.kv_size(), seed + 2000, 1)};
 }
 
-// The last query_len positions of the first context_len of a sequence are new in the step.
+// The last query_len positions of the first context_len of a sequence are new in the step. The schedule counts with
+// `ahead` more.
 struct Query {
   const SequenceData* data;
   int32_t context_len, query_len;
+  int32_t ahead = 0;
 };
 
 // A step's inputs on the host: pools in which blocks are shuffled and everything not written is NaN.
@@ -82,7 +84,7 @@ struct AttentionInputs {
     for (const Query& q : queries) {
       query_start.push_back(query_start.back() + q.query_len);
       context_len.push_back(q.context_len);
-      block_start.push_back(block_start.back() + static_cast<int32_t>(ceil_div(q.context_len, block_size)));
+      block_start.push_back(block_start.back() + static_cast<int32_t>(ceil_div(q.context_len + q.ahead, block_size)));
     }
     const int32_t num_blocks = block_start.back() + 3;
     for (int32_t i = 0; i < num_blocks; ++i) ids.push_back(i);
@@ -98,7 +100,7 @@ struct AttentionInputs {
  private:
   // Positions that no new token sees are left NaN.
   void write(const AttentionCase& c, const Query& query, size_t seq) {
-    const auto& [data, context, query_len] = query;
+    const auto& [data, context, query_len, ahead] = query;
     const int32_t dim = c.shape.head_dim, block_size = c.shape.block_size;
     const int32_t first = c.shape.window > 0 ? std::max(0, context - query_len - c.shape.window + 1) : 0;
     for (int32_t p = first; p < context; ++p) {
@@ -118,9 +120,36 @@ struct AttentionInputs {
   }
 };
 
+// Clips the items as the device does: each query follows a group that gives one token of ahead + 1.
+inline void clip_items(const AttentionCase& c, std::span<const Query> queries, const int32_t* num_items,
+                       AttentionItem* items) {
+  std::vector<StepRow> rows;
+  std::vector<StepEntry> entries(queries.size());
+  for (size_t i = 0; i < queries.size(); ++i) {
+    for (int32_t row = 0; row < queries[i].query_len; ++row) rows.push_back({static_cast<int32_t>(i), row, row});
+    entries[i].base = queries[i].context_len - queries[i].query_len - 1;
+    entries[i].follows = 0;
+    entries[i].max_ahead = queries[i].ahead + 1;
+  }
+  test::DeviceArray<int32_t> counts(std::vector<int32_t>{1}), places(2 * rows.size());
+  test::DeviceArray<TokenId> tokens(std::vector<TokenId>(rows.size(), 0));
+  const test::DeviceArray<StepRow> device_rows(rows);
+  const test::DeviceArray<StepEntry> device_entries(entries);
+  UnresolvedStep step;
+  step.num_tokens = static_cast<int32_t>(rows.size());
+  step.num_layer_groups = 0;
+  step.rows = device_rows.data(), step.entries = device_entries.data(), step.tokens = tokens.data();
+  step.positions = places.data(), step.slots = places.data() + rows.size();
+  step.items = items, step.num_items = num_items;
+  step.attention_group = c.shape.group();
+  resolve_step(step, {counts.data(), nullptr}, nullptr);
+  CHECK(places.check_guards());
+}
+
 struct AttentionRun {
-  std::vector<float> out;    // [num_tokens, q_size]
-  int32_t max_cut_rows = 0;  // of the units in pieces
+  std::vector<float> out;        // [num_tokens, q_size]
+  int32_t max_cut_rows = 0;      // of the units in pieces
+  int32_t num_empty_pieces = 0;  // after clipping
 };
 
 // Checks what holds for every run: guards, inputs and counters as they were.
@@ -129,7 +158,10 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
   AttentionParams params{c.shape, c.score_scale(), c.softcap};
   params.shape.dtype = kDTypeOf<T>;
   const AttentionInputs<T> in(c, queries, seed);
-  const AttentionBatch batch{static_cast<int32_t>(queries.size()), in.query_start.data(), in.context_len.data(),
+  std::vector<int32_t> context_len = in.context_len;
+  for (size_t i = 0; i < queries.size(); ++i) context_len[i] += queries[i].ahead;
+  const bool clips = context_len != in.context_len;
+  const AttentionBatch batch{static_cast<int32_t>(queries.size()), in.query_start.data(), context_len.data(),
                              in.block_start.data()};
   AttentionShape scheduled = params.shape;
   if (c.schedule_window >= 0) scheduled.window = c.schedule_window;
@@ -152,16 +184,25 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
   if (c.has_sinks) params.sinks = device_sinks.data();
   const bool decodes = c.shape.group() <= AttentionTiling::kTileRows &&
                        std::all_of(queries.begin(), queries.end(), [](const Query& q) { return q.query_len <= 1; });
-  const AttentionWork work{c.num_ctas,   items.data(),    cta_start.data(), partials.data(),
-                           stats.data(), counters.data(), !decodes,         static_cast<int32_t>(in.ids.size())};
+  if (clips) clip_items(c, queries, cta_start.data() + c.num_ctas, items.data());
+  const AttentionWork work{c.num_ctas,
+                           items.data(),
+                           cta_start.data(),
+                           partials.data(),
+                           stats.data(),
+                           counters.data(),
+                           !decodes,
+                           static_cast<int32_t>(in.ids.size()),
+                           {}};
   paged_attention<T>(qkv.data(), c.stride(), out.data(), k.data(), v.data(), ids.data(), work, params, nullptr);
 
   AttentionRun result{out.download_floats()};
   for (const AttentionItem& item : schedule.items)
     if (item.partial >= 0) result.max_cut_rows = std::max(result.max_cut_rows, item.num_rows);
+  for (const AttentionItem& item : items.download()) result.num_empty_pieces += item.kv_begin >= item.kv_end;
   CHECK((out.check_guards() && partials.check_guards() && stats.check_guards() && counters.check_guards()));
   CHECK((qkv.holds(in.qkv) && k.holds(in.k) && v.holds(in.v) && ids.holds(in.ids)));
-  CHECK((items.holds(schedule.items) && cta_start.holds(schedule.cta_start)));
+  CHECK(((clips || items.holds(schedule.items)) && cta_start.holds(schedule.cta_start)));
   CHECK((device_slopes.holds(slopes) && device_sinks.holds(sinks) && counters.holds(zeros)));
   return result;
 }

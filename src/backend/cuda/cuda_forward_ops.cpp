@@ -1,0 +1,130 @@
+// The ops of the forward pass: each calls its kernel with the step in progress. The rest of CudaOps is in cuda_ops.cpp.
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/cuda_weights.h"
+#include "kernels/cuda/activate.h"
+#include "kernels/cuda/add_embedding.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/embedding.h"
+#include "kernels/cuda/layer_norm.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/rope.h"
+
+namespace llmb {
+
+// First the keys of all the layer's blocks, then the values.
+template <typename T>
+T* CudaOps::kv(int32_t layer, bool values) const {
+  const int64_t size = int64_t{num_blocks_} * options_.block_size * config_.kv_size();
+  return kv_pool_.data<T>() + (2 * int64_t{layer} + (values ? 1 : 0)) * size;
+}
+
+void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::embedding(static_cast<const T*>(view(table).weight), step_.tokens, rows, out.width, data<float>(out),
+                    stream_);
+  });
+}
+
+void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::add_rms_norm(data<float>(residual), data<const T>(delta), data<const float>(weight.rows()), eps, rows,
+                       residual.width, data<T>(out), stream_);
+  });
+}
+
+void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+  if (is_tuning_) linear_.tune(view(weight), x.data, rows, out.data, out.dtype, stream_);
+  linear_.run(view(weight), x.data, rows, out.data, out.dtype, stream_);
+}
+
+void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+  static const DeviceRope kNone;
+  const int32_t index = ropes_.empty() ? -1 : config_.layer(layer).rope;
+  const DeviceRope& rope = index < 0 ? kNone : ropes_[index];
+  const cuda::RopeShape shape{config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
+                              rope.rotary_dim, options_.block_size};
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::rope_and_kv_write(data<T>(qkv), step_.positions, step_.slots, rows, shape, rope.cos.data<const float>(),
+                            rope.sin.data<const float>(), kv<T>(layer, false), kv<T>(layer, true), stream_);
+  });
+}
+
+void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
+  const cuda::AttentionWork work{num_ctas_,
+                                 step_.items,
+                                 step_.cta_start,
+                                 attention_partials_.data<float>(),
+                                 attention_partial_stats_.data<float>(),
+                                 attention_counters_.data<int32_t>(),
+                                 step_.has_wgmma_items,
+                                 num_blocks_,
+                                 {step_.rows, step_.parent_rows, step_.slots}};
+  cuda::AttentionParams params{attention_shape_, static_cast<float>(config_.score_scale(layer)),
+                               static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
+                               sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
+  params.shape.window = config_.layer(layer).window;
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), static_cast<const T*>(kv<T>(layer, false)),
+                          static_cast<const T*>(kv<T>(layer, true)), step_.block_ids, work, params, stream_);
+  });
+}
+
+void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) {
+  with_type(options_.dtype,
+            [&]<typename T>(T) { cuda::activate(spec, data<const T>(x), rows, out.width, data<T>(out), stream_); });
+}
+
+void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
+                          Rows router_logits, Rows x, int64_t rows, Rows out) {
+  const auto& weights = static_cast<const CudaExperts&>(experts);
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits),
+                      data<const T>(x), rows, data<T>(out), experts_workspace_.data(), stream_);
+  });
+}
+
+void CudaOps::add_positions(const LinearWeight& table, int64_t rows, Rows residual) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::add_embedding(static_cast<const T*>(view(table).weight), step_.positions, rows, residual.width,
+                        data<float>(residual), stream_);
+  });
+}
+
+void CudaOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::add(data<float>(residual), data<const T>(delta), factor, rows * residual.width, data<T>(out), stream_);
+  });
+}
+
+void CudaOps::add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
+                             int64_t rows, Rows out) {
+  const auto* const b = bias != nullptr ? data<const float>(bias->rows()) : nullptr;
+  with_type(options_.dtype, [&]<typename T>(T) {
+    const auto run = [&](auto* to) {
+      cuda::add_layer_norm(data<float>(residual), data<const T>(delta), data<const float>(weight.rows()), b, eps, rows,
+                           residual.width, to, stream_);
+    };
+    if (out.dtype == DType::kF32) run(data<float>(out));
+    else run(data<T>(out));
+  });
+}
+
+void CudaOps::rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
+                              int64_t rows) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::rms_norm_groups(data<T>(x) + first_column, x.width, num_groups, data<const float>(weight.rows()),
+                          weight.rows().width, eps, rows, stream_);
+  });
+}
+
+void CudaOps::scale(Rows x, float factor, int64_t rows) {
+  cuda::scale(data<float>(x), factor, rows * x.width, stream_);
+}
+
+void CudaOps::softcap(Rows x, float cap, int64_t rows) { cuda::softcap(data<float>(x), cap, rows * x.width, stream_); }
+
+void CudaOps::clamp(Rows x, float limit, int64_t rows) {
+  with_type(options_.dtype, [&]<typename T>(T) { cuda::clamp(data<T>(x), limit, rows * x.width, stream_); });
+}
+
+}  // namespace llmb
