@@ -1,5 +1,6 @@
 #include <bit>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "model/architecture.h"

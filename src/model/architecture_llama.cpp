@@ -1,4 +1,5 @@
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "model/architecture.h"
 #include "model/architecture_readers.h"

@@ -2,7 +2,7 @@
 // for, and what llama.cpp's converter did to them undone.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "base/thread_pool.h"

@@ -1,5 +1,6 @@
 #include "model/quantization_config.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace llmb {

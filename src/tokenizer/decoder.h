@@ -6,7 +6,7 @@
 //  2. What comes out is valid UTF-8, and no fragment ends inside a character.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 // Text to text, before it is split: the `normalizer` of a tokenizer file. Immutable and thread-safe once built.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <memory>
 #include <string>

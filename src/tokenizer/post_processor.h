@@ -1,7 +1,7 @@
 // Puts special tokens around the ids of one text: the `post_processor` of a tokenizer file, reduced to a template.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <vector>
 

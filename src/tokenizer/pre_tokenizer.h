@@ -2,7 +2,7 @@
 // Immutable and thread-safe once built; a PreTokenizerScratch belongs to one thread at a time.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <functional>
 #include <memory>
