@@ -1,5 +1,6 @@
 #include "cache/block_table.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace llmb {
@@ -25,6 +26,11 @@ void BlockTable::share(const BlockTable& other, int64_t num_blocks, BlockAllocat
 
 bool BlockTable::is_shared(int64_t position, const BlockAllocator& allocator) const {
   return position < capacity_tokens() && allocator.num_references(blocks_[position / block_size_]) > 1;
+}
+
+int32_t BlockTable::num_unshared(const BlockAllocator& allocator) const {
+  const auto is_own = [&](BlockId block) { return allocator.num_references(block) == 1; };
+  return static_cast<int32_t>(std::count_if(blocks_.begin(), blocks_.end(), is_own));
 }
 
 BlockTable::Copy BlockTable::copy_on_write(int64_t position, BlockAllocator* allocator) {

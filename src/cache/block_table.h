@@ -27,6 +27,7 @@ class BlockTable {
   void share(const BlockTable& other, int64_t num_blocks, BlockAllocator* allocator);
   // Whether the block that holds `position` is there and in another table as well.
   bool is_shared(int64_t position, const BlockAllocator& allocator) const;
+  int32_t num_unshared(const BlockAllocator& allocator) const;  // blocks that no other table holds
   struct Copy {
     BlockId from, to;
   };

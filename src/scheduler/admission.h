@@ -1,9 +1,15 @@
 // The rules of who may join the running sequences and when: pure functions over small values.
 //
-// A sequence that was preempted k times is let in again only where every running sequence and itself could still grow
-// by 2^k blocks, and after kMaxPreemptions only where all of them could grow to their ends. From then on it cannot be
-// preempted any more: whoever is older fits beside it for good, and whoever is younger is preempted before it. So no
-// request is preempted more than kMaxPreemptions times, however small the pool is.
+// Preemptions. Whoever was preempted k times for memory is let in again only where every running sequence and itself
+// could still grow by 2^k blocks, and after kMaxPreemptions only where all of them could grow to their ends: from then
+// on it is settled. Whoever would join before a settled sequence that runs is let in under the settled one's condition.
+// A settled sequence is not preempted for memory while it runs:
+//  - Of those that run before it and itself, all fit to their ends at once. So it was when it joined. Nobody gets
+//    before it but by joining, since ranks of running sequences get no better and its own does not change; and then all
+//    that run fit to their ends.
+//  - Whoever runs behind it is preempted before it. Once it is the last, nobody lacks blocks.
+// So no request is preempted more than kMaxPreemptions times for memory, however small the pool is. For a better rank a
+// running sequence gives way at most num_levels <= kMaxLevels times, and never once it was promoted: 16 in all.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +21,14 @@
 
 namespace llmb {
 
-inline constexpr int32_t kMaxPreemptions = 8;
+inline constexpr int32_t kMaxPreemptions = 8;  // for memory
 
 // The waiting line as the batching modes see it. Members of the batch that may run now stand at its head.
 struct WaitingLine {
   int64_t num_running = 0;
   int64_t num_members = 0;       // waiting, but belong to the running batch: not started yet, or preempted
   int64_t num_waiting = 0;       // members included
-  double oldest_arrival_ms = 0;  // of the first in the line; means nothing in an empty line
+  double oldest_arrival_ms = 0;  // of all in the line; kDynamic only, where no batch runs and somebody waits
 };
 
 // How many sequences at the head of the line may run now: num_members of the next step.
@@ -31,8 +37,10 @@ int64_t num_batch_members(const SchedulerConfig& config, const WaitingLine& line
 // When a dynamic batch that is still being filled starts at the latest; nullopt where nothing waits for time.
 std::optional<double> batch_deadline_ms(const SchedulerConfig& config, const WaitingLine& line);
 
-// By how many blocks everybody must be able to grow when a sequence with so many preemptions joins.
+// By how many blocks everybody must be able to grow when a sequence with so many preemptions for memory joins.
 int64_t growth_blocks(int32_t num_preemptions);
+
+inline bool is_settled(const Sequence& sequence) { return sequence.num_memory_preemptions >= kMaxPreemptions; }
 
 // Blocks that the sequence lacks for its known tokens and `growth` blocks more, as far as it can ever need them.
 int64_t num_blocks_wanted(const Sequence& sequence, int32_t block_size, int64_t growth);

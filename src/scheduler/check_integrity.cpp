@@ -13,53 +13,77 @@ Status broken(const std::string& invariant, const Sequence& s) {
   return internal_error("scheduler invariant broken: " + invariant + ": sequence " + std::to_string(s.id) + ", " +
                         std::to_string(s.num_computed_tokens) + " of " + std::to_string(s.num_known_tokens()) +
                         " tokens computed, " + std::to_string(s.blocks.num_blocks()) + " blocks, " +
-                        std::to_string(s.num_preemptions) + " preemptions");
+                        std::to_string(s.num_memory_preemptions) + " preemptions for memory, " +
+                        std::to_string(s.num_policy_preemptions) + " by policy");
 }
 
-Status check_sequence(const Sequence& s) {
+Status check_sequence(const Sequence& s, int32_t num_levels) {
   if (s.num_computed_tokens < 0 || s.num_computed_tokens > s.num_known_tokens() - 1 + s.num_in_flight)
     return broken("computed <= known", s);
   if (s.max_new_tokens < 1 || s.num_output_tokens() + std::max(s.num_in_flight - 1, 0) >= s.max_new_tokens)
     return broken("output < max_new_tokens", s);
   if (s.num_in_flight > 0 && s.num_computed_tokens != s.num_known_tokens() - 1 + s.num_in_flight)
     return broken("known tokens are computed where tokens are unseen", s);
-  if (s.num_preemptions > kMaxPreemptions) return broken("preemptions <= kMaxPreemptions", s);
+  if (s.num_memory_preemptions > kMaxPreemptions) return broken("preemptions <= kMaxPreemptions", s);
+  if (s.num_policy_preemptions > num_levels) return broken("preemptions by policy <= levels", s);
+  if (s.num_demotions > std::max(num_levels - 1, 0) || s.is_promoted > (num_levels > 0))
+    return broken("changes of rank <= levels", s);
   return {};
 }
 
 }  // namespace
 
-Status Scheduler::check_sequences() const {
-  SeqId previous = -1;
-  int32_t num_ending = 0;
-  for (const SequencePtr& s : running_) {
-    LLMB_RETURN_IF_ERROR(check_sequence(*s));
-    if (s->id <= previous) return broken("running in order of age", *s);
-    if (s->blocks.capacity_tokens() < s->num_computed_tokens) return broken("blocks >= computed", *s);
-    if (s->blocks.num_blocks() > ceil_div(s->num_known_tokens() + s->max_unseen_tokens(), config_.block_size))
-      return broken("spare blocks", *s);
-    if (s->num_pending_tokens() < 1) return broken("running has pending tokens", *s);
-    if (s != running_.back() && s->num_pending_tokens() > 1 + s->num_misplaced_tokens)
-      return broken("only the newest lags, and sequences with tokens out of place", *s);
-    if (s->num_in_flight > num_in_flight_) return broken("groups of plans in flight", *s);
-    num_ending += s->ends_in_flight();
-    previous = s->id;
+std::vector<SeqId> Scheduler::running_ids() const {
+  std::vector<SeqId> ids;
+  for (const Sequence* s : running_) ids.push_back(s->id);
+  return ids;
+}
+
+Status Scheduler::check_running() const {
+  int32_t num_ending = 0, num_lagging = 0;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    const Sequence& s = *running_[i];
+    LLMB_RETURN_IF_ERROR(check_sequence(s, config_.policy.num_levels));
+    if (find(s.id) != &s || !s.is_running) return broken("running is found", s);
+    if (i > 0 && !goes_before(*running_[i - 1], s)) return broken("running in order of rank", s);
+    if (s.blocks.capacity_tokens() < s.num_computed_tokens) return broken("blocks >= computed", s);
+    if (s.blocks.num_blocks() > ceil_div(s.num_known_tokens() + s.max_unseen_tokens(), config_.block_size))
+      return broken("spare blocks", s);
+    if (s.num_pending_tokens() < 1) return broken("running has pending tokens", s);
+    num_lagging += s.lags();
+    if (num_lagging > 1) return broken("at most one lags, and sequences with tokens out of place", s);
+    if (s.num_in_flight > num_in_flight_) return broken("groups of plans in flight", s);
+    if (s.is_demotion_due && s.num_in_flight == 0) return broken("a demotion waits for plans in flight only", s);
+    num_ending += s.ends_in_flight();
   }
   if (num_ending != num_ending_) return internal_error("scheduler invariant broken: sequences that end in flight");
-  for (const SequencePtr& s : waiting_) {
-    LLMB_RETURN_IF_ERROR(check_sequence(*s));
-    if (s->num_in_flight != 0) return broken("waiting has seen its tokens", *s);
-    if (s->id <= previous) return broken("waiting in order of age, younger than running", *s);
+  return {};
+}
+
+Status Scheduler::check_waiting() const {
+  int64_t num_members = 0;
+  const Sequence* previous = nullptr;
+  for (const Sequence* s : waiting_) {
+    LLMB_RETURN_IF_ERROR(check_sequence(*s, config_.policy.num_levels));
+    if (find(s->id) != s || s->is_running) return broken("waiting is found", *s);
+    if (s->num_in_flight != 0 || s->is_demotion_due) return broken("waiting has seen its tokens", *s);
+    if (previous != nullptr && previous->is_member == s->is_member && !goes_before(*previous, *s))
+      return broken("waiting in order of rank", *s);
+    if (previous != nullptr && !previous->is_member && s->is_member) return broken("members of the batch first", *s);
     if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0) return broken("waiting holds nothing", *s);
-    previous = s->id;
+    num_members += s->is_member;
+    previous = s;
   }
+  if (num_members != waiting_.num_members()) return internal_error("scheduler invariant broken: batch members");
+  if (sequences_.size() != running_.size() + static_cast<size_t>(num_waiting()))
+    return internal_error("scheduler invariant broken: every sequence runs or waits");
   return {};
 }
 
 Status Scheduler::check_blocks() const {
   LLMB_RETURN_IF_ERROR(allocator_.check_integrity());
   std::vector<int32_t> num_holders(static_cast<size_t>(allocator_.num_blocks()));
-  for (const SequencePtr& s : running_) {
+  for (const Sequence* s : running_) {
     for (const BlockId block : s->blocks.blocks()) ++num_holders[block];
     // What it writes next may be shared, and is then copied; what comes after is its own.
     const int64_t own_from = (s->next_write() / config_.block_size + 1) * int64_t{config_.block_size};
@@ -75,15 +99,15 @@ Status Scheduler::check_blocks() const {
 }
 
 Status Scheduler::check_integrity() const {
-  LLMB_RETURN_IF_ERROR(check_sequences());
+  LLMB_RETURN_IF_ERROR(check_running());
+  LLMB_RETURN_IF_ERROR(check_waiting());
   LLMB_RETURN_IF_ERROR(check_blocks());
   if (num_running() > config_.max_num_seqs || num_running() > config_.max_num_batched_tokens)
     return internal_error("scheduler invariant broken: " + std::to_string(num_running()) + " sequences run");
-  if (num_members_ < 0 || num_members_ > num_waiting())
-    return internal_error("scheduler invariant broken: batch members");
+  const int64_t num_members = waiting_.num_members();
   const int32_t batch_limit = config_.batching == BatchingMode::kNone ? 1 : config_.max_num_seqs;
-  if (config_.batching != BatchingMode::kContinuous && num_running() + num_members_ > batch_limit)
-    return internal_error("scheduler invariant broken: " + std::to_string(num_running() + num_members_) +
+  if (config_.batching != BatchingMode::kContinuous && num_running() + num_members > batch_limit)
+    return internal_error("scheduler invariant broken: " + std::to_string(num_running() + num_members) +
                           " sequences in a batch of " + std::to_string(batch_limit));
   return {};
 }

@@ -13,24 +13,20 @@ namespace llmb {
 
 namespace {
 
-// First element of a line ordered by id that is not before `seq`.
-auto lower_bound_id(auto& line, SeqId seq) {
-  return std::lower_bound(line.begin(), line.end(), seq, [](const auto& s, SeqId id) { return s->id < id; });
-}
-
 // Before the allocator takes memory for num_blocks.
 const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
   LLMB_CHECK(config.block_size >= 1 && config.num_blocks >= 1);
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
   LLMB_CHECK(config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
+  LLMB_CHECK(config.policy.rank != nullptr && config.policy.num_levels >= 0 && config.policy.num_levels <= kMaxLevels);
   return config;
 }
 
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
-    : config_(checked(config)), proposer_(proposer), allocator_(config.num_blocks) {}
+    : config_(checked(config)), proposer_(proposer), allocator_(config.num_blocks), waiting_(config.policy) {}
 
 std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> request, double now_ms) {
   LLMB_CHECK(!request->prompt_tokens.empty() && request->params.stop.max_tokens.value_or(1) >= 1);
@@ -38,9 +34,14 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
   LLMB_CHECK(num_choices >= 1);
   if (std::optional<RequestError> error = never_fits(config_, *request)) return *std::move(error);
   const auto num_new_tokens = static_cast<int32_t>(max_new_tokens(config_, *request));
-  for (int32_t choice = 0; choice < num_choices; ++choice)
-    waiting_.push_back(std::make_unique<Sequence>(next_id_ + choice, choice, request, config_.block_size,
-                                                  num_new_tokens, now_ms));
+  now_ms_ = now_ms;
+  for (int32_t choice = 0; choice < num_choices; ++choice) {
+    const SeqId id = next_id_ + choice;
+    auto sequence = std::make_unique<Sequence>(id, choice, request, config_.block_size, num_new_tokens, now_ms);
+    sequence->rank = config_.policy.rank(*sequence, now_ms).rank;
+    waiting_.push(sequence.get(), now_ms);
+    sequences_.emplace(id, std::move(sequence));
+  }
   next_id_ += num_choices;
   return next_id_ - num_choices;
 }
@@ -52,7 +53,16 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   planned_groups_.clear();
   plan->step = next_step_;
   plan->block_size = config_.block_size;
-  num_members_ = num_batch_members(config_, waiting_line(), now_ms, more_may_arrive);
+  now_ms_ = now_ms;
+  waiting_.update_ranks(now_ms);
+  num_candidates_ = num_batch_members(config_, waiting_line(), now_ms, more_may_arrive);
+  if (config_.batching != BatchingMode::kContinuous) waiting_.make_members(num_candidates_);
+  find_yielding(*plan);
+  if (num_in_flight_ > 0 && !yielding_.empty()) return false;
+  for (Sequence* sequence : yielding_) {
+    ++sequence->num_policy_preemptions;
+    preempt(sequence);
+  }
   int32_t token_budget = config_.max_num_batched_tokens;
   if (schedule_running(&token_budget, plan)) admit(&token_budget, plan);
   if (plan->empty()) return false;
@@ -65,42 +75,59 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
 // Whether the sequence, which runs, has an entry in the plan that is made, if there is budget.
 bool Scheduler::is_planned(const Sequence& sequence) const {
   if (sequence.num_in_flight == 0) return true;
-  if (sequence.must_be_seen()) return false;
+  if (sequence.must_be_seen() || sequence.is_demotion_due) return false;
   return proposer_ == nullptr || !proposer_->must_see(sequence);
+}
+
+int32_t Scheduler::num_planned_behind(size_t running) const {
+  int32_t count = 0;
+  for (size_t i = running + 1; i < running_.size(); ++i) count += is_planned(*running_[i]);
+  return count;
+}
+
+// What a running sequence gets of the budget that is left. Whoever lags leaves a token to each sequence behind it.
+int32_t Scheduler::tokens_for(size_t running, int32_t token_budget) const {
+  const int32_t num_pending = running_[running]->num_pending_tokens();
+  if (num_pending > 1 && running_[running]->lags()) token_budget -= num_planned_behind(running);
+  return std::clamp(token_budget, 0, num_pending);
 }
 
 Scheduler::Spare Scheduler::spare_after_running(int32_t token_budget) const {
   Spare spare{allocator_.num_free(), token_budget, config_.max_num_drafts};
-  for (const SequencePtr& sequence : running_) {
-    if (spare.tokens == 0) break;
-    if (!is_planned(*sequence)) continue;
-    const int32_t num_tokens = std::min(sequence->num_pending_tokens(), spare.tokens);
+  for (size_t i = 0; i < running_.size() && spare.tokens > 0; ++i) {
+    if (!is_planned(*running_[i])) continue;
+    const int32_t num_tokens = tokens_for(i, spare.tokens);
     spare.tokens -= num_tokens;
-    spare.blocks -= blocks_needed(*sequence, num_tokens);
+    spare.blocks -= blocks_needed(*running_[i], num_tokens);
   }
   return spare;
 }
 
-// False: there is no plan ahead.
+// Whether waiting sequences may join. False also where there is no plan ahead.
 bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
   Spare spare = spare_after_running(*token_budget);
   if (num_in_flight_ > 0 && spare.blocks < 0) return false;
+  bool may_join = true;
   // running_ shrinks from its end while this loop preempts.
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
-    Sequence* sequence = running_[i].get();
+    Sequence* sequence = running_[i];
     if (!is_planned(*sequence)) continue;
-    const int32_t num_wanted = std::min(sequence->num_pending_tokens(), *token_budget);
-    while (blocks_needed(*sequence, num_wanted) > allocator_.num_free() && running_.back().get() != sequence)
-      preempt_newest();
-    // The newest takes what the blocks allow: giving up its own would help nobody in this step.
-    const int32_t num_tokens = take_blocks(sequence, num_wanted, plan);
+    const int32_t num_wanted = tokens_for(i, *token_budget);
+    while (blocks_needed(*sequence, num_wanted) > allocator_.num_free() && running_.back() != sequence) {
+      ++running_.back()->num_memory_preemptions;
+      preempt(running_.back());
+    }
+    // The last takes what the blocks allow: giving up its own would help nobody in this step.
+    const int32_t num_tokens = num_wanted > 0 ? take_blocks(sequence, num_wanted, plan) : 0;
+    const bool is_all = num_tokens == sequence->num_pending_tokens();
+    may_join &= is_all || !sequence->lags();
     if (num_tokens == 0) continue;
     drafts_.clear();
-    if (num_tokens == sequence->num_pending_tokens()) propose(sequence, &spare);
+    if (is_all) propose(sequence, &spare);
     plan_entry(sequence, num_tokens, plan);
     *token_budget -= num_tokens + drafts_.size();
   }
-  return true;
+  return may_join;
 }
 
 // To drafts_, with blocks for them.
@@ -131,8 +158,7 @@ void Scheduler::plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* pla
 
 // Moves the plan's sequences to where they are when it has run.
 void Scheduler::commit(const StepPlan& plan) {
-  for (int32_t e = 0; e < plan.num_entries(); ++e)
-    planned_entries_[e]->num_computed_tokens = plan.max_context_len(e);
+  for (int32_t e = 0; e < plan.num_entries(); ++e) planned_entries_[e]->num_computed_tokens = plan.max_context_len(e);
   for (int32_t g = 0; g < plan.num_groups(); ++g) {
     Sequence& sequence = *planned_groups_[g];
     sequence.add_group_in_flight({g, max_tokens_given(plan, plan.groups[g]), is_tree(plan, plan.groups[g])});
@@ -170,22 +196,15 @@ int32_t Scheduler::take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan*
   return static_cast<int32_t>(sequence->blocks.capacity_tokens() - sequence->max_next_base());
 }
 
-void Scheduler::preempt_newest() {
-  LLMB_CHECK(num_in_flight_ == 0);
-  Sequence* sequence = running_.back().get();
-  sequence->blocks.release_all(&allocator_);
-  sequence->num_computed_tokens = sequence->num_misplaced_tokens = 0;
-  ++sequence->num_preemptions;
-  ++num_preemptions_total_;
-  waiting_.push_front(std::move(running_.back()));
-  running_.pop_back();
-  ++num_members_;
-}
-
 std::optional<double> Scheduler::next_wakeup_ms() const { return batch_deadline_ms(config_, waiting_line()); }
 
 WaitingLine Scheduler::waiting_line() const {
-  return {num_running(), num_members_, num_waiting(), waiting_.empty() ? 0 : waiting_.front()->arrival_ms};
+  WaitingLine line{num_running(), waiting_.num_members(), num_waiting(), 0};
+  if (config_.batching != BatchingMode::kDynamic || line.num_running + line.num_members > 0) return line;
+  line.oldest_arrival_ms = std::numeric_limits<double>::infinity();
+  for (const Sequence* sequence : waiting_)
+    line.oldest_arrival_ms = std::min(line.oldest_arrival_ms, sequence->arrival_ms);
+  return line;
 }
 
 void Scheduler::apply(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>* updates) {
@@ -195,9 +214,8 @@ void Scheduler::apply(const StepPlan& plan, const StepOutput& output, std::vecto
   --num_in_flight_;
   updates->clear();
   for (int32_t g = 0; g < plan.num_groups(); ++g) {
-    const SeqId seq = plan.groups[g].seq;
-    const auto at = lower_bound_id(running_, seq);
-    if (at != running_.end() && (*at)->id == seq) take_tokens(plan, output, g, at->get(), updates);
+    // One that is gone has ended: nobody else leaves running_ with a plan in flight.
+    if (Sequence* sequence = find_mutable(plan.groups[g].seq)) take_tokens(plan, output, g, sequence, updates);
   }
   for (const SequenceUpdate& update : *updates)
     if (update.finish) finish(update.seq);
@@ -209,7 +227,7 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   SequenceUpdate update;
   update.seq = sequence->id;
   update.choice = sequence->choice;
-  update.num_preemptions = sequence->num_preemptions;
+  update.num_preemptions = sequence->num_preemptions();
   num_ending_ -= sequence->ends_in_flight();
   for (update.given = begin; update.given < end && !update.finish; ++update.given) {
     update.token = output.tokens[update.given];
@@ -234,36 +252,36 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   num_ending_ += sequence->ends_in_flight();
   // Drafts that were not accepted may have had blocks.
   sequence->blocks.shrink_to(sequence->num_known_tokens() + sequence->max_unseen_tokens(), &allocator_);
+  if (!update.finish) consider_demotion(sequence);
 }
 
 void Scheduler::finish(SeqId seq) {
-  if (const auto at = lower_bound_id(running_, seq); at != running_.end() && (*at)->id == seq) {
-    (*at)->blocks.release_all(&allocator_);
-    num_ending_ -= (*at)->ends_in_flight();
-    running_.erase(at);
-    return;
+  Sequence* sequence = find_mutable(seq);
+  LLMB_CHECK_MSG(sequence != nullptr, "no sequence " + std::to_string(seq));
+  if (sequence->is_running) {
+    num_ending_ -= sequence->ends_in_flight();
+    leave_running(sequence);
+    sequence->blocks.release_all(&allocator_);
+  } else {
+    waiting_.erase(sequence);
   }
-  const auto at = lower_bound_id(waiting_, seq);
-  LLMB_CHECK_MSG(at != waiting_.end() && (*at)->id == seq, "no sequence " + std::to_string(seq));
-  if (at - waiting_.begin() < num_members_) --num_members_;
-  waiting_.erase(at);
+  sequences_.erase(seq);
 }
 
 const Sequence* Scheduler::find(SeqId seq) const {
-  if (const auto at = lower_bound_id(running_, seq); at != running_.end() && (*at)->id == seq) return at->get();
-  if (const auto at = lower_bound_id(waiting_, seq); at != waiting_.end() && (*at)->id == seq) return at->get();
-  return nullptr;
+  const auto at = sequences_.find(seq);
+  return at == sequences_.end() ? nullptr : at->second.get();
 }
 
 int32_t Scheduler::num_preemptions(SeqId seq) const {
   const Sequence* sequence = find(seq);
   LLMB_CHECK_MSG(sequence != nullptr, "no sequence " + std::to_string(seq));
-  return sequence->num_preemptions;
+  return sequence->num_preemptions();
 }
 
 KvUsage Scheduler::kv_usage() const {
   KvUsage usage;
-  for (const SequencePtr& sequence : running_) usage.used_slots += sequence->num_computed_tokens;
+  for (const Sequence* sequence : running_) usage.used_slots += sequence->num_computed_tokens;
   usage.allocated_slots = int64_t{config_.num_blocks - allocator_.num_free()} * config_.block_size;
   usage.total_slots = int64_t{config_.num_blocks} * config_.block_size;
   return usage;

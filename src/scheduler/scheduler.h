@@ -3,48 +3,57 @@
 //
 // No clock, no device, no I/O; time is an argument. Not thread-safe.
 //
-// A step serves the running sequences first, oldest first, then lets waiting ones join in order. As nobody overtakes,
-// only the newest running sequence can lag by more than one token, so decodes come before the rest of a chunked
-// prefill. Where blocks run out, the newest running sequence is preempted: its blocks are freed and it goes back to the
-// head of the line, to be computed again, output included. A sequence never preempts itself: it pauses with its blocks.
-// An indivisible sequence that exceeds the budget joins an empty step and has it to itself.
+// Order: sequences that run and sequences that wait are each in order of rank (rank.h); ids only name them. First come,
+// first served is the policy that ranks by id.
+//
+// A step serves the running sequences first, the best rank first, then lets waiting ones join in order. A prompt that
+// is computed in chunks leaves a token to each running sequence behind it, so decodes do not wait for it, and nobody
+// joins before it is done. Where blocks run out, the running sequence of the worst rank is preempted: its blocks are
+// freed and it waits again, to be computed again, output included. A sequence never preempts itself: it pauses with its
+// blocks. Where the head of the line outranks running sequences and lacks their room, these give way, the worst rank
+// first, as far as the policy's levels allow and only if that makes the room (preemption.cpp). An indivisible sequence
+// that exceeds the budget joins an empty step and has it to itself.
 //
 // Drafts: a Proposer may add tokens behind a sequence's last one; the backend gives those that are right. Drafts take
 // rows, blocks and budget that no running sequence needs in this step, and blocks that turn out to be spare are given
-// back by apply(). Rows of a tree that were accepted out of place are computed again, so such a sequence lags, too.
+// back by apply(). Rows of a tree that were accepted out of place are computed again, several in a step.
 //
 // Choices: each of a request's answers is a sequence. The first to run computes the prompt; one that joins in the step
-// that computes the prompt's end samples the same row, one that joins later computes the prompt's last token. Both share
-// the blocks of the prompt, and who first writes to a shared block copies it. While the prompt is being computed the
-// other choices wait, and so does who stands behind them.
+// that computes the prompt's end samples the same row, one that joins later computes the prompt's last token. Both
+// share the blocks of the prompt, and who first writes to a shared block copies it. While the prompt is being computed
+// the other choices wait, and so does who stands behind them.
 //
 // Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
 // What that plan gives is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, its entry
 // follows its group in flight, the backend adds the unseen token to penalties (StepPlan, invariant 8), and nothing that
 // takes something away is decided:
-//  - Nobody is preempted: where blocks run out there is no plan ahead.
+//  - Nobody is preempted: where blocks run out or somebody must give way there is no plan ahead.
 //  - A sequence that ends with the plan in flight no longer counts as running, so others may join, by the same rules as
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
-//  - A sequence whose next row depends on what is not seen sits out, alone (Sequence::must_be_seen, Proposer::must_see).
+//  - A sequence whose next row depends on what is not seen sits out, alone (Sequence::must_be_seen,
+//    Proposer::must_see). So does one that is to be demoted, which must not be in flight by then.
 // A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends
 // run plans in order (backend.h).
 //
 // Invariants (check_integrity; those of sequences are in sequence.h):
-//  1. Ids increase along running, then waiting: every running sequence is older than every waiting one.
+//  1. running_ and waiting_ are in order. The rank of a running sequence only gets worse, at apply(), and never with a
+//     plan of it in flight; that of a settled one (admission.h) stays while it runs.
 //  2. A block has as many references as running sequences that hold it; those of none are free. Sequences share blocks
 //     of their common prompt only, and no sequence writes to a shared block.
 //  3. num_running() <= max_num_seqs, and <= max_num_batched_tokens; none and static: members of one batch only.
 //  4. A plan never holds more than max_num_batched_tokens tokens, but for one indivisible entry, nor more than
-//     max_num_drafts drafts. With none in flight it is never empty while a member of the batch is there: the oldest is
-//     never preempted and always gets tokens and blocks.
-//  5. A request is preempted at most kMaxPreemptions times (admission.h says why).
+//     max_num_drafts drafts. With none in flight it is never empty while a member of the batch is there: of the running
+//     sequences that do not give way, the best is never preempted and always gets tokens and blocks.
+//  5. A request is preempted at most kMaxPreemptions times for memory and num_levels times for a better rank
+//     (admission.h says why).
 //  6. Every output token is given once: a preempted sequence samples again only after its last known token.
+//  7. At most one running sequence lags, that is, has more than one token to compute beyond those out of place.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -58,6 +67,7 @@
 #include "scheduler/proposer.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/sequence.h"
+#include "scheduler/waiting_queue.h"
 
 namespace llmb {
 
@@ -106,10 +116,11 @@ class Scheduler {
   // The caller ends a sequence (stop string, abort, drain): its blocks are free. REQUIRES: contains(seq)
   void finish(SeqId seq);
 
+  const Sequence* find(SeqId seq) const;  // null: it has ended
   bool contains(SeqId seq) const { return find(seq) != nullptr; }
   int32_t num_preemptions(SeqId seq) const;  // REQUIRES: contains(seq)
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
-  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }  // preempted ones included
+  int64_t num_waiting() const { return waiting_.size(); }  // preempted ones included
   // Without those that end with the plan in flight.
   int32_t num_running() const { return static_cast<int32_t>(running_.size()) - num_ending_; }
   int32_t num_free_blocks() const { return allocator_.num_free(); }
@@ -117,12 +128,12 @@ class Scheduler {
   KvUsage kv_usage() const;
   const SchedulerConfig& config() const { return config_; }
 
+  // For tests: who runs, in order.
+  std::vector<SeqId> running_ids() const;
   // Ok, or the invariant that does not hold. For tests, after any call.
   Status check_integrity() const;
 
  private:
-  using SequencePtr = std::unique_ptr<Sequence>;
-
   // Of a step's budgets, what running sequences leave for drafts.
   struct Spare {
     int64_t blocks = 0;  // negative: they do not even suffice for running sequences
@@ -140,35 +151,49 @@ class Scheduler {
   WaitingLine waiting_line() const;
   bool schedule_running(int32_t* token_budget, StepPlan* plan);
   bool is_planned(const Sequence& sequence) const;
+  int32_t num_planned_behind(size_t running) const;
+  int32_t tokens_for(size_t running, int32_t token_budget) const;
   Spare spare_after_running(int32_t token_budget) const;
   void propose(Sequence* sequence, Spare* spare);
   void admit(int32_t* token_budget, StepPlan* plan);
   Shared find_shared(const Sequence& candidate, const StepPlan& plan) const;
-  bool has_room_for(const Sequence& candidate, const Shared& shared) const;
+  bool has_seat() const;
+  void join(Sequence* sequence, const Shared& shared);
+  int64_t growth_asked_by(const Sequence& candidate) const;
+  int64_t blocks_wanted_with(const Sequence& candidate, const Shared& shared) const;
   bool needs_copy(const Sequence& sequence) const;
   int64_t blocks_needed(const Sequence& sequence, int32_t num_tokens) const;
   int32_t take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan* plan);
-  void preempt_newest();
+  void find_yielding(const StepPlan& plan);
+  bool may_yield(const Sequence& sequence, const Sequence& to) const;
+  void preempt(Sequence* sequence);
+  void enter_running(Sequence* sequence);
+  void leave_running(Sequence* sequence);
+  void consider_demotion(Sequence* sequence);
   void plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan);
   void commit(const StepPlan& plan);
   void take_tokens(const StepPlan& plan, const StepOutput& output, int32_t group, Sequence* sequence,
                    std::vector<SequenceUpdate>* updates);
-  const Sequence* find(SeqId seq) const;
-  Status check_sequences() const;
+  Sequence* find_mutable(SeqId seq) { return const_cast<Sequence*>(find(seq)); }
+  Status check_running() const;
+  Status check_waiting() const;
   Status check_blocks() const;
 
   const SchedulerConfig config_;
   Proposer* const proposer_;
   BlockAllocator allocator_;
-  std::vector<SequencePtr> running_;  // oldest first
-  std::deque<SequencePtr> waiting_;   // oldest first
-  int64_t num_members_ = 0;           // at the head of waiting_: belong to the running batch
+  std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
+  std::vector<Sequence*> running_;
+  WaitingQueue waiting_;
+  double now_ms_ = 0;  // of the newest call that named it
   SeqId next_id_ = 0;
   int64_t next_step_ = 0;
   int32_t num_in_flight_ = 0;  // plans scheduled and not yet applied
   int32_t num_ending_ = 0;     // of running_: end with the plan in flight
   int64_t num_preemptions_total_ = 0;
   // While a plan is made:
+  int64_t num_candidates_ = 0;                               // at the head of waiting_: may run now
+  std::vector<Sequence*> yielding_;                          // of running_: give way to the first of them
   std::vector<Sequence*> planned_entries_, planned_groups_;  // whose they are
   std::vector<BlockId> copied_from_;                         // still referenced, so that nobody gets them meanwhile
   Drafts drafts_;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "scheduler/rank.h"
+
 namespace llmb {
 
 enum class BatchingMode {
@@ -24,6 +26,7 @@ struct SchedulerConfig {
   int32_t max_num_drafts = 0;                // draft tokens in a step, of all sequences
   int32_t max_drafts_per_group = INT32_MAX;  // of one sequence
   bool allows_trees = false;                 // of drafts; else chains only
+  Policy policy;                             // who goes first
 };
 
 }  // namespace llmb

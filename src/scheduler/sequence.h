@@ -9,6 +9,7 @@
 //  3. num_computed_tokens <= num_known_tokens() + num_in_flight; a step that computes the last known token samples.
 //  4. 1 <= max_new_tokens; output_tokens.size() < max_new_tokens.
 //  5. With groups in flight all known tokens are computed by the time that these plans have run.
+//  6. num_demotions, is_promoted and num_policy_preemptions as scheduler/rank.h bounds them.
 #pragma once
 
 #include <array>
@@ -21,6 +22,7 @@
 #include "core/request.h"
 #include "core/step_plan.h"
 #include "scheduler/penalty_counts.h"
+#include "scheduler/rank.h"
 
 namespace llmb {
 
@@ -32,8 +34,8 @@ struct GroupInFlight {
 };
 
 struct Sequence {
-  Sequence(SeqId id, int32_t choice, std::shared_ptr<const Request> request, int32_t block_size,
-           int32_t max_new_tokens, double arrival_ms);
+  Sequence(SeqId id, int32_t choice, std::shared_ptr<const Request> request, int32_t block_size, int32_t max_new_tokens,
+           double arrival_ms);
 
   const SeqId id;
   const int32_t choice;  // of the request's answers; each is a sequence of its own
@@ -46,10 +48,25 @@ struct Sequence {
   int32_t num_computed_tokens = 0;     // whose keys and values are in the cache once the plans in flight have run
   int32_t num_in_flight = 0;
   std::array<GroupInFlight, kMaxPlansInFlight> in_flight;  // [num_in_flight]  oldest first, one a plan
-  int32_t num_misplaced_tokens = 0;  // that the newest group seen left to be computed again
+  int32_t num_misplaced_tokens = 0;                        // that the newest group seen left to be computed again
   BlockTable blocks;
-  int32_t num_preemptions = 0;
   std::optional<PenaltyCounts> penalty_counts;  // where the request has penalties; of the known tokens
+
+  bool is_running = false;
+  bool is_member = false;  // of the running batch, in modes that have batches
+  int32_t num_memory_preemptions = 0, num_policy_preemptions = 0;
+  Rank rank;
+  double rank_until_ms = 0;  // while it waits: when to ask for the next one
+  int32_t num_demotions = 0;
+  bool is_promoted = false;
+  bool is_demotion_due = false;  // but a plan in flight holds it
+
+  int32_t num_preemptions() const { return num_memory_preemptions + num_policy_preemptions; }
+  bool may_be_demoted_to(Rank worse, int32_t num_levels) const {
+    return worse > rank && !is_promoted && num_demotions < num_levels - 1;
+  }
+  void demote(Rank worse) { rank = worse, ++num_demotions; }
+  void promote(Rank better) { rank = better, is_promoted = true; }
 
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(request->prompt_tokens.size()); }
   int32_t num_output_tokens() const { return static_cast<int32_t>(output_tokens.size()); }
@@ -57,6 +74,8 @@ struct Sequence {
   int32_t max_unseen_tokens() const;
   // To be computed before the next token can be sampled.
   int32_t num_pending_tokens() const { return num_in_flight > 0 ? 1 : num_known_tokens() - num_computed_tokens; }
+  // A prompt, or what a preempted one had, is being computed in chunks.
+  bool lags() const { return num_pending_tokens() > 1 + num_misplaced_tokens; }
   // Where the next entry begins, at least and at most.
   int32_t next_base() const { return num_in_flight > 0 ? num_known_tokens() - 1 : num_computed_tokens; }
   int32_t max_next_base() const { return next_base() + max_unseen_tokens(); }
@@ -86,5 +105,10 @@ struct Sequence {
   // `num_misplaced` did not write where the sequence needs them.
   void end_oldest_group(int32_t num_misplaced);
 };
+
+// The order of sequences that run, and of those that wait.
+inline bool goes_before(const Sequence& a, const Sequence& b) {
+  return a.rank != b.rank ? a.rank < b.rank : a.id < b.id;
+}
 
 }  // namespace llmb

@@ -26,7 +26,7 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
   const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", replay ? 1 : 20'000);
   int64_t num_steps = 0, num_tokens = 0, num_preemptions = 0, num_refused = 0, num_early = 0, num_ahead = 0,
           num_dead = 0, num_drafts = 0, num_accepted = 0, num_trees = 0, num_followers = 0, num_copies = 0,
-          num_shared_rows = 0;
+          num_shared_rows = 0, num_by_policy = 0, num_demotions = 0, num_promoted = 0;
   int32_t most_preemptions = 0;
   for (int64_t seed = first_seed; seed < first_seed + num_workloads; ++seed) {
     const WorkloadOutcome outcome = run_workload(random_workload(static_cast<uint64_t>(seed)));
@@ -45,6 +45,9 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
     for (const AnswerOutcome& answer : outcome.answers) {
       num_refused += answer.refused.has_value();
       num_early += answer.ended_by_caller;
+      num_by_policy += answer.num_policy_preemptions;
+      num_demotions += answer.num_demotions;
+      num_promoted += answer.is_promoted;
       most_preemptions = std::max(most_preemptions, answer.num_preemptions);
     }
   }
@@ -54,10 +57,12 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
                         << " groups of sequences that had ended, " << num_refused << " refused, " << num_early
                         << " ended early, " << num_drafts << " drafts, " << num_accepted << " accepted, " << num_trees
                         << " trees, " << num_followers << " entries behind drafts in flight, " << num_copies
-                        << " block copies, " << num_shared_rows << " rows sampled for several choices");
+                        << " block copies, " << num_shared_rows << " rows sampled for several choices, "
+                        << num_by_policy << " preemptions by policy, " << num_demotions << " demotions, "
+                        << num_promoted << " promotions");
   if (replay) return;
   // The workloads reach what they are for.
-  CHECK(num_preemptions > num_workloads / 10);
+  CHECK(num_preemptions - num_by_policy > num_workloads / 10);
   CHECK(most_preemptions >= 2);
   CHECK(num_ahead > num_steps / 4);
   CHECK(num_dead > num_workloads / 10);
@@ -69,6 +74,9 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
   CHECK(num_followers > num_workloads);
   CHECK(num_copies > num_workloads / 10);
   CHECK(num_shared_rows > num_workloads / 10);
+  CHECK(num_by_policy > num_workloads / 10);
+  CHECK(num_demotions > num_workloads / 10);
+  CHECK(num_promoted > num_workloads / 10);
 }
 
 TEST_CASE("random workloads get the same answers whether steps are planned ahead or not") {

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/scheduler/harness.h"
+#include "tests/support/random_policy.h"
 
 namespace llmb::test {
 
@@ -109,27 +110,76 @@ TEST_CASE("nobody overtakes the head of the line, even where it would fit") {
   CHECK(h.shape() == "0:16");
 }
 
-TEST_CASE("no request is preempted more than kMaxPreemptions times by a crowd on one-token blocks") {
-  int32_t most = 0;
-  for (uint64_t seed = 1; seed <= 10; ++seed) {
-    TestRng rng(seed);
-    Workload workload;
-    workload.seed = seed;
-    workload.model.vocab_size = 1000;
-    workload.config = small_config();
-    workload.config.max_num_seqs = 64;
-    workload.config.block_size = 1;
-    workload.config.num_blocks = workload.config.max_model_len = 1000;
-    for (int i = 0; i < 60; ++i) {
-      workload.requests.push_back(make_request(rng.log_between(1, 8), rng.log_between(1, 990)));
-      workload.arrival_ms.push_back(0);
-    }
-    const WorkloadOutcome outcome = run_workload(workload);
-    REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
-    for (const AnswerOutcome& answer : outcome.answers) most = std::max(most, answer.num_preemptions);
+namespace {
+
+// A crowd on one-token blocks that comes over time. Returns how often one was preempted at most, for memory.
+int32_t most_preemptions_in_crowd(uint64_t seed, const Policy& policy, double mean_gap_ms) {
+  TestRng rng(seed);
+  Workload workload;
+  workload.seed = seed;
+  workload.model.vocab_size = 1000;
+  workload.config = small_config();
+  workload.config.max_num_seqs = 64;
+  workload.config.block_size = 1;
+  workload.config.num_blocks = workload.config.max_model_len = 1000;
+  workload.config.policy = policy;
+  double now_ms = 0;
+  for (int i = 0; i < 60; ++i) {
+    workload.requests.push_back(make_request(rng.log_between(1, 8), rng.log_between(1, 990)));
+    workload.arrival_ms.push_back(now_ms);
+    now_ms += mean_gap_ms * rng.between(0, 2);
   }
-  CHECK(most <= kMaxPreemptions);
-  CHECK(most >= 5);  // it does press
+  const WorkloadOutcome outcome = run_workload(workload);
+  REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
+  int32_t most = 0;
+  for (const AnswerOutcome& answer : outcome.answers)
+    most = std::max(most, answer.num_preemptions - answer.num_policy_preemptions);
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("no request is preempted more than kMaxPreemptions times for memory by a crowd, whatever its order") {
+  int32_t most_by_id = 0, most_by_rank = 0;
+  for (uint64_t seed = 1; seed <= 10; ++seed) most_by_id = std::max(most_by_id, most_preemptions_in_crowd(seed, {}, 0));
+  uint64_t seed = 0;
+  for (const double gap_ms : {0.0, 30.0})
+    for (const Policy& policy : {last_come_first_served(0), random_priorities(seed, 0), random_priorities(seed, 8),
+                                 levels_by_output(20, 8), restless(seed, 50, 8)})
+      most_by_rank = std::max(most_by_rank, most_preemptions_in_crowd(++seed, policy, gap_ms));
+  CHECK(std::max(most_by_id, most_by_rank) <= kMaxPreemptions);
+  CHECK(most_by_id >= 5);  // it does press
+  CHECK(most_by_rank >= 5);
+}
+
+TEST_CASE("newcomers of a better rank preempt the last one kMaxPreemptions times; then they wait until it has ended") {
+  SchedulerConfig config = small_config();
+  config.block_size = 1;
+  config.num_blocks = config.max_model_len = config.max_num_batched_tokens = 200;
+  config.policy = last_come_first_served(0);
+  Harness h(config);
+  const SeqId last = h.add(2, 150);
+  REQUIRE(h.step());
+  const auto known = [&] { return h.scheduler.find(last)->num_known_tokens(); };
+  for (int32_t i = 1; i <= kMaxPreemptions; ++i) {
+    const SeqId newcomer = h.add(198 - known(), 9);  // both may grow by one block, and no further
+    REQUIRE(h.step());
+    REQUIRE(h.scheduler.num_running() == 2);
+    while (h.scheduler.contains(newcomer)) REQUIRE(h.step());
+    CHECK(h.scheduler.num_preemptions(last) == i);
+    while (!h.scheduler.find(last)->is_running) REQUIRE(h.step());
+  }
+  const SeqId fits = h.add(2, 9), too_large = h.add(190 - known(), 9);
+  REQUIRE(h.step());
+  CHECK_FALSE(h.scheduler.find(fits)->is_running);  // behind the other one
+  CHECK_FALSE(h.scheduler.find(too_large)->is_running);
+  h.scheduler.finish(too_large);
+  REQUIRE(h.step());
+  CHECK(h.scheduler.find(fits)->is_running);
+  while (h.step()) {
+  }
+  CHECK(h.updates.at(0).seq == last);
+  CHECK(h.updates[0].num_preemptions == kMaxPreemptions);
 }
 
 }  // namespace llmb::test

@@ -3,99 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 
 #include "tests/support/step_output.h"
 
 namespace llmb::test {
-
-std::shared_ptr<Request> make_request(int32_t num_prompt_tokens, int32_t max_tokens) {
-  auto request = std::make_shared<Request>();
-  request->prompt_tokens.resize(num_prompt_tokens);
-  std::iota(request->prompt_tokens.begin(), request->prompt_tokens.end(), 1);
-  request->params.sampling.temperature = 0;
-  request->params.stop.max_tokens = max_tokens;
-  request->params.stop.ignore_eos = true;
-  return request;
-}
-
-namespace {
-
-SchedulerConfig random_config(TestRng* rng) {
-  SchedulerConfig config;
-  config.batching = static_cast<BatchingMode>(rng->chance(0.5) ? 3 : rng->between(0, 3));
-  config.max_num_seqs = rng->log_between(1, 16);
-  config.max_num_batched_tokens = rng->log_between(1, 64);
-  config.block_size = rng->log_between(1, 16);
-  config.max_model_len = rng->log_between(2, 96);
-  config.batch_window_ms = rng->between(0, 20);
-  // Mostly a pool that a few sequences of full length crowd, where blocks run out.
-  const int32_t full_length = static_cast<int32_t>(ceil_div(config.max_model_len, config.block_size));
-  config.num_blocks = rng->chance(0.1) ? rng->log_between(1, 1000) : rng->between(1, 3 * full_length);
-  return config;
-}
-
-std::shared_ptr<const Request> random_request(const Workload& workload, int64_t index, TestRng* rng) {
-  auto request = std::make_shared<Request>();
-  const int32_t vocab_size = workload.model.vocab_size;
-  // Mostly what fits the pool, sometimes anything, so that refusals happen but do not empty the workload.
-  const int64_t pool = int64_t{workload.config.num_blocks} * workload.config.block_size;
-  const auto longest = static_cast<int32_t>(std::min<int64_t>(workload.config.max_model_len, pool));
-  const bool anything = rng->chance(0.1);
-  request->prompt_tokens.resize(rng->log_between(1, anything ? 120 : std::max(1, longest / 2)));
-  for (TokenId& token : request->prompt_tokens) token = rng->between(0, vocab_size - 1);
-  request->eos_token_ids = workload.model.eos_token_ids;
-  request->rng = {workload.seed, static_cast<uint64_t>(index)};
-  SamplingParams& sampling = request->params.sampling;
-  sampling.temperature = rng->chance(0.5) ? 0.0f : 1.0f;
-  if (rng->chance(0.1)) sampling.repetition_penalty = 1.1f;
-  if (rng->chance(0.1)) sampling.frequency_penalty = 0.5f;
-  if (rng->chance(0.1)) sampling.num_logprobs = rng->between(0, 3);
-  if (rng->chance(0.15)) sampling.num_choices = rng->between(2, 5);
-  StopParams& stop = request->params.stop;
-  const int32_t room = longest + 1 - static_cast<int32_t>(request->prompt_tokens.size());
-  stop.max_tokens = rng->between(1, anything ? 120 : std::max(1, room));
-  if (rng->chance(0.2)) stop.min_tokens = rng->between(0, *stop.max_tokens);
-  if (rng->chance(0.2)) stop.stop_token_ids.push_back(rng->between(0, vocab_size - 1));
-  stop.ignore_eos = rng->chance(0.6);
-  return request;
-}
-
-}  // namespace
-
-Workload random_workload(uint64_t seed) {
-  TestRng rng(seed);
-  Workload workload;
-  workload.seed = seed;
-  workload.config = random_config(&rng);
-  workload.model.vocab_size = rng.log_between(4, 5000);
-  for (int32_t i = rng.between(0, 2); i > 0; --i) workload.model.eos_token_ids.push_back(i);
-  workload.eos_rate = rng.chance(0.5) ? 0.02 : 0.0;
-  // A crowd of short prompts with long outputs on one-token blocks is what preempts the same request again and again.
-  const bool crowd = rng.chance(0.02);
-  if (crowd) workload.config.block_size = 1;
-  if (crowd) workload.config.max_num_seqs = 32;
-  const int32_t num_requests = crowd ? rng.between(20, 60) : rng.log_between(1, 12);
-  const double mean_gap_ms = rng.chance(0.5) ? 0 : rng.log_between(1, 30);
-  double now_ms = 0;
-  for (int32_t i = 0; i < num_requests; ++i) {
-    workload.requests.push_back(random_request(workload, i, &rng));
-    workload.arrival_ms.push_back(now_ms);
-    now_ms += mean_gap_ms * rng.between(0, 2);
-  }
-  if (rng.chance(0.2)) workload.finish_rate = 0.1;
-  if (rng.chance(0.1)) workload.nan_rate = 0.05;
-  if (rng.chance(0.7)) workload.ahead_rate = rng.chance(0.7) ? 1.0 : 0.5;
-  if (rng.chance(0.5)) {
-    workload.config.max_num_drafts = rng.log_between(1, 24);
-    if (rng.chance(0.3)) workload.config.max_drafts_per_group = rng.between(1, 4);
-    workload.config.allows_trees = rng.chance(0.5);
-    workload.proposer = {rng.chance(0.5) ? 1.0 : 0.5, rng.chance(0.2) ? 1.0 : 0.7, 0.6, rng.chance(0.7) ? 0 : 0.3};
-  }
-  return workload;
-}
 
 namespace {
 
@@ -123,7 +36,9 @@ class Run {
   bool submit();
   void finish_step();
   void idle();
+  void check_order(const StepPlan& plan, const std::vector<SeqId>& ran, const std::vector<int32_t>& num_preemptions);
   void check_plan(const StepPlan& plan);
+  void note_ranks();
   void check_updates();
   AnswerOutcome& answer(SeqId seq) { return outcome_.answers[live_.at(seq)]; }
   void end(SeqId seq);
@@ -175,7 +90,7 @@ Run::Run(const Workload& workload)
   expect_ok(backend_->load(workload.model, load));
   // Alone, with a token a step and recomputed after each preemption: no run may need more.
   for (const auto& request : workload.requests)
-    max_steps_ += request->params.sampling.num_choices * (kMaxPreemptions + 1) *
+    max_steps_ += request->params.sampling.num_choices * (kMaxPreemptions + workload.config.policy.num_levels + 1) *
                   (int64_t{static_cast<int64_t>(request->prompt_tokens.size())} + 200);
   run();
   if (ok()) check_against_reference();
@@ -239,8 +154,9 @@ bool Run::step() {
 
 bool Run::submit() {
   const bool is_ahead = num_in_flight_ > 0;
-  const SeqId oldest = live_.empty() ? -1 : live_.begin()->first;
-  const int32_t oldest_preemptions = oldest < 0 ? 0 : scheduler_.num_preemptions(oldest);
+  const std::vector<SeqId> ran = scheduler_.running_ids();
+  std::vector<int32_t> preemptions_before;
+  for (const SeqId seq : ran) preemptions_before.push_back(scheduler_.num_preemptions(seq));
   const int64_t num_preemptions = scheduler_.num_preemptions_total();
   StepPlan& plan = plans_[outcome_.num_steps % 2];
   const bool is_scheduled = scheduler_.schedule(now_ms(), more_may_arrive(), &plan);
@@ -249,9 +165,7 @@ bool Run::submit() {
   if (!is_scheduled || !ok()) return false;
   expect(plan.step == outcome_.num_steps, "steps are not counted");
   expect(++outcome_.num_steps <= max_steps_, "no end in sight");
-  expect(is_ahead || plan.entries.front().seq == oldest, "the oldest sequence is not served first");
-  if (oldest >= 0)
-    expect(scheduler_.num_preemptions(oldest) == oldest_preemptions, "the oldest sequence was preempted");
+  if (!is_ahead) check_order(plan, ran, preemptions_before);
   check_plan(plan);
   if (ok()) expect_ok(backend_->submit(plan));
   count(plan);
@@ -268,6 +182,7 @@ void Run::finish_step() {
   maybe_finish_one();
   int64_t num_live = 0;
   for (const SampleGroup& group : plan.groups) num_live += live_.contains(group.seq);
+  note_ranks();
   scheduler_.apply(plan, output_, &updates_);
   --num_in_flight_;
   std::set<SeqId> updated;
@@ -282,11 +197,29 @@ void Run::finish_step() {
   maybe_finish_one();
 }
 
+// Whoever ran comes first, then who joins, each in order; of those that need not give way, the best goes on.
+void Run::check_order(const StepPlan& plan, const std::vector<SeqId>& ran,
+                      const std::vector<int32_t>& num_preemptions) {
+  const std::vector<SeqId> runs = scheduler_.running_ids();
+  auto before = ran.begin();
+  auto now = runs.begin();
+  for (const StepEntry& entry : plan.entries) {
+    before = std::find(before, ran.end(), entry.seq);
+    if (before == ran.end()) now = std::find(now, runs.end(), entry.seq);
+    expect(before != ran.end() || now != runs.end(), "not in order of rank");
+  }
+  for (size_t i = 0; i < ran.size(); ++i) {
+    if (scheduler_.num_preemptions(ran[i]) > num_preemptions[i]) {
+      expect(workload_.config.policy.num_levels > 0, "the best sequence was preempted");
+      continue;
+    }
+    return expect(plan.entries.front().seq == ran[i], "the best sequence is not served first");
+  }
+}
+
 void Run::check_plan(const StepPlan& plan) {
   expect(plan.num_tokens() <= workload_.config.max_num_batched_tokens, "over the token budget");
   expect(plan.num_entries() <= workload_.config.max_num_seqs, "over max_num_seqs");
-  const auto is_older = [](const StepEntry& a, const StepEntry& b) { return a.seq < b.seq; };
-  expect(std::is_sorted(plan.entries.begin(), plan.entries.end(), is_older), "not in order of age");
   expect(plan.num_samples() <= workload_.config.max_num_seqs + workload_.config.max_num_drafts, "too many rows");
   int32_t num_drafts = 0;
   std::set<SeqId> sampled;
@@ -297,6 +230,16 @@ void Run::check_plan(const StepPlan& plan) {
     expect(workload_.config.allows_trees || !is_tree(plan, group), "a tree that is not allowed");
   }
   expect(num_drafts <= workload_.config.max_num_drafts, "over max_num_drafts");
+}
+
+void Run::note_ranks() {
+  for (const auto& [seq, index] : live_) {
+    const Sequence& sequence = *scheduler_.find(seq);
+    AnswerOutcome& answer = outcome_.answers[index];
+    answer.num_policy_preemptions = sequence.num_policy_preemptions;
+    answer.num_demotions = sequence.num_demotions;
+    answer.is_promoted = sequence.is_promoted;
+  }
 }
 
 void Run::count(const StepPlan& plan) {
@@ -354,6 +297,7 @@ void Run::check_answer(const AnswerOutcome& actual) {
   const SchedulerConfig& config = workload_.config;
   expect(actual.num_ends == 1, "not one completion for an answer");
   expect(actual.num_preemptions <= 16, "more than 16 preemptions of a request");
+  expect(actual.num_preemptions - actual.num_policy_preemptions <= kMaxPreemptions, "preempted too often for memory");
   const auto num_prompt = static_cast<int64_t>(request.prompt_tokens.size());
   const bool too_long = num_prompt + 1 > config.max_model_len;
   const int64_t last = std::min<int64_t>(num_prompt + *request.params.stop.max_tokens, config.max_model_len);
@@ -364,9 +308,8 @@ void Run::check_answer(const AnswerOutcome& actual) {
   }
   expect(!actual.refused, "refused, but it fits");
   if (!ok()) return;
-  const LedgerCompletion expected =
-      ledger_reference(make_ledger_model(workload_.model, ledger_options_), request, config.max_model_len,
-                       actual.choice);
+  const LedgerCompletion expected = ledger_reference(make_ledger_model(workload_.model, ledger_options_), request,
+                                                     config.max_model_len, actual.choice);
   if (actual.ended_by_caller || actual.finish == FinishReason::kError) {
     expect(actual.tokens.size() <= expected.tokens.size() &&
                std::equal(actual.tokens.begin(), actual.tokens.end(), expected.tokens.begin()),

@@ -40,8 +40,11 @@ struct AnswerOutcome {
   std::optional<TokenId> stop_token;
   std::optional<RequestError> refused;  // by add()
   bool ended_by_caller = false;
-  int num_ends = 0;  // completions it got: must be 1
-  int32_t num_preemptions = 0;
+  int num_ends = 0;                    // completions it got: must be 1
+  int32_t num_preemptions = 0;         // for memory and by policy
+  int32_t num_policy_preemptions = 0;  // until its last token but one
+  int32_t num_demotions = 0;
+  bool is_promoted = false;
 };
 
 struct WorkloadOutcome {
@@ -58,8 +61,9 @@ struct WorkloadOutcome {
   int64_t num_shared_rows = 0;               // groups that sample another sequence's row
 };
 
-// Runs to the end. Checks after every call: integrity, budgets, progress, the oldest sequence's rights; at the end: no
-// leaked block, one completion an answer, refused exactly where it can never fit, tokens equal to ledger_reference().
+// Runs to the end. Checks after every call: integrity, budgets, progress, the order, the best sequence's rights; at the
+// end: no leaked block, one completion an answer, refused exactly where it can never fit, tokens equal to
+// ledger_reference().
 WorkloadOutcome run_workload(const Workload& workload);
 
 }  // namespace llmb::test

@@ -1,0 +1,74 @@
+// Who leaves the running sequences before it has ended, and who changes places among them.
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/scheduler.h"
+
+namespace llmb {
+
+// Sets yielding_: the running sequences that give way to the head of the line; none where that would not let it join.
+void Scheduler::find_yielding(const StepPlan& plan) {
+  yielding_.clear();
+  if (config_.policy.num_levels == 0 || num_candidates_ == 0 || running_.empty()) return;
+  const Sequence& head = *waiting_.front();
+  if (!goes_before(head, *running_.back())) return;
+  const Shared shared = find_shared(head, plan);
+  if (shared.must_wait) return;
+  const int64_t growth = growth_asked_by(head);
+  int64_t num_lacking = blocks_wanted_with(head, shared) - allocator_.num_free();
+  bool lacks_seat = !has_seat();
+  for (size_t i = running_.size(); i > 0 && (lacks_seat || num_lacking > 0); --i) {
+    Sequence* sequence = running_[i - 1];
+    if (!may_yield(*sequence, head) || sequence == shared.from) continue;
+    yielding_.push_back(sequence);
+    lacks_seat = false;
+    num_lacking -= num_blocks_wanted(*sequence, config_.block_size, growth) + needs_copy(*sequence) +
+                   sequence->blocks.num_unshared(allocator_);
+  }
+  if (lacks_seat || num_lacking > 0) yielding_.clear();
+}
+
+bool Scheduler::may_yield(const Sequence& sequence, const Sequence& to) const {
+  return goes_before(to, sequence) && !sequence.is_promoted && !sequence.ends_in_flight() &&
+         sequence.num_policy_preemptions < config_.policy.num_levels;
+}
+
+void Scheduler::preempt(Sequence* sequence) {
+  LLMB_CHECK(num_in_flight_ == 0);
+  leave_running(sequence);
+  sequence->blocks.release_all(&allocator_);
+  sequence->num_computed_tokens = sequence->num_misplaced_tokens = 0;
+  ++num_preemptions_total_;
+  waiting_.push(sequence, now_ms_);
+  ++num_candidates_;
+}
+
+void Scheduler::enter_running(Sequence* sequence) {
+  auto at = running_.end();
+  while (at != running_.begin() && goes_before(*sequence, **(at - 1))) --at;
+  running_.insert(at, sequence);
+  sequence->is_running = true;
+}
+
+void Scheduler::leave_running(Sequence* sequence) {
+  const auto before = [](const Sequence* a, const Sequence* b) { return goes_before(*a, *b); };
+  const auto at = std::lower_bound(running_.begin(), running_.end(), sequence, before);
+  LLMB_CHECK(at != running_.end() && *at == sequence);
+  running_.erase(at);
+  sequence->is_running = false;
+}
+
+// The sequence has got tokens.
+void Scheduler::consider_demotion(Sequence* sequence) {
+  const int32_t num_levels = config_.policy.num_levels;
+  if (num_levels == 0 || is_settled(*sequence)) return;
+  const Rank rank = config_.policy.rank(*sequence, now_ms_).rank;
+  sequence->is_demotion_due = sequence->may_be_demoted_to(rank, num_levels);
+  if (!sequence->is_demotion_due || sequence->num_in_flight > 0) return;
+  sequence->is_demotion_due = false;
+  leave_running(sequence);
+  sequence->demote(rank);
+  enter_running(sequence);
+}
+
+}  // namespace llmb
