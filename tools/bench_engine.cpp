@@ -128,7 +128,7 @@ class Bench {
     load.max_num_batched_tokens = std::max(o_.context, load.max_num_seqs);
     load.max_model_len = o_.context + o_.steps;
     load.num_threads = o_.threads;
-    load.quantization = o_.quantization;
+    load.cpu.quantization = o_.quantization;
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
       if (o_.dtype == dtype_name(dtype)) load.dtype = dtype;
       if (o_.kv_dtype == dtype_name(dtype)) load.kv_cache_dtype = dtype;

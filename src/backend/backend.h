@@ -16,6 +16,9 @@ namespace llmb {
 
 enum class LoadFormat { kAuto, kDummy };
 
+enum class DeviceKind { kCpu, kCuda, kLedger };
+
+// Members that every backend reads, and those of one device.
 struct LoadOptions {
   std::string model_dir;
   LoadFormat load_format = LoadFormat::kAuto;  // kDummy: seeded random normal weights, only config.json is read
@@ -27,23 +30,28 @@ struct LoadOptions {
   int32_t max_num_batched_tokens = 0;
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
   int32_t max_model_len = 0;
-  int32_t num_threads = 0;              // CPU: 0: all usable cores
+  int32_t num_threads = 0;              // of the host; 0: all usable cores
   std::optional<DType> dtype;           // of activations; none: what the backend thinks best
   std::optional<DType> kv_cache_dtype;  // none: config.cpu_kv_dtype(quantization) on the CPU, dtype on a GPU
-  Quantization quantization = Quantization::kNone;  // of weights, while they load; CPU only
-  std::optional<Arithmetic> arithmetic;             // CPU only; none: the fastest
-  std::string weight_cache_dir;  // CPU only: packed weights are kept there and mapped by later runs; "": not
-  // CUDA only.
-  double gpu_memory_utilization = 0.92;  // share of the device's memory that weights, activations and KV pool may take
-  bool deterministic =
-      false;  // a request's result does not depend on what else runs, nor on how its tokens are chunked
+
+  struct Cpu {
+    Quantization quantization = Quantization::kNone;  // of weights, while they load
+    std::optional<Arithmetic> arithmetic;             // none: the fastest
+    std::string weight_cache_dir;                     // packed weights are kept there and mapped by later runs; "": not
+  } cpu;
+
+  struct Cuda {
+    double gpu_memory_utilization = 0.92;  // share of the memory that weights, activations and KV pool may take
+    bool deterministic = false;            // a result depends neither on what else runs nor on how prompts are chunked
+  } cuda;
 
   // Rows that a step samples at most: the last one of each sequence, and its drafts.
   int32_t max_num_samples() const { return std::min(max_num_seqs, max_num_batched_tokens) + max_num_drafts; }
 };
 
 struct BackendInfo {
-  std::string device;                // "cpu (avx512, 2 threads)"
+  DeviceKind kind = DeviceKind::kCpu;
+  std::string device;                // for people: "cpu (avx512, 2 threads)"
   KvLayout kv;                       // num_blocks is the pool that the scheduler may hand out
   int64_t weight_bytes = 0;          // resident
   int32_t max_plans_in_flight = 1;   // 1 or 2

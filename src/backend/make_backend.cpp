@@ -17,20 +17,20 @@ namespace {
 Result<DeviceChoice> choose_gpu(int index) {
   const Result<CudaDevice> device = find_cuda_device(index);
   if (!device.ok()) return device.status();
-  return DeviceChoice{"cuda:" + std::to_string(index), "cuda (" + device->name + ")", ""};
+  return DeviceChoice{DeviceKind::kCuda, "cuda:" + std::to_string(index), "cuda (" + device->name + ")", ""};
 }
 
 DeviceChoice choose_freely() {
   const Result<DeviceChoice> gpu = choose_gpu(0);
   if (gpu.ok()) return *gpu;
-  return {"cpu", "cpu", has_cuda_device() ? "no GPU is used: " + gpu.status().message() : ""};
+  return {DeviceKind::kCpu, "cpu", "cpu", has_cuda_device() ? "no GPU is used: " + gpu.status().message() : ""};
 }
 #else
 Result<DeviceChoice> choose_gpu(int) {
   return unsupported("device cuda: this build has no CUDA; use --device cpu, or build where the CUDA Toolkit is found");
 }
 
-DeviceChoice choose_freely() { return {"cpu", "cpu", ""}; }
+DeviceChoice choose_freely() { return {DeviceKind::kCpu, "cpu", "cpu", ""}; }
 #endif
 
 // The N of "cuda:N", 0 of "cuda", -1 of anything else.
@@ -46,7 +46,8 @@ int gpu_index(std::string_view name) {
 }  // namespace
 
 Result<DeviceChoice> choose_device(std::string_view asked) {
-  if (asked == "cpu" || asked == "ledger") return DeviceChoice{std::string(asked), std::string(asked), ""};
+  if (asked == "cpu") return DeviceChoice{DeviceKind::kCpu, "cpu", "cpu", ""};
+  if (asked == "ledger") return DeviceChoice{DeviceKind::kLedger, "ledger", "ledger", ""};
   if (asked == "auto") return choose_freely();
   if (const int index = gpu_index(asked); index >= 0) return choose_gpu(index);
   return invalid_argument("device \"" + std::string(asked) + "\" is not known; known: auto, cpu, cuda, cuda:N, ledger");
@@ -55,8 +56,8 @@ Result<DeviceChoice> choose_device(std::string_view asked) {
 Result<std::unique_ptr<Backend>> make_backend(std::string_view device) {
   const Result<DeviceChoice> chosen = choose_device(device);
   if (!chosen.ok()) return chosen.status();
-  if (chosen->name == "cpu") return make_cpu_backend();
-  if (chosen->name == "ledger") return make_ledger_backend({});
+  if (chosen->kind == DeviceKind::kCpu) return make_cpu_backend();
+  if (chosen->kind == DeviceKind::kLedger) return make_ledger_backend({});
 #if LLMB_HAS_CUDA
   return make_cuda_backend(gpu_index(chosen->name));
 #else

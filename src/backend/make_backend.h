@@ -11,6 +11,7 @@
 namespace llmb {
 
 struct DeviceChoice {
+  DeviceKind kind = DeviceKind::kCpu;
   std::string name;      // for make_backend: "cpu", "cuda:0", "ledger"
   std::string identity;  // what the bytes of results may depend on: "cpu", "cuda (NVIDIA H200)"
   std::string note;      // why "auto" does not take the GPU that is there; mostly empty

@@ -78,9 +78,9 @@ int BatchRun::execute() {
 
 // This run keeps the choices of an earlier one.
 BatchRun::End BatchRun::choose_arithmetic() {
-  if (o_.dry_run || device_.identity != "cpu") return {};
+  if (o_.dry_run || device_.kind != DeviceKind::kCpu) return {};
   if (job_ && job_->recorded() != nullptr) {
-    cannot_compute_ = follow_recorded(*job_->recorded(), device_.identity, &o_);
+    cannot_compute_ = follow_recorded(*job_->recorded(), device_, &o_);
     if (!cannot_compute_.ok()) return {};  // there may be nothing to do
   }
   const std::optional<Arithmetic> arithmetic = arithmetic_by_name(o_.arithmetic);
@@ -139,7 +139,7 @@ int BatchRun::refuse_input(const Status& status) {
 // What is there already? Ends the run where it cannot be continued, or where no line is new.
 BatchRun::End BatchRun::examine_output() {
   if (job_->recorded() != nullptr) {
-    auto fingerprint = compute_fingerprint(o_, model_, inventory_, device_.identity, job_->recorded());
+    auto fingerprint = compute_fingerprint(o_, model_, inventory_, device_, job_->recorded());
     if (!fingerprint.ok() && interrupt_count() > 0) return interrupted_exit_code();
     if (!fingerprint.ok()) return fail(model_exit_code(fingerprint.status()), fingerprint.status());
     fingerprint_ = std::move(*fingerprint);

@@ -24,11 +24,11 @@ LoadOptions load_options(const Options& o, int32_t max_model_len) {
       {"float32", DType::kF32}, {"bfloat16", DType::kBF16}, {"float16", DType::kF16}, {"int8", DType::kI8}};
   if (const auto dtype = kDTypes.find(o.dtype); dtype != kDTypes.end()) load.dtype = dtype->second;
   if (const auto dtype = kDTypes.find(o.kv_cache_dtype); dtype != kDTypes.end()) load.kv_cache_dtype = dtype->second;
-  load.quantization = o.quantization;
-  load.arithmetic = arithmetic_by_name(o.arithmetic);
-  load.weight_cache_dir = o.weight_cache;
-  load.gpu_memory_utilization = o.gpu_memory_utilization;
-  load.deterministic = o.deterministic;
+  load.cpu.quantization = o.quantization;
+  load.cpu.arithmetic = arithmetic_by_name(o.arithmetic);
+  load.cpu.weight_cache_dir = o.weight_cache;
+  load.cuda.gpu_memory_utilization = o.gpu_memory_utilization;
+  load.cuda.deterministic = o.deterministic;
   return load;
 }
 

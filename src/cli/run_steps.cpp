@@ -19,7 +19,7 @@ EngineOptions BatchRun::engine_options() const {
   options.model = model_.config;
   options.grace_ms = 1000 * o_.grace_s;
   // The ledger computes nothing: what it would measure is noise.
-  if (device_.name == "ledger") options.virtual_token_ms = 1;
+  if (device_.kind == DeviceKind::kLedger) options.virtual_token_ms = 1;
   return options;
 }
 
@@ -53,7 +53,7 @@ BatchRun::End BatchRun::run_steps(Status* engine_status, Status* output_status) 
   coordinator_->begin_output(*sink_, errors_.get(), {job_hash(*fingerprint_), created_});
   work_ = std::make_unique<Work>(*this, engine_options());
   supervisor_->begin_steps(1000 *
-                           o_.watchdog_timeout_s.value_or(backend_->info().device.starts_with("cpu") ? 3600 : 300));
+                           o_.watchdog_timeout_s.value_or(backend_->info().kind == DeviceKind::kCpu ? 3600 : 300));
   try {
     *engine_status = work_->engine.run();
   } catch (const std::bad_alloc&) {
@@ -68,7 +68,7 @@ int BatchRun::run_supervised() {
   supervisor_.emplace(watch_, interrupt_count(), 1000 * o_.grace_s, /*leaves_blocked=*/false);
   End end;
   Status engine_status, output_status;
-  if (!fingerprint_) fingerprint_task_.emplace(o_, model_, inventory_, device_.identity);
+  if (!fingerprint_) fingerprint_task_.emplace(o_, model_, inventory_, device_);
   const Ending ending = supervisor_->run([&] { end = run_steps(&engine_status, &output_status); });
   if (ending == Ending::kReturned) return end ? *end : finish(engine_status, output_status);
   must_end_process_ = true;

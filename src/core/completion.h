@@ -14,7 +14,7 @@ namespace llmb {
 enum class FinishReason {
   kStop,    // end-of-sequence, a stop token or a stop string
   kLength,  // max_tokens or the context's end
-  kError,   // see Completion::error
+  kError,   // no answer: see Completion::error
 };
 
 constexpr const char* finish_reason_name(FinishReason r) {
@@ -50,28 +50,39 @@ struct RequestLatency {
   int32_t num_preemptions = 0;
 };
 
-// Exactly one per input line, ever.
+// One of the answers to a request.
+struct Choice {
+  std::string text;                  // valid UTF-8
+  bool continues_character = false;  // the text's first character began in the prompt
+  int32_t num_output_tokens = 0;
+  std::vector<TokenId> token_ids;     // generated, end-of-sequence included
+  std::vector<TokenDetail> logprobs;  // empty unless asked; else one per token of token_ids
+  // With logprobs: the text of each chosen and top token, in order, see io/result_writer.h.
+  std::vector<std::string> logprob_texts;
+  FinishReason finish_reason = FinishReason::kStop;
+  std::optional<std::string> stop_string;  // the stop string that ended it
+  std::optional<TokenId> stop_token;       // the token of stop_token_ids that ended it; not for end-of-sequence
+};
+
+// Exactly one per input line, ever: choices, at least one, or an error.
 struct Completion {
   LineRef line;
   ApiForm form = ApiForm::kNative;
   std::string id_json;
   std::string model_name;
-  bool is_chat = false;               // answered to `messages`
-  std::string text;                   // valid UTF-8
-  bool continues_character = false;   // the text's first character began in the prompt
-  std::vector<TokenId> token_ids;     // generated, end-of-sequence included
-  std::vector<TokenDetail> logprobs;  // empty unless asked; else one per token of token_ids
-  std::vector<std::string>
-      logprob_texts;  // with logprobs: text of each chosen and top token, in order, see result_writer
+  bool is_chat = false;  // answered to `messages`
   bool return_token_ids = false;
-  FinishReason finish_reason = FinishReason::kStop;
-  std::optional<std::string> stop_string;  // the stop string that ended it
-  std::optional<TokenId> stop_token;       // the token of stop_token_ids that ended it; not for end-of-sequence
   int32_t num_prompt_tokens = 0;
   int32_t num_truncated_tokens = 0;  // of the prompt, cut before it was computed
-  int32_t num_output_tokens = 0;
+  std::vector<Choice> choices;
   RequestLatency latency;
   std::optional<RequestError> error;  // set: the answer is an error record
+
+  int64_t num_output_tokens() const {
+    int64_t count = 0;
+    for (const Choice& choice : choices) count += choice.num_output_tokens;
+    return count;
+  }
 };
 
 }  // namespace llmb

@@ -37,8 +37,8 @@ class ActiveRequest {
     if (!scheduled_ms_) scheduled_ms_ = time_of(now_ms);
   }
 
-  // Takes the token `given` of the output. `is_stop_token`: it ended the sequence and its text is left out (unless asked
-  // for). True when a stop string is complete: the sequence must end now.
+  // Takes the token `given` of the output. `is_stop_token`: it ended the sequence and its text is left out (unless
+  // asked for). True when a stop string is complete: the sequence must end now.
   bool add_token(const StepOutput& output, int32_t given, bool is_stop_token, double now_ms);
 
   // The answer. Call once, at the end.
@@ -56,6 +56,7 @@ class ActiveRequest {
   const double virtual_token_ms_;
   std::optional<Detokenizer> detokenizer_;
   Completion completion_;
+  Choice choice_;  // the only one
   std::optional<double> scheduled_ms_;
   double first_token_ms_ = 0, last_token_ms_ = 0;
   std::vector<float> itl_ms_;

@@ -203,7 +203,6 @@ void Engine::complete(const SequenceUpdate& update, FinishReason reason) {
 
 void Engine::fail(int64_t ordinal, const Request& request, RequestError error) {
   Completion completion = completion_for(request);
-  completion.finish_reason = FinishReason::kError;
   completion.error = std::move(error);
   sink_.put({ordinal, std::move(completion), {}});
 }

@@ -402,7 +402,6 @@ Completion to_completion(ParseFailure failure) {
   completion.id_json = std::move(failure.id_json);
   completion.model_name = std::move(failure.model_name);
   completion.is_chat = failure.is_chat;
-  completion.finish_reason = FinishReason::kError;
   completion.error = std::move(failure.error);
   return completion;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
 #include "io/json_writer.h"
@@ -52,9 +53,9 @@ void write_usage(JsonWriter& json, const Completion& c) {
   json.key("prompt_tokens");
   json.integer(c.num_prompt_tokens);
   json.key("completion_tokens");
-  json.integer(c.num_output_tokens);
+  json.integer(c.num_output_tokens());
   json.key("total_tokens");
-  json.integer(int64_t{c.num_prompt_tokens} + c.num_output_tokens);
+  json.integer(c.num_prompt_tokens + c.num_output_tokens());
   if (c.num_truncated_tokens > 0) {
     json.key("truncated_prompt_tokens");
     json.integer(c.num_truncated_tokens);
@@ -81,7 +82,7 @@ void write_metrics(JsonWriter& json, const RequestLatency& latency) {
   json.end_object();
 }
 
-void write_finish(JsonWriter& json, const Completion& c) {
+void write_finish(JsonWriter& json, const Choice& c) {
   json.key("finish_reason");
   json.string(finish_reason_name(c.finish_reason));
   json.key("stop_reason");
@@ -90,8 +91,7 @@ void write_finish(JsonWriter& json, const Completion& c) {
   else json.null();
 }
 
-void write_token_ids(JsonWriter& json, const Completion& c) {
-  if (!c.return_token_ids) return;
+void write_token_ids(JsonWriter& json, const Choice& c) {
   json.key("token_ids");
   json.begin_array();
   for (const TokenId token : c.token_ids) json.integer(token);
@@ -114,7 +114,7 @@ void write_token(JsonWriter& json, const TokenLogprob& token, std::string_view t
 }
 
 // OpenAI's chat form, and with ids the native one.
-void write_logprob_list(JsonWriter& json, const Completion& c, bool with_ids) {
+void write_logprob_list(JsonWriter& json, const Choice& c, bool with_ids) {
   size_t text = 0;
   json.begin_array();
   for (const TokenDetail& detail : c.logprobs) {
@@ -141,7 +141,7 @@ size_t num_characters(std::string_view text) {
 
 // {"token": logprob, …}, best first; the chosen token is there even where it is not among the best. Two tokens may have
 // the same text: a key is written once, for the better of them.
-void write_top_object(JsonWriter& json, const Completion& c, const TokenDetail& detail, size_t chosen_text) {
+void write_top_object(JsonWriter& json, const Choice& c, const TokenDetail& detail, size_t chosen_text) {
   std::set<std::string> seen;
   const auto entry = [&](const TokenLogprob& token, const std::string& text) {
     std::string name;
@@ -157,7 +157,7 @@ void write_top_object(JsonWriter& json, const Completion& c, const TokenDetail& 
 }
 
 // OpenAI's completions form: four arrays, one entry per token.
-void write_completion_logprobs(JsonWriter& json, const Completion& c) {
+void write_completion_logprobs(JsonWriter& json, const Choice& c) {
   json.begin_object();
   const auto array = [&](std::string_view name, auto write_entry) {
     json.key(name);
@@ -212,14 +212,15 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
     write_error(json, c.line, *c.error);
     write_hash(json, c.line.content_hash);
   } else {
+    const Choice& choice = c.choices[0];
     json.key("text");
-    json.string(c.text);
-    write_finish(json, c);
+    json.string(choice.text);
+    write_finish(json, choice);
     write_usage(json, c);
-    write_token_ids(json, c);
-    if (!c.logprobs.empty()) {
+    if (c.return_token_ids) write_token_ids(json, choice);
+    if (!choice.logprobs.empty()) {
       json.key("logprobs");
-      write_logprob_list(json, c, /*with_ids=*/true);
+      write_logprob_list(json, choice, /*with_ids=*/true);
     }
     write_hash(json, c.line.content_hash);
     if (format.metrics) write_metrics(json, c.latency);
@@ -227,10 +228,10 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
   json.end_object();
 }
 
-void write_choice(JsonWriter& json, const Completion& c, bool is_chat) {
+void write_choice(JsonWriter& json, const Choice& c, int64_t index, bool is_chat, bool with_token_ids) {
   json.begin_object();
   json.key("index");
-  json.integer(0);
+  json.integer(index);
   if (is_chat) {
     json.key("message");
     json.begin_object();
@@ -259,7 +260,7 @@ void write_choice(JsonWriter& json, const Completion& c, bool is_chat) {
     write_completion_logprobs(json, c);
   }
   write_finish(json, c);
-  write_token_ids(json, c);
+  if (with_token_ids) write_token_ids(json, c);
   json.end_object();
 }
 
@@ -276,7 +277,8 @@ void write_body(JsonWriter& json, const Completion& c, const ResultFormat& forma
   json.string(c.model_name);
   json.key("choices");
   json.begin_array();
-  write_choice(json, c, is_chat);
+  for (size_t i = 0; i < c.choices.size(); ++i)
+    write_choice(json, c.choices[i], static_cast<int64_t>(i), is_chat, c.return_token_ids);
   json.end_array();
   write_usage(json, c);
   json.end_object();
@@ -330,16 +332,19 @@ void write_openai(JsonWriter& json, const Completion& c, const ResultFormat& for
   json.end_object();
 }
 
-size_t num_logprob_texts(const Completion& c) {
+size_t num_logprob_texts(const Choice& choice) {
   size_t count = 0;
-  for (const TokenDetail& detail : c.logprobs) count += 1 + detail.top.size();
+  for (const TokenDetail& detail : choice.logprobs) count += 1 + detail.top.size();
   return count;
 }
 
 }  // namespace
 
 void ResultFormatter::format_to(std::string& out, const Completion& completion) const {
-  LLMB_CHECK(completion.logprob_texts.size() == num_logprob_texts(completion));
+  const std::vector<Choice>& choices = completion.choices;
+  LLMB_CHECK(completion.error || !choices.empty());
+  LLMB_CHECK(completion.form != ApiForm::kNative || choices.size() <= 1);  // a native record has one answer
+  for (const Choice& choice : choices) LLMB_CHECK(choice.logprob_texts.size() == num_logprob_texts(choice));
   JsonWriter json(out);
   if (completion.form == ApiForm::kNative) write_native(json, completion, format_);
   else write_openai(json, completion, format_);
@@ -348,7 +353,7 @@ void ResultFormatter::format_to(std::string& out, const Completion& completion) 
 
 std::string ResultFormatter::format(const Completion& completion) const {
   std::string out;
-  out.reserve(512 + completion.text.size());
+  out.reserve(512 + (completion.choices.empty() ? 0 : completion.choices[0].text.size()));
   format_to(out, completion);
   return out;
 }

@@ -50,7 +50,9 @@ struct ResultFormat {
 
 // Stateless: thread-safe.
 //
-// Completion::logprob_texts holds raw bytes, for each generated token in order: the chosen token's text, then the text
+// REQUIRES: an error, or choices: one where the form is native.
+//
+// Choice::logprob_texts holds raw bytes, for each generated token in order: the chosen token's text, then the text
 // of each of its top tokens. "token" shows bytes that are not UTF-8 as U+FFFD, "bytes" has them all.
 class ResultFormatter {
  public:

@@ -145,13 +145,14 @@ std::optional<DType> cpu_dtype(const std::string& name) {
 
 }  // namespace
 
-Status follow_recorded(const Fingerprint& recorded, const std::string& device, Options* options) {
+Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, Options* options) {
   const auto text = [&](const char* name) {
     for (const auto& [setting, value] : recorded.settings)
       if (setting == name && value.size() >= 2) return value.substr(1, value.size() - 2);  // without quotes
     return std::string();
   };
-  if (device != "cpu" || text("device") != device || text("quantization") != quantization_name(options->quantization))
+  if (device.kind != DeviceKind::kCpu || text("device") != device.identity ||
+      text("quantization") != quantization_name(options->quantization))
     return {};
   if (options->dtype == "auto" && cpu_dtype(text("dtype"))) options->dtype = text("dtype");
   const std::optional<Arithmetic> arithmetic = arithmetic_by_name(text(kArithmeticName));
@@ -161,14 +162,14 @@ Status follow_recorded(const Fingerprint& recorded, const std::string& device, O
 }
 
 Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& model, const ModelInventory& inventory,
-                                        const std::string& device, const Fingerprint* recorded,
+                                        const DeviceChoice& device, const Fingerprint* recorded,
                                         const std::atomic<bool>* stop) {
   SettingsList list;
   list.integer(kAnswersVersionName, kAnswersVersion);
   add_sampling(model.default_params, &list);
   list.add("seed", std::to_string(o.seed));
-  list.text("device", device);
-  const bool is_gpu = device.starts_with("cuda");
+  list.text("device", device.identity);
+  const bool is_gpu = device.kind == DeviceKind::kCuda;
   std::string dtype = o.dtype;
   if (!is_gpu) {
     const auto chosen =
@@ -200,7 +201,7 @@ Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& mode
 }
 
 FingerprintTask::FingerprintTask(const Options& options, const ModelFiles& model, const ModelInventory& inventory,
-                                 const std::string& device)
+                                 const DeviceChoice& device)
     : result_(std::async(std::launch::async, [this, &options, &model, &inventory, device] {
         return compute_fingerprint(options, model, inventory, device, nullptr, &stop_);
       })) {}

@@ -6,6 +6,7 @@
 #include <future>
 #include <string>
 
+#include "backend/make_backend.h"
 #include "base/status.h"
 #include "cli/options.h"
 #include "job/model_files.h"
@@ -20,14 +21,14 @@ inline constexpr int64_t kAnswersVersion = 1;
 
 // Puts the dtype and the arithmetic that an earlier run chose by itself in place of "auto", so that another processor
 // goes on in the same. kUnsupported: this one cannot compute it.
-Status follow_recorded(const Fingerprint& recorded, const std::string& device, Options* options);
+Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, Options* options);
 
-// `device`: DeviceChoice::identity. Reads every file of the inventory, several at a time, but for large ones whose
+// Reads every file of the inventory, several at a time, but for large ones whose
 // size, times and inode are as in `recorded` (may be null) on file systems where times can be trusted: elsewhere, and
 // of small files, the content is what counts (4 GB/s a core). kCancelled: interrupted, or *stop (may be null) became
 // true; kDataLoss: a file is not as in the inventory any more.
 Result<Fingerprint> compute_fingerprint(const Options& options, const ModelFiles& model,
-                                        const ModelInventory& inventory, const std::string& device,
+                                        const ModelInventory& inventory, const DeviceChoice& device,
                                         const Fingerprint* recorded, const std::atomic<bool>* stop = nullptr);
 
 // The same beside other work: to read all weights takes about as long as to load them. Driven by one thread.
@@ -35,7 +36,7 @@ class FingerprintTask {
  public:
   // Starts at once. What it refers to outlives it and does not change.
   FingerprintTask(const Options& options, const ModelFiles& model, const ModelInventory& inventory,
-                  const std::string& device);
+                  const DeviceChoice& device);
   ~FingerprintTask();  // gives up what is not done
   FingerprintTask(const FingerprintTask&) = delete;
   FingerprintTask& operator=(const FingerprintTask&) = delete;

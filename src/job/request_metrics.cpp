@@ -34,12 +34,12 @@ void RequestMetrics::add(const FinishedItem& item) {
   }
   num_completed++;
   num_input_tokens += c.num_prompt_tokens;
-  num_output_tokens += c.num_output_tokens;
+  num_output_tokens += c.num_output_tokens();
   const RequestLatency& l = c.latency;
   ttft_ms.add(l.ttft_ms);
   queue_ms.add(l.queue_ms);
   e2el_ms.add(l.e2e_ms);
-  if (c.num_output_tokens > 1) tpot_ms.add(l.tpot_ms);
+  if (c.num_output_tokens() > 1) tpot_ms.add(l.tpot_ms);
   for (const float gap : item.itl_ms) itl_ms.add(gap);
   num_preemptions += l.num_preemptions;
   const auto meets = [](const std::optional<double>& target, double value) { return !target || value <= *target; };

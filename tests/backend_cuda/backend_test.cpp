@@ -140,7 +140,7 @@ TEST_CASE("deterministic: bits do not depend on the schedule, in every dtype") {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     CAPTURE(dtype_name(dtype));
     LoadOptions options = load_options(dir, config, dtype);
-    options.deterministic = true;
+    options.cuda.deterministic = true;
     const auto requests = golden_requests(read_json_lines(dir + "/golden.jsonl"));
     const auto backend = loaded(make_cuda_backend(0), config, options);
     const auto expected = generate_one_by_one(*backend, requests, kMaxNumBatchedTokens);

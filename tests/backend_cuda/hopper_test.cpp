@@ -178,7 +178,7 @@ TEST_CASE("decode steps, deterministic runs, float32 and other devices go withou
   const LoadOptions options = load_options(wide.path(), config, DType::kF16);
   uint64_t before = num_hopper_runs();
   LoadOptions deterministic = options;
-  deterministic.deterministic = true;
+  deterministic.cuda.deterministic = true;
   CHECK(answers(*loaded(make_cuda_backend(0), config, deterministic)) == golden.tokens);
   CHECK(answers(*loaded(make_cuda_backend(0), config, load_options(wide.path(), config, DType::kF32))) ==
         golden.tokens);

@@ -42,7 +42,7 @@ LoadOptions dummy_options(const ModelConfig& config, int32_t max_num_seqs) {
   options.num_threads = 1;
   options.dtype = DType::kF32;
   options.kv_cache_dtype = DType::kF32;
-  options.deterministic = true;
+  options.cuda.deterministic = true;
   return options;
 }
 

@@ -86,7 +86,7 @@ TEST_CASE("weights or a pool that do not fit are refused") {
   options.num_blocks_override = 1 << 24;
   CHECK(make_cuda_backend(0)->load(config, options).code() == StatusCode::kResourceExhausted);
   options.num_blocks_override = 0;
-  options.gpu_memory_utilization = 0.01;
+  options.cuda.gpu_memory_utilization = 0.01;
   const Status status = make_cuda_backend(0)->load(config, options);
   CHECK(status.code() == StatusCode::kResourceExhausted);
   CHECK(status.message().find("--gpu-memory-utilization") != std::string::npos);
@@ -101,7 +101,7 @@ TEST_CASE("the pool takes what --gpu-memory-utilization leaves, or what the sequ
     const Result<int32_t> result = plan_num_blocks(options, kv, {total, free, reserved});
     return result.ok() ? *result : -1;
   };
-  options.gpu_memory_utilization = 0.5;
+  options.cuda.gpu_memory_utilization = 0.5;
   CHECK(num_blocks(1000 * block, 1000 * block, 0) == 5 * 4);  // max_num_seqs sequences of 64 tokens
   CHECK(num_blocks(100 * block, 60 * block, 0) == 50 - 40);   // half of all, what is taken counts
   CHECK(num_blocks(100 * block, 60 * block, 3 * block) == 10 - 3);

@@ -31,7 +31,7 @@ Fingerprint fingerprint_of(std::vector<std::string> arguments, const std::string
   REQUIRE(device.ok());
   const auto inventory = take_inventory(parsed.options);
   REQUIRE(inventory.ok());
-  auto fingerprint = compute_fingerprint(parsed.options, *files, *inventory, device->identity, recorded);
+  auto fingerprint = compute_fingerprint(parsed.options, *files, *inventory, *device, recorded);
   REQUIRE(fingerprint.ok());
   return std::move(*fingerprint);
 }
@@ -76,7 +76,11 @@ TEST_CASE("each setting that changes answers is one component") {
   };
   for (const auto& [arguments, component] : cases) {
     INFO(std::string(component));
-    const auto differences = fingerprint_differences(base, fingerprint_of(arguments));
+    auto differences = fingerprint_differences(base, fingerprint_of(arguments));
+    // A processor may have another arithmetic for another dtype, and the other way round.
+    for (const auto& [asked, follows] : {std::pair("dtype", "arithmetic was "), std::pair("arithmetic", "dtype was ")})
+      if (std::string(component) == asked)
+        std::erase_if(differences, [&](const std::string& text) { return text.starts_with(follows); });
     REQUIRE_MESSAGE(differences.size() == 1, joined(differences));
     CHECK(differences[0].starts_with(std::string(component) + " was "));
   }
@@ -225,14 +229,15 @@ TEST_CASE("beside other work the fingerprint is the same, and it is given up whe
   REQUIRE(files.ok());
   const auto inventory = take_inventory(parsed.options);
   REQUIRE(inventory.ok());
-  { const FingerprintTask dropped(parsed.options, *files, *inventory, "cpu"); }
-  FingerprintTask task(parsed.options, *files, *inventory, "cpu");
+  const DeviceChoice cpu = {DeviceKind::kCpu, "cpu", "cpu", ""};
+  { const FingerprintTask dropped(parsed.options, *files, *inventory, cpu); }
+  FingerprintTask task(parsed.options, *files, *inventory, cpu);
   const auto fingerprint = task.wait();
   REQUIRE(fingerprint.ok());
   CHECK(fingerprint->files.size() > 3);
   CHECK(joined(fingerprint_differences(fingerprint_of({"--device", "cpu"}), *fingerprint)) == "");
   const std::atomic<bool> stop{true};
-  CHECK(compute_fingerprint(parsed.options, *files, *inventory, "cpu", nullptr, &stop).status().code() ==
+  CHECK(compute_fingerprint(parsed.options, *files, *inventory, cpu, nullptr, &stop).status().code() ==
         StatusCode::kCancelled);
 }
 

@@ -31,10 +31,11 @@ constexpr int kErrorEvery = 4;  // every fourth line is answered with an error r
 inline Completion answer_to(const LineRef& line) {
   Completion completion;
   completion.line = line;
-  completion.text = "answer " + std::to_string(line.index);
   if (line.index % kErrorEvery == kErrorEvery - 1) {
-    completion.finish_reason = FinishReason::kError;
     completion.error = RequestError{"invalid_value", "for the test", std::nullopt};
+  } else {
+    completion.choices.emplace_back();
+    completion.choices[0].text = "answer " + std::to_string(line.index);
   }
   return completion;
 }

@@ -279,6 +279,7 @@ TEST_CASE("load() chooses the pool by override, bytes or need, and refuses what 
   auto backend = make_ledger_backend({});
   REQUIRE(backend->load(small_model(), load).ok());
   CHECK(backend->info().kv.num_blocks == 28);
+  CHECK(backend->info().kind == DeviceKind::kLedger);
   CHECK(backend->info().device == "ledger");
   load.max_num_seqs = 1 << 30;
   REQUIRE(backend->load(small_model(), load).ok());

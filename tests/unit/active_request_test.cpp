@@ -1,4 +1,5 @@
-// A request's text after its prompt; its times: by the caller's clock, or virtual, where they depend on the request alone.
+// A request's text after its prompt; its times: by the caller's clock, or virtual, where they depend on the request
+// alone.
 #include "engine/active_request.h"
 
 #include <doctest/doctest.h>
@@ -54,30 +55,30 @@ RequestLatency latency_of(double virtual_token_ms, const std::vector<double>& ti
 
 }  // namespace
 
-TEST_CASE("a completion goes on where its prompt ends: text, stop strings, token texts and offsets keep the first space") {
+TEST_CASE(
+    "a completion goes on where its prompt ends: text, stop strings, token texts and offsets keep the first space") {
   const auto tokenizer = load_tokenizer(test::source_dir() + "/data/fixtures/tokenizers/llama2");
   const TokenId bos = 1, the = *tokenizer->token_to_id("▁the");
   const Completion after_text = complete(*tokenizer, {bos, the}, {the, the});
-  CHECK(after_text.text == " the the");
+  CHECK(after_text.choices[0].text == " the the");
   CHECK(logprobs_of(after_text)["tokens"] == nlohmann::json{" the", " the"});
   CHECK(logprobs_of(after_text)["text_offset"] == nlohmann::json{0, 4});
   const Completion after_bos = complete(*tokenizer, {bos}, {the, the});
-  CHECK(after_bos.text == "the the");
+  CHECK(after_bos.choices[0].text == "the the");
   CHECK(logprobs_of(after_bos)["tokens"] == nlohmann::json{"the", " the"});
   CHECK(logprobs_of(after_bos)["top_logprobs"][0] == nlohmann::json{{"the", -1}});
   CHECK(logprobs_of(after_bos)["text_offset"] == nlohmann::json{0, 3});
   const Completion stopped = complete(*tokenizer, {bos, the}, {the, the}, {" t"});
-  CHECK(stopped.text == "");
-  CHECK(stopped.stop_string == " t");
-  CHECK(complete(*tokenizer, {bos}, {the, the}, {" t"}).text == "the");
+  CHECK(stopped.choices[0].text == "");
+  CHECK(stopped.choices[0].stop_string == " t");
+  CHECK(complete(*tokenizer, {bos}, {the, the}, {" t"}).choices[0].text == "the");
 }
 
 TEST_CASE("a character that the prompt began counts in the offsets of the tokens after it") {
   const auto tokenizer = load_tokenizer(test::source_dir() + "/data/fixtures/tokenizers/llama2");
   const auto id = [&](const char* token) { return *tokenizer->token_to_id(token); };
-  const Completion completion =
-      complete(*tokenizer, {1, id("<0xE4>"), id("<0xBD>")}, {id("<0xA0>"), id("a"), id("a")});
-  CHECK(completion.text == "\u4f60aa");
+  const Completion completion = complete(*tokenizer, {1, id("<0xE4>"), id("<0xBD>")}, {id("<0xA0>"), id("a"), id("a")});
+  CHECK(completion.choices[0].text == "\u4f60aa");
   CHECK(logprobs_of(completion)["text_offset"] == nlohmann::json{0, 1, 2});
 }
 

@@ -53,6 +53,7 @@ struct Run {
   // The completion of one request.
   void answer(const WorkItem& item, bool with_error = false) {
     FinishedItem finished;
+    finished.completion.choices.emplace_back();
     finished.ordinal = item.ordinal;
     finished.completion.line = item.request->line;
     if (with_error) finished.completion.error = RequestError{"numeric_error", "for the test", std::nullopt};

@@ -255,6 +255,7 @@ TEST_CASE("info and limits say what was loaded") {
   ModelConfig config = tiny_config();
   config.dtype = DType::kBF16;
   const auto backend = loaded(config, dummy_options());
+  CHECK(backend->info().kind == DeviceKind::kCpu);
   CHECK(backend->info().device.starts_with("cpu ("));
   CHECK(backend->info().device.ends_with(", 2 threads)"));
   CHECK(backend->info().weight_bytes >= config.num_matmul_params() * 2);
@@ -305,9 +306,9 @@ TEST_CASE("the KV cache's dtype: bfloat16 for models stored in 16 bits or fewer,
   config.is_dequantised = true;
   CHECK(bytes_per_token() == 2 * 2 * 2 * 8 * 2);
   config.is_dequantised = false;
-  o.quantization = Quantization::kInt8;
+  o.cpu.quantization = Quantization::kInt8;
   CHECK(bytes_per_token() == 2 * 2 * 2 * 8 * 2);
-  o.quantization = Quantization::kNone;
+  o.cpu.quantization = Quantization::kNone;
   for (const DType stored : {DType::kBF16, DType::kF16}) {
     config.dtype = stored;
     CHECK(bytes_per_token() == 2 * 2 * 2 * 8 * 2);
@@ -381,7 +382,7 @@ TEST_CASE("the dtype of activations: float32, or bfloat16 over bf16 weights") {
   }
   CHECK(cpu_activation_dtype(config, Quantization::kNone) == (cpu::has_fast_bf16() ? DType::kBF16 : DType::kF32));
   CHECK(cpu_activation_dtype(config, Quantization::kInt8) == DType::kF32);
-  o.quantization = Quantization::kInt8;
+  o.cpu.quantization = Quantization::kInt8;
   CHECK(refuses("not with quantization int8"));
 }
 

@@ -40,7 +40,7 @@ std::vector<std::vector<float>> distributions(const std::string& dir, const std:
   options.max_num_batched_tokens = 512;
   options.max_model_len = config.max_position_embeddings;
   options.num_threads = 2;
-  options.quantization = rounding.quantization;
+  options.cpu.quantization = rounding.quantization;
   options.dtype = rounding.activations;
   const Status status = backend->load(config, options);
   REQUIRE_MESSAGE(status.ok(), status.message());

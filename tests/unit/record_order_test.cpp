@@ -32,7 +32,8 @@ std::vector<std::string> make_records(int count) {
   for (int i = 0; i < count; ++i) {
     Completion completion;
     completion.line = {3 * i, "in.jsonl", 3 * i + 1, 0, 5};
-    completion.text = std::string(static_cast<size_t>(i * 7919 % 4000), 'x');
+    completion.choices.emplace_back();
+    completion.choices[0].text = std::string(static_cast<size_t>(i * 7919 % 4000), 'x');
     records.push_back(ResultFormatter().format(completion));
   }
   return records;

@@ -23,19 +23,20 @@ Completion example(ApiForm form = ApiForm::kNative) {
   c.form = form;
   c.id_json = "\"a-1\"";
   c.model_name = "tiny";
-  c.text = "a \"b\"\n";
-  c.token_ids = {5, 6};
-  c.stop_token = 2;
+  c.choices.emplace_back();
+  c.choices[0].text = "a \"b\"\n";
+  c.choices[0].token_ids = {5, 6};
+  c.choices[0].stop_token = 2;
   c.num_prompt_tokens = 3;
-  c.num_output_tokens = 2;
+  c.choices[0].num_output_tokens = 2;
   c.latency = {0.5, 10.25, 3, 1013.2504, 2.9996, 3.0004, 3.5, 1};
   return c;
 }
 
 void add_logprobs(Completion& c) {
-  c.logprobs = {{{5, -0.5f}, {{5, -0.5f}, {9, -1.25f}}},
-                {{6, -3.0f}, {{8, -0.25f}, {4, -std::numeric_limits<float>::infinity()}}}};
-  c.logprob_texts = {"a ", "a ", "\xC3", "\xE2\x82", "z", "z"};
+  c.choices[0].logprobs = {{{5, -0.5f}, {{5, -0.5f}, {9, -1.25f}}},
+                           {{6, -3.0f}, {{8, -0.25f}, {4, -std::numeric_limits<float>::infinity()}}}};
+  c.choices[0].logprob_texts = {"a ", "a ", "\xC3", "\xE2\x82", "z", "z"};
 }
 
 const std::string kMetrics =
@@ -63,18 +64,41 @@ TEST_CASE("format_to appends, record by record") {
   CHECK(out == format(example(), false) + format(example(), false));
 }
 
+TEST_CASE("several choices: OpenAI records number them and count all their tokens; a native record has one") {
+  for (const ApiForm form : {ApiForm::kOpenAiChat, ApiForm::kOpenAiCompletion}) {
+    Completion c = example(form);
+    const Json one = Json::parse(format(c))["response"]["body"]["choices"];
+    c.choices.push_back(c.choices[0]);
+    c.choices[1].text = "other";
+    c.choices[1].num_output_tokens = 5;
+    c.choices[1].finish_reason = FinishReason::kLength;
+    const Json body = Json::parse(format(c))["response"]["body"];
+    REQUIRE(body["choices"].size() == 2);
+    CHECK(body["choices"][0] == one[0]);
+    const Json& second = body["choices"][1];
+    CHECK(second["index"] == 1);
+    CHECK((form == ApiForm::kOpenAiChat ? second["message"]["content"] : second["text"]) == "other");
+    CHECK(second["finish_reason"] == "length");
+    CHECK(body["usage"] == Json{{"prompt_tokens", 3}, {"completion_tokens", 7}, {"total_tokens", 10}});
+    c.form = ApiForm::kNative;
+    CHECK_THROWS_AS((void)format(c), CheckFailure);
+    c.choices.clear();
+    CHECK_THROWS_AS((void)format(c), CheckFailure);
+  }
+}
+
 TEST_CASE("finish reasons, stop reasons and ids") {
   Completion c = example();
   c.id_json = "";
-  c.finish_reason = FinishReason::kLength;
-  c.stop_token.reset();
+  c.choices[0].finish_reason = FinishReason::kLength;
+  c.choices[0].stop_token.reset();
   Json record = Json::parse(format(c));
   CHECK(record["id"].is_null());
   CHECK(record["finish_reason"] == "length");
   CHECK(record["stop_reason"].is_null());
   c.id_json = "17";
-  c.finish_reason = FinishReason::kStop;
-  c.stop_string = "E\"ND";
+  c.choices[0].finish_reason = FinishReason::kStop;
+  c.choices[0].stop_string = "E\"ND";
   record = Json::parse(format(c));
   CHECK(record["id"] == 17);
   CHECK(record["stop_reason"] == "E\"ND");
@@ -195,14 +219,14 @@ TEST_CASE("any bytes and any numbers give one line of valid JSON") {
   const double odd[] = {0, -1, 1e300, std::nan(""), std::numeric_limits<double>::infinity(), 1e-9, 123.4567};
   for (int round = 0; round < 5000; ++round) {
     Completion c = example(static_cast<ApiForm>(random() % 3));
-    c.text = bytes();
+    c.choices[0].text = bytes();
     c.model_name = bytes();
-    c.stop_string = bytes();
+    c.choices[0].stop_string = bytes();
     c.line.source = bytes();
     c.latency.ttft_ms = odd[random() % std::size(odd)];
     c.latency.itl_p99_ms = odd[random() % std::size(odd)];
-    c.logprobs = {{{1, static_cast<float>(odd[random() % std::size(odd)])}, {{2, -1.0f}}}};
-    c.logprob_texts = {bytes(), bytes()};
+    c.choices[0].logprobs = {{{1, static_cast<float>(odd[random() % std::size(odd)])}, {{2, -1.0f}}}};
+    c.choices[0].logprob_texts = {bytes(), bytes()};
     if (random() % 3 == 0) c.error = RequestError{bytes(), bytes(), bytes(), 1};
     const std::string record = format(c);
     CHECK(record.find('\n') == record.size() - 1);
@@ -213,7 +237,7 @@ TEST_CASE("any bytes and any numbers give one line of valid JSON") {
 TEST_CASE("texts that do not match the logprobs are a programmer's error") {
   Completion c = example();
   add_logprobs(c);
-  c.logprob_texts.pop_back();
+  c.choices[0].logprob_texts.pop_back();
   CHECK_THROWS_AS((void)format(c), CheckFailure);
 }
 

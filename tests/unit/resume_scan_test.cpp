@@ -27,7 +27,8 @@ std::string record(int64_t index, ApiForm form, bool is_error, bool metrics = tr
   c.line = {index, "in.jsonl", index + 1, 0, 0x1234567890abcdefu + static_cast<uint64_t>(index)};
   c.form = form;
   c.id_json = "\"a\\n\\\"index\\\":99\"";
-  c.text = "line\none \"hash\":\"00\" \xE2\x82\xAC";
+  c.choices.emplace_back();
+  c.choices[0].text = "line\none \"hash\":\"00\" \xE2\x82\xAC";
   if (is_error) c.error = RequestError{"invalid_value", "no {\"index\":7}", "prompt"};
   return ResultFormatter({.metrics = metrics}).format(c);
 }
@@ -165,9 +166,10 @@ TEST_CASE("FAULTS 12: anything else that is not a record is damage, named by its
 TEST_CASE("records longer than the read buffer, short reads and interrupts") {
   TempDir dir;
   Completion c;
+  c.choices.emplace_back();
   c.line = {0, "in", 1, 0, 0x1234567890abcdefu};
   for (const size_t size : {size_t{1}, size_t{262143}, size_t{262144}, size_t{262145}, size_t{3000000}}) {
-    c.text = std::string(size, 'x');
+    c.choices[0].text = std::string(size, 'x');
     const std::string text = ResultFormatter().format(c);
     write_file(dir / "a", text);
     CHECK(scan(dir / "a").bytes == text);

@@ -151,7 +151,8 @@ TEST_CASE("special tokens around a text stay, those of a conversation are its te
 TEST_CASE("usage says how many tokens were cut, only where some were") {
   Completion completion;
   completion.num_prompt_tokens = 5;
-  completion.num_output_tokens = 2;
+  completion.choices.emplace_back();
+  completion.choices[0].num_output_tokens = 2;
   const auto text = [&] { return ResultFormatter().format(completion); };
   CHECK(text().find(R"("usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7})") != std::string::npos);
   completion.num_truncated_tokens = 3;

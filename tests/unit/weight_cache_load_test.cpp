@@ -45,8 +45,8 @@ std::vector<Generated> answers(const std::string& model, Quantization quantizati
   options.max_num_batched_tokens = 64;
   options.max_model_len = std::min(64, config->max_position_embeddings);
   options.num_threads = 2;
-  options.quantization = quantization;
-  options.weight_cache_dir = cache;
+  options.cpu.quantization = quantization;
+  options.cpu.weight_cache_dir = cache;
   const auto backend = make_cpu_backend();
   const Status status = backend->load(*config, options);
   REQUIRE_MESSAGE(status.ok(), status.message());

@@ -102,8 +102,9 @@ Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const We
     if (!weights.ok()) return weights.status();
     return CachedLoad{std::move(*weights), std::nullopt};
   }
-  const std::string key = std::string("quantization ") + quantization_name(options.quantization) + "\n" + **identity;
-  const std::string path = weight_cache_path(options.weight_cache_dir, options.model_dir, options.quantization);
+  const std::string key =
+      std::string("quantization ") + quantization_name(options.cpu.quantization) + "\n" + **identity;
+  const std::string path = weight_cache_path(options.cpu.weight_cache_dir, options.model_dir, options.cpu.quantization);
   if (std::optional<CachedLoad> load = take_weights(path, key, config, files, ops, pool)) return std::move(*load);
   NotingMaker maker(ops);
   Result<ModelWeights> weights = load_model_weights(config, *source, maker);

@@ -18,9 +18,9 @@ struct CachedLoad {
   std::optional<CachedWeights> file;  // what they lie in; to be checked before what was computed with them counts
 };
 
-// The weights that load_model_weights gives, bit for bit: of the file in options.weight_cache_dir where there is one of
-// this model, else of the model's own, and then the file is written. What is wrong with the file costs a warning only.
-// REQUIRES: ops was made with options.quantization.
+// The weights that load_model_weights gives, bit for bit: of the file in options.cpu.weight_cache_dir where there is
+// one of this model, else of the model's own, and then the file is written. What is wrong with the file costs a warning
+// only. REQUIRES: ops was made with options.cpu.quantization.
 Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
                                              const LoadOptions& options, CpuOps& ops, ThreadPool& pool);
 

@@ -113,9 +113,9 @@ class CpuBackend final : public Backend {
 
   MachineLimits measure_limits() override {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before measure_limits()");
-    const cpu::Rate peak = options_.quantization == Quantization::kInt8 ? cpu::measure_peak_int8_ops(*pool_)
-                           : options_.dtype == DType::kBF16             ? cpu::measure_peak_bf16_flops(*pool_)
-                                                                        : cpu::measure_peak_flops(*pool_);
+    const cpu::Rate peak = options_.cpu.quantization == Quantization::kInt8 ? cpu::measure_peak_int8_ops(*pool_)
+                           : options_.dtype == DType::kBF16                 ? cpu::measure_peak_bf16_flops(*pool_)
+                                                                            : cpu::measure_peak_flops(*pool_);
     const int64_t available = available_memory_bytes();
     const cpu::Rate reads = cpu::measure_read_bandwidth(*pool_, available > 0 ? available / 4 : INT64_MAX);
     return {peak.sustained, reads.sustained};
@@ -128,7 +128,7 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check_dtype(config, options));
     if (options.kv_cache_dtype == DType::kF16)
       return unsupported("kv-cache-dtype float16: on the CPU it is float32, bfloat16 or int8");
-    if (!options.weight_cache_dir.empty() && options.load_format == LoadFormat::kDummy)
+    if (!options.cpu.weight_cache_dir.empty() && options.load_format == LoadFormat::kDummy)
       return unsupported("weight-cache: random weights are made anew in each run; leave it out");
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
@@ -143,8 +143,9 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(choose_arithmetic());
     info_.kv = *kv;
     pool_.emplace(num_threads(options.num_threads));
-    ops_.emplace(config, info_.kv, options.max_model_len, options.quantization, *options_.dtype, *pool_);
+    ops_.emplace(config, info_.kv, options.max_model_len, options.cpu.quantization, *options_.dtype, *pool_);
     LLMB_RETURN_IF_ERROR(load_weights(files));
+    info_.kind = DeviceKind::kCpu;
     info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");
     info_.max_plans_in_flight = kMaxPlansInFlight;
@@ -156,7 +157,7 @@ class CpuBackend final : public Backend {
   // Sets what the process computes in; another backend in it that does not care keeps what it has.
   Status choose_arithmetic() {
     const Result<CpuArithmetic> chosen =
-        choose_cpu_arithmetic(config_, options_.quantization, options_.dtype, options_.arithmetic);
+        choose_cpu_arithmetic(config_, options_.cpu.quantization, options_.dtype, options_.cpu.arithmetic);
     if (!chosen.ok()) return chosen.status();
     LLMB_RETURN_IF_ERROR(check_cpu_arithmetic(chosen->arithmetic));
     options_.dtype = chosen->dtype;
@@ -171,8 +172,8 @@ class CpuBackend final : public Backend {
     if (dtype == DType::kF32) return {};
     const std::string name = std::string("dtype ") + dtype_name(dtype) + ": ";
     if (dtype != DType::kBF16) return unsupported(name + "the CPU computes in float32, or bfloat16 over such weights");
-    if (options.quantization != Quantization::kNone)
-      return unsupported(name + "not with quantization " + quantization_name(options.quantization) +
+    if (options.cpu.quantization != Quantization::kNone)
+      return unsupported(name + "not with quantization " + quantization_name(options.cpu.quantization) +
                          ", which says what products take; leave one of the two out");
     if (config.dtype == DType::kBF16) return {};
     return unsupported(name + "on the CPU only over weights stored as bfloat16; these are " + dtype_name(config.dtype) +
@@ -181,7 +182,8 @@ class CpuBackend final : public Backend {
 
   // Before any weight is read, so that what cannot fit is refused at once.
   static Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options) {
-    const int64_t available = available_memory_bytes(), weights = resident_weight_bytes(config, options.quantization);
+    const int64_t available = available_memory_bytes(),
+                  weights = resident_weight_bytes(config, options.cpu.quantization);
     if (available > 0 && weights >= available)
       return resource_exhausted("the weights need " + std::to_string(weights >> 20) + " MiB, but only " +
                                 std::to_string(available >> 20) + " MiB of memory are available");
@@ -194,7 +196,7 @@ class CpuBackend final : public Backend {
         RandomSource source(options_.dummy_seed, config_.dtype, *pool_);
         return load_model_weights(config_, source, *ops_);
       }
-      if (options_.weight_cache_dir.empty()) return load_model_weights(config_, *files->make_source(*pool_), *ops_);
+      if (options_.cpu.weight_cache_dir.empty()) return load_model_weights(config_, *files->make_source(*pool_), *ops_);
       Result<CachedLoad> load = load_model_weights_cached(config_, *files, options_, *ops_, *pool_);
       if (!load.ok()) return load.status();
       weight_file_ = std::move(load->file);

@@ -18,7 +18,7 @@ std::string mib(double bytes) { return std::to_string(static_cast<int64_t>(std::
 }  // namespace
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
-  const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.quantization));
+  const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.cpu.quantization));
   KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, dtype};
   const int64_t bytes_per_block = kv.bytes_per_block();
   const int64_t memory_bytes = available_bytes > 0 ? available_bytes : kUnknownMemoryBytes;

@@ -119,10 +119,10 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check_block_size(options));
     LLMB_RETURN_IF_ERROR(check_kv_dtype(config, options));
     LLMB_RETURN_IF_ERROR(check_cuda_support(config));
-    if (options.quantization != Quantization::kNone)
-      return unsupported(std::string("quantization ") + quantization_name(options.quantization) +
+    if (options.cpu.quantization != Quantization::kNone)
+      return unsupported(std::string("quantization ") + quantization_name(options.cpu.quantization) +
                          " is for the CPU so far; leave it out, or use --device cpu");
-    if (!options.weight_cache_dir.empty())
+    if (!options.cpu.weight_cache_dir.empty())
       return unsupported("weight-cache is for the CPU, a GPU takes weights as they are stored; leave it out");
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
@@ -142,8 +142,9 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(load_weights(files));
     LLMB_RETURN_IF_ERROR(size_kv_pool());
     record_graphs();
+    info_.kind = DeviceKind::kCuda;
     info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
-                   (options.deterministic ? ", deterministic)" : ")");
+                   (options.cuda.deterministic ? ", deterministic)" : ")");
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = options.max_num_drafts;
     info_.verifies_trees = info_.copies_blocks = true;
@@ -181,7 +182,7 @@ class CudaBackend final : public Backend {
     o.block_size = options_.block_size;
     o.max_position = options_.max_model_len;
     o.max_logit_rows = std::clamp<int64_t>(kMaxLogitBytes / vocab_bytes, 1, max_rows);
-    o.deterministic = options_.deterministic;
+    o.deterministic = options_.cuda.deterministic;
     o.hopper = cuda::has_hopper_code(stream_->get());
     ops_.emplace(config_, device_, o, stream_->get());
     for (Flight& flight : flights_) {

@@ -1,4 +1,5 @@
-// The backend that computes on an NVIDIA GPU. Results are deterministic in the sense of LoadOptions::deterministic.
+// The backend that computes on an NVIDIA GPU. Results are deterministic in the sense of
+// LoadOptions::Cuda::deterministic.
 #pragma once
 
 #include <memory>

@@ -31,8 +31,9 @@ Status check_weights_fit(const ModelConfig& config, DType dtype) {
 }
 
 Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use) {
-  const int64_t usable = static_cast<int64_t>(options.gpu_memory_utilization * static_cast<double>(use.total_bytes)) -
-                         (use.total_bytes - use.free_bytes) - use.reserved_bytes;
+  const int64_t usable =
+      static_cast<int64_t>(options.cuda.gpu_memory_utilization * static_cast<double>(use.total_bytes)) -
+      (use.total_bytes - use.free_bytes) - use.reserved_bytes;
   const int64_t bytes_per_block = kv.bytes_per_block();
   const int64_t blocks_per_seq = ceil_div(options.max_model_len, options.block_size);
   int64_t num_blocks = options.num_blocks_override;

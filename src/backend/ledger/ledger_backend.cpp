@@ -78,6 +78,7 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   kv.num_blocks = static_cast<int32_t>(num_blocks);
   model_ = make_ledger_model(config, options_);
   slots_.assign(num_blocks * options.block_size, Slot{});
+  info_.kind = DeviceKind::kLedger;
   info_.device = "ledger";
   info_.kv = kv;
   info_.max_plans_in_flight = kMaxPlansInFlight;
