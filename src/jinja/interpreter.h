@@ -51,6 +51,8 @@ class Interpreter {
   Interpreter(const Template& tmpl, Heap& heap);
 
   void set_variable(const std::string& name, Value value) { variables_[name] = std::move(value); }
+  // Printing an undefined value becomes an error, as with Jinja's StrictUndefined; by default it prints nothing.
+  void refuse_undefined_output() { prints_undefined_ = false; }
   std::string run();  // the output; throws jinja::Error
 
   Heap& heap() { return heap_; }
@@ -120,6 +122,7 @@ class Interpreter {
   int depth_ = 0;
   int call_depth_ = 0;
   int block_depth_ = 0;
+  bool prints_undefined_ = true;
 };
 
 // Counts nested evaluation while it lives; throws where it is too deep.
