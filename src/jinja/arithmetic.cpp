@@ -118,7 +118,7 @@ Value repeat(Heap& heap, const Value& sequence, int64_t count) {
       throw budget_error("a repeated string is too long");
     }
     for (int64_t i = 0; i < count && !text.empty(); ++i) out.append(text);
-    return out.finish(sequence.as<String>().markup);
+    return out.finish();
   }
   auto* list = heap.make<List>();
   const Value result(sequence.type(), list);
@@ -137,7 +137,7 @@ Value concatenate(Heap& heap, const Value& a, const Value& b) {
     TextBuilder out(heap);
     out.append(text_of(markup ? escape(heap, a) : a));
     out.append(text_of(markup ? escape(heap, b) : b));
-    return out.finish(markup);
+    return make_string(heap, out.release(), markup);
   }
   auto* list = heap.make<List>();
   const Value result(a.type(), list);

@@ -158,7 +158,7 @@ struct FilterExpr : Expr {  // kFilter, kTest
   using Expr::Expr;
   ExprPtr operand;  // null: the text of a block
   std::string name;
-  NativeFunction function = nullptr;  // null: no filter or test has this name; an error where it is reached
+  const Builtin* function = nullptr;   // null: no filter or test has this name; an error where it is reached
   CallArguments arguments;
 };
 

@@ -1,4 +1,5 @@
 // Interpreter: calls, macros and the loop variable.
+#include "jinja/builtins.h"
 #include "jinja/interpreter.h"
 #include "jinja/iter.h"
 #include "jinja/ops.h"
@@ -12,7 +13,7 @@ Value Interpreter::call(const Value& callee, Arguments& arguments) {
   const DepthGuard guard(*this);
   switch (callee.type()) {
     case Type::kFunction:
-      return callee.as<Function>().call(*this, callee.as<Function>().self, arguments);
+      return invoke(callee.as<Function>().code, *this, callee.as<Function>().self, arguments);
     case Type::kMacro:
       return call_macro(callee.as<Macro>(), arguments);
     case Type::kLoop:
@@ -107,7 +108,8 @@ Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
 }
 
 Value Interpreter::call_loop(Loop& loop, Arguments& arguments) {
-  const BoundArguments bound("loop", arguments, {"iterable"}, 1);
+  if (arguments.positional.size() != 1 || !arguments.keyword.empty())
+    throw type_error("loop() takes one argument, the iterable");
   if (loop.recursive == nullptr) {
     throw type_error("The loop must have the 'recursive' marker to be called recursively.");
   }
@@ -115,7 +117,7 @@ Value Interpreter::call_loop(Loop& loop, Arguments& arguments) {
   TextBuilder text(heap_);
   const Redirect redirect(&out_, &text);
   const Value scope = loop.scope;
-  within(scope, [&] { run_loop(*loop.recursive, bound.at(0), loop.depth0 + 1); });
+  within(scope, [&] { run_loop(*loop.recursive, arguments.positional[0], loop.depth0 + 1); });
   return text.finish();
 }
 
@@ -136,8 +138,8 @@ const Value& Loop::peek(Interpreter& in) {
 int64_t Loop::length(Interpreter& in) {
   if (known_length >= 0) return known_length;
   if (!iterable.is(Type::kIterator)) return known_length = length_of(iterable);
-  Value rest;
-  const auto count = static_cast<int64_t>(collect(in, iterator, &rest)->items.size());
+  const Value rest = to_list(in, iterator);
+  const int64_t count = length_of(rest);
   iterator = make_iterator(in, rest);
   return known_length = count + index0 + 1 + (after.is_missing() ? 0 : 1);
 }

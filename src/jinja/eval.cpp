@@ -1,4 +1,5 @@
 // Interpreter: expressions.
+#include "jinja/builtins.h"
 #include "jinja/interpreter.h"
 #include "jinja/iter.h"
 #include "jinja/ops.h"
@@ -188,7 +189,7 @@ Value Interpreter::eval_filter(const FilterExpr& e, const Value* operand) {
   if (e.function == nullptr) {
     throw template_error(std::string("No ") + (filter ? "filter" : "test") + " named " + repr_text(e.name) + " found.");
   }
-  return e.function(*this, input, arguments);
+  return invoke(*e.function, *this, input, arguments);
 }
 
 }  // namespace llmb::jinja

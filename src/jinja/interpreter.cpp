@@ -60,7 +60,9 @@ Value Interpreter::resolve(const std::string& name) {
     }
   }
   const auto at = variables_.find(name);
-  return at != variables_.end() ? at->second : find_global(heap_, name);
+  if (at != variables_.end()) return at->second;
+  const Builtin* global = find_global(name);
+  return global == nullptr ? Value() : Value(Type::kFunction, heap_.make<Function>(*global, Value()));
 }
 
 Value Interpreter::enter(const FrameInfo& frame, const Value& parent) {

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "jinja/args.h"
 #include "jinja/ast.h"
 #include "jinja/value.h"
 

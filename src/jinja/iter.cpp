@@ -44,7 +44,7 @@ class IndexIterator final : public Iterator {
     const auto& [key, value] = view.dict.as<Dict>().entries[static_cast<size_t>(i)];
     if (view.kind == DictView::Kind::kKeys) return key;
     if (view.kind == DictView::Kind::kValues) return value;
-    return make_tuple(heap(), key, value);
+    return make_sequence(heap(), Type::kTuple, {key, value});
   }
 
   Value container_;
@@ -118,14 +118,14 @@ bool advance(Interpreter& interpreter, const Value& iterator, Value* out) {
   return iterator.as<Iterator>().next(interpreter, out);
 }
 
-List* collect(Interpreter& interpreter, const Value& v, Value* holder) {
+Value to_list(Interpreter& interpreter, const Value& v) {
   auto* list = interpreter.heap().make<List>();
-  *holder = make_list(list);
+  const Value result = make_list(list);
   for_each(interpreter, v, [&](const Value& element) {
     list->push(element);
     return true;
   });
-  return list;
+  return result;
 }
 
 }  // namespace llmb::jinja

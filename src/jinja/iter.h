@@ -26,17 +26,9 @@ void for_each(Interpreter& interpreter, const Value& v, const Visit& visit) {
 }
 
 // A new list of v's elements.
-List* collect(Interpreter& interpreter, const Value& v, Value* holder);
+Value to_list(Interpreter& interpreter, const Value& v);
 
 // reversed(v): throws kType where v is not a sequence.
 Value make_reversed(Interpreter& interpreter, const Value& v);
-
-inline Value make_tuple(Heap& heap, Value a, Value b) {
-  auto* pair = heap.make<List>();
-  const Value result(Type::kTuple, pair);
-  pair->push(std::move(a));
-  pair->push(std::move(b));
-  return result;
-}
 
 }  // namespace llmb::jinja

@@ -25,7 +25,9 @@ void append_str(TextBuilder& out, const Value& v, int depth = 0);
 void append_repr(TextBuilder& out, const Value& v, int depth = 0);
 Value to_string(Heap& heap, const Value& v);    // str(v), without the mark of safe text
 Value soft_string(Heap& heap, const Value& v);  // a string as it is (markup stays), anything else as str(v)
-Value escape(Heap& heap, const Value& v);       // markupsafe.escape
+Value escape(Heap& heap, const Value& v);       // for HTML; what is marked as safe stays
+// text.replace(old, replacement, count); count < 0: all.
+Value replace_text(Heap& heap, const Value& text, const Value& old, const Value& replacement, int64_t count);
 std::string repr_of(Heap& heap, const Value& v);
 
 // Throws the error of using an undefined value, if v is one.
@@ -42,8 +44,8 @@ Value slice(Heap& heap, const Value& v, const Value& start, const Value& stop, c
 Value get_attribute(Interpreter& interpreter, const Value& v, std::string_view name);
 Value get_item(Interpreter& interpreter, const Value& v, const Value& key);
 
-// getattr(v, name): false where there is none; *unsafe: there is one, but the sandbox keeps it from templates.
-bool find_attribute(Interpreter& interpreter, const Value& v, std::string_view name, Value* out, bool* unsafe);
+// getattr(v, name): false where there is none, or none for templates.
+bool find_attribute(Interpreter& interpreter, const Value& v, std::string_view name, Value* out);
 
 int64_t length_of(const Value& v);  // len(v); throws kType where it has none
 // v as the index of a sequence: an int or a bool; throws kType otherwise.

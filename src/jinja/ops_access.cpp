@@ -1,8 +1,8 @@
 // str and repr, subscripts, slices and attributes.
 #include <algorithm>
 
+#include "jinja/builtins.h"
 #include "jinja/interpreter.h"
-#include "jinja/methods.h"
 #include "jinja/ops.h"
 #include "jinja/text.h"
 
@@ -94,7 +94,7 @@ void append_repr(TextBuilder& out, const Value& v, int depth) {
     case Type::kMacro:
       return out.append(macro_repr(v));
     case Type::kFunction:
-      return out.append("<function " + std::string(v.as<Function>().name) + ">");
+      return out.append("<function " + std::string(v.as<Function>().code.name) + ">");
     default:
       return out.append("<" + std::string(type_name(v)) + " object>");
   }
@@ -174,7 +174,7 @@ Value element_at(Heap& heap, const Value& v, int64_t i) {
   if (v.is_sequence()) return v.as<List>().items[static_cast<size_t>(i)];
   if (v.is(Type::kRange)) return Value::integer(v.as<Range>().start + i * v.as<Range>().step);
   const auto& string = v.as<String>();
-  return make_string(heap, std::string(chars_between(heap, string, i, i + 1)), string.markup);
+  return make_string(heap, std::string(chars_between(heap, string, i, i + 1)));
 }
 
 }  // namespace
@@ -236,7 +236,7 @@ Value slice(Heap& heap, const Value& v, const Value& start, const Value& stop, c
   if (v.is_string()) {
     const auto& string = v.as<String>();
     if (by == 1)
-      return make_string(heap, std::string(count == 0 ? "" : chars_between(heap, string, first, last)), string.markup);
+      return make_string(heap, std::string(count == 0 ? "" : chars_between(heap, string, first, last)));
     heap.spend_chars(string.text.size());
     std::u32string chars;
     const ScopedCharge room(heap, string.ascii ? 0 : 4 * static_cast<size_t>(string.num_chars));
@@ -246,7 +246,7 @@ Value slice(Heap& heap, const Value& v, const Value& start, const Value& stop, c
       if (string.ascii) picked.push_back(string.text[static_cast<size_t>(i)]);
       else append_utf8(&picked, chars[static_cast<size_t>(i)]);
     }
-    return make_string(heap, std::move(picked), string.markup);
+    return make_string(heap, std::move(picked));
   }
   auto* list = heap.make<List>();
   const Value result(v.type(), list);
@@ -262,65 +262,46 @@ std::string object_name(const Value& v) { return v.is_none() ? "None" : std::str
 
 namespace {
 
-bool is_dunder(std::string_view name) { return name.size() > 4 && name.starts_with("__") && name.ends_with("__"); }
-
+// There is no attribute for templates: Python has none, or the sandbox keeps it from them.
 Value undefined_attribute(Heap& heap, const Value& v, std::string_view name) {
-  return make_undefined(heap, "'" + object_name(v) + "' has no attribute " + repr_text(name));
-}
-
-Value unsafe_attribute(Heap& heap, const Value& v, std::string_view name) {
+  static constexpr std::string_view kChanging[] = {"append", "clear", "extend",  "insert",     "pop",   "popitem",
+                                                   "remove", "reverse", "setdefault", "sort", "update"};
+  const bool changes = (v.is(Type::kList) || v.is(Type::kDict)) &&
+                       std::find(std::begin(kChanging), std::end(kChanging), name) != std::end(kChanging);
+  if (!changes && !name.starts_with("__"))
+    return make_undefined(heap, "'" + object_name(v) + "' has no attribute " + repr_text(name));
   return make_undefined(heap,
                         "access to attribute " + repr_text(name) + " of '" + type_name(v) + "' object is unsafe.");
 }
 
 }  // namespace
 
-bool find_attribute(Interpreter& interpreter, const Value& v, std::string_view name, Value* out, bool* unsafe) {
+bool find_attribute(Interpreter& interpreter, const Value& v, std::string_view name, Value* out) {
   require_defined(v);
-  *unsafe = false;
   if (v.is(Type::kNamespace)) {
     const Value* found = v.as<Namespace>().attributes.as<Dict>().find(name);
     if (found != nullptr) *out = *found;
     return found != nullptr;
   }
-  if (is_dunder(name)) {  // every Python object has some; none is for templates
-    *unsafe = true;
-    return true;
-  }
-  if (changes_its_object(v, name)) {
-    *unsafe = true;
-    return true;
-  }
   if (find_property(interpreter, v, name, out)) return true;
-  const MethodEntry* method = find_method(v, name);
-  if (method == nullptr) return false;
-  *out = Value(Type::kFunction, interpreter.heap().make<Function>(method->name, method->call, v));
-  return true;
+  const Builtin* method = find_method(v, name);
+  if (method != nullptr) *out = Value(Type::kFunction, interpreter.heap().make<Function>(*method, v));
+  return method != nullptr;
 }
 
 Value get_attribute(Interpreter& interpreter, const Value& v, std::string_view name) {
-  Heap& heap = interpreter.heap();
   Value out;
-  bool unsafe = false;
-  if (find_attribute(interpreter, v, name, &out, &unsafe)) return unsafe ? unsafe_attribute(heap, v, name) : out;
-  if (v.is(Type::kDict)) {
-    if (const Value* found = v.as<Dict>().find(name)) return *found;
-  }
-  return undefined_attribute(heap, v, name);
+  if (find_attribute(interpreter, v, name, &out)) return out;
+  const Value* found = v.is(Type::kDict) ? v.as<Dict>().find(name) : nullptr;
+  return found != nullptr ? *found : undefined_attribute(interpreter.heap(), v, name);
 }
 
 Value get_item(Interpreter& interpreter, const Value& v, const Value& key) {
   Heap& heap = interpreter.heap();
   Value out;
   if (subscript(heap, v, key, &out)) return out;
-  if (!key.is_string()) {
-    return make_undefined(heap, object_name(v) + " has no element " + repr_of(heap, key));
-  }
-  bool unsafe = false;
-  if (find_attribute(interpreter, v, text_of(key), &out, &unsafe)) {
-    return unsafe ? unsafe_attribute(heap, v, text_of(key)) : out;
-  }
-  return undefined_attribute(heap, v, text_of(key));
+  if (!key.is_string()) return make_undefined(heap, object_name(v) + " has no element " + repr_of(heap, key));
+  return find_attribute(interpreter, v, text_of(key), &out) ? out : undefined_attribute(heap, v, text_of(key));
 }
 
 }  // namespace llmb::jinja

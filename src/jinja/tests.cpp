@@ -1,138 +1,118 @@
 // The tests behind `is`.
-#include "jinja/args.h"
 #include "jinja/builtins.h"
 #include "jinja/interpreter.h"
 #include "jinja/iter.h"
-#include "jinja/methods.h"
+#include "jinja/text.h"
 
 namespace llmb::jinja {
 
 namespace {
 
+using V = const Value&;
+
 // A test of the value alone.
-template <bool (*Holds)(const Value&)>
-Value plain(Interpreter&, const Value& self, Arguments& a) {
-  const BoundArguments b("test", a, {});
-  return Value::boolean(Holds(self));
+template <bool (*Holds)(V)>
+Value plain(Call& c) {
+  return Value::boolean(Holds(c.self));
 }
 
-bool is_defined(const Value& v) { return !v.is_undefined(); }
-bool is_undefined(const Value& v) { return v.is_undefined(); }
-bool is_none(const Value& v) { return v.is_none(); }
-bool is_boolean(const Value& v) { return v.is(Type::kBool); }
-bool is_true(const Value& v) { return v.is(Type::kBool) && v.as_bool(); }
-bool is_false(const Value& v) { return v.is(Type::kBool) && !v.as_bool(); }
-bool is_large_integer(const Value& v) { return v.is_string() && v.as<String>().is_integer; }
-bool is_integer(const Value& v) { return v.is(Type::kInt) || is_large_integer(v); }
-bool is_float(const Value& v) { return v.is(Type::kFloat); }
-bool is_number(const Value& v) { return v.is_number() || is_large_integer(v); }
-bool is_string(const Value& v) { return v.is_string() && !is_large_integer(v); }
-bool is_mapping(const Value& v) { return v.is(Type::kDict); }
-bool is_escaped(const Value& v) { return v.is_string() && v.as<String>().markup; }
-
-bool is_sequence(const Value& v) {
-  return is_string(v) || v.is_sequence() || v.is(Type::kDict) || v.is(Type::kRange) || v.is_undefined();
+bool is_large_integer(V v) { return v.is_string() && v.as<String>().is_integer; }
+bool is_text(V v) { return v.is_string() && !is_large_integer(v); }
+bool is_true(V v) { return v.is(Type::kBool) && v.as_bool(); }
+bool is_false(V v) { return v.is(Type::kBool) && !v.as_bool(); }
+bool is_defined(V v) { return !v.is_undefined(); }
+bool is_undefined(V v) { return v.is_undefined(); }
+bool is_none(V v) { return v.is_none(); }
+bool is_number(V v) { return v.is_number() || is_large_integer(v); }
+bool is_integer(V v) { return v.is(Type::kInt) || is_large_integer(v); }
+bool is_escaped(V v) { return v.is_string() && v.as<String>().markup; }
+template <Type T>
+bool is_type(V v) {
+  return v.is(T);
 }
 
-bool is_callable(const Value& v) {
+bool is_sequence(V v) {
+  return is_text(v) || v.is_sequence() || v.is(Type::kDict) || v.is(Type::kRange) || v.is_undefined();
+}
+
+bool is_callable(V v) {
   return v.is(Type::kFunction) || v.is(Type::kMacro) || v.is(Type::kLoop) || v.is(Type::kJoiner) || v.is_undefined();
 }
 
-Value remainder_is(Interpreter& in, const Value& self, const Value& divisor, int64_t wanted) {
-  return Value::boolean(equal(in.heap(), binary(in.heap(), BinaryOp::kMod, self, divisor), Value::integer(wanted)));
+Value remainder_is(Call& c, const Value& divisor, int64_t wanted) {
+  return Value::boolean(equal(c.heap, binary(c.heap, BinaryOp::kMod, c.self, divisor), Value::integer(wanted)));
 }
 
-Value test_odd(Interpreter& in, const Value& self, Arguments& a) {
-  const BoundArguments b("odd", a, {});
-  return remainder_is(in, self, Value::integer(2), 1);
-}
-
-Value test_even(Interpreter& in, const Value& self, Arguments& a) {
-  const BoundArguments b("even", a, {});
-  return remainder_is(in, self, Value::integer(2), 0);
-}
-
-Value test_divisibleby(Interpreter& in, const Value& self, Arguments& a) {
-  const BoundArguments b("divisibleby", a, {"num"}, 1);
-  return remainder_is(in, self, b.at(0), 0);
-}
-
-// str(value).islower() or isupper()
-template <bool Lower>
-Value test_case(Interpreter& in, const Value& self, Arguments& a) {
-  return find_string_method(Lower ? "islower" : "isupper")->call(in, to_string(in.heap(), self), a);
+// str(value).islower() or isupper(): at least one cased character, and none of another case.
+template <bool (*Right)(uint32_t), bool (*Wrong)(uint32_t)>
+Value test_case(Call& c) {
+  const Value string = to_string(c.heap, c.self);
+  const std::string_view text = text_of(string);
+  c.heap.spend_chars(2 * text.size());
+  bool any = false;
+  for (size_t at = 0; at < text.size();) {
+    const uint32_t ch = next_char(text, &at);
+    if (Wrong(ch) || is_title(ch)) return Value::boolean(false);
+    any = any || Right(ch);
+  }
+  return Value::boolean(any);
 }
 
 template <CompareOp Op>
-Value test_compare(Interpreter& in, const Value& self, Arguments& a) {
-  const BoundArguments b("comparison", a, {"other"}, 1);
-  return Value::boolean(compare(in, Op, self, b.at(0)));
+Value test_compare(Call& c) {
+  return Value::boolean(compare(c.in, Op, c.self, c.at(0)));
 }
 
-Value test_sameas(Interpreter&, const Value& self, Arguments& a) {
-  const BoundArguments b("sameas", a, {"other"}, 1);
-  return Value::boolean(identical(self, b.at(0)));
+template <const Builtin* (*Find)(std::string_view)>
+Value test_name(Call& c) {
+  return Value::boolean(c.self.is_string() && Find(text_of(c.self)) != nullptr);
 }
 
-Value test_filter(Interpreter&, const Value& self, Arguments& a) {
-  const BoundArguments b("filter", a, {});
-  return Value::boolean(self.is_string() && find_filter(text_of(self)) != nullptr);
-}
-
-Value test_test(Interpreter&, const Value& self, Arguments& a) {
-  const BoundArguments b("test", a, {});
-  return Value::boolean(self.is_string() && find_test(text_of(self)) != nullptr);
-}
-
-constexpr MethodEntry kTests[] = {
-    {"!=", test_compare<CompareOp::kNe>},
-    {"<", test_compare<CompareOp::kLt>},
-    {"<=", test_compare<CompareOp::kLe>},
-    {"==", test_compare<CompareOp::kEq>},
-    {">", test_compare<CompareOp::kGt>},
-    {">=", test_compare<CompareOp::kGe>},
-    {"boolean", plain<is_boolean>},
-    {"callable", plain<is_callable>},
-    {"defined", plain<is_defined>},
-    {"divisibleby", test_divisibleby},
-    {"eq", test_compare<CompareOp::kEq>},
-    {"equalto", test_compare<CompareOp::kEq>},
-    {"escaped", plain<is_escaped>},
-    {"even", test_even},
-    {"false", plain<is_false>},
-    {"filter", test_filter},
-    {"float", plain<is_float>},
-    {"ge", test_compare<CompareOp::kGe>},
-    {"greaterthan", test_compare<CompareOp::kGt>},
-    {"gt", test_compare<CompareOp::kGt>},
-    {"in", test_compare<CompareOp::kIn>},
-    {"integer", plain<is_integer>},
-    {"iterable", plain<is_iterable>},
-    {"le", test_compare<CompareOp::kLe>},
-    {"lessthan", test_compare<CompareOp::kLt>},
-    {"lower", test_case<true>},
-    {"lt", test_compare<CompareOp::kLt>},
-    {"mapping", plain<is_mapping>},
-    {"ne", test_compare<CompareOp::kNe>},
-    {"none", plain<is_none>},
-    {"number", plain<is_number>},
-    {"odd", test_odd},
-    {"sameas", test_sameas},
-    {"sequence", plain<is_sequence>},
-    {"string", plain<is_string>},
-    {"test", test_test},
-    {"true", plain<is_true>},
-    {"undefined", plain<is_undefined>},
-    {"upper", test_case<false>},
+constexpr const char* kOther = "other!";
+constexpr Builtin kTests[] = {
+    {"!=", test_compare<CompareOp::kNe>, kOther},
+    {"<", test_compare<CompareOp::kLt>, kOther},
+    {"<=", test_compare<CompareOp::kLe>, kOther},
+    {"==", test_compare<CompareOp::kEq>, kOther},
+    {">", test_compare<CompareOp::kGt>, kOther},
+    {">=", test_compare<CompareOp::kGe>, kOther},
+    {"boolean", plain<is_type<Type::kBool>>, ""},
+    {"callable", plain<is_callable>, ""},
+    {"defined", plain<is_defined>, ""},
+    {"divisibleby", [](Call& c) { return remainder_is(c, c.at(0), 0); }, "num!"},
+    {"eq", test_compare<CompareOp::kEq>, kOther},
+    {"equalto", test_compare<CompareOp::kEq>, kOther},
+    {"escaped", plain<is_escaped>, ""},
+    {"even", [](Call& c) { return remainder_is(c, Value::integer(2), 0); }, ""},
+    {"false", plain<is_false>, ""},
+    {"filter", test_name<find_filter>, ""},
+    {"float", plain<is_type<Type::kFloat>>, ""},
+    {"ge", test_compare<CompareOp::kGe>, kOther},
+    {"greaterthan", test_compare<CompareOp::kGt>, kOther},
+    {"gt", test_compare<CompareOp::kGt>, kOther},
+    {"in", test_compare<CompareOp::kIn>, kOther},
+    {"integer", plain<is_integer>, ""},
+    {"iterable", plain<is_iterable>, ""},
+    {"le", test_compare<CompareOp::kLe>, kOther},
+    {"lessthan", test_compare<CompareOp::kLt>, kOther},
+    {"lower", test_case<is_lower, is_upper>, ""},
+    {"lt", test_compare<CompareOp::kLt>, kOther},
+    {"mapping", plain<is_type<Type::kDict>>, ""},
+    {"ne", test_compare<CompareOp::kNe>, kOther},
+    {"none", plain<is_none>, ""},
+    {"number", plain<is_number>, ""},
+    {"odd", [](Call& c) { return remainder_is(c, Value::integer(2), 1); }, ""},
+    {"sameas", [](Call& c) { return Value::boolean(identical(c.self, c.at(0))); }, kOther},
+    {"sequence", plain<is_sequence>, ""},
+    {"string", plain<is_text>, ""},
+    {"test", test_name<find_test>, ""},
+    {"true", plain<is_true>, ""},
+    {"undefined", plain<is_undefined>, ""},
+    {"upper", test_case<is_upper, is_lower>, ""},
 };
 
 }  // namespace
 
-NativeFunction find_test(std::string_view name) {
-  for (const MethodEntry& entry : kTests) {
-    if (name == entry.name) return entry.call;
-  }
-  return nullptr;
-}
+const Builtin* find_test(std::string_view name) { return find_in(kTests, name); }
 
 }  // namespace llmb::jinja

@@ -70,26 +70,6 @@ size_t find_text(std::string_view haystack, std::string_view needle, size_t from
   return hit == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(hit) - haystack.data());
 }
 
-size_t find_last_text(std::string_view haystack, std::string_view needle) {
-  if (needle.size() > haystack.size()) return std::string_view::npos;
-  if (needle.empty()) return haystack.size();
-  // Knuth, Morris and Pratt from the right: linear for any text.
-  const size_t n = needle.size();
-  const auto pattern = [&](size_t i) { return needle[n - 1 - i]; };
-  std::vector<uint32_t> border(n, 0);
-  for (size_t i = 1, k = 0; i < n; ++i) {
-    while (k > 0 && pattern(i) != pattern(k)) k = border[k - 1];
-    if (pattern(i) == pattern(k)) ++k;
-    border[i] = static_cast<uint32_t>(k);
-  }
-  for (size_t i = haystack.size(), k = 0; i-- > 0;) {
-    while (k > 0 && haystack[i] != pattern(k)) k = border[k - 1];
-    if (haystack[i] == pattern(k)) ++k;
-    if (k == n) return i;
-  }
-  return std::string_view::npos;
-}
-
 std::string_view strip(std::string_view text, Side side, std::optional<std::string_view> chars) {
   std::vector<uint32_t> set;
   for (size_t at = 0; chars && at < chars->size();) set.push_back(next_char(*chars, &at));

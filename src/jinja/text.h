@@ -24,8 +24,6 @@ size_t char_offset(std::string_view text, int64_t index);
 
 bool is_space(uint32_t c);  // str.isspace, and \s of a str pattern
 bool is_alpha(uint32_t c);
-bool is_decimal(uint32_t c);
-bool is_digit(uint32_t c);
 bool is_numeric(uint32_t c);
 inline bool is_alnum(uint32_t c) { return is_alpha(c) || is_numeric(c); }
 bool is_printable(uint32_t c);
@@ -35,10 +33,8 @@ bool is_title(uint32_t c);
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
-std::string to_casefold(std::string_view text);
 std::string capitalize(std::string_view text);
 std::string to_title(std::string_view text);  // str.title
-std::string swap_case(std::string_view text);
 
 // chars: none for white space, else the set of characters to take away.
 enum class Side { kLeft, kRight, kBoth };
@@ -46,7 +42,6 @@ std::string_view strip(std::string_view text, Side side, std::optional<std::stri
 
 // Linear-time search. npos where it is not there.
 size_t find_text(std::string_view haystack, std::string_view needle, size_t from = 0);
-size_t find_last_text(std::string_view haystack, std::string_view needle);
 
 std::string repr_text(std::string_view text);
 std::string repr_float(double value);

@@ -92,12 +92,6 @@ constexpr Span kOtherLower[] = {
     {0xA7F8, 0xA7F9}, {0xAB5C, 0xAB5F}, {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA}};
 constexpr Span kOtherUpper[] = {
     {0x2160, 0x216F}, {0x24B6, 0x24CF}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
-// Digits that are not decimal: superscripts, circled and bracketed digits and the like.
-constexpr Span kOtherDigit[] = {{0xB2, 0xB3},       {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},
-                                {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
-                                {0x2474, 0x247C},   {0x2488, 0x2490},   {0x24EA, 0x24EA},   {0x24F5, 0x24FD},
-                                {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},   {0x278A, 0x2792},
-                                {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A}};
 
 bool is_cased(uint32_t c) { return is_lower(c) || is_upper(c) || is_title(c); }
 
@@ -187,9 +181,6 @@ bool is_alpha(uint32_t c) {
   return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
 }
 
-bool is_decimal(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
-bool is_digit(uint32_t c) { return is_decimal(c) || in_any(kOtherDigit, c); }
-
 bool is_numeric(uint32_t c) {
   if (c < 0x80) return c >= '0' && c <= '9';
   const auto k = category(c);
@@ -231,21 +222,6 @@ std::string to_lower(std::string_view text) {
   return out;
 }
 
-std::string to_casefold(std::string_view text) {
-  std::string out;
-  for_each_char(text, [&](uint32_t c, size_t, size_t) {
-    if (c < 0x80) return append_lower(&out, text, c, 0, 1);
-    std::array<utf8proc_int32_t, 4> folded;
-    int boundary = 0;
-    const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), folded.data(), folded.size(),
-                                           UTF8PROC_CASEFOLD, &boundary);
-    for (utf8proc_ssize_t i = 0; i < std::min<utf8proc_ssize_t>(n, 4); ++i) {
-      append_utf8(&out, static_cast<uint32_t>(folded[static_cast<size_t>(i)]));
-    }
-  });
-  return out;
-}
-
 std::string capitalize(std::string_view text) {
   std::string out;
   for_each_char(text, [&](uint32_t c, size_t begin, size_t end) {
@@ -262,16 +238,6 @@ std::string to_title(std::string_view text) {
     if (in_word) append_lower(&out, text, c, begin, end);
     else append_title(&out, c);
     in_word = is_cased(c);
-  });
-  return out;
-}
-
-std::string swap_case(std::string_view text) {
-  std::string out;
-  for_each_char(text, [&](uint32_t c, size_t begin, size_t end) {
-    if (is_upper(c)) append_lower(&out, text, c, begin, end);
-    else if (is_lower(c)) append_upper(&out, c);
-    else append_utf8(&out, c);
   });
   return out;
 }

@@ -88,10 +88,17 @@ void TextBuilder::reserve(size_t more) {
   charged_bytes_ -= before;
 }
 
-Value TextBuilder::finish(bool markup) {
+Value TextBuilder::finish() {
   heap_.discharge(charged_bytes_);
   charged_bytes_ = 0;
-  return make_string(heap_, std::move(text_), markup);
+  return make_string(heap_, std::move(text_));
+}
+
+Value make_sequence(Heap& heap, Type type, const std::vector<Value>& items) {
+  auto* list = heap.make<List>();
+  const Value result(type, list);
+  for (const Value& item : items) list->push(item);
+  return result;
 }
 
 // ---- dict ---------------------------------------------------------------------------------------
@@ -165,57 +172,15 @@ void Dict::set(const Value& key, Value value) {
 // ---- names --------------------------------------------------------------------------------------
 
 const char* type_name(const Value& v) {
-  switch (v.type()) {
-    case Type::kMissing:
-      return "missing";
-    case Type::kNone:
-      return "NoneType";
-    case Type::kBool:
-      return "bool";
-    case Type::kInt:
-      return "int";
-    case Type::kFloat:
-      return "float";
-    case Type::kUndefined:
-      return "Undefined";
-    case Type::kString:
-      return v.as<String>().markup ? "Markup" : "str";
-    case Type::kList:
-      return "list";
-    case Type::kTuple:
-      return "tuple";
-    case Type::kDict:
-      return "dict";
-    case Type::kDictView:
-      switch (v.as<DictView>().kind) {
-        case DictView::Kind::kKeys:
-          return "dict_keys";
-        case DictView::Kind::kValues:
-          return "dict_values";
-        case DictView::Kind::kItems:
-          return "dict_items";
-      }
-      break;
-    case Type::kRange:
-      return "range";
-    case Type::kIterator:
-      return v.as<Iterator>().type_name();
-    case Type::kNamespace:
-      return "Namespace";
-    case Type::kLoop:
-      return "LoopContext";
-    case Type::kMacro:
-      return "Macro";
-    case Type::kFunction:
-      return "function";
-    case Type::kCycler:
-      return "Cycler";
-    case Type::kJoiner:
-      return "Joiner";
-    case Type::kScope:
-      return "scope";
-  }
-  return "object";
+  if (v.is_string()) return v.as<String>().markup ? "Markup" : "str";
+  if (v.is(Type::kIterator)) return v.as<Iterator>().type_name();
+  static constexpr const char* kViews[] = {"dict_keys", "dict_values", "dict_items"};
+  if (v.is(Type::kDictView)) return kViews[static_cast<size_t>(v.as<DictView>().kind)];
+  static constexpr const char* kNames[] = {
+      "missing",   "NoneType",    "bool",  "int",      "float",     "Undefined",  // by Type
+      "str",       "list",        "tuple", "dict",     "dict view", "range",     "iterator",
+      "Namespace", "LoopContext", "Macro", "function", "Cycler",    "Joiner",    "scope"};
+  return kNames[static_cast<size_t>(v.type())];
 }
 
 }  // namespace llmb::jinja

@@ -204,7 +204,7 @@ struct Undefined : Object {
   std::string message;
 };
 
-// UTF-8, always valid. `markup`: safe for HTML, as markupsafe's Markup.
+// UTF-8, always valid. `markup`: escaped for HTML, or said to be safe; the filter e leaves it as it is.
 struct String : Object {
   explicit String(std::string t, bool m = false);
   std::string text;
@@ -283,14 +283,13 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> keyword;
 };
 
-using NativeFunction = Value (*)(Interpreter& interpreter, const Value& self, Arguments& arguments);
+struct Builtin;
 
 // A global function, or a method bound to its object.
 struct Function : Object {
-  Function(const char* n, NativeFunction f, Value s) : name(n), call(f), self(std::move(s)) {}
+  Function(const Builtin& c, Value s) : code(c), self(std::move(s)) {}
   void drop_references() override { self = Value(); }
-  const char* name;
-  NativeFunction call;
+  const Builtin& code;
   Value self;
 };
 
@@ -301,8 +300,25 @@ inline Value make_undefined(Heap& heap, std::string message) {
   return Value(Type::kUndefined, heap.make<Undefined>(std::move(message)));
 }
 inline Value make_list(List* list) { return Value(Type::kList, list); }
+Value make_sequence(Heap& heap, Type type, const std::vector<Value>& items);  // kList or kTuple
+inline Value make_items(Heap& heap, const Value& dict) {
+  return Value(Type::kDictView, heap.make<DictView>(DictView::Kind::kItems, dict));
+}
 inline std::string_view text_of(const Value& v) { return v.as<String>().text; }
 const char* type_name(const Value& v);  // as Python's type(v).__name__
+
+// Charges bytes to a heap while it lives, for text that is built outside it.
+class ScopedCharge {
+ public:
+  ScopedCharge(Heap& heap, size_t bytes) : heap_(heap), bytes_(static_cast<int64_t>(bytes)) { heap_.charge(bytes_); }
+  ~ScopedCharge() { heap_.discharge(bytes_); }
+  ScopedCharge(const ScopedCharge&) = delete;
+  ScopedCharge& operator=(const ScopedCharge&) = delete;
+
+ private:
+  Heap& heap_;
+  int64_t bytes_;
+};
 
 // Text under construction: every byte is charged before it is stored.
 class TextBuilder {
@@ -329,7 +345,7 @@ class TextBuilder {
   size_t size() const { return text_.size(); }
   std::string_view view() const { return text_; }
   Heap& heap() const { return heap_; }
-  Value finish(bool markup = false);
+  Value finish();
   std::string release() { return std::move(text_); }
 
  private:
