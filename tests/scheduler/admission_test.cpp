@@ -99,17 +99,6 @@ TEST_CASE("a request joins only where its whole prompt and a block of growth for
   }
 }
 
-TEST_CASE("nobody overtakes the head of the line, even where it would fit") {
-  SchedulerConfig config = small_config();
-  config.num_blocks = 8;
-  Harness h(config);
-  h.add(16, 8);
-  h.add(20, 8);
-  h.add(1, 1);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:16");
-}
-
 namespace {
 
 // A crowd on one-token blocks that comes over time. Returns how often one was preempted at most, for memory.

@@ -51,67 +51,6 @@ TEST_CASE("choices join in the step that computes the prompt's end and sample th
   CHECK(h.plan.block_copies.empty());
 }
 
-TEST_CASE("a prompt that fills its blocks is shared without copies") {
-  Harness h(small_config());
-  h.add(request_for(2, 8, 9));
-  REQUIRE(h.step());
-  REQUIRE(h.schedule());
-  CHECK(h.plan.block_copies.empty());
-  CHECK(h.plan.block_ids == std::vector<BlockId>{0, 1, 2, 0, 1, 3});
-}
-
-TEST_CASE("planned ahead, the copies run between the prompt's step and the first write") {
-  Harness h(small_config());
-  h.add(request_for(2, 6, 9));
-  REQUIRE(h.schedule());
-  REQUIRE(h.schedule_ahead());
-  CHECK(h.ahead_shape() == "0:1 1:1");
-  CHECK(copies(h.ahead) == "1>2");
-  CHECK(h.ahead.entries[0].follows == 0);
-  CHECK(h.ahead.entries[1].follows == 1);
-  CHECK(h.ahead.entries[1].base == 5);
-}
-
-TEST_CASE("while a prompt is computed in chunks its other choices wait, and nobody overtakes them") {
-  SchedulerConfig config = small_config();
-  config.max_num_batched_tokens = 8;
-  Harness h(config);
-  h.add(request_for(2, 12, 9));
-  h.add(2, 9);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:8");
-  REQUIRE(h.schedule());
-  CHECK(h.shape() == "0:4 2:2");
-  CHECK(h.plan.num_groups() == 3);
-}
-
-TEST_CASE("one that joins later shares the prompt and computes its last token") {
-  SchedulerConfig config = small_config();
-  config.max_num_seqs = 2;
-  Harness h(config);
-  h.add(request_for(3, 6, 3));
-  REQUIRE(h.step());
-  REQUIRE(h.step());
-  h.scheduler.finish(0);
-  h.check();
-  REQUIRE(h.schedule());
-  CHECK(h.shape() == "1:1 2:1");
-  CHECK(h.plan.entries[1].base == 5);
-  CHECK(h.plan.tokens[1] == 6);
-  CHECK(copies(h.plan).size() == 3);
-  h.apply();
-}
-
-TEST_CASE("where all have ended the next choice computes the prompt itself") {
-  SchedulerConfig config = small_config(BatchingMode::kNone);
-  Harness h(config);
-  h.add(request_for(2, 6, 1));
-  REQUIRE(h.step());
-  REQUIRE(h.step());
-  CHECK(h.shape() == "1:6");
-  CHECK_FALSE(h.step());
-}
-
 TEST_CASE("a preempted choice shares the prompt again and computes only its output") {
   SchedulerConfig config = small_config();
   config.num_blocks = 9;
@@ -129,45 +68,6 @@ TEST_CASE("a preempted choice shares the prompt again and computes only its outp
   while (h.step()) {
   }
   CHECK(h.scheduler.num_free_blocks() == 9);
-}
-
-TEST_CASE("a choice that ends leaves shared blocks to the others") {
-  Harness h(small_config());
-  h.add(request_for(3, 6, 9));
-  REQUIRE(h.step());
-  h.scheduler.finish(1);
-  h.check();
-  CHECK(h.scheduler.num_free_blocks() == 62);
-  REQUIRE(h.schedule());
-  CHECK(copies(h.plan) == "1>2");
-  h.scheduler.finish(0);
-  h.check();
-  h.apply();
-  h.scheduler.finish(2);
-  CHECK(h.scheduler.num_free_blocks() == 64);
-}
-
-TEST_CASE("an indivisible request waits for a step that holds all of it; one above the budget has a step to itself") {
-  SchedulerConfig config = small_config();
-  config.max_num_batched_tokens = 8;
-  Harness h(config);
-  auto fits = make_request(6, 2), too_long = make_request(12, 2);
-  fits->is_indivisible = too_long->is_indivisible = true;
-  h.add(4, 2);
-  h.add(fits);
-  h.add(too_long);
-  h.add(4, 2);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:4");
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:1 1:6");
-  REQUIRE(h.step());
-  CHECK(h.shape() == "1:1");
-  REQUIRE(h.step());
-  CHECK(h.shape() == "2:12");
-  CHECK(h.plan.entries[0].is_indivisible);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "2:1 3:4");
 }
 
 }  // namespace llmb::test

@@ -60,73 +60,6 @@ TEST_CASE("drafts stand behind the last token and are verified with it; what is 
   CHECK(h.plan.groups[0].mode == SampleMode::kSample);
 }
 
-TEST_CASE("drafts never reach past max_tokens, max_num_drafts, or what running sequences leave of the budget") {
-  TestProposer proposer;
-  proposer.drafts[0].tokens = proposer.drafts[1].tokens = std::vector<TokenId>(20, 3);
-  SUBCASE("one token more than the drafts may be given") {
-    Harness h(drafts_config(), &proposer);
-    h.add(5, 5);
-    REQUIRE(h.step());
-    REQUIRE(h.schedule());
-    CHECK(h.shape() == "0:4");
-    h.apply_given({{3, 3, 3, 4}});
-    CHECK(h.updates.back().finish == FinishReason::kLength);
-    CHECK(h.scheduler.num_free_blocks() == 64);
-  }
-  SUBCASE("the step's drafts") {
-    Harness h(drafts_config(), &proposer);
-    h.add(5, 50);
-    h.add(5, 50);
-    REQUIRE(h.step());
-    REQUIRE(h.schedule());
-    CHECK(h.shape() == "0:9 1:1");
-  }
-  SUBCASE("the budget") {
-    SchedulerConfig config = drafts_config();
-    config.max_num_batched_tokens = 6;
-    Harness h(config, &proposer);
-    h.add(3, 50);
-    h.add(3, 50);
-    REQUIRE(h.step());
-    REQUIRE(h.schedule());
-    CHECK(h.shape() == "0:5 1:1");
-  }
-}
-
-TEST_CASE("drafts take only blocks that no running sequence needs, and preempt nobody") {
-  TestProposer proposer;
-  proposer.drafts[0].tokens = std::vector<TokenId>(8, 3);
-  SchedulerConfig config = drafts_config();
-  config.block_size = 1;
-  config.num_blocks = 9;
-  Harness h(config, &proposer);
-  h.add(2, 5);
-  h.add(2, 3);
-  REQUIRE(h.step());
-  REQUIRE(h.schedule());  // 3 + 3 of 9 blocks: 3 are spare
-  CHECK(h.shape() == "0:4 1:1");
-  CHECK(h.scheduler.num_free_blocks() == 0);
-  h.apply();
-  CHECK(h.scheduler.num_free_blocks() == 2);  // one of the drafts' slots is the next token's
-  CHECK(h.scheduler.num_preemptions_total() == 0);
-}
-
-TEST_CASE("an ending token among those given ends the sequence there, the rest is dropped") {
-  TestProposer proposer;
-  Harness h(drafts_config(), &proposer);
-  auto request = make_request(3, 20);
-  request->params.stop.stop_token_ids = {9};
-  h.add(request);
-  REQUIRE(h.step());
-  proposer.drafts[0].tokens = {8, 9, 10};
-  REQUIRE(h.schedule());
-  h.apply_given({{8, 9, 10, 11}});
-  REQUIRE(h.updates.size() == 2);
-  CHECK(h.updates[1].finish == FinishReason::kStop);
-  CHECK(h.updates[1].stop_token == 9);
-  CHECK_FALSE(h.scheduler.contains(0));
-}
-
 TEST_CASE("a row that is not finite behind accepted drafts: the tokens count, then the sequence ends") {
   TestProposer proposer;
   Harness h(drafts_config(), &proposer);
@@ -166,47 +99,6 @@ TEST_CASE("planned ahead, an entry goes on from as many tokens as will be given,
   REQUIRE(h.schedule());
   CHECK(h.plan.entries[0].base == 8);
   CHECK(tokens_of(h.plan) == std::vector<TokenId>{51});
-}
-
-TEST_CASE("who must be seen first sits out the plan ahead, alone") {
-  TestProposer proposer;
-  proposer.seen_first[1] = true;
-  Harness h(drafts_config(), &proposer);
-  for (int i = 0; i < 3; ++i) h.add(2, 9);
-  REQUIRE(h.schedule());
-  REQUIRE(h.schedule_ahead());
-  CHECK(h.ahead_shape() == "0:1 2:1");
-  h.add(4, 9);
-  h.apply();
-  REQUIRE(h.schedule_ahead());  // what it waited for has been seen
-  CHECK(h.ahead_shape() == "0:1 1:1 2:1 3:4");
-  h.apply();
-  REQUIRE(h.schedule_ahead());
-  CHECK(h.ahead_shape() == "0:1 2:1 3:1");
-}
-
-TEST_CASE("behind drafts in flight sit out: penalties, min_tokens that are not reached, a possible end") {
-  TestProposer proposer;
-  for (SeqId seq = 0; seq < 4; ++seq) proposer.drafts[seq].tokens = {8, 9};
-  Harness h(drafts_config(), &proposer);
-  auto penalty = make_request(2, 30), min_tokens = make_request(2, 30);
-  penalty->params.sampling.presence_penalty = 1;
-  min_tokens->params.stop.stop_token_ids = {40};
-  min_tokens->params.stop.min_tokens = 3;
-  h.add(penalty);
-  h.add(min_tokens);
-  h.add(2, 4);  // with 2 drafts behind the first token it may end
-  h.add(2, 30);
-  REQUIRE(h.step());
-  REQUIRE(h.schedule());
-  CHECK(h.shape() == "0:3 1:3 2:3 3:3");
-  CHECK(h.scheduler.num_running() == 4);
-  REQUIRE(h.schedule_ahead());
-  CHECK(h.ahead_shape() == "3:3");
-  h.apply_given({{8, 9, 7}, {8, 9, 7}, {7}, {8, 9, 7}});
-  CHECK(h.scheduler.contains(2));
-  REQUIRE(h.schedule_ahead());
-  CHECK(h.ahead_shape() == "0:3 1:3 2:2 3:3");
 }
 
 TEST_CASE("each drafted row has the penalties and the min_tokens of its place") {
@@ -262,17 +154,6 @@ TEST_CASE("a tree: accepted rows out of place are computed again, and nothing is
   REQUIRE(h.schedule());
   CHECK(h.plan.entries[0].base == 12);
   CHECK(h.plan.tokens[0] == 51);
-}
-
-TEST_CASE("where trees are not allowed their first path is kept") {
-  TestProposer proposer;
-  proposer.drafts[0] = {{8, 9, 18, 19}, {-1, 0, -1, 2}};
-  Harness h(drafts_config(), &proposer);
-  h.add(5, 30);
-  REQUIRE(h.step());
-  REQUIRE(h.schedule());
-  CHECK(tokens_of(h.plan) == std::vector<TokenId>{7, 8, 9});
-  CHECK(h.plan.parent_rows.empty());
 }
 
 }  // namespace llmb::test

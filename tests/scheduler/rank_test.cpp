@@ -24,33 +24,6 @@ SchedulerConfig config_with(Policy policy, int32_t max_num_seqs = 2) {
 
 }  // namespace
 
-TEST_CASE("waiting sequences join by rank, equal ranks by id; running ones are served by rank") {
-  Harness h(config_with(shortest_first(0), 8));
-  h.add(5, 9);
-  h.add(3, 9);
-  h.add(5, 9);
-  h.add(4, 9);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "1:3 3:4 0:5 2:5");
-  h.add(1, 9);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "1:1 3:1 0:1 2:1 4:1");
-  REQUIRE(h.step());
-  CHECK(h.shape() == "4:1 1:1 3:1 0:1 2:1");
-}
-
-TEST_CASE("where blocks run out the worst rank is preempted, not the newest") {
-  SchedulerConfig config = config_with(shortest_first(0));
-  config.block_size = 1;
-  config.num_blocks = 12;
-  Harness h(config);
-  h.add(4, 7);
-  h.add(2, 9);
-  while (h.scheduler.num_preemptions_total() == 0) REQUIRE(h.step());
-  CHECK(h.scheduler.num_preemptions(0) == 1);
-  CHECK(h.shape() == "1:1");
-}
-
 TEST_CASE("a newcomer of a better rank takes a seat at once, as often as there are levels; without levels it waits") {
   for (const int32_t num_levels : {0, 1, 2}) {
     CAPTURE(num_levels);
@@ -111,20 +84,6 @@ TEST_CASE("those who give way make room for the head of the line, the worst rank
   }
 }
 
-TEST_CASE("nobody gives way in a plan ahead: there is none, and then the step as ever") {
-  Harness h(config_with(shortest_first(1), 1));
-  h.add(6, 20);
-  REQUIRE(h.schedule());
-  REQUIRE(h.schedule_ahead());
-  h.add(2, 2);
-  h.apply();
-  CHECK_FALSE(h.schedule_ahead());
-  CHECK(h.scheduler.num_preemptions_total() == 0);
-  h.apply();
-  REQUIRE(h.schedule());
-  CHECK(h.shape() == "1:2");
-}
-
 TEST_CASE("a demoted sequence goes behind the others, once it is not in flight; it sits out plans ahead for that") {
   Harness h(config_with(levels_by_output(2, 8), 8));
   h.add(2, 20);
@@ -144,21 +103,6 @@ TEST_CASE("a demoted sequence goes behind the others, once it is not in flight; 
   CHECK(h.scheduler.find(0)->num_demotions == 1);
   REQUIRE(h.schedule_ahead());
   CHECK(h.ahead_shape() == "0:1");  // now 1 is to be demoted
-}
-
-TEST_CASE("a demoted sequence gives way to one that waits in a better level") {
-  Harness h(config_with(levels_by_output(2, 3), 1));
-  h.add(2, 9);
-  h.add(2, 3);
-  REQUIRE(h.step());
-  REQUIRE(h.step());
-  REQUIRE(h.step());
-  CHECK(h.shape() == "1:2");
-  REQUIRE(h.step());
-  CHECK(h.shape() == "1:1");
-  REQUIRE(h.step());  // both in the second level
-  CHECK(h.shape() == "0:4");
-  CHECK(h.scheduler.num_preemptions(1) == 1);
 }
 
 TEST_CASE("ranks change with time while a sequence waits; a promoted one keeps its rank and gives way to nobody") {
@@ -193,53 +137,6 @@ TEST_CASE("a rank changes at most as often as there are levels") {
       if (const Sequence* sequence = h.scheduler.find(0)) num_demotions = sequence->num_demotions;
     CHECK(num_demotions == std::max(num_levels - 1, 0));
   }
-}
-
-TEST_CASE("members of a static batch go before a stranger of a better rank") {
-  SchedulerConfig config = config_with(shortest_first(2));
-  config.batching = BatchingMode::kStatic;
-  config.max_num_batched_tokens = 6;
-  Harness h(config);
-  h.add(6, 3);
-  h.add(7, 3);
-  h.add(8, 3);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:6");
-  h.add(1, 3);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:1 1:5");
-  while (h.scheduler.contains(1)) REQUIRE(h.step());
-  REQUIRE(h.step());
-  CHECK(h.shape() == "3:1 2:5");
-}
-
-TEST_CASE("a dynamic batch waits for its oldest, whatever its rank") {
-  SchedulerConfig config = config_with(shortest_first(0), 8);
-  config.batching = BatchingMode::kDynamic;
-  Harness h(config);
-  h.add(5, 2, 3);
-  h.add(2, 2, 8);
-  CHECK_FALSE(h.schedule(12, true));
-  CHECK(h.scheduler.next_wakeup_ms() == 13);
-  REQUIRE(h.schedule(13, true));
-  CHECK(h.shape() == "1:2 0:5");
-}
-
-TEST_CASE("while a prompt of a better rank is computed in chunks, running sequences behind it go on decoding") {
-  SchedulerConfig config = config_with({[](const Sequence& s, double) { return Ranking{Rank{-s.id}}; }, 0}, 8);
-  config.max_num_batched_tokens = 6;
-  Harness h(config);
-  h.add(2, 20);
-  h.add(2, 20);
-  REQUIRE(h.step());
-  h.add(9, 20);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "1:1 0:1 2:4");
-  h.add(1, 20);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "2:4 1:1 0:1");
-  REQUIRE(h.step());
-  CHECK(h.shape() == "2:1 1:1 0:1 3:1");
 }
 
 TEST_CASE("a rank that does not hold, levels beyond the limit and no function throw") {

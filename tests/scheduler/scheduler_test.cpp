@@ -48,14 +48,6 @@ TEST_CASE("one request: its prompt in one step, then a token a step, then its bl
   CHECK_FALSE(h.step());
 }
 
-TEST_CASE("max_tokens 1 ends after the prompt's step") {
-  Harness h(small_config());
-  h.add(1, 1);
-  REQUIRE(h.step());
-  CHECK(h.updates[0].finish == FinishReason::kLength);
-  CHECK_FALSE(h.scheduler.has_work());
-}
-
 TEST_CASE("the context's end ends a sequence that asked for more") {
   SchedulerConfig config = small_config();
   config.max_model_len = 10;
@@ -85,24 +77,6 @@ TEST_CASE("a long prompt is computed in chunks of the budget and samples once, a
   }
 }
 
-TEST_CASE("decodes come first, then the rest of a chunked prompt, then whoever joins, in order") {
-  SchedulerConfig config = small_config();
-  config.max_num_batched_tokens = 8;
-  Harness h(config);
-  h.add(3, 10);
-  h.add(2, 10);
-  h.add(10, 10);
-  h.add(4, 10);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:3 1:2 2:3");
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:1 1:1 2:6");
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:1 1:1 2:1 3:4");
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:1 1:1 2:1 3:1");
-}
-
 TEST_CASE("max_num_seqs and the token budget are never exceeded, whatever is smaller") {
   for (const int32_t budget : {1, 3, 4, 5}) {
     SchedulerConfig config = small_config();
@@ -118,64 +92,6 @@ TEST_CASE("max_num_seqs and the token budget are never exceeded, whatever is sma
     }
     CHECK(num_sampled == 36);
   }
-}
-
-TEST_CASE("where blocks run out the newest is preempted, waits at the head, and resumes without sampling twice") {
-  SchedulerConfig config = small_config();
-  config.block_size = 1;
-  config.num_blocks = 12;
-  Harness h(config);
-  h.add(2, 9);  // up to 10 blocks
-  h.add(2, 9);
-  h.add(2, 9);
-  REQUIRE(h.step());
-  CHECK(h.shape() == "0:2 1:2 2:2");
-  REQUIRE(h.step());
-  REQUIRE(h.step());  // 4 blocks each: full
-  REQUIRE(h.schedule());
-  CHECK(h.shape() == "0:1 1:1");  // 2 made room
-  CHECK(h.scheduler.num_preemptions(2) == 1);
-  CHECK(h.scheduler.num_waiting() == 1);
-  h.apply();
-  // 0 and 1 grow to 6 blocks each, then 1 is preempted too and stands before 2.
-  REQUIRE(h.step());
-  REQUIRE(h.schedule());
-  CHECK(h.shape() == "0:1");
-  CHECK(h.scheduler.num_preemptions(0) == 0);
-  CHECK(h.scheduler.num_preemptions(1) == 1);
-  h.apply();
-  // 0 ends; 1 comes back with its prompt and the 5 tokens that it has.
-  while (h.scheduler.contains(0)) REQUIRE(h.step());
-  REQUIRE(h.schedule());
-  CHECK(h.plan.entries[0].seq == 1);
-  CHECK(h.plan.max_context_len(0) == 7);
-  CHECK(h.plan.num_samples() >= 1);
-  CHECK(h.plan.tokens[2] == 7);  // the first output token, computed again
-  h.apply();
-  CHECK(h.updates[0].num_preemptions == 1);
-  while (h.step()) {
-  }
-  CHECK(h.scheduler.num_free_blocks() == 12);
-}
-
-TEST_CASE("the newest running sequence pauses with its blocks when none is left for it") {
-  SchedulerConfig config = small_config();
-  config.block_size = 1;
-  config.num_blocks = 9;
-  Harness h(config);
-  h.add(4, 3);  // 6 blocks in the end
-  h.add(2, 5);
-  REQUIRE(h.step());
-  REQUIRE(h.step());  // 5 + 3
-  REQUIRE(h.schedule());
-  CHECK(h.shape() == "0:1");              // 6 + 3: none left for 1, and nobody newer to take one from
-  CHECK(h.scheduler.num_running() == 1);  // 0 ends with this step
-  CHECK(h.scheduler.num_waiting() == 0);
-  CHECK(h.scheduler.num_preemptions_total() == 0);
-  h.apply();
-  CHECK_FALSE(h.scheduler.contains(0));
-  REQUIRE(h.step());
-  CHECK(h.shape() == "1:1");
 }
 
 TEST_CASE("a request that takes the whole pool runs, alone") {
