@@ -141,6 +141,36 @@ void write_kv_slot(const float* k, const float* v, int64_t slot, const KvCacheVi
   }
 }
 
+namespace {
+
+// `rows` elements of `bytes`, `stride` apart.
+void copy_elements(const uint8_t* from, uint8_t* to, int64_t rows, int64_t stride, size_t bytes) {
+  for (int64_t i = 0; i < rows; ++i) std::memcpy(to + i * stride, from + i * stride, bytes);
+}
+
+}  // namespace
+
+void copy_kv_slot(int64_t from, int64_t to, const KvCacheView& kv) {
+  const int64_t dim = kv.head_dim, bs = kv.block_size, a = from % bs, b = to % bs;
+  for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+    const uint8_t *keys = kv.keys(from / bs, h), *values = kv.values(from / bs, h);
+    uint8_t *to_keys = kv.keys(to / bs, h), *to_values = kv.values(to / bs, h);
+    if (kv.dtype == DType::kBF16) {
+      copy_elements(keys + a * 4, to_keys + b * 4, ceil_div(dim, 2), bs * 4, 4);
+      copy_elements(values + a / 2 * dim * 4 + a % 2 * 2, to_values + b / 2 * dim * 4 + b % 2 * 2, dim, 4, 2);
+      continue;
+    }
+    const int64_t bytes = dtype_bytes(kv.dtype);
+    copy_elements(keys + a * bytes, to_keys + b * bytes, dim, bs * bytes, static_cast<size_t>(bytes));
+    std::memcpy(to_values + b * dim * bytes, values + a * dim * bytes, static_cast<size_t>(dim * bytes));
+    if (kv.dtype != DType::kI8) continue;
+    const float* scales = kv.scales(from / bs, h);
+    float* to_scales = kv.scales(to / bs, h);
+    to_scales[b] = scales[a];
+    to_scales[bs + b] = scales[bs + a];
+  }
+}
+
 void fetch_kv_slot(int64_t slot, const KvCacheView& kv) {
   const int64_t bs = kv.block_size, block = slot / bs, at = slot % bs;
   const bool has_pairs = kv.dtype == DType::kBF16;

@@ -44,6 +44,8 @@ struct KvCacheView {
     return ceil_div(key_bytes() + value_bytes() + scales, 4) * 4;
   }
 
+  int64_t block_bytes() const { return num_kv_heads * head_bytes(); }  // of all heads
+
   uint8_t* keys(int64_t block, int64_t kv_head) const { return data + (block * num_kv_heads + kv_head) * head_bytes(); }
   uint8_t* values(int64_t block, int64_t kv_head) const { return keys(block, kv_head) + key_bytes(); }
   // int8 only: [2][block_size]  of keys, of values.
@@ -54,6 +56,9 @@ struct KvCacheView {
 
 // Stores one token's keys and values, [num_kv_heads, head_dim] each, in its slot.
 void write_kv_slot(const float* k, const float* v, int64_t slot, const KvCacheView& kv);
+
+// Copies one token's keys and values, as they are stored, from one slot to another.
+void copy_kv_slot(int64_t from, int64_t to, const KvCacheView& kv);
 
 // Asks for the cache lines that write_kv_slot() will write to.
 void fetch_kv_slot(int64_t slot, const KvCacheView& kv);

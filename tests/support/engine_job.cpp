@@ -32,7 +32,8 @@ int64_t scan_partial(const std::string& path, CompletedLines* completed) {
 }
 
 Status load_backend(const EngineJobOptions& options, const SchedulerConfig& scheduler, Backend* backend) {
-  LoadOptions load;
+  LoadOptions load = options.load;
+  load.max_num_drafts = scheduler.max_num_drafts;
   load.block_size = scheduler.block_size;
   load.num_blocks_override = scheduler.num_blocks;
   load.max_num_seqs = scheduler.max_num_seqs;
@@ -79,7 +80,8 @@ EngineJobOutcome EngineJob::run(const EngineJobOptions& options) const {
   Clock& clock = options.ledger.clock ? static_cast<Clock&>(*options.ledger.clock) : *steady;
   SchedulerConfig scheduler = options.scheduler;
   if (scheduler.num_blocks == 0) scheduler.num_blocks = 64;
-  ScriptedBackend backend(make_ledger_backend(options.ledger), options.script);
+  ScriptedBackend backend(options.make_backend ? options.make_backend() : make_ledger_backend(options.ledger),
+                          options.script);
   require(load_backend(options, scheduler, &backend));
 
   CompletedLines completed;
@@ -96,8 +98,8 @@ EngineJobOutcome EngineJob::run(const EngineJobOptions& options) const {
     outcome.last_progress = progress_of(*coordinator, progress);
     if (options.on_progress) options.on_progress(outcome.last_progress, &interrupted);
   };
-  Engine engine({.scheduler = scheduler, .model = options.config}, backend, options.tokenizer.get(), clock,
-                *coordinator, *coordinator, interrupted, on_progress);
+  Engine engine({.scheduler = scheduler, .proposer = options.proposer, .model = options.config}, backend,
+                options.tokenizer.get(), clock, *coordinator, *coordinator, interrupted, on_progress);
   outcome.status = engine.run();
   LLMB_CHECK_MSG(backend.num_in_flight() == 0, "run() returned with a plan in flight");
   require(coordinator->results().drain());

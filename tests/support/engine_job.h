@@ -1,5 +1,5 @@
-// A job over engine, coordinator and files on the ledger backend, without the command line: continued where its
-// partial output says, and failing where a script says.
+// A job over engine, coordinator and files, on the ledger backend unless another is given, without the command line:
+// continued where its partial output says, and failing where a script says.
 #pragma once
 
 #include <atomic>
@@ -25,6 +25,10 @@ struct EngineJobOptions {
   std::shared_ptr<const Tokenizer> tokenizer;  // null: prompts are token ids, and there is no text
   std::vector<TokenId> eos_token_ids;
   LedgerOptions ledger;  // its clock, where there is one, is the engine's too
+  // Another backend, and how it is loaded but for the scheduler's limits.
+  std::function<std::unique_ptr<Backend>()> make_backend;
+  LoadOptions load;
+  Proposer* proposer = nullptr;
   BackendScript script;
   SchedulerConfig scheduler;  // num_blocks 0: 64
   std::optional<int64_t> max_errors;
@@ -37,7 +41,7 @@ struct EngineJobOutcome {
   int64_t num_completed = 0, num_failed = 0, num_left = 0;
   int64_t num_output_tokens = 0, num_preemptions = 0, num_steps = 0;
   double busy_ms = 0;
-  std::map<SeqId, int64_t> num_sampled;  // tokens that the backend gave; sequences count from 0, in order of the input
+  std::map<SeqId, int64_t> num_sampled;  // groups that the backend ran; sequences count from 0, in order of the input
   JobProgress last_progress;
 };
 

@@ -61,12 +61,12 @@ std::shared_ptr<const Request> random_request(const Workload& workload, int64_t 
 
 }  // namespace
 
-Workload random_workload(uint64_t seed) {
+Workload random_workload(uint64_t seed, int32_t max_vocab_size) {
   TestRng rng(seed);
   Workload workload;
   workload.seed = seed;
   workload.config = random_config(&rng);
-  workload.model.vocab_size = rng.log_between(4, 5000);
+  workload.model.vocab_size = rng.log_between(4, max_vocab_size);
   for (int32_t i = rng.between(0, 2); i > 0; --i) workload.model.eos_token_ids.push_back(i);
   workload.eos_rate = rng.chance(0.5) ? 0.02 : 0.0;
   // A crowd of short prompts with long outputs on one-token blocks is what preempts the same request again and again.

@@ -4,7 +4,7 @@ namespace llmb::test {
 
 const std::vector<TokenId>& ScriptedProposer::answer(const Sequence& sequence) {
   const auto [at, is_new] = answers_.try_emplace({sequence.request.get(), sequence.choice});
-  if (is_new) at->second = ledger_reference(model_, *sequence.request, max_model_len_, sequence.choice).tokens;
+  if (is_new) at->second = answer_(*sequence.request, sequence.choice);
   return at->second;
 }
 
@@ -22,7 +22,7 @@ void ScriptedProposer::propose(const Sequence& sequence, int32_t max_drafts, Dra
     depths.push_back(parent < 0 ? 0 : depths[parent] + 1);
     const size_t index = static_cast<size_t>(first + depths.back());
     const bool is_right = index < right.size() && rng_.chance(script_.right_rate);
-    drafts->tokens.push_back(is_right ? right[index] : rng_.between(0, model_.vocab_size - 1));
+    drafts->tokens.push_back(is_right ? right[index] : rng_.between(0, vocab_size_ - 1));
     if (is_tree) drafts->parents.push_back(parent);
   }
 }

@@ -1,13 +1,12 @@
-// A proposer that knows what the ledger's model will answer, and is as often right as it is told.
+// A proposer that knows what a model will answer, and is as often right as it is told.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <memory>
 #include <utility>
 #include <vector>
 
-#include "backend/ledger/ledger_model.h"
 #include "scheduler/proposer.h"
 #include "tests/support/test_rng.h"
 
@@ -22,8 +21,11 @@ struct ProposerScript {
 
 class ScriptedProposer final : public Proposer {
  public:
-  ScriptedProposer(const LedgerModel& model, int32_t max_model_len, const ProposerScript& script, uint64_t seed)
-      : model_(model), max_model_len_(max_model_len), script_(script), seed_(seed), rng_(seed) {}
+  // The tokens of an answer; called once for each.
+  using Answer = std::function<std::vector<TokenId>(const Request&, int32_t choice)>;
+
+  ScriptedProposer(Answer answer, int32_t vocab_size, const ProposerScript& script, uint64_t seed)
+      : answer_(std::move(answer)), vocab_size_(vocab_size), script_(script), seed_(seed), rng_(seed) {}
 
   void propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) override;
   bool must_see(const Sequence& sequence) const override;
@@ -31,8 +33,8 @@ class ScriptedProposer final : public Proposer {
  private:
   const std::vector<TokenId>& answer(const Sequence& sequence);
 
-  const LedgerModel model_;
-  const int32_t max_model_len_;
+  const Answer answer_;
+  const int32_t vocab_size_;
   const ProposerScript script_;
   const uint64_t seed_;
   TestRng rng_;

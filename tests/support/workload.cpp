@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "base/check.h"
 #include "tests/support/step_output.h"
 
 namespace llmb::test {
@@ -15,7 +16,7 @@ namespace {
 // One run. Members hold what the checks need between calls.
 class Run {
  public:
-  explicit Run(const Workload& workload);
+  Run(const Workload& workload, Backend& backend, const Reference& reference);
   WorkloadOutcome take_outcome();
 
  private:
@@ -53,8 +54,8 @@ class Run {
   WorkloadOutcome outcome_;
   TestRng rng_;
   VirtualClock clock_;
-  const LedgerOptions ledger_options_;
-  std::unique_ptr<Backend> backend_;
+  Backend& backend_;
+  const Reference& reference_;
   ScriptedProposer proposer_;
   Scheduler scheduler_;
   std::array<StepPlan, 2> plans_;  // step i in entry i % 2
@@ -66,28 +67,14 @@ class Run {
   int64_t max_steps_ = 0;
 };
 
-LedgerOptions ledger_options(const Workload& workload, VirtualClock* clock) {
-  LedgerOptions options;
-  options.seed = workload.seed;
-  options.eos_rate = workload.eos_rate;
-  options.check_every_slot = true;
-  options.clock = clock;
-  options.step_ms = workload.step_ms;
-  return options;
-}
-
-Run::Run(const Workload& workload)
+Run::Run(const Workload& workload, Backend& backend, const Reference& reference)
     : workload_(workload),
       rng_(~workload.seed),
-      ledger_options_(ledger_options(workload, &clock_)),
-      proposer_(make_ledger_model(workload.model, ledger_options_), workload.config.max_model_len, workload.proposer,
-                workload.seed),
+      backend_(backend),
+      reference_(reference),
+      proposer_([&](const Request& request, int32_t choice) { return reference(request, choice).tokens; },
+                workload.model.vocab_size, workload.proposer, workload.seed),
       scheduler_(workload.config, &proposer_) {
-  backend_ = make_ledger_backend(ledger_options_);
-  LoadOptions load;
-  load.block_size = workload.config.block_size;
-  load.num_blocks_override = workload.config.num_blocks;
-  expect_ok(backend_->load(workload.model, load));
   // Alone, with a token a step and recomputed after each preemption: no run may need more.
   for (const auto& request : workload.requests)
     max_steps_ += request->params.sampling.num_choices * (kMaxPreemptions + workload.config.policy.num_levels + 1) *
@@ -167,7 +154,7 @@ bool Run::submit() {
   expect(++outcome_.num_steps <= max_steps_, "no end in sight");
   if (!is_ahead) check_order(plan, ran, preemptions_before);
   check_plan(plan);
-  if (ok()) expect_ok(backend_->submit(plan));
+  if (ok()) expect_ok(backend_.submit(plan));
   count(plan);
   ++num_in_flight_;
   return ok();
@@ -175,7 +162,8 @@ bool Run::submit() {
 
 void Run::finish_step() {
   const StepPlan& plan = plans_[(outcome_.num_steps - num_in_flight_) % 2];
-  expect_ok(backend_->wait(&output_));
+  expect_ok(backend_.wait(&output_));
+  clock_.advance_ms(workload_.step_ms);
   if (!ok()) return;
   if (workload_.nan_rate > 0 && plan.num_groups() > 0 && rng_.chance(workload_.nan_rate))
     take_back(rng_.between(0, plan.num_groups() - 1), &output_);
@@ -308,8 +296,7 @@ void Run::check_answer(const AnswerOutcome& actual) {
   }
   expect(!actual.refused, "refused, but it fits");
   if (!ok()) return;
-  const LedgerCompletion expected = ledger_reference(make_ledger_model(workload_.model, ledger_options_), request,
-                                                     config.max_model_len, actual.choice);
+  const LedgerCompletion expected = reference_(request, actual.choice);
   if (actual.ended_by_caller || actual.finish == FinishReason::kError) {
     expect(actual.tokens.size() <= expected.tokens.size() &&
                std::equal(actual.tokens.begin(), actual.tokens.end(), expected.tokens.begin()),
@@ -322,6 +309,25 @@ void Run::check_answer(const AnswerOutcome& actual) {
 
 }  // namespace
 
-WorkloadOutcome run_workload(const Workload& workload) { return Run(workload).take_outcome(); }
+WorkloadOutcome run_workload(const Workload& workload) {
+  LedgerOptions options;
+  options.seed = workload.seed;
+  options.eos_rate = workload.eos_rate;
+  options.check_every_slot = true;
+  const auto backend = make_ledger_backend(options);
+  LoadOptions load;
+  load.block_size = workload.config.block_size;
+  load.num_blocks_override = workload.config.num_blocks;
+  const Status status = backend->load(workload.model, load);
+  LLMB_CHECK_MSG(status.ok(), status.message());
+  const LedgerModel model = make_ledger_model(workload.model, options);
+  return run_workload(workload, *backend, [&](const Request& request, int32_t choice) {
+    return ledger_reference(model, request, workload.config.max_model_len, choice);
+  });
+}
+
+WorkloadOutcome run_workload(const Workload& workload, Backend& backend, const Reference& reference) {
+  return Run(workload, backend, reference).take_outcome();
+}
 
 }  // namespace llmb::test

@@ -1,7 +1,8 @@
-// Random workloads for the scheduler, run on the ledger backend with every invariant checked after every step.
+// Random workloads for the scheduler, run with every invariant checked after every step.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ std::shared_ptr<Request> make_request(int32_t num_prompt_tokens, int32_t max_tok
 struct Workload {
   uint64_t seed = 0;
   SchedulerConfig config;
-  ModelConfig model;  // of the ledger backend
+  ModelConfig model;  // for the ledger backend
   double eos_rate = 0;
   double step_ms = 1;
   std::vector<std::shared_ptr<const Request>> requests;
@@ -30,7 +31,7 @@ struct Workload {
   ProposerScript proposer;
 };
 
-Workload random_workload(uint64_t seed);
+Workload random_workload(uint64_t seed, int32_t max_vocab_size = 5000);
 
 struct AnswerOutcome {
   size_t request = 0;
@@ -61,9 +62,15 @@ struct WorkloadOutcome {
   int64_t num_shared_rows = 0;               // groups that sample another sequence's row
 };
 
-// Runs to the end. Checks after every call: integrity, budgets, progress, the order, the best sequence's rights; at the
+// The tokens and the end that an answer must have, whatever the schedule.
+using Reference = std::function<LedgerCompletion(const Request&, int32_t choice)>;
+
+// Runs to the end on the ledger backend. Checks after every call: integrity, budgets, progress, the order, the best sequence's rights; at the
 // end: no leaked block, one completion an answer, refused exactly where it can never fit, tokens equal to
 // ledger_reference().
 WorkloadOutcome run_workload(const Workload& workload);
+
+// The same on another backend, loaded for the workload's config.
+WorkloadOutcome run_workload(const Workload& workload, Backend& backend, const Reference& reference);
 
 }  // namespace llmb::test

@@ -143,12 +143,15 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(choose_arithmetic());
     info_.kv = *kv;
     pool_.emplace(num_threads(options.num_threads));
-    ops_.emplace(config, info_.kv, options.max_model_len, options.cpu.quantization, *options_.dtype, *pool_);
+    ops_.emplace(config, info_.kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
+                 *options_.dtype, *pool_);
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.kind = DeviceKind::kCpu;
     info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");
     info_.max_plans_in_flight = kMaxPlansInFlight;
+    info_.max_drafts_per_group = options.max_num_drafts;
+    info_.verifies_trees = info_.copies_blocks = true;
     info_.load_ms = clock.now_ms();
     driver_ = std::thread([this] { drive(); });
     return {};

@@ -74,14 +74,15 @@ std::vector<RopeTable> make_rope_tables(const ModelConfig& config, int32_t max_p
 
 }  // namespace
 
-CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, Quantization quantization,
-               DType activations, ThreadPool& pool)
+CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,
+               Quantization quantization, DType activations, ThreadPool& pool)
     : config_(config),
       quantization_(quantization),
       activations_(activations),
       pool_(pool),
-      kv_(kv),
-      ropes_(make_rope_tables(config, max_position)) {}
+      kv_(kv, num_scratch),
+      ropes_(make_rope_tables(config, max_position)),
+      tree_batch_(kv.num_blocks, num_scratch) {}
 
 Quantization CpuOps::quantization_of(WeightRole role) const {
   if (role == WeightRole::kSmall) return Quantization::kNone;
@@ -128,6 +129,8 @@ std::unique_ptr<DeviceBuffer> CpuOps::allocate(int64_t rows, int64_t width, DTyp
 void CpuOps::begin_step(const StepPlan& plan) {
   plan_ = &plan;
   resolve_step(plan, given_, &step_);
+  if (!plan.block_copies.empty()) kv_.copy_blocks(plan.block_copies, pool_);
+  if (!plan.parent_rows.empty()) tree_batch_.lay_out(plan, step_);
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows) sample_rows_.push_back(row.token_row);
   sampled_.clear();
@@ -183,15 +186,23 @@ void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
 }
 
 void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
-  const cpu::AttentionBatch batch{plan_->num_entries(), plan_->query_start.data(), step_.context_len.data(),
-                                  plan_->block_start.data(), plan_->block_ids.data()};
   const cpu::AttentionParams params{config_.num_attention_heads,
                                     static_cast<float>(config_.score_scale(layer)),
                                     config_.layer(layer).window,
                                     static_cast<float>(config_.attention_softcap),
                                     config_.alibi_slopes.empty() ? nullptr : config_.alibi_slopes.data(),
                                     sinks != nullptr ? floats(sinks->rows()) : nullptr};
-  cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, params, kv_.layer(layer), pool_);
+  const cpu::KvCacheView kv = kv_.layer(layer);
+  const auto attend = [&](const cpu::AttentionBatch& batch) {
+    cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, params, kv, pool_);
+  };
+  if (plan_->parent_rows.empty())
+    return attend({plan_->num_entries(), plan_->query_start.data(), step_.context_len.data(), plan_->block_start.data(),
+                   plan_->block_ids.data()});
+  for (const TreeBatch::Part& part : tree_batch_.parts()) {
+    tree_batch_.gather(part, kv, pool_);
+    attend(tree_batch_.batch(part));
+  }
 }
 
 void CpuOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/kv_pool.h"
+#include "backend/cpu/tree_batch.h"
 #include "base/thread_pool.h"
 #include "core/model_config.h"
 #include "core/resolve_step.h"
@@ -22,11 +23,11 @@ namespace llmb {
 // Work is done by the time a call returns. Not thread-safe. `pool` must outlive this.
 class CpuOps final : public Ops {
  public:
-  // max_position: positions of a step are below it. quantization: of the weights that make_linear makes: projections,
-  // and the vocabulary's in int8 where they have int4. activations: kBF16: products over bf16 weights, but for
-  // routers', round to bf16 what they take. Throws std::bad_alloc.
-  CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t max_position, Quantization quantization,
-         DType activations, ThreadPool& pool);
+  // num_scratch: blocks of the KV pool beside kv's. max_position: positions of a step are below it. quantization: of
+  // the weights that make_linear makes: projections, and the vocabulary's in int8 where they have int4. activations:
+  // kBF16: products over bf16 weights, but for routers', round to bf16 what they take. Throws std::bad_alloc.
+  CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,
+         Quantization quantization, DType activations, ThreadPool& pool);
 
   DType activation_dtype() const override { return DType::kF32; }
 
@@ -79,6 +80,7 @@ class CpuOps final : public Ops {
   const std::vector<RopeTable> ropes_;  // of config_.ropes
   const StepPlan* plan_ = nullptr;      // of the step in progress
   ResolvedStep step_;                   // of plan_
+  TreeBatch tree_batch_;                // of plan_, where it has trees
   GivenTokens given_;                   // by the step before
   std::vector<int32_t> sample_rows_;    // [num_samples]  token rows
   SampledRows sampled_;                 // of plan_, so far

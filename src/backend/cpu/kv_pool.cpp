@@ -4,6 +4,9 @@
 #include <cmath>
 #include <string>
 
+#include "backend/cpu/tree_batch.h"
+#include "kernels/cpu/block_copy.h"
+
 namespace llmb {
 
 namespace {
@@ -17,14 +20,17 @@ std::string mib(double bytes) { return std::to_string(static_cast<int64_t>(std::
 
 }  // namespace
 
+int32_t num_scratch_blocks(const LoadOptions& options) { return TreeBatch::num_scratch_blocks(options.max_num_drafts); }
+
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
   const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.cpu.quantization));
   KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, dtype};
-  const int64_t bytes_per_block = kv.bytes_per_block();
-  const int64_t memory_bytes = available_bytes > 0 ? available_bytes : kUnknownMemoryBytes;
+  const int64_t bytes_per_block = kv.bytes_per_block(), num_scratch = num_scratch_blocks(options);
+  const int64_t memory_bytes =
+      (available_bytes > 0 ? available_bytes : kUnknownMemoryBytes) - num_scratch * bytes_per_block;
   const int64_t blocks_per_seq = ceil_div(options.max_model_len, options.block_size);
   // Slots are 32-bit.
-  const int64_t max_blocks = INT32_MAX / options.block_size;
+  const int64_t max_blocks = INT32_MAX / options.block_size - num_scratch;
   int64_t num_blocks = options.num_blocks_override;
   if (num_blocks == 0) {
     int64_t budget = options.kv_cache_bytes;
@@ -47,15 +53,22 @@ Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& op
   return kv;
 }
 
-KvPool::KvPool(const KvLayout& layout) : layout_(layout), memory_(layout.num_layers * layer_bytes() / 4) {}
+KvPool::KvPool(const KvLayout& layout, int32_t num_scratch)
+    : layout_(layout), num_scratch_(num_scratch), memory_(layout.num_layers * layer_bytes() / 4) {}
 
 int64_t KvPool::layer_bytes() const {
-  const int64_t heads = int64_t{layout_.num_blocks} * layout_.num_kv_heads;
-  return ceil_div(heads * view(nullptr).head_bytes(), 64) * 64;
+  const int64_t num_blocks = int64_t{layout_.num_blocks} + num_scratch_;
+  return ceil_div(num_blocks * view(nullptr).block_bytes(), 64) * 64;
 }
 
 cpu::KvCacheView KvPool::view(uint8_t* data) const {
   return {data, layout_.dtype, layout_.block_size, layout_.num_kv_heads, layout_.head_dim};
+}
+
+void KvPool::copy_blocks(std::span<const BlockCopy> copies, ThreadPool& pool) {
+  const int64_t block_bytes = view(nullptr).block_bytes();
+  const cpu::BlockPool blocks{layer(0).data, layer_bytes(), block_bytes};
+  cpu::block_copy(blocks, blocks, layout_.num_layers, block_bytes, copies, pool);
 }
 
 cpu::KvCacheView KvPool::layer(int32_t layer) {

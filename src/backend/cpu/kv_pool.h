@@ -2,15 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "backend/backend.h"
 #include "backend/cpu/mapped_floats.h"
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "core/kv_layout.h"
 #include "core/model_config.h"
+#include "core/step_plan.h"
 #include "kernels/cpu/kv_cache.h"
 
 namespace llmb {
+
+// Blocks of every layer beside those of the layout, for the backend's own use (backend/cpu/tree_batch.h).
+int32_t num_scratch_blocks(const LoadOptions& options);
 
 // The layout with num_blocks chosen: options.num_blocks_override, or what fits options.kv_cache_bytes, or enough for
 // max_num_seqs sequences of max_model_len within a fixed share of `available_bytes` (0: unknown, no limit).
@@ -22,13 +28,15 @@ Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& op
 class KvPool {
  public:
   KvPool() = default;
-  explicit KvPool(const KvLayout& layout);  // throws std::bad_alloc
-  cpu::KvCacheView layer(int32_t layer);
+  explicit KvPool(const KvLayout& layout, int32_t num_scratch = 0);  // throws std::bad_alloc
+  cpu::KvCacheView layer(int32_t layer);                             // block ids from layout.num_blocks on are scratch
+  void copy_blocks(std::span<const BlockCopy> copies, ThreadPool& pool);  // in all layers
 
  private:
   cpu::KvCacheView view(uint8_t* data) const;
   int64_t layer_bytes() const;
   KvLayout layout_;
+  int32_t num_scratch_ = 0;
   MappedFloats memory_;  // [num_layers, layer_bytes() / 4]
 };
 

@@ -1,0 +1,84 @@
+#include "tests/support/scheduled_run.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+
+namespace llmb::test {
+
+namespace {
+
+void check_ok(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
+
+void take(const StepOutput& o, const SequenceUpdate& update, ScheduledAnswer* answer) {
+  LLMB_CHECK_MSG(!update.numeric_error, "logits are not finite");
+  const int begin = o.top_start.at(update.given), end = o.top_start.at(update.given + 1);
+  answer->out.tokens.push_back(update.token);
+  answer->out.logprobs.push_back(o.logprobs.at(update.given));
+  answer->out.top_tokens.emplace_back(o.top_tokens.begin() + begin, o.top_tokens.begin() + end);
+  answer->out.top_logprobs.emplace_back(o.top_logprobs.begin() + begin, o.top_logprobs.begin() + end);
+  answer->finish = update.finish;
+  answer->stop_token = update.stop_token;
+}
+
+void count(const StepPlan& plan, ScheduledRun* run) {
+  ++run->num_steps;
+  run->num_copies += static_cast<int64_t>(plan.block_copies.size());
+  run->num_groups += plan.num_groups();
+  for (const SampleGroup& group : plan.groups) {
+    run->num_drafts += group.num_rows() - 1;
+    run->num_trees += is_tree(plan, group);
+    run->num_shared_rows += group.seq != plan.entries[group.entry].seq;
+  }
+}
+
+}  // namespace
+
+ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* proposer,
+                           const std::vector<std::shared_ptr<const Request>>& requests) {
+  const BackendInfo& info = backend.info();
+  config.block_size = info.kv.block_size;
+  config.num_blocks = info.kv.num_blocks;
+  config.max_drafts_per_group = std::min(config.max_drafts_per_group, info.max_drafts_per_group);
+  Scheduler scheduler(config, proposer);
+  ScheduledRun run;
+  std::map<SeqId, size_t> request_of;
+  for (const auto& request : requests) {
+    const auto added = scheduler.add(request, 0);
+    LLMB_CHECK_MSG(std::holds_alternative<SeqId>(added), "a request that cannot run");
+    const int32_t num_choices = request->params.sampling.num_choices;
+    for (int32_t choice = 0; choice < num_choices; ++choice)
+      request_of[std::get<SeqId>(added) + choice] = run.answers.size();
+    run.answers.emplace_back(num_choices);
+  }
+  std::array<StepPlan, kMaxPlansInFlight> plans;
+  StepOutput output;
+  std::vector<SequenceUpdate> updates;
+  int64_t num_submitted = 0, num_finished = 0;
+  while (true) {
+    while (num_submitted - num_finished < info.max_plans_in_flight) {
+      StepPlan& plan = plans[num_submitted % kMaxPlansInFlight];
+      if (!scheduler.schedule(0, false, &plan)) break;
+      check_ok(backend.submit(plan));
+      count(plan, &run);
+      ++num_submitted;
+    }
+    if (num_submitted == num_finished) break;
+    const StepPlan& plan = plans[num_finished++ % kMaxPlansInFlight];
+    check_ok(backend.wait(&output));
+    run.num_given += static_cast<int64_t>(output.tokens.size());
+    scheduler.apply(plan, output, &updates);
+    check_ok(scheduler.check_integrity());
+    for (const SequenceUpdate& update : updates)
+      take(output, update, &run.answers[request_of.at(update.seq)][update.choice]);
+  }
+  LLMB_CHECK_MSG(!scheduler.has_work(), "nothing runs, but there is work");
+  LLMB_CHECK(scheduler.num_free_blocks() == config.num_blocks);
+  run.num_preemptions = scheduler.num_preemptions_total();
+  return run;
+}
+
+}  // namespace llmb::test

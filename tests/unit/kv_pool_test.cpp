@@ -1,0 +1,179 @@
+// The CPU's KV pool: how many blocks it gets, of which dtype, and where they are.
+#include "backend/cpu/kv_pool.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "kernels/cpu/kv_cache.h"
+#include "tests/support/plan_builder.h"
+#include "tests/support/tiny_model.h"
+
+namespace llmb::test {
+namespace {
+
+LoadOptions dummy_options() {
+  LoadOptions o;
+  o.load_format = LoadFormat::kDummy;
+  o.max_num_seqs = 16;
+  o.max_num_batched_tokens = 64;
+  o.max_model_len = 96;
+  o.num_threads = 2;
+  return o;
+}
+
+TEST_CASE(
+    "the KV pool: as asked, or for all sequences, within a share of memory; too small for one sequence is an error") {
+  const ModelConfig config = tiny_config();  // 2 * 2 layers * 2 heads * 8 * 4 bytes = 256 bytes a token
+  LoadOptions o = dummy_options();
+  const int64_t block = 256 * 16;
+  const auto blocks = [&](int64_t available) {
+    const auto kv = plan_kv_layout(config, o, available);
+    return kv.ok() ? int64_t{kv->num_blocks} : -1;
+  };
+  CHECK(blocks(0) == 16 * 6);
+  CHECK(blocks(1000 * block) == 16 * 6);
+  CHECK(blocks(100 * block) == 40);
+  CHECK(blocks(15 * block) == 6);
+  CHECK(blocks(15 * block - 10) == -1);
+  o.kv_cache_bytes = 6 * block;
+  CHECK(blocks(0) == 6);
+  o.kv_cache_bytes = 7 * block - 1;
+  CHECK(blocks(0) == 6);
+  o.kv_cache_bytes = 6 * block - 1;
+  CHECK(plan_kv_layout(config, o, 0).status().code() == StatusCode::kResourceExhausted);
+  CHECK(plan_kv_layout(config, o, 0).status().message().find("cannot hold one sequence of max_model_len 96") !=
+        std::string::npos);
+  o.kv_cache_bytes = 1000 * block;
+  CHECK(blocks(0) == 1000);
+  CHECK(blocks(999 * block) == -1);
+  o.num_blocks_override = 3;  // less than one sequence: the scheduler refuses what does not fit
+  CHECK(blocks(0) == 3);
+  o.num_blocks_override = INT32_MAX;
+  CHECK(blocks(0) == INT32_MAX / 16);
+  CHECK(blocks(int64_t{1} << 35) == -1);
+}
+
+TEST_CASE("the KV cache's dtype: bfloat16 for models stored in 16 bits or fewer, float32 for others, or as asked") {
+  ModelConfig config = tiny_config();
+  LoadOptions o = dummy_options();
+  const auto bytes_per_token = [&] { return plan_kv_layout(config, o, 0)->bytes_per_token(); };
+  CHECK(bytes_per_token() == 2 * 2 * 2 * 8 * 4);
+  config.is_dequantised = true;
+  CHECK(bytes_per_token() == 2 * 2 * 2 * 8 * 2);
+  config.is_dequantised = false;
+  o.cpu.quantization = Quantization::kInt8;
+  CHECK(bytes_per_token() == 2 * 2 * 2 * 8 * 2);
+  o.cpu.quantization = Quantization::kNone;
+  for (const DType stored : {DType::kBF16, DType::kF16}) {
+    config.dtype = stored;
+    CHECK(bytes_per_token() == 2 * 2 * 2 * 8 * 2);
+  }
+  o.kv_cache_dtype = DType::kF32;
+  CHECK(bytes_per_token() == 2 * 2 * 2 * 8 * 4);
+  o.kv_cache_dtype = DType::kI8;
+  CHECK(bytes_per_token() == 2 * 2 * 2 * (8 + 4));
+  CHECK(loaded(make_cpu_backend(), config, o)->info().kv.dtype == DType::kI8);
+  o.kv_cache_dtype = DType::kF16;
+  const Status status = make_cpu_backend()->load(config, o);
+  CHECK(status.code() == StatusCode::kUnsupported);
+  CHECK(status.message().find("kv-cache-dtype float16") != std::string::npos);
+}
+
+TEST_CASE("a pool of any shape holds every block of every layer apart") {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    for (const int32_t block_size : {1, 5, 16}) {
+      for (const int32_t head_dim : {2, 18, 64}) {
+        constexpr int32_t kLayers = 3, kHeads = 2, kBlocks = 4;
+        KvPool pool({kLayers, kHeads, head_dim, block_size, kBlocks, dtype});
+        const auto number = [&](int32_t layer, int64_t slot) { return static_cast<float>(layer * 64 + slot + 1); };
+        for (int32_t layer = 0; layer < kLayers; ++layer)
+          for (int64_t slot = 0; slot < kBlocks * block_size; ++slot) {
+            const std::vector<float> x(kHeads * head_dim, number(layer, slot));
+            cpu::write_kv_slot(x.data(), x.data(), slot, pool.layer(layer));
+          }
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          const cpu::KvCacheView view = pool.layer(layer);
+          CHECK(reinterpret_cast<uintptr_t>(view.data) % 64 == 0);
+          for (int64_t slot = 0; slot < kBlocks * block_size; ++slot) {
+            // Channel 0 of the last head, as kv_cache.h lays it out.
+            const int64_t at = slot % block_size;
+            const uint8_t* keys = view.keys(slot / block_size, kHeads - 1);
+            const uint8_t* values = view.values(slot / block_size, kHeads - 1);
+            float k = 0, v = 0;
+            if (dtype == DType::kF32) {
+              std::memcpy(&k, keys + at * 4, 4);
+              std::memcpy(&v, values + at * head_dim * 4, 4);
+            } else if (dtype == DType::kBF16) {
+              std::memcpy(reinterpret_cast<uint8_t*>(&k) + 2, keys + at * 4, 2);
+              std::memcpy(reinterpret_cast<uint8_t*>(&v) + 2, values + at / 2 * head_dim * 4 + at % 2 * 2, 2);
+            } else {
+              k = view.scales(slot / block_size, kHeads - 1)[at] * static_cast<float>(static_cast<int8_t>(keys[at]));
+              v = view.scales(slot / block_size, kHeads - 1)[block_size + at] *
+                  static_cast<float>(static_cast<int8_t>(values[at * head_dim]));
+            }
+            CHECK(std::fabs(k - number(layer, slot)) <= 1e-4);
+            CHECK(std::fabs(v - number(layer, slot)) <= 1e-4);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("scratch blocks lie behind the others, and count as memory that is not there") {
+  const ModelConfig config = tiny_config();
+  LoadOptions o = dummy_options();
+  CHECK(num_scratch_blocks(o) == 0);
+  o.max_num_drafts = 3;
+  const int32_t num_scratch = num_scratch_blocks(o);
+  CHECK(num_scratch > 0);
+  o.num_blocks_override = 10;
+  const int64_t block = 256 * 16;
+  CHECK(plan_kv_layout(config, o, (10 + num_scratch) * block)->num_blocks == 10);
+  CHECK(plan_kv_layout(config, o, (10 + num_scratch) * block - 1).status().code() == StatusCode::kResourceExhausted);
+  const KvLayout layout = plan_kv_layout(config, o, 0).value();
+  KvPool pool(layout, num_scratch);
+  const cpu::KvCacheView first = pool.layer(0), second = pool.layer(1);
+  CHECK(second.keys(0, 0) - first.keys(10 + num_scratch, 0) >= 0);
+}
+
+TEST_CASE("copied blocks hold keys, values and scales of every layer; others are as they were") {
+  constexpr int32_t kLayers = 3, kHeads = 2, kBlocks = 7, kScratch = 2;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8})
+    for (const int32_t block_size : {1, 5, 16})
+      for (const std::vector<BlockCopy>& copies :
+           {std::vector<BlockCopy>{}, {{0, 6, 0}}, {{0, 2, 3}, {0, 2, 1}, {0, 0, 6}, {0, 4, 5}}}) {
+        KvPool pool({kLayers, kHeads, 18, block_size, kBlocks, dtype}, kScratch);
+        const auto bytes = [&](int32_t layer, int64_t block) {
+          const cpu::KvCacheView view = pool.layer(layer);
+          return std::vector<uint8_t>(view.keys(block, 0), view.keys(block + 1, 0));
+        };
+        std::vector<std::vector<uint8_t>> before;
+        for (int32_t layer = 0; layer < kLayers; ++layer)
+          for (int64_t block = 0; block < kBlocks + kScratch; ++block) {
+            for (int64_t slot = block * block_size; slot < (block + 1) * block_size; ++slot) {
+              std::vector<float> x(kHeads * 18, static_cast<float>(layer * 1000 + slot + 1));
+              x[3] = -7;
+              cpu::write_kv_slot(x.data(), x.data(), slot, pool.layer(layer));
+            }
+            before.push_back(bytes(layer, block));
+          }
+        ThreadPool threads(2);
+        pool.copy_blocks(copies, threads);
+        for (int32_t layer = 0; layer < kLayers; ++layer)
+          for (int64_t block = 0; block < kBlocks + kScratch; ++block) {
+            int64_t source = block;
+            for (const BlockCopy& copy : copies)
+              if (copy.to == block) source = copy.from;
+            CHECK(bytes(layer, block) == before[layer * (kBlocks + kScratch) + source]);
+          }
+      }
+}
+
+}  // namespace
+}  // namespace llmb::test
