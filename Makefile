@@ -92,6 +92,7 @@ measure: bench
 	@tools/measure.py --build $(BUILD)
 
 install: build
+	@cmake --build $(BUILD) --target docs
 	@cmake --install $(BUILD)
 
 clean:

@@ -11,6 +11,7 @@
 #include "base/durable_file.h"
 #include "base/log.h"
 #include "base/stderr_writer.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/option_values.h"
 #include "cli/version.h"
@@ -326,18 +327,23 @@ std::string Options::metrics_path() const {
   return output.substr(0, output.size() - (has_suffix ? suffix.size() : 0)) + ".metrics.jsonl";
 }
 
+std::unique_ptr<CLI::App> make_command_line(Options& o) {
+  auto app = std::make_unique<CLI::App>(kDescription, "llm-batch");
+  app->footer(kFooter);
+  app->set_version_flag("--version", std::string("llm-batch ") + kVersion);
+  app->get_formatter()->column_width(44);
+  add_io_options(*app, o);
+  add_model_options(*app, o);
+  add_batching_options(*app, o);
+  add_sampling_options(*app, o);
+  add_report_options(*app, o);
+  return app;
+}
+
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
   Options& o = parsed.options;
-  CLI::App app(kDescription, "llm-batch");
-  app.footer(kFooter);
-  app.set_version_flag("--version", std::string("llm-batch ") + kVersion);
-  app.get_formatter()->column_width(44);
-  add_io_options(app, o);
-  add_model_options(app, o);
-  add_batching_options(app, o);
-  add_sampling_options(app, o);
-  add_report_options(app, o);
+  const std::unique_ptr<CLI::App> app = make_command_line(o);
   const auto refuse = [&](const std::string& problem) {
     log_error(problem);
     write_stderr("Try 'llm-batch --help'.\n");
@@ -345,10 +351,10 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     return parsed;
   };
   try {
-    app.parse(argc, argv);
+    app->parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
     std::ostringstream text;
-    app.exit(e, text, text);
+    app->exit(e, text, text);
     parsed.exit_code = print(text.str());
     return parsed;
   } catch (const CLI::ParseError& e) {

@@ -1,0 +1,161 @@
+// --help, the manual page and the completions of three shells say the same about the same flags.
+#include <doctest/doctest.h>
+
+#include <CLI/CLI.hpp>
+#include <regex>
+#include <set>
+
+#include "cli/command_line.h"
+#include "tests/support/process.h"
+#include "tests/support/source_dir.h"
+
+namespace llmb::test {
+
+namespace {
+
+const std::string kTool = binary_dir() + "/tools/describe_options";
+
+std::string describe(const std::string& form) {
+  const ProcessResult result = run_process({kTool, form});
+  CHECK(result.exit_code == 0);
+  return result.out;
+}
+
+// The first group of every match.
+std::set<std::string> find_all(const std::string& text, const std::string& pattern) {
+  const std::regex regex(pattern);
+  std::set<std::string> found;
+  for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it) found.insert((*it)[1]);
+  return found;
+}
+
+// A manual page without its markup, in one line.
+std::string plain_text(std::string page) {
+  for (const auto& [from, to] : {std::pair{R"(\\f[BIR])", ""}, {R"(\\\(aq)", "'"}, {R"(\\e)", "\\"}, {R"(\\&)", ""}, {R"(\\-)", "-"}, {"\n", " "}})
+    page = std::regex_replace(page, std::regex(from), to);
+  return page;
+}
+
+// Candidates that bash offers for the last word.
+std::set<std::string> complete_in_bash(const std::string& words) {
+  const TemporaryDirectory dir;
+  write_file(dir.file("llm-batch.bash"), describe("bash"));
+  write_file(dir.file("prompts one.jsonl"), "");
+  const std::string script = "cd " + dir.path() + "; . ./llm-batch.bash; COMP_WORDS=(" + words +
+                             "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _llm_batch; printf '%s\\n' \"${COMPREPLY[@]}\"";
+  const ProcessResult result = run_process({"bash", "-c", script});
+  CHECK(result.err == "");
+  return find_all(result.out, "([^\n]+)\n");
+}
+
+bool has_program(const std::string& name) { return run_shell("command -v " + name).exit_code == 0; }
+
+std::vector<std::string> choices_of(const CLI::Option& option) {
+  std::vector<std::string> choices;
+  for (const std::string& choice : complete_in_bash("llm-batch --" + option.get_lnames().at(0) + " ''"))
+    choices.push_back(choice);
+  return choices;
+}
+
+bool is_accepted(const std::string& flag, const std::string& value) {
+  const std::string argument = "--" + flag + "=" + value;
+  const char* argv[] = {"llm-batch", "-m", "model", argument.c_str()};
+  return !parse_command_line(4, argv).exit_code;
+}
+
+}  // namespace
+
+TEST_CASE("--help, manual page and completions name the same flags, those of the table") {
+  Options options;
+  const auto app = make_command_line(options);
+  std::set<std::string> table;
+  for (const CLI::Option* option : app->get_options())
+    if (!option->get_positional()) table.insert(option->get_lnames().at(0));
+  CHECK(table.size() > 40);
+  CHECK(find_all(run_process({binary_dir() + "/llm-batch", "--help"}).out, R"(\n  (?:-\w,)?--([a-z0-9-]+))") == table);
+  CHECK(find_all(plain_text(describe("man")), R"(\.TP (?:-\w, )?--([a-z0-9-]+))") == table);
+  CHECK(find_all(describe("zsh"), R"(\n  [^\[]*--([a-z0-9-]+)[^\[]*\[)") == table);
+  CHECK(find_all(describe("fish"), R"(\ncomplete -c llm-batch(?: -s \w)? -l ([a-z0-9-]+) )") == table);
+  std::set<std::string> in_bash;
+  for (const std::string& name : complete_in_bash("llm-batch --")) in_bash.insert(name.substr(2));
+  CHECK(in_bash == table);
+}
+
+TEST_CASE("--help, manual page and completions describe a flag in the same words") {
+  Options options;
+  const auto app = make_command_line(options);
+  const std::string help = run_process({binary_dir() + "/llm-batch", "--help"}).out, man = plain_text(describe("man"));
+  const std::string zsh = describe("zsh"), fish = describe("fish");
+  const auto unescaped = [](const std::string& text, const std::string& quote) {
+    return std::regex_replace(std::regex_replace(text, std::regex(quote), "'"), std::regex(R"(\\([\[\]:\\]))"), "$1");
+  };
+  const std::string zsh_text = unescaped(zsh, R"('\\'')"), fish_text = unescaped(fish, R"(\\')");
+  for (const CLI::Option* option : app->get_options()) {
+    const std::string description = option->get_description();
+    INFO(description);
+    CHECK(help.find(description) != std::string::npos);
+    CHECK(man.find(description + ".") != std::string::npos);
+    if (option->get_positional()) continue;
+    CHECK(zsh_text.find("[" + description + "]") != std::string::npos);
+    CHECK(fish_text.find("'" + description + "'") != std::string::npos);
+  }
+  for (const char* heading : {".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SS Model", ".SH INPUT", ".SH EXIT STATUS 0 all"})
+    CHECK_MESSAGE(man.find(heading) != std::string::npos, heading);
+}
+
+TEST_CASE("every value that a completion offers is accepted, and no other word") {
+  Options options;
+  const auto app = make_command_line(options);
+  const std::string fish = describe("fish"), zsh = describe("zsh");
+  int num_choices = 0;
+  for (const CLI::Option* option : app->get_options()) {
+    if (option->get_positional() || option->get_option_text().find('|') == std::string::npos) continue;
+    const std::string name = option->get_lnames().at(0);
+    const std::vector<std::string> choices = choices_of(*option);
+    if (choices == std::vector<std::string>{"llm-batch.bash", "prompts one.jsonl"}) continue;  // files
+    INFO(name);
+    REQUIRE(choices.size() > 1);
+    num_choices++;
+    for (const std::string& choice : choices) {
+      CHECK_MESSAGE(is_accepted(name, choice), choice);
+      CHECK(fish.find(choice, fish.find("-l " + name + " ")) < fish.find("' -d", fish.find("-l " + name + " ")));
+      CHECK(zsh.find(choice, zsh.find("--" + name + "=")) != std::string::npos);
+    }
+    CHECK_FALSE(is_accepted(name, "no-such-value"));
+  }
+  CHECK(num_choices > 8);
+}
+
+TEST_CASE("bash completes flags, values and files") {
+  CHECK(complete_in_bash("llm-batch --ord") == std::set<std::string>{"--order"});
+  CHECK(complete_in_bash("llm-batch --order i") == std::set<std::string>{"input"});
+  CHECK(complete_in_bash("llm-batch --order =") == std::set<std::string>{"completion", "input"});
+  CHECK(complete_in_bash("llm-batch --order = c") == std::set<std::string>{"completion"});
+  CHECK(complete_in_bash("llm-batch -m model pro") == std::set<std::string>{"prompts one.jsonl"});
+  CHECK(complete_in_bash("llm-batch -m pro") == std::set<std::string>{"prompts one.jsonl"});
+  CHECK(complete_in_bash("llm-batch --max-tokens ''").empty());
+}
+
+TEST_CASE("the manual page and the completions are read without complaint by the programs that are here") {
+  const TemporaryDirectory dir;
+  for (const char* form : {"man", "bash", "zsh", "fish"}) write_file(dir.file(form), describe(form));
+  CHECK(run_process({"bash", "-n", dir.file("bash")}).exit_code == 0);
+  const auto is_quiet = [&](const std::string& program, const std::string& command) {
+    if (!has_program(program)) {
+      MESSAGE(program << " is not here");
+      return;
+    }
+    const ProcessResult result = run_shell("cd " + dir.path() + " && " + command);
+    CHECK(result.exit_code == 0);
+    CHECK(result.err == "");
+  };
+  is_quiet("groff", "groff -Kutf8 -Tutf8 -man -wall -z man");
+  is_quiet("zsh", "zsh -n zsh");
+  is_quiet("fish", "fish --no-execute fish");
+  if (has_program("fish"))
+    CHECK(run_shell("cd " + dir.path() + " && fish --no-config -c 'source fish; complete -C \"llm-batch --order \" | cut -f 1'").out ==
+          "completion\ninput\n");
+  CHECK(run_process({kTool, "cmd"}).exit_code == 2);
+}
+
+}  // namespace llmb::test
