@@ -25,6 +25,7 @@ demo: build
 test: build
 	@cmake --build $(BUILD)
 	@cd $(BUILD) && ctest --output-on-failure -j 2
+	@grep -h '^skipped: ' $(BUILD)/Testing/Temporary/LastTest.log || true
 
 # The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer, and under ThreadSanitizer.
 test-asan: deps

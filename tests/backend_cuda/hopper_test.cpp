@@ -19,6 +19,7 @@
 #include "tests/support/tiny_model.h"
 #ifdef LLMB_SIMT
 #include "kernels/simt/settings.h"
+#include "tests/support/skip.h"
 #endif
 
 namespace llmb::test {
@@ -29,7 +30,7 @@ constexpr int32_t kMaxNumBatchedTokens = 96;
 // Whether there is a device for these tests; a message where there is none.
 bool have_hopper() {
   if (cuda::has_hopper_code(nullptr)) return true;
-  MESSAGE("skipped: no device of compute capability 9.0, or no code for it");
+  skip("no device of compute capability 9.0, or no code for it");
   return false;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/process.h"
+#include "tests/support/skip.h"
 #include "tests/support/source_dir.h"
 
 namespace llmb::test {
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 // A message where it is missing.
 bool has_python() {
   if (run_shell("python3 --version").exit_code == 0) return true;
-  MESSAGE("skipped: no python3");
+  skip("no python3");
   return false;
 }
 

@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 
 namespace llmb {
@@ -249,44 +248,6 @@ TEST_CASE("one template renders in many threads at once") {
   }
   for (auto& thread : threads) thread.join();
   CHECK(good == 800);
-}
-
-// ---- templates of real models -------------------------------------------------------------------
-
-TEST_CASE("the templates beside the repository parse and render a conversation with tools") {
-  const fs::path dir = fs::path(test::source_dir()) / "../shared/data/templates";
-  if (!fs::exists(dir)) {
-    MESSAGE("skipped: ../shared is not there");
-    return;
-  }
-  const std::string messages = R"([{"role": "user", "content": "What?"}, {"role": "assistant", "content": "That."},
-                                   {"role": "user", "content": "Why?"}])";
-  const std::string tools =
-      R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type":
-      "object", "properties": {"a": {"type": "string", "description": "x"}}}}}])";
-  // Variables that a template asks of its caller.
-  const std::map<std::string, std::string> kwargs = {
-      {"fireworks-ai-llama-3-firefunction-v2.jinja", R"({"functions": "[]", "datetime": "2026-01-01"})"}};
-  // Fails where there are none, as it does in transformers.
-  const std::string needs_tools = "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja";
-  int num_templates = 0;
-  for (const auto& entry : fs::directory_iterator(dir)) {
-    if (entry.path().extension() != ".jinja") continue;
-    const std::string name = entry.path().filename().string();
-    const auto own = kwargs.find(name);
-    std::ifstream in(entry.path(), std::ios::binary);
-    const std::string source(std::istreambuf_iterator<char>(in), {});
-    CAPTURE(name);
-    const auto& t = tmpl(source, {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
-    for (const std::string& with : {std::string(), tools}) {
-      if (with.empty() && name == needs_tools) continue;
-      const std::string prompt = text(t, {messages, with, own == kwargs.end() ? "" : own->second});
-      CHECK(prompt.find("Why?") != std::string::npos);
-      CHECK(prompt.find("That.") < prompt.find("Why?"));
-    }
-    ++num_templates;
-  }
-  CHECK(num_templates >= 12);
 }
 
 }  // namespace llmb

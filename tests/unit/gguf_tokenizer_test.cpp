@@ -7,19 +7,13 @@
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tokenizer_fixtures.h"
+#include "tests/unit/load_gguf_tokenizer.h"
 
 namespace llmb::test {
 
 namespace {
 
 const std::string kFixtures = source_dir() + "/data/fixtures/tokenizers/";
-const std::string kShared = source_dir() + "/../shared/data";
-
-std::unique_ptr<Tokenizer> load(const GgufWriter& writer) {
-  const TempDir dir;
-  write_file(dir / "m.gguf", writer.bytes());
-  return load_tokenizer(dir / "m.gguf");
-}
 
 Status status_of(const GgufWriter& writer) {
   const TempDir dir;
@@ -77,66 +71,6 @@ TEST_CASE("sentencepiece BPE with byte fallback: the ids and texts of the golden
   GgufWriter w;
   add_spm_tokenizer(&w, read_hf_tokenizer(kFixtures + "llama2"));
   check_golden(*load(w), kFixtures + "llama2");
-}
-
-TEST_CASE("published tokenizers: the expected encodings, where ../shared/data is") {
-  if (!std::filesystem::exists(kShared + "/tokenizers")) {
-    MESSAGE("skipped: no ../shared/data");
-    return;
-  }
-  struct Case {
-    std::string encoding, folder, pre;
-  };
-  for (const Case& c : {Case{"gpt-2", "gpt2", "gpt-2"},
-                        {"qwen2", "qwen2.5", "qwen2"},
-                        {"falcon", "falcon", "falcon"},
-                        {"llama-spm", "llama2-hf", ""}}) {
-    const std::string &encoding = c.encoding, &folder = c.folder, &pre = c.pre;
-    CAPTURE(encoding);
-    GgufWriter w;
-    const HfTokenizer files = read_hf_tokenizer(kShared + "/tokenizers/" + folder);
-    if (pre.empty()) add_spm_tokenizer(&w, files);
-    else add_byte_level_tokenizer(&w, files, pre);
-    const auto tokenizer = load(w), original = load_tokenizer(kShared + "/tokenizers/" + folder);
-    std::string texts = read_file(kShared + "/encodings/ggml-vocab-" + encoding + ".gguf.inp");
-    std::stringstream lines(read_file(kShared + "/encodings/ggml-vocab-" + encoding + ".gguf.out"));
-    const std::string separator = "\n__ggml_vocab_test__\n";
-    int num_texts = 0;
-    for (size_t end = texts.find(separator); !texts.empty(); end = texts.find(separator)) {
-      const std::string text = texts.substr(0, end);
-      texts.erase(0, end == std::string::npos ? end : end + separator.size());
-      std::string line;
-      std::getline(lines, line);
-      std::stringstream numbers(line);
-      std::vector<TokenId> expected;
-      for (TokenId id; numbers >> id;) expected.push_back(id);
-      CAPTURE(text);
-      CHECK(tokenizer->encode(text, false) == expected);
-      CHECK(tokenizer->decode(expected, true) == original->decode(expected, true));
-      ++num_texts;
-    }
-    CHECK(num_texts >= 46);
-  }
-}
-
-TEST_CASE("without a name of the splitting it is recognised from the tokens, where ../shared/data is") {
-  if (!std::filesystem::exists(kShared + "/tokenizers")) {
-    MESSAGE("skipped: no ../shared/data");
-    return;
-  }
-  for (const auto& c : {std::pair("gpt2", "gpt-2"), {"qwen2.5", "qwen2"}, {"falcon", "falcon"}}) {
-    CAPTURE(c.first);
-    const HfTokenizer files = read_hf_tokenizer(kShared + "/tokenizers/" + c.first);
-    GgufWriter named, unnamed, unknown;
-    add_byte_level_tokenizer(&named, files, c.second);
-    add_byte_level_tokenizer(&unnamed, files, "");
-    add_byte_level_tokenizer(&unknown, files, "default");
-    const auto expected = load(named), without = load(unnamed), as_default = load(unknown);
-    for (const char* text : {"It's 12345 naïve cafés,\n\n 日本語 über-GROSS  x", "e\u0301 == {\n\tgetText(1990);\n} I'LL"}) {
-      CHECK(without->encode(text, true) == expected->encode(text, true));
-      CHECK(as_default->encode(text, true) == expected->encode(text, true));
-    }
-  }
 }
 
 TEST_CASE("every name of a splitting loads, others are refused by theirs") {

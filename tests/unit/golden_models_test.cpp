@@ -1,5 +1,5 @@
 // Models with known answers: what Hugging Face transformers says about tiny models of each supported shape
-// (tools/golden/make_golden_models.py), and another implementation about a trained one.
+// (tools/golden/make_golden_models.py) and about the bundled one (make_golden_bundled.py).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,49 +9,21 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
 #include "model/config_loader.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
 #include "tests/support/oracle.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/source_dir.h"
+#include "tests/unit/golden_answers.h"
 
 namespace llmb::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::unique_ptr<Backend> load(const std::string& dir, const ModelConfig& config, int32_t block_size) {
-  auto backend = make_cpu_backend();
-  LoadOptions options;
-  options.model_dir = dir;
-  options.block_size = block_size;
-  options.max_num_seqs = 32;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = config.max_position_embeddings;
-  options.num_threads = 2;
-  options.dtype = options.kv_cache_dtype = DType::kF32;
-  const Status status = backend->load(config, options);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  return backend;
-}
-
 // The error of log probabilities that the reference's rounding allows: fp32, and angles of rope in fp32 too.
 constexpr double kTolerance = 5e-5;
-
-// All lines of a file as one batch of greedy requests, in chunks, mixed at random.
-std::vector<Generated> answer(Backend& backend, const std::vector<nlohmann::json>& lines, const char* prompt_key,
-                              const char* output_key, int32_t num_logprobs) {
-  std::vector<GenerateRequest> requests;
-  for (const auto& line : lines) {
-    GenerateRequest& r = requests.emplace_back();
-    r.prompt = line.at(prompt_key).get<std::vector<TokenId>>();
-    r.num_tokens = static_cast<int32_t>(line.at(output_key).size());
-    r.sampling.num_logprobs = num_logprobs;
-  }
-  return generate_at_random(backend, requests, 64, 32, 1);
-}
 
 // Log probabilities from logits.
 std::vector<double> log_softmax(std::vector<double> logits) {
@@ -92,7 +64,7 @@ void check_every_position(Backend& backend, const nlohmann::json& line, int32_t 
 }
 
 void check_model(const std::string& dir, const ModelConfig& config, int32_t block_size) {
-  const auto backend = load(dir, config, block_size);
+  const auto backend = load_f32(dir, config, block_size);
   const auto lines = read_json_lines(dir + "/golden.jsonl");
   const auto answers = answer(*backend, lines, "prompt_token_ids", "token_ids", config.vocab_size);
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -124,7 +96,7 @@ TEST_CASE("greedy tokens, log probabilities and logits equal Hugging Face transf
 TEST_CASE("of every architecture, the bits of an answer do not depend on the schedule") {
   for (const std::string& dir : golden_model_dirs()) {
     CAPTURE(dir);
-    const auto backend = load(dir, load_model_config(dir).value(), 4);
+    const auto backend = load_f32(dir, load_model_config(dir).value(), 4);
     std::vector<GenerateRequest> requests;
     for (const auto& line : read_json_lines(dir + "/golden.jsonl")) {
       GenerateRequest& r = requests.emplace_back();
@@ -165,23 +137,9 @@ TEST_CASE("the oracle itself agrees with Hugging Face transformers") {
   }
 }
 
-TEST_CASE("stories260K: greedy tokens and log probabilities equal another implementation's") {
-  const std::string dir = source_dir() + "/../shared/data/models/stories260K-hf";
-  if (!fs::exists(dir + "/reference_greedy_llama2c.jsonl")) {
-    MESSAGE("skipped: no ../shared/data/models/stories260K-hf");
-    return;
-  }
-  const Result<ModelConfig> config = load_model_config(dir);
-  REQUIRE_MESSAGE(config.ok(), config.status().message());
-  const auto backend = load(dir, *config, 16);
-  const auto lines = read_json_lines(dir + "/reference_greedy_llama2c.jsonl");
-  REQUIRE(lines.size() > 0);
-  const auto answers = answer(*backend, lines, "prompt_ids", "output_ids", 0);
-  for (size_t i = 0; i < lines.size(); ++i) {
-    CAPTURE(i);
-    CHECK(answers[i].tokens == lines[i].at("output_ids").get<std::vector<TokenId>>());
-    CHECK(compare(answers[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 0, 1e-4) == "");
-  }
+TEST_CASE("the bundled model: greedy tokens and log probabilities equal Hugging Face transformers") {
+  check_continuations(source_dir() + "/data/model", source_dir() + "/data/fixtures/model-bundled.jsonl",
+                      {"prompt_token_ids", "token_ids"});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/hopper.h"
 #include "tests/kernels/cuda/linear_case.h"
+#include "tests/support/skip.h"
 
 namespace llmb::cuda {
 namespace {
@@ -14,7 +15,7 @@ using test_linear::Size;
 
 bool have_hopper() {
   if (has_hopper_code(nullptr)) return true;
-  MESSAGE("skipped: this device is not a Hopper");
+  test::skip("no device of compute capability 9.0");
   return false;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "tests/kernels/cuda/paged_attention_case.h"
+#include "tests/support/skip.h"
 
 namespace llmb::cuda {
 namespace {
@@ -15,7 +16,7 @@ bool have_hopper() {
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "cudaDeviceGetAttribute");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "cudaDeviceGetAttribute");
   if (major == 9 && minor == 0) return true;
-  MESSAGE("skipped: no device of compute capability 9.0");
+  test::skip("no device of compute capability 9.0");
   return false;
 }
 

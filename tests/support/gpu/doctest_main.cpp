@@ -1,9 +1,12 @@
 // Device tests: skipped, as a whole and visibly, where there is no GPU.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cuda_runtime_api.h>
-#include <doctest/doctest.h>
 
 #include <cstdio>
+
+#include "tests/support/skip.h"
+
+REGISTER_LISTENER("skips", 1, llmb::test::SkipListener);
 
 int main(int argc, char** argv) {
   int num_devices = 0;
@@ -11,5 +14,5 @@ int main(int argc, char** argv) {
     std::puts("skipped: no GPU");
     return 77;
   }
-  return doctest::Context(argc, argv).run();
+  return llmb::test::run_tests(argc, argv);
 }
