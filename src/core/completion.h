@@ -70,6 +70,7 @@ struct Completion {
   ApiForm form = ApiForm::kNative;
   std::string id_json;
   std::string model_name;
+  std::string input_json;  // fields of the line that its record repeats, as an object; "": none
   bool is_chat = false;  // answered to `messages`
   bool return_token_ids = false;
   int32_t num_prompt_tokens = 0;

@@ -87,6 +87,7 @@ struct InputRequest {
   ApiForm form = ApiForm::kNative;
   std::string id_json;     // the line's id as JSON text ("\"a-1\"", "17"); "" when it had none
   std::string model_name;  // body.model of an OpenAI line, echoed in the answer
+  std::string input_json;  // fields of the line that its record repeats (--keep), as an object; "": none
   PromptInput prompt;
   GenerationParams params;
   std::optional<double> arrival_ms;  // simulated arrival, since the start of the run
@@ -98,6 +99,7 @@ struct Request {
   ApiForm form = ApiForm::kNative;
   std::string id_json;
   std::string model_name;
+  std::string input_json;
   std::vector<TokenId> prompt_tokens;  // at least one
   int32_t num_truncated_tokens = 0;    // of the prompt as given, that are not in prompt_tokens
   GenerationParams params;             // stop.max_tokens is always set here, and fits the context

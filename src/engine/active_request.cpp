@@ -13,6 +13,7 @@ Completion completion_for(const Request& request) {
   c.line = request.line;
   c.form = request.form;
   c.id_json = request.id_json;
+  c.input_json = request.input_json;
   c.model_name = request.model_name;
   c.is_chat = request.form == ApiForm::kOpenAiChat;
   c.return_token_ids = request.params.output.return_token_ids;

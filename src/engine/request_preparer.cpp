@@ -130,6 +130,7 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   request->line = std::move(input.line);
   request->form = input.form;
   request->id_json = std::move(input.id_json);
+  request->input_json = std::move(input.input_json);
   request->model_name = std::move(input.model_name);
   request->params = std::move(input.params);
   request->eos_token_ids = model.eos_token_ids;

@@ -13,6 +13,9 @@ enum class InputFormat {
   kTsv,   // the same with tabs
 };
 
+// Between the fields of a row. REQUIRES: kCsv or kTsv
+constexpr char csv_separator(InputFormat format) { return format == InputFormat::kTsv ? '\t' : ','; }
+
 // By the file's name: .txt, .csv or .tsv, also in front of .gz or .zst; else JSON lines.
 InputFormat input_format_of(std::string_view path);
 

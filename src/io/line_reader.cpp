@@ -28,8 +28,13 @@ int stat_input(FileOps& ops, const std::string& input, struct stat* st) {
 
 }  // namespace
 
-LineReader::LineReader(std::vector<std::string> inputs, size_t max_line_bytes, FileOps& ops)
-    : inputs_(std::move(inputs)), max_line_bytes_(max_line_bytes), ops_(ops), chunk_(kChunk) {
+LineReader::LineReader(std::vector<std::string> inputs, size_t max_line_bytes, FileOps& ops,
+                       std::optional<InputFormat> format)
+    : inputs_(std::move(inputs)),
+      max_line_bytes_(max_line_bytes),
+      given_format_(format),
+      ops_(ops),
+      chunk_(kChunk) {
   int64_t total = 0;
   for (const std::string& input : inputs_) {
     struct stat st {};
@@ -79,6 +84,10 @@ Result<bool> LineReader::open_next_input() {
   Result<std::unique_ptr<ByteSource>> source = ByteSource::open(inputs_[next_input_], {ops_, bytes_read_, stopped_});
   if (!source.ok()) return source.status();
   source_ = std::move(source).value();
+  format_ = given_format_.value_or(input_format_of(inputs_[next_input_]));
+  quotes_.reset();
+  if (format_ == InputFormat::kCsv || format_ == InputFormat::kTsv) quotes_.emplace(csv_separator(format_));
+  columns_ = nullptr;
   ++next_input_;
   line_number_ = 1;
   byte_offset_ = 0;
@@ -118,16 +127,35 @@ Result<std::optional<InputLine>> LineReader::read_line() {
     const void* const newline = size > 0 ? std::memchr(data, '\n', size) : nullptr;
     const size_t piece = newline ? static_cast<size_t>(static_cast<const char*>(newline) - data) : size;
     take(data, piece);
+    if (quotes_) quotes_->read(std::string_view(data, piece));
     const size_t consumed = piece + (newline ? 1 : 0);
     chunk_begin_ += consumed;
     size_with_ending += static_cast<int64_t>(consumed);
     if (!newline && !at_end) continue;
+    if (newline && quotes_ && quotes_->is_open()) {
+      take("\n", 1);
+      ++num_line_breaks_;
+      continue;
+    }
     const bool blank = pending_blank_;
     InputLine line = finish_line(size_with_ending, newline != nullptr);
     size_with_ending = 0;
-    if (!blank) return std::optional<InputLine>(std::move(line));
+    const bool is_header = !blank && quotes_ && !columns_;
+    if (is_header) LLMB_RETURN_IF_ERROR(take_header(line));
+    if (!blank && !is_header) return std::optional<InputLine>(std::move(line));
     if (stopped_.load(std::memory_order_relaxed)) return cancelled("stopped");
   }
+}
+
+Status LineReader::take_header(const InputLine& row) {
+  Result<std::shared_ptr<const CsvColumns>> columns =
+      row.too_long ? invalid_argument("longer than the limit on lines")
+                   : parse_csv_header(row.bytes, csv_separator(format_));
+  if (!columns.ok())
+    return io_error(input_name(row.line.source) + ":" + std::to_string(row.line.line_number) +
+                    ": the first row must name the columns: " + columns.status().message());
+  columns_ = *columns;
+  return {};
 }
 
 void LineReader::take(const char* data, size_t size) {
@@ -166,9 +194,13 @@ InputLine LineReader::finish_line(int64_t size_with_ending, bool has_newline) {
     result.too_long = pending_too_long_;
     result.has_newline = has_newline;
     result.bytes = std::move(pending_);
+    result.format = format_;
+    result.columns = columns_;
   }
-  ++index_;
-  ++line_number_;
+  index_ += 1 + num_line_breaks_;
+  line_number_ += 1 + num_line_breaks_;
+  num_line_breaks_ = 0;
+  if (quotes_) quotes_->end_row();
   byte_offset_ += size_with_ending;
   pending_ = std::string();
   pending_too_long_ = pending_cr_ = false;

@@ -1,5 +1,5 @@
-// Streams the physical lines of several inputs in order, in bounded memory. An input is a file, "-" (stdin), or either
-// of them compressed with gzip or zstd, recognised by its first bytes.
+// Streams the lines of several inputs in order, in bounded memory. An input is a file, "-" (stdin), or either of them
+// compressed with gzip or zstd, recognised by its first bytes.
 //
 // Rules:
 //  1. A line ends with LF, the last line of an input needs none; a CR at the line's end is dropped. Nothing else ends a
@@ -8,6 +8,8 @@
 //     tabs and CR) are not returned. A UTF-8 byte order mark at the start of an input is not part of its first line.
 //  3. A line longer than max_line_bytes is returned without its bytes (too_long) and costs no memory.
 //  4. LineRef::content_hash is XXH64 (content_hash.h) of the line's bytes: after the byte order mark, before CR LF.
+//  5. A row of CSV or TSV is returned as one line, whatever line breaks it quotes: its index is that of its first physical
+//     line, its hash of all its bytes. The first row of each such input names the columns and is not returned.
 #pragma once
 
 #include <atomic>
@@ -21,6 +23,8 @@
 #include "base/file_ops.h"
 #include "base/status.h"
 #include "core/request.h"
+#include "io/csv.h"
+#include "io/input_format.h"
 
 namespace llmb {
 
@@ -31,6 +35,8 @@ struct InputLine {
   std::string bytes;  // empty where too_long
   bool too_long = false;
   bool has_newline = true;  // false: the input ended first, and may be in the middle of being written
+  InputFormat format = InputFormat::kJsonLines;
+  std::shared_ptr<const CsvColumns> columns = {};  // of kCsv and kTsv
 };
 
 class ByteSource;
@@ -38,9 +44,9 @@ class ByteSource;
 // next() belongs to one thread; bytes_read(), total_bytes() and stop() may be called from any.
 class LineReader {
  public:
-  // Opens nothing yet. `ops` outlives the reader.
+  // Opens nothing yet. `ops` outlives the reader. format: of all inputs; nullopt: by each one's name.
   LineReader(std::vector<std::string> inputs, size_t max_line_bytes = kDefaultMaxLineBytes,
-             FileOps& ops = real_file_ops());
+             FileOps& ops = real_file_ops(), std::optional<InputFormat> format = std::nullopt);
   ~LineReader();
 
   // Ok where every input exists and can be opened, so that a job fails before the model loads and not hours later.
@@ -61,12 +67,14 @@ class LineReader {
   Result<bool> open_next_input();                // false: no more inputs
   Result<bool> fill();                           // reads a chunk of the current input; false: its end
   Result<std::optional<InputLine>> read_line();  // of the current input; nullopt: its end
+  Status take_header(const InputLine& row);
   void take(const char* data, size_t size);      // appends a piece of a line
   void grow_to(size_t size);
   InputLine finish_line(int64_t size_with_ending, bool has_newline);
 
   const std::vector<std::string> inputs_;
   const size_t max_line_bytes_;
+  const std::optional<InputFormat> given_format_;
   FileOps& ops_;
   std::optional<int64_t> total_bytes_;
   std::atomic<int64_t> bytes_read_{0};
@@ -74,6 +82,9 @@ class LineReader {
 
   size_t next_input_ = 0;
   std::unique_ptr<ByteSource> source_;  // of the current input
+  InputFormat format_ = InputFormat::kJsonLines;
+  std::optional<CsvQuotes> quotes_;            // of kCsv and kTsv
+  std::shared_ptr<const CsvColumns> columns_;  // null: the header is still to come
   std::vector<char> chunk_;             // decompressed bytes not yet split: [chunk_begin_, chunk_end_)
   size_t chunk_begin_ = 0, chunk_end_ = 0;
   int64_t decompressed_bytes_ = 0;                         // of all inputs, split or not
@@ -84,6 +95,7 @@ class LineReader {
   bool pending_too_long_ = false;
   bool pending_cr_ = false;  // a CR that may belong to the line's ending is held back
   bool pending_blank_ = true;
+  int64_t num_line_breaks_ = 0;  // that it quotes
   ContentHash pending_hash_;
 };
 

@@ -18,6 +18,7 @@
 //  6. A last line that has no newline and is no whole JSON is the error "incomplete_line": what is there may be the
 //     first part of a line that is being written. Whole JSON needs no newline.
 //  7. A chat line without max_tokens runs to the context's end, a /v1/completions line to 16 tokens, as OpenAI's do.
+//  8. Lines of data are read by other rules: data_line.h.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@
 #include "core/completion.h"
 #include "core/prompt_bound.h"
 #include "core/request.h"
+#include "io/data_line.h"
 #include "io/line_reader.h"
 
 namespace llmb {
@@ -48,6 +50,7 @@ struct ParseFailure {
   LineRef line;
   RequestError error;
   std::string id_json;
+  std::string input_json;
   ApiForm form = ApiForm::kNative;
   std::string model_name;
   bool is_chat = false;
@@ -64,7 +67,7 @@ Completion to_completion(ParseFailure failure);
 // fit is refused for that at once, whatever else may be wrong within its text.
 class RequestParser {
  public:
-  RequestParser(GenerationParams defaults, RequestLimits limits);
+  RequestParser(GenerationParams defaults, RequestLimits limits, DataMapping mapping = {});
   ~RequestParser();
 
   std::variant<InputRequest, ParseFailure> parse(const InputLine& line);

@@ -29,6 +29,12 @@ std::string to_hex(uint64_t hash) {
   return digits;
 }
 
+void write_input(JsonWriter& json, const std::string& input_json) {
+  if (input_json.empty()) return;
+  json.key("input");
+  json.raw(input_json);
+}
+
 void write_hash(JsonWriter& json, uint64_t hash) {
   json.key("hash");
   json.string(to_hex(hash));
@@ -210,6 +216,7 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
   if (c.error) {
     json.key("error");
     write_error(json, c.line, *c.error);
+    write_input(json, c.input_json);
     write_hash(json, c.line.content_hash);
   } else {
     const Choice& choice = c.choices[0];
@@ -222,6 +229,7 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
       json.key("logprobs");
       write_logprob_list(json, choice, /*with_ids=*/true);
     }
+    write_input(json, c.input_json);
     write_hash(json, c.line.content_hash);
     if (format.metrics) write_metrics(json, c.latency);
   }

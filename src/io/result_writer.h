@@ -2,18 +2,19 @@
 //
 // Native record:
 //   {"index", "id", "text", "finish_reason", "stop_reason", "usage": {"prompt_tokens", "completion_tokens",
-//    "total_tokens"}, "token_ids"*, "logprobs"*, "hash", "metrics"}                               * where asked for
+//    "total_tokens"}, "token_ids"*, "logprobs"*, "input"*, "hash", "metrics"}                     * where asked for
 //   index        physical line over all inputs, from 0: the key that joins an answer to its line
 //   id           the line's id as it was given, or null
 //   stop_reason  the stop string, the token id that ended the text, or null
 //   logprobs     a list of {"token", "token_id", "logprob", "bytes", "top_logprobs": [the same four, best first]}
 //   usage        of a prompt that was cut also "truncated_prompt_tokens": how many are not in prompt_tokens
+//   input        fields of the input line, as an object
 //   hash         XXH64 of the input line's bytes, 16 hexadecimal digits: resume notices an edited line by it
 //   metrics      {"queue_ms", "ttft_ms", "tpot_ms", "e2e_ms", "itl_p50_ms", "itl_p90_ms", "itl_p99_ms",
 //                "num_preemptions"}, milliseconds to three decimals. Always last, so that it is easy to cut off:
 //                everything before it depends on the line, the model and the settings, never on the schedule
 // Native error record:
-//   {"index", "id", "error": {"code", "message", "param", "line", "byte_offset"}, "hash"}
+//   {"index", "id", "error": {"code", "message", "param", "line", "byte_offset"}, "input"*, "hash"}
 //   line         "file:line number"; param and byte_offset (in the line, from 0) are null where unknown
 //
 // OpenAI batch record:

@@ -133,8 +133,10 @@ RecordParser::~RecordParser() = default;
 
 std::optional<RecordSummary> RecordParser::parse(std::string_view record) {
   dom::object object;
-  const simdjson::error_code parsed =
+  simdjson::error_code parsed =
       state_->parser.parse(record.data(), record.size(), /*realloc_if_needed=*/false).get(object);
+  if (parsed == simdjson::NUMBER_ERROR)
+    if (const auto marked = mark_large_integers(record)) parsed = state_->parser.parse(*marked).get(object);
   throw_if_out_of_memory(parsed);
   if (parsed != simdjson::SUCCESS) return std::nullopt;
   RecordSummary summary;

@@ -68,6 +68,7 @@ IntakeItem RequestIntake::make_item(const InputLine& line) {
   ParseFailure failure;
   failure.line = line.line;
   failure.id_json = input.id_json;
+  failure.input_json = input.input_json;
   failure.form = input.form;
   failure.model_name = input.model_name;
   failure.is_chat = std::holds_alternative<ChatMessages>(input.prompt);

@@ -1,0 +1,61 @@
+// One line of JSON on its way to a request. Private to the parser of requests.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "core/request.h"
+#include "io/field_set.h"
+#include "io/field_values.h"
+#include "io/request_parser.h"
+
+namespace llmb {
+
+// Names that lines of this run hold and that mean nothing here: their near-miss check is done once. Bounded.
+class KnownExtras {
+ public:
+  bool contains(std::string_view name) const { return names_.count(std::string(name)) > 0; }
+  void add(std::string_view name) {
+    constexpr size_t kMaxNames = 256;
+    if (names_.size() < kMaxNames) names_.emplace(name);
+  }
+
+ private:
+  std::unordered_set<std::string> names_;
+};
+
+// One line on its way to a request.
+class LineParse {
+ public:
+  LineParse(const GenerationParams& defaults, const RequestLimits& limits, KnownExtras& extras, JsonElement root)
+      : limits_(limits), extras_(extras), root_(root) {
+    request.params = defaults;
+  }
+
+  MaybeError run();
+
+  InputRequest request;
+  bool is_chat = false;
+  bool error_in_body = false;  // where the field of the error stands
+  bool error_is_duplicate = false;
+
+ private:
+  MaybeError collect(simdjson::dom::object object, bool strict, FieldSet* fields);
+  MaybeError check_other_field(std::string_view name, const FieldSpec* spec, JsonElement value, bool strict,
+                               int* num_checked);
+  MaybeError read_id(const FieldSet& fields, Field first, Field second);
+  bool is_batch_line(const FieldSet& fields) const;
+  MaybeError read_batch_line(const FieldSet& line);
+  MaybeError read_url(const FieldSet& line);
+  MaybeError read_request(const FieldSet& fields);
+  MaybeError read_prompt(const FieldSet& fields);
+  MaybeError read_prompt_value(JsonElement value);
+  MaybeError read_prompt_array(JsonElement value);
+
+  const RequestLimits& limits_;
+  KnownExtras& extras_;
+  JsonElement root_;
+};
+
+}  // namespace llmb
