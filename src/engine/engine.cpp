@@ -135,8 +135,11 @@ bool Engine::hold_until_arrival(WorkItem& item) {
 void Engine::admit_item(WorkItem item) {
   std::shared_ptr<const Request> request = std::move(item.request);
   auto added = scheduler_.add(request, clock_.now_ms());
-  if (auto* error = std::get_if<RequestError>(&added)) return fail(item.ordinal, *request, std::move(*error));
-  active_.try_emplace(std::get<SeqId>(added), std::move(request), item.ordinal, tokenizer_, options_.virtual_token_ms);
+  if (auto* error = std::get_if<RequestError>(&added)) return put_error(item.ordinal, *request, std::move(*error));
+  const int32_t num_choices = request->params.sampling.num_choices;
+  const auto active =
+      std::make_shared<ActiveRequest>(std::move(request), item.ordinal, tokenizer_, options_.virtual_token_ms);
+  for (int32_t choice = 0; choice < num_choices; ++choice) active_[std::get<SeqId>(added) + choice] = active;
 }
 
 // Gives the device all the steps that it holds and that can be planned by now.
@@ -156,7 +159,7 @@ Status Engine::submit_steps() {
 void Engine::begin_step(double now_ms) {
   step_begin_ms_ = now_ms;
   for (const StepEntry& entry : plans_[num_finished_ % kMaxPlansInFlight].entries)
-    if (const auto at = active_.find(entry.seq); at != active_.end()) at->second.mark_scheduled(now_ms);
+    if (const auto at = active_.find(entry.seq); at != active_.end()) at->second->mark_scheduled(now_ms);
 }
 
 Status Engine::finish_step() {
@@ -169,7 +172,7 @@ Status Engine::finish_step() {
   metrics_.add_step(options_.model, plan, now_ms - step_begin_ms_, scheduler_.kv_usage());
   scheduler_.apply(plan, output_, &updates_);
   num_output_tokens_ += static_cast<int64_t>(updates_.size());
-  num_input_tokens_ += plan.num_tokens() - plan.num_samples();
+  num_input_tokens_ += num_unsampled_rows(plan);
   if (num_finished_ < num_submitted_) begin_step(now_ms);
   process_output(now_ms);
   return {};
@@ -179,15 +182,14 @@ void Engine::process_output(double now_ms) {
   for (const SequenceUpdate& update : updates_) {
     const auto at = active_.find(update.seq);
     if (at == active_.end()) continue;  // a stop string ended it in this very step, before this token
-    ActiveRequest& active = at->second;
     if (update.numeric_error) {
-      fail(active.ordinal(), active.request(),
-           {"numeric_error", "the model's logits held NaN or infinity", std::nullopt});
-      active_.erase(update.seq);
+      fail_all(update);
       continue;
     }
-    const bool stopped = active.add_token(output_, update.given, update.stop_token.has_value(), now_ms);
-    if (stopped && !update.finish) scheduler_.finish(update.seq);
+    ActiveChoice& choice = at->second->choice(update.choice);
+    const bool stopped = choice.add_token(output_, update.given, update.stop_token.has_value(), now_ms);
+    // A later token of the step may have ended it for the scheduler.
+    if (stopped && scheduler_.contains(update.seq)) scheduler_.finish(update.seq);
     // A stop string and the last token allowed may coincide: the stop string is the reason.
     if (stopped) complete(update, FinishReason::kStop);
     else if (update.finish) complete(update, *update.finish);
@@ -195,13 +197,26 @@ void Engine::process_output(double now_ms) {
 }
 
 void Engine::complete(const SequenceUpdate& update, FinishReason reason) {
-  ActiveRequest& active = active_.at(update.seq);
-  Completion completion = active.finish(reason, update.stop_token, update.num_preemptions);
-  sink_.put({active.ordinal(), std::move(completion), active.take_itl_ms()});
-  active_.erase(update.seq);
+  const auto at = active_.find(update.seq);
+  ActiveRequest& active = *at->second;
+  if (active.finish_choice(update.choice, reason, update.stop_token, update.num_preemptions)) {
+    Completion completion = active.take_completion();
+    sink_.put({active.ordinal(), std::move(completion), active.take_itl_ms()});
+  }
+  active_.erase(at);
 }
 
-void Engine::fail(int64_t ordinal, const Request& request, RequestError error) {
+// One choice's error is the request's.
+void Engine::fail_all(const SequenceUpdate& update) {
+  const std::shared_ptr<ActiveRequest> active = active_.at(update.seq);
+  put_error(active->ordinal(), active->request(),
+            {"numeric_error", "the model's logits held NaN or infinity", std::nullopt});
+  const SeqId first = update.seq - update.choice;
+  for (SeqId seq = first; seq < first + active->request().params.sampling.num_choices; ++seq)
+    if (active_.erase(seq) > 0 && scheduler_.contains(seq)) scheduler_.finish(seq);
+}
+
+void Engine::put_error(int64_t ordinal, const Request& request, RequestError error) {
   Completion completion = completion_for(request);
   completion.error = std::move(error);
   sink_.put({ordinal, std::move(completion), {}});
@@ -213,12 +228,12 @@ void Engine::leave(bool running_too) {
   if (held_) num_left_++;
   held_.reset();
   for (auto it = active_.begin(); it != active_.end();) {
-    if (it->second.was_scheduled() && !running_too) {
+    if (it->second->was_scheduled() && !running_too) {
       ++it;
       continue;
     }
     scheduler_.finish(it->first);
-    num_left_++;
+    num_left_ += it->second.use_count() == 1;  // the last of its request's choices
     it = active_.erase(it);
   }
 }

@@ -44,7 +44,7 @@ struct EngineOptions {
 // Driven by one thread. Invariants:
 //  1. Every request taken from the source is answered by exactly one completion, unless the run is interrupted or the
 //     sink closed.
-//  2. active_ holds exactly the sequences that the scheduler knows.
+//  2. active_ holds exactly the sequences that the scheduler knows, one for each choice that is not finished.
 //  3. plans_ holds the plans in flight unchanged; none is in flight when run() returns.
 class Engine {
  public:
@@ -72,7 +72,8 @@ class Engine {
   Status finish_step();
   void process_output(double now_ms);
   void complete(const SequenceUpdate& update, FinishReason reason);
-  void fail(int64_t ordinal, const Request& request, RequestError error);
+  void fail_all(const SequenceUpdate& update);
+  void put_error(int64_t ordinal, const Request& request, RequestError error);
   bool more_may_arrive() const { return held_.has_value() || !source_.at_end(); }
   Status wait_for_event();
   void leave(bool running_too);
@@ -89,7 +90,7 @@ class Engine {
   Scheduler scheduler_;
   double start_ms_ = 0;
   std::optional<WorkItem> held_;  // taken, not yet admitted: it arrives later
-  std::unordered_map<SeqId, ActiveRequest> active_;
+  std::unordered_map<SeqId, std::shared_ptr<ActiveRequest>> active_;
   std::array<StepPlan, kMaxPlansInFlight> plans_;  // step i in entry i % size
   int64_t num_submitted_ = 0, num_finished_ = 0;   // steps; those between are in flight
   double step_begin_ms_ = 0;                       // of the oldest step in flight

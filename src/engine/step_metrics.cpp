@@ -4,6 +4,13 @@
 
 namespace llmb {
 
+int64_t num_unsampled_rows(const StepPlan& plan) {
+  int64_t count = plan.num_tokens();
+  for (const SampleGroup& group : plan.groups)
+    if (group.seq == plan.entries[group.entry].seq) count -= group.num_rows();  // others share its row
+  return count;
+}
+
 void StepMetrics::add_step(const ModelConfig& config, const StepPlan& plan, double duration_ms, const KvUsage& kv) {
   num_steps++;
   busy_ms += duration_ms;

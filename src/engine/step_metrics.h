@@ -9,6 +9,9 @@
 
 namespace llmb {
 
+// Rows of the plan's tokens that no group samples.
+int64_t num_unsampled_rows(const StepPlan& plan);
+
 // A value in constant memory. Filled by the engine's thread.
 struct StepMetrics {
   void add_step(const ModelConfig& config, const StepPlan& plan, double duration_ms, const KvUsage& kv);

@@ -27,11 +27,12 @@ Completion complete(const Tokenizer& tokenizer, std::vector<TokenId> prompt, con
     output.tokens = output.top_tokens = {token};
     output.logprobs = output.top_logprobs = {-1};
     output.top_start = {0, 1};
-    if (!active.add_token(output, 0, false, 1)) continue;
+    if (!active.choice(0).add_token(output, 0, false, 1)) continue;
     reason = FinishReason::kStop;
     break;
   }
-  return active.finish(reason, std::nullopt, 0);
+  CHECK(active.finish_choice(0, reason, std::nullopt, 0));
+  return active.take_completion();
 }
 
 nlohmann::json logprobs_of(const Completion& completion) {
@@ -49,8 +50,9 @@ RequestLatency latency_of(double virtual_token_ms, const std::vector<double>& ti
   CHECK(active.was_scheduled());
   StepOutput output;
   output.tokens = {7};
-  for (size_t i = 1; i < times.size(); ++i) active.add_token(output, 0, false, times[i]);
-  return active.finish(FinishReason::kLength, std::nullopt, 0).latency;
+  for (size_t i = 1; i < times.size(); ++i) active.choice(0).add_token(output, 0, false, times[i]);
+  CHECK(active.finish_choice(0, FinishReason::kLength, std::nullopt, 0));
+  return active.take_completion().latency;
 }
 
 }  // namespace

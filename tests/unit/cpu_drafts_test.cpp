@@ -17,13 +17,15 @@ namespace llmb::test {
 namespace {
 
 // Every way in which a sequence can end, and every way in which one sampling depends on the token before.
-std::string mixed_lines() {
+std::string mixed_lines(bool with_stop_strings = true) {
   const std::vector<std::string> ways = {
       R"("max_tokens":24,"temperature":0)",
       R"("max_tokens":20,"temperature":0,"ignore_eos":true,"logprobs":3)",
       R"("max_tokens":20,"temperature":1.2,"top_p":0.9,"top_k":40)",
-      R"("max_tokens":30,"stop":["e"],"temperature":0)",
-      R"("max_tokens":24,"stop":["th","an"],"include_stop_str_in_output":true)",
+      with_stop_strings ? R"("max_tokens":30,"stop":["e"],"temperature":0)" : R"("max_tokens":30,"temperature":0)",
+      with_stop_strings ? R"("max_tokens":24,"stop":["th","an"],"include_stop_str_in_output":true)"
+                        : R"("max_tokens":24)",
+      with_stop_strings ? R"("max_tokens":6,"stop":["a","i"],"temperature":0)" : R"("max_tokens":6,"temperature":0)",
       R"("max_tokens":20,"frequency_penalty":0.5,"presence_penalty":0.3,"temperature":0)",
       R"("max_tokens":20,"repetition_penalty":1.3,"temperature":1,"logprobs":0)",
       R"("max_tokens":20,"min_tokens":12,"stop":["a"],"temperature":0)",
@@ -71,17 +73,14 @@ void use(const Schedule& schedule, EngineJobOptions* o) {
   o->scheduler.num_blocks = schedule.num_blocks;
 }
 
-// A job's output without drafts, and the tokens in it.
+// A job's output without drafts; and what its requests get where no stop string ends them, so that right drafts run
+// past it.
 class Plain {
  public:
   explicit Plain(const EngineJobOptions& options) {
-    const EngineJob job(mixed_lines());
-    outcome = job.run(options);
-    REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
-    REQUIRE(outcome.num_failed == 0);
-    output = job.output();
-    for (const auto& [index, record] : records_by_index(output))
+    for (const auto& [index, record] : records_by_index(run(options, /*with_stop_strings=*/false)))
       tokens_[index] = nlohmann::json::parse(record).at("token_ids").get<std::vector<TokenId>>();
+    output = run(options, /*with_stop_strings=*/true);
   }
   ScriptedProposer proposer(const ProposerScript& script, uint64_t seed) const {
     const auto answer = [this](const Request& request, int32_t) { return tokens_.at(request.line.index); };
@@ -92,6 +91,14 @@ class Plain {
   std::string output;
 
  private:
+  std::string run(const EngineJobOptions& options, bool with_stop_strings) {
+    const EngineJob job(mixed_lines(with_stop_strings));
+    outcome = job.run(options);
+    REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
+    REQUIRE(outcome.num_failed == 0);
+    return job.output();
+  }
+
   std::map<int64_t, std::vector<TokenId>> tokens_;
 };
 

@@ -1,0 +1,79 @@
+#include "engine/active_choice.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/stop_matcher.h"
+
+namespace llmb {
+
+ActiveChoice::ActiveChoice(const Request& request, const Tokenizer* tokenizer, double virtual_token_ms)
+    : request_(&request), tokenizer_(tokenizer), virtual_token_ms_(virtual_token_ms) {
+  if (tokenizer == nullptr) return;
+  detokenizer_.emplace(*tokenizer, request.params.output.skip_special_tokens, request.prompt_tokens);
+}
+
+// Virtual time begins when the request arrives; all prompt tokens and those before the next one have passed.
+double ActiveChoice::time_of(double now_ms) const {
+  if (virtual_token_ms_ <= 0) return now_ms;
+  const auto num_prompt = static_cast<int64_t>(request_->prompt_tokens.size());
+  return virtual_token_ms_ * static_cast<double>(num_prompt + choice_.num_output_tokens - 1);
+}
+
+bool ActiveChoice::add_token(const StepOutput& output, int32_t given, bool is_stop_token, double clock_ms) {
+  const TokenId token = output.tokens[given];
+  choice_.num_output_tokens++;
+  const double now_ms = time_of(clock_ms);
+  if (choice_.num_output_tokens == 1) first_token_ms_ = now_ms;
+  else itl_ms_.push_back(static_cast<float>(now_ms - last_token_ms_));
+  last_token_ms_ = now_ms;
+  choice_.token_ids.push_back(token);
+  if (request_->params.sampling.num_logprobs) add_logprobs(output, given);
+  const bool hidden = is_stop_token && !request_->params.stop.include_stop_str_in_output;
+  if (!detokenizer_ || hidden) return false;
+  return append_text(detokenizer_->push(token));
+}
+
+// Appends, cuts at a stop string that is now complete, and says whether there was one.
+bool ActiveChoice::append_text(std::string piece) {
+  const size_t old_size = choice_.text.size();
+  choice_.text += piece;
+  const StopParams& stop = request_->params.stop;
+  if (stop.stop.empty() || choice_.num_output_tokens <= stop.min_tokens) return false;
+  const auto match = find_stop(choice_.text, old_size, stop.stop);
+  if (!match) return false;
+  choice_.text.resize(stop.include_stop_str_in_output ? match->end : match->begin);
+  choice_.stop_string = stop.stop[match->which];
+  return true;
+}
+
+void ActiveChoice::add_logprobs(const StepOutput& output, int32_t given) {
+  TokenDetail detail;
+  detail.chosen = {output.tokens[given], output.logprobs[given]};
+  for (int32_t i = output.top_start[given]; i < output.top_start[given + 1]; ++i)
+    detail.top.push_back({output.top_tokens[i], output.top_logprobs[i]});
+  if (tokenizer_ != nullptr) {
+    const auto add_text = [this, is_first = detokenizer_->at_start()](const TokenLogprob& entry) {
+      choice_.logprob_texts.push_back(tokenizer_->token_bytes(entry.token, is_first));
+    };
+    add_text(detail.chosen);
+    for (const TokenLogprob& top : detail.top) add_text(top);
+  } else {
+    choice_.logprob_texts.resize(choice_.logprob_texts.size() + 1 + detail.top.size());
+  }
+  choice_.logprobs.push_back(std::move(detail));
+}
+
+Choice ActiveChoice::finish(FinishReason reason, std::optional<TokenId> stop_token) {
+  // What the detokenizer still holds is the start of a character that was never completed.
+  if (detokenizer_ && !choice_.stop_string && append_text(detokenizer_->finish())) reason = FinishReason::kStop;
+  choice_.finish_reason = reason;
+  choice_.continues_character = detokenizer_ && detokenizer_->continues_character();
+  // As in vLLM: the model's own end of sequence is the plain case and has no stop reason.
+  const auto& eos = request_->eos_token_ids;
+  const bool is_eos = stop_token && std::find(eos.begin(), eos.end(), *stop_token) != eos.end();
+  choice_.stop_token = is_eos ? std::nullopt : stop_token;
+  return std::move(choice_);
+}
+
+}  // namespace llmb

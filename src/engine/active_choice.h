@@ -1,0 +1,49 @@
+// One of the answers to a request as it grows: text, token details and times.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/completion.h"
+#include "core/request.h"
+#include "core/step_plan.h"
+#include "tokenizer/detokenizer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb {
+
+// Not thread-safe. Request and tokenizer outlive it. tokenizer may be null (a model without one): the text stays empty.
+class ActiveChoice {
+ public:
+  // virtual_token_ms: as in engine/active_request.h.
+  ActiveChoice(const Request& request, const Tokenizer* tokenizer, double virtual_token_ms);
+
+  // Takes the token `given` of the output. `is_stop_token`: it ended the sequence and its text is left out (unless
+  // asked for). True when a stop string is complete: the sequence must end now.
+  bool add_token(const StepOutput& output, int32_t given, bool is_stop_token, double now_ms);
+
+  // The answer. Call once, at the end.
+  Choice finish(FinishReason reason, std::optional<TokenId> stop_token);
+
+  // Valid once there are tokens, and after finish().
+  double first_token_ms() const { return first_token_ms_; }
+  double last_token_ms() const { return last_token_ms_; }
+  const std::vector<float>& itl_ms() const { return itl_ms_; }  // between one token and the next
+
+ private:
+  bool append_text(std::string piece);
+  void add_logprobs(const StepOutput& output, int32_t given);
+  double time_of(double now_ms) const;
+
+  const Request* request_;
+  const Tokenizer* tokenizer_;
+  double virtual_token_ms_;
+  std::optional<Detokenizer> detokenizer_;
+  Choice choice_;
+  double first_token_ms_ = 0, last_token_ms_ = 0;
+  std::vector<float> itl_ms_;
+};
+
+}  // namespace llmb
