@@ -141,24 +141,37 @@ TEST_CASE("no request is preempted more than kMaxPreemptions times for memory by
   CHECK(most_by_rank >= 5);
 }
 
-TEST_CASE("newcomers of a better rank preempt the last one kMaxPreemptions times; then they wait until it has ended") {
+namespace {
+
+SchedulerConfig crowded(Policy policy) {
   SchedulerConfig config = small_config();
   config.block_size = 1;
   config.num_blocks = config.max_model_len = config.max_num_batched_tokens = 200;
-  config.policy = last_come_first_served(0);
-  Harness h(config);
+  config.policy = std::move(policy);
+  return config;
+}
+
+// Newcomers of a better rank preempt the sequence, which runs alone, kMaxPreemptions times; then it runs again.
+void settle(SeqId last, Harness* h) {
+  for (int32_t i = 1; i <= kMaxPreemptions; ++i) {
+    // Both may grow by one block, and no further.
+    const SeqId newcomer = h->add(198 - h->scheduler.find(last)->num_known_tokens(), 9);
+    REQUIRE(h->step());
+    REQUIRE(h->scheduler.num_running() == 2);
+    while (h->scheduler.contains(newcomer)) REQUIRE(h->step());
+    CHECK(h->scheduler.num_preemptions(last) == i);
+    while (!h->scheduler.find(last)->is_running) REQUIRE(h->step());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("newcomers of a better rank preempt the last one kMaxPreemptions times; then they wait until it has ended") {
+  Harness h(crowded(last_come_first_served(0)));
   const SeqId last = h.add(2, 150);
   REQUIRE(h.step());
-  const auto known = [&] { return h.scheduler.find(last)->num_known_tokens(); };
-  for (int32_t i = 1; i <= kMaxPreemptions; ++i) {
-    const SeqId newcomer = h.add(198 - known(), 9);  // both may grow by one block, and no further
-    REQUIRE(h.step());
-    REQUIRE(h.scheduler.num_running() == 2);
-    while (h.scheduler.contains(newcomer)) REQUIRE(h.step());
-    CHECK(h.scheduler.num_preemptions(last) == i);
-    while (!h.scheduler.find(last)->is_running) REQUIRE(h.step());
-  }
-  const SeqId fits = h.add(2, 9), too_large = h.add(190 - known(), 9);
+  settle(last, &h);
+  const SeqId fits = h.add(2, 9), too_large = h.add(190 - h.scheduler.find(last)->num_known_tokens(), 9);
   REQUIRE(h.step());
   CHECK_FALSE(h.scheduler.find(fits)->is_running);  // behind the other one
   CHECK_FALSE(h.scheduler.find(too_large)->is_running);
@@ -169,6 +182,23 @@ TEST_CASE("newcomers of a better rank preempt the last one kMaxPreemptions times
   }
   CHECK(h.updates.at(0).seq == last);
   CHECK(h.updates[0].num_preemptions == kMaxPreemptions);
+}
+
+TEST_CASE("a settled sequence keeps its rank while it runs, so that whoever joined behind it stays there") {
+  int64_t first_rank = 0, other_rank = 0;
+  const auto rank = [&](const Sequence& s, double) { return Ranking{Rank{s.id == 0 ? first_rank : other_rank}}; };
+  Harness h(crowded({rank, 2}));
+  const SeqId last = h.add(2, 150);
+  REQUIRE(h.step());
+  other_rank = -1;
+  settle(last, &h);
+  other_rank = 1;
+  const SeqId behind = h.add(190 - h.scheduler.find(last)->num_known_tokens(), 9);
+  first_rank = 2;
+  REQUIRE(h.step());
+  CHECK(h.scheduler.running_ids() == std::vector<SeqId>{last, behind});
+  while (h.scheduler.num_preemptions(behind) == 0) REQUIRE(h.step());
+  CHECK(h.scheduler.num_preemptions(last) == kMaxPreemptions);
 }
 
 }  // namespace llmb::test
