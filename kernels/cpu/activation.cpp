@@ -5,6 +5,7 @@
 
 #include "core/types.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/tuning.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cpp"
@@ -125,7 +126,7 @@ void activate_rows(const ActivationSpec& spec, const float* x, const float* up, 
 void activate(const ActivationSpec& spec, const float* x, int64_t rows, int64_t intermediate, float* out,
               ThreadPool& pool) {
   LLMB_CHECK(spec.gated || spec.kind != Activation::kClampedSwiglu);
-  constexpr int64_t kSpan = 4096;  // outputs of one task, about a microsecond
+  constexpr int64_t kSpan = kActivationSpan;
   const int64_t spans = ceil_div(intermediate, kSpan), rows_per_task = std::max<int64_t>(1, kSpan / (intermediate + 1));
   const int64_t width = (spec.gated ? 2 : 1) * intermediate;
   pool.parallel_for(ceil_div(rows, rows_per_task) * spans, [&](int64_t task, int) {

@@ -5,6 +5,7 @@
 
 #include "core/types.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/tuning.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cpp"
@@ -70,7 +71,7 @@ namespace {
 // Calls body(begin, n) for spans that cover [0, size).
 template <typename Body>
 void for_each_span(ThreadPool& pool, int64_t size, const Body& body) {
-  constexpr int64_t kSpan = 8192;
+  constexpr int64_t kSpan = kSpanFloats;
   pool.parallel_for(ceil_div(size, kSpan), [&](int64_t i, int) { body(i * kSpan, std::min(kSpan, size - i * kSpan)); });
 }
 

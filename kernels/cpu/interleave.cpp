@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/tuning.h"
+
 namespace llmb::cpu {
 
 namespace {
 
-constexpr int64_t kBlockWords = 64;
 constexpr int64_t kLineBytes = 64;
 
 using Words = uint32_t __attribute__((vector_size(16)));
@@ -35,12 +36,13 @@ void transpose_4x4(const uint8_t* const* rows, int64_t word, uint32_t* out) {
 }  // namespace
 
 void interleave_words(const uint8_t* const* rows, int64_t begin, int64_t end, uint32_t* out) {
-  for (int64_t block = begin; block < end; block += kBlockWords) {
-    const int64_t block_end = std::min(end, block + kBlockWords), tiles_end = block + (block_end - block) / 4 * 4;
+  for (int64_t block = begin; block < end; block += kInterleaveBlockWords) {
+    const int64_t block_end = std::min(end, block + kInterleaveBlockWords);
+    const int64_t tiles_end = block + (block_end - block) / 4 * 4;
     for (int64_t r = 0; r < kInterleavedRows; r += 4) {
-      if (block_end + kBlockWords <= end)
+      if (block_end + kInterleaveBlockWords <= end)
         for (int64_t i = 0; i < 4; ++i)
-          for (int64_t line = 0; line < kBlockWords * 4; line += kLineBytes)
+          for (int64_t line = 0; line < kInterleaveBlockWords * 4; line += kLineBytes)
             __builtin_prefetch(rows[r + i] + block_end * 4 + line, 0, 2);
       uint32_t* to = out + (block - begin) * kInterleavedRows + r;
       for (int64_t word = block; word < tiles_end; word += 4, to += 4 * kInterleavedRows)

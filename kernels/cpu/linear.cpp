@@ -37,12 +37,11 @@ struct CallTasks {
 // Where there are fewer panels than keep all threads busy to the end, rows are split, or, where those are few, the
 // panels that do not go round.
 CallTasks split(const LinearCall& c, int64_t all_panels, int num_threads) {
-  constexpr int64_t kMinRows = 32;  // below, reading the weights anew for each part costs too much
-  constexpr int64_t kTasksPerThread = 6;
   CallTasks t{c.rows, output_panels(c), output_panels(c), 0, 0, nullptr, nullptr};
   if (c.rows == 0) return t;
   int64_t chunks = ceil_div(c.rows, kLinearTaskRows);
-  while (chunks * all_panels < kTasksPerThread * num_threads && ceil_div(c.rows, chunks) > kMinRows) ++chunks;
+  while (chunks * all_panels < kLinearTasksPerThread * num_threads && ceil_div(c.rows, chunks) > kLinearMinRows)
+    ++chunks;
   const int64_t tasks = chunks * all_panels, rounds = ceil_div(tasks, num_threads);
   const bool is_uneven = rounds * num_threads * 16 > tasks * 17;  // more than a 16th of idle time
   if (is_uneven && c.rows > 2) t.num_whole -= t.num_whole % num_threads;

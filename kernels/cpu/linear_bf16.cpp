@@ -19,7 +19,6 @@
 namespace llmb::cpu {
 
 constexpr int64_t kBf16Width = PackedLinear::kPanelWidth;
-constexpr int64_t kBf16BlockWords = 96;  // of two k, at most: 64 columns fill 24 KiB
 enum class Bf16Unit { kNone, kDots, kTiles };
 
 }  // namespace llmb::cpu
@@ -89,7 +88,7 @@ bool bf16_dot_task_target(const LinearTask& t) {
   const int64_t num_words = ceil_div(t.weight->in_features(), 2), stride = bf16_row_bytes(t.weight->in_features());
   const int64_t num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
   constexpr int64_t kWordBytes = kBf16Width * 4;
-  const int64_t block_words = ceil_div(num_words, ceil_div(num_words, kBf16BlockWords));
+  const int64_t block_words = ceil_div(num_words, ceil_div(num_words, bf16_block_words(cache_sizes())));
   for (int64_t word = 0; word < num_words; word += block_words) {
     const int64_t end = std::min(num_words, word + block_words);
     const bool is_last = end == num_words;

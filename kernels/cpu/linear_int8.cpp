@@ -24,7 +24,6 @@
 namespace llmb::cpu {
 
 constexpr int64_t kInt8Width = PackedLinear::kPanelWidth;
-constexpr int64_t kBlockWords = 160;  // of four k, at most: 64 columns fill 40 KiB
 
 }  // namespace llmb::cpu
 #endif
@@ -208,7 +207,7 @@ void int8_linear_task_target(const LinearTask& t) {
 #endif
   const bool is_whole = t.panel * kInt8Width + t.column_end <= t.weight->out_features();
   const bool is_written_by_tiles = has_vnni() && is_whole;
-  const int64_t block_words = ceil_div(num_words, ceil_div(num_words, kBlockWords));
+  const int64_t block_words = ceil_div(num_words, ceil_div(num_words, int8_block_words(cache_sizes())));
   for (int64_t word = 0; word < num_words; word += block_words) {
     const int64_t end = std::min(num_words, word + block_words);
     const Int8Block block{panel + word * kWordBytes, end - word, word == 0};

@@ -16,6 +16,7 @@
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/quantize.h"
+#include "kernels/cpu/tuning.h"
 
 namespace llmb::cpu {
 
@@ -25,7 +26,6 @@ constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 static_assert(kWidth == kInterleavedRows);
 constexpr int64_t kGroup = PackedLinear::kInt4Group;
 constexpr int64_t kGroupBytes = kWidth * 2 + kGroup * kWidth / 2;
-constexpr int64_t kBlockK = 64;  // what is packed at a time stays in the first-level cache
 
 float load_element(const TensorView& t, int64_t index) {
   const uint8_t* p = static_cast<const uint8_t*>(t.data) + index * dtype_bytes(t.dtype);
@@ -94,8 +94,8 @@ void pack_floats(const Row* rows, int64_t count, PackedFormat format, uint8_t* p
     interleave_words(bytes, 0, size / k_of_word, reinterpret_cast<uint32_t*>(panel));
     done = size / k_of_word * k_of_word;
   }
-  for (int64_t k = done; k < size; k += kBlockK)
-    for (int64_t c = 0; c < count; ++c) pack_column(rows[c], k, std::min(size, k + kBlockK), format, c, panel);
+  for (int64_t k = done; k < size; k += kPackBlockK)
+    for (int64_t c = 0; c < count; ++c) pack_column(rows[c], k, std::min(size, k + kPackBlockK), format, c, panel);
 }
 
 // Elements [begin, end) of a row as fp32.
@@ -105,7 +105,7 @@ void widen_row(const Row& row, int64_t begin, int64_t end, float* to) {
 }
 
 // Quantised numbers of a block of k, each row's packed into words one after the other, become words of a panel.
-constexpr int64_t kQuantizedK = 256, kMaxRowBytes = kQuantizedK;
+constexpr int64_t kQuantizedK = kQuantizeBlockK, kMaxRowBytes = kQuantizedK;
 void interleave(const uint8_t (&rows)[kWidth][kMaxRowBytes], int64_t begin, int64_t end, uint8_t* panel) {
   const uint8_t* addresses[kWidth];
   for (int64_t c = 0; c < kWidth; ++c) addresses[c] = rows[c];

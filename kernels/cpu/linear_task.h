@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/tuning.h"
 
 namespace llmb::cpu {
 
@@ -23,8 +24,6 @@ struct LinearTask {
   int64_t row_begin, row_end;        // at most kLinearTaskRows
   const uint8_t* next;               // the panel that this thread most likely takes next; null: unknown
 };
-
-constexpr int64_t kLinearTaskRows = 128;  // partial sums and a block of x stay in the second-level cache
 
 void float_linear_task(const LinearTask& task);
 void int8_linear_task(const LinearTask& task);
@@ -83,18 +82,17 @@ class FetchAhead {
   FetchAhead() = default;
   // `turns`: of the loops that will call turn(). begin: null: there is nothing to fetch.
   FetchAhead(const uint8_t* begin, int64_t bytes, int64_t turns) : at_(begin) {
-    static const uint8_t kNothing[4 * kLine] = {};
+    static const uint8_t kNothing[kMaxLinesPerTurn * kLine] = {};
     if (begin == nullptr) at_ = kNothing;
-    else step_ = std::min(bytes / std::max<int64_t>(1, turns) + 1, 4 * kLine);
+    else step_ = std::min(bytes / std::max<int64_t>(1, turns) + 1, kMaxLinesPerTurn * kLine);
   }
 
   // reading: where the turn reads kBytes of weights; the next turn reads where four lines more begin, or earlier. kFar:
-  // further ahead, and only into the second-level cache, whose queues are longer (measured: 10 to 15 % with bf16, 6 %
-  // with int4, a loss with int8).
+  // further ahead, and only into the second-level cache.
   template <int kBytes, bool kFar>
   inline void turn(const uint8_t* reading) {
     if (at_ == nullptr) {
-      constexpr int64_t kTurnsAhead = (kBytes > 2 * kLine ? 12 : 24) * (kFar ? 8 : 3) / 3;
+      constexpr int64_t kTurnsAhead = fetch_turns_ahead(kBytes, kFar);
       for (int64_t i = 0; i < kBytes; i += kLine)
         __builtin_prefetch(reading + kTurnsAhead * 4 * kLine + i, 0, kFar ? 2 : 3);
       return;

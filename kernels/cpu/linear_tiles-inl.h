@@ -28,12 +28,12 @@ using U = hn::Vec<DU>;
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 constexpr int64_t kGroup = PackedLinear::kInt4Group;
-constexpr int64_t kBlockK = 640;  // at most: 160 KiB widened
 
 // Base of the readers of a panel's stored form, which have:
-//   words(): where the words of step k begin; those of the next step are kStepBytes further on, within a block, or within
-//   a group where chains end with each group (kHasScales). load(): the words of kStep steps of k in kLanes columns;
-//   value<step>(): the fp32 weights of one of them. bytes(): of so many k. Wide: the reader of what KeepPanel kept.
+//   words(): where the words of step k begin; those of the next step are kStepBytes further on, within a block, or
+//   within a group where chains end with each group (kHasScales). load(): the words of kStep steps of k in kLanes
+//   columns; value<step>(): the fp32 weights of one of them. bytes(): of so many k. Wide: the reader of what KeepPanel
+//   kept.
 struct PanelReader {
   static constexpr bool kHasScales = false, kIsOddFirst = false, kKeeps = false;
 };
@@ -167,10 +167,10 @@ constexpr int tile_vecs(int columns) {
   return 1;
 }
 
-// Blocks of at most kBlockK, nearly equal, that begin where a group of int4 weights may begin.
+// Blocks that fit the caches, nearly equal, that begin where a group of int4 weights may begin.
 inline int64_t even_block(int64_t num_k) {
-  static_assert(kBlockK % kGroup == 0);
-  return ceil_div(ceil_div(num_k, ceil_div(num_k, kBlockK)), kGroup) * kGroup;
+  static_assert(kLinearBlockStep % kGroup == 0);
+  return ceil_div(ceil_div(num_k, ceil_div(num_k, linear_block_k(cache_sizes()))), kGroup) * kGroup;
 }
 
 // One block of k of a task.
@@ -242,7 +242,7 @@ HWY_INLINE void run_blocks(const LinearTask& t, Panel panel) {
 template <typename Panel>
 HWY_INLINE void run_widened(const LinearTask& t, const Panel& panel) {
   if (t.row_end - t.row_begin <= kTallTileRows) return run_blocks(t, panel);  // there is one tile
-  HWY_ALIGN float wide[kBlockK * kWidth];
+  HWY_ALIGN float wide[kMaxLinearBlockK * kWidth];
   run_blocks(t, KeepPanel<Panel>{panel, wide, 0});
 }
 

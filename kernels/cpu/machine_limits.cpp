@@ -1,16 +1,14 @@
 #include "kernels/cpu/machine_limits.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/caches.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/simd_targets.h"
 
@@ -216,22 +214,6 @@ Rate measure_peak_int8_ops(ThreadPool& pool) {
 
 Rate measure_peak_bf16_flops(ThreadPool& pool) {
   return peak_rate(pool, [](int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(bf16_chains)(n, sink); });
-}
-
-int64_t last_level_cache_bytes() {
-  const std::string directory = "/sys/devices/system/cpu/cpu0/cache/index3/";
-  int64_t kib = 0, num_sharing = 0;
-  char unit = 0;
-  std::ifstream(directory + "size") >> kib >> unit;
-  if (unit == 'M') kib *= 1024;
-  std::ifstream list(directory + "shared_cpu_list");  // as 0-7,64-71
-  for (int64_t first = 0; list >> first; list.ignore(1, ',')) {
-    int64_t last = first;
-    if (list.peek() == '-') list.ignore(1), list >> last;
-    num_sharing += last - first + 1;
-  }
-  if (kib <= 0 || num_sharing <= 0) return 0;
-  return kib * 1024 * ceil_div(std::max<int64_t>(sysconf(_SC_NPROCESSORS_ONLN), 1), num_sharing);
 }
 
 Rate measure_read_bandwidth(ThreadPool& pool, int64_t max_bytes) {

@@ -23,8 +23,6 @@ Rate measure_peak_bf16_flops(ThreadPool& pool);
 // Bytes/s of all threads reading memory of four times the last-level caches, 320 MiB at least and 2 GiB at most; of
 // max_bytes where that is less, which then may come from a cache. Takes as much memory, and a second where it is large.
 Rate measure_read_bandwidth(ThreadPool& pool, int64_t max_bytes = INT64_MAX);
-// Of all last-level caches together, as Linux tells; 0: unknown.
-int64_t last_level_cache_bytes();
 
 // The instruction set that run-time dispatch chose: "AVX3" (AVX-512), "AVX2", "NEON", …
 const char* simd_target_name();

@@ -15,14 +15,11 @@
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/paged_attention_fetch.h"
 #include "kernels/cpu/paged_attention_segment.h"
+#include "kernels/cpu/tuning.h"
 
 namespace llmb::cpu {
 
 namespace {
-
-// Of an item: more share the work of widening keys and values, up to where the sums leave the second-level cache; fewer
-// keep all threads busy to the end.
-constexpr int64_t kMinItemRows = 108, kMaxItemRows = 432, kItemsPerThread = 6;
 
 // Buffers grow to what the largest call on this thread needs, so that no step allocates.
 float* grow(AlignedBuffer* buffer, int64_t floats) {
@@ -57,7 +54,8 @@ void copy_queries(const AttentionCall& c, const AttentionItem& item, float* q) {
 // The longest first within each sequence, so that threads finish together. Valid until the thread's next call.
 std::span<const AttentionItem> make_items(const AttentionCall& c, int num_threads) {
   const int64_t num_rows = c.batch.query_start[c.batch.num_seqs] * c.params.num_heads;
-  const int64_t rows_per_item = std::clamp(num_rows / (kItemsPerThread * num_threads), kMinItemRows, kMaxItemRows);
+  const int64_t rows_per_item =
+      std::clamp(num_rows / (kItemsPerThread * num_threads), kMinItemRows, max_item_rows(cache_sizes()));
   const int64_t tokens_per_item = std::max<int64_t>(1, rows_per_item / c.group);
   std::vector<AttentionItem>& items = per_thread<std::vector<AttentionItem>>([] {});
   items.clear();
@@ -164,7 +162,7 @@ void paged_attention(const float* qkv, int64_t qkv_stride, float* out, const Att
   LLMB_CHECK(kv.num_kv_heads > 0 && params.num_heads % kv.num_kv_heads == 0 && kv.dtype != DType::kF16);
   const AttentionCall c{qkv, qkv_stride, out, batch, params, params.num_heads / kv.num_kv_heads, kv};
   const std::span<const AttentionItem> items = make_items(c, pool.num_threads());
-  if (pool.num_threads() > 1 && static_cast<int64_t>(items.size()) < 4 * pool.num_threads())
+  if (pool.num_threads() > 1 && static_cast<int64_t>(items.size()) < kMinWholeItemsPerThread * pool.num_threads())
     attend_split(c, items, pool);
   else attend_items(c, items, pool);
 }

@@ -51,7 +51,8 @@ class SegmentFetch {
     if (c_ == nullptr) return;
     if (next_.at == next_.end) next_ = next_run();
     const int64_t ahead = fetched_ - (end_ - at_) - used_, per_step = kLineBytes * std::max<int64_t>(1, steps);
-    step_bytes_ = std::clamp<int64_t>((lead_ + bytes - ahead + per_step / 2) / per_step, 0, 8) * kLineBytes;
+    step_bytes_ = std::clamp<int64_t>((lead_ + bytes - ahead + per_step / 2) / per_step, 0, kMaxAttentionLinesPerStep) *
+                  kLineBytes;
     used_ += bytes;
   }
 

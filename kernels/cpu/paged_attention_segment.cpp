@@ -8,8 +8,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/check.h"
-#include "base/float_formats.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -62,8 +60,11 @@ HWY_INLINE void transform_scores(const AttentionParams& p, int64_t head, int64_t
   }
 }
 
+// Rows that go side by side through softmax_numerators, as each is one chain. With one lane, a row is 16 chains.
+constexpr int kSoftmaxRows = kLanes > 1 ? 4 : 1;
+
 // Turns the scores of kRows rows of positions [first, end), whole 16 lanes, into exp(factor * score - max); writes each
-// row's max of factor * score, and its sum. factor > 0. Rows go side by side, as each is one chain.
+// row's max of factor * score, and its sum. factor > 0.
 template <int kRows, class Fetch>
 HWY_INLINE void softmax_numerators(float* scores, int64_t first, int64_t end, float factor, float* max_out,
                                    float* norm_out, Fetch& fetch) {
@@ -168,7 +169,7 @@ HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const Attent
   for (int64_t row = s.first_row; row < s.end_row;) {
     const Span common = lanes(row);
     int64_t n = 0;
-    for (; n < 4 && row + n < s.end_row; ++n) {
+    for (; n < kSoftmaxRows && row + n < s.end_row; ++n) {
       const Span own = lanes(row + n), span = s.visible(row + n, 0, kSegment);
       if (own.begin != common.begin || own.end != common.end) break;
       float* scores = scratch.scores + (row + n - s.first_row) * kSegment;
@@ -179,14 +180,10 @@ HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const Attent
       for (int64_t i = span.end; i < own.end; ++i) scores[i] = -HUGE_VALF;
     }
     float* scores = scratch.scores + (row - s.first_row) * kSegment;
-    const auto run = [&](auto rows) HWY_ATTR {
+    with_rows<1, kSoftmaxRows>(n, [&](auto rows) HWY_ATTR {
       constexpr int kRows = decltype(rows)::value;
       softmax_numerators<kRows>(scores, common.begin, common.end, factor, state.max + row, state.norm + row, fetch);
-    };
-    if (n == 4) run(std::integral_constant<int, 4>());
-    else if (n == 3) run(std::integral_constant<int, 3>());
-    else if (n == 2) run(std::integral_constant<int, 2>());
-    else run(std::integral_constant<int, 1>());
+    });
     if constexpr (kIsInt8)
       for (int64_t i = 0; i < n; ++i) multiply(scores + i * kSegment, scratch.v_scales, common.begin, common.end);
     row += n;
@@ -299,9 +296,8 @@ HWY_INLINE void attend_many(const AttentionCall& c, const AttentionItem& item, c
   for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
     constexpr int kRows = decltype(rows)::value;
     const SegmentRows part = s.part(tile, kRows);
-    for_chunks(seen_chunks(part), [&](int64_t at, int64_t) HWY_ATTR {
-      score_wide<kRows>(c, part, keys[at / kSegmentChunk], at, scratch);
-    });
+    for_chunks(seen_chunks(part), [&](int64_t at, int64_t)
+                                      HWY_ATTR { score_wide<kRows>(c, part, keys[at / kSegmentChunk], at, scratch); });
     weigh<Format>(c, part, scratch, state, none);
     add_wide<kRows>(c, part, values, scratch.scores, state.values);
   });

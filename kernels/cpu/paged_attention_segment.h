@@ -10,14 +10,14 @@
 #include "core/types.h"
 #include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/paged_attention.h"
+#include "kernels/cpu/tuning.h"
 
 namespace llmb::cpu {
 
 class SegmentFetch;
 
-constexpr int64_t kSegment = 256;      // positions; part of the results' definition
-constexpr int64_t kSegmentChunk = 64;  // positions whose keys or values, as stored, stay in the first-level cache
-constexpr int64_t kMaxTileRows = 12;   // that scores are kept of at a time
+constexpr int64_t kSegment = 256;     // positions; part of the results' definition
+constexpr int64_t kMaxTileRows = 12;  // that scores are kept of at a time
 
 struct AttentionCall {
   const float* qkv;

@@ -12,6 +12,7 @@
 #define LLMB_KERNELS_CPU_PAGED_ATTENTION_TILES_INL_H_
 #endif
 
+#include "base/float_formats.h"
 #include "kernels/cpu/paged_attention_fetch.h"
 #include "kernels/cpu/paged_attention_segment.h"
 #include "kernels/cpu/simd-inl.h"

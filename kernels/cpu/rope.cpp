@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/tuning.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cpp"
@@ -68,9 +69,6 @@ namespace llmb::cpu {
 
 HWY_EXPORT(rotate_token);
 
-// Of a task: worth a thread's wake-up, and a block of a prompt, as its tokens share cache lines of keys.
-constexpr int64_t kMinTokens = 4, kMaxTokens = 16;
-
 void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slots, int64_t num_tokens,
                        int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, int32_t rotary_dim, const float* cos,
                        const float* sin, const KvCacheView& kv, ThreadPool& pool) {
@@ -79,7 +77,7 @@ void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slot
   const int64_t row_floats = (int64_t{num_heads} + 2 * int64_t{num_kv_heads}) * head_dim;
   const int64_t kv_floats = int64_t{num_kv_heads} * head_dim, half = rotary_dim / 2;
   std::vector<float> rotated(static_cast<size_t>(pool.num_threads() * kv_floats));
-  const int64_t chunk = std::clamp(ceil_div(num_tokens, pool.num_threads()), kMinTokens, kMaxTokens);
+  const int64_t chunk = std::clamp(ceil_div(num_tokens, pool.num_threads()), kMinRopeTokens, kMaxRopeTokens);
   pool.parallel_for(ceil_div(num_tokens, chunk), [&](int64_t task, int thread) {
     float* k = rotated.data() + thread * kv_floats;
     const int64_t end = std::min(num_tokens, (task + 1) * chunk);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/cpu/caches.h"
 #include "tests/support/kernel_support.h"
 
 namespace llmb::cpu {

@@ -66,7 +66,8 @@ void for_each_source(std::initializer_list<const char*> tops, const Visit& visit
 
 // The file that an #include of ours names; "" for a header of somebody else.
 std::string find_header(const std::string& include, const std::string& includer) {
-  for (const fs::path& place : {fs::path("src") / include, fs::path(include), fs::path(includer).parent_path() / include})
+  for (const fs::path& place :
+       {fs::path("src") / include, fs::path(include), fs::path(includer).parent_path() / include})
     if (fs::exists(kRoot / place)) return place.string();
   return "";
 }
@@ -76,16 +77,16 @@ const std::set<std::string> kGenerated = {"src/text/unicode_tables.cpp"};
 
 // Longer than they may be, or with headers for nothing, and about to be split.
 const std::set<std::string> kAboutToBeSplit = {
-    "kernels/cpu/paged_attention_segment.cpp", "kernels/cuda/tensor_map.h",      "kernels/simt/runtime.h",
-    "src/backend/cuda/cuda_ops.cpp",           "tests/kernels/sample_test.cpp",  "tests/unit/cpu_backend_test.cpp",
-    "tests/unit/output_sink_test.cpp",         "src/io/request_parser.cpp",
+    "kernels/cuda/tensor_map.h",     "kernels/simt/runtime.h",          "src/backend/cuda/cuda_ops.cpp",
+    "tests/kernels/sample_test.cpp", "tests/unit/cpu_backend_test.cpp", "tests/unit/output_sink_test.cpp",
+    "src/io/request_parser.cpp",
 };
 
 // Included for other things than names of their own.
 bool is_used_without_names(const std::string& header) {
-  return header == "kernels/cpu/simd_targets.h"                                           // macros that Highway reads
-         || header == "kernels/cuda/ptx.h" || header == "kernels/cuda/ptx_sm90.h"         // or the layer's in their place
-         || header.starts_with("kernels/simt/include/");                                  // CUDA's, made of several
+  return header == "kernels/cpu/simd_targets.h"                                    // macros that Highway reads
+         || header == "kernels/cuda/ptx.h" || header == "kernels/cuda/ptx_sm90.h"  // or the layer's in their place
+         || header.starts_with("kernels/simt/include/");                           // CUDA's, made of several
 }
 
 }  // namespace
@@ -127,14 +128,15 @@ TEST_CASE("a file names something of every header of ours that it includes") {
     for (const std::string& include : quoted_includes(text)) {
       const std::string header = find_header(include, file);
       const bool is_own = fs::path(header).stem() == fs::path(file).stem();
-      if (header.empty() || is_own || is_used_without_names(header) || kAboutToBeSplit.contains(file) || file.starts_with("kernels/simt/include/"))
+      if (header.empty() || is_own || is_used_without_names(header) || kAboutToBeSplit.contains(file) ||
+          file.starts_with("kernels/simt/include/"))
         continue;
       num_includes++;
       auto names = declared.find(header);
       if (names == declared.end())
         names = declared.emplace(header, declared_names(read_file((kRoot / header).string()))).first;
-      const bool is_used =
-          std::any_of(names->second.begin(), names->second.end(), [&](const auto& name) { return used.contains(name); });
+      const bool is_used = std::any_of(names->second.begin(), names->second.end(),
+                                       [&](const auto& name) { return used.contains(name); });
       CHECK_MESSAGE(is_used, file << " includes " << include << " for nothing");
     }
   });
