@@ -13,7 +13,6 @@
 #include "jinja/ops.h"
 #include "jinja/parser.h"
 #include "jinja/text.h"
-#include "jinja/walk.h"
 
 namespace llmb {
 
@@ -270,18 +269,11 @@ void collect_names(const jinja::FrameInfo& frame, std::set<std::string>* names) 
     if (variable.load == jinja::Load::kResolve) names->insert(variable.name);
 }
 
-void collect_unknown(jinja::Expr& e, std::set<std::string>* names) {
-  const bool is_named = e.kind == jinja::ExprKind::kFilter || e.kind == jinja::ExprKind::kTest;
-  if (is_named && static_cast<jinja::FilterExpr&>(e).function == nullptr)
-    names->insert(static_cast<jinja::FilterExpr&>(e).name);
-  jinja::visit_children(e, [&](jinja::Expr& child) { collect_unknown(child, names); });
-}
-
 void collect_unknown(const jinja::Body& body, std::set<std::string>* names) {
-  for (const jinja::StmtPtr& s : body)
-    jinja::visit_parts(
-        *s, [&](jinja::Expr& e) { collect_unknown(e, names); },
-        [&](const jinja::Body& inner) { collect_unknown(inner, names); });
+  jinja::visit_tree(body, [&](const jinja::Expr& e) {
+    const bool is_call = e.kind == jinja::ExprKind::kFilter || e.kind == jinja::ExprKind::kTest;
+    if (is_call && e.function == nullptr) names->insert(e.text);
+  });
 }
 
 }  // namespace
@@ -292,8 +284,8 @@ ChatTemplateSummary ChatTemplate::summary() const {
   std::set<std::string> variables, unknown;
   for (const Source* source : {&parts_->standard, &parts_->tool_use}) {
     if (source->parsed == nullptr) continue;
-    collect_names(source->parsed->frame, &variables);
-    collect_unknown(source->parsed->body, &unknown);
+    collect_names(source->parsed->block.frame, &variables);
+    collect_unknown(source->parsed->block.body, &unknown);
   }
   summary.variables.assign(variables.begin(), variables.end());
   summary.unknown_names.assign(unknown.begin(), unknown.end());

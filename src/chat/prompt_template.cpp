@@ -52,7 +52,7 @@ Result<std::string> PromptTemplate::render(std::string_view fields_json) const {
 
 std::vector<std::string> PromptTemplate::variables() const {
   std::set<std::string> names;
-  for (const jinja::Variable& variable : parsed_->code->frame.variables)
+  for (const jinja::Variable& variable : parsed_->code->block.frame.variables)
     if (variable.load == jinja::Load::kResolve) names.insert(variable.name);
   return {names.begin(), names.end()};
 }

@@ -1,11 +1,10 @@
-// The parsed template. Immutable once resolve_names (jinja_scope.h) has run; shared by all renders.
+// The parsed template. Immutable once resolve_names (scope.h) has run; shared by all renders.
 // Invariant: no node is nested deeper than kMaxDepth, so walking and freeing it needs a bounded stack.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "jinja/ops.h"
@@ -39,237 +38,134 @@ struct FrameInfo {
 
 // ---- expressions --------------------------------------------------------------------------------
 
+// Each with its parts, and what else of Expr it uses. "arguments" stands for the positional ones, those by keyword
+// (`names`), then those behind * and **, each of these two null where it is not given.
 enum class ExprKind : uint8_t {
-  kConst,
-  kName,
-  kTuple,
-  kList,
-  kDict,
-  kConcat,
-  kUnary,
-  kBinary,
-  kCompare,
-  kAnd,
-  kOr,
-  kConditional,
-  kAttribute,
-  kItem,
-  kSlice,
-  kCall,
-  kFilter,
-  kTest,
-  kNamespaceRef,
+  kConst,         // type, integer, real, text, number
+  kName,          // text, at; also a target of an assignment
+  kNamespaceRef,  // the target text.names[0]; at
+  kTuple,         // items
+  kList,          // items
+  kDict,          // key, value, key, value, …
+  kConcat,        // items
+  kNot,           // operand
+  kNegate,        // operand
+  kPlus,          // operand
+  kBinary,        // left, right; binary_op
+  kCompare,       // operands, one more than compare_ops
+  kAnd,           // left, right
+  kOr,            // left, right
+  kConditional,   // condition, yes, no (may be null)
+  kAttribute,     // object; text
+  kItem,          // object, key
+  kSlice,         // start, stop, step (each may be null); only as an item's key
+  kCall,          // callee, arguments
+  kFilter,        // operand (null: the text of a block), arguments; text, function
+  kTest,          // operand, arguments; text, function
 };
+
+struct Expr;
+using ExprPtr = std::unique_ptr<Expr>;
 
 struct Expr {
   Expr(ExprKind k, int l) : kind(k), line(l) {}
-  virtual ~Expr() = default;
   ExprKind kind;
   int line;
   int depth = 1;
-};
-using ExprPtr = std::unique_ptr<Expr>;
-
-struct ConstExpr : Expr {
-  ConstExpr(int l) : Expr(ExprKind::kConst, l) {}
-  Type type = Type::kNone;  // kNone, kBool, kInt, kFloat or kString
+  std::vector<ExprPtr> parts;
+  std::string text;
+  std::vector<std::string> names;
+  Location at;
+  BinaryOp binary_op = BinaryOp::kAdd;
+  std::vector<CompareOp> compare_ops;
+  const Builtin* function = nullptr;  // null: no filter or test has this name; an error where it is reached
+  Type type = Type::kNone;            // kNone, kBool, kInt, kFloat or kString
   int64_t integer = 0;
   double real = 0;
-  std::string text;
   int number = -1;  // of the template's string constants
-};
 
-struct NameExpr : Expr {  // also a target of an assignment
-  NameExpr(int l, std::string n) : Expr(ExprKind::kName, l), name(std::move(n)) {}
-  std::string name;
-  Location at;
-};
-
-struct NamespaceRefExpr : Expr {  // the target ns.attribute
-  NamespaceRefExpr(int l) : Expr(ExprKind::kNamespaceRef, l) {}
-  std::string name, attribute;
-  Location at;
-};
-
-struct ListExpr : Expr {  // kTuple, kList, kConcat
-  using Expr::Expr;
-  std::vector<ExprPtr> items;
-};
-
-struct DictExpr : Expr {
-  DictExpr(int l) : Expr(ExprKind::kDict, l) {}
-  std::vector<std::pair<ExprPtr, ExprPtr>> items;
-};
-
-enum class UnaryOp : uint8_t { kNot, kNegate, kPlus };
-
-struct UnaryExpr : Expr {
-  UnaryExpr(int l, UnaryOp o, ExprPtr e) : Expr(ExprKind::kUnary, l), op(o), operand(std::move(e)) {}
-  UnaryOp op;
-  ExprPtr operand;
-};
-
-struct BinaryExpr : Expr {  // kBinary, kAnd, kOr
-  using Expr::Expr;
-  BinaryOp op = BinaryOp::kAdd;
-  ExprPtr left, right;
-};
-
-struct CompareExpr : Expr {
-  CompareExpr(int l) : Expr(ExprKind::kCompare, l) {}
-  ExprPtr first;
-  std::vector<std::pair<CompareOp, ExprPtr>> rest;
-};
-
-struct ConditionalExpr : Expr {
-  ConditionalExpr(int l) : Expr(ExprKind::kConditional, l) {}
-  ExprPtr condition, yes, no;  // no: may be null
-};
-
-struct AttributeExpr : Expr {
-  AttributeExpr(int l) : Expr(ExprKind::kAttribute, l) {}
-  ExprPtr object;
-  std::string name;
-};
-
-struct ItemExpr : Expr {
-  ItemExpr(int l) : Expr(ExprKind::kItem, l) {}
-  ExprPtr object, key;
-};
-
-struct SliceExpr : Expr {  // only as an ItemExpr's key
-  SliceExpr(int l) : Expr(ExprKind::kSlice, l) {}
-  ExprPtr start, stop, step;  // each may be null
-};
-
-struct CallArguments {
-  std::vector<ExprPtr> positional;
-  std::vector<std::pair<std::string, ExprPtr>> keyword;
-  ExprPtr star, double_star;  // each may be null
-};
-
-struct CallExpr : Expr {
-  CallExpr(int l) : Expr(ExprKind::kCall, l) {}
-  ExprPtr callee;
-  CallArguments arguments;
-};
-
-struct FilterExpr : Expr {  // kFilter, kTest
-  using Expr::Expr;
-  ExprPtr operand;  // null: the text of a block
-  std::string name;
-  const Builtin* function = nullptr;   // null: no filter or test has this name; an error where it is reached
-  CallArguments arguments;
+  const Expr& part(size_t i) const { return *parts[i]; }
 };
 
 // ---- statements ---------------------------------------------------------------------------------
 
+// Each with its targets, expressions and blocks.
 enum class StmtKind : uint8_t {
-  kOutput,
-  kIf,
-  kFor,
-  kSet,
-  kSetBlock,
-  kMacro,
-  kCallBlock,
-  kFilterBlock,
-  kWith,
-  kBlock,
-  kGeneration,
+  kOutput,       // items; a string constant is text of the template
+  kIf,           // conditions; a block each, and one for else
+  kFor,          // target, and again as the condition's (null without one); iterable, condition (may be null);
+                 // body, else, condition (a frame only)
+  kSet,          // target; value
+  kSetBlock,     // target; filter (may be null); body
+  kMacro,        // target; code
+  kCallBlock,    // call; code
+  kFilterBlock,  // filter; body
+  kWith,         // targets; values; body
+  kBlock,        // body
+  kGeneration,   // body
   kBreak,
   kContinue,
 };
 
-struct Stmt {
-  Stmt(StmtKind k, int l) : kind(k), line(l) {}
-  virtual ~Stmt() = default;
-  StmtKind kind;
-  int line;
-};
-using StmtPtr = std::unique_ptr<Stmt>;
-using Body = std::vector<StmtPtr>;
+struct Stmt;
+using Body = std::vector<std::unique_ptr<Stmt>>;
 
-struct OutputStmt : Stmt {
-  OutputStmt(int l) : Stmt(StmtKind::kOutput, l) {}
-  std::vector<ExprPtr> items;  // a string constant is text of the template
-};
-
-struct IfStmt : Stmt {
-  IfStmt(int l) : Stmt(StmtKind::kIf, l) {}
-  std::vector<std::pair<ExprPtr, Body>> branches;  // if, elif, …
-  Body otherwise;
-};
-
-struct ForStmt : Stmt {
-  ForStmt(int l) : Stmt(StmtKind::kFor, l) {}
-  ExprPtr target, iterable, condition;  // condition: may be null
-  ExprPtr condition_target;             // the target again, as a name of the condition's frame; null without condition
-  bool recursive = false;
-  Body body, otherwise;
-  FrameInfo body_frame, condition_frame, otherwise_frame;
-  int loop_slot = -1;  // of `loop` in body_frame; -1: the body does not use it
-};
-
-struct SetStmt : Stmt {
-  SetStmt(int l) : Stmt(StmtKind::kSet, l) {}
-  ExprPtr target, value;
-};
-
-struct SetBlockStmt : Stmt {
-  SetBlockStmt(int l) : Stmt(StmtKind::kSetBlock, l) {}
-  ExprPtr target, filter;  // filter: may be null
+// Statements with variables of their own; those of an `if` have none.
+struct Block {
   Body body;
   FrameInfo frame;
 };
 
 // The code of a macro, or of a call block's body.
 struct MacroCode {
-  std::string name;
-  std::vector<std::unique_ptr<NameExpr>> parameters;
-  std::vector<ExprPtr> defaults;  // of the last parameters
-  Body body;
-  FrameInfo frame;
+  std::string name;                 // "": a call block
+  std::vector<ExprPtr> parameters;  // kName
+  std::vector<ExprPtr> defaults;    // of the last parameters
+  Block block;
   int caller_slot = -1, kwargs_slot = -1, varargs_slot = -1;  // -1: not used
-  bool explicit_caller = false;                               // caller is among the parameters
-  bool anonymous = false;
 };
 
-struct MacroStmt : Stmt {
-  MacroStmt(int l) : Stmt(StmtKind::kMacro, l) {}
-  NameExpr target{0, ""};
-  MacroCode code;
+struct Stmt {
+  Stmt(StmtKind k, int l) : kind(k), line(l) {}
+  StmtKind kind;
+  int line;
+  std::vector<ExprPtr> targets, exprs;
+  std::vector<Block> blocks;
+  std::unique_ptr<MacroCode> code;
+  bool recursive = false;  // of a loop
+  int loop_slot = -1;      // of `loop` in a loop's body
 };
-
-struct CallBlockStmt : Stmt {
-  CallBlockStmt(int l) : Stmt(StmtKind::kCallBlock, l) {}
-  ExprPtr call;  // a CallExpr
-  MacroCode code;
-};
-
-struct FilterBlockStmt : Stmt {
-  FilterBlockStmt(int l) : Stmt(StmtKind::kFilterBlock, l) {}
-  ExprPtr filter;
-  Body body;
-  FrameInfo frame;
-};
-
-struct WithStmt : Stmt {
-  WithStmt(int l) : Stmt(StmtKind::kWith, l) {}
-  std::vector<std::pair<ExprPtr, ExprPtr>> assignments;  // target, value
-  Body body;
-  FrameInfo frame;
-};
-
-struct ScopedStmt : Stmt {  // kBlock, kGeneration: a body with variables of its own
-  using Stmt::Stmt;
-  Body body;
-  FrameInfo frame;
-};
+using StmtPtr = std::unique_ptr<Stmt>;
 
 struct Template {
-  Body body;
-  FrameInfo frame;
+  Block block;
   int num_strings = 0;  // string constants that evaluate to values
 };
+
+// ---- walking ------------------------------------------------------------------------------------
+
+// Calls visit(expression) for e and all under it.
+template <typename Visit>
+void visit_tree(Expr& e, const Visit& visit) {
+  visit(e);
+  for (const ExprPtr& part : e.parts)
+    if (part != nullptr) visit_tree(*part, visit);
+}
+
+// The same for all expressions of the statements but targets; macros' defaults included.
+template <typename Visit>
+void visit_tree(const Body& body, const Visit& visit) {
+  const auto all = [&](const std::vector<ExprPtr>& exprs) {
+    for (const ExprPtr& e : exprs)
+      if (e != nullptr) visit_tree(*e, visit);
+  };
+  for (const StmtPtr& s : body) {
+    all(s->exprs);
+    for (const Block& block : s->blocks) visit_tree(block.body, visit);
+    if (s->code == nullptr) continue;
+    all(s->code->defaults);
+    visit_tree(s->code->block.body, visit);
+  }
+}
 
 }  // namespace llmb::jinja

@@ -31,7 +31,7 @@ Value Interpreter::call(const Value& callee, Arguments& arguments) {
 }
 
 void Interpreter::bind_parameters(const MacroCode& code, Scope& scope, Arguments& a) {
-  const std::string name = "macro " + (code.anonymous ? std::string("None") : repr_text(code.name));
+  const std::string name = "macro " + (code.name.empty() ? std::string("None") : repr_text(code.name));
   const size_t num_parameters = code.parameters.size();
   const auto take_keyword = [&](std::string_view keyword) {
     for (auto it = a.keyword.begin(); it != a.keyword.end(); ++it) {
@@ -44,7 +44,7 @@ void Interpreter::bind_parameters(const MacroCode& code, Scope& scope, Arguments
   };
   const auto slot = [&](size_t i) -> Value& { return scope.slots[static_cast<size_t>(code.parameters[i]->at.slot)]; };
   for (size_t i = 0; i < num_parameters; ++i) {
-    slot(i) = i < a.positional.size() ? a.positional[i] : take_keyword(code.parameters[i]->name);
+    slot(i) = i < a.positional.size() ? a.positional[i] : take_keyword(code.parameters[i]->text);
   }
   if (code.caller_slot >= 0) {
     Value caller = take_keyword("caller");
@@ -89,20 +89,20 @@ class CallGuard {
 Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
   const CallGuard guard(&call_depth_, heap_.limits().max_call_depth);
   const MacroCode& code = *macro.code;
-  const Value scope = enter(code.frame, macro.scope);
+  const Value scope = enter(code.block.frame, macro.scope);
   bind_parameters(code, scope.as<Scope>(), arguments);
   TextBuilder text(heap_);
   const Redirect redirect(&out_, &text);
   within(scope, [&] {
     const size_t first_default = code.parameters.size() - code.defaults.size();
     for (size_t i = 0; i < code.parameters.size(); ++i) {
-      const NameExpr& parameter = *code.parameters[i];
+      const Expr& parameter = *code.parameters[i];
       if (!scope.as<Scope>().slots[static_cast<size_t>(parameter.at.slot)].is_missing()) continue;
       assign(parameter, i >= first_default
                             ? eval(*code.defaults[i - first_default])
-                            : make_undefined(heap_, "parameter " + repr_text(parameter.name) + " was not provided"));
+                            : make_undefined(heap_, "parameter " + repr_text(parameter.text) + " was not provided"));
     }
-    exec_body(code.body);
+    exec_body(code.block.body);
   });
   return text.finish();
 }
@@ -158,17 +158,17 @@ bool Loop::step(Interpreter& in) {
 
 std::string macro_repr(const Value& macro) {
   const MacroCode& code = *macro.as<Macro>().code;
-  return "<Macro " + (code.anonymous ? std::string("anonymous") : repr_text(code.name)) + ">";
+  return "<Macro " + (code.name.empty() ? std::string("anonymous") : repr_text(code.name)) + ">";
 }
 
 bool find_macro_property(Interpreter& in, const Value& macro, std::string_view name, Value* out) {
   const MacroCode& code = *macro.as<Macro>().code;
   if (name == "name") {
-    *out = code.anonymous ? Value::none() : make_string(in.heap(), code.name);
+    *out = code.name.empty() ? Value::none() : make_string(in.heap(), code.name);
   } else if (name == "arguments") {
     auto* names = in.heap().make<List>();
     *out = Value(Type::kTuple, names);
-    for (const auto& p : code.parameters) names->push(make_string(in.heap(), p->name));
+    for (const auto& p : code.parameters) names->push(make_string(in.heap(), p->text));
   } else if (name == "catch_kwargs") {
     *out = Value::boolean(code.kwargs_slot >= 0);
   } else if (name == "catch_varargs") {

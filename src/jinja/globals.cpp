@@ -12,6 +12,13 @@
 
 namespace llmb::jinja {
 
+void check_namespace_attribute(std::string_view name) {
+  if (name.starts_with("_")) {
+    throw template_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " +
+                         repr_text(name) + ". Please rename the attribute.");
+  }
+}
+
 namespace {
 
 constexpr int64_t kMaxRange = 100'000;  // jinja2's MAX_RANGE
@@ -60,10 +67,7 @@ Value make_dict(Call& c) {
 Value global_namespace(Call& c) {
   const Value attributes = make_dict(c);
   for (const auto& [key, value] : attributes.as<Dict>().entries) {
-    if (key.is_string() && text_of(key).starts_with("_")) {
-      throw template_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " +
-                           repr_text(text_of(key)) + ". Please rename the attribute.");
-    }
+    if (key.is_string()) check_namespace_attribute(text_of(key));
   }
   auto* ns = c.heap.make<Namespace>();
   const Value result(Type::kNamespace, ns);

@@ -3,7 +3,6 @@
 #include "jinja/builtins.h"
 #include "jinja/iter.h"
 #include "jinja/ops.h"
-#include "jinja/text.h"
 
 namespace llmb::jinja {
 
@@ -12,7 +11,7 @@ namespace {
 // The elements that satisfy the condition of a for loop.
 class ConditionIterator final : public Iterator {
  public:
-  ConditionIterator(const ForStmt& node, Value source, Value scope)
+  ConditionIterator(const Stmt& node, Value source, Value scope)
       : node_(node), source_(std::move(source)), scope_(std::move(scope)) {}
   void drop_references() override {
     source_ = Value();
@@ -21,8 +20,8 @@ class ConditionIterator final : public Iterator {
   bool next(Interpreter& in, Value* out) override {
     while (advance(in, source_, out)) {
       const bool take = in.within(scope_, [&] {
-        in.assign(*node_.condition_target, *out);
-        return truthy(in.eval(*node_.condition));
+        in.assign(*node_.targets[1], *out);
+        return truthy(in.eval(*node_.exprs[1]));
       });
       if (take) return true;
     }
@@ -30,7 +29,7 @@ class ConditionIterator final : public Iterator {
   }
 
  private:
-  const ForStmt& node_;
+  const Stmt& node_;
   Value source_, scope_;
 };
 
@@ -53,7 +52,7 @@ Scope& Interpreter::scope_at(int hops) {
 Value Interpreter::resolve(const std::string& name) {
   heap_.spend(4);
   if (block_depth_ > 0) {  // a block sees what the template has set
-    const auto& variables = template_.frame.variables;
+    const auto& variables = template_.block.frame.variables;
     const auto& slots = root_scope_.as<Scope>().slots;
     for (size_t i = 0; i < variables.size() && i < slots.size(); ++i) {
       if (variables[i].name == name && !slots[i].is_missing()) return slots[i];
@@ -99,40 +98,29 @@ void Interpreter::load_variables(const FrameInfo& frame, Scope& scope) {
   }
 }
 
-Value Interpreter::undefined_name(const std::string& name) {
-  return make_undefined(heap_, repr_text(name) + " is undefined");
-}
-
 void Interpreter::assign(const Expr& target, Value value) {
   if (target.kind == ExprKind::kName) {
-    const auto& name = static_cast<const NameExpr&>(target);
-    scope_at(name.at.hops).slots[static_cast<size_t>(name.at.slot)] = std::move(value);
+    scope_at(target.at.hops).slots[static_cast<size_t>(target.at.slot)] = std::move(value);
     return;
   }
   if (target.kind == ExprKind::kNamespaceRef) {
-    const auto& ref = static_cast<const NamespaceRefExpr&>(target);
-    const Value ns = scope_at(ref.at.hops).slots[static_cast<size_t>(ref.at.slot)];
+    const std::string& attribute = target.names[0];
+    const Value ns = scope_at(target.at.hops).slots[static_cast<size_t>(target.at.slot)];
     if (!ns.is(Type::kNamespace)) throw template_error("cannot assign attribute on non-namespace object");
-    if (ref.attribute[0] == '_') {
-      throw template_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " +
-                           repr_text(ref.attribute) + ". Please rename the attribute.");
-    }
-    ns.as<Namespace>().attributes.as<Dict>().set(make_string(heap_, ref.attribute), std::move(value));
+    check_namespace_attribute(attribute);
+    ns.as<Namespace>().attributes.as<Dict>().set(make_string(heap_, attribute), std::move(value));
     return;
   }
-  const auto& targets = static_cast<const ListExpr&>(target).items;
   std::vector<Value> parts;
   for_each(*this, value, [&](const Value& v) {
     parts.push_back(v);
-    return parts.size() <= targets.size();
+    return parts.size() <= target.parts.size();
   });
-  const std::string expected = std::to_string(targets.size());
-  if (parts.size() > targets.size()) throw value_error("too many values to unpack (expected " + expected + ")");
-  if (parts.size() < targets.size()) {
-    throw value_error("not enough values to unpack (expected " + expected + ", got " + std::to_string(parts.size()) +
-                      ")");
-  }
-  for (size_t i = 0; i < parts.size(); ++i) assign(*targets[i], std::move(parts[i]));
+  const std::string expected = "(expected " + std::to_string(target.parts.size());
+  if (parts.size() > target.parts.size()) throw value_error("too many values to unpack " + expected + ")");
+  if (parts.size() < target.parts.size())
+    throw value_error("not enough values to unpack " + expected + ", got " + std::to_string(parts.size()) + ")");
+  for (size_t i = 0; i < parts.size(); ++i) assign(*target.parts[i], std::move(parts[i]));
 }
 
 // ---- statements ---------------------------------------------------------------------------------
@@ -140,9 +128,9 @@ void Interpreter::assign(const Expr& target, Value value) {
 std::string Interpreter::run() {
   TextBuilder out(heap_);
   const Redirect redirect(&out_, &out);
-  scope_ = enter(template_.frame, Value());
+  scope_ = enter(template_.block.frame, Value());
   root_scope_ = scope_;
-  exec_body(template_.body);
+  exec_body(template_.block.body);
   return out.release();
 }
 
@@ -158,39 +146,35 @@ Interpreter::Flow Interpreter::exec(const Stmt& s) {
   const DepthGuard guard(*this);
   switch (s.kind) {
     case StmtKind::kOutput:
-      exec_output(static_cast<const OutputStmt&>(s));
+      exec_output(s);
       break;
     case StmtKind::kIf:
-      return exec_if(static_cast<const IfStmt&>(s));
+      return exec_if(s);
     case StmtKind::kFor:
-      return exec_for(static_cast<const ForStmt&>(s));
-    case StmtKind::kSet: {
-      const auto& set = static_cast<const SetStmt&>(s);
-      assign(*set.target, eval(*set.value));
+      return run_loop(s, eval(*s.exprs[0]), 0);
+    case StmtKind::kSet:
+      assign(*s.targets[0], eval(*s.exprs[0]));
       break;
-    }
     case StmtKind::kSetBlock:
-      return exec_set_block(static_cast<const SetBlockStmt&>(s));
-    case StmtKind::kMacro: {
-      const auto& macro = static_cast<const MacroStmt&>(s);
-      assign(macro.target, Value(Type::kMacro, heap_.make<Macro>(&macro.code, scope_)));
+    case StmtKind::kFilterBlock:
+      return exec_filtered(s);
+    case StmtKind::kMacro:
+      assign(*s.targets[0], Value(Type::kMacro, heap_.make<Macro>(s.code.get(), scope_)));
+      break;
+    case StmtKind::kCallBlock: {
+      const Value caller(Type::kMacro, heap_.make<Macro>(s.code.get(), scope_));
+      print(eval_call(*s.exprs[0], &caller));
       break;
     }
-    case StmtKind::kCallBlock:
-      exec_call_block(static_cast<const CallBlockStmt&>(s));
-      break;
-    case StmtKind::kFilterBlock:
-      return exec_filter_block(static_cast<const FilterBlockStmt&>(s));
     case StmtKind::kWith:
-      return exec_with(static_cast<const WithStmt&>(s));
+      return exec_with(s);
     case StmtKind::kBlock:
     case StmtKind::kGeneration: {
-      const auto& scoped = static_cast<const ScopedStmt&>(s);
-      const bool block = s.kind == StmtKind::kBlock;
-      block_depth_ += block;
-      const Value inner = enter(scoped.frame, block ? Value() : scope_);
-      within(inner, [&] { exec_body(scoped.body); });
-      block_depth_ -= block;
+      const bool is_block = s.kind == StmtKind::kBlock;
+      block_depth_ += is_block;
+      const Value inner = enter(s.blocks[0].frame, is_block ? Value() : scope_);
+      within(inner, [&] { exec_body(s.blocks[0].body); });
+      block_depth_ -= is_block;
       break;
     }
     case StmtKind::kBreak:
@@ -209,16 +193,14 @@ void Interpreter::check_output() const {
 }
 
 void Interpreter::print(const Value& v) {
-  if (!prints_undefined_) require_defined(v);
   append_str(*out_, v);
   check_output();
 }
 
-void Interpreter::exec_output(const OutputStmt& s) {
-  for (const auto& item : s.items) {
-    const auto* constant = item->kind == ExprKind::kConst ? static_cast<const ConstExpr*>(item.get()) : nullptr;
-    if (constant != nullptr && constant->type == Type::kString) {
-      out_->append(constant->text);
+void Interpreter::exec_output(const Stmt& s) {
+  for (const ExprPtr& item : s.exprs) {
+    if (item->kind == ExprKind::kConst && item->type == Type::kString) {
+      out_->append(item->text);
       check_output();
     } else {
       print(eval(*item));
@@ -226,16 +208,18 @@ void Interpreter::exec_output(const OutputStmt& s) {
   }
 }
 
-Interpreter::Flow Interpreter::exec_if(const IfStmt& s) {
-  for (const auto& [condition, body] : s.branches) {
-    if (truthy(eval(*condition))) return exec_body(body);
-  }
-  return exec_body(s.otherwise);
+Interpreter::Flow Interpreter::exec_if(const Stmt& s) {
+  size_t i = 0;
+  while (i < s.exprs.size() && !truthy(eval(*s.exprs[i]))) ++i;
+  return exec_body(s.blocks[i].body);
 }
 
-Interpreter::Flow Interpreter::exec_for(const ForStmt& s) { return run_loop(s, eval(*s.iterable), 0); }
+Interpreter::Flow Interpreter::exec_block(const Block& block) {
+  const Value scope = enter(block.frame, scope_);
+  return within(scope, [&] { return exec_body(block.body); });
+}
 
-Interpreter::Flow Interpreter::run_loop(const ForStmt& s, const Value& iterable, int64_t depth0) {
+Interpreter::Flow Interpreter::run_loop(const Stmt& s, const Value& iterable, int64_t depth0) {
   auto* loop = heap_.make<Loop>();
   const Value loop_value(Type::kLoop, loop);
   loop->depth0 = depth0;
@@ -243,75 +227,55 @@ Interpreter::Flow Interpreter::run_loop(const ForStmt& s, const Value& iterable,
   loop->scope = scope_;
   loop->iterable = iterable;
   loop->iterator = make_iterator(*this, iterable);
-  if (s.condition != nullptr) {
-    const Value scope = enter(s.condition_frame, scope_);
+  if (s.exprs[1] != nullptr) {
+    const Value scope = enter(s.blocks[2].frame, scope_);
     loop->iterator = Value(Type::kIterator, heap_.make<ConditionIterator>(s, loop->iterator, scope));
     loop->iterable = loop->iterator;
   }
-  const Value inner = enter(s.body_frame, scope_);
+  const Block& block = s.blocks[0];
+  const Value inner = enter(block.frame, scope_);
   bool untouched = true;  // no element went through the whole body
   while (loop->step(*this)) {
     const Flow flow = within(inner, [&] {
-      assign(*s.target, loop->current);
+      assign(*s.targets[0], loop->current);
       inner.as<Scope>().slots[static_cast<size_t>(s.loop_slot)] = loop_value;
-      load_variables(s.body_frame, inner.as<Scope>());
-      return exec_body(s.body);
+      load_variables(block.frame, inner.as<Scope>());
+      return exec_body(block.body);
     });
     if (flow == Flow::kBreak) break;
     if (flow == Flow::kNormal) untouched = false;
   }
   for (Value& slot : inner.as<Scope>().slots) slot = Value();
-  if (!untouched || s.otherwise.empty()) return Flow::kNormal;
-  const Value scope = enter(s.otherwise_frame, scope_);
-  return within(scope, [&] { return exec_body(s.otherwise); });
+  return untouched && !s.blocks[1].body.empty() ? exec_block(s.blocks[1]) : Flow::kNormal;
 }
 
-Interpreter::Flow Interpreter::exec_with(const WithStmt& s) {
-  const Value inner = enter(s.frame, scope_);
-  for (const auto& [target, value] : s.assignments) {
-    Value v = eval(*value);
-    within(inner, [&, &target = target] { assign(*target, v); });
+Interpreter::Flow Interpreter::exec_with(const Stmt& s) {
+  const Value inner = enter(s.blocks[0].frame, scope_);
+  for (size_t i = 0; i < s.targets.size(); ++i) {
+    Value v = eval(*s.exprs[i]);
+    within(inner, [&] { assign(*s.targets[i], v); });
   }
-  return within(inner, [&] { return exec_body(s.body); });
+  return within(inner, [&] { return exec_body(s.blocks[0].body); });
 }
 
-Interpreter::Flow Interpreter::exec_set_block(const SetBlockStmt& s) {
-  const Value inner = enter(s.frame, scope_);
+// A block whose text is filtered and printed, or filtered where there is a filter and assigned.
+Interpreter::Flow Interpreter::exec_filtered(const Stmt& s) {
+  const Value inner = enter(s.blocks[0].frame, scope_);
   TextBuilder text(heap_);
   Value value;
   const Flow flow = within(inner, [&] {
-    Flow result;
-    {
+    const auto body = [&] {
       const Redirect redirect(&out_, &text);
-      result = exec_body(s.body);
-    }
+      return exec_body(s.blocks[0].body);
+    };
+    const Flow result = body();
     value = text.finish();
-    if (result == Flow::kNormal && s.filter != nullptr)
-      value = eval_filter(static_cast<const FilterExpr&>(*s.filter), &value);
+    if (result == Flow::kNormal && s.exprs[0] != nullptr) value = eval_filter(*s.exprs[0], &value);
+    if (result == Flow::kNormal && s.targets.empty()) print(value);
     return result;
   });
-  if (flow == Flow::kNormal) assign(*s.target, std::move(value));
+  if (flow == Flow::kNormal && !s.targets.empty()) assign(*s.targets[0], std::move(value));
   return flow;
-}
-
-Interpreter::Flow Interpreter::exec_filter_block(const FilterBlockStmt& s) {
-  const Value inner = enter(s.frame, scope_);
-  TextBuilder text(heap_);
-  return within(inner, [&] {
-    Flow result;
-    {
-      const Redirect redirect(&out_, &text);
-      result = exec_body(s.body);
-    }
-    const Value value = text.finish();
-    if (result == Flow::kNormal) print(eval_filter(static_cast<const FilterExpr&>(*s.filter), &value));
-    return result;
-  });
-}
-
-void Interpreter::exec_call_block(const CallBlockStmt& s) {
-  const Value caller(Type::kMacro, heap_.make<Macro>(&s.code, scope_));
-  print(eval_call(static_cast<const CallExpr&>(*s.call), &caller));
 }
 
 }  // namespace llmb::jinja

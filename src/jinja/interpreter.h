@@ -40,8 +40,8 @@ struct Loop : Object {
   int64_t index0 = -1;
   int64_t known_length = -1;
   int64_t depth0 = 0;
-  const ForStmt* recursive = nullptr;  // the loop that loop(…) runs again; null: not marked so
-  Value scope;                         // around it
+  const Stmt* recursive = nullptr;  // the loop that loop(…) runs again; null: not marked so
+  Value scope;                      // around it
 };
 
 // One render. Not thread-safe.
@@ -77,28 +77,22 @@ class Interpreter {
 
   Flow exec_body(const Body& body);
   Flow exec(const Stmt& s);
-  void exec_output(const OutputStmt& s);
-  Flow exec_if(const IfStmt& s);
-  Flow exec_for(const ForStmt& s);
-  Flow run_loop(const ForStmt& s, const Value& iterable, int64_t depth0);
-  Flow exec_with(const WithStmt& s);
-  Flow exec_set_block(const SetBlockStmt& s);
-  Flow exec_filter_block(const FilterBlockStmt& s);
-  void exec_call_block(const CallBlockStmt& s);
+  Flow exec_block(const Block& block);
+  void exec_output(const Stmt& s);
+  Flow exec_if(const Stmt& s);
+  Flow run_loop(const Stmt& s, const Value& iterable, int64_t depth0);
+  Flow exec_with(const Stmt& s);
+  Flow exec_filtered(const Stmt& s);
 
-  Value eval_name(const NameExpr& e);
-  Value eval_const(const ConstExpr& e);
-  Value eval_items(const ListExpr& e, Type type);
-  Value eval_dict(const DictExpr& e);
-  Value eval_concat(const ListExpr& e);
-  Value eval_unary(const UnaryExpr& e);
-  Value eval_logic(const BinaryExpr& e);
-  Value eval_compare(const CompareExpr& e);
-  Value eval_conditional(const ConditionalExpr& e);
-  Value eval_item(const ItemExpr& e);
-  Value eval_call(const CallExpr& e, const Value* caller);
-  Value eval_filter(const FilterExpr& e, const Value* operand);
-  Arguments eval_arguments(const CallArguments& a);
+  Value eval_const(const Expr& e);
+  Value eval_items(const Expr& e, Type type);
+  Value eval_dict(const Expr& e);
+  Value eval_compare(const Expr& e);
+  Value eval_conditional(const Expr& e);
+  Value eval_item(const Expr& e);
+  Value eval_call(const Expr& e, const Value* caller);
+  Value eval_filter(const Expr& e, const Value* block_text);
+  Arguments eval_arguments(const Expr& e);
 
   Value call_macro(const Macro& macro, Arguments& arguments);
   void bind_parameters(const MacroCode& code, Scope& scope, Arguments& arguments);
@@ -108,7 +102,6 @@ class Interpreter {
   void load_variables(const FrameInfo& frame, Scope& scope);
   Value resolve(const std::string& name);
   Scope& scope_at(int hops);
-  Value undefined_name(const std::string& name);
   void check_output() const;
   void print(const Value& v);
 
@@ -152,6 +145,9 @@ class Redirect {
   TextBuilder** place_;
   TextBuilder* before_;
 };
+
+// Throws for a name that a namespace may not hold.
+void check_namespace_attribute(std::string_view name);
 
 std::string macro_repr(const Value& macro);
 bool find_macro_property(Interpreter& interpreter, const Value& macro, std::string_view name, Value* out);

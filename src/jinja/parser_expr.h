@@ -23,11 +23,13 @@ class ExpressionParser {
   const Token& advance() { return at_ + 1 < tokens_.size() ? tokens_[at_++] : tokens_[at_]; }  // the one passed
   size_t position() const { return at_; }
   void rewind(size_t position) { at_ = position; }
-  bool skip_operator(std::string_view op);
-  bool skip_name(std::string_view name);
-  void expect(TokenKind kind, const char* what);
-  void expect_operator(std::string_view op);
-  void expect_name(std::string_view name);
+  bool skip_operator(std::string_view op) { return current().is_operator(op) && (advance(), true); }
+  bool skip_name(std::string_view name) { return current().is_name(name) && (advance(), true); }
+  void expect(bool is_there, std::string_view what);  // throws where it is not
+  void expect(TokenKind kind, std::string_view what);
+  void expect_operator(std::string_view op) { expect(skip_operator(op), op); }
+  void expect_name(std::string_view name) { expect(skip_name(name), name); }
+  const std::string& expect_any_name();
   [[noreturn]] void fail(const std::string& message) const;
 
   // Counts levels of nesting while it lives.
@@ -52,47 +54,41 @@ class ExpressionParser {
     ExpressionParser& parser_;
     size_t num_before_;
   };
-  void refuse_unknown() const;  // throws if one was met outside all conditions
+  void refuse_unknown() const {  // throws if one was met outside all conditions
+    if (!unknown_.empty()) throw template_error(unknown_.front());
+  }
 
   // ---- expressions
   using Ends = std::initializer_list<std::string_view>;  // names that end a tuple
-  ExprPtr expression(bool with_conditional = true);
+  ExprPtr expression(bool with_conditional = true) { return with_conditional ? conditional() : binary(0); }
   ExprPtr tuple(bool with_conditional = true, Ends ends = {}, bool in_parentheses = false);
   ExprPtr filters(ExprPtr operand, bool first_without_bar = false);
   ExprPtr assignment_target(Ends ends, bool with_namespace);
-  std::unique_ptr<NameExpr> name_target();
+  ExprPtr name_target();
+  bool at_any_name(Ends names) const {
+    return std::any_of(names.begin(), names.end(), [&](std::string_view n) { return current().is_name(n); });
+  }
 
  private:
   ExprPtr conditional();
-  ExprPtr disjunction();
-  ExprPtr conjunction();
+  ExprPtr binary(int level);
   ExprPtr negation();
   ExprPtr comparison();
-  ExprPtr sum();
-  ExprPtr concatenation();
-  ExprPtr product();
-  ExprPtr power();
   ExprPtr unary(bool with_filters = true);
   ExprPtr primary(bool with_namespace = false);
-  ExprPtr list();
-  ExprPtr dict();
+  ExprPtr literal();
+  ExprPtr sequence(ExprKind kind, std::string_view close);
   ExprPtr postfix(ExprPtr e);
-  ExprPtr filters_and_tests(ExprPtr e);
   ExprPtr subscript_of(ExprPtr object);
   ExprPtr subscribed();
   ExprPtr call(ExprPtr callee);
   ExprPtr test(ExprPtr operand);
-  void call_arguments(CallArguments* arguments);
-  std::string dotted_name();
+  void arguments(Expr* node);
   bool at_tuple_end(Ends ends) const;
-  void check_assignable(const Expr& target) const;
-
-  // Sets the depth of a new node from those of its children.
-  template <typename Node>
-  ExprPtr finish(std::unique_ptr<Node> node, std::initializer_list<const Expr*> children);
-  int depth_of(const CallArguments& arguments) const;
-  void note_unknown(const char* kind, const std::string& name);
-  void check_depth(Expr* node, int depth) const;
+  ExprPtr sealed(ExprPtr node) const;  // with its depth, from those of its parts
+  template <typename... Parts>
+  ExprPtr make(ExprKind kind, int line, Parts... parts) const;
+  void find_function(Expr* node);
 
   std::vector<Token> tokens_;
   size_t at_ = 0;
@@ -100,13 +96,5 @@ class ExpressionParser {
   std::vector<std::string> unknown_;  // messages on filters and tests that do not exist
   int num_strings_ = 0;
 };
-
-template <typename Node>
-ExprPtr ExpressionParser::finish(std::unique_ptr<Node> node, std::initializer_list<const Expr*> children) {
-  int depth = node->depth - 1;
-  for (const Expr* child : children) depth = std::max(depth, child == nullptr ? 0 : child->depth);
-  check_depth(node.get(), depth);
-  return node;
-}
 
 }  // namespace llmb::jinja

@@ -6,20 +6,16 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "jinja/walk.h"
-
 namespace llmb::jinja {
 
 namespace {
 
-// Adds to `used` those of caller, kwargs and varargs that are read anywhere in the body.
-void find_special_names(const Body& body, std::set<std::string>* used) {
-  const auto on_expr = [&](Expr& e) {
-    visit_names(e, [&](const std::string& name, Location*) {
-      if (name == "caller" || name == "kwargs" || name == "varargs") used->insert(name);
-    });
-  };
-  for (const auto& s : body) visit_parts(*s, on_expr, [&](const Body& b) { find_special_names(b, used); });
+// Calls visit(name, location) for each name in e.
+template <typename Visit>
+void visit_names(Expr& e, const Visit& visit) {
+  visit_tree(e, [&](Expr& part) {
+    if (part.kind == ExprKind::kName || part.kind == ExprKind::kNamespaceRef) visit(part.text, &part.at);
+  });
 }
 
 // ---- frames -------------------------------------------------------------------------------------
@@ -141,48 +137,33 @@ class Analysis {
     }
   }
 
-  void conditional(const std::pair<ExprPtr, Body>& first, const std::vector<std::pair<ExprPtr, Body>>& all,
-                   const Body& otherwise) {
-    load(*first.first);
-    Layer yes = branch([&] { body(first.second); });
-    static const std::vector<std::pair<ExprPtr, Body>> kNone;
+  // The branches of an `if` from number i on.
+  void conditional(const Stmt& s, size_t i) {
+    load(*s.exprs[i]);
+    Layer yes = branch([&] { body(s.blocks[i].body); });
     Layer elifs = branch([&] {
-      for (size_t i = 1; i < all.size(); ++i) conditional(all[i], kNone, {});
+      for (size_t k = i + 1; i == 0 && k < s.exprs.size(); ++k) conditional(s, k);
     });
-    Layer no = branch([&] { body(otherwise); });
+    Layer no = branch([&] {
+      if (i == 0) body(s.blocks.back().body);
+    });
     merge({&yes, &elifs, &no});
   }
 
   void statement(Stmt& s) {
     switch (s.kind) {
-      case StmtKind::kOutput:
-        for (const auto& e : static_cast<OutputStmt&>(s).items) load(*e);
-        return;
-      case StmtKind::kIf: {
-        auto& node = static_cast<IfStmt&>(s);
-        return conditional(node.branches.front(), node.branches, node.otherwise);
-      }
+      case StmtKind::kIf:
+        return conditional(s, 0);
       case StmtKind::kFor:
-        return load(*static_cast<ForStmt&>(s).iterable);
-      case StmtKind::kSet:
-        load(*static_cast<SetStmt&>(s).value);
-        return store(*static_cast<SetStmt&>(s).target);
+        return load(*s.exprs[0]);
       case StmtKind::kSetBlock:
-        return store(*static_cast<SetBlockStmt&>(s).target);
-      case StmtKind::kMacro:
-        return store(static_cast<MacroStmt&>(s).target.name);
-      case StmtKind::kCallBlock:
-        return load(*static_cast<CallBlockStmt&>(s).call);
-      case StmtKind::kFilterBlock:
-        return load(*static_cast<FilterBlockStmt&>(s).filter);
-      case StmtKind::kWith:
-        for (const auto& [target, value] : static_cast<WithStmt&>(s).assignments) load(*value);
-        return;
+        return store(*s.targets[0]);
       case StmtKind::kBlock:
       case StmtKind::kGeneration:
-      case StmtKind::kBreak:
-      case StmtKind::kContinue:
         return;
+      default:
+        for (const ExprPtr& e : s.exprs) load(*e);
+        if (s.kind == StmtKind::kSet || s.kind == StmtKind::kMacro) store(*s.targets[0]);
     }
   }
 
@@ -210,137 +191,112 @@ void bind_target(Expr& target, const Frame& frame) {
   });
 }
 
-void bind_for(ForStmt& node, const Frame& frame) {
-  bind(*node.iterable, frame);
+// A block whose frame lies in `parent`, with a filter that is evaluated inside it, or null.
+void bind_block(Block& block, Expr* filter, const Frame* parent, bool in_loop) {
+  Analysis analysis(parent);
+  analysis.body(block.body);
+  if (filter != nullptr) analysis.load(*filter);
+  const Frame inner = analysis.finish(&block.frame, in_loop);
+  bind_body(block.body, inner);
+  if (filter != nullptr) bind(*filter, inner);
+}
+
+void bind_for(Stmt& s, const Frame& frame) {
+  Expr &target = *s.targets[0], *condition = s.exprs[1].get();
+  bind(*s.exprs[0], frame);
   Analysis loop(&frame);
   loop.declare("loop");
-  loop.declare_all(*node.target);
-  loop.body(node.body);
-  const Frame body_frame = loop.finish(&node.body_frame, true);
-  node.loop_slot = body_frame.find("loop").slot;
-  bind_target(*node.target, body_frame);
-  bind_body(node.body, body_frame);
-  if (node.condition != nullptr) {
-    Analysis condition(&frame);
-    condition.declare_all(*node.condition_target);
-    condition.load(*node.condition);
-    const Frame condition_frame = condition.finish(&node.condition_frame, true);
-    bind_target(*node.condition_target, condition_frame);
-    bind(*node.condition, condition_frame);
-  }
-  Analysis otherwise(&frame);
-  otherwise.body(node.otherwise);
-  bind_body(node.otherwise, otherwise.finish(&node.otherwise_frame, true));
+  loop.declare_all(target);
+  loop.body(s.blocks[0].body);
+  const Frame body_frame = loop.finish(&s.blocks[0].frame, true);
+  s.loop_slot = body_frame.find("loop").slot;
+  bind_target(target, body_frame);
+  bind_body(s.blocks[0].body, body_frame);
+  bind_block(s.blocks[1], nullptr, &frame, true);
+  if (condition == nullptr) return;
+  Analysis analysis(&frame);
+  analysis.declare_all(*s.targets[1]);
+  analysis.load(*condition);
+  const Frame condition_frame = analysis.finish(&s.blocks[2].frame, true);
+  bind_target(*s.targets[1], condition_frame);
+  bind(*condition, condition_frame);
+}
+
+// Those of caller, kwargs and varargs that are read anywhere in the body.
+std::set<std::string> special_names(const Body& body) {
+  std::set<std::string> used;
+  visit_tree(body, [&](Expr& e) {
+    const bool is_special = e.text == "caller" || e.text == "kwargs" || e.text == "varargs";
+    if (e.kind == ExprKind::kName && is_special) used.insert(e.text);
+  });
+  return used;
 }
 
 void bind_macro(MacroCode& code, const Frame& frame, int line) {
-  std::set<std::string> used;
-  find_special_names(code.body, &used);
+  std::set<std::string> used = special_names(code.block.body);
   Analysis analysis(&frame);
-  for (const auto& p : code.parameters) analysis.declare(p->name);
-  for (const auto& e : code.defaults) analysis.load(*e);
-  analysis.body(code.body);
-  const auto is_parameter = [&](const std::string& name) {
-    return std::any_of(code.parameters.begin(), code.parameters.end(), [&](const auto& p) { return p->name == name; });
-  };
-  if (used.count("caller") > 0 && code.explicit_caller) {
-    const size_t first_default = code.parameters.size() - code.defaults.size();
-    for (size_t i = 0; i < first_default; ++i) {
-      if (code.parameters[i]->name == "caller") {
-        throw template_error("the special \"caller\" argument must be omitted or be given a default (line " +
-                             std::to_string(line) + ")");
-      }
+  for (const ExprPtr& p : code.parameters) analysis.declare(p->text);
+  for (const ExprPtr& e : code.defaults) analysis.load(*e);
+  analysis.body(code.block.body);
+  for (size_t i = 0; i < code.parameters.size(); ++i) {
+    const std::string& name = code.parameters[i]->text;
+    const bool has_default = i + code.defaults.size() >= code.parameters.size();
+    if (name == "caller" && used.contains(name) && !has_default) {
+      throw template_error("the special \"caller\" argument must be omitted or be given a default (line " +
+                           std::to_string(line) + ")");
     }
-    used.erase("caller");
+    used.erase(name);
   }
-  for (const std::string& name : used) {
-    if (!is_parameter(name)) analysis.declare(name);
-  }
-  const Frame inner = analysis.finish(&code.frame, false);
-  const auto slot_of = [&](const char* name) {
-    return used.count(name) > 0 && !is_parameter(name) ? inner.find(name).slot : -1;
-  };
+  for (const std::string& name : used) analysis.declare(name);
+  const Frame inner = analysis.finish(&code.block.frame, false);
+  const auto slot_of = [&](const char* name) { return used.contains(name) ? inner.find(name).slot : -1; };
   code.caller_slot = slot_of("caller");
   code.kwargs_slot = slot_of("kwargs");
   code.varargs_slot = slot_of("varargs");
-  for (const auto& p : code.parameters) bind_target(*p, inner);
-  for (const auto& e : code.defaults) bind(*e, inner);
-  bind_body(code.body, inner);
+  for (const ExprPtr& p : code.parameters) bind_target(*p, inner);
+  for (const ExprPtr& e : code.defaults) bind(*e, inner);
+  bind_body(code.block.body, inner);
 }
 
-void bind_with(WithStmt& node, const Frame& frame) {
+void bind_with(Stmt& s, const Frame& frame) {
   Analysis analysis(&frame);
-  for (const auto& [target, value] : node.assignments) analysis.declare_all(*target);
-  analysis.body(node.body);
-  const Frame inner = analysis.finish(&node.frame, frame.in_loop);
-  for (const auto& [target, value] : node.assignments) {
-    bind_target(*target, inner);
-    bind(*value, frame);
-  }
-  bind_body(node.body, inner);
-}
-
-void bind_scoped(const Body& body, Expr* filter, FrameInfo* info, const Frame* parent, bool in_loop) {
-  Analysis analysis(parent);
-  analysis.body(body);
-  if (filter != nullptr) analysis.load(*filter);
-  const Frame inner = analysis.finish(info, in_loop);
-  bind_body(body, inner);
-  if (filter != nullptr) bind(*filter, inner);
+  for (const ExprPtr& target : s.targets) analysis.declare_all(*target);
+  analysis.body(s.blocks[0].body);
+  const Frame inner = analysis.finish(&s.blocks[0].frame, frame.in_loop);
+  for (const ExprPtr& target : s.targets) bind_target(*target, inner);
+  for (const ExprPtr& value : s.exprs) bind(*value, frame);
+  bind_body(s.blocks[0].body, inner);
 }
 
 void bind_statement(Stmt& s, const Frame& frame) {
   switch (s.kind) {
-    case StmtKind::kOutput:
-      for (const auto& e : static_cast<OutputStmt&>(s).items) bind(*e, frame);
-      return;
-    case StmtKind::kIf: {
-      auto& node = static_cast<IfStmt&>(s);
-      for (const auto& [condition, branch] : node.branches) bind(*condition, frame), bind_body(branch, frame);
-      return bind_body(node.otherwise, frame);
-    }
     case StmtKind::kFor:
-      return bind_for(static_cast<ForStmt&>(s), frame);
-    case StmtKind::kSet:
-      bind(*static_cast<SetStmt&>(s).value, frame);
-      return bind_target(*static_cast<SetStmt&>(s).target, frame);
-    case StmtKind::kSetBlock: {
-      auto& node = static_cast<SetBlockStmt&>(s);
-      bind_target(*node.target, frame);
-      return bind_scoped(node.body, node.filter.get(), &node.frame, &frame, frame.in_loop);
-    }
-    case StmtKind::kMacro:
-      bind_target(static_cast<MacroStmt&>(s).target, frame);
-      return bind_macro(static_cast<MacroStmt&>(s).code, frame, s.line);
-    case StmtKind::kCallBlock:
-      bind(*static_cast<CallBlockStmt&>(s).call, frame);
-      return bind_macro(static_cast<CallBlockStmt&>(s).code, frame, s.line);
-    case StmtKind::kFilterBlock: {
-      auto& node = static_cast<FilterBlockStmt&>(s);
-      return bind_scoped(node.body, node.filter.get(), &node.frame, &frame, frame.in_loop);
-    }
+      return bind_for(s, frame);
     case StmtKind::kWith:
-      return bind_with(static_cast<WithStmt&>(s), frame);
+      return bind_with(s, frame);
+    case StmtKind::kSetBlock:
+      bind_target(*s.targets[0], frame);
+      return bind_block(s.blocks[0], s.exprs[0].get(), &frame, frame.in_loop);
+    case StmtKind::kFilterBlock:
+      return bind_block(s.blocks[0], s.exprs[0].get(), &frame, frame.in_loop);
     case StmtKind::kBlock:
-      return bind_scoped(static_cast<ScopedStmt&>(s).body, nullptr, &static_cast<ScopedStmt&>(s).frame, nullptr, false);
+      return bind_block(s.blocks[0], nullptr, nullptr, false);
     case StmtKind::kGeneration:
-      return bind_scoped(static_cast<ScopedStmt&>(s).body, nullptr, &static_cast<ScopedStmt&>(s).frame, &frame, false);
-    case StmtKind::kBreak:
-    case StmtKind::kContinue:
-      return;
+      return bind_block(s.blocks[0], nullptr, &frame, false);
+    default:
+      for (const ExprPtr& e : s.exprs) bind(*e, frame);
+      for (const ExprPtr& target : s.targets) bind_target(*target, frame);
+      if (s.code != nullptr) bind_macro(*s.code, frame, s.line);
+      for (const Block& block : s.blocks) bind_body(block.body, frame);  // of an `if`
   }
 }
 
 void bind_body(const Body& body, const Frame& frame) {
-  for (const auto& s : body) bind_statement(*s, frame);
+  for (const StmtPtr& s : body) bind_statement(*s, frame);
 }
 
 }  // namespace
 
-void resolve_names(Template* tmpl) {
-  Analysis analysis(nullptr);
-  analysis.body(tmpl->body);
-  bind_body(tmpl->body, analysis.finish(&tmpl->frame, false));
-}
+void resolve_names(Template* tmpl) { bind_block(tmpl->block, nullptr, nullptr, false); }
 
 }  // namespace llmb::jinja
