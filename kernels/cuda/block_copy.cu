@@ -6,15 +6,13 @@
 
 #include "base/check.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/tuning.h"
 
 namespace llmb::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kUnroll = 4;  // loads under way in a thread
-constexpr int64_t kMaxBlocks = 2048;
-// Enough for the link; the rest of the device goes on with the step.
-constexpr int64_t kMaxBlocksToHost = 16;
 
 // Word: what a thread copies at once.
 template <class Word>
@@ -51,7 +49,7 @@ void block_copy(const BlockPool& from, const BlockPool& to, int32_t num_planes, 
   LLMB_CHECK(num_planes >= 0 && num_pairs >= 0 && block_bytes >= 0);
   const int64_t num_units = int64_t{num_pairs} * num_planes;
   if (num_units == 0 || block_bytes == 0) return;
-  const int64_t max_blocks = from.on_host || to.on_host ? kMaxBlocksToHost : kMaxBlocks;
+  const int64_t max_blocks = from.on_host || to.on_host ? tuning::kMaxCopyBlocksToHost : tuning::kMaxCopyBlocks;
   const LaunchShape shape{dim3(static_cast<unsigned>(std::min(num_units, max_blocks))), dim3(kThreads), 0, stream};
   if (is_multiple_of_16(from) && is_multiple_of_16(to) && block_bytes % 16 == 0) {
     launch(shape, block_copy_kernel<uint4>, from, to, num_planes, block_bytes / 16, pairs, num_pairs);

@@ -1,5 +1,5 @@
-// The one header of every kernel file: CUDA's headers, checked calls and launches, dynamic shared memory, conversions
-// and 16-byte vectors. Host functions may be called from any thread.
+// The one header of every kernel file: CUDA's headers, checked calls and launches, dynamic shared memory and
+// conversions. Host functions may be called from any thread.
 //
 // 1. launch() and launch_ahead() are the only ways to start a kernel: every launch is checked.
 // 2. dynamic_shared() is the only way to dynamic shared memory.
@@ -118,30 +118,6 @@ __host__ __device__ inline T from_float(float value) {
     static_assert(std::is_same_v<T, float>);
     return value;
   }
-}
-
-// ---- 16 bytes at a time
-// --------------------------------------------------------------------------------------------------
-
-// How many elements of T a 16-byte access carries.
-template <class T>
-inline constexpr int kVectorSize = 16 / static_cast<int>(sizeof(T));
-
-// REQUIRES of both: `address` is a multiple of 16 bytes.
-template <class T>
-__device__ __forceinline__ void load_vector(const T* address, float (&values)[kVectorSize<T>]) {
-  alignas(16) T elements[kVectorSize<T>];
-  *reinterpret_cast<uint4*>(elements) = *reinterpret_cast<const uint4*>(address);
-#pragma unroll
-  for (int i = 0; i < kVectorSize<T>; ++i) values[i] = to_float(elements[i]);
-}
-
-template <class T>
-__device__ __forceinline__ void store_vector(T* address, const float (&values)[kVectorSize<T>]) {
-  alignas(16) T elements[kVectorSize<T>];
-#pragma unroll
-  for (int i = 0; i < kVectorSize<T>; ++i) elements[i] = from_float<T>(values[i]);
-  *reinterpret_cast<uint4*>(address) = *reinterpret_cast<const uint4*>(elements);
 }
 
 }  // namespace llmb::cuda

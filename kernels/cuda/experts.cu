@@ -10,15 +10,14 @@
 #include "kernels/cuda/activate.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
 
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr unsigned kAll = 0xffffffffu;
 
 struct Candidate {
   float logit;
@@ -50,23 +49,24 @@ __global__ void __launch_bounds__(kThreads)
       if (is_left && (best.expert == INT32_MAX || is_before(c, best))) best = c;
     }
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      const Candidate other{__shfl_xor_sync(kAll, best.logit, offset), __shfl_xor_sync(kAll, best.expert, offset)};
+      const Candidate other{__shfl_xor_sync(kAllLanes, best.logit, offset),
+                            __shfl_xor_sync(kAllLanes, best.expert, offset)};
       const bool take = other.expert != INT32_MAX && (best.expert == INT32_MAX || is_before(other, best));
       if (take) best = other;
     }
     if (lane == i) own = best;
     last = best;
   }
-  const float max = __shfl_sync(kAll, own.logit, 0);
+  const float max = __shfl_sync(kAllLanes, own.logit, 0);
   const float share = lane < top_k ? expf(own.logit - max) : 0.0f;
   float total = share;
   if (!norm_topk_prob) {
     total = 0;
     for (int32_t e = lane; e < num_experts; e += kWarp) total += expf(mine[e] - max);
   }
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) total += __shfl_xor_sync(kAll, total, offset);
+  total = warp_sum(total);
   int rank = 0;  // among the chosen, by index
-  for (int i = 0; i < top_k; ++i) rank += __shfl_sync(kAll, own.expert, i) < own.expert;
+  for (int i = 0; i < top_k; ++i) rank += __shfl_sync(kAllLanes, own.expert, i) < own.expert;
   if (lane < top_k) {
     chosen[row * top_k + rank] = own.expert;
     weights[row * top_k + rank] = share / total;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __device__ int block_sum(int x, int* partial_sums) {
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAll, x, offset);
+  x = warp_sum(x);
   __syncthreads();  // the last call's sums have been read
   if (threadIdx.x % kWarp == 0) partial_sums[threadIdx.x / kWarp] = x;
   __syncthreads();
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t begin = 0; begin < num_pairs; begin += kThreads) {
     const int32_t pair = begin + static_cast<int32_t>(threadIdx.x);
     const bool is_mine = pair < num_pairs && chosen[pair] == expert;
-    const unsigned vote = __ballot_sync(kAll, is_mine);
+    const unsigned vote = __ballot_sync(kAllLanes, is_mine);
     __syncthreads();  // the last turn's counts have been read
     if (threadIdx.x % kWarp == 0) partial_sums[threadIdx.x / kWarp] = __popc(vote);
     __syncthreads();

@@ -6,20 +6,14 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
 
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kThreads = 256;
 constexpr int64_t kLongGroup = 512;
-
-__device__ float warp_sum(float x) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
-  return x;
-}
 
 // The sum over the block, the same bits in each thread. May be called again at once.
 __device__ float block_sum(float x, float* partial_sums) {

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/linear_mma.h"
+#include "kernels/cuda/tuning.h"
 
 namespace llmb::cuda {
 
@@ -21,10 +22,6 @@ namespace {
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 constexpr int kNumCandidates = 16;
 constexpr int kTimedRuns = 5;
-constexpr int64_t kMaxMmaRows = 64;
-// Up to here linear_wgmma starts while the kernel before it still runs, which cuBLASLt cannot, and wins by that; timed
-// by itself it need not be faster.
-constexpr int64_t kMaxWgmmaRows = 32;
 
 void check_lt(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -140,7 +137,7 @@ void Linear::run(const LinearView& weight, const void* x, int64_t rows, void* ou
 
 std::optional<Linear::Algorithm> Linear::own(const LinearView& weight, int64_t rows) const {
   const bool takes_wgmma = wgmma_ && LinearWgmma::takes(weight);
-  if (takes_wgmma && (options_.deterministic || rows <= kMaxWgmmaRows)) return Algorithm{Kernel::kWgmma};
+  if (takes_wgmma && (options_.deterministic || rows <= tuning::kMaxWgmmaRows)) return Algorithm{Kernel::kWgmma};
   if (options_.deterministic) return Algorithm{Kernel::kMma};
   return std::nullopt;
 }
@@ -191,7 +188,7 @@ void Linear::tune(const LinearView& weight, const void* x, int64_t rows, void* o
   std::vector<Algorithm> candidates;
   for (const auto& result : call.candidates(handle_, preference_, kNumCandidates))
     candidates.push_back({Kernel::kCublas, result.algo});
-  if (rows <= kMaxMmaRows && options_.dtype != DType::kF32) candidates.push_back({Kernel::kMma});
+  if (rows <= tuning::kMaxMmaRows && options_.dtype != DType::kF32) candidates.push_back({Kernel::kMma});
   // Weights come from memory in a step, so the cache is emptied before each run.
   const DeviceMemory other(tuning_bytes());
   const Event begin(cudaEventDefault), end(cudaEventDefault);

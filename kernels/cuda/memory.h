@@ -10,22 +10,38 @@
 
 namespace llmb::cuda {
 
-// Device memory of the current device. Move-only. Throws CudaError.
-class DeviceMemory {
+namespace detail {
+
+struct OnDevice {
+  static constexpr const char* kCall = "cudaMalloc";
+  static cudaError_t allocate(void** data, size_t bytes) { return cudaMalloc(data, bytes); }
+  static void release(void* data) { cudaFree(data); }
+};
+struct PinnedOnHost {
+  static constexpr const char* kCall = "cudaMallocHost";
+  static cudaError_t allocate(void** data, size_t bytes) { return cudaMallocHost(data, bytes); }
+  static void release(void* data) { cudaFreeHost(data); }
+};
+
+}  // namespace detail
+
+// Move-only. Throws CudaError.
+template <class Where>
+class Memory {
  public:
-  DeviceMemory() = default;
-  explicit DeviceMemory(int64_t bytes) : bytes_(bytes) {
-    if (bytes > 0) check(cudaMalloc(&data_, static_cast<size_t>(bytes)), "cudaMalloc");
+  Memory() = default;
+  explicit Memory(int64_t bytes) : bytes_(bytes) {
+    if (bytes > 0) check(Where::allocate(&data_, static_cast<size_t>(bytes)), Where::kCall);
   }
-  DeviceMemory(DeviceMemory&& other) noexcept
+  Memory(Memory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+  Memory& operator=(Memory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
   // An error here can only repeat what an earlier call has reported.
-  ~DeviceMemory() { cudaFree(data_); }
+  ~Memory() { Where::release(data_); }
 
   template <typename T = void>
   T* data() const {
@@ -38,32 +54,8 @@ class DeviceMemory {
   int64_t bytes_ = 0;
 };
 
-// Page-locked host memory: copies to and from it are asynchronous. Move-only. Throws CudaError.
-class PinnedMemory {
- public:
-  PinnedMemory() = default;
-  explicit PinnedMemory(int64_t bytes) : bytes_(bytes) {
-    if (bytes > 0) check(cudaMallocHost(&data_, static_cast<size_t>(bytes)), "cudaMallocHost");
-  }
-  PinnedMemory(PinnedMemory&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  PinnedMemory& operator=(PinnedMemory&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~PinnedMemory() { cudaFreeHost(data_); }
-
-  template <typename T = void>
-  T* data() const {
-    return static_cast<T*>(data_);
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  void* data_ = nullptr;
-  int64_t bytes_ = 0;
-};
+using DeviceMemory = Memory<detail::OnDevice>;      // of the current device
+using PinnedMemory = Memory<detail::PinnedOnHost>;  // page-locked: copies to and from it are asynchronous
 
 class Stream {
  public:

@@ -9,21 +9,15 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
 
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kMaxThreads = 1024;
 constexpr int kWarpItems = 4;     // packs of a lane, at most, where a row is one warp's
 constexpr int kRowsPerBlock = 4;  // where a row is one warp's
-
-__device__ float warp_sum(float x) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
-  return x;
-}
 
 // The sum over the threads of a row (blockDim.x of them), the same bits in each.
 __device__ float row_sum(float x, float* partial_sums) {

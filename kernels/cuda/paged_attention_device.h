@@ -4,12 +4,12 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/paged_attention.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda::attention {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 constexpr float kLog2e = 1.44269504088896340736f;
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
@@ -208,6 +208,34 @@ __device__ Stats piece_stats(const Args<T>& args, const AttentionItem& item, int
   return {__ldcg(stats), __ldcg(stats + 1)};
 }
 
+// Over all pieces of a unit, of kRows of its rows; the same in every lane.
+template <int kRows, class T>
+__device__ __forceinline__ void merge_stats(const Args<T>& args, const AttentionItem& item, const int (&row)[kRows],
+                                            Stats (&total)[kRows]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) total[i] = {kMinusInfinity, 0};
+  for (int p = lane; p < item.num_pieces; p += 32) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) total[i].max = fmaxf(total[i].max, piece_stats(args, item, row[i], p).max);
+  }
+  for (int step = 1; step < 32; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) total[i].max = fmaxf(total[i].max, __shfl_xor_sync(kAllLanes, total[i].max, step));
+  }
+  for (int p = lane; p < item.num_pieces; p += 32) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const Stats piece = piece_stats(args, item, row[i], p);
+      total[i].sum = fmaf(piece.sum, weight(piece.max, total[i].max), total[i].sum);
+    }
+  }
+  for (int step = 1; step < 32; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) total[i].sum += __shfl_xor_sync(kAllLanes, total[i].sum, step);
+  }
+}
+
 // The unit's result from its pieces, in their order. Written by other blocks just now: past the first-level cache.
 // `warp` is this one's number among those that share out the rows; it takes kRows at a time, for the latency.
 template <int kRows, class T>
@@ -220,30 +248,8 @@ __device__ void merge_pieces(const Args<T>& args, const AttentionItem& item, int
     float factor[kRows];
     int row[kRows];  // the last one again, past it
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      row[i] = min(first_row + i, item.num_rows - 1);
-      total[i] = {kMinusInfinity, 0};
-    }
-    for (int p = lane; p < item.num_pieces; p += 32) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) total[i].max = fmaxf(total[i].max, piece_stats(args, item, row[i], p).max);
-    }
-    for (int step = 1; step < 32; step *= 2) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i)
-        total[i].max = fmaxf(total[i].max, __shfl_xor_sync(kAllLanes, total[i].max, step));
-    }
-    for (int p = lane; p < item.num_pieces; p += 32) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const Stats piece = piece_stats(args, item, row[i], p);
-        total[i].sum = fmaf(piece.sum, weight(piece.max, total[i].max), total[i].sum);
-      }
-    }
-    for (int step = 1; step < 32; step *= 2) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) total[i].sum += __shfl_xor_sync(kAllLanes, total[i].sum, step);
-    }
+    for (int i = 0; i < kRows; ++i) row[i] = min(first_row + i, item.num_rows - 1);
+    merge_stats(args, item, row, total);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) factor[i] = final_factor(args, item, row[i], total[i]);
     for (int first_column = 0; first_column < args.head_dim; first_column += kColumns * 32) {

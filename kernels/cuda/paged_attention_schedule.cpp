@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "kernels/cuda/tuning.h"
 
 namespace llmb::cuda {
 namespace {
@@ -15,12 +16,7 @@ namespace {
 using Unit = AttentionSchedule::Unit;
 using Piece = AttentionSchedule::Piece;
 
-// A tile of a decode-like unit is bound by its bytes, that of a tall one by multiply-adds. Of their ratio little
-// depends on the head size. An item costs about a tile more to begin and to end.
-constexpr int32_t kSmallTileCost = 16, kSmallItemCost = 16, kSmallMinTiles = 2;
-constexpr int32_t kTallTileCost = 20, kTallestTileCost = 32, kTallItemCost = 40, kTallMinTiles = 4;
-constexpr int32_t kWgmmaTileCost = 32, kWgmmaMinTiles = 2;
-constexpr int32_t kMaxPieces = 64;  // or about, of a unit: one block merges them
+using namespace tuning;
 
 bool is_small(const Unit& unit) { return unit.num_rows <= AttentionTiling::kSmallRows; }
 int32_t min_tiles(const Unit& unit) {
@@ -240,11 +236,12 @@ void balance(const Mine& mine, bool may_cut, Balancer balancer) {
   const int64_t cost_of_mine = balancer.total_cost(mine), cost_of_small = balancer.total_cost(small);
   const int64_t even = level(mine, cost_of_mine, cost_of_small > 0 ? kSmallItemCost : kTallItemCost);
   balancer.place_whole(mine);
-  if (!may_cut || 100 * balancer.highest() <= 102 * even) return;
+  if (!may_cut || 100 * balancer.highest() <= kEvenPercent * even) return;
   if (cost_of_small > 0) {
     balancer.start_over();
     balancer.place_whole(tall);
-    if (10 * balancer.highest() <= 11 * even) return balancer.fill(small, level(small, cost_of_small, kSmallItemCost));
+    if (100 * balancer.highest() <= kEvenTallPercent * even)
+      return balancer.fill(small, level(small, cost_of_small, kSmallItemCost));
   }
   balancer.start_over();
   balancer.fill(mine, level(mine, cost_of_mine, kTallItemCost));

@@ -129,13 +129,18 @@ class WgmmaConsumer {
       release(&state_.empty[values.slot]);
       pack(s, p);
     }
+    add_last_values(p, o);
+    finish_item(item(), item_place_.slot, online, o);
+  }
+
+  __device__ __forceinline__ void add_last_values(const uint32_t (&p)[kScoreBlocks / 2][4],
+                                                  float (&o)[kValueBlocks][4]) {
     wait_for_tile(place_);
     clear_unseen_values(place_.slot);
     multiply_values(operands_of(place_.slot), p, o);
     ptx::wgmma_wait<0>();
     release(&state_.empty[place_.slot]);
     place_.advance();
-    finish_item(item(), item_place_.slot, online, o);
   }
 
   __device__ void begin_item(OnlineRows* online, float (&o)[kValueBlocks][4]) {

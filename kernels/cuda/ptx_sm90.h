@@ -1,4 +1,4 @@
-// PTX of Hopper only (sm_90a): mbarriers, bulk and tensor copies (TMA), warpgroup products (wgmma). Included by ptx.h,
+// PTX of Hopper only (sm_90a): mbarriers, tensor copies (TMA), warpgroup products (wgmma). Included by ptx.h,
 // which the host SIMT layer replaces. Kernels that use it guard their bodies with `#if LLMB_HAS_SM90A`.
 #pragma once
 
@@ -33,24 +33,14 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uin
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(barrier)), "r"(num_bytes)
                : "memory");
 }
-__device__ __forceinline__ void mbarrier_expect_tx(uint64_t* barrier, uint32_t num_bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(barrier)),
-               "r"(num_bytes)
-               : "memory");
-}
-// Whether the phase of this parity (0, 1, 0, ...) is over; may wait a while before it says no. A new barrier is in
-// phase 0, so that parity 1 counts as over.
-__device__ __forceinline__ bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
-               : "=r"(done)
-               : "r"(shared_address(barrier)), "r"(parity)
-               : "memory");
-  return done != 0;
-}
+// Until the phase of this parity (0, 1, 0, ...) is over. A new barrier is in phase 0, so that parity 1 counts as over.
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  uint32_t done = 0;
+  while (done == 0)
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(parity)
+                 : "memory");
 }
 
 // ---- copies from global to shared memory that an mbarrier counts
@@ -58,15 +48,6 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
 
 // What the threads wrote to shared memory becomes visible to tensor copies and wgmma.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
-
-// Contiguous bytes; addresses and count are multiples of 16.
-__device__ __forceinline__ void bulk_load(void* to_shared, const void* from_global, uint32_t num_bytes,
-                                          uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
-                   shared_address(to_shared)),
-               "l"(__cvta_generic_to_global(from_global)), "r"(num_bytes), "r"(shared_address(barrier))
-               : "memory");
-}
 
 __device__ __forceinline__ void tma_prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
@@ -80,22 +61,6 @@ __device__ __forceinline__ void tma_load_2d(void* to_shared, const CUtensorMap* 
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];\n" ::"r"(
           shared_address(to_shared)),
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1)
-      : "memory");
-}
-__device__ __forceinline__ void tma_load_3d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0,
-                                            int32_t c1, int32_t c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];\n" ::
-          "r"(shared_address(to_shared)),
-      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2)
-      : "memory");
-}
-__device__ __forceinline__ void tma_load_4d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0,
-                                            int32_t c1, int32_t c2, int32_t c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];\n" ::"r"(shared_address(to_shared)),
-      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
 

@@ -6,13 +6,13 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
 
 namespace {
 
-constexpr int kWarp = 32, kThreads = 128;
-constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kThreads = 128;
 constexpr int64_t kMinBlocks = 4, kMaxBlocks = 128;  // some hundred items, also where there are few rows
 
 // Tokens between the entry's base and its first row.

@@ -76,7 +76,7 @@ void sample(const SampleInput& input, const SampleNeeds& needs, const SampleResu
             void* workspace, cudaStream_t stream) {
   LLMB_CHECK(input.vocab >= 1 && input.vocab <= kMaxVocab && input.vocab == limits.vocab);
   LLMB_CHECK(input.num_rows >= 0 && input.num_rows <= limits.max_rows);
-  LLMB_CHECK(!needs.top_logprobs || (needs.logprobs && result.max_top <= kMaxTopLogprobs));
+  LLMB_CHECK(!needs.top_logprobs || (needs.logprobs && result.max_top <= kMaxListedLogprobs));
   if (input.num_rows == 0) return;
   SampleArgs args{};
   divide_workspace(limits, workspace, &args);

@@ -19,8 +19,8 @@
 
 namespace llmb::cuda {
 
-// Top log probabilities of one row, at most.
-constexpr int32_t kMaxTopLogprobs = 1024;
+// Top log probabilities of one row that the kernels can list; a request may ask for fewer (core/request.h).
+constexpr int32_t kMaxListedLogprobs = 1024;
 
 // Which passes some row of a call wants. Passes that no row wants may be left out; a captured graph holds those of its
 // needs and serves every step that needs no others.
@@ -53,7 +53,7 @@ struct SampleResult {
   uint8_t* is_finite = nullptr;   // [num_rows]
   TokenId* top_tokens = nullptr;  // [num_rows, max_top]  a row's first min(num_logprobs, vocab) are set, best first
   float* top_logprobs = nullptr;  // [num_rows, max_top]
-  int32_t max_top = 0;            // >= every row's num_logprobs where needs.top_logprobs; at most kMaxTopLogprobs
+  int32_t max_top = 0;            // >= every row's num_logprobs where needs.top_logprobs; at most kMaxListedLogprobs
 };
 
 // The most that calls of one workspace ask for.

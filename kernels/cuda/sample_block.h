@@ -24,11 +24,11 @@ __device__ inline double block_exclusive_sum(double value, BlockScratch* s, doub
   double inclusive = value;
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {
-    const double other = __shfl_up_sync(0xffffffffu, inclusive, offset);
+    const double other = __shfl_up_sync(kAllLanes, inclusive, offset);
     if (lane >= offset) inclusive += other;
   }
   if (lane == kWarp - 1) s->warp_sums[warp] = inclusive;
-  const double before_lane = __shfl_up_sync(0xffffffffu, inclusive, 1);
+  const double before_lane = __shfl_up_sync(kAllLanes, inclusive, 1);
   __syncthreads();
   double before = 0, all = 0;
   for (int w = 0; w < num_warps; ++w) {

@@ -11,12 +11,6 @@ namespace llmb::cuda {
 
 namespace {
 
-__device__ double warp_sum(double x) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
-  return x;
-}
-
 // Of one warp's kBlock weights from `begin` on, the same in every lane.
 template <class Weight>
 __device__ double sum_block(const float* logits, int64_t begin, int64_t vocab, const Weight& weight) {

@@ -19,7 +19,7 @@ constexpr int kListCapacity = 1024;
 constexpr int kMaxBins = 2048;
 constexpr int kLevels = 3;
 constexpr int kUnroll = 4;  // packs of four logits in flight
-static_assert(kMaxTopLogprobs <= kListCapacity);
+static_assert(kMaxListedLogprobs <= kListCapacity);
 
 struct FilterShared {
   uint32_t counts[kMaxBins];

@@ -20,9 +20,9 @@ __device__ void take_better(ScanPartial& best, const ScanPartial& other) {
 __device__ ScanPartial warp_best(ScanPartial best) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    const ScanPartial other{__shfl_xor_sync(0xffffffffu, best.max, offset),
-                            __shfl_xor_sync(0xffffffffu, best.id, offset),
-                            __shfl_xor_sync(0xffffffffu, best.has_bad, offset)};
+    const ScanPartial other{__shfl_xor_sync(kAllLanes, best.max, offset),
+                            __shfl_xor_sync(kAllLanes, best.id, offset),
+                            __shfl_xor_sync(kAllLanes, best.has_bad, offset)};
     take_better(best, other);
   }
   return best;
@@ -140,17 +140,17 @@ __device__ float raw_logit(const SampleArgs& args, int64_t row, const SampleRow&
   const float* found = nullptr;
   for (int32_t i = params.penalty_begin + lane; i < params.penalty_end; i += kWarp)
     if (args.in.penalty[i].token == token) found = args.penalty_logits + i;
-  const unsigned in_penalty = __ballot_sync(0xffffffffu, found != nullptr);
+  const unsigned in_penalty = __ballot_sync(kAllLanes, found != nullptr);
   const float* before_penalty = found;
   found = nullptr;
   for (int32_t i = params.bias_begin + lane; i < params.bias_end; i += kWarp)
     if (args.in.bias[i].token == token) found = args.bias_logits + i;
-  const unsigned in_bias = __ballot_sync(0xffffffffu, found != nullptr);
+  const unsigned in_bias = __ballot_sync(kAllLanes, found != nullptr);
   float x = args.logits(row)[token];
   if (in_bias != 0) x = found != nullptr ? *found : 0.0f;
   else if (in_penalty != 0) x = before_penalty != nullptr ? *before_penalty : 0.0f;
   const unsigned holders = in_bias != 0 ? in_bias : in_penalty != 0 ? in_penalty : 1u;
-  return __shfl_sync(0xffffffffu, x, __ffs(static_cast<int>(holders)) - 1);
+  return __shfl_sync(kAllLanes, x, __ffs(static_cast<int>(holders)) - 1);
 }
 
 // A warp is a row.

@@ -7,6 +7,7 @@
 #include "core/step_plan.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/sample.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
 
@@ -15,7 +16,6 @@ constexpr int32_t kMaxId = std::numeric_limits<int32_t>::max();
 
 // A warp takes the maximum or the sum of a block of kBlock logits; a segment is what one CTA reads. Both are fixed, so
 // that every row's arithmetic is.
-constexpr int kWarp = 32;
 constexpr int kBlock = 1024;
 constexpr int kSegmentThreads = 256;
 constexpr int kSegment = kBlock * kSegmentThreads / kWarp;

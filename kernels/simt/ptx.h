@@ -34,17 +34,8 @@ void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, const char* fi
 
 #define LLMB_SIMT_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-inline void ldmatrix_x1(uint32_t (&registers)[1], const void* row, LLMB_SIMT_SITE) {
-  detail::ldmatrix(registers, 1, false, row, file, line);
-}
-inline void ldmatrix_x1_trans(uint32_t (&registers)[1], const void* row, LLMB_SIMT_SITE) {
-  detail::ldmatrix(registers, 1, true, row, file, line);
-}
 inline void ldmatrix_x2(uint32_t (&registers)[2], const void* row, LLMB_SIMT_SITE) {
   detail::ldmatrix(registers, 2, false, row, file, line);
-}
-inline void ldmatrix_x2_trans(uint32_t (&registers)[2], const void* row, LLMB_SIMT_SITE) {
-  detail::ldmatrix(registers, 2, true, row, file, line);
 }
 inline void ldmatrix_x4(uint32_t (&registers)[4], const void* row, LLMB_SIMT_SITE) {
   detail::ldmatrix(registers, 4, false, row, file, line);
@@ -63,8 +54,6 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
 // ---------------------------------------------------------------------------------------------------------------
 
 inline float ex2_approx(float x) { return exp2f(x); }
-inline float rcp_approx(float x) { return 1.0f / x; }
-inline float tanh_approx(float x) { return tanhf(x); }
 
 // Kernels run one after another here. That a kernel started ahead waits at all is checked (block.h).
 inline void wait_for_previous_grid() { ::llmb::simt::waited_for_previous_grid(); }

@@ -1,6 +1,6 @@
 // The functions of kernels/cuda/ptx_sm90.h for the host SIMT layer.
 //
-// 1. A bulk or tensor copy lands when its mbarrier is waited for, in any order with the others; until then its
+// 1. A tensor copy lands when its mbarrier is waited for, in any order with the others; until then its
 // destination
 //    holds NaN bytes. A block that ends with copies or products in flight is a fault.
 // 2. wgmma reads shared memory when it is issued or when it is waited for, drawn by the seed; its sums arrive at the
@@ -29,8 +29,6 @@ void mbarrier_init(uint64_t* barrier, uint32_t num_arrivals);
 inline void mbarrier_init_fence() {}
 void mbarrier_arrive(uint64_t* barrier);
 void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t num_bytes);
-void mbarrier_expect_tx(uint64_t* barrier, uint32_t num_bytes);
-bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity, LLMB_SIMT_SITE);
 void mbarrier_wait(uint64_t* barrier, uint32_t parity, LLMB_SIMT_SITE);
 
 // ---- copies that an mbarrier counts
@@ -38,24 +36,7 @@ void mbarrier_wait(uint64_t* barrier, uint32_t parity, LLMB_SIMT_SITE);
 
 inline void fence_proxy_async() {}
 inline void tma_prefetch(const CUtensorMap*) {}
-void bulk_load(void* to_shared, const void* from_global, uint32_t num_bytes, uint64_t* barrier);
-namespace detail {
-void tma_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, const int32_t* coordinates, uint32_t rank);
-}
-inline void tma_load_2d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1) {
-  const int32_t coordinates[] = {c0, c1};
-  detail::tma_load(to_shared, map, barrier, coordinates, 2);
-}
-inline void tma_load_3d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1,
-                        int32_t c2) {
-  const int32_t coordinates[] = {c0, c1, c2};
-  detail::tma_load(to_shared, map, barrier, coordinates, 3);
-}
-inline void tma_load_4d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1, int32_t c2,
-                        int32_t c3) {
-  const int32_t coordinates[] = {c0, c1, c2, c3};
-  detail::tma_load(to_shared, map, barrier, coordinates, 4);
-}
+void tma_load_2d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1);
 
 // ---- warpgroup products
 // -------------------------------------------------------------------------------------------------

@@ -251,7 +251,7 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_flag("--no-skip-special-tokens", o.no_skip_special_tokens, "Keep special tokens in the text")->group(group);
   app.add_option("--logprobs", o.logprobs, "Log-probabilities of each token and of the N best")
-      ->check(integer_in(0, 20))
+      ->check(integer_in(0, kMaxTopLogprobs))
       ->group(group)
       ->option_text("N");
   app.add_option("--truncate", o.truncate,

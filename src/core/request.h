@@ -21,6 +21,9 @@ enum class ApiForm {
   kOpenAiCompletion,  // batch line for /v1/completions
 };
 
+// Alternatives of a token that a request may ask for.
+inline constexpr int32_t kMaxTopLogprobs = 20;
+
 // How the next token is chosen. Ranges are checked by the reader; every later part may rely on them.
 struct SamplingParams {
   float temperature = 1.0f;                           // [0, 100]; 0: greedy

@@ -38,7 +38,7 @@ namespace llmb {
 
 struct RequestLimits {
   int32_t vocab_size = INT32_MAX;  // token ids are in [0, vocab_size)
-  int32_t max_logprobs = 20;       // alternatives per token
+  int32_t max_logprobs = kMaxTopLogprobs;
   int32_t max_stop_strings = 64;
   int64_t max_json_parts = int64_t{1} << 22;  // of a line above a megabyte; two for each token id
   int32_t completion_max_tokens = 16;         // of a /v1/completions line where neither it nor the defaults say

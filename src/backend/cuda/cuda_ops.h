@@ -29,9 +29,6 @@ struct CudaOpsOptions {
   bool hopper = false;  // cuda::has_hopper_code()
 };
 
-// What a request may ask for.
-inline constexpr int32_t kMaxTopLogprobs = 20;
-
 // Calls queue work and return. Driven by one thread. Everything throws cuda::CudaError.
 class CudaOps final : public Ops {
  public:

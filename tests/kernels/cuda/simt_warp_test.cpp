@@ -167,7 +167,8 @@ TEST_CASE("a misaligned asynchronous copy is a fault") {
 // ---- matrices
 // -----------------------------------------------------------------------------------------------------------
 
-// One warp: D [16,8] += A [16,16] * B [16,8], B through ldmatrix_x2_trans from [k, n].
+// One warp: D [16,8] += A [16,16] * B [16,8], B through ldmatrix_x4_trans from [k, n], which lanes 16 to 31 ask for
+// again.
 template <class T>
 __global__ void product_kernel(const T* a, const T* b, float* d) {
   T* shared = dynamic_shared<T>();
@@ -175,9 +176,10 @@ __global__ void product_kernel(const T* a, const T* b, float* d) {
   for (unsigned i = lane; i < 256; i += 32) shared[i] = a[i];
   for (unsigned i = lane; i < 128; i += 32) shared[256 + i] = b[i];
   __syncwarp();
-  uint32_t a_fragment[4], b_fragment[2];
+  uint32_t a_fragment[4], b_twice[4];
   ptx::ldmatrix_x4(a_fragment, shared + lane % 16 * 16 + lane / 16 * 8);
-  ptx::ldmatrix_x2_trans(b_fragment, shared + 256 + lane % 16 * 8);
+  ptx::ldmatrix_x4_trans(b_twice, shared + 256 + lane % 16 * 8);
+  const uint32_t b_fragment[2] = {b_twice[0], b_twice[1]};
   float sums[4];
   for (int i = 0; i < 4; ++i) sums[i] = d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2];
   ptx::mma_m16n8k16<T>(sums, a_fragment, b_fragment);

@@ -59,10 +59,9 @@ void arrive(uint64_t* barrier, uint32_t num_bytes) {
 struct BulkCopy {
   uint64_t* barrier;
   uint8_t* to;
-  const uint8_t* from;  // null: a box of `map`
   uint32_t num_bytes;
   simt::TensorMap map;
-  int32_t coordinates[simt::kMaxTensorRank];
+  int32_t coordinates[2];
 };
 
 struct InFlight {
@@ -79,32 +78,21 @@ InFlight& in_flight() {
   return instance;
 }
 
-// Calls `visit(position in the box, source or null outside the tensor)` for every row of the box; a row is what is
-// contiguous.
+// A box of a matrix; what lies outside is zero.
 void land_box(const BulkCopy& copy) {
   const simt::TensorMap& map = copy.map;
-  uint32_t num_rows = 1;
-  for (uint32_t i = 1; i < map.rank; ++i) num_rows *= map.box[i];
-  for (uint32_t row = 0; row < num_rows; ++row) {
-    bool inside = true;
-    const uint8_t* from = static_cast<const uint8_t*>(map.base);
-    uint32_t rest = row;
-    for (uint32_t i = 1; i < map.rank; ++i) {
-      const int64_t position = int64_t{copy.coordinates[i]} + rest % map.box[i];
-      rest /= map.box[i];
-      inside = inside && position >= 0 && position < int64_t{map.sizes[i]};
-      if (inside) from += static_cast<uint64_t>(position) * map.strides_bytes[i - 1];
-    }
-    for (uint32_t i = 0; i < map.box[0]; ++i) {
-      const int64_t position = int64_t{copy.coordinates[0]} + i;
-      uintptr_t address = reinterpret_cast<uintptr_t>(copy.to) + (uintptr_t{row} * map.box[0] + i) * map.element_bytes;
-      if (map.swizzle_128) address = simt::swizzle_128(address);
-      void* to = reinterpret_cast<void*>(address);
-      if (inside && position >= 0 && position < int64_t{map.sizes[0]}) {
-        std::memcpy(to, from + position * map.element_bytes, map.element_bytes);
-      } else {
-        std::memset(to, 0, map.element_bytes);
-      }
+  for (uint32_t i = 0; i < uint32_t{map.box[0]} * map.box[1]; ++i) {
+    const int64_t column = int64_t{copy.coordinates[0]} + i % map.box[0];
+    const int64_t row = int64_t{copy.coordinates[1]} + i / map.box[0];
+    uintptr_t address = reinterpret_cast<uintptr_t>(copy.to) + uintptr_t{i} * map.element_bytes;
+    if (map.swizzle_128) address = simt::swizzle_128(address);
+    void* const to = reinterpret_cast<void*>(address);
+    if (column >= 0 && column < int64_t{map.sizes[0]} && row >= 0 && row < int64_t{map.sizes[1]}) {
+      const auto* const first =
+          static_cast<const uint8_t*>(map.base) + static_cast<uint64_t>(row) * map.strides_bytes[0];
+      std::memcpy(to, first + column * map.element_bytes, map.element_bytes);
+    } else {
+      std::memset(to, 0, map.element_bytes);
     }
   }
 }
@@ -126,8 +114,7 @@ void land_copies_of(uint64_t* barrier) {
     std::swap(landing[simt::random_below(static_cast<uint32_t>(landing.size()))], landing.back());
     const BulkCopy copy = landing.back();
     landing.pop_back();
-    if (copy.from != nullptr) std::memcpy(copy.to, copy.from, copy.num_bytes);
-    else land_box(copy);
+    land_box(copy);
     Mbarrier state = load(barrier);
     state.num_bytes -= copy.num_bytes;
     store(barrier, state);
@@ -142,7 +129,7 @@ void fly(const BulkCopy& copy) {
 }
 
 void check_nothing_in_flight() {
-  if (!in_flight().copies.empty()) simt::fault("the block ended before its bulk or tensor copies were waited for");
+  if (!in_flight().copies.empty()) simt::fault("the block ended before its tensor copies were waited for");
 }
 
 bool aligned(const void* address, uintptr_t to) { return reinterpret_cast<uintptr_t>(address) % to == 0; }
@@ -172,45 +159,20 @@ void mbarrier_init(uint64_t* barrier, uint32_t num_arrivals) {
 void mbarrier_arrive(uint64_t* barrier) { arrive(barrier, 0); }
 void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t num_bytes) { arrive(barrier, num_bytes); }
 
-void mbarrier_expect_tx(uint64_t* barrier, uint32_t num_bytes) {
-  Mbarrier state = load(barrier);
-  state.num_bytes += num_bytes;
-  store(barrier, state);
-}
-
 void mbarrier_wait(uint64_t* barrier, uint32_t parity, const char* file, int line) {
   PhaseWait wait{barrier, parity};
   simt::wait_until(is_over, &wait, {"mbarrier_wait", file, line});
 }
 
-// Waits for as long as others can go on: "not yet" would only be asked again.
-bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity, const char* file, int line) {
-  mbarrier_wait(barrier, parity, file, line);
-  return true;
-}
-
-void bulk_load(void* to_shared, const void* from_global, uint32_t num_bytes, uint64_t* barrier) {
-  if (!aligned(to_shared, 16) || !aligned(from_global, 16) || num_bytes % 16 != 0) {
-    simt::fault("bulk_load: addresses and size have to be multiples of 16");
-  }
-  simt::at_block_end(check_nothing_in_flight);
-  fly({barrier, static_cast<uint8_t*>(to_shared), static_cast<const uint8_t*>(from_global), num_bytes, {}, {}});
-}
-
-void detail::tma_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, const int32_t* coordinates,
-                      uint32_t rank) {
-  BulkCopy copy{barrier, static_cast<uint8_t*>(to_shared), nullptr, 0, {}, {}};
+void tma_load_2d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1) {
+  BulkCopy copy{barrier, static_cast<uint8_t*>(to_shared), 0, {}, {c0, c1}};
   std::memcpy(&copy.map, map->opaque, sizeof(copy.map));
   if (copy.map.mark != simt::kTensorMapMark) simt::fault("tma_load: not a tensor map");
-  if (copy.map.rank != rank) simt::fault("tma_load: a tensor of rank " + std::to_string(copy.map.rank));
+  if (copy.map.rank != 2) simt::fault("tma_load: a tensor of rank " + std::to_string(copy.map.rank));
   if (!aligned(to_shared, copy.map.swizzle_128 ? 1024 : 128)) {
     simt::fault("tma_load: the destination has to be aligned to 128 bytes, with the swizzle to 1024");
   }
-  copy.num_bytes = copy.map.element_bytes;
-  for (uint32_t i = 0; i < rank; ++i) {
-    copy.num_bytes *= copy.map.box[i];
-    copy.coordinates[i] = coordinates[i];
-  }
+  copy.num_bytes = uint32_t{copy.map.element_bytes} * copy.map.box[0] * copy.map.box[1];
   simt::at_block_end(check_nothing_in_flight);
   fly(copy);
 }

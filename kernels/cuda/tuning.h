@@ -1,0 +1,30 @@
+// Constants that were fitted to a machine: results are right with any others, and `make gpu-check` says what they cost.
+// All of these: NVIDIA H200, 132 SMs, 4.6 TB/s of reads.
+#pragma once
+
+#include <cstdint>
+
+namespace llmb::cuda::tuning {
+
+// ---- paged_attention's work list, in sixteenths of what a tile of a decode-like item costs
+// A tile of a decode-like unit is bound by its bytes, that of a tall one by multiply-adds. Their ratio hardly depends
+// on the head size. An item costs about a tile more to begin and to end.
+constexpr int32_t kSmallTileCost = 16, kSmallItemCost = 16, kSmallMinTiles = 2;
+constexpr int32_t kTallTileCost = 20, kTallestTileCost = 32, kTallItemCost = 40, kTallMinTiles = 4;
+constexpr int32_t kWgmmaTileCost = 32, kWgmmaMinTiles = 2;
+constexpr int32_t kMaxPieces = 64;  // or about, of a unit: one block merges them
+// Whole units may be this much above the even load, in percent, before units are cut; tall ones where small ones fill
+// up.
+constexpr int64_t kEvenPercent = 102, kEvenTallPercent = 110;
+
+// ---- linear
+// Up to here linear_wgmma starts while the kernel before it still runs, which cuBLASLt cannot, and wins by that; timed
+// by itself it need not be faster.
+constexpr int64_t kMaxWgmmaRows = 32;
+constexpr int64_t kMaxMmaRows = 64;  // above, linear_mma is never the fastest
+
+// ---- block_copy
+constexpr int64_t kMaxCopyBlocks = 2048;
+constexpr int64_t kMaxCopyBlocksToHost = 16;  // enough for the link; the rest of the device goes on with the step
+
+}  // namespace llmb::cuda::tuning
