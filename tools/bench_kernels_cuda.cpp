@@ -23,6 +23,7 @@
 #include "tools/cuda_bench_attention.h"
 #include "tools/cuda_bench_copies.h"
 #include "tools/cuda_bench_more_ops.h"
+#include "tools/cuda_bench_steps.h"
 
 namespace llmb::bench {
 namespace {
@@ -45,8 +46,9 @@ constexpr Shape kShapes[] = {
     {"smollm2-135m", 576, 1536, 9, 3, 64, 49152},      {"tiny", 64, 96, 4, 2, 32, 500}};
 
 struct Options {
-  std::vector<std::string> ops = {"linear",    "paged_attention", "add_rms_norm", "rope_and_kv_write", "silu_mul",
-                                  "embedding", "gather_rows",     "sample",       "block_copy",        "more"};
+  std::vector<std::string> ops = {"linear",     "paged_attention", "add_rms_norm", "rope_and_kv_write",
+                                  "silu_mul",   "embedding",       "gather_rows",  "sample",
+                                  "block_copy", "resolve_step",    "more"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -185,8 +187,7 @@ class KernelCases {
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i * 7919 % static_cast<size_t>(s_.vocab));
     const Copies tokens = upload(ids, bench_.stream());
     const double seconds = bench_.time_s(copies, [&](int c) {
-      cuda::embedding(table.at<T>(0), tokens.at<TokenId>(0), rows, s_.hidden, out.at<float>(c),
-                      bench_.stream());
+      cuda::embedding(table.at<T>(0), tokens.at<TokenId>(0), rows, s_.hidden, out.at<float>(c), bench_.stream());
     });
     bench_.report_copy("embedding", named(rows_of(rows)), seconds, static_cast<double>(count * 6));
   }
@@ -265,6 +266,7 @@ int run(const Options& options, Settings settings) {
       attention_cases(bench, {shape.name, shape.heads, shape.kv_heads, shape.head_dim, shape.is_tiny()});
     cases.row_cases(options);
     if (options.wants("sample")) cases.sample_cases();
+    if (options.wants("resolve_step")) step_cases(bench, shape.is_tiny());
     if (options.wants("block_copy")) block_copy_cases(bench, shape.kv_heads, shape.head_dim, shape.is_tiny());
     if (options.wants("more")) more_op_cases(bench, shape.hidden, shape.intermediate, shape.head_dim, shape.is_tiny());
   }

@@ -319,6 +319,12 @@ class Check:
             kind = kernel["shape"].split(" rows, ")[1]
             add(f"sampling 256 × 128k, {kind}", "bench_kernels_cuda", ms, "ms", step_ms, ms / step_ms, "≤ 3 % of the step",
                 ms <= 0.03 * step_ms)
+        for kernel in self.kernel_rows:
+            if kernel["op"] not in ("resolve_step", "give_tokens") or "256 sequences of 1 " not in kernel["shape"] or row is None:
+                continue
+            ms, step_ms = kernel["us"] / 1e3, float(row["ms/step"])
+            add(f"{kernel['op']}, B = 256", "bench_kernels_cuda", ms, "ms", step_ms, ms / step_ms, "≤ 0.1 % of the step",
+                ms <= 0.001 * step_ms)
 
 
 NANO_VLLM = "Qwen3-0.6B, nano-vllm's workload"

@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "backend/backend.h"
 #include "base/status.h"
@@ -12,6 +13,21 @@
 #include "core/step_plan.h"
 
 namespace llmb {
+
+// Runs `body`, turning what it throws into a Status; status_of(const std::exception&) says what an error means that is
+// neither of memory nor of threads.
+template <typename StatusOf, typename Body>
+Status guarded(const StatusOf& status_of, const Body& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("out of memory");
+  } catch (const std::system_error& e) {
+    return resource_exhausted(std::string("no thread could be started: ") + e.what());
+  } catch (const std::exception& e) {
+    return status_of(e);
+  }
+}
 
 inline Status check_range(const char* name, int64_t value, int64_t min, int64_t max) {
   if (value >= min && value <= max) return {};

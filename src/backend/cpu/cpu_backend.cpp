@@ -53,19 +53,7 @@ int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantizati
   return vocabulary + (quantization == Quantization::kInt8 ? projections : projections * 9 / 16);
 }
 
-// Runs `body`, turning what it throws into a Status.
-template <typename Body>
-Status guarded(const Body& body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted("out of memory");
-  } catch (const std::system_error& e) {
-    return resource_exhausted(std::string("no thread could be started: ") + e.what());
-  } catch (const std::exception& e) {
-    return internal_error(e.what());
-  }
-}
+Status status_of_error(const std::exception& e) { return internal_error(e.what()); }
 
 // A driver thread runs the step, so that the thread that submitted it is free until wait().
 class CpuBackend final : public Backend {
@@ -81,7 +69,7 @@ class CpuBackend final : public Backend {
 
   Status load(const ModelConfig& config, const LoadOptions& options) override {
     LLMB_CHECK_MSG(!transformer_, "load() is called once");
-    return guarded([&] { return do_load(config, options); });
+    return guarded(status_of_error, [&] { return do_load(config, options); });
   }
 
   const BackendInfo& info() const override { return info_; }
@@ -228,7 +216,7 @@ class CpuBackend final : public Backend {
       if (stop_) return;
       Step& step = steps_[num_done_ % kMaxPlansInFlight];
       lock.unlock();
-      const Status status = guarded([&] {
+      const Status status = guarded(status_of_error, [&] {
         ops_->begin_step(*step.plan);
         transformer_->forward(step.plan->num_tokens(), step.plan->num_samples());
         ops_->end_step(&step.output);

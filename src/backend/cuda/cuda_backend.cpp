@@ -15,6 +15,7 @@
 #include "backend/cuda/warm_up.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
+#include "core/request.h"
 #include "core/resolve_step.h"
 #include "kernels/cuda/hopper.h"
 #include "model/model_weights.h"
@@ -36,17 +37,6 @@ constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 // For what the driver takes on its own account while a run goes on.
 constexpr int64_t kSpareBytes = int64_t{64} << 20;
 
-template <typename Body>
-Status guarded(const Body& body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted("out of host memory");
-  } catch (const std::exception& e) {
-    return status_of_cuda_error(e);
-  }
-}
-
 // Every sequence has one new token and samples.
 bool is_decode(const StepPlan& plan) {
   return plan.num_tokens() == plan.num_entries() && plan.num_samples() == plan.num_entries();
@@ -62,7 +52,7 @@ class CudaBackend final : public Backend {
 
   Status load(const ModelConfig& config, const LoadOptions& options) override {
     LLMB_CHECK_MSG(!transformer_, "load() is called once");
-    return guarded([&] { return do_load(config, options); });
+    return guarded(status_of_cuda_error, [&] { return do_load(config, options); });
   }
 
   const BackendInfo& info() const override { return info_; }
@@ -80,9 +70,11 @@ class CudaBackend final : public Backend {
     const bool follows = num_submitted_ > num_fetched_;
     const StepPlan* in_flight = follows ? flights_[(num_submitted_ - 1) % kMaxPlansInFlight].plan : nullptr;
     LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight));
+    if (static_cast<int64_t>(plan.block_copies.size()) > ops_->max_num_copies())
+      return internal_error("plan copies too many blocks");
     for (const SampleRow& row : plan.sample_rows)
       if (row.num_logprobs > kMaxTopLogprobs) return internal_error("plan wants too many log probabilities");
-    return guarded([&] {
+    return guarded(status_of_cuda_error, [&] {
       check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which need not be the one that loaded
       start(plan);
       return Status();
@@ -92,7 +84,7 @@ class CudaBackend final : public Backend {
   Status wait(StepOutput* output) override {
     LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
     const Flight& flight = flights_[num_fetched_ % kMaxPlansInFlight];
-    const Status status = guarded([&] {
+    const Status status = guarded(status_of_cuda_error, [&] {
       flight.end->synchronize();
       read_output(*flight.plan, flight.host.data<uint8_t>(), output);
       float ms = 0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_weights.h"
+#include "core/request.h"
 #include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/resolve_step.h"

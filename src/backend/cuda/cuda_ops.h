@@ -46,6 +46,7 @@ class CudaOps final : public Ops {
   KvLayout kv_layout(int32_t num_blocks) const;
   void set_kv_pool(int32_t num_blocks);  // 0: frees it; recorded steps hold its address
   StepStage& stage() { return stage_; }
+  int32_t max_num_copies() const { return options_.limits.max_num_copies(); }  // of blocks, in a step
 
   // The step that following calls are about, and what its sample rows need at most.
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs) { step_ = arrays, needs_ = needs; }

@@ -91,7 +91,7 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
                         limits.max_num_copies() * int64_t{sizeof(cuda::BlockPair)};
   device_ = cuda::DeviceMemory(bytes);
   device_tables_ = cuda::DeviceMemory(table_bytes(limits));
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < kMaxPlansInFlight; ++i) {
     host_[i] = cuda::PinnedMemory(bytes);
     host_tables_[i] = cuda::PinnedMemory(table_bytes(limits));
   }
@@ -129,7 +129,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   LLMB_CHECK(shape.num_tokens <= limits_.max_num_tokens && plan.num_entries() <= limits_.max_num_seqs &&
              shape.num_samples <= limits_.max_num_samples);
   LLMB_CHECK(static_cast<int64_t>(plan.block_copies.size()) <= limits_.max_num_copies());
-  turn_ ^= 1;
+  turn_ = (turn_ + 1) % kMaxPlansInFlight;
   const Layout at = layout(shape);
   LLMB_CHECK(at.end(plan) <= host_[turn_].bytes());
   parts_ = split_samples(plan, limits_.max_num_biases, limits_.max_num_penalties);

@@ -64,8 +64,8 @@ struct StepLimits {
   int32_t max_num_copies() const { return 2 * max_num_seqs; }
 };
 
-// One thread drives it. At most two steps are on their way: upload() of a step waits for nobody, so the step two before
-// it must have run.
+// One thread drives it. At most kMaxPlansInFlight steps are on their way: upload() of a step waits for nobody, so the
+// step so many before it must have run.
 class StepStage {
  public:
   // Throws cuda::CudaError.
@@ -96,7 +96,7 @@ class StepStage {
   const cuda::AttentionShape attention_;
   const int32_t num_ctas_;
   cuda::AttentionSchedule schedule_;
-  cuda::PinnedMemory host_[2], host_tables_[2];  // in turn
+  cuda::PinnedMemory host_[kMaxPlansInFlight], host_tables_[kMaxPlansInFlight];  // in turn
   cuda::DeviceMemory device_, device_tables_;
   cuda::DeviceMemory places_;  // [2, max_num_tokens]  positions and slots
   // Of the last plan.
