@@ -6,7 +6,7 @@ BUILD ?= build
 CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 
-.PHONY: all build demo test test-asan test-tsan test-turn fuzz coverage crash scale bench measure gpu-bundle gpu-check gpu-sanitize install clean help deps
+.PHONY: all build demo test test-asan test-tsan test-turn fuzz coverage crash scale bench measure gpu-bundle gpu-check gpu-sanitize install package test-packages clean help deps
 
 all: build
 
@@ -96,9 +96,15 @@ install: build
 	@cmake --build $(BUILD) --target docs
 	@cmake --install $(BUILD)
 
+# A .deb, a tarball and a Python wheel in build-package/packages; then each of them in clean roots (as root, with mmdebstrap).
+package: deps
+	@CMAKE_FLAGS="$(CMAKE_FLAGS)" tools/package/make_packages.sh build-package
+test-packages: package
+	@tools/package/test_packages.sh build-package
+
 clean:
-	@rm -rf build build-asan build-tsan build-fuzz build-coverage build-gpu out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
+	@rm -rf build build-asan build-tsan build-fuzz build-coverage build-gpu build-package out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
-	@echo "make build | test-asan | test-tsan | fuzz | coverage | crash | scale | bench | gpu-check | gpu-sanitize | gpu-bundle | install | clean"
+	@echo "make build | test-asan | test-tsan | fuzz | coverage | crash | scale | bench | gpu-check | gpu-sanitize | gpu-bundle | install | package | test-packages | clean"
