@@ -3,11 +3,18 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <string>
+#include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/stderr_writer.h"
 #include "cli/exit_code.h"
+#include "cli/flag_names.h"
+#include "cli/settings.h"
 #include "cli/signals.h"
+#include "job/make_intake.h"
 
 namespace llmb {
 
@@ -33,23 +40,42 @@ struct Tally {
   }
 };
 
-}  // namespace
+int refuse(const JobStop& stop) {
+  log_error(with_flag_names(stop.message));
+  return exit_code_of(stop.end);
+}
 
-int dry_run(RequestIntake& intake) {
-  Tally tally;
+Status read_lines(RequestIntake& intake, Tally* tally) {
   auto reading = std::async(std::launch::async, [&] {
     return intake.run([&](const IntakeItem& item) {
-      tally.add(item);
+      tally->add(item);
       return interrupt_count() == 0;
     });
   });
   while (reading.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready)
     if (interrupt_count() > 0) intake.stop();
-  const Status status = reading.get();
+  return reading.get();
+}
+
+}  // namespace
+
+int dry_run(JobOptions options, bool is_quiet) {
+  auto reader = std::make_unique<LineReader>(options.inputs);
+  if (const Status status = reader->check_inputs(); !status.ok()) return refuse(input_stop(status));
+  const Status found = find_model_dirs(&options.model, /*needs_weights=*/options.device != "ledger");
+  if (!found.ok()) return refuse(model_files_stop(found));
+  Result<ModelFiles> model = load_model_files(options);
+  if (!model.ok()) return refuse(model_files_stop(model.status()));
+  if (const Status status = load_model_context(options.model, &*model); !status.ok())
+    return refuse(model_files_stop(status));
+  if (!is_quiet) write_stderr(describe_defaults(options, *model));
+  const auto intake = make_intake(options, *model, std::move(reader), std::make_shared<SteadyClock>(), nullptr);
+  Tally tally;
+  const Status status = read_lines(*intake, &tally);
   if (tally.num_bad > Tally::kMaxShown)
     log_error("… and " + std::to_string(tally.num_bad - Tally::kMaxShown) + " more bad lines");
   if (interrupt_count() > 0) return interrupted_exit_code();
-  if (!status.ok()) return fail(input_exit_code(status), status);
+  if (!status.ok()) return refuse(input_stop(status));
   log_info("dry run: " + std::to_string(tally.num_ok) + " lines ok, " + std::to_string(tally.num_bad) + " bad, " +
            std::to_string(tally.num_tokens) + " prompt tokens, longest prompt " + std::to_string(tally.longest) +
            (tally.num_cut > 0 ? ", " + std::to_string(tally.num_cut) + " prompts cut" : ""));

@@ -1,7 +1,7 @@
-// What the process exits with. Stable: scripts rely on it.
+// The codes that the process exits with. Stable: scripts rely on them.
 #pragma once
 
-#include "base/status.h"
+#include "job/job_ending.h"
 
 namespace llmb {
 
@@ -20,15 +20,7 @@ inline constexpr int kExitTooManyErrors = 11;  // --max-errors
 inline constexpr int kExitSignal = 128;        // + the signal's number; running requests were finished
 inline constexpr int kExitReaderGone = 141;    // the reader of stdout went away
 
-// The code of an error that ends a run, by the stage that it came from.
-int model_exit_code(const Status& status);        // while the backend loads
-int model_files_exit_code(const Status& status);  // configuration, tokenizer, template: a flag may be at fault
-int engine_exit_code(const Status& status);
-int output_exit_code(const Status& status);
-int input_exit_code(const Status& status);
+int exit_code_of(JobEnd end);
 int interrupted_exit_code();
-
-// Says the error on stderr and returns the code.
-int fail(int exit_code, const Status& status);
 
 }  // namespace llmb

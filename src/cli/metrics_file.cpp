@@ -9,11 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/durable_file.h"
-#include "cli/version.h"
 
 namespace llmb {
 
-std::string metrics_identity(const Options& o, int exit_code) {
+std::string metrics_identity(const JobOptions& o, int exit_code) {
   char date[32];
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -21,13 +20,13 @@ std::string metrics_identity(const Options& o, int exit_code) {
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
   nlohmann::ordered_json j;
   j["date"] = date;
-  j["version"] = kVersion;
-  j["model_id"] = o.model_name;
+  j["version"] = o.build;
+  j["model_id"] = o.model.name;
   j["inputs"] = o.inputs;
-  j["output"] = o.output;
+  j["output"] = o.output.path;
   j["exit_code"] = exit_code;
-  j["max_num_seqs"] = o.max_num_seqs;
-  j["max_num_batched_tokens"] = o.max_num_batched_tokens;
+  j["max_num_seqs"] = o.scheduler.max_num_seqs;
+  j["max_num_batched_tokens"] = o.scheduler.max_num_batched_tokens;
   const std::string object = j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   return object.substr(1, object.size() - 2);
 }

@@ -5,12 +5,12 @@
 
 #include "base/file_ops.h"
 #include "base/status.h"
-#include "cli/options.h"
+#include "job/job_options.h"
 
 namespace llmb {
 
 // Members that say which run it was: date, version, model, device, batching, inputs, exit code. Without braces.
-std::string metrics_identity(const Options& options, int exit_code);
+std::string metrics_identity(const JobOptions& options, int exit_code);
 
 // Starts a line of its own, also where the file ends with a torn one. After an error the file is as it was, where it
 // can be cut. Does not wait for who reads a pipe.

@@ -1,4 +1,4 @@
-// What the values of flags may be. Each validator refuses with one line that says what is expected.
+// Validators of flags' values. Each validator refuses with one line that says what is expected.
 #pragma once
 
 #include <CLI/CLI.hpp>

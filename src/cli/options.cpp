@@ -13,296 +13,60 @@
 #include "base/stderr_writer.h"
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
-#include "cli/option_values.h"
+#include "cli/flag_texts.h"
 #include "cli/version.h"
 
 namespace llmb {
 
 namespace {
 
-constexpr const char* kDescription =
-    "llm-batch runs every prompt of a JSONL file through a language model and writes one JSON line for each.\n\n"
-    "  llm-batch -m MODEL_DIR prompts.jsonl -o out.jsonl\n"
-    "  zcat *.gz | llm-batch -m MODEL_DIR | jq -r .text\n";
-
-constexpr const char* kFooter =
-    "\nInput lines: {\"prompt\": …}, {\"messages\": […]}, {\"prompt_token_ids\": […]} or OpenAI batch lines. Fields\n"
-    "of a line override the flags, the flags override the model's generation_config.json.\n"
-    "Exit codes: 0 all lines ok, 1 bug, 2 usage, 3 some lines are error records, 4 model refused, 5 input\n"
-    "unreadable, 6 output failed, 7 the output cannot be continued, 8 another run holds the output, 9 device fault\n"
-    "or stall, 10 out of memory, 11 too many errors, 128+n signal, 141 reader went away. Running the same command\n"
-    "again continues an interrupted job.";
-
-constexpr int32_t kIntMax = INT32_MAX;
-
-void add_model_options(CLI::App& app, Options& o) {
-  app.add_option(
-         "-m,--model", o.model_dir,
-         "Model directory in Hugging Face layout, GGUF file, or name of a model in the local Hugging Face cache")
-      ->group("Model")
-      ->option_text("DIR|FILE.gguf|NAME REQUIRED");
-  app.add_option("--tokenizer", o.tokenizer_dir, "Take the tokenizer from another model")
-      ->group("Model")
-      ->option_text("DIR|FILE.gguf|NAME");
-  app.add_option("--revision", o.revision, "Branch, tag or commit of a model in the cache")
-      ->group("Model")
-      ->option_text("REVISION [main]");
-  app.add_option("--tokenizer-revision", o.tokenizer_revision, "The same of --tokenizer")
-      ->group("Model")
-      ->option_text("REVISION [main]");
-  app.add_option("--chat-template", o.chat_template_file, "Jinja file used instead of the model's chat template")
-      ->group("Model")
-      ->option_text("FILE");
-  app.add_option("--load-format", o.load_format,
-                 "auto: the model's weights; dummy: random weights, only config.json is read")
-      ->check(one_of({"auto", "dummy"}))
-      ->group("Model")
-      ->option_text("auto|dummy [auto]");
-  app.add_option("--device", o.device,
-                 "Where to compute; auto: a GPU where there is one; ledger: a test double that needs no weights")
-      ->check(device_name())
-      ->group("Model")
-      ->option_text("auto|cpu|cuda[:N]|ledger [auto]");
-  app.add_option("--dtype", o.dtype,
-                 "Of activations; auto: the weights' own on a GPU; on the CPU float32, bfloat16 where that is faster")
-      ->check(one_of({"auto", "float32", "bfloat16", "float16"}))
-      ->group("Model")
-      ->option_text("auto|float32|bfloat16|float16 [auto]");
-  app.add_option("--arithmetic", o.arithmetic,
-                 "Of the CPU: its results differ in bytes; auto: the output's that is continued, else the fastest here")
-      ->check(one_of({"auto", "unfused", "fma", "bf16-dot", "bf16-amx"}))
-      ->group("Model")
-      ->option_text("auto|unfused|fma|bf16-dot|bf16-amx [auto]");
-  app.add_option("--quantization", o.quantization,
-                 "Quantise weights while they load (CPU): int8: and activations; int4: weights only")
-      ->transform(one_of<Quantization>(
-          {{"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4}}))
-      ->group("Model")
-      ->option_text("none|int8|int4 [none]");
-  app.add_option("--weight-cache", o.weight_cache,
-                 "Keep the weights there as they are computed with (CPU): later runs map them, and share the memory")
-      ->group("Model")
-      ->option_text("DIR");
-  app.add_option("--max-model-len", o.max_model_len, "Longest sequence, prompt and output; default: the model's")
-      ->transform(size_validator(1 << 24))
-      ->group("Model")
-      ->option_text("TOKENS");
-}
-
-void add_io_options(CLI::App& app, Options& o) {
-  const std::string group = "Input and output";
-  app.add_option("inputs", o.inputs, "Input files, in order; plain, .gz or .zst; '-' or none: stdin")
-      ->option_text("[FILE…]");
-  app.add_option("-o,--output", o.output, "Result file; written as FILE.partial and renamed at the end; '-': stdout")
-      ->group(group)
-      ->option_text("FILE [-]");
-  app.add_option("--order", o.order, "completion: write each result when it is finished; input: in input order")
-      ->transform(one_of<OutputOrder>({{"completion", OutputOrder::kCompletion}, {"input", OutputOrder::kInput}}))
-      ->group(group)
-      ->option_text("completion|input [completion]");
-  app.add_flag("--restart", o.restart, "Discard what earlier runs left under the output's name and start over")
-      ->group(group);
-  // A flag with a value: as an option it would take the next input file for its codes.
-  app.add_flag("--retry-errors", o.retry_errors,
-               "Run lines again whose records are errors, all of them or those with these codes")
-      ->group(group)
-      ->option_text("[=CODE,…]");
-  app.add_option("--max-errors", o.max_errors, "Stop with exit code 11 when the output holds more error records")
-      ->check(integer_in(0, uint64_t{1} << 53))
-      ->group(group)
-      ->option_text("N");
-  app.add_option("--error-file", o.error_file, "Write a copy of every error record to FILE")
-      ->group(group)
-      ->option_text("FILE");
-  app.add_option("--grace", o.grace_s, "After the first signal, how long running requests may take to finish")
-      ->check(number_in(0, 1e6))
-      ->group(group)
-      ->option_text("SECONDS [30]");
-  app.add_option("--watchdog-timeout", o.watchdog_timeout_s,
-                 "End with exit code 9 where one step takes longer: the device hangs; 0: never")
-      ->check(number_in(0, 1e6))
-      ->group(group)
-      ->option_text("SECONDS [300; on a CPU 3600]");
-  app.add_flag("--no-metrics", o.no_metrics, "Leave the metrics field out of the results")->group(group);
-  app.add_flag("--dry-run", o.dry_run, "Check every line and count tokens; touches no weights, writes no results")
-      ->group(group);
-}
-
-void add_batching_options(CLI::App& app, Options& o) {
-  const std::string group = "Batching and memory";
-  app.add_option("--batching", o.batching, "How requests share steps")
-      ->transform(one_of<BatchingMode>({{"none", BatchingMode::kNone},
-                                        {"static", BatchingMode::kStatic},
-                                        {"dynamic", BatchingMode::kDynamic},
-                                        {"continuous", BatchingMode::kContinuous}}))
-      ->group(group)
-      ->option_text("none|static|dynamic|continuous [continuous]");
-  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences that run at one time")
-      ->check(integer_in(1, 65536))
-      ->group(group)
-      ->option_text("N [64]");
-  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens,
-                 "New tokens in one step; longer prompts are chunked")
-      ->transform(size_validator(1 << 20))
-      ->group(group)
-      ->option_text("N [1024]");
-  app.add_option("--batch-window-ms", o.batch_window_ms,
-                 "Dynamic batching: start at the latest this long after the first arrival")
-      ->check(number_in(0, 1e9))
-      ->group(group)
-      ->option_text("MS [50]");
-  app.add_option("--request-rate", o.request_rate, "Simulate Poisson arrivals at this rate per second")
-      ->check(number_in(0, 1e9, true))
-      ->group(group)
-      ->option_text("R");
-  app.add_option("--block-size", o.block_size, "Tokens per KV block")
-      ->check(one_of({"8", "16", "32", "64", "128"}))
-      ->group(group)
-      ->option_text("8|16|32|64|128 [16]");
-  app.add_option("--kv-cache-dtype", o.kv_cache_dtype,
-                 "Of the KV cache; auto: on the CPU bfloat16, float32 for a model stored so; on a GPU as --dtype")
-      ->check(one_of({"auto", "float32", "bfloat16", "float16", "int8"}))
-      ->group(group)
-      ->option_text("auto|float32|bfloat16|float16|int8 [auto]");
-  app.add_option("--kv-cache-memory-bytes", o.kv_cache_bytes,
-                 "Size of the KV pool, e.g. 2G; default: what max-num-seqs sequences need, if memory allows")
-      ->transform(size_validator(int64_t{1} << 50))
-      ->group(group)
-      ->option_text("SIZE");
-  app.add_option("--num-gpu-blocks-override", o.num_blocks, "Exactly this many KV blocks, on any device")
-      ->check(integer_in(1, kIntMax))
-      ->group(group)
-      ->option_text("N");
-  app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
-                 "Share of the GPU's memory that weights, activations and KV pool may take")
-      ->check(number_in(0, 1, true))
-      ->group(group)
-      ->option_text("SHARE [0.92]");
-  app.add_flag("--deterministic", o.deterministic,
-               "GPU: a result does not depend on what else runs in its step, at some cost; the CPU always works so")
-      ->group(group);
-  app.add_option("--threads", o.threads, "CPU threads; default: all usable cores")
-      ->check(integer_in(1, 1024))
-      ->group(group)
-      ->option_text("N");
-}
-
-void add_sampling_options(CLI::App& app, Options& o) {
-  const std::string group = "Sampling defaults, for lines that do not say";
-  app.add_option(
-         "--max-tokens", o.max_tokens,
-         "Output tokens at most; default: max_new_tokens of generation_config.json, else 256 (OpenAI lines: 16 for "
-         "completions, the context's rest for chat)")
-      ->check(integer_in(1, kIntMax))
-      ->group(group)
-      ->option_text("N");
-  app.add_option("--min-tokens", o.min_tokens, "No end before this many output tokens")
-      ->check(integer_in(0, kIntMax))
-      ->group(group)
-      ->option_text("N [0]");
-  app.add_option("--temperature", o.temperature, "0: greedy")
-      ->check(number_in(0, 100))
-      ->group(group)
-      ->option_text("T [the model's, or 1]");
-  app.add_option("--top-p", o.top_p, "Nucleus sampling")
-      ->check(number_in(0, 1, true))
-      ->group(group)
-      ->option_text("P [1]");
-  app.add_option("--top-k", o.top_k, "0 or -1: off")
-      ->check(integer_in(-1, kIntMax))
-      ->group(group)
-      ->option_text("K [0]");
-  app.add_option("--min-p", o.min_p, "Probability floor relative to the best token")
-      ->check(number_in(0, 1))
-      ->group(group)
-      ->option_text("P [0]");
-  app.add_option("--repetition-penalty", o.repetition_penalty, "> 1 discourages tokens of prompt and output")
-      ->check(number_in(0, 100, true))
-      ->group(group)
-      ->option_text("X [1]");
-  app.add_option("--presence-penalty", o.presence_penalty, "Discourages tokens that the output has")
-      ->check(number_in(-2, 2))
-      ->group(group)
-      ->option_text("X [0]");
-  app.add_option("--frequency-penalty", o.frequency_penalty, "The same, by how often")
-      ->check(number_in(-2, 2))
-      ->group(group)
-      ->option_text("X [0]");
-  app.add_option("--logit-bias", o.logit_bias_json, "Added to logits, as JSON: {\"50256\": -100}")
-      ->group(group)
-      ->option_text("JSON");
-  app.add_option("--seed", o.seed, "Seed of all randomness")
-      ->check(integer_in(0, UINT64_MAX))
-      ->group(group)
-      ->option_text("N [0]");
-  app.add_option("--stop", o.stop, "Stop string; may be given several times")
-      ->allow_extra_args(false)
-      ->group(group)
-      ->option_text("TEXT");
-  app.add_option("--stop-token-ids", o.stop_token_ids, "Stop tokens, separated by commas")
-      ->check(integer_in(0, kIntMax))
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->group(group)
-      ->option_text("ID,…");
-  app.add_flag("--ignore-eos", o.ignore_eos, "Generate past the end-of-sequence token")->group(group);
-  app.add_flag("--include-stop-str-in-output", o.include_stop_str_in_output,
-               "Keep the stop string or token in the text")
-      ->group(group);
-  app.add_flag("--no-skip-special-tokens", o.no_skip_special_tokens, "Keep special tokens in the text")->group(group);
-  app.add_option("--logprobs", o.logprobs, "Log-probabilities of each token and of the N best")
-      ->check(integer_in(0, kMaxTopLogprobs))
-      ->group(group)
-      ->option_text("N");
-  app.add_option("--truncate", o.truncate,
-                 "Cut a prompt that fills the context at its beginning (left) or end (right); default: an error record")
-      ->transform(one_of<TruncateSide>({{"left", TruncateSide::kLeft}, {"right", TruncateSide::kRight}}))
-      ->group(group)
-      ->option_text("left|right");
-  app.add_flag("--return-token-ids", o.return_token_ids, "Add token_ids to the results")->group(group);
-}
-
-void add_report_options(CLI::App& app, Options& o) {
-  const std::string group = "Report";
-  app.add_option("--progress", o.progress,
-                 "auto: a bar on a terminal, else a line every 10 s; none: quiet, errors and the final JSON line only")
-      ->transform(one_of<ProgressKind>({{"auto", ProgressKind::kAuto},
-                                        {"bar", ProgressKind::kBar},
-                                        {"plain", ProgressKind::kPlain},
-                                        {"none", ProgressKind::kNone}}))
-      ->group(group)
-      ->option_text("auto|bar|plain|none [auto]");
-  app.add_option("--metrics", o.metrics_file,
-                 "Append the summary to FILE as one JSON line; default: OUTPUT with .metrics.jsonl; 'none': nowhere")
-      ->group(group)
-      ->option_text("FILE");
-  app.add_option("--slo", o.slo, "Latency targets for goodput, e.g. ttft=200ms,tpot=50ms,e2el=2s")
-      ->group(group)
-      ->option_text("TARGETS");
-  app.add_option("--peak-flops", o.peak_flops, "Machine limit for MFU, FLOP/s; default: measured")
-      ->check(number_in(0, 1e24, true))
-      ->group(group)
-      ->option_text("F");
-  app.add_option("--peak-bandwidth", o.peak_bandwidth, "Machine limit for MBU, bytes/s; default: measured")
-      ->check(number_in(0, 1e24, true))
-      ->group(group)
-      ->option_text("B");
-}
-
-std::string check_combination(const Options& o) {
-  if (o.model_dir.empty())
+std::string check_combination(const JobOptions& o) {
+  if (o.model.model.empty())
     return "--model is required: a model directory, a GGUF file, or a name in the Hugging Face cache";
-  if (o.output.empty()) return "--output: an empty name; name a file, or - for stdout";
+  if (o.output.path.empty()) return "--output: an empty name; name a file, or - for stdout";
   if (std::count(o.inputs.begin(), o.inputs.end(), "") > 0) return "an input with an empty name; - is stdin";
-  if (!o.tokenizer_revision.empty() && o.tokenizer_dir.empty()) return "--tokenizer-revision needs --tokenizer";
+  if (!o.model.tokenizer_revision.empty() && o.model.tokenizer.empty()) return "--tokenizer-revision needs --tokenizer";
   if (o.request_rate && !(*o.request_rate > 0)) return "--request-rate must be positive";
-  if (o.min_tokens && o.max_tokens && *o.min_tokens > *o.max_tokens) return "--min-tokens is larger than --max-tokens";
-  if (!o.retry_errors.empty() && o.output == "-")
+  const GenerationDefaults& g = o.generation;
+  if (g.min_tokens && g.max_tokens && *g.min_tokens > *g.max_tokens) return "--min-tokens is larger than --max-tokens";
+  if (!o.output.retry_errors.empty() && o.output.path == "-")
     return "--retry-errors needs an output file (-o FILE) that holds the errors";
-  int num_stdin = 0;
-  for (const std::string& input : o.inputs) num_stdin += input == "-";
-  if (num_stdin > 1) return "stdin ('-') can be read only once";
+  if (std::count(o.inputs.begin(), o.inputs.end(), "-") > 1) return "stdin ('-') can be read only once";
   return "";
+}
+
+std::optional<DType> dtype_of(const std::string& name) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8})
+    if (name == dtype_name(dtype)) return dtype;
+  return std::nullopt;  // "auto"
+}
+
+// The values that are still texts.
+Status read_texts(const FlagTexts& texts, JobOptions* o) {
+  o->model.load_format = texts.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+  o->load.dtype = dtype_of(texts.dtype);
+  o->load.kv_cache_dtype = dtype_of(texts.kv_cache_dtype);
+  o->load.cpu.arithmetic = arithmetic_by_name(texts.arithmetic);
+  o->generation.skip_special_tokens = !texts.no_skip_special_tokens;
+  if (!texts.slo.empty()) {
+    const Result<SloTargets> slo = parse_slo(texts.slo);
+    if (!slo.ok()) return slo.status();
+    o->slo = *slo;
+  }
+  if (texts.logit_bias.empty()) return {};
+  auto bias = parse_logit_bias(texts.logit_bias);
+  if (!bias.ok()) return bias.status();
+  o->generation.logit_bias = std::move(*bias);
+  return {};
+}
+
+// Where the metrics line goes; "" for nowhere.
+std::string metrics_path(const std::string& given, const std::string& output) {
+  if (given == "none") return "";
+  if (!given.empty() || output == "-" || output.starts_with("/dev/")) return given;
+  const std::string suffix = ".jsonl";
+  const bool has_suffix = output.size() > suffix.size() && output.ends_with(suffix);
+  return output.substr(0, output.size() - (has_suffix ? suffix.size() : 0)) + ".metrics.jsonl";
 }
 
 // Help and version are output: either all of it is written, or the exit code says that it is not.
@@ -310,8 +74,10 @@ int print(const std::string& text) {
   for (std::string_view rest = text; !rest.empty();) {
     const auto count = uninterrupted([&] { return real_file_ops().write(STDOUT_FILENO, rest.data(), rest.size()); });
     if (count < 0 && errno == EPIPE) return kExitReaderGone;
-    if (count < 0)
-      return fail(kExitOutputFailed, io_error("standard output: cannot write: " + std::string(std::strerror(errno))));
+    if (count < 0) {
+      log_error("standard output: cannot write: " + std::string(std::strerror(errno)));
+      return kExitOutputFailed;
+    }
     rest.remove_prefix(static_cast<size_t>(count));
   }
   return kExitOk;
@@ -319,31 +85,11 @@ int print(const std::string& text) {
 
 }  // namespace
 
-std::string Options::metrics_path() const {
-  if (metrics_file == "none") return "";
-  if (!metrics_file.empty() || output == "-" || output.starts_with("/dev/")) return metrics_file;
-  const std::string suffix = ".jsonl";
-  const bool has_suffix = output.size() > suffix.size() && output.ends_with(suffix);
-  return output.substr(0, output.size() - (has_suffix ? suffix.size() : 0)) + ".metrics.jsonl";
-}
-
-std::unique_ptr<CLI::App> make_command_line(Options& o) {
-  auto app = std::make_unique<CLI::App>(kDescription, "llm-batch");
-  app->footer(kFooter);
-  app->set_version_flag("--version", std::string("llm-batch ") + kVersion);
-  app->get_formatter()->column_width(44);
-  add_io_options(*app, o);
-  add_model_options(*app, o);
-  add_batching_options(*app, o);
-  add_sampling_options(*app, o);
-  add_report_options(*app, o);
-  return app;
-}
-
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
-  Options& o = parsed.options;
-  const std::unique_ptr<CLI::App> app = make_command_line(o);
+  Options& options = parsed.options;
+  JobOptions& o = options.job;
+  const std::unique_ptr<CLI::App> app = make_command_line(options);
   const auto refuse = [&](const std::string& problem) {
     log_error(problem);
     write_stderr("Try 'llm-batch --help'.\n");
@@ -361,10 +107,13 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     return refuse(e.what());
   }
   if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
-  if (o.retry_errors == "true") o.retry_errors = "*";  // the flag alone
-  if (o.inputs.empty()) o.inputs = {"-"};
-  if (o.tokenizer_dir.empty()) o.tokenizer_dir = o.model_dir;
-  o.model_name = o.model_dir;
+  if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
+  if (o.output.retry_errors == "true") o.output.retry_errors = "*";  // the flag alone
+  o.output.metrics = metrics_path(o.output.metrics, o.output.path);
+  if (o.model.tokenizer.empty()) o.model.tokenizer = o.model.model;
+  o.model.name = o.model.model;
+  o.build = kVersion;
+  o.measures_machine = options.progress != ProgressKind::kNone && !(options.peak_flops && options.peak_bandwidth);
   return parsed;
 }
 

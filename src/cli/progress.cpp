@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "base/log.h"
@@ -29,8 +30,17 @@ std::string duration(double seconds) {
   return buffer;
 }
 
-std::string describe(const JobProgress& p, std::optional<double> lines, bool is_exact) {
+// Where it is not known: by the share of the inputs' bytes that the lines seen so far take.
+std::optional<double> estimate_lines(const JobProgress& p) {
+  if (p.num_lines) return static_cast<double>(*p.num_lines);
+  if (!p.total_bytes || p.input_bytes <= 0) return std::nullopt;
+  const double share = static_cast<double>(p.input_bytes) / static_cast<double>(*p.total_bytes);
+  return static_cast<double>(p.num_read) / std::min(1.0, share);
+}
+
+std::string describe(const JobProgress& p, std::optional<double> lines) {
   char buffer[256];
+  const bool is_exact = p.num_lines || p.input_bytes == p.total_bytes;
   const double seconds = std::max(1e-3, p.engine.now_ms / 1000);
   std::string text = std::to_string(p.num_done);
   if (lines) text += (is_exact ? "/" : "/~") + std::to_string(static_cast<int64_t>(*lines + 0.5));
@@ -52,30 +62,19 @@ std::string describe(const JobProgress& p, std::optional<double> lines, bool is_
 
 }  // namespace
 
-Progress::Progress(ProgressKind kind, std::optional<int64_t> num_lines, std::optional<int64_t> total_bytes)
-    : kind_(resolve(kind)),
-      num_lines_(num_lines),
-      total_bytes_(total_bytes),
-      next_ms_(kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs) {}
-
-// By the share of the inputs' bytes that the lines seen so far take.
-std::optional<double> Progress::estimate_lines(const JobProgress& p) const {
-  if (num_lines_) return static_cast<double>(*num_lines_);
-  if (!total_bytes_ || p.input_bytes <= 0) return std::nullopt;
-  const double share = static_cast<double>(p.input_bytes) / static_cast<double>(*total_bytes_);
-  return static_cast<double>(p.num_read) / std::min(1.0, share);
-}
+Progress::Progress(ProgressKind kind)
+    : kind_(resolve(kind)), next_ms_(kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs) {}
 
 void Progress::print_status(const JobProgress& p) {
   finish();
-  log_info(describe(p, estimate_lines(p), num_lines_.has_value() || p.input_bytes == total_bytes_));
+  log_info(describe(p, estimate_lines(p)));
 }
 
 void Progress::update(const JobProgress& p) {
   if (kind_ == ProgressKind::kNone || p.engine.now_ms < next_ms_) return;
   next_ms_ = p.engine.now_ms + (kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs);
   const std::optional<double> lines = estimate_lines(p);
-  const std::string text = describe(p, lines, num_lines_.has_value() || p.input_bytes == total_bytes_);
+  const std::string text = describe(p, lines);
   if (kind_ == ProgressKind::kPlain) return write_stderr_if_idle("llm-batch: " + text + "\n");
   constexpr int kWidth = 20;
   std::string bar;

@@ -2,20 +2,25 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/stderr_writer.h"
-#include "cli/batch_run.h"
+#include "cli/dry_run.h"
 #include "cli/exit_code.h"
+#include "cli/final_report.h"
 #include "cli/options.h"
+#include "cli/progress.h"
+#include "cli/settings.h"
 #include "cli/signals.h"
-#include "job/final_report.h"
+#include "job/job.h"
 #include "job/supervisor.h"
 
 namespace llmb {
@@ -29,7 +34,7 @@ int bug(const std::exception& e) {
   return kExitBug;
 }
 
-// What is thrown becomes an exit code and a line on stderr, without taking memory.
+// Makes an exit code and a line on stderr of whatever is thrown, without taking memory.
 template <typename Body>
 int guarded(const Body& body) {
   try {
@@ -52,7 +57,7 @@ int guarded(const Body& body) {
 // The run as the waiting thread sees it.
 class RunView {
  public:
-  void show(const BatchRun* job) {  // null: none any more
+  void show(const Job* job) {  // null: none any more
     std::lock_guard lock(mutex_);
     job_ = job;
   }
@@ -64,14 +69,14 @@ class RunView {
     std::lock_guard lock(mutex_);
     return exit_code_;
   }
-  std::optional<RunSnapshot> snapshot() const {
+  std::optional<JobSnapshot> snapshot() const {
     std::lock_guard lock(mutex_);
     return job_ ? std::optional(job_->snapshot()) : std::nullopt;
   }
 
  private:
   mutable std::mutex mutex_;
-  const BatchRun* job_ = nullptr;
+  const Job* job_ = nullptr;
   std::optional<int> exit_code_;
 };
 
@@ -82,12 +87,43 @@ void let_reader_finish(StderrWriter& writer, int exit_code) {
     if (interrupt_count() > 0 && ++ticks == kTicksAfterSignal) ::_exit(exit_code);
 }
 
-int run(const Options& options, const BackendFactory& make, RunView& view, StderrWriter& writer) {
-  BatchRun job(options, make);
+// Shows on stderr how the job goes on.
+class Display final : public JobObserver {
+ public:
+  explicit Display(ProgressKind kind) : is_quiet_(kind == ProgressKind::kNone), progress_(kind) {}
+
+  void on_loaded(const JobOptions& options, const ModelFiles& model, const BackendInfo& backend) override {
+    if (is_quiet_) return;
+    const std::string settings = describe_model(options, model, backend) + describe_defaults(options, model);
+    write_stderr("llm-batch " + options.build + "\n" + settings);
+  }
+  void on_progress(const JobProgress& progress) override {
+    if (take_status_request()) progress_.print_status(progress);
+    progress_.update(progress);
+  }
+  void on_computed() override { progress_.finish(); }
+
+ private:
+  const bool is_quiet_;
+  Progress progress_;
+};
+
+void print_report(const JobReport& report, const Options& options, int exit_code) {
+  write_stderr(final_report_json(report, options.job.output.path, exit_code) + "\n");
+}
+
+int run_job(const Options& options, const BackendFactory& make, RunView& view, StderrWriter& writer) {
+  Display display(options.progress);
+  Job job(options.job, {make, interrupt_count(), display});
   view.show(&job);
-  const int exit_code = guarded([&] { return job.execute(); });
-  const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage || options.dry_run;
-  if (!is_silent) write_stderr(final_report_json(job.snapshot().report, exit_code) + "\n");
+  const int exit_code = guarded([&] {
+    const JobEnding ending = job.run();
+    const int code = exit_code_of(ending.end);
+    print_ending(ending, options, code);
+    return code;
+  });
+  const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage;
+  if (!is_silent) print_report(job.snapshot().report, options, exit_code);
   view.set_exit_code(exit_code);
   view.show(nullptr);
   if (!job.must_end_process()) return exit_code;
@@ -95,15 +131,20 @@ int run(const Options& options, const BackendFactory& make, RunView& view, Stder
   ::_exit(exit_code);
 }
 
+void tell_terminal_input(const std::vector<std::string>& inputs) {
+  if (isatty(STDIN_FILENO) && std::count(inputs.begin(), inputs.end(), "-") > 0)
+    log_info("reading lines from the terminal; end with Ctrl-D");
+}
+
 // The run was asked to end, and something from which no call returns holds it up.
-[[noreturn]] void leave(const RunView& view, StderrWriter& writer) {
+[[noreturn]] void leave(const RunView& view, const Options& options, StderrWriter& writer) {
   const int exit_code = view.exit_code().value_or(interrupted_exit_code());
   if (!view.exit_code()) {
     guarded([&] {
-      const std::optional<RunSnapshot> last = view.snapshot();
+      const std::optional<JobSnapshot> last = view.snapshot();
       if (!last) return exit_code;
       log_warning("left while " + last->doing + ", which took too long: " + interrupted_message(last->report));
-      write_stderr(final_report_json(last->report, exit_code) + "\n");
+      print_report(last->report, options, exit_code);
       return exit_code;
     });
   }
@@ -121,18 +162,22 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
     DeviceWatch none;
     Supervisor last_resort(none, interrupt_count(), /*grace_ms=*/0, /*leaves_blocked=*/true);
     int exit_code = kExitBug;
+    ParsedCommandLine parsed;
     const Ending ending = last_resort.run([&] {
       exit_code = guarded([&] {
-        const ParsedCommandLine parsed = parse_command_line(argc, argv);
+        parsed = parse_command_line(argc, argv);
         if (parsed.exit_code) return *parsed.exit_code;
-        last_resort.set_grace_ms(1000 * parsed.options.grace_s);
-        return run(parsed.options, make, view, writer);
+        const Options& options = parsed.options;
+        last_resort.set_grace_ms(1000 * options.job.grace_s);
+        tell_terminal_input(options.job.inputs);
+        if (options.dry_run) return dry_run(options.job, options.progress == ProgressKind::kNone);
+        return run_job(options, make, view, writer);
       });
       view.set_exit_code(exit_code);
       let_reader_finish(writer, exit_code);
     });
     if (ending == Ending::kReturned) return exit_code;
-    leave(view, writer);
+    leave(view, parsed.options, writer);
   });
 }
 

@@ -1,15 +1,10 @@
 // One run of the program, from the command line to the exit code.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string_view>
-
 #include "backend/make_backend.h"
+#include "job/worker.h"
 
 namespace llmb {
-
-using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(std::string_view device)>;
 
 // Prints its report. Does not return, but ends the process, where a call of the device hangs: nobody can end its
 // thread. Throws nothing.

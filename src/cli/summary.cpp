@@ -17,18 +17,18 @@ struct Derived {
 
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
-Derived derive(const RunMetrics& m, const RunContext& c) {
+Derived derive(const JobMetrics& m, const SummaryContext& c) {
   Derived d{};
-  d.seconds = c.wall_ms / 1000;
+  d.seconds = m.wall_ms / 1000;
   d.busy_seconds = m.steps.busy_ms / 1000;
   d.mean_occupancy = ratio(m.steps.batch_size_sum, static_cast<double>(m.steps.num_steps));
-  const double pool_slots = double{1} * c.backend.kv.num_blocks * c.backend.kv.block_size;
+  const double pool_slots = double{1} * m.backend.kv.num_blocks * m.backend.kv.block_size;
   d.kv_use = ratio(ratio(m.steps.kv_allocated_sum, static_cast<double>(m.steps.num_steps)), pool_slots);
   d.kv_peak = ratio(static_cast<double>(m.steps.kv_allocated_max), pool_slots);
   d.kv_waste = m.steps.kv_allocated_sum > 0 ? 1 - m.steps.kv_used_sum / m.steps.kv_allocated_sum : 0;
   // Model FLOPs and bytes over the time spent in steps: each step reads the weights once and each context once.
-  const double bytes = double{1} * m.steps.num_steps * c.backend.weight_bytes +
-                       m.steps.num_context_tokens_read * static_cast<double>(c.backend.kv.bytes_per_token());
+  const double bytes = double{1} * m.steps.num_steps * m.backend.weight_bytes +
+                       m.steps.num_context_tokens_read * static_cast<double>(m.backend.kv.bytes_per_token());
   d.achieved_flops = ratio(m.steps.flops, d.busy_seconds);
   d.achieved_bytes = ratio(bytes, d.busy_seconds);
   if (c.limits.flops_per_s > 0 && m.steps.num_steps > 0) d.mfu = d.achieved_flops / c.limits.flops_per_s;
@@ -60,13 +60,21 @@ void add_distribution(nlohmann::ordered_json& out, const std::string& name, cons
 
 }  // namespace
 
-std::string summary_table(const RunMetrics& m, const RunContext& c) {
+SummaryContext summary_context(const JobMetrics& metrics, std::optional<double> peak_flops,
+                               std::optional<double> peak_bandwidth) {
+  SummaryContext context = {metrics.limits, peak_flops && peak_bandwidth};
+  if (peak_flops) context.limits.flops_per_s = *peak_flops;
+  if (peak_bandwidth) context.limits.bytes_per_s = *peak_bandwidth;
+  return context;
+}
+
+std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   const Derived d = derive(m, c);
   const auto n = [](int64_t v) { return static_cast<long long>(v); };
   std::string out = "---------------------------- summary ----------------------------\n";
   add_line(out, "requests          %lld ok, %lld failed%s", n(m.requests.num_completed), n(m.requests.num_failed),
            m.num_left > 0 ? (", " + std::to_string(m.num_left) + " left").c_str() : "");
-  add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, c.backend.load_ms / 1000);
+  add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, m.backend.load_ms / 1000);
   add_line(out, "tokens            %lld in, %lld out", n(m.requests.num_input_tokens), n(m.requests.num_output_tokens));
   add_line(out, "throughput        %.1f requests/s, %.1f input tokens/s, %.1f output tokens/s",
            ratio(m.requests.num_completed, d.seconds), ratio(m.requests.num_input_tokens, d.seconds),
@@ -93,14 +101,14 @@ std::string summary_table(const RunMetrics& m, const RunContext& c) {
   return out;
 }
 
-std::string summary_json(const RunMetrics& m, const RunContext& c, const std::string& extra_json_members) {
+std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std::string& extra_json_members) {
   const Derived d = derive(m, c);
   nlohmann::ordered_json j;
   j["completed"] = m.requests.num_completed;
   j["failed"] = m.requests.num_failed;
   j["unanswered"] = m.num_left;
   j["duration"] = d.seconds;
-  j["model_load_time_s"] = c.backend.load_ms / 1000;
+  j["model_load_time_s"] = m.backend.load_ms / 1000;
   j["total_input_tokens"] = m.requests.num_input_tokens;
   j["total_output_tokens"] = m.requests.num_output_tokens;
   j["request_throughput"] = ratio(m.requests.num_completed, d.seconds);

@@ -1,33 +1,27 @@
 // The summary of a run, for people and for programs.
 #pragma once
 
-#include <cstdint>
+#include <optional>
 #include <string>
 
-#include "backend/backend.h"
-#include "engine/step_metrics.h"
-#include "job/request_metrics.h"
+#include "job/job_ending.h"
 
 namespace llmb {
 
-// Measurements of a run.
-struct RunMetrics {
-  RequestMetrics requests;
-  StepMetrics steps;
-  int64_t num_left = 0;  // requests that were taken in and given up
-};
-
-// The summary needs these besides the metrics.
-struct RunContext {
-  double wall_ms = 0;  // from the first read to the last record
-  BackendInfo backend;
+// The limits that utilisation is measured by.
+struct SummaryContext {
   MachineLimits limits;
   bool limits_were_given = false;
 };
 
+// Given by flags, else as measured.
+SummaryContext summary_context(const JobMetrics& metrics, std::optional<double> peak_flops,
+                               std::optional<double> peak_bandwidth);
+
 // As a table for people.
-std::string summary_table(const RunMetrics& metrics, const RunContext& context);
+std::string summary_table(const JobMetrics& metrics, const SummaryContext& context);
 // As one JSON line, metric names as in vLLM's bench. `extra_json_members` ("\"a\":1,…" or "") come first.
-std::string summary_json(const RunMetrics& metrics, const RunContext& context, const std::string& extra_json_members);
+std::string summary_json(const JobMetrics& metrics, const SummaryContext& context,
+                         const std::string& extra_json_members);
 
 }  // namespace llmb

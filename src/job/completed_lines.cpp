@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kAdvice =
     "; the output holds the answer to what stood there before: undo the change, choose another output, or start over "
-    "with --restart";
+    "with `restart`";
 
 std::string place_of(const LineRef& line) { return input_name(line.source) + ":" + std::to_string(line.line_number); }
 

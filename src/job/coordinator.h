@@ -1,7 +1,7 @@
 // One side of a run: reads the input, numbers its lines, hands requests out, takes completions back and sees to their
-// records. The other side, an engine, meets it in two bounded queues of values, requests out and completions back.
+// records. The other side, a worker, meets it in two bounded queues of values, requests out and completions back.
 //
-//   lines → RequestIntake ──work items──► engine ──finished items──► ResultStream → records
+//   lines → RequestIntake ──work items──► worker ──finished items──► ResultStream → records
 //                 └──────────── lines that are errors ──────────────────┘
 #pragma once
 
@@ -23,7 +23,7 @@
 namespace llmb {
 
 struct CoordinatorOptions {
-  size_t window = 256;  // requests read ahead of the engine at most
+  size_t window = 256;  // requests read ahead of the workers at most
   OutputOrder order = OutputOrder::kCompletion;
   ResultFormat format;
   std::optional<int64_t> max_errors;  // error records that the run may produce; one more ends it
@@ -35,8 +35,9 @@ struct CoordinatorOptions {
 //  2. Every line with an ordinal is given to the engine once or put as an error record once, unless stop() came first.
 //  3. At most max_errors + 1 error records are put, and none where max_errors < 0.
 //
-// Two threads of its own, one that reads and one that writes. RequestSource belongs to the engine's thread, put() and
-// is_closed() to any, the rest to the thread that runs the job.
+// Two threads of its own, one that reads and one that writes. RequestSource and CompletionSink may be used by any
+// thread, so by several workers, which then share the requests; the rest belongs to the thread that runs the job.
+// stop() ends reading for all of them.
 class Coordinator final : public RequestSource, public CompletionSink {
  public:
   // Begins to read.

@@ -11,7 +11,7 @@ namespace llmb {
 Result<std::unique_ptr<ErrorFile>> ErrorFile::open(const std::string& path, const std::function<bool()>& keep_waiting,
                                                    FileOps& ops) {
   const Result<int> fd = open_for_writing(ops, path, O_CREAT | O_TRUNC | O_APPEND, keep_waiting);
-  if (!fd.ok()) return fd.status().with_context("--error-file");
+  if (!fd.ok()) return fd.status().with_context("`error_file`");
   return std::unique_ptr<ErrorFile>(new ErrorFile(path, *fd, ops));
 }
 
@@ -19,7 +19,7 @@ ErrorFile::~ErrorFile() { ops_.close(fd_); }
 
 Status ErrorFile::append(std::string_view record) {
   if (!status_.ok()) return status_;
-  status_ = write_fully(ops_, fd_, record, path_).with_context("--error-file");
+  status_ = write_fully(ops_, fd_, record, path_).with_context("`error_file`");
   if (status_.ok()) size_ += static_cast<int64_t>(record.size());
   else cut_off_torn_record();
   return status_;

@@ -13,7 +13,6 @@
 #include "base/file_ops.h"
 #include "base/thread_pool.h"
 #include "base/whole_file.h"
-#include "cli/signals.h"
 #include "io/json_writer.h"
 
 namespace llmb {
@@ -83,15 +82,11 @@ void add_sampling(const GenerationParams& params, SettingsList* out) {
   out->flag("return_token_ids", params.output.return_token_ids);
 }
 
-bool is_stopped(const std::atomic<bool>* stop) {
-  return interrupt_count() > 0 || (stop != nullptr && stop->load(std::memory_order_relaxed));
-}
-
-Result<uint64_t> hash_file(int fd, const std::string& path, const std::atomic<bool>* stop) {
+Result<uint64_t> hash_file(int fd, const std::string& path, const KeepGoing& keep_going) {
   ContentHash hash;
   std::vector<char> buffer(256 << 10);  // stays in the cache of a core
   while (true) {
-    if (is_stopped(stop)) return cancelled("interrupted");
+    if (!keep_going()) return cancelled("interrupted");
     const auto count = uninterrupted([&] { return real_file_ops().read(fd, buffer.data(), buffer.size()); });
     if (count < 0) return io_error(path + ": cannot read: " + std::strerror(errno));
     if (count == 0) return hash.digest();
@@ -101,7 +96,7 @@ Result<uint64_t> hash_file(int fd, const std::string& path, const std::atomic<bo
 
 // Reads it, or believes what an earlier run found, where it is large and its times tell of any change.
 Result<FileFingerprint> fingerprint_file(const ModelFile& file, const Fingerprint* recorded,
-                                         const std::atomic<bool>* stop) {
+                                         const KeepGoing& keep_going) {
   constexpr int64_t kSmallBytes = 16 << 20;  // some milliseconds
   struct stat st {};
   const Result<Descriptor> opened = open_regular_file(file.path, &st);
@@ -114,7 +109,7 @@ Result<FileFingerprint> fingerprint_file(const ModelFile& file, const Fingerprin
   if (recorded != nullptr && st.st_size > kSmallBytes && times != ChangeTimes::kUnknown)
     for (const FileFingerprint& known : recorded->files)
       if (found.same_identity(known)) return known;
-  const Result<uint64_t> hash = hash_file(opened->get(), file.path, stop);
+  const Result<uint64_t> hash = hash_file(opened->get(), file.path, keep_going);
   if (!hash.ok()) return hash.status();
   found.content_hash = *hash;
   if (real_file_ops().fstat(opened->get(), &st) != 0 || identity_of(st) != file.identity) return changed;
@@ -123,11 +118,12 @@ Result<FileFingerprint> fingerprint_file(const ModelFile& file, const Fingerprin
 
 // Each file in turn, by whichever thread is free. A core reads and hashes some GB/s, disks and page caches give more.
 std::vector<Result<FileFingerprint>> fingerprint_files(const std::vector<const ModelFile*>& files,
-                                                       const Fingerprint* recorded, const std::atomic<bool>* stop) {
+                                                       const Fingerprint* recorded, const KeepGoing& keep_going) {
   std::vector<Result<FileFingerprint>> results(files.size(), FileFingerprint());
   std::atomic<size_t> next{0};
   const auto work = [&] {
-    for (size_t i = next++; i < files.size(); i = next++) results[i] = fingerprint_file(*files[i], recorded, stop);
+    for (size_t i = next++; i < files.size(); i = next++)
+      results[i] = fingerprint_file(*files[i], recorded, keep_going);
   };
   const int num_helpers = std::clamp(usable_cpu_count() / 2, 1, 4) - 1;
   std::vector<std::future<void>> helpers;
@@ -137,73 +133,79 @@ std::vector<Result<FileFingerprint>> fingerprint_files(const std::vector<const M
   return results;
 }
 
+// nullopt: the CPU computes in no such dtype.
 std::optional<DType> cpu_dtype(const std::string& name) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
     if (name == dtype_name(dtype)) return dtype;
   return std::nullopt;
 }
 
+// With the values that "auto" stands for here.
+Status add_arithmetic(const LoadOptions& load, const JobModel& model, SettingsList* out) {
+  const ModelConfig& config = model.files.config;
+  const Quantization quantization = load.cpu.quantization;
+  const bool is_gpu = model.device.kind == DeviceKind::kCuda;
+  std::optional<DType> dtype = load.dtype;
+  if (!is_gpu) {
+    const auto asked = dtype ? cpu_dtype(dtype_name(*dtype)) : std::nullopt;
+    const auto chosen = choose_cpu_arithmetic(config, quantization, asked, load.cpu.arithmetic);
+    if (!chosen.ok()) return chosen.status();
+    if (!dtype) dtype = chosen->dtype;
+    out->text(kArithmeticName, arithmetic_name(chosen->arithmetic));
+  }
+  if (!dtype) dtype = config.gpu_dtype();
+  out->text("dtype", dtype_name(*dtype));
+  const DType kv_dtype = is_gpu ? *dtype : config.cpu_kv_dtype(quantization);
+  out->text("kv_cache_dtype", dtype_name(load.kv_cache_dtype.value_or(kv_dtype)));
+  out->text("quantization", quantization_name(quantization));
+  out->flag("deterministic", load.cuda.deterministic || !is_gpu);
+  return {};
+}
+
 }  // namespace
 
-Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, Options* options) {
+Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, LoadOptions* load) {
   const auto text = [&](const char* name) {
     for (const auto& [setting, value] : recorded.settings)
       if (setting == name && value.size() >= 2) return value.substr(1, value.size() - 2);  // without quotes
     return std::string();
   };
   if (device.kind != DeviceKind::kCpu || text("device") != device.identity ||
-      text("quantization") != quantization_name(options->quantization))
+      text("quantization") != quantization_name(load->cpu.quantization))
     return {};
-  if (options->dtype == "auto" && cpu_dtype(text("dtype"))) options->dtype = text("dtype");
+  if (!load->dtype) load->dtype = cpu_dtype(text("dtype"));
   const std::optional<Arithmetic> arithmetic = arithmetic_by_name(text(kArithmeticName));
-  if (options->arithmetic != "auto" || !arithmetic) return {};
-  options->arithmetic = arithmetic_name(*arithmetic);
+  if (load->cpu.arithmetic || !arithmetic) return {};
+  load->cpu.arithmetic = arithmetic;
   return check_cpu_arithmetic(*arithmetic);
 }
 
-Result<Fingerprint> compute_fingerprint(const Options& o, const ModelFiles& model, const ModelInventory& inventory,
-                                        const DeviceChoice& device, const Fingerprint* recorded,
-                                        const std::atomic<bool>* stop) {
+Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& model, const Fingerprint* recorded,
+                                        const KeepGoing& keep_going) {
   SettingsList list;
   list.integer(kAnswersVersionName, kAnswersVersion);
-  add_sampling(model.default_params, &list);
+  add_sampling(model.files.default_params, &list);
   list.add("seed", std::to_string(o.seed));
-  list.text("device", device.identity);
-  const bool is_gpu = device.kind == DeviceKind::kCuda;
-  std::string dtype = o.dtype;
-  if (!is_gpu) {
-    const auto chosen =
-        choose_cpu_arithmetic(model.config, o.quantization, cpu_dtype(o.dtype), arithmetic_by_name(o.arithmetic));
-    if (!chosen.ok()) return chosen.status();
-    if (dtype == "auto") dtype = dtype_name(chosen->dtype);
-    list.text(kArithmeticName, arithmetic_name(chosen->arithmetic));
-  }
-  if (dtype == "auto") dtype = dtype_name(model.config.gpu_dtype());
-  list.text("dtype", dtype);
-  list.text("kv_cache_dtype", o.kv_cache_dtype != "auto" ? o.kv_cache_dtype
-                              : is_gpu                   ? dtype
-                                                         : dtype_name(model.config.cpu_kv_dtype(o.quantization)));
-  list.text("quantization", quantization_name(o.quantization));
-  list.flag("deterministic", o.deterministic || !is_gpu);
-  list.text("load_format", o.load_format);
-  list.integer("max_model_len", model.max_model_len);
-  list.flag("no_metrics", o.no_metrics);
+  list.text("device", model.device.identity);
+  LLMB_RETURN_IF_ERROR(add_arithmetic(o.load, model, &list));
+  list.text("load_format", o.model.load_format == LoadFormat::kDummy ? "dummy" : "auto");
+  list.integer("max_model_len", model.files.max_model_len);
+  list.flag("no_metrics", o.output.no_metrics);
   Fingerprint fingerprint;
   fingerprint.settings = std::move(list.settings);
   std::vector<const ModelFile*> files;
-  for (const ModelFile& file : inventory)
+  for (const ModelFile& file : model.inventory)
     if (file.identity) files.push_back(&file);
-  for (const Result<FileFingerprint>& file : fingerprint_files(files, recorded, stop)) {
+  for (const Result<FileFingerprint>& file : fingerprint_files(files, recorded, keep_going)) {
     if (!file.ok()) return file.status();
     fingerprint.files.push_back(*file);
   }
   return fingerprint;
 }
 
-FingerprintTask::FingerprintTask(const Options& options, const ModelFiles& model, const ModelInventory& inventory,
-                                 const DeviceChoice& device)
-    : result_(std::async(std::launch::async, [this, &options, &model, &inventory, device] {
-        return compute_fingerprint(options, model, inventory, device, nullptr, &stop_);
+FingerprintTask::FingerprintTask(const JobOptions& options, const JobModel& model, KeepGoing keep_going)
+    : result_(std::async(std::launch::async, [this, &options, &model, keep_going = std::move(keep_going)] {
+        return compute_fingerprint(options, model, nullptr, [&] { return !stop_.load() && keep_going(); });
       })) {}
 
 FingerprintTask::~FingerprintTask() {

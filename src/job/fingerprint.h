@@ -6,11 +6,9 @@
 #include <future>
 #include <string>
 
-#include "backend/make_backend.h"
 #include "base/status.h"
-#include "cli/options.h"
-#include "job/model_files.h"
-#include "job/model_inventory.h"
+#include "job/job_model.h"
+#include "job/job_options.h"
 #include "job/run_manifest.h"
 
 namespace llmb {
@@ -19,24 +17,22 @@ namespace llmb {
 // before it was recorded are none of its versions.
 inline constexpr int64_t kAnswersVersion = 1;
 
-// Puts the dtype and the arithmetic that an earlier run chose by itself in place of "auto", so that another processor
-// goes on in the same. kUnsupported: this one cannot compute it.
-Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, Options* options);
+// Puts the dtype and the arithmetic that an earlier run chose by itself where none is asked for, so that another
+// processor goes on in the same. kUnsupported: this one cannot compute it.
+Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, LoadOptions* load);
 
-// Reads every file of the inventory, several at a time, but for large ones whose
-// size, times and inode are as in `recorded` (may be null) on file systems where times can be trusted: elsewhere, and
-// of small files, the content is what counts (4 GB/s a core). kCancelled: interrupted, or *stop (may be null) became
-// true; kDataLoss: a file is not as in the inventory any more.
-Result<Fingerprint> compute_fingerprint(const Options& options, const ModelFiles& model,
-                                        const ModelInventory& inventory, const DeviceChoice& device,
-                                        const Fingerprint* recorded, const std::atomic<bool>* stop = nullptr);
+// Reads every file of the inventory, several at a time, but for large ones whose size, times and inode are as in
+// `recorded` (may be null) on file systems where times can be trusted: elsewhere, and of small files, the content is
+// what counts (4 GB/s a core). keep_going is asked by several threads. kCancelled: it said no; kDataLoss: a file is not
+// as in the inventory any more.
+Result<Fingerprint> compute_fingerprint(const JobOptions& options, const JobModel& model, const Fingerprint* recorded,
+                                        const KeepGoing& keep_going);
 
 // The same beside other work: to read all weights takes about as long as to load them. Driven by one thread.
 class FingerprintTask {
  public:
   // Starts at once. What it refers to outlives it and does not change.
-  FingerprintTask(const Options& options, const ModelFiles& model, const ModelInventory& inventory,
-                  const DeviceChoice& device);
+  FingerprintTask(const JobOptions& options, const JobModel& model, KeepGoing keep_going);
   ~FingerprintTask();  // gives up what is not done
   FingerprintTask(const FingerprintTask&) = delete;
   FingerprintTask& operator=(const FingerprintTask&) = delete;

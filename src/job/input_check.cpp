@@ -2,20 +2,18 @@
 
 #include <algorithm>
 
-#include "cli/signals.h"
-
 namespace llmb {
 
-bool are_files(const Options& o, const LineReader& reader) {
-  return reader.total_bytes() && std::count(o.inputs.begin(), o.inputs.end(), "-") == 0;
+bool are_files(const std::vector<std::string>& inputs, const LineReader& reader) {
+  return reader.total_bytes() && std::count(inputs.begin(), inputs.end(), "-") == 0;
 }
 
 Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed,
-                                        const std::set<int64_t>& may_have_grown) {
+                                        const std::set<int64_t>& may_have_grown, const KeepGoing& keep_going) {
   LineReader reader(inputs);
   CompletedLineMatcher matcher(completed, may_have_grown);
   InputCheck check;
-  while (interrupt_count() == 0) {
+  while (keep_going()) {
     const auto line = reader.next();
     if (!line.ok()) return line.status();
     if (!line->has_value()) {
@@ -31,10 +29,10 @@ Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, 
   return cancelled("interrupted");
 }
 
-std::optional<int64_t> count_lines(const Options& o) {
+std::optional<int64_t> count_lines(const std::vector<std::string>& inputs) {
   constexpr int64_t kMaxBytes = 256 << 20;
-  LineReader reader(o.inputs);
-  if (!are_files(o, reader) || *reader.total_bytes() > kMaxBytes) return std::nullopt;
+  LineReader reader(inputs);
+  if (!are_files(inputs, reader) || *reader.total_bytes() > kMaxBytes) return std::nullopt;
   int64_t num_lines = 0;
   while (true) {
     const auto line = reader.next();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "engine/engine.h"
 #include "job/coordinator.h"
@@ -13,10 +14,19 @@ struct JobProgress {
   int64_t num_done = 0, num_failed = 0;  // lines that are answered; of them, error records
   int64_t num_read = 0;                  // lines that need an answer, as far as they were read
   int64_t input_bytes = 0;               // of the inputs, as stored, up to there
+  std::optional<int64_t> total_bytes;    // of all inputs; nullopt: not known, as for pipes
+  std::optional<int64_t> num_lines;      // that need an answer; nullopt: not known
 };
 
-inline JobProgress progress_of(const Coordinator& coordinator, const EngineProgress& engine) {
-  return {engine, coordinator.num_done(), coordinator.num_failed(), coordinator.num_read(), coordinator.input_bytes()};
+inline JobProgress progress_of(const Coordinator& coordinator, const EngineProgress& engine,
+                               std::optional<int64_t> num_lines = {}) {
+  return {engine,
+          coordinator.num_done(),
+          coordinator.num_failed(),
+          coordinator.num_read(),
+          coordinator.input_bytes(),
+          coordinator.total_bytes(),
+          num_lines};
 }
 
 }  // namespace llmb

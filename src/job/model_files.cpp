@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/whole_file.h"
-#include "cli/settings.h"
 #include "model/config_loader.h"
 #include "model/model_location.h"
 
@@ -17,28 +16,27 @@ Status refused(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument ? data_loss(status.message()) : status;
 }
 
-Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const Options& o) {
-  auto tokenizer = Tokenizer::load(o.tokenizer_dir);
-  // A bare config.json is enough for --load-format dummy with prompt_token_ids.
-  if (!tokenizer.ok() && tokenizer.status().code() == StatusCode::kNotFound && o.load_format == "dummy" &&
-      o.tokenizer_dir == o.model_dir)
+Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const ModelSource& o) {
+  auto tokenizer = Tokenizer::load(o.tokenizer);
+  // A bare config.json is enough for random weights with prompt_token_ids.
+  if (!tokenizer.ok() && tokenizer.status().code() == StatusCode::kNotFound && o.load_format == LoadFormat::kDummy &&
+      o.tokenizer == o.model)
     return std::shared_ptr<const Tokenizer>();
   if (!tokenizer.ok()) return refused(tokenizer.status());
   return std::shared_ptr<const Tokenizer>(std::move(*tokenizer));
 }
 
-Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const Options& o, const Tokenizer* tokenizer) {
-  if (!o.chat_template_file.empty()) {
-    const auto source = read_whole_file(o.chat_template_file, kMaxTextFileBytes);
+Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const ModelSource& o, const Tokenizer* tokenizer) {
+  if (!o.chat_template.empty()) {
+    const auto source = read_whole_file(o.chat_template, kMaxTextFileBytes);
     if (source.status().code() == StatusCode::kResourceExhausted) return source.status();
-    if (!source.ok()) return invalid_argument("--chat-template: " + source.status().message());
+    if (!source.ok()) return invalid_argument("`chat_template`: " + source.status().message());
     auto parsed =
         ChatTemplate::parse(*source, tokenizer ? tokenizer->special_tokens() : std::map<std::string, std::string>());
-    if (!parsed.ok())
-      return invalid_argument("--chat-template " + o.chat_template_file + ": " + parsed.status().message());
+    if (!parsed.ok()) return invalid_argument("`chat_template` " + o.chat_template + ": " + parsed.status().message());
     return std::shared_ptr<const ChatTemplate>(std::move(*parsed));
   }
-  auto loaded = ChatTemplate::load(o.tokenizer_dir);
+  auto loaded = ChatTemplate::load(o.tokenizer);
   if (!loaded.ok() && loaded.status().code() == StatusCode::kNotFound) return std::shared_ptr<const ChatTemplate>();
   if (!loaded.ok()) return refused(loaded.status());
   return std::shared_ptr<const ChatTemplate>(std::move(*loaded));
@@ -46,51 +44,47 @@ Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const Options& o,
 
 }  // namespace
 
-Status find_model_dirs(Options* o) {
+Status find_model_dirs(ModelSource* source, bool needs_weights) {
   const std::string cache = hub_cache_dir();
-  const bool has_own_tokenizer = o->tokenizer_dir != o->model_dir;
-  const bool is_dummy = o->load_format == "dummy";
-  const ModelParts parts = {.weights = !is_dummy && o->device != "ledger",
-                            .tokenizer = !has_own_tokenizer && !is_dummy};
-  const auto model = locate_model(o->model_dir, o->revision, parts, cache);
+  const bool has_own_tokenizer = source->tokenizer != source->model;
+  const bool is_dummy = source->load_format == LoadFormat::kDummy;
+  const ModelParts parts = {.weights = needs_weights && !is_dummy, .tokenizer = !has_own_tokenizer && !is_dummy};
+  const auto model = locate_model(source->model, source->revision, parts, cache);
   if (!model.ok()) return model.status();
-  o->model_dir = model->path;
-  o->model_commit = model->commit;
-  if (!has_own_tokenizer) o->tokenizer_dir = model->path;
+  source->model = model->path;
+  source->commit = model->commit;
+  if (!has_own_tokenizer) source->tokenizer = model->path;
   if (!has_own_tokenizer) return {};
   const auto tokenizer =
-      locate_model(o->tokenizer_dir, o->tokenizer_revision, {.config = false, .weights = false}, cache);
-  if (!tokenizer.ok()) return tokenizer.status().with_context("--tokenizer");
-  o->tokenizer_dir = tokenizer->path;
+      locate_model(source->tokenizer, source->tokenizer_revision, {.config = false, .weights = false}, cache);
+  if (!tokenizer.ok()) return tokenizer.status().with_context("`tokenizer`");
+  source->tokenizer = tokenizer->path;
   return {};
 }
 
-Result<ModelFiles> load_model_files(const Options& o) {
+Result<ModelFiles> load_model_files(const JobOptions& o) {
   ModelFiles files;
-  auto config = load_model_config(o.model_dir);
+  auto config = load_model_config(o.model.model);
   if (!config.ok()) return refused(config.status());
   files.config = std::move(*config);
-  auto generation = load_generation_config(o.model_dir);
+  auto generation = load_generation_config(o.model.model);
   if (!generation.ok()) return refused(generation.status());
   files.generation = std::move(*generation);
-  auto params = default_generation_params(o, files.generation, files.config);
+  auto params = generation_params(o.generation, files.generation, files.config);
   if (!params.ok()) return params.status();
   files.default_params = std::move(*params);
-  auto max_model_len = effective_max_model_len(o, files.config);
-  if (!max_model_len.ok()) return max_model_len.status();
-  files.max_model_len = *max_model_len;
-  if (!o.slo.empty()) {
-    auto slo = parse_slo(o.slo);
-    if (!slo.ok()) return slo.status();
-    files.slo = *slo;
-  }
+  files.max_model_len = o.max_model_len.value_or(files.config.max_position_embeddings);
+  if (files.max_model_len > files.config.max_position_embeddings)
+    return invalid_argument("`max_model_len` " + std::to_string(files.max_model_len) +
+                            " is more than the model's context of " +
+                            std::to_string(files.config.max_position_embeddings) + " tokens");
   return files;
 }
 
-Status load_model_context(const Options& o, ModelFiles* files) {
-  auto tokenizer = load_tokenizer(o);
+Status load_model_context(const ModelSource& source, ModelFiles* files) {
+  auto tokenizer = load_tokenizer(source);
   if (!tokenizer.ok()) return tokenizer.status();
-  auto chat_template = load_chat_template(o, tokenizer->get());
+  auto chat_template = load_chat_template(source, tokenizer->get());
   if (!chat_template.ok()) return chat_template.status();
   auto context = std::make_shared<ModelContext>();
   context->tokenizer = std::move(*tokenizer);

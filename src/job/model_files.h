@@ -4,11 +4,10 @@
 #include <memory>
 
 #include "base/status.h"
-#include "cli/options.h"
 #include "core/model_config.h"
 #include "core/request.h"
 #include "engine/request_preparer.h"
-#include "job/request_metrics.h"
+#include "job/job_options.h"
 #include "model/config_loader.h"
 
 namespace llmb {
@@ -18,18 +17,17 @@ struct ModelFiles {
   GenerationConfig generation;
   GenerationParams default_params;
   int32_t max_model_len = 0;
-  SloTargets slo;
   std::shared_ptr<const ModelContext> context;  // null before load_model_context()
 };
 
-// Puts directories in place of the names of models. The same errors as load_model_files().
-Status find_model_dirs(Options* options);
+// Puts directories in place of the names of models. The same errors as load_model_files(). needs_weights: false for
+// devices that compute no model.
+Status find_model_dirs(ModelSource* source, bool needs_weights);
 
-// All but the context. kInvalidArgument: a flag does not fit the model (a usage error); anything else: the model is
-// refused.
-Result<ModelFiles> load_model_files(const Options& options);
+// All but the context. kInvalidArgument: an option does not fit the model; anything else: the model is refused.
+Result<ModelFiles> load_model_files(const JobOptions& options);
 
 // Adds the tokenizer and the chat template, which may be large; the same errors.
-Status load_model_context(const Options& options, ModelFiles* files);
+Status load_model_context(const ModelSource& source, ModelFiles* files);
 
 }  // namespace llmb

@@ -31,7 +31,7 @@ Result<std::vector<std::string>> files_ending_in(const std::string& dir, const s
 using NamedPaths = std::vector<std::pair<std::string, std::string>>;
 
 // (name in the fingerprint, path), in a fixed order.
-Result<NamedPaths> model_file_names(const Options& o) {
+Result<NamedPaths> model_file_names(const ModelSource& o) {
   NamedPaths names;
   const auto add = [&](const std::string& role, const std::string& dir, const std::string& name) {
     names.emplace_back(role + "/" + name, dir + "/" + name);
@@ -40,31 +40,31 @@ Result<NamedPaths> model_file_names(const Options& o) {
     for (const std::string& part : gguf_parts(path))
       names.emplace_back(role + "/" + fs::path(part).filename().string(), part);
   };
-  const bool is_gguf = is_gguf_path(o.model_dir);
-  if (is_gguf) add_gguf("model", o.model_dir);
+  const bool is_gguf = is_gguf_path(o.model);
+  if (is_gguf) add_gguf("model", o.model);
   else
-    for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model_dir, name);
-  if (!is_gguf && o.load_format != "dummy") {
-    add("model", o.model_dir, "model.safetensors.index.json");
-    const Result<std::vector<std::string>> shards = files_ending_in(o.model_dir, ".safetensors");
+    for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model, name);
+  if (!is_gguf && o.load_format != LoadFormat::kDummy) {
+    add("model", o.model, "model.safetensors.index.json");
+    const Result<std::vector<std::string>> shards = files_ending_in(o.model, ".safetensors");
     if (!shards.ok()) return shards.status();
-    for (const std::string& shard : *shards) add("model", o.model_dir, shard);
+    for (const std::string& shard : *shards) add("model", o.model, shard);
   }
-  if (!o.chat_template_file.empty()) names.emplace_back("chat-template", o.chat_template_file);
-  if (is_gguf_path(o.tokenizer_dir)) {
-    if (o.tokenizer_dir != o.model_dir) add_gguf("tokenizer", o.tokenizer_dir);
+  if (!o.chat_template.empty()) names.emplace_back("chat-template", o.chat_template);
+  if (is_gguf_path(o.tokenizer)) {
+    if (o.tokenizer != o.model) add_gguf("tokenizer", o.tokenizer);
     return names;
   }
   for (const char* name :
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
         "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "tiktoken.model"})
-    add("tokenizer", o.tokenizer_dir, name);
-  const Result<std::vector<std::string>> ranks = files_ending_in(o.tokenizer_dir, ".tiktoken");
+    add("tokenizer", o.tokenizer, name);
+  const Result<std::vector<std::string>> ranks = files_ending_in(o.tokenizer, ".tiktoken");
   if (!ranks.ok()) return ranks.status();
-  for (const std::string& name : *ranks) add("tokenizer", o.tokenizer_dir, name);
-  if (!o.chat_template_file.empty()) return names;
+  for (const std::string& name : *ranks) add("tokenizer", o.tokenizer, name);
+  if (!o.chat_template.empty()) return names;
   for (const char* name : {"chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"})
-    add("tokenizer", o.tokenizer_dir, name);
+    add("tokenizer", o.tokenizer, name);
   return names;
 }
 
@@ -75,8 +75,8 @@ Result<std::optional<FileIdentity>> identify(const std::string& path) {
   return io_error(path + ": cannot look at it: " + std::strerror(errno));
 }
 
-Result<ModelInventory> list_files(const Options& options) {
-  const Result<NamedPaths> names = model_file_names(options);
+Result<ModelInventory> list_files(const ModelSource& source) {
+  const Result<NamedPaths> names = model_file_names(source);
   if (!names.ok()) return names.status();
   ModelInventory inventory;
   for (const auto& [name, path] : *names) {
@@ -89,8 +89,8 @@ Result<ModelInventory> list_files(const Options& options) {
 
 }  // namespace
 
-Result<ModelInventory> take_inventory(const Options& options) {
-  Result<ModelInventory> inventory = list_files(options);
+Result<ModelInventory> take_inventory(const ModelSource& source) {
+  Result<ModelInventory> inventory = list_files(source);
   const auto is_changing = [](const ModelFile& file) {
     return file.identity && is_young(*file.identity, ChangeTimes::kAtOnce);
   };
@@ -98,13 +98,13 @@ Result<ModelInventory> take_inventory(const Options& options) {
   for (int i = 0; i < kMaxTries && inventory.ok() && std::any_of(inventory->begin(), inventory->end(), is_changing);
        ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    inventory = list_files(options);
+    inventory = list_files(source);
   }
   return inventory;
 }
 
-Status check_inventory(const Options& options, const ModelInventory& inventory) {
-  const Result<ModelInventory> now = list_files(options);
+Status check_inventory(const ModelSource& source, const ModelInventory& inventory) {
+  const Result<ModelInventory> now = list_files(source);
   if (!now.ok()) return now.status();
   if (inventory == *now) return {};
   const auto only_in = [](const ModelInventory& one, const ModelInventory& other) {

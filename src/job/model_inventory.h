@@ -8,12 +8,12 @@
 
 #include "base/file_identity.h"
 #include "base/status.h"
-#include "cli/options.h"
+#include "job/job_options.h"
 
 namespace llmb {
 
 struct ModelFile {
-  std::string name;                      // "model/config.json": its role and its name
+  std::string name;  // "model/config.json": its role and its name
   std::string path;
   std::optional<FileIdentity> identity;  // nullopt: there is no such file
 
@@ -25,9 +25,9 @@ using ModelInventory = std::vector<ModelFile>;
 
 // REQUIRES: find_model_dirs(). A file that has changed just now is waited for, so that any change from now on shows in
 // its time. A directory that is not there has no files. kIoError.
-Result<ModelInventory> take_inventory(const Options& options);
+Result<ModelInventory> take_inventory(const ModelSource& source);
 
 // kDataLoss, naming a file: it has changed since, was removed or is new, so what was read in between may be of both.
-Status check_inventory(const Options& options, const ModelInventory& inventory);
+Status check_inventory(const ModelSource& source, const ModelInventory& inventory);
 
 }  // namespace llmb

@@ -7,8 +7,6 @@
 
 #include "base/durable_file.h"
 #include "base/log.h"
-#include "cli/signals.h"
-#include "cli/version.h"
 #include "io/request_parser.h"
 #include "io/resume_scan.h"
 #include "job/record_order.h"
@@ -38,13 +36,14 @@ std::vector<FileFingerprint> identify_inputs(FileOps& ops, const std::vector<std
 
 }  // namespace
 
-Result<std::unique_ptr<OutputJob>> OutputJob::open(const Options& options, const OutputTarget& target, FileOps& ops) {
-  std::unique_ptr<OutputJob> job(new OutputJob(options, target, ops));
+Result<std::unique_ptr<OutputJob>> OutputJob::open(const JobOptions& options, const OutputTarget& target,
+                                                   KeepGoing keep_going, FileOps& ops) {
+  std::unique_ptr<OutputJob> job(new OutputJob(options, target, std::move(keep_going), ops));
   auto locked = ManifestFile::lock(target.manifest(), target.path, ops);
   if (!locked.ok()) return locked.status();
   job->manifest_file_ = std::move(*locked);
   job->inputs_ = identify_inputs(ops, options.inputs);
-  if (options.restart || job->manifest_file_->content().empty()) return job;
+  if (options.output.restart || job->manifest_file_->content().empty()) return job;
   auto recorded = parse_manifest(job->manifest_file_->content(), target.manifest());
   if (!recorded.ok()) return recorded.status();
   job->recorded_ = std::move(*recorded);
@@ -69,7 +68,7 @@ Status OutputJob::check_fingerprint(Fingerprint current) {
     cannot_grow_ = conflict(target_.path + ": begun by llm-batch " + recorded_->build +
                             ", which answers otherwise (answers_version was " + before.value_or("not known") +
                             " and is " + now.value_or("not known") +
-                            "). Go on with that version, choose another output, or start over with --restart");
+                            "). Go on with that version, choose another output, or start over with `restart`");
     if (!is_complete()) return cannot_grow_;
   }
   const std::vector<std::string> differences = fingerprint_differences(recorded, current);
@@ -77,14 +76,14 @@ Status OutputJob::check_fingerprint(Fingerprint current) {
   std::string message = target_.path + ": begun with other settings: ";
   for (size_t i = 0; i < std::min<size_t>(differences.size(), 3); ++i) message += (i > 0 ? "; " : "") + differences[i];
   if (differences.size() > 3) message += "; and " + std::to_string(differences.size() - 3) + " more";
-  return conflict(message + ". Run with the same settings, choose another output, or start over with --restart");
+  return conflict(message + ". Run with the same settings, choose another output, or start over with `restart`");
 }
 
 Status OutputJob::examine(const Fingerprint& current, const OnErrorRecord& on_error_record) {
   if (recorded_) {
     LLMB_RETURN_IF_ERROR(check_fingerprint(current));
-    if (recorded_->build != kVersion)
-      log_warning(target_.path + ": begun by version " + recorded_->build + " and continued by " + kVersion);
+    if (recorded_->build != options_.build)
+      log_warning(target_.path + ": begun by version " + recorded_->build + " and continued by " + options_.build);
   }
   LLMB_RETURN_IF_ERROR(choose_source());
   is_untouched_ = check_untouched();
@@ -103,11 +102,11 @@ Status OutputJob::choose_source() {
   seen_file_ = *file;
   seen_partial_ = *partial;
   const bool has_file = seen_file_ && seen_file_->size > 0, has_partial = seen_partial_ && seen_partial_->size > 0;
-  if (options_.restart || (recorded_ && recorded_->state == RunState::kStarting)) {
+  if (options_.output.restart || (recorded_ && recorded_->state == RunState::kStarting)) {
     discard_ = true;
     return {};
   }
-  const std::string start_over = "; move it away, or replace it with --restart";
+  const std::string start_over = "; move it away, or replace it with `restart`";
   if (!recorded_) {
     for (const std::string& path : {target_.path, target_.partial()})
       if (path == target_.path ? has_file : has_partial)
@@ -118,7 +117,7 @@ Status OutputJob::choose_source() {
   if (recorded_->state == RunState::kComplete) {
     if (!seen_file_)
       return conflict(target_.path +
-                      ": the output was complete and is gone; put it back, or start over with --restart");
+                      ": the output was complete and is gone; put it back, or start over with `restart`");
     if (has_partial) return conflict(target_.partial() + ": exists beside a complete output" + start_over);
     source_ = Source::kFile;
     return {};
@@ -133,7 +132,7 @@ Status OutputJob::choose_source() {
 bool OutputJob::check_untouched() const {
   if (source_ != Source::kFile || recorded_->state != RunState::kComplete || !recorded_->complete) return false;
   // Whoever asks for the errors needs a look at the records.
-  if (!options_.retry_errors.empty() || !options_.error_file.empty()) return false;
+  if (!options_.output.retry_errors.empty() || !options_.output.error_file.empty()) return false;
   const CompleteJob& before = *recorded_->complete;
   const auto output = identify(ops_, target_.path);
   if (!output || output->identity != before.output.identity) return false;
@@ -142,8 +141,8 @@ bool OutputJob::check_untouched() const {
 }
 
 bool OutputJob::is_retried(std::string_view error_code) const {
-  if (options_.retry_errors == "*") return true;
-  const std::string codes = "," + options_.retry_errors + ",";
+  if (options_.output.retry_errors == "*") return true;
+  const std::string codes = "," + options_.output.retry_errors + ",";
   return codes.find("," + std::string(error_code) + ",") != std::string::npos && !error_code.empty();
 }
 
@@ -152,7 +151,7 @@ Status OutputJob::scan(const OnErrorRecord& on_error_record) {
   const auto scanned = scan_records(
       path,
       [&](const RecordSummary& record, std::string_view bytes) -> Status {
-        if (interrupt_count() > 0) return cancelled("interrupted");
+        if (!keep_going_()) return cancelled("interrupted");
         if (record.error_code && is_retried(*record.error_code)) {
           num_retried_++;
           return {};
@@ -174,7 +173,7 @@ Status OutputJob::scan(const OnErrorRecord& on_error_record) {
   if (source_ == Source::kFile)
     return data_loss(path +
                      ": the last line of a complete output is not a result record; the file was changed or damaged. " +
-                     "Repair it, or start over with --restart");
+                     "Repair it, or start over with `restart`");
   log_warning(path + ": dropping a torn record of " + std::to_string(scanned->torn_bytes) +
               " bytes at the end, left by a run that was cut off");
   return {};
@@ -203,7 +202,7 @@ Status OutputJob::settle_incomplete(const std::set<int64_t>& grown, const OnErro
 
 Status OutputJob::write_manifest(RunState state) {
   manifest_.state = state;
-  manifest_.build = kVersion;
+  manifest_.build = options_.build;
   return manifest_file_->replace(format_manifest(manifest_));
 }
 
@@ -257,9 +256,10 @@ Status OutputJob::check_unchanged() const {
   return {};
 }
 
-// What earlier runs left may stand anywhere.
+// Records of earlier runs may stand anywhere.
 Result<std::optional<FileIdentity>> OutputJob::put_in_order() {
-  if (options_.order != OutputOrder::kInput || !is_continued() || stays_in_order_) return std::optional<FileIdentity>();
+  if (options_.output.order != OutputOrder::kInput || !is_continued() || stays_in_order_)
+    return std::optional<FileIdentity>();
   return sort_records(target_.partial(), temporary(), ops_);
 }
 

@@ -1,4 +1,4 @@
-// What earlier runs left under the output's name, and how this run continues it. Only for outputs that are files.
+// Finds out what earlier runs left under the output's name, and continues it. Only for outputs that are files.
 //
 // On disk:   nothing → (manifest running, FILE.partial) → FILE → manifest complete; and back again for an input that
 //            grew: manifest running → FILE renamed to FILE.partial → …
@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "base/durable_file.h"
 #include "base/status.h"
-#include "cli/options.h"
 #include "job/completed_lines.h"
+#include "job/job_options.h"
 #include "job/manifest_file.h"
 #include "job/output_sink.h"
 #include "job/run_manifest.h"
@@ -31,9 +31,9 @@ namespace llmb {
 // Status codes: kConflict, kDataLoss, kUnsupported: the output cannot be continued (exit 7) · kBusy (8) · kIoError (6).
 class OutputJob {
  public:
-  // `ops` outlives the job and the sink that begin() gives.
-  static Result<std::unique_ptr<OutputJob>> open(const Options& options, const OutputTarget& target,
-                                                 FileOps& ops = real_file_ops());
+  // `options` and `ops` outlive the job and the sink that begin() gives.
+  static Result<std::unique_ptr<OutputJob>> open(const JobOptions& options, const OutputTarget& target,
+                                                 KeepGoing keep_going, FileOps& ops = real_file_ops());
 
   // The recorded fingerprint; null where this run starts afresh, whatever stands there.
   const Fingerprint* recorded() const { return recorded_ ? &recorded_->fingerprint : nullptr; }
@@ -45,7 +45,7 @@ class OutputJob {
   bool is_complete() const { return recorded_ && recorded_->state == RunState::kComplete; }
 
   // Looks at what is there; changes nothing. on_error_record gets the error records that stay, but for those of
-  // incomplete_lines(). kCancelled: interrupted.
+  // incomplete_lines(). kCancelled: keep_going said no.
   Status examine(const Fingerprint& current, const OnErrorRecord& on_error_record);
 
   // Indices of lines that were answered before they were written to their end; part of completed().
@@ -70,7 +70,7 @@ class OutputJob {
   // All lines are answered: `sink` becomes the complete output, in the order that was asked for, and the manifest says
   // so. num_records and num_failed: all records of the output, and the error records among them.
   Status complete(OutputSink& sink, int64_t num_records, int64_t num_failed);
-  // What is in the partial file now, where something else has changed it.
+  // The records in the partial file now, where something else has changed it.
   struct Kept {
     int64_t num_records = 0, num_failed = 0;
   };
@@ -81,8 +81,8 @@ class OutputJob {
  private:
   enum class Source { kNone, kPartial, kFile };
 
-  OutputJob(const Options& options, OutputTarget target, FileOps& ops)
-      : options_(options), target_(std::move(target)), ops_(ops) {}
+  OutputJob(const JobOptions& options, OutputTarget target, KeepGoing keep_going, FileOps& ops)
+      : options_(options), target_(std::move(target)), keep_going_(std::move(keep_going)), ops_(ops) {}
   Status check_fingerprint(Fingerprint current);
   Status choose_source();
   Status check_unchanged() const;
@@ -94,8 +94,9 @@ class OutputJob {
   Status write_manifest(RunState state);
   std::string temporary() const { return target_.partial() + ".tmp"; }
 
-  const Options& options_;
+  const JobOptions& options_;
   const OutputTarget target_;
+  const KeepGoing keep_going_;
   FileOps& ops_;
   std::unique_ptr<ManifestFile> manifest_file_;
   std::optional<RunManifest> recorded_;

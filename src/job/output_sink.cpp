@@ -114,14 +114,14 @@ Status OutputSink::append(std::string_view records) {
   return sync_if_due();
 }
 
-// What was written is what is there, and has a name. Without a look at that before each record a file that was cut
+// The file holds just what was written, and has a name. Without a look at that before each record a file that was cut
 // short would end with a torn record and go on behind it.
 Status OutputSink::check_content() {
   if (is_stream_ && !is_regular_stream_) return {};
   struct stat st {};
   if (ops_.fstat(fd_, &st) != 0) return error_at("cannot look at it", is_stream_ ? path_ : partial_, errno);
   const int64_t expected = stream_begin_ + size_, found = st.st_size;
-  // What is redirected may have other writers, and no name.
+  // A redirected stream may have other writers, and no name.
   if (is_stream_ ? found >= expected : found == expected && st.st_nlink > 0) return {};
   was_changed_ = true;
   if (!is_stream_ && st.st_nlink == 0) return io_error(partial_ + ": was removed or replaced while it was written");

@@ -1,11 +1,9 @@
-// What the requests of a run took: how many were answered, and how long each waited and computed.
+// Figures of a run's requests: how many were answered, and how long each waited and computed.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
-#include "base/status.h"
 #include "engine/completion_sink.h"
 #include "engine/quantile_sketch.h"
 
@@ -16,9 +14,6 @@ struct SloTargets {
   std::optional<double> ttft_ms, tpot_ms, e2el_ms;
   bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
 };
-
-// "ttft=200ms,tpot=50ms,e2el=2s" (units ms or s; none: ms).
-Result<SloTargets> parse_slo(const std::string& text);
 
 // A value in constant memory.
 struct RequestMetrics {

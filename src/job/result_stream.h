@@ -59,7 +59,7 @@ class ResultStream {
   // The first error of writing, or ok.
   Status status() const;
 
-  // Of one thread: waits until everything put is written (held-back records too, in order); the sink stays open.
+  // For one thread only: waits until everything put is written (held-back records too, in order); the sink stays open.
   Status drain();
   // The same, for no longer than timeout_ms. False: writing is still held up.
   bool drain_within(double timeout_ms);

@@ -165,7 +165,7 @@ Result<RunManifest> parse_manifest(std::string_view text, const std::string& nam
   const auto damaged = [&](const char* what) {
     return data_loss(
         name + ": " + what +
-        ", so it is not known where the output beside it comes from; move both away, or start over with --restart");
+        ", so it is not known where the output beside it comes from; move both away, or start over with `restart`");
   };
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return damaged("damaged or cut short (no JSON object)");
@@ -176,7 +176,7 @@ Result<RunManifest> parse_manifest(std::string_view text, const std::string& nam
   if (format->get<uint64_t>() > uint64_t{kManifestFormat})
     return unsupported(name + ": written by a newer version of llm-batch (manifest format " + format->dump() +
                        ", known: " + std::to_string(kManifestFormat) +
-                       "); use that version, or start over with --restart");
+                       "); use that version, or start over with `restart`");
   RunManifest manifest;
   if (!build || !build->is_string()) return damaged("damaged (no build)");
   manifest.build = build->get<std::string>();

@@ -1,4 +1,4 @@
-// What a run writes beside its output so that a later one can continue it: which settings and model files the answers
+// A run writes this beside its output so that a later one can continue it: which settings and model files the answers
 // came from, and how far the job got. A JSON object in FILE.manifest.json.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace llmb {
 inline constexpr int64_t kManifestFormat = 1;
 
 enum class RunState {
-  kStarting,  // what stands under the output's names is to be discarded (--restart)
+  kStarting,  // what stands under the output's names is to be discarded (`restart`)
   kRunning,   // records are in FILE.partial
   kComplete,  // records are in FILE
 };
@@ -43,8 +43,8 @@ struct Fingerprint {
 inline constexpr const char* kAnswersVersionName = "answers_version";
 inline constexpr const char* kArithmeticName = "arithmetic";
 
-// What a complete job was made of. Where inputs and output still have the same size, times and inode, nothing is to do,
-// however large they are.
+// A complete job's inputs and output. Where inputs and output still have the same size, times and inode, nothing is to
+// do, however large they are.
 struct CompleteJob {
   std::vector<FileFingerprint> inputs;  // as they were before they were read; content_hash is not used
   FileFingerprint output;
@@ -65,8 +65,8 @@ std::string format_manifest(const RunManifest& manifest);
 // kDataLoss: not a manifest, or damaged; kUnsupported: of a newer format. `name` is for messages.
 Result<RunManifest> parse_manifest(std::string_view text, const std::string& name);
 
-// Of settings and model files' content: the same for all runs and shards of a job. Without no_metrics, which no answer
-// depends on.
+// A hash of settings and model files' content: the same for all runs and shards of a job. Without no_metrics, which no
+// answer depends on.
 uint64_t job_hash(const Fingerprint& fingerprint);
 
 // The components that differ, "temperature was 0.7 and is 0.9"; empty where none does.

@@ -55,7 +55,7 @@ Status check_side_file(const std::string& path, const std::vector<std::pair<std:
 
 }  // namespace
 
-Status check_side_files(const Options& o, const OutputTarget& output) {
+Status check_side_files(const JobOptions& o, const OutputTarget& output) {
   std::vector<std::pair<std::string, std::string>> taken;
   for (const std::string& input : o.inputs)
     taken.emplace_back(input == "-" ? "the input on standard input" : "the input " + input, input);
@@ -63,18 +63,17 @@ Status check_side_files(const Options& o, const OutputTarget& output) {
     taken.emplace_back("the output", output.path);
     for (const std::string& name : {output.partial(), output.manifest()})
       taken.emplace_back("part of the output", name);
-  } else if (o.output == "-") {
+  } else if (o.output.path == "-") {
     taken.emplace_back("the output", "/dev/stdout");
   }
-  if (!o.error_file.empty()) {
-    const std::string flag = "--error-file";
-    if (Status status = check_side_file(o.error_file, taken); !status.ok()) return status.with_context(flag);
-    if (Status status = check_writable(o.error_file); !status.ok()) return status.with_context(flag);
-    taken.emplace_back("the file of " + flag, o.error_file);
+  if (const std::string& path = o.output.error_file; !path.empty()) {
+    Status status = check_side_file(path, taken);
+    if (status.ok()) status = check_writable(path);
+    if (!status.ok()) return status.with_context("`error_file`");
+    taken.emplace_back("the file of `error_file`", path);
   }
-  if (const std::string metrics = o.metrics_path(); !metrics.empty())
-    if (Status status = check_side_file(metrics, taken); !status.ok()) return status.with_context("--metrics");
-  return {};
+  if (o.output.metrics.empty()) return {};
+  return check_side_file(o.output.metrics, taken).with_context("`metrics`");
 }
 
 }  // namespace llmb

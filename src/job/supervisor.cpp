@@ -8,7 +8,7 @@ namespace llmb {
 
 namespace {
 constexpr double kTickMs = 100;
-// What the engine itself gets to notice that time is up, before it is done for it.
+// The engine itself gets so long to notice that time is up, before it is done for it.
 constexpr double kMarginMs = 500;
 // After that it is left, whatever it does: half a second of the two is for the last words and the exit.
 constexpr double kLastMarginMs = 1500;

@@ -35,7 +35,7 @@ class Supervisor {
   Supervisor(DeviceWatch& watch, const std::atomic<int>& interrupted, double grace_ms, bool leaves_blocked)
       : watch_(watch), interrupted_(interrupted), grace_ms_(grace_ms), leaves_blocked_(leaves_blocked) {}
 
-  // What `work` throws is thrown here. Call once.
+  // Throws what `work` throws. Call once.
   Ending run(std::function<void()> work);
 
   // May be called while it runs.

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "backend/make_backend.h"
+#include "cli/options.h"
 #include "kernels/cpu/arithmetic.h"
 #include "kernels/cpu/linear.h"
 #include "tests/e2e/run_in_child.h"
@@ -19,19 +20,24 @@ namespace fs = std::filesystem;
 
 namespace {
 
+JobModel model_of(const JobOptions& options) {
+  auto files = load_model_files(options);
+  REQUIRE(files.ok());
+  auto device = choose_device(options.device);
+  REQUIRE(device.ok());
+  auto inventory = take_inventory(options.model);
+  REQUIRE(inventory.ok());
+  return {std::move(*device), std::move(*inventory), std::move(*files)};
+}
+
 Fingerprint fingerprint_of(std::vector<std::string> arguments, const std::string& model = kModel,
                            const Fingerprint* recorded = nullptr) {
   std::vector<const char*> argv = {"llm-batch", "-m", model.c_str()};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   const ParsedCommandLine parsed = parse_command_line(static_cast<int>(argv.size()), argv.data());
   REQUIRE(!parsed.exit_code);
-  const auto files = load_model_files(parsed.options);
-  REQUIRE(files.ok());
-  const auto device = choose_device(parsed.options.device);
-  REQUIRE(device.ok());
-  const auto inventory = take_inventory(parsed.options);
-  REQUIRE(inventory.ok());
-  auto fingerprint = compute_fingerprint(parsed.options, *files, *inventory, *device, recorded);
+  const JobModel loaded = model_of(parsed.options.job);
+  auto fingerprint = compute_fingerprint(parsed.options.job, loaded, recorded, [] { return true; });
   REQUIRE(fingerprint.ok());
   return std::move(*fingerprint);
 }
@@ -225,20 +231,16 @@ TEST_CASE("a file that changes, comes or goes while the model is loaded is named
 TEST_CASE("beside other work the fingerprint is the same, and it is given up where nobody waits for it") {
   const char* argv[] = {"llm-batch", "-m", kModel.c_str(), "--device", "cpu"};
   const ParsedCommandLine parsed = parse_command_line(5, argv);
-  const auto files = load_model_files(parsed.options);
-  REQUIRE(files.ok());
-  const auto inventory = take_inventory(parsed.options);
-  REQUIRE(inventory.ok());
-  const DeviceChoice cpu = {DeviceKind::kCpu, "cpu", "cpu", ""};
-  { const FingerprintTask dropped(parsed.options, *files, *inventory, cpu); }
-  FingerprintTask task(parsed.options, *files, *inventory, cpu);
+  const JobOptions& options = parsed.options.job;
+  const JobModel loaded = model_of(options);
+  const KeepGoing always = [] { return true; }, never = [] { return false; };
+  { const FingerprintTask dropped(options, loaded, always); }
+  FingerprintTask task(options, loaded, always);
   const auto fingerprint = task.wait();
   REQUIRE(fingerprint.ok());
   CHECK(fingerprint->files.size() > 3);
   CHECK(joined(fingerprint_differences(fingerprint_of({"--device", "cpu"}), *fingerprint)) == "");
-  const std::atomic<bool> stop{true};
-  CHECK(compute_fingerprint(parsed.options, *files, *inventory, cpu, nullptr, &stop).status().code() ==
-        StatusCode::kCancelled);
+  CHECK(compute_fingerprint(options, loaded, nullptr, never).status().code() == StatusCode::kCancelled);
 }
 
 }  // namespace llmb::test

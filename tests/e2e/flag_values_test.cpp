@@ -1,11 +1,15 @@
 // FAULTS 46: values at and beyond the type of every flag that takes a number are refused before anything is loaded.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <regex>
 #include <set>
 
+#include "cli/flag_names.h"
 #include "tests/e2e/run.h"
+#include "tests/support/source_dir.h"
 
 namespace llmb::test {
 
@@ -109,6 +113,28 @@ TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table"
     CHECK_MESSAGE((kFlags.count(flag) + not_numbers.count(flag)) == 1, flag);
   }
   CHECK(num_flags >= static_cast<int>(kFlags.size()));
+}
+
+TEST_CASE("an option that a message of src/job names is shown as its flag, which there is; nothing else is changed") {
+  const std::string help = run_process({kProgram, "--help"}).out;
+  const std::regex named("`([a-z_]+)`");
+  int num_names = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/src/job")) {
+    if (entry.path().extension() != ".cpp") continue;
+    const std::string text = std::regex_replace(read_file(entry.path().string()), std::regex("//[^\n]*"), "");
+    for (auto it = std::sregex_iterator(text.begin(), text.end(), named); it != std::sregex_iterator(); ++it) {
+      std::string flag = "--" + (*it)[1].str();
+      std::replace(flag.begin(), flag.end(), '_', '-');
+      CHECK(with_flag_names((*it)[0].str()) == flag);
+      CHECK_MESSAGE(std::regex_search(help, std::regex(flag + "[ =\n]")), flag);
+      ++num_names;
+    }
+  }
+  CHECK(num_names > 20);
+  CHECK(with_flag_names("") == "");
+  CHECK(with_flag_names("a `b` c: `error_file`, `restart`") == "a `b` c: --error-file, --restart");
+  CHECK(with_flag_names("`open `restart`") == "`open --restart");
+  CHECK(with_flag_names("`restart") == "`restart");
 }
 
 }  // namespace llmb::test

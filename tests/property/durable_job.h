@@ -1,4 +1,4 @@
-// A job with a durable output in this process, as cli/batch_run.cpp does it (OutputJob, OutputSink, the walk over the
+// A job with a durable output in this process, as job/job_output.cpp does it (OutputJob, OutputSink, the walk over the
 // input), but without a model: small enough to run it once for every call that may fail, from everything that it may
 // start from.
 #pragma once
@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/options.h"
 #include "io/line_reader.h"
 #include "io/result_writer.h"
 #include "job/completed_lines.h"
+#include "job/job_options.h"
 #include "job/output_job.h"
 #include "job/output_sink.h"
 #include "tests/support/faulty_file_ops.h"
@@ -94,7 +94,7 @@ inline Status examine_silently(OutputJob& job, const Fingerprint& fingerprint) {
 }
 
 // Answers every line that is new.
-inline Status answer_lines(const Options& options, const CompletedLines& completed, OutputSink& sink,
+inline Status answer_lines(const JobOptions& options, const CompletedLines& completed, OutputSink& sink,
                            int64_t* num_failed) {
   LineReader reader(options.inputs);
   CompletedLineMatcher matcher(completed);
@@ -113,11 +113,12 @@ inline Status answer_lines(const Options& options, const CompletedLines& complet
   }
 }
 
-inline Status run_job(const Options& options, FileOps& ops) {
+inline Status run_job(const JobOptions& options, FileOps& ops) {
   VirtualClock clock;
-  const auto target = resolve_output(options.output, options.inputs, ops);
+  const auto target = resolve_output(options.output.path, options.inputs, ops);
   if (!target.ok()) return target.status();
-  auto job = OutputJob::open(options, *target, ops);
+  auto job = OutputJob::open(
+      options, *target, [] { return true; }, ops);
   if (!job.ok()) return job.status();
   const Fingerprint fingerprint{.settings = {{"temperature", "0"}}, .files = {}};
   LLMB_RETURN_IF_ERROR(examine_silently(**job, fingerprint));
@@ -152,7 +153,7 @@ struct Start {
   int num_lines_before;  // of an earlier run; 0: none
   size_t torn_bytes;     // the earlier run was killed: so much is missing of what it wrote
   bool was_complete;
-  Options options;
+  JobOptions options;
 };
 
 inline std::vector<Start> make_starts() {
@@ -163,9 +164,9 @@ inline std::vector<Start> make_starts() {
                                {"retrying errors", 10, 0, true, {}},
                                {"restarting", 10, 0, true, {}},
                                {"in input order", 6, 0, true, {}}};
-  starts[4].options.retry_errors = "*";
-  starts[5].options.restart = true;
-  starts[6].options.order = OutputOrder::kInput;
+  starts[4].options.output.retry_errors = "*";
+  starts[5].options.output.restart = true;
+  starts[6].options.output.order = OutputOrder::kInput;
   return starts;
 }
 
@@ -176,7 +177,7 @@ class Matrix {
  public:
   explicit Matrix(const Start& start) : options_(start.options) {
     options_.inputs = {dir_.in()};
-    options_.output = dir_.out();
+    options_.output.path = dir_.out();
     prepare(start);
     FaultyFileOps ops;
     REQUIRE(run_job(options_, ops).ok());
@@ -184,11 +185,12 @@ class Matrix {
     expected_ = lines_of(read_file(dir_.out()));
     REQUIRE(expected_.size() == kNumLines);
     check_complete();
-    if (options_.restart) return;
+    if (options_.output.restart) return;
     for (const char* name : {"out.jsonl", "out.jsonl.partial"})
       if (start_.count(name))
         for (const std::string& line : lines_of(start_.at(name)))
-          if (expected_.count(line) && (options_.retry_errors.empty() || line.find("\"error\":{") == std::string::npos))
+          if (expected_.count(line) &&
+              (options_.output.retry_errors.empty() || line.find("\"error\":{") == std::string::npos))
             kept_.insert(line);
   }
 
@@ -233,7 +235,7 @@ class Matrix {
     for (const auto& [name, content] : files) names += name + " ";
     CHECK(names == "in.jsonl out.jsonl out.jsonl.manifest.json ");
     CHECK(lines_of(read_file(dir_.out())) == expected_);
-    if (options_.order == OutputOrder::kInput) check_order();
+    if (options_.output.order == OutputOrder::kInput) check_order();
     CHECK(read_file(dir_.manifest()).find("\"complete\"") != std::string::npos);
   }
 
@@ -262,9 +264,9 @@ class Matrix {
  private:
   void prepare(const Start& start) {
     if (start.num_lines_before > 0) {
-      Options before = options_;
-      before.retry_errors.clear();
-      before.restart = false;
+      JobOptions before = options_;
+      before.output.retry_errors.clear();
+      before.output.restart = false;
       dir_.write_input(start.num_lines_before);
       REQUIRE(run_job(before, real_file_ops()).ok());
     }
@@ -278,12 +280,12 @@ class Matrix {
       write_file(dir_.manifest(), manifest.replace(at, 10, "\"running\""));
     }
     dir_.write_input(kNumLines);
-    if (options_.order == OutputOrder::kInput) reverse_lines(dir_.out());
+    if (options_.output.order == OutputOrder::kInput) reverse_lines(dir_.out());
     start_ = dir_.files();
   }
 
   JobDirectory dir_;
-  Options options_;
+  JobOptions options_;
   JobDirectory::Files start_;
   std::set<std::string> expected_, kept_;
   int64_t num_calls_ = 0;

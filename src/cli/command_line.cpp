@@ -1,0 +1,304 @@
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "cli/option_values.h"
+#include "cli/version.h"
+
+namespace llmb {
+
+namespace {
+
+constexpr const char* kDescription =
+    "llm-batch runs every prompt of a JSONL file through a language model and writes one JSON line for each.\n\n"
+    "  llm-batch -m MODEL_DIR prompts.jsonl -o out.jsonl\n"
+    "  zcat *.gz | llm-batch -m MODEL_DIR | jq -r .text\n";
+
+constexpr const char* kFooter =
+    "\nInput lines: {\"prompt\": …}, {\"messages\": […]}, {\"prompt_token_ids\": […]} or OpenAI batch lines. Fields\n"
+    "of a line override the flags, the flags override the model's generation_config.json.\n"
+    "Exit codes: 0 all lines ok, 1 bug, 2 usage, 3 some lines are error records, 4 model refused, 5 input\n"
+    "unreadable, 6 output failed, 7 the output cannot be continued, 8 another run holds the output, 9 device fault\n"
+    "or stall, 10 out of memory, 11 too many errors, 128+n signal, 141 reader went away. Running the same command\n"
+    "again continues an interrupted job.";
+
+constexpr int32_t kIntMax = INT32_MAX;
+
+void add_model_options(CLI::App& app, Options& o) {
+  app.add_option(
+         "-m,--model", o.job.model.model,
+         "Model directory in Hugging Face layout, GGUF file, or name of a model in the local Hugging Face cache")
+      ->group("Model")
+      ->option_text("DIR|FILE.gguf|NAME REQUIRED");
+  app.add_option("--tokenizer", o.job.model.tokenizer, "Take the tokenizer from another model")
+      ->group("Model")
+      ->option_text("DIR|FILE.gguf|NAME");
+  app.add_option("--revision", o.job.model.revision, "Branch, tag or commit of a model in the cache")
+      ->group("Model")
+      ->option_text("REVISION [main]");
+  app.add_option("--tokenizer-revision", o.job.model.tokenizer_revision, "The same of --tokenizer")
+      ->group("Model")
+      ->option_text("REVISION [main]");
+  app.add_option("--chat-template", o.job.model.chat_template, "Jinja file used instead of the model's chat template")
+      ->group("Model")
+      ->option_text("FILE");
+  app.add_option("--load-format", o.texts.load_format,
+                 "auto: the model's weights; dummy: random weights, only config.json is read")
+      ->check(one_of({"auto", "dummy"}))
+      ->group("Model")
+      ->option_text("auto|dummy [auto]");
+  app.add_option("--device", o.job.device,
+                 "Where to compute; auto: a GPU where there is one; ledger: a test double that needs no weights")
+      ->check(device_name())
+      ->group("Model")
+      ->option_text("auto|cpu|cuda[:N]|ledger [auto]");
+  app.add_option("--dtype", o.texts.dtype,
+                 "Of activations; auto: the weights' own on a GPU; on the CPU float32, bfloat16 where that is faster")
+      ->check(one_of({"auto", "float32", "bfloat16", "float16"}))
+      ->group("Model")
+      ->option_text("auto|float32|bfloat16|float16 [auto]");
+  app.add_option("--arithmetic", o.texts.arithmetic,
+                 "Of the CPU: its results differ in bytes; auto: the output's that is continued, else the fastest here")
+      ->check(one_of({"auto", "unfused", "fma", "bf16-dot", "bf16-amx"}))
+      ->group("Model")
+      ->option_text("auto|unfused|fma|bf16-dot|bf16-amx [auto]");
+  app.add_option("--quantization", o.job.load.cpu.quantization,
+                 "Quantise weights while they load (CPU): int8: and activations; int4: weights only")
+      ->transform(one_of<Quantization>(
+          {{"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4}}))
+      ->group("Model")
+      ->option_text("none|int8|int4 [none]");
+  app.add_option("--weight-cache", o.job.load.cpu.weight_cache_dir,
+                 "Keep the weights there as they are computed with (CPU): later runs map them, and share the memory")
+      ->group("Model")
+      ->option_text("DIR");
+  app.add_option("--max-model-len", o.job.max_model_len, "Longest sequence, prompt and output; default: the model's")
+      ->transform(size_validator(1 << 24))
+      ->group("Model")
+      ->option_text("TOKENS");
+}
+
+void add_io_options(CLI::App& app, Options& o) {
+  const std::string group = "Input and output";
+  app.add_option("inputs", o.job.inputs, "Input files, in order; plain, .gz or .zst; '-' or none: stdin")
+      ->option_text("[FILE…]");
+  app.add_option("-o,--output", o.job.output.path,
+                 "Result file; written as FILE.partial and renamed at the end; '-': stdout")
+      ->group(group)
+      ->option_text("FILE [-]");
+  app.add_option("--order", o.job.output.order,
+                 "completion: write each result when it is finished; input: in input order")
+      ->transform(one_of<OutputOrder>({{"completion", OutputOrder::kCompletion}, {"input", OutputOrder::kInput}}))
+      ->group(group)
+      ->option_text("completion|input [completion]");
+  app.add_flag("--restart", o.job.output.restart,
+               "Discard what earlier runs left under the output's name and start over")
+      ->group(group);
+  // A flag with a value: as an option it would take the next input file for its codes.
+  app.add_flag("--retry-errors", o.job.output.retry_errors,
+               "Run lines again whose records are errors, all of them or those with these codes")
+      ->group(group)
+      ->option_text("[=CODE,…]");
+  app.add_option("--max-errors", o.job.output.max_errors,
+                 "Stop with exit code 11 when the output holds more error records")
+      ->check(integer_in(0, uint64_t{1} << 53))
+      ->group(group)
+      ->option_text("N");
+  app.add_option("--error-file", o.job.output.error_file, "Write a copy of every error record to FILE")
+      ->group(group)
+      ->option_text("FILE");
+  app.add_option("--grace", o.job.grace_s, "After the first signal, how long running requests may take to finish")
+      ->check(number_in(0, 1e6))
+      ->group(group)
+      ->option_text("SECONDS [30]");
+  app.add_option("--watchdog-timeout", o.job.watchdog_timeout_s,
+                 "End with exit code 9 where one step takes longer: the device hangs; 0: never")
+      ->check(number_in(0, 1e6))
+      ->group(group)
+      ->option_text("SECONDS [300; on a CPU 3600]");
+  app.add_flag("--no-metrics", o.job.output.no_metrics, "Leave the metrics field out of the results")->group(group);
+  app.add_flag("--dry-run", o.dry_run, "Check every line and count tokens; touches no weights, writes no results")
+      ->group(group);
+}
+
+void add_batching_options(CLI::App& app, Options& o) {
+  const std::string group = "Batching and memory";
+  app.add_option("--batching", o.job.scheduler.batching, "How requests share steps")
+      ->transform(one_of<BatchingMode>({{"none", BatchingMode::kNone},
+                                        {"static", BatchingMode::kStatic},
+                                        {"dynamic", BatchingMode::kDynamic},
+                                        {"continuous", BatchingMode::kContinuous}}))
+      ->group(group)
+      ->option_text("none|static|dynamic|continuous [continuous]");
+  app.add_option("--max-num-seqs", o.job.scheduler.max_num_seqs, "Sequences that run at one time")
+      ->check(integer_in(1, 65536))
+      ->group(group)
+      ->option_text("N [64]");
+  app.add_option("--max-num-batched-tokens", o.job.scheduler.max_num_batched_tokens,
+                 "New tokens in one step; longer prompts are chunked")
+      ->transform(size_validator(1 << 20))
+      ->group(group)
+      ->option_text("N [1024]");
+  app.add_option("--batch-window-ms", o.job.scheduler.batch_window_ms,
+                 "Dynamic batching: start at the latest this long after the first arrival")
+      ->check(number_in(0, 1e9))
+      ->group(group)
+      ->option_text("MS [50]");
+  app.add_option("--request-rate", o.job.request_rate, "Simulate Poisson arrivals at this rate per second")
+      ->check(number_in(0, 1e9, true))
+      ->group(group)
+      ->option_text("R");
+  app.add_option("--block-size", o.job.load.block_size, "Tokens per KV block")
+      ->check(one_of({"8", "16", "32", "64", "128"}))
+      ->group(group)
+      ->option_text("8|16|32|64|128 [16]");
+  app.add_option("--kv-cache-dtype", o.texts.kv_cache_dtype,
+                 "Of the KV cache; auto: on the CPU bfloat16, float32 for a model stored so; on a GPU as --dtype")
+      ->check(one_of({"auto", "float32", "bfloat16", "float16", "int8"}))
+      ->group(group)
+      ->option_text("auto|float32|bfloat16|float16|int8 [auto]");
+  app.add_option("--kv-cache-memory-bytes", o.job.load.kv_cache_bytes,
+                 "Size of the KV pool, e.g. 2G; default: what max-num-seqs sequences need, if memory allows")
+      ->transform(size_validator(int64_t{1} << 50))
+      ->group(group)
+      ->option_text("SIZE");
+  app.add_option("--num-gpu-blocks-override", o.job.load.num_blocks_override,
+                 "Exactly this many KV blocks, on any device")
+      ->check(integer_in(1, kIntMax))
+      ->group(group)
+      ->option_text("N");
+  app.add_option("--gpu-memory-utilization", o.job.load.cuda.gpu_memory_utilization,
+                 "Share of the GPU's memory that weights, activations and KV pool may take")
+      ->check(number_in(0, 1, true))
+      ->group(group)
+      ->option_text("SHARE [0.92]");
+  app.add_flag("--deterministic", o.job.load.cuda.deterministic,
+               "GPU: a result does not depend on what else runs in its step, at some cost; the CPU always works so")
+      ->group(group);
+  app.add_option("--threads", o.job.load.num_threads, "CPU threads; default: all usable cores")
+      ->check(integer_in(1, 1024))
+      ->group(group)
+      ->option_text("N");
+}
+
+void add_sampling_options(CLI::App& app, Options& o) {
+  const std::string group = "Sampling defaults, for lines that do not say";
+  app.add_option(
+         "--max-tokens", o.job.generation.max_tokens,
+         "Output tokens at most; default: max_new_tokens of generation_config.json, else 256 (OpenAI lines: 16 for "
+         "completions, the context's rest for chat)")
+      ->check(integer_in(1, kIntMax))
+      ->group(group)
+      ->option_text("N");
+  app.add_option("--min-tokens", o.job.generation.min_tokens, "No end before this many output tokens")
+      ->check(integer_in(0, kIntMax))
+      ->group(group)
+      ->option_text("N [0]");
+  app.add_option("--temperature", o.job.generation.temperature, "0: greedy")
+      ->check(number_in(0, 100))
+      ->group(group)
+      ->option_text("T [the model's, or 1]");
+  app.add_option("--top-p", o.job.generation.top_p, "Nucleus sampling")
+      ->check(number_in(0, 1, true))
+      ->group(group)
+      ->option_text("P [1]");
+  app.add_option("--top-k", o.job.generation.top_k, "0 or -1: off")
+      ->check(integer_in(-1, kIntMax))
+      ->group(group)
+      ->option_text("K [0]");
+  app.add_option("--min-p", o.job.generation.min_p, "Probability floor relative to the best token")
+      ->check(number_in(0, 1))
+      ->group(group)
+      ->option_text("P [0]");
+  app.add_option("--repetition-penalty", o.job.generation.repetition_penalty,
+                 "> 1 discourages tokens of prompt and output")
+      ->check(number_in(0, 100, true))
+      ->group(group)
+      ->option_text("X [1]");
+  app.add_option("--presence-penalty", o.job.generation.presence_penalty, "Discourages tokens that the output has")
+      ->check(number_in(-2, 2))
+      ->group(group)
+      ->option_text("X [0]");
+  app.add_option("--frequency-penalty", o.job.generation.frequency_penalty, "The same, by how often")
+      ->check(number_in(-2, 2))
+      ->group(group)
+      ->option_text("X [0]");
+  app.add_option("--logit-bias", o.texts.logit_bias, "Added to logits, as JSON: {\"50256\": -100}")
+      ->group(group)
+      ->option_text("JSON");
+  app.add_option("--seed", o.job.seed, "Seed of all randomness")
+      ->check(integer_in(0, UINT64_MAX))
+      ->group(group)
+      ->option_text("N [0]");
+  app.add_option("--stop", o.job.generation.stop, "Stop string; may be given several times")
+      ->allow_extra_args(false)
+      ->group(group)
+      ->option_text("TEXT");
+  app.add_option("--stop-token-ids", o.job.generation.stop_token_ids, "Stop tokens, separated by commas")
+      ->check(integer_in(0, kIntMax))
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->group(group)
+      ->option_text("ID,…");
+  app.add_flag("--ignore-eos", o.job.generation.ignore_eos, "Generate past the end-of-sequence token")->group(group);
+  app.add_flag("--include-stop-str-in-output", o.job.generation.include_stop_str_in_output,
+               "Keep the stop string or token in the text")
+      ->group(group);
+  app.add_flag("--no-skip-special-tokens", o.texts.no_skip_special_tokens, "Keep special tokens in the text")
+      ->group(group);
+  app.add_option("--logprobs", o.job.generation.logprobs, "Log-probabilities of each token and of the N best")
+      ->check(integer_in(0, kMaxTopLogprobs))
+      ->group(group)
+      ->option_text("N");
+  app.add_option("--truncate", o.job.generation.truncate,
+                 "Cut a prompt that fills the context at its beginning (left) or end (right); default: an error record")
+      ->transform(one_of<TruncateSide>({{"left", TruncateSide::kLeft}, {"right", TruncateSide::kRight}}))
+      ->group(group)
+      ->option_text("left|right");
+  app.add_flag("--return-token-ids", o.job.generation.return_token_ids, "Add token_ids to the results")->group(group);
+}
+
+void add_report_options(CLI::App& app, Options& o) {
+  const std::string group = "Report";
+  app.add_option("--progress", o.progress,
+                 "auto: a bar on a terminal, else a line every 10 s; none: quiet, errors and the final JSON line only")
+      ->transform(one_of<ProgressKind>({{"auto", ProgressKind::kAuto},
+                                        {"bar", ProgressKind::kBar},
+                                        {"plain", ProgressKind::kPlain},
+                                        {"none", ProgressKind::kNone}}))
+      ->group(group)
+      ->option_text("auto|bar|plain|none [auto]");
+  app.add_option("--metrics", o.job.output.metrics,
+                 "Append the summary to FILE as one JSON line; default: OUTPUT with .metrics.jsonl; 'none': nowhere")
+      ->group(group)
+      ->option_text("FILE");
+  app.add_option("--slo", o.texts.slo, "Latency targets for goodput, e.g. ttft=200ms,tpot=50ms,e2el=2s")
+      ->group(group)
+      ->option_text("TARGETS");
+  app.add_option("--peak-flops", o.peak_flops, "Machine limit for MFU, FLOP/s; default: measured")
+      ->check(number_in(0, 1e24, true))
+      ->group(group)
+      ->option_text("F");
+  app.add_option("--peak-bandwidth", o.peak_bandwidth, "Machine limit for MBU, bytes/s; default: measured")
+      ->check(number_in(0, 1e24, true))
+      ->group(group)
+      ->option_text("B");
+}
+
+}  // namespace
+
+std::unique_ptr<CLI::App> make_command_line(Options& o) {
+  auto app = std::make_unique<CLI::App>(kDescription, "llm-batch");
+  app->footer(kFooter);
+  app->set_version_flag("--version", std::string("llm-batch ") + kVersion);
+  app->get_formatter()->column_width(44);
+  add_io_options(*app, o);
+  add_model_options(*app, o);
+  add_batching_options(*app, o);
+  add_sampling_options(*app, o);
+  add_report_options(*app, o);
+  return app;
+}
+
+}  // namespace llmb

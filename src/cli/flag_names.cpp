@@ -1,0 +1,36 @@
+#include "cli/flag_names.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace llmb {
+
+namespace {
+
+// Options that messages of src/job name. The flag has dashes in place of the underscores.
+constexpr std::string_view kOptions[] = {"chat_template", "error_file",      "logit_bias", "max_model_len",
+                                         "metrics",       "restart",         "stop",       "stop_token_ids",
+                                         "tokenizer",     "watchdog_timeout"};
+
+}  // namespace
+
+std::string with_flag_names(std::string_view message) {
+  std::string text;
+  while (true) {
+    const size_t begin = message.find('`');
+    const size_t end = begin == message.npos ? begin : message.find('`', begin + 1);
+    if (end == message.npos) return text.append(message);
+    std::string name(message.substr(begin + 1, end - begin - 1));
+    text += message.substr(0, begin);
+    if (std::find(std::begin(kOptions), std::end(kOptions), name) == std::end(kOptions)) {
+      text += '`';
+      message.remove_prefix(begin + 1);
+      continue;
+    }
+    std::replace(name.begin(), name.end(), '_', '-');
+    text += "--" + name;
+    message.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace llmb

@@ -1,0 +1,53 @@
+#include "cli/flag_texts.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+namespace llmb {
+
+Result<SloTargets> parse_slo(const std::string& text) {
+  SloTargets slo;
+  std::stringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t equals = part.find('=');
+    const std::string name = part.substr(0, equals);
+    char* end = nullptr;
+    const double value = equals == std::string::npos ? -1 : std::strtod(part.c_str() + equals + 1, &end);
+    const std::string unit = end != nullptr ? end : "";
+    std::optional<double>* target = name == "ttft"                      ? &slo.ttft_ms
+                                    : name == "tpot"                    ? &slo.tpot_ms
+                                    : (name == "e2el" || name == "e2e") ? &slo.e2el_ms
+                                                                        : nullptr;
+    if (target == nullptr || !(value > 0) || !(value < 1e12) || (unit != "ms" && unit != "s" && !unit.empty()))
+      return invalid_argument("--slo: '" + part + "': expected ttft=, tpot= or e2el= and a time such as 200ms or 2s");
+    *target = unit == "s" ? value * 1000 : value;
+  }
+  if (!slo.any()) return invalid_argument("--slo: no target; expected for example ttft=200ms,tpot=50ms");
+  return slo;
+}
+
+Result<std::vector<std::pair<TokenId, float>>> parse_logit_bias(const std::string& text) {
+  std::vector<std::pair<TokenId, float>> bias;
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return invalid_argument("--logit-bias: not a JSON object such as {\"50256\": -100}");
+  for (const auto& [key, value] : json.items()) {
+    char* end = nullptr;
+    const long token = std::strtol(key.c_str(), &end, 10);
+    if (key.empty() || *end != '\0' || token < 0 || token > std::numeric_limits<TokenId>::max())
+      return invalid_argument("--logit-bias: '" + key + "' is not a token id");
+    if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100))
+      return invalid_argument("--logit-bias: the bias of token " + key + " is not a number in [-100, 100]");
+    bias.emplace_back(static_cast<TokenId>(token), value.get<float>());
+  }
+  std::sort(bias.begin(), bias.end());
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+  if (std::adjacent_find(bias.begin(), bias.end(), same) != bias.end())  // "7" and "07"
+    return invalid_argument("--logit-bias: a token is named twice");
+  return bias;
+}
+
+}  // namespace llmb

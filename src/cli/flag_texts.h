@@ -1,0 +1,20 @@
+// Values of flags that are small languages: what their texts say.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "core/types.h"
+#include "job/request_metrics.h"
+
+namespace llmb {
+
+// "ttft=200ms,tpot=50ms,e2el=2s" (units ms or s; none: ms).
+Result<SloTargets> parse_slo(const std::string& text);
+
+// {"50256": -100}, by increasing token. Whether the model has the tokens is not known here.
+Result<std::vector<std::pair<TokenId, float>>> parse_logit_bias(const std::string& text);
+
+}  // namespace llmb

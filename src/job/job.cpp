@@ -1,0 +1,120 @@
+#include "job/job.h"
+
+#include <utility>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/log.h"
+#include "job/make_intake.h"
+
+namespace llmb {
+
+Job::Job(JobOptions options, const JobEnvironment& environment)
+    : options_(std::move(options)), environment_(environment), output_(options_, live_, keep_going_, *clock_) {}
+
+JobEnding Job::run() {
+  if (auto stop = prepare()) return ending(std::move(*stop));
+  return compute();
+}
+
+// Up to the first line that needs an answer.
+std::optional<JobStop> Job::prepare() {
+  reader_ = std::make_unique<LineReader>(options_.inputs);
+  if (const Status status = reader_->check_inputs(); !status.ok()) return input_stop(status);
+  live_.enter("opening the output");
+  if (auto stop = output_.open()) return stop;
+  auto device = choose_device(options_.device);
+  if (!device.ok()) return JobStop{JobEnd::kDeviceFault, device.status().message()};
+  model_.device = std::move(*device);
+  if (!model_.device.note.empty()) log_warning(model_.device.note);
+  live_.enter("reading the model's files");
+  if (auto stop = read_model()) return stop;
+  if (auto stop = choose_arithmetic()) return stop;
+  if (!output_.is_stream()) {
+    live_.enter("looking at the output");
+    if (auto stop = examine_output()) return stop;
+    live_.enter("reading the model's files");
+  }
+  if (const Status status = load_model_context(options_.model, &model_.files); !status.ok())
+    return model_files_stop(status);
+  return begin_reading();
+}
+
+std::optional<JobStop> Job::read_model() {
+  const bool needs_weights = model_.device.kind != DeviceKind::kLedger;
+  if (const Status found = find_model_dirs(&options_.model, needs_weights); !found.ok()) return model_files_stop(found);
+  Result<ModelInventory> inventory = take_inventory(options_.model);
+  if (!inventory.ok()) return model_stop(inventory.status());
+  model_.inventory = std::move(*inventory);
+  Result<ModelFiles> files = load_model_files(options_);
+  if (!files.ok()) return model_files_stop(files.status());
+  model_.files = std::move(*files);
+  return {};
+}
+
+// This run keeps the choices of an earlier one.
+std::optional<JobStop> Job::choose_arithmetic() {
+  if (model_.device.kind != DeviceKind::kCpu) return {};
+  LoadOptions& load = options_.load;
+  if (output_.recorded() != nullptr) {
+    output_.set_cannot_compute(follow_recorded(*output_.recorded(), model_.device, &load));
+    if (!output_.cannot_compute().ok()) return {};  // there may be nothing to do
+  }
+  Status status =
+      choose_cpu_arithmetic(model_.files.config, load.cpu.quantization, load.dtype, load.cpu.arithmetic).status();
+  if (status.ok() && load.cpu.arithmetic) status = check_cpu_arithmetic(*load.cpu.arithmetic);
+  if (!status.ok()) return model_files_stop(status);
+  return {};
+}
+
+std::optional<JobStop> Job::examine_output() {
+  if (output_.recorded() != nullptr) {
+    auto fingerprint = compute_fingerprint(options_, model_, output_.recorded(), keep_going_);
+    if (!fingerprint.ok()) return stop_unless_ok(fingerprint.status(), model_stop);
+    fingerprint_ = std::move(*fingerprint);
+  }
+  return output_.examine(fingerprint_.value_or(Fingerprint()), *reader_);
+}
+
+// Reading and tokenising begin while the weights load, which are loaded only for something to do.
+std::optional<JobStop> Job::begin_reading() {
+  auto intake = make_intake(options_, model_.files, std::move(reader_), clock_, output_.completed());
+  live_.enter("reading the input");
+  CoordinatorOptions options;
+  options.order = options_.output.order;
+  options.format.metrics = !options_.output.no_metrics;
+  options.slo = options_.slo;
+  // The budget is the output's, not this run's: running again and again must not get around it.
+  if (options_.output.max_errors) options.max_errors = *options_.output.max_errors - live_.report().failed;
+  coordinator_ = std::make_unique<Coordinator>(std::move(intake), options);
+  if (output_.is_continued())
+    if (auto stop = wait_for_new_line()) return stop;
+  return output_.refuse_new_lines();
+}
+
+// Also where the input is a pipe.
+std::optional<JobStop> Job::wait_for_new_line() {
+  while (!coordinator_->wait_for_line(100)) {
+    if (is_interrupted()) return JobStop{JobEnd::kInterrupted, ""};
+    if (!coordinator_->has_read_all()) continue;
+    const Status status = coordinator_->input_status();
+    if (!status.ok()) return output_.refuse_input(status);
+    return output_.complete_as_found(*fingerprint_);
+  }
+  return {};
+}
+
+// An error that comes of the wish to end is none.
+std::optional<JobStop> Job::stop_unless_ok(const Status& status, JobStop (*stop)(const Status&)) const {
+  if (status.ok()) return {};
+  return is_interrupted() ? JobStop{JobEnd::kInterrupted, ""} : stop(status);
+}
+
+JobEnding Job::ending(JobStop stop) const {
+  JobEnding ending;
+  ending.end = stop.end;
+  ending.message = std::move(stop.message);
+  ending.report = live_.snapshot().report;
+  return ending;
+}
+
+}  // namespace llmb

@@ -1,0 +1,105 @@
+// One run of a job, stage by stage: opens the output, chooses device and model, looks at what earlier runs left, begins
+// to read, loads, computes, and makes the output durable.
+//
+// The coordinator owns input, numbers, output and durability; the worker owns backend and engine. They meet in two
+// queues of values (coordinator.h).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "job/coordinator.h"
+#include "job/fingerprint.h"
+#include "job/job_ending.h"
+#include "job/job_model.h"
+#include "job/job_options.h"
+#include "job/job_output.h"
+#include "job/job_progress.h"
+#include "job/live_report.h"
+#include "job/supervisor.h"
+#include "job/worker.h"
+
+namespace llmb {
+
+// Gets to know how a job goes on. Called by the thread that drives the job at the time.
+class JobObserver {
+ public:
+  virtual ~JobObserver() = default;
+  // The worker is ready. `options` with names of models resolved.
+  virtual void on_loaded(const JobOptions& options, const ModelFiles& model, const BackendInfo& backend) = 0;
+  // After every step and while idle.
+  virtual void on_progress(const JobProgress& progress) = 0;
+  // No step follows.
+  virtual void on_computed() = 0;
+};
+
+// A job gets this from its process. All of it outlives the job.
+struct JobEnvironment {
+  const BackendFactory& make_backend;
+  const std::atomic<int>& interrupted;  // how often the job was asked to end; the second time cuts the grace short
+  JobObserver& observer;
+};
+
+// One thread drives it; while the worker loads and computes, another one that it starts. Any thread may ask for a
+// snapshot.
+class Job {
+ public:
+  Job(JobOptions options, const JobEnvironment& environment);
+
+  // Call once. Throws std::bad_alloc, and std::system_error where no thread can be started.
+  JobEnding run();
+  JobSnapshot snapshot() const { return live_.snapshot(); }
+  // A thread hangs in a call: nothing that it uses may be destroyed.
+  bool must_end_process() const { return must_end_process_; }
+
+ private:
+  // The errors of the two sides.
+  struct Outcome {
+    Status engine, output;
+    double start_ms = 0;
+    bool was_interrupted = false;  // before all lines were answered
+  };
+
+  // A stage gives the end of the job where it ends it.
+  std::optional<JobStop> prepare();
+  std::optional<JobStop> read_model();
+  std::optional<JobStop> choose_arithmetic();
+  std::optional<JobStop> examine_output();
+  std::optional<JobStop> begin_reading();
+  std::optional<JobStop> wait_for_new_line();
+  JobEnding compute();
+  std::optional<JobStop> load_and_run(Outcome* outcome);
+  std::optional<JobStop> start_output();
+  WorkerOptions worker_options() const;
+  double watchdog_ms() const;
+
+  JobEnding finish(Outcome outcome);
+  JobEnding finish_blocked();
+  JobStop stop_of(const Outcome& outcome) const;
+  void count_results();
+  void report_rest(bool is_complete);
+  JobMetrics metrics(const Outcome& outcome);
+  JobEnding ending(JobStop stop) const;
+
+  bool is_interrupted() const { return environment_.interrupted.load() > 0; }
+  std::optional<JobStop> stop_unless_ok(const Status& status, JobStop (*stop)(const Status&)) const;
+
+  JobOptions options_;
+  const JobEnvironment environment_;
+  const KeepGoing keep_going_ = [this] { return !is_interrupted(); };
+  const std::shared_ptr<Clock> clock_ = std::make_shared<SteadyClock>();
+  LiveReport live_;
+  JobOutput output_;
+  JobModel model_;
+  std::unique_ptr<LineReader> reader_;  // null once the coordinator has it
+  std::optional<Fingerprint> fingerprint_;
+  std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<Worker> worker_;
+  std::optional<Supervisor> supervisor_;
+  bool must_end_process_ = false;
+};
+
+}  // namespace llmb

@@ -1,0 +1,150 @@
+// The part of a job that computes, and how it ends.
+#include <algorithm>
+#include <utility>
+
+#include "job/input_check.h"
+#include "job/job.h"
+
+namespace llmb {
+
+WorkerOptions Job::worker_options() const {
+  WorkerOptions options;
+  options.device = model_.device.name;
+  options.model = model_.files.config;
+  options.scheduler = options_.scheduler;
+  options.scheduler.max_model_len = model_.files.max_model_len;
+  options.load = options_.load;
+  options.load.model_dir = options_.model.model;
+  options.load.load_format = options_.model.load_format;
+  options.load.dummy_seed = options_.seed;
+  options.load.max_num_seqs = options_.scheduler.max_num_seqs;
+  options.load.max_num_batched_tokens = options_.scheduler.max_num_batched_tokens;
+  options.load.max_model_len = model_.files.max_model_len;
+  options.grace_ms = 1000 * options_.grace_s;
+  return options;
+}
+
+double Job::watchdog_ms() const {
+  const double default_s = worker_->info().kind == DeviceKind::kCpu ? 3600 : 300;
+  return 1000 * options_.watchdog_timeout_s.value_or(default_s);
+}
+
+JobEnding Job::compute() {
+  worker_ = std::make_unique<Worker>(worker_options());
+  supervisor_.emplace(worker_->watch(), environment_.interrupted, 1000 * options_.grace_s, /*leaves_blocked=*/false);
+  if (!fingerprint_) fingerprint_task_.emplace(options_, model_, keep_going_);
+  std::optional<JobStop> stop;
+  Outcome outcome;
+  const Ending how = supervisor_->run([&] { stop = load_and_run(&outcome); });
+  if (how == Ending::kReturned) return stop ? ending(std::move(*stop)) : finish(std::move(outcome));
+  must_end_process_ = true;
+  if (!supervisor_->has_begun_steps()) return ending({JobEnd::kInterrupted, ""});
+  if (how == Ending::kStalled)
+    outcome.engine =
+        device_error("the device has not answered within `watchdog_timeout` (" + worker_->info().device + ")");
+  environment_.observer.on_computed();
+  if (output_.is_stream() && !coordinator_->results().drain_within(1000)) return finish_blocked();
+  outcome.output = coordinator_->results().drain();
+  return finish(std::move(outcome));
+}
+
+// On the supervised thread. An end where the job ends before its first step.
+std::optional<JobStop> Job::load_and_run(Outcome* outcome) {
+  live_.enter("loading the model");
+  if (auto stop = worker_->load(environment_.make_backend)) return stop;
+  environment_.observer.on_loaded(options_, model_.files, worker_->info());
+  if (auto stop = start_output()) return stop;
+  live_.enter("computing");
+  const std::optional<int64_t> num_lines = live_.report().left;
+  live_.count(coordinator_->results());
+  coordinator_->begin_output(output_.sink(), output_.errors(), output_.stamp());
+  outcome->start_ms = clock_->now_ms();
+  supervisor_->begin_steps(watchdog_ms());
+  outcome->engine = worker_->run(*coordinator_, *coordinator_, model_.files.context->tokenizer.get(), *clock_,
+                                 environment_.interrupted, [&](const EngineProgress& engine) {
+                                   environment_.observer.on_progress(progress_of(*coordinator_, engine, num_lines));
+                                 });
+  environment_.observer.on_computed();
+  outcome->output = coordinator_->results().drain();
+  return {};
+}
+
+std::optional<JobStop> Job::start_output() {
+  if (const Status status = check_inventory(options_.model, model_.inventory); !status.ok()) return model_stop(status);
+  live_.enter("opening the output's files");
+  if (auto stop = output_.open_error_file()) return stop;
+  if (!fingerprint_) {
+    auto fingerprint = fingerprint_task_->wait();
+    if (!fingerprint.ok()) return stop_unless_ok(fingerprint.status(), model_stop);
+    fingerprint_ = std::move(*fingerprint);
+  }
+  return output_.start(*fingerprint_);
+}
+
+JobEnding Job::finish_blocked() {
+  count_results();
+  JobEnding blocked = ending({is_interrupted() ? JobEnd::kInterrupted : JobEnd::kDeviceFault, ""});
+  blocked.output_is_blocked = true;
+  return blocked;
+}
+
+JobEnding Job::finish(Outcome outcome) {
+  outcome.was_interrupted = is_interrupted();  // a later signal finds a job that is complete
+  const bool is_complete = outcome.engine.ok() && coordinator_->input_status().ok() && !outcome.was_interrupted &&
+                           !coordinator_->has_too_many_errors();
+  live_.enter("making the output durable");
+  if (outcome.output.ok()) outcome.output = output_.finish(is_complete);
+  report_rest(outcome.output.ok() && is_complete);
+  JobEnding end = ending(stop_of(outcome));
+  end.output_was_changed = output_.sink().was_changed();
+  end.metrics = metrics(outcome);
+  return end;
+}
+
+// The first that went wrong, from the output's side to the device's.
+JobStop Job::stop_of(const Outcome& outcome) const {
+  if (!outcome.output.ok()) return output_stop(outcome.output);
+  if (const Status input = coordinator_->input_status(); !input.ok()) return input_stop(input);
+  if (!outcome.engine.ok()) return engine_stop(outcome.engine);
+  if (coordinator_->has_too_many_errors()) return {JobEnd::kTooManyErrors, ""};
+  if (outcome.was_interrupted) return {JobEnd::kInterrupted, ""};
+  return {live_.report().failed > 0 ? JobEnd::kCompleteWithErrors : JobEnd::kComplete, ""};
+}
+
+JobMetrics Job::metrics(const Outcome& outcome) {
+  JobMetrics metrics;
+  metrics.requests = coordinator_->results().metrics();
+  metrics.steps = worker_->metrics();
+  metrics.num_left = worker_->num_left();
+  metrics.wall_ms = clock_->now_ms() - outcome.start_ms;
+  metrics.backend = worker_->info();
+  const bool is_well = outcome.engine.ok() && outcome.output.ok() && !must_end_process_;
+  if (options_.measures_machine && is_well && metrics.steps.num_steps > 0) metrics.limits = worker_->measure_limits();
+  return metrics;
+}
+
+void Job::count_results() {
+  const std::optional<OutputJob::Kept> kept = output_.count_kept();
+  live_.fold();
+  if (!kept) return;
+  live_.change([&](JobReport& r) {
+    r.done = kept->num_records;
+    r.failed = kept->num_failed;
+    r.skipped = std::min(r.skipped, r.done);
+  });
+}
+
+void Job::report_rest(bool is_complete) {
+  count_results();
+  const Status input_status = coordinator_->input_status();
+  std::optional<int64_t> num_lines = output_.num_lines();
+  if (!is_complete && !num_lines) num_lines = count_lines(options_.inputs);
+  live_.change([&](JobReport& r) {
+    r.resumable = !output_.is_stream() && !is_complete && input_status.code() != StatusCode::kConflict;
+    if (is_complete) r.left = 0;
+    else if (input_status.ok() && num_lines) r.left = *num_lines - r.done;
+    else r.left.reset();  // it is not known where the input ends
+  });
+}
+
+}  // namespace llmb

@@ -1,0 +1,65 @@
+// The options of a job, as plain values.
+//
+// Messages of a job name an option by its member here, between backticks: `restart`. Whoever shows them puts its own
+// name for the option in that place (a command line: the flag).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "job/generation_defaults.h"
+#include "job/request_metrics.h"
+#include "job/result_stream.h"
+#include "scheduler/scheduler_config.h"
+
+namespace llmb {
+
+// Where a model and its tokenizer come from.
+struct ModelSource {
+  std::string model;      // a directory or a GGUF file, or a name in the local cache; find_model_dirs() resolves names
+  std::string tokenizer;  // likewise; == model: the model's own
+  std::string revision, tokenizer_revision;  // of names in the cache; "": main
+  std::string chat_template;                 // a file; "": the model's own
+  LoadFormat load_format = LoadFormat::kAuto;
+  std::string name;    // `model` as it was given
+  std::string commit;  // where it came from the cache
+};
+
+struct OutputOptions {
+  std::string path = "-";  // "-": stdout
+  OutputOrder order = OutputOrder::kCompletion;
+  bool no_metrics = false;            // leaves the metrics out of the records
+  bool restart = false;               // discards what earlier runs left
+  std::string retry_errors;           // error codes, separated by commas; "*": all; "": none
+  std::optional<int64_t> max_errors;  // error records that the output may hold; one more ends the job
+  std::string error_file;             // "": none
+  std::string metrics;  // where the caller writes a summary, which must be no other of the job's files; ""
+};
+
+struct JobOptions {
+  std::string build;  // version of the program
+  std::vector<std::string> inputs = {"-"};
+  OutputOptions output;
+  ModelSource model;
+  std::optional<int32_t> max_model_len;  // none: the model's
+  GenerationDefaults generation;
+  uint64_t seed = 0;
+  std::string device = "auto";
+  LoadOptions load;  // but for the model's files and limits, which follow from the other members
+  // But for pool and lengths, which follow from the backend and the model.
+  SchedulerConfig scheduler = {.max_num_seqs = 64, .max_num_batched_tokens = 1024, .batch_window_ms = 50};
+  std::optional<double> request_rate;  // simulated arrivals per second
+  SloTargets slo;
+  double grace_s = 30;                       // for running requests, after the job was asked to end
+  std::optional<double> watchdog_timeout_s;  // of one step; 0: none
+  bool measures_machine = false;             // at the end, for the summary
+};
+
+// Asked while something takes long; false: the job was asked to end.
+using KeepGoing = std::function<bool()>;
+
+}  // namespace llmb

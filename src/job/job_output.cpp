@@ -1,0 +1,148 @@
+#include "job/job_output.h"
+
+#include <ctime>
+#include <utility>
+
+#include "job/input_check.h"
+#include "job/side_files.h"
+
+namespace llmb {
+
+// An error that comes of the wish to end is none.
+JobStop JobOutput::stop_of(const Status& status) const {
+  return keep_going_() ? output_stop(status) : JobStop{JobEnd::kInterrupted, ""};
+}
+
+std::optional<JobStop> JobOutput::open() {
+  auto target = resolve_output(options_.output.path, options_.inputs);
+  if (!target.ok()) return output_stop(target.status());
+  target_ = std::move(*target);
+  if (const Status status = check_side_files(options_, target_); !status.ok()) return output_stop(status);
+  if (!target_.is_stream) {
+    auto job = OutputJob::open(options_, target_, keep_going_);
+    if (!job.ok()) return output_stop(job.status());
+    job_ = std::move(*job);
+    return {};
+  }
+  OutputSinkOptions sink_options;
+  sink_options.path = options_.output.path;
+  sink_options.inputs = options_.inputs;
+  sink_options.keep_waiting = keep_going_;
+  auto sink = OutputSink::open(std::move(sink_options), clock_);
+  if (!sink.ok()) return stop_of(sink.status());
+  sink_ = std::move(*sink);
+  return {};
+}
+
+Status JobOutput::try_error_file() {
+  if (options_.output.error_file.empty() || errors_) return {};
+  auto errors = ErrorFile::open(options_.output.error_file, keep_going_);
+  if (!errors.ok()) return errors.status();
+  errors_ = std::move(*errors);
+  return {};
+}
+
+std::optional<JobStop> JobOutput::open_error_file() {
+  const Status status = try_error_file();
+  if (status.ok()) return {};
+  return keep_going_() ? JobStop{JobEnd::kOutputFailed, status.message()} : JobStop{JobEnd::kInterrupted, ""};
+}
+
+Status JobOutput::copy_error(std::string_view record) {
+  LLMB_RETURN_IF_ERROR(try_error_file());
+  return errors_ ? errors_->append(record) : Status();
+}
+
+JobStop JobOutput::refuse_input(const Status& status) {
+  if (status.code() == StatusCode::kConflict) live_.change([](JobReport& r) { r.resumable = false; });
+  return input_stop(status);
+}
+
+std::optional<JobStop> JobOutput::examine(const Fingerprint& fingerprint, const LineReader& reader) {
+  if (!job_) return {};
+  const Status status = job_->examine(fingerprint, [this](std::string_view record) { return copy_error(record); });
+  if (!status.ok()) return stop_of(status);
+  if (!job_->is_complete() && job_->is_continued())
+    if (auto stop = refuse_new_lines()) return stop;
+  report_skipped();
+  if (job_->is_untouched()) return complete_as_found(fingerprint);
+  if (!job_->is_continued()) return {};
+  if (auto stop = compare_with_inputs(reader)) return stop;
+  report_skipped();
+  if (!num_lines_) return {};
+  const int64_t num_left = *num_lines_ - job_->num_done();
+  live_.change([&](JobReport& r) { r.left = num_left; });
+  if (num_left == 0) return complete_as_found(fingerprint);
+  return {};
+}
+
+std::optional<JobStop> JobOutput::compare_with_inputs(const LineReader& reader) {
+  // A stream shows too late which lines have grown: all that may have are answered again.
+  InputCheck inputs = {.grown = job_->incomplete_lines()};
+  if (are_files(options_.inputs, reader)) {
+    Result<InputCheck> checked =
+        check_inputs_against(options_.inputs, job_->completed(), job_->incomplete_lines(), keep_going_);
+    if (!checked.ok() && !keep_going_()) return JobStop{JobEnd::kInterrupted, ""};
+    if (!checked.ok()) return refuse_input(checked.status());
+    inputs = std::move(*checked);
+    num_lines_ = inputs.num_lines;
+    if (inputs.first_new) job_->set_first_new(*inputs.first_new);
+  }
+  const auto on_error = [this](std::string_view record) { return copy_error(record); };
+  const Status status = job_->settle_incomplete(inputs.grown, on_error);
+  if (!status.ok()) return output_stop(status);
+  return {};
+}
+
+void JobOutput::report_skipped() {
+  live_.change([&](JobReport& r) {
+    r.done = r.skipped = job_->num_done();
+    r.failed = job_->num_failed();
+    r.resumable = job_->is_continued();
+  });
+}
+
+std::optional<JobStop> JobOutput::refuse_new_lines() {
+  if (!job_ || (job_->cannot_grow().ok() && cannot_compute_.ok())) return {};
+  live_.change([](JobReport& r) { r.resumable = false; });
+  if (!job_->cannot_grow().ok()) return JobStop{JobEnd::kResumeRefused, job_->cannot_grow().message()};
+  return JobStop{JobEnd::kResumeRefused,
+                 options_.output.path + ": begun in another arithmetic: " + cannot_compute_.message() +
+                     ". Go on with a processor that can, choose another output, or start over with `restart`"};
+}
+
+JobStop JobOutput::complete_as_found(const Fingerprint& fingerprint) {
+  live_.change([](JobReport& r) { r.left = 0; });
+  const int64_t num_failed = job_->num_failed();
+  if (options_.output.max_errors && num_failed > *options_.output.max_errors) return {JobEnd::kTooManyErrors, ""};
+  const auto already = job_->complete_as_found(fingerprint, clock_);
+  if (!already.ok()) return output_stop(already.status());
+  live_.change([](JobReport& r) { r.resumable = false; });
+  if (*already) return {JobEnd::kNothingToDo, ""};
+  return {num_failed > 0 ? JobEnd::kCompleteWithErrors : JobEnd::kComplete, ""};
+}
+
+std::optional<JobStop> JobOutput::start(const Fingerprint& fingerprint) {
+  const auto now = static_cast<int64_t>(std::time(nullptr));
+  stamp_ = {job_hash(fingerprint), job_ ? job_->created(now) : now};
+  if (!job_) return {};
+  auto sink = job_->begin(fingerprint, clock_);
+  if (!sink.ok()) return output_stop(sink.status());
+  sink_ = std::move(*sink);
+  live_.change([](JobReport& r) { r.resumable = true; });
+  return {};
+}
+
+Status JobOutput::finish(bool is_complete) {
+  if (!is_complete) return sink_->sync_all();
+  if (!job_) return sink_->finish();
+  const JobReport written = live_.snapshot().report;
+  return job_->complete(*sink_, written.done, written.failed);
+}
+
+std::optional<OutputJob::Kept> JobOutput::count_kept() const {
+  if (!job_ || !sink_->was_changed()) return {};
+  return job_->count_kept();
+}
+
+}  // namespace llmb

@@ -1,0 +1,18 @@
+// The intake of a job: its inputs, parsed with its defaults for its model.
+#pragma once
+
+#include <memory>
+
+#include "base/clock.h"
+#include "job/job_options.h"
+#include "job/model_files.h"
+#include "job/request_intake.h"
+
+namespace llmb {
+
+// REQUIRES: load_model_context(). `completed` (null: none) outlives it.
+std::unique_ptr<RequestIntake> make_intake(const JobOptions& options, const ModelFiles& model,
+                                           std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
+                                           const CompletedLines* completed);
+
+}  // namespace llmb

@@ -1,0 +1,40 @@
+#include "job/worker.h"
+
+#include <new>
+#include <utility>
+
+namespace llmb {
+
+std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
+  auto backend = make_backend(options_.device);
+  if (!backend.ok()) {
+    const bool is_memory = backend.status().code() == StatusCode::kResourceExhausted;
+    return JobStop{is_memory ? JobEnd::kOutOfMemory : JobEnd::kDeviceFault, backend.status().message()};
+  }
+  backend_ = std::move(*backend);
+  watched_backend_.emplace(*backend_, watch_);
+  if (const Status status = watched_backend_->load(options_.model, options_.load); !status.ok())
+    return model_stop(status);
+  return {};
+}
+
+Status Worker::run(RequestSource& requests, CompletionSink& completions, const Tokenizer* tokenizer, Clock& clock,
+                   const std::atomic<int>& interrupted, const std::function<void(const EngineProgress&)>& on_progress) {
+  EngineOptions options;
+  options.scheduler = options_.scheduler;
+  options.scheduler.block_size = info().kv.block_size;
+  options.scheduler.num_blocks = info().kv.num_blocks;
+  options.model = options_.model;
+  options.grace_ms = options_.grace_ms;
+  // The ledger computes nothing: what it would measure is noise.
+  if (info().kind == DeviceKind::kLedger) options.virtual_token_ms = 1;
+  engine_ = std::make_unique<Engine>(options, *watched_backend_, tokenizer, clock, requests, completions, interrupted,
+                                     on_progress);
+  try {
+    return engine_->run();
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("out of memory");
+  }
+}
+
+}  // namespace llmb
