@@ -173,8 +173,10 @@ Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, 
   if (device.kind != DeviceKind::kCpu || text("device") != device.identity ||
       text("quantization") != quantization_name(load->cpu.quantization))
     return {};
-  if (!load->dtype) load->dtype = cpu_dtype(text("dtype"));
   const std::optional<Arithmetic> arithmetic = arithmetic_by_name(text(kArithmeticName));
+  // Another one is asked for, which may not go with the recorded dtype: the fingerprints tell the difference.
+  if (arithmetic && load->cpu.arithmetic && load->cpu.arithmetic != arithmetic) return {};
+  if (!load->dtype) load->dtype = cpu_dtype(text("dtype"));
   if (load->cpu.arithmetic || !arithmetic) return {};
   load->cpu.arithmetic = arithmetic;
   return check_cpu_arithmetic(*arithmetic);
