@@ -4,7 +4,7 @@
 
 namespace llmb {
 
-BlockAllocator::BlockAllocator(int32_t num_blocks) {
+BlockAllocator::BlockAllocator(int32_t num_blocks, PrefixCache* cache) : cache_(cache) {
   LLMB_CHECK(num_blocks >= 0);
   references_.assign(num_blocks, 0);
   free_.reserve(num_blocks);
@@ -15,8 +15,9 @@ bool BlockAllocator::allocate(int32_t count, std::vector<BlockId>* blocks) {
   LLMB_CHECK(count >= 0);
   if (count > num_free()) return false;
   for (int32_t i = 0; i < count; ++i) {
-    const BlockId block = free_.back();
-    free_.pop_back();
+    BlockId block;
+    if (!free_.empty()) block = free_.back(), free_.pop_back();
+    else block = cache_->evict();
     references_[block] = 1;
     blocks->push_back(block);
   }
@@ -24,13 +25,18 @@ bool BlockAllocator::allocate(int32_t count, std::vector<BlockId>* blocks) {
 }
 
 void BlockAllocator::share(BlockId block) {
-  LLMB_CHECK_MSG(num_references(block) > 0, "share of free block " + std::to_string(block));
+  if (num_references(block) == 0) {
+    LLMB_CHECK_MSG(cache_ && cache_->is_idle(block), "share of free block " + std::to_string(block));
+    cache_->reuse(block);
+  }
   ++references_[block];
 }
 
 void BlockAllocator::release(BlockId block) {
   LLMB_CHECK_MSG(num_references(block) > 0, "release of free block " + std::to_string(block));
-  if (--references_[block] == 0) free_.push_back(block);
+  if (--references_[block] > 0) return;
+  if (cache_ && cache_->holds(block)) cache_->become_idle(block);
+  else free_.push_back(block);
 }
 
 int32_t BlockAllocator::num_references(BlockId block) const {
@@ -41,10 +47,14 @@ int32_t BlockAllocator::num_references(BlockId block) const {
 Status BlockAllocator::check_integrity() const {
   std::vector<bool> is_free(references_.size());
   for (const BlockId block : free_) {
-    if (block < 0 || block >= num_blocks() || is_free[block] || references_[block] != 0)
+    if (block < 0 || block >= num_blocks() || is_free[block] || references_[block] != 0 ||
+        (cache_ && cache_->holds(block)))
       return internal_error("block allocator invariant 1 broken at block " + std::to_string(block));
     is_free[block] = true;
   }
+  for (BlockId block = 0; cache_ && block < num_blocks(); ++block)
+    if (cache_->is_idle(block) != (cache_->holds(block) && references_[block] == 0))
+      return internal_error("block allocator invariant 1 broken at cached block " + std::to_string(block));
   int32_t num_referenced = 0;
   for (const int32_t references : references_) {
     if (references < 0) return internal_error("block allocator invariant 1 broken: negative references");

@@ -18,10 +18,15 @@ void BlockTable::shrink_to(int64_t num_tokens, BlockAllocator* allocator) {
     allocator->release(blocks_.back());
 }
 
-void BlockTable::share(const BlockTable& other, int64_t num_blocks, BlockAllocator* allocator) {
-  LLMB_CHECK(blocks_.empty() && num_blocks <= other.num_blocks());
-  blocks_.assign(other.blocks_.begin(), other.blocks_.begin() + num_blocks);
+void BlockTable::share(std::span<const BlockId> blocks, BlockAllocator* allocator) {
+  LLMB_CHECK(blocks_.empty());
+  blocks_.assign(blocks.begin(), blocks.end());
   for (const BlockId block : blocks_) allocator->share(block);
+}
+
+void BlockTable::replace(int32_t index, BlockId same, BlockAllocator* allocator) {
+  allocator->share(same);
+  allocator->release(std::exchange(blocks_[index], same));
 }
 
 bool BlockTable::is_shared(int64_t position, const BlockAllocator& allocator) const {

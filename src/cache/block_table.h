@@ -1,11 +1,13 @@
 // The KV blocks of one sequence, in order of its tokens.
 //
 // Not thread-safe. Invariants:
-//  1. A slot that holds a token of the sequence stays where it is, unless its block is shared and copied.
+//  1. A slot that holds a token of the sequence stays where it is, unless its block is shared and copied, or another
+//     block that holds the same takes its place.
 //  2. Every block holds one reference of this table in the allocator that gave it.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cache/block_allocator.h"
@@ -23,8 +25,10 @@ class BlockTable {
   void shrink_to(int64_t num_tokens, BlockAllocator* allocator);
   void release_all(BlockAllocator* allocator);
 
-  // Begins with the first `num_blocks` blocks of another table. REQUIRES: empty
-  void share(const BlockTable& other, int64_t num_blocks, BlockAllocator* allocator);
+  // Begins with blocks of another table or of the prefix cache. REQUIRES: empty
+  void share(std::span<const BlockId> blocks, BlockAllocator* allocator);
+  // Puts a block that holds the same tokens in the place of block `index`, which it gives back.
+  void replace(int32_t index, BlockId same, BlockAllocator* allocator);
   // Whether the block that holds `position` is there and in another table as well.
   bool is_shared(int64_t position, const BlockAllocator& allocator) const;
   int32_t num_unshared(const BlockAllocator& allocator) const;  // blocks that no other table holds

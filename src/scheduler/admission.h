@@ -8,6 +8,10 @@
 //    before it but by joining, since ranks of running sequences get no better and its own does not change; and then all
 //    that run fit to their ends.
 //  - Whoever runs behind it is preempted before it. Once it is the last, nobody lacks blocks.
+// Sharing does not change this. A shared block counts once, for all who hold it. Free blocks become fewer only by what
+// running sequences grow by and by copies of shared blocks, which the condition counts, and by what joining takes, idle
+// blocks of the prefix cache included. An idle block that is copied from is held for the time of one plan, when all
+// running sequences have had theirs.
 // So no request is preempted more than kMaxPreemptions times for memory, however small the pool is. For a better rank a
 // running sequence gives way at most num_levels <= kMaxLevels times, and never once it was promoted: 16 in all.
 #pragma once

@@ -70,7 +70,8 @@ Status Scheduler::check_waiting() const {
     if (previous != nullptr && previous->is_member == s->is_member && !goes_before(*previous, *s))
       return broken("waiting in order of rank", *s);
     if (previous != nullptr && !previous->is_member && s->is_member) return broken("members of the batch first", *s);
-    if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0) return broken("waiting holds nothing", *s);
+    if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0 || s->num_blocks_in_cache != 0)
+      return broken("waiting holds nothing", *s);
     num_members += s->is_member;
     previous = s;
   }
@@ -82,9 +83,20 @@ Status Scheduler::check_waiting() const {
 
 Status Scheduler::check_blocks() const {
   LLMB_RETURN_IF_ERROR(allocator_.check_integrity());
+  LLMB_RETURN_IF_ERROR(cache_.check_integrity());
   std::vector<int32_t> num_holders(static_cast<size_t>(allocator_.num_blocks()));
   for (const Sequence* s : running_) {
     for (const BlockId block : s->blocks.blocks()) ++num_holders[block];
+    if (s->num_blocks_in_cache * int64_t{config_.block_size} > s->num_reusable_tokens())
+      return broken("blocks in the prefix cache are full", *s);
+    std::vector<TokenId> scratch;
+    for (int32_t i = 0; i < s->num_blocks_in_cache; ++i) {
+      const std::vector<BlockId>& blocks = s->blocks.blocks();
+      const auto tokens = s->tokens(i * config_.block_size, config_.block_size, &scratch);
+      const PrefixCache::Match match = cache_.find(i == 0 ? kNoBlock : blocks[i - 1], -1, tokens);
+      if (match.block != blocks[i] || match.num_ready_tokens != config_.block_size)
+        return broken("blocks in the prefix cache are found by their tokens", *s);
+    }
     // What it writes next may be shared, and is then copied; what comes after is its own.
     const int64_t own_from = (s->next_write() / config_.block_size + 1) * int64_t{config_.block_size};
     for (int64_t position = own_from; position < s->blocks.capacity_tokens(); position += config_.block_size)

@@ -1,5 +1,6 @@
-// How waiting sequences join the running ones, and what of a prompt they share with other choices of their request.
+// How waiting sequences join the running ones.
 #include <algorithm>
+#include <span>
 
 #include "base/check.h"
 #include "scheduler/plan_builder.h"
@@ -11,16 +12,16 @@ void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
   drafts_.clear();
   for (; num_candidates_ > 0 && has_seat(); --num_candidates_) {
     Sequence* sequence = waiting_.front();
-    const Shared shared = find_shared(*sequence, *plan);
-    int32_t num_tokens = std::min(sequence->num_known_tokens() - shared.num_tokens, *token_budget);
-    if (shared.group == kNoGroup && num_tokens <= 0) return;
+    Shared shared = find_shared(*sequence, *plan);
+    if (shared.group == kNoGroup && *token_budget <= 0) return;
     // Nobody overtakes.
-    if (shared.must_wait || blocks_wanted_with(*sequence, shared) > allocator_.num_free()) return;
+    if (shared.must_wait || !fits(*sequence, &shared)) return;
+    int32_t num_tokens = std::min(sequence->num_known_tokens() - shared.num_tokens, *token_budget);
     if (sequence->request->is_indivisible && shared.group == kNoGroup) {
       if (num_tokens < sequence->num_known_tokens() - shared.num_tokens && !plan->empty()) return;
       num_tokens = sequence->num_known_tokens() - shared.num_tokens;
     }
-    join(sequence, shared);
+    join(sequence, shared, plan);
     if (shared.group != kNoGroup) {  // the prompt is computed by this very step
       append_group_like(*sequence, shared.group, plan);
       planned_groups_.push_back(sequence);
@@ -29,6 +30,7 @@ void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
     sequence->num_computed_tokens = shared.num_tokens;
     LLMB_CHECK(take_blocks(sequence, num_tokens, plan) == num_tokens);
     plan_entry(sequence, num_tokens, plan);
+    cache_planned(sequence, num_tokens);
     *token_budget -= num_tokens;
   }
 }
@@ -37,32 +39,27 @@ bool Scheduler::has_seat() const {
   return num_running() < std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
 }
 
-void Scheduler::join(Sequence* sequence, const Shared& shared) {
+void Scheduler::join(Sequence* sequence, const Shared& shared, StepPlan* plan) {
   waiting_.erase(sequence);
   enter_running(sequence);
-  if (shared.from == nullptr) return;
-  const int64_t num_blocks = ceil_div(shared.num_tokens, config_.block_size);
-  sequence->blocks.share(shared.from->blocks, num_blocks, &allocator_);
-}
-
-// Another choice of the request that runs may have computed the prompt, or be about to.
-Scheduler::Shared Scheduler::find_shared(const Sequence& candidate, const StepPlan& plan) const {
-  Shared shared;
-  if (candidate.request->params.sampling.num_choices == 1) return shared;
-  const bool has_output = candidate.num_output_tokens() > 0;
-  // Without output the prompt's last token must be computed for what it samples.
-  const int32_t num_tokens = candidate.num_prompt_tokens() - (has_output ? 0 : 1);
-  for (const Sequence* other : running_) {
-    if (other->request != candidate.request) continue;
-    if (other->num_computed_tokens >= num_tokens) return {other, num_tokens, kNoGroup, false};
-    shared.must_wait = true;
+  const int32_t num_full_blocks = shared.num_tokens / config_.block_size;
+  if (shared.from != nullptr) {
+    const auto num_blocks = static_cast<size_t>(ceil_div(shared.num_tokens, config_.block_size));
+    sequence->blocks.share(std::span(shared.from->blocks.blocks()).first(num_blocks), &allocator_);
+    sequence->num_blocks_in_cache = std::min(shared.from->num_blocks_in_cache, num_full_blocks);
+  } else {
+    sequence->blocks.share(shared.blocks, &allocator_);
+    sequence->num_blocks_in_cache = num_full_blocks;
   }
-  for (int32_t g = 0; g < plan.num_groups() && !has_output; ++g) {
-    const Sequence* other = planned_groups_[g];
-    if (other->request != candidate.request || other->num_output_tokens() > 0 || other->num_in_flight > 0) continue;
-    return {other, candidate.num_prompt_tokens(), g, false};
+  if (shared.copy_from != kNoBlock) {
+    allocator_.share(shared.copy_from);
+    LLMB_CHECK(sequence->blocks.grow_to(shared.num_tokens, &allocator_));
+    plan_copy({shared.copy_from, sequence->blocks.blocks().back()}, plan);
   }
-  return shared;
+  if (sequence->num_preemptions() > 0) return;
+  sequence->num_cached_tokens = std::min(shared.num_tokens, sequence->num_prompt_tokens());
+  prompt_tokens_.num_asked += sequence->num_prompt_tokens();
+  prompt_tokens_.num_saved += sequence->num_cached_tokens;
 }
 
 // By how many blocks everybody must be able to grow for the candidate to join (admission.h).
@@ -76,12 +73,24 @@ int64_t Scheduler::growth_asked_by(const Sequence& candidate) const {
 // Blocks that the running sequences and the candidate lack for the growth that it asks for.
 int64_t Scheduler::blocks_wanted_with(const Sequence& candidate, const Shared& shared) const {
   const int64_t growth = growth_asked_by(candidate);
-  // Of shared blocks, the last one is copied before it is written to, if it is not full.
-  int64_t num_wanted =
-      num_blocks_wanted(candidate, config_.block_size, growth) - shared.num_tokens / config_.block_size;
+  // Of shared blocks, the last one is copied before it is written to, if it is not full. Idle ones are free until then.
+  int64_t num_wanted = num_blocks_wanted(candidate, config_.block_size, growth) -
+                       shared.num_tokens / config_.block_size + shared.num_idle;
   for (const Sequence* sequence : running_)
     num_wanted += num_blocks_wanted(*sequence, config_.block_size, growth) + needs_copy(*sequence);
   return num_wanted;
+}
+
+// Whether there are blocks for the candidate. It does without a copy whose source, idle until now, is one block too
+// many.
+bool Scheduler::fits(const Sequence& candidate, Shared* shared) const {
+  const int64_t num_lacking = blocks_wanted_with(candidate, *shared) - allocator_.num_free();
+  if (num_lacking <= 0) return true;
+  if (num_lacking > 1 || shared->copy_from == kNoBlock || !cache_.is_idle(shared->copy_from)) return false;
+  shared->copy_from = kNoBlock;
+  shared->num_tokens -= shared->num_tokens % config_.block_size;
+  --shared->num_idle;
+  return true;
 }
 
 }  // namespace llmb

@@ -23,9 +23,18 @@ void Scheduler::find_yielding(const StepPlan& plan) {
     yielding_.push_back(sequence);
     lacks_seat = false;
     num_lacking -= num_blocks_wanted(*sequence, config_.block_size, growth) + needs_copy(*sequence) +
-                   sequence->blocks.num_unshared(allocator_);
+                   num_freed_by(*sequence, shared);
   }
   if (lacks_seat || num_lacking > 0) yielding_.clear();
+}
+
+// Blocks that nobody holds without the sequence, but those that the head of the line would take up at once.
+int32_t Scheduler::num_freed_by(const Sequence& sequence, const Shared& head) const {
+  const std::vector<BlockId>& blocks = sequence.blocks.blocks();
+  int32_t count = sequence.blocks.num_unshared(allocator_);
+  for (size_t i = 0; i < std::min(blocks.size(), head.blocks.size()) && blocks[i] == head.blocks[i]; ++i)
+    count -= allocator_.num_references(blocks[i]) == 1;
+  return count;
 }
 
 bool Scheduler::may_yield(const Sequence& sequence, const Sequence& to) const {
@@ -36,7 +45,7 @@ bool Scheduler::may_yield(const Sequence& sequence, const Sequence& to) const {
 void Scheduler::preempt(Sequence* sequence) {
   LLMB_CHECK(num_in_flight_ == 0);
   leave_running(sequence);
-  sequence->blocks.release_all(&allocator_);
+  give_back_blocks(sequence);
   sequence->num_computed_tokens = sequence->num_misplaced_tokens = 0;
   ++num_preemptions_total_;
   waiting_.push(sequence, now_ms_);

@@ -26,7 +26,11 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
-    : config_(checked(config)), proposer_(proposer), allocator_(config.num_blocks), waiting_(config.policy) {}
+    : config_(checked(config)),
+      proposer_(proposer),
+      cache_(config.block_size),
+      allocator_(config.num_blocks, config.enable_prefix_caching ? &cache_ : nullptr),
+      waiting_(config.policy) {}
 
 std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> request, double now_ms) {
   LLMB_CHECK(!request->prompt_tokens.empty() && request->params.stop.max_tokens.value_or(1) >= 1);
@@ -125,6 +129,8 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
     drafts_.clear();
     if (is_all) propose(sequence, &spare);
     plan_entry(sequence, num_tokens, plan);
+    if (sequence->lags() || sequence->num_computed_tokens < sequence->num_prompt_tokens())
+      cache_planned(sequence, num_tokens);
     *token_budget -= num_tokens + drafts_.size();
   }
   return may_join;
@@ -152,6 +158,7 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
 
 void Scheduler::plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
   append_entry(*sequence, num_tokens, drafts_, plan);
+  prompt_tokens_.num_computed += std::clamp(sequence->num_prompt_tokens() - sequence->next_base(), 0, num_tokens);
   planned_entries_.push_back(sequence);
   planned_groups_.resize(plan->groups.size(), sequence);
 }
@@ -166,6 +173,7 @@ void Scheduler::commit(const StepPlan& plan) {
   }
   for (const BlockId block : copied_from_) allocator_.release(block);
   copied_from_.clear();
+  cache_.make_ready();
 }
 
 // Whether it writes next to a block that another sequence holds, too.
@@ -185,12 +193,7 @@ int64_t Scheduler::blocks_needed(const Sequence& sequence, int32_t num_tokens) c
 int32_t Scheduler::take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
   if (needs_copy(*sequence)) {
     if (allocator_.num_free() == 0) return 0;
-    const BlockTable::Copy copy = sequence->blocks.copy_on_write(sequence->next_write(), &allocator_);
-    copied_from_.push_back(copy.from);
-    // A block that this plan copies holds by then what its source holds.
-    const auto is_it = [&](const BlockCopy& other) { return other.to == copy.from; };
-    const auto same = std::find_if(plan->block_copies.begin(), plan->block_copies.end(), is_it);
-    plan->block_copies.push_back({0, same == plan->block_copies.end() ? copy.from : same->from, copy.to});
+    plan_copy(sequence->blocks.copy_on_write(sequence->next_write(), &allocator_), plan);
   }
   if (sequence->blocks.grow_to(int64_t{sequence->max_next_base()} + num_tokens, &allocator_)) return num_tokens;
   return static_cast<int32_t>(sequence->blocks.capacity_tokens() - sequence->max_next_base());
@@ -218,7 +221,7 @@ void Scheduler::apply(const StepPlan& plan, const StepOutput& output, std::vecto
     if (Sequence* sequence = find_mutable(plan.groups[g].seq)) take_tokens(plan, output, g, sequence, updates);
   }
   for (const SequenceUpdate& update : *updates)
-    if (update.finish) finish(update.seq);
+    if (update.finish) end(find_mutable(update.seq), !update.numeric_error);
 }
 
 void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int32_t group, Sequence* sequence,
@@ -246,26 +249,34 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
     update.finish = FinishReason::kError;
     updates->push_back(update);
   }
-  const std::span<const TokenId> given(output.tokens.data() + begin, output.tokens.data() + end);
-  const int32_t num_misplaced = update.finish ? 0 : end - begin - num_in_place(plan, plan.groups[group], given);
+  const std::span<const TokenId> given(output.tokens.data() + begin, output.tokens.data() + update.given);
+  const int32_t num_misplaced =
+      given.empty() ? 0 : update.given - begin - num_in_place(plan, plan.groups[group], given);
   sequence->end_oldest_group(num_misplaced);
   num_ending_ += sequence->ends_in_flight();
   // Drafts that were not accepted may have had blocks.
   sequence->blocks.shrink_to(sequence->num_known_tokens() + sequence->max_unseen_tokens(), &allocator_);
-  if (!update.finish) consider_demotion(sequence);
+  if (update.finish) return;
+  cache_full_blocks(sequence, sequence->num_reusable_tokens(), sequence->num_reusable_tokens());
+  consider_demotion(sequence);
 }
 
 void Scheduler::finish(SeqId seq) {
   Sequence* sequence = find_mutable(seq);
   LLMB_CHECK_MSG(sequence != nullptr, "no sequence " + std::to_string(seq));
+  end(sequence, true);
+}
+
+void Scheduler::end(Sequence* sequence, bool keeps_prefix) {
   if (sequence->is_running) {
     num_ending_ -= sequence->ends_in_flight();
     leave_running(sequence);
-    sequence->blocks.release_all(&allocator_);
+    if (keeps_prefix) give_back_blocks(sequence);
+    else sequence->blocks.release_all(&allocator_);
   } else {
     waiting_.erase(sequence);
   }
-  sequences_.erase(seq);
+  sequences_.erase(sequence->id);
 }
 
 const Sequence* Scheduler::find(SeqId seq) const {
@@ -281,8 +292,13 @@ int32_t Scheduler::num_preemptions(SeqId seq) const {
 
 KvUsage Scheduler::kv_usage() const {
   KvUsage usage;
-  for (const Sequence* sequence : running_) usage.used_slots += sequence->num_computed_tokens;
   usage.allocated_slots = int64_t{config_.num_blocks - allocator_.num_free()} * config_.block_size;
+  usage.used_slots = usage.allocated_slots;
+  for (const Sequence* sequence : running_) {
+    const int64_t num_spare = sequence->blocks.capacity_tokens() - sequence->num_computed_tokens;
+    const int32_t num_holders = allocator_.num_references(sequence->blocks.blocks().back());
+    usage.used_slots -= num_holders == 1 ? num_spare : num_spare / num_holders;
+  }
   usage.total_slots = int64_t{config_.num_blocks} * config_.block_size;
   return usage;
 }

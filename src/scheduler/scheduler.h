@@ -23,6 +23,13 @@
 // share the blocks of the prompt, and who first writes to a shared block copies it. While the prompt is being computed
 // the other choices wait, and so does who stands behind them.
 //
+// Prefixes: a position that several sequences have in common is computed once and stored once (prefix_sharing.cpp).
+// What a sequence computes stays in the prefix cache, also after it has ended or was preempted, until its blocks are
+// needed. One that joins takes the blocks that begin as its tokens do, whole ones by reference, a part of one by a copy
+// before the step, and computes the rest, its last known token at least. It may read whole blocks that the same plan
+// writes. Where half a block or more is written by this plan and would have to be copied, it waits, and so does who
+// stands behind it: the next plan finds it there. So nobody waits for a sequence that waits.
+//
 // Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
 // What that plan gives is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, its entry
 // follows its group in flight, the backend adds the unseen token to penalties (StepPlan, invariant 8), and nothing that
@@ -38,8 +45,8 @@
 // Invariants (check_integrity; those of sequences are in sequence.h):
 //  1. running_ and waiting_ are in order. The rank of a running sequence only gets worse, at apply(), and never with a
 //     plan of it in flight; that of a settled one (admission.h) stays while it runs.
-//  2. A block has as many references as running sequences that hold it; those of none are free. Sequences share blocks
-//     of their common prompt only, and no sequence writes to a shared block.
+//  2. A block has as many references as running sequences that hold it; those of none are free, or idle in the prefix
+//     cache, which counts as free. Sequences share blocks of common tokens only, and none writes to a shared block.
 //  3. num_running() <= max_num_seqs, and <= max_num_batched_tokens; none and static: members of one batch only.
 //  4. A plan never holds more than max_num_batched_tokens tokens, but for one indivisible entry, nor more than
 //     max_num_drafts drafts. With none in flight it is never empty while a member of the batch is there: of the running
@@ -59,6 +66,8 @@
 
 #include "base/status.h"
 #include "cache/block_allocator.h"
+#include "cache/block_table.h"
+#include "cache/prefix_cache.h"
 #include "core/completion.h"
 #include "core/request.h"
 #include "core/step_plan.h"
@@ -85,9 +94,16 @@ struct SequenceUpdate {
 
 // Slots of the KV pool: allocated - used is what paging wastes.
 struct KvUsage {
-  int64_t used_slots = 0;  // hold a computed token, or will when the plans in flight have run; for each that shares it
+  int64_t used_slots = 0;       // hold a computed token, or will when the plans in flight have run
   int64_t allocated_slots = 0;  // in blocks of running sequences
   int64_t total_slots = 0;
+};
+
+// Counted since the start.
+struct PromptTokens {
+  int64_t num_asked = 0;     // of sequences that have joined
+  int64_t num_saved = 0;     // of these, that were there when the sequence first joined
+  int64_t num_computed = 0;  // what preempted sequences compute again included
 };
 
 class Scheduler {
@@ -126,6 +142,8 @@ class Scheduler {
   int32_t num_free_blocks() const { return allocator_.num_free(); }
   int64_t num_preemptions_total() const { return num_preemptions_total_; }
   KvUsage kv_usage() const;
+  const PromptTokens& prompt_tokens() const { return prompt_tokens_; }
+  int64_t num_evictions() const { return cache_.num_evictions(); }
   const SchedulerConfig& config() const { return config_; }
 
   // For tests: who runs, in order.
@@ -140,12 +158,15 @@ class Scheduler {
     int32_t tokens = 0;
     int32_t drafts = 0;
   };
-  // What a waiting sequence finds of its prompt.
+  // What a waiting sequence finds of its tokens.
   struct Shared {
-    const Sequence* from = nullptr;
     int32_t num_tokens = 0;
-    int32_t group = kNoGroup;  // of the plan: samples the prompt's last row
-    bool must_wait = false;    // the prompt is being computed
+    const Sequence* from = nullptr;  // another choice of its request, in whose blocks they are; null: in these
+    std::vector<BlockId> blocks;     // full ones of the prefix cache
+    BlockId copy_from = kNoBlock;    // and one that begins with the rest
+    int32_t num_idle = 0;            // of blocks and copy_from: nobody references them
+    int32_t group = kNoGroup;        // of the plan: samples the prompt's last row
+    bool must_wait = false;          // more is being computed
   };
 
   WaitingLine waiting_line() const;
@@ -157,14 +178,24 @@ class Scheduler {
   void propose(Sequence* sequence, Spare* spare);
   void admit(int32_t* token_budget, StepPlan* plan);
   Shared find_shared(const Sequence& candidate, const StepPlan& plan) const;
+  Shared find_choice(const Sequence& candidate, const StepPlan& plan) const;
+  Shared find_cached(const Sequence& candidate) const;
   bool has_seat() const;
-  void join(Sequence* sequence, const Shared& shared);
+  bool fits(const Sequence& candidate, Shared* shared) const;
+  void join(Sequence* sequence, const Shared& shared, StepPlan* plan);
+  bool keeps_prefix_of(const Sequence& sequence) const;
+  void cache_planned(Sequence* sequence, int32_t num_tokens);
+  void cache_full_blocks(Sequence* sequence, int32_t num_tokens, int32_t num_ready);
+  void cache_last_block(const Sequence& sequence, int32_t num_tokens, int32_t num_ready);
+  void give_back_blocks(Sequence* sequence);
+  void plan_copy(BlockTable::Copy copy, StepPlan* plan);
   int64_t growth_asked_by(const Sequence& candidate) const;
   int64_t blocks_wanted_with(const Sequence& candidate, const Shared& shared) const;
   bool needs_copy(const Sequence& sequence) const;
   int64_t blocks_needed(const Sequence& sequence, int32_t num_tokens) const;
   int32_t take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan* plan);
   void find_yielding(const StepPlan& plan);
+  int32_t num_freed_by(const Sequence& sequence, const Shared& head) const;
   bool may_yield(const Sequence& sequence, const Sequence& to) const;
   void preempt(Sequence* sequence);
   void enter_running(Sequence* sequence);
@@ -174,6 +205,7 @@ class Scheduler {
   void commit(const StepPlan& plan);
   void take_tokens(const StepPlan& plan, const StepOutput& output, int32_t group, Sequence* sequence,
                    std::vector<SequenceUpdate>* updates);
+  void end(Sequence* sequence, bool keeps_prefix);
   Sequence* find_mutable(SeqId seq) { return const_cast<Sequence*>(find(seq)); }
   Status check_running() const;
   Status check_waiting() const;
@@ -181,6 +213,7 @@ class Scheduler {
 
   const SchedulerConfig config_;
   Proposer* const proposer_;
+  PrefixCache cache_;
   BlockAllocator allocator_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;
@@ -191,6 +224,7 @@ class Scheduler {
   int32_t num_in_flight_ = 0;  // plans scheduled and not yet applied
   int32_t num_ending_ = 0;     // of running_: end with the plan in flight
   int64_t num_preemptions_total_ = 0;
+  PromptTokens prompt_tokens_;
   // While a plan is made:
   int64_t num_candidates_ = 0;                               // at the head of waiting_: may run now
   std::vector<Sequence*> yielding_;                          // of running_: give way to the first of them

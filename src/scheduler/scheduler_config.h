@@ -27,6 +27,8 @@ struct SchedulerConfig {
   int32_t max_drafts_per_group = INT32_MAX;  // of one sequence
   bool allows_trees = false;                 // of drafts; else chains only
   Policy policy;                             // who goes first
+  bool enable_prefix_caching = false;        // what was computed once is found again (prefix_sharing.cpp)
+  bool copies_blocks = true;                 // the backend does; else a prefix is shared in whole blocks only
 };
 
 }  // namespace llmb

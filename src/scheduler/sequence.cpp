@@ -56,6 +56,15 @@ bool Sequence::is_ending_token(TokenId token) const {
   return (!stop.ignore_eos && contains(request->eos_token_ids, token)) || contains(stop.stop_token_ids, token);
 }
 
+std::span<const TokenId> Sequence::tokens(int32_t begin, int32_t count, std::vector<TokenId>* scratch) const {
+  const int32_t end = begin + count, num_prompt = num_prompt_tokens();
+  if (end <= num_prompt) return std::span(request->prompt_tokens).subspan(begin, count);
+  if (begin >= num_prompt) return std::span(output_tokens).subspan(begin - num_prompt, count);
+  scratch->assign(request->prompt_tokens.begin() + begin, request->prompt_tokens.end());
+  scratch->insert(scratch->end(), output_tokens.begin(), output_tokens.begin() + (end - num_prompt));
+  return *scratch;
+}
+
 int32_t Sequence::max_unseen_tokens() const {
   int32_t sum = 0;
   for (int32_t i = 0; i < num_in_flight; ++i) sum += in_flight[i].max_tokens;

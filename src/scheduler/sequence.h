@@ -9,13 +9,16 @@
 //  3. num_computed_tokens <= num_known_tokens() + num_in_flight; a step that computes the last known token samples.
 //  4. 1 <= max_new_tokens; output_tokens.size() < max_new_tokens.
 //  5. With groups in flight all known tokens are computed by the time that these plans have run.
-//  6. num_demotions, is_promoted and num_policy_preemptions as scheduler/rank.h bounds them.
+//  6. The first num_blocks_in_cache blocks are full and stand behind each other in the prefix cache; waiting: 0.
+//  7. num_demotions, is_promoted and num_policy_preemptions as scheduler/rank.h bounds them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cache/block_table.h"
@@ -50,6 +53,8 @@ struct Sequence {
   std::array<GroupInFlight, kMaxPlansInFlight> in_flight;  // [num_in_flight]  oldest first, one a plan
   int32_t num_misplaced_tokens = 0;                        // that the newest group seen left to be computed again
   BlockTable blocks;
+  int32_t num_blocks_in_cache = 0;
+  int32_t num_cached_tokens = 0;                // of the prompt, that it found when it first joined
   std::optional<PenaltyCounts> penalty_counts;  // where the request has penalties; of the known tokens
 
   bool is_running = false;
@@ -85,6 +90,10 @@ struct Sequence {
     return position < num_prompt_tokens() ? request->prompt_tokens[position]
                                           : output_tokens[position - num_prompt_tokens()];
   }
+  // From position `begin` on; `scratch` holds them where prompt and output meet.
+  std::span<const TokenId> tokens(int32_t begin, int32_t count, std::vector<TokenId>* scratch) const;
+  // Known tokens whose keys and values are in their places once the plans in flight have run.
+  int32_t num_reusable_tokens() const { return std::min(num_computed_tokens, num_known_tokens()); }
   // Tokens in the cache when it ends, at most: the last sampled token is never computed.
   int32_t max_cached_tokens() const { return num_prompt_tokens() + max_new_tokens - 1; }
 

@@ -3,7 +3,8 @@
 //
 // "#" begins a comment. Settings come first, a name and a value each; the others are as in small_config():
 //   mode none|static|dynamic|continuous     seqs N     budget N (tokens a step)     block_size N     blocks N
-//   context N     window MS     drafts N (a step)     trees yes     levels N
+//   context N     window MS     drafts N (a step)     trees yes     levels N     prefix yes (cached)
+//   copies_blocks no
 // Then what happens. Ids count from 0 in the order of the requests, the choices of a request follow each other.
 //   request P+N [NAME=VALUE...]  a prompt of P tokens (1, 2, 3, ...) and at most N new ones, with
 //                                choices=N  stop=TOKEN  min=N (min_tokens)  penalty=yes  indivisible=yes
@@ -119,6 +120,8 @@ class Scenario {
         {"levels", &config_.policy.num_levels}};
     if (const auto at = numbers.find(name); at != numbers.end()) *at->second = number(values.at(0));
     else if (name == "window") config_.batch_window_ms = number(values.at(0));
+    else if (name == "prefix") config_.enable_prefix_caching = values.at(0) == "yes";
+    else if (name == "copies_blocks") config_.copies_blocks = values.at(0) == "yes";
     else if (name == "trees") config_.allows_trees = values.at(0) == "yes";
     else if (name == "mode") config_.batching = mode(values.at(0));
     else return false;

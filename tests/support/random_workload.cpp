@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <vector>
 
 #include "tests/support/random_policy.h"
 #include "tests/support/workload.h"
@@ -59,6 +60,27 @@ std::shared_ptr<const Request> random_request(const Workload& workload, int64_t 
   return request;
 }
 
+// Prompts that begin as earlier ones, some as an earlier prompt with its answer behind it.
+void share_beginnings(Workload* workload, TestRng* rng) {
+  const LedgerOptions options{workload->seed, workload->eos_rate};
+  const LedgerModel model = make_ledger_model(workload->model, options);
+  for (size_t i = 1; i < workload->requests.size(); ++i) {
+    if (!rng->chance(0.7)) continue;
+    const Request& earlier = *workload->requests[rng->between(0, static_cast<int32_t>(i) - 1)];
+    std::vector<TokenId> beginning = earlier.prompt_tokens;
+    const int32_t max_model_len = workload->config.max_model_len;
+    if (rng->chance(0.3) && static_cast<int32_t>(beginning.size()) < max_model_len) {
+      const std::vector<TokenId> answer = ledger_reference(model, earlier, max_model_len).tokens;
+      beginning.insert(beginning.end(), answer.begin(), answer.end());
+    }
+    auto request = std::make_shared<Request>(*workload->requests[i]);
+    const size_t longest = std::min(beginning.size(), request->prompt_tokens.size());
+    const auto length = rng->chance(0.5) ? longest : rng->between(0, static_cast<int32_t>(longest));
+    std::copy_n(beginning.begin(), length, request->prompt_tokens.begin());
+    workload->requests[i] = request;
+  }
+}
+
 }  // namespace
 
 Workload random_workload(uint64_t seed, int32_t max_vocab_size) {
@@ -91,6 +113,9 @@ Workload random_workload(uint64_t seed, int32_t max_vocab_size) {
     workload.proposer = {rng.chance(0.5) ? 1.0 : 0.5, rng.chance(0.2) ? 1.0 : 0.7, 0.6, rng.chance(0.7) ? 0 : 0.3};
   }
   workload.config.policy = random_policy(seed);
+  workload.config.enable_prefix_caching = rng.chance(0.7);
+  workload.config.copies_blocks = rng.chance(0.8);
+  if (rng.chance(0.7)) share_beginnings(&workload, &rng);
   return workload;
 }
 

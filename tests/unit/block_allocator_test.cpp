@@ -61,11 +61,35 @@ TEST_CASE("an empty pool is valid and full") {
   CHECK(allocator.check_integrity().ok());
 }
 
+TEST_CASE("what the cache keeps counts as free, is handed out last, and can be shared until then") {
+  PrefixCache cache(1);
+  BlockAllocator allocator(3, &cache);
+  std::vector<BlockId> blocks;
+  REQUIRE(allocator.allocate(2, &blocks));
+  cache.insert(kNoBlock, -1, std::vector<TokenId>{7}, 1, 0);
+  allocator.release(0);
+  allocator.release(1);
+  CHECK(allocator.num_free() == 3);
+  CHECK(cache.num_idle() == 1);
+  allocator.share(0);
+  CHECK(allocator.num_references(0) == 1);
+  CHECK(allocator.num_free() == 2);
+  allocator.release(0);
+  blocks.clear();
+  REQUIRE(allocator.allocate(3, &blocks));
+  CHECK(blocks == std::vector<BlockId>{1, 2, 0});
+  CHECK_FALSE(cache.holds(0));
+  allocator.release(0);
+  CHECK_THROWS_AS(allocator.share(0), CheckFailure);
+  CHECK(allocator.check_integrity().ok());
+}
+
 TEST_CASE("random operations agree with a brute-force model") {
   test::TestRng rng(1);
   for (int round = 0; round < 200; ++round) {
     const int32_t num_blocks = rng.between(1, 20);
-    BlockAllocator allocator(num_blocks);
+    PrefixCache cache(1);
+    BlockAllocator allocator(num_blocks, round % 2 == 0 ? nullptr : &cache);
     std::multiset<BlockId> references;  // one entry a reference
     for (int i = 0; i < 200; ++i) {
       const BlockId block = rng.between(0, num_blocks - 1);
@@ -78,7 +102,11 @@ TEST_CASE("random operations agree with a brute-force model") {
         REQUIRE(blocks.size() == static_cast<size_t>(fits ? count : 0));
         for (const BlockId b : blocks) REQUIRE(references.count(b) == 0);
         references.insert(blocks.begin(), blocks.end());
+      } else if (cache.is_idle(block)) {
+        allocator.share(block);
+        references.insert(block);
       } else if (references.count(block) > 0) {
+        if (round % 2 == 1 && rng.chance(0.3)) cache.insert(kNoBlock, -1, std::vector<TokenId>{block}, 1, block);
         if (rng.chance(0.4)) {
           allocator.share(block);
           references.insert(block);

@@ -66,7 +66,7 @@ TEST_CASE("tables share blocks by reference; who writes to one copies it, unless
   BlockAllocator allocator(5);
   BlockTable first(4), second(4);
   CHECK(first.grow_to(10, &allocator));
-  second.share(first, 3, &allocator);
+  second.share(first.blocks(), &allocator);
   CHECK(second.blocks() == first.blocks());
   CHECK(allocator.num_free() == 2);
   CHECK(first.is_shared(9, allocator));
@@ -88,13 +88,29 @@ TEST_CASE("tables share blocks by reference; who writes to one copies it, unless
   CHECK(allocator.check_integrity().ok());
 }
 
-TEST_CASE("only an empty table can begin with another's blocks, and only with those that are there") {
+TEST_CASE("only an empty table can begin with another's blocks, and only with those that are held") {
   BlockAllocator allocator(4);
   BlockTable first(4), second(4);
   CHECK(first.grow_to(8, &allocator));
-  CHECK_THROWS_AS(second.share(first, 3, &allocator), CheckFailure);
+  CHECK_THROWS_AS(second.share(std::vector<BlockId>{2}, &allocator), CheckFailure);
   CHECK(second.grow_to(1, &allocator));
-  CHECK_THROWS_AS(second.share(first, 1, &allocator), CheckFailure);
+  CHECK_THROWS_AS(second.share(first.blocks(), &allocator), CheckFailure);
+}
+
+TEST_CASE("another block that holds the same takes a block's place, which is given back") {
+  PrefixCache cache(4);
+  BlockAllocator allocator(3, &cache);
+  BlockTable first(4), second(4);
+  CHECK(first.grow_to(4, &allocator));
+  CHECK(second.grow_to(8, &allocator));
+  CHECK(cache.insert(kNoBlock, -1, std::vector<TokenId>{1, 2, 3, 4}, 4, 0) == 0);
+  first.release_all(&allocator);  // idle: nobody holds the block, and yet it is there
+  CHECK(allocator.num_free() == 1);
+  second.replace(0, 0, &allocator);
+  CHECK(second.blocks() == std::vector<BlockId>{0, 2});
+  CHECK(allocator.num_references(0) == 1);
+  CHECK(allocator.num_free() == 1);  // the block that it had
+  CHECK(allocator.check_integrity().ok());
 }
 
 TEST_CASE("a block size below one throws") { CHECK_THROWS_AS(BlockTable(0), CheckFailure); }
