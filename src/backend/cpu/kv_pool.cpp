@@ -20,7 +20,9 @@ std::string mib(double bytes) { return std::to_string(static_cast<int64_t>(std::
 
 }  // namespace
 
-int32_t num_scratch_blocks(const LoadOptions& options) { return TreeBatch::num_scratch_blocks(options.max_num_drafts); }
+int32_t num_scratch_blocks(const LoadOptions& options) {
+  return TreeBatch::num_scratch_blocks(options.max_num_drafts, options.block_size);
+}
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
   const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.cpu.quantization));

@@ -1,10 +1,20 @@
 #include "backend/cpu/tree_batch.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 
 namespace llmb {
+
+namespace {
+constexpr int32_t kSharedScratchBlocks = 64;  // beside one tail; a step with more of them is computed in parts
+}  // namespace
+
+int32_t TreeBatch::num_scratch_blocks(int32_t max_num_drafts, int32_t block_size) {
+  const int32_t longest_tail = 1 + static_cast<int32_t>(ceil_div(max_num_drafts, block_size));
+  return std::min(2 * max_num_drafts, longest_tail + kSharedScratchBlocks);
+}
 
 void TreeBatch::lay_out(const StepPlan& plan, const ResolvedStep& step) {
   query_start_.assign(1, 0);

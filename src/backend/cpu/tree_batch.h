@@ -33,7 +33,7 @@ class TreeBatch {
   TreeBatch(BlockId first_scratch, int32_t num_scratch) : first_scratch_(first_scratch), num_scratch_(num_scratch) {}
 
   // Scratch blocks that hold the longest tail of a group with that many drafts, and mostly those of a whole step.
-  static int32_t num_scratch_blocks(int32_t max_num_drafts) { return 2 * max_num_drafts; }
+  static int32_t num_scratch_blocks(int32_t max_num_drafts, int32_t block_size);
 
   // REQUIRES: plan.parent_rows; a group has at most as many drafts as the scratch blocks are for.
   void lay_out(const StepPlan& plan, const ResolvedStep& step);
