@@ -11,23 +11,8 @@ namespace {
 [[noreturn]] void fail_overflow() { throw template_error("an integer result does not fit in 64 bits"); }
 
 const char* symbol(BinaryOp op) {
-  switch (op) {
-    case BinaryOp::kAdd:
-      return "+";
-    case BinaryOp::kSub:
-      return "-";
-    case BinaryOp::kMul:
-      return "*";
-    case BinaryOp::kDiv:
-      return "/";
-    case BinaryOp::kFloorDiv:
-      return "//";
-    case BinaryOp::kMod:
-      return "%";
-    case BinaryOp::kPow:
-      return "** or pow()";
-  }
-  return "?";
+  static constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
+  return kSymbols[static_cast<size_t>(op)];
 }
 
 Value int_power(int64_t base, int64_t exponent) {

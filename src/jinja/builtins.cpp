@@ -1,5 +1,8 @@
 #include "jinja/builtins.h"
 
+#include <algorithm>
+#include <array>
+
 #include "jinja/interpreter.h"
 #include "jinja/text.h"
 
@@ -9,18 +12,16 @@ namespace {
 
 struct Parameter {
   std::string_view name;
-  bool is_required;
+  bool is_required = false;
 };
 
-std::vector<Parameter> parse_parameters(std::string_view text) {
-  std::vector<Parameter> parameters;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(' '), text.size());
-    const bool is_required = text[end - 1] == '!';
-    parameters.push_back({text.substr(0, end - is_required), is_required});
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return parameters;
+// Takes the next one from the front of a list.
+Parameter take_parameter(std::string_view* list) {
+  const size_t end = std::min(list->find(' '), list->size());
+  const bool is_required = (*list)[end - 1] == '!';
+  const Parameter parameter = {list->substr(0, end - is_required), is_required};
+  list->remove_prefix(std::min(end + 1, list->size()));
+  return parameter;
 }
 
 }  // namespace
@@ -28,24 +29,25 @@ std::vector<Parameter> parse_parameters(std::string_view text) {
 Call::Call(const Builtin& builtin, Interpreter& interpreter, const Value& v, Arguments& arguments)
     : in(interpreter), heap(interpreter.heap()), self(v), all(arguments), name_(builtin.name) {
   if (builtin.parameters == nullptr) return;
-  const auto parameters = parse_parameters(builtin.parameters);
-  values_.resize(parameters.size(), nullptr);
-  const std::string name = std::string(name_) + "()";
-  if (all.positional.size() > parameters.size()) {
-    throw type_error(name + " takes at most " + std::to_string(parameters.size()) + " argument(s), " +
-                     std::to_string(all.positional.size()) + " given");
+  const auto fail = [&](const std::string& message) { throw type_error(std::string(name_) + "() " + message); };
+  std::array<Parameter, kMaxParameters> parameters;
+  size_t count = 0;
+  for (std::string_view list = builtin.parameters; !list.empty();) parameters[count++] = take_parameter(&list);
+  if (all.positional.size() > count) {
+    fail("takes at most " + std::to_string(count) + " argument(s), " + std::to_string(all.positional.size()) +
+         " given");
   }
   for (size_t i = 0; i < all.positional.size(); ++i) values_[i] = &all.positional[i];
   for (const auto& [keyword, value] : all.keyword) {
     size_t i = 0;
-    while (i < parameters.size() && keyword != parameters[i].name) ++i;
-    if (i == parameters.size()) throw type_error(name + " got an unexpected keyword argument " + repr_text(keyword));
-    if (values_[i] != nullptr) throw type_error(name + " got multiple values for argument " + repr_text(keyword));
+    while (i < count && keyword != parameters[i].name) ++i;
+    if (i == count) fail("got an unexpected keyword argument " + repr_text(keyword));
+    if (values_[i] != nullptr) fail("got multiple values for argument " + repr_text(keyword));
     values_[i] = &value;
   }
-  for (size_t i = 0; i < parameters.size(); ++i)
+  for (size_t i = 0; i < count; ++i)
     if (parameters[i].is_required && values_[i] == nullptr)
-      throw type_error(name + " misses its argument '" + std::string(parameters[i].name) + "'");
+      fail("misses its argument '" + std::string(parameters[i].name) + "'");
 }
 
 int64_t Call::integer(size_t i, int64_t otherwise) const { return given(i) ? to_index(*values_[i], name_) : otherwise; }

@@ -1,9 +1,8 @@
 // The built-in filters, tests, global functions and methods: tables of names, code and parameters.
 #pragma once
 
-#include <string>
+#include <array>
 #include <string_view>
-#include <vector>
 
 #include "jinja/ops.h"
 #include "jinja/value.h"
@@ -11,6 +10,8 @@
 namespace llmb::jinja {
 
 class Call;
+
+inline constexpr size_t kMaxParameters = 4;
 
 struct Builtin {
   const char* name;
@@ -56,7 +57,7 @@ class Call {
 
  private:
   const char* name_;
-  std::vector<const Value*> values_;
+  std::array<const Value*, kMaxParameters> values_{};
 };
 
 template <size_t N>

@@ -163,22 +163,15 @@ std::string macro_repr(const Value& macro) {
 
 bool find_macro_property(Interpreter& in, const Value& macro, std::string_view name, Value* out) {
   const MacroCode& code = *macro.as<Macro>().code;
-  if (name == "name") {
-    *out = code.name.empty() ? Value::none() : make_string(in.heap(), code.name);
-  } else if (name == "arguments") {
-    auto* names = in.heap().make<List>();
-    *out = Value(Type::kTuple, names);
-    for (const auto& p : code.parameters) names->push(make_string(in.heap(), p->text));
-  } else if (name == "catch_kwargs") {
-    *out = Value::boolean(code.kwargs_slot >= 0);
-  } else if (name == "catch_varargs") {
-    *out = Value::boolean(code.varargs_slot >= 0);
-  } else if (name == "caller") {
-    *out = Value::boolean(code.caller_slot >= 0);
-  } else {
-    return false;
-  }
-  return true;
+  const std::pair<std::string_view, int> kUses[] = {
+      {"catch_kwargs", code.kwargs_slot}, {"catch_varargs", code.varargs_slot}, {"caller", code.caller_slot}};
+  for (const auto& [use, slot] : kUses)
+    if (name == use) return *out = Value::boolean(slot >= 0), true;
+  if (name == "name") return *out = code.name.empty() ? Value::none() : make_string(in.heap(), code.name), true;
+  if (name != "arguments") return false;
+  std::vector<Value> names;
+  for (const ExprPtr& p : code.parameters) names.push_back(make_string(in.heap(), p->text));
+  return *out = make_sequence(in.heap(), Type::kTuple, names), true;
 }
 
 }  // namespace llmb::jinja

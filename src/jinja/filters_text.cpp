@@ -8,6 +8,7 @@
 #include "jinja/iter.h"
 #include "jinja/json.h"
 #include "jinja/text.h"
+#include "text/letter_case.h"
 
 namespace llmb::jinja {
 

@@ -6,6 +6,7 @@
 #include "jinja/interpreter.h"
 #include "jinja/ops.h"
 #include "jinja/text.h"
+#include "text/letter_case.h"
 
 namespace llmb::jinja {
 

@@ -76,18 +76,7 @@ class EmptyIterator final : public Iterator {
   bool next(Interpreter&, Value*) override { return false; }
 };
 
-bool has_elements(const Value& v) {
-  switch (v.type()) {
-    case Type::kList:
-    case Type::kTuple:
-    case Type::kRange:
-    case Type::kDict:
-    case Type::kDictView:
-      return true;
-    default:
-      return false;
-  }
-}
+bool has_elements(const Value& v) { return v.type() >= Type::kList && v.type() <= Type::kRange; }
 
 }  // namespace
 

@@ -177,34 +177,16 @@ class Writer {
       if (at > plain) out_.append(s.substr(plain, at - plain));
       if (at == s.size()) break;
       const uint32_t c = next_char(s, &at);
-      switch (c) {
-        case '"':
-          out_.append("\\\"");
-          break;
-        case '\\':
-          out_.append("\\\\");
-          break;
-        case '\n':
-          out_.append("\\n");
-          break;
-        case '\r':
-          out_.append("\\r");
-          break;
-        case '\t':
-          out_.append("\\t");
-          break;
-        case '\f':
-          out_.append("\\f");
-          break;
-        case '\b':
-          out_.append("\\b");
-          break;
-        case 0x7F:
-          out_.push_back('\x7f');
-          break;
-        default:
-          if (c >= 0x10000) unicode_escape(0xD800 + ((c - 0x10000) >> 10));
-          unicode_escape(c >= 0x10000 ? 0xDC00 + ((c - 0x10000) & 0x3FF) : c);
+      static constexpr std::string_view kFrom = "\"\\\n\r\t\f\b", kTo = "\"\\nrtfb";
+      const size_t known = c < 0x80 ? kFrom.find(static_cast<char>(c)) : kFrom.npos;
+      if (known != kFrom.npos) {
+        out_.push_back('\\');
+        out_.push_back(kTo[known]);
+      } else if (c == 0x7F) {
+        out_.push_back('\x7f');
+      } else {
+        if (c >= 0x10000) unicode_escape(0xD800 + ((c - 0x10000) >> 10));
+        unicode_escape(c >= 0x10000 ? 0xDC00 + ((c - 0x10000) & 0x3FF) : c);
       }
     }
     out_.push_back('"');

@@ -189,52 +189,23 @@ class Lexer {
 
   void number() {
     const size_t begin = at_;
-    const bool after_dot = begin > 0 && text_[begin - 1] == '.';
     size_t end = digits_end(begin);
-    bool real = false;
-    if (!after_dot) {
-      if (end + 1 < text_.size() && text_[end] == '.' && is_digit_char(text_[end + 1])) {
-        end = digits_end(end + 1);
-        real = true;
-      }
-      size_t exponent = end + 1;
-      if (end < text_.size() && (text_[end] | 0x20) == 'e') {
-        if (exponent < text_.size() && (text_[exponent] == '+' || text_[exponent] == '-')) ++exponent;
-        if (exponent < text_.size() && is_digit_char(text_[exponent])) {
-          end = digits_end(exponent);
-          real = true;
-        }
-      }
+    bool is_real = false;
+    if (begin == 0 || text_[begin - 1] != '.') {  // x.0.1 takes two elements
+      const auto digit_at = [&](size_t i) { return i < text_.size() && is_digit_char(text_[i]); };
+      if (end < text_.size() && text_[end] == '.' && digit_at(end + 1)) end = digits_end(end + 1), is_real = true;
+      const size_t sign = end + 1 < text_.size() && (text_[end + 1] == '+' || text_[end + 1] == '-');
+      if (end < text_.size() && (text_[end] | 0x20) == 'e' && digit_at(end + 1 + sign))
+        end = digits_end(end + 1 + sign), is_real = true;
     }
-    std::string digits;
-    if (real) {
-      std::copy_if(text_.begin() + static_cast<ptrdiff_t>(begin), text_.begin() + static_cast<ptrdiff_t>(end),
-                   std::back_inserter(digits), [](char c) { return c != '_'; });
-      add(TokenKind::kFloat, digits).real = parse_float(digits).value_or(0);
-      return move(end - begin);
-    }
-    end = integer_end(begin, end);
-    std::copy_if(text_.begin() + static_cast<ptrdiff_t>(begin), text_.begin() + static_cast<ptrdiff_t>(end),
-                 std::back_inserter(digits), [](char c) { return c != '_'; });
-    const auto value = parse_int(digits, 0);
-    if (!value) fail("the integer " + digits + " does not fit in 64 bits", line_);
-    add(TokenKind::kInteger, digits).integer = *value;
+    if (!is_real && text_[begin] == '0') end = std::min(text_.find_first_not_of("0_", begin), end);  // no 012
+    std::string digits = text_.substr(begin, end - begin);
+    std::erase(digits, '_');
+    const auto integer = parse_int(digits, 10);
+    if (is_real) add(TokenKind::kFloat, digits).real = parse_float(digits).value_or(0);
+    else if (integer) add(TokenKind::kInteger, digits).integer = *integer;
+    else fail("the integer " + digits + " does not fit in 64 bits", line_);
     move(end - begin);
-  }
-
-  // The end of the integer at `begin`, whose decimal digits end at `decimal_end`: 0x1F, 0b1, 0o7, 12, or 0 alone.
-  size_t integer_end(size_t begin, size_t decimal_end) const {
-    if (text_[begin] != '0') return decimal_end;
-    const char kind = begin + 1 < text_.size() ? static_cast<char>(text_[begin + 1] | 0x20) : '\0';
-    const std::string_view set = kind == 'x'   ? "0123456789abcdefABCDEF_"
-                                 : kind == 'o' ? "01234567_"
-                                 : kind == 'b' ? "01_"
-                                               : "";
-    if (!set.empty()) {
-      const size_t end = std::min(text_.find_first_not_of(set, begin + 2), text_.size());
-      if (end > begin + 2) return end;
-    }
-    return std::min(text_.find_first_not_of("0_", begin), text_.size());
   }
 
   void string() {
@@ -337,30 +308,18 @@ class Lexer {
 }  // namespace
 
 std::string Token::describe() const {
-  switch (kind) {
-    case TokenKind::kData:
-      return "template data / text";
-    case TokenKind::kVariableBegin:
-      return "begin of print statement";
-    case TokenKind::kVariableEnd:
-      return "end of print statement";
-    case TokenKind::kBlockBegin:
-      return "begin of statement block";
-    case TokenKind::kBlockEnd:
-      return "end of statement block";
-    case TokenKind::kString:
-      return "string";
-    case TokenKind::kInteger:
-      return "integer";
-    case TokenKind::kFloat:
-      return "float";
-    case TokenKind::kEnd:
-      return "end of template";
-    case TokenKind::kName:
-    case TokenKind::kOperator:
-      return value;
-  }
-  return value;
+  static constexpr const char* kNames[] = {"template data / text",
+                                           "begin of print statement",
+                                           "end of print statement",
+                                           "begin of statement block",
+                                           "end of statement block",
+                                           "",
+                                           "string",
+                                           "integer",
+                                           "float",
+                                           "",
+                                           "end of template"};
+  return is(TokenKind::kName) || is(TokenKind::kOperator) ? value : kNames[static_cast<size_t>(kind)];
 }
 
 std::vector<Token> tokenize(std::string_view source) {

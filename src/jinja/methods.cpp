@@ -7,6 +7,7 @@
 #include "jinja/interpreter.h"
 #include "jinja/iter.h"
 #include "jinja/text.h"
+#include "text/letter_case.h"
 
 namespace llmb::jinja {
 

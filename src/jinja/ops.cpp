@@ -34,46 +34,16 @@ int order_numbers(const Value& a, const Value& b) {
 }  // namespace
 
 bool truthy(const Value& v) {
-  switch (v.type()) {
-    case Type::kMissing:
-    case Type::kUndefined:
-    case Type::kNone:
-      return false;
-    case Type::kBool:
-    case Type::kInt:
-      return v.as_int() != 0;
-    case Type::kFloat:
-      return v.as_float() != 0;
-    case Type::kString:
-      return !text_of(v).empty();
-    case Type::kList:
-    case Type::kTuple:
-      return !v.as<List>().items.empty();
-    case Type::kDict:
-      return !v.as<Dict>().entries.empty();
-    case Type::kDictView:
-      return !v.as<DictView>().dict.as<Dict>().entries.empty();
-    case Type::kRange:
-      return v.as<Range>().length > 0;
-    default:
-      return true;
-  }
+  if (v.is_integral()) return v.as_int() != 0;
+  if (v.is(Type::kFloat)) return v.as_float() != 0;
+  if (v.is_missing() || v.is_none()) return false;
+  return !has_length(v) || length_of(v) > 0;
 }
 
 bool identical(const Value& a, const Value& b) {
-  if (a.type() != b.type()) return false;
-  switch (a.type()) {
-    case Type::kNone:
-    case Type::kMissing:
-      return true;
-    case Type::kBool:
-    case Type::kInt:
-      return a.as_int() == b.as_int();
-    case Type::kFloat:
-      return false;
-    default:
-      return a.object() == b.object();
-  }
+  if (a.type() != b.type() || a.is(Type::kFloat)) return false;
+  if (a.is_none() || a.is_missing()) return true;
+  return a.is_integral() ? a.as_int() == b.as_int() : a.object() == b.object();
 }
 
 bool equal(Heap& heap, const Value& a, const Value& b, int depth) {
@@ -158,33 +128,16 @@ uint64_t hash_value(Heap& heap, const Value& v, int depth) {
 namespace {
 
 const char* symbol(CompareOp op) {
-  switch (op) {
-    case CompareOp::kLt:
-      return "<";
-    case CompareOp::kLe:
-      return "<=";
-    case CompareOp::kGt:
-      return ">";
-    case CompareOp::kGe:
-      return ">=";
-    default:
-      return "==";
-  }
+  static constexpr const char* kSymbols[] = {"==", "!=", "<", "<=", ">", ">=", "in", "not in"};
+  return kSymbols[static_cast<size_t>(op)];
 }
 
 bool holds(CompareOp op, int order) {  // order: -1, 0, 1, or 2 for a NaN, for which nothing holds
-  switch (op) {
-    case CompareOp::kLt:
-      return order == -1;
-    case CompareOp::kLe:
-      return order == -1 || order == 0;
-    case CompareOp::kGt:
-      return order == 1;
-    case CompareOp::kGe:
-      return order == 1 || order == 0;
-    default:
-      return false;
-  }
+  if (order == 2) return false;
+  return op == CompareOp::kLt   ? order < 0
+         : op == CompareOp::kLe ? order <= 0
+         : op == CompareOp::kGt ? order > 0
+                                : order >= 0;
 }
 
 }  // namespace

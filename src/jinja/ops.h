@@ -47,6 +47,7 @@ Value get_item(Interpreter& interpreter, const Value& v, const Value& key);
 // getattr(v, name): false where there is none, or none for templates.
 bool find_attribute(Interpreter& interpreter, const Value& v, std::string_view name, Value* out);
 
+bool has_length(const Value& v);
 int64_t length_of(const Value& v);  // len(v); throws kType where it has none
 // v as the index of a sequence: an int or a bool; throws kType otherwise.
 int64_t to_index(const Value& v, const char* what);

@@ -131,24 +131,16 @@ std::string repr_of(Heap& heap, const Value& v) {
 
 // ---- subscripts ---------------------------------------------------------------------------------
 
+bool has_length(const Value& v) { return v.type() >= Type::kUndefined && v.type() <= Type::kRange; }
+
 int64_t length_of(const Value& v) {
-  switch (v.type()) {
-    case Type::kUndefined:
-      return 0;
-    case Type::kString:
-      return v.as<String>().num_chars;
-    case Type::kList:
-    case Type::kTuple:
-      return static_cast<int64_t>(v.as<List>().items.size());
-    case Type::kDict:
-      return static_cast<int64_t>(v.as<Dict>().entries.size());
-    case Type::kDictView:
-      return static_cast<int64_t>(v.as<DictView>().dict.as<Dict>().entries.size());
-    case Type::kRange:
-      return v.as<Range>().length;
-    default:
-      throw type_error("object of type '" + std::string(type_name(v)) + "' has no len()");
-  }
+  if (v.is_undefined()) return 0;
+  if (v.is_string()) return v.as<String>().num_chars;
+  if (v.is_sequence()) return static_cast<int64_t>(v.as<List>().items.size());
+  if (v.is(Type::kRange)) return v.as<Range>().length;
+  if (!has_length(v)) throw type_error("object of type '" + std::string(type_name(v)) + "' has no len()");
+  const Value& dict = v.is(Type::kDictView) ? v.as<DictView>().dict : v;
+  return static_cast<int64_t>(dict.as<Dict>().entries.size());
 }
 
 int64_t to_index(const Value& v, const char* what) {
@@ -235,8 +227,7 @@ Value slice(Heap& heap, const Value& v, const Value& start, const Value& stop, c
   heap.spend(count);
   if (v.is_string()) {
     const auto& string = v.as<String>();
-    if (by == 1)
-      return make_string(heap, std::string(count == 0 ? "" : chars_between(heap, string, first, last)));
+    if (by == 1) return make_string(heap, std::string(count == 0 ? "" : chars_between(heap, string, first, last)));
     heap.spend_chars(string.text.size());
     std::u32string chars;
     const ScopedCharge room(heap, string.ascii ? 0 : 4 * static_cast<size_t>(string.num_chars));
@@ -264,8 +255,8 @@ namespace {
 
 // There is no attribute for templates: Python has none, or the sandbox keeps it from them.
 Value undefined_attribute(Heap& heap, const Value& v, std::string_view name) {
-  static constexpr std::string_view kChanging[] = {"append", "clear", "extend",  "insert",     "pop",   "popitem",
-                                                   "remove", "reverse", "setdefault", "sort", "update"};
+  static constexpr std::string_view kChanging[] = {"append", "clear",   "extend",     "insert", "pop",   "popitem",
+                                                   "remove", "reverse", "setdefault", "sort",   "update"};
   const bool changes = (v.is(Type::kList) || v.is(Type::kDict)) &&
                        std::find(std::begin(kChanging), std::end(kChanging), name) != std::end(kChanging);
   if (!changes && !name.starts_with("__"))

@@ -3,6 +3,7 @@
 #include "jinja/interpreter.h"
 #include "jinja/iter.h"
 #include "jinja/text.h"
+#include "text/letter_case.h"
 
 namespace llmb::jinja {
 
@@ -44,7 +45,7 @@ Value remainder_is(Call& c, const Value& divisor, int64_t wanted) {
 }
 
 // str(value).islower() or isupper(): at least one cased character, and none of another case.
-template <bool (*Right)(uint32_t), bool (*Wrong)(uint32_t)>
+template <bool (*Right)(char32_t), bool (*Wrong)(char32_t)>
 Value test_case(Call& c) {
   const Value string = to_string(c.heap, c.self);
   const std::string_view text = text_of(string);

@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace llmb::jinja {
@@ -59,6 +60,34 @@ size_t char_offset(std::string_view text, int64_t index) {
     --index;
   }
   return at;
+}
+
+// ---- classes -----------------------------------------------------------------------------------
+
+bool is_space(uint32_t c) {
+  return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool is_alpha(uint32_t c) {
+  if (c < 0x80) return (c | 32) >= 'a' && (c | 32) <= 'z';
+  const auto k = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
+}
+
+bool is_numeric(uint32_t c) {
+  if (c < 0x80) return c >= '0' && c <= '9';
+  const auto k = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
+}
+
+bool is_printable(uint32_t c) {
+  if (c < 0x7F) return c >= ' ';
+  constexpr utf8proc_category_t kOthers[] = {UTF8PROC_CATEGORY_CN, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CF,
+                                             UTF8PROC_CATEGORY_CS, UTF8PROC_CATEGORY_CO, UTF8PROC_CATEGORY_ZS,
+                                             UTF8PROC_CATEGORY_ZL, UTF8PROC_CATEGORY_ZP};
+  const auto k = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return std::find(std::begin(kOthers), std::end(kOthers), k) == std::end(kOthers);
 }
 
 // ---- searching ----------------------------------------------------------------------------------
@@ -165,27 +194,13 @@ std::string repr_float(double value) {
 }
 
 std::string escape_html(std::string_view text) {
+  static constexpr std::pair<char, std::string_view> kEscapes[] = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&#34;"}, {'\'', "&#39;"}};
   std::string out;
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out.push_back(c);
-    }
+    const auto* escape = std::find_if(std::begin(kEscapes), std::end(kEscapes), [&](auto e) { return e.first == c; });
+    if (escape != std::end(kEscapes)) out += escape->second;
+    else out.push_back(c);
   }
   return out;
 }
@@ -222,15 +237,8 @@ int digit_value(char c) {
 
 int base_of_prefix(std::string_view digits) {
   if (digits.size() < 2 || digits[0] != '0') return 0;
-  switch (digits[1] | 0x20) {
-    case 'x':
-      return 16;
-    case 'o':
-      return 8;
-    case 'b':
-      return 2;
-  }
-  return 0;
+  const char letter = static_cast<char>(digits[1] | 0x20);
+  return letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
 }
 
 }  // namespace

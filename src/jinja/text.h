@@ -1,4 +1,4 @@
-// Python's str over UTF-8: counting and finding code points, classes of characters, case, repr, numbers as text.
+// Python's str over UTF-8: counting and finding code points, classes of characters, repr, numbers as text.
 // Pure functions; all text given here is valid UTF-8 (is_valid_utf8 checks what comes from outside).
 #pragma once
 
@@ -27,14 +27,6 @@ bool is_alpha(uint32_t c);
 bool is_numeric(uint32_t c);
 inline bool is_alnum(uint32_t c) { return is_alpha(c) || is_numeric(c); }
 bool is_printable(uint32_t c);
-bool is_upper(uint32_t c);
-bool is_lower(uint32_t c);
-bool is_title(uint32_t c);
-
-std::string to_upper(std::string_view text);
-std::string to_lower(std::string_view text);
-std::string capitalize(std::string_view text);
-std::string to_title(std::string_view text);  // str.title
 
 // chars: none for white space, else the set of characters to take away.
 enum class Side { kLeft, kRight, kBoth };

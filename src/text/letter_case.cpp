@@ -1,20 +1,21 @@
-// Classes of characters and case mapping, after Unicode as Python's str methods use it.
+#include "text/letter_case.h"
+
 #include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
 
-#include "jinja/text.h"
+#include "text/unicode.h"
 
-namespace llmb::jinja {
+namespace llmb {
 
 namespace {
 
 // Characters whose upper or title case is more than one character (Unicode 14, SpecialCasing.txt, the rules without
 // conditions). Unused places are 0.
 struct Special {
-  uint32_t c;
-  std::array<uint32_t, 3> upper, title;
+  char32_t c;
+  std::array<char32_t, 3> upper, title;
 };
 constexpr Special kSpecial[] = {
     // clang-format off
@@ -67,20 +68,20 @@ constexpr Special kSpecial[] = {
     // clang-format on
 };
 
-const Special* find_special(uint32_t c) {
+const Special* find_special(char32_t c) {
   const auto* at = std::lower_bound(std::begin(kSpecial), std::end(kSpecial), c,
-                                    [](const Special& s, uint32_t value) { return s.c < value; });
+                                    [](const Special& s, char32_t value) { return s.c < value; });
   return at != std::end(kSpecial) && at->c == c ? at : nullptr;
 }
 
-utf8proc_category_t category(uint32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
 struct Span {
-  uint32_t first, last;
+  char32_t first, last;
 };
 
 template <size_t N>
-bool in_any(const Span (&spans)[N], uint32_t c) {
+bool in_any(const Span (&spans)[N], char32_t c) {
   return std::any_of(std::begin(spans), std::end(spans), [c](Span s) { return c >= s.first && c <= s.last; });
 }
 
@@ -93,29 +94,27 @@ constexpr Span kOtherLower[] = {
 constexpr Span kOtherUpper[] = {
     {0x2160, 0x216F}, {0x24B6, 0x24CF}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
 
-bool is_cased(uint32_t c) { return is_lower(c) || is_upper(c) || is_title(c); }
+bool is_cased(char32_t c) { return is_lower(c) || is_upper(c) || is_title(c); }
 
-bool is_case_ignorable(uint32_t c) {
-  switch (category(c)) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK:
-      return true;
-    default:
-      break;
-  }
-  constexpr uint32_t kMid[] = {0x27,   0x2E,   0x3A,   0xB7,   0x387,  0x55F,  0x5F4,  0x2018, 0x2019,
+bool is_in(char32_t c, std::initializer_list<utf8proc_category_t> categories) {
+  return std::find(categories.begin(), categories.end(), category(c)) != categories.end();
+}
+
+bool is_case_ignorable(char32_t c) {
+  constexpr char32_t kMid[] = {0x27,   0x2E,   0x3A,   0xB7,   0x387,  0x55F,  0x5F4,  0x2018, 0x2019,
                                0x2024, 0x2027, 0xFE13, 0xFE52, 0xFE55, 0xFF07, 0xFF0E, 0xFF1A};
-  return std::find(std::begin(kMid), std::end(kMid), c) != std::end(kMid);
+  return is_in(c, {UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME, UTF8PROC_CATEGORY_CF, UTF8PROC_CATEGORY_LM,
+                   UTF8PROC_CATEGORY_SK}) ||
+         std::find(std::begin(kMid), std::end(kMid), c) != std::end(kMid);
 }
 
 // Whether the sigma at [begin, end) of `text` ends a word.
 bool is_final_sigma(std::string_view text, size_t begin, size_t end) {
-  uint32_t c = 0;
+  char32_t c = 0;
   for (size_t at = begin; at > 0;) {
-    c = previous_char(text, &at);
+    at = last_char_start(text.substr(0, at));
+    size_t next = at;
+    c = next_char(text, &next);
     if (!is_case_ignorable(c)) break;
     c = 0;
   }
@@ -128,7 +127,7 @@ bool is_final_sigma(std::string_view text, size_t begin, size_t end) {
 }
 
 // The lower case of the character at [begin, end) of `text`.
-void append_lower(std::string* out, std::string_view text, uint32_t c, size_t begin, size_t end) {
+void append_lower(std::string* out, std::string_view text, char32_t c, size_t begin, size_t end) {
   if (c < 0x80) {
     out->push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c));
   } else if (c == 0x130) {
@@ -137,25 +136,25 @@ void append_lower(std::string* out, std::string_view text, uint32_t c, size_t be
   } else if (c == 0x3A3) {
     append_utf8(out, is_final_sigma(text, begin, end) ? 0x3C2 : 0x3C3);
   } else {
-    append_utf8(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+    append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
   }
 }
 
-void append_all(std::string* out, const std::array<uint32_t, 3>& chars) {
-  for (const uint32_t c : chars) {
+void append_all(std::string* out, const std::array<char32_t, 3>& chars) {
+  for (const char32_t c : chars) {
     if (c != 0) append_utf8(out, c);
   }
 }
 
-void append_upper(std::string* out, uint32_t c) {
+void append_upper(std::string* out, char32_t c) {
   if (c < 0x80) return out->push_back(static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c));
   if (const Special* s = find_special(c)) return append_all(out, s->upper);
-  append_utf8(out, static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
+  append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
 }
 
-void append_title(std::string* out, uint32_t c) {
+void append_title(std::string* out, char32_t c) {
   if (const Special* s = find_special(c)) return append_all(out, s->title);
-  append_utf8(out, static_cast<uint32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
+  append_utf8(out, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
 }
 
 // Calls visit(c, begin, end) for each character.
@@ -163,68 +162,34 @@ template <typename Visit>
 void for_each_char(std::string_view text, const Visit& visit) {
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
-    const uint32_t c = next_char(text, &at);
+    const char32_t c = next_char(text, &at);
     visit(c, begin, at);
   }
 }
 
 }  // namespace
 
-bool is_space(uint32_t c) {
-  return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-bool is_alpha(uint32_t c) {
-  if (c < 0x80) return (c | 32) >= 'a' && (c | 32) <= 'z';
-  const auto k = category(c);
-  return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
-}
-
-bool is_numeric(uint32_t c) {
-  if (c < 0x80) return c >= '0' && c <= '9';
-  const auto k = category(c);
-  return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
-}
-
-bool is_printable(uint32_t c) {
-  if (c < 0x7F) return c >= ' ';
-  switch (category(c)) {
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_ZS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-      return false;
-    default:
-      return true;
-  }
-}
-
-bool is_upper(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_LU || in_any(kOtherUpper, c); }
-bool is_lower(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_LL || in_any(kOtherLower, c); }
-bool is_title(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_LT; }
+bool is_upper(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LU || in_any(kOtherUpper, c); }
+bool is_lower(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LL || in_any(kOtherLower, c); }
+bool is_title(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LT; }
 
 std::string to_upper(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for_each_char(text, [&](uint32_t c, size_t, size_t) { append_upper(&out, c); });
+  for_each_char(text, [&](char32_t c, size_t, size_t) { append_upper(&out, c); });
   return out;
 }
 
 std::string to_lower(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for_each_char(text, [&](uint32_t c, size_t begin, size_t end) { append_lower(&out, text, c, begin, end); });
+  for_each_char(text, [&](char32_t c, size_t begin, size_t end) { append_lower(&out, text, c, begin, end); });
   return out;
 }
 
 std::string capitalize(std::string_view text) {
   std::string out;
-  for_each_char(text, [&](uint32_t c, size_t begin, size_t end) {
+  for_each_char(text, [&](char32_t c, size_t begin, size_t end) {
     if (begin == 0) append_title(&out, c);
     else append_lower(&out, text, c, begin, end);
   });
@@ -234,7 +199,7 @@ std::string capitalize(std::string_view text) {
 std::string to_title(std::string_view text) {
   std::string out;
   bool in_word = false;
-  for_each_char(text, [&](uint32_t c, size_t begin, size_t end) {
+  for_each_char(text, [&](char32_t c, size_t begin, size_t end) {
     if (in_word) append_lower(&out, text, c, begin, end);
     else append_title(&out, c);
     in_word = is_cased(c);
@@ -242,4 +207,4 @@ std::string to_title(std::string_view text) {
   return out;
 }
 
-}  // namespace llmb::jinja
+}  // namespace llmb
