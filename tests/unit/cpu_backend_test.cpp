@@ -177,6 +177,13 @@ TEST_CASE("a plan that would reach outside the backend's memory is refused, and 
   CHECK(refused(PlanBuilder(16).add(tokens, 0, 9, {0}, {}).plan()));
   const SampleRow row;
   CHECK(refused(PlanBuilder(16).add({0}, 0, 1, {0}, row).add({0}, 0, 1, {1}, row).add({0}, 0, 1, {2}, row).plan()));
+  StepPlan drafts = PlanBuilder(16).add({0, 1}, 0, 2, {0}, row).plan();  // of which the second is one
+  drafts.sample_rows.insert(drafts.sample_rows.begin(), drafts.sample_rows[0]);
+  drafts.sample_rows[0].token_row = 0;
+  drafts.groups[0].row_end = 2;
+  drafts.groups[0].mode = SampleMode::kVerify;
+  REQUIRE(validate_step_plan(drafts, blocks).ok());
+  CHECK(refused(drafts));  // the backend was loaded for none
   const std::vector<TokenId> longest(97, 1);
   const std::vector<BlockId> table = {0, 1, 2, 3, 4, 5, 6};
   CHECK(refused(PlanBuilder(16).add(longest, 96, 1, table, row).plan()));
