@@ -38,84 +38,32 @@ Status CharSetReader::read_escape(CharSet* set, char32_t* literal, bool* is_lite
   const size_t from = pos_;
   const char32_t c = next_char(in_, &pos_);
   *is_literal = false;
-  switch (c) {
-    case 's':
-      *set = {space_items(), false, ""};
-      return {};
-    case 'S':
-      *set = {space_items(), true, ""};
-      return {};
-    case 'w':
-      *set = {word_items(), false, ""};
-      return {};
-    case 'W':
-      *set = {word_items(), true, ""};
-      return {};
-    case 'd':
-      *set = {category_items("Nd"), false, ""};
-      return {};
-    case 'D':
-      *set = {category_items("Nd"), true, ""};
-      return {};
-    case 'h':
-      *set = {hex_digit_items(), false, ""};
-      return {};
-    case 'H':
-      *set = {hex_digit_items(), true, ""};
-      return {};
-    case 'p':
-    case 'P':
-      if (at("{")) return read_property(c == 'P', set);
-      break;  // a letter
-    default:
-      break;
+  if ((c == 'p' || c == 'P') && at("{")) return read_property(c == 'P', set);
+  if (c == 's' || c == 'S') *set = {space_items(), c == 'S', ""};
+  else if (c == 'w' || c == 'W') *set = {word_items(), c == 'W', ""};
+  else if (c == 'd' || c == 'D') *set = {category_items("Nd"), c == 'D', ""};
+  else if (c == 'h' || c == 'H') *set = {hex_digit_items(), c == 'H', ""};
+  else *is_literal = true;
+  return *is_literal ? read_literal_escape(c, from, literal) : Status();
+}
+
+// `from`: where c, the character behind the backslash, begins.
+Status CharSetReader::read_literal_escape(char32_t c, size_t from, char32_t* literal) {
+  if (c == 'u') return read_hex(4, 4, literal);
+  if (c == 'x') {
+    if (!at("{")) return read_hex(1, 2, literal);
+    ++pos_;
+    LLMB_RETURN_IF_ERROR(read_hex(1, 8, literal));
+    if (!at("}")) return invalid_argument("\\x{ does not end");
+    ++pos_;
+    return {};
   }
-  *is_literal = true;
-  switch (c) {
-    case 'p':
-    case 'P':
-      *literal = c;
-      return {};
-    case 'n':
-      *literal = '\n';
-      return {};
-    case 'r':
-      *literal = '\r';
-      return {};
-    case 't':
-      *literal = '\t';
-      return {};
-    case 'f':
-      *literal = '\f';
-      return {};
-    case 'v':
-      *literal = '\v';
-      return {};
-    case 'a':
-      *literal = '\a';
-      return {};
-    case 'e':
-      *literal = 0x1B;
-      return {};
-    case '0':
-      *literal = 0;
-      return {};
-    case 'u':
-      return read_hex(4, 4, literal);
-    case 'x':
-      if (!at("{")) return read_hex(1, 2, literal);
-      ++pos_;
-      LLMB_RETURN_IF_ERROR(read_hex(1, 8, literal));
-      if (!at("}")) return invalid_argument("\\x{ does not end");
-      ++pos_;
-      return {};
-    default:
-      break;
-  }
-  if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9')) {
+  constexpr std::u32string_view kFrom = U"nrtfvae0pP", kTo = std::u32string_view(U"\n\r\t\f\v\a\x1b\0pP", 10);
+  const size_t known = kFrom.find(c);
+  const bool is_letter_or_digit = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9');
+  if (known == kFrom.npos && is_letter_or_digit)
     return unsupported("escape \\" + std::string(in_.substr(from, pos_ - from)));
-  }
-  *literal = c;
+  *literal = known != kFrom.npos ? kTo[known] : c;
   return {};
 }
 

@@ -33,6 +33,7 @@ class CharSetReader {
  private:
   bool at(std::string_view s) const { return in_.substr(pos_).starts_with(s); }
   bool done() const { return pos_ >= in_.size(); }
+  Status read_literal_escape(char32_t c, size_t from, char32_t* literal);
   Status read_hex(int min_digits, int max_digits, char32_t* value);
   Status read_property(bool negated, CharSet* set);
   Status read_member(int depth, CharSet* member);
