@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "tests/kernels/sample_rows.h"
 #include "tests/support/kernel_support.h"
 #include "tests/support/sample_row.h"
 
@@ -16,51 +17,10 @@ namespace llmb::cpu {
 namespace {
 
 using test::for_each_simd_target;
-using test::GuardedFloats;
 using test::params;
 using test::random_normal;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-SampledRows run(const std::vector<float>& logits, int64_t vocab, const StepPlan& plan, ThreadPool& pool) {
-  GuardedFloats l(static_cast<int64_t>(logits.size()));
-  std::copy(logits.begin(), logits.end(), l.data());
-  SampledRows out;
-  sample(l.data(), vocab, {plan.sample_rows, plan.bias, plan.penalty}, &out, pool);
-  CHECK(l.guards_untouched());
-  CHECK(out.tokens.size() == plan.sample_rows.size());
-  CHECK(out.logprobs.size() == plan.sample_rows.size());
-  CHECK(out.is_finite.size() == plan.sample_rows.size());
-  CHECK(out.top_start.size() == plan.sample_rows.size() + 1);
-  return out;
-}
-
-// One row with its own penalties and bias.
-struct Row {
-  SampleRow row;
-  std::vector<TokenBias> bias = {};
-  std::vector<TokenPenalty> penalty = {};
-};
-
-StepPlan make_plan(std::span<const Row> rows) {
-  StepPlan plan;
-  for (const Row& r : rows) {
-    SampleRow row = r.row;
-    row.bias_begin = static_cast<int32_t>(plan.bias.size());
-    plan.bias.insert(plan.bias.end(), r.bias.begin(), r.bias.end());
-    row.bias_end = static_cast<int32_t>(plan.bias.size());
-    row.penalty_begin = static_cast<int32_t>(plan.penalty.size());
-    plan.penalty.insert(plan.penalty.end(), r.penalty.begin(), r.penalty.end());
-    row.penalty_end = static_cast<int32_t>(plan.penalty.size());
-    plan.sample_rows.push_back(row);
-  }
-  return plan;
-}
-
-SampledRows run_row(const std::vector<float>& logits, const Row& row) {
-  ThreadPool pool(1);
-  return run(logits, static_cast<int64_t>(logits.size()), make_plan({&row, 1}), pool);
-}
 
 // The distribution that a row is drawn from, by sorting, in fp64.
 std::vector<double> exact_distribution(const std::vector<float>& logits, const SampleRow& row) {
@@ -305,101 +265,6 @@ TEST_CASE(
     const auto [it, is_first] = first.emplace(test::has_fused_multiply_add(target), whole);
     if (!is_first) CHECK((it->second.tokens == whole.tokens && test::same_bytes(it->second.logprobs, whole.logprobs)));
   });
-}
-
-TEST_CASE("penalties act on the right tokens: repetition by sign over prompt and output, the others over output") {
-  SampleRow row = params(0);
-  const std::vector<float> logits = {2.0f, 1.9f, -1.0f, -1.1f};
-  row.repetition_penalty = 1.2f;
-  CHECK(run_row(logits, {row, {}, {{0, 0}}}).tokens[0] == 1);          // 2 / 1.2 < 1.9
-  CHECK(run_row(logits, {row, {}, {{0, 3}, {1, 0}}}).tokens[0] == 0);  // both divided
-  CHECK(run_row({-1.0f, -1.1f}, {row, {}, {{0, 1}}}).tokens[0] == 1);  // -1 * 1.2 < -1.1
-  row.repetition_penalty = 0.5f;
-  CHECK(run_row(logits, {row, {}, {{1, 0}}}).tokens[0] == 1);  // 1.9 / 0.5
-  row = params(0);
-  row.presence_penalty = 0.2f;
-  CHECK(run_row(logits, {row, {}, {{0, 0}}}).tokens[0] == 0);  // in the prompt only
-  CHECK(run_row(logits, {row, {}, {{0, 1}}}).tokens[0] == 1);
-  CHECK(run_row(logits, {row, {}, {{0, 50}, {1, 1}}}).tokens[0] == 0);  // once, however often
-  row = params(0);
-  row.frequency_penalty = 0.06f;
-  CHECK(run_row(logits, {row, {}, {{0, 1}}}).tokens[0] == 0);
-  CHECK(run_row(logits, {row, {}, {{0, 2}}}).tokens[0] == 1);  // 2 - 0.12
-  row.frequency_penalty = -1;
-  CHECK(run_row(logits, {row, {}, {{3, 4}}}).tokens[0] == 3);  // negative penalties encourage
-  row = params(0);
-  row.repetition_penalty = 1e-38f;
-  const SampledRows huge = run_row({3e38f, 1.0f}, {row, {}, {{0, 1}}});
-  CHECK((huge.is_finite[0] == 1 && huge.tokens[0] == 0));
-}
-
-TEST_CASE("penalties act on biased logits; a bias of minus infinity forbids, for greedy and for draws") {
-  SampleRow row = params(0);
-  CHECK(run_row({1, 2, 3}, {row, {{0, 2.5f}}}).tokens[0] == 0);
-  CHECK(run_row({1, 2, 3}, {row, {{2, -kInf}}}).tokens[0] == 1);
-  row.repetition_penalty = 2;
-  CHECK(run_row({4, 3}, {row, {{0, 1.5f}}, {{0, 1}}}).tokens[0] == 1);    // (4 + 1.5) / 2 < 3
-  CHECK(run_row({4, 3}, {row, {{0, 2.5f}}, {{0, 1}}}).tokens[0] == 0);    // (4 + 2.5) / 2 > 3
-  CHECK(run_row({4, -7}, {row, {{0, -7}}, {{0, 1}}}).tokens[0] == 0);     // (4 - 7) * 2 > -7
-  CHECK(run_row({4, -5.5f}, {row, {{0, -7}}, {{0, 1}}}).tokens[0] == 1);  // the bias made it negative: times, not by
-  row.frequency_penalty = 1, row.presence_penalty = 0.5f;
-  CHECK(run_row({4, 0.4f}, {row, {{0, 1}}, {{0, 1}}}).tokens[0] == 0);  // (4 + 1) / 2 - 1.5
-  CHECK(run_row({4, -5.5f}, {row, {{0, -kInf}}, {{0, 1}}}).tokens[0] == 1);
-  for (uint32_t position = 0; position < 200; ++position) {
-    SampleRow draw = params(5);
-    draw.position = position;
-    CHECK(run_row({1, 2, 3}, {draw, {{1, -kInf}}}).tokens[0] != 1);
-  }
-}
-
-TEST_CASE("logprobs are the raw distribution's, whatever penalties, bias, temperature and filters did") {
-  for_each_simd_target([&](const std::string& target) {
-    CAPTURE(target);
-    for (const int64_t vocab : {1, 5, 64, 100, 5000}) {
-      std::vector<float> logits = random_normal(vocab, 10, 3);
-      if (vocab >= 64) logits[7] = logits[3] = logits[vocab - 1] = 20;  // ties at the top
-      double sum = 0;
-      for (const float x : logits) sum += std::exp(double{x});
-      std::vector<TokenId> order(vocab);
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) { return logits[a] > logits[b]; });
-      for (const int32_t num_logprobs : {0, 1, 3, 20, 100}) {
-        for (const float temperature : {0.0f, 1.5f}) {
-          CAPTURE(vocab);
-          SampleRow row = params(temperature, 3, 0.9f);
-          row.num_logprobs = num_logprobs;
-          row.repetition_penalty = 3;
-          const SampledRows out = run_row(logits, {row, {{order[0], -kInf}}, {{0, 1}}});
-          if (vocab == 1) {
-            CHECK(out.is_finite[0] == 0);
-            continue;
-          }
-          CHECK(out.tokens[0] != order[0]);
-          CHECK(std::fabs(out.logprobs[0] - (logits[out.tokens[0]] - std::log(sum))) <= 2e-6);
-          const int64_t n = std::min<int64_t>(num_logprobs, vocab);
-          CHECK(out.top_start == std::vector<int32_t>{0, static_cast<int32_t>(n)});
-          for (int64_t i = 0; i < n; ++i) {
-            CHECK(out.top_tokens[i] == order[i]);
-            CHECK(std::fabs(out.top_logprobs[i] - (logits[order[i]] - std::log(sum))) <= 2e-6);
-          }
-        }
-      }
-    }
-  });
-}
-
-TEST_CASE("rows that want no logprobs get none, between rows that do") {
-  ThreadPool pool(2);
-  const std::vector<float> logits = random_normal(4 * 10, 11);
-  std::vector<Row> rows(4, Row{params(0)});
-  rows[1].row.num_logprobs = 2;
-  rows[3].row.num_logprobs = 50;
-  const SampledRows out = run(logits, 10, make_plan(rows), pool);
-  CHECK(out.top_start == std::vector<int32_t>{0, 0, 2, 2, 12});
-  CHECK(out.logprobs[0] == 0);
-  CHECK(out.logprobs[1] < 0);
-  CHECK(out.logprobs[2] == 0);
-  CHECK(run({}, 10, StepPlan(), pool).top_start == std::vector<int32_t>{0});
 }
 
 }  // namespace llmb::cpu
