@@ -70,10 +70,9 @@ Status rename_durably(FileOps& ops, const std::string& from, const std::string& 
 Status move_durably(FileOps& ops, const std::string& from, const std::string& to,
                     const std::optional<FileIdentity>& replaces) {
   const std::string left = "; it is left as it is: move it away";
-  const auto found = replaces ? identify_file(ops, to) : std::optional<FileIdentity>();
-  if (!found.ok()) return found.status();
-  if (*found && *found != *replaces) return io_error(to + ": was written to by something else meanwhile" + left);
-  const int result = *found ? ops.rename(from.c_str(), to.c_str()) : ops.rename_new(from.c_str(), to.c_str());
+  LLMB_ASSIGN_OR_RETURN(const auto found, replaces ? identify_file(ops, to) : std::optional<FileIdentity>());
+  if (found && found != *replaces) return io_error(to + ": was written to by something else meanwhile" + left);
+  const int result = found ? ops.rename(from.c_str(), to.c_str()) : ops.rename_new(from.c_str(), to.c_str());
   if (result != 0 && errno == EEXIST) return io_error(to + ": something else has made this file meanwhile" + left);
   if (result != 0) return error_at(to, "cannot rename " + from + " to it");
   return sync_directory_of(ops, to);

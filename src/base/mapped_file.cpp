@@ -14,9 +14,8 @@ namespace llmb {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   struct stat st {};
-  const Result<Descriptor> file = open_regular_file(path, &st);
-  if (!file.ok()) return file.status();
-  return map(file->get(), st, path);
+  LLMB_ASSIGN_OR_RETURN(const Descriptor file, open_regular_file(path, &st));
+  return map(file.get(), st, path);
 }
 
 Result<MappedFile> MappedFile::map(int fd, const struct stat& st, const std::string& path) {

@@ -95,3 +95,14 @@ class [[nodiscard]] Result {
     ::llmb::Status llmb_status_ = (expression);  \
     if (!llmb_status_.ok()) return llmb_status_; \
   } while (0)
+
+// LLMB_ASSIGN_OR_RETURN(target, expression): gives `target`, a declaration or a variable, the value of an expression
+// that yields a Result, or returns early with its error. The expression may hold commas, the target none.
+#define LLMB_ASSIGN_OR_RETURN(target, ...) LLMB_ASSIGN_OR_RETURN_AT_(__LINE__, target, (__VA_ARGS__))
+#define LLMB_ASSIGN_OR_RETURN_AT_(line, target, expression) \
+  LLMB_ASSIGN_OR_RETURN_TO_(LLMB_JOIN_(llmb_result_, line), target, expression)
+#define LLMB_JOIN_(a, b) a##b
+#define LLMB_ASSIGN_OR_RETURN_TO_(result, target, expression) \
+  auto result = expression;                                   \
+  if (!result.ok()) return result.status();                   \
+  target = std::move(result).value()

@@ -21,14 +21,13 @@ Result<Descriptor> open_regular_file(const std::string& path, struct stat* st) {
 
 Result<std::string> read_whole_file(const std::string& path, size_t max_bytes) {
   struct stat st {};
-  const Result<Descriptor> file = open_regular_file(path, &st);
-  if (!file.ok()) return file.status();
+  LLMB_ASSIGN_OR_RETURN(const Descriptor file, open_regular_file(path, &st));
   const auto size = static_cast<size_t>(st.st_size);
   if (size > max_bytes) return data_loss(path + ": larger than " + std::to_string(max_bytes) + " bytes");
   std::string bytes(size, '\0');
   for (size_t done = 0; done < size;) {
     const auto count =
-        uninterrupted([&] { return real_file_ops().read(file->get(), bytes.data() + done, size - done); });
+        uninterrupted([&] { return real_file_ops().read(file.get(), bytes.data() + done, size - done); });
     if (count < 0) return io_error(path + ": cannot read: " + std::strerror(errno));
     if (count == 0) return data_loss(path + ": was cut short while it was read");
     done += static_cast<size_t>(count);

@@ -242,13 +242,12 @@ ChatTemplate::~ChatTemplate() = default;
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& model_dir,
                                                          const std::string& template_file) {
-  Result<ChatTemplateFiles> files = read_chat_template_files(model_dir, template_file);
-  if (!files.ok()) return files.status();
+  LLMB_ASSIGN_OR_RETURN(ChatTemplateFiles files, read_chat_template_files(model_dir, template_file));
   auto parts = std::make_unique<Parts>();
-  parts->special_tokens = std::move(files->special_tokens);
+  parts->special_tokens = std::move(files.special_tokens);
   for (auto& [name, place] : {std::pair{"default", &parts->standard}, std::pair{"tool_use", &parts->tool_use}}) {
-    const auto text = files->templates.find(name);
-    if (text == files->templates.end()) continue;
+    const auto text = files.templates.find(name);
+    if (text == files.templates.end()) continue;
     LLMB_RETURN_IF_ERROR(parse_source(text->second, place)
                              .with_context((template_file.empty() ? model_dir : template_file) + ": chat template"));
   }

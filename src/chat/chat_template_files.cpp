@@ -84,35 +84,31 @@ Result<Templates> find_templates(const fs::path& dir, const nlohmann::json& conf
 }
 
 Result<ChatTemplateFiles> read_gguf(const std::string& path, bool with_templates) {
-  const auto file = GgufFile::open(path);
-  if (!file.ok()) return file.status();
+  LLMB_ASSIGN_OR_RETURN(const auto file, GgufFile::open(path));
   ChatTemplateFiles files;
-  files.special_tokens = gguf_special_tokens(*file);
+  files.special_tokens = gguf_special_tokens(file);
   for (const auto& [name, key] :
        {std::pair("default", "tokenizer.chat_template"), std::pair("tool_use", "tokenizer.chat_template.tool_use")}) {
-    const auto text = file->text(key);
+    const auto text = file.text(key);
     if (!text || !with_templates) continue;
     if (text->size() > jinja::kMaxSourceBytes) return data_loss(path + ": \"" + key + "\" is too long");
     files.templates[name] = *text;
   }
-  LLMB_RETURN_IF_ERROR(file->still_readable());
+  LLMB_RETURN_IF_ERROR(file.still_readable());
   return files;
 }
 
 Result<ChatTemplateFiles> read_dir(const fs::path& dir, bool with_templates) {
-  const Result<nlohmann::json> config = read_config(dir / "tokenizer_config.json");
-  if (!config.ok()) return config.status();
+  LLMB_ASSIGN_OR_RETURN(const nlohmann::json config, read_config(dir / "tokenizer_config.json"));
   ChatTemplateFiles files;
   if (with_templates) {
-    Result<Templates> templates = find_templates(dir, *config);
-    if (!templates.ok()) return templates.status();
-    files.templates = std::move(*templates);
+    LLMB_ASSIGN_OR_RETURN(files.templates, find_templates(dir, config));
   }
-  add_tokens(&files.special_tokens, *config);
-  if (config->contains("added_tokens_decoder")) return files;
-  const Result<nlohmann::json> map = read_config(dir / "special_tokens_map.json");  // older models keep them apart
-  if (!map.ok()) return map.status();
-  add_tokens(&files.special_tokens, *map);
+  add_tokens(&files.special_tokens, config);
+  if (config.contains("added_tokens_decoder")) return files;
+  // Older models keep them apart.
+  LLMB_ASSIGN_OR_RETURN(const nlohmann::json map, read_config(dir / "special_tokens_map.json"));
+  add_tokens(&files.special_tokens, map);
   return files;
 }
 
@@ -122,15 +118,13 @@ Result<ChatTemplateFiles> read_chat_template_files(const std::string& model_path
   std::error_code error;
   const bool is_file = fs::is_regular_file(model_path, error);
   const bool with_templates = template_file.empty();
-  Result<ChatTemplateFiles> files =
-      is_file ? read_gguf(model_path, with_templates) : read_dir(model_path, with_templates);
-  if (!files.ok()) return files.status();
+  LLMB_ASSIGN_OR_RETURN(ChatTemplateFiles files,
+                        is_file ? read_gguf(model_path, with_templates) : read_dir(model_path, with_templates));
   if (!with_templates) {
-    Result<std::string> text = read_whole_file(template_file, jinja::kMaxSourceBytes);
-    if (!text.ok()) return text.status();
-    files->templates = {{"default", std::move(*text)}};
+    LLMB_ASSIGN_OR_RETURN(std::string text, read_whole_file(template_file, jinja::kMaxSourceBytes));
+    files.templates = {{"default", std::move(text)}};
   }
-  if (files->templates.count("default") + files->templates.count("tool_use") == 0)
+  if (files.templates.count("default") + files.templates.count("tool_use") == 0)
     return not_found(model_path +
                      (is_file ? ": no chat template (tokenizer.chat_template); "
                               : ": no chat template (chat_template.jinja, or chat_template in "

@@ -279,12 +279,11 @@ Result<GgufFile> GgufFile::parse(std::span<const uint8_t> bytes) {
 }
 
 Result<GgufFile> GgufFile::open_one(const std::string& path) {
-  Result<MappedFile> mapped = MappedFile::open(path);
-  if (!mapped.ok()) return mapped.status();
-  Result<GgufFile> file = parse({mapped->data(), mapped->size()});
-  LLMB_RETURN_IF_ERROR(mapped->still_readable());
+  LLMB_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::open(path));
+  Result<GgufFile> file = parse({mapped.data(), mapped.size()});
+  LLMB_RETURN_IF_ERROR(mapped.still_readable());
   if (!file.ok()) return file.status().with_context(path);
-  file->files_.push_back(std::move(*mapped));
+  file->files_.push_back(std::move(mapped));
   return file;
 }
 

@@ -213,10 +213,9 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_safetensors_index
 
 Status Checkpoint::add_file(const std::string& model_dir, const std::string& file_name) {
   const std::string path = model_dir + "/" + file_name;
-  Result<MappedFile> file = MappedFile::open(path);
-  if (!file.ok()) return file.status();
-  Result<std::vector<TensorEntry>> entries = parse_safetensors({file->data(), file->size()});
-  LLMB_RETURN_IF_ERROR(file->still_readable());
+  LLMB_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  Result<std::vector<TensorEntry>> entries = parse_safetensors({file.data(), file.size()});
+  LLMB_RETURN_IF_ERROR(file.still_readable());
   if (!entries.ok()) return entries.status().with_context(path);
   for (TensorEntry& entry : *entries) {
     std::string name = std::move(entry.name);
@@ -226,15 +225,14 @@ Status Checkpoint::add_file(const std::string& model_dir, const std::string& fil
                        file_name);
   }
   file_names_.push_back(file_name);
-  files_.push_back(std::move(*file));
+  files_.push_back(std::move(file));
   return {};
 }
 
 Result<Checkpoint> Checkpoint::open_sharded(const std::string& model_dir) {
   const std::string index_path = model_dir + "/model.safetensors.index.json";
-  const Result<std::string> index = read_whole_file(index_path, kMaxIndexBytes);
-  if (!index.ok()) return index.status();
-  const auto map = parse_safetensors_index(*index);
+  LLMB_ASSIGN_OR_RETURN(const std::string index, read_whole_file(index_path, kMaxIndexBytes));
+  const auto map = parse_safetensors_index(index);
   if (!map.ok()) return map.status().with_context(index_path);
 
   Checkpoint checkpoint;

@@ -114,9 +114,8 @@ class PlainSource final : public ByteSource {
 
   Result<size_t> read(char* buffer, size_t size) override {
     if (stored_->data().empty()) {
-      Result<bool> more = stored_->fill();
-      if (!more.ok()) return more.status();
-      if (!*more) return size_t{0};
+      LLMB_ASSIGN_OR_RETURN(bool more, stored_->fill());
+      if (!more) return size_t{0};
     }
     const size_t count = std::min(size, stored_->data().size());
     std::memcpy(buffer, stored_->data().data(), count);
@@ -144,10 +143,9 @@ class GzipSource final : public ByteSource {
   Result<size_t> read(char* buffer, size_t size) override {
     while (true) {
       if (stored_->data().empty()) {
-        Result<bool> more = stored_->fill();
-        if (!more.ok()) return more.status();
-        if (!*more && !between_members_) return stored_->damaged("the gzip data ends too early; is the file cut off?");
-        if (!*more) return size_t{0};
+        LLMB_ASSIGN_OR_RETURN(bool more, stored_->fill());
+        if (!more && !between_members_) return stored_->damaged("the gzip data ends too early; is the file cut off?");
+        if (!more) return size_t{0};
       }
       if (between_members_ && !begin_member()) continue;
       Result<size_t> count = inflate_some(buffer, size);
@@ -198,9 +196,8 @@ class ZstdSource final : public ByteSource {
       bool at_end = false;
       // Output that the decoder holds back for want of room comes first; at the end nothing more may come.
       if (stored_->data().empty() && !may_hold_output_) {
-        Result<bool> more = stored_->fill();
-        if (!more.ok()) return more.status();
-        at_end = !*more;
+        LLMB_ASSIGN_OR_RETURN(bool more, stored_->fill());
+        at_end = !more;
       }
       if (at_end && frame_done_) return size_t{0};
       if (at_end) return stored_->damaged("the zstd data ends too early; is the file cut off?");
@@ -255,9 +252,8 @@ Result<std::unique_ptr<ByteSource>> ByteSource::open(const std::string& input, B
   auto stored = std::make_unique<StoredInput>(input, context);
   LLMB_RETURN_IF_ERROR(stored->open());
   while (detect(stored->data()) == Format::kUndecided) {
-    Result<bool> more = stored->fill();
-    if (!more.ok()) return more.status();
-    if (!*more) break;
+    LLMB_ASSIGN_OR_RETURN(bool more, stored->fill());
+    if (!more) break;
   }
   if (stored->data().empty() && (stored->named(".gz") || stored->named(".zst")))
     return stored->damaged("empty, but named as a compressed file; is it cut off?");

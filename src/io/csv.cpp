@@ -52,28 +52,26 @@ Result<std::vector<std::string>> split_csv_row(std::string_view row, char separa
 }
 
 Result<std::shared_ptr<const CsvColumns>> parse_csv_header(std::string_view row, char separator) {
-  Result<std::vector<std::string>> names = split_csv_row(row, separator);
-  if (!names.ok()) return names.status();
+  LLMB_ASSIGN_OR_RETURN(std::vector<std::string> names, split_csv_row(row, separator));
   std::set<std::string_view> seen;
-  for (const std::string& name : *names) {
+  for (const std::string& name : names) {
     if (name.empty()) return invalid_argument("a column has no name");
     if (!seen.insert(name).second) return invalid_argument("two columns are named " + name);
   }
-  return std::make_shared<const CsvColumns>(std::move(*names));
+  return std::make_shared<const CsvColumns>(std::move(names));
 }
 
 Result<std::string> csv_row_to_json(std::string_view row, char separator, const CsvColumns& columns) {
-  const Result<std::vector<std::string>> fields = split_csv_row(row, separator);
-  if (!fields.ok()) return fields.status();
-  if (fields->size() > columns.size())
-    return invalid_argument("the row has " + std::to_string(fields->size()) + " fields, the header " +
+  LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> fields, split_csv_row(row, separator));
+  if (fields.size() > columns.size())
+    return invalid_argument("the row has " + std::to_string(fields.size()) + " fields, the header " +
                             std::to_string(columns.size()));
   std::string json;
   JsonWriter writer(json);
   writer.begin_object();
-  for (size_t i = 0; i < fields->size(); ++i) {
+  for (size_t i = 0; i < fields.size(); ++i) {
     writer.key(columns[i]);
-    writer.string((*fields)[i]);
+    writer.string(fields[i]);
   }
   writer.end_object();
   return json;

@@ -81,9 +81,7 @@ Result<std::optional<InputLine>> LineReader::next() {
 
 Result<bool> LineReader::open_next_input() {
   if (next_input_ == inputs_.size()) return false;
-  Result<std::unique_ptr<ByteSource>> source = ByteSource::open(inputs_[next_input_], {ops_, bytes_read_, stopped_});
-  if (!source.ok()) return source.status();
-  source_ = std::move(source).value();
+  LLMB_ASSIGN_OR_RETURN(source_, ByteSource::open(inputs_[next_input_], {ops_, bytes_read_, stopped_}));
   format_ = given_format_.value_or(input_format_of(inputs_[next_input_]));
   quotes_.reset();
   if (format_ == InputFormat::kCsv || format_ == InputFormat::kTsv) quotes_.emplace(csv_separator(format_));
@@ -94,9 +92,8 @@ Result<bool> LineReader::open_next_input() {
   chunk_begin_ = chunk_end_ = 0;
   while (chunk_end_ < kByteOrderMark.size() &&
          kByteOrderMark.starts_with(std::string_view(chunk_.data(), chunk_end_))) {
-    Result<bool> more = fill();
-    if (!more.ok()) return more.status();
-    if (!*more) break;
+    LLMB_ASSIGN_OR_RETURN(bool more, fill());
+    if (!more) break;
   }
   if (std::string_view(chunk_.data(), chunk_end_).starts_with(kByteOrderMark))
     chunk_begin_ = byte_offset_ = kByteOrderMark.size();
@@ -105,11 +102,10 @@ Result<bool> LineReader::open_next_input() {
 
 Result<bool> LineReader::fill() {
   if (chunk_begin_ == chunk_end_) chunk_begin_ = chunk_end_ = 0;
-  Result<size_t> count = source_->read(chunk_.data() + chunk_end_, chunk_.size() - chunk_end_);
-  if (!count.ok()) return count.status();
-  chunk_end_ += *count;
-  decompressed_bytes_ += static_cast<int64_t>(*count);
-  return *count > 0;
+  LLMB_ASSIGN_OR_RETURN(size_t count, source_->read(chunk_.data() + chunk_end_, chunk_.size() - chunk_end_));
+  chunk_end_ += count;
+  decompressed_bytes_ += static_cast<int64_t>(count);
+  return count > 0;
 }
 
 Result<std::optional<InputLine>> LineReader::read_line() {
@@ -117,9 +113,8 @@ Result<std::optional<InputLine>> LineReader::read_line() {
   while (true) {
     bool at_end = false;
     if (chunk_begin_ == chunk_end_) {
-      Result<bool> more = fill();
-      if (!more.ok()) return more.status();
-      at_end = !*more;
+      LLMB_ASSIGN_OR_RETURN(bool more, fill());
+      at_end = !more;
     }
     if (at_end && size_with_ending == 0) return std::optional<InputLine>();
     const char* const data = chunk_.data() + chunk_begin_;

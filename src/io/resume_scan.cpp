@@ -102,22 +102,21 @@ Result<ScanResult> scan_open_file(int fd, const std::string& path, const OnRecor
   int64_t line_number = 0;
   std::optional<int64_t> bad_line;  // is it the last one?
   while (true) {
-    auto line = lines.next();
-    if (!line.ok()) return line.status();
-    if (!line->has_value()) break;
+    LLMB_ASSIGN_OR_RETURN(auto line, lines.next());
+    if (!line.has_value()) break;
     if (bad_line) return damaged(path, *bad_line, "not a result record");
     ++line_number;
     std::optional<RecordSummary> record;
-    if ((*line)->has_newline && !(*line)->bytes.empty()) record = parser.parse((*line)->bytes);
+    if (line->has_newline && !line->bytes.empty()) record = parser.parse(line->bytes);
     if (!record) {
       bad_line = line_number;
-      result.torn_bytes = (*line)->size;
+      result.torn_bytes = line->size;
       continue;
     }
-    Status status = on_record(*record, (*line)->bytes);
+    Status status = on_record(*record, line->bytes);
     if (status.code() == StatusCode::kDataLoss) return damaged(path, line_number, status.message());
     LLMB_RETURN_IF_ERROR(std::move(status));
-    result.whole_bytes += (*line)->size;
+    result.whole_bytes += line->size;
   }
   return result;
 }
@@ -173,13 +172,10 @@ Status rewrite_records(const std::string& path, const std::string& temporary,
                        const std::function<bool(const RecordSummary&)>& keep, FileOps& ops) {
   AtomicFileWriter writer(path, temporary, ops);
   LLMB_RETURN_IF_ERROR(writer.open());
-  const auto scanned = scan_records(
-      path,
-      [&](const RecordSummary& summary, std::string_view record) {
-        return keep(summary) ? writer.append(record) : Status();
-      },
-      ops);
-  if (!scanned.ok()) return scanned.status();
+  const auto append = [&](const RecordSummary& summary, std::string_view record) {
+    return keep(summary) ? writer.append(record) : Status();
+  };
+  LLMB_RETURN_IF_ERROR(scan_records(path, append, ops).status());
   return writer.commit();
 }
 

@@ -156,9 +156,8 @@ void read_model(ConfigFields& f, ModelConfig* c) {
 
 template <typename T>
 Result<T> load_json(const std::string& path, Result<T> (*parse)(std::string_view)) {
-  const Result<std::string> text = read_whole_file(path, kMaxTextFileBytes);
-  if (!text.ok()) return text.status();
-  Result<T> result = parse(*text);
+  LLMB_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxTextFileBytes));
+  Result<T> result = parse(text);
   if (!result.ok()) return result.status().with_context(path);
   return result;
 }
@@ -166,14 +165,13 @@ Result<T> load_json(const std::string& path, Result<T> (*parse)(std::string_view
 }  // namespace
 
 Result<ModelConfig> parse_model_config(std::string_view json) {
-  const Result<nlohmann::json> object = parse_config_object(json);
-  if (!object.ok()) return object.status();
-  const nlohmann::json text = text_part(*object);
+  LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, parse_config_object(json));
+  const nlohmann::json text = text_part(object);
   ConfigFields fields(text);
   ModelConfig config;
   read_model(fields, &config);
   if (!fields.status().ok()) return fields.status();
-  read_outer_tie(*object, &config);
+  read_outer_tie(object, &config);
   return config;
 }
 
@@ -188,9 +186,8 @@ Result<ModelConfig> load_model_config(const std::string& model_dir) {
 }
 
 Result<GenerationConfig> parse_generation_config(std::string_view json) {
-  const Result<nlohmann::json> object = parse_config_object(json);
-  if (!object.ok()) return object.status();
-  ConfigFields f(*object);
+  LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, parse_config_object(json));
+  ConfigFields f(object);
   GenerationConfig c;
   c.eos_token_ids = f.token_ids("eos_token_id");
   if (f.has("do_sample")) c.do_sample = f.boolean("do_sample", false);

@@ -66,9 +66,7 @@ Result<Scales> read_scales(const StoredTensor& tensor, int64_t rows, int64_t col
     if (block_rows > 0) expected += ", or blocks of " + std::to_string(block_rows) + " x " + std::to_string(block_cols);
     return data_loss(tensor.where + " has shape " + shape_string(tensor.shape) + ", expected " + expected);
   }
-  Result<std::vector<float>> values = read_floats(tensor, count);
-  if (!values.ok()) return values.status();
-  scales.values = std::move(*values);
+  LLMB_ASSIGN_OR_RETURN(scales.values, read_floats(tensor, count));
   return scales;
 }
 
@@ -114,19 +112,18 @@ Result<TensorView> Fp8Source::tensor(const std::string& name, std::span<const in
   if (!scale)
     return data_loss(stored->where + " is F8_E4M3 without a scale (" + name + "_scale, " + name + "_scale_inv)");
   const int64_t rows = shape[0], cols = shape[1];
-  const Result<Scales> scales = read_scales(*scale, rows, cols, config_);
-  if (!scales.ok()) return scales.status();
+  LLMB_ASSIGN_OR_RETURN(const Scales scales, read_scales(*scale, rows, cols, config_));
 
   const DType dtype = config_.dtype;
   if (access_ == WeightAccess::kShapes) return TensorView{nullptr, dtype, rows, cols};
   auto* const out = static_cast<uint8_t*>(buffers_.take(rows * cols * dtype_bytes(dtype)));
-  const int64_t blocks_in_row = ceil_div(cols, scales->block_cols);
+  const int64_t blocks_in_row = ceil_div(cols, scales.block_cols);
   pool_.parallel_for(rows, [&](int64_t row, int) {
     const uint8_t* const in = stored->data + row * cols;
-    const float* const row_scales = scales->values.data() + row / scales->block_rows * blocks_in_row;
+    const float* const row_scales = scales.values.data() + row / scales.block_rows * blocks_in_row;
     auto* const floats = reinterpret_cast<float*>(out) + row * cols;
     auto* const halves = reinterpret_cast<uint16_t*>(out) + row * cols;
-    const auto convert = [&](const auto& store) { dequantise_row(in, row_scales, scales->block_cols, cols, store); };
+    const auto convert = [&](const auto& store) { dequantise_row(in, row_scales, scales.block_cols, cols, store); };
     if (dtype == DType::kF32) convert([&](int64_t i, float x) { floats[i] = x; });
     else if (dtype == DType::kBF16) convert([&](int64_t i, float x) { halves[i] = f32_to_bf16(x); });
     else convert([&](int64_t i, float x) { halves[i] = f32_to_f16(x); });

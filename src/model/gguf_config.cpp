@@ -237,18 +237,16 @@ const char* weights_dtype(const GgufFile& file) {
 
 template <typename T>
 Result<T> from_file(const std::string& path, Result<T> (*read)(const GgufFile&)) {
-  const Result<GgufFile> file = GgufFile::open(path);
-  if (!file.ok()) return file.status();
-  Result<T> result = read(*file);
-  LLMB_RETURN_IF_ERROR(file->still_readable());
+  LLMB_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(path));
+  Result<T> result = read(file);
+  LLMB_RETURN_IF_ERROR(file.still_readable());
   if (!result.ok()) return result.status().with_context(path);
   return result;
 }
 
 Result<ModelConfig> read_config(const GgufFile& file) {
-  const Result<json> config = gguf_config_json(file);
-  if (!config.ok()) return config.status();
-  Result<ModelConfig> parsed = parse_model_config(config->dump());
+  LLMB_ASSIGN_OR_RETURN(const json config, gguf_config_json(file));
+  Result<ModelConfig> parsed = parse_model_config(config.dump());
   if (!parsed.ok()) return parsed;
   for (const GgufTensor& tensor : file.tensors())
     parsed->is_dequantised = parsed->is_dequantised || tensor.type->block_size > 1;
@@ -304,12 +302,11 @@ Result<GgufArchitecture> gguf_architecture(const GgufFile& file) {
 }
 
 Result<json> gguf_config_json(const GgufFile& file) {
-  const Result<GgufArchitecture> architecture = gguf_architecture(file);
-  if (!architecture.ok()) return architecture.status();
+  LLMB_ASSIGN_OR_RETURN(const GgufArchitecture architecture, gguf_architecture(file));
   const GgufTensor* embedding = file.tensor("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
     return data_loss("tensor \"token_embd.weight\" is missing, or no matrix");
-  ConfigJson c(file, *architecture);
+  ConfigJson c(file, architecture);
   c.out["vocab_size"] = embedding->shape[0];
   c.integer("hidden_size", "embedding_length");
   c.integer("intermediate_size", "feed_forward_length");
@@ -324,7 +321,7 @@ Result<json> gguf_config_json(const GgufFile& file) {
   const bool has_experts = c.integer_of("expert_count").value_or(0) > 0;
   if (has_experts && c.out["model_type"] == "llama") c.out["model_type"] = "mixtral";
   else if (has_experts && c.out["model_type"] != "qwen3_moe" && c.out["model_type"] != "gpt_oss")
-    c.fail(unsupported("experts (\"expert_count\") of architecture \"" + std::string(architecture->name) +
+    c.fail(unsupported("experts (\"expert_count\") of architecture \"" + std::string(architecture.name) +
                        "\" are not supported"));
   read_rope(c, *embedding);
   read_particulars(c);

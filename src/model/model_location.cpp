@@ -185,9 +185,8 @@ Result<std::string> missing_weights(const fs::path& snapshot) {
       if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth")) return std::string();
     return std::string("model.safetensors");
   }
-  const auto text = read_whole_file(index.string(), kMaxTextFileBytes);
-  if (!text.ok()) return text.status();
-  const auto shards = parse_safetensors_index(*text);
+  LLMB_ASSIGN_OR_RETURN(const auto text, read_whole_file(index.string(), kMaxTextFileBytes));
+  const auto shards = parse_safetensors_index(text);
   if (!shards.ok()) return shards.status().with_context(index.string());
   std::set<std::string> names;
   for (const auto& [tensor, shard] : *shards) names.insert(shard);
@@ -216,9 +215,7 @@ Status check_complete(const CachedModel& model, const fs::path& snapshot, const 
   std::string missing;
   if (parts.config && !is_file(snapshot / "config.json")) missing = "config.json";
   if (missing.empty() && parts.weights) {
-    Result<std::string> weights = missing_weights(snapshot);
-    if (!weights.ok()) return weights.status();
-    missing = *weights;
+    LLMB_ASSIGN_OR_RETURN(missing, missing_weights(snapshot));
   }
   if (missing.empty() && parts.tokenizer) missing = missing_tokenizer(snapshot);
   return missing.empty() ? Status() : incomplete(model, missing, snapshot);
@@ -228,11 +225,9 @@ Result<ModelLocation> locate_path(const std::string& path, const std::string& re
   if (!revision.empty())
     return invalid_argument(path + " is a path: a revision is of a name in the Hugging Face cache");
   if (is_file(path)) return ModelLocation{path, ""};
-  const Result<std::string> gguf = find_gguf(path, path, "", "-m " + joined(path, "FILE.gguf"));
-  if (!gguf.ok()) return gguf.status();
-  if (!gguf->empty() && !is_file(*gguf))
-    return not_found(*gguf + " is missing, the other files of the model are there");
-  return ModelLocation{gguf->empty() ? path : *gguf, ""};
+  LLMB_ASSIGN_OR_RETURN(const std::string gguf, find_gguf(path, path, "", "-m " + joined(path, "FILE.gguf")));
+  if (!gguf.empty() && !is_file(gguf)) return not_found(gguf + " is missing, the other files of the model are there");
+  return ModelLocation{gguf.empty() ? path : gguf, ""};
 }
 
 }  // namespace
@@ -273,21 +268,19 @@ Result<ModelLocation> locate_model(const std::string& name, const std::string& r
     return not_found(name + ": no such directory or file, and not in the Hugging Face cache (" + hub_cache + "); " +
                      (alike.empty() ? "" : "it has " + alike + "; ") + "download it with: " + model.download_command());
   }
-  const Result<std::string> commit = commit_of(model);
-  if (!commit.ok()) return commit.status();
-  const fs::path snapshot = model.dir / "snapshots" / *commit;
-  const Result<std::string> gguf = find_gguf(snapshot, repo, part, repo + ":PART-OF-ITS-NAME");
-  if (!gguf.ok()) return gguf.status();
-  if (!gguf->empty())
-    for (const std::string& file : gguf_parts(*gguf))
+  LLMB_ASSIGN_OR_RETURN(const std::string commit, commit_of(model));
+  const fs::path snapshot = model.dir / "snapshots" / commit;
+  LLMB_ASSIGN_OR_RETURN(const std::string gguf, find_gguf(snapshot, repo, part, repo + ":PART-OF-ITS-NAME"));
+  if (!gguf.empty())
+    for (const std::string& file : gguf_parts(gguf))
       if (!is_file(file)) return incomplete(model, fs::path(file).lexically_relative(snapshot).string(), snapshot);
-  if (!gguf->empty()) return ModelLocation{*gguf, *commit};
+  if (!gguf.empty()) return ModelLocation{gguf, commit};
   if (!part.empty())
     return not_found(name + ": no GGUF file with \"" + part +
                      "\" in its name is in the Hugging Face cache; download it with: " + model.download_command() +
                      " --include '*" + part + "*'");
   LLMB_RETURN_IF_ERROR(check_complete(model, snapshot, parts));
-  return ModelLocation{snapshot.string(), *commit};
+  return ModelLocation{snapshot.string(), commit};
 }
 
 }  // namespace llmb

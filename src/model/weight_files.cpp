@@ -58,16 +58,14 @@ Result<WeightFiles> WeightFiles::open(const std::string& model_path, const Model
 
 Result<WeightFiles> WeightFiles::open_files(const std::string& model_path, const ModelConfig& config) {
   if (is_gguf_path(model_path)) {
-    Result<GgufFile> file = GgufFile::open(model_path);
-    if (!file.ok()) return file.status();
-    Status status = gguf_architecture(*file).status();
-    if (status.ok()) status = check_gguf_tensors(*file);
+    LLMB_ASSIGN_OR_RETURN(GgufFile file, GgufFile::open(model_path));
+    Status status = gguf_architecture(file).status();
+    if (status.ok()) status = check_gguf_tensors(file);
     if (!status.ok()) return status.with_context(model_path);
-    return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(*file)}));
+    return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(file)}));
   }
-  Result<Checkpoint> checkpoint = Checkpoint::open(model_path);
-  if (!checkpoint.ok()) return checkpoint.status();
-  return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(*checkpoint)}));
+  LLMB_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(model_path));
+  return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(checkpoint)}));
 }
 
 Result<std::optional<std::string>> WeightFiles::identity() const {
@@ -80,9 +78,8 @@ Result<std::optional<std::string>> WeightFiles::identity() const {
   if (const auto* gguf = std::get_if<GgufFile>(&parts_->files)) {
     for (const MappedFile& file : gguf->files()) add(file);
   } else {
-    const Result<MappedFile> config = MappedFile::open(parts_->model_path + "/config.json");
-    if (!config.ok()) return config.status();
-    add(*config);
+    LLMB_ASSIGN_OR_RETURN(const MappedFile config, MappedFile::open(parts_->model_path + "/config.json"));
+    add(config);
     for (const MappedFile& file : std::get<Checkpoint>(parts_->files).files()) add(file);
   }
   return has_young ? std::nullopt : std::optional(text);

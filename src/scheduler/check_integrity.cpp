@@ -70,7 +70,8 @@ Status Scheduler::check_waiting() const {
     if (previous != nullptr && previous->is_member == s->is_member && !goes_before(*previous, *s))
       return broken("waiting in order of rank", *s);
     if (previous != nullptr && !previous->is_member && s->is_member) return broken("members of the batch first", *s);
-    if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0 || s->num_blocks_in_cache != 0)
+    if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0 || s->num_misplaced_tokens != 0 ||
+        s->num_blocks_in_cache != 0)
       return broken("waiting holds nothing", *s);
     num_members += s->is_member;
     previous = s;

@@ -228,23 +228,19 @@ class Bpe final : public Model {
 
 Result<BpeSettings> read_settings(const nlohmann::json& model, const Vocab& vocab) {
   BpeSettings settings;
-  const auto unk = json_string(model, "unk_token", "");
-  const auto prefix = json_string(model, "continuing_subword_prefix", "");
-  const auto suffix = json_string(model, "end_of_word_suffix", "");
-  if (!unk.ok()) return unk.status();
-  if (!prefix.ok()) return prefix.status();
-  if (!suffix.ok()) return suffix.status();
-  if (prefix->size() > 64 || suffix->size() > 64) return unsupported("a subword prefix or suffix longer than 64 bytes");
-  settings.unk = unk->empty() ? -1 : vocab.find(*unk).value_or(-1);
-  settings.prefix = *prefix;
-  settings.suffix = *suffix;
+  LLMB_ASSIGN_OR_RETURN(const auto unk, json_string(model, "unk_token", ""));
+  LLMB_ASSIGN_OR_RETURN(const auto prefix, json_string(model, "continuing_subword_prefix", ""));
+  LLMB_ASSIGN_OR_RETURN(const auto suffix, json_string(model, "end_of_word_suffix", ""));
+  if (prefix.size() > 64 || suffix.size() > 64) return unsupported("a subword prefix or suffix longer than 64 bytes");
+  settings.unk = unk.empty() ? -1 : vocab.find(unk).value_or(-1);
+  settings.prefix = prefix;
+  settings.suffix = suffix;
   const std::pair<const char*, bool*> flags[] = {{"fuse_unk", &settings.fuse_unk},
                                                  {"byte_fallback", &settings.byte_fallback},
                                                  {"ignore_merges", &settings.ignore_merges}};
   for (const auto& [key, flag] : flags) {
-    const auto value = json_bool(model, key, false);
-    if (!value.ok()) return value.status();
-    *flag = *value;
+    LLMB_ASSIGN_OR_RETURN(const auto value, json_bool(model, key, false));
+    *flag = value;
   }
   return settings;
 }

@@ -92,9 +92,9 @@ Result<WordSplit> split_of(const GgufFile& file, const TokenTable& table, const 
   std::vector<std::string_view> made_by_training;
   for (const Piece& piece : table.pieces)
     if (piece.kind == kNormal) made_by_training.push_back(piece.text);
-  const auto guess = guess_word_split(made_by_training, "the GGUF file (tokenizer.ggml.pre)", "default");
-  if (!guess.ok()) return guess.status();
-  return *find_word_split(name_for(*guess, file, vocab));
+  LLMB_ASSIGN_OR_RETURN(const auto guess,
+                        guess_word_split(made_by_training, "the GGUF file (tokenizer.ggml.pre)", "default"));
+  return *find_word_split(name_for(guess, file, vocab));
 }
 
 Result<TokenizerFile> read_byte_level_bpe(const GgufFile& file, const TokenTable& table, TokenizerConfig* config) {
@@ -117,13 +117,12 @@ Result<TokenizerFile> read_byte_level_bpe(const GgufFile& file, const TokenTable
     LLMB_RETURN_IF_ERROR(out.add_merge_line(rule));
   }
   out.has_merges = true;
-  const auto split = split_of(file, table, out.vocab);
-  if (!split.ok()) return split.status();
-  out.model = {{"type", "BPE"}, {"ignore_merges", split->ignore_merges}};
-  if (split->nfc) out.normalizer = {{"type", "NFC"}};
-  out.pre_tokenizer = pre_tokenizer_of(*split);
+  LLMB_ASSIGN_OR_RETURN(const auto split, split_of(file, table, out.vocab));
+  out.model = {{"type", "BPE"}, {"ignore_merges", split.ignore_merges}};
+  if (split.nfc) out.normalizer = {{"type", "NFC"}};
+  out.pre_tokenizer = pre_tokenizer_of(split);
   out.decoder = {{"type", "ByteLevel"}};
-  if (!config->add_bos_token) config->add_bos_token = split->add_bos;
+  if (!config->add_bos_token) config->add_bos_token = split.add_bos;
   return out;
 }
 
@@ -149,14 +148,13 @@ Result<TokenizerFile> read_gguf_tokenizer(const GgufFile& file, TokenizerConfig*
   const auto model = file.text(kModelKey);
   if (!model || *model == "no_vocab" || *model == "none")
     return not_found("the GGUF file has no tokenizer (tokenizer.ggml.model); --tokenizer takes one from elsewhere");
-  Result<TokenTable> table = read_tokens(file);
-  if (!table.ok()) return table.status();
+  LLMB_ASSIGN_OR_RETURN(TokenTable table, read_tokens(file));
   for (const auto& [name, text] : gguf_special_tokens(file))
     config->special_tokens.try_emplace(name, special_token(text));
   if (!config->add_bos_token) config->add_bos_token = file.boolean("tokenizer.ggml.add_bos_token");
   if (!config->add_eos_token) config->add_eos_token = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
-  if (*model == "gpt2") return read_byte_level_bpe(file, *table, config);
-  if (*model == "llama") return read_spm(file, *table, config);
+  if (*model == "gpt2") return read_byte_level_bpe(file, table, config);
+  if (*model == "llama") return read_spm(file, table, config);
   return unsupported(
       "tokenizer.ggml.model \"" + escape_control(model->substr(0, 60)) +
       "\" is not supported; supported: gpt2, llama; --tokenizer takes the tokenizer of the original model");

@@ -253,29 +253,23 @@ class Sequence final : public Normalizer {
 };
 
 Result<Ptr> make_replace(const json& spec) {
-  const auto content = json_string(spec, "content", "");
-  if (!content.ok()) return content.status();
-  if (content->size() > kMaxReplacementBytes) return unsupported("Replace with a content longer than 256 bytes");
+  LLMB_ASSIGN_OR_RETURN(const auto content, json_string(spec, "content", ""));
+  if (content.size() > kMaxReplacementBytes) return unsupported("Replace with a content longer than 256 bytes");
   const json pattern = spec.value("pattern", json());
   if (pattern.is_object() && pattern.contains("String") && pattern["String"].is_string()) {
     const auto from = pattern["String"].get<std::string>();
-    if (!from.empty()) return Ptr(std::make_unique<ReplaceLiteral>(from, *content));
+    if (!from.empty()) return Ptr(std::make_unique<ReplaceLiteral>(from, content));
   }
-  auto regex = make_pattern(pattern);
-  if (!regex.ok()) return regex.status();
-  return Ptr(std::make_unique<ReplaceRegex>(std::move(*regex), *content));
+  LLMB_ASSIGN_OR_RETURN(auto regex, make_pattern(pattern));
+  return Ptr(std::make_unique<ReplaceRegex>(std::move(regex), content));
 }
 
 Result<Ptr> make_bert(const json& spec) {
-  const auto clean = json_bool(spec, "clean_text", true);
-  const auto cjk = json_bool(spec, "handle_chinese_chars", true);
-  const auto lowercase = json_bool(spec, "lowercase", true);
-  if (!clean.ok()) return clean.status();
-  if (!cjk.ok()) return cjk.status();
-  if (!lowercase.ok()) return lowercase.status();
-  const auto strip = json_bool(spec, "strip_accents", *lowercase);
-  if (!strip.ok()) return strip.status();
-  return Ptr(std::make_unique<Bert>(*clean, *cjk, *strip, *lowercase));
+  LLMB_ASSIGN_OR_RETURN(const auto clean, json_bool(spec, "clean_text", true));
+  LLMB_ASSIGN_OR_RETURN(const auto cjk, json_bool(spec, "handle_chinese_chars", true));
+  LLMB_ASSIGN_OR_RETURN(const auto lowercase, json_bool(spec, "lowercase", true));
+  LLMB_ASSIGN_OR_RETURN(const auto strip, json_bool(spec, "strip_accents", lowercase));
+  return Ptr(std::make_unique<Bert>(clean, cjk, strip, lowercase));
 }
 
 Result<Ptr> make(const json& spec, int depth);
@@ -286,48 +280,43 @@ Result<Ptr> make_sequence(const json& spec, int depth) {
   if (!members.is_array()) return data_loss("normalizer Sequence without an array of normalizers");
   std::vector<Ptr> built;
   for (const json& m : members) {
-    auto normalizer = make(m, depth + 1);
-    if (!normalizer.ok()) return normalizer.status();
-    built.push_back(std::move(*normalizer));
+    LLMB_ASSIGN_OR_RETURN(auto normalizer, make(m, depth + 1));
+    built.push_back(std::move(normalizer));
   }
   return Ptr(std::make_unique<Sequence>(std::move(built)));
 }
 
 Result<Ptr> make(const json& spec, int depth) {
   if (!spec.is_object()) return data_loss("a normalizer is not an object");
-  const auto type = json_string(spec, "type", "");
-  if (!type.ok()) return type.status();
-  if (*type == "Sequence") return make_sequence(spec, depth);
-  if (*type == "NFC") return Ptr(std::make_unique<UnicodeForm>(NormalizationForm::kNfc));
-  if (*type == "NFD") return Ptr(std::make_unique<UnicodeForm>(NormalizationForm::kNfd));
-  if (*type == "NFKC") return Ptr(std::make_unique<UnicodeForm>(NormalizationForm::kNfkc));
-  if (*type == "NFKD") return Ptr(std::make_unique<UnicodeForm>(NormalizationForm::kNfkd));
-  if (*type == "Lowercase") return Ptr(std::make_unique<Lowercase>());
-  if (*type == "StripAccents") return Ptr(std::make_unique<StripAccents>());
-  if (*type == "Nmt") return Ptr(std::make_unique<Nmt>());
-  if (*type == "ByteLevel") return Ptr(std::make_unique<ByteLevelNormalizer>());
-  if (*type == "Replace") return make_replace(spec);
-  if (*type == "BertNormalizer") return make_bert(spec);
-  if (*type == "Strip") {
-    const auto left = json_bool(spec, "strip_left", true), right = json_bool(spec, "strip_right", true);
-    if (!left.ok()) return left.status();
-    if (!right.ok()) return right.status();
-    return Ptr(std::make_unique<Strip>(*left, *right));
+  LLMB_ASSIGN_OR_RETURN(const auto type, json_string(spec, "type", ""));
+  if (type == "Sequence") return make_sequence(spec, depth);
+  if (type == "NFC") return Ptr(std::make_unique<UnicodeForm>(NormalizationForm::kNfc));
+  if (type == "NFD") return Ptr(std::make_unique<UnicodeForm>(NormalizationForm::kNfd));
+  if (type == "NFKC") return Ptr(std::make_unique<UnicodeForm>(NormalizationForm::kNfkc));
+  if (type == "NFKD") return Ptr(std::make_unique<UnicodeForm>(NormalizationForm::kNfkd));
+  if (type == "Lowercase") return Ptr(std::make_unique<Lowercase>());
+  if (type == "StripAccents") return Ptr(std::make_unique<StripAccents>());
+  if (type == "Nmt") return Ptr(std::make_unique<Nmt>());
+  if (type == "ByteLevel") return Ptr(std::make_unique<ByteLevelNormalizer>());
+  if (type == "Replace") return make_replace(spec);
+  if (type == "BertNormalizer") return make_bert(spec);
+  if (type == "Strip") {
+    LLMB_ASSIGN_OR_RETURN(const auto left, json_bool(spec, "strip_left", true));
+    LLMB_ASSIGN_OR_RETURN(const auto right, json_bool(spec, "strip_right", true));
+    return Ptr(std::make_unique<Strip>(left, right));
   }
-  if (*type == "Prepend") {
-    const auto prefix = json_string(spec, "prepend", "");
-    if (!prefix.ok()) return prefix.status();
-    return Ptr(std::make_unique<Prepend>(*prefix));
+  if (type == "Prepend") {
+    LLMB_ASSIGN_OR_RETURN(const auto prefix, json_string(spec, "prepend", ""));
+    return Ptr(std::make_unique<Prepend>(prefix));
   }
-  if (*type == "Precompiled" || *type == kSentencepieceMapType) {
-    const auto charsmap = json_string(spec, "precompiled_charsmap", "");
-    if (!charsmap.ok()) return charsmap.status();
-    const bool as_hugging_face = *type == "Precompiled";
+  if (type == "Precompiled" || type == kSentencepieceMapType) {
+    LLMB_ASSIGN_OR_RETURN(const auto charsmap, json_string(spec, "precompiled_charsmap", ""));
+    const bool as_hugging_face = type == "Precompiled";
     return make_precompiled_normalizer(
-        *charsmap, as_hugging_face ? CharacterMapUse::kGraphemes : CharacterMapUse::kLongestMatch);
+        charsmap, as_hugging_face ? CharacterMapUse::kGraphemes : CharacterMapUse::kLongestMatch);
   }
-  if (*type == kSentencepieceSpacesType) return Ptr(std::make_unique<SentencepieceSpaces>());
-  return unsupported("normalizer \"" + *type + "\" is not supported");
+  if (type == kSentencepieceSpacesType) return Ptr(std::make_unique<SentencepieceSpaces>());
+  return unsupported("normalizer \"" + type + "\" is not supported");
 }
 
 }  // namespace

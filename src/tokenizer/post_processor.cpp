@@ -32,11 +32,10 @@ Status add_template(const json& spec, TokenId vocab_size, PostProcessor* out) {
     if (!piece.is_object() || !piece.contains("SpecialToken") || !piece["SpecialToken"].is_object()) {
       return data_loss("TemplateProcessing with an unknown piece");
     }
-    const auto name = json_string(piece["SpecialToken"], "id", "");
-    if (!name.ok()) return name.status();
-    const json token = tokens.value(*name, json());
+    LLMB_ASSIGN_OR_RETURN(const auto name, json_string(piece["SpecialToken"], "id", ""));
+    const json token = tokens.value(name, json());
     if (!token.is_object() || !token.contains("ids") || !token["ids"].is_array()) {
-      return data_loss("TemplateProcessing has no ids for \"" + escape_control(*name) + "\"");
+      return data_loss("TemplateProcessing has no ids for \"" + escape_control(name) + "\"");
     }
     for (const json& value : token["ids"]) {
       const auto id = read_id(value, vocab_size);
@@ -66,12 +65,11 @@ Status add_cls_sep(const json& spec, TokenId vocab_size, PostProcessor* out) {
 Status add(const json& spec, TokenId vocab_size, int depth, PostProcessor* out) {
   if (depth > 8) return unsupported("post-processors nest too deeply");
   if (!spec.is_object()) return data_loss("a post_processor is not an object");
-  const auto type = json_string(spec, "type", "");
-  if (!type.ok()) return type.status();
-  if (*type == "ByteLevel") return {};  // changes offsets only
-  if (*type == "TemplateProcessing") return add_template(spec, vocab_size, out);
-  if (*type == "BertProcessing" || *type == "RobertaProcessing") return add_cls_sep(spec, vocab_size, out);
-  if (*type != "Sequence") return unsupported("post_processor \"" + escape_control(*type) + "\" is not supported");
+  LLMB_ASSIGN_OR_RETURN(const auto type, json_string(spec, "type", ""));
+  if (type == "ByteLevel") return {};  // changes offsets only
+  if (type == "TemplateProcessing") return add_template(spec, vocab_size, out);
+  if (type == "BertProcessing" || type == "RobertaProcessing") return add_cls_sep(spec, vocab_size, out);
+  if (type != "Sequence") return unsupported("post_processor \"" + escape_control(type) + "\" is not supported");
   const json members = spec.value("processors", json());
   if (!members.is_array()) return data_loss("post_processor Sequence without an array of processors");
   for (const json& m : members) LLMB_RETURN_IF_ERROR(add(m, vocab_size, depth + 1, out));

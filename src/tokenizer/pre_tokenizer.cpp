@@ -223,10 +223,9 @@ class ByteMapStage final : public PreTokenizerStage {
 bool is_byte_map(const PreTokenizerStage* stage) { return dynamic_cast<const ByteMapStage*>(stage) != nullptr; }
 
 Result<SplitBehavior> read_behavior(const json& spec, SplitBehavior default_value) {
-  const auto name = json_string(spec, "behavior", "");
-  if (!name.ok()) return name.status();
+  LLMB_ASSIGN_OR_RETURN(const auto name, json_string(spec, "behavior", ""));
   std::string key;
-  for (const char c : *name) {
+  for (const char c : name) {
     if (c != '_') key += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   if (key.empty()) return default_value;
@@ -235,43 +234,35 @@ Result<SplitBehavior> read_behavior(const json& spec, SplitBehavior default_valu
   if (key == "mergedwithprevious") return SplitBehavior::kMergedWithPrevious;
   if (key == "mergedwithnext") return SplitBehavior::kMergedWithNext;
   if (key == "contiguous") return SplitBehavior::kContiguous;
-  return unsupported("split behavior \"" + *name + "\" is not supported");
+  return unsupported("split behavior \"" + name + "\" is not supported");
 }
 
 Status add_metaspace(const json& spec, Stages* stages) {
-  const auto replacement = json_string(spec, "replacement", "\xE2\x96\x81");
-  const auto scheme_name = json_string(spec, "prepend_scheme", "always");
-  const auto prefix_space = json_bool(spec, "add_prefix_space", true);
-  const auto split = json_bool(spec, "split", true);
-  if (!replacement.ok()) return replacement.status();
-  if (!scheme_name.ok()) return scheme_name.status();
-  if (!prefix_space.ok()) return prefix_space.status();
-  if (!split.ok()) return split.status();
-  if (replacement->empty() || utf8_length((*replacement)[0]) != replacement->size()) {
+  LLMB_ASSIGN_OR_RETURN(const auto replacement, json_string(spec, "replacement", "\xE2\x96\x81"));
+  LLMB_ASSIGN_OR_RETURN(const auto scheme_name, json_string(spec, "prepend_scheme", "always"));
+  LLMB_ASSIGN_OR_RETURN(const auto prefix_space, json_bool(spec, "add_prefix_space", true));
+  LLMB_ASSIGN_OR_RETURN(const auto split, json_bool(spec, "split", true));
+  if (replacement.empty() || utf8_length(replacement[0]) != replacement.size()) {
     return data_loss("pre_tokenizer Metaspace: \"replacement\" is not one character");
   }
   auto scheme = MetaspaceStage::kAlways;
-  if (!*prefix_space || *scheme_name == "never") scheme = MetaspaceStage::kNever;
-  else if (*scheme_name == "first") scheme = MetaspaceStage::kFirst;
-  else if (*scheme_name != "always")
-    return unsupported("Metaspace prepend_scheme \"" + *scheme_name + "\" is not supported");
+  if (!prefix_space || scheme_name == "never") scheme = MetaspaceStage::kNever;
+  else if (scheme_name == "first") scheme = MetaspaceStage::kFirst;
+  else if (scheme_name != "always")
+    return unsupported("Metaspace prepend_scheme \"" + scheme_name + "\" is not supported");
   size_t pos = 0;
-  stages->push_back(std::make_unique<MetaspaceStage>(next_char(*replacement, &pos), scheme, *split));
+  stages->push_back(std::make_unique<MetaspaceStage>(next_char(replacement, &pos), scheme, split));
   return {};
 }
 
 Status add_byte_level(const json& spec, Stages* stages) {
-  const auto prefix_space = json_bool(spec, "add_prefix_space", true);
-  const auto use_regex = json_bool(spec, "use_regex", true);
-  if (!prefix_space.ok()) return prefix_space.status();
-  if (!use_regex.ok()) return use_regex.status();
+  LLMB_ASSIGN_OR_RETURN(const auto prefix_space, json_bool(spec, "add_prefix_space", true));
+  LLMB_ASSIGN_OR_RETURN(const auto use_regex, json_bool(spec, "use_regex", true));
   std::optional<Regex> regex;
-  if (*use_regex) {
-    auto compiled = Regex::compile(kGpt2Pattern);
-    if (!compiled.ok()) return compiled.status();
-    regex = std::move(*compiled);
+  if (use_regex) {
+    LLMB_ASSIGN_OR_RETURN(regex, Regex::compile(kGpt2Pattern));
   }
-  if (regex || *prefix_space) stages->push_back(std::make_unique<ByteLevelStage>(std::move(regex), *prefix_space));
+  if (regex || prefix_space) stages->push_back(std::make_unique<ByteLevelStage>(std::move(regex), prefix_space));
   stages->push_back(std::make_unique<ByteMapStage>());
   return {};
 }
@@ -279,11 +270,9 @@ Status add_byte_level(const json& spec, Stages* stages) {
 Status add_split(const json& spec, Stages* stages) {
   auto regex = make_pattern(spec.value("pattern", json()));
   if (!regex.ok()) return regex.status().with_context("pre_tokenizer Split");
-  const auto behavior = read_behavior(spec, SplitBehavior::kIsolated);
-  const auto invert = json_bool(spec, "invert", false);
-  if (!behavior.ok()) return behavior.status();
-  if (!invert.ok()) return invert.status();
-  stages->push_back(std::make_unique<SplitStage>(std::move(*regex), *behavior, *invert));
+  LLMB_ASSIGN_OR_RETURN(const auto behavior, read_behavior(spec, SplitBehavior::kIsolated));
+  LLMB_ASSIGN_OR_RETURN(const auto invert, json_bool(spec, "invert", false));
+  stages->push_back(std::make_unique<SplitStage>(std::move(*regex), behavior, invert));
   return {};
 }
 
@@ -299,41 +288,36 @@ Status add_sequence(const json& spec, int depth, Stages* stages) {
 Status add_stages(const json& spec, int depth, Stages* stages) {
   if (depth > 8 || stages->size() > kMaxStages) return unsupported("too many pre-tokenizers");
   if (!spec.is_object()) return data_loss("a pre_tokenizer is not an object");
-  const auto type = json_string(spec, "type", "");
-  if (!type.ok()) return type.status();
-  if (*type == "Sequence") return add_sequence(spec, depth, stages);
-  if (*type == "ByteLevel") return add_byte_level(spec, stages);
-  if (*type == "Split") return add_split(spec, stages);
-  if (*type == "Metaspace") return add_metaspace(spec, stages);
-  if (*type == "Whitespace") {
+  LLMB_ASSIGN_OR_RETURN(const auto type, json_string(spec, "type", ""));
+  if (type == "Sequence") return add_sequence(spec, depth, stages);
+  if (type == "ByteLevel") return add_byte_level(spec, stages);
+  if (type == "Split") return add_split(spec, stages);
+  if (type == "Metaspace") return add_metaspace(spec, stages);
+  if (type == "Whitespace") {
     stages->push_back(std::make_unique<WhitespaceStage>());
-  } else if (*type == "WhitespaceSplit") {
+  } else if (type == "WhitespaceSplit") {
     stages->push_back(std::make_unique<CharStage>(is_whitespace, SplitBehavior::kRemoved));
-  } else if (*type == "BertPreTokenizer") {
+  } else if (type == "BertPreTokenizer") {
     stages->push_back(std::make_unique<CharStage>(is_whitespace, SplitBehavior::kRemoved));
     stages->push_back(std::make_unique<CharStage>(is_punctuation, SplitBehavior::kIsolated));
-  } else if (*type == "Punctuation") {
-    const auto behavior = read_behavior(spec, SplitBehavior::kIsolated);
-    if (!behavior.ok()) return behavior.status();
-    stages->push_back(std::make_unique<CharStage>(is_punctuation, *behavior));
-  } else if (*type == "Digits") {
-    const auto individual = json_bool(spec, "individual_digits", false);
-    if (!individual.ok()) return individual.status();
-    const auto behavior = *individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous;
+  } else if (type == "Punctuation") {
+    LLMB_ASSIGN_OR_RETURN(const auto behavior, read_behavior(spec, SplitBehavior::kIsolated));
+    stages->push_back(std::make_unique<CharStage>(is_punctuation, behavior));
+  } else if (type == "Digits") {
+    LLMB_ASSIGN_OR_RETURN(const auto individual, json_bool(spec, "individual_digits", false));
+    const auto behavior = individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous;
     stages->push_back(std::make_unique<CharStage>(is_numeric, behavior));
-  } else if (*type == "CharDelimiterSplit") {
-    const auto delimiter = json_string(spec, "delimiter", "");
-    if (!delimiter.ok()) return delimiter.status();
-    if (delimiter->empty()) return data_loss("pre_tokenizer CharDelimiterSplit without a delimiter");
+  } else if (type == "CharDelimiterSplit") {
+    LLMB_ASSIGN_OR_RETURN(const auto delimiter, json_string(spec, "delimiter", ""));
+    if (delimiter.empty()) return data_loss("pre_tokenizer CharDelimiterSplit without a delimiter");
     size_t pos = 0;
-    stages->push_back(std::make_unique<DelimiterStage>(next_char(*delimiter, &pos)));
-  } else if (*type == "FixedLength") {
-    const auto length = json_int(spec, "length", 5);
-    if (!length.ok()) return length.status();
-    if (*length < 1) return data_loss("pre_tokenizer FixedLength: \"length\" is less than 1");
-    stages->push_back(std::make_unique<FixedLengthStage>(static_cast<size_t>(*length)));
+    stages->push_back(std::make_unique<DelimiterStage>(next_char(delimiter, &pos)));
+  } else if (type == "FixedLength") {
+    LLMB_ASSIGN_OR_RETURN(const auto length, json_int(spec, "length", 5));
+    if (length < 1) return data_loss("pre_tokenizer FixedLength: \"length\" is less than 1");
+    stages->push_back(std::make_unique<FixedLengthStage>(static_cast<size_t>(length)));
   } else {
-    return unsupported("pre_tokenizer \"" + *type + "\" is not supported");
+    return unsupported("pre_tokenizer \"" + type + "\" is not supported");
   }
   return {};
 }

@@ -234,9 +234,8 @@ void set_special_tokens(const SpmModel& model, TokenizerConfig* config) {
 }  // namespace
 
 Result<TokenizerFile> read_sentencepiece(std::string_view bytes, TokenizerConfig* config) {
-  const auto model = read_model(bytes);
-  if (!model.ok()) return model.status();
-  return build_sentencepiece(*model, config);
+  LLMB_ASSIGN_OR_RETURN(const auto model, read_model(bytes));
+  return build_sentencepiece(model, config);
 }
 
 Result<TokenizerFile> build_sentencepiece(const SpmModel& model, TokenizerConfig* config) {

@@ -20,10 +20,9 @@ bool exists(const std::string& path) {
 }
 
 Status read_vocab(const std::string& path, TokenizerFile* out) {
-  const auto vocab = read_whole_file(path, kMaxTextFileBytes);
-  if (!vocab.ok()) return vocab.status();
+  LLMB_ASSIGN_OR_RETURN(const auto vocab, read_whole_file(path, kMaxTextFileBytes));
   std::string text = "{\"model\":{\"vocab\":";  // the same content as that part of tokenizer.json
-  text += *vocab;
+  text += vocab;
   text += "}}";
   auto parsed = parse_tokenizer_json(text);
   if (!parsed.ok()) return parsed.status().with_context(path);
@@ -32,9 +31,8 @@ Status read_vocab(const std::string& path, TokenizerFile* out) {
 }
 
 Status read_merges(const std::string& path, TokenizerFile* out) {
-  const auto merges = read_whole_file(path, kMaxTextFileBytes);
-  if (!merges.ok()) return merges.status();
-  std::string_view text = *merges;
+  LLMB_ASSIGN_OR_RETURN(const auto merges, read_whole_file(path, kMaxTextFileBytes));
+  std::string_view text = merges;
   while (!text.empty()) {
     const size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
@@ -65,40 +63,36 @@ json byte_level(bool add_prefix_space, bool use_regex) {
 Result<WordSplit> guessed_split(const Vocab& vocab) {
   std::vector<std::string_view> tokens;
   for (TokenId id = 0; id < vocab.size(); ++id) tokens.push_back(vocab.text(id));
-  const auto recognised = recognise_word_split(tokens);
-  if (!recognised.ok()) return recognised.status();
-  if (*recognised == "gpt-2") return *find_word_split("gpt-2");  // the usual one: nothing to warn of
-  const auto guess = guess_word_split(tokens, "the directory of vocab.json (tokenizer_class)", "gpt-2");
-  if (!guess.ok()) return guess.status();
-  return *find_word_split(*guess);
+  LLMB_ASSIGN_OR_RETURN(const auto recognised, recognise_word_split(tokens));
+  if (recognised == "gpt-2") return *find_word_split("gpt-2");  // the usual one: nothing to warn of
+  LLMB_ASSIGN_OR_RETURN(const auto guess,
+                        guess_word_split(tokens, "the directory of vocab.json (tokenizer_class)", "gpt-2"));
+  return *find_word_split(guess);
 }
 
 Status set_pipeline(TokenizerConfig* config, TokenizerFile* file) {
-  const auto tokenizer_class = json_string(config->values, "tokenizer_class", "GPT2Tokenizer");
-  const auto prefix_space = json_bool(config->values, "add_prefix_space", false);
-  if (!tokenizer_class.ok()) return tokenizer_class.status();
-  if (!prefix_space.ok()) return prefix_space.status();
-  std::string name = *tokenizer_class;
+  LLMB_ASSIGN_OR_RETURN(const auto tokenizer_class, json_string(config->values, "tokenizer_class", "GPT2Tokenizer"));
+  LLMB_ASSIGN_OR_RETURN(const auto prefix_space, json_bool(config->values, "add_prefix_space", false));
+  std::string name = tokenizer_class;
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   file->model["type"] = "BPE";
   file->decoder = byte_level(false, true);
   if (name == "Qwen2Tokenizer") {
     file->normalizer = {{"type", "NFC"}};
     const json split = {{"type", "Split"}, {"pattern", {{"Regex", kQwen2Pattern}}}, {"behavior", "Isolated"}};
-    file->pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", {split, byte_level(*prefix_space, false)}}};
+    file->pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", {split, byte_level(prefix_space, false)}}};
     for (const char* token : {"eos_token", "pad_token", "unk_token"}) set_default(token, "<|endoftext|>", config);
   } else if (name == "GPT2Tokenizer" || name == "CodeGenTokenizer") {
-    file->pre_tokenizer = byte_level(*prefix_space, true);
-    if (!config->values.contains("tokenizer_class") && !*prefix_space) {
-      const auto split = guessed_split(file->vocab);
-      if (!split.ok()) return split.status();
-      file->pre_tokenizer = pre_tokenizer_of(*split);
-      if (split->nfc) file->normalizer = {{"type", "NFC"}};
-      file->model["ignore_merges"] = split->ignore_merges;
+    file->pre_tokenizer = byte_level(prefix_space, true);
+    if (!config->values.contains("tokenizer_class") && !prefix_space) {
+      LLMB_ASSIGN_OR_RETURN(const auto split, guessed_split(file->vocab));
+      file->pre_tokenizer = pre_tokenizer_of(split);
+      if (split.nfc) file->normalizer = {{"type", "NFC"}};
+      file->model["ignore_merges"] = split.ignore_merges;
     }
     for (const char* token : {"bos_token", "eos_token", "unk_token"}) set_default(token, "<|endoftext|>", config);
   } else {
-    return unsupported("tokenizer_class \"" + escape_control(*tokenizer_class) +
+    return unsupported("tokenizer_class \"" + escape_control(tokenizer_class) +
                        "\" without a tokenizer.json is not supported; save the tokenizer with transformers to get one");
   }
   return {};
@@ -133,9 +127,8 @@ Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerCo
     return not_found(model_dir + ": no tokenizer.json, vocab.json with merges.txt, tokenizer.model or *.tiktoken; " +
                      "a model directory needs one of them, or --tokenizer takes one from elsewhere");
   }
-  const auto bytes = read_whole_file(path, kMaxTextFileBytes);
-  if (!bytes.ok()) return bytes.status();
-  auto read = looks_like_tiktoken(*bytes) ? read_tiktoken(*bytes, config) : read_sentencepiece(*bytes, config);
+  LLMB_ASSIGN_OR_RETURN(const auto bytes, read_whole_file(path, kMaxTextFileBytes));
+  auto read = looks_like_tiktoken(bytes) ? read_tiktoken(bytes, config) : read_sentencepiece(bytes, config);
   if (!read.ok()) return read.status().with_context(path);
   return read;
 }

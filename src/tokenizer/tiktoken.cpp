@@ -83,9 +83,8 @@ Result<WordSplit> split_of(const std::string& tokenizer_class, const Vocab& voca
   if (tokenizer_class == "TikTokenTokenizer") return *find_word_split("kimi-k2");
   std::vector<std::string_view> tokens;
   for (TokenId id = 0; id < vocab.size(); ++id) tokens.push_back(vocab.text(id));
-  const auto guess = guess_word_split(tokens, "the file of tiktoken ranks", "llama-bpe");
-  if (!guess.ok()) return guess.status();
-  return *find_word_split(*guess);
+  LLMB_ASSIGN_OR_RETURN(const auto guess, guess_word_split(tokens, "the file of tiktoken ranks", "llama-bpe"));
+  return *find_word_split(guess);
 }
 
 }  // namespace
@@ -110,12 +109,10 @@ Result<TokenizerFile> read_tiktoken(std::string_view bytes, TokenizerConfig* con
   }
   LLMB_RETURN_IF_ERROR(add_merges(&file));
   add_special_tokens(*config, &file);
-  const auto name = json_string(config->values, "tokenizer_class", "");
-  if (!name.ok()) return name.status();
-  const auto split = split_of(*name, file.vocab);
-  if (!split.ok()) return split.status();
-  if (split->nfc) file.normalizer = {{"type", "NFC"}};
-  file.pre_tokenizer = pre_tokenizer_of(*split);
+  LLMB_ASSIGN_OR_RETURN(const auto name, json_string(config->values, "tokenizer_class", ""));
+  LLMB_ASSIGN_OR_RETURN(const auto split, split_of(name, file.vocab));
+  if (split.nfc) file.normalizer = {{"type", "NFC"}};
+  file.pre_tokenizer = pre_tokenizer_of(split);
   file.decoder = {{"type", "ByteLevel"}};
   file.model = {{"type", "BPE"}, {"ignore_merges", true}};
   return file;

@@ -67,12 +67,10 @@ Tokenizer::Tokenizer(std::unique_ptr<const State> state) : state_(std::move(stat
 Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& model_dir) {
-  auto config = read_tokenizer_config(model_dir);
-  if (!config.ok()) return config.status();
-  auto file = read_tokenizer_files(model_dir, &*config);
-  if (!file.ok()) return file.status();
+  LLMB_ASSIGN_OR_RETURN(auto config, read_tokenizer_config(model_dir));
+  LLMB_ASSIGN_OR_RETURN(auto file, read_tokenizer_files(model_dir, &config));
   auto state = std::make_unique<State>();
-  const Status built = build_tokenizer(std::move(*file), *config, state.get());
+  const Status built = build_tokenizer(std::move(file), config, state.get());
   if (!built.ok()) return built.with_context(model_dir + ": tokenizer");
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(state)));
 }

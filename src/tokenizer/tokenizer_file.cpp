@@ -281,21 +281,18 @@ Result<json> parse_small_json(std::string_view text) {
 Result<AddedToken> read_added_token(const json& value) {
   if (!value.is_object()) return data_loss("expected an object");
   AddedToken token;
-  const auto content = json_string(value, "content", "");
-  if (!content.ok()) return content.status();
-  const auto id = json_int(value, "id", -1);
-  if (!id.ok()) return id.status();
-  token.content = *content;
-  token.id = *id;
+  LLMB_ASSIGN_OR_RETURN(const auto content, json_string(value, "content", ""));
+  LLMB_ASSIGN_OR_RETURN(const auto id, json_int(value, "id", -1));
+  token.content = content;
+  token.id = id;
   const std::pair<const char*, bool*> flags[] = {{"special", &token.special},
                                                  {"normalized", &token.normalized},
                                                  {"single_word", &token.single_word},
                                                  {"lstrip", &token.lstrip},
                                                  {"rstrip", &token.rstrip}};
   for (const auto& [key, flag] : flags) {
-    const auto read = json_bool(value, key, *flag);
-    if (!read.ok()) return read.status();
-    *flag = *read;
+    LLMB_ASSIGN_OR_RETURN(const auto read, json_bool(value, key, *flag));
+    *flag = read;
   }
   if (token.content.size() > kMaxAddedTokenBytes) return data_loss("an added token is longer than 1024 bytes");
   return token;

@@ -26,9 +26,8 @@ bool exists(const std::string& path) {
 }
 
 Result<json> read_small_json(const std::string& path) {
-  const auto text = read_whole_file(path, kMaxConfigBytes);
-  if (!text.ok()) return text.status();
-  auto value = parse_small_json(*text);
+  LLMB_ASSIGN_OR_RETURN(const auto text, read_whole_file(path, kMaxConfigBytes));
+  auto value = parse_small_json(text);
   if (!value.ok()) return value.status().with_context(path);
   if (!value->is_object()) return data_loss(path + ": expected a JSON object");
   return value;
@@ -118,9 +117,7 @@ Result<TokenizerConfig> read_tokenizer_config(const std::string& model_dir) {
   TokenizerConfig config;
   const std::string path = model_dir + "/tokenizer_config.json", map_path = model_dir + "/special_tokens_map.json";
   if (exists(path)) {
-    auto values = read_small_json(path);
-    if (!values.ok()) return values.status();
-    config.values = std::move(*values);
+    LLMB_ASSIGN_OR_RETURN(config.values, read_small_json(path));
     Status status = read_special_tokens(config.values, &config.special_tokens);
     if (status.ok()) status = read_added_tokens_decoder(config.values, &config.added_tokens);
     if (!status.ok()) return status.with_context(path);
@@ -128,9 +125,8 @@ Result<TokenizerConfig> read_tokenizer_config(const std::string& model_dir) {
     config.add_eos_token = flag(config.values, "add_eos_token");
   }
   if (exists(map_path)) {
-    const auto values = read_small_json(map_path);
-    if (!values.ok()) return values.status();
-    const Status status = read_special_tokens(*values, &config.special_tokens);
+    LLMB_ASSIGN_OR_RETURN(const auto values, read_small_json(map_path));
+    const Status status = read_special_tokens(values, &config.special_tokens);
     if (!status.ok()) return status.with_context(map_path);
   }
   return config;
@@ -139,18 +135,16 @@ Result<TokenizerConfig> read_tokenizer_config(const std::string& model_dir) {
 Result<TokenizerFile> read_tokenizer_files(const std::string& model_dir, TokenizerConfig* config) {
   std::error_code error;
   if (std::filesystem::is_regular_file(model_dir, error)) {
-    const auto gguf = GgufFile::open(model_dir);
-    if (!gguf.ok()) return gguf.status();
-    auto read = read_gguf_tokenizer(*gguf, config);
-    LLMB_RETURN_IF_ERROR(gguf->still_readable());
+    LLMB_ASSIGN_OR_RETURN(const auto gguf, GgufFile::open(model_dir));
+    auto read = read_gguf_tokenizer(gguf, config);
+    LLMB_RETURN_IF_ERROR(gguf.still_readable());
     if (!read.ok()) return read.status().with_context(model_dir);
     return read;
   }
   const std::string path = model_dir + "/tokenizer.json";
   if (!exists(path)) return read_slow_format(model_dir, config);
-  const auto text = read_whole_file(path, kMaxTextFileBytes);
-  if (!text.ok()) return text.status();
-  auto parsed = parse_tokenizer_json(*text);
+  LLMB_ASSIGN_OR_RETURN(const auto text, read_whole_file(path, kMaxTextFileBytes));
+  auto parsed = parse_tokenizer_json(text);
   if (!parsed.ok()) return parsed.status().with_context(path);
   return parsed;
 }
@@ -159,23 +153,15 @@ Status build_tokenizer(TokenizerFile file, const TokenizerConfig& config, Tokeni
   const auto kind = json_string(file.model, "type", "BPE");  // the oldest files do not say
   if (kind.ok()) state->kind = *kind;
   state->vocab = std::move(file.vocab);
-  auto model = make_model(&file, state->vocab);
-  if (!model.ok()) return model.status();
-  state->model = std::move(*model);
-  auto normalizer = make_normalizer(file.normalizer);
-  if (!normalizer.ok()) return normalizer.status();
-  state->normalizer = std::move(*normalizer);
-  auto pre_tokenizer = PreTokenizer::make(file.pre_tokenizer);
-  if (!pre_tokenizer.ok()) return pre_tokenizer.status();
-  state->pre_tokenizer = std::move(*pre_tokenizer);
+  LLMB_ASSIGN_OR_RETURN(state->model, make_model(&file, state->vocab));
+  LLMB_ASSIGN_OR_RETURN(state->normalizer, make_normalizer(file.normalizer));
+  LLMB_ASSIGN_OR_RETURN(state->pre_tokenizer, PreTokenizer::make(file.pre_tokenizer));
   if (state->pre_tokenizer.ends_in_byte_mapping()) state->kind += " (byte-level)";
   if (state->pre_tokenizer.ends_in_byte_mapping() && state->model->can_take_bytes()) {
     state->pre_tokenizer.drop_byte_mapping();
     state->model->take_bytes();
   }
-  auto decoder = Decoder::make(file.decoder);
-  if (!decoder.ok()) return decoder.status();
-  state->decoder = std::move(*decoder);
+  LLMB_ASSIGN_OR_RETURN(state->decoder, Decoder::make(file.decoder));
 
   for (const AddedToken& token : file.added_tokens) LLMB_RETURN_IF_ERROR(state->added.add(token, state->vocab));
   add_config_tokens(config, state->vocab, &state->added);
@@ -193,9 +179,7 @@ Status build_tokenizer(TokenizerFile file, const TokenizerConfig& config, Tokeni
   };
   state->bos_id = id_of("bos_token");
   state->eos_id = id_of("eos_token");
-  auto post_processor = PostProcessor::make(file.post_processor, state->vocab_size);
-  if (!post_processor.ok()) return post_processor.status();
-  state->post_processor = std::move(*post_processor);
+  LLMB_ASSIGN_OR_RETURN(state->post_processor, PostProcessor::make(file.post_processor, state->vocab_size));
   apply_bos_eos_flags(config, *state, &state->post_processor);
   return {};
 }

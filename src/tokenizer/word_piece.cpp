@@ -70,10 +70,9 @@ class WordLevel final : public Model {
 };
 
 Result<TokenId> find_unk(const TokenizerFile& file, const Vocab& vocab, const char* default_value) {
-  const auto name = json_string(file.model, "unk_token", default_value);
-  if (!name.ok()) return name.status();
-  const auto id = vocab.find(*name);
-  if (!id) return data_loss("unk_token \"" + escape_control(*name) + "\" is not in the vocabulary");
+  LLMB_ASSIGN_OR_RETURN(const auto name, json_string(file.model, "unk_token", default_value));
+  const auto id = vocab.find(name);
+  if (!id) return data_loss("unk_token \"" + escape_control(name) + "\" is not in the vocabulary");
   return *id;
 }
 

@@ -80,13 +80,12 @@ std::vector<std::string> telling_tokens(std::span<const std::string_view> all) {
 
 // How many of the tokens the split cuts; counting ends at `most`.
 Result<size_t> count_cut(const WordSplit& split, const std::vector<std::string>& tokens, size_t most) {
-  const auto pre_tokenizer = PreTokenizer::make(pre_tokenizer_of(split));
-  if (!pre_tokenizer.ok()) return pre_tokenizer.status();
+  LLMB_ASSIGN_OR_RETURN(const auto pre_tokenizer, PreTokenizer::make(pre_tokenizer_of(split)));
   PreTokenizerScratch scratch;
   size_t num_cut = 0;
   for (const std::string& token : tokens) {
     int num_pieces = 0;
-    pre_tokenizer->run(token, true, scratch, [&](std::string_view) { ++num_pieces; });
+    pre_tokenizer.run(token, true, scratch, [&](std::string_view) { ++num_pieces; });
     num_cut += num_pieces > 1;
     if (num_cut >= most) break;
   }
@@ -152,10 +151,10 @@ Result<std::optional<std::string_view>> recognise_word_split(std::span<const std
   std::vector<std::pair<const Candidate*, size_t>> counts;
   size_t fewest = SIZE_MAX;
   for (const Candidate& candidate : kCandidates) {
-    const auto num_cut = count_cut(*find_word_split(candidate.name), tokens, most_by_hand + slack + 1);
-    if (!num_cut.ok()) return num_cut.status();
-    counts.emplace_back(&candidate, *num_cut);
-    fewest = std::min(fewest, *num_cut);
+    LLMB_ASSIGN_OR_RETURN(const auto num_cut,
+                          count_cut(*find_word_split(candidate.name), tokens, most_by_hand + slack + 1));
+    counts.emplace_back(&candidate, num_cut);
+    fewest = std::min(fewest, num_cut);
   }
   if (fewest > most_by_hand) return std::optional<std::string_view>();
   std::vector<const Candidate*> fitting;
@@ -172,14 +171,13 @@ Result<std::optional<std::string_view>> recognise_word_split(std::span<const std
 
 Result<std::string> guess_word_split(std::span<const std::string_view> tokens, std::string_view file,
                                      std::string_view fallback) {
-  const auto recognised = recognise_word_split(tokens);
-  if (!recognised.ok()) return recognised.status();
-  const std::string name((*recognised).value_or(fallback));
-  log_warning(std::string(file) + " does not say how text is split into words; " +
-              (*recognised ? "the tokens fit \"" + name + "\", which is taken"
-                           : "the tokens do not tell, and \"" + name +
-                                 "\" is taken: token ids may differ from the original's") +
-              " (--tokenizer takes a tokenizer that says it)");
+  LLMB_ASSIGN_OR_RETURN(const auto recognised, recognise_word_split(tokens));
+  const std::string name(recognised.value_or(fallback));
+  log_warning(
+      std::string(file) + " does not say how text is split into words; " +
+      (recognised ? "the tokens fit \"" + name + "\", which is taken"
+                  : "the tokens do not tell, and \"" + name + "\" is taken: token ids may differ from the original's") +
+      " (--tokenizer takes a tokenizer that says it)");
   return name;
 }
 

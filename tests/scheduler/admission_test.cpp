@@ -84,6 +84,8 @@ TEST_CASE("wanted blocks: known tokens and growth, capped by the end, less what 
   REQUIRE(sequence.blocks.grow_to(8, &allocator));
   CHECK(num_blocks_wanted(sequence, 4, 1) == 2);
   CHECK(num_blocks_wanted(sequence, 4, 100) == 6);
+  sequence.add_group_in_flight({0, 3, false});
+  CHECK(num_blocks_wanted(sequence, 4, 0) == 2);  // 13 tokens, if all three are given
   sequence.blocks.release_all(&allocator);
 }
 

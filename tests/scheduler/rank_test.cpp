@@ -127,6 +127,22 @@ TEST_CASE("ranks change with time while a sequence waits; a promoted one keeps i
   CHECK(h.scheduler.find(0)->rank == Rank{0});
 }
 
+TEST_CASE("a sequence is promoted once: what the policy says later does not count") {
+  const auto rank = [](const Sequence& s, double now_ms) {
+    if (s.id != 1) return Ranking{Rank{s.id}};  // 0 runs, 2 waits
+    return now_ms < 100 ? Ranking{Rank{9}, 100} : now_ms < 200 ? Ranking{Rank{5}, 200} : Ranking{Rank{1}};
+  };
+  Harness h(config_with({rank, 8}, 1));
+  h.add(2, 3);
+  h.add(2, 3);
+  h.add(2, 3);
+  for (const double now_ms : {50.0, 150.0, 250.0}) REQUIRE(h.step(now_ms));
+  CHECK(h.scheduler.find(1)->is_promoted);
+  CHECK(h.scheduler.find(1)->rank == Rank{5});
+  REQUIRE(h.step(250));
+  CHECK(h.shape() == "2:2");
+}
+
 TEST_CASE("a rank changes at most as often as there are levels") {
   for (const int32_t num_levels : {0, 1, 2, 8}) {
     CAPTURE(num_levels);
