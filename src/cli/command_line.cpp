@@ -83,6 +83,25 @@ void add_io_options(CLI::App& app, Options& o) {
   const std::string group = "Input and output";
   app.add_option("inputs", o.job.inputs, "Input files, in order; plain, .gz or .zst; '-' or none: stdin")
       ->option_text("[FILE…]");
+  app.add_option("--input-format", o.texts.input_format,
+                 "auto: by each file's name (.csv, .tsv, .txt; else JSON lines); text: a prompt a line")
+      ->check(one_of({"auto", "jsonl", "text", "csv", "tsv"}))
+      ->group(group)
+      ->option_text("auto|jsonl|text|csv|tsv [auto]");
+  app.add_option("--prompt-field", o.job.data.prompt_field, "The field or column of a line that is its prompt")
+      ->group(group)
+      ->option_text("NAME");
+  app.add_option("--template", o.texts.prompt_template,
+                 "Jinja over a line's fields that gives its prompt: 'Translate: {{ text }}', or the name of a file")
+      ->group(group)
+      ->option_text("TEMPLATE");
+  app.add_option("--system", o.job.data.system,
+                 "Make a conversation of each such prompt, behind this system message ('': without one)")
+      ->group(group)
+      ->option_text("TEXT");
+  app.add_option("--keep", o.texts.keep, "Repeat fields of the line in its record, in an object \"input\": all, or names with commas between")
+      ->group(group)
+      ->option_text("FIELDS");
   app.add_option("-o,--output", o.job.output.path,
                  "Result file; written as FILE.partial and renamed at the end; '-': stdout")
       ->group(group)

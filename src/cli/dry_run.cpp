@@ -60,7 +60,7 @@ Status read_lines(RequestIntake& intake, Tally* tally) {
 }  // namespace
 
 int dry_run(JobOptions options, bool is_quiet) {
-  auto reader = std::make_unique<LineReader>(options.inputs);
+  auto reader = std::make_unique<LineReader>(options.inputs, kDefaultMaxLineBytes, real_file_ops(), options.data.format);
   if (const Status status = reader->check_inputs(); !status.ok()) return refuse(input_stop(status));
   const Status found = find_model_dirs(&options.model, /*needs_weights=*/options.device != "ledger");
   if (!found.ok()) return refuse(model_files_stop(found));

@@ -7,6 +7,8 @@
 #include <optional>
 #include <sstream>
 
+#include "base/whole_file.h"
+
 namespace llmb {
 
 Result<SloTargets> parse_slo(const std::string& text) {
@@ -48,6 +50,27 @@ Result<std::vector<std::pair<TokenId, float>>> parse_logit_bias(const std::strin
   if (std::adjacent_find(bias.begin(), bias.end(), same) != bias.end())  // "7" and "07"
     return invalid_argument("--logit-bias: a token is named twice");
   return bias;
+}
+
+Result<std::vector<std::string>> parse_names(const std::string& text) {
+  std::vector<std::string> names;
+  std::stringstream parts(text + ",");
+  for (std::string part; std::getline(parts, part, ',');) {
+    if (part.empty()) return invalid_argument("--keep: an empty name; expected all, or names such as id,label");
+    names.push_back(part);
+  }
+  return names;
+}
+
+Result<std::string> read_template(const std::string& text) {
+  constexpr int64_t kMaxBytes = 1 << 20;
+  if (text.find_first_of("{\n") != text.npos) return text;
+  Result<std::string> content = read_whole_file(text, kMaxBytes);
+  if (!content.ok())
+    return invalid_argument("--template: '" + text + "' has no {{ field }}, and is no file that can be read: " +
+                            content.status().message());
+  if (content->empty()) return invalid_argument("--template: " + text + " is empty");
+  return content;
 }
 
 }  // namespace llmb

@@ -17,4 +17,10 @@ Result<SloTargets> parse_slo(const std::string& text);
 // {"50256": -100}, by increasing token. Whether the model has the tokens is not known here.
 Result<std::vector<std::pair<TokenId, float>>> parse_logit_bias(const std::string& text);
 
+// "a,b": names separated by commas, none of them empty.
+Result<std::vector<std::string>> parse_names(const std::string& text);
+
+// A template's text: `text` itself where it holds a "{" or a line break, else what is in the file of that name.
+Result<std::string> read_template(const std::string& text);
+
 }  // namespace llmb

@@ -32,6 +32,14 @@ std::string check_combination(const JobOptions& o) {
   if (!o.output.retry_errors.empty() && o.output.path == "-")
     return "--retry-errors needs an output file (-o FILE) that holds the errors";
   if (std::count(o.inputs.begin(), o.inputs.end(), "-") > 1) return "stdin ('-') can be read only once";
+  if (!o.data.prompt_template.empty() && !o.data.prompt_field.empty())
+    return "--prompt-field and --template exclude each other";
+  const auto is_data = [&](const std::string& input) {
+    return o.data.format.value_or(input_format_of(input)) != InputFormat::kJsonLines;
+  };
+  if (o.data.system && o.data.prompt_template.empty() && o.data.prompt_field.empty() &&
+      std::none_of(o.inputs.begin(), o.inputs.end(), is_data))
+    return "--system needs lines of data: --template or --prompt-field makes prompts of them";
   return "";
 }
 
@@ -39,6 +47,21 @@ std::optional<DType> dtype_of(const std::string& name) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8})
     if (name == dtype_name(dtype)) return dtype;
   return std::nullopt;  // "auto"
+}
+
+Status read_data_texts(const FlagTexts& texts, DataOptions* data) {
+  data->format = parse_input_format(texts.input_format);
+  data->keeps_all = texts.keep == "all";
+  if (!texts.keep.empty() && !data->keeps_all) {
+    auto names = parse_names(texts.keep);
+    if (!names.ok()) return names.status();
+    data->kept_fields = std::move(*names);
+  }
+  if (texts.prompt_template.empty()) return {};
+  auto source = read_template(texts.prompt_template);
+  if (!source.ok()) return source.status();
+  data->prompt_template = std::move(*source);
+  return {};
 }
 
 // The values that are still texts.
@@ -53,6 +76,7 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
     if (!slo.ok()) return slo.status();
     o->slo = *slo;
   }
+  LLMB_RETURN_IF_ERROR(read_data_texts(texts, &o->data));
   if (texts.logit_bias.empty()) return {};
   auto bias = parse_logit_bias(texts.logit_bias);
   if (!bias.ok()) return bias.status();
@@ -106,8 +130,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& e) {
     return refuse(e.what());
   }
-  if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
+  if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
   if (o.output.retry_errors == "true") o.output.retry_errors = "*";  // the flag alone
   o.output.metrics = metrics_path(o.output.metrics, o.output.path);
   if (o.model.tokenizer.empty()) o.model.tokenizer = o.model.model;

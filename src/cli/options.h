@@ -14,6 +14,7 @@ enum class ProgressKind { kAuto, kBar, kPlain, kNone };
 struct FlagTexts {
   std::string load_format = "auto", dtype = "auto", arithmetic = "auto", kv_cache_dtype = "auto";
   std::string logit_bias, slo;
+  std::string input_format = "auto", prompt_template, keep;
   bool no_skip_special_tokens = false;
 };
 

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/log.h"
+
 namespace llmb {
 
 namespace {
@@ -58,6 +60,18 @@ void add_distribution(nlohmann::ordered_json& out, const std::string& name, cons
   out["max_" + name] = s.max();
 }
 
+void add_errors(std::string& out, const std::vector<ErrorCount>& errors) {
+  bool has_other_fields = false;
+  for (const ErrorCount& error : errors) {
+    out += (&error == &errors.front() ? "errors            " : "                  ") + error.code + " " +
+           std::to_string(error.count) + (error.count > 1 ? ", the first at " : ", at ") +
+           escape_control(error.first_place) + ": " + escape_control(error.first_message) + "\n";
+    has_other_fields |= error.code == "missing_field" && error.first_message.find("; it has ") != std::string::npos;
+  }
+  if (has_other_fields)
+    out += "                  --prompt-field NAME or --template '{{ NAME }}' makes prompts of such lines\n";
+}
+
 }  // namespace
 
 SummaryContext summary_context(const JobMetrics& metrics, std::optional<double> peak_flops,
@@ -74,6 +88,7 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   std::string out = "---------------------------- summary ----------------------------\n";
   add_line(out, "requests          %lld ok, %lld failed%s", n(m.requests.num_completed), n(m.requests.num_failed),
            m.num_left > 0 ? (", " + std::to_string(m.num_left) + " left").c_str() : "");
+  add_errors(out, m.requests.errors);
   add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, m.backend.load_ms / 1000);
   add_line(out, "tokens            %lld in, %lld out", n(m.requests.num_input_tokens), n(m.requests.num_output_tokens));
   add_line(out, "throughput        %.1f requests/s, %.1f input tokens/s, %.1f output tokens/s",

@@ -9,7 +9,7 @@ namespace llmb {
 
 namespace {
 
-using Names = std::array<std::pair<std::string_view, InputFormat>, 4>;
+using Names = std::array<std::pair<const char*, InputFormat>, 4>;
 
 constexpr Names kFlagNames = {{{"jsonl", InputFormat::kJsonLines},
                                {"text", InputFormat::kText},
@@ -31,6 +31,12 @@ InputFormat input_format_of(std::string_view path) {
   if (name.ends_with(".txt")) return InputFormat::kText;
   if (name.ends_with(".csv")) return InputFormat::kCsv;
   return name.ends_with(".tsv") ? InputFormat::kTsv : InputFormat::kJsonLines;
+}
+
+const char* input_format_name(InputFormat format) {
+  for (const auto& [name, known] : kFlagNames)
+    if (known == format) return name;
+  return "";
 }
 
 std::optional<InputFormat> parse_input_format(std::string_view name) {

@@ -19,7 +19,9 @@ constexpr char csv_separator(InputFormat format) { return format == InputFormat:
 // By the file's name: .txt, .csv or .tsv, also in front of .gz or .zst; else JSON lines.
 InputFormat input_format_of(std::string_view path);
 
-// "jsonl", "text", "csv", "tsv"; nullopt: none of these.
+// "jsonl", "text", "csv", "tsv"
+const char* input_format_name(InputFormat format);
+// nullopt: none of these.
 std::optional<InputFormat> parse_input_format(std::string_view name);
 
 }  // namespace llmb

@@ -86,6 +86,7 @@ Result<bool> LineReader::open_next_input() {
   quotes_.reset();
   if (format_ == InputFormat::kCsv || format_ == InputFormat::kTsv) quotes_.emplace(csv_separator(format_));
   columns_ = nullptr;
+  pending_hash_ = first_hash_ = {};
   ++next_input_;
   line_number_ = 1;
   byte_offset_ = 0;
@@ -150,6 +151,9 @@ Status LineReader::take_header(const InputLine& row) {
     return io_error(input_name(row.line.source) + ":" + std::to_string(row.line.line_number) +
                     ": the first row must name the columns: " + columns.status().message());
   columns_ = *columns;
+  first_hash_.update(row.bytes);
+  first_hash_.update("\n");
+  pending_hash_ = first_hash_;
   return {};
 }
 
@@ -200,7 +204,7 @@ InputLine LineReader::finish_line(int64_t size_with_ending, bool has_newline) {
   pending_ = std::string();
   pending_too_long_ = pending_cr_ = false;
   pending_blank_ = true;
-  pending_hash_ = {};
+  pending_hash_ = first_hash_;
   return result;
 }
 

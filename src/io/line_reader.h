@@ -9,7 +9,8 @@
 //  3. A line longer than max_line_bytes is returned without its bytes (too_long) and costs no memory.
 //  4. LineRef::content_hash is XXH64 (content_hash.h) of the line's bytes: after the byte order mark, before CR LF.
 //  5. A row of CSV or TSV is returned as one line, whatever line breaks it quotes: its index is that of its first physical
-//     line, its hash of all its bytes. The first row of each such input names the columns and is not returned.
+//     line. The first row of each such input names the columns and is not returned; a row's hash is of the header's bytes,
+//     LF and its own, as it means something else under another header.
 #pragma once
 
 #include <atomic>
@@ -97,6 +98,7 @@ class LineReader {
   bool pending_blank_ = true;
   int64_t num_line_breaks_ = 0;  // that it quotes
   ContentHash pending_hash_;
+  ContentHash first_hash_;  // of a line that has no bytes yet
 };
 
 }  // namespace llmb

@@ -193,6 +193,7 @@ void Interpreter::check_output() const {
 }
 
 void Interpreter::print(const Value& v) {
+  if (!prints_undefined_) require_defined(v);
   append_str(*out_, v);
   check_output();
 }

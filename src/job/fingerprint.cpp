@@ -82,6 +82,17 @@ void add_sampling(const GenerationParams& params, SettingsList* out) {
   out->flag("return_token_ids", params.output.return_token_ids);
 }
 
+// Only those that are set: without any a job's settings are those of a version that did not have them.
+void add_data(const DataOptions& data, SettingsList* out) {
+  if (data.format) out->text("input_format", input_format_name(*data.format));
+  if (!data.prompt_template.empty()) out->text("template", data.prompt_template);
+  if (!data.prompt_field.empty()) out->text("prompt_field", data.prompt_field);
+  if (data.system) out->text("system", *data.system);
+  if (data.keeps_all) out->text("keep", "all");
+  else if (!data.kept_fields.empty())
+    out->list("keep", data.kept_fields, [](JsonWriter& j, const std::string& name) { j.string(name); });
+}
+
 Result<uint64_t> hash_file(int fd, const std::string& path, const KeepGoing& keep_going) {
   ContentHash hash;
   std::vector<char> buffer(256 << 10);  // stays in the cache of a core
@@ -193,6 +204,7 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   list.text("load_format", o.model.load_format == LoadFormat::kDummy ? "dummy" : "auto");
   list.integer("max_model_len", model.files.max_model_len);
   list.flag("no_metrics", o.output.no_metrics);
+  add_data(o.data, &list);
   Fingerprint fingerprint;
   fingerprint.settings = std::move(list.settings);
   std::vector<const ModelFile*> files;

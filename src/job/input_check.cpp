@@ -8,9 +8,10 @@ bool are_files(const std::vector<std::string>& inputs, const LineReader& reader)
   return reader.total_bytes() && std::count(inputs.begin(), inputs.end(), "-") == 0;
 }
 
-Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed,
+Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, std::optional<InputFormat> format,
+                                        const CompletedLines& completed,
                                         const std::set<int64_t>& may_have_grown, const KeepGoing& keep_going) {
-  LineReader reader(inputs);
+  LineReader reader(inputs, kDefaultMaxLineBytes, real_file_ops(), format);
   CompletedLineMatcher matcher(completed, may_have_grown);
   InputCheck check;
   while (keep_going()) {
@@ -29,9 +30,9 @@ Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, 
   return cancelled("interrupted");
 }
 
-std::optional<int64_t> count_lines(const std::vector<std::string>& inputs) {
+std::optional<int64_t> count_lines(const std::vector<std::string>& inputs, std::optional<InputFormat> format) {
   constexpr int64_t kMaxBytes = 256 << 20;
-  LineReader reader(inputs);
+  LineReader reader(inputs, kDefaultMaxLineBytes, real_file_ops(), format);
   if (!are_files(inputs, reader) || *reader.total_bytes() > kMaxBytes) return std::nullopt;
   int64_t num_lines = 0;
   while (true) {

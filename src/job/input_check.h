@@ -24,10 +24,10 @@ struct InputCheck {
 };
 
 // Reads all inputs beside the lines that are done. kConflict as CompletedLineMatcher; kCancelled: keep_going said no.
-Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, const CompletedLines& completed,
-                                        const std::set<int64_t>& may_have_grown, const KeepGoing& keep_going);
+Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, std::optional<InputFormat> format,
+                                        const CompletedLines& completed, const std::set<int64_t>& may_have_grown, const KeepGoing& keep_going);
 
 // Lines in all inputs, where they can be counted quickly.
-std::optional<int64_t> count_lines(const std::vector<std::string>& inputs);
+std::optional<int64_t> count_lines(const std::vector<std::string>& inputs, std::optional<InputFormat> format);
 
 }  // namespace llmb

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/log.h"
+#include "job/data_mapping.h"
 #include "job/make_intake.h"
 
 namespace llmb {
@@ -18,7 +19,9 @@ JobEnding Job::run() {
 
 // Up to the first line that needs an answer.
 std::optional<JobStop> Job::prepare() {
-  reader_ = std::make_unique<LineReader>(options_.inputs);
+  if (const Status status = make_data_mapping(options_.data).status(); !status.ok())
+    return JobStop{JobEnd::kOptionRefused, "`template`: " + status.message()};
+  reader_ = std::make_unique<LineReader>(options_.inputs, kDefaultMaxLineBytes, real_file_ops(), options_.data.format);
   if (const Status status = reader_->check_inputs(); !status.ok()) return input_stop(status);
   live_.enter("opening the output");
   if (auto stop = output_.open()) return stop;

@@ -138,7 +138,7 @@ void Job::report_rest(bool is_complete) {
   count_results();
   const Status input_status = coordinator_->input_status();
   std::optional<int64_t> num_lines = output_.num_lines();
-  if (!is_complete && !num_lines) num_lines = count_lines(options_.inputs);
+  if (!is_complete && !num_lines) num_lines = count_lines(options_.inputs, options_.data.format);
   live_.change([&](JobReport& r) {
     r.resumable = !output_.is_stream() && !is_complete && input_status.code() != StatusCode::kConflict;
     if (is_complete) r.left = 0;

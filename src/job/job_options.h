@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "io/input_format.h"
 #include "job/generation_defaults.h"
 #include "job/request_metrics.h"
 #include "job/result_stream.h"
@@ -40,9 +41,20 @@ struct OutputOptions {
   std::string metrics;  // where the caller writes a summary, which must be no other of the job's files; ""
 };
 
+// How lines of data become prompts (io/data_line.h).
+struct DataOptions {
+  std::optional<InputFormat> format;  // of all inputs; none: by each one's name
+  std::string prompt_template;        // Jinja over the line's fields; "": none
+  std::string prompt_field;           // "": none
+  std::optional<std::string> system;  // set: prompts are conversations
+  bool keeps_all = false;             // records repeat all fields of their lines
+  std::vector<std::string> kept_fields;
+};
+
 struct JobOptions {
   std::string build;  // version of the program
   std::vector<std::string> inputs = {"-"};
+  DataOptions data;
   OutputOptions output;
   ModelSource model;
   std::optional<int32_t> max_model_len;  // none: the model's

@@ -81,7 +81,7 @@ std::optional<JobStop> JobOutput::compare_with_inputs(const LineReader& reader) 
   InputCheck inputs = {.grown = job_->incomplete_lines()};
   if (are_files(options_.inputs, reader)) {
     Result<InputCheck> checked =
-        check_inputs_against(options_.inputs, job_->completed(), job_->incomplete_lines(), keep_going_);
+        check_inputs_against(options_.inputs, options_.data.format, job_->completed(), job_->incomplete_lines(), keep_going_);
     if (!checked.ok() && !keep_going_()) return JobStop{JobEnd::kInterrupted, ""};
     if (!checked.ok()) return refuse_input(checked.status());
     inputs = std::move(*checked);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/request_preparer.h"
+#include "job/data_mapping.h"
 
 namespace llmb {
 
@@ -16,9 +17,9 @@ std::unique_ptr<RequestIntake> make_intake(const JobOptions& o, const ModelFiles
   options.seed = o.seed;
   options.request_rate = o.request_rate;
   options.completed = completed;
-  return std::make_unique<RequestIntake>(std::move(reader),
-                                         std::make_unique<RequestParser>(model.default_params, limits), model.context,
-                                         std::move(clock), options);
+  return std::make_unique<RequestIntake>(
+      std::move(reader), std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data)), model.context,
+      std::move(clock), options);
 }
 
 }  // namespace llmb

@@ -11,6 +11,7 @@
 namespace llmb {
 
 // REQUIRES: load_model_context(). `completed` (null: none) outlives it.
+// REQUIRES: make_data_mapping(options.data) succeeds.
 std::unique_ptr<RequestIntake> make_intake(const JobOptions& options, const ModelFiles& model,
                                            std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
                                            const CompletedLines* completed);

@@ -99,7 +99,8 @@ TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table"
   const std::set<std::string> not_numbers = {
       "--output", "--order", "--retry-errors", "--error-file", "--model", "--tokenizer", "--revision", "--tokenizer-revision",
       "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--weight-cache",
-      "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--slo"};
+      "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--slo",
+      "--input-format", "--prompt-field", "--template", "--system", "--keep"};
   const std::string help = run_process({kProgram, "--help"}).out;
   const std::regex with_value(R"(\n  (?:-\w,)?(--[a-z-]+) +([^ \n]+))");
   int num_flags = 0;
