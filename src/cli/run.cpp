@@ -163,7 +163,7 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
     Supervisor last_resort(none, interrupt_count(), /*grace_ms=*/0, /*leaves_blocked=*/true);
     int exit_code = kExitBug;
     ParsedCommandLine parsed;
-    const Ending ending = last_resort.run([&] {
+    const WorkEnding ending = last_resort.run([&] {
       exit_code = guarded([&] {
         parsed = parse_command_line(argc, argv);
         if (parsed.exit_code) return *parsed.exit_code;
@@ -176,7 +176,7 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
       view.set_exit_code(exit_code);
       let_reader_finish(writer, exit_code);
     });
-    if (ending == Ending::kReturned) return exit_code;
+    if (ending == WorkEnding::kReturned) return exit_code;
     leave(view, parsed.options, writer);
   });
 }

@@ -15,9 +15,9 @@
 #include "job/job_ending.h"
 #include "job/job_model.h"
 #include "job/job_options.h"
-#include "job/job_output.h"
 #include "job/job_progress.h"
 #include "job/live_report.h"
+#include "job/output_stage.h"
 #include "job/supervisor.h"
 #include "job/worker.h"
 
@@ -91,7 +91,7 @@ class Job {
   const KeepGoing keep_going_ = [this] { return !is_interrupted(); };
   const std::shared_ptr<Clock> clock_ = std::make_shared<SteadyClock>();
   LiveReport live_;
-  JobOutput output_;
+  OutputStage output_;
   JobModel model_;
   std::unique_ptr<LineReader> reader_;  // null once the coordinator has it
   std::optional<Fingerprint> fingerprint_;

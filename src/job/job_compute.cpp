@@ -35,11 +35,11 @@ JobEnding Job::compute() {
   if (!fingerprint_) fingerprint_task_.emplace(options_, model_, keep_going_);
   std::optional<JobStop> stop;
   Outcome outcome;
-  const Ending how = supervisor_->run([&] { stop = load_and_run(&outcome); });
-  if (how == Ending::kReturned) return stop ? ending(std::move(*stop)) : finish(std::move(outcome));
+  const WorkEnding how = supervisor_->run([&] { stop = load_and_run(&outcome); });
+  if (how == WorkEnding::kReturned) return stop ? ending(std::move(*stop)) : finish(std::move(outcome));
   must_end_process_ = true;
   if (!supervisor_->has_begun_steps()) return ending({JobEnd::kInterrupted, ""});
-  if (how == Ending::kStalled)
+  if (how == WorkEnding::kStalled)
     outcome.engine =
         device_error("the device has not answered within `watchdog_timeout` (" + worker_->info().device + ")");
   environment_.observer.on_computed();

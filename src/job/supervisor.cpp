@@ -14,7 +14,7 @@ constexpr double kMarginMs = 500;
 constexpr double kLastMarginMs = 1500;
 }  // namespace
 
-Ending Supervisor::run(std::function<void()> work) {
+WorkEnding Supervisor::run(std::function<void()> work) {
   using SteadyTime = std::chrono::steady_clock;
   std::thread thread([this, work = std::move(work)] {
     std::exception_ptr error;
@@ -41,7 +41,7 @@ Ending Supervisor::run(std::function<void()> work) {
   lock.unlock();
   thread.join();
   if (error_) std::rethrow_exception(error_);
-  return Ending::kReturned;
+  return WorkEnding::kReturned;
 }
 
 void Supervisor::begin_steps(double watchdog_ms) {
@@ -49,13 +49,13 @@ void Supervisor::begin_steps(double watchdog_ms) {
   has_begun_steps_.store(true, std::memory_order_release);
 }
 
-std::optional<Ending> Supervisor::look(double passed_ms) {
+std::optional<WorkEnding> Supervisor::look(double passed_ms) {
   const bool is_loading = !has_begun_steps();
   const int64_t call = watch_.current_call();
   in_call_ms_ = call != 0 && call == last_call_ ? in_call_ms_ + passed_ms : 0;
   last_call_ = call;
   const bool is_stalled = !is_loading && watchdog_ms_ > 0 && in_call_ms_ >= watchdog_ms_;
-  if (is_stalled && watch_.give_up(call)) return Ending::kStalled;
+  if (is_stalled && watch_.give_up(call)) return WorkEnding::kStalled;
 
   const int num_signals = interrupted_.load(std::memory_order_relaxed);
   if (num_signals == 0) return {};
@@ -63,8 +63,8 @@ std::optional<Ending> Supervisor::look(double passed_ms) {
   if (num_signals > 1) since_second_signal_ms_ += passed_ms;
   const double late_ms =
       std::max(since_first_signal_ms_ - grace_ms_.load(std::memory_order_relaxed), since_second_signal_ms_);
-  if (call != 0 && (is_loading || late_ms >= kMarginMs) && watch_.give_up(call)) return Ending::kOverdue;
-  if (leaves_blocked_ && late_ms >= kLastMarginMs) return Ending::kBlocked;
+  if (call != 0 && (is_loading || late_ms >= kMarginMs) && watch_.give_up(call)) return WorkEnding::kOverdue;
+  if (leaves_blocked_ && late_ms >= kLastMarginMs) return WorkEnding::kBlocked;
   return {};
 }
 

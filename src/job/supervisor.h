@@ -15,7 +15,7 @@
 
 namespace llmb {
 
-enum class Ending {
+enum class WorkEnding {
   kReturned,  // the work is done, well or not
   kStalled,   // a step of the device takes longer than allowed
   kOverdue,   // interrupted, and the device did not answer in time: while loading at once, later after the grace
@@ -36,7 +36,7 @@ class Supervisor {
       : watch_(watch), interrupted_(interrupted), grace_ms_(grace_ms), leaves_blocked_(leaves_blocked) {}
 
   // Throws what `work` throws. Call once.
-  Ending run(std::function<void()> work);
+  WorkEnding run(std::function<void()> work);
 
   // May be called while it runs.
   void set_grace_ms(double grace_ms) { grace_ms_.store(grace_ms, std::memory_order_relaxed); }
@@ -46,7 +46,7 @@ class Supervisor {
   bool has_begun_steps() const { return has_begun_steps_.load(std::memory_order_acquire); }
 
  private:
-  std::optional<Ending> look(double passed_ms);
+  std::optional<WorkEnding> look(double passed_ms);
 
   DeviceWatch& watch_;
   const std::atomic<int>& interrupted_;

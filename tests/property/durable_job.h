@@ -1,6 +1,6 @@
-// A job with a durable output in this process, as job/job_output.cpp does it (OutputJob, OutputSink, the walk over the
-// input), but without a model: small enough to run it once for every call that may fail, from everything that it may
-// start from.
+// A job with a durable output in this process, as job/output_stage.cpp does it (OutputJob, OutputSink, the walk over
+// the input), but without a model: small enough to run it once for every call that may fail, from everything that it
+// may start from.
 #pragma once
 
 #include <doctest/doctest.h>

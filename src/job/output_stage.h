@@ -1,5 +1,5 @@
-// The output of a job, stage by stage: opened, compared with what earlier runs left, begun, finished. A file that is
-// continued (output_job.h), or a stream.
+// The output of a job, as the stages of a run see it: opened, compared with what earlier runs left, begun, finished.
+// Either a file that is continued (output_job.h), or a stream.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ namespace llmb {
 
 // Not thread-safe. Calls in this order: open(); where something is recorded, examine(); then start() and finish(), or
 // complete_as_found(). What a call returns ends the job.
-class JobOutput {
+class OutputStage {
  public:
   // All outlive it.
-  JobOutput(const JobOptions& options, LiveReport& live, const KeepGoing& keep_going, const Clock& clock)
+  OutputStage(const JobOptions& options, LiveReport& live, const KeepGoing& keep_going, const Clock& clock)
       : options_(options), live_(live), keep_going_(keep_going), clock_(clock) {}
 
   std::optional<JobStop> open();

@@ -1,4 +1,4 @@
-#include "job/job_output.h"
+#include "job/output_stage.h"
 
 #include <ctime>
 #include <utility>
@@ -9,11 +9,11 @@
 namespace llmb {
 
 // An error that comes of the wish to end is none.
-JobStop JobOutput::stop_of(const Status& status) const {
+JobStop OutputStage::stop_of(const Status& status) const {
   return keep_going_() ? output_stop(status) : JobStop{JobEnd::kInterrupted, ""};
 }
 
-std::optional<JobStop> JobOutput::open() {
+std::optional<JobStop> OutputStage::open() {
   auto target = resolve_output(options_.output.path, options_.inputs);
   if (!target.ok()) return output_stop(target.status());
   target_ = std::move(*target);
@@ -34,7 +34,7 @@ std::optional<JobStop> JobOutput::open() {
   return {};
 }
 
-Status JobOutput::try_error_file() {
+Status OutputStage::try_error_file() {
   if (options_.output.error_file.empty() || errors_) return {};
   auto errors = ErrorFile::open(options_.output.error_file, keep_going_);
   if (!errors.ok()) return errors.status();
@@ -42,23 +42,23 @@ Status JobOutput::try_error_file() {
   return {};
 }
 
-std::optional<JobStop> JobOutput::open_error_file() {
+std::optional<JobStop> OutputStage::open_error_file() {
   const Status status = try_error_file();
   if (status.ok()) return {};
   return keep_going_() ? JobStop{JobEnd::kOutputFailed, status.message()} : JobStop{JobEnd::kInterrupted, ""};
 }
 
-Status JobOutput::copy_error(std::string_view record) {
+Status OutputStage::copy_error(std::string_view record) {
   LLMB_RETURN_IF_ERROR(try_error_file());
   return errors_ ? errors_->append(record) : Status();
 }
 
-JobStop JobOutput::refuse_input(const Status& status) {
+JobStop OutputStage::refuse_input(const Status& status) {
   if (status.code() == StatusCode::kConflict) live_.change([](JobReport& r) { r.resumable = false; });
   return input_stop(status);
 }
 
-std::optional<JobStop> JobOutput::examine(const Fingerprint& fingerprint, const LineReader& reader) {
+std::optional<JobStop> OutputStage::examine(const Fingerprint& fingerprint, const LineReader& reader) {
   if (!job_) return {};
   const Status status = job_->examine(fingerprint, [this](std::string_view record) { return copy_error(record); });
   if (!status.ok()) return stop_of(status);
@@ -76,7 +76,7 @@ std::optional<JobStop> JobOutput::examine(const Fingerprint& fingerprint, const 
   return {};
 }
 
-std::optional<JobStop> JobOutput::compare_with_inputs(const LineReader& reader) {
+std::optional<JobStop> OutputStage::compare_with_inputs(const LineReader& reader) {
   // A stream shows too late which lines have grown: all that may have are answered again.
   InputCheck inputs = {.grown = job_->incomplete_lines()};
   if (are_files(options_.inputs, reader)) {
@@ -94,7 +94,7 @@ std::optional<JobStop> JobOutput::compare_with_inputs(const LineReader& reader) 
   return {};
 }
 
-void JobOutput::report_skipped() {
+void OutputStage::report_skipped() {
   live_.change([&](JobReport& r) {
     r.done = r.skipped = job_->num_done();
     r.failed = job_->num_failed();
@@ -102,7 +102,7 @@ void JobOutput::report_skipped() {
   });
 }
 
-std::optional<JobStop> JobOutput::refuse_new_lines() {
+std::optional<JobStop> OutputStage::refuse_new_lines() {
   if (!job_ || (job_->cannot_grow().ok() && cannot_compute_.ok())) return {};
   live_.change([](JobReport& r) { r.resumable = false; });
   if (!job_->cannot_grow().ok()) return JobStop{JobEnd::kResumeRefused, job_->cannot_grow().message()};
@@ -111,7 +111,7 @@ std::optional<JobStop> JobOutput::refuse_new_lines() {
                      ". Go on with a processor that can, choose another output, or start over with `restart`"};
 }
 
-JobStop JobOutput::complete_as_found(const Fingerprint& fingerprint) {
+JobStop OutputStage::complete_as_found(const Fingerprint& fingerprint) {
   live_.change([](JobReport& r) { r.left = 0; });
   const int64_t num_failed = job_->num_failed();
   if (options_.output.max_errors && num_failed > *options_.output.max_errors) return {JobEnd::kTooManyErrors, ""};
@@ -122,7 +122,7 @@ JobStop JobOutput::complete_as_found(const Fingerprint& fingerprint) {
   return {num_failed > 0 ? JobEnd::kCompleteWithErrors : JobEnd::kComplete, ""};
 }
 
-std::optional<JobStop> JobOutput::start(const Fingerprint& fingerprint) {
+std::optional<JobStop> OutputStage::start(const Fingerprint& fingerprint) {
   const auto now = static_cast<int64_t>(std::time(nullptr));
   stamp_ = {job_hash(fingerprint), job_ ? job_->created(now) : now};
   if (!job_) return {};
@@ -133,14 +133,14 @@ std::optional<JobStop> JobOutput::start(const Fingerprint& fingerprint) {
   return {};
 }
 
-Status JobOutput::finish(bool is_complete) {
+Status OutputStage::finish(bool is_complete) {
   if (!is_complete) return sink_->sync_all();
   if (!job_) return sink_->finish();
   const JobReport written = live_.snapshot().report;
   return job_->complete(*sink_, written.done, written.failed);
 }
 
-std::optional<OutputJob::Kept> JobOutput::count_kept() const {
+std::optional<OutputJob::Kept> OutputStage::count_kept() const {
   if (!job_ || !sink_->was_changed()) return {};
   return job_->count_kept();
 }
