@@ -122,7 +122,7 @@ Value concatenate(Heap& heap, const Value& a, const Value& b) {
     TextBuilder out(heap);
     out.append(text_of(markup ? escape(heap, a) : a));
     out.append(text_of(markup ? escape(heap, b) : b));
-    return make_string(heap, out.release(), markup);
+    return out.finish(markup);
   }
   auto* list = heap.make<List>();
   const Value result(a.type(), list);

@@ -88,10 +88,10 @@ void TextBuilder::reserve(size_t more) {
   charged_bytes_ -= before;
 }
 
-Value TextBuilder::finish() {
+Value TextBuilder::finish(bool markup) {
   heap_.discharge(charged_bytes_);
   charged_bytes_ = 0;
-  return make_string(heap_, std::move(text_));
+  return make_string(heap_, std::move(text_), markup);
 }
 
 Value make_sequence(Heap& heap, Type type, const std::vector<Value>& items) {

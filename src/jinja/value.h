@@ -114,13 +114,15 @@ class Object {
   int64_t references_ = 0;
 };
 
+// In an order that has_object(), has_length() and iteration rely on: from kUndefined on objects, up to kRange with a
+// length, from kList to kRange with elements.
 enum class Type : uint8_t {
   kMissing,  // a variable without a value; never seen by operations
   kNone,
   kBool,
   kInt,
   kFloat,
-  kUndefined,  // all from here on hold an object
+  kUndefined,
   kString,
   kList,
   kTuple,
@@ -345,7 +347,7 @@ class TextBuilder {
   size_t size() const { return text_.size(); }
   std::string_view view() const { return text_; }
   Heap& heap() const { return heap_; }
-  Value finish();
+  Value finish(bool markup = false);
   std::string release() { return std::move(text_); }
 
  private:

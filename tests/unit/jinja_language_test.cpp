@@ -167,6 +167,12 @@ TEST_CASE("templates nested too deeply, too long or of too many tags are refused
   CHECK(render("{{ 'a'" + times(" ~ 'a'", kMany) + " }}")->size() == kMany + 1);
 }
 
+TEST_CASE("joining two strings takes memory for them and the result, no more") {
+  const std::string part = R"({"s": ")" + std::string(11 << 20, 'a') + R"("})";
+  CHECK(*render("{{ (s + s)|length }}", part) == std::to_string(22 << 20));
+  CHECK(render("{{ (s + s + s)|length }}", part).status().code() == StatusCode::kResourceExhausted);
+}
+
 TEST_CASE("output of exactly the allowed size is given, one byte more is refused") {
   const std::string half = R"({"s": ")" + std::string((8 << 20), 'a') + R"("})";
   CHECK(render("{{ s }}{{ s }}", half)->size() == 16u << 20);
