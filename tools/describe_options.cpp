@@ -63,7 +63,7 @@ Flag read_flag(const CLI::Option& option) {
   flag.choices = find_choices(flag.value);
   if (option.get_expected_max() == 0) flag.kind = flag.value.empty() ? ValueKind::kNone : ValueKind::kOptional;
   else if (!flag.choices.empty()) flag.kind = ValueKind::kChoice;
-  else if (flag.value.starts_with("FILE") || flag.value.starts_with("DIR")) flag.kind = ValueKind::kFile;
+  else if (std::regex_search(flag.value, std::regex(R"((^|\|)(FILE|DIR))"))) flag.kind = ValueKind::kFile;
   else flag.kind = ValueKind::kOther;
   return flag;
 }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/command_line.h"
+#include "tests/e2e/has_program.h"
 #include "tests/support/process.h"
 #include "tests/support/source_dir.h"
 
@@ -47,8 +48,6 @@ std::set<std::string> complete_in_bash(const std::string& words) {
   CHECK(result.err == "");
   return find_all(result.out, "([^\n]+)\n");
 }
-
-bool has_program(const std::string& name) { return run_shell("command -v " + name).exit_code == 0; }
 
 std::vector<std::string> choices_of(const CLI::Option& option) {
   std::vector<std::string> choices;

@@ -1,7 +1,9 @@
 // llm_batch.run() of the Python package: the program's records as dicts, its failures as exceptions.
 #include <doctest/doctest.h>
 
+#include "tests/e2e/has_program.h"
 #include "tests/e2e/run.h"
+#include "tests/support/skip.h"
 
 namespace llmb::test {
 
@@ -9,6 +11,10 @@ namespace {
 
 // `code` after imports, with the package, the built program and the bundled model at hand; "" where all of it holds.
 std::string run_python(const std::string& code) {
+  if (!has_program("python3")) {
+    skip("no python3");
+    return "";
+  }
   const TemporaryDirectory dir;
   write_file(dir.file("test.py"), "import llm_batch, os, sys, time\nmodel, dir = sys.argv[1:]\n" + code);
   const std::string source = source_dir() + "/tools/package";
@@ -121,6 +127,7 @@ assert first.summary["skipped"] == 0 and again.summary["skipped"] == 2, again.su
 }
 
 TEST_CASE("python -m llm_batch is the program") {
+  if (!has_program("python3")) return skip("no python3");
   const std::string python = "PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=" + source_dir() + "/tools/package LLM_BATCH=" + kProgram +
                              " python3 -m llm_batch ";
   CHECK(run_shell(python + "--version").out == run_process({kProgram, "--version"}).out);
