@@ -51,20 +51,40 @@ void copy_queries(const AttentionCall& c, const AttentionItem& item, float* q) {
     std::memcpy(q, c.qkv + token * c.qkv_stride + item.kv_head * size, static_cast<size_t>(size) * sizeof(float));
 }
 
-// The longest first within each sequence, so that threads finish together. Valid until the thread's next call.
-std::span<const AttentionItem> make_items(const AttentionCall& c, int num_threads) {
+int64_t tokens_per_item(const AttentionCall& c, int num_threads) {
   const int64_t num_rows = c.batch.query_start[c.batch.num_seqs] * c.params.num_heads;
-  const int64_t rows_per_item =
-      std::clamp(num_rows / (kItemsPerThread * num_threads), kMinItemRows, max_item_rows(cache_sizes()));
-  const int64_t tokens_per_item = std::max<int64_t>(1, rows_per_item / c.group);
+  const int64_t most = max_item_rows(cache_sizes());
+  const int64_t rows = std::clamp(num_rows / (kItemsPerThread * num_threads), kMinItemRows, most);
+  return std::max({int64_t{1}, rows / c.group, std::min(kMinItemTokens, most / c.group)});
+}
+
+// Behind s, the end of the sequences whose tables begin with the same block: runs of a tree, choices, shared prefixes.
+int64_t end_of_sharing(const AttentionBatch& batch, int64_t s) {
+  int64_t end = s + 1;
+  while (end < batch.num_seqs && batch.block_ids[batch.block_start[end]] == batch.block_ids[batch.block_start[s]])
+    ++end;
+  return end;
+}
+
+// Sequences that share blocks go head by head, so that these are still in a cache. Within each sequence the longest
+// come first, so that threads finish together. Valid until the thread's next call.
+std::span<const AttentionItem> make_items(const AttentionCall& c, int num_threads) {
+  const int64_t tokens = tokens_per_item(c, num_threads), num_heads = c.kv.num_kv_heads;
   std::vector<AttentionItem>& items = per_thread<std::vector<AttentionItem>>([] {});
   items.clear();
-  for (int64_t s = 0; s < c.batch.num_seqs; ++s) {
+  const auto add = [&](int64_t s, int64_t first_head, int64_t end_head) {
     const int64_t begin = c.batch.query_start[s];
-    for (int64_t end = c.batch.query_start[s + 1]; end > begin; end -= tokens_per_item) {
-      const int64_t first = std::max(begin, end - tokens_per_item);
-      for (int64_t h = 0; h < c.kv.num_kv_heads; ++h) items.push_back({s, h, first, end});
+    for (int64_t end = c.batch.query_start[s + 1]; end > begin; end -= tokens)
+      for (int64_t h = first_head; h < end_head; ++h) items.push_back({s, h, std::max(begin, end - tokens), end});
+  };
+  for (int64_t s = 0, end = 0; s < c.batch.num_seqs; s = end) {
+    end = end_of_sharing(c.batch, s);
+    if (end == s + 1) {
+      add(s, 0, num_heads);
+      continue;
     }
+    for (int64_t h = 0; h < num_heads; ++h)
+      for (int64_t sharing = s; sharing < end; ++sharing) add(sharing, h, h + 1);
   }
   return items;
 }

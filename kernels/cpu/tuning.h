@@ -45,6 +45,8 @@ constexpr int64_t bf16_block_words(const CacheSizes& caches) {
 // Rows of an item of attention: more share the work of widening keys and values, up to where the sums leave the
 // second-level cache: in proportion below half of the fitted one.
 constexpr int64_t kMinItemRows = 108, kMaxItemRows = 432;
+// Tokens of an item, if their rows are not too many: a group that verifies 16 drafts reads keys and values once.
+constexpr int64_t kMinItemTokens = 17;
 constexpr int64_t max_item_rows(const CacheSizes& caches) {
   return std::clamp(kMaxItemRows * caches.second_level / (kFittedCaches.second_level / 2), kMinItemRows, kMaxItemRows);
 }

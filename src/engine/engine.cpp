@@ -19,10 +19,11 @@ int64_t waiting_window(const SchedulerConfig& config) {
   return std::max<int64_t>(16, 2 * int64_t{config.max_num_seqs});
 }
 
-// What the backend cannot verify is not proposed.
+// No plan asks for what the backend cannot do.
 SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
   config.max_drafts_per_group = std::min(config.max_drafts_per_group, backend.max_drafts_per_group);
   config.allows_trees = config.allows_trees && backend.verifies_trees;
+  config.copies_blocks = config.copies_blocks && backend.copies_blocks;
   return config;
 }
 
