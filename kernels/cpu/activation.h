@@ -16,7 +16,7 @@ void activate(const ActivationSpec& spec,
               float* out,  // [rows, intermediate]
               ThreadPool& pool);
 
-// Of some columns: `up` is nullptr without a gate. By the calling thread.
+// Activates some columns: `up` is nullptr without a gate. By the calling thread.
 void activate_rows(const ActivationSpec& spec, const float* x, const float* up, int64_t x_stride, int64_t rows,
                    int64_t columns, float* out, int64_t out_stride);
 

@@ -19,7 +19,7 @@ CacheSizes cache_sizes();
 // For tests. REQUIRES: nothing is being computed.
 void set_cache_sizes(const CacheSizes& sizes);
 
-// Of all last-level caches together; 0: unknown.
+// The sum of all last-level caches; 0: unknown.
 int64_t last_level_cache_bytes();
 
 }  // namespace llmb::cpu

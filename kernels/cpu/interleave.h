@@ -1,4 +1,4 @@
-// What packing does most: the rows of a panel, word by word side by side.
+// Packs the rows of a panel word by word, side by side.
 #pragma once
 
 #include <cstdint>

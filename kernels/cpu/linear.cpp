@@ -55,7 +55,7 @@ struct Part {
   int64_t panel, column_begin, column_end;
 };
 
-// What the task by this index of a chunk takes. Threads, which take about every num_threads-th task, walk through a
+// The panels of the task by this index of a chunk. Threads, which take about every num_threads-th task, walk through a
 // range of panels of their own, so that what lies behind a panel is what the thread reads next.
 Part part_of(const CallTasks& t, int64_t index, int num_threads) {
   const int64_t range = index % num_threads, size = t.num_whole / num_threads, rest = t.num_whole % num_threads;
@@ -91,7 +91,7 @@ uint8_t* scratch(int64_t bytes) {
 
 bool is_int8(const PackedLinear& weight) { return weight.format() == PackedFormat::kInt8; }
 
-// Of a row in the form that products over these weights take; 0: as it is.
+// Bytes of a row in the form that products over these weights take; 0: as it is.
 int64_t x_row_bytes(const PackedLinear& weight) {
   if (is_int8(weight)) return quantized_row_bytes(weight.in_features());
   return weight.rounds_x() ? rounded_row_bytes(weight.in_features()) : 0;

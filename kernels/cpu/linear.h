@@ -28,7 +28,7 @@
 
 namespace llmb::cpu {
 
-// What the weights of a PackedLinear are.
+// The format of a PackedLinear's weights.
 enum class PackedFormat : uint8_t { kF32, kF16, kBF16, kInt8, kInt4 };
 
 class PackedLinear {
@@ -48,7 +48,7 @@ class PackedLinear {
                            Quantization quantization = Quantization::kNone, DType activations = DType::kF32);
 
   // The same of bytes that an earlier pack() made, of which `next` gives the next so many: weights, scales, sums, bias.
-  // What `parts` and `biases` point to is not looked at.
+  // The data of `parts` and `biases` is not read.
   using NextBytes = std::function<AlignedBuffer(int64_t size_bytes)>;
   static PackedLinear from_packed(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                   Quantization quantization, DType activations, const NextBytes& next);
@@ -68,7 +68,7 @@ class PackedLinear {
   const uint8_t* panel(int64_t p) const { return weights_.data() + p * panel_bytes_; }
   // nullptr without bias.
   const float* bias() const { return bias_.empty() ? nullptr : reinterpret_cast<const float*>(bias_.data()); }
-  // Of int8 weights, for each output feature, padded to whole panels.
+  // Scales of int8 weights, one for each output feature, padded to whole panels.
   const float* scales() const { return reinterpret_cast<const float*>(scales_.data()); }
   const int32_t* sums() const { return reinterpret_cast<const int32_t*>(sums_.data()); }  // of the weights over k
 

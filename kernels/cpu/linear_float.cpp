@@ -1,6 +1,6 @@
 // linear over float weights: arithmetic in fp32.
 //
-// Of a pair of bf16 weights the odd one comes first where x was rounded to bf16, too: the order, and so the bytes, of
+// The odd one of a pair of bf16 weights comes first where x was rounded to bf16, too: the order, and so the bytes, of
 // AVX-512-BF16's dot product.
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/simd_targets.h"

@@ -49,7 +49,7 @@ struct Int8Block {
   bool is_first;
 };
 
-// What turns sums into outputs: out = sum · scale of the feature · scale of the row + bias. Of one panel, from row 0 of
+// Turns sums into outputs: out = sum · scale of the feature · scale of the row + bias. For one panel, from row 0 of
 // a tile on.
 struct Int8Out {
   const float* scales;    // [kInt8Width]

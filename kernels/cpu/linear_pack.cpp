@@ -83,7 +83,7 @@ bool are_words(const Row* rows, int64_t count, PackedFormat format) {
          std::all_of(rows, rows + count, [](const Row& row) { return row.part->dtype == DType::kF32; });
 }
 
-// What belongs to no weight is zero already.
+// Places without a weight are zero already.
 void pack_floats(const Row* rows, int64_t count, PackedFormat format, uint8_t* panel) {
   const int64_t size = rows[0].size();
   int64_t done = 0;

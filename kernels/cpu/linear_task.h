@@ -1,4 +1,4 @@
-// What linear and its kernels share: one task of a product, and the order in which weights are fetched ahead. Private
+// Shared by linear and its kernels: one task of a product, and the order in which weights are fetched ahead. Private
 // to kernels/cpu.
 #pragma once
 

@@ -171,7 +171,7 @@ namespace {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Of work a second.
+// Work done in a second.
 template <typename Round>
 Rate rate_of(const Round& round) {
   constexpr double kSeconds = 0.2;

@@ -1,4 +1,4 @@
-// What this machine can do, measured in about 0.2 s each: the limits that kernels and steps are compared with.
+// This machine's speed, measured in about 0.2 s each: the limits that kernels and steps are compared with.
 #pragma once
 
 #include <cstdint>

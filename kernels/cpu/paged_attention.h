@@ -24,7 +24,7 @@ struct AttentionBatch {
   const BlockId* block_ids = nullptr;    // block tables, packed
 };
 
-// What scores go through: score = q · k * scale, capped, + ALiBi.
+// Applied to scores: score = q · k * scale, capped, + ALiBi.
 struct AttentionParams {
   int32_t num_heads = 0;
   float scale = 1;

@@ -19,7 +19,7 @@ struct NoFetch {
   HWY_INLINE void step() {}
 };
 
-// Of one thread.
+// Belongs to one thread.
 class SegmentFetch {
  public:
   // Segments [begin, end) of an item.

@@ -112,7 +112,7 @@ struct SegmentRows {
     some.end_row = some.first_row + num_rows;
     return some;
   }
-  // Of `size` positions from the segment's position `from` on.
+  // The visible part of `size` positions from the segment's position `from` on.
   Span visible(int64_t row, int64_t from, int64_t size) const {
     return Span{std::clamp<int64_t>(rows[row].begin - begin - from, 0, size),
                 std::clamp<int64_t>(rows[row].limit - begin - from, 0, size)};
@@ -161,7 +161,7 @@ HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const Attent
   const bool is_plain = c.params.softcap == 0 && c.params.alibi_slopes == nullptr && c.params.scale > 0;
   const float factor = is_plain ? c.params.scale : 1.0f;
   const int64_t padded = c.padded_dim();
-  // What a row sees, from and to whole 16 lanes.
+  // The positions that a row sees, from and to whole 16 lanes.
   const auto lanes = [&](int64_t row) {
     const Span span = s.visible(row, 0, kSegment);
     return Span{span.begin / kLogicalLanes * kLogicalLanes, ceil_div(span.end, kLogicalLanes) * kLogicalLanes};

@@ -48,7 +48,7 @@ struct AttentionItem {
   // The segments that any of the tokens sees.
   int64_t first_segment(const AttentionCall& c) const { return begin(c, token_begin) / kSegment; }
   int64_t end_segment(const AttentionCall& c) const { return ceil_div(limit(c, token_end - 1), kSegment); }
-  // What of a segment the tokens see, [first, second).
+  // The positions of a segment that the tokens see, [first, second).
   std::pair<int64_t, int64_t> positions(const AttentionCall& c, int64_t segment) const {
     return {std::max(begin(c, token_begin), segment * kSegment),
             std::min(limit(c, token_end - 1), (segment + 1) * kSegment)};
@@ -64,7 +64,7 @@ struct AttentionRow {
   bool sees(int64_t segment) const { return begin < (segment + 1) * kSegment && limit > segment * kSegment; }
 };
 
-// Of each row: sum of exp(score - max) * value, max, and sum of exp(score - max).
+// For each row: sum of exp(score - max) * value, max, and sum of exp(score - max).
 struct AttentionState {
   float* values;  // [rows, padded_dim]
   float* max;     // [rows]

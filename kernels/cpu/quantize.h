@@ -1,4 +1,4 @@
-// What quantising makes of stored weights, some elements of a row at a time. Private to kernels/cpu.
+// Quantises stored weights, some elements of a row at a time. Private to kernels/cpu.
 #pragma once
 
 #include <cstdint>

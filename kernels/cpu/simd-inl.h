@@ -1,4 +1,4 @@
-// What the CPU kernels share, compiled once for each SIMD target: 16 logical lanes on any vector width, exp, and the
+// Shared by the CPU kernels, compiled once for each SIMD target: 16 logical lanes on any vector width, exp, and the
 // register tile of multiply-adds under linear and paged_attention. Include after hwy/foreach_target.h.
 //
 // 1. Results do not depend on the vector width: every sum is over 16 logical lanes combined in one fixed tree. Targets

@@ -32,7 +32,7 @@ void launch_convert(const void* from, void* to, int64_t n, cudaStream_t stream) 
     const dim3 grid(static_cast<unsigned>(ceil_div(n, kThreads * width)));
     launch({grid, dim3(kThreads), 0, stream}, kernel, source, target, n);
   };
-  // Of the whole array only the start matters.
+  // Only the array's start matters.
   if (can_pack(0, source, target)) run(convert_kernel<From, To, kPackWidth>, kPackWidth);
   else run(convert_kernel<From, To, 1>, 1);
 }

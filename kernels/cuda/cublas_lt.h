@@ -27,7 +27,7 @@ struct CublasLt {
 // Fills `out` from a shared library; it stays loaded. Or says in one line why not.
 std::string load_cublas_lt(const char* file, CublasLt* out);
 
-// What keeps cublas_lt() from working, in one line; empty: nothing. Thread-safe.
+// The reason why cublas_lt() cannot work, in one line; empty: it can. Thread-safe.
 const std::string& cublas_lt_problem();
 
 // Thread-safe. Throws CudaError where there is a problem.

@@ -18,7 +18,7 @@ namespace llmb::cuda {
 
 namespace {
 
-// What NVIDIA recommends for Hopper; smaller devices want less and do not mind.
+// NVIDIA recommends this for Hopper; smaller devices want less and do not mind.
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 constexpr int kNumCandidates = 16;
 constexpr int kTimedRuns = 5;

@@ -12,7 +12,7 @@
 
 namespace llmb::cuda {
 
-// What calls on one stream share. Driven by one thread.
+// Shared by calls on one stream. Driven by one thread.
 class LinearWgmma {
  public:
   // num_sms: of the device; decides how sums over k are cut. Throws CudaError.

@@ -1,4 +1,4 @@
-// What a device can do at most, for benches: kernels that only read or only copy memory, and random data to do it with.
+// A device's limits, for benches: kernels that only read or only copy memory, and random data to do it with.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -23,7 +23,7 @@ struct Tiling {
   static constexpr int kStageElements = (kM + kN) * kTileK;
   static constexpr size_t kSharedBytes = size_t{2} * kStages * kStageElements;
 
-  // Of this thread's warp, in the block's outputs.
+  // The place of this thread's warp in the block's outputs.
   static __device__ int warp_row() { return static_cast<int>(threadIdx.x) / 32 / kWarpsN * kWarpRows; }
   static __device__ int warp_col() { return static_cast<int>(threadIdx.x) / 32 % kWarpsN * kWarpCols; }
 };

@@ -1,4 +1,4 @@
-// What the attention kernels share on the device: arguments, which row is whose, pieces and their merging.
+// Shared by the attention kernels on the device: arguments, which row is whose, pieces and their merging.
 #pragma once
 
 #include "kernels/cuda/device.h"
@@ -117,7 +117,7 @@ struct Stats {
   float max, sum;
 };
 
-// What a part's values are to be multiplied with in a merged result.
+// The factor of a part's values in a merged result.
 __device__ inline float weight(float part_max, float max) {
   return part_max == kMinusInfinity ? 0.0f : ptx::ex2_approx(part_max - max);
 }
@@ -200,7 +200,7 @@ __device__ bool last_to_arrive(const Args<T>& args, const AttentionItem& item, b
   return *is_last;
 }
 
-// Of row r in a piece; of none past the last.
+// For row r in a piece; for none past the last.
 template <class T>
 __device__ Stats piece_stats(const Args<T>& args, const AttentionItem& item, int r, int piece) {
   if (piece >= item.num_pieces) return {kMinusInfinity, 0};

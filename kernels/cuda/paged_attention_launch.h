@@ -16,7 +16,7 @@ constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kF32
                            : std::is_same_v<T, __half> ? DType::kF16
                                                        : DType::kBF16;
 
-// Of paged_attention_tree_bf16.cu and _tree_f16.cu.
+// Defined in paged_attention_tree_bf16.cu and _tree_f16.cu.
 extern template void launch_mma<__nv_bfloat16, true>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
 extern template void launch_mma<__half, true>(const Args<__half>&, int32_t, cudaStream_t);
 

@@ -17,7 +17,7 @@ constexpr bool kLargeShared = false;
 constexpr bool kLargeShared = true;
 #endif
 
-// What the code that the device runs was compiled with.
+// Settings that the device's code was compiled with.
 inline bool has_large_shared() {
 #ifdef LLMB_SIMT
   return kLargeShared;

@@ -159,7 +159,7 @@ class Balancer {
   }
 
   // Fills blocks in order up to `level` with the tiles of the chosen units, in order, cutting units at full blocks.
-  // What a block is under or over the level, because pieces have a least size, is made up for by those after it.
+  // Later blocks make up for what a block is under or over the level, as pieces have a least size.
   template <typename Chosen>
   void fill(const Chosen& chosen, int64_t level) {
     const std::vector<Unit>& units = schedule_.units;

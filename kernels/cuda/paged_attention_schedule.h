@@ -18,7 +18,7 @@
 
 namespace llmb::cuda {
 
-// What all steps have in common.
+// Shared by all steps.
 struct AttentionShape {
   DType dtype = DType::kBF16;
   int32_t num_heads = 0;  // a multiple of num_kv_heads

@@ -15,7 +15,7 @@ struct Tile {
   static constexpr int kPaddedChunks = kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;  // a power of two
   static constexpr int kRowShift = kSpread == 8 ? 0 : kSpread == 4 ? 1 : 2;
 
-  // What a row's chunk numbers are xored with; the same for rows 8 apart.
+  // A row's chunk numbers are xored with this; the same for rows 8 apart.
   static __device__ int swizzle(int row) { return row >> kRowShift & (kSpread - 1); }
   static __device__ int offset(int row, int chunk) { return row * kDim + (chunk ^ swizzle(row)) * 8; }
 };
@@ -204,7 +204,7 @@ struct OnlineRows {
     }
   }
 
-  // Of whole rows, in units of log2.
+  // One for each whole row, in units of log2.
   __device__ Stats stats(int h, float fold) const {
     float total = sum[h] + __shfl_xor_sync(kAllLanes, sum[h], 1);
     total += __shfl_xor_sync(kAllLanes, total, 2);

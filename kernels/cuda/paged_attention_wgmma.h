@@ -236,7 +236,7 @@ class WgmmaConsumer {
   const int warp_, lane_;
   RingPlace<W::kSlots> place_;
   RingPlace<W::kQueryBuffers> item_place_;
-  // Of the item: where its tile is, what it sees, and where tiles begin that all of this warp's rows see all of.
+  // The item: where its tile is, what it sees, and where tiles begin that all of this warp's rows see all of.
   int position_;
   Visible visible_;
   int first_all_seen_, last_all_seen_;

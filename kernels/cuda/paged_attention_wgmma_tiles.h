@@ -1,4 +1,4 @@
-// What feeds the wgmma kernel: its shared memory, and the warps that bring keys, values and queries there. sm_90a only.
+// Feeds the wgmma kernel: its shared memory, and the warps that bring keys, values and queries there. sm_90a only.
 #pragma once
 
 #include "kernels/cuda/paged_attention_tiles.h"

@@ -46,7 +46,7 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
 // ---- copies from global to shared memory that an mbarrier counts
 // -------------------------------------------------------------
 
-// What the threads wrote to shared memory becomes visible to tensor copies and wgmma.
+// Makes the threads' writes to shared memory visible to tensor copies and wgmma.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 __device__ __forceinline__ void tma_prefetch(const CUtensorMap* map) {

@@ -16,7 +16,7 @@
 
 namespace llmb::cuda {
 
-// What groups gave, by group; kept on the device from one step to the next.
+// The tokens that groups gave, by group; kept on the device from one step to the next.
 struct GivenOnDevice {
   int32_t* counts = nullptr;  // [max_num_groups]
   TokenId* last = nullptr;    // [max_num_groups]  any token of the vocabulary where the count is 0

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 
-  // What is copied as it is: v, and the channels of k that are not rotated.
+  // Copies v, and the channels of k that are not rotated.
   const T* k = row + int64_t{num_q} * head_dim;
   const T* v = k + int64_t{shape.num_kv_heads} * head_dim;
   for (int32_t head = threadIdx.y; head < shape.num_kv_heads; head += blockDim.y) {

@@ -64,7 +64,7 @@ struct SampleLimits {
   int64_t max_biases = 0;     // entries of `bias`
 };
 
-// What a call keeps between its kernels: so much device memory, zeroed once before the first call. Calls that share a
+// Kept by a call between its kernels: so much device memory, zeroed once before the first call. Calls that share a
 // workspace must follow each other on a stream.
 int64_t sample_workspace_bytes(const SampleLimits& limits);
 

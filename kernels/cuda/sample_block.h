@@ -1,4 +1,4 @@
-// What a block of threads does together in sample: scans in a fixed order, and the search of sums for a border.
+// The common work of a block of threads in sample: scans in a fixed order, and the search of sums for a border.
 // Internal to sample; device code only. Every thread of the block calls.
 #pragma once
 

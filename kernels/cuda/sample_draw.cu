@@ -11,7 +11,7 @@ namespace llmb::cuda {
 
 namespace {
 
-// Of one warp's kBlock weights from `begin` on, the same in every lane.
+// The sum of one warp's kBlock weights from `begin` on, the same in every lane.
 template <class Weight>
 __device__ double sum_block(const float* logits, int64_t begin, int64_t vocab, const Weight& weight) {
   const int lane = threadIdx.x % kWarp;

@@ -28,7 +28,7 @@ __device__ ScanPartial warp_best(ScanPartial best) {
   return best;
 }
 
-// Of one warp's kBlock logits from `begin` on.
+// Scans one warp's kBlock logits from `begin` on.
 __device__ ScanPartial scan_block(const float* logits, int64_t begin, int64_t vocab) {
   ScanPartial best{-kInfinity, kMaxId, 0};
   const int lane = threadIdx.x % kWarp;
@@ -46,7 +46,7 @@ __device__ ScanPartial scan_block(const float* logits, int64_t begin, int64_t vo
   return best;
 }
 
-// What the row comes to, as its logits are now.
+// The row's result, as its logits are now.
 __device__ void finish_scan(const SampleArgs& args, int64_t row, const ScanPartial& best) {
   RowState& state = args.states[row];
   const bool is_finite = !best.has_bad && best.max > -kInfinity;

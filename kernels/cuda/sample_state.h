@@ -1,4 +1,4 @@
-// What the kernels of sample share: the state of each row between them, and its logits as weights. Internal to sample.
+// Shared by the kernels of sample: the state of each row between them, and its logits as weights. Internal to sample.
 #pragma once
 
 #include <cstdint>

@@ -61,7 +61,7 @@ struct BackendInfo {
   double load_ms = 0;
 };
 
-// What the hardware can do, for MFU and MBU.
+// The hardware's limits, for MFU and MBU.
 struct MachineLimits {
   double flops_per_s = 0;  // of the arithmetic that products with weights use: int8 operations where they are int8
   double bytes_per_s = 0;

@@ -1,4 +1,4 @@
-// What every backend checks before it works: the options of load() and the plans of submit(). A kernel trusts a plan.
+// Every backend checks the options of load() and the plans of submit() before it works. A kernel trusts a plan.
 #pragma once
 
 #include <cstdint>

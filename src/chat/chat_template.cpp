@@ -202,7 +202,7 @@ std::string render_source(const Source& source, const SpecialTokens& special_tok
   return prompt;
 }
 
-// What stands around the word in what the template makes of a message with this content; "" where it refuses.
+// The text around the word in the prompt that the template makes of a message with this content; "" where it refuses.
 std::string surroundings(const Source& source, const SpecialTokens& special_tokens, const std::string& content_json) {
   constexpr std::string_view kWord = "WORD";
   constexpr size_t kWidth = 8;

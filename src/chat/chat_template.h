@@ -19,7 +19,7 @@ enum class TextParts {
   kJoined,   // becomes one string, a newline between parts
 };
 
-// What a template asks of its caller and of the interpreter, for people.
+// A template's demands on its caller and on the interpreter, for people.
 struct ChatTemplateSummary {
   std::vector<std::string> variables;  // names that it reads and does not set: messages, tools, enable_thinking, …
   std::vector<std::string> unknown_names;  // filters and tests that there are not; an error where one is reached

@@ -65,7 +65,7 @@ void ActiveChoice::add_logprobs(const StepOutput& output, int32_t given) {
 }
 
 Choice ActiveChoice::finish(FinishReason reason, std::optional<TokenId> stop_token) {
-  // What the detokenizer still holds is the start of a character that was never completed.
+  // The detokenizer still holds the start of a character that was never completed.
   if (detokenizer_ && !choice_.stop_string && append_text(detokenizer_->finish())) reason = FinishReason::kStop;
   choice_.finish_reason = reason;
   choice_.continues_character = detokenizer_ && detokenizer_->continues_character();

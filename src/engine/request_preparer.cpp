@@ -51,7 +51,7 @@ std::pair<size_t, size_t> special_borders(const std::string& text, const std::ve
   return {0, 0};
 }
 
-// What the prompt is called in the input line.
+// The field of the input line that held the prompt.
 const char* field_of(const PromptInput& prompt) {
   if (std::holds_alternative<std::string>(prompt)) return "prompt";
   return std::holds_alternative<ChatMessages>(prompt) ? "messages" : "prompt_token_ids";

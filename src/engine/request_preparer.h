@@ -28,7 +28,7 @@ struct ModelContext {
   int32_t max_model_len = 0;  // prompt and output together
 };
 
-// What is known of its prompts before they are encoded.
+// Limits of its prompts that are known before they are encoded.
 PromptBound prompt_bound(const ModelContext& model);
 
 // Thread-safe. The result's arrival_ms is left to the caller. max_tokens is cut to what the context leaves. A prompt

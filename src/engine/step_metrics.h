@@ -1,4 +1,4 @@
-// What the steps of an engine computed and held.
+// Figures of an engine's steps: tokens computed, KV blocks held.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ inline constexpr int kMaxDepth = 100;  // of expressions within expressions and 
 
 // ---- variables ----------------------------------------------------------------------------------
 
-// What a variable of a frame holds when the frame is entered.
+// The value of a frame's variable when the frame is entered.
 enum class Load : uint8_t { kParameter, kResolve, kAlias, kUndefined };
 
 // Where a name lives: `hops` frames outwards, then `slot`.

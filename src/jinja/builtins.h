@@ -36,7 +36,7 @@ const Builtin* find_sequence_filter(std::string_view name);
 // Attributes that are not methods: loop.index, cycler.current, …
 bool find_property(Interpreter& interpreter, const Value& v, std::string_view name, Value* out);
 
-// What the code of a built-in sees of its call.
+// A call as the code of a built-in sees it.
 class Call {
  public:
   Call(const Builtin& builtin, Interpreter& interpreter, const Value& self, Arguments& arguments);

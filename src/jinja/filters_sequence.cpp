@@ -14,7 +14,7 @@ namespace {
 
 // ---- order --------------------------------------------------------------------------------------
 
-// Of filters whose arguments are case_sensitive and attribute.
+// For filters whose arguments are case_sensitive and attribute.
 AttributePath key_path(Call& c) {
   AttributePath path(c.heap, c.get(1));
   path.folds_case = !c.flag(0);

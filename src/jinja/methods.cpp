@@ -41,7 +41,7 @@ Value replace_text(Heap& heap, const Value& text, const Value& old, const Value&
 
 namespace {
 
-// What is made of self is as safe as self.
+// A string made of self is as safe as self.
 Value piece(Call& c, std::string_view text) {
   return make_string(c.heap, std::string(text), c.self.as<String>().markup);
 }

@@ -1,4 +1,4 @@
-// What Python's operators, str(), repr(), [] and . do with template values. Errors are thrown as jinja::Error.
+// Python's operators, str(), repr(), [] and . on template values. Errors are thrown as jinja::Error.
 #pragma once
 
 #include <string_view>

@@ -44,7 +44,7 @@ void Heap::retire(Object* object) {
 }
 
 Heap::~Heap() {
-  // What is left is held by cycles. Every object is pinned while all let go of each other.
+  // Cycles hold the objects that are left. Every object is pinned while all let go of each other.
   for (Object* o = first_; o != nullptr; o = o->next_) ++o->references_;
   for (Object* o = first_; o != nullptr; o = o->next_) o->drop_references();
   while (first_ != nullptr) {

@@ -14,7 +14,7 @@
 
 namespace llmb::jinja {
 
-// What one render may use. A step is an evaluated node, an element visited, 8 bytes of text looked at one by one or 64
+// Budgets of a render. A step is an evaluated node, an element visited, 8 bytes of text looked at one by one or 64
 // bytes copied: all of them some tens of nanoseconds.
 struct Limits {
   int64_t max_steps = 6'000'000;
@@ -273,7 +273,7 @@ struct Joiner : Object {
 
 class Interpreter;
 
-// What gives one element after another, once. Lazy, as Python's generators.
+// Gives one element after another, once. Lazy, as Python's generators.
 class Iterator : public Object {
  public:
   virtual bool next(Interpreter& interpreter, Value* out) = 0;  // false: exhausted

@@ -98,7 +98,7 @@ Status Scheduler::check_blocks() const {
       if (match.block != blocks[i] || match.num_ready_tokens != config_.block_size)
         return broken("blocks in the prefix cache are found by their tokens", *s);
     }
-    // What it writes next may be shared, and is then copied; what comes after is its own.
+    // The block that it writes next may be shared, and is then copied; later ones are its own.
     const int64_t own_from = (s->next_write() / config_.block_size + 1) * int64_t{config_.block_size};
     for (int64_t position = own_from; position < s->blocks.capacity_tokens(); position += config_.block_size)
       if (s->blocks.is_shared(position, allocator_)) return broken("a sequence writes to blocks of its own", *s);

@@ -73,7 +73,7 @@ int64_t Scheduler::growth_asked_by(const Sequence& candidate) const {
 // Blocks that the running sequences and the candidate lack for the growth that it asks for.
 int64_t Scheduler::blocks_wanted_with(const Sequence& candidate, const Shared& shared) const {
   const int64_t growth = growth_asked_by(candidate);
-  // Of shared blocks, the last one is copied before it is written to, if it is not full. Idle ones are free until then.
+  // The last shared block is copied before it is written to, if it is not full. Idle ones are free until then.
   int64_t num_wanted = num_blocks_wanted(candidate, config_.block_size, growth) -
                        shared.num_tokens / config_.block_size + shared.num_idle;
   for (const Sequence* sequence : running_)

@@ -10,7 +10,7 @@ namespace {
 
 int32_t length(const auto& items) { return static_cast<int32_t>(items.size()); }
 
-// Of the row behind the last pending token that samples after `draft`; -1: after none.
+// Depth of the row, behind the last pending token, that samples after `draft`; -1: after none.
 int32_t depth(const Drafts& drafts, int32_t draft) {
   int32_t count = 0;
   for (; draft >= 0; draft = drafts.parent(draft)) ++count;
@@ -26,7 +26,7 @@ void append_bias(const Sequence& sequence, int32_t index, StepPlan* plan) {
   for (const auto& [token, bias] : sequence.request->params.sampling.logit_bias) plan->bias.push_back({token, bias});
 }
 
-// What the sequence's tokens count, the draft and those before it included.
+// Counts the sequence's tokens, the draft and those before it included.
 void append_penalty(const Sequence& sequence, const Drafts& drafts, int32_t draft, StepPlan* plan) {
   if (!sequence.penalty_counts) return;
   std::vector<TokenPenalty>& penalty = plan->penalty;

@@ -89,7 +89,7 @@ int32_t Scheduler::num_planned_behind(size_t running) const {
   return count;
 }
 
-// What a running sequence gets of the budget that is left. Whoever lags leaves a token to each sequence behind it.
+// A running sequence's share of the budget that is left. Whoever lags leaves a token to each sequence behind it.
 int32_t Scheduler::tokens_for(size_t running, int32_t token_budget) const {
   const int32_t num_pending = running_[running]->num_pending_tokens();
   if (num_pending > 1 && running_[running]->lags()) token_budget -= num_planned_behind(running);

@@ -24,14 +24,14 @@
 // the other choices wait, and so does who stands behind them.
 //
 // Prefixes: a position that several sequences have in common is computed once and stored once (prefix_sharing.cpp).
-// What a sequence computes stays in the prefix cache, also after it has ended or was preempted, until its blocks are
-// needed. One that joins takes the blocks that begin as its tokens do, whole ones by reference, a part of one by a copy
+// Computed blocks stay in the prefix cache, also after their sequence has ended or was preempted, until they are
+// needed. A sequence that joins takes the blocks that begin as its tokens do, whole ones by reference, a part of one by a copy
 // before the step, and computes the rest, its last known token at least. It may read whole blocks that the same plan
 // writes. Where half a block or more is written by this plan and would have to be copied, it waits, and so does who
 // stands behind it: the next plan finds it there. So nobody waits for a sequence that waits.
 //
 // Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
-// What that plan gives is not seen yet, so every sequence counts as going on unless max_new_tokens ends it, its entry
+// That plan's tokens are not seen yet, so every sequence counts as going on unless max_new_tokens ends it, its entry
 // follows its group in flight, the backend adds the unseen token to penalties (StepPlan, invariant 8), and nothing that
 // takes something away is decided:
 //  - Nobody is preempted: where blocks run out or somebody must give way there is no plan ahead.
@@ -80,7 +80,7 @@
 
 namespace llmb {
 
-// What one token of a StepOutput meant. With `finish` the sequence has left the scheduler and its blocks are free.
+// The meaning of one token of a StepOutput. With `finish` the sequence has left the scheduler and its blocks are free.
 struct SequenceUpdate {
   SeqId seq = 0;
   int32_t choice = 0;
@@ -152,13 +152,13 @@ class Scheduler {
   Status check_integrity() const;
 
  private:
-  // Of a step's budgets, what running sequences leave for drafts.
+  // The part of a step's budgets that running sequences leave for drafts.
   struct Spare {
     int64_t blocks = 0;  // negative: they do not even suffice for running sequences
     int32_t tokens = 0;
     int32_t drafts = 0;
   };
-  // What a waiting sequence finds of its tokens.
+  // The part of a waiting sequence's tokens that is computed already.
   struct Shared {
     int32_t num_tokens = 0;
     const Sequence* from = nullptr;  // another choice of its request, in whose blocks they are; null: in these

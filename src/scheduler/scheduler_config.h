@@ -1,4 +1,4 @@
-// What the scheduler may use: the batching mode and the limits of a step, of a sequence and of the KV pool.
+// Settings of the scheduler: the batching mode and the limits of a step, of a sequence and of the KV pool.
 #pragma once
 
 #include <cstdint>

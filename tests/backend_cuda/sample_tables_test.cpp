@@ -19,7 +19,7 @@
 namespace llmb::test {
 namespace {
 
-// What the backend's tables hold, here as there; tables hold one row's most in any case.
+// The size of the backend's tables, here as there; tables hold one row's most in any case.
 constexpr int32_t kBiasesPerSeq = 64;
 constexpr int32_t kMaxPenalties = 1 << 20;
 

@@ -237,7 +237,7 @@ TEST_CASE("where the pool holds all, prompts cost what their trie has: each toke
     REQUIRE(run.num_evictions() == 0);
     REQUIRE(prompt.num_computed == prompt.num_asked - prompt.num_saved);
     num_saved += prompt.num_saved;
-    // Of larger blocks, less than half a block is given away by rows that join in one step.
+    // With larger blocks, less than half a block is given away by rows that join in one step.
     const int64_t least = least_computed(tree);
     const int32_t block_size = tree.config.block_size;
     const bool is_exact = block_size <= 2 || tree.config.max_num_seqs == 1;

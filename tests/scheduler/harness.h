@@ -53,7 +53,7 @@ struct Harness {
     for (int32_t g = 0; g < plan.num_groups(); ++g) give(token, &output);
     apply_output();
   }
-  // What each group gives.
+  // The tokens that each group gives.
   void apply_given(const std::vector<std::vector<TokenId>>& tokens) {
     REQUIRE(static_cast<int32_t>(tokens.size()) == plan.num_groups());
     output.clear();

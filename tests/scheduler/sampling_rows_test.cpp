@@ -1,4 +1,4 @@
-// What a plan tells the sampler, and what ends a sequence.
+// The sampler's part of a plan, and the ends of sequences.
 #include <doctest/doctest.h>
 
 #include <algorithm>

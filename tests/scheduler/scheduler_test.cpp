@@ -1,4 +1,4 @@
-// What a step holds: order, chunks, budgets, preemption, the end of sequences.
+// The contents of a step: order, chunks, budgets, preemption, the end of sequences.
 #include "scheduler/scheduler.h"
 
 #include <doctest/doctest.h>

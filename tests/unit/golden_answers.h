@@ -44,7 +44,7 @@ inline std::vector<Generated> answer(Backend& backend, const std::vector<nlohman
   return generate_at_random(backend, requests, 64, 32, 1);
 }
 
-// What a golden file calls a line's prompt and its answer.
+// A golden file's names for a line's prompt and its answer.
 struct GoldenKeys {
   const char* prompt;
   const char* output;

@@ -117,7 +117,7 @@ TEST_CASE("every row of every run finds its ancestors in order, also where tails
     CHECK(next_row == plan.num_tokens());
     num_parts += static_cast<int64_t>(trees.parts().size());
     most_parts = std::max(most_parts, static_cast<int64_t>(trees.parts().size()));
-    // What was in the pool is as it was.
+    // The pool is as it was.
     bool is_unchanged = true;
     for (int64_t slot = 0; slot < int64_t{kNumBlocks} * block_size; ++slot)
       is_unchanged &=

@@ -46,7 +46,7 @@ class NotingMaker final : public WeightMaker {
   std::vector<std::span<const uint8_t>> sections_;
 };
 
-// What it makes may only be used where weights.is_used_up() in the end.
+// Its results may only be used if weights.is_used_up() in the end.
 class CachedMaker final : public WeightMaker {
  public:
   CachedMaker(CpuOps& ops, CachedWeights& weights) : ops_(ops), weights_(weights) {}

@@ -44,7 +44,7 @@ int num_threads(int wanted) {
 // Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
 constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
 
-// What the weights will take, about.
+// An estimate of the weights' memory.
 int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization) {
   const int64_t stored = stored_weight_bytes(config);
   if (quantization == Quantization::kNone) return stored;

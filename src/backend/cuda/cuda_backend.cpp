@@ -206,7 +206,7 @@ class CudaBackend final : public Backend {
     StepOutput ignored;
     LLMB_RETURN_IF_ERROR(submit(plan));
     LLMB_RETURN_IF_ERROR(wait(&ignored));
-    // What one recorded step takes, the others take too, about.
+    // Every recorded step takes about as much as the first.
     const int64_t free_before = free_device_bytes();
     record(largest_bucket(), /*needs_all=*/true);
     const int64_t graph_bytes = std::max<int64_t>(free_before - free_device_bytes(), 0);

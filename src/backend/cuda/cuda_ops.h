@@ -50,7 +50,7 @@ class CudaOps final : public Ops {
 
   // The step that following calls are about, and what its sample rows need at most.
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs) { step_ = arrays, needs_ = needs; }
-  // What comes before the forward pass: block copies, penalties of unseen tokens, and places of rows and tokens, where
+  // Work before the forward pass: block copies, penalties of unseen tokens, and places of rows and tokens, where
   // they go on from what the step before gave; and behind it, what this one gives. resolve_step and give_tokens can be
   // recorded with the forward pass.
   void copy_blocks();
@@ -60,7 +60,7 @@ class CudaOps final : public Ops {
   const cuda::GivenOnDevice& given() const { return given_; }
   // While on, linear() times its candidates for shapes it has not seen and keeps the best. It waits for the device.
   void set_tuning(bool on) { is_tuning_ = on; }
-  // What the last step sampled: arrays for max_num_samples rows, one behind the other from tokens on.
+  // The tokens that the last step sampled: arrays for max_num_samples rows, one behind the other from tokens on.
   const cuda::SampleResult& sampled() const { return sampled_; }
   // Bytes from sampled().tokens to the end of what every step sets, and to the end of the top log probabilities.
   int64_t sampled_bytes() const { return sampled_bytes_; }

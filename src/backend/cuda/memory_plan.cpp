@@ -47,7 +47,7 @@ Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, 
           "; lower --max-model-len, or raise --gpu-memory-utilization if the GPU has more to give");
   }
   num_blocks = std::min<int64_t>(num_blocks, INT32_MAX / options.block_size);  // slots are 32-bit
-  // What was asked for by number may use all that is free.
+  // A pool that was asked for by number may use all free memory.
   const int64_t most = options.num_blocks_override > 0 || options.kv_cache_bytes > 0
                            ? use.free_bytes - use.reserved_bytes
                            : std::max<int64_t>(usable, 0);

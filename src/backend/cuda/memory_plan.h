@@ -1,4 +1,4 @@
-// What the device's memory is used for: weights and activations first, the KV pool takes what --gpu-memory-utilization
+// The use of the device's memory: weights and activations first, the KV pool takes what --gpu-memory-utilization
 // leaves.
 #pragma once
 

@@ -15,7 +15,7 @@ constexpr int64_t kAlignment = 256;
 
 int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
 
-// Of the tables: biases first, then penalties.
+// The tables hold biases first, then penalties.
 int64_t penalty_offset(const StepLimits& limits) { return aligned(limits.max_num_biases * int64_t{sizeof(TokenBias)}); }
 
 int64_t table_bytes(const StepLimits& limits) {
@@ -49,7 +49,7 @@ StepShape shape_of(const StepPlan& plan) {
 
 struct StepStage::Layout {
   int64_t tokens, rows, entries, block_start, sample_rows, samples, groups, cta_start, items, block_ids;
-  // What is behind block_ids, whose length varies most.
+  // Everything behind block_ids, whose length varies most.
   int64_t parent_rows(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
   int64_t copies(const StepPlan& plan) const { return parent_rows(plan) + aligned(bytes_of(plan.parent_rows)); }
   int64_t end(const StepPlan& plan) const {

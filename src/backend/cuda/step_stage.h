@@ -44,7 +44,7 @@ struct StepArrays {
   const TokenBias* bias = nullptr;       // what the rows' slices index: of all rows, or of a part
   TokenPenalty* penalty = nullptr;       // the same
   bool has_wgmma_items = true;           // attention may have units of more than kTileRows rows
-  // What follows is not part of a recorded step.
+  // The members below are not part of a recorded step.
   const int32_t* parent_rows = nullptr;     // [num_tokens]; null: all rows are in their place
   const cuda::BlockPair* copies = nullptr;  // [num_copies]
   int32_t num_copies = 0;
@@ -99,7 +99,7 @@ class StepStage {
   cuda::PinnedMemory host_[kMaxPlansInFlight], host_tables_[kMaxPlansInFlight];  // in turn
   cuda::DeviceMemory device_, device_tables_;
   cuda::DeviceMemory places_;  // [2, max_num_tokens]  positions and slots
-  // Of the last plan.
+  // The last plan's.
   std::vector<SamplePart> parts_;
   std::vector<cuda::StepRow> rows_;
   bool has_tree_ = false;                                         // some row is not in its place

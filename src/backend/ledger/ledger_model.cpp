@@ -56,7 +56,7 @@ float LedgerModel::logprob(uint64_t prefix_hash) {
 
 namespace {
 
-// What the penalties of a request count after the output so far.
+// Counts tokens for the penalties of a request after the output so far.
 std::vector<TokenPenalty> count_tokens(const Request& request, const std::vector<TokenId>& output) {
   std::map<TokenId, int32_t> counts;
   const SamplingParams& sampling = request.params.sampling;

@@ -50,7 +50,7 @@ struct LedgerCompletion {
   std::optional<TokenId> stop_token;
 };
 
-// What the request must get, whatever the schedule: one sequence alone, without batches, blocks or chunks.
+// The answer that the request must get, whatever the schedule: one sequence alone, without batches, blocks or chunks.
 // REQUIRES: the prompt is shorter than max_model_len.
 LedgerCompletion ledger_reference(const LedgerModel& model, const Request& request, int32_t max_model_len,
                                   int32_t choice = 0);
