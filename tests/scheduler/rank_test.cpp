@@ -143,6 +143,26 @@ TEST_CASE("a sequence is promoted once: what the policy says later does not coun
   CHECK(h.shape() == "2:2");
 }
 
+TEST_CASE("a promoted sequence keeps its rank when it is preempted for memory, too") {
+  const auto rank = [](const Sequence& s, double now_ms) {
+    return Ranking{Rank{s.id > 0 ? 0 : now_ms < 100 ? 9 : now_ms < 200 ? 5 : 1}};
+  };
+  SchedulerConfig config = config_with({rank, 8});
+  config.block_size = 1;
+  config.num_blocks = config.max_model_len = config.max_num_batched_tokens = 200;
+  Harness h(config);
+  h.add(2, 150);
+  REQUIRE(h.step());
+  for (const double now_ms : {150.0, 250.0}) {
+    const SeqId newcomer = h.add(198 - h.scheduler.find(0)->num_known_tokens(), 9, now_ms);
+    while (h.scheduler.contains(newcomer)) REQUIRE(h.step(now_ms));
+    while (!h.scheduler.find(0)->is_running) REQUIRE(h.step(now_ms));
+  }
+  CHECK(h.scheduler.find(0)->num_memory_preemptions == 2);
+  CHECK(h.scheduler.find(0)->is_promoted);
+  CHECK(h.scheduler.find(0)->rank == Rank{5});
+}
+
 TEST_CASE("a rank changes at most as often as there are levels") {
   for (const int32_t num_levels : {0, 1, 2, 8}) {
     CAPTURE(num_levels);
