@@ -39,10 +39,11 @@ if(LLMB_STATIC)
   llmb_link_archive(PkgConfig::UTF8PROC utf8proc)
   llmb_link_archive(PkgConfig::HWY hwy)
   target_sources(llm-batch PRIVATE tools/package/older_libc.cpp)
-  target_link_libraries(llm-batch PRIVATE pthread dl)
   set(sysroot ${LLMB_STATIC}/sysroot)
   set(folder ${sysroot}/usr/lib/x86_64-linux-gnu)  # named, as the compiler looks beside itself first
   target_link_options(llm-batch PRIVATE --sysroot=${sysroot} -B${folder} -L${folder} -static-libstdc++ -static-libgcc
-                      -Wl,-z,relro,-z,now)
+                      -Wl,-z,relro,-z,now
+                      # In Debian 11 they are libraries of their own, which the CUDA runtime needs as well.
+                      -Wl,--push-state,--no-as-needed,-lpthread,-ldl,-lrt,--pop-state)
   set_target_properties(llm-batch PROPERTIES SKIP_BUILD_RPATH ON)
 endif()
