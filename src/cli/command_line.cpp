@@ -99,7 +99,8 @@ void add_io_options(CLI::App& app, Options& o) {
                  "Make a conversation of each such prompt, behind this system message ('': without one)")
       ->group(group)
       ->option_text("TEXT");
-  app.add_option("--keep", o.texts.keep, "Repeat fields of the line in its record, in an object \"input\": all, or names with commas between")
+  app.add_option("--keep", o.texts.keep,
+                 "Repeat fields of the line in its record, in an object \"input\": all, or names with commas between")
       ->group(group)
       ->option_text("FIELDS");
   app.add_option("-o,--output", o.job.output.path,
@@ -172,6 +173,13 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->check(one_of({"8", "16", "32", "64", "128"}))
       ->group(group)
       ->option_text("8|16|32|64|128 [16]");
+  app.add_flag("--enable-prefix-caching", o.job.scheduler.enable_prefix_caching,
+               "Compute a beginning that prompts share once; so it is unless the next flag is given")
+      ->group(group);
+  app.add_flag_callback(
+         "--no-enable-prefix-caching", [&o] { o.job.scheduler.enable_prefix_caching = false; },
+         "Compute each prompt on its own")
+      ->group(group);
   app.add_option("--kv-cache-dtype", o.texts.kv_cache_dtype,
                  "Of the KV cache; auto: on the CPU bfloat16, float32 for a model stored so; on a GPU as --dtype")
       ->check(one_of({"auto", "float32", "bfloat16", "float16", "int8"}))

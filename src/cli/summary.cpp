@@ -99,6 +99,9 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
              ratio(m.requests.num_good, d.seconds), 100 * ratio(m.requests.num_good, m.requests.num_completed));
   add_line(out, "steps             %lld, mean batch %.1f sequences, %lld preemptions", n(m.steps.num_steps),
            d.mean_occupancy, n(m.requests.num_preemptions));
+  const PromptTokens& prompt = m.steps.prompt_tokens;
+  add_line(out, "prompt tokens     %lld asked for, %lld computed, %lld saved by the prefix cache", n(prompt.num_asked),
+           n(prompt.num_computed), n(prompt.num_saved));
   add_line(out, "KV cache          mean use %.1f %%, peak %.1f %%, waste in used blocks %.1f %%", 100 * d.kv_use,
            100 * d.kv_peak, 100 * d.kv_waste);
   if (d.mfu && d.mbu)
@@ -139,6 +142,9 @@ std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std
   j["num_steps"] = m.steps.num_steps;
   j["mean_batch_size"] = d.mean_occupancy;
   j["num_preemptions"] = m.requests.num_preemptions;
+  j["prompt_tokens_asked"] = m.steps.prompt_tokens.num_asked;
+  j["prompt_tokens_computed"] = m.steps.prompt_tokens.num_computed;
+  j["prompt_tokens_saved"] = m.steps.prompt_tokens.num_saved;
   j["kv_cache_usage_mean"] = d.kv_use;
   j["kv_cache_usage_peak"] = d.kv_peak;
   j["kv_cache_waste"] = d.kv_waste;

@@ -48,6 +48,7 @@ struct RequestLatency {
   double e2e_ms = 0;    // arrival to the last token
   double itl_p50_ms = 0, itl_p90_ms = 0, itl_p99_ms = 0;
   int32_t num_preemptions = 0;
+  int32_t num_cached_tokens = 0;  // of the prompt, that other requests had computed
 };
 
 // One of the answers to a request.

@@ -21,8 +21,9 @@ Completion completion_for(const Request& request);
 // Not thread-safe. tokenizer may be null (a model without one): the text stays empty.
 //
 // virtual_token_ms > 0: each choice has a clock of its own that moves by so much with each of its tokens, prompt first,
-// and by nothing else. So its latencies depend on the request alone, whatever the schedule, and a resumed run has those
-// of an uninterrupted one. 0: the times are those of the caller's clock.
+// and by nothing else, and tokens found in the prefix cache do not count. So its latencies depend on the request alone,
+// whatever the schedule, and a resumed run has those of an uninterrupted one. 0: the times are those of the caller's
+// clock.
 class ActiveRequest {
  public:
   ActiveRequest(std::shared_ptr<const Request> request, int64_t ordinal, const Tokenizer* tokenizer,
@@ -37,6 +38,9 @@ class ActiveRequest {
   }
 
   ActiveChoice& choice(int32_t index) { return choices_[index]; }
+
+  // Of the prompt, that were there when the first choice began.
+  void set_cached_tokens(int32_t count) { completion_.latency.num_cached_tokens = virtual_token_ms_ > 0 ? 0 : count; }
 
   // True when it was the last one that was not finished.
   bool finish_choice(int32_t index, FinishReason reason, std::optional<TokenId> stop_token, int32_t num_preemptions);

@@ -171,6 +171,7 @@ Status Engine::finish_step() {
   const double now_ms = clock_.now_ms();
   const StepPlan& plan = plans_[num_finished_++ % kMaxPlansInFlight];  // at once: what follows may throw
   metrics_.add_step(options_.model, plan, now_ms - step_begin_ms_, scheduler_.kv_usage());
+  metrics_.prompt_tokens = scheduler_.prompt_tokens();
   scheduler_.apply(plan, output_, &updates_);
   num_output_tokens_ += static_cast<int64_t>(updates_.size());
   num_input_tokens_ += num_unsampled_rows(plan);
@@ -200,6 +201,7 @@ void Engine::process_output(double now_ms) {
 void Engine::complete(const SequenceUpdate& update, FinishReason reason) {
   const auto at = active_.find(update.seq);
   ActiveRequest& active = *at->second;
+  if (update.choice == 0) active.set_cached_tokens(update.num_cached_tokens);
   if (active.finish_choice(update.choice, reason, update.stop_token, update.num_preemptions)) {
     Completion completion = active.take_completion();
     sink_.put({active.ordinal(), std::move(completion), active.take_itl_ms()});

@@ -23,6 +23,7 @@ struct StepMetrics {
   double num_context_tokens_read = 0;            // from the KV cache, summed over steps and sequences
   double kv_used_sum = 0, kv_allocated_sum = 0;  // slots, summed over steps
   int64_t kv_allocated_max = 0;
+  PromptTokens prompt_tokens;
 };
 
 }  // namespace llmb

@@ -85,6 +85,8 @@ void write_metrics(JsonWriter& json, const RequestLatency& latency) {
   field("itl_p99_ms", latency.itl_p99_ms);
   json.key("num_preemptions");
   json.integer(latency.num_preemptions);
+  json.key("cached_tokens");
+  json.integer(latency.num_cached_tokens);
   json.end_object();
 }
 

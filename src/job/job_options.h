@@ -63,7 +63,8 @@ struct JobOptions {
   std::string device = "auto";
   LoadOptions load;  // but for the model's files and limits, which follow from the other members
   // But for pool and lengths, which follow from the backend and the model.
-  SchedulerConfig scheduler = {.max_num_seqs = 64, .max_num_batched_tokens = 1024, .batch_window_ms = 50};
+  SchedulerConfig scheduler = {
+      .max_num_seqs = 64, .max_num_batched_tokens = 1024, .batch_window_ms = 50, .enable_prefix_caching = true};
   std::optional<double> request_rate;  // simulated arrivals per second
   SloTargets slo;
   double grace_s = 30;                       // for running requests, after the job was asked to end

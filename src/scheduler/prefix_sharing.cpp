@@ -78,11 +78,6 @@ Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
   return shared;
 }
 
-// Keys and values of a bidirectional prompt depend on tokens behind them.
-bool Scheduler::keeps_prefix_of(const Sequence& sequence) const {
-  return config_.enable_prefix_caching && !sequence.request->is_indivisible;
-}
-
 // The plan being made computes `num_tokens` tokens more of the sequence.
 void Scheduler::cache_planned(Sequence* sequence, int32_t num_tokens) {
   const int32_t num_ready = sequence->num_computed_tokens;
@@ -94,7 +89,7 @@ void Scheduler::cache_planned(Sequence* sequence, int32_t num_tokens) {
 // `num_tokens` of the sequence are in its blocks after the plan being made, `num_ready` before it.
 void Scheduler::cache_full_blocks(Sequence* sequence, int32_t num_tokens, int32_t num_ready) {
   const int32_t block_size = config_.block_size;
-  if ((sequence->num_blocks_in_cache + 1) * int64_t{block_size} > num_tokens || !keeps_prefix_of(*sequence)) return;
+  if (!has_uncached_block(*sequence, num_tokens) || !keeps_prefix_of(*sequence)) return;
   const std::vector<BlockId>& blocks = sequence->blocks.blocks();
   std::vector<TokenId> scratch;
   for (int32_t& i = sequence->num_blocks_in_cache; (i + 1) * int64_t{block_size} <= num_tokens; ++i) {

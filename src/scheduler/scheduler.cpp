@@ -158,7 +158,7 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
 
 void Scheduler::plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
   append_entry(*sequence, num_tokens, drafts_, plan);
-  prompt_tokens_.num_computed += std::clamp(sequence->num_prompt_tokens() - sequence->next_base(), 0, num_tokens);
+  prompt_tokens_.num_computed += std::clamp(sequence->num_prompt_tokens() - sequence->next_write(), 0, num_tokens);
   planned_entries_.push_back(sequence);
   planned_groups_.resize(plan->groups.size(), sequence);
 }
@@ -231,6 +231,7 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   update.seq = sequence->id;
   update.choice = sequence->choice;
   update.num_preemptions = sequence->num_preemptions();
+  update.num_cached_tokens = sequence->num_cached_tokens;
   num_ending_ -= sequence->ends_in_flight();
   for (update.given = begin; update.given < end && !update.finish; ++update.given) {
     update.token = output.tokens[update.given];
@@ -257,7 +258,8 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   // Drafts that were not accepted may have had blocks.
   sequence->blocks.shrink_to(sequence->num_known_tokens() + sequence->max_unseen_tokens(), &allocator_);
   if (update.finish) return;
-  cache_full_blocks(sequence, sequence->num_reusable_tokens(), sequence->num_reusable_tokens());
+  if (const int32_t count = sequence->num_reusable_tokens(); has_uncached_block(*sequence, count))
+    cache_full_blocks(sequence, count, count);
   consider_demotion(sequence);
 }
 

@@ -90,6 +90,7 @@ struct SequenceUpdate {
   std::optional<TokenId> stop_token;  // == token where that one ended it
   bool numeric_error = false;         // no token: a logit was not finite; finish == kError
   int32_t num_preemptions = 0;        // of the sequence until now
+  int32_t num_cached_tokens = 0;      // of its prompt, that others had computed
 };
 
 // Slots of the KV pool: allocated - used is what paging wastes.
@@ -183,7 +184,13 @@ class Scheduler {
   bool has_seat() const;
   bool fits(const Sequence& candidate, Shared* shared) const;
   void join(Sequence* sequence, const Shared& shared, StepPlan* plan);
-  bool keeps_prefix_of(const Sequence& sequence) const;
+  bool keeps_prefix_of(const Sequence& sequence) const {
+    // Keys and values of a bidirectional prompt depend on tokens behind them.
+    return config_.enable_prefix_caching && !sequence.request->is_indivisible;
+  }
+  bool has_uncached_block(const Sequence& sequence, int32_t num_tokens) const {
+    return config_.enable_prefix_caching && (sequence.num_blocks_in_cache + 1) * config_.block_size <= num_tokens;
+  }
   void cache_planned(Sequence* sequence, int32_t num_tokens);
   void cache_full_blocks(Sequence* sequence, int32_t num_tokens, int32_t num_ready);
   void cache_last_block(const Sequence& sequence, int32_t num_tokens, int32_t num_ready);

@@ -105,6 +105,7 @@ TEST_CASE("each setting that changes answers is one component") {
                                              {"--threads", "2"},
                                              {"--batching", "static"},
                                              {"--block-size", "32"},
+                                             {"--no-enable-prefix-caching"},
                                              {"--order", "input"},
                                              {"--progress", "none"},
                                              {"--request-rate", "5"},

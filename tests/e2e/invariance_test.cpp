@@ -91,9 +91,9 @@ TEST_CASE("FAULTS 29: the same bytes for every line whatever the schedule") {
 
 TEST_CASE("a small KV pool preempts, and says so in the metrics") {
   std::string input;
-  for (int i = 0; i < 16; ++i)
-    input += R"({"prompt":"Once upon a time","max_tokens":100,"ignore_eos":true})"
-             "\n";
+  for (int i = 0; i < 16; ++i)  // answers that differ, so that they have no blocks in common
+    input += R"({"prompt":"Once upon a time","max_tokens":100,"ignore_eos":true,"temperature":1,"seed":)" +
+             std::to_string(i) + "}\n";
   const ProcessResult result = run_llm_batch({"--num-gpu-blocks-override", "24", "--max-model-len", "256"}, input);
   REQUIRE_MESSAGE(result.exit_code == 0, result.err);
   int num_preemptions = 0;

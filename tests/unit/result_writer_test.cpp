@@ -29,7 +29,7 @@ Completion example(ApiForm form = ApiForm::kNative) {
   c.choices[0].stop_token = 2;
   c.num_prompt_tokens = 3;
   c.choices[0].num_output_tokens = 2;
-  c.latency = {0.5, 10.25, 3, 1013.2504, 2.9996, 3.0004, 3.5, 1};
+  c.latency = {0.5, 10.25, 3, 1013.2504, 2.9996, 3.0004, 3.5, 1, 12};
   return c;
 }
 
@@ -40,7 +40,7 @@ void add_logprobs(Completion& c) {
 }
 
 const std::string kMetrics =
-    R"("metrics":{"queue_ms":0.5,"ttft_ms":10.25,"tpot_ms":3,"e2e_ms":1013.25,"itl_p50_ms":3,"itl_p90_ms":3,"itl_p99_ms":3.5,"num_preemptions":1}})";
+    R"("metrics":{"queue_ms":0.5,"ttft_ms":10.25,"tpot_ms":3,"e2e_ms":1013.25,"itl_p50_ms":3,"itl_p90_ms":3,"itl_p99_ms":3.5,"num_preemptions":1,"cached_tokens":12}})";
 
 std::string format(const Completion& c, bool metrics = true) {
   return ResultFormatter({metrics, {0x1234, 1700000000}}).format(c);
