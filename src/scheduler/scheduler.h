@@ -25,8 +25,8 @@
 //
 // Prefixes: a position that several sequences have in common is computed once and stored once (prefix_sharing.cpp).
 // Computed blocks stay in the prefix cache, also after their sequence has ended or was preempted, until they are
-// needed. A sequence that joins takes the blocks that begin as its tokens do, whole ones by reference, a part of one by a copy
-// before the step, and computes the rest, its last known token at least. It may read whole blocks that the same plan
+// needed. A joining sequence takes the blocks that begin as its tokens do, whole ones by reference, a part of one by a
+// copy before the step, and computes the rest, its last known token at least. It may read whole blocks that the same plan
 // writes. Where half a block or more is written by this plan and would have to be copied, it waits, and so does who
 // stands behind it: the next plan finds it there. So nobody waits for a sequence that waits.
 //

@@ -91,17 +91,26 @@ TEST_CASE("FAULTS 44: what is too much is dropped and counted, in a line of its 
   for (int i = 0; i < 2000; ++i) write_stderr(text + "\n");
   pipe.take(size);
   CHECK(pipe.take(6) == "first\n");
+  // The thread may take what is pending once or twice while it grows: each time its own losses are noted behind it.
   const std::string note = "llm-batch: warning: ";
-  int num_lines = 0;
-  std::string begin = pipe.take(note.size());
-  for (; begin == text.substr(0, note.size()); begin = pipe.take(note.size()), ++num_lines)
-    CHECK(pipe.take(1024 - note.size()) == text.substr(note.size()) + "\n");
-  CHECK(begin == note);
-  CHECK(num_lines < 2000);
+  int num_lines = 0, num_dropped = 0;
+  while (num_lines + num_dropped < 2000) {
+    const std::string begin = pipe.take(note.size());
+    if (begin == note) {
+      std::string rest;
+      while (rest.empty() || rest.back() != '\n') rest += pipe.take(1);
+      CHECK(rest.ends_with(" messages were dropped here: nobody read stderr\n"));
+      CHECK(std::stoi(rest) > 0);
+      num_dropped += std::stoi(rest);
+    } else {
+      CHECK(begin == text.substr(0, note.size()));
+      CHECK(pipe.take(1024 - note.size()) == text.substr(note.size()) + "\n");
+      ++num_lines;
+    }
+  }
+  CHECK(num_lines + num_dropped == 2000);
   CHECK(num_lines >= 255);
-  std::string count;
-  for (char c = pipe.take(1)[0]; c != ' '; c = pipe.take(1)[0]) count += c;
-  CHECK(std::stoi(count) == 2000 - num_lines);
+  CHECK(num_dropped > 0);
 }
 
 TEST_CASE("a reader who has gone, and a closed descriptor, are no error") {
