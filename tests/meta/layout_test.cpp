@@ -87,6 +87,22 @@ bool is_used_without_names(const std::string& header) {
 
 }  // namespace
 
+TEST_CASE("the top level is fixed: build folders and files of git's own apart, nothing comes to it") {
+  const std::set<std::string> fixed = {"CMakeLists.txt", "LICENSE", "Makefile", "README.md", "data",
+                                       "examples",       "kernels", "src",      "tests",     "tools"};
+  // In a checkout git says what belongs to it; elsewhere everything does.
+  const ProcessResult listed = run_process({"git", "-C", kRoot.string(), "ls-files", "-z"});
+  std::set<std::string> names;
+  if (listed.exit_code == 0) {
+    std::stringstream paths(listed.out);
+    for (std::string path; std::getline(paths, path, '\0');) names.insert(path.substr(0, path.find('/')));
+  } else {
+    for (const auto& entry : fs::directory_iterator(kRoot)) names.insert(entry.path().filename().string());
+  }
+  for (const std::string& name : names)
+    CHECK_MESSAGE((fixed.count(name) == 1 || name[0] == '.' || name.starts_with("build")), name);
+}
+
 TEST_CASE("every include follows the dependency direction") {
   int num_files = 0;
   for_each_source({"src", "kernels"}, [&](const std::string& file, const std::string& text) {
