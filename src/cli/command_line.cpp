@@ -37,7 +37,8 @@ void add_model_options(CLI::App& app, Options& o) {
   app.add_option("--revision", o.job.model.revision, "Branch, tag or commit of a model in the cache")
       ->group("Model")
       ->option_text("REVISION [main]");
-  app.add_option("--tokenizer-revision", o.job.model.tokenizer_revision, "The same of --tokenizer")
+  app.add_option("--tokenizer-revision", o.job.model.tokenizer_revision,
+                 "Branch, tag or commit of a --tokenizer in the cache")
       ->group("Model")
       ->option_text("REVISION [main]");
   app.add_option("--chat-template", o.job.model.chat_template, "Jinja file used instead of the model's chat template")
@@ -53,24 +54,26 @@ void add_model_options(CLI::App& app, Options& o) {
       ->check(device_name())
       ->group("Model")
       ->option_text("auto|cpu|cuda[:N]|ledger [auto]");
-  app.add_option("--dtype", o.texts.dtype,
-                 "Of activations; auto: the weights' own on a GPU; on the CPU float32, bfloat16 where that is faster")
+  app.add_option(
+         "--dtype", o.texts.dtype,
+         "Dtype of activations; auto: the weights' own on a GPU; on the CPU float32, bfloat16 where that is faster")
       ->check(one_of({"auto", "float32", "bfloat16", "float16"}))
       ->group("Model")
       ->option_text("auto|float32|bfloat16|float16 [auto]");
-  app.add_option("--arithmetic", o.texts.arithmetic,
-                 "Of the CPU: its results differ in bytes; auto: the output's that is continued, else the fastest here")
+  app.add_option(
+         "--arithmetic", o.texts.arithmetic,
+         "CPU arithmetic; each kind gives other bytes; auto: that of the output being continued, else the fastest here")
       ->check(one_of({"auto", "unfused", "fma", "bf16-dot", "bf16-amx"}))
       ->group("Model")
       ->option_text("auto|unfused|fma|bf16-dot|bf16-amx [auto]");
   app.add_option("--quantization", o.job.load.cpu.quantization,
-                 "Quantise weights while they load (CPU): int8: and activations; int4: weights only")
+                 "Quantise weights while they load (CPU); int8 quantises activations too, int4 weights only")
       ->transform(one_of<Quantization>(
           {{"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4}}))
       ->group("Model")
       ->option_text("none|int8|int4 [none]");
   app.add_option("--weight-cache", o.job.load.cpu.weight_cache_dir,
-                 "Keep the weights there as they are computed with (CPU): later runs map them, and share the memory")
+                 "Keep packed weights there (CPU); later runs map them and share the memory")
       ->group("Model")
       ->option_text("DIR");
   app.add_option("--max-model-len", o.job.max_model_len, "Longest sequence, prompt and output; default: the model's")
@@ -133,7 +136,7 @@ void add_io_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("SECONDS [30]");
   app.add_option("--watchdog-timeout", o.job.watchdog_timeout_s,
-                 "End with exit code 9 where one step takes longer: the device hangs; 0: never")
+                 "Exit with 9 if one step takes longer (a hung device); 0: never")
       ->check(number_in(0, 1e6))
       ->group(group)
       ->option_text("SECONDS [300; on a CPU 3600]");
@@ -174,14 +177,14 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("8|16|32|64|128 [16]");
   app.add_flag("--enable-prefix-caching", o.job.scheduler.enable_prefix_caching,
-               "Compute a beginning that prompts share once; so it is unless the next flag is given")
+               "Compute a prefix that prompts share only once (default)")
       ->group(group);
   app.add_flag_callback(
          "--no-enable-prefix-caching", [&o] { o.job.scheduler.enable_prefix_caching = false; },
          "Compute each prompt on its own")
       ->group(group);
   app.add_option("--kv-cache-dtype", o.texts.kv_cache_dtype,
-                 "Of the KV cache; auto: on the CPU bfloat16, float32 for a model stored so; on a GPU as --dtype")
+                 "Dtype of the KV cache; auto: on the CPU bfloat16, float32 for a model stored so; on a GPU as --dtype")
       ->check(one_of({"auto", "float32", "bfloat16", "float16", "int8"}))
       ->group(group)
       ->option_text("auto|float32|bfloat16|float16|int8 [auto]");
@@ -201,7 +204,7 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("SHARE [0.92]");
   app.add_flag("--deterministic", o.job.load.cuda.deterministic,
-               "GPU: a result does not depend on what else runs in its step, at some cost; the CPU always works so")
+               "GPU: results do not depend on what else runs in the step, at some cost; on the CPU they never do")
       ->group(group);
   app.add_option("--threads", o.job.load.num_threads, "CPU threads; default: all usable cores")
       ->check(integer_in(1, 1024))
@@ -210,7 +213,7 @@ void add_batching_options(CLI::App& app, Options& o) {
 }
 
 void add_sampling_options(CLI::App& app, Options& o) {
-  const std::string group = "Sampling defaults, for lines that do not say";
+  const std::string group = "Sampling defaults, for lines without their own";
   app.add_option(
          "--max-tokens", o.job.generation.max_tokens,
          "Output tokens at most; default: max_new_tokens of generation_config.json, else 256 (OpenAI lines: 16 for "
@@ -218,7 +221,7 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->check(integer_in(1, kIntMax))
       ->group(group)
       ->option_text("N");
-  app.add_option("--min-tokens", o.job.generation.min_tokens, "No end before this many output tokens")
+  app.add_option("--min-tokens", o.job.generation.min_tokens, "Output tokens at least")
       ->check(integer_in(0, kIntMax))
       ->group(group)
       ->option_text("N [0]");
@@ -239,15 +242,17 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("P [0]");
   app.add_option("--repetition-penalty", o.job.generation.repetition_penalty,
-                 "> 1 discourages tokens of prompt and output")
+                 "> 1 penalises tokens of prompt and output")
       ->check(number_in(0, 100, true))
       ->group(group)
       ->option_text("X [1]");
-  app.add_option("--presence-penalty", o.job.generation.presence_penalty, "Discourages tokens that the output has")
+  app.add_option("--presence-penalty", o.job.generation.presence_penalty,
+                 "Penalises tokens that the output has already")
       ->check(number_in(-2, 2))
       ->group(group)
       ->option_text("X [0]");
-  app.add_option("--frequency-penalty", o.job.generation.frequency_penalty, "The same, by how often")
+  app.add_option("--frequency-penalty", o.job.generation.frequency_penalty,
+                 "Penalises tokens by how often the output has them")
       ->check(number_in(-2, 2))
       ->group(group)
       ->option_text("X [0]");
