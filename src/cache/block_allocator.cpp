@@ -4,8 +4,9 @@
 
 namespace llmb {
 
-BlockAllocator::BlockAllocator(int32_t num_blocks, PrefixCache* cache) : cache_(cache) {
-  LLMB_CHECK(num_blocks >= 0);
+BlockAllocator::BlockAllocator(int32_t num_blocks, PrefixCache* cache, int32_t max_idle)
+    : cache_(cache), max_idle_(max_idle) {
+  LLMB_CHECK(num_blocks >= 0 && max_idle >= 1);
   references_.assign(num_blocks, 0);
   free_.reserve(num_blocks);
   for (BlockId block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
@@ -16,7 +17,8 @@ bool BlockAllocator::allocate(int32_t count, std::vector<BlockId>* blocks) {
   if (count > num_free()) return false;
   for (int32_t i = 0; i < count; ++i) {
     BlockId block;
-    if (!free_.empty()) block = free_.back(), free_.pop_back();
+    const bool keeps_enough = cache_ && cache_->num_idle() >= max_idle_;
+    if (!free_.empty() && !keeps_enough) block = free_.back(), free_.pop_back();
     else block = cache_->evict();
     references_[block] = 1;
     blocks->push_back(block);

@@ -17,11 +17,12 @@ namespace llmb {
 
 class BlockAllocator {
  public:
-  // >= 0, all free. The cache outlives the allocator; null: nothing is kept.
-  explicit BlockAllocator(int32_t num_blocks, PrefixCache* cache = nullptr);
+  // >= 0, all free. The cache outlives the allocator; null: nothing is kept. max_idle: with so many idle blocks in the
+  // cache it gives one up although there are blocks that were never used, whose memory is then left to others.
+  explicit BlockAllocator(int32_t num_blocks, PrefixCache* cache = nullptr, int32_t max_idle = INT32_MAX);
 
   // Appends `count` ids with one reference each to `blocks`, or changes nothing and returns false. The block freed
-  // last is handed out first; at first the ids come in increasing order. What the cache gives up comes last.
+  // last is handed out first; at first the ids come in increasing order. Idle blocks come last, but for max_idle.
   [[nodiscard]] bool allocate(int32_t count, std::vector<BlockId>* blocks);
   void share(BlockId block);    // one more reference. REQUIRES: referenced, or idle in the cache
   void release(BlockId block);  // one reference less. REQUIRES: referenced, so twice throws
@@ -34,6 +35,7 @@ class BlockAllocator {
 
  private:
   PrefixCache* const cache_;
+  const int32_t max_idle_;
   std::vector<int32_t> references_;  // [num_blocks]
   std::vector<BlockId> free_;        // a stack
 };

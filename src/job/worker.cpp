@@ -24,6 +24,7 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.scheduler = options_.scheduler;
   options.scheduler.block_size = info().kv.block_size;
   options.scheduler.num_blocks = info().kv.num_blocks;
+  options.scheduler.max_idle_blocks = info().max_idle_blocks;
   options.model = options_.model;
   options.grace_ms = options_.grace_ms;
   // The ledger computes nothing: what it would measure is noise.

@@ -29,7 +29,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
     : config_(checked(config)),
       proposer_(proposer),
       cache_(config.block_size),
-      allocator_(config.num_blocks, config.enable_prefix_caching ? &cache_ : nullptr),
+      allocator_(config.num_blocks, config.enable_prefix_caching ? &cache_ : nullptr, config.max_idle_blocks),
       waiting_(config.policy) {}
 
 std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> request, double now_ms) {

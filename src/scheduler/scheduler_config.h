@@ -28,6 +28,7 @@ struct SchedulerConfig {
   bool allows_trees = false;                 // of drafts; else chains only
   Policy policy;                             // who goes first
   bool enable_prefix_caching = false;        // what was computed once is found again (prefix_sharing.cpp)
+  int32_t max_idle_blocks = INT32_MAX;       // that the cache keeps rather than use new ones; >= 1
   bool copies_blocks = true;                 // the backend does; else a prefix is shared in whole blocks only
 };
 

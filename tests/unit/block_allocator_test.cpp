@@ -123,4 +123,24 @@ TEST_CASE("random operations agree with a brute-force model") {
   }
 }
 
+TEST_CASE("with enough idle blocks in the cache the oldest of them is used again, before blocks that never were") {
+  PrefixCache cache(1);
+  BlockAllocator allocator(8, &cache, /*max_idle=*/2);
+  std::vector<BlockId> blocks;
+  for (TokenId token = 0; token < 5; ++token) {
+    blocks.clear();
+    REQUIRE(allocator.allocate(1, &blocks));
+    CHECK(blocks[0] == (token < 2 ? token : token - 2 * (token / 2)));  // 0, 1, then these again, the older one first
+    cache.insert(kNoBlock, -1, std::vector<TokenId>{token}, 1, blocks[0]);
+    allocator.release(blocks[0]);
+    CHECK(cache.num_idle() == std::min(token + 1, 2));
+    CHECK(allocator.num_free() == 8);
+    REQUIRE(allocator.check_integrity().ok());
+  }
+  blocks.clear();
+  REQUIRE(allocator.allocate(8, &blocks));
+  CHECK(cache.num_idle() == 0);
+  CHECK(!allocator.allocate(1, &blocks));
+}
+
 }  // namespace llmb

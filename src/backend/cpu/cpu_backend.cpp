@@ -130,6 +130,7 @@ class CpuBackend final : public Backend {
     options_ = options;
     LLMB_RETURN_IF_ERROR(choose_arithmetic());
     info_.kv = *kv;
+    info_.max_idle_blocks = max_idle_blocks(info_.kv, options);
     pool_.emplace(num_threads(options.num_threads));
     ops_.emplace(config, info_.kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
                  *options_.dtype, *pool_);

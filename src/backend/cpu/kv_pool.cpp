@@ -55,6 +55,14 @@ Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& op
   return kv;
 }
 
+int32_t max_idle_blocks(const KvLayout& layout, const LoadOptions& options) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  if (options.kv_cache_bytes > 0 || options.num_blocks_override > 0) return INT32_MAX;
+  const int64_t of_a_sequence = ceil_div(options.max_model_len, options.block_size);
+  const int64_t num_blocks = std::max(kMaxBytes / layout.bytes_per_block(), of_a_sequence);
+  return static_cast<int32_t>(std::clamp<int64_t>(num_blocks, 1, INT32_MAX));
+}
+
 KvPool::KvPool(const KvLayout& layout, int32_t num_scratch)
     : layout_(layout), num_scratch_(num_scratch), memory_(layout.num_layers * layer_bytes() / 4) {}
 

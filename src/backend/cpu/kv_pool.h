@@ -23,6 +23,9 @@ int32_t num_scratch_blocks(const LoadOptions& options);
 // kResourceExhausted where that is more than is available, or where not even one sequence of max_model_len fits a pool
 // that was not given in blocks.
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes);
+// Blocks that a prefix cache may keep in the pool: all where the pool's size was given, else 1 GiB of them, or those of one
+// sequence of max_model_len. Memory of the pool is taken when it is first used.
+int32_t max_idle_blocks(const KvLayout& layout, const LoadOptions& options);
 
 // Memory is touched, and so resident, only as blocks are written. Move-only.
 class KvPool {
