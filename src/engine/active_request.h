@@ -39,7 +39,7 @@ class ActiveRequest {
 
   ActiveChoice& choice(int32_t index) { return choices_[index]; }
 
-  // Of the prompt, that were there when the first choice began.
+  // Prompt tokens that the cache held when the first choice began.
   void set_cached_tokens(int32_t count) { completion_.latency.num_cached_tokens = virtual_token_ms_ > 0 ? 0 : count; }
 
   // True when it was the last one that was not finished.

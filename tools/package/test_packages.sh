@@ -17,8 +17,8 @@ work=$(mktemp -d "$folder/roots/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 # ---- what is compared, and packages to upgrade from ----------------------------------------------------------------------
-demo="-m /work/model /work/prompts.jsonl --order input --no-metrics --progress none"
-answers() { sed 's,/work/,'"$work/files/"',g' <<< "$demo" | xargs "$folder/llm-batch" "$@" 2> /dev/null; }
+demo="-m /mnt/input/model /mnt/input/prompts.jsonl --order input --no-metrics --progress none"
+answers() { sed 's,/mnt/input/,'"$work/files/"',g' <<< "$demo" | xargs "$folder/llm-batch" "$@" 2> /dev/null; }
 mkdir -p "$work/files"
 cp -r data/model examples/prompts.jsonl "$work/files/"
 answers > "$work/files/expected"
@@ -35,14 +35,14 @@ tools/package/make_wheel.py --program "$folder/llm-batch" --version 0.0.1 --glib
 cp "$deb" "$tarball" "$wheel" "$work/files/"
 cat > "$work/files/use.py" << 'END'
 import json, llm_batch, sys
-job = llm_batch.run("/work/model", files=["/work/prompts.jsonl"], order="input", no_metrics=True)
-expected = [json.loads(line) for line in open("/work/expected", encoding="utf-8")]
+job = llm_batch.run("/mnt/input/model", files=["/mnt/input/prompts.jsonl"], order="input", no_metrics=True)
+expected = [json.loads(line) for line in open("/mnt/input/expected", encoding="utf-8")]
 assert list(job) == expected and job.summary["exit_code"] == 0, job.summary
 assert llm_batch.__version__ == sys.argv[1], llm_batch.__version__
 try:
-    list(llm_batch.run("/work/none", ["a"]))
+    list(llm_batch.run("/mnt/input/none", ["a"]))
 except llm_batch.Error as error:
-    assert error.exit_code == 4 and "/work/none" in str(error), error
+    assert error.exit_code == 4 and "/mnt/input/none" in str(error), error
 else:
     raise SystemExit("no exception")
 END
@@ -59,7 +59,7 @@ make_root() {
   fi
   mkdir "$work/$1"
   tar -xf "$tar" -C "$work/$1"
-  cp -r "$work/files" "$work/$1/work"
+  cp -r "$work/files" "$work/$1/mnt/input"
 }
 in_root() {
   unshare --net --pid --fork --kill-child --mount-proc="$work/$root/proc" chroot "$work/$root" \
@@ -78,9 +78,9 @@ for root in bookworm bullseye; do
   in_root '! command -v c++ gcc cc' || fail "$root has a compiler"
   list_files > "$work/before"
 
-  in_root 'dpkg -i /work/older.deb > /dev/null && test -e /usr/share/doc/llm-batch/only-in-the-older-one'
-  in_root "dpkg -i /work/$(basename "$deb") > /dev/null && test ! -e /usr/share/doc/llm-batch/only-in-the-older-one"
-  in_root "llm-batch $demo 2> /dev/null | cmp - /work/expected"
+  in_root 'dpkg -i /mnt/input/older.deb > /dev/null && test -e /usr/share/doc/llm-batch/only-in-the-older-one'
+  in_root "dpkg -i /mnt/input/$(basename "$deb") > /dev/null && test ! -e /usr/share/doc/llm-batch/only-in-the-older-one"
+  in_root "llm-batch $demo 2> /dev/null | cmp - /mnt/input/expected"
   in_root 'code=0; llm-batch --no-such-flag 2> /dev/null || code=$?; test $code = 2'  # an exception on its way
   in_root 'test -s /usr/share/doc/llm-batch/copyright && zcat /usr/share/man/man1/llm-batch.1.gz | grep -q "SH EXIT STATUS"'
   in_root '. /usr/share/bash-completion/completions/llm-batch && COMP_WORDS=(llm-batch --order i) COMP_CWORD=2 &&
@@ -89,18 +89,18 @@ for root in bookworm bullseye; do
   expect_unchanged "the .deb"
   passed "the .deb is installed, upgraded, run and removed"
 
-  in_root "mkdir /opt/a && tar -xzf /work/$(basename "$tarball") -C /opt/a --strip-components 1 && mv /opt/a '/srv/b c'"
-  in_root "'/srv/b c/bin/llm-batch' $demo 2> /dev/null | cmp - /work/expected"
+  in_root "mkdir /opt/a && tar -xzf /mnt/input/$(basename "$tarball") -C /opt/a --strip-components 1 && mv /opt/a '/srv/b c'"
+  in_root "'/srv/b c/bin/llm-batch' $demo 2> /dev/null | cmp - /mnt/input/expected"
   in_root "rm -r '/srv/b c'"
   expect_unchanged "the tarball"
   passed "the tarball is unpacked, moved, run and removed"
 
   in_root 'python3 -m venv /srv/venv && /srv/venv/bin/pip --version > /dev/null'
   (cd "$work/$root/srv" && find venv -not -path '*/__pycache__*' | sort > "$work/venv")
-  in_root '/srv/venv/bin/pip install -q --no-index /work/llm_batch-0.0.1-*.whl && /srv/venv/bin/python /work/use.py 0.0.1'
+  in_root '/srv/venv/bin/pip install -q --no-index /mnt/input/llm_batch-0.0.1-*.whl && /srv/venv/bin/python /mnt/input/use.py 0.0.1'
   version=$(basename "$wheel" | cut -d- -f 2)
-  in_root "/srv/venv/bin/pip install -q --no-index --upgrade /work/$(basename "$wheel") && /srv/venv/bin/python /work/use.py $version"
-  in_root "/srv/venv/bin/llm-batch $demo 2> /dev/null | cmp - /work/expected"
+  in_root "/srv/venv/bin/pip install -q --no-index --upgrade /mnt/input/$(basename "$wheel") && /srv/venv/bin/python /mnt/input/use.py $version"
+  in_root "/srv/venv/bin/llm-batch $demo 2> /dev/null | cmp - /mnt/input/expected"
   in_root '/srv/venv/bin/python -m llm_batch --version > /dev/null && /srv/venv/bin/pip check -q && /srv/venv/bin/pip uninstall -q -y llm-batch'
   (cd "$work/$root/srv" && find venv -not -path '*/__pycache__*' | sort) | diff "$work/venv" - || fail "$root: the wheel leaves these behind"
   in_root 'rm -r /srv/venv'
@@ -108,8 +108,8 @@ for root in bookworm bullseye; do
   passed "the wheel is installed, upgraded, used and removed"
 
   if [ $root = bookworm ]; then
-    in_root "mkdir /opt/a && tar -xzf /work/$(basename "$tarball") -C /opt/a --strip-components 1"
-    in_root "qemu-x86_64 -cpu Nehalem /opt/a/bin/llm-batch $demo 2> /dev/null | cmp - /work/expected_unfused"
+    in_root "mkdir /opt/a && tar -xzf /mnt/input/$(basename "$tarball") -C /opt/a --strip-components 1"
+    in_root "qemu-x86_64 -cpu Nehalem /opt/a/bin/llm-batch $demo 2> /dev/null | cmp - /mnt/input/expected_unfused"
     passed "the program answers on a processor without AVX"
   fi
   rm -rf "${work:?}/$root"
