@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "tests/e2e/run.h"
+#include "tests/e2e/hostile_run.h"
 
 namespace llmb::test {
 
@@ -13,19 +13,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
-
-const std::string kGood = R"({"prompt":"Once upon a time","max_tokens":3})";
-
-std::string repeat(std::string_view text, size_t count) {
-  std::string out;
-  for (size_t i = 0; i < count; ++i) out += text;
-  return out;
-}
-
-ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& input = "") {
-  arguments.insert(arguments.end(), {"--device", "ledger"});
-  return run_llm_batch(std::move(arguments), input);
-}
 
 // Each bad line stands between two good ones; the good ones are answered as if the bad ones were not there.
 std::vector<json> records_of_bad_lines(const std::vector<std::string>& bad_lines) {

@@ -5,25 +5,12 @@
 #include <array>
 #include <fstream>
 
-#include "tests/e2e/run.h"
+#include "tests/e2e/hostile_run.h"
 #include "tests/support/bounded.h"
 
 namespace llmb::test {
 
 namespace {
-
-const std::string kGood = R"({"prompt":"Once upon a time","max_tokens":3})";
-
-std::string repeat(std::string_view text, size_t count) {
-  std::string out;
-  for (size_t i = 0; i < count; ++i) out += text;
-  return out;
-}
-
-ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& input = "") {
-  arguments.insert(arguments.end(), {"--device", "ledger"});
-  return run_llm_batch(std::move(arguments), input);
-}
 
 // Peak resident memory of the program that a shell command runs.
 double peak_mebibytes(const std::string& command, int expected_exit_code) {
@@ -42,8 +29,6 @@ double peak_mebibytes(const std::string& command, int expected_exit_code) {
   CHECK(run.exit_code == 0);
   return std::stod("0" + read_file(dir.file("peak"))) / 1024;
 }
-
-std::string quoted(const std::string& text) { return "'" + text + "'"; }
 
 // A line whose text is `piece` again and again, written without holding it: a child begins with its parent's peak.
 void write_line(const std::string& path, const std::string& before, const std::string& piece, const std::string& after) {
