@@ -15,9 +15,8 @@ namespace {
 
 #if LLMB_HAS_CUDA
 Result<DeviceChoice> choose_gpu(int index) {
-  const Result<CudaDevice> device = find_cuda_device(index);
-  if (!device.ok()) return device.status();
-  return DeviceChoice{DeviceKind::kCuda, "cuda:" + std::to_string(index), "cuda (" + device->name + ")", ""};
+  LLMB_ASSIGN_OR_RETURN(const CudaDevice device, find_cuda_device(index));
+  return DeviceChoice{DeviceKind::kCuda, "cuda:" + std::to_string(index), "cuda (" + device.name + ")", ""};
 }
 
 DeviceChoice choose_freely() {
@@ -54,14 +53,13 @@ Result<DeviceChoice> choose_device(std::string_view asked) {
 }
 
 Result<std::unique_ptr<Backend>> make_backend(std::string_view device) {
-  const Result<DeviceChoice> chosen = choose_device(device);
-  if (!chosen.ok()) return chosen.status();
-  if (chosen->kind == DeviceKind::kCpu) return make_cpu_backend();
-  if (chosen->kind == DeviceKind::kLedger) return make_ledger_backend({});
+  LLMB_ASSIGN_OR_RETURN(const DeviceChoice chosen, choose_device(device));
+  if (chosen.kind == DeviceKind::kCpu) return make_cpu_backend();
+  if (chosen.kind == DeviceKind::kLedger) return make_ledger_backend({});
 #if LLMB_HAS_CUDA
-  return make_cuda_backend(gpu_index(chosen->name));
+  return make_cuda_backend(gpu_index(chosen.name));
 #else
-  return internal_error("no backend for device " + chosen->name);
+  return internal_error("no backend for device " + chosen.name);
 #endif
 }
 

@@ -23,7 +23,7 @@ constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 Result<nlohmann::json> read_config(const fs::path& path) {
   Result<std::string> text = read_whole_file(path, kMaxConfigBytes);
   if (!text.ok() && text.status().code() == StatusCode::kNotFound) return nlohmann::json::object();
-  if (!text.ok()) return text.status();
+  LLMB_RETURN_IF_ERROR(text.status());
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
   if (!json.is_object()) return data_loss(path.string() + ": not a JSON object");
   return json;

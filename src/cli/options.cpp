@@ -53,14 +53,10 @@ Status read_data_texts(const FlagTexts& texts, DataOptions* data) {
   data->format = parse_input_format(texts.input_format);
   data->keeps_all = texts.keep == "all";
   if (!texts.keep.empty() && !data->keeps_all) {
-    auto names = parse_names(texts.keep);
-    if (!names.ok()) return names.status();
-    data->kept_fields = std::move(*names);
+    LLMB_ASSIGN_OR_RETURN(data->kept_fields, parse_names(texts.keep));
   }
   if (texts.prompt_template.empty()) return {};
-  auto source = read_template(texts.prompt_template);
-  if (!source.ok()) return source.status();
-  data->prompt_template = std::move(*source);
+  LLMB_ASSIGN_OR_RETURN(data->prompt_template, read_template(texts.prompt_template));
   return {};
 }
 
@@ -72,15 +68,11 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
   o->load.cpu.arithmetic = arithmetic_by_name(texts.arithmetic);
   o->generation.skip_special_tokens = !texts.no_skip_special_tokens;
   if (!texts.slo.empty()) {
-    const Result<SloTargets> slo = parse_slo(texts.slo);
-    if (!slo.ok()) return slo.status();
-    o->slo = *slo;
+    LLMB_ASSIGN_OR_RETURN(o->slo, parse_slo(texts.slo));
   }
   LLMB_RETURN_IF_ERROR(read_data_texts(texts, &o->data));
   if (texts.logit_bias.empty()) return {};
-  auto bias = parse_logit_bias(texts.logit_bias);
-  if (!bias.ok()) return bias.status();
-  o->generation.logit_bias = std::move(*bias);
+  LLMB_ASSIGN_OR_RETURN(o->generation.logit_bias, parse_logit_bias(texts.logit_bias));
   return {};
 }
 

@@ -90,7 +90,7 @@ Result<std::vector<TensorEntry>> read_header(std::string_view header) {
     return read_entry(json, &entry);
   });
   if (status.ok()) status = json.at_end();
-  if (!status.ok()) return status;
+  LLMB_RETURN_IF_ERROR(status);
   return entries;
 }
 
@@ -203,7 +203,7 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_safetensors_index
     });
   });
   if (status.ok()) status = scanner.at_end();
-  if (!status.ok()) return status;
+  LLMB_RETURN_IF_ERROR(status);
   if (!seen_map) return data_loss("has no weight_map");
   std::unordered_set<std::string_view> names;
   for (const auto& entry : map)

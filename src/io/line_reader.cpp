@@ -68,7 +68,7 @@ Result<std::optional<InputLine>> LineReader::next() {
     if (!source_) {
       Result<bool> opened = open_next_input();
       if (!opened.ok() && opened.status().code() == StatusCode::kCancelled) break;
-      if (!opened.ok()) return opened.status();
+      LLMB_RETURN_IF_ERROR(opened.status());
       if (!*opened) break;
     }
     Result<std::optional<InputLine>> line = read_line();

@@ -15,9 +15,8 @@ Result<DataMapping> make_data_mapping(const DataOptions& options) {
   mapping.keeps_all = options.keeps_all;
   mapping.kept_fields = options.kept_fields;
   if (options.prompt_template.empty()) return mapping;
-  Result<std::unique_ptr<PromptTemplate>> parsed = PromptTemplate::parse(options.prompt_template);
-  if (!parsed.ok()) return parsed.status();
-  mapping.render = [tmpl = std::shared_ptr<const PromptTemplate>(std::move(*parsed))](std::string_view fields_json) {
+  LLMB_ASSIGN_OR_RETURN(std::unique_ptr<PromptTemplate> parsed, PromptTemplate::parse(options.prompt_template));
+  mapping.render = [tmpl = std::shared_ptr<const PromptTemplate>(std::move(parsed))](std::string_view fields_json) {
     return tmpl->render(fields_json);
   };
   return mapping;

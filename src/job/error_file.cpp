@@ -18,7 +18,7 @@ Result<std::unique_ptr<ErrorFile>> ErrorFile::open(const std::string& path, cons
 ErrorFile::~ErrorFile() { ops_.close(fd_); }
 
 Status ErrorFile::append(std::string_view record) {
-  if (!status_.ok()) return status_;
+  LLMB_RETURN_IF_ERROR(status_);
   status_ = write_fully(ops_, fd_, record, path_).with_context("`error_file`");
   if (status_.ok()) size_ += static_cast<int64_t>(record.size());
   else cut_off_torn_record();

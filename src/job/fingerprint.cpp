@@ -110,20 +110,17 @@ Result<FileFingerprint> fingerprint_file(const ModelFile& file, const Fingerprin
                                          const KeepGoing& keep_going) {
   constexpr int64_t kSmallBytes = 16 << 20;  // some milliseconds
   struct stat st {};
-  const Result<Descriptor> opened = open_regular_file(file.path, &st);
-  if (!opened.ok()) return opened.status();
+  LLMB_ASSIGN_OR_RETURN(const Descriptor opened, open_regular_file(file.path, &st));
   FileFingerprint found = {file.name, identity_of(st), 0};
   const Status changed = data_loss(file.path + ": changed while the model was loaded; run again");
   if (found.identity != file.identity) return changed;
-  const ChangeTimes times = change_times_of(opened->get());
+  const ChangeTimes times = change_times_of(opened.get());
   if (is_young(found.identity, times)) found.identity.mtime_ns = 0;
   if (recorded != nullptr && st.st_size > kSmallBytes && times != ChangeTimes::kUnknown)
     for (const FileFingerprint& known : recorded->files)
       if (found.same_identity(known)) return known;
-  const Result<uint64_t> hash = hash_file(opened->get(), file.path, keep_going);
-  if (!hash.ok()) return hash.status();
-  found.content_hash = *hash;
-  if (real_file_ops().fstat(opened->get(), &st) != 0 || identity_of(st) != file.identity) return changed;
+  LLMB_ASSIGN_OR_RETURN(found.content_hash, hash_file(opened.get(), file.path, keep_going));
+  if (real_file_ops().fstat(opened.get(), &st) != 0 || identity_of(st) != file.identity) return changed;
   return found;
 }
 
@@ -159,10 +156,9 @@ Status add_arithmetic(const LoadOptions& load, const JobModel& model, SettingsLi
   std::optional<DType> dtype = load.dtype;
   if (!is_gpu) {
     const auto asked = dtype ? cpu_dtype(dtype_name(*dtype)) : std::nullopt;
-    const auto chosen = choose_cpu_arithmetic(config, quantization, asked, load.cpu.arithmetic);
-    if (!chosen.ok()) return chosen.status();
-    if (!dtype) dtype = chosen->dtype;
-    out->text(kArithmeticName, arithmetic_name(chosen->arithmetic));
+    LLMB_ASSIGN_OR_RETURN(const auto chosen, choose_cpu_arithmetic(config, quantization, asked, load.cpu.arithmetic));
+    if (!dtype) dtype = chosen.dtype;
+    out->text(kArithmeticName, arithmetic_name(chosen.arithmetic));
   }
   if (!dtype) dtype = config.gpu_dtype();
   out->text("dtype", dtype_name(*dtype));
@@ -211,7 +207,7 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   for (const ModelFile& file : model.inventory)
     if (file.identity) files.push_back(&file);
   for (const Result<FileFingerprint>& file : fingerprint_files(files, recorded, keep_going)) {
-    if (!file.ok()) return file.status();
+    LLMB_RETURN_IF_ERROR(file.status());
     fingerprint.files.push_back(*file);
   }
   return fingerprint;

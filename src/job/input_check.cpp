@@ -9,22 +9,20 @@ bool are_files(const std::vector<std::string>& inputs, const LineReader& reader)
 }
 
 Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, std::optional<InputFormat> format,
-                                        const CompletedLines& completed,
-                                        const std::set<int64_t>& may_have_grown, const KeepGoing& keep_going) {
+                                        const CompletedLines& completed, const std::set<int64_t>& may_have_grown,
+                                        const KeepGoing& keep_going) {
   LineReader reader(inputs, kDefaultMaxLineBytes, real_file_ops(), format);
   CompletedLineMatcher matcher(completed, may_have_grown);
   InputCheck check;
   while (keep_going()) {
-    const auto line = reader.next();
-    if (!line.ok()) return line.status();
-    if (!line->has_value()) {
+    LLMB_ASSIGN_OR_RETURN(const auto line, reader.next());
+    if (!line.has_value()) {
       LLMB_RETURN_IF_ERROR(matcher.check_end());
       check.grown = matcher.grown();
       return check;
     }
-    const Result<bool> done = matcher.is_done((*line)->line);
-    if (!done.ok()) return done.status();
-    if (!*done && !check.first_new) check.first_new = (*line)->line.index;
+    LLMB_ASSIGN_OR_RETURN(const bool done, matcher.is_done(line->line));
+    if (!done && !check.first_new) check.first_new = line->line.index;
     ++check.num_lines;
   }
   return cancelled("interrupted");

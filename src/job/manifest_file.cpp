@@ -44,9 +44,8 @@ Result<std::unique_ptr<ManifestFile>> ManifestFile::lock(const std::string& path
   std::unique_ptr<ManifestFile> file(new ManifestFile(path, ops));
   constexpr int kMaxTries = 1000;
   for (int i = 0; i < kMaxTries; ++i) {
-    Result<bool> locked = file->try_lock(output);
-    if (!locked.ok()) return locked.status();
-    if (!*locked) continue;
+    LLMB_ASSIGN_OR_RETURN(bool locked, file->try_lock(output));
+    if (!locked) continue;
     LLMB_RETURN_IF_ERROR(file->read());
     ops.unlink((path + kTemporary).c_str());  // of a run that was killed in replace()
     return file;
@@ -83,7 +82,7 @@ Result<bool> ManifestFile::try_lock(const std::string& output) {
   }
   // The lock is on a file, not on a name: a run that has just ended may have replaced or removed it.
   ops_.close(fd);
-  if (!status.ok()) return status;
+  LLMB_RETURN_IF_ERROR(status);
   return false;
 }
 

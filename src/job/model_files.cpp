@@ -49,11 +49,10 @@ Status find_model_dirs(ModelSource* source, bool needs_weights) {
   const bool has_own_tokenizer = source->tokenizer != source->model;
   const bool is_dummy = source->load_format == LoadFormat::kDummy;
   const ModelParts parts = {.weights = needs_weights && !is_dummy, .tokenizer = !has_own_tokenizer && !is_dummy};
-  const auto model = locate_model(source->model, source->revision, parts, cache);
-  if (!model.ok()) return model.status();
-  source->model = model->path;
-  source->commit = model->commit;
-  if (!has_own_tokenizer) source->tokenizer = model->path;
+  LLMB_ASSIGN_OR_RETURN(const auto model, locate_model(source->model, source->revision, parts, cache));
+  source->model = model.path;
+  source->commit = model.commit;
+  if (!has_own_tokenizer) source->tokenizer = model.path;
   if (!has_own_tokenizer) return {};
   const auto tokenizer =
       locate_model(source->tokenizer, source->tokenizer_revision, {.config = false, .weights = false}, cache);
@@ -70,9 +69,7 @@ Result<ModelFiles> load_model_files(const JobOptions& o) {
   auto generation = load_generation_config(o.model.model);
   if (!generation.ok()) return refused(generation.status());
   files.generation = std::move(*generation);
-  auto params = generation_params(o.generation, files.generation, files.config);
-  if (!params.ok()) return params.status();
-  files.default_params = std::move(*params);
+  LLMB_ASSIGN_OR_RETURN(files.default_params, generation_params(o.generation, files.generation, files.config));
   files.max_model_len = o.max_model_len.value_or(files.config.max_position_embeddings);
   if (files.max_model_len > files.config.max_position_embeddings)
     return invalid_argument("`max_model_len` " + std::to_string(files.max_model_len) +
@@ -82,13 +79,11 @@ Result<ModelFiles> load_model_files(const JobOptions& o) {
 }
 
 Status load_model_context(const ModelSource& source, ModelFiles* files) {
-  auto tokenizer = load_tokenizer(source);
-  if (!tokenizer.ok()) return tokenizer.status();
-  auto chat_template = load_chat_template(source, tokenizer->get());
-  if (!chat_template.ok()) return chat_template.status();
+  LLMB_ASSIGN_OR_RETURN(auto tokenizer, load_tokenizer(source));
+  LLMB_ASSIGN_OR_RETURN(auto chat_template, load_chat_template(source, tokenizer.get()));
   auto context = std::make_shared<ModelContext>();
-  context->tokenizer = std::move(*tokenizer);
-  context->chat_template = std::move(*chat_template);
+  context->tokenizer = std::move(tokenizer);
+  context->chat_template = std::move(chat_template);
   context->eos_token_ids = merge_eos_token_ids(files->config, files->generation);
   // The tokenizer's end of text ends it too, whatever the other files have forgotten.
   if (const auto eos = context->tokenizer ? context->tokenizer->eos_token_id() : std::nullopt)

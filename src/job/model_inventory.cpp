@@ -46,9 +46,8 @@ Result<NamedPaths> model_file_names(const ModelSource& o) {
     for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model, name);
   if (!is_gguf && o.load_format != LoadFormat::kDummy) {
     add("model", o.model, "model.safetensors.index.json");
-    const Result<std::vector<std::string>> shards = files_ending_in(o.model, ".safetensors");
-    if (!shards.ok()) return shards.status();
-    for (const std::string& shard : *shards) add("model", o.model, shard);
+    LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> shards, files_ending_in(o.model, ".safetensors"));
+    for (const std::string& shard : shards) add("model", o.model, shard);
   }
   if (!o.chat_template.empty()) names.emplace_back("chat-template", o.chat_template);
   if (is_gguf_path(o.tokenizer)) {
@@ -59,9 +58,8 @@ Result<NamedPaths> model_file_names(const ModelSource& o) {
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
         "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "tiktoken.model"})
     add("tokenizer", o.tokenizer, name);
-  const Result<std::vector<std::string>> ranks = files_ending_in(o.tokenizer, ".tiktoken");
-  if (!ranks.ok()) return ranks.status();
-  for (const std::string& name : *ranks) add("tokenizer", o.tokenizer, name);
+  LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, files_ending_in(o.tokenizer, ".tiktoken"));
+  for (const std::string& name : ranks) add("tokenizer", o.tokenizer, name);
   if (!o.chat_template.empty()) return names;
   for (const char* name : {"chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"})
     add("tokenizer", o.tokenizer, name);
@@ -76,13 +74,11 @@ Result<std::optional<FileIdentity>> identify(const std::string& path) {
 }
 
 Result<ModelInventory> list_files(const ModelSource& source) {
-  const Result<NamedPaths> names = model_file_names(source);
-  if (!names.ok()) return names.status();
+  LLMB_ASSIGN_OR_RETURN(const NamedPaths names, model_file_names(source));
   ModelInventory inventory;
-  for (const auto& [name, path] : *names) {
-    Result<std::optional<FileIdentity>> identity = identify(path);
-    if (!identity.ok()) return identity.status();
-    inventory.push_back({name, path, *identity});
+  for (const auto& [name, path] : names) {
+    LLMB_ASSIGN_OR_RETURN(std::optional<FileIdentity> identity, identify(path));
+    inventory.push_back({name, path, identity});
   }
   return inventory;
 }
@@ -104,16 +100,15 @@ Result<ModelInventory> take_inventory(const ModelSource& source) {
 }
 
 Status check_inventory(const ModelSource& source, const ModelInventory& inventory) {
-  const Result<ModelInventory> now = list_files(source);
-  if (!now.ok()) return now.status();
-  if (inventory == *now) return {};
+  LLMB_ASSIGN_OR_RETURN(const ModelInventory now, list_files(source));
+  if (inventory == now) return {};
   const auto only_in = [](const ModelInventory& one, const ModelInventory& other) {
     return std::find_if(one.begin(), one.end(), [&](const ModelFile& file) {
       return std::find(other.begin(), other.end(), file) == other.end();
     });
   };
-  const auto changed = only_in(*now, inventory);
-  return data_loss((changed != now->end() ? changed : only_in(inventory, *now))->path +
+  const auto changed = only_in(now, inventory);
+  return data_loss((changed != now.end() ? changed : only_in(inventory, now))->path +
                    ": changed while the model was loaded; run again when nobody writes to the model");
 }
 

@@ -39,14 +39,10 @@ std::vector<FileFingerprint> identify_inputs(FileOps& ops, const std::vector<std
 Result<std::unique_ptr<OutputJob>> OutputJob::open(const JobOptions& options, const OutputTarget& target,
                                                    KeepGoing keep_going, FileOps& ops) {
   std::unique_ptr<OutputJob> job(new OutputJob(options, target, std::move(keep_going), ops));
-  auto locked = ManifestFile::lock(target.manifest(), target.path, ops);
-  if (!locked.ok()) return locked.status();
-  job->manifest_file_ = std::move(*locked);
+  LLMB_ASSIGN_OR_RETURN(job->manifest_file_, ManifestFile::lock(target.manifest(), target.path, ops));
   job->inputs_ = identify_inputs(ops, options.inputs);
   if (options.output.restart || job->manifest_file_->content().empty()) return job;
-  auto recorded = parse_manifest(job->manifest_file_->content(), target.manifest());
-  if (!recorded.ok()) return recorded.status();
-  job->recorded_ = std::move(*recorded);
+  LLMB_ASSIGN_OR_RETURN(job->recorded_, parse_manifest(job->manifest_file_->content(), target.manifest()));
   return job;
 }
 
@@ -167,7 +163,7 @@ Status OutputJob::scan(const OnErrorRecord& on_error_record) {
         return {};
       },
       ops_);
-  if (!scanned.ok()) return scanned.status();
+  LLMB_RETURN_IF_ERROR(scanned.status());
   num_done_ = completed_.size();
   if (scanned->torn_bytes == 0) return {};
   if (source_ == Source::kFile)
@@ -234,12 +230,11 @@ Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerpr
   sink_options.path = target_.path;
   sink_options.inputs = options_.inputs;
   sink_options.keep_bytes = kept_bytes_;
-  auto sink = OutputSink::open(std::move(sink_options), clock, ops_);
-  if (!sink.ok()) return sink.status();
-  LLMB_RETURN_IF_ERROR((*sink)->begin());
+  LLMB_ASSIGN_OR_RETURN(auto sink, OutputSink::open(std::move(sink_options), clock, ops_));
+  LLMB_RETURN_IF_ERROR(sink->begin());
   // Last: it says that whatever is in the partial file is this job's.
   LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
-  return std::move(*sink);
+  return sink;
 }
 
 // Hours may lie between the look at what is there and the first change of it.
@@ -247,9 +242,8 @@ Status OutputJob::check_unchanged() const {
   const std::pair<std::string, const std::optional<FileIdentity>*> names[] = {{target_.path, &seen_file_},
                                                                               {target_.partial(), &seen_partial_}};
   for (const auto& [path, seen] : names) {
-    const auto now = identify_file(ops_, path);
-    if (!now.ok()) return now.status();
-    if (*now != *seen)
+    LLMB_ASSIGN_OR_RETURN(const auto now, identify_file(ops_, path));
+    if (now != *seen)
       return io_error(path + ": was made, changed or removed by something else since this run looked at it; nothing " +
                       "was touched: run again to start from what is there now");
   }
@@ -265,9 +259,8 @@ Result<std::optional<FileIdentity>> OutputJob::put_in_order() {
 
 Status OutputJob::complete(OutputSink& sink, int64_t num_records, int64_t num_failed) {
   LLMB_RETURN_IF_ERROR(sink.sync_all());
-  const auto rewritten = put_in_order();
-  if (!rewritten.ok()) return rewritten.status();
-  LLMB_RETURN_IF_ERROR(sink.finish(*rewritten));
+  LLMB_ASSIGN_OR_RETURN(const auto rewritten, put_in_order());
+  LLMB_RETURN_IF_ERROR(sink.finish(rewritten));
   return mark_complete(sink.identity(), num_records, num_failed);
 }
 
@@ -294,9 +287,8 @@ Result<bool> OutputJob::complete_as_found(const Fingerprint& fingerprint, const 
   manifest_.created = recorded_->created;
   const bool was_complete = source_ == Source::kFile && recorded_->state == RunState::kComplete;
   if (source_ == Source::kPartial) {
-    auto sink = begin(fingerprint, clock);
-    if (!sink.ok()) return sink.status();
-    LLMB_RETURN_IF_ERROR(complete(**sink, num_done_, num_failed_));
+    LLMB_ASSIGN_OR_RETURN(auto sink, begin(fingerprint, clock));
+    LLMB_RETURN_IF_ERROR(complete(*sink, num_done_, num_failed_));
     return false;
   }
   manifest_.fingerprint = fingerprint;

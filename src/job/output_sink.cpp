@@ -41,12 +41,11 @@ OutputSink::~OutputSink() {
 }
 
 Status OutputSink::open_output() {
-  Result<OutputTarget> target = resolve_output(path_, options_.inputs, ops_);
-  if (!target.ok()) return target.status();
-  if (target->is_stream) return open_stream();
-  path_ = target->path;
+  LLMB_ASSIGN_OR_RETURN(OutputTarget target, resolve_output(path_, options_.inputs, ops_));
+  if (target.is_stream) return open_stream();
+  path_ = target.path;
   size_ = synced_size_ = options_.keep_bytes;
-  partial_ = target->partial();
+  partial_ = target.partial();
   return open_partial();
 }
 
@@ -57,9 +56,7 @@ Status OutputSink::open_stream() {
     fd_ = STDOUT_FILENO;
     path_ = "standard output";
   } else {
-    const Result<int> fd = open_for_writing(ops_, path_, 0, options_.keep_waiting);
-    if (!fd.ok()) return fd.status();
-    fd_ = *fd;
+    LLMB_ASSIGN_OR_RETURN(fd_, open_for_writing(ops_, path_, 0, options_.keep_waiting));
     owns_fd_ = true;
   }
   struct stat st {};
@@ -89,7 +86,7 @@ Status OutputSink::open_partial() {
 }
 
 Status OutputSink::begin() {
-  if (!status_.ok()) return status_;
+  LLMB_RETURN_IF_ERROR(status_);
   if (began_ || is_stream_) return {};
   struct stat st {};
   if (options_.keep_bytes > 0 && (ops_.fstat(fd_, &st) != 0 || st.st_size < options_.keep_bytes))
@@ -104,7 +101,7 @@ Status OutputSink::begin() {
 Status OutputSink::append(std::string_view records) {
   LLMB_CHECK(!finished_);
   LLMB_CHECK(records.empty() || records.back() == '\n');
-  if (!status_.ok()) return status_;
+  LLMB_RETURN_IF_ERROR(status_);
   LLMB_RETURN_IF_ERROR(begin());
   LLMB_RETURN_IF_ERROR(status_ = check_content());
   size_t written = 0;
@@ -131,14 +128,13 @@ Status OutputSink::check_content() {
 
 // The name leads to the file identity_, of that size.
 Status OutputSink::check_place(const std::string& name) {
-  const auto found = identify_file(ops_, name);
-  if (!found.ok()) return found.status();
-  if (*found && (*found)->inode == identity_.inode && (*found)->size == identity_.size) {
-    identity_ = **found;
+  LLMB_ASSIGN_OR_RETURN(const auto found, identify_file(ops_, name));
+  if (found && found->inode == identity_.inode && found->size == identity_.size) {
+    identity_ = *found;
     return {};
   }
   was_changed_ = true;
-  return io_error(name + ": was " + (*found ? "replaced or changed" : "moved or removed") +
+  return io_error(name + ": was " + (found ? "replaced or changed" : "moved or removed") +
                   " by something else while the run went");
 }
 
@@ -199,7 +195,7 @@ Status OutputSink::sync(int (FileOps::*call)(int)) {
 
 Status OutputSink::finish(const std::optional<FileIdentity>& rewritten) {
   LLMB_CHECK(!finished_);
-  if (!status_.ok()) return status_;
+  LLMB_RETURN_IF_ERROR(status_);
   LLMB_RETURN_IF_ERROR(begin());
   if (rewritten) identity_ = *rewritten;
   if (rewritten) LLMB_RETURN_IF_ERROR(status_ = check_place(partial_));

@@ -36,9 +36,7 @@ std::optional<JobStop> OutputStage::open() {
 
 Status OutputStage::try_error_file() {
   if (options_.output.error_file.empty() || errors_) return {};
-  auto errors = ErrorFile::open(options_.output.error_file, keep_going_);
-  if (!errors.ok()) return errors.status();
-  errors_ = std::move(*errors);
+  LLMB_ASSIGN_OR_RETURN(errors_, ErrorFile::open(options_.output.error_file, keep_going_));
   return {};
 }
 
@@ -80,8 +78,8 @@ std::optional<JobStop> OutputStage::compare_with_inputs(const LineReader& reader
   // A stream shows too late which lines have grown: all that may have are answered again.
   InputCheck inputs = {.grown = job_->incomplete_lines()};
   if (are_files(options_.inputs, reader)) {
-    Result<InputCheck> checked =
-        check_inputs_against(options_.inputs, options_.data.format, job_->completed(), job_->incomplete_lines(), keep_going_);
+    Result<InputCheck> checked = check_inputs_against(options_.inputs, options_.data.format, job_->completed(),
+                                                      job_->incomplete_lines(), keep_going_);
     if (!checked.ok() && !keep_going_()) return JobStop{JobEnd::kInterrupted, ""};
     if (!checked.ok()) return refuse_input(checked.status());
     inputs = std::move(*checked);

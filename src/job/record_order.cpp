@@ -28,7 +28,7 @@ Result<bool> is_in_order(const std::string& path, FileOps& ops) {
         return Status();
       },
       ops);
-  if (!scanned.ok()) return scanned.status();
+  LLMB_RETURN_IF_ERROR(scanned.status());
   if (scanned->torn_bytes > 0) return data_loss(path + ": its last line is not a result record");
   return in_order;
 }
@@ -85,9 +85,8 @@ Status copy_records(PlaceSorter* places, int fd, const std::string& path, Atomic
 }  // namespace
 
 Result<std::optional<FileIdentity>> sort_records(const std::string& path, const std::string& temporary, FileOps& ops) {
-  const Result<bool> in_order = is_in_order(path, ops);
-  if (!in_order.ok()) return in_order.status();
-  if (*in_order) return std::optional<FileIdentity>();
+  LLMB_ASSIGN_OR_RETURN(const bool in_order, is_in_order(path, ops));
+  if (in_order) return std::optional<FileIdentity>();
   PlaceSorter places(temporary, ops);
   LLMB_RETURN_IF_ERROR(find_places(path, ops, &places));
   const int fd = open_retrying(ops, path, O_RDONLY | O_CLOEXEC, 0);

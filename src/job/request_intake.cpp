@@ -45,12 +45,10 @@ Status RequestIntake::read_all(const std::function<bool(IntakeItem)>& take) {
   static const CompletedLines kNone;
   CompletedLineMatcher matcher(options_.completed ? *options_.completed : kNone);
   while (true) {
-    Result<std::optional<InputLine>> line = reader_->next();
-    if (!line.ok()) return line.status();
-    if (!line->has_value()) return is_stopped_.load() ? Status() : matcher.check_end();
-    const Result<bool> done = matcher.is_done((*line)->line);
-    if (!done.ok()) return done.status();
-    if (!*done && !take(make_item(**line))) return {};
+    LLMB_ASSIGN_OR_RETURN(std::optional<InputLine> line, reader_->next());
+    if (!line.has_value()) return is_stopped_.load() ? Status() : matcher.check_end();
+    LLMB_ASSIGN_OR_RETURN(const bool done, matcher.is_done(line->line));
+    if (!done && !take(make_item(*line))) return {};
   }
 }
 

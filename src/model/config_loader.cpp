@@ -99,7 +99,8 @@ void read_activation(ConfigFields& f, const Architecture& a, ModelConfig* c) {
   }
   std::string names;
   for (const auto& [known, unused] : kActivations) names += (names.empty() ? "" : ", ") + std::string(known);
-  f.fail(unsupported("\"" + std::string(field) + "\" \"" + name.substr(0, 60) + "\" is not supported; supported: " + names));
+  f.fail(unsupported("\"" + std::string(field) + "\" \"" + name.substr(0, 60) +
+                     "\" is not supported; supported: " + names));
 }
 
 // The text model inside a model of more, with what the file says of both.
@@ -170,7 +171,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   ConfigFields fields(text);
   ModelConfig config;
   read_model(fields, &config);
-  if (!fields.status().ok()) return fields.status();
+  LLMB_RETURN_IF_ERROR(fields.status());
   read_outer_tie(object, &config);
   return config;
 }
@@ -198,7 +199,7 @@ Result<GenerationConfig> parse_generation_config(std::string_view json) {
   if (f.has("repetition_penalty"))
     c.repetition_penalty = static_cast<float>(f.number("repetition_penalty", 1, 1e-6, 1e6));
   if (f.has("max_new_tokens")) c.max_new_tokens = static_cast<int32_t>(f.integer("max_new_tokens", 1, 1, INT32_MAX));
-  if (!f.status().ok()) return f.status();
+  LLMB_RETURN_IF_ERROR(f.status());
   return c;
 }
 

@@ -246,11 +246,10 @@ Result<T> from_file(const std::string& path, Result<T> (*read)(const GgufFile&))
 
 Result<ModelConfig> read_config(const GgufFile& file) {
   LLMB_ASSIGN_OR_RETURN(const json config, gguf_config_json(file));
-  Result<ModelConfig> parsed = parse_model_config(config.dump());
-  if (!parsed.ok()) return parsed;
+  LLMB_ASSIGN_OR_RETURN(ModelConfig parsed, parse_model_config(config.dump()));
   for (const GgufTensor& tensor : file.tensors())
-    parsed->is_dequantised = parsed->is_dequantised || tensor.type->block_size > 1;
-  if (parsed->is_dequantised) parsed->dtype = DType::kF32;
+    parsed.is_dequantised = parsed.is_dequantised || tensor.type->block_size > 1;
+  if (parsed.is_dequantised) parsed.dtype = DType::kF32;
   return parsed;
 }
 

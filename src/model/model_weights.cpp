@@ -254,7 +254,7 @@ Result<ModelWeights> Loader::load() {
   for (int32_t i = 0; i < c_.num_hidden_layers && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
   norm(prefix, names_.norm, &weights.norm);
-  if (!reader_.status().ok()) return reader_.status();
+  LLMB_RETURN_IF_ERROR(reader_.status());
   return weights;
 }
 

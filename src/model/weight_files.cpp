@@ -48,10 +48,9 @@ WeightFiles::WeightFiles(WeightFiles&&) noexcept = default;
 WeightFiles::~WeightFiles() = default;
 
 Result<WeightFiles> WeightFiles::open(const std::string& model_path, const ModelConfig& config) {
-  Result<WeightFiles> files = open_files(model_path, config);
-  if (!files.ok()) return files;
+  LLMB_ASSIGN_OR_RETURN(WeightFiles files, open_files(model_path, config));
   ThreadPool pool(1);
-  const Status status = check_model_weights(config, *files->make_source(pool, WeightAccess::kShapes));
+  const Status status = check_model_weights(config, *files.make_source(pool, WeightAccess::kShapes));
   if (!status.ok()) return status.with_context(model_path);
   return files;
 }

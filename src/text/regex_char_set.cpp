@@ -141,9 +141,7 @@ Status CharSetReader::read_member(int depth, CharSet* member) {
   if (at("[:")) return read_posix(member);
   if (at("[")) {
     ++pos_;
-    auto nested = read_class(depth + 1);
-    if (!nested.ok()) return nested.status();
-    *member = *nested;
+    LLMB_ASSIGN_OR_RETURN(*member, read_class(depth + 1));
     return {};
   }
   char32_t low = 0;

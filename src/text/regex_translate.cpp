@@ -45,9 +45,8 @@ class Translator {
       case '[': {
         const size_t start = out_.size();
         ++pos_;
-        auto set = reader_.read_class(0);
-        if (!set.ok()) return set.status();
-        out_ += set->to_pattern();
+        LLMB_ASSIGN_OR_RETURN(auto set, reader_.read_class(0));
+        out_ += set.to_pattern();
         return finish_atom(start, false);
       }
       case '(':

@@ -93,30 +93,26 @@ std::optional<CachedLoad> take_weights(const std::string& path, const std::strin
 
 Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
                                              const LoadOptions& options, CpuOps& ops, ThreadPool& pool) {
-  const Result<std::optional<std::string>> identity = files.identity();
-  if (!identity.ok()) return identity.status();
+  LLMB_ASSIGN_OR_RETURN(const std::optional<std::string> identity, files.identity());
   const auto source = files.make_source(pool);
-  if (!*identity) {
+  if (!identity) {
     log_warning("weight cache: not used, as the model's files have changed within the last seconds");
-    Result<ModelWeights> weights = load_model_weights(config, *source, ops);
-    if (!weights.ok()) return weights.status();
-    return CachedLoad{std::move(*weights), std::nullopt};
+    LLMB_ASSIGN_OR_RETURN(ModelWeights weights, load_model_weights(config, *source, ops));
+    return CachedLoad{std::move(weights), std::nullopt};
   }
-  const std::string key =
-      std::string("quantization ") + quantization_name(options.cpu.quantization) + "\n" + **identity;
+  const std::string key = std::string("quantization ") + quantization_name(options.cpu.quantization) + "\n" + *identity;
   const std::string path = weight_cache_path(options.cpu.weight_cache_dir, options.model_dir, options.cpu.quantization);
   if (std::optional<CachedLoad> load = take_weights(path, key, config, files, ops, pool)) return std::move(*load);
   NotingMaker maker(ops);
-  Result<ModelWeights> weights = load_model_weights(config, *source, maker);
-  if (!weights.ok()) return weights.status();
+  LLMB_ASSIGN_OR_RETURN(ModelWeights weights, load_model_weights(config, *source, maker));
   LLMB_RETURN_IF_ERROR(files.still_readable());
   // Where times tell nothing, the content is looked at once more: something else may have been packed.
   const Result<std::optional<std::string>> identity_now = files.identity();
   Status written = data_loss("the model's files have changed meanwhile");
-  if (identity_now.ok() && *identity_now == *identity)
+  if (identity_now.ok() && *identity_now == identity)
     written = write_weight_cache(path, key, maker.sections(), real_file_ops());
   if (!written.ok()) log_warning("weight cache: not written: " + written.message());
-  return CachedLoad{std::move(*weights), std::nullopt};
+  return CachedLoad{std::move(weights), std::nullopt};
 }
 
 }  // namespace llmb

@@ -120,16 +120,14 @@ class CpuBackend final : public Backend {
       return unsupported("weight-cache: random weights are made anew in each run; leave it out");
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
-      Result<WeightFiles> opened = WeightFiles::open(options.model_dir, config);
-      if (!opened.ok()) return opened.status();
-      files.emplace(std::move(*opened));
+      LLMB_ASSIGN_OR_RETURN(WeightFiles opened, WeightFiles::open(options.model_dir, config));
+      files.emplace(std::move(opened));
     }
-    const Result<KvLayout> kv = plan_memory(config, options);
-    if (!kv.ok()) return kv.status();
+    LLMB_ASSIGN_OR_RETURN(const KvLayout kv, plan_memory(config, options));
     config_ = config;
     options_ = options;
     LLMB_RETURN_IF_ERROR(choose_arithmetic());
-    info_.kv = *kv;
+    info_.kv = kv;
     info_.max_idle_blocks = max_idle_blocks(info_.kv, options);
     pool_.emplace(num_threads(options.num_threads));
     ops_.emplace(config, info_.kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
@@ -150,7 +148,7 @@ class CpuBackend final : public Backend {
   Status choose_arithmetic() {
     const Result<CpuArithmetic> chosen =
         choose_cpu_arithmetic(config_, options_.cpu.quantization, options_.dtype, options_.cpu.arithmetic);
-    if (!chosen.ok()) return chosen.status();
+    LLMB_RETURN_IF_ERROR(chosen.status());
     LLMB_RETURN_IF_ERROR(check_cpu_arithmetic(chosen->arithmetic));
     options_.dtype = chosen->dtype;
     const bool is_any_bf16 =
@@ -189,10 +187,9 @@ class CpuBackend final : public Backend {
         return load_model_weights(config_, source, *ops_);
       }
       if (options_.cpu.weight_cache_dir.empty()) return load_model_weights(config_, *files->make_source(*pool_), *ops_);
-      Result<CachedLoad> load = load_model_weights_cached(config_, *files, options_, *ops_, *pool_);
-      if (!load.ok()) return load.status();
-      weight_file_ = std::move(load->file);
-      return std::move(load->weights);
+      LLMB_ASSIGN_OR_RETURN(CachedLoad load, load_model_weights_cached(config_, *files, options_, *ops_, *pool_));
+      weight_file_ = std::move(load.file);
+      return std::move(load.weights);
     }();
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);

@@ -163,15 +163,15 @@ bool CachedWeights::verify(ThreadPool& pool, uint8_t* copy_to) {
 
 Status CachedWeights::open_payload(ThreadPool& pool) {
   // The times are known already: what is written from now on changes them.
-  const bool can_map = change_times_of(file_.get()) == ChangeTimes::kAtOnce && !is_young(identity_, ChangeTimes::kAtOnce) &&
-                       real_file_ops().fsync(file_.get()) == 0;
+  const bool can_map = change_times_of(file_.get()) == ChangeTimes::kAtOnce &&
+                       !is_young(identity_, ChangeTimes::kAtOnce) && real_file_ops().fsync(file_.get()) == 0;
   uint8_t* copy = nullptr;
   if (can_map) {
     struct stat st {};
-    if (real_file_ops().fstat(file_.get(), &st) != 0 || identity_of(st) != identity_) return damaged("it is written to");
-    Result<MappedFile> mapped = MappedFile::map(file_.get(), st, path_);
-    if (!mapped.ok()) return mapped.status();
-    mapped_ = std::make_shared<const MappedFile>(std::move(*mapped));
+    if (real_file_ops().fstat(file_.get(), &st) != 0 || identity_of(st) != identity_)
+      return damaged("it is written to");
+    LLMB_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::map(file_.get(), st, path_));
+    mapped_ = std::make_shared<const MappedFile>(std::move(mapped));
     mapped_->will_read_all();
     memory_ = mapped_;
     payload_ = mapped_->data() + payload_at_;
@@ -185,11 +185,10 @@ Status CachedWeights::open_payload(ThreadPool& pool) {
 
 Result<CachedWeights> CachedWeights::open(const std::string& path, const std::string& key, ThreadPool& pool) {
   struct stat st {};
-  Result<Descriptor> file = open_regular_file(path, &st);
-  if (!file.ok()) return file.status();
+  LLMB_ASSIGN_OR_RETURN(Descriptor file, open_regular_file(path, &st));
   CachedWeights weights;
   weights.path_ = path;
-  weights.file_ = std::move(*file);
+  weights.file_ = std::move(file);
   weights.identity_ = identity_of(st);
   LLMB_RETURN_IF_ERROR(weights.read_header(key));
   LLMB_RETURN_IF_ERROR(weights.open_payload(pool));
@@ -215,13 +214,13 @@ Status CachedWeights::check(ThreadPool& pool) {
   if (mapped_ == nullptr) return {};
   LLMB_RETURN_IF_ERROR(mapped_->still_readable());
   Result<FileIdentity> now = look();
-  if (!now.ok()) return now.status();
+  LLMB_RETURN_IF_ERROR(now.status());
   if (*now == identity_) return {};
   if (now->size != identity_.size || now->mtime_ns != identity_.mtime_ns) return damaged(kChanged);
   while (is_young(*now, ChangeTimes::kAtOnce)) {  // a write just now would not show
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     now = look();
-    if (!now.ok()) return now.status();
+    LLMB_RETURN_IF_ERROR(now.status());
   }
   if (!verify(pool, nullptr)) return damaged(kChanged);
   identity_ = *now;

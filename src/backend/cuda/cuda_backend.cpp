@@ -118,13 +118,10 @@ class CudaBackend final : public Backend {
       return unsupported("weight-cache is for the CPU, a GPU takes weights as they are stored; leave it out");
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
-      Result<WeightFiles> opened = WeightFiles::open(options.model_dir, config);
-      if (!opened.ok()) return opened.status();
-      files.emplace(std::move(*opened));
+      LLMB_ASSIGN_OR_RETURN(WeightFiles opened, WeightFiles::open(options.model_dir, config));
+      files.emplace(std::move(opened));
     }
-    Result<CudaDevice> device = open_cuda_device(index_);
-    if (!device.ok()) return device.status();
-    device_ = std::move(*device);
+    LLMB_ASSIGN_OR_RETURN(device_, open_cuda_device(index_));
     config_ = config;
     options_ = options;
     dtype_ = options.dtype.value_or(config.gpu_dtype());
@@ -217,7 +214,7 @@ class CudaBackend final : public Backend {
         plan_num_blocks(options_, ops_->kv_layout(0),
                         {device_.total_bytes, free_device_bytes(),
                          graph_bytes * num_graphs + cuda::Linear::tuning_bytes() + kSpareBytes});
-    if (!num_blocks.ok()) return num_blocks.status();
+    LLMB_RETURN_IF_ERROR(num_blocks.status());
     set_kv_pool(*num_blocks);
     return {};
   }

@@ -64,8 +64,7 @@ Result<CudaDevice> find_cuda_device(int index) {
 }
 
 Result<CudaDevice> open_cuda_device(int index) {
-  Result<CudaDevice> device = find_cuda_device(index);
-  if (!device.ok()) return device;
+  LLMB_ASSIGN_OR_RETURN(CudaDevice device, find_cuda_device(index));
   cudaError_t code = cudaSetDevice(index);
   if (code == cudaSuccess) code = cudaFree(nullptr);  // creates the context
   if (code != cudaSuccess) return describe_failure(code);
