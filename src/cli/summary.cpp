@@ -102,6 +102,9 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   const PromptTokens& prompt = m.steps.prompt_tokens;
   add_line(out, "prompt tokens     %lld asked for, %lld computed, %lld saved by the prefix cache", n(prompt.num_asked),
            n(prompt.num_computed), n(prompt.num_saved));
+  add_line(out, "prefix cache      %s%lld tokens could be saved, %lld evictions, %lld block copies",
+           m.repeated_granularity > 1 ? "at least " : "", n(m.num_repeated_tokens), n(m.steps.num_evictions),
+           n(m.steps.num_block_copies));
   add_line(out, "KV cache          mean use %.1f %%, peak %.1f %%, waste in used blocks %.1f %%", 100 * d.kv_use,
            100 * d.kv_peak, 100 * d.kv_waste);
   if (d.mfu && d.mbu)
@@ -145,6 +148,10 @@ std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std
   j["prompt_tokens_asked"] = m.steps.prompt_tokens.num_asked;
   j["prompt_tokens_computed"] = m.steps.prompt_tokens.num_computed;
   j["prompt_tokens_saved"] = m.steps.prompt_tokens.num_saved;
+  j["prompt_tokens_repeated"] = m.num_repeated_tokens;
+  j["prompt_tokens_repeated_granularity"] = m.repeated_granularity;
+  j["prefix_cache_evictions"] = m.steps.num_evictions;
+  j["kv_block_copies"] = m.steps.num_block_copies;
   j["kv_cache_usage_mean"] = d.kv_use;
   j["kv_cache_usage_peak"] = d.kv_peak;
   j["kv_cache_waste"] = d.kv_waste;

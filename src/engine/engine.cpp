@@ -172,6 +172,7 @@ Status Engine::finish_step() {
   const StepPlan& plan = plans_[num_finished_++ % kMaxPlansInFlight];  // at once: what follows may throw
   metrics_.add_step(options_.model, plan, now_ms - step_begin_ms_, scheduler_.kv_usage());
   metrics_.prompt_tokens = scheduler_.prompt_tokens();
+  metrics_.num_evictions = scheduler_.num_evictions();
   scheduler_.apply(plan, output_, &updates_);
   num_output_tokens_ += static_cast<int64_t>(updates_.size());
   num_input_tokens_ += num_unsampled_rows(plan);

@@ -15,6 +15,7 @@ void StepMetrics::add_step(const ModelConfig& config, const StepPlan& plan, doub
   num_steps++;
   busy_ms += duration_ms;
   batch_size_sum += plan.num_entries();
+  num_block_copies += static_cast<int64_t>(plan.block_copies.size());
   kv_used_sum += static_cast<double>(kv.used_slots);
   kv_allocated_sum += static_cast<double>(kv.allocated_slots);
   kv_allocated_max = std::max(kv_allocated_max, kv.allocated_slots);

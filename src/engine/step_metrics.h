@@ -24,6 +24,8 @@ struct StepMetrics {
   double kv_used_sum = 0, kv_allocated_sum = 0;  // slots, summed over steps
   int64_t kv_allocated_max = 0;
   PromptTokens prompt_tokens;
+  int64_t num_block_copies = 0;
+  int64_t num_evictions = 0;  // of blocks that the prefix cache held
 };
 
 }  // namespace llmb

@@ -1,5 +1,6 @@
 #include "job/coordinator.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -44,9 +45,22 @@ bool Coordinator::take(IntakeItem item) {
     }
     changed_.notify_all();
   }
-  if (item.request) return work_.push({ordinal, std::move(item.request), item.arrival_ms, item.arrival_is_clock_time});
+  if (item.request) {
+    count_repeated(*item.request);
+    return work_.push({ordinal, std::move(item.request), item.arrival_ms, item.arrival_is_clock_time});
+  }
   put({ordinal, std::move(item.failure), {}});
   return true;
+}
+
+// The last token of a prompt is computed for what it samples, once for all choices.
+void Coordinator::count_repeated(const Request& request) {
+  if (request.is_indivisible) return;
+  const auto num_tokens = static_cast<int32_t>(request.prompt_tokens.size());
+  const int32_t num_shared = std::min(prompts_.add(request.prompt_tokens).num_tokens, num_tokens - 1);
+  const int64_t num_more_choices = request.params.sampling.num_choices - 1;
+  num_repeated_tokens_.fetch_add(num_shared + num_more_choices * num_tokens, std::memory_order_relaxed);
+  repeated_granularity_.store(prompts_.granularity(), std::memory_order_relaxed);
 }
 
 bool Coordinator::wait_for_line(double timeout_ms) {

@@ -19,6 +19,7 @@
 #include "engine/request_source.h"
 #include "job/request_intake.h"
 #include "job/result_stream.h"
+#include "planner/prefix_index.h"
 
 namespace llmb {
 
@@ -73,17 +74,27 @@ class Coordinator final : public RequestSource, public CompletionSink {
   int64_t input_bytes() const { return input_bytes_.load(std::memory_order_relaxed); }
   int64_t num_done() const { return num_done_.load(std::memory_order_relaxed); }
   int64_t num_failed() const { return num_failed_.load(std::memory_order_relaxed); }
+  // Prompt tokens handed out that a request before had, as far as a table of kPrefixIndexBytes knows; and by how many
+  // tokens a prompt's share of them may be rounded down, and 1.
+  int64_t num_repeated_tokens() const { return num_repeated_tokens_.load(std::memory_order_relaxed); }
+  int32_t repeated_granularity() const { return repeated_granularity_.load(std::memory_order_relaxed); }
   ResultStream& results() { return results_; }
 
  private:
+  static constexpr size_t kPrefixIndexBytes = 24 << 20;  // exact for 1.5 million different prompt tokens
+
   void read();
   bool take(IntakeItem item);
+  void count_repeated(const Request& request);
 
   const std::unique_ptr<RequestIntake> intake_;
   const std::optional<int64_t> max_errors_;
   ResultStream results_;
   BoundedQueue<WorkItem> work_;
   std::atomic<int64_t> num_read_{0}, input_bytes_{0}, num_done_{0}, num_failed_{0};
+  PrefixIndex prompts_{kPrefixIndexBytes};  // the reading thread's
+  std::atomic<int64_t> num_repeated_tokens_{0};
+  std::atomic<int32_t> repeated_granularity_{1};
   std::atomic<int64_t> num_error_turns_{0};  // errors that were to be put, within the budget or not
   mutable std::mutex mutex_;
   std::condition_variable changed_;

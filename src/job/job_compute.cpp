@@ -116,6 +116,8 @@ JobMetrics Job::metrics(const Outcome& outcome) {
   metrics.requests = coordinator_->results().metrics();
   metrics.steps = worker_->metrics();
   metrics.num_left = worker_->num_left();
+  metrics.num_repeated_tokens = coordinator_->num_repeated_tokens();
+  metrics.repeated_granularity = coordinator_->repeated_granularity();
   metrics.wall_ms = clock_->now_ms() - outcome.start_ms;
   metrics.backend = worker_->info();
   const bool is_well = outcome.engine.ok() && outcome.output.ok() && !must_end_process_;

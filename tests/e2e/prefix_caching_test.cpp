@@ -115,6 +115,11 @@ TEST_CASE("the metrics file says how many prompt tokens were asked for, computed
     CHECK(line["prompt_tokens_computed"].get<int64_t>() ==
           line["prompt_tokens_asked"].get<int64_t>() - line["prompt_tokens_saved"].get<int64_t>());
     CHECK((line["prompt_tokens_saved"] == 0) != is_cached);
+    CHECK(line["prompt_tokens_repeated"] >= line["prompt_tokens_saved"]);
+    CHECK(line["prompt_tokens_repeated"] > 0);
+    CHECK(line["prompt_tokens_repeated_granularity"] == 1);
+    CHECK((line["kv_block_copies"] == 0) != is_cached);
+    CHECK(line["prefix_cache_evictions"] == 0);
   }
 }
 

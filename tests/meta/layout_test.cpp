@@ -39,7 +39,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"model", {"formats", "core", "base"}},
     {"backend", {"model", "kernels/cpu", "kernels/cuda", "core", "base"}},
     {"engine", {"chat", "tokenizer", "scheduler", "backend", "core", "base"}},
-    {"job", {"engine", "io", "chat", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
+    {"planner", {"core", "base"}},
+    {"job", {"planner", "engine", "io", "chat", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
     {"cli", {"job", "engine", "io", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
 };
 
