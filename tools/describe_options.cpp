@@ -1,15 +1,19 @@
-// Prints the manual page, or the completions of a shell, made from the table of options that --help prints.
-//   describe_options man|bash|zsh|fish
+// Prints the completions of a shell, made from the table of options that --help prints, or the manual page, whose sections
+// behind the options come from tools/package/manual.md.
+//   describe_options bash|zsh|fish
+//   describe_options man MANUAL.md
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <functional>
+#include <fstream>
 #include <map>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "cli/command_line.h"
 #include "cli/version.h"
+#include "tools/package/man_text.h"
 
 namespace llmb {
 namespace {
@@ -24,11 +28,6 @@ struct Flag {
   std::vector<std::string> choices;
   bool is_required = false, is_repeatable = false;
 };
-
-std::string replace_all(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
-  return text;
-}
 
 std::string join(const std::vector<std::string>& words, const std::string& separator) {
   std::string text;
@@ -77,14 +76,6 @@ std::vector<Flag> read_table(const CLI::App& app) {
 
 // ---- the manual page ---------------------------------------------------------------------------------------------------
 
-std::string roff(std::string text) {
-  text = replace_all(replace_all(replace_all(text, "\\", "\\e"), "-", "\\-"), "…", "...");
-  return replace_all(replace_all(text, "'", "\\(aq"), "\n.", "\n\\&.");
-}
-
-std::string bold(const std::string& text) { return "\\fB" + roff(text) + "\\fR"; }
-std::string italic(const std::string& text) { return "\\fI" + roff(text) + "\\fR"; }
-
 // The text between two marks; from the start without `begin`, to the end without `end`.
 std::string section(const std::string& text, const std::string& begin, const std::string& end) {
   const size_t from = begin.empty() ? 0 : text.find(begin) + begin.size();
@@ -101,7 +92,7 @@ std::string man_option(const Flag& flag) {
   return out + "\n";
 }
 
-std::string man_page(const CLI::App& app, const std::vector<Flag>& flags) {
+std::string man_page(const CLI::App& app, const std::vector<Flag>& flags, const std::string& manual) {
   const std::string description = app.get_description(), footer = app.get_footer();
   const std::string what = section(description, "", ".\n");
   std::string out = ".TH LLM\\-BATCH 1 \"\" \"llm\\-batch " + roff(kVersion) + "\" \"User Commands\"\n";
@@ -118,8 +109,7 @@ std::string man_page(const CLI::App& app, const std::vector<Flag>& flags) {
     group = flag.group;
     out += man_option(flag);
   }
-  out += ".SH INPUT\n" + roff(section(footer, "\n", "Exit codes: "));
-  return out + ".SH EXIT STATUS\n" + roff(section(footer, "Exit codes: ", "")) + "\n";
+  return out + ".SH EXIT STATUS\n" + roff(section(footer, "Exit codes: ", "")) + "\n" + man_sections(manual);
 }
 
 // ---- completions -------------------------------------------------------------------------------------------------------
@@ -129,7 +119,7 @@ std::vector<std::string> spellings(const Flag& flag) {
   return {"-" + flag.short_name, "--" + flag.name};
 }
 
-std::string bash_completions(const CLI::App&, const std::vector<Flag>& flags) {
+std::string bash_completions(const std::vector<Flag>& flags) {
   std::map<ValueKind, std::vector<std::string>> names;  // as patterns
   std::vector<std::string> all;
   std::string choices;
@@ -181,7 +171,7 @@ std::string zsh_value(const Flag& flag) {
   }
 }
 
-std::string zsh_completions(const CLI::App&, const std::vector<Flag>& flags) {
+std::string zsh_completions(const std::vector<Flag>& flags) {
   const auto quote = [](const std::string& text) { return "'" + replace_all(text, "'", "'\\''") + "'"; };
   std::string out = "#compdef llm-batch\n# Completions of llm-batch for zsh.\n_arguments -s -S";
   for (const Flag& flag : flags) {
@@ -198,7 +188,7 @@ std::string zsh_completions(const CLI::App&, const std::vector<Flag>& flags) {
   return out + " \\\n  '*:FILE:_files'\n";
 }
 
-std::string fish_completions(const CLI::App&, const std::vector<Flag>& flags) {
+std::string fish_completions(const std::vector<Flag>& flags) {
   std::string out = "# Completions of llm-batch for fish.\n";
   for (const Flag& flag : flags) {
     out += "complete -c llm-batch";
@@ -216,18 +206,19 @@ std::string fish_completions(const CLI::App&, const std::vector<Flag>& flags) {
 }  // namespace llmb
 
 int main(int argc, char** argv) {
-  const std::map<std::string, std::string (*)(const CLI::App&, const std::vector<llmb::Flag>&)> forms = {
-      {"man", llmb::man_page},
-      {"bash", llmb::bash_completions},
-      {"zsh", llmb::zsh_completions},
-      {"fish", llmb::fish_completions}};
-  const auto form = forms.find(argc == 2 ? argv[1] : "");
-  if (form == forms.end()) {
-    std::fprintf(stderr, "usage: describe_options man|bash|zsh|fish\n");
+  const std::map<std::string, std::string (*)(const std::vector<llmb::Flag>&)> shells = {
+      {"bash", llmb::bash_completions}, {"zsh", llmb::zsh_completions}, {"fish", llmb::fish_completions}};
+  const auto shell = shells.find(argc == 2 ? argv[1] : "");
+  const bool is_man = argc == 3 && std::string(argv[1]) == "man";
+  std::stringstream manual;
+  if (is_man) manual << std::ifstream(argv[2]).rdbuf();
+  if (is_man ? manual.str().find("\n## ") == std::string::npos : shell == shells.end()) {
+    std::fprintf(stderr, "usage: describe_options bash|zsh|fish, or describe_options man MANUAL.md\n");
     return 2;
   }
   llmb::Options options;
   const auto app = llmb::make_command_line(options);
-  const std::string text = form->second(*app, llmb::read_table(*app));
+  const std::vector<llmb::Flag> flags = llmb::read_table(*app);
+  const std::string text = is_man ? llmb::man_page(*app, flags, manual.str()) : shell->second(flags);
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 ? 0 : 1;
 }

@@ -17,7 +17,9 @@ namespace {
 const std::string kTool = binary_dir() + "/tools/describe_options";
 
 std::string describe(const std::string& form) {
-  const ProcessResult result = run_process({kTool, form});
+  std::vector<std::string> argv = {kTool, form};
+  if (form == "man") argv.push_back(source_dir() + "/tools/package/manual.md");
+  const ProcessResult result = run_process(argv);
   CHECK(result.exit_code == 0);
   return result.out;
 }
@@ -32,7 +34,12 @@ std::set<std::string> find_all(const std::string& text, const std::string& patte
 
 // A manual page without its markup, in one line.
 std::string plain_text(std::string page) {
-  for (const auto& [from, to] : {std::pair{R"(\\f[BIR])", ""}, {R"(\\\(aq)", "'"}, {R"(\\e)", "\\"}, {R"(\\&)", ""}, {R"(\\-)", "-"}, {"\n", " "}})
+  for (const auto& [from, to] : {std::pair{R"(\\f[BIR])", ""},
+                                 {R"(\\\(aq)", "'"},
+                                 {R"(\\e)", "\\"},
+                                 {R"(\\&)", ""},
+                                 {R"(\\-)", "-"},
+                                 {"\n", " "}})
     page = std::regex_replace(page, std::regex(from), to);
   return page;
 }
@@ -98,8 +105,23 @@ TEST_CASE("--help, manual page and completions describe a flag in the same words
     CHECK(zsh_text.find("[" + description + "]") != std::string::npos);
     CHECK(fish_text.find("'" + description + "'") != std::string::npos);
   }
-  for (const char* heading : {".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SS Model", ".SH INPUT", ".SH EXIT STATUS 0 all"})
+  for (const char* heading : {".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SS Model", ".SH EXIT STATUS 0 all",
+                              ".SH INPUT", ".SS GGUF", ".SH ENVIRONMENT"})
     CHECK_MESSAGE(man.find(heading) != std::string::npos, heading);
+}
+
+TEST_CASE("the manual page has the headings, paragraphs, items, examples and words of Markdown") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("manual.md"),
+             "# Title\nleft out\n\n## A section\n\nOne `x.y|z` and\n**two**.\n\n### Part\n\n    .code 'a'\n\n- "
+             "first\n- `b`, c\n\n"
+             "| name | meaning | default |\n|---|---|---|\n| `a`, `b` | letters | 1 |\n| `c|d` | `e` | |\n");
+  const std::string page = run_process({kTool, "man", dir.file("manual.md")}).out;
+  CHECK(page.substr(page.find(".SH A SECTION")) ==
+        ".SH A SECTION\n.PP\nOne \\fBx.y|z\\fR and\n\\fBtwo\\fR.\n.SS Part\n.PP\n.EX\n\\&.code \\(aqa\\(aq\n.EE\n"
+        ".IP \\(bu 2\nfirst\n.IP \\(bu 2\n\\fBb\\fR, c\n"
+        ".TP\n\\fBa\\fR, \\fBb\\fR\nLetters.\nDefault: 1.\n.TP\n\\fBc|d\\fR\n\\fBe\\fR.\n");
+  CHECK(page.find("left out") == std::string::npos);
 }
 
 TEST_CASE("every value that a completion offers is accepted, and no other word") {
@@ -152,9 +174,15 @@ TEST_CASE("the manual page and the completions are read without complaint by the
   is_quiet("zsh", "zsh -n zsh");
   is_quiet("fish", "fish --no-execute fish");
   if (has_program("fish"))
-    CHECK(run_shell("cd " + dir.path() + " && fish --no-config -c 'source fish; complete -C \"llm-batch --order \" | cut -f 1'").out ==
-          "completion\ninput\n");
-  CHECK(run_process({kTool, "cmd"}).exit_code == 2);
+    CHECK(run_shell("cd " + dir.path() +
+                    " && fish --no-config -c 'source fish; complete -C \"llm-batch --order \" | cut -f 1'")
+              .out == "completion\ninput\n");
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"cmd"}, {}, {"man"}, {"man", dir.file("none")}, {"man", dir.file("fish")}}) {
+    std::vector<std::string> argv = {kTool};
+    argv.insert(argv.end(), wrong.begin(), wrong.end());
+    CHECK(run_process(argv).exit_code == 2);
+  }
 }
 
 }  // namespace llmb::test

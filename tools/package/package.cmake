@@ -1,17 +1,17 @@
-# Target "docs": the manual page and the completions, made from the table of options, where an installation looks for them.
+# Target "docs": the manual page and the completions, made from the table of options and manual.md, where an installation looks for them.
 target_link_libraries(describe_options PRIVATE llmb_cli)
 target_compile_definitions(describe_options PRIVATE LLMB_VERSION="${PROJECT_VERSION}")
 set(docs "")
-function(llmb_option_docs form file)
+function(llmb_option_docs form file)  # and what the form is made from beside the table
   set(path ${CMAKE_BINARY_DIR}/share/${file})
   get_filename_component(folder ${path} DIRECTORY)
   get_filename_component(place share/${file} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})
-  add_custom_command(OUTPUT ${path} COMMAND describe_options ${form} > ${path} DEPENDS describe_options VERBATIM)
+  add_custom_command(OUTPUT ${path} COMMAND describe_options ${form} ${ARGN} > ${path} DEPENDS describe_options ${ARGN} VERBATIM)
   install(FILES ${path} DESTINATION ${place} OPTIONAL)
   set(docs ${docs} ${path} PARENT_SCOPE)
 endfunction()
-llmb_option_docs(man man/man1/llm-batch.1)
+llmb_option_docs(man man/man1/llm-batch.1 ${CMAKE_SOURCE_DIR}/tools/package/manual.md)
 llmb_option_docs(bash bash-completion/completions/llm-batch)
 llmb_option_docs(zsh zsh/site-functions/_llm-batch)
 llmb_option_docs(fish fish/vendor_completions.d/llm-batch.fish)
