@@ -16,6 +16,8 @@ struct Drafts {
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   int32_t parent(int32_t draft) const { return parents.empty() ? draft - 1 : parents[draft]; }
+  // Whether each draft's parent lies before it. The scheduler refuses others.
+  bool is_valid() const;
   void clear() { tokens.clear(), parents.clear(); }
   void keep_first(int32_t count);  // drafts
   void keep_chain();               // the first path, whose drafts each have the one before as parent

@@ -147,6 +147,7 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
       {num_slots, num_givable, int64_t{spare->tokens}, int64_t{spare->drafts}, int64_t{config_.max_drafts_per_group}}));
   if (max_drafts <= 0) return;
   proposer_->propose(*sequence, max_drafts, &drafts_);
+  LLMB_CHECK_MSG(drafts_.is_valid(), "a draft whose parent is not a draft before it");
   drafts_.keep_first(max_drafts);
   if (!config_.allows_trees) drafts_.keep_chain();
   const int32_t num_blocks = sequence->blocks.num_blocks();

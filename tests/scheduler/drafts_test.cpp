@@ -156,4 +156,18 @@ TEST_CASE("a tree: accepted rows out of place are computed again, and nothing is
   CHECK(h.plan.tokens[0] == 51);
 }
 
+TEST_CASE("drafts whose parents do not lie before them are refused: nobody follows them for ever") {
+  for (const Drafts& wrong : {Drafts{{8}, {0}}, Drafts{{8, 9}, {1, 0}}, Drafts{{8, 9}, {-1}}, Drafts{{8}, {-2}}}) {
+    TestProposer proposer;
+    proposer.drafts[0] = wrong;
+    SchedulerConfig config = drafts_config();
+    config.allows_trees = true;
+    Harness h(config, &proposer);
+    h.add(3, 20);
+    REQUIRE(h.step());
+    StepPlan plan;
+    CHECK_THROWS(h.scheduler.schedule(0, false, &plan));
+  }
+}
+
 }  // namespace llmb::test

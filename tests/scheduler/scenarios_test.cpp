@@ -286,6 +286,7 @@ class Scenario {
       drafts.tokens.push_back(number(parts.at(0)));
       if (parts.size() > 1) drafts.parents.push_back(number(parts[1]));
     }
+    if (!drafts.is_valid()) throw std::invalid_argument("drafts without parents, or not behind them");
   }
 
   static Words names(const std::vector<SeqId>& ids) {
@@ -345,8 +346,8 @@ TEST_CASE("a line that means nothing is noticed") {
   Scenario scenario;
   scenario.run_line("budget 5");
   scenario.run_line("request 3+2");
-  for (const char* line :
-       {"budget 6", "budgets 5", "ahead 0:1", "apply", "request 3+2 color=red", "request 3", "draft"})
+  for (const char* line : {"budget 6", "budgets 5", "ahead 0:1", "apply", "request 3+2 color=red", "request 3", "draft",
+                           "draft 0 8<0", "draft 0 8<-1 9", "draft 0 8<-1 9<-2"})
     CHECK_THROWS(scenario.run_line(line));
 }
 
