@@ -20,6 +20,7 @@
 #include "backend/ledger/ledger_backend.h"
 #include "base/check.h"
 #include "base/rng.h"
+#include "planner/row_order.h"
 #include "scheduler/scheduler.h"
 
 namespace llmb {
@@ -33,6 +34,7 @@ struct BatchingWorkload {
   int32_t max_model_len = 2048;  // also what a cache without paging reserves for a sequence
   int32_t block_size = 16;
   uint64_t seed = 0;
+  Schedule schedule = Schedule::kFile;  // with all lengths known
 };
 
 struct BatchingResult {
@@ -95,8 +97,12 @@ inline BatchingResult run_batching_workload(BatchingMode mode, const BatchingWor
   require(backend->load(model, load));
 
   Scheduler scheduler(config);
-  for (auto& request : make_batching_requests(workload, model.vocab_size))
-    LLMB_CHECK(std::holds_alternative<SeqId>(scheduler.add(std::move(request), 0)));
+  const auto requests = make_batching_requests(workload, model.vocab_size);
+  std::vector<PlannedRow> rows;
+  for (const auto& request : requests)
+    rows.push_back({static_cast<int32_t>(rows.size()), {}, *request->params.stop.max_tokens});
+  const std::vector<int32_t> order = order_rows(workload.schedule, rows, workload.max_num_seqs);
+  for (const int32_t row : order) LLMB_CHECK(std::holds_alternative<SeqId>(scheduler.add(requests[row], 0)));
   BatchingResult result;
   std::vector<uint64_t> hashes(workload.num_requests);  // [requests]
   int64_t num_used = 0, num_allocated = 0, num_seqs = 0;
@@ -109,7 +115,7 @@ inline BatchingResult run_batching_workload(BatchingMode mode, const BatchingWor
     require(backend->wait(&output));
     scheduler.apply(plan, output, &updates);
     for (const SequenceUpdate& update : updates)
-      hashes[update.seq] = LedgerModel::extend(hashes[update.seq], update.token);
+      hashes[order[update.seq]] = LedgerModel::extend(hashes[order[update.seq]], update.token);
     ++result.num_steps;
     result.num_output_tokens += plan.num_samples();
     result.num_prompt_tokens += plan.num_tokens();

@@ -22,6 +22,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "planner/prefix_index.h"
+#include "planner/row_order.h"
 #include "scheduler/scheduler.h"
 
 namespace llmb {
@@ -43,9 +44,22 @@ class WorkloadRng {
   uint32_t num_draws_ = 0;
 };
 
+// As the planner orders them, all of them known, for so many at one time.
+inline Requests planned(const Requests& requests, Schedule schedule, int32_t num_slots) {
+  PrefixIndex index(size_t{1} << 30);
+  std::vector<PlannedRow> rows;
+  for (const auto& request : requests) {
+    const PrefixIndex::Shared shared = index.add(request->prompt_tokens);
+    rows.push_back({index.num_prompts() - 1, shared, *request->params.stop.max_tokens});
+  }
+  Requests ordered;
+  for (const int32_t row : order_rows(schedule, rows, num_slots)) ordered.push_back(requests[row]);
+  return ordered;
+}
+
 class SharingWorkload {
  public:
-  static constexpr int32_t kVocabSize = 32000;
+  static constexpr int32_t kVocabSize = 32000, kNumSlots = 64;
 
   // In groups: the rows of one beginning follow each other.
   static Requests documents() {
@@ -116,7 +130,7 @@ inline SharingResult run_sharing_workload(const Requests& requests, int32_t pool
   ModelConfig model;
   model.vocab_size = SharingWorkload::kVocabSize;
   SchedulerConfig config;
-  config.max_num_seqs = 64;
+  config.max_num_seqs = SharingWorkload::kNumSlots;
   config.max_num_batched_tokens = 1024;
   config.block_size = 16;
   config.num_blocks = pool_tokens / config.block_size;

@@ -1,6 +1,7 @@
 // The published ratios of steps and the waste bounds, on the workload of tools/bench_batching.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tools/batching_workload.h"
@@ -68,6 +69,40 @@ TEST_CASE("output lengths are drawn again until they fit: none above the longest
       num_longest += length == kLongest[i];
     }
     CHECK(num_longest < 60);  // 1000 / 32, and chance
+  }
+}
+
+// No step gives more than a token to each running sequence, and no sequence gets more than one of a step.
+int64_t fewest_steps(const BatchingWorkload& workload) {
+  int64_t sum = 0, longest = 0;
+  for (const int32_t length : draw_output_lengths(workload)) {
+    sum += length;
+    longest = std::max<int64_t>(longest, length);
+  }
+  return std::max(longest, ceil_div(sum, int64_t{workload.max_num_seqs}));
+}
+
+TEST_CASE("with lengths known, planned orders take at most 1.02 times the fewest steps that there can be") {
+  for (const int32_t max_num_seqs : {64, 128}) {
+    for (const int32_t longest : kLongest) {
+      BatchingWorkload workload;
+      workload.longest_output_tokens = longest;
+      workload.max_num_seqs = max_num_seqs;
+      CAPTURE(max_num_seqs);
+      CAPTURE(longest);
+      const auto steps = [&](Schedule schedule) {
+        workload.schedule = schedule;
+        return run_batching_workload(BatchingMode::kContinuous, workload);
+      };
+      const BatchingResult in_file_order = steps(Schedule::kFile);
+      for (const Schedule schedule : {Schedule::kLongestFirst, Schedule::kAuto}) {
+        const BatchingResult planned = steps(schedule);
+        MESSAGE(max_num_seqs << " rows, longest " << longest << ": " << planned.num_steps << " of at least "
+                             << fewest_steps(workload) << " steps, in file order " << in_file_order.num_steps);
+        CHECK(static_cast<double>(planned.num_steps) <= 1.02 * static_cast<double>(fewest_steps(workload)));
+        CHECK(planned.output_hash == in_file_order.output_hash);
+      }
+    }
   }
 }
 

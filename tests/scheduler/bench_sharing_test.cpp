@@ -15,6 +15,16 @@ TEST_CASE("rows in groups save what their files hold, with a pool of 32 k tokens
   }
 }
 
+TEST_CASE("planned, shuffled rows save as much with a pool of 32 k tokens") {
+  for (const Requests& requests :
+       {SharingWorkload::documents(), SharingWorkload::few_shot(), SharingWorkload::tree()}) {
+    for (const Schedule schedule : {Schedule::kAuto, Schedule::kPrefix}) {
+      const Requests order = planned(SharingWorkload::shuffled(requests), schedule, SharingWorkload::kNumSlots);
+      CHECK(run_sharing_workload(order, 32 << 10).share_saved() >= 0.999);
+    }
+  }
+}
+
 TEST_CASE("shuffled rows save it where the pool holds all, and no more than that") {
   for (const Requests& requests :
        {SharingWorkload::documents(), SharingWorkload::few_shot(), SharingWorkload::tree()}) {
