@@ -20,7 +20,7 @@ constexpr const char* kFooter =
     "of a line override the flags, the flags override the model's generation_config.json.\n"
     "Exit codes: 0 all lines ok, 1 bug, 2 usage, 3 some lines are error records, 4 model refused, 5 input\n"
     "unreadable, 6 output failed, 7 the output cannot be continued, 8 another run holds the output, 9 device fault\n"
-    "or stall, 10 out of memory, 11 too many errors, 128+n signal, 141 reader went away. Running the same command\n"
+    "or stall, 10 out of memory, 11 too many errors, 128+n signal, 141 stdout was closed. Running the same command\n"
     "again continues an interrupted job.";
 
 constexpr int32_t kIntMax = INT32_MAX;
@@ -56,13 +56,13 @@ void add_model_options(CLI::App& app, Options& o) {
       ->option_text("auto|cpu|cuda[:N]|ledger [auto]");
   app.add_option(
          "--dtype", o.texts.dtype,
-         "Dtype of activations; auto: the weights' own on a GPU; on the CPU float32, bfloat16 where that is faster")
+         "Dtype of activations; auto: the weights' own on a GPU; on the CPU float32, or bfloat16 where that is faster")
       ->check(one_of({"auto", "float32", "bfloat16", "float16"}))
       ->group("Model")
       ->option_text("auto|float32|bfloat16|float16 [auto]");
   app.add_option(
          "--arithmetic", o.texts.arithmetic,
-         "CPU arithmetic; each kind gives other bytes; auto: that of the output being continued, else the fastest here")
+         "CPU arithmetic; each kind gives different bytes; auto: that of the output being continued, else the fastest")
       ->check(one_of({"auto", "unfused", "fma", "bf16-dot", "bf16-amx"}))
       ->group("Model")
       ->option_text("auto|unfused|fma|bf16-dot|bf16-amx [auto]");
@@ -73,10 +73,11 @@ void add_model_options(CLI::App& app, Options& o) {
       ->group("Model")
       ->option_text("none|int8|int4 [none]");
   app.add_option("--weight-cache", o.job.load.cpu.weight_cache_dir,
-                 "Keep packed weights there (CPU); later runs map them and share the memory")
+                 "Keep packed weights in DIR (CPU); later runs map them and share the memory")
       ->group("Model")
       ->option_text("DIR");
-  app.add_option("--max-model-len", o.job.max_model_len, "Longest sequence, prompt and output; default: the model's")
+  app.add_option("--max-model-len", o.job.max_model_len,
+                 "Longest sequence (prompt plus output); default: the model's context")
       ->transform(size_validator(1 << 24))
       ->group("Model")
       ->option_text("TOKENS");
@@ -87,23 +88,23 @@ void add_io_options(CLI::App& app, Options& o) {
   app.add_option("inputs", o.job.inputs, "Input files, in order; plain, .gz or .zst; '-' or none: stdin")
       ->option_text("[FILE…]");
   app.add_option("--input-format", o.texts.input_format,
-                 "auto: by each file's name (.csv, .tsv, .txt; else JSON lines); text: a prompt a line")
+                 "auto: by each file's name (.csv, .tsv, .txt; else JSON lines); text: one prompt per line")
       ->check(one_of({"auto", "jsonl", "text", "csv", "tsv"}))
       ->group(group)
       ->option_text("auto|jsonl|text|csv|tsv [auto]");
-  app.add_option("--prompt-field", o.job.data.prompt_field, "The field or column of a line that is its prompt")
+  app.add_option("--prompt-field", o.job.data.prompt_field, "Field or column that holds the prompt")
       ->group(group)
       ->option_text("NAME");
   app.add_option("--template", o.texts.prompt_template,
-                 "Jinja over a line's fields that gives its prompt: 'Translate: {{ text }}', or the name of a file")
+                 "Jinja template that makes the prompt from a line's fields: 'Translate: {{ text }}', or a file's name")
       ->group(group)
       ->option_text("TEMPLATE");
   app.add_option("--system", o.job.data.system,
-                 "Make a conversation of each such prompt, behind this system message ('': without one)")
+                 "Send each such prompt as a chat message after this system message ('': no system message)")
       ->group(group)
       ->option_text("TEXT");
   app.add_option("--keep", o.texts.keep,
-                 "Repeat fields of the line in its record, in an object \"input\": all, or names with commas between")
+                 "Copy fields of the line to its record, in an object \"input\": all, or names separated by commas")
       ->group(group)
       ->option_text("FIELDS");
   app.add_option("-o,--output", o.job.output.path,
@@ -111,7 +112,7 @@ void add_io_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("FILE [-]");
   app.add_option("--order", o.job.output.order,
-                 "completion: write each result when it is finished; input: in input order")
+                 "completion: write each result as soon as it is finished; input: in input order")
       ->transform(one_of<OutputOrder>({{"completion", OutputOrder::kCompletion}, {"input", OutputOrder::kInput}}))
       ->group(group)
       ->option_text("completion|input [completion]");
@@ -120,28 +121,28 @@ void add_io_options(CLI::App& app, Options& o) {
       ->group(group);
   // A flag with a value: as an option it would take the next input file for its codes.
   app.add_flag("--retry-errors", o.job.output.retry_errors,
-               "Run lines again whose records are errors, all of them or those with these codes")
+               "Rerun lines whose records are errors: all of them, or those with these codes")
       ->group(group)
       ->option_text("[=CODE,…]");
   app.add_option("--max-errors", o.job.output.max_errors,
-                 "Stop with exit code 11 when the output holds more error records")
+                 "Stop with exit code 11 when the output holds more than N error records")
       ->check(integer_in(0, uint64_t{1} << 53))
       ->group(group)
       ->option_text("N");
   app.add_option("--error-file", o.job.output.error_file, "Write a copy of every error record to FILE")
       ->group(group)
       ->option_text("FILE");
-  app.add_option("--grace", o.job.grace_s, "After the first signal, how long running requests may take to finish")
+  app.add_option("--grace", o.job.grace_s, "How long running requests may take to finish after the first signal")
       ->check(number_in(0, 1e6))
       ->group(group)
       ->option_text("SECONDS [30]");
   app.add_option("--watchdog-timeout", o.job.watchdog_timeout_s,
-                 "Exit with 9 if one step takes longer (a hung device); 0: never")
+                 "Exit with code 9 if one step takes longer (a hung device); 0: never")
       ->check(number_in(0, 1e6))
       ->group(group)
       ->option_text("SECONDS [300; on a CPU 3600]");
   app.add_flag("--no-metrics", o.job.output.no_metrics, "Leave the metrics field out of the results")->group(group);
-  app.add_flag("--dry-run", o.dry_run, "Check every line and count tokens; touches no weights, writes no results")
+  app.add_flag("--dry-run", o.dry_run, "Check every line and count tokens; reads no weights, writes no results")
       ->group(group);
 }
 
@@ -154,7 +155,7 @@ void add_batching_options(CLI::App& app, Options& o) {
                                         {"continuous", BatchingMode::kContinuous}}))
       ->group(group)
       ->option_text("none|static|dynamic|continuous [continuous]");
-  app.add_option("--max-num-seqs", o.job.scheduler.max_num_seqs, "Sequences that run at one time")
+  app.add_option("--max-num-seqs", o.job.scheduler.max_num_seqs, "Sequences that run at the same time")
       ->check(integer_in(1, 65536))
       ->group(group)
       ->option_text("N [64]");
@@ -164,7 +165,7 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("N [1024]");
   app.add_option("--batch-window-ms", o.job.scheduler.batch_window_ms,
-                 "Dynamic batching: start at the latest this long after the first arrival")
+                 "Dynamic batching: longest wait for a batch to fill after the first arrival")
       ->check(number_in(0, 1e9))
       ->group(group)
       ->option_text("MS [50]");
@@ -177,14 +178,15 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("8|16|32|64|128 [16]");
   app.add_flag("--enable-prefix-caching", o.job.scheduler.enable_prefix_caching,
-               "Compute a prefix that prompts share only once (default)")
+               "Compute a prefix that several prompts share only once (default)")
       ->group(group);
   app.add_flag_callback(
          "--no-enable-prefix-caching", [&o] { o.job.scheduler.enable_prefix_caching = false; },
          "Compute each prompt on its own")
       ->group(group);
-  app.add_option("--kv-cache-dtype", o.texts.kv_cache_dtype,
-                 "Dtype of the KV cache; auto: on the CPU bfloat16, float32 for a model stored so; on a GPU as --dtype")
+  app.add_option(
+         "--kv-cache-dtype", o.texts.kv_cache_dtype,
+         "Dtype of the KV cache; auto: on the CPU bfloat16, or float32 for a float32 model; on a GPU as --dtype")
       ->check(one_of({"auto", "float32", "bfloat16", "float16", "int8"}))
       ->group(group)
       ->option_text("auto|float32|bfloat16|float16|int8 [auto]");
@@ -204,7 +206,7 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("SHARE [0.92]");
   app.add_flag("--deterministic", o.job.load.cuda.deterministic,
-               "GPU: results do not depend on what else runs in the step, at some cost; on the CPU they never do")
+               "GPU: make results independent of what else runs in the step, at some cost; on the CPU they always are")
       ->group(group);
   app.add_option("--threads", o.job.load.num_threads, "CPU threads; default: all usable cores")
       ->check(integer_in(1, 1024))
@@ -214,14 +216,13 @@ void add_batching_options(CLI::App& app, Options& o) {
 
 void add_sampling_options(CLI::App& app, Options& o) {
   const std::string group = "Sampling defaults, for lines without their own";
-  app.add_option(
-         "--max-tokens", o.job.generation.max_tokens,
-         "Output tokens at most; default: max_new_tokens of generation_config.json, else 256 (OpenAI lines: 16 for "
-         "completions, the context's rest for chat)")
+  app.add_option("--max-tokens", o.job.generation.max_tokens,
+                 "Maximum number of output tokens; default: max_new_tokens of generation_config.json, else 256 (OpenAI "
+                 "lines: 16 for completions, the rest of the context for chat)")
       ->check(integer_in(1, kIntMax))
       ->group(group)
       ->option_text("N");
-  app.add_option("--min-tokens", o.job.generation.min_tokens, "Output tokens at least")
+  app.add_option("--min-tokens", o.job.generation.min_tokens, "Minimum number of output tokens")
       ->check(integer_in(0, kIntMax))
       ->group(group)
       ->option_text("N [0]");
@@ -247,12 +248,12 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("X [1]");
   app.add_option("--presence-penalty", o.job.generation.presence_penalty,
-                 "Penalises tokens that the output has already")
+                 "Penalises tokens that are already in the output")
       ->check(number_in(-2, 2))
       ->group(group)
       ->option_text("X [0]");
   app.add_option("--frequency-penalty", o.job.generation.frequency_penalty,
-                 "Penalises tokens by how often the output has them")
+                 "Penalises tokens by how often they are in the output")
       ->check(number_in(-2, 2))
       ->group(group)
       ->option_text("X [0]");
@@ -283,8 +284,9 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->check(integer_in(0, kMaxTopLogprobs))
       ->group(group)
       ->option_text("N");
-  app.add_option("--truncate", o.job.generation.truncate,
-                 "Cut a prompt that fills the context at its beginning (left) or end (right); default: an error record")
+  app.add_option(
+         "--truncate", o.job.generation.truncate,
+         "Cut a prompt that fills the context, at its beginning (left) or end (right); default: an error record")
       ->transform(one_of<TruncateSide>({{"left", TruncateSide::kLeft}, {"right", TruncateSide::kRight}}))
       ->group(group)
       ->option_text("left|right");
@@ -294,7 +296,7 @@ void add_sampling_options(CLI::App& app, Options& o) {
 void add_report_options(CLI::App& app, Options& o) {
   const std::string group = "Report";
   app.add_option("--progress", o.progress,
-                 "auto: a bar on a terminal, else a line every 10 s; none: quiet, errors and the final JSON line only")
+                 "auto: a bar on a terminal, else a line every 10 s; none: only errors and the final JSON line")
       ->transform(one_of<ProgressKind>({{"auto", ProgressKind::kAuto},
                                         {"bar", ProgressKind::kBar},
                                         {"plain", ProgressKind::kPlain},

@@ -20,13 +20,12 @@ std::string with_separators(int64_t value) {
 // A job that computed says what became of its work; "" where there is nothing to say.
 std::string error_text(const JobEnding& e, const OutputOptions& output) {
   if (e.end == JobEnd::kTooManyErrors)
-    return std::to_string(e.report.failed) + " error records are more than --max-errors " +
-           std::to_string(*output.max_errors) + " allows: " + interrupted_message(e.report) +
-           " with a larger budget or --retry-errors";
+    return std::to_string(e.report.failed) + " error records, more than the " + std::to_string(*output.max_errors) +
+           " that --max-errors allows: " + interrupted_message(e.report) + " with a larger budget or --retry-errors";
   const std::string message = with_flag_names(e.message);
   if (message.empty() || !e.metrics) return message;
-  if (e.output_was_changed) return message + "; what is left of it: " + interrupted_message(e.report);
-  return message + (e.report.resumable ? "; what is done is kept, run again to continue" : "");
+  if (e.output_was_changed) return message + "; until then: " + interrupted_message(e.report);
+  return message + (e.report.resumable ? "; finished results are kept, run again to continue" : "");
 }
 
 }  // namespace

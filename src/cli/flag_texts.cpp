@@ -56,7 +56,7 @@ Result<std::vector<std::string>> parse_names(const std::string& text) {
   std::vector<std::string> names;
   std::stringstream parts(text + ",");
   for (std::string part; std::getline(parts, part, ',');) {
-    if (part.empty()) return invalid_argument("--keep: an empty name; expected all, or names such as id,label");
+    if (part.empty()) return invalid_argument("--keep: a name is empty; expected all, or names such as id,label");
     names.push_back(part);
   }
   return names;
@@ -67,8 +67,8 @@ Result<std::string> read_template(const std::string& text) {
   if (text.find_first_of("{\n") != text.npos) return text;
   Result<std::string> content = read_whole_file(text, kMaxBytes);
   if (!content.ok())
-    return invalid_argument("--template: '" + text + "' has no {{ field }}, and is no file that can be read: " +
-                            content.status().message());
+    return invalid_argument("--template: '" + text +
+                            "' contains no {{ field }} and is not a readable file: " + content.status().message());
   if (content->empty()) return invalid_argument("--template: " + text + " is empty");
   return content;
 }

@@ -65,8 +65,7 @@ CLI::Validator integer_in(int64_t low, uint64_t high) {
         const bool fits = high <= INT64_MAX ? parses_in<int64_t>(text, low, static_cast<int64_t>(high))
                                             : parses_in<uint64_t>(text, static_cast<uint64_t>(low), high);
         if (fits && !has_leading_zero(text) && text != "-0") return std::string();
-        return "'" + text + "' is not an integer from " + std::to_string(low) + " to " + std::to_string(high) +
-               " in decimal";
+        return "'" + text + "' is not a decimal integer from " + std::to_string(low) + " to " + std::to_string(high);
       },
       "INTEGER");
 }

@@ -23,8 +23,8 @@ namespace {
 std::string check_combination(const JobOptions& o) {
   if (o.model.model.empty())
     return "--model is required: a model directory, a GGUF file, or a name in the Hugging Face cache";
-  if (o.output.path.empty()) return "--output: an empty name; name a file, or - for stdout";
-  if (std::count(o.inputs.begin(), o.inputs.end(), "") > 0) return "an input with an empty name; - is stdin";
+  if (o.output.path.empty()) return "--output: the name is empty; name a file, or - for stdout";
+  if (std::count(o.inputs.begin(), o.inputs.end(), "") > 0) return "the name of an input is empty; use - for stdin";
   if (!o.model.tokenizer_revision.empty() && o.model.tokenizer.empty()) return "--tokenizer-revision needs --tokenizer";
   if (o.request_rate && !(*o.request_rate > 0)) return "--request-rate must be positive";
   const GenerationDefaults& g = o.generation;
@@ -33,13 +33,13 @@ std::string check_combination(const JobOptions& o) {
     return "--retry-errors needs an output file (-o FILE) that holds the errors";
   if (std::count(o.inputs.begin(), o.inputs.end(), "-") > 1) return "stdin ('-') can be read only once";
   if (!o.data.prompt_template.empty() && !o.data.prompt_field.empty())
-    return "--prompt-field and --template exclude each other";
+    return "--prompt-field and --template cannot be combined";
   const auto is_data = [&](const std::string& input) {
     return o.data.format.value_or(input_format_of(input)) != InputFormat::kJsonLines;
   };
   if (o.data.system && o.data.prompt_template.empty() && o.data.prompt_field.empty() &&
       std::none_of(o.inputs.begin(), o.inputs.end(), is_data))
-    return "--system needs lines of data: --template or --prompt-field makes prompts of them";
+    return "--system needs --template or --prompt-field, which make prompts from fields of a line";
   return "";
 }
 

@@ -143,7 +143,7 @@ void tell_terminal_input(const std::vector<std::string>& inputs) {
     guarded([&] {
       const std::optional<JobSnapshot> last = view.snapshot();
       if (!last) return exit_code;
-      log_warning("left while " + last->doing + ", which took too long: " + interrupted_message(last->report));
+      log_warning("gave up while " + last->doing + ", which took too long: " + interrupted_message(last->report));
       print_report(last->report, options, exit_code);
       return exit_code;
     });

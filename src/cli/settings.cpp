@@ -37,7 +37,7 @@ std::string describe_ends(const StopParams& stop, const ModelContext& model) {
   if (!ends.empty()) return "ends      at " + ends + ", or max-tokens\n";
   return std::string("ends      at max-tokens only: ") +
          (stop.ignore_eos ? "--ignore-eos"
-                          : "the model names no end-of-sequence token; --stop and --stop-token-ids do") +
+                          : "the model has no end-of-sequence token; --stop and --stop-token-ids add ends") +
          "\n";
 }
 

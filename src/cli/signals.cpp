@@ -29,8 +29,8 @@ void on_signal(int signal) {
 // record be cut, the next run drops it.
 void on_bus_error(int signal, siginfo_t* info, void*) {
   constexpr char kMessage[] =
-      "llm-batch: error: a page of memory cannot be read any more: the memory, or the disk that the program is on, has "
-      "failed; what is done is kept, run again to continue\n";
+      "llm-batch: error: a page of memory can no longer be read: the memory, or the disk that holds the program, has "
+      "failed; finished results are kept, run again to continue\n";
   if (info->si_code > 0) {                       // not sent by a process
     pollfd entry = {STDERR_FILENO, POLLOUT, 0};  // where nobody reads, nobody is kept waiting
     [[maybe_unused]] const auto count =

@@ -69,7 +69,7 @@ void add_errors(std::string& out, const std::vector<ErrorCount>& errors) {
     has_other_fields |= error.code == "missing_field" && error.first_message.find("; it has ") != std::string::npos;
   }
   if (has_other_fields)
-    out += "                  --prompt-field NAME or --template '{{ NAME }}' makes prompts of such lines\n";
+    out += "                  --prompt-field NAME or --template '{{ NAME }}' makes prompts from such lines\n";
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TEST_CASE("a page that is gone ends the run with 9 and one line; the same comman
     return std::unique_ptr<Backend>(std::make_unique<FailingBackend>(mapped));
   });
   CHECK(failed.process.exit_code == 9);
-  CHECK(failed.process.err.starts_with("llm-batch: error: a page of memory cannot be read"));
+  CHECK(failed.process.err.starts_with("llm-batch: error: a page of memory can no longer be read"));
   CHECK(std::count(failed.process.err.begin(), failed.process.err.end(), '\n') == 1);
   const auto again = run_in_child(arguments, make_backend);
   CHECK_MESSAGE(again.process.exit_code == 0, again.process.err);
