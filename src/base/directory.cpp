@@ -19,7 +19,7 @@ Result<std::vector<std::string>> directory_names(const std::string& dir) {
   if (!stream && errno == ENOMEM) throw std::bad_alloc();
   if (!stream && (errno == EMFILE || errno == ENFILE))
     throw std::system_error(errno, std::generic_category(), dir + ": cannot list it");
-  if (!stream) return io_error(dir + ": cannot list it: " + std::strerror(errno));
+  if (!stream) return io_error(dir + ": cannot list: " + std::strerror(errno));
   std::vector<std::string> names;
   errno = 0;
   while (const dirent* entry = readdir(stream.get())) {
@@ -27,7 +27,7 @@ Result<std::vector<std::string>> directory_names(const std::string& dir) {
     if (name != "." && name != "..") names.push_back(name);
     errno = 0;
   }
-  if (errno != 0) return io_error(dir + ": cannot list it: " + std::strerror(errno));
+  if (errno != 0) return io_error(dir + ": cannot list: " + std::strerror(errno));
   std::sort(names.begin(), names.end());
   return names;
 }

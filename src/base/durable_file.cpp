@@ -26,9 +26,9 @@ Result<std::optional<FileIdentity>> identify_file(FileOps& ops, const std::strin
   struct stat st {};
   if (ops.stat(path.c_str(), &st) != 0) {
     if (errno == ENOENT) return std::optional<FileIdentity>();
-    return error_at(path, "cannot look at it");
+    return error_at(path, "cannot stat it");
   }
-  if (!S_ISREG(st.st_mode)) return io_error(path + ": this name is needed for results, but it is no file");
+  if (!S_ISREG(st.st_mode)) return io_error(path + ": this name is needed for results, but is not a regular file; move it away");
   return std::optional(identity_of(st));
 }
 
@@ -108,7 +108,7 @@ Status AtomicFileWriter::commit() {
   LLMB_RETURN_IF_ERROR(flush());
   if (fsync_retrying(ops_, fd_) != 0) return error_at(temporary_, "cannot make it durable");
   struct stat st {};
-  if (ops_.fstat(fd_, &st) != 0) return error_at(temporary_, "cannot look at it");
+  if (ops_.fstat(fd_, &st) != 0) return error_at(temporary_, "cannot stat it");
   identity_ = identity_of(st);
   if (ops_.rename(temporary_.c_str(), path_.c_str()) != 0)
     return error_at(path_, "cannot rename " + temporary_ + " to it");

@@ -188,7 +188,7 @@ std::string render_source(const Source& source, const SpecialTokens& special_tok
       set_keyword_variables(interpreter, keywords, &generate, &continue_final);
     }
     if (generate && continue_final) {
-      throw jinja::value_error("continue_final_message and add_generation_prompt exclude each other");
+      throw jinja::value_error("continue_final_message and add_generation_prompt cannot be combined");
     }
     const Value messages = prepare_messages(heap, chat.messages_json);
     if (text_parts == TextParts::kJoined)

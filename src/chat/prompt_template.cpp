@@ -40,7 +40,7 @@ Result<std::string> PromptTemplate::render(std::string_view fields_json) const {
     jinja::Interpreter interpreter(*parsed_->code, heap);
     interpreter.refuse_undefined_output();
     const jinja::Value fields = jinja::parse_json(heap, fields_json, "the line");
-    if (!fields.is(jinja::Type::kDict)) return invalid_argument("the line is no JSON object");
+    if (!fields.is(jinja::Type::kDict)) return invalid_argument("the line is not a JSON object");
     interpreter.set_variable("fields", fields);
     for (const auto& [name, value] : fields.as<jinja::Dict>().entries)
       interpreter.set_variable(std::string(jinja::text_of(name)), value);

@@ -214,7 +214,7 @@ class GgufFile::Reader {
     if (status.ok()) status = check_type(type, &tensor, &bytes);
     if (!status.ok()) return status.with_context("tensor " + quoted(tensor.name));
     if (!out_.tensor_index_.emplace(tensor.name, out_.tensors_.size()).second)
-      return data_loss("tensor " + quoted(tensor.name) + " is there twice");
+      return data_loss("tensor " + quoted(tensor.name) + " is given twice");
     offsets->push_back(offset);
     tensor.data = {static_cast<const uint8_t*>(nullptr), bytes};  // placed when the header's end is known
     out_.tensors_.push_back(std::move(tensor));
@@ -226,7 +226,7 @@ class GgufFile::Reader {
     if (tensor->type == nullptr) return data_loss("tensor type " + std::to_string(id) + " is not known");
     const uint32_t block = tensor->type->block_size;
     if (tensor->cols() % block != 0)
-      return data_loss("rows of " + std::to_string(tensor->cols()) + " numbers are no whole blocks of " +
+      return data_loss("rows of " + std::to_string(tensor->cols()) + " numbers are not whole blocks of " +
                        std::to_string(block) + " (" + tensor->type->name + ")");
     *bytes = tensor->type->block_bytes;
     bool overflow = __builtin_mul_overflow(*bytes, static_cast<uint64_t>(tensor->cols()) / block, bytes);
@@ -250,7 +250,7 @@ class GgufFile::Reader {
       const uint64_t bytes = tensor.data.size();
       const std::string name = "tensor " + quoted(tensor.name);
       if (offsets[i] % alignment_ != 0)
-        return data_loss(name + " begins at " + std::to_string(offsets[i]) + ", no multiple of " +
+        return data_loss(name + " begins at " + std::to_string(offsets[i]) + ", not a multiple of " +
                          std::to_string(alignment_));
       if (offsets[i] != expected)
         return data_loss(

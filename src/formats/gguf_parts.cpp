@@ -59,7 +59,7 @@ Status GgufFile::add_part(GgufFile part) {
     return data_loss("the files have more than " + std::to_string(kMaxGgufTensors) + " tensors");
   for (GgufTensor& tensor : part.tensors_) {
     if (!tensor_index_.emplace(tensor.name, tensors_.size()).second)
-      return data_loss("tensor \"" + std::string(tensor.name.substr(0, 100)) + "\" is in a file before, too");
+      return data_loss("tensor \"" + std::string(tensor.name.substr(0, 100)) + "\" is also in an earlier file");
     tensors_.push_back(std::move(tensor));
   }
   for (MappedFile& file : part.files_) files_.push_back(std::move(file));

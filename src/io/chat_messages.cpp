@@ -173,7 +173,7 @@ MaybeError read_prompt_end(const FieldSet& fields, ChatMessages* chat) {
     if (MaybeError error = read_bool("add_generation_prompt", *value, &chat->add_generation_prompt)) return error;
   if (chat->continue_final_message && chat->add_generation_prompt)
     return field_error("invalid_value", "continue_final_message",
-                       "continue_final_message and add_generation_prompt exclude each other");
+                       "continue_final_message and add_generation_prompt cannot be combined");
   return std::nullopt;
 }
 

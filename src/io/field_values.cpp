@@ -256,7 +256,7 @@ MaybeError read_logit_bias(std::string_view field, JsonElement value, int32_t vo
       append_json_string(name, key.substr(0, 20));
       return field_error(
           "invalid_value", field,
-          std::string(field) + ": " + name + " is no token id from 0 to " + std::to_string(vocab_size - 1));
+          std::string(field) + ": " + name + " is not a token id from 0 to " + std::to_string(vocab_size - 1));
     }
     float number = 0;
     const std::string place = std::string(field) + "." + std::to_string(token);

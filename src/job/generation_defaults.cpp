@@ -42,7 +42,7 @@ Result<GenerationParams> generation_params(const GenerationDefaults& d, const Ge
     if (!is_token(token))
       return invalid_argument("`stop_token_ids`: " + std::to_string(token) + " is not in " + vocabulary);
   for (const std::string& stop : d.stop)
-    if (stop.empty()) return invalid_argument("`stop`: an empty stop string");
+    if (stop.empty()) return invalid_argument("`stop`: a stop string is empty");
   GenerationParams params;
   params.sampling = sampling_params(d, g);
   params.stop.min_tokens = d.min_tokens.value_or(0);

@@ -68,7 +68,7 @@ Result<bool> ManifestFile::try_lock(const std::string& output) {
   if (ops_.fstat(fd, &locked) != 0) {
     status = io_error(path_ + ": cannot stat: " + std::strerror(errno));
   } else if (!S_ISREG(locked.st_mode)) {
-    status = io_error(path_ + ": this name is needed for the output's manifest, but it is no file");
+    status = io_error(path_ + ": this name is needed for the output's manifest, but is not a regular file; move it away");
   } else if (flock_retrying(ops_, fd) != 0) {
     const int code = errno;
     const int pid = code == EWOULDBLOCK ? lock_holder(locked) : 0;

@@ -70,7 +70,7 @@ Result<std::optional<FileIdentity>> identify(const std::string& path) {
   struct stat st {};
   if (real_file_ops().stat(path.c_str(), &st) == 0) return std::optional(identity_of(st));
   if (errno == ENOENT || errno == ENOTDIR) return std::optional<FileIdentity>();
-  return io_error(path + ": cannot look at it: " + std::strerror(errno));
+  return io_error(path + ": cannot stat it: " + std::strerror(errno));
 }
 
 Result<ModelInventory> list_files(const ModelSource& source) {

@@ -62,14 +62,14 @@ Status OutputJob::check_fingerprint(Fingerprint current) {
     take(recorded, kArithmeticName);  // older builds had no such name
     take(current, kArithmeticName);
     cannot_grow_ = conflict(target_.path + ": begun by llm-batch " + recorded_->build +
-                            ", which answers otherwise (answers_version was " + before.value_or("not known") +
+                            ", which gives different answers (answers_version was " + before.value_or("not known") +
                             " and is " + now.value_or("not known") +
-                            "). Go on with that version, choose another output, or start over with `restart`");
+                            "). Continue with that version, choose another output, or start over with `restart`");
     if (!is_complete()) return cannot_grow_;
   }
   const std::vector<std::string> differences = fingerprint_differences(recorded, current);
   if (differences.empty()) return {};
-  std::string message = target_.path + ": begun with other settings: ";
+  std::string message = target_.path + ": begun with different settings: ";
   for (size_t i = 0; i < std::min<size_t>(differences.size(), 3); ++i) message += (i > 0 ? "; " : "") + differences[i];
   if (differences.size() > 3) message += "; and " + std::to_string(differences.size() - 3) + " more";
   return conflict(message + ". Run with the same settings, choose another output, or start over with `restart`");

@@ -79,8 +79,8 @@ Status OutputSink::open_partial() {
   if (fd_ < 0) return error_at("cannot create", partial_, errno);
   owns_fd_ = true;
   struct stat st {};
-  if (ops_.fstat(fd_, &st) != 0) return error_at("cannot look at it", partial_, errno);
-  if (!S_ISREG(st.st_mode)) return io_error(partial_ + ": this name is needed for results, but it is no file");
+  if (ops_.fstat(fd_, &st) != 0) return error_at("cannot stat it", partial_, errno);
+  if (!S_ISREG(st.st_mode)) return io_error(partial_ + ": this name is needed for results, but is not a regular file; move it away");
   identity_ = identity_of(st);
   return check_not_an_input(ops_, options_.inputs, st, partial_);
 }
@@ -93,7 +93,7 @@ Status OutputSink::begin() {
     return status_ =
                io_error(partial_ + ": cannot be continued: it became shorter than the records that were found in it");
   if (uninterrupted([&] { return ops_.ftruncate(fd_, options_.keep_bytes); }) != 0)
-    return status_ = error_at("cannot cut to its whole records", partial_, errno);
+    return status_ = error_at("cannot truncate to its complete records", partial_, errno);
   began_ = true;
   return {};
 }
@@ -116,7 +116,7 @@ Status OutputSink::append(std::string_view records) {
 Status OutputSink::check_content() {
   if (is_stream_ && !is_regular_stream_) return {};
   struct stat st {};
-  if (ops_.fstat(fd_, &st) != 0) return error_at("cannot look at it", is_stream_ ? path_ : partial_, errno);
+  if (ops_.fstat(fd_, &st) != 0) return error_at("cannot stat it", is_stream_ ? path_ : partial_, errno);
   const int64_t expected = stream_begin_ + size_, found = st.st_size;
   // A redirected stream may have other writers, and no name.
   if (is_stream_ ? found >= expected : found == expected && st.st_nlink > 0) return {};
@@ -135,7 +135,7 @@ Status OutputSink::check_place(const std::string& name) {
   }
   was_changed_ = true;
   return io_error(name + ": was " + (found ? "replaced or changed" : "moved or removed") +
-                  " by something else while the run went");
+                  " by something else during the run");
 }
 
 Status OutputSink::write_all(std::string_view records, size_t* written) {
@@ -148,7 +148,7 @@ Status OutputSink::write_all(std::string_view records, size_t* written) {
       // Someone who shares the pipe made it non-blocking.
       if (uninterrupted([&] { return ops_.poll(fd_, POLLOUT, -1); }) < 0) return error_at("cannot write", path_, errno);
     } else if (count < 0 && errno == EPIPE && is_stream_) {
-      return cancelled(path_ + ": the reader has gone");
+      return cancelled(path_ + ": its reader has closed it");
     } else {
       return error_at("cannot write", is_stream_ ? path_ : partial_, count < 0 ? errno : EIO);
     }

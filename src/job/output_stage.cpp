@@ -105,8 +105,8 @@ std::optional<JobStop> OutputStage::refuse_new_lines() {
   live_.change([](JobReport& r) { r.resumable = false; });
   if (!job_->cannot_grow().ok()) return JobStop{JobEnd::kResumeRefused, job_->cannot_grow().message()};
   return JobStop{JobEnd::kResumeRefused,
-                 options_.output.path + ": begun in another arithmetic: " + cannot_compute_.message() +
-                     ". Go on with a processor that can, choose another output, or start over with `restart`"};
+                 options_.output.path + ": begun in a different arithmetic: " + cannot_compute_.message() +
+                     ". Continue on a processor that can, choose another output, or start over with `restart`"};
 }
 
 JobStop OutputStage::complete_as_found(const Fingerprint& fingerprint) {

@@ -44,8 +44,8 @@ Status check_name_length(const std::string& path, std::string_view suffix) {
   const size_t room = (is_name ? limit : size_t{PATH_MAX - 1}) - suffix.size();
   return invalid_argument(
       path + ": this " + (is_name ? "name" : "path") + " has " + std::to_string(is_name ? name_bytes : path.size()) +
-      " bytes, and may have " + std::to_string(room) +
-      (suffix.empty() ? "" : " so that " + std::string(suffix) + " fits behind it") + "; choose a shorter one");
+      " bytes; the limit is " + std::to_string(room) +
+      (suffix.empty() ? "" : ", as " + std::string(suffix) + " is appended") + "; choose a shorter one");
 }
 
 Status check_not_an_input(FileOps& ops, const std::vector<std::string>& inputs, const struct stat& output,

@@ -168,7 +168,7 @@ Result<RunManifest> parse_manifest(std::string_view text, const std::string& nam
         ", so it is not known where the output beside it comes from; move both away, or start over with `restart`");
   };
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return damaged("damaged or cut short (no JSON object)");
+  if (!json.is_object()) return damaged("damaged or cut short (not a JSON object)");
   const Json *format = member(json, "format"), *build = member(json, "build"), *state = member(json, "state"),
              *fingerprint = member(json, "fingerprint");
   // Unsigned as parsed: a number from 0.
@@ -222,7 +222,7 @@ std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, co
           differences.push_back(before.first + " was " + before.second + " and is " + now.second);
       },
       [&](const auto& before) {
-        differences.push_back(before.first + " was " + before.second + " and is not known any more");
+        differences.push_back(before.first + " was " + before.second + " and is no longer known");
       },
       [&](const auto& now) { differences.push_back(now.first + " was not known and is " + now.second); });
   compare(

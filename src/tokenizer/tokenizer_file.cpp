@@ -80,7 +80,7 @@ class JsonBuilder : public nlohmann::json_sax<json> {
       has_token_ = true;
       return true;
     }
-    if (path_.back()->contains(v)) return fail("key \"" + escape_control(v) + "\" is there twice");
+    if (path_.back()->contains(v)) return fail("key \"" + escape_control(v) + "\" is given twice");
     key_ = v;
     return true;
   }

@@ -37,7 +37,7 @@ Status Vocab::add(std::string_view token, int64_t id) {
   if (!is_valid_utf8(token)) return data_loss("vocabulary entry " + quoted() + " is not valid UTF-8");
   if (num_entries_ * 2 >= slots_.size()) grow();
   const size_t slot = slot_of(token);
-  if (slots_[slot] >= 0) return data_loss("vocabulary entry " + quoted() + " is there twice");
+  if (slots_[slot] >= 0) return data_loss("vocabulary entry " + quoted() + " is given twice");
   if (id >= size()) entries_.resize(static_cast<size_t>(id) + 1);
   if (contains(static_cast<TokenId>(id))) {
     return data_loss("vocabulary entry " + quoted() + " has id " + std::to_string(id) + ", which is taken already");

@@ -79,11 +79,11 @@ TEST_CASE("an output of another version of answers is complete, or refused by na
     job.edit(version);
     CHECK(job.run(2).exit_code == 0);
     CHECK(job.run(2, {"--error-file", job.dir.file("errors")}).exit_code == 0);  // that reads all records
-    job.check_refused(3, {"answers otherwise (answers_version was ", job.out});
+    job.check_refused(3, {"gives different answers (answers_version was ", job.out});
     job.check_refused(2, {"temperature was 0 and is 0.5"}, {"--temperature", "0.5"});
     job.make_unfinished();
-    job.check_refused(2, {"answers otherwise (answers_version was "});
-    job.check_refused(3, {"answers otherwise (answers_version was "});
+    job.check_refused(2, {"gives different answers (answers_version was "});
+    job.check_refused(3, {"gives different answers (answers_version was "});
     CHECK(job.run(3, {"--restart"}).exit_code == 0);
     CHECK(job.run(4).exit_code == 0);
   }
@@ -123,10 +123,10 @@ TEST_CASE("an arithmetic that the processor cannot compute is refused by name; a
     if (is_bf16_arithmetic(*missing)) s["dtype"] = "\"bfloat16\"";
   });
   CHECK(job.run(2).exit_code == 0);
-  job.check_refused(3, {"begun in another arithmetic", name, "cannot compute it (it can: "});
+  job.check_refused(3, {"begun in a different arithmetic", name, "cannot compute it (it can: "});
   job.make_unfinished();
-  job.check_refused(2, {"begun in another arithmetic", name});
-  job.check_refused(3, {"begun in another arithmetic", name});
+  job.check_refused(2, {"begun in a different arithmetic", name});
+  job.check_refused(3, {"begun in a different arithmetic", name});
   job.edit([](Job::Settings& s) { s["arithmetic"] = "\"of the future\""; });
   job.check_refused(3, {"arithmetic was \"of the future\" and is"});
 }

@@ -67,7 +67,7 @@ TEST_CASE("FAULTS 46: empty names and names that are too long are refused with 2
   refused({""});
   refused({in, ""});
   const std::string longest = dir.file(std::string(237, 'o')), too_long = dir.file(std::string(238, 'o'));
-  CHECK(refused({in, "-o", too_long}).find(too_long + ": this name has 238 bytes, and may have 237") !=
+  CHECK(refused({in, "-o", too_long}).find(too_long + ": this name has 238 bytes; the limit is 237") !=
         std::string::npos);
   for (const char* flag : {"--error-file", "--metrics"})
     CHECK(refused({in, "-o", dir.file("out"), flag, dir.file(std::string(256, 'e'))}).find(std::string(flag) + ": ") !=

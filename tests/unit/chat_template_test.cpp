@@ -147,7 +147,7 @@ TEST_CASE("continue_final_message is refused where there is nothing to continue"
   const auto message = [&](const std::string& source, const std::string& messages, bool generate = false) {
     return error(tmpl(source), {messages, "", "", generate, true}).message();
   };
-  CHECK(message("{{ messages[0].content }}", kHi, true).find("exclude each other") != std::string::npos);
+  CHECK(message("{{ messages[0].content }}", kHi, true).find("cannot be combined") != std::string::npos);
   CHECK(message("{{ messages[0].content }}", R"([{"role": "a"}])").find("no content") != std::string::npos);
   CHECK(message("{{ messages[0].content }}", R"([{"content": 5}])").find("not text") != std::string::npos);
   CHECK(message("{{ messages[0].content }}", R"([{"content": [{"type": "image"}]}])").find("no text") !=

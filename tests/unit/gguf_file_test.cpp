@@ -196,8 +196,8 @@ TEST_CASE("tensors: types, shapes, names, sizes that overflow") {
   check_refused(one({-1}, 0, 0), "a dimension of");
   check_refused(one({4}, 4, 16), "tensor type 4 is not known");
   check_refused(one({4}, 4000000000u, 16), "tensor type 4000000000 is not known");
-  check_refused(one({3, 255}, 12, 1000), "no whole blocks of 256");
-  check_refused(one({3, 33}, 2, 1000), "no whole blocks of 32");
+  check_refused(one({3, 255}, 12, 1000), "not whole blocks of 256");
+  check_refused(one({3, 33}, 2, 1000), "not whole blocks of 32");
   check_refused(one({INT64_MAX, INT64_MAX}, 0, 16), "overflows");
   check_refused(one({int64_t{1} << 62, 4}, 0, 16), "overflows");
   check_refused(one({1, int64_t{1} << 60}, 0, 16), "past the end");
@@ -205,7 +205,7 @@ TEST_CASE("tensors: types, shapes, names, sizes that overflow") {
   GgufWriter w;
   w.f32_tensor("t", {1}, {1});
   w.f32_tensor("t", {1}, {1});
-  check_refused(w.bytes(), "tensor \"t\" is there twice");
+  check_refused(w.bytes(), "tensor \"t\" is given twice");
   w = GgufWriter();
   w.f32_tensor("", {1}, {1});
   check_refused(w.bytes(), "name of a tensor has 0 bytes");
@@ -225,7 +225,7 @@ TEST_CASE("tensors: alignment, overlaps, holes, offsets past the end") {
   CHECK(status_of(with_offset(32)).ok());
   check_refused(with_offset(0), "overlapping");
   check_refused(with_offset(64), "leaving a hole");
-  check_refused(with_offset(33), "no multiple of 32");
+  check_refused(with_offset(33), "not a multiple of 32");
   check_refused(with_offset(~uint64_t{31}), "leaving a hole");
 
   for (const uint32_t alignment : {0u, 3u, 48u, 1u << 21}) {

@@ -83,7 +83,7 @@ TEST_CASE("files that are missing, misnamed, of other models, or hold a tensor t
   GgufWriter twice = part(1);
   twice.f32_tensor("t0", {1}, {5});
   write_file(dir / name_of(2), twice.bytes());
-  check_refused(dir / name_of(1), name_of(2) + ": tensor \"t0\" is in a file before, too");
+  check_refused(dir / name_of(1), name_of(2) + ": tensor \"t0\" is also in an earlier file");
   write_file(dir / name_of(2), "GGUF");
   check_refused(dir / name_of(1), name_of(2) + ": the file ends inside the header");
   std::filesystem::remove(dir / name_of(1));

@@ -50,7 +50,7 @@ TEST_CASE(
     if (sink.ok()) continue;
     CHECK(sink.status().code() == StatusCode::kInvalidArgument);
     CHECK(
-        contains(sink.status().message(), path + ": this name has " + std::to_string(size) + " bytes, and may have "));
+        contains(sink.status().message(), path + ": this name has " + std::to_string(size) + " bytes; the limit is "));
   }
   std::string deep = dir.path();
   while (deep.size() < 4070) deep += "/" + std::string(std::min<size_t>(200, 4090 - deep.size()), 'd');

@@ -39,7 +39,7 @@ TEST_CASE("a template that is none is refused with the place, one that runs wild
   CHECK(parsed.status().code() == StatusCode::kInvalidArgument);
   CHECK(rendered("{% for i in range(99999999) %}x{% endfor %}", "{}").starts_with("error: "));
   CHECK(rendered("{{ raise_exception('no') }}", "{}") == "error: no");
-  CHECK(rendered("x", "[1]") == "error: the line is no JSON object");
+  CHECK(rendered("x", "[1]") == "error: the line is not a JSON object");
 }
 
 TEST_CASE("nothing of a line is a template") {

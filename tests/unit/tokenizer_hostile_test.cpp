@@ -82,7 +82,7 @@ TEST_CASE("the file that the others damage is a good one") {
 }
 
 TEST_CASE("vocabularies with repeated entries, repeated ids, gaps or absurd ids are refused") {
-  check_refused(with_vocab(R"({"a":0,"b":1,"a":2})"), "\"a\" is there twice");
+  check_refused(with_vocab(R"({"a":0,"b":1,"a":2})"), "\"a\" is given twice");
   check_refused(with_vocab(R"({"a":0,"b":0})"), "id 0, which is taken already");
   check_refused(with_vocab(R"({"a":0,"b":2})"), "no token has id 1");
   check_refused(with_vocab(R"({"a":0,"b":-1})"), "has id -1");
@@ -152,7 +152,7 @@ TEST_CASE("documents that are deep, huge, cut or not JSON are refused") {
   check_refused("{\"model\":{\"vocab\":" + repeat("[", 100000), "");
   check_refused("{\"model\":{},\"x\":[" + repeat("0,", 400'000) + "0]}", "too many values");
   check_refused("{\"model\":{},\"x\":\"" + repeat("a", (8 << 20) + 1) + "\"}", "8 MiB");
-  check_refused("{\"model\":{},\"model\":{}}", "is there twice");
+  check_refused("{\"model\":{},\"model\":{}}", "is given twice");
   check_refused("{\"model\":\"\xff\"}", "JSON");
   json nested = {{"type", "NFC"}};
   for (int i = 0; i < 20; ++i) nested = {{"type", "Sequence"}, {"normalizers", {nested}}};
@@ -206,7 +206,7 @@ TEST_CASE("a unigram vocabulary with bad scores or a bad unk_id is refused") {
   check_refused(with(R"([["<unk>",0],["a",1e999]])", 0), "");
   check_refused(with(R"([["<unk>",0],["a"]])", 0), "not two values");
   check_refused(with(R"([["<unk>",0],["a",0,0]])", 0), "unexpected value");
-  check_refused(with(R"([["<unk>",0],["<unk>",0]])", 0), "is there twice");
+  check_refused(with(R"([["<unk>",0],["<unk>",0]])", 0), "is given twice");
   check_refused(with(R"([["<unk>",0]])", 1), "unk_id");
   check_refused(with(R"({"a":0})", 0), "no scores");
 }

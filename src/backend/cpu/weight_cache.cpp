@@ -118,7 +118,7 @@ Status CachedWeights::damaged(const char* why) const { return data_loss(path_ + 
 
 Result<FileIdentity> CachedWeights::look() const {
   struct stat st {};
-  if (real_file_ops().fstat(file_.get(), &st) != 0) return io_error(path_ + ": cannot look at it: " + error_text());
+  if (real_file_ops().fstat(file_.get(), &st) != 0) return io_error(path_ + ": cannot stat it: " + error_text());
   return identity_of(st);
 }
 

@@ -113,7 +113,7 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check_cuda_support(config));
     if (options.cpu.quantization != Quantization::kNone)
       return unsupported(std::string("quantization ") + quantization_name(options.cpu.quantization) +
-                         " is for the CPU so far; leave it out, or use --device cpu");
+                         " is for the CPU only; leave it out, or use --device cpu");
     if (!options.cpu.weight_cache_dir.empty())
       return unsupported("weight-cache is for the CPU, a GPU takes weights as they are stored; leave it out");
     std::optional<WeightFiles> files;

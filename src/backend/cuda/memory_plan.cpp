@@ -27,7 +27,7 @@ Status check_weights_fit(const ModelConfig& config, DType dtype) {
   const int64_t available = free_device_bytes();
   if (needed < available) return {};
   return resource_exhausted("the weights need " + mib(needed) + " of GPU memory, but only " + mib(available) +
-                            " are free; end what else uses the GPU, or use --device cpu");
+                            " are free; stop other programs that use the GPU, or use --device cpu");
 }
 
 Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use) {

@@ -37,7 +37,7 @@ std::vector<SamplePart> split_samples(const StepPlan& plan, int64_t max_biases, 
     const SampleRow& row = plan.sample_rows[i];
     const Slice row_bias{row.bias_begin, row.bias_end}, row_penalty{row.penalty_begin, row.penalty_end};
     LLMB_CHECK_MSG(row_bias.size() <= max_biases && row_penalty.size() <= max_penalties,
-                   "a row's biases or penalties are more than there can be");
+                   "a row has more biases or penalties than the tables hold");
     const Slice wider_bias = joined(bias, row_bias), wider_penalty = joined(penalty, row_penalty);
     const bool fits = wider_bias.size() <= max_biases && wider_penalty.size() <= max_penalties;
     if (parts.empty() || !fits) parts.push_back({i, i, {}, {}});
