@@ -4,7 +4,8 @@
 // 1. A query row's result depends on its q, on the keys and values of the positions that it sees, its own the last, and
 //    on nothing else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results
 //    are merged in order, for prefill and decode alike.
-// 2. Positions after a query's own or before its window, and slots past the context, are not read into its result.
+// 2. Positions after a query's own or before its window, and slots past the context, are not read into its result. So a
+//    table may name any block in the place of those that lie before all windows of its sequence's rows.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct AttentionBatch {
   int32_t num_seqs = 0;
   const int32_t* query_start = nullptr;  // [num_seqs + 1]
   const int32_t* context_len = nullptr;  // [num_seqs]
-  const int32_t* block_start = nullptr;  // [num_seqs + 1]
+  const int32_t* block_start = nullptr;  // [num_seqs]
   const BlockId* block_ids = nullptr;    // block tables, packed
 };
 

@@ -48,6 +48,7 @@ struct AttentionWork {
   bool has_wgmma_items = true;
   int32_t num_blocks = 0;
   AttentionTree tree;
+  int32_t num_tables = 1;  // of a sequence, in layers with different windows: their ids of a block stand together
 };
 
 // One layer. The new tokens' keys and values are already in the pool. T: float, __nv_bfloat16 or __half, as
@@ -58,7 +59,7 @@ void paged_attention(const T* qkv,              // [num_tokens, qkv_stride]  q a
                      int64_t qkv_stride,        // elements from one token's q to the next
                      T* out,                    // [num_tokens, num_heads * head_dim]
                      const T* k, const T* v,    // [num_blocks, num_kv_heads, block_size, head_dim], < 2^32 rows
-                     const BlockId* block_ids,  // block tables, packed
+                     const BlockId* block_ids,  // [blocks of all tables, num_tables], from this layer's first id on
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream);
 
 }  // namespace llmb::cuda

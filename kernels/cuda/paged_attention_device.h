@@ -78,7 +78,7 @@ __device__ unsigned block_of(const Args<T>& args, int position) {
 
 template <class T>
 __device__ BlockId find_block(const Args<T>& args, const AttentionItem& item, int position) {
-  return args.block_ids[item.block_start + static_cast<int>(block_of(args, position))];
+  return args.block_ids[(item.block_start + static_cast<int>(block_of(args, position))) * args.work.num_tables];
 }
 
 // A position's row in the pools, [num_blocks, num_kv_heads, block_size]. `id` is find_block() of it, best called long

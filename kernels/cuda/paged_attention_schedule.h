@@ -37,13 +37,13 @@ struct AttentionBatch {
   int32_t num_seqs = 0;
   const int32_t* query_start = nullptr;  // [num_seqs + 1]
   const int32_t* context_len = nullptr;  // [num_seqs]
-  const int32_t* block_start = nullptr;  // [num_seqs + 1]
+  const int32_t* block_start = nullptr;  // [num_seqs]
 };
 
 struct alignas(16) AttentionItem {
   int32_t query_start;     // row of qkv and out where the sequence begins
   int32_t first_position;  // position of that token
-  int32_t block_start;     // of the sequence in block_ids
+  int32_t block_start;     // of the sequence's table, in blocks
   int32_t kv_head;
   int32_t row_begin, num_rows;
   int32_t kv_begin, kv_end;  // positions

@@ -31,8 +31,8 @@ __device__ void resolve_row(const UnresolvedStep& step, const GivenOnDevice& bef
   for (int32_t g = 0; g < step.num_layer_groups; ++g) {
     int32_t slot = -1;
     if (!is_padding) {
-      const BlockId* const table = step.block_ids + step.block_start[row.entry * step.num_layer_groups + g];
-      slot = table[at / step.block_size] * step.block_size + at % step.block_size;
+      const int32_t block = step.block_start[row.entry] + at / step.block_size;
+      slot = step.block_ids[block * step.num_layer_groups + g] * step.block_size + at % step.block_size;
     }
     step.slots[int64_t{g} * step.num_tokens + i] = slot;
   }

@@ -36,8 +36,8 @@ struct UnresolvedStep {
   int32_t num_tokens = 0, num_samples = 0, num_layer_groups = 1, block_size = 16;
   const StepRow* rows = nullptr;         // [num_tokens]
   const StepEntry* entries = nullptr;    // [num_entries]
-  const int32_t* block_start = nullptr;  // [num_entries * num_layer_groups + 1]  into block_ids
-  const BlockId* block_ids = nullptr;
+  const int32_t* block_start = nullptr;  // [num_entries]  of its table, in blocks
+  const BlockId* block_ids = nullptr;    // [blocks of all tables, num_layer_groups]
   TokenId* tokens = nullptr;           // [num_tokens]  unseen ones are replaced
   int32_t* positions = nullptr;        // [num_tokens]  out; 0 of padding
   int32_t* slots = nullptr;            // [num_layer_groups, num_tokens]  out; -1 of padding

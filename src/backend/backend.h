@@ -30,6 +30,7 @@ struct LoadOptions {
   int32_t max_num_batched_tokens = 0;
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
   int32_t max_model_len = 0;
+  bool groups_layers = false;           // by their windows (core/layer_groups.h); else all share block tables
   int32_t num_threads = 0;              // of the host; 0: all usable cores
   std::optional<DType> dtype;           // of activations; none: what the backend thinks best
   std::optional<DType> kv_cache_dtype;  // none: config.cpu_kv_dtype(quantization) on the CPU, dtype on a GPU
@@ -67,6 +68,16 @@ struct MachineLimits {
   double flops_per_s = 0;  // of the arithmetic that products with weights use: int8 operations where they are int8
   double bytes_per_s = 0;
 };
+
+inline LayerGroups layer_groups(const ModelConfig& config, const LoadOptions& options) {
+  return options.groups_layers ? group_layers(config, options.max_model_len) : LayerGroups();
+}
+
+// Blocks that a sequence of max_model_len tokens holds at most.
+inline int64_t max_blocks_per_seq(const KvLayout& kv, const LoadOptions& options) {
+  return max_live_blocks(kv.groups.windows, ceil_div(options.max_model_len, kv.block_size),
+                         options.max_num_batched_tokens, kv.block_size);
+}
 
 // One thread drives a backend: load() once, then submit() and wait(). Invariants:
 //  1. At most info().max_plans_in_flight plans are in flight: submitted, their wait() not yet called. A plan must stay

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/layer_groups.h"
 #include "core/types.h"
 
 namespace llmb {
@@ -13,14 +14,19 @@ struct KvLayout {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t block_size = 16;  // tokens per block
-  int32_t num_blocks = 0;
+  int32_t num_blocks = 0;   // of all groups together
   DType dtype = DType::kF32;  // kI8: each key and each value of a head has an fp32 scale beside it
+  LayerGroups groups;         // whose tables name the blocks
 
-  int64_t bytes_per_token() const {
+  int32_t num_planes() const { return groups.groups.empty() ? num_layers : groups.num_planes; }
+  int64_t bytes_per_token() const { return num_layers * layer_bytes(); }  // in all layers
+  int64_t bytes_per_block() const { return num_planes() * layer_bytes() * block_size; }
+
+ private:
+  int64_t layer_bytes() const {  // of a token
     const int64_t scale_bytes = dtype == DType::kI8 ? 4 : 0;
-    return int64_t{2} * num_layers * num_kv_heads * (head_dim * dtype_bytes(dtype) + scale_bytes);
+    return int64_t{2} * num_kv_heads * (head_dim * dtype_bytes(dtype) + scale_bytes);
   }
-  int64_t bytes_per_block() const { return bytes_per_token() * block_size; }
 };
 
 }  // namespace llmb

@@ -24,7 +24,9 @@
 //     num_layer_groups + 1, begins with 0 and does not decrease.
 //  2. base >= 0. follows names a group of the plan in flight, sampled or a verified chain, and max_ahead is the most
 //     tokens that it gives; or follows is kNoGroup and max_ahead 0.
-//  3. The block table of an entry in each layer group holds at least max_context_len(entry) tokens.
+//  3. The block table of an entry in each layer group holds at least max_context_len(entry) tokens. Where the group's
+//     layers see a window, a block that lies before the windows of all the entry's rows may stand for any other: what
+//     is in it enters no result.
 //  4. In a layer group, a block is written by one entry at most. What others read of it are the step's own writes.
 //  5. parent_rows is empty, or names for each row a row before it in its entry; of the first row the row before it. Rows
 //     in front of a verified group's first, and in entries without one, form a chain.

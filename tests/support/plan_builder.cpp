@@ -13,7 +13,11 @@ namespace {
 struct Running {
   std::vector<TokenId> tokens;  // prompt and what was generated
   int32_t num_computed = 0;
-  std::vector<BlockId> blocks;
+  struct Table {
+    std::vector<BlockId> blocks;
+    int32_t num_given_back = 0;  // the first so many are others'
+  };
+  std::vector<Table> tables;  // [num_layer_groups]
   Generated out;
 
   bool finished(const GenerateRequest& r) const { return static_cast<int32_t>(out.tokens.size()) == r.num_tokens; }
@@ -37,17 +41,23 @@ void run_step(Backend& backend, const std::vector<GenerateRequest>& requests,
               const std::vector<std::pair<size_t, int32_t>>& chunks, std::vector<BlockId>* free_blocks,
               std::vector<Running>* running) {
   const int32_t block_size = backend.info().kv.block_size;
-  PlanBuilder builder(block_size);
+  const LayerGroups& groups = backend.info().kv.groups;
+  PlanBuilder builder(block_size, groups.num_groups());
   for (const auto& [i, query_len] : chunks) {
     Running& r = (*running)[i];
-    while (static_cast<int64_t>(r.blocks.size()) < ceil_div(r.num_computed + query_len, block_size)) {
-      LLMB_CHECK_MSG(!free_blocks->empty(), "the pool is too small for this test");
-      r.blocks.push_back(free_blocks->back());
-      free_blocks->pop_back();
+    r.tables.resize(groups.windows.size());
+    std::vector<std::vector<BlockId>> tables;
+    for (Running::Table& table : r.tables) {
+      while (static_cast<int64_t>(table.blocks.size()) < ceil_div(r.num_computed + query_len, block_size)) {
+        LLMB_CHECK_MSG(!free_blocks->empty(), "the pool is too small for this test");
+        table.blocks.push_back(free_blocks->back());
+        free_blocks->pop_back();
+      }
+      tables.push_back(table.blocks);
     }
     std::optional<SampleRow> sample;
     if (query_len == r.num_ready()) sample = requests[i].sampling;
-    builder.add(r.tokens, r.num_computed, query_len, r.blocks, sample);
+    builder.add_in_groups(r.tokens, r.num_computed, query_len, tables, sample);
     r.num_computed += query_len;
   }
   StepOutput output;
@@ -59,12 +69,19 @@ void run_step(Backend& backend, const std::vector<GenerateRequest>& requests,
   for (const auto& [i, query_len] : chunks) {
     Running& r = (*running)[i];
     if (r.num_ready() == 0) take_sample(output, sampled++, &r);
+    for (size_t g = 0; g < r.tables.size(); ++g) {
+      Running::Table& table = r.tables[g];
+      for (; (table.num_given_back + 1) * block_size <= first_seen(groups.windows[g], r.num_computed);
+           ++table.num_given_back)
+        free_blocks->push_back(table.blocks[table.num_given_back]);
+    }
   }
 }
 
 void give_back(Running* r, std::vector<BlockId>* free_blocks) {
-  free_blocks->insert(free_blocks->end(), r->blocks.begin(), r->blocks.end());
-  r->blocks.clear();
+  for (const Running::Table& table : r->tables)
+    free_blocks->insert(free_blocks->end(), table.blocks.begin() + table.num_given_back, table.blocks.end());
+  r->tables.clear();
   r->num_computed = 0;
 }
 
@@ -94,16 +111,19 @@ std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelCon
   return backend;
 }
 
-PlanBuilder& PlanBuilder::add(const std::vector<TokenId>& tokens, int32_t num_computed, int32_t query_len,
-                              const std::vector<BlockId>& blocks, const std::optional<SampleRow>& sample) {
+PlanBuilder& PlanBuilder::add_in_groups(const std::vector<TokenId>& tokens, int32_t num_computed, int32_t query_len,
+                                        const std::vector<std::vector<BlockId>>& tables,
+                                        const std::optional<SampleRow>& sample) {
   const int32_t index = plan_.num_entries();
   plan_.tokens.insert(plan_.tokens.end(), tokens.begin() + num_computed, tokens.begin() + num_computed + query_len);
   StepEntry& entry = plan_.entries.emplace_back();
   entry.seq = index;
   entry.base = num_computed;
   plan_.query_start.push_back(plan_.num_tokens());
-  plan_.block_ids.insert(plan_.block_ids.end(), blocks.begin(), blocks.end());
-  plan_.block_start.push_back(static_cast<int32_t>(plan_.block_ids.size()));
+  for (const std::vector<BlockId>& blocks : tables) {
+    plan_.block_ids.insert(plan_.block_ids.end(), blocks.begin(), blocks.end());
+    plan_.block_start.push_back(static_cast<int32_t>(plan_.block_ids.size()));
+  }
   if (!sample) return *this;
   plan_.groups.push_back({index, index, plan_.num_samples(), plan_.num_samples() + 1, SampleMode::kSample});
   SampleRow& row = plan_.sample_rows.emplace_back(*sample);

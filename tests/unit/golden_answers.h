@@ -16,11 +16,13 @@
 
 namespace llmb::test {
 
-inline std::unique_ptr<Backend> load_f32(const std::string& dir, const ModelConfig& config, int32_t block_size) {
+inline std::unique_ptr<Backend> load_f32(const std::string& dir, const ModelConfig& config, int32_t block_size,
+                                         bool groups_layers = false) {
   auto backend = make_cpu_backend();
   LoadOptions options;
   options.model_dir = dir;
   options.block_size = block_size;
+  options.groups_layers = groups_layers;
   options.max_num_seqs = 32;
   options.max_num_batched_tokens = 64;
   options.max_model_len = config.max_position_embeddings;

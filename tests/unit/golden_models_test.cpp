@@ -63,8 +63,8 @@ void check_every_position(Backend& backend, const nlohmann::json& line, int32_t 
   }
 }
 
-void check_model(const std::string& dir, const ModelConfig& config, int32_t block_size) {
-  const auto backend = load_f32(dir, config, block_size);
+void check_model(const std::string& dir, const ModelConfig& config, int32_t block_size, bool groups_layers) {
+  const auto backend = load_f32(dir, config, block_size, groups_layers);
   const auto lines = read_json_lines(dir + "/golden.jsonl");
   const auto answers = answer(*backend, lines, "prompt_token_ids", "token_ids", config.vocab_size);
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -89,14 +89,15 @@ TEST_CASE("greedy tokens, log probabilities and logits equal Hugging Face transf
     CAPTURE(dir);
     const Result<ModelConfig> config = load_model_config(dir);
     REQUIRE_MESSAGE(config.ok(), config.status().message());
-    for (const int32_t block_size : {16, 4}) check_model(dir, *config, block_size);
+    for (const int32_t block_size : {16, 4}) check_model(dir, *config, block_size, block_size == 4);
   }
 }
 
 TEST_CASE("of every architecture, the bits of an answer do not depend on the schedule") {
   for (const std::string& dir : golden_model_dirs()) {
     CAPTURE(dir);
-    const auto backend = load_f32(dir, load_model_config(dir).value(), 4);
+    const ModelConfig config = load_model_config(dir).value();
+    const auto backend = load_f32(dir, config, 4);
     std::vector<GenerateRequest> requests;
     for (const auto& line : read_json_lines(dir + "/golden.jsonl")) {
       GenerateRequest& r = requests.emplace_back();
@@ -104,9 +105,13 @@ TEST_CASE("of every architecture, the bits of an answer do not depend on the sch
       r.num_tokens = 8;
       r.sampling.num_logprobs = 3;
     }
-    const bool is_same =
-        generate_one_by_one(*backend, requests, 64) == generate_at_random(*backend, requests, 23, 5, 3);
+    const auto expected = generate_one_by_one(*backend, requests, 64);
+    const bool is_same = expected == generate_at_random(*backend, requests, 23, 5, 3);
     CHECK(is_same);
+    if (config.layers.empty()) continue;
+    const auto grouped = load_f32(dir, config, 4, true);
+    const bool is_same_in_groups = expected == generate_at_random(*grouped, requests, 23, 5, 4);
+    CHECK(is_same_in_groups);
   }
 }
 

@@ -89,7 +89,7 @@ TEST_CASE("every row of every run finds its ancestors in order, also where tails
       cpu::write_kv_slot(&x, &x, slot, kv);
     }
     TreeBatch trees(kNumBlocks, num_scratch);
-    trees.lay_out(plan, step);
+    trees.lay_out(plan, step, 0);
     int32_t next_row = 0;
     for (const TreeBatch::Part& part : trees.parts()) {
       trees.gather(part, kv, pool);

@@ -81,8 +81,10 @@ CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratc
       activations_(activations),
       pool_(pool),
       kv_(kv, num_scratch),
+      groups_(kv.groups),
       ropes_(make_rope_tables(config, max_position)),
-      tree_batch_(kv.num_blocks, num_scratch) {}
+      block_start_(groups_.windows.size()),
+      tree_batches_(groups_.windows.size(), TreeBatch(kv.num_blocks, num_scratch)) {}
 
 Quantization CpuOps::quantization_of(WeightRole role) const {
   if (role == WeightRole::kSmall) return Quantization::kNone;
@@ -130,7 +132,12 @@ void CpuOps::begin_step(const StepPlan& plan) {
   plan_ = &plan;
   resolve_step(plan, given_, &step_);
   if (!plan.block_copies.empty()) kv_.copy_blocks(plan.block_copies, pool_);
-  if (!plan.parent_rows.empty()) tree_batch_.lay_out(plan, step_);
+  for (int32_t g = 0; g < groups_.num_groups(); ++g) {
+    block_start_[g].clear();
+    for (int32_t e = 0; e < plan.num_entries(); ++e)
+      block_start_[g].push_back(plan.block_start[e * plan.num_layer_groups + g]);
+    if (!plan.parent_rows.empty()) tree_batches_[g].lay_out(plan, step_, g);
+  }
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows) sample_rows_.push_back(row.token_row);
   sampled_.clear();
@@ -179,7 +186,8 @@ void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   static const RopeTable kNone;
   const int32_t rope = config_.ropes.empty() ? -1 : config_.layer(layer).rope;
   const RopeTable& table = rope < 0 ? kNone : ropes_[rope];
-  cpu::rope_and_kv_write(floats(qkv), step_.positions.data(), step_.slots.data(), rows, config_.num_attention_heads,
+  const int32_t* const slots = step_.slots.data() + groups_.group(layer) * int64_t{plan_->num_tokens()};
+  cpu::rope_and_kv_write(floats(qkv), step_.positions.data(), slots, rows, config_.num_attention_heads,
                          config_.num_key_value_heads, config_.head_dim,
                          rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(), table.sin.data(),
                          kv_.layer(layer), pool_);
@@ -193,15 +201,17 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
                                     config_.alibi_slopes.empty() ? nullptr : config_.alibi_slopes.data(),
                                     sinks != nullptr ? floats(sinks->rows()) : nullptr};
   const cpu::KvCacheView kv = kv_.layer(layer);
+  const int32_t group = groups_.group(layer);
   const auto attend = [&](const cpu::AttentionBatch& batch) {
     cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, params, kv, pool_);
   };
   if (plan_->parent_rows.empty())
-    return attend({plan_->num_entries(), plan_->query_start.data(), step_.context_len.data(), plan_->block_start.data(),
-                   plan_->block_ids.data()});
-  for (const TreeBatch::Part& part : tree_batch_.parts()) {
-    tree_batch_.gather(part, kv, pool_);
-    attend(tree_batch_.batch(part));
+    return attend({plan_->num_entries(), plan_->query_start.data(), step_.context_len.data(),
+                   block_start_[group].data(), plan_->block_ids.data()});
+  const TreeBatch& tree_batch = tree_batches_[group];
+  for (const TreeBatch::Part& part : tree_batch.parts()) {
+    tree_batch.gather(part, kv, pool_);
+    attend(tree_batch.batch(part));
   }
 }
 

@@ -77,10 +77,13 @@ class CpuOps final : public Ops {
   const DType activations_;
   ThreadPool& pool_;
   KvPool kv_;
+  const LayerGroups groups_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes
   const StepPlan* plan_ = nullptr;      // of the step in progress
   ResolvedStep step_;                   // of plan_
-  TreeBatch tree_batch_;                // of plan_, where it has trees
+  // Of plan_, for each layer group.
+  std::vector<std::vector<int32_t>> block_start_;  // [num_entries]
+  std::vector<TreeBatch> tree_batches_;            // where it has trees
   GivenTokens given_;                   // by the step before
   std::vector<int32_t> sample_rows_;    // [num_samples]  token rows
   SampledRows sampled_;                 // of plan_, so far

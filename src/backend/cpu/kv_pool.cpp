@@ -26,11 +26,12 @@ int32_t num_scratch_blocks(const LoadOptions& options) {
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
   const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.cpu.quantization));
-  KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, dtype};
+  KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, dtype,
+              layer_groups(config, options)};
   const int64_t bytes_per_block = kv.bytes_per_block(), num_scratch = num_scratch_blocks(options);
   const int64_t memory_bytes =
       (available_bytes > 0 ? available_bytes : kUnknownMemoryBytes) - num_scratch * bytes_per_block;
-  const int64_t blocks_per_seq = ceil_div(options.max_model_len, options.block_size);
+  const int64_t blocks_per_seq = max_blocks_per_seq(kv, options);
   // Slots are 32-bit.
   const int64_t max_blocks = INT32_MAX / options.block_size - num_scratch;
   int64_t num_blocks = options.num_blocks_override;
@@ -58,15 +59,15 @@ Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& op
 int32_t max_idle_blocks(const KvLayout& layout, const LoadOptions& options) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
   if (options.kv_cache_bytes > 0 || options.num_blocks_override > 0) return INT32_MAX;
-  const int64_t of_a_sequence = ceil_div(options.max_model_len, options.block_size);
+  const int64_t of_a_sequence = max_blocks_per_seq(layout, options);
   const int64_t num_blocks = std::max(kMaxBytes / layout.bytes_per_block(), of_a_sequence);
   return static_cast<int32_t>(std::clamp<int64_t>(num_blocks, 1, INT32_MAX));
 }
 
 KvPool::KvPool(const KvLayout& layout, int32_t num_scratch)
-    : layout_(layout), num_scratch_(num_scratch), memory_(layout.num_layers * layer_bytes() / 4) {}
+    : layout_(layout), num_scratch_(num_scratch), memory_(layout.num_planes() * plane_bytes() / 4) {}
 
-int64_t KvPool::layer_bytes() const {
+int64_t KvPool::plane_bytes() const {
   const int64_t num_blocks = int64_t{layout_.num_blocks} + num_scratch_;
   return ceil_div(num_blocks * view(nullptr).block_bytes(), 64) * 64;
 }
@@ -77,12 +78,12 @@ cpu::KvCacheView KvPool::view(uint8_t* data) const {
 
 void KvPool::copy_blocks(std::span<const BlockCopy> copies, ThreadPool& pool) {
   const int64_t block_bytes = view(nullptr).block_bytes();
-  const cpu::BlockPool blocks{layer(0).data, layer_bytes(), block_bytes};
-  cpu::block_copy(blocks, blocks, layout_.num_layers, block_bytes, copies, pool);
+  const cpu::BlockPool blocks{plane(0).data, plane_bytes(), block_bytes};
+  cpu::block_copy(blocks, blocks, layout_.num_planes(), block_bytes, copies, pool);
 }
 
-cpu::KvCacheView KvPool::layer(int32_t layer) {
-  return view(reinterpret_cast<uint8_t*>(memory_.data()) + layer * layer_bytes());
+cpu::KvCacheView KvPool::plane(int32_t plane) {
+  return view(reinterpret_cast<uint8_t*>(memory_.data()) + plane * plane_bytes());
 }
 
 }  // namespace llmb

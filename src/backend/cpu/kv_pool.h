@@ -15,7 +15,7 @@
 
 namespace llmb {
 
-// Blocks of every layer beside those of the layout, for the backend's own use (backend/cpu/tree_batch.h).
+// Blocks of every plane beside those of the layout, for the backend's own use (backend/cpu/tree_batch.h).
 int32_t num_scratch_blocks(const LoadOptions& options);
 
 // The layout with num_blocks chosen: options.num_blocks_override, or what fits options.kv_cache_bytes, or enough for
@@ -32,15 +32,17 @@ class KvPool {
  public:
   KvPool() = default;
   explicit KvPool(const KvLayout& layout, int32_t num_scratch = 0);  // throws std::bad_alloc
-  cpu::KvCacheView layer(int32_t layer);                             // block ids from layout.num_blocks on are scratch
-  void copy_blocks(std::span<const BlockCopy> copies, ThreadPool& pool);  // in all layers
+  // Block ids from layout.num_blocks on are scratch.
+  cpu::KvCacheView layer(int32_t layer) { return plane(layout_.groups.plane(layer)); }
+  void copy_blocks(std::span<const BlockCopy> copies, ThreadPool& pool);  // in all planes
 
  private:
   cpu::KvCacheView view(uint8_t* data) const;
-  int64_t layer_bytes() const;
+  cpu::KvCacheView plane(int32_t plane);
+  int64_t plane_bytes() const;
   KvLayout layout_;
   int32_t num_scratch_ = 0;
-  MappedFloats memory_;  // [num_layers, layer_bytes() / 4]
+  MappedFloats memory_;  // [num_planes, plane_bytes() / 4]
 };
 
 }  // namespace llmb

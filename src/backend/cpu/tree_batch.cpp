@@ -16,7 +16,8 @@ int32_t TreeBatch::num_scratch_blocks(int32_t max_num_drafts, int32_t block_size
   return std::min(2 * max_num_drafts, longest_tail + kSharedScratchBlocks);
 }
 
-void TreeBatch::lay_out(const StepPlan& plan, const ResolvedStep& step) {
+void TreeBatch::lay_out(const StepPlan& plan, const ResolvedStep& step, int32_t layer_group) {
+  layer_group_ = layer_group;
   query_start_.assign(1, 0);
   block_start_.assign(1, 0);
   context_len_.clear();
@@ -37,9 +38,8 @@ void TreeBatch::lay_out(const StepPlan& plan, const ResolvedStep& step) {
 
 void TreeBatch::add_run(const StepPlan& plan, const ResolvedStep& step, int32_t e, int32_t begin, int32_t end) {
   const int32_t context_len = step.positions[end - 1] + 1;
-  const BlockId* table = plan.block_ids.data() + plan.block_start[e];
   if (begin == plan.query_start[e]) {
-    block_ids_.insert(block_ids_.end(), table, table + ceil_div(context_len, plan.block_size));
+    block_ids_.insert(block_ids_.end(), table(plan, e), table(plan, e) + ceil_div(context_len, plan.block_size));
   } else {
     add_tail(plan, step, e, end - 1);
   }
@@ -67,16 +67,16 @@ void TreeBatch::add_tail(const StepPlan& plan, const ResolvedStep& step, int32_t
   }
   const BlockId first_block = first_scratch_ + num_used_;
   num_used_ += num_blocks;
-  const BlockId* table = plan.block_ids.data() + plan.block_start[e];
-  block_ids_.insert(block_ids_.end(), table, table + num_whole);
+  block_ids_.insert(block_ids_.end(), table(plan, e), table(plan, e) + num_whole);
   for (int32_t i = 0; i < num_blocks; ++i) block_ids_.push_back(first_block + i);
 
   Tail tail;
   tail.has_block = own % block_size != 0;
-  if (tail.has_block) tail.block = {0, table[num_whole], first_block};
+  if (tail.has_block) tail.block = {layer_group_, table(plan, e)[num_whole], first_block};
   tail.first_slot = slot_copies_.size();
+  const int32_t* const slots = step.slots.data() + int64_t{layer_group_} * plan.num_tokens();
   for (row = last_row; !is_in_place(row); row = plan.parent_rows[row])
-    slot_copies_.push_back({step.slots[row], int64_t{first_block - num_whole} * block_size + step.positions[row]});
+    slot_copies_.push_back({slots[row], int64_t{first_block - num_whole} * block_size + step.positions[row]});
   tail.end_slot = slot_copies_.size();
   tails_.push_back(tail);
   ++parts_.back().end_tail;

@@ -35,8 +35,9 @@ class TreeBatch {
   // Scratch blocks that hold the longest tail of a group with that many drafts, and mostly those of a whole step.
   static int32_t num_scratch_blocks(int32_t max_num_drafts, int32_t block_size);
 
-  // REQUIRES: plan.parent_rows; a group has at most as many drafts as the scratch blocks are for.
-  void lay_out(const StepPlan& plan, const ResolvedStep& step);
+  // For the layers of a layer group. REQUIRES: plan.parent_rows; a sample group has at most as many drafts as the
+  // scratch blocks are for.
+  void lay_out(const StepPlan& plan, const ResolvedStep& step, int32_t layer_group);
 
   // For each part in turn: gather, in each layer once its keys and values are written, then attend to the batch.
   std::span<const Part> parts() const { return parts_; }
@@ -55,10 +56,14 @@ class TreeBatch {
   };
 
   void add_run(const StepPlan& plan, const ResolvedStep& step, int32_t e, int32_t begin, int32_t end);
+  const BlockId* table(const StepPlan& plan, int32_t e) const {
+    return plan.block_ids.data() + plan.block_start[e * plan.num_layer_groups + layer_group_];
+  }
   void add_tail(const StepPlan& plan, const ResolvedStep& step, int32_t e, int32_t last_row);
 
   const BlockId first_scratch_;
   const int32_t num_scratch_;
+  int32_t layer_group_ = 0;
   std::vector<int32_t> query_start_;  // [num_runs + 1]
   std::vector<int32_t> context_len_;  // [num_runs]
   std::vector<int32_t> block_start_;  // [num_runs + 1]

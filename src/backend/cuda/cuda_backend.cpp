@@ -162,6 +162,8 @@ class CudaBackend final : public Backend {
     o.limits.max_num_seqs = options_.max_num_seqs;
     o.limits.max_num_samples = options_.max_num_samples();
     o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options_.max_model_len, options_.block_size));
+    o.groups = layer_groups(config_, options_);
+    o.limits.num_layer_groups = o.groups.num_groups();
     // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
     const int64_t max_rows = options_.max_num_samples();
     const int64_t biases_of_row = config_.vocab_size;
@@ -198,7 +200,7 @@ class CudaBackend final : public Backend {
 
   // Runs the largest step that there can be on a small pool, sees what is left, and makes the pool of that.
   Status size_kv_pool() {
-    const StepPlan plan = worst_case_plan(config_, options_);
+    const StepPlan plan = worst_case_plan(config_, options_, num_groups());
     set_kv_pool(num_blocks_of(plan));
     StepOutput ignored;
     LLMB_RETURN_IF_ERROR(submit(plan));
@@ -218,6 +220,8 @@ class CudaBackend final : public Backend {
     set_kv_pool(*num_blocks);
     return {};
   }
+
+  int32_t num_groups() const { return ops_->kv_layout(0).groups.num_groups(); }
 
   void set_kv_pool(int32_t num_blocks) {
     ops_->set_kv_pool(num_blocks);
@@ -243,7 +247,7 @@ class CudaBackend final : public Backend {
 
   // Chooses the matrix products' algorithms for decode steps of this many rows.
   void tune(int32_t rows) {
-    const StepPlan plan = decode_plan(options_, std::min(rows, info_.kv.num_blocks));
+    const StepPlan plan = decode_plan(options_, std::min(rows, info_.kv.num_blocks / num_groups()), num_groups());
     ops_->set_step(ops_->stage().upload(plan, {rows, rows, rows}, stream_->get()), {});
     ops_->resolve_step();
     ops_->set_tuning(true);

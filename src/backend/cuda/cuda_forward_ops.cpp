@@ -11,11 +11,11 @@
 
 namespace llmb {
 
-// First the keys of all the layer's blocks, then the values.
+// First the keys of all blocks in the layer's plane, then the values.
 template <typename T>
 T* CudaOps::kv(int32_t layer, bool values) const {
   const int64_t size = int64_t{num_blocks_} * options_.block_size * config_.kv_size();
-  return kv_pool_.data<T>() + (2 * int64_t{layer} + (values ? 1 : 0)) * size;
+  return kv_pool_.data<T>() + (2 * int64_t{groups_.plane(layer)} + (values ? 1 : 0)) * size;
 }
 
 void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
@@ -44,7 +44,7 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   const cuda::RopeShape shape{config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
                               rope.rotary_dim, options_.block_size};
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::rope_and_kv_write(data<T>(qkv), step_.positions, step_.slots, rows, shape, rope.cos.data<const float>(),
+    cuda::rope_and_kv_write(data<T>(qkv), step_.positions, slots_of(layer), rows, shape, rope.cos.data<const float>(),
                             rope.sin.data<const float>(), kv<T>(layer, false), kv<T>(layer, true), stream_);
   });
 }
@@ -58,14 +58,16 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
                                  attention_counters_.data<int32_t>(),
                                  step_.has_wgmma_items,
                                  num_blocks_,
-                                 {step_.rows, step_.parent_rows, step_.slots}};
+                                 {step_.rows, step_.parent_rows, slots_of(layer)},
+                                 groups_.num_groups()};
   cuda::AttentionParams params{attention_shape_, static_cast<float>(config_.score_scale(layer)),
                                static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
                                sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
   params.shape.window = config_.layer(layer).window;
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), static_cast<const T*>(kv<T>(layer, false)),
-                          static_cast<const T*>(kv<T>(layer, true)), step_.block_ids, work, params, stream_);
+                          static_cast<const T*>(kv<T>(layer, true)), step_.block_ids + groups_.group(layer), work,
+                          params, stream_);
   });
 }
 

@@ -50,6 +50,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
     : config_(config),
       options_(options),
       stream_(stream),
+      groups_(options.groups),
       num_ctas_(device.num_sms * cuda::attention_tiling(attention_shape(config, options)).ctas_per_sm),
       attention_shape_(attention_shape(config, options)),
       linear_({options.dtype, options.deterministic, options.hopper, device.num_sms}, stream),
@@ -132,7 +133,8 @@ KvLayout CudaOps::kv_layout(int32_t num_blocks) const {
           config_.head_dim,
           options_.block_size,
           num_blocks,
-          options_.dtype};
+          options_.dtype,
+          groups_};
 }
 
 void CudaOps::set_kv_pool(int32_t num_blocks) {
@@ -144,13 +146,14 @@ void CudaOps::set_kv_pool(int32_t num_blocks) {
 void CudaOps::copy_blocks() {
   const int64_t block_bytes = int64_t{options_.block_size} * config_.kv_size() * dtype_bytes(options_.dtype);
   const cuda::BlockPool pool{kv_pool_.data(), num_blocks_ * block_bytes, block_bytes};
-  cuda::block_copy(pool, pool, 2 * config_.num_hidden_layers, block_bytes, step_.copies, step_.num_copies, stream_);
+  cuda::block_copy(pool, pool, 2 * kv_layout(0).num_planes(), block_bytes, step_.copies, step_.num_copies, stream_);
 }
 
 void CudaOps::resolve_step() {
   cuda::UnresolvedStep step;
   step.num_tokens = step_.shape.num_tokens;
   step.num_samples = step_.shape.num_samples;
+  step.num_layer_groups = groups_.num_groups();
   step.block_size = options_.block_size;
   step.rows = step_.rows;
   step.entries = step_.entries;

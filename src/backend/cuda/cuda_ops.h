@@ -22,6 +22,7 @@ namespace llmb {
 struct CudaOpsOptions {
   DType dtype = DType::kBF16;  // of weights, activations and KV cache
   StepLimits limits;
+  LayerGroups groups;
   int32_t block_size = 16;
   int32_t max_position = 0;    // positions of a step are below it
   int64_t max_logit_rows = 0;  // of one call of sample()
@@ -91,10 +92,14 @@ class CudaOps final : public Ops {
   void sample_rows(Rows logits, int64_t first_sample, int64_t rows);  // whose tables are in place
   template <typename T>
   T* kv(int32_t layer, bool values) const;
+  int32_t* slots_of(int32_t layer) const {
+    return step_.slots + int64_t{groups_.group(layer)} * step_.shape.num_tokens;
+  }
 
   const ModelConfig config_;
   const CudaOpsOptions options_;
   const cudaStream_t stream_;
+  const LayerGroups groups_;
   const int32_t num_ctas_;                      // of the attention kernels
   const cuda::AttentionShape attention_shape_;  // without windows, which serves every layer
   cuda::Linear linear_;
@@ -115,7 +120,7 @@ class CudaOps final : public Ops {
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;
-  cuda::DeviceMemory kv_pool_;  // [num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]
+  cuda::DeviceMemory kv_pool_;  // [num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim]
   StepArrays step_;
   cuda::SampleNeeds needs_;
   bool is_tuning_ = false;

@@ -35,7 +35,7 @@ Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, 
       static_cast<int64_t>(options.cuda.gpu_memory_utilization * static_cast<double>(use.total_bytes)) -
       (use.total_bytes - use.free_bytes) - use.reserved_bytes;
   const int64_t bytes_per_block = kv.bytes_per_block();
-  const int64_t blocks_per_seq = ceil_div(options.max_model_len, options.block_size);
+  const int64_t blocks_per_seq = max_blocks_per_seq(kv, options);
   int64_t num_blocks = options.num_blocks_override;
   if (num_blocks == 0) {
     const int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max<int64_t>(usable, 0);

@@ -68,7 +68,7 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   at.tokens = place(shape.num_tokens, sizeof(TokenId));
   at.rows = place(shape.num_tokens, sizeof(cuda::StepRow));
   at.entries = place(shape.num_seqs, sizeof(StepEntry));
-  at.block_start = place(shape.num_seqs + 1, sizeof(int32_t));
+  at.block_start = place(shape.num_seqs, sizeof(int32_t));
   at.sample_rows = place(shape.num_samples, sizeof(int32_t));
   at.samples = place(shape.num_samples, sizeof(SampleRow));
   at.groups = place(shape.num_samples, sizeof(SampleGroup));
@@ -83,9 +83,9 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
     : limits_(limits),
       attention_(attention),
       num_ctas_(num_ctas),
-      places_(2 * int64_t{limits.max_num_tokens} * int64_t{sizeof(int32_t)}) {
+      places_((1 + int64_t{limits.num_layer_groups}) * limits.max_num_tokens * int64_t{sizeof(int32_t)}) {
   const StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples};
-  const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq;
+  const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
   const int64_t bytes = layout(largest).block_ids + aligned(num_blocks * int64_t{sizeof(BlockId)}) +
                         aligned(limits.max_num_tokens * int64_t{sizeof(int32_t)}) +
                         limits.max_num_copies() * int64_t{sizeof(cuda::BlockPair)};
@@ -125,7 +125,7 @@ StepArrays StepStage::arrays(const StepShape& shape) const {
 StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaStream_t stream) {
   const StepShape own = shape_of(plan);
   LLMB_CHECK(own.num_tokens <= shape.num_tokens && own.num_seqs <= shape.num_seqs &&
-             own.num_samples <= shape.num_samples && plan.num_layer_groups == 1);
+             own.num_samples <= shape.num_samples && plan.num_layer_groups == limits_.num_layer_groups);
   LLMB_CHECK(shape.num_tokens <= limits_.max_num_tokens && plan.num_entries() <= limits_.max_num_seqs &&
              shape.num_samples <= limits_.max_num_samples);
   LLMB_CHECK(static_cast<int64_t>(plan.block_copies.size()) <= limits_.max_num_copies());
@@ -134,6 +134,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   LLMB_CHECK(at.end(plan) <= host_[turn_].bytes());
   parts_ = split_samples(plan, limits_.max_num_biases, limits_.max_num_penalties);
   place_rows(plan);
+  place_tables(plan);
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), at.end(plan), cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
@@ -162,14 +163,31 @@ void StepStage::place_rows(const StepPlan& plan) {
   }
 }
 
+// A block's ids in all groups stand together, so that a table has one place for all layers, whatever the step.
+void StepStage::place_tables(const StepPlan& plan) {
+  const int32_t num_groups = plan.num_layer_groups;
+  table_start_ = plan.block_start, block_ids_ = plan.block_ids;
+  if (num_groups == 1) return;
+  joined_start_.clear();
+  joined_ids_.clear();
+  for (int32_t e = 0; e < plan.num_entries(); ++e) {
+    joined_start_.push_back(static_cast<int32_t>(joined_ids_.size()) / num_groups);
+    const int64_t num_blocks = ceil_div(plan.max_context_len(e), plan.block_size);
+    for (int64_t i = 0; i < num_blocks; ++i)
+      for (int32_t g = 0; g < num_groups; ++g)
+        joined_ids_.push_back(plan.block_ids[plan.block_start[e * num_groups + g] + i]);
+  }
+  table_start_ = joined_start_, block_ids_ = joined_ids_;
+}
+
 void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) {
   copy_padded(plan.tokens, TokenId{0}, shape.num_tokens, out + at.tokens);
   copy_padded(rows_, cuda::StepRow(), shape.num_tokens, out + at.rows);
   copy(plan.entries, out + at.entries);
-  copy(plan.block_start, out + at.block_start);
+  copy(table_start_.first(plan.entries.size()), out + at.block_start);
   pack_samples(plan, shape, at, out);
   pack_attention(plan, at, out);
-  copy(plan.block_ids, out + at.block_ids);
+  copy(block_ids_, out + at.block_ids);
   copy(plan.parent_rows, out + at.parent_rows(plan));
   auto* const copies = reinterpret_cast<cuda::BlockPair*>(out + at.copies(plan));
   std::transform(plan.block_copies.begin(), plan.block_copies.end(), copies, [](const BlockCopy& copy) {
@@ -204,7 +222,7 @@ void StepStage::pack_attention(const StepPlan& plan, const Layout& at, uint8_t* 
   const auto add = [&](int32_t e, int32_t end, int32_t last_depth) {
     query_start_.push_back(end);
     context_len_.push_back(plan.entries[e].max_base() + last_depth + 1);
-    block_start_.push_back(plan.block_start[e]);
+    block_start_.push_back(table_start_[e]);
   };
   for (int32_t e = 0; e < plan.num_entries(); ++e) {
     int32_t end = plan.query_start[e + 1];

@@ -32,15 +32,15 @@ struct StepArrays {
   TokenId* tokens = nullptr;             // [num_tokens]
   const cuda::StepRow* rows = nullptr;   // [num_tokens]
   const StepEntry* entries = nullptr;    // [num_seqs]
-  const int32_t* block_start = nullptr;  // [num_seqs + 1]
+  const int32_t* block_start = nullptr;  // [num_seqs]  into block tables
   const int32_t* sample_rows = nullptr;  // [num_samples]  rows of tokens
   SampleRow* samples = nullptr;          // [num_samples]
   const SampleGroup* groups = nullptr;   // [num_samples]
   const int32_t* cta_start = nullptr;    // [num_ctas + 1]
   cuda::AttentionItem* items = nullptr;  // [<= max_items]
-  const BlockId* block_ids = nullptr;    // block tables, packed
+  const BlockId* block_ids = nullptr;    // [blocks of all tables, num_layer_groups]
   int32_t* positions = nullptr;          // [num_tokens]  set by resolve_step, as slots
-  int32_t* slots = nullptr;              // [num_tokens]
+  int32_t* slots = nullptr;              // [num_layer_groups, num_tokens]
   const TokenBias* bias = nullptr;       // what the rows' slices index: of all rows, or of a part
   TokenPenalty* penalty = nullptr;       // the same
   bool has_wgmma_items = true;           // attention may have units of more than kTileRows rows
@@ -57,11 +57,12 @@ struct StepLimits {
   int32_t max_num_tokens = 0;
   int32_t max_num_seqs = 0;  // entries
   int32_t max_num_samples = 0;
-  int32_t max_blocks_per_seq = 0;
+  int32_t max_blocks_per_seq = 0;  // in each layer group
+  int32_t num_layer_groups = 1;
   int64_t max_num_biases = 0, max_num_penalties = 0;  // of rows that are sampled at once; every row's fit
 
   // A sequence's tokens are copied to one block at a time.
-  int32_t max_num_copies() const { return 2 * max_num_seqs; }
+  int32_t max_num_copies() const { return 2 * max_num_seqs * num_layer_groups; }
 };
 
 // One thread drives it. At most kMaxPlansInFlight steps are on their way: upload() of a step waits for nobody, so the
@@ -75,7 +76,7 @@ class StepStage {
   StepArrays arrays(const StepShape& shape) const;
 
   // Queues the copy, and that of biases and penalties where there are no parts. REQUIRES: shape holds plan, limits
-  // hold shape; one layer group.
+  // hold shape.
   StepArrays upload(const StepPlan& plan, const StepShape& shape, cudaStream_t stream);
 
   // Queues the copy of a group's biases and penalties to where arrays() says. They may lie in pageable memory, which
@@ -89,6 +90,7 @@ class StepStage {
   void pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const;
   void pack_attention(const StepPlan& plan, const Layout& at, uint8_t* out);
   void place_rows(const StepPlan& plan);
+  void place_tables(const StepPlan& plan);
   // The group with its biases and penalties in pinned memory.
   SamplePart staged(const SamplePart& part);
 
@@ -98,10 +100,15 @@ class StepStage {
   cuda::AttentionSchedule schedule_;
   cuda::PinnedMemory host_[kMaxPlansInFlight], host_tables_[kMaxPlansInFlight];  // in turn
   cuda::DeviceMemory device_, device_tables_;
-  cuda::DeviceMemory places_;  // [2, max_num_tokens]  positions and slots
+  cuda::DeviceMemory places_;  // [1 + num_layer_groups, max_num_tokens]  positions and slots
   // The last plan's.
   std::vector<SamplePart> parts_;
   std::vector<cuda::StepRow> rows_;
+  // Block i of an entry's table in layer group g is at (table_start_[entry] + i) * num_layer_groups + g.
+  std::span<const int32_t> table_start_;  // [num_entries]
+  std::span<const BlockId> block_ids_;
+  std::vector<int32_t> joined_start_;  // what these view where there are several groups
+  std::vector<BlockId> joined_ids_;
   bool has_tree_ = false;                                         // some row is not in its place
   std::vector<int32_t> query_start_, context_len_, block_start_;  // of attention's sequences
   int turn_ = 0;

@@ -12,19 +12,22 @@ using cuda::check;
 
 namespace {
 
-StepPlan first_tokens(const LoadOptions& options, int32_t num_seqs, int32_t tokens_per_seq, const SampleRow& sampling) {
+StepPlan first_tokens(const LoadOptions& options, int32_t num_layer_groups, int32_t num_seqs, int32_t tokens_per_seq,
+                      const SampleRow& sampling) {
   StepPlan plan;
   plan.clear();
   plan.block_size = options.block_size;
+  plan.num_layer_groups = num_layer_groups;
   const auto blocks_per_seq = static_cast<int32_t>(ceil_div(tokens_per_seq, options.block_size));
   for (int32_t s = 0; s < num_seqs; ++s) {
-    const int32_t first_block = s * blocks_per_seq;
     plan.tokens.insert(plan.tokens.end(), tokens_per_seq, 0);
-    for (int32_t b = 0; b < blocks_per_seq; ++b) plan.block_ids.push_back(first_block + b);
+    for (int32_t g = 0; g < num_layer_groups; ++g) {
+      for (int32_t b = 0; b < blocks_per_seq; ++b) plan.block_ids.push_back(num_blocks_of(plan));
+      plan.block_start.push_back(num_blocks_of(plan));
+    }
     StepEntry& entry = plan.entries.emplace_back();
     entry.seq = s;
     plan.query_start.push_back(plan.num_tokens());
-    plan.block_start.push_back(static_cast<int32_t>(plan.block_ids.size()));
     plan.groups.push_back({s, s, s, s + 1, SampleMode::kSample});
     SampleRow& row = plan.sample_rows.emplace_back(sampling);
     row.group = s;
@@ -42,7 +45,7 @@ float elapsed_ms(const cuda::Event& begin, const cuda::Event& end) {
 
 }  // namespace
 
-StepPlan worst_case_plan(const ModelConfig& config, const LoadOptions& options) {
+StepPlan worst_case_plan(const ModelConfig& config, const LoadOptions& options, int32_t num_layer_groups) {
   const int32_t num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
   const int32_t tokens_per_seq = std::min(options.max_num_batched_tokens / num_seqs, options.max_model_len);
   SampleRow sampling;
@@ -54,14 +57,14 @@ StepPlan worst_case_plan(const ModelConfig& config, const LoadOptions& options) 
   sampling.bias_end = 1;
   sampling.penalty_end = 1;
   sampling.presence_penalty = 0.5f;
-  StepPlan plan = first_tokens(options, num_seqs, tokens_per_seq, sampling);
+  StepPlan plan = first_tokens(options, num_layer_groups, num_seqs, tokens_per_seq, sampling);
   plan.bias.push_back({0, 1.0f});
   plan.penalty.push_back({0, 1});
   return plan;
 }
 
-StepPlan decode_plan(const LoadOptions& options, int32_t num_seqs) {
-  return first_tokens(options, num_seqs, 1, SampleRow());
+StepPlan decode_plan(const LoadOptions& options, int32_t num_seqs, int32_t num_layer_groups) {
+  return first_tokens(options, num_layer_groups, num_seqs, 1, SampleRow());
 }
 
 int32_t num_blocks_of(const StepPlan& plan) { return static_cast<int32_t>(plan.block_ids.size()); }

@@ -20,12 +20,13 @@ struct Slot {
   uint64_t prefix_hash = 0;  // of the sequence up to and with this token
   TokenId token = 0;
   int32_t position = -1;  // -1: never written
+  int32_t group = 0;      // layer group
 };
 
 int64_t choose_num_blocks(const KvLayout& kv, const LoadOptions& options) {
   if (options.num_blocks_override > 0) return options.num_blocks_override;
   if (options.kv_cache_bytes > 0) return options.kv_cache_bytes / std::max<int64_t>(kv.bytes_per_block(), 1);
-  const int64_t per_sequence = std::max<int64_t>(ceil_div(options.max_model_len, kv.block_size), 1);
+  const int64_t per_sequence = std::max<int64_t>(max_blocks_per_seq(kv, options), 1);
   const int64_t wanted = per_sequence * std::max<int64_t>(options.max_num_seqs, 1);
   return std::min(wanted, std::max(per_sequence, kDefaultSlots / kv.block_size));
 }
@@ -40,12 +41,13 @@ class LedgerBackend final : public Backend {
   Status wait(StepOutput* output) override;
 
  private:
-  Status check_prefix(const StepPlan& plan, int32_t e, int32_t num_cached) const;
+  Status check_prefix(const StepPlan& plan, int32_t e, int32_t group, int32_t num_cached) const;
   Status run_entry(const StepPlan& plan, int32_t e);
   void copy_blocks(const StepPlan& plan);
   void sample(const StepPlan& plan, const SampleRow& row);
-  const Slot& slot(const StepPlan& plan, int32_t e, int32_t position) const {
-    const BlockId block = plan.block_ids[plan.block_start[e] + position / plan.block_size];
+  const Slot& slot(const StepPlan& plan, int32_t e, int32_t group, int32_t position) const {
+    const int32_t table = plan.block_start[e * plan.num_layer_groups + group];
+    const BlockId block = plan.block_ids[table + position / plan.block_size];
     return slots_[int64_t{block} * plan.block_size + position % plan.block_size];
   }
 
@@ -70,6 +72,8 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   kv.num_kv_heads = config.num_key_value_heads;
   kv.head_dim = config.head_dim;
   kv.block_size = options.block_size;
+  kv.groups = layer_groups(config, options);
+  if (kv.groups.windows[0] == 1) return unsupported("the ledger backend reads the token before");
   const int64_t num_blocks = choose_num_blocks(kv, options);
   if (num_blocks < 1) return resource_exhausted("the KV cache is smaller than one block");
   if (num_blocks > kMaxSlots / options.block_size)
@@ -92,7 +96,8 @@ Status LedgerBackend::submit(const StepPlan& plan) {
   const StepPlan* in_flight = num_submitted_ > num_fetched_ ? newest_plan_ : nullptr;
   LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, in_flight));
   if (plan.block_size != info_.kv.block_size) return internal_error("ledger: the plan has another block size");
-  if (plan.num_layer_groups != 1) return internal_error("ledger: the plan has several layer groups");
+  if (plan.num_layer_groups != info_.kv.groups.num_groups())
+    return internal_error("ledger: the plan has other layer groups");
   resolve_step(plan, given_, &step_);
   copy_blocks(plan);
   prefix_hashes_.resize(plan.tokens.size());
@@ -113,36 +118,46 @@ void LedgerBackend::copy_blocks(const StepPlan& plan) {
 }
 
 // Invariant 2. Who takes a block overwrites it from its first slot on, so that its link to the block before breaks; the
-// first block has none before it, there the break is at the end of what was overwritten.
-Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t e, int32_t num_cached) const {
-  const int32_t sparse_from = options_.check_every_slot ? num_cached : plan.block_size;
+// first block has none before it, there the break is at the end of what was overwritten. What a window begins with is
+// compared with the first group, if that sees everything.
+Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t e, int32_t group, int32_t num_cached) const {
+  const std::vector<int32_t>& windows = info_.kv.groups.windows;
+  const int32_t begin = first_seen(windows[group], num_cached);
+  const int32_t sparse_from = options_.check_every_slot ? num_cached : begin + plan.block_size;
   const auto holds = [&](int32_t position) {
-    const Slot& at = slot(plan, e, position);
-    if (at.position != position) return false;
-    const uint64_t before = position == 0 ? model_.empty_prefix() : slot(plan, e, position - 1).prefix_hash;
+    const Slot& at = slot(plan, e, group, position);
+    if (at.position != position || at.group != group) return false;
+    if (windows[0] == 0 && at.prefix_hash != slot(plan, e, 0, position).prefix_hash) return false;
+    if (position == begin && begin > 0) return true;
+    const uint64_t before = position == 0 ? model_.empty_prefix() : slot(plan, e, group, position - 1).prefix_hash;
     return at.prefix_hash == LedgerModel::extend(before, at.token);
   };
-  int32_t position = 0;
-  while (position < num_cached && holds(position)) position += position < sparse_from ? 1 : plan.block_size;
+  int32_t position = begin;
+  while (position < num_cached && holds(position))
+    position += position < sparse_from || position % plan.block_size != 0 ? 1 : plan.block_size;
   if (position >= num_cached) {
     position = num_cached - 1;
-    if (position < 0 || holds(position)) return {};
+    if (position < begin || holds(position)) return {};
   }
   return internal_error("ledger: sequence " + std::to_string(plan.entries[e].seq) +
-                        " does not find its own token at position " + std::to_string(position) +
-                        " but one of position " + std::to_string(slot(plan, e, position).position));
+                        " does not find its own token at position " + std::to_string(position) + " of layer group " +
+                        std::to_string(group) + " but one of position " +
+                        std::to_string(slot(plan, e, group, position).position));
 }
 
 Status LedgerBackend::run_entry(const StepPlan& plan, int32_t e) {
   const int32_t begin = plan.query_start[e], end = plan.query_start[e + 1];
   const int32_t num_cached = step_.context_len[e] - (end - begin);
-  LLMB_RETURN_IF_ERROR(check_prefix(plan, e, num_cached));
-  const uint64_t cached = num_cached == 0 ? model_.empty_prefix() : slot(plan, e, num_cached - 1).prefix_hash;
+  for (int32_t group = 0; group < plan.num_layer_groups; ++group)
+    LLMB_RETURN_IF_ERROR(check_prefix(plan, e, group, num_cached));
+  const uint64_t cached = num_cached == 0 ? model_.empty_prefix() : slot(plan, e, 0, num_cached - 1).prefix_hash;
   for (int32_t row = begin; row < end; ++row) {
     const int32_t parent = plan.parent_rows.empty() ? row - 1 : plan.parent_rows[row];
     const uint64_t before = row == begin ? cached : prefix_hashes_[parent];
     prefix_hashes_[row] = LedgerModel::extend(before, step_.tokens[row]);
-    slots_[step_.slots[row]] = {prefix_hashes_[row], step_.tokens[row], step_.positions[row]};
+    for (int32_t group = 0; group < plan.num_layer_groups; ++group)
+      slots_[step_.slots[int64_t{group} * plan.num_tokens() + row]] = {prefix_hashes_[row], step_.tokens[row],
+                                                                       step_.positions[row], group};
   }
   return {};
 }

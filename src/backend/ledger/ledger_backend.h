@@ -7,6 +7,7 @@
 //  1. The plan is valid (validate_step_plan) and has the pool's block size.
 //  2. What a sequence reads is its own prefix: in its first block, at every later block border, and at its last cached
 //     token, the slot holds the expected position and its hash continues the slot before. check_every_slot: everywhere.
+//     So it is in each layer group, from the beginning of the first row's window on.
 #pragma once
 
 #include <cstdint>
