@@ -13,7 +13,9 @@ std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   }
   backend_ = std::move(*backend);
   watched_backend_.emplace(*backend_, watch_);
-  if (const Status status = watched_backend_->load(options_.model, options_.load); !status.ok())
+  LoadOptions load = options_.load;
+  load.groups_layers = !options_.scheduler.enable_prefix_caching;  // which keeps to one group
+  if (const Status status = watched_backend_->load(options_.model, load); !status.ok())
     return model_stop(status);
   return {};
 }
@@ -24,6 +26,7 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.scheduler = options_.scheduler;
   options.scheduler.block_size = info().kv.block_size;
   options.scheduler.num_blocks = info().kv.num_blocks;
+  options.scheduler.windows = info().kv.groups.windows;
   options.scheduler.max_idle_blocks = info().max_idle_blocks;
   options.model = options_.model;
   options.grace_ms = options_.grace_ms;

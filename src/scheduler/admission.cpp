@@ -4,6 +4,8 @@
 #include <limits>
 #include <string>
 
+#include "core/layer_groups.h"
+
 namespace llmb {
 
 int64_t num_batch_members(const SchedulerConfig& config, const WaitingLine& line, double now_ms, bool more_may_arrive) {
@@ -26,10 +28,33 @@ int64_t growth_blocks(int32_t num_preemptions) {
   return num_preemptions < kMaxPreemptions ? int64_t{1} << num_preemptions : std::numeric_limits<int32_t>::max();
 }
 
-int64_t num_blocks_wanted(const Sequence& sequence, int32_t block_size, int64_t growth) {
+namespace {
+
+// Rows of a step that computes up to `num_pending` tokens, or goes on behind tokens that are not seen or out of place.
+int64_t rows_of_step(const SchedulerConfig& config, const Request& request, int64_t num_pending) {
+  const int64_t chunk =
+      request.is_indivisible ? num_pending : std::min<int64_t>(num_pending, config.max_num_batched_tokens);
+  const int64_t misplaced = config.allows_trees ? std::min(config.max_num_drafts, config.max_drafts_per_group) : 0;
+  return std::max(chunk, 1 + kMaxPlansInFlight + misplaced);
+}
+
+}  // namespace
+
+int64_t most_rows(const SchedulerConfig& config, const Sequence& sequence) {
+  return rows_of_step(config, *sequence.request, sequence.num_pending_tokens()) + sequence.max_unseen_tokens();
+}
+
+int64_t num_blocks_wanted(const SchedulerConfig& config, const Sequence& sequence, int64_t growth) {
+  const int32_t block_size = config.block_size;
   const int64_t soon = ceil_div(sequence.num_known_tokens() + sequence.max_unseen_tokens(), block_size) + growth;
   const int64_t ever = ceil_div(sequence.max_cached_tokens(), block_size);
-  return std::max<int64_t>(0, std::min(soon, ever) - sequence.blocks.num_blocks());  // drafts may have more
+  int64_t num_wanted = 0;
+  for (int32_t g = 0; g < sequence.blocks.num_groups(); ++g) {
+    const int64_t num_live = max_live_blocks({&config.windows[g], 1}, std::min(soon, ever),
+                                             most_rows(config, sequence), block_size);
+    num_wanted += std::max<int64_t>(0, num_live - sequence.blocks.num_live(g));  // drafts may have more
+  }
+  return num_wanted;
 }
 
 int64_t max_new_tokens(const SchedulerConfig& config, const Request& request) {
@@ -45,7 +70,9 @@ std::optional<RequestError> never_fits(const SchedulerConfig& config, const Requ
                                                std::to_string(config.max_model_len) +
                                                " tokens with room for one new token)"};
   const int64_t num_new = max_new_tokens(config, request);
-  const int64_t num_needed = ceil_div(num_prompt + num_new - 1, config.block_size);
+  const int64_t num_cached = num_prompt + num_new - 1;
+  const int64_t num_needed = max_live_blocks(config.windows, ceil_div(num_cached, config.block_size),
+                                             rows_of_step(config, request, num_cached), config.block_size);
   if (num_needed > config.num_blocks)
     return RequestError{"kv_too_small", "needs " + std::to_string(num_needed) + " blocks, pool has " +
                                             std::to_string(config.num_blocks) + " (" + std::to_string(num_prompt) +

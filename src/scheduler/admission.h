@@ -8,6 +8,8 @@
 //    before it but by joining, since ranks of running sequences get no better and its own does not change; and then all
 //    that run fit to their ends.
 //  - Whoever runs behind it is preempted before it. Once it is the last, nobody lacks blocks.
+// Of a layer group with a window a sequence never needs more than the blocks of a step's rows and of the window before
+// them (most_rows()), and of that the less, the more of it is computed: so the condition holds for what it lacks of that.
 // Sharing does not change this. A shared block counts once, for all who hold it. Free blocks become fewer only by what
 // running sequences grow by and by copies of shared blocks, which the condition counts, and by what joining takes, idle
 // blocks of the prefix cache included. An idle block that is copied from is held for the time of one plan, when all
@@ -46,8 +48,12 @@ int64_t growth_blocks(int32_t num_preemptions);
 
 inline bool is_settled(const Sequence& sequence) { return sequence.num_memory_preemptions >= kMaxPreemptions; }
 
-// Blocks that the sequence lacks for its known tokens and `growth` blocks more, as far as it can ever need them.
-int64_t num_blocks_wanted(const Sequence& sequence, int32_t block_size, int64_t growth);
+// Rows that a step computes of the sequence from now on, at most; tokens that nobody has seen count as rows.
+int64_t most_rows(const SchedulerConfig& config, const Sequence& sequence);
+
+// Blocks that the sequence lacks for its known tokens and for `growth` blocks more in each layer group, as far as it can
+// ever need them.
+int64_t num_blocks_wanted(const SchedulerConfig& config, const Sequence& sequence, int64_t growth);
 
 // Output tokens that max_tokens and the context's end allow; <= 0 where the prompt leaves no room.
 int64_t max_new_tokens(const SchedulerConfig& config, const Request& request);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/layer_groups.h"
 #include "scheduler/scheduler.h"
 
 namespace llmb {
@@ -49,6 +50,11 @@ Status Scheduler::check_running() const {
     if (s.blocks.capacity_tokens() < s.num_computed_tokens) return broken("blocks >= computed", s);
     if (s.blocks.num_blocks() > ceil_div(s.num_known_tokens() + s.max_unseen_tokens(), config_.block_size))
       return broken("spare blocks", s);
+    for (int32_t group = 0; group < s.blocks.num_groups(); ++group) {
+      const int32_t num_unseen = first_seen(config_.windows[group], s.next_write()) / config_.block_size;
+      if (s.blocks.num_live(group) != std::max(0, s.blocks.num_blocks() - num_unseen))
+        return broken("blocks before the window are given back, and no others", s);
+    }
     if (s.num_pending_tokens() < 1) return broken("running has pending tokens", s);
     num_lagging += s.lags();
     if (num_lagging > 1) return broken("at most one lags, and sequences with tokens out of place", s);
@@ -87,7 +93,9 @@ Status Scheduler::check_blocks() const {
   LLMB_RETURN_IF_ERROR(cache_.check_integrity());
   std::vector<int32_t> num_holders(static_cast<size_t>(allocator_.num_blocks()));
   for (const Sequence* s : running_) {
-    for (const BlockId block : s->blocks.blocks()) ++num_holders[block];
+    for (int32_t group = 0; group < s->blocks.num_groups(); ++group)
+      for (const BlockId block : s->blocks.blocks(group))
+        if (block != kNoBlock) ++num_holders[block];
     if (s->num_blocks_in_cache * int64_t{config_.block_size} > s->num_reusable_tokens())
       return broken("blocks in the prefix cache are full", *s);
     std::vector<TokenId> scratch;
@@ -101,7 +109,9 @@ Status Scheduler::check_blocks() const {
     // The block that it writes next may be shared, and is then copied; later ones are its own.
     const int64_t own_from = (s->next_write() / config_.block_size + 1) * int64_t{config_.block_size};
     for (int64_t position = own_from; position < s->blocks.capacity_tokens(); position += config_.block_size)
-      if (s->blocks.is_shared(position, allocator_)) return broken("a sequence writes to blocks of its own", *s);
+      for (int32_t group = 0; group < s->blocks.num_groups(); ++group)
+        if (s->blocks.is_shared(group, position, allocator_))
+          return broken("a sequence writes to blocks of its own", *s);
   }
   for (BlockId block = 0; block < allocator_.num_blocks(); ++block)
     if (allocator_.num_references(block) != num_holders[block])

@@ -1,8 +1,7 @@
 // How waiting sequences join the running ones.
 #include <algorithm>
-#include <span>
-
 #include "base/check.h"
+#include "core/layer_groups.h"
 #include "scheduler/plan_builder.h"
 #include "scheduler/scheduler.h"
 
@@ -44,8 +43,7 @@ void Scheduler::join(Sequence* sequence, const Shared& shared, StepPlan* plan) {
   enter_running(sequence);
   const int32_t num_full_blocks = shared.num_tokens / config_.block_size;
   if (shared.from != nullptr) {
-    const auto num_blocks = static_cast<size_t>(ceil_div(shared.num_tokens, config_.block_size));
-    sequence->blocks.share(std::span(shared.from->blocks.blocks()).first(num_blocks), &allocator_);
+    sequence->blocks.share_seen(shared.from->blocks, shared.num_tokens, &allocator_);
     sequence->num_blocks_in_cache = std::min(shared.from->num_blocks_in_cache, num_full_blocks);
   } else {
     sequence->blocks.share(shared.blocks, &allocator_);
@@ -54,7 +52,7 @@ void Scheduler::join(Sequence* sequence, const Shared& shared, StepPlan* plan) {
   if (shared.copy_from != kNoBlock) {
     allocator_.share(shared.copy_from);
     LLMB_CHECK(sequence->blocks.grow_to(shared.num_tokens, &allocator_));
-    plan_copy({shared.copy_from, sequence->blocks.blocks().back()}, plan);
+    plan_copy({0, shared.copy_from, sequence->blocks.blocks().back()}, plan);
   }
   if (sequence->num_preemptions() > 0) return;
   sequence->num_cached_tokens = std::min(shared.num_tokens, sequence->num_prompt_tokens());
@@ -74,10 +72,11 @@ int64_t Scheduler::growth_asked_by(const Sequence& candidate) const {
 int64_t Scheduler::blocks_wanted_with(const Sequence& candidate, const Shared& shared) const {
   const int64_t growth = growth_asked_by(candidate);
   // The last shared block is copied before it is written to, if it is not full. Idle ones are free until then.
-  int64_t num_wanted = num_blocks_wanted(candidate, config_.block_size, growth) -
-                       shared.num_tokens / config_.block_size + shared.num_idle;
+  int64_t num_wanted = num_blocks_wanted(config_, candidate, growth) + shared.num_idle;
+  for (const int32_t window : config_.windows)
+    num_wanted -= shared.num_tokens / config_.block_size - first_seen(window, shared.num_tokens) / config_.block_size;
   for (const Sequence* sequence : running_)
-    num_wanted += num_blocks_wanted(*sequence, config_.block_size, growth) + needs_copy(*sequence);
+    num_wanted += num_blocks_wanted(config_, *sequence, growth) + num_copies_needed(*sequence);
   return num_wanted;
 }
 

@@ -89,6 +89,17 @@ void append_parents(const Drafts& drafts, StepPlan* plan) {
     plan->parent_rows[first_draft + draft] = first_draft + drafts.parent(draft);
 }
 
+// The first block that is there stands for those before it, which nobody reads.
+void append_tables(const BlockTable& table, StepPlan* plan) {
+  for (int32_t g = 0; g < table.num_groups(); ++g) {
+    const auto& blocks = table.blocks(g);
+    const int32_t num_given_back = table.num_blocks() - table.num_live(g);
+    plan->block_ids.insert(plan->block_ids.end(), num_given_back, blocks[num_given_back]);
+    plan->block_ids.insert(plan->block_ids.end(), blocks.begin() + num_given_back, blocks.end());
+    plan->block_start.push_back(length(plan->block_ids));
+  }
+}
+
 }  // namespace
 
 void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, StepPlan* plan) {
@@ -110,10 +121,8 @@ void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& dr
   plan->tokens.insert(plan->tokens.end(), drafts.tokens.begin(), drafts.tokens.end());
   append_parents(drafts, plan);
   plan->entries.push_back(entry);
-  const auto& blocks = sequence.blocks.blocks();
-  plan->block_ids.insert(plan->block_ids.end(), blocks.begin(), blocks.end());
   plan->query_start.push_back(plan->num_tokens());
-  plan->block_start.push_back(length(plan->block_ids));
+  append_tables(sequence.blocks, plan);
   if (num_tokens < num_pending) return;
   append_group(sequence, drafts, plan->num_entries() - 1, plan->num_tokens() - drafts.size() - 1, plan);
 }

@@ -22,7 +22,7 @@ void Scheduler::find_yielding(const StepPlan& plan) {
     if (!may_yield(*sequence, head) || sequence == shared.from) continue;
     yielding_.push_back(sequence);
     lacks_seat = false;
-    num_lacking -= num_blocks_wanted(*sequence, config_.block_size, growth) + needs_copy(*sequence) +
+    num_lacking -= num_blocks_wanted(config_, *sequence, growth) + num_copies_needed(*sequence) +
                    num_freed_by(*sequence, shared);
   }
   if (lacks_seat || num_lacking > 0) yielding_.clear();

@@ -28,7 +28,7 @@ Scheduler::Shared Scheduler::find_choice(const Sequence& candidate, const StepPl
   // Without output the prompt's last token must be computed for what it samples.
   const int32_t num_tokens = candidate.num_prompt_tokens() - (has_output ? 0 : 1);
   for (const Sequence* other : running_) {
-    if (other->request != candidate.request) continue;
+    if (other->request != candidate.request || !other->blocks.has_seen_from(num_tokens)) continue;
     if (other->num_computed_tokens >= num_tokens) {
       shared.from = other;
       shared.num_tokens = num_tokens;
@@ -130,7 +130,7 @@ void Scheduler::plan_copy(BlockTable::Copy copy, StepPlan* plan) {
   // A block that this plan copies holds by then what its source holds.
   const auto is_it = [&](const BlockCopy& other) { return other.to == copy.from; };
   const auto same = std::find_if(plan->block_copies.begin(), plan->block_copies.end(), is_it);
-  plan->block_copies.push_back({0, same == plan->block_copies.end() ? copy.from : same->from, copy.to});
+  plan->block_copies.push_back({copy.group, same == plan->block_copies.end() ? copy.from : same->from, copy.to});
 }
 
 }  // namespace llmb

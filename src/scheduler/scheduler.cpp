@@ -18,6 +18,8 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
   LLMB_CHECK(config.block_size >= 1 && config.num_blocks >= 1);
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
+  const bool has_windows = std::any_of(config.windows.begin(), config.windows.end(), [](int32_t w) { return w > 0; });
+  LLMB_CHECK(!config.windows.empty() && !(config.enable_prefix_caching && has_windows));
   LLMB_CHECK(config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
   LLMB_CHECK(config.policy.rank != nullptr && config.policy.num_levels >= 0 && config.policy.num_levels <= kMaxLevels);
   return config;
@@ -41,7 +43,8 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
   now_ms_ = now_ms;
   for (int32_t choice = 0; choice < num_choices; ++choice) {
     const SeqId id = next_id_ + choice;
-    auto sequence = std::make_unique<Sequence>(id, choice, request, config_.block_size, num_new_tokens, now_ms);
+    auto sequence = std::make_unique<Sequence>(id, choice, request, BlockTable(config_.block_size, config_.windows),
+                                               num_new_tokens, now_ms);
     sequence->rank = config_.policy.rank(*sequence, now_ms).rank;
     waiting_.push(sequence.get(), now_ms);
     sequences_.emplace(id, std::move(sequence));
@@ -57,6 +60,7 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   planned_groups_.clear();
   plan->step = next_step_;
   plan->block_size = config_.block_size;
+  plan->num_layer_groups = static_cast<int32_t>(config_.windows.size());
   now_ms_ = now_ms;
   waiting_.update_ranks(now_ms);
   num_candidates_ = num_batch_members(config_, waiting_line(), now_ms, more_may_arrive);
@@ -140,7 +144,8 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
 void Scheduler::propose(Sequence* sequence, Spare* spare) {
   if (proposer_ == nullptr || spare->blocks < 0) return;
   const int32_t end = sequence->max_next_base() + sequence->num_pending_tokens();  // where the first draft may stand
-  const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks * config_.block_size - end;
+  const int32_t num_groups = sequence->blocks.num_groups();
+  const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks / num_groups * config_.block_size - end;
   const int64_t num_givable =  // and one token more
       int64_t{sequence->max_new_tokens} - sequence->num_output_tokens() - sequence->max_unseen_tokens() - 1;
   const auto max_drafts = static_cast<int32_t>(std::min(
@@ -152,7 +157,7 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
   if (!config_.allows_trees) drafts_.keep_chain();
   const int32_t num_blocks = sequence->blocks.num_blocks();
   LLMB_CHECK(sequence->blocks.grow_to(int64_t{end} + drafts_.size(), &allocator_));
-  spare->blocks -= sequence->blocks.num_blocks() - num_blocks;
+  spare->blocks -= (sequence->blocks.num_blocks() - num_blocks) * num_groups;
   spare->tokens -= drafts_.size();
   spare->drafts -= drafts_.size();
 }
@@ -174,28 +179,38 @@ void Scheduler::commit(const StepPlan& plan) {
   }
   for (const BlockId block : copied_from_) allocator_.release(block);
   copied_from_.clear();
+  // A plan in flight may still read them: whoever gets them writes to them in a later one.
+  for (const auto* planned : {&planned_entries_, &planned_groups_})
+    for (Sequence* sequence : *planned) sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
   cache_.make_ready();
 }
 
 // Whether it writes next to a block that another sequence holds, too.
-bool Scheduler::needs_copy(const Sequence& sequence) const {
-  if (!sequence.blocks.is_shared(sequence.next_write(), allocator_)) return false;
+bool Scheduler::needs_copy(const Sequence& sequence, int32_t layer_group) const {
+  if (!sequence.blocks.is_shared(layer_group, sequence.next_write(), allocator_)) return false;
   // References that are only kept until the plan is made do not count.
-  const BlockId block = sequence.blocks.blocks()[sequence.next_write() / config_.block_size];
+  const BlockId block = sequence.blocks.blocks(layer_group)[sequence.next_write() / config_.block_size];
   return allocator_.num_references(block) - std::count(copied_from_.begin(), copied_from_.end(), block) > 1;
+}
+
+int32_t Scheduler::num_copies_needed(const Sequence& sequence) const {
+  int32_t count = 0;
+  for (int32_t group = 0; group < sequence.blocks.num_groups(); ++group) count += needs_copy(sequence, group);
+  return count;
 }
 
 int64_t Scheduler::blocks_needed(const Sequence& sequence, int32_t num_tokens) const {
   const int64_t num_blocks = ceil_div(int64_t{sequence.max_next_base()} + num_tokens, config_.block_size);
-  return std::max<int64_t>(0, num_blocks - sequence.blocks.num_blocks()) + needs_copy(sequence);
+  return std::max<int64_t>(0, num_blocks - sequence.blocks.num_blocks()) * sequence.blocks.num_groups() +
+         num_copies_needed(sequence);
 }
 
 // Blocks for the next `num_tokens`, all or none; returns how many tokens there is room for.
 int32_t Scheduler::take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
-  if (needs_copy(*sequence)) {
-    if (allocator_.num_free() == 0) return 0;
-    plan_copy(sequence->blocks.copy_on_write(sequence->next_write(), &allocator_), plan);
-  }
+  if (num_copies_needed(*sequence) > allocator_.num_free()) return 0;
+  for (int32_t group = 0; group < sequence->blocks.num_groups(); ++group)
+    if (needs_copy(*sequence, group))
+      plan_copy(sequence->blocks.copy_on_write(group, sequence->next_write(), &allocator_), plan);
   if (sequence->blocks.grow_to(int64_t{sequence->max_next_base()} + num_tokens, &allocator_)) return num_tokens;
   return static_cast<int32_t>(sequence->blocks.capacity_tokens() - sequence->max_next_base());
 }
@@ -259,6 +274,7 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   // Drafts that were not accepted may have had blocks.
   sequence->blocks.shrink_to(sequence->num_known_tokens() + sequence->max_unseen_tokens(), &allocator_);
   if (update.finish) return;
+  sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
   if (const int32_t count = sequence->num_reusable_tokens(); has_uncached_block(*sequence, count))
     cache_full_blocks(sequence, count, count);
   consider_demotion(sequence);
@@ -299,8 +315,10 @@ KvUsage Scheduler::kv_usage() const {
   usage.used_slots = usage.allocated_slots;
   for (const Sequence* sequence : running_) {
     const int64_t num_spare = sequence->blocks.capacity_tokens() - sequence->num_computed_tokens;
-    const int32_t num_holders = allocator_.num_references(sequence->blocks.blocks().back());
-    usage.used_slots -= num_holders == 1 ? num_spare : num_spare / num_holders;
+    for (int32_t group = 0; group < sequence->blocks.num_groups() && num_spare > 0; ++group) {
+      const int32_t num_holders = allocator_.num_references(sequence->blocks.blocks(group).back());
+      usage.used_slots -= num_holders == 1 ? num_spare : num_spare / num_holders;
+    }
   }
   usage.total_slots = int64_t{config_.num_blocks} * config_.block_size;
   return usage;

@@ -45,7 +45,8 @@
 // Invariants (check_integrity; those of sequences are in sequence.h):
 //  1. running_ and waiting_ are in order. The rank of a running sequence only gets worse, at apply(), and never with a
 //     plan of it in flight; that of a settled one (admission.h) stays while it runs.
-//  2. A block has as many references as running sequences that hold it; those of none are free, or idle in the prefix
+//  2. A block that holds only what no row of its sequence will see is not in its table any more: its layer group's
+//     windows are past it. A block has as many references as running sequences that hold it; those of none are free, or idle in the prefix
 //     cache, which counts as free. Sequences share blocks of common tokens only, and none writes to a shared block.
 //  3. num_running() <= max_num_seqs, and <= max_num_batched_tokens; none and static: members of one batch only.
 //  4. A plan never holds more than max_num_batched_tokens tokens, but for one indivisible entry, nor more than
@@ -198,7 +199,8 @@ class Scheduler {
   void plan_copy(BlockTable::Copy copy, StepPlan* plan);
   int64_t growth_asked_by(const Sequence& candidate) const;
   int64_t blocks_wanted_with(const Sequence& candidate, const Shared& shared) const;
-  bool needs_copy(const Sequence& sequence) const;
+  bool needs_copy(const Sequence& sequence, int32_t layer_group) const;
+  int32_t num_copies_needed(const Sequence& sequence) const;
   int64_t blocks_needed(const Sequence& sequence, int32_t num_tokens) const;
   int32_t take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan* plan);
   void find_yielding(const StepPlan& plan);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "scheduler/rank.h"
 
@@ -14,12 +15,13 @@ enum class BatchingMode {
   kContinuous,  // requests join at every step
 };
 
-// REQUIRES: every count >= 1; num_blocks * block_size fits int32 (slots are int32); batch_window_ms >= 0.
+// REQUIRES: every count >= 1; no prefix caching where a group has a window; num_blocks * block_size fits int32 (slots are int32); batch_window_ms >= 0.
 struct SchedulerConfig {
   BatchingMode batching = BatchingMode::kContinuous;
   int32_t max_num_seqs = 256;                // sequences that hold KV blocks at one time
   int32_t max_num_batched_tokens = 2048;     // new tokens in a step
   int32_t block_size = 16;                   // tokens per KV block
+  std::vector<int32_t> windows = {0};        // [num_layer_groups]  core/layer_groups.h
   int32_t num_blocks = 0;                    // of the pool
   int32_t max_model_len = 2048;              // tokens of a sequence, prompt and output together
   double batch_window_ms = 10;               // kDynamic only

@@ -34,7 +34,7 @@ std::vector<TokenBias> merge_min_tokens_bias(const Request& request) {
 
 }  // namespace
 
-Sequence::Sequence(SeqId id_, int32_t choice_, std::shared_ptr<const Request> request_, int32_t block_size,
+Sequence::Sequence(SeqId id_, int32_t choice_, std::shared_ptr<const Request> request_, BlockTable blocks_,
                    int32_t max_new_tokens_, double arrival_ms_)
     : id(id_),
       choice(choice_),
@@ -42,7 +42,7 @@ Sequence::Sequence(SeqId id_, int32_t choice_, std::shared_ptr<const Request> re
       arrival_ms(arrival_ms_),
       max_new_tokens(max_new_tokens_),
       min_tokens_bias(merge_min_tokens_bias(*request)),
-      blocks(block_size) {
+      blocks(std::move(blocks_)) {
   const SamplingParams& sampling = request->params.sampling;
   if (!sampling.has_penalties()) return;
   penalty_counts.emplace();

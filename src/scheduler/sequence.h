@@ -5,7 +5,8 @@
 //
 // Not thread-safe. Invariants (checked by Scheduler::check_integrity):
 //  1. waiting: no blocks, num_computed_tokens == 0, nothing in flight.
-//  2. running: blocks hold at least num_computed_tokens, and none more than known and unseen tokens can need.
+//  2. running: blocks hold at least num_computed_tokens, but for those that next_write() and what follows do not see,
+//     and none more than known and unseen tokens can need.
 //  3. num_computed_tokens <= num_known_tokens() + num_in_flight; a step that computes the last known token samples.
 //  4. 1 <= max_new_tokens; output_tokens.size() < max_new_tokens.
 //  5. With groups in flight all known tokens are computed by the time that these plans have run.
@@ -37,7 +38,7 @@ struct GroupInFlight {
 };
 
 struct Sequence {
-  Sequence(SeqId id, int32_t choice, std::shared_ptr<const Request> request, int32_t block_size, int32_t max_new_tokens,
+  Sequence(SeqId id, int32_t choice, std::shared_ptr<const Request> request, BlockTable blocks, int32_t max_new_tokens,
            double arrival_ms);
 
   const SeqId id;

@@ -79,6 +79,33 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
   CHECK(num_promoted > num_workloads / 10);
 }
 
+TEST_CASE("random workloads of models with windows: the same, and no more blocks than the windows need") {
+  const int64_t first_seed = from_environment("LLMB_WORKLOAD_SEED", 1);
+  const bool replay = std::getenv("LLMB_WORKLOAD_SEED") != nullptr;
+  const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", replay ? 1 : 4'000);
+  int64_t num_grouped = 0, num_past_windows = 0, num_preemptions = 0, num_copies = 0, num_accepted = 0;
+  for (int64_t i = first_seed; i < first_seed + num_workloads; ++i) {
+    const auto seed = static_cast<uint64_t>(i);
+    const Workload workload = random_workload(seed, 5000, random_layer_windows(seed));
+    const WorkloadOutcome outcome = run_workload(workload);
+    REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
+    num_grouped += workload.config.windows.size() > 1;
+    num_past_windows += outcome.num_past_windows > 0;
+    num_preemptions += outcome.num_preemptions;
+    num_copies += outcome.num_copies;
+    num_accepted += outcome.num_accepted;
+  }
+  MESSAGE(num_workloads << " workloads from seed " << first_seed << ": " << num_grouped << " with several groups, "
+                        << num_past_windows << " in which sequences outgrew windows, " << num_preemptions
+                        << " preemptions, " << num_copies << " block copies, " << num_accepted << " drafts accepted");
+  if (replay) return;
+  CHECK(num_grouped > num_workloads / 5);
+  CHECK(num_past_windows > num_workloads / 5);
+  CHECK(num_preemptions > num_workloads / 10);
+  CHECK(num_copies > num_workloads / 20);
+  CHECK(num_accepted > num_workloads / 4);
+}
+
 TEST_CASE("random workloads get the same answers whether steps are planned ahead or not") {
   int64_t num_compared = 0;
   for (uint64_t seed = 1; num_compared < 2000; ++seed) {

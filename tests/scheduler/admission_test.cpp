@@ -75,17 +75,18 @@ TEST_CASE("the room asked for doubles with every preemption, then is all that ca
 
 TEST_CASE("wanted blocks: known tokens and growth, capped by the end, less what it has") {
   BlockAllocator allocator(64);
-  Sequence sequence(0, 0, make_request(10, 20), 4, 20, 0);  // 3 blocks now, 29 tokens cached at the end: 8 blocks
-  CHECK(num_blocks_wanted(sequence, 4, 0) == 3);
-  CHECK(num_blocks_wanted(sequence, 4, 1) == 4);
-  CHECK(num_blocks_wanted(sequence, 4, 5) == 8);
-  CHECK(num_blocks_wanted(sequence, 4, 6) == 8);
-  CHECK(num_blocks_wanted(sequence, 4, growth_blocks(kMaxPreemptions)) == 8);
+  const SchedulerConfig config = small_config();
+  Sequence sequence(0, 0, make_request(10, 20), BlockTable(4), 20, 0);  // 3 blocks now, 29 tokens cached at the end: 8 blocks
+  CHECK(num_blocks_wanted(config, sequence, 0) == 3);
+  CHECK(num_blocks_wanted(config, sequence, 1) == 4);
+  CHECK(num_blocks_wanted(config, sequence, 5) == 8);
+  CHECK(num_blocks_wanted(config, sequence, 6) == 8);
+  CHECK(num_blocks_wanted(config, sequence, growth_blocks(kMaxPreemptions)) == 8);
   REQUIRE(sequence.blocks.grow_to(8, &allocator));
-  CHECK(num_blocks_wanted(sequence, 4, 1) == 2);
-  CHECK(num_blocks_wanted(sequence, 4, 100) == 6);
+  CHECK(num_blocks_wanted(config, sequence, 1) == 2);
+  CHECK(num_blocks_wanted(config, sequence, 100) == 6);
   sequence.add_group_in_flight({0, 3, false});
-  CHECK(num_blocks_wanted(sequence, 4, 0) == 2);  // 13 tokens, if all three are given
+  CHECK(num_blocks_wanted(config, sequence, 0) == 2);  // 13 tokens, if all three are given
   sequence.blocks.release_all(&allocator);
 }
 

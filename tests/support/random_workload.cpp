@@ -3,6 +3,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/layer_groups.h"
 #include "tests/support/random_policy.h"
 #include "tests/support/workload.h"
 
@@ -34,11 +35,22 @@ SchedulerConfig random_config(TestRng* rng) {
   return config;
 }
 
+// Layers in groups as backends make them, and a pool for so many groups.
+void set_windows(const std::vector<int32_t>& layer_windows, Workload* workload) {
+  SchedulerConfig& config = workload->config;
+  ModelConfig& model = workload->model;
+  model.num_hidden_layers = static_cast<int32_t>(layer_windows.size());
+  for (const int32_t window : layer_windows) model.layers.emplace_back().window = window;
+  config.windows = group_layers(model, config.max_model_len).windows;
+  config.num_blocks *= static_cast<int32_t>(config.windows.size());
+}
+
 std::shared_ptr<const Request> random_request(const Workload& workload, int64_t index, TestRng* rng) {
   auto request = std::make_shared<Request>();
   const int32_t vocab_size = workload.model.vocab_size;
   // Mostly what fits the pool, sometimes anything, so that refusals happen but do not empty the workload.
-  const int64_t pool = int64_t{workload.config.num_blocks} * workload.config.block_size;
+  const int64_t pool = int64_t{workload.config.num_blocks} / static_cast<int64_t>(workload.config.windows.size()) *
+                       workload.config.block_size;
   const auto longest = static_cast<int32_t>(std::min<int64_t>(workload.config.max_model_len, pool));
   const bool anything = rng->chance(0.1);
   request->prompt_tokens.resize(rng->log_between(1, anything ? 120 : std::max(1, longest / 2)));
@@ -83,11 +95,21 @@ void share_beginnings(Workload* workload, TestRng* rng) {
 
 }  // namespace
 
-Workload random_workload(uint64_t seed, int32_t max_vocab_size) {
+std::vector<int32_t> random_layer_windows(uint64_t seed) {
+  TestRng rng(seed ^ 0x77696e646f77);
+  const int32_t window = rng.log_between(2, 60), other = rng.chance(0.2) ? rng.log_between(2, 60) : window;
+  const double share_of_full = rng.chance(0.3) ? 0.0 : rng.chance(0.5) ? 0.5 : 0.2;
+  std::vector<int32_t> windows(rng.between(1, 8));
+  for (int32_t& size : windows) size = rng.chance(share_of_full) ? 0 : rng.chance(0.5) ? window : other;
+  return windows;
+}
+
+Workload random_workload(uint64_t seed, int32_t max_vocab_size, const std::vector<int32_t>& layer_windows) {
   TestRng rng(seed);
   Workload workload;
   workload.seed = seed;
   workload.config = random_config(&rng);
+  if (!layer_windows.empty()) set_windows(layer_windows, &workload);
   workload.model.vocab_size = rng.log_between(4, max_vocab_size);
   for (int32_t i = rng.between(0, 2); i > 0; --i) workload.model.eos_token_ids.push_back(i);
   workload.eos_rate = rng.chance(0.5) ? 0.02 : 0.0;
@@ -116,6 +138,7 @@ Workload random_workload(uint64_t seed, int32_t max_vocab_size) {
   workload.config.enable_prefix_caching = rng.chance(0.7);
   if (rng.chance(0.3)) workload.config.max_idle_blocks = rng.between(1, 8);
   workload.config.copies_blocks = rng.chance(0.8);
+  if (workload.config.windows != std::vector<int32_t>{0}) workload.config.enable_prefix_caching = false;
   if (rng.chance(0.7)) share_beginnings(&workload, &rng);
   return workload;
 }

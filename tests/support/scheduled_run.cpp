@@ -42,6 +42,7 @@ ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* p
   const BackendInfo& info = backend.info();
   config.block_size = info.kv.block_size;
   config.num_blocks = info.kv.num_blocks;
+  config.windows = info.kv.groups.windows;
   config.max_drafts_per_group = std::min(config.max_drafts_per_group, info.max_drafts_per_group);
   Scheduler scheduler(config, proposer);
   ScheduledRun run;

@@ -39,6 +39,7 @@ class Run {
   void idle();
   void check_order(const StepPlan& plan, const std::vector<SeqId>& ran, const std::vector<int32_t>& num_preemptions);
   void check_plan(const StepPlan& plan);
+  void check_live_blocks();
   void note_ranks();
   void check_updates();
   AnswerOutcome& answer(SeqId seq) { return outcome_.answers[live_.at(seq)]; }
@@ -154,6 +155,7 @@ bool Run::submit() {
   expect(++outcome_.num_steps <= max_steps_, "no end in sight");
   if (!is_ahead) check_order(plan, ran, preemptions_before);
   check_plan(plan);
+  check_live_blocks();
   if (ok()) expect_ok(backend_.submit(plan));
   count(plan);
   ++num_in_flight_;
@@ -181,6 +183,7 @@ void Run::finish_step() {
   for (const SequenceUpdate& update : updates_) outcome_.num_accepted += !update.numeric_error;
   outcome_.num_accepted -= num_live;
   check_updates();
+  check_live_blocks();
   expect_ok(scheduler_.check_integrity());
   maybe_finish_one();
 }
@@ -218,6 +221,22 @@ void Run::check_plan(const StepPlan& plan) {
     expect(workload_.config.allows_trees || !is_tree(plan, group), "a tree that is not allowed");
   }
   expect(num_drafts <= workload_.config.max_num_drafts, "over max_num_drafts");
+}
+
+// A window's blocks, one more at each end, and what is kept for drafts.
+void Run::check_live_blocks() {
+  const SchedulerConfig& config = workload_.config;
+  for (const SeqId seq : scheduler_.running_ids()) {
+    const Sequence& s = *scheduler_.find(seq);
+    const int32_t num_drafts = s.max_unseen_tokens() - s.num_in_flight + s.num_misplaced_tokens;
+    for (size_t g = 0; g < config.windows.size(); ++g) {
+      if (config.windows[g] == 0) continue;
+      const auto group = static_cast<int32_t>(g);
+      const int64_t most = ceil_div(config.windows[g], config.block_size) + 2 + ceil_div(num_drafts, config.block_size);
+      expect(s.blocks.num_live(group) <= most, "more blocks than a window needs");
+      outcome_.num_past_windows += s.blocks.num_live(group) < s.blocks.num_blocks();
+    }
+  }
 }
 
 void Run::note_ranks() {
@@ -289,7 +308,12 @@ void Run::check_answer(const AnswerOutcome& actual) {
   const auto num_prompt = static_cast<int64_t>(request.prompt_tokens.size());
   const bool too_long = num_prompt + 1 > config.max_model_len;
   const int64_t last = std::min<int64_t>(num_prompt + *request.params.stop.max_tokens, config.max_model_len);
-  const bool too_big = last - 1 > int64_t{config.num_blocks} * config.block_size;
+  const int64_t pool = int64_t{config.num_blocks} * config.block_size;
+  // Of groups with windows the longest of all need more, but none as much as without windows.
+  const auto num_groups = static_cast<int64_t>(config.windows.size());
+  const bool is_full = config.windows == std::vector<int32_t>{0};
+  const int64_t in_all_groups = ceil_div(last - 1, config.block_size) * config.block_size * num_groups;
+  const bool too_big = is_full ? last - 1 > pool : in_all_groups > pool && never_fits(config, request).has_value();
   if (too_long || too_big) {
     expect(actual.refused && actual.refused->code == (too_long ? "prompt_too_long" : "kv_too_small"), "not refused");
     return;
@@ -318,6 +342,9 @@ WorkloadOutcome run_workload(const Workload& workload) {
   LoadOptions load;
   load.block_size = workload.config.block_size;
   load.num_blocks_override = workload.config.num_blocks;
+  load.max_num_batched_tokens = workload.config.max_num_batched_tokens;
+  load.max_model_len = workload.config.max_model_len;
+  load.groups_layers = true;
   const Status status = backend->load(workload.model, load);
   LLMB_CHECK_MSG(status.ok(), status.message());
   const LedgerModel model = make_ledger_model(workload.model, options);

@@ -31,7 +31,11 @@ struct Workload {
   ProposerScript proposer;
 };
 
-Workload random_workload(uint64_t seed, int32_t max_vocab_size = 5000);
+// layer_windows: of the model's layers in turn; empty: the model has no windows.
+Workload random_workload(uint64_t seed, int32_t max_vocab_size = 5000, const std::vector<int32_t>& layer_windows = {});
+
+// 1 to 8 layers; the first that sees a window sees two positions at least.
+std::vector<int32_t> random_layer_windows(uint64_t seed);
 
 struct AnswerOutcome {
   size_t request = 0;
@@ -59,6 +63,7 @@ struct WorkloadOutcome {
   int64_t num_drafts = 0, num_accepted = 0;
   int64_t num_trees = 0, num_followers = 0;  // groups that verify trees; entries behind verified groups in flight
   int64_t num_copies = 0;                    // of blocks
+  int64_t num_past_windows = 0;              // entries of sequences with blocks that no row sees any more
   int64_t num_shared_rows = 0;               // groups that sample another sequence's row
 };
 

@@ -69,20 +69,20 @@ TEST_CASE("tables share blocks by reference; who writes to one copies it, unless
   second.share(first.blocks(), &allocator);
   CHECK(second.blocks() == first.blocks());
   CHECK(allocator.num_free() == 2);
-  CHECK(first.is_shared(9, allocator));
-  CHECK_FALSE(first.is_shared(12, allocator));  // no block yet
-  const BlockTable::Copy copy = second.copy_on_write(9, &allocator);
+  CHECK(first.is_shared(0, 9, allocator));
+  CHECK_FALSE(first.is_shared(0, 12, allocator));  // no block yet
+  const BlockTable::Copy copy = second.copy_on_write(0, 9, &allocator);
   CHECK(copy.from == 2);
   CHECK(copy.to == 3);
   CHECK(second.blocks() == std::vector<BlockId>{0, 1, 3});
-  CHECK(first.is_shared(9, allocator));  // the caller holds it until the copy is planned
+  CHECK(first.is_shared(0, 9, allocator));  // the caller holds it until the copy is planned
   allocator.release(copy.from);
-  CHECK_FALSE(first.is_shared(9, allocator));
-  CHECK_FALSE(second.is_shared(9, allocator));
+  CHECK_FALSE(first.is_shared(0, 9, allocator));
+  CHECK_FALSE(second.is_shared(0, 9, allocator));
   first.release_all(&allocator);
   CHECK(allocator.num_free() == 2);
-  CHECK_FALSE(second.is_shared(0, allocator));
-  CHECK_THROWS_AS(second.copy_on_write(0, &allocator), CheckFailure);
+  CHECK_FALSE(second.is_shared(0, 0, allocator));
+  CHECK_THROWS_AS(second.copy_on_write(0, 0, &allocator), CheckFailure);
   second.release_all(&allocator);
   CHECK(allocator.num_free() == 5);
   CHECK(allocator.check_integrity().ok());

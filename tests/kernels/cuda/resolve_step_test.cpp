@@ -47,14 +47,29 @@ std::vector<StepRow> rows_of(const StepPlan& plan) {
   return rows;
 }
 
-AttentionSchedule schedule_of(const StepPlan& plan) {
-  std::vector<int32_t> context_len, block_start;
+// Block tables with the ids of a block in all groups side by side.
+struct JoinedTables {
+  std::vector<int32_t> start;  // [num_entries]  in blocks
+  std::vector<BlockId> ids;    // [blocks of all tables, num_layer_groups]
+};
+
+JoinedTables join_tables(const StepPlan& plan) {
+  JoinedTables joined;
   for (int32_t e = 0; e < plan.num_entries(); ++e) {
-    context_len.push_back(plan.max_context_len(e));
-    block_start.push_back(plan.block_start[e * plan.num_layer_groups]);
+    joined.start.push_back(static_cast<int32_t>(joined.ids.size()) / plan.num_layer_groups);
+    const int32_t* const tables = plan.block_start.data() + e * plan.num_layer_groups;
+    for (int32_t i = 0; i < tables[1] - tables[0]; ++i)
+      for (int32_t g = 0; g < plan.num_layer_groups; ++g) joined.ids.push_back(plan.block_ids[tables[g] + i]);
   }
+  return joined;
+}
+
+AttentionSchedule schedule_of(const StepPlan& plan) {
+  std::vector<int32_t> context_len;
+  for (int32_t e = 0; e < plan.num_entries(); ++e) context_len.push_back(plan.max_context_len(e));
+  const JoinedTables joined = join_tables(plan);
   AttentionSchedule schedule;
-  schedule_attention({plan.num_entries(), plan.query_start.data(), context_len.data(), block_start.data()},
+  schedule_attention({plan.num_entries(), plan.query_start.data(), context_len.data(), joined.start.data()},
                      attention_shape(plan), kNumCtas, &schedule);
   return schedule;
 }
@@ -93,8 +108,9 @@ void check_resolve(const StepPlan& plan, const GivenTokens& before) {
   no_row.token_row = -1;
   const DeviceArray<StepRow> rows(padded(rows_of(plan), StepRow()));
   const DeviceArray<StepEntry> entries(plan.entries);
-  const DeviceArray<int32_t> block_start(plan.block_start);
-  const DeviceArray<BlockId> block_ids(plan.block_ids);
+  const JoinedTables joined = join_tables(plan);
+  const DeviceArray<int32_t> block_start(joined.start);
+  const DeviceArray<BlockId> block_ids(joined.ids);
   DeviceArray<TokenId> tokens(padded(plan.tokens, 0)), last(before.last);
   DeviceArray<int32_t> counts(before.counts), positions(tokens.size()),
       slots(tokens.size() * static_cast<size_t>(plan.num_layer_groups));

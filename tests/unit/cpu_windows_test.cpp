@@ -1,0 +1,101 @@
+// Models with windows on the CPU: blocks before a window are others' at once, and no bit of an answer changes.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/config_loader.h"
+#include "tests/support/plan_builder.h"
+#include "tests/support/scheduled_run.h"
+#include "tests/support/scripted_proposer.h"
+#include "tests/support/source_dir.h"
+#include "tests/support/window_requests.h"
+
+namespace llmb::test {
+namespace {
+
+struct Case {
+  const char* model;
+  size_t num_groups;
+};
+
+// Windows of 11 tokens in all layers, or in some.
+constexpr Case kCases[] = {{"mistral-window", 1}, {"gemma2", 2}, {"gemma3", 4},
+                           {"gpt_oss", 2},        {"phi3", 1},   {"qwen2-window", 3}};
+
+std::unique_ptr<Backend> load(const std::string& model, bool groups_layers, int32_t block_size, int32_t num_blocks,
+                              int32_t max_num_drafts) {
+  const std::string dir = source_dir() + "/data/fixtures/models/" + model;
+  LoadOptions o;
+  o.model_dir = dir;
+  o.groups_layers = groups_layers;
+  o.block_size = block_size;
+  o.num_blocks_override = num_blocks;
+  o.max_num_seqs = 8;
+  o.max_num_batched_tokens = 64;
+  o.max_num_drafts = max_num_drafts;
+  o.max_model_len = 100;
+  o.num_threads = 2;
+  return loaded(make_cpu_backend(), load_model_config(dir).value(), o);
+}
+
+SchedulerConfig config_for(int32_t max_num_batched_tokens) {
+  SchedulerConfig config;
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = max_num_batched_tokens;
+  config.max_model_len = 100;
+  return config;
+}
+
+TEST_CASE("windows give blocks back: the bits of one group, from pools of any size and chunks of any length") {
+  int64_t num_preemptions = 0;
+  for (const Case& c : kCases) {
+    CAPTURE(c.model);
+    const auto requests = window_requests({3, 11, 12, 30, 47, 60}, 24);
+    const auto one_group = load(c.model, false, 4, 400, 0);
+    const ScheduledAnswers expected = run_scheduled(*one_group, config_for(64), nullptr, requests).answers;
+    for (const int32_t block_size : {4, 16}) {
+      const auto ample = load(c.model, true, block_size, 400, 0);
+      CHECK(ample->info().kv.groups.windows.size() == c.num_groups);
+      for (const int32_t budget : {64, 9}) {
+        const bool is_same = run_scheduled(*ample, config_for(budget), nullptr, requests).answers == expected;
+        CHECK(is_same);
+      }
+    }
+    const auto windows = load(c.model, true, 4, 1, 0)->info().kv.groups.windows;
+    const auto small = load(c.model, true, 4, static_cast<int32_t>(max_live_blocks(windows, 21, 9, 4)), 0);
+    const ScheduledRun run = run_scheduled(*small, config_for(9), nullptr, requests);
+    const bool is_same = run.answers == expected;
+    CHECK(is_same);
+    num_preemptions += run.num_preemptions;
+  }
+  CHECK(num_preemptions > 0);
+}
+
+TEST_CASE("windows with choices that share blocks and drafts in trees: the same bits") {
+  for (const Case& c : kCases) {
+    CAPTURE(c.model);
+    const auto requests = window_requests({3, 12, 30}, 20, 3);
+    SchedulerConfig config = config_for(32);
+    const ScheduledRun plain = run_scheduled(*load(c.model, false, 4, 400, 0), config, nullptr, requests);
+    const auto answer = [&](const Request& request, int32_t choice) {
+      for (size_t i = 0; i < requests.size(); ++i)
+        if (requests[i].get() == &request) return plain.answers[i][choice].out.tokens;
+      return std::vector<TokenId>();
+    };
+    ScriptedProposer proposer(answer, 60, {.propose_rate = 0.8, .right_rate = 0.7, .tree_rate = 0.7}, 2);
+    config.max_num_drafts = 8;
+    config.allows_trees = true;
+    const ScheduledRun run = run_scheduled(*load(c.model, true, 4, 160, 8), config, &proposer, requests);
+    const bool is_same = run.answers == plain.answers;
+    CHECK(is_same);
+    CHECK(run.num_copies > 0);
+    CHECK(run.num_trees > 0);
+    CHECK(run.num_given > run.num_groups);
+  }
+}
+
+}  // namespace
+}  // namespace llmb::test
