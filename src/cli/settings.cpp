@@ -54,14 +54,18 @@ std::string describe_kv_cache(const JobOptions& o, const ModelFiles& model, cons
   if (num_blocks < b.kv.num_blocks)
     out += " expected, with " + std::to_string(o.scheduler.max_num_seqs) + " requests of " +
            std::to_string(request_tokens) + " tokens";
-  return out + "; room for " + std::to_string(int64_t{b.kv.num_blocks} * b.kv.block_size) + " tokens in blocks of " +
+  const int64_t row_blocks = ceil_div(int64_t{request_tokens}, b.kv.block_size);
+  const int64_t room = b.kv.num_blocks * row_blocks / max_live_blocks(b.kv.groups.windows, row_blocks, 1, b.kv.block_size);
+  return out + "; room for " + std::to_string(room * b.kv.block_size) + " tokens in blocks of " +
          std::to_string(b.kv.block_size);
 }
 
 }  // namespace
 
 int64_t expected_kv_blocks(const SchedulerConfig& scheduler, const BackendInfo& b, int32_t request_tokens) {
-  const int64_t running = scheduler.max_num_seqs * ceil_div(int64_t{request_tokens}, b.kv.block_size);
+  const int64_t row_blocks = ceil_div(int64_t{request_tokens}, b.kv.block_size);
+  const int64_t running =
+      scheduler.max_num_seqs * max_live_blocks(b.kv.groups.windows, row_blocks, 1, b.kv.block_size);
   const int64_t idle = scheduler.enable_prefix_caching ? b.max_idle_blocks : 0;
   return std::min<int64_t>(b.kv.num_blocks, running + idle);
 }

@@ -43,6 +43,10 @@ TEST_CASE("expected blocks: whole blocks of every running sequence, the prefix c
   CHECK(expected_kv_blocks(scheduler, backend_info(1000, INT32_MAX), 17) == 1000);  // a pool whose size was given
   scheduler.enable_prefix_caching = false;
   CHECK(expected_kv_blocks(scheduler, backend_info(1000, INT32_MAX), 17) == 8);
+  BackendInfo windows = backend_info(1000, INT32_MAX);
+  windows.kv.groups.windows = {0, 32};  // 32 tokens touch three blocks at most
+  CHECK(expected_kv_blocks(scheduler, windows, 160) == 4 * (10 + 3));
+  CHECK(expected_kv_blocks(scheduler, windows, 17) == 4 * (2 + 2));
   scheduler.max_num_seqs = 65536;
   CHECK(expected_kv_blocks(scheduler, backend_info(INT32_MAX, 0), 1 << 24) == INT32_MAX);
 }
