@@ -6,7 +6,10 @@ BUILD ?= build
 CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 
-.PHONY: all build demo test test-asan test-tsan test-turn fuzz coverage crash scale bench measure gpu-bundle gpu-check gpu-sanitize install package test-packages clean help deps
+# What each phase takes is noted in $(BUILD)/times.jsonl.
+TIMED = tools/timed.sh $(BUILD)
+
+.PHONY: all build demo test test-long test-asan test-tsan test-turn fuzz coverage crash scale bench measure measure-build gpu-bundle gpu-check gpu-sanitize install package test-packages clean help deps
 
 all: build
 
@@ -15,17 +18,22 @@ deps:
 	@tools/install_deps.sh
 
 build: deps
-	@$(CONFIGURE) -B $(BUILD) > $(BUILD).configure.log 2>&1 || { cat $(BUILD).configure.log; exit 1; }
-	@mkdir -p $(BUILD) && mv $(BUILD).configure.log $(BUILD)/configure.log
-	@cmake --build $(BUILD) --target llm-batch
+	@mkdir -p $(BUILD)
+	@$(TIMED) configure $(CONFIGURE) -B $(BUILD) > $(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+	@$(TIMED) "build of the program" cmake --build $(BUILD) --target llm-batch
 
 demo: build
-	@examples/demo.sh $(BUILD)/llm-batch
+	@$(TIMED) demo examples/demo.sh $(BUILD)/llm-batch
 
+# A fixed, seeded share of the long tests; test-long has all of them, for hours.
 test: build
-	@cmake --build $(BUILD)
-	@cd $(BUILD) && ctest --output-on-failure -j 2
+	@$(TIMED) "build of the tests" cmake --build $(BUILD)
+	@$(TIMED) tests ctest --test-dir $(BUILD) --output-on-failure -j 2
 	@grep -h '^skipped: ' $(BUILD)/Testing/Temporary/LastTest.log || true
+
+# Full counts, clean roots, an emulated processor, the host layer's orders, sanitizers: see tools/test_long.sh.
+test-long: build
+	@CMAKE_FLAGS="$(CMAKE_FLAGS)" tools/test_long.sh $(PARTS)
 
 # The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer, and under ThreadSanitizer.
 test-asan: deps
@@ -92,6 +100,12 @@ bench: build
 measure: bench
 	@tools/measure.py --build $(BUILD)
 
+# make demo and make test from nothing, without a compiler cache; their times by phase land in data/measurements/.
+measure-build:
+	@rm -rf build-measure
+	@CCACHE_DISABLE=1 $(MAKE) --no-print-directory demo test BUILD=build-measure
+	@tools/measure.py --build build-measure --only build
+
 install: build
 	@cmake --build $(BUILD) --target docs
 	@cmake --install $(BUILD)
@@ -103,8 +117,8 @@ test-packages: package
 	@tools/package/test_packages.sh build-package
 
 clean:
-	@rm -rf build build-asan build-tsan build-fuzz build-coverage build-gpu build-package out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
+	@rm -rf build build-asan build-tsan build-fuzz build-coverage build-gpu build-package build-measure build-architectures out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
-	@echo "make build | test-asan | test-tsan | fuzz | coverage | crash | scale | bench | gpu-check | gpu-sanitize | gpu-bundle | install | package | test-packages | clean"
+	@echo "make build | test-long | test-asan | test-tsan | fuzz | coverage | crash | scale | bench | measure | measure-build | gpu-check | gpu-sanitize | gpu-bundle | install | package | test-packages | clean"

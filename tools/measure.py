@@ -3,6 +3,7 @@
 
     tools/measure.py                         # all of them, about 25 minutes; build the benches first: make bench
     tools/measure.py --only steps,host       # these anew; the file's other sections stay
+    tools/measure.py --only build            # BUILD/times.jsonl as a table: make measure-build
     tools/measure.py --list                  # the sections and their commands
 
 Have nothing else run on the machine. Run it from the top of the source tree. Exit code: 0 all benches ended well, 1 some
@@ -10,6 +11,7 @@ did not.
 """
 import argparse
 import datetime
+import json
 import os
 import re
 import subprocess
@@ -79,6 +81,22 @@ def commit():
     return state.stdout.strip() or "an unknown version"
 
 
+def build_times(build):
+    """Section "build": the last time of each phase that tools/timed.sh noted."""
+    last = {}
+    with open(os.path.join(build, "times.jsonl"), encoding="utf-8") as file:
+        for line in file:
+            phase = json.loads(line)
+            if phase["exit_code"] == 0:
+                last[phase["phase"]] = phase
+    rows = [f"{datetime.date.today().isoformat()}, {commit()}. Seconds; compile and link: summed over steps side by side.", "",
+            "| phase | wall | processor | steps | compile | link | load | compiler cache |", "|---|---|---|---|---|---|---|---|"]
+    for name, phase in last.items():
+        rows.append(f"| {name} | {phase['wall_s']:.0f} | {phase['cpu_s']:.0f} | {phase['steps']} | {phase['compile_s']:.0f} |"
+                    f" {phase['link_s']:.0f} | {phase['load']:.0f} | {phase['compiler_cache'] or 'none'} |")
+    return "\n".join(rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", help="where the benches are: BUILD/tools")
@@ -88,7 +106,7 @@ def main():
     parser.add_argument("--limit-s", type=float, default=600, help="for each command")
     options = parser.parse_args()
     wanted = [name for name in options.only.split(",") if name]
-    known = {name for name, _ in commands()}
+    known = {name for name, _ in commands()} | {"build"}
     if set(wanted) - known:
         parser.error(f"no section is named {', '.join(sorted(set(wanted) - known))}; there are {', '.join(sorted(known))}")
     chosen = [(name, command) for name, command in commands() if not wanted or name in wanted]
@@ -100,6 +118,9 @@ def main():
     path = os.path.join(options.dir, file)
     os.makedirs(options.dir, exist_ok=True)
     sections = read_sections(path)
+    if "build" in wanted:
+        sections["build"] = build_times(options.build)
+        write(path, heading, sections)
     fresh = {}
     failed = False
     for name, command in chosen:
