@@ -214,6 +214,27 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->option_text("N");
 }
 
+void add_speculation_options(CLI::App& app, Options& o) {
+  const std::string group = "Speculation (answers are the same with and without it)";
+  app.add_option("--speculative", o.texts.speculative,
+                 "Guess tokens and verify several in a step, where that is faster; lookup: as prompts, outputs and "
+                 "finished answers went on before; auto: lookup")
+      ->group(group)
+      ->option_text("none|auto|lookup [none]");
+  app.add_option("--num-speculative-tokens", o.job.speculation.max_tokens, "Guessed tokens of a sequence in a step, at most")
+      ->check(integer_in(1, 16))
+      ->group(group)
+      ->option_text("N [16]");
+  app.add_option("--speculative-corpus", o.job.speculation.corpus,
+                 "Look up in this file, too: the texts of a .jsonl file's records, or plain text")
+      ->group(group)
+      ->option_text("FILE");
+  app.add_option("--speculative-config", o.texts.speculative_config,
+                 "As vLLM's: {\"method\": \"ngram\", \"num_speculative_tokens\": 4}")
+      ->group(group)
+      ->option_text("JSON");
+}
+
 void add_sampling_options(CLI::App& app, Options& o) {
   const std::string group = "Sampling defaults, for lines without their own";
   app.add_option("--max-tokens", o.job.generation.max_tokens,
@@ -330,6 +351,7 @@ std::unique_ptr<CLI::App> make_command_line(Options& o) {
   add_io_options(*app, o);
   add_model_options(*app, o);
   add_batching_options(*app, o);
+  add_speculation_options(*app, o);
   add_sampling_options(*app, o);
   add_report_options(*app, o);
   return app;

@@ -10,7 +10,7 @@ namespace {
 // Options that messages of src/job name. The flag has dashes in place of the underscores.
 constexpr std::string_view kOptions[] = {"chat_template", "error_file",      "logit_bias", "max_model_len",
                                          "metrics",       "restart",         "stop",       "stop_token_ids",
-                                         "template",      "tokenizer",     "watchdog_timeout"};
+                                         "speculative_corpus", "template",      "tokenizer",     "watchdog_timeout"};
 
 }  // namespace
 

@@ -73,4 +73,39 @@ Result<std::string> read_template(const std::string& text) {
   return content;
 }
 
+Status parse_speculative(const std::string& text, SpeculationOptions* speculation) {
+  if (text == "none") return {};
+  std::stringstream parts(text + ",");
+  for (std::string part; std::getline(parts, part, ',');) {
+    if (part != "auto" && part != "lookup")
+      return invalid_argument("--speculative: '" + part + "': expected none, auto or lookup");
+    speculation->lookup = true;
+  }
+  return {};
+}
+
+Status parse_speculative_config(const std::string& text, SpeculationOptions* speculation) {
+  if (text.empty()) return {};
+  const std::string flag = "--speculative-config: ";
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return invalid_argument(flag + "not a JSON object such as {\"method\": \"ngram\"}");
+  // The longest match is taken, whatever its length.
+  const std::vector<std::string> without_meaning = {"prompt_lookup_max", "prompt_lookup_min"};
+  std::string method;
+  for (const auto& [key, value] : json.items()) {
+    if (key == "method" && value.is_string()) {
+      method = value.get<std::string>();
+    } else if (key == "num_speculative_tokens" && value.is_number_integer() && value >= 1 && value <= 16) {
+      speculation->max_tokens = value.get<int32_t>();
+    } else if (std::count(without_meaning.begin(), without_meaning.end(), key) == 0) {
+      return invalid_argument(flag + "\"" + key + "\": " + value.dump() +
+                              ": expected a \"method\", and \"num_speculative_tokens\" from 1 to 16");
+    }
+  }
+  if (method != "ngram" && method != "suffix")
+    return invalid_argument(flag + "the method is '" + method + "'; expected ngram or suffix");
+  speculation->lookup = true;
+  return {};
+}
+
 }  // namespace llmb

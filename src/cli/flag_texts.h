@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "core/types.h"
+#include "job/job_options.h"
 #include "job/request_metrics.h"
 
 namespace llmb {
@@ -22,5 +23,11 @@ Result<std::vector<std::string>> parse_names(const std::string& text);
 
 // A template's text: `text` itself where it holds a "{" or a line break, else what is in the file of that name.
 Result<std::string> read_template(const std::string& text);
+
+// "none", or kinds of drafters separated by commas; adds to `speculation`.
+Status parse_speculative(const std::string& text, SpeculationOptions* speculation);
+
+// The same as vLLM's JSON: {"method": "ngram", "num_speculative_tokens": 4}; "": changes nothing.
+Status parse_speculative_config(const std::string& text, SpeculationOptions* speculation);
 
 }  // namespace llmb

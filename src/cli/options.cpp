@@ -37,6 +37,8 @@ std::string check_combination(const JobOptions& o) {
   const auto is_data = [&](const std::string& input) {
     return o.data.format.value_or(input_format_of(input)) != InputFormat::kJsonLines;
   };
+  if (!o.speculation.corpus.empty() && !o.speculation.lookup)
+    return "--speculative-corpus needs --speculative lookup, which looks into it";
   if (o.data.system && o.data.prompt_template.empty() && o.data.prompt_field.empty() &&
       std::none_of(o.inputs.begin(), o.inputs.end(), is_data))
     return "--system needs --template or --prompt-field, which make prompts from fields of a line";
@@ -71,6 +73,8 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
     LLMB_ASSIGN_OR_RETURN(o->slo, parse_slo(texts.slo));
   }
   LLMB_RETURN_IF_ERROR(read_data_texts(texts, &o->data));
+  LLMB_RETURN_IF_ERROR(parse_speculative(texts.speculative, &o->speculation));
+  LLMB_RETURN_IF_ERROR(parse_speculative_config(texts.speculative_config, &o->speculation));
   if (texts.logit_bias.empty()) return {};
   LLMB_ASSIGN_OR_RETURN(o->generation.logit_bias, parse_logit_bias(texts.logit_bias));
   return {};

@@ -15,6 +15,7 @@ struct FlagTexts {
   std::string load_format = "auto", dtype = "auto", arithmetic = "auto", kv_cache_dtype = "auto";
   std::string logit_bias, slo;
   std::string input_format = "auto", prompt_template, keep;
+  std::string speculative = "none", speculative_config;
   bool no_skip_special_tokens = false;
 };
 

@@ -23,6 +23,16 @@ const char* batching_name(BatchingMode mode) {
   return "";
 }
 
+std::string describe_speculation(const JobOptions& o, const BackendInfo& backend) {
+  if (!o.speculation.any()) return "";
+  std::string line = "drafts    lookup";
+  if (!o.speculation.corpus.empty()) line += ", also in " + escape_control(o.speculation.corpus);
+  line += "; at most " + std::to_string(o.speculation.max_tokens) + " tokens of a sequence in a step, where they pay";
+  if (backend.kind == DeviceKind::kCuda && !o.load.cuda.deterministic)
+    line += "; without --deterministic bytes may differ from those without drafts";
+  return line + "\n";
+}
+
 // Tells in one line which tokens and texts end an answer.
 std::string describe_ends(const StopParams& stop, const ModelContext& model) {
   std::string ends;
@@ -85,7 +95,7 @@ std::string describe_model(const JobOptions& o, const ModelFiles& model, const B
   std::snprintf(line, sizeof line, "batching  %s, max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d\n",
                 batching_name(o.scheduler.batching), o.scheduler.max_num_seqs, o.scheduler.max_num_batched_tokens,
                 model.max_model_len);
-  return out + line;
+  return out + line + describe_speculation(o, b);
 }
 
 std::string describe_defaults(const JobOptions& o, const ModelFiles& model) {

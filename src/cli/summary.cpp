@@ -72,6 +72,30 @@ void add_errors(std::string& out, const std::vector<ErrorCount>& errors) {
     out += "                  --prompt-field NAME or --template '{{ NAME }}' makes prompts from such lines\n";
 }
 
+void add_speculation(std::string& out, const JobMetrics& m) {
+  const SpeculationMetrics& s = m.speculation;
+  for (const SpeculationMetrics::Kind& kind : s.drafters)
+    add_line(out, "drafts            %s: %lld tokens, %lld accepted (%.1f %%)", kind.name.c_str(),
+             static_cast<long long>(kind.num_drafted), static_cast<long long>(kind.num_accepted),
+             100 * ratio(kind.num_accepted, kind.num_drafted));
+  if (s.num_steps > 0)
+    add_line(out, "                  in %lld steps, %.2f tokens of a sequence in each; %.2f s saved, %.2f s predicted",
+             static_cast<long long>(s.num_steps), ratio(s.num_given, s.num_groups), s.measured_saved_ms / 1000,
+             s.predicted_saved_ms / 1000);
+}
+
+void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {
+  const SpeculationMetrics& s = m.speculation;
+  if (s.drafters.empty()) return;
+  auto& drafters = out["speculation"];
+  for (const SpeculationMetrics::Kind& kind : s.drafters)
+    drafters[kind.name] = {{"drafted_tokens", kind.num_drafted}, {"accepted_tokens", kind.num_accepted}};
+  out["speculation_steps"] = s.num_steps;
+  out["speculation_tokens_per_step"] = ratio(s.num_given, s.num_groups);
+  out["speculation_saved_s"] = s.measured_saved_ms / 1000;
+  out["speculation_predicted_saved_s"] = s.predicted_saved_ms / 1000;
+}
+
 }  // namespace
 
 SummaryContext summary_context(const JobMetrics& metrics, std::optional<double> peak_flops,
@@ -105,6 +129,7 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   add_line(out, "prefix cache      %s%lld tokens could be saved, %lld evictions, %lld block copies",
            m.repeated_granularity > 1 ? "at least " : "", n(m.num_repeated_tokens), n(m.steps.num_evictions),
            n(m.steps.num_block_copies));
+  add_speculation(out, m);
   add_line(out, "KV cache          mean use %.1f %%, peak %.1f %%, waste in used blocks %.1f %%", 100 * d.kv_use,
            100 * d.kv_peak, 100 * d.kv_waste);
   if (d.mfu && d.mbu)
@@ -152,6 +177,7 @@ std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std
   j["prompt_tokens_repeated_granularity"] = m.repeated_granularity;
   j["prefix_cache_evictions"] = m.steps.num_evictions;
   j["kv_block_copies"] = m.steps.num_block_copies;
+  add_speculation(j, m);
   j["kv_cache_usage_mean"] = d.kv_use;
   j["kv_cache_usage_peak"] = d.kv_peak;
   j["kv_cache_waste"] = d.kv_waste;

@@ -49,6 +49,7 @@ struct RequestLatency {
   double itl_p50_ms = 0, itl_p90_ms = 0, itl_p99_ms = 0;
   int32_t num_preemptions = 0;
   int32_t num_cached_tokens = 0;  // of the prompt, that other requests had computed
+  int32_t num_drafted_tokens = 0, num_accepted_tokens = 0;  // by speculation
 };
 
 // One of the answers to a request.

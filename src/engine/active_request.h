@@ -21,7 +21,7 @@ Completion completion_for(const Request& request);
 // Not thread-safe. tokenizer may be null (a model without one): the text stays empty.
 //
 // virtual_token_ms > 0: each choice has a clock of its own that moves by so much with each of its tokens, prompt first,
-// and by nothing else, and tokens found in the prefix cache do not count. So its latencies depend on the request alone,
+// and by nothing else; tokens found in the prefix cache and drafts do not count. So its latencies depend on the request alone,
 // whatever the schedule, and a resumed run has those of an uninterrupted one. 0: the times are those of the caller's
 // clock.
 class ActiveRequest {
@@ -41,6 +41,13 @@ class ActiveRequest {
 
   // Prompt tokens that the cache held when the first choice began.
   void set_cached_tokens(int32_t count) { completion_.latency.num_cached_tokens = virtual_token_ms_ > 0 ? 0 : count; }
+
+  // Of a choice that ends: tokens drafted for it, and of these accepted.
+  void add_drafted_tokens(int32_t num_drafted, int32_t num_accepted) {
+    if (virtual_token_ms_ > 0) return;
+    completion_.latency.num_drafted_tokens += num_drafted;
+    completion_.latency.num_accepted_tokens += num_accepted;
+  }
 
   // True when it was the last one that was not finished.
   bool finish_choice(int32_t index, FinishReason reason, std::optional<TokenId> stop_token, int32_t num_preemptions);

@@ -54,7 +54,7 @@ Engine::~Engine() {
 }
 
 Status Engine::run() {
-  start_ms_ = clock_.now_ms();
+  start_ms_ = idle_since_ms_ = clock_.now_ms();
   Status status = run_steps();
   // What the device has begun counts, whatever ended the run.
   while (num_finished_ < num_submitted_) {
@@ -92,6 +92,7 @@ Status Engine::run_steps() {
       return {};
     } else {
       LLMB_RETURN_IF_ERROR(wait_for_event());
+      idle_since_ms_ = clock_.now_ms();
     }
     report_progress();
   }
@@ -151,7 +152,10 @@ Status Engine::submit_steps() {
     if (!scheduler_.schedule(clock_.now_ms(), more_may_arrive(), &plan)) return {};
     const double now_ms = clock_.now_ms();
     LLMB_RETURN_IF_ERROR(backend_.submit(plan));
-    if (num_submitted_++ == num_finished_) begin_step(now_ms);
+    if (num_submitted_++ == num_finished_) {
+      gap_ms_ = now_ms - idle_since_ms_;
+      begin_step(now_ms);
+    }
   }
   return {};
 }
@@ -174,6 +178,9 @@ Status Engine::finish_step() {
   metrics_.prompt_tokens = scheduler_.prompt_tokens();
   metrics_.num_evictions = scheduler_.num_evictions();
   scheduler_.apply(plan, output_, &updates_);
+  if (options_.proposer != nullptr) options_.proposer->on_step(plan, output_.device_ms > 0 ? output_.device_ms : now_ms - step_begin_ms_, gap_ms_);
+  gap_ms_ = 0;
+  idle_since_ms_ = now_ms;
   num_output_tokens_ += static_cast<int64_t>(updates_.size());
   num_input_tokens_ += num_unsampled_rows(plan);
   if (num_finished_ < num_submitted_) begin_step(now_ms);
@@ -203,6 +210,7 @@ void Engine::complete(const SequenceUpdate& update, FinishReason reason) {
   const auto at = active_.find(update.seq);
   ActiveRequest& active = *at->second;
   if (update.choice == 0) active.set_cached_tokens(update.num_cached_tokens);
+  active.add_drafted_tokens(update.num_drafted_tokens, update.num_accepted_tokens);
   if (active.finish_choice(update.choice, reason, update.stop_token, update.num_preemptions)) {
     Completion completion = active.take_completion();
     sink_.put({active.ordinal(), std::move(completion), active.take_itl_ms()});

@@ -94,6 +94,8 @@ class Engine {
   std::array<StepPlan, kMaxPlansInFlight> plans_;  // step i in entry i % size
   int64_t num_submitted_ = 0, num_finished_ = 0;   // steps; those between are in flight
   double step_begin_ms_ = 0;                       // of the oldest step in flight
+  double gap_ms_ = 0;         // before it the device had nothing to do, but for want of requests
+  double idle_since_ms_ = 0;  // the end of the newest step, or of a wait for requests
   StepOutput output_;
   std::vector<SequenceUpdate> updates_;
   StepMetrics metrics_;

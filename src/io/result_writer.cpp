@@ -87,6 +87,10 @@ void write_metrics(JsonWriter& json, const RequestLatency& latency) {
   json.integer(latency.num_preemptions);
   json.key("cached_tokens");
   json.integer(latency.num_cached_tokens);
+  json.key("drafted_tokens");
+  json.integer(latency.num_drafted_tokens);
+  json.key("accepted_tokens");
+  json.integer(latency.num_accepted_tokens);
   json.end_object();
 }
 

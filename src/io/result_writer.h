@@ -11,9 +11,10 @@
 //   input        fields of the input line, as an object
 //   hash         XXH64 of the input line's bytes, 16 hexadecimal digits: resume notices an edited line by it
 //   metrics      {"queue_ms", "ttft_ms", "tpot_ms", "e2e_ms", "itl_p50_ms", "itl_p90_ms", "itl_p99_ms",
-//                "num_preemptions", "cached_tokens"}, milliseconds to three decimals. Always last, so that it is easy
-//                to cut off: everything before it depends on the line, the model and the settings, never on the
-//                schedule. cached_tokens: of the prompt, that other lines had computed
+//                "num_preemptions", "cached_tokens", "drafted_tokens", "accepted_tokens"}, milliseconds to three decimals.
+//                Always last, so that it is easy to cut off: everything before it depends on the line, the model and
+//                the settings, never on the schedule. cached_tokens: of the prompt, that other lines had computed;
+//                drafted_tokens: guessed by speculation, of which accepted_tokens were right
 // Native error record:
 //   {"index", "id", "error": {"code", "message", "param", "line", "byte_offset"}, "input"*, "hash"}
 //   line         "file:line number"; param and byte_offset (in the line, from 0) are null where unknown

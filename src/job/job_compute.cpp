@@ -4,8 +4,14 @@
 
 #include "job/input_check.h"
 #include "job/job.h"
+#include "job/speculative_corpus.h"
 
 namespace llmb {
+
+namespace {
+// Of all sequences: a step with more drafts than this costs about as much as the steps that they save.
+constexpr int32_t kMaxStepDrafts = 64;
+}  // namespace
 
 WorkerOptions Job::worker_options() const {
   WorkerOptions options;
@@ -21,6 +27,12 @@ WorkerOptions Job::worker_options() const {
   options.load.max_num_batched_tokens = options_.scheduler.max_num_batched_tokens;
   options.load.max_model_len = model_.files.max_model_len;
   options.grace_ms = 1000 * options_.grace_s;
+  options.speculation = options_.speculation;
+  if (options.speculation.any()) {
+    const int64_t most = int64_t{options_.speculation.max_tokens} * options_.scheduler.max_num_seqs;
+    options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));
+    options.load.max_num_drafts = options.scheduler.max_num_drafts;
+  }
   return options;
 }
 
@@ -30,7 +42,13 @@ double Job::watchdog_ms() const {
 }
 
 JobEnding Job::compute() {
-  worker_ = std::make_unique<Worker>(worker_options());
+  WorkerOptions worker = worker_options();
+  if (!options_.speculation.corpus.empty()) {
+    auto corpus = read_corpus(options_.speculation.corpus, model_.files.context->tokenizer.get());
+    if (!corpus.ok()) return ending({JobEnd::kOptionRefused, "`speculative_corpus`: " + corpus.status().message()});
+    worker.corpus = std::move(*corpus);
+  }
+  worker_ = std::make_unique<Worker>(std::move(worker));
   supervisor_.emplace(worker_->watch(), environment_.interrupted, 1000 * options_.grace_s, /*leaves_blocked=*/false);
   if (!fingerprint_) fingerprint_task_.emplace(options_, model_, keep_going_);
   std::optional<JobStop> stop;
@@ -115,6 +133,7 @@ JobMetrics Job::metrics(const Outcome& outcome) {
   JobMetrics metrics;
   metrics.requests = coordinator_->results().metrics();
   metrics.steps = worker_->metrics();
+  metrics.speculation = worker_->speculation();
   metrics.num_left = worker_->num_left();
   metrics.num_repeated_tokens = coordinator_->num_repeated_tokens();
   metrics.repeated_granularity = coordinator_->repeated_granularity();

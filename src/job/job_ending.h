@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "engine/step_metrics.h"
 #include "job/request_metrics.h"
+#include "speculation/speculator.h"
 
 namespace llmb {
 
@@ -55,6 +56,7 @@ struct JobReport {
 struct JobMetrics {
   RequestMetrics requests;
   StepMetrics steps;
+  SpeculationMetrics speculation;
   int64_t num_left = 0;  // requests that were taken in and given up
   int64_t num_repeated_tokens = 0;   // of prompts, that an earlier prompt of the run had (Coordinator)
   int32_t repeated_granularity = 1;  // to whose multiples each prompt's share of them was rounded down

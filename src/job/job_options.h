@@ -51,6 +51,15 @@ struct DataOptions {
   std::vector<std::string> kept_fields;
 };
 
+// Guessed tokens, which change no byte of an answer where a row's bits do not depend on its step.
+struct SpeculationOptions {
+  bool lookup = false;      // in prompts, outputs, answers and the corpus
+  std::string corpus;       // a file of texts that answers may resemble; "": none
+  int32_t max_tokens = 16;  // drafted for a sequence in a step
+
+  bool any() const { return lookup; }
+};
+
 struct JobOptions {
   std::string build;  // version of the program
   std::vector<std::string> inputs = {"-"};
@@ -65,6 +74,7 @@ struct JobOptions {
   // But for pool and lengths, which follow from the backend and the model.
   SchedulerConfig scheduler = {
       .max_num_seqs = 64, .max_num_batched_tokens = 1024, .batch_window_ms = 50, .enable_prefix_caching = true};
+  SpeculationOptions speculation;
   std::optional<double> request_rate;  // simulated arrivals per second
   SloTargets slo;
   double grace_s = 30;                       // for running requests, after the job was asked to end

@@ -3,7 +3,27 @@
 #include <new>
 #include <utility>
 
+#include "speculation/lookup_drafter.h"
+
 namespace llmb {
+
+namespace {
+
+std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, const Clock& clock) {
+  std::vector<std::unique_ptr<Drafter>> drafters;
+  if (options.speculation.lookup) {
+    auto lookup = std::make_unique<LookupDrafter>();
+    for (const std::vector<TokenId>& text : options.corpus) lookup->add_to_corpus(text);
+    drafters.push_back(std::move(lookup));
+  }
+  if (drafters.empty()) return nullptr;
+  SpeculatorOptions speculator;
+  speculator.max_tokens = options.speculation.max_tokens;
+  speculator.max_step_tokens = options.scheduler.max_num_drafts;
+  return std::make_unique<Speculator>(speculator, std::move(drafters), clock);
+}
+
+}  // namespace
 
 std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   auto backend = make_backend(options_.device);
@@ -29,6 +49,8 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.scheduler.windows = info().kv.groups.windows;
   options.scheduler.max_idle_blocks = info().max_idle_blocks;
   options.model = options_.model;
+  speculator_ = make_speculator(options_, clock);
+  options.proposer = speculator_.get();
   options.grace_ms = options_.grace_ms;
   // The ledger computes nothing: what it would measure is noise.
   if (info().kind == DeviceKind::kLedger) options.virtual_token_ms = 1;

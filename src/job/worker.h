@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/clock.h"
@@ -16,6 +17,8 @@
 #include "engine/engine.h"
 #include "job/device_watch.h"
 #include "job/job_ending.h"
+#include "job/job_options.h"
+#include "speculation/speculator.h"
 
 namespace llmb {
 
@@ -26,6 +29,8 @@ struct WorkerOptions {
   ModelConfig model;
   LoadOptions load;
   SchedulerConfig scheduler;  // but for the pool, which the backend gives
+  SpeculationOptions speculation;
+  std::vector<std::vector<TokenId>> corpus;  // of the speculation
   double grace_ms = 0;        // Engine
 };
 
@@ -46,6 +51,7 @@ class Worker {
 
   // REQUIRES: run() was called.
   const StepMetrics& metrics() const { return engine_->metrics(); }
+  SpeculationMetrics speculation() const { return speculator_ ? speculator_->metrics() : SpeculationMetrics(); }
   int64_t num_left() const { return engine_->num_left(); }
   MachineLimits measure_limits() { return backend_->measure_limits(); }
 
@@ -56,6 +62,7 @@ class Worker {
   DeviceWatch watch_;
   std::unique_ptr<Backend> backend_;
   std::optional<WatchedBackend> watched_backend_;
+  std::unique_ptr<Speculator> speculator_;  // null: none
   std::unique_ptr<Engine> engine_;
 };
 

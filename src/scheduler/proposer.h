@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "core/step_plan.h"
 #include "scheduler/sequence.h"
 
 namespace llmb {
@@ -23,10 +25,14 @@ struct Drafts {
   void keep_chain();               // the first path, whose drafts each have the one before as parent
 };
 
-// Driven by the scheduler's thread.
+// Driven by the scheduler's thread; on_step() by the engine, in the same.
 class Proposer {
  public:
   virtual ~Proposer() = default;
+
+  // A plan is about to be made. `decoding`: running sequences that compute nothing but their last token, which is seen,
+  // in the order of propose(). num_rows: of all running sequences, without drafts.
+  virtual void begin_plan(std::span<const Sequence* const> /*decoding*/, int32_t /*num_rows*/) {}
 
   // Adds drafts to `drafts`, which is empty. The sequence is about to compute its last token. With a group in flight
   // between 1 and max_unseen_tokens() tokens that nobody has seen stand behind the known ones, before the drafts.
@@ -34,6 +40,15 @@ class Proposer {
 
   // Whether the sequence's next token must be seen before anything is planned behind it.
   virtual bool must_see(const Sequence& sequence) const = 0;
+  // Whether everything must be seen: nothing is planned ahead, so that no sequence falls out of step with the others.
+  virtual bool must_see_all() const { return false; }
+
+  // Of the sequence's drafts in a plan, the first `num_accepted` of a path were right; it has their tokens now.
+  virtual void on_verified(const Sequence& /*sequence*/, int32_t /*num_drafts*/, int32_t /*num_accepted*/) {}
+  // The sequence has ended, with the tokens that it has.
+  virtual void on_end(const Sequence& /*sequence*/) {}
+  // A plan has run, and its drafts are verified. gap_ms: that the device had nothing to do before it.
+  virtual void on_step(const StepPlan& /*plan*/, double /*step_ms*/, double /*gap_ms*/) {}
 };
 
 }  // namespace llmb

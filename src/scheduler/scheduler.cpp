@@ -56,6 +56,7 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
 bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   LLMB_CHECK_MSG(num_in_flight_ < kMaxPlansInFlight, "two plans are in flight");
   plan->clear();
+  if (num_in_flight_ > 0 && proposer_ != nullptr && proposer_->must_see_all()) return false;
   planned_entries_.clear();
   planned_groups_.clear();
   plan->step = next_step_;
@@ -115,6 +116,7 @@ Scheduler::Spare Scheduler::spare_after_running(int32_t token_budget) const {
 bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
   Spare spare = spare_after_running(*token_budget);
   if (num_in_flight_ > 0 && spare.blocks < 0) return false;
+  if (proposer_ != nullptr) begin_proposals(spare.blocks >= 0, *token_budget - spare.tokens);
   bool may_join = true;
   // running_ shrinks from its end while this loop preempts.
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
@@ -138,6 +140,14 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
     *token_budget -= num_tokens + drafts_.size();
   }
   return may_join;
+}
+
+void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
+  decoding_.clear();
+  for (const Sequence* sequence : running_)
+    if (has_blocks && sequence->num_in_flight == 0 && sequence->num_pending_tokens() == 1 && sequence->num_output_tokens() > 0)
+      decoding_.push_back(sequence);
+  proposer_->begin_plan(decoding_, num_rows);
 }
 
 // To drafts_, with blocks for them.
@@ -248,6 +258,12 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   update.choice = sequence->choice;
   update.num_preemptions = sequence->num_preemptions();
   update.num_cached_tokens = sequence->num_cached_tokens;
+  const int32_t num_drafts = plan.groups[group].num_rows() - 1;
+  const int32_t num_accepted = num_drafts > 0 ? std::max(0, end - begin - 1) : 0;
+  sequence->num_drafted_tokens += num_drafts;
+  sequence->num_accepted_tokens += num_accepted;
+  update.num_drafted_tokens = sequence->num_drafted_tokens;
+  update.num_accepted_tokens = sequence->num_accepted_tokens;
   num_ending_ -= sequence->ends_in_flight();
   for (update.given = begin; update.given < end && !update.finish; ++update.given) {
     update.token = output.tokens[update.given];
@@ -273,6 +289,7 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   num_ending_ += sequence->ends_in_flight();
   // Drafts that were not accepted may have had blocks.
   sequence->blocks.shrink_to(sequence->num_known_tokens() + sequence->max_unseen_tokens(), &allocator_);
+  if (num_drafts > 0) proposer_->on_verified(*sequence, num_drafts, num_accepted);
   if (update.finish) return;
   sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
   if (const int32_t count = sequence->num_reusable_tokens(); has_uncached_block(*sequence, count))
@@ -295,6 +312,7 @@ void Scheduler::end(Sequence* sequence, bool keeps_prefix) {
   } else {
     waiting_.erase(sequence);
   }
+  if (proposer_ != nullptr) proposer_->on_end(*sequence);
   sequences_.erase(sequence->id);
 }
 

@@ -39,6 +39,7 @@
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
 //  - A sequence whose next row depends on what is not seen sits out, alone (Sequence::must_be_seen,
 //    Proposer::must_see). So does one that is to be demoted, which must not be in flight by then.
+//  - Where the proposer must see all, there is no plan ahead.
 // A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends
 // run plans in order (backend.h).
 //
@@ -92,6 +93,8 @@ struct SequenceUpdate {
   bool numeric_error = false;         // no token: a logit was not finite; finish == kError
   int32_t num_preemptions = 0;        // of the sequence until now
   int32_t num_cached_tokens = 0;      // of its prompt, that others had computed
+  int32_t num_drafted_tokens = 0;     // of the sequence until now, this step's included
+  int32_t num_accepted_tokens = 0;    // of these
 };
 
 // Slots of the KV pool: allocated - used is what paging wastes.
@@ -177,6 +180,7 @@ class Scheduler {
   int32_t num_planned_behind(size_t running) const;
   int32_t tokens_for(size_t running, int32_t token_budget) const;
   Spare spare_after_running(int32_t token_budget) const;
+  void begin_proposals(bool has_blocks, int32_t num_rows);
   void propose(Sequence* sequence, Spare* spare);
   void admit(int32_t* token_budget, StepPlan* plan);
   Shared find_shared(const Sequence& candidate, const StepPlan& plan) const;
@@ -240,6 +244,7 @@ class Scheduler {
   std::vector<Sequence*> planned_entries_, planned_groups_;  // whose they are
   std::vector<BlockId> copied_from_;                         // still referenced, so that nobody gets them meanwhile
   Drafts drafts_;
+  std::vector<const Sequence*> decoding_;
 };
 
 }  // namespace llmb

@@ -56,6 +56,8 @@ struct Sequence {
   BlockTable blocks;
   int32_t num_blocks_in_cache = 0;
   int32_t num_cached_tokens = 0;                // of the prompt, that it found when it first joined
+  int32_t num_drafted_tokens = 0;               // verified
+  int32_t num_accepted_tokens = 0;              // of these
   std::optional<PenaltyCounts> penalty_counts;  // where the request has penalties; of the known tokens
 
   bool is_running = false;

@@ -38,9 +38,11 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"kernels/simt", {"base"}},
     {"model", {"formats", "core", "base"}},
     {"backend", {"model", "kernels/cpu", "kernels/cuda", "core", "base"}},
+    {"speculation", {"scheduler", "cache", "backend", "core", "base"}},
     {"engine", {"chat", "tokenizer", "scheduler", "backend", "core", "base"}},
     {"planner", {"core", "base"}},
-    {"job", {"planner", "engine", "io", "chat", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
+    {"job",
+     {"planner", "engine", "speculation", "io", "chat", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
     {"cli", {"job", "engine", "io", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
 };
 

@@ -40,7 +40,7 @@ void add_logprobs(Completion& c) {
 }
 
 const std::string kMetrics =
-    R"("metrics":{"queue_ms":0.5,"ttft_ms":10.25,"tpot_ms":3,"e2e_ms":1013.25,"itl_p50_ms":3,"itl_p90_ms":3,"itl_p99_ms":3.5,"num_preemptions":1,"cached_tokens":12}})";
+    R"("metrics":{"queue_ms":0.5,"ttft_ms":10.25,"tpot_ms":3,"e2e_ms":1013.25,"itl_p50_ms":3,"itl_p90_ms":3,"itl_p99_ms":3.5,"num_preemptions":1,"cached_tokens":12,"drafted_tokens":0,"accepted_tokens":0}})";
 
 std::string format(const Completion& c, bool metrics = true) {
   return ResultFormatter({metrics, {0x1234, 1700000000}}).format(c);

@@ -214,10 +214,12 @@ class CpuBackend final : public Backend {
       if (stop_) return;
       Step& step = steps_[num_done_ % kMaxPlansInFlight];
       lock.unlock();
+      const SteadyClock clock;
       const Status status = guarded(status_of_error, [&] {
         ops_->begin_step(*step.plan);
         transformer_->forward(step.plan->num_tokens(), step.plan->num_samples());
         ops_->end_step(&step.output);
+        step.output.device_ms = clock.now_ms();
         if (!weight_file_) return Status();
         return weight_file_->check(*pool_).with_context("weight cache");
       });

@@ -1,0 +1,63 @@
+// Drafts by looking up how a text went on before: prompt lookup (Saxena 2023) and inference with reference (Yang et al.
+// 2023), over suffix automata: whatever length the match has, in constant time (as SAM decoding, Hu et al. 2024).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/types.h"
+#include "speculation/acceptance.h"
+#include "speculation/drafter.h"
+#include "speculation/suffix_automaton.h"
+
+namespace llmb {
+
+// Looks in a sequence's own prompt and output, in a corpus, and in answers that have ended, and takes where it expects
+// most. Memory: about 50 bytes for each token of sequences that run, of the corpus and of the newest answers
+// (max_answer_tokens).
+class LookupDrafter final : public Drafter {
+ public:
+  // max_answer_tokens: of ended answers that are kept, the newest; 0: none.
+  explicit LookupDrafter(int32_t max_answer_tokens = 1 << 19);
+
+  void add_to_corpus(std::span<const TokenId> text);
+  int32_t num_corpus_tokens() const { return corpus_.size(); }
+
+  std::string name() const override { return "lookup"; }
+  void draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) override;
+  void learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
+  void forget(const Sequence& sequence) override;
+
+ private:
+  enum Source { kOwnText, kCorpus, kAnswers, kOlderAnswers, kNumSources };
+  // Matches up to 16 tokens by length, then 17 to 32 and longer ones.
+  static constexpr int32_t kNumLengths = 18;
+  struct Row {
+    SuffixAutomaton text;
+    std::array<SuffixAutomaton::Cursor, kNumSources> cursors;  // but for the own text
+    int64_t generation = 0;                                    // of the answers that the cursors are in
+    Source source = kOwnText;                                  // of the newest guess
+    int32_t match_length = 0;
+  };
+
+  void draft_one(const Sequence& sequence, int32_t max_tokens, DraftChain* chain);
+  void catch_up(const Sequence& sequence, Row* row);
+  const SuffixAutomaton& automaton(Source source, const Row& row) const;
+  static int32_t length_class(int32_t match_length);
+  void take_in_answers();
+
+  const int32_t max_answer_tokens_;
+  SuffixAutomaton corpus_, answers_, older_answers_;
+  int64_t generation_ = 0;                   // how often answers_ became older_answers_
+  std::vector<std::vector<TokenId>> ended_;  // answers that are in no automaton yet
+  int64_t num_ended_tokens_ = 0;
+  std::unordered_map<SeqId, Row> rows_;
+  std::array<std::vector<Acceptance>, 2> acceptance_;  // of the own text and of others; [kNumLengths]
+};
+
+}  // namespace llmb

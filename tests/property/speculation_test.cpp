@@ -1,0 +1,170 @@
+// Random jobs on the ledger backend: the same bytes with and without drafts, whatever drafts, however many, and also
+// where a job is killed and continued with others. LLMB_NUM_JOBS raises the count (10000), LLMB_JOB_SEED replays one.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "speculation/lookup_drafter.h"
+#include "speculation/speculator.h"
+#include "tests/support/engine_job.h"
+#include "tests/support/test_rng.h"
+#include "tests/support/tiny_model.h"
+
+namespace llmb::test {
+
+namespace {
+
+int64_t from_environment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::strtoll(text, nullptr, 10) : otherwise;
+}
+
+// Knows what the ledger will answer, and is as often right as it is told.
+class ScriptedDrafter final : public Drafter {
+ public:
+  ScriptedDrafter(LedgerModel model, int32_t max_model_len, double right_rate, uint64_t seed)
+      : model_(std::move(model)), max_model_len_(max_model_len), right_rate_(right_rate), rng_(seed) {}
+
+  std::string name() const override { return "scripted"; }
+  void draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) override {
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const Sequence& sequence = *sequences[i];
+      const LedgerCompletion answer = ledger_reference(model_, *sequence.request, max_model_len_, sequence.choice);
+      for (int32_t count = rng_.between(0, max_tokens); count > 0; --count) {
+        const size_t at = sequence.output_tokens.size() + chains[i].tokens.size();
+        const bool is_right = at < answer.tokens.size() && rng_.chance(right_rate_);
+        chains[i].tokens.push_back(is_right ? answer.tokens[at] : rng_.between(0, model_.vocab_size - 1));
+        chains[i].acceptance.push_back(0.01 * rng_.between(1, 100));
+      }
+    }
+  }
+  void learn(const Sequence&, int32_t num_drafts, int32_t num_accepted) override { CHECK(num_accepted <= num_drafts); }
+  void forget(const Sequence&) override {}
+
+ private:
+  const LedgerModel model_;
+  const int32_t max_model_len_;
+  const double right_rate_;
+  TestRng rng_;
+};
+
+std::string random_lines(TestRng* rng, int32_t vocab_size) {
+  std::string lines;
+  const int32_t num_lines = rng->log_between(4, 24);
+  std::vector<int32_t> shared;
+  for (int32_t i = rng->between(0, 12); i > 0; --i) shared.push_back(rng->between(0, vocab_size - 1));
+  for (int32_t i = 0; i < num_lines; ++i) {
+    nlohmann::json line;
+    std::vector<int32_t> prompt = rng->chance(0.5) ? shared : std::vector<int32_t>();
+    for (int32_t k = rng->log_between(1, 20); k > 0; --k) prompt.push_back(rng->between(0, vocab_size - 1));
+    line["prompt_token_ids"] = prompt;
+    line["max_tokens"] = rng->chance(0.5) ? rng->between(20, 40) : rng->log_between(1, 40);
+    line["seed"] = rng->between(0, 1000);
+    line["return_token_ids"] = true;
+    line["temperature"] = rng->chance(0.5) ? 0.0 : 0.8;
+    if (rng->chance(0.2)) line["frequency_penalty"] = 0.5;
+    if (rng->chance(0.2)) line["repetition_penalty"] = 1.5;
+    if (rng->chance(0.3)) line["logprobs"] = rng->between(0, 3);
+    if (rng->chance(0.3)) line["stop_token_ids"] = {rng->between(0, vocab_size - 1)};
+    if (rng->chance(0.2)) line["min_tokens"] = rng->between(0, line["max_tokens"].get<int32_t>());
+    if (rng->chance(0.2)) line["ignore_eos"] = true;
+    lines += line.dump() + "\n";
+  }
+  return lines;
+}
+
+EngineJobOptions random_options(TestRng* rng, uint64_t seed) {
+  EngineJobOptions o;
+  o.config = tiny_config();
+  o.config.vocab_size = rng->chance(0.5) ? 8 : 96;  // few tokens: lookups are right now and then
+  o.eos_token_ids = {1};
+  o.config.eos_token_ids = {1};
+  o.ledger.seed = seed;
+  o.ledger.eos_rate = 0.01;
+  o.ledger.check_every_slot = rng->chance(0.1);
+  o.scheduler.max_model_len = 72;
+  return o;
+}
+
+void choose_schedule(TestRng* rng, EngineJobOptions* o) {
+  SchedulerConfig& s = o->scheduler;
+  s.batching = static_cast<BatchingMode>(rng->between(0, 3));
+  s.batch_window_ms = 0;
+  s.max_num_seqs = rng->log_between(1, 64);
+  s.max_num_batched_tokens = rng->log_between(1, 256);
+  s.block_size = rng->chance(0.5) ? 4 : 16;
+  s.num_blocks = 72 / s.block_size + rng->log_between(1, 20) - 1;  // one sequence fits; more preempt each other
+  s.enable_prefix_caching = rng->chance(0.5);
+  s.max_num_drafts = rng->log_between(1, 256);
+  o->script.max_plans_in_flight = rng->between(1, 2);
+}
+
+std::unique_ptr<Speculator> random_speculator(TestRng* rng, const EngineJobOptions& o, const Clock& clock) {
+  std::vector<std::unique_ptr<Drafter>> drafters;
+  if (rng->chance(0.5)) drafters.push_back(std::make_unique<LookupDrafter>(rng->between(0, 200)));
+  if (drafters.empty() || rng->chance(0.5)) {
+    const double right_rates[] = {0, 0.7, 0.95, 1};
+    drafters.push_back(std::make_unique<ScriptedDrafter>(make_ledger_model(o.config, o.ledger),
+                                                         o.scheduler.max_model_len, right_rates[rng->between(0, 3)],
+                                                         rng->next()));
+  }
+  SpeculatorOptions options;
+  options.max_tokens = rng->between(0, 16);
+  options.max_step_tokens = o.scheduler.max_num_drafts;
+  options.drafts_always = rng->chance(0.7);
+  return std::make_unique<Speculator>(options, std::move(drafters), clock);
+}
+
+}  // namespace
+
+TEST_CASE("random jobs have the same bytes with and without drafts, killed and continued with other drafters too") {
+  const bool replay = std::getenv("LLMB_JOB_SEED") != nullptr;
+  const int64_t first = from_environment("LLMB_JOB_SEED", 1),
+                num_jobs = from_environment("LLMB_NUM_JOBS", replay ? 1 : 400);
+  const SteadyClock clock;
+  int64_t num_drafted = 0, num_accepted = 0, num_preemptions = 0, num_killed = 0;
+  for (int64_t seed = first; seed < first + num_jobs; ++seed) {
+    CAPTURE(seed);
+    TestRng rng(static_cast<uint64_t>(seed));
+    EngineJobOptions o = random_options(&rng, static_cast<uint64_t>(seed));
+    const std::string lines = random_lines(&rng, o.config.vocab_size);
+    const EngineJob plain(lines), drafted(lines);
+    o.scheduler.num_blocks = 1000;
+    REQUIRE(plain.run(o).status.ok());
+    for (bool is_done = false; !is_done;) {
+      choose_schedule(&rng, &o);
+      const auto speculator = random_speculator(&rng, o, clock);
+      o.proposer = speculator.get();
+      int32_t steps_left = rng.chance(0.4) ? rng.between(1, 30) : INT32_MAX;
+      o.on_progress = [&](const JobProgress&, std::atomic<int>* interrupted) {
+        if (--steps_left == 0) *interrupted = 2;
+      };
+      const EngineJobOutcome outcome = drafted.run(o);
+      REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
+      is_done = steps_left > 0;
+      num_killed += !is_done;
+      num_preemptions += outcome.num_preemptions;
+      for (const SpeculationMetrics::Kind& kind : speculator->metrics().drafters) {
+        num_drafted += kind.num_drafted;
+        num_accepted += kind.num_accepted;
+      }
+    }
+    REQUIRE(records_by_index(drafted.output()) == records_by_index(plain.output()));
+  }
+  MESSAGE(num_jobs << " jobs: " << num_drafted << " drafts, " << num_accepted << " accepted, " << num_preemptions
+                   << " preemptions, " << num_killed << " times killed");
+  if (replay) return;
+  CHECK(num_drafted > 20 * num_jobs);
+  CHECK(num_accepted > num_drafted / 20);
+  CHECK(num_accepted < num_drafted * 19 / 20);
+  CHECK(num_preemptions > num_jobs / 20);
+  CHECK(num_killed > num_jobs / 10);
+}
+
+}  // namespace llmb::test

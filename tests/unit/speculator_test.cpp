@@ -1,0 +1,192 @@
+// How many tokens are drafted: as many as pay by what steps cost and how often drafts are right.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "speculation/lookup_drafter.h"
+#include "speculation/speculator.h"
+#include "speculation/step_cost.h"
+#include "tests/support/test_rng.h"
+#include "tests/support/workload.h"
+
+namespace llmb::test {
+
+namespace {
+
+// Drafts whatever, and claims to be sure of it.
+class BoastfulDrafter final : public Drafter {
+ public:
+  std::string name() const override { return "boastful"; }
+  void draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) override {
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      chains[i].tokens.assign(max_tokens, 7);
+      chains[i].acceptance.assign(max_tokens, learned.share());
+    }
+  }
+  void learn(const Sequence&, int32_t num_drafts, int32_t num_accepted) override {
+    for (int32_t i = 0; i < std::min(num_drafts, num_accepted + 1); ++i) learned.add(i < num_accepted);
+  }
+  void forget(const Sequence&) override {}
+
+  Acceptance learned{0.9};
+};
+
+struct Simulated {
+  double ms = 0;
+  int64_t num_tokens = 0;
+  double ms_per_token() const { return ms / static_cast<double>(num_tokens); }
+};
+
+// Decode steps of `batch` sequences: a step costs cost(rows), now and then several times that; a draft is right with
+// probability `right_rate` where those before it are; without a plan ahead the host's gap is added.
+Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const std::function<double(int32_t)>& cost,
+                   Speculator* speculator) {
+  constexpr double kGapMs = 0.03;
+  TestRng rng(static_cast<uint64_t>(batch));
+  Simulated done;
+  const auto request = make_request(4, 1'000'000);
+  std::vector<std::unique_ptr<Sequence>> owned;
+  std::vector<const Sequence*> decoding;
+  for (int32_t i = 0; i < batch; ++i) {
+    owned.push_back(std::make_unique<Sequence>(i, 0, request, BlockTable(16), 1'000'000, 0));
+    owned.back()->append_token(3);
+    decoding.push_back(owned.back().get());
+  }
+  for (int32_t step = 0; step < num_steps; ++step) {
+    const bool waits = speculator != nullptr && speculator->must_see_all();
+    StepPlan plan;
+    std::vector<Drafts> drafts(batch);
+    if (speculator != nullptr) speculator->begin_plan(decoding, batch);
+    for (int32_t i = 0; i < batch; ++i) {
+      if (speculator != nullptr) speculator->propose(*decoding[i], 16, &drafts[i]);
+      SampleGroup group;
+      group.seq = i;
+      group.row_begin = plan.num_samples();
+      plan.tokens.resize(plan.tokens.size() + 1 + drafts[i].size());
+      plan.sample_rows.resize(plan.tokens.size());
+      group.row_end = plan.num_samples();
+      plan.groups.push_back(group);
+    }
+    const double ms = cost(plan.num_tokens()) * (step % 10 == 9 ? 4 : 1);
+    done.ms += ms + (waits ? kGapMs : 0);
+    for (int32_t i = 0; i < batch; ++i) {
+      int32_t num_accepted = 0;
+      while (num_accepted < drafts[i].size() && rng.chance(right_rate)) ++num_accepted;
+      done.num_tokens += 1 + num_accepted;
+      if (drafts[i].size() > 0) speculator->on_verified(*decoding[i], drafts[i].size(), num_accepted);
+    }
+    if (speculator != nullptr) speculator->on_step(plan, ms, waits ? kGapMs : 0);
+  }
+  return done;
+}
+
+Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const std::function<double(int32_t)>& cost) {
+  const VirtualClock clock;
+  std::vector<std::unique_ptr<Drafter>> drafters;
+  drafters.push_back(std::make_unique<BoastfulDrafter>());
+  Speculator speculator({}, std::move(drafters), clock);
+  return simulate(batch, num_steps, right_rate, cost, &speculator);
+}
+
+double steep(int32_t rows) { return 0.1 + 0.1 * rows; }
+double flat(int32_t rows) { return 10 + 0.02 * rows; }
+
+}  // namespace
+
+TEST_CASE("a drafter that is always wrong costs less than a hundredth of the time, at any batch") {
+  for (const auto& cost : {steep, flat})
+    for (const int32_t batch : {1, 2, 4, 8, 16, 32, 64}) {
+      const double without = simulate(batch, 4000, 0, cost, nullptr).ms_per_token();
+      const double with = simulate(batch, 4000, 0, cost).ms_per_token();
+      CHECK_MESSAGE(without / with >= 0.99, "batch " << batch << ": " << without / with);
+    }
+}
+
+TEST_CASE("a drafter that is right pays where rows are cheap, and costs less than a hundredth where they are not") {
+  for (const double right_rate : {0.3, 0.6, 0.8, 0.95})
+    for (const int32_t batch : {1, 4, 16, 64}) {
+      const double on_flat = simulate(batch, 4000, 0, flat, nullptr).ms_per_token() /
+                             simulate(batch, 4000, right_rate, flat).ms_per_token();
+      // All that can be had with up to 16 drafts of a sequence, 64 of all, is a bound; most of it is had.
+      double tokens = 1, right = 1;
+      const int32_t most = std::min(16, 64 / batch);
+      for (int32_t i = 0; i < most; ++i) tokens += right *= right_rate;
+      const double bound = tokens * flat(batch) / flat(batch + batch * most);
+      CHECK_MESSAGE(on_flat > 1 + 0.8 * (bound - 1),
+                    "batch " << batch << ", " << right_rate << ": " << on_flat << " of " << bound);
+      const double on_steep = simulate(batch, 4000, 0, steep, nullptr).ms_per_token() /
+                              simulate(batch, 4000, right_rate, steep).ms_per_token();
+      CHECK_MESSAGE(on_steep >= 0.985, "batch " << batch << ", " << right_rate << ": " << on_steep);
+    }
+}
+
+TEST_CASE("what a step costs: the usual time, between observed numbers of rows in a line, never falling") {
+  StepCost cost;
+  CHECK(cost.ms(5) == 0);
+  for (int i = 0; i < 40; ++i) {
+    cost.observe(1, i % 5 == 0 ? 50 : 1);
+    cost.observe(8, 2.4);
+    cost.observe(16, 2.0);
+  }
+  CHECK(cost.ms(1) == doctest::Approx(1));
+  CHECK(cost.ms(4) == doctest::Approx(1.6));
+  CHECK(cost.ms(16) == doctest::Approx(2.4));
+  CHECK(cost.ms(64) > 2.4);
+  for (int32_t rows = 1; rows < 300; ++rows) CHECK(cost.ms(rows + 1) >= cost.ms(rows));
+}
+
+TEST_CASE("lookup drafts from the own text, from the corpus and from ended answers, whichever matches") {
+  const auto draft = [](LookupDrafter& lookup, const Sequence& sequence) {
+    std::vector<DraftChain> chains(1);
+    const Sequence* sequences[] = {&sequence};
+    lookup.draft(sequences, 4, chains);
+    return chains[0].tokens;
+  };
+  auto request = make_request(1, 100);
+  request->prompt_tokens = {1, 2, 3, 4, 9, 1, 2};
+  Sequence own(0, 0, request, BlockTable(16), 100, 0);
+  LookupDrafter lookup;
+  CHECK(draft(lookup, own) == std::vector<TokenId>{3, 4, 9, 1});
+  own.append_token(50);
+  CHECK(draft(lookup, own).empty());
+  lookup.add_to_corpus(std::vector<TokenId>{60, 61, 62, 63});
+  own.append_token(61);
+  CHECK(draft(lookup, own) == std::vector<TokenId>{62, 63});
+  own.append_token(70);
+  own.append_token(71);
+  lookup.forget(own);  // it is an answer now
+  Sequence other(1, 0, make_request(1, 100), BlockTable(16), 100, 0);
+  other.append_token(61);
+  other.append_token(70);
+  CHECK(draft(lookup, other) == std::vector<TokenId>{71});
+}
+
+TEST_CASE("answers are kept up to a bound, the newest") {
+  LookupDrafter lookup(1000);
+  const auto request = make_request(1, 100);
+  const auto end_one = [&](SeqId id, TokenId first) {
+    Sequence sequence(id, 0, request, BlockTable(16), 100, 0);
+    for (TokenId i = 0; i < 50; ++i) sequence.append_token(first + i);
+    std::vector<DraftChain> chains(1);
+    const Sequence* sequences[] = {&sequence};
+    lookup.draft(sequences, 4, chains);
+    lookup.forget(sequence);
+  };
+  for (SeqId id = 0; id < 100; ++id) end_one(id, static_cast<TokenId>(1000 * (id + 1)));
+  const auto drafts_after = [&](TokenId token) {
+    Sequence sequence(1000 + token, 0, request, BlockTable(16), 100, 0);
+    sequence.append_token(token);
+    std::vector<DraftChain> chains(1);
+    const Sequence* sequences[] = {&sequence};
+    lookup.draft(sequences, 4, chains);
+    return chains[0].tokens.size();
+  };
+  CHECK(drafts_after(100'005) == 4);
+  CHECK(drafts_after(1005) == 0);
+}
+
+}  // namespace llmb::test
