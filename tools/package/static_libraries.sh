@@ -28,7 +28,7 @@ upstream_version() { dpkg-query -W -f='${source:Upstream-Version}' "$1"; }
 simdjson=simdjson-$(upstream_version libsimdjson-dev) highway=highway-$(upstream_version libhwy-dev)
 (cd apt && private_apt source --download-only simdjson highway && private_apt download libc6/bullseye libc6-dev/bullseye)
 for package in apt/libc6_*.deb apt/libc6-dev_*.deb; do dpkg-deb -x "$package" sysroot; done
-find sysroot -lname '/*' | while read -r link; do ln -sf "$folder/sysroot$(readlink "$link")" "$link"; done
+find sysroot -lname '/*' | while read -r link; do ln -sfr "$folder/sysroot$(readlink "$link")" "$link"; done
 for name in "$simdjson" "$highway"; do tar -xf "apt/$(echo "$name" | tr - _).orig.tar.gz" -C source; done
 
 compile() { c++ -O2 -std=c++17 -ffunction-sections -c "$@"; }

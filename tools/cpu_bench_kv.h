@@ -1,0 +1,127 @@
+// Cases of bench_kernels that work on the KV cache: paged_attention, rope_and_kv_write, block_copy.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/kv_layout.h"
+#include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/block_copy.h"
+#include "kernels/cpu/paged_attention.h"
+#include "kernels/cpu/rope.h"
+#include "tools/cpu_bench.h"
+
+namespace llmb::bench {
+
+// A cache of random numbers for `slots` tokens, the same in each of `layers` layers.
+struct Cache {
+  cpu::AlignedBuffer memory;
+  std::vector<cpu::KvCacheView> layers;
+};
+constexpr int32_t kBlockSize = 16;
+
+inline Cache make_cache(const Shape& s, DType dtype, int64_t blocks, int64_t layers) {
+  cpu::KvCacheView view{nullptr, dtype, kBlockSize, s.kv_heads, s.head_dim};
+  const int64_t block_bytes = view.head_bytes() * s.kv_heads;
+  Cache cache{cpu::AlignedBuffer(blocks * layers * block_bytes), {}};
+  view.data = cache.memory.data();
+  const int64_t filled = std::min<int64_t>(blocks, 61);
+  const std::vector<float> k = make_floats(filled * kBlockSize * s.kv(), 3), v = make_floats(k.size(), 9);
+  for (int64_t slot = 0; slot < filled * kBlockSize; ++slot)
+    cpu::write_kv_slot(&k[slot * s.kv()], &v[slot * s.kv()], slot, view);
+  for (int64_t b = filled; b < blocks * layers; ++b)
+    std::memcpy(view.data + b * block_bytes, view.data + b % blocks % filled * block_bytes, block_bytes);
+  for (int64_t i = 0; i < layers; ++i, view.data += blocks * block_bytes) cache.layers.push_back(view);
+  return cache;
+}
+
+// Decode steps go through as many layers as it takes to find little in a cache that the calls before left there.
+inline void attention_case(CpuBench& bench, const Shape& s, DType dtype, int32_t seqs, int32_t query_len,
+                           int32_t context) {
+  constexpr int64_t kColdBytes = int64_t{1} << 30;
+  const KvLayout layout{1, s.kv_heads, s.head_dim, kBlockSize, 0, dtype};
+  const int32_t blocks = static_cast<int32_t>(ceil_div(context, kBlockSize));
+  const int64_t layer_bytes = int64_t{seqs} * blocks * layout.bytes_per_block();
+  if (layer_bytes > bench.options().max_weight_mib << 20) return;
+  const int64_t layers = query_len > 1 || seqs < 8 ? 1 : std::min<int64_t>(64, ceil_div(kColdBytes, layer_bytes));
+  const Cache cache = make_cache(s, dtype, int64_t{seqs} * blocks, layers);
+  const int64_t tokens = int64_t{seqs} * query_len, stride = s.q() + 2 * s.kv();
+  const std::vector<float> qkv = make_floats(tokens * stride, 4);
+  std::vector<float> out(static_cast<size_t>(tokens * s.q()));
+  std::vector<int32_t> query_start = {0}, context_len, block_start = {0};
+  std::vector<BlockId> ids(static_cast<size_t>(seqs * blocks));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<BlockId>((i * 7919) % ids.size());
+  for (int32_t i = 1; i <= seqs; ++i) {
+    query_start.push_back(i * query_len);
+    context_len.push_back(context);
+    block_start.push_back(i * blocks);
+  }
+  const cpu::AttentionBatch batch{seqs, query_start.data(), context_len.data(), block_start.data(), ids.data()};
+  const double pairs = static_cast<double>(tokens) * (context - (query_len - 1) / 2.0);
+  size_t layer = 0;
+  bench.time(
+      "paged_attention", s,
+      std::to_string(seqs) + " x " + std::to_string(query_len) + " of " + std::to_string(context) + ", " +
+          dtype_name(dtype),
+      4 * pairs * s.q(),
+      static_cast<double>(seqs) * context * static_cast<double>(layout.bytes_per_token()) +
+          8.0 * static_cast<double>(tokens) * s.q(),
+      [&] {
+        cpu::paged_attention(qkv.data(), stride, out.data(), batch, {s.heads, 0.125f},
+                             cache.layers[layer++ % cache.layers.size()], bench.pool());
+      },
+      [&] { return hash_floats(out); });
+}
+
+inline void attention_cases(CpuBench& bench, const Shape& s) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    if (std::find(bench.options().kv_dtypes.begin(), bench.options().kv_dtypes.end(), dtype_name(dtype)) ==
+        bench.options().kv_dtypes.end())
+      continue;
+    for (const int32_t context : bench.options().contexts) {
+      for (const int32_t seqs : {1, 8, 64}) attention_case(bench, s, dtype, seqs, 1, context);
+      attention_case(bench, s, dtype, 1, std::min(context, 2048), std::min(context, 2048));
+    }
+  }
+}
+
+inline void rope_case(CpuBench& bench, const Shape& s, int64_t rows) {
+  const int64_t stride = s.q() + 2 * s.kv();
+  std::vector<float> qkv = make_floats(rows * stride, 7);
+  const Cache cache = make_cache(s, DType::kBF16, ceil_div(rows, kBlockSize), 1);
+  const std::vector<float> cos(static_cast<size_t>(rows * s.head_dim / 2), 0.8f), sin(cos.size(), 0.6f);
+  std::vector<int32_t> positions(static_cast<size_t>(rows));
+  std::iota(positions.begin(), positions.end(), 0);
+  bench.time(
+      "rope_and_kv_write", s, std::to_string(rows) + " rows", 0,
+      static_cast<double>(rows) * ((2.0 * s.q() + 2.0 * s.kv()) * 4 + 2.0 * s.kv() * 2),
+      [&] {
+        cpu::rope_and_kv_write(qkv.data(), positions.data(), positions.data(), rows, s.heads, s.kv_heads, s.head_dim,
+                               s.head_dim, cos.data(), sin.data(), cache.layers[0], bench.pool());
+      },
+      [&] { return hash_bytes(cache.memory.data(), static_cast<size_t>(cache.memory.size_bytes())); });
+}
+
+// Blocks of all layers within the pool, as for a choice that writes to a block it shares.
+inline void block_copy_cases(CpuBench& bench, const Shape& s) {
+  constexpr int32_t kLayers = 32, kBlocks = 128, kHalf = kBlocks / 2;
+  const KvLayout layout{kLayers, s.kv_heads, s.head_dim, kBlockSize, kBlocks, DType::kBF16};
+  const Cache cache = make_cache(s, layout.dtype, kBlocks, kLayers);
+  const int64_t block_bytes = layout.bytes_per_block() / kLayers;
+  const cpu::BlockPool pool{cache.layers[0].data, kBlocks * block_bytes, block_bytes};
+  std::vector<BlockCopy> copies;  // the first half of the blocks in order, the second backwards
+  for (int32_t i = 0; i < kHalf; ++i) copies.push_back({0, i, kBlocks - 1 - i});
+  for (const int32_t count : {1, kHalf})
+    bench.time(
+        "block_copy", s, std::to_string(count) + " blocks of " + std::to_string(kLayers) + " layers", 0,
+        2.0 * static_cast<double>(count * layout.bytes_per_block()),
+        [&] {
+          cpu::block_copy(pool, pool, kLayers, block_bytes, {copies.data(), static_cast<size_t>(count)}, bench.pool());
+        },
+        [&] { return hash_bytes(cache.memory.data(), static_cast<size_t>(cache.memory.size_bytes())); });
+}
+
+}  // namespace llmb::bench
