@@ -25,6 +25,7 @@
 //   ended [ID...]                sequences that ended with the newest apply, in its order
 //   running [ID...]              in order of rank, those that end with the plan in flight included
 //   waiting N     free N (blocks)     preemptions ID N     wakeup MS|-     copies [FROM>TO...] (of the newest plan)
+//   cached ID N (prompt tokens found at its first joining)     prompt_tokens ASKED SAVED COMPUTED (of all until now)
 // A SHAPE is "-" where there is no plan, or the plan's entries: ID:ROWS, then @BASE where the base matters, ~N where
 // the last N rows are drafts, +ID for every other sequence that gets a token of these rows.
 #include <doctest/doctest.h>
@@ -161,6 +162,8 @@ class Scenario {
     else if (command == "preemptions") CHECK(scheduler.num_preemptions(number(words.at(0))) == number(words.at(1)));
     else if (command == "wakeup") CHECK(wakeup() == words.at(0));
     else if (command == "copies") CHECK(copies() == joined(words));
+    else if (command == "cached") CHECK(scheduler.find(number(words.at(0)))->num_cached_tokens == number(words.at(1)));
+    else if (command == "prompt_tokens") CHECK(prompt_tokens() == joined(words));
     else return false;
     return true;
   }
@@ -304,6 +307,12 @@ class Scenario {
     Words words;
     for (const BlockCopy& copy : copies_) words.push_back(std::to_string(copy.from) + ">" + std::to_string(copy.to));
     return joined(words);
+  }
+
+  std::string prompt_tokens() const {
+    const PromptTokens& count = harness_->scheduler.prompt_tokens();
+    return std::to_string(count.num_asked) + " " + std::to_string(count.num_saved) + " " +
+           std::to_string(count.num_computed);
   }
 
   SchedulerConfig config_ = small_config();
