@@ -16,10 +16,10 @@ bool BlockAllocator::allocate(int32_t count, std::vector<BlockId>* blocks) {
   LLMB_CHECK(count >= 0);
   if (count > num_free()) return false;
   for (int32_t i = 0; i < count; ++i) {
-    BlockId block;
     const bool keeps_enough = cache_ && cache_->num_idle() >= max_idle_;
-    if (!free_.empty() && !keeps_enough) block = free_.back(), free_.pop_back();
-    else block = cache_->evict();
+    if (free_.empty() || keeps_enough) cache_->evict(&free_);
+    const BlockId block = free_.back();
+    free_.pop_back();
     references_[block] = 1;
     blocks->push_back(block);
   }

@@ -43,10 +43,13 @@ bool BlockTable::has_seen_from(int32_t position) const {
                      [&](const Group& group) { return group.num_given_back <= first_seen_block(group, position); });
 }
 
-void BlockTable::share(std::span<const BlockId> blocks, BlockAllocator* allocator) {
-  LLMB_CHECK(num_blocks() == 0);
-  groups_[0].blocks.assign(blocks.begin(), blocks.end());
-  for (const BlockId block : blocks) allocator->share(block);
+void BlockTable::share(int32_t group, std::span<const BlockId> blocks, BlockAllocator* allocator) {
+  LLMB_CHECK(groups_[group].blocks.empty());
+  groups_[group].blocks.assign(blocks.begin(), blocks.end());
+  for (const BlockId block : blocks) {
+    if (block == kNoBlock) ++groups_[group].num_given_back;
+    else allocator->share(block);
+  }
 }
 
 void BlockTable::share_seen(const BlockTable& other, int32_t position, BlockAllocator* allocator) {
@@ -63,9 +66,9 @@ void BlockTable::share_seen(const BlockTable& other, int32_t position, BlockAllo
   }
 }
 
-void BlockTable::replace(int32_t index, BlockId same, BlockAllocator* allocator) {
+void BlockTable::replace(int32_t group, int32_t index, BlockId same, BlockAllocator* allocator) {
   allocator->share(same);
-  allocator->release(std::exchange(groups_[0].blocks[index], same));
+  allocator->release(std::exchange(groups_[group].blocks[index], same));
 }
 
 bool BlockTable::is_shared(int32_t group, int64_t position, const BlockAllocator& allocator) const {

@@ -30,14 +30,15 @@ class BlockTable {
   void give_back_unseen(int32_t position, BlockAllocator* allocator);
   void release_all(BlockAllocator* allocator);
 
-  // Begins with blocks of another table or of the prefix cache, in the first group. REQUIRES: empty
-  void share(std::span<const BlockId> blocks, BlockAllocator* allocator);
+  // Begins with blocks of the prefix cache. kNoBlock, at the beginning: no row of this sequence sees it. REQUIRES: the
+  // group's table is empty; in the end all are as long
+  void share(int32_t group, std::span<const BlockId> blocks, BlockAllocator* allocator);
   // Begins with what a row at `position` sees of another table. REQUIRES: empty; other.has_seen_from(position)
   void share_seen(const BlockTable& other, int32_t position, BlockAllocator* allocator);
   // Whether all is there that a row at `position` or behind it sees.
   bool has_seen_from(int32_t position) const;
-  // Puts a block that holds the same tokens in the place of the first group's block `index`, which it gives back.
-  void replace(int32_t index, BlockId same, BlockAllocator* allocator);
+  // Puts a block that holds the same tokens in the place of block `index`, which it gives back.
+  void replace(int32_t group, int32_t index, BlockId same, BlockAllocator* allocator);
   // Whether the block that holds `position` is there and in another table as well.
   bool is_shared(int32_t group, int64_t position, const BlockAllocator& allocator) const;
   int32_t num_unshared(const BlockAllocator& allocator) const;  // blocks that no other table holds

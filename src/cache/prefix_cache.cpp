@@ -31,7 +31,16 @@ int32_t common_beginning(std::span<const TokenId> a, std::span<const TokenId> b)
 
 }  // namespace
 
-PrefixCache::PrefixCache(int32_t block_size) : block_size_(block_size) { LLMB_CHECK(block_size >= 1); }
+PrefixCache::PrefixCache(int32_t block_size, int32_t num_groups) : block_size_(block_size), num_groups_(num_groups) {
+  LLMB_CHECK(block_size >= 1 && num_groups >= 1);
+}
+
+void PrefixCache::make_room_for(BlockId block) {
+  if (block < static_cast<int64_t>(nodes_.size())) return;
+  nodes_.resize(block + size_t{1});
+  tokens_.resize(nodes_.size() * block_size_);
+  beside_.resize(nodes_.size() * (num_groups_ - 1), kNoBlock);
+}
 
 PrefixCache::Match PrefixCache::find(BlockId parent, int32_t adapter, std::span<const TokenId> tokens) const {
   LLMB_CHECK(static_cast<int32_t>(tokens.size()) <= block_size_);
@@ -65,10 +74,7 @@ BlockId PrefixCache::insert(BlockId parent, int32_t adapter, std::span<const Tok
                                     nodes_[parent].adapter == adapter));
   const Match same = find(parent, adapter, tokens);
   if (same.num_tokens == num_tokens) return same.block;
-  if (block >= static_cast<int64_t>(nodes_.size())) {
-    nodes_.resize(block + size_t{1});
-    tokens_.resize(nodes_.size() * block_size_);
-  }
+  make_room_for(block);
   Node& node = nodes_[block];
   if (node.num_tokens > 0) {  // it is not full, so nothing is behind it
     LLMB_CHECK(node.parent == parent && node.adapter == adapter && node.num_tokens < num_tokens);
@@ -82,6 +88,23 @@ BlockId PrefixCache::insert(BlockId parent, int32_t adapter, std::span<const Tok
   link(block);
   if (num_ready < num_tokens) fresh_.push_back(block);
   return block;
+}
+
+BlockId PrefixCache::put_beside(BlockId first, int32_t group, BlockId block) {
+  LLMB_CHECK(group >= 1 && group < num_groups_ && holds(first) && !is_idle(first) && !is_idle(block));
+  make_room_for(block);
+  LLMB_CHECK(nodes_[first].num_tokens > 0 && nodes_[block].num_tokens == 0);
+  BlockId& place = beside_[int64_t{first} * (num_groups_ - 1) + group - 1];
+  if (place != kNoBlock) return place;
+  if (nodes_[block].first != kNoBlock) return kNoBlock;
+  nodes_[block].first = first;
+  return place = block;
+}
+
+void PrefixCache::leave_side(BlockId block) {
+  const auto begin = beside_.begin() + int64_t{nodes_[block].first} * (num_groups_ - 1);
+  *std::find(begin, begin + num_groups_ - 1, block) = kNoBlock;
+  nodes_[block] = Node();
 }
 
 void PrefixCache::make_ready() {
@@ -109,15 +132,25 @@ void PrefixCache::reuse(BlockId block) {
   --num_idle_;
 }
 
-BlockId PrefixCache::evict() {
+void PrefixCache::evict(std::vector<BlockId>* evicted) {
   LLMB_CHECK(num_idle_ > 0);
+  const auto forget = [&](BlockId block) {
+    reuse(block);
+    evicted->push_back(block);
+    ++num_evictions_;
+  };
   const BlockId block = oldest_;
+  forget(block);
+  if (nodes_[block].first != kNoBlock) return leave_side(block);
   LLMB_CHECK_MSG(nodes_[block].child == kNoBlock, "the oldest idle block has blocks behind it");
-  reuse(block);
+  for (int32_t group = 1; group < num_groups_; ++group) {
+    const BlockId other = beside(block, group);
+    if (other == kNoBlock) continue;
+    if (is_idle(other)) forget(other);
+    leave_side(other);
+  }
   unlink(block);
   nodes_[block] = Node();
-  ++num_evictions_;
-  return block;
 }
 
 // REQUIRES: behind the same block.
@@ -202,13 +235,29 @@ Status PrefixCache::check_idle(std::vector<uint8_t>* seen) const {
   return {};
 }
 
+Status PrefixCache::check_beside() const {
+  int64_t num_named = 0, num_beside = 0;
+  for (BlockId block = 0; block < static_cast<int64_t>(nodes_.size()); ++block) {
+    for (int32_t group = 1; group < num_groups_; ++group) {
+      const BlockId other = beside(block, group);
+      if (other == kNoBlock) continue;
+      ++num_named;
+      if (nodes_[block].num_tokens == 0 || nodes_[other].first != block) return broken("5", other);
+    }
+    num_beside += nodes_[block].first != kNoBlock;
+    if (nodes_[block].first != kNoBlock && nodes_[block].num_tokens > 0) return broken("5, one place", block);
+  }
+  return num_named == num_beside ? Status() : broken("5, each has a place", kNoBlock);
+}
+
 Status PrefixCache::check_integrity() const {
   std::vector<uint8_t> seen(nodes_.size());
   LLMB_RETURN_IF_ERROR(check_behind(kNoBlock, &seen));
   for (BlockId block = 0; block < static_cast<int64_t>(nodes_.size()); ++block)
-    if (holds(block)) LLMB_RETURN_IF_ERROR(check_behind(block, &seen));
+    if (nodes_[block].num_tokens > 0) LLMB_RETURN_IF_ERROR(check_behind(block, &seen));
   for (BlockId block = 0; block < static_cast<int64_t>(nodes_.size()); ++block)
-    if (holds(block) != (seen[block] == 1)) return broken("every block is behind one", block);
+    if ((nodes_[block].num_tokens > 0) != (seen[block] == 1)) return broken("every block is behind one", block);
+  LLMB_RETURN_IF_ERROR(check_beside());
   seen.assign(nodes_.size(), 0);
   return check_idle(&seen);
 }

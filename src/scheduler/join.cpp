@@ -1,7 +1,6 @@
 // How waiting sequences join the running ones.
 #include <algorithm>
 #include "base/check.h"
-#include "core/layer_groups.h"
 #include "scheduler/plan_builder.h"
 #include "scheduler/scheduler.h"
 
@@ -46,13 +45,14 @@ void Scheduler::join(Sequence* sequence, const Shared& shared, StepPlan* plan) {
     sequence->blocks.share_seen(shared.from->blocks, shared.num_tokens, &allocator_);
     sequence->num_blocks_in_cache = std::min(shared.from->num_blocks_in_cache, num_full_blocks);
   } else {
-    sequence->blocks.share(shared.blocks, &allocator_);
+    share_cached(shared, sequence);
     sequence->num_blocks_in_cache = num_full_blocks;
   }
   if (shared.copy_from != kNoBlock) {
-    allocator_.share(shared.copy_from);
+    for (int32_t group = 0; group < num_groups(); ++group) allocator_.share(cache_.beside(shared.copy_from, group));
     LLMB_CHECK(sequence->blocks.grow_to(shared.num_tokens, &allocator_));
-    plan_copy({0, shared.copy_from, sequence->blocks.blocks().back()}, plan);
+    for (int32_t group = 0; group < num_groups(); ++group)
+      plan_copy({group, cache_.beside(shared.copy_from, group), sequence->blocks.blocks(group).back()}, plan);
   }
   if (sequence->num_preemptions() > 0) return;
   sequence->num_cached_tokens = std::min(shared.num_tokens, sequence->num_prompt_tokens());
@@ -73,23 +73,21 @@ int64_t Scheduler::blocks_wanted_with(const Sequence& candidate, const Shared& s
   const int64_t growth = growth_asked_by(candidate);
   // The last shared block is copied before it is written to, if it is not full. Idle ones are free until then.
   int64_t num_wanted = num_blocks_wanted(config_, candidate, growth) + shared.num_idle;
-  for (const int32_t window : config_.windows)
-    num_wanted -= shared.num_tokens / config_.block_size - first_seen(window, shared.num_tokens) / config_.block_size;
+  for (int32_t group = 0; group < num_groups(); ++group)
+    num_wanted -= shared.num_tokens / config_.block_size - first_block_seen(group, shared.num_tokens);
   for (const Sequence* sequence : running_)
     num_wanted += num_blocks_wanted(config_, *sequence, growth) + num_copies_needed(*sequence);
   return num_wanted;
 }
 
-// Whether there are blocks for the candidate. It does without a copy whose source, idle until now, is one block too
-// many.
+// Whether there are blocks for the candidate. It does without a copy whose sources, idle until now, are too many.
 bool Scheduler::fits(const Sequence& candidate, Shared* shared) const {
-  const int64_t num_lacking = blocks_wanted_with(candidate, *shared) - allocator_.num_free();
-  if (num_lacking <= 0) return true;
-  if (num_lacking > 1 || shared->copy_from == kNoBlock || !cache_.is_idle(shared->copy_from)) return false;
+  if (blocks_wanted_with(candidate, *shared) <= allocator_.num_free()) return true;
+  if (shared->copy_from == kNoBlock) return false;
   shared->copy_from = kNoBlock;
   shared->num_tokens -= shared->num_tokens % config_.block_size;
-  --shared->num_idle;
-  return true;
+  shared->num_idle = num_idle(*shared);
+  return blocks_wanted_with(candidate, *shared) <= allocator_.num_free();
 }
 
 }  // namespace llmb

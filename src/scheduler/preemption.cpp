@@ -30,10 +30,14 @@ void Scheduler::find_yielding(const StepPlan& plan) {
 
 // Blocks that nobody holds without the sequence, but those that the head of the line would take up at once.
 int32_t Scheduler::num_freed_by(const Sequence& sequence, const Shared& head) const {
-  const std::vector<BlockId>& blocks = sequence.blocks.blocks();
   int32_t count = sequence.blocks.num_unshared(allocator_);
-  for (size_t i = 0; i < std::min(blocks.size(), head.blocks.size()) && blocks[i] == head.blocks[i]; ++i)
-    count -= allocator_.num_references(blocks[i]) == 1;
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const std::vector<BlockId>& blocks = sequence.blocks.blocks(group);
+    for (size_t i = 0; i < std::min(blocks.size(), head.blocks.size()); ++i) {
+      if (blocks[i] != cache_.beside(head.blocks[i], group)) break;
+      count -= blocks[i] != kNoBlock && allocator_.num_references(blocks[i]) == 1;
+    }
+  }
   return count;
 }
 

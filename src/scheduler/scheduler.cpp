@@ -18,8 +18,7 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
   LLMB_CHECK(config.block_size >= 1 && config.num_blocks >= 1);
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
-  const bool has_windows = std::any_of(config.windows.begin(), config.windows.end(), [](int32_t w) { return w > 0; });
-  LLMB_CHECK(!config.windows.empty() && !(config.enable_prefix_caching && has_windows));
+  LLMB_CHECK(!config.windows.empty() && !(config.enable_prefix_caching && config.windows[0] > 0));
   LLMB_CHECK(config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
   LLMB_CHECK(config.policy.rank != nullptr && config.policy.num_levels >= 0 && config.policy.num_levels <= kMaxLevels);
   return config;
@@ -30,7 +29,7 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
 Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
     : config_(checked(config)),
       proposer_(proposer),
-      cache_(config.block_size),
+      cache_(config.block_size, static_cast<int32_t>(config.windows.size())),
       allocator_(config.num_blocks, config.enable_prefix_caching ? &cache_ : nullptr, config.max_idle_blocks),
       waiting_(config.policy) {}
 
@@ -189,10 +188,16 @@ void Scheduler::commit(const StepPlan& plan) {
   }
   for (const BlockId block : copied_from_) allocator_.release(block);
   copied_from_.clear();
-  // A plan in flight may still read them: whoever gets them writes to them in a later one.
-  for (const auto* planned : {&planned_entries_, &planned_groups_})
-    for (Sequence* sequence : *planned) sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
   cache_.make_ready();
+  for (const auto* planned : {&planned_entries_, &planned_groups_})
+    for (Sequence* sequence : *planned) give_back_unseen(sequence);
+}
+
+// A plan in flight may still read them: whoever gets them writes to them in a later one. The cache gets them before.
+void Scheduler::give_back_unseen(Sequence* sequence) {
+  if (const int32_t count = sequence->num_reusable_tokens(); num_groups() > 1 && has_uncached_block(*sequence, count))
+    cache_full_blocks(sequence, count, count);
+  sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
 }
 
 // Whether it writes next to a block that another sequence holds, too.
@@ -291,9 +296,9 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   sequence->blocks.shrink_to(sequence->num_known_tokens() + sequence->max_unseen_tokens(), &allocator_);
   if (num_drafts > 0) proposer_->on_verified(*sequence, num_drafts, num_accepted);
   if (update.finish) return;
-  sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
   if (const int32_t count = sequence->num_reusable_tokens(); has_uncached_block(*sequence, count))
     cache_full_blocks(sequence, count, count);
+  sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
   consider_demotion(sequence);
 }
 

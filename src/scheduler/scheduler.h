@@ -71,6 +71,7 @@
 #include "cache/block_table.h"
 #include "cache/prefix_cache.h"
 #include "core/completion.h"
+#include "core/layer_groups.h"
 #include "core/request.h"
 #include "core/step_plan.h"
 #include "core/types.h"
@@ -167,9 +168,9 @@ class Scheduler {
   struct Shared {
     int32_t num_tokens = 0;
     const Sequence* from = nullptr;  // another choice of its request, in whose blocks they are; null: in these
-    std::vector<BlockId> blocks;     // full ones of the prefix cache
+    std::vector<BlockId> blocks;     // full ones of the prefix cache, of the first layer group
     BlockId copy_from = kNoBlock;    // and one that begins with the rest
-    int32_t num_idle = 0;            // of blocks and copy_from: nobody references them
+    int32_t num_idle = 0;            // of these in all groups: nobody references them
     int32_t group = kNoGroup;        // of the plan: samples the prompt's last row
     bool must_wait = false;          // more is being computed
   };
@@ -186,6 +187,14 @@ class Scheduler {
   Shared find_shared(const Sequence& candidate, const StepPlan& plan) const;
   Shared find_choice(const Sequence& candidate, const StepPlan& plan) const;
   Shared find_cached(const Sequence& candidate) const;
+  int32_t num_groups() const { return static_cast<int32_t>(config_.windows.size()); }
+  int32_t first_block_seen(int32_t layer_group, int32_t position) const {
+    return first_seen(config_.windows[layer_group], position) / config_.block_size;
+  }
+  bool is_in_all_groups(BlockId first) const;
+  void cut_to_windows(Shared* shared) const;
+  int32_t num_idle(const Shared& shared) const;
+  void share_cached(const Shared& shared, Sequence* sequence);
   bool has_seat() const;
   bool fits(const Sequence& candidate, Shared* shared) const;
   void join(Sequence* sequence, const Shared& shared, StepPlan* plan);
@@ -198,8 +207,10 @@ class Scheduler {
   }
   void cache_planned(Sequence* sequence, int32_t num_tokens);
   void cache_full_blocks(Sequence* sequence, int32_t num_tokens, int32_t num_ready);
-  void cache_last_block(const Sequence& sequence, int32_t num_tokens, int32_t num_ready);
+  void cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t num_ready);
+  void cache_beside(Sequence* sequence, int32_t i, bool is_planned);
   void give_back_blocks(Sequence* sequence);
+  void give_back_unseen(Sequence* sequence);
   void plan_copy(BlockTable::Copy copy, StepPlan* plan);
   int64_t growth_asked_by(const Sequence& candidate) const;
   int64_t blocks_wanted_with(const Sequence& candidate, const Shared& shared) const;

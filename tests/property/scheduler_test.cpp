@@ -83,7 +83,8 @@ TEST_CASE("random workloads of models with windows: the same, and no more blocks
   const int64_t first_seed = from_environment("LLMB_WORKLOAD_SEED", 1);
   const bool replay = std::getenv("LLMB_WORKLOAD_SEED") != nullptr;
   const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", replay ? 1 : 4'000);
-  int64_t num_grouped = 0, num_past_windows = 0, num_preemptions = 0, num_copies = 0, num_accepted = 0;
+  int64_t num_grouped = 0, num_past_windows = 0, num_preemptions = 0, num_copies = 0, num_accepted = 0,
+          num_saved = 0;
   for (int64_t i = first_seed; i < first_seed + num_workloads; ++i) {
     const auto seed = static_cast<uint64_t>(i);
     const Workload workload = random_workload(seed, 5000, random_layer_windows(seed));
@@ -91,19 +92,47 @@ TEST_CASE("random workloads of models with windows: the same, and no more blocks
     REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
     num_grouped += workload.config.windows.size() > 1;
     num_past_windows += outcome.num_past_windows > 0;
+    if (workload.config.windows.size() > 1) num_saved += outcome.num_saved;
     num_preemptions += outcome.num_preemptions;
     num_copies += outcome.num_copies;
     num_accepted += outcome.num_accepted;
   }
   MESSAGE(num_workloads << " workloads from seed " << first_seed << ": " << num_grouped << " with several groups, "
                         << num_past_windows << " in which sequences outgrew windows, " << num_preemptions
-                        << " preemptions, " << num_copies << " block copies, " << num_accepted << " drafts accepted");
+                        << " preemptions, " << num_copies << " block copies, " << num_accepted << " drafts accepted, "
+                        << num_saved << " prompt tokens found in several groups");
   if (replay) return;
+  CHECK(num_saved > num_workloads);
   CHECK(num_grouped > num_workloads / 5);
   CHECK(num_past_windows > num_workloads / 5);
   CHECK(num_preemptions > num_workloads / 10);
   CHECK(num_copies > num_workloads / 20);
   CHECK(num_accepted > num_workloads / 4);
+}
+
+TEST_CASE("where no blocks lack, models with windows save what others save of prompts") {
+  int64_t with_windows = 0, without = 0, num_grouped = 0;
+  for (uint64_t seed = 1; seed <= 1500; ++seed) {
+    Workload workload = random_workload(seed, 8, random_layer_windows(seed));
+    if (workload.config.windows.size() < 2 || workload.config.windows[0] > 0) continue;
+    ++num_grouped;
+    workload.config.enable_prefix_caching = true;
+    workload.config.max_idle_blocks = INT32_MAX;
+    workload.config.num_blocks = 20'000;
+    const WorkloadOutcome grouped = run_workload(workload);
+    workload.config.windows = {0};
+    workload.model.layers.clear();
+    const WorkloadOutcome plain = run_workload(workload);
+    REQUIRE_MESSAGE(grouped.error.empty(), grouped.error);
+    REQUIRE_MESSAGE(plain.error.empty(), plain.error);
+    with_windows += grouped.num_saved;
+    without += plain.num_saved;
+  }
+  MESSAGE(num_grouped << " workloads with several groups: " << with_windows << " tokens saved, " << without
+                      << " by one group");
+  CHECK(num_grouped > 200);
+  CHECK(without > 2000);
+  CHECK(100 * with_windows >= 98 * without);
 }
 
 TEST_CASE("random workloads get the same answers whether steps are planned ahead or not") {

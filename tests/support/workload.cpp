@@ -86,6 +86,7 @@ Run::Run(const Workload& workload, Backend& backend, const Reference& reference)
 
 WorkloadOutcome Run::take_outcome() {
   outcome_.num_preemptions = scheduler_.num_preemptions_total();
+  outcome_.num_saved = scheduler_.prompt_tokens().num_saved;
   return std::move(outcome_);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "core/layer_groups.h"
 #include "model/config_loader.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/scheduled_run.h"
@@ -95,6 +96,37 @@ TEST_CASE("windows with choices that share blocks and drafts in trees: the same 
     CHECK(run.num_trees > 0);
     CHECK(run.num_given > run.num_groups);
   }
+}
+
+TEST_CASE("windows with the prefix cache: the bits of one group, from pools that evict and preempt") {
+  int64_t num_preemptions = 0, num_copies = 0;
+  for (const Case& c : kCases) {
+    if (c.num_groups == 1) continue;  // no layer sees all of a prefix
+    CAPTURE(c.model);
+    // Twice the same rows, and rows that begin as the longest does.
+    auto requests = window_requests({60, 12, 47, 60, 30}, 24);
+    for (const int32_t length : {59, 43, 20, 8}) {
+      auto request = std::make_shared<Request>(*requests[0]);
+      request->prompt_tokens.resize(length);
+      request->prompt_tokens.back() = 1;
+      requests.push_back(request);
+    }
+    const auto one_group = load(c.model, false, 4, 400, 0);
+    const ScheduledAnswers expected = run_scheduled(*one_group, config_for(64), nullptr, requests).answers;
+    const auto windows = load(c.model, true, 4, 1, 0)->info().kv.groups.windows;
+    const auto most = static_cast<int32_t>(max_live_blocks(windows, 21, 19, 4));
+    for (const int32_t num_blocks : {400, 2 * most, most}) {
+      SchedulerConfig config = config_for(19);
+      config.enable_prefix_caching = true;
+      const ScheduledRun run = run_scheduled(*load(c.model, true, 4, num_blocks, 0), config, nullptr, requests);
+      const bool is_same = run.answers == expected;
+      CHECK(is_same);
+      num_preemptions += run.num_preemptions;
+      num_copies += run.num_copies;
+    }
+  }
+  CHECK(num_preemptions > 0);
+  CHECK(num_copies > 0);
 }
 
 }  // namespace

@@ -31,6 +31,13 @@ int32_t common(const Tokens& a, const Tokens& b) {
   return static_cast<int32_t>(i);
 }
 
+BlockId evict(PrefixCache* cache) {
+  std::vector<BlockId> evicted;
+  cache->evict(&evicted);
+  REQUIRE(evicted.size() == 1);
+  return evicted[0];
+}
+
 void check(const PrefixCache& cache) {
   const Status status = cache.check_integrity();
   REQUIRE_MESSAGE(status.ok(), status.message());
@@ -200,7 +207,7 @@ class Pool {
         return kNoBlock;
       }
       for (const auto& [block, known] : known_) REQUIRE(known.parent != oldest->first);  // a leaf
-      const BlockId block = cache_.evict();
+      const BlockId block = evict(&cache_);
       REQUIRE(block == oldest->first);
       known_.erase(block);
       free_.push_back(block);
@@ -301,7 +308,7 @@ TEST_CASE("idle blocks are forgotten oldest first, leaves before their parents, 
   PrefixCache cache(2);
   for (BlockId block = 0; block < 3; ++block) cache.insert(block - 1, -1, range(0, 2), 2, block);  // a chain
   cache.insert(0, -1, range(8, 2), 2, 3);
-  CHECK_THROWS_AS(cache.evict(), CheckFailure);
+  CHECK_THROWS_AS(evict(&cache), CheckFailure);
   for (const BlockId block : {3, 2, 1, 0}) cache.become_idle(block);
   check(cache);
   CHECK(cache.num_idle() == 4);
@@ -313,11 +320,54 @@ TEST_CASE("idle blocks are forgotten oldest first, leaves before their parents, 
   cache.become_idle(3);
   cache.become_idle(0);
   for (const BlockId block : {2, 1, 3, 0}) {
-    CHECK(cache.evict() == block);
+    CHECK(evict(&cache) == block);
     check(cache);
   }
   CHECK(cache.num_idle() == 0);
   CHECK(cache.find(kNoBlock, -1, range(0, 2)).num_tokens == 0);
+}
+
+TEST_CASE("blocks of other groups stand beside the first group's, and go with it or before it") {
+  PrefixCache cache(2, 3);
+  cache.insert(kNoBlock, -1, range(0, 2), 2, 0);
+  cache.insert(0, -1, range(2, 2), 2, 1);
+  CHECK(cache.beside(0, 0) == 0);
+  CHECK(cache.beside(0, 1) == kNoBlock);
+  CHECK(cache.put_beside(0, 1, 5) == 5);
+  CHECK(cache.put_beside(0, 1, 5) == 5);
+  CHECK(cache.put_beside(0, 1, 6) == 5);
+  CHECK(cache.put_beside(0, 2, 7) == 7);
+  CHECK(cache.put_beside(1, 2, 8) == 8);
+  CHECK(cache.put_beside(1, 1, 5) == kNoBlock);  // which stands beside another
+  CHECK_FALSE(cache.holds(6));
+  CHECK_THROWS_AS(cache.put_beside(5, 1, 9), CheckFailure);  // no block of the first group
+  CHECK_THROWS_AS(cache.put_beside(0, 1, 1), CheckFailure);
+  CHECK_THROWS_AS(cache.put_beside(0, 3, 9), CheckFailure);
+  check(cache);
+  for (const BlockId block : {5, 8, 1, 0}) cache.become_idle(block);
+  check(cache);
+  CHECK(evict(&cache) == 5);  // a window went past it before
+  CHECK(cache.beside(0, 1) == kNoBlock);
+  cache.reuse(8);
+  CHECK(evict(&cache) == 1);  // 8 is in use: its owner keeps it
+  CHECK_FALSE(cache.holds(8));
+  CHECK_THROWS_AS(cache.put_beside(0, 1, 8), CheckFailure);  // behind an idle block
+  check(cache);
+}
+
+TEST_CASE("what stands beside an evicted block is evicted with it, where it is idle") {
+  PrefixCache cache(2, 3);
+  cache.insert(kNoBlock, -1, range(0, 2), 2, 4);
+  cache.put_beside(4, 1, 5);
+  cache.put_beside(4, 2, 6);
+  for (const BlockId block : {4, 6}) cache.become_idle(block);
+  std::vector<BlockId> evicted;
+  cache.evict(&evicted);
+  CHECK(evicted == std::vector<BlockId>{4, 6});
+  CHECK(cache.num_idle() == 0);
+  CHECK(cache.num_evictions() == 2);
+  for (const BlockId block : {4, 5, 6}) CHECK_FALSE(cache.holds(block));
+  check(cache);
 }
 
 TEST_CASE("random chains on small pools: every search, insertion and eviction as in a list of all blocks") {
