@@ -68,7 +68,10 @@ if [ "${1:-}" != --turn ]; then
 fi
 
 # Every second turn is a sanitizer's: these find most.
-[ $((hash % 2)) = 0 ] || exec tools/sanitizer_turn.sh "$2"
+if [ $((hash % 2)) = 1 ]; then
+  sanitizers=(asan tsan)
+  exec tools/sanitizer_turn.sh "$2" "${sanitizers[hash / 2 % 2]}" $((hash / 4))
+fi
 turns=(counts simt architectures packages scale fuzz)
 part=${turns[hash / 2 % ${#turns[@]}]}
 echo "turn: $part for $2 s, seed $hash"
