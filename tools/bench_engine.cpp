@@ -15,6 +15,7 @@
 #include "backend/make_backend.h"
 #include "base/clock.h"
 #include "base/rng.h"
+#include "core/shared_prefixes.h"
 #include "model/config_loader.h"
 
 namespace llmb {
@@ -32,7 +33,7 @@ struct Options {
   int32_t block_size = 16;
   Quantization quantization = Quantization::kNone;
   std::string dtype = "auto", kv_dtype = "auto";
-  bool is_prompt_shared = false;
+  bool is_prompt_shared = false, is_row_by_row = false;
 };
 
 struct Sequence {
@@ -273,6 +274,7 @@ class Bench {
       std::swap(plan, plan_);
       for (int32_t i = 0; i < batch; ++i) add(sequences_[i], o_.context + s, o_.context + s + 1);
       std::swap(plan, plan_);
+      if (o_.is_prompt_shared && !o_.is_row_by_row) find_shared_prefixes(&plan);
       check(backend_->submit(plan));
       host_ms += clock_.now_ms() - begin;
       if (is_ahead && s > 0) fetch();
@@ -337,6 +339,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--shared-prompt", o.is_prompt_shared,
                "all sequences have one prompt, whose whole blocks are cached once");
+  app.add_flag("--row-by-row", o.is_row_by_row, "attend to a shared prompt for each sequence on its own");
   CLI11_PARSE(app, argc, argv);
   if (o.model_dir.empty() == o.shape.empty()) llmb::die("give either --shape or --model");
   std::string command = "bench_engine";

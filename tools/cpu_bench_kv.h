@@ -38,36 +38,55 @@ inline Cache make_cache(const Shape& s, DType dtype, int64_t blocks, int64_t lay
   return cache;
 }
 
+// How the sequences of a case have blocks in common: the first `blocks` of each, attended to row by row or together.
+struct Sharing {
+  int32_t blocks = 0;
+  bool is_grouped = false;
+
+  const char* name() const { return blocks == 0 ? "" : is_grouped ? ", shared" : ", shared, by row"; }
+};
+
 // Decode steps go through as many layers as it takes to find little in a cache that the calls before left there.
 inline void attention_case(CpuBench& bench, const Shape& s, DType dtype, int32_t seqs, int32_t query_len,
-                           int32_t context) {
+                           int32_t context, const Sharing& sharing = {}) {
   constexpr int64_t kColdBytes = int64_t{1} << 30;
   const KvLayout layout{1, s.kv_heads, s.head_dim, kBlockSize, 0, dtype};
   const int32_t blocks = static_cast<int32_t>(ceil_div(context, kBlockSize));
-  const int64_t layer_bytes = int64_t{seqs} * blocks * layout.bytes_per_block();
+  const int64_t num_blocks = int64_t{seqs} * (blocks - sharing.blocks) + sharing.blocks;
+  const int64_t layer_bytes = num_blocks * layout.bytes_per_block();
   if (layer_bytes > bench.options().max_weight_mib << 20) return;
   const int64_t layers = query_len > 1 || seqs < 8 ? 1 : std::min<int64_t>(64, ceil_div(kColdBytes, layer_bytes));
-  const Cache cache = make_cache(s, dtype, int64_t{seqs} * blocks, layers);
+  const Cache cache = make_cache(s, dtype, num_blocks, layers);
   const int64_t tokens = int64_t{seqs} * query_len, stride = s.q() + 2 * s.kv();
   const std::vector<float> qkv = make_floats(tokens * stride, 4);
   std::vector<float> out(static_cast<size_t>(tokens * s.q()));
   std::vector<int32_t> query_start = {0}, context_len, block_start = {0};
   std::vector<BlockId> ids(static_cast<size_t>(seqs * blocks));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<BlockId>((i * 7919) % ids.size());
+  std::vector<int32_t> entries(static_cast<size_t>(seqs));
+  std::iota(entries.begin(), entries.end(), 0);
+  for (int64_t i = 0; i < seqs; ++i)
+    for (int64_t b = 0; b < blocks; ++b)
+      ids[i * blocks + b] =
+          static_cast<BlockId>((b < sharing.blocks ? b : i * (blocks - sharing.blocks) + b) * 7919 % num_blocks);
   for (int32_t i = 1; i <= seqs; ++i) {
     query_start.push_back(i * query_len);
     context_len.push_back(context);
     block_start.push_back(i * blocks);
   }
-  const cpu::AttentionBatch batch{seqs, query_start.data(), context_len.data(), block_start.data(), ids.data()};
+  cpu::AttentionBatch batch{seqs, query_start.data(), context_len.data(), block_start.data(), ids.data()};
+  const SharedPrefix prefix{0, sharing.blocks, 0, seqs};
+  if (sharing.is_grouped) {
+    batch.shared_prefixes = {&prefix, 1};
+    batch.shared_entries = entries.data();
+  }
   const double pairs = static_cast<double>(tokens) * (context - (query_len - 1) / 2.0);
   size_t layer = 0;
   bench.time(
       "paged_attention", s,
       std::to_string(seqs) + " x " + std::to_string(query_len) + " of " + std::to_string(context) + ", " +
-          dtype_name(dtype),
+          dtype_name(dtype) + sharing.name(),
       4 * pairs * s.q(),
-      static_cast<double>(seqs) * context * static_cast<double>(layout.bytes_per_token()) +
+      static_cast<double>(num_blocks * kBlockSize) * static_cast<double>(layout.bytes_per_token()) +
           8.0 * static_cast<double>(tokens) * s.q(),
       [&] {
         cpu::paged_attention(qkv.data(), stride, out.data(), batch, {s.heads, 0.125f},
@@ -85,6 +104,9 @@ inline void attention_cases(CpuBench& bench, const Shape& s) {
       for (const int32_t seqs : {1, 8, 64}) attention_case(bench, s, dtype, seqs, 1, context);
       attention_case(bench, s, dtype, 1, std::min(context, 2048), std::min(context, 2048));
     }
+    // A prompt of 2,048 tokens that 64 sequences share, and 64 tokens of each; then blocks of their own for all.
+    for (const Sharing& sharing : {Sharing{2048 / kBlockSize, false}, Sharing{2048 / kBlockSize, true}, Sharing()})
+      attention_case(bench, s, dtype, 64, 1, 2112, sharing);
   }
 }
 

@@ -4,7 +4,6 @@
 // threads.
 #include "kernels/cpu/paged_attention.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <span>
@@ -14,6 +13,7 @@
 #include "base/per_thread.h"
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/paged_attention_fetch.h"
+#include "kernels/cpu/paged_attention_items.h"
 #include "kernels/cpu/paged_attention_segment.h"
 #include "kernels/cpu/tuning.h"
 
@@ -36,11 +36,11 @@ float* thread_scratch(int64_t floats) {
 std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionItem& item) {
   std::vector<AttentionRow>& rows = per_thread<std::vector<AttentionRow>>([] {});
   rows.clear();
-  const int64_t dim = c.kv.head_dim, first_head = item.kv_head * c.group;
+  const int64_t first_head = item.kv_head * c.group;
   for (int64_t token = item.token_begin; token < item.token_end; ++token)
     for (int64_t head = first_head; head < first_head + c.group; ++head)
       rows.push_back(
-          {c.out + (token * c.params.num_heads + head) * dim, item.begin(c, token), item.limit(c, token), head});
+          {c.tokens[token].row * int64_t{c.params.num_heads} + head, item.begin(c, token), item.limit(c, token), head});
   return rows;
 }
 
@@ -48,45 +48,8 @@ std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionI
 void copy_queries(const AttentionCall& c, const AttentionItem& item, float* q) {
   const int64_t size = c.group * c.kv.head_dim;
   for (int64_t token = item.token_begin; token < item.token_end; ++token, q += size)
-    std::memcpy(q, c.qkv + token * c.qkv_stride + item.kv_head * size, static_cast<size_t>(size) * sizeof(float));
-}
-
-int64_t tokens_per_item(const AttentionCall& c, int num_threads) {
-  const int64_t num_rows = c.batch.query_start[c.batch.num_seqs] * c.params.num_heads;
-  const int64_t most = max_item_rows(cache_sizes());
-  const int64_t rows = std::clamp(num_rows / (kItemsPerThread * num_threads), kMinItemRows, most);
-  return std::max({int64_t{1}, rows / c.group, std::min(kMinItemTokens, most / c.group)});
-}
-
-// Behind s, the end of the sequences whose tables begin with the same block: runs of a tree, choices, shared prefixes.
-int64_t end_of_sharing(const AttentionBatch& batch, int64_t s) {
-  int64_t end = s + 1;
-  while (end < batch.num_seqs && batch.block_ids[batch.block_start[end]] == batch.block_ids[batch.block_start[s]])
-    ++end;
-  return end;
-}
-
-// Sequences that share blocks go head by head, so that these are still in a cache. Within each sequence the longest
-// come first, so that threads finish together. Valid until the thread's next call.
-std::span<const AttentionItem> make_items(const AttentionCall& c, int num_threads) {
-  const int64_t tokens = tokens_per_item(c, num_threads), num_heads = c.kv.num_kv_heads;
-  std::vector<AttentionItem>& items = per_thread<std::vector<AttentionItem>>([] {});
-  items.clear();
-  const auto add = [&](int64_t s, int64_t first_head, int64_t end_head) {
-    const int64_t begin = c.batch.query_start[s];
-    for (int64_t end = c.batch.query_start[s + 1]; end > begin; end -= tokens)
-      for (int64_t h = first_head; h < end_head; ++h) items.push_back({s, h, std::max(begin, end - tokens), end});
-  };
-  for (int64_t s = 0, end = 0; s < c.batch.num_seqs; s = end) {
-    end = end_of_sharing(c.batch, s);
-    if (end == s + 1) {
-      add(s, 0, num_heads);
-      continue;
-    }
-    for (int64_t h = 0; h < num_heads; ++h)
-      for (int64_t sharing = s; sharing < end; ++sharing) add(sharing, h, h + 1);
-  }
-  return items;
+    std::memcpy(q, c.qkv + c.tokens[token].row * c.qkv_stride + item.kv_head * size,
+                static_cast<size_t>(size) * sizeof(float));
 }
 
 // Calls work(fetch, task) for each task in turn, on all threads. Each takes a task ahead of the one that it works on,
@@ -109,6 +72,21 @@ void share_tasks(const AttentionCall& c, std::span<const Task> tasks, ThreadPool
   });
 }
 
+// Valid until the thread's next item.
+AttentionState loaded_rows(const AttentionCall& c, std::span<const AttentionRow> rows) {
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const AttentionState state(thread_scratch(AttentionState::floats(num_rows, c.padded_dim())), num_rows,
+                             c.padded_dim());
+  load_rows(c, rows, state);
+  return state;
+}
+
+void finish_rows(const AttentionCall& c, const AttentionItem& item, std::span<const AttentionRow> rows,
+                 const AttentionState& total) {
+  if (item.is_continued()) save_rows(c, rows, total);
+  else write_rows(c, rows, total);
+}
+
 void attend_item(const AttentionCall& c, const AttentionItem& item, SegmentFetch* fetch) {
   const std::span<const AttentionRow> rows = make_rows(c, item);
   const int64_t num_rows = item.num_rows(c), dim = c.padded_dim(), state_floats = AttentionState::floats(num_rows, dim);
@@ -116,12 +94,14 @@ void attend_item(const AttentionCall& c, const AttentionItem& item, SegmentFetch
   const AttentionState total(at, num_rows, dim), state(at + state_floats, num_rows, dim);
   const AttentionScratch scratch(rows, at + 2 * state_floats, dim);
   copy_queries(c, item, scratch.q);
-  const int64_t first = item.first_segment(c), end = item.end_segment(c);
-  for (int64_t segment = first; segment < end; ++segment) {
-    attend_segment(c, item, segment, scratch, segment == first ? total : state, fetch);
-    if (segment > first) merge_segment(c, rows, segment, state, total);
+  bool is_first = item.is_first();
+  if (!is_first) load_rows(c, rows, total);
+  for (int64_t segment = item.first_segment(c); segment < item.end_segment(c); ++segment) {
+    attend_segment(c, item, segment, scratch, is_first ? total : state, fetch);
+    if (!is_first) merge_segment(c, rows, segment, state, total);
+    is_first = false;
   }
-  write_rows(c, rows, total);
+  finish_rows(c, item, rows, total);
 }
 
 void attend_items(const AttentionCall& c, std::span<const AttentionItem> items, ThreadPool& pool) {
@@ -166,12 +146,12 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
         attend_segment(c, *t.item, t.segment, scratch, state(t), fetch);
       });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
-    const std::span<const AttentionRow> rows = make_rows(c, items[i]);
-    const Task* t = &tasks[first_task[i]];
-    const int64_t first = items[i].first_segment(c);
-    for (int64_t segment = first + 1; segment < items[i].end_segment(c); ++segment)
-      merge_segment(c, rows, segment, state(t[segment - first]), state(t[0]));
-    write_rows(c, rows, state(t[0]));
+    const AttentionItem& item = items[i];
+    const std::span<const AttentionRow> rows = make_rows(c, item);
+    const Task *t = tasks.data() + first_task[i], *const end = t + (item.end_segment(c) - item.first_segment(c));
+    const AttentionState total = item.is_first() ? state(*t++) : loaded_rows(c, rows);
+    for (; t < end; ++t) merge_segment(c, rows, t->segment, state(*t), total);
+    finish_rows(c, item, rows, total);
   });
 }
 
@@ -180,11 +160,20 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
 void paged_attention(const float* qkv, int64_t qkv_stride, float* out, const AttentionBatch& batch,
                      const AttentionParams& params, const KvCacheView& kv, ThreadPool& pool) {
   LLMB_CHECK(kv.num_kv_heads > 0 && params.num_heads % kv.num_kv_heads == 0 && kv.dtype != DType::kF16);
-  const AttentionCall c{qkv, qkv_stride, out, batch, params, params.num_heads / kv.num_kv_heads, kv};
-  const std::span<const AttentionItem> items = make_items(c, pool.num_threads());
-  if (pool.num_threads() > 1 && static_cast<int64_t>(items.size()) < kMinWholeItemsPerThread * pool.num_threads())
-    attend_split(c, items, pool);
-  else attend_items(c, items, pool);
+  AttentionCall c{qkv, qkv_stride, out, batch, params, params.num_heads / kv.num_kv_heads, kv};
+  AttentionItems& items = per_thread<AttentionItems>([] {});
+  items.make(&c, pool.num_threads());
+  if (items.num_phases() > 1) {
+    const int64_t num_rows = int64_t{batch.query_start[batch.num_seqs]} * params.num_heads;
+    c.max = grow(&per_thread<AlignedBuffer>([] {}), 2 * num_rows);
+    c.norm = c.max + num_rows;
+  }
+  for (size_t i = 0; i < items.num_phases(); ++i) {
+    const std::span<const AttentionItem> phase = items.phase(i);
+    if (pool.num_threads() > 1 && static_cast<int64_t>(phase.size()) < kMinWholeItemsPerThread * pool.num_threads())
+      attend_split(c, phase, pool);
+    else attend_items(c, phase, pool);
+  }
 }
 
 }  // namespace llmb::cpu

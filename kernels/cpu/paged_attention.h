@@ -3,14 +3,16 @@
 //
 // 1. A query row's result depends on its q, on the keys and values of the positions that it sees, its own the last, and
 //    on nothing else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results
-//    are merged in order, for prefill and decode alike.
+//    are merged in order, for prefill and decode alike, and whether other sequences' rows go through them as well.
 // 2. Positions after a query's own or before its window, and slots past the context, are not read into its result. So a
 //    table may name any block in the place of those that lie before all windows of its sequence's rows.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/thread_pool.h"
+#include "core/step_plan.h"
 #include "core/types.h"
 #include "kernels/cpu/kv_cache.h"
 
@@ -23,6 +25,9 @@ struct AttentionBatch {
   const int32_t* context_len = nullptr;  // [num_seqs]
   const int32_t* block_start = nullptr;  // [num_seqs]
   const BlockId* block_ids = nullptr;    // block tables, packed
+  // Prefixes whose keys and values are read once for all rows of their sequences: invariant 11 of core/step_plan.h.
+  std::span<const SharedPrefix> shared_prefixes;
+  const int32_t* shared_entries = nullptr;
 };
 
 // Applied to scores: score = q · k * scale, capped, + ALiBi.

@@ -42,7 +42,7 @@ class SegmentFetch {
       is_value_ = false;
       first_byte_ = fetched_;
     }
-    then_ = then;
+    then_ = then.begin < then.end ? then : Segments();
     used_ = first_byte_;
   }
 

@@ -52,12 +52,13 @@ void write_rows_target(const AttentionCall& c, std::span<const AttentionRow> row
     }
     const V inverse = hn::Set(D(), inverse_norm);
     const float* values = state.values + static_cast<int64_t>(row) * padded;
+    float* const out = c.out + rows[row].index * dim;
     for (int64_t i = 0; i < dim; i += kLogicalLanes) {
       const V16 x = map16(load16(values + i), [inverse](V a) HWY_ATTR { return hn::Mul(a, inverse); });
       if (dim - i >= kLogicalLanes) {
-        store16(x, rows[row].out + i);
+        store16(x, out + i);
       } else {
-        store16_partial(x, rows[row].out + i, dim - i);
+        store16_partial(x, out + i, dim - i);
       }
     }
   }
@@ -80,6 +81,27 @@ void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, i
 
 void write_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state) {
   HWY_DYNAMIC_DISPATCH(write_rows_target)(c, rows, state);
+}
+
+void save_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state) {
+  const int64_t dim = c.kv.head_dim;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    std::memcpy(c.out + rows[row].index * dim, state.values + static_cast<int64_t>(row) * c.padded_dim(),
+                static_cast<size_t>(dim) * sizeof(float));
+    c.max[rows[row].index] = state.max[row];
+    c.norm[rows[row].index] = state.norm[row];
+  }
+}
+
+void load_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state) {
+  const int64_t dim = c.kv.head_dim, padded = c.padded_dim();
+  for (size_t row = 0; row < rows.size(); ++row) {
+    float* const values = state.values + static_cast<int64_t>(row) * padded;
+    std::memcpy(values, c.out + rows[row].index * dim, static_cast<size_t>(dim) * sizeof(float));
+    std::fill(values + dim, values + padded, 0.0f);
+    state.max[row] = c.max[rows[row].index];
+    state.norm[row] = c.norm[rows[row].index];
+  }
 }
 
 }  // namespace llmb::cpu

@@ -19,6 +19,11 @@ class SegmentFetch;
 constexpr int64_t kSegment = 256;     // positions; part of the results' definition
 constexpr int64_t kMaxTileRows = 12;  // that scores are kept of at a time
 
+// A new token, its row in the call, and the end of the positions that it sees.
+struct AttentionToken {
+  int32_t row, limit;
+};
+
 struct AttentionCall {
   const float* qkv;
   int64_t qkv_stride;
@@ -27,27 +32,39 @@ struct AttentionCall {
   AttentionParams params;
   int64_t group;  // query heads of a KV head
   KvCacheView kv;
+  const AttentionToken* tokens = nullptr;  // that items name
+  // Of each row, token * num_heads + head, between two items that work on it: max and norm. Its values are in `out`.
+  float *max = nullptr, *norm = nullptr;
 
   int64_t padded_dim() const { return ceil_div(kv.head_dim, 16) * 16; }
   // Whether tiles can read keys and values as they are stored.
   bool is_regular() const { return kv.block_size % 16 == 0 && kv.head_dim % 16 == 0; }
 };
 
-// Tokens [token_begin, token_end) of one sequence, all query heads of one KV head.
+// Some tokens, in order of their limits, with all query heads of one KV head. They belong to one sequence, or to
+// several that share the item's segments.
 struct AttentionItem {
-  int64_t seq, kv_head, token_begin, token_end;
+  int64_t seq;  // whose block table is read
+  int64_t kv_head;
+  int64_t token_begin, token_end;                      // into the call's tokens
+  int64_t segment_begin = 0, segment_end = INT64_MAX;  // what lies before is done by another item, and what lies behind
 
   int64_t num_rows(const AttentionCall& c) const { return (token_end - token_begin) * c.group; }
+  bool is_first() const { return segment_begin == 0; }            // to work on its rows
+  bool is_continued() const { return segment_end != INT64_MAX; }  // by other items
   // A token sees positions [begin, limit).
-  int64_t limit(const AttentionCall& c, int64_t token) const {
-    return c.batch.context_len[seq] - (c.batch.query_start[seq + 1] - 1 - token);
-  }
-  int64_t begin(const AttentionCall& c, int64_t token) const {
+  static int64_t limit(const AttentionCall& c, int64_t token) { return c.tokens[token].limit; }
+  static int64_t begin(const AttentionCall& c, int64_t token) {
     return c.params.window == 0 ? 0 : std::max<int64_t>(0, limit(c, token) - c.params.window);
   }
-  // The segments that any of the tokens sees.
-  int64_t first_segment(const AttentionCall& c) const { return begin(c, token_begin) / kSegment; }
-  int64_t end_segment(const AttentionCall& c) const { return ceil_div(limit(c, token_end - 1), kSegment); }
+  // The segments that any of the tokens sees; there may be none.
+  int64_t first_segment(const AttentionCall& c) const {
+    return std::max(segment_begin, begin(c, token_begin) / kSegment);
+  }
+  int64_t end_segment(const AttentionCall& c) const {
+    return std::clamp(ceil_div(limit(c, token_end - 1), kSegment), first_segment(c),
+                      std::max(first_segment(c), segment_end));
+  }
   // The positions of a segment that the tokens see, [first, second).
   std::pair<int64_t, int64_t> positions(const AttentionCall& c, int64_t segment) const {
     return {std::max(begin(c, token_begin), segment * kSegment),
@@ -57,7 +74,7 @@ struct AttentionItem {
 
 // One query head of one token. An item's rows are in order of tokens, so begin and limit do not fall.
 struct AttentionRow {
-  float* out;            // [head_dim]
+  int64_t index;         // token * num_heads + head
   int64_t begin, limit;  // positions that it sees
   int64_t head;
 
@@ -106,6 +123,10 @@ void attend_segment(const AttentionCall& c, const AttentionItem& item, int64_t s
 // Adds a later segment's state to the state of the segments before it.
 void merge_segment(const AttentionCall& c, std::span<const AttentionRow> rows, int64_t segment,
                    const AttentionState& from, const AttentionState& into);
+
+// States to where the next item that works on their rows finds them, and from there.
+void save_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state);
+void load_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state);
 
 // Weighted values, divided by the sum of weights, to where the rows belong.
 void write_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state);

@@ -12,6 +12,8 @@ void StepPlan::clear() {
   block_start.assign(1, 0);
   block_ids.clear();
   block_copies.clear();
+  shared_prefixes.clear();
+  shared_entries.clear();
   groups.clear();
   sample_rows.clear();
   bias.clear();
@@ -83,6 +85,11 @@ std::string to_string(const StepPlan& p) {
   for (const SampleGroup& group : p.groups) out += describe(p, group);
   for (const BlockCopy& copy : p.block_copies)
     out += "  copy " + std::to_string(copy.from) + " to " + std::to_string(copy.to) + '\n';
+  for (const SharedPrefix& prefix : p.shared_prefixes) {
+    out += "  " + std::to_string(prefix.num_blocks) + " blocks shared by entries";
+    for (int32_t i = prefix.entry_begin; i < prefix.entry_end; ++i) out += ' ' + std::to_string(p.shared_entries[i]);
+    out += '\n';
+  }
   return out;
 }
 

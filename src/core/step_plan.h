@@ -37,6 +37,9 @@
 //     more of that token, which the slice may name as well.
 //  9. Copies run before the step and in no order: no block is copied to twice, none is copied from and to.
 // 10. A state slot belongs to one entry.
+// 11. A shared prefix names two entries or more whose tables in its layer group begin with the same num_blocks blocks,
+//     at least one. Within a layer group an entry stands in shared_entries once, and prefixes enclose each other or are
+//     apart; one that encloses others comes before them and is shorter.
 #pragma once
 
 #include <cstdint>
@@ -124,6 +127,14 @@ struct BlockCopy {
   BlockId from = 0, to = 0;
 };
 
+// Blocks that the tables of several entries begin with: attention may read them once for all their rows. No result
+// depends on which of them are named.
+struct SharedPrefix {
+  int32_t layer_group = 0;
+  int32_t num_blocks = 0;
+  int32_t entry_begin = 0, entry_end = 0;  // into shared_entries
+};
+
 struct StepPlan {
   int64_t step = 0;              // counts from 0 in a run
   int32_t block_size = 16;       // tokens per KV block
@@ -137,6 +148,9 @@ struct StepPlan {
   std::vector<int32_t> block_start;    // [num_entries * num_layer_groups + 1]  into block_ids
   std::vector<BlockId> block_ids;      // block tables, packed
   std::vector<BlockCopy> block_copies;
+
+  std::vector<SharedPrefix> shared_prefixes;  // by layer group
+  std::vector<int32_t> shared_entries;        // of the prefixes
 
   std::vector<SampleGroup> groups;     // [num_groups]
   std::vector<SampleRow> sample_rows;  // [num_samples]  of the groups in turn

@@ -1,6 +1,7 @@
 // validate_step_plan: the invariants of step_plan.h, one function for each kind of thing in a plan.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/step_plan.h"
@@ -179,6 +180,52 @@ Status check_state_slots(const StepPlan& p) {
   return {};
 }
 
+Status check_shared_prefix(const StepPlan& p, const SharedPrefix& prefix) {
+  const auto num_listed = static_cast<int32_t>(p.shared_entries.size());
+  if (prefix.layer_group < 0 || prefix.layer_group >= p.num_layer_groups || prefix.num_blocks < 1 ||
+      prefix.entry_begin < 0 || prefix.entry_end - prefix.entry_begin < 2 || prefix.entry_end > num_listed)
+    return broken(11, 0, "a shared prefix out of range");
+  const auto first_block = [&](int32_t i) {
+    return p.block_ids.begin() + p.block_start[p.shared_entries[i] * p.num_layer_groups + prefix.layer_group];
+  };
+  const auto first = first_block(prefix.entry_begin);
+  for (int32_t i = prefix.entry_begin; i < prefix.entry_end; ++i) {
+    const int32_t table = p.shared_entries[i] * p.num_layer_groups + prefix.layer_group;
+    if (p.block_start[table + 1] - p.block_start[table] < prefix.num_blocks ||
+        !std::equal(first, first + prefix.num_blocks, first_block(i)))
+      return broken(11, p.entries[p.shared_entries[i]].seq, "does not share the prefix");
+  }
+  return {};
+}
+
+Status check_shared_prefixes(const StepPlan& p) {
+  for (const int32_t e : p.shared_entries)
+    if (e < 0 || e >= p.num_entries()) return broken(11, 0, "an unknown entry shares a prefix");
+  std::vector<const SharedPrefix*> open;            // each encloses the next
+  std::vector<std::pair<int32_t, int32_t>> listed;  // layer group and entry
+  for (const SharedPrefix& prefix : p.shared_prefixes) {
+    LLMB_RETURN_IF_ERROR(check_shared_prefix(p, prefix));
+    while (!open.empty() && open.back()->entry_end <= prefix.entry_begin) open.pop_back();
+    if (open.empty()) {
+      for (int32_t i = prefix.entry_begin; i < prefix.entry_end; ++i)
+        listed.emplace_back(prefix.layer_group, p.shared_entries[i]);
+    } else if (prefix.layer_group != open.back()->layer_group || prefix.num_blocks <= open.back()->num_blocks ||
+               prefix.entry_begin < open.back()->entry_begin || prefix.entry_end > open.back()->entry_end) {
+      return broken(11, 0, "shared prefixes that overlap");
+    }
+    open.push_back(&prefix);
+  }
+  std::sort(listed.begin(), listed.end());
+  if (std::adjacent_find(listed.begin(), listed.end()) != listed.end())
+    return broken(11, 0, "an entry is listed twice");
+  const auto by_layer_group = [](const SharedPrefix& a, const SharedPrefix& b) {
+    return a.layer_group < b.layer_group;
+  };
+  if (!std::is_sorted(p.shared_prefixes.begin(), p.shared_prefixes.end(), by_layer_group))
+    return broken(11, 0, "shared prefixes that are not by layer group");
+  return {};
+}
+
 }  // namespace
 
 Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan* in_flight) {
@@ -193,6 +240,7 @@ Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan*
   LLMB_RETURN_IF_ERROR(check_groups(p, num_unseen));
   LLMB_RETURN_IF_ERROR(check_chains(p));
   LLMB_RETURN_IF_ERROR(check_copies(p, num_blocks));
+  LLMB_RETURN_IF_ERROR(check_shared_prefixes(p));
   return check_state_slots(p);
 }
 

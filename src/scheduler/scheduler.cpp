@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/shared_prefixes.h"
 #include "scheduler/plan_builder.h"
 
 namespace llmb {
@@ -74,6 +75,7 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   int32_t token_budget = config_.max_num_batched_tokens;
   if (schedule_running(&token_budget, plan)) admit(&token_budget, plan);
   if (plan->empty()) return false;
+  find_shared_prefixes(plan);
   commit(*plan);
   ++num_in_flight_;
   ++next_step_;

@@ -79,6 +79,37 @@ TEST_CASE("the same bytes with the prefix cache and without, in every format of 
   }
 }
 
+TEST_CASE("questions about a long document read its keys and values together: the same bytes in every format") {
+  std::string document;
+  for (int i = 0; i < 45; ++i) document += "Once there was a cat who had " + std::to_string(i) + " red balls. ";
+  std::string input;
+  for (int i = 0; i < 12; ++i) {
+    nlohmann::json line;
+    line["id"] = i;
+    // Some prompts end within the document.
+    line["prompt"] =
+        i % 5 == 4 ? document.substr(0, document.size() * 3 / 4) : document + "Then came dog " + std::to_string(i);
+    line["seed"] = i;
+    line["max_tokens"] = 8 + i % 3;
+    if (i % 2 == 1) line["temperature"] = 1.1;
+    input += line.dump() + "\n";
+  }
+  for (const std::string dtype : {"bfloat16", "float32", "int8"}) {
+    CAPTURE(dtype);
+    const ProcessResult plain =
+        run_llm_batch({"--no-enable-prefix-caching", "--batching", "none", "--kv-cache-dtype", dtype}, input);
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+    REQUIRE(parse_lines(plain.out)[0]["usage"]["prompt_tokens"] > 2 * 256);  // segments of attention
+    for (std::vector<std::string> arguments : {std::vector<std::string>{}, {"--max-num-batched-tokens", "100"}}) {
+      arguments.insert(arguments.end(), {"--kv-cache-dtype", dtype});
+      const ProcessResult shared = run_llm_batch(arguments, input);
+      REQUIRE_MESSAGE(shared.exit_code == 0, shared.err);
+      CHECK(stable_output(shared.out) == stable_output(plain.out));
+      CHECK(num_cached(shared.out) > 0);
+    }
+  }
+}
+
 TEST_CASE("killed and continued with the prefix cache, a run gives the bytes of one without it") {
   const TemporaryDirectory dir;
   const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl");

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace llmb {
@@ -55,6 +56,21 @@ StepPlan good_plan() {
 StepPlan tree_plan() {
   StepPlan plan = good_plan();
   plan.parent_rows = {-1, 0, 1, 1, 3, 4, 5, 6, 7};
+  return plan;
+}
+
+// Four sequences that write a block each. All but the last begin with block 0, two of them with blocks 0 and 1.
+StepPlan sharing_plan() {
+  StepPlan plan;
+  plan.clear();
+  plan.block_size = 4;
+  plan.tokens = {1, 2, 3, 4};
+  plan.entries = {entry_at(10, 8), entry_at(11, 5), entry_at(12, 8), entry_at(13, 4)};
+  plan.query_start = {0, 1, 2, 3, 4};
+  plan.block_start = {0, 3, 5, 8, 10};
+  plan.block_ids = {0, 1, 2, 0, 3, 0, 1, 4, 5, 6};
+  plan.shared_prefixes = {{0, 1, 0, 3}, {0, 2, 0, 2}};
+  plan.shared_entries = {0, 2, 1};
   return plan;
 }
 
@@ -146,6 +162,32 @@ const std::vector<Breakage>& tree_breakages() {
   return all;
 }
 
+const std::vector<Breakage>& sharing_breakages() {
+  static const std::vector<Breakage> all = {
+      {"a prefix of no blocks", 11, [](StepPlan* p) { p->shared_prefixes[0].num_blocks = 0; }},
+      {"a prefix of one entry", 11, [](StepPlan* p) { p->shared_prefixes[1].entry_end = 1; }},
+      {"a prefix of entries that are not listed", 11, [](StepPlan* p) { p->shared_prefixes[0].entry_end = 4; }},
+      {"a prefix from before the list", 11, [](StepPlan* p) { p->shared_prefixes[0].entry_begin = -1; }},
+      {"a prefix of an unknown layer group", 11, [](StepPlan* p) { p->shared_prefixes[0].layer_group = 1; }},
+      {"an unknown entry", 11, [](StepPlan* p) { p->shared_entries[2] = 4; }},
+      {"an entry that does not share", 11, [](StepPlan* p) { p->shared_entries[2] = 3; }},
+      {"a longer prefix than is shared", 11, [](StepPlan* p) { p->shared_prefixes[1].num_blocks = 3; }},
+      {"a prefix beyond a table", 11, [](StepPlan* p) { p->shared_prefixes[0].num_blocks = 3; }},
+      {"a prefix within one as long", 11, [](StepPlan* p) { p->shared_prefixes[1].num_blocks = 1; }},
+      {"the inner prefix first", 11, [](StepPlan* p) { std::swap(p->shared_prefixes[0], p->shared_prefixes[1]); }},
+      {"prefixes that overlap", 11,
+       [](StepPlan* p) {
+         p->shared_prefixes[1] = {0, 1, 0, 2};
+         p->shared_prefixes[0] = {0, 1, 1, 3};
+       }},
+      {"an entry listed twice", 11,
+       [](StepPlan* p) {
+         p->shared_entries = {0, 2, 0};
+       }},
+  };
+  return all;
+}
+
 void check_broken(StepPlan plan, const Breakage& breakage) {
   breakage.apply(&plan);
   const Status status = validate_step_plan(plan, kNumBlocks);
@@ -156,8 +198,8 @@ void check_broken(StepPlan plan, const Breakage& breakage) {
 
 }  // namespace
 
-TEST_CASE("a valid plan, one with a tree and an empty plan pass") {
-  for (const StepPlan& plan : {good_plan(), tree_plan()}) {
+TEST_CASE("a valid plan, one with a tree, one with shared prefixes and an empty plan pass") {
+  for (const StepPlan& plan : {good_plan(), tree_plan(), sharing_plan()}) {
     const Status status = validate_step_plan(plan, kNumBlocks);
     CHECK_MESSAGE(status.ok(), status.message());
   }
@@ -170,6 +212,7 @@ TEST_CASE("a valid plan, one with a tree and an empty plan pass") {
 TEST_CASE("each broken invariant is found and named") {
   for (const Breakage& breakage : breakages()) check_broken(good_plan(), breakage);
   for (const Breakage& breakage : tree_breakages()) check_broken(tree_plan(), breakage);
+  for (const Breakage& breakage : sharing_breakages()) check_broken(sharing_plan(), breakage);
 }
 
 TEST_CASE("each layer group has its block table, and its blocks a writer of their own") {

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/mapped_floats.h"
 #include "base/check.h"
+#include "core/shared_prefixes.h"
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/gather.h"
@@ -207,7 +208,8 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
   };
   if (plan_->parent_rows.empty())
     return attend({plan_->num_entries(), plan_->query_start.data(), step_.context_len.data(),
-                   block_start_[group].data(), plan_->block_ids.data()});
+                   block_start_[group].data(), plan_->block_ids.data(), shared_prefixes(*plan_, group),
+                   plan_->shared_entries.data()});
   const TreeBatch& tree_batch = tree_batches_[group];
   for (const TreeBatch::Part& part : tree_batch.parts()) {
     tree_batch.gather(part, kv, pool_);
