@@ -1,0 +1,14 @@
+#include "engine/constraint_vocabulary.h"
+
+namespace llmb {
+
+std::shared_ptr<const grammar::Vocabulary> constraint_vocabulary(const Tokenizer& tokenizer, int32_t vocab_size,
+                                                                 std::vector<TokenId> eos_token_ids) {
+  const auto bytes_of = [&tokenizer](TokenId token) {
+    return token >= tokenizer.vocab_size() || tokenizer.is_special(token) ? std::string()
+                                                                          : tokenizer.token_bytes(token);
+  };
+  return std::make_shared<const grammar::Vocabulary>(vocab_size, bytes_of, std::move(eos_token_ids));
+}
+
+}  // namespace llmb

@@ -1,0 +1,24 @@
+// A grammar over a vocabulary: the TokenConstraint of requests.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "core/token_constraint.h"
+#include "grammar/expr.h"
+#include "grammar/vocabulary.h"
+
+namespace llmb::grammar {
+
+// Rules as expressions. Answers are the strings of rule 0.
+struct Rules {
+  ExprArena arena;
+  std::vector<ExprId> bodies;  // [rule]
+};
+
+// invalid_argument where no string matches; resource_exhausted as ExprArena::settle().
+Result<std::shared_ptr<const TokenConstraint>> make_constraint(Rules rules,
+                                                               std::shared_ptr<const Vocabulary> vocabulary);
+
+}  // namespace llmb::grammar

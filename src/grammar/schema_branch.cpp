@@ -1,0 +1,104 @@
+#include "grammar/schema_branch.h"
+
+namespace llmb::grammar {
+
+namespace {
+
+void append(auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); }
+
+std::string unescape_pointer(std::string_view part) {
+  std::string out;
+  for (size_t i = 0; i < part.size(); ++i) {
+    const bool is_percent = part[i] == '%' && i + 2 < part.size() &&
+                            std::isxdigit(static_cast<unsigned char>(part[i + 1])) &&
+                            std::isxdigit(static_cast<unsigned char>(part[i + 2]));
+    if (is_percent) {
+      out += static_cast<char>(std::stoi(std::string(part.substr(i + 1, 2)), nullptr, 16));
+      i += 2;
+    } else {
+      out += part[i];
+    }
+  }
+  std::string plain;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const bool is_escape = out[i] == '~' && i + 1 < out.size() && (out[i + 1] == '0' || out[i + 1] == '1');
+    plain += is_escape ? (out[++i] == '0' ? '~' : '/') : out[i];
+  }
+  return plain;
+}
+
+// The schemas with `$anchor`: name, wherever they are but in constants.
+void find_anchor(const Json& json, const std::string& name, const std::string& pointer, std::vector<Term>* found) {
+  if (json.is_object())
+    for (const auto& [key, value] : json.items()) {
+      if (key == "$anchor" && value == name) found->push_back({Term::kSchema, &json, pointer});
+      if (key != "const" && key != "enum" && value.is_structured())
+        find_anchor(value, name, join_pointer(pointer, key), found);
+    }
+  if (json.is_array())
+    for (size_t i = 0; i < json.size(); ++i)
+      if (json[i].is_structured()) find_anchor(json[i], name, join_pointer(pointer, std::to_string(i)), found);
+}
+
+}  // namespace
+
+void Branch::merge(const Branch& other) {
+  types &= other.types;
+  append(numbers, other.numbers);
+  append(strings, other.strings);
+  min_length = std::max(min_length, other.min_length);
+  max_length = std::min(max_length, other.max_length);
+  append(arrays, other.arrays);
+  append(contains, other.contains);
+  min_items = std::max(min_items, other.min_items);
+  max_items = std::min(max_items, other.max_items);
+  if (!other.unique_pointer.empty()) unique_pointer = other.unique_pointer;
+  append(objects, other.objects);
+  append(names, other.names);
+  append(required, other.required);
+  append(forbidden, other.forbidden);
+  if (other.min_properties > min_properties)
+    min_properties = other.min_properties, min_properties_pointer = other.min_properties_pointer;
+  max_properties = std::min(max_properties, other.max_properties);
+}
+
+std::string join_pointer(const std::string& pointer, const std::string& member) {
+  std::string out = pointer + "/";
+  for (const char c : member) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return out;
+}
+
+void refuse(const std::string& pointer, const std::string& keyword, const std::string& why) {
+  throw SchemaError{unsupported("schema: \"" + keyword + "\" at #" + join_pointer(pointer, keyword) + ": " + why)};
+}
+
+Term SchemaDocument::resolve(const std::string& ref, const std::string& pointer) const {
+  const auto id = root.is_object() ? root.find("$id") : root.end();
+  const std::string root_id = id != root.end() && id->is_string() ? id->get<std::string>() : "";
+  std::string part = ref;
+  if (!root_id.empty() && part.starts_with(root_id)) part = part.substr(root_id.size());
+  if (part == "#" || part.empty()) return {Term::kSchema, &root, ""};
+  if (part[0] != '#') refuse(pointer, "$ref", "\"" + ref + "\" is outside of this schema");
+  if (part[1] != '/') {
+    std::vector<Term> found;
+    find_anchor(root, part.substr(1), "", &found);
+    if (found.size() != 1) refuse(pointer, "$ref", "\"" + ref + "\" is not the $anchor of one schema");
+    return found[0];
+  }
+  const Json* at = &root;
+  std::string path;
+  for (size_t begin = 2; begin <= part.size();) {
+    const size_t end = std::min(part.find('/', begin), part.size());
+    const std::string member = unescape_pointer(std::string_view(part).substr(begin, end - begin));
+    path = join_pointer(path, member);
+    const bool is_index =
+        !member.empty() && member.size() < 9 && member.find_first_not_of("0123456789") == std::string::npos;
+    if (at->is_object() && at->contains(member)) at = &(*at)[member];
+    else if (at->is_array() && is_index && std::stoul(member) < at->size()) at = &(*at)[std::stoul(member)];
+    else refuse(pointer, "$ref", "\"" + ref + "\" leads nowhere");
+    begin = end + 1;
+  }
+  return {Term::kSchema, at, path};
+}
+
+}  // namespace llmb::grammar
