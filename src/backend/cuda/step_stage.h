@@ -58,8 +58,8 @@ struct StepLimits {
   int32_t max_num_seqs = 0;  // entries
   int32_t max_num_samples = 0;
   int32_t max_blocks_per_seq = 0;  // in each layer group
-  int32_t num_layer_groups = 1;
   int64_t max_num_biases = 0, max_num_penalties = 0;  // of rows that are sampled at once; every row's fit
+  int32_t num_layer_groups = 1;
 
   // A sequence's tokens are copied to one block at a time.
   int32_t max_num_copies() const { return 2 * max_num_seqs * num_layer_groups; }
