@@ -1,4 +1,4 @@
-// What the cases of bench_kernels share: shapes, options, data, and the clock that compares with the machine's limits.
+// The base of bench_kernels' cases: shapes, options, data, and the clock that compares with the machine's limits.
 #pragma once
 
 #include <algorithm>

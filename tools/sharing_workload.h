@@ -118,7 +118,7 @@ struct SharingResult {
   PromptTokens prompt_tokens;
   int64_t num_evictions = 0, num_copies = 0, num_preemptions = 0;
   int64_t num_possible = 0;  // prompt tokens that a row before has, one token less where it has all
-  // Of what sharing can save at most, how much it saves; what preempted rows compute again counts against it.
+  // The share that is saved of all that sharing can save; rows that preempted sequences recompute count against it.
   double share_saved() const {
     return static_cast<double>(prompt_tokens.num_asked - prompt_tokens.num_computed) /
            static_cast<double>(num_possible);

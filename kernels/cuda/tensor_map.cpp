@@ -3,6 +3,7 @@
 #include <cudaTypedefs.h>
 
 #include "base/check.h"
+#include "kernels/cuda/error.h"
 
 namespace llmb::cuda {
 

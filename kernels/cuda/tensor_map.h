@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 #include <initializer_list>
-
-#include "kernels/cuda/device.h"
+#include <type_traits>
 
 namespace llmb::cuda {
 

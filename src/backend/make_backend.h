@@ -22,7 +22,7 @@ struct DeviceChoice {
 // kInvalidArgument: no such name.
 Result<DeviceChoice> choose_device(std::string_view asked);
 
-// Takes what choose_device takes.
+// `device` as in choose_device().
 Result<std::unique_ptr<Backend>> make_backend(std::string_view device);
 
 }  // namespace llmb

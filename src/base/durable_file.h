@@ -35,7 +35,7 @@ Status sync_directory_of(FileOps& ops, const std::string& path);
 
 Status rename_durably(FileOps& ops, const std::string& from, const std::string& to);
 
-// Replaces nothing but the file `replaces`, if that is still as it was: kIoError where anything else is there.
+// Replaces only the file `replaces`, and only while it is unchanged: kIoError where anything else has the name.
 Status move_durably(FileOps& ops, const std::string& from, const std::string& to,
                     const std::optional<FileIdentity>& replaces);
 

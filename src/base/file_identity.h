@@ -8,7 +8,7 @@
 
 namespace llmb {
 
-// Times can be put back, but for the change time: the system sets it to the clock's whenever bytes, times, names or
+// Times can be set back, except for the change time: the system sets it to the clock's whenever bytes, times, names or
 // modes change, and no call sets it to anything else.
 struct FileIdentity {
   int64_t size = 0;
@@ -21,7 +21,7 @@ struct FileIdentity {
 
 FileIdentity identity_of(const struct stat& st);
 
-// How well the change time of a file tells that its bytes change.
+// How reliably a file's change time shows that its bytes have changed.
 enum class ChangeTimes {
   kUnknown,  // FAT, FUSE, images: it may stay as it is, or be set
   kLate,     // network file systems, tmpfs: writes of another machine, or through a mapping, may show later or not at all

@@ -25,7 +25,7 @@ inline uint16_t f32_to_bf16(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Too large a number becomes an infinity.
+// Numbers out of range become infinities.
 inline uint16_t f32_to_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;

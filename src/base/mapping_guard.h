@@ -1,6 +1,6 @@
 // Survives pages of mapped files that cannot be read, because the file was cut short or its disk fails. Linux
 // sends SIGBUS for it. Here zeros take the place of the whole mapping, and it counts as lost: whoever has read of it
-// asks is_lost() before he believes what he has read.
+// asks is_lost() before it trusts what it has read.
 #pragma once
 
 #include <cstddef>

@@ -3,11 +3,11 @@
 
 namespace llmb {
 
-// From now on an allocation by `new` that fails takes a part of the reserve and is tried again, some times; after that
-// it throws as ever. Libraries may allocate where nothing can be thrown, and code that cleans up does. Once, early.
+// From now on an allocation by `new` that fails takes a part of the reserve and is retried, a few times; after that
+// it throws as usual. Libraries may allocate where nothing can be thrown, and code that cleans up does. Once, early.
 void hold_memory_reserve();
 
-// That has happened: whoever can should come to an end. Thread-safe.
+// The reserve has been touched: work should come to an end. Thread-safe.
 bool is_memory_short();
 
 }  // namespace llmb

@@ -1,4 +1,4 @@
-// Opening files: why it failed, and named pipes at whose other end nobody is yet.
+// Opening files: why it failed, and named pipes whose other end nobody has opened yet.
 #pragma once
 
 #include <functional>

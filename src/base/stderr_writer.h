@@ -1,5 +1,5 @@
-// Text on stderr. A reader who is slow, or does not read at all, must not hold up the run: a thread of its own hands
-// the text over.
+// Text on stderr. A reader that is slow, or has stopped reading, must not hold up the run: a thread of its own writes
+// the text.
 #pragma once
 
 #include <unistd.h>
@@ -20,7 +20,7 @@ void write_stderr(std::string_view text);
 // For text that the next one makes worthless, as a progress bar's: dropped where earlier text is not yet written.
 void write_stderr_if_idle(std::string_view text);
 
-// At most one at a time. Holds up to 256 KiB that are not yet written; what is too much is dropped, and counted in a
+// At most one at a time. Holds up to 256 KiB that are not yet written; text beyond that is dropped, and counted in a
 // line of its own once there is room. Where no thread can be started it writes as if it did not exist.
 class StderrWriter {
  public:

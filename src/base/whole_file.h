@@ -1,4 +1,4 @@
-// Files taken into memory of our own, so that what is parsed stays as it was read, whatever happens to the file.
+// Files copied into memory of our own, so that parsed text stays as it was read, whatever happens to the file.
 #pragma once
 
 #include <sys/stat.h>

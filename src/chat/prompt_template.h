@@ -14,7 +14,7 @@ namespace llmb {
 // jinja::Limits, whatever the template and the fields are.
 class PromptTemplate {
  public:
-  // kInvalidArgument: no template; the message says where.
+  // kInvalidArgument: it does not parse; the message says where.
   static Result<std::unique_ptr<PromptTemplate>> parse(std::string_view source);
   ~PromptTemplate();
 

@@ -13,7 +13,7 @@ namespace llmb {
 std::string metrics_identity(const JobOptions& options, int exit_code);
 
 // Starts a line of its own, also where the file ends with a torn one. After an error the file is as it was, where it
-// can be cut. Does not wait for who reads a pipe.
+// can be cut. Does not wait for the reader of a pipe.
 Status append_metrics(const std::string& path, const std::string& line, FileOps& ops = real_file_ops());
 
 }  // namespace llmb

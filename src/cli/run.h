@@ -6,7 +6,7 @@
 
 namespace llmb {
 
-// Prints its report. Does not return, but ends the process, where a call of the device hangs: nobody can end its
+// Prints its report. Where a call of the device hangs it ends the process instead of returning: nobody can end that
 // thread. Throws nothing.
 int run_command_line(int argc, const char* const* argv, const BackendFactory& make = make_backend);
 

@@ -9,7 +9,7 @@
 
 namespace llmb {
 
-// Blocks of a pool whose memory is taken as it is used that a long run takes: those of max_num_seqs sequences of
+// Blocks that a long run takes from a pool whose memory is taken as it is used: those of max_num_seqs sequences of
 // request_tokens tokens, and those that the prefix cache keeps; at most the pool.
 int64_t expected_kv_blocks(const SchedulerConfig& scheduler, const BackendInfo& backend, int32_t request_tokens);
 // Some lines for stderr: defaults differ between tools, so a run says what it uses.

@@ -1,5 +1,5 @@
-// Signals that end a run in order: the first stops admission and lets running requests finish, the second ends them
-// too.
+// Signals that end a run in order: the first stops admission and lets running requests finish, the second abandons
+// them.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 namespace llmb {
 
 // Takes over SIGUSR1, SIGINT, SIGTERM, SIGHUP and SIGXCPU (unless ignored, as under nohup), and ignores SIGPIPE and
-// SIGXFSZ, so that the write fails which they are about. SIGBUS of memory that nobody guards ends the process with one
+// SIGXFSZ, so that the write concerned fails instead. SIGBUS of memory that nobody guards ends the process with one
 // line and kExitDeviceFault. Call once, early.
 void install_signal_handlers();
 

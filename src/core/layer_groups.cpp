@@ -27,7 +27,7 @@ int64_t num_groups_of(const Kinds& kinds, int64_t num_planes) {
   return count;
 }
 
-// Of a sequence of the greatest length, in planes times tokens.
+// For a sequence of the greatest length, in planes times tokens.
 int64_t cost_of(const Kinds& kinds, int64_t num_planes, int32_t max_model_len) {
   int64_t cost = 0;
   for (const auto& [window, layers] : kinds)

@@ -42,7 +42,7 @@ class ActiveRequest {
   // Prompt tokens that the cache held when the first choice began.
   void set_cached_tokens(int32_t count) { completion_.latency.num_cached_tokens = virtual_token_ms_ > 0 ? 0 : count; }
 
-  // Of a choice that ends: tokens drafted for it, and of these accepted.
+  // When a choice ends: tokens drafted for it, and how many of them were accepted.
   void add_drafted_tokens(int32_t num_drafted, int32_t num_accepted) {
     if (virtual_token_ms_ > 0) return;
     completion_.latency.num_drafted_tokens += num_drafted;

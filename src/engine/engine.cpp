@@ -56,7 +56,7 @@ Engine::~Engine() {
 Status Engine::run() {
   start_ms_ = idle_since_ms_ = clock_.now_ms();
   Status status = run_steps();
-  // What the device has begun counts, whatever ended the run.
+  // Work that the device has begun counts, whatever ended the run.
   while (num_finished_ < num_submitted_) {
     const Status finished = finish_step();
     if (status.ok()) status = finished;

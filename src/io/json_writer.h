@@ -1,5 +1,5 @@
 // Appends JSON text to a string, without a tree in between. Whatever the bytes, the text is valid UTF-8: a byte that is
-// not part of a well-formed character is written as U+FFFD. Numbers that JSON cannot say are written as null.
+// not part of a well-formed character is written as U+FFFD. Numbers that JSON cannot express are written as null.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@
 //     unknown field is.
 //  4. Ids are any JSON scalar, kept as JSON text; null is the same as none. They need not be unique.
 //  5. What a conversation may hold is in chat_messages.h. Nothing of a line is ever a template.
-//  6. A last line that has no newline and is no whole JSON is the error "incomplete_line": what is there may be the
+//  6. A last line that has no newline and is not whole JSON is the error "incomplete_line": what is there may be the
 //     first part of a line that is being written. Whole JSON needs no newline.
 //  7. A chat line without max_tokens runs to the context's end, a /v1/completions line to 16 tokens, as OpenAI's do.
 //  8. Lines of data are read by other rules: data_line.h.

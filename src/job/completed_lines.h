@@ -48,7 +48,7 @@ class CompletedLines {
 class CompletedLineMatcher {
  public:
   // `completed` outlives the matcher. may_have_grown: lines that were answered before they were written to their end,
-  // so that an edit of theirs is none.
+  // so that they may have changed.
   explicit CompletedLineMatcher(const CompletedLines& completed, std::set<int64_t> may_have_grown = {})
       : completed_(completed), may_have_grown_(std::move(may_have_grown)) {}
 

@@ -47,14 +47,14 @@ class Coordinator final : public RequestSource, public CompletionSink {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Waits up to timeout_ms for a line that needs an answer; false: none yet, or none at all (see has_read_all()).
+  // Waits up to timeout_ms for a line that needs an answer; false: none yet, or no more (see has_read_all()).
   bool wait_for_line(double timeout_ms);
   bool has_read_all() const;
   // Why reading ended, as RequestIntake::run(); ok while it goes on.
   Status input_status() const;
   std::optional<int64_t> total_bytes() const { return intake_->total_bytes(); }
 
-  // Begins to write what is put, and has been. Both outlive the coordinator; `errors` may be null. Call once at most.
+  // Begins to write items, those already put included. Both outlive this; `errors` may be null. Call once at most.
   void begin_output(OutputSink& sink, ErrorFile* errors, const JobStamp& stamp = {}) {
     results_.begin(sink, errors, stamp);
   }

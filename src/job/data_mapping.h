@@ -7,7 +7,7 @@
 
 namespace llmb {
 
-// kInvalidArgument: the template is none; the message says where.
+// kInvalidArgument: the template does not parse; the message says where.
 Result<DataMapping> make_data_mapping(const DataOptions& options);
 
 }  // namespace llmb

@@ -13,12 +13,12 @@
 
 namespace llmb {
 
-// Raised whenever the same line would be answered otherwise than before, by the same model and settings. Builds from
-// before it was recorded are none of its versions.
+// Raised whenever the same model and settings would give a line another answer than before. Builds from before it was
+// recorded have none of its versions.
 inline constexpr int64_t kAnswersVersion = 1;
 
-// Puts the dtype and the arithmetic that an earlier run chose by itself where none is asked for, so that another
-// processor goes on in the same. kUnsupported: this one cannot compute it.
+// Sets the dtype and the arithmetic that an earlier run chose by itself where none is asked for, so that another
+// processor continues in the same. kUnsupported: this one cannot compute it.
 Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, LoadOptions* load);
 
 // Reads every file of the inventory, several at a time, but for large ones whose size, times and inode are as in
@@ -28,7 +28,7 @@ Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, 
 Result<Fingerprint> compute_fingerprint(const JobOptions& options, const JobModel& model, const Fingerprint* recorded,
                                         const KeepGoing& keep_going);
 
-// The same beside other work: to read all weights takes about as long as to load them. Driven by one thread.
+// The same beside other work: reading all weights takes about as long as loading them. Driven by one thread.
 class FingerprintTask {
  public:
   // Starts at once. What it refers to outlives it and does not change.

@@ -23,7 +23,7 @@
 
 namespace llmb {
 
-// Gets to know how a job goes on. Called by the thread that drives the job at the time.
+// Is told how a job proceeds. Called by the thread that drives the job at the time.
 class JobObserver {
  public:
   virtual ~JobObserver() = default;
@@ -51,7 +51,7 @@ class Job {
   // Call once. Throws std::bad_alloc, and std::system_error where no thread can be started.
   JobEnding run();
   JobSnapshot snapshot() const { return live_.snapshot(); }
-  // A thread hangs in a call: nothing that it uses may be destroyed.
+  // A thread hangs in a call, so nothing that it uses may be destroyed.
   bool must_end_process() const { return must_end_process_; }
 
  private:
@@ -62,7 +62,7 @@ class Job {
     bool was_interrupted = false;  // before all lines were answered
   };
 
-  // A stage gives the end of the job where it ends it.
+  // A stage that ends the job returns the end.
   std::optional<JobStop> prepare();
   std::optional<JobStop> read_model();
   std::optional<JobStop> choose_arithmetic();

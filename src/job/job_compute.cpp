@@ -9,7 +9,7 @@
 namespace llmb {
 
 namespace {
-// Of all sequences: a step with more drafts than this costs about as much as the steps that they save.
+// For all sequences: a step with more drafts than this costs about as much as the steps that they save.
 constexpr int32_t kMaxStepDrafts = 64;
 }  // namespace
 

@@ -46,7 +46,7 @@ class OutputStage {
   bool is_continued() const { return job_ && job_->is_continued(); }
   std::optional<int64_t> num_lines() const { return num_lines_; }  // of all inputs, where examine() read them
 
-  // There is something to compute. May it go into this output?
+  // Asks whether new answers may go into this output.
   std::optional<JobStop> refuse_new_lines();
   // No line is new.
   JobStop complete_as_found(const Fingerprint& fingerprint);

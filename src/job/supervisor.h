@@ -1,5 +1,5 @@
 // Runs work on a thread of its own and watches it from the calling one, so that nothing that hangs keeps the process
-// from ending when it should: a device, a disk, a pipe at whose other end nobody is.
+// from ending when it should: a device, a disk, a pipe whose other end nobody has opened.
 #pragma once
 
 #include <atomic>

@@ -27,7 +27,7 @@ class PrefixIndex {
     int32_t num_tokens = 0;  // that the prompt has in common with the earlier one; the whole prompt at most
     int32_t prompt = -1;     // the first that begins with them, counted from 0 in order of add(); -1: none
   };
-  // What is shared with the prompts added before, of which this one is the next.
+  // The part shared with the prompts added before; this one comes next.
   Shared add(std::span<const TokenId> prompt);
 
   int32_t num_prompts() const { return num_prompts_; }

@@ -26,7 +26,7 @@ class Trie {
       longest_[node] = rows[r].num_output_tokens;
       first_[node] = static_cast<int32_t>(r);
     }
-    // What is behind a node has a greater number.
+    // Nodes behind a node have greater numbers.
     for (size_t node = parents_.size() - 1; node > kRoot; --node) {
       const int32_t parent = parents_[node];
       first_[parent] = std::min(first_[parent], first_[node]);

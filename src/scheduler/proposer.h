@@ -43,7 +43,7 @@ class Proposer {
   // Whether everything must be seen: nothing is planned ahead, so that no sequence falls out of step with the others.
   virtual bool must_see_all() const { return false; }
 
-  // Of the sequence's drafts in a plan, the first `num_accepted` of a path were right; it has their tokens now.
+  // The first `num_accepted` drafts of a path in a plan were right; the sequence has their tokens now.
   virtual void on_verified(const Sequence& /*sequence*/, int32_t /*num_drafts*/, int32_t /*num_accepted*/) {}
   // The sequence has ended, with the tokens that it has.
   virtual void on_end(const Sequence& /*sequence*/) {}

@@ -36,7 +36,7 @@ class Drafter {
   virtual double acceptance(const Sequence& /*sequence*/) const { return 1; }
   virtual double ms_per_token(int32_t /*num_sequences*/) const { return 0; }
 
-  // Of its newest guess for the sequence `num_drafts` tokens were verified, and the first `num_accepted` were right.
+  // `num_drafts` tokens of its newest guess for the sequence were verified; the first `num_accepted` were right.
   virtual void learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) = 0;
   // The sequence has ended.
   virtual void forget(const Sequence& sequence) = 0;

@@ -6,7 +6,7 @@
 namespace llmb {
 
 namespace {
-// Of a prompt's end: a reference that matches further back guesses no better.
+// Tokens of a prompt's end to match: a reference that matches further back guesses no better.
 constexpr int32_t kContextTokens = 32;
 // A token that is less likely than this, all in all, is not worth its place in a list.
 constexpr double kMinProbability = 0.02;

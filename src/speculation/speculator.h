@@ -72,7 +72,7 @@ class Speculator final : public Proposer {
   StepCost cost_;
   SpeculationSwitch switch_;
   SpeculationMetrics metrics_;
-  // Of the plan that is made, or in flight while it is on:
+  // For the plan that is made, or in flight while it is on:
   std::unordered_map<SeqId, Choice> choices_;
   std::vector<const Sequence*> asked_;
   std::vector<DraftChain> chains_;

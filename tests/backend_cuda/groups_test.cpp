@@ -45,41 +45,6 @@ class Model {
   const TempDir dir_;
 };
 
-std::shared_ptr<const Request> request_for(int32_t num_prompt_tokens, int32_t num_choices, int32_t max_tokens) {
-  auto request = std::make_shared<Request>();
-  for (int32_t i = 0; i < num_prompt_tokens; ++i) request->prompt_tokens.push_back((7 * i + num_prompt_tokens) % 96);
-  request->rng = {11, static_cast<uint64_t>(num_prompt_tokens)};
-  SamplingParams& sampling = request->params.sampling;
-  sampling.temperature = 1;
-  sampling.top_p = 0.95f;
-  sampling.num_logprobs = 3;
-  sampling.num_choices = num_choices;
-  request->params.stop.max_tokens = max_tokens;
-  request->params.stop.ignore_eos = true;
-  return request;
-}
-
-// Each choice alone, one row a step, without a scheduler.
-ScheduledAnswers alone(Backend& backend, const std::vector<std::shared_ptr<const Request>>& requests) {
-  ScheduledAnswers answers;
-  for (const auto& request : requests) {
-    std::vector<GenerateRequest> choices;
-    for (int32_t choice = 0; choice < request->params.sampling.num_choices; ++choice) {
-      SampleRow row;
-      row.choice = static_cast<uint32_t>(choice);
-      row.rng = request->rng;
-      row.temperature = request->params.sampling.temperature;
-      row.top_p = request->params.sampling.top_p;
-      row.num_logprobs = *request->params.sampling.num_logprobs;
-      choices.push_back({request->prompt_tokens, *request->params.stop.max_tokens, row});
-    }
-    std::vector<ScheduledAnswer>& of_request = answers.emplace_back();
-    for (Generated& generated : generate_one_by_one(backend, choices, kMaxTokens))
-      of_request.push_back({std::move(generated), FinishReason::kLength, std::nullopt});
-  }
-  return answers;
-}
-
 SchedulerConfig config_for(int32_t max_num_seqs) {
   SchedulerConfig config;
   config.max_num_seqs = max_num_seqs;
@@ -94,8 +59,9 @@ TEST_CASE("choices that part before, on and behind a block's border: the bits of
     CAPTURE(dtype_name(dtype));
     const auto backend = model.load(dtype, 8, 300, 9);
     std::vector<std::shared_ptr<const Request>> requests;
-    for (const int32_t length : {1, 7, 8, 9, 23, 24, 25}) requests.push_back(request_for(length, 2 + length % 2, 11));
-    const ScheduledAnswers expected = alone(*backend, requests);
+    for (const int32_t length : {1, 7, 8, 9, 23, 24, 25})
+      requests.push_back(request_with_choices(length, 2 + length % 2, 11));
+    const ScheduledAnswers expected = choices_alone(*backend, requests, kMaxTokens);
     CHECK(expected[0][0].out.tokens != expected[0][1].out.tokens);
     for (const int32_t max_num_seqs : {9, 3}) {
       const ScheduledRun run = run_scheduled(*backend, config_for(max_num_seqs), nullptr, requests);
@@ -111,8 +77,8 @@ TEST_CASE("choices with drafts in chains and trees, from a pool that preempts: t
   const Model model;
   const auto backend = model.load(DType::kBF16, 8, 300, 8), small = model.load(DType::kBF16, 8, 10, 8);
   std::vector<std::shared_ptr<const Request>> requests;
-  for (const int32_t length : {3, 9, 21}) requests.push_back(request_for(length, 3, 16));
-  const ScheduledAnswers expected = alone(*backend, requests);
+  for (const int32_t length : {3, 9, 21}) requests.push_back(request_with_choices(length, 3, 16));
+  const ScheduledAnswers expected = choices_alone(*backend, requests, kMaxTokens);
   const auto answer = [&](const Request& request, int32_t choice) {
     for (size_t i = 0; i < requests.size(); ++i)
       if (requests[i].get() == &request) return expected[i][choice].out.tokens;

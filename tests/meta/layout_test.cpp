@@ -79,8 +79,8 @@ std::string find_header(const std::string& include, const std::string& includer)
 // Files that a tool writes.
 const std::set<std::string> kGenerated = {"src/text/unicode_tables.cpp"};
 
-// Include a header for nothing, and are about to be mended.
-const std::set<std::string> kAboutToBeMended = {"kernels/cuda/tensor_map.h", "kernels/simt/runtime.h"};
+// Includes a header for nothing, and is about to be mended.
+const std::set<std::string> kAboutToBeMended = {"kernels/simt/runtime.h"};
 
 // Included for other things than names of their own.
 bool is_used_without_names(const std::string& header) {

@@ -1,4 +1,4 @@
-// What tools/bench_sharing prints of the files as they are.
+// The figures that tools/bench_sharing prints for the files as they are.
 #include <doctest/doctest.h>
 
 #include "tools/sharing_workload.h"

@@ -111,6 +111,16 @@ std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelCon
   return backend;
 }
 
+LoadOptions dummy_options() {
+  LoadOptions o;
+  o.load_format = LoadFormat::kDummy;
+  o.max_num_seqs = 16;
+  o.max_num_batched_tokens = 64;
+  o.max_model_len = 96;
+  o.num_threads = 2;
+  return o;
+}
+
 PlanBuilder& PlanBuilder::add_in_groups(const std::vector<TokenId>& tokens, int32_t num_computed, int32_t query_len,
                                         const std::vector<std::vector<BlockId>>& tables,
                                         const std::optional<SampleRow>& sample) {

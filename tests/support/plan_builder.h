@@ -15,6 +15,9 @@ namespace llmb::test {
 std::unique_ptr<Backend> loaded(std::unique_ptr<Backend> backend, const ModelConfig& config,
                                 const LoadOptions& options);
 
+// Random weights; 16 sequences of at most 96 tokens, 64 tokens a step, 2 threads.
+LoadOptions dummy_options();
+
 // Appends sequences to a plan.
 class PlanBuilder {
  public:

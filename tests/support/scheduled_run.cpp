@@ -82,4 +82,40 @@ ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* p
   return run;
 }
 
+std::shared_ptr<const Request> request_with_choices(int32_t num_prompt_tokens, int32_t num_choices,
+                                                    int32_t max_tokens) {
+  auto request = std::make_shared<Request>();
+  for (int32_t i = 0; i < num_prompt_tokens; ++i) request->prompt_tokens.push_back((7 * i + num_prompt_tokens) % 96);
+  request->rng = {11, static_cast<uint64_t>(num_prompt_tokens)};
+  SamplingParams& sampling = request->params.sampling;
+  sampling.temperature = 1;
+  sampling.top_p = 0.95f;
+  sampling.num_logprobs = 3;
+  sampling.num_choices = num_choices;
+  request->params.stop.max_tokens = max_tokens;
+  request->params.stop.ignore_eos = true;
+  return request;
+}
+
+ScheduledAnswers choices_alone(Backend& backend, const std::vector<std::shared_ptr<const Request>>& requests,
+                               int32_t max_num_batched_tokens) {
+  ScheduledAnswers answers;
+  for (const auto& request : requests) {
+    std::vector<GenerateRequest> choices;
+    for (int32_t choice = 0; choice < request->params.sampling.num_choices; ++choice) {
+      SampleRow row;
+      row.choice = static_cast<uint32_t>(choice);
+      row.rng = request->rng;
+      row.temperature = request->params.sampling.temperature;
+      row.top_p = request->params.sampling.top_p;
+      row.num_logprobs = *request->params.sampling.num_logprobs;
+      choices.push_back({request->prompt_tokens, *request->params.stop.max_tokens, row});
+    }
+    std::vector<ScheduledAnswer>& of_request = answers.emplace_back();
+    for (Generated& generated : generate_one_by_one(backend, choices, max_num_batched_tokens))
+      of_request.push_back({std::move(generated), FinishReason::kLength, std::nullopt});
+  }
+  return answers;
+}
+
 }  // namespace llmb::test

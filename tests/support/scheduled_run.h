@@ -35,4 +35,11 @@ struct ScheduledRun {
 ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* proposer,
                            const std::vector<std::shared_ptr<const Request>>& requests);
 
+// A sampled request with log-probabilities. Its prompt and its random numbers follow from the prompt's length.
+std::shared_ptr<const Request> request_with_choices(int32_t num_prompt_tokens, int32_t num_choices, int32_t max_tokens);
+
+// The answers without a scheduler: each choice alone, in steps of at most max_num_batched_tokens.
+ScheduledAnswers choices_alone(Backend& backend, const std::vector<std::shared_ptr<const Request>>& requests,
+                               int32_t max_num_batched_tokens);
+
 }  // namespace llmb::test

@@ -310,7 +310,7 @@ void Run::check_answer(const AnswerOutcome& actual) {
   const bool too_long = num_prompt + 1 > config.max_model_len;
   const int64_t last = std::min<int64_t>(num_prompt + *request.params.stop.max_tokens, config.max_model_len);
   const int64_t pool = int64_t{config.num_blocks} * config.block_size;
-  // Of groups with windows the longest of all need more, but none as much as without windows.
+  // The longest groups with windows need more, but none as much as without windows.
   const auto num_groups = static_cast<int64_t>(config.windows.size());
   const bool is_full = config.windows == std::vector<int32_t>{0};
   const int64_t in_all_groups = ceil_div(last - 1, config.block_size) * config.block_size * num_groups;

@@ -17,16 +17,6 @@
 namespace llmb::test {
 namespace {
 
-LoadOptions dummy_options() {
-  LoadOptions o;
-  o.load_format = LoadFormat::kDummy;
-  o.max_num_seqs = 16;
-  o.max_num_batched_tokens = 64;
-  o.max_model_len = 96;
-  o.num_threads = 2;
-  return o;
-}
-
 std::unique_ptr<Backend> loaded(const ModelConfig& config, const LoadOptions& options) {
   auto backend = make_cpu_backend();
   const Status status = backend->load(config, options);

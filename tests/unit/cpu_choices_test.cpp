@@ -16,7 +16,7 @@
 namespace llmb::test {
 namespace {
 
-constexpr int32_t kMaxModelLen = 96;
+constexpr int32_t kMaxModelLen = 96, kMaxTokens = 40;
 
 class Model {
  public:
@@ -30,7 +30,7 @@ class Model {
     o.block_size = block_size;
     o.num_blocks_override = num_blocks;
     o.max_num_seqs = max_num_seqs;
-    o.max_num_batched_tokens = 40;
+    o.max_num_batched_tokens = kMaxTokens;
     o.max_num_drafts = 10;
     o.max_model_len = kMaxModelLen;
     o.num_threads = 2;
@@ -45,45 +45,10 @@ class Model {
   const TempDir dir_;
 };
 
-std::shared_ptr<const Request> request_for(int32_t num_prompt_tokens, int32_t num_choices, int32_t max_tokens) {
-  auto request = std::make_shared<Request>();
-  for (int32_t i = 0; i < num_prompt_tokens; ++i) request->prompt_tokens.push_back((7 * i + num_prompt_tokens) % 96);
-  request->rng = {11, static_cast<uint64_t>(num_prompt_tokens)};
-  SamplingParams& sampling = request->params.sampling;
-  sampling.temperature = 1;
-  sampling.top_p = 0.95f;
-  sampling.num_logprobs = 3;
-  sampling.num_choices = num_choices;
-  request->params.stop.max_tokens = max_tokens;
-  request->params.stop.ignore_eos = true;
-  return request;
-}
-
-// Each choice alone, one row a step, without a scheduler.
-ScheduledAnswers alone(Backend& backend, const std::vector<std::shared_ptr<const Request>>& requests) {
-  ScheduledAnswers answers;
-  for (const auto& request : requests) {
-    std::vector<GenerateRequest> choices;
-    for (int32_t choice = 0; choice < request->params.sampling.num_choices; ++choice) {
-      SampleRow row;
-      row.choice = static_cast<uint32_t>(choice);
-      row.rng = request->rng;
-      row.temperature = request->params.sampling.temperature;
-      row.top_p = request->params.sampling.top_p;
-      row.num_logprobs = *request->params.sampling.num_logprobs;
-      choices.push_back({request->prompt_tokens, *request->params.stop.max_tokens, row});
-    }
-    std::vector<ScheduledAnswer>& of_request = answers.emplace_back();
-    for (Generated& generated : generate_one_by_one(backend, choices, 40))
-      of_request.push_back({std::move(generated), FinishReason::kLength, std::nullopt});
-  }
-  return answers;
-}
-
 SchedulerConfig config_for(int32_t max_num_seqs) {
   SchedulerConfig config;
   config.max_num_seqs = max_num_seqs;
-  config.max_num_batched_tokens = 40;
+  config.max_num_batched_tokens = kMaxTokens;
   config.max_model_len = kMaxModelLen;
   return config;
 }
@@ -98,8 +63,8 @@ TEST_CASE("choices that part before, on and behind a block's border: the tokens 
       std::vector<std::shared_ptr<const Request>> requests;
       for (const int32_t length :
            {1, block_size - 1, block_size, block_size + 1, 3 * block_size - 1, 3 * block_size, 3 * block_size + 1})
-        requests.push_back(request_for(length, 2 + length % 3, 2 * block_size + 1));
-      const ScheduledAnswers expected = alone(*backend, requests);
+        requests.push_back(request_with_choices(length, 2 + length % 3, 2 * block_size + 1));
+      const ScheduledAnswers expected = choices_alone(*backend, requests, kMaxTokens);
       CHECK(expected[0][0].out.tokens != expected[0][1].out.tokens);
       for (const int32_t max_num_seqs : {12, 3}) {
         const ScheduledRun run = run_scheduled(*backend, config_for(max_num_seqs), nullptr, requests);
@@ -116,8 +81,8 @@ TEST_CASE("a pool that preempts, and drafts, change nothing") {
   const Model model(DType::kBF16);
   const auto backend = model.load(4, 400, 8), small = model.load(4, 26, 8);
   std::vector<std::shared_ptr<const Request>> requests;
-  for (const int32_t length : {3, 4, 5, 21, 36}) requests.push_back(request_for(length, 3, 25));
-  const ScheduledAnswers expected = alone(*backend, requests);
+  for (const int32_t length : {3, 4, 5, 21, 36}) requests.push_back(request_with_choices(length, 3, 25));
+  const ScheduledAnswers expected = choices_alone(*backend, requests, kMaxTokens);
   const auto answer = [&](const Request& request, int32_t choice) {
     for (size_t i = 0; i < requests.size(); ++i)
       if (requests[i].get() == &request) return expected[i][choice].out.tokens;
@@ -143,8 +108,8 @@ TEST_CASE("a pool that preempts, and drafts, change nothing") {
 TEST_CASE("more sample rows than tokens: many choices of a prompt of one token, beside drafts") {
   const Model model(DType::kBF16);
   const auto backend = model.load(16, 200, 30);
-  const std::vector<std::shared_ptr<const Request>> requests = {request_for(1, 30, 3)};
-  const ScheduledAnswers expected = alone(*backend, requests);
+  const std::vector<std::shared_ptr<const Request>> requests = {request_with_choices(1, 30, 3)};
+  const ScheduledAnswers expected = choices_alone(*backend, requests, kMaxTokens);
   const bool same = run_scheduled(*backend, config_for(30), nullptr, requests).answers == expected;
   CHECK(same);
 }

@@ -16,16 +16,6 @@
 namespace llmb::test {
 namespace {
 
-LoadOptions dummy_options() {
-  LoadOptions o;
-  o.load_format = LoadFormat::kDummy;
-  o.max_num_seqs = 16;
-  o.max_num_batched_tokens = 64;
-  o.max_model_len = 96;
-  o.num_threads = 2;
-  return o;
-}
-
 TEST_CASE(
     "the KV pool: as asked, or for all sequences, within a share of memory; too small for one sequence is an error") {
   const ModelConfig config = tiny_config();  // 2 * 2 layers * 2 heads * 8 * 4 bytes = 256 bytes a token

@@ -1,4 +1,4 @@
-// What prompts share, against a comparison of each with all before it.
+// The prefixes that prompts share, against a comparison of each with all before it.
 #include "planner/prefix_index.h"
 
 #include <doctest/doctest.h>

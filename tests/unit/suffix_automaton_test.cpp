@@ -83,7 +83,7 @@ TEST_CASE("a cursor finds the longest end of another text, also where the automa
       const SuffixAutomaton::Match match = cursor.match(automaton);
       REQUIRE((match.length == 0 || ends_alike(text, match.end, so_far, match.length)));
       const int32_t longest = longest_end(text, automaton.size(), so_far);
-      // What came into the text behind the cursor's back is found from the next mismatch on.
+      // Text appended behind the cursor's back is found from the next mismatch on.
       if (grows) REQUIRE(match.length <= longest);
       else REQUIRE(match.length == longest);
     }

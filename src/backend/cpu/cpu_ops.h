@@ -81,7 +81,7 @@ class CpuOps final : public Ops {
   const std::vector<RopeTable> ropes_;  // of config_.ropes
   const StepPlan* plan_ = nullptr;      // of the step in progress
   ResolvedStep step_;                   // of plan_
-  // Of plan_, for each layer group.
+  // For each layer group of plan_.
   std::vector<std::vector<int32_t>> block_start_;  // [num_entries]
   std::vector<TreeBatch> tree_batches_;            // where it has trees
   GivenTokens given_;                   // by the step before
