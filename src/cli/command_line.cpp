@@ -169,6 +169,18 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->check(number_in(0, 1e9))
       ->group(group)
       ->option_text("MS [50]");
+  app.add_option("--schedule", o.job.schedule,
+                 "Order in which rows are computed; auto: shared prefixes together and long answers first; file: as read")
+      ->transform(one_of<Schedule>({{"auto", Schedule::kAuto},
+                                    {"file", Schedule::kFile},
+                                    {"prefix", Schedule::kPrefix},
+                                    {"longest-first", Schedule::kLongestFirst}}))
+      ->group(group)
+      ->option_text("auto|file|prefix|longest-first [auto]");
+  app.add_option("--plan-memory", o.job.plan_memory_bytes, "Memory for rows that are read ahead to be put in order")
+      ->transform(size_validator(int64_t{1} << 40))
+      ->group(group)
+      ->option_text("SIZE [512M]");
   app.add_option("--request-rate", o.job.request_rate, "Simulate Poisson arrivals at this rate per second")
       ->check(number_in(0, 1e9, true))
       ->group(group)

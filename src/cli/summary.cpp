@@ -113,6 +113,7 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   add_line(out, "requests          %lld ok, %lld failed%s", n(m.requests.num_completed), n(m.requests.num_failed),
            m.num_left > 0 ? (", " + std::to_string(m.num_left) + " left").c_str() : "");
   add_errors(out, m.requests.errors);
+  if (m.num_equal_rows > 0) add_line(out, "equal rows        %lld answered with another", n(m.num_equal_rows));
   add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, m.backend.load_ms / 1000);
   add_line(out, "tokens            %lld in, %lld out", n(m.requests.num_input_tokens), n(m.requests.num_output_tokens));
   add_line(out, "throughput        %.1f requests/s, %.1f input tokens/s, %.1f output tokens/s",
@@ -173,6 +174,7 @@ std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std
   j["prompt_tokens_asked"] = m.steps.prompt_tokens.num_asked;
   j["prompt_tokens_computed"] = m.steps.prompt_tokens.num_computed;
   j["prompt_tokens_saved"] = m.steps.prompt_tokens.num_saved;
+  j["num_equal_rows"] = m.num_equal_rows;
   j["prompt_tokens_repeated"] = m.num_repeated_tokens;
   j["prompt_tokens_repeated_granularity"] = m.repeated_granularity;
   j["prefix_cache_evictions"] = m.steps.num_evictions;

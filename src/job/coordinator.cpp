@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 namespace llmb {
 
@@ -10,8 +11,14 @@ Coordinator::Coordinator(std::unique_ptr<RequestIntake> intake, const Coordinato
     : intake_(std::move(intake)),
       max_errors_(options.max_errors),
       results_(ResultFormatter(options.format), options.order, options.slo),
-      work_(options.window),
-      reader_([this] { read(); }) {}
+      order_(options.order),
+      work_(options.window) {
+  if (options.schedule != Schedule::kFile) {
+    equal_rows_.emplace(options.plan_bytes / 4);
+    planner_.emplace(RowPlannerOptions{options.schedule, options.plan_bytes / 4 * 3, options.num_slots}, work_);
+  }
+  reader_ = std::thread([this] { read(); });
+}
 
 Coordinator::~Coordinator() {
   stop();
@@ -25,7 +32,9 @@ void Coordinator::read() {
     std::lock_guard lock(mutex_);
     input_status_ = std::move(status);
   }
-  work_.close();  // whoever finds it closed finds the status, and who knows that all is read finds it closed
+  // Whoever finds the queue closed finds the status.
+  if (planner_) planner_->end();
+  else work_.close();
   {
     std::lock_guard lock(mutex_);
     has_read_all_ = true;
@@ -45,22 +54,39 @@ bool Coordinator::take(IntakeItem item) {
     }
     changed_.notify_all();
   }
-  if (item.request) {
-    count_repeated(*item.request);
-    return work_.push({ordinal, std::move(item.request), item.arrival_ms, item.arrival_is_clock_time});
-  }
-  put({ordinal, std::move(item.failure), {}});
+  if (item.request) return hand_on({ordinal, std::move(item.request), item.arrival_ms, item.arrival_is_clock_time});
+  put_one({ordinal, std::move(item.failure), {}});
   return true;
 }
 
+bool Coordinator::hand_on(WorkItem item) {
+  if (!planner_) {
+    index_prompt(*item.request);
+    return work_.push(std::move(item));
+  }
+  // Records in input order wait for each other: a row must not wait for many behind it.
+  if (order_ == OutputOrder::kInput && item.ordinal % (ResultStream::kOrderWindow / 2) == 0) planner_->end_window();
+  const bool arrives_later = item.arrival_ms > 0 && !item.arrival_is_clock_time;
+  if (!arrives_later && equal_rows_->wait_for_equal(item.ordinal, item.request)) return true;
+  const PlannedRow row = index_prompt(*item.request);
+  return planner_->add(std::move(item), row);
+}
+
+std::optional<WorkItem> Coordinator::next(double timeout_ms) {
+  if (planner_) planner_->begin_engine();
+  return work_.pop_for(timeout_ms);
+}
+
 // The last token of a prompt is computed for what it samples, once for all choices.
-void Coordinator::count_repeated(const Request& request) {
-  if (request.is_indivisible) return;
+PlannedRow Coordinator::index_prompt(const Request& request) {
+  if (request.is_indivisible) return {prompts_.num_prompts() - 1, {}};
   const auto num_tokens = static_cast<int32_t>(request.prompt_tokens.size());
-  const int32_t num_shared = std::min(prompts_.add(request.prompt_tokens).num_tokens, num_tokens - 1);
+  const PrefixIndex::Shared shared = prompts_.add(request.prompt_tokens);
   const int64_t num_more_choices = request.params.sampling.num_choices - 1;
-  num_repeated_tokens_.fetch_add(num_shared + num_more_choices * num_tokens, std::memory_order_relaxed);
+  num_repeated_tokens_.fetch_add(std::min(shared.num_tokens, num_tokens - 1) + num_more_choices * num_tokens,
+                                 std::memory_order_relaxed);
   repeated_granularity_.store(prompts_.granularity(), std::memory_order_relaxed);
+  return {prompts_.num_prompts() - 1, shared};
 }
 
 bool Coordinator::wait_for_line(double timeout_ms) {
@@ -77,20 +103,28 @@ bool Coordinator::has_read_all() const {
 
 Status Coordinator::input_status() const {
   std::lock_guard lock(mutex_);
-  return input_status_;
+  return input_status_.ok() && planner_ ? planner_->status() : input_status_;
 }
 
 void Coordinator::stop() {
   intake_->stop();
   results_.close_window();
+  if (planner_) planner_->stop();
   work_.close();
   while (work_.pop_for(0)) {
   }
 }
 
+void Coordinator::put(FinishedItem item) {
+  std::vector<FinishedItem> like;
+  if (equal_rows_) like = equal_rows_->answers_like(item);
+  put_one(std::move(item));
+  for (FinishedItem& other : like) put_one(std::move(other));
+}
+
 // An error record takes its turn before it is put, so that two threads cannot put more than there may be; it counts
 // afterwards, so that whoever sees the sink closed finds it among the records.
-void Coordinator::put(FinishedItem item) {
+void Coordinator::put_one(FinishedItem item) {
   const bool is_error = item.completion.error.has_value();
   if (is_error && max_errors_ && num_error_turns_.fetch_add(1) > *max_errors_) return;
   results_.put(std::move(item));

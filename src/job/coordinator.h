@@ -1,8 +1,8 @@
 // One side of a run: reads the input, numbers its lines, hands requests out, takes completions back and sees to their
 // records. The other side, a worker, meets it in two bounded queues of values, requests out and completions back.
 //
-//   lines → RequestIntake ──work items──► worker ──finished items──► ResultStream → records
-//                 └──────────── lines that are errors ──────────────────┘
+//   lines → RequestIntake → RowPlanner ──work items──► worker ──finished items──► ResultStream → records
+//                 └──────────────── lines that are errors, equal rows ────────────────┘
 #pragma once
 
 #include <atomic>
@@ -17,14 +17,19 @@
 #include "base/status.h"
 #include "engine/completion_sink.h"
 #include "engine/request_source.h"
+#include "job/equal_rows.h"
 #include "job/request_intake.h"
 #include "job/result_stream.h"
+#include "job/row_planner.h"
 #include "planner/prefix_index.h"
 
 namespace llmb {
 
 struct CoordinatorOptions {
-  size_t window = 256;  // requests read ahead of the workers at most
+  size_t window = 256;                  // requests in the order of the plan, read ahead of the workers at most
+  Schedule schedule = Schedule::kFile;  // else rows are read ahead and planned, and equal ones computed once
+  size_t plan_bytes = 0;                // for that; not with kFile
+  int32_t num_slots = 1;                // rows that run at one time
   OutputOrder order = OutputOrder::kCompletion;
   ResultFormat format;
   std::optional<int64_t> max_errors;  // error records that the run may produce; one more ends it
@@ -33,10 +38,11 @@ struct CoordinatorOptions {
 
 // Invariants:
 //  1. Ordinals count the lines that need an answer from 0, without gaps, in input order.
-//  2. Every line with an ordinal is given to the engine once or put as an error record once, unless stop() came first.
+//  2. Every line with an ordinal is given to the engine once, or put as an error record once, or gets the answer to an
+//     equal one, unless stop() came first.
 //  3. At most max_errors + 1 error records are put, and none where max_errors < 0.
 //
-// Two threads of its own, one that reads and one that writes. RequestSource and CompletionSink may be used by any
+// Threads of its own: one that reads, one that plans, one that writes. RequestSource and CompletionSink may be used by any
 // thread, so by several workers, which then share the requests; the rest belongs to the thread that runs the job.
 // stop() ends reading for all of them.
 class Coordinator final : public RequestSource, public CompletionSink {
@@ -60,7 +66,7 @@ class Coordinator final : public RequestSource, public CompletionSink {
   }
 
   // RequestSource
-  std::optional<WorkItem> next(double timeout_ms) override { return work_.pop_for(timeout_ms); }
+  std::optional<WorkItem> next(double timeout_ms) override;
   bool at_end() const override { return work_.drained(); }
   void stop() override;
 
@@ -77,20 +83,26 @@ class Coordinator final : public RequestSource, public CompletionSink {
   // Prompt tokens handed out that a request before had, as far as a table of kPrefixIndexBytes knows; and by how many
   // tokens a prompt's share of them may be rounded down, and 1.
   int64_t num_repeated_tokens() const { return num_repeated_tokens_.load(std::memory_order_relaxed); }
+  int64_t num_equal_rows() const { return equal_rows_ ? equal_rows_->num_found() : 0; }  // answered with another one
   int32_t repeated_granularity() const { return repeated_granularity_.load(std::memory_order_relaxed); }
   ResultStream& results() { return results_; }
 
  private:
-  static constexpr size_t kPrefixIndexBytes = 24 << 20;  // exact for 1.5 million different prompt tokens
+  static constexpr size_t kPrefixIndexBytes = 48 << 20;  // exact for 3 million different prompt tokens
 
   void read();
   bool take(IntakeItem item);
-  void count_repeated(const Request& request);
+  bool hand_on(WorkItem item);
+  PlannedRow index_prompt(const Request& request);
+  void put_one(FinishedItem item);
 
   const std::unique_ptr<RequestIntake> intake_;
   const std::optional<int64_t> max_errors_;
   ResultStream results_;
+  const OutputOrder order_;
   BoundedQueue<WorkItem> work_;
+  std::optional<EqualRows> equal_rows_;  // both but with Schedule::kFile
+  std::optional<RowPlanner> planner_;
   std::atomic<int64_t> num_read_{0}, input_bytes_{0}, num_done_{0}, num_failed_{0};
   PrefixIndex prompts_{kPrefixIndexBytes};  // the reading thread's
   std::atomic<int64_t> num_repeated_tokens_{0};

@@ -135,6 +135,7 @@ JobMetrics Job::metrics(const Outcome& outcome) {
   metrics.steps = worker_->metrics();
   metrics.speculation = worker_->speculation();
   metrics.num_left = worker_->num_left();
+  metrics.num_equal_rows = coordinator_->num_equal_rows();
   metrics.num_repeated_tokens = coordinator_->num_repeated_tokens();
   metrics.repeated_granularity = coordinator_->repeated_granularity();
   metrics.wall_ms = clock_->now_ms() - outcome.start_ms;

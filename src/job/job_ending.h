@@ -58,6 +58,7 @@ struct JobMetrics {
   StepMetrics steps;
   SpeculationMetrics speculation;
   int64_t num_left = 0;  // requests that were taken in and given up
+  int64_t num_equal_rows = 0;        // answered with another one that is equal
   int64_t num_repeated_tokens = 0;   // of prompts, that an earlier prompt of the run had (Coordinator)
   int32_t repeated_granularity = 1;  // to whose multiples each prompt's share of them was rounded down
   double wall_ms = 0;    // from the first step to the last record

@@ -15,6 +15,7 @@
 #include "job/generation_defaults.h"
 #include "job/request_metrics.h"
 #include "job/result_stream.h"
+#include "planner/row_order.h"
 #include "scheduler/scheduler_config.h"
 
 namespace llmb {
@@ -75,6 +76,8 @@ struct JobOptions {
   SchedulerConfig scheduler = {
       .max_num_seqs = 64, .max_num_batched_tokens = 1024, .batch_window_ms = 50, .enable_prefix_caching = true};
   SpeculationOptions speculation;
+  Schedule schedule = Schedule::kAuto;                // the order in which rows are computed
+  int64_t plan_memory_bytes = int64_t{512} << 20;     // for rows that are read ahead
   std::optional<double> request_rate;  // simulated arrivals per second
   SloTargets slo;
   double grace_s = 30;                       // for running requests, after the job was asked to end

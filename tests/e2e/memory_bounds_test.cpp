@@ -53,7 +53,7 @@ TEST_CASE("FAULTS 16: an empty file, one line, and memory that does not grow wit
   const auto peak = [&](int num_lines) {
     const std::string path = dir.file(std::to_string(num_lines) + ".jsonl");
     write_file(path, repeat(line, num_lines));
-    return peak_mebibytes(kProgram + " -m " + quoted(kModel) + " --device ledger --progress none --no-metrics " +
+    return peak_mebibytes(kProgram + " -m " + quoted(kModel) + " --device ledger --progress none --no-metrics --plan-memory 4M " +
                               quoted(path) + " > " + quoted(dir.file("out")),
                           0);
   };

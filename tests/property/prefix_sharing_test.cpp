@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/ledger/ledger_backend.h"
+#include "planner/row_order.h"
 #include "tests/support/test_rng.h"
 #include "tests/support/workload.h"
 
@@ -252,6 +253,51 @@ TEST_CASE("where the pool holds all, prompts cost what their trie has: each toke
   CHECK(num_exact > 500);
   CHECK(num_checked > 20000);
   CHECK(num_hidden < num_checked / 1000);
+}
+
+TEST_CASE("in the planned order a pool that holds the longest row and what others have of their own is as good") {
+  int64_t num_exact = 0, num_evictions = 0, num_worse = 0;
+  for (uint64_t seed = 1; seed <= 2500; ++seed) {
+    CAPTURE(seed);
+    Tree tree = random_tree(seed, 1, 0);
+    tree.config.batching = BatchingMode::kContinuous;
+    const int32_t block_size = tree.config.block_size;
+    const std::vector<std::shared_ptr<const Request>> in_file_order = tree.requests;
+    PrefixIndex index(1 << 20);
+    std::vector<PlannedRow> rows;
+    for (const auto& request : in_file_order)
+      rows.push_back({static_cast<int32_t>(rows.size()), index.add(request->prompt_tokens), 1});
+    tree.requests.clear();
+    for (const int32_t row : order_rows(Schedule::kPrefix, rows, tree.config.max_num_seqs))
+      tree.requests.push_back(in_file_order[row]);
+    // Of its own a row has what no other begins with, its answer, and parts of blocks at both ends.
+    int64_t longest = 0, own = 0;
+    for (const auto& request : tree.requests) {
+      int32_t most = 0;
+      for (const auto& other : tree.requests)
+        if (other != request) most = std::max(most, common(request->prompt_tokens, other->prompt_tokens));
+      const auto num_tokens = static_cast<int64_t>(request->prompt_tokens.size()) + 1;
+      longest = std::max(longest, ceil_div(num_tokens, int64_t{block_size}));
+      own = std::max(own, ceil_div(num_tokens - most, int64_t{block_size}) + 2);
+    }
+    tree.config.num_blocks = static_cast<int32_t>(longest + tree.config.max_num_seqs * own);
+    const Run run(tree, 0.0, seed);
+    const int64_t least = least_computed(tree);
+    REQUIRE(run.num_preemptions() == 0);
+    if (block_size <= 2 || tree.config.max_num_seqs == 1) {
+      REQUIRE(run.prompt_tokens().num_computed == least);
+      ++num_exact;
+    }
+    REQUIRE(run.prompt_tokens().num_computed <=
+            least + (block_size - 1) / 2 * static_cast<int64_t>(tree.requests.size()));
+    num_evictions += run.num_evictions();
+    tree.requests = in_file_order;
+    num_worse += Run(tree, 0.0, seed).prompt_tokens().num_computed > run.prompt_tokens().num_computed;
+  }
+  MESSAGE(num_exact << " trees exactly, " << num_evictions << " evictions, in file order more for " << num_worse);
+  CHECK(num_exact > 400);
+  CHECK(num_evictions > 1000);
+  CHECK(num_worse > 50);
 }
 
 TEST_CASE("every row begins behind the longest prefix that was computed before, answers included") {

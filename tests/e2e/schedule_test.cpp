@@ -1,0 +1,126 @@
+// The order in which rows are computed changes no byte of any record: every schedule, memory for planning, pool and order
+// of the output, with rows that are equal, and where a run is killed and continued.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/e2e/run.h"
+#include "tests/support/killed_process.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb::test {
+
+namespace {
+
+// Rows of three documents one after the other, short and long answers, greedy and drawn; each fifth row is there twice,
+// under another id, and some lines are bad.
+std::string make_rows(int num_lines) {
+  const std::vector<std::string> documents = {"Once upon a time there was a little girl who lived near a big forest.",
+                                              "Tom and Lily were friends. One day they went to the park.",
+                                              "The old grey cat sat on the roof and looked at the birds."};
+  std::string lines;
+  for (int i = 0; i < num_lines; ++i) {
+    const int row = i % 5 == 4 ? i - 4 : i;
+    nlohmann::json line;
+    line["id"] = i;
+    line["prompt"] = documents[row % 3] + " Then " + std::to_string(row);
+    line["max_tokens"] = row % 10 == 0 ? 40 : 2 + row % 7;
+    if (row % 3 == 1) line["temperature"] = 0.9;
+    if (row % 6 == 1) line["seed"] = row;
+    if (i % 17 == 16) line["prompt"] = 5;
+    lines += line.dump() + "\n";
+  }
+  return lines;
+}
+
+std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+}  // namespace
+
+TEST_CASE("the same records whatever the schedule, the memory for it, the pool and the order of the output") {
+  const std::string input = make_rows(60);
+  const ProcessResult plain = run_llm_batch({"--schedule", "file"}, input);
+  REQUIRE_MESSAGE(plain.exit_code == 3, plain.err);
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), input);
+  for (const std::string schedule : {"auto", "file", "prefix", "longest-first"}) {
+    for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+             {"--order", "input"},
+             {"--plan-memory", "8K", "--max-num-seqs", "3"},
+             {"--num-gpu-blocks-override", "14", "--max-model-len", "128"},
+             {"--batching", "static", "--max-num-seqs", "5"}}) {
+      CAPTURE(schedule);
+      CAPTURE(more[0]);
+      const std::vector<std::string> arguments = with({"--schedule", schedule}, more);
+      for (const ProcessResult& run :
+           {run_llm_batch(arguments, input), run_llm_batch(with(arguments, {dir.file("in.jsonl")}))}) {
+        CHECK(run.exit_code == 3);
+        CHECK(stable_output(run.out) == stable_output(plain.out));
+      }
+    }
+  }
+}
+
+TEST_CASE("equal rows are computed once") {
+  const TemporaryDirectory dir;
+  std::string input;
+  for (int i = 0; i < 40; ++i)
+    input += R"({"id":)" + std::to_string(i) + R"(,"prompt":"Once upon a time","max_tokens":20})" + "\n";
+  for (const bool is_planned : {true, false}) {
+    const std::string metrics = dir.file(is_planned ? "planned" : "file");
+    const ProcessResult run = run_llm_batch(
+        {"--temperature", "0", "--schedule", is_planned ? "auto" : "file", "--metrics", metrics}, input);
+    REQUIRE_MESSAGE(run.exit_code == 0, run.err);
+    CHECK(parse_lines(run.out).size() == 40);
+    const nlohmann::json line = nlohmann::json::parse(read_file(metrics));
+    CHECK((line["num_equal_rows"] > 0) == is_planned);
+    CHECK(line["completed"] == 40);
+    CHECK(line["prompt_tokens_asked"].get<int64_t>() * 40 ==
+          line["total_input_tokens"].get<int64_t>() * (40 - line["num_equal_rows"].get<int64_t>()));
+  }
+}
+
+TEST_CASE("long answers go first, and rows of one document follow each other") {
+  std::string input;
+  const TemporaryDirectory dir;
+  for (int i = 0; i < 30; ++i)
+    input += R"({"prompt_token_ids":[)" + std::to_string(1 + i % 3) + ",7,7,7,7,7,7,7," + std::to_string(i + 10) +
+             R"(],"max_tokens":)" + std::to_string(i % 3 == 2 ? 20 : 5) + R"(,"ignore_eos":true})" + "\n";
+  write_file(dir.file("in.jsonl"), input);
+  const ProcessResult run =
+      run_llm_batch({"--batching", "none", "--schedule", "auto", dir.file("in.jsonl")});
+  REQUIRE_MESSAGE(run.exit_code == 0, run.err);
+  std::vector<int64_t> documents;
+  for (const auto& record : parse_lines(run.out)) documents.push_back(record["index"].get<int64_t>() % 3);
+  REQUIRE(documents.size() == 30);
+  for (int i = 0; i < 30; ++i) CHECK(documents[i] == (i < 10 ? 2 : i < 20 ? 0 : 1));
+}
+
+TEST_CASE("a planned run that is killed and continued under another schedule gives the same records") {
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl");
+  write_file(in, make_rows(60));
+  const ProcessResult plain = run_llm_batch({"--schedule", "file", in});
+  REQUIRE_MESSAGE(plain.exit_code == 3, plain.err);
+  const std::vector<std::string> schedules = {"auto", "prefix", "longest-first", "file"};
+  int num_continued = 0;
+  StoppedProcess run;
+  for (int attempt = 1; run.exit_code != 3; ++attempt) {
+    StopPlan plan;
+    plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
+    plan.file_call = 15 * attempt;
+    plan.after_ms = 50 * attempt;
+    run = run_and_stop({kProgram, "-m", kModel, "--progress", "none", "--max-num-seqs", "4", "--schedule",
+                        schedules[attempt % schedules.size()], in, "-o", out},
+                       "/dev/null", dir.file("err"), plan);
+    REQUIRE_MESSAGE((run.exit_code == 3 || run.exit_code == 137), run.err);
+    num_continued += run.exit_code == 137 && std::filesystem::exists(out + ".partial");
+  }
+  if (can_count_file_calls()) CHECK(num_continued > 0);
+  CHECK(stable_output(read_file(out)) == stable_output(plain.out));
+}
+
+}  // namespace llmb::test
