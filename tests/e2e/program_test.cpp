@@ -219,8 +219,7 @@ TEST_CASE("the first signal drains, and the exit code names it") {
   const TemporaryDirectory dir;
   std::string input;
   for (int i = 0; i < 2000; ++i)
-    input += R"({"prompt":"Once upon a time","max_tokens":60})"
-             "\n";
+    input += R"({"prompt":"Once upon a time )" + std::to_string(i) + "\",\"max_tokens\":60}\n";
   write_file(dir.file("in.jsonl"), input);
   const ProcessResult result =
       run_process({"bash", "-c",
