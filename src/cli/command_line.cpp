@@ -230,9 +230,9 @@ void add_speculation_options(CLI::App& app, Options& o) {
   const std::string group = "Speculation (answers are the same with and without it)";
   app.add_option("--speculative", o.texts.speculative,
                  "Guess tokens and verify several in a step, where that is faster; lookup: as prompts, outputs and "
-                 "finished answers went on before; auto: lookup")
+                 "finished answers went on before; draft:MODEL: by a smaller model with the same tokenizer; auto: lookup")
       ->group(group)
-      ->option_text("none|auto|lookup [none]");
+      ->option_text("KIND[,KIND] [none]");
   app.add_option("--num-speculative-tokens", o.job.speculation.max_tokens, "Guessed tokens of a sequence in a step, at most")
       ->check(integer_in(1, 16))
       ->group(group)

@@ -77,9 +77,11 @@ Status parse_speculative(const std::string& text, SpeculationOptions* speculatio
   if (text == "none") return {};
   std::stringstream parts(text + ",");
   for (std::string part; std::getline(parts, part, ',');) {
-    if (part != "auto" && part != "lookup")
-      return invalid_argument("--speculative: '" + part + "': expected none, auto or lookup");
-    speculation->lookup = true;
+    const bool is_draft = part.starts_with("draft:") && part.size() > 6;
+    if (!is_draft && part != "auto" && part != "lookup")
+      return invalid_argument("--speculative: '" + part + "': expected none, auto, lookup or draft:MODEL");
+    if (is_draft) speculation->draft_model = part.substr(6);
+    else speculation->lookup = true;
   }
   return {};
 }
@@ -95,6 +97,8 @@ Status parse_speculative_config(const std::string& text, SpeculationOptions* spe
   for (const auto& [key, value] : json.items()) {
     if (key == "method" && value.is_string()) {
       method = value.get<std::string>();
+    } else if (key == "model" && value.is_string()) {
+      speculation->draft_model = value.get<std::string>();
     } else if (key == "num_speculative_tokens" && value.is_number_integer() && value >= 1 && value <= 16) {
       speculation->max_tokens = value.get<int32_t>();
     } else if (std::count(without_meaning.begin(), without_meaning.end(), key) == 0) {
@@ -102,8 +106,11 @@ Status parse_speculative_config(const std::string& text, SpeculationOptions* spe
                               ": expected a \"method\", and \"num_speculative_tokens\" from 1 to 16");
     }
   }
+  const bool is_draft = method == "draft_model" || method.empty();
+  if (is_draft && speculation->draft_model.empty()) return invalid_argument(flag + "a \"model\" is missing");
+  if (is_draft) return {};
   if (method != "ngram" && method != "suffix")
-    return invalid_argument(flag + "the method is '" + method + "'; expected ngram or suffix");
+    return invalid_argument(flag + "the method is '" + method + "'; expected ngram, suffix or draft_model");
   speculation->lookup = true;
   return {};
 }

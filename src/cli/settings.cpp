@@ -25,7 +25,9 @@ const char* batching_name(BatchingMode mode) {
 
 std::string describe_speculation(const JobOptions& o, const BackendInfo& backend) {
   if (!o.speculation.any()) return "";
-  std::string line = "drafts    lookup";
+  const SpeculationOptions& s = o.speculation;
+  std::string line = s.lookup ? "drafts    lookup" : "drafts    ";
+  if (!s.draft_model.empty()) line += (s.lookup ? ", " : "") + ("model " + escape_control(s.draft_model));
   if (!o.speculation.corpus.empty()) line += ", also in " + escape_control(o.speculation.corpus);
   line += "; at most " + std::to_string(o.speculation.max_tokens) + " tokens of a sequence in a step, where they pay";
   if (backend.kind == DeviceKind::kCuda && !o.load.cuda.deterministic)

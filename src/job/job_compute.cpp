@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "job/draft_model.h"
 #include "job/input_check.h"
 #include "job/job.h"
 #include "job/speculative_corpus.h"
@@ -47,6 +48,11 @@ JobEnding Job::compute() {
     auto corpus = read_corpus(options_.speculation.corpus, model_.files.context->tokenizer.get());
     if (!corpus.ok()) return ending({JobEnd::kOptionRefused, "`speculative_corpus`: " + corpus.status().message()});
     worker.corpus = std::move(*corpus);
+  }
+  if (!options_.speculation.draft_model.empty()) {
+    auto draft = find_draft_model(options_.speculation.draft_model, model_, worker.load);
+    if (!draft.ok()) return ending({JobEnd::kOptionRefused, "`speculative`: " + draft.status().message()});
+    worker.draft_model = std::move(*draft);
   }
   worker_ = std::make_unique<Worker>(std::move(worker));
   supervisor_.emplace(worker_->watch(), environment_.interrupted, 1000 * options_.grace_s, /*leaves_blocked=*/false);

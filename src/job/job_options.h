@@ -55,10 +55,11 @@ struct DataOptions {
 // Guessed tokens, which change no byte of an answer where a row's bits do not depend on its step.
 struct SpeculationOptions {
   bool lookup = false;      // in prompts, outputs, answers and the corpus
+  std::string draft_model;  // a directory or a name, as of the model; "": none
   std::string corpus;       // a file of texts that answers may resemble; "": none
   int32_t max_tokens = 16;  // drafted for a sequence in a step
 
-  bool any() const { return lookup; }
+  bool any() const { return lookup || !draft_model.empty(); }
 };
 
 struct JobOptions {

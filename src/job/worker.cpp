@@ -4,17 +4,24 @@
 #include <utility>
 
 #include "speculation/lookup_drafter.h"
+#include "speculation/model_drafter.h"
 
 namespace llmb {
 
 namespace {
 
-std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, const Clock& clock) {
+std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::unique_ptr<Backend> draft_backend,
+                                            const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   if (options.speculation.lookup) {
     auto lookup = std::make_unique<LookupDrafter>();
     for (const std::vector<TokenId>& text : options.corpus) lookup->add_to_corpus(text);
     drafters.push_back(std::move(lookup));
+  }
+  if (draft_backend) {
+    const LoadOptions& load = options.draft_model->load;
+    const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len};
+    drafters.push_back(std::make_unique<ModelDrafter>(std::move(draft_backend), limits, clock));
   }
   if (drafters.empty()) return nullptr;
   SpeculatorOptions speculator;
@@ -37,9 +44,21 @@ std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   // A cached prefix is found by the blocks of layers that see all of it.
   load.groups_layers = !options_.scheduler.enable_prefix_caching ||
                        group_layers(options_.model, options_.load.max_model_len).windows[0] == 0;
-  if (const Status status = watched_backend_->load(options_.model, load); !status.ok())
-    return model_stop(status);
+  if (const Status status = watched_backend_->load(options_.model, load); !status.ok()) return model_stop(status);
+  if (const Status status = load_draft_model(make_backend); !status.ok())
+    return model_stop(status.with_context("the draft model"));
   return {};
+}
+
+// Its pool has as many blocks as the target's, which are smaller: so its sequences fit wherever the target's do.
+Status Worker::load_draft_model(const BackendFactory& make_backend) {
+  if (!options_.draft_model) return {};
+  auto backend = make_backend(options_.device);
+  if (!backend.ok()) return backend.status();
+  draft_backend_ = std::move(*backend);
+  LoadOptions load = options_.draft_model->load;
+  load.num_blocks_override = info().kv.num_blocks;
+  return draft_backend_->load(options_.draft_model->config, load);
 }
 
 Status Worker::run(RequestSource& requests, CompletionSink& completions, const Tokenizer* tokenizer, Clock& clock,
@@ -51,7 +70,7 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.scheduler.windows = info().kv.groups.windows;
   options.scheduler.max_idle_blocks = info().max_idle_blocks;
   options.model = options_.model;
-  speculator_ = make_speculator(options_, clock);
+  speculator_ = make_speculator(options_, std::move(draft_backend_), clock);
   options.proposer = speculator_.get();
   options.grace_ms = options_.grace_ms;
   // The ledger computes nothing: what it would measure is noise.

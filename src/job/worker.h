@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "job/device_watch.h"
+#include "job/draft_model.h"
 #include "job/job_ending.h"
 #include "job/job_options.h"
 #include "speculation/speculator.h"
@@ -31,7 +32,8 @@ struct WorkerOptions {
   SchedulerConfig scheduler;  // but for the pool, which the backend gives
   SpeculationOptions speculation;
   std::vector<std::vector<TokenId>> corpus;  // of the speculation
-  double grace_ms = 0;        // Engine
+  std::optional<DraftModel> draft_model;
+  double grace_ms = 0;  // Engine
 };
 
 // Calls in this order: load(), run(). Any thread may ask for watch(). Where the watch gives up a call, the thread that
@@ -62,6 +64,9 @@ class Worker {
   DeviceWatch watch_;
   std::unique_ptr<Backend> backend_;
   std::optional<WatchedBackend> watched_backend_;
+  Status load_draft_model(const BackendFactory& make_backend);
+
+  std::unique_ptr<Backend> draft_backend_;  // until the speculator has it
   std::unique_ptr<Speculator> speculator_;  // null: none
   std::unique_ptr<Engine> engine_;
 };

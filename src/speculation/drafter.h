@@ -36,6 +36,9 @@ class Drafter {
   virtual double acceptance(const Sequence& /*sequence*/) const { return 1; }
   virtual double ms_per_token(int32_t /*num_sequences*/) const { return 0; }
 
+  // Time spent in draft() since the last call on reading prompts, on which later guesses build, too.
+  virtual double take_invested_ms() { return 0; }
+
   // `num_drafts` tokens of its newest guess for the sequence were verified; the first `num_accepted` were right.
   virtual void learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) = 0;
   // The sequence has ended.

@@ -24,7 +24,12 @@ void Speculator::begin_plan(std::span<const Sequence* const> decoding, int32_t n
   const double begin_ms = clock_.now_ms();
   for (size_t i = 0; i < drafters_.size(); ++i) ask(i, decoding, num_rows);
   keep_what_pays(num_rows);
-  draft_ms_ = clock_.now_ms() - begin_ms;
+  draft_ms_ = drafting_ms_ = clock_.now_ms() - begin_ms;
+  for (const auto& drafter : drafters_) {
+    const double invested_ms = drafter->take_invested_ms();
+    draft_ms_ -= invested_ms;
+    invested_ms_ += invested_ms;
+  }
 }
 
 // Those sequences for which it expects more than the drafters before it.
@@ -139,14 +144,17 @@ void Speculator::on_step(const StepPlan& plan, double step_ms, double gap_ms) {
   const int32_t num_sequences = plan.num_groups(), num_drafts = plan.num_samples() - num_sequences;
   const bool was_on = std::exchange(was_on_, false);
   cost_.observe(plan.num_tokens(), step_ms);
-  gap_ms = std::min(gap_ms, step_ms);  // or something else had the processor
   if (num_sequences == 0) return;
   if (!was_on) {
-    gap_without_ms_ += (gap_ms - gap_without_ms_) / 16;
+    gap_without_ms_ += (std::min(gap_ms, step_ms) - gap_without_ms_) / 16;
     return switch_.count_step(num_sequences);
   }
   const double added_ms = cost_.ms(plan.num_tokens()) - cost_.ms(plan.num_tokens() - num_drafts);
-  const double gap_cost_ms = std::max(gap_ms - gap_without_ms_, draft_ms_);
+  // More would be an accident: something else had the processor.
+  const double host_ms = std::clamp(gap_ms - drafting_ms_ - gap_without_ms_, 0.0, step_ms);
+  const double charged_ms = invested_ms_ / 64;
+  invested_ms_ -= charged_ms;
+  const double gap_cost_ms = host_ms + draft_ms_ + charged_ms;
   // An accepted token saves its sequence a step, and so a row's share of one.
   const double without_ms = cost_.ms(num_sequences), ms_per_token = without_ms / num_sequences;
   const auto accepted = static_cast<double>(num_accepted_);

@@ -77,7 +77,9 @@ class Speculator final : public Proposer {
   std::vector<const Sequence*> asked_;
   std::vector<DraftChain> chains_;
   bool was_on_ = false;
-  double draft_ms_ = 0, expected_ = 0;  // to be accepted
+  double drafting_ms_ = 0, draft_ms_ = 0;  // without what is invested
+  double invested_ms_ = 0;                 // and not yet charged
+  double expected_ = 0;                    // to be accepted
   int64_t num_accepted_ = 0;
   double gap_without_ms_ = 0;  // between steps without drafting
 };

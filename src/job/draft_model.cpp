@@ -1,0 +1,65 @@
+#include "job/draft_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/config_loader.h"
+#include "model/model_location.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb {
+
+namespace {
+
+bool are_same(const Tokenizer& a, const Tokenizer& b) {
+  if (a.vocab_size() != b.vocab_size()) return false;
+  for (TokenId id = 0; id < a.vocab_size(); ++id)
+    if (a.token_piece(id) != b.token_piece(id)) return false;
+  return true;
+}
+
+// A few megabytes of weights are read in less time than it takes to share them among threads.
+constexpr int64_t kMaxParamsOfOneThread = 10'000'000;
+
+LoadOptions load_options(const std::string& dir, const ModelConfig& config, const JobModel& target,
+                         const LoadOptions& target_load) {
+  LoadOptions load;
+  load.model_dir = dir;
+  load.block_size = target_load.block_size;
+  load.max_num_seqs = target_load.max_num_seqs;
+  load.max_num_batched_tokens = target_load.max_num_batched_tokens;
+  load.max_model_len = std::min(target_load.max_model_len, config.max_position_embeddings);
+  load.num_threads = config.num_matmul_params() < kMaxParamsOfOneThread ? 1 : target_load.num_threads;
+  // The process has one arithmetic, the target's: its bytes depend on it.
+  const auto chosen = choose_cpu_arithmetic(target.files.config, target_load.cpu.quantization, target_load.dtype,
+                                            target_load.cpu.arithmetic);
+  const bool takes_it = !is_bf16_arithmetic(chosen->arithmetic) || config.dtype == DType::kBF16;
+  if (takes_it) load.cpu.arithmetic = chosen->arithmetic;
+  else load.dtype = DType::kF32;
+  return load;
+}
+
+}  // namespace
+
+Result<DraftModel> find_draft_model(const std::string& name, const JobModel& target, const LoadOptions& target_load) {
+  if (target.device.kind != DeviceKind::kCpu)
+    return unsupported("draft models run on the CPU only; on this device use lookup");
+  const auto found = locate_model(name, "", {.tokenizer = false}, hub_cache_dir());
+  if (!found.ok()) return found.status();
+  auto config = load_model_config(found->path);
+  if (!config.ok()) return config.status();
+  const Tokenizer* tokenizer = target.files.context->tokenizer.get();
+  if (tokenizer != nullptr) {
+    const auto own = Tokenizer::load(found->path);
+    if (own.ok() && !are_same(**own, *tokenizer))
+      return invalid_argument(name + ": its tokenizer is another than the model's: its tokens mean other texts");
+  }
+  if (config->vocab_size != target.files.config.vocab_size)
+    return invalid_argument(name + ": its vocabulary has " + std::to_string(config->vocab_size) +
+                            " tokens, the model's " + std::to_string(target.files.config.vocab_size));
+  LoadOptions load = load_options(found->path, *config, target, target_load);
+  return DraftModel{std::move(*config), std::move(load)};
+}
+
+}  // namespace llmb

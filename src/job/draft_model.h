@@ -1,0 +1,22 @@
+// A smaller model that guesses tokens for the job's.
+#pragma once
+
+#include <string>
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "core/model_config.h"
+#include "job/job_model.h"
+
+namespace llmb {
+
+struct DraftModel {
+  ModelConfig config;
+  LoadOptions load;  // but for the pool
+};
+
+// `name` as of a model. target_load: of the job's model. An error where it is not there, has another tokenizer than the
+// job's model, or the device has no second model.
+Result<DraftModel> find_draft_model(const std::string& name, const JobModel& target, const LoadOptions& target_load);
+
+}  // namespace llmb

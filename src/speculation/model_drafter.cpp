@@ -1,0 +1,127 @@
+#include "speculation/model_drafter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "scheduler/plan_builder.h"
+
+namespace llmb {
+
+ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock)
+    : backend_(std::move(backend)), options_(options), clock_(clock), allocator_(backend_->info().kv.num_blocks) {}
+
+void ModelDrafter::draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) {
+  if (has_failed_) return;
+  ++num_calls_;
+  std::vector<Job> jobs;
+  for (size_t i = 0; i < sequences.size() && static_cast<int32_t>(jobs.size()) < options_.max_num_seqs; ++i)
+    if (const Row* row = row_for(*sequences[i], max_tokens))
+      jobs.push_back({row->text.get(), &chains[i], row->acceptance.share()});
+  while (run_step(jobs, max_tokens)) {
+  }
+}
+
+// With blocks for the drafts; null: there is no room.
+ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, int32_t max_tokens) {
+  const int64_t num_slots = int64_t{sequence.num_known_tokens()} + max_tokens;
+  if (num_slots > options_.max_model_len || sequence.request->is_indivisible) return nullptr;
+  auto at = rows_.find(sequence.id);
+  if (at == rows_.end()) {
+    auto text = std::make_unique<Sequence>(sequence.id, sequence.choice, sequence.request,
+                                           BlockTable(backend_->info().kv.block_size), sequence.max_new_tokens, 0);
+    at = rows_.emplace(sequence.id, Row{std::move(text), Acceptance(acceptance_.share(), 8)}).first;
+  }
+  Row& row = at->second;
+  row.last_call = num_calls_;
+  follow(sequence, row.text.get());
+  if (row.text->blocks.grow_to(num_slots, &allocator_)) return &row;
+  make_room();
+  return row.text->blocks.grow_to(num_slots, &allocator_) ? &row : nullptr;
+}
+
+// Takes back the drafts that were wrong.
+void ModelDrafter::follow(const Sequence& sequence, Sequence* text) {
+  const auto [mine, theirs] = std::mismatch(text->output_tokens.begin(), text->output_tokens.end(),
+                                            sequence.output_tokens.begin(), sequence.output_tokens.end());
+  const int32_t num_alike = text->num_prompt_tokens() + static_cast<int32_t>(mine - text->output_tokens.begin());
+  text->output_tokens = sequence.output_tokens;
+  text->penalty_counts = sequence.penalty_counts;
+  text->num_computed_tokens = std::min({text->num_computed_tokens, num_alike, text->num_known_tokens() - 1});
+}
+
+void ModelDrafter::make_room() {
+  std::erase_if(rows_, [&](auto& entry) {
+    if (entry.second.last_call == num_calls_) return false;
+    entry.second.text->blocks.release_all(&allocator_);
+    return true;
+  });
+}
+
+// Those that lack tokens; false: none does.
+bool ModelDrafter::run_step(std::span<Job> jobs, int32_t max_tokens) {
+  plan_.clear();
+  plan_.block_size = backend_->info().kv.block_size;
+  planned_.clear();
+  bool catches_up = false;
+  for (Job& job : jobs) {
+    const std::vector<TokenId>& drafts = job.chain->tokens;
+    if (static_cast<int32_t>(drafts.size()) == max_tokens) continue;
+    if (!drafts.empty() && job.text->is_ending_token(drafts.back())) continue;
+    const int32_t budget = options_.max_num_batched_tokens - plan_.num_tokens();
+    if (budget == 0) break;
+    const int32_t num_tokens = std::min(budget, job.text->num_pending_tokens());
+    catches_up |= num_tokens > 2;  // two: all drafts were right
+    append_entry(*job.text, num_tokens, Drafts(), &plan_);
+    job.text->num_computed_tokens += num_tokens;
+    if (job.text->num_pending_tokens() == 0) planned_.push_back(&job);
+  }
+  if (plan_.empty()) return false;
+  const double begin_ms = clock_.now_ms();
+  Status status = backend_->submit(plan_);
+  if (status.ok()) status = backend_->wait(&output_);
+  const double ms = clock_.now_ms() - begin_ms;
+  if (!status.ok()) {
+    log_warning("the draft model is given up: " + status.message());
+    has_failed_ = true;
+    return false;
+  }
+  if (catches_up) invested_ms_ += ms;
+  else cost_.observe(plan_.num_entries(), ms);
+  for (size_t g = 0; g < planned_.size(); ++g) {
+    if (output_.token_start[g + 1] == output_.token_start[g]) {  // its logits are not finite
+      has_failed_ = true;
+      return false;
+    }
+    const TokenId token = output_.tokens[output_.token_start[g]];
+    planned_[g]->text->append_token(token);
+    planned_[g]->chain->tokens.push_back(token);
+    planned_[g]->chain->acceptance.push_back(planned_[g]->acceptance);
+  }
+  return true;
+}
+
+double ModelDrafter::acceptance(const Sequence& sequence) const {
+  if (has_failed_) return 0;
+  const auto at = rows_.find(sequence.id);
+  return at == rows_.end() ? acceptance_.share() : at->second.acceptance.share();
+}
+
+double ModelDrafter::take_invested_ms() { return std::exchange(invested_ms_, 0); }
+
+void ModelDrafter::learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) {
+  const auto at = rows_.find(sequence.id);
+  for (int32_t i = 0; i < std::min(num_drafts, num_accepted + 1); ++i) {
+    acceptance_.add(i < num_accepted);
+    if (at != rows_.end()) at->second.acceptance.add(i < num_accepted);
+  }
+}
+
+void ModelDrafter::forget(const Sequence& sequence) {
+  const auto at = rows_.find(sequence.id);
+  if (at == rows_.end()) return;
+  at->second.text->blocks.release_all(&allocator_);
+  rows_.erase(at);
+}
+
+}  // namespace llmb

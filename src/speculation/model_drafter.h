@@ -1,0 +1,76 @@
+// Drafts by a second, smaller model with the same tokenizer (Leviathan et al. 2023). It draws with the same numbers as
+// the target, request, choice and position, so that its samples meet the target's as often as they can.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/clock.h"
+#include "cache/block_allocator.h"
+#include "core/step_plan.h"
+#include "speculation/acceptance.h"
+#include "speculation/drafter.h"
+#include "speculation/step_cost.h"
+
+namespace llmb {
+
+struct ModelDrafterOptions {
+  int32_t max_num_batched_tokens = 0;  // as the backend was loaded
+  int32_t max_num_seqs = 0;
+  int32_t max_model_len = 0;  // what lies behind it is not drafted
+};
+
+// Keeps the keys and values of its sequences in the backend's pool. Where that is full, sequences that are not drafted
+// for give theirs up, and a sequence that finds no room is not drafted for. A step of the backend that fails ends all
+// drafting: the answers do not need it.
+class ModelDrafter final : public Drafter {
+ public:
+  // The clock outlives it. The backend is loaded, and nobody else's.
+  ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock);
+
+  std::string name() const override { return "draft"; }
+  void draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) override;
+  double acceptance(const Sequence& sequence) const override;
+  double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }
+  double take_invested_ms() override;
+  void learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
+  void forget(const Sequence& sequence) override;
+
+ private:
+  struct Row {
+    std::unique_ptr<Sequence> text;  // known tokens of the target's, then drafts
+    Acceptance acceptance;
+    int64_t last_call = 0;
+  };
+  struct Job {
+    Sequence* text;
+    DraftChain* chain;
+    double acceptance;
+  };
+
+  Row* row_for(const Sequence& sequence, int32_t max_tokens);
+  static void follow(const Sequence& sequence, Sequence* text);
+  void make_room();
+  bool run_step(std::span<Job> jobs, int32_t max_tokens);
+
+  const std::unique_ptr<Backend> backend_;
+  const ModelDrafterOptions options_;
+  const Clock& clock_;
+  BlockAllocator allocator_;
+  std::unordered_map<SeqId, Row> rows_;
+  Acceptance acceptance_{0.7};  // of all sequences
+  StepCost cost_;
+  double invested_ms_ = 0;
+  int64_t num_calls_ = 0;
+  bool has_failed_ = false;
+  StepPlan plan_;
+  StepOutput output_;
+  std::vector<Job*> planned_;
+};
+
+}  // namespace llmb

@@ -1,0 +1,128 @@
+// Drafts by a second model, on the CPU: the same bytes as without, and who drafts with the target's weights is right.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/clock.h"
+#include "model/config_loader.h"
+#include "speculation/lookup_drafter.h"
+#include "speculation/model_drafter.h"
+#include "speculation/speculator.h"
+#include "tests/support/engine_job.h"
+#include "tests/support/source_dir.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb::test {
+
+namespace {
+
+std::string lines() {
+  const std::vector<std::string> ways = {
+      R"("max_tokens":40,"temperature":0)",
+      R"("max_tokens":40,"temperature":0.9)",
+      R"("max_tokens":30,"temperature":1,"top_p":0.9,"frequency_penalty":0.3,"logprobs":1)",
+      R"("max_tokens":30,"temperature":0,"repetition_penalty":1.2,"min_tokens":20)",
+      R"("max_tokens":25,"temperature":0,"stop":["and"])",
+      R"("max_tokens":60,"temperature":0.7,"ignore_eos":true)",
+      R"("max_tokens":1)",
+  };
+  std::string text;
+  for (size_t i = 0; i < ways.size(); ++i)
+    text += R"({"prompt":"Once upon a time","seed":)" + std::to_string(i) + "," + ways[i] +
+            R"(,"return_token_ids":true})"
+            "\n";
+  return text;
+}
+
+EngineJobOptions bundled_model() {
+  EngineJobOptions o;
+  o.make_backend = make_cpu_backend;
+  o.load.model_dir = source_dir() + "/data/model";
+  o.load.num_threads = 2;
+  o.config = *load_model_config(o.load.model_dir);
+  auto tokenizer = Tokenizer::load(o.load.model_dir);
+  REQUIRE(tokenizer.ok());
+  o.tokenizer = std::move(*tokenizer);
+  o.eos_token_ids = o.config.eos_token_ids;
+  o.scheduler.max_model_len = 96;
+  o.scheduler.num_blocks = 400;
+  return o;
+}
+
+struct DraftSetup {
+  std::string model = "/data/draft-model";
+  int32_t max_tokens = 4, max_model_len = 96, num_blocks = 400, max_num_batched_tokens = 64;
+  bool looks_up = false;
+};
+
+std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, const Clock& clock) {
+  const std::string dir = source_dir() + setup.model;
+  LoadOptions load;
+  load.model_dir = dir;
+  load.max_num_seqs = 64;
+  load.max_num_batched_tokens = setup.max_num_batched_tokens;
+  load.max_model_len = setup.max_model_len;
+  load.num_blocks_override = setup.num_blocks;
+  load.num_threads = 1;
+  auto backend = make_cpu_backend();
+  const Status status = backend->load(*load_model_config(dir), load);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len};
+  std::vector<std::unique_ptr<Drafter>> drafters;
+  if (setup.looks_up) drafters.push_back(std::make_unique<LookupDrafter>());
+  drafters.push_back(std::make_unique<ModelDrafter>(std::move(backend), limits, clock));
+  SpeculatorOptions options;
+  options.max_tokens = setup.max_tokens;
+  options.drafts_always = true;
+  return std::make_unique<Speculator>(options, std::move(drafters), clock);
+}
+
+// The run's drafts by the model.
+SpeculationMetrics::Kind check_same(const std::string& expected, EngineJobOptions o, const DraftSetup& setup) {
+  const SteadyClock clock;
+  const auto speculator = make_speculator(setup, clock);
+  o.proposer = speculator.get();
+  o.scheduler.max_num_drafts = 64;
+  const EngineJob job(lines());
+  const EngineJobOutcome outcome = job.run(o);
+  REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
+  CHECK(job.output() == expected);
+  return speculator->metrics().drafters.back();
+}
+
+}  // namespace
+
+TEST_CASE("drafts by another model change no byte, at any batch, in small pools, beyond its context, beside lookup") {
+  EngineJobOptions o = bundled_model();
+  const EngineJob plain(lines());
+  REQUIRE(plain.run(o).status.ok());
+  const std::string expected = plain.output();
+  for (const auto [max_num_seqs, max_tokens] : {std::pair{1, 4}, {4, 1}, {64, 16}}) {
+    o.scheduler.max_num_seqs = max_num_seqs;
+    const SpeculationMetrics::Kind drafts = check_same(expected, o, {.max_tokens = max_tokens});
+    CHECK(drafts.num_accepted > drafts.num_drafted / 10);
+  }
+  CHECK(check_same(expected, o, {.looks_up = true}).num_drafted > 0);
+  CHECK(check_same(expected, o, {.num_blocks = 8}).num_drafted > 0);  // not all sequences fit
+  CHECK(check_same(expected, o, {.max_num_batched_tokens = 3}).num_drafted > 0);
+  const int64_t all = check_same(expected, o, {}).num_drafted;
+  CHECK(check_same(expected, o, {.max_model_len = 40}).num_drafted < all);
+  o.scheduler.num_blocks = 8;  // the target's sequences are preempted
+  check_same(expected, o, {});
+}
+
+TEST_CASE("a draft model with the target's weights draws what the target draws: every draft is right") {
+  EngineJobOptions o = bundled_model();
+  const EngineJob plain(lines());
+  REQUIRE(plain.run(o).status.ok());
+  const SpeculationMetrics::Kind drafts = check_same(plain.output(), o, {.model = "/data/model"});
+  CHECK(drafts.num_drafted > 50);
+  // A stop string ends an answer amid drafts that are right, too.
+  CHECK(drafts.num_accepted == drafts.num_drafted);
+}
+
+}  // namespace llmb::test
