@@ -59,6 +59,7 @@ struct BackendInfo {
   int32_t max_drafts_per_group = 0;  // that one group verifies; 0: none
   bool verifies_trees = false;       // else drafts are chains
   bool copies_blocks = false;
+  int32_t max_best_tokens = 0;          // that a group in mode kBest gives
   int32_t max_idle_blocks = INT32_MAX;  // that a prefix cache should keep: more takes memory that others may need
   double load_ms = 0;
 };

@@ -297,6 +297,15 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->check(integer_in(0, UINT64_MAX))
       ->group(group)
       ->option_text("N [0]");
+  app.add_option("--n", o.job.generation.n, "Answers to each line")
+      ->check(integer_in(1, kMaxChoices))
+      ->group(group)
+      ->option_text("N [1]");
+  app.add_option("--best-of", o.job.generation.best_of,
+                 "Draw K choices, answer with the n of the best mean log-probability")
+      ->check(integer_in(1, kMaxChoices))
+      ->group(group)
+      ->option_text("K");
   app.add_option("--stop", o.job.generation.stop, "Stop string; may be given several times")
       ->allow_extra_args(false)
       ->group(group)

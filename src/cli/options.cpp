@@ -28,6 +28,7 @@ std::string check_combination(const JobOptions& o) {
   if (!o.model.tokenizer_revision.empty() && o.model.tokenizer.empty()) return "--tokenizer-revision needs --tokenizer";
   if (o.request_rate && !(*o.request_rate > 0)) return "--request-rate must be positive";
   const GenerationDefaults& g = o.generation;
+  if (g.best_of && *g.best_of < g.n.value_or(1)) return "--best-of is smaller than --n";
   if (g.min_tokens && g.max_tokens && *g.min_tokens > *g.max_tokens) return "--min-tokens is larger than --max-tokens";
   if (!o.output.retry_errors.empty() && o.output.path == "-")
     return "--retry-errors needs an output file (-o FILE) that holds the errors";

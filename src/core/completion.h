@@ -73,16 +73,17 @@ struct Completion {
   std::string id_json;
   std::string model_name;
   std::string input_json;  // fields of the line that its record repeats, as an object; "": none
-  bool is_chat = false;  // answered to `messages`
+  bool is_chat = false;    // answered to `messages`
   bool return_token_ids = false;
   int32_t num_prompt_tokens = 0;
   int32_t num_truncated_tokens = 0;  // of the prompt, cut before it was computed
   std::vector<Choice> choices;
+  int64_t num_unreturned_tokens = 0;  // of choices that best_of left out
   RequestLatency latency;
   std::optional<RequestError> error;  // set: the answer is an error record
 
   int64_t num_output_tokens() const {
-    int64_t count = 0;
+    int64_t count = num_unreturned_tokens;
     for (const Choice& choice : choices) count += choice.num_output_tokens;
     return count;
   }

@@ -24,6 +24,20 @@ enum class ApiForm {
 // Alternatives of a token that a request may ask for.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
+// Answers that a request may ask for.
+inline constexpr int32_t kMaxChoices = 256;
+
+// When a beam search ends: with as many finished answers as beams (kTrue); once the best beam, were it to end here,
+// would not be better than the worst of them (kFalse); or as long as some length might make it better (kNever).
+enum class EarlyStopping { kFalse, kTrue, kNever };
+
+// Answers are searched for, not drawn: engine/beam_search.h.
+struct BeamParams {
+  int32_t width = 1;         // [1, kMaxChoices]
+  float length_penalty = 1;  // an answer's score: its log-probability / length^length_penalty
+  EarlyStopping early_stopping = EarlyStopping::kFalse;
+};
+
 // How the next token is chosen. Ranges are checked by the reader; every later part may rely on them.
 struct SamplingParams {
   float temperature = 1.0f;                           // [0, 100]; 0: greedy
@@ -35,8 +49,15 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;                     // [-2, 2]; over output
   std::vector<std::pair<TokenId, float>> logit_bias;  // sorted by token, each token once
   std::optional<int32_t> num_logprobs;                // nullopt: none; k: the sampled token's and the k best
-  std::optional<uint64_t> seed;  // of this line; nullopt: the run's seed and the line's index decide
-  int32_t num_choices = 1;       // answers, each drawn with numbers of its own
+  std::optional<uint64_t> seed;    // of this line; nullopt: the run's seed and the line's index decide
+  int32_t n = 1;                   // answers
+  std::optional<int32_t> best_of;  // >= n: drawn, of which the n of the best mean log-probability are the answers
+  std::optional<BeamParams> beams;
+  int32_t num_choices = 1;  // that run: draws, each with numbers of its own, or beams; set by count_choices()
+
+  // Greedy choices are equal: one is computed for all.
+  void count_choices() { num_choices = beams ? beams->width : temperature == 0 ? 1 : best_of.value_or(n); }
+  bool is_ranked() const { return best_of && num_choices > 1; }
 
   bool has_penalties() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
@@ -109,7 +130,7 @@ struct Request {
   std::vector<TokenId> eos_token_ids;  // end the sequence unless ignore_eos
   PhiloxKey rng;
   bool is_indivisible = false;  // all pending tokens must be computed in one step (bidirectional attention)
-  double arrival_ms = 0;  // when it may be scheduled, on the engine's clock
+  double arrival_ms = 0;        // when it may be scheduled, on the engine's clock
 };
 
 }  // namespace llmb

@@ -28,6 +28,7 @@ bool ActiveChoice::add_token(const StepOutput& output, int32_t given, bool is_st
   else itl_ms_.push_back(static_cast<float>(now_ms - last_token_ms_));
   last_token_ms_ = now_ms;
   choice_.token_ids.push_back(token);
+  if (request_->params.sampling.is_ranked()) sum_logprobs_ += output.logprobs[given];
   if (request_->params.sampling.num_logprobs) add_logprobs(output, given);
   const bool hidden = is_stop_token && !request_->params.stop.include_stop_str_in_output;
   if (!detokenizer_ || hidden) return false;

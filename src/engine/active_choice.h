@@ -27,6 +27,9 @@ class ActiveChoice {
   // The answer. Call once, at the end.
   Choice finish(FinishReason reason, std::optional<TokenId> stop_token);
 
+  // Of its tokens. REQUIRES: the request is ranked, and the choice not finished
+  double mean_logprob() const { return sum_logprobs_ / choice_.num_output_tokens; }
+
   // Valid once there are tokens, and after finish().
   double first_token_ms() const { return first_token_ms_; }
   double last_token_ms() const { return last_token_ms_; }
@@ -42,6 +45,7 @@ class ActiveChoice {
   double virtual_token_ms_;
   std::optional<Detokenizer> detokenizer_;
   Choice choice_;
+  double sum_logprobs_ = 0;
   double first_token_ms_ = 0, last_token_ms_ = 0;
   std::vector<float> itl_ms_;
 };

@@ -1,6 +1,7 @@
 #include "engine/active_request.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "engine/quantile_sketch.h"
@@ -26,18 +27,42 @@ ActiveRequest::ActiveRequest(std::shared_ptr<const Request> request, int64_t ord
     : request_(std::move(request)),
       ordinal_(ordinal),
       virtual_token_ms_(virtual_token_ms),
+      tokenizer_(tokenizer),
       num_unfinished_(request_->params.sampling.num_choices),
       completion_(completion_for(*request_)) {
+  if (request_->params.sampling.beams) {
+    beams_.emplace(*request_);
+    return;
+  }
   choices_.reserve(num_unfinished_);
   for (int32_t i = 0; i < num_unfinished_; ++i) choices_.emplace_back(*request_, tokenizer, virtual_token_ms);
   completion_.choices.resize(num_unfinished_);
+  mean_logprobs_.resize(num_unfinished_);
 }
 
 bool ActiveRequest::finish_choice(int32_t index, FinishReason reason, std::optional<TokenId> stop_token,
                                   int32_t num_preemptions) {
+  if (request_->params.sampling.is_ranked()) mean_logprobs_[index] = choices_[index].mean_logprob();
   completion_.choices[index] = choices_[index].finish(reason, stop_token);
   completion_.latency.num_preemptions += num_preemptions;
   return --num_unfinished_ == 0;
+}
+
+void ActiveRequest::finish_beams(int32_t num_preemptions) {
+  const std::vector<BeamAnswer>& answers = beams_->answers();
+  for (size_t i = 0; i < std::min(answers.size(), static_cast<size_t>(request_->params.sampling.n)); ++i) {
+    const BeamAnswer& answer = answers[i];
+    ActiveChoice& choice = choices_.emplace_back(*request_, tokenizer_, virtual_token_ms_);
+    StepOutput output;
+    output.tokens = answer.tokens;
+    const auto last = static_cast<int32_t>(answer.tokens.size()) - 1;
+    for (int32_t at = 0; at <= last; ++at)
+      choice.add_token(output, at, answer.is_ended && at == last, beams_->step_ms(at));
+    const auto stop_token = answer.is_ended ? std::optional(answer.tokens.back()) : std::nullopt;
+    completion_.choices.push_back(
+        choice.finish(answer.is_ended ? FinishReason::kStop : FinishReason::kLength, stop_token));
+  }
+  completion_.latency.num_preemptions = num_preemptions;
 }
 
 Completion ActiveRequest::take_completion() {
@@ -62,7 +87,30 @@ Completion ActiveRequest::take_completion() {
   l.itl_p50_ms = exact_quantile(sorted, 0.50);
   l.itl_p90_ms = exact_quantile(sorted, 0.90);
   l.itl_p99_ms = exact_quantile(sorted, 0.99);
+  choose_answers();
   return std::move(completion_);
+}
+
+// The choices become the answers that the request asks for.
+void ActiveRequest::choose_answers() {
+  const SamplingParams& sampling = request_->params.sampling;
+  std::vector<Choice>& choices = completion_.choices;
+  const auto num_answers = static_cast<size_t>(sampling.n);
+  if (sampling.is_ranked()) {
+    std::vector<size_t> order(choices.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [this](size_t a, size_t b) { return mean_logprobs_[a] > mean_logprobs_[b]; });
+    std::vector<Choice> answers;
+    for (size_t place = 0; place < order.size(); ++place) {
+      Choice& choice = choices[order[place]];
+      if (place < num_answers) answers.push_back(std::move(choice));
+      else completion_.num_unreturned_tokens += choice.num_output_tokens;
+    }
+    choices = std::move(answers);
+  }
+  // Of greedy answers one was computed.
+  while (!sampling.beams && choices.size() < num_answers) choices.push_back(choices[0]);
 }
 
 }  // namespace llmb

@@ -10,6 +10,7 @@
 #include "core/completion.h"
 #include "core/request.h"
 #include "core/step_plan.h"
+#include "engine/active_beams.h"
 #include "engine/active_choice.h"
 #include "tokenizer/tokenizer.h"
 
@@ -39,6 +40,11 @@ class ActiveRequest {
 
   ActiveChoice& choice(int32_t index) { return choices_[index]; }
 
+  // Null where the request has no beams. With them the choices get their tokens by finish_beams(), when the search is
+  // over.
+  ActiveBeams* beams() { return beams_ ? &*beams_ : nullptr; }
+  void finish_beams(int32_t num_preemptions);
+
   // Prompt tokens that the cache held when the first choice began.
   void set_cached_tokens(int32_t count) { completion_.latency.num_cached_tokens = virtual_token_ms_ > 0 ? 0 : count; }
 
@@ -57,10 +63,15 @@ class ActiveRequest {
   std::vector<float> take_itl_ms() { return std::move(itl_ms_); }  // of all choices; after take_completion()
 
  private:
+  void choose_answers();
+
   const std::shared_ptr<const Request> request_;
   const int64_t ordinal_;
   const double virtual_token_ms_;
+  const Tokenizer* const tokenizer_;
   std::vector<ActiveChoice> choices_;
+  std::optional<ActiveBeams> beams_;
+  std::vector<double> mean_logprobs_;  // [num_choices]  where the request is ranked
   int32_t num_unfinished_;
   Completion completion_;
   std::optional<double> scheduled_ms_;

@@ -23,6 +23,7 @@ int64_t waiting_window(const SchedulerConfig& config) {
 SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
   config.max_drafts_per_group = std::min(config.max_drafts_per_group, backend.max_drafts_per_group);
   config.allows_trees = config.allows_trees && backend.verifies_trees;
+  config.max_best_tokens = std::min(config.max_best_tokens, backend.max_best_tokens);
   config.copies_blocks = config.copies_blocks && backend.copies_blocks;
   return config;
 }
@@ -196,6 +197,10 @@ void Engine::process_output(double now_ms) {
       fail_all(update);
       continue;
     }
+    if (update.num_best > 0) {
+      advance_beams(update, now_ms);
+      continue;
+    }
     ActiveChoice& choice = at->second->choice(update.choice);
     const bool stopped = choice.add_token(output_, update.given, update.stop_token.has_value(), now_ms);
     // A later token of the step may have ended it for the scheduler.
@@ -204,6 +209,24 @@ void Engine::process_output(double now_ms) {
     if (stopped) complete(update, FinishReason::kStop);
     else if (update.finish) complete(update, *update.finish);
   }
+}
+
+void Engine::advance_beams(const SequenceUpdate& update, double now_ms) {
+  const std::shared_ptr<ActiveRequest> active = active_.at(update.seq);
+  ActiveBeams& beams = *active->beams();
+  if (update.choice == 0) active->set_cached_tokens(update.num_cached_tokens);
+  if (!beams.add(update.choice, output_, update.given, update.given + update.num_best)) return;
+  const SeqId first = update.seq - update.choice;
+  if (beams.advance(now_ms)) return scheduler_.fork(first, beams.forks());
+  int32_t num_preemptions = 0;
+  for (SeqId seq = first; seq < first + active->request().params.sampling.num_choices; ++seq) {
+    num_preemptions += scheduler_.num_preemptions(seq);
+    scheduler_.finish(seq);
+    active_.erase(seq);
+  }
+  active->finish_beams(num_preemptions);
+  Completion completion = active->take_completion();
+  sink_.put({active->ordinal(), std::move(completion), active->take_itl_ms()});
 }
 
 void Engine::complete(const SequenceUpdate& update, FinishReason reason) {

@@ -71,6 +71,7 @@ class Engine {
   void begin_step(double now_ms);
   Status finish_step();
   void process_output(double now_ms);
+  void advance_beams(const SequenceUpdate& update, double now_ms);
   void complete(const SequenceUpdate& update, FinishReason reason);
   void fail_all(const SequenceUpdate& update);
   void put_error(int64_t ordinal, const Request& request, RequestError error);

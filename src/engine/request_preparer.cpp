@@ -87,8 +87,7 @@ std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, con
                                          const char* param) {
   if (tokens.empty()) return RequestError{"empty_prompt", "the prompt has no tokens", param};
   const auto size = static_cast<int64_t>(tokens.size());
-  if (size >= model.max_model_len)
-    return prompt_too_long(std::to_string(size), model.max_model_len, param);
+  if (size >= model.max_model_len) return prompt_too_long(std::to_string(size), model.max_model_len, param);
   for (const TokenId token : tokens)
     if (token < 0 || token >= model.vocab_size)
       return RequestError{"invalid_value",
@@ -138,6 +137,7 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   StopParams& stop = request->params.stop;
   const int32_t unset = input.form == ApiForm::kNative ? std::max(kDefaultMaxTokens, stop.min_tokens) : room;
   stop.max_tokens = std::min(stop.max_tokens.value_or(unset), room);
+  request->params.sampling.count_choices();
   request->num_truncated_tokens = static_cast<int32_t>(full_size - prompt_tokens.size());
   request->prompt_tokens = std::move(prompt_tokens);
   // A seed of the line makes its result independent of its place in the file.

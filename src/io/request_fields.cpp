@@ -43,6 +43,12 @@ constexpr FieldSpec kSpecs[] = {
     request("frequency_penalty", Field::kFrequencyPenalty),
     request("logit_bias", Field::kLogitBias),
     request("seed", Field::kSeed),
+    request("n", Field::kN),
+    request("best_of", Field::kBestOf),
+    request("use_beam_search", Field::kUseBeamSearch),
+    request("beam_width", Field::kBeamWidth),
+    request("length_penalty", Field::kLengthPenalty),
+    request("early_stopping", Field::kEarlyStopping),
     request("logprobs", Field::kLogprobs),
     request("top_logprobs", Field::kTopLogprobs),
     request("max_tokens", Field::kMaxTokens),
@@ -69,8 +75,6 @@ constexpr FieldSpec kSpecs[] = {
     harmless("parallel_tool_calls"),  // a wish to the model, which no template has a word for
 
     // OpenAI
-    unsupported("n", Neutral::kOne),
-    unsupported("best_of", Neutral::kOne),
     unsupported("echo", Neutral::kFalse),
     unsupported("stream", Neutral::kFalse),
     unsupported("stream_options"),
@@ -95,10 +99,6 @@ constexpr FieldSpec kSpecs[] = {
     unsupported("structural_tag"),
     unsupported("prompt_logprobs"),
     unsupported("prompt_embeds"),
-    unsupported("use_beam_search", Neutral::kFalse),
-    unsupported("beam_width", Neutral::kOne),
-    unsupported("length_penalty", Neutral::kOne),
-    unsupported("early_stopping", Neutral::kFalse),
     unsupported("bad_words", Neutral::kEmpty),
     unsupported("allowed_token_ids"),
     unsupported("add_special_tokens"),
@@ -166,7 +166,7 @@ size_t allowed_edits(std::string_view field) { return field.size() >= 10 ? 2 : f
 // Fields of which a near miss is no ordinary word of the user's own data.
 bool is_guessable(Field field) {
   return field != Field::kId && field != Field::kMethod && field != Field::kUrl && field != Field::kBody &&
-         field != Field::kModel && field != Field::kTools;
+         field != Field::kModel && field != Field::kTools && field != Field::kN;
 }
 
 }  // namespace

@@ -42,6 +42,27 @@ MaybeError read_sampling(const FieldSet& fields, const RequestLimits& limits, In
   return std::nullopt;
 }
 
+// A default of best_of gives way to the line's own n and to greedy sampling.
+MaybeError read_choices(const FieldSet& fields, InputRequest* request) {
+  SamplingParams& sampling = request->params.sampling;
+  if (const JsonElement* const value = fields.find(Field::kN))
+    if (MaybeError error = read_int32("n", *value, 1, kMaxChoices, &sampling.n)) return error;
+  const JsonElement* const value = fields.find(Field::kBestOf);
+  if (value == nullptr) {
+    if (sampling.best_of) sampling.best_of = std::max(*sampling.best_of, sampling.n);
+    return std::nullopt;
+  }
+  int32_t best_of = 0;
+  if (MaybeError error = read_int32("best_of", *value, 1, kMaxChoices, &best_of)) return error;
+  const std::string given = "; got best_of " + std::to_string(best_of) + " and n " + std::to_string(sampling.n);
+  if (best_of < sampling.n) return field_error("invalid_value", "best_of", "best_of must be at least n" + given);
+  if (best_of > sampling.n && sampling.temperature == 0)
+    return field_error("invalid_value", "best_of",
+                       "best_of must be n with temperature 0, where all choices are equal" + given);
+  sampling.best_of = best_of;
+  return std::nullopt;
+}
+
 // Completions count alternatives in logprobs, chat in top_logprobs beside logprobs: true; native lines may do either.
 MaybeError read_logprobs(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
   const JsonElement* const logprobs = fields.find(Field::kLogprobs);
@@ -126,13 +147,92 @@ MaybeError read_truncation(const FieldSet& fields, InputRequest* request) {
   return std::nullopt;
 }
 
+MaybeError read_early_stopping(JsonElement value, EarlyStopping* out) {
+  if (value.is_bool()) {
+    *out = value.get_bool().value_unsafe() ? EarlyStopping::kTrue : EarlyStopping::kFalse;
+    return std::nullopt;
+  }
+  if (!is_string(value) || string_of(value) != "never")
+    return invalid_value("early_stopping", "true, false or \"never\"", value);
+  *out = EarlyStopping::kNever;
+  return std::nullopt;
+}
+
+// A line that asks for one of these things asks for draws, or for what beams are not built with. Defaults of how to
+// draw give way.
+MaybeError refuse_beside_beams(const FieldSet& fields, const GenerationParams& params) {
+  const SamplingParams& sampling = params.sampling;
+  const struct {
+    Field field;
+    bool is_asked_for;
+  } kRefused[] = {
+      {Field::kTemperature, fields.find(Field::kTemperature) && sampling.temperature != 0 && sampling.temperature != 1},
+      {Field::kTopP, fields.find(Field::kTopP) && sampling.top_p != 1},
+      {Field::kTopK, fields.find(Field::kTopK) && sampling.top_k != 0},
+      {Field::kMinP, fields.find(Field::kMinP) && sampling.min_p != 0},
+      {Field::kBestOf, fields.find(Field::kBestOf) != nullptr},
+      {Field::kRepetitionPenalty, sampling.repetition_penalty != 1},
+      {Field::kPresencePenalty, sampling.presence_penalty != 0},
+      {Field::kFrequencyPenalty, sampling.frequency_penalty != 0},
+      {Field::kLogitBias, !sampling.logit_bias.empty()},
+      {Field::kLogprobs, sampling.num_logprobs.has_value()},
+      {Field::kStop, !params.stop.stop.empty()},
+  };
+  for (const auto& [field, is_asked_for] : kRefused)
+    if (is_asked_for)
+      return field_error("invalid_value", field_name(field),
+                         std::string(field_name(field)) + " cannot stand beside use_beam_search: true");
+  return std::nullopt;
+}
+
+MaybeError read_beams(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
+  SamplingParams& sampling = request->params.sampling;
+  bool is_wanted = false;
+  if (const JsonElement* const value = fields.find(Field::kUseBeamSearch))
+    if (MaybeError error = read_bool("use_beam_search", *value, &is_wanted)) return error;
+  BeamParams beams;
+  const JsonElement* const width = fields.find(Field::kBeamWidth);
+  if (width != nullptr)
+    if (MaybeError error = read_int32("beam_width", *width, 1, kMaxChoices, &beams.width)) return error;
+  if (const JsonElement* const value = fields.find(Field::kLengthPenalty))
+    if (MaybeError error = read_float("length_penalty", *value, {-10, 10}, &beams.length_penalty)) return error;
+  if (const JsonElement* const value = fields.find(Field::kEarlyStopping))
+    if (MaybeError error = read_early_stopping(*value, &beams.early_stopping)) return error;
+  if (!is_wanted) {
+    const std::optional<Field> field = beams.width != 1            ? std::optional(Field::kBeamWidth)
+                                       : beams.length_penalty != 1 ? Field::kLengthPenalty
+                                       : beams.early_stopping != EarlyStopping::kFalse ? Field::kEarlyStopping
+                                                                                       : std::optional<Field>();
+    if (!field) return std::nullopt;
+    return field_error("invalid_value", field_name(*field),
+                       std::string(field_name(*field)) + " needs use_beam_search: true");
+  }
+  if (width == nullptr) beams.width = sampling.n;
+  const std::string given = "; got " + std::to_string(beams.width);
+  if (beams.width < sampling.n)
+    return field_error("invalid_value", "n",
+                       "n must be at most beam_width" + given + " and n " + std::to_string(sampling.n));
+  if (beams.width > limits.vocab_size)
+    return field_error("invalid_value", "beam_width", "beam_width must be at most the vocabulary's size" + given);
+  if (MaybeError error = refuse_beside_beams(fields, request->params)) return error;
+  sampling.temperature = 0;
+  sampling.top_p = 1;
+  sampling.top_k = 0;
+  sampling.min_p = 0;
+  sampling.best_of.reset();
+  sampling.beams = beams;
+  return std::nullopt;
+}
+
 }  // namespace
 
 MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
   if (MaybeError error = read_sampling(fields, limits, request)) return error;
+  if (MaybeError error = read_choices(fields, request)) return error;
   if (MaybeError error = read_logprobs(fields, limits, request)) return error;
   if (MaybeError error = read_stopping(fields, limits, request)) return error;
   if (MaybeError error = read_truncation(fields, request)) return error;
+  if (MaybeError error = read_beams(fields, limits, request)) return error;
   return read_outer_params(fields, request);
 }
 

@@ -9,7 +9,7 @@
 // with exactly one kind of prompt. Rules for fields (request_fields.h lists the names):
 //  1. An explicit null is the same as an absent field. An integer may be written 16.0, never 1.5 or "16".
 //  2. A field whose meaning is not built is the error "unsupported_field", unless its value asks for nothing
-//     (n = 1, suffix = "", stream = false …). A control field given twice is an error.
+//     (echo = false, suffix = "", stream = false …). A control field given twice is an error.
 //  3. Other fields of a native line, and around an OpenAI body, are the user's own data: ignored. A near miss of a
 //     field's name ("max_token", "maxTokens", "temprature") is the error "unknown_field", and in an OpenAI body every
 //     unknown field is.

@@ -213,6 +213,33 @@ void write_error(JsonWriter& json, const LineRef& line, const RequestError& erro
   json.end_object();
 }
 
+void write_text(JsonWriter& json, const Choice& choice) {
+  json.key("text");
+  json.string(choice.text);
+  write_finish(json, choice);
+}
+
+void write_details(JsonWriter& json, const Completion& c, const Choice& choice) {
+  if (c.return_token_ids) write_token_ids(json, choice);
+  if (choice.logprobs.empty()) return;
+  json.key("logprobs");
+  write_logprob_list(json, choice, /*with_ids=*/true);
+}
+
+void write_outputs(JsonWriter& json, const Completion& c) {
+  json.key("outputs");
+  json.begin_array();
+  for (size_t i = 0; i < c.choices.size(); ++i) {
+    json.begin_object();
+    json.key("index");
+    json.integer(static_cast<int64_t>(i));
+    write_text(json, c.choices[i]);
+    write_details(json, c, c.choices[i]);
+    json.end_object();
+  }
+  json.end_array();
+}
+
 void write_native(JsonWriter& json, const Completion& c, const ResultFormat& format) {
   json.begin_object();
   json.key("index");
@@ -225,15 +252,13 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
     write_input(json, c.input_json);
     write_hash(json, c.line.content_hash);
   } else {
-    const Choice& choice = c.choices[0];
-    json.key("text");
-    json.string(choice.text);
-    write_finish(json, choice);
-    write_usage(json, c);
-    if (c.return_token_ids) write_token_ids(json, choice);
-    if (!choice.logprobs.empty()) {
-      json.key("logprobs");
-      write_logprob_list(json, choice, /*with_ids=*/true);
+    if (c.choices.size() > 1) {
+      write_outputs(json, c);
+      write_usage(json, c);
+    } else {
+      write_text(json, c.choices[0]);
+      write_usage(json, c);
+      write_details(json, c, c.choices[0]);
     }
     write_input(json, c.input_json);
     write_hash(json, c.line.content_hash);
@@ -357,7 +382,6 @@ size_t num_logprob_texts(const Choice& choice) {
 void ResultFormatter::format_to(std::string& out, const Completion& completion) const {
   const std::vector<Choice>& choices = completion.choices;
   LLMB_CHECK(completion.error || !choices.empty());
-  LLMB_CHECK(completion.form != ApiForm::kNative || choices.size() <= 1);  // a native record has one answer
   for (const Choice& choice : choices) LLMB_CHECK(choice.logprob_texts.size() == num_logprob_texts(choice));
   JsonWriter json(out);
   if (completion.form == ApiForm::kNative) write_native(json, completion, format_);

@@ -3,12 +3,15 @@
 // Native record:
 //   {"index", "id", "text", "finish_reason", "stop_reason", "usage": {"prompt_tokens", "completion_tokens",
 //    "total_tokens"}, "token_ids"*, "logprobs"*, "input"*, "hash", "metrics"}                     * where asked for
+// Of a line that asks for n > 1 answers "outputs" stands in the place of what tells of one:
+//   {"index", "id", "outputs": [{"index", "text", "finish_reason", "stop_reason", "token_ids"*, "logprobs"*}, …],
+//    "usage", "input"*, "hash", "metrics"}
 //   index        physical line over all inputs, from 0: the key that joins an answer to its line
 //   id           the line's id as it was given, or null
 //   stop_reason  the stop string, the token id that ended the text, or null
 //   logprobs     a list of {"token", "token_id", "logprob", "bytes", "top_logprobs": [the same four, best first]}
-//   usage        of a prompt that was cut also "truncated_prompt_tokens": how many are not in prompt_tokens
-//   input        fields of the input line, as an object
+//   usage        completion_tokens counts all choices, also those that best_of left out; of a prompt that was cut also
+//   "truncated_prompt_tokens": how many are not in prompt_tokens input        fields of the input line, as an object
 //   hash         XXH64 of the input line's bytes, 16 hexadecimal digits: resume notices an edited line by it
 //   metrics      {"queue_ms", "ttft_ms", "tpot_ms", "e2e_ms", "itl_p50_ms", "itl_p90_ms", "itl_p99_ms",
 //                "num_preemptions", "cached_tokens", "drafted_tokens", "accepted_tokens"}, milliseconds to three decimals.
@@ -53,7 +56,7 @@ struct ResultFormat {
 
 // Stateless: thread-safe.
 //
-// REQUIRES: an error, or choices: one where the form is native.
+// REQUIRES: an error, or at least one choice.
 //
 // Choice::logprob_texts holds raw bytes, for each generated token in order: the chosen token's text, then the text
 // of each of its top tokens. "token" shows bytes that are not UTF-8 as U+FFFD, "bytes" has them all.

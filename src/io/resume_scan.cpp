@@ -155,7 +155,8 @@ std::optional<RecordSummary> RecordParser::parse(std::string_view record) {
   std::string_view code;
   if (has_error && error["code"].get(code) != simdjson::SUCCESS) return std::nullopt;
   if (has_error) summary.error_code = code;
-  else if (object["text"].error() != simdjson::SUCCESS && object["response"].error() != simdjson::SUCCESS)
+  else if (object["text"].error() != simdjson::SUCCESS && object["outputs"].error() != simdjson::SUCCESS &&
+           object["response"].error() != simdjson::SUCCESS)
     return std::nullopt;
   return summary;
 }

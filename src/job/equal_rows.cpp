@@ -23,9 +23,12 @@ bool is_determined(const Request& request) {
 
 // Bindings name every member, so that one more does not compile until it is here.
 auto members(const SamplingParams& p) {
-  const auto& [temperature, top_p, top_k, min_p, repetition, presence, frequency, bias, num_logprobs, seed, num_choices] = p;
-  return std::tie(temperature, top_p, top_k, min_p, repetition, presence, frequency, bias, num_logprobs, seed,
-                  num_choices);
+  const auto& [temperature, top_p, top_k, min_p, repetition, presence, frequency, bias, num_logprobs, seed, n, best_of,
+               beams, num_choices] = p;
+  const auto [width, length_penalty, early_stopping] = beams.value_or(BeamParams{0});  // 0: no beams
+  return std::tuple_cat(std::tie(temperature, top_p, top_k, min_p, repetition, presence, frequency, bias, num_logprobs,
+                                 seed, n, best_of, num_choices),
+                        std::make_tuple(width, length_penalty, early_stopping));
 }
 
 auto members(const StopParams& p) {

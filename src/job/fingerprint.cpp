@@ -71,6 +71,8 @@ void add_sampling(const GenerationParams& params, SettingsList* out) {
     j.end_array();
   });
   out->optional("logprobs", s.num_logprobs);
+  if (s.n > 1) out->integer("n", s.n);
+  if (s.best_of) out->integer("best_of", *s.best_of);
   out->optional("max_tokens", params.stop.max_tokens);
   out->integer("min_tokens", params.stop.min_tokens);
   out->list("stop", params.stop.stop, [](JsonWriter& j, const std::string& stop) { j.string(stop); });

@@ -26,6 +26,8 @@ SamplingParams sampling_params(const GenerationDefaults& d, const GenerationConf
   choose(s.frequency_penalty, d.frequency_penalty, std::optional<float>());
   s.num_logprobs = d.logprobs;
   s.logit_bias = d.logit_bias;
+  s.n = d.n.value_or(1);
+  s.best_of = d.best_of;
   return s;
 }
 

@@ -16,7 +16,7 @@ namespace llmb {
 
 // Unset members leave the decision to the model's files.
 struct GenerationDefaults {
-  std::optional<int32_t> max_tokens, min_tokens, top_k, logprobs;
+  std::optional<int32_t> max_tokens, min_tokens, top_k, logprobs, n, best_of;
   std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
   std::vector<std::pair<TokenId, float>> logit_bias;  // by increasing token
   std::vector<std::string> stop;

@@ -69,6 +69,12 @@ std::optional<RequestError> never_fits(const SchedulerConfig& config, const Requ
                                                std::to_string(config.max_model_len - 1) + " (a context of " +
                                                std::to_string(config.max_model_len) +
                                                " tokens with room for one new token)"};
+  if (request.params.sampling.beams && num_best_tokens(request) > config.max_best_tokens)
+    return RequestError{"invalid_value",
+                        "beam_width and the tokens that may end an answer are " +
+                            std::to_string(num_best_tokens(request)) + ", this device supports " +
+                            std::to_string(config.max_best_tokens) + "; lower beam_width",
+                        "beam_width"};
   const int64_t num_new = max_new_tokens(config, request);
   const int64_t num_cached = num_prompt + num_new - 1;
   const int64_t num_needed = max_live_blocks(config.windows, ceil_div(num_cached, config.block_size),

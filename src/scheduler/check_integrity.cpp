@@ -19,7 +19,9 @@ Status broken(const std::string& invariant, const Sequence& s) {
 }
 
 Status check_sequence(const Sequence& s, int32_t num_levels) {
-  if (s.num_computed_tokens < 0 || s.num_computed_tokens > s.num_known_tokens() - 1 + s.num_in_flight)
+  if (s.awaits_fork && (!s.is_beam() || s.num_in_flight > 0)) return broken("a beam awaits its fork", s);
+  const int32_t num_uncomputed = s.is_running && s.awaits_fork ? 0 : 1;
+  if (s.num_computed_tokens < 0 || s.num_computed_tokens > s.num_known_tokens() - num_uncomputed + s.num_in_flight)
     return broken("computed <= known", s);
   if (s.max_new_tokens < 1 || s.num_output_tokens() + std::max(s.num_in_flight - 1, 0) >= s.max_new_tokens)
     return broken("output < max_new_tokens", s);
@@ -55,7 +57,7 @@ Status Scheduler::check_running() const {
       if (s.blocks.num_live(group) != std::max(0, s.blocks.num_blocks() - num_unseen))
         return broken("blocks before the window are given back, and no others", s);
     }
-    if (s.num_pending_tokens() < 1) return broken("running has pending tokens", s);
+    if ((s.num_pending_tokens() < 1) != s.awaits_fork) return broken("running has pending tokens", s);
     num_lagging += s.lags();
     if (num_lagging > 1) return broken("at most one lags, and sequences with tokens out of place", s);
     if (s.num_in_flight > num_in_flight_) return broken("groups of plans in flight", s);
@@ -71,7 +73,7 @@ Status Scheduler::check_waiting() const {
   const Sequence* previous = nullptr;
   for (const Sequence* s : waiting_) {
     LLMB_RETURN_IF_ERROR(check_sequence(*s, config_.policy.num_levels));
-    if (find(s->id) != s || s->is_running) return broken("waiting is found", *s);
+    if (find(s->id) != s || s->is_running || s->awaits_fork) return broken("waiting is found", *s);
     if (s->num_in_flight != 0 || s->is_demotion_due) return broken("waiting has seen its tokens", *s);
     if (previous != nullptr && previous->is_member == s->is_member && !goes_before(*previous, *s))
       return broken("waiting in order of rank", *s);
@@ -83,8 +85,15 @@ Status Scheduler::check_waiting() const {
     previous = s;
   }
   if (num_members != waiting_.num_members()) return internal_error("scheduler invariant broken: batch members");
-  if (sequences_.size() != running_.size() + static_cast<size_t>(num_waiting()))
-    return internal_error("scheduler invariant broken: every sequence runs or waits");
+  int64_t num_parked = 0;
+  for (const auto& [id, s] : sequences_) {
+    if (s->is_running || !s->awaits_fork) continue;
+    if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0 || s->num_blocks_in_cache != 0)
+      return broken("parked holds nothing", *s);
+    ++num_parked;
+  }
+  if (sequences_.size() != running_.size() + static_cast<size_t>(num_waiting() + num_parked))
+    return internal_error("scheduler invariant broken: every sequence runs, waits or is parked");
   return {};
 }
 

@@ -54,7 +54,7 @@ void Scheduler::join(Sequence* sequence, const Shared& shared, StepPlan* plan) {
     for (int32_t group = 0; group < num_groups(); ++group)
       plan_copy({group, cache_.beside(shared.copy_from, group), sequence->blocks.blocks(group).back()}, plan);
   }
-  if (sequence->num_preemptions() > 0) return;
+  if (sequence->num_preemptions() > 0 || sequence->num_output_tokens() > 0) return;
   sequence->num_cached_tokens = std::min(shared.num_tokens, sequence->num_prompt_tokens());
   prompt_tokens_.num_asked += sequence->num_prompt_tokens();
   prompt_tokens_.num_saved += sequence->num_cached_tokens;

@@ -58,7 +58,8 @@ void append_sample_row(const Sequence& sequence, const Drafts& drafts, int32_t d
   row.repetition_penalty = sampling.repetition_penalty;
   row.presence_penalty = sampling.presence_penalty;
   row.frequency_penalty = sampling.frequency_penalty;
-  row.num_logprobs = sampling.num_logprobs.value_or(-1);
+  row.num_logprobs = sequence.is_beam() ? num_best_tokens(*sequence.request)
+                                        : sampling.num_logprobs.value_or(sampling.is_ranked() ? 0 : -1);
   row.bias_begin = length(plan->bias);
   append_bias(sequence, sequence.num_output_tokens() + sequence.num_in_flight + depth(drafts, draft), plan);
   row.bias_end = length(plan->bias);
@@ -72,7 +73,8 @@ void append_group(const Sequence& sequence, const Drafts& drafts, int32_t entry,
   SampleGroup group;
   group.seq = sequence.id;
   group.entry = entry;
-  group.mode = drafts.size() > 0 ? SampleMode::kVerify : SampleMode::kSample;
+  if (sequence.is_beam()) group.mode = SampleMode::kBest;
+  else if (drafts.size() > 0) group.mode = SampleMode::kVerify;
   group.row_begin = plan->num_samples();
   for (int32_t draft = -1; draft < drafts.size(); ++draft)
     append_sample_row(sequence, drafts, draft, first_row + 1 + draft, plan);

@@ -46,11 +46,14 @@ bool Scheduler::may_yield(const Sequence& sequence, const Sequence& to) const {
          sequence.num_policy_preemptions < config_.policy.num_levels;
 }
 
-void Scheduler::preempt(Sequence* sequence) {
+// One that awaits its fork is parked.
+void Scheduler::preempt(Sequence* sequence, int32_t Sequence::*counter) {
   LLMB_CHECK(num_in_flight_ == 0);
   leave_running(sequence);
   give_back_blocks(sequence);
   sequence->num_computed_tokens = sequence->num_misplaced_tokens = 0;
+  if (sequence->awaits_fork) return;
+  ++(sequence->*counter);
   ++num_preemptions_total_;
   waiting_.push(sequence, now_ms_);
   ++num_candidates_;

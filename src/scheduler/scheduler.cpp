@@ -46,7 +46,8 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
     auto sequence = std::make_unique<Sequence>(id, choice, request, BlockTable(config_.block_size, config_.windows),
                                                num_new_tokens, now_ms);
     sequence->rank = config_.policy.rank(*sequence, now_ms).rank;
-    waiting_.push(sequence.get(), now_ms);
+    sequence->awaits_fork = request->params.sampling.beams && choice > 0;
+    if (!sequence->awaits_fork) waiting_.push(sequence.get(), now_ms);
     sequences_.emplace(id, std::move(sequence));
   }
   next_id_ += num_choices;
@@ -57,23 +58,10 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   LLMB_CHECK_MSG(num_in_flight_ < kMaxPlansInFlight, "two plans are in flight");
   plan->clear();
   if (num_in_flight_ > 0 && proposer_ != nullptr && proposer_->must_see_all()) return false;
-  planned_entries_.clear();
-  planned_groups_.clear();
-  plan->step = next_step_;
-  plan->block_size = config_.block_size;
-  plan->num_layer_groups = static_cast<int32_t>(config_.windows.size());
   now_ms_ = now_ms;
   waiting_.update_ranks(now_ms);
-  num_candidates_ = num_batch_members(config_, waiting_line(), now_ms, more_may_arrive);
-  if (config_.batching != BatchingMode::kContinuous) waiting_.make_members(num_candidates_);
-  find_yielding(*plan);
-  if (num_in_flight_ > 0 && !yielding_.empty()) return false;
-  for (Sequence* sequence : yielding_) {
-    ++sequence->num_policy_preemptions;
-    preempt(sequence);
-  }
-  int32_t token_budget = config_.max_num_batched_tokens;
-  if (schedule_running(&token_budget, plan)) admit(&token_budget, plan);
+  do plan_step(now_ms, more_may_arrive, plan);
+  while (plan->empty() && park_one());
   if (plan->empty()) return false;
   find_shared_prefixes(plan);
   commit(*plan);
@@ -82,8 +70,25 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   return true;
 }
 
+void Scheduler::plan_step(double now_ms, bool more_may_arrive, StepPlan* plan) {
+  plan->clear();
+  planned_entries_.clear();
+  planned_groups_.clear();
+  plan->step = next_step_;
+  plan->block_size = config_.block_size;
+  plan->num_layer_groups = static_cast<int32_t>(config_.windows.size());
+  num_candidates_ = num_batch_members(config_, waiting_line(), now_ms, more_may_arrive);
+  if (config_.batching != BatchingMode::kContinuous) waiting_.make_members(num_candidates_);
+  find_yielding(*plan);
+  if (num_in_flight_ > 0 && !yielding_.empty()) return;
+  for (Sequence* sequence : yielding_) preempt(sequence, &Sequence::num_policy_preemptions);
+  int32_t token_budget = config_.max_num_batched_tokens;
+  if (schedule_running(&token_budget, plan)) admit(&token_budget, plan);
+}
+
 // Whether the sequence, which runs, has an entry in the plan that is made, if there is budget.
 bool Scheduler::is_planned(const Sequence& sequence) const {
+  if (sequence.awaits_fork) return false;
   if (sequence.num_in_flight == 0) return true;
   if (sequence.must_be_seen() || sequence.is_demotion_due) return false;
   return proposer_ == nullptr || !proposer_->must_see(sequence);
@@ -124,10 +129,8 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
     Sequence* sequence = running_[i];
     if (!is_planned(*sequence)) continue;
     const int32_t num_wanted = tokens_for(i, *token_budget);
-    while (blocks_needed(*sequence, num_wanted) > allocator_.num_free() && running_.back() != sequence) {
-      ++running_.back()->num_memory_preemptions;
-      preempt(running_.back());
-    }
+    while (blocks_needed(*sequence, num_wanted) > allocator_.num_free() && running_.back() != sequence)
+      preempt(running_.back(), &Sequence::num_memory_preemptions);
     // The last takes what the blocks allow: giving up its own would help nobody in this step.
     const int32_t num_tokens = num_wanted > 0 ? take_blocks(sequence, num_wanted, plan) : 0;
     const bool is_all = num_tokens == sequence->num_pending_tokens();
@@ -153,7 +156,7 @@ void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
 
 // To drafts_, with blocks for them.
 void Scheduler::propose(Sequence* sequence, Spare* spare) {
-  if (proposer_ == nullptr || spare->blocks < 0) return;
+  if (proposer_ == nullptr || sequence->is_beam() || spare->blocks < 0) return;
   const int32_t end = sequence->max_next_base() + sequence->num_pending_tokens();  // where the first draft may stand
   const int32_t num_groups = sequence->blocks.num_groups();
   const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks / num_groups * config_.block_size - end;
@@ -185,7 +188,8 @@ void Scheduler::commit(const StepPlan& plan) {
   for (int32_t e = 0; e < plan.num_entries(); ++e) planned_entries_[e]->num_computed_tokens = plan.max_context_len(e);
   for (int32_t g = 0; g < plan.num_groups(); ++g) {
     Sequence& sequence = *planned_groups_[g];
-    sequence.add_group_in_flight({g, max_tokens_given(plan, plan.groups[g]), is_tree(plan, plan.groups[g])});
+    const int32_t max_tokens = sequence.is_beam() ? 1 : max_tokens_given(plan, plan.groups[g]);
+    sequence.add_group_in_flight({g, max_tokens, is_tree(plan, plan.groups[g])});
     num_ending_ += sequence.ends_in_flight();
   }
   for (const BlockId block : copied_from_) allocator_.release(block);
@@ -251,20 +255,28 @@ void Scheduler::apply(const StepPlan& plan, const StepOutput& output, std::vecto
   updates->clear();
   for (int32_t g = 0; g < plan.num_groups(); ++g) {
     // One that is gone has ended: nobody else leaves running_ with a plan in flight.
-    if (Sequence* sequence = find_mutable(plan.groups[g].seq)) take_tokens(plan, output, g, sequence, updates);
+    Sequence* sequence = find_mutable(plan.groups[g].seq);
+    if (sequence == nullptr) continue;
+    if (sequence->is_beam()) take_best(output, g, sequence, updates);
+    else take_tokens(plan, output, g, sequence, updates);
   }
   for (const SequenceUpdate& update : *updates)
     if (update.finish) end(find_mutable(update.seq), !update.numeric_error);
 }
 
+SequenceUpdate Scheduler::update_of(const Sequence& sequence) {
+  SequenceUpdate update;
+  update.seq = sequence.id;
+  update.choice = sequence.choice;
+  update.num_preemptions = sequence.num_preemptions();
+  update.num_cached_tokens = sequence.num_cached_tokens;
+  return update;
+}
+
 void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int32_t group, Sequence* sequence,
                             std::vector<SequenceUpdate>* updates) {
   const int32_t begin = output.token_start[group], end = output.token_start[group + 1];
-  SequenceUpdate update;
-  update.seq = sequence->id;
-  update.choice = sequence->choice;
-  update.num_preemptions = sequence->num_preemptions();
-  update.num_cached_tokens = sequence->num_cached_tokens;
+  SequenceUpdate update = update_of(*sequence);
   const int32_t num_drafts = plan.groups[group].num_rows() - 1;
   const int32_t num_accepted = num_drafts > 0 ? std::max(0, end - begin - 1) : 0;
   sequence->num_drafted_tokens += num_drafts;
@@ -316,7 +328,7 @@ void Scheduler::end(Sequence* sequence, bool keeps_prefix) {
     leave_running(sequence);
     if (keeps_prefix) give_back_blocks(sequence);
     else sequence->blocks.release_all(&allocator_);
-  } else {
+  } else if (!sequence->awaits_fork) {
     waiting_.erase(sequence);
   }
   if (proposer_ != nullptr) proposer_->on_end(*sequence);

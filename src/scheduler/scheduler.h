@@ -23,12 +23,18 @@
 // share the blocks of the prompt, and who first writes to a shared block copies it. While the prompt is being computed
 // the other choices wait, and so does who stands behind them.
 //
+// Beams: the choices of a request with beams go on together. A step gives the best tokens after each of them, and the
+// sequence awaits its fork: fork() says whose tokens each one takes over, blocks included, and which comes next.
+// Until then it computes nothing, and where no other running sequence could it is parked: it gives its blocks up for
+// those that wait, which is no preemption, as there is one at most for each token. All but the first choice begin
+// parked. A beam is never planned ahead.
+//
 // Prefixes: a position that several sequences have in common is computed once and stored once (prefix_sharing.cpp).
 // Computed blocks stay in the prefix cache, also after their sequence has ended or was preempted, until they are
 // needed. A joining sequence takes the blocks that begin as its tokens do, whole ones by reference, a part of one by a
-// copy before the step, and computes the rest, its last known token at least. It may read whole blocks that the same plan
-// writes. Where half a block or more is written by this plan and would have to be copied, it waits, and so does who
-// stands behind it: the next plan finds it there. So nobody waits for a sequence that waits.
+// copy before the step, and computes the rest, its last known token at least. It may read whole blocks that the same
+// plan writes. Where half a block or more is written by this plan and would have to be copied, it waits, and so does
+// who stands behind it: the next plan finds it there. So nobody waits for a sequence that waits.
 //
 // Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
 // That plan's tokens are not seen yet, so every sequence counts as going on unless max_new_tokens ends it, its entry
@@ -62,6 +68,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -88,7 +95,8 @@ struct SequenceUpdate {
   SeqId seq = 0;
   int32_t choice = 0;
   TokenId token = 0;
-  int32_t given = 0;  // of the StepOutput's tokens
+  int32_t given = 0;     // of the StepOutput's tokens; of a beam the first of its best ones
+  int32_t num_best = 0;  // of a beam: so many, the sequence has got none of them
   std::optional<FinishReason> finish;
   std::optional<TokenId> stop_token;  // == token where that one ended it
   bool numeric_error = false;         // no token: a logit was not finite; finish == kError
@@ -96,6 +104,12 @@ struct SequenceUpdate {
   int32_t num_cached_tokens = 0;      // of its prompt, that others had computed
   int32_t num_drafted_tokens = 0;     // of the sequence until now, this step's included
   int32_t num_accepted_tokens = 0;    // of these
+};
+
+// A choice of a request goes on as another one of them, with a token more.
+struct BeamFork {
+  int32_t choice = 0, parent = 0;
+  TokenId token = 0;
 };
 
 // Slots of the KV pool: allocated - used is what paging wastes.
@@ -134,6 +148,11 @@ class Scheduler {
   // Takes over the output of the oldest plan in flight; `updates` gets one entry for each token given, in order, but
   // none for sequences that ended in the meantime, nor for what comes behind a sequence's last token.
   void apply(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>* updates);
+
+  // The choices of the request whose first one is `first` go on; those that are not named stay as they are. Takes one
+  // block copy at most for each choice that is not its own parent. REQUIRES: all that are named await it; each choice
+  // once; who is a parent is its own, too; no sequence has max_tokens then
+  void fork(SeqId first, std::span<const BeamFork> forks);
 
   // The caller ends a sequence (stop string, abort, drain): its blocks are free. REQUIRES: contains(seq)
   void finish(SeqId seq);
@@ -175,6 +194,7 @@ class Scheduler {
     bool must_wait = false;          // more is being computed
   };
 
+  void plan_step(double now_ms, bool more_may_arrive, StepPlan* plan);
   WaitingLine waiting_line() const;
   bool schedule_running(int32_t* token_budget, StepPlan* plan);
   bool is_planned(const Sequence& sequence) const;
@@ -221,7 +241,8 @@ class Scheduler {
   void find_yielding(const StepPlan& plan);
   int32_t num_freed_by(const Sequence& sequence, const Shared& head) const;
   bool may_yield(const Sequence& sequence, const Sequence& to) const;
-  void preempt(Sequence* sequence);
+  void preempt(Sequence* sequence, int32_t Sequence::*counter);
+  bool park_one();
   void enter_running(Sequence* sequence);
   void leave_running(Sequence* sequence);
   void consider_demotion(Sequence* sequence);
@@ -229,6 +250,9 @@ class Scheduler {
   void commit(const StepPlan& plan);
   void take_tokens(const StepPlan& plan, const StepOutput& output, int32_t group, Sequence* sequence,
                    std::vector<SequenceUpdate>* updates);
+  static SequenceUpdate update_of(const Sequence& sequence);
+  void take_best(const StepOutput& output, int32_t group, Sequence* sequence, std::vector<SequenceUpdate>* updates);
+  void share_blocks(const Sequence& parent, Sequence* sequence);
   void end(Sequence* sequence, bool keeps_prefix);
   Sequence* find_mutable(SeqId seq) { return const_cast<Sequence*>(find(seq)); }
   Status check_running() const;

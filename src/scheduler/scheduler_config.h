@@ -31,6 +31,7 @@ struct SchedulerConfig {
   Policy policy;                             // who goes first
   bool enable_prefix_caching = false;        // what was computed once is found again (prefix_sharing.cpp)
   int32_t max_idle_blocks = INT32_MAX;       // that the cache keeps rather than use new ones; >= 1
+  int32_t max_best_tokens = INT32_MAX;       // that a beam may ask for in a step
   bool copies_blocks = true;                 // the backend does; else a prefix is shared in whole blocks only
 };
 

@@ -72,6 +72,7 @@ int32_t Sequence::max_unseen_tokens() const {
 }
 
 bool Sequence::must_be_seen() const {
+  if (is_beam()) return true;
   const GroupInFlight& group = in_flight[0];
   if (group.is_tree || num_output_tokens() + group.max_tokens >= max_new_tokens) return true;
   // Penalties count all tokens, min_tokens their number.
@@ -96,6 +97,12 @@ void Sequence::end_oldest_group(int32_t num_misplaced) {
   --num_in_flight;
   num_misplaced_tokens = num_misplaced;
   num_computed_tokens = num_known_tokens() - 1 + num_in_flight - num_misplaced;
+}
+
+int32_t num_best_tokens(const Request& request) {
+  const StopParams& stop = request.params.stop;
+  const size_t num_ending = (stop.ignore_eos ? 0 : request.eos_token_ids.size()) + stop.stop_token_ids.size();
+  return request.params.sampling.beams->width + static_cast<int32_t>(num_ending);
 }
 
 }  // namespace llmb

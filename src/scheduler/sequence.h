@@ -4,10 +4,11 @@
 // groups gives at least one token, if the sequence goes on at all, and at most as many as the group has rows.
 //
 // Not thread-safe. Invariants (checked by Scheduler::check_integrity):
-//  1. waiting: no blocks, num_computed_tokens == 0, nothing in flight.
+//  1. waiting, or parked: no blocks, num_computed_tokens == 0, nothing in flight.
 //  2. running: blocks hold at least num_computed_tokens, but for those that next_write() and what follows do not see,
 //     and none more than known and unseen tokens can need.
-//  3. num_computed_tokens <= num_known_tokens() + num_in_flight; a step that computes the last known token samples.
+//  3. num_computed_tokens < num_known_tokens() + num_in_flight, or == of a beam that runs and awaits its fork; a step
+//     that computes the last known token samples.
 //  4. 1 <= max_new_tokens; output_tokens.size() < max_new_tokens.
 //  5. With groups in flight all known tokens are computed by the time that these plans have run.
 //  6. The first num_blocks_in_cache blocks are full and stand behind each other in the prefix cache; waiting: 0.
@@ -61,7 +62,8 @@ struct Sequence {
   std::optional<PenaltyCounts> penalty_counts;  // where the request has penalties; of the known tokens
 
   bool is_running = false;
-  bool is_member = false;  // of the running batch, in modes that have batches
+  bool awaits_fork = false;  // of a beam: all its known tokens have given their best next ones
+  bool is_member = false;    // of the running batch, in modes that have batches
   int32_t num_memory_preemptions = 0, num_policy_preemptions = 0;
   Rank rank;
   double rank_until_ms = 0;  // while it waits: when to ask for the next one
@@ -76,6 +78,7 @@ struct Sequence {
   void demote(Rank worse) { rank = worse, ++num_demotions; }
   void promote(Rank better) { rank = better, is_promoted = true; }
 
+  bool is_beam() const { return request->params.sampling.beams.has_value(); }
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(request->prompt_tokens.size()); }
   int32_t num_output_tokens() const { return static_cast<int32_t>(output_tokens.size()); }
   int32_t num_known_tokens() const { return num_prompt_tokens() + num_output_tokens(); }
@@ -101,7 +104,7 @@ struct Sequence {
   int32_t max_cached_tokens() const { return num_prompt_tokens() + max_new_tokens - 1; }
 
   // The plans in flight sample its last token, whatever that turns out to be.
-  bool ends_in_flight() const { return num_output_tokens() + num_in_flight == max_new_tokens; }
+  bool ends_in_flight() const { return !is_beam() && num_output_tokens() + num_in_flight == max_new_tokens; }
   // They may, or the next row depends on more than their last token. REQUIRES: a group in flight
   bool must_be_seen() const;
 
@@ -122,5 +125,9 @@ struct Sequence {
 inline bool goes_before(const Sequence& a, const Sequence& b) {
   return a.rank != b.rank ? a.rank < b.rank : a.id < b.id;
 }
+
+// Of a request with beams: the best tokens that it looks at after each of them. So many of them do not end as there are
+// beams.
+int32_t num_best_tokens(const Request& request);
 
 }  // namespace llmb

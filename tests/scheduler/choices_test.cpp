@@ -70,4 +70,56 @@ TEST_CASE("a preempted choice shares the prompt again and computes only its outp
   CHECK(h.scheduler.num_free_blocks() == 9);
 }
 
+TEST_CASE(
+    "16 choices of a prompt of 1,000 tokens: it is computed once, and blocks are its own and those of 16 answers") {
+  for (const int32_t num_prompt_tokens :
+       {992, 1000, 1007, 1008}) {  // a border of blocks, in one, one before, on the next
+    for (const bool is_cached : {true, false}) {
+      CAPTURE(num_prompt_tokens);
+      CAPTURE(is_cached);
+      SchedulerConfig config = small_config();
+      config.max_num_seqs = 16;
+      config.max_num_batched_tokens = 256;
+      config.block_size = 16;
+      config.num_blocks = 200;
+      config.max_model_len = 1200;
+      config.enable_prefix_caching = is_cached;
+      Harness h(config);
+      h.add(request_for(16, num_prompt_tokens, 50));
+      const auto num_prompt_blocks = static_cast<int32_t>(ceil_div(num_prompt_tokens, config.block_size));
+      const auto num_own_blocks = static_cast<int32_t>(ceil_div(49 + config.block_size - 1, config.block_size));
+      int64_t num_rows = 0, num_copies = 0;
+      while (h.schedule()) {
+        num_rows += h.plan.num_tokens();
+        num_copies += static_cast<int64_t>(h.plan.block_copies.size());
+        CHECK(config.num_blocks - h.scheduler.num_free_blocks() <= num_prompt_blocks + 16 * num_own_blocks);
+        h.apply();
+      }
+      CHECK(num_rows == num_prompt_tokens + 16 * 49);
+      CHECK(h.scheduler.prompt_tokens().num_computed == num_prompt_tokens);
+      CHECK(num_copies == (num_prompt_tokens % config.block_size == 0 ? 0 : 15));
+      CHECK(h.scheduler.num_preemptions_total() == 0);
+    }
+  }
+}
+
+TEST_CASE("beams for which the device gives too few tokens are refused, those that it can do are not") {
+  SchedulerConfig config = small_config();
+  config.max_best_tokens = 6;
+  Scheduler scheduler(config);
+  auto request = make_request(5, 5);
+  request->params.sampling.beams = BeamParams{.width = 4};
+  request->params.sampling.count_choices();
+  request->eos_token_ids = {1, 2, 3};
+  CHECK(std::holds_alternative<SeqId>(scheduler.add(request, 0)));
+  request = std::make_shared<Request>(*request);
+  request->params.stop.ignore_eos = false;
+  const auto refused = scheduler.add(request, 0);
+  REQUIRE(std::holds_alternative<RequestError>(refused));
+  CHECK(std::get<RequestError>(refused).param == "beam_width");
+  request = std::make_shared<Request>(*request);
+  request->eos_token_ids = {1, 2};
+  CHECK(std::holds_alternative<SeqId>(scheduler.add(request, 0)));
+}
+
 }  // namespace llmb::test

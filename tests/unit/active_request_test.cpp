@@ -84,6 +84,52 @@ TEST_CASE("a character that the prompt began counts in the offsets of the tokens
   CHECK(logprobs_of(completion)["text_offset"] == nlohmann::json{0, 1, 2});
 }
 
+TEST_CASE("best_of: the answers of the best mean log-probability, of equal ones the first; what is left out counts") {
+  auto request = std::make_shared<Request>();
+  request->prompt_tokens = {1};
+  request->params.sampling.n = 3;
+  request->params.sampling.best_of = 5;
+  request->params.sampling.count_choices();
+  CHECK(request->params.sampling.num_choices == 5);
+  ActiveRequest active(request, 0, nullptr);
+  // Means: -1, -0.5, -1, -2.5, -0.75. The sum of the last is the lowest but one.
+  const std::vector<std::vector<float>> logprobs = {{-1}, {-0.5f}, {-1.5f, -0.5f}, {-2.5f}, {-0.75f, -0.75f, -0.75f}};
+  for (const int32_t choice : {3, 1, 4, 0, 2}) {  // in the order in which they end
+    for (const float logprob : logprobs[choice]) {
+      StepOutput output;
+      output.tokens = {10 + choice};
+      output.logprobs = {logprob};
+      active.choice(choice).add_token(output, 0, false, 1);
+    }
+    CHECK(active.finish_choice(choice, FinishReason::kLength, std::nullopt, 0) == (choice == 2));
+  }
+  const Completion completion = active.take_completion();
+  REQUIRE(completion.choices.size() == 3);
+  CHECK(completion.choices[0].token_ids[0] == 11);
+  CHECK(completion.choices[1].token_ids[0] == 14);
+  CHECK(completion.choices[2].token_ids[0] == 10);
+  CHECK(completion.choices[0].logprobs.empty());
+  CHECK(completion.num_output_tokens() == 8);
+}
+
+TEST_CASE("greedy answers are one choice, copied") {
+  auto request = std::make_shared<Request>();
+  request->prompt_tokens = {1};
+  request->params.sampling.temperature = 0;
+  request->params.sampling.n = 3;
+  request->params.sampling.count_choices();
+  CHECK(request->params.sampling.num_choices == 1);
+  ActiveRequest active(request, 0, nullptr);
+  StepOutput output;
+  output.tokens = {7};
+  active.choice(0).add_token(output, 0, false, 1);
+  CHECK(active.finish_choice(0, FinishReason::kStop, std::nullopt, 0));
+  const Completion completion = active.take_completion();
+  REQUIRE(completion.choices.size() == 3);
+  for (const Choice& choice : completion.choices) CHECK(choice.token_ids == std::vector<TokenId>{7});
+  CHECK(completion.num_output_tokens() == 3);
+}
+
 TEST_CASE("times are measured from the arrival") {
   const RequestLatency latency = latency_of(0, {110, 130, 140, 170}, 100);
   CHECK(latency.queue_ms == 10);

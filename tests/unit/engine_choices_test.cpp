@@ -12,6 +12,7 @@
 #include "backend/ledger/ledger_backend.h"
 #include "engine/engine.h"
 #include "model/config_loader.h"
+#include "tests/support/listed_requests.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/scripted_backend.h"
 #include "tests/support/source_dir.h"
@@ -20,28 +21,6 @@
 
 namespace llmb::test {
 namespace {
-
-class ListSource final : public RequestSource {
- public:
-  explicit ListSource(std::vector<std::shared_ptr<Request>> requests) : requests_(std::move(requests)) {}
-  std::optional<WorkItem> next(double) override {
-    if (at_end()) return std::nullopt;
-    const auto ordinal = static_cast<int64_t>(next_);
-    return WorkItem{ordinal, requests_[next_++], 0, false};
-  }
-  bool at_end() const override { return next_ == requests_.size(); }
-  void stop() override { next_ = requests_.size(); }
-
- private:
-  const std::vector<std::shared_ptr<Request>> requests_;
-  size_t next_ = 0;
-};
-
-struct ListSink final : CompletionSink {
-  void put(FinishedItem item) override { CHECK(items.emplace(item.ordinal, std::move(item)).second); }
-  bool is_closed() const override { return false; }
-  std::map<int64_t, FinishedItem> items;
-};
 
 struct Setup {
   std::shared_ptr<const Tokenizer> tokenizer;

@@ -3,12 +3,23 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "io/request_parser.h"
 #include "tests/unit/parsed_line.h"
 
 namespace llmb::test {
+
+namespace {
+
+// A line with more members, in each form.
+using LineOf = std::function<std::string(const std::string&)>;
+const LineOf kLines[] = {[](const std::string& members) { return native(members); },
+                         [](const std::string& members) { return chat(members); },
+                         [](const std::string& members) { return completion(members); }};
+
+}  // namespace
 
 TEST_CASE(
     "every numeric field: its borders are accepted, one step beyond is an error that names field, range and value") {
@@ -30,6 +41,8 @@ TEST_CASE(
       {"presence_penalty", {"-2", "2"}, {"-2.001", "2.001", "\"0\""}},
       {"frequency_penalty", {"-2", "2"}, {"-2.001", "2.001", "\"0\""}},
       {"seed", {"0", "1", "18446744073709551615", "9223372036854775808"}, {"-1", "1.5", "\"5\"", "true"}},
+      {"n", {"1", "256", "2.0"}, {"0", "-1", "257", "1.5", "\"1\"", "true", "[1]"}},
+      {"best_of", {"1", "256"}, {"0", "257", "1.5", "\"2\""}},
       {"arrival_ms", {"0", "1.5", "1e12"}, {"-1", "1.1e12", "\"0\""}},
       {"logprobs", {"true", "false", "0", "20"}, {"-1", "21", "1.5", "\"1\""}},
       {"ignore_eos", {"true", "false"}, {"0", "1", "\"true\""}},
@@ -155,6 +168,80 @@ TEST_CASE("logprobs in each form") {
     CHECK(refused(line).error.code == "invalid_value");
 }
 
+TEST_CASE("n and best_of: in every form of line, over flags; best_of below n, or above it and greedy, is refused") {
+  for (const LineOf& line : kLines) {
+    const SamplingParams given = accepted(line(R"("n":3,"best_of":5)")).params.sampling;
+    CHECK(given.n == 3);
+    CHECK(given.best_of == 5);
+    CHECK(accepted(line(R"("n":3,"best_of":3,"temperature":0)")).params.sampling.best_of == 3);
+    for (const char* members : {R"("best_of":2,"n":3)", R"("n":2,"best_of":3,"temperature":0)"}) {
+      const ParseFailure failure = refused(line(members));
+      CHECK(failure.error.code == "invalid_value");
+      CHECK(failure.error.param == "best_of");
+      CHECK(contains(failure.error.message, "n 3") != contains(failure.error.message, "n 2"));
+    }
+  }
+  GenerationParams flags;
+  flags.sampling.n = 2;
+  flags.sampling.best_of = 4;
+  const auto best_of = [&](const char* members) { return accepted(native(members), flags).params.sampling.best_of; };
+  CHECK(best_of(R"("id":1)") == 4);
+  CHECK(best_of(R"("n":3)") == 4);
+  CHECK(best_of(R"("n":5)") == 5);
+  CHECK(best_of(R"("best_of":2)") == 2);
+  CHECK(best_of(R"("temperature":0)") == 4);
+  CHECK(refused(native(R"("best_of":1)"), flags).error.param == "best_of");
+}
+
+TEST_CASE("beams: width is n unless it is given; what means nothing to them, and what needs them, is refused by name") {
+  for (const LineOf& line : kLines) {
+    const SamplingParams plain = accepted(line(R"("use_beam_search":true,"n":3,"seed":1)")).params.sampling;
+    REQUIRE(plain.beams);
+    CHECK(plain.n == 3);
+    CHECK(plain.beams->width == 3);
+    CHECK(plain.beams->length_penalty == 1);
+    CHECK(plain.beams->early_stopping == EarlyStopping::kFalse);
+    const SamplingParams all = accepted(line(R"("use_beam_search":true,"beam_width":256,"length_penalty":-0.5,)"
+                                             R"("early_stopping":"never","temperature":1,"top_p":1,"top_k":-1)"))
+                                   .params.sampling;
+    CHECK(all.n == 1);
+    CHECK(all.beams->width == 256);
+    CHECK(all.beams->length_penalty == -0.5f);
+    CHECK(all.beams->early_stopping == EarlyStopping::kNever);
+    CHECK(accepted(line(R"("use_beam_search":true,"early_stopping":true)")).params.sampling.beams->early_stopping ==
+          EarlyStopping::kTrue);
+    CHECK(!accepted(line(R"("use_beam_search":false,"beam_width":1,"early_stopping":false)")).params.sampling.beams);
+    for (const char* member :
+         {R"("beam_width":2)", R"("length_penalty":0.5)", R"("early_stopping":true)", R"("early_stopping":"never")"})
+      CHECK(contains(refused(line(member)).error.message, "needs use_beam_search"));
+    for (const char* member :
+         {R"("temperature":0.7)", R"("top_p":0.9)", R"("top_k":5)", R"("min_p":0.1)", R"("best_of":4)",
+          R"("repetition_penalty":1.1)", R"("presence_penalty":1)", R"("frequency_penalty":1)",
+          R"("logit_bias":{"5":1})", R"("stop":"x")", R"("n":5)", R"("beam_width":0)", R"("beam_width":257)",
+          R"("length_penalty":11)", R"("early_stopping":"yes")", R"("early_stopping":1)"}) {
+      CAPTURE(member);
+      const bool has_width = contains(member, "beam_width");
+      const ParseFailure failure =
+          refused(line(std::string(R"("use_beam_search":true,)") + (has_width ? "" : R"("beam_width":4,)") + member));
+      CHECK(failure.error.code == "invalid_value");
+      CHECK("\"" + *failure.error.param + "\"" == std::string(member).substr(0, std::strchr(member, ':') - member));
+    }
+  }
+  CHECK(refused(native(R"("use_beam_search":true,"logprobs":1)")).error.param == "logprobs");
+  CHECK(refused(native(R"("use_beam_search":true,"beam_width":30)"), {}, {.vocab_size = 29}).error.param ==
+        "beam_width");
+  GenerationParams flags;
+  flags.sampling.temperature = 0.7f;
+  flags.sampling.top_k = 40;
+  flags.sampling.best_of = 7;
+  const SamplingParams sampling = accepted(native(R"("use_beam_search":true,"beam_width":4)"), flags).params.sampling;
+  CHECK(sampling.temperature == 0);
+  CHECK(sampling.top_k == 0);
+  CHECK(!sampling.best_of);
+  flags.sampling.repetition_penalty = 1.1f;
+  CHECK(refused(native(R"("use_beam_search":true)"), flags).error.param == "repetition_penalty");
+}
+
 TEST_CASE("fields that ask for nothing are accepted, those that ask for what is not built are named") {
   for (const char* member : {R"("user":"u")",
                              R"("metadata":{"a":{"max_tokens":0}})",
@@ -183,27 +270,12 @@ TEST_CASE("fields that ask for nothing are accepted, those that ask for what is 
     (void)accepted(chat(member));
     (void)accepted(completion(member));
   }
-  for (const char* member : {R"("stream":true)",
-                             R"("n":2)",
-                             R"("n":0)",
-                             R"("n":"1")",
-                             R"("best_of":2)",
-                             R"("echo":true)",
-                             R"("suffix":"x")",
-                             R"("functions":[{}])",
-                             R"("response_format":{"type":"json_object"})",
-                             R"("response_format":{"type":"text","x":1})",
-                             R"("response_format":{})",
-                             R"("stream_options":{})",
-                             R"("modalities":["text","audio"])",
-                             R"("audio":{})",
-                             R"("guided_json":{})",
-                             R"("structured_outputs":{})",
-                             R"("prompt_logprobs":0)",
-                             R"("use_beam_search":true)",
-                             R"("chat_template":"{{x}}")",
-                             R"("lora":"a")",
-                             R"("adapter":"a")"}) {
+  for (const char* member :
+       {R"("stream":true)", R"("echo":true)", R"("suffix":"x")", R"("functions":[{}])",
+        R"("response_format":{"type":"json_object"})", R"("response_format":{"type":"text","x":1})",
+        R"("response_format":{})", R"("stream_options":{})", R"("modalities":["text","audio"])", R"("audio":{})",
+        R"("guided_json":{})", R"("structured_outputs":{})", R"("prompt_logprobs":0)", R"("chat_template":"{{x}}")",
+        R"("lora":"a")", R"("adapter":"a")"}) {
     CAPTURE(member);
     for (const std::string& line : {native(member), chat(member), completion(member)}) {
       const ParseFailure failure = refused(line);

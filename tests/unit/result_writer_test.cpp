@@ -64,7 +64,7 @@ TEST_CASE("format_to appends, record by record") {
   CHECK(out == format(example(), false) + format(example(), false));
 }
 
-TEST_CASE("several choices: OpenAI records number them and count all their tokens; a native record has one") {
+TEST_CASE("several choices: OpenAI records number them in choices, native ones in outputs; all their tokens count") {
   for (const ApiForm form : {ApiForm::kOpenAiChat, ApiForm::kOpenAiCompletion}) {
     Completion c = example(form);
     const Json one = Json::parse(format(c))["response"]["body"]["choices"];
@@ -80,11 +80,30 @@ TEST_CASE("several choices: OpenAI records number them and count all their token
     CHECK((form == ApiForm::kOpenAiChat ? second["message"]["content"] : second["text"]) == "other");
     CHECK(second["finish_reason"] == "length");
     CHECK(body["usage"] == Json{{"prompt_tokens", 3}, {"completion_tokens", 7}, {"total_tokens", 10}});
-    c.form = ApiForm::kNative;
-    CHECK_THROWS_AS((void)format(c), CheckFailure);
+    c.num_unreturned_tokens = 4;
+    CHECK(Json::parse(format(c))["response"]["body"]["usage"]["completion_tokens"] == 11);
     c.choices.clear();
     CHECK_THROWS_AS((void)format(c), CheckFailure);
   }
+}
+
+TEST_CASE("a native record with outputs: exact text") {
+  Completion c = example();
+  c.return_token_ids = true;
+  c.choices.push_back(c.choices[0]);
+  c.choices[1].text = "z";
+  c.choices[1].stop_token.reset();
+  CHECK(format(c) ==
+        R"({"index":41,"id":"a-1","outputs":[{"index":0,"text":"a \"b\"\n","finish_reason":"stop","stop_reason":2,)"
+        R"("token_ids":[5,6]},{"index":1,"text":"z","finish_reason":"stop","stop_reason":null,"token_ids":[5,6]}],)"
+        R"("usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7},"hash":"0123456789abcdef",)" +
+            kMetrics + "\n");
+  add_logprobs(c);
+  c.choices[1].logprobs = c.choices[0].logprobs;
+  c.choices[1].logprob_texts = c.choices[0].logprob_texts;
+  const Json outputs = Json::parse(format(c))["outputs"];
+  CHECK(outputs[1]["logprobs"] == outputs[0]["logprobs"]);
+  CHECK(outputs[1]["logprobs"].size() == 2);
 }
 
 TEST_CASE("finish reasons, stop reasons and ids") {

@@ -138,6 +138,7 @@ class CpuBackend final : public Backend {
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = options.max_num_drafts;
+    info_.max_best_tokens = INT32_MAX;
     info_.verifies_trees = info_.copies_blocks = true;
     info_.load_ms = clock.now_ms();
     driver_ = std::thread([this] { drive(); });

@@ -136,6 +136,7 @@ class CudaBackend final : public Backend {
                    (options.cuda.deterministic ? ", deterministic)" : ")");
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = options.max_num_drafts;
+    info_.max_best_tokens = kMaxTopLogprobs;
     info_.verifies_trees = info_.copies_blocks = true;
     info_.load_ms = clock.now_ms();
     return {};

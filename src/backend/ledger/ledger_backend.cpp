@@ -86,7 +86,7 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   info_.device = "ledger";
   info_.kv = kv;
   info_.max_plans_in_flight = kMaxPlansInFlight;
-  info_.max_drafts_per_group = INT32_MAX;
+  info_.max_drafts_per_group = info_.max_best_tokens = INT32_MAX;
   info_.verifies_trees = info_.copies_blocks = true;
   return {};
 }
