@@ -32,6 +32,8 @@ const std::map<std::string, NumericFlag> kFlags = {
     {"--request-rate", {{"0.001", "1e9"}, {"0", "-1", "2e9"}}},
     {"--block-size", {{"8", "128"}, {"0", "-8", "12", "256"}}},
     {"--kv-cache-memory-bytes", {{"1", "2G", "1125899906842624"}, {"0", "-1", "1125899906842625"}}},
+    {"--plan-memory", {{"1", "512M", "1099511627776"}, {"0", "-1", "1099511627777"}}},
+    {"--num-speculative-tokens", {{"1", "16"}, {"0", "-1", "17"}}},
     {"--num-gpu-blocks-override", {{"1", "2147483647"}, {"0", "-1", "2147483648"}}},
     {"--gpu-memory-utilization", {{"0.01", "1"}, {"0", "-1", "1.01"}}},
     {"--threads", {{"1", "1024"}, {"0", "-1", "1025"}}},
@@ -102,7 +104,8 @@ TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table"
       "--output", "--order", "--retry-errors", "--error-file", "--model", "--tokenizer", "--revision", "--tokenizer-revision",
       "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--weight-cache",
       "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--slo",
-      "--input-format", "--prompt-field", "--template", "--system", "--keep"};
+      "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--speculative",
+      "--speculative-corpus", "--speculative-config"};
   const std::string help = run_process({kProgram, "--help"}).out;
   const std::regex with_value(R"(\n  (?:-\w,)?(--[a-z-]+) +([^ \n]+))");
   int num_flags = 0;

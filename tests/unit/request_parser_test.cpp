@@ -119,7 +119,7 @@ TEST_CASE("an error keeps the line's id, form and model, so that its record can 
   CHECK(failure.model_name == "m");
   CHECK(failure.line.index == 3);
   CHECK(refused(R"({"prompt":"p","prompt":"q","id":5})").id_json == "5");
-  const Completion record = to_completion(refused(chat("\"n\":2")));
+  const Completion record = to_completion(refused(chat("\"audio\":{}")));
   CHECK(record.choices.empty());
   CHECK(record.error->code == "unsupported_field");
   CHECK(record.form == ApiForm::kOpenAiChat);
