@@ -7,9 +7,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-
-#include "kernels/simt/types.h"
 
 enum cudaError_t : int {
   cudaSuccess = 0,

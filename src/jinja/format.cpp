@@ -153,7 +153,9 @@ std::string percent_field(Heap& heap, const Value& v, const FormatSpec& spec) {
   }
   if (!v.is_number()) {
     require_defined(v);
-    throw type_error(std::string("%") + spec.type + " format: a real number is required, not " + type_name(v));
+    std::string conversion = "%";
+    conversion += spec.type;
+    throw type_error(conversion.append(" format: a real number is required, not ").append(type_name(v)));
   }
   if (is_one_of("eEfFgG", spec.type)) return format_float(v.to_double(), spec);
   if (!v.is(Type::kFloat)) return format_int(v.as_int(), spec);

@@ -79,9 +79,6 @@ std::string find_header(const std::string& include, const std::string& includer)
 // Files that a tool writes.
 const std::set<std::string> kGenerated = {"src/text/unicode_tables.cpp"};
 
-// Includes a header for nothing, and is about to be mended.
-const std::set<std::string> kAboutToBeMended = {"kernels/simt/runtime.h"};
-
 // Included for other things than names of their own.
 bool is_used_without_names(const std::string& header) {
   return header == "kernels/cpu/simd_targets.h"                                    // macros that Highway reads
@@ -156,8 +153,7 @@ TEST_CASE("a file names something of every header of ours that it includes") {
     for (const std::string& include : quoted_includes(text)) {
       const std::string header = find_header(include, file);
       const bool is_own = fs::path(header).stem() == fs::path(file).stem();
-      if (header.empty() || is_own || is_used_without_names(header) || kAboutToBeMended.contains(file) ||
-          file.starts_with("kernels/simt/include/"))
+      if (header.empty() || is_own || is_used_without_names(header) || file.starts_with("kernels/simt/include/"))
         continue;
       num_includes++;
       auto names = declared.find(header);

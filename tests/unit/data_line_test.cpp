@@ -52,10 +52,6 @@ struct Row {
   bool operator==(const Row&) const = default;
 };
 
-std::ostream& operator<<(std::ostream& out, const Row& row) {
-  return out << row.index << ":" << row.line_number << ":" << row.bytes << (row.has_newline ? "|" : "");
-}
-
 std::vector<Row> rows(const std::string& content, const std::string& name, CsvColumns* columns = nullptr) {
   const TemporaryDirectory dir;
   write_file(dir.file(name), content);

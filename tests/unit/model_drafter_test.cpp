@@ -101,7 +101,7 @@ TEST_CASE("drafts by another model change no byte, at any batch, in small pools,
   const EngineJob plain(lines());
   REQUIRE(plain.run(o).status.ok());
   const std::string expected = plain.output();
-  for (const auto [max_num_seqs, max_tokens] : {std::pair{1, 4}, {4, 1}, {64, 16}}) {
+  for (const auto& [max_num_seqs, max_tokens] : {std::pair{1, 4}, {4, 1}, {64, 16}}) {
     o.scheduler.max_num_seqs = max_num_seqs;
     const SpeculationMetrics::Kind drafts = check_same(expected, o, {.max_tokens = max_tokens});
     CHECK(drafts.num_accepted > drafts.num_drafted / 10);

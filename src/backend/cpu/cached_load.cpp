@@ -100,7 +100,8 @@ Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const We
     LLMB_ASSIGN_OR_RETURN(ModelWeights weights, load_model_weights(config, *source, ops));
     return CachedLoad{std::move(weights), std::nullopt};
   }
-  const std::string key = std::string("quantization ") + quantization_name(options.cpu.quantization) + "\n" + *identity;
+  std::string key = "quantization ";
+  key.append(quantization_name(options.cpu.quantization)).append("\n").append(*identity);
   const std::string path = weight_cache_path(options.cpu.weight_cache_dir, options.model_dir, options.cpu.quantization);
   if (std::optional<CachedLoad> load = take_weights(path, key, config, files, ops, pool)) return std::move(*load);
   NotingMaker maker(ops);
