@@ -21,6 +21,7 @@
 #include "job/request_intake.h"
 #include "job/result_stream.h"
 #include "job/row_planner.h"
+#include "planner/forecast.h"
 #include "planner/prefix_index.h"
 
 namespace llmb {
@@ -30,6 +31,7 @@ struct CoordinatorOptions {
   Schedule schedule = Schedule::kFile;  // else rows are read ahead and planned, and equal ones computed once
   size_t plan_bytes = 0;                // for that; not with kFile
   int32_t num_slots = 1;                // rows that run at one time
+  bool shares_prefixes = true;          // what prompts have in common is computed once
   OutputOrder order = OutputOrder::kCompletion;
   ResultFormat format;
   std::optional<int64_t> max_errors;  // error records that the run may produce; one more ends it
@@ -85,6 +87,8 @@ class Coordinator final : public RequestSource, public CompletionSink {
   int64_t num_repeated_tokens() const { return num_repeated_tokens_.load(std::memory_order_relaxed); }
   int64_t num_equal_rows() const { return equal_rows_ ? equal_rows_->num_found() : 0; }  // answered with another one
   int32_t repeated_granularity() const { return repeated_granularity_.load(std::memory_order_relaxed); }
+  // The work of all rows that were read so far.
+  Forecast forecast() const { return forecaster_.forecast(); }
   ResultStream& results() { return results_; }
 
  private:
@@ -94,15 +98,18 @@ class Coordinator final : public RequestSource, public CompletionSink {
   bool take(IntakeItem item);
   bool hand_on(WorkItem item);
   PlannedRow index_prompt(const Request& request);
+  void expect(const Request& request, const PlannedRow& row);
   void put_one(FinishedItem item);
 
   const std::unique_ptr<RequestIntake> intake_;
   const std::optional<int64_t> max_errors_;
   ResultStream results_;
   const OutputOrder order_;
+  const bool shares_prefixes_;
   BoundedQueue<WorkItem> work_;
   std::optional<EqualRows> equal_rows_;  // both but with Schedule::kFile
   std::optional<RowPlanner> planner_;
+  Forecaster forecaster_;
   std::atomic<int64_t> num_read_{0}, input_bytes_{0}, num_done_{0}, num_failed_{0};
   PrefixIndex prompts_{kPrefixIndexBytes};  // the reading thread's
   std::atomic<int64_t> num_repeated_tokens_{0};

@@ -89,6 +89,7 @@ std::optional<JobStop> Job::begin_reading() {
   if (!options_.request_rate) options.schedule = options_.schedule;  // arrivals are an order
   options.plan_bytes = static_cast<size_t>(options_.plan_memory_bytes);
   options.num_slots = options_.scheduler.max_num_seqs;
+  options.shares_prefixes = options_.scheduler.enable_prefix_caching;
   // The budget is the output's, not this run's: running again and again must not get around it.
   if (options_.output.max_errors) options.max_errors = *options_.output.max_errors - live_.report().failed;
   coordinator_ = std::make_unique<Coordinator>(std::move(intake), options);

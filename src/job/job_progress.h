@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "job/coordinator.h"
+#include "planner/forecast.h"
 
 namespace llmb {
 
@@ -16,6 +17,7 @@ struct JobProgress {
   int64_t input_bytes = 0;               // of the inputs, as stored, up to there
   std::optional<int64_t> total_bytes;    // of all inputs; nullopt: not known, as for pipes
   std::optional<int64_t> num_lines;      // that need an answer; nullopt: not known
+  Forecast forecast;                     // of the rows that were read
 };
 
 inline JobProgress progress_of(const Coordinator& coordinator, const EngineProgress& engine,
@@ -26,7 +28,8 @@ inline JobProgress progress_of(const Coordinator& coordinator, const EngineProgr
           coordinator.num_read(),
           coordinator.input_bytes(),
           coordinator.total_bytes(),
-          num_lines};
+          num_lines,
+          coordinator.forecast()};
 }
 
 }  // namespace llmb

@@ -1,0 +1,49 @@
+// The work of a run in tokens: how much there is, how much of it is saved, how much is left to guess.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include "planner/length_predictor.h"
+
+namespace llmb {
+
+// Of the rows that were read so far and need an answer.
+struct Forecast {
+  int64_t num_rows = 0;
+  int64_t num_equal_rows = 0;     // of these, that get the answer to another one
+  int64_t num_prompt_tokens = 0;  // of all rows
+  int64_t num_equal_tokens = 0;   // of these, in equal rows
+  int64_t num_shared_tokens = 0;  // of the others, in a prefix that an earlier prompt has: computed once where the pool
+                                  // holds it until then
+  int64_t num_output_tokens = 0;  // expected to be computed, those that are computed included
+  bool has_all_rows = false;      // the input was read to its end
+  bool knows_lengths = false;     // num_output_tokens is what rows ask for
+  bool is_limit = false;          // it is the most that they may get: no answer was seen yet to learn from
+
+  int64_t num_computed_prompt_tokens() const { return num_prompt_tokens - num_equal_tokens - num_shared_tokens; }
+  // Prompt and output; a bar's full length.
+  int64_t num_computed_tokens() const { return num_computed_prompt_tokens() + num_output_tokens; }
+};
+
+// Counts what is read and what is answered. Thread-safe.
+class Forecaster {
+ public:
+  // A row that is to be computed, in the order of the input.
+  void add(const ExpectedRow& row);
+  // One that gets the answer to another.
+  void add_equal(int64_t num_prompt_tokens);
+  // The input has no more rows.
+  void end_input();
+  // A row has its answer, with so many tokens in all. Does nothing for rows that are not computed.
+  void end_row(int64_t line, int64_t num_output_tokens) { lengths_.end(line, num_output_tokens); }
+
+  Forecast forecast() const;
+
+ private:
+  LengthPredictor lengths_;
+  mutable std::mutex mutex_;
+  Forecast counts_;  // guarded by mutex_; but for the output tokens
+};
+
+}  // namespace llmb

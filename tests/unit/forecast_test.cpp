@@ -1,0 +1,104 @@
+// What a run expects of the rows that it has read, and what it learns from those that have ended.
+#include "planner/forecast.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+
+#include "planner/length_predictor.h"
+
+namespace llmb::test {
+
+namespace {
+
+ExpectedRow make_row(int64_t line, int32_t shared_with, int32_t num_prompt_tokens, int32_t max_tokens) {
+  ExpectedRow row;
+  row.line = line;
+  row.prompt = static_cast<int32_t>(line);
+  row.shared_with = shared_with;
+  row.num_prompt_tokens = num_prompt_tokens;
+  row.num_shared_tokens = shared_with >= 0 ? num_prompt_tokens / 2 : 0;
+  row.max_tokens = max_tokens;
+  return row;
+}
+
+}  // namespace
+
+TEST_CASE("a forecast adds up what is read, and lengths that rows give are not guessed") {
+  Forecaster forecaster;
+  CHECK(forecaster.forecast().num_computed_tokens() == 0);
+  CHECK(forecaster.forecast().knows_lengths);
+  for (int64_t line = 0; line < 3; ++line) {
+    ExpectedRow row = make_row(line, line > 0 ? 0 : -1, 10, 7);
+    row.is_exact = true;
+    row.num_choices = 2;
+    forecaster.add(row);
+  }
+  forecaster.add_equal(10);
+  const Forecast forecast = forecaster.forecast();
+  CHECK(forecast.num_rows == 4);
+  CHECK(forecast.num_equal_rows == 1);
+  CHECK(forecast.num_prompt_tokens == 40);
+  CHECK(forecast.num_equal_tokens == 10);
+  CHECK(forecast.num_shared_tokens == 10);
+  CHECK(forecast.num_output_tokens == 3 * 2 * 7);
+  CHECK(forecast.num_computed_tokens() == 20 + 42);
+  CHECK(forecast.knows_lengths);
+  CHECK_FALSE(forecast.is_limit);
+  CHECK_FALSE(forecast.has_all_rows);
+  forecaster.end_input();
+  CHECK(forecaster.forecast().has_all_rows);
+}
+
+TEST_CASE("lengths are limits until enough rows have ended, then those of rows alike; at the end they are exact") {
+  Forecaster forecaster;
+  for (int64_t line = 0; line < 100; ++line) forecaster.add(make_row(line, -1, 10, 1000));
+  CHECK(forecaster.forecast().num_output_tokens == 100'000);
+  CHECK(forecaster.forecast().is_limit);
+  for (int64_t line = 0; line < LengthPredictor::kEnough; ++line) forecaster.end_row(line, 30);
+  CHECK(forecaster.forecast().num_output_tokens == 3000);
+  CHECK_FALSE(forecaster.forecast().is_limit);
+  CHECK_FALSE(forecaster.forecast().knows_lengths);
+  forecaster.end_row(5, 77);   // it has ended
+  forecaster.end_row(200, 5);  // no such row
+  CHECK(forecaster.forecast().num_output_tokens == 3000);
+  for (int64_t line = LengthPredictor::kEnough; line < 100; ++line) forecaster.end_row(line, 40);
+  CHECK(forecaster.forecast().num_output_tokens == 8 * 30 + 92 * 40);
+  CHECK(forecaster.forecast().knows_lengths);
+}
+
+TEST_CASE("rows that share a prompt's beginning are alike; those of which none has ended count as all others") {
+  LengthPredictor lengths;
+  for (int64_t line = 0; line < 90; ++line) lengths.add(make_row(line, line < 3 ? -1 : static_cast<int32_t>(line % 3), 50, 500));
+  for (int64_t line = 3; line < 63; ++line)
+    if (line % 3 < 2) lengths.end(line, line % 3 == 0 ? 20 : 200);
+  CHECK(lengths.expected(63) == doctest::Approx(20));
+  CHECK(lengths.expected(64) == doctest::Approx(200));
+  CHECK(lengths.expected(65) == doctest::Approx(110));
+  CHECK(lengths.expected(90) == 0);
+}
+
+TEST_CASE("where answers grow with prompts or with max_tokens, so does what is expected, up to max_tokens") {
+  for (const bool by_max : {false, true}) {
+    CAPTURE(by_max);
+    LengthPredictor lengths;
+    for (int64_t line = 0; line < 40; ++line) {
+      const auto size = static_cast<int32_t>(10 + line % 10 * 10);
+      lengths.add(make_row(line, -1, by_max ? 7 : size, by_max ? size : 190));
+    }
+    for (int64_t line = 0; line < 24; ++line) lengths.end(line, by_max ? (10 + line % 10 * 10) / 2 : 2 * (10 + line % 10 * 10));
+    CHECK(lengths.expected(30) == doctest::Approx(by_max ? 5 : 20));
+    CHECK(lengths.expected(35) == doctest::Approx(by_max ? 30 : 120));
+    CHECK(lengths.expected(39) == doctest::Approx(by_max ? 50 : 190));
+  }
+}
+
+TEST_CASE("an error teaches nothing about lengths") {
+  LengthPredictor lengths;
+  for (int64_t line = 0; line < 20; ++line) lengths.add(make_row(line, -1, 10, 100));
+  for (int64_t line = 0; line < 10; ++line) lengths.end(line, 0);
+  CHECK(lengths.expected(15) == 100);
+  CHECK(lengths.totals().num_open_tokens == 1000);
+}
+
+}  // namespace llmb::test
