@@ -38,48 +38,66 @@ std::optional<double> estimate_lines(const JobProgress& p) {
   return static_cast<double>(p.num_read) / std::min(1.0, share);
 }
 
-std::string describe(const JobProgress& p, std::optional<double> lines) {
+}  // namespace
+
+std::optional<double> fraction_done(const JobProgress& p) {
+  const std::optional<double> lines = estimate_lines(p);
+  if (!lines || p.num_read == 0) return std::nullopt;
+  const Forecast& f = p.forecast;
+  constexpr double kMost = 0.999;  // all is done when the records are on disk
+  const double unread = std::max(1.0, *lines / static_cast<double>(p.num_read));
+  const double expected = static_cast<double>(f.num_prompt_tokens - f.num_equal_tokens + f.num_output_tokens) * unread;
+  if (!(expected > 0)) return std::min(kMost, static_cast<double>(p.num_done) / std::max(1.0, *lines));
+  return std::min(kMost, static_cast<double>(p.num_finished_tokens + p.engine.num_active_tokens) / expected);
+}
+
+std::string Progress::describe(const JobProgress& p) {
   char buffer[256];
+  const std::optional<double> lines = estimate_lines(p), fraction = fraction_done(p);
   const bool is_exact = p.num_lines || p.input_bytes == p.total_bytes;
   const double seconds = std::max(1e-3, p.engine.now_ms / 1000);
-  std::string text = std::to_string(p.num_done);
+  std::string text;
+  if (fraction) {
+    fraction_ = std::max(fraction_, *fraction);
+    text = std::to_string(static_cast<int>(100 * fraction_)) + " % | ";
+  }
+  text += std::to_string(p.num_done);
   if (lines) text += (is_exact ? "/" : "/~") + std::to_string(static_cast<int64_t>(*lines + 0.5));
-  std::snprintf(buffer, sizeof buffer,
-                " done, %lld failed | %.0f in + %.0f out tokens/s | %lld running, %lld waiting, KV %.0f %%",
-                static_cast<long long>(p.num_failed), static_cast<double>(p.engine.num_input_tokens) / seconds,
+  text += " done, ";
+  if (p.only_error.empty()) text += std::to_string(p.num_failed) + " failed";
+  else text += "every one failed: " + escape_control(p.only_error);
+  std::snprintf(buffer, sizeof buffer, " | %.0f in + %.0f out tokens/s | %lld running, %lld waiting, KV %.0f %%",
+                static_cast<double>(p.engine.num_input_tokens) / seconds,
                 static_cast<double>(p.engine.num_output_tokens) / seconds, static_cast<long long>(p.engine.num_running),
                 static_cast<long long>(p.engine.num_waiting), 100 * p.engine.kv_use);
   text += buffer;
-  // By tokens: requests under way count by the tokens that they are expected to need, the mean of those that are done.
-  if (lines && p.num_done > 0 && p.engine.num_output_tokens > 0) {
-    const double tokens_per_line =
-        static_cast<double>(p.engine.num_output_tokens) / (p.num_done + 0.5 * p.engine.num_running);
-    const double left = std::max(0.0, *lines * tokens_per_line - static_cast<double>(p.engine.num_output_tokens));
-    text += " | ETA " + duration(left * seconds / static_cast<double>(p.engine.num_output_tokens));
-  }
+  if (fraction && *fraction > 0) text += " | ETA " + duration(seconds * (1 - *fraction) / *fraction);
   return text;
 }
-
-}  // namespace
 
 Progress::Progress(ProgressKind kind)
     : kind_(resolve(kind)), next_ms_(kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs) {}
 
 void Progress::print_status(const JobProgress& p) {
   finish();
-  log_info(describe(p, estimate_lines(p)));
+  log_info(describe(p));
+}
+
+void Progress::print_error(const ErrorCount& error) {
+  if (kind_ == ProgressKind::kNone) return;
+  finish();
+  log_warning(error.first_place + ": " + error.code + ": " + error.first_message);
 }
 
 void Progress::update(const JobProgress& p) {
   if (kind_ == ProgressKind::kNone || p.engine.now_ms < next_ms_) return;
   next_ms_ = p.engine.now_ms + (kind_ == ProgressKind::kBar ? kBarIntervalMs : kPlainIntervalMs);
-  const std::optional<double> lines = estimate_lines(p);
-  const std::string text = describe(p, lines);
+  const std::string text = describe(p);
   if (kind_ == ProgressKind::kPlain) return write_stderr_if_idle("llm-batch: " + text + "\n");
   constexpr int kWidth = 20;
   std::string bar;
-  if (lines) {
-    const int filled = static_cast<int>(kWidth * std::clamp(p.num_done / *lines, 0.0, 1.0));
+  if (estimate_lines(p)) {
+    const int filled = static_cast<int>(kWidth * fraction_);
     for (int i = 0; i < kWidth; ++i) bar += i < filled ? "█" : "░";
     bar += ' ';
   }

@@ -98,13 +98,22 @@ class Display final : public JobObserver {
     write_stderr("llm-batch " + options.build + "\n" + settings);
   }
   void on_progress(const JobProgress& progress) override {
+    std::lock_guard lock(mutex_);
     if (take_status_request()) progress_.print_status(progress);
     progress_.update(progress);
   }
-  void on_computed() override { progress_.finish(); }
+  void on_computed() override {
+    std::lock_guard lock(mutex_);
+    progress_.finish();
+  }
+  void on_new_error(const ErrorCount& error) override {
+    std::lock_guard lock(mutex_);
+    progress_.print_error(error);
+  }
 
  private:
   const bool is_quiet_;
+  std::mutex mutex_;  // of what follows
   Progress progress_;
 };
 

@@ -63,13 +63,23 @@ void add_distribution(nlohmann::ordered_json& out, const std::string& name, cons
 void add_errors(std::string& out, const std::vector<ErrorCount>& errors) {
   bool has_other_fields = false;
   for (const ErrorCount& error : errors) {
-    out += (&error == &errors.front() ? "errors            " : "                  ") + error.code + " " +
-           std::to_string(error.count) + (error.count > 1 ? ", the first at " : ", at ") +
-           escape_control(error.first_place) + ": " + escape_control(error.first_message) + "\n";
+    out += (&error == &errors.front() ? "errors            " : "                  ") + std::to_string(error.count) + " × " +
+           error.code + ": " + escape_control(error.first_message) +
+           (error.count > 1 ? ", first at " : ", at ") + escape_control(error.first_place) + "\n";
     has_other_fields |= error.code == "missing_field" && error.first_message.find("; it has ") != std::string::npos;
   }
   if (has_other_fields)
     out += "                  --prompt-field NAME or --template '{{ NAME }}' makes prompts from such lines\n";
+}
+
+nlohmann::ordered_json error_objects(const std::vector<ErrorCount>& errors) {
+  auto objects = nlohmann::ordered_json::array();
+  for (const ErrorCount& error : errors)
+    objects.push_back({{"code", error.code},
+                       {"count", error.count},
+                       {"message", error.first_message},
+                       {"first_at", error.first_place}});
+  return objects;
 }
 
 void add_speculation(std::string& out, const JobMetrics& m) {
@@ -112,7 +122,7 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   std::string out = "---------------------------- summary ----------------------------\n";
   add_line(out, "requests          %lld ok, %lld failed%s", n(m.requests.num_completed), n(m.requests.num_failed),
            m.num_left > 0 ? (", " + std::to_string(m.num_left) + " left").c_str() : "");
-  add_errors(out, m.requests.errors);
+  add_errors(out, m.errors);
   if (m.num_equal_rows > 0) add_line(out, "equal rows        %lld answered with another", n(m.num_equal_rows));
   add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, m.backend.load_ms / 1000);
   add_line(out, "tokens            %lld in, %lld out", n(m.requests.num_input_tokens), n(m.requests.num_output_tokens));
@@ -154,6 +164,7 @@ std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std
   j["completed"] = m.requests.num_completed;
   j["failed"] = m.requests.num_failed;
   j["unanswered"] = m.num_left;
+  j["errors"] = error_objects(m.errors);
   j["duration"] = d.seconds;
   j["model_load_time_s"] = m.backend.load_ms / 1000;
   j["total_input_tokens"] = m.requests.num_input_tokens;

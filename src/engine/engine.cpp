@@ -28,6 +28,10 @@ SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
   return config;
 }
 
+FinishedItem finished_item(ActiveRequest& active, Completion completion) {
+  return {active.ordinal(), std::move(completion), active.take_itl_ms()};
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* tokenizer, Clock& clock,
@@ -142,7 +146,11 @@ void Engine::admit_item(WorkItem item) {
   const int32_t num_choices = request->params.sampling.num_choices;
   const auto active =
       std::make_shared<ActiveRequest>(std::move(request), item.ordinal, tokenizer_, options_.virtual_token_ms);
-  for (int32_t choice = 0; choice < num_choices; ++choice) active_[std::get<SeqId>(added) + choice] = active;
+  for (int32_t choice = 0; choice < num_choices; ++choice) {
+    const SeqId seq = std::get<SeqId>(added) + choice;
+    work_.add(seq, static_cast<int32_t>(active->request().prompt_tokens.size()), choice == 0);
+    active_[seq] = active;
+  }
 }
 
 // Gives the device all the steps that it holds and that can be planned by now.
@@ -175,15 +183,22 @@ Status Engine::finish_step() {
   }
   const double now_ms = clock_.now_ms();
   const StepPlan& plan = plans_[num_finished_++ % kMaxPlansInFlight];  // at once: what follows may throw
-  metrics_.add_step(options_.model, plan, now_ms - step_begin_ms_, scheduler_.kv_usage());
+  StepFacts facts = {now_ms - start_ms_, now_ms - step_begin_ms_, gap_ms_, work_.add_step(plan)};
+  facts.num_waiting = scheduler_.num_waiting();
+  facts.is_tail = facts.num_waiting == 0 && !more_may_arrive() && 2 * plan.num_entries() < options_.scheduler.max_num_seqs;
+  facts.kv = scheduler_.kv_usage();
   metrics_.prompt_tokens = scheduler_.prompt_tokens();
   metrics_.num_evictions = scheduler_.num_evictions();
   scheduler_.apply(plan, output_, &updates_);
   if (options_.proposer != nullptr) options_.proposer->on_step(plan, output_.device_ms > 0 ? output_.device_ms : now_ms - step_begin_ms_, gap_ms_);
   gap_ms_ = 0;
   idle_since_ms_ = now_ms;
-  num_output_tokens_ += static_cast<int64_t>(updates_.size());
-  num_input_tokens_ += num_unsampled_rows(plan);
+  for (const SequenceUpdate& update : updates_) work_.add_output_token(update.seq);
+  facts.num_output_tokens = static_cast<int64_t>(updates_.size());
+  facts.num_input_tokens = num_unsampled_rows(plan);
+  num_output_tokens_ += facts.num_output_tokens;
+  num_input_tokens_ += facts.num_input_tokens;
+  metrics_.add_step(options_.model, plan, facts);
   if (num_finished_ < num_submitted_) begin_step(now_ms);
   process_output(now_ms);
   return {};
@@ -222,11 +237,11 @@ void Engine::advance_beams(const SequenceUpdate& update, double now_ms) {
   for (SeqId seq = first; seq < first + active->request().params.sampling.num_choices; ++seq) {
     num_preemptions += scheduler_.num_preemptions(seq);
     scheduler_.finish(seq);
-    active_.erase(seq);
+    forget(seq);
   }
   active->finish_beams(num_preemptions);
   Completion completion = active->take_completion();
-  sink_.put({active->ordinal(), std::move(completion), active->take_itl_ms()});
+  sink_.put(finished_item(*active, std::move(completion)));
 }
 
 void Engine::complete(const SequenceUpdate& update, FinishReason reason) {
@@ -236,9 +251,16 @@ void Engine::complete(const SequenceUpdate& update, FinishReason reason) {
   active.add_drafted_tokens(update.num_drafted_tokens, update.num_accepted_tokens);
   if (active.finish_choice(update.choice, reason, update.stop_token, update.num_preemptions)) {
     Completion completion = active.take_completion();
-    sink_.put({active.ordinal(), std::move(completion), active.take_itl_ms()});
+    sink_.put(finished_item(active, std::move(completion)));
+    const SeqId first = update.seq - update.choice;
+    for (SeqId seq = first; seq < first + active.request().params.sampling.num_choices; ++seq) work_.remove(seq);
   }
   active_.erase(at);
+}
+
+bool Engine::forget(SeqId seq) {
+  work_.remove(seq);
+  return active_.erase(seq) > 0;
 }
 
 // One choice's error is the request's.
@@ -248,7 +270,7 @@ void Engine::fail_all(const SequenceUpdate& update) {
             {"numeric_error", "the model's logits held NaN or infinity", std::nullopt});
   const SeqId first = update.seq - update.choice;
   for (SeqId seq = first; seq < first + active->request().params.sampling.num_choices; ++seq)
-    if (active_.erase(seq) > 0 && scheduler_.contains(seq)) scheduler_.finish(seq);
+    if (forget(seq) && scheduler_.contains(seq)) scheduler_.finish(seq);
 }
 
 void Engine::put_error(int64_t ordinal, const Request& request, RequestError error) {
@@ -269,6 +291,7 @@ void Engine::leave(bool running_too) {
     }
     scheduler_.finish(it->first);
     num_left_ += it->second.use_count() == 1;  // the last of its request's choices
+    work_.remove(it->first);
     it = active_.erase(it);
   }
 }
@@ -279,6 +302,7 @@ void Engine::report_progress() {
   p.now_ms = clock_.now_ms() - start_ms_;
   p.num_input_tokens = num_input_tokens_;
   p.num_output_tokens = num_output_tokens_;
+  p.num_active_tokens = work_.num_tokens();
   p.num_running = scheduler_.num_running();
   p.num_waiting = scheduler_.num_waiting();
   const KvUsage kv = scheduler_.kv_usage();

@@ -20,6 +20,7 @@
 #include "engine/completion_sink.h"
 #include "engine/request_source.h"
 #include "engine/step_metrics.h"
+#include "engine/work_counter.h"
 #include "scheduler/proposer.h"
 #include "scheduler/scheduler.h"
 
@@ -31,6 +32,7 @@ struct EngineProgress {
   int64_t num_input_tokens = 0, num_output_tokens = 0;  // of the tokens computed so far
   int64_t num_running = 0, num_waiting = 0;
   double kv_use = 0;  // of the pool, [0, 1]
+  int64_t num_active_tokens = 0;  // of requests under way: prompts as far as they are there, and outputs so far
 };
 
 struct EngineOptions {
@@ -73,6 +75,7 @@ class Engine {
   void process_output(double now_ms);
   void advance_beams(const SequenceUpdate& update, double now_ms);
   void complete(const SequenceUpdate& update, FinishReason reason);
+  bool forget(SeqId seq);  // false: it was not active
   void fail_all(const SequenceUpdate& update);
   void put_error(int64_t ordinal, const Request& request, RequestError error);
   bool more_may_arrive() const { return held_.has_value() || !source_.at_end(); }
@@ -99,6 +102,7 @@ class Engine {
   double idle_since_ms_ = 0;  // the end of the newest step, or of a wait for requests
   StepOutput output_;
   std::vector<SequenceUpdate> updates_;
+  WorkCounter work_;  // of the sequences in active_
   StepMetrics metrics_;
   int64_t num_input_tokens_ = 0, num_output_tokens_ = 0;
   int64_t num_left_ = 0;

@@ -11,9 +11,33 @@ int64_t num_unsampled_rows(const StepPlan& plan) {
   return count;
 }
 
-void StepMetrics::add_step(const ModelConfig& config, const StepPlan& plan, double duration_ms, const KvUsage& kv) {
+namespace {
+
+void add_times(const StepFacts& f, TimeShares* times) {
+  times->gap_ms += f.gap_ms;
+  if (f.is_tail) {
+    times->tail_ms += f.duration_ms;
+    return;
+  }
+  const double ms_per_row = f.duration_ms / static_cast<double>(std::max<int64_t>(1, f.rows.total()));
+  times->prefill_ms += ms_per_row * static_cast<double>(f.rows.num_prompt);
+  times->recomputed_ms += ms_per_row * static_cast<double>(f.rows.num_recomputed);
+  times->decode_ms += ms_per_row * static_cast<double>(f.rows.num_output);
+}
+
+}  // namespace
+
+void StepMetrics::add_step(const ModelConfig& config, const StepPlan& plan, const StepFacts& facts) {
+  const KvUsage& kv = facts.kv;
   num_steps++;
-  busy_ms += duration_ms;
+  busy_ms += facts.duration_ms;
+  num_recomputed_tokens += facts.rows.num_recomputed;
+  add_times(facts, &times);
+  timeline.add(facts.end_ms, {facts.duration_ms, facts.num_input_tokens, facts.num_output_tokens,
+                              facts.duration_ms * plan.num_entries(),
+                              facts.duration_ms * static_cast<double>(facts.num_waiting),
+                              facts.duration_ms * static_cast<double>(kv.allocated_slots) /
+                                  static_cast<double>(std::max<int64_t>(1, kv.total_slots))});
   batch_size_sum += plan.num_entries();
   num_block_copies += static_cast<int64_t>(plan.block_copies.size());
   kv_used_sum += static_cast<double>(kv.used_slots);

@@ -5,6 +5,8 @@
 
 #include "core/model_config.h"
 #include "core/step_plan.h"
+#include "engine/step_timeline.h"
+#include "engine/work_counter.h"
 #include "scheduler/scheduler.h"
 
 namespace llmb {
@@ -12,9 +14,28 @@ namespace llmb {
 // Rows of the plan's tokens that no group samples.
 int64_t num_unsampled_rows(const StepPlan& plan);
 
+// Where the time of a run went. A step's time is divided among its rows.
+struct TimeShares {
+  double prefill_ms = 0, decode_ms = 0;
+  double recomputed_ms = 0;  // rows that were computed before their sequence was preempted
+  double tail_ms = 0;        // steps with less than half of max_num_seqs, when nothing waits and nothing more comes
+  double gap_ms = 0;         // between steps, but for want of requests
+};
+
+// A step as the engine saw it.
+struct StepFacts {
+  double end_ms = 0, duration_ms = 0;  // the end since the start of the run
+  double gap_ms = 0;                   // before it
+  StepRows rows;
+  int64_t num_input_tokens = 0, num_output_tokens = 0;  // that it computed and gave
+  int64_t num_waiting = 0;
+  bool is_tail = false;
+  KvUsage kv;
+};
+
 // A value in constant memory. Filled by the engine's thread.
 struct StepMetrics {
-  void add_step(const ModelConfig& config, const StepPlan& plan, double duration_ms, const KvUsage& kv);
+  void add_step(const ModelConfig& config, const StepPlan& plan, const StepFacts& facts);
 
   int64_t num_steps = 0;
   double busy_ms = 0;                            // in steps
@@ -26,6 +47,9 @@ struct StepMetrics {
   PromptTokens prompt_tokens;
   int64_t num_block_copies = 0;
   int64_t num_evictions = 0;  // of blocks that the prefix cache held
+  int64_t num_recomputed_tokens = 0;
+  TimeShares times;
+  StepTimeline timeline;
 };
 
 }  // namespace llmb

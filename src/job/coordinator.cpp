@@ -11,6 +11,7 @@ Coordinator::Coordinator(std::unique_ptr<RequestIntake> intake, const Coordinato
     : intake_(std::move(intake)),
       max_errors_(options.max_errors),
       results_(ResultFormatter(options.format), options.order, options.slo),
+      errors_(options.on_new_error),
       order_(options.order),
       shares_prefixes_(options.shares_prefixes),
       work_(options.window) {
@@ -139,6 +140,8 @@ void Coordinator::stop() {
 
 void Coordinator::put(FinishedItem item) {
   forecaster_.end_row(item.completion.line.index, item.completion.num_output_tokens());
+  num_finished_tokens_.fetch_add(item.completion.num_prompt_tokens + item.completion.num_output_tokens(),
+                                 std::memory_order_relaxed);
   std::vector<FinishedItem> like;
   if (equal_rows_) like = equal_rows_->answers_like(item);
   put_one(std::move(item));
@@ -150,6 +153,7 @@ void Coordinator::put(FinishedItem item) {
 void Coordinator::put_one(FinishedItem item) {
   const bool is_error = item.completion.error.has_value();
   if (is_error && max_errors_ && num_error_turns_.fetch_add(1) > *max_errors_) return;
+  if (is_error) errors_.count(item.completion.line, *item.completion.error);
   results_.put(std::move(item));
   num_done_.fetch_add(1, std::memory_order_relaxed);
   num_failed_.fetch_add(is_error);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "engine/completion_sink.h"
 #include "engine/request_source.h"
 #include "job/equal_rows.h"
+#include "job/error_tally.h"
 #include "job/request_intake.h"
 #include "job/result_stream.h"
 #include "job/row_planner.h"
@@ -36,6 +38,7 @@ struct CoordinatorOptions {
   ResultFormat format;
   std::optional<int64_t> max_errors;  // error records that the run may produce; one more ends it
   SloTargets slo;
+  std::function<void(const ErrorCount&)> on_new_error;  // ErrorTally; from any of the coordinator's threads
 };
 
 // Invariants:
@@ -89,6 +92,9 @@ class Coordinator final : public RequestSource, public CompletionSink {
   int32_t repeated_granularity() const { return repeated_granularity_.load(std::memory_order_relaxed); }
   // The work of all rows that were read so far.
   Forecast forecast() const { return forecaster_.forecast(); }
+  // Tokens of the rows that an engine has finished, prompts included.
+  int64_t num_finished_tokens() const { return num_finished_tokens_.load(std::memory_order_relaxed); }
+  const ErrorTally& errors() const { return errors_; }  // of items put
   ResultStream& results() { return results_; }
 
  private:
@@ -104,6 +110,7 @@ class Coordinator final : public RequestSource, public CompletionSink {
   const std::unique_ptr<RequestIntake> intake_;
   const std::optional<int64_t> max_errors_;
   ResultStream results_;
+  ErrorTally errors_;
   const OutputOrder order_;
   const bool shares_prefixes_;
   BoundedQueue<WorkItem> work_;
@@ -112,7 +119,7 @@ class Coordinator final : public RequestSource, public CompletionSink {
   Forecaster forecaster_;
   std::atomic<int64_t> num_read_{0}, input_bytes_{0}, num_done_{0}, num_failed_{0};
   PrefixIndex prompts_{kPrefixIndexBytes};  // the reading thread's
-  std::atomic<int64_t> num_repeated_tokens_{0};
+  std::atomic<int64_t> num_repeated_tokens_{0}, num_finished_tokens_{0};
   std::atomic<int32_t> repeated_granularity_{1};
   std::atomic<int64_t> num_error_turns_{0};  // errors that were to be put, within the budget or not
   mutable std::mutex mutex_;

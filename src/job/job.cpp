@@ -92,6 +92,7 @@ std::optional<JobStop> Job::begin_reading() {
   options.shares_prefixes = options_.scheduler.enable_prefix_caching;
   // The budget is the output's, not this run's: running again and again must not get around it.
   if (options_.output.max_errors) options.max_errors = *options_.output.max_errors - live_.report().failed;
+  options.on_new_error = [this](const ErrorCount& error) { environment_.observer.on_new_error(error); };
   coordinator_ = std::make_unique<Coordinator>(std::move(intake), options);
   if (output_.is_continued())
     if (auto stop = wait_for_new_line()) return stop;

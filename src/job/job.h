@@ -33,6 +33,9 @@ class JobObserver {
   virtual void on_progress(const JobProgress& progress) = 0;
   // No step follows.
   virtual void on_computed() = 0;
+  // A line has failed otherwise than all before it. From any thread, one call at a time, from the reading of the first
+  // line on.
+  virtual void on_new_error(const ErrorCount&) {}
 };
 
 // A job gets this from its process. All of it outlives the job.

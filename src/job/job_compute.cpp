@@ -138,6 +138,7 @@ JobStop Job::stop_of(const Outcome& outcome) const {
 JobMetrics Job::metrics(const Outcome& outcome) {
   JobMetrics metrics;
   metrics.requests = coordinator_->results().metrics();
+  metrics.errors = coordinator_->errors().errors();
   metrics.steps = worker_->metrics();
   metrics.speculation = worker_->speculation();
   metrics.num_left = worker_->num_left();

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/status.h"
 #include "engine/step_metrics.h"
+#include "job/error_tally.h"
 #include "job/request_metrics.h"
 #include "speculation/speculator.h"
 
@@ -55,6 +57,7 @@ struct JobReport {
 // Measurements of this run.
 struct JobMetrics {
   RequestMetrics requests;
+  std::vector<ErrorCount> errors;  // of failed requests: the first kinds, in order of appearance
   StepMetrics steps;
   SpeculationMetrics speculation;
   int64_t num_left = 0;  // requests that were taken in and given up

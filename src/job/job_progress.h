@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "engine/engine.h"
 #include "job/coordinator.h"
@@ -18,18 +19,11 @@ struct JobProgress {
   std::optional<int64_t> total_bytes;    // of all inputs; nullopt: not known, as for pipes
   std::optional<int64_t> num_lines;      // that need an answer; nullopt: not known
   Forecast forecast;                     // of the rows that were read
+  int64_t num_finished_tokens = 0;       // of the rows that an engine has finished
+  std::string only_error;                // every line answered so far has failed with this code; "": not so
 };
 
-inline JobProgress progress_of(const Coordinator& coordinator, const EngineProgress& engine,
-                               std::optional<int64_t> num_lines = {}) {
-  return {engine,
-          coordinator.num_done(),
-          coordinator.num_failed(),
-          coordinator.num_read(),
-          coordinator.input_bytes(),
-          coordinator.total_bytes(),
-          num_lines,
-          coordinator.forecast()};
-}
+JobProgress progress_of(const Coordinator& coordinator, const EngineProgress& engine,
+                        std::optional<int64_t> num_lines = {});
 
 }  // namespace llmb

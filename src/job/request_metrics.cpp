@@ -1,29 +1,11 @@
 #include "job/request_metrics.h"
 
-#include <algorithm>
-
 namespace llmb {
-
-namespace {
-
-void count_error(const LineRef& line, const RequestError& error, std::vector<ErrorCount>* errors) {
-  constexpr size_t kMaxCodes = 16, kMaxMessageBytes = 400;
-  const auto known = std::find_if(errors->begin(), errors->end(), [&](const auto& e) { return e.code == error.code; });
-  if (known != errors->end()) {
-    ++known->count;
-  } else if (errors->size() < kMaxCodes) {
-    errors->push_back({error.code, 1, line.source + ":" + std::to_string(line.line_number),
-                       error.message.substr(0, kMaxMessageBytes)});
-  }
-}
-
-}  // namespace
 
 void RequestMetrics::add(const FinishedItem& item) {
   const Completion& c = item.completion;
   if (c.error) {
     num_failed++;
-    count_error(c.line, *c.error, &errors);
     return;
   }
   num_completed++;

@@ -3,8 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "engine/completion_sink.h"
 #include "engine/quantile_sketch.h"
@@ -17,13 +15,6 @@ struct SloTargets {
   bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
 };
 
-// Error records with the same code, and the first of them.
-struct ErrorCount {
-  std::string code;
-  int64_t count = 0;
-  std::string first_place, first_message;  // "in.jsonl:7"
-};
-
 // A value in constant memory.
 struct RequestMetrics {
   void add(const FinishedItem& item);
@@ -31,7 +22,6 @@ struct RequestMetrics {
   SloTargets slo;
   int64_t num_completed = 0;  // answered lines without an error
   int64_t num_failed = 0;     // error records
-  std::vector<ErrorCount> errors;  // of them, those with the first few codes, in order of appearance
   int64_t num_preemptions = 0;
   int64_t num_input_tokens = 0, num_output_tokens = 0;
   int64_t num_good = 0;  // requests that met every target

@@ -144,7 +144,7 @@ TEST_CASE("a newcomer's file gets a summary that says why its lines failed, and 
   const ProcessResult result = run_process(
       {kProgram, "-m", kModel, "--device", "ledger", "-o", job.out(), job.file("gsm8k.jsonl", "{\"question\":\"a\"}\n{\"question\":\"b\"}\n")});
   CHECK(result.exit_code == 3);
-  CHECK(result.err.find("missing_field 2") != std::string::npos);
+  CHECK(result.err.find("2 × missing_field: ") != std::string::npos);
   CHECK(result.err.find("it has question") != std::string::npos);
   CHECK(result.err.find("--prompt-field") != std::string::npos);
 }
