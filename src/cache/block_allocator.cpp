@@ -17,7 +17,7 @@ bool BlockAllocator::allocate(int32_t count, std::vector<BlockId>* blocks) {
   if (count > num_free()) return false;
   for (int32_t i = 0; i < count; ++i) {
     const bool keeps_enough = cache_ && cache_->num_idle() >= max_idle_;
-    if (free_.empty() || keeps_enough) cache_->evict(&free_);
+    if (free_.empty() || keeps_enough) free_.push_back(cache_->evict());
     const BlockId block = free_.back();
     free_.pop_back();
     references_[block] = 1;

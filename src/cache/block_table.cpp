@@ -52,6 +52,12 @@ void BlockTable::share(int32_t group, std::span<const BlockId> blocks, BlockAllo
   }
 }
 
+std::span<const BlockId> BlockTable::blocks_at(int32_t index, std::vector<BlockId>* scratch) const {
+  scratch->clear();
+  for (const Group& group : groups_) scratch->push_back(group.blocks[index]);
+  return *scratch;
+}
+
 void BlockTable::share_seen(const BlockTable& other, int32_t position, BlockAllocator* allocator) {
   LLMB_CHECK(num_blocks() == 0 && other.has_seen_from(position));
   const auto num_shared = static_cast<int32_t>(ceil_div(position, block_size_));

@@ -52,6 +52,8 @@ class BlockTable {
 
   int32_t num_groups() const { return static_cast<int32_t>(groups_.size()); }
   const std::vector<BlockId>& blocks(int32_t group = 0) const { return groups_[group].blocks; }
+  // Block `index` of each group, kNoBlock where it is given back, in `scratch`.
+  std::span<const BlockId> blocks_at(int32_t index, std::vector<BlockId>* scratch) const;
   int32_t num_blocks() const { return static_cast<int32_t>(groups_[0].blocks.size()); }  // of each table
   int32_t num_live(int32_t group) const { return num_blocks() - groups_[group].num_given_back; }
   int64_t capacity_tokens() const { return int64_t{num_blocks()} * block_size_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 
@@ -10,19 +11,19 @@ namespace llmb {
 namespace {
 
 // Decides the shape of the search trees: ids handed out in order must not give lists.
-uint32_t priority(BlockId block) {
-  uint32_t x = static_cast<uint32_t>(block) * 0x9E3779B1u;
+uint32_t priority(NodeId node) {
+  uint32_t x = static_cast<uint32_t>(node) * 0x9E3779B1u;
   x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
   return x ^ (x >> 13);
 }
 
-bool goes_above(BlockId a, BlockId b) {
+bool goes_above(NodeId a, NodeId b) {
   const uint32_t pa = priority(a), pb = priority(b);
   return pa != pb ? pa > pb : a < b;
 }
 
-Status broken(const std::string& invariant, BlockId block) {
-  return internal_error("prefix cache invariant broken: " + invariant + ": block " + std::to_string(block));
+Status broken(const std::string& invariant, int32_t id) {
+  return internal_error("prefix cache invariant broken: " + invariant + ": " + std::to_string(id));
 }
 
 int32_t common_beginning(std::span<const TokenId> a, std::span<const TokenId> b) {
@@ -31,22 +32,16 @@ int32_t common_beginning(std::span<const TokenId> a, std::span<const TokenId> b)
 
 }  // namespace
 
-PrefixCache::PrefixCache(int32_t block_size, int32_t num_groups) : block_size_(block_size), num_groups_(num_groups) {
-  LLMB_CHECK(block_size >= 1 && num_groups >= 1);
+PrefixCache::PrefixCache(int32_t block_size, std::vector<int32_t> windows)
+    : block_size_(block_size), windows_(std::move(windows)) {
+  LLMB_CHECK(block_size >= 1 && num_groups() >= 1);
 }
 
-void PrefixCache::make_room_for(BlockId block) {
-  if (block < static_cast<int64_t>(nodes_.size())) return;
-  nodes_.resize(block + size_t{1});
-  tokens_.resize(nodes_.size() * block_size_);
-  beside_.resize(nodes_.size() * (num_groups_ - 1), kNoBlock);
-}
-
-PrefixCache::Match PrefixCache::find(BlockId parent, int32_t adapter, std::span<const TokenId> tokens) const {
+PrefixCache::Match PrefixCache::find(NodeId parent, int32_t adapter, std::span<const TokenId> tokens) const {
   LLMB_CHECK(static_cast<int32_t>(tokens.size()) <= block_size_);
   Match match;
-  BlockId at = parent == kNoBlock ? root_ : nodes_[parent].child;
-  while (at != kNoBlock) {
+  NodeId at = parent == kNoNode ? root_ : nodes_[parent].child;
+  while (at != kNoNode) {
     const Node& node = nodes_[at];
     if (node.adapter != adapter) {
       at = adapter < node.adapter ? node.left : node.right;
@@ -54,9 +49,9 @@ PrefixCache::Match PrefixCache::find(BlockId parent, int32_t adapter, std::span<
     }
     const std::span<const TokenId> held = tokens_of(at);
     const int32_t num_common = common_beginning(tokens, held);
-    if (num_common > match.num_tokens) match.block = at, match.num_tokens = num_common;
+    if (num_common > match.num_tokens) match.node = at, match.num_tokens = num_common;
     const int32_t num_ready = std::min(num_common, node.num_ready);
-    if (num_ready > match.num_ready_tokens) match.ready_block = at, match.num_ready_tokens = num_ready;
+    if (num_ready > match.num_ready_tokens) match.ready_node = at, match.num_ready_tokens = num_ready;
     if (num_ready == static_cast<int32_t>(tokens.size())) break;
     const auto i = static_cast<size_t>(num_common);
     const bool is_before = i == tokens.size() ? i < held.size() : i < held.size() && tokens[i] < held[i];
@@ -65,96 +60,146 @@ PrefixCache::Match PrefixCache::find(BlockId parent, int32_t adapter, std::span<
   return match;
 }
 
-BlockId PrefixCache::insert(BlockId parent, int32_t adapter, std::span<const TokenId> tokens, int32_t num_ready,
-                            BlockId block) {
+NodeId PrefixCache::insert(NodeId parent, int32_t adapter, std::span<const TokenId> tokens, int32_t num_ready,
+                           std::span<const BlockId> blocks) {
   const auto num_tokens = static_cast<int32_t>(tokens.size());
   LLMB_CHECK(num_tokens >= 1 && num_tokens <= block_size_ && num_ready >= 0 && num_ready <= num_tokens);
-  LLMB_CHECK(block >= 0 && block != parent && !is_idle(block));
-  LLMB_CHECK(parent == kNoBlock || (holds(parent) && !is_idle(parent) && nodes_[parent].num_tokens == block_size_ &&
-                                    nodes_[parent].adapter == adapter));
+  LLMB_CHECK(static_cast<int32_t>(blocks.size()) == num_groups());
+  LLMB_CHECK(std::none_of(blocks.begin(), blocks.end(), [&](BlockId block) { return is_idle(block); }));
+  LLMB_CHECK(parent == kNoNode || (nodes_[parent].num_tokens == block_size_ && nodes_[parent].adapter == adapter));
   const Match same = find(parent, adapter, tokens);
-  if (same.num_tokens == num_tokens) return same.block;
-  make_room_for(block);
-  Node& node = nodes_[block];
-  if (node.num_tokens > 0) {  // it is not full, so nothing is behind it
-    LLMB_CHECK(node.parent == parent && node.adapter == adapter && node.num_tokens < num_tokens);
-    unlink(block);
+  if (same.num_tokens == num_tokens) {
+    if (num_tokens == block_size_) put(same.node, num_ready, blocks);
+    return same.node;
   }
-  std::copy(tokens.begin(), tokens.end(), tokens_.begin() + int64_t{block} * block_size_);
-  node.num_tokens = num_tokens;
-  node.num_ready = num_ready;
-  node.adapter = adapter;
-  node.parent = parent;
-  link(block);
-  if (num_ready < num_tokens) fresh_.push_back(block);
-  return block;
+  NodeId node = unfilled_node_of(blocks);
+  if (node == kNoNode) {
+    node = new_node(parent, adapter);
+  } else {  // it is not full, so nothing is behind it
+    LLMB_CHECK(nodes_[node].parent == parent && nodes_[node].adapter == adapter);
+    LLMB_CHECK(nodes_[node].num_tokens < num_tokens);
+    unlink(node);
+  }
+  std::copy(tokens.begin(), tokens.end(), tokens_.begin() + int64_t{node} * block_size_);
+  nodes_[node].num_tokens = nodes_[node].num_ready = num_tokens;
+  link(node);
+  put(node, num_ready, blocks);
+  LLMB_CHECK(nodes_[node].num_uses > 0 || num_tokens == block_size_);
+  return node;
 }
 
-BlockId PrefixCache::put_beside(BlockId first, int32_t group, BlockId block) {
-  LLMB_CHECK(group >= 1 && group < num_groups_ && holds(first) && !is_idle(first) && !is_idle(block));
-  make_room_for(block);
-  LLMB_CHECK(nodes_[first].num_tokens > 0 && nodes_[block].num_tokens == 0);
-  BlockId& place = beside_[int64_t{first} * (num_groups_ - 1) + group - 1];
-  if (place != kNoBlock) return place;
-  if (nodes_[block].first != kNoBlock) return kNoBlock;
-  nodes_[block].first = first;
-  return place = block;
+NodeId PrefixCache::new_node(NodeId parent, int32_t adapter) {
+  if (free_nodes_.empty()) {
+    free_nodes_.push_back(static_cast<NodeId>(nodes_.size()));
+    nodes_.emplace_back();
+    tokens_.resize(nodes_.size() * block_size_);
+    blocks_.resize(nodes_.size() * num_groups(), kNoBlock);
+  }
+  const NodeId node = free_nodes_.back();
+  free_nodes_.pop_back();
+  nodes_[node].adapter = adapter;
+  nodes_[node].parent = parent;
+  if (parent != kNoNode) ++nodes_[parent].num_uses;
+  return node;
 }
 
-void PrefixCache::leave_side(BlockId block) {
-  const auto begin = beside_.begin() + int64_t{nodes_[block].first} * (num_groups_ - 1);
-  *std::find(begin, begin + num_groups_ - 1, block) = kNoBlock;
-  nodes_[block] = Node();
+// In which these blocks stand already.
+NodeId PrefixCache::unfilled_node_of(std::span<const BlockId> blocks) const {
+  for (const BlockId block : blocks)
+    if (holds(block) && nodes_[places_[block].node].num_tokens < block_size_) return places_[block].node;
+  return kNoNode;
+}
+
+void PrefixCache::put(NodeId node, int32_t num_ready, std::span<const BlockId> blocks) {
+  bool is_any = false;
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const BlockId block = blocks[group];
+    if (block == kNoBlock) continue;
+    if (!is_known(block)) places_.resize(block + size_t{1});
+    const NodeId before = places_[block].node;
+    is_any |= before == node;
+    if (before == node || this->block(node, group) != kNoBlock) continue;
+    // One that is known by its first tokens only moves to the node that has all of them.
+    if (before != kNoNode && nodes_[before].num_tokens == block_size_) continue;
+    ++nodes_[node].num_uses;
+    if (before != kNoNode) leave(block);
+    places_[block].node = node;
+    blocks_[int64_t{node} * num_groups() + group] = block;
+    is_any = true;
+  }
+  if (!is_any || num_ready >= nodes_[node].num_ready) return;
+  if (nodes_[node].num_ready == nodes_[node].num_tokens) fresh_.push_back(node);
+  nodes_[node].num_ready = num_ready;
+}
+
+void PrefixCache::leave(BlockId block) {
+  const NodeId node = std::exchange(places_[block].node, kNoNode);
+  const auto begin = blocks_.begin() + int64_t{node} * num_groups();
+  *std::find(begin, begin + num_groups(), block) = kNoBlock;
+  drop_use(node);
+}
+
+// With the last one the node is forgotten, and its parent loses one.
+void PrefixCache::drop_use(NodeId node) {
+  while (node != kNoNode && --nodes_[node].num_uses == 0) {
+    unlink(node);
+    std::erase(fresh_, node);
+    const NodeId parent = nodes_[node].parent;
+    nodes_[node] = Node();
+    free_nodes_.push_back(node);
+    node = parent;
+  }
+}
+
+void PrefixCache::hold(NodeId node) {
+  if (node == kNoNode) return;
+  ++nodes_[node].num_holders;
+  ++nodes_[node].num_uses;
+}
+
+void PrefixCache::let_go(NodeId node) {
+  if (node == kNoNode) return;
+  LLMB_CHECK(nodes_[node].num_holders > 0);
+  --nodes_[node].num_holders;
+  drop_use(node);
 }
 
 void PrefixCache::make_ready() {
-  for (const BlockId block : fresh_) nodes_[block].num_ready = nodes_[block].num_tokens;
+  for (const NodeId node : fresh_) nodes_[node].num_ready = nodes_[node].num_tokens;
   fresh_.clear();
 }
 
 void PrefixCache::become_idle(BlockId block) {
-  LLMB_CHECK(holds(block) && !nodes_[block].is_idle);
-  Node& node = nodes_[block];
-  node.is_idle = true;
-  node.older = newest_;
-  (newest_ == kNoBlock ? oldest_ : nodes_[newest_].newer) = block;
+  LLMB_CHECK(holds(block) && !is_idle(block));
+  Place& place = places_[block];
+  place.is_idle = true;
+  place.older = newest_;
+  (newest_ == kNoBlock ? oldest_ : places_[newest_].newer) = block;
   newest_ = block;
   ++num_idle_;
 }
 
 void PrefixCache::reuse(BlockId block) {
   LLMB_CHECK(is_idle(block));
-  Node& node = nodes_[block];
-  (node.older == kNoBlock ? oldest_ : nodes_[node.older].newer) = node.newer;
-  (node.newer == kNoBlock ? newest_ : nodes_[node.newer].older) = node.older;
-  node.older = node.newer = kNoBlock;
-  node.is_idle = false;
+  Place& place = places_[block];
+  (place.older == kNoBlock ? oldest_ : places_[place.older].newer) = place.newer;
+  (place.newer == kNoBlock ? newest_ : places_[place.newer].older) = place.older;
+  place.older = place.newer = kNoBlock;
+  place.is_idle = false;
   --num_idle_;
 }
 
-void PrefixCache::evict(std::vector<BlockId>* evicted) {
+BlockId PrefixCache::evict() {
   LLMB_CHECK(num_idle_ > 0);
-  const auto forget = [&](BlockId block) {
-    reuse(block);
-    evicted->push_back(block);
-    ++num_evictions_;
-  };
   const BlockId block = oldest_;
-  forget(block);
-  if (nodes_[block].first != kNoBlock) return leave_side(block);
-  LLMB_CHECK_MSG(nodes_[block].child == kNoBlock, "the oldest idle block has blocks behind it");
-  for (int32_t group = 1; group < num_groups_; ++group) {
-    const BlockId other = beside(block, group);
-    if (other == kNoBlock) continue;
-    if (is_idle(other)) forget(other);
-    leave_side(other);
-  }
-  unlink(block);
-  nodes_[block] = Node();
+  reuse(block);
+  leave(block);
+  ++num_evictions_;
+  return block;
 }
 
-// REQUIRES: behind the same block.
-bool PrefixCache::goes_before(BlockId a, BlockId b) const {
+// REQUIRES: behind the same node.
+bool PrefixCache::goes_before(NodeId a, NodeId b) const {
   if (nodes_[a].adapter != nodes_[b].adapter) return nodes_[a].adapter < nodes_[b].adapter;
   const std::span<const TokenId> held_by_a = tokens_of(a), held_by_b = tokens_of(b);
   return std::lexicographical_compare(held_by_a.begin(), held_by_a.end(), held_by_b.begin(), held_by_b.end());
@@ -162,104 +207,128 @@ bool PrefixCache::goes_before(BlockId a, BlockId b) const {
 
 // Takes the place of the first node on its path that goes below it, whose tree is split into what goes before and
 // after.
-void PrefixCache::link(BlockId block) {
-  BlockId* slot = root_behind(nodes_[block].parent);
-  while (*slot != kNoBlock && goes_above(*slot, block))
-    slot = goes_before(block, *slot) ? &nodes_[*slot].left : &nodes_[*slot].right;
-  BlockId rest = *slot;
-  *slot = block;
-  BlockId *before = &nodes_[block].left, *after = &nodes_[block].right;
-  while (rest != kNoBlock) {
-    const bool is_before = goes_before(rest, block);
+void PrefixCache::link(NodeId node) {
+  NodeId* slot = root_behind(nodes_[node].parent);
+  while (*slot != kNoNode && goes_above(*slot, node))
+    slot = goes_before(node, *slot) ? &nodes_[*slot].left : &nodes_[*slot].right;
+  NodeId rest = *slot;
+  *slot = node;
+  NodeId *before = &nodes_[node].left, *after = &nodes_[node].right;
+  while (rest != kNoNode) {
+    const bool is_before = goes_before(rest, node);
     *(is_before ? before : after) = rest;
     if (is_before) before = &nodes_[rest].right;
     else after = &nodes_[rest].left;
     rest = is_before ? *before : *after;
   }
-  *before = *after = kNoBlock;
+  *before = *after = kNoNode;
 }
 
 // The trees on its two sides are merged in its place.
-void PrefixCache::unlink(BlockId block) {
-  BlockId* slot = root_behind(nodes_[block].parent);
-  while (*slot != block) slot = goes_before(block, *slot) ? &nodes_[*slot].left : &nodes_[*slot].right;
-  BlockId before = nodes_[block].left, after = nodes_[block].right;
-  while (before != kNoBlock && after != kNoBlock) {
+void PrefixCache::unlink(NodeId node) {
+  NodeId* slot = root_behind(nodes_[node].parent);
+  while (*slot != node) slot = goes_before(node, *slot) ? &nodes_[*slot].left : &nodes_[*slot].right;
+  NodeId before = nodes_[node].left, after = nodes_[node].right;
+  while (before != kNoNode && after != kNoNode) {
     const bool is_before = goes_above(before, after);
     *slot = is_before ? before : after;
     slot = is_before ? &nodes_[before].right : &nodes_[after].left;
     (is_before ? before : after) = *slot;
   }
-  *slot = before != kNoBlock ? before : after;
-  nodes_[block].left = nodes_[block].right = kNoBlock;
+  *slot = before != kNoNode ? before : after;
+  nodes_[node].left = nodes_[node].right = kNoNode;
 }
 
-// Invariants 1, 2 and 4 of the blocks behind one block, in their order.
-Status PrefixCache::check_behind(BlockId parent, std::vector<uint8_t>* seen) const {
-  std::vector<BlockId> above;
-  BlockId at = parent == kNoBlock ? root_ : nodes_[parent].child, last = kNoBlock;
-  while (at != kNoBlock || !above.empty()) {
-    for (; at != kNoBlock; at = nodes_[at].left) {
+// Invariants 1, 2 and 4 of the nodes behind one node, in their order.
+Status PrefixCache::check_behind(NodeId parent, std::vector<uint8_t>* seen) const {
+  std::vector<NodeId> above;
+  NodeId at = parent == kNoNode ? root_ : nodes_[parent].child, last = kNoNode;
+  while (at != kNoNode || !above.empty()) {
+    for (; at != kNoNode; at = nodes_[at].left) {
       const Node& node = nodes_[at];
-      for (const BlockId below : {node.left, node.right})
-        if (below != kNoBlock && !goes_above(at, below)) return broken("search trees are heaps", at);
+      for (const NodeId below : {node.left, node.right})
+        if (below != kNoNode && !goes_above(at, below)) return broken("search trees are heaps", at);
       above.push_back(at);
     }
     at = above.back();
     above.pop_back();
     const Node& node = nodes_[at];
-    if ((*seen)[at]++ || !holds(at) || node.parent != parent) return broken("a block is behind one block", at);
-    if (last != kNoBlock && !goes_before(last, at)) return broken("1", at);
-    if (node.child != kNoBlock && node.num_tokens != block_size_) return broken("2, full", at);
-    if (parent != kNoBlock && !node.is_idle && nodes_[parent].is_idle) return broken("2, idle", at);
-    if (parent != kNoBlock && node.adapter != nodes_[parent].adapter) return broken("one adapter a chain", at);
+    if ((*seen)[at]++ || node.num_tokens == 0 || node.parent != parent) return broken("a node is behind one node", at);
+    if (last != kNoNode && !goes_before(last, at)) return broken("1", at);
+    if (node.child != kNoNode && node.num_tokens != block_size_) return broken("2, full", at);
+    if (parent != kNoNode && node.adapter != nodes_[parent].adapter) return broken("one adapter a chain", at);
     const bool is_fresh = std::find(fresh_.begin(), fresh_.end(), at) != fresh_.end();
     if (node.num_ready > node.num_tokens || (node.num_ready < node.num_tokens && !is_fresh)) return broken("4", at);
+    LLMB_RETURN_IF_ERROR(check_blocks(at));
     last = at;
     at = node.right;
   }
   return {};
 }
 
-Status PrefixCache::check_idle(std::vector<uint8_t>* seen) const {
-  BlockId last = kNoBlock;
-  int32_t count = 0;
-  for (BlockId at = oldest_; at != kNoBlock; last = at, at = nodes_[at].newer) {
-    if (!is_idle(at) || nodes_[at].older != last || (*seen)[at]++) return broken("3", at);
-    if (nodes_[at].parent != kNoBlock && (*seen)[nodes_[at].parent]) return broken("3, leaves first", at);
-    ++count;
+Status PrefixCache::check_blocks(NodeId node) const {
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const BlockId here = block(node, group);
+    if (here == kNoBlock) continue;
+    if (!holds(here) || places_[here].node != node) return broken("5, a block's node", node);
+    if (windows_[group] > 0 || parent(node) == kNoNode) continue;
+    const BlockId before = block(parent(node), group);
+    if (before == kNoBlock) return broken("2, a block before it", node);
+    if (is_idle(before) && !is_idle(here)) return broken("2, idle", node);
   }
-  if (last != newest_ || count != num_idle_) return broken("3, the count", newest_);
-  for (BlockId at = 0; at < static_cast<int64_t>(nodes_.size()); ++at)
-    if (is_idle(at) && !(*seen)[at]) return broken("3, all", at);
   return {};
 }
 
-Status PrefixCache::check_beside() const {
-  int64_t num_named = 0, num_beside = 0;
-  for (BlockId block = 0; block < static_cast<int64_t>(nodes_.size()); ++block) {
-    for (int32_t group = 1; group < num_groups_; ++group) {
-      const BlockId other = beside(block, group);
-      if (other == kNoBlock) continue;
-      ++num_named;
-      if (nodes_[block].num_tokens == 0 || nodes_[other].first != block) return broken("5", other);
+Status PrefixCache::check_uses() const {
+  std::vector<int32_t> num_uses(nodes_.size());
+  int64_t num_standing = 0, num_known = 0;
+  for (NodeId node = 0; node < static_cast<int64_t>(nodes_.size()); ++node) {
+    if (nodes_[node].num_tokens == 0) continue;
+    num_uses[node] += nodes_[node].num_holders;
+    if (parent(node) != kNoNode) ++num_uses[parent(node)];
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      num_uses[node] += block(node, group) != kNoBlock;
+      num_standing += block(node, group) != kNoBlock;
     }
-    num_beside += nodes_[block].first != kNoBlock;
-    if (nodes_[block].first != kNoBlock && nodes_[block].num_tokens > 0) return broken("5, one place", block);
   }
-  return num_named == num_beside ? Status() : broken("5, each has a place", kNoBlock);
+  for (NodeId node = 0; node < static_cast<int64_t>(nodes_.size()); ++node)
+    if (num_uses[node] != nodes_[node].num_uses || (num_uses[node] == 0) != (nodes_[node].num_tokens == 0))
+      return broken("5, every node is in use", node);
+  for (const Place& place : places_) num_known += place.node != kNoNode;
+  return num_known == num_standing ? Status() : broken("5, one place", kNoNode);
+}
+
+Status PrefixCache::check_idle() const {
+  std::vector<int32_t> order(places_.size(), -1);
+  BlockId last = kNoBlock;
+  int32_t count = 0;
+  for (BlockId at = oldest_; at != kNoBlock; last = at, at = places_[at].newer) {
+    if (!is_idle(at) || !holds(at) || places_[at].older != last || order[at] >= 0) return broken("3", at);
+    order[at] = count++;
+  }
+  if (last != newest_ || count != num_idle_) return broken("3, the count", newest_);
+  for (BlockId at = 0; at < static_cast<int64_t>(places_.size()); ++at) {
+    if (!is_idle(at)) continue;
+    if (order[at] < 0) return broken("3, all", at);
+    const NodeId node = places_[at].node;
+    for (int32_t group = 0; group < num_groups() && parent(node) != kNoNode; ++group) {
+      const BlockId before = block(parent(node), group);
+      if (windows_[group] == 0 && block(node, group) == at && is_idle(before) && order[before] < order[at])
+        return broken("3, leaves first", at);
+    }
+  }
+  return {};
 }
 
 Status PrefixCache::check_integrity() const {
   std::vector<uint8_t> seen(nodes_.size());
-  LLMB_RETURN_IF_ERROR(check_behind(kNoBlock, &seen));
-  for (BlockId block = 0; block < static_cast<int64_t>(nodes_.size()); ++block)
-    if (nodes_[block].num_tokens > 0) LLMB_RETURN_IF_ERROR(check_behind(block, &seen));
-  for (BlockId block = 0; block < static_cast<int64_t>(nodes_.size()); ++block)
-    if ((nodes_[block].num_tokens > 0) != (seen[block] == 1)) return broken("every block is behind one", block);
-  LLMB_RETURN_IF_ERROR(check_beside());
-  seen.assign(nodes_.size(), 0);
-  return check_idle(&seen);
+  LLMB_RETURN_IF_ERROR(check_behind(kNoNode, &seen));
+  for (NodeId node = 0; node < static_cast<int64_t>(nodes_.size()); ++node)
+    if (nodes_[node].num_tokens > 0) LLMB_RETURN_IF_ERROR(check_behind(node, &seen));
+  for (NodeId node = 0; node < static_cast<int64_t>(nodes_.size()); ++node)
+    if ((nodes_[node].num_tokens > 0) != (seen[node] == 1)) return broken("every node is behind one", node);
+  LLMB_RETURN_IF_ERROR(check_uses());
+  return check_idle();
 }
 
 }  // namespace llmb

@@ -41,9 +41,7 @@ std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   backend_ = std::move(*backend);
   watched_backend_.emplace(*backend_, watch_);
   LoadOptions load = options_.load;
-  // A cached prefix is found by the blocks of layers that see all of it.
-  load.groups_layers = !options_.scheduler.enable_prefix_caching ||
-                       group_layers(options_.model, options_.load.max_model_len).windows[0] == 0;
+  load.groups_layers = true;
   if (const Status status = watched_backend_->load(options_.model, load); !status.ok()) return model_stop(status);
   if (const Status status = load_draft_model(make_backend); !status.ok())
     return model_stop(status.with_context("the draft model"));

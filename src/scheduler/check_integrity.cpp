@@ -79,7 +79,7 @@ Status Scheduler::check_waiting() const {
       return broken("waiting in order of rank", *s);
     if (previous != nullptr && !previous->is_member && s->is_member) return broken("members of the batch first", *s);
     if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0 || s->num_misplaced_tokens != 0 ||
-        s->num_blocks_in_cache != 0)
+        s->num_blocks_in_cache != 0 || s->cache_node != kNoNode)
       return broken("waiting holds nothing", *s);
     num_members += s->is_member;
     previous = s;
@@ -97,6 +97,22 @@ Status Scheduler::check_waiting() const {
   return {};
 }
 
+Status Scheduler::check_cached(const Sequence& s) const {
+  NodeId node = kNoNode;
+  std::vector<TokenId> scratch;
+  for (int32_t i = 0; i < s.num_blocks_in_cache; ++i) {
+    const PrefixCache::Match match =
+        cache_.find(node, -1, s.tokens(i * config_.block_size, config_.block_size, &scratch));
+    if (match.num_ready_tokens != config_.block_size)
+      return broken("blocks in the prefix cache are found by their tokens", s);
+    node = match.node;
+    for (int32_t group = 0; group < num_groups(); ++group)
+      if (config_.windows[group] == 0 && cache_.block(node, group) != s.blocks.blocks(group)[i])
+        return broken("blocks that see everything stand in the sequence's nodes", s);
+  }
+  return node == s.cache_node ? Status() : broken("the sequence's node is that of its last block in the cache", s);
+}
+
 Status Scheduler::check_blocks() const {
   LLMB_RETURN_IF_ERROR(allocator_.check_integrity());
   LLMB_RETURN_IF_ERROR(cache_.check_integrity());
@@ -107,14 +123,7 @@ Status Scheduler::check_blocks() const {
         if (block != kNoBlock) ++num_holders[block];
     if (s->num_blocks_in_cache * int64_t{config_.block_size} > s->num_reusable_tokens())
       return broken("blocks in the prefix cache are full", *s);
-    std::vector<TokenId> scratch;
-    for (int32_t i = 0; i < s->num_blocks_in_cache; ++i) {
-      const std::vector<BlockId>& blocks = s->blocks.blocks();
-      const auto tokens = s->tokens(i * config_.block_size, config_.block_size, &scratch);
-      const PrefixCache::Match match = cache_.find(i == 0 ? kNoBlock : blocks[i - 1], -1, tokens);
-      if (match.block != blocks[i] || match.num_ready_tokens != config_.block_size)
-        return broken("blocks in the prefix cache are found by their tokens", *s);
-    }
+    LLMB_RETURN_IF_ERROR(check_cached(*s));
     // The block that it writes next may be shared, and is then copied; later ones are its own.
     const int64_t own_from = (s->next_write() / config_.block_size + 1) * int64_t{config_.block_size};
     for (int64_t position = own_from; position < s->blocks.capacity_tokens(); position += config_.block_size)

@@ -40,19 +40,17 @@ bool Scheduler::has_seat() const {
 void Scheduler::join(Sequence* sequence, const Shared& shared, StepPlan* plan) {
   waiting_.erase(sequence);
   enter_running(sequence);
-  const int32_t num_full_blocks = shared.num_tokens / config_.block_size;
   if (shared.from != nullptr) {
     sequence->blocks.share_seen(shared.from->blocks, shared.num_tokens, &allocator_);
-    sequence->num_blocks_in_cache = std::min(shared.from->num_blocks_in_cache, num_full_blocks);
+    stand_beside(*shared.from, shared.num_tokens / config_.block_size, sequence);
   } else {
     share_cached(shared, sequence);
-    sequence->num_blocks_in_cache = num_full_blocks;
   }
-  if (shared.copy_from != kNoBlock) {
-    for (int32_t group = 0; group < num_groups(); ++group) allocator_.share(cache_.beside(shared.copy_from, group));
+  if (shared.copy_from != kNoNode) {
+    for (int32_t group = 0; group < num_groups(); ++group) allocator_.share(cache_.block(shared.copy_from, group));
     LLMB_CHECK(sequence->blocks.grow_to(shared.num_tokens, &allocator_));
     for (int32_t group = 0; group < num_groups(); ++group)
-      plan_copy({group, cache_.beside(shared.copy_from, group), sequence->blocks.blocks(group).back()}, plan);
+      plan_copy({group, cache_.block(shared.copy_from, group), sequence->blocks.blocks(group).back()}, plan);
   }
   if (sequence->num_preemptions() > 0 || sequence->num_output_tokens() > 0) return;
   sequence->num_cached_tokens = std::min(shared.num_tokens, sequence->num_prompt_tokens());
@@ -83,8 +81,8 @@ int64_t Scheduler::blocks_wanted_with(const Sequence& candidate, const Shared& s
 // Whether there are blocks for the candidate. It does without a copy whose sources, idle until now, are too many.
 bool Scheduler::fits(const Sequence& candidate, Shared* shared) const {
   if (blocks_wanted_with(candidate, *shared) <= allocator_.num_free()) return true;
-  if (shared->copy_from == kNoBlock) return false;
-  shared->copy_from = kNoBlock;
+  if (shared->copy_from == kNoNode) return false;
+  shared->copy_from = kNoNode;
   shared->num_tokens -= shared->num_tokens % config_.block_size;
   shared->num_idle = num_idle(*shared);
   return blocks_wanted_with(candidate, *shared) <= allocator_.num_free();

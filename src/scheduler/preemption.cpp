@@ -33,8 +33,8 @@ int32_t Scheduler::num_freed_by(const Sequence& sequence, const Shared& head) co
   int32_t count = sequence.blocks.num_unshared(allocator_);
   for (int32_t group = 0; group < num_groups(); ++group) {
     const std::vector<BlockId>& blocks = sequence.blocks.blocks(group);
-    for (size_t i = 0; i < std::min(blocks.size(), head.blocks.size()); ++i) {
-      if (blocks[i] != cache_.beside(head.blocks[i], group)) break;
+    for (size_t i = 0; i < std::min(blocks.size(), head.nodes.size()); ++i) {
+      if (blocks[i] != cache_.block(head.nodes[i], group)) break;
       count -= blocks[i] != kNoBlock && allocator_.num_references(blocks[i]) == 1;
     }
   }

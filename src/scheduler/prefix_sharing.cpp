@@ -1,6 +1,8 @@
 // One prompt position that several sequences have is computed once: what a waiting sequence finds of its tokens, and
 // what is kept of those that are computed.
 #include <algorithm>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "scheduler/scheduler.h"
@@ -55,7 +57,7 @@ Scheduler::Shared Scheduler::find_choice(const Sequence& candidate, const StepPl
 Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
   Shared shared;
   std::vector<TokenId> scratch;
-  BlockId parent = kNoBlock;
+  NodeId parent = kNoNode;
   // The last known token is computed for what it samples.
   const int32_t end = candidate.num_known_tokens() - 1;
   while (shared.num_tokens < end) {
@@ -65,13 +67,13 @@ Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
     if (match.num_tokens < config_.block_size) {
       if (!config_.copies_blocks) break;
       shared.must_wait = 2 * (match.num_tokens - match.num_ready_tokens) >= config_.block_size;
-      if (!is_in_all_groups(match.ready_block)) break;
-      shared.copy_from = match.ready_block;
+      if (!is_in_all_groups(match.ready_node)) break;
+      shared.copy_from = match.ready_node;
       shared.num_tokens += match.num_ready_tokens;
       break;
     }
-    parent = match.block;
-    shared.blocks.push_back(parent);
+    parent = match.node;
+    shared.nodes.push_back(parent);
     shared.num_tokens += config_.block_size;
   }
   cut_to_windows(&shared);
@@ -79,28 +81,28 @@ Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
   return shared;
 }
 
-bool Scheduler::is_in_all_groups(BlockId first) const {
-  for (int32_t group = 1; group < num_groups() && first != kNoBlock; ++group)
-    if (cache_.beside(first, group) == kNoBlock) return false;
-  return first != kNoBlock;
+bool Scheduler::is_in_all_groups(NodeId node) const {
+  for (int32_t group = 0; group < num_groups() && node != kNoNode; ++group)
+    if (cache_.block(node, group) == kNoBlock) return false;
+  return node != kNoNode;
 }
 
 // To the longest prefix for which every group has what the row behind it sees.
 void Scheduler::cut_to_windows(Shared* shared) const {
   std::vector<int32_t> there_from(config_.windows.size());  // blocks of the group are there from this one to the last
   int32_t num_usable = 0;
-  for (int32_t i = 0; i < static_cast<int32_t>(shared->blocks.size()); ++i) {
+  for (int32_t i = 0; i < static_cast<int32_t>(shared->nodes.size()); ++i) {
     bool is_usable = true;
-    for (int32_t group = 1; group < num_groups(); ++group) {
-      if (cache_.beside(shared->blocks[i], group) == kNoBlock) there_from[group] = i + 1;
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      if (cache_.block(shared->nodes[i], group) == kNoBlock) there_from[group] = i + 1;
       is_usable &= there_from[group] <= first_block_seen(group, (i + 1) * config_.block_size);
     }
     if (is_usable) num_usable = i + 1;
   }
-  if (num_usable == static_cast<int32_t>(shared->blocks.size())) return;
-  shared->blocks.resize(num_usable);
+  if (num_usable == static_cast<int32_t>(shared->nodes.size())) return;
+  shared->nodes.resize(num_usable);
   shared->num_tokens = num_usable * config_.block_size;
-  shared->copy_from = kNoBlock;
+  shared->copy_from = kNoNode;
   shared->must_wait = false;
 }
 
@@ -108,21 +110,39 @@ void Scheduler::cut_to_windows(Shared* shared) const {
 int32_t Scheduler::num_idle(const Shared& shared) const {
   int32_t count = 0;
   for (int32_t group = 0; group < num_groups(); ++group) {
-    for (auto i = static_cast<size_t>(first_block_seen(group, shared.num_tokens)); i < shared.blocks.size(); ++i)
-      count += cache_.is_idle(cache_.beside(shared.blocks[i], group));
-    if (shared.copy_from != kNoBlock) count += cache_.is_idle(cache_.beside(shared.copy_from, group));
+    for (auto i = static_cast<size_t>(first_block_seen(group, shared.num_tokens)); i < shared.nodes.size(); ++i)
+      count += cache_.is_idle(cache_.block(shared.nodes[i], group));
+    if (shared.copy_from != kNoNode) count += cache_.is_idle(cache_.block(shared.copy_from, group));
   }
   return count;
 }
 
 // The blocks that it found, to the sequence.
 void Scheduler::share_cached(const Shared& shared, Sequence* sequence) {
+  const auto num_nodes = static_cast<int32_t>(shared.nodes.size());
+  std::vector<BlockId> blocks;
   for (int32_t group = 0; group < num_groups(); ++group) {
-    std::vector<BlockId> blocks = shared.blocks;
-    for (int32_t i = 0; i < static_cast<int32_t>(blocks.size()); ++i)
-      blocks[i] = i < first_block_seen(group, shared.num_tokens) ? kNoBlock : cache_.beside(blocks[i], group);
+    blocks.assign(shared.nodes.size(), kNoBlock);
+    for (int32_t i = first_block_seen(group, shared.num_tokens); i < num_nodes; ++i)
+      blocks[i] = cache_.block(shared.nodes[i], group);
     sequence->blocks.share(group, blocks, &allocator_);
   }
+  stand_at(shared.nodes.empty() ? kNoNode : shared.nodes.back(), num_nodes, sequence);
+}
+
+// The first `num_blocks` blocks of what the sequence has computed are known up to this node.
+void Scheduler::stand_at(NodeId node, int32_t num_blocks, Sequence* sequence) {
+  cache_.hold(node);
+  cache_.let_go(std::exchange(sequence->cache_node, node));
+  sequence->num_blocks_in_cache = num_blocks;
+}
+
+// The sequence shares the blocks of another, which begin with `num_full_blocks` of its own tokens.
+void Scheduler::stand_beside(const Sequence& other, int32_t num_full_blocks, Sequence* sequence) {
+  NodeId node = other.cache_node;
+  int32_t num_blocks = other.num_blocks_in_cache;
+  for (; num_blocks > num_full_blocks; --num_blocks) node = cache_.parent(node);
+  stand_at(node, num_blocks, sequence);
 }
 
 // The plan being made computes `num_tokens` tokens more of the sequence.
@@ -137,33 +157,29 @@ void Scheduler::cache_planned(Sequence* sequence, int32_t num_tokens) {
 void Scheduler::cache_full_blocks(Sequence* sequence, int32_t num_tokens, int32_t num_ready) {
   const int32_t block_size = config_.block_size;
   if (!has_uncached_block(*sequence, num_tokens) || !keeps_prefix_of(*sequence)) return;
-  const std::vector<BlockId>& blocks = sequence->blocks.blocks();
   std::vector<TokenId> scratch;
-  for (int32_t& i = sequence->num_blocks_in_cache; (i + 1) * int64_t{block_size} <= num_tokens; ++i) {
-    const BlockId parent = i == 0 ? kNoBlock : blocks[i - 1];
+  for (int32_t i = sequence->num_blocks_in_cache; (i + 1) * int64_t{block_size} <= num_tokens; ++i) {
     const int32_t num_ready_here = std::clamp(num_ready - i * block_size, 0, block_size);
-    const BlockId same = cache_.insert(parent, kBaseModel, sequence->tokens(i * block_size, block_size, &scratch),
-                                       num_ready_here, blocks[i]);
-    if (same == blocks[i]) {
-      cache_beside(sequence, i, num_ready < num_tokens);
-      continue;
-    }
-    // Another sequence has computed the same. A block that the plan being made writes, or that others hold, stays.
-    if (num_ready < num_tokens || allocator_.num_references(blocks[i]) > 1) return;
-    sequence->blocks.replace(0, i, same, &allocator_);
-    cache_beside(sequence, i, false);
+    const NodeId node =
+        cache_.insert(sequence->cache_node, kBaseModel, sequence->tokens(i * block_size, block_size, &scratch),
+                      num_ready_here, sequence->blocks.blocks_at(i, &blocks_at_));
+    if (!takes_cached(sequence, i, node, num_ready < num_tokens)) return;
+    stand_at(node, i + 1, sequence);
   }
 }
 
-// The other groups' blocks of the same tokens.
-void Scheduler::cache_beside(Sequence* sequence, int32_t i, bool is_planned) {
-  for (int32_t group = 1; group < num_groups(); ++group) {
-    const BlockId own = sequence->blocks.blocks(group)[i];
-    if (own == kNoBlock) continue;
-    const BlockId same = cache_.put_beside(sequence->blocks.blocks()[i], group, own);
-    if (same == own || same == kNoBlock || is_planned || allocator_.num_references(own) > 1) continue;
-    sequence->blocks.replace(group, i, same, &allocator_);
+// Where another sequence has computed the same, the sequence takes those blocks. One that the plan being made writes, or
+// that others hold, stays. False: so the sequence lacks one that sees everything, and nothing may stand behind it.
+bool Scheduler::takes_cached(Sequence* sequence, int32_t i, NodeId node, bool is_planned) {
+  bool has_all = true;
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const BlockId own = sequence->blocks.blocks(group)[i], same = cache_.block(node, group);
+    if (own == kNoBlock || own == same) continue;
+    const bool may_change = same != kNoBlock && !is_planned && allocator_.num_references(own) == 1;
+    if (may_change) sequence->blocks.replace(group, i, same, &allocator_);
+    else has_all &= config_.windows[group] > 0;
   }
+  return has_all;
 }
 
 // So that others copy what a block holds that is not full.
@@ -171,12 +187,11 @@ void Scheduler::cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t
   const int32_t i = num_tokens / config_.block_size, begin = i * config_.block_size;
   if (!config_.copies_blocks || begin == num_tokens || sequence->num_blocks_in_cache < i || !keeps_prefix_of(*sequence))
     return;
-  const std::vector<BlockId>& blocks = sequence->blocks.blocks();
+  const std::span<const BlockId> blocks = sequence->blocks.blocks_at(i, &blocks_at_);
+  if (std::all_of(blocks.begin(), blocks.end(), [](BlockId block) { return block == kNoBlock; })) return;
   std::vector<TokenId> scratch;
-  const BlockId same =
-      cache_.insert(i == 0 ? kNoBlock : blocks[i - 1], kBaseModel,
-                    sequence->tokens(begin, num_tokens - begin, &scratch), std::max(num_ready - begin, 0), blocks[i]);
-  if (same == blocks[i]) cache_beside(sequence, i, /*is_planned=*/true);
+  cache_.insert(sequence->cache_node, kBaseModel, sequence->tokens(begin, num_tokens - begin, &scratch),
+                std::max(num_ready - begin, 0), blocks);
 }
 
 // The cache keeps what they hold for whoever asks for it next, for the sequence itself if it is preempted.
@@ -184,8 +199,12 @@ void Scheduler::give_back_blocks(Sequence* sequence) {
   const int32_t num_tokens = sequence->num_reusable_tokens();
   cache_full_blocks(sequence, num_tokens, num_tokens);
   cache_last_block(sequence, num_tokens, num_tokens);
+  let_go_of_blocks(sequence);
+}
+
+void Scheduler::let_go_of_blocks(Sequence* sequence) {
   sequence->blocks.release_all(&allocator_);
-  sequence->num_blocks_in_cache = 0;
+  stand_at(kNoNode, 0, sequence);
 }
 
 // The source keeps a reference until the plan is complete, so that nobody gets it meanwhile.

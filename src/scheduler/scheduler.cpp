@@ -19,7 +19,7 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
   LLMB_CHECK(config.block_size >= 1 && config.num_blocks >= 1);
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
-  LLMB_CHECK(!config.windows.empty() && !(config.enable_prefix_caching && config.windows[0] > 0));
+  LLMB_CHECK(!config.windows.empty());
   LLMB_CHECK(config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
   LLMB_CHECK(config.policy.rank != nullptr && config.policy.num_levels >= 0 && config.policy.num_levels <= kMaxLevels);
   return config;
@@ -29,8 +29,9 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
 
 Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
     : config_(checked(config)),
+      has_windows_(std::any_of(config.windows.begin(), config.windows.end(), [](int32_t window) { return window > 0; })),
       proposer_(proposer),
-      cache_(config.block_size, static_cast<int32_t>(config.windows.size())),
+      cache_(config.block_size, config.windows),
       allocator_(config.num_blocks, config.enable_prefix_caching ? &cache_ : nullptr, config.max_idle_blocks),
       waiting_(config.policy) {}
 
@@ -201,7 +202,7 @@ void Scheduler::commit(const StepPlan& plan) {
 
 // A plan in flight may still read them: whoever gets them writes to them in a later one. The cache gets them before.
 void Scheduler::give_back_unseen(Sequence* sequence) {
-  if (const int32_t count = sequence->num_reusable_tokens(); num_groups() > 1 && has_uncached_block(*sequence, count))
+  if (const int32_t count = sequence->num_reusable_tokens(); has_windows_ && has_uncached_block(*sequence, count))
     cache_full_blocks(sequence, count, count);
   sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
 }
@@ -327,7 +328,7 @@ void Scheduler::end(Sequence* sequence, bool keeps_prefix) {
     num_ending_ -= sequence->ends_in_flight();
     leave_running(sequence);
     if (keeps_prefix) give_back_blocks(sequence);
-    else sequence->blocks.release_all(&allocator_);
+    else let_go_of_blocks(sequence);
   } else if (!sequence->awaits_fork) {
     waiting_.erase(sequence);
   }

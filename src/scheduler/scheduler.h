@@ -187,9 +187,9 @@ class Scheduler {
   struct Shared {
     int32_t num_tokens = 0;
     const Sequence* from = nullptr;  // another choice of its request, in whose blocks they are; null: in these
-    std::vector<BlockId> blocks;     // full ones of the prefix cache, of the first layer group
-    BlockId copy_from = kNoBlock;    // and one that begins with the rest
-    int32_t num_idle = 0;            // of these in all groups: nobody references them
+    std::vector<NodeId> nodes;       // full ones of the prefix cache
+    NodeId copy_from = kNoNode;      // and one that begins with the rest
+    int32_t num_idle = 0;            // of these nodes' blocks: nobody references them
     int32_t group = kNoGroup;        // of the plan: samples the prompt's last row
     bool must_wait = false;          // more is being computed
   };
@@ -211,7 +211,7 @@ class Scheduler {
   int32_t first_block_seen(int32_t layer_group, int32_t position) const {
     return first_seen(config_.windows[layer_group], position) / config_.block_size;
   }
-  bool is_in_all_groups(BlockId first) const;
+  bool is_in_all_groups(NodeId node) const;
   void cut_to_windows(Shared* shared) const;
   int32_t num_idle(const Shared& shared) const;
   void share_cached(const Shared& shared, Sequence* sequence);
@@ -228,8 +228,11 @@ class Scheduler {
   void cache_planned(Sequence* sequence, int32_t num_tokens);
   void cache_full_blocks(Sequence* sequence, int32_t num_tokens, int32_t num_ready);
   void cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t num_ready);
-  void cache_beside(Sequence* sequence, int32_t i, bool is_planned);
+  bool takes_cached(Sequence* sequence, int32_t i, NodeId node, bool is_planned);
+  void stand_at(NodeId node, int32_t num_blocks, Sequence* sequence);
+  void stand_beside(const Sequence& other, int32_t num_full_blocks, Sequence* sequence);
   void give_back_blocks(Sequence* sequence);
+  void let_go_of_blocks(Sequence* sequence);
   void give_back_unseen(Sequence* sequence);
   void plan_copy(BlockTable::Copy copy, StepPlan* plan);
   int64_t growth_asked_by(const Sequence& candidate) const;
@@ -258,8 +261,10 @@ class Scheduler {
   Status check_running() const;
   Status check_waiting() const;
   Status check_blocks() const;
+  Status check_cached(const Sequence& sequence) const;
 
   const SchedulerConfig config_;
+  const bool has_windows_;
   Proposer* const proposer_;
   PrefixCache cache_;
   BlockAllocator allocator_;
@@ -280,6 +285,7 @@ class Scheduler {
   std::vector<BlockId> copied_from_;                         // still referenced, so that nobody gets them meanwhile
   Drafts drafts_;
   std::vector<const Sequence*> decoding_;
+  std::vector<BlockId> blocks_at_;
 };
 
 }  // namespace llmb

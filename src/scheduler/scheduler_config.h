@@ -15,7 +15,7 @@ enum class BatchingMode {
   kContinuous,  // requests join at every step
 };
 
-// REQUIRES: every count >= 1; with prefix caching the first group has no window; num_blocks * block_size fits int32 (slots are int32); batch_window_ms >= 0.
+// REQUIRES: every count >= 1; num_blocks * block_size fits int32 (slots are int32); batch_window_ms >= 0.
 struct SchedulerConfig {
   BatchingMode batching = BatchingMode::kContinuous;
   int32_t max_num_seqs = 256;                // sequences that hold KV blocks at one time

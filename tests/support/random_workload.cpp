@@ -138,7 +138,6 @@ Workload random_workload(uint64_t seed, int32_t max_vocab_size, const std::vecto
   workload.config.enable_prefix_caching = rng.chance(0.7);
   if (rng.chance(0.3)) workload.config.max_idle_blocks = rng.between(1, 8);
   workload.config.copies_blocks = rng.chance(0.8);
-  if (workload.config.windows[0] > 0) workload.config.enable_prefix_caching = false;
   if (rng.chance(0.7)) share_beginnings(&workload, &rng);
   return workload;
 }

@@ -66,7 +66,7 @@ TEST_CASE("what the cache keeps counts as free, is handed out last, and can be s
   BlockAllocator allocator(3, &cache);
   std::vector<BlockId> blocks;
   REQUIRE(allocator.allocate(2, &blocks));
-  cache.insert(kNoBlock, -1, std::vector<TokenId>{7}, 1, 0);
+  cache.insert(kNoNode, -1, std::vector<TokenId>{7}, 1, std::vector<BlockId>{0});
   allocator.release(0);
   allocator.release(1);
   CHECK(allocator.num_free() == 3);
@@ -106,7 +106,7 @@ TEST_CASE("random operations agree with a brute-force model") {
         allocator.share(block);
         references.insert(block);
       } else if (references.count(block) > 0) {
-        if (round % 2 == 1 && rng.chance(0.3)) cache.insert(kNoBlock, -1, std::vector<TokenId>{block}, 1, block);
+        if (round % 2 == 1 && rng.chance(0.3)) cache.insert(kNoNode, -1, std::vector<TokenId>{block}, 1, {&block, 1});
         if (rng.chance(0.4)) {
           allocator.share(block);
           references.insert(block);
@@ -131,7 +131,7 @@ TEST_CASE("with enough idle blocks in the cache the oldest of them is used again
     blocks.clear();
     REQUIRE(allocator.allocate(1, &blocks));
     CHECK(blocks[0] == (token < 2 ? token : token - 2 * (token / 2)));  // 0, 1, then these again, the older one first
-    cache.insert(kNoBlock, -1, std::vector<TokenId>{token}, 1, blocks[0]);
+    cache.insert(kNoNode, -1, std::vector<TokenId>{token}, 1, blocks);
     allocator.release(blocks[0]);
     CHECK(cache.num_idle() == std::min(token + 1, 2));
     CHECK(allocator.num_free() == 8);

@@ -154,7 +154,7 @@ TEST_CASE("another block that holds the same takes a block's place, which is giv
   BlockTable first(4), second(4);
   CHECK(first.grow_to(4, &allocator));
   CHECK(second.grow_to(8, &allocator));
-  CHECK(cache.insert(kNoBlock, -1, std::vector<TokenId>{1, 2, 3, 4}, 4, 0) == 0);
+  cache.insert(kNoNode, -1, std::vector<TokenId>{1, 2, 3, 4}, 4, std::vector<BlockId>{0});
   first.release_all(&allocator);  // idle: nobody holds the block, and yet it is there
   CHECK(allocator.num_free() == 1);
   second.replace(0, 0, 0, &allocator);

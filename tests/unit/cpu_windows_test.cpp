@@ -101,7 +101,6 @@ TEST_CASE("windows with choices that share blocks and drafts in trees: the same 
 TEST_CASE("windows with the prefix cache: the bits of one group, from pools that evict and preempt") {
   int64_t num_preemptions = 0, num_copies = 0;
   for (const Case& c : kCases) {
-    if (c.num_groups == 1) continue;  // no layer sees all of a prefix
     CAPTURE(c.model);
     // Twice the same rows, and rows that begin as the longest does.
     auto requests = window_requests({60, 12, 47, 60, 30}, 24);
