@@ -117,6 +117,25 @@ TokenId draw_token(float* values, int64_t vocab, float max, const SampleRow& row
   return draw(values, vocab, sampling_uniform(row.rng, row.choice, row.position), s);
 }
 
+// Most words of a mask allow nearly all tokens, or nearly none.
+void forbid_masked(std::span<const uint32_t> mask, int64_t vocab, float* logits) {
+  for (int64_t begin = 0; begin < vocab; begin += 32) {
+    const auto size = static_cast<int>(std::min<int64_t>(32, vocab - begin));
+    const uint32_t word = mask[begin / 32];
+    float* const x = logits + begin;
+    if (std::popcount(word) >= 16) {
+      for (uint32_t rest = ~word; rest != 0; rest &= rest - 1)
+        if (const int i = std::countr_zero(rest); i < size) x[i] = -kInfinity;
+      continue;
+    }
+    float kept[32];
+    std::fill(kept, kept + 32, -kInfinity);
+    for (uint32_t rest = word; rest != 0; rest &= rest - 1)
+      if (const int i = std::countr_zero(rest); i < size) kept[i] = x[i];
+    std::copy(kept, kept + size, x);
+  }
+}
+
 void apply_bias_and_penalties(const SampleInput& in, const SampleRow& row, float* logits) {
   constexpr float kMax = std::numeric_limits<float>::max();
   for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
@@ -153,7 +172,8 @@ RowResult sample_row(float* logits, int64_t vocab, const SampleInput& in, const 
     s.values.assign(logits, logits + vocab);
     values = s.values.data();
   }
-  if (row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
+  if (row.mask >= 0 || row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
+    if (row.mask >= 0) forbid_masked(mask_of(row, in.masks, in.mask_words), vocab, values);
     apply_bias_and_penalties(in, row, values);
     scan = scan_logits(values, vocab);
     if (!scan.is_finite || scan.max == -kInfinity) return result;

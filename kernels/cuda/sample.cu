@@ -60,7 +60,7 @@ SampleNeeds sample_needs(std::span<const SampleRow> rows) {
   for (const SampleRow& row : rows) {
     needs.draws |= row.temperature > 0;
     needs.filters |= row.temperature > 0 && (row.top_k > 0 || row.top_p < 1);
-    needs.edits |= row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end;
+    needs.edits |= row.mask >= 0 || row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end;
     needs.logprobs |= row.num_logprobs >= 0;
     needs.top_logprobs |= row.num_logprobs > 0;
   }
@@ -82,11 +82,12 @@ void sample(const SampleInput& input, const SampleNeeds& needs, const SampleResu
   divide_workspace(limits, workspace, &args);
   args.in = input;
   args.out = result;
-  // Log probabilities are of the raw logits: before bias and penalties change them.
+  // Log probabilities are of the raw logits: before mask, bias and penalties change them.
   launch_scan(args, false, stream);
   if (needs.logprobs) launch_log_sum(args, stream);
   if (needs.top_logprobs) launch_top_logprobs(args, stream);
   if (needs.edits) {
+    launch_mask(args, stream);
     launch_edit(args, stream);
     launch_scan(args, true, stream);
   }

@@ -1,5 +1,5 @@
 // sample: chooses the next token of each row from its logits, and reports log probabilities where wanted. The order of
-// bias, penalties and filters, ties, NaN and what is reported are those of kernels/cpu/sample.h.
+// mask, bias, penalties and filters, ties, NaN and what is reported are those of kernels/cpu/sample.h.
 //
 // 1. A row's result depends on its logits and its SampleRow alone, bit for bit: not on other rows, nor on `needs`.
 // 2. Weights exp((logit - max) / temperature) have the bits of the CPU's targets with fused multiply-add. Sums of them
@@ -27,7 +27,7 @@ constexpr int32_t kMaxListedLogprobs = 1024;
 struct SampleNeeds {
   bool draws = false;         // temperature > 0
   bool filters = false;       // of those: top-k or top-p
-  bool edits = false;         // penalties or bias
+  bool edits = false;         // mask, penalties or bias
   bool logprobs = false;      // of the sampled token
   bool top_logprobs = false;  // of the best ones
 
@@ -43,7 +43,8 @@ struct SampleInput {
   const TokenBias* bias = nullptr;  // what the rows' slices index
   const TokenPenalty* penalty = nullptr;
   int32_t num_rows = 0;
-  int32_t vocab = 0;  // 1 to 2^22
+  int32_t vocab = 0;                // 1 to 2^22
+  const uint32_t* masks = nullptr;  // [num_masks, ceil(vocab / 32)]
 };
 
 // In device memory.

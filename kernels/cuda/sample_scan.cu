@@ -1,4 +1,4 @@
-// The best logit of each row, NaN and infinities, and bias and penalties. Bound by bytes: one read of the logits. A CTA
+// The best logit of each row, NaN and infinities, and mask, bias and penalties. Bound by bytes: one read of the logits. A CTA
 // scans a segment of a row; the last CTA of the row to finish combines the segments.
 #include <cmath>
 
@@ -97,6 +97,20 @@ __global__ void __launch_bounds__(kSegmentThreads) scan_kernel(SampleArgs args, 
   finish_scan(args, row, best);
 }
 
+// A lane looks at its own bit of a word, so that a warp's stores lie side by side. What the mask forbids is never
+// chosen: nobody asks for its raw logit.
+__global__ void __launch_bounds__(kSegmentThreads) mask_kernel(SampleArgs args) {
+  ptx::follow_previous_grid();
+  const int64_t row = blockIdx.x;
+  const SampleRow& params = args.in.rows[row];
+  if (is_padding(params) || params.mask < 0 || !args.states[row].is_finite) return;
+  const uint32_t* mask = args.in.masks + int64_t{params.mask} * ((args.in.vocab + 31) / 32);
+  float* logits = args.logits(row);
+  const int32_t begin = static_cast<int32_t>(blockIdx.y) * kSegment, end = min(begin + kSegment, args.in.vocab);
+  for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kSegmentThreads)
+    if ((mask[i / 32] >> (i % 32) & 1u) == 0) logits[i] = -kInfinity;
+}
+
 // As kernels/cpu/sample: each operation rounds by itself, and nothing overflows to +Inf.
 __device__ float penalized(float x, const SampleRow& params, int32_t output_count) {
   x = x > 0 ? __fdiv_rn(x, params.repetition_penalty) : __fmul_rn(x, params.repetition_penalty);
@@ -166,7 +180,7 @@ __global__ void __launch_bounds__(kEditThreads) finish_kernel(SampleArgs args) {
     logprob = static_cast<float>(raw_logit(args, row, params, state.token) - state.log_sum);
   if (lane == 0) args.out.logprobs[row] = logprob;
   if (is_padding(params) || state.is_finite) return;
-  // Bias and penalties may have left no token after the best ones were found.
+  // Mask, bias and penalties may have left no token after the best ones were found.
   const int32_t num_top = min(min(params.num_logprobs, args.in.vocab), args.out.max_top);
   for (int32_t i = lane; i < num_top; i += kWarp) {
     args.out.top_tokens[row * args.out.max_top + i] = 0;
@@ -179,6 +193,11 @@ __global__ void __launch_bounds__(kEditThreads) finish_kernel(SampleArgs args) {
 void launch_scan(const SampleArgs& args, bool edited_rows_only, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(args.in.num_rows), static_cast<unsigned>(args.num_segments));
   launch_ahead({grid, dim3(kSegmentThreads), 0, stream}, scan_kernel, args, edited_rows_only);
+}
+
+void launch_mask(const SampleArgs& args, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(args.in.num_rows), static_cast<unsigned>(args.num_segments));
+  launch_ahead({grid, dim3(kSegmentThreads), 0, stream}, mask_kernel, args);
 }
 
 void launch_edit(const SampleArgs& args, cudaStream_t stream) {

@@ -30,7 +30,7 @@ struct Cut {
 
 struct RowState {
   double log_sum;  // of exp of the raw logits
-  float max;       // of the logits as they are: raw at first, later after bias and penalties
+  float max;       // of the logits as they are: raw at first, later after mask, bias and penalties
   TokenId token;   // the best, later the drawn one
   int32_t is_finite;
   int32_t is_drawn;
@@ -64,6 +64,7 @@ struct SampleArgs {
 
 // Each is one kernel launch.
 void launch_scan(const SampleArgs& args, bool edited_rows_only, cudaStream_t stream);
+void launch_mask(const SampleArgs& args, cudaStream_t stream);
 void launch_edit(const SampleArgs& args, cudaStream_t stream);
 void launch_log_sum(const SampleArgs& args, cudaStream_t stream);
 void launch_draw(const SampleArgs& args, cudaStream_t stream);
@@ -75,7 +76,7 @@ void launch_finish(const SampleArgs& args, cudaStream_t stream);
 
 __device__ inline bool is_padding(const SampleRow& row) { return row.token_row < 0; }
 __device__ inline bool has_edits(const SampleRow& row) {
-  return row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end;
+  return row.mask >= 0 || row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end;
 }
 
 // The uniform in [0, 1) of base/rng.h's sampling_uniform(params.rng, params.choice, params.position): Philox4x32-10.

@@ -61,6 +61,8 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
     if (entry.adapter != -1 || entry.state_slot != -1) return internal_error("plan has adapters or state slots");
   if (plan.num_tokens() > options.max_num_batched_tokens) return internal_error("plan has too many tokens");
   if (plan.num_samples() > options.max_num_samples()) return internal_error("plan has too many sample rows");
+  if (plan.mask_words != 0 && plan.mask_words != (config.vocab_size + 31) / 32)
+    return internal_error("plan has masks of another vocabulary");
   for (const TokenId token : plan.tokens)
     if (token >= config.vocab_size)
       return internal_error("token " + std::to_string(token) + " is not in the vocabulary");

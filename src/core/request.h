@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "base/rng.h"
 #include "core/chat_messages.h"
+#include "core/token_constraint.h"
 #include "core/types.h"
 
 namespace llmb {
@@ -87,11 +89,22 @@ struct PromptParams {
   std::optional<int32_t> max_prompt_tokens;  // >= 1; longer is too long; only with truncate
 };
 
+// The form that an answer must have, as it was asked for.
+struct AnswerForm {
+  enum class Kind : uint8_t { kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar };
+  Kind kind = Kind::kJsonObject;
+  std::string text;                  // the schema as JSON, the pattern or the grammar
+  std::vector<std::string> choices;  // of kChoice: the texts that an answer may be
+  bool is_strict = false;            // of kJsonSchema: objects must be closed and their properties required
+  std::string field;                 // of the line, or the option, that asked for it; for messages
+};
+
 struct GenerationParams {
   SamplingParams sampling;
   StopParams stop;
   OutputParams output;
   PromptParams prompt;
+  std::shared_ptr<const AnswerForm> form;  // null: any text
 };
 
 // Where a line came from, for messages and for the record's index.
@@ -126,11 +139,12 @@ struct Request {
   std::string input_json;
   std::vector<TokenId> prompt_tokens;  // at least one
   int32_t num_truncated_tokens = 0;    // of the prompt as given, that are not in prompt_tokens
-  GenerationParams params;             // stop.max_tokens is always set here, and fits the context
+  GenerationParams params;             // stop.max_tokens is always set here, and fits the context; no form
   std::vector<TokenId> eos_token_ids;  // end the sequence unless ignore_eos
   PhiloxKey rng;
   bool is_indivisible = false;  // all pending tokens must be computed in one step (bidirectional attention)
-  double arrival_ms = 0;        // when it may be scheduled, on the engine's clock
+  std::shared_ptr<const TokenConstraint> constraint;  // on each choice's tokens; null: none
+  double arrival_ms = 0;                              // when it may be scheduled, on the engine's clock
 };
 
 }  // namespace llmb

@@ -18,6 +18,8 @@ void StepPlan::clear() {
   sample_rows.clear();
   bias.clear();
   penalty.clear();
+  masks.clear();
+  mask_words = 0;
 }
 
 void StepOutput::clear() {

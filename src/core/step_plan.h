@@ -32,7 +32,7 @@
 //     in front of a verified group's first, and in entries without one, form a chain.
 //  6. A negative token is the unseen_token() of a group in flight.
 //  7. Groups' sample rows follow each other without gaps and sample consecutive rows of their entry: one, or in a
-//     verified group the last ones. Slices are in range. Modes and masks that are reserved are not used.
+//     verified group the last ones. Slices and masks are in range. Modes that are reserved are not used.
 //  8. In a row's slice of penalty, at most the last entry's token is an unseen_token(): it stands for one occurrence
 //     more of that token, which the slice may name as well.
 //  9. Copies run before the step and in no order: no block is copied to twice, none is copied from and to.
@@ -105,12 +105,12 @@ struct SampleRow {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   int32_t num_logprobs = -1;                   // -1: none wanted; k >= 0: the sampled token's and the k best
-  int32_t mask = -1;                           // reserved: of the tokens that a grammar allows; -1: all
+  int32_t mask = -1;                           // into masks: the tokens that may be chosen; -1: all
   int32_t bias_begin = 0, bias_end = 0;        // into bias
   int32_t penalty_begin = 0, penalty_end = 0;  // into penalty
 };
 
-// Added to a token's logit before penalties and temperature; -infinity forbids the token (min_tokens).
+// Added to a token's logit behind the mask, before penalties and temperature; -infinity forbids the token (min_tokens).
 struct TokenBias {
   TokenId token;
   float bias;
@@ -156,11 +156,14 @@ struct StepPlan {
   std::vector<SampleRow> sample_rows;  // [num_samples]  of the groups in turn
   std::vector<TokenBias> bias;
   std::vector<TokenPenalty> penalty;
+  std::vector<uint32_t> masks;  // [num_masks, mask_words]  bit t % 32 of word t / 32: token t may be chosen
+  int32_t mask_words = 0;       // of a mask: ceil(vocab_size / 32); 0: no masks
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_entries() const { return static_cast<int32_t>(entries.size()); }
   int32_t num_groups() const { return static_cast<int32_t>(groups.size()); }
   int32_t num_samples() const { return static_cast<int32_t>(sample_rows.size()); }
+  int32_t num_masks() const { return mask_words == 0 ? 0 : static_cast<int32_t>(masks.size()) / mask_words; }
   int32_t num_rows(int32_t entry) const { return query_start[entry + 1] - query_start[entry]; }
   // Tokens of the entry's sequence that are in the KV cache after the step, at most.
   int32_t max_context_len(int32_t entry) const { return entries[entry].max_base() + num_rows(entry); }
@@ -181,6 +184,15 @@ struct StepOutput {
 
   void clear();
 };
+
+// The mask of a row, from the array of a plan's masks; empty: every token may be chosen.
+inline std::span<const uint32_t> mask_of(const SampleRow& row, std::span<const uint32_t> masks, int32_t mask_words) {
+  return row.mask < 0 ? masks.first(0) : masks.subspan(int64_t{row.mask} * mask_words, mask_words);
+}
+
+constexpr bool is_allowed(std::span<const uint32_t> mask, TokenId token) {
+  return mask.empty() || (mask[token / 32] >> (token % 32) & 1u) != 0;
+}
 
 // The most tokens that a group of the plan gives.
 int32_t max_tokens_given(const StepPlan& plan, const SampleGroup& group);

@@ -28,6 +28,8 @@ Status check_arrays(const StepPlan& p) {
   if (!is_csr(p.block_start, p.entries.size() * static_cast<size_t>(p.num_layer_groups), p.block_ids.size()))
     return broken(1, 0, "block_start");
   if (!p.parent_rows.empty() && p.parent_rows.size() != p.tokens.size()) return broken(5, 0, "parent_rows");
+  if (p.mask_words < 0 || (p.mask_words == 0 ? !p.masks.empty() : p.masks.size() % p.mask_words != 0))
+    return broken(7, 0, "mask_words");
   return {};
 }
 
@@ -92,7 +94,7 @@ Status check_writers(const StepPlan& p) {
 }
 
 Status check_sample_row(const StepPlan& p, const SampleRow& row, SeqId seq, int32_t num_unseen) {
-  if (row.mask != -1) return broken(7, seq, "masks are reserved");
+  if (row.mask < -1 || row.mask >= p.num_masks()) return broken(7, seq, "mask out of range");
   if (row.bias_begin < 0 || row.bias_end < row.bias_begin || row.bias_end > static_cast<int32_t>(p.bias.size()) ||
       row.penalty_begin < 0 || row.penalty_end < row.penalty_begin ||
       row.penalty_end > static_cast<int32_t>(p.penalty.size()))

@@ -266,8 +266,14 @@ bool Engine::forget(SeqId seq) {
 // One choice's error is the request's.
 void Engine::fail_all(const SequenceUpdate& update) {
   const std::shared_ptr<ActiveRequest> active = active_.at(update.seq);
-  put_error(active->ordinal(), active->request(),
-            {"numeric_error", "the model's logits held NaN or infinity", std::nullopt});
+  if (update.has_no_choice)
+    put_error(active->ordinal(), active->request(),
+              {"no_token_allowed",
+               "the answer cannot go on: its form, min_tokens and logit_bias leave no token of the vocabulary",
+               std::nullopt});
+  else
+    put_error(active->ordinal(), active->request(),
+              {"numeric_error", "the model's logits held NaN or infinity", std::nullopt});
   const SeqId first = update.seq - update.choice;
   for (SeqId seq = first; seq < first + active->request().params.sampling.num_choices; ++seq)
     if (forget(seq) && scheduler_.contains(seq)) scheduler_.finish(seq);

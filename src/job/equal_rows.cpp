@@ -41,18 +41,19 @@ auto members(const OutputParams& p) {
   return std::tie(skip_special_tokens, return_token_ids);
 }
 
-// How a prompt was cut shows in its tokens.
+// How a prompt was cut shows in its tokens, the form of the answer in the constraint.
 bool are_equal(const GenerationParams& a, const GenerationParams& b) {
-  const auto& [a_sampling, a_stop, a_output, a_prompt] = a;
-  const auto& [b_sampling, b_stop, b_output, b_prompt] = b;
+  const auto& [a_sampling, a_stop, a_output, a_prompt, a_form] = a;
+  const auto& [b_sampling, b_stop, b_output, b_prompt, b_form] = b;
   return members(a_sampling) == members(b_sampling) && members(a_stop) == members(b_stop) &&
          members(a_output) == members(b_output);
 }
 
 bool are_equal(const Request& a, const Request& b) {
-  const auto& [line, form, id, model_name, input, tokens, num_truncated, params, eos, rng, is_indivisible, arrival] = a;
+  const auto& [line, form, id, model_name, input, tokens, num_truncated, params, eos, rng, is_indivisible, constraint,
+               arrival] = a;
   return form == b.form && tokens == b.prompt_tokens && are_equal(params, b.params) && eos == b.eos_token_ids &&
-         is_indivisible == b.is_indivisible;
+         is_indivisible == b.is_indivisible && constraint == b.constraint;
 }
 
 }  // namespace

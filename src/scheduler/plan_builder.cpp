@@ -17,13 +17,12 @@ int32_t depth(const Drafts& drafts, int32_t draft) {
   return count;
 }
 
-// Output token `index` is sampled.
-void append_bias(const Sequence& sequence, int32_t index, StepPlan* plan) {
-  if (!sequence.may_end_with(index)) {
-    plan->bias.insert(plan->bias.end(), sequence.min_tokens_bias.begin(), sequence.min_tokens_bias.end());
-    return;
-  }
-  for (const auto& [token, bias] : sequence.request->params.sampling.logit_bias) plan->bias.push_back({token, bias});
+// Its index in the plan. Nothing of the sequence is in flight, and no draft stands before the row.
+int32_t append_mask(const Sequence& sequence, StepPlan* plan) {
+  const std::span<const uint32_t> allowed = sequence.constraint->allowed();
+  plan->mask_words = length(allowed);
+  plan->masks.insert(plan->masks.end(), allowed.begin(), allowed.end());
+  return plan->num_masks() - 1;
 }
 
 // Counts the sequence's tokens, the draft and those before it included.
@@ -61,11 +60,12 @@ void append_sample_row(const Sequence& sequence, const Drafts& drafts, int32_t d
   row.num_logprobs = sequence.is_beam() ? num_best_tokens(*sequence.request)
                                         : sampling.num_logprobs.value_or(sampling.is_ranked() ? 0 : -1);
   row.bias_begin = length(plan->bias);
-  append_bias(sequence, sequence.num_output_tokens() + sequence.num_in_flight + depth(drafts, draft), plan);
+  sequence.append_bias(sequence.num_output_tokens() + sequence.num_in_flight + depth(drafts, draft), &plan->bias);
   row.bias_end = length(plan->bias);
   row.penalty_begin = length(plan->penalty);
   append_penalty(sequence, drafts, draft, plan);
   row.penalty_end = length(plan->penalty);
+  if (sequence.constraint != nullptr) row.mask = append_mask(sequence, plan);
   plan->sample_rows.push_back(row);
 }
 

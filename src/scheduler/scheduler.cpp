@@ -14,6 +14,9 @@ namespace llmb {
 
 namespace {
 
+// A beam's tokens are chosen by somebody else, a constraint looks at one token after the other.
+bool may_have_drafts(const Sequence& sequence) { return !sequence.is_beam() && sequence.constraint == nullptr; }
+
 // Before the allocator takes memory for num_blocks.
 const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
@@ -58,7 +61,7 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
 bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   LLMB_CHECK_MSG(num_in_flight_ < kMaxPlansInFlight, "two plans are in flight");
   plan->clear();
-  if (num_in_flight_ > 0 && proposer_ != nullptr && proposer_->must_see_all()) return false;
+  if (num_in_flight_ > 0 && must_see_all()) return false;
   now_ms_ = now_ms;
   waiting_.update_ranks(now_ms);
   do plan_step(now_ms, more_may_arrive, plan);
@@ -85,6 +88,13 @@ void Scheduler::plan_step(double now_ms, bool more_may_arrive, StepPlan* plan) {
   for (Sequence* sequence : yielding_) preempt(sequence, &Sequence::num_policy_preemptions);
   int32_t token_budget = config_.max_num_batched_tokens;
   if (schedule_running(&token_budget, plan)) admit(&token_budget, plan);
+}
+
+bool Scheduler::must_see_all() const {
+  if (proposer_ != nullptr && proposer_->must_see_all()) return true;
+  const auto has_constraint = [](const Sequence* sequence) { return sequence->constraint != nullptr; };
+  const auto count = std::count_if(running_.begin(), running_.end(), has_constraint);
+  return count > 0 && 2 * count >= num_running();
 }
 
 // Whether the sequence, which runs, has an entry in the plan that is made, if there is budget.
@@ -150,14 +160,15 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
 void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
   decoding_.clear();
   for (const Sequence* sequence : running_)
-    if (has_blocks && sequence->num_in_flight == 0 && sequence->num_pending_tokens() == 1 && sequence->num_output_tokens() > 0)
+    if (has_blocks && may_have_drafts(*sequence) && sequence->num_in_flight == 0 &&
+        sequence->num_pending_tokens() == 1 && sequence->num_output_tokens() > 0)
       decoding_.push_back(sequence);
   proposer_->begin_plan(decoding_, num_rows);
 }
 
 // To drafts_, with blocks for them.
 void Scheduler::propose(Sequence* sequence, Spare* spare) {
-  if (proposer_ == nullptr || sequence->is_beam() || spare->blocks < 0) return;
+  if (proposer_ == nullptr || !may_have_drafts(*sequence) || spare->blocks < 0) return;
   const int32_t end = sequence->max_next_base() + sequence->num_pending_tokens();  // where the first draft may stand
   const int32_t num_groups = sequence->blocks.num_groups();
   const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks / num_groups * config_.block_size - end;
@@ -298,6 +309,7 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
     updates->push_back(update);
   }
   if (!update.finish && !output.is_finite[group]) {
+    update.has_no_choice = sequence->has_no_choice();
     update.numeric_error = true;
     update.finish = FinishReason::kError;
     updates->push_back(update);

@@ -45,7 +45,8 @@
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
 //  - A sequence whose next row depends on what is not seen sits out, alone (Sequence::must_be_seen,
 //    Proposer::must_see). So does one that is to be demoted, which must not be in flight by then.
-//  - Where the proposer must see all, there is no plan ahead.
+//  - Where the proposer must see all, there is no plan ahead. Nor is there where at least half of the running sequences
+//    have constraints: they would fall into two halves that take turns.
 // A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends
 // run plans in order (backend.h).
 //
@@ -99,7 +100,8 @@ struct SequenceUpdate {
   int32_t num_best = 0;  // of a beam: so many, the sequence has got none of them
   std::optional<FinishReason> finish;
   std::optional<TokenId> stop_token;  // == token where that one ended it
-  bool numeric_error = false;         // no token: a logit was not finite; finish == kError
+  bool numeric_error = false;         // no token: a logit was not finite, or none could be chosen; finish == kError
+  bool has_no_choice = false;         // the latter: the request's constraint and bias leave no token
   int32_t num_preemptions = 0;        // of the sequence until now
   int32_t num_cached_tokens = 0;      // of its prompt, that others had computed
   int32_t num_drafted_tokens = 0;     // of the sequence until now, this step's included
@@ -197,6 +199,7 @@ class Scheduler {
   void plan_step(double now_ms, bool more_may_arrive, StepPlan* plan);
   WaitingLine waiting_line() const;
   bool schedule_running(int32_t* token_budget, StepPlan* plan);
+  bool must_see_all() const;
   bool is_planned(const Sequence& sequence) const;
   int32_t num_planned_behind(size_t running) const;
   int32_t tokens_for(size_t running, int32_t token_budget) const;

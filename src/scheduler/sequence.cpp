@@ -42,6 +42,7 @@ Sequence::Sequence(SeqId id_, int32_t choice_, std::shared_ptr<const Request> re
       arrival_ms(arrival_ms_),
       max_new_tokens(max_new_tokens_),
       min_tokens_bias(merge_min_tokens_bias(*request)),
+      constraint(request->constraint == nullptr ? nullptr : request->constraint->start()),
       blocks(std::move(blocks_)) {
   const SamplingParams& sampling = request->params.sampling;
   if (!sampling.has_penalties()) return;
@@ -54,6 +55,25 @@ Sequence::Sequence(SeqId id_, int32_t choice_, std::shared_ptr<const Request> re
 bool Sequence::is_ending_token(TokenId token) const {
   const StopParams& stop = request->params.stop;
   return (!stop.ignore_eos && contains(request->eos_token_ids, token)) || contains(stop.stop_token_ids, token);
+}
+
+void Sequence::append_bias(int32_t index, std::vector<TokenBias>* bias) const {
+  if (!may_end_with(index)) {
+    bias->insert(bias->end(), min_tokens_bias.begin(), min_tokens_bias.end());
+    return;
+  }
+  for (const auto& [token, value] : request->params.sampling.logit_bias) bias->push_back({token, value});
+}
+
+bool Sequence::has_no_choice() const {
+  if (constraint == nullptr) return false;
+  std::vector<TokenBias> bias;
+  append_bias(num_output_tokens(), &bias);
+  const std::span<const uint32_t> mask = constraint->allowed();
+  std::vector<uint32_t> left(mask.begin(), mask.end());
+  for (const auto& [token, value] : bias)
+    if (value == -std::numeric_limits<float>::infinity()) left[token / 32] &= ~(1u << token % 32);
+  return std::all_of(left.begin(), left.end(), [](uint32_t word) { return word == 0; });
 }
 
 std::span<const TokenId> Sequence::tokens(int32_t begin, int32_t count, std::vector<TokenId>* scratch) const {
@@ -72,7 +92,7 @@ int32_t Sequence::max_unseen_tokens() const {
 }
 
 bool Sequence::must_be_seen() const {
-  if (is_beam()) return true;
+  if (is_beam() || constraint != nullptr) return true;
   const GroupInFlight& group = in_flight[0];
   if (group.is_tree || num_output_tokens() + group.max_tokens >= max_new_tokens) return true;
   // Penalties count all tokens, min_tokens their number.
@@ -88,6 +108,7 @@ void Sequence::add_group_in_flight(GroupInFlight group) {
 
 void Sequence::append_token(TokenId token) {
   output_tokens.push_back(token);
+  if (constraint != nullptr) constraint->advance(token);
   if (penalty_counts) penalty_counts->add_output_token(token);
 }
 

@@ -48,6 +48,7 @@ struct Sequence {
   const double arrival_ms;
   const int32_t max_new_tokens;                  // what max_tokens and the context's end allow
   const std::vector<TokenBias> min_tokens_bias;  // logit_bias with the ending tokens forbidden; empty: no min_tokens
+  const std::unique_ptr<ConstraintState> constraint;  // behind output_tokens; null: none
 
   std::vector<TokenId> output_tokens;  // seen
   int32_t num_computed_tokens = 0;     // whose keys and values are in the cache once the plans in flight have run
@@ -111,6 +112,10 @@ struct Sequence {
 
   // Whether output token `index` may end it: nothing that does so may be sampled before min_tokens are there.
   bool may_end_with(int32_t index) const { return index >= request->params.stop.min_tokens; }
+  // Added to the logits that output token `index` is chosen by.
+  void append_bias(int32_t index, std::vector<TokenBias>* bias) const;
+  // Constraint and bias leave no token that could come next.
+  bool has_no_choice() const;
   // End-of-sequence (unless ignored) or one of stop_token_ids.
   bool is_ending_token(TokenId token) const;
 

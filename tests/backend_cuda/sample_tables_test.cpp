@@ -127,6 +127,36 @@ TEST_CASE("a step with more biases than its table holds gives what smaller steps
   CHECK(num_allocations() == allocations);
 }
 
+// Every second row has a mask of its own.
+StepPlan masked_plan(const std::vector<int32_t>& biases, size_t first, size_t end, int32_t vocab) {
+  StepPlan plan = plan_of_rows(biases, std::vector<int32_t>(biases.size(), 0), first, end);
+  plan.mask_words = (vocab + 31) / 32;
+  for (size_t i = first; i < end; ++i) {
+    if (i % 2 == 0) continue;
+    std::mt19937 random(static_cast<uint32_t>(i));
+    plan.sample_rows[i - first].mask = plan.num_masks();
+    for (int32_t w = 0; w < plan.mask_words; ++w) plan.masks.push_back(random() & random());
+  }
+  return plan;
+}
+
+TEST_CASE("rows with masks choose what these allow, also where biases make a step be sampled in parts") {
+  const ModelConfig config = tiny_config();
+  const int32_t vocab = config.vocab_size;
+  const auto backend = loaded(make_cuda_backend(0), config, dummy_options(config, 5));
+  const uint64_t allocations = num_allocations();
+  for (const std::vector<int32_t>& biases :
+       {std::vector<int32_t>{0, 0, 0, 0, 0}, std::vector<int32_t>{vocab, vocab, 0, vocab, vocab}}) {
+    const StepPlan plan = masked_plan(biases, 0, 5, vocab);
+    const StepOutput together = run(*backend, plan);
+    for (size_t i = 0; i < 5; ++i) {
+      check_row(together, i, run(*backend, masked_plan(biases, i, i + 1, vocab)), 0);
+      CHECK(is_allowed(mask_of(plan.sample_rows[i], plan.masks, plan.mask_words), together.tokens[i]));
+    }
+  }
+  CHECK(num_allocations() == allocations);
+}
+
 TEST_CASE("a table has room for the most that one row can have") {
   const ModelConfig config = tiny_config();
   LoadOptions options = dummy_options(config, 1);

@@ -67,6 +67,46 @@ TEST_CASE("penalties act on biased logits; a bias of minus infinity forbids, for
   }
 }
 
+TEST_CASE("only what a mask allows is chosen, for any vocabulary size; penalties and bias come behind it") {
+  for (const int32_t vocab : {1, 2, 31, 32, 33, 63, 64, 65, 1000}) {
+    std::vector<float> logits(static_cast<size_t>(vocab));
+    for (int32_t i = 0; i < vocab; ++i) logits[i] = static_cast<float>(i % 7);
+    for (const int32_t kept : {1, 2, 5, vocab}) {  // every so-manieth token is allowed, but for the best of all
+      CAPTURE(vocab);
+      CAPTURE(kept);
+      std::vector<uint32_t> mask(static_cast<size_t>(vocab + 31) / 32, 0);
+      TokenId best = -1;
+      for (TokenId t = kept - 1; t < vocab; t += kept) {
+        if (t == 6 && vocab > 7) continue;
+        mask[t / 32] |= 1u << t % 32;
+        if (best < 0 || logits[t] > logits[best]) best = t;
+      }
+      mask.back() |= vocab % 32 == 0 ? 0 : ~0u << vocab % 32;  // bits of no token say nothing
+      const SampledRows out = run_row(logits, {params(0), {}, {}, mask});
+      CHECK(out.is_finite[0] == (best >= 0));
+      if (best >= 0) CHECK(out.tokens[0] == best);
+      SampleRow draw = params(5);
+      for (draw.position = 0; best >= 0 && draw.position < 50; ++draw.position)
+        CHECK(is_allowed(mask, run_row(logits, {draw, {}, {}, mask}).tokens[0]));
+    }
+  }
+  CHECK(run_row({1, 2, 3}, {params(0), {{2, 100.0f}}, {}, {0b011}}).tokens[0] == 1);
+  CHECK(run_row({1, 2, 3}, {params(0), {{1, -5.0f}}, {}, {0b011}}).tokens[0] == 0);
+  CHECK(run_row({1, 2, 3}, {params(0), {{1, -kInf}, {0, -kInf}}, {}, {0b011}}).is_finite[0] == 0);
+  CHECK(run_row({1, 2, 3}, {params(0), {}, {}, {0}}).is_finite[0] == 0);
+}
+
+TEST_CASE("log-probabilities are those of all tokens, also where a mask allows one only") {
+  SampleRow row = params(0);
+  row.num_logprobs = 3;
+  const SampledRows plain = run_row({1, 2, 3}, {row});
+  const SampledRows masked = run_row({1, 2, 3}, {row, {}, {}, {0b001}});
+  CHECK(masked.tokens[0] == 0);
+  CHECK(masked.top_tokens == plain.top_tokens);
+  CHECK(masked.top_logprobs == plain.top_logprobs);
+  CHECK(masked.logprobs[0] == plain.top_logprobs[2]);
+}
+
 TEST_CASE("logprobs are the raw distribution's, whatever penalties, bias, temperature and filters did") {
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);

@@ -16,7 +16,7 @@ inline SampledRows run(const std::vector<float>& logits, int64_t vocab, const St
   test::GuardedFloats l(static_cast<int64_t>(logits.size()));
   std::copy(logits.begin(), logits.end(), l.data());
   SampledRows out;
-  sample(l.data(), vocab, {plan.sample_rows, plan.bias, plan.penalty}, &out, pool);
+  sample(l.data(), vocab, {plan.sample_rows, plan.bias, plan.penalty, plan.masks, plan.mask_words}, &out, pool);
   CHECK(l.guards_untouched());
   CHECK(out.tokens.size() == plan.sample_rows.size());
   CHECK(out.logprobs.size() == plan.sample_rows.size());
@@ -30,6 +30,7 @@ struct Row {
   SampleRow row;
   std::vector<TokenBias> bias = {};
   std::vector<TokenPenalty> penalty = {};
+  std::vector<uint32_t> mask = {};  // empty: none
 };
 
 inline StepPlan make_plan(std::span<const Row> rows) {
@@ -42,6 +43,11 @@ inline StepPlan make_plan(std::span<const Row> rows) {
     row.penalty_begin = static_cast<int32_t>(plan.penalty.size());
     plan.penalty.insert(plan.penalty.end(), r.penalty.begin(), r.penalty.end());
     row.penalty_end = static_cast<int32_t>(plan.penalty.size());
+    if (!r.mask.empty()) {
+      plan.mask_words = static_cast<int32_t>(r.mask.size());
+      plan.masks.insert(plan.masks.end(), r.mask.begin(), r.mask.end());
+      row.mask = plan.num_masks() - 1;
+    }
     plan.sample_rows.push_back(row);
   }
   return plan;

@@ -128,7 +128,15 @@ const std::vector<Breakage>& breakages() {
       {"the best none", 7, [](StepPlan* p) { p->groups[0].mode = SampleMode::kBest; }},
       {"a reserved mode: score", 7, [](StepPlan* p) { p->groups[0].mode = SampleMode::kScore; }},
       {"a reserved mode: pool", 7, [](StepPlan* p) { p->groups[0].mode = SampleMode::kPool; }},
-      {"a reserved mask", 7, [](StepPlan* p) { p->sample_rows[0].mask = 0; }},
+      {"a mask where there are none", 7, [](StepPlan* p) { p->sample_rows[0].mask = 0; }},
+      {"a mask past the end", 7,
+       [](StepPlan* p) {
+         p->mask_words = 2, p->masks = {1, 2};
+         p->sample_rows[0].mask = 1;
+       }},
+      {"a negative mask", 7, [](StepPlan* p) { p->sample_rows[0].mask = -2; }},
+      {"masks without a length", 7, [](StepPlan* p) { p->masks = {1}; }},
+      {"half a mask", 7, [](StepPlan* p) { p->mask_words = 2, p->masks = {1, 2, 3}; }},
       {"bias past the end", 7, [](StepPlan* p) { p->sample_rows[0].bias_end = 3; }},
       {"bias before the start", 7, [](StepPlan* p) { p->sample_rows[0].bias_begin = -1; }},
       {"bias backwards", 7, [](StepPlan* p) { p->sample_rows[1].bias_begin = 1; }},

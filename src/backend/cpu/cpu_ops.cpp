@@ -247,7 +247,8 @@ void CpuOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
 }
 
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
-  const cpu::SampleInput in{std::span(step_.sample_rows).subspan(first_sample, rows), plan_->bias, step_.penalty};
+  const cpu::SampleInput in{std::span(step_.sample_rows).subspan(first_sample, rows), plan_->bias, step_.penalty,
+                              plan_->masks, plan_->mask_words};
   cpu::sample(floats(logits), config_.vocab_size, in, &sampled_, pool_);
 }
 

@@ -165,6 +165,7 @@ class CudaBackend final : public Backend {
     o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options_.max_model_len, options_.block_size));
     o.groups = layer_groups(config_, options_);
     o.limits.num_layer_groups = o.groups.num_groups();
+    o.limits.mask_words = (config_.vocab_size + 31) / 32;
     // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
     const int64_t max_rows = options_.max_num_samples();
     const int64_t biases_of_row = config_.vocab_size;

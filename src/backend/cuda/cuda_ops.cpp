@@ -213,7 +213,8 @@ void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
 
 void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
   const cuda::SampleInput input{data<float>(logits), step_.samples + first_sample, step_.bias,
-                                step_.penalty,       static_cast<int32_t>(rows),   config_.vocab_size};
+                                step_.penalty,       static_cast<int32_t>(rows),   config_.vocab_size,
+                                step_.masks};
   cuda::SampleResult result = sampled_;
   result.tokens += first_sample;
   result.logprobs += first_sample;

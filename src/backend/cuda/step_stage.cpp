@@ -91,9 +91,12 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
                         limits.max_num_copies() * int64_t{sizeof(cuda::BlockPair)};
   device_ = cuda::DeviceMemory(bytes);
   device_tables_ = cuda::DeviceMemory(table_bytes(limits));
+  const int64_t mask_bytes = int64_t{limits.max_num_samples} * limits.mask_words * int64_t{sizeof(uint32_t)};
+  device_masks_ = cuda::DeviceMemory(mask_bytes);
   for (int i = 0; i < kMaxPlansInFlight; ++i) {
     host_[i] = cuda::PinnedMemory(bytes);
     host_tables_[i] = cuda::PinnedMemory(table_bytes(limits));
+    host_masks_[i] = cuda::PinnedMemory(mask_bytes);
   }
 }
 
@@ -119,6 +122,7 @@ StepArrays StepStage::arrays(const StepShape& shape) const {
   arrays.slots = places_.data<int32_t>() + limits_.max_num_tokens;
   arrays.bias = device_tables_.data<const TokenBias>();
   arrays.penalty = reinterpret_cast<TokenPenalty*>(device_tables_.data<uint8_t>() + penalty_offset(limits_));
+  arrays.masks = device_masks_.data<const uint32_t>();
   return arrays;
 }
 
@@ -144,9 +148,20 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   if (has_tree_) result.parent_rows = reinterpret_cast<const int32_t*>(base + at.parent_rows(plan));
   result.copies = reinterpret_cast<const cuda::BlockPair*>(base + at.copies(plan));
   result.num_copies = static_cast<int32_t>(plan.block_copies.size());
+  upload_masks(plan, stream);
   if (parts_.size() == 1) upload_tables(staged(parts_[0]), stream);
   else result.parts = parts_;
   return result;
+}
+
+// All of a step's, whether or not its rows are sampled in parts.
+void StepStage::upload_masks(const StepPlan& plan, cudaStream_t stream) {
+  if (plan.masks.empty()) return;
+  LLMB_CHECK(plan.mask_words == limits_.mask_words && plan.num_masks() <= limits_.max_num_samples);
+  copy(plan.masks, host_masks_[turn_].data());
+  check(cudaMemcpyAsync(device_masks_.data(), host_masks_[turn_].data(), bytes_of(plan.masks), cudaMemcpyHostToDevice,
+                        stream),
+        "cudaMemcpyAsync");
 }
 
 void StepStage::place_rows(const StepPlan& plan) {

@@ -43,6 +43,7 @@ struct StepArrays {
   int32_t* slots = nullptr;              // [num_layer_groups, num_tokens]
   const TokenBias* bias = nullptr;       // what the rows' slices index: of all rows, or of a part
   TokenPenalty* penalty = nullptr;       // the same
+  const uint32_t* masks = nullptr;       // [plan.num_masks(), mask_words]
   bool has_wgmma_items = true;           // attention may have units of more than kTileRows rows
   // The members below are not part of a recorded step.
   const int32_t* parent_rows = nullptr;     // [num_tokens]; null: all rows are in their place
@@ -60,6 +61,7 @@ struct StepLimits {
   int32_t max_blocks_per_seq = 0;  // in each layer group
   int64_t max_num_biases = 0, max_num_penalties = 0;  // of rows that are sampled at once; every row's fit
   int32_t num_layer_groups = 1;
+  int32_t mask_words = 0;  // of a sample row's mask
 
   // A sequence's tokens are copied to one block at a time.
   int32_t max_num_copies() const { return 2 * max_num_seqs * num_layer_groups; }
@@ -87,6 +89,7 @@ class StepStage {
   struct Layout;  // byte offsets of a shape's arrays
   Layout layout(const StepShape& shape) const;
   void pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
+  void upload_masks(const StepPlan& plan, cudaStream_t stream);
   void pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const;
   void pack_attention(const StepPlan& plan, const Layout& at, uint8_t* out);
   void place_rows(const StepPlan& plan);
@@ -99,7 +102,8 @@ class StepStage {
   const int32_t num_ctas_;
   cuda::AttentionSchedule schedule_;
   cuda::PinnedMemory host_[kMaxPlansInFlight], host_tables_[kMaxPlansInFlight];  // in turn
-  cuda::DeviceMemory device_, device_tables_;
+  cuda::PinnedMemory host_masks_[kMaxPlansInFlight];
+  cuda::DeviceMemory device_, device_tables_, device_masks_;
   cuda::DeviceMemory places_;  // [1 + num_layer_groups, max_num_tokens]  positions and slots
   // The last plan's.
   std::vector<SamplePart> parts_;

@@ -167,7 +167,8 @@ void LedgerBackend::sample(const StepPlan& plan, const SampleRow& row) {
   const std::span<const TokenBias> bias(plan.bias.data() + row.bias_begin, plan.bias.data() + row.bias_end);
   const std::span<const TokenPenalty> penalty(step_.penalty.data() + row.penalty_begin,
                                               step_.penalty.data() + row.penalty_end);
-  const std::optional<TokenId> token = model_.next_token(prefix_hash, row, bias, penalty);
+  const std::optional<TokenId> token = model_.next_token(prefix_hash, row, bias, penalty,
+                                                         mask_of(row, plan.masks, plan.mask_words));
   const float logprob = row.num_logprobs >= 0 ? LedgerModel::logprob(prefix_hash) : 0.0f;
   sampled_.tokens.push_back(token.value_or(0));
   sampled_.logprobs.push_back(logprob);

@@ -28,7 +28,9 @@ bool LedgerModel::is_eos(TokenId token) const { return contains(eos_token_ids, t
 
 std::optional<TokenId> LedgerModel::next_token(uint64_t prefix_hash, const SampleRow& row,
                                                std::span<const TokenBias> bias,
-                                               std::span<const TokenPenalty> penalty) const {
+                                               std::span<const TokenPenalty> penalty,
+                                               std::span<const uint32_t> mask) const {
+  const auto may_be = [&](TokenId token) { return is_allowed(mask, token) && !is_forbidden(bias, token); };
   uint64_t bits = prefix_hash;
   for (const TokenPenalty& p : penalty)
     bits += mix(uint64_t{static_cast<uint32_t>(p.token)} << 32 | static_cast<uint32_t>(p.output_count));
@@ -36,16 +38,16 @@ std::optional<TokenId> LedgerModel::next_token(uint64_t prefix_hash, const Sampl
   bits = mix(bits);
   if (eos_rate && !eos_token_ids.empty()) {
     const TokenId eos = eos_token_ids[bits % eos_token_ids.size()];
-    if (static_cast<double>(mix(bits) >> 11) * 0x1.0p-53 < *eos_rate && !is_forbidden(bias, eos)) return eos;
+    if (static_cast<double>(mix(bits) >> 11) * 0x1.0p-53 < *eos_rate && may_be(eos)) return eos;
   }
   constexpr int kNumTries = 16;
   for (int i = 0; i < kNumTries; ++i, bits = mix(bits)) {
     const auto token = static_cast<TokenId>(bits % static_cast<uint64_t>(vocab_size));
-    if (!is_forbidden(bias, token) && !(eos_rate && is_eos(token))) return token;
+    if (may_be(token) && !(eos_rate && is_eos(token))) return token;
   }
   for (int64_t i = 0; i < vocab_size; ++i) {  // almost everything is forbidden: the next one that is not
     const auto token = static_cast<TokenId>((bits % static_cast<uint64_t>(vocab_size) + i) % vocab_size);
-    if (!is_forbidden(bias, token)) return token;
+    if (may_be(token)) return token;
   }
   return std::nullopt;
 }
@@ -82,6 +84,7 @@ LedgerCompletion ledger_reference(const LedgerModel& model, const Request& reque
   for (const TokenId token : ending) forbid_ending.push_back({token, -std::numeric_limits<float>::infinity()});
 
   LedgerCompletion completion;
+  const auto constraint = request.constraint == nullptr ? nullptr : request.constraint->start();
   uint64_t prefix = model.empty_prefix();
   for (const TokenId token : request.prompt_tokens) prefix = LedgerModel::extend(prefix, token);
   while (static_cast<int64_t>(completion.tokens.size()) < num_new) {
@@ -93,12 +96,14 @@ LedgerCompletion ledger_reference(const LedgerModel& model, const Request& reque
     row.position = static_cast<uint32_t>(request.prompt_tokens.size() + completion.tokens.size());
     const auto token = model.next_token(
         prefix, row, may_end ? std::span<const TokenBias>() : std::span<const TokenBias>(forbid_ending),
-        count_tokens(request, completion.tokens));
+        count_tokens(request, completion.tokens),
+        constraint == nullptr ? std::span<const uint32_t>() : constraint->allowed());
     if (!token) {
       completion.finish = FinishReason::kError;
       return completion;
     }
     completion.tokens.push_back(*token);
+    if (constraint != nullptr) constraint->advance(*token);
     prefix = LedgerModel::extend(prefix, *token);
     if (may_end && contains(ending, *token)) {
       completion.finish = FinishReason::kStop;

@@ -26,11 +26,12 @@ struct LedgerModel {
     return mix(prefix_hash ^ mix(static_cast<uint32_t>(token)));
   }
 
-  // The token after a prefix; bias of -infinity forbids tokens, other bias means nothing. With temperature > 0 the
+  // The token after a prefix; mask and bias of -infinity forbid tokens, other bias means nothing. With temperature > 0 the
   // row's random numbers (rng, position) decide too, and so does every entry of penalty, in any order. nullopt: every
   // token is forbidden.
   std::optional<TokenId> next_token(uint64_t prefix_hash, const SampleRow& row, std::span<const TokenBias> bias,
-                                    std::span<const TokenPenalty> penalty) const;
+                                    std::span<const TokenPenalty> penalty,
+                                    std::span<const uint32_t> mask = {}) const;
   static float logprob(uint64_t prefix_hash);  // of the chosen token, in [-2, -0.5]
 
  private:

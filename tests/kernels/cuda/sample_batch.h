@@ -31,7 +31,12 @@ struct Batch {
   std::vector<float> logits = {};
 
   void add(const std::vector<float>& row_logits, SampleRow row, const std::vector<TokenBias>& bias = {},
-           const std::vector<TokenPenalty>& penalty = {}) {
+           const std::vector<TokenPenalty>& penalty = {}, const std::vector<uint32_t>& mask = {}) {
+    if (!mask.empty()) {
+      plan.mask_words = static_cast<int32_t>(mask.size());
+      plan.masks.insert(plan.masks.end(), mask.begin(), mask.end());
+      row.mask = plan.num_masks() - 1;
+    }
     row.bias_begin = static_cast<int32_t>(plan.bias.size());
     plan.bias.insert(plan.bias.end(), bias.begin(), bias.end());
     row.bias_end = static_cast<int32_t>(plan.bias.size());
@@ -62,12 +67,14 @@ inline SampledRows run(const Batch& batch, const SampleNeeds& needs, int32_t num
   DeviceArray<SampleRow> params(plan.sample_rows);
   DeviceArray<TokenBias> bias(plan.bias);
   DeviceArray<TokenPenalty> penalty(plan.penalty);
+  DeviceArray<uint32_t> masks(plan.masks);
   DeviceArray<TokenId> tokens(rows), top_tokens(rows * static_cast<size_t>(max_top));
   DeviceArray<uint8_t> is_finite(rows), workspace(static_cast<size_t>(sample_workspace_bytes(limits)));
   check(cudaMemset(workspace.data(), 0, workspace.size()), "cudaMemset");
   for (int32_t call = 0; call < num_calls; ++call) {
     logits.upload(batch.logits);
-    sample({logits.data(), params.data(), bias.data(), penalty.data(), plan.num_samples(), batch.vocab}, needs,
+    sample({logits.data(), params.data(), bias.data(), penalty.data(), plan.num_samples(), batch.vocab, masks.data()},
+           needs,
            {tokens.data(), logprobs.data(), is_finite.data(), top_tokens.data(), top_logprobs.data(), max_top}, limits,
            workspace.data(), nullptr);
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -75,7 +82,7 @@ inline SampledRows run(const Batch& batch, const SampleNeeds& needs, int32_t num
   for (const bool guards :
        {logits.check_guards(), logprobs.check_guards(), top_logprobs.check_guards(), tokens.check_guards(),
         top_tokens.check_guards(), is_finite.check_guards(), workspace.check_guards(), params.holds(plan.sample_rows),
-        bias.holds(plan.bias), penalty.holds(plan.penalty)})
+        bias.holds(plan.bias), penalty.holds(plan.penalty), masks.holds(plan.masks)})
     CHECK(guards);
 
   SampledRows out;
@@ -115,7 +122,7 @@ inline void check_equals_cpu(const Batch& batch, const SampledRows& actual) {
   std::vector<float> logits = batch.logits;
   SampledRows expected;
   const StepPlan& plan = batch.plan;
-  cpu::sample(logits.data(), batch.vocab, {plan.sample_rows, plan.bias, plan.penalty}, &expected, pool);
+  cpu::sample(logits.data(), batch.vocab, {plan.sample_rows, plan.bias, plan.penalty, plan.masks, plan.mask_words}, &expected, pool);
   CHECK(actual.is_finite == expected.is_finite);
   CHECK(actual.top_start == expected.top_start);
   CHECK(actual.top_tokens == expected.top_tokens);
@@ -153,7 +160,8 @@ class RandomRows {
       row.presence_penalty = any({0.0f, 0.5f, -1.0f});
       row.frequency_penalty = any({0.0f, 0.25f, -0.1f});
       batch.add(logits(vocab), row, chance(3) ? bias(vocab) : std::vector<TokenBias>(),
-                chance(3) ? penalty(vocab) : std::vector<TokenPenalty>());
+                chance(3) ? penalty(vocab) : std::vector<TokenPenalty>(),
+                chance(3) ? mask(vocab) : std::vector<uint32_t>());
     }
     return batch;
   }
@@ -220,6 +228,15 @@ class RandomRows {
     std::vector<TokenPenalty> result;
     for (const TokenId id : tokens(vocab)) result.push_back({id, any({0, 1, 3})});
     return result;
+  }
+
+  // Words that allow nearly all, nearly nothing, or anything; now and then nothing at all.
+  std::vector<uint32_t> mask(int32_t vocab) {
+    std::vector<uint32_t> words(static_cast<size_t>(vocab + 31) / 32);
+    const uint32_t kind = rng_() % 16;
+    for (uint32_t& word : words)
+      word = kind == 0 ? 0u : chance(2) ? rng_() : chance(2) ? ~(1u << rng_() % 32) : 1u << rng_() % 32;
+    return words;
   }
 
   std::mt19937 rng_;
