@@ -6,6 +6,7 @@
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/mma_tiles.h"
+#include "kernels/cuda/scalar_tiles.h"
 
 namespace llmb::cuda {
 
@@ -14,7 +15,6 @@ namespace {
 using mma_tiles::Tiling;
 using FewRows = Tiling<16, 64, 1, 4, 6>;
 using ManyRows = Tiling<64, 128, 2, 4, 4>;
-constexpr int kScalarRows = 4, kScalarCols = 32;
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads)
@@ -38,37 +38,21 @@ __global__ void __launch_bounds__(Tile::kThreads)
   });
 }
 
-// One thread an output: for fp32, and for sizes that tensor cores cannot load.
 template <class T>
 __global__ void linear_grouped_scalar_kernel(GroupedWeights weights, const T* x, const int32_t* x_rows,
                                              const RowTile* tiles, T* out) {
-  __shared__ float x_tile[kScalarRows][kScalarCols];
-  __shared__ float w_tile[kScalarCols][kScalarCols + 1];
   const RowTile tile = tiles[blockIdx.x];
   if (tile.expert < 0) return;
   const T* const weight = static_cast<const T*>(weights.weights[tile.expert]);
   const T* const bias = weights.biases == nullptr ? nullptr : static_cast<const T*>(weights.biases[tile.expert]);
-  const int64_t in_features = weights.in_features, out_features = weights.out_features;
-  const int64_t col = int64_t{blockIdx.y} * kScalarCols + threadIdx.x;
-  for (int first = 0; first < tile.num_rows; first += kScalarRows) {
+  const int64_t out_features = weights.out_features;
+  const int64_t first_col = int64_t{blockIdx.y} * scalar_tiles::kCols, col = first_col + threadIdx.x;
+  for (int first = 0; first < tile.num_rows; first += scalar_tiles::kRows) {
     const int row = first + static_cast<int>(threadIdx.y);
     const bool has_row = row < tile.num_rows;
-    int64_t x_row = tile.first_row + row;
+    int64_t x_row = has_row ? int64_t{tile.first_row} + row : -1;
     if (has_row && x_rows != nullptr) x_row = x_rows[x_row];
-    float sum = 0;
-    for (int64_t k = 0; k < in_features; k += kScalarCols) {
-      const int64_t own_k = k + threadIdx.x;
-      x_tile[threadIdx.y][threadIdx.x] =
-          has_row && own_k < in_features ? to_float(x[x_row * in_features + own_k]) : 0.0f;
-      for (int i = threadIdx.y; i < kScalarCols; i += kScalarRows) {
-        const int64_t w_row = int64_t{blockIdx.y} * kScalarCols + i;
-        w_tile[i][threadIdx.x] =
-            w_row < out_features && own_k < in_features ? to_float(weight[w_row * in_features + own_k]) : 0.0f;
-      }
-      __syncthreads();
-      for (int i = 0; i < kScalarCols; ++i) sum = fmaf(x_tile[threadIdx.y][i], w_tile[threadIdx.x][i], sum);
-      __syncthreads();
-    }
+    const float sum = scalar_tiles::multiply(x, x_row, weight, first_col, out_features, weights.in_features);
     if (has_row && col < out_features)
       out[(int64_t{tile.first_row} + row) * out_features + col] =
           from_float<T>(bias == nullptr ? sum : sum + to_float(bias[col]));
@@ -101,9 +85,10 @@ void linear_grouped(const GroupedWeights& weights, const T* x, const int32_t* x_
       return launch_tiles<ManyRows>(weights, x, x_rows, tiles, num_tiles, out, stream);
     }
   }
-  const dim3 grid(static_cast<unsigned>(num_tiles), static_cast<unsigned>(ceil_div(weights.out_features, kScalarCols)));
-  launch({grid, dim3(kScalarCols, kScalarRows), 0, stream}, linear_grouped_scalar_kernel<T>, weights, x, x_rows, tiles,
-         out);
+  const dim3 grid(static_cast<unsigned>(num_tiles),
+                  static_cast<unsigned>(ceil_div(weights.out_features, scalar_tiles::kCols)));
+  launch({grid, dim3(scalar_tiles::kCols, scalar_tiles::kRows), 0, stream}, linear_grouped_scalar_kernel<T>, weights, x,
+         x_rows, tiles, out);
 }
 
 template void linear_grouped(const GroupedWeights&, const float*, const int32_t*, const RowTile*, int32_t, int32_t,

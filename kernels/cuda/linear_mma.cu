@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/mma_tiles.h"
+#include "kernels/cuda/scalar_tiles.h"
 
 namespace llmb::cuda {
 
@@ -27,29 +28,12 @@ __global__ void __launch_bounds__(Tile::kThreads)
   });
 }
 
-// One thread an output: for fp32, and for sizes that tensor cores cannot load.
-constexpr int kScalarRows = 4, kScalarCols = 32;
 template <class T, class Out>
 __global__ void linear_scalar_kernel(const T* weight, const T* bias, const T* x, Out* out, int64_t rows,
                                      int64_t out_features, int64_t in_features) {
-  __shared__ float x_tile[kScalarRows][kScalarCols];
-  __shared__ float w_tile[kScalarCols][kScalarCols + 1];
-  const int64_t row = int64_t{blockIdx.x} * kScalarRows + threadIdx.y;
-  const int64_t col = int64_t{blockIdx.y} * kScalarCols + threadIdx.x;
-  float sum = 0;
-  for (int64_t k = 0; k < in_features; k += kScalarCols) {
-    const int64_t own_k = k + threadIdx.x;
-    x_tile[threadIdx.y][threadIdx.x] =
-        row < rows && own_k < in_features ? to_float(x[row * in_features + own_k]) : 0.0f;
-    for (int i = threadIdx.y; i < kScalarCols; i += kScalarRows) {
-      const int64_t w_row = int64_t{blockIdx.y} * kScalarCols + i;
-      w_tile[i][threadIdx.x] =
-          w_row < out_features && own_k < in_features ? to_float(weight[w_row * in_features + own_k]) : 0.0f;
-    }
-    __syncthreads();
-    for (int i = 0; i < kScalarCols; ++i) sum = fmaf(x_tile[threadIdx.y][i], w_tile[threadIdx.x][i], sum);
-    __syncthreads();
-  }
+  const int64_t row = int64_t{blockIdx.x} * scalar_tiles::kRows + threadIdx.y;
+  const int64_t first_col = int64_t{blockIdx.y} * scalar_tiles::kCols, col = first_col + threadIdx.x;
+  const float sum = scalar_tiles::multiply(x, row < rows ? row : -1, weight, first_col, out_features, in_features);
   if (row < rows && col < out_features)
     out[row * out_features + col] = from_float<Out>(bias == nullptr ? sum : sum + to_float(bias[col]));
 }
@@ -77,8 +61,8 @@ void linear_mma(const LinearView& weight, const T* x, int64_t rows, Out* out, cu
       return launch_tiles<ManyRows>(weight, x, rows, out, stream);
     }
   }
-  const dim3 grid(num_tiles(rows, kScalarRows), num_tiles(weight.out_features, kScalarCols));
-  launch({grid, dim3(kScalarCols, kScalarRows), 0, stream}, linear_scalar_kernel<T, Out>,
+  const dim3 grid(num_tiles(rows, scalar_tiles::kRows), num_tiles(weight.out_features, scalar_tiles::kCols));
+  launch({grid, dim3(scalar_tiles::kCols, scalar_tiles::kRows), 0, stream}, linear_scalar_kernel<T, Out>,
          static_cast<const T*>(weight.weight), static_cast<const T*>(weight.bias), x, out, rows, weight.out_features,
          weight.in_features);
 }
