@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <string>
@@ -240,7 +241,6 @@ int64_t Scheduler::blocks_needed(const Sequence& sequence, int32_t num_tokens) c
 
 // Blocks for the next `num_tokens`, all or none; returns how many tokens there is room for.
 int32_t Scheduler::take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
-  if (num_copies_needed(*sequence) > allocator_.num_free()) return 0;
   for (int32_t group = 0; group < sequence->blocks.num_groups(); ++group)
     if (needs_copy(*sequence, group))
       plan_copy(sequence->blocks.copy_on_write(group, sequence->next_write(), &allocator_), plan);
@@ -362,14 +362,16 @@ int32_t Scheduler::num_preemptions(SeqId seq) const {
 KvUsage Scheduler::kv_usage() const {
   KvUsage usage;
   usage.allocated_slots = int64_t{config_.num_blocks - allocator_.num_free()} * config_.block_size;
-  usage.used_slots = usage.allocated_slots;
+  double num_spare_slots = 0;
   for (const Sequence* sequence : running_) {
     const int64_t num_spare = sequence->blocks.capacity_tokens() - sequence->num_computed_tokens;
     for (int32_t group = 0; group < sequence->blocks.num_groups() && num_spare > 0; ++group) {
+      // Those of a shared block are the same for all who hold it.
       const int32_t num_holders = allocator_.num_references(sequence->blocks.blocks(group).back());
-      usage.used_slots -= num_holders == 1 ? num_spare : num_spare / num_holders;
+      num_spare_slots += static_cast<double>(num_spare) / num_holders;
     }
   }
+  usage.used_slots = usage.allocated_slots - std::llround(num_spare_slots);
   usage.total_slots = int64_t{config_.num_blocks} * config_.block_size;
   return usage;
 }

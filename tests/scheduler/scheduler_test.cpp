@@ -185,4 +185,20 @@ TEST_CASE("KV usage counts tokens in the cache and slots in allocated blocks") {
   CHECK(usage.allocated_slots == 20);
 }
 
+TEST_CASE("KV usage counts a block that choices share once") {
+  for (const int32_t num_choices : {2, 3, 7}) {
+    CAPTURE(num_choices);
+    Harness h(small_config());
+    auto request = make_request(5, 8);
+    request->params.sampling.num_choices = num_choices;
+    h.add(request);
+    REQUIRE(h.step());
+    CHECK(h.scheduler.kv_usage().used_slots == 5);
+    CHECK(h.scheduler.kv_usage().allocated_slots == 8);
+    REQUIRE(h.step());  // each has a last block of its own
+    CHECK(h.scheduler.kv_usage().used_slots == 4 + 2 * num_choices);
+    CHECK(h.scheduler.kv_usage().allocated_slots == 4 + 4 * num_choices);
+  }
+}
+
 }  // namespace llmb::test
