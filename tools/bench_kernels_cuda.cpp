@@ -104,7 +104,8 @@ class KernelCases {
       for (const Kind& k :
            {Kind{"greedy", 0, 1, 0, -1, 0}, Kind{"temperature", 0.6f, 1, 0, -1, 0}, Kind{"top-k 50", 1, 1, 50, -1, 0},
             Kind{"top-p 0.9", 1, 0.9f, 0, -1, 0}, Kind{"top-k 20 top-p 0.95", 0.6f, 0.95f, 20, -1, 0},
-            Kind{"greedy, 5 logprobs", 0, 1, 0, 5, 0}, Kind{"greedy, 500 penalties", 0, 1, 0, -1, 500}})
+            Kind{"greedy, 5 logprobs", 0, 1, 0, 5, 0}, Kind{"best 20, for beams", 0, 1, 0, 20, 0},
+            Kind{"greedy, 500 penalties", 0, 1, 0, -1, 500}})
         sample_case(k.name, rows, k.temperature, k.top_p, k.top_k, k.num_logprobs, k.num_penalties);
   }
 

@@ -1,4 +1,5 @@
-// Attention cases of bench_kernels_cuda: decode at several contexts, even and skewed, and causal prefill.
+// Attention cases of bench_kernels_cuda: decode at several contexts, even and skewed, over shared prefixes and within
+// windows, and causal prefill.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/paged_attention.h"
+#include "kernels/cuda/paged_attention_shared.h"
 #include "tools/cuda_bench.h"
 
 namespace llmb::bench {
@@ -29,7 +31,11 @@ inline const char* path_name(AttentionPath path) {
   return path == AttentionPath::kMma ? ", mma" : path == AttentionPath::kHopper ? ", Hopper" : ", det.";
 }
 
-// One step: `query_len` new tokens of each sequence, the last of them at the end of its context.
+// How a step's sequences begin: each with blocks of its own, or all with the same ones, read row by row or together.
+enum class Beginning { kOwn, kSameBlocks, kShared };
+
+// One step: `query_len` new tokens of each sequence, the last of them at the end of its context. They begin with
+// `num_same` positions in the same blocks.
 class AttentionCase {
  public:
   using T = __nv_bfloat16;
@@ -43,9 +49,14 @@ class AttentionCase {
     params_.scale = 1 / std::sqrt(static_cast<float>(model.head_dim));
   }
 
-  // The sum over all sequences and KV heads.
+  void set_beginning(Beginning beginning, int32_t num_same) { beginning_ = beginning, num_same_ = num_same; }
+  void set_window(int32_t window) { params_.shape.window = window; }
+
+  // The sum over all sequences and KV heads; positions in the same blocks count once.
   double kv_bytes() const {
-    const auto tokens = std::accumulate(context_len_.begin(), context_len_.end(), int64_t{0});
+    int64_t tokens = beginning_ == Beginning::kOwn ? 0 : num_same_;
+    for (const int32_t n : context_len_)
+      tokens += beginning_ == Beginning::kOwn ? (window() > 0 ? std::min(n, window()) : n) : n - num_same_;
     return static_cast<double>(tokens * params_.shape.num_kv_heads * params_.shape.head_dim * 2 * 2);
   }
   double flops() const {
@@ -63,9 +74,11 @@ class AttentionCase {
     }
     const auto num_seqs = static_cast<int32_t>(context_len_.size());
     const int32_t num_ctas = bench_.num_sms() * cuda::attention_tiling(shape).ctas_per_sm;
+    cuda::AttentionBatch batch{num_seqs, query_start.data(), context_len_.data(), block_start.data()};
+    const SharedLaunch shared(bench_, batch, shape, num_ctas, beginning_ == Beginning::kShared ? num_same_ : 0);
+    if (shared.work().stats != nullptr) batch.shared = shared.states();
     cuda::AttentionSchedule schedule;
-    cuda::schedule_attention({num_seqs, query_start.data(), context_len_.data(), block_start.data()}, shape, num_ctas,
-                             &schedule);
+    cuda::schedule_attention(batch, full_shape(), num_ctas, &schedule);
     const cuda::AttentionLimits limits = cuda::attention_limits(shape, num_ctas, num_seqs, query_start.back());
 
     // Copies have blocks of their own in one pool, in random order.
@@ -79,6 +92,7 @@ class AttentionCase {
     std::vector<BlockId> ids(static_cast<size_t>(copies) * static_cast<size_t>(num_blocks));
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    if (beginning_ != Beginning::kOwn) begin_alike(copies, block_start, &ids);
     const Copies block_ids = upload(ids, bench_.stream()), items = upload(schedule.items, bench_.stream()),
                  cta_start = upload(schedule.cta_start, bench_.stream());
 
@@ -96,7 +110,9 @@ class AttentionCase {
                                    stats.at<float>(0),
                                    counters.at<int32_t>(0),
                                    query_len_ * shape.group() > cuda::AttentionTiling::kTileRows,
-                                   copies * num_blocks};
+                                   copies * num_blocks,
+                                   {},
+                                   shared.work()};
     return bench_.time_s(copies, [&](int copy) {
       cuda::paged_attention(qkv.at<T>(0), stride, out.at<T>(0), k.at<T>(0), v.at<T>(0),
                             block_ids.at<BlockId>(0) + int64_t{copy} * num_blocks, work, params_, bench_.stream());
@@ -106,10 +122,69 @@ class AttentionCase {
  private:
   static constexpr int32_t kBlockSize = 16;
 
+  // The launch over a prefix of all sequences, where there are positions of it.
+  class SharedLaunch {
+   public:
+    SharedLaunch(CudaBench& bench, const cuda::AttentionBatch& batch, const cuda::AttentionShape& shape,
+                 int32_t num_ctas, int32_t num_positions) {
+      if (num_positions == 0) return;
+      const int32_t num_tokens = batch.query_start[batch.num_seqs];
+      std::vector<int32_t> seqs(static_cast<size_t>(batch.num_seqs)), positions;
+      std::iota(seqs.begin(), seqs.end(), 0);
+      for (int32_t s = 0; s < batch.num_seqs; ++s)
+        for (int32_t row = batch.query_start[s + 1]; row > batch.query_start[s]; --row)
+          positions.push_back(batch.context_len[s] - (row - batch.query_start[s]));
+      const cuda::SharedPositions prefix{num_positions, 0, batch.num_seqs};
+      cuda::schedule_shared_attention(batch, {{&prefix, 1}, seqs}, shape, num_ctas, num_tokens, &schedule_);
+      if (schedule_.items.empty()) return;
+      const cuda::SharedAttentionLimits limits =
+          cuda::shared_attention_limits(shape, num_ctas, batch.num_seqs, num_tokens);
+      memory_.push_back(upload(schedule_.items, bench.stream()));
+      memory_.push_back(upload(schedule_.cta_start, bench.stream()));
+      memory_.push_back(upload(schedule_.tokens, bench.stream()));
+      memory_.push_back(upload(positions, bench.stream()));
+      memory_.emplace_back(limits.max_states * shape.head_dim * 4);
+      memory_.emplace_back(limits.max_states * cuda::kStateStats * 4);
+    }
+    const cuda::SharedStates* states() const { return schedule_.states.data(); }
+    cuda::SharedAttentionWork work() const {
+      if (memory_.empty()) return {};
+      return {static_cast<int32_t>(schedule_.cta_start.size()) - 1,
+              memory_[0].at<cuda::AttentionItem>(0),
+              memory_[1].at<int32_t>(0),
+              memory_[2].at<int32_t>(0),
+              memory_[3].at<int32_t>(0),
+              memory_[4].at<float>(0),
+              memory_[5].at<float>(0)};
+    }
+
+   private:
+    cuda::SharedAttentionSchedule schedule_;
+    std::vector<Copies> memory_;
+  };
+
+  int32_t window() const { return params_.shape.window; }
+  // Lists are made without windows, and serve layers with them too.
+  cuda::AttentionShape full_shape() const {
+    cuda::AttentionShape shape = params_.shape;
+    shape.window = 0;
+    return shape;
+  }
+  void begin_alike(int copies, const std::vector<int32_t>& block_start, std::vector<BlockId>* ids) const {
+    for (int copy = 0; copy < copies; ++copy)
+      for (size_t s = 1; s < context_len_.size(); ++s)
+        for (int32_t block = 0; block < num_same_ / kBlockSize; ++block) {
+          BlockId* const table = ids->data() + int64_t{copy} * block_start.back();
+          table[block_start[s] + block] = table[block];
+        }
+  }
+
   CudaBench& bench_;
   const std::vector<int32_t> context_len_;
   const int32_t query_len_;
   cuda::AttentionParams params_;
+  Beginning beginning_ = Beginning::kOwn;
+  int32_t num_same_ = 0;
 };
 
 inline std::vector<int32_t> even_lengths(int32_t num_seqs, int32_t context) {
@@ -134,11 +209,34 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     AttentionCase one(bench, model, context_len, query_len, path);
     bench.report_flops("paged_attention", name + what + path_name(path), one.time_s(), one.flops());
   };
+  // 64 rows over 2,048 shared positions and 64 of their own: with own blocks, row by row over the same, together.
+  const auto shared = [&](int32_t num_seqs, int32_t num_same, int32_t own, AttentionPath path) {
+    for (const auto& [what, beginning] : {std::pair{" own", Beginning::kOwn},
+                                          {" same blocks", Beginning::kSameBlocks},
+                                          {" shared", Beginning::kShared}}) {
+      AttentionCase one(bench, model, even_lengths(num_seqs, num_same + own), 1, path);
+      one.set_beginning(beginning, num_same);
+      bench.report_read("paged_attention",
+                        name + "decode " + std::to_string(num_seqs) + " x " + std::to_string(num_same) + " + " +
+                            std::to_string(own) + what + path_name(path),
+                        one.time_s(), one.kv_bytes());
+    }
+  };
+  const auto windowed = [&](int32_t num_seqs, int32_t context, int32_t window, AttentionPath path) {
+    AttentionCase one(bench, model, even_lengths(num_seqs, context), 1, path);
+    one.set_window(window);
+    bench.report_read("paged_attention",
+                      name + "decode " + std::to_string(num_seqs) + " x " + std::to_string(context) + " window " +
+                          std::to_string(window) + path_name(path),
+                      one.time_s(), one.kv_bytes());
+  };
   const bool has_hopper = cuda::has_hopper_code(bench.stream());
   if (model.is_tiny) {
     decode("3 x 40", even_lengths(3, 40), AttentionPath::kMma);
     decode("skewed", skewed_lengths(17, 20), AttentionPath::kDeterministic);
     prefill("prefill 50", {50}, 50, AttentionPath::kMma);
+    shared(16, 256, 5, AttentionPath::kMma);
+    windowed(2, 80, 20, AttentionPath::kMma);
     if (!has_hopper) return;
     const AttentionModel wide{model.name, model.heads, model.kv_heads, 64, true};
     AttentionCase one(bench, wide, {150, 70}, 70, AttentionPath::kHopper);
@@ -153,6 +251,9 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     for (const int32_t num_seqs : {1, 32, 256})
       decode(std::to_string(num_seqs) + " x 1024", even_lengths(num_seqs, 1024), path);
     decode("1 x 32768", even_lengths(1, 32768), path);
+    shared(64, 2048, 64, path);
+    shared(16, 1024, 128, path);
+    windowed(64, 8192, 1024, path);
   }
   for (const AttentionPath path : {AttentionPath::kMma, AttentionPath::kHopper, AttentionPath::kDeterministic}) {
     if (path == AttentionPath::kHopper && !has_hopper) continue;

@@ -6,7 +6,9 @@
 //    never written may hold NaN. A NaN that a sequence has written may reach every row of that sequence.
 // 3. Deterministic: a row's bits do not depend on the rest of the step, nor on how its sequence was cut into chunks.
 // 4. The combined result of a unit in pieces is merged in order of positions, whichever block comes last.
-// 5. A row of a tree that lies behind its place is a sequence of one row in the schedule. It sees its ancestors at the
+// 5. Positions that several sequences share are computed by a launch of its own, for all their rows at once, where the
+//    work has one. The states go on in the order of positions: deterministic bits are as without it.
+// 6. A row of a tree that lies behind its place is a sequence of one row in the schedule. It sees its ancestors at the
 //    positions of their depth, and has the bits that it would have had behind them in a chain.
 #pragma once
 
@@ -34,6 +36,19 @@ struct AttentionTree {
   const int32_t* slots = nullptr;        // [num_tokens]
 };
 
+constexpr int32_t kStateStats = 8;  // floats: the sums of the four lanes that hold a row, its maximum
+
+// The launch over shared prefixes, on the device (paged_attention_shared.h); the states that it leaves.
+struct SharedAttentionWork {
+  int32_t num_ctas = 0;
+  const AttentionItem* items = nullptr;  // [<= max_items]
+  const int32_t* cta_start = nullptr;    // [num_ctas + 1]
+  const int32_t* tokens = nullptr;       // rows of qkv that the items index
+  const int32_t* positions = nullptr;    // [num_tokens]
+  float* values = nullptr;               // [max_states, head_dim]
+  float* stats = nullptr;                // [max_states, kStateStats]; null: no positions are shared
+};
+
 // A schedule on the device. Two steps' lists may share everything but items and cta_start.
 // REQUIRES: the schedule's shape is params.shape but for its window, which may also be 0 or larger.
 struct AttentionWork {
@@ -48,6 +63,7 @@ struct AttentionWork {
   bool has_wgmma_items = true;
   int32_t num_blocks = 0;
   AttentionTree tree;
+  SharedAttentionWork shared;  // REQUIRES: no window, no tree
   int32_t num_tables = 1;  // of a sequence, in layers with different windows: their ids of a block stand together
 };
 

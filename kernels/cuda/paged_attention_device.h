@@ -143,6 +143,12 @@ __device__ float transform_score(const Args<T>& args, float score, float slope, 
   return fmaf(slope, static_cast<float>(distance), score) * kLog2e;
 }
 
+// Whether the item begins with the states that the launch over shared prefixes has left.
+template <class T>
+__device__ bool continues_states(const Args<T>& args, const AttentionItem& item) {
+  return args.work.shared.stats != nullptr && item.shared.num_pieces > 0;
+}
+
 // Positions that some row of an item sees, within the item's range.
 struct Visible {
   int begin, end;
@@ -151,7 +157,8 @@ struct Visible {
 template <class T>
 __device__ Visible visible_positions(const Args<T>& args, const AttentionItem& item) {
   const int first_seen = item.first_position + token_of(args, item.row_begin) - args.window + 1;
-  return {min(max(item.kv_begin, first_seen), item.kv_end), item.kv_end};
+  const int begin = continues_states(args, item) ? item.shared.num_positions : item.kv_begin;
+  return {min(max(begin, first_seen), item.kv_end), item.kv_end};
 }
 
 // A block's few shared variables, behind its tiles: registers are all taken.

@@ -16,9 +16,13 @@ constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kF32
                            : std::is_same_v<T, __half> ? DType::kF16
                                                        : DType::kBF16;
 
-// Defined in paged_attention_tree_bf16.cu and _tree_f16.cu.
-extern template void launch_mma<__nv_bfloat16, true>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
-extern template void launch_mma<__half, true>(const Args<__half>&, int32_t, cudaStream_t);
+// Defined in paged_attention_tree_bf16.cu, _tree_f16.cu, _shared_bf16.cu and _shared_f16.cu.
+extern template void launch_mma<__nv_bfloat16, ItemKind::kTree>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
+extern template void launch_mma<__half, ItemKind::kTree>(const Args<__half>&, int32_t, cudaStream_t);
+extern template void launch_mma<__nv_bfloat16, ItemKind::kShared>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
+extern template void launch_mma<__half, ItemKind::kShared>(const Args<__half>&, int32_t, cudaStream_t);
+extern template void launch_mma<__nv_bfloat16, ItemKind::kContinued>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
+extern template void launch_mma<__half, ItemKind::kContinued>(const Args<__half>&, int32_t, cudaStream_t);
 
 template <class T>
 Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T* v, const BlockId* block_ids,
@@ -69,6 +73,14 @@ void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const
     attention::launch_scalar(args, stream);
   } else {
     LLMB_CHECK(qkv_stride % 8 == 0);
+    if (work.shared.stats != nullptr) {
+      LLMB_CHECK(shape.window == 0 && work.tree.parent_rows == nullptr);
+      attention::Args<T> shared = args;
+      shared.work.num_ctas = work.shared.num_ctas;
+      shared.work.items = work.shared.items;
+      shared.work.cta_start = work.shared.cta_start;
+      attention::launch_mma<T, attention::ItemKind::kShared>(shared, tiling.padded_dim, stream);
+    }
     const int32_t first_wgmma_cta = tiling.first_wgmma_cta(work.num_ctas);
     attention::Args<T> part = args;
     if (tiling.wgmma && work.has_wgmma_items) {
@@ -78,8 +90,11 @@ void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const
       part = args;
     }
     part.work.num_ctas = first_wgmma_cta;
-    if (work.tree.parent_rows != nullptr) attention::launch_mma<T, true>(part, tiling.padded_dim, stream);
-    else attention::launch_mma<T, false>(part, tiling.padded_dim, stream);
+    if (work.tree.parent_rows != nullptr)
+      attention::launch_mma<T, attention::ItemKind::kTree>(part, tiling.padded_dim, stream);
+    else if (work.shared.stats != nullptr)
+      attention::launch_mma<T, attention::ItemKind::kContinued>(part, tiling.padded_dim, stream);
+    else attention::launch_mma<T, attention::ItemKind::kChain>(part, tiling.padded_dim, stream);
   }
 }
 

@@ -1,5 +1,6 @@
-// The tensor-core kernel, instantiated once per element type in paged_attention_bf16.cu and _f16.cu, and for steps with
-// trees in paged_attention_tree_bf16.cu and _tree_f16.cu.
+// The tensor-core kernel, instantiated once per element type in paged_attention_bf16.cu and _f16.cu, for steps with
+// trees in paged_attention_tree_bf16.cu and _tree_f16.cu, and for those with shared prefixes, twice, in
+// paged_attention_shared_bf16.cu and _shared_f16.cu.
 #pragma once
 
 #include <string>
@@ -29,22 +30,22 @@ inline bool has_large_shared() {
 #endif
 }
 
-template <class T, int kDim, bool kLarge, bool kTree>
+template <class T, int kDim, bool kLarge, ItemKind kKind>
 struct Kernel {
   // 256 channels leave registers for 64 rows of a block only, and shared memory for half as many positions.
   static constexpr int kPositions = (kLarge ? 64 : 32) / (kDim > 128 ? 2 : 1);
   static constexpr int kRowBlocks = kDim > 128 ? 1 : 2;
-  using Few = PositionAttention<T, kDim, kTree>;
-  using Tall = RowAttention<T, kDim, kPositions, 1, kTree>;
-  using Tallest = RowAttention<T, kDim, kPositions, kRowBlocks, kTree>;
+  using Few = PositionAttention<T, kDim, kKind>;
+  using Tall = RowAttention<T, kDim, kPositions, 1, kKind>;
+  using Tallest = RowAttention<T, kDim, kPositions, kRowBlocks, kKind>;
   static constexpr int kTileBytes = max_of(Few::kSharedBytes, Tallest::kSharedElements * 2);
   static constexpr int kSharedBytes = kTileBytes + static_cast<int>(sizeof(BlockState));
 };
 
-template <class T, int kDim, bool kTree>
+template <class T, int kDim, ItemKind kKind>
 __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args<T> args) {
   ptx::follow_previous_grid();
-  using K = Kernel<T, kDim, kLargeShared, kTree>;
+  using K = Kernel<T, kDim, kLargeShared, kKind>;
   T* shared = dynamic_shared<T>();
   BlockState* state = reinterpret_cast<BlockState*>(dynamic_shared<char>() + K::kTileBytes);
   const AttentionItem& item = state->item;
@@ -60,29 +61,48 @@ __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args
   }
 }
 
-template <class T, int kDim, bool kTree>
+// Items of any number of rows, over positions that all of them see; their results are states.
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, 2) shared_paged_attention_kernel(const Args<T> args) {
+  ptx::follow_previous_grid();
+  using K = Kernel<T, kDim, kLargeShared, ItemKind::kShared>;
+  T* shared = dynamic_shared<T>();
+  BlockState* state = reinterpret_cast<BlockState*>(dynamic_shared<char>() + K::kTileBytes);
+  for (bool more = next_item(args, true, state); more; more = next_item(args, false, state)) {
+    if (state->item.num_rows <= K::Tall::kRows || K::kRowBlocks == 1) typename K::Tall(args, state, shared).run();
+    else typename K::Tallest(args, state, shared).run();
+  }
+}
+
+template <class T, int kDim, ItemKind kKind>
+auto kernel_of() {
+  if constexpr (kKind == ItemKind::kShared) return shared_paged_attention_kernel<T, kDim>;
+  else return paged_attention_kernel<T, kDim, kKind>;
+}
+
+template <class T, int kDim, ItemKind kKind>
 void launch_for_dim(const Args<T>& args, cudaStream_t stream) {
   const int shared_bytes =
-      has_large_shared() ? Kernel<T, kDim, true, kTree>::kSharedBytes : Kernel<T, kDim, false, kTree>::kSharedBytes;
+      has_large_shared() ? Kernel<T, kDim, true, kKind>::kSharedBytes : Kernel<T, kDim, false, kKind>::kSharedBytes;
   launch_ahead(
       {dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads), static_cast<size_t>(shared_bytes), stream},
-      paged_attention_kernel<T, kDim, kTree>, args);
+      kernel_of<T, kDim, kKind>(), args);
 }
 
 // padded_dim: as attention_tiling() says.
-template <class T, bool kTree>
+template <class T, ItemKind kKind>
 void launch_mma(const Args<T>& args, int32_t padded_dim, cudaStream_t stream) {
   switch (padded_dim) {
     case 64:
-      return launch_for_dim<T, 64, kTree>(args, stream);
+      return launch_for_dim<T, 64, kKind>(args, stream);
     case 80:
-      return launch_for_dim<T, 80, kTree>(args, stream);
+      return launch_for_dim<T, 80, kKind>(args, stream);
     case 96:
-      return launch_for_dim<T, 96, kTree>(args, stream);
+      return launch_for_dim<T, 96, kKind>(args, stream);
     case 128:
-      return launch_for_dim<T, 128, kTree>(args, stream);
+      return launch_for_dim<T, 128, kKind>(args, stream);
     case 256:
-      return launch_for_dim<T, 256, kTree>(args, stream);
+      return launch_for_dim<T, 256, kKind>(args, stream);
     default:
       LLMB_CHECK_MSG(false, "no kernel for head_dim " + std::to_string(args.head_dim));
   }

@@ -2,12 +2,11 @@
 // own, and merge at the end (Flash-Decoding within a block). Bound by the bytes of keys and values.
 #pragma once
 
-#include "kernels/cuda/paged_attention_tiles.h"
+#include "kernels/cuda/paged_attention_states.h"
 
 namespace llmb::cuda::attention {
 
-// kTree: items may be rows of trees behind their place.
-template <class T, int kDim, bool kTree>
+template <class T, int kDim, ItemKind kKind>
 class PositionAttention {
  public:
   static constexpr int kStrip = 16;  // positions of a warp at a time
@@ -37,6 +36,8 @@ class PositionAttention {
       copy(args_.v, strip, 2 * strip + 1);
       ptx::cp_async_commit();
     }
+    if constexpr (kKind == ItemKind::kContinued)
+      if (warp_ == 0 && continues_states(args_, item_)) load_states<T, kDim>(args_, item_, 0, &online_, values_);
     int stage = 0;
     for (int strip = 0; position_of(strip) < visible_.end; ++strip) {
       const int ahead = strip + kAhead;
@@ -84,7 +85,7 @@ class PositionAttention {
   __device__ void copy(const T* pool, int strip, int stage) {
     if (position_of(strip) >= visible_.end) return;
     const auto pool_row_at = [&](int step, int row) -> uint32_t {
-      if constexpr (kTree) {
+      if constexpr (kKind == ItemKind::kTree) {
         const int position = position_of(strip) + row;
         return position >= visible_.begin && position < visible_.end ? tree_pool_row(args_, item_, position) : 0;
       }

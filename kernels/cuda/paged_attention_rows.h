@@ -2,14 +2,14 @@
 // (FlashAttention-2, Dao 2023). Bound by multiply-adds.
 #pragma once
 
-#include "kernels/cuda/paged_attention_tiles.h"
+#include "kernels/cuda/paged_attention_states.h"
 
 namespace llmb::cuda::attention {
 
 // kRowBlocks: 16-row fragments of a warp. With two, each fragment of keys and values serves both, which the rate of
-// shared memory needs. Per row the arithmetic is the same with one and with two. kTree: items may be rows of trees
-// behind their place.
-template <class T, int kDim, int kPositions, int kRowBlocks, bool kTree>
+// shared memory needs. Per row the arithmetic is the same with one and with two. Rows of a shared item see all of its
+// positions. Items that go on from its states have kTileRows rows at most, so one fragment a warp.
+template <class T, int kDim, int kPositions, int kRowBlocks, ItemKind kKind>
 class RowAttention {
  public:
   static constexpr int kRows = 16 * kRowBlocks * kWarps;
@@ -26,8 +26,11 @@ class RowAttention {
         lane_(threadIdx.x % 32) {
     const int first_row = warp_ * 16 * kRowBlocks, last_row = min(first_row + 16 * kRowBlocks, item_.num_rows) - 1;
     // A warp without rows sees nothing.
-    const int first = first_row <= last_row ? find_row(args, item_, first_row).position : 0;
-    const int last = first_row <= last_row ? find_row(args, item_, last_row).position : -1;
+    int first = 0, last = -1;
+    if (first_row <= last_row) {
+      first = kIsShared ? item_.kv_end - 1 : find_row(args, item_, first_row).position;
+      last = kIsShared ? item_.kv_end - 1 : find_row(args, item_, last_row).position;
+    }
     if (lane_ == 0) state->warp[warp_] = {first, last};
     __syncwarp();
   }
@@ -43,6 +46,9 @@ class RowAttention {
       copy(state_.visible, begin, eights, 0);
     }
     ptx::cp_async_commit();
+    if constexpr (kKind == ItemKind::kContinued && kRowBlocks == 1)
+      if (continues_states(args_, item_) && state_.warp[warp_].last_position >= 0)
+        load_states<T, kDim>(args_, item_, warp_ * 16, &online_[0], values_[0]);
     int stage = 0;
     for (int position = begin;; position += kPositions) {
       // Found before the barrier, which hides how long that takes.
@@ -71,6 +77,10 @@ class RowAttention {
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
       const int row = (warp_ * kRowBlocks + r) * 16;
+      if constexpr (kIsShared) {
+        write_states<T, kDim>(args_, item_, row, online_[r], values_[r]);
+        continue;
+      }
       // The warp's own queries are done with.
       write_rows<T, kDim>(args_, item_, row, online_[r], values_[r], shared_ + row * kDim);
     }
@@ -78,6 +88,7 @@ class RowAttention {
 
  private:
   using Plan = CopyPlan<kDim, kPositions, kThreads>;
+  static constexpr bool kIsShared = kKind == ItemKind::kShared;
 
   static __device__ int keys_offset(int stage) { return (kRows + 2 * stage * kPositions) * kDim; }
   static __device__ int values_offset(int stage) { return keys_offset(stage) + kPositions * kDim; }
@@ -95,7 +106,7 @@ class RowAttention {
 
   __device__ void copy(const Visible& visible, int position, const uint32_t (&eights)[Plan::kSteps], int stage) {
     const auto pool_row_at = [&](int step, int row) -> uint32_t {
-      if constexpr (kTree) {
+      if constexpr (kKind == ItemKind::kTree) {
         const int at = position + row;
         return at >= visible.begin && at < visible.end ? tree_pool_row(args_, item_, at) : 0;
       }
@@ -112,7 +123,7 @@ class RowAttention {
     if (chunk >= Tile<kDim>::kChunks) return;
     for (int row = static_cast<int>(threadIdx.x / kLanes); row < kRows; row += kThreads / kLanes) {
       const bool valid = row < item_.num_rows && chunk * 8 < args_.head_dim;
-      const T* from = query_of(args_, find_row(args_, item_, valid ? row : 0)) + (valid ? chunk * 8 : 0);
+      const T* from = query_of(args_, find_row_of<kKind>(args_, item_, valid ? row : 0)) + (valid ? chunk * 8 : 0);
       ptx::cp_async16(shared_ + Tile<kDim>::offset(row, chunk), from, valid);
     }
   }
@@ -140,7 +151,7 @@ class RowAttention {
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
       if (!all_seen || args_.transforms_scores()) {
-        const RowPair rows = find_rows(args_, item_, lane_row(r));
+        const RowPair rows = find_rows_of<kKind>(args_, item_, lane_row(r));
         if (args_.transforms_scores()) transform_scores(args_, rows, column, s[r]);
         if (!all_seen) mask_scores(rows, args_.window, column, s[r]);
       }

@@ -56,6 +56,10 @@ void make_units(const AttentionBatch& batch, const AttentionShape& shape, const 
       const int32_t last_token = (unit.row_begin + unit.num_rows - 1) / shape.group();
       const int32_t first_seen = shape.window > 0 ? std::max(0, first_position + first_token - (shape.window - 1)) : 0;
       unit.kv_begin = first_seen / unit.kv_tile * unit.kv_tile;
+      if (batch.shared != nullptr) {
+        unit.kv_begin = batch.shared[s].num_positions;
+        LLMB_CHECK(shape.window == 0 && unit.kv_begin <= first_position && unit.kv_begin % unit.kv_tile == 0);
+      }
       unit.kv_end = first_position + last_token + 1;
       unit.num_tiles = static_cast<int32_t>(ceil_div(unit.kv_end - unit.kv_begin, unit.kv_tile));
       set_cost(tiling, shape.deterministic, &unit);
@@ -274,6 +278,10 @@ AttentionItem make_item(const AttentionBatch& batch, const Unit& unit, const Pie
   item.first_partial = piece.first_partial;
   item.num_pieces = piece.num_pieces;
   item.split = piece.split;
+  if (batch.shared != nullptr && piece.tile_begin == 0) {
+    item.shared = batch.shared[unit.seq];
+    item.kv_begin = 0;
+  }
   return item;
 }
 

@@ -9,6 +9,8 @@
 // 2. Sizes stay within attention_limits().
 // 3. Deterministic schedules cut no unit into pieces.
 // 4. Pieces of a unit are consecutive in `partial`, in order of positions, num_rows rows each.
+// 5. The first piece of a unit goes on from the states of its sequence's shared positions, where there are any. In
+//    layers that take none of these states it computes those positions too.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +34,21 @@ struct AttentionShape {
   int32_t group() const { return num_heads / num_kv_heads; }
 };
 
+// The first positions of a sequence, whose attention the launch over shared prefixes computes. It leaves an online
+// softmax's state for each row and piece of these positions: query head h of the sequence's token t has state
+// first + piece * stride + t * num_heads + h.
+struct SharedStates {
+  int32_t num_positions = 0;  // a multiple of the kernel's tile; fewer than any of the new tokens sees
+  int32_t first = 0, num_pieces = 0, stride = 0;
+};
+
 // The new tokens of a step, as in StepPlan. The last new token of sequence s is at position context_len[s] - 1.
 struct AttentionBatch {
   int32_t num_seqs = 0;
   const int32_t* query_start = nullptr;  // [num_seqs + 1]
   const int32_t* context_len = nullptr;  // [num_seqs]
   const int32_t* block_start = nullptr;  // [num_seqs]
+  const SharedStates* shared = nullptr;  // [num_seqs]; null: no positions are shared
 };
 
 struct alignas(16) AttentionItem {
@@ -51,6 +62,7 @@ struct alignas(16) AttentionItem {
   int32_t first_partial;     // where those of the unit's first piece begin
   int32_t num_pieces;
   int32_t split;  // counts the units in pieces
+  SharedStates shared;  // no positions: the item begins with a state of its own
 };
 
 // How the kernels cut work up.

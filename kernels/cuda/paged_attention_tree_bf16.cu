@@ -3,6 +3,6 @@
 
 namespace llmb::cuda::attention {
 
-template void launch_mma<__nv_bfloat16, true>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
+template void launch_mma<__nv_bfloat16, ItemKind::kTree>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
 
 }  // namespace llmb::cuda::attention

@@ -17,6 +17,11 @@ constexpr int32_t kMaxPieces = 64;  // or about, of a unit: one block merges the
 // up.
 constexpr int64_t kEvenPercent = 102, kEvenTallPercent = 110;
 
+// A launch over shared prefixes is worth it where it saves this many tiles of reads for each block of the grid: about
+// the time of a launch and of what it leaves for the next one to read. Reckoned from 3 us and 4.6 TB/s, not measured.
+constexpr int64_t kSharedLaunchTiles = 2;
+constexpr int64_t kMaxStatePieces = 16;  // of a prefix: one warp merges them for each sequence
+
 // ---- linear
 // Up to here linear_wgmma starts while the kernel before it still runs, which cuBLASLt cannot, and wins by that; timed
 // by itself it need not be faster.

@@ -29,8 +29,8 @@ void write_program(const std::string& path, const std::string& script) {
 
 // A line of bench_kernels_cuda --json.
 std::string kernel_row(const std::string& op, const std::string& shape, double value, const std::string& unit,
-                       double limit = 0) {
-  nlohmann::json row = {{"op", op}, {"shape", shape}, {"us", 310}, {"value", value}, {"unit", unit}};
+                       double limit = 0, double us = 310) {
+  nlohmann::json row = {{"op", op}, {"shape", shape}, {"us", us}, {"value", value}, {"unit", unit}};
   if (limit > 0) row["limit"] = limit, row["share"] = value / limit;
   return row.dump() + "\n";
 }
@@ -74,6 +74,10 @@ TEST_CASE("gpu_check: the report says what was measured, beside which limit, and
                       kernel_row("paged_attention", decode + "x 1024, mma", 3000, "GB/s", 4000) +
                       kernel_row("paged_attention", decode + "x 4096, mma", 3500, "GB/s", 4000) +
                       kernel_row("paged_attention", decode + "skewed, mean 1024, mma", 2700, "GB/s", 4000) +
+                      kernel_row("paged_attention", decode + "x 2048 + 64 same blocks, mma", 900, "GB/s", 4000, 93) +
+                      kernel_row("paged_attention", decode + "x 2048 + 64 own, mma", 900, "GB/s", 4000, 120) +
+                      kernel_row("paged_attention", decode + "x 2048 + 64 shared, mma", 900, "GB/s", 4000, 24) +
+                      kernel_row("block_copy", "64 blocks within the pool", 3600, "GB/s", 4000) +
                       kernel_row("paged_attention", prefill + "2048, Hopper", 510, "TFLOP/s", 700) +
                       kernel_row("linear", "llama-3.1-8b qkv 16x6144x4096", 3700, "GB/s", 4000) +
                       kernel_row("linear", "llama-3.1-8b o 16x4096x4096", 3500, "GB/s", 4000) +
@@ -86,6 +90,12 @@ TEST_CASE("gpu_check: the report says what was measured, beside which limit, and
       "| paged decode attention, 64 × 4,096" + kernels + "3,500 GB/s | 4,000 GB/s | 87.5 % | 90 % | **missed** |",
       "| paged decode attention, 64 × 8,192" + kernels + "not measured |",
       "| the same, skewed, mean 1,024" + kernels + "2,700 GB/s | 3,000 GB/s | 90.0 % | 85 % of even | met |",
+      "| 64 rows over 2,048 shared and 64 own positions, row by row over the same blocks" + kernels +
+          "3.875 × the time |  |  | ≥ 4 × | **missed** |",
+      "| 64 rows over 2,048 shared and 64 own positions, over blocks of their own" + kernels +
+          "5 × the time |  |  | ≥ 4 × | met |",
+      "| decode, 64 × 8,192, a window of 1,024" + kernels + "not measured |",
+      "| block_copy, 64 blocks within the pool" + kernels + "3,600 GB/s | 4,000 GB/s | 90.0 % | 80 % | met |",
       "| prefill attention, 2,048, Hopper" + kernels + "510 TFLOP/s | 700 TFLOP/s | 72.9 % | 500 TFLOP/s | met |",
       "| prefill attention, 2,048, mma" + kernels + "not measured |",
       "| skinny GEMM, M = 16, the worst shape" + kernels + "3,500 GB/s | 4,000 GB/s | 87.5 % | 90 % | **missed** |",

@@ -209,11 +209,11 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(wait(&ignored));
     // Every recorded step takes about as much as the first.
     const int64_t free_before = free_device_bytes();
-    record(largest_bucket(), /*needs_all=*/true);
+    record({largest_bucket(), /*needs_all=*/true, ops_->stage().may_share()});
     const int64_t graph_bytes = std::max<int64_t>(free_before - free_device_bytes(), 0);
     graphs_.clear();
     set_kv_pool(0);
-    const int64_t num_graphs = 2 * static_cast<int64_t>(buckets().size());
+    const int64_t num_graphs = (ops_->stage().may_share() ? 4 : 2) * static_cast<int64_t>(buckets().size());
     const Result<int32_t> num_blocks =
         plan_num_blocks(options_, ops_->kv_layout(0),
                         {device_.total_bytes, free_device_bytes(),
@@ -242,7 +242,7 @@ class CudaBackend final : public Backend {
   void record_graphs() {
     for (const int64_t size : buckets()) {
       tune(static_cast<int32_t>(size));
-      for (const bool needs_all : {false, true}) record(size, needs_all);
+      for (const bool needs_all : {false, true}) record({size, needs_all, /*shares=*/false});
     }
     stream_->synchronize();
   }
@@ -258,13 +258,19 @@ class CudaBackend final : public Backend {
     stream_->synchronize();
   }
 
-  static int64_t graph_key(int64_t size, bool needs_all) { return 2 * size + (needs_all ? 1 : 0); }
+  // A kind of decode step that is recorded once: with attention over shared prefixes when the first such step comes.
+  struct Recording {
+    int64_t size;
+    bool needs_all, shares;
+    int64_t key() const { return 4 * size + (needs_all ? 2 : 0) + (shares ? 1 : 0); }
+  };
   static constexpr cuda::SampleNeeds kAllNeeds{true, true, true, true, true};
 
-  void record(int64_t size, bool needs_all) {
-    const auto rows = static_cast<int32_t>(size);
-    ops_->set_step(ops_->stage().arrays({rows, rows, rows}), needs_all ? kAllNeeds : cuda::SampleNeeds());
-    graphs_.record(graph_key(size, needs_all), stream_->get(), [&] { run(rows, rows); });
+  void record(const Recording& kind) {
+    const auto rows = static_cast<int32_t>(kind.size);
+    ops_->set_step(ops_->stage().arrays({rows, rows, rows}, kind.shares),
+                   kind.needs_all ? kAllNeeds : cuda::SampleNeeds());
+    graphs_.record(kind.key(), stream_->get(), [&] { run(rows, rows); });
   }
 
   // The step that was set: what is recorded of it, or queued op by op.
@@ -278,23 +284,23 @@ class CudaBackend final : public Backend {
     const cudaStream_t stream = stream_->get();
     const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
     StepShape shape = shape_of(plan);
-    const bool replay = is_decode(plan) && !graphs_.empty();
-    if (replay) {
+    const bool is_recordable = is_decode(plan) && !graphs_.empty();
+    if (is_recordable) {
       const auto rows = static_cast<int32_t>(graph_bucket(plan.num_entries(), largest_bucket()));
       shape = {rows, rows, rows};
     }
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
     flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
+    const Recording kind{shape.num_seqs, !cuda::SampleNeeds().covers(needs), arrays.shared.num_ctas > 0};
+    const bool replay = is_recordable && arrays.parts.empty();
+    if (replay && !graphs_.holds(kind.key())) record(kind);
     ops_->set_step(arrays, needs);
     ops_->copy_blocks();
     const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
     if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) ops_->count_unseen_tokens();
-    if (replay && arrays.parts.empty()) {
-      graphs_.launch(graph_key(shape.num_seqs, !cuda::SampleNeeds().covers(needs)), stream);
-    } else {
-      run(shape.num_tokens, shape.num_samples);
-    }
+    if (replay) graphs_.launch(kind.key(), stream);
+    else run(shape.num_tokens, shape.num_samples);
     const int64_t bytes = needs.top_logprobs ? ops_->sampled_bytes_with_top() : ops_->sampled_bytes();
     check(cudaMemcpyAsync(flight.host.data(), ops_->sampled().tokens, bytes, cudaMemcpyDeviceToHost, stream),
           "cudaMemcpyAsync");

@@ -50,16 +50,23 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
 }
 
 void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
-  const cuda::AttentionWork work{num_ctas_,
-                                 step_.items,
-                                 step_.cta_start,
-                                 attention_partials_.data<float>(),
-                                 attention_partial_stats_.data<float>(),
-                                 attention_counters_.data<int32_t>(),
-                                 step_.has_wgmma_items,
-                                 num_blocks_,
-                                 {step_.rows, step_.parent_rows, slots_of(layer)},
-                                 groups_.num_groups()};
+  cuda::AttentionWork work{num_ctas_,
+                           step_.items,
+                           step_.cta_start,
+                           attention_partials_.data<float>(),
+                           attention_partial_stats_.data<float>(),
+                           attention_counters_.data<int32_t>(),
+                           step_.has_wgmma_items,
+                           num_blocks_,
+                           {step_.rows, step_.parent_rows, slots_of(layer)},
+                           {},
+                           groups_.num_groups()};
+  if (step_.shared.num_ctas > 0 && config_.layer(layer).window == 0) {
+    work.shared = step_.shared;
+    work.shared.positions = step_.positions;
+    work.shared.values = shared_values_.data<float>();
+    work.shared.stats = shared_stats_.data<float>();
+  }
   cuda::AttentionParams params{attention_shape_, static_cast<float>(config_.score_scale(layer)),
                                static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
                                sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};

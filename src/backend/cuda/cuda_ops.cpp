@@ -29,6 +29,16 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   return shape;
 }
 
+// Those with layers that see all positions.
+std::vector<int32_t> full_groups(const ModelConfig& config, const LayerGroups& groups) {
+  std::vector<int32_t> full;
+  for (int32_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    if (config.layer(layer).window == 0) full.push_back(groups.group(layer));
+  std::sort(full.begin(), full.end());
+  full.erase(std::unique(full.begin(), full.end()), full.end());
+  return full;
+}
+
 cuda::DeviceMemory experts_workspace(const ModelConfig& config, const CudaOpsOptions& options) {
   if (config.experts.num_experts == 0) return {};
   const int64_t intermediate = config.experts.intermediate_size;
@@ -55,7 +65,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       attention_shape_(attention_shape(config, options)),
       linear_({options.dtype, options.deterministic, options.hopper, device.num_sms}, stream),
       uploader_(std::make_unique<WeightUploader>(stream)),
-      stage_(options.limits, attention_shape_, num_ctas_) {
+      stage_(options.limits, attention_shape_, num_ctas_, full_groups(config, options.groups)) {
   for (const RopeConfig& rope : config.ropes) {
     const RopeTable table = make_rope_table(rope, config.rotary_dim(rope), options.max_position);
     ropes_.push_back({config.rotary_dim(rope), upload_array(table.cos, stream), upload_array(table.sin, stream)});
@@ -66,6 +76,12 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
   attention_partials_ = cuda::DeviceMemory(limits.max_partial_rows * config.head_dim * int64_t{sizeof(float)});
   attention_partial_stats_ = cuda::DeviceMemory(limits.max_partial_rows * 2 * int64_t{sizeof(float)});
   attention_counters_ = zeroed(limits.max_splits * int64_t{sizeof(int32_t)}, stream);
+  if (stage_.may_share()) {
+    const cuda::SharedAttentionLimits shared = cuda::shared_attention_limits(
+        attention_shape_, num_ctas_, options.limits.max_num_seqs, options.limits.max_num_shared_tokens());
+    shared_values_ = cuda::DeviceMemory(shared.max_states * config.head_dim * int64_t{sizeof(float)});
+    shared_stats_ = cuda::DeviceMemory(shared.max_states * cuda::kStateStats * int64_t{sizeof(float)});
+  }
   experts_workspace_ = experts_workspace(config, options);
   sample_limits_ = {static_cast<int32_t>(options.max_logit_rows), config.vocab_size, options.limits.max_num_penalties,
                     options.limits.max_num_biases};

@@ -112,6 +112,7 @@ class CudaOps final : public Ops {
   cuda::DeviceMemory alibi_slopes_;       // [num_heads], or empty
   cuda::DeviceMemory experts_workspace_;  // where the model has experts
   cuda::DeviceMemory attention_partials_, attention_partial_stats_, attention_counters_;
+  cuda::DeviceMemory shared_values_, shared_stats_;  // states of attention over shared prefixes
   cuda::SampleLimits sample_limits_;
   cuda::DeviceMemory sample_workspace_, sample_output_;
   cuda::SampleResult sampled_;  // in sample_output_

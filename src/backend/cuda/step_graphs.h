@@ -22,6 +22,7 @@ class StepGraphs {
   ~StepGraphs();
 
   bool empty() const { return graphs_.empty(); }
+  bool holds(int64_t key) const { return graphs_.contains(key); }
   void clear();
 
   // Records what `body` queues on `stream`; nothing of it runs. Throws CudaError, and what body throws.

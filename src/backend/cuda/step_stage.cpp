@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "core/shared_prefixes.h"
 
 namespace llmb {
 
@@ -79,10 +80,28 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   return at;
 }
 
-StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas)
+// The list of attention over shared prefixes has a place of its own, which most steps do not use.
+struct StepStage::SharedLayout {
+  int64_t cta_start, tokens, items, end;
+};
+
+StepStage::SharedLayout StepStage::shared_layout() const {
+  const cuda::SharedAttentionLimits most = cuda::shared_attention_limits(
+      attention_, num_ctas_, limits_.max_num_seqs, limits_.max_num_shared_tokens());
+  SharedLayout at;
+  at.cta_start = 0;
+  at.tokens = aligned((num_ctas_ + 1) * int64_t{sizeof(int32_t)});
+  at.items = at.tokens + aligned(most.max_tokens * int64_t{sizeof(int32_t)});
+  at.end = at.items + most.max_items * int64_t{sizeof(cuda::AttentionItem)};
+  return at;
+}
+
+StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas,
+                     const std::vector<int32_t>& full_groups)
     : limits_(limits),
       attention_(attention),
       num_ctas_(num_ctas),
+      full_groups_(cuda::attention_tiling(attention).scalar ? std::vector<int32_t>() : full_groups),
       places_((1 + int64_t{limits.num_layer_groups}) * limits.max_num_tokens * int64_t{sizeof(int32_t)}) {
   const StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples};
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
@@ -97,10 +116,12 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
     host_[i] = cuda::PinnedMemory(bytes);
     host_tables_[i] = cuda::PinnedMemory(table_bytes(limits));
     host_masks_[i] = cuda::PinnedMemory(mask_bytes);
+    if (may_share()) host_shared_[i] = cuda::PinnedMemory(shared_layout().end);
   }
+  if (may_share()) device_shared_ = cuda::DeviceMemory(shared_layout().end);
 }
 
-StepArrays StepStage::arrays(const StepShape& shape) const {
+StepArrays StepStage::arrays(const StepShape& shape, bool shares) const {
   const Layout at = layout(shape);
   auto* base = device_.data<uint8_t>();
   StepArrays arrays;
@@ -120,6 +141,14 @@ StepArrays StepStage::arrays(const StepShape& shape) const {
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.positions = places_.data<int32_t>();
   arrays.slots = places_.data<int32_t>() + limits_.max_num_tokens;
+  if (shares) {
+    const SharedLayout shared = shared_layout();
+    const auto* const shared_base = device_shared_.data<uint8_t>();
+    arrays.shared.num_ctas = cuda::attention_tiling(attention_).first_wgmma_cta(num_ctas_);
+    arrays.shared.cta_start = reinterpret_cast<const int32_t*>(shared_base + shared.cta_start);
+    arrays.shared.tokens = reinterpret_cast<const int32_t*>(shared_base + shared.tokens);
+    arrays.shared.items = reinterpret_cast<const cuda::AttentionItem*>(shared_base + shared.items);
+  }
   arrays.bias = device_tables_.data<const TokenBias>();
   arrays.penalty = reinterpret_cast<TokenPenalty*>(device_tables_.data<uint8_t>() + penalty_offset(limits_));
   arrays.masks = device_masks_.data<const uint32_t>();
@@ -142,7 +171,9 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), at.end(plan), cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
-  StepArrays result = arrays(shape);
+  const bool shares = may_share() && !shared_schedule_.items.empty();
+  if (shares) upload_shared(stream);
+  StepArrays result = arrays(shape, shares);
   const uint8_t* const base = device_.data<uint8_t>();
   if (!plan.parent_rows.empty()) result.has_wgmma_items = true;  // shape.num_seqs counts rows that may be in place
   if (has_tree_) result.parent_rows = reinterpret_cast<const int32_t*>(base + at.parent_rows(plan));
@@ -247,10 +278,58 @@ void StepStage::pack_attention(const StepPlan& plan, const Layout& at, uint8_t* 
     for (int32_t row = end; row < plan.query_start[e + 1]; ++row) add(e, row + 1, rows_[row].depth);
   }
   const auto num_seqs = static_cast<int32_t>(context_len_.size());
-  cuda::schedule_attention({num_seqs, query_start_.data(), context_len_.data(), block_start_.data()}, attention_,
-                           num_ctas_, &schedule_);
+  cuda::AttentionBatch batch{num_seqs, query_start_.data(), context_len_.data(), block_start_.data()};
+  if (may_share() && schedule_shared(plan, batch)) batch.shared = shared_schedule_.states.data();
+  cuda::schedule_attention(batch, attention_, num_ctas_, &schedule_);
   copy(schedule_.cta_start, out + at.cta_start);
   copy(schedule_.items, out + at.items);
+}
+
+// Positions of a prefix that all full groups share and that lie before every row that may read them together.
+int32_t StepStage::num_shared_positions(const StepPlan& plan, const SharedPrefix& prefix) const {
+  const std::span<const int32_t> entries =
+      std::span(plan.shared_entries).subspan(prefix.entry_begin, prefix.entry_end - prefix.entry_begin);
+  const auto table = [&](int32_t e, int32_t group) {
+    const size_t at = static_cast<size_t>(e) * plan.num_layer_groups + group;
+    return std::span(plan.block_ids).subspan(plan.block_start[at], plan.block_start[at + 1] - plan.block_start[at]);
+  };
+  int32_t num_blocks = prefix.num_blocks, before = INT32_MAX;
+  for (const int32_t e : entries) {
+    for (const int32_t group : full_groups_) {
+      if (group == prefix.layer_group) continue;
+      const auto first = table(entries[0], group), own = table(e, group);
+      num_blocks = static_cast<int32_t>(std::mismatch(first.begin(), first.begin() + num_blocks, own.begin()).first -
+                                        first.begin());
+    }
+    const StepEntry& entry = plan.entries[e];
+    if (cuda::shares_positions(attention_, plan.num_rows(e)))
+      before = std::min(before, entry.base + (entry.follows == kNoGroup ? 0 : 1));
+  }
+  return std::min(num_blocks * plan.block_size, before);
+}
+
+// Whether it is worth while. Entries are attention's sequences then: steps with trees go row by row.
+bool StepStage::schedule_shared(const StepPlan& plan, const cuda::AttentionBatch& batch) {
+  shared_schedule_.items.clear();
+  const std::span<const SharedPrefix> prefixes = shared_prefixes(plan, full_groups_[0]);
+  if (prefixes.empty() || has_tree_) return false;
+  shared_positions_.clear();
+  for (const SharedPrefix& prefix : prefixes)
+    shared_positions_.push_back({num_shared_positions(plan, prefix), prefix.entry_begin, prefix.entry_end});
+  cuda::schedule_shared_attention(batch, {shared_positions_, plan.shared_entries}, attention_, num_ctas_,
+                                  limits_.max_num_shared_tokens(), &shared_schedule_);
+  return !shared_schedule_.items.empty();
+}
+
+void StepStage::upload_shared(cudaStream_t stream) {
+  const SharedLayout at = shared_layout();
+  uint8_t* const out = host_shared_[turn_].data<uint8_t>();
+  copy(shared_schedule_.cta_start, out + at.cta_start);
+  copy(shared_schedule_.tokens, out + at.tokens);
+  copy(shared_schedule_.items, out + at.items);
+  check(cudaMemcpyAsync(device_shared_.data(), out, at.items + bytes_of(shared_schedule_.items),
+                        cudaMemcpyHostToDevice, stream),
+        "cudaMemcpyAsync");
 }
 
 SamplePart StepStage::staged(const SamplePart& part) {

@@ -4,6 +4,7 @@
 // longest context that there can be.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -12,7 +13,8 @@
 #include "core/step_plan.h"
 #include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/memory.h"
-#include "kernels/cuda/paged_attention_schedule.h"
+#include "kernels/cuda/paged_attention.h"
+#include "kernels/cuda/paged_attention_shared.h"
 #include "kernels/cuda/resolve_step.h"
 
 namespace llmb {
@@ -45,6 +47,7 @@ struct StepArrays {
   TokenPenalty* penalty = nullptr;       // the same
   const uint32_t* masks = nullptr;       // [plan.num_masks(), mask_words]
   bool has_wgmma_items = true;           // attention may have units of more than kTileRows rows
+  cuda::SharedAttentionWork shared;      // without positions and states; no blocks: no positions are shared
   // The members below are not part of a recorded step.
   const int32_t* parent_rows = nullptr;     // [num_tokens]; null: all rows are in their place
   const cuda::BlockPair* copies = nullptr;  // [num_copies]
@@ -65,17 +68,23 @@ struct StepLimits {
 
   // A sequence's tokens are copied to one block at a time.
   int32_t max_num_copies() const { return 2 * max_num_seqs * num_layer_groups; }
+  // Those of decode steps and of verified drafts.
+  int32_t max_num_shared_tokens() const { return std::min(max_num_tokens, max_num_samples); }
 };
 
 // One thread drives it. At most kMaxPlansInFlight steps are on their way: upload() of a step waits for nobody, so the
 // step so many before it must have run.
 class StepStage {
  public:
-  // Throws cuda::CudaError.
-  StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas);
+  // full_groups: the layer groups with layers that see all positions. Throws cuda::CudaError.
+  StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas,
+            const std::vector<int32_t>& full_groups);
+
+  // Whether some step's attention may have a launch over shared prefixes.
+  bool may_share() const { return !full_groups_.empty(); }
 
   // Where a step of this shape lies.
-  StepArrays arrays(const StepShape& shape) const;
+  StepArrays arrays(const StepShape& shape, bool shares) const;
 
   // Queues the copy, and that of biases and penalties where there are no parts. REQUIRES: shape holds plan, limits
   // hold shape.
@@ -92,6 +101,11 @@ class StepStage {
   void upload_masks(const StepPlan& plan, cudaStream_t stream);
   void pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const;
   void pack_attention(const StepPlan& plan, const Layout& at, uint8_t* out);
+  struct SharedLayout;
+  SharedLayout shared_layout() const;
+  bool schedule_shared(const StepPlan& plan, const cuda::AttentionBatch& batch);
+  int32_t num_shared_positions(const StepPlan& plan, const SharedPrefix& prefix) const;
+  void upload_shared(cudaStream_t stream);
   void place_rows(const StepPlan& plan);
   void place_tables(const StepPlan& plan);
   // The group with its biases and penalties in pinned memory.
@@ -100,10 +114,13 @@ class StepStage {
   const StepLimits limits_;
   const cuda::AttentionShape attention_;
   const int32_t num_ctas_;
+  const std::vector<int32_t> full_groups_;  // empty: attention cannot share
   cuda::AttentionSchedule schedule_;
+  cuda::SharedAttentionSchedule shared_schedule_;
+  std::vector<cuda::SharedPositions> shared_positions_;
   cuda::PinnedMemory host_[kMaxPlansInFlight], host_tables_[kMaxPlansInFlight];  // in turn
-  cuda::PinnedMemory host_masks_[kMaxPlansInFlight];
-  cuda::DeviceMemory device_, device_tables_, device_masks_;
+  cuda::PinnedMemory host_masks_[kMaxPlansInFlight], host_shared_[kMaxPlansInFlight];
+  cuda::DeviceMemory device_, device_tables_, device_masks_, device_shared_;
   cuda::DeviceMemory places_;  // [1 + num_layer_groups, max_num_tokens]  positions and slots
   // The last plan's.
   std::vector<SamplePart> parts_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/paged_attention.h"
+#include "kernels/cuda/paged_attention_shared.h"
 #include "tests/support/compare.h"
 #include "tests/support/device_array.h"
 #include "tests/support/kernel_support.h"
@@ -28,6 +29,9 @@ struct AttentionCase {
   bool has_alibi = false, has_sinks = false;
   int32_t num_ctas = 5;
   int32_t schedule_window = -1;  // -1: shape.window
+  // Prefixes that a launch of its own computes, and the queries that share them.
+  std::vector<SharedPositions> shared_prefixes;
+  std::vector<int32_t> shared_seqs;
 
   float score_scale() const { return scale > 0 ? scale : 1 / std::sqrt(static_cast<float>(shape.head_dim)); }
   float slope(int32_t head) const { return has_alibi ? 0.02f * static_cast<float>(head + 1) : 0; }
@@ -65,11 +69,12 @@ SequenceData make_sequence(const AttentionCase& c, int32_t length, uint32_t seed
 }
 
 // The last query_len positions of the first context_len of a sequence are new in the step. The schedule counts with
-// `ahead` more.
+// `ahead` more. Its first blocks are those of an earlier query, whose data begin alike.
 struct Query {
   const SequenceData* data;
   int32_t context_len, query_len;
   int32_t ahead = 0;
+  int32_t shares_with = -1, num_shared_blocks = 0;
 };
 
 // A step's inputs on the host: pools in which blocks are shuffled and everything not written is NaN.
@@ -90,6 +95,9 @@ struct AttentionInputs {
     for (int32_t i = 0; i < num_blocks; ++i) ids.push_back(i);
     std::mt19937 rng(seed);
     std::shuffle(ids.begin(), ids.end(), rng);
+    for (size_t i = 0; i < queries.size(); ++i)
+      for (int32_t block = 0; block < queries[i].num_shared_blocks; ++block)
+        ids[block_start[i] + block] = ids[block_start[queries[i].shares_with] + block];
     const T nan = from_float<T>(std::nanf(""));
     qkv.assign(static_cast<size_t>(query_start.back() * c.stride()), nan);
     k.assign(static_cast<size_t>(num_blocks * c.kv_size() * block_size), nan);
@@ -100,7 +108,8 @@ struct AttentionInputs {
  private:
   // Positions that no new token sees are left NaN.
   void write(const AttentionCase& c, const Query& query, size_t seq) {
-    const auto& [data, context, query_len, ahead] = query;
+    const SequenceData* const data = query.data;
+    const int32_t context = query.context_len, query_len = query.query_len;
     const int32_t dim = c.shape.head_dim, block_size = c.shape.block_size;
     const int32_t first = c.shape.window > 0 ? std::max(0, context - query_len - c.shape.window + 1) : 0;
     for (int32_t p = first; p < context; ++p) {
@@ -146,8 +155,58 @@ inline void clip_items(const AttentionCase& c, std::span<const Query> queries, c
   CHECK(places.check_guards());
 }
 
+// The launch over shared prefixes of a case: the list, and everything of it on the device.
+struct SharedRun {
+  SharedAttentionSchedule schedule;
+  test::DeviceArray<AttentionItem> items;
+  test::DeviceArray<int32_t> cta_start, tokens, positions;
+  test::DeviceArray<float> values, stats;
+
+  SharedRun(const AttentionCase& c, const AttentionBatch& batch, SharedAttentionSchedule made, int32_t num_tokens,
+            const std::vector<int32_t>& position_of)
+      : schedule(std::move(made)),
+        items(schedule.items),
+        cta_start(schedule.cta_start),
+        tokens(schedule.tokens),
+        positions(position_of),
+        values(num_states(c, batch, num_tokens) * static_cast<size_t>(c.shape.head_dim)),
+        stats(num_states(c, batch, num_tokens) * kStateStats) {}
+
+  static size_t num_states(const AttentionCase& c, const AttentionBatch& batch, int32_t num_tokens) {
+    return static_cast<size_t>(shared_attention_limits(c.shape, c.num_ctas, batch.num_seqs, num_tokens).max_states);
+  }
+  SharedAttentionWork work() {
+    if (schedule.items.empty()) return {};
+    return {static_cast<int32_t>(schedule.cta_start.size()) - 1,
+            items.data(),
+            cta_start.data(),
+            tokens.data(),
+            positions.data(),
+            values.data(),
+            stats.data()};
+  }
+  bool check_guards() const { return values.check_guards() && stats.check_guards(); }
+};
+
+template <class T>
+SharedRun make_shared_run(const AttentionCase& c, const AttentionBatch& batch, const AttentionInputs<T>& in) {
+  std::vector<int32_t> positions;
+  for (int32_t s = 0; s < batch.num_seqs; ++s)
+    for (int32_t row = in.query_start[s]; row < in.query_start[s + 1]; ++row)
+      positions.push_back(in.context_len[s] - (in.query_start[s + 1] - row));
+  SharedAttentionSchedule schedule;
+  AttentionShape shape = c.shape;
+  shape.dtype = kDTypeOf<T>;
+  if (!c.shared_prefixes.empty())
+    schedule_shared_attention(batch, {c.shared_prefixes, c.shared_seqs}, shape, c.num_ctas, in.query_start.back(),
+                              &schedule);
+  return SharedRun(c, batch, std::move(schedule), in.query_start.back(), positions);
+}
+
 struct AttentionRun {
   std::vector<float> out;        // [num_tokens, q_size]
+  int32_t num_shared_items = 0;
+  int32_t num_shared_positions = 0;  // most of a sequence
   int32_t max_cut_rows = 0;      // of the units in pieces
   int32_t num_empty_pieces = 0;  // after clipping
 };
@@ -161,8 +220,10 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
   std::vector<int32_t> context_len = in.context_len;
   for (size_t i = 0; i < queries.size(); ++i) context_len[i] += queries[i].ahead;
   const bool clips = context_len != in.context_len;
-  const AttentionBatch batch{static_cast<int32_t>(queries.size()), in.query_start.data(), context_len.data(),
-                             in.block_start.data()};
+  AttentionBatch batch{static_cast<int32_t>(queries.size()), in.query_start.data(), context_len.data(),
+                       in.block_start.data()};
+  SharedRun shared = make_shared_run(c, batch, in);
+  if (!shared.schedule.items.empty()) batch.shared = shared.schedule.states.data();
   AttentionShape scheduled = params.shape;
   if (c.schedule_window >= 0) scheduled.window = c.schedule_window;
   AttentionSchedule schedule;
@@ -193,10 +254,15 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
                            counters.data(),
                            !decodes,
                            static_cast<int32_t>(in.ids.size()),
-                           {}};
+                           {},
+                           shared.work()};
   paged_attention<T>(qkv.data(), c.stride(), out.data(), k.data(), v.data(), ids.data(), work, params, nullptr);
 
   AttentionRun result{out.download_floats()};
+  result.num_shared_items = static_cast<int32_t>(shared.schedule.items.size());
+  for (const SharedStates& states : shared.schedule.states)
+    result.num_shared_positions = std::max(result.num_shared_positions, states.num_positions);
+  CHECK(shared.check_guards());
   for (const AttentionItem& item : schedule.items)
     if (item.partial >= 0) result.max_cut_rows = std::max(result.max_cut_rows, item.num_rows);
   for (const AttentionItem& item : items.download()) result.num_empty_pieces += item.kv_begin >= item.kv_end;

@@ -1,0 +1,100 @@
+// States of the online softmax that the launch over shared prefixes leaves and each sequence's own launch goes on from:
+// as they are in the registers, so that a row's bits are those of one walk through all positions.
+#pragma once
+
+#include "kernels/cuda/paged_attention_tiles.h"
+
+namespace llmb::cuda::attention {
+
+// Which rows an item has.
+enum class ItemKind {
+  kChain,      // consecutive tokens of a sequence
+  kTree,       // or one that may be a tree's row behind its place
+  kContinued,  // consecutive tokens, which may begin with states
+  kShared      // of several sequences, over positions that all of them share
+};
+
+// Number of the row's state in its first piece. Of a shared item: in the item's piece.
+template <class T>
+__device__ int64_t state_of(const Args<T>& args, const AttentionItem& item, int row) {
+  const int token = token_of(args, item.row_begin + row);
+  const int head = item.kv_head * args.group + (item.row_begin + row - token * args.group);
+  return item.shared.first + int64_t{token} * args.num_heads + head;
+}
+
+// find_row() of a shared item.
+template <class T>
+__device__ Row find_shared_row(const Args<T>& args, const AttentionItem& item, int row) {
+  const int index = token_of(args, item.row_begin + row);
+  const int token = args.work.shared.tokens[item.query_start + index];
+  return {token, item.kv_head * args.group + (item.row_begin + row - index * args.group),
+          args.work.shared.positions[token]};
+}
+
+template <ItemKind kKind, class T>
+__device__ Row find_row_of(const Args<T>& args, const AttentionItem& item, int row) {
+  if constexpr (kKind == ItemKind::kShared) return find_shared_row(args, item, row);
+  return find_row(args, item, row);
+}
+
+template <ItemKind kKind, class T>
+__device__ RowPair find_rows_of(const Args<T>& args, const AttentionItem& item, int first_row) {
+  if constexpr (kKind != ItemKind::kShared) return find_rows(args, item, first_row);
+  RowPair pair;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) pair.row[h] = find_shared_row(args, item, min(first_row + 8 * h, item.num_rows - 1));
+  return pair;
+}
+
+// A warp's 16 rows, the first of which is `first_row` of a shared item.
+template <class T, int kDim>
+__device__ void write_states(const Args<T>& args, const AttentionItem& item, int first_row, const OnlineRows& online,
+                             const float (&values)[kDim / 8][4]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = first_row + lane / 4 + 8 * h;
+    if (row >= item.num_rows) continue;
+    const int64_t state = state_of(args, item, row);
+    float* stats = args.work.shared.stats + state * kStateStats;
+    stats[lane % 4] = online.sum[h];
+    if (lane % 4 == 0) stats[4] = online.max[h];
+    float* to = args.work.shared.values + state * args.head_dim + lane % 4 * 2;
+#pragma unroll
+    for (int c = 0; c < kDim / 8; ++c)
+      if (8 * c < args.head_dim)
+        *reinterpret_cast<float2*>(to + 8 * c) = make_float2(values[c][2 * h], values[c][2 * h + 1]);
+  }
+}
+
+// The reverse, of an item that continues_states(): pieces are merged in order. One piece is taken as it is.
+template <class T, int kDim>
+__device__ void load_states(const Args<T>& args, const AttentionItem& item, int first_row, OnlineRows* online,
+                            float (&values)[kDim / 8][4]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int64_t first = state_of(args, item, min(first_row + lane / 4 + 8 * h, item.num_rows - 1));
+    const auto stats_of = [&](int piece) {
+      return args.work.shared.stats + (first + int64_t{piece} * item.shared.stride) * kStateStats;
+    };
+    float max = __ldcg(stats_of(0) + 4);
+    for (int piece = 1; piece < item.shared.num_pieces; ++piece) max = fmaxf(max, __ldcg(stats_of(piece) + 4));
+    online->max[h] = max;
+    for (int piece = 0; piece < item.shared.num_pieces; ++piece) {
+      const float* stats = stats_of(piece);
+      const float w = weight(__ldcg(stats + 4) * args.fold, max * args.fold);
+      online->sum[h] = fmaf(__ldcg(stats + lane % 4), w, online->sum[h]);
+      const float* from = args.work.shared.values + (first + int64_t{piece} * item.shared.stride) * args.head_dim;
+#pragma unroll
+      for (int c = 0; c < kDim / 8; ++c) {
+        if (8 * c >= args.head_dim) continue;
+        const float2 x = __ldcg(reinterpret_cast<const float2*>(from + 8 * c + lane % 4 * 2));
+        values[c][2 * h] = piece == 0 ? x.x * w : fmaf(x.x, w, values[c][2 * h]);
+        values[c][2 * h + 1] = piece == 0 ? x.y * w : fmaf(x.y, w, values[c][2 * h + 1]);
+      }
+    }
+  }
+}
+
+}  // namespace llmb::cuda::attention

@@ -1,0 +1,165 @@
+// Attention over shared prefixes through the CUDA backend: which steps use it, and that no bit shows it. On the host
+// layer only, whose small device finds it worth while for a tiny model.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "kernels/simt/settings.h"
+#include "tests/support/plan_builder.h"
+#include "tests/support/scheduled_run.h"
+#include "tests/support/scripted_proposer.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace llmb::test {
+namespace {
+
+// Passes plans on with or without the prefixes that they name.
+class Naming final : public Backend {
+ public:
+  Naming(Backend* backend, bool names) : backend_(*backend), names_(names) {}
+  Status load(const ModelConfig&, const LoadOptions&) override { return {}; }
+  const BackendInfo& info() const override { return backend_.info(); }
+  Status submit(const StepPlan& plan) override {
+    StepPlan& own = plans_[turn_++ % (kMaxPlansInFlight + 1)];
+    own = plan;
+    if (!names_) own.shared_prefixes.clear(), own.shared_entries.clear();
+    const uint64_t calls_before = simt::num_calls();
+    const Status status = backend_.submit(own);
+    const uint64_t calls = simt::num_calls() - calls_before;
+    if (own.num_tokens() > own.num_entries()) {
+      calls_of_prompt = std::max(calls_of_prompt, calls);
+    } else if (!own.block_copies.empty()) {
+      ++num_copying_decodes;
+      calls_of_copying_decode = std::max(calls_of_copying_decode, calls);
+    }
+    return status;
+  }
+  Status wait(StepOutput* output) override { return backend_.wait(output); }
+
+  int64_t num_copying_decodes = 0;
+  uint64_t calls_of_copying_decode = 0, calls_of_prompt = 0;  // of the runtime, most
+
+ private:
+  Backend& backend_;
+  const bool names_;
+  StepPlan plans_[kMaxPlansInFlight + 1];
+  int turn_ = 0;
+};
+
+constexpr int32_t kMaxModelLen = 128, kMaxNumSeqs = 12;
+
+LoadOptions options_for(const std::string& dir, DType dtype) {
+  LoadOptions o;
+  o.model_dir = dir;
+  o.block_size = 8;
+  o.num_blocks_override = 200;
+  o.max_num_seqs = kMaxNumSeqs;
+  o.max_num_batched_tokens = 96;
+  o.max_num_drafts = 6;
+  o.max_model_len = kMaxModelLen;
+  o.num_threads = 1;
+  o.dtype = dtype;
+  o.cuda.deterministic = true;
+  return o;
+}
+
+SchedulerConfig scheduling() {
+  SchedulerConfig config;
+  config.max_num_seqs = kMaxNumSeqs;
+  config.max_num_batched_tokens = 96;
+  config.max_model_len = kMaxModelLen;
+  return config;
+}
+
+// Seven choices of a long prompt, three of another, and rows that begin like the first.
+std::vector<std::shared_ptr<const Request>> sharing_requests() {
+  std::vector<std::shared_ptr<const Request>> requests = {request_with_choices(75, 6, 20),
+                                                          request_with_choices(99, 3, 9)};
+  for (const int32_t more : {1, 7, 30}) {
+    auto request = std::make_shared<Request>(*requests[0]);
+    for (int32_t i = 0; i < more; ++i) request->prompt_tokens.push_back((7 * i + more) % 90);
+    request->params.sampling.num_choices = 1;
+    request->rng = {5, static_cast<uint64_t>(more)};
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+struct Runs {
+  ScheduledRun run;
+  uint64_t num_shared = 0;  // launches over shared prefixes
+};
+
+Runs run(Backend& backend, bool names, Proposer* proposer = nullptr) {
+  Naming naming(&backend, names);
+  const uint64_t before = simt::num_runs("shared_paged_attention_kernel");
+  SchedulerConfig config = scheduling();
+  if (proposer != nullptr) config.max_num_drafts = 6;
+  Runs runs;
+  runs.run = run_scheduled(naming, config, proposer, sharing_requests());
+  runs.num_shared = simt::num_runs("shared_paged_attention_kernel") - before;
+  return runs;
+}
+
+TEST_CASE("choices and rows that begin alike: the bits of row by row, recorded or not, with drafts and without") {
+  simt::set_num_multiprocessors(1);
+  ModelConfig config = tiny_config();
+  config.dtype = DType::kBF16;
+  const TempDir dir;
+  write_model(dir.path(), config, random_tensors(config, 21));
+  const auto backend = loaded(make_cuda_backend(0), config, options_for(dir.path(), DType::kBF16));
+  const Runs plain = run(*backend, false), shared = run(*backend, true);
+  CHECK(plain.num_shared == 0);
+  CHECK(shared.num_shared > 0);
+  CHECK(shared.num_shared % config.num_hidden_layers == 0);
+  const bool is_same = shared.run.answers == plain.run.answers;
+  CHECK(is_same);
+  const auto requests = sharing_requests();
+  const auto answer = [&](const Request& request, int32_t choice) {
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (requests[i]->prompt_tokens == request.prompt_tokens)
+        return plain.run.answers[i][choice].out.tokens;
+    return std::vector<TokenId>();
+  };
+  ScriptedProposer proposer(answer, config.vocab_size, {.propose_rate = 0.7, .right_rate = 0.6}, 2);
+  const Runs drafted = run(*backend, true, &proposer);
+  CHECK(drafted.run.num_drafts > 0);
+  CHECK(drafted.num_shared > 0);
+  const bool is_same_drafted = drafted.run.answers == plain.run.answers;
+  CHECK(is_same_drafted);
+  simt::set_num_multiprocessors(4);
+}
+
+// A step's copies are queued ahead of the recorded step, which is replayed as any other: a handful of calls, where two
+// layers op by op are some thirty.
+TEST_CASE("a decode step that copies blocks is replayed") {
+  ModelConfig config = tiny_config();
+  config.dtype = DType::kBF16;
+  const TempDir dir;
+  write_model(dir.path(), config, random_tensors(config, 21));
+  const auto backend = loaded(make_cuda_backend(0), config, options_for(dir.path(), DType::kBF16));
+  Naming naming(backend.get(), true);
+  const ScheduledRun run = run_scheduled(naming, scheduling(), nullptr, {request_with_choices(75, 6, 20)});
+  CHECK(run.num_copies > 0);
+  CHECK(naming.num_copying_decodes > 0);
+  CHECK(naming.calls_of_copying_decode < 12);
+  CHECK(naming.calls_of_prompt > 24);
+}
+
+TEST_CASE("fp32 has no such launch") {
+  simt::set_num_multiprocessors(1);
+  ModelConfig config = tiny_config();
+  config.dtype = DType::kBF16;
+  const TempDir dir;
+  write_model(dir.path(), config, random_tensors(config, 21));
+  CHECK(run(*loaded(make_cuda_backend(0), config, options_for(dir.path(), DType::kF32)), true).num_shared == 0);
+  simt::set_num_multiprocessors(4);
+}
+
+}  // namespace
+}  // namespace llmb::test
