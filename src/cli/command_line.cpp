@@ -142,7 +142,7 @@ void add_io_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("SECONDS [300; on a CPU 3600]");
   app.add_flag("--no-metrics", o.job.output.no_metrics, "Leave the metrics field out of the results")->group(group);
-  app.add_flag("--dry-run", o.dry_run, "Check every line and count tokens; reads no weights, writes no results")
+  app.add_flag("--dry-run", o.dry_run, "Check every line, count tokens, forecast the run; reads no weights, writes no results")
       ->group(group);
 }
 
@@ -352,6 +352,10 @@ void add_report_options(CLI::App& app, Options& o) {
   app.add_option("--slo", o.texts.slo, "Latency targets for goodput, e.g. ttft=200ms,tpot=50ms,e2el=2s")
       ->group(group)
       ->option_text("TARGETS");
+  app.add_option("--price-per-hour", o.price_per_hour, "Price of the machine, in any currency, for forecasts of the cost")
+      ->check(number_in(0, 1e9))
+      ->group(group)
+      ->option_text("PRICE");
   app.add_option("--peak-flops", o.peak_flops, "Machine limit for MFU, FLOP/s; default: measured")
       ->check(number_in(0, 1e24, true))
       ->group(group)

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,9 +13,13 @@
 #include "base/stderr_writer.h"
 #include "cli/exit_code.h"
 #include "cli/flag_names.h"
+#include "cli/forecast_text.h"
 #include "cli/settings.h"
 #include "cli/signals.h"
+#include "job/equal_rows.h"
+#include "job/input_forecast.h"
 #include "job/make_intake.h"
+#include "job/measured_steps.h"
 
 namespace llmb {
 
@@ -23,6 +28,13 @@ namespace {
 struct Tally {
   static constexpr int64_t kMaxShown = 20;
   int64_t num_ok = 0, num_bad = 0, num_tokens = 0, longest = 0, num_cut = 0;
+  InputForecast forecast;
+  std::optional<EqualRows> equal_rows;  // where a run would find them
+
+  explicit Tally(const JobOptions& options) : forecast(options.scheduler.enable_prefix_caching) {
+    if (options.schedule != Schedule::kFile && !options.request_rate)
+      equal_rows.emplace(static_cast<size_t>(options.plan_memory_bytes));
+  }
 
   void add(const IntakeItem& item) {
     if (item.request) {
@@ -31,6 +43,8 @@ struct Tally {
       num_tokens += size;
       num_cut += item.request->num_truncated_tokens > 0;
       longest = std::max(longest, size);
+      if (equal_rows && equal_rows->wait_for_equal(num_ok, item.request)) forecast.add_equal(*item.request);
+      else forecast.add(*item.request);
       return;
     }
     if (++num_bad > kMaxShown) return;
@@ -57,9 +71,29 @@ Status read_lines(RequestIntake& intake, Tally* tally) {
   return reading.get();
 }
 
+// By the steps of an earlier run, where there are any.
+std::string forecast_run(const JobOptions& job, std::optional<double> price_per_hour, InputForecast& input) {
+  const std::optional<MeasuredSteps> measured = read_measured_steps(measured_steps_path(job));
+  ForecastContext context;
+  context.price_per_hour = price_per_hour;
+  RunLimits limits;
+  limits.num_slots = job.scheduler.max_num_seqs;
+  limits.max_step_tokens = job.scheduler.max_num_batched_tokens;
+  if (measured) {
+    context.pool_tokens = limits.pool_tokens = measured->pool_tokens;
+    context.kv_bytes_per_token = measured->kv_bytes_per_token;
+  }
+  input.end_input();
+  const bool is_planned = job.schedule == Schedule::kAuto || job.schedule == Schedule::kLongestFirst;
+  const Forecast forecast =
+      input.forecaster().estimate(limits, is_planned, measured ? StepCost(measured->curve) : StepCost());
+  return forecast_text(forecast, context) + (measured ? ", as measured on " + measured->device : "");
+}
+
 }  // namespace
 
-int dry_run(JobOptions options, bool is_quiet) {
+int dry_run(const Options& dry_options) {
+  JobOptions options = dry_options.job;
   auto reader = std::make_unique<LineReader>(options.inputs, kDefaultMaxLineBytes, real_file_ops(), options.data.format);
   if (const Status status = reader->check_inputs(); !status.ok()) return refuse(input_stop(status));
   const Status found = find_model_dirs(&options.model, /*needs_weights=*/options.device != "ledger");
@@ -68,9 +102,9 @@ int dry_run(JobOptions options, bool is_quiet) {
   if (!model.ok()) return refuse(model_files_stop(model.status()));
   if (const Status status = load_model_context(options.model, &*model); !status.ok())
     return refuse(model_files_stop(status));
-  if (!is_quiet) write_stderr(describe_defaults(options, *model));
+  if (dry_options.progress != ProgressKind::kNone) write_stderr(describe_defaults(options, *model));
   const auto intake = make_intake(options, *model, std::move(reader), std::make_shared<SteadyClock>(), nullptr);
-  Tally tally;
+  Tally tally(options);
   const Status status = read_lines(*intake, &tally);
   if (tally.num_bad > Tally::kMaxShown)
     log_error("… and " + std::to_string(tally.num_bad - Tally::kMaxShown) + " more bad lines");
@@ -79,6 +113,7 @@ int dry_run(JobOptions options, bool is_quiet) {
   log_info("dry run: " + std::to_string(tally.num_ok) + " lines ok, " + std::to_string(tally.num_bad) + " bad, " +
            std::to_string(tally.num_tokens) + " prompt tokens, longest prompt " + std::to_string(tally.longest) +
            (tally.num_cut > 0 ? ", " + std::to_string(tally.num_cut) + " prompts cut" : ""));
+  if (tally.num_ok > 0) log_info("forecast: " + forecast_run(options, dry_options.price_per_hour, tally.forecast));
   return tally.num_bad > 0 ? kExitSomeFailed : kExitOk;
 }
 

@@ -1,11 +1,11 @@
-// --dry-run: checks every line and counts tokens; computes and writes nothing.
+// --dry-run: checks every line, counts tokens and forecasts the run; computes and writes nothing.
 #pragma once
 
-#include "job/job_options.h"
+#include "cli/options.h"
 
 namespace llmb {
 
-// The exit code. is_quiet: without the settings. Bad lines are told on stderr, the first twenty of them one by one.
-int dry_run(JobOptions options, bool is_quiet);
+// The exit code. Bad lines are told on stderr, the first twenty of them one by one.
+int dry_run(const Options& options);
 
 }  // namespace llmb

@@ -25,6 +25,7 @@ struct Options {
   bool dry_run = false;
   ProgressKind progress = ProgressKind::kAuto;
   std::optional<double> peak_flops, peak_bandwidth;
+  std::optional<double> price_per_hour;  // of the machine, in any currency
 };
 
 // To be done after parsing: run, or exit at once with this code (help, version, usage error: already printed).

@@ -16,6 +16,7 @@
 #include "cli/dry_run.h"
 #include "cli/exit_code.h"
 #include "cli/final_report.h"
+#include "cli/forecast_text.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/settings.h"
@@ -90,12 +91,27 @@ void let_reader_finish(StderrWriter& writer, int exit_code) {
 // Shows on stderr how the job goes on.
 class Display final : public JobObserver {
  public:
-  explicit Display(ProgressKind kind) : is_quiet_(kind == ProgressKind::kNone), progress_(kind) {}
+  explicit Display(const Options& options)
+      : is_quiet_(options.progress == ProgressKind::kNone),
+        price_per_hour_(options.price_per_hour),
+        caches_prefixes_(options.job.scheduler.enable_prefix_caching),
+        progress_(options.progress) {}
 
   void on_loaded(const JobOptions& options, const ModelFiles& model, const BackendInfo& backend) override {
     if (is_quiet_) return;
     const std::string settings = describe_model(options, model, backend) + describe_defaults(options, model);
     write_stderr("llm-batch " + options.build + "\n" + settings);
+  }
+  void on_forecast(const Forecast& forecast, const BackendInfo& backend) override {
+    if (is_quiet_) return;
+    std::lock_guard lock(mutex_);
+    progress_.finish();
+    ForecastContext context;
+    context.pool_tokens = int64_t{backend.kv.num_blocks} * backend.kv.block_size;
+    if (caches_prefixes_) context.kept_tokens = int64_t{backend.max_idle_blocks} * backend.kv.block_size;
+    context.kv_bytes_per_token = backend.kv.bytes_per_token();
+    context.price_per_hour = price_per_hour_;
+    write_stderr("forecast  " + forecast_text(forecast, context) + "\n");
   }
   void on_progress(const JobProgress& progress) override {
     std::lock_guard lock(mutex_);
@@ -113,6 +129,8 @@ class Display final : public JobObserver {
 
  private:
   const bool is_quiet_;
+  const std::optional<double> price_per_hour_;
+  const bool caches_prefixes_;
   std::mutex mutex_;  // of what follows
   Progress progress_;
 };
@@ -122,7 +140,7 @@ void print_report(const JobReport& report, const Options& options, int exit_code
 }
 
 int run_job(const Options& options, const BackendFactory& make, RunView& view, StderrWriter& writer) {
-  Display display(options.progress);
+  Display display(options);
   Job job(options.job, {make, interrupt_count(), display});
   view.show(&job);
   const int exit_code = guarded([&] {
@@ -179,7 +197,7 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
         const Options& options = parsed.options;
         last_resort.set_grace_ms(1000 * options.job.grace_s);
         tell_terminal_input(options.job.inputs);
-        if (options.dry_run) return dry_run(options.job, options.progress == ProgressKind::kNone);
+        if (options.dry_run) return dry_run(options);
         return run_job(options, make, view, writer);
       });
       view.set_exit_code(exit_code);

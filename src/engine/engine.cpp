@@ -190,7 +190,10 @@ Status Engine::finish_step() {
   metrics_.prompt_tokens = scheduler_.prompt_tokens();
   metrics_.num_evictions = scheduler_.num_evictions();
   scheduler_.apply(plan, output_, &updates_);
-  if (options_.proposer != nullptr) options_.proposer->on_step(plan, output_.device_ms > 0 ? output_.device_ms : now_ms - step_begin_ms_, gap_ms_);
+  const double step_ms = output_.device_ms > 0 ? output_.device_ms : now_ms - step_begin_ms_;
+  if (options_.step_cost != nullptr)
+    options_.step_cost->observe(plan.num_tokens(), static_cast<double>(num_context_tokens(plan)), step_ms, gap_ms_);
+  if (options_.proposer != nullptr) options_.proposer->on_step(plan, step_ms, gap_ms_);
   gap_ms_ = 0;
   idle_since_ms_ = now_ms;
   for (const SequenceUpdate& update : updates_) work_.add_output_token(update.seq);

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/model_config.h"
+#include "core/step_cost.h"
 #include "core/step_plan.h"
 #include "engine/active_request.h"
 #include "engine/completion_sink.h"
@@ -37,7 +38,8 @@ struct EngineProgress {
 
 struct EngineOptions {
   SchedulerConfig scheduler;     // its drafts: as many as the backend was loaded for, or fewer
-  Proposer* proposer = nullptr;  // of drafts; outlives the engine; null: none
+  Proposer* proposer = nullptr;   // of drafts; outlives the engine; null: none
+  StepCost* step_cost = nullptr;  // learns from each step; outlives the engine; null: none
   ModelConfig model;             // for the figures of steps
   double grace_ms = 30000;       // after an interrupt, how long running requests may take to finish
   double virtual_token_ms = 0;   // > 0: requests' times are counted, not measured (active_request.h)

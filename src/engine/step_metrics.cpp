@@ -11,6 +11,12 @@ int64_t num_unsampled_rows(const StepPlan& plan) {
   return count;
 }
 
+int64_t num_context_tokens(const StepPlan& plan) {
+  int64_t count = 0;
+  for (int32_t e = 0; e < plan.num_entries(); ++e) count += plan.max_context_len(e);
+  return count;
+}
+
 namespace {
 
 void add_times(const StepFacts& f, TimeShares* times) {
@@ -50,8 +56,8 @@ void StepMetrics::add_step(const ModelConfig& config, const StepPlan& plan, cons
   for (int32_t e = 0; e < plan.num_entries(); ++e) {
     const double n = plan.num_rows(e);
     attended += n * plan.entries[e].max_base() + n * (n + 1) / 2;
-    num_context_tokens_read += plan.max_context_len(e);
   }
+  num_context_tokens_read += static_cast<double>(num_context_tokens(plan));
   flops += 4 * attended * static_cast<double>(config.q_size()) * config.num_hidden_layers;
 }
 

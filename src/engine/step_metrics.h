@@ -13,6 +13,8 @@ namespace llmb {
 
 // Rows of the plan's tokens that no group samples.
 int64_t num_unsampled_rows(const StepPlan& plan);
+// Read from the KV cache, at most, summed over entries.
+int64_t num_context_tokens(const StepPlan& plan);
 
 // Where the time of a run went. A step's time is divided among its rows.
 struct TimeShares {

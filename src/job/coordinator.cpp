@@ -13,8 +13,8 @@ Coordinator::Coordinator(std::unique_ptr<RequestIntake> intake, const Coordinato
       results_(ResultFormatter(options.format), options.order, options.slo),
       errors_(options.on_new_error),
       order_(options.order),
-      shares_prefixes_(options.shares_prefixes),
-      work_(options.window) {
+      work_(options.window),
+      input_forecast_(options.shares_prefixes) {
   if (options.schedule != Schedule::kFile) {
     equal_rows_.emplace(options.plan_bytes / 4);
     planner_.emplace(RowPlannerOptions{options.schedule, options.plan_bytes / 4 * 3, options.num_slots}, work_);
@@ -34,7 +34,7 @@ void Coordinator::read() {
     std::lock_guard lock(mutex_);
     input_status_ = std::move(status);
   }
-  forecaster_.end_input();
+  input_forecast_.end_input();
   // Whoever finds the queue closed finds the status.
   if (planner_) planner_->end();
   else work_.close();
@@ -64,52 +64,23 @@ bool Coordinator::take(IntakeItem item) {
 
 bool Coordinator::hand_on(WorkItem item) {
   if (!planner_) {
-    expect(*item.request, index_prompt(*item.request));
+    input_forecast_.add(*item.request);
     return work_.push(std::move(item));
   }
   // Records in input order wait for each other: a row must not wait for many behind it.
   if (order_ == OutputOrder::kInput && item.ordinal % (ResultStream::kOrderWindow / 2) == 0) planner_->end_window();
   const bool arrives_later = item.arrival_ms > 0 && !item.arrival_is_clock_time;
   if (!arrives_later && equal_rows_->wait_for_equal(item.ordinal, item.request)) {
-    forecaster_.add_equal(static_cast<int64_t>(item.request->prompt_tokens.size()));
+    input_forecast_.add_equal(*item.request);
     return true;
   }
-  const PlannedRow row = index_prompt(*item.request);
-  expect(*item.request, row);
+  const PlannedRow row = input_forecast_.add(*item.request);
   return planner_->add(std::move(item), row);
 }
 
 std::optional<WorkItem> Coordinator::next(double timeout_ms) {
   if (planner_) planner_->begin_engine();
   return work_.pop_for(timeout_ms);
-}
-
-// The last token of a prompt is computed for what it samples, once for all choices.
-PlannedRow Coordinator::index_prompt(const Request& request) {
-  if (request.is_indivisible) return {prompts_.num_prompts() - 1, {}};
-  const auto num_tokens = static_cast<int32_t>(request.prompt_tokens.size());
-  const PrefixIndex::Shared shared = prompts_.add(request.prompt_tokens);
-  const int64_t num_more_choices = request.params.sampling.num_choices - 1;
-  num_repeated_tokens_.fetch_add(std::min(shared.num_tokens, num_tokens - 1) + num_more_choices * num_tokens,
-                                 std::memory_order_relaxed);
-  repeated_granularity_.store(prompts_.granularity(), std::memory_order_relaxed);
-  return {prompts_.num_prompts() - 1, shared};
-}
-
-void Coordinator::expect(const Request& request, const PlannedRow& row) {
-  const StopParams& stop = request.params.stop;
-  ExpectedRow expected;
-  expected.line = request.line.index;
-  expected.prompt = row.prompt;
-  expected.shared_with = row.shared.prompt;
-  expected.num_prompt_tokens = static_cast<int32_t>(request.prompt_tokens.size());
-  if (shares_prefixes_)
-    expected.num_shared_tokens = std::min(row.shared.num_tokens, expected.num_prompt_tokens - 1);
-  expected.max_tokens = stop.max_tokens.value_or(1);
-  expected.num_choices = request.params.sampling.num_choices;
-  expected.is_exact = (stop.ignore_eos || request.eos_token_ids.empty()) && stop.stop.empty() &&
-                      stop.stop_token_ids.empty() && !request.params.sampling.beams;
-  forecaster_.add(expected);
 }
 
 bool Coordinator::wait_for_line(double timeout_ms) {
@@ -139,7 +110,7 @@ void Coordinator::stop() {
 }
 
 void Coordinator::put(FinishedItem item) {
-  forecaster_.end_row(item.completion.line.index, item.completion.num_output_tokens());
+  input_forecast_.end_row(item.completion);
   num_finished_tokens_.fetch_add(item.completion.num_prompt_tokens + item.completion.num_output_tokens(),
                                  std::memory_order_relaxed);
   std::vector<FinishedItem> like;

@@ -20,11 +20,11 @@
 #include "engine/request_source.h"
 #include "job/equal_rows.h"
 #include "job/error_tally.h"
+#include "job/input_forecast.h"
 #include "job/request_intake.h"
 #include "job/result_stream.h"
 #include "job/row_planner.h"
 #include "planner/forecast.h"
-#include "planner/prefix_index.h"
 
 namespace llmb {
 
@@ -85,26 +85,19 @@ class Coordinator final : public RequestSource, public CompletionSink {
   int64_t input_bytes() const { return input_bytes_.load(std::memory_order_relaxed); }
   int64_t num_done() const { return num_done_.load(std::memory_order_relaxed); }
   int64_t num_failed() const { return num_failed_.load(std::memory_order_relaxed); }
-  // Prompt tokens handed out that a request before had, as far as a table of kPrefixIndexBytes knows; and by how many
-  // tokens a prompt's share of them may be rounded down, and 1.
-  int64_t num_repeated_tokens() const { return num_repeated_tokens_.load(std::memory_order_relaxed); }
   int64_t num_equal_rows() const { return equal_rows_ ? equal_rows_->num_found() : 0; }  // answered with another one
-  int32_t repeated_granularity() const { return repeated_granularity_.load(std::memory_order_relaxed); }
-  // The work of all rows that were read so far.
-  Forecast forecast() const { return forecaster_.forecast(); }
+  // Of all rows that were read so far.
+  const InputForecast& input_forecast() const { return input_forecast_; }
+  Forecast forecast() const { return input_forecast_.forecaster().forecast(); }
   // Tokens of the rows that an engine has finished, prompts included.
   int64_t num_finished_tokens() const { return num_finished_tokens_.load(std::memory_order_relaxed); }
   const ErrorTally& errors() const { return errors_; }  // of items put
   ResultStream& results() { return results_; }
 
  private:
-  static constexpr size_t kPrefixIndexBytes = 48 << 20;  // exact for 3 million different prompt tokens
-
   void read();
   bool take(IntakeItem item);
   bool hand_on(WorkItem item);
-  PlannedRow index_prompt(const Request& request);
-  void expect(const Request& request, const PlannedRow& row);
   void put_one(FinishedItem item);
 
   const std::unique_ptr<RequestIntake> intake_;
@@ -112,15 +105,12 @@ class Coordinator final : public RequestSource, public CompletionSink {
   ResultStream results_;
   ErrorTally errors_;
   const OutputOrder order_;
-  const bool shares_prefixes_;
   BoundedQueue<WorkItem> work_;
   std::optional<EqualRows> equal_rows_;  // both but with Schedule::kFile
   std::optional<RowPlanner> planner_;
-  Forecaster forecaster_;
+  InputForecast input_forecast_;
   std::atomic<int64_t> num_read_{0}, input_bytes_{0}, num_done_{0}, num_failed_{0};
-  PrefixIndex prompts_{kPrefixIndexBytes};  // the reading thread's
-  std::atomic<int64_t> num_repeated_tokens_{0}, num_finished_tokens_{0};
-  std::atomic<int32_t> repeated_granularity_{1};
+  std::atomic<int64_t> num_finished_tokens_{0};
   std::atomic<int64_t> num_error_turns_{0};  // errors that were to be put, within the budget or not
   mutable std::mutex mutex_;
   std::condition_variable changed_;

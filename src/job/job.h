@@ -29,6 +29,8 @@ class JobObserver {
   virtual ~JobObserver() = default;
   // The worker is ready. `options` with names of models resolved.
   virtual void on_loaded(const JobOptions& options, const ModelFiles& model, const BackendInfo& backend) = 0;
+  // Once, when all rows are read.
+  virtual void on_forecast(const Forecast& forecast, const BackendInfo& backend) = 0;
   // After every step and while idle.
   virtual void on_progress(const JobProgress& progress) = 0;
   // No step follows.
@@ -76,6 +78,8 @@ class Job {
   std::optional<JobStop> load_and_run(Outcome* outcome);
   std::optional<JobStop> start_output();
   WorkerOptions worker_options() const;
+  Forecast estimate() const;
+  void report_progress(const EngineProgress& engine, std::optional<int64_t> num_lines);
   double watchdog_ms() const;
 
   JobEnding finish(Outcome outcome);
@@ -102,6 +106,7 @@ class Job {
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Worker> worker_;
   std::optional<Supervisor> supervisor_;
+  bool has_forecast_ = false;  // told to the observer
   bool must_end_process_ = false;
 };
 

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "job/draft_model.h"
 #include "job/input_check.h"
 #include "job/job.h"
+#include "job/measured_steps.h"
 #include "job/speculative_corpus.h"
 
 namespace llmb {
@@ -76,6 +78,9 @@ JobEnding Job::compute() {
 std::optional<JobStop> Job::load_and_run(Outcome* outcome) {
   live_.enter("loading the model");
   if (auto stop = worker_->load(environment_.make_backend)) return stop;
+  const std::string steps_path = measured_steps_path(options_);
+  const std::optional<MeasuredSteps> measured = read_measured_steps(steps_path);
+  if (measured && measured->device == worker_->info().device) worker_->set_step_cost(StepCost(measured->curve));
   environment_.observer.on_loaded(options_, model_.files, worker_->info());
   if (auto stop = start_output()) return stop;
   live_.enter("computing");
@@ -85,12 +90,35 @@ std::optional<JobStop> Job::load_and_run(Outcome* outcome) {
   outcome->start_ms = clock_->now_ms();
   supervisor_->begin_steps(watchdog_ms());
   outcome->engine = worker_->run(*coordinator_, *coordinator_, model_.files.context->tokenizer.get(), *clock_,
-                                 environment_.interrupted, [&](const EngineProgress& engine) {
-                                   environment_.observer.on_progress(progress_of(*coordinator_, engine, num_lines));
-                                 });
+                                 environment_.interrupted,
+                                 [&](const EngineProgress& engine) { report_progress(engine, num_lines); });
   environment_.observer.on_computed();
+  if (!steps_path.empty() && outcome->engine.ok() && worker_->info().kind != DeviceKind::kLedger) {
+    const MeasuredSteps steps = measured_steps(worker_->info(), worker_->step_cost());
+    if (const Status status = write_measured_steps(steps_path, steps, real_file_ops()); !status.ok())
+      log_warning("what steps cost is not kept: " + status.message());
+  }
   outcome->output = coordinator_->results().drain();
   return {};
+}
+
+Forecast Job::estimate() const {
+  const BackendInfo& info = worker_->info();
+  RunLimits limits;
+  limits.num_slots = options_.scheduler.max_num_seqs;
+  limits.max_step_tokens = options_.scheduler.max_num_batched_tokens;
+  limits.pool_tokens = int64_t{info.kv.num_blocks} * info.kv.block_size;
+  const bool is_planned = options_.schedule == Schedule::kAuto || options_.schedule == Schedule::kLongestFirst;
+  return coordinator_->input_forecast().forecaster().estimate(limits, is_planned, worker_->step_cost());
+}
+
+void Job::report_progress(const EngineProgress& engine, std::optional<int64_t> num_lines) {
+  const JobProgress progress = progress_of(*coordinator_, engine, num_lines);
+  if (!has_forecast_ && progress.forecast.has_all_rows) {
+    has_forecast_ = true;
+    environment_.observer.on_forecast(estimate(), worker_->info());
+  }
+  environment_.observer.on_progress(progress);
 }
 
 std::optional<JobStop> Job::start_output() {
@@ -143,8 +171,8 @@ JobMetrics Job::metrics(const Outcome& outcome) {
   metrics.speculation = worker_->speculation();
   metrics.num_left = worker_->num_left();
   metrics.num_equal_rows = coordinator_->num_equal_rows();
-  metrics.num_repeated_tokens = coordinator_->num_repeated_tokens();
-  metrics.repeated_granularity = coordinator_->repeated_granularity();
+  metrics.num_repeated_tokens = coordinator_->input_forecast().num_repeated_tokens();
+  metrics.repeated_granularity = coordinator_->input_forecast().repeated_granularity();
   metrics.wall_ms = clock_->now_ms() - outcome.start_ms;
   metrics.backend = worker_->info();
   const bool is_well = outcome.engine.ok() && outcome.output.ok() && !must_end_process_;

@@ -11,7 +11,7 @@ namespace llmb {
 namespace {
 
 std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::unique_ptr<Backend> draft_backend,
-                                            const Clock& clock) {
+                                            const StepCost& cost, const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   if (options.speculation.lookup) {
     auto lookup = std::make_unique<LookupDrafter>();
@@ -27,7 +27,7 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
   SpeculatorOptions speculator;
   speculator.max_tokens = options.speculation.max_tokens;
   speculator.max_step_tokens = options.scheduler.max_num_drafts;
-  return std::make_unique<Speculator>(speculator, std::move(drafters), clock);
+  return std::make_unique<Speculator>(speculator, std::move(drafters), cost, clock);
 }
 
 }  // namespace
@@ -68,8 +68,9 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.scheduler.windows = info().kv.groups.windows;
   options.scheduler.max_idle_blocks = info().max_idle_blocks;
   options.model = options_.model;
-  speculator_ = make_speculator(options_, std::move(draft_backend_), clock);
+  speculator_ = make_speculator(options_, std::move(draft_backend_), step_cost_, clock);
   options.proposer = speculator_.get();
+  options.step_cost = &step_cost_;
   options.grace_ms = options_.grace_ms;
   // The ledger computes nothing: what it would measure is noise.
   if (info().kind == DeviceKind::kLedger) options.virtual_token_ms = 1;

@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "core/step_cost.h"
 #include "engine/engine.h"
 #include "job/device_watch.h"
 #include "job/draft_model.h"
@@ -55,6 +56,9 @@ class Worker {
   const StepMetrics& metrics() const { return engine_->metrics(); }
   SpeculationMetrics speculation() const { return speculator_ ? speculator_->metrics() : SpeculationMetrics(); }
   int64_t num_left() const { return engine_->num_left(); }
+  // Earlier steps of this model on this device. Before run().
+  void set_step_cost(const StepCost& cost) { step_cost_ = cost; }
+  const StepCost& step_cost() const { return step_cost_; }
   MachineLimits measure_limits() { return backend_->measure_limits(); }
 
   DeviceWatch& watch() { return watch_; }
@@ -67,6 +71,7 @@ class Worker {
   Status load_draft_model(const BackendFactory& make_backend);
 
   std::unique_ptr<Backend> draft_backend_;  // until the speculator has it
+  StepCost step_cost_;
   std::unique_ptr<Speculator> speculator_;  // null: none
   std::unique_ptr<Engine> engine_;
 };

@@ -1,6 +1,8 @@
 #include "planner/forecast.h"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace llmb {
 
@@ -32,6 +34,19 @@ Forecast Forecaster::forecast() const {
   forecast.num_output_tokens = lengths.num_ended_tokens + std::llround(lengths.num_open_tokens);
   forecast.knows_lengths = lengths.are_exact;
   forecast.is_limit = !lengths.are_exact && lengths.are_limits;
+  return forecast;
+}
+
+Forecast Forecaster::estimate(const RunLimits& limits, bool is_planned, const StepCost& cost) const {
+  Forecast forecast = this->forecast();
+  std::vector<SimulatedRow> rows = lengths_.open_rows();
+  if (is_planned)
+    std::stable_sort(rows.begin(), rows.end(), [](const SimulatedRow& a, const SimulatedRow& b) {
+      return int64_t{a.num_output_tokens} * a.num_choices > int64_t{b.num_output_tokens} * b.num_choices;
+    });
+  const SimulatedRun run = simulate_run(rows, limits, cost);
+  forecast.peak_kv_tokens = run.peak_kv_tokens;
+  if (cost.is_known()) forecast.seconds = run.ms / 1000;
   return forecast;
 }
 

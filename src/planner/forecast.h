@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
+#include "core/step_cost.h"
 #include "planner/length_predictor.h"
+#include "planner/run_simulation.h"
 
 namespace llmb {
 
@@ -20,6 +23,10 @@ struct Forecast {
   bool has_all_rows = false;      // the input was read to its end
   bool knows_lengths = false;     // num_output_tokens is what rows ask for
   bool is_limit = false;          // it is the most that they may get: no answer was seen yet to learn from
+
+  // Of estimate() only: of the rows that had not ended.
+  std::optional<int64_t> peak_kv_tokens;  // that rows running at one time hold at most; kept prefixes come on top
+  std::optional<double> seconds;          // not set where no step of this model on this device was measured
 
   int64_t num_computed_prompt_tokens() const { return num_prompt_tokens - num_equal_tokens - num_shared_tokens; }
   // Prompt and output; a bar's full length.
@@ -39,6 +46,9 @@ class Forecaster {
   void end_row(int64_t line, int64_t num_output_tokens) { lengths_.end(line, num_output_tokens); }
 
   Forecast forecast() const;
+  // Goes through the run as well (simulate_run): takes a second for a few million rows. is_planned: long answers come
+  // first; else in the order of the input.
+  Forecast estimate(const RunLimits& limits, bool is_planned, const StepCost& cost) const;
 
  private:
   LengthPredictor lengths_;

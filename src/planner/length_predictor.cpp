@@ -82,6 +82,16 @@ LengthPredictor::Totals LengthPredictor::totals() const {
   return {num_ended_tokens_, num_open_tokens_, num_inexact_open_ == 0, learned_group(kAll) == nullptr};
 }
 
+std::vector<SimulatedRow> LengthPredictor::open_rows() const {
+  std::lock_guard lock(mutex_);
+  std::vector<SimulatedRow> open;
+  for (const Row& row : rows_)
+    if (!row.has_ended)
+      open.push_back({row.num_prompt_tokens - row.num_shared_tokens,
+                      std::max(1, static_cast<int32_t>(std::lround(row.expected))), row.num_choices});
+  return open;
+}
+
 int64_t LengthPredictor::find(int64_t line) const {
   const auto at = std::lower_bound(rows_.begin(), rows_.end(), line, [](const Row& row, int64_t l) { return row.line < l; });
   return at == rows_.end() || at->line != line ? -1 : at - rows_.begin();

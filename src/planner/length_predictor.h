@@ -13,6 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "planner/run_simulation.h"
+
 namespace llmb {
 
 struct ExpectedRow {
@@ -59,6 +61,8 @@ class LengthPredictor {
     bool are_limits = true;        // of those that are not known nothing is learned yet: they may be shorter
   };
   Totals totals() const;
+  // Those that have not ended, in order, with the tokens that are expected of them.
+  std::vector<SimulatedRow> open_rows() const;
 
  private:
   static constexpr int32_t kAll = -1;  // the group of all rows

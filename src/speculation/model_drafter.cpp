@@ -87,7 +87,7 @@ bool ModelDrafter::run_step(std::span<Job> jobs, int32_t max_tokens) {
     return false;
   }
   if (catches_up) invested_ms_ += ms;
-  else cost_.observe(plan_.num_entries(), ms);
+  else cost_.observe(plan_.num_entries(), /*num_context_tokens=*/0, ms);
   for (size_t g = 0; g < planned_.size(); ++g) {
     if (output_.token_start[g + 1] == output_.token_start[g]) {  // its logits are not finite
       has_failed_ = true;

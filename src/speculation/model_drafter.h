@@ -12,10 +12,10 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "cache/block_allocator.h"
+#include "core/step_cost.h"
 #include "core/step_plan.h"
 #include "speculation/acceptance.h"
 #include "speculation/drafter.h"
-#include "speculation/step_cost.h"
 
 namespace llmb {
 

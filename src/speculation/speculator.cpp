@@ -10,8 +10,8 @@
 namespace llmb {
 
 Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters,
-                       const Clock& clock)
-    : options_(options), drafters_(std::move(drafters)), clock_(clock) {
+                       const StepCost& cost, const Clock& clock)
+    : options_(options), drafters_(std::move(drafters)), cost_(cost), clock_(clock) {
   LLMB_CHECK(!drafters_.empty());
   for (const auto& drafter : drafters_) metrics_.drafters.push_back({drafter->name()});
 }
@@ -143,7 +143,6 @@ void Speculator::on_end(const Sequence& sequence) {
 void Speculator::on_step(const StepPlan& plan, double step_ms, double gap_ms) {
   const int32_t num_sequences = plan.num_groups(), num_drafts = plan.num_samples() - num_sequences;
   const bool was_on = std::exchange(was_on_, false);
-  cost_.observe(plan.num_tokens(), step_ms);
   if (num_sequences == 0) return;
   if (!was_on) {
     gap_without_ms_ += (std::min(gap_ms, step_ms) - gap_without_ms_) / 16;

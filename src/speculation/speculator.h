@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/step_cost.h"
 #include "scheduler/proposer.h"
 #include "speculation/drafter.h"
 #include "speculation/speculation_switch.h"
-#include "speculation/step_cost.h"
 
 namespace llmb {
 
@@ -40,8 +40,9 @@ struct SpeculationMetrics {
 // ahead: a sequence that waited to be seen while others went on would get every second step only.
 class Speculator final : public Proposer {
  public:
-  // The clock outlives it. REQUIRES: a drafter
-  Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters, const Clock& clock);
+  // The clock and the cost, to which the engine adds each step before on_step(), outlive it. REQUIRES: a drafter
+  Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters, const StepCost& cost,
+             const Clock& clock);
 
   void begin_plan(std::span<const Sequence* const> decoding, int32_t num_rows) override;
   void propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) override;
@@ -68,8 +69,8 @@ class Speculator final : public Proposer {
 
   const SpeculatorOptions options_;
   const std::vector<std::unique_ptr<Drafter>> drafters_;
+  const StepCost& cost_;
   const Clock& clock_;
-  StepCost cost_;
   SpeculationSwitch switch_;
   SpeculationMetrics metrics_;
   // For the plan that is made, or in flight while it is on:

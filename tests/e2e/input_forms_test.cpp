@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <ctime>
+#include <regex>
 #include <set>
 
 #include "tests/e2e/run.h"
@@ -171,10 +172,34 @@ TEST_CASE("a dry run checks every line, counts tokens and writes nothing") {
   const ProcessResult good = run_llm_batch({"--dry-run", "-o", out}, kQuestion + "\n");
   CHECK(good.exit_code == 0);
   CHECK(good.err.find("1 lines ok, 0 bad") != std::string::npos);
+  CHECK(good.err.find("forecast: 1 rows, ") != std::string::npos);
+  CHECK(good.err.find("time not known, no run was measured") != std::string::npos);
   const ProcessResult bad = run_llm_batch({"--dry-run", "-o", out}, kQuestion + "\n{\"prompt\":5}\n");
   CHECK(bad.exit_code == 3);
   CHECK(bad.err.find("-:2: ") != std::string::npos);
   CHECK(run_shell("ls " + dir.path()).out == "");
+}
+
+TEST_CASE("a run leaves what steps cost beside its weights, by which a dry run forecasts time and money") {
+  const TemporaryDirectory dir;
+  const std::string input = kQuestion + "\n" + kQuestion + "\n";
+  const std::vector<std::string> flags = {"--weight-cache", dir.path(), "--max-tokens", "20", "--ignore-eos", "--price-per-hour", "3600"};
+  std::vector<std::string> run_flags = {kProgram, "-m", kModel};
+  run_flags.insert(run_flags.end(), flags.begin(), flags.end());
+  const ProcessResult run = run_process(run_flags, input);
+  CHECK(run.exit_code == 0);
+  CHECK(run.err.find("\nforecast  2 rows, ") != std::string::npos);
+  CHECK(run.err.find(" in 1 rows equal to others), 20 output tokens; KV ") != std::string::npos);
+  std::vector<std::string> dry = flags;
+  dry.emplace_back("--dry-run");
+  const ProcessResult forecast = run_llm_batch(dry, input);
+  CHECK(std::regex_search(forecast.err, std::regex(R"(, which fits; ([0-9.]+) s, costs [0-9.e-]+, as measured on cpu)")));
+  // What cannot be read counts as nothing.
+  const std::string file = run_shell("ls " + dir.path() + "/*.steps.json").out;
+  write_file(file.substr(0, file.size() - 1), "{\"device\":5}");
+  const ProcessResult unknown = run_llm_batch(dry, input);
+  CHECK(unknown.exit_code == 0);
+  CHECK(unknown.err.find("time not known") != std::string::npos);
 }
 
 TEST_CASE("arrivals can be simulated by rate or by a field") {

@@ -105,7 +105,8 @@ void choose_schedule(TestRng* rng, EngineJobOptions* o) {
   o->script.max_plans_in_flight = rng->between(1, 2);
 }
 
-std::unique_ptr<Speculator> random_speculator(TestRng* rng, const EngineJobOptions& o, const Clock& clock) {
+std::unique_ptr<Speculator> random_speculator(TestRng* rng, const EngineJobOptions& o, const StepCost& cost,
+                                              const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   if (rng->chance(0.5)) drafters.push_back(std::make_unique<LookupDrafter>(rng->between(0, 200)));
   if (drafters.empty() || rng->chance(0.5)) {
@@ -118,7 +119,7 @@ std::unique_ptr<Speculator> random_speculator(TestRng* rng, const EngineJobOptio
   options.max_tokens = rng->between(0, 16);
   options.max_step_tokens = o.scheduler.max_num_drafts;
   options.drafts_always = rng->chance(0.7);
-  return std::make_unique<Speculator>(options, std::move(drafters), clock);
+  return std::make_unique<Speculator>(options, std::move(drafters), cost, clock);
 }
 
 }  // namespace
@@ -139,8 +140,10 @@ TEST_CASE("random jobs have the same bytes with and without drafts, killed and c
     REQUIRE(plain.run(o).status.ok());
     for (bool is_done = false; !is_done;) {
       choose_schedule(&rng, &o);
-      const auto speculator = random_speculator(&rng, o, clock);
+      StepCost cost;
+      const auto speculator = random_speculator(&rng, o, cost, clock);
       o.proposer = speculator.get();
+      o.step_cost = &cost;
       int32_t steps_left = rng.chance(0.4) ? rng.between(1, 30) : INT32_MAX;
       o.on_progress = [&](const JobProgress&, std::atomic<int>* interrupted) {
         if (--steps_left == 0) *interrupted = 2;

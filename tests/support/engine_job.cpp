@@ -98,7 +98,7 @@ EngineJobOutcome EngineJob::run(const EngineJobOptions& options) const {
     outcome.last_progress = progress_of(*coordinator, progress);
     if (options.on_progress) options.on_progress(outcome.last_progress, &interrupted);
   };
-  Engine engine({.scheduler = scheduler, .proposer = options.proposer, .model = options.config}, backend,
+  Engine engine({.scheduler = scheduler, .proposer = options.proposer, .step_cost = options.step_cost, .model = options.config}, backend,
                 options.tokenizer.get(), clock, *coordinator, *coordinator, interrupted, on_progress);
   outcome.status = engine.run();
   LLMB_CHECK_MSG(backend.num_in_flight() == 0, "run() returned with a plan in flight");

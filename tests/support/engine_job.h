@@ -29,6 +29,7 @@ struct EngineJobOptions {
   std::function<std::unique_ptr<Backend>()> make_backend;
   LoadOptions load;
   Proposer* proposer = nullptr;
+  StepCost* step_cost = nullptr;  // of the proposer
   BackendScript script;
   SchedulerConfig scheduler;  // num_blocks 0: 64
   std::optional<int64_t> max_errors;

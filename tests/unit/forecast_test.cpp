@@ -3,9 +3,14 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
+#include "core/step_cost.h"
 #include "planner/length_predictor.h"
+#include "planner/run_simulation.h"
+#include "tests/support/test_rng.h"
 
 namespace llmb::test {
 
@@ -99,6 +104,93 @@ TEST_CASE("an error teaches nothing about lengths") {
   for (int64_t line = 0; line < 10; ++line) lengths.end(line, 0);
   CHECK(lengths.expected(15) == 100);
   CHECK(lengths.totals().num_open_tokens == 1000);
+}
+
+namespace {
+
+// Step by step, row by row.
+SimulatedRun naive_run(const std::vector<SimulatedRow>& rows, const RunLimits& limits, const StepCost& cost) {
+  struct Running {
+    SimulatedRow row;
+    int32_t prompt_left, num_given = 0;
+  };
+  std::vector<Running> running;
+  SimulatedRun run;
+  size_t next = 0;
+  while (next < rows.size() || !running.empty()) {
+    int64_t kv = 0, slots = 0, decoding = 0, prompt = 0;
+    for (const Running& r : running) {
+      kv += r.row.num_prompt_tokens + int64_t{r.row.num_choices} * std::max(0, r.num_given - 1);
+      slots += r.row.num_choices;
+      prompt += r.prompt_left;
+      decoding += r.prompt_left == 0 ? r.row.num_choices : 0;
+    }
+    while (next < rows.size() && prompt < limits.max_step_tokens - decoding &&
+           (running.empty() || (slots + rows[next].num_choices <= limits.num_slots &&
+                                kv + rows[next].num_prompt_tokens <= limits.pool_tokens))) {
+      running.push_back({rows[next], rows[next].num_prompt_tokens});
+      slots += rows[next].num_choices;
+      kv += rows[next].num_prompt_tokens;
+      prompt += rows[next++].num_prompt_tokens;
+    }
+    int64_t budget = std::max<int64_t>(1, limits.max_step_tokens - decoding), num_rows = decoding, context = 0;
+    for (Running& r : running) {
+      if (r.prompt_left == 0) {
+        ++r.num_given;
+        continue;
+      }
+      const auto count = static_cast<int32_t>(std::min<int64_t>(budget, r.prompt_left));
+      budget -= count;
+      num_rows += count;
+      r.prompt_left -= count;
+      if (r.prompt_left == 0) r.num_given = 1;
+    }
+    for (const Running& r : running)
+      context += r.row.num_prompt_tokens - r.prompt_left + int64_t{r.row.num_choices} * std::max(0, r.num_given - 1);
+    ++run.num_steps;
+    run.ms += cost.ms(static_cast<int32_t>(num_rows), static_cast<double>(context));
+    run.peak_kv_tokens = std::max(run.peak_kv_tokens, context);
+    std::erase_if(running, [](const Running& r) { return r.prompt_left == 0 && r.num_given >= r.row.num_output_tokens; });
+  }
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("a simulated run takes the steps, the memory and the time of one that is gone through step by step") {
+  StepCost cost;
+  for (int i = 0; i < 20; ++i) {
+    cost.observe(1, 10, 5);
+    cost.observe(64, 640 + i % 2 * 100, 10 + i % 2);
+  }
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    TestRng rng(seed);
+    std::vector<SimulatedRow> rows(static_cast<size_t>(rng.between(0, 40)));
+    for (SimulatedRow& row : rows)
+      row = {rng.log_between(1, 60), rng.log_between(1, 50), rng.chance(0.2) ? rng.between(1, 4) : 1};
+    const RunLimits limits = {rng.log_between(4, 16), rng.log_between(16, 100), rng.chance(0.5) ? INT64_MAX : rng.between(60, 300)};
+    const SimulatedRun expected = naive_run(rows, limits, cost), run = simulate_run(rows, limits, cost);
+    CHECK(run.num_steps == expected.num_steps);
+    CHECK(run.peak_kv_tokens == expected.peak_kv_tokens);
+    CHECK(run.ms == doctest::Approx(cost.wall_ms(expected.ms)).epsilon(0.02));
+  }
+}
+
+TEST_CASE("what steps cost by rows and context is kept from run to run, pauses between steps included") {
+  StepCost cost;
+  CHECK_FALSE(cost.is_known());
+  for (int i = 0; i < 64; ++i) {
+    const double context = 1000 + 10 * i;
+    cost.observe(8, context, 20 + 0.01 * context, 2);
+  }
+  CHECK(cost.ms(8, 1800) - cost.ms(8, 1300) == doctest::Approx(5).epsilon(0.05));
+  CHECK(cost.wall_ms(100) > 105);
+  CHECK(cost.wall_ms(100) < 115);
+  const StepCost kept(cost.curve());
+  CHECK(kept.ms(8) == doctest::Approx(cost.ms(8)));
+  CHECK(kept.ms(8, 1500) == doctest::Approx(cost.ms(8, 1500)));
+  CHECK(kept.wall_ms(100) == doctest::Approx(cost.wall_ms(100)));
 }
 
 }  // namespace llmb::test

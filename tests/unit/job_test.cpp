@@ -14,6 +14,7 @@ namespace {
 class SilentObserver final : public JobObserver {
  public:
   void on_loaded(const JobOptions&, const ModelFiles&, const BackendInfo&) override { ++num_loaded; }
+  void on_forecast(const Forecast&, const BackendInfo&) override {}
   void on_progress(const JobProgress& progress) override { last = progress; }
   void on_computed() override { ++num_computed; }
 

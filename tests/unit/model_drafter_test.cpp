@@ -59,7 +59,7 @@ struct DraftSetup {
   bool looks_up = false;
 };
 
-std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, const Clock& clock) {
+std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, const StepCost& cost, const Clock& clock) {
   const std::string dir = source_dir() + setup.model;
   LoadOptions load;
   load.model_dir = dir;
@@ -78,14 +78,16 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, const Clock
   SpeculatorOptions options;
   options.max_tokens = setup.max_tokens;
   options.drafts_always = true;
-  return std::make_unique<Speculator>(options, std::move(drafters), clock);
+  return std::make_unique<Speculator>(options, std::move(drafters), cost, clock);
 }
 
 // The run's drafts by the model.
 SpeculationMetrics::Kind check_same(const std::string& expected, EngineJobOptions o, const DraftSetup& setup) {
   const SteadyClock clock;
-  const auto speculator = make_speculator(setup, clock);
+  StepCost cost;
+  const auto speculator = make_speculator(setup, cost, clock);
   o.proposer = speculator.get();
+  o.step_cost = &cost;
   o.scheduler.max_num_drafts = 64;
   const EngineJob job(lines());
   const EngineJobOutcome outcome = job.run(o);

@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "speculation/lookup_drafter.h"
 #include "speculation/speculator.h"
-#include "speculation/step_cost.h"
 #include "tests/support/test_rng.h"
 #include "tests/support/workload.h"
 
@@ -44,7 +43,7 @@ struct Simulated {
 // Decode steps of `batch` sequences: a step costs cost(rows), now and then several times that; a draft is right with
 // probability `right_rate` where those before it are; without a plan ahead the host's gap is added.
 Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const std::function<double(int32_t)>& cost,
-                   Speculator* speculator) {
+                   Speculator* speculator, StepCost* learned = nullptr) {
   constexpr double kGapMs = 0.03;
   TestRng rng(static_cast<uint64_t>(batch));
   Simulated done;
@@ -79,7 +78,9 @@ Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const st
       done.num_tokens += 1 + num_accepted;
       if (drafts[i].size() > 0) speculator->on_verified(*decoding[i], drafts[i].size(), num_accepted);
     }
-    if (speculator != nullptr) speculator->on_step(plan, ms, waits ? kGapMs : 0);
+    if (speculator == nullptr) continue;
+    learned->observe(plan.num_tokens(), 0, ms);
+    speculator->on_step(plan, ms, waits ? kGapMs : 0);
   }
   return done;
 }
@@ -88,8 +89,9 @@ Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const st
   const VirtualClock clock;
   std::vector<std::unique_ptr<Drafter>> drafters;
   drafters.push_back(std::make_unique<BoastfulDrafter>());
-  Speculator speculator({}, std::move(drafters), clock);
-  return simulate(batch, num_steps, right_rate, cost, &speculator);
+  StepCost learned;
+  Speculator speculator({}, std::move(drafters), learned, clock);
+  return simulate(batch, num_steps, right_rate, cost, &speculator, &learned);
 }
 
 double steep(int32_t rows) { return 0.1 + 0.1 * rows; }
@@ -128,9 +130,9 @@ TEST_CASE("what a step costs: the usual time, between observed numbers of rows i
   StepCost cost;
   CHECK(cost.ms(5) == 0);
   for (int i = 0; i < 40; ++i) {
-    cost.observe(1, i % 5 == 0 ? 50 : 1);
-    cost.observe(8, 2.4);
-    cost.observe(16, 2.0);
+    cost.observe(1, 0, i % 5 == 0 ? 50 : 1);
+    cost.observe(8, 0, 2.4);
+    cost.observe(16, 0, 2.0);
   }
   CHECK(cost.ms(1) == doctest::Approx(1));
   CHECK(cost.ms(4) == doctest::Approx(1.6));

@@ -1,0 +1,22 @@
+// What a run will take, in words.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "job/job_progress.h"
+
+namespace llmb {
+
+struct ForecastContext {
+  std::optional<int64_t> pool_tokens;  // nullopt: not known, as before a first run
+  int64_t kept_tokens = 0;             // with it; that a prefix cache keeps at most of rows that have ended
+  int64_t kv_bytes_per_token = 0;      // with it, too
+  std::optional<double> price_per_hour;
+};
+
+// One line: tokens and what is saved of them, the KV cache at its fullest, time, and money where there is a price.
+std::string forecast_text(const Forecast& forecast, const ForecastContext& context);
+
+}  // namespace llmb

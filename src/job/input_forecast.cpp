@@ -1,0 +1,40 @@
+#include "job/input_forecast.h"
+
+#include <algorithm>
+
+namespace llmb {
+
+PlannedRow InputForecast::add(const Request& request) {
+  const PlannedRow row = index_prompt(request);
+  const StopParams& stop = request.params.stop;
+  ExpectedRow expected;
+  expected.line = request.line.index;
+  expected.prompt = row.prompt;
+  expected.shared_with = row.shared.prompt;
+  expected.num_prompt_tokens = static_cast<int32_t>(request.prompt_tokens.size());
+  if (shares_prefixes_) expected.num_shared_tokens = std::min(row.shared.num_tokens, expected.num_prompt_tokens - 1);
+  expected.max_tokens = stop.max_tokens.value_or(1);
+  expected.num_choices = request.params.sampling.num_choices;
+  expected.is_exact = (stop.ignore_eos || request.eos_token_ids.empty()) && stop.stop.empty() &&
+                      stop.stop_token_ids.empty() && !request.params.sampling.beams;
+  forecaster_.add(expected);
+  return row;
+}
+
+void InputForecast::add_equal(const Request& request) {
+  forecaster_.add_equal(static_cast<int64_t>(request.prompt_tokens.size()));
+}
+
+// The last token of a prompt is computed for what it samples, once for all choices.
+PlannedRow InputForecast::index_prompt(const Request& request) {
+  if (request.is_indivisible) return {prompts_.num_prompts() - 1, {}};
+  const auto num_tokens = static_cast<int32_t>(request.prompt_tokens.size());
+  const PrefixIndex::Shared shared = prompts_.add(request.prompt_tokens);
+  const int64_t num_more_choices = request.params.sampling.num_choices - 1;
+  num_repeated_tokens_.fetch_add(std::min(shared.num_tokens, num_tokens - 1) + num_more_choices * num_tokens,
+                                 std::memory_order_relaxed);
+  repeated_granularity_.store(prompts_.granularity(), std::memory_order_relaxed);
+  return {prompts_.num_prompts() - 1, shared};
+}
+
+}  // namespace llmb

@@ -1,0 +1,33 @@
+// What a run will take, found by going through it row by row: steps, time, and the KV cache at its fullest.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/step_cost.h"
+
+namespace llmb {
+
+struct SimulatedRow {
+  int32_t num_prompt_tokens = 0;  // to compute
+  int32_t num_output_tokens = 1;  // of each answer
+  int32_t num_choices = 1;
+};
+
+struct RunLimits {
+  int32_t num_slots = 1;        // answers that are computed at one time
+  int32_t max_step_tokens = 1;  // of a step
+  int64_t pool_tokens = INT64_MAX;
+};
+
+struct SimulatedRun {
+  int64_t num_steps = 0;
+  int64_t peak_kv_tokens = 0;  // of rows that run; kept prefixes come on top where there is room
+  double ms = 0;               // 0: the cost of steps is not known
+};
+
+// Rows join in this order as soon as there are slots and room for their prompts, as in the scheduler. Takes O(rows + steps
+// with prompts in them), each with a factor log(slots).
+SimulatedRun simulate_run(std::span<const SimulatedRow> rows, const RunLimits& limits, const StepCost& cost);
+
+}  // namespace llmb
