@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,16 @@ TEST_CASE("a group of the k best gives what log probabilities say, best first, r
     CHECK(best.tokens[0] == sampled.tokens[0]);
     CHECK(std::is_sorted(best.logprobs.rbegin(), best.logprobs.rend()));
     CHECK(best.top_tokens.empty());
+    // More than a request may list, for wide beams; and more than there are.
+    for (const int32_t wanted : {21, 60, 288}) {
+      plan.sample_rows[0].num_logprobs = wanted;
+      const StepOutput wide = output_of(*backend, plan);
+      REQUIRE(static_cast<int32_t>(wide.tokens.size()) == std::min(wanted, model.config.vocab_size));
+      CHECK(std::equal(best.tokens.begin(), best.tokens.end(), wide.tokens.begin()));
+      CHECK(std::equal(best.logprobs.begin(), best.logprobs.end(), wide.logprobs.begin()));
+      CHECK(std::is_sorted(wide.logprobs.rbegin(), wide.logprobs.rend()));
+      CHECK(std::set<TokenId>(wide.tokens.begin(), wide.tokens.end()).size() == wide.tokens.size());
+    }
   }
 }
 
@@ -164,7 +175,7 @@ TEST_CASE("plans that this backend was not loaded for are refused") {
   CHECK(backend->submit(plan).code() == StatusCode::kInternal);
   plan.block_copies.pop_back();
   CHECK(output_of(*backend, plan).tokens.size() == 1);
-  plan.sample_rows[0].num_logprobs = 21;
+  plan.sample_rows[0].num_logprobs = 289;
   CHECK(backend->submit(plan).code() == StatusCode::kInternal);
 }
 

@@ -31,8 +31,11 @@ class Naming final : public Backend {
     const uint64_t calls_before = simt::num_calls();
     const Status status = backend_.submit(own);
     const uint64_t calls = simt::num_calls() - calls_before;
-    if (own.num_tokens() > own.num_entries()) {
+    if (own.num_tokens() > own.num_samples()) {
       calls_of_prompt = std::max(calls_of_prompt, calls);
+    } else if (own.num_tokens() > own.num_entries() && own.block_copies.empty()) {
+      ++num_verifying;
+      calls_of_verifying = std::max(calls_of_verifying, calls);
     } else if (!own.block_copies.empty()) {
       ++num_copying_decodes;
       calls_of_copying_decode = std::max(calls_of_copying_decode, calls);
@@ -42,7 +45,8 @@ class Naming final : public Backend {
   Status wait(StepOutput* output) override { return backend_.wait(output); }
 
   int64_t num_copying_decodes = 0;
-  uint64_t calls_of_copying_decode = 0, calls_of_prompt = 0;  // of the runtime, most
+  int64_t num_verifying = 0;  // steps of chains of drafts, and of other sequences' next tokens
+  uint64_t calls_of_copying_decode = 0, calls_of_verifying = 0, calls_of_prompt = 0;  // of the runtime, most
 
  private:
   Backend& backend_;
@@ -133,6 +137,27 @@ TEST_CASE("choices and rows that begin alike: the bits of row by row, recorded o
   const bool is_same_drafted = drafted.run.answers == plain.run.answers;
   CHECK(is_same_drafted);
   simt::set_num_multiprocessors(4);
+}
+
+TEST_CASE("steps that verify chains of drafts are replayed") {
+  ModelConfig config = tiny_config();
+  config.dtype = DType::kBF16;
+  const TempDir dir;
+  write_model(dir.path(), config, random_tensors(config, 21));
+  const auto backend = loaded(make_cuda_backend(0), config, options_for(dir.path(), DType::kBF16));
+  const std::vector<std::shared_ptr<const Request>> requests = {request_with_choices(20, 3, 30)};
+  const ScheduledRun plain = run_scheduled(*backend, scheduling(), nullptr, requests);
+  const auto answer = [&](const Request&, int32_t choice) { return plain.answers[0][choice].out.tokens; };
+  ScriptedProposer proposer(answer, config.vocab_size, {.propose_rate = 0.9, .right_rate = 0.6}, 2);
+  SchedulerConfig scheduler = scheduling();
+  scheduler.max_num_drafts = 6;
+  Naming naming(backend.get(), true);
+  const ScheduledRun drafted = run_scheduled(naming, scheduler, &proposer, requests);
+  const bool is_same = drafted.answers == plain.answers;
+  CHECK(is_same);
+  CHECK(drafted.num_drafts > 0);
+  CHECK(naming.num_verifying > 5);
+  CHECK(naming.calls_of_verifying < 12);
 }
 
 // A step's copies are queued ahead of the recorded step, which is replayed as any other: a handful of calls, where two

@@ -37,9 +37,19 @@ constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 // For what the driver takes on its own account while a run goes on.
 constexpr int64_t kSpareBytes = int64_t{64} << 20;
 
-// Every sequence has one new token and samples.
-bool is_decode(const StepPlan& plan) {
-  return plan.num_tokens() == plan.num_entries() && plan.num_samples() == plan.num_entries();
+// Every row samples: those of sequences that have one new token, and of chains of drafts. Where attention takes all of
+// a sequence's rows as one small unit, this is to the device as many sequences of one row.
+bool is_decode(const StepPlan& plan, int32_t heads_per_kv) {
+  if (plan.num_samples() != plan.num_tokens() || !plan.parent_rows.empty()) return false;
+  for (int32_t e = 0; e < plan.num_entries(); ++e)
+    if (plan.num_rows(e) > std::max(1, cuda::AttentionTiling::kTileRows / heads_per_kv)) return false;
+  return true;
+}
+
+// A step has room for so many of the best tokens of each row, few where that is enough: they all go to the host.
+int32_t max_top_of(const StepPlan& plan) {
+  const auto is_long = [](const SampleRow& row) { return row.num_logprobs > kMaxTopLogprobs; };
+  return std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), is_long) ? kMaxBestTokens : kMaxTopLogprobs;
 }
 
 class CudaBackend final : public Backend {
@@ -73,7 +83,7 @@ class CudaBackend final : public Backend {
     if (static_cast<int64_t>(plan.block_copies.size()) > ops_->max_num_copies())
       return internal_error("plan copies too many blocks");
     for (const SampleRow& row : plan.sample_rows)
-      if (row.num_logprobs > kMaxTopLogprobs) return internal_error("plan wants too many log probabilities");
+      if (row.num_logprobs > kMaxBestTokens) return internal_error("plan wants too many log probabilities");
     return guarded(status_of_cuda_error, [&] {
       check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which need not be the one that loaded
       start(plan);
@@ -136,7 +146,7 @@ class CudaBackend final : public Backend {
                    (options.cuda.deterministic ? ", deterministic)" : ")");
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = options.max_num_drafts;
-    info_.max_best_tokens = kMaxTopLogprobs;
+    info_.max_best_tokens = kMaxBestTokens;
     info_.verifies_trees = info_.copies_blocks = true;
     info_.load_ms = clock.now_ms();
     return {};
@@ -230,7 +240,7 @@ class CudaBackend final : public Backend {
     info_.kv = ops_->kv_layout(num_blocks);
   }
 
-  int64_t largest_bucket() const { return std::min(options_.max_num_seqs, options_.max_num_batched_tokens); }
+  int64_t largest_bucket() const { return std::min(options_.max_num_samples(), options_.max_num_batched_tokens); }
 
   std::vector<int64_t> buckets() const {
     std::vector<int64_t> sizes;
@@ -249,7 +259,8 @@ class CudaBackend final : public Backend {
 
   // Chooses the matrix products' algorithms for decode steps of this many rows.
   void tune(int32_t rows) {
-    const StepPlan plan = decode_plan(options_, std::min(rows, info_.kv.num_blocks / num_groups()), num_groups());
+    const int32_t num_seqs = std::min({rows, options_.max_num_seqs, info_.kv.num_blocks / num_groups()});
+    const StepPlan plan = decode_plan(options_, num_seqs, num_groups());
     ops_->set_step(ops_->stage().upload(plan, {rows, rows, rows}, stream_->get()), {});
     ops_->resolve_step();
     ops_->set_tuning(true);
@@ -258,7 +269,8 @@ class CudaBackend final : public Backend {
     stream_->synchronize();
   }
 
-  // A kind of decode step that is recorded once: with attention over shared prefixes when the first such step comes.
+  // A kind of decode step, of so many rows, that is recorded once. With attention over shared prefixes that is when the
+  // first such step comes.
   struct Recording {
     int64_t size;
     bool needs_all, shares;
@@ -284,9 +296,10 @@ class CudaBackend final : public Backend {
     const cudaStream_t stream = stream_->get();
     const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
     StepShape shape = shape_of(plan);
-    const bool is_recordable = is_decode(plan) && !graphs_.empty();
+    const int32_t max_top = max_top_of(plan), heads_per_kv = config_.num_attention_heads / config_.num_key_value_heads;
+    const bool is_recordable = is_decode(plan, heads_per_kv) && !graphs_.empty() && max_top == kMaxTopLogprobs;
     if (is_recordable) {
-      const auto rows = static_cast<int32_t>(graph_bucket(plan.num_entries(), largest_bucket()));
+      const auto rows = static_cast<int32_t>(graph_bucket(plan.num_tokens(), largest_bucket()));
       shape = {rows, rows, rows};
     }
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
@@ -295,28 +308,42 @@ class CudaBackend final : public Backend {
     const Recording kind{shape.num_seqs, !cuda::SampleNeeds().covers(needs), arrays.shared.num_ctas > 0};
     const bool replay = is_recordable && arrays.parts.empty();
     if (replay && !graphs_.holds(kind.key())) record(kind);
-    ops_->set_step(arrays, needs);
+    ops_->set_step(arrays, needs, max_top);
     ops_->copy_blocks();
     const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
     if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) ops_->count_unseen_tokens();
     if (replay) graphs_.launch(kind.key(), stream);
     else run(shape.num_tokens, shape.num_samples);
-    const int64_t bytes = needs.top_logprobs ? ops_->sampled_bytes_with_top() : ops_->sampled_bytes();
-    check(cudaMemcpyAsync(flight.host.data(), ops_->sampled().tokens, bytes, cudaMemcpyDeviceToHost, stream),
-          "cudaMemcpyAsync");
+    download_sampled(plan, needs.top_logprobs, flight.host.data<uint8_t>());
     flight.end->record(stream);
     flight.plan = &plan;
     ++num_submitted_;
   }
 
-  // `host` mirrors the device's arrays of ops_->sampled().
+  // `host` mirrors the device's arrays of ops_->sampled(); of the best tokens, as far as the step has rows.
+  void download_sampled(const StepPlan& plan, bool with_top, uint8_t* host) {
+    const cuda::SampleResult& on_device = ops_->sampled();
+    const auto* const base = reinterpret_cast<const uint8_t*>(on_device.tokens);
+    const auto download = [&](const void* from, int64_t bytes) {
+      check(cudaMemcpyAsync(host + (static_cast<const uint8_t*>(from) - base), from, static_cast<size_t>(bytes),
+                            cudaMemcpyDeviceToHost, stream_->get()),
+            "cudaMemcpyAsync");
+    };
+    download(base, ops_->sampled_bytes());
+    if (!with_top) return;
+    const int64_t num_top = int64_t{plan.num_samples()} * on_device.max_top;
+    download(on_device.top_tokens, num_top * int64_t{sizeof(TokenId)});
+    download(on_device.top_logprobs, num_top * int64_t{sizeof(float)});
+  }
+
+  // `host`: where download_sampled() wrote.
   void read_output(const StepPlan& plan, const uint8_t* host, StepOutput* output) {
     const cuda::SampleResult& on_device = ops_->sampled();
     const auto* const base = reinterpret_cast<const uint8_t*>(on_device.tokens);
     const auto mirror = [&]<typename T>(const T* address) {
       return reinterpret_cast<const T*>(host + (reinterpret_cast<const uint8_t*>(address) - base));
     };
-    const int32_t rows = plan.num_samples();
+    const int32_t rows = plan.num_samples(), max_top = max_top_of(plan);
     SampledRows& rows_out = sampled_rows_;
     rows_out.clear();
     rows_out.tokens.assign(mirror(on_device.tokens), mirror(on_device.tokens) + rows);
@@ -326,8 +353,8 @@ class CudaBackend final : public Backend {
       const int32_t wanted = plan.sample_rows[i].num_logprobs;
       if (wanted >= 0) rows_out.logprobs[i] = mirror(on_device.logprobs)[i];
       const int32_t num_top = std::clamp(wanted, 0, config_.vocab_size);
-      const TokenId* const tokens = mirror(on_device.top_tokens) + int64_t{i} * kMaxTopLogprobs;
-      const float* const logprobs = mirror(on_device.top_logprobs) + int64_t{i} * kMaxTopLogprobs;
+      const TokenId* const tokens = mirror(on_device.top_tokens) + int64_t{i} * max_top;
+      const float* const logprobs = mirror(on_device.top_logprobs) + int64_t{i} * max_top;
       if (rows_out.is_finite[i] != 0) {
         rows_out.top_tokens.insert(rows_out.top_tokens.end(), tokens, tokens + num_top);
         rows_out.top_logprobs.insert(rows_out.top_logprobs.end(), logprobs, logprobs + num_top);

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "backend/cuda/cuda_weights.h"
-#include "core/request.h"
 #include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/resolve_step.h"
@@ -90,7 +89,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
 }
 
 void CudaOps::lay_out_samples() {
-  const int64_t rows = options_.limits.max_num_samples, top = rows * kMaxTopLogprobs;
+  const int64_t rows = options_.limits.max_num_samples, top = rows * kMaxBestTokens;
   const int64_t finite_bytes = ceil_div(rows, 4) * 4;
   given_memory_ = zeroed(rows * int64_t{sizeof(int32_t) + sizeof(TokenId)}, stream_);
   given_ = {given_memory_.data<int32_t>(), given_memory_.data<TokenId>() + rows};
@@ -102,7 +101,6 @@ void CudaOps::lay_out_samples() {
   sampled_.is_finite = at + rows * 8;
   sampled_.top_tokens = reinterpret_cast<TokenId*>(at + sampled_bytes_);
   sampled_.top_logprobs = reinterpret_cast<float*>(at + sampled_bytes_ + top * 4);
-  sampled_.max_top = kMaxTopLogprobs;
 }
 
 std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> parts,
@@ -235,8 +233,8 @@ void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
   result.tokens += first_sample;
   result.logprobs += first_sample;
   result.is_finite += first_sample;
-  result.top_tokens += first_sample * kMaxTopLogprobs;
-  result.top_logprobs += first_sample * kMaxTopLogprobs;
+  result.top_tokens += first_sample * sampled_.max_top;
+  result.top_logprobs += first_sample * sampled_.max_top;
   cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
 }
 

@@ -10,6 +10,7 @@
 #include "backend/cuda/weight_uploader.h"
 #include "core/kv_layout.h"
 #include "core/model_config.h"
+#include "core/request.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/memory.h"
@@ -18,6 +19,10 @@
 #include "model/ops.h"
 
 namespace llmb {
+
+// That a sample row asks for at most: a beam looks at as many as there are beams, and at one more for each token that
+// may end an answer.
+inline constexpr int32_t kMaxBestTokens = kMaxChoices + 32;
 
 struct CudaOpsOptions {
   DType dtype = DType::kBF16;  // of weights, activations and KV cache
@@ -49,8 +54,10 @@ class CudaOps final : public Ops {
   StepStage& stage() { return stage_; }
   int32_t max_num_copies() const { return options_.limits.max_num_copies(); }  // of blocks, in a step
 
-  // The step that following calls are about, and what its sample rows need at most.
-  void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs) { step_ = arrays, needs_ = needs; }
+  // The step that following calls are about, what its sample rows need at most, and how many of the best tokens.
+  void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs, int32_t max_top = kMaxTopLogprobs) {
+    step_ = arrays, needs_ = needs, sampled_.max_top = max_top;
+  }
   // Work before the forward pass: block copies, penalties of unseen tokens, and places of rows and tokens, where
   // they go on from what the step before gave; and behind it, what this one gives. resolve_step and give_tokens can be
   // recorded with the forward pass.
@@ -63,7 +70,8 @@ class CudaOps final : public Ops {
   void set_tuning(bool on) { is_tuning_ = on; }
   // The tokens that the last step sampled: arrays for max_num_samples rows, one behind the other from tokens on.
   const cuda::SampleResult& sampled() const { return sampled_; }
-  // Bytes from sampled().tokens to the end of what every step sets, and to the end of the top log probabilities.
+  // Bytes from sampled().tokens to the end of what every step sets, and to the end of the best tokens' log
+  // probabilities, for max_num_samples rows of kMaxBestTokens.
   int64_t sampled_bytes() const { return sampled_bytes_; }
   int64_t sampled_bytes_with_top() const { return sample_output_.bytes(); }
 

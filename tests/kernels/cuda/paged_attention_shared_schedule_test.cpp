@@ -92,7 +92,8 @@ Found check_step(const Step& step, const AttentionShape& shape, int32_t num_ctas
       const int32_t token = row / shape.group(), head = item.kv_head * shape.group() + row % shape.group();
       const int64_t state = item.shared.first + int64_t{token} * shape.num_heads + head;
       CHECK((state >= 0 && state < limits.max_states));
-      CHECK(written.insert({state, {shared.tokens[item.query_start + token], head, item.kv_begin, item.kv_end}}).second);
+      const Written own{shared.tokens[item.query_start + token], head, item.kv_begin, item.kv_end};
+      CHECK(written.insert({state, own}).second);
     }
   }
   Found found{static_cast<int64_t>(shared.items.size()), 0};
@@ -188,7 +189,7 @@ TEST_CASE("of prefixes within prefixes those are shared that save the most") {
     int64_t saved = 0;
     std::map<int32_t, std::pair<int64_t, int64_t>> by_block;  // first token's table: positions, sequences
     for (const AttentionItem& item : shared.items)
-      for (int32_t row = 0; row < item.num_rows; ++row) by_block[item.query_start] = {item.kv_end, item.row_begin + row + 1};
+      by_block[item.query_start] = {item.kv_end, item.row_begin + item.num_rows};
     for (const auto& [first, of] : by_block) saved += of.first * (of.second - 1) - 4 * of.second;
     size_t end = 0;
     const int64_t most = most_saved(step, 0, static_cast<int32_t>(step.seqs.size()), &end);
