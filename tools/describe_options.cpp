@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "cli/commands.h"
 #include "cli/version.h"
 #include "tools/package/man_text.h"
 
@@ -99,9 +100,13 @@ std::string man_page(const CLI::App& app, const std::vector<Flag>& flags, const 
   out += ".SH NAME\nllm\\-batch \\- " + roff(section(what, "llm-batch ", "")) + "\n";
   out += ".SH SYNOPSIS\n" + bold("llm-batch -m") + " " + italic("MODEL") + " [" + italic("OPTION") + "]... [" +
          italic("FILE") + "]...\n";
+  for (const CommandText& c : command_texts())
+    out += ".br\n" + bold("llm-batch " + c.name) + " " + roff(c.synopsis) + "\n";
   out += ".SH DESCRIPTION\n" + roff(what) + ".\n.PP\n.EX\n" + roff(section(description, ".\n\n", "")) + ".EE\n";
   for (const CLI::Option* option : app.get_options())
     if (option->get_positional()) out += ".TP\n" + italic("FILE") + "\n" + roff(option->get_description()) + ".\n";
+  out += ".SH COMMANDS\nThe first argument may name one; a file of that name is given as " + bold("./" + command_texts()[0].name) + ".\n";
+  for (const CommandText& c : command_texts()) out += ".TP\n" + bold(c.name) + "\n" + roff(c.description) + ".\n";
   out += ".SH OPTIONS\n";
   std::string group;
   for (const Flag& flag : flags) {
@@ -117,6 +122,12 @@ std::string man_page(const CLI::App& app, const std::vector<Flag>& flags, const 
 std::vector<std::string> spellings(const Flag& flag) {
   if (flag.short_name.empty()) return {"--" + flag.name};
   return {"-" + flag.short_name, "--" + flag.name};
+}
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const CommandText& c : command_texts()) names.push_back(c.name);
+  return names;
 }
 
 std::string bash_completions(const std::vector<Flag>& flags) {
@@ -145,7 +156,12 @@ std::string bash_completions(const std::vector<Flag>& flags) {
          join(all, " ") +
          "' ;; esac ;;\n"
          "  esac\n"
-         "  if [ -n \"$words\" ]; then\n"
+         "  if [ \"$COMP_CWORD\" = 1 ] && [ -z \"$words\" ]; then\n"
+         "    compopt -o filenames 2> /dev/null\n"
+         "    mapfile -t COMPREPLY < <(compgen -W '" +
+         join(command_names(), " ") +
+         "' -- \"$cur\"; compgen -f -- \"$cur\")\n"
+         "  elif [ -n \"$words\" ]; then\n"
          "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
          "  else\n"
          "    compopt -o filenames 2> /dev/null\n"
@@ -173,7 +189,8 @@ std::string zsh_value(const Flag& flag) {
 
 std::string zsh_completions(const std::vector<Flag>& flags) {
   const auto quote = [](const std::string& text) { return "'" + replace_all(text, "'", "'\\''") + "'"; };
-  std::string out = "#compdef llm-batch\n# Completions of llm-batch for zsh.\n_arguments -s -S";
+  std::string out = "#compdef llm-batch\n# Completions of llm-batch for zsh.\n_llm_batch_first() { compadd " +
+                    join(command_names(), " ") + "; _files }\n_arguments -s -S";
   for (const Flag& flag : flags) {
     std::string description = flag.description;
     for (const char* special : {"\\", "[", "]", ":"}) description = replace_all(description, special, std::string("\\") + special);
@@ -185,11 +202,13 @@ std::string zsh_completions(const std::vector<Flag>& flags) {
     else if (!flag.short_name.empty()) out += "'(" + join(spellings(flag), " ") + ")'";
     out += (flag.short_name.empty() ? name : "{-" + flag.short_name + "," + name + "}") + rest;
   }
-  return out + " \\\n  '*:FILE:_files'\n";
+  return out + " \\\n  '1:FILE or command:_llm_batch_first' \\\n  '*:FILE:_files'\n";
 }
 
 std::string fish_completions(const std::vector<Flag>& flags) {
   std::string out = "# Completions of llm-batch for fish.\n";
+  for (const CommandText& c : command_texts())
+    out += "complete -c llm-batch -n __fish_use_subcommand -a " + c.name + " -d '" + c.description + "'\n";
   for (const Flag& flag : flags) {
     out += "complete -c llm-batch";
     if (!flag.short_name.empty()) out += " -s " + flag.short_name;

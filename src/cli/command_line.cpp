@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "cli/commands.h"
 #include "cli/option_values.h"
 #include "cli/version.h"
 
@@ -352,10 +353,11 @@ void add_report_options(CLI::App& app, Options& o) {
   app.add_option("--slo", o.texts.slo, "Latency targets for goodput, e.g. ttft=200ms,tpot=50ms,e2el=2s")
       ->group(group)
       ->option_text("TARGETS");
-  app.add_option("--price-per-hour", o.price_per_hour, "Price of the machine, in any currency, for forecasts of the cost")
+  app.add_option("--price-per-hour", o.price_per_hour, "Price of the machine, in any currency, for the cost in forecasts and reports")
       ->check(number_in(0, 1e9))
       ->group(group)
       ->option_text("PRICE");
+  app.add_option("--report", o.report, "Draw the run as one HTML file")->group(group)->option_text("FILE.html");
   app.add_option("--peak-flops", o.peak_flops, "Machine limit for MFU, FLOP/s; default: measured")
       ->check(number_in(0, 1e24, true))
       ->group(group)
@@ -369,7 +371,7 @@ void add_report_options(CLI::App& app, Options& o) {
 }  // namespace
 
 std::unique_ptr<CLI::App> make_command_line(Options& o) {
-  auto app = std::make_unique<CLI::App>(kDescription, "llm-batch");
+  auto app = std::make_unique<CLI::App>(kDescription + command_synopses(), "llm-batch");
   app->footer(kFooter);
   app->set_version_flag("--version", std::string("llm-batch ") + kVersion);
   app->get_formatter()->column_width(44);

@@ -4,6 +4,7 @@
 #include "base/stderr_writer.h"
 #include "cli/flag_names.h"
 #include "cli/metrics_file.h"
+#include "cli/report_file.h"
 #include "cli/summary.h"
 #include "io/json_writer.h"
 
@@ -26,6 +27,15 @@ std::string error_text(const JobEnding& e, const OutputOptions& output) {
   if (message.empty() || !e.metrics) return message;
   if (e.output_was_changed) return message + "; until then: " + interrupted_message(e.report);
   return message + (e.report.resumable ? "; finished results are kept, run again to continue" : "");
+}
+
+// Neither keeps the run from being what it was.
+void write_metrics(const Options& o, const std::string& line) {
+  if (const std::string& path = o.job.output.metrics; !path.empty())
+    if (const Status status = append_metrics(path, line); !status.ok()) log_warning(status.message());
+  if (o.report.empty()) return;
+  if (const Status status = write_report({{"", line}}, o.price_per_hour, o.report); !status.ok())
+    log_warning(status.with_context("--report").message());
 }
 
 }  // namespace
@@ -58,7 +68,7 @@ std::string interrupted_message(const JobReport& report) {
          (report.resumable ? ", run again to continue" : "");
 }
 
-void print_ending(const JobEnding& e, const Options& o, int exit_code) {
+void print_ending(const JobEnding& e, const Options& o, const std::vector<EnergyReading>& energy, int exit_code) {
   const bool is_quiet = o.progress == ProgressKind::kNone;
   // The reader of a pipe who has seen enough wants no more words either.
   if (e.end == JobEnd::kReaderGone && e.metrics) return;
@@ -69,12 +79,10 @@ void print_ending(const JobEnding& e, const Options& o, int exit_code) {
   if (e.end == JobEnd::kNothingToDo && !is_quiet)
     log_info(o.job.output.path + ": complete, nothing to do (" + std::to_string(e.report.done) + " lines)");
   if (!e.metrics) return;
-  const SummaryContext context = summary_context(*e.metrics, o.peak_flops, o.peak_bandwidth);
+  SummaryContext context = summary_context(*e.metrics, o.peak_flops, o.peak_bandwidth);
+  context.energy = energy;
   if (!is_quiet) write_stderr(summary_table(*e.metrics, context));
-  const std::string& path = o.job.output.metrics;
-  if (path.empty()) return;
-  const Status status = append_metrics(path, summary_json(*e.metrics, context, metrics_identity(o.job, exit_code)));
-  if (!status.ok()) log_warning(status.message());
+  write_metrics(o, summary_json(*e.metrics, context, metrics_identity(o.job, e.metrics->backend, exit_code)));
 }
 
 }  // namespace llmb

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "cli/energy_meter.h"
 #include "cli/options.h"
 #include "job/job_ending.h"
 
@@ -14,7 +16,9 @@ std::string final_report_json(const JobReport& report, const std::string& output
 // "812 done, 9,188 left, run again to continue"
 std::string interrupted_message(const JobReport& report);
 
-// Says on stderr how the job ended, with a summary where it computed, and appends that to the metrics file.
-void print_ending(const JobEnding& ending, const Options& options, int exit_code);
+// Says on stderr how the job ended, with a summary where it computed, appends that to the metrics file and draws the
+// report. `energy`: that the computing took.
+void print_ending(const JobEnding& ending, const Options& options, const std::vector<EnergyReading>& energy,
+                  int exit_code);
 
 }  // namespace llmb

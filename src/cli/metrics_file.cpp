@@ -9,10 +9,18 @@
 #include <nlohmann/json.hpp>
 
 #include "base/durable_file.h"
+#include "cli/report_members.h"
 
 namespace llmb {
 
-std::string metrics_identity(const JobOptions& o, int exit_code) {
+std::string metrics_beside_path(const std::string& output) {
+  if (output == "-" || output.starts_with("/dev/")) return "";
+  const std::string suffix = ".jsonl";
+  const bool has_suffix = output.size() > suffix.size() && output.ends_with(suffix);
+  return output.substr(0, output.size() - (has_suffix ? suffix.size() : 0)) + ".metrics.jsonl";
+}
+
+std::string metrics_identity(const JobOptions& o, const BackendInfo& backend, int exit_code) {
   char date[32];
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -27,6 +35,7 @@ std::string metrics_identity(const JobOptions& o, int exit_code) {
   j["exit_code"] = exit_code;
   j["max_num_seqs"] = o.scheduler.max_num_seqs;
   j["max_num_batched_tokens"] = o.scheduler.max_num_batched_tokens;
+  add_run_members(o, backend, &j);
   const std::string object = j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   return object.substr(1, object.size() - 2);
 }

@@ -9,8 +9,11 @@
 
 namespace llmb {
 
-// Members that say which run it was: date, version, model, device, batching, inputs, exit code. Without braces.
-std::string metrics_identity(const JobOptions& options, int exit_code);
+// Beside an output: out.metrics.jsonl for out.jsonl; "" for streams and devices.
+std::string metrics_beside_path(const std::string& output);
+
+// Members that say which run it was: date, version, model, machine, settings, inputs, exit code. Without braces.
+std::string metrics_identity(const JobOptions& options, const BackendInfo& backend, int exit_code);
 
 // Starts a line of its own, also where the file ends with a torn one. After an error the file is as it was, where it
 // can be cut. Does not wait for the reader of a pipe.

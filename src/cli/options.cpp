@@ -12,8 +12,10 @@
 #include "base/log.h"
 #include "base/stderr_writer.h"
 #include "cli/command_line.h"
+#include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/flag_texts.h"
+#include "cli/metrics_file.h"
 #include "cli/version.h"
 
 namespace llmb {
@@ -84,10 +86,7 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
 // Where the metrics line goes; "" for nowhere.
 std::string metrics_path(const std::string& given, const std::string& output) {
   if (given == "none") return "";
-  if (!given.empty() || output == "-" || output.starts_with("/dev/")) return given;
-  const std::string suffix = ".jsonl";
-  const bool has_suffix = output.size() > suffix.size() && output.ends_with(suffix);
-  return output.substr(0, output.size() - (has_suffix ? suffix.size() : 0)) + ".metrics.jsonl";
+  return given.empty() ? metrics_beside_path(output) : given;
 }
 
 // Help and version are output: either all of it is written, or the exit code says that it is not.
@@ -104,11 +103,26 @@ int print(const std::string& text) {
   return kExitOk;
 }
 
+// "" where the command reads all options that are given.
+std::string check_options_of(const CommandText& command, const CLI::App& app, const JobOptions& o) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || option->get_positional() || command.options.empty()) continue;
+    const std::string& name = option->get_lnames().at(0);
+    if (std::count(command.options.begin(), command.options.end(), name) == 0)
+      return command.name + " does not read --" + name;
+  }
+  if (std::count(o.inputs.begin(), o.inputs.end(), "-") + std::count(o.inputs.begin(), o.inputs.end(), "") > 0)
+    return command.name + " needs files: llm-batch " + command.name + " " + command.synopsis;
+  return "";
+}
+
 }  // namespace
 
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
   Options& options = parsed.options;
+  const CommandText* command = argc > 1 ? command_named(argv[1]) : nullptr;
+  if (command != nullptr) options.command = command->command, --argc, ++argv;
   JobOptions& o = options.job;
   const std::unique_ptr<CLI::App> app = make_command_line(options);
   const auto refuse = [&](const std::string& problem) {
@@ -127,6 +141,9 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& e) {
     return refuse(e.what());
   }
+  if (command != nullptr)
+    if (const std::string problem = check_options_of(*command, *app, o); !problem.empty()) return refuse(problem);
+  if (options.command == Command::kReport) return parsed;
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
   if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
   if (o.output.retry_errors == "true") o.output.retry_errors = "*";  // the flag alone

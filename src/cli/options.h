@@ -19,13 +19,18 @@ struct FlagTexts {
   bool no_skip_special_tokens = false;
 };
 
+// What the program is asked to do: the plain call, or the command that the first argument names.
+enum class Command { kRun, kReport };
+
 struct Options {
+  Command command = Command::kRun;
   JobOptions job;
   FlagTexts texts;  // parse_command_line() reads them into `job`
   bool dry_run = false;
   ProgressKind progress = ProgressKind::kAuto;
   std::optional<double> peak_flops, peak_bandwidth;
   std::optional<double> price_per_hour;  // of the machine, in any currency
+  std::string report;                    // an HTML file; "": none
 };
 
 // To be done after parsing: run, or exit at once with this code (help, version, usage error: already printed).

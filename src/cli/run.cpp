@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -14,11 +15,13 @@
 #include "base/memory_reserve.h"
 #include "base/stderr_writer.h"
 #include "cli/dry_run.h"
+#include "cli/energy_meter.h"
 #include "cli/exit_code.h"
 #include "cli/final_report.h"
 #include "cli/forecast_text.h"
 #include "cli/options.h"
 #include "cli/progress.h"
+#include "cli/report_command.h"
 #include "cli/settings.h"
 #include "cli/signals.h"
 #include "job/job.h"
@@ -88,7 +91,15 @@ void let_reader_finish(StderrWriter& writer, int exit_code) {
     if (interrupt_count() > 0 && ++ticks == kTicksAfterSignal) ::_exit(exit_code);
 }
 
-// Shows on stderr how the job goes on.
+constexpr double kEnergyIntervalMs = 10000;
+
+// Of "cuda" or "cuda:N".
+int gpu_of(const std::string& device) {
+  const size_t colon = device.find(':');
+  return colon == std::string::npos ? 0 : std::atoi(device.c_str() + colon + 1);
+}
+
+// Shows on stderr how the job goes on, and measures what it takes.
 class Display final : public JobObserver {
  public:
   explicit Display(const Options& options)
@@ -98,6 +109,8 @@ class Display final : public JobObserver {
         progress_(options.progress) {}
 
   void on_loaded(const JobOptions& options, const ModelFiles& model, const BackendInfo& backend) override {
+    if (backend.kind == DeviceKind::kCuda) energy_.emplace(gpu_of(options.device));
+    else energy_.emplace(std::nullopt);
     if (is_quiet_) return;
     const std::string settings = describe_model(options, model, backend) + describe_defaults(options, model);
     write_stderr("llm-batch " + options.build + "\n" + settings);
@@ -115,11 +128,16 @@ class Display final : public JobObserver {
   }
   void on_progress(const JobProgress& progress) override {
     std::lock_guard lock(mutex_);
+    if (progress.engine.now_ms >= next_energy_ms_) {
+      next_energy_ms_ = progress.engine.now_ms + kEnergyIntervalMs;
+      energy_->sample();
+    }
     if (take_status_request()) progress_.print_status(progress);
     progress_.update(progress);
   }
   void on_computed() override {
     std::lock_guard lock(mutex_);
+    if (energy_) energy_->sample();
     progress_.finish();
   }
   void on_new_error(const ErrorCount& error) override {
@@ -127,11 +145,19 @@ class Display final : public JobObserver {
     progress_.print_error(error);
   }
 
+  // That the computing took so far.
+  std::vector<EnergyReading> energy() const {
+    std::lock_guard lock(mutex_);
+    return energy_ ? energy_->readings() : std::vector<EnergyReading>();
+  }
+
  private:
   const bool is_quiet_;
   const std::optional<double> price_per_hour_;
   const bool caches_prefixes_;
-  std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of what follows
+  std::optional<EnergyMeter> energy_;
+  double next_energy_ms_ = 0;
   Progress progress_;
 };
 
@@ -146,7 +172,7 @@ int run_job(const Options& options, const BackendFactory& make, RunView& view, S
   const int exit_code = guarded([&] {
     const JobEnding ending = job.run();
     const int code = exit_code_of(ending.end);
-    print_ending(ending, options, code);
+    print_ending(ending, options, display.energy(), code);
     return code;
   });
   const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage;
@@ -195,6 +221,7 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
         parsed = parse_command_line(argc, argv);
         if (parsed.exit_code) return *parsed.exit_code;
         const Options& options = parsed.options;
+        if (options.command == Command::kReport) return report_command(options);
         last_resort.set_grace_ms(1000 * options.job.grace_s);
         tell_terminal_input(options.job.inputs);
         if (options.dry_run) return dry_run(options);

@@ -9,20 +9,6 @@ namespace llmb {
 
 namespace {
 
-const char* batching_name(BatchingMode mode) {
-  switch (mode) {
-    case BatchingMode::kNone:
-      return "none";
-    case BatchingMode::kStatic:
-      return "static";
-    case BatchingMode::kDynamic:
-      return "dynamic";
-    case BatchingMode::kContinuous:
-      return "continuous";
-  }
-  return "";
-}
-
 std::string describe_speculation(const JobOptions& o, const BackendInfo& backend) {
   if (!o.speculation.any()) return "";
   const SpeculationOptions& s = o.speculation;
@@ -73,6 +59,34 @@ std::string describe_kv_cache(const JobOptions& o, const ModelFiles& model, cons
 }
 
 }  // namespace
+
+const char* batching_name(BatchingMode mode) {
+  switch (mode) {
+    case BatchingMode::kNone:
+      return "none";
+    case BatchingMode::kStatic:
+      return "static";
+    case BatchingMode::kDynamic:
+      return "dynamic";
+    case BatchingMode::kContinuous:
+      return "continuous";
+  }
+  return "";
+}
+
+const char* schedule_name(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::kAuto:
+      return "auto";
+    case Schedule::kFile:
+      return "file";
+    case Schedule::kPrefix:
+      return "prefix";
+    case Schedule::kLongestFirst:
+      return "longest-first";
+  }
+  return "";
+}
 
 int64_t expected_kv_blocks(const SchedulerConfig& scheduler, const BackendInfo& b, int32_t request_tokens) {
   const int64_t row_blocks = ceil_div(int64_t{request_tokens}, b.kv.block_size);

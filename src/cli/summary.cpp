@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "cli/report_members.h"
 
 namespace llmb {
 
@@ -199,6 +200,8 @@ std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std
   j["peak_flops"] = c.limits.flops_per_s;
   j["peak_bandwidth"] = c.limits.bytes_per_s;
   j["machine_limits"] = c.limits_were_given ? "given" : "measured";
+  add_energy_member(c.energy, &j);
+  add_figure_members(m, &j);
   std::string out = j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   if (!extra_json_members.empty()) out = "{" + extra_json_members + "," + out.substr(1);
   return out + "\n";

@@ -3,7 +3,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "cli/energy_meter.h"
 #include "job/job_ending.h"
 
 namespace llmb {
@@ -12,6 +14,7 @@ namespace llmb {
 struct SummaryContext {
   MachineLimits limits;
   bool limits_were_given = false;
+  std::vector<EnergyReading> energy;
 };
 
 // Given by flags, else as measured.

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "engine/quantile_sketch.h"
+#include "base/quantile_sketch.h"
 
 namespace llmb {
 

@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/quantile_sketch.h"
+#include "core/request_sample.h"
 #include "engine/completion_sink.h"
-#include "engine/quantile_sketch.h"
 
 namespace llmb {
 
@@ -26,6 +27,8 @@ struct RequestMetrics {
   int64_t num_input_tokens = 0, num_output_tokens = 0;
   int64_t num_good = 0;  // requests that met every target
   QuantileSketch ttft_ms, tpot_ms, itl_ms, e2el_ms, queue_ms;
+  QuantileSketch input_tokens, output_tokens;  // of a request
+  RequestSample sample;                        // of those answered
 };
 
 }  // namespace llmb

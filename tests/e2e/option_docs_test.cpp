@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/command_line.h"
+#include "cli/commands.h"
 #include "tests/e2e/has_program.h"
 #include "tests/support/process.h"
 #include "tests/support/source_dir.h"
@@ -145,6 +146,17 @@ TEST_CASE("every value that a completion offers is accepted, and no other word")
     CHECK_FALSE(is_accepted(name, "no-such-value"));
   }
   CHECK(num_choices > 8);
+}
+
+TEST_CASE("--help, manual page and completions know the commands") {
+  const std::string help = run_process({binary_dir() + "/llm-batch", "--help"}).out, man = plain_text(describe("man"));
+  for (const CommandText& command : command_texts()) {
+    CHECK(help.find("llm-batch " + command.name + " " + command.synopsis) != std::string::npos);
+    CHECK(man.find(command.description) != std::string::npos);
+    CHECK(describe("fish").find(" -a " + command.name + " ") != std::string::npos);
+    CHECK(describe("zsh").find("compadd") != std::string::npos);
+    CHECK(complete_in_bash("llm-batch " + command.name.substr(0, 3)) == std::set<std::string>{command.name});
+  }
 }
 
 TEST_CASE("bash completes flags, values and files") {

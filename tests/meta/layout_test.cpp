@@ -44,7 +44,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"planner", {"core", "base"}},
     {"job",
      {"planner", "engine", "speculation", "io", "chat", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
-    {"cli", {"job", "engine", "io", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
+    {"report", {"io", "core", "base"}},
+    {"cli", {"job", "report", "engine", "io", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
 };
 
 bool is_source(const fs::path& path) {

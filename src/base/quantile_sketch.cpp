@@ -1,4 +1,4 @@
-#include "engine/quantile_sketch.h"
+#include "base/quantile_sketch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +10,11 @@ constexpr double kRelativeError = 0.001;
 constexpr double kSmallest = 1e-3;  // ms; anything below shares bucket 0
 const double kLogGamma = std::log((1 + kRelativeError) / (1 - kRelativeError));
 const size_t kNumBuckets = static_cast<size_t>(std::log(1e11 / kSmallest) / kLogGamma) + 2;
+
+// Of the values in a bucket.
+double middle_of(size_t bucket) {
+  return bucket == 0 ? 0.0 : kSmallest * std::exp((static_cast<double>(bucket) - 0.5) * kLogGamma);
+}
 }  // namespace
 
 void QuantileSketch::add(double value) {
@@ -32,10 +37,28 @@ double QuantileSketch::quantile(double q) const {
   for (size_t i = 0; i < buckets_.size(); ++i) {
     seen += buckets_[i];
     if (seen <= rank) continue;
-    const double middle = i == 0 ? 0.0 : kSmallest * std::exp((static_cast<double>(i) - 0.5) * kLogGamma);
-    return std::clamp(middle, min_, max_);
+    return std::clamp(middle_of(i), min_, max_);
   }
   return max_;
+}
+
+Histogram QuantileSketch::histogram(int num_bins, Spacing spacing) const {
+  Histogram h;
+  if (count_ == 0) return h;
+  if (!(max_ > min_)) return {{min_, max_}, {count_}};
+  const bool is_log = spacing == Spacing::kLogarithmic;
+  const double low = is_log ? std::log(std::max(min_, kSmallest)) : min_;
+  const double width = ((is_log ? std::log(std::max(max_, 2 * kSmallest)) : max_) - low) / num_bins;
+  if (!(width > 0)) return {{min_, max_}, {count_}};
+  for (int i = 0; i <= num_bins; ++i) h.edges.push_back(is_log ? std::exp(low + i * width) : low + i * width);
+  h.counts.resize(num_bins);
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    if (buckets_[i] == 0) continue;
+    const double value = std::clamp(middle_of(i), min_, max_);
+    const double place = ((is_log ? std::log(std::max(value, kSmallest)) : value) - low) / width;
+    h.counts[static_cast<size_t>(std::clamp(place, 0.0, num_bins - 1.0))] += buckets_[i];
+  }
+  return h;
 }
 
 double exact_quantile(std::vector<float>& values, double q) {

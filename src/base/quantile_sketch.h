@@ -6,8 +6,16 @@
 
 namespace llmb {
 
-// Values in milliseconds, >= 0. Quantiles are within 0.1 % of a value that holds the rank, for values in
-// [1 microsecond, 10^8 seconds]; mean, min and max are exact. About 150 KB each once used. Not thread-safe.
+// Counts of values in bins that lie side by side.
+struct Histogram {
+  std::vector<double> edges;    // [num_bins + 1], ascending; empty: no values
+  std::vector<int64_t> counts;  // [num_bins]
+};
+
+enum class Spacing { kLinear, kLogarithmic };
+
+// Values in milliseconds or other units, >= 0. Quantiles are within 0.1 % of a value that holds the rank, for values in
+// [1 microsecond, 10^8 seconds], that is [10^-3, 10^11]; mean, min and max are exact. About 150 KB each once used. Not thread-safe.
 class QuantileSketch {
  public:
   void add(double value);
@@ -16,6 +24,8 @@ class QuantileSketch {
   double max() const { return max_; }
   // q in [0, 1]; 0 where nothing was added.
   double quantile(double q) const;
+  // Of all values, from the smallest to the largest. One bin where they are equal.
+  Histogram histogram(int num_bins, Spacing spacing) const;
 
  private:
   std::vector<int64_t> buckets_;

@@ -1,0 +1,27 @@
+#include "cli/commands.h"
+
+namespace llmb {
+
+const std::vector<CommandText>& command_texts() {
+  static const std::vector<CommandText> kTexts = {
+      {Command::kReport,
+       "report",
+       "METRICS|OUTPUT… -o report.html",
+       "Draw runs as one HTML file: from a metrics file (each line is a run) or an output; several side by side",
+       {"output", "report", "price-per-hour"}}};
+  return kTexts;
+}
+
+const CommandText* command_named(const std::string& argument) {
+  for (const CommandText& text : command_texts())
+    if (text.name == argument) return &text;
+  return nullptr;
+}
+
+std::string command_synopses() {
+  std::string lines;
+  for (const CommandText& c : command_texts()) lines += "  llm-batch " + c.name + " " + c.synopsis + "\n";
+  return lines;
+}
+
+}  // namespace llmb
