@@ -19,6 +19,11 @@ Result<Descriptor> open_regular_file(const std::string& path, struct stat* st) {
   return io_error(path + ": not a regular file");
 }
 
+bool file_exists(const std::string& path) {
+  struct stat st {};
+  return real_file_ops().stat(path.c_str(), &st) == 0;
+}
+
 Result<std::string> read_whole_file(const std::string& path, size_t max_bytes) {
   struct stat st {};
   LLMB_ASSIGN_OR_RETURN(const Descriptor file, open_regular_file(path, &st));

@@ -14,6 +14,9 @@ namespace llmb {
 // A regular file, to be read. A pipe under this name is refused, not waited for. Errors as open_error().
 Result<Descriptor> open_regular_file(const std::string& path, struct stat* st);
 
+// Whether there is a file or a directory of this name that can be looked at.
+bool file_exists(const std::string& path);
+
 // All of a file of at most max_bytes. kDataLoss: it is larger, or was cut short meanwhile; else as open_error().
 Result<std::string> read_whole_file(const std::string& path, size_t max_bytes);
 

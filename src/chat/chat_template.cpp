@@ -34,17 +34,13 @@ struct Source {
   mutable bool reads_parts = false;
 };
 
-Status status_of(const jinja::Error& e) {
-  return e.kind() == jinja::Error::Kind::kBudget ? resource_exhausted(e.what()) : invalid_argument(e.what());
-}
-
 Status parse_source(std::string_view text, Source* source) {
   try {
     source->parsed = jinja::parse_template(text);
     source->text = text;
     return {};
   } catch (const jinja::Error& e) {
-    return status_of(e);
+    return e.status();
   }
 }
 
@@ -300,7 +296,7 @@ Result<std::string> ChatTemplate::render(const ChatMessages& chat, TextParts tex
   try {
     return render_source(source, parts_->special_tokens, chat, text_parts);
   } catch (const jinja::Error& e) {
-    return status_of(e);
+    return e.status();
   }
 }
 

@@ -9,14 +9,6 @@
 
 namespace llmb {
 
-namespace {
-
-Status status_of(const jinja::Error& e) {
-  return e.kind() == jinja::Error::Kind::kBudget ? resource_exhausted(e.what()) : invalid_argument(e.what());
-}
-
-}  // namespace
-
 struct PromptTemplate::Parsed {
   std::unique_ptr<jinja::Template> code;
 };
@@ -30,7 +22,7 @@ Result<std::unique_ptr<PromptTemplate>> PromptTemplate::parse(std::string_view s
     parsed->code = jinja::parse_template(source);
     return std::unique_ptr<PromptTemplate>(new PromptTemplate(std::move(parsed)));
   } catch (const jinja::Error& e) {
-    return status_of(e);
+    return e.status();
   }
 }
 
@@ -46,7 +38,7 @@ Result<std::string> PromptTemplate::render(std::string_view fields_json) const {
       interpreter.set_variable(std::string(jinja::text_of(name)), value);
     return interpreter.run();
   } catch (const jinja::Error& e) {
-    return status_of(e);
+    return e.status();
   }
 }
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr uint64_t kMaxKeys = 1 << 16;
 constexpr uint64_t kMaxNameBytes = 512;
-constexpr uint64_t kMaxHeaderBytes = 256 << 20;  // walked once when the file is opened
-constexpr uint64_t kMaxRank = 4;
+constexpr uint64_t kMaxGgufHeaderBytes = 256 << 20;  // walked once when the file is opened
+constexpr uint64_t kMaxGgufRank = 4;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 
 constexpr GgufTensorType kTensorTypes[] = {
@@ -74,7 +74,7 @@ class GgufFile::Reader {
  public:
   Reader(std::span<const uint8_t> bytes, GgufFile* file)
       : file_bytes_(bytes),
-        rest_(reinterpret_cast<const char*>(bytes.data()), std::min<uint64_t>(bytes.size(), kMaxHeaderBytes)),
+        rest_(reinterpret_cast<const char*>(bytes.data()), std::min<uint64_t>(bytes.size(), kMaxGgufHeaderBytes)),
         begin_(rest_.data()),
         out_(*file) {}
 
@@ -90,8 +90,8 @@ class GgufFile::Reader {
 
  private:
   Status cut_short() const {
-    const bool is_limit = file_bytes_.size() > kMaxHeaderBytes;
-    return data_loss(is_limit ? "the header is over the limit of " + std::to_string(kMaxHeaderBytes >> 20) + " MiB"
+    const bool is_limit = file_bytes_.size() > kMaxGgufHeaderBytes;
+    return data_loss(is_limit ? "the header is over the limit of " + std::to_string(kMaxGgufHeaderBytes >> 20) + " MiB"
                               : "the file ends inside the header, at byte " + std::to_string(position()));
   }
   uint64_t position() const { return static_cast<uint64_t>(rest_.data() - begin_); }
@@ -200,7 +200,7 @@ class GgufFile::Reader {
     uint32_t rank = 0, type = 0;
     uint64_t offset = 0;
     Status status = take(&rank);
-    if (status.ok() && (rank < 1 || rank > kMaxRank))
+    if (status.ok() && (rank < 1 || rank > kMaxGgufRank))
       status = data_loss(std::to_string(rank) + " dimensions, expected 1 to 4");
     for (uint32_t i = 0; status.ok() && i < rank; ++i) {
       uint64_t size = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <unordered_set>
 
@@ -254,13 +253,12 @@ Result<Checkpoint> Checkpoint::open_sharded(const std::string& model_dir) {
 }
 
 Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
-  std::error_code error;
-  if (std::filesystem::exists(model_dir + "/model.safetensors", error)) {
+  if (file_exists(model_dir + "/model.safetensors")) {
     Checkpoint checkpoint;
     LLMB_RETURN_IF_ERROR(checkpoint.add_file(model_dir, "model.safetensors"));
     return checkpoint;
   }
-  if (std::filesystem::exists(model_dir + "/model.safetensors.index.json", error)) return open_sharded(model_dir);
+  if (file_exists(model_dir + "/model.safetensors.index.json")) return open_sharded(model_dir);
   return no_weights(model_dir);
 }
 

@@ -30,6 +30,9 @@ inline constexpr ExprId kNothing = 0;      // no string
 inline constexpr ExprId kEmptyString = 1;  // ""
 inline constexpr int32_t kUnlimited = -1;
 
+// In texts that describe a language.
+inline constexpr int32_t kMaxNestedGroups = 200, kMaxRepeats = 100'000;
+
 // `rule` and behind it `rest`.
 struct RuleCall {
   RuleId rule = 0;

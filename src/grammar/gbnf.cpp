@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "grammar/char_set.h"
+#include "grammar/expr.h"
 #include "text/unicode.h"
 
 namespace llmb::grammar {
 
 namespace {
 
-constexpr int32_t kMaxDepth = 200, kMaxCount = 100'000;
 
 bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_'; }
 
@@ -79,7 +79,7 @@ class GbnfReader {
   }
 
   Result<ExprId> read_alternatives(int32_t depth) {
-    if (depth > kMaxDepth) return error("more than " + std::to_string(kMaxDepth) + " nested groups");
+    if (depth > kMaxNestedGroups) return error("more than " + std::to_string(kMaxNestedGroups) + " nested groups");
     std::vector<ExprId> alternatives;
     do {
       std::vector<ExprId> parts;
@@ -120,8 +120,8 @@ class GbnfReader {
     const size_t begin = at_;
     while (!done() && in_[at_] >= '0' && in_[at_] <= '9') ++at_;
     if (at_ == begin) return error("a number is missing");
-    *value = at_ - begin > 6 ? kMaxCount + 1 : std::stoi(std::string(in_.substr(begin, at_ - begin)));
-    return *value > kMaxCount ? error("a count above " + std::to_string(kMaxCount)) : Status();
+    *value = at_ - begin > 6 ? kMaxRepeats + 1 : std::stoi(std::string(in_.substr(begin, at_ - begin)));
+    return *value > kMaxRepeats ? error("a count above " + std::to_string(kMaxRepeats)) : Status();
   }
 
   Result<ExprId> read_atom(int32_t depth) {

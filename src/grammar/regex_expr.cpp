@@ -13,7 +13,6 @@ namespace {
 
 // Stand for the beginning and the end of a text while a pattern is put together: bytes that UTF-8 does not have.
 constexpr uint8_t kBegin = 0xFE, kEnd = 0xFF;
-constexpr int32_t kMaxDepth = 200, kMaxCount = 100'000;
 
 const CharSet& digits() {
   static const CharSet set{{'0', '9'}};
@@ -58,7 +57,7 @@ class RegexReader {
   }
 
   Result<ExprId> read_alternatives(int32_t depth) {
-    if (depth > kMaxDepth) return error("more than " + std::to_string(kMaxDepth) + " nested groups");
+    if (depth > kMaxNestedGroups) return error("more than " + std::to_string(kMaxNestedGroups) + " nested groups");
     std::vector<ExprId> alternatives;
     do {
       std::vector<ExprId> parts;
@@ -104,10 +103,10 @@ class RegexReader {
       return std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
     };
     if (low.empty() || !is_number(low) || !is_number(high)) return false;
-    if (low.size() > 6 || high.size() > 6) return error("a count above " + std::to_string(kMaxCount));
+    if (low.size() > 6 || high.size() > 6) return error("a count above " + std::to_string(kMaxRepeats));
     *min = std::stoi(std::string(low));
     *max = high.empty() ? kUnlimited : std::stoi(std::string(high));
-    if (*min > kMaxCount || *max > kMaxCount) return error("a count above " + std::to_string(kMaxCount));
+    if (*min > kMaxRepeats || *max > kMaxRepeats) return error("a count above " + std::to_string(kMaxRepeats));
     if (*max != kUnlimited && *max < *min) return error("a count that ends before it begins");
     at_ = close + 1;
     return true;

@@ -6,7 +6,7 @@ namespace llmb::grammar {
 
 namespace {
 
-constexpr int32_t kMaxBranches = 4096, kMaxDepth = 128;
+constexpr int32_t kMaxBranches = 4096, kMaxSchemaDepth = 128;
 
 [[noreturn]] void too_large(const std::string& what) { throw SchemaError{resource_exhausted("schema: " + what)}; }
 
@@ -29,7 +29,7 @@ RuleId SchemaRules::rule_of(Goal goal) {
   const RuleId rule = at->second;
   if (!is_new) return rule;
   rules_.bodies.push_back(kNothing);
-  if (++depth_ > kMaxDepth) too_large("nested more than " + std::to_string(kMaxDepth) + " deep");
+  if (++depth_ > kMaxSchemaDepth) too_large("nested more than " + std::to_string(kMaxSchemaDepth) + " deep");
   std::vector<ExprId> bodies;
   for (const Branch& branch : branches_of(goal)) bodies.push_back(body_of(branch));
   rules_.bodies[rule] = rules_.arena.either(std::move(bodies));
@@ -91,7 +91,7 @@ void SchemaRules::expand(Branch branch, std::vector<Term> todo, std::vector<Choi
 bool SchemaRules::excludes(const std::vector<Term>& terms, const Term& other) {
   Goal together = terms;
   together.push_back(other);
-  if (++depth_ > kMaxDepth) too_large("nested more than " + std::to_string(kMaxDepth) + " deep");
+  if (++depth_ > kMaxSchemaDepth) too_large("nested more than " + std::to_string(kMaxSchemaDepth) + " deep");
   const std::vector<Branch> branches = branches_of(normalised(together));
   --depth_;
   return std::all_of(branches.begin(), branches.end(),

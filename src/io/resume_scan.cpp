@@ -19,7 +19,7 @@ namespace dom = simdjson::dom;
 
 namespace {
 
-constexpr size_t kChunk = 256 << 10;
+constexpr size_t kReadBytes = 256 << 10;
 static_assert(RecordParser::kPadding >= simdjson::SIMDJSON_PADDING);
 
 std::optional<uint64_t> parse_hash(std::string_view text) {
@@ -38,7 +38,7 @@ Status damaged(const std::string& path, int64_t line_number, const std::string& 
 // The file's lines, each with its "\n", in bounded memory.
 class RecordLines {
  public:
-  RecordLines(int fd, const std::string& path, FileOps& ops) : fd_(fd), path_(path), ops_(ops), buffer_(kChunk) {}
+  RecordLines(int fd, const std::string& path, FileOps& ops) : fd_(fd), path_(path), ops_(ops), buffer_(kReadBytes) {}
 
   struct Line {
     std::string_view bytes;  // valid until the next call; empty where too long

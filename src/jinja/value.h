@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
+
 namespace llmb::jinja {
 
 // Budgets of a render. A step is an evaluated node, an element visited, 8 bytes of text looked at one by one or 64
@@ -31,6 +33,7 @@ class Error : public std::runtime_error {
   enum class Kind { kTemplate, kType, kLookup, kValue, kBudget };  // kType, kLookup, kValue: as Python's exceptions
   Error(Kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
   Kind kind() const { return kind_; }
+  Status status() const { return kind_ == Kind::kBudget ? resource_exhausted(what()) : invalid_argument(what()); }
 
  private:
   Kind kind_;

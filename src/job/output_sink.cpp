@@ -13,16 +13,9 @@
 #include "base/durable_file.h"
 #include "base/open_file.h"
 #include "base/process_start.h"
+#include "job/output_target.h"
 
 namespace llmb {
-
-namespace {
-
-Status error_at(const std::string& what, const std::string& path, int code) {
-  return io_error(path + ": " + what + ": " + std::strerror(code));
-}
-
-}  // namespace
 
 OutputSink::OutputSink(OutputSinkOptions options, const Clock& clock, FileOps& ops)
     : options_(std::move(options)), clock_(clock), ops_(ops), path_(options_.path) {}

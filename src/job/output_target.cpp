@@ -18,10 +18,6 @@ namespace {
 
 constexpr std::string_view kLongestSuffix = ".manifest.json.tmp";  // of all names beside an output
 
-Status error_at(const std::string& what, const std::string& path, int code) {
-  return io_error(path + ": " + what + ": " + std::strerror(code));
-}
-
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
 // Where a chain of symbolic links ends, also where no file is yet. What is no link stays as it is.
@@ -34,6 +30,10 @@ std::string follow_links(fs::path path) {
 }
 
 }  // namespace
+
+Status error_at(const std::string& what, const std::string& path, int code) {
+  return io_error(path + ": " + what + ": " + std::strerror(code));
+}
 
 Status check_name_length(const std::string& path, std::string_view suffix) {
   const long known = ::pathconf(directory_of(path).c_str(), _PC_NAME_MAX);

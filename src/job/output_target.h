@@ -27,6 +27,9 @@ Result<OutputTarget> resolve_output(const std::string& path, const std::vector<s
 Status check_not_an_input(FileOps& ops, const std::vector<std::string>& inputs, const struct stat& output,
                           const std::string& name);
 
+// kIoError that names the file and errno `code`.
+Status error_at(const std::string& what, const std::string& path, int code);
+
 // kInvalidArgument where the file system has no room for a name that is so much longer.
 Status check_name_length(const std::string& path, std::string_view suffix = "");
 

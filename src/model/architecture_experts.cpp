@@ -11,7 +11,6 @@ namespace llmb {
 namespace {
 
 constexpr int64_t kMaxExperts = 4096;
-constexpr int64_t kMaxIntermediate = 1 << 20;
 
 void read_experts(ConfigFields& f, const char* count_names, int64_t default_count, int64_t default_top_k,
                   const char* size_name, int64_t default_size, ModelConfig* c) {

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr GgufArchitecture kArchitectures[] = {
+constexpr GgufArchitecture kGgufArchitectures[] = {
     // name, model_type, interleaved, plus one, post attention norm
     {"llama", "llama", true, false, false},         {"qwen2", "qwen2", false, false, false},
     {"qwen3", "qwen3", false, false, false},        {"gemma", "gemma", false, true, false},
@@ -292,7 +292,7 @@ Result<GgufArchitecture> gguf_architecture(const GgufFile& file) {
   const auto name = file.text("general.architecture");
   if (!name) return data_loss("has no general.architecture: not a model");
   std::string supported;
-  for (const GgufArchitecture& architecture : kArchitectures) {
+  for (const GgufArchitecture& architecture : kGgufArchitectures) {
     if (architecture.name == *name) return architecture;
     supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
   }

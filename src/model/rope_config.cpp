@@ -10,7 +10,6 @@ namespace llmb {
 namespace {
 
 constexpr double kMaxNumber = 1e12;
-constexpr int64_t kMaxPositions = 1 << 27;
 
 void read_llama3(ConfigFields& rope, RopeScaling* s) {
   s->low_freq_factor = rope.number("low_freq_factor", 1, 1e-6, kMaxNumber);

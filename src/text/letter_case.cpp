@@ -76,22 +76,22 @@ const Special* find_special(char32_t c) {
 
 utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
-struct Span {
+struct CodePoints {
   char32_t first, last;
 };
 
 template <size_t N>
-bool in_any(const Span (&spans)[N], char32_t c) {
-  return std::any_of(std::begin(spans), std::end(spans), [c](Span s) { return c >= s.first && c <= s.last; });
+bool in_any(const CodePoints (&spans)[N], char32_t c) {
+  return std::any_of(std::begin(spans), std::end(spans), [c](CodePoints s) { return c >= s.first && c <= s.last; });
 }
 
 // Unicode's Other_Lowercase and Other_Uppercase.
-constexpr Span kOtherLower[] = {
+constexpr CodePoints kOtherLower[] = {
     {0xAA, 0xAA},     {0xBA, 0xBA},     {0x2B0, 0x2B8},     {0x2C0, 0x2C1},     {0x2E0, 0x2E4},     {0x345, 0x345},
     {0x37A, 0x37A},   {0x1D2C, 0x1D6A}, {0x1D78, 0x1D78},   {0x1D9B, 0x1DBF},   {0x2071, 0x2071},   {0x207F, 0x207F},
     {0x2090, 0x209C}, {0x2170, 0x217F}, {0x24D0, 0x24E9},   {0x2C7C, 0x2C7D},   {0xA69C, 0xA69D},   {0xA770, 0xA770},
     {0xA7F8, 0xA7F9}, {0xAB5C, 0xAB5F}, {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA}};
-constexpr Span kOtherUpper[] = {
+constexpr CodePoints kOtherUpper[] = {
     {0x2160, 0x216F}, {0x24B6, 0x24CF}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
 
 bool is_cased(char32_t c) { return is_lower(c) || is_upper(c) || is_title(c); }

@@ -13,7 +13,6 @@ using nlohmann::json;
 using Ptr = std::unique_ptr<Normalizer>;
 
 constexpr int kMaxNormalizerDepth = 8;
-constexpr size_t kMaxReplacementBytes = 256;
 
 class UnicodeForm final : public Normalizer {
  public:

@@ -12,6 +12,8 @@
 
 namespace llmb {
 
+inline constexpr size_t kMaxReplacementBytes = 256;  // that take the place of a match
+
 class Normalizer {
  public:
   virtual ~Normalizer() = default;

@@ -11,7 +11,6 @@ namespace llmb {
 
 namespace {
 
-constexpr size_t kMaxReplacementBytes = 256;
 constexpr size_t kMaxKeyBytes = 256;
 constexpr size_t kShortGraphemeBytes = 6;  // longer grapheme clusters are mapped character by character
 

@@ -16,7 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxMergeWork = size_t{1} << 32;   // bytes hashed while looking for the parts of pieces
 constexpr const char* kSpaceMark = "\xE2\x96\x81";  // ▁
 
 // Walks the fields of one message. Wire types: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.

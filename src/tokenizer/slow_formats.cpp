@@ -1,6 +1,5 @@
 #include "tokenizer/slow_formats.h"
 
-#include <filesystem>
 
 #include "base/directory.h"
 #include "base/log.h"
@@ -13,11 +12,6 @@ namespace llmb {
 namespace {
 
 using nlohmann::json;
-
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
 
 Status read_vocab(const std::string& path, TokenizerFile* out) {
   LLMB_ASSIGN_OR_RETURN(const auto vocab, read_whole_file(path, kMaxTextFileBytes));
@@ -101,7 +95,7 @@ Status set_pipeline(TokenizerConfig* config, TokenizerFile* file) {
 // tokenizer.model (sentencepiece, or Llama 3's ranks under the same name), tiktoken.model, or the first *.tiktoken.
 std::string find_model_file(const std::string& model_dir) {
   for (const char* name : {"tokenizer.model", "tiktoken.model"}) {
-    if (exists(model_dir + "/" + name)) return model_dir + "/" + name;
+    if (file_exists(model_dir + "/" + name)) return model_dir + "/" + name;
   }
   const Result<std::vector<std::string>> names = directory_names(model_dir);
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>())
@@ -114,7 +108,7 @@ std::string find_model_file(const std::string& model_dir) {
 Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerConfig* config) {
   for (const auto& [vocab, merges] : {std::pair("vocab.json", "merges.txt"), std::pair("encoder.json", "vocab.bpe")}) {
     const std::string vocab_path = model_dir + "/" + vocab, merges_path = model_dir + "/" + merges;
-    if (!exists(vocab_path) || !exists(merges_path)) continue;
+    if (!file_exists(vocab_path) || !file_exists(merges_path)) continue;
     TokenizerFile file;
     LLMB_RETURN_IF_ERROR(read_vocab(vocab_path, &file));
     LLMB_RETURN_IF_ERROR(read_merges(merges_path, &file));

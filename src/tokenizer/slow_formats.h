@@ -10,6 +10,8 @@
 
 namespace llmb {
 
+inline constexpr size_t kMaxMergeWork = size_t{1} << 32;  // bytes hashed while looking for the parts of tokens
+
 // Reads what the directory has: vocab.json + merges.txt, encoder.json + vocab.bpe, tokenizer.model, tiktoken.model or
 // *.tiktoken. Fills in the special tokens that go with it by default. not_found where none of the files is there.
 Result<TokenizerFile> read_slow_format(const std::string& model_dir, TokenizerConfig* config);

@@ -15,7 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxTiktokenBytes = 4096;  // of one token
-constexpr size_t kMaxMergeWork = size_t{1} << 32;
 
 // The token as GPT-2's characters, or "" where the line is not base64, a space and a number.
 std::string read_line(std::string_view line, int64_t* rank) {

@@ -20,11 +20,6 @@ constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 constexpr const char* kSpecialTokenNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                               "pad_token", "cls_token", "mask_token"};
 
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
-
 Result<json> read_small_json(const std::string& path) {
   LLMB_ASSIGN_OR_RETURN(const auto text, read_whole_file(path, kMaxConfigBytes));
   auto value = parse_small_json(text);
@@ -116,7 +111,7 @@ Status check_no_gap(const Tokenizer::State& state) {
 Result<TokenizerConfig> read_tokenizer_config(const std::string& model_dir) {
   TokenizerConfig config;
   const std::string path = model_dir + "/tokenizer_config.json", map_path = model_dir + "/special_tokens_map.json";
-  if (exists(path)) {
+  if (file_exists(path)) {
     LLMB_ASSIGN_OR_RETURN(config.values, read_small_json(path));
     Status status = read_special_tokens(config.values, &config.special_tokens);
     if (status.ok()) status = read_added_tokens_decoder(config.values, &config.added_tokens);
@@ -124,7 +119,7 @@ Result<TokenizerConfig> read_tokenizer_config(const std::string& model_dir) {
     config.add_bos_token = flag(config.values, "add_bos_token");
     config.add_eos_token = flag(config.values, "add_eos_token");
   }
-  if (exists(map_path)) {
+  if (file_exists(map_path)) {
     LLMB_ASSIGN_OR_RETURN(const auto values, read_small_json(map_path));
     const Status status = read_special_tokens(values, &config.special_tokens);
     if (!status.ok()) return status.with_context(map_path);
@@ -142,7 +137,7 @@ Result<TokenizerFile> read_tokenizer_files(const std::string& model_dir, Tokeniz
     return read;
   }
   const std::string path = model_dir + "/tokenizer.json";
-  if (!exists(path)) return read_slow_format(model_dir, config);
+  if (!file_exists(path)) return read_slow_format(model_dir, config);
   LLMB_ASSIGN_OR_RETURN(const auto text, read_whole_file(path, kMaxTextFileBytes));
   auto parsed = parse_tokenizer_json(text);
   if (!parsed.ok()) return parsed.status().with_context(path);
