@@ -155,7 +155,8 @@ class AttentionCase {
               memory_[2].at<int32_t>(0),
               memory_[3].at<int32_t>(0),
               memory_[4].at<float>(0),
-              memory_[5].at<float>(0)};
+              memory_[5].at<float>(0),
+              schedule_.uses_wgmma};
     }
 
    private:
@@ -243,6 +244,7 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     bench.report_flops("paged_attention", "tiny prefill 70, Hopper", one.time_s(), one.flops());
     return;
   }
+  if (has_hopper) shared(64, 2048, 64, AttentionPath::kHopper);
   for (const AttentionPath path : {AttentionPath::kMma, AttentionPath::kDeterministic}) {
     for (const int32_t context : {1024, 4096, 8192})
       decode("64 x " + std::to_string(context), even_lengths(64, context), path);

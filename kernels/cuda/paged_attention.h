@@ -47,6 +47,7 @@ struct SharedAttentionWork {
   const int32_t* positions = nullptr;    // [num_tokens]
   float* values = nullptr;               // [max_states, head_dim]
   float* stats = nullptr;                // [max_states, kStateStats]; null: no positions are shared
+  bool uses_wgmma = false;               // the items are for Hopper's kernel
 };
 
 // A schedule on the device. Two steps' lists may share everything but items and cta_start.

@@ -21,6 +21,8 @@ extern template void launch_mma<__nv_bfloat16, ItemKind::kTree>(const Args<__nv_
 extern template void launch_mma<__half, ItemKind::kTree>(const Args<__half>&, int32_t, cudaStream_t);
 extern template void launch_mma<__nv_bfloat16, ItemKind::kShared>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
 extern template void launch_mma<__half, ItemKind::kShared>(const Args<__half>&, int32_t, cudaStream_t);
+extern template void launch_wgmma<__nv_bfloat16, ItemKind::kShared>(const Args<__nv_bfloat16>&, cudaStream_t);
+extern template void launch_wgmma<__half, ItemKind::kShared>(const Args<__half>&, cudaStream_t);
 extern template void launch_mma<__nv_bfloat16, ItemKind::kContinued>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
 extern template void launch_mma<__half, ItemKind::kContinued>(const Args<__half>&, int32_t, cudaStream_t);
 
@@ -79,14 +81,15 @@ void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const
       shared.work.num_ctas = work.shared.num_ctas;
       shared.work.items = work.shared.items;
       shared.work.cta_start = work.shared.cta_start;
-      attention::launch_mma<T, attention::ItemKind::kShared>(shared, tiling.padded_dim, stream);
+      if (work.shared.uses_wgmma) attention::launch_wgmma<T, attention::ItemKind::kShared>(shared, stream);
+      else attention::launch_mma<T, attention::ItemKind::kShared>(shared, tiling.padded_dim, stream);
     }
     const int32_t first_wgmma_cta = tiling.first_wgmma_cta(work.num_ctas);
     attention::Args<T> part = args;
     if (tiling.wgmma && work.has_wgmma_items) {
       part.work.num_ctas = work.num_ctas - first_wgmma_cta;
       part.work.cta_start = work.cta_start + first_wgmma_cta;
-      attention::launch_wgmma(part, stream);
+      attention::launch_wgmma<T, attention::ItemKind::kChain>(part, stream);
       part = args;
     }
     part.work.num_ctas = first_wgmma_cta;

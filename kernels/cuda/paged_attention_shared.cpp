@@ -21,7 +21,8 @@ class SharedScheduler {
         shared_(shared),
         shape_(shape),
         tiling_(attention_tiling(shape)),
-        num_ctas_(tiling_.first_wgmma_cta(num_ctas)),
+        tile_(tiling_.wgmma ? AttentionTiling::kWgmmaTile : tiling_.kv_tile),
+        max_ctas_(num_ctas),
         max_states_(
             shared_attention_limits(shape, num_ctas, batch.num_seqs, static_cast<int32_t>(max_tokens)).max_states),
         max_tokens_(max_tokens),
@@ -31,9 +32,13 @@ class SharedScheduler {
     schedule_.tokens.clear();
     schedule_.items.clear();
     schedule_.states.assign(static_cast<size_t>(batch_.num_seqs), SharedStates());
-    schedule_.cta_start.assign(static_cast<size_t>(num_ctas_) + 1, 0);
     weigh();
     if (!choose()) return;
+    schedule_.uses_wgmma = tiling_.wgmma && std::any_of(schedule_.chosen.begin(), schedule_.chosen.end(), [&](auto& c) {
+                             return c.num_tokens * shape_.group() > AttentionTiling::kTileRows;
+                           });
+    num_ctas_ = shared_ctas(tiling_, max_ctas_, schedule_.uses_wgmma);
+    schedule_.cta_start.assign(static_cast<size_t>(num_ctas_) + 1, 0);
     cut();
     place_states();
     make_items();
@@ -46,7 +51,7 @@ class SharedScheduler {
     return shared_.seqs.subspan(static_cast<size_t>(prefix.seq_begin),
                                 static_cast<size_t>(prefix.seq_end - prefix.seq_begin));
   }
-  int32_t num_tiles(const SharedPositions& prefix) const { return prefix.num_positions / tiling_.kv_tile; }
+  int32_t num_tiles(const SharedPositions& prefix) const { return prefix.num_positions / tile_; }
 
   // Positions of a KV head that need not be read again, less what states cost: each row's is written and read, in two
   // pieces or so, and takes as much memory as a position.
@@ -57,7 +62,7 @@ class SharedScheduler {
       ++num_seqs;
       num_rows += int64_t{num_tokens(seq)} * shape_.group();
     }
-    return std::max<int64_t>(0, int64_t{num_tiles(prefix)} * tiling_.kv_tile * (num_seqs - 1) - 4 * num_rows);
+    return std::max<int64_t>(0, int64_t{num_tiles(prefix)} * tile_ * (num_seqs - 1) - 4 * num_rows);
   }
 
   // gain: of each prefix by itself; best: the most that it or prefixes within it gain.
@@ -92,7 +97,8 @@ class SharedScheduler {
       is_covered[i] = 1;
       total += schedule_.gain[i];
     }
-    return total * shape_.num_kv_heads >= kSharedLaunchTiles * tiling_.kv_tile * num_ctas_;
+    return total * shape_.num_kv_heads >=
+           kSharedLaunchTiles * tiling_.kv_tile * shared_ctas(tiling_, max_ctas_, /*uses_wgmma=*/false);
   }
 
   bool add_tokens(const SharedPositions& prefix) {
@@ -116,7 +122,8 @@ class SharedScheduler {
     if (shape_.deterministic) return;
     int64_t total = 0;
     for (const Chosen& c : schedule_.chosen) total += int64_t{c.num_units} * shape_.num_kv_heads * num_tiles(c.prefix);
-    int64_t tiles_of_piece = std::max<int64_t>(kTallMinTiles, ceil_div(total, num_ctas_));
+    const int64_t least = schedule_.uses_wgmma ? kWgmmaMinTiles : kTallMinTiles;
+    int64_t tiles_of_piece = std::max(least, ceil_div(total, num_ctas_));
     for (int64_t num_states = max_states_ + 1; num_states > max_states_; tiles_of_piece *= 2) {
       num_states = 0;
       for (Chosen& c : schedule_.chosen) {
@@ -134,7 +141,7 @@ class SharedScheduler {
       int32_t own = first;
       for (const int32_t seq : seqs(c.prefix)) {
         if (!takes_part(seq)) continue;
-        schedule_.states[seq] = {num_tiles(c.prefix) * tiling_.kv_tile, own, c.num_pieces, stride};
+        schedule_.states[seq] = {num_tiles(c.prefix) * tile_, own, c.num_pieces, stride};
         own += num_tokens(seq) * shape_.num_heads;
       }
       first += stride * c.num_pieces;
@@ -148,8 +155,9 @@ class SharedScheduler {
       for (int32_t unit = 0; unit < c.num_units; ++unit)
         for (int32_t piece = 0; piece < c.num_pieces; ++piece)
           for (int32_t head = 0; head < shape_.num_kv_heads; ++head) items.push_back(make_item(c, unit, piece, head));
-    const auto cost = [](const AttentionItem& item) {
-      const int64_t rate = item.num_rows <= AttentionTiling::kTileRows ? kTallTileCost : kTallestTileCost;
+    const auto cost = [&](const AttentionItem& item) {
+      const bool is_tall = schedule_.uses_wgmma || item.num_rows > AttentionTiling::kTileRows;
+      const int64_t rate = is_tall ? kTallestTileCost : kTallTileCost;
       return (item.kv_end - item.kv_begin) * rate;
     };
     std::stable_sort(items.begin(), items.end(),
@@ -161,7 +169,7 @@ class SharedScheduler {
     for (const AttentionItem& item : items) {
       std::pop_heap(loads.begin(), loads.end(), std::greater<>());
       schedule_.cta.push_back(loads.back().second);
-      loads.back().first += cost(item) + kTallItemCost * tiling_.kv_tile;
+      loads.back().first += cost(item) + kTallItemCost * tile_;
       std::push_heap(loads.begin(), loads.end(), std::greater<>());
     }
     sort_by_cta();
@@ -180,7 +188,7 @@ class SharedScheduler {
   AttentionItem make_item(const Chosen& c, int32_t unit, int32_t piece, int32_t head) const {
     const int32_t tiles = num_tiles(c.prefix), first_seq = seqs(c.prefix)[0];
     const auto position_of = [&](int32_t p) {
-      return static_cast<int32_t>(int64_t{tiles} * p / c.num_pieces) * tiling_.kv_tile;
+      return static_cast<int32_t>(int64_t{tiles} * p / c.num_pieces) * tile_;
     };
     AttentionItem item{};
     item.query_start = c.first_token;
@@ -207,12 +215,19 @@ class SharedScheduler {
   const SharedAttentionBatch& shared_;
   const AttentionShape& shape_;
   const AttentionTiling tiling_;
-  const int32_t num_ctas_;
+  const int32_t tile_;  // positions: a multiple of every kernel's that goes on from states
+  const int32_t max_ctas_;
+  int32_t num_ctas_ = 0;
   const int64_t max_states_, max_tokens_;
   SharedAttentionSchedule& schedule_;
 };
 
 }  // namespace
+
+int32_t shared_ctas(const AttentionTiling& tiling, int32_t num_ctas, bool uses_wgmma) {
+  const int32_t first = tiling.first_wgmma_cta(num_ctas);
+  return uses_wgmma ? num_ctas - first : first;
+}
 
 bool shares_positions(const AttentionShape& shape, int32_t num_tokens) {
   return num_tokens > 0 && num_tokens <= AttentionTiling::kTileRows / shape.group();

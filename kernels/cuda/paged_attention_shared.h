@@ -21,6 +21,9 @@
 
 namespace llmb::cuda {
 
+// The blocks of the launch, of the step's num_ctas.
+int32_t shared_ctas(const AttentionTiling& tiling, int32_t num_ctas, bool uses_wgmma);
+
 // Whether a sequence of so many new tokens can take part.
 bool shares_positions(const AttentionShape& shape, int32_t num_tokens);
 
@@ -50,7 +53,8 @@ SharedAttentionLimits shared_attention_limits(const AttentionShape& shape, int32
 struct SharedAttentionSchedule {
   std::vector<int32_t> tokens;
   std::vector<AttentionItem> items;  // empty: nothing is worth sharing
-  std::vector<int32_t> cta_start;    // [num_ctas + 1]
+  std::vector<int32_t> cta_start;    // [shared_ctas() + 1]
+  bool uses_wgmma = false;           // where the tiling has it: some items have more than kTileRows rows
   std::vector<SharedStates> states;  // [num_seqs]
 
   // Scratch.

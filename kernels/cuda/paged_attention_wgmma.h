@@ -14,8 +14,8 @@ namespace llmb::cuda::attention {
 
 #ifdef LLMB_HAS_SM90A
 
-// One of the two warpgroups that multiply.
-template <class T, int kDim, bool kTransforms>
+// One of the two warpgroups that multiply. Rows of shared items see all of their positions, which are whole tiles.
+template <class T, int kDim, bool kTransforms, ItemKind kKind>
 class WgmmaConsumer {
  public:
   using W = Wgmma<T, kDim>;
@@ -37,6 +37,7 @@ class WgmmaConsumer {
   }
 
  private:
+  static constexpr bool kIsShared = kKind == ItemKind::kShared;
   static constexpr uint32_t kBothBarrier = 1, kGroupBarrier = 2, kTurnBarrier = 4;  // the latter two and the next
   static constexpr int kScoreBlocks = W::kTile / 8, kValueBlocks = kDim / 8;
 
@@ -146,8 +147,11 @@ class WgmmaConsumer {
   __device__ void begin_item(OnlineRows* online, float (&o)[kValueBlocks][4]) {
     visible_ = visible_positions(args_, item());
     position_ = first_tile<T, kDim>(item(), visible_);
-    const int first_position = find_row(args_, item(), min(first_row(), item().num_rows - 1)).position;
-    const int last_position = find_row(args_, item(), min(first_row() + 15, item().num_rows - 1)).position;
+    int first_position = item().kv_end - 1, last_position = first_position;
+    if constexpr (!kIsShared) {
+      first_position = find_row(args_, item(), min(first_row(), item().num_rows - 1)).position;
+      last_position = find_row(args_, item(), min(first_row() + 15, item().num_rows - 1)).position;
+    }
     first_all_seen_ = last_position - args_.window + 1;
     last_all_seen_ = first_position - W::kTile + 1;
     *online = OnlineRows();
@@ -160,6 +164,11 @@ class WgmmaConsumer {
 
   __device__ void finish_item(const AttentionItem& item, int buffer, const OnlineRows& online,
                               const float (&o)[kValueBlocks][4]) {
+    if constexpr (kIsShared) {
+      write_states<T, kDim>(args_, item, first_row(), online, o);
+      __syncwarp();
+      return release(&state_.queries_empty[buffer]);
+    }
     T* staging = W::queries(shared_, buffer, static_cast<int>(group_)) + warp_ * 16 * kDim;
     meet_group();  // the queries are done with
     write_rows<T, kDim>(args_, item, first_row(), online, o, staging);
@@ -176,7 +185,7 @@ class WgmmaConsumer {
     const int column = position_ + lane_ % 4 * 2;
     const bool all_seen = position_ >= first_all_seen_ && position_ <= last_all_seen_;
     if (!all_seen || kTransforms) {
-      const RowPair rows = find_rows(args_, item(), first_row() + lane_ / 4);
+      const RowPair rows = find_rows_of<kKind>(args_, item(), first_row() + lane_ / 4);
       if (kTransforms) transform_scores(args_, rows, column, s);
       if (!all_seen) mask_scores(rows, args_.window, column, s);
     }
@@ -244,7 +253,7 @@ class WgmmaConsumer {
 
 #endif  // LLMB_HAS_SM90A
 
-template <class T, int kDim, bool kTransforms>
+template <class T, int kDim, bool kTransforms, ItemKind kKind>
 __global__ void __launch_bounds__(Wgmma<T, kDim>::kThreads, 1)
     wgmma_paged_attention_kernel(const Args<T> args, const __grid_constant__ CUtensorMap k_map,
                                  const __grid_constant__ CUtensorMap v_map, int box_rows) {
@@ -273,17 +282,17 @@ __global__ void __launch_bounds__(Wgmma<T, kDim>::kThreads, 1)
     if (warp < 2) {
       TileProducer<T, kDim>(args, box_rows, warp).run(warp == 0 ? &k_map : &v_map, shared, state);
     } else {
-      produce_queries<T, kDim>(args, shared, state, warp - 2);
+      produce_queries<T, kDim, kKind>(args, shared, state, warp - 2);
     }
   } else {
     ptx::registers_increase<232>();
-    WgmmaConsumer<T, kDim, kTransforms>(args, shared, state).run();
+    WgmmaConsumer<T, kDim, kTransforms, kKind>(args, shared, state).run();
   }
 #endif
 }
 
 // A pool is rows of head_dim; a box is the largest power of two of them that no block's border cuts.
-template <class T, int kDim>
+template <class T, int kDim, ItemKind kKind>
 void launch_wgmma_for_dim(const Args<T>& args, cudaStream_t stream) {
   using W = Wgmma<T, kDim>;
   const uint64_t num_rows = static_cast<uint64_t>(args.work.num_blocks) * static_cast<uint64_t>(args.num_kv_heads) *
@@ -295,16 +304,17 @@ void launch_wgmma_for_dim(const Args<T>& args, cudaStream_t stream) {
   };
   const bool transforms = args.softcap > 0 || args.alibi_slopes != nullptr;
   launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(W::kThreads), W::kSharedBytes, stream},
-               transforms ? wgmma_paged_attention_kernel<T, kDim, true> : wgmma_paged_attention_kernel<T, kDim, false>,
+               transforms ? wgmma_paged_attention_kernel<T, kDim, true, kKind>
+                          : wgmma_paged_attention_kernel<T, kDim, false, kKind>,
                args, map_of(args.k), map_of(args.v), box_rows);
 }
 
-template <class T>
+template <class T, ItemKind kKind>
 void launch_wgmma(const Args<T>& args, cudaStream_t stream) {
   if (args.head_dim == 64) {
-    launch_wgmma_for_dim<T, 64>(args, stream);
+    launch_wgmma_for_dim<T, 64, kKind>(args, stream);
   } else {
-    launch_wgmma_for_dim<T, 128>(args, stream);
+    launch_wgmma_for_dim<T, 128, kKind>(args, stream);
   }
 }
 

@@ -1,7 +1,7 @@
 // Feeds the wgmma kernel: its shared memory, and the warps that bring keys, values and queries there. sm_90a only.
 #pragma once
 
-#include "kernels/cuda/paged_attention_tiles.h"
+#include "kernels/cuda/paged_attention_states.h"
 
 namespace llmb::cuda::attention {
 
@@ -128,7 +128,7 @@ class TileProducer {
 };
 
 // One warp for each group of consumers: brings the queries of its rows, an item ahead.
-template <class T, int kDim>
+template <class T, int kDim, ItemKind kKind>
 __device__ void produce_queries(const Args<T>& args, T* shared, typename Wgmma<T, kDim>::State* state, int group) {
   using W = Wgmma<T, kDim>;
   constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;
@@ -143,7 +143,7 @@ __device__ void produce_queries(const Args<T>& args, T* shared, typename Wgmma<T
     for (int row = lane / kChunks; row < W::kGroupRows; row += kStep) {
       const int unit_row = group * W::kGroupRows + row;
       const bool valid = unit_row < item.num_rows;
-      const T* from = query_of(args, find_row(args, item, valid ? unit_row : 0)) + chunk * 8;
+      const T* from = query_of(args, find_row_of<kKind>(args, item, valid ? unit_row : 0)) + chunk * 8;
       ptx::cp_async16(to + (chunk / 8 * W::kGroupRows + row) * 64 + (chunk % 8 ^ row % 8) * 8, from, valid);
     }
     ptx::cp_async_commit();

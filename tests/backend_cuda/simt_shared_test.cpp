@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -136,6 +137,39 @@ TEST_CASE("choices and rows that begin alike: the bits of row by row, recorded o
   CHECK(drafted.num_shared > 0);
   const bool is_same_drafted = drafted.run.answers == plain.run.answers;
   CHECK(is_same_drafted);
+  simt::set_num_multiprocessors(4);
+}
+
+// Prefixes are cut into pieces, and units of many rows go to Hopper's kernel: other roundings than row by row.
+TEST_CASE("not deterministic, on Hopper: log probabilities are those of row by row but for rounding") {
+  simt::set_num_multiprocessors(2);
+  ModelConfig config = tiny_config();
+  config.dtype = DType::kBF16;
+  config.num_attention_heads = 16, config.head_dim = 64;
+  config.max_position_embeddings = 192;
+  const TempDir dir;
+  write_model(dir.path(), config, random_tensors(config, 21));
+  LoadOptions options = options_for(dir.path(), DType::kF16);
+  options.cuda.deterministic = false;
+  options.max_model_len = 192;
+  SchedulerConfig scheduler = scheduling();
+  scheduler.max_model_len = 192;
+  const auto backend = loaded(make_cuda_backend(0), config, options);
+  const auto hopper_runs = [] { return simt::num_runs("wgmma_paged_attention_kernel"); };
+  const auto requests = {request_with_choices(150, 12, 3)};
+  Naming row_by_row(backend.get(), false), together(backend.get(), true);
+  const ScheduledAnswers plain = run_scheduled(row_by_row, scheduler, nullptr, requests).answers;
+  const uint64_t of_prompts = hopper_runs();  // and of loading
+  const ScheduledAnswers shared = run_scheduled(together, scheduler, nullptr, requests).answers;
+  CHECK(hopper_runs() > 2 * of_prompts);
+  for (size_t choice = 0; choice < 12; ++choice) {
+    CAPTURE(choice);
+    const Generated &a = plain[0][choice].out, &b = shared[0][choice].out;
+    REQUIRE(a.tokens.size() == b.tokens.size());
+    for (size_t i = 0; i < a.tokens.size() && a.tokens[i] == b.tokens[i]; ++i)
+      CHECK(std::abs(a.logprobs[i] - b.logprobs[i]) <= 0.03f);
+    CHECK(a.tokens[1] == b.tokens[1]);
+  }
   simt::set_num_multiprocessors(4);
 }
 

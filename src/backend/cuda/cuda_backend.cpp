@@ -219,11 +219,11 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(wait(&ignored));
     // Every recorded step takes about as much as the first.
     const int64_t free_before = free_device_bytes();
-    record({largest_bucket(), /*needs_all=*/true, ops_->stage().may_share()});
+    record({largest_bucket(), /*needs_all=*/true, ops_->stage().may_share() ? Sharing::kMma : Sharing::kNone});
     const int64_t graph_bytes = std::max<int64_t>(free_before - free_device_bytes(), 0);
     graphs_.clear();
     set_kv_pool(0);
-    const int64_t num_graphs = (ops_->stage().may_share() ? 4 : 2) * static_cast<int64_t>(buckets().size());
+    const int64_t num_graphs = 2 * ops_->stage().num_sharings() * static_cast<int64_t>(buckets().size());
     const Result<int32_t> num_blocks =
         plan_num_blocks(options_, ops_->kv_layout(0),
                         {device_.total_bytes, free_device_bytes(),
@@ -252,7 +252,7 @@ class CudaBackend final : public Backend {
   void record_graphs() {
     for (const int64_t size : buckets()) {
       tune(static_cast<int32_t>(size));
-      for (const bool needs_all : {false, true}) record({size, needs_all, /*shares=*/false});
+      for (const bool needs_all : {false, true}) record({size, needs_all, Sharing::kNone});
     }
     stream_->synchronize();
   }
@@ -273,14 +273,15 @@ class CudaBackend final : public Backend {
   // first such step comes.
   struct Recording {
     int64_t size;
-    bool needs_all, shares;
-    int64_t key() const { return 4 * size + (needs_all ? 2 : 0) + (shares ? 1 : 0); }
+    bool needs_all;
+    Sharing sharing;
+    int64_t key() const { return 8 * size + 4 * static_cast<int64_t>(needs_all) + static_cast<int64_t>(sharing); }
   };
   static constexpr cuda::SampleNeeds kAllNeeds{true, true, true, true, true};
 
   void record(const Recording& kind) {
     const auto rows = static_cast<int32_t>(kind.size);
-    ops_->set_step(ops_->stage().arrays({rows, rows, rows}, kind.shares),
+    ops_->set_step(ops_->stage().arrays({rows, rows, rows}, kind.sharing),
                    kind.needs_all ? kAllNeeds : cuda::SampleNeeds());
     graphs_.record(kind.key(), stream_->get(), [&] { run(rows, rows); });
   }
@@ -305,7 +306,7 @@ class CudaBackend final : public Backend {
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
     flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
-    const Recording kind{shape.num_seqs, !cuda::SampleNeeds().covers(needs), arrays.shared.num_ctas > 0};
+    const Recording kind{shape.num_seqs, !cuda::SampleNeeds().covers(needs), arrays.sharing};
     const bool replay = is_recordable && arrays.parts.empty();
     if (replay && !graphs_.holds(kind.key())) record(kind);
     ops_->set_step(arrays, needs, max_top);

@@ -121,7 +121,7 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
   if (may_share()) device_shared_ = cuda::DeviceMemory(shared_layout().end);
 }
 
-StepArrays StepStage::arrays(const StepShape& shape, bool shares) const {
+StepArrays StepStage::arrays(const StepShape& shape, Sharing sharing) const {
   const Layout at = layout(shape);
   auto* base = device_.data<uint8_t>();
   StepArrays arrays;
@@ -141,10 +141,13 @@ StepArrays StepStage::arrays(const StepShape& shape, bool shares) const {
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.positions = places_.data<int32_t>();
   arrays.slots = places_.data<int32_t>() + limits_.max_num_tokens;
-  if (shares) {
+  arrays.sharing = sharing;
+  if (sharing != Sharing::kNone) {
     const SharedLayout shared = shared_layout();
     const auto* const shared_base = device_shared_.data<uint8_t>();
-    arrays.shared.num_ctas = cuda::attention_tiling(attention_).first_wgmma_cta(num_ctas_);
+    arrays.shared.uses_wgmma = sharing == Sharing::kWgmma;
+    arrays.shared.num_ctas =
+        cuda::shared_ctas(cuda::attention_tiling(attention_), num_ctas_, arrays.shared.uses_wgmma);
     arrays.shared.cta_start = reinterpret_cast<const int32_t*>(shared_base + shared.cta_start);
     arrays.shared.tokens = reinterpret_cast<const int32_t*>(shared_base + shared.tokens);
     arrays.shared.items = reinterpret_cast<const cuda::AttentionItem*>(shared_base + shared.items);
@@ -171,9 +174,12 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), at.end(plan), cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
-  const bool shares = may_share() && !shared_schedule_.items.empty();
-  if (shares) upload_shared(stream);
-  StepArrays result = arrays(shape, shares);
+  Sharing sharing = Sharing::kNone;
+  if (may_share() && !shared_schedule_.items.empty()) {
+    sharing = shared_schedule_.uses_wgmma ? Sharing::kWgmma : Sharing::kMma;
+    upload_shared(stream);
+  }
+  StepArrays result = arrays(shape, sharing);
   const uint8_t* const base = device_.data<uint8_t>();
   if (!plan.parent_rows.empty()) result.has_wgmma_items = true;  // shape.num_seqs counts rows that may be in place
   if (has_tree_) result.parent_rows = reinterpret_cast<const int32_t*>(base + at.parent_rows(plan));

@@ -28,6 +28,9 @@ struct StepShape {
 
 StepShape shape_of(const StepPlan& plan);
 
+// How attention reads the prefixes that sequences share.
+enum class Sharing { kNone, kMma, kWgmma };
+
 // Device addresses. Padded tokens are of no entry, padded sample rows have token row -1, padded groups no rows.
 struct StepArrays {
   StepShape shape;
@@ -47,7 +50,8 @@ struct StepArrays {
   TokenPenalty* penalty = nullptr;       // the same
   const uint32_t* masks = nullptr;       // [plan.num_masks(), mask_words]
   bool has_wgmma_items = true;           // attention may have units of more than kTileRows rows
-  cuda::SharedAttentionWork shared;      // without positions and states; no blocks: no positions are shared
+  Sharing sharing = Sharing::kNone;
+  cuda::SharedAttentionWork shared;      // without positions and states
   // The members below are not part of a recorded step.
   const int32_t* parent_rows = nullptr;     // [num_tokens]; null: all rows are in their place
   const cuda::BlockPair* copies = nullptr;  // [num_copies]
@@ -80,11 +84,12 @@ class StepStage {
   StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas,
             const std::vector<int32_t>& full_groups);
 
-  // Whether some step's attention may have a launch over shared prefixes.
+  // Whether some step's attention may have a launch over shared prefixes; how many kinds of steps there are by that.
   bool may_share() const { return !full_groups_.empty(); }
+  int32_t num_sharings() const { return !may_share() ? 1 : cuda::attention_tiling(attention_).wgmma ? 3 : 2; }
 
   // Where a step of this shape lies.
-  StepArrays arrays(const StepShape& shape, bool shares) const;
+  StepArrays arrays(const StepShape& shape, Sharing sharing) const;
 
   // Queues the copy, and that of biases and penalties where there are no parts. REQUIRES: shape holds plan, limits
   // hold shape.

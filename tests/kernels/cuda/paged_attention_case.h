@@ -183,7 +183,8 @@ struct SharedRun {
             tokens.data(),
             positions.data(),
             values.data(),
-            stats.data()};
+            stats.data(),
+            schedule.uses_wgmma};
   }
   bool check_guards() const { return values.check_guards() && stats.check_guards(); }
 };
@@ -207,6 +208,7 @@ struct AttentionRun {
   std::vector<float> out;        // [num_tokens, q_size]
   int32_t num_shared_items = 0;
   int32_t num_shared_positions = 0;  // most of a sequence
+  bool shares_by_wgmma = false;
   int32_t max_cut_rows = 0;      // of the units in pieces
   int32_t num_empty_pieces = 0;  // after clipping
 };
@@ -262,6 +264,7 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
   result.num_shared_items = static_cast<int32_t>(shared.schedule.items.size());
   for (const SharedStates& states : shared.schedule.states)
     result.num_shared_positions = std::max(result.num_shared_positions, states.num_positions);
+  result.shares_by_wgmma = shared.schedule.uses_wgmma;
   CHECK(shared.check_guards());
   for (const AttentionItem& item : schedule.items)
     if (item.partial >= 0) result.max_cut_rows = std::max(result.max_cut_rows, item.num_rows);

@@ -76,7 +76,8 @@ Found check_step(const Step& step, const AttentionShape& shape, int32_t num_ctas
   if (shared.items.empty()) return {};
   CHECK(static_cast<int64_t>(shared.items.size()) <= limits.max_items);
   CHECK(static_cast<int64_t>(shared.tokens.size()) <= limits.max_tokens);
-  CHECK(static_cast<int32_t>(shared.cta_start.size()) == tiling.first_wgmma_cta(num_ctas) + 1);
+  CHECK(static_cast<int32_t>(shared.cta_start.size()) == shared_ctas(tiling, num_ctas, shared.uses_wgmma) + 1);
+  const int32_t tile = tiling.wgmma ? AttentionTiling::kWgmmaTile : tiling.kv_tile;
   CHECK(shared.cta_start.front() == 0);
   CHECK(shared.cta_start.back() == static_cast<int32_t>(shared.items.size()));
   CHECK(std::is_sorted(shared.cta_start.begin(), shared.cta_start.end()));
@@ -86,8 +87,9 @@ Found check_step(const Step& step, const AttentionShape& shape, int32_t num_ctas
   };
   std::map<int64_t, Written> written;  // by state
   for (const AttentionItem& item : shared.items) {
-    CHECK((item.kv_begin % tiling.kv_tile == 0 && item.kv_end % tiling.kv_tile == 0 && item.kv_begin < item.kv_end));
+    CHECK((item.kv_begin % tile == 0 && item.kv_end % tile == 0 && item.kv_begin < item.kv_end));
     CHECK((item.num_rows > 0 && item.num_rows <= tiling.max_rows));
+    if (tiling.wgmma && item.num_rows > AttentionTiling::kTileRows) CHECK(shared.uses_wgmma);
     for (int32_t row = item.row_begin; row < item.row_begin + item.num_rows; ++row) {
       const int32_t token = row / shape.group(), head = item.kv_head * shape.group() + row % shape.group();
       const int64_t state = item.shared.first + int64_t{token} * shape.num_heads + head;

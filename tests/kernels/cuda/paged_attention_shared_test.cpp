@@ -5,13 +5,22 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/hopper.h"
 #include "tests/kernels/cuda/paged_attention_case.h"
+#include "tests/support/skip.h"
 
 namespace llmb::cuda {
 namespace {
 
 using bf16 = __nv_bfloat16;
 using test::same_bytes;
+
+// Whether the device runs code for Hopper; a message where it does not.
+bool have_hopper() {
+  if (has_hopper_code(nullptr)) return true;
+  test::skip("no device of compute capability 9.0");
+  return false;
+}
 
 // Sequences that begin alike, as a step's queries.
 template <class T>
@@ -110,6 +119,31 @@ TEST_CASE("cut into pieces: as close to fp64 as a naive computation") {
   c.num_ctas = 30;
   const Sharing<__half> s = make_sharing<__half>(c, 22);
   check_against_reference<__half>(s.c, s.queries);
+}
+
+// Many rows on Hopper: the launch is of wgmma, whose units are of 65 rows, two of them, and a part of one.
+TEST_CASE("Hopper: as close to fp64 as a naive computation, head sizes, types, pieces and transformed scores") {
+  if (!have_hopper()) return;
+  for (const int32_t head_dim : {64, 128})
+    for (const int32_t num_ctas : {3, 30}) {
+      AttentionCase c = make_case(20, 2, head_dim);
+      c.shape.hopper = true;
+      c.num_ctas = num_ctas;
+      const Sharing<bf16> s = make_sharing<bf16>(c, 40);
+      check_against_reference<bf16>(s.c, s.queries);
+      const AttentionRun run = s.run(true);
+      CHECK(run.shares_by_wgmma);
+      CHECK((run.num_shared_items > 4) == (num_ctas == 30));
+    }
+  AttentionCase c = make_case(5, 1, 64, 24);
+  c.shape.hopper = c.has_alibi = c.has_sinks = true;
+  c.softcap = 6;
+  c.num_ctas = 6;
+  const Sharing<__half> s = make_sharing<__half>(c, 22);
+  check_against_reference<__half>(s.c, s.queries);
+  CHECK(s.run(true).shares_by_wgmma);
+  c.shape.num_heads = 4;  // 52 rows
+  CHECK_FALSE(make_sharing<__half>(c, 22).run(true).shares_by_wgmma);
 }
 
 TEST_CASE("prefixes within prefixes: each sequence shares where the most is saved") {
