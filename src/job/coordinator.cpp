@@ -7,17 +7,27 @@
 
 namespace llmb {
 
+namespace {
+
+// Rows whose place in the plan is final: few, so that it can follow what is learned about lengths.
+constexpr size_t kPlannedWindow = 32;
+
+}  // namespace
+
 Coordinator::Coordinator(std::unique_ptr<RequestIntake> intake, const CoordinatorOptions& options)
     : intake_(std::move(intake)),
       max_errors_(options.max_errors),
       results_(ResultFormatter(options.format), options.order, options.slo),
       errors_(options.on_new_error),
       order_(options.order),
-      work_(options.window),
+      work_(options.schedule == Schedule::kFile ? options.window : kPlannedWindow),
+      reader_of_rows_(options.reader),
       input_forecast_(options.shares_prefixes) {
   if (options.schedule != Schedule::kFile) {
     equal_rows_.emplace(options.plan_bytes / 4);
-    planner_.emplace(RowPlannerOptions{options.schedule, options.plan_bytes / 4 * 3, options.num_slots}, work_);
+    planner_.emplace(RowPlannerOptions{options.schedule, options.plan_bytes / 4 * 3, options.num_slots,
+                                       reader_of_rows_.get(), &input_forecast_.forecaster().lengths()},
+                     work_);
   }
   reader_ = std::thread([this] { read(); });
 }

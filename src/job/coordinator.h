@@ -24,16 +24,18 @@
 #include "job/request_intake.h"
 #include "job/result_stream.h"
 #include "job/row_planner.h"
+#include "job/row_reader.h"
 #include "planner/forecast.h"
 
 namespace llmb {
 
 struct CoordinatorOptions {
-  size_t window = 256;                  // requests in the order of the plan, read ahead of the workers at most
+  size_t window = 256;                  // requests read ahead of the workers at most, without a plan
   Schedule schedule = Schedule::kFile;  // else rows are read ahead and planned, and equal ones computed once
   size_t plan_bytes = 0;                // for that; not with kFile
   int32_t num_slots = 1;                // rows that run at one time
   bool shares_prefixes = true;          // what prompts have in common is computed once
+  std::shared_ptr<RowReader> reader;    // of rows beyond plan_bytes; null: they are planned window by window
   OutputOrder order = OutputOrder::kCompletion;
   ResultFormat format;
   std::optional<int64_t> max_errors;  // error records that the run may produce; one more ends it
@@ -106,9 +108,10 @@ class Coordinator final : public RequestSource, public CompletionSink {
   ErrorTally errors_;
   const OutputOrder order_;
   BoundedQueue<WorkItem> work_;
+  const std::shared_ptr<RowReader> reader_of_rows_;
+  InputForecast input_forecast_;
   std::optional<EqualRows> equal_rows_;  // both but with Schedule::kFile
   std::optional<RowPlanner> planner_;
-  InputForecast input_forecast_;
   std::atomic<int64_t> num_read_{0}, input_bytes_{0}, num_done_{0}, num_failed_{0};
   std::atomic<int64_t> num_finished_tokens_{0};
   std::atomic<int64_t> num_error_turns_{0};  // errors that were to be put, within the budget or not

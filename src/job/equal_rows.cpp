@@ -1,20 +1,16 @@
 #include "job/equal_rows.h"
 
+#include <optional>
+#include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
+
+#include "base/content_hash.h"
 
 namespace llmb {
 
 namespace {
-
-uint64_t hash_of(const std::vector<TokenId>& tokens) {
-  uint64_t hash = tokens.size();
-  for (const TokenId token : tokens) {
-    hash = (hash + static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  }
-  return hash;
-}
 
 bool is_determined(const Request& request) {
   const SamplingParams& sampling = request.params.sampling;
@@ -41,19 +37,48 @@ auto members(const OutputParams& p) {
   return std::tie(skip_special_tokens, return_token_ids);
 }
 
-// How a prompt was cut shows in its tokens, the form of the answer in the constraint.
-bool are_equal(const GenerationParams& a, const GenerationParams& b) {
-  const auto& [a_sampling, a_stop, a_output, a_prompt, a_form] = a;
-  const auto& [b_sampling, b_stop, b_output, b_prompt, b_form] = b;
-  return members(a_sampling) == members(b_sampling) && members(a_stop) == members(b_stop) &&
-         members(a_output) == members(b_output);
-}
+// Bytes that no two different values have in common.
+class Bytes {
+ public:
+  template <typename T>
+    requires std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_pointer_v<T>
+  void add(const T& value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void add(const std::string& text) {
+    add(text.size());
+    bytes_ += text;
+  }
+  template <typename A, typename B>
+  void add(const std::pair<A, B>& pair) {
+    add(pair.first);
+    add(pair.second);
+  }
+  template <typename T>
+  void add(const std::optional<T>& value) {
+    add(value.has_value());
+    if (value) add(*value);
+  }
+  template <typename T>
+  void add(const std::vector<T>& values) {
+    add(values.size());
+    for (const T& value : values) add(value);
+  }
+  template <typename... T>
+  void add_all(const std::tuple<T...>& values) {
+    std::apply([&](const auto&... value) { (add(value), ...); }, values);
+  }
+  const std::string& bytes() const { return bytes_; }
 
-bool are_equal(const Request& a, const Request& b) {
-  const auto& [line, form, id, model_name, input, tokens, num_truncated, params, eos, rng, is_indivisible, constraint,
-               arrival] = a;
-  return form == b.form && tokens == b.prompt_tokens && are_equal(params, b.params) && eos == b.eos_token_ids &&
-         is_indivisible == b.is_indivisible && constraint == b.constraint;
+ private:
+  std::string bytes_;
+};
+
+void add(const GenerationParams& params, Bytes* bytes) {
+  const auto& [sampling, stop, output, prompt, answer_form] = params;
+  bytes->add_all(members(sampling));
+  bytes->add_all(members(stop));
+  bytes->add_all(members(output));
 }
 
 }  // namespace
@@ -62,43 +87,54 @@ size_t EqualRows::bytes_of(const Waiting& row) {
   return sizeof row + row.line.source.size() + row.id_json.size() + row.model_name.size() + row.input_json.size();
 }
 
+// How a prompt was cut shows in its tokens, the form of the answer in the constraint.
+EqualRows::Digest EqualRows::digest_of(const Request& request) {
+  const auto& [line, form, id, model_name, input, tokens, num_truncated, params, eos, rng, is_indivisible, constraint,
+               arrival] = request;
+  Bytes bytes;
+  bytes.add(form);
+  bytes.add(tokens);
+  add(params, &bytes);
+  bytes.add(eos);
+  bytes.add(is_indivisible);
+  bytes.add(constraint.get());
+  ContentHash first, second;
+  first.update(bytes.bytes());
+  second.update("again");
+  second.update(bytes.bytes());
+  return {first.digest(), second.digest()};
+}
+
 bool EqualRows::wait_for_equal(int64_t ordinal, const std::shared_ptr<const Request>& request) {
   if (!is_determined(*request)) return false;
-  const uint64_t hash = hash_of(request->prompt_tokens);
+  const Digest digest = digest_of(*request);
   std::lock_guard lock(mutex_);
-  const auto [begin, end] = ordinal_of_.equal_range(hash);
-  for (auto at = begin; at != end; ++at) {
-    Computed& computed = computed_.at(at->second);
-    if (!are_equal(*computed.request, *request)) continue;
-    Waiting row = {ordinal,           request->line,       request->id_json, request->model_name,
-                   request->input_json, request->num_truncated_tokens};
-    const size_t size = bytes_of(row);
-    if (num_bytes_ + size > max_bytes_) return false;
-    num_bytes_ += size;
-    ++num_found_;
-    computed.waiting.push_back(std::move(row));
-    return true;
+  const auto [at, is_first] = computed_.try_emplace(digest, Computed{ordinal, request->constraint, {}});
+  if (is_first) {
+    digests_.emplace(ordinal, digest);
+    return false;
   }
-  computed_.emplace(ordinal, Computed{request, hash, {}});
-  ordinal_of_.emplace(hash, ordinal);
-  return false;
+  Waiting row = {ordinal,           request->line,       request->id_json, request->model_name,
+                 request->input_json, request->num_truncated_tokens};
+  const size_t size = bytes_of(row);
+  if (num_bytes_ + size > max_bytes_) return false;
+  num_bytes_ += size;
+  ++num_found_;
+  at->second.waiting.push_back(std::move(row));
+  return true;
 }
 
 std::vector<FinishedItem> EqualRows::answers_like(const FinishedItem& item) {
   std::vector<Waiting> waiting;
   {
     std::lock_guard lock(mutex_);
-    const auto at = computed_.find(item.ordinal);
-    if (at == computed_.end()) return {};
-    waiting = std::move(at->second.waiting);
+    const auto at = digests_.find(item.ordinal);
+    if (at == digests_.end()) return {};
+    const auto computed = computed_.find(at->second);
+    waiting = std::move(computed->second.waiting);
     for (const Waiting& row : waiting) num_bytes_ -= bytes_of(row);
-    const auto [begin, end] = ordinal_of_.equal_range(at->second.hash);
-    for (auto hash = begin; hash != end; ++hash) {
-      if (hash->second != item.ordinal) continue;
-      ordinal_of_.erase(hash);
-      break;
-    }
-    computed_.erase(at);
+    computed_.erase(computed);
+    digests_.erase(at);
   }
   std::vector<FinishedItem> items;
   items.reserve(waiting.size());

@@ -1,9 +1,10 @@
 // Rows that ask for the same answer: it is computed once, and each gets a record of its own.
 //
 // Equal are requests of the same form with the same tokens and settings, where nothing is drawn at random or each names
-// the same seed. Requests are compared, so nothing can be mixed up.
+// the same seed. Requests are compared by 128 bits of hash over all that an answer depends on, so that none need be kept.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -39,17 +40,22 @@ class EqualRows {
     std::string id_json, model_name, input_json;
     int32_t num_truncated_tokens;
   };
+  using Digest = std::array<uint64_t, 2>;
+  struct DigestHash {
+    size_t operator()(const Digest& digest) const { return digest[0]; }
+  };
   struct Computed {
-    std::shared_ptr<const Request> request;
-    uint64_t hash;
+    int64_t ordinal;
+    std::shared_ptr<const TokenConstraint> constraint;  // its address is in the digest
     std::vector<Waiting> waiting;
   };
+  static Digest digest_of(const Request& request);
   static size_t bytes_of(const Waiting& row);
 
   const size_t max_bytes_;
   mutable std::mutex mutex_;
-  std::unordered_map<int64_t, Computed> computed_;            // by ordinal
-  std::unordered_multimap<uint64_t, int64_t> ordinal_of_;     // by hash of tokens
+  std::unordered_map<Digest, Computed, DigestHash> computed_;
+  std::unordered_map<int64_t, Digest> digests_;  // of these, by ordinal
   size_t num_bytes_ = 0;
   int64_t num_found_ = 0;
 };

@@ -90,6 +90,7 @@ std::optional<JobStop> Job::begin_reading() {
   options.plan_bytes = static_cast<size_t>(options_.plan_memory_bytes);
   options.num_slots = options_.scheduler.max_num_seqs;
   options.shares_prefixes = options_.scheduler.enable_prefix_caching;
+  options.reader = make_row_reader(options_, model_.files);
   // The budget is the output's, not this run's: running again and again must not get around it.
   if (options_.output.max_errors) options.max_errors = *options_.output.max_errors - live_.report().failed;
   options.on_new_error = [this](const ErrorCount& error) { environment_.observer.on_new_error(error); };

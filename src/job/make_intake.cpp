@@ -7,19 +7,30 @@
 
 namespace llmb {
 
-std::unique_ptr<RequestIntake> make_intake(const JobOptions& o, const ModelFiles& model,
-                                           std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
-                                           const CompletedLines* completed) {
+namespace {
+
+std::unique_ptr<RequestParser> make_parser(const JobOptions& o, const ModelFiles& model) {
   RequestLimits limits;
   limits.vocab_size = model.config.vocab_size;
   limits.prompt = prompt_bound(*model.context);
+  return std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data));
+}
+
+}  // namespace
+
+std::unique_ptr<RequestIntake> make_intake(const JobOptions& o, const ModelFiles& model,
+                                           std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
+                                           const CompletedLines* completed) {
   IntakeOptions options;
   options.seed = o.seed;
   options.request_rate = o.request_rate;
   options.completed = completed;
   return std::make_unique<RequestIntake>(
-      std::move(reader), std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data)), model.context,
-      std::move(clock), options);
+      std::move(reader), make_parser(o, model), model.context, std::move(clock), options);
+}
+
+std::unique_ptr<RowReader> make_row_reader(const JobOptions& o, const ModelFiles& model) {
+  return std::make_unique<RowReader>(make_parser(o, model), model.context, o.seed, o.data.format);
 }
 
 }  // namespace llmb

@@ -7,6 +7,7 @@
 #include "job/job_options.h"
 #include "job/model_files.h"
 #include "job/request_intake.h"
+#include "job/row_reader.h"
 
 namespace llmb {
 
@@ -15,5 +16,8 @@ namespace llmb {
 std::unique_ptr<RequestIntake> make_intake(const JobOptions& options, const ModelFiles& model,
                                            std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
                                            const CompletedLines* completed);
+
+// Reads rows of the same inputs again, with an intake's results.
+std::unique_ptr<RowReader> make_row_reader(const JobOptions& options, const ModelFiles& model);
 
 }  // namespace llmb

@@ -1,9 +1,12 @@
 #include "job/row_planner.h"
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
 #include <utility>
+
+#include "planner/row_queue.h"
 
 namespace llmb {
 
@@ -13,10 +16,9 @@ constexpr std::chrono::milliseconds kFirstWindow{2000};
 // How often a window that is open looks whether the engine has anything left to take.
 constexpr std::chrono::milliseconds kTick{5};
 
-size_t bytes_of(const WorkItem& item) {
-  const Request& r = *item.request;
-  return sizeof item + sizeof r + sizeof(PlannedRow) + r.prompt_tokens.size() * sizeof(TokenId) +
-         r.line.source.size() + r.id_json.size() + r.model_name.size() + r.input_json.size();
+size_t bytes_of(const Request& r) {
+  return sizeof r + r.prompt_tokens.size() * sizeof(TokenId) + r.line.source.size() + r.id_json.size() +
+         r.model_name.size() + r.input_json.size();
 }
 
 }  // namespace
@@ -30,11 +32,28 @@ RowPlanner::~RowPlanner() {
   thread_.join();
 }
 
-bool RowPlanner::add(WorkItem item, PlannedRow row) {
-  const size_t size = bytes_of(item);
-  const GenerationParams& params = item.request->params;
+// What putting them in order takes is part of it.
+size_t RowPlanner::bytes_of(const Item& item) {
+  constexpr size_t kOrderBytes = 32;
+  return sizeof item + sizeof(PlannedRow) + kOrderBytes + (item.work.request ? llmb::bytes_of(*item.work.request) : 0);
+}
+
+RowPlanner::Place RowPlanner::place_of(const LineRef& line) {
+  if (sources_.empty() || sources_.back() != line.source) sources_.push_back(line.source);
+  return {line.index, line.line_number, line.byte_offset, line.content_hash, static_cast<int32_t>(sources_.size()) - 1};
+}
+
+bool RowPlanner::add(WorkItem work, PlannedRow row) {
+  const GenerationParams& params = work.request->params;
   row.num_output_tokens = int64_t{params.stop.max_tokens.value_or(1)} * params.sampling.num_choices;
+  const bool can_read_again = options_.reader != nullptr && options_.reader->can_read(work.request->line.source);
   std::unique_lock lock(mutex_);
+  Item item;
+  item.place = place_of(work.request->line);
+  item.work = std::move(work);
+  const size_t request_bytes = llmb::bytes_of(*item.work.request);
+  if (can_read_again && num_request_bytes_ + request_bytes > options_.max_bytes / 2) item.work.request.reset();
+  const size_t size = bytes_of(item);
   if (num_bytes_ + size > options_.max_bytes && num_bytes_ > 0) {
     is_window_ended_ = true;
     changed_.notify_all();
@@ -43,8 +62,9 @@ bool RowPlanner::add(WorkItem item, PlannedRow row) {
   }
   if (is_stopped_) return false;
   num_bytes_ += size;
-  window_.has_arrivals |= item.arrival_ms > 0 && !item.arrival_is_clock_time;
-  window_.has_pipe |= item.arrival_is_clock_time;
+  if (item.work.request) num_request_bytes_ += request_bytes;
+  window_.has_arrivals |= item.work.arrival_ms > 0 && !item.work.arrival_is_clock_time;
+  window_.has_pipe |= item.work.arrival_is_clock_time;
   window_.items.push_back(std::move(item));
   window_.rows.push_back(row);
   if (window_.items.size() == 1) changed_.notify_all();
@@ -86,6 +106,8 @@ void RowPlanner::run() {
   Status status;
   try {
     hand_on_all();
+    std::lock_guard lock(mutex_);
+    status = status_;
   } catch (const std::bad_alloc&) {
     status = resource_exhausted("out of memory while planning; try a smaller `plan_memory`");
   } catch (const std::exception& e) {
@@ -127,15 +149,42 @@ void RowPlanner::hand_on_all() {
   }
 }
 
-bool RowPlanner::hand_on(Window window) {
-  const Schedule schedule = window.has_arrivals ? Schedule::kFile : options_.schedule;
-  for (const int32_t row : order_rows(schedule, window.rows, options_.num_slots)) {
-    WorkItem& item = window.items[row];
-    const size_t size = bytes_of(item);
-    if (!work_.push(std::move(item))) return false;
+// The request of a row that is read again is that of its first reading.
+Status RowPlanner::complete(Item* item) {
+  if (item->work.request) return {};
+  const Place& place = item->place;
+  LineRef line = {place.index, "", place.line_number, place.byte_offset, place.content_hash};
+  {
     std::lock_guard lock(mutex_);
-    num_bytes_ -= size;
-    if (num_bytes_ <= options_.max_bytes / 2) has_room_.notify_all();
+    line.source = sources_[place.source];
+  }
+  LLMB_ASSIGN_OR_RETURN(item->work.request, options_.reader->read(line));
+  return {};
+}
+
+bool RowPlanner::hand_on(Window window) {
+  const bool is_in_order = window.has_arrivals || options_.schedule == Schedule::kFile;
+  RowQueue queue(is_in_order ? Schedule::kFile : options_.schedule, std::move(window.rows), options_.num_slots);
+  // The first to end are the shortest of those that run.
+  int64_t reorder_at = std::max<int64_t>(LengthPredictor::kEnough, options_.num_slots);
+  while (const std::optional<int32_t> row = queue.next()) {
+    Item& item = window.items[*row];
+    const size_t size = bytes_of(item), request_bytes = item.work.request ? llmb::bytes_of(*item.work.request) : 0;
+    if (Status status = complete(&item); !status.ok()) {
+      std::lock_guard lock(mutex_);
+      status_ = std::move(status);
+      return false;
+    }
+    if (!work_.push(std::move(item.work))) return false;
+    {
+      std::lock_guard lock(mutex_);
+      num_bytes_ -= size;
+      num_request_bytes_ -= request_bytes;
+      if (num_bytes_ <= options_.max_bytes / 2) has_room_.notify_all();
+    }
+    if (is_in_order || options_.lengths == nullptr || options_.lengths->num_learned() < reorder_at) continue;
+    reorder_at = 2 * options_.lengths->num_learned();
+    queue.reorder([&](int32_t left) { return options_.lengths->expected_tokens(window.items[left].place.index); });
   }
   return true;
 }

@@ -46,6 +46,7 @@ class Forecaster {
   void end_row(int64_t line, int64_t num_output_tokens) { lengths_.end(line, num_output_tokens); }
 
   Forecast forecast() const;
+  const LengthPredictor& lengths() const { return lengths_; }
   // Goes through the run as well (simulate_run): takes a second for a few million rows. is_planned: long answers come
   // first; else in the order of the input.
   Forecast estimate(const RunLimits& limits, bool is_planned, const StepCost& cost) const;

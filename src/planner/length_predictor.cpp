@@ -77,6 +77,17 @@ double LengthPredictor::expected(int64_t line) const {
   return at < 0 ? 0 : rows_[at].expected;
 }
 
+int64_t LengthPredictor::expected_tokens(int64_t line) const {
+  std::lock_guard lock(mutex_);
+  const int64_t at = find(line);
+  return at < 0 ? 0 : std::llround(double{rows_[at].expected} * rows_[at].num_choices);
+}
+
+int64_t LengthPredictor::num_learned() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(groups_.at(kAll).by_prompt.count());
+}
+
 LengthPredictor::Totals LengthPredictor::totals() const {
   std::lock_guard lock(mutex_);
   return {num_ended_tokens_, num_open_tokens_, num_inexact_open_ == 0, learned_group(kAll) == nullptr};

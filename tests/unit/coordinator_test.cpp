@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -40,6 +41,8 @@ struct Run {
     write_file(dir.file("in"), input);
     auto model = std::make_shared<ModelContext>();
     model->vocab_size = model->max_model_len = 100;
+    options.reader = std::make_shared<RowReader>(
+        std::make_unique<RequestParser>(GenerationParams(), RequestLimits()), model, /*seed=*/0, std::nullopt);
     auto intake = std::make_unique<RequestIntake>(
         std::make_unique<LineReader>(std::vector<std::string>{dir.file("in")}),
         std::make_unique<RequestParser>(GenerationParams(), RequestLimits()), model, clock, IntakeOptions());
@@ -184,6 +187,74 @@ TEST_CASE("a sink that cannot be written closes; what is put afterwards is dropp
   wait_until([&] { return run.coordinator->is_closed() && run.coordinator->has_read_all(); });
   CHECK_FALSE(run.coordinator->has_too_many_errors());
   CHECK(run.coordinator->results().drain().code() == StatusCode::kIoError);
+}
+
+namespace {
+
+// Row i asks for 1 + i % 50 tokens, after a prompt of its own.
+std::string lines_of_lengths(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i)
+    text += R"({"prompt_token_ids":[)" + std::to_string(i % 97) + "," + std::to_string(i / 97) + R"(],"max_tokens":)" +
+            std::to_string(1 + i % 50) + "}\n";
+  return text;
+}
+
+CoordinatorOptions planned(size_t plan_bytes) {
+  CoordinatorOptions options;
+  options.schedule = Schedule::kLongestFirst;
+  options.plan_bytes = plan_bytes;
+  return options;
+}
+
+void wait_until_read(const Run& run) {
+  while (!run.coordinator->has_read_all()) run.coordinator->wait_for_line(10);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+}  // namespace
+
+TEST_CASE("a file of which memory holds a part only is planned whole, and each row is what it was") {
+  constexpr int kRows = 3000;
+  // A request takes more than 400 bytes, the place of a row 170.
+  Run run(lines_of_lengths(kRows), planned(size_t{2} << 20));
+  run.coordinator->begin_output(*run.sink, nullptr);
+  wait_until_read(run);
+  std::vector<bool> is_there(kRows);
+  int32_t last = INT32_MAX;
+  for (int i = 0; i < kRows; ++i) {
+    const auto item = run.coordinator->next(10000);
+    REQUIRE(item.has_value());
+    const Request& request = *item->request;
+    const auto row = static_cast<int>(item->ordinal);
+    CHECK(request.prompt_tokens == std::vector<TokenId>{row % 97, row / 97});
+    CHECK(*request.params.stop.max_tokens == 1 + row % 50);
+    CHECK(*request.params.stop.max_tokens <= last);
+    CHECK(request.line.index == row);
+    CHECK(request.line.line_number == row + 1);
+    CHECK_FALSE(is_there[row]);
+    is_there[row] = true;
+    last = *request.params.stop.max_tokens;
+    run.answer(*item);
+  }
+  CHECK_FALSE(run.coordinator->next(10000).has_value());
+  CHECK(run.coordinator->input_status().ok());
+}
+
+TEST_CASE("a row that has changed when its turn comes ends the run, naming the line") {
+  constexpr int kRows = 3000;
+  Run run(lines_of_lengths(kRows), planned(size_t{2} << 20));
+  run.coordinator->begin_output(*run.sink, nullptr);
+  wait_until_read(run);
+  std::string changed = lines_of_lengths(kRows);
+  const size_t at = changed.rfind("max_tokens\":50");  // of the last row that comes first in the plan
+  const auto line = 1 + std::count(changed.begin(), changed.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  changed[at + 12] = '4';
+  write_file(run.dir.file("in"), changed);
+  while (const auto item = run.coordinator->next(10000)) run.answer(*item);
+  const Status status = run.coordinator->input_status();
+  CHECK(status.code() == StatusCode::kDataLoss);
+  CHECK(status.message().find("in:" + std::to_string(line) + ": the line has changed") != std::string::npos);
 }
 
 }  // namespace llmb::test

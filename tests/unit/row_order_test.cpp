@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "planner/row_queue.h"
 #include "tests/support/test_rng.h"
 
 namespace llmb::test {
@@ -126,6 +127,30 @@ TEST_CASE("rows of a later plan, whose prompts share with those of earlier ones"
 TEST_CASE("no rows, and one") {
   CHECK(order_rows(Schedule::kAuto, {}, 1).empty());
   CHECK(order_rows(Schedule::kAuto, std::vector<PlannedRow>{{}}, 1) == std::vector<int32_t>{0});
+}
+
+TEST_CASE("a queue gives each row once, and those that are left follow what is learned") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    TestRng rng(seed);
+    const File file = random_file(seed, rng.between(0, 40));
+    const Schedule schedule = rng.chance(0.5) ? Schedule::kAuto : Schedule::kLongestFirst;
+    RowQueue queue(schedule, file.rows, 4);
+    std::vector<int32_t> given;
+    for (int32_t before = rng.between(0, 40); before > 0; --before)
+      if (const auto row = queue.next()) given.push_back(*row);
+    const std::vector<int32_t> planned = order_rows(schedule, file.rows, 4);
+    CHECK(std::equal(given.begin(), given.end(), planned.begin()));
+    queue.reorder([&](int32_t row) { return row + 1; });
+    std::vector<int32_t> rest;
+    while (const auto row = queue.next()) rest.push_back(*row);
+    if (schedule == Schedule::kLongestFirst) CHECK(std::is_sorted(rest.rbegin(), rest.rend()));
+    given.insert(given.end(), rest.begin(), rest.end());
+    std::sort(given.begin(), given.end());
+    std::vector<int32_t> all(file.rows.size());
+    std::iota(all.begin(), all.end(), 0);
+    CHECK(given == all);
+  }
 }
 
 }  // namespace llmb::test
