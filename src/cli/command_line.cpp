@@ -336,6 +336,18 @@ void add_sampling_options(CLI::App& app, Options& o) {
   app.add_flag("--return-token-ids", o.job.generation.return_token_ids, "Add token_ids to the results")->group(group);
 }
 
+void add_form_options(CLI::App& app, Options& o) {
+  const auto add = [&](const char* flag, auto& value, const char* what, const char* text) {
+    const char* const group = "Form of the answers, for lines that ask for none of their own";
+    return app.add_option(flag, value, what)->group(group)->option_text(text);
+  };
+  add("--json-schema", o.texts.json_schema, "Answers are JSON that satisfies the JSON Schema in FILE", "FILE");
+  add("--regex", o.texts.regex, "Answers match this regular expression as a whole", "PATTERN");
+  add("--choice", o.texts.choices, "Answers are one of these texts; may be given several times", "TEXT,…")
+      ->delimiter(',')->allow_extra_args(false);
+  add("--grammar", o.texts.grammar, "Answers follow the grammar in FILE, in llama.cpp's GBNF", "FILE");
+}
+
 void add_report_options(CLI::App& app, Options& o) {
   const std::string group = "Report";
   app.add_option("--progress", o.progress,
@@ -380,6 +392,7 @@ std::unique_ptr<CLI::App> make_command_line(Options& o) {
   add_batching_options(*app, o);
   add_speculation_options(*app, o);
   add_sampling_options(*app, o);
+  add_form_options(*app, o);
   add_report_options(*app, o);
   return app;
 }

@@ -73,6 +73,40 @@ Result<std::string> read_template(const std::string& text) {
   return content;
 }
 
+namespace {
+
+Result<std::string> read_form_file(const std::string& flag, const std::string& path) {
+  constexpr int64_t kMaxBytes = 4 << 20;
+  Result<std::string> content = read_whole_file(path, kMaxBytes);
+  if (!content.ok()) return invalid_argument(flag + ": " + content.status().message());
+  if (content->empty()) return invalid_argument(flag + ": " + path + " is empty");
+  return content;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const AnswerForm>> parse_form(const std::string& json_schema, const std::string& regex,
+                                                     const std::vector<std::string>& choices,
+                                                     const std::string& grammar) {
+  if (!json_schema.empty() + !regex.empty() + !choices.empty() + !grammar.empty() > 1)
+    return invalid_argument("--json-schema, --regex, --choice and --grammar cannot be combined");
+  auto form = std::make_shared<AnswerForm>();
+  if (!json_schema.empty()) {
+    *form = {AnswerForm::Kind::kJsonSchema, "", {}, false, "json_schema"};
+    LLMB_ASSIGN_OR_RETURN(form->text, read_form_file("--json-schema", json_schema));
+  } else if (!grammar.empty()) {
+    *form = {AnswerForm::Kind::kGrammar, "", {}, false, "grammar"};
+    LLMB_ASSIGN_OR_RETURN(form->text, read_form_file("--grammar", grammar));
+  } else if (!regex.empty()) {
+    *form = {AnswerForm::Kind::kRegex, regex, {}, false, "regex"};
+  } else if (!choices.empty()) {
+    *form = {AnswerForm::Kind::kChoice, "", choices, false, "choice"};
+  } else {
+    form = nullptr;
+  }
+  return std::shared_ptr<const AnswerForm>(std::move(form));
+}
+
 Status parse_speculative(const std::string& text, SpeculationOptions* speculation) {
   if (text == "none") return {};
   std::stringstream parts(text + ",");

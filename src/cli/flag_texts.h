@@ -1,11 +1,13 @@
 // Values of flags that are small languages: what their texts say.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "core/request.h"
 #include "core/types.h"
 #include "job/job_options.h"
 #include "job/request_metrics.h"
@@ -23,6 +25,12 @@ Result<std::vector<std::string>> parse_names(const std::string& text);
 
 // A template's text: `text` itself where it holds a "{" or a line break, else what is in the file of that name.
 Result<std::string> read_template(const std::string& text);
+
+// The form that all answers must have, of --json-schema and --grammar (names of files), --regex and --choice; null where
+// none is given. An error where two are.
+Result<std::shared_ptr<const AnswerForm>> parse_form(const std::string& json_schema, const std::string& regex,
+                                                     const std::vector<std::string>& choices,
+                                                     const std::string& grammar);
 
 // "none", or kinds of drafters separated by commas; adds to `speculation`.
 Status parse_speculative(const std::string& text, SpeculationOptions* speculation);

@@ -31,6 +31,7 @@ std::string check_combination(const JobOptions& o) {
   if (o.request_rate && !(*o.request_rate > 0)) return "--request-rate must be positive";
   const GenerationDefaults& g = o.generation;
   if (g.best_of && *g.best_of < g.n.value_or(1)) return "--best-of is smaller than --n";
+  if (g.form && g.ignore_eos) return "--ignore-eos cannot be combined with a form of the answers, which ends them";
   if (g.min_tokens && g.max_tokens && *g.min_tokens > *g.max_tokens) return "--min-tokens is larger than --max-tokens";
   if (!o.output.retry_errors.empty() && o.output.path == "-")
     return "--retry-errors needs an output file (-o FILE) that holds the errors";
@@ -76,6 +77,7 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
     LLMB_ASSIGN_OR_RETURN(o->slo, parse_slo(texts.slo));
   }
   LLMB_RETURN_IF_ERROR(read_data_texts(texts, &o->data));
+  LLMB_ASSIGN_OR_RETURN(o->generation.form, parse_form(texts.json_schema, texts.regex, texts.choices, texts.grammar));
   LLMB_RETURN_IF_ERROR(parse_speculative(texts.speculative, &o->speculation));
   LLMB_RETURN_IF_ERROR(parse_speculative_config(texts.speculative_config, &o->speculation));
   if (texts.logit_bias.empty()) return {};

@@ -16,6 +16,8 @@ struct FlagTexts {
   std::string logit_bias, slo;
   std::string input_format = "auto", prompt_template, keep;
   std::string speculative = "none", speculative_config;
+  std::string json_schema, regex, grammar;  // of the files, their names
+  std::vector<std::string> choices;
   bool no_skip_special_tokens = false;
 };
 

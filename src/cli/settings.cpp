@@ -124,7 +124,10 @@ std::string describe_defaults(const JobOptions& o, const ModelFiles& model) {
                 "%llu (lines may override)\n",
                 s.temperature, s.top_p, s.top_k, s.min_p, s.repetition_penalty, max_tokens.c_str(),
                 static_cast<unsigned long long>(o.seed));
-  return line + describe_ends(p.stop, *model.context);
+  std::string form;
+  if (p.form) form = "answers   in the form of --" + p.form->field + " (lines may override)\n";
+  std::replace(form.begin(), form.end(), '_', '-');
+  return line + describe_ends(p.stop, *model.context) + form;
 }
 
 }  // namespace llmb

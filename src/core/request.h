@@ -143,8 +143,9 @@ struct Request {
   std::vector<TokenId> eos_token_ids;  // end the sequence unless ignore_eos
   PhiloxKey rng;
   bool is_indivisible = false;  // all pending tokens must be computed in one step (bidirectional attention)
-  std::shared_ptr<const TokenConstraint> constraint;  // on each choice's tokens; null: none
-  double arrival_ms = 0;                              // when it may be scheduled, on the engine's clock
+  std::shared_ptr<const TokenConstraint> constraint;  // of each choice's tokens; null: none
+  size_t constraint_bytes = 0;  // of memory that it takes and no earlier request's does
+  double arrival_ms = 0;        // when it may be scheduled, on the engine's clock
 };
 
 }  // namespace llmb

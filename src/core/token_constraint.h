@@ -27,6 +27,7 @@ class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
   virtual std::unique_ptr<ConstraintState> start() const = 0;
+  virtual size_t num_bytes() const = 0;  // of memory, about, before the first answer
 };
 
 }  // namespace llmb

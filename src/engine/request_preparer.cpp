@@ -97,6 +97,27 @@ std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, con
   return std::nullopt;
 }
 
+RequestError refused_form(const Status& status, const AnswerForm& form) {
+  const char* const code = status.code() == StatusCode::kUnsupported         ? "unsupported_form"
+                           : status.code() == StatusCode::kResourceExhausted ? "form_too_large"
+                                                                             : "invalid_form";
+  return {code, form.field + ": " + status.message(), form.field};
+}
+
+std::optional<RequestError> set_constraint(const AnswerForm& form, const ModelContext& model, Request* request) {
+  if (model.eos_token_ids.empty())
+    return RequestError{"no_eos_token", "the model has no end-of-sequence token, with which an answer in the form of " +
+                        form.field + " could end", form.field};
+  if (model.constraints == nullptr)
+    return RequestError{"no_tokenizer", "the model directory has no tokenizer, which the form of an answer needs",
+                        form.field};
+  auto compiled = model.constraints->compile(form);
+  if (!compiled.ok()) return refused_form(compiled.status(), form);
+  if (compiled->is_new) request->constraint_bytes = compiled->constraint->num_bytes();
+  request->constraint = std::move(compiled->constraint);
+  return std::nullopt;
+}
+
 }  // namespace
 
 PromptBound prompt_bound(const ModelContext& model) {
@@ -126,6 +147,8 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   if (auto error = check_tokens(prompt_tokens, model, param)) return std::move(*error);
 
   auto request = std::make_shared<Request>();
+  if (const auto form = std::exchange(input.params.form, nullptr))
+    if (auto error = set_constraint(*form, model, request.get())) return std::move(*error);
   request->line = std::move(input.line);
   request->form = input.form;
   request->id_json = std::move(input.id_json);

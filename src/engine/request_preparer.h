@@ -10,6 +10,7 @@
 #include "core/completion.h"
 #include "core/prompt_bound.h"
 #include "core/request.h"
+#include "engine/constraint_compiler.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmb {
@@ -26,6 +27,7 @@ struct ModelContext {
   std::vector<TokenId> eos_token_ids;
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;  // prompt and output together
+  std::shared_ptr<ConstraintCompiler> constraints;  // null: lines that ask for a form get an error record
 };
 
 // Limits of its prompts that are known before they are encoded.

@@ -108,6 +108,9 @@ class ExprArena {
   }
   // The same as several expressions, of which there are few in all, however many unions of them occur.
   void next_parts(ExprId e, int32_t byte_class, std::vector<ExprId>* parts);
+  // `e` without the upper limits of what is repeated at its beginning. *num_bytes is set to how long beginnings may be
+  // for both to agree on them: which go on, and which are whole. Unlimited where there was none.
+  ExprId without_limits(ExprId e, int32_t* num_bytes);
   // Calls that strings of e begin with. Valid until the next call of a member.
   std::span<const RuleCall> calls(ExprId e);
 

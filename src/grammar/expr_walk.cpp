@@ -57,6 +57,33 @@ ExprId ExprArena::derive_now(ExprId e, int32_t byte_class) {
   return node.kind == Kind::kBoth ? both(std::move(derived)) : either(std::move(derived));
 }
 
+// Each time that something is repeated takes a byte at least.
+ExprId ExprArena::without_limits(ExprId e, int32_t* num_bytes) {
+  constexpr int kMaxParts = 8;  // of a sequence: the limits behind them stay
+  const Node node = nodes_[e];
+  *num_bytes = INT32_MAX;
+  if (node.kind == Kind::kRepeat && node.c != kUnlimited) {
+    *num_bytes = node.c;
+    return repeat(node.a, node.b, kUnlimited);
+  }
+  if (node.kind != Kind::kConcat) return e;
+  std::vector<ExprId> parts;
+  ExprId rest = e;
+  for (; nodes_[rest].kind == Kind::kConcat && parts.size() < kMaxParts; rest = nodes_[rest].b)
+    parts.push_back(nodes_[rest].a);
+  bool is_changed = false;
+  for (ExprId& part : parts) {
+    int32_t limit = 0;
+    const ExprId free = without_limits(part, &limit);
+    is_changed |= free != part;
+    part = free;
+    *num_bytes = std::min(*num_bytes, limit);
+  }
+  if (!is_changed) return e;
+  for (size_t i = parts.size(); i-- > 0;) rest = concat(parts[i], rest);
+  return rest;
+}
+
 ExprId ExprArena::derive_multiple(const Node& node, uint8_t byte) {
   const bool is_first = node.c >= kFirst, in_fraction = (node.c & kFraction) != 0;
   const int32_t left = node.c % kFraction;

@@ -19,9 +19,11 @@ class Walker {
         vocabulary_(std::move(vocabulary)),
         matcher_(&rules_.arena, rules_.bodies),
         masks_(&matcher_, &rules_.arena, rules_.bodies, vocabulary_.get()),
-        start_(matcher_.save(matcher_.start(rules_.arena.call(0)))) {}
+        start_(matcher_.save(matcher_.start(rules_.arena.call(0)))),
+        num_bytes_(rules_.arena.num_bytes()) {}
 
   const Configuration& start() const { return start_; }
+  size_t num_bytes() const { return num_bytes_; }
   const Vocabulary& vocabulary() const { return *vocabulary_; }
 
   std::shared_ptr<const Mask> mask(const Configuration& configuration) {
@@ -50,6 +52,7 @@ class Walker {
   Matcher matcher_;
   TokenMasks masks_;
   const Configuration start_;
+  const size_t num_bytes_;
 };
 
 class GrammarState : public ConstraintState {
@@ -77,6 +80,7 @@ class GrammarConstraint : public TokenConstraint {
  public:
   explicit GrammarConstraint(std::shared_ptr<Walker> walker) : walker_(std::move(walker)) {}
   std::unique_ptr<ConstraintState> start() const override { return std::make_unique<GrammarState>(walker_); }
+  size_t num_bytes() const override { return walker_->num_bytes(); }
 
  private:
   const std::shared_ptr<Walker> walker_;

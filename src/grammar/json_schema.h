@@ -11,7 +11,9 @@
 
 namespace llmb::grammar {
 
-Result<Rules> json_schema_rules(std::string_view schema);
+// is_strict: OpenAI's rules for `strict` schemas hold, too: every object is closed by "additionalProperties": false and
+// requires all its properties.
+Result<Rules> json_schema_rules(std::string_view schema, bool is_strict = false);
 
 // Any JSON object.
 Result<Rules> json_object_rules();

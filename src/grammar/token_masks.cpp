@@ -1,5 +1,10 @@
 #include "grammar/token_masks.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "core/step_plan.h"
+
 namespace llmb::grammar {
 
 namespace {
@@ -18,6 +23,7 @@ size_t ConfigurationHash::operator()(const Configuration& configuration) const {
 
 TokenMasks::TokenMasks(Matcher* matcher, ExprArena* arena, std::span<const ExprId> bodies, const Vocabulary* vocabulary)
     : matcher_(*matcher),
+      arena_(*arena),
       vocabulary_(*vocabulary),
       inner_(arena, bodies),
       states_(static_cast<size_t>(vocabulary->max_depth()) + 1) {
@@ -25,13 +31,15 @@ TokenMasks::TokenMasks(Matcher* matcher, ExprArena* arena, std::span<const ExprI
 }
 
 template <typename Visit>
-void TokenMasks::walk(Matcher& matcher, int32_t top, const MatcherState& start, const Visit& visit) {
+void TokenMasks::walk(Matcher& matcher, int32_t top, int32_t deeper_than, const MatcherState& start,
+                      const Visit& visit) {
   const std::vector<TrieNode>& nodes = vocabulary_.nodes();
   const int32_t top_depth = nodes[top].depth, end = nodes[top].end;
   states_[0] = start;
   for (int32_t node = top + 1; node < end;) {
     const int32_t depth = nodes[node].depth - top_depth;
-    if (!matcher.step(states_[depth - 1], class_of_[nodes[node].byte], &states_[depth])) {
+    if (vocabulary_.deepest(node) <= deeper_than ||
+        !matcher.step(states_[depth - 1], class_of_[nodes[node].byte], &states_[depth])) {
       node = nodes[node].end;
       continue;
     }
@@ -40,21 +48,63 @@ void TokenMasks::walk(Matcher& matcher, int32_t top, const MatcherState& start, 
   }
 }
 
+// Of nodes below `deeper_than`.
+void TokenMasks::collect(ExprId expr, int32_t deeper_than, ExprTokens* found) {
+  walk(inner_, 0, deeper_than, inner_.start_without_calls(expr), [&](int32_t node, const MatcherState& state) {
+    if (vocabulary_.nodes()[node].depth <= deeper_than) return;
+    const auto begin = vocabulary_.tokens().begin();
+    found->few.insert(found->few.end(), begin + vocabulary_.nodes()[node].tokens_begin,
+                      begin + vocabulary_.tokens_end(node));
+    if (state.is_complete && vocabulary_.has_children(node)) found->ends.push_back(node);
+  });
+}
+
+const Mask& TokenMasks::tokens_up_to(int32_t num_bytes) {
+  Mask& mask = up_to_[num_bytes];
+  if (!mask.empty()) return mask;
+  mask.assign(static_cast<size_t>(vocabulary_.num_words()), 0);
+  const std::vector<TrieNode>& nodes = vocabulary_.nodes();
+  for (int32_t node = 0; node < static_cast<int32_t>(nodes.size()); ++node)
+    for (int32_t i = nodes[node].tokens_begin; nodes[node].depth <= num_bytes && i < vocabulary_.tokens_end(node); ++i)
+      set_bit(&mask, vocabulary_.tokens()[i]);
+  return mask;
+}
+
+TokenMasks::ExprTokens TokenMasks::find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes) {
+  ExprTokens found;
+  const ExprTokens& free = tokens_of(without_limits);  // valid until the next call
+  if (num_bytes >= vocabulary_.max_depth()) return free;
+  const auto depth_of = [this](int32_t node) { return vocabulary_.nodes()[node].depth; };
+  std::copy_if(free.ends.begin(), free.ends.end(), std::back_inserter(found.ends),
+               [&](int32_t node) { return depth_of(node) <= num_bytes; });
+  found.bits = free.bits;
+  const Mask& shorter = tokens_up_to(num_bytes);
+  for (size_t i = 0; i < found.bits.size(); ++i) found.bits[i] &= shorter[i];
+  for (const TokenId token : free.few)
+    if (is_allowed(shorter, token)) found.few.push_back(token);
+  collect(expr, num_bytes, &found);
+  return found;
+}
+
+TokenMasks::ExprTokens TokenMasks::find_tokens(ExprId expr) {
+  constexpr int32_t kWorthwhile = 4;  // more bytes than most tokens have are walked one by one else
+  int32_t num_bytes = 0;
+  const ExprId without_limits = arena_.without_limits(expr, &num_bytes);
+  if (without_limits != expr && num_bytes >= kWorthwhile) return find_limited_tokens(expr, without_limits, num_bytes);
+  ExprTokens found;
+  collect(expr, 0, &found);
+  return found;
+}
+
 const TokenMasks::ExprTokens& TokenMasks::tokens_of(ExprId expr) {
   if (const auto known = by_expr_.find(expr); known != by_expr_.end()) return known->second;
-  if (by_expr_bytes_ > kMaxExprBytes) by_expr_.clear(), by_expr_bytes_ = 0;
-  ExprTokens found;
-  walk(inner_, 0, inner_.start_without_calls(expr), [&](int32_t node, const MatcherState& state) {
-    const auto begin = vocabulary_.tokens().begin();
-    found.few.insert(found.few.end(), begin + vocabulary_.nodes()[node].tokens_begin,
-                     begin + vocabulary_.tokens_end(node));
-    if (state.is_complete && vocabulary_.has_children(node)) found.ends.push_back(node);
-  });
+  ExprTokens found = find_tokens(expr);
   if (found.few.size() > static_cast<size_t>(vocabulary_.num_words())) {
-    found.bits.assign(static_cast<size_t>(vocabulary_.num_words()), 0);
+    found.bits.resize(static_cast<size_t>(vocabulary_.num_words()), 0);
     for (const TokenId token : found.few) set_bit(&found.bits, token);
     found.few = {};
   }
+  if (by_expr_bytes_ > kMaxExprBytes) by_expr_.clear(), by_expr_bytes_ = 0;
   by_expr_bytes_ += found.num_bytes();
   return by_expr_.emplace(expr, std::move(found)).first->second;
 }
@@ -72,7 +122,7 @@ std::shared_ptr<const Mask> TokenMasks::mask(const Configuration& configuration)
     const MatcherState returned = matcher_.return_from(state, item.frame);
     if (matcher_.items(returned).empty()) continue;
     for (const int32_t end : tokens.ends)
-      walk(matcher_, end, returned, [&](int32_t node, const MatcherState&) {
+      walk(matcher_, end, 0, returned, [&](int32_t node, const MatcherState&) {
         for (int32_t i = vocabulary_.nodes()[node].tokens_begin; i < vocabulary_.tokens_end(node); ++i)
           set_bit(mask.get(), vocabulary_.tokens()[i]);
       });

@@ -37,17 +37,24 @@ class TokenMasks {
   };
 
   const ExprTokens& tokens_of(ExprId expr);
-  // Visits the nodes of the subtree behind `top` that the state reaches; visit(node, state).
+  ExprTokens find_tokens(ExprId expr);
+  // What is repeated with a limit has its short tokens from the same without one.
+  ExprTokens find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes);
+  const Mask& tokens_up_to(int32_t num_bytes);
+  void collect(ExprId expr, int32_t deeper_than, ExprTokens* found);
+  // Visits the nodes of the subtree behind `top` that the state reaches and that lead deeper; visit(node, state).
   template <typename Visit>
-  void walk(Matcher& matcher, int32_t top, const MatcherState& start, const Visit& visit);
+  void walk(Matcher& matcher, int32_t top, int32_t deeper_than, const MatcherState& start, const Visit& visit);
 
   Matcher& matcher_;
+  ExprArena& arena_;
   const Vocabulary& vocabulary_;
   Matcher inner_;                     // for expressions by themselves
   int32_t class_of_[256];             // of bytes
   std::vector<MatcherState> states_;  // [depth + 1]
   std::unordered_map<ExprId, ExprTokens> by_expr_;
   size_t by_expr_bytes_ = 0;
+  std::unordered_map<int32_t, Mask> up_to_;  // tokens of at most so many bytes
   std::unordered_map<Configuration, std::shared_ptr<const Mask>, ConfigurationHash> by_configuration_;
   size_t by_configuration_bytes_ = 0;
 };

@@ -34,6 +34,12 @@ Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(Token
     last = &text;
   }
   for (const int32_t node : path) nodes_[node].end = static_cast<int32_t>(nodes_.size());
+  deepest_.resize(nodes_.size());
+  for (size_t node = nodes_.size(); node-- > 0;) {
+    deepest_[node] = nodes_[node].depth;
+    for (auto child = static_cast<int32_t>(node) + 1; child < nodes_[node].end; child = nodes_[child].end)
+      deepest_[node] = std::max(deepest_[node], deepest_[child]);
+  }
 }
 
 bool Vocabulary::is_end_token(TokenId token) const {

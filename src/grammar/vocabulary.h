@@ -38,6 +38,7 @@ class Vocabulary {
                                                           : static_cast<int32_t>(tokens_.size());
   }
   bool has_children(int32_t node) const { return nodes_[node].end > node + 1; }
+  int32_t deepest(int32_t node) const { return deepest_[node]; }  // depth below the node, or its own
   int32_t max_depth() const { return max_depth_; }
 
  private:
@@ -45,6 +46,7 @@ class Vocabulary {
   std::vector<TokenId> end_tokens_;
   std::vector<TrieNode> nodes_;
   std::vector<TokenId> tokens_;
+  std::vector<int32_t> deepest_;  // [nodes]
   int32_t max_depth_ = 0;
 };
 

@@ -51,16 +51,6 @@ bool is_empty(JsonElement value) {
   return is_text(value, "");
 }
 
-bool is_type_text(JsonElement value) {
-  if (!value.is_object()) return false;
-  bool type_text = false;
-  for (const auto& [key, member] : object_of(value)) {
-    if (key != "type" || !is_text(member, "text")) return false;
-    type_text = true;
-  }
-  return type_text;
-}
-
 bool is_text_only(JsonElement value) {
   if (!value.is_array()) return false;
   for (const JsonElement entry : array_of(value))
@@ -288,8 +278,6 @@ bool is_neutral(JsonElement value, Neutral neutral) {
       return is_empty(value);
     case Neutral::kNoneOrAuto:
       return is_text(value, "none") || is_text(value, "auto");
-    case Neutral::kTypeText:
-      return is_type_text(value);
     case Neutral::kTextOnly:
       return is_text_only(value);
   }
@@ -312,8 +300,6 @@ std::string_view neutral_text(Neutral neutral) {
       return "empty";
     case Neutral::kNoneOrAuto:
       return "\"none\" or \"auto\"";
-    case Neutral::kTypeText:
-      return "{\"type\": \"text\"}";
     case Neutral::kTextOnly:
       return "[\"text\"]";
   }

@@ -56,11 +56,18 @@ enum class Field : uint8_t {
   kReturnTokenIds,
   kTruncatePromptTokens,
   kTruncationSide,
+  // Read by read_answer_form().
+  kResponseFormat,
+  kStructuredOutputs,
+  kGuidedJson,
+  kGuidedRegex,
+  kGuidedChoice,
+  kGuidedGrammar,
 };
-inline constexpr int kNumFields = static_cast<int>(Field::kTruncationSide) + 1;
+inline constexpr int kNumFields = static_cast<int>(Field::kGuidedGrammar) + 1;
 
 // The value with which a field that is not built asks for nothing. null always does.
-enum class Neutral : uint8_t { kNull, kFalse, kTrue, kZero, kOne, kEmpty, kNoneOrAuto, kTypeText, kTextOnly };
+enum class Neutral : uint8_t { kNull, kFalse, kTrue, kZero, kOne, kEmpty, kNoneOrAuto, kTextOnly };
 
 enum class FieldKind : uint8_t {
   kRequest,      // a Field

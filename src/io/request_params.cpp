@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "io/answer_form_fields.h"
+
 namespace llmb {
 
 namespace {
@@ -233,6 +235,7 @@ MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, Inpu
   if (MaybeError error = read_stopping(fields, limits, request)) return error;
   if (MaybeError error = read_truncation(fields, request)) return error;
   if (MaybeError error = read_beams(fields, limits, request)) return error;
+  if (MaybeError error = read_answer_form(fields, request)) return error;
   return read_outer_params(fields, request);
 }
 

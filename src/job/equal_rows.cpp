@@ -90,7 +90,7 @@ size_t EqualRows::bytes_of(const Waiting& row) {
 // How a prompt was cut shows in its tokens, the form of the answer in the constraint.
 EqualRows::Digest EqualRows::digest_of(const Request& request) {
   const auto& [line, form, id, model_name, input, tokens, num_truncated, params, eos, rng, is_indivisible, constraint,
-               arrival] = request;
+               constraint_bytes, arrival] = request;
   Bytes bytes;
   bytes.add(form);
   bytes.add(tokens);

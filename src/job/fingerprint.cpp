@@ -84,6 +84,14 @@ void add_sampling(const GenerationParams& params, SettingsList* out) {
   out->flag("return_token_ids", params.output.return_token_ids);
 }
 
+// Under the name of the option that asks for it.
+void add_form(const AnswerForm* form, SettingsList* out) {
+  if (form == nullptr) return;
+  const char* const name = form->field.c_str();
+  if (form->choices.empty()) out->text(name, form->text);
+  else out->list(name, form->choices, [](JsonWriter& j, const std::string& choice) { j.string(choice); });
+}
+
 // Only those that are set: without any a job's settings are those of a version that did not have them.
 void add_data(const DataOptions& data, SettingsList* out) {
   if (data.format) out->text("input_format", input_format_name(*data.format));
@@ -203,6 +211,7 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   list.integer("max_model_len", model.files.max_model_len);
   list.flag("no_metrics", o.output.no_metrics);
   add_data(o.data, &list);
+  add_form(model.files.default_params.form.get(), &list);
   Fingerprint fingerprint;
   fingerprint.settings = std::move(list.settings);
   std::vector<const ModelFile*> files;

@@ -55,6 +55,7 @@ Result<GenerationParams> generation_params(const GenerationDefaults& d, const Ge
   params.stop.ignore_eos = d.ignore_eos;
   params.stop.include_stop_str_in_output = d.include_stop_str_in_output;
   params.prompt.truncate = d.truncate;
+  params.form = d.form;
   params.output.skip_special_tokens = d.skip_special_tokens;
   params.output.return_token_ids = d.return_token_ids;
   return params;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/whole_file.h"
+#include "engine/constraint_vocabulary.h"
 #include "model/config_loader.h"
 #include "model/model_location.h"
 
@@ -40,6 +41,19 @@ Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const ModelSource
   if (!loaded.ok() && loaded.status().code() == StatusCode::kNotFound) return std::shared_ptr<const ChatTemplate>();
   if (!loaded.ok()) return refused(loaded.status());
   return std::shared_ptr<const ChatTemplate>(std::move(*loaded));
+}
+
+// The form of all lines is made at once: where it is refused, the job is.
+Status add_constraints(const AnswerForm* form, ModelContext* context) {
+  if (context->tokenizer != nullptr)
+    context->constraints = std::make_shared<ConstraintCompiler>(
+        [tokenizer = context->tokenizer, vocab_size = context->vocab_size, ends = context->eos_token_ids] {
+          return constraint_vocabulary(*tokenizer, vocab_size, ends);
+        });
+  if (form == nullptr || context->constraints == nullptr) return {};
+  const auto compiled = context->constraints->compile(*form);
+  if (compiled.ok()) return {};
+  return invalid_argument("`" + form->field + "`: " + compiled.status().message());
 }
 
 }  // namespace
@@ -92,6 +106,7 @@ Status load_model_context(const ModelSource& source, ModelFiles* files) {
       context->eos_token_ids.push_back(*eos);
   context->vocab_size = files->config.vocab_size;
   context->max_model_len = files->max_model_len;
+  LLMB_RETURN_IF_ERROR(add_constraints(files->default_params.form.get(), context.get()));
   files->context = std::move(context);
   return {};
 }

@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kTick{5};
 
 size_t bytes_of(const Request& r) {
   return sizeof r + r.prompt_tokens.size() * sizeof(TokenId) + r.line.source.size() + r.id_json.size() +
-         r.model_name.size() + r.input_json.size();
+         r.model_name.size() + r.input_json.size() + r.constraint_bytes;
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST_CASE("classify_csv adds a column to a table") {
   check_example("classify_csv", ".py", kExamples + "reviews.csv");
 }
 
-TEST_CASE("extract_json makes a table of sentences; an answer that is no object has a question mark in every column") {
+TEST_CASE("extract_json makes a table of sentences; one whose answer was cut has a question mark in every column") {
   if (!has_program("jq")) return skip("no jq");
   check_example("extract_json", ".sh", kExamples + "orders.txt --arithmetic unfused");
   const ProcessResult cut = run_example("extract_json.sh " + kModel + " " + kExamples + "orders.txt --stop {");

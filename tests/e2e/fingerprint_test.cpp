@@ -52,6 +52,8 @@ std::string joined(const std::vector<std::string>& differences) {
 
 TEST_CASE("each setting that changes answers is one component") {
   const Fingerprint base = fingerprint_of({});
+  const TemporaryDirectory forms;
+  write_file(forms.file("g"), "root ::= \"a\"");
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"--temperature", "0.25"}, "temperature"},
       {{"--top-p", "0.5"}, "top_p"},
@@ -64,6 +66,10 @@ TEST_CASE("each setting that changes answers is one component") {
       {{"--logprobs", "0"}, "logprobs"},
       {{"--n", "2"}, "n"},
       {{"--best-of", "2"}, "best_of"},
+      {{"--json-schema", source_dir() + "/examples/order.schema.json"}, "json_schema"},
+      {{"--regex", "a+"}, "regex"},
+      {{"--choice", "a,b"}, "choice"},
+      {{"--grammar", forms.file("g")}, "grammar"},
       {{"--max-tokens", "5"}, "max_tokens"},
       {{"--min-tokens", "5"}, "min_tokens"},
       {{"--stop", "x"}, "stop"},

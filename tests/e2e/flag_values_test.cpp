@@ -106,7 +106,7 @@ TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table"
       "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--weight-cache",
       "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--report", "--slo",
       "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--speculative",
-      "--speculative-corpus", "--speculative-config"};
+      "--speculative-corpus", "--speculative-config", "--json-schema", "--regex", "--choice", "--grammar"};
   const std::string help = run_process({kProgram, "--help"}).out;
   const std::regex with_value(R"(\n  (?:-\w,)?(--[a-z-]+) +([^ \n]+))");
   int num_flags = 0;

@@ -17,6 +17,7 @@ class ToyConstraint : public TokenConstraint {
       : seed_(seed), vocab_size_(vocab_size), one_in_(one_in), end_tokens_(std::move(end_tokens)) {}
 
   std::unique_ptr<ConstraintState> start() const override { return std::make_unique<State>(*this); }
+  size_t num_bytes() const override { return sizeof *this; }
 
  private:
   class State : public ConstraintState {

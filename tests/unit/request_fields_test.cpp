@@ -272,9 +272,8 @@ TEST_CASE("fields that ask for nothing are accepted, those that ask for what is 
   }
   for (const char* member :
        {R"("stream":true)", R"("echo":true)", R"("suffix":"x")", R"("functions":[{}])",
-        R"("response_format":{"type":"json_object"})", R"("response_format":{"type":"text","x":1})",
-        R"("response_format":{})", R"("stream_options":{})", R"("modalities":["text","audio"])", R"("audio":{})",
-        R"("guided_json":{})", R"("structured_outputs":{})", R"("prompt_logprobs":0)", R"("chat_template":"{{x}}")",
+        R"("stream_options":{})", R"("modalities":["text","audio"])", R"("audio":{})",
+        R"("guided_whitespace_pattern":" ")", R"("structural_tag":{})", R"("prompt_logprobs":0)", R"("chat_template":"{{x}}")",
         R"("lora":"a")", R"("adapter":"a")"}) {
     CAPTURE(member);
     for (const std::string& line : {native(member), chat(member), completion(member)}) {
