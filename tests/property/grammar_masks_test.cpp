@@ -100,6 +100,29 @@ TEST_CASE("masks of random regular expressions are those of a naive search, toke
   MESSAGE(num_steps << " steps, " << num_tokens << " tokens");
 }
 
+TEST_CASE("masks of what is repeated with a limit are those of a naive search, up to the limit and at it") {
+  const auto vocabulary = bundled_vocabulary();
+  for (int64_t seed = 0; seed < num_grammars(15); ++seed) {
+    TestRng rng(static_cast<uint64_t>(seed) + 3'000'000);
+    Written all = random_leaf(rng, false);
+    std::vector<Naive> parts = {all.naive};
+    for (int i = rng.between(1, 2); i > 0; --i) {
+      const Written inner = random_expression(rng, rng.between(0, 1), false, 0), end = random_leaf(rng, false);
+      const int min = rng.between(0, 3), max = rng.between(4, 12);
+      all.text += "(?:" + inner.text + "){" + std::to_string(min) + "," + std::to_string(max) + "}" + end.text;
+      parts.push_back(Naive::repeat(inner.naive, min, max));
+      parts.push_back(end.naive);
+    }
+    auto rules = grammar::regex_rules(all.text);
+    REQUIRE_MESSAGE(rules.ok(), rules.status().message());
+    const auto constraint = grammar::make_constraint(std::move(*rules), vocabulary);
+    REQUIRE_MESSAGE(constraint.ok(), constraint.status().message());
+    NaiveLanguage naive(Naive::sequence(parts), {});
+    const MaskCheck check = check_masks(**constraint, *vocabulary, naive, 2, 12, rng);
+    REQUIRE_MESSAGE(check.difference.empty(), "seed " << seed << ", " << all.text << ": " << check.difference);
+  }
+}
+
 TEST_CASE("masks of random grammars, recursive in every way, are those of a naive search") {
   const auto vocabulary = bundled_vocabulary();
   int64_t num_steps = 0, num_tokens = 0;

@@ -1,5 +1,4 @@
-#include "io/answer_form_fields.h"
-
+// io/answer_form_fields, through the parser of lines.
 #include <doctest/doctest.h>
 
 #include <string>
