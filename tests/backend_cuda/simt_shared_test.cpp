@@ -10,9 +10,11 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "kernels/simt/settings.h"
+#include "model/config_loader.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/scheduled_run.h"
 #include "tests/support/scripted_proposer.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -208,6 +210,29 @@ TEST_CASE("a decode step that copies blocks is replayed") {
   CHECK(naming.num_copying_decodes > 0);
   CHECK(naming.calls_of_copying_decode < 12);
   CHECK(naming.calls_of_prompt > 24);
+}
+
+TEST_CASE("a model with windows: the layer that sees all positions shares, in layer groups and without") {
+  simt::set_num_multiprocessors(1);
+  const std::string dir = source_dir() + "/data/fixtures/models/qwen2-window";
+  ModelConfig config = load_model_config(dir).value();
+  config.max_position_embeddings = kMaxModelLen;
+  const auto requests = {request_with_choices(75, 12, 5)};
+  for (const bool groups_layers : {false, true}) {
+    CAPTURE(groups_layers);
+    LoadOptions options = options_for(dir, DType::kBF16);
+    options.groups_layers = groups_layers;
+    const auto backend = loaded(make_cuda_backend(0), config, options);
+    Naming row_by_row(backend.get(), false), together(backend.get(), true);
+    const auto num_shared = [] { return simt::num_runs("shared_paged_attention_kernel"); };
+    const uint64_t before = num_shared();
+    const ScheduledAnswers plain = run_scheduled(row_by_row, scheduling(), nullptr, requests).answers;
+    CHECK(num_shared() == before);
+    const bool is_same = run_scheduled(together, scheduling(), nullptr, requests).answers == plain;
+    CHECK(is_same);
+    CHECK(num_shared() > before);
+  }
+  simt::set_num_multiprocessors(4);
 }
 
 TEST_CASE("fp32 has no such launch") {

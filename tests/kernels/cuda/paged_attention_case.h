@@ -32,6 +32,7 @@ struct AttentionCase {
   // Prefixes that a launch of its own computes, and the queries that share them.
   std::vector<SharedPositions> shared_prefixes;
   std::vector<int32_t> shared_seqs;
+  bool takes_states = true;  // false: as layers with windows do, which have the same lists and no such launch
 
   float score_scale() const { return scale > 0 ? scale : 1 / std::sqrt(static_cast<float>(shape.head_dim)); }
   float slope(int32_t head) const { return has_alibi ? 0.02f * static_cast<float>(head + 1) : 0; }
@@ -198,6 +199,7 @@ SharedRun make_shared_run(const AttentionCase& c, const AttentionBatch& batch, c
   SharedAttentionSchedule schedule;
   AttentionShape shape = c.shape;
   shape.dtype = kDTypeOf<T>;
+  shape.window = 0;
   if (!c.shared_prefixes.empty())
     schedule_shared_attention(batch, {c.shared_prefixes, c.shared_seqs}, shape, c.num_ctas, in.query_start.back(),
                               &schedule);
@@ -257,7 +259,7 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
                            !decodes,
                            static_cast<int32_t>(in.ids.size()),
                            {},
-                           shared.work()};
+                           c.takes_states ? shared.work() : SharedAttentionWork()};
   paged_attention<T>(qkv.data(), c.stride(), out.data(), k.data(), v.data(), ids.data(), work, params, nullptr);
 
   AttentionRun result{out.download_floats()};

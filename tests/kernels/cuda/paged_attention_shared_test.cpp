@@ -121,6 +121,33 @@ TEST_CASE("cut into pieces: as close to fp64 as a naive computation") {
   check_against_reference<__half>(s.c, s.queries);
 }
 
+TEST_CASE("places that are known only on the device: items are clipped behind the shared positions") {
+  for (const int32_t num_ctas : {2, 40}) {
+    AttentionCase c = make_case(4, 2, 64);
+    c.num_ctas = num_ctas;
+    Sharing<bf16> s = make_sharing<bf16>(c, 48);
+    for (size_t i = 0; i < s.queries.size(); ++i) s.queries[i].ahead = static_cast<int32_t>(i % 3) * 7;
+    check_against_reference<bf16>(s.c, s.queries);
+    s.c.shape.deterministic = true;
+    CHECK(same_bytes(s.run(true).out, s.run(false).out));
+  }
+}
+
+TEST_CASE("layers with windows take the same lists and none of the states") {
+  for (const int32_t window : {1, 50, 900}) {
+    CAPTURE(window);
+    AttentionCase c = make_case(2, 1, 64);
+    c.num_ctas = 20;
+    c.shape.window = window;
+    c.schedule_window = 0;
+    c.takes_states = false;
+    Sharing<bf16> s = make_sharing<bf16>(c, 40);
+    check_against_reference<bf16>(s.c, s.queries);
+    s.c.shape.deterministic = true;
+    CHECK(same_bytes(s.run(true).out, s.run(false).out));
+  }
+}
+
 // Many rows on Hopper: the launch is of wgmma, whose units are of 65 rows, two of them, and a part of one.
 TEST_CASE("Hopper: as close to fp64 as a naive computation, head sizes, types, pieces and transformed scores") {
   if (!have_hopper()) return;
