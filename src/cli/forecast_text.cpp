@@ -13,7 +13,7 @@ std::string in_thousands(int64_t n) {
   return digits;
 }
 
-std::string duration(double seconds) {
+std::string duration_text(double seconds) {
   char text[64];
   if (seconds < 100) {
     std::snprintf(text, sizeof text, "%.1f s", seconds);
@@ -53,7 +53,7 @@ std::string kv_text(const Forecast& f, const ForecastContext& c) {
 
 std::string time_text(const Forecast& f, const ForecastContext& c) {
   if (!f.seconds) return "; time not known, no run was measured";
-  std::string text = "; " + std::string(f.is_limit ? "at most " : "") + duration(*f.seconds);
+  std::string text = "; " + std::string(f.is_limit ? "at most " : "") + duration_text(*f.seconds);
   if (!c.price_per_hour) return text;
   char price[64];
   std::snprintf(price, sizeof price, ", costs %.4g", *f.seconds / 3600 * *c.price_per_hour);

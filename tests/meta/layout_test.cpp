@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -166,6 +167,35 @@ TEST_CASE("a file names something of every header of ours that it includes") {
     }
   });
   CHECK(num_includes > 1000);
+}
+
+TEST_CASE("no two files of a folder of src define one name in their unnamed namespaces: they are compiled as one") {
+  // A type, a constant, or a function with its parameters.
+  const std::regex type(R"(^(?:struct|class|enum class|enum) (\w+))");
+  const std::regex constant(R"(^(?:constexpr|const|static|inline) [^(={]*?(\w+)(?:\[[^\]]*\])* ?[={;])");
+  const std::regex function(R"(^[A-Za-z][\w:<>,*& ]*?[ *&](\w+\([^{]*))");
+  const std::regex parameter_name(R"(\w+(?=[,)]|$))");
+  std::map<std::string, std::string> file_of;  // folder/name
+  for_each_source({"src"}, [&](const std::string& file, const std::string& text) {
+    if (!file.ends_with(".cpp")) return;
+    const std::string folder = fs::path(file).parent_path().string();
+    bool is_unnamed = false;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      if (line == "namespace {") is_unnamed = true;
+      if (line == "}  // namespace") is_unnamed = false;
+      if (!is_unnamed || line.empty() || !std::isalpha(static_cast<unsigned char>(line[0]))) continue;
+      if (line.starts_with("template") || line.starts_with("using ")) continue;
+      std::smatch found;
+      std::string name;
+      if (std::regex_search(line, found, type) || std::regex_search(line, found, constant)) name = found[1];
+      else if (std::regex_search(line, found, function)) name = std::regex_replace(found[1].str(), parameter_name, "");
+      if (name.empty()) continue;
+      const auto [at, is_new] = file_of.emplace(folder + "/" + name, file);
+      CHECK_MESSAGE(at->second == file, at->first << ": in " << at->second << " and in " << file);
+    }
+  });
+  CHECK(file_of.size() > 500);
 }
 
 TEST_CASE("kernels/cuda includes the host SIMT layer only where LLMB_SIMT is defined") {
