@@ -8,6 +8,8 @@ std::shared_ptr<const grammar::Vocabulary> constraint_vocabulary(const Tokenizer
     return token >= tokenizer.vocab_size() || tokenizer.is_special(token) ? std::string()
                                                                           : tokenizer.token_bytes(token);
   };
+  // Some configurations name tokens that the model does not have.
+  std::erase_if(eos_token_ids, [vocab_size](TokenId token) { return token < 0 || token >= vocab_size; });
   return std::make_shared<const grammar::Vocabulary>(vocab_size, bytes_of, std::move(eos_token_ids));
 }
 

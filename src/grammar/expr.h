@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -111,6 +112,8 @@ class ExprArena {
   // `e` without the upper limits of what is repeated at its beginning. *num_bytes is set to how long beginnings may be
   // for both to agree on them: which go on, and which are whole. Unlimited where there was none.
   ExprId without_limits(ExprId e, int32_t* num_bytes);
+  // The same text for the same expression in every arena; "" where it has calls or many parts.
+  std::string written(ExprId e) const;
   // Calls that strings of e begin with. Valid until the next call of a member.
   std::span<const RuleCall> calls(ExprId e);
 
@@ -145,6 +148,7 @@ class ExprArena {
   // Makes each expression below `limit` anew, members first; leaf(id, node) gives what replaces it, or -1.
   std::vector<ExprId> rebuild(ExprId limit, const std::function<ExprId(ExprId, const Node&)>& leaf);
 
+  bool write(ExprId e, int32_t* num_left, std::string* out) const;
   ExprId derive(ExprId e, int32_t byte_class);
   ExprId derive_now(ExprId e, int32_t byte_class);
   ExprId derive_multiple(const Node& node, uint8_t byte);

@@ -57,6 +57,47 @@ ExprId ExprArena::derive_now(ExprId e, int32_t byte_class) {
   return node.kind == Kind::kBoth ? both(std::move(derived)) : either(std::move(derived));
 }
 
+std::string ExprArena::written(ExprId e) const {
+  constexpr int32_t kMaxParts = 96;
+  int32_t num_left = kMaxParts;
+  std::string text;
+  return write(e, &num_left, &text) ? text : "";
+}
+
+// Members of a list are in order of their ids, which differ between arenas: they are put in order of their texts.
+bool ExprArena::write(ExprId e, int32_t* num_left, std::string* out) const {
+  const Node& node = nodes_[e];
+  if (--*num_left < 0 || has_call(e)) return false;
+  *out += static_cast<char>('a' + static_cast<int>(node.kind));
+  switch (node.kind) {
+    case Kind::kBytes:
+      *out += sets_[node.a].to_string<char, std::char_traits<char>, std::allocator<char>>();
+      return true;
+    case Kind::kConcat:
+      return write(node.a, num_left, out) && write(node.b, num_left, out);
+    case Kind::kRepeat:
+      *out += std::to_string(node.b) + "," + std::to_string(node.c) + ";";
+      return write(node.a, num_left, out);
+    case Kind::kComplement:
+      return write(node.a, num_left, out);
+    case Kind::kMultiple:
+      *out += std::to_string(node.a) + "," + std::to_string(node.b) + "," + std::to_string(node.c) + ";";
+      return true;
+    case Kind::kEither:
+    case Kind::kBoth:
+      break;
+    default:
+      return true;
+  }
+  std::vector<std::string> texts;
+  for (const ExprId member : members(node))
+    if (!write(member, num_left, &texts.emplace_back())) return false;
+  std::sort(texts.begin(), texts.end());
+  *out += std::to_string(texts.size()) + ";";
+  for (const std::string& text : texts) *out += text;
+  return true;
+}
+
 // Each time that something is repeated takes a byte at least.
 ExprId ExprArena::without_limits(ExprId e, int32_t* num_bytes) {
   constexpr int kMaxParts = 8;  // of a sequence: the limits behind them stay

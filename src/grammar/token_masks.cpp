@@ -70,7 +70,7 @@ const Mask& TokenMasks::tokens_up_to(int32_t num_bytes) {
   return mask;
 }
 
-TokenMasks::ExprTokens TokenMasks::find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes) {
+ExprTokens TokenMasks::find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes) {
   ExprTokens found;
   const ExprTokens& free = tokens_of(without_limits);  // valid until the next call
   if (num_bytes >= vocabulary_.max_depth()) return free;
@@ -86,7 +86,7 @@ TokenMasks::ExprTokens TokenMasks::find_limited_tokens(ExprId expr, ExprId witho
   return found;
 }
 
-TokenMasks::ExprTokens TokenMasks::find_tokens(ExprId expr) {
+ExprTokens TokenMasks::find_tokens(ExprId expr) {
   constexpr int32_t kWorthwhile = 4;  // more bytes than most tokens have are walked one by one else
   int32_t num_bytes = 0;
   const ExprId without_limits = arena_.without_limits(expr, &num_bytes);
@@ -96,17 +96,24 @@ TokenMasks::ExprTokens TokenMasks::find_tokens(ExprId expr) {
   return found;
 }
 
-const TokenMasks::ExprTokens& TokenMasks::tokens_of(ExprId expr) {
-  if (const auto known = by_expr_.find(expr); known != by_expr_.end()) return known->second;
-  ExprTokens found = find_tokens(expr);
-  if (found.few.size() > static_cast<size_t>(vocabulary_.num_words())) {
-    found.bits.resize(static_cast<size_t>(vocabulary_.num_words()), 0);
-    for (const TokenId token : found.few) set_bit(&found.bits, token);
-    found.few = {};
+const ExprTokens& TokenMasks::tokens_of(ExprId expr) {
+  if (const auto known = by_expr_.find(expr); known != by_expr_.end()) return *known->second;
+  const std::string written = arena_.written(expr);
+  auto found = written.empty() ? nullptr : vocabulary_.shared_tokens().find(written);
+  if (found == nullptr) {
+    ExprTokens tokens = find_tokens(expr);
+    if (tokens.few.size() > static_cast<size_t>(vocabulary_.num_words())) {
+      tokens.bits.resize(static_cast<size_t>(vocabulary_.num_words()), 0);
+      for (const TokenId token : tokens.few) set_bit(&tokens.bits, token);
+      tokens.few = {};
+    }
+    if (by_expr_bytes_ > kMaxExprBytes) by_expr_.clear(), by_expr_bytes_ = 0;
+    by_expr_bytes_ += tokens.num_bytes();
+    found = std::make_shared<const ExprTokens>(std::move(tokens));
+    // What is few is found again as fast.
+    if (!written.empty() && !found->bits.empty()) vocabulary_.shared_tokens().add(written, found);
   }
-  if (by_expr_bytes_ > kMaxExprBytes) by_expr_.clear(), by_expr_bytes_ = 0;
-  by_expr_bytes_ += found.num_bytes();
-  return by_expr_.emplace(expr, std::move(found)).first->second;
+  return *by_expr_.emplace(expr, std::move(found)).first->second;
 }
 
 std::shared_ptr<const Mask> TokenMasks::mask(const Configuration& configuration) {

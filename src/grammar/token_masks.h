@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "grammar/matcher.h"
+#include "grammar/shared_tokens.h"
 #include "grammar/vocabulary.h"
 
 namespace llmb::grammar {
-
-using Mask = std::vector<uint32_t>;  // [num_words]
 
 struct ConfigurationHash {
   size_t operator()(const Configuration& configuration) const;
@@ -27,15 +26,6 @@ class TokenMasks {
   std::shared_ptr<const Mask> mask(const Configuration& configuration);
 
  private:
-  // Tokens, as bits or one by one where they are few; and the nodes behind whose bytes the expression may end, where
-  // tokens go on.
-  struct ExprTokens {
-    Mask bits;
-    std::vector<TokenId> few;
-    std::vector<int32_t> ends;
-    size_t num_bytes() const { return bits.size() * 4 + few.size() * 4 + ends.size() * 4 + 64; }
-  };
-
   const ExprTokens& tokens_of(ExprId expr);
   ExprTokens find_tokens(ExprId expr);
   // What is repeated with a limit has its short tokens from the same without one.
@@ -52,8 +42,8 @@ class TokenMasks {
   Matcher inner_;                     // for expressions by themselves
   int32_t class_of_[256];             // of bytes
   std::vector<MatcherState> states_;  // [depth + 1]
-  std::unordered_map<ExprId, ExprTokens> by_expr_;
-  size_t by_expr_bytes_ = 0;
+  std::unordered_map<ExprId, std::shared_ptr<const ExprTokens>> by_expr_;
+  size_t by_expr_bytes_ = 0;  // of those that are not shared
   std::unordered_map<int32_t, Mask> up_to_;  // tokens of at most so many bytes
   std::unordered_map<Configuration, std::shared_ptr<const Mask>, ConfigurationHash> by_configuration_;
   size_t by_configuration_bytes_ = 0;

@@ -1,12 +1,14 @@
-// A vocabulary as a trie of bytes. Immutable once made.
+// A vocabulary as a trie of bytes. Immutable once made, and thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/types.h"
+#include "grammar/shared_tokens.h"
 
 namespace llmb::grammar {
 
@@ -40,6 +42,8 @@ class Vocabulary {
   bool has_children(int32_t node) const { return nodes_[node].end > node + 1; }
   int32_t deepest(int32_t node) const { return deepest_[node]; }  // depth below the node, or its own
   int32_t max_depth() const { return max_depth_; }
+  // The only part that changes.
+  SharedTokens& shared_tokens() const { return *shared_tokens_; }
 
  private:
   std::vector<std::string> texts_;
@@ -48,6 +52,7 @@ class Vocabulary {
   std::vector<TokenId> tokens_;
   std::vector<int32_t> deepest_;  // [nodes]
   int32_t max_depth_ = 0;
+  const std::unique_ptr<SharedTokens> shared_tokens_ = std::make_unique<SharedTokens>();
 };
 
 }  // namespace llmb::grammar
