@@ -272,15 +272,16 @@ class Check:
                 add(what, bench, skewed["value"], skewed["unit"], even["value"], share, "85 % of even", share >= 0.85)
             else:
                 missing(what, bench, "85 % of even")
-        for beginning, what in [("same blocks", "row by row over the same blocks"), ("own", "over blocks of their own")]:
-            case = "decode 64 x 2048 + 64"
-            shared, apart = attention(f"{case} shared, mma"), attention(f"{case} {beginning}, mma")
-            what = f"64 rows over 2,048 shared and 64 own positions, {what}"
-            if shared and apart:
-                times = apart["us"] / shared["us"]
-                add(what, bench, times, "× the time", None, None, "≥ 4 ×", times >= 4)
-            else:
-                missing(what, bench, "≥ 4 ×")
+        for path in ("mma", "Hopper"):
+            for beginning, what in [("same blocks", "row by row over the same blocks"), ("own", "over blocks of their own")]:
+                case = "decode 64 x 2048 + 64"
+                shared, apart = attention(f"{case} shared, {path}"), attention(f"{case} {beginning}, {path}")
+                what = f"64 rows over 2,048 shared and 64 own positions, {what}, {path}"
+                if shared and apart:
+                    times = apart["us"] / shared["us"]
+                    add(what, bench, times, "× the time", None, None, "≥ 4 ×", times >= 4)
+                else:
+                    missing(what, bench, "≥ 4 ×")
         worst("decode, 64 × 8,192, a window of 1,024", 0.7, [attention("decode 64 x 8192 window 1024, mma")])
         worst("block_copy, 64 blocks within the pool", 0.8, [rows.get(("block_copy", "64 blocks within the pool"))])
         for path, wanted in [("mma", 350), ("Hopper", 500)]:

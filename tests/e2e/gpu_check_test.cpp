@@ -90,10 +90,11 @@ TEST_CASE("gpu_check: the report says what was measured, beside which limit, and
       "| paged decode attention, 64 × 4,096" + kernels + "3,500 GB/s | 4,000 GB/s | 87.5 % | 90 % | **missed** |",
       "| paged decode attention, 64 × 8,192" + kernels + "not measured |",
       "| the same, skewed, mean 1,024" + kernels + "2,700 GB/s | 3,000 GB/s | 90.0 % | 85 % of even | met |",
-      "| 64 rows over 2,048 shared and 64 own positions, row by row over the same blocks" + kernels +
+      "| 64 rows over 2,048 shared and 64 own positions, row by row over the same blocks, mma" + kernels +
           "3.875 × the time |  |  | ≥ 4 × | **missed** |",
-      "| 64 rows over 2,048 shared and 64 own positions, over blocks of their own" + kernels +
+      "| 64 rows over 2,048 shared and 64 own positions, over blocks of their own, mma" + kernels +
           "5 × the time |  |  | ≥ 4 × | met |",
+      "| 64 rows over 2,048 shared and 64 own positions, over blocks of their own, Hopper" + kernels + "not measured |",
       "| decode, 64 × 8,192, a window of 1,024" + kernels + "not measured |",
       "| block_copy, 64 blocks within the pool" + kernels + "3,600 GB/s | 4,000 GB/s | 90.0 % | 80 % | met |",
       "| prefill attention, 2,048, Hopper" + kernels + "510 TFLOP/s | 700 TFLOP/s | 72.9 % | 500 TFLOP/s | met |",
