@@ -366,10 +366,10 @@ void add_report_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("TARGETS");
   app.add_option("--price-per-hour", o.price_per_hour, "Price of the machine, in any currency, for the cost in forecasts and reports")
-      ->check(number_in(0, 1e9))
-      ->group(group)
-      ->option_text("PRICE");
+      ->check(number_in(0, 1e9))->group(group)->option_text("PRICE");
   app.add_option("--report", o.report, "Draw the run as one HTML file")->group(group)->option_text("FILE.html");
+  app.add_option("--sample", o.sample, "compare: run the first N lines; default: as many as take about a minute")
+      ->check(integer_in(1, kIntMax))->group(group)->option_text("N");
   app.add_option("--peak-flops", o.peak_flops, "Machine limit for MFU, FLOP/s; default: measured")
       ->check(number_in(0, 1e24, true))
       ->group(group)

@@ -8,7 +8,15 @@ const std::vector<CommandText>& command_texts() {
        "report",
        "METRICS|OUTPUT… -o report.html",
        "Draw runs as one HTML file: from a metrics file (each line is a run) or an output; several side by side",
-       {"output", "report", "price-per-hour"}}};
+       {"output", "report", "price-per-hour"},
+       {}},
+      {Command::kCompare,
+       "compare",
+       "-m MODEL prompts.jsonl",
+       "Run lines of the input in each batching mode, without and with shared prefixes and planning, and print a table",
+       {},
+       {"output", "order", "restart", "retry-errors", "max-errors", "error-file", "no-metrics", "dry-run", "metrics",
+        "batching", "schedule", "request-rate", "enable-prefix-caching", "no-enable-prefix-caching"}}};
   return kTexts;
 }
 

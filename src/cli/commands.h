@@ -13,6 +13,7 @@ struct CommandText {
   Command command;
   std::string name, synopsis, description;
   std::vector<std::string> options;  // that it reads, without dashes; empty: all
+  std::vector<std::string> refused;  // options that it does not read, where it reads all others
 };
 const std::vector<CommandText>& command_texts();
 // Null: the argument names no command.

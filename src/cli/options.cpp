@@ -108,10 +108,12 @@ int print(const std::string& text) {
 // "" where the command reads all options that are given.
 std::string check_options_of(const CommandText& command, const CLI::App& app, const JobOptions& o) {
   for (const CLI::Option* option : app.get_options()) {
-    if (option->count() == 0 || option->get_positional() || command.options.empty()) continue;
+    if (option->count() == 0 || option->get_positional()) continue;
     const std::string& name = option->get_lnames().at(0);
-    if (std::count(command.options.begin(), command.options.end(), name) == 0)
-      return command.name + " does not read --" + name;
+    const bool is_read = command.options.empty()
+                             ? std::count(command.refused.begin(), command.refused.end(), name) == 0
+                             : std::count(command.options.begin(), command.options.end(), name) > 0;
+    if (!is_read) return command.name + " does not read --" + name;
   }
   if (std::count(o.inputs.begin(), o.inputs.end(), "-") + std::count(o.inputs.begin(), o.inputs.end(), "") > 0)
     return command.name + " needs files: llm-batch " + command.name + " " + command.synopsis;
@@ -145,6 +147,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   }
   if (command != nullptr)
     if (const std::string problem = check_options_of(*command, *app, o); !problem.empty()) return refuse(problem);
+  if (options.sample && options.command != Command::kCompare) return refuse("--sample is for llm-batch compare");
   if (options.command == Command::kReport) return parsed;
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
   if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);

@@ -22,7 +22,7 @@ struct FlagTexts {
 };
 
 // What the program is asked to do: the plain call, or the command that the first argument names.
-enum class Command { kRun, kReport };
+enum class Command { kRun, kReport, kCompare };
 
 struct Options {
   Command command = Command::kRun;
@@ -32,6 +32,7 @@ struct Options {
   ProgressKind progress = ProgressKind::kAuto;
   std::optional<double> peak_flops, peak_bandwidth;
   std::optional<double> price_per_hour;  // of the machine, in any currency
+  std::optional<int64_t> sample;         // lines that compare runs; none: so many that it takes about a minute
   std::string report;                    // an HTML file; "": none
 };
 

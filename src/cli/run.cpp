@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/stderr_writer.h"
+#include "cli/compare_command.h"
 #include "cli/dry_run.h"
 #include "cli/energy_meter.h"
 #include "cli/exit_code.h"
@@ -184,6 +185,15 @@ int run_job(const Options& options, const BackendFactory& make, RunView& view, S
   ::_exit(exit_code);
 }
 
+int run_comparison(const Options& options, const BackendFactory& make, RunView& view, StderrWriter& writer) {
+  bool must_end = false;
+  const int exit_code = guarded([&] { return compare_command(options, make, &must_end); });
+  view.set_exit_code(exit_code);
+  if (!must_end) return exit_code;
+  let_reader_finish(writer, exit_code);
+  ::_exit(exit_code);
+}
+
 void tell_terminal_input(const std::vector<std::string>& inputs) {
   if (isatty(STDIN_FILENO) && std::count(inputs.begin(), inputs.end(), "-") > 0)
     log_info("reading lines from the terminal; end with Ctrl-D");
@@ -223,6 +233,7 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
         const Options& options = parsed.options;
         if (options.command == Command::kReport) return report_command(options);
         last_resort.set_grace_ms(1000 * options.job.grace_s);
+        if (options.command == Command::kCompare) return run_comparison(options, make, view, writer);
         tell_terminal_input(options.job.inputs);
         if (options.dry_run) return dry_run(options);
         return run_job(options, make, view, writer);

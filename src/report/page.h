@@ -9,7 +9,7 @@
 
 namespace llmb {
 
-inline constexpr size_t kMaxReportRuns = 6;  // as many as there are colours
+inline constexpr size_t kMaxReportRuns = 7;  // as many as there are colours
 
 struct ReportOptions {
   std::optional<double> price_per_hour;  // of the machine

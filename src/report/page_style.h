@@ -7,12 +7,12 @@ inline constexpr const char* kPageStyle = R"css(
 :root {
   color-scheme: light dark;
   --page: #ffffff; --card: #f7f8fa; --ink: #1b1f26; --soft: #626b78; --faint: #8d95a1; --rule: #e3e6eb; --grid: #e8ebf0;
-  --c0: #2f6bd8; --c1: #d9780b; --c2: #12876f; --c3: #8a54c8; --c4: #c8406a; --c5: #6f7d12; --bad: #b3261e;
+  --c0: #2f6bd8; --c1: #d9780b; --c2: #12876f; --c3: #8a54c8; --c4: #c8406a; --c5: #6f7d12; --c6: #5b6472;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #14171c; --card: #1b1f26; --ink: #e7eaef; --soft: #a2abb8; --faint: #7b8491; --rule: #2b313b; --grid: #2a303a;
-    --c0: #6b9ef5; --c1: #f0a04b; --c2: #4fc0a5; --c3: #b691ec; --c4: #ef83a3; --c5: #b6c45a; --bad: #f28b82;
+    --c0: #6b9ef5; --c1: #f0a04b; --c2: #4fc0a5; --c3: #b691ec; --c4: #ef83a3; --c5: #b6c45a; --c6: #a9b2bf;
   }
 }
 * { box-sizing: border-box; }
@@ -45,7 +45,7 @@ svg text { font-size: 10.5px; fill: var(--soft); font-family: inherit; }
 .axis { stroke: var(--faint); stroke-width: 1; fill: none; }
 .label text { fill: var(--faint); }
 .c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); }
-.c3 { --c: var(--c3); } .c4 { --c: var(--c4); } .c5 { --c: var(--c5); }
+.c3 { --c: var(--c3); } .c4 { --c: var(--c4); } .c5 { --c: var(--c5); } .c6 { --c: var(--c6); }
 .line { fill: none; stroke: var(--c); stroke-width: 1.6; stroke-linejoin: round; }
 .dashed { stroke-dasharray: 4 3; stroke-width: 1.2; }
 .area { fill: var(--c); opacity: 0.14; }
@@ -69,7 +69,6 @@ tr.differs td { font-weight: 600; }
 td small { color: var(--soft); }
 code { font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 .none { color: var(--faint); }
-.bad { color: var(--bad); }
 footer { margin-top: 48px; color: var(--faint); font-size: 12.5px; }
 @media (max-width: 520px) {
   main { padding: 24px 16px 48px; }

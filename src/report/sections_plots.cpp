@@ -1,5 +1,6 @@
 // The parts of a report that are plots.
 #include <algorithm>
+#include <string>
 
 #include "report/html.h"
 #include "report/sections.h"
@@ -11,19 +12,39 @@ namespace {
 
 using Values = std::vector<double> RunTimeline::*;
 
-// Of every run with a timeline, per second where `is_rate`.
+// Bins are put together until there are few enough to see each.
+constexpr size_t kMaxPoints = 80;
+
+struct Stretch {
+  double begin = 0, end = 0, sum = 0, num_busy = 0;  // bins with a sequence
+};
+
+std::vector<Stretch> stretches_of(const RunData& run, Values values) {
+  const RunTimeline& t = *run.timeline;
+  const size_t num_bins = (t.*values).size(), step = (num_bins + kMaxPoints - 1) / kMaxPoints;
+  std::vector<Stretch> all;
+  for (size_t bin = 0; bin < num_bins; ++bin) {
+    if (bin % step == 0) all.push_back({t.bin_s * static_cast<double>(bin), 0, 0, 0});
+    all.back().end = t.bin_s * static_cast<double>(bin + 1);
+    all.back().sum += (t.*values)[bin];
+    all.back().num_busy += t.running[bin] > 0;
+  }
+  // The run may have ended in the middle of the last bin.
+  if (Stretch& last = all.back(); run.duration_s && *run.duration_s > last.begin) last.end = std::min(last.end, *run.duration_s);
+  return all;
+}
+
+// Of every run with a timeline: rates per second, or means while something ran.
 std::vector<Series> over_time(const Runs& runs, Values values, SeriesLook look, bool is_rate, const char* name,
                               int colour_step) {
   std::vector<Series> all;
   for (size_t i = 0; i < runs.size(); ++i) {
     if (!runs[i].timeline) continue;
-    const RunTimeline& t = *runs[i].timeline;
     Series s = {runs[i].name + (runs[i].name.empty() ? "" : ": ") + name, static_cast<int>(i) + colour_step, look, {}};
-    for (size_t bin = 0; bin < (t.*values).size(); ++bin) {
-      const bool is_last = bin + 1 == (t.*values).size();
-      const double end = is_last && runs[i].duration_s ? std::max(t.bin_s * static_cast<double>(bin) + 1e-9, std::min(*runs[i].duration_s, t.bin_s * static_cast<double>(bin + 1))) : t.bin_s * static_cast<double>(bin + 1);
-      const double begin = t.bin_s * static_cast<double>(bin), value = (t.*values)[bin];
-      s.points.emplace_back((begin + end) / 2, is_rate ? value / (end - begin) : value);
+    for (const Stretch& stretch : stretches_of(runs[i], values)) {
+      if (!is_rate && stretch.num_busy == 0) continue;
+      s.points.emplace_back((stretch.begin + stretch.end) / 2,
+                            stretch.sum / (is_rate ? stretch.end - stretch.begin : stretch.num_busy));
     }
     all.push_back(std::move(s));
   }
@@ -95,7 +116,9 @@ std::string draw_latencies(const Runs& runs) {
   if (rows.empty()) return "";
   const std::vector<Cell> columns = {text_cell(""),      number_cell("mean"), number_cell("p50"), number_cell("p90"),
                                      number_cell("p95"), number_cell("p99"),  number_cell("max")};
-  return section("Latency", "Offline, all requests arrive at once: TTFT and E2E hold the wait for a place in the batch. Bars are shares of all; the time axis is logarithmic.",
+  return section("Latency", "Offline, all requests arrive at once: TTFT and E2E hold the wait for a place in the batch. " +
+                     std::string(runs.size() > 1 ? "Curves: the share that took at most so long" : "Bars are shares of all") +
+                     "; the time axis is logarithmic.",
                  (figures.empty() ? "" : plots(figures)) + table(columns, rows));
 }
 

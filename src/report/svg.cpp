@@ -103,8 +103,7 @@ std::string draw_series(const Series& s, const std::vector<std::pair<double, dou
   std::string line;
   for (size_t i = 0; i < places.size(); ++i) {
     const auto [x, y] = places[i];
-    if (i > 0 && s.look == SeriesLook::kSteps) line += "H" + at(x) + "V" + at(y);
-    else line += (i == 0 ? "M" : "L") + at(x) + " " + at(y);
+    line += (i == 0 ? "M" : "L") + at(x) + " " + at(y);
   }
   const double bottom = kHeight - kBottom;
   if (s.look == SeriesLook::kArea)
@@ -137,17 +136,17 @@ std::string draw_bars(const Histogram& h, int colour, const Axis& x, const Scale
   return out + "</g>";
 }
 
-std::string draw_outline(const HistogramSeries& s, const Scale& sx, const Scale& sy) {
+// The share of values up to each one.
+std::string draw_cumulative(const HistogramSeries& s, const Scale& sx, const Scale& sy) {
   const Histogram& h = *s.histogram;
-  int64_t sum = 0;
-  for (const int64_t count : h.counts) sum += count;
-  Series outline = {s.name, s.colour, SeriesLook::kSteps, {}};
+  double sum = 0, seen = 0;
+  for (const int64_t count : h.counts) sum += static_cast<double>(count);
   std::vector<std::pair<double, double>> places = {{sx(h.edges[0]), sy(0)}};
-  for (size_t i = 0; i < h.counts.size(); ++i)
-    places.emplace_back(sx(h.edges[i]), sy(static_cast<double>(h.counts[i]) / static_cast<double>(sum)));
-  places.emplace_back(sx(h.edges.back()), places.back().second);
-  places.emplace_back(sx(h.edges.back()), sy(0));
-  return draw_series(outline, places);
+  for (size_t i = 0; i < h.counts.size(); ++i) {
+    seen += static_cast<double>(h.counts[i]);
+    places.emplace_back(sx(h.edges[i + 1]), sy(seen / sum));
+  }
+  return draw_series({s.name, s.colour, SeriesLook::kLine, {}}, places);
 }
 
 std::string draw_marks(const std::vector<Mark>& marks, const Scale& sx) {
@@ -272,7 +271,7 @@ std::string draw_histograms(const std::string& title, const Axis& x, const std::
   for (const HistogramSeries& s : series) {
     if (s.histogram->counts.empty() || !is_drawable(s.histogram->edges[0], x)) continue;
     xs.take(s.histogram->edges.front()), xs.take(s.histogram->edges.back());
-    ys.take(peak_share(*s.histogram));
+    ys.take(series.size() == 1 ? peak_share(*s.histogram) : 1);
   }
   if (xs.is_empty() || !(ys.high > 0)) return no_data(title);
   xs.widen(x.is_logarithmic);
@@ -282,7 +281,7 @@ std::string draw_histograms(const std::string& title, const Axis& x, const std::
   std::string out = open_svg(title) + draw_axes(x, {"", Unit::kPercent, false}, xs, ys, sx, sy);
   for (const HistogramSeries& s : series) {
     if (s.histogram->counts.empty() || !is_drawable(s.histogram->edges[0], x) || !(peak_share(*s.histogram) > 0)) continue;
-    out += series.size() == 1 ? draw_bars(*s.histogram, s.colour, x, sx, sy) : draw_outline(s, sx, sy);
+    out += series.size() == 1 ? draw_bars(*s.histogram, s.colour, x, sx, sy) : draw_cumulative(s, sx, sy);
   }
   return out + draw_marks(marks, sx) + "</svg>";
 }

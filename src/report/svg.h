@@ -1,4 +1,4 @@
-// Plots as SVG text: pure functions of values. Colours are CSS classes (c0 … c5 of a series, and those of page_style.h),
+// Plots as SVG text: pure functions of values. Colours are CSS classes (c0 … c6 of a series, and those of page_style.h),
 // so that a page's light and dark looks need one drawing. All text is escaped.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace llmb {
 
-inline constexpr int kNumSeriesColours = 6;
+inline constexpr int kNumSeriesColours = 7;
 
 // For text and attributes of HTML and SVG. Control characters but line breaks and tabs, and bytes that are not UTF-8,
 // become U+FFFD.
@@ -31,7 +31,7 @@ struct Axis {
   bool is_logarithmic = false;
 };
 
-enum class SeriesLook { kLine, kArea, kDots, kDashed, kSteps };
+enum class SeriesLook { kLine, kArea, kDots, kDashed };
 
 // Values that are not finite are left out, on a logarithmic axis also those that are not positive.
 struct Series {
@@ -48,7 +48,8 @@ std::vector<double> logarithmic_ticks(double low, double high);
 // A whole <svg>, 360 units wide; y begins at 0 unless it is logarithmic. Says "no data" where there is none.
 std::string draw_plot(const std::string& title, const Axis& x, const Axis& y, const std::vector<Series>& series);
 
-// Bars of one histogram, or outlines of several, as shares of each one's values; `marks` are values to show by a line.
+// Bars of one histogram, as shares of its values; of several the shares up to each value, as curves. `marks` are values
+// to show by a line.
 struct HistogramSeries {
   std::string name;
   int colour = 0;

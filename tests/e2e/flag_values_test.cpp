@@ -104,7 +104,7 @@ TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table"
   const std::set<std::string> not_numbers = {
       "--output", "--order", "--retry-errors", "--error-file", "--model", "--tokenizer", "--revision", "--tokenizer-revision",
       "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--weight-cache",
-      "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--report", "--slo",
+      "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--report", "--sample", "--slo",
       "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--speculative",
       "--speculative-corpus", "--speculative-config", "--json-schema", "--regex", "--choice", "--grammar"};
   const std::string help = run_process({kProgram, "--help"}).out;

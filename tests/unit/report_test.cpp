@@ -91,7 +91,7 @@ TEST_CASE("a plot leaves out what cannot be drawn, and says when that is all") {
   CHECK(same.find("-0") == std::string::npos);
 }
 
-TEST_CASE("a histogram draws a bar for each bin that holds something; several are outlines") {
+TEST_CASE("a histogram draws a bar for each bin that holds something; several are curves of shares") {
   const Axis x = {"", Unit::kMilliseconds, true};
   const Histogram h = {{1, 2, 4, 8}, {3, 0, 1}}, equal = {{5, 5}, {7}}, none;
   CHECK(count_of(draw_histograms("t", x, {{"", 0, &h}}, {{"p50", 2}}), "class=\"bar\"") == 2);
