@@ -26,6 +26,7 @@ struct LoadOptions {
   int32_t block_size = 16;
   int64_t kv_cache_bytes = 0;       // 0: chosen by the backend for max_num_seqs sequences of max_model_len
   int32_t num_blocks_override = 0;  // > 0: this many blocks, whatever kv_cache_bytes says
+  double swap_space_gib = 0;        // host memory for blocks of preempted sequences, at most
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
@@ -60,6 +61,8 @@ struct BackendInfo {
   bool verifies_trees = false;       // else drafts are chains
   bool copies_blocks = false;
   int32_t max_best_tokens = 0;          // that a group in mode kBest gives
+  int32_t num_host_blocks = 0;          // of the pool that plans swap blocks to
+  double swap_bytes_per_s = 0;          // measured, of one way; 0: not known
   int32_t max_idle_blocks = INT32_MAX;  // that a prefix cache should keep: more takes memory that others may need
   double load_ms = 0;
 };
@@ -80,6 +83,12 @@ inline int64_t max_blocks_per_seq(const KvLayout& kv, const LoadOptions& options
                          options.max_num_batched_tokens, kv.block_size);
 }
 
+// Blocks that options.swap_space_gib holds, and no more than the pool has.
+inline int32_t num_host_blocks(const KvLayout& kv, const LoadOptions& options) {
+  const double bytes = options.swap_space_gib * (1 << 30);
+  return static_cast<int32_t>(std::min<double>(kv.num_blocks, bytes / static_cast<double>(std::max<int64_t>(kv.bytes_per_block(), 1))));
+}
+
 // One thread drives a backend: load() once, then submit() and wait(). Invariants:
 //  1. At most info().max_plans_in_flight plans are in flight: submitted, their wait() not yet called. A plan must stay
 //     unchanged until its wait() returns.
@@ -94,7 +103,7 @@ class Backend {
   virtual Status load(const ModelConfig& config, const LoadOptions& options) = 0;
   virtual const BackendInfo& info() const = 0;  // valid after load()
 
-  // REQUIRES: validate_step_plan(plan, info().kv.num_blocks, the newest plan in flight).ok(), and fewer than
+  // REQUIRES: validate_step_plan(plan, info().kv.num_blocks, the newest plan in flight, info().num_host_blocks).ok(), and fewer than
   // max_plans_in_flight in flight.
   virtual Status submit(const StepPlan& plan) = 0;
   // Fills `output` for the oldest plan in flight.

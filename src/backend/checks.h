@@ -50,7 +50,7 @@ inline Status check_load_options(const ModelConfig& config, const LoadOptions& o
 // in flight, else null.
 inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const LoadOptions& options,
                          const BackendInfo& info, const StepPlan* in_flight) {
-  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info.kv.num_blocks, in_flight));
+  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info.kv.num_blocks, in_flight, info.num_host_blocks));
   if (plan.block_size != info.kv.block_size) return internal_error("plan has another block_size");
   if (plan.num_layer_groups != info.kv.groups.num_groups()) return internal_error("plan has other layer groups");
   if (!info.verifies_trees && !plan.parent_rows.empty()) return internal_error("plan has trees");

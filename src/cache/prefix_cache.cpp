@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/layer_groups.h"
 
 namespace llmb {
 
@@ -32,9 +33,10 @@ int32_t common_beginning(std::span<const TokenId> a, std::span<const TokenId> b)
 
 }  // namespace
 
-PrefixCache::PrefixCache(int32_t block_size, std::vector<int32_t> windows)
-    : block_size_(block_size), windows_(std::move(windows)) {
-  LLMB_CHECK(block_size >= 1 && num_groups() >= 1);
+PrefixCache::PrefixCache(int32_t block_size, std::vector<int32_t> windows, int32_t num_host_blocks)
+    : block_size_(block_size), windows_(std::move(windows)), num_host_blocks_(num_host_blocks) {
+  LLMB_CHECK(block_size >= 1 && num_groups() >= 1 && num_host_blocks >= 0);
+  for (BlockId block = num_host_blocks - 1; block >= 0; --block) free_host_.push_back(block);
 }
 
 PrefixCache::Match PrefixCache::find(NodeId parent, int32_t adapter, std::span<const TokenId> tokens) const {
@@ -94,6 +96,7 @@ NodeId PrefixCache::new_node(NodeId parent, int32_t adapter) {
     nodes_.emplace_back();
     tokens_.resize(nodes_.size() * block_size_);
     blocks_.resize(nodes_.size() * num_groups(), kNoBlock);
+    if (num_host_blocks_ > 0) kept_.resize(blocks_.size());
   }
   const NodeId node = free_nodes_.back();
   free_nodes_.pop_back();
@@ -167,6 +170,54 @@ void PrefixCache::let_go(NodeId node) {
 void PrefixCache::make_ready() {
   for (const NodeId node : fresh_) nodes_[node].num_ready = nodes_[node].num_tokens;
   fresh_.clear();
+  free_host_.insert(free_host_.end(), left_host_.begin(), left_host_.end());
+  left_host_.clear();
+}
+
+template <class Change>
+void PrefixCache::change_wanted(NodeId last, int32_t num_nodes, const Change& change) {
+  for (int32_t i = num_nodes - 1; i >= 0; --i, last = parent(last))
+    for (int32_t group = 0; group < num_groups(); ++group)
+      if (i >= first_seen(windows_[group], num_nodes * block_size_) / block_size_) change(&kept(last, group));
+}
+
+void PrefixCache::want(NodeId last, int32_t num_nodes) {
+  LLMB_CHECK(num_host_blocks_ > 0 && num_nodes >= 1);
+  hold(last);
+  change_wanted(last, num_nodes, [](Kept* kept) { ++kept->num_wanted; });
+}
+
+void PrefixCache::unwant(NodeId last, int32_t num_nodes) {
+  change_wanted(last, num_nodes, [&](Kept* kept) {
+    LLMB_CHECK(kept->num_wanted > 0);
+    if (--kept->num_wanted == 0 && kept->host != kNoBlock) left_host_.push_back(std::exchange(kept->host, kNoBlock));
+  });
+  let_go(last);
+}
+
+// The block is about to be evicted.
+void PrefixCache::keep(BlockId block) {
+  if (!keeps_evicted_ || free_host_.empty()) return;
+  const NodeId node = places_[block].node;
+  int32_t group = 0;
+  while (this->block(node, group) != block) ++group;
+  Kept& here = kept(node, group);
+  if (here.num_wanted == 0 || here.host != kNoBlock) return;
+  here.host = free_host_.back();
+  free_host_.pop_back();
+  swaps_out_.push_back({group, block, here.host});
+}
+
+void PrefixCache::put_back(NodeId node, int32_t group, BlockId block) {
+  LLMB_CHECK(this->block(node, group) == kNoBlock && host_block(node, group) != kNoBlock && !holds(block));
+  std::vector<BlockId> blocks(windows_.size(), kNoBlock);
+  blocks[group] = block;
+  put(node, 0, blocks);
+}
+
+void PrefixCache::take_swaps_out(std::vector<BlockCopy>* swaps) {
+  swaps->insert(swaps->end(), swaps_out_.begin(), swaps_out_.end());
+  swaps_out_.clear();
 }
 
 void PrefixCache::become_idle(BlockId block) {
@@ -193,6 +244,7 @@ BlockId PrefixCache::evict() {
   LLMB_CHECK(num_idle_ > 0);
   const BlockId block = oldest_;
   reuse(block);
+  keep(block);
   leave(block);
   ++num_evictions_;
   return block;
@@ -320,6 +372,19 @@ Status PrefixCache::check_idle() const {
   return {};
 }
 
+Status PrefixCache::check_host() const {
+  std::vector<int32_t> num_found(static_cast<size_t>(num_host_blocks_));
+  for (const auto* blocks : {&free_host_, &left_host_})
+    for (const BlockId block : *blocks) ++num_found[block];
+  for (const Kept& kept : kept_) {
+    if (kept.num_wanted < 0 || (kept.num_wanted == 0 && kept.host != kNoBlock)) return broken("6, wanted", kept.host);
+    if (kept.host != kNoBlock) ++num_found[kept.host];
+  }
+  for (const int32_t count : num_found)
+    if (count != 1) return broken("6, each once", count);
+  return {};
+}
+
 Status PrefixCache::check_integrity() const {
   std::vector<uint8_t> seen(nodes_.size());
   LLMB_RETURN_IF_ERROR(check_behind(kNoNode, &seen));
@@ -328,6 +393,7 @@ Status PrefixCache::check_integrity() const {
   for (NodeId node = 0; node < static_cast<int64_t>(nodes_.size()); ++node)
     if ((nodes_[node].num_tokens > 0) != (seen[node] == 1)) return broken("every node is behind one", node);
   LLMB_RETURN_IF_ERROR(check_uses());
+  LLMB_RETURN_IF_ERROR(check_host());
   return check_idle();
 }
 

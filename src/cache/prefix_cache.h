@@ -17,8 +17,11 @@
 // they became idle. A chain is given back last block first, so that is leaves before their parents, the oldest first. A
 // node stays while it holds a block, has nodes behind it, or is held.
 //
+// A sequence that waits may want nodes. Where a block of a wanted node is evicted, it moves to the host's pool while
+// that has room, and from there back into another block when a sequence asks for it.
+//
 // Not thread-safe. find() and insert() take O(log(nodes behind one node)) expected time, all else but
-// check_integrity() constant time. Memory: 36 bytes and block_size tokens for each node, 16 bytes for each id up to the
+// want(), unwant() and check_integrity() constant time. Memory: 36 bytes and block_size tokens for each node, 16 bytes for each id up to the
 // largest block that was ever inserted.
 //
 // Invariants (check_integrity):
@@ -28,6 +31,7 @@
 //  3. Every idle block is in the order of idleness once; where its group sees everything, those behind it before it.
 //  4. num_ready <= num_tokens; they differ only for nodes whose blocks the plan being made writes.
 //  5. A block stands in one node at most, in one layer group. Every node is in use.
+//  6. Free blocks of the host's pool and those that hold what a node stands for, which is wanted, are all.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +39,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/step_plan.h"
 #include "core/types.h"
 
 namespace llmb {
@@ -47,7 +52,7 @@ inline constexpr NodeId kNoNode = -1;
 class PrefixCache {
  public:
   // windows: of the layer groups, as in LayerGroups
-  explicit PrefixCache(int32_t block_size, std::vector<int32_t> windows = {0});
+  explicit PrefixCache(int32_t block_size, std::vector<int32_t> windows = {0}, int32_t num_host_blocks = 0);
 
   // Nodes behind one node, compared with tokens that are wanted there.
   struct Match {
@@ -72,6 +77,20 @@ class PrefixCache {
   // The node stays until it is let go as often. kNoNode: nothing
   void hold(NodeId node);
   void let_go(NodeId node);
+
+  // A sequence wants to go on behind the first `num_nodes` nodes, of which `last` is the last: what the row there sees.
+  // `last` is held until it is let go by unwant(), which takes the same.
+  void want(NodeId last, int32_t num_nodes);
+  void unwant(NodeId last, int32_t num_nodes);
+  void keep_evicted(bool is_kept) { keeps_evicted_ = is_kept; }  // in the host's pool; at first not
+  // The block of the host's pool that holds what the node stands for, or kNoBlock.
+  BlockId host_block(NodeId node, int32_t group) const { return kept_.empty() ? kNoBlock : kept(node, group).host; }
+  // `block` gets in the plan being made what host_block(node, group) holds. REQUIRES: the node has no block there
+  void put_back(NodeId node, int32_t group, BlockId block);
+  // What evictions moved since the last call is appended.
+  void take_swaps_out(std::vector<BlockCopy>* swaps);
+  int32_t num_free_host_blocks() const { return static_cast<int32_t>(free_host_.size() + left_host_.size()); }
+
   // The plan being made is complete: what it writes lies in memory for the next one.
   void make_ready();
 
@@ -106,6 +125,16 @@ class PrefixCache {
     bool is_idle = false;
   };
 
+  struct Kept {
+    BlockId host = kNoBlock;
+    int32_t num_wanted = 0;  // by so many sequences
+  };
+
+  Kept& kept(NodeId node, int32_t group) { return kept_[int64_t{node} * num_groups() + group]; }
+  const Kept& kept(NodeId node, int32_t group) const { return kept_[int64_t{node} * num_groups() + group]; }
+  void keep(BlockId block);
+  template <class Change>
+  void change_wanted(NodeId last, int32_t num_nodes, const Change& change);
   int32_t num_groups() const { return static_cast<int32_t>(windows_.size()); }
   bool is_known(BlockId block) const { return block >= 0 && block < static_cast<int64_t>(places_.size()); }
   std::span<const TokenId> tokens_of(NodeId node) const {
@@ -124,15 +153,22 @@ class PrefixCache {
   Status check_blocks(NodeId node) const;
   Status check_uses() const;
   Status check_idle() const;
+  Status check_host() const;
 
   const int32_t block_size_;
   const std::vector<int32_t> windows_;
+  const int32_t num_host_blocks_;
+  bool keeps_evicted_ = false;
   std::vector<Node> nodes_;         // [most nodes at one time]
   std::vector<TokenId> tokens_;     // [nodes, block_size]
   std::vector<BlockId> blocks_;     // [nodes, num_groups]
+  std::vector<Kept> kept_;          // [nodes, num_groups], or empty: nothing is ever wanted
   std::vector<NodeId> free_nodes_;  // a stack
   std::vector<Place> places_;       // [largest block inserted + 1]
   std::vector<NodeId> fresh_;       // written by the plan being made
+  std::vector<BlockId> free_host_;  // a stack
+  std::vector<BlockId> left_host_;  // which the plan being made may still read
+  std::vector<BlockCopy> swaps_out_;
   NodeId root_ = kNoNode;           // of the search tree of first nodes
   BlockId oldest_ = kNoBlock, newest_ = kNoBlock;
   int32_t num_idle_ = 0;

@@ -4,25 +4,13 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/help_text.h"
 #include "cli/option_values.h"
 #include "cli/version.h"
 
 namespace llmb {
 
 namespace {
-
-constexpr const char* kDescription =
-    "llm-batch runs every prompt of a JSONL file through a language model and writes one JSON line for each.\n\n"
-    "  llm-batch -m MODEL_DIR prompts.jsonl -o out.jsonl\n"
-    "  zcat *.gz | llm-batch -m MODEL_DIR | jq -r .text\n";
-
-constexpr const char* kFooter =
-    "\nInput lines: {\"prompt\": …}, {\"messages\": […]}, {\"prompt_token_ids\": […]} or OpenAI batch lines. Fields\n"
-    "of a line override the flags, the flags override the model's generation_config.json.\n"
-    "Exit codes: 0 all lines ok, 1 bug, 2 usage, 3 some lines are error records, 4 model refused, 5 input\n"
-    "unreadable, 6 output failed, 7 the output cannot be continued, 8 another run holds the output, 9 device fault\n"
-    "or stall, 10 out of memory, 11 too many errors, 128+n signal, 141 stdout was closed. Running the same command\n"
-    "again continues an interrupted job.";
 
 constexpr int32_t kIntMax = INT32_MAX;
 
@@ -213,6 +201,18 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->check(integer_in(1, kIntMax))
       ->group(group)
       ->option_text("N");
+  app.add_option("--preemption", o.job.scheduler.preemption,
+                 "Where blocks lack: compute a preempted request again, or move its blocks to the host's memory and back; "
+                 "auto: whatever is predicted to take less time")
+      ->transform(one_of<PreemptionMode>({{"auto", PreemptionMode::kAuto},
+                                          {"recompute", PreemptionMode::kRecompute},
+                                          {"swap", PreemptionMode::kSwap}}))
+      ->group(group)
+      ->option_text("auto|recompute|swap [auto]");
+  app.add_option("--swap-space", o.job.load.swap_space_gib, "Host memory for blocks of preempted requests, at most")
+      ->check(number_in(0, 1 << 20))
+      ->group(group)
+      ->option_text("GiB [4]");
   app.add_option("--gpu-memory-utilization", o.job.load.cuda.gpu_memory_utilization,
                  "Share of the GPU's memory that weights, activations and KV pool may take")
       ->check(number_in(0, 1, true))

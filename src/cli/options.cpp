@@ -43,6 +43,10 @@ std::string check_combination(const JobOptions& o) {
   };
   if (!o.speculation.corpus.empty() && !o.speculation.lookup)
     return "--speculative-corpus needs --speculative lookup, which looks into it";
+  const bool must_swap = o.scheduler.preemption == PreemptionMode::kSwap;
+  if (must_swap && !o.scheduler.enable_prefix_caching)
+    return "--preemption swap needs the prefix cache, which finds what was moved; leave out --no-enable-prefix-caching";
+  if (must_swap && o.load.swap_space_gib == 0) return "--preemption swap needs some --swap-space";
   if (o.data.system && o.data.prompt_template.empty() && o.data.prompt_field.empty() &&
       std::none_of(o.inputs.begin(), o.inputs.end(), is_data))
     return "--system needs --template or --prompt-field, which make prompts from fields of a line";

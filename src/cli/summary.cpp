@@ -107,6 +107,11 @@ void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {
   out["speculation_predicted_saved_s"] = s.predicted_saved_ms / 1000;
 }
 
+// In both directions.
+int64_t swapped_bytes(const JobMetrics& m) {
+  return (m.steps.num_swapped_out + m.steps.num_swapped_in) * m.backend.kv.bytes_per_block();
+}
+
 }  // namespace
 
 SummaryContext summary_context(const JobMetrics& metrics, std::optional<double> peak_flops,
@@ -141,6 +146,9 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   add_line(out, "prefix cache      %s%lld tokens could be saved, %lld evictions, %lld block copies",
            m.repeated_granularity > 1 ? "at least " : "", n(m.num_repeated_tokens), n(m.steps.num_evictions),
            n(m.steps.num_block_copies));
+  if (m.steps.num_swapped_out > 0)
+    add_line(out, "swapped           %lld blocks to the host, %lld back, %.1f MiB", n(m.steps.num_swapped_out),
+             n(m.steps.num_swapped_in), static_cast<double>(swapped_bytes(m)) / 1048576.0);
   add_speculation(out, m);
   add_line(out, "KV cache          mean use %.1f %%, peak %.1f %%, waste in used blocks %.1f %%", 100 * d.kv_use,
            100 * d.kv_peak, 100 * d.kv_waste);
@@ -191,6 +199,9 @@ std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std
   j["prompt_tokens_repeated_granularity"] = m.repeated_granularity;
   j["prefix_cache_evictions"] = m.steps.num_evictions;
   j["kv_block_copies"] = m.steps.num_block_copies;
+  j["kv_blocks_swapped_out"] = m.steps.num_swapped_out;
+  j["kv_blocks_swapped_in"] = m.steps.num_swapped_in;
+  j["kv_swapped_bytes"] = swapped_bytes(m);
   add_speculation(j, m);
   j["kv_cache_usage_mean"] = d.kv_use;
   j["kv_cache_usage_peak"] = d.kv_peak;

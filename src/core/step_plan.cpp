@@ -12,6 +12,8 @@ void StepPlan::clear() {
   block_start.assign(1, 0);
   block_ids.clear();
   block_copies.clear();
+  swaps_out.clear();
+  swaps_in.clear();
   shared_prefixes.clear();
   shared_entries.clear();
   groups.clear();

@@ -35,7 +35,9 @@
 //     verified group the last ones. Slices and masks are in range. Modes that are reserved are not used.
 //  8. In a row's slice of penalty, at most the last entry's token is an unseen_token(): it stands for one occurrence
 //     more of that token, which the slice may name as well.
-//  9. Copies run before the step and in no order: no block is copied to twice, none is copied from and to.
+//  9. Swaps out run first: from blocks of the pool to blocks of the host's pool, each of which gets one at most. Then,
+//     before the step and in no order, copies and swaps in from the host's pool: no block of the pool gets two, none is
+//     copied from that gets one.
 // 10. A state slot belongs to one entry.
 // 11. A shared prefix names two entries or more whose tables in its layer group begin with the same num_blocks blocks,
 //     at least one. Within a layer group an entry stands in shared_entries once, and prefixes enclose each other or are
@@ -148,6 +150,8 @@ struct StepPlan {
   std::vector<int32_t> block_start;    // [num_entries * num_layer_groups + 1]  into block_ids
   std::vector<BlockId> block_ids;      // block tables, packed
   std::vector<BlockCopy> block_copies;
+  std::vector<BlockCopy> swaps_out;  // to the host's pool
+  std::vector<BlockCopy> swaps_in;   // from the host's pool
 
   std::vector<SharedPrefix> shared_prefixes;  // by layer group
   std::vector<int32_t> shared_entries;        // of the prefixes
@@ -204,9 +208,10 @@ bool is_tree(const StepPlan& plan, const SampleGroup& group);
 // has them: at least the first. REQUIRES: there are some; drafts of a tree are seen tokens.
 int32_t num_in_place(const StepPlan& plan, const SampleGroup& group, std::span<const TokenId> given);
 
-// Ok, or the number of the invariant that does not hold and where. num_blocks bounds block ids of every layer group;
-// in_flight is the plan before where that is in flight, else null.
-Status validate_step_plan(const StepPlan& plan, int32_t num_blocks, const StepPlan* in_flight = nullptr);
+// Ok, or the number of the invariant that does not hold and where. num_blocks bounds block ids of every layer group,
+// num_host_blocks those of the host's pool; in_flight is the plan before where that is in flight, else null.
+Status validate_step_plan(const StepPlan& plan, int32_t num_blocks, const StepPlan* in_flight = nullptr,
+                          int32_t num_host_blocks = 0);
 
 // A readable dump, for logs and failing tests.
 std::string to_string(const StepPlan& plan);

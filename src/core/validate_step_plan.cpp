@@ -154,18 +154,35 @@ Status check_chains(const StepPlan& p) {
   return {};
 }
 
-Status check_copies(const StepPlan& p, int32_t num_blocks) {
+// Of a copy between or within pools of so many blocks.
+Status check_copy(const StepPlan& p, const BlockCopy& copy, int32_t num_from, int32_t num_to) {
+  if (copy.layer_group >= 0 && copy.layer_group < p.num_layer_groups && copy.from >= 0 && copy.from < num_from &&
+      copy.to >= 0 && copy.to < num_to)
+    return {};
+  return broken(9, 0, "a copy out of range");
+}
+
+Status check_copies(const StepPlan& p, int32_t num_blocks, int32_t num_host_blocks) {
   const auto key = [](int32_t layer_group, BlockId block) { return int64_t{layer_group} << 32 | block; };
-  std::vector<int64_t> from, to;
+  std::vector<int64_t> from, to, to_host;
+  for (const BlockCopy& copy : p.swaps_out) {
+    LLMB_RETURN_IF_ERROR(check_copy(p, copy, num_blocks, num_host_blocks));
+    to_host.push_back(copy.to);
+  }
   for (const BlockCopy& copy : p.block_copies) {
-    if (copy.layer_group < 0 || copy.layer_group >= p.num_layer_groups || copy.from < 0 || copy.from >= num_blocks ||
-        copy.to < 0 || copy.to >= num_blocks)
-      return broken(9, 0, "a copy out of range");
+    LLMB_RETURN_IF_ERROR(check_copy(p, copy, num_blocks, num_blocks));
     from.push_back(key(copy.layer_group, copy.from));
     to.push_back(key(copy.layer_group, copy.to));
   }
-  std::sort(to.begin(), to.end());
-  if (std::adjacent_find(to.begin(), to.end()) != to.end()) return broken(9, 0, "a block is copied to twice");
+  for (const BlockCopy& copy : p.swaps_in) {
+    LLMB_RETURN_IF_ERROR(check_copy(p, copy, num_host_blocks, num_blocks));
+    to.push_back(key(copy.layer_group, copy.to));
+  }
+  for (std::vector<int64_t>* targets : {&to, &to_host}) {
+    std::sort(targets->begin(), targets->end());
+    if (std::adjacent_find(targets->begin(), targets->end()) != targets->end())
+      return broken(9, 0, "a block is copied to twice");
+  }
   for (const int64_t block : from)
     if (std::binary_search(to.begin(), to.end(), block)) return broken(9, 0, "a block is copied from and to");
   return {};
@@ -230,7 +247,8 @@ Status check_shared_prefixes(const StepPlan& p) {
 
 }  // namespace
 
-Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan* in_flight) {
+Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan* in_flight,
+                          int32_t num_host_blocks) {
   const int32_t num_unseen = in_flight == nullptr ? 0 : in_flight->num_groups();
   LLMB_RETURN_IF_ERROR(check_arrays(p));
   for (int32_t e = 0; e < p.num_entries(); ++e) {
@@ -241,7 +259,7 @@ Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan*
   LLMB_RETURN_IF_ERROR(check_writers(p));
   LLMB_RETURN_IF_ERROR(check_groups(p, num_unseen));
   LLMB_RETURN_IF_ERROR(check_chains(p));
-  LLMB_RETURN_IF_ERROR(check_copies(p, num_blocks));
+  LLMB_RETURN_IF_ERROR(check_copies(p, num_blocks, num_host_blocks));
   LLMB_RETURN_IF_ERROR(check_shared_prefixes(p));
   return check_state_slots(p);
 }

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "engine/swap_cost.h"
 
 namespace llmb {
 
@@ -25,6 +26,7 @@ SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
   config.allows_trees = config.allows_trees && backend.verifies_trees;
   config.max_best_tokens = std::min(config.max_best_tokens, backend.max_best_tokens);
   config.copies_blocks = config.copies_blocks && backend.copies_blocks;
+  config.num_host_blocks = config.preemption == PreemptionMode::kRecompute ? 0 : backend.num_host_blocks;
   return config;
 }
 
@@ -158,6 +160,9 @@ Status Engine::submit_steps() {
   const int64_t max_in_flight = std::min(kMaxPlansInFlight, backend_.info().max_plans_in_flight);
   while (num_submitted_ - num_finished_ < max_in_flight) {
     StepPlan& plan = plans_[num_submitted_ % kMaxPlansInFlight];
+    if (options_.step_cost != nullptr)
+      scheduler_.set_swap_pays(
+          swap_pays(backend_.info(), *options_.step_cost, options_.scheduler.max_num_batched_tokens));
     if (!scheduler_.schedule(clock_.now_ms(), more_may_arrive(), &plan)) return {};
     const double now_ms = clock_.now_ms();
     LLMB_RETURN_IF_ERROR(backend_.submit(plan));

@@ -46,6 +46,8 @@ void StepMetrics::add_step(const ModelConfig& config, const StepPlan& plan, cons
                                   static_cast<double>(std::max<int64_t>(1, kv.total_slots))});
   batch_size_sum += plan.num_entries();
   num_block_copies += static_cast<int64_t>(plan.block_copies.size());
+  num_swapped_out += static_cast<int64_t>(plan.swaps_out.size());
+  num_swapped_in += static_cast<int64_t>(plan.swaps_in.size());
   kv_used_sum += static_cast<double>(kv.used_slots);
   kv_allocated_sum += static_cast<double>(kv.allocated_slots);
   kv_allocated_max = std::max(kv_allocated_max, kv.allocated_slots);

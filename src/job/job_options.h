@@ -72,10 +72,11 @@ struct JobOptions {
   GenerationDefaults generation;
   uint64_t seed = 0;
   std::string device = "auto";
-  LoadOptions load;  // but for the model's files and limits, which follow from the other members
+  LoadOptions load = {.swap_space_gib = 4};  // but for the model's files and limits, which follow from the other members
   // But for pool and lengths, which follow from the backend and the model.
   SchedulerConfig scheduler = {
-      .max_num_seqs = 64, .max_num_batched_tokens = 1024, .batch_window_ms = 50, .enable_prefix_caching = true};
+      .max_num_seqs = 64, .max_num_batched_tokens = 1024, .batch_window_ms = 50, .enable_prefix_caching = true,
+      .preemption = PreemptionMode::kAuto};
   SpeculationOptions speculation;
   Schedule schedule = Schedule::kAuto;                // the order in which rows are computed
   int64_t plan_memory_bytes = int64_t{512} << 20;     // for rows that are read ahead

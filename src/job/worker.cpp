@@ -42,6 +42,9 @@ std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   watched_backend_.emplace(*backend_, watch_);
   LoadOptions load = options_.load;
   load.groups_layers = true;
+  // What was moved is found again by way of the prefix cache.
+  if (options_.scheduler.preemption == PreemptionMode::kRecompute || !options_.scheduler.enable_prefix_caching)
+    load.swap_space_gib = 0;
   if (const Status status = watched_backend_->load(options_.model, load); !status.ok()) return model_stop(status);
   if (const Status status = load_draft_model(make_backend); !status.ok())
     return model_stop(status.with_context("the draft model"));
@@ -56,6 +59,7 @@ Status Worker::load_draft_model(const BackendFactory& make_backend) {
   draft_backend_ = std::move(*backend);
   LoadOptions load = options_.draft_model->load;
   load.num_blocks_override = info().kv.num_blocks;
+  load.swap_space_gib = 0;
   return draft_backend_->load(options_.draft_model->config, load);
 }
 

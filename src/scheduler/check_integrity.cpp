@@ -48,6 +48,7 @@ Status Scheduler::check_running() const {
     const Sequence& s = *running_[i];
     LLMB_RETURN_IF_ERROR(check_sequence(s, config_.policy.num_levels));
     if (find(s.id) != &s || !s.is_running) return broken("running is found", s);
+    if (s.wanted_node != kNoNode) return broken("running wants nothing back", s);
     if (i > 0 && !goes_before(*running_[i - 1], s)) return broken("running in order of rank", s);
     if (s.blocks.capacity_tokens() < s.num_computed_tokens) return broken("blocks >= computed", s);
     if (s.blocks.num_blocks() > ceil_div(s.num_known_tokens() + s.max_unseen_tokens(), config_.block_size))

@@ -44,10 +44,10 @@ void Scheduler::join(Sequence* sequence, const Shared& shared, StepPlan* plan) {
     sequence->blocks.share_seen(shared.from->blocks, shared.num_tokens, &allocator_);
     stand_beside(*shared.from, shared.num_tokens / config_.block_size, sequence);
   } else {
-    share_cached(shared, sequence);
+    share_cached(shared, sequence, plan);
   }
+  unwant(sequence);
   if (shared.copy_from != kNoNode) {
-    for (int32_t group = 0; group < num_groups(); ++group) allocator_.share(cache_.block(shared.copy_from, group));
     LLMB_CHECK(sequence->blocks.grow_to(shared.num_tokens, &allocator_));
     for (int32_t group = 0; group < num_groups(); ++group)
       plan_copy({group, cache_.block(shared.copy_from, group), sequence->blocks.blocks(group).back()}, plan);
@@ -70,7 +70,7 @@ int64_t Scheduler::growth_asked_by(const Sequence& candidate) const {
 int64_t Scheduler::blocks_wanted_with(const Sequence& candidate, const Shared& shared) const {
   const int64_t growth = growth_asked_by(candidate);
   // The last shared block is copied before it is written to, if it is not full. Idle ones are free until then.
-  int64_t num_wanted = num_blocks_wanted(config_, candidate, growth) + shared.num_idle;
+  int64_t num_wanted = num_blocks_wanted(config_, candidate, growth) + shared.num_idle + shared.num_on_host;
   for (int32_t group = 0; group < num_groups(); ++group)
     num_wanted -= shared.num_tokens / config_.block_size - first_block_seen(group, shared.num_tokens);
   for (const Sequence* sequence : running_)
@@ -84,7 +84,7 @@ bool Scheduler::fits(const Sequence& candidate, Shared* shared) const {
   if (shared->copy_from == kNoNode) return false;
   shared->copy_from = kNoNode;
   shared->num_tokens -= shared->num_tokens % config_.block_size;
-  shared->num_idle = num_idle(*shared);
+  count_blocks(shared);
   return blocks_wanted_with(candidate, *shared) <= allocator_.num_free();
 }
 

@@ -77,7 +77,7 @@ Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
     shared.num_tokens += config_.block_size;
   }
   cut_to_windows(&shared);
-  shared.num_idle = num_idle(shared);
+  count_blocks(&shared);
   return shared;
 }
 
@@ -94,7 +94,8 @@ void Scheduler::cut_to_windows(Shared* shared) const {
   for (int32_t i = 0; i < static_cast<int32_t>(shared->nodes.size()); ++i) {
     bool is_usable = true;
     for (int32_t group = 0; group < num_groups(); ++group) {
-      if (cache_.block(shared->nodes[i], group) == kNoBlock) there_from[group] = i + 1;
+      const NodeId node = shared->nodes[i];
+      if (cache_.block(node, group) == kNoBlock && cache_.host_block(node, group) == kNoBlock) there_from[group] = i + 1;
       is_usable &= there_from[group] <= first_block_seen(group, (i + 1) * config_.block_size);
     }
     if (is_usable) num_usable = i + 1;
@@ -106,19 +107,24 @@ void Scheduler::cut_to_windows(Shared* shared) const {
   shared->must_wait = false;
 }
 
-// Blocks that it shares or copies and nobody references.
-int32_t Scheduler::num_idle(const Shared& shared) const {
-  int32_t count = 0;
+// Blocks that it shares or copies and nobody references, and those that are on the host only.
+void Scheduler::count_blocks(Shared* shared) const {
+  shared->num_idle = shared->num_on_host = 0;
   for (int32_t group = 0; group < num_groups(); ++group) {
-    for (auto i = static_cast<size_t>(first_block_seen(group, shared.num_tokens)); i < shared.nodes.size(); ++i)
-      count += cache_.is_idle(cache_.block(shared.nodes[i], group));
-    if (shared.copy_from != kNoNode) count += cache_.is_idle(cache_.block(shared.copy_from, group));
+    for (auto i = static_cast<size_t>(first_block_seen(group, shared->num_tokens)); i < shared->nodes.size(); ++i) {
+      const BlockId block = cache_.block(shared->nodes[i], group);
+      shared->num_idle += cache_.is_idle(block);
+      shared->num_on_host += block == kNoBlock;
+    }
+    if (shared->copy_from != kNoNode) shared->num_idle += cache_.is_idle(cache_.block(shared->copy_from, group));
   }
-  return count;
 }
 
-// The blocks that it found, to the sequence.
-void Scheduler::share_cached(const Shared& shared, Sequence* sequence) {
+// The blocks that it found, to the sequence. What is copied from is held, too.
+void Scheduler::share_cached(const Shared& shared, Sequence* sequence, StepPlan* plan) {
+  if (shared.copy_from != kNoNode)
+    for (int32_t group = 0; group < num_groups(); ++group) allocator_.share(cache_.block(shared.copy_from, group));
+  if (shared.num_on_host > 0) bring_back(shared, plan);
   const auto num_nodes = static_cast<int32_t>(shared.nodes.size());
   std::vector<BlockId> blocks;
   for (int32_t group = 0; group < num_groups(); ++group) {
@@ -127,7 +133,29 @@ void Scheduler::share_cached(const Shared& shared, Sequence* sequence) {
       blocks[i] = cache_.block(shared.nodes[i], group);
     sequence->blocks.share(group, blocks, &allocator_);
   }
+  for (const BlockId block : brought_back_) allocator_.release(block);
+  brought_back_.clear();
   stand_at(shared.nodes.empty() ? kNoNode : shared.nodes.back(), num_nodes, sequence);
+}
+
+// From the host what is there only. All of these blocks are held meanwhile, so that none is taken for another.
+void Scheduler::bring_back(const Shared& shared, StepPlan* plan) {
+  std::vector<std::pair<NodeId, int32_t>> missing;
+  for (int32_t group = 0; group < num_groups(); ++group)
+    for (auto i = static_cast<size_t>(first_block_seen(group, shared.num_tokens)); i < shared.nodes.size(); ++i) {
+      const BlockId block = cache_.block(shared.nodes[i], group);
+      if (block == kNoBlock) {
+        missing.emplace_back(shared.nodes[i], group);
+        continue;
+      }
+      allocator_.share(block);
+      brought_back_.push_back(block);
+    }
+  for (const auto& [node, group] : missing) {
+    LLMB_CHECK(allocator_.allocate(1, &brought_back_));
+    cache_.put_back(node, group, brought_back_.back());
+    plan->swaps_in.push_back({group, cache_.host_block(node, group), brought_back_.back()});
+  }
 }
 
 // The first `num_blocks` blocks of what the sequence has computed are known up to this node.
@@ -194,12 +222,24 @@ void Scheduler::cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t
                 std::max(num_ready - begin, 0), blocks);
 }
 
-// The cache keeps what they hold for whoever asks for it next, for the sequence itself if it is preempted.
-void Scheduler::give_back_blocks(Sequence* sequence) {
+// The cache keeps what its blocks hold for whoever asks for it next, for the sequence itself if it is preempted.
+void Scheduler::cache_computed(Sequence* sequence) {
   const int32_t num_tokens = sequence->num_reusable_tokens();
   cache_full_blocks(sequence, num_tokens, num_tokens);
   cache_last_block(sequence, num_tokens, num_tokens);
-  let_go_of_blocks(sequence);
+}
+
+// The sequence is preempted: what it has computed moves to the host where it would be lost.
+void Scheduler::want_cached(Sequence* sequence) {
+  if (config_.num_host_blocks == 0 || sequence->num_blocks_in_cache == 0) return;
+  sequence->wanted_node = sequence->cache_node;
+  sequence->num_wanted_nodes = sequence->num_blocks_in_cache;
+  cache_.want(sequence->wanted_node, sequence->num_wanted_nodes);
+}
+
+void Scheduler::unwant(Sequence* sequence) {
+  if (sequence->wanted_node == kNoNode) return;
+  cache_.unwant(std::exchange(sequence->wanted_node, kNoNode), std::exchange(sequence->num_wanted_nodes, 0));
 }
 
 void Scheduler::let_go_of_blocks(Sequence* sequence) {
@@ -213,6 +253,11 @@ void Scheduler::plan_copy(BlockTable::Copy copy, StepPlan* plan) {
   // A block that this plan copies holds by then what its source holds.
   const auto is_it = [&](const BlockCopy& other) { return other.to == copy.from; };
   const auto same = std::find_if(plan->block_copies.begin(), plan->block_copies.end(), is_it);
+  const auto swap = std::find_if(plan->swaps_in.begin(), plan->swaps_in.end(), is_it);
+  if (swap != plan->swaps_in.end()) {
+    plan->swaps_in.push_back({copy.group, swap->from, copy.to});
+    return;
+  }
   plan->block_copies.push_back({copy.group, same == plan->block_copies.end() ? copy.from : same->from, copy.to});
 }
 

@@ -35,9 +35,15 @@ Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
     : config_(checked(config)),
       has_windows_(std::any_of(config.windows.begin(), config.windows.end(), [](int32_t window) { return window > 0; })),
       proposer_(proposer),
-      cache_(config.block_size, config.windows),
+      cache_(config.block_size, config.windows, config.enable_prefix_caching ? config.num_host_blocks : 0),
       allocator_(config.num_blocks, config.enable_prefix_caching ? &cache_ : nullptr, config.max_idle_blocks),
-      waiting_(config.policy) {}
+      waiting_(config.policy) {
+  cache_.keep_evicted(config.preemption == PreemptionMode::kSwap);
+}
+
+void Scheduler::set_swap_pays(bool pays) {
+  if (config_.preemption == PreemptionMode::kAuto) cache_.keep_evicted(pays);
+}
 
 std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> request, double now_ms) {
   LLMB_CHECK(!request->prompt_tokens.empty() && request->params.stop.max_tokens.value_or(1) >= 1);
@@ -68,6 +74,7 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   do plan_step(now_ms, more_may_arrive, plan);
   while (plan->empty() && park_one());
   if (plan->empty()) return false;
+  cache_.take_swaps_out(&plan->swaps_out);
   find_shared_prefixes(plan);
   commit(*plan);
   ++num_in_flight_;
@@ -339,10 +346,11 @@ void Scheduler::end(Sequence* sequence, bool keeps_prefix) {
   if (sequence->is_running) {
     num_ending_ -= sequence->ends_in_flight();
     leave_running(sequence);
-    if (keeps_prefix) give_back_blocks(sequence);
-    else let_go_of_blocks(sequence);
+    if (keeps_prefix) cache_computed(sequence);
+    let_go_of_blocks(sequence);
   } else if (!sequence->awaits_fork) {
     waiting_.erase(sequence);
+    unwant(sequence);
   }
   if (proposer_ != nullptr) proposer_->on_end(*sequence);
   sequences_.erase(sequence->id);

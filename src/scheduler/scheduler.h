@@ -9,7 +9,8 @@
 // A step serves the running sequences first, the best rank first, then lets waiting ones join in order. A prompt that
 // is computed in chunks leaves a token to each running sequence behind it, so decodes do not wait for it, and nobody
 // joins before it is done. Where blocks run out, the running sequence of the worst rank is preempted: its blocks are
-// freed and it waits again, to be computed again, output included. A sequence never preempts itself: it pauses with its
+// freed and it waits again, to be computed again, output included, or to go on behind what the prefix cache or the
+// host's pool keep of it. A sequence never preempts itself: it pauses with its
 // blocks. Where the head of the line outranks running sequences and lacks their room, these give way, the worst rank
 // first, as far as the policy's levels allow and only if that makes the room (preemption.cpp). An indivisible sequence
 // that exceeds the budget joins an empty step and has it to itself.
@@ -173,6 +174,11 @@ class Scheduler {
   int64_t num_evictions() const { return cache_.num_evictions(); }
   const SchedulerConfig& config() const { return config_; }
 
+  // Whether moving a preempted sequence's blocks to the host and back takes less time than computing them again. From
+  // the next plan on; at first it does not.
+  void set_swap_pays(bool pays);
+  int32_t num_free_host_blocks() const { return cache_.num_free_host_blocks(); }
+
   // For tests: who runs, in order.
   std::vector<SeqId> running_ids() const;
   // Ok, or the invariant that does not hold. For tests, after any call.
@@ -192,6 +198,7 @@ class Scheduler {
     std::vector<NodeId> nodes;       // full ones of the prefix cache
     NodeId copy_from = kNoNode;      // and one that begins with the rest
     int32_t num_idle = 0;            // of these nodes' blocks: nobody references them
+    int32_t num_on_host = 0;         // and must be brought back
     int32_t group = kNoGroup;        // of the plan: samples the prompt's last row
     bool must_wait = false;          // more is being computed
   };
@@ -216,8 +223,11 @@ class Scheduler {
   }
   bool is_in_all_groups(NodeId node) const;
   void cut_to_windows(Shared* shared) const;
-  int32_t num_idle(const Shared& shared) const;
-  void share_cached(const Shared& shared, Sequence* sequence);
+  void count_blocks(Shared* shared) const;
+  void share_cached(const Shared& shared, Sequence* sequence, StepPlan* plan);
+  void bring_back(const Shared& shared, StepPlan* plan);
+  void want_cached(Sequence* sequence);
+  void unwant(Sequence* sequence);
   bool has_seat() const;
   bool fits(const Sequence& candidate, Shared* shared) const;
   void join(Sequence* sequence, const Shared& shared, StepPlan* plan);
@@ -234,7 +244,7 @@ class Scheduler {
   bool takes_cached(Sequence* sequence, int32_t i, NodeId node, bool is_planned);
   void stand_at(NodeId node, int32_t num_blocks, Sequence* sequence);
   void stand_beside(const Sequence& other, int32_t num_full_blocks, Sequence* sequence);
-  void give_back_blocks(Sequence* sequence);
+  void cache_computed(Sequence* sequence);
   void let_go_of_blocks(Sequence* sequence);
   void give_back_unseen(Sequence* sequence);
   void plan_copy(BlockTable::Copy copy, StepPlan* plan);
@@ -289,6 +299,7 @@ class Scheduler {
   Drafts drafts_;
   std::vector<const Sequence*> decoding_;
   std::vector<BlockId> blocks_at_;
+  std::vector<BlockId> brought_back_;  // while a sequence joins: held until it holds them
 };
 
 }  // namespace llmb

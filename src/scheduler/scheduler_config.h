@@ -15,6 +15,13 @@ enum class BatchingMode {
   kContinuous,  // requests join at every step
 };
 
+// What becomes of what a preempted sequence has computed, where its blocks are needed.
+enum class PreemptionMode {
+  kAuto,       // as Scheduler::set_swap_pays() says
+  kRecompute,  // it is computed again
+  kSwap,       // it moves to the host's pool while that has room
+};
+
 // REQUIRES: every count >= 1; num_blocks * block_size fits int32 (slots are int32); batch_window_ms >= 0.
 struct SchedulerConfig {
   BatchingMode batching = BatchingMode::kContinuous;
@@ -32,6 +39,8 @@ struct SchedulerConfig {
   bool enable_prefix_caching = false;        // what was computed once is found again (prefix_sharing.cpp)
   int32_t max_idle_blocks = INT32_MAX;       // that the cache keeps rather than use new ones; >= 1
   int32_t max_best_tokens = INT32_MAX;       // that a beam may ask for in a step
+  PreemptionMode preemption = PreemptionMode::kRecompute;
+  int32_t num_host_blocks = 0;  // of the host's pool, used with prefix caching only
   bool copies_blocks = true;                 // the backend does; else a prefix is shared in whole blocks only
 };
 

@@ -12,7 +12,8 @@
 //  4. 1 <= max_new_tokens; output_tokens.size() < max_new_tokens.
 //  5. With groups in flight all known tokens are computed by the time that these plans have run.
 //  6. The first num_blocks_in_cache blocks are full and their nodes stand behind each other in the prefix cache; waiting: 0.
-//  7. num_demotions, is_promoted and num_policy_preemptions as scheduler/rank.h bounds them.
+//  7. running or parked: no wanted node.
+//  8. num_demotions, is_promoted and num_policy_preemptions as scheduler/rank.h bounds them.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +58,9 @@ struct Sequence {
   int32_t num_misplaced_tokens = 0;                        // that the newest group seen left to be computed again
   BlockTable blocks;
   int32_t num_blocks_in_cache = 0;
-  NodeId cache_node = kNoNode;  // of the last of these
+  NodeId cache_node = kNoNode;   // of the last of these
+  NodeId wanted_node = kNoNode;  // while it waits, preempted: that it wants to go on behind
+  int32_t num_wanted_nodes = 0;
   int32_t num_cached_tokens = 0;                // of the prompt, that it found when it first joined
   int32_t num_drafted_tokens = 0;               // verified
   int32_t num_accepted_tokens = 0;              // of these

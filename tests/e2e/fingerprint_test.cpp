@@ -115,6 +115,8 @@ TEST_CASE("each setting that changes answers is one component") {
                                              {"--batching", "static"},
                                              {"--block-size", "32"},
                                              {"--no-enable-prefix-caching"},
+                                             {"--preemption", "swap"},
+                                             {"--swap-space", "1"},
                                              {"--order", "input"},
                                              {"--progress", "none"},
                                              {"--request-rate", "5"},

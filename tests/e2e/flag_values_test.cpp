@@ -35,6 +35,7 @@ const std::map<std::string, NumericFlag> kFlags = {
     {"--plan-memory", {{"1", "512M", "1099511627776"}, {"0", "-1", "1099511627777"}}},
     {"--num-speculative-tokens", {{"1", "16"}, {"0", "-1", "17"}}},
     {"--num-gpu-blocks-override", {{"1", "2147483647"}, {"0", "-1", "2147483648"}}},
+    {"--swap-space", {{"0", "0.5", "1048576"}, {"-1", "1048577"}}},
     {"--gpu-memory-utilization", {{"0.01", "1"}, {"0", "-1", "1.01"}}},
     {"--threads", {{"1", "1024"}, {"0", "-1", "1025"}}},
     {"--max-tokens", {{"1", "2147483647"}, {"0", "-1", "2147483648"}}},
@@ -105,7 +106,7 @@ TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table"
       "--output", "--order", "--retry-errors", "--error-file", "--model", "--tokenizer", "--revision", "--tokenizer-revision",
       "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--weight-cache",
       "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--report", "--sample", "--slo",
-      "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--speculative",
+      "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--preemption", "--speculative",
       "--speculative-corpus", "--speculative-config", "--json-schema", "--regex", "--choice", "--grammar"};
   const std::string help = run_process({kProgram, "--help"}).out;
   const std::regex with_value(R"(\n  (?:-\w,)?(--[a-z-]+) +([^ \n]+))");

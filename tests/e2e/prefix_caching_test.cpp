@@ -59,6 +59,7 @@ TEST_CASE("the same bytes with the prefix cache and without, in every format of 
       {"--batching", "static", "--max-num-seqs", "7"},
       {"--batching", "none", "--block-size", "64"},
       {"--num-gpu-blocks-override", "14", "--max-model-len", "128"},  // forces preemption and eviction
+      {"--num-gpu-blocks-override", "14", "--max-model-len", "128", "--preemption", "swap"},
   };
   for (const std::string dtype : {"bfloat16", "float32", "int8"}) {
     CAPTURE(dtype);
@@ -130,6 +131,36 @@ TEST_CASE("killed and continued with the prefix cache, a run gives the bytes of 
   }
   if (can_count_file_calls()) CHECK(num_continued > 0);
   CHECK(stable_output(read_file(out)) == stable_output(plain.out));
+}
+
+TEST_CASE("swapped and recomputed, preempted requests get the same bytes; the metrics count blocks and bytes") {
+  const TemporaryDirectory dir;
+  std::string input;
+  for (int i = 0; i < 12; ++i)
+    input += nlohmann::json({{"prompt", std::string(20, static_cast<char>('a' + i)) + " went to the park"},
+                             {"max_tokens", 60},
+                             {"ignore_eos", true}})
+                 .dump() +
+             "\n";
+  std::vector<std::string> outputs;
+  for (const std::string mode : {"recompute", "swap"}) {
+    const std::string metrics = dir.file(mode + ".jsonl");
+    const ProcessResult result = run_llm_batch({"--metrics", metrics, "--num-gpu-blocks-override", "16",
+                                                "--max-model-len", "128", "--preemption", mode},
+                                               input);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    outputs.push_back(stable_output(result.out));
+    const nlohmann::json line = nlohmann::json::parse(read_file(metrics));
+    CHECK(line["num_preemptions"] > 0);
+    const int64_t num_out = line["kv_blocks_swapped_out"], num_in = line["kv_blocks_swapped_in"];
+    CHECK((num_out > 0) == (mode == "swap"));
+    CHECK((num_in > 0) == (mode == "swap"));
+    CHECK((line["kv_swapped_bytes"] > 0) == (mode == "swap"));
+  }
+  CHECK(outputs[0] == outputs[1]);
+  const ProcessResult refused = run_llm_batch({"--preemption", "swap", "--no-enable-prefix-caching"}, input);
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.err.find("--preemption swap needs the prefix cache") != std::string::npos);
 }
 
 TEST_CASE("the metrics file says how many prompt tokens were asked for, computed and saved") {

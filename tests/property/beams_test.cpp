@@ -45,6 +45,8 @@ SchedulerConfig random_config(TestRng* rng) {
   const auto full_length = static_cast<int32_t>(ceil_div(config.max_model_len, config.block_size));
   config.num_blocks = full_length * (rng->chance(0.3) ? 20 : 1) + rng->between(0, full_length);
   config.enable_prefix_caching = rng->chance(0.6);
+  config.preemption = rng->chance(0.5) ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+  config.num_host_blocks = config.preemption == PreemptionMode::kSwap ? rng->between(0, config.num_blocks) : 0;
   config.copies_blocks = rng->chance(0.8);
   return config;
 }
@@ -211,6 +213,7 @@ std::unique_ptr<Backend> load_ledger(const SchedulerConfig& config, const ModelC
   LoadOptions load;
   load.block_size = config.block_size;
   load.num_blocks_override = config.num_blocks;
+  load.swap_space_gib = 1 << 20;
   REQUIRE(backend->load(model, load).ok());
   return backend;
 }

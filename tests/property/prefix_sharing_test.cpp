@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/ledger/ledger_backend.h"
+#include "core/layer_groups.h"
 #include "planner/row_order.h"
 #include "tests/support/test_rng.h"
 #include "tests/support/workload.h"
@@ -26,6 +27,7 @@ struct Tree {
   SchedulerConfig config;
   std::vector<std::shared_ptr<const Request>> requests;
   bool holds_all = false;
+  ModelConfig model;
 };
 
 // Requests whose prompts are paths of a random tree, and a pool that holds `share` of all they need.
@@ -63,6 +65,25 @@ Tree random_tree(uint64_t seed, int32_t max_tokens, double share) {
   }
   tree.holds_all = share == 1;
   config.num_blocks = static_cast<int32_t>(std::max<int64_t>(most, static_cast<int64_t>(share * num_blocks)));
+  tree.model.vocab_size = 4;
+  return tree;
+}
+
+// The same for a model whose layers see windows, all or some.
+Tree with_windows(Tree tree, uint64_t seed) {
+  TestRng rng(seed ^ 0x77);
+  tree.model.num_hidden_layers = 2;
+  for (const bool is_full : {false, rng.chance(0.5)}) tree.model.layers.emplace_back().window = is_full ? 0 : 40;
+  tree.config.windows = group_layers(tree.model, tree.config.max_model_len).windows;
+  tree.config.num_blocks *= static_cast<int32_t>(tree.config.windows.size());
+  return tree;
+}
+
+// The same with a pool of the host's memory, of any size, for preempted sequences.
+Tree with_swap(Tree tree, uint64_t seed) {
+  TestRng rng(seed ^ 0x73);
+  tree.config.preemption = PreemptionMode::kSwap;
+  tree.config.num_host_blocks = rng.between(0, tree.config.num_blocks);
   return tree;
 }
 
@@ -71,14 +92,16 @@ class Run {
  public:
   Run(const Tree& tree, double ahead_rate, uint64_t seed)
       : tree_(tree), rng_(seed), ahead_rate_(ahead_rate), scheduler_(tree.config) {
-    ModelConfig model;
-    model.vocab_size = 4;
+    const ModelConfig& model = tree.model;
     LedgerOptions options;
     options.check_every_slot = true;
     backend_ = make_ledger_backend(options);
     LoadOptions load;
     load.block_size = tree.config.block_size;
     load.num_blocks_override = tree.config.num_blocks;
+    load.max_model_len = tree.config.max_model_len;
+    load.groups_layers = true;
+    load.swap_space_gib = 1 << 20;
     REQUIRE(backend_->load(model, load).ok());
     for (const auto& request : tree.requests)
       REQUIRE(std::get<SeqId>(scheduler_.add(request, 0)) == static_cast<SeqId>(num_added_++));
@@ -97,6 +120,7 @@ class Run {
   int64_t num_checked() const { return num_checked_; }
   int64_t num_hidden() const { return num_hidden_; }
   int64_t num_copies() const { return num_copies_; }
+  int64_t num_swaps_in() const { return num_swaps_in_; }
 
  private:
   bool step() {
@@ -156,6 +180,7 @@ class Run {
     if (!scheduler_.schedule(0, false, &plan)) return check(), false;
     check();
     num_copies_ += static_cast<int64_t>(plan.block_copies.size());
+    num_swaps_in_ += static_cast<int64_t>(plan.swaps_in.size());
     std::map<SeqId, Tokens> planned = known;
     for (int32_t e = 0; e < plan.num_entries(); ++e) {
       const StepEntry& entry = plan.entries[e];
@@ -206,7 +231,7 @@ class Run {
   Scheduler scheduler_;
   std::unique_ptr<Backend> backend_;
   StepPlan plans_[2];
-  int64_t num_steps_ = 0, num_checked_ = 0, num_hidden_ = 0, num_copies_ = 0;
+  int64_t num_steps_ = 0, num_checked_ = 0, num_hidden_ = 0, num_copies_ = 0, num_swaps_in_ = 0;
   size_t num_added_ = 0;
   int32_t num_in_flight_ = 0;
   std::map<SeqId, Tokens> left_;  // by sequences that have ended
@@ -232,7 +257,7 @@ TEST_CASE("where the pool holds all, prompts cost what their trie has: each toke
   int64_t num_exact = 0, num_saved = 0, num_checked = 0, num_hidden = 0;
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     CAPTURE(seed);
-    const Tree tree = random_tree(seed, 1, 1.0);
+    const Tree plain = random_tree(seed, 1, 1.0), tree = seed % 3 == 1 ? with_windows(plain, seed) : plain;
     const Run run(tree, seed % 3 == 0 ? 0.0 : 1.0, seed);
     const PromptTokens& prompt = run.prompt_tokens();
     REQUIRE(run.num_evictions() == 0);
@@ -317,6 +342,26 @@ TEST_CASE("every row begins behind the longest prefix that was computed before, 
   CHECK(num_copies > 3000);
   CHECK(num_evictions > 3000);
   CHECK(num_preemptions > 100);
+}
+
+TEST_CASE("with swapping, preempted rows compute less again, and nobody more; all answers are those of the reference") {
+  int64_t with = 0, without = 0, num_swaps_in = 0, num_with_windows = 0;
+  for (uint64_t seed = 1; seed <= 2000; ++seed) {
+    CAPTURE(seed);
+    const Tree plain = random_tree(seed, 24, (seed % 5) / 10.0);
+    const Tree tree = seed % 3 == 1 ? with_windows(plain, seed) : plain;
+    const Run recomputed(tree, 1.0, seed), swapped(with_swap(tree, seed), 1.0, seed);
+    without += recomputed.prompt_tokens().num_computed;
+    with += swapped.prompt_tokens().num_computed;
+    num_swaps_in += swapped.num_swaps_in();
+    num_with_windows += swapped.num_swaps_in() > 0 && tree.config.windows[0] > 0;
+    REQUIRE(recomputed.num_swaps_in() == 0);
+  }
+  MESSAGE(with << " prompt tokens computed instead of " << without << ", " << num_swaps_in << " blocks brought back, in "
+               << num_with_windows << " trees where all layers see windows");
+  CHECK(with < without);
+  CHECK(num_swaps_in > 1000);
+  CHECK(num_with_windows > 20);
 }
 
 TEST_CASE("no row computes more of its prompt than without a cache, on pools of any size") {

@@ -26,7 +26,7 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
   const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", replay ? 1 : 20'000);
   int64_t num_steps = 0, num_tokens = 0, num_preemptions = 0, num_refused = 0, num_early = 0, num_ahead = 0,
           num_dead = 0, num_drafts = 0, num_accepted = 0, num_trees = 0, num_followers = 0, num_copies = 0,
-          num_shared_rows = 0, num_by_policy = 0, num_demotions = 0, num_promoted = 0;
+          num_shared_rows = 0, num_swaps_out = 0, num_swaps_in = 0, num_by_policy = 0, num_demotions = 0, num_promoted = 0;
   int32_t most_preemptions = 0;
   for (int64_t seed = first_seed; seed < first_seed + num_workloads; ++seed) {
     const WorkloadOutcome outcome = run_workload(random_workload(static_cast<uint64_t>(seed)));
@@ -42,6 +42,8 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
     num_followers += outcome.num_followers;
     num_copies += outcome.num_copies;
     num_shared_rows += outcome.num_shared_rows;
+    num_swaps_out += outcome.num_swaps_out;
+    num_swaps_in += outcome.num_swaps_in;
     for (const AnswerOutcome& answer : outcome.answers) {
       num_refused += answer.refused.has_value();
       num_early += answer.ended_by_caller;
@@ -58,7 +60,8 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
                         << " ended early, " << num_drafts << " drafts, " << num_accepted << " accepted, " << num_trees
                         << " trees, " << num_followers << " entries behind drafts in flight, " << num_copies
                         << " block copies, " << num_shared_rows << " rows sampled for several choices, "
-                        << num_by_policy << " preemptions by policy, " << num_demotions << " demotions, "
+                        << num_swaps_out << " blocks swapped out, " << num_swaps_in << " in, " << num_by_policy
+                        << " preemptions by policy, " << num_demotions << " demotions, "
                         << num_promoted << " promotions");
   if (replay) return;
   // The workloads reach what they are for.
@@ -74,6 +77,8 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
   CHECK(num_followers > num_workloads);
   CHECK(num_copies > num_workloads / 10);
   CHECK(num_shared_rows > num_workloads / 10);
+  CHECK(num_swaps_out > num_workloads / 10);
+  CHECK(num_swaps_in > num_workloads / 10);
   CHECK(num_by_policy > num_workloads / 10);
   CHECK(num_demotions > num_workloads / 10);
   CHECK(num_promoted > num_workloads / 10);
@@ -84,7 +89,7 @@ TEST_CASE("random workloads of models with windows: the same, and no more blocks
   const bool replay = std::getenv("LLMB_WORKLOAD_SEED") != nullptr;
   const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", replay ? 1 : 4'000);
   int64_t num_grouped = 0, num_past_windows = 0, num_preemptions = 0, num_copies = 0, num_accepted = 0,
-          num_saved = 0, num_saved_in_windows = 0;
+          num_saved = 0, num_saved_in_windows = 0, num_swaps_in = 0;
   for (int64_t i = first_seed; i < first_seed + num_workloads; ++i) {
     const auto seed = static_cast<uint64_t>(i);
     const Workload workload = random_workload(seed, 5000, random_layer_windows(seed));
@@ -97,15 +102,18 @@ TEST_CASE("random workloads of models with windows: the same, and no more blocks
     num_preemptions += outcome.num_preemptions;
     num_copies += outcome.num_copies;
     num_accepted += outcome.num_accepted;
+    if (outcome.num_past_windows > 0) num_swaps_in += outcome.num_swaps_in;
   }
   MESSAGE(num_workloads << " workloads from seed " << first_seed << ": " << num_grouped << " with several groups, "
                         << num_past_windows << " in which sequences outgrew windows, " << num_preemptions
                         << " preemptions, " << num_copies << " block copies, " << num_accepted << " drafts accepted, "
                         << num_saved << " prompt tokens found in several groups, " << num_saved_in_windows
-                        << " where all layers see windows");
+                        << " where all layers see windows, " << num_swaps_in
+                        << " blocks swapped in for sequences that outgrew windows");
   if (replay) return;
   CHECK(num_saved > num_workloads);
   CHECK(num_saved_in_windows > num_workloads);
+  CHECK(num_swaps_in > num_workloads / 20);
   CHECK(num_grouped > num_workloads / 5);
   CHECK(num_past_windows > num_workloads / 5);
   CHECK(num_preemptions > num_workloads / 10);

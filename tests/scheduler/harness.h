@@ -92,7 +92,7 @@ struct Harness {
     const bool scheduled = scheduler.schedule(now_ms, more_may_arrive, into);
     check();
     REQUIRE(scheduled == !into->empty());
-    const Status valid = validate_step_plan(*into, scheduler.config().num_blocks, in_flight);
+    const Status valid = validate_step_plan(*into, scheduler.config().num_blocks, in_flight, scheduler.config().num_host_blocks);
     REQUIRE_MESSAGE(valid.ok(), valid.message());
     return scheduled;
   }

@@ -27,6 +27,8 @@ void take(const StepOutput& o, const SequenceUpdate& update, ScheduledAnswer* an
 void count(const StepPlan& plan, ScheduledRun* run) {
   ++run->num_steps;
   run->num_copies += static_cast<int64_t>(plan.block_copies.size());
+  run->num_swaps_out += static_cast<int64_t>(plan.swaps_out.size());
+  run->num_swaps_in += static_cast<int64_t>(plan.swaps_in.size());
   run->num_groups += plan.num_groups();
   for (const SampleGroup& group : plan.groups) {
     run->num_drafts += group.num_rows() - 1;
@@ -43,6 +45,7 @@ ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* p
   config.block_size = info.kv.block_size;
   config.num_blocks = info.kv.num_blocks;
   config.windows = info.kv.groups.windows;
+  config.num_host_blocks = info.num_host_blocks;
   config.max_drafts_per_group = std::min(config.max_drafts_per_group, info.max_drafts_per_group);
   Scheduler scheduler(config, proposer);
   ScheduledRun run;

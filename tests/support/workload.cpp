@@ -99,6 +99,9 @@ void Run::run() {
     }
   }
   expect(scheduler_.num_free_blocks() == workload_.config.num_blocks, "blocks leaked");
+  const SchedulerConfig& config = workload_.config;
+  expect(scheduler_.num_free_host_blocks() == (config.enable_prefix_caching ? config.num_host_blocks : 0),
+         "blocks of the host leaked");
   expect(live_.empty(), "a sequence never ended");
 }
 
@@ -148,6 +151,7 @@ bool Run::submit() {
   for (const SeqId seq : ran) preemptions_before.push_back(scheduler_.num_preemptions(seq));
   const int64_t num_preemptions = scheduler_.num_preemptions_total();
   StepPlan& plan = plans_[outcome_.num_steps % 2];
+  if (workload_.config.preemption == PreemptionMode::kAuto) scheduler_.set_swap_pays(rng_.chance(0.5));
   const bool is_scheduled = scheduler_.schedule(now_ms(), more_may_arrive(), &plan);
   expect_ok(scheduler_.check_integrity());
   if (is_ahead) expect(scheduler_.num_preemptions_total() == num_preemptions, "preempted in a plan ahead");
@@ -258,6 +262,8 @@ void Run::count(const StepPlan& plan) {
   }
   for (const StepEntry& entry : plan.entries) outcome_.num_followers += entry.max_ahead > 1;
   outcome_.num_copies += static_cast<int64_t>(plan.block_copies.size());
+  outcome_.num_swaps_out += static_cast<int64_t>(plan.swaps_out.size());
+  outcome_.num_swaps_in += static_cast<int64_t>(plan.swaps_in.size());
 }
 
 void Run::check_updates() {
@@ -346,6 +352,7 @@ WorkloadOutcome run_workload(const Workload& workload) {
   load.max_num_batched_tokens = workload.config.max_num_batched_tokens;
   load.max_model_len = workload.config.max_model_len;
   load.groups_layers = true;
+  load.swap_space_gib = 1 << 20;
   const Status status = backend->load(workload.model, load);
   LLMB_CHECK_MSG(status.ok(), status.message());
   const LedgerModel model = make_ledger_model(workload.model, options);

@@ -63,6 +63,7 @@ struct WorkloadOutcome {
   int64_t num_drafts = 0, num_accepted = 0;
   int64_t num_trees = 0, num_followers = 0;  // groups that verify trees; entries behind verified groups in flight
   int64_t num_copies = 0;                    // of blocks
+  int64_t num_swaps_out = 0, num_swaps_in = 0;  // blocks to and from the host's pool
   int64_t num_saved = 0;                     // prompt tokens that others had computed
   int64_t num_past_windows = 0;              // entries of sequences with blocks that no row sees any more
   int64_t num_shared_rows = 0;               // groups that sample another sequence's row

@@ -154,7 +154,7 @@ TEST_CASE("copied blocks hold keys, values and scales of every layer; others are
             before.push_back(bytes(layer, block));
           }
         ThreadPool threads(2);
-        pool.copy_blocks(copies, threads);
+        pool.copy_blocks_to(pool, copies, threads);
         for (int32_t layer = 0; layer < kLayers; ++layer)
           for (int64_t block = 0; block < kBlocks + kScratch; ++block) {
             int64_t source = block;

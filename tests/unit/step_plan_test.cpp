@@ -13,7 +13,7 @@ namespace llmb {
 
 namespace {
 
-constexpr int32_t kNumBlocks = 8;
+constexpr int32_t kNumBlocks = 8, kNumHostBlocks = 3;
 
 SampleRow sample_row(int32_t group, int32_t token_row) {
   SampleRow row;
@@ -146,6 +146,13 @@ const std::vector<Breakage>& breakages() {
       {"a penalty for an unseen token", 8, [](StepPlan* p) { p->penalty[0].token = unseen_token(0); }},
       {"a copy from beyond the pool", 9, [](StepPlan* p) { p->block_copies[0].from = kNumBlocks; }},
       {"a copy to a negative block", 9, [](StepPlan* p) { p->block_copies[0].to = -1; }},
+      {"a swap to beyond the host's pool", 9, [](StepPlan* p) { p->swaps_out = {{0, 1, kNumHostBlocks}}; }},
+      {"a swap from beyond the host's pool", 9, [](StepPlan* p) { p->swaps_in = {{0, kNumHostBlocks, 1}}; }},
+      {"a swap from beyond the pool", 9, [](StepPlan* p) { p->swaps_out = {{0, kNumBlocks, 1}}; }},
+      {"a swap to beyond the pool", 9, [](StepPlan* p) { p->swaps_in = {{0, 1, kNumBlocks}}; }},
+      {"two swaps to a block of the host", 9, [](StepPlan* p) { p->swaps_out = {{0, 1, 1}, {0, 4, 1}}; }},
+      {"a copy and a swap to a block", 9, [](StepPlan* p) { p->swaps_in = {{0, 1, 2}}; }},
+      {"a copy from a block that is swapped in", 9, [](StepPlan* p) { p->swaps_in = {{0, 1, 3}}; }},
       {"a copy of an unknown layer group", 9, [](StepPlan* p) { p->block_copies[0].layer_group = 1; }},
       {"a block copied to twice", 9, [](StepPlan* p) { p->block_copies.push_back({0, 4, 2}); }},
       {"a block copied from and to", 9, [](StepPlan* p) { p->block_copies.push_back({0, 2, 4}); }},
@@ -198,13 +205,21 @@ const std::vector<Breakage>& sharing_breakages() {
 
 void check_broken(StepPlan plan, const Breakage& breakage) {
   breakage.apply(&plan);
-  const Status status = validate_step_plan(plan, kNumBlocks);
+  const Status status = validate_step_plan(plan, kNumBlocks, nullptr, kNumHostBlocks);
   const std::string number = "invariant " + std::to_string(breakage.invariant) + " ";
   CHECK_MESSAGE(status.message().find(number) != std::string::npos, std::string(breakage.what)
                                                                         << ": '" << status.message() << "'");
 }
 
 }  // namespace
+
+TEST_CASE("blocks are swapped out before anything else, so whatever is next in them may come at once") {
+  StepPlan plan = good_plan();
+  plan.swaps_out = {{0, 3, 0}, {0, 2, 1}};  // copied from and to by the plan
+  plan.swaps_in = {{0, 0, 4}, {0, 2, 1}, {0, 2, 5}};
+  CHECK(validate_step_plan(plan, kNumBlocks, nullptr, kNumHostBlocks).message() == "");
+  CHECK(validate_step_plan(plan, kNumBlocks).message().find("invariant 9") != std::string::npos);
+}
 
 TEST_CASE("a valid plan, one with a tree, one with shared prefixes and an empty plan pass") {
   for (const StepPlan& plan : {good_plan(), tree_plan(), sharing_plan()}) {

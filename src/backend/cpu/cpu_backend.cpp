@@ -132,6 +132,7 @@ class CpuBackend final : public Backend {
     pool_.emplace(num_threads(options.num_threads));
     ops_.emplace(config, info_.kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
                  *options_.dtype, *pool_);
+    add_host_pool();
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.kind = DeviceKind::kCpu;
     info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
@@ -143,6 +144,22 @@ class CpuBackend final : public Backend {
     info_.load_ms = clock.now_ms();
     driver_ = std::thread([this] { drive(); });
     return {};
+  }
+
+  // Of memory that weights and pool leave. Without it preempted sequences are computed again.
+  void add_host_pool() {
+    const int64_t available = available_memory_bytes();
+    const int64_t used = resident_weight_bytes(config_, options_.cpu.quantization) +
+                         info_.kv.num_blocks * info_.kv.bytes_per_block();
+    const int32_t num_blocks = plan_host_blocks(info_.kv, options_, available > 0 ? available - used : INT64_MAX);
+    if (num_blocks == 0) return;
+    try {
+      ops_->add_host_pool(num_blocks);
+      info_.swap_bytes_per_s = measure_copy_bytes_per_s(*pool_);
+      info_.num_host_blocks = num_blocks;
+    } catch (const std::bad_alloc&) {
+      log_warning("no memory for swapped blocks: preempted requests are computed again; lower --swap-space");
+    }
   }
 
   // Sets what the process computes in; another backend in it that does not care keeps what it has.

@@ -81,11 +81,18 @@ CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratc
       quantization_(quantization),
       activations_(activations),
       pool_(pool),
+      layout_(kv),
       kv_(kv, num_scratch),
       groups_(kv.groups),
       ropes_(make_rope_tables(config, max_position)),
       block_start_(groups_.windows.size()),
       tree_batches_(groups_.windows.size(), TreeBatch(kv.num_blocks, num_scratch)) {}
+
+void CpuOps::add_host_pool(int32_t num_blocks) {
+  KvLayout layout = layout_;
+  layout.num_blocks = num_blocks;
+  host_kv_ = KvPool(layout);
+}
 
 Quantization CpuOps::quantization_of(WeightRole role) const {
   if (role == WeightRole::kSmall) return Quantization::kNone;
@@ -132,7 +139,9 @@ std::unique_ptr<DeviceBuffer> CpuOps::allocate(int64_t rows, int64_t width, DTyp
 void CpuOps::begin_step(const StepPlan& plan) {
   plan_ = &plan;
   resolve_step(plan, given_, &step_);
-  if (!plan.block_copies.empty()) kv_.copy_blocks(plan.block_copies, pool_);
+  kv_.copy_blocks_to(host_kv_, plan.swaps_out, pool_);
+  kv_.copy_blocks_to(kv_, plan.block_copies, pool_);
+  host_kv_.copy_blocks_to(kv_, plan.swaps_in, pool_);
   for (int32_t g = 0; g < groups_.num_groups(); ++g) {
     block_start_[g].clear();
     for (int32_t e = 0; e < plan.num_entries(); ++e)

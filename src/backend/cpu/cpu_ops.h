@@ -29,6 +29,8 @@ class CpuOps final : public Ops {
   CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,
          Quantization quantization, DType activations, ThreadPool& pool);
 
+  void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
+
   DType activation_dtype() const override { return DType::kF32; }
 
   std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
@@ -76,7 +78,8 @@ class CpuOps final : public Ops {
   const Quantization quantization_;
   const DType activations_;
   ThreadPool& pool_;
-  KvPool kv_;
+  KvLayout layout_;
+  KvPool kv_, host_kv_;
   const LayerGroups groups_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes
   const StepPlan* plan_ = nullptr;      // of the step in progress

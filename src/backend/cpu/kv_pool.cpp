@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "backend/cpu/tree_batch.h"
-#include "kernels/cpu/block_copy.h"
+#include "base/clock.h"
 
 namespace llmb {
 
@@ -64,6 +65,29 @@ int32_t max_idle_blocks(const KvLayout& layout, const LoadOptions& options) {
   return static_cast<int32_t>(std::clamp<int64_t>(num_blocks, 1, INT32_MAX));
 }
 
+int32_t plan_host_blocks(const KvLayout& layout, const LoadOptions& options, int64_t free_bytes) {
+  const int64_t most = std::max<int64_t>(free_bytes / 2 / layout.bytes_per_block(), 0);
+  return static_cast<int32_t>(std::min<int64_t>(num_host_blocks(layout, options), most));
+}
+
+double measure_copy_bytes_per_s(ThreadPool& pool) {
+  constexpr int32_t kNumBlocks = 64;
+  constexpr int64_t kBlockBytes = 1 << 16;
+  MappedFloats from(kNumBlocks * kBlockBytes / 4), to(kNumBlocks * kBlockBytes / 4);
+  std::vector<BlockCopy> copies;
+  for (BlockId block = 0; block < kNumBlocks; ++block) copies.push_back({0, block, block});
+  const auto blocks = [](const MappedFloats& memory) {
+    return cpu::BlockPool{reinterpret_cast<uint8_t*>(memory.data()), 0, kBlockBytes};
+  };
+  const SteadyClock clock;
+  double begin_ms = 0;
+  for (int round = 0; round < 2; ++round) {  // the first one touches the memory
+    begin_ms = clock.now_ms();
+    cpu::block_copy(blocks(from), blocks(to), 1, kBlockBytes, copies, pool);
+  }
+  return kNumBlocks * kBlockBytes * 1000 / std::max(clock.now_ms() - begin_ms, 1e-3);
+}
+
 KvPool::KvPool(const KvLayout& layout, int32_t num_scratch)
     : layout_(layout), num_scratch_(num_scratch), memory_(layout.num_planes() * plane_bytes() / 4) {}
 
@@ -76,10 +100,9 @@ cpu::KvCacheView KvPool::view(uint8_t* data) const {
   return {data, layout_.dtype, layout_.block_size, layout_.num_kv_heads, layout_.head_dim};
 }
 
-void KvPool::copy_blocks(std::span<const BlockCopy> copies, ThreadPool& pool) {
-  const int64_t block_bytes = view(nullptr).block_bytes();
-  const cpu::BlockPool blocks{plane(0).data, plane_bytes(), block_bytes};
-  cpu::block_copy(blocks, blocks, layout_.num_planes(), block_bytes, copies, pool);
+void KvPool::copy_blocks_to(KvPool& other, std::span<const BlockCopy> copies, ThreadPool& pool) {
+  if (copies.empty()) return;
+  cpu::block_copy(blocks(), other.blocks(), layout_.num_planes(), blocks().block_stride, copies, pool);
 }
 
 cpu::KvCacheView KvPool::plane(int32_t plane) {

@@ -11,6 +11,7 @@
 #include "core/kv_layout.h"
 #include "core/model_config.h"
 #include "core/step_plan.h"
+#include "kernels/cpu/block_copy.h"
 #include "kernels/cpu/kv_cache.h"
 
 namespace llmb {
@@ -27,6 +28,10 @@ Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& op
 // sequence of max_model_len. Memory of the pool is taken when it is first used.
 int32_t max_idle_blocks(const KvLayout& layout, const LoadOptions& options);
 
+// Blocks of the host's pool: what options.swap_space_gib holds, no more than the layout has, and than half of `free_bytes`.
+int32_t plan_host_blocks(const KvLayout& layout, const LoadOptions& options, int64_t free_bytes);
+double measure_copy_bytes_per_s(ThreadPool& pool);  // in some milliseconds
+
 // Memory is touched, and so resident, only as blocks are written. Move-only.
 class KvPool {
  public:
@@ -34,11 +39,13 @@ class KvPool {
   explicit KvPool(const KvLayout& layout, int32_t num_scratch = 0);  // throws std::bad_alloc
   // Block ids from layout.num_blocks on are scratch.
   cpu::KvCacheView layer(int32_t layer) { return plane(layout_.groups.plane(layer)); }
-  void copy_blocks(std::span<const BlockCopy> copies, ThreadPool& pool);  // in all planes
+  // To a pool of the same layout but for num_blocks, or within this one; in all planes.
+  void copy_blocks_to(KvPool& other, std::span<const BlockCopy> copies, ThreadPool& pool);
 
  private:
   cpu::KvCacheView view(uint8_t* data) const;
   cpu::KvCacheView plane(int32_t plane);
+  cpu::BlockPool blocks() { return {plane(0).data, plane_bytes(), view(nullptr).block_bytes()}; }
   int64_t plane_bytes() const;
   KvLayout layout_;
   int32_t num_scratch_ = 0;

@@ -54,7 +54,7 @@ class LedgerBackend final : public Backend {
   const LedgerOptions options_;
   LedgerModel model_;
   BackendInfo info_;
-  std::vector<Slot> slots_;
+  std::vector<Slot> slots_, host_slots_;
   ResolvedStep step_;                    // of the plan that runs
   std::vector<uint64_t> prefix_hashes_;  // [num_tokens]  of the sequence up to and with each row
   SampledRows sampled_;
@@ -82,6 +82,8 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   kv.num_blocks = static_cast<int32_t>(num_blocks);
   model_ = make_ledger_model(config, options_);
   slots_.assign(num_blocks * options.block_size, Slot{});
+  info_.num_host_blocks = num_host_blocks(kv, options);
+  host_slots_.assign(int64_t{info_.num_host_blocks} * options.block_size, Slot{});
   info_.kind = DeviceKind::kLedger;
   info_.device = "ledger";
   info_.kv = kv;
@@ -94,7 +96,7 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
 Status LedgerBackend::submit(const StepPlan& plan) {
   LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
   const StepPlan* in_flight = num_submitted_ > num_fetched_ ? newest_plan_ : nullptr;
-  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, in_flight));
+  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, in_flight, info_.num_host_blocks));
   if (plan.block_size != info_.kv.block_size) return internal_error("ledger: the plan has another block size");
   if (plan.num_layer_groups != info_.kv.groups.num_groups())
     return internal_error("ledger: the plan has other layer groups");
@@ -110,11 +112,16 @@ Status LedgerBackend::submit(const StepPlan& plan) {
   return {};
 }
 
-// No block is both read and written: any order will do.
+// Behind swaps out no block is both read and written: any order will do.
 void LedgerBackend::copy_blocks(const StepPlan& plan) {
   const int64_t size = plan.block_size;
-  for (const BlockCopy& copy : plan.block_copies)
-    std::copy_n(slots_.begin() + copy.from * size, size, slots_.begin() + copy.to * size);
+  const auto copy_all = [&](const std::vector<BlockCopy>& copies, const std::vector<Slot>& from, std::vector<Slot>* to) {
+    for (const BlockCopy& copy : copies)
+      std::copy_n(from.begin() + copy.from * size, size, to->begin() + copy.to * size);
+  };
+  copy_all(plan.swaps_out, slots_, &host_slots_);
+  copy_all(plan.block_copies, slots_, &slots_);
+  copy_all(plan.swaps_in, host_slots_, &slots_);
 }
 
 // Invariant 2. Who takes a block overwrites it from its first slot on, so that its link to the block before breaks; the
