@@ -51,6 +51,10 @@ message(STATUS "CUDA: ${CUDAToolkit_VERSION}, GPU ${gpu_capability}, in the prog
 # ---- kernels ----------------------------------------------------------------------------------------------------------
 set(nvcc_flags -std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-ffp-contract=off
     -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR} ${cuda_architectures})
+# Where the objects are only a check that they compile: a quarter of the time.
+if(NOT LLMB_CUDA_PROGRAM AND NOT CUDAToolkit_VERSION VERSION_LESS 13.0)
+  list(APPEND nvcc_flags --Ofast-compile=max)
+endif()
 # Every program that holds the kernels is several times smaller. A build of CUDA 13 needs a driver that can read it anyway.
 if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0)
   list(APPEND nvcc_flags --compress-mode=size)

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "tests/support/check_ok.h"
 
 namespace llmb::test {
 
@@ -23,8 +24,6 @@ struct Running {
   bool finished(const GenerateRequest& r) const { return static_cast<int32_t>(out.tokens.size()) == r.num_tokens; }
   int32_t num_ready() const { return static_cast<int32_t>(tokens.size()) - num_computed; }
 };
-
-void check_ok(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
 
 void take_sample(const StepOutput& o, int i, Running* r) {
   LLMB_CHECK_MSG(o.is_finite.at(i) && o.token_start.at(i) == i, "logits are not finite");

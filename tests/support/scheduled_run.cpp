@@ -6,12 +6,11 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tests/support/check_ok.h"
 
 namespace llmb::test {
 
 namespace {
-
-void check_ok(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
 
 void take(const StepOutput& o, const SequenceUpdate& update, ScheduledAnswer* answer) {
   LLMB_CHECK_MSG(!update.numeric_error, "logits are not finite");
