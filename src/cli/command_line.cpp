@@ -174,6 +174,8 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->check(number_in(0, 1e9, true))
       ->group(group)
       ->option_text("R");
+  app.add_option("--policy", o.texts.policy, "Who goes first of rows that arrive over time; sjf, mlfq: short work")
+      ->check(one_of({"fcfs", "sjf", "mlfq"}))->group(group)->option_text("fcfs|sjf|mlfq [fcfs]");
   app.add_option("--block-size", o.job.load.block_size, "Tokens per KV block")
       ->check(one_of({"8", "16", "32", "64", "128"}))
       ->group(group)
@@ -365,11 +367,8 @@ void add_report_options(CLI::App& app, Options& o) {
   app.add_option("--slo", o.texts.slo, "Latency targets for goodput, e.g. ttft=200ms,tpot=50ms,e2el=2s")
       ->group(group)
       ->option_text("TARGETS");
-  app.add_option("--price-per-hour", o.price_per_hour, "Price of the machine, in any currency, for the cost in forecasts and reports")
+  app.add_option("--price-per-hour", o.price_per_hour, "Price of the machine, in any currency, for forecasts of the cost")
       ->check(number_in(0, 1e9))->group(group)->option_text("PRICE");
-  app.add_option("--report", o.report, "Draw the run as one HTML file")->group(group)->option_text("FILE.html");
-  app.add_option("--sample", o.sample, "compare: run the first N lines; default: as many as take about a minute")
-      ->check(integer_in(1, kIntMax))->group(group)->option_text("N");
   app.add_option("--peak-flops", o.peak_flops, "Machine limit for MFU, FLOP/s; default: measured")
       ->check(number_in(0, 1e24, true))
       ->group(group)

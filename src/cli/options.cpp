@@ -17,6 +17,7 @@
 #include "cli/flag_texts.h"
 #include "cli/metrics_file.h"
 #include "cli/version.h"
+#include "scheduler/policies.h"
 
 namespace llmb {
 
@@ -83,6 +84,8 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
   LLMB_RETURN_IF_ERROR(read_data_texts(texts, &o->data));
   LLMB_ASSIGN_OR_RETURN(o->generation.form, parse_form(texts.json_schema, texts.regex, texts.choices, texts.grammar));
   LLMB_RETURN_IF_ERROR(parse_speculative(texts.speculative, &o->speculation));
+  if (texts.policy == "sjf") o->scheduler.policy = shortest_job_first();
+  if (texts.policy == "mlfq") o->scheduler.policy = multi_level_feedback_queue();
   LLMB_RETURN_IF_ERROR(parse_speculative_config(texts.speculative_config, &o->speculation));
   if (texts.logit_bias.empty()) return {};
   LLMB_ASSIGN_OR_RETURN(o->generation.logit_bias, parse_logit_bias(texts.logit_bias));

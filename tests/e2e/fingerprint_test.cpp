@@ -120,6 +120,7 @@ TEST_CASE("each setting that changes answers is one component") {
                                              {"--order", "input"},
                                              {"--progress", "none"},
                                              {"--request-rate", "5"},
+                                             {"--policy", "mlfq"},
                                              {"--max-num-batched-tokens", "64"},
                                              {"--tokenizer", kModel},
                                              {"--restart"},

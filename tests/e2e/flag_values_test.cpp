@@ -106,7 +106,7 @@ TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table"
       "--output", "--order", "--retry-errors", "--error-file", "--model", "--tokenizer", "--revision", "--tokenizer-revision",
       "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--weight-cache",
       "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--report", "--sample", "--slo",
-      "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--preemption", "--speculative",
+      "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--policy", "--preemption", "--speculative",
       "--speculative-corpus", "--speculative-config", "--json-schema", "--regex", "--choice", "--grammar"};
   const std::string help = run_process({kProgram, "--help"}).out;
   const std::regex with_value(R"(\n  (?:-\w,)?(--[a-z-]+) +([^ \n]+))");

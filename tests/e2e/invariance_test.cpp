@@ -73,6 +73,8 @@ TEST_CASE("FAULTS 29: the same bytes for every line whatever the schedule") {
       {"--batching", "dynamic", "--max-num-seqs", "7", "--batch-window-ms", "1"},
       {"--order", "input"},
       {"--request-rate", "400"},
+      {"--request-rate", "400", "--policy", "sjf", "--max-num-seqs", "4"},
+      {"--request-rate", "400", "--policy", "mlfq", "--max-num-seqs", "4"},
       {"--num-gpu-blocks-override", "24", "--max-model-len", "256"},  // forces preemption
   };
   for (const auto& schedule : schedules) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "scheduler/policies.h"
 #include "scheduler/sequence.h"
 #include "tests/support/test_rng.h"
 
@@ -47,7 +48,7 @@ Policy restless(uint64_t seed, double period_ms, int32_t num_levels) {
 Policy random_policy(uint64_t seed) {
   TestRng rng(seed);
   const int32_t num_levels = rng.between(0, kMaxLevels);
-  switch (rng.between(0, 9)) {
+  switch (rng.between(0, 13)) {
     case 0:
       return random_priorities(seed, num_levels);
     case 1:
@@ -58,6 +59,11 @@ Policy random_policy(uint64_t seed) {
       return with_patience(seed, rng.log_between(1, 100), num_levels);
     case 4:
       return restless(seed, rng.log_between(1, 20), num_levels);
+    case 5:
+      return shortest_job_first();
+    case 6:
+      return multi_level_feedback_queue(
+          {rng.log_between(1, 8), rng.log_between(1, 64), static_cast<double>(rng.log_between(1, 100))});
     default:
       return {};
   }

@@ -1,0 +1,25 @@
+#include "scheduler/policies.h"
+
+#include <algorithm>
+
+#include "scheduler/sequence.h"
+
+namespace llmb {
+
+Policy shortest_job_first() {
+  return {[](const Sequence& s, double) { return Ranking{Rank{int64_t{s.num_prompt_tokens()} + s.max_new_tokens}}; }, 0};
+}
+
+Policy multi_level_feedback_queue(const FeedbackQueue& queue) {
+  const auto rank = [queue](const Sequence& s, double now_ms) {
+    const double impatient_ms = s.arrival_ms + queue.patience_ms;
+    if (now_ms >= impatient_ms) return Ranking{Rank{-1}};
+    const int64_t work = s.num_prompt_tokens() / queue.prompt_tokens_per_token + s.num_output_tokens();
+    int64_t level = 0;
+    for (int64_t quantum = queue.first_quantum; work >= quantum && level + 1 < kMaxLevels; quantum *= 4) ++level;
+    return Ranking{Rank{level}, impatient_ms};
+  };
+  return {rank, /*num_levels=*/1};
+}
+
+}  // namespace llmb
