@@ -80,8 +80,7 @@ class CudaBackend final : public Backend {
     const bool follows = num_submitted_ > num_fetched_;
     const StepPlan* in_flight = follows ? flights_[(num_submitted_ - 1) % kMaxPlansInFlight].plan : nullptr;
     LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight));
-    if (static_cast<int64_t>(plan.block_copies.size()) > ops_->max_num_copies())
-      return internal_error("plan copies too many blocks");
+    if (!ops_->limits().hold_copies_of(plan)) return internal_error("plan copies too many blocks");
     for (const SampleRow& row : plan.sample_rows)
       if (row.num_logprobs > kMaxBestTokens) return internal_error("plan wants too many log probabilities");
     return guarded(status_of_cuda_error, [&] {
@@ -140,6 +139,7 @@ class CudaBackend final : public Backend {
     make_ops();
     LLMB_RETURN_IF_ERROR(load_weights(files));
     LLMB_RETURN_IF_ERROR(size_kv_pool());
+    ops_->add_host_pool(options_, &info_);
     record_graphs();
     info_.kind = DeviceKind::kCuda;
     info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
@@ -175,6 +175,7 @@ class CudaBackend final : public Backend {
     o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options_.max_model_len, options_.block_size));
     o.groups = layer_groups(config_, options_);
     o.limits.num_layer_groups = o.groups.num_groups();
+    o.limits.max_num_host_blocks = max_num_host_blocks(config_, options_, dtype_);
     o.limits.mask_words = (config_.vocab_size + 31) / 32;
     // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
     const int64_t max_rows = options_.max_num_samples();

@@ -1,10 +1,12 @@
 #include "backend/cuda/cuda_ops.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/cuda/cuda_weights.h"
+#include "base/log.h"
 #include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/resolve_step.h"
@@ -157,10 +159,45 @@ void CudaOps::set_kv_pool(int32_t num_blocks) {
   num_blocks_ = num_blocks;
 }
 
+void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
+  const int32_t num_blocks = std::min(num_host_blocks(info->kv, load), options_.limits.max_num_host_blocks);
+  if (num_blocks == 0) return;
+  try {
+    host_pool_ = cuda::PinnedMemory(info->kv.bytes_per_block() * num_blocks);
+  } catch (const cuda::CudaError& e) {
+    log_warning(std::string("no pinned memory for swapped blocks, so preempted requests are computed again (") +
+                e.what() + "); lower --swap-space");
+    return;
+  }
+  info->num_host_blocks = num_host_blocks_ = num_blocks;
+  info->swap_bytes_per_s = measure_swap_bytes_per_s();
+}
+
+// 0: not known.
+double CudaOps::measure_swap_bytes_per_s() {
+  const int64_t bytes = std::min({int64_t{16} << 20, host_pool_.bytes(), kv_pool_.bytes()});
+  const cuda::Event begin(cudaEventDefault), end(cudaEventDefault);
+  for (int round = 0; round < 2; ++round) {  // the first one is slower
+    begin.record(stream_);
+    cuda::check(cudaMemcpyAsync(host_pool_.data(), kv_pool_.data(), bytes, cudaMemcpyDeviceToHost, stream_),
+                "cudaMemcpyAsync");
+    end.record(stream_);
+  }
+  end.synchronize();
+  float ms = 0;
+  cuda::check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
+  return ms > 0 ? static_cast<double>(bytes) * 1000 / static_cast<double>(ms) : 0;
+}
+
 void CudaOps::copy_blocks() {
   const int64_t block_bytes = int64_t{options_.block_size} * config_.kv_size() * dtype_bytes(options_.dtype);
   const cuda::BlockPool pool{kv_pool_.data(), num_blocks_ * block_bytes, block_bytes};
-  cuda::block_copy(pool, pool, 2 * kv_layout(0).num_planes(), block_bytes, step_.copies, step_.num_copies, stream_);
+  const cuda::BlockPool host{host_pool_.data(), num_host_blocks_ * block_bytes, block_bytes, /*on_host=*/true};
+  const int32_t num_planes = 2 * kv_layout(0).num_planes();
+  const cuda::BlockPair *copies = step_.copies, *out = copies + step_.num_copies, *in = out + step_.num_swaps_out;
+  cuda::block_copy(pool, host, num_planes, block_bytes, out, step_.num_swaps_out, stream_);
+  cuda::block_copy(pool, pool, num_planes, block_bytes, copies, step_.num_copies, stream_);
+  cuda::block_copy(host, pool, num_planes, block_bytes, in, step_.num_swaps_in, stream_);
 }
 
 void CudaOps::resolve_step() {

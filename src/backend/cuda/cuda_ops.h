@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/step_stage.h"
 #include "backend/cuda/weight_uploader.h"
@@ -51,8 +52,11 @@ class CudaOps final : public Ops {
 
   KvLayout kv_layout(int32_t num_blocks) const;
   void set_kv_pool(int32_t num_blocks);  // 0: frees it; recorded steps hold its address
+  // The host's pool that plans swap blocks to, in pinned memory, and how fast that is, to `info`; none where there is
+  // no memory for it. REQUIRES: the KV pool is there, and nothing in it
+  void add_host_pool(const LoadOptions& load, BackendInfo* info);
   StepStage& stage() { return stage_; }
-  int32_t max_num_copies() const { return options_.limits.max_num_copies(); }  // of blocks, in a step
+  const StepLimits& limits() const { return options_.limits; }
 
   // The step that following calls are about, what its sample rows need at most, and how many of the best tokens.
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs, int32_t max_top = kMaxTopLogprobs) {
@@ -96,6 +100,7 @@ class CudaOps final : public Ops {
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
+  double measure_swap_bytes_per_s();
   void lay_out_samples();
   void sample_rows(Rows logits, int64_t first_sample, int64_t rows);  // whose tables are in place
   template <typename T>
@@ -130,6 +135,8 @@ class CudaOps final : public Ops {
   StepStage stage_;
   int32_t num_blocks_ = 0;
   cuda::DeviceMemory kv_pool_;  // [num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim]
+  cuda::PinnedMemory host_pool_;
+  int32_t num_host_blocks_ = 0;
   StepArrays step_;
   cuda::SampleNeeds needs_;
   bool is_tuning_ = false;

@@ -30,6 +30,14 @@ Status check_weights_fit(const ModelConfig& config, DType dtype) {
                             " are free; stop other programs that use the GPU, or use --device cpu");
 }
 
+int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype) {
+  KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, dtype,
+              layer_groups(config, options)};
+  const int64_t most = options.max_num_seqs * max_blocks_per_seq(kv, options);
+  kv.num_blocks = static_cast<int32_t>(std::min<int64_t>(most, INT32_MAX / options.block_size));
+  return num_host_blocks(kv, options);
+}
+
 Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use) {
   const int64_t usable =
       static_cast<int64_t>(options.cuda.gpu_memory_utilization * static_cast<double>(use.total_bytes)) -

@@ -27,4 +27,7 @@ struct DeviceMemoryUse {
 // does not fit, or where not even one sequence of max_model_len fits a pool that was not given in blocks.
 Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use);
 
+// Blocks of the host's pool: what options.swap_space_gib holds, and no more than a KV pool can have at most.
+int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype);
+
 }  // namespace llmb

@@ -40,7 +40,16 @@ void copy_padded(const std::vector<T>& values, T pad, int64_t size, uint8_t* out
   std::fill(reinterpret_cast<T*>(out) + values.size(), reinterpret_cast<T*>(out) + size, pad);
 }
 
+// Of blocks that are copied or swapped.
+int64_t num_pairs(const StepPlan& plan) {
+  return static_cast<int64_t>(plan.block_copies.size() + plan.swaps_out.size() + plan.swaps_in.size());
+}
+
 }  // namespace
+
+bool StepLimits::hold_copies_of(const StepPlan& plan) const {
+  return static_cast<int64_t>(plan.block_copies.size()) <= max_num_copies() && num_pairs(plan) <= max_num_pairs();
+}
 
 StepShape shape_of(const StepPlan& plan) {
   // Rows behind their place are drafts, which are sampled.
@@ -54,7 +63,7 @@ struct StepStage::Layout {
   int64_t parent_rows(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
   int64_t copies(const StepPlan& plan) const { return parent_rows(plan) + aligned(bytes_of(plan.parent_rows)); }
   int64_t end(const StepPlan& plan) const {
-    return copies(plan) + static_cast<int64_t>(plan.block_copies.size() * sizeof(cuda::BlockPair));
+    return copies(plan) + num_pairs(plan) * int64_t{sizeof(cuda::BlockPair)};
   }
 };
 
@@ -107,7 +116,7 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
   const int64_t bytes = layout(largest).block_ids + aligned(num_blocks * int64_t{sizeof(BlockId)}) +
                         aligned(limits.max_num_tokens * int64_t{sizeof(int32_t)}) +
-                        limits.max_num_copies() * int64_t{sizeof(cuda::BlockPair)};
+                        limits.max_num_pairs() * int64_t{sizeof(cuda::BlockPair)};
   device_ = cuda::DeviceMemory(bytes);
   device_tables_ = cuda::DeviceMemory(table_bytes(limits));
   const int64_t mask_bytes = int64_t{limits.max_num_samples} * limits.mask_words * int64_t{sizeof(uint32_t)};
@@ -164,7 +173,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
              own.num_samples <= shape.num_samples && plan.num_layer_groups == limits_.num_layer_groups);
   LLMB_CHECK(shape.num_tokens <= limits_.max_num_tokens && plan.num_entries() <= limits_.max_num_seqs &&
              shape.num_samples <= limits_.max_num_samples);
-  LLMB_CHECK(static_cast<int64_t>(plan.block_copies.size()) <= limits_.max_num_copies());
+  LLMB_CHECK(limits_.hold_copies_of(plan));
   turn_ = (turn_ + 1) % kMaxPlansInFlight;
   const Layout at = layout(shape);
   LLMB_CHECK(at.end(plan) <= host_[turn_].bytes());
@@ -185,6 +194,8 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   if (has_tree_) result.parent_rows = reinterpret_cast<const int32_t*>(base + at.parent_rows(plan));
   result.copies = reinterpret_cast<const cuda::BlockPair*>(base + at.copies(plan));
   result.num_copies = static_cast<int32_t>(plan.block_copies.size());
+  result.num_swaps_out = static_cast<int32_t>(plan.swaps_out.size());
+  result.num_swaps_in = static_cast<int32_t>(plan.swaps_in.size());
   upload_masks(plan, stream);
   if (parts_.size() == 1) upload_tables(staged(parts_[0]), stream);
   else result.parts = parts_;
@@ -241,10 +252,9 @@ void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout&
   pack_attention(plan, at, out);
   copy(block_ids_, out + at.block_ids);
   copy(plan.parent_rows, out + at.parent_rows(plan));
-  auto* const copies = reinterpret_cast<cuda::BlockPair*>(out + at.copies(plan));
-  std::transform(plan.block_copies.begin(), plan.block_copies.end(), copies, [](const BlockCopy& copy) {
-    return cuda::BlockPair{copy.from, copy.to};
-  });
+  auto* copies = reinterpret_cast<cuda::BlockPair*>(out + at.copies(plan));
+  for (const auto* list : {&plan.block_copies, &plan.swaps_out, &plan.swaps_in})
+    for (const BlockCopy& copy : *list) *copies++ = {copy.from, copy.to};
 }
 
 void StepStage::pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const {

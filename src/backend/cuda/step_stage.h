@@ -54,8 +54,8 @@ struct StepArrays {
   cuda::SharedAttentionWork shared;      // without positions and states
   // The members below are not part of a recorded step.
   const int32_t* parent_rows = nullptr;     // [num_tokens]; null: all rows are in their place
-  const cuda::BlockPair* copies = nullptr;  // [num_copies]
-  int32_t num_copies = 0;
+  const cuda::BlockPair* copies = nullptr;  // [num_copies], then those of swaps out and of swaps in
+  int32_t num_copies = 0, num_swaps_out = 0, num_swaps_in = 0;
   // Not empty: the rows' biases and penalties do not fit at once. Rows are sampled part by part, after
   // upload_tables() of theirs; such a step cannot be replayed. Valid until the next upload().
   std::span<const SamplePart> parts;
@@ -69,9 +69,13 @@ struct StepLimits {
   int64_t max_num_biases = 0, max_num_penalties = 0;  // of rows that are sampled at once; every row's fit
   int32_t num_layer_groups = 1;
   int32_t mask_words = 0;  // of a sample row's mask
+  int32_t max_num_host_blocks = 0;  // of the host's pool
 
   // A sequence's tokens are copied to one block at a time.
   int32_t max_num_copies() const { return 2 * max_num_seqs * num_layer_groups; }
+  // Each block of the host's pool goes out and in once, but for one that is copied as it comes in.
+  int64_t max_num_pairs() const { return max_num_copies() + int64_t{2} * max_num_host_blocks; }
+  bool hold_copies_of(const StepPlan& plan) const;
   // Those of decode steps and of verified drafts.
   int32_t max_num_shared_tokens() const { return std::min(max_num_tokens, max_num_samples); }
 };

@@ -1,0 +1,68 @@
+// Preempted sequences that are swapped on the CUDA backend: no bit of an answer changes.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "core/layer_groups.h"
+#include "model/config_loader.h"
+#include "tests/support/plan_builder.h"
+#include "tests/support/scheduled_run.h"
+#include "tests/support/source_dir.h"
+#include "tests/support/window_requests.h"
+
+namespace llmb::test {
+namespace {
+
+std::unique_ptr<Backend> load(const std::string& model, int32_t num_blocks, double swap_space_gib) {
+  const std::string dir = source_dir() + "/data/fixtures/models/" + model;
+  LoadOptions o;
+  o.model_dir = dir;
+  o.groups_layers = true;
+  o.block_size = 8;
+  o.num_blocks_override = num_blocks;
+  o.swap_space_gib = swap_space_gib;
+  o.max_num_seqs = 4;
+  o.max_num_batched_tokens = 40;
+  o.max_model_len = 64;
+  o.num_threads = 1;
+  o.dtype = DType::kBF16;
+  o.cuda.deterministic = true;
+  return loaded(make_cuda_backend(0), load_model_config(dir).value(), o);
+}
+
+TEST_CASE("swapped and not, answers are equal bit by bit; so many blocks fit the host's pool as were asked for") {
+  int64_t num_preemptions = 0, num_swaps_out = 0, num_swaps_in = 0;
+  for (const char* model : {"qwen2", "qwen2-window"}) {
+    CAPTURE(model);
+    const auto requests = window_requests({25, 30, 17}, 26);
+    SchedulerConfig config;
+    config.max_num_seqs = 4;
+    config.max_num_batched_tokens = 9;
+    config.max_model_len = 64;
+    config.enable_prefix_caching = true;
+    const auto ample = load(model, 100, 0);
+    CHECK(ample->info().num_host_blocks == 0);
+    const ScheduledRun expected = run_scheduled(*ample, config, nullptr, requests);
+    const std::vector<int32_t>& windows = ample->info().kv.groups.windows;
+    config.preemption = PreemptionMode::kSwap;
+    const auto small = load(model, static_cast<int32_t>(max_live_blocks(windows, 8, 9, 8)) + 2, 1);
+    CHECK(small->info().num_host_blocks == small->info().kv.num_blocks);
+    const ScheduledRun run = run_scheduled(*small, config, nullptr, requests);
+    const bool is_same = run.answers == expected.answers;
+    CHECK(is_same);
+    num_preemptions += run.num_preemptions;
+    num_swaps_out += run.num_swaps_out;
+    num_swaps_in += run.num_swaps_in;
+    const double bytes = 3.5 * static_cast<double>(small->info().kv.bytes_per_block());
+    CHECK(load(model, 50, bytes / (1 << 30))->info().num_host_blocks == 3);
+  }
+  CHECK(num_preemptions > 0);
+  CHECK(num_swaps_out > 0);
+  CHECK(num_swaps_in > 0);
+}
+
+}  // namespace
+}  // namespace llmb::test
