@@ -99,12 +99,21 @@ struct AnswerForm {
   std::string field;                 // of the line, or the option, that asked for it; for messages
 };
 
+// Which tokens an answer may have, whatever its form.
+struct TokenRules {
+  std::vector<TokenId> allowed;        // in any order; empty: all
+  std::vector<std::string> bad_words;  // non-empty; their tokens may not follow each other
+
+  bool any() const { return !allowed.empty() || !bad_words.empty(); }
+};
+
 struct GenerationParams {
   SamplingParams sampling;
   StopParams stop;
   OutputParams output;
   PromptParams prompt;
   std::shared_ptr<const AnswerForm> form;  // null: any text
+  TokenRules token_rules;
 };
 
 // Where a line came from, for messages and for the record's index.
@@ -139,7 +148,7 @@ struct Request {
   std::string input_json;
   std::vector<TokenId> prompt_tokens;  // at least one
   int32_t num_truncated_tokens = 0;    // of the prompt as given, that are not in prompt_tokens
-  GenerationParams params;             // stop.max_tokens is always set here, and fits the context; no form
+  GenerationParams params;             // stop.max_tokens is always set here, and fits the context; no form or token rules
   std::vector<TokenId> eos_token_ids;  // end the sequence unless ignore_eos
   PhiloxKey rng;
   bool is_indivisible = false;  // all pending tokens must be computed in one step (bidirectional attention)

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/token_rules.h"
+
 namespace llmb {
 
 namespace {
@@ -118,6 +120,16 @@ std::optional<RequestError> set_constraint(const AnswerForm& form, const ModelCo
   return std::nullopt;
 }
 
+std::optional<RequestError> add_token_rules(TokenRules rules, const ModelContext& model, Request* request) {
+  if (!rules.bad_words.empty() && model.tokenizer == nullptr)
+    return RequestError{"no_tokenizer", "the model directory has no tokenizer, which bad_words need", "bad_words"};
+  std::vector<std::vector<TokenId>> bad;
+  if (!rules.bad_words.empty()) bad = bad_sequences(rules.bad_words, *model.tokenizer);
+  request->constraint =
+      with_token_rules(std::move(request->constraint), std::move(rules.allowed), std::move(bad), model.vocab_size);
+  return std::nullopt;
+}
+
 }  // namespace
 
 PromptBound prompt_bound(const ModelContext& model) {
@@ -149,6 +161,8 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   auto request = std::make_shared<Request>();
   if (const auto form = std::exchange(input.params.form, nullptr))
     if (auto error = set_constraint(*form, model, request.get())) return std::move(*error);
+  if (TokenRules rules = std::exchange(input.params.token_rules, {}); rules.any())
+    if (auto error = add_token_rules(std::move(rules), model, request.get())) return std::move(*error);
   request->line = std::move(input.line);
   request->form = input.form;
   request->id_json = std::move(input.id_json);

@@ -56,6 +56,8 @@ enum class Field : uint8_t {
   kReturnTokenIds,
   kTruncatePromptTokens,
   kTruncationSide,
+  kAllowedTokenIds,
+  kBadWords,
   // Read by read_answer_form().
   kResponseFormat,
   kStructuredOutputs,

@@ -149,6 +149,17 @@ MaybeError read_truncation(const FieldSet& fields, InputRequest* request) {
   return std::nullopt;
 }
 
+MaybeError read_token_rules(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
+  TokenRules& rules = request->params.token_rules;
+  if (const JsonElement* const value = fields.find(Field::kAllowedTokenIds)) {
+    if (MaybeError error = read_token_ids("allowed_token_ids", *value, limits.vocab_size, &rules.allowed)) return error;
+    if (rules.allowed.empty()) return invalid_value("allowed_token_ids", "a non-empty array of token ids", *value);
+  }
+  if (const JsonElement* const value = fields.find(Field::kBadWords))
+    return read_stop("bad_words", *value, limits.max_stop_strings, &rules.bad_words);
+  return std::nullopt;
+}
+
 MaybeError read_early_stopping(JsonElement value, EarlyStopping* out) {
   if (value.is_bool()) {
     *out = value.get_bool().value_unsafe() ? EarlyStopping::kTrue : EarlyStopping::kFalse;
@@ -179,6 +190,8 @@ MaybeError refuse_beside_beams(const FieldSet& fields, const GenerationParams& p
       {Field::kLogitBias, !sampling.logit_bias.empty()},
       {Field::kLogprobs, sampling.num_logprobs.has_value()},
       {Field::kStop, !params.stop.stop.empty()},
+      {Field::kAllowedTokenIds, !params.token_rules.allowed.empty()},
+      {Field::kBadWords, !params.token_rules.bad_words.empty()},
   };
   for (const auto& [field, is_asked_for] : kRefused)
     if (is_asked_for)
@@ -234,6 +247,7 @@ MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, Inpu
   if (MaybeError error = read_logprobs(fields, limits, request)) return error;
   if (MaybeError error = read_stopping(fields, limits, request)) return error;
   if (MaybeError error = read_truncation(fields, request)) return error;
+  if (MaybeError error = read_token_rules(fields, limits, request)) return error;
   if (MaybeError error = read_beams(fields, limits, request)) return error;
   if (MaybeError error = read_answer_form(fields, request)) return error;
   return read_outer_params(fields, request);

@@ -75,7 +75,7 @@ class Bytes {
 };
 
 void add(const GenerationParams& params, Bytes* bytes) {
-  const auto& [sampling, stop, output, prompt, answer_form] = params;
+  const auto& [sampling, stop, output, prompt, answer_form, token_rules] = params;
   bytes->add_all(members(sampling));
   bytes->add_all(members(stop));
   bytes->add_all(members(output));
@@ -87,7 +87,7 @@ size_t EqualRows::bytes_of(const Waiting& row) {
   return sizeof row + row.line.source.size() + row.id_json.size() + row.model_name.size() + row.input_json.size();
 }
 
-// How a prompt was cut shows in its tokens, the form of the answer in the constraint.
+// How a prompt was cut shows in its tokens, form and token rules in the constraint.
 EqualRows::Digest EqualRows::digest_of(const Request& request) {
   const auto& [line, form, id, model_name, input, tokens, num_truncated, params, eos, rng, is_indivisible, constraint,
                constraint_bytes, arrival] = request;

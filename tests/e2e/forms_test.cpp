@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <regex>
+#include <set>
 
 #include "tests/e2e/run.h"
 #include "tests/support/killed_process.h"
@@ -120,7 +121,7 @@ TEST_CASE("every answer that is not cut has the form that its line asks for") {
   CHECK(num_finished["guided_regex"] >= 5);
 }
 
-TEST_CASE("answers in forms have the same bytes whatever the schedule, speculation, sharing and preemption") {
+TEST_CASE("answers in forms have the same bytes whatever the schedule, speculation and sharing") {
   const std::string input = text_of(lines());
   const ProcessResult reference = run_llm_batch({"--batching", "none", "--threads", "1"}, input);
   REQUIRE_MESSAGE(reference.exit_code == 0, reference.err);
@@ -133,17 +134,28 @@ TEST_CASE("answers in forms have the same bytes whatever the schedule, speculati
       {"--batching", "dynamic", "--max-num-seqs", "5", "--batch-window-ms", "1"},
       {"--speculative", "lookup"},
       {"--no-enable-prefix-caching", "--schedule", "file"},
-      {"--num-gpu-blocks-override", "20", "--max-model-len", "200"},  // forces preemption
   };
   for (const auto& schedule : schedules) {
     CAPTURE(schedule[schedule.empty() ? 0 : 1 % schedule.size()]);
     const ProcessResult result = run_llm_batch(schedule, input);
     CHECK_MESSAGE(result.exit_code == 0, result.err);
-    if (!schedule.empty() && schedule[0] == "--num-gpu-blocks-override") continue;
     CHECK(stable_output(result.out) == stable_output(reference.out));
   }
-  const std::vector<std::string> small = {"--max-model-len", "200"};
-  CHECK(stable_output(run_llm_batch(small, input).out) == stable_output(run_llm_batch(schedules.back(), input).out));
+}
+
+TEST_CASE("a preempted answer goes on in its form where it was") {
+  std::string input;
+  for (int i = 0; i < 16; ++i) {
+    Json line = {{"id", i}, {"prompt", "Once upon a time"}, {"max_tokens", 100}, {"temperature", 1.0}, {"seed", i}};
+    line["guided_regex"] = "[a-zA-Z ,.]{300,400}";
+    input += line.dump() + "\n";
+  }
+  const ProcessResult plain = run_llm_batch({"--max-model-len", "256"}, input);
+  const ProcessResult small = run_llm_batch({"--max-model-len", "256", "--num-gpu-blocks-override", "24"}, input);
+  int num_preemptions = 0;
+  for (const Json& record : parse_lines(small.out)) num_preemptions += record["metrics"]["num_preemptions"].get<int>();
+  CHECK(num_preemptions > 0);
+  CHECK(stable_output(small.out) == stable_output(plain.out));
 }
 
 TEST_CASE("a job with forms that is killed and resumed gives the records of one that was not") {
@@ -290,6 +302,34 @@ TEST_CASE("a flag's form that cannot be enforced ends the job before the model i
 TEST_CASE("an answer that cannot go on is an error record that says so") {
   const Json record = answer(R"({"prompt": "Hello", "max_tokens": 30, "min_tokens": 20, "guided_choice": ["a"]})");
   CHECK(record["error"]["code"] == "no_token_allowed");
+}
+
+TEST_CASE("allowed_token_ids and bad_words bound the tokens of answers, also beside a form") {
+  Json line = {{"prompt", "Once upon a time"}, {"max_tokens", 60}, {"temperature", 0}, {"return_token_ids", true}};
+  const Json plain = answer(line.dump());
+  const auto tokens = plain["token_ids"].get<std::vector<int>>();
+  // Without a token of the answer: another answer, in which it is not.
+  const std::set<int> distinct(tokens.begin(), tokens.end());
+  std::vector<int> allowed(distinct.begin(), distinct.end());
+  line["allowed_token_ids"] = allowed;
+  CHECK(answer(line.dump())["token_ids"] == plain["token_ids"]);
+  allowed.erase(std::find(allowed.begin(), allowed.end(), tokens[5]));
+  line["allowed_token_ids"] = allowed;
+  const Json other = answer(line.dump());
+  for (const int token : other["token_ids"]) CHECK(std::count(allowed.begin(), allowed.end(), token) == 1);
+  line.erase("allowed_token_ids");
+  // Without a word of it: the answer takes another way there at the latest.
+  std::istringstream words(plain["text"].get<std::string>());
+  std::string word, second;
+  words >> word >> second;
+  line["bad_words"] = {second};
+  const Json without = answer(line.dump());
+  REQUIRE(without.contains("text"));
+  CHECK(without["text"] != plain["text"]);
+  line["guided_regex"] = "[a-z ]{20,40}";
+  const Json both = answer(line.dump());
+  CHECK(matches(both["text"].get<std::string>(), "[a-z ]{20,40}"));
+  CHECK(answer(R"({"prompt":"a","allowed_token_ids":[]})")["error"]["param"] == "allowed_token_ids");
 }
 
 TEST_CASE("the held-out extraction questions: every answer validates, and no fewer are right than without a schema") {
