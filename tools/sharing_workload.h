@@ -125,12 +125,13 @@ struct SharingResult {
   }
 };
 
-// All rows arrive at once, in this order; 64 run at a time at most, 1,024 tokens a step.
-inline SharingResult run_sharing_workload(const Requests& requests, int32_t pool_tokens) {
+// All rows arrive at once, in this order; `num_slots` run at a time at most, 1,024 tokens a step.
+inline SharingResult run_sharing_workload(const Requests& requests, int32_t pool_tokens,
+                                          int32_t num_slots = SharingWorkload::kNumSlots) {
   ModelConfig model;
   model.vocab_size = SharingWorkload::kVocabSize;
   SchedulerConfig config;
-  config.max_num_seqs = SharingWorkload::kNumSlots;
+  config.max_num_seqs = num_slots;
   config.max_num_batched_tokens = 1024;
   config.block_size = 16;
   config.num_blocks = pool_tokens / config.block_size;
