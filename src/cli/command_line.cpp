@@ -367,16 +367,15 @@ void add_report_options(CLI::App& app, Options& o) {
   app.add_option("--slo", o.texts.slo, "Latency targets for goodput, e.g. ttft=200ms,tpot=50ms,e2el=2s")
       ->group(group)
       ->option_text("TARGETS");
-  app.add_option("--price-per-hour", o.price_per_hour, "Price of the machine, in any currency, for forecasts of the cost")
+  app.add_option("--price-per-hour", o.price_per_hour, "Price of the machine, in any currency, for the cost in forecasts and reports")
       ->check(number_in(0, 1e9))->group(group)->option_text("PRICE");
+  app.add_option("--report", o.report, "Draw the run as one HTML file")->group(group)->option_text("FILE.html");
+  app.add_option("--sample", o.sample, "compare: run the first N lines; default: as many as take about a minute")
+      ->check(integer_in(1, kIntMax))->group(group)->option_text("N");
   app.add_option("--peak-flops", o.peak_flops, "Machine limit for MFU, FLOP/s; default: measured")
-      ->check(number_in(0, 1e24, true))
-      ->group(group)
-      ->option_text("F");
+      ->check(number_in(0, 1e24, true))->group(group)->option_text("F");
   app.add_option("--peak-bandwidth", o.peak_bandwidth, "Machine limit for MBU, bytes/s; default: measured")
-      ->check(number_in(0, 1e24, true))
-      ->group(group)
-      ->option_text("B");
+      ->check(number_in(0, 1e24, true))->group(group)->option_text("B");
 }
 
 }  // namespace

@@ -73,7 +73,8 @@ TEST_CASE("FAULTS 41: a weight cache that cannot be written whole is left out; t
   CHECK(limited.exit_code == 0);
   CHECK(parse_lines(limited.out).size() == 2);
   CHECK(contains(limited.err, "weight cache: not written: "));
-  CHECK(fs::is_empty(dir.file("cache")));
+  for (const auto& entry : fs::directory_iterator(dir.file("cache")))
+    CHECK(entry.path().string().ends_with(".steps.json"));
 }
 
 TEST_CASE("FAULTS 41: a limit on processor time drains the run like a signal, and says so in the exit code") {

@@ -21,9 +21,11 @@ const std::string kLines =
     "{\"prompt\": \"Question: \", \"max_tokens\": 8}\n{\"prompt\": \"12 + 30 =\", \"max_tokens\": 8, \"logprobs\": "
     "3}\n";
 
+// All but the costs of steps that a run keeps beside the weights.
 std::vector<std::string> files_in(const std::string& dir) {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(dir)) names.push_back(entry.path().string());
+  for (const auto& entry : fs::directory_iterator(dir))
+    if (!entry.path().string().ends_with(".steps.json")) names.push_back(entry.path().string());
   return names;
 }
 

@@ -78,6 +78,7 @@ TEST_CASE("random workloads on the CPU backend end, once each, with the tokens o
       const Workload workload = random_workload(static_cast<uint64_t>(seed), config.vocab_size);
       o.block_size = workload.config.block_size;
       o.num_blocks_override = workload.config.num_blocks;
+      o.swap_space_gib = 1 << 20;  // a pool as large as the other
       o.max_num_seqs = workload.config.max_num_seqs;
       o.max_num_batched_tokens = workload.config.max_num_batched_tokens;
       o.max_num_drafts = workload.config.max_num_drafts;
