@@ -255,7 +255,7 @@ TEST_CASE("FAULTS 26: any allocation that fails ends the run with 10 or is survi
   check_device("ledger", num_failures(100));
 }
 
-TEST_CASE("FAULTS 26: the same on the CPU") { check_device("cpu", num_failures(40)); }
+TEST_CASE("FAULTS 26: the same on the CPU") { check_device("cpu", num_failures(160)); }
 
 TEST_CASE("FAULTS 26: a pool whose threads cannot all be started ends those that were") {
   int num_refused = 0;
