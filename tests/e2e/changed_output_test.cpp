@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <sstream>
+#include <string>
 
 #include "tests/e2e/ledger_job.h"
 
@@ -36,9 +38,12 @@ const std::vector<std::string>& reference() {
   return records;
 }
 
-int64_t num_whole_lines(const std::string& path) {
-  const std::string text = read_file(path);
-  return std::count(text.begin(), text.end(), '\n');
+// Lines that are whole records. One that was written in the instant after a torn line was appended stands behind it.
+int64_t num_records(const std::string& path) {
+  std::istringstream text(read_file(path));
+  int64_t num = 0;
+  for (std::string line; std::getline(text, line);) num += !text.eof() && line.starts_with('{');
+  return num;
 }
 
 }  // namespace
@@ -69,8 +74,7 @@ TEST_CASE("FAULTS 40: a partial file that something else changes: 6, what is lef
       CHECK(!fs::exists(job.out));
       CHECK(contains(changed.err, job.partial.substr(job.partial.rfind('/') + 1)));
       CHECK(contains(changed.err, " done, "));
-      const int64_t num_foreign = c.is_continued ? 0 : 2;
-      CHECK(report(changed)["done"] == num_whole_lines(job.partial) - num_foreign);
+      CHECK(report(changed)["done"] == num_records(job.partial));
       CHECK(report(changed)["left"] == kNumLines - report(changed)["done"].get<int64_t>());
       const ProcessResult next = job.run({"--order", order});
       CHECK(next.exit_code == (c.is_continued ? 0 : 7));
@@ -152,7 +156,7 @@ TEST_CASE("FAULTS 43: an input that becomes shorter ends with 5, resumable; put 
     CHECK(contains(cut.err, "in.jsonl: became shorter while it was read"));
     CHECK(report(cut)["resumable"] == true);
     CHECK(report(cut)["left"].is_null());
-    CHECK(report(cut)["done"] == num_whole_lines(job.partial));
+    CHECK(report(cut)["done"] == num_records(job.partial));
     fs::rename(job.dir.file("whole"), job.in);
     CHECK(job.run().exit_code == 0);
     CHECK(sorted_records(job.out) == sorted_records(job.dir.file("ref.jsonl")));
