@@ -6,7 +6,7 @@ BUILD ?= build
 CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 
-# What each phase takes is noted in $(BUILD)/times.jsonl.
+# The time of each phase goes to $(BUILD)/times.jsonl.
 TIMED = tools/timed.sh $(BUILD)
 
 .PHONY: all build demo test test-long test-asan test-tsan test-turn fuzz coverage crash scale bench measure measure-build gpu-bundle gpu-check gpu-sanitize install package test-packages clean help deps

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `make demo` runs: examples/prompts.jsonl through the bundled model, then a look at the answers.
+# `make demo` runs this: examples/prompts.jsonl through the bundled model, then a look at the answers.
 set -eu
 program=$1
 "$program" -m data/model examples/prompts.jsonl -o out.jsonl --order input --restart

@@ -25,7 +25,7 @@ int64_t end_of_sharing(const AttentionBatch& batch, int64_t s) {
 
 }  // namespace
 
-// Of each sequence in turn: a token's index is its row.
+// Goes through the sequences in turn: a token's index is its row.
 void AttentionItems::add_own_tokens(const AttentionBatch& batch) {
   tokens_.clear();
   for (int32_t s = 0; s < batch.num_seqs; ++s)

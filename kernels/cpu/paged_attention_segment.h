@@ -33,7 +33,8 @@ struct AttentionCall {
   int64_t group;  // query heads of a KV head
   KvCacheView kv;
   const AttentionToken* tokens = nullptr;  // that items name
-  // Of each row, token * num_heads + head, between two items that work on it: max and norm. Its values are in `out`.
+  // The state of row token * num_heads + head between two items that work on it: max and norm. Its values are in
+  // `out`.
   float *max = nullptr, *norm = nullptr;
 
   int64_t padded_dim() const { return ceil_div(kv.head_dim, 16) * 16; }

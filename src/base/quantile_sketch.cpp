@@ -11,7 +11,7 @@ constexpr double kSmallest = 1e-3;  // ms; anything below shares bucket 0
 const double kLogGamma = std::log((1 + kRelativeError) / (1 - kRelativeError));
 const size_t kNumBuckets = static_cast<size_t>(std::log(1e11 / kSmallest) / kLogGamma) + 2;
 
-// Of the values in a bucket.
+// Stands for all values in a bucket.
 double middle_of(size_t bucket) {
   return bucket == 0 ? 0.0 : kSmallest * std::exp((static_cast<double>(bucket) - 0.5) * kLogGamma);
 }

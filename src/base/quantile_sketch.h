@@ -24,7 +24,7 @@ class QuantileSketch {
   double max() const { return max_; }
   // q in [0, 1]; 0 where nothing was added.
   double quantile(double q) const;
-  // Of all values, from the smallest to the largest. One bin where they are equal.
+  // Counts all values in bins from the smallest value to the largest. One bin where all are equal.
   Histogram histogram(int num_bins, Spacing spacing) const;
 
  private:

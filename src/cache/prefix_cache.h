@@ -87,7 +87,7 @@ class PrefixCache {
   BlockId host_block(NodeId node, int32_t group) const { return kept_.empty() ? kNoBlock : kept(node, group).host; }
   // `block` gets in the plan being made what host_block(node, group) holds. REQUIRES: the node has no block there
   void put_back(NodeId node, int32_t group, BlockId block);
-  // What evictions moved since the last call is appended.
+  // Appends the blocks that evictions have moved to the host since the last call.
   void take_swaps_out(std::vector<BlockCopy>* swaps);
   int32_t num_free_host_blocks() const { return static_cast<int32_t>(free_host_.size() + left_host_.size()); }
 

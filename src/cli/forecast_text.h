@@ -1,4 +1,4 @@
-// What a run will take, in words.
+// Words for a forecast: tokens, memory, time and money that a run will take.
 #pragma once
 
 #include <cstdint>

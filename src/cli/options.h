@@ -22,7 +22,7 @@ struct FlagTexts {
   bool no_skip_special_tokens = false;
 };
 
-// What the program is asked to do: the plain call, or the command that the first argument names.
+// The plain call, or the command that the first argument names.
 enum class Command { kRun, kReport, kCompare };
 
 struct Options {

@@ -94,7 +94,7 @@ void let_reader_finish(StderrWriter& writer, int exit_code) {
 
 constexpr double kEnergyIntervalMs = 10000;
 
-// Of "cuda" or "cuda:N".
+// Takes "cuda" or "cuda:N".
 int gpu_of(const std::string& device) {
   const size_t colon = device.find(':');
   return colon == std::string::npos ? 0 : std::atoi(device.c_str() + colon + 1);

@@ -1,4 +1,4 @@
-// Of a run's requests, however many, a few: some drawn at random, and the slowest.
+// Keeps a few of a run's requests, however many there are: some drawn at random, and the slowest.
 #pragma once
 
 #include <cstdint>

@@ -41,7 +41,7 @@ class PrefixFinder {
     return known + static_cast<int32_t>(std::mismatch(x.begin(), x.end(), y.begin(), y.end()).first - x.begin());
   }
 
-  // Of the entries from shared_entries[first] on, whose tables begin with the same block.
+  // Looks at the entries from shared_entries[first] on: their tables begin with the same block.
   void find_within(int32_t first) {
     std::vector<int32_t>& entries = plan_.shared_entries;
     const auto begin = entries.begin() + first;

@@ -11,13 +11,13 @@ namespace llmb {
 // The lower quartile of the newest steps: what else the machine does makes some of them longer, by any factor.
 class StepCost {
  public:
-  // What is kept of the steps of about one number of rows.
+  // Stands for the steps of about one number of rows.
   struct Point {
     int32_t num_rows = 0;
     double ms = 0;
     double num_context_tokens = 0;  // of these steps, read from the KV cache; the mean
   };
-  // What one run leaves for the next.
+  // One run leaves it for the next.
   struct Curve {
     std::vector<Point> points;         // by rows
     double ms_per_context_token = 0;

@@ -154,7 +154,7 @@ Status check_chains(const StepPlan& p) {
   return {};
 }
 
-// Of a copy between or within pools of so many blocks.
+// Checks a copy between, or within, pools of so many blocks.
 Status check_copy(const StepPlan& p, const BlockCopy& copy, int32_t num_from, int32_t num_to) {
   if (copy.layer_group >= 0 && copy.layer_group < p.num_layer_groups && copy.from >= 0 && copy.from < num_from &&
       copy.to >= 0 && copy.to < num_to)

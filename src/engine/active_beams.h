@@ -24,7 +24,8 @@ class ActiveBeams {
   // A step of the search, which ends at `now_ms`. False: it is over. REQUIRES: add() has said true since the last one
   bool advance(double now_ms);
 
-  // What the choices compute next. A beam stays with the choice that has computed the most of it, if it is free.
+  // The beams that the choices compute next. A beam stays with the choice that has computed the most of it, if that
+  // choice is free.
   const std::vector<BeamFork>& forks() const { return forks_; }
 
   const std::vector<BeamAnswer>& answers() const { return search_.answers(); }

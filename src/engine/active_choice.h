@@ -27,7 +27,7 @@ class ActiveChoice {
   // The answer. Call once, at the end.
   Choice finish(FinishReason reason, std::optional<TokenId> stop_token);
 
-  // Of its tokens. REQUIRES: the request is ranked, and the choice not finished
+  // The mean over its tokens. REQUIRES: the request is ranked, and the choice not finished
   double mean_logprob() const { return sum_logprobs_ / choice_.num_output_tokens; }
 
   // Valid once there are tokens, and after finish().

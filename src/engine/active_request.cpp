@@ -109,7 +109,7 @@ void ActiveRequest::choose_answers() {
     }
     choices = std::move(answers);
   }
-  // Of greedy answers one was computed.
+  // Greedy answers are all equal, and one was computed.
   while (!sampling.beams && choices.size() < num_answers) choices.push_back(choices[0]);
 }
 

@@ -9,8 +9,8 @@
 //    early_stopping kTrue at once and otherwise where the best beam's log-probability / n ^ length_penalty does not
 //    exceed the worst answer's score. n is the number of its tokens; with kNever and length_penalty > 0 the most
 //    allowed.
-// Of equal continuations the one of the earlier beam goes first, of one beam the one that its list names first; of
-// equal answers the one found first.
+// Ties: among equal continuations the one of the earlier beam goes first, within a beam the one that its list names
+// first; among equal answers the one found first.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 namespace llmb {
 
-// What a step, or a stretch of time, adds to a bin. Sums over time: divided by busy_ms they are means.
+// Sums over the steps in a bin, or in a stretch of time. Divided by busy_ms they are means.
 struct TimelineBin {
   double busy_ms = 0;  // in steps
   int64_t num_input_tokens = 0, num_output_tokens = 0;

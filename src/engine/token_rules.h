@@ -14,8 +14,8 @@ namespace llmb {
 // has another first token and as many.
 std::vector<std::vector<TokenId>> bad_sequences(const std::vector<std::string>& bad_words, const Tokenizer& tokenizer);
 
-// What `form` (null: any text) allows, of these the `allowed` tokens (empty: all), and of a bad sequence not the last
-// token where the others stand in front of it in the answer. It outlives its states.
+// Allows a token that `form` allows (null: any text), that is among `allowed` (empty: all), and that does not end a
+// bad sequence whose other tokens stand in front of it in the answer. The constraint outlives its states.
 std::shared_ptr<const TokenConstraint> with_token_rules(std::shared_ptr<const TokenConstraint> form,
                                                         std::vector<TokenId> allowed,
                                                         std::vector<std::vector<TokenId>> bad, int32_t vocab_size);

@@ -25,7 +25,7 @@ class WorkCounter {
   void add(SeqId seq, int32_t num_prompt_tokens, bool is_first_choice) {
     sequences_[seq] = {num_prompt_tokens, 0, 0, is_first_choice};
   }
-  // Of a plan that has run, before its tokens are added.
+  // Counts the rows of a plan that has run, before its tokens are added.
   StepRows add_step(const StepPlan& plan);
   void add_output_token(SeqId seq);
   void remove(SeqId seq);

@@ -128,7 +128,7 @@ ExprId ExprArena::one_of(std::vector<std::string_view> texts) {
   return texts.empty() ? kNothing : one_of_sorted(texts, 0);
 }
 
-// Of texts that agree in their first `begin` bytes, what is behind these. Recurs where texts part.
+// The texts agree in their first `begin` bytes; the result matches the rest of each. Recurs where texts part.
 ExprId ExprArena::one_of_sorted(std::span<const std::string_view> texts, size_t begin) {
   const std::string_view first = texts.front(), last = texts.back();
   size_t end = begin;

@@ -83,7 +83,7 @@ class ExprArena {
   ExprId restrict_bytes(ExprId e, const ByteSet& keep);
   // The strings that with `end` behind them are in `e`. REQUIRES: no call, both() or complement() in e.
   ExprId without_last_byte(ExprId e, uint8_t end);
-  // What stands behind `first` in the strings of e. REQUIRES: as above.
+  // The strings of e that begin with `first`, without it. REQUIRES: as above.
   ExprId without_first_byte(ExprId e, uint8_t first);
   // Puts the bodies of rules that call none in the place of their calls, and so on.
   void fold_rules(std::vector<ExprId>* bodies);

@@ -105,7 +105,7 @@ struct SchemaDocument {
 std::string join_pointer(const std::string& pointer, const std::string& member);
 [[noreturn]] void refuse(const std::string& pointer, const std::string& keyword, const std::string& why);
 
-// What a term says, as choices that all hold. Throws SchemaError.
+// The meaning of a term, as choices that all hold. Throws SchemaError.
 std::vector<Choice> choices_of(const Term& term, const SchemaDocument& document, ExprArena* arena);
 
 }  // namespace llmb::grammar

@@ -1,4 +1,4 @@
-// What the keywords of a JSON Schema say: each adds to the bounds that hold in any case, or a choice.
+// The keywords of a JSON Schema: each adds to the bounds that hold in any case, or adds a choice.
 #include <map>
 #include <set>
 

@@ -1,5 +1,5 @@
-// What it means that a schema does not hold: one of its keywords fails. Where the values that fail one cannot be told,
-// the keyword is refused.
+// A schema does not hold where one of its keywords fails. A keyword for which the failing values cannot be described
+// is refused.
 #include <set>
 
 #include "grammar/schema_keywords.h"

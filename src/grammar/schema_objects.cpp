@@ -22,7 +22,7 @@ ExprId SchemaRules::pattern(const std::string& pattern, const std::string& point
   return patterns_[pattern] = *e;
 }
 
-// Of properties' names, spelled.
+// The language of properties' names, as they are spelled.
 ExprId SchemaRules::name_language(const Branch& branch) {
   std::vector<ExprId> all;
   for (const Term& term : branch.names) {

@@ -62,7 +62,7 @@ void SchemaRules::expand(Branch branch, std::vector<Term> todo, std::vector<Choi
       for (Choice& choice : choices_of(term, document_, &rules_.arena)) choices.push_back(std::move(choice));
       continue;
     }
-    // What leaves no choice comes first: it may rule out much.
+    // A choice with one way or none comes first: it may rule out much.
     auto at = std::find_if(choices.begin(), choices.end(), [](const Choice& choice) { return choice.size() <= 1; });
     if (at == choices.end()) at = choices.end() - 1;
     const Choice choice = std::move(*at);

@@ -48,7 +48,7 @@ void TokenMasks::walk(Matcher& matcher, int32_t top, int32_t deeper_than, const 
   }
 }
 
-// Of nodes below `deeper_than`.
+// Collects the tokens of nodes below `deeper_than`.
 void TokenMasks::collect(ExprId expr, int32_t deeper_than, ExprTokens* found) {
   walk(inner_, 0, deeper_than, inner_.start_without_calls(expr), [&](int32_t node, const MatcherState& state) {
     if (vocabulary_.nodes()[node].depth <= deeper_than) return;
@@ -110,7 +110,7 @@ const ExprTokens& TokenMasks::tokens_of(ExprId expr) {
     if (by_expr_bytes_ > kMaxExprBytes) by_expr_.clear(), by_expr_bytes_ = 0;
     by_expr_bytes_ += tokens.num_bytes();
     found = std::make_shared<const ExprTokens>(std::move(tokens));
-    // What is few is found again as fast.
+    // A few tokens are found again as fast, so they are not shared.
     if (!written.empty() && !found->bits.empty()) vocabulary_.shared_tokens().add(written, found);
   }
   return *by_expr_.emplace(expr, std::move(found)).first->second;

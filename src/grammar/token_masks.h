@@ -28,7 +28,7 @@ class TokenMasks {
  private:
   const ExprTokens& tokens_of(ExprId expr);
   ExprTokens find_tokens(ExprId expr);
-  // What is repeated with a limit has its short tokens from the same without one.
+  // A repetition with a limit has the short tokens of the same repetition without one.
   ExprTokens find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes);
   const Mask& tokens_up_to(int32_t num_bytes);
   void collect(ExprId expr, int32_t deeper_than, ExprTokens* found);

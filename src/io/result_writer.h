@@ -3,7 +3,7 @@
 // Native record:
 //   {"index", "id", "text", "finish_reason", "stop_reason", "usage": {"prompt_tokens", "completion_tokens",
 //    "total_tokens"}, "token_ids"*, "logprobs"*, "input"*, "hash", "metrics"}                     * where asked for
-// Of a line that asks for n > 1 answers "outputs" stands in the place of what tells of one:
+// Where a line asks for n > 1 answers, "outputs" takes the place of the fields of a single answer:
 //   {"index", "id", "outputs": [{"index", "text", "finish_reason", "stop_reason", "token_ids"*, "logprobs"*}, …],
 //    "usage", "input"*, "hash", "metrics"}
 //   index        physical line over all inputs, from 0: the key that joins an answer to its line

@@ -88,7 +88,7 @@ class Coordinator final : public RequestSource, public CompletionSink {
   int64_t num_done() const { return num_done_.load(std::memory_order_relaxed); }
   int64_t num_failed() const { return num_failed_.load(std::memory_order_relaxed); }
   int64_t num_equal_rows() const { return equal_rows_ ? equal_rows_->num_found() : 0; }  // answered with another one
-  // Of all rows that were read so far.
+  // Covers all rows that were read so far.
   const InputForecast& input_forecast() const { return input_forecast_; }
   Forecast forecast() const { return input_forecast_.forecaster().forecast(); }
   // Tokens of the rows that an engine has finished, prompts included.

@@ -33,7 +33,7 @@ class EqualRows {
   int64_t num_found() const;
 
  private:
-  // What a record says of its line and its equals do not.
+  // The part of a record that belongs to its line and differs among equal rows.
   struct Waiting {
     int64_t ordinal;
     LineRef line;

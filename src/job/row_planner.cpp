@@ -32,7 +32,7 @@ RowPlanner::~RowPlanner() {
   thread_.join();
 }
 
-// What putting them in order takes is part of it.
+// Includes the memory that putting them in order takes.
 size_t RowPlanner::bytes_of(const Item& item) {
   constexpr size_t kOrderBytes = 32;
   return sizeof item + sizeof(PlannedRow) + kOrderBytes + (item.work.request ? llmb::bytes_of(*item.work.request) : 0);

@@ -42,7 +42,7 @@ std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   watched_backend_.emplace(*backend_, watch_);
   LoadOptions load = options_.load;
   load.groups_layers = true;
-  // What was moved is found again by way of the prefix cache.
+  // Only the prefix cache finds moved blocks again.
   if (options_.scheduler.preemption == PreemptionMode::kRecompute || !options_.scheduler.enable_prefix_caching)
     load.swap_space_gib = 0;
   if (const Status status = watched_backend_->load(options_.model, load); !status.ok()) return model_stop(status);

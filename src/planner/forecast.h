@@ -11,7 +11,7 @@
 
 namespace llmb {
 
-// Of the rows that were read so far and need an answer.
+// Counts rows that were read so far and need an answer.
 struct Forecast {
   int64_t num_rows = 0;
   int64_t num_equal_rows = 0;     // of these, that get the answer to another one
@@ -24,7 +24,7 @@ struct Forecast {
   bool knows_lengths = false;     // num_output_tokens is what rows ask for
   bool is_limit = false;          // it is the most that they may get: no answer was seen yet to learn from
 
-  // Of estimate() only: of the rows that had not ended.
+  // Set by estimate() only, for the rows that had not ended:
   std::optional<int64_t> peak_kv_tokens;  // that rows running at one time hold at most; kept prefixes come on top
   std::optional<double> seconds;          // not set where no step of this model on this device was measured
 

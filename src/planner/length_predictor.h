@@ -53,7 +53,7 @@ class LengthPredictor {
 
   // Tokens of one answer to the row; 0: not added.
   double expected(int64_t line) const;
-  // Of all its answers.
+  // Tokens of all its answers.
   int64_t expected_tokens(int64_t line) const;
   // Rows whose lengths were not known before, and were learned from.
   int64_t num_learned() const;

@@ -1,4 +1,4 @@
-// What a run will take, found by going through it row by row: steps, time, and the KV cache at its fullest.
+// Goes through a run row by row to foresee its steps, its time, and the KV cache at its fullest.
 #pragma once
 
 #include <cstdint>

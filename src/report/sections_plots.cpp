@@ -34,7 +34,7 @@ std::vector<Stretch> stretches_of(const RunData& run, Values values) {
   return all;
 }
 
-// Of every run with a timeline: rates per second, or means while something ran.
+// One series for every run with a timeline: rates per second, or means while something ran.
 std::vector<Series> over_time(const Runs& runs, Values values, SeriesLook look, bool is_rate, const char* name,
                               int colour_step) {
   std::vector<Series> all;

@@ -8,8 +8,8 @@
 //    before it but by joining, since ranks of running sequences get no better and its own does not change; and then all
 //    that run fit to their ends.
 //  - Whoever runs behind it is preempted before it. Once it is the last, nobody lacks blocks.
-// Of a layer group with a window a sequence never needs more than the blocks of a step's rows and of the window before
-// them (most_rows()), and of that the less, the more of it is computed: so the condition holds for what it lacks of that.
+// In a layer group with a window a sequence never needs more than the blocks of a step's rows and of the window before
+// them (most_rows()), and the more of these is computed, the less it lacks: so the condition holds for what it lacks.
 // Sharing does not change this. A shared block counts once, for all who hold it. Free blocks become fewer only by what
 // running sequences grow by and by copies of shared blocks, which the condition counts, and by what joining takes, idle
 // blocks of the prefix cache included. An idle block that is copied from is held for the time of one plan, when all

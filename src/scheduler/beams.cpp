@@ -58,8 +58,8 @@ void Scheduler::share_blocks(const Sequence& parent, Sequence* sequence) {
   else leave_running(sequence);
 }
 
-// Of those that await their forks, the running one of the worst rank gives up its blocks and its seat. False: nobody
-// does.
+// The running sequence of the worst rank among those that await their forks gives up its blocks and its seat. False:
+// there is none.
 bool Scheduler::park_one() {
   if (num_in_flight_ > 0) return false;
   const auto last = std::find_if(running_.rbegin(), running_.rend(), [](const Sequence* s) { return s->awaits_fork; });

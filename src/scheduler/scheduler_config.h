@@ -15,7 +15,7 @@ enum class BatchingMode {
   kContinuous,  // requests join at every step
 };
 
-// What becomes of what a preempted sequence has computed, where its blocks are needed.
+// The fate of a preempted sequence's keys and values, where its blocks are needed.
 enum class PreemptionMode {
   kAuto,       // as Scheduler::set_swap_pays() says
   kRecompute,  // it is computed again

@@ -135,8 +135,8 @@ inline bool goes_before(const Sequence& a, const Sequence& b) {
   return a.rank != b.rank ? a.rank < b.rank : a.id < b.id;
 }
 
-// Of a request with beams: the best tokens that it looks at after each of them. So many of them do not end as there are
-// beams.
+// The number of best tokens that a request with beams looks at after each beam: enough that, whichever end an answer,
+// as many others are left as there are beams.
 int32_t num_best_tokens(const Request& request);
 
 }  // namespace llmb

@@ -46,11 +46,7 @@ TEST_CASE("windows give blocks back: the bits of one group, with choices and tre
       config.max_num_batched_tokens = 23;
       config.max_model_len = 64;
       const auto plain = run_scheduled(*load(model, dtype, false, 100), config, nullptr, requests).answers;
-      const auto answer = [&](const Request& request, int32_t choice) {
-        for (size_t i = 0; i < requests.size(); ++i)
-          if (requests[i].get() == &request) return plain[i][choice].out.tokens;
-        return std::vector<TokenId>();
-      };
+      const auto answer = tokens_of(requests, plain);
       ScriptedProposer proposer(answer, 60, {.propose_rate = 0.8, .right_rate = 0.7, .tree_rate = 0.7}, 2);
       config.max_num_drafts = 6;
       config.allows_trees = true;

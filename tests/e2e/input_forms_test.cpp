@@ -194,7 +194,7 @@ TEST_CASE("a run leaves what steps cost beside its weights, by which a dry run f
   dry.emplace_back("--dry-run");
   const ProcessResult forecast = run_llm_batch(dry, input);
   CHECK(std::regex_search(forecast.err, std::regex(R"(, which fits; ([0-9.]+) s, costs [0-9.e-]+, as measured on cpu)")));
-  // What cannot be read counts as nothing.
+  // A file that cannot be read counts as none.
   const std::string file = run_shell("ls " + dir.path() + "/*.steps.json").out;
   write_file(file.substr(0, file.size() - 1), "{\"device\":5}");
   const ProcessResult unknown = run_llm_batch(dry, input);

@@ -1,4 +1,4 @@
-// What a run shows while it goes on: a bar that moves with the work, and why lines failed.
+// The progress of a run: a bar that moves with the work, and why lines failed.
 #include "cli/progress.h"
 
 #include <doctest/doctest.h>

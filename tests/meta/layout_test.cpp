@@ -135,6 +135,25 @@ TEST_CASE("a file has at most 400 lines") {
     }
 }
 
+TEST_CASE("no comment begins with \"Of\" or \"What\": its subject comes first") {
+  static const std::regex kInverted(R"(^\s*// (Of|What) )");
+  int num_comments = 0;
+  for_each_source({"src", "kernels", "tools", "tests"}, [&](const std::string& file, const std::string& text) {
+    std::istringstream lines(text);
+    bool is_inside = false;  // behind a comment's first line
+    for (std::string line; std::getline(lines, line);) {
+      const size_t begin = line.find_first_not_of(' ');
+      const bool is_comment = begin != std::string::npos && line.compare(begin, 3, "// ") == 0;
+      if (is_comment && !is_inside) {
+        num_comments++;
+        CHECK_MESSAGE(!std::regex_search(line, kInverted), file << ": " << line);
+      }
+      is_inside = is_comment;
+    }
+  });
+  CHECK(num_comments > 3000);
+}
+
 TEST_CASE("a function has at most 60 lines") {
   int num_functions = 0;
   for_each_source({"src", "kernels"}, [&](const std::string& file, const std::string& text) {

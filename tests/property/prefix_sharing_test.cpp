@@ -295,7 +295,7 @@ TEST_CASE("in the planned order a pool that holds the longest row and what other
     tree.requests.clear();
     for (const int32_t row : order_rows(Schedule::kPrefix, rows, tree.config.max_num_seqs))
       tree.requests.push_back(in_file_order[row]);
-    // Of its own a row has what no other begins with, its answer, and parts of blocks at both ends.
+    // A row's own blocks hold the tokens that no other begins with, its answer, and parts of blocks at both ends.
     int64_t longest = 0, own = 0;
     for (const auto& request : tree.requests) {
       int32_t most = 0;

@@ -43,4 +43,14 @@ std::shared_ptr<const Request> request_with_choices(int32_t num_prompt_tokens, i
 ScheduledAnswers choices_alone(Backend& backend, const std::vector<std::shared_ptr<const Request>>& requests,
                                int32_t max_num_batched_tokens);
 
+// For a ScriptedProposer that knows the answers of a run: the tokens of the answer to one of `requests`, which outlive it
+// as `answers` do.
+inline auto tokens_of(const std::vector<std::shared_ptr<const Request>>& requests, const ScheduledAnswers& answers) {
+  return [&](const Request& request, int32_t choice) {
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (requests[i].get() == &request) return answers[i][choice].out.tokens;
+    return std::vector<TokenId>();
+  };
+}
+
 }  // namespace llmb::test

@@ -45,7 +45,7 @@ std::vector<BeamAnswer> plain_search(const Settings& settings, const NextLogprob
     std::vector<Row> all;
     for (const Row& beam : running) {
       const std::vector<float> logprobs = next_logprobs(beam.tokens);
-      // Of one beam the more likely token goes first where sums are equal.
+      // Within a beam the more likely token goes first where sums are equal.
       std::vector<TokenId> order(logprobs.size());
       for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<TokenId>(i);
       std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) { return logprobs[a] > logprobs[b]; });

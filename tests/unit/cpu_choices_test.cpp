@@ -83,11 +83,7 @@ TEST_CASE("a pool that preempts, and drafts, change nothing") {
   std::vector<std::shared_ptr<const Request>> requests;
   for (const int32_t length : {3, 4, 5, 21, 36}) requests.push_back(request_with_choices(length, 3, 25));
   const ScheduledAnswers expected = choices_alone(*backend, requests, kMaxTokens);
-  const auto answer = [&](const Request& request, int32_t choice) {
-    for (size_t i = 0; i < requests.size(); ++i)
-      if (requests[i].get() == &request) return expected[i][choice].out.tokens;
-    return std::vector<TokenId>();
-  };
+  const auto answer = tokens_of(requests, expected);
   int64_t num_preemptions = 0;
   for (Backend* pool : {backend.get(), small.get()})
     for (const double tree_rate : {-1.0, 0.0, 0.7}) {

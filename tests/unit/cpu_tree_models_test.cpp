@@ -73,11 +73,7 @@ TEST_CASE("tokens and log probabilities of every golden model are those without 
     const auto plain_backend = load(dir, config, 16);
     const ScheduledAnswers expected =
         run_scheduled(*plain_backend, scheduler_config(max_model_len, 1, 0), nullptr, requests).answers;
-    const auto answer = [&](const Request& request, int32_t choice) {
-      for (size_t i = 0; i < requests.size(); ++i)
-        if (requests[i].get() == &request) return expected[i][choice].out.tokens;
-      return std::vector<TokenId>();
-    };
+    const auto answer = tokens_of(requests, expected);
     const auto small_blocks = load(dir, config, 3);
     for (const double tree_rate : {0.0, 1.0}) {
       CAPTURE(tree_rate);

@@ -81,11 +81,7 @@ TEST_CASE("windows with choices that share blocks and drafts in trees: the same 
     const auto requests = window_requests({3, 12, 30}, 20, 3);
     SchedulerConfig config = config_for(32);
     const ScheduledRun plain = run_scheduled(*load(c.model, false, 4, 400, 0), config, nullptr, requests);
-    const auto answer = [&](const Request& request, int32_t choice) {
-      for (size_t i = 0; i < requests.size(); ++i)
-        if (requests[i].get() == &request) return plain.answers[i][choice].out.tokens;
-      return std::vector<TokenId>();
-    };
+    const auto answer = tokens_of(requests, plain.answers);
     ScriptedProposer proposer(answer, 60, {.propose_rate = 0.8, .right_rate = 0.7, .tree_rate = 0.7}, 2);
     config.max_num_drafts = 8;
     config.allows_trees = true;

@@ -1,4 +1,4 @@
-// What a run expects of the rows that it has read, and what it learns from those that have ended.
+// A run expects something of the rows that it has read, and learns from those that have ended.
 #include "planner/forecast.h"
 
 #include <doctest/doctest.h>

@@ -146,7 +146,7 @@ class CpuBackend final : public Backend {
     return {};
   }
 
-  // Of memory that weights and pool leave. Without it preempted sequences are computed again.
+  // Takes memory that weights and pool leave. Without a host pool preempted sequences are computed again.
   void add_host_pool() {
     const int64_t available = available_memory_bytes();
     const int64_t used = resident_weight_bytes(config_, options_.cpu.quantization) +

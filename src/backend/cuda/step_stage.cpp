@@ -40,7 +40,7 @@ void copy_padded(const std::vector<T>& values, T pad, int64_t size, uint8_t* out
   std::fill(reinterpret_cast<T*>(out) + values.size(), reinterpret_cast<T*>(out) + size, pad);
 }
 
-// Of blocks that are copied or swapped.
+// Blocks that are copied or swapped.
 int64_t num_pairs(const StepPlan& plan) {
   return static_cast<int64_t>(plan.block_copies.size() + plan.swaps_out.size() + plan.swaps_in.size());
 }
