@@ -100,8 +100,7 @@ __device__ __forceinline__ T* dynamic_shared() {
 
 #endif
 
-// ---- element types
-// ----------------------------------------------------------------------------------------------------
+// ---- element types ------------------------------------------------------------------------------------------------
 
 __host__ __device__ inline float to_float(float value) { return value; }
 __host__ __device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }

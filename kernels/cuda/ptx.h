@@ -18,8 +18,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* address) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(address));
 }
 
-// ---- asynchronous 16-byte copies
-// -------------------------------------------------------------------------------------------
+// ---- asynchronous 16-byte copies ----------------------------------------------------------------------------------
 
 // Copies 16 bytes, or zeros where not `valid` (`from_global` is not read then but must be an address). Both aligned
 // to 16.
@@ -40,8 +39,7 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kNumPending) : "memory");
 }
 
-// ---- matrices
-// -------------------------------------------------------------------------------------------------------------
+// ---- matrices -----------------------------------------------------------------------------------------------------
 
 // Lane l gives the address (16-byte aligned, in shared memory) of row l % 8 of matrix l / 8, and gets elements
 // (l / 4, 2 * (l % 4)) and the next of each 8x8 matrix of 16-bit elements; _trans: of each matrix transposed.
@@ -83,8 +81,7 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[
   }
 }
 
-// ---- others
-// ---------------------------------------------------------------------------------------------------------------
+// ---- others -------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float ex2_approx(float x) {  // 2^x
   float y;

@@ -14,8 +14,7 @@
 
 namespace llmb::cuda::ptx {
 
-// ---- mbarriers: 8 bytes of shared memory, 8-byte aligned
-// --------------------------------------------------------------------
+// ---- mbarriers: 8 bytes of shared memory, 8-byte aligned ----------------------------------------------------------
 
 // One thread initialises, then mbarrier_init_fence(), then a barrier of the block before others use it.
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t num_arrivals) {
@@ -43,8 +42,7 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
                  : "memory");
 }
 
-// ---- copies from global to shared memory that an mbarrier counts
-// -------------------------------------------------------------
+// ---- copies from global to shared memory that an mbarrier counts --------------------------------------------------
 
 // Makes the threads' writes to shared memory visible to tensor copies and wgmma.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
@@ -64,8 +62,7 @@ __device__ __forceinline__ void tma_load_2d(void* to_shared, const CUtensorMap* 
       : "memory");
 }
 
-// ---- warpgroup products: 128 threads of four warps, the first a multiple of four
-// -----------------------------------------------
+// ---- warpgroup products: 128 threads of four warps, the first a multiple of four ----------------------------------
 
 // Registers may be given back or asked for by all threads of a warpgroup. The compiler heeds it only in kernels with
 // __launch_bounds__(threads, 1).

@@ -55,8 +55,7 @@ void store(void* data, cudaDataType type, size_t index, float value) {
   else static_cast<uint16_t*>(data)[index] = llmb::simt::half_bits(value);
 }
 
-// ---- algorithms: how many parts the sum is made of
-// ---------------------------------------------------------------------------
+// ---- algorithms: how many parts the sum is made of ----------------------------------------------------------------
 
 constexpr uint64_t kAlgorithmMark = 0x6C6C6D62;
 constexpr size_t kLanes = 16;

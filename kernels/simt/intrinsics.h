@@ -111,8 +111,7 @@ inline int __reduce_add_sync(unsigned mask, int value, LLMB_SIMT_SITE) {
 }
 #undef LLMB_SIMT_SITE
 
-// ---- atomics: one thread runs at a time
-// ----------------------------------------------------------------------------------
+// ---- atomics: one thread runs at a time ---------------------------------------------------------------------------
 
 template <class T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
@@ -175,8 +174,7 @@ inline unsigned atomicInc(unsigned* address, unsigned limit) {
   return old;
 }
 
-// ---- loads and stores with cache hints
-// --------------------------------------------------------------------------------------
+// ---- loads and stores with cache hints ----------------------------------------------------------------------------
 
 template <class T>
 T __ldg(const T* address) {
@@ -221,8 +219,7 @@ void __stwt(T* address, std::type_identity_t<T> value) {
 
 inline size_t __cvta_generic_to_shared(const void* address) { return reinterpret_cast<size_t>(address); }
 
-// ---- arithmetic
-// ---------------------------------------------------------------------------------------------------------
+// ---- arithmetic ---------------------------------------------------------------------------------------------------
 
 #define LLMB_SIMT_MIN_MAX(result, a_type, b_type)                                                              \
   constexpr result min(a_type a, b_type b) { return static_cast<result>(b) < static_cast<result>(a) ? b : a; } \

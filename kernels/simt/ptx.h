@@ -10,8 +10,7 @@
 
 namespace llmb::cuda::ptx {
 
-// ---- asynchronous 16-byte copies
-// -------------------------------------------------------------------------------------------
+// ---- asynchronous 16-byte copies ----------------------------------------------------------------------------------
 
 void cp_async16(void* to_shared, const void* from_global, bool valid = true);
 void cp_async_commit();
@@ -23,8 +22,7 @@ void cp_async_wait() {
   detail::cp_async_wait(kNumPending);
 }
 
-// ---- matrices
-// -------------------------------------------------------------------------------------------------------------
+// ---- matrices -----------------------------------------------------------------------------------------------------
 
 namespace detail {
 void ldmatrix(uint32_t* registers, int num_matrices, bool transposed, const void* row, const char* file, int line);
@@ -50,8 +48,7 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
 }
 #undef LLMB_SIMT_SITE
 
-// ---- others
-// ---------------------------------------------------------------------------------------------------------------
+// ---- others -------------------------------------------------------------------------------------------------------
 
 inline float ex2_approx(float x) { return exp2f(x); }
 

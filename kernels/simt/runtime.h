@@ -131,8 +131,7 @@ constexpr unsigned cudaHostAllocPortable = 1;
 constexpr unsigned cudaHostAllocMapped = 2;
 constexpr unsigned cudaHostRegisterDefault = 0;
 
-// ---- errors and devices
-// ------------------------------------------------------------------------------------------------
+// ---- errors and devices -------------------------------------------------------------------------------------------
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
@@ -150,8 +149,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* result = nullptr);
 
-// ---- memory
-// ------------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------------------------
 cudaError_t cudaMalloc(void** memory, size_t num_bytes);
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaMallocHost(void** memory, size_t num_bytes, unsigned flags = 0);
@@ -177,8 +175,7 @@ cudaError_t cudaMallocHost(T** memory, size_t num_bytes, unsigned flags = 0) {
   return cudaMallocHost(reinterpret_cast<void**>(memory), num_bytes, flags);
 }
 
-// ---- streams and events
-// ------------------------------------------------------------------------------------------------
+// ---- streams and events -------------------------------------------------------------------------------------------
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
@@ -196,8 +193,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 
-// ---- graphs: recorded work, which a launch runs in any order that its dependencies allow
-// ---------------------------------
+// ---- graphs: recorded work, which a launch runs in any order that its dependencies allow --------------------------
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
@@ -208,8 +204,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 
-// ---- kernels
-// -----------------------------------------------------------------------------------------------------------
+// ---- kernels ------------------------------------------------------------------------------------------------------
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, const void* kernel, int block_size,
                                                           size_t dynamic_shared_bytes);

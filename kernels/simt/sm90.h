@@ -22,8 +22,7 @@
 
 namespace llmb::cuda::ptx {
 
-// ---- mbarriers
-// --------------------------------------------------------------------------------------------------------
+// ---- mbarriers ----------------------------------------------------------------------------------------------------
 
 void mbarrier_init(uint64_t* barrier, uint32_t num_arrivals);
 inline void mbarrier_init_fence() {}
@@ -31,15 +30,13 @@ void mbarrier_arrive(uint64_t* barrier);
 void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t num_bytes);
 void mbarrier_wait(uint64_t* barrier, uint32_t parity, LLMB_SIMT_SITE);
 
-// ---- copies that an mbarrier counts
-// -----------------------------------------------------------------------------------
+// ---- copies that an mbarrier counts -------------------------------------------------------------------------------
 
 inline void fence_proxy_async() {}
 inline void tma_prefetch(const CUtensorMap*) {}
 void tma_load_2d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int32_t c0, int32_t c1);
 
-// ---- warpgroup products
-// -------------------------------------------------------------------------------------------------
+// ---- warpgroup products -------------------------------------------------------------------------------------------
 
 template <int kCount>
 void registers_increase() {

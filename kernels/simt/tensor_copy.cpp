@@ -10,8 +10,7 @@ namespace simt = ::llmb::simt;
 
 namespace {
 
-// ---- mbarriers, in their own 8 bytes
-// ------------------------------------------------------------------------------------
+// ---- mbarriers, in their own 8 bytes ------------------------------------------------------------------------------
 
 constexpr int kCountBits = 20;
 constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
@@ -53,8 +52,7 @@ void arrive(uint64_t* barrier, uint32_t num_bytes) {
   store(barrier, state);
 }
 
-// ---- copies in flight
-// -----------------------------------------------------------------------------------------------------
+// ---- copies in flight ---------------------------------------------------------------------------------------------
 
 struct BulkCopy {
   uint64_t* barrier;

@@ -76,8 +76,7 @@ Self self() {
   return {*group, warp / 4, warp % 4 * 32 + simt::g_thread->lane};
 }
 
-// ---- matrices in shared memory
-// ----------------------------------------------------------------------------------------------
+// ---- matrices in shared memory ------------------------------------------------------------------------------------
 
 float value_of(uint16_t bits, bool is_bfloat16) {
   return is_bfloat16 ? simt::bfloat16_value(bits) : simt::half_value(bits);
@@ -154,8 +153,7 @@ void compute_until(WarpGroup& group, uint64_t count) {
   group.waiting.erase(group.waiting.begin(), group.waiting.begin() + static_cast<long>(num_done));
 }
 
-// ---- issue
-// --------------------------------------------------------------------------------------------------------------------
+// ---- issue --------------------------------------------------------------------------------------------------------
 
 float* take_sums(ThreadState& state, const detail::Wgmma& form) {
   const size_t count = static_cast<size_t>(form.num_columns) / 2;

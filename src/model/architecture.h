@@ -99,8 +99,7 @@ const Architecture* find_architecture(std::string_view model_type);  // nullptr 
 // Models that see images and more: run as what the "text_config" of their config.json describes.
 std::span<const char* const> wrappers_of_text_models();
 
-// ---- what the readers share: architecture_fields.cpp
-// -----------------------------------------------------------------
+// ---- what the readers share: architecture_fields.cpp --------------------------------------------------------------
 
 // Whether each layer sees a window only: "layer_types" where the file has it, else by `slides(index)`.
 std::vector<bool> read_sliding_layers(ConfigFields& f, const ModelConfig& config, bool (*slides)(int32_t index));

@@ -23,8 +23,7 @@ void add(int* value, int amount, const Stream& stream) {
   launch({dim3(1), dim3(1), 0, stream.get()}, add_kernel, value, amount);
 }
 
-// ---- when work runs
-// ---------------------------------------------------------------------------------------------------
+// ---- when work runs -----------------------------------------------------------------------------------------------
 
 TEST_CASE("queued work runs when it is waited for, not before") {
   const Stream stream;
@@ -113,8 +112,7 @@ TEST_CASE("eager work runs as it is queued") {
   ::llmb::simt::set_eager_percent(0);
 }
 
-// ---- memory
-// -----------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------------------------
 
 TEST_CASE("device memory has a size, which allocations use up") {
   const size_t before = ::llmb::simt::device_bytes_in_use();

@@ -26,8 +26,7 @@ std::vector<Bf16> numbers(size_t count, int period) {
   return values;
 }
 
-// ---- mbarriers
-// ------------------------------------------------------------------------------------------------------------
+// ---- mbarriers ----------------------------------------------------------------------------------------------------
 
 // 32 threads fill a buffer, 32 read it, several rounds: two barriers as in a pipeline of one stage.
 __global__ void hand_over_kernel(int* out, int num_rounds) {
@@ -79,8 +78,7 @@ TEST_CASE("an mbarrier that nobody completes is a deadlock, one that nobody init
         }).find("not initialised") != std::string::npos);
 }
 
-// ---- tensor copies
-// ----------------------------------------------------------------------------------------------------------
+// ---- tensor copies ------------------------------------------------------------------------------------------------
 
 constexpr uint32_t kBarrierOffset = 16 << 10;  // behind the tiles
 
@@ -145,8 +143,7 @@ TEST_CASE("without the swizzle a box arrives as it is; a block that ends without
         }).find("before its tensor copies were waited for") != std::string::npos);
 }
 
-// ---- a product of two matrices, as a Hopper kernel does it
-// ------------------------------------------------------------------
+// ---- a product of two matrices, as a Hopper kernel does it --------------------------------------------------------
 
 enum class Mistake { kNone, kNoWait, kNoFence, kReleasedEarly };
 

@@ -20,8 +20,7 @@ using test::fault_of;
 
 constexpr unsigned kAll = 0xFFFFFFFFu;
 
-// ---- shuffles and votes
-// -----------------------------------------------------------------------------------------------
+// ---- shuffles and votes -------------------------------------------------------------------------------------------
 
 __global__ void shuffle_kernel(int* out) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -124,8 +123,7 @@ TEST_CASE("a missing __syncwarp shows, a present one does not") {
   });
 }
 
-// ---- asynchronous copies
-// ------------------------------------------------------------------------------------------------
+// ---- asynchronous copies ------------------------------------------------------------------------------------------
 
 // out: what is read before the wait, after it, and of a copy that was not valid.
 __global__ void copy_kernel(const float* in, float* out) {
@@ -164,8 +162,7 @@ TEST_CASE("a misaligned asynchronous copy is a fault") {
   CHECK(fault_of([&] { launch({dim3(1), dim3(1), 16}, misaligned_copy_kernel, in.data()); }) != "");
 }
 
-// ---- matrices
-// -----------------------------------------------------------------------------------------------------------
+// ---- matrices -----------------------------------------------------------------------------------------------------
 
 // One warp: D [16,8] += A [16,16] * B [16,8], B through ldmatrix_x4_trans from [k, n], which lanes 16 to 31 ask for
 // again.
@@ -211,8 +208,7 @@ TEST_CASE("ldmatrix and mma give the product of two matrices, exactly where the 
   check_product<__half>();
 }
 
-// ---- 16-bit types
-// ---------------------------------------------------------------------------------------------------------
+// ---- 16-bit types -------------------------------------------------------------------------------------------------
 
 TEST_CASE("bfloat16 rounds to nearest even and keeps NaN and infinity") {
   const auto rounded = [](float value) { return to_float(from_float<__nv_bfloat16>(value)); };
