@@ -1,16 +1,17 @@
 #include "job/equal_rows.h"
 
 #include <optional>
-#include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
-#include "base/content_hash.h"
-
 namespace llmb {
 
 namespace {
+
+// In tables, beside what is stored there.
+constexpr size_t kComputedBytes = 112, kWaitingBytes = 64;
 
 bool is_determined(const Request& request) {
   const SamplingParams& sampling = request.params.sampling;
@@ -62,7 +63,10 @@ class Bytes {
   template <typename T>
   void add(const std::vector<T>& values) {
     add(values.size());
-    for (const T& value : values) add(value);
+    if constexpr (std::is_arithmetic_v<T>)
+      bytes_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+    else
+      for (const T& value : values) add(value);
   }
   template <typename... T>
   void add_all(const std::tuple<T...>& values) {
@@ -83,12 +87,10 @@ void add(const GenerationParams& params, Bytes* bytes) {
 
 }  // namespace
 
-size_t EqualRows::bytes_of(const Waiting& row) {
-  return sizeof row + row.line.source.size() + row.id_json.size() + row.model_name.size() + row.input_json.size();
-}
+size_t EqualRows::bytes_of(const Waiting& row) { return kWaitingBytes + sizeof row + row.texts.size(); }
 
 // How a prompt was cut shows in its tokens, form and token rules in the constraint.
-EqualRows::Digest EqualRows::digest_of(const Request& request) {
+Sha256Digest EqualRows::digest_of(const Request& request) {
   const auto& [line, form, id, model_name, input, tokens, num_truncated, params, eos, rng, is_indivisible, constraint,
                constraint_bytes, arrival] = request;
   Bytes bytes;
@@ -98,55 +100,75 @@ EqualRows::Digest EqualRows::digest_of(const Request& request) {
   bytes.add(eos);
   bytes.add(is_indivisible);
   bytes.add(constraint.get());
-  ContentHash first, second;
-  first.update(bytes.bytes());
-  second.update("again");
-  second.update(bytes.bytes());
-  return {first.digest(), second.digest()};
+  return sha256(bytes.bytes());
+}
+
+EqualRows::Waiting EqualRows::waiting_of(int64_t ordinal, const Request& request) {
+  const LineRef& line = request.line;
+  if (sources_.empty() || sources_.back() != line.source) sources_.push_back(line.source);
+  return {ordinal,
+          line.index,
+          line.line_number,
+          line.byte_offset,
+          line.content_hash,
+          static_cast<int32_t>(sources_.size()) - 1,
+          request.num_truncated_tokens,
+          static_cast<uint32_t>(request.id_json.size()),
+          static_cast<uint32_t>(request.model_name.size()),
+          request.id_json + request.model_name + request.input_json};
+}
+
+FinishedItem EqualRows::answer_to(const Waiting& row, const FinishedItem& like) const {
+  FinishedItem item = {row.ordinal, like.completion, {}};
+  Completion& completion = item.completion;
+  const std::string_view texts = row.texts;
+  completion.line = {row.index, sources_[row.source], row.line_number, row.byte_offset, row.content_hash};
+  completion.id_json = texts.substr(0, row.id_size);
+  completion.model_name = texts.substr(row.id_size, row.model_size);
+  completion.input_json = texts.substr(row.id_size + row.model_size);
+  completion.num_truncated_tokens = row.num_truncated_tokens;
+  completion.latency.num_cached_tokens = like.completion.num_prompt_tokens;
+  return item;
 }
 
 bool EqualRows::wait_for_equal(int64_t ordinal, const std::shared_ptr<const Request>& request) {
   if (!is_determined(*request)) return false;
-  const Digest digest = digest_of(*request);
+  const Sha256Digest digest = digest_of(*request);
   std::lock_guard lock(mutex_);
-  const auto [at, is_first] = computed_.try_emplace(digest, Computed{ordinal, request->constraint, {}});
-  if (is_first) {
-    digests_.emplace(ordinal, digest);
+  const auto first = computed_.find(digest);
+  if (first == computed_.end()) {
+    if (!has_room(kComputedBytes)) return false;
+    digests_.emplace(ordinal, &computed_.emplace(digest, ordinal).first->first);
+    if (request->constraint) constraints_.emplace(ordinal, request->constraint);
+    num_bytes_ += kComputedBytes;
     return false;
   }
-  Waiting row = {ordinal,           request->line,       request->id_json, request->model_name,
-                 request->input_json, request->num_truncated_tokens};
+  Waiting row = waiting_of(ordinal, *request);
   const size_t size = bytes_of(row);
-  if (num_bytes_ + size > max_bytes_) return false;
+  if (!has_room(size)) return false;
   num_bytes_ += size;
   ++num_found_;
-  at->second.waiting.push_back(std::move(row));
+  waiting_[first->second].push_back(std::move(row));
   return true;
 }
 
 std::vector<FinishedItem> EqualRows::answers_like(const FinishedItem& item) {
-  std::vector<Waiting> waiting;
-  {
-    std::lock_guard lock(mutex_);
-    const auto at = digests_.find(item.ordinal);
-    if (at == digests_.end()) return {};
-    const auto computed = computed_.find(at->second);
-    waiting = std::move(computed->second.waiting);
-    for (const Waiting& row : waiting) num_bytes_ -= bytes_of(row);
-    computed_.erase(computed);
-    digests_.erase(at);
-  }
+  std::lock_guard lock(mutex_);
+  const auto digest = digests_.find(item.ordinal);
+  if (digest == digests_.end()) return {};
+  computed_.erase(computed_.find(*digest->second));
+  digests_.erase(digest);
+  constraints_.erase(item.ordinal);
+  num_bytes_ -= kComputedBytes;
   std::vector<FinishedItem> items;
-  items.reserve(waiting.size());
-  for (Waiting& row : waiting) {
-    FinishedItem& like = items.emplace_back(FinishedItem{row.ordinal, item.completion, {}});
-    like.completion.line = std::move(row.line);
-    like.completion.id_json = std::move(row.id_json);
-    like.completion.model_name = std::move(row.model_name);
-    like.completion.input_json = std::move(row.input_json);
-    like.completion.num_truncated_tokens = row.num_truncated_tokens;
-    like.completion.latency.num_cached_tokens = item.completion.num_prompt_tokens;
+  const auto waiting = waiting_.find(item.ordinal);
+  if (waiting == waiting_.end()) return items;
+  items.reserve(waiting->second.size());
+  for (const Waiting& row : waiting->second) {
+    num_bytes_ -= bytes_of(row);
+    items.push_back(answer_to(row, item));
   }
+  waiting_.erase(waiting);
   return items;
 }
 

@@ -1,17 +1,19 @@
 // Rows that ask for the same answer: it is computed once, and each gets a record of its own.
 //
 // Equal are requests of the same form with the same tokens and settings, where nothing is drawn at random or each names
-// the same seed. Requests are compared by 128 bits of hash over all that an answer depends on, so that none need be kept.
+// the same seed. Requests are compared by SHA-256 over all that an answer depends on, so that none need be kept, and none can be
+// made to be taken for another.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/sha256.h"
 #include "core/completion.h"
 #include "core/request.h"
 #include "engine/completion_sink.h"
@@ -19,7 +21,7 @@
 namespace llmb {
 
 // Thread-safe. Invariants: a row waits for one that was given to the engine before it and has no answer yet; those that
-// wait take at most max_bytes.
+// wait and those that they may wait for take at most max_bytes. Beyond that rows are computed, equal or not.
 class EqualRows {
  public:
   explicit EqualRows(size_t max_bytes) : max_bytes_(max_bytes) {}
@@ -33,29 +35,33 @@ class EqualRows {
   int64_t num_found() const;
 
  private:
-  // The part of a record that belongs to its line and differs among equal rows.
+  // The part of a record that belongs to its line and differs among equal rows. Small, as there may be very many.
   struct Waiting {
-    int64_t ordinal;
-    LineRef line;
-    std::string id_json, model_name, input_json;
+    int64_t ordinal, index, line_number, byte_offset;
+    uint64_t content_hash;
+    int32_t source;  // in sources_
     int32_t num_truncated_tokens;
+    uint32_t id_size, model_size;  // of the texts
+    std::string texts;             // id_json, model_name, input_json
   };
-  using Digest = std::array<uint64_t, 2>;
   struct DigestHash {
-    size_t operator()(const Digest& digest) const { return digest[0]; }
+    size_t operator()(const Sha256Digest& digest) const noexcept { return digest[0]; }
   };
-  struct Computed {
-    int64_t ordinal;
-    std::shared_ptr<const TokenConstraint> constraint;  // its address is in the digest
-    std::vector<Waiting> waiting;
-  };
-  static Digest digest_of(const Request& request);
+  using Computed = std::unordered_map<Sha256Digest, int64_t, DigestHash>;  // the ordinal of the row that is computed
+
+  static Sha256Digest digest_of(const Request& request);
   static size_t bytes_of(const Waiting& row);
+  bool has_room(size_t bytes) const { return num_bytes_ + bytes <= max_bytes_; }
+  Waiting waiting_of(int64_t ordinal, const Request& request);
+  FinishedItem answer_to(const Waiting& row, const FinishedItem& like) const;
 
   const size_t max_bytes_;
   mutable std::mutex mutex_;
-  std::unordered_map<Digest, Computed, DigestHash> computed_;
-  std::unordered_map<int64_t, Digest> digests_;  // of these, by ordinal
+  Computed computed_;
+  std::unordered_map<int64_t, const Sha256Digest*> digests_;  // keys of computed_, by ordinal
+  std::unordered_map<int64_t, std::shared_ptr<const TokenConstraint>> constraints_;  // their addresses are in digests
+  std::unordered_map<int64_t, std::vector<Waiting>> waiting_;                        // by the ordinal that they wait for
+  std::vector<std::string> sources_;
   size_t num_bytes_ = 0;
   int64_t num_found_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <string>
 
 #include "tests/support/workload.h"
 
@@ -51,6 +52,50 @@ TEST_CASE("equal rows get the first one's answer, each under its own line and id
     CHECK(like[i].completion.latency.num_cached_tokens == 5);
     CHECK(like[i].itl_ms.empty());
   }
+}
+
+TEST_CASE("records of equal rows say what their own lines say, from whatever file") {
+  EqualRows rows(kRoom);
+  CHECK_FALSE(rows.wait_for_equal(0, row(0)));
+  for (int64_t i = 1; i <= 4; ++i) {
+    const auto equal = row(i);
+    equal->line = {i, i < 3 ? "in.jsonl" : "more.jsonl", 10 + i, 100 + i, static_cast<uint64_t>(1000 + i)};
+    equal->id_json = i % 2 == 0 ? "" : "\"an id that is not short\"";
+    equal->model_name = i == 3 ? "" : "m" + std::to_string(i);
+    equal->input_json = "{\"n\":" + std::to_string(i) + "}";
+    equal->num_truncated_tokens = static_cast<int32_t>(i);
+    CHECK(rows.wait_for_equal(i, equal));
+  }
+  const std::vector<FinishedItem> like = rows.answers_like(answer_to(0, *row(0)));
+  REQUIRE(like.size() == 4);
+  for (size_t at = 0; at < 4; ++at) {
+    const auto i = static_cast<int64_t>(at) + 1;
+    const Completion& c = like[at].completion;
+    CHECK(c.line.index == i);
+    CHECK(c.line.source == (i < 3 ? "in.jsonl" : "more.jsonl"));
+    CHECK(c.line.line_number == 10 + i);
+    CHECK(c.line.byte_offset == 100 + i);
+    CHECK(c.line.content_hash == static_cast<uint64_t>(1000 + i));
+    CHECK(c.id_json == (i % 2 == 0 ? "" : "\"an id that is not short\""));
+    CHECK(c.model_name == (i == 3 ? "" : "m" + std::to_string(i)));
+    CHECK(c.input_json == "{\"n\":" + std::to_string(i) + "}");
+    CHECK(c.num_truncated_tokens == i);
+  }
+}
+
+TEST_CASE("rows that others may wait for count as well, so that a file of any length takes bounded memory") {
+  EqualRows rows(1000);
+  for (int64_t i = 0; i < 100; ++i) {
+    const auto other = row(i);
+    other->prompt_tokens[0] = static_cast<TokenId>(i + 1);
+    CHECK_FALSE(rows.wait_for_equal(i, other));
+  }
+  const auto last = row(100);
+  last->prompt_tokens[0] = 100;
+  CHECK_FALSE(rows.wait_for_equal(100, last));  // its equal is not remembered
+  CHECK(rows.answers_like(answer_to(0, *row(0))).empty());
+  CHECK_FALSE(rows.wait_for_equal(101, last));  // now it is
+  CHECK(rows.wait_for_equal(102, last));
 }
 
 TEST_CASE("a row that comes after the answer is computed again, and then answers others") {
