@@ -17,15 +17,14 @@ constexpr size_t kPlannedWindow = 32;
 Coordinator::Coordinator(std::unique_ptr<RequestIntake> intake, const CoordinatorOptions& options)
     : intake_(std::move(intake)),
       max_errors_(options.max_errors),
-      results_(ResultFormatter(options.format), options.order, options.slo),
+      results_(ResultFormatter(options.format), options.order, options.schedule != Schedule::kFile, options.slo),
       errors_(options.on_new_error),
-      order_(options.order),
       work_(options.schedule == Schedule::kFile ? options.window : kPlannedWindow),
       reader_of_rows_(options.reader),
       input_forecast_(options.shares_prefixes) {
   if (options.schedule != Schedule::kFile) {
-    equal_rows_.emplace(options.plan_bytes / 4);
-    planner_.emplace(RowPlannerOptions{options.schedule, options.plan_bytes / 4 * 3, options.num_slots,
+    equal_rows_.emplace(options.plan_bytes / 3);
+    planner_.emplace(RowPlannerOptions{options.schedule, options.plan_bytes / 3 * 2, options.num_slots,
                                        reader_of_rows_.get(), &input_forecast_.forecaster().lengths()},
                      work_);
   }
@@ -57,7 +56,7 @@ void Coordinator::read() {
 
 bool Coordinator::take(IntakeItem item) {
   const int64_t ordinal = num_read_.load(std::memory_order_relaxed);
-  if (is_closed() || !results_.wait_for_room(ordinal)) return false;
+  if (is_closed()) return false;
   input_bytes_.store(item.input_bytes, std::memory_order_relaxed);
   num_read_.store(ordinal + 1, std::memory_order_relaxed);
   if (ordinal == 0) {
@@ -77,8 +76,6 @@ bool Coordinator::hand_on(WorkItem item) {
     input_forecast_.add(*item.request);
     return work_.push(std::move(item));
   }
-  // Records in input order wait for each other: a row must not wait for many behind it.
-  if (order_ == OutputOrder::kInput && item.ordinal % (ResultStream::kOrderWindow / 2) == 0) planner_->end_window();
   const bool arrives_later = item.arrival_ms > 0 && !item.arrival_is_clock_time;
   if (!arrives_later && equal_rows_->wait_for_equal(item.ordinal, item.request)) {
     input_forecast_.add_equal(*item.request);
@@ -112,7 +109,6 @@ Status Coordinator::input_status() const {
 
 void Coordinator::stop() {
   intake_->stop();
-  results_.close_window();
   if (planner_) planner_->stop();
   work_.close();
   while (work_.pop_for(0)) {

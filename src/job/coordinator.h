@@ -106,7 +106,6 @@ class Coordinator final : public RequestSource, public CompletionSink {
   const std::optional<int64_t> max_errors_;
   ResultStream results_;
   ErrorTally errors_;
-  const OutputOrder order_;
   BoundedQueue<WorkItem> work_;
   const std::shared_ptr<RowReader> reader_of_rows_;
   InputForecast input_forecast_;

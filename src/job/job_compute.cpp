@@ -145,7 +145,7 @@ JobEnding Job::finish(Outcome outcome) {
   const bool is_complete = outcome.engine.ok() && coordinator_->input_status().ok() && !outcome.was_interrupted &&
                            !coordinator_->has_too_many_errors();
   live_.enter("making the output durable");
-  if (outcome.output.ok()) outcome.output = output_.finish(is_complete);
+  if (outcome.output.ok()) outcome.output = output_.finish(is_complete, coordinator_->results().is_in_order());
   report_rest(outcome.output.ok() && is_complete);
   JobEnding end = ending(stop_of(outcome));
   end.output_was_changed = output_.sink().was_changed();

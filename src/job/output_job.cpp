@@ -251,15 +251,16 @@ Status OutputJob::check_unchanged() const {
 }
 
 // Records of earlier runs may stand anywhere.
-Result<std::optional<FileIdentity>> OutputJob::put_in_order() {
-  if (options_.output.order != OutputOrder::kInput || !is_continued() || stays_in_order_)
+Result<std::optional<FileIdentity>> OutputJob::put_in_order(bool is_in_order) {
+  const bool stays_in_order = is_in_order && (!is_continued() || stays_in_order_);
+  if (options_.output.order != OutputOrder::kInput || stays_in_order)
     return std::optional<FileIdentity>();
   return sort_records(target_.partial(), temporary(), ops_);
 }
 
-Status OutputJob::complete(OutputSink& sink, int64_t num_records, int64_t num_failed) {
+Status OutputJob::complete(OutputSink& sink, int64_t num_records, int64_t num_failed, bool is_in_order) {
   LLMB_RETURN_IF_ERROR(sink.sync_all());
-  LLMB_ASSIGN_OR_RETURN(const auto rewritten, put_in_order());
+  LLMB_ASSIGN_OR_RETURN(const auto rewritten, put_in_order(is_in_order));
   LLMB_RETURN_IF_ERROR(sink.finish(rewritten));
   return mark_complete(sink.identity(), num_records, num_failed);
 }
@@ -288,7 +289,7 @@ Result<bool> OutputJob::complete_as_found(const Fingerprint& fingerprint, const 
   const bool was_complete = source_ == Source::kFile && recorded_->state == RunState::kComplete;
   if (source_ == Source::kPartial) {
     LLMB_ASSIGN_OR_RETURN(auto sink, begin(fingerprint, clock));
-    LLMB_RETURN_IF_ERROR(complete(*sink, num_done_, num_failed_));
+    LLMB_RETURN_IF_ERROR(complete(*sink, num_done_, num_failed_, /*is_in_order=*/true));
     return false;
   }
   manifest_.fingerprint = fingerprint;

@@ -68,8 +68,9 @@ class OutputJob {
   // The lines that this run answers begin here; not called where that is not known.
   void set_first_new(int64_t index) { stays_in_order_ = found_in_order_ && index > completed_.last_index(); }
   // All lines are answered: `sink` becomes the complete output, in the order that was asked for, and the manifest says
-  // so. num_records and num_failed: all records of the output, and the error records among them.
-  Status complete(OutputSink& sink, int64_t num_records, int64_t num_failed);
+  // so. num_records and num_failed: all records of the output, and the error records among them. is_in_order: the sink
+  // got its records so.
+  Status complete(OutputSink& sink, int64_t num_records, int64_t num_failed, bool is_in_order);
   // The records in the partial file now, where something else has changed it.
   struct Kept {
     int64_t num_records = 0, num_failed = 0;
@@ -86,7 +87,7 @@ class OutputJob {
   Status check_fingerprint(Fingerprint current);
   Status choose_source();
   Status check_unchanged() const;
-  Result<std::optional<FileIdentity>> put_in_order();
+  Result<std::optional<FileIdentity>> put_in_order(bool is_in_order);
   Status mark_complete(const FileIdentity& output, int64_t num_records, int64_t num_failed);
   bool check_untouched() const;
   Status scan(const OnErrorRecord& on_error_record);

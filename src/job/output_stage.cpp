@@ -131,11 +131,11 @@ std::optional<JobStop> OutputStage::start(const Fingerprint& fingerprint) {
   return {};
 }
 
-Status OutputStage::finish(bool is_complete) {
+Status OutputStage::finish(bool is_complete, bool is_in_order) {
   if (!is_complete) return sink_->sync_all();
   if (!job_) return sink_->finish();
   const JobReport written = live_.snapshot().report;
-  return job_->complete(*sink_, written.done, written.failed);
+  return job_->complete(*sink_, written.done, written.failed, is_in_order);
 }
 
 std::optional<OutputJob::Kept> OutputStage::count_kept() const {

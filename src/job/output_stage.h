@@ -61,8 +61,9 @@ class OutputStage {
   ErrorFile* errors() { return errors_.get(); }  // null: none
   const JobStamp& stamp() const { return stamp_; }
 
-  // Makes what was written durable, and complete where all lines are answered.
-  Status finish(bool is_complete);
+  // Makes what was written durable, and complete where all lines are answered. is_in_order: records were given to the sink
+  // in the order that was asked for.
+  Status finish(bool is_complete, bool is_in_order);
   // After a run that something else disturbed: what is left.
   std::optional<OutputJob::Kept> count_kept() const;
 

@@ -14,8 +14,8 @@ constexpr double kIdleMs = 200;
 constexpr std::chrono::microseconds kGather{100};
 }  // namespace
 
-ResultStream::ResultStream(ResultFormatter formatter, OutputOrder order, const SloTargets& slo)
-    : formatter_(formatter), order_(order) {
+ResultStream::ResultStream(ResultFormatter formatter, OutputOrder order, bool is_planned, const SloTargets& slo)
+    : formatter_(formatter), order_(order), is_planned_(is_planned) {
   metrics_.slo = slo;
 }
 
@@ -75,7 +75,14 @@ Status ResultStream::write_queue() {
     if (item && queue_.size() == 0) std::this_thread::sleep_for(kGather);
   }
   // An interrupted run leaves gaps: what was held back behind them is still an answer.
-  for (auto& [ordinal, record] : held_) LLMB_RETURN_IF_ERROR(append(record));
+  return append_held();
+}
+
+Status ResultStream::append_held() {
+  while (held_.size() > 0) {
+    LLMB_ASSIGN_OR_RETURN(const FormattedRecord record, held_.take_first());
+    LLMB_RETURN_IF_ERROR(append(record));
+  }
   return {};
 }
 
@@ -85,13 +92,29 @@ Status ResultStream::write(const FinishedItem& item) {
   is_writing_.store(true, std::memory_order_relaxed);
   if (errors_ != nullptr && record.is_error) LLMB_RETURN_IF_ERROR(errors_->append(record.text));
   is_writing_.store(false, std::memory_order_relaxed);
-  if (order_ == OutputOrder::kCompletion) return append(record);
-  held_.emplace(item.ordinal, std::move(record));
-  while (!held_.empty() && held_.begin()->first == next_ordinal_) {
-    LLMB_RETURN_IF_ERROR(append(held_.begin()->second));
-    held_.erase(held_.begin());
-    ++next_ordinal_;
-    window_.advance();
+  const bool goes_as_it_comes = order_ == OutputOrder::kCompletion || !is_in_order();
+  return goes_as_it_comes ? append(record) : write_in_order(item.ordinal, std::move(record));
+}
+
+Status ResultStream::write_in_order(int64_t ordinal, FormattedRecord record) {
+  const size_t max_held = is_planned_ ? 0 : kMaxHeld;
+  if (ordinal != next_ordinal_ && !sink_->is_stream() && held_.size() >= max_held) {
+    is_in_order_.store(false, std::memory_order_relaxed);
+    LLMB_RETURN_IF_ERROR(append_held());
+    return append(record);
+  }
+  if (ordinal != next_ordinal_) {
+    const Status status = held_.add(ordinal, record);
+    if (status.ok()) return {};
+    // There is no room for it: all that there is goes out before the run ends.
+    LLMB_RETURN_IF_ERROR(append_held());
+    LLMB_RETURN_IF_ERROR(append(record));
+    return status;
+  }
+  LLMB_RETURN_IF_ERROR(append(record));
+  while (held_.first() == ++next_ordinal_) {
+    LLMB_ASSIGN_OR_RETURN(const FormattedRecord next, held_.take_first());
+    LLMB_RETURN_IF_ERROR(append(next));
   }
   return {};
 }
@@ -111,7 +134,6 @@ void ResultStream::fail(Status status) {
     status_ = std::move(status);
   }
   has_failed_.store(true, std::memory_order_relaxed);
-  window_.close();
   queue_.close();  // put() drops instead of blocking
 }
 

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,7 +15,7 @@
 #include "engine/completion_sink.h"
 #include "io/result_writer.h"
 #include "job/error_file.h"
-#include "job/order_window.h"
+#include "job/held_records.h"
 #include "job/output_sink.h"
 #include "job/request_metrics.h"
 
@@ -25,13 +24,20 @@ namespace llmb {
 enum class OutputOrder { kCompletion, kInput };
 
 // Invariants: every item put is written exactly once, unless writing failed or drain() came first; with kInput records
-// are written by increasing ordinal, and at most kOrderWindow are held back where every ordinal was waited for.
+// are written by increasing ordinal, as long as is_in_order().
+//
+// With kInput a record waits for those of earlier lines. Where the sink is a stream, all that wait are held back, on disk
+// beyond kMaxHeldBytes. A file can be put in order at its end: there at most kMaxHeld wait, so that a crash costs no more
+// answers, and none where the order of computing is another one than the input's anyway. Beyond that records are written as
+// they come.
 class ResultStream {
  public:
-  static constexpr int64_t kOrderWindow = 4096;  // records
-  static constexpr size_t kQueueLength = 1024;   // records
+  static constexpr size_t kMaxHeld = 4096;                // records
+  static constexpr size_t kMaxHeldBytes = size_t{32} << 20;
+  static constexpr size_t kQueueLength = 1024;            // records
 
-  ResultStream(ResultFormatter formatter, OutputOrder order, const SloTargets& slo);
+  // is_planned: rows are computed in another order than that of the input.
+  ResultStream(ResultFormatter formatter, OutputOrder order, bool is_planned, const SloTargets& slo);
   ~ResultStream();
   ResultStream(const ResultStream&) = delete;
   ResultStream& operator=(const ResultStream&) = delete;
@@ -40,13 +46,8 @@ class ResultStream {
   // most.
   void begin(OutputSink& sink, ErrorFile* errors, const JobStamp& stamp = {});
 
-  // With kInput: blocks while too many records would be held back if that of `ordinal` were produced. False: nothing
-  // more is to be produced. From any thread, as what follows.
-  bool wait_for_room(int64_t ordinal) { return order_ == OutputOrder::kCompletion || window_.wait_for(ordinal); }
-  // wait_for_room() waits no longer.
-  void close_window() { window_.close(); }
   // Ordinals count input lines from 0 without gaps. Blocks while the writer is far behind, or has not begun; drops the
-  // item where writing has failed.
+  // item where writing has failed. From any thread, as what follows.
   void put(FinishedItem item) { queue_.push(std::move(item)); }
   // put() blocks no longer, and drops.
   void close() { queue_.close(); }
@@ -55,6 +56,8 @@ class ResultStream {
   int64_t num_failed_written() const { return num_failed_written_.load(std::memory_order_relaxed); }
   // The sink has not taken the record yet that it was given last.
   bool is_writing() const { return is_writing_.load(std::memory_order_relaxed); }
+  // With kInput: every record was written behind those of earlier lines.
+  bool is_in_order() const { return is_in_order_.load(std::memory_order_relaxed); }
   bool has_failed() const { return has_failed_.load(std::memory_order_relaxed); }
   // The first error of writing, or ok.
   Status status() const;
@@ -67,31 +70,28 @@ class ResultStream {
   const RequestMetrics& metrics() const { return metrics_; }
 
  private:
-  struct FormattedRecord {
-    std::string text;
-    bool is_error;
-  };
   void run();
   void write_all();
   Status write_queue();
   Status write(const FinishedItem& item);
+  Status write_in_order(int64_t ordinal, FormattedRecord record);
+  Status append_held();
   Status append(const FormattedRecord& record);
   void fail(Status status);
 
   ResultFormatter formatter_;
   const OutputOrder order_;
-  OrderWindow window_{kOrderWindow};
+  const bool is_planned_;
   BoundedQueue<FinishedItem> queue_{kQueueLength};
   OutputSink* sink_ = nullptr;   // null before begin()
   ErrorFile* errors_ = nullptr;  // null: none
   // The writer thread's.
   RequestMetrics metrics_;
-  std::map<int64_t, FormattedRecord> held_;  // formatted records that wait for an earlier one
-  int64_t next_ordinal_ = 0;                 // kInput: the next to be written
+  HeldRecords held_{kMaxHeldBytes};
+  int64_t next_ordinal_ = 0;  // kInput: the next to be written
 
   std::atomic<int64_t> num_written_{0}, num_failed_written_{0};
-  std::atomic<bool> has_failed_{false};
-  std::atomic<bool> is_writing_{false};
+  std::atomic<bool> has_failed_{false}, is_writing_{false}, is_in_order_{true};
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   Status status_;           // guarded by mutex_

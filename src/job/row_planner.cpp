@@ -71,12 +71,6 @@ bool RowPlanner::add(WorkItem work, PlannedRow row) {
   return true;
 }
 
-void RowPlanner::end_window() {
-  std::lock_guard lock(mutex_);
-  is_window_ended_ = true;
-  changed_.notify_all();
-}
-
 void RowPlanner::end() {
   std::lock_guard lock(mutex_);
   has_ended_ = true;

@@ -47,8 +47,6 @@ class RowPlanner {
 
   // For the thread that reads. Blocks while memory is full. False: stopped. `row`: but for its output tokens.
   bool add(WorkItem item, PlannedRow row);
-  // Rows that were added so far wait for nothing more.
-  void end_window();
   // No row will come any more: `work` is closed once the last is handed on.
   void end();
 

@@ -2,6 +2,7 @@
 // of the output, with rows that are equal, and where a run is killed and continued.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tests/e2e/run.h"
@@ -99,6 +100,71 @@ TEST_CASE("long answers go first, and rows of one document follow each other") {
   for (int i = 0; i < 30; ++i) CHECK(documents[i] == (i < 10 ? 2 : i < 20 ? 0 : 1));
 }
 
+namespace {
+
+// Short answers first; each record repeats some text of its line.
+std::string growing_rows(int count, size_t text_bytes) {
+  std::string lines;
+  for (int i = 0; i < count; ++i)
+    lines += R"({"prompt_token_ids":[)" + std::to_string(1 + i % 97) + "," + std::to_string(1 + i / 97) +
+             R"(],"ignore_eos":true,"max_tokens":)" + std::to_string(1 + i * 20 / count) + R"(,"text":")" +
+             std::string(text_bytes, static_cast<char>('a' + i % 26)) + "\"}\n";
+  return lines;
+}
+
+ProcessResult run_in_input_order(const std::string& in, const std::string& temporary, std::vector<std::string> more) {
+  std::vector<std::string> argv = {"env",        "TMPDIR=" + temporary, kProgram, "-m",     kModel,     "--progress", "none",
+                                   "--device",   "ledger",              "--order", "input", "--schedule", "longest-first",
+                                   "--keep",     "text",                in};
+  argv.insert(argv.end(), more.begin(), more.end());
+  return run_process(argv, "");
+}
+
+std::vector<int64_t> indices(const std::string& text) {
+  std::vector<int64_t> indices;
+  for (const auto& record : parse_lines(text)) indices.push_back(record["index"]);
+  return indices;
+}
+
+}  // namespace
+
+TEST_CASE("records in input order of a file whose long answers come first, in a file and in a pipe") {
+  constexpr int kRows = 6000;
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl");
+  write_file(in, growing_rows(kRows, 10));
+  const ProcessResult planned = run_in_input_order(in, dir.path(), {"--max-num-seqs", "8"});
+  REQUIRE_MESSAGE(planned.exit_code == 0, planned.err);
+  const ProcessResult to_file = run_in_input_order(in, dir.path(), {"--max-num-seqs", "8", "-o", out});
+  REQUIRE_MESSAGE(to_file.exit_code == 0, to_file.err);
+  const std::vector<int64_t> found = indices(planned.out);
+  REQUIRE(found.size() == kRows);
+  for (int i = 0; i < kRows; ++i) CHECK(found[i] == i);
+  CHECK(indices(read_file(out)) == found);
+  CHECK(stable_output(planned.out) == stable_output(read_file(out)));
+}
+
+TEST_CASE("records that wait take bounded memory; without room on disk what is computed is written, and the run says so") {
+  constexpr int kRows = 800;
+  constexpr size_t kText = 64 << 10;  // more than the memory for records that wait
+  const TemporaryDirectory dir, temporary;
+  const std::string in = dir.file("in.jsonl");
+  write_file(in, growing_rows(kRows, kText));
+  const ProcessResult run = run_in_input_order(in, temporary.path(), {});
+  REQUIRE_MESSAGE(run.exit_code == 0, run.err);
+  const std::vector<int64_t> found = indices(run.out);
+  REQUIRE(found.size() == kRows);
+  for (int i = 0; i < kRows; ++i) CHECK(found[i] == i);
+  CHECK(std::filesystem::is_empty(temporary.path()));
+  const ProcessResult without = run_in_input_order(in, temporary.file("nothing"), {});
+  CHECK(without.exit_code == 6);
+  CHECK_MESSAGE(without.err.find("set TMPDIR") != std::string::npos, without.err);
+  CHECK_MESSAGE(without.err.find("--order") != std::string::npos, without.err);
+  CHECK(without.out.size() > size_t{32} << 20);
+  const std::vector<int64_t> written = indices(without.out);
+  CHECK(std::is_sorted(written.begin(), written.end() - 1));
+}
+
 TEST_CASE("a planned run that is killed and continued under another schedule gives the same records") {
   const TemporaryDirectory dir;
   const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl");
@@ -120,6 +186,26 @@ TEST_CASE("a planned run that is killed and continued under another schedule giv
     num_continued += run.exit_code == 137 && std::filesystem::exists(out + ".partial");
   }
   if (can_count_file_calls()) CHECK(num_continued > 0);
+  CHECK(stable_output(read_file(out)) == stable_output(plain.out));
+}
+
+TEST_CASE("in input order, too: killed runs leave records in any order, and the last one sorts them") {
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl");
+  write_file(in, make_rows(60));
+  const ProcessResult plain = run_llm_batch({"--schedule", "file", in});
+  StoppedProcess run;
+  for (int attempt = 1; run.exit_code != 3; ++attempt) {
+    StopPlan plan;
+    plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
+    plan.file_call = 15 * attempt;
+    plan.after_ms = 50 * attempt;
+    run = run_and_stop({kProgram, "-m", kModel, "--progress", "none", "--max-num-seqs", "4", "--order", "input", in, "-o", out},
+                       "/dev/null", dir.file("err"), plan);
+    REQUIRE_MESSAGE((run.exit_code == 3 || run.exit_code == 137), run.err);
+  }
+  const std::vector<int64_t> found = indices(read_file(out));
+  CHECK(std::is_sorted(found.begin(), found.end()));
   CHECK(stable_output(read_file(out)) == stable_output(plain.out));
 }
 

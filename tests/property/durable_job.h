@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -93,24 +94,30 @@ inline Status examine_silently(OutputJob& job, const Fingerprint& fingerprint) {
   return job.examine(fingerprint, [](std::string_view) { return Status(); });
 }
 
-// Answers every line that is new.
+// Answers every line that is new; where records are to stand in input order at the end, the last line first.
 inline Status answer_lines(const JobOptions& options, const CompletedLines& completed, OutputSink& sink,
                            int64_t* num_failed) {
   LineReader reader(options.inputs);
   CompletedLineMatcher matcher(completed);
   const ResultFormatter formatter({.metrics = false});
+  std::vector<std::string> records;
   while (true) {
     const auto line = reader.next();
     if (!line.ok()) return line.status();
-    if (!line->has_value()) return matcher.check_end();
+    if (!line->has_value()) break;
     const Result<bool> done = matcher.is_done((*line)->line);
     if (!done.ok()) return done.status();
     if (*done) continue;
     const Completion completion = answer_to((*line)->line);
     *num_failed += completion.error.has_value();
-    LLMB_RETURN_IF_ERROR(sink.append(formatter.format(completion)));
+    records.push_back(formatter.format(completion));
+  }
+  if (options.output.order == OutputOrder::kInput) std::reverse(records.begin(), records.end());
+  for (const std::string& record : records) {
+    LLMB_RETURN_IF_ERROR(sink.append(record));
     LLMB_RETURN_IF_ERROR(sink.sync_if_due());
   }
+  return matcher.check_end();
 }
 
 inline Status run_job(const JobOptions& options, FileOps& ops) {
@@ -130,7 +137,7 @@ inline Status run_job(const JobOptions& options, FileOps& ops) {
   auto sink = (*job)->begin(fingerprint, clock);
   if (!sink.ok()) return sink.status();
   LLMB_RETURN_IF_ERROR(answer_lines(options, (*job)->completed(), **sink, &num_failed));
-  return (*job)->complete(**sink, num_lines, num_failed);
+  return (*job)->complete(**sink, num_lines, num_failed, options.output.order != OutputOrder::kInput);
 }
 
 inline std::set<std::string> lines_of(const std::string& text) {
@@ -163,10 +170,11 @@ inline std::vector<Start> make_starts() {
                                {"the input grew", 6, 0, true, {}},
                                {"retrying errors", 10, 0, true, {}},
                                {"restarting", 10, 0, true, {}},
-                               {"in input order", 6, 0, true, {}}};
+                               {"in input order", 6, 0, true, {}},
+                               {"fresh, in input order", 0, 0, false, {}}};
   starts[4].options.output.retry_errors = "*";
   starts[5].options.output.restart = true;
-  starts[6].options.output.order = OutputOrder::kInput;
+  starts[6].options.output.order = starts[7].options.output.order = OutputOrder::kInput;
   return starts;
 }
 
@@ -280,7 +288,7 @@ class Matrix {
       write_file(dir_.manifest(), manifest.replace(at, 10, "\"running\""));
     }
     dir_.write_input(kNumLines);
-    if (options_.output.order == OutputOrder::kInput) reverse_lines(dir_.out());
+    if (start.num_lines_before > 0 && options_.output.order == OutputOrder::kInput) reverse_lines(dir_.out());
     start_ = dir_.files();
   }
 

@@ -7,6 +7,9 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,8 +20,6 @@
 namespace llmb::test {
 
 namespace {
-
-constexpr int64_t kWindow = ResultStream::kOrderWindow;
 
 std::string good_lines(int count) {
   std::string text;
@@ -140,36 +141,61 @@ TEST_CASE("a budget that earlier runs used up allows no error record") {
   CHECK(run.records().empty());
 }
 
-TEST_CASE(
-    "in input order the reader waits where too many records would be held back behind one, and goes on after it") {
-  constexpr int kNumLines = kWindow + 100;
-  Run run(good_lines(kNumLines), {.window = 2 * kNumLines, .order = OutputOrder::kInput});
-  run.coordinator->begin_output(*run.sink, nullptr);
-  wait_until([&] { return run.coordinator->num_read() == kWindow; });
-  std::vector<WorkItem> items;
-  while (auto item = run.coordinator->next(20)) items.push_back(std::move(*item));
-  CHECK(items.size() == kWindow);
-  for (size_t i = 1; i < items.size(); ++i) run.answer(items[i]);
-  CHECK_FALSE(run.coordinator->next(20));
-  CHECK(run.coordinator->results().num_written() == 0);
-  run.answer(items[0]);
-  while (auto item = run.coordinator->next(10000)) run.answer(*item);
-  const auto records = run.records();
-  CHECK(records.size() == kNumLines);
-  const std::string text = read_file(run.dir.file("out.partial"));
-  CHECK(text.find("\"index\":0,") < text.find("\"index\":1,"));
+namespace {
+
+std::vector<int64_t> indices(const Run& run) {
+  std::vector<int64_t> indices;
+  std::stringstream lines(read_file(run.dir.file("out.partial")));
+  for (std::string line; std::getline(lines, line);) indices.push_back(nlohmann::json::parse(line).at("index"));
+  return indices;
 }
 
-TEST_CASE("stop() ends a reader that waits for room or for the engine, and drops what the engine has not taken") {
-  for (const OutputOrder order : {OutputOrder::kCompletion, OutputOrder::kInput}) {
-    Run run(good_lines(kWindow + 100), {.window = order == OutputOrder::kInput ? size_t{100000} : 10, .order = order});
-    wait_until([&] { return run.coordinator->num_read() >= (order == OutputOrder::kInput ? kWindow : 10); });
-    run.coordinator->stop();
-    wait_until([&] { return run.coordinator->has_read_all(); });
-    CHECK(run.coordinator->input_status().ok());
-    CHECK(run.coordinator->at_end());
-    CHECK_FALSE(run.coordinator->next(0));
+}  // namespace
+
+TEST_CASE("in input order records of a file wait for earlier ones, as many as a crash may cost; then they go as they come") {
+  constexpr auto kHeld = static_cast<int>(ResultStream::kMaxHeld);
+  for (const bool is_too_many : {false, true}) {
+    CAPTURE(is_too_many);
+    const int num_lines = kHeld + 1 + is_too_many;
+    Run run(good_lines(num_lines), {.window = 2 * kHeld, .order = OutputOrder::kInput});
+    run.coordinator->begin_output(*run.sink, nullptr);
+    std::vector<WorkItem> items;
+    while (auto item = run.coordinator->next(10000)) items.push_back(std::move(*item));
+    REQUIRE(items.size() == static_cast<size_t>(num_lines));
+    for (size_t i = 1; i < items.size(); ++i) run.answer(items[i]);
+    if (is_too_many) wait_until([&] { return run.coordinator->results().num_written() == num_lines - 1; });
+    else CHECK(run.coordinator->results().num_written() == 0);
+    run.answer(items[0]);
+    CHECK(run.records().size() == static_cast<size_t>(num_lines));
+    CHECK(run.coordinator->results().is_in_order() == !is_too_many);
+    const std::vector<int64_t> found = indices(run);
+    CHECK(std::is_sorted(found.begin(), found.end()) == !is_too_many);
+    CHECK(found[is_too_many ? num_lines - 1 : 0] == 0);
   }
+}
+
+TEST_CASE("in input order, planned in another one, records of a file are written as they come, to be sorted at the end") {
+  Run run(good_lines(3), {.schedule = Schedule::kLongestFirst, .plan_bytes = 1 << 20, .order = OutputOrder::kInput});
+  run.coordinator->begin_output(*run.sink, nullptr);
+  std::vector<WorkItem> items;
+  while (auto item = run.coordinator->next(10000)) items.push_back(std::move(*item));
+  REQUIRE(items.size() == 3);
+  for (size_t i = 3; i-- > 0;) {
+    run.answer(items[i]);
+    wait_until([&] { return run.coordinator->results().num_written() == static_cast<int64_t>(3 - i); });
+  }
+  CHECK(run.records().size() == 3);
+  CHECK_FALSE(run.coordinator->results().is_in_order());
+}
+
+TEST_CASE("stop() ends a reader that waits for the engine, and drops what the engine has not taken") {
+  Run run(good_lines(4000), {.window = 10});
+  wait_until([&] { return run.coordinator->num_read() >= 10; });
+  run.coordinator->stop();
+  wait_until([&] { return run.coordinator->has_read_all(); });
+  CHECK(run.coordinator->input_status().ok());
+  CHECK(run.coordinator->at_end());
+  CHECK_FALSE(run.coordinator->next(0));
 }
 
 TEST_CASE("a coordinator that never began to write ends at once, also where its queues are full") {

@@ -51,17 +51,6 @@ TEST_CASE("at the end of the input all rows are handed on in the planned order, 
   CHECK(run.planner->status().ok());
 }
 
-TEST_CASE("a window ends where the caller says so") {
-  Run run;
-  for (const int32_t length : {1, 2}) CHECK(run.add(length));
-  run.planner->end_window();
-  CHECK(run.work.pop_for(20000)->ordinal == 1);
-  CHECK(run.work.pop_for(20000)->ordinal == 0);
-  for (const int32_t length : {1, 2}) CHECK(run.add(length));
-  run.planner->end();
-  CHECK(run.take_all() == std::vector<int32_t>{2, 1});
-}
-
 TEST_CASE("where memory is full a window closes, and the reader goes on when half of it is free") {
   Run run(/*max_bytes=*/20000, /*window=*/4);
   std::atomic<int> num_added{0};
