@@ -7,12 +7,6 @@
 
 namespace llmb {
 
-namespace {
-
-constexpr int32_t kIntMax = INT32_MAX;
-
-}  // namespace
-
 void add_sampling_options(CLI::App& app, Options& o) {
   const std::string group = "Sampling defaults, for lines without their own";
   app.add_option("--max-tokens", o.job.generation.max_tokens,

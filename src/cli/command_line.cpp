@@ -13,8 +13,6 @@ namespace llmb {
 
 namespace {
 
-constexpr int32_t kIntMax = INT32_MAX;
-
 void add_model_options(CLI::App& app, Options& o) {
   app.add_option(
          "-m,--model", o.job.model.model,
@@ -133,6 +131,10 @@ void add_io_options(CLI::App& app, Options& o) {
       ->option_text("SECONDS [300; on a CPU 3600]");
   app.add_flag("--no-metrics", o.job.output.no_metrics, "Leave the metrics field out of the results")->group(group);
   app.add_flag("--dry-run", o.dry_run, "Check every line, count tokens, forecast the run; reads no weights, writes no results")
+      ->group(group);
+  app.add_flag("--autotune", o.autotune,
+               "Try a minute of the input with other max-num-seqs, max-num-batched-tokens, block size and threads, print the "
+               "curve, keep the best beside the packed weights for later runs; writes no results")
       ->group(group);
 }
 

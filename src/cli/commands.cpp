@@ -15,7 +15,7 @@ const std::vector<CommandText>& command_texts() {
        "-m MODEL prompts.jsonl",
        "Run lines of the input in each batching mode, without and with shared prefixes and planning, and print a table",
        {},
-       {"output", "order", "restart", "retry-errors", "max-errors", "error-file", "no-metrics", "dry-run", "metrics",
+       {"output", "order", "restart", "retry-errors", "max-errors", "error-file", "no-metrics", "dry-run", "autotune", "metrics",
         "batching", "schedule", "request-rate", "enable-prefix-caching", "no-enable-prefix-caching"}}};
   return kTexts;
 }

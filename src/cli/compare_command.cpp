@@ -2,19 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "base/durable_file.h"
 #include "base/log.h"
 #include "cli/compare_sample.h"
 #include "cli/exit_code.h"
-#include "cli/flag_names.h"
 #include "cli/metrics_file.h"
 #include "cli/report_file.h"
-#include "cli/signals.h"
+#include "cli/sample_run.h"
 #include "cli/summary.h"
-#include "job/job.h"
 
 namespace llmb {
 
@@ -44,49 +41,18 @@ constexpr int64_t kNumFirstLines = 8;
 constexpr double kLongestRunMs = 25000;
 constexpr int64_t kMinLines = 16, kMaxLines = 100000;
 
-class Unseen final : public JobObserver {
- public:
-  void on_loaded(const JobOptions&, const ModelFiles&, const BackendInfo&) override {}
-  void on_forecast(const Forecast&, const BackendInfo&) override {}
-  void on_progress(const JobProgress&) override {}
-  void on_computed() override {}
-};
-
-struct VariantRun {
-  JobEnding ending;
-  std::vector<std::string> records;  // sorted, without metrics
-};
-
 // One after the other, in one folder.
 class Comparison {
  public:
   Comparison(const Options& options, const BackendFactory& make, bool* must_end)
       : options_(options), make_(make), must_end_(must_end) {}
 
-  VariantRun run(const Variant& variant, const LineSample& sample) {
-    JobOptions o = options_.job;
-    o.inputs = sample.files;
-    o.output.path = folder_.file("out.jsonl");
-    o.output.no_metrics = o.output.restart = true;
-    o.output.metrics = "";
-    o.scheduler.batching = variant.batching;
-    o.scheduler.enable_prefix_caching = variant.shares_prefixes;
-    o.schedule = variant.schedule;
-    Unseen unseen;
-    Job job(o, {make_, interrupt_count(), unseen});
-    VariantRun run = {job.run(), {}};
-    *must_end_ = job.must_end_process();
-    std::ifstream in(o.output.path);
-    for (std::string line; std::getline(in, line);) run.records.push_back(std::move(line));
-    std::sort(run.records.begin(), run.records.end());
-    return run;
+  SampleRun run(const Variant& variant, const LineSample& sample) {
+    return run_sample(options_of(variant), sample, folder_, make_, must_end_);
   }
   // As of a run that the user had called so.
-  std::string metrics_line(const Variant& variant, const VariantRun& run) const {
-    JobOptions o = options_.job;
-    o.scheduler.batching = variant.batching;
-    o.scheduler.enable_prefix_caching = variant.shares_prefixes;
-    o.schedule = variant.schedule;
+  std::string metrics_line(const Variant& variant, const SampleRun& run) const {
+    const JobOptions o = options_of(variant);
     const JobMetrics& m = *run.ending.metrics;
     const SummaryContext context = summary_context(m, options_.peak_flops, options_.peak_bandwidth);
     return summary_json(m, context, metrics_identity(o, m.backend, exit_code_of(run.ending.end)));
@@ -94,21 +60,19 @@ class Comparison {
   const ScratchFolder& folder() const { return folder_; }
 
  private:
+  JobOptions options_of(const Variant& variant) const {
+    JobOptions o = options_.job;
+    o.scheduler.batching = variant.batching;
+    o.scheduler.enable_prefix_caching = variant.shares_prefixes;
+    o.schedule = variant.schedule;
+    return o;
+  }
+
   const Options& options_;
   const BackendFactory& make_;
   bool* const must_end_;
   const ScratchFolder folder_;
 };
-
-bool is_complete(const JobEnding& ending) {
-  return ending.metrics && (ending.end == JobEnd::kComplete || ending.end == JobEnd::kCompleteWithErrors);
-}
-
-int fail(const Variant& variant, const JobEnding& ending) {
-  if (!ending.message.empty()) log_error(std::string(variant.name) + ": " + with_flag_names(ending.message));
-  else log_error(std::string(variant.name) + ": the run did not end");
-  return exit_code_of(ending.end);
-}
 
 std::string heading() {
   char line[200];
@@ -128,20 +92,15 @@ std::string row(const Variant& variant, const JobMetrics& m, double first_ms) {
   return line;
 }
 
-Status print_text(const std::string& text) { return write_fully(real_file_ops(), STDOUT_FILENO, text, "standard output"); }
-
 int64_t num_lines_for(double ms_per_line) {
   return std::clamp(static_cast<int64_t>(kLongestRunMs / std::max(0.01, ms_per_line)), kMinLines, kMaxLines);
 }
 
 // "" where all are equal.
-std::string difference(const std::vector<VariantRun>& runs) {
+std::string difference(const std::vector<SampleRun>& runs) {
   for (size_t i = 1; i < runs.size(); ++i) {
-    const auto &a = runs[0].records, &b = runs[i].records;
-    int64_t num_different = a.size() == b.size() ? 0 : 1;
-    for (size_t r = 0; r < std::min(a.size(), b.size()); ++r) num_different += a[r] != b[r];
-    if (num_different > 0)
-      return std::to_string(num_different) + " of " + std::to_string(a.size()) + " records differ between " +
+    if (const int64_t count = num_different(runs[0], runs[i]); count > 0)
+      return std::to_string(count) + " of " + std::to_string(runs[0].records.size()) + " records differ between " +
              kVariants[0].name + " and " + kVariants[i].name;
   }
   return "";
@@ -159,8 +118,8 @@ int compare_command(const Options& options, const BackendFactory& make, bool* mu
   const auto first = take_sample(options.job, kNumFirstLines, "first", comparison.folder());
   if (!first.ok()) return refuse(first.status(), kExitInputUnreadable);
   if (first->num_lines == 0) return refuse(invalid_argument("compare: the inputs have no line"), kExitInputUnreadable);
-  const VariantRun warm_up = comparison.run(kVariants[0], *first);
-  if (!is_complete(warm_up.ending)) return fail(kVariants[0], warm_up.ending);
+  const SampleRun warm_up = comparison.run(kVariants[0], *first);
+  if (!warm_up.is_complete()) return report_failed_run(kVariants[0].name, warm_up.ending);
   const double ms_per_line = warm_up.ending.metrics->wall_ms / static_cast<double>(first->num_lines);
   const int64_t num_lines = options.sample.value_or(num_lines_for(ms_per_line));
   const auto sample = take_sample(options.job, num_lines, "sample", comparison.folder());
@@ -168,12 +127,12 @@ int compare_command(const Options& options, const BackendFactory& make, bool* mu
   if (!is_quiet)
     log_info("compare: " + std::string(sample->has_all ? "all " : "the first ") + std::to_string(sample->num_lines) +
              " lines, " + std::to_string(std::size(kVariants)) + " runs");
-  std::vector<VariantRun> runs;
+  std::vector<SampleRun> runs;
   std::vector<RunLine> lines;
   Status written = print_text(heading());
   for (const Variant& variant : kVariants) {
     runs.push_back(comparison.run(variant, *sample));
-    if (!is_complete(runs.back().ending)) return fail(variant, runs.back().ending);
+    if (!runs.back().is_complete()) return report_failed_run(variant.name, runs.back().ending);
     lines.push_back({variant.name, comparison.metrics_line(variant, runs.back())});
     const JobMetrics& metrics = *runs.back().ending.metrics;
     if (written.ok()) written = print_text(row(variant, metrics, runs[0].ending.metrics->wall_ms));

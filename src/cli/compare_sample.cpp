@@ -39,7 +39,7 @@ const char* suffix_of(InputFormat format) {
 }  // namespace
 
 ScratchFolder::ScratchFolder() {
-  path_ = (std::filesystem::temp_directory_path() / "llm-batch-compare-XXXXXX").string();
+  path_ = (std::filesystem::temp_directory_path() / "llm-batch-sample-XXXXXX").string();
   if (::mkdtemp(path_.data()) == nullptr) throw std::system_error(errno, std::generic_category(), path_);
 }
 
@@ -64,7 +64,7 @@ Result<LineSample> take_sample(const JobOptions& o, int64_t max_lines, const std
         out.open(sample.files.back(), std::ios::binary);
         if (line->columns) {
           const std::string header = header_of(input, line->line);
-          if (header.empty()) return invalid_argument(input + ": compare reads tables that are not compressed");
+          if (header.empty()) return invalid_argument(input + ": a sample is taken of tables that are not compressed only");
           out << header;
         }
       }

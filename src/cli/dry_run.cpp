@@ -20,6 +20,7 @@
 #include "job/input_forecast.h"
 #include "job/make_intake.h"
 #include "job/measured_steps.h"
+#include "job/tuned_settings.h"
 
 namespace llmb {
 
@@ -98,6 +99,7 @@ int dry_run(const Options& dry_options) {
   if (const Status status = reader->check_inputs(); !status.ok()) return refuse(input_stop(status));
   const Status found = find_model_dirs(&options.model, /*needs_weights=*/options.device != "ledger");
   if (!found.ok()) return refuse(model_files_stop(found));
+  if (const auto device = choose_device(options.device); device.ok()) use_tuned_settings(*device, &options);
   Result<ModelFiles> model = load_model_files(options);
   if (!model.ok()) return refuse(model_files_stop(model.status()));
   if (const Status status = load_model_context(options.model, &*model); !status.ok())

@@ -9,6 +9,8 @@
 
 namespace llmb {
 
+inline constexpr int32_t kIntMax = INT32_MAX;
+
 // "2048", "32k" (thousands), "32K" (x 1024), "2M", "1.5G": as vLLM reads --max-model-len. Up to `largest`, from 1.
 CLI::Validator size_validator(int64_t largest);
 

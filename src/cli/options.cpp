@@ -54,6 +54,16 @@ std::string check_combination(const JobOptions& o) {
   return "";
 }
 
+std::string check_autotune(const Options& options) {
+  if (!options.autotune) return "";
+  if (options.dry_run) return "--autotune and --dry-run cannot be combined";
+  if (options.job.load.cpu.weight_cache_dir.empty())
+    return "--autotune needs --weight-cache DIR, where what it finds is kept";
+  const std::vector<std::string>& inputs = options.job.inputs;
+  if (std::count(inputs.begin(), inputs.end(), "-") > 0) return "--autotune needs files, which it reads several times";
+  return "";
+}
+
 std::optional<DType> dtype_of(const std::string& name) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8})
     if (name == dtype_name(dtype)) return dtype;
@@ -154,10 +164,14 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   }
   if (command != nullptr)
     if (const std::string problem = check_options_of(*command, *app, o); !problem.empty()) return refuse(problem);
+  const auto is_given = [&](const char* flag) { return app->get_option(flag)->count() > 0; };
+  o.asked = {is_given("--max-num-seqs"), is_given("--max-num-batched-tokens"), is_given("--block-size"),
+             is_given("--threads")};
   if (options.sample && options.command != Command::kCompare) return refuse("--sample is for llm-batch compare");
   if (options.command == Command::kReport) return parsed;
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
   if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
+  if (const std::string problem = check_autotune(options); !problem.empty()) return refuse(problem);
   if (o.output.retry_errors == "true") o.output.retry_errors = "*";  // the flag alone
   o.output.metrics = metrics_path(o.output.metrics, o.output.path);
   if (o.model.tokenizer.empty()) o.model.tokenizer = o.model.model;

@@ -30,6 +30,7 @@ struct Options {
   JobOptions job;
   FlagTexts texts;  // parse_command_line() reads them into `job`
   bool dry_run = false;
+  bool autotune = false;
   ProgressKind progress = ProgressKind::kAuto;
   std::optional<double> peak_flops, peak_bandwidth;
   std::optional<double> price_per_hour;  // of the machine, in any currency

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/stderr_writer.h"
+#include "cli/autotune.h"
 #include "cli/compare_command.h"
 #include "cli/dry_run.h"
 #include "cli/energy_meter.h"
@@ -185,9 +186,11 @@ int run_job(const Options& options, const BackendFactory& make, RunView& view, S
   ::_exit(exit_code);
 }
 
-int run_comparison(const Options& options, const BackendFactory& make, RunView& view, StderrWriter& writer) {
+// Runs of a sample.
+int run_aside(const Options& options, const BackendFactory& make, RunView& view, StderrWriter& writer,
+              int (*runs)(const Options&, const BackendFactory&, bool*)) {
   bool must_end = false;
-  const int exit_code = guarded([&] { return compare_command(options, make, &must_end); });
+  const int exit_code = guarded([&] { return runs(options, make, &must_end); });
   view.set_exit_code(exit_code);
   if (!must_end) return exit_code;
   let_reader_finish(writer, exit_code);
@@ -233,9 +236,10 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
         const Options& options = parsed.options;
         if (options.command == Command::kReport) return report_command(options);
         last_resort.set_grace_ms(1000 * options.job.grace_s);
-        if (options.command == Command::kCompare) return run_comparison(options, make, view, writer);
+        if (options.command == Command::kCompare) return run_aside(options, make, view, writer, compare_command);
         tell_terminal_input(options.job.inputs);
         if (options.dry_run) return dry_run(options);
+        if (options.autotune) return run_aside(options, make, view, writer, autotune);
         return run_job(options, make, view, writer);
       });
       view.set_exit_code(exit_code);

@@ -108,9 +108,9 @@ std::string describe_model(const JobOptions& o, const ModelFiles& model, const B
                 b.weight_bytes / 1048576.0, b.load_ms / 1000);
   out += line;
   out += "device    " + b.device + ", " + describe_kv_cache(o, model, b) + "\n";
-  std::snprintf(line, sizeof line, "batching  %s, max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d\n",
+  std::snprintf(line, sizeof line, "batching  %s, max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d%s\n",
                 batching_name(o.scheduler.batching), o.scheduler.max_num_seqs, o.scheduler.max_num_batched_tokens,
-                model.max_model_len);
+                model.max_model_len, o.is_tuned ? "; these, threads and block size as --autotune found them" : "");
   return out + line + describe_speculation(o, b);
 }
 

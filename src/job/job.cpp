@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "job/data_mapping.h"
 #include "job/make_intake.h"
+#include "job/tuned_settings.h"
 
 namespace llmb {
 
@@ -45,6 +46,7 @@ std::optional<JobStop> Job::prepare() {
 std::optional<JobStop> Job::read_model() {
   const bool needs_weights = model_.device.kind != DeviceKind::kLedger;
   if (const Status found = find_model_dirs(&options_.model, needs_weights); !found.ok()) return model_files_stop(found);
+  use_tuned_settings(model_.device, &options_);
   Result<ModelInventory> inventory = take_inventory(options_.model);
   if (!inventory.ok()) return model_stop(inventory.status());
   model_.inventory = std::move(*inventory);

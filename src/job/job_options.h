@@ -62,6 +62,11 @@ struct SpeculationOptions {
   bool any() const { return lookup || !draft_model.empty(); }
 };
 
+// Settings that were asked for: no tuned one takes their place (job/tuned_settings.h).
+struct AskedSettings {
+  bool max_num_seqs = false, max_num_batched_tokens = false, block_size = false, num_threads = false;
+};
+
 struct JobOptions {
   std::string build;  // version of the program
   std::vector<std::string> inputs = {"-"};
@@ -77,6 +82,8 @@ struct JobOptions {
   SchedulerConfig scheduler = {
       .max_num_seqs = 64, .max_num_batched_tokens = 1024, .batch_window_ms = 50, .enable_prefix_caching = true,
       .preemption = PreemptionMode::kAuto};
+  AskedSettings asked;
+  bool is_tuned = false;  // of the settings that were not asked for, some are tuned ones
   SpeculationOptions speculation;
   Schedule schedule = Schedule::kAuto;                // the order in which rows are computed
   int64_t plan_memory_bytes = int64_t{512} << 20;     // for rows that are read ahead

@@ -159,7 +159,7 @@ TEST_CASE("a function has at most 60 lines") {
   for_each_source({"src", "kernels"}, [&](const std::string& file, const std::string& text) {
     for (const FunctionExtent& f : function_extents(text)) {
       num_functions++;
-      const bool is_table = file == "src/cli/command_line.cpp";  // of flags
+      const bool is_table = file == "src/cli/command_line.cpp" || file == "src/cli/answer_options.cpp";  // of flags
       CHECK_MESSAGE((f.num_lines <= 60 || is_table), file << ":" << f.line << ": " << f.num_lines << " lines");
     }
   });
