@@ -30,10 +30,13 @@ void Scheduler::fork(SeqId first, std::span<const BeamFork> forks) {
   for (const BeamFork& fork : forks) {
     if (fork.choice == fork.parent) continue;
     Sequence* sequence = find_mutable(first + fork.choice);
-    const Sequence& parent = *find(first + fork.parent);
+    Sequence& parent = *find_mutable(first + fork.parent);
     LLMB_CHECK(sequence->awaits_fork && parent.awaits_fork);
     sequence->output_tokens = parent.output_tokens;
     if (sequence->is_running) share_blocks(parent, sequence);
+    if (sequence->is_running) continue;
+    if (parent.is_running) cache_computed(&parent);  // for the sequence to find it when it joins
+    want_cached(parent, sequence);
   }
   for (const BeamFork& fork : forks) {
     Sequence* sequence = find_mutable(first + fork.choice);
@@ -49,7 +52,7 @@ void Scheduler::fork(SeqId first, std::span<const BeamFork> forks) {
   }
 }
 
-// In the place of its own. Where the parent has none, the sequence waits until it finds room to compute them.
+// In the place of its own. Where the parent has none, the sequence waits until it finds room for them.
 void Scheduler::share_blocks(const Sequence& parent, Sequence* sequence) {
   sequence->blocks.release_all(&allocator_);
   stand_beside(parent, parent.num_blocks_in_cache, sequence);

@@ -15,11 +15,14 @@ constexpr int32_t kBaseModel = -1;  // no adapter
 
 }  // namespace
 
+// The blocks of another choice or those of the prefix cache, whichever hold more. Where they hold as much they are the
+// same. While a choice computes the prompt in this plan, the others wait: find_choice() counts on it that what running
+// choices have of the prompt lies in memory.
 Scheduler::Shared Scheduler::find_shared(const Sequence& candidate, const StepPlan& plan) const {
-  Shared by_choice = find_choice(candidate, plan);
-  if (!keeps_prefix_of(candidate) || by_choice.group != kNoGroup || by_choice.must_wait) return by_choice;
+  const Shared by_choice = find_choice(candidate, plan);
+  if (!keeps_prefix_of(candidate) || by_choice.must_wait) return by_choice;
   Shared cached = find_cached(candidate);
-  return by_choice.from != nullptr && by_choice.num_tokens >= cached.num_tokens ? by_choice : cached;
+  return by_choice.num_tokens > cached.num_tokens ? by_choice : cached;
 }
 
 // Another choice of the request that runs may have computed the prompt, or be about to.
@@ -29,15 +32,16 @@ Scheduler::Shared Scheduler::find_choice(const Sequence& candidate, const StepPl
   const bool has_output = candidate.num_output_tokens() > 0;
   // Without output the prompt's last token must be computed for what it samples.
   const int32_t num_tokens = candidate.num_prompt_tokens() - (has_output ? 0 : 1);
+  bool is_being_computed = false;
   for (const Sequence* other : running_) {
     if (other->request != candidate.request || !other->blocks.has_seen_from(num_tokens)) continue;
-    if (other->num_computed_tokens >= num_tokens) {
-      shared.from = other;
-      shared.num_tokens = num_tokens;
-      shared.must_wait = false;
-      return shared;
+    if (other->num_computed_tokens < candidate.num_prompt_tokens()) {
+      is_being_computed = true;
+      continue;
     }
-    shared.must_wait = true;
+    shared.from = other;
+    shared.num_tokens = num_tokens;
+    return shared;
   }
   for (int32_t g = 0; g < plan.num_groups() && !has_output; ++g) {
     const Sequence* other = planned_groups_[g];
@@ -45,9 +49,9 @@ Scheduler::Shared Scheduler::find_choice(const Sequence& candidate, const StepPl
     shared.from = other;
     shared.num_tokens = candidate.num_prompt_tokens();
     shared.group = g;
-    shared.must_wait = false;
     return shared;
   }
+  shared.must_wait = is_being_computed;
   return shared;
 }
 
@@ -229,12 +233,17 @@ void Scheduler::cache_computed(Sequence* sequence) {
   cache_last_block(sequence, num_tokens, num_tokens);
 }
 
-// The sequence is preempted: what it has computed moves to the host where it would be lost.
-void Scheduler::want_cached(Sequence* sequence) {
-  if (config_.num_host_blocks == 0 || sequence->num_blocks_in_cache == 0) return;
-  sequence->wanted_node = sequence->cache_node;
-  sequence->num_wanted_nodes = sequence->num_blocks_in_cache;
-  cache_.want(sequence->wanted_node, sequence->num_wanted_nodes);
+// `computed` is the sequence itself, which is preempted or parked, or the beam that a parked one goes on behind: what
+// that has computed moves to the host where it would be lost.
+void Scheduler::want_cached(const Sequence& computed, Sequence* sequence) {
+  const bool is_held = computed.cache_node != kNoNode;  // else it is parked, too
+  const NodeId node = is_held ? computed.cache_node : computed.wanted_node;
+  const int32_t num_nodes = is_held ? computed.num_blocks_in_cache : computed.num_wanted_nodes;
+  unwant(sequence);
+  if (config_.num_host_blocks == 0 || node == kNoNode) return;
+  sequence->wanted_node = node;
+  sequence->num_wanted_nodes = num_nodes;
+  cache_.want(node, num_nodes);
 }
 
 void Scheduler::unwant(Sequence* sequence) {

@@ -348,8 +348,8 @@ void Scheduler::end(Sequence* sequence, bool keeps_prefix) {
     leave_running(sequence);
     if (keeps_prefix) cache_computed(sequence);
     let_go_of_blocks(sequence);
-  } else if (!sequence->awaits_fork) {
-    waiting_.erase(sequence);
+  } else {
+    if (!sequence->awaits_fork) waiting_.erase(sequence);
     unwant(sequence);
   }
   if (proposer_ != nullptr) proposer_->on_end(*sequence);

@@ -27,8 +27,8 @@
 // Beams: the choices of a request with beams go on together. A step gives the best tokens after each of them, and the
 // sequence awaits its fork: fork() says whose tokens each one takes over, blocks included, and which comes next.
 // Until then it computes nothing, and where no other running sequence could it is parked: it gives its blocks up for
-// those that wait, which is no preemption, as there is one at most for each token. All but the first choice begin
-// parked. A beam is never planned ahead.
+// those that wait, which is no preemption, as there is one at most for each token. Whoever goes on as its copy finds
+// them as a preempted sequence does. All but the first choice begin parked. A beam is never planned ahead.
 //
 // Prefixes: a position that several sequences have in common is computed once and stored once (prefix_sharing.cpp).
 // Computed blocks stay in the prefix cache, also after their sequence has ended or was preempted, until they are
@@ -226,7 +226,7 @@ class Scheduler {
   void count_blocks(Shared* shared) const;
   void share_cached(const Shared& shared, Sequence* sequence, StepPlan* plan);
   void bring_back(const Shared& shared, StepPlan* plan);
-  void want_cached(Sequence* sequence);
+  void want_cached(const Sequence& computed, Sequence* sequence);
   void unwant(Sequence* sequence);
   bool has_seat() const;
   bool fits(const Sequence& candidate, Shared* shared) const;

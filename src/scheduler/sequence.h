@@ -12,7 +12,7 @@
 //  4. 1 <= max_new_tokens; output_tokens.size() < max_new_tokens.
 //  5. With groups in flight all known tokens are computed by the time that these plans have run.
 //  6. The first num_blocks_in_cache blocks are full and their nodes stand behind each other in the prefix cache; waiting: 0.
-//  7. running or parked: no wanted node.
+//  7. running: no wanted node. A parked beam wants what it has computed, as others may go on behind it.
 //  8. num_demotions, is_promoted and num_policy_preemptions as scheduler/rank.h bounds them.
 #pragma once
 

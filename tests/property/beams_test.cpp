@@ -32,7 +32,7 @@ struct Answers {
 
 struct Totals {
   int64_t num_steps = 0, num_preemptions = 0, num_copies = 0, num_forks = 0, num_taken_over = 0, num_parked = 0;
-  int64_t num_cached = 0, num_answers = 0, num_ended = 0;
+  int64_t num_cached = 0, num_answers = 0, num_ended = 0, num_rows = 0, num_swaps_in = 0;
 };
 
 SchedulerConfig random_config(TestRng* rng) {
@@ -134,6 +134,7 @@ class Run {
     }
     REQUIRE(!scheduler_.has_work());
     REQUIRE(scheduler_.num_free_blocks() == config.num_blocks);
+    if (config.enable_prefix_caching) REQUIRE(scheduler_.num_free_host_blocks() == config.num_host_blocks);
     totals_.num_preemptions = scheduler_.num_preemptions_total();
     totals_.num_cached = scheduler_.prompt_tokens().num_saved;
   }
@@ -154,6 +155,8 @@ class Run {
     if (!is_scheduled) return false;
     REQUIRE(backend_.submit(plan).ok());
     totals_.num_copies += static_cast<int64_t>(plan.block_copies.size());
+    totals_.num_rows += plan.num_tokens();
+    totals_.num_swaps_in += static_cast<int64_t>(plan.swaps_in.size());
     ++totals_.num_steps;
     ++num_in_flight_;
     REQUIRE(totals_.num_steps < 100'000);
@@ -280,33 +283,109 @@ TEST_CASE("random beams among others, in any pool and mode, get the answers of a
   CHECK(totals.num_ended > num_workloads / 10);
 }
 
+namespace {
+
+// One request with beams, alone.
+std::shared_ptr<Request> beams_alone(TestRng* rng) {
+  auto request = make_request(rng->between(1, 60), rng->between(1, 40));
+  for (TokenId& token : request->prompt_tokens) token = rng->between(0, 29);
+  request->params.sampling.n = rng->between(1, 6);
+  request->params.sampling.beams = BeamParams{request->params.sampling.n, 1, EarlyStopping::kTrue};
+  request->params.sampling.count_choices();
+  return request;
+}
+
+SchedulerConfig config_alone(TestRng* rng) {
+  SchedulerConfig config;
+  config.max_num_seqs = 16;
+  config.max_num_batched_tokens = 48;
+  config.block_size = rng->log_between(1, 16);
+  config.max_model_len = 100;
+  config.num_blocks = 2000 / config.block_size;
+  config.enable_prefix_caching = true;
+  return config;
+}
+
+Totals run_alone(const SchedulerConfig& config, const std::shared_ptr<const Request>& request, uint64_t seed,
+                 std::vector<BeamAnswer>* answers) {
+  ModelConfig model;
+  model.vocab_size = 30;
+  TestRng rng(seed);
+  const auto backend = load_ledger(config, model, {.seed = seed, .check_every_slot = true});
+  const Run run(config, {request}, backend.get(), 0, &rng);
+  *answers = run.answers()[0].beams;
+  return run.totals();
+}
+
+bool are_equal(const std::vector<BeamAnswer>& a, const std::vector<BeamAnswer>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const BeamAnswer& x, const BeamAnswer& y) {
+    return x.tokens == y.tokens && x.score == y.score;
+  });
+}
+
+}  // namespace
+
 TEST_CASE(
     "beams alone with room: the prompt is computed once, each fork copies one block at most, nothing is computed "
     "twice") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
     TestRng rng(seed);
-    SchedulerConfig config;
-    config.max_num_seqs = 16;
-    config.max_num_batched_tokens = 64;
-    config.block_size = rng.log_between(1, 16);
-    config.max_model_len = 200;
-    config.num_blocks = 4000 / config.block_size;
+    SchedulerConfig config = config_alone(&rng);
     config.enable_prefix_caching = rng.chance(0.5);
-    ModelConfig model;
-    model.vocab_size = 30;
-    const auto backend = load_ledger(config, model, {.seed = seed, .check_every_slot = true});
-    auto request = make_request(rng.between(1, 100), rng.between(1, 40));
-    for (TokenId& token : request->prompt_tokens) token = rng.between(0, 29);
-    request->params.sampling.n = rng.between(1, 8);
-    request->params.sampling.beams = BeamParams{request->params.sampling.n, 1, EarlyStopping::kTrue};
-    request->params.sampling.count_choices();
-    const Run run(config, {request}, backend.get(), 0, &rng);
-    CHECK(run.totals().num_preemptions == 0);
-    CHECK(run.totals().num_copies <= run.totals().num_taken_over);
-    const auto num_chunks = ceil_div(static_cast<int64_t>(request->prompt_tokens.size()), 64);
-    CHECK(run.totals().num_steps == num_chunks + *request->params.stop.max_tokens - 1);
+    const auto request = beams_alone(&rng);
+    std::vector<BeamAnswer> answers;
+    const Totals totals = run_alone(config, request, seed, &answers);
+    CHECK(totals.num_preemptions == 0);
+    CHECK(totals.num_copies <= totals.num_taken_over);
+    const auto num_chunks = ceil_div(static_cast<int64_t>(request->prompt_tokens.size()), 48);
+    CHECK(totals.num_steps == num_chunks + *request->params.stop.max_tokens - 1);
   }
+}
+
+TEST_CASE("beams that are parked for want of seats find what was computed: nothing is computed twice") {
+  int64_t num_parked = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    TestRng rng(seed);
+    SchedulerConfig config = config_alone(&rng);
+    const auto request = beams_alone(&rng);
+    std::vector<BeamAnswer> expected, actual;
+    const Totals side_by_side = run_alone(config, request, seed, &expected);
+    config.max_num_seqs = rng.between(1, request->params.sampling.num_choices);
+    const Totals parked = run_alone(config, request, seed, &actual);
+    CHECK(are_equal(actual, expected));
+    CHECK(parked.num_rows == side_by_side.num_rows);
+    num_parked += parked.num_parked;
+  }
+  CHECK(num_parked > 1000);
+}
+
+TEST_CASE("beams that are parked for want of blocks find them on the host") {
+  int64_t num_rows[2] = {}, num_swaps_in = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    TestRng rng(seed);
+    SchedulerConfig config = config_alone(&rng);
+    const auto request = beams_alone(&rng);
+    std::vector<BeamAnswer> expected, actual;
+    const Totals side_by_side = run_alone(config, request, seed, &expected);
+    config.num_blocks = static_cast<int32_t>(
+        ceil_div(static_cast<int32_t>(request->prompt_tokens.size()) + *request->params.stop.max_tokens,
+                 config.block_size));  // one beam fits
+    num_rows[0] += run_alone(config, request, seed, &actual).num_rows - side_by_side.num_rows;
+    CHECK(are_equal(actual, expected));
+    config.preemption = PreemptionMode::kSwap;
+    config.num_host_blocks = config.num_blocks;
+    const Totals swapped = run_alone(config, request, seed, &actual);
+    CHECK(are_equal(actual, expected));
+    num_rows[1] += swapped.num_rows - side_by_side.num_rows;
+    num_swaps_in += swapped.num_swaps_in;
+  }
+  MESSAGE("computed again: " << num_rows[0] << " rows, with swapping " << num_rows[1] << " and " << num_swaps_in
+                             << " blocks brought back");
+  CHECK(num_swaps_in > 1000);
+  CHECK(3 * num_rows[1] < 2 * num_rows[0]);
 }
 
 }  // namespace llmb::test

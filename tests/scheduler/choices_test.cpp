@@ -70,6 +70,87 @@ TEST_CASE("a preempted choice shares the prompt again and computes only its outp
   CHECK(h.scheduler.num_free_blocks() == 9);
 }
 
+TEST_CASE("a preempted choice goes on behind its own answer where the cache has it, though another holds the prompt") {
+  SchedulerConfig config = small_config();
+  config.num_blocks = 10;
+  config.enable_prefix_caching = true;
+  Harness h(config);
+  h.add(request_for(3, 6, 15));
+  while (h.scheduler.num_preemptions_total() == 0) {
+    REQUIRE(h.schedule());
+    std::vector<std::vector<TokenId>> own;  // equal answers would share blocks
+    for (const SampleGroup& group : h.plan.groups) own.push_back({static_cast<TokenId>(20 + group.seq)});
+    h.apply_given(own);
+  }
+  CHECK(h.scheduler.num_preemptions(2) == 1);
+  h.scheduler.finish(1);
+  REQUIRE(h.schedule());
+  CHECK(h.plan.entries.at(1).seq == 2);
+  CHECK(h.plan.entries[1].base >= 8);
+}
+
+TEST_CASE("a chunk that ends before the prompt's last token: the next step computes that token once, for all choices") {
+  for (const bool is_cached : {false, true}) {
+    CAPTURE(is_cached);
+    SchedulerConfig config = small_config();
+    config.max_num_batched_tokens = 5;
+    config.enable_prefix_caching = is_cached;
+    Harness h(config);
+    h.add(request_for(2, 6, 9));
+    REQUIRE(h.schedule());
+    CHECK(h.shape() == "0:5");
+    h.apply();
+    REQUIRE(h.schedule());
+    CHECK(h.shape() == "0:1");
+    CHECK(h.plan.num_groups() == 2);
+    h.apply();
+  }
+}
+
+TEST_CASE("a choice that gets a seat in the step behind the prompt computes the prompt's last token only") {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 2;
+  Harness h(config);
+  h.add(2, 1);
+  h.add(request_for(2, 6, 9));
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "0:2 1:6");
+  h.apply();
+  REQUIRE(h.schedule());
+  CHECK(h.shape() == "1:1 2:1");
+  CHECK(h.plan.entries.at(1).base == 5);
+}
+
+TEST_CASE("a preempted choice waits for the one before it that computes the prompt again, with a cache and without") {
+  for (const bool is_cached : {false, true}) {
+    CAPTURE(is_cached);
+    SchedulerConfig config = small_config();
+    config.num_blocks = 14;
+    config.enable_prefix_caching = is_cached;
+    Harness h(config);
+    for (TokenId i = 0; i < 4; ++i) {
+      auto other = request_for(1, 4, 40);
+      other->prompt_tokens.assign(4, 30 + i);
+      h.add(other);
+    }
+    CHECK(h.add(request_for(2, 6, 30)) == 4);
+    while (h.scheduler.num_preemptions_total() < 2) REQUIRE(h.step());
+    REQUIRE(h.scheduler.num_preemptions(4) == 1);
+    REQUIRE(h.scheduler.num_preemptions(5) == 1);
+    while (h.scheduler.num_free_blocks() > 0) REQUIRE(h.step());  // until nothing of theirs is in the cache
+    for (SeqId seq = 0; seq < 4; ++seq) h.scheduler.finish(seq);
+    REQUIRE(h.schedule());
+    REQUIRE(h.plan.num_entries() == 1);
+    CHECK(h.plan.entries[0].seq == 4);
+    CHECK(h.plan.entries[0].base == 0);
+    h.apply();
+    REQUIRE(h.schedule());
+    REQUIRE(h.plan.num_entries() == 2);
+    CHECK(h.plan.entries[1].seq == 5);
+    CHECK(h.plan.entries[1].base >= 6);
+  }
+}
+
 TEST_CASE(
     "16 choices of a prompt of 1,000 tokens: it is computed once, and blocks are its own and those of 16 answers") {
   for (const int32_t num_prompt_tokens :

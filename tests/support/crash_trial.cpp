@@ -124,8 +124,9 @@ class Scenario {
 
  private:
   void make_inputs();
+  void make_swapping();
   void make_reference();
-  StoppedProcess run(const std::string& out, const StopPlan& plan);
+  StoppedProcess run(const std::string& out, const StopPlan& plan, const std::string& metrics = "none");
   StopPlan random_plan(bool is_recovery);
   void count(const StopPlan& plan, const StoppedProcess& result);
   bool check_stopped(const StoppedProcess& result, const StopPlan& plan, const std::string& out, bool was_torn);
@@ -165,14 +166,23 @@ void Scenario::make_inputs() {
   }
   if (chance(random_, 0.3)) flags_ = {"--order", "input"};
   // The ledger's times are virtual: they too must be as without interruption.
+  if (chance(random_, 0.3)) return make_swapping();
   if (chance(random_, 0.3)) flags_.push_back("--no-metrics");
   if (chance(random_, 0.5)) flags_.insert(flags_.end(), {"--max-num-seqs", std::to_string(uniform(random_, 1, 16))});
   if (chance(random_, 0.3)) flags_.insert(flags_.end(), {"--temperature", "0.8"});
 }
 
-StoppedProcess Scenario::run(const std::string& out, const StopPlan& plan) {
+// A pool for two or three requests and seats for more: blocks of preempted ones lie in the host's memory most of the
+// time. How often a request is preempted depends on what was there when the run was continued.
+void Scenario::make_swapping() {
+  flags_.insert(flags_.end(), {"--preemption", "swap", "--block-size", "8", "--max-model-len", "48", "--no-metrics",
+                               "--num-gpu-blocks-override", std::to_string(uniform(random_, 6, 10)), "--max-num-seqs",
+                               std::to_string(uniform(random_, 4, 16))});
+}
+
+StoppedProcess Scenario::run(const std::string& out, const StopPlan& plan, const std::string& metrics) {
   std::vector<std::string> argv = {
-      options_.program, "-m", options_.model_dir, "--device", "ledger", "--metrics", "none", "--progress", "none",
+      options_.program, "-m", options_.model_dir, "--device", "ledger", "--metrics", metrics, "--progress", "none",
       "--threads",      "1",  "--grace",          "5",        "-o",     out};
   argv.insert(argv.end(), flags_.begin(), flags_.end());
   argv.insert(argv.end(), inputs_.begin(), inputs_.end());
@@ -188,7 +198,8 @@ void Scenario::make_reference() {
   reference_calls_ = run(directory + "/out.jsonl", plan).num_file_calls;
   fs::remove_all(directory);
   fs::create_directories(directory);
-  const StoppedProcess result = run(directory + "/out.jsonl", {});
+  const std::string metrics = directory_ + "/metrics.jsonl";
+  const StoppedProcess result = run(directory + "/out.jsonl", {}, metrics);
   require(result.exit_code == 0 || result.exit_code == 3,
           "the uninterrupted run ends with " + std::to_string(result.exit_code) + ": " + result.err);
   reference_code_ = result.exit_code;
@@ -196,6 +207,7 @@ void Scenario::make_reference() {
   expected_ = sorted_records(read_file(directory + "/out.jsonl"));
   require(static_cast<int64_t>(expected_.size()) == num_lines_,
           "the uninterrupted run has " + std::to_string(expected_.size()) + " records");
+  counts_.num_swapping += nlohmann::json::parse(read_file(metrics))["kv_blocks_swapped_in"] > 0;
 }
 
 StopPlan Scenario::random_plan(bool is_recovery) {
@@ -317,16 +329,17 @@ void Scenario::run_job(int number) {
 }  // namespace
 
 std::string describe(const CrashCounts& c) {
-  char text[300];
-  std::snprintf(text, sizeof text,
-                "%lld stops (%lld killed after a time, %lld killed at a file call, %lld of them in mid-write, %lld "
-                "interrupted) in %lld jobs of %lld "
-                "scenarios, %lld runs, %.1f s, %.1f runs/s",
-                static_cast<long long>(c.num_stops), static_cast<long long>(c.num_killed),
-                static_cast<long long>(c.num_killed_at_call), static_cast<long long>(c.num_torn),
-                static_cast<long long>(c.num_interrupted), static_cast<long long>(c.num_jobs),
-                static_cast<long long>(c.num_scenarios), static_cast<long long>(c.num_runs), c.seconds,
-                static_cast<double>(c.num_runs) / std::max(c.seconds, 1e-3));
+  char text[360];
+  std::snprintf(
+      text, sizeof text,
+      "%lld stops (%lld killed after a time, %lld killed at a file call, %lld of them in mid-write, %lld "
+      "interrupted) in %lld jobs of %lld scenarios, %lld of them with swapped blocks, %lld runs, %.1f s, %.1f "
+      "runs/s",
+      static_cast<long long>(c.num_stops), static_cast<long long>(c.num_killed),
+      static_cast<long long>(c.num_killed_at_call), static_cast<long long>(c.num_torn),
+      static_cast<long long>(c.num_interrupted), static_cast<long long>(c.num_jobs),
+      static_cast<long long>(c.num_scenarios), static_cast<long long>(c.num_swapping),
+      static_cast<long long>(c.num_runs), c.seconds, static_cast<double>(c.num_runs) / std::max(c.seconds, 1e-3));
   return text;
 }
 

@@ -27,6 +27,7 @@ struct CrashOptions {
 
 struct CrashCounts {
   int64_t num_scenarios = 0, num_jobs = 0, num_runs = 0;
+  int64_t num_swapping = 0;  // scenarios whose uninterrupted run brings blocks back from the host's memory
   int64_t num_stops = 0;  // runs that were ended by what was sent
   int64_t num_killed = 0, num_killed_at_call = 0, num_torn = 0, num_interrupted = 0;
   double seconds = 0;
