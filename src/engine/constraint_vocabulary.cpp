@@ -1,5 +1,7 @@
 #include "engine/constraint_vocabulary.h"
 
+#include "grammar/json_schema.h"
+
 namespace llmb {
 
 std::shared_ptr<const grammar::Vocabulary> constraint_vocabulary(const Tokenizer& tokenizer, int32_t vocab_size,
@@ -10,7 +12,9 @@ std::shared_ptr<const grammar::Vocabulary> constraint_vocabulary(const Tokenizer
   };
   // Some configurations name tokens that the model does not have.
   std::erase_if(eos_token_ids, [vocab_size](TokenId token) { return token < 0 || token >= vocab_size; });
-  return std::make_shared<const grammar::Vocabulary>(vocab_size, bytes_of, std::move(eos_token_ids));
+  auto vocabulary = std::make_shared<const grammar::Vocabulary>(vocab_size, bytes_of, std::move(eos_token_ids));
+  grammar::look_up_strings(vocabulary);
+  return vocabulary;
 }
 
 }  // namespace llmb

@@ -17,6 +17,7 @@ class CharSet {
  public:
   CharSet() = default;
   CharSet(std::initializer_list<CharRange> ranges);
+  explicit CharSet(std::vector<CharRange> ranges) : ranges_(std::move(ranges)) { normalise(); }
   static CharSet all() { return {{0, 0x10FFFF}}; }
   static CharSet of(std::u32string_view characters);
 

@@ -12,6 +12,12 @@ size_t mix(size_t h, size_t value) { return (h ^ value) * 0x9E3779B97F4A7C15u ^ 
 
 }  // namespace
 
+Status over_budget() {
+  return resource_exhausted(
+      "it takes more work or memory to compile than the 100 ms and 64 MiB that a form may take; use fewer "
+      "alternatives, smaller counts or simpler patterns");
+}
+
 ExprArena::ExprArena() {
   table_.assign(1 << 10, -1);
   LLMB_CHECK(intern({.kind = Kind::kNone}, {}) == kNothing);
@@ -50,6 +56,7 @@ void ExprArena::grow_table() {
 }
 
 ExprId ExprArena::intern(Node node, std::span<const ExprId> list) {
+  spend(1 + static_cast<int64_t>(list.size()) / 2);
   const size_t mask = table_.size() - 1;
   size_t slot = hash_of(node, list) & mask;
   for (; table_[slot] >= 0; slot = (slot + 1) & mask)
@@ -59,6 +66,7 @@ ExprId ExprArena::intern(Node node, std::span<const ExprId> list) {
     node.a = static_cast<int32_t>(lists_.size());
     lists_.insert(lists_.end(), list.begin(), list.end());
   }
+  if (work_left_ <= kMaxCompileWork && num_bytes() > kMaxArenaBytes) throw OverBudget();
   const ExprId id = size();
   nodes_.push_back(node);
   table_[slot] = id;
@@ -105,10 +113,9 @@ uint8_t ExprArena::flags_of(const Node& node, std::span<const ExprId> list) cons
 
 ExprId ExprArena::bytes(const ByteSet& set) {
   if (set.none()) return kNothing;
-  const auto known = std::find(sets_.begin(), sets_.end(), set);
-  const auto index = static_cast<int32_t>(known - sets_.begin());
-  if (known == sets_.end()) sets_.push_back(set);
-  return intern({.kind = Kind::kBytes, .a = index}, {});
+  const auto [at, is_new] = index_of_set_.emplace(set, static_cast<int32_t>(sets_.size()));
+  if (is_new) sets_.push_back(set);
+  return intern({.kind = Kind::kBytes, .a = at->second}, {});
 }
 
 ExprId ExprArena::byte_range(uint8_t first, uint8_t last) {
@@ -123,6 +130,7 @@ ExprId ExprArena::literal(std::string_view text, ExprId rest) {
 }
 
 ExprId ExprArena::one_of(std::vector<std::string_view> texts) {
+  for (const std::string_view text : texts) spend(2 + static_cast<int64_t>(text.size()) / 8);
   std::sort(texts.begin(), texts.end());
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
   return texts.empty() ? kNothing : one_of_sorted(texts, 0);
@@ -175,6 +183,7 @@ void ExprArena::normalise_list(Kind kind, std::vector<ExprId>& list) {
       flat.push_back(e);
     }
   }
+  spend(static_cast<int64_t>(flat.size()) / 2);
   std::sort(flat.begin(), flat.end());
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   list = std::move(flat);
@@ -233,12 +242,14 @@ ExprId ExprArena::complement(ExprId e) {
 
 ExprId ExprArena::multiple_of(int32_t modulus, int32_t decimals) {
   LLMB_CHECK(modulus >= 1 && decimals >= 0 && decimals < kFraction);
+  has_numbers_ = true;
   return intern({.kind = Kind::kMultiple, .a = modulus, .b = 0, .c = decimals + kFirst}, {});
 }
 
 ExprId ExprArena::call(RuleId rule) { return intern({.kind = Kind::kCall, .a = rule}, {}); }
 
 std::vector<ExprId> ExprArena::rebuild(ExprId limit, const std::function<ExprId(ExprId, const Node&)>& leaf) {
+  spend(limit);
   std::vector<ExprId> now(static_cast<size_t>(limit));
   for (ExprId e = 0; e < limit; ++e) {
     const Node node = nodes_[e];
@@ -290,6 +301,7 @@ void ExprArena::fold_rules(std::vector<ExprId>* bodies) {
 }
 
 ExprId ExprArena::without_last_byte(ExprId limit, uint8_t end) {
+  spend(limit);
   std::vector<ExprId> now(static_cast<size_t>(limit) + 1, kNothing);
   for (ExprId e = 0; e <= limit; ++e) {
     const Node node = nodes_[e];
@@ -317,6 +329,7 @@ ExprId ExprArena::without_last_byte(ExprId limit, uint8_t end) {
 }
 
 ExprId ExprArena::without_first_byte(ExprId limit, uint8_t first) {
+  spend(limit);
   std::vector<ExprId> now(static_cast<size_t>(limit) + 1, kNothing);
   for (ExprId e = 0; e <= limit; ++e) {
     const Node node = nodes_[e];

@@ -8,6 +8,8 @@
 //  2. Once settle() returned ok, an expression other than kNothing that a rule's body leads to is not empty, provided
 //  that
 //     the called rules are not. So what is not kNothing can be completed.
+//  3. Until settle() has returned, work and memory are counted, the same everywhere: what takes more than
+//     kMaxCompileWork or kMaxArenaBytes throws OverBudget. Every member may throw it until then.
 // Not thread-safe.
 #pragma once
 
@@ -17,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
@@ -34,6 +37,16 @@ inline constexpr int32_t kUnlimited = -1;
 // In texts that describe a language.
 inline constexpr int32_t kMaxNestedGroups = 200, kMaxRepeats = 100'000;
 
+// The most that one grammar may take until it is settled. A unit of work is about an expression looked at. All units took 12 to
+// 95 ms of the forms in tests/support/hostile_forms.cpp that are refused (2026-11-23, AMD EPYC family 25 model 17,
+// other work beside it): so the limit stands for 100 ms, and what is refused does not depend on the machine.
+inline constexpr int64_t kMaxCompileWork = 1'000'000;
+inline constexpr size_t kMaxArenaBytes = size_t{64} << 20;
+
+// Thrown inside, a Status outside: over_budget().
+struct OverBudget {};
+Status over_budget();
+
 // `rule` and behind it `rest`.
 struct RuleCall {
   RuleId rule = 0;
@@ -44,6 +57,12 @@ struct RuleCall {
 class ExprArena {
  public:
   ExprArena();
+
+  // Counts work that its users do.
+  void spend(int64_t units) {
+    if ((work_left_ -= units) < 0) throw OverBudget();
+  }
+  int64_t work_left() const { return work_left_; }
 
   // ---- building
   ExprId bytes(const ByteSet& set);
@@ -93,10 +112,14 @@ class ExprArena {
   bool contains(ExprId e, std::string_view text);
 
   // Ends building: finds the classes of bytes that no expression tells apart, and what is empty. Calls of rules that
-  // have no string become kNothing. bodies: [rule]. resource_exhausted where intersections have too many states.
+  // have no string become kNothing. bodies: [rule]. resource_exhausted where intersections have too many states, and
+  // where all that takes too much work or memory. Nothing is counted behind it.
   Status settle(std::vector<ExprId>* bodies);
 
   // ---- walking, after settle()
+  // Keeps what is there now; forget_walk() forgets the rest. An expression made later may get a forgotten one's id.
+  void keep_settled();
+  void forget_walk();
   int32_t byte_class(uint8_t byte) const { return class_of_[byte]; }
   // The derivative by the bytes of a class.
   ExprId next(ExprId e, int32_t byte_class) {
@@ -148,23 +171,32 @@ class ExprArena {
   // Makes each expression below `limit` anew, members first; leaf(id, node) gives what replaces it, or -1.
   std::vector<ExprId> rebuild(ExprId limit, const std::function<ExprId(ExprId, const Node&)>& leaf);
 
+  Status settle_counted(std::vector<ExprId>* bodies);
+  void try_walk(std::span<const ExprId> bodies);
+  void try_paths(ExprId body);
   bool write(ExprId e, int32_t* num_left, std::string* out) const;
   ExprId derive(ExprId e, int32_t byte_class);
   ExprId derive_now(ExprId e, int32_t byte_class);
+  ExprId derive_sequence(Node node, int32_t byte_class);
   ExprId derive_multiple(const Node& node, uint8_t byte);
   void find_classes();
   Status find_empty_sets(std::span<const ExprId> bodies);
   Status explore(ExprId start, int32_t* budget);
-  std::vector<bool> productive_rules(std::span<const ExprId> bodies) const;
+  std::vector<bool> productive_rules(std::span<const ExprId> bodies);
 
   std::vector<Node> nodes_;
   std::vector<ExprId> lists_;
   std::vector<ByteSet> sets_;
+  std::unordered_map<ByteSet, int32_t> index_of_set_;
   std::vector<int32_t> table_;  // open addressing, of ids
   int32_t class_of_[256] = {};
   std::vector<uint8_t> class_byte_;  // [classes]  one of each
   std::vector<ExprId> rows_;         // [rows * classes]  -1: not known yet
   std::vector<std::vector<RuleCall>> calls_;
+  size_t num_classified_sets_ = 0;  // when classes were found last
+  bool has_numbers_ = false, classified_numbers_ = false;
+  int64_t work_left_ = kMaxCompileWork;
+  size_t num_kept_nodes_ = 0, num_kept_lists_ = 0;  // by forget_walk()
 };
 
 // States of intersections and complements that one grammar may have.

@@ -1,6 +1,5 @@
-// Derivatives of expressions, and what is to be known of all of them before they are walked.
+// Derivatives of expressions.
 #include <algorithm>
-#include <map>
 #include <string>
 
 #include "grammar/expr.h"
@@ -35,10 +34,8 @@ ExprId ExprArena::derive_now(ExprId e, int32_t byte_class) {
       return kNothing;
     case Kind::kBytes:
       return sets_[node.a].test(class_byte_[byte_class]) ? kEmptyString : kNothing;
-    case Kind::kConcat: {
-      const ExprId first = concat(next(node.a, byte_class), node.b);
-      return is_nullable(node.a) ? either(first, next(node.b, byte_class)) : first;
-    }
+    case Kind::kConcat:
+      return derive_sequence(node, byte_class);
     case Kind::kRepeat:
       return concat(next(node.a, byte_class), repeat(node.a, one_less(node.b), one_less(node.c)));
     case Kind::kComplement:
@@ -55,6 +52,18 @@ ExprId ExprArena::derive_now(ExprId e, int32_t byte_class) {
   for (const ExprId member : list)
     if (const ExprId d = next(member, byte_class); d != kNothing || node.kind == Kind::kBoth) derived.push_back(d);
   return node.kind == Kind::kBoth ? both(std::move(derived)) : either(std::move(derived));
+}
+
+// Parts that may be left out make a union; not by recursion, as there may be any number of them.
+ExprId ExprArena::derive_sequence(Node node, int32_t byte_class) {
+  const ExprId first = concat(next(node.a, byte_class), node.b);
+  if (!is_nullable(node.a)) return first;
+  std::vector<ExprId> parts = {first};
+  ExprId rest = node.b;
+  for (node = nodes_[rest]; node.kind == Kind::kConcat && is_nullable(node.a); node = nodes_[rest = node.b])
+    parts.push_back(concat(next(node.a, byte_class), node.b));
+  parts.push_back(next(rest, byte_class));
+  return either(std::move(parts));
 }
 
 std::string ExprArena::written(ExprId e) const {
@@ -164,6 +173,7 @@ std::span<const RuleCall> ExprArena::calls(ExprId e) {
     const auto span = calls(from);
     const std::vector<RuleCall> inner(span.begin(), span.end());
     for (const RuleCall& call : inner) {
+      spend(1 + static_cast<int64_t>(found.size()) / 8);
       const RuleCall longer{call.rule, concat(call.rest, rest)};
       if (std::find(found.begin(), found.end(), longer) == found.end()) found.push_back(longer);
     }
@@ -171,8 +181,13 @@ std::span<const RuleCall> ExprArena::calls(ExprId e) {
   if (node.kind == Kind::kCall) {
     found.push_back({node.a, kEmptyString});
   } else if (node.kind == Kind::kConcat) {
-    add(node.a, node.b);
-    if (is_nullable(node.a)) add(node.b, kEmptyString);
+    Node part = node;  // not by recursion: any number of parts may be left out
+    add(part.a, part.b);
+    while (is_nullable(part.a) && nodes_[part.b].kind == Kind::kConcat) {
+      part = nodes_[part.b];
+      add(part.a, part.b);
+    }
+    if (is_nullable(part.a)) add(part.b, kEmptyString);
   } else if (node.kind == Kind::kRepeat) {
     add(node.a, repeat(node.a, one_less(node.b), one_less(node.c)));
   } else if (node.kind == Kind::kEither) {
@@ -185,141 +200,19 @@ std::span<const RuleCall> ExprArena::calls(ExprId e) {
   return calls_.back();
 }
 
-void ExprArena::find_classes() {
-  // Bytes are in one class where the same sets hold them; numbers tell digits apart.
-  std::vector<int32_t> group(256, 0);
-  int32_t num_groups = 1;
-  const auto split = [&](const auto& key_of) {
-    std::map<std::pair<int32_t, int32_t>, int32_t> renumbered;
-    for (int b = 0; b < 256; ++b) {
-      const auto [at, is_new] =
-          renumbered.emplace(std::pair{group[b], key_of(b)}, static_cast<int32_t>(renumbered.size()));
-      group[b] = at->second;
-    }
-    num_groups = static_cast<int32_t>(renumbered.size());
-  };
-  for (const ByteSet& set : sets_)
-    if (num_groups < 256) split([&](int b) { return set.test(static_cast<size_t>(b)) ? 1 : 0; });
-  const bool has_numbers =
-      std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.kind == Kind::kMultiple; });
-  if (has_numbers) split([](int b) { return (b >= '0' && b <= '9') || b == '.' ? b : 0; });
-  class_byte_.assign(static_cast<size_t>(num_groups), 0);
-  for (int b = 0; b < 256; ++b) class_of_[b] = group[b], class_byte_[group[b]] = static_cast<uint8_t>(b);
-  rows_.clear();
-  for (Node& node : nodes_) node.row = -1;
-}
+void ExprArena::keep_settled() { num_kept_nodes_ = nodes_.size(), num_kept_lists_ = lists_.size(); }
 
-// Walks all states behind `start` and marks the empty ones dead.
-Status ExprArena::explore(ExprId start, int32_t* budget) {
-  std::map<ExprId, int32_t> index;
-  std::vector<ExprId> states = {start};
-  index[start] = 0;
-  std::vector<std::vector<int32_t>> before(1);
-  for (size_t i = 0; i < states.size(); ++i) {
-    for (int32_t c = 0; c < static_cast<int32_t>(class_byte_.size()); ++c) {
-      const ExprId to = next(states[i], c);
-      if (to == kNothing) continue;
-      const auto [at, is_new] = index.emplace(to, static_cast<int32_t>(states.size()));
-      if (is_new) states.push_back(to), before.emplace_back();
-      before[at->second].push_back(static_cast<int32_t>(i));
-    }
-    if (--*budget < 0)
-      return resource_exhausted("patterns and bounds that hold at once need more than " +
-                                std::to_string(kMaxSetStates) + " states; use shorter bounds or simpler patterns");
-  }
-  std::vector<bool> is_alive(states.size(), false);
-  std::vector<int32_t> todo;
-  for (size_t i = 0; i < states.size(); ++i)
-    if (is_nullable(states[i])) is_alive[i] = true, todo.push_back(static_cast<int32_t>(i));
-  while (!todo.empty()) {
-    const int32_t state = todo.back();
-    todo.pop_back();
-    for (const int32_t from : before[state])
-      if (!is_alive[from]) is_alive[from] = true, todo.push_back(from);
-  }
-  for (size_t i = 0; i < states.size(); ++i) {
-    if (!is_alive[i]) nodes_[states[i]].is_dead = true;
-    for (size_t c = 0; c < class_byte_.size() && nodes_[states[i]].row >= 0; ++c) {
-      ExprId& to = rows_[static_cast<size_t>(nodes_[states[i]].row) + c];
-      if (to > kNothing && !is_alive[index.at(to)]) to = kNothing;
-    }
-  }
-  return {};
-}
-
-// Intersections, complements and multiples may be empty without looking so: the outermost ones are walked.
-Status ExprArena::find_empty_sets(std::span<const ExprId> bodies) {
-  std::vector<bool> is_reached(nodes_.size(), false);
-  for (const ExprId body : bodies) is_reached[body] = true;
-  std::vector<ExprId> outermost;
-  for (ExprId e = size() - 1; e >= 0; --e) {
-    const Node& node = nodes_[e];
-    if (!is_reached[e] || (node.flags & kIsSet) == 0) continue;
-    if (node.kind == Kind::kConcat) is_reached[node.a] = is_reached[node.b] = true;
-    else if (node.kind == Kind::kRepeat) is_reached[node.a] = true;
-    else if (node.kind == Kind::kEither)
-      for (const ExprId member : members(node)) is_reached[member] = true;
-    else outermost.push_back(e);
-  }
-  int32_t budget = kMaxSetStates;
-  for (const ExprId e : outermost) LLMB_RETURN_IF_ERROR(explore(e, &budget));
-  return {};
-}
-
-std::vector<bool> ExprArena::productive_rules(std::span<const ExprId> bodies) const {
-  std::vector<bool> is_productive(bodies.size(), false), has_string(nodes_.size());
-  for (bool is_changed = true; is_changed;) {
-    for (ExprId e = 0; e < size(); ++e) {
-      const Node& node = nodes_[e];
-      const auto has = [&](ExprId member) { return has_string[member]; };
-      switch (node.kind) {
-        case Kind::kCall:
-          has_string[e] = is_productive[node.a];
-          break;
-        case Kind::kConcat:
-          has_string[e] = has_string[node.a] && has_string[node.b];
-          break;
-        case Kind::kEither:
-          has_string[e] = std::any_of(members(node).begin(), members(node).end(), has);
-          break;
-        case Kind::kRepeat:
-          has_string[e] = node.b == 0 || has_string[node.a];
-          break;
-        default:
-          has_string[e] = e != kNothing && !node.is_dead;
-      }
-    }
-    is_changed = false;
-    for (size_t rule = 0; rule < bodies.size(); ++rule)
-      if (!is_productive[rule] && has_string[bodies[rule]]) is_productive[rule] = is_changed = true;
-  }
-  return is_productive;
-}
-
-Status ExprArena::settle(std::vector<ExprId>* bodies) {
-  find_classes();
-  LLMB_RETURN_IF_ERROR(find_empty_sets(*bodies));
-  const std::vector<bool> is_productive = productive_rules(*bodies);
-  const std::vector<ExprId> now = rebuild(size(), [&](ExprId e, const Node& node) -> ExprId {
-    if (node.is_dead || (node.kind == Kind::kCall && !is_productive[node.a])) return kNothing;
-    const bool is_set = node.kind == Kind::kBoth || node.kind == Kind::kComplement || node.kind == Kind::kMultiple;
-    return is_set ? e : ExprId{-1};
-  });
-  for (ExprId& body : *bodies) body = now[body];
-  return {};
-}
-
-bool ExprArena::is_empty(ExprId e) {
-  if ((nodes_[e].flags & kIsSet) == 0) return e == kNothing;
-  find_classes();
-  int32_t budget = kMaxSetStates;
-  return explore(e, &budget).ok() && nodes_[e].is_dead;
-}
-
-bool ExprArena::contains(ExprId e, std::string_view text) {
-  find_classes();
-  for (const char c : text) e = next(e, byte_class(static_cast<uint8_t>(c)));
-  return is_nullable(e);
+void ExprArena::forget_walk() {
+  nodes_.resize(num_kept_nodes_);
+  lists_.resize(num_kept_lists_);
+  nodes_.shrink_to_fit(), lists_.shrink_to_fit();
+  rows_ = {}, calls_ = {};
+  for (Node& node : nodes_) node.row = node.calls = -1;
+  size_t size = 1 << 10;
+  while (size <= 2 * nodes_.size()) size *= 2;
+  table_.assign(size / 2, -1);
+  table_.shrink_to_fit();
+  grow_table();
 }
 
 }  // namespace llmb::grammar

@@ -13,6 +13,7 @@ namespace llmb::grammar {
 
 namespace {
 
+constexpr size_t kMaxGrammarBytes = size_t{256} << 10;
 
 bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_'; }
 
@@ -151,7 +152,7 @@ class GbnfReader {
 
   Result<ExprId> read_class() {
     const bool is_negated = take("^");
-    CharSet set;
+    std::vector<CharRange> ranges;
     while (!take("]")) {
       if (done()) return error("a [ without its ]");
       char32_t first = 0, last = 0;
@@ -163,8 +164,9 @@ class GbnfReader {
         LLMB_RETURN_IF_ERROR(read_char(&last));
       }
       if (last < first) return error("a range that ends before it begins");
-      set.add(first, last);
+      ranges.push_back({first, last});
     }
+    const CharSet set(std::move(ranges));
     return utf8_char(is_negated ? set.complement() : set, &arena_);
   }
 
@@ -198,9 +200,12 @@ class GbnfReader {
 }  // namespace
 
 Result<Rules> read_gbnf(std::string_view text) {
-  LLMB_ASSIGN_OR_RETURN(Rules rules, GbnfReader(text).read());
-  rules.arena.fold_rules(&rules.bodies);
-  return rules;
+  if (text.size() > kMaxGrammarBytes) return resource_exhausted("grammar: it has more than 256 KiB");
+  return within_budget([&]() -> Result<Rules> {
+    LLMB_ASSIGN_OR_RETURN(Rules rules, GbnfReader(text).read());
+    rules.arena.fold_rules(&rules.bodies);
+    return rules;
+  });
 }
 
 }  // namespace llmb::grammar

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "base/utf8.h"
 #include "grammar/schema_rules.h"
 
@@ -12,12 +13,34 @@ namespace {
 
 constexpr size_t kMaxSchemaBytes = size_t{4} << 20;
 
-Result<Rules> compile(const SchemaDocument& document, const Goal& goal) {
+Result<Rules> compile(const SchemaDocument& document, int64_t work) {
   try {
-    return SchemaRules(document).compile(goal);
+    return within_budget([&] { return SchemaRules(document).compile({{Term::kSchema, &document.root, ""}}, work); });
   } catch (const SchemaError& error) {
     return error.status;
   }
+}
+
+// The work of reading the text: an object's members are compared with each new one.
+Result<int64_t> reading_work(std::string_view text) {
+  constexpr size_t kMaxDepth = 1000, kBytesPerUnit = 3;
+  constexpr int64_t kMembersPerUnit = 16, kOpening = 16, kArray = -1;
+  std::vector<int64_t> num_members;  // of the objects that are open
+  auto work = static_cast<int64_t>(text.size() / kBytesPerUnit);
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') in_string = !in_string;
+    else if (in_string) i += c == '\\';
+    else if (c == '{' || c == '[') num_members.push_back(c == '{' ? 0 : kArray), work += kOpening;
+    else if ((c == '}' || c == ']') && !num_members.empty()) num_members.pop_back();
+    else if (c == ',' && !num_members.empty() && num_members.back() != kArray)
+      work += ++num_members.back() / kMembersPerUnit;
+    if (num_members.size() > kMaxDepth)
+      return resource_exhausted("schema: its JSON is deeper than " + std::to_string(kMaxDepth) + " levels");
+  }
+  if (work > kMaxCompileWork) return over_budget().with_context("schema");
+  return work;
 }
 
 // Depth-first through all schemas of which the schema is made.
@@ -50,6 +73,7 @@ Status check_strict(const Json& schema, const std::string& pointer, int depth) {
 Result<Rules> json_schema_rules(std::string_view schema, bool is_strict) {
   if (schema.size() > kMaxSchemaBytes) return resource_exhausted("schema: it has more than 4 MiB");
   if (!is_valid_utf8(schema)) return invalid_argument("schema: it is not UTF-8");
+  LLMB_ASSIGN_OR_RETURN(const int64_t work, reading_work(schema));
   SchemaDocument document;
   try {
     document.root = Json::parse(schema);
@@ -65,13 +89,25 @@ Result<Rules> json_schema_rules(std::string_view schema, bool is_strict) {
     if (draft.find("json-schema.org/") == std::string::npos)
       return unsupported("schema: \"$schema\" at #/$schema: \"" + draft + "\" is not known");
   }
-  return compile(document, {{Term::kSchema, &document.root, ""}});
+  return compile(document, work);
+}
+
+void look_up_strings(const std::shared_ptr<const Vocabulary>& vocabulary) {
+  for (const bool is_name : {false, true}) {
+    Rules rules;
+    JsonSpelling spelling(&rules.arena);
+    const ExprId text = is_name ? spelling.string_chars() : rules.arena.star(spelling.any_string_char());
+    rules.bodies = {rules.arena.concat(text, rules.arena.byte('"'))};
+    const auto constraint = make_constraint(std::move(rules), vocabulary);
+    LLMB_CHECK(constraint.ok());
+    (*constraint)->start()->allowed();
+  }
 }
 
 Result<Rules> json_object_rules() {
   SchemaDocument document;
   document.root = {{"type", "object"}};
-  return compile(document, {{Term::kSchema, &document.root, ""}});
+  return compile(document, 0);
 }
 
 }  // namespace llmb::grammar

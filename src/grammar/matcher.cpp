@@ -4,14 +4,6 @@
 
 namespace llmb::grammar {
 
-namespace {
-
-// From this size of an arena on, unions of expressions are kept as several items: their number is bounded by the
-// patterns' length, that of unions is not.
-constexpr int32_t kMaxUnionsArena = 200'000;
-
-}  // namespace
-
 void Matcher::clear() {
   items_.clear(), edges_.clear();
   first_edge_.assign(1, -1);

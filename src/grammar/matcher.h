@@ -38,6 +38,10 @@ struct MatcherState {
 // [items] (expr, frame)*, then for each frame but 0 [edges] (expr, frame)*, then 1 where it is complete.
 using Configuration = std::vector<int32_t>;
 
+// From this size of an arena on, unions of expressions are kept as several items: their number is bounded by the
+// patterns' length, that of unions is not.
+inline constexpr int32_t kMaxUnionsArena = 200'000;
+
 // Arena and bodies are settled and outlive it.
 class Matcher {
  public:

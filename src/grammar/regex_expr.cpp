@@ -93,8 +93,8 @@ class RegexReader {
 
   // {3}, {3,}, {3,5}; false and nothing read where it is none, so that { stands for itself.
   Result<bool> read_count(int32_t* min, int32_t* max) {
-    const size_t close = in_.find('}', at_);
-    if (close == std::string_view::npos) return false;
+    const size_t close = in_.find_first_not_of("0123456789,", at_ + 1);
+    if (close == std::string_view::npos || in_[close] != '}') return false;
     const std::string_view text = in_.substr(at_ + 1, close - at_ - 1);
     const size_t comma = text.find(',');
     const std::string_view low = text.substr(0, comma),
@@ -152,7 +152,7 @@ class RegexReader {
 
   Result<CharSet> read_class() {
     const bool is_negated = take("^");
-    CharSet set;
+    std::vector<CharRange> ranges;
     while (!take("]")) {
       if (done()) return error("a [ without its ]");
       CharSet member;
@@ -166,14 +166,17 @@ class RegexReader {
         if (*last < *first) return error("a range that ends before it begins");
         member.add(*first, *last);
       }
-      set.add(member);
+      ranges.insert(ranges.end(), member.ranges().begin(), member.ranges().end());
     }
+    const CharSet set(std::move(ranges));
     return is_negated ? set.complement() : set;
   }
 
   Status read_member(CharSet* set, std::optional<char32_t>* single) {
     if (sees("\\")) return read_escape(set, single);
-    if (sees("[:") && in_.find(":]", at_) != std::string_view::npos) return refuse("a POSIX class");
+    constexpr size_t kLongestName = 16;
+    if (sees("[:") && in_.substr(at_, kLongestName).find(":]") != std::string_view::npos)
+      return refuse("a POSIX class");
     const char32_t c = next_char(in_, &at_);
     *single = c;
     set->add(c, c);

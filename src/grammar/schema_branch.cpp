@@ -28,16 +28,18 @@ std::string unescape_pointer(std::string_view part) {
 }
 
 // The schemas with `$anchor`: name, wherever they are but in constants.
-void find_anchor(const Json& json, const std::string& name, const std::string& pointer, std::vector<Term>* found) {
+void find_anchor(const Json& json, const std::string& name, const std::string& pointer, ExprArena* arena,
+                 std::vector<Term>* found) {
+  arena->spend(static_cast<int64_t>(json.size()));
   if (json.is_object())
     for (const auto& [key, value] : json.items()) {
       if (key == "$anchor" && value == name) found->push_back({Term::kSchema, &json, pointer});
       if (key != "const" && key != "enum" && value.is_structured())
-        find_anchor(value, name, join_pointer(pointer, key), found);
+        find_anchor(value, name, join_pointer(pointer, key), arena, found);
     }
   if (json.is_array())
     for (size_t i = 0; i < json.size(); ++i)
-      if (json[i].is_structured()) find_anchor(json[i], name, join_pointer(pointer, std::to_string(i)), found);
+      if (json[i].is_structured()) find_anchor(json[i], name, join_pointer(pointer, std::to_string(i)), arena, found);
 }
 
 }  // namespace
@@ -62,6 +64,13 @@ void Branch::merge(const Branch& other) {
   max_properties = std::min(max_properties, other.max_properties);
 }
 
+size_t Branch::size() const {
+  size_t count = numbers.size() + strings.size() + contains.size() + names.size() + required.size() + forbidden.size();
+  for (const ArraySpec& spec : arrays) count += 1 + spec.prefix.size();
+  for (const ObjectSpec& spec : objects) count += 1 + 2 * (spec.properties.size() + spec.patterns.size());
+  return count;
+}
+
 std::string join_pointer(const std::string& pointer, const std::string& member) {
   std::string out = pointer + "/";
   for (const char c : member) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
@@ -72,7 +81,7 @@ void refuse(const std::string& pointer, const std::string& keyword, const std::s
   throw SchemaError{unsupported("schema: \"" + keyword + "\" at #" + join_pointer(pointer, keyword) + ": " + why)};
 }
 
-Term SchemaDocument::resolve(const std::string& ref, const std::string& pointer) const {
+Term SchemaDocument::resolve(const std::string& ref, const std::string& pointer, ExprArena* arena) const {
   const auto id = root.is_object() ? root.find("$id") : root.end();
   const std::string root_id = id != root.end() && id->is_string() ? id->get<std::string>() : "";
   std::string part = ref;
@@ -81,7 +90,7 @@ Term SchemaDocument::resolve(const std::string& ref, const std::string& pointer)
   if (part[0] != '#') refuse(pointer, "$ref", "\"" + ref + "\" is outside of this schema");
   if (part[1] != '/') {
     std::vector<Term> found;
-    find_anchor(root, part.substr(1), "", &found);
+    find_anchor(root, part.substr(1), "", arena, &found);
     if (found.size() != 1) refuse(pointer, "$ref", "\"" + ref + "\" is not the $anchor of one schema");
     return found[0];
   }
@@ -91,6 +100,7 @@ Term SchemaDocument::resolve(const std::string& ref, const std::string& pointer)
     const size_t end = std::min(part.find('/', begin), part.size());
     const std::string member = unescape_pointer(std::string_view(part).substr(begin, end - begin));
     path = join_pointer(path, member);
+    arena->spend(1 + static_cast<int64_t>(at->size()) / 8);
     const bool is_index =
         !member.empty() && member.size() < 9 && member.find_first_not_of("0123456789") == std::string::npos;
     if (at->is_object() && at->contains(member)) at = &(*at)[member];

@@ -82,6 +82,7 @@ struct Branch {
   std::string min_properties_pointer;
 
   void merge(const Branch& other);
+  size_t size() const;  // about what a copy costs
 };
 
 // Terms and bounds that hold at once.
@@ -98,8 +99,8 @@ struct SchemaDocument {
   Json root;
   bool ref_hides_siblings = false;  // draft 7 and before
 
-  // The schema that a $ref names. Throws SchemaError.
-  Term resolve(const std::string& ref, const std::string& pointer) const;
+  // The schema that a $ref names. Throws SchemaError. The arena counts the work.
+  Term resolve(const std::string& ref, const std::string& pointer, ExprArena* arena) const;
 };
 
 std::string join_pointer(const std::string& pointer, const std::string& member);

@@ -121,7 +121,10 @@ Choice constants_choice(const std::vector<Term>& constants, ExprArena* arena) {
       plain.bounds.types |= decimal.fraction.empty() ? kWholeType : kFractionType;
       numbers.push_back(arena->literal(decimal.text()));
     }
-    if (value.is_structured()) choice.push_back(whole_constant(constant));
+    if (value.is_structured()) {
+      arena->spend(32 + 8 * static_cast<int64_t>(value.size()));
+      choice.push_back(whole_constant(constant));
+    }
   }
   if (!contents.empty()) {
     plain.bounds.types |= kStringType;
@@ -157,7 +160,7 @@ void KeywordReader::read_keyword(const std::string& keyword, const Json& value) 
 
 void KeywordReader::read_applicator(const std::string& keyword, const Json& value) {
   if (keyword == "$ref") {
-    terms_.push_back(document_.resolve(text(keyword, value), pointer_));
+    terms_.push_back(document_.resolve(text(keyword, value), pointer_, &arena_));
   } else if (keyword == "allOf") {
     for (const Term& each : list(keyword, value)) terms_.push_back(each);
   } else if (keyword == "anyOf") {

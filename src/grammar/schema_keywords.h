@@ -19,6 +19,7 @@ class KeywordReader {
   // Choices that all hold.
   std::vector<Choice> read() {
     check_whole();
+    arena_.spend(4 * static_cast<int64_t>(schema_.size()));
     if (schema_.contains("$ref") && document_.ref_hides_siblings) {
       read_keyword("$ref", schema_["$ref"]);
     } else {
@@ -31,6 +32,7 @@ class KeywordReader {
   // The choice between the ways to fail.
   Choice read_negated() {
     check_whole();
+    arena_.spend(4 * static_cast<int64_t>(schema_.size()));
     for (const auto& [keyword, value] : schema_.items()) {
       if (schema_.contains("$ref") && document_.ref_hides_siblings && keyword != "$ref") continue;
       negate_keyword(keyword, value);
@@ -72,16 +74,19 @@ class KeywordReader {
   }
   const Json& object(const std::string& keyword, const Json& value) const {
     if (!value.is_object()) malformed(keyword, "an object");
+    arena_.spend(4 * static_cast<int64_t>(value.size()));
     return value;
   }
   const Json& array(const std::string& keyword, const Json& value) const {
     if (!value.is_array()) malformed(keyword, "an array");
+    arena_.spend(static_cast<int64_t>(value.size()));
     return value;
   }
   std::vector<Term> list(const std::string& keyword, const Json& value, Term::Kind kind = Term::kSchema) const {
     std::vector<Term> terms;
-    for (size_t i = 0; i < array(keyword, value).size(); ++i)
-      terms.push_back(member(value[i], keyword, std::to_string(i), kind));
+    const size_t size = array(keyword, value).size();
+    arena_.spend(4 * static_cast<int64_t>(size));
+    for (size_t i = 0; i < size; ++i) terms.push_back(member(value[i], keyword, std::to_string(i), kind));
     return terms;
   }
 

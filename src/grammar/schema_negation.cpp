@@ -67,7 +67,7 @@ void KeywordReader::negate_keyword(const std::string& keyword, const Json& value
   } else if (keyword == "not") {
     fail_with({}, {term(value, keyword)});
   } else if (keyword == "$ref") {
-    Term target = document_.resolve(text(keyword, value), pointer_);
+    Term target = document_.resolve(text(keyword, value), pointer_, &arena_);
     target.kind = Term::kNotSchema;
     fail_with({}, {target});
   } else if (keyword == "allOf") {

@@ -7,6 +7,7 @@ namespace llmb::grammar {
 namespace {
 
 constexpr size_t kMaxPatterns = 6, kMaxMembers = 2000;
+constexpr int64_t kMembersOfUnion = 64;
 constexpr int64_t kMaxMemberStates = 50'000;
 
 bool holds(const auto& list, const auto& value) { return std::find(list.begin(), list.end(), value) != list.end(); }
@@ -43,6 +44,7 @@ ExprId SchemaRules::name_language(const Branch& branch) {
 Goal SchemaRules::goal_of_name(const Branch& branch, const std::string& name) {
   Goal goal;
   for (const ObjectSpec& spec : branch.objects) {
+    rules_.arena.spend(1 + static_cast<int64_t>(spec.properties.size()) / 32);
     bool is_known = false;
     for (const auto& [property, term] : spec.properties)
       if (property == name) goal.push_back(term), is_known = true;
@@ -71,6 +73,7 @@ SchemaRules::Members SchemaRules::members_of(const Branch& branch) {
   const std::set<std::string> required(branch.required.begin(), branch.required.end());
   const ExprId language = branch.names.empty() ? kNothing : name_language(branch);
   for (const std::string& name : names) {
+    rules_.arena.spend(1 + static_cast<int64_t>(branch.forbidden.size()) / 32);
     const bool may_be = !holds(branch.forbidden, name) &&
                         (branch.names.empty() || rules_.arena.contains(language, JsonSpelling::string_content(name)));
     const bool is_required = required.contains(name);
@@ -148,6 +151,13 @@ ExprId SchemaRules::others_from(const Branch& branch, const Members& members, in
   return branch.max_properties == 0 ? end(0) : arena.either(arena.concat(members.others, list), end(0));
 }
 
+// The same, not taken into unions member by member: of many optional properties each would be in a union with all that
+// follow it.
+ExprId SchemaRules::apart(ExprId list) {
+  const ExprId call = shared(list);
+  return rules_.arena.is_nullable(list) ? rules_.arena.optional(call) : call;
+}
+
 // list[i][count]: from member i on, when `count` are there, where more than `last` count as `last`.
 ExprId SchemaRules::member_list(const Branch& branch, const Members& members) {
   ExprArena& arena = rules_.arena;
@@ -167,6 +177,7 @@ ExprId SchemaRules::member_list(const Branch& branch, const Members& members) {
       const ExprId behind = list[std::min(count + 1, last)];
       const ExprId with = arena.concat(count == 0 ? one : next, behind);
       list[count] = member.is_required ? with : arena.either(with, list[count]);
+      if (i > 0 && i % kMembersOfUnion == 0) list[count] = apart(list[count]);
     }
   }
   return list[0];

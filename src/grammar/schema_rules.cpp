@@ -18,7 +18,8 @@ Goal normalised(Goal goal) {
   return goal;
 }
 
-Rules SchemaRules::compile(const Goal& goal) {
+Rules SchemaRules::compile(const Goal& goal, int64_t work) {
+  rules_.arena.spend(work);
   rule_of(goal);
   return std::move(rules_);
 }
@@ -57,6 +58,7 @@ void SchemaRules::expand(Branch branch, std::vector<Term> todo, std::vector<Choi
     if (!todo.empty()) {
       const Term term = todo.back();
       todo.pop_back();
+      rules_.arena.spend(4);
       if (!seen.insert(term).second) continue;
       if (seen.size() > 1000) too_large("more than 1000 schemas hold at one place");
       for (Choice& choice : choices_of(term, document_, &rules_.arena)) choices.push_back(std::move(choice));
@@ -69,6 +71,7 @@ void SchemaRules::expand(Branch branch, std::vector<Term> todo, std::vector<Choi
     choices.erase(at);
     if (choice.empty()) return;
     for (size_t i = 0; i < choice.size(); ++i) {
+      rules_.arena.spend(8 + static_cast<int64_t>(todo.size() + choices.size() + seen.size() + branch.size()));
       const bool is_last = i + 1 == choice.size();
       Branch bounds = branch;
       bounds.merge(choice[i].bounds);

@@ -16,8 +16,8 @@ class SchemaRules {
  public:
   explicit SchemaRules(const SchemaDocument& document) : document_(document), spelling_(&rules_.arena) {}
 
-  // Throws SchemaError.
-  Rules compile(const Goal& goal);
+  // `work` was done before. Throws SchemaError and OverBudget.
+  Rules compile(const Goal& goal, int64_t work);
 
  private:
   struct Member {
@@ -59,6 +59,7 @@ class SchemaRules {
   void add_others(const Branch& branch, const std::vector<std::string>& taken, Members* members);
   ExprId pair(ExprId quoted_name, const Goal& goal);
   ExprId member_list(const Branch& branch, const Members& members);
+  ExprId apart(ExprId list);
   ExprId others_from(const Branch& branch, const Members& members, int64_t count, int64_t last);
   ExprId comma() { return rules_.arena.concat(rules_.arena.byte(','), spelling_.space()); }
   ExprId enclosed(char open, ExprId inside, char close);

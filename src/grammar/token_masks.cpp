@@ -10,6 +10,7 @@ namespace llmb::grammar {
 namespace {
 
 constexpr size_t kMaxExprBytes = size_t{48} << 20, kMaxConfigurationBytes = size_t{16} << 20;
+constexpr ByteGroups kKnown = ByteGroups{1} << 63;  // no group's
 
 void set_bit(Mask* mask, TokenId token) { (*mask)[token / 32] |= 1u << token % 32; }
 
@@ -26,7 +27,8 @@ TokenMasks::TokenMasks(Matcher* matcher, ExprArena* arena, std::span<const ExprI
       arena_(*arena),
       vocabulary_(*vocabulary),
       inner_(arena, bodies),
-      states_(static_cast<size_t>(vocabulary->max_depth()) + 1) {
+      states_(static_cast<size_t>(vocabulary->max_depth()) + 1),
+      exprs_(static_cast<size_t>(vocabulary->max_depth()) + 1) {
   for (int byte = 0; byte < 256; ++byte) class_of_[byte] = arena->byte_class(static_cast<uint8_t>(byte));
 }
 
@@ -48,37 +50,81 @@ void TokenMasks::walk(Matcher& matcher, int32_t top, int32_t deeper_than, const 
   }
 }
 
-// Collects the tokens of nodes below `deeper_than`.
-void TokenMasks::collect(ExprId expr, int32_t deeper_than, ExprTokens* found) {
-  walk(inner_, 0, deeper_than, inner_.start_without_calls(expr), [&](int32_t node, const MatcherState& state) {
-    if (vocabulary_.nodes()[node].depth <= deeper_than) return;
-    const auto begin = vocabulary_.tokens().begin();
-    found->few.insert(found->few.end(), begin + vocabulary_.nodes()[node].tokens_begin,
-                      begin + vocabulary_.tokens_end(node));
-    if (state.is_complete && vocabulary_.has_children(node)) found->ends.push_back(node);
-  });
+void TokenMasks::forget() {
+  by_expr_ = {}, by_configuration_ = {}, stays_ = {};
+  by_expr_bytes_ = by_configuration_bytes_ = 0;
 }
 
-const Mask& TokenMasks::tokens_up_to(int32_t num_bytes) {
-  Mask& mask = up_to_[num_bytes];
-  if (!mask.empty()) return mask;
-  mask.assign(static_cast<size_t>(vocabulary_.num_words()), 0);
+// Adds the tokens of the nodes [node, end).
+void TokenMasks::add_tokens(int32_t node, int32_t end, ExprTokens* found) const {
+  const auto begin = vocabulary_.tokens().begin();
+  found->few.insert(found->few.end(), begin + vocabulary_.nodes()[node].tokens_begin,
+                    begin + vocabulary_.tokens_end(end - 1));
+}
+
+// Whether every byte of the groups leads from the expression to itself.
+bool TokenMasks::stays(ExprId expr, ByteGroups groups) {
+  if (static_cast<size_t>(arena_.size()) > stays_.size()) stays_.resize(static_cast<size_t>(arena_.size()), 0);
+  if (stays_[expr] == 0) {
+    ByteGroups left = 0;  // lead elsewhere
+    for (int byte = 0; byte < 256; ++byte)
+      if (arena_.next(expr, class_of_[byte]) != expr) left |= ByteGroups{1} << byte_group(static_cast<uint8_t>(byte));
+    stays_[expr] = ~left | kKnown;
+  }
+  return (groups & ~stays_[expr]) == 0;
+}
+
+// False, with anything found, where it makes too many expressions.
+bool TokenMasks::collect_without_calls(ExprId expr, int32_t deeper_than, ExprTokens* found) {
+  constexpr int32_t kManyNodes = 6;
   const std::vector<TrieNode>& nodes = vocabulary_.nodes();
-  for (int32_t node = 0; node < static_cast<int32_t>(nodes.size()); ++node)
-    for (int32_t i = nodes[node].tokens_begin; nodes[node].depth <= num_bytes && i < vocabulary_.tokens_end(node); ++i)
-      set_bit(&mask, vocabulary_.tokens()[i]);
-  return mask;
+  exprs_[0] = expr;
+  for (int32_t node = 1; node < nodes[0].end;) {
+    const TrieNode& here = nodes[node];
+    const ExprId next = deeper_than > 0 && vocabulary_.deepest(node) <= deeper_than
+                            ? kNothing
+                            : arena_.next(exprs_[here.depth - 1], class_of_[here.byte]);
+    if (next == kNothing) {
+      node = here.end;
+      continue;
+    }
+    exprs_[here.depth] = next;
+    const bool is_whole =
+        deeper_than == 0 && here.end - node > kManyNodes && stays(next, vocabulary_.groups_below(node));
+    const int32_t end = is_whole ? here.end : node + 1;
+    if (here.depth > deeper_than) {
+      add_tokens(node, end, found);
+      for (int32_t i = node; arena_.is_nullable(next) && i < end; ++i)
+        if (vocabulary_.has_children(i)) found->ends.push_back(i);
+    }
+    node = end;
+    if (arena_.size() >= kMaxUnionsArena) return false;
+  }
+  return true;
+}
+
+// Collects the tokens of nodes below `deeper_than`.
+void TokenMasks::collect(ExprId expr, int32_t deeper_than, ExprTokens* found) {
+  const ExprTokens before = arena_.has_call(expr) ? ExprTokens() : *found;
+  if (!arena_.has_call(expr) && collect_without_calls(expr, deeper_than, found)) return;
+  if (!arena_.has_call(expr)) *found = before;
+  walk(inner_, 0, deeper_than, inner_.start_without_calls(expr), [&](int32_t node, const MatcherState& state) {
+    if (vocabulary_.nodes()[node].depth <= deeper_than) return;
+    add_tokens(node, node + 1, found);
+    if (state.is_complete && vocabulary_.has_children(node)) found->ends.push_back(node);
+  });
 }
 
 ExprTokens TokenMasks::find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes) {
   ExprTokens found;
   const ExprTokens& free = tokens_of(without_limits);  // valid until the next call
   if (num_bytes >= vocabulary_.max_depth()) return free;
+  num_bytes = std::min(num_bytes, kMaxShortBytes);
   const auto depth_of = [this](int32_t node) { return vocabulary_.nodes()[node].depth; };
   std::copy_if(free.ends.begin(), free.ends.end(), std::back_inserter(found.ends),
                [&](int32_t node) { return depth_of(node) <= num_bytes; });
   found.bits = free.bits;
-  const Mask& shorter = tokens_up_to(num_bytes);
+  const Mask& shorter = vocabulary_.tokens_up_to(num_bytes);
   for (size_t i = 0; i < found.bits.size(); ++i) found.bits[i] &= shorter[i];
   for (const TokenId token : free.few)
     if (is_allowed(shorter, token)) found.few.push_back(token);

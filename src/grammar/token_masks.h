@@ -25,13 +25,19 @@ class TokenMasks {
 
   std::shared_ptr<const Mask> mask(const Configuration& configuration);
 
+  size_t num_bytes() const { return by_expr_bytes_ + by_configuration_bytes_ + stays_.size() * sizeof(ByteGroups); }
+  // All that was found: the arena has forgotten its expressions.
+  void forget();
+
  private:
   const ExprTokens& tokens_of(ExprId expr);
   ExprTokens find_tokens(ExprId expr);
   // A repetition with a limit has the short tokens of the same repetition without one.
   ExprTokens find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes);
-  const Mask& tokens_up_to(int32_t num_bytes);
   void collect(ExprId expr, int32_t deeper_than, ExprTokens* found);
+  bool collect_without_calls(ExprId expr, int32_t deeper_than, ExprTokens* found);
+  void add_tokens(int32_t node, int32_t end, ExprTokens* found) const;
+  bool stays(ExprId expr, ByteGroups groups);
   // Visits the nodes of the subtree behind `top` that the state reaches and that lead deeper; visit(node, state).
   template <typename Visit>
   void walk(Matcher& matcher, int32_t top, int32_t deeper_than, const MatcherState& start, const Visit& visit);
@@ -42,9 +48,10 @@ class TokenMasks {
   Matcher inner_;                     // for expressions by themselves
   int32_t class_of_[256];             // of bytes
   std::vector<MatcherState> states_;  // [depth + 1]
+  std::vector<ExprId> exprs_;         // [depth + 1]
+  std::vector<ByteGroups> stays_;     // [expr]  that lead from an expression to itself, kKnown where that is known
   std::unordered_map<ExprId, std::shared_ptr<const ExprTokens>> by_expr_;
   size_t by_expr_bytes_ = 0;  // of those that are not shared
-  std::unordered_map<int32_t, Mask> up_to_;  // tokens of at most so many bytes
   std::unordered_map<Configuration, std::shared_ptr<const Mask>, ConfigurationHash> by_configuration_;
   size_t by_configuration_bytes_ = 0;
 };

@@ -2,12 +2,31 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 
 namespace llmb::grammar {
 
+int32_t byte_group(uint8_t byte) {
+  constexpr std::string_view kMarks = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ \n\t";
+  if (const size_t mark = kMarks.find(static_cast<char>(byte)); mark != std::string_view::npos)
+    return 16 + static_cast<int32_t>(mark);
+  const auto between = [byte](char first, char last) {
+    return byte >= static_cast<uint8_t>(first) && byte <= static_cast<uint8_t>(last);
+  };
+  if (between('a', 'f')) return 0;
+  if (between('g', 'z')) return 1;
+  if (between('A', 'F')) return 2;
+  if (between('G', 'Z')) return 3;
+  if (between('0', '9')) return 4;
+  if (byte < 0x80) return 5;
+  return byte < 0xC0 ? 6 : 7;
+}
+
 Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(TokenId)>& bytes_of,
-                       std::vector<TokenId> end_tokens)
-    : texts_(static_cast<size_t>(vocab_size)), end_tokens_(std::move(end_tokens)) {
+                       std::vector<TokenId> end_tokens, size_t max_walk_bytes)
+    : texts_(static_cast<size_t>(vocab_size)),
+      end_tokens_(std::move(end_tokens)),
+      walk_memory_(std::make_unique<WalkMemory>(max_walk_bytes)) {
   for (TokenId token = 0; token < vocab_size; ++token)
     if (!is_end_token(token)) texts_[token] = bytes_of(token);
   std::vector<TokenId> order(static_cast<size_t>(vocab_size));
@@ -34,11 +53,19 @@ Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(Token
     last = &text;
   }
   for (const int32_t node : path) nodes_[node].end = static_cast<int32_t>(nodes_.size());
+  up_to_.assign(kMaxShortBytes + 1, Mask(static_cast<size_t>(num_words()), 0));
+  for (const TokenId token : tokens_)
+    if (const size_t size = texts_[token].size(); size <= kMaxShortBytes) up_to_[size][token / 32] |= 1u << token % 32;
+  for (size_t size = 1; size < up_to_.size(); ++size)
+    for (size_t i = 0; i < up_to_[size].size(); ++i) up_to_[size][i] |= up_to_[size - 1][i];
   deepest_.resize(nodes_.size());
+  groups_below_.resize(nodes_.size());
   for (size_t node = nodes_.size(); node-- > 0;) {
     deepest_[node] = nodes_[node].depth;
-    for (auto child = static_cast<int32_t>(node) + 1; child < nodes_[node].end; child = nodes_[child].end)
+    for (auto child = static_cast<int32_t>(node) + 1; child < nodes_[node].end; child = nodes_[child].end) {
       deepest_[node] = std::max(deepest_[node], deepest_[child]);
+      groups_below_[node] |= groups_below_[child] | ByteGroups{1} << byte_group(nodes_[child].byte);
+    }
   }
 }
 

@@ -9,8 +9,13 @@
 
 #include "core/types.h"
 #include "grammar/shared_tokens.h"
+#include "grammar/walk_memory.h"
 
 namespace llmb::grammar {
+
+// Bytes in groups that patterns seldom tell apart: letters, digits, each mark, the rest of ASCII, what UTF-8 has.
+using ByteGroups = uint64_t;
+int32_t byte_group(uint8_t byte);  // a bit of ByteGroups
 
 // Nodes in depth-first order, so that a node's subtree is the nodes [node, end). Node 0 is the root.
 struct TrieNode {
@@ -20,11 +25,17 @@ struct TrieNode {
   uint8_t byte = 0;
 };
 
+// The most that walking may add to all grammars over a vocabulary.
+inline constexpr size_t kMaxWalkBytes = size_t{256} << 20;
+
+inline constexpr int32_t kMaxShortBytes = 128;
+
 class Vocabulary {
  public:
   // bytes_of(token): what the token stands for; "": it is never part of a text (special tokens). `end_tokens` end an
   // answer.
-  Vocabulary(int32_t vocab_size, const std::function<std::string(TokenId)>& bytes_of, std::vector<TokenId> end_tokens);
+  Vocabulary(int32_t vocab_size, const std::function<std::string(TokenId)>& bytes_of, std::vector<TokenId> end_tokens,
+             size_t max_walk_bytes = kMaxWalkBytes);
 
   int32_t size() const { return static_cast<int32_t>(texts_.size()); }
   int32_t num_words() const { return (size() + 31) / 32; }  // of a mask
@@ -42,17 +53,25 @@ class Vocabulary {
   bool has_children(int32_t node) const { return nodes_[node].end > node + 1; }
   int32_t deepest(int32_t node) const { return deepest_[node]; }  // depth below the node, or its own
   int32_t max_depth() const { return max_depth_; }
-  // The only part that changes.
+  // The tokens of at most so many bytes. REQUIRES: 0 <= num_bytes <= kMaxShortBytes
+  const Mask& tokens_up_to(int32_t num_bytes) const { return up_to_[num_bytes]; }
+  // The groups of bytes that lie below the node.
+  ByteGroups groups_below(int32_t node) const { return groups_below_[node]; }
+  // The only parts that change.
   SharedTokens& shared_tokens() const { return *shared_tokens_; }
+  WalkMemory& walk_memory() const { return *walk_memory_; }
 
  private:
   std::vector<std::string> texts_;
   std::vector<TokenId> end_tokens_;
   std::vector<TrieNode> nodes_;
   std::vector<TokenId> tokens_;
-  std::vector<int32_t> deepest_;  // [nodes]
+  std::vector<int32_t> deepest_;          // [nodes]
+  std::vector<ByteGroups> groups_below_;  // [nodes]
   int32_t max_depth_ = 0;
+  std::vector<Mask> up_to_;  // [kMaxShortBytes + 1]
   const std::unique_ptr<SharedTokens> shared_tokens_ = std::make_unique<SharedTokens>();
+  const std::unique_ptr<WalkMemory> walk_memory_;
 };
 
 }  // namespace llmb::grammar
