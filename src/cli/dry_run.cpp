@@ -82,7 +82,8 @@ std::string forecast_run(const JobOptions& job, std::optional<double> price_per_
   limits.max_step_tokens = job.scheduler.max_num_batched_tokens;
   if (measured) {
     context.pool_tokens = limits.pool_tokens = measured->pool_tokens;
-    context.kv_bytes_per_token = measured->kv_bytes_per_token;
+    context.kv_bytes_per_token = static_cast<double>(measured->kv_bytes_per_token);
+    context.block_size = job.load.block_size;
   }
   input.end_input();
   const bool is_planned = job.schedule == Schedule::kAuto || job.schedule == Schedule::kLongestFirst;

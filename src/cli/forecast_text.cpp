@@ -33,9 +33,9 @@ std::string saved_text(const Forecast& f) {
   return text.empty() ? "" : " of which " + in_thousands(f.num_computed_prompt_tokens()) + " are computed (" + text + ")";
 }
 
-std::string mebibytes(int64_t num_tokens, const ForecastContext& c) {
+std::string mebibytes(double num_slots, const ForecastContext& c) {
   char text[64];
-  std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(num_tokens * c.kv_bytes_per_token) / 1048576.0);
+  std::snprintf(text, sizeof text, "%.1f MiB", num_slots * c.kv_bytes_per_token / 1048576.0);
   return text;
 }
 
@@ -43,9 +43,16 @@ std::string kv_text(const Forecast& f, const ForecastContext& c) {
   const int64_t peak = *f.peak_kv_tokens;
   std::string text = "; KV " + in_thousands(peak) + " tokens at the peak";
   if (!c.pool_tokens) return text;
-  text += " (" + mebibytes(peak, c);
-  const int64_t most = std::min(std::min(peak + c.kept_tokens, f.num_computed_tokens()), *c.pool_tokens);
-  if (c.kept_tokens > 0 && most > peak) text += ", " + mebibytes(most, c) + " with kept prefixes";
+  // On average half a block of each running answer is spare, and the last block of an ended one, about half full, is
+  // not kept.
+  const auto pool = static_cast<double>(*c.pool_tokens), half_block = (c.block_size - 1) / 2.0;
+  const auto running = static_cast<double>(f.peak_kv_answers);
+  const auto ended = std::max(0.0, static_cast<double>(f.num_rows - f.num_equal_rows) - running);
+  const double at_peak = std::min(static_cast<double>(peak) + running * half_block, pool);
+  const double all = static_cast<double>(f.num_computed_tokens()) + (running - ended) * half_block;
+  const double kept = std::min(std::min(at_peak + static_cast<double>(c.kept_tokens), all), pool);
+  text += " (" + mebibytes(at_peak, c);
+  if (c.kept_tokens > 0 && kept > at_peak) text += ", " + mebibytes(kept, c) + " with kept prefixes";
   // Rows wait for room there, so the peak is never above it.
   const bool is_full = peak >= *c.pool_tokens - *c.pool_tokens / 50;
   return text + (is_full ? "), the pool is full" : "), which fits");

@@ -12,7 +12,8 @@ namespace llmb {
 struct ForecastContext {
   std::optional<int64_t> pool_tokens;  // nullopt: not known, as before a first run
   int64_t kept_tokens = 0;             // with it; that a prefix cache keeps at most of rows that have ended
-  int64_t kv_bytes_per_token = 0;      // with it, too
+  double kv_bytes_per_token = 0;       // with it, too
+  int32_t block_size = 1;              // tokens are kept in whole blocks
   std::optional<double> price_per_hour;
 };
 

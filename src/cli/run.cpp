@@ -26,6 +26,7 @@
 #include "cli/report_command.h"
 #include "cli/settings.h"
 #include "cli/signals.h"
+#include "core/kv_room.h"
 #include "job/job.h"
 #include "job/supervisor.h"
 
@@ -121,10 +122,12 @@ class Display final : public JobObserver {
     if (is_quiet_) return;
     std::lock_guard lock(mutex_);
     progress_.finish();
+    const int64_t row_tokens = forecast.mean_row_tokens();
     ForecastContext context;
-    context.pool_tokens = int64_t{backend.kv.num_blocks} * backend.kv.block_size;
-    if (caches_prefixes_) context.kept_tokens = int64_t{backend.max_idle_blocks} * backend.kv.block_size;
-    context.kv_bytes_per_token = backend.kv.bytes_per_token();
+    context.pool_tokens = tokens_in_blocks(backend.kv, backend.kv.num_blocks, row_tokens);
+    if (caches_prefixes_) context.kept_tokens = tokens_in_blocks(backend.kv, backend.max_idle_blocks, row_tokens);
+    context.kv_bytes_per_token = kv_bytes_per_token(backend.kv, row_tokens);
+    context.block_size = backend.kv.block_size;
     context.price_per_hour = price_per_hour_;
     write_stderr("forecast  " + forecast_text(forecast, context) + "\n");
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "core/kv_room.h"
 
 namespace llmb {
 
@@ -39,23 +40,21 @@ std::string describe_ends(const StopParams& stop, const ModelContext& model) {
          "\n";
 }
 
-// The KV cache's size, in words. On the CPU its memory is taken as blocks are used.
-std::string describe_kv_cache(const JobOptions& o, const ModelFiles& model, const BackendInfo& b) {
+// The KV cache, in words. On the CPU memory is taken as blocks are used, which the forecast tells; elsewhere it is
+// taken.
+std::string describe_kv_cache(const ModelFiles& model, const BackendInfo& b) {
   const int32_t max_tokens = model.default_params.stop.max_tokens.value_or(kDefaultMaxTokens);
-  const int32_t request_tokens = static_cast<int32_t>(std::min<int64_t>(model.max_model_len, int64_t{2} * max_tokens));
-  const int64_t num_blocks =
-      b.kind == DeviceKind::kCpu ? expected_kv_blocks(o.scheduler, b, request_tokens) : int64_t{b.kv.num_blocks};
-  char text[200];
-  std::snprintf(text, sizeof text, "KV cache %s, %.1f MiB", dtype_name(b.kv.dtype),
-                static_cast<double>(b.kv.bytes_per_block() * num_blocks) / 1048576.0);
-  std::string out = text;
-  if (num_blocks < b.kv.num_blocks)
-    out += " expected, with " + std::to_string(o.scheduler.max_num_seqs) + " requests of " +
-           std::to_string(request_tokens) + " tokens";
-  const int64_t row_blocks = ceil_div(int64_t{request_tokens}, b.kv.block_size);
-  const int64_t room = b.kv.num_blocks * row_blocks / max_live_blocks(b.kv.groups.windows, row_blocks, 1, b.kv.block_size);
-  return out + "; room for " + std::to_string(room * b.kv.block_size) + " tokens in blocks of " +
-         std::to_string(b.kv.block_size);
+  const int64_t request_tokens = std::min<int64_t>(model.max_model_len, int64_t{2} * max_tokens);
+  std::string out = std::string("KV cache ") + dtype_name(b.kv.dtype);
+  if (b.kind != DeviceKind::kCpu) {
+    char text[64];
+    std::snprintf(text, sizeof text, ", %.1f MiB",
+                  static_cast<double>(b.kv.bytes_per_block() * b.kv.num_blocks) / 1048576.0);
+    out += text;
+  }
+  out += ", room for " + std::to_string(tokens_in_blocks(b.kv, b.kv.num_blocks, request_tokens)) +
+         " tokens in blocks of " + std::to_string(b.kv.block_size);
+  return out + (b.kind == DeviceKind::kCpu ? ", memory as rows take it" : "");
 }
 
 }  // namespace
@@ -88,14 +87,6 @@ const char* schedule_name(Schedule schedule) {
   return "";
 }
 
-int64_t expected_kv_blocks(const SchedulerConfig& scheduler, const BackendInfo& b, int32_t request_tokens) {
-  const int64_t row_blocks = ceil_div(int64_t{request_tokens}, b.kv.block_size);
-  const int64_t running =
-      scheduler.max_num_seqs * max_live_blocks(b.kv.groups.windows, row_blocks, 1, b.kv.block_size);
-  const int64_t idle = scheduler.enable_prefix_caching ? b.max_idle_blocks : 0;
-  return std::min<int64_t>(b.kv.num_blocks, running + idle);
-}
-
 std::string describe_model(const JobOptions& o, const ModelFiles& model, const BackendInfo& b) {
   const ModelConfig& m = model.config;
   char line[512];
@@ -107,7 +98,7 @@ std::string describe_model(const JobOptions& o, const ModelFiles& model, const B
                 m.num_hidden_layers, m.hidden_size, m.num_attention_heads, m.num_key_value_heads, m.vocab_size,
                 b.weight_bytes / 1048576.0, b.load_ms / 1000);
   out += line;
-  out += "device    " + b.device + ", " + describe_kv_cache(o, model, b) + "\n";
+  out += "device    " + b.device + ", " + describe_kv_cache(model, b) + "\n";
   std::snprintf(line, sizeof line, "batching  %s, max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d%s\n",
                 batching_name(o.scheduler.batching), o.scheduler.max_num_seqs, o.scheduler.max_num_batched_tokens,
                 model.max_model_len, o.is_tuned ? "; these, threads and block size as --autotune found them" : "");

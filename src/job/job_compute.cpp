@@ -1,8 +1,10 @@
 // The part of a job that computes, and how it ends.
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
+#include "core/kv_room.h"
 #include "job/draft_model.h"
 #include "job/input_check.h"
 #include "job/job.h"
@@ -107,9 +109,10 @@ Forecast Job::estimate() const {
   RunLimits limits;
   limits.num_slots = options_.scheduler.max_num_seqs;
   limits.max_step_tokens = options_.scheduler.max_num_batched_tokens;
-  limits.pool_tokens = int64_t{info.kv.num_blocks} * info.kv.block_size;
+  const Forecaster& forecaster = coordinator_->input_forecast().forecaster();
+  limits.pool_tokens = tokens_in_blocks(info.kv, info.kv.num_blocks, forecaster.forecast().mean_row_tokens());
   const bool is_planned = options_.schedule == Schedule::kAuto || options_.schedule == Schedule::kLongestFirst;
-  return coordinator_->input_forecast().forecaster().estimate(limits, is_planned, worker_->step_cost());
+  return forecaster.estimate(limits, is_planned, worker_->step_cost());
 }
 
 void Job::report_progress(const EngineProgress& engine, std::optional<int64_t> num_lines) {

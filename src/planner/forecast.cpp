@@ -46,6 +46,7 @@ Forecast Forecaster::estimate(const RunLimits& limits, bool is_planned, const St
     });
   const SimulatedRun run = simulate_run(rows, limits, cost);
   forecast.peak_kv_tokens = run.peak_kv_tokens;
+  forecast.peak_kv_answers = run.peak_kv_answers;
   if (cost.is_known()) forecast.seconds = run.ms / 1000;
   return forecast;
 }

@@ -1,6 +1,7 @@
 // The work of a run in tokens: how much there is, how much of it is saved, how much is left to guess.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -26,9 +27,15 @@ struct Forecast {
 
   // Set by estimate() only, for the rows that had not ended:
   std::optional<int64_t> peak_kv_tokens;  // that rows running at one time hold at most; kept prefixes come on top
+  int64_t peak_kv_answers = 0;            // with it; that run then
   std::optional<double> seconds;          // not set where no step of this model on this device was measured
 
   int64_t num_computed_prompt_tokens() const { return num_prompt_tokens - num_equal_tokens - num_shared_tokens; }
+  // The mean of the rows that are computed; >= 1.
+  int64_t mean_row_tokens() const {
+    const int64_t num_computed = std::max<int64_t>(1, num_rows - num_equal_rows);
+    return std::max<int64_t>(1, (num_prompt_tokens - num_equal_tokens + num_output_tokens) / num_computed);
+  }
   // Prompt and output; a bar's full length.
   int64_t num_computed_tokens() const { return num_computed_prompt_tokens() + num_output_tokens; }
 };

@@ -62,7 +62,7 @@ class Simulation {
       ends_.emplace(run_.num_steps + rows_[row].num_output_tokens - 1, row);
       prefilling_.pop();
     }
-    run_.peak_kv_tokens = std::max(run_.peak_kv_tokens, kv_tokens_);
+    note_peak();
   }
 
   void decode_until_end() {
@@ -70,7 +70,13 @@ class Simulation {
     if (count <= 0) return;
     add_steps(count, num_decoding_, static_cast<double>(kv_tokens_) + static_cast<double>(num_decoding_ * (count + 1)) / 2);
     kv_tokens_ += num_decoding_ * count;
-    run_.peak_kv_tokens = std::max(run_.peak_kv_tokens, kv_tokens_);
+    note_peak();
+  }
+
+  void note_peak() {
+    if (kv_tokens_ <= run_.peak_kv_tokens) return;
+    run_.peak_kv_tokens = kv_tokens_;
+    run_.peak_kv_answers = num_running_;
   }
 
   void end_first() {

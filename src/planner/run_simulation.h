@@ -22,8 +22,9 @@ struct RunLimits {
 
 struct SimulatedRun {
   int64_t num_steps = 0;
-  int64_t peak_kv_tokens = 0;  // of rows that run; kept prefixes come on top where there is room
-  double ms = 0;               // 0: the cost of steps is not known
+  int64_t peak_kv_tokens = 0;   // of rows that run; kept prefixes come on top where there is room
+  int64_t peak_kv_answers = 0;  // that run then; each has a block that is not full
+  double ms = 0;                // 0: the cost of steps is not known
 };
 
 // Rows join in this order as soon as there are slots and room for their prompts, as in the scheduler. Takes O(rows + steps

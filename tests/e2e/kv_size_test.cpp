@@ -1,67 +1,126 @@
-// The size of the KV cache that a run announces: on the CPU what it is expected to take, never more than the pool.
+// The size of the KV cache that a run announces: on the CPU what its rows are expected to take, never more than the
+// pool.
 #include <doctest/doctest.h>
 
 #include <regex>
 
-#include "cli/settings.h"
+#include "cli/forecast_text.h"
+#include "core/kv_room.h"
 #include "tests/e2e/run.h"
 
 namespace llmb::test {
 
 namespace {
 
-BackendInfo backend_info(int32_t num_blocks, int32_t max_idle) {
-  BackendInfo info;
-  info.kv.block_size = 16;
-  info.kv.num_blocks = num_blocks;
-  info.max_idle_blocks = max_idle;
-  return info;
+std::string run_with(std::vector<std::string> flags, const std::string& input) {
+  flags.insert(flags.begin(), {kProgram, "-m", kModel});
+  const ProcessResult result = run_process(flags, input);
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  return result.err;
+}
+
+// The group of `pattern` in `text`; "" where it is not there.
+std::string found(const std::string& text, const char* pattern) {
+  std::smatch match;
+  return std::regex_search(text, match, std::regex(pattern)) ? match[1].str() : "";
 }
 
 std::string announced(const std::vector<std::string>& flags) {
-  std::vector<std::string> argv = {kProgram, "-m", kModel};
-  argv.insert(argv.end(), flags.begin(), flags.end());
-  const ProcessResult result = run_process(argv, "{\"prompt\": \"Once\", \"max_tokens\": 1}\n");
-  CHECK(result.exit_code == 0);
-  std::smatch match;
-  CHECK(std::regex_search(result.err, match, std::regex("\ndevice    .*(KV cache .*)\n")));
-  return match[1];
+  return found(run_with(flags, "{\"prompt\": \"Once\", \"max_tokens\": 1}\n"), "\ndevice    .*(KV cache .*)\n");
+}
+
+std::string make_rows(int num_rows, int num_words, int max_tokens) {
+  std::string text;
+  for (int i = 0; i < num_rows; ++i) {
+    text += "{\"prompt\": \"" + std::to_string(i);
+    for (int word = 0; word < num_words; ++word) text += " the day";
+    text += "\", \"max_tokens\": " + std::to_string(max_tokens) + ", \"ignore_eos\": true}\n";
+  }
+  return text;
+}
+
+Forecast forecast_of(int64_t num_rows, int64_t peak, int64_t answers, int64_t computed) {
+  Forecast forecast;
+  forecast.num_rows = num_rows;
+  forecast.num_output_tokens = computed;
+  forecast.peak_kv_tokens = peak;
+  forecast.peak_kv_answers = answers;
+  return forecast;
 }
 
 }  // namespace
 
-TEST_CASE("expected blocks: whole blocks of every running sequence, the prefix cache's, the pool at most") {
-  SchedulerConfig scheduler;
-  scheduler.max_num_seqs = 4;
-  scheduler.enable_prefix_caching = true;
-  CHECK(expected_kv_blocks(scheduler, backend_info(1000, 10), 1) == 4 + 10);
-  CHECK(expected_kv_blocks(scheduler, backend_info(1000, 10), 16) == 4 + 10);
-  CHECK(expected_kv_blocks(scheduler, backend_info(1000, 10), 17) == 8 + 10);
-  CHECK(expected_kv_blocks(scheduler, backend_info(18, 10), 17) == 18);
-  CHECK(expected_kv_blocks(scheduler, backend_info(17, 10), 17) == 17);
-  CHECK(expected_kv_blocks(scheduler, backend_info(1, 10), 17) == 1);
-  CHECK(expected_kv_blocks(scheduler, backend_info(1000, INT32_MAX), 17) == 1000);  // a pool whose size was given
-  scheduler.enable_prefix_caching = false;
-  CHECK(expected_kv_blocks(scheduler, backend_info(1000, INT32_MAX), 17) == 8);
-  BackendInfo windows = backend_info(1000, INT32_MAX);
-  windows.kv.groups.windows = {0, 32};  // 32 tokens touch three blocks at most
-  CHECK(expected_kv_blocks(scheduler, windows, 160) == 4 * (10 + 3));
-  CHECK(expected_kv_blocks(scheduler, windows, 17) == 4 * (2 + 2));
-  scheduler.max_num_seqs = 65536;
-  CHECK(expected_kv_blocks(scheduler, backend_info(INT32_MAX, 0), 1 << 24) == INT32_MAX);
+TEST_CASE("tokens in blocks: a slot each; more where windows give blocks back, and as much less memory a token") {
+  KvLayout kv;
+  kv.num_layers = 1;
+  kv.num_kv_heads = 1;
+  kv.head_dim = 8;  // 64 bytes a token
+  kv.num_blocks = 100;
+  for (const int64_t row_tokens : {1, 15, 16, 17, 1'000'000}) {
+    CHECK(tokens_in_blocks(kv, 100, row_tokens) == 1600);
+    CHECK(kv_bytes_per_token(kv, row_tokens) == 64);
+  }
+  CHECK(tokens_in_blocks(kv, 0, 5) == 0);
+  kv.groups.windows = {0, 32};  // 32 tokens touch three blocks at most
+  CHECK(tokens_in_blocks(kv, 130, 160) == 100 * 16);
+  CHECK(kv_bytes_per_token(kv, 160) == doctest::Approx(64 * 1.3));
+  CHECK(tokens_in_blocks(kv, 130, 16) == 65 * 16);
+  CHECK(kv_bytes_per_token(kv, 16) == 128);
 }
 
-TEST_CASE("a run announces what it is expected to take, and the room that there is") {
+TEST_CASE("a forecast's memory is whole blocks, those of kept prefixes too, and the pool at most") {
+  ForecastContext context;
+  context.pool_tokens = 1 << 20;
+  context.kv_bytes_per_token = 1024;
+  context.block_size = 17;  // half a block: 8 tokens
+  const auto kv_text = [&](const Forecast& forecast) {
+    return found(forecast_text(forecast, context), "peak \\((.*)\\)");
+  };
+  CHECK(kv_text(forecast_of(128, 1024, 128, 100'000)) == "2.0 MiB");
+  CHECK(kv_text(forecast_of(1, 1016, 1, 1016)) == "1.0 MiB");
+  CHECK(kv_text(forecast_of(1000, 1 << 20, 64, 1 << 24)) == "1024.0 MiB");
+  context.kept_tokens = 4096;
+  CHECK(kv_text(forecast_of(1000, 1024, 128, 100'000)) == "2.0 MiB, 6.0 MiB with kept prefixes");
+  CHECK(kv_text(forecast_of(640, 1024, 128, 6144)) == "2.0 MiB, 3.0 MiB with kept prefixes");
+  CHECK(kv_text(forecast_of(128, 1024, 128, 1024)) == "2.0 MiB");  // all run at one time
+  context.kept_tokens = int64_t{INT32_MAX} * 16;
+  CHECK(kv_text(forecast_of(1, 1 << 20, 1, 1 << 24)) == "1024.0 MiB");
+}
+
+TEST_CASE("a run announces the room that there is, and on the CPU no memory that its rows will not take") {
   // The bundled model: 2 * 4 layers * 2 heads * 32 * 2 bytes = 1 KiB a token, at most 2,048 of them.
-  CHECK(announced({}) == "KV cache bfloat16, 128.0 MiB; room for 131072 tokens in blocks of 16");
-  CHECK(announced({"--no-enable-prefix-caching"}) ==
-        "KV cache bfloat16, 32.0 MiB expected, with 64 requests of 512 tokens; room for 131072 tokens in blocks of 16");
-  CHECK(announced({"--no-enable-prefix-caching", "--max-tokens", "100", "--max-num-seqs", "10"}) ==
-        "KV cache bfloat16, 2.0 MiB expected, with 10 requests of 200 tokens; room for 20480 tokens in blocks of 16");
-  CHECK(announced({"--no-enable-prefix-caching", "--max-tokens", "1500"}) ==
-        "KV cache bfloat16, 128.0 MiB; room for 131072 tokens in blocks of 16");
+  CHECK(announced({}) == "KV cache bfloat16, room for 131072 tokens in blocks of 16, memory as rows take it");
+  CHECK(announced({"--max-num-seqs", "10"}) ==
+        "KV cache bfloat16, room for 20480 tokens in blocks of 16, memory as rows take it");
   CHECK(announced({"--kv-cache-memory-bytes", "4M"}) ==
-        "KV cache bfloat16, 4.0 MiB; room for 4096 tokens in blocks of 16");
+        "KV cache bfloat16, room for 4096 tokens in blocks of 16, memory as rows take it");
+}
+
+TEST_CASE("the memory that a forecast announces is the memory that the run takes") {
+  struct Case {
+    int num_rows, num_words, max_tokens;
+    std::vector<std::string> flags;
+  };
+  const Case cases[] = {
+      {200, 1, 60, {}},
+      {50, 200, 40, {}},
+      {100, 30, 30, {"--max-num-seqs", "4"}},
+      {60, 20, 40, {"--n", "4"}},
+      {300, 1, 20, {"--block-size", "32"}},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.num_rows);
+    CAPTURE(c.num_words);
+    const TemporaryDirectory dir;
+    std::vector<std::string> flags = {"--no-enable-prefix-caching", "--metrics", dir.file("m")};
+    flags.insert(flags.end(), c.flags.begin(), c.flags.end());
+    const std::string err = run_with(flags, make_rows(c.num_rows, c.num_words, c.max_tokens));
+    const double expected_mib = std::stod("0" + found(err, "\nforecast  .* at the peak \\(([0-9.]+) MiB"));
+    const double room_tokens = std::stod("0" + found(err, "\ndevice .* room for ([0-9]+) tokens"));
+    const double share = parse_lines(read_file(dir.file("m")))[0]["kv_cache_usage_peak"];
+    CHECK(expected_mib == doctest::Approx(share * room_tokens / 1024).epsilon(0.15));
+  }
 }
 
 }  // namespace llmb::test

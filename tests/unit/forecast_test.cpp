@@ -149,6 +149,7 @@ SimulatedRun naive_run(const std::vector<SimulatedRow>& rows, const RunLimits& l
       context += r.row.num_prompt_tokens - r.prompt_left + int64_t{r.row.num_choices} * std::max(0, r.num_given - 1);
     ++run.num_steps;
     run.ms += cost.ms(static_cast<int32_t>(num_rows), static_cast<double>(context));
+    if (context > run.peak_kv_tokens) run.peak_kv_answers = slots;
     run.peak_kv_tokens = std::max(run.peak_kv_tokens, context);
     std::erase_if(running, [](const Running& r) { return r.prompt_left == 0 && r.num_given >= r.row.num_output_tokens; });
   }
@@ -173,6 +174,7 @@ TEST_CASE("a simulated run takes the steps, the memory and the time of one that 
     const SimulatedRun expected = naive_run(rows, limits, cost), run = simulate_run(rows, limits, cost);
     CHECK(run.num_steps == expected.num_steps);
     CHECK(run.peak_kv_tokens == expected.peak_kv_tokens);
+    CHECK(run.peak_kv_answers == expected.peak_kv_answers);
     CHECK(run.ms == doctest::Approx(cost.wall_ms(expected.ms)).epsilon(0.02));
   }
 }
