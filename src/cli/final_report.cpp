@@ -24,7 +24,7 @@ std::string error_text(const JobEnding& e, const OutputOptions& output) {
     return std::to_string(e.report.failed) + " error records, more than the " + std::to_string(*output.max_errors) +
            " that --max-errors allows: " + interrupted_message(e.report) + " with a larger budget or --retry-errors";
   const std::string message = with_flag_names(e.message);
-  if (message.empty() || !e.metrics) return message;
+  if (message.empty() || !e.has_computed()) return message;
   if (e.output_was_changed) return message + "; until then: " + interrupted_message(e.report);
   return message + (e.report.resumable ? "; finished results are kept, run again to continue" : "");
 }
@@ -71,13 +71,14 @@ std::string interrupted_message(const JobReport& report) {
 void print_ending(const JobEnding& e, const Options& o, const std::vector<EnergyReading>& energy, int exit_code) {
   const bool is_quiet = o.progress == ProgressKind::kNone;
   // The reader of a pipe who has seen enough wants no more words either.
-  if (e.end == JobEnd::kReaderGone && e.metrics) return;
+  if (e.end == JobEnd::kReaderGone && e.has_computed()) return;
   if (const std::string error = error_text(e, o.job.output); !error.empty()) log_error(error);
   if (e.output_is_blocked)
     log_warning("the output is blocked: its reader has stopped reading: " + interrupted_message(e.report));
-  else if (e.end == JobEnd::kInterrupted && e.metrics) log_warning(interrupted_message(e.report));
+  else if (e.end == JobEnd::kInterrupted && e.has_computed()) log_warning(interrupted_message(e.report));
   if (e.end == JobEnd::kNothingToDo && !is_quiet)
     log_info(o.job.output.path + ": complete, nothing to do (" + std::to_string(e.report.done) + " lines)");
+  if (e.lacks_metrics) log_warning("out of memory: this run has no summary; its output and its exit code stand");
   if (!e.metrics) return;
   SummaryContext context = summary_context(*e.metrics, o.peak_flops, o.peak_bandwidth);
   context.energy = energy;

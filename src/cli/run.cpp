@@ -170,18 +170,36 @@ void print_report(const JobReport& report, const Options& options, int exit_code
   write_stderr(final_report_json(report, options.job.output.path, exit_code) + "\n");
 }
 
+// False where there is no memory for the words.
+template <typename Words>
+bool say(const Words& words) {
+  try {
+    words();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 int run_job(const Options& options, const BackendFactory& make, RunView& view, StderrWriter& writer) {
   Display display(options);
   Job job(options.job, {make, interrupt_count(), display});
   view.show(&job);
+  std::optional<JobEnding> ending;
   const int exit_code = guarded([&] {
-    const JobEnding ending = job.run();
-    const int code = exit_code_of(ending.end);
-    print_ending(ending, options, display.energy(), code);
-    return code;
+    ending = job.run();
+    return exit_code_of(ending->end);
   });
   const bool is_silent = exit_code == kExitReaderGone || exit_code == kExitUsage;
-  if (!is_silent) print_report(job.snapshot().report, options, exit_code);
+  // The job is over: what is said about it changes nothing any more.
+  const bool ending_is_said = say([&] {
+    if (ending) print_ending(*ending, options, display.energy(), exit_code);
+  });
+  const bool report_is_said = say([&] {
+    if (!is_silent) print_report(job.snapshot().report, options, exit_code);
+  });
+  if (!ending_is_said || !report_is_said)
+    write_stderr("llm-batch: warning: out of memory: this run's last words are not complete; its exit code stands\n");
   view.set_exit_code(exit_code);
   view.show(nullptr);
   if (!job.must_end_process()) return exit_code;

@@ -152,7 +152,11 @@ JobEnding Job::finish(Outcome outcome) {
   report_rest(outcome.output.ok() && is_complete);
   JobEnding end = ending(stop_of(outcome));
   end.output_was_changed = output_.sink().was_changed();
-  end.metrics = metrics(outcome);
+  try {
+    end.metrics = metrics(outcome);
+  } catch (const std::bad_alloc&) {  // the output is what it is
+    end.lacks_metrics = true;
+  }
   return end;
 }
 

@@ -76,6 +76,9 @@ struct JobEnding {
   bool output_was_changed = false;    // by something else, while it was written: records may be gone
   bool output_is_blocked = false;     // its reader does not read, and the time for it is over
   std::optional<JobMetrics> metrics;  // where it began to compute
+  bool lacks_metrics = false;         // it did, and there was no memory for them
+
+  bool has_computed() const { return metrics || lacks_metrics; }
 };
 
 }  // namespace llmb
