@@ -3,7 +3,10 @@
 // LLMB_WORKLOAD_SEED replays one.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,107 +21,120 @@ int64_t from_environment(const char* name, int64_t otherwise) {
   return text ? std::strtoll(text, nullptr, 10) : otherwise;
 }
 
+struct Seeds {
+  int64_t first, num;
+  bool is_replay;
+};
+
+Seeds chosen_seeds(int64_t num_by_default) {
+  const bool is_replay = std::getenv("LLMB_WORKLOAD_SEED") != nullptr && std::getenv("LLMB_NUM_WORKLOADS") == nullptr;
+  return {from_environment("LLMB_WORKLOAD_SEED", 1),
+          from_environment("LLMB_NUM_WORKLOADS", is_replay ? 1 : num_by_default), is_replay};
+}
+
+// Events that workloads are to reach, and in how many of them they happen: a sum over all would hang on a few long ones.
+class Aims {
+ public:
+  // least_share: of the workloads in which it happens.
+  void note(const std::string& what, int64_t num_times, double least_share) {
+    Aim& aim = aims_[what];
+    aim.least_share = least_share;
+    aim.num_workloads += num_times > 0;
+    aim.num_times += num_times;
+  }
+
+  std::string text() const {
+    std::string text;
+    for (const auto& [what, aim] : aims_)
+      text += (text.empty() ? "" : ", ") + std::to_string(aim.num_times) + " " + what + " in " +
+              std::to_string(aim.num_workloads);
+    return text;
+  }
+
+  // Four standard deviations less: the shares asked for, three quarters of those that 20,000 workloads have, hold for
+  // any seeds and any count, and mean nothing for a few workloads.
+  void check(int64_t num_workloads) const {
+    for (const auto& [what, aim] : aims_) {
+      CAPTURE(what);
+      const double least = aim.least_share * static_cast<double>(num_workloads);
+      CHECK(static_cast<double>(aim.num_workloads) >= least - 4 * std::sqrt(least));
+    }
+  }
+
+ private:
+  struct Aim {
+    double least_share = 0;
+    int64_t num_workloads = 0, num_times = 0;
+  };
+  std::map<std::string, Aim> aims_;
+};
+
 }  // namespace
 
 TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the unbatched reference") {
-  const int64_t first_seed = from_environment("LLMB_WORKLOAD_SEED", 1);
-  const bool replay = std::getenv("LLMB_WORKLOAD_SEED") != nullptr;
-  const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", replay ? 1 : 20'000);
-  int64_t num_steps = 0, num_tokens = 0, num_preemptions = 0, num_refused = 0, num_early = 0, num_ahead = 0,
-          num_dead = 0, num_drafts = 0, num_accepted = 0, num_trees = 0, num_followers = 0, num_copies = 0,
-          num_shared_rows = 0, num_swaps_out = 0, num_swaps_in = 0, num_by_policy = 0, num_demotions = 0, num_promoted = 0;
+  const Seeds seeds = chosen_seeds(20'000);
+  int64_t num_steps = 0, num_tokens = 0;
   int32_t most_preemptions = 0;
-  for (int64_t seed = first_seed; seed < first_seed + num_workloads; ++seed) {
+  Aims aims;
+  for (int64_t seed = seeds.first; seed < seeds.first + seeds.num; ++seed) {
     const WorkloadOutcome outcome = run_workload(random_workload(static_cast<uint64_t>(seed)));
     REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
     num_steps += outcome.num_steps;
     num_tokens += outcome.num_sampled;
-    num_preemptions += outcome.num_preemptions;
-    num_ahead += outcome.num_ahead;
-    num_dead += outcome.num_dead;
-    num_drafts += outcome.num_drafts;
-    num_accepted += outcome.num_accepted;
-    num_trees += outcome.num_trees;
-    num_followers += outcome.num_followers;
-    num_copies += outcome.num_copies;
-    num_shared_rows += outcome.num_shared_rows;
-    num_swaps_out += outcome.num_swaps_out;
-    num_swaps_in += outcome.num_swaps_in;
+    int64_t num_refused = 0, num_early = 0, num_by_policy = 0, num_demotions = 0, num_promoted = 0, num_twice = 0;
     for (const AnswerOutcome& answer : outcome.answers) {
       num_refused += answer.refused.has_value();
       num_early += answer.ended_by_caller;
       num_by_policy += answer.num_policy_preemptions;
       num_demotions += answer.num_demotions;
       num_promoted += answer.is_promoted;
+      num_twice += answer.num_preemptions >= 2;
       most_preemptions = std::max(most_preemptions, answer.num_preemptions);
     }
+    aims.note("preemptions for memory", outcome.num_preemptions - num_by_policy, 0.04);
+    aims.note("requests preempted twice", num_twice, 0.012);
+    aims.note("steps planned ahead", outcome.num_ahead, 0.45);
+    aims.note("groups of sequences that had ended", outcome.num_dead, 0.12);
+    aims.note("refused requests", num_refused, 0.15);
+    aims.note("answers ended early", num_early, 0.09);
+    aims.note("accepted drafts", outcome.num_accepted, 0.2);
+    aims.note("rejected drafts", outcome.num_drafts - outcome.num_accepted, 0.2);
+    aims.note("trees", outcome.num_trees, 0.037);
+    aims.note("entries behind drafts in flight", outcome.num_followers, 0.1);
+    aims.note("block copies", outcome.num_copies, 0.13);
+    aims.note("rows sampled for several choices", outcome.num_shared_rows, 0.06);
+    aims.note("blocks swapped out", outcome.num_swaps_out, 0.015);
+    aims.note("blocks swapped in", outcome.num_swaps_in, 0.012);
+    aims.note("preemptions by policy", num_by_policy, 0.04);
+    aims.note("demotions", num_demotions, 0.05);
+    aims.note("promotions", num_promoted, 0.06);
   }
-  MESSAGE(num_workloads << " workloads from seed " << first_seed << ": " << num_steps << " steps, " << num_tokens
-                        << " tokens, " << num_preemptions << " preemptions (at most " << most_preemptions
-                        << " of a request), " << num_ahead << " steps planned ahead, " << num_dead
-                        << " groups of sequences that had ended, " << num_refused << " refused, " << num_early
-                        << " ended early, " << num_drafts << " drafts, " << num_accepted << " accepted, " << num_trees
-                        << " trees, " << num_followers << " entries behind drafts in flight, " << num_copies
-                        << " block copies, " << num_shared_rows << " rows sampled for several choices, "
-                        << num_swaps_out << " blocks swapped out, " << num_swaps_in << " in, " << num_by_policy
-                        << " preemptions by policy, " << num_demotions << " demotions, "
-                        << num_promoted << " promotions");
-  if (replay) return;
-  // The workloads reach what they are for.
-  CHECK(num_preemptions - num_by_policy > num_workloads / 10);
-  CHECK(most_preemptions >= 2);
-  CHECK(num_ahead > num_steps / 4);
-  CHECK(num_dead > num_workloads / 10);
-  CHECK(num_refused > num_workloads / 100);
-  CHECK(num_early > num_workloads / 100);
-  CHECK(num_accepted > num_drafts / 4);
-  CHECK(num_accepted < num_drafts * 3 / 4);
-  CHECK(num_trees > num_workloads / 4);
-  CHECK(num_followers > num_workloads);
-  CHECK(num_copies > num_workloads / 10);
-  CHECK(num_shared_rows > num_workloads / 10);
-  CHECK(num_swaps_out > num_workloads / 10);
-  CHECK(num_swaps_in > num_workloads / 10);
-  CHECK(num_by_policy > num_workloads / 10);
-  CHECK(num_demotions > num_workloads / 10);
-  CHECK(num_promoted > num_workloads / 10);
+  MESSAGE(seeds.num << " workloads from seed " << seeds.first << ": " << num_steps << " steps, " << num_tokens
+                    << " tokens, at most " << most_preemptions << " preemptions of a request; " << aims.text());
+  if (!seeds.is_replay) aims.check(seeds.num);
 }
 
 TEST_CASE("random workloads of models with windows: the same, and no more blocks than the windows need") {
-  const int64_t first_seed = from_environment("LLMB_WORKLOAD_SEED", 1);
-  const bool replay = std::getenv("LLMB_WORKLOAD_SEED") != nullptr;
-  const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", replay ? 1 : 4'000);
-  int64_t num_grouped = 0, num_past_windows = 0, num_preemptions = 0, num_copies = 0, num_accepted = 0,
-          num_saved = 0, num_saved_in_windows = 0, num_swaps_in = 0;
-  for (int64_t i = first_seed; i < first_seed + num_workloads; ++i) {
+  const Seeds seeds = chosen_seeds(4'000);
+  Aims aims;
+  for (int64_t i = seeds.first; i < seeds.first + seeds.num; ++i) {
     const auto seed = static_cast<uint64_t>(i);
     const Workload workload = random_workload(seed, 5000, random_layer_windows(seed));
     const WorkloadOutcome outcome = run_workload(workload);
     REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
-    num_grouped += workload.config.windows.size() > 1;
-    num_past_windows += outcome.num_past_windows > 0;
-    if (workload.config.windows.size() > 1) num_saved += outcome.num_saved;
-    if (workload.config.windows[0] > 0) num_saved_in_windows += outcome.num_saved;
-    num_preemptions += outcome.num_preemptions;
-    num_copies += outcome.num_copies;
-    num_accepted += outcome.num_accepted;
-    if (outcome.num_past_windows > 0) num_swaps_in += outcome.num_swaps_in;
+    const bool has_groups = workload.config.windows.size() > 1, sees_windows_only = workload.config.windows[0] > 0;
+    aims.note("several groups", has_groups, 0.22);
+    aims.note("sequences that outgrow windows", outcome.num_past_windows, 0.25);
+    aims.note("preemptions", outcome.num_preemptions, 0.06);
+    aims.note("block copies", outcome.num_copies, 0.12);
+    aims.note("accepted drafts", outcome.num_accepted, 0.2);
+    aims.note("prompt tokens found in several groups", has_groups ? outcome.num_saved : 0, 0.07);
+    aims.note("prompt tokens found where all layers see windows", sees_windows_only ? outcome.num_saved : 0, 0.065);
+    aims.note("blocks swapped in for sequences that outgrew windows",
+              outcome.num_past_windows > 0 ? outcome.num_swaps_in : 0, 0.005);
   }
-  MESSAGE(num_workloads << " workloads from seed " << first_seed << ": " << num_grouped << " with several groups, "
-                        << num_past_windows << " in which sequences outgrew windows, " << num_preemptions
-                        << " preemptions, " << num_copies << " block copies, " << num_accepted << " drafts accepted, "
-                        << num_saved << " prompt tokens found in several groups, " << num_saved_in_windows
-                        << " where all layers see windows, " << num_swaps_in
-                        << " blocks swapped in for sequences that outgrew windows");
-  if (replay) return;
-  CHECK(num_saved > num_workloads);
-  CHECK(num_saved_in_windows > num_workloads);
-  CHECK(num_swaps_in > num_workloads / 20);
-  CHECK(num_grouped > num_workloads / 5);
-  CHECK(num_past_windows > num_workloads / 5);
-  CHECK(num_preemptions > num_workloads / 10);
-  CHECK(num_copies > num_workloads / 20);
-  CHECK(num_accepted > num_workloads / 4);
+  MESSAGE(seeds.num << " workloads from seed " << seeds.first << ": " << aims.text());
+  if (!seeds.is_replay) aims.check(seeds.num);
 }
 
 TEST_CASE("where no blocks lack, models with windows save what others save of prompts") {
