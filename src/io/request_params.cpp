@@ -223,7 +223,7 @@ MaybeError read_beams(const FieldSet& fields, const RequestLimits& limits, Input
                        std::string(field_name(*field)) + " needs use_beam_search: true");
   }
   if (width == nullptr) beams.width = sampling.n;
-  const std::string given = "; got " + std::to_string(beams.width);
+  const std::string given = "; got beam_width " + std::to_string(beams.width);
   if (beams.width < sampling.n)
     return field_error("invalid_value", "n",
                        "n must be at most beam_width" + given + " and n " + std::to_string(sampling.n));
