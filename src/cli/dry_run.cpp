@@ -80,6 +80,7 @@ std::string forecast_run(const JobOptions& job, std::optional<double> price_per_
   RunLimits limits;
   limits.num_slots = job.scheduler.max_num_seqs;
   limits.max_step_tokens = job.scheduler.max_num_batched_tokens;
+  limits.block_size = job.load.block_size;
   if (measured) {
     context.pool_tokens = limits.pool_tokens = measured->pool_tokens;
     context.kv_bytes_per_token = static_cast<double>(measured->kv_bytes_per_token);

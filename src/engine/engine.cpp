@@ -197,7 +197,8 @@ Status Engine::finish_step() {
   scheduler_.apply(plan, output_, &updates_);
   const double step_ms = output_.device_ms > 0 ? output_.device_ms : now_ms - step_begin_ms_;
   if (options_.step_cost != nullptr)
-    options_.step_cost->observe(plan.num_tokens(), static_cast<double>(num_context_tokens(plan)), step_ms, gap_ms_);
+    options_.step_cost->observe(plan.num_tokens(), static_cast<double>(num_context_tokens(plan)), step_ms, gap_ms_,
+                                num_attended_pairs(plan));
   if (options_.proposer != nullptr) options_.proposer->on_step(plan, step_ms, gap_ms_);
   gap_ms_ = 0;
   idle_since_ms_ = now_ms;
@@ -316,6 +317,7 @@ void Engine::report_progress() {
   p.now_ms = clock_.now_ms() - start_ms_;
   p.num_input_tokens = num_input_tokens_;
   p.num_output_tokens = num_output_tokens_;
+  p.num_running_tokens = work_.num_output_tokens();
   p.num_active_tokens = work_.num_tokens();
   p.num_running = scheduler_.num_running();
   p.num_waiting = scheduler_.num_waiting();

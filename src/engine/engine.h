@@ -33,6 +33,7 @@ struct EngineProgress {
   int64_t num_input_tokens = 0, num_output_tokens = 0;  // of the tokens computed so far
   int64_t num_running = 0, num_waiting = 0;
   double kv_use = 0;  // of the pool, [0, 1]
+  int64_t num_running_tokens = 0;  // outputs so far of requests under way
   int64_t num_active_tokens = 0;  // of requests under way: prompts as far as they are there, and outputs so far
 };
 

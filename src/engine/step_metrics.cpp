@@ -17,6 +17,15 @@ int64_t num_context_tokens(const StepPlan& plan) {
   return count;
 }
 
+double num_attended_pairs(const StepPlan& plan) {
+  double count = 0;
+  for (int32_t e = 0; e < plan.num_entries(); ++e) {
+    const double rows = plan.num_rows(e);
+    if (rows > 1) count += rows * (plan.max_context_len(e) - (rows - 1) / 2);
+  }
+  return count;
+}
+
 namespace {
 
 void add_times(const StepFacts& f, TimeShares* times) {

@@ -15,6 +15,8 @@ namespace llmb {
 int64_t num_unsampled_rows(const StepPlan& plan);
 // Read from the KV cache, at most, summed over entries.
 int64_t num_context_tokens(const StepPlan& plan);
+// Pairs of prompts' rows and the positions that each of them sees, at most, summed over entries with more than one row.
+double num_attended_pairs(const StepPlan& plan);
 
 // Where the time of a run went. A step's time is divided among its rows.
 struct TimeShares {

@@ -32,12 +32,14 @@ void WorkCounter::add_output_token(SeqId seq) {
   if (at == sequences_.end()) return;
   ++at->second.num_output_tokens;
   ++num_tokens_;
+  ++num_output_tokens_;
 }
 
 void WorkCounter::remove(SeqId seq) {
   const auto at = sequences_.find(seq);
   if (at == sequences_.end()) return;
   num_tokens_ -= at->second.num_tokens();
+  num_output_tokens_ -= at->second.num_output_tokens;
   sequences_.erase(at);
 }
 

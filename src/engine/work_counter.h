@@ -30,6 +30,7 @@ class WorkCounter {
   void add_output_token(SeqId seq);
   void remove(SeqId seq);
   int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_output_tokens() const { return num_output_tokens_; }  // of these
 
  private:
   struct Progress {
@@ -43,7 +44,7 @@ class WorkCounter {
   };
 
   std::unordered_map<SeqId, Progress> sequences_;
-  int64_t num_tokens_ = 0;
+  int64_t num_tokens_ = 0, num_output_tokens_ = 0;
 };
 
 }  // namespace llmb

@@ -90,6 +90,7 @@ class Coordinator final : public RequestSource, public CompletionSink {
   int64_t num_equal_rows() const { return equal_rows_ ? equal_rows_->num_found() : 0; }  // answered with another one
   // Covers all rows that were read so far.
   const InputForecast& input_forecast() const { return input_forecast_; }
+  void set_running(int64_t num_answers, int64_t num_tokens) { input_forecast_.set_running(num_answers, num_tokens); }
   Forecast forecast() const { return input_forecast_.forecaster().forecast(); }
   // Tokens of the rows that an engine has finished, prompts included.
   int64_t num_finished_tokens() const { return num_finished_tokens_.load(std::memory_order_relaxed); }

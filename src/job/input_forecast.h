@@ -29,6 +29,8 @@ class InputForecast {
     forecaster_.end_row(completion.line.index, completion.error ? 0 : completion.num_output_tokens());
   }
 
+  void set_running(int64_t num_answers, int64_t num_tokens) { forecaster_.set_running(num_answers, num_tokens); }
+
   const Forecaster& forecaster() const { return forecaster_; }
   // Prompt tokens of rows to compute that a row before has, as far as a table of kPrefixIndexBytes knows; and by how many
   // tokens a prompt's share of them may be rounded down, and 1.

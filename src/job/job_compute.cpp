@@ -111,11 +111,13 @@ Forecast Job::estimate() const {
   limits.max_step_tokens = options_.scheduler.max_num_batched_tokens;
   const Forecaster& forecaster = coordinator_->input_forecast().forecaster();
   limits.pool_tokens = tokens_in_blocks(info.kv, info.kv.num_blocks, forecaster.forecast().mean_row_tokens());
+  limits.block_size = info.kv.block_size;
   const bool is_planned = options_.schedule == Schedule::kAuto || options_.schedule == Schedule::kLongestFirst;
   return forecaster.estimate(limits, is_planned, worker_->step_cost());
 }
 
 void Job::report_progress(const EngineProgress& engine, std::optional<int64_t> num_lines) {
+  coordinator_->set_running(engine.num_running, engine.num_running_tokens);
   const JobProgress progress = progress_of(*coordinator_, engine, num_lines);
   if (!has_forecast_ && progress.forecast.has_all_rows) {
     has_forecast_ = true;

@@ -26,11 +26,11 @@ std::optional<MeasuredSteps> read_measured_steps(const std::string& path) {
     j.at("device").get_to(steps.device);
     j.at("pool_tokens").get_to(steps.pool_tokens);
     j.at("kv_bytes_per_token").get_to(steps.kv_bytes_per_token);
-    j.at("ms_per_context_token").get_to(steps.curve.ms_per_context_token);
+    j.at("deviations").get_to(steps.curve.deviations);
     j.at("wall_share").get_to(steps.curve.wall_share);
     for (const nlohmann::json& point : j.at("steps"))
       steps.curve.points.push_back({point.at("rows").get<int32_t>(), point.at("ms").get<double>(),
-                                    point.at("context_tokens").get<double>()});
+                                    point.at("context_tokens").get<double>(), point.at("pairs").get<double>()});
     return steps;
   } catch (const nlohmann::json::exception&) {
     return {};
@@ -41,11 +41,14 @@ Status write_measured_steps(const std::string& path, const MeasuredSteps& steps,
   nlohmann::json j = {{"device", steps.device},
                       {"pool_tokens", steps.pool_tokens},
                       {"kv_bytes_per_token", steps.kv_bytes_per_token},
-                      {"ms_per_context_token", steps.curve.ms_per_context_token},
+                      {"deviations", steps.curve.deviations},
                       {"wall_share", steps.curve.wall_share},
                       {"steps", nlohmann::json::array()}};
   for (const StepCost::Point& point : steps.curve.points)
-    j["steps"].push_back({{"rows", point.num_rows}, {"ms", point.ms}, {"context_tokens", point.num_context_tokens}});
+    j["steps"].push_back({{"rows", point.num_rows},
+                          {"ms", point.ms},
+                          {"context_tokens", point.num_context_tokens},
+                          {"pairs", point.num_pairs}});
   AtomicFileWriter writer(path, path + "." + std::to_string(::getpid()), ops);
   LLMB_RETURN_IF_ERROR(writer.open());
   LLMB_RETURN_IF_ERROR(writer.append(j.dump() + "\n"));

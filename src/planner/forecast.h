@@ -52,6 +52,9 @@ class Forecaster {
   // A row has its answer, with so many tokens in all. Does nothing for rows that are not computed.
   void end_row(int64_t line, int64_t num_output_tokens) { lengths_.end(line, num_output_tokens); }
 
+  // LengthPredictor::set_running()
+  void set_running(int64_t num_answers, int64_t num_tokens) { lengths_.set_running(num_answers, num_tokens); }
+
   Forecast forecast() const;
   const LengthPredictor& lengths() const { return lengths_; }
   // Goes through the run as well (simulate_run): takes a second for a few million rows. is_planned: long answers come

@@ -15,6 +15,8 @@ void LineFit::add(double x, double y) {
   yy_ += dy * (y - y_);
 }
 
+double LineFit::squared_variation() const { return count_ > 0 && y_ > 0 ? yy_ / count_ / (y_ * y_) : 0; }
+
 double LineFit::residual() const {
   if (!(xx_ > 0) || !(yy_ > 0)) return 1;
   return std::max(0.0, 1 - xy_ * xy_ / (xx_ * yy_));
@@ -57,6 +59,8 @@ void LengthPredictor::end(int64_t line, int64_t num_output_tokens) {
   ++num_ended_;
   num_inexact_open_ -= !row.is_exact;
   if (!row.is_exact && num_output_tokens > 0) {
+    num_learned_ += row.num_choices;
+    num_learned_tokens_ += num_output_tokens;
     const double length = static_cast<double>(num_output_tokens) / row.num_choices;
     for (int32_t group = group_of(row);;) {
       Group& one = groups_.at(group);
@@ -69,6 +73,12 @@ void LengthPredictor::end(int64_t line, int64_t num_output_tokens) {
   if (num_ended_ < refresh_at_) return;
   refresh();
   refresh_at_ = num_ended_ + std::max(kEnough, num_ended_ / 4);
+}
+
+void LengthPredictor::set_running(int64_t num_answers, int64_t num_tokens) {
+  std::lock_guard lock(mutex_);
+  num_running_ = num_answers;
+  num_running_tokens_ = num_tokens;
 }
 
 double LengthPredictor::expected(int64_t line) const {
@@ -99,12 +109,14 @@ std::vector<SimulatedRow> LengthPredictor::open_rows() const {
   for (const Row& row : rows_)
     if (!row.has_ended)
       open.push_back({row.num_prompt_tokens - row.num_shared_tokens,
-                      std::max(1, static_cast<int32_t>(std::lround(row.expected))), row.num_choices});
+                      std::max(1, static_cast<int32_t>(std::lround(row.expected))), row.num_choices,
+                      row.num_shared_tokens});
   return open;
 }
 
 int64_t LengthPredictor::find(int64_t line) const {
-  const auto at = std::lower_bound(rows_.begin(), rows_.end(), line, [](const Row& row, int64_t l) { return row.line < l; });
+  const auto at =
+      std::lower_bound(rows_.begin(), rows_.end(), line, [](const Row& row, int64_t l) { return row.line < l; });
   return at == rows_.end() || at->line != line ? -1 : at - rows_.begin();
 }
 
@@ -125,7 +137,19 @@ const LengthPredictor::Group* LengthPredictor::learned_group(int32_t group) cons
 double LengthPredictor::expected_of(const ExpectedRow& row) const {
   if (row.is_exact) return row.max_tokens;
   const Group* group = learned_group(group_of(row));
-  return group == nullptr ? row.max_tokens : group->expected(row);
+  if (group == nullptr) return row.max_tokens;
+  return std::min<double>(row.max_tokens, group->expected(row) * running_factor());
+}
+
+// By how much the answers that have ended are shorter than all that began. Those under way will get as many tokens more as
+// is left of a renewal process at any moment: mean * (1 + squared variation) / 2.
+double LengthPredictor::running_factor() const {
+  if (num_learned_tokens_ == 0) return 1;
+  const auto learned = static_cast<double>(num_learned_), running = static_cast<double>(num_running_);
+  const double left = (1 + groups_.at(kAll).by_prompt.squared_variation()) / 2;
+  const double count = std::max(learned / 2, learned + running * (1 - left));
+  const double mean = static_cast<double>(num_learned_tokens_ + num_running_tokens_) / count;
+  return std::max(1.0, mean * learned / static_cast<double>(num_learned_tokens_));
 }
 
 void LengthPredictor::refresh() {

@@ -34,6 +34,7 @@ class LineFit {
   void add(double x, double y);
   double count() const { return count_; }
   double mean() const { return y_; }
+  double squared_variation() const;  // the variance of y by the square of its mean
   double residual() const;  // the part of the variance of y that the line leaves, [0, 1]
   double at(double x) const;
 
@@ -50,6 +51,9 @@ class LengthPredictor {
   void add(const ExpectedRow& row);
   // The row has its answers, with so many tokens in all; none: it has an error. Does nothing for rows that were not added.
   void end(int64_t line, int64_t num_output_tokens);
+
+  // So many answers are under way, and have got so many tokens: those that have ended are the shorter ones of all.
+  void set_running(int64_t num_answers, int64_t num_tokens);
 
   // Tokens of one answer to the row; 0: not added.
   double expected(int64_t line) const;
@@ -84,6 +88,7 @@ class LengthPredictor {
   int32_t group_of(const ExpectedRow& row) const;
   const Group* learned_group(int32_t group) const;
   double expected_of(const ExpectedRow& row) const;
+  double running_factor() const;
   void refresh();
 
   mutable std::mutex mutex_;
@@ -91,7 +96,8 @@ class LengthPredictor {
   std::unordered_map<int32_t, Group> groups_ = {{kAll, {}}};  // by the prompt of their first row
   int64_t num_ended_ = 0, num_inexact_open_ = 0;
   int64_t refresh_at_ = kEnough;  // rows ended: what is expected of the open ones is found anew
-  int64_t num_ended_tokens_ = 0;
+  int64_t num_ended_tokens_ = 0, num_running_ = 0, num_running_tokens_ = 0;
+  int64_t num_learned_ = 0, num_learned_tokens_ = 0;  // answers of ended rows whose lengths were not known
   double num_open_tokens_ = 0;
 };
 

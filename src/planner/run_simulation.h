@@ -12,12 +12,14 @@ struct SimulatedRow {
   int32_t num_prompt_tokens = 0;  // to compute
   int32_t num_output_tokens = 1;  // of each answer
   int32_t num_choices = 1;
+  int32_t num_shared_tokens = 0;  // of the prompt, before these: computed and stored for another row
 };
 
 struct RunLimits {
   int32_t num_slots = 1;        // answers that are computed at one time
   int32_t max_step_tokens = 1;  // of a step
   int64_t pool_tokens = INT64_MAX;
+  int32_t block_size = 1;  // of the pool: an answer leaves half of one unused
 };
 
 struct SimulatedRun {
@@ -27,8 +29,8 @@ struct SimulatedRun {
   double ms = 0;                // 0: the cost of steps is not known
 };
 
-// Rows join in this order as soon as there are slots and room for their prompts, as in the scheduler. Takes O(rows + steps
-// with prompts in them), each with a factor log(slots).
+// Rows join in this order as soon as there are slots and room for their prompts, as in the scheduler; where the pool is full,
+// those that joined last are computed again later. Takes O(rows + steps with prompts in them), each with a factor log(slots).
 SimulatedRun simulate_run(std::span<const SimulatedRow> rows, const RunLimits& limits, const StepCost& cost);
 
 }  // namespace llmb

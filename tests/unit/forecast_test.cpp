@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "core/step_cost.h"
@@ -109,52 +110,109 @@ TEST_CASE("an error teaches nothing about lengths") {
 namespace {
 
 // Step by step, row by row.
-SimulatedRun naive_run(const std::vector<SimulatedRow>& rows, const RunLimits& limits, const StepCost& cost) {
+class NaiveRun {
+ public:
+  NaiveRun(const std::vector<SimulatedRow>& rows, const RunLimits& limits, const StepCost& cost)
+      : limits_(limits), cost_(cost) {
+    for (const SimulatedRow& row : rows) waiting_.push_back({row});
+  }
+
+  SimulatedRun run() {
+    while (!waiting_.empty() || !running_.empty()) {
+      preempt();
+      while (!waiting_.empty() && prompt_left() < limits_.max_step_tokens - num_decoding() && can_join(waiting_.front().row)) {
+        const Waiting& next = waiting_.front();
+        int32_t lost = next.row.num_prompt_tokens;
+        if (next.is_again) lost = static_cast<int32_t>(std::clamp<int64_t>(num_stored_ - next.num_stored_before, 1, lost));
+        running_.push_back({next.row, lost});
+        waiting_.pop_front();
+      }
+      step();
+    }
+    return run_;
+  }
+
+ private:
+  struct Waiting {
+    SimulatedRow row;
+    bool is_again = false;          // it was preempted
+    int64_t num_stored_before = 0;  // tokens by all, until then
+  };
   struct Running {
     SimulatedRow row;
     int32_t prompt_left, num_given = 0;
+    bool decodes() const { return prompt_left == 0; }
   };
-  std::vector<Running> running;
-  SimulatedRun run;
-  size_t next = 0;
-  while (next < rows.size() || !running.empty()) {
-    int64_t kv = 0, slots = 0, decoding = 0, prompt = 0;
-    for (const Running& r : running) {
-      kv += r.row.num_prompt_tokens + int64_t{r.row.num_choices} * std::max(0, r.num_given - 1);
-      slots += r.row.num_choices;
-      prompt += r.prompt_left;
-      decoding += r.prompt_left == 0 ? r.row.num_choices : 0;
+  template <typename Count>
+  int64_t sum(const Count& count) const {
+    int64_t sum = 0;
+    for (const Running& r : running_) sum += count(r);
+    return sum;
+  }
+  int64_t num_decoding() const { return sum([](const Running& r) { return r.decodes() ? r.row.num_choices : 0; }); }
+  int64_t prompt_left() const { return sum([](const Running& r) { return r.prompt_left; }); }
+  int64_t stored() const {
+    return sum([](const Running& r) {
+      return r.row.num_prompt_tokens - r.prompt_left + r.row.num_choices * std::max(0, r.num_given - 1);
+    });
+  }
+  int64_t room() const {
+    const int64_t num_running = sum([](const Running& r) { return r.row.num_choices; });
+    return limits_.pool_tokens - num_running * (limits_.block_size / 2) - stored() - prompt_left() - num_decoding();
+  }
+  bool can_join(const SimulatedRow& row) const {
+    const int64_t slots = sum([](const Running& r) { return r.row.num_choices; });
+    return running_.empty() || (slots + row.num_choices <= limits_.num_slots && row.num_prompt_tokens <= room());
+  }
+  void preempt() {
+    while (room() < 0) {
+      const auto decoding = std::count_if(running_.begin(), running_.end(), [](const Running& r) { return r.decodes(); });
+      if (decoding < 2) return;
+      auto last = running_.end();
+      while (!(--last)->decodes()) {
+      }
+      SimulatedRow rest = last->row;
+      rest.num_prompt_tokens += rest.num_choices * last->num_given;
+      rest.num_output_tokens -= last->num_given;
+      running_.erase(last);
+      waiting_.push_front({rest, true, num_stored_});
     }
-    while (next < rows.size() && prompt < limits.max_step_tokens - decoding &&
-           (running.empty() || (slots + rows[next].num_choices <= limits.num_slots &&
-                                kv + rows[next].num_prompt_tokens <= limits.pool_tokens))) {
-      running.push_back({rows[next], rows[next].num_prompt_tokens});
-      slots += rows[next].num_choices;
-      kv += rows[next].num_prompt_tokens;
-      prompt += rows[next++].num_prompt_tokens;
-    }
-    int64_t budget = std::max<int64_t>(1, limits.max_step_tokens - decoding), num_rows = decoding, context = 0;
-    for (Running& r : running) {
-      if (r.prompt_left == 0) {
+  }
+  void step() {
+    int64_t num_rows = num_decoding(), budget = std::max<int64_t>(1, limits_.max_step_tokens - num_rows);
+    double context = 0, pairs = 0;
+    for (Running& r : running_) {
+      const int32_t shared = r.row.num_shared_tokens, prompt = r.row.num_prompt_tokens;
+      if (r.decodes()) {
+        context += r.row.num_choices * (shared + prompt + r.num_given);
         ++r.num_given;
         continue;
       }
       const auto count = static_cast<int32_t>(std::min<int64_t>(budget, r.prompt_left));
+      if (count == 0) continue;
       budget -= count;
       num_rows += count;
+      for (int32_t i = 0; i < count && count > 1; ++i) pairs += shared + prompt - r.prompt_left + i + 1;
       r.prompt_left -= count;
+      context += shared + prompt - r.prompt_left;
       if (r.prompt_left == 0) r.num_given = 1;
     }
-    for (const Running& r : running)
-      context += r.row.num_prompt_tokens - r.prompt_left + int64_t{r.row.num_choices} * std::max(0, r.num_given - 1);
-    ++run.num_steps;
-    run.ms += cost.ms(static_cast<int32_t>(num_rows), static_cast<double>(context));
-    if (context > run.peak_kv_tokens) run.peak_kv_answers = slots;
-    run.peak_kv_tokens = std::max(run.peak_kv_tokens, context);
-    std::erase_if(running, [](const Running& r) { return r.prompt_left == 0 && r.num_given >= r.row.num_output_tokens; });
+    num_stored_ += num_rows;
+    ++run_.num_steps;
+    run_.ms += cost_.ms(static_cast<int32_t>(num_rows), context, pairs);
+    if (stored() > run_.peak_kv_tokens)
+      run_.peak_kv_answers = sum([](const Running& r) { return r.row.num_choices; });
+    run_.peak_kv_tokens = std::max(run_.peak_kv_tokens, stored());
+    std::erase_if(running_, [](const Running& r) { return r.decodes() && r.num_given >= r.row.num_output_tokens; });
   }
-  return run;
-}
+
+  std::deque<Waiting> waiting_;
+  int64_t num_stored_ = 0;
+  const RunLimits& limits_;
+  const StepCost& cost_;
+  std::vector<Running> running_;
+  SimulatedRun run_;
+};
 
 }  // namespace
 
@@ -162,16 +220,18 @@ TEST_CASE("a simulated run takes the steps, the memory and the time of one that 
   StepCost cost;
   for (int i = 0; i < 20; ++i) {
     cost.observe(1, 10, 5);
-    cost.observe(64, 640 + i % 2 * 100, 10 + i % 2);
+    cost.observe(64, 640 + i % 2 * 100, 10 + i % 2 + i % 3 * 0.5, 0, 100 * (i % 3));
   }
   for (uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     TestRng rng(seed);
     std::vector<SimulatedRow> rows(static_cast<size_t>(rng.between(0, 40)));
     for (SimulatedRow& row : rows)
-      row = {rng.log_between(1, 60), rng.log_between(1, 50), rng.chance(0.2) ? rng.between(1, 4) : 1};
-    const RunLimits limits = {rng.log_between(4, 16), rng.log_between(16, 100), rng.chance(0.5) ? INT64_MAX : rng.between(60, 300)};
-    const SimulatedRun expected = naive_run(rows, limits, cost), run = simulate_run(rows, limits, cost);
+      row = {rng.log_between(1, 60), rng.log_between(1, 50), rng.chance(0.2) ? rng.between(1, 4) : 1,
+             rng.chance(0.3) ? rng.between(1, 100) : 0};
+    const RunLimits limits = {rng.log_between(4, 16), rng.log_between(16, 100),
+                              rng.chance(0.5) ? INT64_MAX / 2 : rng.between(60, 600), rng.chance(0.5) ? 1 : 16};
+    const SimulatedRun expected = NaiveRun(rows, limits, cost).run(), run = simulate_run(rows, limits, cost);
     CHECK(run.num_steps == expected.num_steps);
     CHECK(run.peak_kv_tokens == expected.peak_kv_tokens);
     CHECK(run.peak_kv_answers == expected.peak_kv_answers);
