@@ -38,7 +38,7 @@ std::string join(const std::vector<std::string>& words, const std::string& separ
 
 // "auto|cpu|cuda[:N]" is a choice of auto, cpu and cuda; a word in capitals stands for a value that is not listed.
 std::vector<std::string> find_choices(const std::string& value) {
-  static const std::regex kChoice(R"(([a-z0-9-]+)(\[[^\]]*\])?)");
+  static const std::regex kChoice(R"(([a-z0-9_-]+)(\[[^\]]*\])?)");
   std::vector<std::string> choices;
   std::stringstream alternatives(value);
   for (std::string alternative; std::getline(alternatives, alternative, '|');) {

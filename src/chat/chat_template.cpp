@@ -4,6 +4,7 @@
 #include <array>
 #include <mutex>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "chat/chat_template_files.h"
@@ -231,9 +232,20 @@ struct ChatTemplate::Parts {
   SpecialTokens special_tokens;
   Source standard;  // no parsed template: the model has only one for tools
   Source tool_use;  // no parsed template: the standard one serves requests with tools too
+  bool reads_effort = false;      // a variable reasoning_effort
+  std::string thinking_variable;  // that switches thinking on and off; "": none
 };
 
-ChatTemplate::ChatTemplate(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+ChatTemplate::ChatTemplate(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {
+  for (const Source* source : {&parts_->standard, &parts_->tool_use}) {
+    // It may be read within a macro only.
+    parts_->reads_effort = parts_->reads_effort || source->text.find("reasoning_effort") != std::string::npos;
+    if (source->parsed == nullptr) continue;
+    for (const jinja::Variable& variable : source->parsed->block.frame.variables)
+      if (variable.name == "enable_thinking" || variable.name == "thinking")
+        if (parts_->thinking_variable != "enable_thinking") parts_->thinking_variable = variable.name;
+  }
+}
 ChatTemplate::~ChatTemplate() = default;
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& model_dir,
@@ -287,6 +299,21 @@ ChatTemplateSummary ChatTemplate::summary() const {
   if (parts_->standard.parsed != nullptr)
     summary.reads_text_parts = reads_parts(parts_->standard, parts_->special_tokens);
   return summary;
+}
+
+bool ChatTemplate::set_effort(ChatMessages* chat) const {
+  nlohmann::ordered_json keywords = nlohmann::ordered_json::object();
+  if (!chat->template_kwargs_json.empty()) keywords = nlohmann::ordered_json::parse(chat->template_kwargs_json);
+  bool is_read = false;
+  const auto set = [&](const char* name, const nlohmann::ordered_json& value) {
+    if (!keywords.contains(name)) keywords[name] = value;
+    is_read = true;
+  };
+  const bool thinks = chat->reasoning_effort != "none";
+  if (parts_->reads_effort) set("reasoning_effort", chat->reasoning_effort);
+  if (!parts_->thinking_variable.empty()) set(parts_->thinking_variable.c_str(), thinks);
+  chat->template_kwargs_json = keywords.dump();
+  return is_read;
 }
 
 Result<std::string> ChatTemplate::render(const ChatMessages& chat, TextParts text_parts) const {

@@ -50,6 +50,9 @@ class ChatTemplate {
   Result<std::string> render(const ChatMessages& chat, TextParts text_parts = TextParts::kAsGiven) const;
 
   ChatTemplateSummary summary() const;
+  // Makes template variables of the conversation's reasoning_effort: reasoning_effort where the template reads it, and
+  // enable_thinking or thinking, false for "none". Variables that the conversation sets stay. False: it reads none.
+  bool set_effort(ChatMessages* chat) const;
 
  private:
   struct Parts;

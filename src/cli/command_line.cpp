@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/help_text.h"
 #include "cli/option_values.h"
+#include "cli/parts_options.h"
 #include "cli/version.h"
 
 namespace llmb {
@@ -294,6 +295,7 @@ std::unique_ptr<CLI::App> make_command_line(Options& o) {
   add_speculation_options(*app, o);
   add_sampling_options(*app, o);
   add_form_options(*app, o);
+  add_parts_options(*app, o);
   add_report_options(*app, o);
   return app;
 }

@@ -93,6 +93,8 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
   }
   LLMB_RETURN_IF_ERROR(read_data_texts(texts, &o->data));
   LLMB_ASSIGN_OR_RETURN(o->generation.form, parse_form(texts.json_schema, texts.regex, texts.choices, texts.grammar));
+  o->model.tool_call_parser = call_format_named(texts.tool_call_parser);
+  o->model.reasoning_parser = reasoning_format_named(texts.reasoning_parser);
   LLMB_RETURN_IF_ERROR(parse_speculative(texts.speculative, &o->speculation));
   if (texts.policy == "sjf") o->scheduler.policy = shortest_job_first();
   if (texts.policy == "mlfq") o->scheduler.policy = multi_level_feedback_queue();

@@ -18,6 +18,7 @@ struct FlagTexts {
   std::string speculative = "none", speculative_config;
   std::string json_schema, regex, grammar;  // of the files, their names
   std::vector<std::string> choices;
+  std::string tool_call_parser = "auto", reasoning_parser = "auto";
   std::string policy = "fcfs";
   bool no_skip_special_tokens = false;
 };

@@ -14,11 +14,22 @@ namespace llmb {
 enum class FinishReason {
   kStop,    // end-of-sequence, a stop token or a stop string
   kLength,  // max_tokens or the context's end
+  kRepetition,  // its last tokens are a block that repeats (StopParams::repetition_tokens)
   kError,   // no answer: see Completion::error
 };
 
 constexpr const char* finish_reason_name(FinishReason r) {
-  return r == FinishReason::kStop ? "stop" : r == FinishReason::kLength ? "length" : "error";
+  switch (r) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kRepetition:
+      return "repetition";
+    case FinishReason::kError:
+      break;
+  }
+  return "error";
 }
 
 // Why a line could not be answered. `code` is stable snake_case for scripts; `message` is for people.
@@ -64,6 +75,8 @@ struct Choice {
   FinishReason finish_reason = FinishReason::kStop;
   std::optional<std::string> stop_string;  // the stop string that ended it
   std::optional<TokenId> stop_token;       // the token of stop_token_ids that ended it; not for end-of-sequence
+  std::optional<AnswerParts> parts;        // of an OpenAI chat answer that has reasoning or calls: what `text` shows
+  int32_t num_reasoning_tokens = 0;        // of its tokens
 };
 
 // Exactly one per input line, ever: choices, at least one, or an error.
@@ -73,6 +86,7 @@ struct Completion {
   std::string id_json;
   std::string model_name;
   std::string input_json;  // fields of the line that its record repeats, as an object; "": none
+  std::string settings_json;  // as in InputRequest
   bool is_chat = false;    // answered to `messages`
   bool return_token_ids = false;
   int32_t num_prompt_tokens = 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "core/answer_split.h"
 #include "core/chat_messages.h"
 #include "core/token_constraint.h"
 #include "core/types.h"
@@ -21,6 +22,7 @@ enum class ApiForm {
   kNative,            // {"prompt"…}, {"messages"…}, {"prompt_token_ids"…}
   kOpenAiChat,        // batch line for /v1/chat/completions
   kOpenAiCompletion,  // batch line for /v1/completions
+  kOpenAiResponses,   // batch line for /v1/responses
 };
 
 // Alternatives of a token that a request may ask for.
@@ -73,11 +75,14 @@ struct StopParams {
   std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
   bool include_stop_str_in_output = false;
+  int32_t repetition_tokens = 0;           // end once so many are a block that repeats (engine/repetition.h); 0: never
+  std::optional<int32_t> thinking_budget;  // >= 0: tokens of reasoning, at most
 };
 
 struct OutputParams {
   bool skip_special_tokens = true;
   bool return_token_ids = false;
+  bool echo = false;  // the prompt's text stands in front of the answer's
 };
 
 enum class TruncateSide { kLeft, kRight };
@@ -89,14 +94,25 @@ struct PromptParams {
   std::optional<int32_t> max_prompt_tokens;  // >= 1; longer is too long; only with truncate
 };
 
+// A call that an answer may be: `before`, arguments that satisfy the schema, `after`. In before and after the text of a
+// special token stands behind a byte kSpecialMark.
+struct CallFrame {
+  std::string before, schema, after;
+  bool is_strict = false;
+  bool operator==(const CallFrame&) const = default;
+};
+inline constexpr char kSpecialMark = '\xff';
+
 // The form that an answer must have, as it was asked for.
 struct AnswerForm {
-  enum class Kind : uint8_t { kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar };
+  enum class Kind : uint8_t { kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar, kCalls };
   Kind kind = Kind::kJsonObject;
   std::string text;                  // the schema as JSON, the pattern or the grammar
   std::vector<std::string> choices;  // of kChoice: the texts that an answer may be
   bool is_strict = false;            // of kJsonSchema: objects must be closed and their properties required
   std::string field;                 // of the line, or the option, that asked for it; for messages
+  std::vector<CallFrame> calls = {};  // of kCalls: one of them, or several with `text` between them
+  bool has_several_calls = false;
 };
 
 // Which tokens an answer may have, whatever its form.
@@ -134,6 +150,7 @@ struct InputRequest {
   std::string id_json;     // the line's id as JSON text ("\"a-1\"", "17"); "" when it had none
   std::string model_name;  // body.model of an OpenAI line, echoed in the answer
   std::string input_json;  // fields of the line that its record repeats (--keep), as an object; "": none
+  std::string settings_json;  // of a /v1/responses line: members of its answer that repeat the line, without brackets
   PromptInput prompt;
   GenerationParams params;
   std::optional<double> arrival_ms;  // simulated arrival, since the start of the run
@@ -146,6 +163,9 @@ struct Request {
   std::string id_json;
   std::string model_name;
   std::string input_json;
+  std::string settings_json;
+  std::string echo_text;               // that stands in front of the answer's text
+  AnswerSplit split;                   // of OpenAI's chat answers
   std::vector<TokenId> prompt_tokens;  // at least one
   int32_t num_truncated_tokens = 0;    // of the prompt as given, that are not in prompt_tokens
   GenerationParams params;             // stop.max_tokens is always set here, and fits the context; no form or token rules

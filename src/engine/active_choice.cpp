@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/split_choice.h"
 #include "engine/stop_matcher.h"
 
 namespace llmb {
 
 ActiveChoice::ActiveChoice(const Request& request, const Tokenizer* tokenizer, double virtual_token_ms)
     : request_(&request), tokenizer_(tokenizer), virtual_token_ms_(virtual_token_ms) {
+  const int32_t repetition = request.params.stop.repetition_tokens;
+  if (repetition > 0 && !request.params.sampling.beams) repetition_.emplace(repetition);
   if (tokenizer == nullptr) return;
   detokenizer_.emplace(*tokenizer, request.params.output.skip_special_tokens, request.prompt_tokens);
 }
@@ -20,7 +23,8 @@ double ActiveChoice::time_of(double now_ms) const {
   return virtual_token_ms_ * static_cast<double>(num_prompt + choice_.num_output_tokens - 1);
 }
 
-bool ActiveChoice::add_token(const StepOutput& output, int32_t given, bool is_stop_token, double clock_ms) {
+std::optional<FinishReason> ActiveChoice::add_token(const StepOutput& output, int32_t given, bool is_stop_token,
+                                                    double clock_ms) {
   const TokenId token = output.tokens[given];
   choice_.num_output_tokens++;
   const double now_ms = time_of(clock_ms);
@@ -31,8 +35,9 @@ bool ActiveChoice::add_token(const StepOutput& output, int32_t given, bool is_st
   if (request_->params.sampling.is_ranked()) sum_logprobs_ += output.logprobs[given];
   if (request_->params.sampling.num_logprobs) add_logprobs(output, given);
   const bool hidden = is_stop_token && !request_->params.stop.include_stop_str_in_output;
-  if (!detokenizer_ || hidden) return false;
-  return append_text(detokenizer_->push(token));
+  const bool loops = repetition_ && repetition_->add(token) && !is_stop_token;
+  if (detokenizer_ && !hidden && append_text(detokenizer_->push(token))) return FinishReason::kStop;
+  return loops ? std::optional(FinishReason::kRepetition) : std::nullopt;
 }
 
 // Appends, cuts at a stop string that is now complete, and says whether there was one.
@@ -74,6 +79,9 @@ Choice ActiveChoice::finish(FinishReason reason, std::optional<TokenId> stop_tok
   const auto& eos = request_->eos_token_ids;
   const bool is_eos = stop_token && std::find(eos.begin(), eos.end(), *stop_token) != eos.end();
   choice_.stop_token = is_eos ? std::nullopt : stop_token;
+  if (request_->params.output.echo) choice_.text = request_->echo_text + choice_.text;
+  const bool hides_last = stop_token.has_value() && !request_->params.stop.include_stop_str_in_output;
+  if (tokenizer_ != nullptr) split_choice(*request_, *tokenizer_, hides_last, &choice_);
   return std::move(choice_);
 }
 

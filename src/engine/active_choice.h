@@ -9,6 +9,7 @@
 #include "core/completion.h"
 #include "core/request.h"
 #include "core/step_plan.h"
+#include "engine/repetition.h"
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/tokenizer.h"
 
@@ -21,8 +22,8 @@ class ActiveChoice {
   ActiveChoice(const Request& request, const Tokenizer* tokenizer, double virtual_token_ms);
 
   // Takes the token `given` of the output. `is_stop_token`: it ended the sequence and its text is left out (unless
-  // asked for). True when a stop string is complete: the sequence must end now.
-  bool add_token(const StepOutput& output, int32_t given, bool is_stop_token, double now_ms);
+  // asked for). Set: the sequence must end now, as a stop string is complete (kStop), or its tokens loop (kRepetition).
+  std::optional<FinishReason> add_token(const StepOutput& output, int32_t given, bool is_stop_token, double now_ms);
 
   // The answer. Call once, at the end.
   Choice finish(FinishReason reason, std::optional<TokenId> stop_token);
@@ -44,6 +45,7 @@ class ActiveChoice {
   const Tokenizer* tokenizer_;
   double virtual_token_ms_;
   std::optional<Detokenizer> detokenizer_;
+  std::optional<RepetitionWatch> repetition_;
   Choice choice_;
   double sum_logprobs_ = 0;
   double first_token_ms_ = 0, last_token_ms_ = 0;

@@ -15,7 +15,8 @@ Completion completion_for(const Request& request) {
   c.id_json = request.id_json;
   c.input_json = request.input_json;
   c.model_name = request.model_name;
-  c.is_chat = request.form == ApiForm::kOpenAiChat;
+  c.settings_json = request.settings_json;
+  c.is_chat = request.form == ApiForm::kOpenAiChat || request.form == ApiForm::kOpenAiResponses;
   c.return_token_ids = request.params.output.return_token_ids;
   c.num_prompt_tokens = static_cast<int32_t>(request.prompt_tokens.size());
   c.num_truncated_tokens = request.num_truncated_tokens;

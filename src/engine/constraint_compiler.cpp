@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "grammar/answer_forms.h"
+#include "grammar/call_forms.h"
 #include "grammar/gbnf.h"
 #include "grammar/grammar_constraint.h"
 #include "grammar/json_schema.h"
@@ -15,8 +16,13 @@ constexpr size_t kMaxEntries = 1024, kMaxBytes = size_t{128} << 20, kMaxConstrai
 
 std::string key_of(const AnswerForm& form) {
   std::string key = std::to_string(static_cast<int>(form.kind)) + (form.is_strict ? "!" : ".") + form.text;
-  for (const std::string& choice : form.choices) key += std::to_string(choice.size()) + ":" + choice;
-  return key;
+  const auto add = [&key](const std::string& part) { key += std::to_string(part.size()) + ":" + part; };
+  for (const std::string& choice : form.choices) add(choice);
+  for (const CallFrame& call : form.calls) {
+    key += call.is_strict ? "!" : ".";
+    for (const std::string& part : {call.before, call.schema, call.after}) add(part);
+  }
+  return key + (form.has_several_calls ? "+" : "");
 }
 
 Result<grammar::Rules> rules_of(const AnswerForm& form) {
@@ -31,6 +37,11 @@ Result<grammar::Rules> rules_of(const AnswerForm& form) {
       return grammar::choice_rules(form.choices);
     case AnswerForm::Kind::kGrammar:
       return grammar::read_gbnf(form.text);
+    case AnswerForm::Kind::kCalls: {
+      std::vector<grammar::CallShape> calls;
+      for (const CallFrame& call : form.calls) calls.push_back({call.before, call.schema, call.after, call.is_strict});
+      return grammar::call_rules(calls, form.text, form.has_several_calls);
+    }
   }
   return internal_error("an unknown form of answers");
 }
@@ -44,6 +55,12 @@ Result<std::shared_ptr<const TokenConstraint>> make(const AnswerForm& form,
 }
 
 }  // namespace
+
+std::shared_ptr<const grammar::Vocabulary> ConstraintCompiler::vocabulary() {
+  const std::lock_guard lock(mutex_);
+  if (vocabulary_ == nullptr) vocabulary_ = make_vocabulary_();
+  return vocabulary_;
+}
 
 Result<ConstraintCompiler::Compiled> ConstraintCompiler::compile(const AnswerForm& form) {
   std::string key = key_of(form);

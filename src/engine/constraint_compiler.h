@@ -31,6 +31,7 @@ class ConstraintCompiler {
   // invalid_argument: it is no schema, pattern or grammar, or no text satisfies it; unsupported: it cannot be enforced
   // exactly; resource_exhausted: it is too large.
   Result<Compiled> compile(const AnswerForm& form);
+  std::shared_ptr<const grammar::Vocabulary> vocabulary();
 
  private:
   struct Entry {

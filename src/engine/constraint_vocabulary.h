@@ -9,7 +9,8 @@
 
 namespace llmb {
 
-// vocab_size: of the model, which may have more tokens than the tokenizer. Special tokens are never part of a text.
+// vocab_size: of the model, which may have more tokens than the tokenizer. Special tokens are
+// their text behind a kSpecialMark, a byte that no text has.
 std::shared_ptr<const grammar::Vocabulary> constraint_vocabulary(const Tokenizer& tokenizer, int32_t vocab_size,
                                                                  std::vector<TokenId> eos_token_ids);
 

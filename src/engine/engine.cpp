@@ -226,11 +226,11 @@ void Engine::process_output(double now_ms) {
       continue;
     }
     ActiveChoice& choice = at->second->choice(update.choice);
-    const bool stopped = choice.add_token(output_, update.given, update.stop_token.has_value(), now_ms);
+    const auto stopped = choice.add_token(output_, update.given, update.stop_token.has_value(), now_ms);
     // A later token of the step may have ended it for the scheduler.
     if (stopped && scheduler_.contains(update.seq)) scheduler_.finish(update.seq);
     // A stop string and the last token allowed may coincide: the stop string is the reason.
-    if (stopped) complete(update, FinishReason::kStop);
+    if (stopped) complete(update, *stopped);
     else if (update.finish) complete(update, *update.finish);
   }
 }

@@ -4,7 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "engine/token_rules.h"
+#include "chat/forced_calls.h"
+#include "chat/reasoning.h"
+#include "engine/answer_constraint.h"
 
 namespace llmb {
 
@@ -30,15 +32,26 @@ Tokens tokenize_text(const std::string& text, bool may_be_cut, const ModelContex
   return encode(text, /*add_special_tokens=*/true, may_be_cut, model, "prompt");
 }
 
-Tokens tokenize_messages(const ChatMessages& chat, bool may_be_cut, const ModelContext& model) {
+Tokens tokenize_messages(const ChatMessages& chat, bool may_be_cut, const ModelContext& model,
+                         PromptReasoning* reasoning) {
   if (!model.tokenizer)
     return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer",
                         "messages"};
   if (!model.chat_template)
     return RequestError{"no_chat_template", "the model has no chat template; use prompt, or give --chat-template",
                         "messages"};
-  Result<std::string> text = model.chat_template->render(chat, TextParts::kJoined);
+  ChatMessages with_effort;
+  if (!chat.reasoning_effort.empty()) {
+    with_effort = chat;
+    if (!model.chat_template->set_effort(&with_effort))
+      return RequestError{"unsupported_field", "reasoning_effort: the model's chat template has no variable for it",
+                          "reasoning_effort"};
+  }
+  Result<std::string> text =
+      model.chat_template->render(chat.reasoning_effort.empty() ? chat : with_effort, TextParts::kJoined);
   if (!text.ok()) return RequestError{"template_error", text.status().message(), "messages"};
+  if (opens_reasoning(*text, model.formats.reasoning)) *reasoning = PromptReasoning::kOpen;
+  else if (closes_reasoning(*text, model.formats.reasoning)) *reasoning = PromptReasoning::kClosed;
   // The template writes the special tokens itself.
   return encode(*text, /*add_special_tokens=*/false, may_be_cut, model, "messages");
 }
@@ -59,10 +72,10 @@ const char* field_of(const PromptInput& prompt) {
   return std::holds_alternative<ChatMessages>(prompt) ? "messages" : "prompt_token_ids";
 }
 
-// Takes token ids out of the prompt.
-Tokens tokenize(PromptInput* prompt, bool may_be_cut, const ModelContext& model) {
+// Takes token ids out of the prompt. Sets how it ends.
+Tokens tokenize(PromptInput* prompt, bool may_be_cut, const ModelContext& model, PromptReasoning* reasoning) {
   if (const auto* text = std::get_if<std::string>(prompt)) return tokenize_text(*text, may_be_cut, model);
-  if (const auto* chat = std::get_if<ChatMessages>(prompt)) return tokenize_messages(*chat, may_be_cut, model);
+  if (const auto* chat = std::get_if<ChatMessages>(prompt)) return tokenize_messages(*chat, may_be_cut, model, reasoning);
   return std::move(std::get<std::vector<TokenId>>(*prompt));
 }
 
@@ -99,35 +112,21 @@ std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, con
   return std::nullopt;
 }
 
-RequestError refused_form(const Status& status, const AnswerForm& form) {
-  const char* const code = status.code() == StatusCode::kUnsupported         ? "unsupported_form"
-                           : status.code() == StatusCode::kResourceExhausted ? "form_too_large"
-                                                                             : "invalid_form";
-  return {code, form.field + ": " + status.message(), form.field};
+// A prompt of tokens is shown as its text.
+std::string echo_of(const PromptInput& prompt, const std::vector<TokenId>& tokens, const ModelContext& model) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
+  return model.tokenizer == nullptr ? std::string() : model.tokenizer->decode(tokens, /*skip_special_tokens=*/false);
 }
 
-std::optional<RequestError> set_constraint(const AnswerForm& form, const ModelContext& model, Request* request) {
-  if (model.eos_token_ids.empty())
-    return RequestError{"no_eos_token", "the model has no end-of-sequence token, with which an answer in the form of " +
-                        form.field + " could end", form.field};
-  if (model.constraints == nullptr)
-    return RequestError{"no_tokenizer", "the model directory has no tokenizer, which the form of an answer needs",
-                        form.field};
-  auto compiled = model.constraints->compile(form);
-  if (!compiled.ok()) return refused_form(compiled.status(), form);
-  if (compiled->is_new) request->constraint_bytes = compiled->constraint->num_bytes();
-  request->constraint = std::move(compiled->constraint);
-  return std::nullopt;
-}
-
-std::optional<RequestError> add_token_rules(TokenRules rules, const ModelContext& model, Request* request) {
-  if (!rules.bad_words.empty() && model.tokenizer == nullptr)
-    return RequestError{"no_tokenizer", "the model directory has no tokenizer, which bad_words need", "bad_words"};
-  std::vector<std::vector<TokenId>> bad;
-  if (!rules.bad_words.empty()) bad = bad_sequences(rules.bad_words, *model.tokenizer);
-  request->constraint =
-      with_token_rules(std::move(request->constraint), std::move(rules.allowed), std::move(bad), model.vocab_size);
-  return std::nullopt;
+AnswerSplit split_of(const InputRequest& input, bool opens_reasoning, const ModelContext& model) {
+  AnswerSplit split;
+  if (input.form != ApiForm::kOpenAiChat && input.form != ApiForm::kOpenAiResponses) return split;
+  const auto& chat = std::get<ChatMessages>(input.prompt);
+  split.formats = model.formats;
+  if (chat.tools_json.empty()) split.formats.calls = ToolCallFormat::kNone;
+  else split.tool_names = tool_names(chat.tools_json);
+  split.starts_in_reasoning = opens_reasoning;
+  return split;
 }
 
 }  // namespace
@@ -149,7 +148,8 @@ PromptBound prompt_bound(const ModelContext& model) {
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed) {
   const char* const param = field_of(input.prompt);
-  Tokens tokens = tokenize(&input.prompt, input.params.prompt.truncate.has_value(), model);
+  PromptReasoning reasoning = PromptReasoning::kNone;
+  Tokens tokens = tokenize(&input.prompt, input.params.prompt.truncate.has_value(), model, &reasoning);
   if (auto* error = std::get_if<RequestError>(&tokens)) return std::move(*error);
   auto& prompt_tokens = std::get<std::vector<TokenId>>(tokens);
   const size_t full_size = prompt_tokens.size();
@@ -159,14 +159,15 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   if (auto error = check_tokens(prompt_tokens, model, param)) return std::move(*error);
 
   auto request = std::make_shared<Request>();
-  if (const auto form = std::exchange(input.params.form, nullptr))
-    if (auto error = set_constraint(*form, model, request.get())) return std::move(*error);
-  if (TokenRules rules = std::exchange(input.params.token_rules, {}); rules.any())
-    if (auto error = add_token_rules(std::move(rules), model, request.get())) return std::move(*error);
+  std::string echo_text = input.params.output.echo ? echo_of(input.prompt, prompt_tokens, model) : std::string();
+  if (auto error = set_constraint(&input, reasoning, model, request.get())) return std::move(*error);
+  request->split = split_of(input, reasoning == PromptReasoning::kOpen, model);
   request->line = std::move(input.line);
   request->form = input.form;
   request->id_json = std::move(input.id_json);
   request->input_json = std::move(input.input_json);
+  if (input.params.output.echo) request->echo_text = std::move(echo_text);
+  request->settings_json = std::move(input.settings_json);
   request->model_name = std::move(input.model_name);
   request->params = std::move(input.params);
   request->eos_token_ids = model.eos_token_ids;

@@ -24,6 +24,7 @@ inline constexpr int32_t kDefaultMaxTokens = 256;
 struct ModelContext {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;
+  AnswerFormats formats;  // that the model writes calls and reasoning in
   std::vector<TokenId> eos_token_ids;
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;  // prompt and output together

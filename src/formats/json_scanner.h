@@ -17,6 +17,7 @@ class JsonScanner {
 
   // The next character that is not white space; '\0' at the end.
   char peek();
+  size_t position() const { return pos_; }  // bytes read
   Status at_end();  // ok when only white space is left
 
   // Decoded to UTF-8. More than max_bytes is an error.

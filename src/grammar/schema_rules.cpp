@@ -24,6 +24,19 @@ Rules SchemaRules::compile(const Goal& goal, int64_t work) {
   return std::move(rules_);
 }
 
+Rules SchemaRules::compile(const std::vector<FramedGoal>& goals, std::string_view between, bool has_several,
+                           int64_t work) {
+  ExprArena& arena = rules_.arena;
+  arena.spend(work);
+  rules_.bodies.push_back(kNothing);
+  std::vector<ExprId> framed;
+  for (const FramedGoal& goal : goals)
+    framed.push_back(arena.literal(goal.before, arena.concat(value_of(goal.goal), arena.literal(goal.after))));
+  const ExprId one = arena.either(std::move(framed));
+  rules_.bodies[0] = has_several ? arena.concat(one, arena.star(arena.literal(between, one))) : one;
+  return std::move(rules_);
+}
+
 RuleId SchemaRules::rule_of(Goal goal) {
   goal = normalised(std::move(goal));
   const auto [at, is_new] = rule_of_goal_.emplace(goal, static_cast<RuleId>(rules_.bodies.size()));

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grammar/grammar_constraint.h"
@@ -12,12 +13,21 @@
 
 namespace llmb::grammar {
 
+// A value of the goal between two texts.
+struct FramedGoal {
+  std::string_view before;
+  Goal goal;
+  std::string_view after;
+};
+
 class SchemaRules {
  public:
   explicit SchemaRules(const SchemaDocument& document) : document_(document), spelling_(&rules_.arena) {}
 
   // `work` was done before. Throws SchemaError and OverBudget.
   Rules compile(const Goal& goal, int64_t work);
+  // One of the framed values; has_several: one or more, with `between` in the middle. Throws the same.
+  Rules compile(const std::vector<FramedGoal>& goals, std::string_view between, bool has_several, int64_t work);
 
  private:
   struct Member {

@@ -134,11 +134,16 @@ MaybeError read_answer_form(const FieldSet& fields, InputRequest* request) {
     if (form != nullptr) first = name;
     if (form != nullptr || first.empty()) chosen = std::move(form);
   }
-  if (chosen == nullptr) return std::nullopt;
+  // Calls take the place of a form that all lines have.
+  const auto* chat = std::get_if<ChatMessages>(&request->prompt);
+  const bool has_calls = chat != nullptr && chat->tool_choice != ToolChoice::kAuto;
+  if (has_calls && chosen != nullptr && !first.empty())
+    return field_error("invalid_value", first, first + " cannot stand beside tool_choice");
+  if (chosen == nullptr && !has_calls) return std::nullopt;
   const bool has_beams = request->params.sampling.beams.has_value();
   if (!has_beams && !request->params.stop.ignore_eos) return std::nullopt;
   const std::string beside = has_beams ? "use_beam_search" : "ignore_eos";
-  return field_error("invalid_value", beside, beside + " cannot stand beside a form of the answer (" + chosen->field + ")");
+  return field_error("invalid_value", beside, beside + " cannot stand beside a form of the answer (" + (has_calls ? "tool_choice" : chosen->field) + ")");
 }
 
 }  // namespace llmb

@@ -1,7 +1,11 @@
 #include "io/chat_messages.h"
 
+#include <algorithm>
+#include <array>
+
 #include "io/json_scan.h"
 #include "io/json_writer.h"
+#include "io/tool_fields.h"
 
 namespace llmb {
 
@@ -145,22 +149,14 @@ MaybeError read_messages(JsonElement value, std::string* messages_json) {
   return std::nullopt;
 }
 
-MaybeError read_tools(const FieldSet& fields, std::string* tools_json) {
-  const JsonElement* const choice = fields.find(Field::kToolChoice);
-  if (choice != nullptr && !is_neutral(*choice, Neutral::kNoneOrAuto))
-    return field_error("unsupported_field", "tool_choice",
-                       "tool_choice is supported only as " + std::string(neutral_text(Neutral::kNoneOrAuto)) +
-                           "; got " + shown(*choice));
-  const JsonElement* const tools = fields.find(Field::kTools);
-  if (tools == nullptr || is_neutral(*tools, Neutral::kEmpty)) return std::nullopt;
-  if (!tools->is_array()) return invalid_value("tools", "an array of objects", *tools);
-  size_t index = 0;
-  for (const JsonElement tool : array_of(*tools)) {
-    if (!tool.is_object()) return invalid_value("tools[" + std::to_string(index) + "]", "an object", tool);
-    ++index;
-  }
-  if (choice != nullptr && is_string(*choice) && string_of(*choice) == "none") return std::nullopt;
-  append_json(*tools_json, *tools);
+// Whatever a template makes of it: it is refused where the template does not know it.
+MaybeError read_effort(const FieldSet& fields, ChatMessages* chat) {
+  const JsonElement* const value = fields.find(Field::kReasoningEffort);
+  if (value == nullptr) return std::nullopt;
+  constexpr std::array kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  const bool is_known = is_string(*value) && std::find(kEfforts.begin(), kEfforts.end(), string_of(*value)) != kEfforts.end();
+  if (!is_known) return invalid_value("reasoning_effort", "none, minimal, low, medium, high, xhigh or max", *value);
+  chat->reasoning_effort = string_of(*value);
   return std::nullopt;
 }
 
@@ -178,7 +174,8 @@ MaybeError read_prompt_end(const FieldSet& fields, ChatMessages* chat) {
 }
 
 constexpr Field kChatFields[] = {Field::kTools, Field::kToolChoice, Field::kChatTemplateKwargs,
-                                 Field::kAddGenerationPrompt, Field::kContinueFinalMessage};
+                                 Field::kAddGenerationPrompt, Field::kContinueFinalMessage, Field::kReasoningEffort,
+                                 Field::kThinkingTokenBudget};
 
 // Accepted in a line of any kind, as it asks for nothing.
 bool asks_for_nothing(Field field, JsonElement value) {
@@ -200,11 +197,12 @@ bool asks_for_nothing(Field field, JsonElement value) {
 
 MaybeError read_chat(const FieldSet& fields, ChatMessages* chat) {
   if (MaybeError error = read_messages(*fields.find(Field::kMessages), &chat->messages_json)) return error;
-  if (MaybeError error = read_tools(fields, &chat->tools_json)) return error;
+  if (MaybeError error = read_tools(fields, chat)) return error;
   if (const JsonElement* const kwargs = fields.find(Field::kChatTemplateKwargs)) {
     if (!kwargs->is_object()) return invalid_value("chat_template_kwargs", "an object", *kwargs);
     append_json(chat->template_kwargs_json, *kwargs);
   }
+  if (MaybeError error = read_effort(fields, chat)) return error;
   return read_prompt_end(fields, chat);
 }
 

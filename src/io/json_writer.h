@@ -31,6 +31,7 @@ class JsonWriter {
   void boolean(bool value);
   void null();
   void raw(std::string_view json);  // already JSON text
+  void members(std::string_view json) { separate(), out_ += json; }  // of an object, at least one: "a":1,"b":2
 
  private:
   void separate();

@@ -1,6 +1,7 @@
 #include "io/line_parse.h"
 
 #include <array>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "io/data_line_parse.h"
 #include "io/request_fields.h"
 #include "io/request_params.h"
+#include "io/responses_body.h"
 
 namespace llmb {
 
@@ -19,6 +21,17 @@ constexpr std::array kPromptFields = {Field::kPrompt, Field::kMessages, Field::k
 
 const RequestError kTwoPrompts = {"invalid_request", "give exactly one of prompt, messages and prompt_token_ids",
                                   std::nullopt, std::nullopt};
+
+// Names of chat lines' fields, made those of /v1/responses.
+std::string with_responses_names(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"response_format.json_schema", "text.format"},
+                                                                      {"response_format", "text.format"},
+                                                                      {"reasoning_effort", "reasoning.effort"}};
+  for (const auto& [chat, responses] : kNames)
+    for (size_t at = text.find(chat); at != text.npos; at = text.find(chat, at + responses.size()))
+      text.replace(at, chat.size(), responses);
+  return text;
+}
 
 }  // namespace
 
@@ -103,7 +116,7 @@ bool LineParse::is_batch_line(const FieldSet& fields) const {
 
 MaybeError LineParse::read_batch_line(const FieldSet& line) {
   if (MaybeError error = read_url(line)) return error;
-  is_chat = request.form == ApiForm::kOpenAiChat;
+  is_chat = request.form != ApiForm::kOpenAiCompletion;
   const JsonElement* const body = line.find(Field::kBody);
   if (body == nullptr) return field_error("missing_field", "body", "a batch line needs a body");
   if (!body->is_object()) return invalid_value("body", "an object", *body);
@@ -117,6 +130,7 @@ MaybeError LineParse::read_batch_line(const FieldSet& line) {
   }
   if (MaybeError error = read_outer_params(line, &request)) return error;
   error_in_body = true;
+  if (request.form == ApiForm::kOpenAiResponses) return read_responses(object_of(*body));
   FieldSet fields;
   const MaybeError error = collect(object_of(*body), /*strict=*/true, &fields);
   if (const JsonElement* const model = fields.find(Field::kModel); model != nullptr && is_string(*model))
@@ -129,15 +143,43 @@ MaybeError LineParse::read_batch_line(const FieldSet& line) {
   return read_request(fields);
 }
 
+// As the chat line that asks for the same; messages name the fields of the line.
+MaybeError LineParse::read_responses(dom::object body) {
+  JsonElement model, chat;
+  if (body["model"].get(model) == simdjson::SUCCESS && is_string(model)) request.model_name = string_of(model);
+  request.settings_json = repeated_settings(body);
+  std::string chat_json;
+  if (MaybeError error = chat_body_of_responses(body, &chat_json)) return error;
+  dom::parser parser;
+  simdjson::error_code code = parser.parse(chat_json).get(chat);
+  if (code == simdjson::NUMBER_ERROR)
+    if (const auto marked = mark_large_integers(chat_json)) code = parser.parse(*marked).get(chat);
+  throw_if_out_of_memory(code);
+  if (code != simdjson::SUCCESS) return RequestError{"invalid_json", "the body cannot be read", "body", std::nullopt};
+  FieldSet fields;
+  MaybeError error = collect(object_of(chat), /*strict=*/true, &fields);
+  if (!error) error = read_request(fields);
+  if (error) error->message = with_responses_names(std::move(error->message));
+  if (error && error->param) error->param = with_responses_names(std::move(*error->param));
+  if (request.params.form != nullptr && request.params.form->field.starts_with("response_format")) {
+    auto form = std::make_shared<AnswerForm>(*request.params.form);
+    form->field = with_responses_names(std::move(form->field));
+    request.params.form = std::move(form);
+  }
+  return error;
+}
+
 MaybeError LineParse::read_url(const FieldSet& line) {
   const JsonElement* const url = line.find(Field::kUrl);
   if (url == nullptr) return field_error("missing_field", "url", "a batch line needs a url");
   if (!is_string(*url)) return invalid_value("url", "a string", *url);
   const std::string_view text = string_of(*url);
   if (text == "/v1/completions") request.form = ApiForm::kOpenAiCompletion;
+  else if (text == "/v1/responses") request.form = ApiForm::kOpenAiResponses;
   else if (text != "/v1/chat/completions")
     return field_error("unsupported_url", "url",
-                       "url " + shown(*url) + " is not supported; use /v1/chat/completions or /v1/completions");
+                       "url " + shown(*url) +
+                           " is not supported; use /v1/chat/completions, /v1/completions or /v1/responses");
   const JsonElement* const method = line.find(Field::kMethod);
   if (method != nullptr && !(is_string(*method) && string_of(*method) == "POST"))
     return invalid_value("method", "\"POST\"", *method);

@@ -30,6 +30,8 @@ constexpr FieldSpec kSpecs[] = {
     request("model", Field::kModel),
     request("tools", Field::kTools),
     request("tool_choice", Field::kToolChoice),
+    request("parallel_tool_calls", Field::kParallelToolCalls),
+    request("reasoning_effort", Field::kReasoningEffort),
     request("chat_template_kwargs", Field::kChatTemplateKwargs),
     request("add_generation_prompt", Field::kAddGenerationPrompt),
     request("continue_final_message", Field::kContinueFinalMessage),
@@ -54,12 +56,14 @@ constexpr FieldSpec kSpecs[] = {
     request("max_tokens", Field::kMaxTokens),
     request("max_completion_tokens", Field::kMaxCompletionTokens),
     request("min_tokens", Field::kMinTokens),
+    request("thinking_token_budget", Field::kThinkingTokenBudget),
     request("stop", Field::kStop),
     request("stop_token_ids", Field::kStopTokenIds),
     request("ignore_eos", Field::kIgnoreEos),
     request("include_stop_str_in_output", Field::kIncludeStopStr),
     request("skip_special_tokens", Field::kSkipSpecialTokens),
     request("return_token_ids", Field::kReturnTokenIds),
+    request("echo", Field::kEcho),
     request("truncate_prompt_tokens", Field::kTruncatePromptTokens),
     request("truncation_side", Field::kTruncationSide),
     request("allowed_token_ids", Field::kAllowedTokenIds),
@@ -80,10 +84,8 @@ constexpr FieldSpec kSpecs[] = {
     harmless("prompt_cache_retention"),
     harmless("cache_salt"),
     harmless("request_id"),
-    harmless("parallel_tool_calls"),  // a wish to the model, which no template has a word for
 
     // OpenAI
-    unsupported("echo", Neutral::kFalse),
     unsupported("stream", Neutral::kFalse),
     unsupported("stream_options"),
     unsupported("suffix", Neutral::kEmpty),
@@ -92,7 +94,6 @@ constexpr FieldSpec kSpecs[] = {
     unsupported("modalities", Neutral::kTextOnly),
     unsupported("audio"),
     unsupported("prediction"),
-    unsupported("reasoning_effort"),
     unsupported("verbosity"),
     unsupported("web_search_options"),
     // vLLM and its kin
@@ -133,6 +134,10 @@ struct Alias {
 constexpr Alias kAliases[] = {
     {"maxnewtokens", Field::kMaxTokens}, {"maxoutputtokens", Field::kMaxTokens}, {"minnewtokens", Field::kMinTokens},
     {"stopsequences", Field::kStop},     {"stopstrings", Field::kStop},
+    // A form must never be ignored. (Words such as schema and choices are the user's own data.)
+    {"regex", Field::kGuidedRegex},      {"ebnf", Field::kGuidedGrammar}, {"grammar", Field::kGuidedGrammar},
+    {"jsonschema", Field::kGuidedJson},  {"responseschema", Field::kGuidedJson},
+    {"guideddecoding", Field::kStructuredOutputs}, {"thinkingbudget", Field::kThinkingTokenBudget},
 };
 
 // Letters and digits only, in lower case.

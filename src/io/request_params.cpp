@@ -121,10 +121,29 @@ MaybeError read_stopping(const FieldSet& fields, const RequestLimits& limits, In
   if (const JsonElement* const value = fields.find(Field::kStopTokenIds))
     if (MaybeError error = read_token_ids("stop_token_ids", *value, limits.vocab_size, &stop.stop_token_ids))
       return error;
+  if (const JsonElement* const value = fields.find(Field::kThinkingTokenBudget)) {
+    int32_t budget = 0;
+    if (MaybeError error = read_int32("thinking_token_budget", *value, -1, INT32_MAX, &budget)) return error;
+    if (budget >= 0) stop.thinking_budget = budget;
+  }
   if (const JsonElement* const value = fields.find(Field::kIgnoreEos))
     if (MaybeError error = read_bool("ignore_eos", *value, &stop.ignore_eos)) return error;
   if (const JsonElement* const value = fields.find(Field::kIncludeStopStr))
     return read_bool(field_name(Field::kIncludeStopStr), *value, &stop.include_stop_str_in_output);
+  return std::nullopt;
+}
+
+// Log-probabilities would be asked for the prompt's tokens, too.
+MaybeError read_echo(const FieldSet& fields, InputRequest* request) {
+  const JsonElement* const value = fields.find(Field::kEcho);
+  bool& echo = request->params.output.echo;
+  if (value == nullptr) return std::nullopt;
+  if (MaybeError error = read_bool("echo", *value, &echo)) return error;
+  if (echo && std::holds_alternative<ChatMessages>(request->prompt))
+    return field_error("unsupported_field", "echo", "echo is supported only for prompts, not for messages");
+  if (echo && request->params.sampling.num_logprobs)
+    return field_error("unsupported_field", "echo",
+                       "echo is not supported beside logprobs: there are none of the prompt's tokens");
   return std::nullopt;
 }
 
@@ -245,6 +264,7 @@ MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, Inpu
   if (MaybeError error = read_sampling(fields, limits, request)) return error;
   if (MaybeError error = read_choices(fields, request)) return error;
   if (MaybeError error = read_logprobs(fields, limits, request)) return error;
+  if (MaybeError error = read_echo(fields, request)) return error;
   if (MaybeError error = read_stopping(fields, limits, request)) return error;
   if (MaybeError error = read_truncation(fields, request)) return error;
   if (MaybeError error = read_token_rules(fields, limits, request)) return error;

@@ -5,7 +5,8 @@
 //   {"prompt": …}            a string, an array of one string, or token ids
 //   {"messages": […]}        chat messages, for the model's chat template
 //   {"prompt_token_ids": […]}
-//   {"custom_id", "method": "POST", "url": "/v1/chat/completions" | "/v1/completions", "body": {…}}   OpenAI batch
+//   {"custom_id", "method": "POST", "url": "/v1/chat/completions" | "/v1/completions" | "/v1/responses",
+//    "body": {…}}   OpenAI batch; responses_body.h says what the last of them may hold
 // with exactly one kind of prompt. Rules for fields (request_fields.h lists the names):
 //  1. An explicit null is the same as an absent field. An integer may be written 16.0, never 1.5 or "16".
 //  2. A field whose meaning is not built is the error "unsupported_field", unless its value asks for nothing

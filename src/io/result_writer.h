@@ -27,6 +27,9 @@
 //    "error": null, "index", "hash", "metrics"}
 //   id           with request_id and the body's id a hash of the job's settings, the model's content, the line's index
 //                and its bytes: unique within a job, and the same whenever and wherever the line is answered in it
+//   message      of a chat answer that has reasoning or calls (core/answer_split.h): "reasoning_content"*, "tool_calls"*,
+//                and "content", null where nothing is left; finish_reason is "tool_calls" where the answer ended with
+//                some. A call's id is a hash as above, of the choice and the call, too
 //   body         a chat.completion or text_completion object; "created" is when the job began, and 0 without metrics,
 //   so
 //                that equal runs give equal files. Beyond OpenAI's fields a choice has "stop_reason" and, where asked

@@ -29,13 +29,13 @@ auto members(const SamplingParams& p) {
 }
 
 auto members(const StopParams& p) {
-  const auto& [max_tokens, min_tokens, stop, stop_token_ids, ignore_eos, include_stop] = p;
-  return std::tie(max_tokens, min_tokens, stop, stop_token_ids, ignore_eos, include_stop);
+  const auto& [max_tokens, min_tokens, stop, stop_token_ids, ignore_eos, include_stop, repetition, thinking_budget] = p;
+  return std::tie(max_tokens, min_tokens, stop, stop_token_ids, ignore_eos, include_stop, repetition, thinking_budget);
 }
 
 auto members(const OutputParams& p) {
-  const auto& [skip_special_tokens, return_token_ids] = p;
-  return std::tie(skip_special_tokens, return_token_ids);
+  const auto& [skip_special_tokens, return_token_ids, echo] = p;
+  return std::tie(skip_special_tokens, return_token_ids, echo);
 }
 
 // Bytes that no two different values have in common.
@@ -78,6 +78,12 @@ class Bytes {
   std::string bytes_;
 };
 
+auto members(const AnswerSplit& p) {
+  const auto& [formats, starts_in_reasoning, tool_names] = p;
+  const auto& [calls, reasoning] = formats;
+  return std::tie(calls, reasoning, starts_in_reasoning, tool_names);
+}
+
 void add(const GenerationParams& params, Bytes* bytes) {
   const auto& [sampling, stop, output, prompt, answer_form, token_rules] = params;
   bytes->add_all(members(sampling));
@@ -91,10 +97,13 @@ size_t EqualRows::bytes_of(const Waiting& row) { return kWaitingBytes + sizeof r
 
 // How a prompt was cut shows in its tokens, form and token rules in the constraint.
 Sha256Digest EqualRows::digest_of(const Request& request) {
-  const auto& [line, form, id, model_name, input, tokens, num_truncated, params, eos, rng, is_indivisible, constraint,
-               constraint_bytes, arrival] = request;
+  const auto& [line, form, id, model_name, input, settings, echo_text, split, tokens, num_truncated, params, eos, rng,
+               is_indivisible, constraint, constraint_bytes, arrival] = request;
   Bytes bytes;
   bytes.add(form);
+  bytes.add(settings);
+  bytes.add(echo_text);
+  bytes.add_all(members(split));
   bytes.add(tokens);
   add(params, &bytes);
   bytes.add(eos);

@@ -73,6 +73,7 @@ void add_sampling(const GenerationParams& params, SettingsList* out) {
   out->optional("logprobs", s.num_logprobs);
   if (s.n > 1) out->integer("n", s.n);
   if (s.best_of) out->integer("best_of", *s.best_of);
+  if (params.stop.repetition_tokens > 0) out->integer("stop_repetition", params.stop.repetition_tokens);
   out->optional("max_tokens", params.stop.max_tokens);
   out->integer("min_tokens", params.stop.min_tokens);
   out->list("stop", params.stop.stop, [](JsonWriter& j, const std::string& stop) { j.string(stop); });
@@ -90,6 +91,13 @@ void add_form(const AnswerForm* form, SettingsList* out) {
   const char* const name = form->field.c_str();
   if (form->choices.empty()) out->text(name, form->text);
   else out->list(name, form->choices, [](JsonWriter& j, const std::string& choice) { j.string(choice); });
+}
+
+// Only where there are some: settings of other models are those of versions that did not take answers apart.
+void add_formats(const AnswerFormats& formats, SettingsList* out) {
+  if (formats.calls != ToolCallFormat::kNone) out->text("tool_call_parser", std::string(name_of(formats.calls)));
+  if (formats.reasoning != ReasoningFormat::kNone)
+    out->text("reasoning_parser", std::string(name_of(formats.reasoning)));
 }
 
 // Only those that are set: without any a job's settings are those of a version that did not have them.
@@ -212,6 +220,7 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   list.flag("no_metrics", o.output.no_metrics);
   add_data(o.data, &list);
   add_form(model.files.default_params.form.get(), &list);
+  add_formats(model.files.formats, &list);
   Fingerprint fingerprint;
   fingerprint.settings = std::move(list.settings);
   std::vector<const ModelFile*> files;

@@ -52,6 +52,7 @@ Result<GenerationParams> generation_params(const GenerationDefaults& d, const Ge
   if (!d.max_tokens && g.max_new_tokens) params.stop.max_tokens = std::max(*g.max_new_tokens, params.stop.min_tokens);
   params.stop.stop = d.stop;
   params.stop.stop_token_ids = d.stop_token_ids;
+  params.stop.repetition_tokens = d.repetition_tokens;
   params.stop.ignore_eos = d.ignore_eos;
   params.stop.include_stop_str_in_output = d.include_stop_str_in_output;
   params.prompt.truncate = d.truncate;

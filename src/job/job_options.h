@@ -26,6 +26,8 @@ struct ModelSource {
   std::string tokenizer;  // likewise; == model: the model's own
   std::string revision, tokenizer_revision;  // of names in the cache; "": main
   std::string chat_template;                 // a file; "": the model's own
+  std::optional<ToolCallFormat> tool_call_parser;   // none: by the chat template's text
+  std::optional<ReasoningFormat> reasoning_parser;  // likewise
   LoadFormat load_format = LoadFormat::kAuto;
   std::string name;    // `model` as it was given
   std::string commit;  // where it came from the cache

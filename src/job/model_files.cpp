@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/whole_file.h"
+#include "chat/answer_formats.h"
+#include "chat/chat_template_files.h"
 #include "engine/constraint_vocabulary.h"
 #include "model/config_loader.h"
 #include "model/model_location.h"
@@ -41,6 +43,18 @@ Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const ModelSource
   if (!loaded.ok() && loaded.status().code() == StatusCode::kNotFound) return std::shared_ptr<const ChatTemplate>();
   if (!loaded.ok()) return refused(loaded.status());
   return std::shared_ptr<const ChatTemplate>(std::move(*loaded));
+}
+
+// Faults of the files are left to load_chat_template().
+AnswerFormats find_formats(const ModelSource& o) {
+  std::string text;
+  if (!o.chat_template.empty()) {
+    if (const auto source = read_whole_file(o.chat_template, kMaxTextFileBytes); source.ok()) text = *source;
+  } else if (const auto files = read_chat_template_files(o.tokenizer, ""); files.ok()) {
+    for (const auto& [name, source] : files->templates) text += source;
+  }
+  return {o.tool_call_parser.value_or(call_format_of_template(text)),
+          o.reasoning_parser.value_or(reasoning_format_of_template(text))};
 }
 
 // The form of all lines is made at once: where it is refused, the job is.
@@ -84,6 +98,7 @@ Result<ModelFiles> load_model_files(const JobOptions& o) {
   if (!generation.ok()) return refused(generation.status());
   files.generation = std::move(*generation);
   LLMB_ASSIGN_OR_RETURN(files.default_params, generation_params(o.generation, files.generation, files.config));
+  files.formats = find_formats(o.model);
   files.max_model_len = o.max_model_len.value_or(files.config.max_position_embeddings);
   if (files.max_model_len > files.config.max_position_embeddings)
     return invalid_argument("`max_model_len` " + std::to_string(files.max_model_len) +
@@ -98,6 +113,7 @@ Status load_model_context(const ModelSource& source, ModelFiles* files) {
   auto context = std::make_shared<ModelContext>();
   context->tokenizer = std::move(tokenizer);
   context->chat_template = std::move(chat_template);
+  context->formats = files->formats;
   context->eos_token_ids = merge_eos_token_ids(files->config, files->generation);
   // The tokenizer's end of text ends it too, whatever the other files have forgotten.
   if (const auto eos = context->tokenizer ? context->tokenizer->eos_token_id() : std::nullopt)

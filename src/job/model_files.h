@@ -16,6 +16,7 @@ struct ModelFiles {
   ModelConfig config;
   GenerationConfig generation;
   GenerationParams default_params;
+  AnswerFormats formats;  // by the options, else by the text of the chat template
   int32_t max_model_len = 0;
   std::shared_ptr<const ModelContext> context;  // null before load_model_context()
 };

@@ -50,6 +50,7 @@ const std::map<std::string, NumericFlag> kFlags = {
     {"--seed", {{"0", "9223372036854775808", "18446744073709551615"}, {"-1", "18446744073709551616"}}},
     {"--stop-token-ids", {{"0", "5,7"}, {"-1", "2147483648", "1,-1"}}},
     {"--logprobs", {{"0", "20"}, {"-1", "21"}}},
+    {"--stop-repetition", {{"8", "4096"}, {"0", "-1", "7", "4097"}}},
     {"--n", {{"1", "256"}, {"0", "257"}}},
     {"--best-of", {{"1", "256"}, {"0", "257"}}},
     {"--price-per-hour", {{"0", "1e9", "2.5"}, {"-1", "1.1e9"}}},
@@ -107,7 +108,8 @@ TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table"
       "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--weight-cache",
       "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--report", "--sample", "--slo",
       "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--policy", "--preemption", "--speculative",
-      "--speculative-corpus", "--speculative-config", "--json-schema", "--regex", "--choice", "--grammar"};
+      "--speculative-corpus", "--speculative-config", "--json-schema", "--regex", "--choice", "--grammar",
+      "--tool-call-parser", "--reasoning-parser"};
   const std::string help = run_process({kProgram, "--help"}).out;
   const std::regex with_value(R"(\n  (?:-\w,)?(--[a-z-]+) +([^ \n]+))");
   int num_flags = 0;

@@ -64,14 +64,29 @@ TEST_CASE("tools reach the template as they are, unless tool_choice says none") 
   }
 }
 
-TEST_CASE("a call that is forced, and tools that are none, are refused by name") {
+TEST_CASE("a line may ask for a call of any tool or of one; what names none of them is refused") {
   const std::string tools = std::string(R"("tools":)") + kTools;
-  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})", "1"}) {
+  for (const auto& line : {&native, &openai}) {
+    const ChatMessages any = chat((*line)(kHi, tools + R"(,"tool_choice":"required","parallel_tool_calls":false)"));
+    CHECK(any.tool_choice == ToolChoice::kRequired);
+    CHECK(any.has_one_call);
+    CHECK(any.tools_json == kTools);
+    const ChatMessages named =
+        chat((*line)(kHi, tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})"));
+    CHECK(named.tool_choice == ToolChoice::kNamed);
+    CHECK(named.tool_name == "f");
+    CHECK(!named.has_one_call);
+    CHECK(chat((*line)(kHi, tools)).tool_choice == ToolChoice::kAuto);
+  }
+  for (const char* choice : {R"({"type":"function","function":{"name":"g"}})", R"({"type":"allowed_tools"})", "1", R"("")",
+                             R"({"type":"function","function":{}})", R"("any")"}) {
     const RequestError error = refused(openai(kHi, tools + R"(,"tool_choice":)" + choice));
-    CHECK(error.code == "unsupported_field");
     CHECK(error.param == "tool_choice");
     CHECK(error.byte_offset.has_value());
   }
+  CHECK(refused(openai(kHi, R"("tool_choice":"required")")).param == "tool_choice");
+  CHECK(refused(openai(kHi, R"("tools":[],"tool_choice":"required")")).param == "tool_choice");
+  CHECK(refused(openai(kHi, R"("tools":[{"type":"function"}],"tool_choice":"required")")).param == "tools[0].function");
   CHECK(refused(native(kHi, R"("tools":{"a":1})")).param == "tools");
   CHECK(refused(native(kHi, R"("tools":"f")")).param == "tools");
   CHECK(refused(native(kHi, R"("tools":[{},"f"])")).param == "tools[1]");
@@ -204,8 +219,18 @@ TEST_CASE("the end of the prompt: add_generation_prompt and continue_final_messa
   CHECK(refused(native(messages, R"("add_generation_prompt":"yes")")).param == "add_generation_prompt");
 }
 
+TEST_CASE("reasoning_effort and thinking_token_budget are read, and their ranges checked") {
+  CHECK(chat(openai(kHi, R"("reasoning_effort":"low")")).reasoning_effort == "low");
+  CHECK(chat(openai(kHi, R"("reasoning_effort":null)")).reasoning_effort == "");
+  for (const char* bad : {R"("lots")", "1", R"("")", "true"})
+    CHECK(refused(openai(kHi, std::string(R"("reasoning_effort":)") + bad)).param == "reasoning_effort");
+  for (const char* bad : {"-2", "1.5", R"("5")", "2147483648"})
+    CHECK(refused(openai(kHi, std::string(R"("thinking_token_budget":)") + bad)).param == "thinking_token_budget");
+}
+
 TEST_CASE("fields of a conversation need messages, but for values that ask for nothing") {
   for (const char* member : {R"("tools":[{}])", R"("tool_choice":"required")", R"("chat_template_kwargs":{})",
+                             R"("reasoning_effort":"low")", R"("thinking_token_budget":5)",
                              R"("add_generation_prompt":false)", R"("continue_final_message":true)"}) {
     const RequestError error = refused(std::string(R"({"prompt":"x",)") + member + "}");
     CHECK(error.code == "invalid_value");

@@ -16,7 +16,8 @@ TEST_CASE("the bundled template renders the golden conversations byte for byte")
   int num_lines = 0;
   for (std::string line; std::getline(in, line); ++num_lines) {
     const auto golden = nlohmann::ordered_json::parse(line);
-    const auto text = (*tmpl)->render({golden["messages"].dump(), "", "", golden["add_generation_prompt"].get<bool>()});
+    const auto text = (*tmpl)->render({
+        .messages_json = golden["messages"].dump(), .add_generation_prompt = golden["add_generation_prompt"].get<bool>()});
     REQUIRE_MESSAGE(text.ok(), text.status().message());
     CHECK(*text == golden["text"].get<std::string>());
   }

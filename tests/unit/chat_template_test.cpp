@@ -75,10 +75,16 @@ TEST_CASE("messages, tools, documents, flags, special tokens and chat_template_k
   const auto& t = tmpl(
       "{{ bos_token }}{{ messages[0].content }}|{{ tools }}|{{ documents }}|{{ add_generation_prompt }}|{{ mode }}",
       {{"bos_token", "<s>"}});
-  CHECK(text(t, {kHi, "", "", true}) == "<s>hi|None|None|True|");
-  CHECK(text(t, {kHi, R"([{"a": 1.0}])", R"({"mode": [true, null], "documents": []})", false}) ==
+  CHECK(text(t, {.messages_json = kHi, .add_generation_prompt = true}) == "<s>hi|None|None|True|");
+  CHECK(text(t, {.messages_json = kHi,
+                 .tools_json = R"([{"a": 1.0}])",
+                 .template_kwargs_json = R"({"mode": [true, null], "documents": []})",
+                 .add_generation_prompt = false}) ==
         "<s>hi|[{'a': 1.0}]|[]|False|[True, None]");
-  CHECK(text(t, {kHi, "[]", R"({"bos_token": "B", "add_generation_prompt": false})", true}) == "Bhi|[]|None|False|");
+  CHECK(text(t, {.messages_json = kHi,
+                 .tools_json = "[]",
+                 .template_kwargs_json = R"({"bos_token": "B", "add_generation_prompt": false})",
+                 .add_generation_prompt = true}) == "Bhi|[]|None|False|");
 }
 
 TEST_CASE("null fields of a message are not there, and reasoning is known under each of its names") {
@@ -132,20 +138,25 @@ TEST_CASE("continue_final_message ends the prompt inside the last message") {
   const std::string trimmed = "{% for m in messages %}<{{ m.role }}>{{ m.content|trim }}</>{% endfor %}";
   const auto input = [](const std::string& content) {
     nlohmann::json messages = {{{"role", "u"}, {"content", "q"}}, {{"role", "a"}, {"content", content}}};
-    return ChatMessages{messages.dump(), "", "", false, true};
+    return ChatMessages{
+        .messages_json = messages.dump(), .add_generation_prompt = false, .continue_final_message = true};
   };
   CHECK(text(tmpl(plain), input("I am")) == "<u>q</><a>I am");
   CHECK(text(tmpl(plain), input("I am ")) == "<u>q</><a>I am ");
   CHECK(text(tmpl(plain), input("")) == "<u>q</><a>");
   CHECK(text(tmpl(trimmed), input(" I am \n")) == "<u>q</><a>I am");
   CHECK(text(tmpl("{{ messages[0].content[1].text }}!"),
-             {R"([{"content": [{"text": "first"}, {"text": "second"}, {"type": "image"}]}])", "", "", false, true}) ==
+             {.messages_json = R"([{"content": [{"text": "first"}, {"text": "second"}, {"type": "image"}]}])",
+              .add_generation_prompt = false,
+              .continue_final_message = true}) ==
         "second");
 }
 
 TEST_CASE("continue_final_message is refused where there is nothing to continue") {
   const auto message = [&](const std::string& source, const std::string& messages, bool generate = false) {
-    return error(tmpl(source), {messages, "", "", generate, true}).message();
+    return error(tmpl(source), {.messages_json = messages,
+                                .add_generation_prompt = generate,
+                                .continue_final_message = true}).message();
   };
   CHECK(message("{{ messages[0].content }}", kHi, true).find("cannot be combined") != std::string::npos);
   CHECK(message("{{ messages[0].content }}", R"([{"role": "a"}])").find("no content") != std::string::npos);

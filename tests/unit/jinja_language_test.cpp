@@ -17,7 +17,9 @@ const std::string kDir = test::source_dir() + "/data/fixtures/chat_templates/";
 Result<std::string> render(const std::string& source, const std::string& context = "") {
   const auto tmpl = ChatTemplate::parse(source, {});
   if (!tmpl.ok()) return tmpl.status();
-  return (*tmpl)->render({R"([{"role": "user", "content": "hi"}])", "", context, false});
+  return (*tmpl)->render({.messages_json = R"([{"role": "user", "content": "hi"}])",
+                          .template_kwargs_json = context,
+                          .add_generation_prompt = false});
 }
 
 std::string times(const std::string& text, int count) {

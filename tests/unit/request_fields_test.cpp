@@ -271,7 +271,7 @@ TEST_CASE("fields that ask for nothing are accepted, those that ask for what is 
     (void)accepted(completion(member));
   }
   for (const char* member :
-       {R"("stream":true)", R"("echo":true)", R"("suffix":"x")", R"("functions":[{}])",
+       {R"("stream":true)", R"("suffix":"x")", R"("functions":[{}])",
         R"("stream_options":{})", R"("modalities":["text","audio"])", R"("audio":{})",
         R"("guided_whitespace_pattern":" ")", R"("structural_tag":{})", R"("prompt_logprobs":0)", R"("chat_template":"{{x}}")",
         R"("lora":"a")", R"("adapter":"a")"}) {
@@ -283,6 +283,27 @@ TEST_CASE("fields that ask for nothing are accepted, those that ask for what is 
       CHECK(failure.error.byte_offset == static_cast<int64_t>(line.find(member) + failure.error.param->size() + 3));
     }
   }
+}
+
+TEST_CASE("echo is for prompts, and not beside logprobs") {
+  CHECK(accepted(native(R"("echo":true)")).params.output.echo);
+  CHECK(accepted(completion(R"("echo":true)")).params.output.echo);
+  CHECK(refused(chat(R"("echo":true)")).error.param == "echo");
+  CHECK(refused(completion(R"("echo":true,"logprobs":1)")).error.param == "echo");
+  CHECK(refused(completion(R"("echo":1)")).error.param == "echo");
+}
+
+TEST_CASE("what other tools call a form is never ignored") {
+  for (const char* name : {"regex", "ebnf", "grammar", "json_schema", "jsonSchema", "response_schema", "guided_decoding"}) {
+    CAPTURE(name);
+    for (const std::string& line : {native("\"" + std::string(name) + "\":\"x\""), chat("\"" + std::string(name) + "\":\"x\"")}) {
+      const ParseFailure failure = refused(line);
+      CHECK(failure.error.code == "unknown_field");
+      CHECK(failure.error.param == name);
+      CHECK(failure.error.message.find("did you mean") != std::string::npos);
+    }
+  }
+  (void)accepted(native(R"("schema":"CREATE TABLE t","choices":["a","b"],"format":"x","pattern":"y")"));
 }
 
 TEST_CASE("the user's own fields of a native line are ignored, near misses of known ones are not") {

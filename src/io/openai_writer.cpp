@@ -1,0 +1,206 @@
+#include "io/openai_writer.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "io/record_parts.h"
+#include "io/responses_writer.h"
+
+namespace llmb {
+
+namespace {
+
+size_t num_characters(std::string_view text) {
+  size_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return count;
+}
+
+// {"token": logprob, …}, best first; the chosen token is there even where it is not among the best. Two tokens may have
+// the same text: a key is written once, for the better of them.
+void write_top_object(JsonWriter& json, const Choice& c, const TokenDetail& detail, size_t chosen_text) {
+  std::set<std::string> seen;
+  const auto entry = [&](const TokenLogprob& token, const std::string& text) {
+    std::string name;
+    append_json_string(name, text);
+    if (!seen.insert(name).second) return;
+    json.key(text);
+    write_logprob(json, token.logprob);
+  };
+  json.begin_object();
+  for (size_t i = 0; i < detail.top.size(); ++i) entry(detail.top[i], c.logprob_texts[chosen_text + 1 + i]);
+  entry(detail.chosen, c.logprob_texts[chosen_text]);
+  json.end_object();
+}
+
+// OpenAI's completions form: four arrays, one entry per token.
+void write_completion_logprobs(JsonWriter& json, const Choice& c) {
+  json.begin_object();
+  const auto array = [&](std::string_view name, auto write_entry) {
+    json.key(name);
+    json.begin_array();
+    size_t text = 0;
+    for (const TokenDetail& detail : c.logprobs) {
+      write_entry(detail, text);
+      text += 1 + detail.top.size();
+    }
+    json.end_array();
+  };
+  array("tokens", [&](const TokenDetail&, size_t text) { json.string(c.logprob_texts[text]); });
+  array("token_logprobs", [&](const TokenDetail& detail, size_t) { write_logprob(json, detail.chosen.logprob); });
+  array("top_logprobs", [&](const TokenDetail& detail, size_t text) { write_top_object(json, c, detail, text); });
+  size_t offset = 0;
+  array("text_offset", [&](const TokenDetail&, size_t text) {
+    json.unsigned_integer(offset);
+    offset += num_characters(c.logprob_texts[text]) + (text == 0 && c.continues_character);
+  });
+  json.end_object();
+}
+
+void write_calls(JsonWriter& json, const std::vector<ToolCall>& calls, const std::string& record, int64_t choice) {
+  json.key("tool_calls");
+  json.begin_array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    json.begin_object();
+    json.key("id");
+    json.string(call_id(record, choice, i));
+    json.key("type");
+    json.string("function");
+    json.key("function");
+    json.begin_object();
+    json.key("name");
+    json.string(calls[i].name);
+    json.key("arguments");
+    json.string(calls[i].arguments);
+    json.end_object();
+    json.end_object();
+  }
+  json.end_array();
+}
+
+void write_message(JsonWriter& json, const Choice& c, const std::string& record, int64_t choice) {
+  json.begin_object();
+  json.key("role");
+  json.string("assistant");
+  json.key("content");
+  if (!c.parts) json.string(c.text);
+  else if (c.parts->content.empty()) json.null();
+  else json.string(c.parts->content);
+  json.key("refusal");
+  json.null();
+  if (c.parts && c.parts->has_reasoning) {
+    json.key("reasoning_content");
+    json.string(c.parts->reasoning);
+  }
+  if (c.parts && !c.parts->calls.empty()) write_calls(json, c.parts->calls, record, choice);
+  json.end_object();
+}
+
+void write_choice(JsonWriter& json, const Choice& c, int64_t index, bool is_chat, bool with_token_ids,
+                  const std::string& record) {
+  json.begin_object();
+  json.key("index");
+  json.integer(index);
+  if (is_chat) {
+    json.key("message");
+    write_message(json, c, record, index);
+  } else {
+    json.key("text");
+    json.string(c.text);
+  }
+  json.key("logprobs");
+  if (c.logprobs.empty()) {
+    json.null();
+  } else if (is_chat) {
+    json.begin_object();
+    json.key("content");
+    write_logprob_list(json, c, /*with_ids=*/false);
+    json.key("refusal");
+    json.null();
+    json.end_object();
+  } else {
+    write_completion_logprobs(json, c);
+  }
+  write_finish(json, c);
+  if (with_token_ids) write_token_ids(json, c);
+  json.end_object();
+}
+
+void write_body(JsonWriter& json, const Completion& c, const ResultFormat& format, const std::string& id) {
+  const bool is_chat = c.form == ApiForm::kOpenAiChat;
+  json.begin_object();
+  json.key("id");
+  json.string((is_chat ? "chatcmpl-" : "cmpl-") + id);
+  json.key("object");
+  json.string(is_chat ? "chat.completion" : "text_completion");
+  json.key("created");
+  json.integer(format.metrics ? format.stamp.created : 0);
+  json.key("model");
+  json.string(c.model_name);
+  json.key("choices");
+  json.begin_array();
+  for (size_t i = 0; i < c.choices.size(); ++i)
+    write_choice(json, c.choices[i], static_cast<int64_t>(i), is_chat, c.return_token_ids, id);
+  json.end_array();
+  write_usage(json, c);
+  json.end_object();
+}
+
+// Errors that are no fault of the line.
+bool is_server_error(const std::string& code) { return code == "numeric_error" || code == "internal_error"; }
+
+void write_error_body(JsonWriter& json, const LineRef& line, const RequestError& error, bool server_error) {
+  json.begin_object();
+  json.key("error");
+  json.begin_object();
+  json.key("message");
+  json.string(error.message);
+  json.key("type");
+  json.string(server_error ? "server_error" : "invalid_request_error");
+  json.key("param");
+  if (error.param) json.string(*error.param);
+  else json.null();
+  json.key("code");
+  json.string(error.code);
+  write_place(json, line, error);
+  json.end_object();
+  json.end_object();
+}
+
+}  // namespace
+
+std::string call_id(const std::string& record, int64_t choice, size_t call) {
+  const uint64_t place = mix_bits((static_cast<uint64_t>(choice) << 32 | call) + 1);
+  return "call_" + record.substr(0, 16) + to_hex(place).substr(0, 8);
+}
+
+void write_openai(JsonWriter& json, const Completion& c, const ResultFormat& format) {
+  const std::string id = record_id(format.stamp, c.line);
+  const bool server_error = c.error && is_server_error(c.error->code);
+  json.begin_object();
+  json.key("id");
+  json.string("batch_req_" + id);
+  json.key("custom_id");
+  write_id(json, c.id_json);
+  json.key("response");
+  json.begin_object();
+  json.key("status_code");
+  json.integer(!c.error ? 200 : server_error ? 500 : 400);
+  json.key("request_id");
+  json.string("req_" + id);
+  json.key("body");
+  if (c.error) write_error_body(json, c.line, *c.error, server_error);
+  else if (c.form == ApiForm::kOpenAiResponses) write_response(json, c, format, id);
+  else write_body(json, c, format, id);
+  json.end_object();
+  json.key("error");
+  json.null();
+  json.key("index");
+  json.integer(c.line.index);
+  write_hash(json, c.line.content_hash);
+  if (format.metrics && !c.error) write_metrics(json, c.latency);
+  json.end_object();
+}
+
+}  // namespace llmb
