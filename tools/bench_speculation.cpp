@@ -1,137 +1,320 @@
-// Judges drafters by lookup without a model, on recorded answers: at each step up to K tokens are drafted, those that
-// the answer begins with are accepted, and one token more is given, as a step that verifies them does.
-//   bench_speculation MODEL_DIR INPUT.jsonl OUTPUT.jsonl [--tokens K]
-// INPUT has lines {"prompt": …}, OUTPUT the records, made with --return-token-ids. Prints for the suffix automaton and
-// for n-gram lookup (the first place of the longest of the last 4 to 1 tokens, as vLLM's) drafted and accepted tokens
-// and tokens a step, and the automaton's time and memory for a token.
+// Measures in pairs what speculation saves on this CPU: each run with drafts has one without right before or behind it,
+// in turns, and the median of the ratios of their times counts, with all that drafting takes. Beside it stands what the
+// machine's own step curve, learned in these runs, predicts. The answers must be equal.
+//   bench_speculation [--case stories|shape|copies]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
+//                     [--shape DIR]
+//   stories  the bundled model's stories, greedy, by each kind of drafter as it chooses, and drafting in any case
+//   shape    random weights of a published shape, int8; drafts of a script, which take no time, are right with 0.8
+//   copies   the same with 0.95, as where answers copy from prompts
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "backend/cpu/cpu_backend.h"
+#include "base/check.h"
 #include "base/clock.h"
-#include "base/log.h"
-#include "speculation/suffix_automaton.h"
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "model/config_loader.h"
+#include "speculation/layers_drafter.h"
+#include "speculation/lookahead_drafter.h"
+#include "speculation/lookup_drafter.h"
+#include "speculation/model_drafter.h"
+#include "speculation/speculator.h"
 #include "tokenizer/tokenizer.h"
 
+namespace llmb {
 namespace {
 
-using llmb::SuffixAutomaton;
-using Tokens = std::vector<llmb::TokenId>;
+constexpr int32_t kMaxTokens = 16, kMaxStepTokens = 64;
 
-struct Recorded {
-  Tokens prompt, answer;
+struct Options {
+  std::vector<std::string> cases = {"stories", "shape", "copies"};
+  std::vector<int32_t> batches;
+  int32_t pairs = 5;
+  std::string model_dir = "data/model", draft_dir = "data/draft-model", shape = "data/shapes/llama-3.2-1b";
 };
 
-struct Judged {
-  int64_t num_steps = 0, num_tokens = 0, num_drafted = 0, num_accepted = 0;
+void require(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
+
+class Source final : public RequestSource {
+ public:
+  explicit Source(const std::vector<std::shared_ptr<Request>>& requests) : requests_(requests) {}
+  std::optional<WorkItem> next(double) override {
+    if (at_end()) return std::nullopt;
+    const auto ordinal = static_cast<int64_t>(next_);
+    return WorkItem{ordinal, requests_[next_++], 0, false};
+  }
+  bool at_end() const override { return next_ == requests_.size(); }
+  void stop() override { next_ = requests_.size(); }
+
+ private:
+  const std::vector<std::shared_ptr<Request>>& requests_;
+  size_t next_ = 0;
 };
 
-std::vector<Recorded> read_answers(const llmb::Tokenizer& tokenizer, const std::string& input,
-                                   const std::string& output) {
-  std::map<int64_t, Tokens> answers;
-  std::string line;
-  std::ifstream records(output);
-  while (std::getline(records, line)) {
-    const auto record = nlohmann::json::parse(line, nullptr, false);
-    if (record.is_object() && record.contains("token_ids"))
-      answers[record["index"].get<int64_t>()] = record["token_ids"].get<Tokens>();
-  }
-  std::vector<Recorded> recorded;
-  std::ifstream prompts(input);
-  for (int64_t index = 0; std::getline(prompts, line); ++index) {
-    const auto asked = nlohmann::json::parse(line, nullptr, false);
-    if (!answers.contains(index) || !asked.is_object() || !asked.contains("prompt")) continue;
-    recorded.push_back({tokenizer.encode(asked["prompt"].get<std::string>(), true), answers[index]});
-  }
-  return recorded;
-}
+using Answers = std::map<int64_t, std::vector<TokenId>>;  // by request
 
-// `draft` gets the text so far, which only grows during an answer.
-Judged judge(const std::vector<Recorded>& recorded, const std::function<Tokens(const Tokens&, bool is_new)>& draft) {
-  Judged judged;
-  for (const Recorded& one : recorded) {
-    Tokens text = one.prompt;
-    bool is_new = true;
-    for (size_t at = 0; at < one.answer.size(); is_new = false) {
-      Tokens drafts = draft(text, is_new);
-      const auto end = one.answer.begin() + static_cast<std::ptrdiff_t>(at);
-      drafts.resize(std::min(drafts.size(), one.answer.size() - at - 1));
-      const auto wrong = std::mismatch(drafts.begin(), drafts.end(), end, one.answer.end());
-      const auto num_accepted = static_cast<size_t>(wrong.first - drafts.begin());
-      text.insert(text.end(), end, end + static_cast<std::ptrdiff_t>(num_accepted) + 1);
-      at += num_accepted + 1;
-      ++judged.num_steps;
-      judged.num_drafted += static_cast<int64_t>(drafts.size());
-      judged.num_accepted += static_cast<int64_t>(num_accepted);
+class Sink final : public CompletionSink {
+ public:
+  void put(FinishedItem item) override { answers[item.ordinal] = std::move(item.completion.choices.at(0).token_ids); }
+  bool is_closed() const override { return false; }
+  Answers answers;
+};
+
+// Right with a probability, at no cost. Request i is sequence i.
+class ScriptedDrafter final : public Drafter {
+ public:
+  ScriptedDrafter(const Answers& answers, double right_rate) : answers_(answers), right_rate_(right_rate) {}
+  std::string name() const override { return "script"; }
+  void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override {
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const std::vector<TokenId>& answer = answers_.at(sequences[i]->id);
+      for (int32_t k = 0; k < limits.max_tokens; ++k) {
+        const size_t at = sequences[i]->output_tokens.size() + k;
+        if (at >= answer.size()) break;
+        const bool is_right = sampling_uniform({1, static_cast<uint64_t>(sequences[i]->id)}, at, 0) < right_rate_;
+        guesses[i].add(is_right ? answer[at] : answer[at] ^ 1, k - 1, right_rate_, 0);
+      }
     }
-    judged.num_tokens += static_cast<int64_t>(one.answer.size());
   }
-  return judged;
+  void learn(const Sequence&, const Guess&, std::span<const Verdict>) override {}
+  void forget(const Sequence&) override {}
+
+ private:
+  const Answers& answers_;
+  const double right_rate_;
+};
+
+struct Target {
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  ModelConfig config;
+  LoadOptions load;
+  std::vector<std::shared_ptr<Request>> requests;
+  StepCost curve;  // of all runs
+};
+
+struct Run {
+  double ms = 0;
+  int64_t num_steps = 0, num_tokens = 0;
+  Answers answers;
+  SpeculationMetrics speculation;
+};
+
+using MakeDrafters = std::function<std::vector<std::unique_ptr<Drafter>>(const Clock&)>;
+
+Run run(Target* target, int32_t batch, const MakeDrafters& make, bool drafts_always) {
+  SteadyClock clock;
+  EngineOptions options;
+  options.scheduler.max_num_seqs = batch;
+  options.scheduler.max_num_batched_tokens = target->load.max_num_batched_tokens;
+  options.scheduler.max_model_len = target->load.max_model_len;
+  options.scheduler.block_size = target->backend->info().kv.block_size;
+  options.scheduler.num_blocks = target->backend->info().kv.num_blocks - 2 * 64;  // the rest: of layers that draft
+  options.scheduler.enable_prefix_caching = false;
+  options.model = target->config;
+  StepCost cost = target->curve;
+  options.step_cost = &cost;
+  std::unique_ptr<Speculator> speculator;
+  if (make) {
+    SpeculatorOptions speculation;
+    speculation.max_tokens = kMaxTokens;
+    speculation.max_step_tokens = kMaxStepTokens;
+    speculation.drafts_always = drafts_always;
+    speculator = std::make_unique<Speculator>(speculation, make(clock), cost, clock);
+    options.proposer = speculator.get();
+    options.scheduler.max_num_drafts = kMaxStepTokens;
+    options.scheduler.allows_trees = true;
+  }
+  Source source(target->requests);
+  Sink sink;
+  const std::atomic<int> interrupted{0};
+  Engine engine(options, *target->backend, nullptr, clock, source, sink, interrupted, [](const EngineProgress&) {});
+  const double begin_ms = clock.now_ms();
+  require(engine.run());
+  Run done;
+  done.ms = clock.now_ms() - begin_ms;
+  done.num_steps = engine.metrics().num_steps;
+  for (const auto& [request, answer] : sink.answers) done.num_tokens += static_cast<int64_t>(answer.size());
+  done.answers = std::move(sink.answers);
+  if (speculator) done.speculation = speculator->metrics();
+  target->curve = cost;
+  return done;
 }
 
-Tokens ngram_lookup(const Tokens& text, int32_t count) {
-  const auto size = static_cast<int64_t>(text.size());
-  for (int64_t n = std::min<int64_t>(4, size - 1); n >= 1; --n) {
-    const auto at = std::search(text.begin(), text.end() - 1, text.end() - n, text.end());
-    if (at == text.end() - 1) continue;
-    const auto begin = at + n;
-    return {begin, begin + std::min<std::ptrdiff_t>(count, text.end() - begin)};
-  }
-  return {};
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t at = values.size() / 2;
+  return values.size() % 2 == 1 ? values[at] : (values[at - 1] + values[at]) / 2;
 }
 
-void print(const char* name, const Judged& j) {
-  std::printf("%-17s %lld tokens in %lld steps, %.3f a step; %lld drafted, %lld accepted (%.1f %%)\n", name,
-              static_cast<long long>(j.num_tokens), static_cast<long long>(j.num_steps),
-              static_cast<double>(j.num_tokens) / static_cast<double>(std::max<int64_t>(1, j.num_steps)),
-              static_cast<long long>(j.num_drafted), static_cast<long long>(j.num_accepted),
-              100.0 * static_cast<double>(j.num_accepted) / static_cast<double>(std::max<int64_t>(1, j.num_drafted)));
+// The best that drafts of one acceptance can do by the curve, with as many for each sequence as pay most.
+double predicted_by_curve(const StepCost& curve, int32_t batch, double acceptance) {
+  double best = 1, tokens = 1, right = 1;
+  for (int32_t k = 1; k <= kMaxTokens && k * batch <= kMaxStepTokens; ++k) {
+    tokens += right *= acceptance;
+    best = std::max(best, tokens * curve.ms(batch) / curve.ms(batch * (k + 1)));
+  }
+  return best;
+}
+
+// Negative acceptance: it is measured.
+void compare(const std::string& name, Target* target, int32_t batch, const MakeDrafters& make, bool drafts_always,
+             int32_t pairs, double acceptance = -1) {
+  std::vector<double> ratios;
+  Run with;
+  for (int32_t pair = 0; pair < pairs; ++pair) {
+    Run first = run(target, batch, pair % 2 == 0 ? nullptr : make, drafts_always);
+    Run second = run(target, batch, pair % 2 == 0 ? make : nullptr, drafts_always);
+    const Run& without = pair % 2 == 0 ? first : second;
+    with = pair % 2 == 0 ? second : first;
+    LLMB_CHECK_MSG(with.answers == without.answers, name + ": other answers than without drafts");
+    ratios.push_back(without.ms / with.ms);
+  }
+  int64_t num_drafted = 0, num_accepted = 0;
+  for (const auto& kind : with.speculation.drafters) {
+    num_drafted += kind.num_drafted;
+    num_accepted += kind.num_accepted;
+  }
+  const double share = static_cast<double>(num_accepted) / static_cast<double>(std::max<int64_t>(1, num_drafted));
+  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+  std::printf("%-34s batch %d: %.3f x (%d pairs, %.3f to %.3f); %.2f tokens a row and step, %.0f %% of drafts right",
+              name.c_str(), batch, median(ratios), pairs, *least, *most,
+              static_cast<double>(with.speculation.num_given) /
+                  static_cast<double>(std::max<int64_t>(1, with.speculation.num_groups)),
+              100 * share);
+  if (acceptance > 0) std::printf("; the curve says %.3f x", predicted_by_curve(target->curve, batch, acceptance));
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+void print_curve(const Target& target) {
+  std::printf("steps:");
+  for (const int32_t rows : {1, 2, 4, 8, 16, 32, 64}) std::printf(" %d: %.3f ms", rows, target.curve.ms(rows));
+  std::printf("\n");
+}
+
+std::shared_ptr<Request> greedy(std::vector<TokenId> prompt, int32_t max_tokens) {
+  auto request = std::make_shared<Request>();
+  request->prompt_tokens = std::move(prompt);
+  request->params.sampling.temperature = 0;
+  request->params.stop.max_tokens = max_tokens;
+  return request;
+}
+
+void load_target(Target* target, int32_t max_model_len) {
+  target->load.max_num_seqs = 8;
+  target->load.max_num_batched_tokens = 256;
+  target->load.max_num_drafts = kMaxStepTokens;
+  target->load.max_model_len = max_model_len;
+  target->load.num_blocks_override = 8 * max_model_len / target->load.block_size + 2 * 64;
+  require(target->backend->load(target->config, target->load));
+}
+
+std::unique_ptr<Drafter> draft_model(const std::string& dir, bool is_tree, const Clock& clock) {
+  LoadOptions load;
+  load.model_dir = dir;
+  load.max_num_seqs = 8;
+  load.max_num_batched_tokens = 256;
+  load.max_model_len = 1024;
+  load.num_threads = 1;
+  load.cpu.runs_in_wait = true;
+  auto backend = make_cpu_backend();
+  require(backend->load(*load_model_config(dir), load));
+  const ModelDrafterOptions limits = {256, 8, 1024, is_tree};
+  return std::make_unique<ModelDrafter>(std::move(backend), limits, clock);
+}
+
+std::unique_ptr<Drafter> layers(Target* target, int32_t num_layers, const Clock& clock) {
+  const int32_t num_scratch = 2 * 64;
+  const LayersDrafterOptions options = {num_layers, target->load.max_model_len,
+                                        target->backend->info().kv.num_blocks - num_scratch, num_scratch, false};
+  return std::make_unique<LayersDrafter>(*target->backend, options, clock);
+}
+
+void bench_stories(const Options& options) {
+  Target target;
+  target.config = *load_model_config(options.model_dir);
+  target.load.model_dir = options.model_dir;
+  load_target(&target, 1024);
+  const auto tokenizer = Tokenizer::load(options.model_dir);
+  require(tokenizer.status());
+  for (const char* animal : {"a fox", "an owl", "a mouse", "a bear", "a rabbit", "a wolf", "a cat", "a dog"}) {
+    const std::string text = std::string("<|user|>Tell me a story about ") + animal + ".<|end|><|assistant|>";
+    target.requests.push_back(greedy((*tokenizer)->encode(text, true), 300));
+    target.requests.back()->eos_token_ids = target.config.eos_token_ids;
+  }
+  const auto one = [](std::unique_ptr<Drafter> drafter) {
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    drafters.push_back(std::move(drafter));
+    return drafters;
+  };
+  const std::vector<std::pair<std::string, MakeDrafters>> kinds = {
+      {"draft model", [&](const Clock& clock) { return one(draft_model(options.draft_dir, false, clock)); }},
+      {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options.draft_dir, true, clock)); }},
+      {"lookup", [&](const Clock&) { return one(std::make_unique<LookupDrafter>()); }},
+      {"lookup, tree", [&](const Clock&) { return one(std::make_unique<LookupDrafter>(1 << 19, true)); }},
+      {"layers:2", [&](const Clock& clock) { return one(layers(&target, 2, clock)); }},
+      {"layers:3", [&](const Clock& clock) { return one(layers(&target, 3, clock)); }},
+      {"lookahead", [&](const Clock&) { return one(std::make_unique<LookaheadDrafter>()); }},
+  };
+  for (const auto& [name, make] : kinds)
+    for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4} : options.batches)
+      compare("stories, " + name, &target, batch, make, false, options.pairs);
+  for (const auto& [name, make] : kinds) compare("stories, " + name + ", always", &target, 1, make, true, 1);
+  print_curve(target);
+}
+
+void bench_shape(const Options& options, const std::string& name, double acceptance) {
+  Target target;
+  target.config = *load_model_config(options.shape);
+  target.load.load_format = LoadFormat::kDummy;
+  target.load.cpu.quantization = Quantization::kInt8;
+  load_target(&target, 256);
+  for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4, 8} : options.batches) {
+    target.requests.clear();
+    for (int32_t i = 0; i < batch; ++i) {
+      std::vector<TokenId> prompt;
+      for (TokenId k = 0; k < 16; ++k) prompt.push_back(1000 + 97 * i + k);
+      target.requests.push_back(greedy(std::move(prompt), 48));
+    }
+    const Answers answers = run(&target, batch, nullptr, false).answers;
+    const MakeDrafters make = [&](const Clock&) {
+      std::vector<std::unique_ptr<Drafter>> drafters;
+      drafters.push_back(std::make_unique<ScriptedDrafter>(answers, acceptance));
+      return drafters;
+    };
+    run(&target, batch, make, true);  // the curve
+    compare(name, &target, batch, make, false, options.pairs, acceptance);
+  }
+  print_curve(target);
 }
 
 }  // namespace
+}  // namespace llmb
 
 int main(int argc, char** argv) {
-  CLI::App app("drafts by lookup, judged on recorded answers");
-  std::string model_dir, input, output;
-  int32_t count = 8;
-  app.add_option("model_dir", model_dir)->required();
-  app.add_option("input", input)->required();
-  app.add_option("output", output)->required();
-  app.add_option("--tokens", count, "drafted in a step, at most");
+  llmb::Options options;
+  CLI::App app("what speculation saves, in paired runs");
+  app.add_option("--case", options.cases, "stories, shape, copies; default: all");
+  app.add_option("--pairs", options.pairs, "of runs; default 5");
+  app.add_option("--batches", options.batches, "default: stories 1,4, else 1,4,8")->delimiter(',');
+  app.add_option("--model-dir", options.model_dir, "of the stories");
+  app.add_option("--draft", options.draft_dir, "its draft model");
+  app.add_option("--shape", options.shape, "a directory with a config.json");
   CLI11_PARSE(app, argc, argv);
-  const auto tokenizer = llmb::Tokenizer::load(model_dir);
-  if (!tokenizer.ok()) {
-    llmb::log_error(tokenizer.status().message());
-    return 4;
+  for (const std::string& name : options.cases) {
+    if (name == "stories") llmb::bench_stories(options);
+    else if (name == "shape") llmb::bench_shape(options, "shape, script 0.8", 0.8);
+    else if (name == "copies") llmb::bench_shape(options, "copies, script 0.95", 0.95);
+    else return std::fprintf(stderr, "--case %s: expected stories, shape or copies\n", name.c_str()), 2;
   }
-  const std::vector<Recorded> recorded = read_answers(**tokenizer, input, output);
-  SuffixAutomaton automaton;
-  int64_t num_bytes = 0, num_appended = 0;
-  double ms = 0;
-  const llmb::SteadyClock clock;
-  const Judged by_automaton = judge(recorded, [&](const Tokens& text, bool is_new) {
-    if (is_new) num_bytes += automaton.num_bytes(), num_appended += automaton.size();
-    const double begin_ms = clock.now_ms();
-    if (is_new) automaton = SuffixAutomaton();
-    for (size_t at = automaton.size(); at < text.size(); ++at) automaton.append(text[at]);
-    Tokens drafts;
-    automaton.continue_match(automaton.repeated_end(), count, &drafts);
-    ms += clock.now_ms() - begin_ms;
-    return drafts;
-  });
-  num_bytes += automaton.num_bytes();
-  num_appended += automaton.size();
-  const Judged by_ngram = judge(recorded, [&](const Tokens& text, bool) { return ngram_lookup(text, count); });
-  print("suffix automaton", by_automaton);
-  print("n-gram lookup", by_ngram);
-  std::printf("accepted tokens: %.3f x; automaton: %.3f us and %.1f bytes a token\n",
-              static_cast<double>(by_automaton.num_accepted) / static_cast<double>(std::max<int64_t>(1, by_ngram.num_accepted)),
-              1000 * ms / static_cast<double>(std::max<int64_t>(1, num_appended)),
-              static_cast<double>(num_bytes) / static_cast<double>(std::max<int64_t>(1, num_appended)));
 }

@@ -40,6 +40,7 @@ struct LoadOptions {
     Quantization quantization = Quantization::kNone;  // of weights, while they load
     std::optional<Arithmetic> arithmetic;             // none: the fastest
     std::string weight_cache_dir;                     // packed weights are kept there and mapped by later runs; "": not
+    bool runs_in_wait = false;  // in the caller's thread, who has nothing else to do: small steps take less time
   } cpu;
 
   struct Cuda {
@@ -60,6 +61,7 @@ struct BackendInfo {
   int32_t max_drafts_per_group = 0;  // that one group verifies; 0: none
   bool verifies_trees = false;       // else drafts are chains
   bool copies_blocks = false;
+  bool runs_first_layers = false;       // plans may have num_layers
   int32_t max_best_tokens = 0;          // that a group in mode kBest gives
   int32_t num_host_blocks = 0;          // of the pool that plans swap blocks to
   double swap_bytes_per_s = 0;          // measured, of one way; 0: not known

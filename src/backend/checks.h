@@ -54,6 +54,9 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
   if (plan.block_size != info.kv.block_size) return internal_error("plan has another block_size");
   if (plan.num_layer_groups != info.kv.groups.num_groups()) return internal_error("plan has other layer groups");
   if (!info.verifies_trees && !plan.parent_rows.empty()) return internal_error("plan has trees");
+  const bool has_layers = plan.num_layers >= 0 && plan.num_layers <= config.num_hidden_layers;
+  if (!has_layers || (plan.num_layers > 0 && !info.runs_first_layers))
+    return internal_error("plan has " + std::to_string(plan.num_layers) + " layers");
   if (!info.copies_blocks && !plan.block_copies.empty()) return internal_error("plan copies blocks");
   for (const SampleGroup& group : plan.groups)
     if (group.num_rows() - 1 > info.max_drafts_per_group) return internal_error("plan has too many drafts in a group");

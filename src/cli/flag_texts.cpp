@@ -1,6 +1,7 @@
 #include "cli/flag_texts.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -111,12 +112,24 @@ Status parse_speculative(const std::string& text, SpeculationOptions* speculatio
   if (text == "none") return {};
   std::stringstream parts(text + ",");
   for (std::string part; std::getline(parts, part, ',');) {
-    const bool is_draft = part.starts_with("draft:") && part.size() > 6;
-    if (!is_draft && part != "auto" && part != "lookup")
-      return invalid_argument("--speculative: '" + part + "': expected none, auto, lookup or draft:MODEL");
-    if (is_draft) speculation->draft_model = part.substr(6);
-    else speculation->lookup = true;
+    if (part == "auto" || part == "lookup") {
+      speculation->lookup = true;
+    } else if (part == "lookahead") {
+      speculation->lookahead = true;
+    } else if (part == "tree") {
+      speculation->trees = true;
+    } else if (part.starts_with("draft:") && part.size() > 6) {
+      speculation->draft_model = part.substr(6);
+    } else {
+      const char* const end = part.data() + part.size();
+      const bool is_layers = part.starts_with("layers:");
+      const auto [rest, error] = std::from_chars(part.data() + (is_layers ? 7 : 0), end, speculation->num_layers);
+      if (!is_layers || error != std::errc() || rest != end || speculation->num_layers < 1)
+        return invalid_argument("--speculative: '" + part +
+                                "': expected none, auto, lookup, lookahead, draft:MODEL, layers:N or tree");
+    }
   }
+  if (!speculation->any()) speculation->lookup = true;  // a tree of something
   return {};
 }
 

@@ -87,9 +87,7 @@ void add_run_members(const JobOptions& o, const BackendInfo& b, Json* line) {
   settings["max-num-batched-tokens"] = std::to_string(o.scheduler.max_num_batched_tokens);
   settings["schedule"] = schedule_name(o.schedule);
   settings["prefix-caching"] = yes_or_no(o.scheduler.enable_prefix_caching);
-  settings["speculative"] = !o.speculation.any()           ? "none"
-                            : o.speculation.draft_model.empty() ? "lookup"
-                                                                : "draft model " + o.speculation.draft_model;
+  settings["speculative"] = describe_drafters(o.speculation);
   settings["kv-cache"] = std::string(dtype_name(b.kv.dtype)) + ", " + std::to_string(b.kv.num_blocks) + " blocks of " +
                          std::to_string(b.kv.block_size);
   settings["seed"] = std::to_string(o.seed);

@@ -12,9 +12,7 @@ namespace {
 
 std::string describe_speculation(const JobOptions& o, const BackendInfo& backend) {
   if (!o.speculation.any()) return "";
-  const SpeculationOptions& s = o.speculation;
-  std::string line = s.lookup ? "drafts    lookup" : "drafts    ";
-  if (!s.draft_model.empty()) line += (s.lookup ? ", " : "") + ("model " + escape_control(s.draft_model));
+  std::string line = "drafts    " + escape_control(describe_drafters(o.speculation));
   if (!o.speculation.corpus.empty()) line += ", also in " + escape_control(o.speculation.corpus);
   line += "; at most " + std::to_string(o.speculation.max_tokens) + " tokens of a sequence in a step, where they pay";
   if (backend.kind == DeviceKind::kCuda && !o.load.cuda.deterministic)
@@ -58,6 +56,17 @@ std::string describe_kv_cache(const ModelFiles& model, const BackendInfo& b) {
 }
 
 }  // namespace
+
+std::string describe_drafters(const SpeculationOptions& speculation) {
+  std::string kinds;
+  const auto add = [&](const std::string& kind) { kinds += (kinds.empty() ? "" : ", ") + kind; };
+  if (speculation.lookup) add("lookup");
+  if (!speculation.draft_model.empty()) add("model " + speculation.draft_model);
+  if (speculation.num_layers > 0) add("the first " + std::to_string(speculation.num_layers) + " layers");
+  if (speculation.lookahead) add("lookahead");
+  if (speculation.trees) kinds += " (trees)";
+  return kinds.empty() ? "none" : kinds;
+}
 
 const char* batching_name(BatchingMode mode) {
   switch (mode) {

@@ -17,4 +17,7 @@ std::string describe_model(const JobOptions& options, const ModelFiles& model, c
 // How answers are sampled, and what ends them. REQUIRES: load_model_context().
 std::string describe_defaults(const JobOptions& options, const ModelFiles& model);
 
+// Who guesses tokens; "none": nobody.
+std::string describe_drafters(const SpeculationOptions& speculation);
+
 }  // namespace llmb

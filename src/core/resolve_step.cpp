@@ -116,6 +116,7 @@ bool give_group(const StepPlan& plan, const SampleGroup& group, const std::vecto
 void give_tokens(const StepPlan& plan, const std::vector<TokenId>& tokens, const SampledRows& sampled,
                  StepOutput* output, GivenTokens* given) {
   output->clear();
+  output->drawn = sampled.tokens;
   given->counts.clear();
   given->last.clear();
   for (const SampleGroup& group : plan.groups) {

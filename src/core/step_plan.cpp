@@ -5,6 +5,7 @@
 namespace llmb {
 
 void StepPlan::clear() {
+  num_layers = 0;
   tokens.clear();
   parent_rows.clear();
   entries.clear();
@@ -32,6 +33,7 @@ void StepOutput::clear() {
   top_tokens.clear();
   top_logprobs.clear();
   is_finite.clear();
+  drawn.clear();
   device_ms = 0;
 }
 

@@ -141,6 +141,7 @@ struct StepPlan {
   int64_t step = 0;              // counts from 0 in a run
   int32_t block_size = 16;       // tokens per KV block
   int32_t num_layer_groups = 1;  // each has block tables of its own
+  int32_t num_layers = 0;        // of the model, the first ones, then its head: to draft by; 0: all
 
   std::vector<TokenId> tokens;       // [num_tokens]  new tokens of all entries, packed; < 0: invariant 6
   std::vector<int32_t> parent_rows;  // [num_tokens], or empty: no trees
@@ -184,6 +185,7 @@ struct StepOutput {
   std::vector<TokenId> top_tokens;   // best first
   std::vector<float> top_logprobs;
   std::vector<uint8_t> is_finite;  // [num_groups]  0: in the row after the last token given, a logit was NaN or +Inf
+  std::vector<TokenId> drawn;      // [num_samples], or empty: for each sample row, also behind wrong drafts
   double device_ms = 0;            // that the device worked on the step; 0: not known
 
   void clear();

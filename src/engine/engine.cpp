@@ -199,7 +199,7 @@ Status Engine::finish_step() {
   if (options_.step_cost != nullptr)
     options_.step_cost->observe(plan.num_tokens(), static_cast<double>(num_context_tokens(plan)), step_ms, gap_ms_,
                                 num_attended_pairs(plan));
-  if (options_.proposer != nullptr) options_.proposer->on_step(plan, step_ms, gap_ms_);
+  if (options_.proposer != nullptr) options_.proposer->on_step(plan, output_, step_ms, gap_ms_);
   gap_ms_ = 0;
   idle_since_ms_ = now_ms;
   for (const SequenceUpdate& update : updates_) work_.add_output_token(update.seq);

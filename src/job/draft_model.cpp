@@ -31,6 +31,7 @@ LoadOptions load_options(const std::string& dir, const ModelConfig& config, cons
   load.max_num_batched_tokens = target_load.max_num_batched_tokens;
   load.max_model_len = std::min(target_load.max_model_len, config.max_position_embeddings);
   load.num_threads = config.num_matmul_params() < kMaxParamsOfOneThread ? 1 : target_load.num_threads;
+  load.cpu.runs_in_wait = true;  // the target waits for the drafts
   // The process has one arithmetic, the target's: its bytes depend on it.
   const auto chosen = choose_cpu_arithmetic(target.files.config, target_load.cpu.quantization, target_load.dtype,
                                             target_load.cpu.arithmetic);
@@ -60,6 +61,18 @@ Result<DraftModel> find_draft_model(const std::string& name, const JobModel& tar
                             " tokens, the model's " + std::to_string(target.files.config.vocab_size));
   LoadOptions load = load_options(found->path, *config, target, target_load);
   return DraftModel{std::move(*config), std::move(load)};
+}
+
+Status check_drafting_layers(int32_t num_layers, const JobModel& target) {
+  const ModelConfig& config = target.files.config;
+  const std::string name = "layers:" + std::to_string(num_layers) + ": ";
+  if (target.device.kind != DeviceKind::kCpu) return unsupported(name + "layers draft on the CPU only; use lookup");
+  if (num_layers >= config.num_hidden_layers)
+    return invalid_argument(name + "the model has " + std::to_string(config.num_hidden_layers) +
+                            " layers; fewer of them can draft");
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i)
+    if (config.layer(i).window > 0) return unsupported(name + "not for models whose layers see a window; use lookup");
+  return {};
 }
 
 }  // namespace llmb

@@ -19,4 +19,7 @@ struct DraftModel {
 // job's model, or the device has no second model.
 Result<DraftModel> find_draft_model(const std::string& name, const JobModel& target, const LoadOptions& target_load);
 
+// Whether the job's model can draft by its first `num_layers` layers.
+Status check_drafting_layers(int32_t num_layers, const JobModel& target);
+
 }  // namespace llmb

@@ -37,6 +37,7 @@ WorkerOptions Job::worker_options() const {
     const int64_t most = int64_t{options_.speculation.max_tokens} * options_.scheduler.max_num_seqs;
     options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));
     options.load.max_num_drafts = options.scheduler.max_num_drafts;
+    options.scheduler.allows_trees = options_.speculation.trees || options_.speculation.lookahead;
   }
   return options;
 }
@@ -58,6 +59,9 @@ JobEnding Job::compute() {
     if (!draft.ok()) return ending({JobEnd::kOptionRefused, "`speculative`: " + draft.status().message()});
     worker.draft_model = std::move(*draft);
   }
+  if (const int32_t num_layers = options_.speculation.num_layers; num_layers > 0)
+    if (const Status able = check_drafting_layers(num_layers, model_); !able.ok())
+      return ending({JobEnd::kOptionRefused, "`speculative`: " + able.message()});
   worker_ = std::make_unique<Worker>(std::move(worker));
   supervisor_.emplace(worker_->watch(), environment_.interrupted, 1000 * options_.grace_s, /*leaves_blocked=*/false);
   if (!fingerprint_) fingerprint_task_.emplace(options_, model_, keep_going_);

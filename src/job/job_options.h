@@ -57,11 +57,14 @@ struct DataOptions {
 // Guessed tokens, which change no byte of an answer where a row's bits do not depend on its step.
 struct SpeculationOptions {
   bool lookup = false;      // in prompts, outputs, answers and the corpus
+  bool lookahead = false;   // by the model itself, beside its steps
+  int32_t num_layers = 0;   // of the model, that draft; 0: none
+  bool trees = false;       // several continuations at once; else chains
   std::string draft_model;  // a directory or a name, as of the model; "": none
   std::string corpus;       // a file of texts that answers may resemble; "": none
   int32_t max_tokens = 16;  // drafted for a sequence in a step
 
-  bool any() const { return lookup || !draft_model.empty(); }
+  bool any() const { return lookup || lookahead || num_layers > 0 || !draft_model.empty(); }
 };
 
 // Settings that were asked for: no tuned one takes their place (job/tuned_settings.h).

@@ -1,8 +1,12 @@
 #include "job/worker.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
+#include "base/log.h"
+#include "speculation/layers_drafter.h"
+#include "speculation/lookahead_drafter.h"
 #include "speculation/lookup_drafter.h"
 #include "speculation/model_drafter.h"
 
@@ -10,19 +14,41 @@ namespace llmb {
 
 namespace {
 
+constexpr int32_t kMaxAnswerTokens = 1 << 19;  // of ended answers that are looked up in
+
+// Blocks of the pool that are for drafts by the first layers. One sequence has to fit beside them.
+int32_t num_scratch_blocks(const WorkerOptions& options, const BackendInfo& info) {
+  if (options.speculation.num_layers == 0) return 0;
+  const int64_t of_one = LayersDrafter::blocks_per_sequence(options.speculation.max_tokens, info.kv.block_size);
+  const int64_t wanted = of_one * std::min(options.scheduler.max_num_seqs, options.scheduler.max_num_drafts);
+  const int64_t spare = info.kv.num_blocks - max_blocks_per_seq(info.kv, options.load);
+  return static_cast<int32_t>(std::clamp<int64_t>(spare, 0, wanted));
+}
+
+// num_scratch: blocks at the end of the target's pool that are the drafters'.
 std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::unique_ptr<Backend> draft_backend,
-                                            const StepCost& cost, const Clock& clock) {
+                                            Backend& target, int32_t num_scratch, const StepCost& cost,
+                                            const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   if (options.speculation.lookup) {
-    auto lookup = std::make_unique<LookupDrafter>();
+    auto lookup = std::make_unique<LookupDrafter>(kMaxAnswerTokens, options.speculation.trees);
     for (const std::vector<TokenId>& text : options.corpus) lookup->add_to_corpus(text);
     drafters.push_back(std::move(lookup));
   }
   if (draft_backend) {
     const LoadOptions& load = options.draft_model->load;
-    const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len};
+    const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
+                                          options.speculation.trees};
     drafters.push_back(std::make_unique<ModelDrafter>(std::move(draft_backend), limits, clock));
   }
+  if (options.speculation.num_layers > 0) {
+    if (num_scratch == 0) log_warning("the KV cache holds one request only: its layers do not draft");
+    const LayersDrafterOptions layers = {options.speculation.num_layers, options.load.max_model_len,
+                                         target.info().kv.num_blocks - num_scratch, num_scratch,
+                                         options.speculation.trees};
+    drafters.push_back(std::make_unique<LayersDrafter>(target, layers, clock));
+  }
+  if (options.speculation.lookahead) drafters.push_back(std::make_unique<LookaheadDrafter>());
   if (drafters.empty()) return nullptr;
   SpeculatorOptions speculator;
   speculator.max_tokens = options.speculation.max_tokens;
@@ -68,11 +94,13 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   EngineOptions options;
   options.scheduler = options_.scheduler;
   options.scheduler.block_size = info().kv.block_size;
-  options.scheduler.num_blocks = info().kv.num_blocks;
+  const int32_t num_scratch = num_scratch_blocks(options_, info());
+  options.scheduler.num_blocks = info().kv.num_blocks - num_scratch;
   options.scheduler.windows = info().kv.groups.windows;
   options.scheduler.max_idle_blocks = info().max_idle_blocks;
   options.model = options_.model;
-  speculator_ = make_speculator(options_, std::move(draft_backend_), step_cost_, clock);
+  speculator_ = make_speculator(options_, std::move(draft_backend_), *watched_backend_, num_scratch, step_cost_,
+                                clock);
   options.proposer = speculator_.get();
   options.step_cost = &step_cost_;
   options.grace_ms = options_.grace_ms;

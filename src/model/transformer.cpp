@@ -49,10 +49,10 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   sampled_attention_ = ops.allocate(max_num_samples, config.q_size(), dtype);
 }
 
-void Transformer::forward(int64_t num_tokens, int64_t num_samples) {
+void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers) {
   LLMB_CHECK(num_tokens <= max_num_tokens_ && num_samples <= max_num_samples_);
   embed(num_tokens);
-  const int32_t last = config_.num_hidden_layers - 1;
+  const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attend(layer, num_tokens);
     project_and_mlp(layer, attention_->rows(), residual_->rows(), num_tokens);

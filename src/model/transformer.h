@@ -25,8 +25,8 @@ class Transformer {
 
   // Queues the work of the step in progress: its KV slots are written, its sample rows sampled. The counts are the
   // plan's, or padded beyond them up to the maxima; what is queued depends on nothing else, so that it can be recorded
-  // once and replayed.
-  void forward(int64_t num_tokens, int64_t num_samples);
+  // once and replayed. num_layers: of the model, the first ones, and no other's KV slots are written; 0: all.
+  void forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers = 0);
 
  private:
   void embed(int64_t num_tokens);

@@ -102,13 +102,10 @@ void append_tables(const BlockTable& table, StepPlan* plan) {
   }
 }
 
-}  // namespace
-
-void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, StepPlan* plan) {
-  const int32_t num_pending = sequence.num_pending_tokens();
-  LLMB_CHECK(sequence.num_in_flight <= 1 && num_tokens >= 1 && num_tokens <= num_pending);
-  LLMB_CHECK(drafts.size() == 0 || num_tokens == num_pending);
-  LLMB_CHECK(sequence.max_next_base() + num_tokens + drafts.size() <= sequence.blocks.capacity_tokens());
+// But for its tables and its group.
+void append_rows(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, StepPlan* plan) {
+  LLMB_CHECK(sequence.num_in_flight <= 1 && num_tokens >= 1 && num_tokens <= sequence.num_pending_tokens());
+  LLMB_CHECK(drafts.size() == 0 || num_tokens == sequence.num_pending_tokens());
   StepEntry entry;
   entry.seq = sequence.id;
   entry.base = sequence.next_base();
@@ -124,9 +121,24 @@ void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& dr
   append_parents(drafts, plan);
   plan->entries.push_back(entry);
   plan->query_start.push_back(plan->num_tokens());
+}
+
+}  // namespace
+
+void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, StepPlan* plan) {
+  LLMB_CHECK(sequence.max_next_base() + num_tokens + drafts.size() <= sequence.blocks.capacity_tokens());
+  append_rows(sequence, num_tokens, drafts, plan);
   append_tables(sequence.blocks, plan);
-  if (num_tokens < num_pending) return;
+  if (num_tokens < sequence.num_pending_tokens()) return;
   append_group(sequence, drafts, plan->num_entries() - 1, plan->num_tokens() - drafts.size() - 1, plan);
+}
+
+void append_entry(const Sequence& sequence, int32_t num_tokens, std::span<const BlockId> table, StepPlan* plan) {
+  append_rows(sequence, num_tokens, Drafts(), plan);
+  plan->block_ids.insert(plan->block_ids.end(), table.begin(), table.end());
+  plan->block_start.push_back(length(plan->block_ids));
+  if (num_tokens == sequence.num_pending_tokens())
+    append_group(sequence, Drafts(), plan->num_entries() - 1, plan->num_tokens() - 1, plan);
 }
 
 void append_group_like(const Sequence& sequence, int32_t group, StepPlan* plan) {

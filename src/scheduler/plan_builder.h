@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/step_plan.h"
 #include "scheduler/proposer.h"
@@ -13,6 +14,10 @@ namespace llmb {
 // it and the group that samples all these rows. REQUIRES: 1 <= num_tokens <= num_pending_tokens(), no drafts before the
 // last; its blocks hold them all.
 void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, StepPlan* plan);
+
+// The same without drafts, for a sequence whose tokens are in other blocks than its own: `table`, in a plan with one
+// layer group.
+void append_entry(const Sequence& sequence, int32_t num_tokens, std::span<const BlockId> table, StepPlan* plan);
 
 // Appends a group by which the sequence, too, gets a token for the first row of an earlier group. REQUIRES: the rows up
 // to this one are its known tokens.

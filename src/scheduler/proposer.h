@@ -48,7 +48,7 @@ class Proposer {
   // The sequence has ended, with the tokens that it has.
   virtual void on_end(const Sequence& /*sequence*/) {}
   // A plan has run, and its drafts are verified. gap_ms: that the device had nothing to do before it.
-  virtual void on_step(const StepPlan& /*plan*/, double /*step_ms*/, double /*gap_ms*/) {}
+  virtual void on_step(const StepPlan& /*plan*/, const StepOutput& /*output*/, double /*step_ms*/, double /*gap_ms*/) {}
 };
 
 }  // namespace llmb

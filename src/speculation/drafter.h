@@ -6,18 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "core/types.h"
+#include "core/step_plan.h"
 #include "scheduler/sequence.h"
+#include "speculation/guess.h"
 
 namespace llmb {
 
-// A guess: tokens behind a sequence's last one.
-struct DraftChain {
-  std::vector<TokenId> tokens;
-  std::vector<double> acceptance;  // [tokens]  probability that it is right where those before it are
-
-  void clear() { tokens.clear(), acceptance.clear(); }
-  double expected() const;  // tokens that are accepted, on average
+struct DraftLimits {
+  int32_t max_tokens = 0;      // on a path
+  double min_probability = 0;  // what is less likely to be accepted, all before it included, does not pay
 };
 
 // Driven by the scheduler's thread.
@@ -26,21 +23,24 @@ class Drafter {
   virtual ~Drafter() = default;
   virtual std::string name() const = 0;
 
-  // Adds a guess of at most max_tokens to each of `chains`, which are empty. All known tokens of the sequences are
-  // seen.
-  virtual void draft(std::span<const Sequence* const> sequences, int32_t max_tokens,
-                     std::span<DraftChain> chains) = 0;  // [sequences]
+  // Adds a guess to each of `guesses`, which are empty. All known tokens of the sequences are seen, and nothing is in
+  // flight.
+  virtual void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
+                     std::span<Guess> guesses) = 0;  // [sequences]
 
   // Before it is asked: the probability that a token of the sequence's is right where those before it are; and the time
-  // that one token for each of so many sequences takes. A drafter that costs nothing tells by its chains.
+  // that one token for each of so many sequences takes. A drafter that costs nothing tells by its guesses.
   virtual double acceptance(const Sequence& /*sequence*/) const { return 1; }
   virtual double ms_per_token(int32_t /*num_sequences*/) const { return 0; }
 
   // Time spent in draft() since the last call on reading prompts, on which later guesses build, too.
   virtual double take_invested_ms() { return 0; }
 
-  // `num_drafts` tokens of its newest guess for the sequence were verified; the first `num_accepted` were right.
-  virtual void learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) = 0;
+  // Its newest guess for the sequence, or the part of it that was verified.
+  virtual void learn(const Sequence& sequence, const Guess& guess,
+                     std::span<const Verdict> verdicts) = 0;  // [guess.size()]
+  // A step with drafts has run, whoever guessed them. Sequences in it may have ended.
+  virtual void see(const StepPlan& /*plan*/, const StepOutput& /*output*/) {}
   // The sequence has ended.
   virtual void forget(const Sequence& sequence) = 0;
 };

@@ -10,18 +10,20 @@ namespace {
 constexpr int32_t kContextTokens = 32;
 // A token that is less likely than this, all in all, is not worth its place in a list.
 constexpr double kMinProbability = 0.02;
+
+bool has_child(const Guess& guess, int32_t parent) {
+  for (int32_t i = parent + 1; i < guess.size(); ++i)
+    if (guess.parent(i) == parent) return true;
+  return false;
+}
 }  // namespace
 
-double DraftChain::expected() const {
-  double sum = 0, all_right = 1;
-  for (const double p : acceptance) sum += all_right *= p;
-  return sum;
-}
-
-LookupDrafter::LookupDrafter(int32_t max_answer_tokens) : max_answer_tokens_(max_answer_tokens) {
-  for (auto& by_length : acceptance_)
-    for (int32_t length = 1; length <= kNumLengths; ++length)
-      by_length.emplace_back(0.9 - 0.6 / length);  // until there is experience: 0.3 after one token
+LookupDrafter::LookupDrafter(int32_t max_answer_tokens, bool guesses_trees)
+    : max_answer_tokens_(max_answer_tokens), guesses_trees_(guesses_trees) {
+  for (const double of_likeliest : {1.0, 0.3})
+    for (int32_t source = 0; source < 2; ++source)
+      for (int32_t length = 1; length <= kNumLengths; ++length)
+        acceptance_.emplace_back(of_likeliest * (0.9 - 0.6 / length));  // until there is experience
 }
 
 void LookupDrafter::add_to_corpus(std::span<const TokenId> text) {
@@ -29,40 +31,62 @@ void LookupDrafter::add_to_corpus(std::span<const TokenId> text) {
   corpus_.append(SuffixAutomaton::kTextEnd);
 }
 
-int32_t LookupDrafter::length_class(int32_t match_length) {
-  return match_length <= 16 ? match_length - 1 : match_length <= 32 ? 16 : 17;
+// is_other: another continuation stands behind the same parent.
+int32_t LookupDrafter::kind_of(Source source, int32_t match_length, bool is_other) {
+  const int32_t length_class = match_length <= 16 ? match_length - 1 : match_length <= 32 ? 16 : 17;
+  return ((is_other ? 2 : 0) + (source != kOwnText ? 1 : 0)) * kNumLengths + length_class;
 }
 
 const SuffixAutomaton& LookupDrafter::automaton(Source source, const Row& row) const {
   return source == kOwnText ? row.text : source == kCorpus ? corpus_ : source == kAnswers ? answers_ : older_answers_;
 }
 
-void LookupDrafter::draft(std::span<const Sequence* const> sequences, int32_t max_tokens,
-                          std::span<DraftChain> chains) {
+void LookupDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
+                          std::span<Guess> guesses) {
   take_in_answers();
-  for (size_t i = 0; i < sequences.size(); ++i) draft_one(*sequences[i], max_tokens, &chains[i]);
+  for (size_t i = 0; i < sequences.size(); ++i) draft_one(*sequences[i], limits.max_tokens, &guesses[i]);
 }
 
-void LookupDrafter::draft_one(const Sequence& sequence, int32_t max_tokens, DraftChain* chain) {
+void LookupDrafter::draft_one(const Sequence& sequence, int32_t max_tokens, Guess* guess) {
   Row& row = rows_[sequence.id];
   catch_up(sequence, &row);
-  DraftChain candidate;
+  std::array<Guess, kNumSources> found;
+  std::array<SuffixAutomaton::Match, kNumSources> matches;
+  std::array<double, kNumSources> expected = {};
+  Source best = kOwnText;
   for (const Source source : {kOwnText, kCorpus, kAnswers, kOlderAnswers}) {
-    const SuffixAutomaton& text = automaton(source, row);
-    const SuffixAutomaton::Match match = source == kOwnText ? row.text.repeated_end() : row.cursors[source].match(text);
-    candidate.clear();
-    text.continue_match(match, max_tokens, &candidate.tokens);
-    double all_right = 1;
-    for (size_t i = 0; i < candidate.tokens.size() && all_right >= kMinProbability; ++i) {
+    matches[source] =
+        source == kOwnText ? row.text.repeated_end() : row.cursors[source].match(automaton(source, row));
+    add_continuation(source, matches[source], row, max_tokens, &found[source]);
+    expected[source] = found[source].expected();
+    if (expected[source] > expected[best]) best = source;
+  }
+  std::swap(*guess, found[best]);
+  if (!guesses_trees_ || guess->empty()) return;
+  for (const Source source : {kOwnText, kCorpus, kAnswers, kOlderAnswers})
+    if (source != best) add_continuation(source, matches[source], row, max_tokens, guess);
+}
+
+// Beside what the guess has.
+void LookupDrafter::add_continuation(Source source, SuffixAutomaton::Match match, const Row& row, int32_t max_tokens,
+                                     Guess* guess) {
+  continuation_.clear();
+  automaton(source, row).continue_match(match, max_tokens, &continuation_);
+  bool may_share = !guess->empty();
+  double all_right = 1;
+  int32_t parent = -1;
+  for (size_t i = 0; i < continuation_.size() && all_right >= kMinProbability; ++i) {
+    const int32_t same = may_share ? guess->find(parent, continuation_[i]) : -1;
+    if (same >= 0) {
+      parent = same;
+    } else {
+      const bool branches_off = may_share && has_child(*guess, parent);
+      may_share = false;
       const int32_t length = match.length + static_cast<int32_t>(i);  // once those before it are right
-      candidate.acceptance.push_back(acceptance_[source != kOwnText][length_class(length)].share());
-      all_right *= candidate.acceptance.back();
+      const int32_t kind = kind_of(source, length, branches_off);
+      parent = guess->add(continuation_[i], parent, acceptance_[kind].share(), kind);
     }
-    candidate.tokens.resize(candidate.acceptance.size());
-    if (!(candidate.expected() > chain->expected())) continue;
-    std::swap(*chain, candidate);
-    row.source = source;
-    row.match_length = match.length;
+    all_right *= guess->acceptance[parent];
   }
 }
 
@@ -83,12 +107,9 @@ void LookupDrafter::catch_up(const Sequence& sequence, Row* row) {
   }
 }
 
-void LookupDrafter::learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) {
-  const auto at = rows_.find(sequence.id);
-  if (at == rows_.end()) return;
-  const Row& row = at->second;
-  for (int32_t i = 0; i < std::min(num_drafts, num_accepted + 1); ++i)
-    acceptance_[row.source != kOwnText][length_class(row.match_length + i)].add(i < num_accepted);
+void LookupDrafter::learn(const Sequence& /*sequence*/, const Guess& guess, std::span<const Verdict> verdicts) {
+  for (int32_t i = 0; i < guess.size(); ++i)
+    if (verdicts[i] != Verdict::kUnknown) acceptance_[guess.kinds[i]].add(verdicts[i] == Verdict::kRight);
 }
 
 void LookupDrafter::forget(const Sequence& sequence) {

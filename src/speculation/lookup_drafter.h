@@ -22,15 +22,15 @@ namespace llmb {
 // (max_answer_tokens).
 class LookupDrafter final : public Drafter {
  public:
-  // max_answer_tokens: of ended answers that are kept, the newest; 0: none.
-  explicit LookupDrafter(int32_t max_answer_tokens = 1 << 19);
+  // max_answer_tokens: of ended answers that are kept, the newest; 0: none. guesses_trees: what other places say, too.
+  explicit LookupDrafter(int32_t max_answer_tokens = 1 << 19, bool guesses_trees = false);
 
   void add_to_corpus(std::span<const TokenId> text);
   int32_t num_corpus_tokens() const { return corpus_.size(); }
 
   std::string name() const override { return "lookup"; }
-  void draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) override;
-  void learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
+  void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
+  void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void forget(const Sequence& sequence) override;
 
  private:
@@ -41,23 +41,24 @@ class LookupDrafter final : public Drafter {
     SuffixAutomaton text;
     std::array<SuffixAutomaton::Cursor, kNumSources> cursors;  // but for the own text
     int64_t generation = 0;                                    // of the answers that the cursors are in
-    Source source = kOwnText;                                  // of the newest guess
-    int32_t match_length = 0;
   };
 
-  void draft_one(const Sequence& sequence, int32_t max_tokens, DraftChain* chain);
+  void draft_one(const Sequence& sequence, int32_t max_tokens, Guess* guess);
+  void add_continuation(Source source, SuffixAutomaton::Match match, const Row& row, int32_t max_tokens, Guess* guess);
   void catch_up(const Sequence& sequence, Row* row);
   const SuffixAutomaton& automaton(Source source, const Row& row) const;
-  static int32_t length_class(int32_t match_length);
+  static int32_t kind_of(Source source, int32_t match_length, bool is_other);
   void take_in_answers();
 
   const int32_t max_answer_tokens_;
+  const bool guesses_trees_;
   SuffixAutomaton corpus_, answers_, older_answers_;
   int64_t generation_ = 0;                   // how often answers_ became older_answers_
   std::vector<std::vector<TokenId>> ended_;  // answers that are in no automaton yet
   int64_t num_ended_tokens_ = 0;
   std::unordered_map<SeqId, Row> rows_;
-  std::array<std::vector<Acceptance>, 2> acceptance_;  // of the own text and of others; [kNumLengths]
+  std::vector<Acceptance> acceptance_;  // by kind
+  std::vector<TokenId> continuation_;   // scratch
 };
 
 }  // namespace llmb

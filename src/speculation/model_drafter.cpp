@@ -11,14 +11,14 @@ namespace llmb {
 ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock)
     : backend_(std::move(backend)), options_(options), clock_(clock), allocator_(backend_->info().kv.num_blocks) {}
 
-void ModelDrafter::draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) {
+void ModelDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
+                         std::span<Guess> guesses) {
   if (has_failed_) return;
   ++num_calls_;
   std::vector<Job> jobs;
   for (size_t i = 0; i < sequences.size() && static_cast<int32_t>(jobs.size()) < options_.max_num_seqs; ++i)
-    if (const Row* row = row_for(*sequences[i], max_tokens))
-      jobs.push_back({row->text.get(), &chains[i], row->acceptance.share()});
-  while (run_step(jobs, max_tokens)) {
+    if (const Row* row = row_for(*sequences[i], limits.max_tokens)) jobs.push_back({row->text.get(), &guesses[i]});
+  while (run_step(jobs, limits)) {
   }
 }
 
@@ -58,25 +58,46 @@ void ModelDrafter::make_room() {
   });
 }
 
-// Those that lack tokens; false: none does.
-bool ModelDrafter::run_step(std::span<Job> jobs, int32_t max_tokens) {
+bool ModelDrafter::goes_on(const Job& job, const DraftLimits& limits) {
+  if (job.num_drawn == limits.max_tokens || job.probability < limits.min_probability) return false;
+  return job.last < 0 || !job.text->is_ending_token(job.guess->tokens[job.last]);
+}
+
+// For the jobs that go on; false: none does.
+bool ModelDrafter::run_step(std::span<Job> jobs, const DraftLimits& limits) {
   plan_.clear();
   plan_.block_size = backend_->info().kv.block_size;
   planned_.clear();
   bool catches_up = false;
   for (Job& job : jobs) {
-    const std::vector<TokenId>& drafts = job.chain->tokens;
-    if (static_cast<int32_t>(drafts.size()) == max_tokens) continue;
-    if (!drafts.empty() && job.text->is_ending_token(drafts.back())) continue;
+    if (!goes_on(job, limits)) continue;
     const int32_t budget = options_.max_num_batched_tokens - plan_.num_tokens();
     if (budget == 0) break;
     const int32_t num_tokens = std::min(budget, job.text->num_pending_tokens());
     catches_up |= num_tokens > 2;  // two: all drafts were right
     append_entry(*job.text, num_tokens, Drafts(), &plan_);
     job.text->num_computed_tokens += num_tokens;
-    if (job.text->num_pending_tokens() == 0) planned_.push_back(&job);
+    if (job.text->num_pending_tokens() > 0) continue;
+    plan_.sample_rows.back().num_logprobs = options_.guesses_trees ? DraftConfidence::kMaxRank + 1 : 0;
+    planned_.push_back(&job);
   }
-  if (plan_.empty()) return false;
+  if (plan_.empty() || !run_plan(catches_up)) return false;
+  for (size_t g = 0; g < planned_.size(); ++g) {
+    if (output_.token_start[g + 1] == output_.token_start[g]) {  // its logits are not finite
+      has_failed_ = true;
+      return false;
+    }
+    Job& job = *planned_[g];
+    const bool is_sampled = job.text->request->params.sampling.temperature > 0;
+    job.last = confidence_.add(output_, static_cast<int32_t>(g), is_sampled, job.last, job.guess);
+    job.text->append_token(job.guess->tokens[job.last]);
+    job.probability *= job.guess->acceptance[job.last];
+    ++job.num_drawn;
+  }
+  return true;
+}
+
+bool ModelDrafter::run_plan(bool catches_up) {
   const double begin_ms = clock_.now_ms();
   Status status = backend_->submit(plan_);
   if (status.ok()) status = backend_->wait(&output_);
@@ -88,16 +109,6 @@ bool ModelDrafter::run_step(std::span<Job> jobs, int32_t max_tokens) {
   }
   if (catches_up) invested_ms_ += ms;
   else cost_.observe(plan_.num_entries(), /*num_context_tokens=*/0, ms);
-  for (size_t g = 0; g < planned_.size(); ++g) {
-    if (output_.token_start[g + 1] == output_.token_start[g]) {  // its logits are not finite
-      has_failed_ = true;
-      return false;
-    }
-    const TokenId token = output_.tokens[output_.token_start[g]];
-    planned_[g]->text->append_token(token);
-    planned_[g]->chain->tokens.push_back(token);
-    planned_[g]->chain->acceptance.push_back(planned_[g]->acceptance);
-  }
   return true;
 }
 
@@ -109,11 +120,13 @@ double ModelDrafter::acceptance(const Sequence& sequence) const {
 
 double ModelDrafter::take_invested_ms() { return std::exchange(invested_ms_, 0); }
 
-void ModelDrafter::learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) {
+void ModelDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {
+  confidence_.learn(guess, verdicts);
   const auto at = rows_.find(sequence.id);
-  for (int32_t i = 0; i < std::min(num_drafts, num_accepted + 1); ++i) {
-    acceptance_.add(i < num_accepted);
-    if (at != rows_.end()) at->second.acceptance.add(i < num_accepted);
+  for (int32_t i = 0; i < guess.size(); ++i) {
+    if (verdicts[i] == Verdict::kUnknown || DraftConfidence::rank(guess.kinds[i]) > 0) continue;
+    acceptance_.add(verdicts[i] == Verdict::kRight);
+    if (at != rows_.end()) at->second.acceptance.add(verdicts[i] == Verdict::kRight);
   }
 }
 

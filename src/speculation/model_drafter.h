@@ -15,6 +15,7 @@
 #include "core/step_cost.h"
 #include "core/step_plan.h"
 #include "speculation/acceptance.h"
+#include "speculation/draft_confidence.h"
 #include "speculation/drafter.h"
 
 namespace llmb {
@@ -23,6 +24,7 @@ struct ModelDrafterOptions {
   int32_t max_num_batched_tokens = 0;  // as the backend was loaded
   int32_t max_num_seqs = 0;
   int32_t max_model_len = 0;  // what lies behind it is not drafted
+  bool guesses_trees = false;  // beside each drawn token the next best ones
 };
 
 // Keeps the keys and values of its sequences in the backend's pool. Where that is full, sequences that are not drafted
@@ -34,11 +36,11 @@ class ModelDrafter final : public Drafter {
   ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock);
 
   std::string name() const override { return "draft"; }
-  void draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) override;
+  void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   double acceptance(const Sequence& sequence) const override;
   double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }
   double take_invested_ms() override;
-  void learn(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
+  void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void forget(const Sequence& sequence) override;
 
  private:
@@ -49,21 +51,26 @@ class ModelDrafter final : public Drafter {
   };
   struct Job {
     Sequence* text;
-    DraftChain* chain;
-    double acceptance;
+    Guess* guess;
+    int32_t last = -1;       // drawn token, in the guess
+    int32_t num_drawn = 0;
+    double probability = 1;  // of being accepted
   };
 
   Row* row_for(const Sequence& sequence, int32_t max_tokens);
   static void follow(const Sequence& sequence, Sequence* text);
   void make_room();
-  bool run_step(std::span<Job> jobs, int32_t max_tokens);
+  static bool goes_on(const Job& job, const DraftLimits& limits);
+  bool run_step(std::span<Job> jobs, const DraftLimits& limits);
+  bool run_plan(bool catches_up);
 
   const std::unique_ptr<Backend> backend_;
   const ModelDrafterOptions options_;
   const Clock& clock_;
   BlockAllocator allocator_;
   std::unordered_map<SeqId, Row> rows_;
-  Acceptance acceptance_{0.7};  // of all sequences
+  Acceptance acceptance_{0.7};  // of the drawn tokens of all sequences
+  DraftConfidence confidence_;
   StepCost cost_;
   double invested_ms_ = 0;
   int64_t num_calls_ = 0;

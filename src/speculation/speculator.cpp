@@ -1,13 +1,31 @@
 #include "speculation/speculator.h"
 
 #include <algorithm>
-#include <functional>
+#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "base/check.h"
 
 namespace llmb {
+
+namespace {
+
+// Compares the guess with the tokens behind the first `num_output_tokens` of the sequence's.
+std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t num_output_tokens) {
+  std::vector<Verdict> verdicts(guess.tokens.size(), Verdict::kUnknown);
+  std::vector<int32_t> depths(guess.tokens.size());
+  for (int32_t i = 0; i < guess.size(); ++i) {
+    const int32_t parent = guess.parent(i);
+    depths[i] = parent < 0 ? 0 : depths[parent] + 1;
+    const int32_t at = num_output_tokens + depths[i];
+    if ((parent >= 0 && verdicts[parent] != Verdict::kRight) || at >= sequence.num_output_tokens()) continue;
+    verdicts[i] = guess.tokens[i] == sequence.output_tokens[at] ? Verdict::kRight : Verdict::kWrong;
+  }
+  return verdicts;
+}
+
+}  // namespace
 
 Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters,
                        const StepCost& cost, const Clock& clock)
@@ -17,13 +35,15 @@ Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique
 }
 
 void Speculator::begin_plan(std::span<const Sequence* const> decoding, int32_t num_rows) {
+  num_decoding_ = static_cast<int32_t>(decoding.size());
+  most_decoding_ = std::max(most_decoding_, num_decoding_);
   if (!is_on()) return;
   was_on_ = true;
   choices_.clear();
   num_accepted_ = 0;
   const double begin_ms = clock_.now_ms();
   for (size_t i = 0; i < drafters_.size(); ++i) ask(i, decoding, num_rows);
-  keep_what_pays(num_rows);
+  keep_what_pays(decoding, num_rows);
   draft_ms_ = drafting_ms_ = clock_.now_ms() - begin_ms;
   for (const auto& drafter : drafters_) {
     const double invested_ms = drafter->take_invested_ms();
@@ -39,70 +59,104 @@ void Speculator::ask(size_t drafter, std::span<const Sequence* const> decoding, 
   for (const Sequence* sequence : decoding) {
     const auto at = choices_.find(sequence->id);
     const double p = asked.acceptance(*sequence);
-    if (at == choices_.end() || at->second.chain.expected() < p / (1 - std::min(p, 0.95))) asked_.push_back(sequence);
+    if (at == choices_.end() || at->second.guess.expected() < p / (1 - std::min(p, 0.95))) asked_.push_back(sequence);
   }
-  const int32_t max_tokens = tokens_worth_asking(asked, asked_, num_rows);
-  if (asked_.empty() || max_tokens == 0) return;
-  chains_.assign(asked_.size(), DraftChain());
-  asked.draft(asked_, max_tokens, chains_);
+  const DraftLimits limits = limits_worth_asking(asked, asked_, num_rows);
+  if (asked_.empty() || limits.max_tokens == 0) return;
+  guesses_.assign(asked_.size(), Guess());
+  asked.draft(asked_, limits, guesses_);
   for (size_t i = 0; i < asked_.size(); ++i) {
-    LLMB_CHECK(chains_[i].tokens.size() == chains_[i].acceptance.size());
-    if (chains_[i].tokens.empty()) continue;
+    Guess& guess = guesses_[i];
+    LLMB_CHECK(guess.tokens.size() == guess.acceptance.size() && guess.tokens.size() == guess.kinds.size());
+    guess.keep_likeliest(options_.max_tokens);
+    if (guess.empty()) continue;
     Choice& choice = choices_[asked_[i]->id];
-    if (chains_[i].expected() > choice.chain.expected()) choice = {drafter, std::move(chains_[i])};
+    if (guess.expected() > choice.guess.expected())
+      choice = {drafter, std::move(guess), asked_[i]->num_output_tokens()};
   }
 }
 
-// Tokens for each sequence at which a step with them, and the time to draft them, gives most tokens a millisecond.
-int32_t Speculator::tokens_worth_asking(const Drafter& drafter, std::span<const Sequence* const> sequences,
-                                        int32_t num_rows) const {
+// Tokens for each sequence at which a step with them, and the time to draft them, gives most tokens a millisecond; and
+// how likely a token has to be to keep this rate up.
+DraftLimits Speculator::limits_worth_asking(const Drafter& drafter, std::span<const Sequence* const> sequences,
+                                            int32_t num_rows) const {
   const auto count = static_cast<int32_t>(sequences.size());
   const double ms_per_token = drafter.ms_per_token(count);
-  if (options_.drafts_always || ms_per_token <= 0 || count == 0) return options_.max_tokens;
+  if (options_.drafts_always || ms_per_token <= 0 || count == 0) return {options_.max_tokens, 0};
   double mean = 0;
   for (const Sequence* sequence : sequences) mean += drafter.acceptance(*sequence) / count;
-  int32_t best = 0;
-  double best_rate = count / std::max(1e-6, cost_.ms(num_rows)), right = 1, expected = 0;
+  DraftLimits best;
+  double ms_before = cost_.ms(num_rows), right = 1, expected = 0;
+  double best_rate = num_decoding_ / std::max(1e-6, ms_before);
   for (int32_t tokens = 1; tokens <= options_.max_tokens && tokens * count <= options_.max_step_tokens; ++tokens) {
     expected += count * (right *= mean);
     const double ms = cost_.ms(num_rows + tokens * count) + tokens * ms_per_token;
-    if ((count + expected) / std::max(1e-6, ms) <= best_rate) continue;
-    best = tokens;
-    best_rate = (count + expected) / ms;
+    const double rate = (num_decoding_ + expected) / std::max(1e-6, ms);
+    if (rate > best_rate) best = {tokens, rate * (ms - ms_before) / count}, best_rate = rate;
+    ms_before = ms;
   }
-  return switch_.is_trial() ? std::clamp(best, 1, 2) : best;
+  // A trial says what a little costs and gives.
+  if (switch_.is_trial()) return {std::clamp(best.max_tokens, 1, 2), 0};
+  // Sequences whose tokens are likelier than usual have room for more.
+  if (best.max_tokens > 0) best.max_tokens = std::min(options_.max_tokens, best.max_tokens + best.max_tokens / 2 + 1);
+  best.min_probability = std::min(best.min_probability, 0.9);
+  return best;
+}
+
+// Where the batch thins the run's end is near, and whoever may still be long decides when that is.
+double Speculator::urgency(const Sequence& sequence) const {
+  if (10 * num_decoding_ >= 9 * most_decoding_) return 1;  // others join
+  return sequence.max_new_tokens - sequence.num_output_tokens();
 }
 
 // The likeliest tokens of all sequences.
-void Speculator::keep_what_pays(int32_t num_rows) {
-  std::vector<double> probabilities;
-  for (const auto& [seq, choice] : choices_) {
-    double all_right = 1;
-    for (const double p : choice.chain.acceptance) probabilities.push_back(all_right *= p);
+void Speculator::keep_what_pays(std::span<const Sequence* const> decoding, int32_t num_rows) {
+  struct Candidate {
+    double urgency, probability;
+  };
+  std::vector<Candidate> candidates;
+  double expected_of_whole = 0;
+  for (const Sequence* sequence : decoding) {
+    const auto at = choices_.find(sequence->id);
+    if (at == choices_.end()) continue;
+    Choice& choice = at->second;
+    choice.guess.put_likeliest_first();
+    choice.urgency = urgency(*sequence);
+    if (choice.guess.is_whole) expected_of_whole += choice.guess.expected();
+    else for (const double p : choice.guess.probabilities()) candidates.push_back({choice.urgency * p, p});
   }
-  std::sort(probabilities.begin(), probabilities.end(), std::greater<>());
-  if (probabilities.size() > static_cast<size_t>(options_.max_step_tokens))
-    probabilities.resize(options_.max_step_tokens);
+  const size_t most = std::min(candidates.size(), static_cast<size_t>(options_.max_step_tokens));
+  std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(most), candidates.end(),
+                    [](const Candidate& a, const Candidate& b) { return a.urgency > b.urgency; });
+  std::vector<double> probabilities;
+  for (size_t i = 0; i < most; ++i) probabilities.push_back(candidates[i].probability);
   if (!options_.drafts_always) probabilities.resize(num_worth(probabilities, num_rows));
-  expected_ = std::accumulate(probabilities.begin(), probabilities.end(), 0.0);
-  const double least = probabilities.empty() ? 2 : probabilities.back();
-  auto left = static_cast<int64_t>(probabilities.size());
+  expected_ = std::accumulate(probabilities.begin(), probabilities.end(), expected_of_whole);
+  candidates.resize(probabilities.size());
+  const double least = candidates.empty() ? std::numeric_limits<double>::infinity() : candidates.back().urgency;
+  // Tokens that are as urgent as the last one: no more than fit.
+  auto num_alike = std::count_if(candidates.begin(), candidates.end(),
+                                 [least](const Candidate& candidate) { return candidate.urgency == least; });
   for (auto& [seq, choice] : choices_) {
-    double all_right = 1;
-    size_t count = 0;
-    for (; count < choice.chain.tokens.size() && left > 0; ++count, --left)
-      if ((all_right *= choice.chain.acceptance[count]) < least) break;
-    choice.chain.tokens.resize(count);
-    choice.chain.acceptance.resize(count);
+    Guess& guess = choice.guess;
+    if (guess.is_whole) continue;  // while drafting pays as a whole
+    const std::vector<double> all_right = guess.probabilities();
+    std::vector<bool> is_kept(all_right.size());
+    for (int32_t i = 0; i < guess.size(); ++i) {
+      const bool has_parent = guess.parent(i) < 0 || is_kept[guess.parent(i)];
+      const double urgency = choice.urgency * all_right[i];
+      is_kept[i] = has_parent && (urgency > least || (urgency == least && num_alike-- > 0));
+    }
+    guess.keep(is_kept);
   }
 }
 
-// `probabilities` of being accepted, falling: how many of the first make most tokens a millisecond.
+// `probabilities` of being accepted, in the order in which they are taken: how many of the first make most tokens a
+// millisecond.
 int32_t Speculator::num_worth(const std::vector<double>& probabilities, int32_t num_rows) const {
-  const auto num_sequences = static_cast<double>(std::max<size_t>(1, choices_.size()));
   const auto most = static_cast<int32_t>(probabilities.size());
   int32_t best = 0;
-  double given = num_sequences, best_rate = given / std::max(1e-6, cost_.ms(num_rows));
+  double given = num_decoding_, best_rate = given / std::max(1e-6, cost_.ms(num_rows));
   for (int32_t count = 1; count <= most; ++count) {
     given += probabilities[count - 1];
     const double rate = given / std::max(1e-6, cost_.ms(num_rows + count));
@@ -120,16 +174,20 @@ void Speculator::propose(const Sequence& sequence, int32_t max_drafts, Drafts* d
   if (!was_on_) return;
   const auto at = choices_.find(sequence.id);
   if (at == choices_.end() || sequence.num_in_flight > 0) return;
-  const std::vector<TokenId>& tokens = at->second.chain.tokens;
-  drafts->tokens.assign(tokens.begin(), tokens.begin() + std::min<size_t>(tokens.size(), max_drafts));
+  Guess& guess = at->second.guess;
+  guess.keep_first(max_drafts);
+  drafts->tokens = guess.tokens;
+  drafts->parents = guess.parents;
 }
 
 void Speculator::on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) {
   const auto at = choices_.find(sequence.id);
   if (at == choices_.end()) return;
-  drafters_[at->second.drafter]->learn(sequence, num_drafts, num_accepted);
-  metrics_.drafters[at->second.drafter].num_drafted += num_drafts;
-  metrics_.drafters[at->second.drafter].num_accepted += num_accepted;
+  Choice& choice = at->second;
+  choice.guess.keep_first(num_drafts);
+  drafters_[choice.drafter]->learn(sequence, choice.guess, judge(choice.guess, sequence, choice.num_output_tokens));
+  metrics_.drafters[choice.drafter].num_drafted += num_drafts;
+  metrics_.drafters[choice.drafter].num_accepted += num_accepted;
   num_accepted_ += num_accepted;
   ++metrics_.num_groups;
   metrics_.num_given += num_accepted + 1;
@@ -140,10 +198,12 @@ void Speculator::on_end(const Sequence& sequence) {
   for (const auto& drafter : drafters_) drafter->forget(sequence);
 }
 
-void Speculator::on_step(const StepPlan& plan, double step_ms, double gap_ms) {
+void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) {
   const int32_t num_sequences = plan.num_groups(), num_drafts = plan.num_samples() - num_sequences;
   const bool was_on = std::exchange(was_on_, false);
   if (num_sequences == 0) return;
+  if (was_on && num_drafts > 0)
+    for (const auto& drafter : drafters_) drafter->see(plan, output);
   if (!was_on) {
     gap_without_ms_ += (std::min(gap_ms, step_ms) - gap_without_ms_) / 16;
     return switch_.count_step(num_sequences);

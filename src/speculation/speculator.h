@@ -17,7 +17,7 @@
 namespace llmb {
 
 struct SpeculatorOptions {
-  int32_t max_tokens = 16;       // drafted for one sequence in a step
+  int32_t max_tokens = 16;       // drafted for one sequence in a step, on all paths
   int32_t max_step_tokens = 64;  // for all sequences
   bool drafts_always = false;    // else as many as pay, mostly
 };
@@ -50,21 +50,24 @@ class Speculator final : public Proposer {
   bool must_see_all() const override { return is_on(); }
   void on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
   void on_end(const Sequence& sequence) override;
-  void on_step(const StepPlan& plan, double step_ms, double gap_ms) override;
+  void on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) override;
 
   const SpeculationMetrics& metrics() const { return metrics_; }
 
  private:
   struct Choice {
     size_t drafter = 0;
-    DraftChain chain;
+    Guess guess;
+    int32_t num_output_tokens = 0;  // of the sequence, before the guess
+    double urgency = 1;
   };
 
   bool is_on() const { return options_.drafts_always || switch_.is_on(); }
   void ask(size_t drafter, std::span<const Sequence* const> decoding, int32_t num_rows);
-  int32_t tokens_worth_asking(const Drafter& drafter, std::span<const Sequence* const> sequences,
-                              int32_t num_rows) const;
-  void keep_what_pays(int32_t num_rows);
+  DraftLimits limits_worth_asking(const Drafter& drafter, std::span<const Sequence* const> sequences,
+                                  int32_t num_rows) const;
+  double urgency(const Sequence& sequence) const;
+  void keep_what_pays(std::span<const Sequence* const> decoding, int32_t num_rows);
   int32_t num_worth(const std::vector<double>& probabilities, int32_t num_rows) const;
 
   const SpeculatorOptions options_;
@@ -76,7 +79,8 @@ class Speculator final : public Proposer {
   // For the plan that is made, or in flight while it is on:
   std::unordered_map<SeqId, Choice> choices_;
   std::vector<const Sequence*> asked_;
-  std::vector<DraftChain> chains_;
+  std::vector<Guess> guesses_;
+  int32_t num_decoding_ = 0, most_decoding_ = 0;  // most: of the run
   bool was_on_ = false;
   double drafting_ms_ = 0, draft_ms_ = 0;  // without what is invested
   double invested_ms_ = 0;                 // and not yet charged

@@ -13,6 +13,7 @@
 #include "speculation/lookup_drafter.h"
 #include "speculation/speculator.h"
 #include "tests/support/engine_job.h"
+#include "tests/support/scripted_drafter.h"
 #include "tests/support/test_rng.h"
 #include "tests/support/tiny_model.h"
 
@@ -24,35 +25,6 @@ int64_t from_environment(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
   return text ? std::strtoll(text, nullptr, 10) : otherwise;
 }
-
-// Knows what the ledger will answer, and is as often right as it is told.
-class ScriptedDrafter final : public Drafter {
- public:
-  ScriptedDrafter(LedgerModel model, int32_t max_model_len, double right_rate, uint64_t seed)
-      : model_(std::move(model)), max_model_len_(max_model_len), right_rate_(right_rate), rng_(seed) {}
-
-  std::string name() const override { return "scripted"; }
-  void draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) override {
-    for (size_t i = 0; i < sequences.size(); ++i) {
-      const Sequence& sequence = *sequences[i];
-      const LedgerCompletion answer = ledger_reference(model_, *sequence.request, max_model_len_, sequence.choice);
-      for (int32_t count = rng_.between(0, max_tokens); count > 0; --count) {
-        const size_t at = sequence.output_tokens.size() + chains[i].tokens.size();
-        const bool is_right = at < answer.tokens.size() && rng_.chance(right_rate_);
-        chains[i].tokens.push_back(is_right ? answer.tokens[at] : rng_.between(0, model_.vocab_size - 1));
-        chains[i].acceptance.push_back(0.01 * rng_.between(1, 100));
-      }
-    }
-  }
-  void learn(const Sequence&, int32_t num_drafts, int32_t num_accepted) override { CHECK(num_accepted <= num_drafts); }
-  void forget(const Sequence&) override {}
-
- private:
-  const LedgerModel model_;
-  const int32_t max_model_len_;
-  const double right_rate_;
-  TestRng rng_;
-};
 
 std::string random_lines(TestRng* rng, int32_t vocab_size) {
   std::string lines;
@@ -102,18 +74,22 @@ void choose_schedule(TestRng* rng, EngineJobOptions* o) {
   s.num_blocks = 72 / s.block_size + rng->log_between(1, 20) - 1;  // one sequence fits; more preempt each other
   s.enable_prefix_caching = rng->chance(0.5);
   s.max_num_drafts = rng->log_between(1, 256);
+  s.allows_trees = rng->chance(0.7);
   o->script.max_plans_in_flight = rng->between(1, 2);
 }
 
 std::unique_ptr<Speculator> random_speculator(TestRng* rng, const EngineJobOptions& o, const StepCost& cost,
                                               const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
-  if (rng->chance(0.5)) drafters.push_back(std::make_unique<LookupDrafter>(rng->between(0, 200)));
+  if (rng->chance(0.5)) drafters.push_back(std::make_unique<LookupDrafter>(rng->between(0, 200), rng->chance(0.5)));
   if (drafters.empty() || rng->chance(0.5)) {
     const double right_rates[] = {0, 0.7, 0.95, 1};
+    DrafterScript script;
+    script.right_rate = right_rates[rng->between(0, 3)];
+    script.branch_rate = rng->chance(0.5) ? 0.5 : 0;
+    script.seed = rng->next();
     drafters.push_back(std::make_unique<ScriptedDrafter>(make_ledger_model(o.config, o.ledger),
-                                                         o.scheduler.max_model_len, right_rates[rng->between(0, 3)],
-                                                         rng->next()));
+                                                         o.scheduler.max_model_len, script));
   }
   SpeculatorOptions options;
   options.max_tokens = rng->between(0, 16);

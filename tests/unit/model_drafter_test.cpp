@@ -1,4 +1,5 @@
-// Drafts by a second model, on the CPU: the same bytes as without, and who drafts with the target's weights is right.
+// Drafts by a second model, by the model's first layers and by lookahead, on the CPU: the same bytes as without, and
+// who drafts with the target's weights is right.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -9,6 +10,8 @@
 #include "backend/cpu/cpu_backend.h"
 #include "base/clock.h"
 #include "model/config_loader.h"
+#include "speculation/layers_drafter.h"
+#include "speculation/lookahead_drafter.h"
 #include "speculation/lookup_drafter.h"
 #include "speculation/model_drafter.h"
 #include "speculation/speculator.h"
@@ -53,13 +56,17 @@ EngineJobOptions bundled_model() {
   return o;
 }
 
+enum class DraftBy { kModel, kLayers, kLookahead };
+
 struct DraftSetup {
+  DraftBy by = DraftBy::kModel;
+  int32_t num_layers = 2;
   std::string model = "/data/draft-model";
   int32_t max_tokens = 4, max_model_len = 96, num_blocks = 400, max_num_batched_tokens = 64;
-  bool looks_up = false;
+  bool looks_up = false, is_tree = false;
 };
 
-std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, const StepCost& cost, const Clock& clock) {
+std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, const Clock& clock) {
   const std::string dir = source_dir() + setup.model;
   LoadOptions load;
   load.model_dir = dir;
@@ -68,13 +75,51 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, const StepC
   load.max_model_len = setup.max_model_len;
   load.num_blocks_override = setup.num_blocks;
   load.num_threads = 1;
+  load.cpu.runs_in_wait = true;
   auto backend = make_cpu_backend();
   const Status status = backend->load(*load_model_config(dir), load);
   REQUIRE_MESSAGE(status.ok(), status.message());
-  const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len};
+  const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
+                                      setup.is_tree};
+  return std::make_unique<ModelDrafter>(std::move(backend), limits, clock);
+}
+
+// The target, loaded already, with blocks behind the scheduler's.
+class LoadedBackend final : public Backend {
+ public:
+  LoadedBackend(const EngineJobOptions& o, int32_t num_scratch) {
+    LoadOptions load = o.load;
+    load.max_num_drafts = 64;
+    load.num_blocks_override = o.scheduler.num_blocks + num_scratch;
+    load.max_num_seqs = o.scheduler.max_num_seqs;
+    load.max_num_batched_tokens = o.scheduler.max_num_batched_tokens;
+    load.max_model_len = o.scheduler.max_model_len;
+    const Status status = inner_->load(o.config, load);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+  }
+  Status load(const ModelConfig&, const LoadOptions&) override { return {}; }
+  const BackendInfo& info() const override { return inner_->info(); }
+  Status submit(const StepPlan& plan) override { return inner_->submit(plan); }
+  Status wait(StepOutput* output) override { return inner_->wait(output); }
+
+ private:
+  const std::unique_ptr<Backend> inner_ = make_cpu_backend();
+};
+
+std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOptions* o, const StepCost& cost,
+                                            const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
-  if (setup.looks_up) drafters.push_back(std::make_unique<LookupDrafter>());
-  drafters.push_back(std::make_unique<ModelDrafter>(std::move(backend), limits, clock));
+  if (setup.looks_up) drafters.push_back(std::make_unique<LookupDrafter>(1 << 19, setup.is_tree));
+  if (setup.by == DraftBy::kModel) drafters.push_back(make_model_drafter(setup, clock));
+  if (setup.by == DraftBy::kLookahead) drafters.push_back(std::make_unique<LookaheadDrafter>());
+  if (setup.by == DraftBy::kLayers) {
+    auto target = std::make_unique<LoadedBackend>(*o, setup.num_blocks);
+    const LayersDrafterOptions layers = {setup.num_layers, setup.max_model_len, o->scheduler.num_blocks,
+                                         setup.num_blocks, setup.is_tree};
+    drafters.push_back(std::make_unique<LayersDrafter>(*target, layers, clock));
+    const auto shared = std::make_shared<std::unique_ptr<Backend>>(std::move(target));
+    o->make_backend = [shared] { return std::move(*shared); };
+  }
   SpeculatorOptions options;
   options.max_tokens = setup.max_tokens;
   options.drafts_always = true;
@@ -85,10 +130,11 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, const StepC
 SpeculationMetrics::Kind check_same(const std::string& expected, EngineJobOptions o, const DraftSetup& setup) {
   const SteadyClock clock;
   StepCost cost;
-  const auto speculator = make_speculator(setup, cost, clock);
+  const auto speculator = make_speculator(setup, &o, cost, clock);
   o.proposer = speculator.get();
   o.step_cost = &cost;
   o.scheduler.max_num_drafts = 64;
+  o.scheduler.allows_trees = setup.is_tree || setup.by == DraftBy::kLookahead;
   const EngineJob job(lines());
   const EngineJobOutcome outcome = job.run(o);
   REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
@@ -113,6 +159,9 @@ TEST_CASE("drafts by another model change no byte, at any batch, in small pools,
   CHECK(check_same(expected, o, {.max_num_batched_tokens = 3}).num_drafted > 0);
   const int64_t all = check_same(expected, o, {}).num_drafted;
   CHECK(check_same(expected, o, {.max_model_len = 40}).num_drafted < all);
+  const SpeculationMetrics::Kind trees = check_same(expected, o, {.max_tokens = 16, .is_tree = true});
+  CHECK(trees.num_accepted > trees.num_drafted / 40);
+  CHECK(check_same(expected, o, {.max_tokens = 8, .looks_up = true, .is_tree = true}).num_drafted > 0);
   o.scheduler.num_blocks = 8;  // the target's sequences are preempted
   check_same(expected, o, {});
 }
@@ -125,6 +174,41 @@ TEST_CASE("a draft model with the target's weights draws what the target draws: 
   CHECK(drafts.num_drafted > 50);
   // A stop string ends an answer amid drafts that are right, too.
   CHECK(drafts.num_accepted == drafts.num_drafted);
+}
+
+TEST_CASE("the first layers draft over the target's keys and values: no byte differs, all layers are always right") {
+  EngineJobOptions o = bundled_model();
+  const EngineJob plain(lines());
+  REQUIRE(plain.run(o).status.ok());
+  const std::string expected = plain.output();
+  for (const auto& [max_num_seqs, max_tokens] : {std::pair{1, 4}, {4, 1}, {64, 16}}) {
+    o.scheduler.max_num_seqs = max_num_seqs;
+    const SpeculationMetrics::Kind drafts = check_same(expected, o, {.by = DraftBy::kLayers, .max_tokens = max_tokens});
+    CHECK(drafts.num_drafted > 0);
+  }
+  CHECK(check_same(expected, o, {.by = DraftBy::kLayers, .num_layers = 3}).num_accepted > 20);
+  CHECK(check_same(expected, o, {.by = DraftBy::kLayers, .max_tokens = 16, .is_tree = true}).num_drafted > 0);
+  CHECK(check_same(expected, o, {.by = DraftBy::kLayers, .num_blocks = 3}).num_drafted > 0);  // not for all
+  CHECK(check_same(expected, o, {.by = DraftBy::kLayers, .max_model_len = 40}).num_drafted > 0);
+  const SpeculationMetrics::Kind all = check_same(expected, o, {.by = DraftBy::kLayers, .num_layers = 4});
+  CHECK(all.num_drafted > 50);
+  CHECK(all.num_accepted == all.num_drafted);
+  o.scheduler.num_blocks = 8;  // the target's sequences are preempted
+  CHECK(check_same(expected, o, {.by = DraftBy::kLayers}).num_drafted > 0);
+}
+
+TEST_CASE("lookahead changes no byte, and n-grams of its windows are right now and then") {
+  EngineJobOptions o = bundled_model();
+  const EngineJob plain(lines());
+  REQUIRE(plain.run(o).status.ok());
+  const std::string expected = plain.output();
+  for (const auto& [max_num_seqs, max_tokens] : {std::pair{1, 16}, {4, 2}, {64, 8}}) {
+    o.scheduler.max_num_seqs = max_num_seqs;
+    CHECK(check_same(expected, o, {.by = DraftBy::kLookahead, .max_tokens = max_tokens}).num_drafted > 0);
+  }
+  CHECK(check_same(expected, o, {.by = DraftBy::kLookahead, .max_tokens = 16}).num_accepted > 0);
+  o.scheduler.num_blocks = 8;
+  check_same(expected, o, {.by = DraftBy::kLookahead});
 }
 
 }  // namespace llmb::test

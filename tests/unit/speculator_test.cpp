@@ -20,14 +20,13 @@ namespace {
 class BoastfulDrafter final : public Drafter {
  public:
   std::string name() const override { return "boastful"; }
-  void draft(std::span<const Sequence* const> sequences, int32_t max_tokens, std::span<DraftChain> chains) override {
-    for (size_t i = 0; i < sequences.size(); ++i) {
-      chains[i].tokens.assign(max_tokens, 7);
-      chains[i].acceptance.assign(max_tokens, learned.share());
-    }
+  void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override {
+    for (size_t i = 0; i < sequences.size(); ++i)
+      for (int32_t k = 0; k < limits.max_tokens; ++k) guesses[i].add(7, k - 1, learned.share(), 0);
   }
-  void learn(const Sequence&, int32_t num_drafts, int32_t num_accepted) override {
-    for (int32_t i = 0; i < std::min(num_drafts, num_accepted + 1); ++i) learned.add(i < num_accepted);
+  void learn(const Sequence&, const Guess& guess, std::span<const Verdict> verdicts) override {
+    for (int32_t i = 0; i < guess.size(); ++i)
+      if (verdicts[i] != Verdict::kUnknown) learned.add(verdicts[i] == Verdict::kRight);
   }
   void forget(const Sequence&) override {}
 
@@ -76,11 +75,13 @@ Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const st
       int32_t num_accepted = 0;
       while (num_accepted < drafts[i].size() && rng.chance(right_rate)) ++num_accepted;
       done.num_tokens += 1 + num_accepted;
+      for (int32_t k = 0; k < num_accepted; ++k) owned[i]->append_token(7);
+      owned[i]->append_token(3);
       if (drafts[i].size() > 0) speculator->on_verified(*decoding[i], drafts[i].size(), num_accepted);
     }
     if (speculator == nullptr) continue;
     learned->observe(plan.num_tokens(), 0, ms);
-    speculator->on_step(plan, ms, waits ? kGapMs : 0);
+    speculator->on_step(plan, StepOutput(), ms, waits ? kGapMs : 0);
   }
   return done;
 }
@@ -143,10 +144,10 @@ TEST_CASE("what a step costs: the usual time, between observed numbers of rows i
 
 TEST_CASE("lookup drafts from the own text, from the corpus and from ended answers, whichever matches") {
   const auto draft = [](LookupDrafter& lookup, const Sequence& sequence) {
-    std::vector<DraftChain> chains(1);
+    std::vector<Guess> guesses(1);
     const Sequence* sequences[] = {&sequence};
-    lookup.draft(sequences, 4, chains);
-    return chains[0].tokens;
+    lookup.draft(sequences, {4, 0}, guesses);
+    return guesses[0].tokens;
   };
   auto request = make_request(1, 100);
   request->prompt_tokens = {1, 2, 3, 4, 9, 1, 2};
@@ -173,19 +174,19 @@ TEST_CASE("answers are kept up to a bound, the newest") {
   const auto end_one = [&](SeqId id, TokenId first) {
     Sequence sequence(id, 0, request, BlockTable(16), 100, 0);
     for (TokenId i = 0; i < 50; ++i) sequence.append_token(first + i);
-    std::vector<DraftChain> chains(1);
+    std::vector<Guess> guesses(1);
     const Sequence* sequences[] = {&sequence};
-    lookup.draft(sequences, 4, chains);
+    lookup.draft(sequences, {4, 0}, guesses);
     lookup.forget(sequence);
   };
   for (SeqId id = 0; id < 100; ++id) end_one(id, static_cast<TokenId>(1000 * (id + 1)));
   const auto drafts_after = [&](TokenId token) {
     Sequence sequence(1000 + token, 0, request, BlockTable(16), 100, 0);
     sequence.append_token(token);
-    std::vector<DraftChain> chains(1);
+    std::vector<Guess> guesses(1);
     const Sequence* sequences[] = {&sequence};
-    lookup.draft(sequences, 4, chains);
-    return chains[0].tokens.size();
+    lookup.draft(sequences, {4, 0}, guesses);
+    return guesses[0].tokens.size();
   };
   CHECK(drafts_after(100'005) == 4);
   CHECK(drafts_after(1005) == 0);

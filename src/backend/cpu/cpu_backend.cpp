@@ -55,7 +55,8 @@ int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantizati
 
 Status status_of_error(const std::exception& e) { return internal_error(e.what()); }
 
-// A driver thread runs the step, so that the thread that submitted it is free until wait().
+// A driver thread runs the step, so that the thread that submitted it is free until wait(), unless that has nothing
+// else to do (runs_in_wait).
 class CpuBackend final : public Backend {
  public:
   ~CpuBackend() override {
@@ -89,6 +90,7 @@ class CpuBackend final : public Backend {
   Status wait(StepOutput* output) override {
     std::unique_lock lock(mutex_);
     LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
+    if (options_.cpu.runs_in_wait) run_next(lock);
     changed_.wait(lock, [&] { return num_done_ > num_fetched_ || !failure_.ok(); });
     if (num_done_ == num_fetched_) {  // what follows the failed step was never run
       num_done_ = num_fetched_ = num_submitted_;
@@ -140,9 +142,9 @@ class CpuBackend final : public Backend {
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = options.max_num_drafts;
     info_.max_best_tokens = INT32_MAX;
-    info_.verifies_trees = info_.copies_blocks = true;
+    info_.verifies_trees = info_.copies_blocks = info_.runs_first_layers = true;
     info_.load_ms = clock.now_ms();
-    driver_ = std::thread([this] { drive(); });
+    if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};
   }
 
@@ -230,22 +232,27 @@ class CpuBackend final : public Backend {
     while (true) {
       changed_.wait(lock, [&] { return stop_ || (failure_.ok() && num_done_ < num_submitted_); });
       if (stop_) return;
-      Step& step = steps_[num_done_ % kMaxPlansInFlight];
-      lock.unlock();
-      const SteadyClock clock;
-      const Status status = guarded(status_of_error, [&] {
-        ops_->begin_step(*step.plan);
-        transformer_->forward(step.plan->num_tokens(), step.plan->num_samples());
-        ops_->end_step(&step.output);
-        step.output.device_ms = clock.now_ms();
-        if (!weight_file_) return Status();
-        return weight_file_->check(*pool_).with_context("weight cache");
-      });
-      lock.lock();
-      if (status.ok()) ++num_done_;
-      else failure_ = status;
-      changed_.notify_all();
+      run_next(lock);
     }
+  }
+
+  // The oldest step that is not done. `lock` is released while it runs.
+  void run_next(std::unique_lock<std::mutex>& lock) {
+    Step& step = steps_[num_done_ % kMaxPlansInFlight];
+    lock.unlock();
+    const SteadyClock clock;
+    const Status status = guarded(status_of_error, [&] {
+      ops_->begin_step(*step.plan);
+      transformer_->forward(step.plan->num_tokens(), step.plan->num_samples(), step.plan->num_layers);
+      ops_->end_step(&step.output);
+      step.output.device_ms = clock.now_ms();
+      if (!weight_file_) return Status();
+      return weight_file_->check(*pool_).with_context("weight cache");
+    });
+    lock.lock();
+    if (status.ok()) ++num_done_;
+    else failure_ = status;
+    changed_.notify_all();
   }
 
   ModelConfig config_;

@@ -1,0 +1,127 @@
+// Whoever guesses tokens: the built program gives the same bytes, also where a job is killed and continued with another
+// drafter; and what cannot guess is refused in one line.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/run.h"
+#include "tests/support/killed_process.h"
+
+namespace llmb::test {
+
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kDraft = "draft:" + source_dir() + "/data/draft-model";
+
+std::string lines() {
+  std::string text;
+  for (int i = 0; i < 24; ++i) {
+    Json line = {{"id", i}, {"seed", i}, {"max_tokens", 60}, {"temperature", i % 2 == 0 ? 0.0 : 0.8}};
+    if (i % 4 == 0) line["prompt"] = "Once upon a time";
+    else
+      line["messages"] = {{{"role", "user"}, {"content", "Tell me a story about fox number " + std::to_string(i)}}};
+    if (i % 5 == 1) line["frequency_penalty"] = 0.4;
+    if (i % 5 == 2) line["logprobs"] = 2;
+    if (i % 6 == 3) line["stop"] = {"the"};
+    if (i % 8 == 5) line["n"] = 2;
+    if (i % 7 == 4) line["min_tokens"] = 30;
+    text += line.dump() + "\n";
+  }
+  return text;
+}
+
+std::vector<std::vector<std::string>> drafters() {
+  return {{"--speculative", "lookup"},
+          {"--speculative", "lookup,tree", "--num-speculative-tokens", "3"},
+          {"--speculative", "lookahead"},
+          {"--speculative", "layers:2"},
+          {"--speculative", "layers:3,tree", "--num-speculative-tokens", "5"},
+          {"--speculative", kDraft},
+          {"--speculative", kDraft + ",lookup,tree"},
+          {"--speculative", kDraft + ",lookup,lookahead,layers:1"}};
+}
+
+std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+}  // namespace
+
+TEST_CASE("answers have the same bytes whoever guesses, in any batch, preempted or not") {
+  const std::string input = lines();
+  const ProcessResult plain = run_llm_batch({"--batching", "none", "--threads", "1"}, input);
+  REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+  int64_t num_drafted = 0, num_preemptions = 0;
+  const std::vector<std::vector<std::string>> schedules = {
+      {"--max-num-seqs", "1"}, {"--max-num-seqs", "4"}, {"--max-model-len", "160", "--num-gpu-blocks-override", "24"}};
+  for (size_t i = 0; i < drafters().size(); ++i)
+    for (const size_t schedule : {i % 3, (i + 1) % 3}) {
+      CAPTURE(drafters()[i][1]);
+      CAPTURE(schedules[schedule][1]);
+      const ProcessResult result = run_llm_batch(with(drafters()[i], schedules[schedule]), input);
+      REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+      CHECK(stable_output(result.out) == stable_output(plain.out));
+      for (const Json& record : parse_lines(result.out)) {
+        num_preemptions += record["metrics"]["num_preemptions"].get<int>();
+        num_drafted += record["metrics"].value("drafted_tokens", 0);
+      }
+    }
+  CHECK(num_drafted > 50);
+  CHECK(num_preemptions > 0);
+}
+
+TEST_CASE("a job that is killed again and again, each time continued with another drafter") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), lines());
+  const auto arguments = [&](const std::string& output) {
+    return std::vector<std::string>{dir.file("in.jsonl"), "--max-num-seqs", "4", "-o", dir.file(output)};
+  };
+  REQUIRE(run_llm_batch(arguments("whole.jsonl")).exit_code == 0);
+  StoppedProcess run;
+  int num_stops = 0;
+  for (int attempt = 0; run.exit_code != 0; ++attempt) {
+    std::vector<std::string> argv = {kProgram, "-m", kModel, "--progress", "none"};
+    argv = with(with(argv, drafters()[attempt % drafters().size()]), arguments("resumed.jsonl"));
+    StopPlan plan;
+    plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
+    plan.file_call = 10 * (attempt + 1);
+    plan.after_ms = 60 * (attempt + 1);
+    run = run_and_stop(argv, "/dev/null", dir.file("err"), plan);
+    REQUIRE_MESSAGE((run.exit_code == 0 || run.exit_code == 137), run.err);
+    num_stops += run.exit_code != 0;
+  }
+  CHECK(num_stops > 1);
+  CHECK(stable_output(read_file(dir.file("resumed.jsonl"))) == stable_output(read_file(dir.file("whole.jsonl"))));
+}
+
+TEST_CASE("who cannot guess is refused in one line, before anything runs") {
+  const auto refusal = [](const std::string& kind, int num_lines = 1) {
+    const ProcessResult result = run_llm_batch({"--speculative", kind}, R"({"prompt":"a"})" "\n");
+    CHECK(result.exit_code == 2);
+    CHECK(result.out.empty());
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == num_lines);
+    return result.err;
+  };
+  CHECK(refusal("layers:4").find("the model has 4 layers") != std::string::npos);
+  const std::string expected = "expected none, auto, lookup, lookahead, draft:MODEL, layers:N or tree";
+  for (const char* kind : {"layers:0", "guess"})  // and a line about --help
+    CHECK(refusal(kind, 2).find(expected) != std::string::npos);
+  CHECK(refusal("draft:" + source_dir() + "/data/fixtures/models/llama-gqa").find("its vocabulary has") !=
+        std::string::npos);
+  const TemporaryDirectory other;
+  for (const char* name : {"config.json", "model.safetensors"})
+    write_file(other.file(name), read_file(source_dir() + "/data/draft-model/" + name));
+  Json tokenizer = Json::parse(read_file(source_dir() + "/data/draft-model/tokenizer.json"));
+  std::swap(tokenizer["model"]["vocab"]["a"], tokenizer["model"]["vocab"]["b"]);
+  write_file(other.file("tokenizer.json"), tokenizer.dump());
+  CHECK(refusal("draft:" + other.path()).find("its tokenizer is another than the model's") != std::string::npos);
+  CHECK(refusal("draft:/nowhere/at/all").find("/nowhere/at/all") != std::string::npos);
+}
+
+}  // namespace llmb::test

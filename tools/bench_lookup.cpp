@@ -1,0 +1,137 @@
+// Judges drafters by lookup without a model, on recorded answers: at each step up to K tokens are drafted, those that
+// the answer begins with are accepted, and one token more is given, as a step that verifies them does.
+//   bench_lookup MODEL_DIR INPUT.jsonl OUTPUT.jsonl [--tokens K]
+// INPUT has lines {"prompt": …}, OUTPUT the records, made with --return-token-ids. Prints for the suffix automaton and
+// for n-gram lookup (the first place of the longest of the last 4 to 1 tokens, as vLLM's) drafted and accepted tokens
+// and tokens a step, and the automaton's time and memory for a token.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "speculation/suffix_automaton.h"
+#include "tokenizer/tokenizer.h"
+
+namespace {
+
+using llmb::SuffixAutomaton;
+using Tokens = std::vector<llmb::TokenId>;
+
+struct Recorded {
+  Tokens prompt, answer;
+};
+
+struct Judged {
+  int64_t num_steps = 0, num_tokens = 0, num_drafted = 0, num_accepted = 0;
+};
+
+std::vector<Recorded> read_answers(const llmb::Tokenizer& tokenizer, const std::string& input,
+                                   const std::string& output) {
+  std::map<int64_t, Tokens> answers;
+  std::string line;
+  std::ifstream records(output);
+  while (std::getline(records, line)) {
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    if (record.is_object() && record.contains("token_ids"))
+      answers[record["index"].get<int64_t>()] = record["token_ids"].get<Tokens>();
+  }
+  std::vector<Recorded> recorded;
+  std::ifstream prompts(input);
+  for (int64_t index = 0; std::getline(prompts, line); ++index) {
+    const auto asked = nlohmann::json::parse(line, nullptr, false);
+    if (!answers.contains(index) || !asked.is_object() || !asked.contains("prompt")) continue;
+    recorded.push_back({tokenizer.encode(asked["prompt"].get<std::string>(), true), answers[index]});
+  }
+  return recorded;
+}
+
+// `draft` gets the text so far, which only grows during an answer.
+Judged judge(const std::vector<Recorded>& recorded, const std::function<Tokens(const Tokens&, bool is_new)>& draft) {
+  Judged judged;
+  for (const Recorded& one : recorded) {
+    Tokens text = one.prompt;
+    bool is_new = true;
+    for (size_t at = 0; at < one.answer.size(); is_new = false) {
+      Tokens drafts = draft(text, is_new);
+      const auto end = one.answer.begin() + static_cast<std::ptrdiff_t>(at);
+      drafts.resize(std::min(drafts.size(), one.answer.size() - at - 1));
+      const auto wrong = std::mismatch(drafts.begin(), drafts.end(), end, one.answer.end());
+      const auto num_accepted = static_cast<size_t>(wrong.first - drafts.begin());
+      text.insert(text.end(), end, end + static_cast<std::ptrdiff_t>(num_accepted) + 1);
+      at += num_accepted + 1;
+      ++judged.num_steps;
+      judged.num_drafted += static_cast<int64_t>(drafts.size());
+      judged.num_accepted += static_cast<int64_t>(num_accepted);
+    }
+    judged.num_tokens += static_cast<int64_t>(one.answer.size());
+  }
+  return judged;
+}
+
+Tokens ngram_lookup(const Tokens& text, int32_t count) {
+  const auto size = static_cast<int64_t>(text.size());
+  for (int64_t n = std::min<int64_t>(4, size - 1); n >= 1; --n) {
+    const auto at = std::search(text.begin(), text.end() - 1, text.end() - n, text.end());
+    if (at == text.end() - 1) continue;
+    const auto begin = at + n;
+    return {begin, begin + std::min<std::ptrdiff_t>(count, text.end() - begin)};
+  }
+  return {};
+}
+
+void print(const char* name, const Judged& j) {
+  std::printf("%-17s %lld tokens in %lld steps, %.3f a step; %lld drafted, %lld accepted (%.1f %%)\n", name,
+              static_cast<long long>(j.num_tokens), static_cast<long long>(j.num_steps),
+              static_cast<double>(j.num_tokens) / static_cast<double>(std::max<int64_t>(1, j.num_steps)),
+              static_cast<long long>(j.num_drafted), static_cast<long long>(j.num_accepted),
+              100.0 * static_cast<double>(j.num_accepted) / static_cast<double>(std::max<int64_t>(1, j.num_drafted)));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("drafts by lookup, judged on recorded answers");
+  std::string model_dir, input, output;
+  int32_t count = 8;
+  app.add_option("model_dir", model_dir)->required();
+  app.add_option("input", input)->required();
+  app.add_option("output", output)->required();
+  app.add_option("--tokens", count, "drafted in a step, at most");
+  CLI11_PARSE(app, argc, argv);
+  const auto tokenizer = llmb::Tokenizer::load(model_dir);
+  if (!tokenizer.ok()) {
+    llmb::log_error(tokenizer.status().message());
+    return 4;
+  }
+  const std::vector<Recorded> recorded = read_answers(**tokenizer, input, output);
+  SuffixAutomaton automaton;
+  int64_t num_bytes = 0, num_appended = 0;
+  double ms = 0;
+  const llmb::SteadyClock clock;
+  const Judged by_automaton = judge(recorded, [&](const Tokens& text, bool is_new) {
+    if (is_new) num_bytes += automaton.num_bytes(), num_appended += automaton.size();
+    const double begin_ms = clock.now_ms();
+    if (is_new) automaton = SuffixAutomaton();
+    for (size_t at = automaton.size(); at < text.size(); ++at) automaton.append(text[at]);
+    Tokens drafts;
+    automaton.continue_match(automaton.repeated_end(), count, &drafts);
+    ms += clock.now_ms() - begin_ms;
+    return drafts;
+  });
+  num_bytes += automaton.num_bytes();
+  num_appended += automaton.size();
+  const Judged by_ngram = judge(recorded, [&](const Tokens& text, bool) { return ngram_lookup(text, count); });
+  print("suffix automaton", by_automaton);
+  print("n-gram lookup", by_ngram);
+  std::printf("accepted tokens: %.3f x; automaton: %.3f us and %.1f bytes a token\n",
+              static_cast<double>(by_automaton.num_accepted) / static_cast<double>(std::max<int64_t>(1, by_ngram.num_accepted)),
+              1000 * ms / static_cast<double>(std::max<int64_t>(1, num_appended)),
+              static_cast<double>(num_bytes) / static_cast<double>(std::max<int64_t>(1, num_appended)));
+}
