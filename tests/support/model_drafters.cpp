@@ -1,0 +1,98 @@
+#include "tests/support/model_drafters.h"
+
+#include <doctest/doctest.h>
+
+#include <utility>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/config_loader.h"
+#include "speculation/layers_drafter.h"
+#include "speculation/lookahead_drafter.h"
+#include "speculation/lookup_drafter.h"
+#include "speculation/model_drafter.h"
+#include "tests/support/source_dir.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb::test {
+
+EngineJobOptions bundled_model() {
+  EngineJobOptions o;
+  o.make_backend = make_cpu_backend;
+  o.load.model_dir = source_dir() + "/data/model";
+  o.load.num_threads = 2;
+  o.config = *load_model_config(o.load.model_dir);
+  auto tokenizer = Tokenizer::load(o.load.model_dir);
+  REQUIRE(tokenizer.ok());
+  o.tokenizer = std::move(*tokenizer);
+  o.eos_token_ids = o.config.eos_token_ids;
+  o.scheduler.max_model_len = 96;
+  o.scheduler.num_blocks = 400;
+  return o;
+}
+
+namespace {
+
+std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, const Clock& clock) {
+  const std::string dir = source_dir() + setup.model;
+  LoadOptions load;
+  load.model_dir = dir;
+  load.max_num_seqs = 64;
+  load.max_num_batched_tokens = setup.max_num_batched_tokens;
+  load.max_model_len = setup.max_model_len;
+  load.num_blocks_override = setup.num_blocks;
+  load.num_threads = 1;
+  load.cpu.runs_in_wait = true;
+  auto backend = make_cpu_backend();
+  const Status status = backend->load(*load_model_config(dir), load);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
+                                      setup.is_tree};
+  return std::make_unique<ModelDrafter>(std::move(backend), limits, clock);
+}
+
+// The target, loaded already, with blocks behind the scheduler's.
+class LoadedBackend final : public Backend {
+ public:
+  LoadedBackend(const EngineJobOptions& o, int32_t num_scratch) {
+    LoadOptions load = o.load;
+    load.max_num_drafts = 64;
+    load.num_blocks_override = o.scheduler.num_blocks + num_scratch;
+    load.max_num_seqs = o.scheduler.max_num_seqs;
+    load.max_num_batched_tokens = o.scheduler.max_num_batched_tokens;
+    load.max_model_len = o.scheduler.max_model_len;
+    const Status status = inner_->load(o.config, load);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+  }
+  Status load(const ModelConfig&, const LoadOptions&) override { return {}; }
+  const BackendInfo& info() const override { return inner_->info(); }
+  Status submit(const StepPlan& plan) override { return inner_->submit(plan); }
+  Status wait(StepOutput* output) override { return inner_->wait(output); }
+
+ private:
+  const std::unique_ptr<Backend> inner_ = make_cpu_backend();
+};
+
+}  // namespace
+
+std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOptions* o, const StepCost& cost,
+                                            const Clock& clock) {
+  std::vector<std::unique_ptr<Drafter>> drafters;
+  if (setup.looks_up) drafters.push_back(std::make_unique<LookupDrafter>(1 << 19, setup.is_tree));
+  if (setup.by == DraftBy::kModel) drafters.push_back(make_model_drafter(setup, clock));
+  if (setup.by == DraftBy::kLookahead) drafters.push_back(std::make_unique<LookaheadDrafter>());
+  if (setup.by == DraftBy::kLayers) {
+    auto target = std::make_unique<LoadedBackend>(*o, setup.num_blocks);
+    const LayersDrafterOptions layers = {setup.num_layers, setup.max_model_len, o->scheduler.num_blocks,
+                                         setup.num_blocks, setup.is_tree};
+    drafters.push_back(std::make_unique<LayersDrafter>(*target, layers, clock));
+    const auto shared = std::make_shared<std::unique_ptr<Backend>>(std::move(target));
+    o->make_backend = [shared] { return std::move(*shared); };
+  }
+  SpeculatorOptions options;
+  options.max_tokens = setup.max_tokens;
+  options.drafts_always = setup.drafts_always;
+  return std::make_unique<Speculator>(options, std::move(drafters), cost, clock);
+}
+
+}  // namespace llmb::test

@@ -1,0 +1,31 @@
+// Drafters over the bundled model on the CPU, and jobs for them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "speculation/speculator.h"
+#include "tests/support/engine_job.h"
+
+namespace llmb::test {
+
+enum class DraftBy { kModel, kLayers, kLookahead };
+
+struct DraftSetup {
+  DraftBy by = DraftBy::kModel;
+  int32_t num_layers = 2;
+  std::string model = "/data/draft-model";
+  int32_t max_tokens = 4, max_model_len = 96, num_blocks = 400, max_num_batched_tokens = 64;
+  bool looks_up = false, is_tree = false, drafts_always = true;
+};
+
+// A context of 96 tokens, and as many blocks as any job here needs.
+EngineJobOptions bundled_model();
+
+// For jobs as `o` says; o->make_backend becomes the target where that drafts itself.
+std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOptions* o, const StepCost& cost,
+                                            const Clock& clock);
+
+}  // namespace llmb::test
