@@ -190,6 +190,11 @@ class Run {
       }
       totals_.num_forks += static_cast<int64_t>(beams.forks().size());
       scheduler_.fork(first, beams.forks());
+      for (const BeamFork& fork : beams.forks()) {
+        const Sequence &child = *scheduler_.find(first + fork.choice), &parent = *scheduler_.find(first + fork.parent);
+        if (child.is_running || scheduler_.config().num_host_blocks == 0) continue;
+        REQUIRE(child.wanted_node == (parent.is_running ? parent.cache_node : parent.wanted_node));
+      }
     } else {
       answers_[request].beams = beams.answers();
       for (int32_t i = 0; i < requests_[request]->params.sampling.num_choices; ++i) scheduler_.finish(first + i);
