@@ -126,7 +126,7 @@ void fly(const BulkCopy& copy) {
   simt::conditions_changed();
 }
 
-void check_nothing_in_flight() {
+void check_no_copy_in_flight() {
   if (!in_flight().copies.empty()) simt::fault("the block ended before its tensor copies were waited for");
 }
 
@@ -171,7 +171,7 @@ void tma_load_2d(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int
     simt::fault("tma_load: the destination has to be aligned to 128 bytes, with the swizzle to 1024");
   }
   copy.num_bytes = uint32_t{copy.map.element_bytes} * copy.map.box[0] * copy.map.box[1];
-  simt::at_block_end(check_nothing_in_flight);
+  simt::at_block_end(check_no_copy_in_flight);
   fly(copy);
 }
 

@@ -190,7 +190,7 @@ void queue_operation(WarpGroup& group) {
   if (simt::random_below(2) == 0) compute_until(group, group.num_queued);
 }
 
-void check_nothing_in_flight() {
+void check_no_product_in_flight() {
   for (const auto& group : warp_groups().groups) {
     if (group == nullptr) continue;
     for (const ThreadState& state : group->threads) {
@@ -218,7 +218,7 @@ void wgmma_fence() { self().state().fenced = true; }
 void detail::wgmma(const Wgmma& operation, const char* file, int line) {
   const Self thread = self();
   if (!thread.state().fenced) simt::fault("wgmma without a wgmma_fence after its registers were touched");
-  simt::at_block_end(check_nothing_in_flight);
+  simt::at_block_end(check_no_product_in_flight);
   thread.group.arguments[thread.thread] = &operation;
   const uint64_t number = ++thread.state().num_issued;
   simt::barrier_sync(kGroupBarrier + thread.index, kThreads, {"wgmma", file, line});
