@@ -15,6 +15,8 @@ double assumed_growth(double from_rows, double to_rows) { return (to_rows + 4) /
 constexpr double kCertain = 3;
 // Steps of earlier runs weigh as much as so many new ones at most.
 constexpr double kMostKept = 4096;
+// Steps after which slopes are found anew for the next predictions, as that takes some microseconds.
+constexpr int64_t kFitEvery = 32;
 
 }  // namespace
 
@@ -33,7 +35,7 @@ StepCost::StepCost(const Curve& curve) {
     bin.newest.fill({static_cast<float>(point.ms), static_cast<float>(point.num_rows),
                      static_cast<float>(point.num_context_tokens), static_cast<float>(point.num_pairs)});
     bin.count = 2;
-    bin.ms = bin.mean_ms = point.ms;
+    bin.ms = bin.mean_ms = usual_[bin_of(point.num_rows)] = point.ms;
     bin.context = point.num_context_tokens;
     bin.rows = point.num_rows;
     bin.pairs = point.num_pairs;
@@ -51,6 +53,7 @@ StepCost::StepCost(const Curve& curve) {
   for (const Point& point : curve.points)
     predicted_ms_ += std::max(0.0, 256 * point.ms / static_cast<double>(curve.points.size()));
   taken_ms_ = predicted_ms_ * curve.wall_share;
+  fit();
 }
 
 StepCost::Curve StepCost::curve() const {
@@ -78,13 +81,14 @@ void StepCost::observe(int32_t num_rows, double num_context_tokens, double ms, d
   Bin& bin = bins_[bin_of(num_rows)];
   // A bin that knows nothing yet tells little about the pauses.
   if (is_known(bin_of(num_rows))) {
-    predicted_ms_ += this->ms(num_rows, num_context_tokens, num_pairs);
+    if (static_cast<int64_t>(num_deviations_) % kFitEvery == 0) fit();
+    predicted_ms_ += fitted_ms(num_rows, num_context_tokens, num_pairs);
     taken_ms_ += ms + gap_ms;
   }
   is_fitted_ = false;
   bin.newest[bin.count++ % bin.newest.size()] = {static_cast<float>(ms), static_cast<float>(num_rows),
                                                  static_cast<float>(num_context_tokens), static_cast<float>(num_pairs)};
-  bin.ms = lower_quartile(bin, {}, 0);
+  bin.ms = usual_[bin_of(num_rows)] = lower_quartile(bin, {}, 0);
   // Contexts grow slowly: a mean of all would lag behind the newest times.
   const double weight = std::max(1.0 / bin.count, 1.0 / static_cast<double>(bin.newest.size()));
   const double usual_ms = bin.count == 1 ? ms : std::min(ms, 2 * bin.ms);  // what else the machine does
@@ -103,6 +107,7 @@ void StepCost::observe(int32_t num_rows, double num_context_tokens, double ms, d
   }
   times_ += rest * dt * dt;
   ++num_deviations_;
+  if (bin.count == 2) fit();  // it is known from now on
 }
 
 // The plane through the deviations that fits best. A factor whose share may as well be chance, or negative, is left out.
@@ -170,19 +175,19 @@ void StepCost::fit() const {
   fitted_ = slopes();
   for (int32_t i = 0; i < kNumPoints; ++i) {
     if (!is_known(i)) continue;
-    usual_[i] = bins_[i].ms;
     bare_[i] = lower_quartile(bins_[i], fitted_, rows_of(i));
   }
   is_fitted_ = true;
 }
 
-double StepCost::ms(int32_t num_rows) const {
-  fit();
-  return interpolate(num_rows, usual_);
-}
+double StepCost::ms(int32_t num_rows) const { return interpolate(num_rows, usual_); }
 
 double StepCost::ms(int32_t num_rows, double num_context_tokens, double num_pairs) const {
   fit();
+  return fitted_ms(num_rows, num_context_tokens, num_pairs);
+}
+
+double StepCost::fitted_ms(int32_t num_rows, double num_context_tokens, double num_pairs) const {
   const double bare = interpolate(num_rows, bare_);
   return std::max(0.25 * interpolate(num_rows, usual_),
                   bare + fitted_.context * num_context_tokens + fitted_.pairs * num_pairs);

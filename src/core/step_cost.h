@@ -75,6 +75,7 @@ class StepCost {
   Slopes slopes() const;
   Plane fit_plane(const std::array<bool, kNumFactors>& is_used) const;
   void fit() const;
+  double fitted_ms(int32_t num_rows, double num_context_tokens, double num_pairs) const;
   double wall_share() const { return predicted_ms_ > 0 ? taken_ms_ / predicted_ms_ : 1; }
 
   std::array<Bin, kNumPoints> bins_;
@@ -82,11 +83,12 @@ class StepCost {
   std::array<std::array<double, kNumFactors>, kNumFactors> products_ = {};
   std::array<double, kNumFactors> with_times_ = {};
   double times_ = 0, num_deviations_ = 0;
+  Values usual_ = {};  // [bins] ms
   double taken_ms_ = 0, predicted_ms_ = 0;                // of steps whose time was predicted
   // Made of what was observed, when it is asked for.
   mutable bool is_fitted_ = false;
   mutable Slopes fitted_;
-  mutable Values usual_ = {}, bare_ = {};  // of steps as they are, and without what contexts and pairs take
+  mutable Values bare_ = {};  // of steps, without what contexts and pairs take
 };
 
 }  // namespace llmb
