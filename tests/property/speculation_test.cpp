@@ -71,7 +71,7 @@ void choose_schedule(TestRng* rng, EngineJobOptions* o) {
   s.max_num_seqs = rng->log_between(1, 64);
   s.max_num_batched_tokens = rng->log_between(1, 256);
   s.block_size = rng->chance(0.5) ? 4 : 16;
-  s.num_blocks = 72 / s.block_size + rng->log_between(1, 20) - 1;  // one sequence fits; more preempt each other
+  s.num_blocks = (71 + s.block_size) / s.block_size + rng->log_between(1, 20) - 1;  // one sequence fits; more preempt
   s.enable_prefix_caching = rng->chance(0.5);
   s.max_num_drafts = rng->log_between(1, 256);
   s.allows_trees = rng->chance(0.7);
