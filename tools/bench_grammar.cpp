@@ -1,13 +1,17 @@
 // How long masks of structured output take, on one thread: follows answers token by token.
-//   bench_grammar TOKENIZER_DIR [--schema FILE --answer FILE]
-// Without files, a JSON object, a schema of a person's orders and a regular expression are followed.
+//   bench_grammar TOKENIZER_DIR [--schema FILE --answer FILE | --maskbench DIR]
+// Without files, a JSON object, a schema of a person's orders and short regular expressions are followed. DIR holds
+// MaskBench's files (guidance-ai/jsonschemabench, maskbench/data): each is a schema with instances, which are spelled
+// as answers are, in their own order of members; a valid one must be reached, an invalid one must not.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <sstream>
 #include <string>
@@ -16,6 +20,7 @@
 #include "engine/constraint_vocabulary.h"
 #include "grammar/answer_forms.h"
 #include "grammar/json_schema.h"
+#include "grammar/json_spelling.h"
 #include "tokenizer/tokenizer.h"
 
 namespace {
@@ -27,10 +32,32 @@ double now_us() {
   return std::chrono::duration<double, std::micro>(now).count();
 }
 
+// A form and a text that has it.
+struct Answer {
+  std::function<Result<grammar::Rules>()> rules;
+  std::string text;
+};
+
 struct Case {
   std::string name;
-  std::function<Result<grammar::Rules>()> rules;
-  std::string answer;
+  std::vector<Answer> answers;
+};
+
+struct Times {
+  std::vector<double> compile_ms, first_us, all_us;
+
+  static double at(std::vector<double>& times, double share) {
+    std::sort(times.begin(), times.end());
+    return times.empty() ? 0 : times[std::min(times.size() - 1, static_cast<size_t>(share * times.size()))];
+  }
+  void print(const std::string& name) {
+    const double mean = std::accumulate(all_us.begin(), all_us.end(), 0.0) / std::max<size_t>(1, all_us.size());
+    std::printf(
+        "%-24s compiled p50 %6.2f p99 %7.2f ms   first p99 %8.1f us   %8zu masks: mean %6.1f   p50 %5.1f   "
+        "p99 %7.1f   p99.9 %8.1f us\n",
+        name.c_str(), at(compile_ms, 0.5), at(compile_ms, 0.99), at(first_us, 0.99), all_us.size(), mean,
+        at(all_us, 0.5), at(all_us, 0.99), at(all_us, 0.999));
+  }
 };
 
 const char kSchema[] = R"({"type":"object","properties":{
@@ -53,39 +80,161 @@ std::string orders_answer() {
 }
 
 std::vector<Case> standard_cases() {
-  return {{"a JSON object", grammar::json_object_rules, orders_answer()},
-          {"a schema", [] { return grammar::json_schema_rules(kSchema); }, orders_answer()},
-          {"a regular expression", [] { return grammar::regex_rules("([A-Z][a-z]+ )+[0-9]{4}-[0-9]{2}-[0-9]{2}"); },
-           "Written By Somebody In The Quiet Town Of Winterthur On The Long Morning Of The Day 2026-11-22"}};
+  const std::pair<const char*, const char*> kRegexes[] = {
+      {"([A-Z][a-z]+ )+[0-9]{4}-[0-9]{2}-[0-9]{2}",
+       "Written By Somebody In The Quiet Town Of Winterthur On The Long Morning Of The Day 2026-11-22"},
+      {"[a-z0-9._]+@[a-z0-9-]+(\\.[a-z0-9-]+)+", "somebody.else_42@mail.example-company.org"},
+      {"\\+?[0-9]{1,3}( ?[0-9]{2,4}){2,4}", "+41 52 1234 567"},
+      {"https?://[^\\s/]+(/[^\\s/]*)*", "https://www.example.org/some/longer/path/index.html"},
+      {"(positive|negative|neutral|mixed)", "neutral"},
+      {"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "0123abcd-89ab-4cde-8f01-23456789abcd"},
+      {"(Yes|No), because .{1,200}\\.", "No, because the weather in the mountains changed before anybody could leave."},
+      {"#[0-9A-F]{6}", "#00FFA3"},
+      {"[A-Z]{2}[0-9]{2}( [0-9A-Z]{4}){3,7}", "CH93 0076 2011 6238 5295 7"},
+      {"- .+(\\n- .+){2,9}", "- buy bread and milk\n- write to the landlord\n- read the last chapter"},
+      {"-?(0|[1-9][0-9]*)(\\.[0-9]+)?", "-120934.25"},
+      {"[01][0-9]:[0-5][0-9] (AM|PM)", "11:45 PM"}};
+  Case regexes{"short regular expressions", {}};
+  for (const auto& [pattern, text] : kRegexes)
+    regexes.answers.push_back({[pattern = pattern] { return grammar::regex_rules(pattern); }, text});
+  return {{"a JSON object", {{grammar::json_object_rules, orders_answer()}}},
+          {"a schema", {{[] { return grammar::json_schema_rules(kSchema); }, orders_answer()}}},
+          std::move(regexes)};
+}
+
+// Whether the text is an answer, to its end. Adds how long its masks took.
+bool follow(const TokenConstraint& constraint, const std::vector<TokenId>& tokens,
+            const grammar::Vocabulary& vocabulary, Times* times) {
+  const auto state = constraint.start();
+  for (size_t i = 0; i <= tokens.size(); ++i) {
+    const double before = now_us();
+    const auto allowed = state->allowed();
+    times->all_us.push_back(now_us() - before);
+    if (i == 0) times->first_us.push_back(times->all_us.back());
+    const TokenId token = i < tokens.size() ? tokens[i] : vocabulary.end_tokens().at(0);
+    if ((allowed[token / 32] >> token % 32 & 1) == 0) return false;
+    if (i < tokens.size()) state->advance(token);
+  }
+  return true;
+}
+
+Result<std::shared_ptr<const TokenConstraint>> compile(const std::function<Result<grammar::Rules>()>& rules,
+                                                       const std::shared_ptr<const grammar::Vocabulary>& vocabulary,
+                                                       Times* times) {
+  const double begin = now_us();
+  LLMB_ASSIGN_OR_RETURN(grammar::Rules made, rules());
+  LLMB_ASSIGN_OR_RETURN(auto constraint, grammar::make_constraint(std::move(made), vocabulary));
+  times->compile_ms.push_back((now_us() - begin) / 1000);
+  return constraint;
 }
 
 bool run(const Case& c, const Tokenizer& tokenizer, const std::shared_ptr<const grammar::Vocabulary>& vocabulary) {
-  const double begin = now_us();
-  auto rules = c.rules();
-  if (!rules.ok()) return std::fprintf(stderr, "%s: %s\n", c.name.c_str(), rules.status().message().c_str()), false;
-  const auto constraint = grammar::make_constraint(std::move(*rules), vocabulary);
-  if (!constraint.ok())
-    return std::fprintf(stderr, "%s: %s\n", c.name.c_str(), constraint.status().message().c_str()), false;
-  const double compiled = now_us();
-  const std::vector<TokenId> tokens = tokenizer.encode(c.answer, false);
-  std::vector<double> times;
-  const auto state = (*constraint)->start();
-  for (const TokenId token : tokens) {
-    const double before = now_us();
-    const auto allowed = state->allowed();
-    times.push_back(now_us() - before);
-    if ((allowed[token / 32] >> token % 32 & 1) == 0)
-      return std::fprintf(stderr, "%s: the answer leaves the form at its token %zu\n", c.name.c_str(), times.size()),
-             false;
-    state->advance(token);
+  Times times;
+  for (const Answer& answer : c.answers) {
+    const auto constraint = compile(answer.rules, vocabulary, &times);
+    if (!constraint.ok())
+      return std::fprintf(stderr, "%s: %s\n", c.name.c_str(), constraint.status().message().c_str()), false;
+    if (!follow(**constraint, tokenizer.encode(answer.text, false), *vocabulary, &times))
+      return std::fprintf(stderr, "%s: \"%s\" is not in the form\n", c.name.c_str(), answer.text.c_str()), false;
   }
-  const double first = times[0], mean = std::accumulate(times.begin(), times.end(), 0.0) / times.size();
-  std::sort(times.begin(), times.end());
-  const auto at = [&](double q) { return times[std::min(times.size() - 1, static_cast<size_t>(q * times.size()))]; };
-  std::printf(
-      "%-22s compiled %7.2f ms   masks %5zu   first %8.1f us   mean %7.1f   p50 %6.1f   p99 %8.1f   p99.9 %8.1f us\n",
-      c.name.c_str(), (compiled - begin) / 1000, times.size(), first, mean, at(0.5), at(0.99), at(0.999));
+  times.print(c.name);
   return true;
+}
+
+// ---- MaskBench
+
+using grammar::Json;
+
+void spell(const Json& json, std::string* out) {
+  const char* between = "";
+  if (json.is_object()) {
+    *out += "{";
+    for (const auto& [name, value] : json.items()) {
+      *out += between + ("\"" + grammar::JsonSpelling::string_content(name)) + "\": ";
+      spell(value, out);
+      between = ", ";
+    }
+    *out += "}";
+  } else if (json.is_array()) {
+    *out += "[";
+    for (const Json& value : json) {
+      *out += between;
+      spell(value, out);
+      between = ", ";
+    }
+    *out += "]";
+  } else if (json.is_string()) {
+    *out += "\"" + grammar::JsonSpelling::string_content(json.get_ref<const std::string&>()) + "\"";
+  } else {
+    *out += json.is_number() ? grammar::Decimal::of(json).text() : json.dump();
+  }
+}
+
+struct MaskBench {
+  int num_files = 0, num_refused = 0, num_passed = 0, num_valid = 0, num_invalid = 0;
+  std::vector<std::string> valid_refused, invalid_accepted;
+  std::map<std::string, int> reasons;  // of refusals
+  Times times;
+};
+
+// The keyword of a refusal, or its words without numbers.
+std::string reason_of(const std::string& message) {
+  const size_t quote = message.find('"'), at = message.find("\" at #");
+  if (quote != std::string::npos && at != std::string::npos) {
+    const std::string keyword = message.substr(quote, at + 1 - quote);
+    const size_t why = message.find(": ", at);
+    return keyword + (why == std::string::npos ? "" : message.substr(why, 60));
+  }
+  return message.substr(0, 70);
+}
+
+void run_file(const std::filesystem::path& path, const Tokenizer& tokenizer,
+              const std::shared_ptr<const grammar::Vocabulary>& vocabulary, MaskBench* bench) {
+  std::ifstream in(path);
+  const Json file = Json::parse(in);
+  const std::string schema = file.at("schema").dump(), name = path.filename().string();
+  ++bench->num_files;
+  const auto constraint = compile([&] { return grammar::json_schema_rules(schema); }, vocabulary, &bench->times);
+  if (!constraint.ok()) {
+    ++bench->num_refused;
+    ++bench->reasons[reason_of(constraint.status().message())];
+    return;
+  }
+  bool is_right = true;
+  for (size_t i = 0; file.contains("tests") && i < file["tests"].size(); ++i) {
+    const Json& test = file["tests"][i];
+    std::string text;
+    spell(test.at("data"), &text);
+    const bool is_valid = test.at("valid").get<bool>();
+    ++(is_valid ? bench->num_valid : bench->num_invalid);
+    if (follow(**constraint, tokenizer.encode(text, false), *vocabulary, &bench->times) == is_valid) continue;
+    is_right = false;
+    (is_valid ? bench->valid_refused : bench->invalid_accepted).push_back(name + " test " + std::to_string(i));
+  }
+  bench->num_passed += is_right;
+}
+
+bool run_maskbench(const std::string& dir, const Tokenizer& tokenizer,
+                   const std::shared_ptr<const grammar::Vocabulary>& vocabulary) {
+  MaskBench bench;
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(dir))
+    if (entry.path().extension() == ".json") paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  for (const auto& path : paths) run_file(path, tokenizer, vocabulary, &bench);
+  std::printf(
+      "%d schemas: %d passed, %d refused, %d wrong; %d valid instances, %zu of them not reached; %d invalid, %zu "
+      "of them accepted\n",
+      bench.num_files, bench.num_passed, bench.num_refused, bench.num_files - bench.num_passed - bench.num_refused,
+      bench.num_valid, bench.valid_refused.size(), bench.num_invalid, bench.invalid_accepted.size());
+  for (const std::string& name : bench.valid_refused) std::printf("valid, not reached: %s\n", name.c_str());
+  for (const std::string& name : bench.invalid_accepted) std::printf("invalid, accepted: %s\n", name.c_str());
+  std::vector<std::pair<int, std::string>> reasons;
+  for (const auto& [reason, count] : bench.reasons) reasons.emplace_back(-count, reason);
+  std::sort(reasons.begin(), reasons.end());
+  for (const auto& [count, reason] : reasons) std::printf("%6d refused: %s\n", -count, reason.c_str());
+  bench.times.print("MaskBench");
+  return bench.valid_refused.empty() && bench.invalid_accepted.empty();
 }
 
 std::string read_text(const std::string& path) {
@@ -98,11 +247,12 @@ std::string read_text(const std::string& path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string dir, schema, answer;
+  std::string dir, schema, answer, maskbench;
   CLI::App app{"Measures masks of structured output"};
   app.add_option("TOKENIZER_DIR", dir, "A model directory or a GGUF file")->required();
   auto* schema_option = app.add_option("--schema", schema, "A JSON Schema")->check(CLI::ExistingFile);
   app.add_option("--answer", answer, "A text that satisfies it")->check(CLI::ExistingFile)->needs(schema_option);
+  app.add_option("--maskbench", maskbench, "MaskBench's files")->check(CLI::ExistingDirectory);
   CLI11_PARSE(app, argc, argv);
   const auto tokenizer = Tokenizer::load(dir);
   if (!tokenizer.ok()) return std::fprintf(stderr, "%s\n", tokenizer.status().message().c_str()), 1;
@@ -112,9 +262,10 @@ int main(int argc, char** argv) {
       constraint_vocabulary(**tokenizer, (*tokenizer)->vocab_size(), eos ? std::vector{*eos} : std::vector<TokenId>());
   std::printf("%d tokens, trie of %zu nodes in %.0f ms\n", vocabulary->size(), vocabulary->nodes().size(),
               (now_us() - begin) / 1000);
+  if (!maskbench.empty()) return run_maskbench(maskbench, **tokenizer, vocabulary) ? 0 : 1;
   std::vector<Case> cases = standard_cases();
   if (!schema.empty())
-    cases = {{schema, [&] { return grammar::json_schema_rules(read_text(schema)); }, read_text(answer)}};
+    cases = {{schema, {{[&] { return grammar::json_schema_rules(read_text(schema)); }, read_text(answer)}}}};
   bool is_ok = true;
   for (const Case& c : cases) is_ok &= run(c, **tokenizer, vocabulary);
   return is_ok ? 0 : 1;

@@ -30,6 +30,7 @@ struct LoadOptions {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
+  bool verifies_trees = true;  // of drafts; else chains only, for which the CPU keeps no blocks
   int32_t max_model_len = 0;
   bool groups_layers = false;           // by their windows (core/layer_groups.h); else all share block tables
   int32_t num_threads = 0;              // of the host; 0: all usable cores

@@ -20,6 +20,9 @@ class ConstraintState {
 
   // REQUIRES: the token is allowed.
   virtual void advance(TokenId token) = 0;
+
+  // Another answer that has come as far.
+  virtual std::unique_ptr<ConstraintState> clone() const = 0;
 };
 
 // Immutable and thread-safe.

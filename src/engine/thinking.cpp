@@ -69,6 +69,16 @@ class ThinkingConstraint::State : public ConstraintState {
     if (owner.rules_.starts_inside) enter();
     else if (form_ != nullptr && owner.rules_.must_open) put(owner.rules_.opening, Phase::kInside);
   }
+  State(const State& other)
+      : owner_(other.owner_),
+        form_(other.form_ == nullptr ? nullptr : other.form_->clone()),
+        phase_(other.phase_),
+        behind_forced_(other.behind_forced_),
+        forced_(other.forced_),
+        text_(other.text_),
+        num_inside_(other.num_inside_) {}
+
+  std::unique_ptr<ConstraintState> clone() const override { return std::make_unique<State>(*this); }
 
   std::span<const uint32_t> allowed() override {
     const ThinkingRules& rules = owner_.rules_;

@@ -17,7 +17,9 @@ class RuledConstraint : public TokenConstraint {
                   std::vector<std::vector<TokenId>> bad, int32_t vocab_size)
       : form_(std::move(form)), allowed_(std::move(allowed)), bad_(std::move(bad)), vocab_size_(vocab_size) {}
 
-  std::unique_ptr<ConstraintState> start() const override { return std::make_unique<State>(*this); }
+  std::unique_ptr<ConstraintState> start() const override {
+    return std::make_unique<State>(*this, form_ == nullptr ? nullptr : form_->start());
+  }
   size_t num_bytes() const override {
     size_t count = allowed_.size();
     for (const auto& sequence : bad_) count += sequence.size() + 8;
@@ -27,8 +29,8 @@ class RuledConstraint : public TokenConstraint {
  private:
   class State : public ConstraintState {
    public:
-    explicit State(const RuledConstraint& rules)
-        : rules_(rules), form_(rules.form_ == nullptr ? nullptr : rules.form_->start()), all_(rules.all()) {}
+    State(const RuledConstraint& rules, std::unique_ptr<ConstraintState> form)
+        : rules_(rules), form_(std::move(form)), all_(rules.all()) {}
 
     std::span<const uint32_t> allowed() override {
       mask_ = all_;
@@ -45,6 +47,12 @@ class RuledConstraint : public TokenConstraint {
     void advance(TokenId token) override {
       if (form_ != nullptr) form_->advance(token);
       tokens_.push_back(token);
+    }
+
+    std::unique_ptr<ConstraintState> clone() const override {
+      auto copy = std::make_unique<State>(rules_, form_ == nullptr ? nullptr : form_->clone());
+      copy->tokens_ = tokens_;
+      return copy;
     }
 
    private:

@@ -122,6 +122,8 @@ class GrammarState : public ConstraintState {
     mask_ = nullptr;
   }
 
+  std::unique_ptr<ConstraintState> clone() const override { return std::make_unique<GrammarState>(*this); }
+
  private:
   const std::shared_ptr<Walker> walker_;
   Progress progress_;

@@ -38,7 +38,11 @@ WorkerOptions Job::worker_options() const {
     options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));
     options.load.max_num_drafts = options.scheduler.max_num_drafts;
     options.scheduler.allows_trees = options_.speculation.trees || options_.speculation.lookahead;
+  } else if (model_.device.kind != DeviceKind::kCuda) {
+    // For tokens that a form leaves no choice of. On a GPU they would make every recorded step larger.
+    options.scheduler.max_num_drafts = options.load.max_num_drafts = kMaxStepDrafts;
   }
+  options.load.verifies_trees = options.scheduler.allows_trees;
   return options;
 }
 

@@ -7,7 +7,7 @@
 namespace llmb {
 
 void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
-  drafts_.clear();
+  clear_drafts();
   for (; num_candidates_ > 0 && has_seat(); --num_candidates_) {
     Sequence* sequence = waiting_.front();
     Shared shared = find_shared(*sequence, *plan);

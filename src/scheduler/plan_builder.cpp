@@ -17,9 +17,9 @@ int32_t depth(const Drafts& drafts, int32_t draft) {
   return count;
 }
 
-// Its index in the plan. Nothing of the sequence is in flight, and no draft stands before the row.
-int32_t append_mask(const Sequence& sequence, StepPlan* plan) {
-  const std::span<const uint32_t> allowed = sequence.constraint->allowed();
+// Returns its index in the plan. Nothing of the sequence is in flight.
+int32_t append_mask(ConstraintState& state, StepPlan* plan) {
+  const std::span<const uint32_t> allowed = state.allowed();
   plan->mask_words = length(allowed);
   plan->masks.insert(plan->masks.end(), allowed.begin(), allowed.end());
   return plan->num_masks() - 1;
@@ -42,8 +42,8 @@ void append_penalty(const Sequence& sequence, const Drafts& drafts, int32_t draf
   if (sequence.num_in_flight > 0) penalty.push_back({unseen_token(sequence.in_flight[0].group), 1});
 }
 
-void append_sample_row(const Sequence& sequence, const Drafts& drafts, int32_t draft, int32_t token_row,
-                       StepPlan* plan) {
+void append_sample_row(const Sequence& sequence, const Drafts& drafts, const DraftStates& states, int32_t draft,
+                       int32_t token_row, StepPlan* plan) {
   const SamplingParams& sampling = sequence.request->params.sampling;
   SampleRow row;
   row.group = plan->num_groups();
@@ -65,11 +65,12 @@ void append_sample_row(const Sequence& sequence, const Drafts& drafts, int32_t d
   row.penalty_begin = length(plan->penalty);
   append_penalty(sequence, drafts, draft, plan);
   row.penalty_end = length(plan->penalty);
-  if (sequence.constraint != nullptr) row.mask = append_mask(sequence, plan);
+  if (sequence.constraint != nullptr) row.mask = append_mask(draft < 0 ? *sequence.constraint : *states[draft], plan);
   plan->sample_rows.push_back(row);
 }
 
-void append_group(const Sequence& sequence, const Drafts& drafts, int32_t entry, int32_t first_row, StepPlan* plan) {
+void append_group(const Sequence& sequence, const Drafts& drafts, const DraftStates& states, int32_t entry,
+                  int32_t first_row, StepPlan* plan) {
   SampleGroup group;
   group.seq = sequence.id;
   group.entry = entry;
@@ -77,7 +78,7 @@ void append_group(const Sequence& sequence, const Drafts& drafts, int32_t entry,
   else if (drafts.size() > 0) group.mode = SampleMode::kVerify;
   group.row_begin = plan->num_samples();
   for (int32_t draft = -1; draft < drafts.size(); ++draft)
-    append_sample_row(sequence, drafts, draft, first_row + 1 + draft, plan);
+    append_sample_row(sequence, drafts, states, draft, first_row + 1 + draft, plan);
   group.row_end = plan->num_samples();
   plan->groups.push_back(group);
 }
@@ -125,12 +126,14 @@ void append_rows(const Sequence& sequence, int32_t num_tokens, const Drafts& dra
 
 }  // namespace
 
-void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, StepPlan* plan) {
+void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, const DraftStates& states,
+                  StepPlan* plan) {
+  LLMB_CHECK(sequence.constraint == nullptr || length(states) == drafts.size());
   LLMB_CHECK(sequence.max_next_base() + num_tokens + drafts.size() <= sequence.blocks.capacity_tokens());
   append_rows(sequence, num_tokens, drafts, plan);
   append_tables(sequence.blocks, plan);
   if (num_tokens < sequence.num_pending_tokens()) return;
-  append_group(sequence, drafts, plan->num_entries() - 1, plan->num_tokens() - drafts.size() - 1, plan);
+  append_group(sequence, drafts, states, plan->num_entries() - 1, plan->num_tokens() - drafts.size() - 1, plan);
 }
 
 void append_entry(const Sequence& sequence, int32_t num_tokens, std::span<const BlockId> table, StepPlan* plan) {
@@ -138,12 +141,12 @@ void append_entry(const Sequence& sequence, int32_t num_tokens, std::span<const 
   plan->block_ids.insert(plan->block_ids.end(), table.begin(), table.end());
   plan->block_start.push_back(length(plan->block_ids));
   if (num_tokens == sequence.num_pending_tokens())
-    append_group(sequence, Drafts(), plan->num_entries() - 1, plan->num_tokens() - 1, plan);
+    append_group(sequence, Drafts(), DraftStates(), plan->num_entries() - 1, plan->num_tokens() - 1, plan);
 }
 
 void append_group_like(const Sequence& sequence, int32_t group, StepPlan* plan) {
   const int32_t first_row = plan->sample_rows[plan->groups[group].row_begin].token_row;
-  append_group(sequence, Drafts(), plan->groups[group].entry, first_row, plan);
+  append_group(sequence, Drafts(), DraftStates(), plan->groups[group].entry, first_row, plan);
 }
 
 }  // namespace llmb

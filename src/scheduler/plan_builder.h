@@ -5,15 +5,17 @@
 #include <span>
 
 #include "core/step_plan.h"
+#include "scheduler/constrained_drafts.h"
 #include "scheduler/proposer.h"
 #include "scheduler/sequence.h"
 
 namespace llmb {
 
-// Appends the next `num_tokens` pending tokens of the sequence as an entry; with the last of them also the drafts behind
-// it and the group that samples all these rows. REQUIRES: 1 <= num_tokens <= num_pending_tokens(), no drafts before the
-// last; its blocks hold them all.
-void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, StepPlan* plan);
+// Appends the next `num_tokens` pending tokens of the sequence as an entry; with the last of them also the drafts
+// behind it and the group that samples all these rows. REQUIRES: 1 <= num_tokens <= num_pending_tokens(), no drafts
+// before the last; its blocks hold them all; states of its constraint for all drafts.
+void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, const DraftStates& states,
+                  StepPlan* plan);
 
 // The same without drafts, for a sequence whose tokens are in other blocks than its own: `table`, in a plan with one
 // layer group.

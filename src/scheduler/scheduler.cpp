@@ -15,8 +15,8 @@ namespace llmb {
 
 namespace {
 
-// A beam's tokens are chosen by somebody else, a constraint looks at one token after the other.
-bool may_have_drafts(const Sequence& sequence) { return !sequence.is_beam() && sequence.constraint == nullptr; }
+// A beam's tokens are chosen by somebody else.
+bool may_have_drafts(const Sequence& sequence) { return !sequence.is_beam(); }
 
 // Before the allocator takes memory for num_blocks.
 const SchedulerConfig& checked(const SchedulerConfig& config) {
@@ -85,6 +85,7 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
 void Scheduler::plan_step(double now_ms, bool more_may_arrive, StepPlan* plan) {
   plan->clear();
   planned_entries_.clear();
+  planned_forced_.clear();
   planned_groups_.clear();
   plan->step = next_step_;
   plan->block_size = config_.block_size;
@@ -155,7 +156,7 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
     const bool is_all = num_tokens == sequence->num_pending_tokens();
     may_join &= is_all || !sequence->lags();
     if (num_tokens == 0) continue;
-    drafts_.clear();
+    clear_drafts();
     if (is_all) propose(sequence, &spare);
     plan_entry(sequence, num_tokens, plan);
     if (sequence->lags() || sequence->num_computed_tokens < sequence->num_prompt_tokens())
@@ -176,7 +177,8 @@ void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
 
 // To drafts_, with blocks for them.
 void Scheduler::propose(Sequence* sequence, Spare* spare) {
-  if (proposer_ == nullptr || !may_have_drafts(*sequence) || spare->blocks < 0) return;
+  if (proposer_ == nullptr && sequence->constraint == nullptr) return;
+  if (!may_have_drafts(*sequence) || spare->blocks < 0) return;
   const int32_t end = sequence->max_next_base() + sequence->num_pending_tokens();  // where the first draft may stand
   const int32_t num_groups = sequence->blocks.num_groups();
   const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks / num_groups * config_.block_size - end;
@@ -185,10 +187,12 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
   const auto max_drafts = static_cast<int32_t>(std::min(
       {num_slots, num_givable, int64_t{spare->tokens}, int64_t{spare->drafts}, int64_t{config_.max_drafts_per_group}}));
   if (max_drafts <= 0) return;
-  proposer_->propose(*sequence, max_drafts, &drafts_);
+  if (proposer_ != nullptr) proposer_->propose(*sequence, max_drafts, &drafts_);
   LLMB_CHECK_MSG(drafts_.is_valid(), "a draft whose parent is not a draft before it");
   drafts_.keep_first(max_drafts);
   if (!config_.allows_trees) drafts_.keep_chain();
+  if (sequence->constraint != nullptr)
+    draft_states_ = constrain_drafts(*sequence, max_drafts, &drafts_, &num_forced_drafts_);
   const int32_t num_blocks = sequence->blocks.num_blocks();
   LLMB_CHECK(sequence->blocks.grow_to(int64_t{end} + drafts_.size(), &allocator_));
   spare->blocks -= (sequence->blocks.num_blocks() - num_blocks) * num_groups;
@@ -197,7 +201,8 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
 }
 
 void Scheduler::plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
-  append_entry(*sequence, num_tokens, drafts_, plan);
+  append_entry(*sequence, num_tokens, drafts_, draft_states_, plan);
+  planned_forced_.push_back(num_forced_drafts_);
   prompt_tokens_.num_computed += std::clamp(sequence->num_prompt_tokens() - sequence->next_write(), 0, num_tokens);
   planned_entries_.push_back(sequence);
   planned_groups_.resize(plan->groups.size(), sequence);
@@ -209,7 +214,8 @@ void Scheduler::commit(const StepPlan& plan) {
   for (int32_t g = 0; g < plan.num_groups(); ++g) {
     Sequence& sequence = *planned_groups_[g];
     const int32_t max_tokens = sequence.is_beam() ? 1 : max_tokens_given(plan, plan.groups[g]);
-    sequence.add_group_in_flight({g, max_tokens, is_tree(plan, plan.groups[g])});
+    const int32_t num_forced = plan.groups[g].num_rows() > 1 ? planned_forced_[plan.groups[g].entry] : 0;
+    sequence.add_group_in_flight({g, max_tokens, is_tree(plan, plan.groups[g]), num_forced});
     num_ending_ += sequence.ends_in_flight();
   }
   for (const BlockId block : copied_from_) allocator_.release(block);
@@ -296,8 +302,9 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
                             std::vector<SequenceUpdate>* updates) {
   const int32_t begin = output.token_start[group], end = output.token_start[group + 1];
   SequenceUpdate update = update_of(*sequence);
-  const int32_t num_drafts = plan.groups[group].num_rows() - 1;
-  const int32_t num_accepted = num_drafts > 0 ? std::max(0, end - begin - 1) : 0;
+  // Forced tokens, which come last, are not guessed.
+  const int32_t num_drafts = plan.groups[group].num_rows() - 1 - sequence->in_flight[0].num_forced;
+  const int32_t num_accepted = num_drafts > 0 ? std::clamp(end - begin - 1, 0, num_drafts) : 0;
   sequence->num_drafted_tokens += num_drafts;
   sequence->num_accepted_tokens += num_accepted;
   update.num_drafted_tokens = sequence->num_drafted_tokens;

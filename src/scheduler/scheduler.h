@@ -85,6 +85,7 @@
 #include "core/step_plan.h"
 #include "core/types.h"
 #include "scheduler/admission.h"
+#include "scheduler/constrained_drafts.h"
 #include "scheduler/proposer.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/sequence.h"
@@ -213,6 +214,7 @@ class Scheduler {
   Spare spare_after_running(int32_t token_budget) const;
   void begin_proposals(bool has_blocks, int32_t num_rows);
   void propose(Sequence* sequence, Spare* spare);
+  void clear_drafts() { drafts_.clear(), draft_states_.clear(), num_forced_drafts_ = 0; }
   void admit(int32_t* token_budget, StepPlan* plan);
   Shared find_shared(const Sequence& candidate, const StepPlan& plan) const;
   Shared find_choice(const Sequence& candidate, const StepPlan& plan) const;
@@ -297,6 +299,9 @@ class Scheduler {
   std::vector<Sequence*> planned_entries_, planned_groups_;  // whose they are
   std::vector<BlockId> copied_from_;                         // still referenced, so that nobody gets them meanwhile
   Drafts drafts_;
+  DraftStates draft_states_;
+  int32_t num_forced_drafts_ = 0;        // of drafts_, the last ones
+  std::vector<int32_t> planned_forced_;  // [entries]
   std::vector<const Sequence*> decoding_;
   std::vector<BlockId> blocks_at_;
   std::vector<BlockId> brought_back_;  // while a sequence joins: held until it holds them

@@ -37,6 +37,7 @@ struct GroupInFlight {
   int32_t group = 0;       // in its plan
   int32_t max_tokens = 0;  // that it gives
   bool is_tree = false;
+  int32_t num_forced = 0;  // its last drafts, which a constraint leaves no choice of
 };
 
 struct Sequence {
@@ -49,7 +50,7 @@ struct Sequence {
   const double arrival_ms;
   const int32_t max_new_tokens;                  // what max_tokens and the context's end allow
   const std::vector<TokenBias> min_tokens_bias;  // logit_bias with the ending tokens forbidden; empty: no min_tokens
-  const std::unique_ptr<ConstraintState> constraint;  // behind output_tokens; null: none
+  std::unique_ptr<ConstraintState> constraint;   // behind output_tokens; null: none
 
   std::vector<TokenId> output_tokens;  // seen
   int32_t num_computed_tokens = 0;     // whose keys and values are in the cache once the plans in flight have run

@@ -44,6 +44,7 @@ bool LayersDrafter::add_job(const Sequence& sequence, int32_t max_tokens, Guess*
   job.table.assign(blocks.begin(), blocks.begin() + num_whole);
   job.text = std::make_unique<Sequence>(sequence.id, sequence.choice, sequence.request, BlockTable(block_size),
                                         sequence.max_new_tokens, 0);
+  job.text->constraint = nullptr;  // the target's scheduler leaves out what the form does not allow
   job.text->output_tokens = sequence.output_tokens;
   job.text->penalty_counts = sequence.penalty_counts;
   job.text->num_computed_tokens = begin;

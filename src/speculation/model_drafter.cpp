@@ -30,6 +30,7 @@ ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, int32_t max_t
   if (at == rows_.end()) {
     auto text = std::make_unique<Sequence>(sequence.id, sequence.choice, sequence.request,
                                            BlockTable(backend_->info().kv.block_size), sequence.max_new_tokens, 0);
+    text->constraint = nullptr;  // the target's scheduler leaves out what the form does not allow
     at = rows_.emplace(sequence.id, Row{std::move(text), Acceptance(acceptance_.share(), 8)}).first;
   }
   Row& row = at->second;
@@ -75,7 +76,7 @@ bool ModelDrafter::run_step(std::span<Job> jobs, const DraftLimits& limits) {
     if (budget == 0) break;
     const int32_t num_tokens = std::min(budget, job.text->num_pending_tokens());
     catches_up |= num_tokens > 2;  // two: all drafts were right
-    append_entry(*job.text, num_tokens, Drafts(), &plan_);
+    append_entry(*job.text, num_tokens, Drafts(), DraftStates(), &plan_);
     job.text->num_computed_tokens += num_tokens;
     if (job.text->num_pending_tokens() > 0) continue;
     plan_.sample_rows.back().num_logprobs = options_.guesses_trees ? DraftConfidence::kMaxRank + 1 : 0;

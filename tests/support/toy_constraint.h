@@ -40,6 +40,8 @@ class ToyConstraint : public TokenConstraint {
       ++count_;
     }
 
+    std::unique_ptr<ConstraintState> clone() const override { return std::make_unique<State>(*this); }
+
    private:
     static uint64_t mix(uint64_t x) {
       x = (x ^ x >> 31) * 0x9E3779B97F4A7C15u;

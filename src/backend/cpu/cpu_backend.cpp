@@ -142,7 +142,8 @@ class CpuBackend final : public Backend {
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = options.max_num_drafts;
     info_.max_best_tokens = INT32_MAX;
-    info_.verifies_trees = info_.copies_blocks = info_.runs_first_layers = true;
+    info_.verifies_trees = options.verifies_trees;
+    info_.copies_blocks = info_.runs_first_layers = true;
     info_.load_ms = clock.now_ms();
     if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};

@@ -22,7 +22,7 @@ std::string mib(double bytes) { return std::to_string(static_cast<int64_t>(std::
 }  // namespace
 
 int32_t num_scratch_blocks(const LoadOptions& options) {
-  return TreeBatch::num_scratch_blocks(options.max_num_drafts, options.block_size);
+  return options.verifies_trees ? TreeBatch::num_scratch_blocks(options.max_num_drafts, options.block_size) : 0;
 }
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {

@@ -1,0 +1,60 @@
+#include "scheduler/constrained_drafts.h"
+
+#include <bit>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace llmb {
+
+namespace {
+
+std::optional<TokenId> only_token(std::span<const uint32_t> mask) {
+  std::optional<TokenId> token;
+  for (size_t word = 0; word < mask.size(); ++word) {
+    if (mask[word] == 0) continue;
+    if (token || !std::has_single_bit(mask[word])) return std::nullopt;
+    token = static_cast<TokenId>(word * 32) + std::countr_zero(mask[word]);
+  }
+  return token;
+}
+
+bool is_chain(const Drafts& drafts) {
+  for (int32_t draft = 0; draft < drafts.size(); ++draft)
+    if (drafts.parent(draft) != draft - 1) return false;
+  return true;
+}
+
+}  // namespace
+
+DraftStates constrain_drafts(const Sequence& sequence, int32_t max_drafts, Drafts* drafts, int32_t* num_forced) {
+  Drafts allowed;
+  DraftStates states;
+  const bool is_tree = !is_chain(*drafts);
+  const auto state_at = [&](int32_t draft) { return draft < 0 ? sequence.constraint.get() : states[draft].get(); };
+  const auto add = [&](int32_t parent, TokenId token) {
+    auto state = state_at(parent)->clone();
+    state->advance(token);
+    states.push_back(std::move(state));
+    allowed.tokens.push_back(token);
+    if (is_tree) allowed.parents.push_back(parent);
+  };
+  std::vector<int32_t> place(drafts->tokens.size(), -2);  // among those that are allowed; -2: it is not
+  for (int32_t draft = 0; draft < drafts->size(); ++draft) {
+    const int32_t parent = drafts->parent(draft) < 0 ? -1 : place[drafts->parent(draft)];
+    if (parent == -2 || !is_allowed(state_at(parent)->allowed(), drafts->tokens[draft])) continue;
+    place[draft] = allowed.size();
+    add(parent, drafts->tokens[draft]);
+  }
+  *num_forced = 0;
+  while (!is_tree && allowed.size() < max_drafts) {
+    const std::optional<TokenId> token = only_token(state_at(allowed.size() - 1)->allowed());
+    if (!token || sequence.is_ending_token(*token)) break;
+    add(allowed.size() - 1, *token);
+    ++*num_forced;
+  }
+  *drafts = std::move(allowed);
+  return states;
+}
+
+}  // namespace llmb
