@@ -7,6 +7,7 @@
 #include "grammar/gbnf.h"
 #include "grammar/grammar_constraint.h"
 #include "grammar/json_schema.h"
+#include "grammar/lark.h"
 
 namespace llmb {
 
@@ -36,7 +37,7 @@ Result<grammar::Rules> rules_of(const AnswerForm& form) {
     case AnswerForm::Kind::kChoice:
       return grammar::choice_rules(form.choices);
     case AnswerForm::Kind::kGrammar:
-      return grammar::read_gbnf(form.text);
+      return grammar::is_lark(form.text) ? grammar::read_lark(form.text) : grammar::read_gbnf(form.text);
     case AnswerForm::Kind::kCalls: {
       std::vector<grammar::CallShape> calls;
       for (const CallFrame& call : form.calls) calls.push_back({call.before, call.schema, call.after, call.is_strict});

@@ -1,5 +1,6 @@
 #include "grammar/answer_forms.h"
 
+#include "base/utf8.h"
 #include "grammar/regex_expr.h"
 
 namespace llmb::grammar {
@@ -26,6 +27,7 @@ Result<Rules> choice_rules(const std::vector<std::string>& choices) {
 
 Result<Rules> regex_rules(std::string_view pattern) {
   if (pattern.size() > kMaxPatternBytes) return resource_exhausted("the regular expression has more than 64 KiB");
+  if (!is_valid_utf8(pattern)) return invalid_argument("regular expression: it is not UTF-8");
   return within_budget([&]() -> Result<Rules> {
     Rules rules;
     ExprArena* arena = &rules.arena;

@@ -13,8 +13,6 @@ namespace llmb::grammar {
 
 namespace {
 
-constexpr size_t kMaxGrammarBytes = size_t{256} << 10;
-
 bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_'; }
 
 class GbnfReader {

@@ -1,7 +1,6 @@
 // JSON Schemas (draft 2020-12, with draft 7's spellings) as rules. Answers are spelled as json_spelling.h says, with
 // the properties in the schema's order, then required ones that it does not describe, then others. `format` is enforced
-// for date, time, date-time, uuid, ipv4 and email. What is not enforced exactly is refused, with keyword and JSON
-// pointer.
+// as schema_formats.h says. What is not enforced exactly is refused, with keyword and JSON pointer.
 #pragma once
 
 #include <memory>

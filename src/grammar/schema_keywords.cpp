@@ -2,33 +2,12 @@
 #include <map>
 #include <set>
 
+#include "grammar/schema_formats.h"
 #include "grammar/schema_keywords.h"
 
 namespace llmb::grammar {
 
 namespace {
-
-// Formats as RFC 3339, RFC 4122 and RFC 2673 have them, and the plain form of e-mail addresses.
-const std::map<std::string, std::string>& formats() {
-  static const std::string kDate =
-      "(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|"
-      "2[0-8]))|"
-      "(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)";
-  static const std::string kTime =
-      "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d+)?(?:[Zz]|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)";
-  static const std::string kByte = "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)";
-  static const std::map<std::string, std::string> kFormats = {
-      {"date", kDate},
-      {"time", kTime},
-      {"date-time", kDate + "[Tt]" + kTime},
-      {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
-      {"ipv4", kByte + "(?:\\." + kByte + "){3}"},
-      {"email",
-       "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+)*@"
-       "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*"},
-  };
-  return kFormats;
-}
 
 uint32_t types_of_name(const std::string& name) {
   static const std::map<std::string, uint32_t> kNames = {{"null", kNullType},     {"boolean", kTrueType | kFalseType},
@@ -150,9 +129,10 @@ void KeywordReader::read_keyword(const std::string& keyword, const Json& value) 
   else if (keyword == "maxLength") bounds_.max_length = count(keyword, value);
   else if (keyword == "pattern") bound_string(regex(keyword, text(keyword, value), RegexScope::kAnywhere));
   else if (keyword == "format") {
-    const auto at = formats().find(text(keyword, value));
-    if (at == formats().end()) refuse(pointer_, keyword, "\"" + text(keyword, value) + "\" cannot be enforced");
-    bound_string(regex(keyword, at->second, RegexScope::kWhole));
+    std::string pattern;
+    const FormatKind kind = find_format(text(keyword, value), &pattern);
+    if (kind == FormatKind::kRefused) refuse(pointer_, keyword, "\"" + text(keyword, value) + "\" cannot be enforced");
+    if (kind == FormatKind::kEnforced) bound_string(regex(keyword, pattern, RegexScope::kWhole));
   } else {
     read_applicator(keyword, value);
   }

@@ -2,6 +2,7 @@
 // is refused.
 #include <set>
 
+#include "grammar/schema_formats.h"
 #include "grammar/schema_keywords.h"
 
 namespace llmb::grammar {
@@ -51,6 +52,12 @@ bool KeywordReader::negate_bound(const std::string& keyword, const Json& value) 
   } else if (keyword == "pattern") {
     out.types = kStringType;
     out.strings = {not_string(regex(keyword, text(keyword, value), RegexScope::kAnywhere))};
+  } else if (keyword == "format") {
+    std::string pattern;
+    const FormatKind kind = find_format(text(keyword, value), &pattern);
+    if (kind == FormatKind::kRefused) refuse(pointer_, keyword, "under \"not\" it cannot be enforced");
+    out.types = kind == FormatKind::kNone ? 0 : kStringType;
+    if (out.types != 0) out.strings = {not_string(regex(keyword, pattern, RegexScope::kWhole))};
   } else if (keyword == "type") {
     out.types = kAllTypes & ~read_types(value);
   } else {
@@ -114,8 +121,7 @@ void KeywordReader::negate_keyword(const std::string& keyword, const Json& value
                                                       "unevaluatedProperties",
                                                       "unevaluatedItems",
                                                       "$dynamicRef",
-                                                      "$recursiveRef",
-                                                      "format"};
+                                                      "$recursiveRef"};
     if (kAssertions.contains(keyword))
       refuse(pointer_, keyword, "under \"not\" or an overlapping \"oneOf\" it cannot be enforced");
   }

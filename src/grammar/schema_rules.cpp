@@ -69,17 +69,27 @@ void SchemaRules::expand(Branch branch, std::vector<Term> todo, std::vector<Choi
   while (!todo.empty() || !choices.empty()) {
     if (branch.types == 0) return;
     if (!todo.empty()) {
-      const Term term = todo.back();
-      todo.pop_back();
+      const Term term = todo.front();
+      todo.erase(todo.begin());
       rules_.arena.spend(4);
       if (!seen.insert(term).second) continue;
       if (seen.size() > 1000) too_large("more than 1000 schemas hold at one place");
-      for (Choice& choice : choices_of(term, document_, &rules_.arena)) choices.push_back(std::move(choice));
+      // A single alternative holds at once, so that properties stand in the order of the schema.
+      std::vector<Term> inner;
+      for (Choice& choice : choices_of(term, document_, &rules_.arena)) {
+        if (choice.size() != 1 || !choice[0].excluded.empty()) {
+          choices.push_back(std::move(choice));
+          continue;
+        }
+        branch.merge(choice[0].bounds);
+        inner.insert(inner.end(), choice[0].terms.begin(), choice[0].terms.end());
+      }
+      todo.insert(todo.begin(), inner.begin(), inner.end());
       continue;
     }
     // A choice with one way or none comes first: it may rule out much.
     auto at = std::find_if(choices.begin(), choices.end(), [](const Choice& choice) { return choice.size() <= 1; });
-    if (at == choices.end()) at = choices.end() - 1;
+    if (at == choices.end()) at = choices.begin();
     const Choice choice = std::move(*at);
     choices.erase(at);
     if (choice.empty()) return;
@@ -88,8 +98,9 @@ void SchemaRules::expand(Branch branch, std::vector<Term> todo, std::vector<Choi
       const bool is_last = i + 1 == choice.size();
       Branch bounds = branch;
       bounds.merge(choice[i].bounds);
-      std::vector<Term> terms = todo;
-      terms.insert(terms.end(), choice[i].terms.begin(), choice[i].terms.end());
+      // Terms in the schema's order, each with what it refers to before the next: so stand the properties.
+      std::vector<Term> terms = choice[i].terms;
+      terms.insert(terms.end(), todo.begin(), todo.end());
       for (const Term& other : choice[i].excluded)
         if (!excludes(choice[i].terms, other)) terms.push_back({Term::kNotSchema, other.json, other.pointer});
       if (is_last) {

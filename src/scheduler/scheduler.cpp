@@ -18,6 +18,11 @@ namespace {
 // A beam's tokens are chosen by somebody else.
 bool may_have_drafts(const Sequence& sequence) { return !sequence.is_beam(); }
 
+// It computes nothing but its last token, which is seen.
+bool is_decoding(const Sequence& sequence) {
+  return sequence.num_in_flight == 0 && sequence.num_pending_tokens() == 1 && sequence.num_output_tokens() > 0;
+}
+
 // Before the allocator takes memory for num_blocks.
 const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
@@ -169,15 +174,13 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
 void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
   decoding_.clear();
   for (const Sequence* sequence : running_)
-    if (has_blocks && may_have_drafts(*sequence) && sequence->num_in_flight == 0 &&
-        sequence->num_pending_tokens() == 1 && sequence->num_output_tokens() > 0)
-      decoding_.push_back(sequence);
+    if (has_blocks && may_have_drafts(*sequence) && is_decoding(*sequence)) decoding_.push_back(sequence);
   proposer_->begin_plan(decoding_, num_rows);
 }
 
 // To drafts_, with blocks for them.
 void Scheduler::propose(Sequence* sequence, Spare* spare) {
-  if (proposer_ == nullptr && sequence->constraint == nullptr) return;
+  if (sequence->constraint != nullptr ? !is_decoding(*sequence) : proposer_ == nullptr) return;
   if (!may_have_drafts(*sequence) || spare->blocks < 0) return;
   const int32_t end = sequence->max_next_base() + sequence->num_pending_tokens();  // where the first draft may stand
   const int32_t num_groups = sequence->blocks.num_groups();

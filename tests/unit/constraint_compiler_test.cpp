@@ -63,6 +63,51 @@ TEST_CASE("each kind of form accepts its texts and no others") {
   }
 }
 
+TEST_CASE("Lark's EBNF: terminals, what is ignored between them, counts, ranges, imports") {
+  const std::string list = R"(
+// a comment
+?start: "[" [item ("," item)*] "]"
+item: NUMBER -> number
+    | pair.2  # no priority of a name in a rule
+)";
+  CHECK(!refusal({Kind::kGrammar, list, {}, false, ""}).empty());
+  const struct {
+    std::string text;
+    std::vector<std::string> good, bad;
+  } kCases[] = {
+      {"start: \"[\" [item (\",\" item)*] \"]\"\nitem: NUMBER -> number\n    | pair\npair: \"(\" start \")\"\n"
+       "%import common.NUMBER\n%import common (WS_INLINE, INT)\n%import common.INT -> WHOLE\n%ignore WS_INLINE\n",
+       {"[]", "[1]", " [ 1 , 2.5e3,([ ]) ] "},
+       {"[1,]", "[1 2]", "", "[1\n]", "[1"}},
+      {"// begins with a comment\nstart: A~2..3 /b+c?/ | \"x\"i \"\\u00e9\" B\nA: \"0\"..\"7\" | \"_\"\nB.1: (\"!\" | "
+       "\"?\")+\n",
+       {"01b", "_7_bbc", "xé!", "Xé?!"},
+       {"8b", "0b", "0123b", "xé", "x!"}},
+      {"!start: \"a\" start \"b\" |", {"", "ab", "aabb"}, {"a", "abab"}},
+  };
+  ConstraintCompiler compiler(bytes_vocabulary);
+  for (const auto& [text, good, bad] : kCases) {
+    const auto compiled = compiler.compile({Kind::kGrammar, text, {}, false, ""});
+    REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
+    for (const std::string& answer : good) CHECK_MESSAGE(accepts(*compiled->constraint, answer), answer);
+    for (const std::string& answer : bad) CHECK_MESSAGE(!accepts(*compiled->constraint, answer), answer);
+  }
+  const std::pair<const char*, const char*> kRefused[] = {{"start: _sep{\"a\", \",\"}", "a template"},
+                                                          {"start: A\n%declare A", "%declare"},
+                                                          {"start: /a/i", "flag"},
+                                                          {"start: a", "no rule \"a\""},
+                                                          {"start: \"a", "closing quote"},
+                                                          {"start: /a(?=b)/", "look-ahead"},
+                                                          {"%import python.NAME\nstart: NAME", "import"},
+                                                          {"start: \"a\"\nstart: \"b\"", "twice"},
+                                                          {"start: (\"a\"", "without its )"},
+                                                          {"?start: \"a\" )", "no part of a rule"}};
+  for (const auto& [text, reason] : kRefused) {
+    const std::string message = refusal({Kind::kGrammar, text, {}, false, ""});
+    CHECK_MESSAGE(message.find(reason) != std::string::npos, text << ": " << message);
+  }
+}
+
 TEST_CASE("equal forms share a constraint, whichever field asks; others do not") {
   ConstraintCompiler compiler(bytes_vocabulary);
   AnswerForm form = schema("{}");

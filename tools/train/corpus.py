@@ -227,6 +227,19 @@ def long_sample(rng):
     return _messages(rng, [short_turn(rng) for _ in range(rng.randrange(2, 8))])
 
 
+def held_out_questions(seed, task, count, besides):
+    """Further ones of one task, each once, none of them in `besides`."""
+    rng, lines, asked = random.Random(f"held-out {task} {seed}"), [], set(besides)
+    while len(lines) < count:
+        question, answer = sample_checkable(rng, task, held_out=True)
+        if question in asked:
+            continue
+        asked.add(question)
+        lines.append({"id": f"{task}-more-{len(lines) + 1:04d}", "messages": [{"role": "user", "content": question}],
+                      "max_tokens": 64, "metadata": {"task": task, "expected": answer}})
+    return lines
+
+
 def held_out_set(seed, per_task):
     """The published evaluation set, in the tool's input form."""
     rng, lines = random.Random(f"held-out {seed}"), []

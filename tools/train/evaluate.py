@@ -42,6 +42,9 @@ def write(out, seed):
     out.mkdir(parents=True, exist_ok=True)
     lines = corpus.held_out_set(seed, 100)
     (out / "heldout.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = {line["messages"][0]["content"] for line in lines}
+    more = corpus.held_out_questions(seed, "extract", 600, asked)
+    (out / "heldout_extract.jsonl").write_text("".join(json.dumps(line) + "\n" for line in more))
     examples = [lines[i] for task in range(7) for i in range(task * 100, task * 100 + (3 if task < 5 else 2))]
     examples += [{"id": f"story-{i + 1:04d}", "messages": [{"role": "user", "content": text}],
                   "max_tokens": 400 if "long" in text else 200} for i, text in enumerate(EXAMPLE_STORIES)]
