@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tests/e2e/ledger_job.h"
+#include "tests/e2e/run.h"
 
 namespace llmb::test {
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/e2e/ledger_job.h"
+#include "tests/e2e/run.h"
 
 namespace llmb::test {
 
@@ -14,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kNumLines = 4000;
+constexpr int kNumLines = 2000;
 
 // Some records are written, and most are not.
 struct RunningJob : Job {

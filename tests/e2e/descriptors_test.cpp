@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/e2e/ledger_job.h"
+#include "tests/e2e/run.h"
 
 namespace llmb::test {
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tests/e2e/hostile_run.h"
+#include "tests/e2e/run.h"
 
 namespace llmb::test {
 

@@ -1,12 +1,8 @@
-// Shared by the tests of hostile input: a good line to stand beside bad ones, and runs on the ledger device.
+// Shared by the tests of hostile input: a good line to stand beside bad ones.
 #pragma once
 
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
-
-#include "tests/e2e/run.h"
 
 namespace llmb::test {
 
@@ -20,10 +16,5 @@ inline std::string repeat(std::string_view text, size_t count) {
 
 // As a word of a shell command.
 inline std::string quoted(const std::string& text) { return "'" + text + "'"; }
-
-inline ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& input = "") {
-  arguments.insert(arguments.end(), {"--device", "ledger"});
-  return run_llm_batch(std::move(arguments), input);
-}
 
 }  // namespace llmb::test

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tests/e2e/hostile_run.h"
+#include "tests/e2e/run.h"
 #include "tests/support/bounded.h"
 
 namespace llmb::test {

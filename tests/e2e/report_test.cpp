@@ -6,6 +6,7 @@
 #include "cli/energy_meter.h"
 #include "tests/e2e/has_program.h"
 #include "tests/e2e/ledger_job.h"
+#include "tests/e2e/run.h"
 #include "tests/support/skip.h"
 
 namespace llmb::test {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/e2e/ledger_job.h"
+#include "tests/e2e/run.h"
 #include "tests/support/file_changes.h"
 #include "tests/support/source_dir.h"
 

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/e2e/ledger_job.h"
+#include "tests/e2e/run.h"
 
 namespace llmb::test {
 

@@ -16,38 +16,16 @@ inline const std::string kProgram = binary_dir() + "/llm-batch";
 inline const std::string kModel = source_dir() + "/data/model";
 
 // llm-batch -m data/model --progress none <arguments>, with `input` on stdin.
-inline ProcessResult run_llm_batch(std::vector<std::string> arguments, const std::string& input = "") {
-  std::vector<std::string> argv = {kProgram, "-m", kModel, "--progress", "none"};
-  argv.insert(argv.end(), arguments.begin(), arguments.end());
-  return run_process(argv, input);
-}
+ProcessResult run_llm_batch(std::vector<std::string> arguments, const std::string& input = "");
+// The same with --device ledger.
+ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& input = "");
 
-inline std::vector<nlohmann::json> parse_lines(const std::string& text) {
-  std::vector<nlohmann::json> records;
-  std::stringstream lines(text);
-  for (std::string line; std::getline(lines, line);) records.push_back(nlohmann::json::parse(line));
-  return records;
-}
+std::vector<nlohmann::json> parse_lines(const std::string& text);
 
 // Records sorted by index, without their metrics and when their job began: what must not depend on the schedule.
-inline std::string stable_output(const std::string& text) {
-  std::vector<nlohmann::json> records = parse_lines(text);
-  std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a["index"] < b["index"]; });
-  std::string out;
-  for (auto& record : records) {
-    record.erase("metrics");
-    if (record.contains("response") && record["response"]["body"].contains("created"))
-      record["response"]["body"].erase("created");
-    out += record.dump() + "\n";
-  }
-  return out;
-}
+std::string stable_output(const std::string& text);
 
 // One native line in, its record out.
-inline nlohmann::json answer(const std::string& line, std::vector<std::string> arguments = {}) {
-  const ProcessResult result = run_llm_batch(std::move(arguments), line + "\n");
-  const auto records = parse_lines(result.out);
-  return records.size() == 1 ? records[0] : nlohmann::json{{"failed", result.err}};
-}
+nlohmann::json answer(const std::string& line, std::vector<std::string> arguments = {});
 
 }  // namespace llmb::test
