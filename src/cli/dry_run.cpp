@@ -37,21 +37,37 @@ struct Tally {
       equal_rows.emplace(static_cast<size_t>(options.plan_memory_bytes));
   }
 
-  void add(const IntakeItem& item) {
+  void add(RequestIntake& intake, IntakeItem& item) {
+    EqualRows::Key key;
+    if (item.input) {
+      if (equal_rows) key = EqualRows::key_of(*item.input);
+      if (key) {
+        if (const auto prompt = equal_rows->wait_for_equal(key, num_ok, *item.input)) {
+          count(*prompt);
+          return forecast.add_equal(prompt->num_tokens);
+        }
+      }
+      intake.prepare(&item);
+    }
     if (item.request) {
-      const auto size = static_cast<int64_t>(item.request->prompt_tokens.size());
-      num_ok++;
-      num_tokens += size;
-      num_cut += item.request->num_truncated_tokens > 0;
-      longest = std::max(longest, size);
-      if (equal_rows && equal_rows->wait_for_equal(num_ok, item.request)) forecast.add_equal(*item.request);
-      else forecast.add(*item.request);
+      const EqualRows::Prompt prompt = {static_cast<int32_t>(item.request->prompt_tokens.size()),
+                                        item.request->num_truncated_tokens};
+      if (key) equal_rows->compute(key, num_ok, prompt);
+      count(prompt);
+      forecast.add(*item.request);
       return;
     }
     if (++num_bad > kMaxShown) return;
     const LineRef& line = item.failure.line;
     log_error(line.source + ":" + std::to_string(line.line_number) + ": " + item.failure.error->code + ": " +
               item.failure.error->message);
+  }
+
+  void count(const EqualRows::Prompt& prompt) {
+    num_ok++;
+    num_tokens += prompt.num_tokens;
+    num_cut += prompt.num_truncated_tokens > 0;
+    longest = std::max<int64_t>(longest, prompt.num_tokens);
   }
 };
 
@@ -62,8 +78,8 @@ int refuse(const JobStop& stop) {
 
 Status read_lines(RequestIntake& intake, Tally* tally) {
   auto reading = std::async(std::launch::async, [&] {
-    return intake.run([&](const IntakeItem& item) {
-      tally->add(item);
+    return intake.run([&](IntakeItem item) {
+      tally->add(intake, item);
       return interrupt_count() == 0;
     });
   });

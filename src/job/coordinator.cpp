@@ -66,23 +66,35 @@ bool Coordinator::take(IntakeItem item) {
     }
     changed_.notify_all();
   }
-  if (item.request) return hand_on({ordinal, std::move(item.request), item.arrival_ms, item.arrival_is_clock_time});
-  put_one({ordinal, std::move(item.failure), {}});
-  return true;
+  return answer(ordinal, std::move(item));
+}
+
+bool Coordinator::answer(int64_t ordinal, IntakeItem item) {
+  EqualRows::Key key;
+  if (item.input) {
+    const bool arrives_later = item.arrival_ms > 0 && !item.arrival_is_clock_time;
+    if (equal_rows_ && !arrives_later) key = EqualRows::key_of(*item.input);
+    if (key) {
+      if (const auto prompt = equal_rows_->wait_for_equal(key, ordinal, *item.input)) {
+        input_forecast_.add_equal(prompt->num_tokens);
+        return true;
+      }
+    }
+    intake_->prepare(&item);
+  }
+  if (!item.request) {
+    put_one({ordinal, std::move(item.failure), {}});
+    return true;
+  }
+  if (key)
+    equal_rows_->compute(key, ordinal, {static_cast<int32_t>(item.request->prompt_tokens.size()),
+                                        item.request->num_truncated_tokens});
+  return hand_on({ordinal, std::move(item.request), item.arrival_ms, item.arrival_is_clock_time});
 }
 
 bool Coordinator::hand_on(WorkItem item) {
-  if (!planner_) {
-    input_forecast_.add(*item.request);
-    return work_.push(std::move(item));
-  }
-  const bool arrives_later = item.arrival_ms > 0 && !item.arrival_is_clock_time;
-  if (!arrives_later && equal_rows_->wait_for_equal(item.ordinal, item.request)) {
-    input_forecast_.add_equal(*item.request);
-    return true;
-  }
   const PlannedRow row = input_forecast_.add(*item.request);
-  return planner_->add(std::move(item), row);
+  return planner_ ? planner_->add(std::move(item), row) : work_.push(std::move(item));
 }
 
 std::optional<WorkItem> Coordinator::next(double timeout_ms) {

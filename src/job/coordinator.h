@@ -100,6 +100,7 @@ class Coordinator final : public RequestSource, public CompletionSink {
  private:
   void read();
   bool take(IntakeItem item);
+  bool answer(int64_t ordinal, IntakeItem item);
   bool hand_on(WorkItem item);
   void put_one(FinishedItem item);
 

@@ -5,16 +5,16 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 namespace llmb {
 
 namespace {
 
 // In tables, beside what is stored there.
-constexpr size_t kComputedBytes = 112, kWaitingBytes = 64;
+constexpr size_t kComputedBytes = 120, kWaitingBytes = 64;
 
-bool is_determined(const Request& request) {
-  const SamplingParams& sampling = request.params.sampling;
+bool is_determined(const SamplingParams& sampling) {
   return sampling.temperature == 0 || sampling.seed.has_value();
 }
 
@@ -78,42 +78,66 @@ class Bytes {
   std::string bytes_;
 };
 
-auto members(const AnswerSplit& p) {
-  const auto& [formats, starts_in_reasoning, tool_names] = p;
-  const auto& [calls, reasoning] = formats;
-  return std::tie(calls, reasoning, starts_in_reasoning, tool_names);
+auto members(const PromptParams& p) {
+  const auto& [truncate, max_prompt_tokens] = p;
+  return std::tie(truncate, max_prompt_tokens);
+}
+
+auto members(const TokenRules& p) {
+  const auto& [allowed, bad_words] = p;
+  return std::tie(allowed, bad_words);
+}
+
+auto members(const ChatMessages& p) {
+  const auto& [messages, tools, template_kwargs, tool_choice, tool_name, has_one_call, reasoning_effort,
+               add_generation_prompt, continue_final_message] = p;
+  return std::tie(messages, tools, template_kwargs, tool_choice, tool_name, has_one_call, reasoning_effort,
+                  add_generation_prompt, continue_final_message);
+}
+
+void add(const AnswerForm& form, Bytes* bytes) {
+  const auto& [kind, text, choices, is_strict, field, calls, has_several_calls] = form;
+  bytes->add_all(std::tie(kind, text, choices, is_strict, field, has_several_calls));
+  bytes->add(calls.size());
+  for (const auto& [before, schema, after, is_strict_call] : calls)
+    bytes->add_all(std::tie(before, schema, after, is_strict_call));
 }
 
 void add(const GenerationParams& params, Bytes* bytes) {
-  const auto& [sampling, stop, output, prompt, answer_form, token_rules] = params;
+  const auto& [sampling, stop, output, prompt, form, token_rules] = params;
   bytes->add_all(members(sampling));
   bytes->add_all(members(stop));
   bytes->add_all(members(output));
+  bytes->add_all(members(prompt));
+  bytes->add_all(members(token_rules));
+  bytes->add(form != nullptr);
+  if (form) add(*form, bytes);
+}
+
+void add(const PromptInput& prompt, Bytes* bytes) {
+  bytes->add(prompt.index());
+  if (const auto* text = std::get_if<std::string>(&prompt)) bytes->add(*text);
+  else if (const auto* chat = std::get_if<ChatMessages>(&prompt)) bytes->add_all(members(*chat));
+  else bytes->add(std::get<std::vector<TokenId>>(prompt));
 }
 
 }  // namespace
 
 size_t EqualRows::bytes_of(const Waiting& row) { return kWaitingBytes + sizeof row + row.texts.size(); }
 
-// How a prompt was cut shows in its tokens, form and token rules in the constraint.
-Sha256Digest EqualRows::digest_of(const Request& request) {
-  const auto& [line, form, id, model_name, input, settings, echo_text, split, tokens, num_truncated, params, eos, rng,
-               is_indivisible, constraint, constraint_bytes, arrival] = request;
+EqualRows::Key EqualRows::key_of(const InputRequest& input) {
+  const auto& [line, form, id, model_name, input_json, settings, prompt, params, arrival] = input;
+  if (!is_determined(params.sampling)) return std::nullopt;
   Bytes bytes;
   bytes.add(form);
   bytes.add(settings);
-  bytes.add(echo_text);
-  bytes.add_all(members(split));
-  bytes.add(tokens);
   add(params, &bytes);
-  bytes.add(eos);
-  bytes.add(is_indivisible);
-  bytes.add(constraint.get());
+  add(prompt, &bytes);
   return sha256(bytes.bytes());
 }
 
-EqualRows::Waiting EqualRows::waiting_of(int64_t ordinal, const Request& request) {
-  const LineRef& line = request.line;
+EqualRows::Waiting EqualRows::waiting_of(int64_t ordinal, const InputRequest& input) {
+  const LineRef& line = input.line;
   if (sources_.empty() || sources_.back() != line.source) sources_.push_back(line.source);
   return {ordinal,
           line.index,
@@ -121,10 +145,9 @@ EqualRows::Waiting EqualRows::waiting_of(int64_t ordinal, const Request& request
           line.byte_offset,
           line.content_hash,
           static_cast<int32_t>(sources_.size()) - 1,
-          request.num_truncated_tokens,
-          static_cast<uint32_t>(request.id_json.size()),
-          static_cast<uint32_t>(request.model_name.size()),
-          request.id_json + request.model_name + request.input_json};
+          static_cast<uint32_t>(input.id_json.size()),
+          static_cast<uint32_t>(input.model_name.size()),
+          input.id_json + input.model_name + input.input_json};
 }
 
 FinishedItem EqualRows::answer_to(const Waiting& row, const FinishedItem& like) const {
@@ -135,30 +158,33 @@ FinishedItem EqualRows::answer_to(const Waiting& row, const FinishedItem& like) 
   completion.id_json = texts.substr(0, row.id_size);
   completion.model_name = texts.substr(row.id_size, row.model_size);
   completion.input_json = texts.substr(row.id_size + row.model_size);
-  completion.num_truncated_tokens = row.num_truncated_tokens;
   completion.latency.num_cached_tokens = like.completion.num_prompt_tokens;
   return item;
 }
 
-bool EqualRows::wait_for_equal(int64_t ordinal, const std::shared_ptr<const Request>& request) {
-  if (!is_determined(*request)) return false;
-  const Sha256Digest digest = digest_of(*request);
+std::optional<EqualRows::Prompt> EqualRows::wait_for_equal(const Key& key, int64_t ordinal,
+                                                           const InputRequest& input) {
+  if (!key) return std::nullopt;
   std::lock_guard lock(mutex_);
-  const auto first = computed_.find(digest);
-  if (first == computed_.end()) {
-    if (!has_room(kComputedBytes)) return false;
-    digests_.emplace(ordinal, &computed_.emplace(digest, ordinal).first->first);
-    if (request->constraint) constraints_.emplace(ordinal, request->constraint);
-    num_bytes_ += kComputedBytes;
-    return false;
-  }
-  Waiting row = waiting_of(ordinal, *request);
+  const auto first = computed_.find(*key);
+  if (first == computed_.end()) return std::nullopt;
+  Waiting row = waiting_of(ordinal, input);
   const size_t size = bytes_of(row);
-  if (!has_room(size)) return false;
+  if (!has_room(size)) return std::nullopt;
   num_bytes_ += size;
   ++num_found_;
-  waiting_[first->second].push_back(std::move(row));
-  return true;
+  waiting_[first->second.ordinal].push_back(std::move(row));
+  return first->second.prompt;
+}
+
+void EqualRows::compute(const Key& key, int64_t ordinal, const Prompt& prompt) {
+  if (!key) return;
+  std::lock_guard lock(mutex_);
+  if (!has_room(kComputedBytes)) return;
+  const auto [first, is_new] = computed_.try_emplace(*key, First{ordinal, prompt});
+  if (!is_new) return;  // there was no room to wait for that one
+  digests_.emplace(ordinal, &first->first);
+  num_bytes_ += kComputedBytes;
 }
 
 std::vector<FinishedItem> EqualRows::answers_like(const FinishedItem& item) {
@@ -167,7 +193,6 @@ std::vector<FinishedItem> EqualRows::answers_like(const FinishedItem& item) {
   if (digest == digests_.end()) return {};
   computed_.erase(computed_.find(*digest->second));
   digests_.erase(digest);
-  constraints_.erase(item.ordinal);
   num_bytes_ -= kComputedBytes;
   std::vector<FinishedItem> items;
   const auto waiting = waiting_.find(item.ordinal);

@@ -21,10 +21,6 @@ PlannedRow InputForecast::add(const Request& request) {
   return row;
 }
 
-void InputForecast::add_equal(const Request& request) {
-  forecaster_.add_equal(static_cast<int64_t>(request.prompt_tokens.size()));
-}
-
 // The last token of a prompt is computed for what it samples, once for all choices.
 PlannedRow InputForecast::index_prompt(const Request& request) {
   if (request.is_indivisible) return {prompts_.num_prompts() - 1, {}};

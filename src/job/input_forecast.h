@@ -23,7 +23,7 @@ class InputForecast {
   // The next row that is to be computed, in the order of the input.
   PlannedRow add(const Request& request);
   // One that gets the answer to another.
-  void add_equal(const Request& request);
+  void add_equal(int32_t num_prompt_tokens) { forecaster_.add_equal(num_prompt_tokens); }
   void end_input() { forecaster_.end_input(); }
   void end_row(const Completion& completion) {
     forecaster_.end_row(completion.line.index, completion.error ? 0 : completion.num_output_tokens());

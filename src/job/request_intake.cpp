@@ -61,23 +61,28 @@ IntakeItem RequestIntake::make_item(const InputLine& line) {
     item.failure = to_completion(std::move(*failure));
     return item;
   }
-  auto& input = std::get<InputRequest>(parsed);
-  set_arrival(input, now_ms, &item);
+  item.input = std::move(std::get<InputRequest>(parsed));
+  set_arrival(*item.input, now_ms, &item);
+  return item;
+}
+
+void RequestIntake::prepare(IntakeItem* item) {
+  InputRequest& input = *item->input;
   ParseFailure failure;
-  failure.line = line.line;
+  failure.line = input.line;
   failure.id_json = input.id_json;
   failure.input_json = input.input_json;
   failure.form = input.form;
   failure.model_name = input.model_name;
   failure.is_chat = std::holds_alternative<ChatMessages>(input.prompt);
   auto prepared = prepare_request(std::move(input), *model_, options_.seed);
+  item->input.reset();
   if (auto* request = std::get_if<std::shared_ptr<Request>>(&prepared)) {
-    item.request = std::move(*request);
+    item->request = std::move(*request);
   } else {
     failure.error = std::move(std::get<RequestError>(prepared));
-    item.failure = to_completion(std::move(failure));
+    item->failure = to_completion(std::move(failure));
   }
-  return item;
 }
 
 void RequestIntake::set_arrival(const InputRequest& input, double now_ms, IntakeItem* item) {

@@ -1,4 +1,5 @@
-// From the bytes of the inputs to requests: reads, parses and tokenises the lines that no earlier run answered.
+// From the bytes of the inputs to requests: reads and parses the lines that no earlier run answered, and tokenises those
+// that are to be computed.
 #pragma once
 
 #include <atomic>
@@ -18,10 +19,11 @@
 
 namespace llmb {
 
-// One input line on its way to the engine: a request, or the error record that answers it.
+// One input line on its way to the engine: what it asks for, then a request; or the error record that answers it.
 struct IntakeItem {
-  std::shared_ptr<Request> request;  // null: `failure` answers the line
-  Completion failure;
+  std::optional<InputRequest> input;  // until prepare()
+  std::shared_ptr<Request> request;   // of prepare()
+  Completion failure;                 // answers the line where it has neither
   // When the request arrives, as in WorkItem.
   double arrival_ms = 0;
   bool arrival_is_clock_time = false;
@@ -44,6 +46,8 @@ class RequestIntake {
   // Hands every line to `take`, in order, until it returns false. Why reading ended: ok at the end of all inputs, or
   // after stop() or a false; kConflict: a line that was answered before is not what it was. Throws nothing.
   Status run(const std::function<bool(IntakeItem)>& take);
+  // Makes a request of item.input, or the failure that says why not. For run()'s thread. REQUIRES: item->input
+  void prepare(IntakeItem* item);
   // Reads no further: run() returns, within a tenth of a second where it waits for stdin.
   void stop();
 
