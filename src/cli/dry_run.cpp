@@ -42,9 +42,9 @@ struct Tally {
     if (item.input) {
       if (equal_rows) key = EqualRows::key_of(*item.input);
       if (key) {
-        if (const auto prompt = equal_rows->wait_for_equal(key, num_ok, *item.input)) {
-          count(*prompt);
-          return forecast.add_equal(prompt->num_tokens);
+        if (const auto equal = equal_rows->find_equal(key, num_ok, *item.input)) {
+          count(equal->prompt);
+          return forecast.add_equal(equal->prompt.num_tokens);
         }
       }
       intake.prepare(&item);

@@ -75,8 +75,9 @@ bool Coordinator::answer(int64_t ordinal, IntakeItem item) {
     const bool arrives_later = item.arrival_ms > 0 && !item.arrival_is_clock_time;
     if (equal_rows_ && !arrives_later) key = EqualRows::key_of(*item.input);
     if (key) {
-      if (const auto prompt = equal_rows_->wait_for_equal(key, ordinal, *item.input)) {
-        input_forecast_.add_equal(prompt->num_tokens);
+      if (auto equal = equal_rows_->find_equal(key, ordinal, *item.input)) {
+        input_forecast_.add_equal(equal->prompt.num_tokens);
+        if (equal->answer) put_one(std::move(*equal->answer));
         return true;
       }
     }

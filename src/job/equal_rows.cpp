@@ -1,140 +1,103 @@
 #include "job/equal_rows.h"
 
-#include <optional>
 #include <string_view>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 #include <variant>
+
+#include "base/packed_bytes.h"
+#include "job/packed_answer.h"
 
 namespace llmb {
 
 namespace {
 
 // In tables, beside what is stored there.
-constexpr size_t kComputedBytes = 120, kWaitingBytes = 64;
+constexpr size_t kComputedBytes = 152, kWaitingBytes = 64;
 
-bool is_determined(const SamplingParams& sampling) {
-  return sampling.temperature == 0 || sampling.seed.has_value();
-}
-
-// Bindings name every member, so that one more does not compile until it is here.
-auto members(const SamplingParams& p) {
-  const auto& [temperature, top_p, top_k, min_p, repetition, presence, frequency, bias, num_logprobs, seed, n, best_of,
-               beams, num_choices] = p;
-  const auto [width, length_penalty, early_stopping] = beams.value_or(BeamParams{0});  // 0: no beams
-  return std::tuple_cat(std::tie(temperature, top_p, top_k, min_p, repetition, presence, frequency, bias, num_logprobs,
-                                 seed, n, best_of, num_choices),
-                        std::make_tuple(width, length_penalty, early_stopping));
-}
-
-auto members(const StopParams& p) {
-  const auto& [max_tokens, min_tokens, stop, stop_token_ids, ignore_eos, include_stop, repetition, thinking_budget] = p;
-  return std::tie(max_tokens, min_tokens, stop, stop_token_ids, ignore_eos, include_stop, repetition, thinking_budget);
-}
-
-auto members(const OutputParams& p) {
-  const auto& [skip_special_tokens, return_token_ids, echo] = p;
-  return std::tie(skip_special_tokens, return_token_ids, echo);
-}
-
-// Bytes that no two different values have in common.
-class Bytes {
- public:
-  template <typename T>
-    requires std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_pointer_v<T>
-  void add(const T& value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void add(const std::string& text) {
-    add(text.size());
-    bytes_ += text;
-  }
-  template <typename A, typename B>
-  void add(const std::pair<A, B>& pair) {
-    add(pair.first);
-    add(pair.second);
-  }
-  template <typename T>
-  void add(const std::optional<T>& value) {
-    add(value.has_value());
-    if (value) add(*value);
-  }
-  template <typename T>
-  void add(const std::vector<T>& values) {
-    add(values.size());
-    if constexpr (std::is_arithmetic_v<T>)
-      bytes_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-    else
-      for (const T& value : values) add(value);
-  }
-  template <typename... T>
-  void add_all(const std::tuple<T...>& values) {
-    std::apply([&](const auto&... value) { (add(value), ...); }, values);
-  }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  std::string bytes_;
-};
-
-auto members(const PromptParams& p) {
-  const auto& [truncate, max_prompt_tokens] = p;
-  return std::tie(truncate, max_prompt_tokens);
-}
-
-auto members(const TokenRules& p) {
-  const auto& [allowed, bad_words] = p;
-  return std::tie(allowed, bad_words);
-}
-
-auto members(const ChatMessages& p) {
-  const auto& [messages, tools, template_kwargs, tool_choice, tool_name, has_one_call, reasoning_effort,
-               add_generation_prompt, continue_final_message] = p;
-  return std::tie(messages, tools, template_kwargs, tool_choice, tool_name, has_one_call, reasoning_effort,
-                  add_generation_prompt, continue_final_message);
-}
-
-void add(const AnswerForm& form, Bytes* bytes) {
-  const auto& [kind, text, choices, is_strict, field, calls, has_several_calls] = form;
-  bytes->add_all(std::tie(kind, text, choices, is_strict, field, has_several_calls));
-  bytes->add(calls.size());
-  for (const auto& [before, schema, after, is_strict_call] : calls)
-    bytes->add_all(std::tie(before, schema, after, is_strict_call));
-}
-
-void add(const GenerationParams& params, Bytes* bytes) {
-  const auto& [sampling, stop, output, prompt, form, token_rules] = params;
-  bytes->add_all(members(sampling));
-  bytes->add_all(members(stop));
-  bytes->add_all(members(output));
-  bytes->add_all(members(prompt));
-  bytes->add_all(members(token_rules));
-  bytes->add(form != nullptr);
-  if (form) add(*form, bytes);
-}
-
-void add(const PromptInput& prompt, Bytes* bytes) {
-  bytes->add(prompt.index());
-  if (const auto* text = std::get_if<std::string>(&prompt)) bytes->add(*text);
-  else if (const auto* chat = std::get_if<ChatMessages>(&prompt)) bytes->add_all(members(*chat));
-  else bytes->add(std::get<std::vector<TokenId>>(prompt));
-}
+bool is_determined(const SamplingParams& sampling) { return sampling.temperature == 0 || sampling.seed.has_value(); }
 
 }  // namespace
 
-size_t EqualRows::bytes_of(const Waiting& row) { return kWaitingBytes + sizeof row + row.texts.size(); }
+// Bindings name every member, so that one more does not compile until it is here.
+template <typename F>
+void each_member(BeamParams& p, F f) {
+  auto& [width, length_penalty, early_stopping] = p;
+  f(width), f(length_penalty), f(early_stopping);
+}
+
+template <typename F>
+void each_member(SamplingParams& p, F f) {
+  auto& [temperature, top_p, top_k, min_p, repetition, presence, frequency, bias, num_logprobs, seed, n, best_of, beams,
+         num_choices] = p;
+  f(temperature), f(top_p), f(top_k), f(min_p), f(repetition), f(presence), f(frequency), f(bias), f(num_logprobs);
+  f(seed), f(n), f(best_of), f(beams), f(num_choices);
+}
+
+template <typename F>
+void each_member(StopParams& p, F f) {
+  auto& [max_tokens, min_tokens, stop, stop_token_ids, ignore_eos, include_stop, repetition, thinking_budget] = p;
+  f(max_tokens), f(min_tokens), f(stop), f(stop_token_ids), f(ignore_eos), f(include_stop), f(repetition);
+  f(thinking_budget);
+}
+
+template <typename F>
+void each_member(OutputParams& p, F f) {
+  auto& [skip_special_tokens, return_token_ids, echo] = p;
+  f(skip_special_tokens), f(return_token_ids), f(echo);
+}
+
+template <typename F>
+void each_member(PromptParams& p, F f) {
+  auto& [truncate, max_prompt_tokens] = p;
+  f(truncate), f(max_prompt_tokens);
+}
+
+template <typename F>
+void each_member(TokenRules& p, F f) {
+  auto& [allowed, bad_words] = p;
+  f(allowed), f(bad_words);
+}
+
+template <typename F>
+void each_member(ChatMessages& p, F f) {
+  auto& [messages, tools, template_kwargs, tool_choice, tool_name, has_one_call, reasoning_effort,
+         add_generation_prompt, continue_final_message] = p;
+  f(messages), f(tools), f(template_kwargs), f(tool_choice), f(tool_name), f(has_one_call), f(reasoning_effort);
+  f(add_generation_prompt), f(continue_final_message);
+}
+
+template <typename F>
+void each_member(CallFrame& p, F f) {
+  auto& [before, schema, after, is_strict] = p;
+  f(before), f(schema), f(after), f(is_strict);
+}
+
+template <typename F>
+void each_member(AnswerForm& p, F f) {
+  auto& [kind, text, choices, is_strict, field, calls, has_several_calls] = p;
+  f(kind), f(text), f(choices), f(is_strict), f(field), f(calls), f(has_several_calls);
+}
 
 EqualRows::Key EqualRows::key_of(const InputRequest& input) {
   const auto& [line, form, id, model_name, input_json, settings, prompt, params, arrival] = input;
-  if (!is_determined(params.sampling)) return std::nullopt;
-  Bytes bytes;
+  const auto& [sampling, stop, output, prompt_params, answer_form, token_rules] = params;
+  if (!is_determined(sampling)) return std::nullopt;
+  PackedBytes bytes;
   bytes.add(form);
   bytes.add(settings);
-  add(params, &bytes);
-  add(prompt, &bytes);
+  bytes.add(sampling);
+  bytes.add(stop);
+  bytes.add(output);
+  bytes.add(prompt_params);
+  bytes.add(token_rules);
+  bytes.add(answer_form != nullptr);
+  if (answer_form) bytes.add(*answer_form);
+  bytes.add(static_cast<uint8_t>(prompt.index()));
+  std::visit([&](const auto& value) { bytes.add(value); }, prompt);
   return sha256(bytes.bytes());
 }
+
+size_t EqualRows::bytes_of(const Waiting& row) { return kWaitingBytes + sizeof row + row.texts.size(); }
 
 EqualRows::Waiting EqualRows::waiting_of(int64_t ordinal, const InputRequest& input) {
   const LineRef& line = input.line;
@@ -162,47 +125,82 @@ FinishedItem EqualRows::answer_to(const Waiting& row, const FinishedItem& like) 
   return item;
 }
 
-std::optional<EqualRows::Prompt> EqualRows::wait_for_equal(const Key& key, int64_t ordinal,
-                                                           const InputRequest& input) {
+// Those that were answered first make room.
+bool EqualRows::make_room(size_t bytes) {
+  while (num_bytes_ + bytes > max_bytes_ && !answered_.empty()) {
+    const auto first = computed_.find(*answered_.front());
+    num_bytes_ -= kComputedBytes + first->second.answer.size();
+    computed_.erase(first);
+    answered_.pop_front();
+  }
+  return num_bytes_ + bytes <= max_bytes_;
+}
+
+std::optional<EqualRows::Equal> EqualRows::find_equal(const Key& key, int64_t ordinal, const InputRequest& input) {
   if (!key) return std::nullopt;
   std::lock_guard lock(mutex_);
-  const auto first = computed_.find(*key);
-  if (first == computed_.end()) return std::nullopt;
-  Waiting row = waiting_of(ordinal, input);
-  const size_t size = bytes_of(row);
-  if (!has_room(size)) return std::nullopt;
-  num_bytes_ += size;
+  const auto at = computed_.find(*key);
+  if (at == computed_.end()) return std::nullopt;
+  const First& first = at->second;
+  Equal equal = {first.prompt, {}};
+  if (first.answer.empty()) {
+    Waiting row = waiting_of(ordinal, input);
+    const size_t size = bytes_of(row);
+    if (!make_room(size)) return std::nullopt;
+    num_bytes_ += size;
+    waiting_[first.ordinal].push_back(std::move(row));
+  } else {
+    equal.answer = FinishedItem{ordinal, unpack_answer(first.answer), {}};
+    Completion& completion = equal.answer->completion;
+    completion.line = input.line;
+    completion.id_json = input.id_json;
+    completion.model_name = input.model_name;
+    completion.input_json = input.input_json;
+    completion.latency.num_cached_tokens = completion.num_prompt_tokens;
+  }
   ++num_found_;
-  waiting_[first->second.ordinal].push_back(std::move(row));
-  return first->second.prompt;
+  return equal;
 }
 
 void EqualRows::compute(const Key& key, int64_t ordinal, const Prompt& prompt) {
   if (!key) return;
   std::lock_guard lock(mutex_);
-  if (!has_room(kComputedBytes)) return;
-  const auto [first, is_new] = computed_.try_emplace(*key, First{ordinal, prompt});
-  if (!is_new) return;  // there was no room to wait for that one
+  if (computed_.contains(*key) || !make_room(kComputedBytes)) return;  // there: but no room to wait for it
+  const auto first = computed_.emplace(*key, First{ordinal, prompt, {}}).first;
   digests_.emplace(ordinal, &first->first);
   num_bytes_ += kComputedBytes;
+}
+
+// The answer stays for rows that come later, as long as there is room.
+void EqualRows::keep_answer(Computed::iterator first, const Completion& completion) {
+  if (!completion.error) {
+    std::string answer = pack_answer(completion);
+    if (make_room(answer.size())) {
+      num_bytes_ += answer.size();
+      first->second.answer = std::move(answer);
+      answered_.push_back(&first->first);
+      return;
+    }
+  }
+  num_bytes_ -= kComputedBytes;
+  computed_.erase(first);
 }
 
 std::vector<FinishedItem> EqualRows::answers_like(const FinishedItem& item) {
   std::lock_guard lock(mutex_);
   const auto digest = digests_.find(item.ordinal);
   if (digest == digests_.end()) return {};
-  computed_.erase(computed_.find(*digest->second));
-  digests_.erase(digest);
-  num_bytes_ -= kComputedBytes;
   std::vector<FinishedItem> items;
-  const auto waiting = waiting_.find(item.ordinal);
-  if (waiting == waiting_.end()) return items;
-  items.reserve(waiting->second.size());
-  for (const Waiting& row : waiting->second) {
-    num_bytes_ -= bytes_of(row);
-    items.push_back(answer_to(row, item));
+  if (const auto waiting = waiting_.find(item.ordinal); waiting != waiting_.end()) {
+    items.reserve(waiting->second.size());
+    for (const Waiting& row : waiting->second) {
+      num_bytes_ -= bytes_of(row);
+      items.push_back(answer_to(row, item));
+    }
+    waiting_.erase(waiting);
   }
-  waiting_.erase(waiting);
+  keep_answer(computed_.find(*digest->second), item.completion);
+  digests_.erase(digest);
   return items;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -21,7 +22,8 @@
 namespace llmb {
 
 // Thread-safe. Invariants: a row waits for one that was given to the engine before it and has no answer yet; those that
-// wait and those that they may wait for take at most max_bytes. Beyond that rows are computed, equal or not.
+// wait, those that they may wait for, and answers kept for rows to come take at most max_bytes. Where that is full, the
+// oldest answers are forgotten; beyond that rows are computed, equal or not.
 class EqualRows {
  public:
   explicit EqualRows(size_t max_bytes) : max_bytes_(max_bytes) {}
@@ -34,12 +36,15 @@ class EqualRows {
     int32_t num_tokens = 0;
     int32_t num_truncated_tokens = 0;  // that are not among these
   };
-  // An earlier row that has no answer yet asks for the same; the answer to this one comes with its. The prompt of both.
-  // nullopt: there is none, the engine is to answer this row.
-  std::optional<Prompt> wait_for_equal(const Key& key, int64_t ordinal, const InputRequest& input);
+  struct Equal {
+    Prompt prompt;                       // of both
+    std::optional<FinishedItem> answer;  // to the later row; nullopt: it comes with that to the earlier one
+  };
+  // An earlier row that asks for the same; nullopt: there is none, the engine is to answer this row.
+  std::optional<Equal> find_equal(const Key& key, int64_t ordinal, const InputRequest& input);
   // The engine is to answer the row; later ones may wait for it.
   void compute(const Key& key, int64_t ordinal, const Prompt& prompt);
-  // The answers to the rows that waited for this one.
+  // The answers to the rows that waited for this one. Keeps its own.
   std::vector<FinishedItem> answers_like(const FinishedItem& item);
 
   int64_t num_found() const;
@@ -59,18 +64,21 @@ class EqualRows {
   struct First {
     int64_t ordinal;  // of the row that is computed
     Prompt prompt;
+    std::string answer;  // packed; "": it is not there yet
   };
   using Computed = std::unordered_map<Sha256Digest, First, DigestHash>;
 
   static size_t bytes_of(const Waiting& row);
-  bool has_room(size_t bytes) const { return num_bytes_ + bytes <= max_bytes_; }
+  bool make_room(size_t bytes);
+  void keep_answer(Computed::iterator first, const Completion& completion);
   Waiting waiting_of(int64_t ordinal, const InputRequest& input);
   FinishedItem answer_to(const Waiting& row, const FinishedItem& like) const;
 
   const size_t max_bytes_;
   mutable std::mutex mutex_;
   Computed computed_;
-  std::unordered_map<int64_t, const Sha256Digest*> digests_;  // keys of computed_, by ordinal
+  std::unordered_map<int64_t, const Sha256Digest*> digests_;  // keys of those of computed_ without an answer, by ordinal
+  std::deque<const Sha256Digest*> answered_;                  // keys of the others, in order of their answers
   std::unordered_map<int64_t, std::vector<Waiting>> waiting_;  // by the ordinal that they wait for
   std::vector<std::string> sources_;
   size_t num_bytes_ = 0;

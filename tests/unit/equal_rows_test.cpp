@@ -26,7 +26,10 @@ InputRequest line(int64_t index) {
 // As the coordinator goes about a line. True: it waits for an equal one.
 bool waits(EqualRows& rows, int64_t ordinal, const InputRequest& input) {
   const EqualRows::Key key = EqualRows::key_of(input);
-  if (rows.wait_for_equal(key, ordinal, input)) return true;
+  if (const auto equal = rows.find_equal(key, ordinal, input)) {
+    CHECK_FALSE(equal->answer);
+    return true;
+  }
   rows.compute(key, ordinal, {5, 0});
   return false;
 }
@@ -114,14 +117,63 @@ TEST_CASE("rows that others may wait for count as well, so that a file of any le
   CHECK(waits(rows, 102, last));
 }
 
-TEST_CASE("a row that comes after the answer is computed again, and then answers others") {
+TEST_CASE("a row that comes after the answer gets it at once, under its own line and id") {
   EqualRows rows(kRoom);
   CHECK_FALSE(waits(rows, 0, line(0)));
   CHECK(rows.answers_like(answer_to(0, line(0))).empty());
-  CHECK_FALSE(waits(rows, 1, line(1)));
-  CHECK(waits(rows, 2, line(2)));
+  InputRequest later = line(7);
+  later.line = {7, "more.jsonl", 8, 900, 77};
+  later.model_name = "m";
+  later.input_json = "{}";
+  const auto equal = rows.find_equal(EqualRows::key_of(later), 3, later);
+  REQUIRE(equal);
+  REQUIRE(equal->answer);
+  CHECK(equal->prompt.num_tokens == 5);
+  CHECK(equal->answer->ordinal == 3);
+  const Completion& c = equal->answer->completion;
+  CHECK(c.line.source == "more.jsonl");
+  CHECK(c.line.index == 7);
+  CHECK(c.line.content_hash == 77);
+  CHECK(c.id_json == "7");
+  CHECK(c.model_name == "m");
+  CHECK(c.input_json == "{}");
+  CHECK(c.num_truncated_tokens == 2);
+  CHECK(c.choices[0].text == "the answer");
+  CHECK(c.latency.num_cached_tokens == 5);
+  CHECK(c.latency.e2e_ms == 0);
+  CHECK(rows.num_found() == 1);
   CHECK(rows.answers_like(answer_to(0, line(0))).empty());  // nobody's any more
-  CHECK(rows.answers_like(answer_to(1, line(1))).size() == 1);
+}
+
+TEST_CASE("a row that comes after an error is computed again") {
+  EqualRows rows(kRoom);
+  CHECK_FALSE(waits(rows, 0, line(0)));
+  CHECK(waits(rows, 1, line(1)));
+  FinishedItem failed = answer_to(0, line(0));
+  failed.completion.error = RequestError{"numeric_error", "for the test", std::nullopt};
+  CHECK(rows.answers_like(failed).size() == 1);
+  CHECK_FALSE(waits(rows, 2, line(2)));
+  CHECK(waits(rows, 3, line(3)));
+}
+
+TEST_CASE("where there is no room, the oldest answers are forgotten") {
+  EqualRows rows(2000);
+  const auto different = [](int64_t i) {
+    InputRequest input = line(i);
+    input.prompt = "prompt " + std::to_string(i);
+    return input;
+  };
+  for (int64_t i = 0; i < 100; ++i) {
+    CHECK_FALSE(waits(rows, i, different(i)));
+    CHECK(rows.answers_like(answer_to(i, different(i))).empty());
+  }
+  const auto has_answer = [&](int64_t i) {
+    return rows.find_equal(EqualRows::key_of(different(i)), 1000 + i, different(i)).has_value();
+  };
+  CHECK(has_answer(99));
+  CHECK(has_answer(97));
+  CHECK_FALSE(has_answer(50));
+  CHECK_FALSE(has_answer(0));
 }
 
 TEST_CASE("rows that differ in anything that an answer depends on are not equal") {
