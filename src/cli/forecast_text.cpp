@@ -43,12 +43,11 @@ std::string kv_text(const Forecast& f, const ForecastContext& c) {
   const int64_t peak = *f.peak_kv_tokens;
   std::string text = "; KV " + in_thousands(peak) + " tokens at the peak";
   if (!c.pool_tokens) return text;
-  // On average half a block of each running answer is spare, and the last block of an ended one, about half full, is
-  // not kept.
+  // The last block of an ended row, on average half full, is not kept; half of a running one's is spare.
   const auto pool = static_cast<double>(*c.pool_tokens), half_block = (c.block_size - 1) / 2.0;
   const auto running = static_cast<double>(f.peak_kv_answers);
   const auto ended = std::max(0.0, static_cast<double>(f.num_rows - f.num_equal_rows) - running);
-  const double at_peak = std::min(static_cast<double>(peak) + running * half_block, pool);
+  const double at_peak = std::min(static_cast<double>(f.peak_kv_slots), pool);
   const double all = static_cast<double>(f.num_computed_tokens()) + (running - ended) * half_block;
   const double kept = std::min(std::min(at_peak + static_cast<double>(c.kept_tokens), all), pool);
   text += " (" + mebibytes(at_peak, c);

@@ -44,9 +44,12 @@ Forecast Forecaster::estimate(const RunLimits& limits, bool is_planned, const St
     std::stable_sort(rows.begin(), rows.end(), [](const SimulatedRow& a, const SimulatedRow& b) {
       return int64_t{a.num_output_tokens} * a.num_choices > int64_t{b.num_output_tokens} * b.num_choices;
     });
-  const SimulatedRun run = simulate_run(rows, limits, cost);
+  RunLimits run_limits = limits;
+  run_limits.knows_ends = forecast.knows_lengths || forecast.is_limit;  // else the token says it
+  const SimulatedRun run = simulate_run(rows, run_limits, cost);
   forecast.peak_kv_tokens = run.peak_kv_tokens;
   forecast.peak_kv_answers = run.peak_kv_answers;
+  forecast.peak_kv_slots = run.peak_kv_slots;
   if (cost.is_known()) forecast.seconds = run.ms / 1000;
   return forecast;
 }

@@ -28,6 +28,7 @@ struct Forecast {
   // Set by estimate() only, for the rows that had not ended:
   std::optional<int64_t> peak_kv_tokens;  // that rows running at one time hold at most; kept prefixes come on top
   int64_t peak_kv_answers = 0;            // with it; that run then
+  int64_t peak_kv_slots = 0;              // with it; in whole blocks, those included that are not free yet as others join
   std::optional<double> seconds;          // not set where no step of this model on this device was measured
 
   int64_t num_computed_prompt_tokens() const { return num_prompt_tokens - num_equal_tokens - num_shared_tokens; }

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/types.h"
+
 namespace llmb {
 
 namespace {
@@ -14,7 +16,7 @@ namespace {
 class Simulation {
  public:
   Simulation(std::span<const SimulatedRow> rows, const RunLimits& limits, const StepCost& cost)
-      : rows_(rows), limits_(limits), cost_(cost) {}
+      : rows_(rows), limits_(limits), cost_(cost), num_filling_(static_cast<size_t>(limits.block_size)) {}
 
   SimulatedRun run() {
     while (has_waiting() || num_decoding_ > 0 || prompt_left_ > 0) {
@@ -25,6 +27,7 @@ class Simulation {
       end_jobs();
     }
     if (cost_.is_known()) run_.ms = cost_.wall_ms(ms_);
+    run_.peak_kv_slots *= limits_.block_size;
     return run_;
   }
 
@@ -51,14 +54,14 @@ class Simulation {
   void preempt() {
     while (room() < 0 && num_decoding_ > 0) {
       while (jobs_[decoding_.back()].is_over) decoding_.pop_back();
-      Job& job = jobs_[decoding_.back()];
+      const Job& job = jobs_[decoding_.back()];
       if (num_decoding_ == job.num_choices) return;
       const auto given = static_cast<int32_t>(job.num_output_tokens - (end_of_[decoding_.back()] - run_.num_steps));
       Job rest = job;
       rest.num_prompt_tokens += job.num_choices * given;
       rest.num_output_tokens -= given;
       rest.num_stored_before = num_stored_;
-      leave(job, given);
+      leave(decoding_.back(), given);
       decoding_.pop_back();
       again_.push_front(rest);
     }
@@ -88,6 +91,7 @@ class Simulation {
       num_running_ += job.num_choices;
       prompt_left_ += job.prompt_left;
       kv_tokens_ += job.num_prompt_tokens - job.prompt_left;
+      num_blocks_ += num_prompt_blocks(job);
       prefilling_.push(jobs_.size());
       jobs_.push_back(job);
       end_of_.push_back(0);
@@ -95,6 +99,7 @@ class Simulation {
   }
 
   void step_with_prompts() {
+    fill_blocks(1);
     int64_t budget = std::max<int64_t>(1, limits_.max_step_tokens - num_decoding_);
     const int64_t num_prompt = std::min(budget, prompt_left_), num_decoding = num_decoding_;
     double context = context_tokens_, pairs = 0;
@@ -106,7 +111,9 @@ class Simulation {
       Job& job = jobs_[prefilling_.front()];
       const int64_t count = std::min<int64_t>(budget, job.prompt_left);
       budget -= count;
+      num_blocks_ -= num_prompt_blocks(job);
       job.prompt_left -= static_cast<int32_t>(count);
+      num_blocks_ += num_prompt_blocks(job);
       const auto end = static_cast<double>(job.whole_prompt() - job.prompt_left);
       context += end;
       if (count > 1) pairs += static_cast<double>(count) * (end - static_cast<double>(count - 1) / 2);
@@ -123,8 +130,10 @@ class Simulation {
   void end_prompt(size_t id) {
     const Job& job = jobs_[id];
     num_decoding_ += job.num_choices;
+    num_blocks_ += num_blocks_of(job, 1) - num_prompt_blocks(job);
     context_tokens_ += static_cast<double>(job.num_choices * (job.whole_prompt() + 1));
     end_of_[id] = run_.num_steps + job.num_output_tokens;
+    num_filling_[filling_step(id)] += job.num_choices;
     ends_.emplace(end_of_[id], id);
     decoding_.push_back(id);
   }
@@ -136,6 +145,9 @@ class Simulation {
     const int64_t until_full = 1 + std::max<int64_t>(0, room()) / num_decoding_;
     const int64_t count = std::min(ends_.top().first - run_.num_steps, until_full);
     if (count <= 0) return;
+    fill_blocks(1);
+    note_blocks();
+    fill_blocks(count - 1);
     const auto more = static_cast<double>(num_decoding_ * count);
     add_steps(count, num_decoding_, context_tokens_ + (more - static_cast<double>(num_decoding_)) / 2, 0);
     context_tokens_ += more;
@@ -144,7 +156,43 @@ class Simulation {
     note_peak();
   }
 
+  // Blocks that are touched by the prompt's tokens that are computed, but for full ones that another row stores.
+  int64_t num_prompt_blocks(const Job& job) const {
+    return ceil_div(job.whole_prompt() - job.prompt_left, int64_t{limits_.block_size}) -
+           job.num_shared_tokens / limits_.block_size;
+  }
+
+  // With the prompt computed, after so many tokens of each answer. Answers share the prompt's full blocks only.
+  int64_t num_blocks_of(const Job& job, int64_t num_given) const {
+    const int64_t size = limits_.block_size, prompt = job.whole_prompt();
+    const int64_t own = ceil_div(prompt + num_given - 1, size) - prompt / size;
+    return prompt / size - job.num_shared_tokens / size + job.num_choices * own;
+  }
+
+  // Steps with this remainder by the block's size begin a block for each answer of the job.
+  size_t filling_step(size_t id) const {
+    const int64_t size = limits_.block_size;
+    const int64_t first_given = end_of_[id] - jobs_[id].num_output_tokens + 1;
+    return static_cast<size_t>(((first_given + 1 - jobs_[id].whole_prompt()) % size + size) % size);
+  }
+
+  // In the next steps, of rows that decode.
+  void fill_blocks(int64_t num_steps) {
+    const int64_t size = limits_.block_size, rest = num_steps % size;
+    num_blocks_ += num_steps / size * num_decoding_;
+    for (int64_t step = 1; step <= rest; ++step)
+      num_blocks_ += num_filling_[static_cast<size_t>((num_filled_steps_ + step) % size)];
+    num_filled_steps_ += num_steps;
+  }
+
+  // After a step. The blocks of those that ended with the one before are free from now on.
+  void note_blocks() {
+    run_.peak_kv_slots = std::max(run_.peak_kv_slots, num_blocks_ + num_ended_blocks_);
+    num_ended_blocks_ = 0;
+  }
+
   void note_peak() {
+    note_blocks();
     if (kv_tokens_ <= run_.peak_kv_tokens) return;
     run_.peak_kv_tokens = kv_tokens_;
     run_.peak_kv_answers = num_running_;
@@ -152,16 +200,22 @@ class Simulation {
 
   void end_jobs() {
     while (!ends_.empty() && (jobs_[ends_.top().second].is_over || ends_.top().first <= run_.num_steps)) {
-      Job& job = jobs_[ends_.top().second];
+      const size_t id = ends_.top().second;
+      const Job& job = jobs_[id];
       ends_.pop();
-      if (!job.is_over) leave(job, job.num_output_tokens);
+      if (job.is_over) continue;
+      if (limits_.knows_ends) num_ended_blocks_ += num_blocks_of(job, job.num_output_tokens);
+      leave(id, job.num_output_tokens);
     }
     while (!decoding_.empty() && jobs_[decoding_.back()].is_over) decoding_.pop_back();
   }
 
   // After so many tokens of each answer, the last of which was never computed.
-  void leave(Job& job, int64_t num_given) {
+  void leave(size_t id, int64_t num_given) {
+    Job& job = jobs_[id];
     job.is_over = true;
+    num_blocks_ -= num_blocks_of(job, num_given);
+    num_filling_[filling_step(id)] -= job.num_choices;
     num_decoding_ -= job.num_choices;
     num_running_ -= job.num_choices;
     context_tokens_ -= static_cast<double>(job.num_choices * (job.whole_prompt() + num_given));
@@ -186,6 +240,10 @@ class Simulation {
   int64_t num_decoding_ = 0;     // of these, of jobs whose prompt is computed
   int64_t prompt_left_ = 0;      // tokens of prompts that have joined and are not computed
   int64_t kv_tokens_ = 0;        // that the jobs hold
+  int64_t num_blocks_ = 0;       // in which they hold them
+  int64_t num_ended_blocks_ = 0;   // of jobs that ended with the last step, while the next one is planned
+  int64_t num_filled_steps_ = 0;   // whose blocks are counted
+  std::vector<int64_t> num_filling_;  // [block_size] answers that begin a block in steps with this remainder
   int64_t num_stored_ = 0;       // all that were ever stored
   double context_tokens_ = 0;    // that a step's decoding rows look back on, their own included
   std::queue<size_t> prefilling_;

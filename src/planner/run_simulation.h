@@ -19,13 +19,15 @@ struct RunLimits {
   int32_t num_slots = 1;        // answers that are computed at one time
   int32_t max_step_tokens = 1;  // of a step
   int64_t pool_tokens = INT64_MAX;
-  int32_t block_size = 1;  // of the pool: an answer leaves half of one unused
+  int32_t block_size = 1;  // of the pool
+  bool knows_ends = true;  // who ends with a step is known before it: others join while the blocks of those are held
 };
 
 struct SimulatedRun {
   int64_t num_steps = 0;
   int64_t peak_kv_tokens = 0;   // of rows that run; kept prefixes come on top where there is room
-  int64_t peak_kv_answers = 0;  // that run then; each has a block that is not full
+  int64_t peak_kv_answers = 0;  // that run then
+  int64_t peak_kv_slots = 0;    // of whole blocks, at their most: of rows that run, and that end as others join
   double ms = 0;                // 0: the cost of steps is not known
 };
 

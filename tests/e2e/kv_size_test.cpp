@@ -40,12 +40,13 @@ std::string make_rows(int num_rows, int num_words, int max_tokens) {
   return text;
 }
 
-Forecast forecast_of(int64_t num_rows, int64_t peak, int64_t answers, int64_t computed) {
+Forecast forecast_of(int64_t num_rows, int64_t peak, int64_t answers, int64_t slots, int64_t computed) {
   Forecast forecast;
   forecast.num_rows = num_rows;
   forecast.num_output_tokens = computed;
   forecast.peak_kv_tokens = peak;
   forecast.peak_kv_answers = answers;
+  forecast.peak_kv_slots = slots;
   return forecast;
 }
 
@@ -77,15 +78,15 @@ TEST_CASE("a forecast's memory is whole blocks, those of kept prefixes too, and 
   const auto kv_text = [&](const Forecast& forecast) {
     return found(forecast_text(forecast, context), "peak \\((.*)\\)");
   };
-  CHECK(kv_text(forecast_of(128, 1024, 128, 100'000)) == "2.0 MiB");
-  CHECK(kv_text(forecast_of(1, 1016, 1, 1016)) == "1.0 MiB");
-  CHECK(kv_text(forecast_of(1000, 1 << 20, 64, 1 << 24)) == "1024.0 MiB");
+  CHECK(kv_text(forecast_of(128, 1024, 128, 2048, 100'000)) == "2.0 MiB");
+  CHECK(kv_text(forecast_of(1, 1016, 1, 1024, 1016)) == "1.0 MiB");
+  CHECK(kv_text(forecast_of(1000, 1 << 20, 64, 1 << 21, 1 << 24)) == "1024.0 MiB");
   context.kept_tokens = 4096;
-  CHECK(kv_text(forecast_of(1000, 1024, 128, 100'000)) == "2.0 MiB, 6.0 MiB with kept prefixes");
-  CHECK(kv_text(forecast_of(640, 1024, 128, 6144)) == "2.0 MiB, 3.0 MiB with kept prefixes");
-  CHECK(kv_text(forecast_of(128, 1024, 128, 1024)) == "2.0 MiB");  // all run at one time
+  CHECK(kv_text(forecast_of(1000, 1024, 128, 2048, 100'000)) == "2.0 MiB, 6.0 MiB with kept prefixes");
+  CHECK(kv_text(forecast_of(640, 1024, 128, 2048, 6144)) == "2.0 MiB, 3.0 MiB with kept prefixes");
+  CHECK(kv_text(forecast_of(128, 1024, 128, 2048, 1024)) == "2.0 MiB");  // all run at one time
   context.kept_tokens = int64_t{INT32_MAX} * 16;
-  CHECK(kv_text(forecast_of(1, 1 << 20, 1, 1 << 24)) == "1024.0 MiB");
+  CHECK(kv_text(forecast_of(1, 1 << 20, 1, 1 << 20, 1 << 24)) == "1024.0 MiB");
 }
 
 TEST_CASE("a run announces the room that there is, and on the CPU no memory that its rows will not take") {
@@ -97,17 +98,21 @@ TEST_CASE("a run announces the room that there is, and on the CPU no memory that
         "KV cache bfloat16, room for 4096 tokens in blocks of 16, memory as rows take it");
 }
 
-// Rows that all run at one time: others join before the blocks of those that end are free.
+// Rows in waves take somewhat less where the first ones do not arrive all at one time, as they end one after the other
+// then. tests/scheduler/kv_forecast_test has them arrive at one time.
 TEST_CASE("the memory that a forecast announces is the memory that the run takes") {
   struct Case {
     int num_rows, num_words, max_tokens;
     std::vector<std::string> flags;
+    double least_share = 0.85;
   };
   const Case cases[] = {
       {64, 1, 60, {}},
       {50, 200, 40, {}},
       {60, 20, 40, {"--n", "4", "--max-num-seqs", "256"}},
       {64, 1, 20, {"--block-size", "32"}},
+      {300, 1, 20, {"--block-size", "32"}, 0.5},
+      {100, 30, 30, {"--max-num-seqs", "4"}, 0.5},
   };
   for (const Case& c : cases) {
     CAPTURE(c.num_rows);
@@ -119,7 +124,9 @@ TEST_CASE("the memory that a forecast announces is the memory that the run takes
     const double expected_mib = std::stod("0" + found(err, "\nforecast  .* at the peak \\(([0-9.]+) MiB"));
     const double room_tokens = std::stod("0" + found(err, "\ndevice .* room for ([0-9]+) tokens"));
     const double share = parse_lines(read_file(dir.file("m")))[0]["kv_cache_usage_peak"];
-    CHECK(expected_mib == doctest::Approx(share * room_tokens / 1024).epsilon(0.15));
+    const double taken_mib = share * room_tokens / 1024;
+    CHECK(taken_mib <= 1.15 * expected_mib);
+    CHECK(taken_mib >= c.least_share * expected_mib);
   }
 }
 

@@ -67,6 +67,7 @@ ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* p
       if (!scheduler.schedule(0, false, &plan)) break;
       check_ok(backend.submit(plan));
       count(plan, &run);
+      run.peak_kv_slots = std::max(run.peak_kv_slots, scheduler.kv_usage().allocated_slots);
       ++num_submitted;
     }
     if (num_submitted == num_finished) break;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "core/step_cost.h"
@@ -156,6 +158,17 @@ class NaiveRun {
       return r.row.num_prompt_tokens - r.prompt_left + r.row.num_choices * std::max(0, r.num_given - 1);
     });
   }
+  // Goes through its tokens: full blocks of the prompt are all answers', the others an answer's own.
+  int64_t blocks_of(const Running& r) const {
+    const int32_t size = limits_.block_size, prompt = r.row.num_shared_tokens + r.row.num_prompt_tokens;
+    std::set<std::pair<int32_t, int32_t>> blocks;  // answer, block
+    for (int32_t answer = 0; answer < (r.decodes() ? r.row.num_choices : 1); ++answer) {
+      const int32_t end = prompt - r.prompt_left + std::max(0, r.num_given - 1);
+      for (int32_t token = r.row.num_shared_tokens / size * size; token < end; ++token)
+        blocks.emplace(token / size < prompt / size ? -1 : answer, token / size);
+    }
+    return static_cast<int64_t>(blocks.size());
+  }
   int64_t room() const {
     const int64_t num_running = sum([](const Running& r) { return r.row.num_choices; });
     return limits_.pool_tokens - num_running * (limits_.block_size / 2) - stored() - prompt_left() - num_decoding();
@@ -203,11 +216,15 @@ class NaiveRun {
     if (stored() > run_.peak_kv_tokens)
       run_.peak_kv_answers = sum([](const Running& r) { return r.row.num_choices; });
     run_.peak_kv_tokens = std::max(run_.peak_kv_tokens, stored());
-    std::erase_if(running_, [](const Running& r) { return r.decodes() && r.num_given >= r.row.num_output_tokens; });
+    const int64_t num_blocks = sum([&](const Running& r) { return blocks_of(r); });
+    run_.peak_kv_slots = std::max(run_.peak_kv_slots, (num_blocks + num_ended_blocks_) * limits_.block_size);
+    const auto has_ended = [](const Running& r) { return r.decodes() && r.num_given >= r.row.num_output_tokens; };
+    num_ended_blocks_ = sum([&](const Running& r) { return limits_.knows_ends && has_ended(r) ? blocks_of(r) : 0; });
+    std::erase_if(running_, has_ended);
   }
 
   std::deque<Waiting> waiting_;
-  int64_t num_stored_ = 0;
+  int64_t num_stored_ = 0, num_ended_blocks_ = 0;
   const RunLimits& limits_;
   const StepCost& cost_;
   std::vector<Running> running_;
@@ -230,13 +247,23 @@ TEST_CASE("a simulated run takes the steps, the memory and the time of one that 
       row = {rng.log_between(1, 60), rng.log_between(1, 50), rng.chance(0.2) ? rng.between(1, 4) : 1,
              rng.chance(0.3) ? rng.between(1, 100) : 0};
     const RunLimits limits = {rng.log_between(4, 16), rng.log_between(16, 100),
-                              rng.chance(0.5) ? INT64_MAX / 2 : rng.between(60, 600), rng.chance(0.5) ? 1 : 16};
+                              rng.chance(0.5) ? INT64_MAX / 2 : rng.between(60, 600), rng.log_between(1, 32), rng.chance(0.5)};
     const SimulatedRun expected = NaiveRun(rows, limits, cost).run(), run = simulate_run(rows, limits, cost);
     CHECK(run.num_steps == expected.num_steps);
     CHECK(run.peak_kv_tokens == expected.peak_kv_tokens);
     CHECK(run.peak_kv_answers == expected.peak_kv_answers);
+    CHECK(run.peak_kv_slots == expected.peak_kv_slots);
     CHECK(run.ms == doctest::Approx(cost.wall_ms(expected.ms)).epsilon(0.02));
   }
+}
+
+TEST_CASE("rows in waves hold two waves' blocks as one takes the place of the other, where ends are known before") {
+  const std::vector<SimulatedRow> rows(30, SimulatedRow{5, 4});
+  RunLimits limits{10, 1000, INT64_MAX, 32};
+  CHECK(simulate_run(rows, limits, StepCost()).peak_kv_slots == 20 * 32);
+  limits.knows_ends = false;
+  CHECK(simulate_run(rows, limits, StepCost()).peak_kv_slots == 10 * 32);
+  CHECK(simulate_run({rows.data(), 10}, limits, StepCost()).peak_kv_tokens == 10 * 8);
 }
 
 TEST_CASE("what steps cost by rows and context is kept from run to run, pauses between steps included") {
