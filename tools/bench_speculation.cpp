@@ -2,7 +2,7 @@
 // in turns, and the median of the ratios of their times counts, with all that drafting takes. Beside it stands what the
 // machine's own step curve, learned in these runs, predicts. The answers must be equal.
 //   bench_speculation [--case stories|shape|copies]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
-//                     [--shape DIR]
+//                     [--heads DIR] [--shape DIR] [--tokens K]
 //   stories  the bundled model's stories, greedy, by each kind of drafter as it chooses, and drafting in any case
 //   shape    random weights of a published shape, int8; drafts of a script, which take no time, are right with 0.8
 //   copies   the same with 0.95, as where answers copy from prompts
@@ -27,6 +27,7 @@
 #include "speculation/layers_drafter.h"
 #include "speculation/lookahead_drafter.h"
 #include "speculation/lookup_drafter.h"
+#include "speculation/medusa_drafter.h"
 #include "speculation/model_drafter.h"
 #include "speculation/speculator.h"
 #include "tokenizer/tokenizer.h"
@@ -34,13 +35,14 @@
 namespace llmb {
 namespace {
 
-constexpr int32_t kMaxTokens = 16, kMaxStepTokens = 64;
+constexpr int32_t kMaxStepTokens = 64;
 
 struct Options {
   std::vector<std::string> cases = {"stories", "shape", "copies"};
   std::vector<int32_t> batches;
-  int32_t pairs = 5;
-  std::string model_dir = "data/model", draft_dir = "data/draft-model", shape = "data/shapes/llama-3.2-1b";
+  int32_t pairs = 5, tokens = 16;
+  std::string model_dir = "data/model", draft_dir = "data/draft-model", heads_dir,
+              shape = "data/shapes/llama-3.2-1b";
 };
 
 void require(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
@@ -100,6 +102,7 @@ struct Target {
   LoadOptions load;
   std::vector<std::shared_ptr<Request>> requests;
   StepCost curve;  // of all runs
+  int32_t max_tokens = 16;  // drafted for a sequence in a step
 };
 
 struct Run {
@@ -126,7 +129,7 @@ Run run(Target* target, int32_t batch, const MakeDrafters& make, bool drafts_alw
   std::unique_ptr<Speculator> speculator;
   if (make) {
     SpeculatorOptions speculation;
-    speculation.max_tokens = kMaxTokens;
+    speculation.max_tokens = target->max_tokens;
     speculation.max_step_tokens = kMaxStepTokens;
     speculation.drafts_always = drafts_always;
     speculator = std::make_unique<Speculator>(speculation, make(clock), cost, clock);
@@ -157,9 +160,10 @@ double median(std::vector<double> values) {
 }
 
 // The best that drafts of one acceptance can do by the curve, with as many for each sequence as pay most.
-double predicted_by_curve(const StepCost& curve, int32_t batch, double acceptance) {
+double predicted_by_curve(const Target& target, int32_t batch, double acceptance) {
+  const StepCost& curve = target.curve;
   double best = 1, tokens = 1, right = 1;
-  for (int32_t k = 1; k <= kMaxTokens && k * batch <= kMaxStepTokens; ++k) {
+  for (int32_t k = 1; k <= target.max_tokens && k * batch <= kMaxStepTokens; ++k) {
     tokens += right *= acceptance;
     best = std::max(best, tokens * curve.ms(batch) / curve.ms(batch * (k + 1)));
   }
@@ -191,7 +195,7 @@ void compare(const std::string& name, Target* target, int32_t batch, const MakeD
               static_cast<double>(with.speculation.num_given) /
                   static_cast<double>(std::max<int64_t>(1, with.speculation.num_groups)),
               100 * share);
-  if (acceptance > 0) std::printf("; the curve says %.3f x", predicted_by_curve(target->curve, batch, acceptance));
+  if (acceptance > 0) std::printf("; the curve says %.3f x", predicted_by_curve(*target, batch, acceptance));
   std::printf("\n");
   std::fflush(stdout);
 }
@@ -240,8 +244,16 @@ std::unique_ptr<Drafter> layers(Target* target, int32_t num_layers, const Clock&
   return std::make_unique<LayersDrafter>(*target->backend, options, clock);
 }
 
+std::unique_ptr<Drafter> medusa(Target* target, const Clock& clock) {
+  const LoadOptions& load = target->load;
+  const MedusaDrafterOptions limits = {load.max_num_seqs, load.max_num_batched_tokens, load.max_num_samples()};
+  return std::make_unique<MedusaDrafter>(*target->backend, limits, clock);
+}
+
 void bench_stories(const Options& options) {
   Target target;
+  target.max_tokens = options.tokens;
+  target.load.heads_dir = options.heads_dir;
   target.config = *load_model_config(options.model_dir);
   target.load.model_dir = options.model_dir;
   load_target(&target, 1024);
@@ -257,7 +269,7 @@ void bench_stories(const Options& options) {
     drafters.push_back(std::move(drafter));
     return drafters;
   };
-  const std::vector<std::pair<std::string, MakeDrafters>> kinds = {
+  std::vector<std::pair<std::string, MakeDrafters>> kinds = {
       {"draft model", [&](const Clock& clock) { return one(draft_model(options.draft_dir, false, clock)); }},
       {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options.draft_dir, true, clock)); }},
       {"lookup", [&](const Clock&) { return one(std::make_unique<LookupDrafter>()); }},
@@ -266,6 +278,8 @@ void bench_stories(const Options& options) {
       {"layers:3", [&](const Clock& clock) { return one(layers(&target, 3, clock)); }},
       {"lookahead", [&](const Clock&) { return one(std::make_unique<LookaheadDrafter>()); }},
   };
+  if (!options.heads_dir.empty())
+    kinds.push_back({"medusa", [&](const Clock& clock) { return one(medusa(&target, clock)); }});
   for (const auto& [name, make] : kinds)
     for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4} : options.batches)
       compare("stories, " + name, &target, batch, make, false, options.pairs);
@@ -275,6 +289,7 @@ void bench_stories(const Options& options) {
 
 void bench_shape(const Options& options, const std::string& name, double acceptance) {
   Target target;
+  target.max_tokens = options.tokens;
   target.config = *load_model_config(options.shape);
   target.load.load_format = LoadFormat::kDummy;
   target.load.cpu.quantization = Quantization::kInt8;
@@ -309,6 +324,8 @@ int main(int argc, char** argv) {
   app.add_option("--batches", options.batches, "default: stories 1,4, else 1,4,8")->delimiter(',');
   app.add_option("--model-dir", options.model_dir, "of the stories");
   app.add_option("--draft", options.draft_dir, "its draft model");
+  app.add_option("--heads", options.heads_dir, "its Medusa heads (tools/train/train_heads.py); default: none");
+  app.add_option("--tokens", options.tokens, "drafted for a sequence in a step, at most; default 16");
   app.add_option("--shape", options.shape, "a directory with a config.json");
   CLI11_PARSE(app, argc, argv);
   for (const std::string& name : options.cases) {

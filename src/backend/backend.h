@@ -32,6 +32,7 @@ struct LoadOptions {
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
   bool verifies_trees = true;  // of drafts; else chains only, for which the CPU keeps no blocks
   int32_t max_model_len = 0;
+  std::string heads_dir;                // of heads that draft behind the last layer (model/medusa_heads.h); "": none
   bool groups_layers = false;           // by their windows (core/layer_groups.h); else all share block tables
   int32_t num_threads = 0;              // of the host; 0: all usable cores
   std::optional<DType> dtype;           // of activations; none: what the backend thinks best
@@ -63,6 +64,7 @@ struct BackendInfo {
   bool verifies_trees = false;       // else drafts are chains
   bool copies_blocks = false;
   bool runs_first_layers = false;       // plans may have num_layers
+  int32_t num_heads = 0;                // that draft behind the last layer: plans may have hidden_rows; 0: none
   int32_t max_best_tokens = 0;          // that a group in mode kBest gives
   int32_t num_host_blocks = 0;          // of the pool that plans swap blocks to
   double swap_bytes_per_s = 0;          // measured, of one way; 0: not known

@@ -57,6 +57,10 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
   const bool has_layers = plan.num_layers >= 0 && plan.num_layers <= config.num_hidden_layers;
   if (!has_layers || (plan.num_layers > 0 && !info.runs_first_layers))
     return internal_error("plan has " + std::to_string(plan.num_layers) + " layers");
+  if (static_cast<int64_t>(plan.hidden_rows.size()) * info.num_heads < plan.num_samples() && !plan.hidden_rows.empty())
+    return internal_error("plan has too many heads");
+  for (const int32_t row : plan.hidden_rows)
+    if (row >= options.max_num_samples()) return internal_error("plan has a hidden row that no step has");
   if (!info.copies_blocks && !plan.block_copies.empty()) return internal_error("plan copies blocks");
   for (const SampleGroup& group : plan.groups)
     if (group.num_rows() - 1 > info.max_drafts_per_group) return internal_error("plan has too many drafts in a group");

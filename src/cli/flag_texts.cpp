@@ -120,13 +120,15 @@ Status parse_speculative(const std::string& text, SpeculationOptions* speculatio
       speculation->trees = true;
     } else if (part.starts_with("draft:") && part.size() > 6) {
       speculation->draft_model = part.substr(6);
+    } else if (part.starts_with("medusa:") && part.size() > 7) {
+      speculation->medusa = part.substr(7);
     } else {
       const char* const end = part.data() + part.size();
       const bool is_layers = part.starts_with("layers:");
       const auto [rest, error] = std::from_chars(part.data() + (is_layers ? 7 : 0), end, speculation->num_layers);
       if (!is_layers || error != std::errc() || rest != end || speculation->num_layers < 1)
         return invalid_argument("--speculative: '" + part +
-                                "': expected none, auto, lookup, lookahead, draft:MODEL, layers:N or tree");
+                                "': expected none, auto, lookup, draft:MODEL, medusa:DIR, layers:N, lookahead or tree");
     }
   }
   if (!speculation->any()) speculation->lookup = true;  // a tree of something

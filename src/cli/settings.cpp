@@ -62,6 +62,7 @@ std::string describe_drafters(const SpeculationOptions& speculation) {
   const auto add = [&](const std::string& kind) { kinds += (kinds.empty() ? "" : ", ") + kind; };
   if (speculation.lookup) add("lookup");
   if (!speculation.draft_model.empty()) add("model " + speculation.draft_model);
+  if (!speculation.medusa.empty()) add("the heads " + speculation.medusa);
   if (speculation.num_layers > 0) add("the first " + std::to_string(speculation.num_layers) + " layers");
   if (speculation.lookahead) add("lookahead");
   if (speculation.trees) kinds += " (trees)";

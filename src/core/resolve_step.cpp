@@ -16,6 +16,7 @@ void resolve_entry(const StepPlan& plan, int32_t e, const GivenTokens& before, R
     const bool has_parent = !plan.parent_rows.empty() && row > begin;
     step->positions[row] = has_parent ? step->positions[plan.parent_rows[row]] + 1 : first + (row - begin);
   }
+  if (!plan.hidden_rows.empty()) return;  // no keys and values are written
   for (int32_t group = 0; group < plan.num_layer_groups; ++group) {
     const BlockId* const table = plan.block_ids.data() + plan.block_start[e * plan.num_layer_groups + group];
     int32_t* const slots = step->slots.data() + int64_t{group} * plan.num_tokens();

@@ -8,6 +8,7 @@ void StepPlan::clear() {
   num_layers = 0;
   tokens.clear();
   parent_rows.clear();
+  hidden_rows.clear();
   entries.clear();
   query_start.assign(1, 0);
   block_start.assign(1, 0);

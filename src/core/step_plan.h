@@ -42,6 +42,8 @@
 // 11. A shared prefix names two entries or more whose tables in its layer group begin with the same num_blocks blocks,
 //     at least one. Within a layer group an entry stands in shared_entries once, and prefixes enclose each other or are
 //     apart; one that encloses others comes before them and is shorter.
+// 12. hidden_rows is empty, or has an item >= 0 for each token. Then entries have one row and no blocks, nothing is
+//     copied or followed, and the groups are those of all entries in turn, once for each head.
 #pragma once
 
 #include <cstdint>
@@ -145,6 +147,9 @@ struct StepPlan {
 
   std::vector<TokenId> tokens;       // [num_tokens]  new tokens of all entries, packed; < 0: invariant 6
   std::vector<int32_t> parent_rows;  // [num_tokens], or empty: no trees
+  // [num_tokens], or empty. To draft by heads behind the model's last layer, which run in its place: each token's row
+  // is the hidden state behind which the token was given, as the sample row of the newest plan of all layers.
+  std::vector<int32_t> hidden_rows;
 
   std::vector<StepEntry> entries;      // [num_entries]
   std::vector<int32_t> query_start;    // [num_entries + 1]  rows of each entry

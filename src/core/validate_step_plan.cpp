@@ -188,6 +188,24 @@ Status check_copies(const StepPlan& p, int32_t num_blocks, int32_t num_host_bloc
   return {};
 }
 
+// Rows of heads have no keys and values.
+Status check_hidden_rows(const StepPlan& p) {
+  const auto num_entries = static_cast<size_t>(p.num_entries());
+  if (p.hidden_rows.size() != p.tokens.size() || num_entries != p.tokens.size())
+    return broken(12, 0, "not one hidden row for each entry");
+  if (std::any_of(p.hidden_rows.begin(), p.hidden_rows.end(), [](int32_t row) { return row < 0; }))
+    return broken(12, 0, "a negative hidden row");
+  if (!p.block_ids.empty() || !p.block_copies.empty() || !p.swaps_out.empty() || !p.swaps_in.empty())
+    return broken(12, 0, "blocks");
+  if (p.groups.empty() || p.groups.size() % num_entries != 0) return broken(12, 0, "not every head for every entry");
+  for (size_t g = 0; g < p.groups.size(); ++g)
+    if (p.groups[g].entry != static_cast<int32_t>(g % num_entries))
+      return broken(12, p.groups[g].seq, "groups out of turn");
+  for (const StepEntry& entry : p.entries)
+    if (entry.follows != kNoGroup) return broken(12, entry.seq, "follows a group");
+  return {};
+}
+
 Status check_state_slots(const StepPlan& p) {
   std::vector<int32_t> slots;
   for (const StepEntry& entry : p.entries) {
@@ -254,9 +272,9 @@ Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan*
   for (int32_t e = 0; e < p.num_entries(); ++e) {
     LLMB_RETURN_IF_ERROR(check_rows(p, e, num_unseen));
     LLMB_RETURN_IF_ERROR(check_base(p.entries[e], in_flight));
-    LLMB_RETURN_IF_ERROR(check_blocks(p, e, num_blocks));
+    if (p.hidden_rows.empty()) LLMB_RETURN_IF_ERROR(check_blocks(p, e, num_blocks));
   }
-  LLMB_RETURN_IF_ERROR(check_writers(p));
+  LLMB_RETURN_IF_ERROR(p.hidden_rows.empty() ? check_writers(p) : check_hidden_rows(p));
   LLMB_RETURN_IF_ERROR(check_groups(p, num_unseen));
   LLMB_RETURN_IF_ERROR(check_chains(p));
   LLMB_RETURN_IF_ERROR(check_copies(p, num_blocks, num_host_blocks));

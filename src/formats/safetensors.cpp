@@ -252,12 +252,14 @@ Result<Checkpoint> Checkpoint::open_sharded(const std::string& model_dir) {
   return checkpoint;
 }
 
+Result<Checkpoint> Checkpoint::open_file(const std::string& dir, const std::string& file_name) {
+  Checkpoint checkpoint;
+  LLMB_RETURN_IF_ERROR(checkpoint.add_file(dir, file_name));
+  return checkpoint;
+}
+
 Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
-  if (file_exists(model_dir + "/model.safetensors")) {
-    Checkpoint checkpoint;
-    LLMB_RETURN_IF_ERROR(checkpoint.add_file(model_dir, "model.safetensors"));
-    return checkpoint;
-  }
+  if (file_exists(model_dir + "/model.safetensors")) return open_file(model_dir, "model.safetensors");
   if (file_exists(model_dir + "/model.safetensors.index.json")) return open_sharded(model_dir);
   return no_weights(model_dir);
 }

@@ -56,6 +56,9 @@ class Checkpoint {
   // kNotFound, kUnsupported (pickle), kDataLoss.
   static Result<Checkpoint> open(const std::string& model_dir);
 
+  // One file of another name.
+  static Result<Checkpoint> open_file(const std::string& dir, const std::string& file_name);
+
   // The tensor's bytes, valid as long as the checkpoint. Its shape must be `shape` and its dtype F32, F16 or BF16; the
   // message names tensor, file, expected and found. All dimensions but the last are rows; a vector is one row.
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) const;

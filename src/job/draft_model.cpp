@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "model/config_loader.h"
+#include "model/medusa_heads.h"
 #include "model/model_location.h"
 #include "tokenizer/tokenizer.h"
 
@@ -61,6 +62,15 @@ Result<DraftModel> find_draft_model(const std::string& name, const JobModel& tar
                             " tokens, the model's " + std::to_string(target.files.config.vocab_size));
   LoadOptions load = load_options(found->path, *config, target, target_load);
   return DraftModel{std::move(*config), std::move(load)};
+}
+
+Result<std::string> find_medusa_heads(const std::string& name, const JobModel& target) {
+  if (target.device.kind == DeviceKind::kLedger) return unsupported("heads draft on the CPU or a GPU; use lookup");
+  const auto found = locate_model(name, "", {.weights = false, .tokenizer = false}, hub_cache_dir());
+  if (!found.ok()) return found.status();
+  const auto files = MedusaFiles::open(found->path, target.files.config);
+  if (!files.ok()) return files.status();
+  return found->path;
 }
 
 Status check_drafting_layers(int32_t num_layers, const JobModel& target) {

@@ -1,4 +1,4 @@
-// A smaller model that guesses tokens for the job's.
+// Who guesses tokens for the job's model: a smaller one, heads, or its own first layers.
 #pragma once
 
 #include <string>
@@ -18,6 +18,9 @@ struct DraftModel {
 // `name` as of a model. target_load: of the job's model. An error where it is not there, has another tokenizer than the
 // job's model, or the device has no second model.
 Result<DraftModel> find_draft_model(const std::string& name, const JobModel& target, const LoadOptions& target_load);
+
+// The directory of heads that fit the job's model. `name` as of a model.
+Result<std::string> find_medusa_heads(const std::string& name, const JobModel& target);
 
 // Whether the job's model can draft by its first `num_layers` layers.
 Status check_drafting_layers(int32_t num_layers, const JobModel& target);

@@ -37,7 +37,7 @@ WorkerOptions Job::worker_options() const {
     const int64_t most = int64_t{options_.speculation.max_tokens} * options_.scheduler.max_num_seqs;
     options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));
     options.load.max_num_drafts = options.scheduler.max_num_drafts;
-    options.scheduler.allows_trees = options_.speculation.trees || options_.speculation.lookahead;
+    options.scheduler.allows_trees = options_.speculation.has_trees();
   } else if (model_.device.kind != DeviceKind::kCuda) {
     // For tokens that a form leaves no choice of. On a GPU they would make every recorded step larger.
     options.scheduler.max_num_drafts = options.load.max_num_drafts = kMaxStepDrafts;
@@ -62,6 +62,11 @@ JobEnding Job::compute() {
     auto draft = find_draft_model(options_.speculation.draft_model, model_, worker.load);
     if (!draft.ok()) return ending({JobEnd::kOptionRefused, "`speculative`: " + draft.status().message()});
     worker.draft_model = std::move(*draft);
+  }
+  if (!options_.speculation.medusa.empty()) {
+    auto heads = find_medusa_heads(options_.speculation.medusa, model_);
+    if (!heads.ok()) return ending({JobEnd::kOptionRefused, "`speculative`: " + heads.status().message()});
+    worker.load.heads_dir = std::move(*heads);
   }
   if (const int32_t num_layers = options_.speculation.num_layers; num_layers > 0)
     if (const Status able = check_drafting_layers(num_layers, model_); !able.ok())

@@ -8,6 +8,7 @@
 #include "speculation/layers_drafter.h"
 #include "speculation/lookahead_drafter.h"
 #include "speculation/lookup_drafter.h"
+#include "speculation/medusa_drafter.h"
 #include "speculation/model_drafter.h"
 
 namespace llmb {
@@ -40,6 +41,11 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
     const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
                                           options.speculation.trees};
     drafters.push_back(std::make_unique<ModelDrafter>(std::move(draft_backend), limits, clock));
+  }
+  if (target.info().num_heads > 0) {
+    const LoadOptions& load = options.load;
+    const MedusaDrafterOptions medusa = {load.max_num_seqs, load.max_num_batched_tokens, load.max_num_samples()};
+    drafters.push_back(std::make_unique<MedusaDrafter>(target, medusa, clock));
   }
   if (options.speculation.num_layers > 0) {
     if (num_scratch == 0) log_warning("the KV cache holds one request only: its layers do not draft");

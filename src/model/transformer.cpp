@@ -63,7 +63,17 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   ops_.gather_sample_rows(attention_->rows(), num_samples, sampled_attention_->rows());
   ops_.gather_sample_rows(residual_->rows(), num_samples, sampled_residual_->rows());
   project_and_mlp(last, sampled_attention_->rows(), sampled_residual_->rows(), num_samples);
-  sample(sampled_residual_->rows(), num_samples);
+  const bool keeps_hidden = heads_ && num_layers == 0;
+  sample(sampled_residual_->rows(), num_samples, keeps_hidden ? heads_->hidden() : normed_->rows());
+}
+
+void Transformer::add_heads(std::vector<MedusaHead> heads) {
+  heads_ = std::make_unique<MedusaHeads>(config_, std::move(heads), ops_, max_num_samples_);
+}
+
+void Transformer::forward_heads(int64_t num_tokens, int64_t num_samples) {
+  LLMB_CHECK(heads_ && num_tokens <= max_num_samples_);
+  heads_->forward(num_tokens, num_samples, logits_->rows(), max_logit_rows_);
 }
 
 void Transformer::embed(int64_t num_tokens) {
@@ -120,12 +130,12 @@ void Transformer::mlp(int32_t layer, int64_t rows) {
   ops_.linear(*w.down, activated_->rows(), rows, delta);
 }
 
-void Transformer::sample(Rows residual, int64_t num_samples) {
-  add_norm(residual, delta_->rows(), weights_.norm, num_samples, normed_->rows());
+void Transformer::sample(Rows residual, int64_t num_samples, Rows hidden) {
+  add_norm(residual, delta_->rows(), weights_.norm, num_samples, hidden);
   for (int64_t first = 0; first < num_samples; first += max_logit_rows_) {
     const int64_t rows = std::min(max_logit_rows_, num_samples - first);
     const Rows logits = logits_->rows();
-    ops_.linear(weights_.output_projection(), normed_->rows().from(first), rows, logits);
+    ops_.linear(weights_.output_projection(), hidden.from(first), rows, logits);
     if (config_.logit_multiplier != 1) ops_.scale(logits, static_cast<float>(config_.logit_multiplier), rows);
     if (config_.logit_softcap > 0) ops_.softcap(logits, static_cast<float>(config_.logit_softcap), rows);
     ops_.sample(logits, first, rows);

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "core/model_config.h"
+#include "model/medusa_heads.h"
 #include "model/model_weights.h"
 #include "model/ops.h"
 
@@ -28,6 +30,11 @@ class Transformer {
   // once and replayed. num_layers: of the model, the first ones, and no other's KV slots are written; 0: all.
   void forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers = 0);
 
+  // With heads forward() keeps the hidden states of its sample rows, where it runs all layers.
+  void add_heads(std::vector<MedusaHead> heads);
+  // Queues the work of a step of heads (StepPlan::hidden_rows): its sample rows are sampled. REQUIRES: add_heads()
+  void forward_heads(int64_t num_tokens, int64_t num_samples);
+
  private:
   void embed(int64_t num_tokens);
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
@@ -36,7 +43,7 @@ class Transformer {
   // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
   void project_and_mlp(int32_t layer, Rows attention, Rows residual, int64_t rows);
   void mlp(int32_t layer, int64_t rows);  // normed_ -> delta_
-  void sample(Rows residual, int64_t num_samples);
+  void sample(Rows residual, int64_t num_samples, Rows hidden);  // hidden: gets the last norm's output
 
   // residual += delta; out = norm(residual). Without delta's data nothing is added, without a norm out is residual.
   void add_norm(Rows residual, Rows delta, const NormWeights& norm, int64_t rows, Rows out);
@@ -59,6 +66,7 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> logits_;             // [max_logit_rows, vocab_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, q_size]
+  std::unique_ptr<MedusaHeads> heads_;               // null: none
 };
 
 }  // namespace llmb

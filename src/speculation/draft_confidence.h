@@ -24,13 +24,17 @@ class DraftConfidence {
   // one, with log-probabilities
   int32_t add(const StepOutput& output, int32_t group, bool is_sampled, int32_t parent, Guess* guess) const;
   void learn(const Guess& guess, std::span<const Verdict> verdicts);
+
+  // The same token by token: how likely a token of a kind is right.
+  static int32_t kind_of(double probability, int32_t rank, bool is_sampled);
+  double share(int32_t kind) const { return by_kind_[kind].share(); }
+  void learn(int32_t kind, bool is_right) { by_kind_[kind].add(is_right); }
   // 0: drawn. `kind` is of a guess.
   static int32_t rank(int32_t kind) { return kind / kNumBins % (kMaxRank + 1); }
 
  private:
   static constexpr int32_t kNumBins = 12;  // of probabilities
   static int32_t bin_of(double probability);
-  static int32_t kind_of(double probability, int32_t rank, bool is_sampled);
 
   std::vector<Acceptance> by_kind_;
 };

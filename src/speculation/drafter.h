@@ -39,7 +39,7 @@ class Drafter {
   // Its newest guess for the sequence, or the part of it that was verified.
   virtual void learn(const Sequence& sequence, const Guess& guess,
                      std::span<const Verdict> verdicts) = 0;  // [guess.size()]
-  // A step with drafts has run, whoever guessed them. Sequences in it may have ended.
+  // A step has run, with drafts of whoever guessed them or without. Sequences in it may have ended.
   virtual void see(const StepPlan& /*plan*/, const StepOutput& /*output*/) {}
   // The sequence has ended.
   virtual void forget(const Sequence& sequence) = 0;

@@ -202,8 +202,7 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   const int32_t num_sequences = plan.num_groups(), num_drafts = plan.num_samples() - num_sequences;
   const bool was_on = std::exchange(was_on_, false);
   if (num_sequences == 0) return;
-  if (was_on && num_drafts > 0)
-    for (const auto& drafter : drafters_) drafter->see(plan, output);
+  for (const auto& drafter : drafters_) drafter->see(plan, output);
   if (!was_on) {
     gap_without_ms_ += (std::min(gap_ms, step_ms) - gap_without_ms_) / 16;
     return switch_.count_step(num_sequences);

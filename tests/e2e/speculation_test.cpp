@@ -9,6 +9,7 @@
 
 #include "tests/e2e/run.h"
 #include "tests/support/killed_process.h"
+#include "tests/support/medusa_heads.h"
 
 namespace llmb::test {
 
@@ -17,6 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 const std::string kDraft = "draft:" + source_dir() + "/data/draft-model";
+const std::string kMedusa = "medusa:" + bundled_medusa_heads();
 
 std::string lines() {
   std::string text;
@@ -43,7 +45,9 @@ std::vector<std::vector<std::string>> drafters() {
           {"--speculative", "layers:3,tree", "--num-speculative-tokens", "5"},
           {"--speculative", kDraft},
           {"--speculative", kDraft + ",lookup,tree"},
-          {"--speculative", kDraft + ",lookup,lookahead,layers:1"}};
+          {"--speculative", kMedusa},
+          {"--speculative", kMedusa + ",lookup", "--num-speculative-tokens", "3"},
+          {"--speculative", kDraft + ",lookup,lookahead,layers:1," + kMedusa}};
 }
 
 std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
@@ -109,7 +113,7 @@ TEST_CASE("who cannot guess is refused in one line, before anything runs") {
     return result.err;
   };
   CHECK(refusal("layers:4").find("the model has 4 layers") != std::string::npos);
-  const std::string expected = "expected none, auto, lookup, lookahead, draft:MODEL, layers:N or tree";
+  const std::string expected = "expected none, auto, lookup, draft:MODEL, medusa:DIR, layers:N, lookahead or tree";
   for (const char* kind : {"layers:0", "guess"})  // and a line about --help
     CHECK(refusal(kind, 2).find(expected) != std::string::npos);
   CHECK(refusal("draft:" + source_dir() + "/data/fixtures/models/llama-gqa").find("its vocabulary has") !=
@@ -121,6 +125,17 @@ TEST_CASE("who cannot guess is refused in one line, before anything runs") {
   std::swap(tokenizer["model"]["vocab"]["a"], tokenizer["model"]["vocab"]["b"]);
   write_file(other.file("tokenizer.json"), tokenizer.dump());
   CHECK(refusal("draft:" + other.path()).find("its tokenizer is another than the model's") != std::string::npos);
+  CHECK(refusal("medusa:" + source_dir() + "/data/fixtures/medusa")
+            .find("its heads take hidden states of 32, the model's have 192") != std::string::npos);
+  const TemporaryDirectory other_vocabulary;
+  write_medusa_heads(other_vocabulary.path(), 2, 192, 1000);
+  CHECK(refusal("medusa:" + other_vocabulary.path()).find("its heads' vocabulary has 1000 tokens, the model's 1536") !=
+        std::string::npos);
+  CHECK(refusal("medusa:/nowhere/at/all").find("/nowhere/at/all") != std::string::npos);
+  const TemporaryDirectory pickled;
+  write_file(pickled.file("config.json"), R"({"medusa_num_heads": 3})");
+  write_file(pickled.file("medusa_lm_head.pt"), "PK");
+  CHECK(refusal("medusa:" + pickled.path()).find("is pickled: convert it there with python3") != std::string::npos);
   CHECK(refusal("draft:/nowhere/at/all").find("/nowhere/at/all") != std::string::npos);
 }
 

@@ -60,7 +60,7 @@ void choose_schedule(TestRng* rng, EngineJobOptions* o) {
 
 DraftSetup random_setup(TestRng* rng) {
   DraftSetup setup;
-  setup.by = static_cast<DraftBy>(rng->between(0, 2));
+  setup.by = static_cast<DraftBy>(rng->between(0, 3));
   setup.num_layers = rng->between(1, 4);
   setup.max_tokens = rng->between(0, 16);
   setup.num_blocks = rng->log_between(1, 100);
@@ -91,7 +91,7 @@ TEST_CASE("random jobs of the bundled model have the same bytes whoever drafts, 
       EngineJobOptions o = model;
       choose_schedule(&rng, &o);
       const DraftSetup setup = random_setup(&rng);
-      o.scheduler.allows_trees = setup.is_tree || setup.by == DraftBy::kLookahead;
+      o.scheduler.allows_trees = has_trees(setup);
       StepCost cost;
       const auto speculator = make_speculator(setup, &o, cost, clock);
       o.proposer = speculator.get();

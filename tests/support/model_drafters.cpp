@@ -10,7 +10,9 @@
 #include "speculation/layers_drafter.h"
 #include "speculation/lookahead_drafter.h"
 #include "speculation/lookup_drafter.h"
+#include "speculation/medusa_drafter.h"
 #include "speculation/model_drafter.h"
+#include "tests/support/medusa_heads.h"
 #include "tests/support/source_dir.h"
 #include "tokenizer/tokenizer.h"
 
@@ -54,8 +56,10 @@ std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, const Clock
 // The target, loaded already, with blocks behind the scheduler's.
 class LoadedBackend final : public Backend {
  public:
-  LoadedBackend(const EngineJobOptions& o, int32_t num_scratch) {
+  LoadedBackend(const EngineJobOptions& o, int32_t num_scratch, const std::string& heads_dir)
+      : inner_(o.make_backend()) {
     LoadOptions load = o.load;
+    load.heads_dir = heads_dir;
     load.max_num_drafts = 64;
     load.num_blocks_override = o.scheduler.num_blocks + num_scratch;
     load.max_num_seqs = o.scheduler.max_num_seqs;
@@ -70,7 +74,7 @@ class LoadedBackend final : public Backend {
   Status wait(StepOutput* output) override { return inner_->wait(output); }
 
  private:
-  const std::unique_ptr<Backend> inner_ = make_cpu_backend();
+  const std::unique_ptr<Backend> inner_;
 };
 
 }  // namespace
@@ -81,11 +85,19 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOp
   if (setup.looks_up) drafters.push_back(std::make_unique<LookupDrafter>(1 << 19, setup.is_tree));
   if (setup.by == DraftBy::kModel) drafters.push_back(make_model_drafter(setup, clock));
   if (setup.by == DraftBy::kLookahead) drafters.push_back(std::make_unique<LookaheadDrafter>());
-  if (setup.by == DraftBy::kLayers) {
-    auto target = std::make_unique<LoadedBackend>(*o, setup.num_blocks);
+  if (setup.by == DraftBy::kLayers || setup.by == DraftBy::kMedusa) {
+    const bool is_medusa = setup.by == DraftBy::kMedusa;
+    const std::string heads_dir = !is_medusa ? "" : setup.heads.empty() ? bundled_medusa_heads() : setup.heads;
+    auto target = std::make_unique<LoadedBackend>(*o, is_medusa ? 0 : setup.num_blocks, heads_dir);
     const LayersDrafterOptions layers = {setup.num_layers, setup.max_model_len, o->scheduler.num_blocks,
                                          setup.num_blocks, setup.is_tree};
-    drafters.push_back(std::make_unique<LayersDrafter>(*target, layers, clock));
+    LoadOptions limits;  // as it was loaded
+    limits.max_num_seqs = o->scheduler.max_num_seqs;
+    limits.max_num_batched_tokens = o->scheduler.max_num_batched_tokens;
+    limits.max_num_drafts = 64;
+    const MedusaDrafterOptions medusa = {limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_num_samples()};
+    if (is_medusa) drafters.push_back(std::make_unique<MedusaDrafter>(*target, medusa, clock));
+    else drafters.push_back(std::make_unique<LayersDrafter>(*target, layers, clock));
     const auto shared = std::make_shared<std::unique_ptr<Backend>>(std::move(target));
     o->make_backend = [shared] { return std::move(*shared); };
   }

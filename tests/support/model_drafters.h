@@ -1,4 +1,4 @@
-// Drafters over the bundled model on the CPU, and jobs for them.
+// Drafters over a model, mostly the bundled one on the CPU, and jobs for them.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,24 @@
 
 namespace llmb::test {
 
-enum class DraftBy { kModel, kLayers, kLookahead };
+enum class DraftBy { kModel, kLayers, kLookahead, kMedusa };
 
 struct DraftSetup {
   DraftBy by = DraftBy::kModel;
   int32_t num_layers = 2;
   std::string model = "/data/draft-model";
+  std::string heads;  // a folder; "": bundled_medusa_heads()
   int32_t max_tokens = 4, max_model_len = 96, num_blocks = 400, max_num_batched_tokens = 64;
   bool looks_up = false, is_tree = false, drafts_always = true;
 };
 
 // A context of 96 tokens, and as many blocks as any job here needs.
 EngineJobOptions bundled_model();
+
+// Whether its guesses are trees.
+inline bool has_trees(const DraftSetup& setup) {
+  return setup.is_tree || setup.by == DraftBy::kLookahead || setup.by == DraftBy::kMedusa;
+}
 
 // For jobs as `o` says; o->make_backend becomes the target where that drafts itself.
 std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOptions* o, const StepCost& cost,

@@ -1,5 +1,5 @@
-// Drafts by a second model, by the model's first layers and by lookahead, on the CPU: the same bytes as without, and
-// who drafts with the target's weights is right.
+// Drafts by a second model, by the model's first layers, by heads and by lookahead, on the CPU: the same bytes as
+// without, and who drafts with the target's weights is right.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -38,7 +38,7 @@ SpeculationMetrics::Kind check_same(const std::string& expected, EngineJobOption
   o.proposer = speculator.get();
   o.step_cost = &cost;
   o.scheduler.max_num_drafts = 64;
-  o.scheduler.allows_trees = setup.is_tree || setup.by == DraftBy::kLookahead;
+  o.scheduler.allows_trees = has_trees(setup);
   const EngineJob job(lines());
   const EngineJobOutcome outcome = job.run(o);
   REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
@@ -99,6 +99,24 @@ TEST_CASE("the first layers draft over the target's keys and values: no byte dif
   CHECK(all.num_accepted == all.num_drafted);
   o.scheduler.num_blocks = 8;  // the target's sequences are preempted
   CHECK(check_same(expected, o, {.by = DraftBy::kLayers}).num_drafted > 0);
+}
+
+TEST_CASE("heads change no byte, at any batch, and are right now and then") {
+  EngineJobOptions o = bundled_model();
+  const EngineJob plain(lines());
+  REQUIRE(plain.run(o).status.ok());
+  const std::string expected = plain.output();
+  for (const auto& [max_num_seqs, max_tokens] : {std::pair{1, 16}, {4, 1}, {64, 8}}) {
+    o.scheduler.max_num_seqs = max_num_seqs;
+    const SpeculationMetrics::Kind drafts =
+        check_same(expected, o, {.by = DraftBy::kMedusa, .max_tokens = max_tokens});
+    CHECK(drafts.num_accepted > 0);
+  }
+  CHECK(check_same(expected, o, {.by = DraftBy::kMedusa, .looks_up = true}).num_drafted > 0);
+  o.scheduler.max_num_batched_tokens = 3;  // fewer rows at a time than sequences
+  CHECK(check_same(expected, o, {.by = DraftBy::kMedusa, .max_tokens = 1}).num_drafted > 0);
+  o.scheduler.num_blocks = 8;  // sequences are preempted
+  CHECK(check_same(expected, o, {.by = DraftBy::kMedusa}).num_drafted > 0);
 }
 
 TEST_CASE("lookahead changes no byte, and n-grams of its windows are right now and then") {

@@ -74,6 +74,23 @@ StepPlan sharing_plan() {
   return plan;
 }
 
+// Two sequences, two heads each.
+StepPlan heads_plan() {
+  StepPlan plan;
+  plan.clear();
+  plan.tokens = {1, 2};
+  plan.hidden_rows = {5, 0};
+  plan.entries = {entry_at(10, 8), entry_at(11, 5)};
+  plan.query_start = {0, 1, 2};
+  plan.block_start = {0, 0, 0};
+  for (int32_t g = 0; g < 4; ++g) {
+    plan.groups.push_back({10 + g % 2, g % 2, g, g + 1, SampleMode::kBest});
+    plan.sample_rows.push_back(sample_row(g, g % 2));
+    plan.sample_rows.back().num_logprobs = 3;
+  }
+  return plan;
+}
+
 struct Breakage {
   const char* what;
   int invariant;
@@ -203,6 +220,30 @@ const std::vector<Breakage>& sharing_breakages() {
   return all;
 }
 
+const std::vector<Breakage>& heads_breakages() {
+  static const std::vector<Breakage> all = {
+      {"hidden rows of some tokens", 12, [](StepPlan* p) { p->hidden_rows.pop_back(); }},
+      {"a negative hidden row", 12, [](StepPlan* p) { p->hidden_rows[1] = -1; }},
+      {"a block", 12, [](StepPlan* p) { p->block_ids = {3}, p->block_start = {0, 1, 1}; }},
+      {"a copy", 12, [](StepPlan* p) { p->block_copies = {{0, 1, 2}}; }},
+      {"a swap", 12, [](StepPlan* p) { p->swaps_in = {{0, 1, 2}}; }},
+      {"a head for one entry", 12, [](StepPlan* p) { p->groups.pop_back(), p->sample_rows.pop_back(); }},
+      {"no heads", 12, [](StepPlan* p) { p->groups.clear(), p->sample_rows.clear(); }},
+      {"entries out of turn", 12,
+       [](StepPlan* p) {
+         std::swap(p->groups[2].entry, p->groups[3].entry);
+         std::swap(p->sample_rows[2].token_row, p->sample_rows[3].token_row);
+       }},
+      {"an entry of two rows", 12,
+       [](StepPlan* p) {
+         p->tokens.push_back(3);
+         p->hidden_rows.push_back(1);
+         p->query_start[2] = 3;
+       }},
+  };
+  return all;
+}
+
 void check_broken(StepPlan plan, const Breakage& breakage) {
   breakage.apply(&plan);
   const Status status = validate_step_plan(plan, kNumBlocks, nullptr, kNumHostBlocks);
@@ -221,8 +262,8 @@ TEST_CASE("blocks are swapped out before anything else, so whatever is next in t
   CHECK(validate_step_plan(plan, kNumBlocks).message().find("invariant 9") != std::string::npos);
 }
 
-TEST_CASE("a valid plan, one with a tree, one with shared prefixes and an empty plan pass") {
-  for (const StepPlan& plan : {good_plan(), tree_plan(), sharing_plan()}) {
+TEST_CASE("a valid plan, one with a tree, one with shared prefixes, one of heads and an empty plan pass") {
+  for (const StepPlan& plan : {good_plan(), tree_plan(), sharing_plan(), heads_plan()}) {
     const Status status = validate_step_plan(plan, kNumBlocks);
     CHECK_MESSAGE(status.ok(), status.message());
   }
@@ -236,6 +277,7 @@ TEST_CASE("each broken invariant is found and named") {
   for (const Breakage& breakage : breakages()) check_broken(good_plan(), breakage);
   for (const Breakage& breakage : tree_breakages()) check_broken(tree_plan(), breakage);
   for (const Breakage& breakage : sharing_breakages()) check_broken(sharing_plan(), breakage);
+  for (const Breakage& breakage : heads_breakages()) check_broken(heads_plan(), breakage);
 }
 
 TEST_CASE("each layer group has its block table, and its blocks a writer of their own") {

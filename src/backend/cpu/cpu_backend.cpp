@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "backend/add_heads.h"
 #include "backend/checks.h"
 #include "backend/cpu/cached_load.h"
 #include "backend/cpu/cpu_ops.h"
@@ -217,7 +218,7 @@ class CpuBackend final : public Backend {
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), kMaxLogitBytes);
-    return {};
+    return add_heads(options_, config_, *ops_, &*transformer_, &info_);
   }
 
   Status check(const StepPlan& plan) const {
@@ -244,7 +245,9 @@ class CpuBackend final : public Backend {
     const SteadyClock clock;
     const Status status = guarded(status_of_error, [&] {
       ops_->begin_step(*step.plan);
-      transformer_->forward(step.plan->num_tokens(), step.plan->num_samples(), step.plan->num_layers);
+      const StepPlan& plan = *step.plan;
+      if (plan.hidden_rows.empty()) transformer_->forward(plan.num_tokens(), plan.num_samples(), plan.num_layers);
+      else transformer_->forward_heads(plan.num_tokens(), plan.num_samples());
       ops_->end_step(&step.output);
       step.output.device_ms = clock.now_ms();
       if (!weight_file_) return Status();

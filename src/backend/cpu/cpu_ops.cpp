@@ -149,7 +149,8 @@ void CpuOps::begin_step(const StepPlan& plan) {
     if (!plan.parent_rows.empty()) tree_batches_[g].lay_out(plan, step_, g);
   }
   sample_rows_.clear();
-  for (const SampleRow& row : plan.sample_rows) sample_rows_.push_back(row.token_row);
+  for (const SampleRow& row : plan.sample_rows)
+    sample_rows_.push_back(plan.hidden_rows.empty() ? row.token_row : plan.hidden_rows[row.token_row]);
   sampled_.clear();
 }
 

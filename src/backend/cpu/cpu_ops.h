@@ -88,7 +88,7 @@ class CpuOps final : public Ops {
   std::vector<std::vector<int32_t>> block_start_;  // [num_entries]
   std::vector<TreeBatch> tree_batches_;            // where it has trees
   GivenTokens given_;                   // by the step before
-  std::vector<int32_t> sample_rows_;    // [num_samples]  token rows
+  std::vector<int32_t> sample_rows_;    // [num_samples]  token rows, or hidden rows
   SampledRows sampled_;                 // of plan_, so far
   cpu::ExpertsScratch experts_scratch_;
 };

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/add_heads.h"
 #include "backend/checks.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/memory_plan.h"
@@ -40,7 +41,7 @@ constexpr int64_t kSpareBytes = int64_t{64} << 20;
 // Every row samples: those of sequences that have one new token, and of chains of drafts. Where attention takes all of
 // a sequence's rows as one small unit, this is to the device as many sequences of one row.
 bool is_decode(const StepPlan& plan, int32_t heads_per_kv) {
-  if (plan.num_samples() != plan.num_tokens() || !plan.parent_rows.empty()) return false;
+  if (plan.num_samples() != plan.num_tokens() || !plan.parent_rows.empty() || !plan.hidden_rows.empty()) return false;
   for (int32_t e = 0; e < plan.num_entries(); ++e)
     if (plan.num_rows(e) > std::max(1, cuda::AttentionTiling::kTileRows / heads_per_kv)) return false;
   return true;
@@ -207,6 +208,7 @@ class CudaBackend final : public Backend {
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), kMaxLogitBytes);
+    LLMB_RETURN_IF_ERROR(add_heads(options_, config_, *ops_, &*transformer_, &info_));
     ops_->end_of_weights();
     return {};
   }
@@ -314,7 +316,8 @@ class CudaBackend final : public Backend {
     ops_->copy_blocks();
     const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
     if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) ops_->count_unseen_tokens();
-    if (replay) graphs_.launch(kind.key(), stream);
+    if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
+    else if (replay) graphs_.launch(kind.key(), stream);
     else run(shape.num_tokens, shape.num_samples);
     download_sampled(plan, needs.top_logprobs, flight.host.data<uint8_t>());
     flight.end->record(stream);

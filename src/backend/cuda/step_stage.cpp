@@ -235,7 +235,7 @@ void StepStage::place_tables(const StepPlan& plan) {
   joined_ids_.clear();
   for (int32_t e = 0; e < plan.num_entries(); ++e) {
     joined_start_.push_back(static_cast<int32_t>(joined_ids_.size()) / num_groups);
-    const int64_t num_blocks = ceil_div(plan.max_context_len(e), plan.block_size);
+    const int64_t num_blocks = plan.hidden_rows.empty() ? ceil_div(plan.max_context_len(e), plan.block_size) : 0;
     for (int64_t i = 0; i < num_blocks; ++i)
       for (int32_t g = 0; g < num_groups; ++g)
         joined_ids_.push_back(plan.block_ids[plan.block_start[e * num_groups + g] + i]);
@@ -273,6 +273,8 @@ void StepStage::pack_samples(const StepPlan& plan, const StepShape& shape, const
   }
   auto* const rows = reinterpret_cast<int32_t*>(out + at.sample_rows);
   for (int32_t i = 0; i < shape.num_samples; ++i) rows[i] = samples[i].token_row;
+  if (plan.hidden_rows.empty()) return;
+  for (int32_t i = 0; i < plan.num_samples(); ++i) rows[i] = plan.hidden_rows[plan.sample_rows[i].token_row];
 }
 
 // An entry is a sequence of attention. So is each row of a tree that lies behind its place, by itself: it sees a path
