@@ -16,7 +16,7 @@ constexpr int kNumRenewed = 8;
 template <typename T>
 void push(std::vector<T>* items, const T& item) {
   const size_t size = items->size();
-  if (size == items->capacity()) items->reserve(size < 1024 ? 32 + size + size / 4 : size + size / 8);
+  if (size == items->capacity()) items->reserve(size + size / 8 + 8);
   items->push_back(item);
 }
 

@@ -10,7 +10,7 @@
 
 namespace llmb {
 
-// Not thread-safe. A token is any number but kTextEnd. At most 2^29 tokens. Memory: num_bytes(), about 50 bytes a
+// Not thread-safe. A token is any number but kTextEnd. At most 2^29 tokens. Memory: num_bytes(), 50 to 64 bytes a
 // token.
 class SuffixAutomaton {
  public:
