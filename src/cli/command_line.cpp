@@ -151,7 +151,7 @@ void add_batching_options(CLI::App& app, Options& o) {
   app.add_option("--max-num-seqs", o.job.scheduler.max_num_seqs, "Sequences that run at the same time")
       ->check(integer_in(1, 65536))
       ->group(group)
-      ->option_text("N [64]");
+      ->option_text("N [128]");
   app.add_option("--max-num-batched-tokens", o.job.scheduler.max_num_batched_tokens,
                  "New tokens in one step; longer prompts are chunked")
       ->transform(size_validator(1 << 20))

@@ -88,7 +88,7 @@ struct JobOptions {
   LoadOptions load = {.swap_space_gib = 4};  // but for the model's files and limits, which follow from the other members
   // But for pool and lengths, which follow from the backend and the model.
   SchedulerConfig scheduler = {
-      .max_num_seqs = 64, .max_num_batched_tokens = 1024, .batch_window_ms = 50, .enable_prefix_caching = true,
+      .max_num_seqs = 128, .max_num_batched_tokens = 1024, .batch_window_ms = 50, .enable_prefix_caching = true,
       .preemption = PreemptionMode::kAuto};
   AskedSettings asked;
   bool is_tuned = false;  // of the settings that were not asked for, some are tuned ones

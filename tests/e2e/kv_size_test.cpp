@@ -91,7 +91,7 @@ TEST_CASE("a forecast's memory is whole blocks, those of kept prefixes too, and 
 
 TEST_CASE("a run announces the room that there is, and on the CPU no memory that its rows will not take") {
   // The bundled model: 2 * 4 layers * 2 heads * 32 * 2 bytes = 1 KiB a token, at most 2,048 of them.
-  CHECK(announced({}) == "KV cache bfloat16, room for 131072 tokens in blocks of 16, memory as rows take it");
+  CHECK(announced({}) == "KV cache bfloat16, room for 262144 tokens in blocks of 16, memory as rows take it");
   CHECK(announced({"--max-num-seqs", "10"}) ==
         "KV cache bfloat16, room for 20480 tokens in blocks of 16, memory as rows take it");
   CHECK(announced({"--kv-cache-memory-bytes", "4M"}) ==

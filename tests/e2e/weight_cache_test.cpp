@@ -84,7 +84,11 @@ TEST_CASE("several processes that start with an empty cache at once all answer, 
 // A run that has answered its first lines, and gets the others when `attack` (a shell command, which finds the cache's
 // file as $F) is over.
 TEST_CASE("FAULTS 41, 42: a cache that is cut short, written to or replaced in mid-run gives no wrong answer") {
-  const std::string first = kLines, rest = kLines + kLines;
+  const std::string first = kLines;
+  // Equal lines would be answered from memory.
+  const std::string rest =
+      "{\"prompt\": \"7 * 8 =\", \"max_tokens\": 8}\n{\"prompt\": \"Answer: \", \"max_tokens\": 8, \"logprobs\": 3}\n"
+      "{\"prompt\": \"The cat\", \"max_tokens\": 8}\n{\"prompt\": \"Once upon\", \"max_tokens\": 8}\n";
   const std::string expected = stable_output(run_llm_batch({}, first + rest).out);
   struct Attack {
     const char* command;
