@@ -180,8 +180,11 @@ void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
 
 // To drafts_, with blocks for them.
 void Scheduler::propose(Sequence* sequence, Spare* spare) {
-  if (sequence->constraint != nullptr ? !is_decoding(*sequence) : proposer_ == nullptr) return;
+  if (sequence->constraint == nullptr && proposer_ == nullptr) return;
   if (!may_have_drafts(*sequence) || spare->blocks < 0) return;
+  // Other choices may join for the prompt's last row: then drafts would stand in a block that is theirs, too.
+  const bool is_in_prompt = sequence->num_computed_tokens < sequence->num_prompt_tokens();
+  if (is_in_prompt && sequence->request->params.sampling.num_choices > 1) return;
   const int32_t end = sequence->max_next_base() + sequence->num_pending_tokens();  // where the first draft may stand
   const int32_t num_groups = sequence->blocks.num_groups();
   const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks / num_groups * config_.block_size - end;

@@ -60,6 +60,29 @@ TEST_CASE("drafts stand behind the last token and are verified with it; what is 
   CHECK(h.plan.groups[0].mode == SampleMode::kSample);
 }
 
+TEST_CASE("drafts stand behind a prompt's last row, unless other choices may join for it and hold its last block, too") {
+  for (const int32_t num_choices : {1, 2}) {
+    CAPTURE(num_choices);
+    SchedulerConfig config = drafts_config();
+    config.max_num_batched_tokens = 5;
+    TestProposer proposer;
+    proposer.drafts[0] = {{11, 12}, {}};
+    Harness h(config, &proposer);
+    auto request = make_request(6, 9);
+    request->params.sampling.num_choices = num_choices;
+    h.add(request);
+    REQUIRE(h.schedule());
+    CHECK(h.shape() == "0:5");
+    h.apply();
+    REQUIRE(h.schedule());
+    CHECK(h.shape() == (num_choices == 1 ? "0:3" : "0:1"));
+    CHECK(h.plan.num_groups() == num_choices);
+    h.apply();
+    REQUIRE(h.schedule());
+    CHECK(h.shape() == (num_choices == 1 ? "0:3" : "0:3 1:1"));
+  }
+}
+
 TEST_CASE("a row that is not finite behind accepted drafts: the tokens count, then the sequence ends") {
   TestProposer proposer;
   Harness h(drafts_config(), &proposer);
