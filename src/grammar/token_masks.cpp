@@ -10,7 +10,7 @@ namespace llmb::grammar {
 namespace {
 
 constexpr size_t kMaxExprBytes = size_t{48} << 20, kMaxConfigurationBytes = size_t{16} << 20;
-constexpr ByteGroups kKnown = ByteGroups{1} << 63;  // no group's
+constexpr CharGroups kKnown = CharGroups{1} << 63, kKnownWide = CharGroups{1} << 62;  // no group's
 
 void set_bit(Mask* mask, TokenId token) { (*mask)[token / 32] |= 1u << token % 32; }
 
@@ -62,16 +62,39 @@ void TokenMasks::add_tokens(int32_t node, int32_t end, ExprTokens* found) const 
                     begin + vocabulary_.tokens_end(end - 1));
 }
 
-// Whether every byte of the groups leads from the expression to itself.
-bool TokenMasks::stays(ExprId expr, ByteGroups groups) {
+// Whether every character of the groups leads from the expression to itself.
+bool TokenMasks::stays(ExprId expr, CharGroups groups) {
   if (static_cast<size_t>(arena_.size()) > stays_.size()) stays_.resize(static_cast<size_t>(arena_.size()), 0);
-  if (stays_[expr] == 0) {
-    ByteGroups left = 0;  // lead elsewhere
-    for (int byte = 0; byte < 256; ++byte)
-      if (arena_.next(expr, class_of_[byte]) != expr) left |= ByteGroups{1} << byte_group(static_cast<uint8_t>(byte));
-    stays_[expr] = ~left | kKnown;
+  if ((stays_[expr] & kKnown) == 0) {
+    CharGroups left = kWideGroups | CharGroups{1} << kNoCharGroup;  // lead elsewhere
+    for (int byte = 0; byte < 0x80; ++byte)
+      if (arena_.next(expr, class_of_[byte]) != expr) left |= CharGroups{1} << char_group(static_cast<uint8_t>(byte));
+    stays_[expr] = (~left & ~kKnownWide) | kKnown;
+  }
+  if ((groups & ~kWideGroups & ~stays_[expr]) != 0) return false;
+  if ((groups & kWideGroups) != 0 && (stays_[expr] & kKnownWide) == 0) {
+    CharGroups left = 0;
+    for (int byte = 0xC2; byte <= 0xF4; ++byte) {
+      const CharGroups group = CharGroups{1} << char_group(static_cast<uint8_t>(byte));
+      if ((left & group) == 0 &&
+          !stays_behind(arena_.next(expr, class_of_[byte]), rest_behind(static_cast<uint8_t>(byte)), expr))
+        left |= group;
+    }
+    stays_[expr] |= kKnownWide | (kWideGroups & ~left);
   }
   return (groups & ~stays_[expr]) == 0;
+}
+
+// Whether all that completes the character leads to `expr`.
+bool TokenMasks::stays_behind(ExprId from, Utf8Rest rest, ExprId expr) {
+  if (rest.num_bytes == 0 || from == kNothing) return from == expr;
+  int32_t last_class = -1;
+  for (int byte = rest.first; byte <= rest.last; ++byte) {
+    if (class_of_[byte] == last_class) continue;
+    last_class = class_of_[byte];
+    if (!stays_behind(arena_.next(from, last_class), {0x80, 0xBF, rest.num_bytes - 1}, expr)) return false;
+  }
+  return true;
 }
 
 // False, with anything found, where it makes too many expressions.
@@ -95,7 +118,7 @@ bool TokenMasks::collect_without_calls(ExprId expr, int32_t deeper_than, ExprTok
     if (here.depth > deeper_than) {
       add_tokens(node, end, found);
       for (int32_t i = node; arena_.is_nullable(next) && i < end; ++i)
-        if (vocabulary_.has_children(i)) found->ends.push_back(i);
+        if (vocabulary_.has_children(i) && (i == node || vocabulary_.ends_character(i))) found->ends.push_back(i);
     }
     node = end;
     if (arena_.size() >= kMaxUnionsArena) return false;

@@ -6,20 +6,32 @@
 
 namespace llmb::grammar {
 
-int32_t byte_group(uint8_t byte) {
+int32_t char_group(uint8_t first_byte) {
   constexpr std::string_view kMarks = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ \n\t";
-  if (const size_t mark = kMarks.find(static_cast<char>(byte)); mark != std::string_view::npos)
+  static_assert(16 + kMarks.size() <= kFirstWideGroup);
+  if (const size_t mark = kMarks.find(static_cast<char>(first_byte)); mark != std::string_view::npos)
     return 16 + static_cast<int32_t>(mark);
-  const auto between = [byte](char first, char last) {
-    return byte >= static_cast<uint8_t>(first) && byte <= static_cast<uint8_t>(last);
+  const auto between = [first_byte](char first, char last) {
+    return first_byte >= static_cast<uint8_t>(first) && first_byte <= static_cast<uint8_t>(last);
   };
   if (between('a', 'f')) return 0;
   if (between('g', 'z')) return 1;
   if (between('A', 'F')) return 2;
   if (between('G', 'Z')) return 3;
   if (between('0', '9')) return 4;
-  if (byte < 0x80) return 5;
-  return byte < 0xC0 ? 6 : 7;
+  if (first_byte < 0x80) return 5;
+  if (first_byte < 0xC2 || first_byte > 0xF4) return kNoCharGroup;
+  // The first bytes of Unicode's other spaces stand alone: patterns name these.
+  constexpr uint8_t kLast[kNumWideGroups] = {0xC2, 0xDF, 0xE0, 0xE1, 0xE2, 0xE3, 0xEE, 0xEF, 0xF4};
+  return kFirstWideGroup + static_cast<int32_t>(std::lower_bound(kLast, kLast + kNumWideGroups, first_byte) - kLast);
+}
+
+Utf8Rest rest_behind(uint8_t byte) {
+  if (byte < 0xC2 || byte > 0xF4) return {};
+  if (byte < 0xE0) return {0x80, 0xBF, 1};
+  const uint8_t first = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
+  const uint8_t last = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
+  return {first, last, byte < 0xF0 ? 2 : 3};
 }
 
 Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(TokenId)>& bytes_of,
@@ -58,15 +70,42 @@ Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(Token
     if (const size_t size = texts_[token].size(); size <= kMaxShortBytes) up_to_[size][token / 32] |= 1u << token % 32;
   for (size_t size = 1; size < up_to_.size(); ++size)
     for (size_t i = 0; i < up_to_[size].size(); ++i) up_to_[size][i] |= up_to_[size - 1][i];
+  find_groups();
+}
+
+void Vocabulary::find_groups() {
   deepest_.resize(nodes_.size());
   groups_below_.resize(nodes_.size());
-  for (size_t node = nodes_.size(); node-- > 0;) {
+  ends_character_.resize(nodes_.size());
+  for (size_t i = nodes_.size(); i-- > 0;) {
+    const auto node = static_cast<int32_t>(i);
     deepest_[node] = nodes_[node].depth;
-    for (auto child = static_cast<int32_t>(node) + 1; child < nodes_[node].end; child = nodes_[child].end) {
+    ends_character_[node] = ends_character_[node] || nodes_[node].byte < 0x80;
+    groups_below_[node] = groups_inside(node, {});
+    for (int32_t child = node + 1; child < nodes_[node].end; child = nodes_[child].end)
       deepest_[node] = std::max(deepest_[node], deepest_[child]);
-      groups_below_[node] |= groups_below_[child] | ByteGroups{1} << byte_group(nodes_[child].byte);
-    }
   }
+}
+
+// The groups of the characters below the node, behind the rest of one. REQUIRES: they are known of the nodes below it
+CharGroups Vocabulary::groups_inside(int32_t node, Utf8Rest rest) {
+  CharGroups groups = 0;
+  for (int32_t child = node + 1; child < nodes_[node].end; child = nodes_[child].end) {
+    const uint8_t byte = nodes_[child].byte;
+    Utf8Rest behind;
+    if (rest.num_bytes == 0) {
+      groups |= CharGroups{1} << char_group(byte);
+      behind = rest_behind(byte);
+    } else if (byte >= rest.first && byte <= rest.last) {
+      behind.num_bytes = rest.num_bytes - 1;
+      if (behind.num_bytes == 0) ends_character_[child] = true;
+    } else {
+      groups |= CharGroups{1} << kNoCharGroup;
+      continue;
+    }
+    groups |= behind.num_bytes == 0 ? groups_below_[child] : groups_inside(child, behind);
+  }
+  return groups;
 }
 
 bool Vocabulary::is_end_token(TokenId token) const {

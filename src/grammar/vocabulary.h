@@ -13,9 +13,20 @@
 
 namespace llmb::grammar {
 
-// Bytes in groups that patterns seldom tell apart: letters, digits, each mark, the rest of ASCII, what UTF-8 has.
-using ByteGroups = uint64_t;
-int32_t byte_group(uint8_t byte);  // a bit of ByteGroups
+// Groups of characters that patterns seldom tell apart: letters, digits, each mark, the rest of ASCII; wide characters,
+// which have several bytes, by the first byte of their UTF-8. No group has a bit from 60 on.
+using CharGroups = uint64_t;
+inline constexpr int32_t kNoCharGroup = 6;  // bytes that are no UTF-8
+inline constexpr int32_t kFirstWideGroup = 51, kNumWideGroups = 9;
+inline constexpr CharGroups kWideGroups = ((CharGroups{1} << kNumWideGroups) - 1) << kFirstWideGroup;
+int32_t char_group(uint8_t first_byte);  // a bit of CharGroups
+
+// The rest of a character: a byte from `first` to `last`, then more from 0x80 to 0xBF.
+struct Utf8Rest {
+  uint8_t first = 0x80, last = 0xBF;
+  int32_t num_bytes = 0;
+};
+Utf8Rest rest_behind(uint8_t first_byte);  // no bytes: it begins no wide character
 
 // Nodes in depth-first order, so that a node's subtree is the nodes [node, end). Node 0 is the root.
 struct TrieNode {
@@ -55,19 +66,25 @@ class Vocabulary {
   int32_t max_depth() const { return max_depth_; }
   // The tokens of at most so many bytes. REQUIRES: 0 <= num_bytes <= kMaxShortBytes
   const Mask& tokens_up_to(int32_t num_bytes) const { return up_to_[num_bytes]; }
-  // The groups of bytes that lie below the node.
-  ByteGroups groups_below(int32_t node) const { return groups_below_[node]; }
+  // The groups of the characters that lie below the node, where one ends at it.
+  CharGroups groups_below(int32_t node) const { return groups_below_[node]; }
+  // The way to the node ends with a whole character.
+  bool ends_character(int32_t node) const { return ends_character_[node]; }
   // The only parts that change.
   SharedTokens& shared_tokens() const { return *shared_tokens_; }
   WalkMemory& walk_memory() const { return *walk_memory_; }
 
  private:
+  void find_groups();
+  CharGroups groups_inside(int32_t node, Utf8Rest rest);
+
   std::vector<std::string> texts_;
   std::vector<TokenId> end_tokens_;
   std::vector<TrieNode> nodes_;
   std::vector<TokenId> tokens_;
   std::vector<int32_t> deepest_;          // [nodes]
-  std::vector<ByteGroups> groups_below_;  // [nodes]
+  std::vector<CharGroups> groups_below_;  // [nodes]
+  std::vector<bool> ends_character_;      // [nodes]
   int32_t max_depth_ = 0;
   std::vector<Mask> up_to_;  // [kMaxShortBytes + 1]
   const std::unique_ptr<SharedTokens> shared_tokens_ = std::make_unique<SharedTokens>();
