@@ -42,9 +42,10 @@ DraftStates constrain_drafts(const Sequence& sequence, int32_t max_drafts, Draft
   std::vector<int32_t> place(drafts->tokens.size(), -2);  // among those that are allowed; -2: it is not
   for (int32_t draft = 0; draft < drafts->size(); ++draft) {
     const int32_t parent = drafts->parent(draft) < 0 ? -1 : place[drafts->parent(draft)];
-    if (parent == -2 || !is_allowed(state_at(parent)->allowed(), drafts->tokens[draft])) continue;
+    const TokenId token = drafts->tokens[draft];
+    if (parent == -2 || sequence.is_ending_token(token) || !is_allowed(state_at(parent)->allowed(), token)) continue;
     place[draft] = allowed.size();
-    add(parent, drafts->tokens[draft]);
+    add(parent, token);
   }
   *num_forced = 0;
   while (!is_tree && allowed.size() < max_drafts) {

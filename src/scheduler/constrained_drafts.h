@@ -14,9 +14,10 @@ namespace llmb {
 // How far the constraint has come behind each draft. [drafts], or empty: no constraint
 using DraftStates = std::vector<std::unique_ptr<ConstraintState>>;
 
-// Keeps of the drafts those that the constraint allows, behind drafts that it allows. Behind a chain of them, or behind
-// the last token where there are none, come the tokens that it leaves no choice of, up to max_drafts in all: so these
-// need no steps of their own, while each is still drawn for its row, among one. *num_forced is set to their number.
+// Keeps of the drafts those that the constraint allows, behind drafts that it allows. Tokens that end the answer are no
+// drafts, since the form allows no token behind them. Behind a chain of drafts, or behind the last token where there are
+// none, come the tokens that the form leaves no choice of, up to max_drafts in all: so these need no steps of their own,
+// while each is still drawn for its row, among one. *num_forced is set to their number.
 // REQUIRES: the sequence has a constraint, and nothing of it is in flight
 DraftStates constrain_drafts(const Sequence& sequence, int32_t max_drafts, Drafts* drafts, int32_t* num_forced);
 

@@ -44,7 +44,7 @@ bool LayersDrafter::add_job(const Sequence& sequence, int32_t max_tokens, Guess*
   job.table.assign(blocks.begin(), blocks.begin() + num_whole);
   job.text = std::make_unique<Sequence>(sequence.id, sequence.choice, sequence.request, BlockTable(block_size),
                                         sequence.max_new_tokens, 0);
-  job.text->constraint = nullptr;  // the target's scheduler leaves out what the form does not allow
+  job.text->constraint = sequence.constraint == nullptr ? nullptr : sequence.constraint->clone();
   job.text->output_tokens = sequence.output_tokens;
   job.text->penalty_counts = sequence.penalty_counts;
   job.text->num_computed_tokens = begin;
@@ -66,6 +66,7 @@ bool LayersDrafter::run_step(const DraftLimits& limits) {
   for (Job& job : jobs_) {
     if (job.num_drawn == limits.max_tokens || job.probability < limits.min_probability) continue;
     if (job.last >= 0 && job.text->is_ending_token(job.guess->tokens[job.last])) continue;
+    if (job.text->has_no_choice()) continue;
     append_entry(*job.text, 1, job.table, &plan_);
     plan_.sample_rows.back().num_logprobs = options_.guesses_trees ? DraftConfidence::kMaxRank + 1 : 0;
     ++job.text->num_computed_tokens;

@@ -30,7 +30,6 @@ ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, int32_t max_t
   if (at == rows_.end()) {
     auto text = std::make_unique<Sequence>(sequence.id, sequence.choice, sequence.request,
                                            BlockTable(backend_->info().kv.block_size), sequence.max_new_tokens, 0);
-    text->constraint = nullptr;  // the target's scheduler leaves out what the form does not allow
     at = rows_.emplace(sequence.id, Row{std::move(text), Acceptance(acceptance_.share(), 8)}).first;
   }
   Row& row = at->second;
@@ -48,6 +47,7 @@ void ModelDrafter::follow(const Sequence& sequence, Sequence* text) {
   const int32_t num_alike = text->num_prompt_tokens() + static_cast<int32_t>(mine - text->output_tokens.begin());
   text->output_tokens = sequence.output_tokens;
   text->penalty_counts = sequence.penalty_counts;
+  text->constraint = sequence.constraint == nullptr ? nullptr : sequence.constraint->clone();
   text->num_computed_tokens = std::min({text->num_computed_tokens, num_alike, text->num_known_tokens() - 1});
 }
 
@@ -61,6 +61,7 @@ void ModelDrafter::make_room() {
 
 bool ModelDrafter::goes_on(const Job& job, const DraftLimits& limits) {
   if (job.num_drawn == limits.max_tokens || job.probability < limits.min_probability) return false;
+  if (job.text->has_no_choice()) return false;
   return job.last < 0 || !job.text->is_ending_token(job.guess->tokens[job.last]);
 }
 

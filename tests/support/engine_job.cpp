@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/constraint_compiler.h"
+#include "engine/constraint_vocabulary.h"
 #include "io/resume_scan.h"
 #include "job/completed_lines.h"
 #include "job/coordinator.h"
@@ -50,6 +52,10 @@ std::unique_ptr<Coordinator> open_input(const EngineJobOptions& options, const s
   model->eos_token_ids = options.eos_token_ids;
   model->vocab_size = options.config.vocab_size;
   model->max_model_len = options.scheduler.max_model_len;
+  if (options.tokenizer != nullptr)
+    model->constraints = std::make_shared<ConstraintCompiler>([&options] {
+      return constraint_vocabulary(*options.tokenizer, options.config.vocab_size, options.eos_token_ids);
+    });
   RequestLimits limits;
   limits.vocab_size = options.config.vocab_size;
   IntakeOptions intake_options;
@@ -98,8 +104,9 @@ EngineJobOutcome EngineJob::run(const EngineJobOptions& options) const {
     outcome.last_progress = progress_of(*coordinator, progress);
     if (options.on_progress) options.on_progress(outcome.last_progress, &interrupted);
   };
-  Engine engine({.scheduler = scheduler, .proposer = options.proposer, .step_cost = options.step_cost, .model = options.config}, backend,
-                options.tokenizer.get(), clock, *coordinator, *coordinator, interrupted, on_progress);
+  Engine engine(
+      {.scheduler = scheduler, .proposer = options.proposer, .step_cost = options.step_cost, .model = options.config},
+      backend, options.tokenizer.get(), clock, *coordinator, *coordinator, interrupted, on_progress);
   outcome.status = engine.run();
   LLMB_CHECK_MSG(backend.num_in_flight() == 0, "run() returned with a plan in flight");
   require(coordinator->results().drain());

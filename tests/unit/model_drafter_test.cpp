@@ -21,6 +21,8 @@ std::string lines() {
       R"("max_tokens":25,"temperature":0,"stop":["and"])",
       R"("max_tokens":60,"temperature":0.7,"ignore_eos":true)",
       R"("max_tokens":1)",
+      R"("max_tokens":40,"temperature":0,"structured_outputs":{"regex":"[A-Z][a-z]+( [a-z]{2,8}){6,30}\\."})",
+      R"("max_tokens":40,"temperature":0.9,"structured_outputs":{"json":{"properties":{"a":{"type":"string"}}}})",
   };
   std::string text;
   for (size_t i = 0; i < ways.size(); ++i)
