@@ -172,8 +172,8 @@ void spell(const Json& json, std::string* out) {
   *out += json.is_object() ? "}" : "]";
 }
 
-// Looks for an order of members in which the form reaches a value. The order of the "properties" that name most of them
-// comes first.
+// Looks for an order of members in which the form reaches a value. It tries the order of the "properties" that name
+// most of them, and first the members behind which most of the others may still come.
 class OrderSearch {
  public:
   OrderSearch(const Json& schema, const Tokenizer& tokenizer, const grammar::Vocabulary& vocabulary, bool keeps_numbers)
@@ -188,6 +188,7 @@ class OrderSearch {
 
  private:
   using State = std::unique_ptr<ConstraintState>;
+  using Names = std::vector<std::string>;
 
   // Null: not in the form. All others likewise.
   State behind(State state, const std::string& text) const {
@@ -201,7 +202,7 @@ class OrderSearch {
   State behind_value(State state, const Json& json) {
     if (json.is_object()) {
       state = behind(std::move(state), "{");
-      return state == nullptr ? nullptr : behind_members(*state, json, in_order(json), 0);
+      return state == nullptr ? nullptr : behind_members(*state, json, in_order(json));
     }
     if (!json.is_array()) return behind(std::move(state), spelled(json, keeps_numbers_));
     state = behind(std::move(state), "[");
@@ -219,36 +220,62 @@ class OrderSearch {
     }
   }
 
-  std::vector<std::string> in_order(const Json& json) const {
-    std::vector<std::string> names, best;
-    for (const auto& [name, value] : json.items()) names.push_back(name);
+  Names in_order(const Json& json) const {
+    if (const auto known = order_of_.find(&json); known != order_of_.end()) return known->second;
+    Names best;
     for (const Json* properties : properties_) {
-      std::vector<std::string> named;
+      Names named;
       for (const auto& [name, part] : properties->items())
         if (json.contains(name)) named.push_back(name);
       if (named.size() > best.size()) best = std::move(named);
     }
-    for (const std::string& name : names)
+    for (const auto& [name, value] : json.items())
       if (std::find(best.begin(), best.end(), name) == best.end()) best.push_back(name);
     return best;
   }
 
-  // names: those that are left
-  State behind_members(const ConstraintState& from, const Json& json, const std::vector<std::string>& names,
-                       size_t num_done) {
-    if (names.empty()) return behind(from.clone(), "}");
-    for (size_t i = 0; i < names.size() && --tries_left_ >= 0; ++i) {
-      State state = behind(from.clone(), (num_done > 0 ? ", " : "") + quoted(names[i]) + ": ");
-      if (state != nullptr) state = behind_value(std::move(state), json.at(names[i]));
-      if (state == nullptr) continue;
-      std::vector<std::string> left = names;
-      left.erase(left.begin() + static_cast<int64_t>(i));
-      if (State end = behind_members(*state, json, left, num_done + 1)) return end;
+  State behind_name(const ConstraintState& from, const std::string& name, bool is_first) const {
+    return behind(from.clone(), (is_first ? "" : ", ") + quoted(name) + ": ");
+  }
+
+  // left: names of the members that are to come
+  State behind_members(const ConstraintState& from, const Json& json, const Names& left) {
+    if (left.empty()) {
+      order_of_[&json].clear();
+      return behind(from.clone(), "}");
     }
+    struct Way {
+      size_t num_possible;  // of those that are left behind it
+      State state;
+      std::string name;
+      Names left;
+    };
+    std::vector<Way> ways;
+    const auto end_of = [&](const Way& way) {
+      State end = behind_members(*way.state, json, way.left);
+      if (end != nullptr) order_of_[&json].insert(order_of_[&json].begin(), way.name);
+      return end;
+    };
+    for (const std::string& name : left) {
+      State state = behind_name(from, name, left.size() == json.size());
+      if (state == nullptr || --tries_left_ < 0) continue;
+      state = behind_value(std::move(state), json.at(name));
+      if (state == nullptr) continue;
+      Way way = {0, std::move(state), name, {}};
+      std::copy_if(left.begin(), left.end(), std::back_inserter(way.left), [&](const auto& n) { return n != name; });
+      for (const std::string& other : way.left) way.num_possible += behind_name(*way.state, other, false) != nullptr;
+      if (way.num_possible < way.left.size()) ways.push_back(std::move(way));
+      else if (State end = end_of(way)) return end;
+    }
+    std::stable_sort(ways.begin(), ways.end(),
+                     [](const auto& a, const auto& b) { return a.num_possible > b.num_possible; });
+    for (const Way& way : ways)
+      if (State end = end_of(way)) return end;
     return nullptr;
   }
 
-  std::vector<const Json*> properties_;  // of the schema and its parts
+  std::vector<const Json*> properties_;    // of the schema and its parts
+  std::map<const Json*, Names> order_of_;  // of objects that were reached
   const Tokenizer& tokenizer_;
   const grammar::Vocabulary& vocabulary_;
   const bool keeps_numbers_;
