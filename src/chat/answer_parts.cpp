@@ -92,6 +92,7 @@ std::optional<AnswerParts> split_answer(const MarkedText& answer, const AnswerSp
   if (!parts.has_reasoning && parts.calls.empty()) return std::nullopt;
   parts.content += shown(answer, at, answer.text.size());
   const bool has_calls = !parts.calls.empty();
+  parts.has_short_call_ids = has_calls && split.formats.calls == ToolCallFormat::kMistral;
   parts.content = stripped(parts.content, has_calls ? kWhiteSpace : "\r\n", has_calls ? kWhiteSpace : "");
   return parts;
 }

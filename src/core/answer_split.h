@@ -49,6 +49,7 @@ struct AnswerParts {
   bool has_reasoning = false;
   std::string reasoning;
   std::vector<ToolCall> calls;
+  bool has_short_call_ids = false;  // the model's template reads no other ids of calls
   bool operator==(const AnswerParts&) const = default;
 };
 

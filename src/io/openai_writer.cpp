@@ -58,21 +58,21 @@ void write_completion_logprobs(JsonWriter& json, const Choice& c) {
   json.end_object();
 }
 
-void write_calls(JsonWriter& json, const std::vector<ToolCall>& calls, const std::string& record, int64_t choice) {
+void write_calls(JsonWriter& json, const AnswerParts& parts, const std::string& record, int64_t choice) {
   json.key("tool_calls");
   json.begin_array();
-  for (size_t i = 0; i < calls.size(); ++i) {
+  for (size_t i = 0; i < parts.calls.size(); ++i) {
     json.begin_object();
     json.key("id");
-    json.string(call_id(record, choice, i));
+    json.string(call_id(record, choice, i, parts.has_short_call_ids));
     json.key("type");
     json.string("function");
     json.key("function");
     json.begin_object();
     json.key("name");
-    json.string(calls[i].name);
+    json.string(parts.calls[i].name);
     json.key("arguments");
-    json.string(calls[i].arguments);
+    json.string(parts.calls[i].arguments);
     json.end_object();
     json.end_object();
   }
@@ -93,7 +93,7 @@ void write_message(JsonWriter& json, const Choice& c, const std::string& record,
     json.key("reasoning_content");
     json.string(c.parts->reasoning);
   }
-  if (c.parts && !c.parts->calls.empty()) write_calls(json, c.parts->calls, record, choice);
+  if (c.parts && !c.parts->calls.empty()) write_calls(json, *c.parts, record, choice);
   json.end_object();
 }
 
@@ -170,9 +170,14 @@ void write_error_body(JsonWriter& json, const LineRef& line, const RequestError&
 
 }  // namespace
 
-std::string call_id(const std::string& record, int64_t choice, size_t call) {
+std::string call_id(const std::string& record, int64_t choice, size_t call, bool is_short) {
+  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   const uint64_t place = mix_bits((static_cast<uint64_t>(choice) << 32 | call) + 1);
-  return "call_" + record.substr(0, 16) + to_hex(place).substr(0, 8);
+  if (!is_short) return "call_" + record.substr(0, 16) + to_hex(place).substr(0, 8);
+  std::string id(9, '0');
+  uint64_t rest = mix_bits(place + std::stoull(record.substr(0, 16), nullptr, 16));
+  for (char& c : id) c = kDigits[rest % kDigits.size()], rest /= kDigits.size();
+  return id;
 }
 
 void write_openai(JsonWriter& json, const Completion& c, const ResultFormat& format) {

@@ -62,10 +62,9 @@ void write_output(JsonWriter& json, const Choice& choice, const std::string& id)
   if (has_parts && choice.parts->has_reasoning) write_reasoning_item(json, choice.parts->reasoning, id);
   if (!text.empty() || !has_parts || choice.parts->calls.empty()) write_message_item(json, choice, text, id);
   for (size_t i = 0; has_parts && i < choice.parts->calls.size(); ++i) {
-    const std::string call = call_id(id, 0, i);
-    begin_item(json, "fc_" + call.substr(5), "function_call");
+    begin_item(json, "fc_" + call_id(id, 0, i, /*is_short=*/false).substr(5), "function_call");
     write_member(json, "status", "completed");
-    write_member(json, "call_id", call);
+    write_member(json, "call_id", call_id(id, 0, i, choice.parts->has_short_call_ids));
     write_member(json, "name", choice.parts->calls[i].name);
     write_member(json, "arguments", choice.parts->calls[i].arguments);
     json.end_object();

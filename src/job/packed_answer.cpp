@@ -26,8 +26,8 @@ void each_member(ToolCall& call, F f) {
 
 template <typename F>
 void each_member(AnswerParts& parts, F f) {
-  auto& [content, has_reasoning, reasoning, calls] = parts;
-  f(content), f(has_reasoning), f(reasoning), f(calls);
+  auto& [content, has_reasoning, reasoning, calls, has_short_call_ids] = parts;
+  f(content), f(has_reasoning), f(reasoning), f(calls), f(has_short_call_ids);
 }
 
 template <typename F>

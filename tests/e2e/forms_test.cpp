@@ -9,7 +9,6 @@
 #include <set>
 
 #include "tests/e2e/run.h"
-#include "tests/support/killed_process.h"
 
 namespace llmb::test {
 
@@ -169,17 +168,7 @@ TEST_CASE("a job with forms that is killed and resumed gives the records of one 
     return all;
   };
   REQUIRE(run_llm_batch(run_to("whole.jsonl", more)).exit_code == 0);
-  std::vector<std::string> argv = {kProgram, "-m", kModel, "--progress", "none"};
-  for (const std::string& argument : run_to("resumed.jsonl", more)) argv.push_back(argument);
-  StoppedProcess run;
-  for (int attempt = 1; run.exit_code != 0; ++attempt) {
-    StopPlan plan;
-    plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
-    plan.file_call = 12 * attempt;
-    plan.after_ms = 60 * attempt;
-    run = run_and_stop(argv, "/dev/null", dir.file("err"), plan);
-    REQUIRE_MESSAGE((run.exit_code == 0 || run.exit_code == 137), run.err);
-  }
+  CHECK(run_killed(run_to("resumed.jsonl", more), 12) > 0);
   CHECK(stable_output(read_file(dir.file("resumed.jsonl"))) == stable_output(read_file(dir.file("whole.jsonl"))));
   std::vector<std::string> other = more;
   other[4] = "a,c";

@@ -94,6 +94,11 @@ TEST_CASE("reasoning that the prompt opens takes its budget and not a token more
     CHECK_MESSAGE(result.exit_code == 0, result.err);
     CHECK(stable_output(result.out) == stable_output(reference.out));
   }
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), input);
+  const auto job = file.with({dir.file("in.jsonl"), "-o", dir.file("out.jsonl"), "--max-num-seqs", "4", "--max-model-len", "128"});
+  CHECK(run_killed(job, 10) > 0);
+  CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(reference.out));
 }
 
 TEST_CASE("with a budget of b the end tag's tokens are b + 1 and the following of the answer") {

@@ -1,7 +1,11 @@
 #include "tests/e2e/run.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <utility>
+
+#include "tests/support/killed_process.h"
 
 namespace llmb::test {
 
@@ -14,6 +18,22 @@ ProcessResult run_llm_batch(std::vector<std::string> arguments, const std::strin
 ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& input) {
   arguments.insert(arguments.begin(), {"--device", "ledger"});
   return run_llm_batch(std::move(arguments), input);
+}
+
+int run_killed(const std::vector<std::string>& arguments, int first_call) {
+  constexpr double kMsPerCall = 5;  // where file calls cannot be counted
+  const TemporaryDirectory dir;
+  std::vector<std::string> argv = {kProgram, "-m", kModel, "--progress", "none"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  for (int num_killed = 0;; ++num_killed) {
+    StopPlan plan;
+    plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
+    plan.file_call = int64_t{first_call} * (num_killed + 1);
+    plan.after_ms = kMsPerCall * static_cast<double>(plan.file_call);
+    const StoppedProcess run = run_and_stop(argv, "/dev/null", dir.file("err"), plan);
+    if (run.exit_code == 0) return num_killed;
+    REQUIRE_MESSAGE(run.exit_code == 137, run.exit_code << " " << run.err);
+  }
 }
 
 std::vector<nlohmann::json> parse_lines(const std::string& text) {

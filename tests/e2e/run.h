@@ -22,6 +22,10 @@ ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& 
 
 std::vector<nlohmann::json> parse_lines(const std::string& text);
 
+// Begins a job of a file, kills it and continues it, until it ends with exit code 0: before file call first_call of the
+// first run, twice first_call of the second, and so on. Returns how often it was killed. arguments: with -o FILE
+int run_killed(const std::vector<std::string>& arguments, int first_call);
+
 // Records sorted by index, without their metrics and when their job began: what must not depend on the schedule.
 std::string stable_output(const std::string& text);
 

@@ -89,6 +89,7 @@ TEST_CASE("mistral: a list of calls, or names and arguments") {
   const AnswerParts parts = must_split("I look.[TOOL_CALLS]add[ARGS]{\"a\": 1}[TOOL_CALLS]b[CALL_ID]x1[ARGS]{}", split);
   CHECK(parts.content == "I look.");
   CHECK(parts.calls == Calls{{"add", "{\"a\": 1}"}, {"b", "{}"}});
+  CHECK(parts.has_short_call_ids);
   CHECK(must_split("[TOOL_CALLS] add{\"a\": 1}", split).calls == Calls{{"add", "{\"a\": 1}"}});
   for (const char* text : {"[TOOL_CALLS]", "[TOOL_CALLS][]", "[TOOL_CALLS][{\"name\": \"a\"}", "[TOOL_CALLS]add[ARGS]{\"a\"",
                            "[TOOL_CALLS]what is this {}", "[TOOL_CALLS]{}"})

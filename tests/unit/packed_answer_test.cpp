@@ -31,7 +31,7 @@ Completion full_completion() {
   one.finish_reason = FinishReason::kLength;
   one.stop_string = "end";
   one.stop_token = 3;
-  one.parts = AnswerParts{"content", true, "reasons", {{"f", "{\"x\":1}"}}};
+  one.parts = AnswerParts{"content", true, "reasons", {{"f", "{\"x\":1}"}}, true};
   one.num_reasoning_tokens = 1;
   c.choices.emplace_back().text = "another";
   return c;

@@ -150,6 +150,11 @@ TEST_CASE("an answer is a Response with its items") {
   CHECK(body["output"][2]["name"] == "f");
   CHECK(body["output"][2]["arguments"] == "{\"x\":1}");
   CHECK(body["output"][2]["call_id"] != body["output"][3]["call_id"]);
+  completion.choices[0].parts->has_short_call_ids = true;
+  const Json mistral = Json::parse(ResultFormatter().format(completion))["response"]["body"]["output"];
+  CHECK(mistral[2]["call_id"].get<std::string>().size() == 9);
+  CHECK(mistral[2]["call_id"] != mistral[3]["call_id"]);
+  CHECK(mistral[2]["id"] == body["output"][2]["id"]);
   CHECK(body["usage"]["output_tokens_details"]["reasoning_tokens"] == 3);
   CHECK(body["usage"]["total_tokens"] == 12);
   completion.choices[0].parts.reset();
