@@ -173,7 +173,7 @@ void spell(const Json& json, std::string* out) {
 }
 
 // Looks for an order of members in which the form reaches a value. It tries the order of the "properties" that name
-// most of them, and first the members behind which most of the others may still come.
+// most of them, and first the members behind which all may come that might have come instead.
 class OrderSearch {
  public:
   OrderSearch(const Json& schema, const Tokenizer& tokenizer, const grammar::Vocabulary& vocabulary, bool keeps_numbers)
@@ -245,7 +245,7 @@ class OrderSearch {
       return behind(from.clone(), "}");
     }
     struct Way {
-      size_t num_possible;  // of those that are left behind it
+      int32_t num_lost;  // names that might have come instead, and cannot come behind it
       State state;
       std::string name;
       Names left;
@@ -256,19 +256,21 @@ class OrderSearch {
       if (end != nullptr) order_of_[&json].insert(order_of_[&json].begin(), way.name);
       return end;
     };
-    for (const std::string& name : left) {
-      State state = behind_name(from, name, left.size() == json.size());
-      if (state == nullptr || --tries_left_ < 0) continue;
-      state = behind_value(std::move(state), json.at(name));
-      if (state == nullptr) continue;
-      Way way = {0, std::move(state), name, {}};
+    const bool is_first = left.size() == json.size();
+    Names possible;
+    std::copy_if(left.begin(), left.end(), std::back_inserter(possible),
+                 [&](const auto& name) { return behind_name(from, name, is_first) != nullptr; });
+    for (const std::string& name : possible) {
+      if (--tries_left_ < 0) return nullptr;
+      Way way = {0, behind_value(behind_name(from, name, is_first), json.at(name)), name, {}};
+      if (way.state == nullptr) continue;
       std::copy_if(left.begin(), left.end(), std::back_inserter(way.left), [&](const auto& n) { return n != name; });
-      for (const std::string& other : way.left) way.num_possible += behind_name(*way.state, other, false) != nullptr;
-      if (way.num_possible < way.left.size()) ways.push_back(std::move(way));
+      for (const std::string& other : possible)
+        way.num_lost += other != name && behind_name(*way.state, other, false) == nullptr;
+      if (way.num_lost > 0) ways.push_back(std::move(way));
       else if (State end = end_of(way)) return end;
     }
-    std::stable_sort(ways.begin(), ways.end(),
-                     [](const auto& a, const auto& b) { return a.num_possible > b.num_possible; });
+    std::stable_sort(ways.begin(), ways.end(), [](const auto& a, const auto& b) { return a.num_lost < b.num_lost; });
     for (const Way& way : ways)
       if (State end = end_of(way)) return end;
     return nullptr;
