@@ -3,7 +3,8 @@
 
     examples/classify_csv.py MODEL_DIR reviews.csv > classified.csv
 
-Needs the Python package (make package; pip install build-package/packages/*.whl).
+Needs the Python package (make package; pip install build-package/packages/*.whl), or, in the source tree,
+PYTHONPATH=tools/package LLM_BATCH=build/llm-batch.
 """
 
 import csv

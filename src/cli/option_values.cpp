@@ -1,5 +1,7 @@
 #include "cli/option_values.h"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -12,9 +12,8 @@ bool is_slower(const RequestFigures& a, const RequestFigures& b) { return a.e2e_
 
 // Algorithm R (Vitter, Random Sampling with a Reservoir, 1985).
 void RequestSample::add(RequestFigures request) {
-  if (request.id_json.size() > kMaxTextBytes) request.id_json = request.id_json.substr(0, kMaxTextBytes) + "…";
-  if (request.place.size() > kMaxTextBytes)
-    request.place = "…" + request.place.substr(request.place.size() - kMaxTextBytes);
+  if (request.id_json.size() > kMaxTextBytes) request.id_json.erase(kMaxTextBytes).append("…");
+  if (request.place.size() > kMaxTextBytes) request.place.erase(0, request.place.size() - kMaxTextBytes).insert(0, "…");
   if (slowest_.size() < kMaxSlowest || is_slower(request, slowest_.front())) {
     if (slowest_.size() == kMaxSlowest) {
       std::pop_heap(slowest_.begin(), slowest_.end(), is_slower);

@@ -56,7 +56,7 @@ bool KeywordReader::negate_bound(const std::string& keyword, const Json& value) 
     std::string pattern;
     const FormatKind kind = find_format(text(keyword, value), &pattern);
     if (kind == FormatKind::kRefused) refuse(pointer_, keyword, "under \"not\" it cannot be enforced");
-    out.types = kind == FormatKind::kNone ? 0 : kStringType;
+    out.types = kind == FormatKind::kNone ? 0 : uint32_t{kStringType};
     if (out.types != 0) out.strings = {not_string(regex(keyword, pattern, RegexScope::kWhole))};
   } else if (keyword == "type") {
     out.types = kAllTypes & ~read_types(value);

@@ -17,8 +17,8 @@ constexpr std::array kSharedFields = {
     "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "allowed_token_ids", "bad_words",
     "structured_outputs", "truncate_prompt_tokens", "truncation_side", "tool_choice", "parallel_tool_calls"};
 
-constexpr std::array kHarmless = {"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-                                  "prompt_cache_retention", "request_id", "cache_salt"};
+constexpr std::array kIgnored = {"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
+                                 "prompt_cache_retention", "request_id", "cache_salt"};
 
 // Taken only with the value that asks for nothing.
 constexpr std::pair<const char*, Neutral> kRefused[] = {
@@ -79,7 +79,7 @@ class BodyTranslator {
     }
     for (const auto& [refused_name, neutral] : kRefused)
       if (name == refused_name) return is_neutral(value, neutral) ? MaybeError() : refused(name, value);
-    if (std::find(kHarmless.begin(), kHarmless.end(), name) != kHarmless.end()) return std::nullopt;
+    if (std::find(kIgnored.begin(), kIgnored.end(), name) != kIgnored.end()) return std::nullopt;
     if (std::find(kSharedFields.begin(), kSharedFields.end(), name) != kSharedFields.end()) return add(name, value);
     return field_error("unknown_field", name, "unknown field " + name + " of /v1/responses");
   }

@@ -12,7 +12,8 @@ inline std::string without_created(std::string record) {
     const size_t at = record.find(before);
     if (at == std::string::npos) continue;
     const size_t digits = at + before.size();
-    record.replace(digits, record.find_first_not_of("0123456789", digits) - digits, "0");
+    record.erase(digits, record.find_first_not_of("0123456789", digits) - digits);
+    record.insert(digits, 1, '0');
   }
   return record;
 }
