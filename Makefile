@@ -28,7 +28,8 @@ demo: build
 # A fixed, seeded share of the long tests; test-long has all of them, for hours.
 test: build
 	@$(TIMED) "build of the tests" cmake --build $(BUILD)
-	@$(TIMED) tests ctest --test-dir $(BUILD) --output-on-failure -j 2
+	@# Three at a time, for two cores: some of them wait.
+	@$(TIMED) tests ctest --test-dir $(BUILD) --output-on-failure -j 3
 	@grep -h '^skipped: ' $(BUILD)/Testing/Temporary/LastTest.log || true
 
 # Full counts, clean roots, an emulated processor, the host layer's orders, sanitizers: see tools/test_long.sh.

@@ -49,10 +49,12 @@ message(STATUS "CUDA: ${CUDAToolkit_VERSION}, GPU ${gpu_capability}, in the prog
                "${cuda_architectures}")
 
 # ---- kernels ----------------------------------------------------------------------------------------------------------
-set(nvcc_flags -std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-ffp-contract=off
+set(nvcc_flags -std=c++20 --expt-relaxed-constexpr -Xcompiler=-Wall,-ffp-contract=off
     -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR} ${cuda_architectures})
 # Where the objects are only a check that they compile: a quarter of the time.
-if(NOT LLMB_CUDA_PROGRAM AND NOT CUDAToolkit_VERSION VERSION_LESS 13.0)
+if(LLMB_CUDA_PROGRAM)
+  list(APPEND nvcc_flags -O3 -lineinfo)
+elseif(NOT CUDAToolkit_VERSION VERSION_LESS 13.0)
   list(APPEND nvcc_flags --Ofast-compile=max)
 endif()
 # Every program that holds the kernels is several times smaller. A build of CUDA 13 needs a driver that can read it anyway.

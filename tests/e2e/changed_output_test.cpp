@@ -19,7 +19,7 @@ constexpr int kNumLines = 2000;
 
 // Some records are written, and most are not.
 struct RunningJob : Job {
-  RunningJob() { write_file(in, make_input(0, kNumLines, 400)); }
+  RunningJob() { write_file(in, make_input(0, kNumLines, 200)); }
 
   // $out and $in are the paths; `change` is done in their directory.
   ProcessResult run_with(const std::string& change, const std::string& more = "") const {
@@ -130,7 +130,7 @@ TEST_CASE("FAULTS 40: an interrupted run does not claim either what is gone") {
 
 TEST_CASE("FAULTS 40: results that go to a redirected file which something else cuts end with 6") {
   const TemporaryDirectory dir;
-  write_file(dir.file("in.jsonl"), make_input(0, kNumLines, 400));
+  write_file(dir.file("in.jsonl"), make_input(0, kNumLines, 200));
   for (const char* redirection : {">", ">>"}) {
     const ProcessResult result =
         run_shell("cd " + dir.path() + "; rm -f out; echo before > out; " + ledger_command("in.jsonl ") + redirection +

@@ -72,7 +72,7 @@ class Aims {
 }  // namespace
 
 TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the unbatched reference") {
-  const Seeds seeds = chosen_seeds(20'000);
+  const Seeds seeds = chosen_seeds(8'000);
   int64_t num_steps = 0, num_tokens = 0;
   int32_t most_preemptions = 0;
   Aims aims;
@@ -115,7 +115,7 @@ TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the un
 }
 
 TEST_CASE("random workloads of models with windows: the same, and no more blocks than the windows need") {
-  const Seeds seeds = chosen_seeds(4'000);
+  const Seeds seeds = chosen_seeds(2'000);
   Aims aims;
   for (int64_t i = seeds.first; i < seeds.first + seeds.num; ++i) {
     const auto seed = static_cast<uint64_t>(i);
