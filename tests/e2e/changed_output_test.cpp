@@ -21,10 +21,11 @@ constexpr int kNumLines = 2000;
 struct RunningJob : Job {
   RunningJob() { write_file(in, make_input(0, kNumLines, 200)); }
 
-  // $out and $in are the paths; `change` is done in their directory.
+  // $out and $in are the paths; `change` is done in their directory. In small batches, so that the first records are
+  // written long before the last ones, also on a busy machine.
   ProcessResult run_with(const std::string& change, const std::string& more = "") const {
     return run_shell(
-        "cd " + dir.path() + "; out=out.jsonl; in=in.jsonl; " + ledger_command("$in -o $out " + more) +
+        "cd " + dir.path() + "; out=out.jsonl; in=in.jsonl; " + ledger_command("$in -o $out --max-num-seqs 16 " + more) +
         " & pid=$!; until [ -s $out.partial ]; do sleep 0.01; kill -0 $pid || break; done; kill -STOP $pid; " + change +
         "; kill -CONT $pid; wait $pid");
   }
