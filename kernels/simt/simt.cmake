@@ -37,8 +37,11 @@ set_target_properties(llmb_kernels_cuda_simt PROPERTIES LINKER_LANGUAGE CXX)
 file(GLOB backend_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cpp)
 add_library(llmb_backend_cuda_simt STATIC ${backend_sources})
 target_link_libraries(llmb_backend_cuda_simt PUBLIC llmb_kernels_cuda_simt llmb_model)
-# As llmb_library() does it; the kernels' copies are too long for that.
+# As llmb_library() does it, with these compiler options. The kernels' copies are too long to be compiled together.
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  target_precompile_headers(llmb_simt PRIVATE ${LLMB_PRECOMPILED})
+  target_precompile_headers(llmb_kernels_cuda_simt REUSE_FROM llmb_simt)
+  target_precompile_headers(llmb_backend_cuda_simt REUSE_FROM llmb_simt)
   foreach(target llmb_simt llmb_backend_cuda_simt)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
