@@ -136,7 +136,8 @@ class LookupInRun {
     drafter_.learn(*sequence_, guess_, verdicts);
   }
 
-  llmb::LookupDrafter drafter_;
+  const llmb::SteadyClock clock_;
+  llmb::LookupDrafter drafter_{clock_};
   std::unique_ptr<llmb::Sequence> sequence_;
   llmb::Guess guess_;
   int32_t num_outputs_ = 0;

@@ -1,19 +1,23 @@
 // Measures in pairs what speculation saves on this CPU: each run with drafts has one without right before or behind it,
 // in turns, and the median of the ratios of their times counts, with all that drafting takes. Beside it stands what the
 // machine's own step curve, learned in these runs, predicts. The answers must be equal.
-//   bench_speculation [--case stories|shape|copies]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
-//                     [--heads DIR] [--shape DIR] [--tokens K]
+//   bench_speculation [--case stories|shape|copies|auto]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
+//                     [--heads DIR] [--shape DIR] [--tokens K] [--prompts FILE,…]
 //   stories  the bundled model's stories, greedy, by each kind of drafter as it chooses, and drafting in any case
 //   shape    random weights of a published shape, int8; drafts of a script, which take no time, are right with 0.8
 //   copies   the same with 0.95, as where answers copy from prompts
+//   auto     the bundled model's answers to each file of questions, with what --speculative auto does and with drafts
+//            that are always wrong; lines {"prompt": …}, {"question": …} or {"messages": [one]}
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -38,7 +42,8 @@ namespace {
 constexpr int32_t kMaxStepTokens = 64;
 
 struct Options {
-  std::vector<std::string> cases = {"stories", "shape", "copies"};
+  std::vector<std::string> cases = {"stories", "shape", "copies", "auto"};
+  std::vector<std::string> prompts = {"data/eval/heldout.jsonl", "data/eval/heldout_extract.jsonl"};
   std::vector<int32_t> batches;
   int32_t pairs = 5, tokens = 16;
   std::string model_dir = "data/model", draft_dir = "data/draft-model", heads_dir,
@@ -214,12 +219,12 @@ std::shared_ptr<Request> greedy(std::vector<TokenId> prompt, int32_t max_tokens)
   return request;
 }
 
-void load_target(Target* target, int32_t max_model_len) {
-  target->load.max_num_seqs = 8;
+void load_target(Target* target, int32_t max_model_len, int32_t max_num_seqs = 8) {
+  target->load.max_num_seqs = max_num_seqs;
   target->load.max_num_batched_tokens = 256;
   target->load.max_num_drafts = kMaxStepTokens;
   target->load.max_model_len = max_model_len;
-  target->load.num_blocks_override = 8 * max_model_len / target->load.block_size + 2 * 64;
+  target->load.num_blocks_override = max_num_seqs * max_model_len / target->load.block_size + 2 * 64;
   require(target->backend->load(target->config, target->load));
 }
 
@@ -272,8 +277,8 @@ void bench_stories(const Options& options) {
   std::vector<std::pair<std::string, MakeDrafters>> kinds = {
       {"draft model", [&](const Clock& clock) { return one(draft_model(options.draft_dir, false, clock)); }},
       {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options.draft_dir, true, clock)); }},
-      {"lookup", [&](const Clock&) { return one(std::make_unique<LookupDrafter>()); }},
-      {"lookup, tree", [&](const Clock&) { return one(std::make_unique<LookupDrafter>(1 << 19, true)); }},
+      {"lookup", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock)); }},
+      {"lookup, tree", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock, 1 << 19, true)); }},
       {"layers:2", [&](const Clock& clock) { return one(layers(&target, 2, clock)); }},
       {"layers:3", [&](const Clock& clock) { return one(layers(&target, 3, clock)); }},
       {"lookahead", [&](const Clock&) { return one(std::make_unique<LookaheadDrafter>()); }},
@@ -313,18 +318,72 @@ void bench_shape(const Options& options, const std::string& name, double accepta
   print_curve(target);
 }
 
+std::string question_of(const nlohmann::json& line) {
+  for (const char* field : {"prompt", "question"})
+    if (line.contains(field)) return line.at(field).get<std::string>();
+  return line.at("messages").at(0).at("content").get<std::string>();
+}
+
+// As many drafts as it may, none of them right, and sure of them.
+class WrongDrafter final : public Drafter {
+ public:
+  std::string name() const override { return "wrong"; }
+  void draft(std::span<const Sequence* const>, const DraftLimits& limits, std::span<Guess> guesses) override {
+    constexpr TokenId kUser = 2;  // of the bundled model, which begins no turn of the user's
+    for (Guess& guess : guesses)
+      for (int32_t k = 0; k < limits.max_tokens; ++k) guess.add(kUser, k - 1, 0.9, 0);
+  }
+  void learn(const Sequence&, const Guess&, std::span<const Verdict>) override {}
+  void forget(const Sequence&) override {}
+};
+
+void bench_auto(const Options& options) {
+  constexpr size_t kMaxQuestions = 300;
+  Target target;
+  target.max_tokens = options.tokens;
+  target.config = *load_model_config(options.model_dir);
+  target.load.model_dir = options.model_dir;
+  load_target(&target, 1024, 64);
+  const auto tokenizer = Tokenizer::load(options.model_dir);
+  require(tokenizer.status());
+  const auto one = [](std::unique_ptr<Drafter> drafter) {
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    drafters.push_back(std::move(drafter));
+    return drafters;
+  };
+  const MakeDrafters lookup = [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock)); };
+  const MakeDrafters wrong = [&](const Clock&) { return one(std::make_unique<WrongDrafter>()); };
+  for (const std::string& path : options.prompts) {
+    target.requests.clear();
+    std::ifstream file(path);
+    LLMB_CHECK_MSG(file.good(), path + ": cannot be read");
+    for (std::string line; target.requests.size() < kMaxQuestions && std::getline(file, line);) {
+      const std::string text = "<|user|>" + question_of(nlohmann::json::parse(line)) + "<|end|><|assistant|>";
+      target.requests.push_back(greedy((*tokenizer)->encode(text, true), 128));
+      target.requests.back()->eos_token_ids = target.config.eos_token_ids;
+    }
+    const std::string name = path.substr(path.rfind('/') + 1);
+    for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 8, 64} : options.batches) {
+      compare(name + ", auto", &target, batch, lookup, false, options.pairs);
+      compare(name + ", wrong", &target, batch, wrong, false, options.pairs);
+    }
+  }
+  print_curve(target);
+}
+
 }  // namespace
 }  // namespace llmb
 
 int main(int argc, char** argv) {
   llmb::Options options;
   CLI::App app("what speculation saves, in paired runs");
-  app.add_option("--case", options.cases, "stories, shape, copies; default: all");
+  app.add_option("--case", options.cases, "stories, shape, copies, auto; default: all");
   app.add_option("--pairs", options.pairs, "of runs; default 5");
   app.add_option("--batches", options.batches, "default: stories 1,4, else 1,4,8")->delimiter(',');
   app.add_option("--model-dir", options.model_dir, "of the stories");
   app.add_option("--draft", options.draft_dir, "its draft model");
   app.add_option("--heads", options.heads_dir, "its Medusa heads (tools/train/train_heads.py); default: none");
+  app.add_option("--prompts", options.prompts, "of the case auto")->delimiter(',');
   app.add_option("--tokens", options.tokens, "drafted for a sequence in a step, at most; default 16");
   app.add_option("--shape", options.shape, "a directory with a config.json");
   CLI11_PARSE(app, argc, argv);
@@ -332,6 +391,7 @@ int main(int argc, char** argv) {
     if (name == "stories") llmb::bench_stories(options);
     else if (name == "shape") llmb::bench_shape(options, "shape, script 0.8", 0.8);
     else if (name == "copies") llmb::bench_shape(options, "copies, script 0.95", 0.95);
-    else return std::fprintf(stderr, "--case %s: expected stories, shape or copies\n", name.c_str()), 2;
+    else if (name == "auto") llmb::bench_auto(options);
+    else return std::fprintf(stderr, "--case %s: expected stories, shape, copies or auto\n", name.c_str()), 2;
   }
 }

@@ -95,10 +95,13 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
   LLMB_ASSIGN_OR_RETURN(o->generation.form, parse_form(texts.json_schema, texts.regex, texts.choices, texts.grammar));
   o->model.tool_call_parser = call_format_named(texts.tool_call_parser);
   o->model.reasoning_parser = reasoning_format_named(texts.reasoning_parser);
-  LLMB_RETURN_IF_ERROR(parse_speculative(texts.speculative, &o->speculation));
+  SpeculationOptions& speculation = o->speculation;
+  speculation.is_default = texts.speculative.empty() && texts.speculative_config.empty() && speculation.corpus.empty();
+  if (texts.speculative.empty()) speculation.lookup = !speculation.corpus.empty();
+  else LLMB_RETURN_IF_ERROR(parse_speculative(texts.speculative, &speculation));
   if (texts.policy == "sjf") o->scheduler.policy = shortest_job_first();
   if (texts.policy == "mlfq") o->scheduler.policy = multi_level_feedback_queue();
-  LLMB_RETURN_IF_ERROR(parse_speculative_config(texts.speculative_config, &o->speculation));
+  LLMB_RETURN_IF_ERROR(parse_speculative_config(texts.speculative_config, &speculation));
   if (texts.logit_bias.empty()) return {};
   LLMB_ASSIGN_OR_RETURN(o->generation.logit_bias, parse_logit_bias(texts.logit_bias));
   return {};

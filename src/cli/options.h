@@ -15,7 +15,7 @@ struct FlagTexts {
   std::string load_format = "auto", dtype = "auto", arithmetic = "auto", kv_cache_dtype = "auto";
   std::string logit_bias, slo;
   std::string input_format = "auto", prompt_template, keep;
-  std::string speculative = "none", speculative_config;
+  std::string speculative, speculative_config;
   std::string json_schema, regex, grammar;  // of the files, their names
   std::vector<std::string> choices;
   std::string tool_call_parser = "auto", reasoning_parser = "auto";

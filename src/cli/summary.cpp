@@ -85,14 +85,14 @@ nlohmann::ordered_json error_objects(const std::vector<ErrorCount>& errors) {
 
 void add_speculation(std::string& out, const JobMetrics& m) {
   const SpeculationMetrics& s = m.speculation;
+  if (s.num_steps == 0) return;
   for (const SpeculationMetrics::Kind& kind : s.drafters)
     add_line(out, "drafts            %s: %lld tokens, %lld accepted (%.1f %%)", kind.name.c_str(),
              static_cast<long long>(kind.num_drafted), static_cast<long long>(kind.num_accepted),
              100 * ratio(kind.num_accepted, kind.num_drafted));
-  if (s.num_steps > 0)
-    add_line(out, "                  in %lld steps, %.2f tokens of a sequence in each; %.2f s saved, %.2f s predicted",
-             static_cast<long long>(s.num_steps), ratio(s.num_given, s.num_groups), s.measured_saved_ms / 1000,
-             s.predicted_saved_ms / 1000);
+  add_line(out, "                  in %lld steps, %.2f tokens of a sequence in each; %.2f s saved, %.2f s predicted",
+           static_cast<long long>(s.num_steps), ratio(s.num_given, s.num_groups), s.measured_saved_ms / 1000,
+           s.predicted_saved_ms / 1000);
 }
 
 void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {

@@ -30,6 +30,8 @@ std::optional<JobStop> Job::prepare() {
   if (!device.ok()) return JobStop{JobEnd::kDeviceFault, device.status().message()};
   model_.device = std::move(*device);
   if (!model_.device.note.empty()) log_warning(model_.device.note);
+  if (options_.speculation.is_default)
+    options_.speculation.lookup = guesses_by_default(model_.device.kind, options_.load);
   live_.enter("reading the model's files");
   if (auto stop = read_model()) return stop;
   if (auto stop = choose_arithmetic()) return stop;

@@ -56,6 +56,7 @@ struct DataOptions {
 
 // Guessed tokens, which change no byte of an answer where a row's bits do not depend on its step.
 struct SpeculationOptions {
+  bool is_default = false;  // nothing is asked for: lookup where no byte depends on it (guesses_by_default)
   bool lookup = false;      // in prompts, outputs, answers and the corpus
   bool lookahead = false;   // by the model itself, beside its steps
   int32_t num_layers = 0;   // of the model, that draft; 0: none
@@ -69,6 +70,11 @@ struct SpeculationOptions {
   // Whether several continuations of a sequence may be verified at once.
   bool has_trees() const { return trees || lookahead || !medusa.empty(); }
 };
+
+// Whether a row's bits depend on nothing that speculation changes.
+inline bool guesses_by_default(DeviceKind device, const LoadOptions& load) {
+  return device == DeviceKind::kCpu || (device == DeviceKind::kCuda && load.cuda.deterministic);
+}
 
 // Settings that were asked for: no tuned one takes their place (job/tuned_settings.h).
 struct AskedSettings {

@@ -32,7 +32,7 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
                                             const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   if (options.speculation.lookup) {
-    auto lookup = std::make_unique<LookupDrafter>(kMaxAnswerTokens, options.speculation.trees);
+    auto lookup = std::make_unique<LookupDrafter>(clock, kMaxAnswerTokens, options.speculation.trees);
     for (const std::vector<TokenId>& text : options.corpus) lookup->add_to_corpus(text);
     drafters.push_back(std::move(lookup));
   }

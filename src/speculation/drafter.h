@@ -33,6 +33,8 @@ class Drafter {
   virtual double acceptance(const Sequence& /*sequence*/) const { return 1; }
   virtual double ms_per_token(int32_t /*num_sequences*/) const { return 0; }
 
+  // A call for several sequences takes as long as a call for each of them.
+  virtual bool guesses_one_by_one() const { return false; }
   // Time spent in draft() since the last call on reading prompts, on which later guesses build, too.
   virtual double take_invested_ms() { return 0; }
 

@@ -8,6 +8,8 @@ namespace llmb {
 namespace {
 // Tokens of a prompt's end to match: a reference that matches further back guesses no better.
 constexpr int32_t kContextTokens = 32;
+// Answers that end while guesses do not pay are read when a trial begins, which is to cost little: so many tokens of them.
+constexpr int64_t kMaxEndedTokens = 1 << 11;
 // A token that is less likely than this, all in all, is not worth its place in a list.
 constexpr double kMinProbability = 0.02;
 
@@ -18,8 +20,8 @@ bool has_child(const Guess& guess, int32_t parent) {
 }
 }  // namespace
 
-LookupDrafter::LookupDrafter(int32_t max_answer_tokens, bool guesses_trees)
-    : max_answer_tokens_(max_answer_tokens), guesses_trees_(guesses_trees) {
+LookupDrafter::LookupDrafter(const Clock& clock, int32_t max_answer_tokens, bool guesses_trees)
+    : clock_(clock), max_answer_tokens_(max_answer_tokens), guesses_trees_(guesses_trees) {
   for (const double of_likeliest : {1.0, 0.3})
     for (int32_t source = 0; source < 2; ++source)
       for (int32_t length = 1; length <= kNumLengths; ++length)
@@ -43,13 +45,18 @@ const SuffixAutomaton& LookupDrafter::automaton(Source source, const Row& row) c
 
 void LookupDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
                           std::span<Guess> guesses) {
+  const double begin_ms = clock_.now_ms();
   take_in_answers();
+  invested_ms_ += clock_.now_ms() - begin_ms;
   for (size_t i = 0; i < sequences.size(); ++i) draft_one(*sequences[i], limits.max_tokens, &guesses[i]);
 }
 
 void LookupDrafter::draft_one(const Sequence& sequence, int32_t max_tokens, Guess* guess) {
-  Row& row = rows_[sequence.id];
+  const auto [at, is_new] = rows_.try_emplace(sequence.id);
+  Row& row = at->second;
+  const double begin_ms = is_new ? clock_.now_ms() : 0;
   catch_up(sequence, &row);
+  if (is_new) invested_ms_ += clock_.now_ms() - begin_ms;
   std::array<Guess, kNumSources> found;
   std::array<SuffixAutomaton::Match, kNumSources> matches;
   std::array<double, kNumSources> expected = {};
@@ -116,14 +123,14 @@ void LookupDrafter::forget(const Sequence& sequence) {
   rows_.erase(sequence.id);
   const int32_t end = sequence.num_known_tokens();
   if (sequence.output_tokens.empty() || end > max_answer_tokens_ / 2) return;
-  if (num_ended_tokens_ + end > max_answer_tokens_ / 2) {
-    ended_.clear();
-    num_ended_tokens_ = 0;
-  }
   std::vector<TokenId>& answer = ended_.emplace_back();
   for (int32_t at = std::max(0, sequence.num_prompt_tokens() - kContextTokens); at < end; ++at)
     answer.push_back(sequence.token(at));
   num_ended_tokens_ += static_cast<int64_t>(answer.size());
+  while (num_ended_tokens_ > kMaxEndedTokens && ended_.size() > 1) {
+    num_ended_tokens_ -= static_cast<int64_t>(ended_.front().size());
+    ended_.pop_front();
+  }
 }
 
 // Only when drafts are asked for: where they do not pay, nothing is spent on answers.

@@ -4,12 +4,14 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <deque>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "core/types.h"
 #include "speculation/acceptance.h"
 #include "speculation/drafter.h"
@@ -23,7 +25,8 @@ namespace llmb {
 class LookupDrafter final : public Drafter {
  public:
   // max_answer_tokens: of ended answers that are kept, the newest; 0: none. guesses_trees: what other places say, too.
-  explicit LookupDrafter(int32_t max_answer_tokens = 1 << 19, bool guesses_trees = false);
+  // The clock outlives it.
+  explicit LookupDrafter(const Clock& clock, int32_t max_answer_tokens = 1 << 19, bool guesses_trees = false);
 
   void add_to_corpus(std::span<const TokenId> text);
   int32_t num_corpus_tokens() const { return corpus_.size(); }
@@ -31,6 +34,8 @@ class LookupDrafter final : public Drafter {
   std::string name() const override { return "lookup"; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
+  bool guesses_one_by_one() const override { return true; }
+  double take_invested_ms() override { return std::exchange(invested_ms_, 0); }
   void forget(const Sequence& sequence) override;
 
  private:
@@ -50,12 +55,14 @@ class LookupDrafter final : public Drafter {
   static int32_t kind_of(Source source, int32_t match_length, bool is_other);
   void take_in_answers();
 
+  const Clock& clock_;
   const int32_t max_answer_tokens_;
   const bool guesses_trees_;
   SuffixAutomaton corpus_, answers_, older_answers_;
   int64_t generation_ = 0;                   // how often answers_ became older_answers_
-  std::vector<std::vector<TokenId>> ended_;  // answers that are in no automaton yet
+  std::deque<std::vector<TokenId>> ended_;  // answers that are in no automaton yet
   int64_t num_ended_tokens_ = 0;
+  double invested_ms_ = 0;  // in prompts and in answers of others
   std::unordered_map<SeqId, Row> rows_;
   std::vector<Acceptance> acceptance_;  // by kind
   std::vector<TokenId> continuation_;   // scratch

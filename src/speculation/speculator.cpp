@@ -64,7 +64,7 @@ void Speculator::ask(size_t drafter, std::span<const Sequence* const> decoding, 
   const DraftLimits limits = limits_worth_asking(asked, asked_, num_rows);
   if (asked_.empty() || limits.max_tokens == 0) return;
   guesses_.assign(asked_.size(), Guess());
-  asked.draft(asked_, limits, guesses_);
+  draft(asked, limits);
   for (size_t i = 0; i < asked_.size(); ++i) {
     Guess& guess = guesses_[i];
     LLMB_CHECK(guess.tokens.size() == guess.acceptance.size() && guess.tokens.size() == guess.kinds.size());
@@ -74,6 +74,17 @@ void Speculator::ask(size_t drafter, std::span<const Sequence* const> decoding, 
     if (guess.expected() > choice.guess.expected())
       choice = {drafter, std::move(guess), asked_[i]->num_output_tokens()};
   }
+}
+
+// A trial must not cost much: a drafter that reads a sequence's prompt before it guesses for the first time does so for
+// as many as a part of a step's time allows.
+void Speculator::draft(Drafter& drafter, const DraftLimits& limits) {
+  const std::span<const Sequence* const> sequences = asked_;
+  if (options_.drafts_always || !switch_.is_trial() || !drafter.guesses_one_by_one())
+    return drafter.draft(sequences, limits, guesses_);
+  const double end_ms = clock_.now_ms() + cost_.ms(num_decoding_) / 8;
+  for (size_t i = 0; i < sequences.size() && (i == 0 || clock_.now_ms() < end_ms); ++i)
+    drafter.draft(sequences.subspan(i, 1), limits, std::span(guesses_).subspan(i, 1));
 }
 
 // Tokens for each sequence at which a step with them, and the time to draft them, gives most tokens a millisecond; and

@@ -59,7 +59,7 @@ std::vector<std::string> with(std::vector<std::string> arguments, const std::vec
 
 TEST_CASE("answers have the same bytes whoever guesses, in any batch, preempted or not") {
   const std::string input = lines();
-  const ProcessResult plain = run_llm_batch({"--batching", "none", "--threads", "1"}, input);
+  const ProcessResult plain = run_llm_batch({"--batching", "none", "--threads", "1", "--speculative", "none"}, input);
   REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
   int64_t num_drafted = 0, num_preemptions = 0;
   const std::vector<std::vector<std::string>> schedules = {
@@ -79,6 +79,24 @@ TEST_CASE("answers have the same bytes whoever guesses, in any batch, preempted 
     }
   CHECK(num_drafted > 50);
   CHECK(num_preemptions > 0);
+}
+
+TEST_CASE("lookup guesses on the CPU unless it is told not to; where nothing computes, nobody does") {
+  const TemporaryDirectory dir;
+  const auto summary = [&](const std::vector<std::string>& arguments) {
+    const ProcessResult result = run_llm_batch(with(arguments, {"--metrics", dir.file("metrics.jsonl")}), lines());
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    return parse_lines(read_file(dir.file("metrics.jsonl"))).back();
+  };
+  for (const auto& asked : std::vector<std::vector<std::string>>{{}, {"--speculative", "auto"}}) {
+    const Json looked_up = summary(asked);
+    REQUIRE(looked_up.contains("speculation"));
+    CHECK(looked_up["speculation"].size() == 1);
+    CHECK(looked_up["speculation"].contains("lookup"));
+  }
+  CHECK(!summary({"--speculative", "none"}).contains("speculation"));
+  CHECK(!summary({"--device", "ledger"}).contains("speculation"));
+  CHECK(summary({"--device", "ledger", "--speculative", "lookup"}).contains("speculation"));
 }
 
 TEST_CASE("a job that is killed again and again, each time continued with another drafter") {

@@ -77,7 +77,8 @@ TEST_CASE("killed again and again while blocks lie in the host's memory only, a 
   const ProcessResult ample = run_llm_batch({in, "--no-enable-prefix-caching", "--max-model-len", "128"});
   REQUIRE_MESSAGE(ample.exit_code == 0, ample.err);
   const std::vector<std::string> arguments = {
-      in, "-o", out, "--num-gpu-blocks-override", "14", "--max-model-len", "128", "--preemption", "swap"};
+      in, "-o", out, "--num-gpu-blocks-override", "14", "--max-model-len", "128", "--preemption", "swap", "--speculative",
+      "none"};  // so that the steps are the same in each run
   int num_killed = 0, num_continued = 0;
   while (true) {
     REQUIRE(num_killed < 60);

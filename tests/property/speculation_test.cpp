@@ -81,7 +81,7 @@ void choose_schedule(TestRng* rng, EngineJobOptions* o) {
 std::unique_ptr<Speculator> random_speculator(TestRng* rng, const EngineJobOptions& o, const StepCost& cost,
                                               const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
-  if (rng->chance(0.5)) drafters.push_back(std::make_unique<LookupDrafter>(rng->between(0, 200), rng->chance(0.5)));
+  if (rng->chance(0.5)) drafters.push_back(std::make_unique<LookupDrafter>(clock, rng->between(0, 200), rng->chance(0.5)));
   if (drafters.empty() || rng->chance(0.5)) {
     const double right_rates[] = {0, 0.7, 0.95, 1};
     DrafterScript script;

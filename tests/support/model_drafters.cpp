@@ -82,7 +82,7 @@ class LoadedBackend final : public Backend {
 std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOptions* o, const StepCost& cost,
                                             const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
-  if (setup.looks_up) drafters.push_back(std::make_unique<LookupDrafter>(1 << 19, setup.is_tree));
+  if (setup.looks_up) drafters.push_back(std::make_unique<LookupDrafter>(clock, 1 << 19, setup.is_tree));
   if (setup.by == DraftBy::kModel) drafters.push_back(make_model_drafter(setup, clock));
   if (setup.by == DraftBy::kLookahead) drafters.push_back(std::make_unique<LookaheadDrafter>());
   if (setup.by == DraftBy::kLayers || setup.by == DraftBy::kMedusa) {

@@ -33,6 +33,25 @@ class BoastfulDrafter final : public Drafter {
   Acceptance learned{0.9};
 };
 
+// Takes a millisecond for each sequence, and finds nothing.
+class SlowDrafter final : public Drafter {
+ public:
+  explicit SlowDrafter(VirtualClock& clock) : clock_(clock) {}
+  std::string name() const override { return "slow"; }
+  bool guesses_one_by_one() const override { return true; }
+  void draft(std::span<const Sequence* const> sequences, const DraftLimits&, std::span<Guess>) override {
+    num_asked += static_cast<int32_t>(sequences.size());
+    clock_.advance_ms(static_cast<double>(sequences.size()));
+  }
+  void learn(const Sequence&, const Guess&, std::span<const Verdict>) override {}
+  void forget(const Sequence&) override {}
+
+  int32_t num_asked = 0;
+
+ private:
+  VirtualClock& clock_;
+};
+
 struct Simulated {
   double ms = 0;
   int64_t num_tokens = 0;
@@ -127,6 +146,20 @@ TEST_CASE("a drafter that is right pays where rows are cheap, and costs less tha
     }
 }
 
+TEST_CASE("a trial asks a drafter that guesses one by one for an eighth of a step's time, and for one sequence at least") {
+  for (const auto& [step_ms, num_asked] : {std::pair{1.0, 1}, {20.0, 3}, {10000.0, 64}}) {
+    VirtualClock clock;
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    drafters.push_back(std::make_unique<SlowDrafter>(clock));
+    const auto& slow = static_cast<const SlowDrafter&>(*drafters[0]);
+    StepCost learned;
+    Speculator speculator({}, std::move(drafters), learned, clock);
+    const auto cost = [ms = step_ms](int32_t) { return ms; };
+    simulate(64, 12, 0, cost, &speculator, &learned);  // a trial of four steps
+    CHECK_MESSAGE(slow.num_asked == 4 * num_asked, "steps of " << step_ms << " ms: " << slow.num_asked);
+  }
+}
+
 TEST_CASE("what a step costs: the usual time, between observed numbers of rows in a line, never falling") {
   StepCost cost;
   CHECK(cost.ms(5) == 0);
@@ -152,7 +185,8 @@ TEST_CASE("lookup drafts from the own text, from the corpus and from ended answe
   auto request = make_request(1, 100);
   request->prompt_tokens = {1, 2, 3, 4, 9, 1, 2};
   Sequence own(0, 0, request, BlockTable(16), 100, 0);
-  LookupDrafter lookup;
+  const VirtualClock clock;
+  LookupDrafter lookup(clock);
   CHECK(draft(lookup, own) == std::vector<TokenId>{3, 4, 9, 1});
   own.append_token(50);
   CHECK(draft(lookup, own).empty());
@@ -169,7 +203,8 @@ TEST_CASE("lookup drafts from the own text, from the corpus and from ended answe
 }
 
 TEST_CASE("answers are kept up to a bound, the newest") {
-  LookupDrafter lookup(1000);
+  const VirtualClock clock;
+  LookupDrafter lookup(clock, 1000);
   const auto request = make_request(1, 100);
   const auto end_one = [&](SeqId id, TokenId first) {
     Sequence sequence(id, 0, request, BlockTable(16), 100, 0);
@@ -190,6 +225,31 @@ TEST_CASE("answers are kept up to a bound, the newest") {
   };
   CHECK(drafts_after(100'005) == 4);
   CHECK(drafts_after(1005) == 0);
+}
+
+TEST_CASE("of answers that end while nobody asks for guesses the newest 2048 tokens are kept") {
+  const VirtualClock clock;
+  LookupDrafter lookup(clock);
+  const auto draft = [&](const Sequence& sequence) {
+    std::vector<Guess> guesses(1);
+    const Sequence* sequences[] = {&sequence};
+    lookup.draft(sequences, {4, 0}, guesses);
+    return guesses[0].tokens.size();
+  };
+  const auto request = make_request(1, 100);
+  for (SeqId id = 0; id < 200; ++id) {  // 201 tokens each, the prompt's included
+    Sequence sequence(id, 0, request, BlockTable(16), 200, 0);
+    for (TokenId i = 0; i < 200; ++i) sequence.append_token(static_cast<TokenId>(1000 * (id + 1)) + i);
+    lookup.forget(sequence);
+  }
+  const auto drafts_after = [&](TokenId token) {
+    Sequence sequence(1000 + token, 0, request, BlockTable(16), 100, 0);
+    sequence.append_token(token);
+    return draft(sequence);
+  };
+  CHECK(drafts_after(200'005) == 4);
+  CHECK(drafts_after(191'005) == 4);  // the tenth from the end
+  CHECK(drafts_after(190'005) == 0);
 }
 
 }  // namespace llmb::test
