@@ -8,6 +8,7 @@
 //   copies   the same with 0.95, as where answers copy from prompts
 //   auto     the bundled model's answers to each file of questions, with what --speculative auto does and with drafts
 //            that are always wrong; lines {"prompt": …}, {"question": …} or {"messages": [one]}
+// The manual's tokens a step, "always": --case stories --batches 1 --pairs 1 --heads DIR
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
