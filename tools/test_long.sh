@@ -62,7 +62,7 @@ run_part() {
       mapfile -t tests < <(cd build && ctest -N -R '_simt/' | sed -n 's/^ *Test *#[0-9]*: //p')
       build "${tests[@]//\//_}"
       for seed in 1 2 3 4; do
-        LLMB_SIMT_SEED=$((first_seed + seed)) ctest --test-dir build --output-on-failure -j 2 -R '_simt/'
+        LLMB_ALL_SCHEDULES=1 LLMB_SIMT_SEED=$((first_seed + seed)) ctest --test-dir build --output-on-failure -j 2 -R '_simt/'
       done ;;
     architectures)
       command -v "${CUDACXX:-nvcc}" > /dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { echo "skipped: no nvcc"; return; }

@@ -12,6 +12,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "model/config_loader.h"
+#include "tests/support/all_schedules.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
@@ -145,6 +146,7 @@ TEST_CASE("deterministic: bits do not depend on the schedule, in every dtype") {
     const auto backend = loaded(make_cuda_backend(0), config, options);
     const auto expected = generate_one_by_one(*backend, requests, kMaxNumBatchedTokens);
     for (const uint64_t seed : {1, 2, 3}) {
+      if (seed == 3 && !runs_all_schedules()) continue;
       const bool same = generate_at_random(*backend, requests, seed == 1 ? 64 : 7, 20, seed) == expected;
       CHECK(same);
     }

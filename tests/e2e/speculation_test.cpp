@@ -1,14 +1,14 @@
 // Whoever guesses tokens: the built program gives the same bytes, also where a job is killed and continued with another
-// drafter; and what cannot guess is refused in one line. LLMB_ALL_SCHEDULES=1: each drafter with each schedule.
+// drafter; and what cannot guess is refused in one line.
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/e2e/run.h"
+#include "tests/support/all_schedules.h"
 #include "tests/support/killed_process.h"
 #include "tests/support/medusa_heads.h"
 
@@ -64,7 +64,7 @@ TEST_CASE("answers have the same bytes whoever guesses, in any batch, preempted 
   int64_t num_drafted = 0, num_preemptions = 0;
   const std::vector<std::vector<std::string>> schedules = {
       {"--max-num-seqs", "1"}, {"--max-num-seqs", "4"}, {"--max-model-len", "160", "--num-gpu-blocks-override", "24"}};
-  const size_t num_schedules = std::getenv("LLMB_ALL_SCHEDULES") != nullptr ? schedules.size() : 1;
+  const size_t num_schedules = runs_all_schedules() ? schedules.size() : 1;
   for (size_t i = 0; i < drafters().size(); ++i)
     for (size_t schedule = i % 3, end = schedule + num_schedules; schedule < end; ++schedule) {
       CAPTURE(drafters()[i][1]);
