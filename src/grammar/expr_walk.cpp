@@ -109,6 +109,24 @@ bool ExprArena::write(ExprId e, int32_t* num_left, std::string* out) const {
 
 // Each time that something is repeated takes a byte at least.
 ExprId ExprArena::without_limits(ExprId e, int32_t* num_bytes) {
+  constexpr size_t kMaxMembers = 8;
+  if (nodes_[e].kind != Kind::kEither || members(nodes_[e]).size() > kMaxMembers)
+    return sequence_without_limits(e, num_bytes);
+  const auto all = members(nodes_[e]);
+  std::vector<ExprId> list(all.begin(), all.end());
+  *num_bytes = INT32_MAX;
+  bool is_changed = false;
+  for (ExprId& member : list) {
+    int32_t limit = 0;
+    const ExprId free = sequence_without_limits(member, &limit);
+    is_changed |= free != member;
+    member = free;
+    *num_bytes = std::min(*num_bytes, limit);
+  }
+  return is_changed ? either(std::move(list)) : e;
+}
+
+ExprId ExprArena::sequence_without_limits(ExprId e, int32_t* num_bytes) {
   constexpr int kMaxParts = 8;  // of a sequence: the limits behind them stay
   const Node node = nodes_[e];
   *num_bytes = INT32_MAX;
@@ -124,7 +142,7 @@ ExprId ExprArena::without_limits(ExprId e, int32_t* num_bytes) {
   bool is_changed = false;
   for (ExprId& part : parts) {
     int32_t limit = 0;
-    const ExprId free = without_limits(part, &limit);
+    const ExprId free = sequence_without_limits(part, &limit);
     is_changed |= free != part;
     part = free;
     *num_bytes = std::min(*num_bytes, limit);

@@ -10,7 +10,6 @@ namespace llmb::grammar {
 namespace {
 
 constexpr size_t kMaxExprBytes = size_t{48} << 20, kMaxConfigurationBytes = size_t{16} << 20;
-constexpr CharGroups kKnown = CharGroups{1} << 63, kKnownWide = CharGroups{1} << 62;  // no group's
 
 void set_bit(Mask* mask, TokenId token) { (*mask)[token / 32] |= 1u << token % 32; }
 
@@ -27,6 +26,8 @@ TokenMasks::TokenMasks(Matcher* matcher, ExprArena* arena, std::span<const ExprI
       arena_(*arena),
       vocabulary_(*vocabulary),
       inner_(arena, bodies),
+      kept_(arena),
+      needs_ends_(bodies.size() > 1 || arena->has_call(bodies[0])),
       states_(static_cast<size_t>(vocabulary->max_depth()) + 1),
       exprs_(static_cast<size_t>(vocabulary->max_depth()) + 1) {
   for (int byte = 0; byte < 256; ++byte) class_of_[byte] = arena->byte_class(static_cast<uint8_t>(byte));
@@ -51,50 +52,24 @@ void TokenMasks::walk(Matcher& matcher, int32_t top, int32_t deeper_than, const 
 }
 
 void TokenMasks::forget() {
-  by_expr_ = {}, by_configuration_ = {}, stays_ = {};
+  by_expr_ = {}, by_configuration_ = {};
+  kept_.forget();
   by_expr_bytes_ = by_configuration_bytes_ = 0;
 }
 
 // Adds the tokens of the nodes [node, end).
 void TokenMasks::add_tokens(int32_t node, int32_t end, ExprTokens* found) const {
-  const auto begin = vocabulary_.tokens().begin();
-  found->few.insert(found->few.end(), begin + vocabulary_.nodes()[node].tokens_begin,
-                    begin + vocabulary_.tokens_end(end - 1));
+  const auto begin = vocabulary_.tokens().begin() + vocabulary_.nodes()[node].tokens_begin;
+  const auto tokens_end = vocabulary_.tokens().begin() + vocabulary_.tokens_end(end - 1);
+  if (found->bits.empty()) found->few.insert(found->few.end(), begin, tokens_end);
+  else std::for_each(begin, tokens_end, [found](TokenId token) { set_bit(&found->bits, token); });
+  if (found->few.size() > static_cast<size_t>(vocabulary_.num_words())) make_dense(found);
 }
 
-// Whether every character of the groups leads from the expression to itself.
-bool TokenMasks::stays(ExprId expr, CharGroups groups) {
-  if (static_cast<size_t>(arena_.size()) > stays_.size()) stays_.resize(static_cast<size_t>(arena_.size()), 0);
-  if ((stays_[expr] & kKnown) == 0) {
-    CharGroups left = kWideGroups | CharGroups{1} << kNoCharGroup;  // lead elsewhere
-    for (int byte = 0; byte < 0x80; ++byte)
-      if (arena_.next(expr, class_of_[byte]) != expr) left |= CharGroups{1} << char_group(static_cast<uint8_t>(byte));
-    stays_[expr] = (~left & ~kKnownWide) | kKnown;
-  }
-  if ((groups & ~kWideGroups & ~stays_[expr]) != 0) return false;
-  if ((groups & kWideGroups) != 0 && (stays_[expr] & kKnownWide) == 0) {
-    CharGroups left = 0;
-    for (int byte = 0xC2; byte <= 0xF4; ++byte) {
-      const CharGroups group = CharGroups{1} << char_group(static_cast<uint8_t>(byte));
-      if ((left & group) == 0 &&
-          !stays_behind(arena_.next(expr, class_of_[byte]), rest_behind(static_cast<uint8_t>(byte)), expr))
-        left |= group;
-    }
-    stays_[expr] |= kKnownWide | (kWideGroups & ~left);
-  }
-  return (groups & ~stays_[expr]) == 0;
-}
-
-// Whether all that completes the character leads to `expr`.
-bool TokenMasks::stays_behind(ExprId from, Utf8Rest rest, ExprId expr) {
-  if (rest.num_bytes == 0 || from == kNothing) return from == expr;
-  int32_t last_class = -1;
-  for (int byte = rest.first; byte <= rest.last; ++byte) {
-    if (class_of_[byte] == last_class) continue;
-    last_class = class_of_[byte];
-    if (!stays_behind(arena_.next(from, last_class), {0x80, 0xBF, rest.num_bytes - 1}, expr)) return false;
-  }
-  return true;
+void TokenMasks::make_dense(ExprTokens* tokens) const {
+  tokens->bits.resize(static_cast<size_t>(vocabulary_.num_words()), 0);
+  for (const TokenId token : tokens->few) set_bit(&tokens->bits, token);
+  tokens->few = {};
 }
 
 // False, with anything found, where it makes too many expressions.
@@ -112,12 +87,13 @@ bool TokenMasks::collect_without_calls(ExprId expr, int32_t deeper_than, ExprTok
       continue;
     }
     exprs_[here.depth] = next;
-    const bool is_whole =
-        deeper_than == 0 && here.end - node > kManyNodes && stays(next, vocabulary_.groups_below(node));
+    const CharGroups groups = vocabulary_.groups_below(node);
+    const bool is_whole = deeper_than == 0 && here.end - node > kManyNodes &&
+                          (kept_.stays(next, groups) || (!needs_ends_ && kept_.lives(next, groups)));
     const int32_t end = is_whole ? here.end : node + 1;
     if (here.depth > deeper_than) {
       add_tokens(node, end, found);
-      for (int32_t i = node; arena_.is_nullable(next) && i < end; ++i)
+      for (int32_t i = node; needs_ends_ && arena_.is_nullable(next) && i < end; ++i)
         if (vocabulary_.has_children(i) && (i == node || vocabulary_.ends_character(i))) found->ends.push_back(i);
     }
     node = end;
@@ -134,7 +110,7 @@ void TokenMasks::collect(ExprId expr, int32_t deeper_than, ExprTokens* found) {
   walk(inner_, 0, deeper_than, inner_.start_without_calls(expr), [&](int32_t node, const MatcherState& state) {
     if (vocabulary_.nodes()[node].depth <= deeper_than) return;
     add_tokens(node, node + 1, found);
-    if (state.is_complete && vocabulary_.has_children(node)) found->ends.push_back(node);
+    if (needs_ends_ && state.is_complete && vocabulary_.has_children(node)) found->ends.push_back(node);
   });
 }
 
@@ -167,15 +143,12 @@ ExprTokens TokenMasks::find_tokens(ExprId expr) {
 
 const ExprTokens& TokenMasks::tokens_of(ExprId expr) {
   if (const auto known = by_expr_.find(expr); known != by_expr_.end()) return *known->second;
-  const std::string written = arena_.written(expr);
+  std::string written = arena_.written(expr);
+  if (!written.empty() && !needs_ends_) written += "without ends";
   auto found = written.empty() ? nullptr : vocabulary_.shared_tokens().find(written);
   if (found == nullptr) {
     ExprTokens tokens = find_tokens(expr);
-    if (tokens.few.size() > static_cast<size_t>(vocabulary_.num_words())) {
-      tokens.bits.resize(static_cast<size_t>(vocabulary_.num_words()), 0);
-      for (const TokenId token : tokens.few) set_bit(&tokens.bits, token);
-      tokens.few = {};
-    }
+    if (tokens.few.size() > static_cast<size_t>(vocabulary_.num_words())) make_dense(&tokens);
     if (by_expr_bytes_ > kMaxExprBytes) by_expr_.clear(), by_expr_bytes_ = 0;
     by_expr_bytes_ += tokens.num_bytes();
     found = std::make_shared<const ExprTokens>(std::move(tokens));

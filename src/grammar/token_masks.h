@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "grammar/kept_groups.h"
 #include "grammar/matcher.h"
 #include "grammar/shared_tokens.h"
 #include "grammar/vocabulary.h"
@@ -25,7 +26,7 @@ class TokenMasks {
 
   std::shared_ptr<const Mask> mask(const Configuration& configuration);
 
-  size_t num_bytes() const { return by_expr_bytes_ + by_configuration_bytes_ + stays_.size() * sizeof(CharGroups); }
+  size_t num_bytes() const { return by_expr_bytes_ + by_configuration_bytes_ + kept_.num_bytes(); }
   // All that was found: the arena has forgotten its expressions.
   void forget();
 
@@ -37,8 +38,7 @@ class TokenMasks {
   void collect(ExprId expr, int32_t deeper_than, ExprTokens* found);
   bool collect_without_calls(ExprId expr, int32_t deeper_than, ExprTokens* found);
   void add_tokens(int32_t node, int32_t end, ExprTokens* found) const;
-  bool stays(ExprId expr, CharGroups groups);
-  bool stays_behind(ExprId from, Utf8Rest rest, ExprId expr);
+  void make_dense(ExprTokens* tokens) const;
   // Visits the nodes of the subtree behind `top` that the state reaches and that lead deeper; visit(node, state).
   template <typename Visit>
   void walk(Matcher& matcher, int32_t top, int32_t deeper_than, const MatcherState& start, const Visit& visit);
@@ -46,11 +46,12 @@ class TokenMasks {
   Matcher& matcher_;
   ExprArena& arena_;
   const Vocabulary& vocabulary_;
-  Matcher inner_;                     // for expressions by themselves
+  Matcher inner_;  // for expressions by themselves
+  KeptGroups kept_;
+  const bool needs_ends_;             // tokens may go on behind the end of a rule: there are calls
   int32_t class_of_[256];             // of bytes
   std::vector<MatcherState> states_;  // [depth + 1]
   std::vector<ExprId> exprs_;         // [depth + 1]
-  std::vector<CharGroups> stays_;     // [expr]  that lead from an expression to itself, with what is known of it
   std::unordered_map<ExprId, std::shared_ptr<const ExprTokens>> by_expr_;
   size_t by_expr_bytes_ = 0;  // of those that are not shared
   std::unordered_map<Configuration, std::shared_ptr<const Mask>, ConfigurationHash> by_configuration_;
