@@ -34,7 +34,7 @@ class SpeculationSwitch {
   }
 
  private:
-  static constexpr int32_t kFirstWait = 4, kFirstPause = 32, kMaxPause = 1024;  // steps
+  static constexpr int32_t kFirstWait = 16, kFirstPause = 64, kMaxPause = 1024;  // steps
   static constexpr int32_t kTrialSteps = 4;
   static constexpr double kMemory = 32;  // steps
 

@@ -177,7 +177,7 @@ int32_t Speculator::num_worth(const std::vector<double>& probabilities, int32_t 
   }
   // A trial drafts a little in any case, else nothing would be learned: so much that the step's cost differs. And no
   // more, as what is expected may be wrong.
-  if (switch_.is_trial()) best = std::min(1 + num_rows / 8, most);
+  if (switch_.is_trial()) best = std::min(1 + num_decoding_ / 8, most);
   return best;
 }
 

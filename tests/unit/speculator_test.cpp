@@ -155,7 +155,7 @@ TEST_CASE("a trial asks a drafter that guesses one by one for an eighth of a ste
     StepCost learned;
     Speculator speculator({}, std::move(drafters), learned, clock);
     const auto cost = [ms = step_ms](int32_t) { return ms; };
-    simulate(64, 12, 0, cost, &speculator, &learned);  // a trial of four steps
+    simulate(64, 30, 0, cost, &speculator, &learned);  // a trial of four steps
     CHECK_MESSAGE(slow.num_asked == 4 * num_asked, "steps of " << step_ms << " ms: " << slow.num_asked);
   }
 }
