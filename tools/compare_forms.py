@@ -7,6 +7,10 @@
 Instances are followed token by token as they are written, with their own order of members. A schema passes where it is
 compiled, each valid instance is reached to its end, and no invalid one is. Times are processor time of one thread. Each
 schema has a process of its own, which may take 20 s and 4 GiB.
+
+2026-11-23, AMD EPYC family 25 model 17, 2 cores, much other work beside it; 159 files (each 64th but BFCL's and JME's),
+Qwen2.5's vocabulary: llguidance 1.9.1 passed 135 and refused 24; masks mean 81, p99 1791, p99.9 3968 us.
+bench_grammar on the same: 148 passed, 11 refused, 0 wrong; mean 20, p99 741, p99.9 1388 us.
 """
 import argparse
 import glob
