@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -19,7 +20,7 @@ namespace {
 
 // A loop in a forward pass follows the previous one within microseconds: waiting threads spin this many times before
 // they sleep, which is some tens of microseconds.
-constexpr int kSpins = 4000;
+constexpr int kMaxSpins = 4000, kMinSpins = 500;
 
 inline void cpu_relax() {
 #if defined(__x86_64__)
@@ -29,11 +30,37 @@ inline void cpu_relax() {
 #endif
 }
 
+// Spins while one waits, half as many times after a wait in vain: where other programs have the cores, spinning would
+// take their time and gain nothing.
+class Spinner {
+ public:
+  explicit Spinner(int max_spins) : max_spins_(max_spins), spins_(max_spins) {}
+
+  template <typename IsOver>
+  void wait(const IsOver& is_over) {
+    for (int i = 0; i < spins_; ++i) {
+      if (is_over()) {
+        spins_ = std::min(max_spins_, 2 * spins_);
+        return;
+      }
+      cpu_relax();
+    }
+    spins_ = std::min(max_spins_, std::max(kMinSpins, spins_ / 2));
+  }
+
+ private:
+  const int max_spins_;
+  int spins_;
+};
+
 }  // namespace
 
 struct ThreadPool::State {
+  explicit State(int max_spins) : max_spins(max_spins), end_spinner(max_spins) {}
+
   std::vector<std::thread> threads;
-  int spins = 0;  // none where threads share cores: spinning would keep the others from their work
+  const int max_spins;  // 0 where threads share cores: spinning would keep the others from their work
+  Spinner end_spinner;  // for the end of a loop
   std::mutex mutex;
   std::condition_variable wake, done;
   std::atomic<uint64_t> generation{0};  // one per loop; odd/even has no meaning
@@ -59,8 +86,9 @@ struct ThreadPool::State {
 
   void thread_main(int thread) {
     uint64_t seen = 0;
+    Spinner spinner(max_spins);
     while (true) {
-      for (int i = 0; i < spins && generation.load(std::memory_order_acquire) == seen; ++i) cpu_relax();
+      spinner.wait([&] { return generation.load(std::memory_order_acquire) != seen; });
       if (generation.load(std::memory_order_acquire) == seen) {
         std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return generation.load(std::memory_order_acquire) != seen; });
@@ -88,9 +116,9 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int num_threads)
+    : state_(std::make_unique<State>(num_threads <= usable_cpu_count() ? kMaxSpins : 0)) {
   LLMB_CHECK(num_threads >= 1);
-  state_->spins = num_threads <= usable_cpu_count() ? kSpins : 0;
   try {
     for (int i = 1; i < num_threads; ++i) state_->threads.emplace_back([s = state_.get(), i] { s->thread_main(i); });
   } catch (...) {  // no memory for another thread
@@ -116,7 +144,7 @@ void ThreadPool::run(int64_t num_tasks, Call call, const void* body) {
   s.num_busy.store(static_cast<int>(s.threads.size()), std::memory_order_relaxed);
   s.raise_generation();
   s.work(0);
-  for (int i = 0; i < s.spins && s.num_busy.load(std::memory_order_acquire) != 0; ++i) cpu_relax();
+  s.end_spinner.wait([&] { return s.num_busy.load(std::memory_order_acquire) == 0; });
   std::unique_lock lock(s.mutex);
   s.done.wait(lock, [&] { return s.num_busy.load(std::memory_order_acquire) == 0; });
   if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));
