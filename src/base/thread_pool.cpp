@@ -56,7 +56,7 @@ class Spinner {
 }  // namespace
 
 struct ThreadPool::State {
-  explicit State(int max_spins) : max_spins(max_spins), end_spinner(max_spins) {}
+  explicit State(int spins) : max_spins(spins), end_spinner(spins) {}
 
   std::vector<std::thread> threads;
   const int max_spins;  // 0 where threads share cores: spinning would keep the others from their work
