@@ -38,11 +38,11 @@ Bf16Unit bf16_unit_target() {
                                           : Bf16Unit::kNone;
 }
 
-// Words [0, num_words) of kRows rows of x by kVecs vectors of columns, added to what `sums` begins with.
+// Words [0, num_words) of kRows rows of x by kVecs vectors of columns, added to what `sums` begins with. Intrinsics
+// throughout: with Clang, a function with a target of its own cannot call Highway's.
 template <int kRows, int kVecs>
 LLMB_BF16_DOTS HWY_INLINE void dot_tile(const uint8_t* panel, int64_t num_words, const uint8_t* x, int64_t x_stride,
                                         int64_t column, const TileSums& sums, FetchAhead& fetch) {
-  const D d;
   FetchAhead ahead = fetch;
   __m512 acc[kRows * kVecs];
   LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) {
@@ -67,9 +67,9 @@ LLMB_BF16_DOTS HWY_INLINE void dot_tile(const uint8_t* panel, int64_t num_words,
   LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
     const int64_t at = column + c * 16;
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-      V sum{acc[r * kVecs + c]};
-      if (sums.bias != nullptr) sum = hn::Add(sum, hn::LoadU(d, sums.bias + at));
-      hn::StoreU(sum, d, sums.to + r * sums.to_stride + at);
+      __m512 sum = acc[r * kVecs + c];
+      if (sums.bias != nullptr) sum = _mm512_add_ps(sum, _mm512_loadu_ps(sums.bias + at));
+      _mm512_storeu_ps(sums.to + r * sums.to_stride + at, sum);
     }
   }
 }
