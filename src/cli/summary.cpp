@@ -1,5 +1,6 @@
 #include "cli/summary.h"
 
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -83,6 +84,9 @@ nlohmann::ordered_json error_objects(const std::vector<ErrorCount>& errors) {
   return objects;
 }
 
+// To two decimals; never "-0.00".
+double rounded_seconds(double ms) { return std::round(ms / 10) / 100 + 0.0; }
+
 void add_speculation(std::string& out, const JobMetrics& m) {
   const SpeculationMetrics& s = m.speculation;
   if (s.num_steps == 0) return;
@@ -91,8 +95,8 @@ void add_speculation(std::string& out, const JobMetrics& m) {
              static_cast<long long>(kind.num_drafted), static_cast<long long>(kind.num_accepted),
              100 * ratio(kind.num_accepted, kind.num_drafted));
   add_line(out, "                  in %lld steps, %.2f tokens of a sequence in each; %.2f s saved, %.2f s predicted",
-           static_cast<long long>(s.num_steps), ratio(s.num_given, s.num_groups), s.measured_saved_ms / 1000,
-           s.predicted_saved_ms / 1000);
+           static_cast<long long>(s.num_steps), ratio(s.num_given, s.num_groups),
+           rounded_seconds(s.measured_saved_ms), rounded_seconds(s.predicted_saved_ms));
 }
 
 void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {
