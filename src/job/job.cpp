@@ -15,6 +15,8 @@ Job::Job(JobOptions options, const JobEnvironment& environment)
 
 JobEnding Job::run() {
   if (auto stop = prepare()) return ending(std::move(*stop));
+  // Nothing is loaded in vain: a load cannot be called off, so the process would have to end with it.
+  if (is_interrupted()) return ending({JobEnd::kInterrupted, ""});
   return compute();
 }
 
