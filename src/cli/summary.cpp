@@ -133,6 +133,8 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   add_line(out, "requests          %lld ok, %lld failed%s", n(m.requests.num_completed), n(m.requests.num_failed),
            m.num_left > 0 ? (", " + std::to_string(m.num_left) + " left").c_str() : "");
   add_errors(out, m.errors);
+  for (const std::string& name : m.fields_never_kept)
+    out += "warning           --keep: no line has a field " + escape_control(name) + "\n";
   if (m.num_equal_rows > 0) add_line(out, "equal rows        %lld answered with another", n(m.num_equal_rows));
   add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, m.backend.load_ms / 1000);
   add_line(out, "tokens            %lld in, %lld out", n(m.requests.num_input_tokens), n(m.requests.num_output_tokens));

@@ -95,14 +95,17 @@ ParseFailure failure_of(const InputLine& line, LineParse parse, RequestError err
 struct RequestParser::State {
   std::variant<InputRequest, ParseFailure> parse_json(const InputLine& line, const std::string& json);
   std::variant<InputRequest, ParseFailure> parse_data(const InputLine& line, JsonElement fields,
-                                                      const std::string& json) const;
+                                                      const std::string& json);
   std::optional<ParseFailure> refuse_long_prompt(const InputLine& line);
+  std::string keep_fields(JsonElement fields);
 
   GenerationParams defaults;
   RequestLimits limits;
   DataMapping mapping;
   dom::parser parser;
   KnownExtras extras;
+  std::vector<std::string> never_kept;  // of mapping.kept_fields, those that no line had
+  bool has_kept_from_line = false;
 };
 
 // For a large line. nullopt: it may be answered, or something else is wrong with it.
@@ -133,6 +136,7 @@ RequestParser::RequestParser(GenerationParams defaults, RequestLimits limits, Da
   state_->defaults = std::move(defaults);
   state_->limits = std::move(limits);
   state_->mapping = std::move(mapping);
+  state_->never_kept = state_->mapping.kept_fields;
 }
 
 RequestParser::~RequestParser() = default;
@@ -178,18 +182,18 @@ std::variant<InputRequest, ParseFailure> RequestParser::State::parse_json(const 
   if (line.format != InputFormat::kJsonLines || mapping.maps_json_lines()) return parse_data(line, root, json);
   LineParse parse(defaults, limits, extras, root);
   MaybeError error = parse.run();
-  if (parse.request.form == ApiForm::kNative) parse.request.input_json = kept_fields(root, mapping);
+  if (parse.request.form == ApiForm::kNative) parse.request.input_json = keep_fields(root);
   if (error) return failure_of(line, std::move(parse), std::move(*error));
   parse.request.line = line.line;
   return std::move(parse.request);
 }
 
 std::variant<InputRequest, ParseFailure> RequestParser::State::parse_data(const InputLine& line, JsonElement fields,
-                                                                          const std::string& json) const {
+                                                                          const std::string& json) {
   InputRequest request;
   request.line = line.line;
   request.params = defaults;
-  request.input_json = kept_fields(fields, mapping);
+  request.input_json = keep_fields(fields);
   MaybeError error = read_data_line(fields, json, line.format, mapping, &request);
   if (!error) return request;
   ParseFailure failure;
@@ -199,6 +203,18 @@ std::variant<InputRequest, ParseFailure> RequestParser::State::parse_data(const 
   failure.input_json = std::move(request.input_json);
   failure.is_chat = mapping.system.has_value();
   return failure;
+}
+
+std::string RequestParser::State::keep_fields(JsonElement fields) {
+  if (fields.is_object()) {
+    has_kept_from_line = true;
+    std::erase_if(never_kept, [&](const std::string& name) { return fields[name].error() == simdjson::SUCCESS; });
+  }
+  return kept_fields(fields, mapping);
+}
+
+std::vector<std::string> RequestParser::fields_never_kept() const {
+  return state_->has_kept_from_line ? state_->never_kept : std::vector<std::string>();
 }
 
 Completion to_completion(ParseFailure failure) {

@@ -28,6 +28,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "core/completion.h"
 #include "core/prompt_bound.h"
@@ -72,6 +73,9 @@ class RequestParser {
   ~RequestParser();
 
   std::variant<InputRequest, ParseFailure> parse(const InputLine& line);
+
+  // Names of DataMapping::kept_fields that none of the lines parsed so far has; none before the first native line.
+  std::vector<std::string> fields_never_kept() const;
 
  private:
   struct State;

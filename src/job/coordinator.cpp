@@ -42,6 +42,7 @@ void Coordinator::read() {
   {
     std::lock_guard lock(mutex_);
     input_status_ = std::move(status);
+    if (input_status_.ok()) fields_never_kept_ = intake_->fields_never_kept();
   }
   input_forecast_.end_input();
   // Whoever finds the queue closed finds the status.
@@ -118,6 +119,11 @@ bool Coordinator::has_read_all() const {
 Status Coordinator::input_status() const {
   std::lock_guard lock(mutex_);
   return input_status_.ok() && planner_ ? planner_->status() : input_status_;
+}
+
+std::vector<std::string> Coordinator::fields_never_kept() const {
+  std::lock_guard lock(mutex_);
+  return fields_never_kept_;
 }
 
 void Coordinator::stop() {

@@ -65,6 +65,8 @@ class Coordinator final : public RequestSource, public CompletionSink {
   bool has_read_all() const;
   // Why reading ended, as RequestIntake::run(); ok while it goes on.
   Status input_status() const;
+  // Fields that records were to repeat and that no line of this run has; none while reading goes on.
+  std::vector<std::string> fields_never_kept() const;
   std::optional<int64_t> total_bytes() const { return intake_->total_bytes(); }
 
   // Begins to write items, those already put included. Both outlive this; `errors` may be null. Call once at most.
@@ -120,6 +122,7 @@ class Coordinator final : public RequestSource, public CompletionSink {
   std::condition_variable changed_;
   bool has_line_ = false, has_read_all_ = false;  // guarded by mutex_
   Status input_status_;                           // guarded by mutex_
+  std::vector<std::string> fields_never_kept_;    // guarded by mutex_
   std::thread reader_;
 };
 

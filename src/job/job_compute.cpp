@@ -189,6 +189,7 @@ JobMetrics Job::metrics(const Outcome& outcome) {
   JobMetrics metrics;
   metrics.requests = coordinator_->results().metrics();
   metrics.errors = coordinator_->errors().errors();
+  metrics.fields_never_kept = coordinator_->fields_never_kept();
   metrics.steps = worker_->metrics();
   metrics.speculation = worker_->speculation();
   metrics.num_left = worker_->num_left();

@@ -58,6 +58,7 @@ struct JobReport {
 struct JobMetrics {
   RequestMetrics requests;
   std::vector<ErrorCount> errors;  // of failed requests: the first kinds, in order of appearance
+  std::vector<std::string> fields_never_kept;  // that records were to repeat, and no line has
   StepMetrics steps;
   SpeculationMetrics speculation;
   int64_t num_left = 0;  // requests that were taken in and given up

@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -52,6 +54,8 @@ class RequestIntake {
   void stop();
 
   std::optional<int64_t> total_bytes() const { return reader_->total_bytes(); }  // of all inputs; nullopt: not known
+  // RequestParser's, of the lines that run() has read. Once it has returned.
+  std::vector<std::string> fields_never_kept() const { return parser_->fields_never_kept(); }
 
  private:
   Status read_all(const std::function<bool(IntakeItem)>& take);

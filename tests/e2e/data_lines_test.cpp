@@ -86,6 +86,25 @@ TEST_CASE("kept fields stand in the record, before the hash") {
   CHECK(all.records()[1]["input"] == parse_lines(kQuestions)[1]);
 }
 
+TEST_CASE("the summary names kept fields that no line has; the run is complete") {
+  const Job job;
+  const std::string in = job.file("in.jsonl", kQuestions);
+  const auto run = [&](const std::string& names, const std::string& out) {
+    return run_process({kProgram, "-m", kModel, "--device", "ledger", "--max-tokens", "1", "--order", "input",
+                        "--prompt-field", "question", "--keep", names, in, "-o", out});
+  };
+  const ProcessResult result = run("answr,level,other", job.out());
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.find("\nwarning           --keep: no line has a field answr\n"
+                        "warning           --keep: no line has a field other\n") != std::string::npos);
+  CHECK(result.err.find("a field level") == std::string::npos);
+  CHECK(job.records()[0]["input"] == json::object());
+  const Job known;
+  const ProcessResult all_kept = run("answer,level", known.out());
+  CHECK(all_kept.err.find("requests          2 ok") != std::string::npos);
+  CHECK(all_kept.err.find("warning") == std::string::npos);
+}
+
 TEST_CASE("CSV, TSV and text by name and by flag; a quoted line break belongs to its row") {
   const Job csv;
   CHECK(csv.run({csv.file("in.csv", "id,text\r\n1,\"two\nlines, \"\"x\"\"\"\r\n2,plain\r\n"), "--template", "{{ text }}"})

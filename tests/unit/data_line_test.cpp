@@ -140,6 +140,25 @@ TEST_CASE("kept fields stand in records of answers and of errors, before the has
   CHECK(std::get<InputRequest>(parse_data(completion(""), mapping)).input_json == "");
 }
 
+TEST_CASE("a parser knows which kept fields no line had, once it has seen a line with fields") {
+  DataMapping mapping;
+  mapping.kept_fields = {"a", "b"};
+  RequestParser parser({}, {}, mapping);
+  using Names = std::vector<std::string>;
+  const auto after = [&](const std::string& bytes) {
+    InputLine line;
+    line.bytes = bytes;
+    parser.parse(line);
+    return parser.fields_never_kept();
+  };
+  CHECK(after("{") == Names{});
+  CHECK(after(completion("")) == Names{});  // its record has OpenAI's form
+  CHECK(after(R"({"prompt":"p","A":1})") == Names{"a", "b"});
+  CHECK(after(R"({"prompt":"p","b":null,"temperature":-1})") == Names{"a"});
+  CHECK(after(R"({"prompt":"p"})") == Names{"a"});
+  CHECK(after(R"({"prompt":"p","a":1})") == Names{});
+}
+
 TEST_CASE("a CSV row may hold line breaks; its index is that of its first line, the header's is not returned") {
   CsvColumns columns;
   CHECK(rows("id,text\r\n1,a\r\n\r\n2,\"b\r\nc\n\",\r\n3,d", "x.csv", &columns) ==
