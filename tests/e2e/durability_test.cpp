@@ -89,14 +89,12 @@ TEST_CASE("FAULTS 6: where the reader leaves, the run ends with 141 and says not
 TEST_CASE("FAULTS 7: where the reader does not read, a signal ends the run within the grace and 2 s") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), make_lines(40000, 60));
-  // Others may have the processors for seconds, but hardly three times in a row. ThreadSanitizer would wait for another
-  // second at the end.
-  const std::string prompt_exit = "TSAN_OPTIONS=\"$TSAN_OPTIONS atexit_sleep_ms=0\" ";
+  // Others may have the processors for seconds, but hardly three times in a row.
   int fastest_ms = INT_MAX;
   for (int attempt = 0; attempt < 3 && fastest_ms >= 1000 + 2000; ++attempt) {
     // The reader reads one line, so that the run is under way, and nothing more until it has ended.
     const ProcessResult result =
-        run_shell("rm -f " + dir.file("pipe") + "; mkfifo " + dir.file("pipe") + "; " + prompt_exit +
+        run_shell("rm -f " + dir.file("pipe") + "; mkfifo " + dir.file("pipe") + "; " +
                   command(dir.file("in.jsonl") + " --grace 1") + " > " + dir.file("pipe") + " & pid=$!; exec 3< " +
                   dir.file("pipe") + "; read -r line <&3; sleep 1; kill -TERM $pid; begin=$(date +%s%N); wait $pid; " +
                   "echo code $?; echo $((($(date +%s%N) - begin) / 1000000)); exec 3<&-");

@@ -17,12 +17,6 @@
 #include "cli/signals.h"
 #include "tests/e2e/run.h"
 
-#ifdef __SANITIZE_THREAD__
-// A run that stalls ends from the thread that notices, by _exit(); nobody joins the others. And it ends at once, where
-// the sanitizer would wait for a second.
-extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0 atexit_sleep_ms=0"; }
-#endif
-
 namespace llmb::test {
 
 struct ChildResult {
