@@ -158,7 +158,7 @@ struct Job {
       const int err = open(dir.file("err").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
       dup2(err, STDERR_FILENO);
       for (const int number : {SIGABRT, SIGSEGV, SIGTERM}) signal(number, SIG_DFL);  // not the test's own
-      alarm(60);
+      alarm(kProcessTimeoutSeconds);  // where it hangs
       g_num_allocations = 0;
       g_fail_at = fail_at < 0 ? INT64_MAX : fail_at;
       g_fail_from_size = fail_from_size;

@@ -17,9 +17,9 @@ std::string command(const std::string& arguments) {
   return kProgram + " --device ledger --no-metrics --grace 3600 " + arguments;
 }
 
-// Two SIGTERMs, half a second after `ready` is true.
-ProcessResult run_and_stop(const std::string& job, const std::string& ready = "true") {
-  return run_shell("cd /; " + job + " & pid=$!; until " + ready + "; do sleep 0.02; kill -0 $pid || break; done; " +
+// Two SIGTERMs, half a second after the program is there.
+ProcessResult run_and_stop(const std::string& job) {
+  return run_shell("cd /; " + job + " & pid=$!; " + kUntilSignalsAreHandled +
                    "sleep 0.5; kill -TERM $pid; sleep 0.1; kill -TERM $pid 2> /dev/null; wait $pid; echo code $?");
 }
 
@@ -114,7 +114,8 @@ TEST_CASE("FAULTS 44: two signals end a run whose stderr nobody reads, and one w
       const ProcessResult result =
           run_shell(full_pipe(job.dir) + "{ " + command("-m " + kModel + " --progress " + progress + " " + job.in) +
                     (has_file ? " -o " + job.out : "") + " " + redirection +
-                    " & pid=$!; sleep 1; kill -TERM $pid; sleep 0.1; " + "kill -TERM $pid; wait $pid; echo code $?; }");
+                    " & pid=$!; " + kUntilSignalsAreHandled +
+                    "sleep 0.5; kill -TERM $pid; sleep 0.1; kill -TERM $pid; wait $pid; echo code $?; }");
       CHECK_MESSAGE(result.out == "code 143\n", result.out << result.err);
       if (!has_file) continue;
       const std::string partial = read_file(job.partial);

@@ -116,10 +116,17 @@ TEST_CASE("with --progress none no line's error is told") {
 }
 
 TEST_CASE("a line of progress says that every row has failed alike") {
-  // SIGUSR1 asks for a line at once, where the run waits for more lines.
-  const ProcessResult result = run_shell("(for i in 1 2 3; do echo '{\"question\":1}'; done; sleep 2) | " + kProgram +
-                                         " -m " + kModel + " --progress plain & sleep 1; kill -USR1 $!; wait");
-  CHECK_MESSAGE(result.err.find("3 done, every one failed: missing_field") != std::string::npos, result.err);
+  // SIGUSR1 asks for a line at once, where the run waits for more lines. The input ends when one says so.
+  const TemporaryDirectory dir;
+  const std::string wanted = "3 done, every one failed: missing_field";
+  const std::string line_is_there = "grep -q '" + wanted + "' err || [ $i = 3000 ]; do i=$((i+1)); sleep 0.1; done";
+  const ProcessResult result = run_shell(
+      "cd " + dir.path() + "; : > err; i=0; (for n in 1 2 3; do echo '{\"question\":1}'; done; until " + line_is_there +
+      ") | " + kProgram + " -m " + kModel + " --progress plain > out 2> err & pid=$!; " + kUntilSignalsAreHandled +
+      "until kill -USR1 $pid; " + line_is_there + "; wait $pid; echo code $?");
+  const std::string err = read_file(dir.file("err"));
+  CHECK_MESSAGE(result.out == "code 3\n", err);
+  CHECK_MESSAGE(err.find(wanted) != std::string::npos, err);
 }
 
 }  // namespace llmb::test

@@ -15,6 +15,10 @@ namespace llmb::test {
 inline const std::string kProgram = binary_dir() + "/llm-batch";
 inline const std::string kModel = source_dir() + "/data/model";
 
+// Shell: waits until the process $pid handles SIGTERM and SIGUSR1, however slowly it starts.
+inline const std::string kUntilSignalsAreHandled =
+    "until grep -q '^SigCgt:.*[4-7c-f]...$' /proc/$pid/status; do sleep 0.02; kill -0 $pid || break; done; ";
+
 // llm-batch -m data/model --progress none <arguments>, with `input` on stdin.
 ProcessResult run_llm_batch(std::vector<std::string> arguments, const std::string& input = "");
 // The same with --device ledger.

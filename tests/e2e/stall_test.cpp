@@ -86,7 +86,19 @@ void check_resumable(const Job& job, const ProcessResult& result, bool has_recor
 }
 
 void wait_for_file(const std::string& path) {
-  for (int i = 0; i < 5000 && (!fs::exists(path) || fs::file_size(path) == 0); ++i) usleep(2000);
+  for (int i = 0; i < 500 * kProcessTimeoutSeconds && (!fs::exists(path) || fs::file_size(path) == 0); ++i)
+    usleep(2000);
+}
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// `attempt` returns seconds. Others may have the processors for that long, but hardly three times in a row.
+void check_within(double max_s, const std::function<double()>& attempt) {
+  double fastest_s = attempt();
+  for (int i = 1; i < 3 && !(fastest_s < max_s); ++i) fastest_s = std::min(fastest_s, attempt());
+  CHECK(fastest_s < max_s);
 }
 
 }  // namespace
@@ -96,14 +108,16 @@ TEST_CASE("FAULTS 24: a device that hangs for ever in submit() or wait() ends th
     for (const int64_t step : {0, 13}) {
       CAPTURE(in_submit);
       CAPTURE(step);
-      const Job job;
       BackendScript script;
       (in_submit ? script.submit_stalls : script.stalls).insert(step);
-      const auto result = run_in_child(job.arguments({"--watchdog-timeout", "0.3"}), scripted(script));
-      CHECK(result.process.exit_code == 9);
-      CHECK(result.wall_s < 0.3 + 5);
-      CHECK(result.process.err.find("--watchdog-timeout") != std::string::npos);
-      check_resumable(job, result.process, step > 0);
+      check_within(0.3 + 5, [&] {
+        const Job job;
+        const auto result = run_in_child(job.arguments({"--watchdog-timeout", "0.3"}), scripted(script));
+        CHECK(result.process.exit_code == 9);
+        CHECK(result.process.err.find("--watchdog-timeout") != std::string::npos);
+        check_resumable(job, result.process, step > 0);
+        return result.wall_s;
+      });
     }
 }
 
@@ -168,38 +182,54 @@ TEST_CASE(
     "FAULTS 7: where the device hangs, a signal ends the run within the grace and 2 s; a second or third one at once") {
   for (const int num_signals : {1, 2, 3}) {
     CAPTURE(num_signals);
-    const Job job;
     BackendScript script;
     script.stalls = {13};
-    const auto result = run_in_child(
-        job.arguments({"--grace", num_signals > 1 ? "60" : "1"}), scripted(script), [] {},
-        [&](pid_t pid) {
-          wait_for_file(job.partial);
-          for (int i = 0; i < num_signals; ++i) kill(pid, SIGINT), usleep(50'000);
-        });
-    CHECK(result.process.exit_code == 130);
-    CHECK(result.wall_s < 1 + 2 + 1);  // and a second to get there
-    if (num_signals < 3) {
-      check_resumable(job, result.process, true);
-      continue;
-    }
-    CHECK(result.wall_s < 1);
-    CHECK(read_file(job.partial).back() == '\n');
-    CHECK(run_in_child(job.arguments({}), scripted({})).process.exit_code == 0);
-    CHECK(lines_of(job.out) == expected_lines());
+    check_within(num_signals == 3 ? 1 : 1 + 2, [&] {
+      const Job job;
+      Clock::time_point first_signal;
+      const auto result = run_in_child(
+          job.arguments({"--grace", num_signals > 1 ? "60" : "1"}), scripted(script), [] {},
+          [&](pid_t pid) {
+            wait_for_file(job.partial);
+            first_signal = Clock::now();
+            for (int i = 0; i < num_signals; ++i) kill(pid, SIGINT), usleep(50'000);
+          });
+      const double ended_s = seconds_since(first_signal);
+      CHECK(result.process.exit_code == 130);
+      if (num_signals < 3) {
+        check_resumable(job, result.process, true);
+        return ended_s;
+      }
+      CHECK(read_file(job.partial).back() == '\n');
+      CHECK(run_in_child(job.arguments({}), scripted({})).process.exit_code == 0);
+      CHECK(lines_of(job.out) == expected_lines());
+      return ended_s;
+    });
   }
 }
 
 TEST_CASE("FAULTS 7: while the model loads, a signal ends the run at once") {
-  const Job job;
   BackendScript script;
   script.load_stalls = true;
-  const auto result = run_in_child(
-      job.arguments({}), scripted(script), [] {}, [](pid_t pid) { usleep(700'000), kill(pid, SIGINT); });
-  CHECK(result.process.exit_code == 130);
-  CHECK(result.wall_s < 0.7 + 2);
-  CHECK(report(result.process)["exit_code"] == 130);
-  CHECK(!fs::exists(job.partial));
+  check_within(2, [&] {
+    const Job job;
+    const BackendFactory make = [&](std::string_view device) {
+      write_file(job.dir.file("loads"), "yes");
+      return scripted(script)(device);
+    };
+    Clock::time_point signalled;
+    const auto result = run_in_child(job.arguments({}), make, [] {}, [&](pid_t pid) {
+      wait_for_file(job.dir.file("loads"));
+      usleep(300'000);
+      signalled = Clock::now();
+      kill(pid, SIGINT);
+    });
+    const double ended_s = seconds_since(signalled);
+    CHECK(result.process.exit_code == 130);
+    CHECK(report(result.process)["exit_code"] == 130);
+    CHECK(!fs::exists(job.partial));
+    return ended_s;
+  });
 }
 
 TEST_CASE("FAULTS 25: a device that cannot be had is told in one line, with 10 for its memory and 9 for all else") {

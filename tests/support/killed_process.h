@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/process.h"
+
 namespace llmb::test {
 
 struct StopPlan {
@@ -36,6 +38,7 @@ bool can_count_file_calls();
 
 // stdin comes from `input_path`, stderr goes to `err_path` and into the result. Ends with exit_code -1 after timeout_s.
 StoppedProcess run_and_stop(const std::vector<std::string>& argv, const std::string& input_path,
-                            const std::string& err_path, const StopPlan& plan, double timeout_s = 60);
+                            const std::string& err_path, const StopPlan& plan,
+                            double timeout_s = kProcessTimeoutSeconds);
 
 }  // namespace llmb::test
