@@ -35,6 +35,7 @@ run_counts() {
     "property_speculation_test LLMB_JOB_SEED=$first_seed LLMB_NUM_JOBS=10000"
     "property_cpu_speculation_test LLMB_JOB_SEED=$first_seed LLMB_NUM_MODEL_JOBS=500"
     "property_grammar_masks_test LLMB_NUM_GRAMMARS=1000"
+    "property_wide_masks_test LLMB_NUM_GRAMMARS=1000"
     "property_io_faults_test LLMB_ALL_FAULTS=1"
     "unit_prefix_cache_chains_test $many=100000"
     "e2e_allocation_test LLMB_NUM_ALLOCATIONS=100000"

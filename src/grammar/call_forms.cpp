@@ -56,6 +56,8 @@ Result<Rules> call_rules(const std::vector<CallShape>& calls, std::string_view b
   for (size_t i = 0; i < calls.size(); ++i) {
     const std::string name = std::to_string(i);
     Json& schema = schemas[name] = Json::parse(calls[i].schema);
+    LLMB_ASSIGN_OR_RETURN(const int32_t draft, draft_of(schema));
+    document.drafts.emplace_back("/$defs/" + name, draft);
     move_references(&schema, "/$defs/" + name);
   }
   std::vector<FramedGoal> goals;

@@ -46,7 +46,8 @@ Result<int64_t> reading_work(std::string_view text) {
 // Depth-first through all schemas of which the schema is made.
 Status check_strict(const Json& schema, const std::string& pointer, int depth) {
   constexpr int kMaxDepth = 256;
-  if (depth > kMaxDepth) return resource_exhausted("schema: it is deeper than " + std::to_string(kMaxDepth) + " levels");
+  if (depth > kMaxDepth)
+    return resource_exhausted("schema: it is deeper than " + std::to_string(kMaxDepth) + " levels");
   if (!schema.is_object()) return {};
   if (const auto properties = schema.find("properties"); properties != schema.end() && properties->is_object()) {
     const auto closed = schema.find("additionalProperties");
@@ -55,8 +56,8 @@ Status check_strict(const Json& schema, const std::string& pointer, int depth) {
     const auto required = schema.find("required");
     for (const auto& [name, member] : properties->items())
       if (required == schema.end() || std::find(required->begin(), required->end(), Json(name)) == required->end())
-        return invalid_argument("schema: \"required\" at #" + pointer + ": with strict it must name all properties; \"" +
-                                name + "\" is missing");
+        return invalid_argument("schema: \"required\" at #" + pointer +
+                                ": with strict it must name all properties; \"" + name + "\" is missing");
   }
   for (const char* name : {"properties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "prefixItems"}) {
     const auto members = schema.find(name);
@@ -70,6 +71,20 @@ Status check_strict(const Json& schema, const std::string& pointer, int depth) {
 
 }  // namespace
 
+Result<int32_t> draft_of(const Json& schema) {
+  constexpr int32_t kLatest = 2020;
+  constexpr std::pair<std::string_view, int32_t> kDrafts[] = {{"/draft-04/", 4},         {"/draft-06/", 6},
+                                                              {"/draft-07/", 7},         {"/draft/2019-09/", 2019},
+                                                              {"/draft/2020-12/", 2020}, {".org/schema", kLatest}};
+  const auto at = schema.is_object() ? schema.find("$schema") : schema.end();
+  if (!schema.is_object() || at == schema.end() || !at->is_string()) return kLatest;
+  const auto& name = at->get_ref<const std::string&>();
+  for (const auto& [part, draft] : kDrafts)
+    if (name.find("json-schema.org") != name.npos && name.find(part) != name.npos) return draft;
+  return unsupported("schema: \"$schema\" at #/$schema: \"" + name +
+                     "\" is not known; drafts 4, 6, 7, 2019-09 and 2020-12 are");
+}
+
 Result<Rules> json_schema_rules(std::string_view schema, bool is_strict) {
   if (schema.size() > kMaxSchemaBytes) return resource_exhausted("schema: it has more than 4 MiB");
   if (!is_valid_utf8(schema)) return invalid_argument("schema: it is not UTF-8");
@@ -81,14 +96,7 @@ Result<Rules> json_schema_rules(std::string_view schema, bool is_strict) {
     return invalid_argument(std::string("schema: it is not JSON: ") + error.what());
   }
   if (is_strict) LLMB_RETURN_IF_ERROR(check_strict(document.root, "", 0));
-  if (document.root.is_object() && document.root.contains("$schema") && document.root["$schema"].is_string()) {
-    const std::string draft = document.root["$schema"].get<std::string>();
-    document.ref_hides_siblings = draft.find("draft-07") != std::string::npos ||
-                                  draft.find("draft-06") != std::string::npos ||
-                                  draft.find("draft-04") != std::string::npos;
-    if (draft.find("json-schema.org/") == std::string::npos)
-      return unsupported("schema: \"$schema\" at #/$schema: \"" + draft + "\" is not known");
-  }
+  LLMB_ASSIGN_OR_RETURN(document.draft, draft_of(document.root));
   return compile(document, work);
 }
 

@@ -4,12 +4,6 @@
 
 namespace llmb::grammar {
 
-namespace {
-
-CharGroups group_of(int first_byte) { return CharGroups{1} << char_group(static_cast<uint8_t>(first_byte)); }
-
-}  // namespace
-
 KeptGroups::KeptGroups(ExprArena* arena) : arena_(*arena) {
   for (int byte = 0; byte < 256; ++byte) class_of_[byte] = arena->byte_class(static_cast<uint8_t>(byte));
 }
@@ -17,6 +11,7 @@ KeptGroups::KeptGroups(ExprArena* arena) : arena_(*arena) {
 void KeptGroups::forget() {
   index_ = {};
   known_ = {};
+  verdicts_ = {};
   num_bytes_ = 0;
 }
 
@@ -24,30 +19,38 @@ KeptGroups::Known& KeptGroups::known(ExprId expr, bool with_wide) {
   if (static_cast<size_t>(expr) >= index_.size()) index_.resize(static_cast<size_t>(arena_.size()), -1);
   if (index_[expr] < 0) {
     index_[expr] = static_cast<int32_t>(known_.size());
-    known_.emplace_back().staying = ~(kWideGroups | CharGroups{1} << kNoCharGroup);
-    find_leads(expr, 0, 0x7F, &known_.back());
+    known_.emplace_back();
+    verdicts_.emplace_back();
+    find_leads(expr, 0, 0x7F, ~(kWideGroups | kNoChar));
   }
   Known& known = known_[static_cast<size_t>(index_[expr])];
   if (with_wide && !known.has_wide) {
     known.has_wide = true;
-    known.staying |= kWideGroups;
-    find_leads(expr, 0xC2, 0xF4, &known);
+    find_leads(expr, 0xC2, 0xF4, kWideGroups);
   }
   return known;
 }
 
-void KeptGroups::find_leads(ExprId expr, int first_byte, int last_byte, Known* known) {
+void KeptGroups::find_leads(ExprId expr, int first_byte, int last_byte, CharGroups groups) {
+  std::vector<Lead>& leads = known_[static_cast<size_t>(index_[expr])].leads;
+  Verdicts& verdicts = verdicts_[static_cast<size_t>(index_[expr])];
   for (int byte = first_byte; byte <= last_byte; ++byte)
-    add_leads(arena_.next(expr, class_of_[byte]), rest_behind(static_cast<uint8_t>(byte)), group_of(byte),
-              &known->leads);
-  for (const Lead& lead : known->leads)
-    if (lead.to != expr) known->staying &= ~lead.groups;
-  num_bytes_ += sizeof(Known) + known->leads.size() * sizeof(Lead);
+    for_groups_behind(static_cast<uint8_t>(byte), [&](int32_t group, Utf8Rest rest) {
+      add_leads(arena_.next(expr, class_of_[byte]), rest, CharGroups{1} << group, &leads);
+    });
+  CharGroups leaving = 0;
+  for (const Lead& lead : leads)
+    if (lead.to != expr) leaving |= lead.groups;
+  verdicts.not_staying |= groups & leaving;
+  verdicts.staying |= groups & ~leaving;
+  num_bytes_ += sizeof(Known) + sizeof(Verdicts) + leads.size() * sizeof(Lead);
 }
 
-bool KeptGroups::stays(ExprId expr, CharGroups groups) {
-  if ((groups & ~kWideGroups & ~known(expr, false).staying) != 0) return false;
-  return (groups & kWideGroups) == 0 || (groups & ~known(expr, true).staying) == 0;
+bool KeptGroups::find_staying(ExprId expr, CharGroups groups) {
+  known(expr, false);
+  if ((groups & find(expr)->not_staying) != 0) return false;
+  known(expr, (groups & kWideGroups) != 0);
+  return (groups & ~find(expr)->staying) == 0;
 }
 
 // Adds where all that completes the character leads.
@@ -66,30 +69,35 @@ void KeptGroups::add_leads(ExprId from, Utf8Rest rest, CharGroups group, std::ve
   }
 }
 
-bool KeptGroups::lives(ExprId expr, CharGroups groups) {
+bool KeptGroups::find_living(ExprId expr, CharGroups groups) {
   Known& here = known(expr, false);
   if (!here.knows_living) {
     here.knows_living = true;
-    add_living(expr, ~kWideGroups, &here);
+    add_living(expr, ~kWideGroups);
   }
-  if ((groups & ~kWideGroups & ~here.living) != 0) return false;
+  if ((groups & find(expr)->not_living) != 0) return false;
   if ((groups & kWideGroups) != 0 && !here.knows_wide) {
     here.knows_wide = true;
     known(expr, true);
-    add_living(expr, kWideGroups, &here);
+    add_living(expr, kWideGroups);
   }
-  return (groups & ~here.living) == 0;
+  return (groups & ~find(expr)->living) == 0;
 }
 
 // Those of `groups` that live: those that stay, then others one by one as long as few expressions are reached and none
 // is kNothing.
-void KeptGroups::add_living(ExprId expr, CharGroups groups, Known* known) {
-  const CharGroups staying = known->staying & groups;
-  if (is_closed(expr, known->living | staying)) known->living |= staying;
+void KeptGroups::add_living(ExprId expr, CharGroups groups) {
+  const Verdicts* before = find(expr);
+  CharGroups living = before->living;
+  const CharGroups staying = before->staying & groups;
+  if (is_closed(expr, living | staying)) living |= staying;
   for (int32_t group = 0; group < kFirstWideGroup + kNumWideGroups; ++group) {
-    const CharGroups with = known->living | (CharGroups{1} << group & groups);
-    if (group != kNoCharGroup && with != known->living && is_closed(expr, with)) known->living = with;
+    const CharGroups with = living | (CharGroups{1} << group & groups);
+    if (group != kNoCharGroup && with != living && is_closed(expr, with)) living = with;
   }
+  Verdicts& verdicts = verdicts_[static_cast<size_t>(index_[expr])];
+  verdicts.living = living;
+  verdicts.not_living |= groups & ~living;
 }
 
 bool KeptGroups::is_closed(ExprId expr, CharGroups groups) {

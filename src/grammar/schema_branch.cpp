@@ -1,5 +1,8 @@
 #include "grammar/schema_branch.h"
 
+#include <map>
+#include <string_view>
+
 namespace llmb::grammar {
 
 namespace {
@@ -81,8 +84,50 @@ void refuse(const std::string& pointer, const std::string& keyword, const std::s
   throw SchemaError{unsupported("schema: \"" + keyword + "\" at #" + join_pointer(pointer, keyword) + ": " + why)};
 }
 
+int32_t SchemaDocument::draft_at(const std::string& pointer) const {
+  for (const auto& [place, its_draft] : drafts)
+    if ((pointer + "/").starts_with(place + "/")) return its_draft;
+  return draft;
+}
+
+void SchemaDocument::check_known(const std::string& keyword, const std::string& pointer) const {
+  static const std::map<std::string_view, int32_t> kFirstDrafts = {{"const", 6},
+                                                                   {"contains", 6},
+                                                                   {"propertyNames", 6},
+                                                                   {"if", 7},
+                                                                   {"minContains", 2019},
+                                                                   {"maxContains", 2019},
+                                                                   {"dependentRequired", 2019},
+                                                                   {"dependentSchemas", 2019},
+                                                                   {"unevaluatedItems", 2019},
+                                                                   {"unevaluatedProperties", 2019},
+                                                                   {"prefixItems", 2020}};
+  const auto first = kFirstDrafts.find(keyword);
+  if (first == kFirstDrafts.end() || draft_at(pointer) >= first->second) return;
+  refuse(pointer, keyword,
+         "the draft that \"$schema\" names ignores it; name a later one there, or take the keyword out");
+}
+
+// In draft 4 an "id" changes what references below it refer to.
+void SchemaDocument::check_base(const std::string& pointer) const {
+  const Json* at = &root;
+  for (size_t begin = 1; begin <= pointer.size();) {
+    const size_t end = std::min(pointer.find('/', begin), pointer.size());
+    const std::string member = unescape_pointer(std::string_view(pointer).substr(begin, end - begin));
+    at = at->is_array() ? &(*at)[std::stoul(member)] : &(*at)[member];
+    const bool is_document = std::any_of(drafts.begin(), drafts.end(),
+                                         [&](const auto& part) { return part.first == pointer.substr(0, end); });
+    const auto id = at->is_object() && !is_document ? at->find("id") : at->end();
+    if (at->is_object() && id != at->end() && id->is_string() && !id->get<std::string>().starts_with('#'))
+      refuse(pointer, "$ref", "draft 4 takes it relative to an \"id\" above it, which cannot be enforced");
+    begin = end + 1;
+  }
+}
+
 Term SchemaDocument::resolve(const std::string& ref, const std::string& pointer, ExprArena* arena) const {
-  const auto id = root.is_object() ? root.find("$id") : root.end();
+  const bool is_draft_4 = draft_at(pointer) == 4;
+  if (is_draft_4) check_base(pointer);
+  const auto id = root.is_object() ? root.find(is_draft_4 ? "id" : "$id") : root.end();
   const std::string root_id = id != root.end() && id->is_string() ? id->get<std::string>() : "";
   std::string part = ref;
   if (!root_id.empty() && part.starts_with(root_id)) part = part.substr(root_id.size());

@@ -97,10 +97,18 @@ using Choice = std::vector<Alternative>;
 // The whole schema that terms are parts of.
 struct SchemaDocument {
   Json root;
-  bool ref_hides_siblings = false;  // draft 7 and before
+  int32_t draft = 2020;  // 4, 6, 7, 2019 or 2020, as "$schema" names it
+  // The drafts of parts that were documents of their own, by where they are now.
+  std::vector<std::pair<std::string, int32_t>> drafts;
 
+  int32_t draft_at(const std::string& pointer) const;
+  // Throws SchemaError where the draft at hand does not know the keyword: it ignores what later ones enforce.
+  void check_known(const std::string& keyword, const std::string& pointer) const;
   // The schema that a $ref names. Throws SchemaError. The arena counts the work.
   Term resolve(const std::string& ref, const std::string& pointer, ExprArena* arena) const;
+
+ private:
+  void check_base(const std::string& pointer) const;
 };
 
 std::string join_pointer(const std::string& pointer, const std::string& member);

@@ -114,7 +114,23 @@ Choice constants_choice(const std::vector<Term>& constants, ExprArena* arena) {
   return choice;
 }
 
+// Draft 4's "exclusiveMinimum": true stands beside "minimum", which is read with it.
+bool KeywordReader::is_flag_of_draft_4(const std::string& keyword, const Json& value) const {
+  if (draft_ > 4 || !keyword.starts_with("exclusive")) return false;
+  if (!value.is_boolean()) malformed(keyword, "true or false in draft 4");
+  return true;
+}
+
+// REQUIRES: minimum, maximum, exclusiveMinimum or exclusiveMaximum
+bool KeywordReader::is_exclusive(const std::string& keyword) const {
+  if (keyword.starts_with("exclusive")) return true;
+  const auto flag = schema_.find(keyword == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum");
+  return draft_ <= 4 && flag != schema_.end() && *flag == Json(true);
+}
+
 void KeywordReader::read_keyword(const std::string& keyword, const Json& value) {
+  document_.check_known(keyword, pointer_);
+  if (is_flag_of_draft_4(keyword, value)) return;
   const auto bound = [&](bool is_least, bool is_strict) {
     const Decimal limit = number(keyword, value);
     bound_number(is_least ? spelling_.at_least(limit, is_strict) : spelling_.at_most(limit, is_strict));
@@ -122,8 +138,8 @@ void KeywordReader::read_keyword(const std::string& keyword, const Json& value) 
   if (keyword == "type") bounds_.types &= read_types(value);
   else if (keyword == "enum") choices_.push_back(constants_choice(list(keyword, value), &arena_));
   else if (keyword == "const") choices_.push_back(constants_choice({term(value, keyword)}, &arena_));
-  else if (keyword == "minimum" || keyword == "exclusiveMinimum") bound(true, keyword != "minimum");
-  else if (keyword == "maximum" || keyword == "exclusiveMaximum") bound(false, keyword != "maximum");
+  else if (keyword == "minimum" || keyword == "exclusiveMinimum") bound(true, is_exclusive(keyword));
+  else if (keyword == "maximum" || keyword == "exclusiveMaximum") bound(false, is_exclusive(keyword));
   else if (keyword == "multipleOf") bound_number(multiple(keyword, value));
   else if (keyword == "minLength") bounds_.min_length = count(keyword, value);
   else if (keyword == "maxLength") bounds_.max_length = count(keyword, value);

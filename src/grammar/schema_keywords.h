@@ -14,13 +14,18 @@ namespace llmb::grammar {
 class KeywordReader {
  public:
   KeywordReader(const Term& term, const SchemaDocument& document, ExprArena* arena)
-      : schema_(*term.json), pointer_(term.pointer), document_(document), arena_(*arena), spelling_(arena) {}
+      : schema_(*term.json),
+        pointer_(term.pointer),
+        document_(document),
+        draft_(document.draft_at(term.pointer)),
+        arena_(*arena),
+        spelling_(arena) {}
 
   // Choices that all hold.
   std::vector<Choice> read() {
     check_whole();
     arena_.spend(4 * static_cast<int64_t>(schema_.size()));
-    if (schema_.contains("$ref") && document_.ref_hides_siblings) {
+    if (schema_.contains("$ref") && ref_hides_siblings()) {
       read_keyword("$ref", schema_["$ref"]);
     } else {
       for (const auto& [keyword, value] : schema_.items()) read_keyword(keyword, value);
@@ -34,13 +39,14 @@ class KeywordReader {
     check_whole();
     arena_.spend(4 * static_cast<int64_t>(schema_.size()));
     for (const auto& [keyword, value] : schema_.items()) {
-      if (schema_.contains("$ref") && document_.ref_hides_siblings && keyword != "$ref") continue;
+      if (schema_.contains("$ref") && ref_hides_siblings() && keyword != "$ref") continue;
       negate_keyword(keyword, value);
     }
     return std::move(failures_);
   }
 
  private:
+  bool ref_hides_siblings() const { return draft_ <= 7; }
   void check_whole() {
     if (schema_.contains("$id") && &schema_ != &document_.root)
       refuse(pointer_, "$id", "only the whole schema may have one");
@@ -118,6 +124,8 @@ class KeywordReader {
   void read_one_of(const std::vector<Term>& terms);
   void read_dependents(const std::string& keyword, const Json& value);
   uint32_t read_types(const Json& value) const;
+  bool is_flag_of_draft_4(const std::string& keyword, const Json& value) const;
+  bool is_exclusive(const std::string& keyword) const;
   void negate_keyword(const std::string& keyword, const Json& value);
   bool negate_bound(const std::string& keyword, const Json& value);
   Branch negated_constants(const std::string& keyword, const std::vector<Term>& constants);
@@ -128,6 +136,7 @@ class KeywordReader {
   const Json& schema_;
   const std::string& pointer_;
   const SchemaDocument& document_;
+  const int32_t draft_;
   ExprArena& arena_;
   JsonSpelling spelling_;
   Branch bounds_;            // in any case

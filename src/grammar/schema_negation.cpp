@@ -37,8 +37,8 @@ bool KeywordReader::negate_bound(const std::string& keyword, const Json& value) 
     out.types = is_min && limit == 0 ? 0 : type;
     *(is_min ? max : min) = is_min ? limit - 1 : limit + 1;
   };
-  if (keyword == "minimum" || keyword == "exclusiveMinimum") bound(false, keyword == "minimum");
-  else if (keyword == "maximum" || keyword == "exclusiveMaximum") bound(true, keyword == "maximum");
+  if (keyword == "minimum" || keyword == "exclusiveMinimum") bound(false, !is_exclusive(keyword));
+  else if (keyword == "maximum" || keyword == "exclusiveMaximum") bound(true, !is_exclusive(keyword));
   else if (keyword == "minLength" || keyword == "maxLength")
     counts(kStringType, keyword == "minLength", &out.min_length, &out.max_length);
   else if (keyword == "minItems" || keyword == "maxItems")
@@ -68,7 +68,8 @@ bool KeywordReader::negate_bound(const std::string& keyword, const Json& value) 
 }
 
 void KeywordReader::negate_keyword(const std::string& keyword, const Json& value) {
-  if (negate_bound(keyword, value)) return;
+  document_.check_known(keyword, pointer_);
+  if (is_flag_of_draft_4(keyword, value) || negate_bound(keyword, value)) return;
   if (keyword == "const" || keyword == "enum") {
     fail_with(negated_constants(keyword, keyword == "enum" ? list(keyword, value) : std::vector{term(value, keyword)}));
   } else if (keyword == "not") {

@@ -26,10 +26,9 @@ TokenMasks::TokenMasks(Matcher* matcher, ExprArena* arena, std::span<const ExprI
       arena_(*arena),
       vocabulary_(*vocabulary),
       inner_(arena, bodies),
-      kept_(arena),
       needs_ends_(bodies.size() > 1 || arena->has_call(bodies[0])),
-      states_(static_cast<size_t>(vocabulary->max_depth()) + 1),
-      exprs_(static_cast<size_t>(vocabulary->max_depth()) + 1) {
+      walk_(arena, vocabulary, needs_ends_),
+      states_(static_cast<size_t>(vocabulary->max_depth()) + 1) {
   for (int byte = 0; byte < 256; ++byte) class_of_[byte] = arena->byte_class(static_cast<uint8_t>(byte));
 }
 
@@ -37,10 +36,10 @@ template <typename Visit>
 void TokenMasks::walk(Matcher& matcher, int32_t top, int32_t deeper_than, const MatcherState& start,
                       const Visit& visit) {
   const std::vector<TrieNode>& nodes = vocabulary_.nodes();
-  const int32_t top_depth = nodes[top].depth, end = nodes[top].end;
+  const int32_t top_depth = vocabulary_.depth(top), end = nodes[top].end;
   states_[0] = start;
   for (int32_t node = top + 1; node < end;) {
-    const int32_t depth = nodes[node].depth - top_depth;
+    const int32_t depth = vocabulary_.depth(node) - top_depth;
     if (vocabulary_.deepest(node) <= deeper_than ||
         !matcher.step(states_[depth - 1], class_of_[nodes[node].byte], &states_[depth])) {
       node = nodes[node].end;
@@ -53,65 +52,65 @@ void TokenMasks::walk(Matcher& matcher, int32_t top, int32_t deeper_than, const 
 
 void TokenMasks::forget() {
   by_expr_ = {}, by_configuration_ = {};
-  kept_.forget();
+  near_ = {};
+  walk_.forget();
   by_expr_bytes_ = by_configuration_bytes_ = 0;
 }
 
-// Adds the tokens of the nodes [node, end).
-void TokenMasks::add_tokens(int32_t node, int32_t end, ExprTokens* found) const {
-  const auto begin = vocabulary_.tokens().begin() + vocabulary_.nodes()[node].tokens_begin;
-  const auto tokens_end = vocabulary_.tokens().begin() + vocabulary_.tokens_end(end - 1);
-  if (found->bits.empty()) found->few.insert(found->few.end(), begin, tokens_end);
-  else std::for_each(begin, tokens_end, [found](TokenId token) { set_bit(&found->bits, token); });
-  if (found->few.size() > static_cast<size_t>(vocabulary_.num_words())) make_dense(found);
-}
-
-void TokenMasks::make_dense(ExprTokens* tokens) const {
-  tokens->bits.resize(static_cast<size_t>(vocabulary_.num_words()), 0);
+// Where most tokens are found, those that are not are taken out of all.
+void TokenMasks::add(const FoundTokens& found, ExprTokens* tokens) const {
+  tokens->ends.insert(tokens->ends.end(), found.ends.begin(), found.ends.end());
+  const std::vector<TokenId>& all = vocabulary_.tokens();
+  const size_t num_words = static_cast<size_t>(vocabulary_.num_words());
+  const size_t num_all = all.size(), num_found = static_cast<size_t>(found.num_tokens);
+  if (tokens->bits.empty() && tokens->few.size() + num_found <= num_words) {
+    for (const FoundTokens::Span span : found.spans)
+      tokens->few.insert(tokens->few.end(), all.begin() + span.begin, all.begin() + span.end);
+    return;
+  }
+  if (tokens->bits.empty() && tokens->few.empty() && num_found > num_all / 2) {
+    tokens->bits = vocabulary_.text_tokens();
+    int32_t next = 0;
+    const auto leave_out = [&](int32_t end) {
+      for (; next < end; ++next) tokens->bits[all[next] / 32] &= ~(1u << all[next] % 32);
+    };
+    for (const FoundTokens::Span span : found.spans) leave_out(span.begin), next = span.end;
+    leave_out(static_cast<int32_t>(num_all));
+    return;
+  }
+  tokens->bits.resize(num_words, 0);
   for (const TokenId token : tokens->few) set_bit(&tokens->bits, token);
   tokens->few = {};
-}
-
-// False, with anything found, where it makes too many expressions.
-bool TokenMasks::collect_without_calls(ExprId expr, int32_t deeper_than, ExprTokens* found) {
-  constexpr int32_t kManyNodes = 6;
-  const std::vector<TrieNode>& nodes = vocabulary_.nodes();
-  exprs_[0] = expr;
-  for (int32_t node = 1; node < nodes[0].end;) {
-    const TrieNode& here = nodes[node];
-    const ExprId next = deeper_than > 0 && vocabulary_.deepest(node) <= deeper_than
-                            ? kNothing
-                            : arena_.next(exprs_[here.depth - 1], class_of_[here.byte]);
-    if (next == kNothing) {
-      node = here.end;
-      continue;
-    }
-    exprs_[here.depth] = next;
-    const CharGroups groups = vocabulary_.groups_below(node);
-    const bool is_whole = deeper_than == 0 && here.end - node > kManyNodes &&
-                          (kept_.stays(next, groups) || (!needs_ends_ && kept_.lives(next, groups)));
-    const int32_t end = is_whole ? here.end : node + 1;
-    if (here.depth > deeper_than) {
-      add_tokens(node, end, found);
-      for (int32_t i = node; needs_ends_ && arena_.is_nullable(next) && i < end; ++i)
-        if (vocabulary_.has_children(i) && (i == node || vocabulary_.ends_character(i))) found->ends.push_back(i);
-    }
-    node = end;
-    if (arena_.size() >= kMaxUnionsArena) return false;
-  }
-  return true;
+  for (const FoundTokens::Span span : found.spans)
+    for (int32_t i = span.begin; i < span.end; ++i) set_bit(&tokens->bits, all[i]);
 }
 
 // Collects the tokens of nodes below `deeper_than`.
-void TokenMasks::collect(ExprId expr, int32_t deeper_than, ExprTokens* found) {
-  const ExprTokens before = arena_.has_call(expr) ? ExprTokens() : *found;
-  if (!arena_.has_call(expr) && collect_without_calls(expr, deeper_than, found)) return;
-  if (!arena_.has_call(expr)) *found = before;
+FoundTokens TokenMasks::collect(ExprId expr, int32_t deeper_than) {
+  FoundTokens found;
+  if (!arena_.has_call(expr) && walk_.find(expr, deeper_than, &found)) return found;
+  found = {};
   walk(inner_, 0, deeper_than, inner_.start_without_calls(expr), [&](int32_t node, const MatcherState& state) {
-    if (vocabulary_.nodes()[node].depth <= deeper_than) return;
-    add_tokens(node, node + 1, found);
-    if (needs_ends_ && state.is_complete && vocabulary_.has_children(node)) found->ends.push_back(node);
+    if (vocabulary_.depth(node) <= deeper_than) return;
+    found.add_nodes(vocabulary_, node, node + 1);
+    if (needs_ends_ && state.is_complete && vocabulary_.has_children(node)) found.ends.push_back(node);
   });
+  return found;
+}
+
+bool TokenMasks::find_near(ExprId expr, ExprTokens* tokens) {
+  constexpr int64_t kShare = 4;  // of the nodes that the other one took, where looking for differences is given up
+  const std::vector<TokenId>& all = vocabulary_.tokens();
+  for (size_t i = near_.size(); i-- > 0;) {
+    FoundTokens added, removed;
+    if (!walk_.find_difference(near_[i].expr, expr, near_[i].num_nodes / kShare, &added, &removed)) continue;
+    *tokens = *near_[i].tokens;
+    for (const FoundTokens::Span span : removed.spans)
+      for (int32_t t = span.begin; t < span.end; ++t) tokens->bits[all[t] / 32] &= ~(1u << all[t] % 32);
+    add(added, tokens);
+    return true;
+  }
+  return false;
 }
 
 ExprTokens TokenMasks::find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes) {
@@ -119,26 +118,39 @@ ExprTokens TokenMasks::find_limited_tokens(ExprId expr, ExprId without_limits, i
   const ExprTokens& free = tokens_of(without_limits);  // valid until the next call
   if (num_bytes >= vocabulary_.max_depth()) return free;
   num_bytes = std::min(num_bytes, kMaxShortBytes);
-  const auto depth_of = [this](int32_t node) { return vocabulary_.nodes()[node].depth; };
   std::copy_if(free.ends.begin(), free.ends.end(), std::back_inserter(found.ends),
-               [&](int32_t node) { return depth_of(node) <= num_bytes; });
+               [&](int32_t node) { return vocabulary_.depth(node) <= num_bytes; });
   found.bits = free.bits;
   const Mask& shorter = vocabulary_.tokens_up_to(num_bytes);
   for (size_t i = 0; i < found.bits.size(); ++i) found.bits[i] &= shorter[i];
   for (const TokenId token : free.few)
     if (is_allowed(shorter, token)) found.few.push_back(token);
-  collect(expr, num_bytes, &found);
+  add(collect(expr, num_bytes), &found);
   return found;
 }
 
-ExprTokens TokenMasks::find_tokens(ExprId expr) {
-  constexpr int32_t kWorthwhile = 4;  // more bytes than most tokens have are walked one by one else
+ExprTokens TokenMasks::find_tokens(ExprId expr, int64_t* num_nodes) {
+  // Behind so many bytes tokens are walked one by one: most tokens are shorter, or at least some are.
+  constexpr int32_t kMostTokens = 16, kWorthwhile = 4;
   int32_t num_bytes = 0;
   const ExprId without_limits = arena_.without_limits(expr, &num_bytes);
-  if (without_limits != expr && num_bytes >= kWorthwhile) return find_limited_tokens(expr, without_limits, num_bytes);
+  const bool may_be_limited = without_limits != expr && num_bytes >= kWorthwhile;
+  if (may_be_limited && num_bytes >= kMostTokens) return find_limited_tokens(expr, without_limits, num_bytes);
   ExprTokens found;
-  collect(expr, 0, &found);
+  const bool may_be_near = !needs_ends_ && !arena_.has_call(expr);
+  if (may_be_near && find_near(expr, &found)) return found;
+  if (may_be_limited) found = find_limited_tokens(expr, without_limits, num_bytes);
+  else add(collect(expr, 0), &found);
+  *num_nodes = may_be_near ? walk_.num_nodes() : 0;
   return found;
+}
+
+void TokenMasks::note_near(ExprId expr, const std::shared_ptr<const ExprTokens>& tokens, int64_t num_nodes) {
+  constexpr size_t kMaxNear = 3;
+  constexpr int64_t kManyNodes = 500;
+  if (num_nodes < kManyNodes || tokens->bits.empty()) return;
+  if (near_.size() == kMaxNear) near_.erase(near_.begin());
+  near_.push_back({expr, tokens, num_nodes});
 }
 
 const ExprTokens& TokenMasks::tokens_of(ExprId expr) {
@@ -147,11 +159,12 @@ const ExprTokens& TokenMasks::tokens_of(ExprId expr) {
   if (!written.empty() && !needs_ends_) written += "without ends";
   auto found = written.empty() ? nullptr : vocabulary_.shared_tokens().find(written);
   if (found == nullptr) {
-    ExprTokens tokens = find_tokens(expr);
-    if (tokens.few.size() > static_cast<size_t>(vocabulary_.num_words())) make_dense(&tokens);
+    int64_t num_nodes = 0;
+    ExprTokens tokens = find_tokens(expr, &num_nodes);
     if (by_expr_bytes_ > kMaxExprBytes) by_expr_.clear(), by_expr_bytes_ = 0;
     by_expr_bytes_ += tokens.num_bytes();
     found = std::make_shared<const ExprTokens>(std::move(tokens));
+    note_near(expr, found, num_nodes);
     // A few tokens are found again as fast, so they are not shared.
     if (!written.empty() && !found->bits.empty()) vocabulary_.shared_tokens().add(written, found);
   }

@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "grammar/kept_groups.h"
 #include "grammar/matcher.h"
 #include "grammar/shared_tokens.h"
+#include "grammar/token_walk.h"
 #include "grammar/vocabulary.h"
 
 namespace llmb::grammar {
@@ -26,19 +26,20 @@ class TokenMasks {
 
   std::shared_ptr<const Mask> mask(const Configuration& configuration);
 
-  size_t num_bytes() const { return by_expr_bytes_ + by_configuration_bytes_ + kept_.num_bytes(); }
+  size_t num_bytes() const { return by_expr_bytes_ + by_configuration_bytes_ + walk_.num_bytes(); }
   // All that was found: the arena has forgotten its expressions.
   void forget();
 
  private:
   const ExprTokens& tokens_of(ExprId expr);
-  ExprTokens find_tokens(ExprId expr);
+  ExprTokens find_tokens(ExprId expr, int64_t* num_nodes);
+  void note_near(ExprId expr, const std::shared_ptr<const ExprTokens>& tokens, int64_t num_nodes);
   // A repetition with a limit has the short tokens of the same repetition without one.
   ExprTokens find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes);
-  void collect(ExprId expr, int32_t deeper_than, ExprTokens* found);
-  bool collect_without_calls(ExprId expr, int32_t deeper_than, ExprTokens* found);
-  void add_tokens(int32_t node, int32_t end, ExprTokens* found) const;
-  void make_dense(ExprTokens* tokens) const;
+  FoundTokens collect(ExprId expr, int32_t deeper_than);
+  void add(const FoundTokens& found, ExprTokens* tokens) const;
+  // By the tokens of an expression that was looked up lately, where the two differ little.
+  bool find_near(ExprId expr, ExprTokens* tokens);
   // Visits the nodes of the subtree behind `top` that the state reaches and that lead deeper; visit(node, state).
   template <typename Visit>
   void walk(Matcher& matcher, int32_t top, int32_t deeper_than, const MatcherState& start, const Visit& visit);
@@ -46,12 +47,17 @@ class TokenMasks {
   Matcher& matcher_;
   ExprArena& arena_;
   const Vocabulary& vocabulary_;
-  Matcher inner_;  // for expressions by themselves
-  KeptGroups kept_;
-  const bool needs_ends_;             // tokens may go on behind the end of a rule: there are calls
+  Matcher inner_;          // for expressions by themselves
+  const bool needs_ends_;  // tokens may go on behind the end of a rule: there are calls
+  TokenWalk walk_;
   int32_t class_of_[256];             // of bytes
   std::vector<MatcherState> states_;  // [depth + 1]
-  std::vector<ExprId> exprs_;         // [depth + 1]
+  struct Near {
+    ExprId expr = kNothing;
+    std::shared_ptr<const ExprTokens> tokens;  // dense, without ends
+    int64_t num_nodes = 0;                     // that were looked at for them
+  };
+  std::vector<Near> near_;  // the last few
   std::unordered_map<ExprId, std::shared_ptr<const ExprTokens>> by_expr_;
   size_t by_expr_bytes_ = 0;  // of those that are not shared
   std::unordered_map<Configuration, std::shared_ptr<const Mask>, ConfigurationHash> by_configuration_;

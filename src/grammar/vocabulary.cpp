@@ -1,12 +1,14 @@
 #include "grammar/vocabulary.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <string_view>
+#include <unordered_map>
 
 namespace llmb::grammar {
 
-int32_t char_group(uint8_t first_byte) {
+int32_t char_group(uint8_t first_byte, uint8_t second_byte) {
   constexpr std::string_view kMarks = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ \n\t";
   static_assert(16 + kMarks.size() <= kFirstWideGroup);
   if (const size_t mark = kMarks.find(static_cast<char>(first_byte)); mark != std::string_view::npos)
@@ -21,9 +23,13 @@ int32_t char_group(uint8_t first_byte) {
   if (between('0', '9')) return 4;
   if (first_byte < 0x80) return 5;
   if (first_byte < 0xC2 || first_byte > 0xF4) return kNoCharGroup;
+  if (first_byte == 0xE1 && second_byte == 0x9A) return kFirstWideGroup + 9;
+  if (first_byte == 0xE2 && second_byte <= 0x81) return kFirstWideGroup + 10;
+  if (first_byte == 0xE3 && second_byte == 0x80) return kFirstWideGroup + 11;
   // The first bytes of Unicode's other spaces stand alone: patterns name these.
-  constexpr uint8_t kLast[kNumWideGroups] = {0xC2, 0xDF, 0xE0, 0xE1, 0xE2, 0xE3, 0xEE, 0xEF, 0xF4};
-  return kFirstWideGroup + static_cast<int32_t>(std::lower_bound(kLast, kLast + kNumWideGroups, first_byte) - kLast);
+  constexpr uint8_t kLast[] = {0xC2, 0xDF, 0xE0, 0xE1, 0xE2, 0xE3, 0xEE, 0xEF, 0xF4};
+  return kFirstWideGroup +
+         static_cast<int32_t>(std::lower_bound(std::begin(kLast), std::end(kLast), first_byte) - kLast);
 }
 
 Utf8Rest rest_behind(uint8_t byte) {
@@ -47,6 +53,7 @@ Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(Token
   std::stable_sort(order.begin(), order.end(), [this](TokenId a, TokenId b) { return texts_[a] < texts_[b]; });
 
   nodes_.push_back({});
+  depth_.push_back(0);
   std::vector<int32_t> path = {0};  // nodes that the last text went through
   const std::string* last = nullptr;
   for (const TokenId token : order) {
@@ -57,34 +64,57 @@ Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(Token
     for (; path.size() > common + 1; path.pop_back()) nodes_[path.back()].end = static_cast<int32_t>(nodes_.size());
     for (size_t i = common; i < text.size(); ++i) {
       path.push_back(static_cast<int32_t>(nodes_.size()));
-      nodes_.push_back(
-          {0, static_cast<int32_t>(i) + 1, static_cast<int32_t>(tokens_.size()), static_cast<uint8_t>(text[i])});
+      nodes_.push_back({0, static_cast<int32_t>(tokens_.size()), 0, static_cast<uint8_t>(text[i])});
+      depth_.push_back(static_cast<int32_t>(i) + 1);
     }
     tokens_.push_back(token);
     max_depth_ = std::max(max_depth_, static_cast<int32_t>(text.size()));
     last = &text;
   }
   for (const int32_t node : path) nodes_[node].end = static_cast<int32_t>(nodes_.size());
+  for (int32_t node = 1; node < nodes_[0].end; node = nodes_[node].end)
+    first_nodes_.push_back({node, nodes_[node].byte});
   up_to_.assign(kMaxShortBytes + 1, Mask(static_cast<size_t>(num_words()), 0));
   for (const TokenId token : tokens_)
     if (const size_t size = texts_[token].size(); size <= kMaxShortBytes) up_to_[size][token / 32] |= 1u << token % 32;
+  text_tokens_.assign(static_cast<size_t>(num_words()), 0);
+  for (const TokenId token : tokens_) text_tokens_[token / 32] |= 1u << token % 32;
   for (size_t size = 1; size < up_to_.size(); ++size)
     for (size_t i = 0; i < up_to_[size].size(); ++i) up_to_[size][i] |= up_to_[size - 1][i];
   find_groups();
 }
 
 void Vocabulary::find_groups() {
+  constexpr CharGroups kAnything = ~CharGroups{0};  // where there are too many sets: no walk takes a subtree as a whole
   deepest_.resize(nodes_.size());
-  groups_below_.resize(nodes_.size());
   ends_character_.resize(nodes_.size());
+  group_sets_ = {kAnything};
+  std::unordered_map<CharGroups, uint16_t> index = {{kAnything, 0}};
   for (size_t i = nodes_.size(); i-- > 0;) {
     const auto node = static_cast<int32_t>(i);
-    deepest_[node] = nodes_[node].depth;
+    deepest_[node] = depth_[node];
     ends_character_[node] = ends_character_[node] || nodes_[node].byte < 0x80;
-    groups_below_[node] = groups_inside(node, {});
+    const CharGroups groups = groups_inside(node, rest_behind(nodes_[node].byte)) | groups_at(node);
+    if (group_sets_.size() <= UINT16_MAX && index.emplace(groups, static_cast<uint16_t>(group_sets_.size())).second)
+      group_sets_.push_back(groups);
+    const auto known = index.find(groups);
+    nodes_[node].groups_below = known == index.end() ? 0 : known->second;
     for (int32_t child = node + 1; child < nodes_[node].end; child = nodes_[child].end)
       deepest_[node] = std::max(deepest_[node], deepest_[child]);
   }
+}
+
+// The groups of wide characters that begin at the node.
+CharGroups Vocabulary::groups_at(int32_t node) const {
+  const uint8_t byte = nodes_[node].byte;
+  CharGroups groups = 0;
+  if (!begins_wide(byte)) return 0;
+  for (int32_t child = node + 1; child < nodes_[node].end; child = nodes_[child].end)
+    groups |= CharGroups{1} << char_group(byte, nodes_[child].byte);
+  // A token that breaks off may go on as any of them.
+  if (nodes_[node].tokens_begin < tokens_end(node))
+    for_groups_behind(byte, [&groups](int32_t group, Utf8Rest) { groups |= CharGroups{1} << group; });
+  return groups;
 }
 
 // The groups of the characters below the node, behind the rest of one. REQUIRES: they are known of the nodes below it
@@ -92,18 +122,17 @@ CharGroups Vocabulary::groups_inside(int32_t node, Utf8Rest rest) {
   CharGroups groups = 0;
   for (int32_t child = node + 1; child < nodes_[node].end; child = nodes_[child].end) {
     const uint8_t byte = nodes_[child].byte;
-    Utf8Rest behind;
     if (rest.num_bytes == 0) {
-      groups |= CharGroups{1} << char_group(byte);
-      behind = rest_behind(byte);
-    } else if (byte >= rest.first && byte <= rest.last) {
-      behind.num_bytes = rest.num_bytes - 1;
-      if (behind.num_bytes == 0) ends_character_[child] = true;
-    } else {
+      groups |= groups_below(child);
+      if (!begins_wide(byte)) groups |= CharGroups{1} << char_group(byte, 0);
+    } else if (byte < rest.first || byte > rest.last) {
       groups |= CharGroups{1} << kNoCharGroup;
-      continue;
+    } else if (rest.num_bytes == 1) {
+      ends_character_[child] = true;
+      groups |= groups_below(child);
+    } else {
+      groups |= groups_inside(child, {0x80, 0xBF, rest.num_bytes - 1});
     }
-    groups |= behind.num_bytes == 0 ? groups_below_[child] : groups_inside(child, behind);
   }
   return groups;
 }

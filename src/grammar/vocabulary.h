@@ -14,12 +14,15 @@
 namespace llmb::grammar {
 
 // Groups of characters that patterns seldom tell apart: letters, digits, each mark, the rest of ASCII; wide characters,
-// which have several bytes, by the first byte of their UTF-8. No group has a bit from 60 on.
+// which have several bytes, by the first byte of their UTF-8, and where Unicode's other spaces are among them by the
+// second. No group has a bit from 63 on.
 using CharGroups = uint64_t;
 inline constexpr int32_t kNoCharGroup = 6;  // bytes that are no UTF-8
-inline constexpr int32_t kFirstWideGroup = 51, kNumWideGroups = 9;
+inline constexpr int32_t kFirstWideGroup = 51, kNumWideGroups = 12;
 inline constexpr CharGroups kWideGroups = ((CharGroups{1} << kNumWideGroups) - 1) << kFirstWideGroup;
-int32_t char_group(uint8_t first_byte);  // a bit of CharGroups
+int32_t char_group(uint8_t first_byte, uint8_t second_byte);  // a bit of CharGroups
+
+inline bool begins_wide(uint8_t byte) { return byte >= 0xC2 && byte <= 0xF4; }
 
 // The rest of a character: a byte from `first` to `last`, then more from 0x80 to 0xBF.
 struct Utf8Rest {
@@ -28,11 +31,33 @@ struct Utf8Rest {
 };
 Utf8Rest rest_behind(uint8_t first_byte);  // no bytes: it begins no wide character
 
-// Nodes in depth-first order, so that a node's subtree is the nodes [node, end). Node 0 is the root.
+// visit(group, rest) for all characters that begin so.
+template <typename Visit>
+void for_groups_behind(uint8_t first_byte, const Visit& visit) {
+  const Utf8Rest rest = rest_behind(first_byte);
+  int begin = rest.first;
+  const bool is_split = first_byte >= 0xE1 && first_byte <= 0xE3;
+  for (int last = rest.first; is_split && last < rest.last; ++last) {
+    const int32_t group = char_group(first_byte, static_cast<uint8_t>(last));
+    if (group == char_group(first_byte, static_cast<uint8_t>(last + 1))) continue;
+    visit(group, Utf8Rest{static_cast<uint8_t>(begin), static_cast<uint8_t>(last), rest.num_bytes});
+    begin = last + 1;
+  }
+  visit(char_group(first_byte, rest.last), Utf8Rest{static_cast<uint8_t>(begin), rest.last, rest.num_bytes});
+}
+
+// Nodes in depth-first order, so that a node's subtree is the nodes [node, end). Node 0 is the root. Small, as walks
+// are as fast as nodes are read.
 struct TrieNode {
   int32_t end = 0;
-  int32_t depth = 0;         // bytes
-  int32_t tokens_begin = 0;  // of the tokens that are spelled by the way to it
+  int32_t tokens_begin = 0;   // of the tokens that are spelled by the way to it
+  uint16_t groups_below = 0;  // into group_sets_
+  uint8_t byte = 0;
+};
+
+// Where a node lies, and its byte.
+struct TrieChild {
+  int32_t node = 0;
   uint8_t byte = 0;
 };
 
@@ -62,12 +87,18 @@ class Vocabulary {
                                                           : static_cast<int32_t>(tokens_.size());
   }
   bool has_children(int32_t node) const { return nodes_[node].end > node + 1; }
+  int32_t depth(int32_t node) const { return depth_[node]; }  // bytes
+  // The groups of the characters that lie below the node, where one ends at it; of a node whose byte begins a wide
+  // character, where this one begins at it: of that one, too.
+  CharGroups groups_below(int32_t node) const { return group_sets_[nodes_[node].groups_below]; }
   int32_t deepest(int32_t node) const { return deepest_[node]; }  // depth below the node, or its own
   int32_t max_depth() const { return max_depth_; }
   // The tokens of at most so many bytes. REQUIRES: 0 <= num_bytes <= kMaxShortBytes
   const Mask& tokens_up_to(int32_t num_bytes) const { return up_to_[num_bytes]; }
-  // The groups of the characters that lie below the node, where one ends at it.
-  CharGroups groups_below(int32_t node) const { return groups_below_[node]; }
+  // The root's children, side by side.
+  const std::vector<TrieChild>& first_nodes() const { return first_nodes_; }
+  // All tokens but those that are no text.
+  const Mask& text_tokens() const { return text_tokens_; }
   // The way to the node ends with a whole character.
   bool ends_character(int32_t node) const { return ends_character_[node]; }
   // The only parts that change.
@@ -77,16 +108,19 @@ class Vocabulary {
  private:
   void find_groups();
   CharGroups groups_inside(int32_t node, Utf8Rest rest);
+  CharGroups groups_at(int32_t node) const;
 
   std::vector<std::string> texts_;
   std::vector<TokenId> end_tokens_;
   std::vector<TrieNode> nodes_;
   std::vector<TokenId> tokens_;
-  std::vector<int32_t> deepest_;          // [nodes]
-  std::vector<CharGroups> groups_below_;  // [nodes]
-  std::vector<bool> ends_character_;      // [nodes]
+  std::vector<int32_t> depth_, deepest_;  // [nodes]
+  std::vector<CharGroups> group_sets_;
+  std::vector<TrieChild> first_nodes_;
+  std::vector<bool> ends_character_;  // [nodes]
   int32_t max_depth_ = 0;
   std::vector<Mask> up_to_;  // [kMaxShortBytes + 1]
+  Mask text_tokens_;
   const std::unique_ptr<SharedTokens> shared_tokens_ = std::make_unique<SharedTokens>();
   const std::unique_ptr<WalkMemory> walk_memory_;
 };

@@ -68,6 +68,20 @@ const Cases kCases[] = {
      {R"({"a":[1,"x"],"b":null})", R"({ "a": [1, "x"], "b": null })"},
      {R"({"a":[1],"b":null})", "{}"}},
     {R"({"enum":["red","green",3,null,[1]]})", {"\"red\"", "3", "null", "[1]"}, {"\"re\"", "33", "[2]"}},
+    {R"({"$schema":"http://json-schema.org/draft-04/schema#","type":"integer","minimum":3,"exclusiveMinimum":true,)"
+     R"("maximum":5,"exclusiveMaximum":false})",
+     {"4", "5"},
+     {"3", "6"}},
+    {R"({"$schema":"http://json-schema.org/draft-04/schema#","not":{"minimum":3,"exclusiveMinimum":true},"type":"integer"})",
+     {"2", "3"},
+     {"4"}},
+    {R"({"$schema":"http://json-schema.org/draft-07/schema#","definitions":{"n":{"type":"integer"}},)"
+     R"("$ref":"#/definitions/n","maximum":3})",
+     {"4"},
+     {"\"a\""}},
+    {R"({"$schema":"https://json-schema.org/draft/2020-12/schema","$defs":{"n":{"type":"integer"}},"$ref":"#/$defs/n","maximum":3})",
+     {"3"},
+     {"4"}},
 };
 
 }  // namespace
@@ -94,6 +108,17 @@ TEST_CASE("schemas that cannot be enforced exactly are refused, with keyword and
       {R"({"type":"text"})", R"("type" at #/type)"},
       {R"({"minLength":-1})", R"("minLength" at #/minLength)"},
       {"[1", "not JSON"},
+      {R"({"$schema":"http://json-schema.org/draft-03/schema#"})", R"("$schema" at #/$schema)"},
+      {R"({"$schema":"http://json-schema.org/draft-04/schema#","properties":{"a":{"const":1}}})",
+       R"("const" at #/properties/a/const: the draft that "$schema" names ignores it)"},
+      {R"({"$schema":"http://json-schema.org/draft-06/schema#","if":{"const":1},"then":{}})", R"("if" at #/if)"},
+      {R"({"$schema":"http://json-schema.org/draft-07/schema#","not":{"dependentRequired":{"a":["b"]}}})",
+       R"("dependentRequired" at #/not/dependentRequired)"},
+      {R"({"$schema":"http://json-schema.org/draft-04/schema#","exclusiveMinimum":3})",
+       R"("exclusiveMinimum" at #/exclusiveMinimum must be true or false in draft 4)"},
+      {R"({"exclusiveMinimum":true,"minimum":3})", R"("exclusiveMinimum" at #/exclusiveMinimum must be a number)"},
+      {R"({"$schema":"http://json-schema.org/draft-04/schema#","properties":{"a":{"id":"http://x/","$ref":"#"}}})",
+       R"("$ref" at #/properties/a/$ref)"},
   };
   for (const auto& [schema, reason] : kRefused) {
     SchemaJudge judge(schema);
