@@ -71,7 +71,7 @@ Flag read_flag(const CLI::Option& option) {
 std::vector<Flag> read_table(const CLI::App& app) {
   std::vector<Flag> flags;
   for (const CLI::Option* option : app.get_options())
-    if (!option->get_positional()) flags.push_back(read_flag(*option));
+    if (!option->get_positional() && !option->get_group().empty()) flags.push_back(read_flag(*option));
   return flags;
 }
 

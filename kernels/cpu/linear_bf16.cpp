@@ -5,6 +5,7 @@
 
 #include "base/float_formats.h"
 #include "kernels/cpu/arithmetic.h"
+#include "kernels/cpu/cpu_target.h"
 #include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/simd_targets.h"
@@ -83,7 +84,7 @@ LLMB_BF16_DOTS void dot_rows(const LinearTask& t, const uint8_t* panel, int64_t 
 }
 
 bool bf16_dot_task_target(const LinearTask& t) {
-  if (!__builtin_cpu_supports("avx512bf16")) return false;
+  if (!extensions().bf16_dots) return false;
   HWY_ALIGN float sums[kLinearTaskRows * kBf16Width];
   const int64_t num_words = ceil_div(t.weight->in_features(), 2), stride = bf16_row_bytes(t.weight->in_features());
   const int64_t num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/cpu_target.h"
 #include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/simd_targets.h"
@@ -34,10 +35,7 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 #define LLMB_VNNI __attribute__((target("avx512vnni")))
-bool has_vnni() {
-  static const bool has = __builtin_cpu_supports("avx512vnni");
-  return has;
-}
+bool has_vnni() { return extensions().vnni; }
 #else
 bool has_vnni() { return false; }
 #endif

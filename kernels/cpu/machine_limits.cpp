@@ -9,6 +9,7 @@
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/caches.h"
+#include "kernels/cpu/cpu_target.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/simd_targets.h"
 
@@ -82,7 +83,7 @@ int64_t int8_chains(int64_t iterations, float* sink) {
   if (has_amx()) return 2 * tile_chains(iterations, sink, dot);
 #endif
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  if (__builtin_cpu_supports("avx512vnni")) return vnni_chains(iterations, sink);
+  if (extensions().vnni) return vnni_chains(iterations, sink);
 #endif
 #if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
   const __m256i ones = _mm256_set1_epi16(1);

@@ -42,7 +42,7 @@ static_assert(kLanes * kParts == kLogicalLanes);
 // fill the registers; where there are many, also one of twice the rows and half the columns.
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 constexpr int kTileRows = 6, kTileColumns = 64, kTallTileRows = 12;
-#elif HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_NEON
 constexpr int kTileRows = 6, kTileColumns = 16, kTallTileRows = kTileRows;
 #else
 constexpr int kTileRows = 3, kTileColumns = 16, kTallTileRows = kTileRows;

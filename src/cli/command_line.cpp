@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "backend/cpu/processor.h"
 #include "cli/answer_options.h"
 #include "cli/commands.h"
 #include "cli/help_text.h"
@@ -284,12 +285,31 @@ void add_report_options(CLI::App& app, Options& o) {
       ->check(number_in(0, 1e24, true))->group(group)->option_text("B");
 }
 
+// For tests and support: not in --help. The target holds from here on, so that --version tells of it.
+void add_support_options(CLI::App& app) {
+  app.add_option_function<std::string>(
+         "--cpu-target",
+         [](const std::string& name) {
+           if (const Status status = force_cpu_target(name); !status.ok())
+             throw CLI::ValidationError("--cpu-target", status.message());
+         },
+         "Run the CPU's kernels on this SIMD target instead of the best one")
+      ->group("");
+  app.add_flag("--verbose")->description("With --version: what the program uses of this processor")->group("");
+}
+
+std::string version_text(const CLI::App& app) {
+  const bool is_verbose = app.get_option("--verbose")->count() > 0;
+  return std::string("llm-batch ") + kVersion + (is_verbose ? "\n" + describe_processor() : "");
+}
+
 }  // namespace
 
 std::unique_ptr<CLI::App> make_command_line(Options& o) {
   auto app = std::make_unique<CLI::App>(kDescription + command_synopses(), "llm-batch");
   app->footer(kFooter);
-  app->set_version_flag("--version", std::string("llm-batch ") + kVersion);
+  add_support_options(*app);  // before --version, which tells of what they set
+  app->set_version_flag("--version", [&app = *app] { return version_text(app); });
   app->get_formatter()->column_width(44);
   add_io_options(*app, o);
   add_model_options(*app, o);

@@ -172,6 +172,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   const auto is_given = [&](const char* flag) { return app->get_option(flag)->count() > 0; };
   o.asked = {is_given("--max-num-seqs"), is_given("--max-num-batched-tokens"), is_given("--block-size"),
              is_given("--threads")};
+  if (is_given("--verbose")) return refuse("--verbose is for llm-batch --version");
   if (options.sample && options.command != Command::kCompare) return refuse("--sample is for llm-batch compare");
   if (options.command == Command::kReport) return parsed;
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());

@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "backend/cpu/processor.h"
 #include "backend/cpu/weight_cache.h"
 #include "base/durable_file.h"
 #include "base/thread_pool.h"
@@ -13,15 +13,6 @@
 namespace llmb {
 
 namespace {
-
-// Known to Linux on x86; "" elsewhere.
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name"))
-      if (const size_t at = line.find(": "); at != std::string::npos) return line.substr(at + 2);
-  return "";
-}
 
 bool is_usable(const TunedSettings& s) {
   return s.max_num_seqs >= 1 && s.max_num_seqs <= 65536 && s.max_num_batched_tokens >= 1 &&

@@ -77,7 +77,7 @@ TEST_CASE("--help, manual page and completions name the same flags, those of the
   const auto app = make_command_line(options);
   std::set<std::string> table;
   for (const CLI::Option* option : app->get_options())
-    if (!option->get_positional()) table.insert(option->get_lnames().at(0));
+    if (!option->get_positional() && !option->get_group().empty()) table.insert(option->get_lnames().at(0));
   CHECK(table.size() > 40);
   CHECK(find_all(run_process({binary_dir() + "/llm-batch", "--help"}).out, R"(\n  (?:-\w,)?--([a-z0-9-]+))") == table);
   CHECK(find_all(plain_text(describe("man")), R"(\.TP (?:-\w, )?--([a-z0-9-]+))") == table);
@@ -98,6 +98,7 @@ TEST_CASE("--help, manual page and completions describe a flag in the same words
   };
   const std::string zsh_text = unescaped(zsh, R"('\\'')"), fish_text = unescaped(fish, R"(\\')");
   for (const CLI::Option* option : app->get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
     const std::string description = option->get_description();
     INFO(description);
     CHECK(help.find(description) != std::string::npos);
