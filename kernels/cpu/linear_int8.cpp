@@ -4,7 +4,7 @@
 // AMX multiplies tiles (linear_amx.h); AVX-512 with VNNI multiplies unsigned by signed bytes, four at a time:
 // activations are stored with 128 added, and 128 times the sum of a feature's weights is taken off at the end. AVX2
 // multiplies magnitudes of weights by activations with the weights' signs, pairs of which fit 16 bits because neither
-// is -128.
+// is -128. NEON's forms: linear_int8_neon.h.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/cpu_target.h"
 #include "kernels/cpu/linear_amx.h"
+#include "kernels/cpu/linear_int8_neon.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/simd_targets.h"
 
@@ -145,6 +146,17 @@ HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_s
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kInt8Width + column), acc[r]);
 }
 constexpr int kPlainLanes = 8;
+#elif HWY_TARGET == HWY_NEON
+template <int kRows>
+HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,
+                           FetchAhead& ahead, int32_t* sums) {
+  const NeonBlock words{block.panel + column * 4, x, x_stride, block.num_words, block.is_first, sums + column};
+  const Extensions& has = extensions();
+  if (has.i8mm && kRows > 1) smmla_tile<kRows>(words, ahead);
+  else if (has.dotprod) sdot_tile<kRows>(words, ahead);
+  else smull_tile<kRows>(words, ahead);
+}
+constexpr int kPlainLanes = kNeonColumns;
 #else
 template <int kRows>
 HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,

@@ -1,6 +1,6 @@
 // Constants of kernels/cpu that were fitted by measuring. All were fitted on one machine: 2 cores of an Intel Xeon
 // (Emerald Rapids, AVX-512; caches: kFittedCaches), data/measurements/intel-xeon-emerald-rapids-2-cores.md.
-//
+// For 64-bit ARM none is fitted: no such machine yet, only emulated ones.
 // 1. None of them changes a byte of a result, so that each may follow the machine: they decide how work is cut into
 //    tasks and blocks, and what is fetched ahead. Sums go on from block to block in the same order.
 // 2. What a result's bytes depend on stands with its definition and follows nothing: kSegment
