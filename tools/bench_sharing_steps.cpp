@@ -1,6 +1,8 @@
 // Decode steps of rows that share a prefix, on a backend with random weights, measured in pairs that take turns:
-//  1. 64 rows that attend to it together, against the same rows one by one;
-//  2. 128 rows against 64, by which --max-num-seqs is chosen: the steps of a run halve.
+//  1. 64 rows that attend to it together, against the same rows one by one, which read the same blocks;
+//  2. with --unshared, against the same rows with blocks of their own, as without the prefix cache: 4 GB, and minutes for
+//     the prompts;
+//  3. 128 rows against 64, by which --max-num-seqs is chosen: the steps of a run halve.
 //
 //     make tools && build/tools/bench_sharing_steps --shape smollm2-135m
 //
@@ -32,6 +34,7 @@ struct Options {
   std::string shape = "smollm2-135m", device = "auto";
   int32_t shared = 2048, own = 64, pairs = 25, threads = 0;
   Quantization quantization = Quantization::kNone;
+  bool unshared = false;
 };
 
 void check(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
@@ -53,8 +56,10 @@ struct Time {
 // values: that changes no time.
 class Fleet {
  public:
-  Fleet(const Options& o, Backend* backend, int32_t num_rows, int32_t max_new_tokens, int32_t vocab_size)
-      : backend_(*backend), num_rows_(num_rows), scheduler_(config_for(o, backend->info(), num_rows, max_new_tokens)) {
+  Fleet(const Options& o, Backend* backend, int32_t num_rows, int32_t max_new_tokens, int32_t vocab_size, bool shares)
+      : backend_(*backend),
+        num_rows_(num_rows),
+        scheduler_(config_for(o, backend->info(), num_rows, max_new_tokens, shares)) {
     for (int32_t row = 0; row < num_rows; ++row) {
       auto request = std::make_shared<Request>();
       for (int32_t i = 0; i < o.shared + o.own; ++i) {
@@ -83,14 +88,15 @@ class Fleet {
   }
 
  private:
-  static SchedulerConfig config_for(const Options& o, const BackendInfo& info, int32_t num_rows, int32_t max_new) {
+  static SchedulerConfig config_for(const Options& o, const BackendInfo& info, int32_t num_rows, int32_t max_new,
+                                    bool shares) {
     SchedulerConfig config;
     config.max_num_seqs = num_rows;
     config.max_num_batched_tokens = 512;
     config.block_size = info.kv.block_size;
     config.num_blocks = info.kv.num_blocks;
     config.max_model_len = o.shared + o.own + max_new;
-    config.enable_prefix_caching = true;
+    config.enable_prefix_caching = shares;
     return config;
   }
 
@@ -153,19 +159,29 @@ void run(const Options& o) {
   load.load_format = LoadFormat::kDummy;
   load.max_num_seqs = kManyRows;
   load.max_num_batched_tokens = 512;
-  const int32_t max_new_tokens = kManyRows + 4 * o.pairs + 16;  // some rows decode while others still compute prompts
+  const int32_t max_new_tokens = kManyRows + 6 * o.pairs + 16;  // some rows decode while others still compute prompts
   load.max_model_len = o.shared + o.own + max_new_tokens;
   load.num_threads = o.threads;
   load.cpu.quantization = o.quantization;
   const int32_t num_own_blocks = (o.own + max_new_tokens) / load.block_size + 3;
   load.num_blocks_override = o.shared / load.block_size + kManyRows * num_own_blocks;
+  if (o.unshared) load.num_blocks_override += kFewRows * (o.shared / load.block_size + 1);
   check((*backend)->load(*config, load));
   std::printf("%s, %s, KV cache %s, rows of %d shared and %d own tokens, %d pairs\n", o.shape.c_str(),
               (*backend)->info().device.c_str(), dtype_name((*backend)->info().kv.dtype), o.shared, o.own, o.pairs);
-  Fleet few(o, backend->get(), kFewRows, max_new_tokens, config->vocab_size);
+  const auto fleet = [&](int32_t num_rows, bool shares) {
+    return Fleet(o, backend->get(), num_rows, max_new_tokens, config->vocab_size, shares);
+  };
+  Fleet few = fleet(kFewRows, true);
   compare(
       o, "64 rows: first together, second one by one", [&] { return few.step(true); }, [&] { return few.step(false); });
-  Fleet many(o, backend->get(), kManyRows, max_new_tokens, config->vocab_size);
+  if (o.unshared) {
+    Fleet alone = fleet(kFewRows, false);
+    compare(
+        o, "64 rows: first together, second with blocks of their own", [&] { return few.step(true); },
+        [&] { return alone.step(false); });
+  }
+  Fleet many = fleet(kManyRows, true);
   compare(
       o, "first 64 rows, second 128 rows", [&] { return few.step(true); }, [&] { return many.step(true); });
 }
@@ -182,6 +198,7 @@ int main(int argc, char** argv) {
   app.add_option("--own", o.own, "tokens of each row behind it")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--pairs", o.pairs, "steps of each kind")->check(CLI::Range(1, 1000))->capture_default_str();
   app.add_option("--threads", o.threads, "0: all usable cores")->check(CLI::Range(0, 1024))->capture_default_str();
+  app.add_flag("--unshared", o.unshared, "also against rows with blocks of their own");
   static const std::map<std::string, llmb::Quantization> kQuantizations = {
       {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4}};
   app.add_option("--quantization", o.quantization, "of the weights")

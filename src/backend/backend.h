@@ -32,6 +32,7 @@ struct LoadOptions {
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
   bool verifies_trees = true;  // of drafts; else chains only, for which the CPU keeps no blocks
   int32_t max_model_len = 0;
+  int32_t drafting_layers = 0;          // of the model, that draft (StepPlan::num_layers); 0: none
   std::string heads_dir;                // of heads that draft behind the last layer (model/medusa_heads.h); "": none
   bool groups_layers = false;           // by their windows (core/layer_groups.h); else all share block tables
   int32_t num_threads = 0;              // of the host; 0: all usable cores
@@ -48,6 +49,8 @@ struct LoadOptions {
   struct Cuda {
     double gpu_memory_utilization = 0.92;  // share of the memory that weights, activations and KV pool may take
     bool deterministic = false;            // a result depends neither on what else runs nor on how prompts are chunked
+    int64_t draft_bytes = 0;               // left for a second model that drafts
+    int64_t draft_block_bytes = 0;         // and for a block of its keys and values beside each one of this model's
   } cuda;
 
   // Rows that a step samples at most: the last one of each sequence, and its drafts.

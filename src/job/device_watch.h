@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "backend/backend.h"
 
@@ -30,10 +32,14 @@ class DeviceWatch {
   std::atomic<int64_t> state_{0};  // odd in a call
 };
 
-// A backend whose calls are watched. The same thread may drive it as the one inside; both outlive it.
+// A backend whose calls are watched. The same thread may drive it as the one inside.
 class WatchedBackend final : public Backend {
  public:
+  // Both outlive it.
   WatchedBackend(Backend& inner, DeviceWatch& watch) : inner_(inner), watch_(watch) {}
+  // The watch outlives it.
+  WatchedBackend(std::unique_ptr<Backend> inner, DeviceWatch& watch)
+      : owned_(std::move(inner)), inner_(*owned_), watch_(watch) {}
 
   Status load(const ModelConfig& config, const LoadOptions& options) override;
   const BackendInfo& info() const override { return inner_.info(); }
@@ -42,6 +48,7 @@ class WatchedBackend final : public Backend {
   MachineLimits measure_limits() override { return inner_.measure_limits(); }
 
  private:
+  const std::unique_ptr<Backend> owned_;
   Backend& inner_;
   DeviceWatch& watch_;
 };

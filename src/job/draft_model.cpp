@@ -7,6 +7,7 @@
 #include "model/config_loader.h"
 #include "model/medusa_heads.h"
 #include "model/model_location.h"
+#include "model/model_weights.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmb {
@@ -23,6 +24,19 @@ bool are_same(const Tokenizer& a, const Tokenizer& b) {
 // A few megabytes of weights are read in less time than it takes to share them among threads.
 constexpr int64_t kMaxParamsOfOneThread = 10'000'000;
 
+// Activations, logits and recorded steps of a small model. How many they are exactly is seen only when it has loaded.
+constexpr int64_t kGpuWorkspaceBytes = int64_t{1} << 30;
+
+// The process has one arithmetic, the target's: its bytes depend on it.
+void choose_arithmetic(const ModelConfig& config, const JobModel& target, const LoadOptions& target_load,
+                       LoadOptions* load) {
+  const auto chosen = choose_cpu_arithmetic(target.files.config, target_load.cpu.quantization, target_load.dtype,
+                                            target_load.cpu.arithmetic);
+  const bool takes_it = !is_bf16_arithmetic(chosen->arithmetic) || config.dtype == DType::kBF16;
+  if (takes_it) load->cpu.arithmetic = chosen->arithmetic;
+  else load->dtype = DType::kF32;
+}
+
 LoadOptions load_options(const std::string& dir, const ModelConfig& config, const JobModel& target,
                          const LoadOptions& target_load) {
   LoadOptions load;
@@ -33,20 +47,15 @@ LoadOptions load_options(const std::string& dir, const ModelConfig& config, cons
   load.max_model_len = std::min(target_load.max_model_len, config.max_position_embeddings);
   load.num_threads = config.num_matmul_params() < kMaxParamsOfOneThread ? 1 : target_load.num_threads;
   load.cpu.runs_in_wait = true;  // the target waits for the drafts
-  // The process has one arithmetic, the target's: its bytes depend on it.
-  const auto chosen = choose_cpu_arithmetic(target.files.config, target_load.cpu.quantization, target_load.dtype,
-                                            target_load.cpu.arithmetic);
-  const bool takes_it = !is_bf16_arithmetic(chosen->arithmetic) || config.dtype == DType::kBF16;
-  if (takes_it) load.cpu.arithmetic = chosen->arithmetic;
-  else load.dtype = DType::kF32;
+  if (target.device.kind == DeviceKind::kCpu) choose_arithmetic(config, target, target_load, &load);
   return load;
 }
 
 }  // namespace
 
 Result<DraftModel> find_draft_model(const std::string& name, const JobModel& target, const LoadOptions& target_load) {
-  if (target.device.kind != DeviceKind::kCpu)
-    return unsupported("draft models run on the CPU only; on this device use lookup");
+  if (target.device.kind == DeviceKind::kLedger)
+    return unsupported("draft models run on the CPU or a GPU; on this device use lookup");
   const auto found = locate_model(name, "", {.tokenizer = false}, hub_cache_dir());
   if (!found.ok()) return found.status();
   auto config = load_model_config(found->path);
@@ -61,7 +70,18 @@ Result<DraftModel> find_draft_model(const std::string& name, const JobModel& tar
     return invalid_argument(name + ": its vocabulary has " + std::to_string(config->vocab_size) +
                             " tokens, the model's " + std::to_string(target.files.config.vocab_size));
   LoadOptions load = load_options(found->path, *config, target, target_load);
-  return DraftModel{std::move(*config), std::move(load)};
+  return DraftModel{std::move(*config), std::move(load), target.device.kind == DeviceKind::kCuda};
+}
+
+void leave_room_for_draft_model(const DraftModel& draft, LoadOptions* target_load) {
+  if (!draft.is_on_gpu) return;
+  const ModelConfig& config = draft.config;
+  const DType dtype = draft.load.dtype.value_or(config.gpu_dtype());
+  const int64_t weight_bytes = stored_weight_bytes(config) / dtype_bytes(config.dtype) * dtype_bytes(dtype);
+  target_load->cuda.draft_bytes = weight_bytes + kGpuWorkspaceBytes;
+  const KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, draft.load.block_size, 1,
+                    dtype};
+  target_load->cuda.draft_block_bytes = kv.bytes_per_block();
 }
 
 Result<std::string> find_medusa_heads(const std::string& name, const JobModel& target) {
@@ -76,7 +96,8 @@ Result<std::string> find_medusa_heads(const std::string& name, const JobModel& t
 Status check_drafting_layers(int32_t num_layers, const JobModel& target) {
   const ModelConfig& config = target.files.config;
   const std::string name = "layers:" + std::to_string(num_layers) + ": ";
-  if (target.device.kind != DeviceKind::kCpu) return unsupported(name + "layers draft on the CPU only; use lookup");
+  if (target.device.kind == DeviceKind::kLedger)
+    return unsupported(name + "layers draft on the CPU or a GPU; use lookup");
   if (num_layers >= config.num_hidden_layers)
     return invalid_argument(name + "the model has " + std::to_string(config.num_hidden_layers) +
                             " layers; fewer of them can draft");

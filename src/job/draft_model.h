@@ -12,11 +12,15 @@ namespace llmb {
 
 struct DraftModel {
   ModelConfig config;
-  LoadOptions load;  // but for the pool
+  LoadOptions load;  // but for the pool, which has as many blocks as the target's
+  bool is_on_gpu = false;
 };
 
+// Of the memory of the GPU that both run on, where they do.
+void leave_room_for_draft_model(const DraftModel& draft, LoadOptions* target_load);
+
 // `name` as of a model. target_load: of the job's model. An error where it is not there, has another tokenizer than the
-// job's model, or the device has no second model.
+// job's model, or the device computes nothing.
 Result<DraftModel> find_draft_model(const std::string& name, const JobModel& target, const LoadOptions& target_load);
 
 // The directory of heads that fit the job's model. `name` as of a model.

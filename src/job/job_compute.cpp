@@ -43,6 +43,7 @@ WorkerOptions Job::worker_options() const {
     options.scheduler.max_num_drafts = options.load.max_num_drafts = kMaxStepDrafts;
   }
   options.load.verifies_trees = options.scheduler.allows_trees;
+  options.load.drafting_layers = options_.speculation.num_layers;
   return options;
 }
 

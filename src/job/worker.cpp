@@ -74,6 +74,7 @@ std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   watched_backend_.emplace(*backend_, watch_);
   LoadOptions load = options_.load;
   load.groups_layers = true;
+  if (options_.draft_model) leave_room_for_draft_model(*options_.draft_model, &load);
   // Only the prefix cache finds moved blocks again.
   if (options_.scheduler.preemption == PreemptionMode::kRecompute || !options_.scheduler.enable_prefix_caching)
     load.swap_space_gib = 0;
@@ -88,7 +89,7 @@ Status Worker::load_draft_model(const BackendFactory& make_backend) {
   if (!options_.draft_model) return {};
   auto backend = make_backend(options_.device);
   if (!backend.ok()) return backend.status();
-  draft_backend_ = std::move(*backend);
+  draft_backend_ = std::make_unique<WatchedBackend>(std::move(*backend), watch_);
   LoadOptions load = options_.draft_model->load;
   load.num_blocks_override = info().kv.num_blocks;
   load.swap_space_gib = 0;

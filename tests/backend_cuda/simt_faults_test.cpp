@@ -114,6 +114,15 @@ TEST_CASE("the pool takes what --gpu-memory-utilization leaves, or what the sequ
   options.kv_cache_bytes = 9 * block + block / 2;
   CHECK(num_blocks(100 * block, 60 * block, 0) == 9);
 
+  // A draft model beside it, with a pool of as many blocks that are half as large.
+  options.kv_cache_bytes = 0;
+  options.cuda.draft_bytes = 2 * block, options.cuda.draft_block_bytes = block / 2;
+  CHECK(num_blocks(100 * block, 64 * block, 0) == (14 - 2) * 2 / 3);
+  CHECK(num_blocks(100 * block, 57 * block, 0) == -1);
+  options.kv_cache_bytes = 9 * block;
+  CHECK(num_blocks(100 * block, 16 * block, 0) == 9);
+  CHECK(num_blocks(100 * block, 15 * block, 0) == -1);
+
   options = dummy_options();
   options.num_blocks_override = 0;
   const auto backend = make_cuda_backend(0);

@@ -45,7 +45,7 @@ std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, const Clock
   load.num_blocks_override = setup.num_blocks;
   load.num_threads = 1;
   load.cpu.runs_in_wait = true;
-  auto backend = make_cpu_backend();
+  auto backend = setup.make_backend != nullptr ? setup.make_backend() : make_cpu_backend();
   const Status status = backend->load(*load_model_config(dir), load);
   REQUIRE_MESSAGE(status.ok(), status.message());
   const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
@@ -56,11 +56,12 @@ std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, const Clock
 // The target, loaded already, with blocks behind the scheduler's.
 class LoadedBackend final : public Backend {
  public:
-  LoadedBackend(const EngineJobOptions& o, int32_t num_scratch, const std::string& heads_dir)
+  LoadedBackend(const EngineJobOptions& o, int32_t num_scratch, int32_t num_layers, const std::string& heads_dir)
       : inner_(o.make_backend()) {
     LoadOptions load = o.load;
     load.heads_dir = heads_dir;
     load.max_num_drafts = 64;
+    load.drafting_layers = num_layers;
     load.num_blocks_override = o.scheduler.num_blocks + num_scratch;
     load.max_num_seqs = o.scheduler.max_num_seqs;
     load.max_num_batched_tokens = o.scheduler.max_num_batched_tokens;
@@ -88,7 +89,8 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOp
   if (setup.by == DraftBy::kLayers || setup.by == DraftBy::kMedusa) {
     const bool is_medusa = setup.by == DraftBy::kMedusa;
     const std::string heads_dir = !is_medusa ? "" : setup.heads.empty() ? bundled_medusa_heads() : setup.heads;
-    auto target = std::make_unique<LoadedBackend>(*o, is_medusa ? 0 : setup.num_blocks, heads_dir);
+    auto target = std::make_unique<LoadedBackend>(*o, is_medusa ? 0 : setup.num_blocks,
+                                                  is_medusa ? 0 : setup.num_layers, heads_dir);
     const LayersDrafterOptions layers = {setup.num_layers, setup.max_model_len, o->scheduler.num_blocks,
                                          setup.num_blocks, setup.is_tree};
     LoadOptions limits;  // as it was loaded

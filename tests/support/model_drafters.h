@@ -16,7 +16,8 @@ enum class DraftBy { kModel, kLayers, kLookahead, kMedusa };
 struct DraftSetup {
   DraftBy by = DraftBy::kModel;
   int32_t num_layers = 2;
-  std::string model = "/data/draft-model";
+  std::string model = "/data/draft-model";  // under the source directory
+  std::unique_ptr<Backend> (*make_backend)() = nullptr;  // the draft model's; null: a CPU's
   std::string heads;  // a folder; "": bundled_medusa_heads()
   int32_t max_tokens = 4, max_model_len = 96, num_blocks = 400, max_num_batched_tokens = 64;
   bool looks_up = false, is_tree = false, drafts_always = true;

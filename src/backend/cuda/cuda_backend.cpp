@@ -38,15 +38,6 @@ constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 // For what the driver takes on its own account while a run goes on.
 constexpr int64_t kSpareBytes = int64_t{64} << 20;
 
-// Every row samples: those of sequences that have one new token, and of chains of drafts. Where attention takes all of
-// a sequence's rows as one small unit, this is to the device as many sequences of one row.
-bool is_decode(const StepPlan& plan, int32_t heads_per_kv) {
-  if (plan.num_samples() != plan.num_tokens() || !plan.parent_rows.empty() || !plan.hidden_rows.empty()) return false;
-  for (int32_t e = 0; e < plan.num_entries(); ++e)
-    if (plan.num_rows(e) > std::max(1, cuda::AttentionTiling::kTileRows / heads_per_kv)) return false;
-  return true;
-}
-
 // A step has room for so many of the best tokens of each row, few where that is enough: they all go to the host.
 int32_t max_top_of(const StepPlan& plan) {
   const auto is_long = [](const SampleRow& row) { return row.num_logprobs > kMaxTopLogprobs; };
@@ -148,7 +139,7 @@ class CudaBackend final : public Backend {
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = options.max_num_drafts;
     info_.max_best_tokens = kMaxBestTokens;
-    info_.verifies_trees = info_.copies_blocks = true;
+    info_.verifies_trees = info_.copies_blocks = info_.runs_first_layers = true;
     info_.load_ms = clock.now_ms();
     return {};
   }
@@ -222,11 +213,16 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(wait(&ignored));
     // Every recorded step takes about as much as the first.
     const int64_t free_before = free_device_bytes();
-    record({largest_bucket(), /*needs_all=*/true, ops_->stage().may_share() ? Sharing::kMma : Sharing::kNone});
+    StepKind kind = ops_->stage().decode_kind();
+    if (ops_->stage().may_share()) kind.sharing = Sharing::kMma;
+    record({largest_bucket(), /*needs_all=*/true, kind});
     const int64_t graph_bytes = std::max<int64_t>(free_before - free_device_bytes(), 0);
     graphs_.clear();
     set_kv_pool(0);
-    const int64_t num_graphs = 2 * ops_->stage().num_sharings() * static_cast<int64_t>(buckets().size());
+    const int64_t num_kinds =
+        ops_->stage().num_kinds(options_.max_num_drafts > 0, options_.max_num_drafts > 0 && options_.verifies_trees) +
+        (options_.drafting_layers > 0 ? 1 : 0);
+    const int64_t num_graphs = 2 * num_kinds * static_cast<int64_t>(buckets().size());
     const Result<int32_t> num_blocks =
         plan_num_blocks(options_, ops_->kv_layout(0),
                         {device_.total_bytes, free_device_bytes(),
@@ -255,7 +251,7 @@ class CudaBackend final : public Backend {
   void record_graphs() {
     for (const int64_t size : buckets()) {
       tune(static_cast<int32_t>(size));
-      for (const bool needs_all : {false, true}) record({size, needs_all, Sharing::kNone});
+      for (const bool needs_all : {false, true}) record({size, needs_all, ops_->stage().decode_kind()});
     }
     stream_->synchronize();
   }
@@ -272,27 +268,19 @@ class CudaBackend final : public Backend {
     stream_->synchronize();
   }
 
-  // A kind of decode step, of so many rows, that is recorded once. With attention over shared prefixes that is when the
-  // first such step comes.
-  struct Recording {
-    int64_t size;
-    bool needs_all;
-    Sharing sharing;
-    int64_t key() const { return 8 * size + 4 * static_cast<int64_t>(needs_all) + static_cast<int64_t>(sharing); }
-  };
   static constexpr cuda::SampleNeeds kAllNeeds{true, true, true, true, true};
 
-  void record(const Recording& kind) {
-    const auto rows = static_cast<int32_t>(kind.size);
-    ops_->set_step(ops_->stage().arrays({rows, rows, rows}, kind.sharing),
-                   kind.needs_all ? kAllNeeds : cuda::SampleNeeds());
-    graphs_.record(kind.key(), stream_->get(), [&] { run(rows, rows); });
+  void record(const Recording& step) {
+    const auto rows = static_cast<int32_t>(step.size);
+    ops_->set_step(ops_->stage().arrays({rows, rows, rows}, step.kind),
+                   step.needs_all ? kAllNeeds : cuda::SampleNeeds());
+    graphs_.record(step, stream_->get(), [&] { run(rows, rows, step.num_layers); });
   }
 
   // The step that was set: what is recorded of it, or queued op by op.
-  void run(int32_t num_tokens, int32_t num_samples) {
+  void run(int32_t num_tokens, int32_t num_samples, int32_t num_layers) {
     ops_->resolve_step();
-    transformer_->forward(num_tokens, num_samples);
+    transformer_->forward(num_tokens, num_samples, num_layers);
     ops_->give_tokens();
   }
 
@@ -300,8 +288,8 @@ class CudaBackend final : public Backend {
     const cudaStream_t stream = stream_->get();
     const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
     StepShape shape = shape_of(plan);
-    const int32_t max_top = max_top_of(plan), heads_per_kv = config_.num_attention_heads / config_.num_key_value_heads;
-    const bool is_recordable = is_decode(plan, heads_per_kv) && !graphs_.empty() && max_top == kMaxTopLogprobs;
+    const int32_t max_top = max_top_of(plan);
+    const bool is_recordable = samples_all_rows(plan) && !graphs_.empty() && max_top == kMaxTopLogprobs;
     if (is_recordable) {
       const auto rows = static_cast<int32_t>(graph_bucket(plan.num_tokens(), largest_bucket()));
       shape = {rows, rows, rows};
@@ -309,16 +297,16 @@ class CudaBackend final : public Backend {
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
     flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
-    const Recording kind{shape.num_seqs, !cuda::SampleNeeds().covers(needs), arrays.sharing};
+    const Recording step{shape.num_tokens, !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers};
     const bool replay = is_recordable && arrays.parts.empty();
-    if (replay && !graphs_.holds(kind.key())) record(kind);
+    if (replay && !graphs_.holds(step)) record(step);
     ops_->set_step(arrays, needs, max_top);
     ops_->copy_blocks();
     const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
     if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) ops_->count_unseen_tokens();
     if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
-    else if (replay) graphs_.launch(kind.key(), stream);
-    else run(shape.num_tokens, shape.num_samples);
+    else if (replay) graphs_.launch(step, stream);
+    else run(shape.num_tokens, shape.num_samples, plan.num_layers);
     download_sampled(plan, needs.top_logprobs, flight.host.data<uint8_t>());
     flight.end->record(stream);
     flight.plan = &plan;

@@ -56,12 +56,12 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
                            attention_partials_.data<float>(),
                            attention_partial_stats_.data<float>(),
                            attention_counters_.data<int32_t>(),
-                           step_.has_wgmma_items,
+                           step_.kind.is_tall,
                            num_blocks_,
                            {step_.rows, step_.parent_rows, slots_of(layer)},
                            {},
                            groups_.num_groups()};
-  if (step_.sharing != Sharing::kNone && config_.layer(layer).window == 0) {
+  if (step_.kind.sharing != Sharing::kNone && config_.layer(layer).window == 0) {
     work.shared = step_.shared;
     work.shared.positions = step_.positions;
     work.shared.values = shared_values_.data<float>();

@@ -41,13 +41,14 @@ int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& option
 Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use) {
   const int64_t usable =
       static_cast<int64_t>(options.cuda.gpu_memory_utilization * static_cast<double>(use.total_bytes)) -
-      (use.total_bytes - use.free_bytes) - use.reserved_bytes;
-  const int64_t bytes_per_block = kv.bytes_per_block();
+      (use.total_bytes - use.free_bytes) - use.reserved_bytes - options.cuda.draft_bytes;
+  const int64_t bytes_per_block = kv.bytes_per_block() + options.cuda.draft_block_bytes;
   const int64_t blocks_per_seq = max_blocks_per_seq(kv, options);
   int64_t num_blocks = options.num_blocks_override;
   if (num_blocks == 0) {
     const int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max<int64_t>(usable, 0);
-    num_blocks = std::min(budget / bytes_per_block, options.max_num_seqs * blocks_per_seq);
+    const int64_t bytes_in_budget = options.kv_cache_bytes > 0 ? kv.bytes_per_block() : bytes_per_block;
+    num_blocks = std::min(budget / bytes_in_budget, options.max_num_seqs * blocks_per_seq);
     if (num_blocks < blocks_per_seq)
       return resource_exhausted(
           "the KV cache of " + mib(budget) + " cannot hold one sequence of max_model_len " +
@@ -57,7 +58,7 @@ Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, 
   num_blocks = std::min<int64_t>(num_blocks, INT32_MAX / options.block_size);  // slots are 32-bit
   // A pool that was asked for by number may use all free memory.
   const int64_t most = options.num_blocks_override > 0 || options.kv_cache_bytes > 0
-                           ? use.free_bytes - use.reserved_bytes
+                           ? use.free_bytes - use.reserved_bytes - options.cuda.draft_bytes
                            : std::max<int64_t>(usable, 0);
   if (num_blocks > most / bytes_per_block)
     return resource_exhausted("the KV cache needs " + mib(num_blocks * bytes_per_block) + ", but only " +

@@ -22,7 +22,7 @@ int64_t graph_bucket(int64_t size, int64_t max_size) {
 StepGraphs::~StepGraphs() { clear(); }
 
 void StepGraphs::clear() {
-  for (const auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
+  for (const auto& [step, graph] : graphs_) cudaGraphExecDestroy(graph);
   graphs_.clear();
 }
 
@@ -37,20 +37,20 @@ void StepGraphs::abandon(cudaStream_t stream) {
   if (graph != nullptr) cudaGraphDestroy(graph);
 }
 
-void StepGraphs::end(int64_t key, cudaStream_t stream) {
+void StepGraphs::end(const Recording& step, cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
   cudaGraphExec_t executable = nullptr;
   const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   check(code, "cudaGraphInstantiate");
-  graphs_[key] = executable;  // clear() frees it, whatever comes next
+  graphs_[step] = executable;  // clear() frees it, whatever comes next
   // Uploaded now, so that no memory is needed when it is launched.
   check(cudaGraphUpload(executable, stream), "cudaGraphUpload");
 }
 
-void StepGraphs::launch(int64_t key, cudaStream_t stream) const {
-  check(cudaGraphLaunch(graphs_.at(key), stream), "cudaGraphLaunch");
+void StepGraphs::launch(const Recording& step, cudaStream_t stream) const {
+  check(cudaGraphLaunch(graphs_.at(step), stream), "cudaGraphLaunch");
 }
 
 }  // namespace llmb

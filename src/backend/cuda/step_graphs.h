@@ -7,13 +7,31 @@
 #include <cstdint>
 #include <map>
 
+#include "backend/cuda/step_stage.h"
+#include "core/step_plan.h"
+
 namespace llmb {
 
 // Batch sizes that steps are padded to: 1, 2, 4, then steps of 8 up to 256, of 16 up to 512, of 64 beyond, and the
 // largest itself. REQUIRES: 1 <= size <= max_size.
 int64_t graph_bucket(int64_t size, int64_t max_size);
 
-// One graph for each key. Not thread-safe.
+// A recorded step: it has so many rows, a bucket, and samples all of them.
+struct Recording {
+  int64_t size = 1;
+  bool needs_all = false;  // all that sampling can do; else greedy choice
+  StepKind kind;
+  int32_t num_layers = 0;  // StepPlan's
+
+  auto operator<=>(const Recording&) const = default;
+};
+
+// Whether the step can be replayed: one new token for each sequence, chains of drafts, or trees.
+inline bool samples_all_rows(const StepPlan& plan) {
+  return plan.num_samples() == plan.num_tokens() && plan.hidden_rows.empty();
+}
+
+// Not thread-safe.
 class StepGraphs {
  public:
   StepGraphs() = default;
@@ -22,12 +40,12 @@ class StepGraphs {
   ~StepGraphs();
 
   bool empty() const { return graphs_.empty(); }
-  bool holds(int64_t key) const { return graphs_.contains(key); }
+  bool holds(const Recording& step) const { return graphs_.contains(step); }
   void clear();
 
   // Records what `body` queues on `stream`; nothing of it runs. Throws CudaError, and what body throws.
   template <typename Body>
-  void record(int64_t key, cudaStream_t stream, const Body& body) {
+  void record(const Recording& step, cudaStream_t stream, const Body& body) {
     begin(stream);
     try {
       body();
@@ -35,18 +53,18 @@ class StepGraphs {
       abandon(stream);
       throw;
     }
-    end(key, stream);
+    end(step, stream);
   }
 
-  // REQUIRES: the key was recorded.
-  void launch(int64_t key, cudaStream_t stream) const;
+  // REQUIRES: holds(step)
+  void launch(const Recording& step, cudaStream_t stream) const;
 
  private:
   static void begin(cudaStream_t stream);
   static void abandon(cudaStream_t stream);
-  void end(int64_t key, cudaStream_t stream);
+  void end(const Recording& step, cudaStream_t stream);
 
-  std::map<int64_t, cudaGraphExec_t> graphs_;
+  std::map<Recording, cudaGraphExec_t> graphs_;
 };
 
 }  // namespace llmb

@@ -54,14 +54,14 @@ bool StepLimits::hold_copies_of(const StepPlan& plan) const {
 StepShape shape_of(const StepPlan& plan) {
   // Rows behind their place are drafts, which are sampled.
   const int32_t num_out_of_place = plan.parent_rows.empty() ? 0 : plan.num_samples();
-  return {plan.num_tokens(), plan.num_entries() + num_out_of_place, plan.num_samples()};
+  const int32_t num_seqs = std::min(plan.num_entries() + num_out_of_place, plan.num_tokens());
+  return {plan.num_tokens(), num_seqs, plan.num_samples()};
 }
 
 struct StepStage::Layout {
-  int64_t tokens, rows, entries, block_start, sample_rows, samples, groups, cta_start, items, block_ids;
-  // Everything behind block_ids, whose length varies most.
-  int64_t parent_rows(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
-  int64_t copies(const StepPlan& plan) const { return parent_rows(plan) + aligned(bytes_of(plan.parent_rows)); }
+  int64_t tokens, rows, entries, block_start, sample_rows, samples, groups, cta_start, items, parent_rows, block_ids;
+  // Behind block_ids, whose length varies most.
+  int64_t copies(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
   int64_t end(const StepPlan& plan) const {
     return copies(plan) + num_pairs(plan) * int64_t{sizeof(cuda::BlockPair)};
   }
@@ -85,6 +85,7 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   at.cta_start = place(num_ctas_ + 1, sizeof(int32_t));
   at.items = place(cuda::attention_limits(attention_, num_ctas_, shape.num_seqs, shape.num_tokens).max_items,
                    sizeof(cuda::AttentionItem));
+  at.parent_rows = place(shape.num_tokens, sizeof(int32_t));
   at.block_ids = end;
   return at;
 }
@@ -115,7 +116,6 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
   const StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples};
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
   const int64_t bytes = layout(largest).block_ids + aligned(num_blocks * int64_t{sizeof(BlockId)}) +
-                        aligned(limits.max_num_tokens * int64_t{sizeof(int32_t)}) +
                         limits.max_num_pairs() * int64_t{sizeof(cuda::BlockPair)};
   device_ = cuda::DeviceMemory(bytes);
   device_tables_ = cuda::DeviceMemory(table_bytes(limits));
@@ -130,14 +130,23 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
   if (may_share()) device_shared_ = cuda::DeviceMemory(shared_layout().end);
 }
 
-StepArrays StepStage::arrays(const StepShape& shape, Sharing sharing) const {
+int32_t StepStage::num_kinds(bool has_drafts, bool has_trees) const {
+  const bool has_wgmma = cuda::attention_tiling(attention_).wgmma;
+  const int32_t num_sharings = !may_share() ? 1 : has_wgmma ? 3 : 2;
+  const int32_t num_heights = has_wgmma && has_drafts ? 2 : 1;
+  return (num_sharings + (has_trees ? 1 : 0)) * num_heights;
+}
+
+StepKind StepStage::decode_kind() const {
+  return {.is_tall = cuda::attention_tiling(attention_).wgmma && attention_.group() > cuda::AttentionTiling::kTileRows};
+}
+
+StepArrays StepStage::arrays(const StepShape& shape, const StepKind& kind) const {
   const Layout at = layout(shape);
   auto* base = device_.data<uint8_t>();
   StepArrays arrays;
   arrays.shape = shape;
-  // Sequences have a token at least, so that one of them has so many at most. In decode it is one.
-  const int64_t most_tokens = int64_t{shape.num_tokens} - shape.num_seqs + 1;
-  arrays.has_wgmma_items = most_tokens * attention_.group() > cuda::AttentionTiling::kTileRows;
+  arrays.kind = kind;
   arrays.tokens = reinterpret_cast<TokenId*>(base + at.tokens);
   arrays.rows = reinterpret_cast<const cuda::StepRow*>(base + at.rows);
   arrays.entries = reinterpret_cast<const StepEntry*>(base + at.entries);
@@ -150,11 +159,11 @@ StepArrays StepStage::arrays(const StepShape& shape, Sharing sharing) const {
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.positions = places_.data<int32_t>();
   arrays.slots = places_.data<int32_t>() + limits_.max_num_tokens;
-  arrays.sharing = sharing;
-  if (sharing != Sharing::kNone) {
+  if (kind.has_tree) arrays.parent_rows = reinterpret_cast<const int32_t*>(base + at.parent_rows);
+  if (kind.sharing != Sharing::kNone) {
     const SharedLayout shared = shared_layout();
     const auto* const shared_base = device_shared_.data<uint8_t>();
-    arrays.shared.uses_wgmma = sharing == Sharing::kWgmma;
+    arrays.shared.uses_wgmma = kind.sharing == Sharing::kWgmma;
     arrays.shared.num_ctas =
         cuda::shared_ctas(cuda::attention_tiling(attention_), num_ctas_, arrays.shared.uses_wgmma);
     arrays.shared.cta_start = reinterpret_cast<const int32_t*>(shared_base + shared.cta_start);
@@ -183,16 +192,14 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), at.end(plan), cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
-  Sharing sharing = Sharing::kNone;
+  StepKind kind{.has_tree = has_tree_};
+  kind.is_tall = std::any_of(schedule_.units.begin(), schedule_.units.end(), [](const auto& unit) { return unit.wgmma; });
   if (may_share() && !shared_schedule_.items.empty()) {
-    sharing = shared_schedule_.uses_wgmma ? Sharing::kWgmma : Sharing::kMma;
+    kind.sharing = shared_schedule_.uses_wgmma ? Sharing::kWgmma : Sharing::kMma;
     upload_shared(stream);
   }
-  StepArrays result = arrays(shape, sharing);
-  const uint8_t* const base = device_.data<uint8_t>();
-  if (!plan.parent_rows.empty()) result.has_wgmma_items = true;  // shape.num_seqs counts rows that may be in place
-  if (has_tree_) result.parent_rows = reinterpret_cast<const int32_t*>(base + at.parent_rows(plan));
-  result.copies = reinterpret_cast<const cuda::BlockPair*>(base + at.copies(plan));
+  StepArrays result = arrays(shape, kind);
+  result.copies = reinterpret_cast<const cuda::BlockPair*>(device_.data<uint8_t>() + at.copies(plan));
   result.num_copies = static_cast<int32_t>(plan.block_copies.size());
   result.num_swaps_out = static_cast<int32_t>(plan.swaps_out.size());
   result.num_swaps_in = static_cast<int32_t>(plan.swaps_in.size());
@@ -251,7 +258,7 @@ void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout&
   pack_samples(plan, shape, at, out);
   pack_attention(plan, at, out);
   copy(block_ids_, out + at.block_ids);
-  copy(plan.parent_rows, out + at.parent_rows(plan));
+  copy(plan.parent_rows, out + at.parent_rows);
   auto* copies = reinterpret_cast<cuda::BlockPair*>(out + at.copies(plan));
   for (const auto* list : {&plan.block_copies, &plan.swaps_out, &plan.swaps_in})
     for (const BlockCopy& copy : *list) *copies++ = {copy.from, copy.to};

@@ -31,6 +31,15 @@ StepShape shape_of(const StepPlan& plan);
 // How attention reads the prefixes that sequences share.
 enum class Sharing { kNone, kMma, kWgmma };
 
+// Which of attention's kernels a step runs.
+struct StepKind {
+  Sharing sharing = Sharing::kNone;
+  bool is_tall = false;   // there may be units of more than kTileRows rows: they go to Hopper's kernel
+  bool has_tree = false;  // some rows lie behind their place
+
+  auto operator<=>(const StepKind&) const = default;
+};
+
 // Device addresses. Padded tokens are of no entry, padded sample rows have token row -1, padded groups no rows.
 struct StepArrays {
   StepShape shape;
@@ -49,11 +58,10 @@ struct StepArrays {
   const TokenBias* bias = nullptr;       // what the rows' slices index: of all rows, or of a part
   TokenPenalty* penalty = nullptr;       // the same
   const uint32_t* masks = nullptr;       // [plan.num_masks(), mask_words]
-  bool has_wgmma_items = true;           // attention may have units of more than kTileRows rows
-  Sharing sharing = Sharing::kNone;
+  const int32_t* parent_rows = nullptr;  // [num_tokens]; null: all rows are in their place
+  StepKind kind;
   cuda::SharedAttentionWork shared;      // without positions and states
   // The members below are not part of a recorded step.
-  const int32_t* parent_rows = nullptr;     // [num_tokens]; null: all rows are in their place
   const cuda::BlockPair* copies = nullptr;  // [num_copies], then those of swaps out and of swaps in
   int32_t num_copies = 0, num_swaps_out = 0, num_swaps_in = 0;
   // Not empty: the rows' biases and penalties do not fit at once. Rows are sampled part by part, after
@@ -88,12 +96,15 @@ class StepStage {
   StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas,
             const std::vector<int32_t>& full_groups);
 
-  // Whether some step's attention may have a launch over shared prefixes; how many kinds of steps there are by that.
+  // Whether some step's attention may have a launch over shared prefixes.
   bool may_share() const { return !full_groups_.empty(); }
-  int32_t num_sharings() const { return !may_share() ? 1 : cuda::attention_tiling(attention_).wgmma ? 3 : 2; }
+  // How many kinds of steps there are in which every row is sampled.
+  int32_t num_kinds(bool has_drafts, bool has_trees) const;
+  // That of one token for each sequence.
+  StepKind decode_kind() const;
 
   // Where a step of this shape lies.
-  StepArrays arrays(const StepShape& shape, Sharing sharing) const;
+  StepArrays arrays(const StepShape& shape, const StepKind& kind) const;
 
   // Queues the copy, and that of biases and penalties where there are no parts. REQUIRES: shape holds plan, limits
   // hold shape.
