@@ -16,7 +16,7 @@ struct DraftModel {
   bool is_on_gpu = false;
 };
 
-// Of the memory of the GPU that both run on, where they do.
+// Where both run on one GPU: the target takes that much less of its memory.
 void leave_room_for_draft_model(const DraftModel& draft, LoadOptions* target_load);
 
 // `name` as of a model. target_load: of the job's model. An error where it is not there, has another tokenizer than the

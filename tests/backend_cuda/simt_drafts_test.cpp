@@ -176,7 +176,7 @@ EngineJobOptions fixture_job() {
   return o;
 }
 
-// Of a run whose speculator drafts as the setup says; the bytes are those of a run without.
+// The bytes of a run whose speculator drafts as the setup says are those of a run without.
 SpeculationMetrics check_same_bytes(EngineJobOptions o, const DraftSetup& setup) {
   const EngineJob plain(lines()), drafted(lines());
   REQUIRE(plain.run(o).status.ok());
