@@ -15,7 +15,7 @@ namespace llmb {
 
 // Raised whenever the same model and settings would give a line another answer than before. Builds from before it was
 // recorded have none of its versions.
-inline constexpr int64_t kAnswersVersion = 2;
+inline constexpr int64_t kAnswersVersion = 3;
 
 // Sets the dtype and the arithmetic that an earlier run chose by itself where none is asked for, so that another
 // processor continues in the same. kUnsupported: this one cannot compute it.
