@@ -9,7 +9,7 @@ CONFIGURE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 # The time of each phase goes to $(BUILD)/times.jsonl.
 TIMED = tools/timed.sh $(BUILD)
 
-.PHONY: all build demo test test-long test-asan test-tsan test-turn fuzz coverage crash scale bench measure measure-build gpu-bundle gpu-check gpu-sanitize install package test-packages clean help deps
+.PHONY: all build demo test test-long test-asan test-tsan test-turn test-arm fuzz coverage crash scale bench measure measure-build gpu-bundle gpu-check gpu-sanitize install package test-packages clean help deps
 
 all: build
 
@@ -52,6 +52,10 @@ test-tsan: deps
 TURN_SECONDS ?= 480
 test-turn: deps
 	@CMAKE_FLAGS="$(CMAKE_FLAGS)" tools/sanitizer_turn.sh $(TURN_SECONDS) $(TURN)
+
+# Kernels, models and answers on 64-bit ARM, cross-compiled, under qemu; skipped where compiler or qemu cannot be had.
+test-arm: build
+	@CMAKE_FLAGS="$(CMAKE_FLAGS)" tools/emulated/test_arm.sh $(BUILD)/llm-batch $(PARTS) || [ $$? = 77 ]
 
 # Runs every libFuzzer program under tests/fuzz for FUZZ_SECONDS; what it finds lands in build-fuzz/found.
 FUZZ_SECONDS ?= 60
@@ -118,8 +122,8 @@ test-packages: package
 	@tools/package/test_packages.sh build-package
 
 clean:
-	@rm -rf build build-asan build-tsan build-fuzz build-coverage build-gpu build-package build-measure build-architectures out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
+	@rm -rf build build-asan build-tsan build-arm build-fuzz build-coverage build-gpu build-package build-measure build-architectures out.jsonl out.jsonl.partial out.jsonl.manifest.json out.metrics.jsonl
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
-	@echo "make build | test-long | test-asan | test-tsan | fuzz | coverage | crash | scale | bench | measure | measure-build | gpu-check | gpu-sanitize | gpu-bundle | install | package | test-packages | clean"
+	@echo "make build | test-long | test-asan | test-tsan | test-arm | fuzz | coverage | crash | scale | bench | measure | measure-build | gpu-check | gpu-sanitize | gpu-bundle | install | package | test-packages | clean"

@@ -1,10 +1,15 @@
 #!/bin/sh
 # Installs the distribution packages that the build needs, where any is missing. Debian 12 and its kin.
+#   install_deps.sh [--list]    --list: only prints their names
 set -eu
 
 packages="g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libsimdjson-dev doctest-dev libhwy-dev
 libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libboost-context-dev"
 
+if [ "${1:-}" = --list ]; then
+  echo $packages
+  exit
+fi
 missing=""
 for package in $packages; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "ok installed" || missing="$missing $package"

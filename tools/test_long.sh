@@ -8,6 +8,8 @@
 # counts         random workloads, failing allocations and kills in full numbers
 # simt           CUDA kernels and backend on the host layer, threads and blocks in other orders
 # architectures  nvcc for all of them
+# arm            kernels, models and answers on 64-bit ARM, under qemu
+# old            kernels on an emulated x86 processor without AVX, and on one without AVX-512
 # packages       clean roots, and an emulated processor without AVX (as root, with mmdebstrap; elsewhere skipped)
 # scale          ten million lines
 # fuzz           all parsers
@@ -17,7 +19,7 @@
 # over is no failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-parts=(counts simt architectures packages scale fuzz asan tsan)
+parts=(counts simt architectures arm old packages scale fuzz asan tsan)
 hash=$((16#$(git rev-parse --short=7 HEAD 2> /dev/null | cut -c1-7 || echo 0)))
 first_seed=1  # a turn draws its own
 
@@ -55,6 +57,20 @@ run_counts() {
   done
 }
 
+# Nehalem: 2008, SSE4; Haswell: 2013, AVX2.
+run_old() {
+  command -v qemu-x86_64 > /dev/null || { echo "skipped: no qemu-x86_64 (Debian: qemu-user)"; return; }
+  local tests test processor
+  mapfile -t tests < <(cd tests/kernels && printf 'kernels_%s\n' *_test.cpp | sed 's/\.cpp$//')
+  build "${tests[@]}"
+  for processor in Nehalem Haswell; do
+    for test in "${tests[@]}"; do
+      echo "-- $processor: $test"
+      qemu-x86_64 -cpu $processor "build/tests/$test" --minimal || [ $? = 77 ]
+    done
+  done
+}
+
 run_part() {
   configure
   case $1 in
@@ -69,6 +85,10 @@ run_part() {
       command -v "${CUDACXX:-nvcc}" > /dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { echo "skipped: no nvcc"; return; }
       cmake -S . -B build-architectures -G Ninja -DCMAKE_BUILD_TYPE=Release -DLLMB_CUDA=ON > /dev/null
       cmake --build build-architectures --target llm-batch -- --quiet ;;
+    arm)
+      build llm-batch
+      tools/emulated/test_arm.sh build/llm-batch || [ $? = 77 ] ;;
+    old) run_old ;;
     packages)
       tools/package/make_packages.sh build-package
       tools/package/test_packages.sh build-package || [ $? = 77 ] ;;
@@ -97,7 +117,7 @@ if [ $((hash % 2)) = 1 ]; then
   sanitizers=(asan tsan)
   exec tools/sanitizer_turn.sh "$2" "${sanitizers[hash / 2 % 2]}" $((hash / 4))
 fi
-turns=(counts simt architectures packages scale fuzz)
+turns=(counts simt architectures arm old packages scale fuzz)
 part=${turns[hash / 2 % ${#turns[@]}]}
 echo "turn: $part for $2 s, seed $hash"
 code=0

@@ -1,4 +1,4 @@
-# CMake's toolchain for 64-bit ARM, with the libraries that libraries.sh has put into LLMB_ARM_ROOT; programs run under qemu.
+# CMake's toolchain for 64-bit ARM, with the libraries that arm_libraries.sh has put into LLMB_ARM_ROOT; tests run under qemu.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
@@ -12,3 +12,4 @@ set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 set(ENV{PKG_CONFIG_LIBDIR} ${LLMB_ARM_ROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${LLMB_ARM_ROOT}/usr/share/pkgconfig)
 set(ENV{PKG_CONFIG_SYSROOT_DIR} ${LLMB_ARM_ROOT})
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64;-L;/usr/aarch64-linux-gnu)
