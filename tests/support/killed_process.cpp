@@ -27,10 +27,10 @@ namespace llmb::test {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using WallClock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+double ms_since(WallClock::time_point start) {
+  return std::chrono::duration<double, std::milli>(WallClock::now() - start).count();
 }
 
 // Reports the file calls to the tracer and allows everything.
@@ -199,7 +199,7 @@ StoppedProcess run_and_stop(const std::vector<std::string>& argv, const std::str
   std::vector<sock_filter> filter = file_call_filter();
   sock_fprog program = {static_cast<unsigned short>(filter.size()), filter.data()};
   StoppedProcess result;
-  const auto start = Clock::now();
+  const auto start = WallClock::now();
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("fork");
   if (child == 0) become(arguments.data(), in, err, traced, &program);
