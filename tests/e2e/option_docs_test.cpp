@@ -35,6 +35,16 @@ std::set<std::string> find_all(const std::string& text, const std::string& patte
   return found;
 }
 
+// The names in the table of options, without those that it hides.
+std::set<std::string> listed_flags() {
+  Options options;
+  const auto app = make_command_line(options);
+  std::set<std::string> names;
+  for (const CLI::Option* option : app->get_options())
+    if (!option->get_positional() && !option->get_group().empty()) names.insert(option->get_lnames().at(0));
+  return names;
+}
+
 // A manual page without its markup, in one line.
 std::string plain_text(std::string page) {
   for (const auto& [from, to] : {std::pair{R"(\\f[BIR])", ""},
@@ -88,7 +98,7 @@ for line in $argv; do
   print -r -- "$text" | tr -d '\r' | sed -n 's/.*OFFERED:\(.\)/\1/p'
 done
 )zsh");
-  std::vector<std::string> argv = {"sh", "-c", "cd \"$0\" && exec timeout 60 zsh -f complete \"$@\"", dir.path()};
+  std::vector<std::string> argv = {"sh", "-c", "cd \"$0\" && exec timeout 300 zsh -f complete \"$@\"", dir.path()};
   argv.insert(argv.end(), lines.begin(), lines.end());
   const ProcessResult result = run_process(argv);
   CHECK(result.exit_code == 0);
@@ -131,11 +141,7 @@ bool is_accepted(const std::string& flag, const std::string& value) {
 }  // namespace
 
 TEST_CASE("--help, manual page and completions name the same flags, those of the table") {
-  Options options;
-  const auto app = make_command_line(options);
-  std::set<std::string> table;
-  for (const CLI::Option* option : app->get_options())
-    if (!option->get_positional() && !option->get_group().empty()) table.insert(option->get_lnames().at(0));
+  const std::set<std::string> table = listed_flags();
   CHECK(table.size() > 40);
   CHECK(find_all(run_process({binary_dir() + "/llm-batch", "--help"}).out, R"(\n  (?:-\w,)?--([a-z0-9-]+))") == table);
   CHECK(find_all(plain_text(describe("man")), R"(\.TP (?:-\w, )?--([a-z0-9-]+))") == table);
@@ -230,11 +236,8 @@ TEST_CASE("bash completes flags, values and files") {
 
 TEST_CASE("zsh and fish complete flags, values, files and commands") {
   using Words = std::set<std::string>;
-  Options options;
-  const auto app = make_command_line(options);
   Words flags;
-  for (const CLI::Option* option : app->get_options())
-    if (!option->get_positional()) flags.insert("--" + option->get_lnames().at(0));
+  for (const std::string& name : listed_flags()) flags.insert("--" + name);
   const std::vector<std::pair<std::string, Words>> cases = {{"--", flags},
                                                             {"--ord", {"--order"}},
                                                             {"--order ", {"completion", "input"}},
