@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -117,13 +118,20 @@ TokenId draw_token(float* values, int64_t vocab, float max, const SampleRow& row
   return draw(values, vocab, sampling_uniform(row.rng, row.choice, row.position), s);
 }
 
-// Most words of a mask allow nearly all tokens, or nearly none.
-void forbid_masked(std::span<const uint32_t> mask, int64_t vocab, float* logits) {
+// Most words of a mask allow nearly all tokens, or nearly none. Returns the largest logit that is left where none of them
+// allows many: then there is no need to look for it.
+std::optional<float> forbid_masked(std::span<const uint32_t> mask, int64_t vocab, float* logits) {
+  std::optional<float> max = -kInfinity;
   for (int64_t begin = 0; begin < vocab; begin += 32) {
     const auto size = static_cast<int>(std::min<int64_t>(32, vocab - begin));
     const uint32_t word = mask[begin / 32];
     float* const x = logits + begin;
+    if (word == 0 && size == 32) {
+      std::fill_n(x, 32, -kInfinity);
+      continue;
+    }
     if (std::popcount(word) >= 16) {
+      max.reset();
       for (uint32_t rest = ~word; rest != 0; rest &= rest - 1)
         if (const int i = std::countr_zero(rest); i < size) x[i] = -kInfinity;
       continue;
@@ -131,9 +139,13 @@ void forbid_masked(std::span<const uint32_t> mask, int64_t vocab, float* logits)
     float kept[32];
     std::fill(kept, kept + 32, -kInfinity);
     for (uint32_t rest = word; rest != 0; rest &= rest - 1)
-      if (const int i = std::countr_zero(rest); i < size) kept[i] = x[i];
+      if (const int i = std::countr_zero(rest); i < size) {
+        kept[i] = x[i];
+        if (max) max = std::max(*max, x[i]);
+      }
     std::copy(kept, kept + size, x);
   }
+  return max;
 }
 
 void apply_bias_and_penalties(const SampleInput& in, const SampleRow& row, float* logits) {
@@ -173,9 +185,12 @@ RowResult sample_row(float* logits, int64_t vocab, const SampleInput& in, const 
     values = s.values.data();
   }
   if (row.mask >= 0 || row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
-    if (row.mask >= 0) forbid_masked(mask_of(row, in.masks, in.mask_words), vocab, values);
+    std::optional<float> max;
+    if (row.mask >= 0) max = forbid_masked(mask_of(row, in.masks, in.mask_words), vocab, values);
+    const bool is_changed = row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end;
     apply_bias_and_penalties(in, row, values);
-    scan = scan_logits(values, vocab);
+    if (max && !is_changed) scan.max = *max;
+    else scan = scan_logits(values, vocab);
     if (!scan.is_finite || scan.max == -kInfinity) return result;
   }
   result.is_finite = true;

@@ -104,7 +104,7 @@ void add_form_options(CLI::App& app, Options& o) {
   add("--regex", o.texts.regex, "Answers match this regular expression as a whole", "PATTERN");
   add("--choice", o.texts.choices, "Answers are one of these texts; may be given several times", "TEXT,…")
       ->delimiter(',')->allow_extra_args(false);
-  add("--grammar", o.texts.grammar, "Answers follow the grammar in FILE, in llama.cpp's GBNF", "FILE");
+  add("--grammar", o.texts.grammar, "Answers follow the grammar in FILE, in llama.cpp's GBNF or Lark's EBNF", "FILE");
 }
 
 }  // namespace llmb

@@ -93,16 +93,20 @@ MaybeError read_structured_output(const std::string& field, std::string_view nam
 }
 
 MaybeError read_structured_outputs(JsonElement value, AnswerForm* form) {
-  const char* const expected = "an object with one of json, regex, choice, grammar and json_object";
-  if (!value.is_object()) return invalid_value("structured_outputs", expected, value);
+  const std::string field_of_all = "structured_outputs";
+  const auto one_expected = [&field_of_all] {
+    return field_error("invalid_value", field_of_all,
+                       "structured_outputs must have exactly one of json, regex, choice, grammar and json_object");
+  };
+  if (!value.is_object()) return invalid_value(field_of_all, "an object", value);
   for (const auto& [name, member] : object_of(value)) {
     if (member.is_null() || is_neutral(member, Neutral::kFalse)) continue;
     const std::string field = "structured_outputs." + std::string(name);
-    if (!form->field.empty()) return invalid_value("structured_outputs", expected, value);
+    if (!form->field.empty()) return one_expected();
     if (MaybeError error = read_structured_output(field, name, member, form)) return error;
     form->field = field;
   }
-  if (form->field.empty()) return invalid_value("structured_outputs", expected, value);
+  if (form->field.empty()) return one_expected();
   return std::nullopt;
 }
 

@@ -102,6 +102,9 @@ TEST_CASE("what asks for no form that there is, or for two, is an error that nam
        "unsupported_field response_format.schema: response_format.schema is not supported"},
       {R"("response_format": {"type": "xml"})",
        "invalid_value response_format.type: response_format.type must be text, json_object or json_schema; got \"xml\""},
+      {R"("structured_outputs": {"regex": "a", "choice": ["a"]})",
+       "invalid_value structured_outputs: structured_outputs must have exactly one of json, regex, choice, grammar and "
+       "json_object"},
       {R"("structured_outputs": {"structural_tag": "x"})",
        "unsupported_field structured_outputs.structural_tag: structured_outputs.structural_tag is not supported"},
       {R"("guided_regex": "a", "ignore_eos": true)",
