@@ -71,16 +71,18 @@ TEST_CASE("where no row is computed, rows count") {
 TEST_CASE("on a terminal the bar moves while no row has ended, and never back") {
   if (!has_program("script")) return skip("script(1) is not installed");
   const TemporaryDirectory dir;
-  write_file(dir.file("in.jsonl"), long_rows(24));
-  const std::string command = kProgram + " -m " + kModel + " " + dir.file("in.jsonl") + " -o " + dir.file("out.jsonl");
+  // All of them run at once, for some ten times as long as it takes the bar to be drawn again.
+  write_file(dir.file("in.jsonl"), long_rows(96));
+  const std::string command = kProgram + " -m " + kModel + " --threads 1 --speculative none " + dir.file("in.jsonl") +
+                              " -o " + dir.file("out.jsonl");
   const ProcessResult result = run_process({"script", "-qec", command, "/dev/null"});
   REQUIRE(result.exit_code == 0);
   CHECK(result.out.find("█") != std::string::npos);
-  const std::vector<double> percents = matches(result.out, R"((\d+) % \| \d+/24 done)");
+  const std::vector<double> percents = matches(result.out, R"((\d+) % \| \d+/96 done)");
   REQUIRE(percents.size() >= 3);
   CHECK(std::is_sorted(percents.begin(), percents.end()));
   CHECK(percents.back() < 100);
-  const std::vector<double> before_any = matches(result.out, R"((\d+) % \| 0/24 done)");
+  const std::vector<double> before_any = matches(result.out, R"((\d+) % \| 0/96 done)");
   REQUIRE(before_any.size() >= 2);
   CHECK(before_any.back() >= before_any.front() + 10);
 }
