@@ -28,7 +28,7 @@
 namespace llmb {
 namespace {
 
-constexpr int32_t kFewRows = 64, kManyRows = 128;
+constexpr int32_t kFewRows = 64, kManyRows = 128, kMaxStepTokens = 512;
 
 struct Options {
   std::string shape = "smollm2-135m", device = "auto";
@@ -92,7 +92,7 @@ class Fleet {
                                     bool shares) {
     SchedulerConfig config;
     config.max_num_seqs = num_rows;
-    config.max_num_batched_tokens = 512;
+    config.max_num_batched_tokens = kMaxStepTokens;
     config.block_size = info.kv.block_size;
     config.num_blocks = info.kv.num_blocks;
     config.max_model_len = o.shared + o.own + max_new;
@@ -158,8 +158,10 @@ void run(const Options& o) {
   load.model_dir = dir;
   load.load_format = LoadFormat::kDummy;
   load.max_num_seqs = kManyRows;
-  load.max_num_batched_tokens = 512;
-  const int32_t max_new_tokens = kManyRows + 6 * o.pairs + 16;  // some rows decode while others still compute prompts
+  load.max_num_batched_tokens = kMaxStepTokens;
+  // Some rows decode while others still compute prompts.
+  const int32_t num_prompt_steps = o.unshared ? kFewRows * (o.shared + o.own) / (kMaxStepTokens - kFewRows) : kManyRows;
+  const int32_t max_new_tokens = num_prompt_steps + 6 * o.pairs + 16;
   load.max_model_len = o.shared + o.own + max_new_tokens;
   load.num_threads = o.threads;
   load.cpu.quantization = o.quantization;
