@@ -16,7 +16,8 @@ struct DraftModel {
   bool is_on_gpu = false;
 };
 
-// Where both run on one GPU: the target takes that much less of its memory.
+// Where both run on one GPU, the target leaves room for the draft model's weights and for a pool of as many blocks as
+// its own.
 void leave_room_for_draft_model(const DraftModel& draft, LoadOptions* target_load);
 
 // `name` as of a model. target_load: of the job's model. An error where it is not there, has another tokenizer than the

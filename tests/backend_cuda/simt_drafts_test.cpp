@@ -11,8 +11,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "kernels/simt/settings.h"
-#include "model/config_loader.h"
-#include "tests/support/model_drafters.h"
+#include "tests/backend_cuda/drafted_job.h"
 #include "tests/support/scheduled_run.h"
 #include "tests/support/scripted_proposer.h"
 #include "tests/support/source_dir.h"
@@ -150,49 +149,10 @@ TEST_CASE("steps that verify long drafts are replayed, with the kernel for tall 
   CHECK(simt::num_runs("wgmma_paged_attention_kernel") > before);
 }
 
-std::string lines() {
-  std::string text;
-  for (int i = 0; i < 4; ++i)
-    text += R"({"prompt_token_ids":[)" + std::to_string(3 + i) + ",9,17,5," + std::to_string(40 + 3 * i) +
-            R"(],"max_tokens":12,"return_token_ids":true,"logprobs":1,"seed":)" + std::to_string(i) +
-            (i % 2 == 0 ? R"(,"temperature":0})" : R"(,"temperature":0.9,"frequency_penalty":0.3})") + "\n";
-  return text;
-}
-
-EngineJobOptions fixture_job() {
-  EngineJobOptions o;
-  o.make_backend = [] { return make_cuda_backend(0); };
-  o.load.model_dir = source_dir() + "/data/fixtures/models/llama-gqa";
-  o.load.num_threads = 1;
-  o.load.dtype = DType::kBF16;
-  o.load.cuda.deterministic = true;
-  o.config = *load_model_config(o.load.model_dir);
-  o.scheduler.max_model_len = 32;
-  o.scheduler.max_num_seqs = 3;
-  o.scheduler.max_num_batched_tokens = 16;
-  o.scheduler.block_size = o.load.block_size = 16;
-  o.scheduler.num_blocks = 8;
-  o.scheduler.max_num_drafts = 12;
-  return o;
-}
-
-// The bytes of a run whose speculator drafts as the setup says are those of a run without.
-SpeculationMetrics check_same_bytes(EngineJobOptions o, const DraftSetup& setup) {
-  const EngineJob plain(lines()), drafted(lines());
-  REQUIRE(plain.run(o).status.ok());
-  const SteadyClock clock;
-  StepCost cost;
-  const auto speculator = make_speculator(setup, &o, cost, clock);
-  o.proposer = speculator.get();
-  o.step_cost = &cost;
-  const EngineJobOutcome outcome = drafted.run(o);
-  REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
-  CHECK(drafted.output() == plain.output());
-  return speculator->metrics();
-}
+const std::string kModelDir = source_dir() + "/data/fixtures/models/llama-gqa";
 
 TEST_CASE("drafts by the model's first layers change no byte, and their steps are replayed") {
-  EngineJobOptions o = fixture_job();
+  EngineJobOptions o = deterministic_cuda_job(kModelDir);
   Counts counts;
   o.make_backend = [&counts]() -> std::unique_ptr<Backend> {
     return std::make_unique<Counting>(make_cuda_backend(0), [](const StepPlan& plan) { return plan.num_layers > 0; },
@@ -206,12 +166,12 @@ TEST_CASE("drafts by the model's first layers change no byte, and their steps ar
 
 TEST_CASE("drafts by a second model on the same device change no byte") {
   const SpeculationMetrics metrics = check_same_bytes(
-      fixture_job(), {.model = "/data/fixtures/models/llama-gqa",
-                      .make_backend = [] { return make_cuda_backend(0); },
-                      .max_tokens = 3,
-                      .max_model_len = 32,
-                      .num_blocks = 12,
-                      .max_num_batched_tokens = 16});
+      deterministic_cuda_job(kModelDir), {.model = "/data/fixtures/models/llama-gqa",
+                                          .make_backend = [] { return make_cuda_backend(0); },
+                                          .max_tokens = 3,
+                                          .max_model_len = 32,
+                                          .num_blocks = 12,
+                                          .max_num_batched_tokens = 16});
   // It is the same model, in another arithmetic.
   CHECK(metrics.drafters.back().num_drafted > 20);
   CHECK(metrics.drafters.back().num_accepted > metrics.drafters.back().num_drafted / 2);
