@@ -113,17 +113,22 @@ void sample_cases(CpuBench& bench, const Shape& s) {
   struct Kind {
     const char* name;
     float temperature, top_p;
-    int32_t top_k, num_logprobs;
+    int32_t top_k, num_logprobs, masked = 0;  // masked: one token in so many is allowed; 0: no mask
   };
   for (const Kind& kind :
        {Kind{"greedy", 0, 1, 0, -1}, Kind{"temperature", 1, 1, 0, -1}, Kind{"top-p 0.9", 1, 0.9f, 0, -1},
-        Kind{"top-k 50", 1, 1, 50, -1}, Kind{"greedy, 5 logprobs", 0, 1, 0, 5}}) {
+        Kind{"top-k 50", 1, 1, 50, -1}, Kind{"greedy, 5 logprobs", 0, 1, 0, 5},
+        Kind{"temperature, half allowed", 1, 1, 0, -1, 2}, Kind{"temperature, 1 % allowed", 1, 1, 0, -1, 100}}) {
     for (const int64_t rows : {1, 64}) {
       const std::vector<float> logits = make_floats(rows * s.vocab, 8, 12);
       std::vector<float> work(logits.size());
       std::vector<SampleRow> sample_rows;
+      std::vector<uint32_t> mask;
+      if (kind.masked > 0) mask.resize(static_cast<size_t>(ceil_div(s.vocab, int64_t{32})));
+      for (int64_t t = 0; kind.masked > 0 && t < s.vocab; t += kind.masked) mask[t / 32] |= 1u << t % 32;
       for (int32_t i = 0; i < rows; ++i) {
         SampleRow row;
+        row.mask = mask.empty() ? -1 : 0;
         row.position = static_cast<uint32_t>(i);
         row.temperature = kind.temperature;
         row.top_p = kind.top_p;
@@ -141,7 +146,8 @@ void sample_cases(CpuBench& bench, const Shape& s) {
               std::memcpy(&work[r * s.vocab], &logits[r * s.vocab], static_cast<size_t>(s.vocab) * sizeof(float));
             });
             out.clear();
-            cpu::sample(work.data(), s.vocab, {sample_rows, {}, {}}, &out, bench.pool());
+            cpu::sample(work.data(), s.vocab, {sample_rows, {}, {}, mask, static_cast<int32_t>(mask.size())}, &out,
+                        bench.pool());
           },
           [&] { return hash_bytes(out.tokens.data(), out.tokens.size() * sizeof(TokenId)); });
     }

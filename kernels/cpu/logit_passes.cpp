@@ -35,21 +35,69 @@ HWY_INLINE void transform16(const float* from, int64_t n, float* to, const F& f)
   if (full < n) store16_partial(map16(load16_partial(from + full, n - full), f), to + full, n - full);
 }
 
-LogitScan scan_logits_impl(const float* logits, int64_t n) {
-  constexpr float kLowest = std::numeric_limits<float>::lowest();
-  V16 max = set16(-HUGE_VALF), poison = set16(0);
-  for_each16(logits, n, -HUGE_VALF, [&](int64_t, const V16& x) HWY_ATTR {
+struct RunningScan {
+  V16 max, poison;
+
+  HWY_INLINE void add(const V16& x) {
     max = map16(max, x, [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
     // NaN and +Inf times 0 are NaN, which stays; -Inf is replaced first.
     poison = map16(x, poison, [](V a, V p) HWY_ATTR {
-      const V lowest = hn::Set(D(), kLowest);
+      const V lowest = hn::Set(D(), std::numeric_limits<float>::lowest());
       return hn::MulAdd(hn::IfThenElse(hn::Lt(a, lowest), lowest, a), hn::Zero(D()), p);
     });
-  });
-  LogitScan scan;
-  scan.is_finite = sum16(poison) == 0;
-  scan.max = scan.is_finite ? max16(max) : 0;
-  return scan;
+  }
+  HWY_INLINE LogitScan result() const {
+    LogitScan scan;
+    scan.is_finite = sum16(poison) == 0;
+    scan.max = scan.is_finite ? max16(max) : 0;
+    return scan;
+  }
+};
+
+LogitScan scan_logits_impl(const float* logits, int64_t n) {
+  RunningScan scan{set16(-HUGE_VALF), set16(0)};
+  for_each16(logits, n, -HUGE_VALF, [&](int64_t, const V16& x) HWY_ATTR { scan.add(x); });
+  return scan.result();
+}
+
+// x where bit i of `bits` is set, -Inf in the other lanes.
+HWY_INLINE V16 keep16(const V16& x, uint32_t bits) {
+  V16 kept;
+  LLMB_UNROLL for (int i = 0; i < kParts; ++i) {
+    alignas(8) uint8_t bytes[8] = {};  // LoadMaskBits reads so many
+    const uint32_t part = bits >> (i * kLanes);
+    bytes[0] = static_cast<uint8_t>(part);
+    bytes[1] = static_cast<uint8_t>(part >> 8);
+    kept.part[i] = hn::IfThenElse(hn::LoadMaskBits(D(), bytes), x.part[i], hn::Set(D(), -HUGE_VALF));
+  }
+  return kept;
+}
+
+LogitScan scan_masked_logits_impl(const float* logits, const uint32_t* mask, int64_t n, float* allowed,
+                                  float* max_allowed) {
+  constexpr uint32_t kAll = 0xffff;
+  RunningScan scan{set16(-HUGE_VALF), set16(0)};
+  V16 max = set16(-HUGE_VALF);
+  for (int64_t i = 0; i < n; i += kLogicalLanes) {
+    const int64_t count = std::min<int64_t>(kLogicalLanes, n - i);
+    const uint32_t bits = mask[i / 32] >> (i % 32) & kAll;
+    if (count == kLogicalLanes) {
+      const V16 x = load16(logits + i);
+      scan.add(x);
+      const V16 kept = bits == kAll ? x : keep16(x, bits);
+      max = map16(max, kept, [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
+      store16(kept, allowed + i);
+      continue;
+    }
+    float lanes[kLogicalLanes];
+    for (int64_t j = 0; j < kLogicalLanes; ++j) lanes[j] = j < count ? logits[i + j] : -HUGE_VALF;
+    scan.add(load16(lanes));
+    const V16 kept = keep16(load16(lanes), bits);
+    max = map16(max, kept, [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
+    store16_partial(kept, allowed + i, count);
+  }
+  *max_allowed = max16(max);
+  return scan.result();
 }
 
 int64_t find_in_range_impl(const float* values, int64_t begin, int64_t n, float low, float high) {
@@ -149,6 +197,7 @@ HWY_AFTER_NAMESPACE();
 namespace llmb::cpu {
 
 HWY_EXPORT(scan_logits_impl);
+HWY_EXPORT(scan_masked_logits_impl);
 HWY_EXPORT(find_in_range_impl);
 HWY_EXPORT(block_maxima_impl);
 HWY_EXPORT(exp_weights_impl);
@@ -157,6 +206,9 @@ HWY_EXPORT(upper_tail_impl);
 HWY_EXPORT(block_sums_impl);
 
 LogitScan scan_logits(const float* logits, int64_t n) { return HWY_DYNAMIC_DISPATCH(scan_logits_impl)(logits, n); }
+LogitScan scan_masked_logits(const float* logits, const uint32_t* mask, int64_t n, float* allowed, float* max_allowed) {
+  return HWY_DYNAMIC_DISPATCH(scan_masked_logits_impl)(logits, mask, n, allowed, max_allowed);
+}
 int64_t find_in_range(const float* values, int64_t begin, int64_t n, float low, float high) {
   return HWY_DYNAMIC_DISPATCH(find_in_range_impl)(values, begin, n, low, high);
 }

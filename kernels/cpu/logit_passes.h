@@ -20,6 +20,15 @@ struct LogitScan {
 LogitScan scan_logits(const float* logits,  // [n]
                       int64_t n);
 
+// scan_logits of a row of which a mask allows a part: writes the allowed logits to `allowed` (may be in place), -Inf
+// for the others, and the largest of them to *max_allowed (-Inf where none is allowed; no meaning where the scan is not
+// finite).
+LogitScan scan_masked_logits(const float* logits,   // [n]
+                             const uint32_t* mask,  // [ceil(n / 32)]  bit i % 32 of word i / 32: i is allowed
+                             int64_t n,
+                             float* allowed,  // [n]
+                             float* max_allowed);
+
 // The first index >= begin of a value in [low, high), n where there is none.
 int64_t find_in_range(const float* values,  // [n]
                       int64_t begin, int64_t n, float low, float high);

@@ -1,6 +1,7 @@
 // Weights are exp((logit - max) / temperature), so the best has weight 1. Top-k, min-p and top-p each keep a prefix of
 // the order (value descending, id ascending); a prefix is named by its last member, a Cut, found by selection without
-// sorting the vocabulary. One task is a row; the passes over the vocabulary bind it (cache bandwidth).
+// sorting the vocabulary. One task is a row; the passes over the vocabulary bind it (cache bandwidth), so where a mask
+// leaves few tokens all but the first look at these alone.
 #include "kernels/cpu/sample.h"
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/per_thread.h"
+#include "kernels/cpu/few_logits.h"
 #include "kernels/cpu/logit_passes.h"
 
 namespace llmb::cpu {
@@ -22,13 +24,43 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+// A mask that allows fewer tokens than this share of the vocabulary leaves few.
+constexpr int64_t kFewShare = 16;
+
 // Memory of one thread, kept between rows and steps.
 struct RowScratch {
-  std::vector<float> values;  // a copy of the row, where the raw one is still wanted
-  std::vector<float> maxima;  // of blocks
-  std::vector<float> order;   // of maxima
+  std::vector<float> values;    // a copy of the row, where the raw one is still wanted
+  std::vector<TokenId> tokens;  // the few that a mask allows,
+  std::vector<float> few;       // and their values
+  std::vector<float> maxima;    // of blocks
+  std::vector<float> order;     // of maxima
   std::vector<Cut> candidates;
   std::vector<double> sums;  // of blocks
+};
+
+// The values to choose from: a whole row, or the few tokens that a mask leaves of it. Both give the same bits.
+struct Choices {
+  float* values;                    // [size]
+  int64_t size, vocab;              // equal for a whole row
+  std::span<const TokenId> tokens;  // [size], ascending: whose values they are; empty for a whole row
+
+  bool is_whole() const { return size == vocab; }
+  std::span<const float> few() const { return {values, static_cast<size_t>(size)}; }
+  TokenId token(int64_t i) const { return is_whole() ? static_cast<TokenId>(i) : tokens[i]; }
+  int64_t first_from(int64_t token) const {
+    return is_whole() ? token : std::lower_bound(tokens.begin(), tokens.end(), token) - tokens.begin();
+  }
+  // Null where the token may not be chosen.
+  float* find(TokenId token) const {
+    const int64_t i = first_from(token);
+    return i < size && this->token(i) == token ? values + i : nullptr;
+  }
+  double block_sums(double* sums) const {
+    return is_whole() ? cpu::block_sums(values, vocab, sums) : block_sums_of_few(few(), tokens, vocab, sums);
+  }
+  UpperTail upper_tail(float threshold) const {
+    return is_whole() ? cpu::upper_tail(values, vocab, threshold) : upper_tail_of_few(few(), tokens, vocab, threshold);
+  }
 };
 
 constexpr auto before = [](const Cut& a, const Cut& b) {
@@ -59,26 +91,26 @@ void select_best(const float* values, int64_t n, int64_t k, RowScratch& s) {
 }
 
 // The shortest prefix whose weights reach top_p of their total.
-Cut nucleus(const float* weights, int64_t n, float top_p, RowScratch& s) {
+Cut nucleus(const Choices& weights, float top_p, RowScratch& s) {
   constexpr int64_t kFew = 256;
-  s.sums.resize(ceil_div(n, kSumBlock));
-  const double total = block_sums(weights, n, s.sums.data());
+  s.sums.resize(ceil_div(weights.vocab, kSumBlock));
+  const double total = weights.block_sums(s.sums.data());
   // Weights below the mean of what may be left out sum to less than that, so the prefix ends before them; halved to be
   // safe from rounding. Always below 1, the best one's weight.
-  const double left_out = (1.0 - top_p) * total / static_cast<double>(n);
+  const double left_out = (1.0 - top_p) * total / static_cast<double>(weights.vocab);
   // Bisection on the bits of positive floats, which are in order: the prefix ends at a weight in [low, high).
   uint32_t low = std::bit_cast<uint32_t>(static_cast<float>(std::max(left_out / 2, 1e-45)));
   uint32_t high = std::bit_cast<uint32_t>(1.0f) + 1;
-  UpperTail at_low = upper_tail(weights, n, std::bit_cast<float>(low)), at_high;
+  UpperTail at_low = weights.upper_tail(std::bit_cast<float>(low)), at_high;
   const double wanted = top_p * total;
   while (at_low.count - at_high.count > kFew && high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
-    const UpperTail tail = upper_tail(weights, n, std::bit_cast<float>(middle));
+    const UpperTail tail = weights.upper_tail(std::bit_cast<float>(middle));
     (tail.sum >= wanted ? low : high) = middle;
     (tail.sum >= wanted ? at_low : at_high) = tail;
   }
   s.candidates.clear();
-  collect(weights, 0, n, std::bit_cast<float>(low), std::bit_cast<float>(high), s.candidates);
+  collect(weights.values, 0, weights.size, std::bit_cast<float>(low), std::bit_cast<float>(high), s.candidates);
   if (high - low > 1)
     std::sort(s.candidates.begin(), s.candidates.end(), before);  // otherwise equal, and in order of ids
   double need = wanted - at_high.sum;
@@ -88,80 +120,60 @@ Cut nucleus(const float* weights, int64_t n, float top_p, RowScratch& s) {
 }
 
 // Inverse CDF over ids at u in [0, 1). REQUIRES: a positive weight.
-TokenId draw(const float* weights, int64_t n, float u, RowScratch& s) {
-  s.sums.resize(ceil_div(n, kSumBlock));
-  const double total = block_sums(weights, n, s.sums.data());
+TokenId draw(const Choices& weights, float u, RowScratch& s) {
+  s.sums.resize(ceil_div(weights.vocab, kSumBlock));
+  const double total = weights.block_sums(s.sums.data());
   double rest = u * total;
   size_t block = 0;
   while (block + 1 < s.sums.size() && rest >= s.sums[block]) rest -= s.sums[block++];
-  TokenId last = -1;
-  for (int64_t i = static_cast<int64_t>(block) * kSumBlock; i < n; ++i) {
-    if (!(weights[i] > 0)) continue;
-    last = static_cast<TokenId>(i);
-    if ((rest -= weights[i]) < 0) return last;
+  int64_t last = -1;
+  for (int64_t i = weights.first_from(static_cast<int64_t>(block) * kSumBlock); i < weights.size; ++i) {
+    if (!(weights.values[i] > 0)) continue;
+    last = i;
+    if ((rest -= weights.values[i]) < 0) return weights.token(i);
   }
-  if (last >= 0) return last;
-  int64_t i = n - 1;  // rounding carried past the last positive weight
-  while (!(weights[i] > 0)) --i;
-  return static_cast<TokenId>(i);
+  if (last >= 0) return weights.token(last);
+  int64_t i = weights.size - 1;  // rounding carried past the last positive weight
+  while (!(weights.values[i] > 0)) --i;
+  return weights.token(i);
 }
 
-// Clobbers `values` (logits after bias and penalties, the best of them `max`).
-TokenId draw_token(float* values, int64_t vocab, float max, const SampleRow& row, RowScratch& s) {
-  if (row.top_k > 0 && row.top_k < vocab) {
-    select_best(values, vocab, row.top_k, s);
-    replace_after(s.candidates[row.top_k - 1], -kInfinity, vocab, values);
+// Clobbers the values (logits after bias and penalties, the best of them `max`).
+TokenId draw_token(const Choices& choices, float max, const SampleRow& row, RowScratch& s) {
+  float* const values = choices.values;
+  if (row.top_k > 0 && row.top_k < choices.size) {
+    select_best(values, choices.size, row.top_k, s);
+    replace_after(s.candidates[row.top_k - 1], -kInfinity, choices.size, values);
   }
-  exp_weights(values, vocab, max, row.temperature, values);
-  if (row.min_p > 0) replace_after({std::min(row.min_p, 1.0f), std::numeric_limits<int32_t>::max()}, 0, vocab, values);
-  if (row.top_p < 1) replace_after(nucleus(values, vocab, row.top_p, s), 0, vocab, values);
-  return draw(values, vocab, sampling_uniform(row.rng, row.choice, row.position), s);
+  exp_weights(values, choices.size, max, row.temperature, values);
+  if (row.min_p > 0)
+    replace_after({std::min(row.min_p, 1.0f), std::numeric_limits<int32_t>::max()}, 0, choices.size, values);
+  if (row.top_p < 1) replace_after(nucleus(choices, row.top_p, s), 0, choices.size, values);
+  return draw(choices, sampling_uniform(row.rng, row.choice, row.position), s);
 }
 
-// Most words of a mask allow nearly all tokens, or nearly none. Returns the largest logit that is left where none of them
-// allows many: then there is no need to look for it.
-std::optional<float> forbid_masked(std::span<const uint32_t> mask, int64_t vocab, float* logits) {
-  std::optional<float> max = -kInfinity;
-  for (int64_t begin = 0; begin < vocab; begin += 32) {
-    const auto size = static_cast<int>(std::min<int64_t>(32, vocab - begin));
-    const uint32_t word = mask[begin / 32];
-    float* const x = logits + begin;
-    if (word == 0 && size == 32) {
-      std::fill_n(x, 32, -kInfinity);
-      continue;
-    }
-    if (std::popcount(word) >= 16) {
-      max.reset();
-      for (uint32_t rest = ~word; rest != 0; rest &= rest - 1)
-        if (const int i = std::countr_zero(rest); i < size) x[i] = -kInfinity;
-      continue;
-    }
-    float kept[32];
-    std::fill(kept, kept + 32, -kInfinity);
-    for (uint32_t rest = word; rest != 0; rest &= rest - 1)
-      if (const int i = std::countr_zero(rest); i < size) {
-        kept[i] = x[i];
-        if (max) max = std::max(*max, x[i]);
-      }
-    std::copy(kept, kept + size, x);
-  }
-  return max;
-}
-
-void apply_bias_and_penalties(const SampleInput& in, const SampleRow& row, float* logits) {
+void apply_bias_and_penalties(const SampleInput& in, const SampleRow& row, const Choices& choices) {
   constexpr float kMax = std::numeric_limits<float>::max();
-  for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
-    float& x = logits[in.bias[i].token];
-    x = std::min(x + in.bias[i].bias, kMax);
-  }
+  for (int32_t i = row.bias_begin; i < row.bias_end; ++i)
+    if (float* const x = choices.find(in.bias[i].token)) *x = std::min(*x + in.bias[i].bias, kMax);
   for (int32_t i = row.penalty_begin; i < row.penalty_end; ++i) {
-    float& x = logits[in.penalty[i].token];
+    float* const at = choices.find(in.penalty[i].token);
+    if (at == nullptr) continue;
+    float x = *at;
     const int32_t count = in.penalty[i].output_count;
     x = x > 0 ? x / row.repetition_penalty : x * row.repetition_penalty;
     x -= row.frequency_penalty * static_cast<float>(count);
     if (count > 0) x -= row.presence_penalty;
-    x = std::min(x, kMax);  // a tiny repetition penalty may overflow
+    *at = std::min(x, kMax);  // a tiny repetition penalty may overflow
   }
+}
+
+// The few tokens that a mask allows, with their logits; nothing where they are many.
+std::optional<Choices> few_choices(const float* logits, int64_t vocab, std::span<const uint32_t> mask, RowScratch& s) {
+  if (!list_allowed(mask, vocab, vocab / kFewShare, &s.tokens)) return std::nullopt;
+  s.few.resize(s.tokens.size());
+  for (size_t i = 0; i < s.tokens.size(); ++i) s.few[i] = logits[s.tokens[i]];
+  return Choices{s.few.data(), static_cast<int64_t>(s.few.size()), vocab, s.tokens};
 }
 
 struct RowResult {
@@ -175,28 +187,38 @@ RowResult sample_row(float* logits, int64_t vocab, const SampleInput& in, const 
                      std::span<TokenId> top_tokens, std::span<float> top_logprobs) {
   RowScratch& s = per_thread<RowScratch>([] {});
   RowResult result;
-  LogitScan scan = scan_logits(logits, vocab);
+  const bool wants_logprobs = row.num_logprobs >= 0;
+  if (wants_logprobs) s.values.resize(static_cast<size_t>(vocab));
+  float* const values = wants_logprobs ? s.values.data() : logits;
+
+  const std::span<const uint32_t> mask = mask_of(row, in.masks, in.mask_words);
+  Choices choices{values, vocab, vocab, {}};
+  LogitScan scan;
+  float max = -kInfinity;
+  const std::optional<Choices> few = mask.empty() ? std::nullopt : few_choices(logits, vocab, mask, s);
+  if (few) {
+    scan = scan_logits(logits, vocab);
+    choices = *few;
+    max = scan_logits(choices.values, choices.size).max;
+  } else if (!mask.empty()) {
+    scan = scan_masked_logits(logits, mask.data(), vocab, values, &max);
+  } else {
+    scan = scan_logits(logits, vocab);
+    max = scan.max;
+    if (wants_logprobs) std::copy_n(logits, vocab, values);
+  }
   const float raw_max = scan.max;
   if (!scan.is_finite || raw_max == -kInfinity) return result;
-
-  float* values = logits;
-  if (row.num_logprobs >= 0) {
-    s.values.assign(logits, logits + vocab);
-    values = s.values.data();
+  if (row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
+    apply_bias_and_penalties(in, row, choices);
+    scan = scan_logits(choices.values, choices.size);
+    max = scan.max;
   }
-  if (row.mask >= 0 || row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
-    std::optional<float> max;
-    if (row.mask >= 0) max = forbid_masked(mask_of(row, in.masks, in.mask_words), vocab, values);
-    const bool is_changed = row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end;
-    apply_bias_and_penalties(in, row, values);
-    if (max && !is_changed) scan.max = *max;
-    else scan = scan_logits(values, vocab);
-    if (!scan.is_finite || scan.max == -kInfinity) return result;
-  }
+  if (!scan.is_finite || max == -kInfinity) return result;
   result.is_finite = true;
-  result.token = row.temperature > 0 ? draw_token(values, vocab, scan.max, row, s)
-                                     : static_cast<TokenId>(find_in_range(values, 0, vocab, scan.max, kInfinity));
-  if (row.num_logprobs < 0) return result;
+  result.token = row.temperature > 0 ? draw_token(choices, max, row, s)
+                                     : choices.token(find_in_range(choices.values, 0, choices.size, max, kInfinity));
+  if (!wants_logprobs) return result;
 
   exp_weights(logits, vocab, raw_max, 1, values);
   s.sums.resize(ceil_div(vocab, kSumBlock));

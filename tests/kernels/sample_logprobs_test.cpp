@@ -2,9 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <random>
 
 #include "kernels/cpu/sample.h"
 #include "tests/kernels/sample_rows.h"
@@ -19,6 +21,28 @@ using test::params;
 using test::random_normal;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// A row of random logits with ties and -Inf, random filters, penalties and biases, and a mask of one token in `rarity`.
+struct MaskedCase {
+  std::vector<float> logits;
+  Row row;
+
+  MaskedCase(std::mt19937& rng, int64_t vocab, uint32_t rarity) : logits(random_normal(vocab, rng())) {
+    const auto any = [&](auto... choices) { return std::array{choices...}[rng() % sizeof...(choices)]; };
+    for (float& x : logits) x = rng() % 16 == 0 ? -kInf : std::round(x * 8) / 2;
+    row.row = params(any(0.0f, 0.5f, 2.0f), any(0, 1, 3, 40), any(1.0f, 0.9f, 0.3f), any(0.0f, 0.05f));
+    row.row.position = static_cast<uint32_t>(rng());
+    row.row.num_logprobs = any(-1, -1, 0, 4);
+    row.row.repetition_penalty = any(1.0f, 1.3f);
+    row.row.frequency_penalty = any(0.0f, 0.4f);
+    const auto token = [&] { return static_cast<TokenId>(rng() % static_cast<uint32_t>(vocab)); };
+    for (uint32_t i = rng() % 5; i > 0; --i) row.penalty.push_back({token(), static_cast<int32_t>(rng() % 3)});
+    for (uint32_t i = rng() % 5; i > 0; --i) row.bias.push_back({token(), any(1.5f, -2.0f, -kInf)});
+    row.mask.assign(static_cast<size_t>(vocab + 31) / 32, 0);
+    for (int64_t t = 0; t < vocab; ++t)
+      if (rng() % rarity == 0) row.mask[t / 32] |= 1u << t % 32;
+  }
+};
 
 }  // namespace
 
@@ -94,6 +118,37 @@ TEST_CASE("only what a mask allows is chosen, for any vocabulary size; penalties
   CHECK(run_row({1, 2, 3}, {params(0), {{1, -5.0f}}, {}, {0b011}}).tokens[0] == 0);
   CHECK(run_row({1, 2, 3}, {params(0), {{1, -kInf}, {0, -kInf}}, {}, {0b011}}).is_finite[0] == 0);
   CHECK(run_row({1, 2, 3}, {params(0), {}, {}, {0}}).is_finite[0] == 0);
+}
+
+TEST_CASE("a mask gives the very token that logits of -Inf give, whether it leaves few tokens or many") {
+  for_each_simd_target([&](const std::string&) {
+    std::mt19937 rng(7);
+    for (int i = 0; i < 4000; ++i) {
+      const int64_t vocab = std::array{1, 15, 17, 300, 1024, 1025, 3000}[rng() % 7];
+      MaskedCase c(rng, vocab, std::array{1, 2, 20, 40, 300}[rng() % 5]);
+      const SampledRows masked = run_row(c.logits, c.row);
+      const SampledRows raw = run_row(c.logits, {c.row.row});
+      Row forbidden = c.row;
+      std::vector<float> logits = c.logits;
+      for (int64_t t = 0; t < vocab; ++t)
+        if (!is_allowed(c.row.mask, static_cast<TokenId>(t))) logits[t] = -kInf;
+      forbidden.mask.clear();
+      const SampledRows expected = run_row(logits, forbidden);
+      REQUIRE(masked.is_finite == expected.is_finite);
+      REQUIRE(masked.tokens == expected.tokens);
+      if (masked.is_finite[0] != 0) REQUIRE(masked.top_logprobs == raw.top_logprobs);
+    }
+  });
+}
+
+TEST_CASE("a NaN in the row is seen, whether the mask allows its token or not") {
+  for (const size_t few : {size_t{1}, size_t{90}}) {
+    std::vector<float> logits(100, 0.0f);
+    logits[50] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<uint32_t> mask(4, 0);
+    for (size_t t = 0; t < few; ++t) mask[t / 32] |= 1u << t % 32;
+    CHECK(run_row(logits, {params(1), {}, {}, mask}).is_finite[0] == 0);
+  }
 }
 
 TEST_CASE("log-probabilities are those of all tokens, also where a mask allows one only") {
