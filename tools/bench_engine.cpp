@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/processor.h"
 #include "backend/make_backend.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -316,6 +317,9 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  app.add_option_function<std::string>(
+      "--cpu-target", [](const std::string& name) { llmb::check(llmb::force_cpu_target(name)); },
+      "SIMD target of the CPU's kernels; default: the best one");
   app.add_option("--context", o.context, "tokens of each prompt")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--steps", o.steps, "decode steps in a measurement")
       ->check(CLI::Range(1, 4096))

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cpu/activation.h"
+#include "kernels/cpu/cpu_target.h"
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/norm.h"
@@ -182,6 +183,12 @@ int main(int argc, char** argv) {
   app.add_option("--kv-cache-dtype", options.kv_dtypes, "of the KV cache")
       ->delimiter(',')
       ->check(CLI::IsMember({"float32", "bfloat16", "int8"}));
+  app.add_option_function<std::string>(
+      "--cpu-target",
+      [](const std::string& name) {
+        if (!llmb::cpu::force_target(name)) throw CLI::ValidationError("--cpu-target", "no such target here: " + name);
+      },
+      "SIMD target; default: the best one");
   app.add_option("--threads", options.num_threads, "0: all usable cores")->check(CLI::Range(0, 1024));
   app.add_option("--repeats", options.repeats, "rounds of each case")->check(CLI::Range(1, 1000));
   app.add_option("--max-weight-mib", options.max_weight_mib, "larger weights and caches are left out")

@@ -50,6 +50,21 @@ struct Int4Panel : PanelReader {
     // Loading from a byte further on shifts by eight bits; the lookup looks at four bits only.
     const U words{_mm512_loadu_si512(at + kIndex / 2)};
     return V{_mm512_permutexvar_ps(hn::ShiftRight<kIndex % 2 * 4>(words).raw, numbers.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    const auto words_from = [&](int byte) HWY_ATTR {
+      return U{_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + byte))};
+    };
+    if constexpr (kIndex == 7) {
+      return hn::ConvertTo(D(), hn::ShiftRight<28>(hn::BitCast(DI(), words_from(0))));
+    } else {
+      // Without shifts and conversions, which wait for the multiply-adds' ports: an exponent that gives the lowest of the
+      // four bits the value 1 makes the number plus 8 a float's fraction where they stand; what was added is subtracted.
+      constexpr int kByte = kIndex < 5 ? 0 : 1, kBit = 4 * kIndex - 8 * kByte;
+      static_assert(kBit + 4 <= 23);
+      const U bits = hn::And(words_from(kByte), hn::Set(DU(), 15u << kBit));
+      const U sum = hn::Xor(bits, hn::Set(DU(), (150u - kBit) << 23 | 8u << kBit));
+      return hn::Sub(hn::BitCast(D(), sum), hn::Set(D(), static_cast<float>((1 << (23 - kBit)) + 8)));
+    }
 #else
     const U words = hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at));
     const VI top = hn::BitCast(DI(), hn::ShiftLeft<28 - 4 * kIndex>(words));

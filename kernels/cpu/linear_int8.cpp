@@ -3,8 +3,8 @@
 //
 // AMX multiplies tiles (linear_amx.h); AVX-512 with VNNI multiplies unsigned by signed bytes, four at a time:
 // activations are stored with 128 added, and 128 times the sum of a feature's weights is taken off at the end. AVX2
-// multiplies magnitudes of weights by activations with the weights' signs, pairs of which fit 16 bits because neither
-// is -128. NEON's forms: linear_int8_neon.h.
+// multiplies the magnitudes of one factor by the other with the first one's signs; pairs fit 16 bits because neither is
+// -128. NEON's forms: linear_int8_neon.h.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -122,32 +122,56 @@ LLMB_VNNI void vnni_rows(const LinearTask& t, const Int8Block& block, const uint
 #endif
 
 #if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
-template <int kRows>
+// Columns of a tile. One row takes them all, so that it reads its panel in order, line by line; more rows take as many as
+// their sums leave registers for.
+constexpr int plain_columns(int rows) { return rows == 1 ? 64 : rows <= 3 ? 32 : 16; }
+
+template <int kRows, int kColumns>
 HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,
-                           FetchAhead& ahead, int32_t* sums) {
-  __m256i acc[kRows];
-  LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-    acc[r] = block.is_first ? _mm256_setzero_si256()
-                            : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums + r * kInt8Width + column));
+                           FetchAhead& fetch, int32_t* sums) {
+  constexpr int kVecs = kColumns / 8;
+  const auto at = [&](int i) {
+    return reinterpret_cast<__m256i*>(sums + i / kVecs * kInt8Width + column + i % kVecs * 8);
+  };
+  FetchAhead ahead = fetch;
+  __m256i acc[kRows * kVecs];
+  LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) {
+    acc[i] = block.is_first ? _mm256_setzero_si256() : _mm256_loadu_si256(at(i));
   }
   const uint8_t* panel = block.panel + column * 4;
+  const uint8_t* x3 = x + 3 * x_stride;
   const __m256i ones = _mm256_set1_epi16(1);
-  for (int64_t word = 0; word < block.num_words; ++word, panel += kInt8Width * 4) {
-    ahead.turn<32, false>(panel);
-    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel)), magnitude = _mm256_abs_epi8(b);
-    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
-      int32_t four;
-      std::memcpy(&four, x + r * x_stride + word * 4, 4);
-      const __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(_mm256_set1_epi32(four), b));
-      acc[r] = _mm256_add_epi32(acc[r], _mm256_madd_epi16(pairs, ones));
+  for (const uint8_t* end = x + block.num_words * 4; x < end; x += 4, x3 += 4, panel += kInt8Width * 4) {
+    ahead.turn<kVecs * 32, false>(panel);
+    const auto weights = [&](int c) HWY_ATTR { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel) + c); };
+    const auto four = [&](int r) HWY_ATTR {
+      int32_t word;
+      std::memcpy(&word, r < 3 ? x + r * x_stride : x3 + (r - 3) * x_stride, 4);
+      return _mm256_set1_epi32(word);
+    };
+    const auto add = [&](int i, __m256i magnitudes, __m256i numbers) HWY_ATTR {
+      acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(magnitudes, numbers), ones));
+    };
+    // The factor with fewer vectors gives the magnitudes, which take an instruction each.
+    if constexpr (kRows < kVecs) {
+      LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+        const __m256i xv = four(r), magnitude = _mm256_abs_epi8(xv);
+        LLMB_UNROLL for (int c = 0; c < kVecs; ++c) add(r * kVecs + c, magnitude, _mm256_sign_epi8(weights(c), xv));
+      }
+    } else {
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
+        const __m256i b = weights(c), magnitude = _mm256_abs_epi8(b);
+        LLMB_UNROLL for (int r = 0; r < kRows; ++r) add(r * kVecs + c, magnitude, _mm256_sign_epi8(four(r), b));
+      }
     }
   }
-  LLMB_UNROLL for (int r = 0; r < kRows; ++r)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kInt8Width + column), acc[r]);
+  fetch = ahead;
+  LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) _mm256_storeu_si256(at(i), acc[i]);
 }
-constexpr int kPlainLanes = 8;
 #elif HWY_TARGET == HWY_NEON
-template <int kRows>
+constexpr int plain_columns(int) { return kNeonColumns; }
+
+template <int kRows, int kColumns>
 HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,
                            FetchAhead& ahead, int32_t* sums) {
   const NeonBlock words{block.panel + column * 4, x, x_stride, block.num_words, block.is_first, sums + column};
@@ -156,9 +180,10 @@ HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_s
   else if (has.dotprod) sdot_tile<kRows>(words, ahead);
   else smull_tile<kRows>(words, ahead);
 }
-constexpr int kPlainLanes = kNeonColumns;
 #else
-template <int kRows>
+constexpr int plain_columns(int) { return kLanes; }
+
+template <int kRows, int kColumns>
 HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,
                            FetchAhead& ahead, int32_t* sums) {
   const DI d;
@@ -177,8 +202,18 @@ HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_s
   }
   for (int r = 0; r < kRows; ++r) hn::StoreU(acc[r], d, sums + r * kInt8Width + column);
 }
-constexpr int kPlainLanes = kLanes;
 #endif
+
+// All columns of a task.
+template <int kRows>
+HWY_INLINE void plain_rows(const LinearTask& t, const Int8Block& block, const uint8_t* x, int64_t x_stride,
+                           FetchAhead& ahead, int32_t* sums) {
+  constexpr int kColumns = plain_columns(kRows), kHalf = std::min<int>(kColumns, kInt8Width / 2);
+  if (t.column_end - t.column_begin < kColumns)
+    return plain_tile<kRows, kHalf>(block, x, x_stride, t.column_begin, ahead, sums);
+  for (int64_t c = t.column_begin; c < t.column_end; c += kColumns)
+    plain_tile<kRows, kColumns>(block, x, x_stride, c, ahead, sums);
+}
 
 // Outputs of whole sums; a last panel may be narrower.
 HWY_INLINE void write_int8_sums(const LinearTask& t, const int32_t* sums) {
@@ -237,8 +272,7 @@ void int8_linear_task_target(const LinearTask& t) {
                                 to);
       }
 #endif
-      for (int64_t c = t.column_begin; c < t.column_end; c += kPlainLanes)
-        plain_tile<kRows>(block, x, stride, c, ahead, to);
+      plain_rows<kRows>(t, block, x, stride, ahead, to);
     });
   }
   if (!is_written_by_tiles) write_int8_sums(t, sums);
