@@ -11,6 +11,7 @@
 
 #include "core/model_config.h"
 #include "model/config_fields.h"
+#include "model/rope_config.h"
 
 namespace llmb {
 
@@ -22,7 +23,7 @@ struct ConfigNames {
   const char* num_key_value_heads = "num_key_value_heads";
   const char* intermediate_size = "intermediate_size";
   const char* max_position_embeddings = "max_position_embeddings";
-  const char* norm_eps = "rms_norm_eps";
+  const char* norm_eps = "rms_norm_eps";  // nullptr: always the default
   const char* activation = "hidden_act";
 };
 
@@ -44,12 +45,13 @@ struct ConfigDefaults {
 enum class QkvOrder {
   kStacked,  // all of q, all of k, all of v
   kGrouped,  // for each KV head: its query heads, k, v
+  kQuarters,  // for each quarter of the heads: q, v, k
 };
 
 // How the experts of a layer are stored; each falls back to the one above it.
 enum class ExpertsLayout {
   kPerExpert,    // <experts>.<i>.<gate, up, down>.weight
-  kStacked,      // <experts>.gate_up_proj [E, 2 I, H], down_proj [E, H, I]
+  kStacked,      // <experts><stacked_gate_up> [E, 2 I, H], <experts><stacked_down> [E, H, I]
   kInterleaved,  // <experts>.gate_up_proj [E, H, 2 I], gate and up in turn, down_proj [E, I, H]; or in MXFP4 blocks
 };
 
@@ -59,12 +61,14 @@ struct WeightNames {
   const char* prefix = "model.|language_model.model.|model.language_model.";  // of all but lm_head
   const char* embed_tokens = "embed_tokens";
   const char* embed_positions = nullptr;
+  int32_t first_position = 0;  // rows of embed_positions before that of position 0
   const char* embedding_norm = nullptr;
   const char* layers = "layers";
-  const char* input_norm = "input_layernorm";
+  const char* input_norm = "input_layernorm";  // nullptr: norms have no weights, as if these were 1
   const char* qkv = nullptr;  // or three of them:
   const char *q = "self_attn.q_proj", *k = "self_attn.k_proj", *v = "self_attn.v_proj";
   QkvOrder qkv_order = QkvOrder::kStacked;
+  bool is_interleaved = false;  // rope turns neighbouring channels together, not those half of rotary_dim apart
   const char *q_norm = "self_attn.q_norm", *k_norm = "self_attn.k_norm";
   const char* sinks = "self_attn.sinks";
   const char* o = "self_attn.o_proj";
@@ -79,8 +83,10 @@ struct WeightNames {
   const char* experts = "mlp.experts";
   ExpertsLayout experts_layout = ExpertsLayout::kStacked;
   const char *expert_gate = "gate_proj", *expert_up = "up_proj", *expert_down = "down_proj";
+  const char *stacked_gate_up = ".gate_up_proj", *stacked_down = ".down_proj";
   const char* norm = "norm";
   const char* lm_head = "lm_head|language_model.lm_head";
+  bool lm_head_bias = false;
 };
 
 struct Architecture {
@@ -111,6 +117,10 @@ void set_windows(const std::vector<bool>& sliding, int64_t window, ModelConfig* 
 void read_window_of_all_layers(ConfigFields& f, int64_t fallback, ModelConfig* config);
 
 std::vector<LayerConfig>& layers_of(ModelConfig* config);  // one for each layer, made where there are none yet
+
+// Ropes 0, of layers that see everything, and 1, of those that slide: rope parameters by layer type; or, in older files,
+// one scaling for the former and theta alone for the latter, by local's theta_name.
+void read_ropes_by_type(ConfigFields& f, const RopeDefaults& full, const RopeDefaults& local, ModelConfig* config);
 
 void refuse_if_true(ConfigFields& f, const char* name);
 

@@ -43,6 +43,23 @@ void read_qwen3_moe(ConfigFields& f, ModelConfig* c) {
   if (f.boolean("use_sliding_window", false)) read_window_of_all_layers(f, 4096, c);
 }
 
+void read_olmoe(ConfigFields& f, ModelConfig* c) {
+  if (f.has("clip_qkv")) f.fail(unsupported("\"clip_qkv\" is not supported"));
+  c->qkv_bias = c->o_bias = f.boolean("attention_bias", false);
+  c->qk_norm = QkNorm::kAllHeads;
+  read_experts(f, "num_experts|num_local_experts", 64, 8, "intermediate_size", 2048, c);
+  c->experts.norm_topk_prob = f.boolean("norm_topk_prob", false);
+  for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
+  c->ropes = {read_rope(f, {}, c)};
+}
+
+void read_granitemoe(ConfigFields& f, ModelConfig* c) {
+  read_granite(f, c);
+  c->mlp_bias = false;
+  read_experts(f, "num_local_experts|num_experts", 8, 2, "intermediate_size", 11008, c);
+  for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
+}
+
 void read_gpt_oss(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = c->o_bias = f.boolean("attention_bias", true);
   c->attention_sinks = true;

@@ -47,6 +47,25 @@ void read_window_of_all_layers(ConfigFields& f, int64_t fallback, ModelConfig* c
   set_windows(std::vector<bool>(config->num_hidden_layers, true), window, config);
 }
 
+void read_ropes_by_type(ConfigFields& f, const RopeDefaults& full, const RopeDefaults& local, ModelConfig* config) {
+  const nlohmann::json* by_type = f.find("rope_parameters");
+  const bool is_nested = by_type != nullptr && by_type->is_object() &&
+                         (by_type->contains("full_attention") || by_type->contains("sliding_attention"));
+  if (!is_nested) {
+    const double theta = f.number(local.theta_name, local.theta, 1, 1e12);
+    config->ropes = {read_rope(f, full, config), {.theta = theta}};
+    return;
+  }
+  config->ropes.clear();
+  for (const auto& [type, defaults] : {std::pair("full_attention", full), std::pair("sliding_attention", local)}) {
+    const auto it = by_type->find(type);
+    const nlohmann::json object = it == by_type->end() || it->is_null() ? nlohmann::json::object() : *it;
+    if (!object.is_object())
+      return f.fail(data_loss(std::string("rope_parameters: \"") + type + "\" is not an object"));
+    config->ropes.push_back(read_rope_object(f, object, type, defaults, config));
+  }
+}
+
 void refuse_if_true(ConfigFields& f, const char* name) {
   if (f.boolean(name, false)) f.fail(unsupported(std::string("\"") + name + "\" true is not supported"));
 }

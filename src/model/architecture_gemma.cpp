@@ -4,7 +4,6 @@
 
 #include "model/architecture.h"
 #include "model/architecture_readers.h"
-#include "model/rope_config.h"
 
 namespace llmb {
 
@@ -32,31 +31,6 @@ void read_second_generation(ConfigFields& f, double attention_softcap, double lo
   c->logit_softcap = read_softcap(f, "final_logit_softcapping", logit_softcap);
 }
 
-// Rope parameters by layer type, or in older files rope_theta and rope_scaling for layers that see everything and
-// rope_local_base_freq for those that see a window.
-void read_gemma3_ropes(ConfigFields& f, ModelConfig* c) {
-  const RopeDefaults full{.theta = 1000000}, local{.theta = 10000, .theta_name = "rope_local_base_freq"};
-  const nlohmann::json* by_type = f.find("rope_parameters");
-  const auto object_of = [&](const char* type) {
-    const auto it = by_type->find(type);
-    return it == by_type->end() || it->is_null() ? nlohmann::json::object() : *it;
-  };
-  const bool is_nested = by_type != nullptr && by_type->is_object() &&
-                         (by_type->contains("full_attention") || by_type->contains("sliding_attention"));
-  if (!is_nested) {
-    const double theta = f.number("rope_local_base_freq", local.theta, 1, 1e12);
-    c->ropes = {read_rope(f, full, c), {.theta = theta}};
-    return;
-  }
-  for (const auto& [type, defaults] : {std::pair("full_attention", full), std::pair("sliding_attention", local)}) {
-    const nlohmann::json object = object_of(type);
-    if (!object.is_object())
-      return f.fail(data_loss(std::string("rope_parameters: \"") + type + "\" is not an object"));
-    c->ropes.push_back(read_rope_object(f, object, type, defaults, c));
-  }
-  c->ropes.erase(c->ropes.begin());
-}
-
 }  // namespace
 
 void read_gemma(ConfigFields& f, ModelConfig* c) {
@@ -78,7 +52,7 @@ void read_gemma3_text(ConfigFields& f, ModelConfig* c) {
   read_common(f, c);
   read_second_generation(f, 0, 0, c);
   c->qk_norm = QkNorm::kPerHead;
-  read_gemma3_ropes(f, c);
+  read_ropes_by_type(f, {.theta = 1000000}, {.theta = 10000, .theta_name = "rope_local_base_freq"}, c);
   const int64_t pattern = f.integer("sliding_window_pattern", 6, 1, INT32_MAX);
   std::vector<bool> sliding = read_sliding_layers(f, *c, [](int32_t) { return true; });
   for (size_t i = 0; !f.has("layer_types") && i < sliding.size(); ++i)

@@ -40,6 +40,47 @@ void read_gpt2(ConfigFields& f, ModelConfig* c) {
   c->scale_by_inverse_layer = f.boolean("scale_attn_by_inverse_layer_idx", false);
 }
 
+void read_gpt_bigcode(ConfigFields& f, ModelConfig* c) {
+  read_gpt2(f, c);
+  if (f.boolean("multi_query", true)) c->num_key_value_heads = 1;
+}
+
+// "attention_types" is [[["global", "local"], 12]]: kinds of layers, and how often they are repeated.
+void read_gpt_neo(ConfigFields& f, ModelConfig* c) {
+  require_whole_heads(f, *c);
+  set_layer_norm(c, true);
+  c->o_bias = c->mlp_bias = true;
+  c->ropes.clear();
+  c->learned_positions = true;
+  c->attention_scale = 1;
+  static const nlohmann::json kInTurn = nlohmann::json::parse(R"([[["global", "local"], 1024]])");
+  const nlohmann::json& types = f.has("attention_types") ? *f.find("attention_types") : kInTurn;
+  std::vector<bool> local;
+  const auto size = static_cast<size_t>(c->num_hidden_layers);
+  for (const nlohmann::json& item : types) {
+    if (!item.is_array() || item.size() != 2 || !item[0].is_array() || !item[1].is_number_integer()) break;
+    for (int64_t i = 0; i < item[1].get<int64_t>() && local.size() < size && !item[0].empty(); ++i)
+      for (const nlohmann::json& kind : item[0]) local.push_back(kind == "local");
+  }
+  if (local.size() < size) return f.fail(data_loss("\"attention_types\" does not name a kind for each layer"));
+  local.resize(size);
+  set_windows(local, f.integer("window_size", 256, 1, INT64_MAX), c);
+}
+
+void read_opt(ConfigFields& f, ModelConfig* c) {
+  require_whole_heads(f, *c);
+  for (const char* name : {"do_layer_norm_before", "layer_norm_elementwise_affine"})
+    if (!f.boolean(name, true)) f.fail(unsupported(std::string("\"") + name + "\" false is not supported"));
+  refuse_if_true(f, "_remove_final_layer_norm");
+  if (f.integer("word_embed_proj_dim", c->hidden_size, 1, INT32_MAX) != c->hidden_size)
+    f.fail(unsupported("\"word_embed_proj_dim\" other than \"hidden_size\" is not supported"));
+  const bool bias = f.boolean("enable_bias", true);
+  set_layer_norm(c, true);
+  set_biases(c, bias, bias);
+  c->ropes.clear();
+  c->learned_positions = true;
+}
+
 void read_gpt_neox(ConfigFields& f, ModelConfig* c) {
   require_whole_heads(f, *c);
   set_layer_norm(c, true);

@@ -83,11 +83,89 @@ void read_granite(ConfigFields& f, ModelConfig* c) {
   c->logit_multiplier = 1 / f.number("logits_scaling", 1, 1e-9, 1e9);
 }
 
+// Norms without weights, always with an epsilon of 1e-5.
+void read_olmo(ConfigFields& f, ModelConfig* c) {
+  read_attention_bias(f, c);
+  c->norm = NormKind::kLayer;
+  c->qkv_clip = f.number("clip_qkv", 0, 0, 1e9);
+  c->ropes = {read_rope(f, {}, c)};
+}
+
 void read_olmo2(ConfigFields& f, ModelConfig* c) {
   read_attention_bias(f, c);
   c->pre_norm = false;
   c->post_norm = true;
   c->qk_norm = QkNorm::kAllHeads;
+  c->ropes = {read_rope(f, {}, c)};
+}
+
+// Three layers that slide to one that sees everything, which alone has its rope scaled.
+void read_olmo3(ConfigFields& f, ModelConfig* c) {
+  read_olmo2(f, c);
+  read_ropes_by_type(f, {.theta = 500000}, {.theta = 500000}, c);
+  const std::vector<bool> sliding = read_sliding_layers(f, *c, [](int32_t i) { return (i + 1) % 4 != 0; });
+  std::vector<LayerConfig>& layers = layers_of(c);
+  for (size_t i = 0; i < layers.size(); ++i) layers[i].rope = sliding[i] ? 1 : 0;
+  if (!f.is_null("sliding_window")) set_windows(sliding, f.integer("sliding_window", 4096, 1, INT64_MAX), c);
+}
+
+// Norms as OLMo 2, of q and k for each head. Where there are windows, only layers with one are rotated.
+void read_exaone4(ConfigFields& f, ModelConfig* c) {
+  c->pre_norm = false;
+  c->post_norm = true;
+  c->qk_norm = QkNorm::kPerHead;
+  c->ropes = {read_rope(f, {}, c)};
+  if (f.is_null("sliding_window")) return;
+  std::vector<bool> sliding = read_sliding_layers(f, *c, [](int32_t) { return true; });
+  const nlohmann::json* pattern = f.find("sliding_window_pattern");
+  if (!f.has("layer_types")) {  // "LLLG", or how many layers there are to one that sees everything
+    const bool is_text = pattern != nullptr && pattern->is_string() && !pattern->get<std::string>().empty();
+    const std::string kinds = is_text ? pattern->get<std::string>() : "";
+    const auto step = is_text ? 1 : static_cast<size_t>(f.integer("sliding_window_pattern", 4, 1, INT32_MAX));
+    for (size_t i = 0; i < sliding.size(); ++i)
+      sliding[i] = is_text ? kinds[i % kinds.size()] == 'L' : (i + 1) % step != 0;
+  }
+  std::vector<LayerConfig>& layers = layers_of(c);
+  for (size_t i = 0; i < layers.size(); ++i) layers[i].rope = sliding[i] ? 0 : -1;
+  set_windows(sliding, f.integer("sliding_window", 4096, 1, INT64_MAX), c);
+}
+
+void read_ministral(ConfigFields& f, ModelConfig* c) {
+  c->ropes = {read_rope(f, {}, c)};
+  const std::vector<bool> sliding = read_sliding_layers(f, *c, [](int32_t) { return true; });
+  if (!f.is_null("sliding_window")) set_windows(sliding, f.integer("sliding_window", 4096, 1, INT64_MAX), c);
+}
+
+void read_glm(ConfigFields& f, ModelConfig* c) {
+  c->qkv_bias = f.boolean("attention_bias", true);
+  c->ropes = {read_rope(f, {.partial_rotary_factor = 0.5, .partial_name = "partial_rotary_factor"}, c)};
+}
+
+void read_glm4(ConfigFields& f, ModelConfig* c) {
+  read_glm(f, c);
+  c->post_norm = true;
+}
+
+void read_ernie4_5(ConfigFields& f, ModelConfig* c) {
+  c->qkv_bias = c->o_bias = c->mlp_bias = f.boolean("use_bias", false);
+  c->ropes = {read_rope(f, {.theta = 500000}, c)};
+}
+
+void read_helium(ConfigFields& f, ModelConfig* c) {
+  c->qkv_bias = f.boolean("attention_bias", false);
+  c->mlp_bias = f.boolean("mlp_bias", false);
+  c->ropes = {read_rope(f, {.theta = 100000}, c)};
+}
+
+void read_seed_oss(ConfigFields& f, ModelConfig* c) {
+  c->qkv_bias = f.boolean("attention_bias", true);
+  c->o_bias = f.boolean("attention_out_bias", false);
+  c->mlp_bias = f.boolean("mlp_bias", false);
+  c->ropes = {read_rope(f, {}, c)};
+}
+
+void read_internlm2(ConfigFields& f, ModelConfig* c) {
+  c->qkv_bias = c->o_bias = f.boolean("bias", true);
   c->ropes = {read_rope(f, {}, c)};
 }
 

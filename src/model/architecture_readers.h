@@ -15,7 +15,17 @@ void read_qwen3(ConfigFields& f, ModelConfig* c);
 void read_smollm3(ConfigFields& f, ModelConfig* c);
 void read_phi3(ConfigFields& f, ModelConfig* c);
 void read_granite(ConfigFields& f, ModelConfig* c);
+void read_olmo(ConfigFields& f, ModelConfig* c);
 void read_olmo2(ConfigFields& f, ModelConfig* c);
+void read_olmo3(ConfigFields& f, ModelConfig* c);
+void read_exaone4(ConfigFields& f, ModelConfig* c);
+void read_ministral(ConfigFields& f, ModelConfig* c);
+void read_glm(ConfigFields& f, ModelConfig* c);
+void read_glm4(ConfigFields& f, ModelConfig* c);
+void read_ernie4_5(ConfigFields& f, ModelConfig* c);
+void read_helium(ConfigFields& f, ModelConfig* c);
+void read_seed_oss(ConfigFields& f, ModelConfig* c);
+void read_internlm2(ConfigFields& f, ModelConfig* c);
 
 // architecture_gemma.cpp.
 void read_gemma(ConfigFields& f, ModelConfig* c);
@@ -24,15 +34,28 @@ void read_gemma3_text(ConfigFields& f, ModelConfig* c);
 
 // architecture_gpt.cpp: LayerNorm, plain MLPs.
 void read_gpt2(ConfigFields& f, ModelConfig* c);
+void read_gpt_bigcode(ConfigFields& f, ModelConfig* c);
+void read_gpt_neo(ConfigFields& f, ModelConfig* c);
+void read_opt(ConfigFields& f, ModelConfig* c);
 void read_gpt_neox(ConfigFields& f, ModelConfig* c);
 void read_starcoder2(ConfigFields& f, ModelConfig* c);
 void read_falcon(ConfigFields& f, ModelConfig* c);
 void read_bloom(ConfigFields& f, ModelConfig* c);
 void read_mpt(ConfigFields& f, ModelConfig* c);
 
+// architecture_parallel.cpp: attention and MLP side by side, behind one LayerNorm.
+void read_cohere(ConfigFields& f, ModelConfig* c);
+void read_cohere2(ConfigFields& f, ModelConfig* c);
+void read_stablelm(ConfigFields& f, ModelConfig* c);
+void read_phi(ConfigFields& f, ModelConfig* c);
+void read_gptj(ConfigFields& f, ModelConfig* c);
+void read_codegen(ConfigFields& f, ModelConfig* c);
+
 // architecture_experts.cpp: mixtures of experts.
 void read_mixtral(ConfigFields& f, ModelConfig* c);
 void read_qwen3_moe(ConfigFields& f, ModelConfig* c);
+void read_olmoe(ConfigFields& f, ModelConfig* c);
+void read_granitemoe(ConfigFields& f, ModelConfig* c);
 void read_gpt_oss(ConfigFields& f, ModelConfig* c);
 
 }  // namespace llmb

@@ -2,121 +2,12 @@
 #include <array>
 
 #include "model/architecture.h"
+#include "model/architecture_names.h"
 #include "model/architecture_readers.h"
 
 namespace llmb {
 
 namespace {
-
-constexpr WeightNames kLlamaWeights;
-
-constexpr WeightNames with_post_norms() {
-  WeightNames w;
-  w.mlp_norm = "pre_feedforward_layernorm";
-  return w;
-}
-
-constexpr WeightNames kPhi3Weights = {.qkv = "self_attn.qkv_proj", .gate_up = "mlp.gate_up_proj"};
-
-constexpr WeightNames kGpt2Weights = {.prefix = "transformer.|",
-                                      .embed_tokens = "wte",
-                                      .embed_positions = "wpe",
-                                      .layers = "h",
-                                      .input_norm = "ln_1",
-                                      .qkv = "attn.c_attn",
-                                      .o = "attn.c_proj",
-                                      .mlp_norm = "ln_2",
-                                      .up = "mlp.c_fc",
-                                      .down = "mlp.c_proj",
-                                      .is_transposed = true,
-                                      .norm = "ln_f"};
-
-constexpr WeightNames kGptNeoxWeights = {.prefix = "gpt_neox.",
-                                         .embed_tokens = "embed_in",
-                                         .qkv = "attention.query_key_value",
-                                         .qkv_order = QkvOrder::kGrouped,
-                                         .o = "attention.dense",
-                                         .up = "mlp.dense_h_to_4h",
-                                         .down = "mlp.dense_4h_to_h",
-                                         .norm = "final_layer_norm",
-                                         .lm_head = "embed_out|lm_head"};
-
-constexpr WeightNames kStarcoder2Weights = {.up = "mlp.c_fc", .down = "mlp.c_proj"};
-
-constexpr WeightNames kFalconWeights = {.prefix = "transformer.|",
-                                        .embed_tokens = "word_embeddings",
-                                        .layers = "h",
-                                        .input_norm = "ln_attn|input_layernorm",
-                                        .qkv = "self_attention.query_key_value",
-                                        .qkv_order = QkvOrder::kGrouped,
-                                        .o = "self_attention.dense",
-                                        .mlp_norm = "ln_mlp|post_attention_layernorm",
-                                        .up = "mlp.dense_h_to_4h",
-                                        .down = "mlp.dense_4h_to_h",
-                                        .norm = "ln_f"};
-
-constexpr WeightNames kBloomWeights = {.prefix = "transformer.|",
-                                       .embed_tokens = "word_embeddings",
-                                       .embedding_norm = "word_embeddings_layernorm",
-                                       .layers = "h",
-                                       .qkv = "self_attention.query_key_value",
-                                       .qkv_order = QkvOrder::kGrouped,
-                                       .o = "self_attention.dense",
-                                       .up = "mlp.dense_h_to_4h",
-                                       .down = "mlp.dense_4h_to_h",
-                                       .norm = "ln_f"};
-
-constexpr WeightNames kMptWeights = {.prefix = "transformer.|",
-                                     .embed_tokens = "wte",
-                                     .layers = "blocks",
-                                     .input_norm = "norm_1",
-                                     .qkv = "attn.Wqkv",
-                                     .o = "attn.out_proj",
-                                     .mlp_norm = "norm_2",
-                                     .up = "ffn.up_proj",
-                                     .down = "ffn.down_proj",
-                                     .norm = "norm_f"};
-
-constexpr WeightNames kMixtralWeights = {.router = "block_sparse_moe.gate|mlp.gate",
-                                         .experts = "block_sparse_moe.experts|mlp.experts",
-                                         .expert_gate = "w1",
-                                         .expert_up = "w3",
-                                         .expert_down = "w2"};
-
-constexpr WeightNames kGptOssWeights = {.router = "mlp.router", .experts_layout = ExpertsLayout::kInterleaved};
-
-constexpr ConfigNames kGpt2Names = {.hidden_size = "n_embd|hidden_size",
-                                    .num_hidden_layers = "n_layer|num_hidden_layers",
-                                    .num_attention_heads = "n_head|num_attention_heads",
-                                    .intermediate_size = "n_inner",
-                                    .max_position_embeddings = "n_positions|max_position_embeddings",
-                                    .norm_eps = "layer_norm_epsilon",
-                                    .activation = "activation_function"};
-
-constexpr ConfigNames kFalconNames = {.hidden_size = "n_embed|hidden_size",
-                                      .num_key_value_heads = "num_kv_heads",
-                                      .intermediate_size = "ffn_hidden_size",
-                                      .norm_eps = "layer_norm_epsilon",
-                                      .activation = "activation"};
-
-// Bloom's class has no activation and no longest sequence: the published files name the one it was trained on.
-constexpr ConfigNames kBloomNames = {.hidden_size = "n_embed|hidden_size",
-                                     .num_hidden_layers = "n_layer|num_hidden_layers",
-                                     .num_attention_heads = "n_head|num_attention_heads",
-                                     .num_key_value_heads = nullptr,
-                                     .intermediate_size = nullptr,
-                                     .max_position_embeddings = "seq_length",
-                                     .norm_eps = "layer_norm_epsilon",
-                                     .activation = nullptr};
-
-constexpr ConfigNames kMptNames = {.hidden_size = "d_model|hidden_size",
-                                   .num_hidden_layers = "n_layers|num_hidden_layers",
-                                   .num_attention_heads = "n_heads|num_attention_heads",
-                                   .num_key_value_heads = nullptr,
-                                   .intermediate_size = nullptr,
-                                   .max_position_embeddings = "max_seq_len",
-                                   .norm_eps = "layer_norm_epsilon",
-                                   .activation = nullptr};
 
 // In alphabetical order.
 const Architecture kArchitectures[] = {
@@ -130,6 +21,31 @@ const Architecture kArchitectures[] = {
       .tie_word_embeddings = true},
      kBloomWeights,
      read_bloom},
+    {"codegen",
+     kGpt2Names,
+     {.head_dim = -1, .intermediate_factor = 4, .norm_eps = 1e-5, .activation = "gelu_new", .is_gated = false},
+     codegen_weights(),
+     read_codegen},
+    {"cohere",
+     {.norm_eps = "layer_norm_eps"},
+     {.max_position_embeddings = 8192, .norm_eps = 1e-5, .tie_word_embeddings = true},
+     kInterleavedWeights,
+     read_cohere},
+    {"cohere2",
+     {.norm_eps = "layer_norm_eps"},
+     {.head_dim = -1, .max_position_embeddings = 8192, .norm_eps = 1e-5, .tie_word_embeddings = true},
+     kInterleavedWeights,
+     read_cohere2},
+    {"ernie4_5",
+     {},
+     {.num_key_value_heads = 2,
+      .head_dim = 128,
+      .max_position_embeddings = 131072,
+      .norm_eps = 1e-5,
+      .tie_word_embeddings = true},
+     kInterleavedWeights,
+     read_ernie4_5},
+    {"exaone4", {}, {.num_key_value_heads = 32, .norm_eps = 1e-5}, kLlamaWeights, read_exaone4},
     {"falcon",
      kFalconNames,
      {.head_dim = -1,
@@ -169,6 +85,16 @@ const Architecture kArchitectures[] = {
       .tie_word_embeddings = true},
      with_post_norms(),
      read_gemma3_text},
+    {"glm",
+     {},
+     {.num_key_value_heads = 2, .head_dim = 128, .max_position_embeddings = 131072, .norm_eps = 1.5625e-7},
+     kGlmWeights,
+     read_glm},
+    {"glm4",
+     {},
+     {.num_key_value_heads = 2, .head_dim = 128, .max_position_embeddings = 131072, .norm_eps = 1.5625e-7},
+     kGlm4Weights,
+     read_glm4},
     {"gpt2",
      kGpt2Names,
      {.head_dim = -1,
@@ -180,6 +106,27 @@ const Architecture kArchitectures[] = {
       .tie_word_embeddings = true},
      kGpt2Weights,
      read_gpt2},
+    {"gpt_bigcode",
+     kGpt2Names,
+     {.head_dim = -1,
+      .intermediate_factor = 4,
+      .max_position_embeddings = 1024,
+      .norm_eps = 1e-5,
+      .activation = "gelu_pytorch_tanh",
+      .is_gated = false,
+      .tie_word_embeddings = true},
+     bigcode_weights(),
+     read_gpt_bigcode},
+    {"gpt_neo",
+     kGptNeoNames,
+     {.head_dim = -1,
+      .intermediate_factor = 4,
+      .norm_eps = 1e-5,
+      .activation = "gelu_new",
+      .is_gated = false,
+      .tie_word_embeddings = true},
+     kGptNeoWeights,
+     read_gpt_neo},
     {"gpt_neox",
      {.norm_eps = "layer_norm_eps"},
      {.head_dim = -1, .norm_eps = 1e-5, .activation = "gelu", .is_gated = false},
@@ -190,8 +137,21 @@ const Architecture kArchitectures[] = {
      {.num_key_value_heads = 8, .head_dim = 64, .max_position_embeddings = 131072, .norm_eps = 1e-5},
      kGptOssWeights,
      read_gpt_oss},
+    {"gptj",
+     kGpt2Names,
+     {.head_dim = -1, .intermediate_factor = 4, .norm_eps = 1e-5, .activation = "gelu_new", .is_gated = false},
+     kGptjWeights,
+     read_gptj},
     {"granite", {}, {}, kLlamaWeights, read_granite},
+    {"granitemoe", {}, {}, kGraniteMoeWeights, read_granitemoe},
+    {"helium",
+     {},
+     {.num_key_value_heads = 20, .head_dim = 128, .max_position_embeddings = 4096, .norm_eps = 1e-8},
+     kInterleavedWeights,
+     read_helium},
+    {"internlm2", {}, {}, kInternlm2Weights, read_internlm2},
     {"llama", {}, {}, kLlamaWeights, read_llama},
+    {"ministral", {}, {.num_key_value_heads = 8, .max_position_embeddings = 131072}, kLlamaWeights, read_ministral},
     {"mistral", {}, {.num_key_value_heads = 8, .max_position_embeddings = 131072}, kLlamaWeights, read_mistral},
     {"mixtral",
      {},
@@ -208,7 +168,20 @@ const Architecture kArchitectures[] = {
       .tie_word_embeddings = true},
      kMptWeights,
      read_mpt},
+    {"olmo", {.norm_eps = nullptr}, {.norm_eps = 1e-5}, kOlmoWeights, read_olmo},
     {"olmo2", {}, {.norm_eps = 1e-5}, kLlamaWeights, read_olmo2},
+    {"olmo3", {}, {.norm_eps = 1e-5}, kLlamaWeights, read_olmo3},
+    {"olmoe", {}, {.max_position_embeddings = 4096, .norm_eps = 1e-5}, kLlamaWeights, read_olmoe},
+    {"opt",
+     kOptNames,
+     {.head_dim = -1, .norm_eps = 1e-5, .activation = "relu", .is_gated = false, .tie_word_embeddings = true},
+     kOptWeights,
+     read_opt},
+    {"phi",
+     {.norm_eps = "layer_norm_eps"},
+     {.norm_eps = 1e-5, .activation = "gelu_new", .is_gated = false},
+     kPhiWeights,
+     read_phi},
     {"phi3", {}, {.max_position_embeddings = 4096, .norm_eps = 1e-5}, kPhi3Weights, read_phi3},
     {"qwen2", {}, {.num_key_value_heads = 32, .max_position_embeddings = 32768}, kLlamaWeights, read_qwen2},
     {"qwen3",
@@ -217,11 +190,21 @@ const Architecture kArchitectures[] = {
      kLlamaWeights,
      read_qwen3},
     {"qwen3_moe", {}, {.num_key_value_heads = 4, .max_position_embeddings = 32768}, kLlamaWeights, read_qwen3_moe},
+    {"seed_oss",
+     {},
+     {.num_key_value_heads = 8, .head_dim = 128, .max_position_embeddings = 524288},
+     kLlamaWeights,
+     read_seed_oss},
     {"smollm3",
      {},
      {.num_key_value_heads = 4, .max_position_embeddings = 32768, .tie_word_embeddings = true},
      kLlamaWeights,
      read_smollm3},
+    {"stablelm",
+     {.norm_eps = "layer_norm_eps"},
+     {.num_key_value_heads = 32, .max_position_embeddings = 4096, .norm_eps = 1e-5},
+     kLlamaWeights,
+     read_stablelm},
     {"starcoder2",
      {.norm_eps = "norm_epsilon"},
      {.num_key_value_heads = 2,

@@ -29,12 +29,17 @@ struct StackedExperts {
 };
 
 class Loader {
+  struct Qkv {
+    Parts q, k, v;
+  };
+
  public:
   Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, WeightMaker& maker)
       : c_(config), names_(names), reader_(source), maker_(maker) {
     if (!source.has_common_layout()) return;
     names_.is_transposed = false;
     names_.qkv_order = QkvOrder::kStacked;
+    names_.is_interleaved = false;
     names_.experts_layout = ExpertsLayout::kStacked;
   }
 
@@ -42,6 +47,7 @@ class Loader {
 
  private:
   void load_layer(int32_t index, const std::string& prefix, LayerWeights* layer);
+  std::unique_ptr<LinearWeight> load_positions(const std::string& prefix);
   void load_mlp(const std::string& prefix, LayerWeights* layer);
   void load_experts(const std::string& prefix, LayerWeights* layer);
   std::string find_experts(const std::string& prefix) const;
@@ -54,8 +60,10 @@ class Loader {
   std::unique_ptr<DeviceBuffer> vector(const std::string& name, int64_t size, double offset = 0);
   void add_projection(const std::string& prefix, const char* names, int64_t rows, int64_t cols, bool has_bias,
                       Parts* out);
+  Qkv split_qkv(const Parts& all) const;
   Parts read_qkv(const std::string& prefix);
-  std::unique_ptr<LinearWeight> table(const std::string& name, int64_t rows, WeightRole role);
+  TensorView pairs_apart(const TensorView& view);  // of q and k, where rope turns neighbouring channels together
+  std::unique_ptr<LinearWeight> table(const std::string& name, int64_t rows, WeightRole role, bool has_bias = false);
   // Null after an error.
   std::unique_ptr<LinearWeight> make(const Parts& parts, WeightRole role = WeightRole::kProjection);
 
@@ -81,14 +89,20 @@ std::unique_ptr<DeviceBuffer> Loader::vector(const std::string& name, int64_t si
 }
 
 void Loader::norm(const std::string& prefix, const char* names, NormWeights* out) {
+  if (names == nullptr) {
+    const std::vector<float> ones(static_cast<size_t>(c_.hidden_size), 1);
+    out->weight = maker_.make_vector({ones.data(), DType::kF32, 1, c_.hidden_size});
+    return;
+  }
   const std::string name = reader_.find(prefix, names, ".weight");
   out->weight = vector(name + ".weight", c_.hidden_size, c_.norm_weight_offset);
   if (c_.norm_bias) out->bias = vector(name + ".bias", c_.hidden_size);
 }
 
-std::unique_ptr<LinearWeight> Loader::table(const std::string& name, int64_t rows, WeightRole role) {
+std::unique_ptr<LinearWeight> Loader::table(const std::string& name, int64_t rows, WeightRole role, bool has_bias) {
   Parts parts;
-  parts.add(reader_.tensor(name + ".weight", {rows, c_.hidden_size}), {}, false);
+  parts.add(reader_.tensor(name + ".weight", {rows, c_.hidden_size}),
+            has_bias ? reader_.tensor(name + ".bias", {rows}) : TensorView(), has_bias);
   return make(parts, role);
 }
 
@@ -100,31 +114,74 @@ void Loader::add_projection(const std::string& prefix, const char* names, int64_
   out->add(weight, has_bias ? reader_.tensor(name + ".bias", {rows}) : TensorView(), has_bias);
 }
 
+Loader::Qkv Loader::split_qkv(const Parts& all) const {
+  Qkv out;
+  const int64_t d = c_.head_dim, heads = c_.num_attention_heads, kv_heads = c_.num_key_value_heads;
+  const auto add_heads = [&](Parts* to, int64_t first, int64_t count) {
+    to->weights.push_back(slice_rows(all.weights[0], first * d, count * d));
+    if (c_.qkv_bias) to->biases.push_back(slice_vector(all.biases[0], first * d, count * d));
+  };
+  switch (names_.qkv_order) {
+    case QkvOrder::kStacked:
+      add_heads(&out.q, 0, heads);
+      add_heads(&out.k, heads, kv_heads);
+      add_heads(&out.v, heads + kv_heads, kv_heads);
+      break;
+    case QkvOrder::kGrouped:
+      for (int64_t g = 0, group = heads / kv_heads; g < kv_heads; ++g) {
+        const int64_t first = g * (group + 2);
+        add_heads(&out.q, first, group);
+        add_heads(&out.k, first + group, 1);
+        add_heads(&out.v, first + group + 1, 1);
+      }
+      break;
+    case QkvOrder::kQuarters:
+      for (int64_t i = 0, quarter = heads / 4; i < 4; ++i) {
+        add_heads(&out.q, 3 * i * quarter, quarter);
+        add_heads(&out.v, (3 * i + 1) * quarter, quarter);
+        add_heads(&out.k, (3 * i + 2) * quarter, quarter);
+      }
+      break;
+  }
+  return out;
+}
+
 Parts Loader::read_qkv(const std::string& prefix) {
-  Parts parts;
+  Qkv qkv;
   const int64_t hidden = c_.hidden_size;
   if (names_.qkv == nullptr) {
-    add_projection(prefix, names_.q, c_.q_size(), hidden, c_.qkv_bias, &parts);
-    add_projection(prefix, names_.k, c_.kv_size(), hidden, c_.qkv_bias, &parts);
-    add_projection(prefix, names_.v, c_.kv_size(), hidden, c_.qkv_bias, &parts);
-    return parts;
+    add_projection(prefix, names_.q, c_.q_size(), hidden, c_.qkv_bias, &qkv.q);
+    add_projection(prefix, names_.k, c_.kv_size(), hidden, c_.qkv_bias, &qkv.k);
+    add_projection(prefix, names_.v, c_.kv_size(), hidden, c_.qkv_bias, &qkv.v);
+  } else {
+    Parts all;
+    add_projection(prefix, names_.qkv, c_.q_size() + 2 * c_.kv_size(), hidden, c_.qkv_bias, &all);
+    if (!reader_.status().ok()) return all;
+    qkv = split_qkv(all);
   }
-  add_projection(prefix, names_.qkv, c_.q_size() + 2 * c_.kv_size(), hidden, c_.qkv_bias, &parts);
-  if (names_.qkv_order == QkvOrder::kStacked || !reader_.status().ok()) return parts;
-  const int64_t d = c_.head_dim, group = c_.num_attention_heads / c_.num_key_value_heads;
-  Parts ordered;
-  // The `heads` heads from `first` on of every group.
-  const auto add_heads = [&](int64_t first, int64_t heads) {
-    for (int64_t g = 0; g < c_.num_key_value_heads; ++g) {
-      const int64_t begin = (g * (group + 2) + first) * d;
-      ordered.weights.push_back(slice_rows(parts.weights[0], begin, heads * d));
-      if (c_.qkv_bias) ordered.biases.push_back(slice_vector(parts.biases[0], begin, heads * d));
-    }
-  };
-  add_heads(0, group);
-  add_heads(group, 1);
-  add_heads(group + 1, 1);
-  return ordered;
+  for (Parts* parts : {&qkv.q, &qkv.k}) {
+    for (TensorView& weight : parts->weights) weight = pairs_apart(weight);
+    for (TensorView& bias : parts->biases) bias = pairs_apart(bias);
+  }
+  Parts parts;
+  for (const Parts& part : {qkv.q, qkv.k, qkv.v}) {
+    parts.weights.insert(parts.weights.end(), part.weights.begin(), part.weights.end());
+    parts.biases.insert(parts.biases.end(), part.biases.begin(), part.biases.end());
+  }
+  return parts;
+}
+
+TensorView Loader::pairs_apart(const TensorView& view) {
+  if (!names_.is_interleaved) return view;
+  return reader_.pairs_apart(view, c_.head_dim, c_.rotary_dim(c_.ropes[0]));
+}
+
+std::unique_ptr<LinearWeight> Loader::load_positions(const std::string& prefix) {
+  const int64_t first = names_.first_position, count = c_.max_position_embeddings;
+  Parts parts;
+  const std::string name = prefix + names_.embed_positions + ".weight";
+  parts.add(slice_rows(reader_.tensor(name, {first + count, c_.hidden_size}), first, count), {}, false);
+  return make(parts, WeightRole::kSmall);
 }
 
 void Loader::load_mlp(const std::string& prefix, LayerWeights* layer) {
@@ -145,7 +202,7 @@ void Loader::load_mlp(const std::string& prefix, LayerWeights* layer) {
 std::string Loader::find_experts(const std::string& prefix) const {
   const std::string one_by_one = std::string(".0.") + names_.expert_gate + ".weight";
   const std::string name = reader_.find(prefix, names_.experts, one_by_one.c_str());
-  return reader_.has(name + one_by_one) ? name : reader_.find(prefix, names_.experts, ".gate_up_proj");
+  return reader_.has(name + one_by_one) ? name : reader_.find(prefix, names_.experts, names_.stacked_gate_up);
 }
 
 StackedExperts Loader::read_stacked(const std::string& name) {
@@ -157,9 +214,9 @@ StackedExperts Loader::read_stacked(const std::string& name) {
     if (reader_.has(name + ".gate_up_proj_blocks")) return s;
     s.gate_up = reader_.tensor(name + ".gate_up_proj", {count, hidden, wide});
     s.down = reader_.tensor(name + ".down_proj", {count, wide / 2, hidden});
-  } else if (!reader_.has(name + ".0." + names_.expert_gate + ".weight") && reader_.has(name + ".gate_up_proj")) {
-    s.gate_up = reader_.tensor(name + ".gate_up_proj", {count, wide, hidden});
-    s.down = reader_.tensor(name + ".down_proj", {count, hidden, wide / 2});
+  } else if (!reader_.has(name + ".0." + names_.expert_gate + ".weight") && reader_.has(name + names_.stacked_gate_up)) {
+    s.gate_up = reader_.tensor(name + names_.stacked_gate_up, {count, wide, hidden});
+    s.down = reader_.tensor(name + names_.stacked_down, {count, hidden, wide / 2});
   }
   return s;
 }
@@ -224,6 +281,7 @@ void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* 
   if (c_.qk_norm != QkNorm::kNone) {
     const bool per_head = c_.qk_norm == QkNorm::kPerHead;
     const auto head_norm = [&](const char* name, int64_t all_heads) {
+      LLMB_CHECK(!names_.is_interleaved);  // else its channels would be in another order than those of q and k
       return vector(prefix + name + ".weight", per_head ? c_.head_dim : all_heads, c_.norm_weight_offset);
     };
     layer->q_norm = head_norm(names_.q_norm, c_.q_size());
@@ -247,9 +305,8 @@ Result<ModelWeights> Loader::load() {
   // The largest come first, when there is least else in memory beside what they are made of.
   const std::string head = reader_.find("", names_.lm_head, ".weight");
   if (!c_.tie_word_embeddings || (c_.tied_unless_stored && reader_.has(head + ".weight")))
-    weights.lm_head = table(head, c_.vocab_size, WeightRole::kVocabulary);
-  if (c_.learned_positions)
-    weights.embed_positions = table(prefix + names_.embed_positions, c_.max_position_embeddings, WeightRole::kSmall);
+    weights.lm_head = table(head, c_.vocab_size, WeightRole::kVocabulary, names_.lm_head_bias);
+  if (c_.learned_positions) weights.embed_positions = load_positions(prefix);
   if (c_.embedding_norm) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
   for (int32_t i = 0; i < c_.num_hidden_layers && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());

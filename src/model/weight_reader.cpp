@@ -103,6 +103,20 @@ TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t st
   return {to, shape.dtype, shape.rows, shape.cols};
 }
 
+TensorView WeightReader::pairs_apart(const TensorView& view, int64_t head_dim, int64_t rotary_dim) {
+  if (!status_.ok() || view.data == nullptr) return view;
+  const bool is_vector = view.rows == 1;
+  const int64_t size = is_vector ? view.cols : view.rows;
+  const int64_t bytes = (is_vector ? 1 : view.cols) * dtype_bytes(view.dtype);
+  uint8_t* to = scratch(size * bytes);
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t channel = i % head_dim, half = rotary_dim / 2;
+    const int64_t from = channel >= rotary_dim ? channel : channel < half ? 2 * channel : 2 * (channel - half) + 1;
+    std::memcpy(to + i * bytes, bytes_of(view) + (i - channel + from) * bytes, static_cast<size_t>(bytes));
+  }
+  return {to, view.dtype, view.rows, view.cols};
+}
+
 TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t count, int64_t rows, int64_t cols) {
   constexpr int64_t kBlock = 32;  // numbers
   static constexpr std::array<float, 16> kValues = {0,    0.5f,  1,  1.5f,  2,  3,  4,  6,

@@ -33,6 +33,10 @@ class WeightReader {
   TensorView transposed(const TensorView& stored);
   // + offset, as fp32.
   TensorView plus(const TensorView& vector, double offset);
+  // In every head_dim rows of a matrix, or elements of a vector where it has one row: the even ones of the first
+  // rotary_dim, the odd ones of them, then the rest. Channels that rope turns together come to lie where ropes by
+  // halves have them.
+  TensorView pairs_apart(const TensorView& view, int64_t head_dim, int64_t rotary_dim);
   // Rows begin, begin + step, … of a matrix; elements of a vector where it has one row.
   TensorView every(const TensorView& view, int64_t begin, int64_t step);
   // MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 numbers of 4 bits [rows, cols / 32, 16] that share a scale

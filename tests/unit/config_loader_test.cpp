@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/architecture.h"
 #include "model/config_loader.h"
 #include "model/rope_table.h"
 #include "tests/support/source_dir.h"
@@ -103,7 +104,7 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
     const char* message;
   };
   const Case cases[] = {
-      {"model_type", "mamba", "model_type \"mamba\" is not supported; supported: bloom, falcon, gemma, "},
+      {"model_type", "mamba", "model_type \"mamba\" is not supported; supported: bloom, codegen, cohere, "},
       {"model_type", nullptr, "\"model_type\" is missing"},
       {"model_type", 5, "\"model_type\" is 5, expected a string"},
       {"hidden_act", "mish", "\"hidden_act\" \"mish\""},
@@ -295,6 +296,35 @@ TEST_CASE(
   config.ropes[0].scaling.kind = RopeScalingKind::kLinear;
   config.ropes[0].scaling.factor = 4;
   CHECK(make_rope_table(config.ropes[0], config.head_dim, 5).sin[4 * half] == static_cast<float>(std::sin(1.0)));
+}
+
+TEST_CASE("ALiBi slopes of a number of heads that is no power of two: Bloom's way and MPT's") {
+  using Slopes = std::vector<float>;
+  CHECK(bloom_alibi_slopes(4, 1) == Slopes{0.25f, 0.0625f, 0.015625f, 0.00390625f});
+  CHECK(bloom_alibi_slopes(6, 1) == Slopes{0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f});
+  CHECK(mpt_alibi_slopes(4, 8) == Slopes{0.25f, 0.0625f, 0.015625f, 0.00390625f});
+  CHECK(mpt_alibi_slopes(3, 8) == Slopes{0.0625f, 0.00390625f, 0.25f});
+  CHECK(bloom_alibi_slopes(1, 2) == Slopes{2 * 0.00390625f});
+}
+
+TEST_CASE("the list of architectures is in order, and each is found by its name") {
+  std::string last;
+  for (const Architecture& a : architectures()) {
+    CHECK(a.model_type > last);
+    last = a.model_type;
+    CHECK(find_architecture(a.model_type) == &a);
+  }
+  CHECK(architectures().size() == 41);
+  CHECK(find_architecture("") == nullptr);
+}
+
+TEST_CASE("sizes that are in range one by one but not together are refused") {
+  const auto config = parse_model_config(
+      R"({"model_type": "mixtral", "vocab_size": 16777216, "hidden_size": 262144, "intermediate_size": 1048576,
+          "num_hidden_layers": 1024, "num_attention_heads": 4096, "num_key_value_heads": 4096, "head_dim": 1024,
+          "num_local_experts": 4096})");
+  REQUIRE_FALSE(config.ok());
+  CHECK(config.status().message().find("billion parameters") != std::string::npos);
 }
 
 }  // namespace

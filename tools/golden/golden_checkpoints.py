@@ -41,6 +41,29 @@ def qwen_experts(weights):
     return split_experts(weights, "mlp", "gate_proj", "up_proj", "down_proj")
 
 
+def granite_experts(weights):
+    names = {"experts.gate_up_proj": "input_linear.weight", "experts.down_proj": "output_linear.weight",
+             "router.weight": "router.layer.weight"}
+    return {re.sub("|".join(names), lambda m: names[m[0]], name): w for name, w in weights.items()}
+
+
+def internlm2(config, weights):
+    """q, k and v of a Llama in one matrix: for each KV head its query heads, k, v."""
+    config = {**config, "model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False}
+    names = {"model.embed_tokens": "model.tok_embeddings", "input_layernorm": "attention_norm",
+             "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "attention.wo", "lm_head": "output",
+             "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2"}
+    kv_heads, hidden = config["num_key_value_heads"], config["hidden_size"]
+    out = {}
+    for name, w in weights.items():
+        if "q_proj" in name:
+            parts = [weights[name.replace("q_proj", p)].view(kv_heads, -1, hidden) for p in ("q_proj", "k_proj", "v_proj")]
+            out[name.replace("self_attn.q_proj", "attention.wqkv")] = torch.cat(parts, 1).reshape(-1, hidden).contiguous()
+        elif "k_proj" not in name and "v_proj" not in name:
+            out[re.sub("|".join(names), lambda m: names[m[0]], name)] = w
+    return config, out
+
+
 def to_mxfp4(w):
     """[E, rows, cols] -> blocks [E, rows, cols / 32, 16] and scales [E, rows, cols / 32], both of bytes."""
     groups = w.float().unflatten(-1, (-1, 32))

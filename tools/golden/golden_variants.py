@@ -2,7 +2,8 @@
 
 A variant is a config; "_" keys are for the tool alone: _lengths (of prompts), _new_tokens, _shards, _cached (the oracle
 generates with its cache, one token at a time), _attention (the oracle's implementation), _save (a function of
-golden_checkpoints.py that spells the checkpoint as it is published).
+golden_checkpoints.py that spells the checkpoint as it is published), _published (one that spells the config and the
+checkpoint of a type that transformers does not have).
 """
 
 BASE = dict(
@@ -142,4 +143,54 @@ ARCHITECTURES = {
                         quantization_config={"quant_method": "mxfp4"}, _save="mxfp4"),
 }
 
-VARIANTS = {**LLAMAS, **ARCHITECTURES}
+# The least that shows all that is special about a type.
+TINY = {**ROPED, "vocab_size": 64, "intermediate_size": 40, "num_hidden_layers": 2, "_lengths": (1, 17, 40),
+        "_new_tokens": 12}
+TINY_GPT = {k: v for k, v in TINY.items() if k not in (*NO_ROPE, "rope_theta", "rms_norm_eps", "hidden_size",
+                                                       "num_hidden_layers", "num_attention_heads")}
+LAYER_NORM = dict(without=("rms_norm_eps",), layer_norm_eps=1e-5)
+
+
+def tiny(class_name, model_type, base=TINY, **changes):
+    return of(class_name, model_type, base, **changes)
+
+
+SMALL_ONES = {
+    "olmo": tiny("OlmoForCausalLM", "olmo", clip_qkv=1.5, without=("rms_norm_eps",)),
+    "olmo3": tiny("Olmo3ForCausalLM", "olmo3", num_hidden_layers=4, sliding_window=WINDOW, rope_theta=500000.0,
+                  rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=24)),
+    "olmoe": tiny("OlmoeForCausalLM", "olmoe", num_experts=5, num_experts_per_tok=2, intermediate_size=16,
+                  _save="qwen_experts"),
+    "cohere": tiny("CohereForCausalLM", "cohere", logit_scale=0.5, attention_bias=True, **LAYER_NORM),
+    "cohere2": tiny("Cohere2ForCausalLM", "cohere2", num_hidden_layers=3, logit_scale=0.5, sliding_window=WINDOW,
+                    layer_types=["sliding_attention", "sliding_attention", "full_attention"], **LAYER_NORM),
+    "glm": tiny("GlmForCausalLM", "glm", head_dim=8, attention_bias=True),
+    "glm4": tiny("Glm4ForCausalLM", "glm4", head_dim=12, attention_bias=False),
+    "exaone4": tiny("Exaone4ForCausalLM", "exaone4", sliding_window=WINDOW, sliding_window_pattern="LG",
+                    layer_types=["sliding_attention", "full_attention"]),
+    "ernie4_5": tiny("Ernie4_5ForCausalLM", "ernie4_5", head_dim=8, use_bias=True),
+    "helium": tiny("HeliumForCausalLM", "helium", head_dim=8),
+    "seed_oss": tiny("SeedOssForCausalLM", "seed_oss", head_dim=12, attention_bias=True),
+    "ministral": tiny("MinistralForCausalLM", "ministral", head_dim=8, sliding_window=WINDOW,
+                      layer_types=["full_attention", "sliding_attention"]),
+    # The oracle is a Llama: the published type's own code is not part of transformers.
+    "internlm2": tiny(*LLAMA, rope_scaling={"type": "linear", "factor": 2.0}, _published="internlm2"),
+    "granitemoe": tiny("GraniteMoeForCausalLM", "granitemoe", num_local_experts=5, num_experts_per_tok=2,
+                       embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.25, logits_scaling=2.5,
+                       _save="granite_experts"),
+    "stablelm": tiny("StableLmForCausalLM", "stablelm", head_dim=8, use_qkv_bias=True, **LAYER_NORM),
+    "stablelm-parallel": tiny("StableLmForCausalLM", "stablelm", partial_rotary_factor=0.5, use_parallel_residual=True,
+                              **LAYER_NORM),
+    "phi": tiny("PhiForCausalLM", "phi", partial_rotary_factor=0.5, **LAYER_NORM),
+    "gptj": tiny("GPTJForCausalLM", "gptj", TINY_GPT, n_embd=32, n_layer=2, n_head=4, n_positions=128, rotary_dim=4),
+    "codegen": tiny("CodeGenForCausalLM", "codegen", TINY_GPT, n_embd=48, n_layer=2, n_head=8, n_positions=128,
+                    rotary_dim=4),
+    "gpt_bigcode": tiny("GPTBigCodeForCausalLM", "gpt_bigcode", TINY_GPT, n_embd=32, n_layer=2, n_head=4,
+                        n_positions=128, multi_query=True),
+    "gpt_neo": tiny("GPTNeoForCausalLM", "gpt_neo", TINY_GPT, hidden_size=32, num_layers=2, num_heads=4,
+                    max_position_embeddings=128, window_size=WINDOW, attention_types=[[["global", "local"], 1]]),
+    "opt": tiny("OPTForCausalLM", "opt", TINY_GPT, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                ffn_dim=48, max_position_embeddings=128, word_embed_proj_dim=32),
+}
+
+VARIANTS = {**LLAMAS, **ARCHITECTURES, **SMALL_ONES}

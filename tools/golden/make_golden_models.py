@@ -10,7 +10,7 @@ import random
 import shutil
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import golden_checkpoints
@@ -21,7 +21,7 @@ FULL_LOGITS_FOR = (0, 4)             # prompts whose last logits are written in 
 
 # Everything that a layer adds to the residual stream goes through one of these last.
 OUTPUTS = ("o_proj.weight", "down_proj.weight", "down_proj", "c_proj.weight", "dense.weight", "dense_4h_to_h.weight",
-           "out_proj.weight")
+           "out_proj.weight", "fc2.weight")
 POST_NORMS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
 
 
@@ -161,6 +161,10 @@ def make(name, variant, out, seed):
         add_every_position(model, lines[-1])
     text = [json.dumps(line, separators=(",", ":")) for line in lines]
     (out / "golden.jsonl").write_text("\n".join(text) + "\n")
+    if "_published" in variant:
+        published, weights = getattr(golden_checkpoints, variant["_published"])(config, load_file(out / "model.safetensors"))
+        save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+        (out / "config.json").write_text(json.dumps(published, indent=2) + "\n")
     distinct = len({t for line in lines for t in line["token_ids"]})
     print(f"{name}: least margin {least:.3f} nat, {distinct} distinct tokens generated", flush=True)
 
