@@ -228,15 +228,20 @@ class Inspector {
 
   void print_kv(const ModelConfig& c) const {
     const int64_t weights = stored_weight_bytes(c);
+    const bool stays_blocks = c.is_dequantised && is_gguf_path(path_);
     if (weights > stored_bytes_ + stored_bytes_ / 4 && stored_bytes_ > 0)
-      std::printf("note          weights of few bits become %s when they are loaded: %.1f times the file's size%s\n",
-                  dtype_name(c.dtype), static_cast<double>(weights) / static_cast<double>(stored_bytes_),
-                  c.dtype != c.gpu_dtype() ? "; on a GPU half of that" : "");
+      std::printf(
+          "note          weights of few bits %sbecome %s when they are loaded: %.1f times the file's size\n",
+          stays_blocks ? "stay as they are on a CPU; on a GPU they " : "",
+          dtype_name(stays_blocks ? c.gpu_dtype() : c.dtype),
+          static_cast<double>(stays_blocks ? weights / dtype_bytes(c.dtype) * dtype_bytes(c.gpu_dtype()) : weights) /
+              static_cast<double>(stored_bytes_));
     std::vector<DType> dtypes = {DType::kF32};
     if (c.gpu_dtype() != DType::kF32) dtypes.push_back(c.gpu_dtype());
     for (const DType dtype : dtypes) {
       const KvLayout kv = {c.num_hidden_layers, c.num_key_value_heads, c.head_dim, 16, 0, dtype};
-      const int64_t held = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
+      const int64_t numbers = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
+      const int64_t held = stays_blocks && dtype == DType::kF32 ? stored_bytes_ : numbers;
       std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype),
                   static_cast<long long>(kv.bytes_per_token()), static_cast<double>(held) / 1048576);
       for (const uint64_t memory : memory_) {

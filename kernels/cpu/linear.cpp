@@ -128,6 +128,7 @@ void run(const LinearTask& task) {
   const PackedFormat format = task.weight->format();
   if (format == PackedFormat::kInt8) int8_linear_task(task);
   else if (format == PackedFormat::kInt4) int4_linear_task(task);
+  else if (format == PackedFormat::kBlocks) block_linear_task(task);
   else if (task.weight->rounds_x()) bf16_linear_task(task);
   else float_linear_task(task);
 }

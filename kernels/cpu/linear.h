@@ -10,8 +10,11 @@
 //    with AMX, for each 32 k, a chain of the even and one of the odd ones, whose sum is added.
 //    int8: x is rounded to int8, a row with a scale of its own; the sum of products is exact; out = sum · scale of the
 //    feature · scale of the row.
+//    Blocks (core/block_format.h): as float weights, of the fp32 numbers that they mean.
 //    int4: x stays fp32; one chain for each group of kInt4Group k; sum = sum + scale of the group · chain, in order.
-// 2. Float weights keep their stored dtype; arithmetic is fp32. Parts of different dtypes are packed as fp32.
+// 2. Float weights keep their stored dtype; arithmetic is fp32. Parts of different dtypes are packed as fp32. Blocks
+// stay
+//    blocks, panel by panel: a panel that parts of several formats share is fp32.
 // 3. Padding (out_features up to a multiple of kPanelWidth) is zero and never reaches an output.
 #pragma once
 
@@ -19,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "core/activation.h"
@@ -29,7 +33,7 @@
 namespace llmb::cpu {
 
 // The format of a PackedLinear's weights.
-enum class PackedFormat : uint8_t { kF32, kF16, kBF16, kInt8, kInt4 };
+enum class PackedFormat : uint8_t { kF32, kF16, kBF16, kInt8, kInt4, kBlocks };
 
 class PackedLinear {
  public:
@@ -43,7 +47,8 @@ class PackedLinear {
   // A matrix of the rows of `parts` stacked in order; `biases` is empty or has one vector for each part (rows == 1).
   // Weights that are not finite are quantised to what makes their output feature NaN. activations: kBF16: products over
   // weights that stay bf16 round x.
-  // REQUIRES: equal cols >= 1, rows >= 0. Throws std::bad_alloc.
+  // REQUIRES: equal cols >= 1, rows >= 0; where a part is stored in blocks: Quantization::kNone, activations kF32.
+  // Throws std::bad_alloc.
   static PackedLinear pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
                            Quantization quantization = Quantization::kNone, DType activations = DType::kF32);
 
@@ -61,11 +66,15 @@ class PackedLinear {
     return weights_.size_bytes() + scales_.size_bytes() + sums_.size_bytes() + bias_.size_bytes();
   }
   PackedFormat format() const { return format_; }
-  bool rounds_x() const { return rounds_x_; }  // to bf16
-  int64_t panel_bytes() const { return panel_bytes_; }
+  bool rounds_x() const { return rounds_x_; }           // to bf16
+  int64_t panel_bytes() const { return panel_bytes_; }  // 0: panels of several sizes
+  // The blocks of panel p of format kBlocks; kNone: it is fp32.
+  BlockFormat panel_blocks(int64_t p) const { return panels_[p].blocks; }
 
   // Panel p, from output feature p * kPanelWidth on.
-  const uint8_t* panel(int64_t p) const { return weights_.data() + p * panel_bytes_; }
+  const uint8_t* panel(int64_t p) const {
+    return weights_.data() + (panels_.empty() ? p * panel_bytes_ : panels_[p].begin);
+  }
   // nullptr without bias.
   const float* bias() const { return bias_.empty() ? nullptr : reinterpret_cast<const float*>(bias_.data()); }
   // Scales of int8 weights, one for each output feature, padded to whole panels.
@@ -76,14 +85,22 @@ class PackedLinear {
   // With memory from `next`, nothing in it.
   static PackedLinear make(std::span<const TensorView> parts, std::span<const TensorView> biases,
                            Quantization quantization, DType activations, const NextBytes& next);
+  struct Panel {
+    BlockFormat blocks;
+    int64_t begin;  // byte of weights_
+  };
+  void find_panels(std::span<const TensorView> parts);
+  int64_t bytes_of(int64_t p) const { return panels_.empty() ? panel_bytes_ : panels_[p + 1].begin - panels_[p].begin; }
+
   PackedFormat format_ = PackedFormat::kF32;
   bool rounds_x_ = false;
   int64_t out_features_ = 0, in_features_ = 0;
   int64_t panel_bytes_ = 0;
-  AlignedBuffer weights_;  // [num_panels, panel_bytes]
-  AlignedBuffer scales_;   // [num_panels * kPanelWidth] fp32, or empty
-  AlignedBuffer sums_;     // [num_panels * kPanelWidth] int32, or empty
-  AlignedBuffer bias_;     // [num_panels * kPanelWidth] fp32, or empty
+  std::vector<Panel> panels_;  // of format kBlocks, and their end
+  AlignedBuffer weights_;      // panel after panel
+  AlignedBuffer scales_;       // [num_panels * kPanelWidth] fp32, or empty
+  AlignedBuffer sums_;         // [num_panels * kPanelWidth] int32, or empty
+  AlignedBuffer bias_;         // [num_panels * kPanelWidth] fp32, or empty
 };
 
 // Whether products of bf16 by bf16 have a unit of their own in the chosen arithmetic (arithmetic.h).

@@ -85,7 +85,8 @@ void float_linear_task_target(const LinearTask& t) {
       return run_widened(t, BF16Panel(data));
     case PackedFormat::kInt8:
     case PackedFormat::kInt4:
-      return;  // linear_int8.cpp, linear_int4.cpp
+    case PackedFormat::kBlocks:
+      return;  // linear_int8.cpp, linear_int4.cpp, linear_blocks.cpp
   }
 }
 

@@ -5,6 +5,7 @@
 //   int8               [ceil(in_features / 4)][64][4]  four k in one 32-bit word, the operand of an int8 dot product
 //   int4               for each group of 32 k: [4][64] words of eight k, the lowest four bits first, each a two's
 //                      complement number; then scales [64] bfloat16. Words are also read from up to three bytes on.
+//   blocks             block_panel.h, or float32: each panel of its own
 // Whoever changes the bytes that are made of a matrix raises kWeightCacheVersion (src/backend/cpu/weight_cache.h).
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/float_formats.h"
+#include "kernels/cpu/block_panel.h"
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/quantize.h"
@@ -59,9 +61,7 @@ struct Row {
   int64_t row = 0;
   float operator[](int64_t k) const { return load_element(*part, row * part->cols + k); }
   int64_t size() const { return part->cols; }
-  const uint8_t* bytes() const {
-    return static_cast<const uint8_t*>(part->data) + row * size() * dtype_bytes(part->dtype);
-  }
+  const uint8_t* bytes() const { return static_cast<const uint8_t*>(part->data) + row * part->row_bytes(); }
 };
 
 // Elements [begin, end) of a row, as column `column` of a float panel.
@@ -163,6 +163,30 @@ void pack_int4(const Row* rows, int64_t count, uint8_t* panel) {
   }
 }
 
+// A panel of format kBlocks.
+void pack_blocks(const Row* rows, int64_t count, uint8_t* panel) {
+  const BlockFormat format = rows[0].part->blocks;
+  const std::vector<uint8_t> none(static_cast<size_t>(count < kWidth ? rows[0].part->row_bytes() : 0));
+  const uint8_t* bytes[kWidth];
+  for (int64_t c = 0; c < kWidth; ++c) bytes[c] = c < count ? rows[c].bytes() : none.data();
+  pack_block_panel(format, bytes, rows[0].size(), panel);
+}
+
+// A panel that rows of several forms share, as fp32.
+void pack_mixed(const Row* rows, int64_t count, uint8_t* panel) {
+  auto* const out = reinterpret_cast<float*>(panel);
+  const int64_t size = rows[0].size();
+  std::vector<float> x(static_cast<size_t>(size));
+  for (int64_t c = 0; c < count; ++c) {
+    const BlockFormat format = rows[c].part->blocks;
+    if (format == BlockFormat::kNone) widen_row(rows[c], 0, size, x.data());
+    else
+      for (int64_t k = 0; k < size; k += block_size(format).size)
+        decode_block(format, rows[c].bytes() + k / block_size(format).size * block_size(format).bytes, &x[k]);
+    for (int64_t k = 0; k < size; ++k) out[k * kWidth + c] = x[k];
+  }
+}
+
 PackedFormat format_of(DType dtype) {
   return dtype == DType::kF32 ? PackedFormat::kF32 : dtype == DType::kF16 ? PackedFormat::kF16 : PackedFormat::kBF16;
 }
@@ -179,11 +203,28 @@ int64_t bytes_of_panel(PackedFormat format, int64_t k) {
       return ceil_div(k, 4) * kWidth * 4;
     case PackedFormat::kInt4:
       return ceil_div(k, kGroup) * kGroupBytes;
+    case PackedFormat::kBlocks:  // each of its own
+      return 0;
   }
   return 0;
 }
 
 }  // namespace
+
+void PackedLinear::find_panels(std::span<const TensorView> parts) {
+  format_ = PackedFormat::kBlocks;
+  int64_t begin = 0, part_end = 0, p = 0;
+  for (const TensorView& part : parts) {
+    const int64_t part_begin = part_end;
+    part_end += part.rows;
+    for (; p < num_panels() && p * kWidth < part_end; ++p) {
+      const bool is_whole = p * kWidth >= part_begin && std::min((p + 1) * kWidth, out_features_) <= part_end;
+      panels_.push_back({is_whole ? part.blocks : BlockFormat::kNone, begin});
+      begin += block_panel_bytes(panels_.back().blocks, in_features_);
+    }
+  }
+  panels_.push_back({BlockFormat::kNone, begin});
+}
 
 PackedLinear PackedLinear::make(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                 Quantization quantization, DType activations, const NextBytes& next) {
@@ -199,10 +240,14 @@ PackedLinear PackedLinear::make(std::span<const TensorView> parts, std::span<con
   }
   if (quantization == Quantization::kInt4) w.format_ = PackedFormat::kInt4;
   if (quantization == Quantization::kInt8 && w.in_features_ <= kMaxInt8Features) w.format_ = PackedFormat::kInt8;
+  if (std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.blocks != BlockFormat::kNone; })) {
+    LLMB_CHECK(quantization == Quantization::kNone && activations == DType::kF32);
+    w.find_panels(parts);
+  }
   w.rounds_x_ = w.format_ == PackedFormat::kBF16 && activations == DType::kBF16;
   w.panel_bytes_ = bytes_of_panel(w.format_, w.in_features_);
   const int64_t padded = w.num_panels() * kWidth;
-  w.weights_ = next(w.num_panels() * w.panel_bytes_);
+  w.weights_ = next(w.panels_.empty() ? w.num_panels() * w.panel_bytes_ : w.panels_.back().begin);
   if (w.format_ == PackedFormat::kInt8) {
     w.scales_ = next(padded * int64_t{sizeof(float)});
     w.sums_ = next(padded * int64_t{sizeof(int32_t)});
@@ -233,18 +278,20 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
   auto* const scales = reinterpret_cast<float*>(w.scales_.data());
   auto* const sums = reinterpret_cast<int32_t*>(w.sums_.data());
   pool.parallel_for(w.num_panels(), [&](int64_t p, int) {
-    uint8_t* panel = w.weights_.data() + p * w.panel_bytes_;
+    uint8_t* panel = const_cast<uint8_t*>(w.panel(p));
     Row rows[kWidth];
     const int64_t first = p * kWidth, count = std::min(kWidth, w.out_features_ - first);
     // Elsewhere all of it is written: a pass over memory less.
-    if (count < kWidth || w.in_features_ % kGroup != 0) std::memset(panel, 0, static_cast<size_t>(w.panel_bytes_));
+    if (count < kWidth || w.in_features_ % kGroup != 0) std::memset(panel, 0, static_cast<size_t>(w.bytes_of(p)));
     for (int64_t column = 0, i = 0; column < count; ++column) {
       while (first + column >= part_start[i + 1]) ++i;
       rows[column] = {&parts[i], first + column - part_start[i]};
     }
     if (w.format_ == PackedFormat::kInt8) return pack_int8(rows, count, panel, &scales[first], &sums[first]);
     if (w.format_ == PackedFormat::kInt4) return pack_int4(rows, count, panel);
-    pack_floats(rows, count, w.format_, panel);
+    if (w.format_ != PackedFormat::kBlocks) return pack_floats(rows, count, w.format_, panel);
+    if (w.panels_[p].blocks == BlockFormat::kNone) return pack_mixed(rows, count, panel);
+    pack_blocks(rows, count, panel);
   });
   if (w.bias_.empty()) return w;
   auto* bias = reinterpret_cast<float*>(w.bias_.data());
@@ -257,10 +304,24 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
 
 namespace {
 
+// As for_each_element, of a panel of blocks.
+template <typename Set>
+void for_each_decoded(const PackedLinear& table, int64_t row, const Set& set) {
+  constexpr int64_t kStep = kMaxBlockSize, kColumns = 16;
+  alignas(64) float values[kStep * kWidth];
+  const int64_t p = row / kWidth, column = row % kWidth, first = column / kColumns * kColumns;
+  for (int64_t k = 0; k < table.in_features(); k += kStep) {
+    const int64_t end = std::min(table.in_features(), k + kStep);
+    decode_block_panel(table.panel_blocks(p), table.panel(p), k, end, first, first + kColumns, values);
+    for (int64_t i = k; i < end; ++i) set(i, values[(i - k) * kWidth + column]);
+  }
+}
+
 // Calls set(k, value) for each element of row `row` of the table.
 template <typename Set>
 void for_each_element(const PackedLinear& table, int64_t row, const Set& set) {
   LLMB_CHECK(row >= 0 && row < table.out_features());
+  if (table.format() == PackedFormat::kBlocks) return for_each_decoded(table, row, set);
   const uint8_t* panel = table.panel(row / kWidth);
   const int64_t column = row % kWidth;
   const PackedFormat format = table.format();
@@ -288,6 +349,8 @@ void for_each_element(const PackedLinear& table, int64_t row, const Set& set) {
         set(k, static_cast<float>(q < 8 ? q : q - 16) * bf16_to_f32(scale));
         break;
       }
+      case PackedFormat::kBlocks:
+        break;  // for_each_decoded
     }
   }
 }

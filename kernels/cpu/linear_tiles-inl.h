@@ -1,4 +1,4 @@
-// The register tiles of linear over float and int4 weights, in fp32. Compiled once for each SIMD target; include after
+// The register tiles of linear over float, int4 and block weights, in fp32. Compiled once for each SIMD target; include after
 // hwy/foreach_target.h.
 //
 // A task walks its panel in blocks of k that stay in the second-level cache, a register tile of rows after the other.
@@ -53,6 +53,7 @@ struct WidePanel : PanelReader {
   const float* wide;
   int64_t k_begin;
 
+  WidePanel(const float* numbers, int64_t first_k) : wide(numbers), k_begin(first_k) {}
   template <typename Panel>
   explicit WidePanel(const KeepPanel<Panel>& kept) : wide(kept.wide), k_begin(kept.k_begin) {}
   const uint8_t* words(int64_t k, int64_t column) const {

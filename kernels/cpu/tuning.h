@@ -32,6 +32,9 @@ constexpr int64_t linear_block_k(const CacheSizes& caches) {
   return std::clamp(fits / kLinearBlockStep * kLinearBlockStep, kLinearBlockStep, kMaxLinearBlockK);
 }
 
+// k of blocks of few bits that are decoded at a time for a lone tile, in the first-level cache: a multiple of 32.
+constexpr int64_t kLoneTileK = 64;
+
 // Words (of four k with int8, of two with bf16) of a block of 64 columns: with int8 five sixths of the first-level
 // cache, with bf16, whose rows of x are twice as long, half of it.
 constexpr int64_t kMaxInt8BlockWords = 160, kMaxBf16BlockWords = 96;

@@ -1,4 +1,4 @@
-// The block formats of ggml, turned into fp32 exactly as ggml does it: the same operations in the same order.
+// Rows of a GGUF tensor in fp32, exactly as ggml makes them.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace llmb {
 
-// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, MXFP4.
+// F32, F16, BF16 and the formats of core/block_format.h.
 bool can_dequantise(const GgufTensorType& type);
 
 // REQUIRES: can_dequantise(type); cols is a multiple of the type's block_size.

@@ -37,13 +37,13 @@ Result<GenerationConfig> load_gguf_generation_config(const std::string& path);
 // Every tensor has a type that can be dequantised; the first that has not is named.
 Status check_gguf_tensors(const GgufFile& file);
 
-// F32, F16 and BF16 tensors as they are, MXFP4 as bf16, which holds it exactly, all others as fp32. The file and the
-// pool outlive the source.
+// F32, F16 and BF16 tensors as they are, MXFP4 as bf16, which holds it exactly, all others as fp32; or matrices in
+// their blocks. The file and the pool outlive the source.
 class GgufSource final : public WeightSource {
  public:
   // REQUIRES: gguf_architecture(file) is ok, and so is check_gguf_tensors(file).
   GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool,
-             WeightAccess access = WeightAccess::kValues);
+             WeightAccess access = WeightAccess::kValues, WeightForm form = WeightForm::kNumbers);
   bool has(const std::string& name) const override;
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
   bool has_common_layout() const override { return true; }
@@ -58,6 +58,7 @@ class GgufSource final : public WeightSource {
   const GgufArchitecture architecture_;
   ThreadPool& pool_;
   const WeightAccess access_;
+  const WeightForm form_;
   WeightBuffers buffers_;
   MappedReads reads_;
 };

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/float_formats.h"
+#include "core/block_format.h"
 #include "formats/safetensors.h"
 #include "model/gguf_dequantise.h"
 #include "model/gguf_model.h"
@@ -156,16 +157,19 @@ Status check_gguf_tensors(const GgufFile& file) {
     if (!can_dequantise(*tensor.type))
       return unsupported(
           "tensor \"" + std::string(tensor.name) + "\" has type " + tensor.type->name +
-          ", which is not supported; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, MXFP4");
+          ", which is not supported; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, "
+          "Q6_K, IQ4_NL, IQ4_XS, MXFP4");
   return {};
 }
 
-GgufSource::GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool, WeightAccess access)
+GgufSource::GgufSource(const GgufFile& file, const ModelConfig& config, ThreadPool& pool, WeightAccess access,
+                       WeightForm form)
     : file_(file),
       config_(config),
       architecture_(*gguf_architecture(file)),
       pool_(pool),
       access_(access),
+      form_(form),
       reads_(file.files()) {}
 
 bool GgufSource::has(const std::string& name) const {
@@ -202,12 +206,13 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
   const int64_t stored_row_bytes = cols / type.block_size * type.block_bytes;
   const uint8_t* const data = stored->data.data() + (is_slice ? *place->expert * rows * stored_row_bytes : 0);
   if (access_ == WeightAccess::kValues) reads_.add(data, rows * stored_row_bytes);
-  const bool keeps_dtype = type.block_size == 1 && !has_plus_one;
   TensorView view = {data, has_plus_one ? DType::kF32 : loaded_dtype(type.name), num_rows, shape.back()};
+  if (form_ == WeightForm::kBlocks && !is_vector && !has_plus_one) view.blocks = find_block_format(type.name);
+  const bool keeps_dtype = (type.block_size == 1 || view.blocks != BlockFormat::kNone) && !has_plus_one;
   if (access_ == WeightAccess::kShapes) view.data = nullptr;
   if (access_ == WeightAccess::kShapes || (keeps_dtype && !is_permuted)) return view;
 
-  const int64_t row_bytes = cols * dtype_bytes(view.dtype);
+  const int64_t row_bytes = keeps_dtype ? stored_row_bytes : cols * dtype_bytes(view.dtype);
   auto* const out = static_cast<uint8_t*>(buffers_.take(rows * row_bytes));
   pool_.parallel_for(rows, [&](int64_t row, int) {
     const uint8_t* const from = data + (is_permuted ? interleaved_row(row, config_.head_dim) : row) * stored_row_bytes;

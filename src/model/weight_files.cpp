@@ -91,9 +91,22 @@ Status WeightFiles::still_readable() const {
   return {};
 }
 
-std::unique_ptr<WeightSource> WeightFiles::make_source(ThreadPool& pool, WeightAccess access) const {
+bool WeightFiles::is_gguf() const { return std::holds_alternative<GgufFile>(parts_->files); }
+
+int64_t WeightFiles::stored_bytes() const {
+  int64_t bytes = 0;
+  if (const auto* file = std::get_if<GgufFile>(&parts_->files)) {
+    for (const GgufTensor& tensor : file->tensors()) bytes += static_cast<int64_t>(tensor.data.size());
+    return bytes;
+  }
+  const auto& checkpoint = std::get<Checkpoint>(parts_->files);
+  for (const std::string& name : checkpoint.names()) bytes += checkpoint.find(name)->bytes;
+  return bytes;
+}
+
+std::unique_ptr<WeightSource> WeightFiles::make_source(ThreadPool& pool, WeightAccess access, WeightForm form) const {
   if (const auto* file = std::get_if<GgufFile>(&parts_->files))
-    return std::make_unique<GgufSource>(*file, parts_->config, pool, access);
+    return std::make_unique<GgufSource>(*file, parts_->config, pool, access, form);
   return std::make_unique<Fp8Source>(std::get<Checkpoint>(parts_->files), parts_->config, pool, access);
 }
 

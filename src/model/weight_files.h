@@ -22,17 +22,23 @@ class WeightFiles {
   ~WeightFiles();
 
   // Text that differs between files that hold different weights: sizes, times, inodes and samples of their content, and
-  // of config.json; where times cannot be trusted (ChangeTimes::kUnknown), hashes of all of it. nullopt where a file has
-  // changed so recently that it could change again without a new time. kNotFound, kIoError.
+  // of config.json; where times cannot be trusted (ChangeTimes::kUnknown), hashes of all of it. nullopt where a file
+  // has changed so recently that it could change again without a new time. kNotFound, kIoError.
   Result<std::optional<std::string>> identity() const;
 
   // kDataLoss: a file was cut short, or its disk failed, while it was read, and zeros were read instead. To be asked
   // when all is read.
   Status still_readable() const;
 
-  // fp32, fp16 and bf16 as they are; what is stored in fewer bits is dequantised to the config's dtype, on `pool`. With
-  // kShapes views have no data, and nothing is read. The files and the pool outlive the source.
-  std::unique_ptr<WeightSource> make_source(ThreadPool& pool, WeightAccess access = WeightAccess::kValues) const;
+  // fp32, fp16 and bf16 as they are; what is stored in fewer bits is dequantised to the config's dtype, on `pool`,
+  // unless it may come in blocks. With kShapes views have no data, and nothing is read. The files and the pool outlive
+  // the source.
+  std::unique_ptr<WeightSource> make_source(ThreadPool& pool, WeightAccess access = WeightAccess::kValues,
+                                            WeightForm form = WeightForm::kNumbers) const;
+
+  bool is_gguf() const;
+  // All tensors, as they are stored.
+  int64_t stored_bytes() const;
 
  private:
   struct Parts;

@@ -43,9 +43,9 @@ void transpose(const uint8_t* from, int64_t rows, int64_t cols, uint8_t* to) {
 
 TensorView slice_rows(const TensorView& matrix, int64_t begin, int64_t count) {
   // After an error, or where only shapes are looked at.
-  if (matrix.data == nullptr) return {nullptr, matrix.dtype, count, matrix.cols};
+  if (matrix.data == nullptr) return {nullptr, matrix.dtype, count, matrix.cols, matrix.blocks};
   LLMB_CHECK(begin + count <= matrix.rows);
-  return {bytes_of(matrix) + begin * matrix.cols * dtype_bytes(matrix.dtype), matrix.dtype, count, matrix.cols};
+  return {bytes_of(matrix) + begin * matrix.row_bytes(), matrix.dtype, count, matrix.cols, matrix.blocks};
 }
 
 TensorView slice_vector(const TensorView& vector, int64_t begin, int64_t count) {
@@ -75,6 +75,7 @@ TensorView WeightReader::tensor(const std::string& name, std::initializer_list<i
 
 TensorView WeightReader::transposed(const TensorView& stored) {
   if (!status_.ok()) return {};
+  LLMB_CHECK(stored.blocks == BlockFormat::kNone);  // only checkpoints of numbers have such layouts
   if (stored.data == nullptr) return {nullptr, stored.dtype, stored.cols, stored.rows};
   uint8_t* to = scratch(stored.rows * stored.cols * dtype_bytes(stored.dtype));
   if (stored.dtype == DType::kF32) transpose<uint32_t>(bytes_of(stored), stored.rows, stored.cols, to);
@@ -94,13 +95,13 @@ TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t st
   if (!status_.ok()) return {};
   const bool is_vector = view.rows == 1;
   const int64_t size = is_vector ? view.cols : view.rows, count = (size - begin + step - 1) / step;
-  const TensorView shape = {nullptr, view.dtype, is_vector ? 1 : count, is_vector ? count : view.cols};
+  const TensorView shape = {nullptr, view.dtype, is_vector ? 1 : count, is_vector ? count : view.cols, view.blocks};
   if (view.data == nullptr) return shape;
-  const int64_t bytes = (is_vector ? 1 : view.cols) * dtype_bytes(view.dtype);
+  const int64_t bytes = is_vector ? dtype_bytes(view.dtype) : view.row_bytes();
   uint8_t* to = scratch(count * bytes);
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(to + i * bytes, bytes_of(view) + (begin + i * step) * bytes, static_cast<size_t>(bytes));
-  return {to, shape.dtype, shape.rows, shape.cols};
+  return {to, shape.dtype, shape.rows, shape.cols, shape.blocks};
 }
 
 TensorView WeightReader::pairs_apart(const TensorView& view, int64_t head_dim, int64_t rotary_dim) {

@@ -17,6 +17,9 @@ namespace llmb {
 // Whether a load checks only that tensors are there, in the right shapes, or reads their values too.
 enum class WeightAccess { kShapes, kValues };
 
+// Whether matrices that files hold in blocks (core/block_format.h) come as numbers or as they are.
+enum class WeightForm { kNumbers, kBlocks };
+
 // Not thread-safe.
 class WeightSource {
  public:

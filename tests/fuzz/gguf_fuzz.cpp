@@ -64,7 +64,7 @@ class WeightReading final : public llmb::WeightMaker {
  private:
   void read(const llmb::TensorView& view) {
     const auto* const bytes = static_cast<const uint8_t*>(view.data);
-    sum_ = std::accumulate(bytes, bytes + view.rows * view.cols * llmb::dtype_bytes(view.dtype), sum_);
+    sum_ = std::accumulate(bytes, bytes + view.rows * view.row_bytes(), sum_);
   }
   uint64_t sum_ = 0;
 };
@@ -76,9 +76,11 @@ void check_weights(const std::string& path, const llmb::ModelConfig& config) {
     return;
   }
   llmb::ThreadPool pool(1);
-  const auto source = files->make_source(pool);
-  WeightReading maker;
-  LLMB_CHECK(llmb::load_model_weights(config, *source, maker).ok());
+  for (const llmb::WeightForm form : {llmb::WeightForm::kNumbers, llmb::WeightForm::kBlocks}) {
+    const auto source = files->make_source(pool, llmb::WeightAccess::kValues, form);
+    WeightReading maker;
+    LLMB_CHECK(llmb::load_model_weights(config, *source, maker).ok());
+  }
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ TEST_CASE("every block format is what the gguf package makes of it, to the bit")
                      values.data() + row * cols);
     CHECK(std::memcmp(values.data(), expected->data.data(), values.size() * 4) == 0);
   }
-  CHECK(num_types == 12);
+  CHECK(num_types == 16);
 }
 
 TEST_CASE("models answer as transformers does with the dequantised weights") {

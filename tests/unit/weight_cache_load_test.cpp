@@ -204,8 +204,14 @@ TEST_CASE("the bytes of packed weights are those of this version") {
       for (const std::span<const uint8_t> bytes : packed.packed_bytes())
         hash.update({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     }
-  CHECK(kWeightCacheVersion == 2);
-  CHECK(hash.digest() == 5786444492196035561u);
+  for (const BlockFormat format : {BlockFormat::kQ4_0, BlockFormat::kQ3_K, BlockFormat::kQ4_K, BlockFormat::kQ6_K}) {
+    const TensorView part = {stored.data(), DType::kF32, 65, 256, format};
+    const cpu::PackedLinear packed = cpu::PackedLinear::pack({&part, 1}, {}, pool);
+    for (const std::span<const uint8_t> bytes : packed.packed_bytes())
+      hash.update({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  CHECK(kWeightCacheVersion == 3);
+  CHECK(hash.digest() == 4943622401835102650u);
 }
 
 }  // namespace llmb::test

@@ -23,7 +23,7 @@ from make_golden_models import golden_line, random_weights
 LENGTHS = (1, 2, 15, 17, 33)
 NEW_TOKENS = 16
 BLOCK_TYPES = (T.F32, T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q4_K, T.Q5_K, T.Q6_K,
-               T.MXFP4)
+               T.MXFP4, T.Q2_K, T.Q3_K, T.IQ4_NL, T.IQ4_XS)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=8192)
 SMALL = dict(hidden_size=64, intermediate_size=96, head_dim=16)
@@ -165,11 +165,25 @@ def quantize(values, kind):
     return gguf.quantize(values, kind)
 
 
+HALVES = {T.Q2_K: (80, 82), T.Q3_K: (108,), T.IQ4_NL: (0,), T.IQ4_XS: (0,)}  # where a block's scales in fp16 are
+
+
+def random_blocks(generator, kind, rows=2, cols=256):
+    """Blocks of formats that the package only reads: any codes, and scales that are numbers."""
+    size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+    raw = generator.integers(0, 256, (rows, cols // size, num_bytes), dtype=np.uint8)
+    for at in HALVES[kind]:
+        scales = generator.normal(size=(rows, cols // size, 1), scale=0.01).astype(np.float16)
+        raw[:, :, at:at + 2] = scales.view(np.uint8)
+    return raw.reshape(rows, -1)
+
+
 def make_blocks(out):
     generator = np.random.default_rng(3)
     writer = gguf.GGUFWriter(out / "blocks.gguf", "none")
     for kind in BLOCK_TYPES:
-        raw = quantize(generator.normal(size=(2, 256)).astype(np.float32), kind)
+        raw = (random_blocks(generator, kind) if kind in HALVES else
+               quantize(generator.normal(size=(2, 256)).astype(np.float32), kind))
         if kind in (T.Q4_K, T.Q5_K, T.Q6_K):  # every bit of scales and numbers, not only what a quantiser would choose
             noise = generator.integers(0, 256, raw.shape, dtype=np.uint8)
             head, tail = (0, 2) if kind == T.Q6_K else (4, 0)

@@ -75,7 +75,7 @@ class CachedMaker final : public WeightMaker {
 
 // nullopt: there is no file that can be used.
 std::optional<CachedLoad> take_weights(const std::string& path, const std::string& key, const ModelConfig& config,
-                                       const WeightFiles& files, CpuOps& ops, ThreadPool& pool) {
+                                       const WeightFiles& files, WeightForm form, CpuOps& ops, ThreadPool& pool) {
   Result<CachedWeights> cached = CachedWeights::open(path, key, pool);
   if (!cached.ok()) {
     if (cached.status().code() != StatusCode::kNotFound)
@@ -83,7 +83,8 @@ std::optional<CachedLoad> take_weights(const std::string& path, const std::strin
     return std::nullopt;
   }
   CachedMaker maker(ops, *cached);
-  Result<ModelWeights> weights = load_model_weights(config, *files.make_source(pool, WeightAccess::kShapes), maker);
+  const auto shapes = files.make_source(pool, WeightAccess::kShapes, form);
+  Result<ModelWeights> weights = load_model_weights(config, *shapes, maker);
   if (weights.ok() && cached->is_used_up()) return CachedLoad{std::move(*weights), std::move(*cached)};
   log_warning("weight cache: " + path + ": does not fit the model; packing anew");
   return std::nullopt;
@@ -94,7 +95,8 @@ std::optional<CachedLoad> take_weights(const std::string& path, const std::strin
 Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
                                              const LoadOptions& options, CpuOps& ops, ThreadPool& pool) {
   LLMB_ASSIGN_OR_RETURN(const std::optional<std::string> identity, files.identity());
-  const auto source = files.make_source(pool);
+  const WeightForm form = weight_form(options);
+  const auto source = files.make_source(pool, WeightAccess::kValues, form);
   if (!identity) {
     log_warning("weight cache: not used, as the model's files have changed within the last seconds");
     LLMB_ASSIGN_OR_RETURN(ModelWeights weights, load_model_weights(config, *source, ops));
@@ -103,7 +105,7 @@ Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const We
   std::string key = "quantization ";
   key.append(quantization_name(options.cpu.quantization)).append("\n").append(*identity);
   const std::string path = weight_cache_path(options.cpu.weight_cache_dir, options.model_dir, options.cpu.quantization);
-  if (std::optional<CachedLoad> load = take_weights(path, key, config, files, ops, pool)) return std::move(*load);
+  if (std::optional<CachedLoad> load = take_weights(path, key, config, files, form, ops, pool)) return std::move(*load);
   NotingMaker maker(ops);
   LLMB_ASSIGN_OR_RETURN(ModelWeights weights, load_model_weights(config, *source, maker));
   LLMB_RETURN_IF_ERROR(files.still_readable());

@@ -13,6 +13,11 @@
 
 namespace llmb {
 
+// Blocks stay as they are stored unless weights are quantised anew.
+inline WeightForm weight_form(const LoadOptions& options) {
+  return options.cpu.quantization == Quantization::kNone ? WeightForm::kBlocks : WeightForm::kNumbers;
+}
+
 struct CachedLoad {
   ModelWeights weights;
   std::optional<CachedWeights> file;  // what they lie in; to be checked before what was computed with them counts

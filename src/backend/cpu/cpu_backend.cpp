@@ -45,10 +45,13 @@ int num_threads(int wanted) {
 // Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
 constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
 
-// An estimate of the weights' memory.
-int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization) {
+// An estimate of the weights' memory. files: null where there are none.
+int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files) {
   const int64_t stored = stored_weight_bytes(config);
-  if (quantization == Quantization::kNone) return stored;
+  if (quantization == Quantization::kNone) {
+    const bool stays_blocks = config.is_dequantised && files != nullptr && files->is_gguf();
+    return stays_blocks ? files->stored_bytes() * 21 / 20 : stored;
+  }
   const int64_t vocabulary = (config.tie_word_embeddings ? 1 : 2) * int64_t{config.vocab_size} * config.hidden_size;
   const int64_t projections = stored / dtype_bytes(config.dtype) - vocabulary;
   return vocabulary + (quantization == Quantization::kInt8 ? projections : projections * 9 / 16);
@@ -126,7 +129,9 @@ class CpuBackend final : public Backend {
       LLMB_ASSIGN_OR_RETURN(WeightFiles opened, WeightFiles::open(options.model_dir, config));
       files.emplace(std::move(opened));
     }
-    LLMB_ASSIGN_OR_RETURN(const KvLayout kv, plan_memory(config, options));
+    const WeightFiles* const stored = files ? &*files : nullptr;
+    const int64_t weight_bytes = resident_weight_bytes(config, options.cpu.quantization, stored);
+    LLMB_ASSIGN_OR_RETURN(const KvLayout kv, plan_memory(config, options, weight_bytes));
     config_ = config;
     options_ = options;
     LLMB_RETURN_IF_ERROR(choose_arithmetic());
@@ -135,7 +140,7 @@ class CpuBackend final : public Backend {
     pool_.emplace(num_threads(options.num_threads));
     ops_.emplace(config, info_.kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
                  *options_.dtype, *pool_);
-    add_host_pool();
+    add_host_pool(weight_bytes);
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.kind = DeviceKind::kCpu;
     info_.device = std::string("cpu (") + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
@@ -151,10 +156,9 @@ class CpuBackend final : public Backend {
   }
 
   // Takes memory that weights and pool leave. Without a host pool preempted sequences are computed again.
-  void add_host_pool() {
+  void add_host_pool(int64_t weight_bytes) {
     const int64_t available = available_memory_bytes();
-    const int64_t used = resident_weight_bytes(config_, options_.cpu.quantization) +
-                         info_.kv.num_blocks * info_.kv.bytes_per_block();
+    const int64_t used = weight_bytes + info_.kv.num_blocks * info_.kv.bytes_per_block();
     const int32_t num_blocks = plan_host_blocks(info_.kv, options_, available > 0 ? available - used : INT64_MAX);
     if (num_blocks == 0) return;
     try {
@@ -193,9 +197,8 @@ class CpuBackend final : public Backend {
   }
 
   // Before any weight is read, so that what cannot fit is refused at once.
-  static Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options) {
-    const int64_t available = available_memory_bytes(),
-                  weights = resident_weight_bytes(config, options.cpu.quantization);
+  static Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options, int64_t weights) {
+    const int64_t available = available_memory_bytes();
     if (available > 0 && weights >= available)
       return resource_exhausted("the weights need " + std::to_string(weights >> 20) + " MiB, but only " +
                                 std::to_string(available >> 20) + " MiB of memory are available");
@@ -208,7 +211,9 @@ class CpuBackend final : public Backend {
         RandomSource source(options_.dummy_seed, config_.dtype, *pool_);
         return load_model_weights(config_, source, *ops_);
       }
-      if (options_.cpu.weight_cache_dir.empty()) return load_model_weights(config_, *files->make_source(*pool_), *ops_);
+      if (options_.cpu.weight_cache_dir.empty())
+        return load_model_weights(config_, *files->make_source(*pool_, WeightAccess::kValues, weight_form(options_)),
+                                  *ops_);
       LLMB_ASSIGN_OR_RETURN(CachedLoad load, load_model_weights_cached(config_, *files, options_, *ops_, *pool_));
       weight_file_ = std::move(load.file);
       return std::move(load.weights);

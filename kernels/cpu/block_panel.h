@@ -1,0 +1,62 @@
+// Panels whose weights stay in the blocks that a file stores (core/block_format.h). Private to kernels/cpu.
+//
+// For each block of k in turn a section holds the blocks of the panel's 64 output features side by side:
+//   words   [num_words][64] uint32   the block's codes, in the order in which they are stored
+//   halves  [num_halves][64] fp16    its scale, then what it calls m, min or dmin
+//   bytes   [num_bytes][64]          scales of its parts, a byte each: signed, or of a format with minima unsigned
+// Nothing is rounded: a panel holds the bits of the file, in up to 4 % more bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "core/block_format.h"
+#include "kernels/cpu/linear.h"
+
+namespace llmb::cpu {
+
+struct BlockSection {
+  int64_t num_words, codes_at;  // where the codes begin in a stored block
+  int64_t num_halves, halves_at[2];
+  int64_t num_bytes;
+
+  constexpr int64_t halves() const { return num_words * 4 * PackedLinear::kPanelWidth; }
+  constexpr int64_t scale_bytes() const { return halves() + num_halves * 2 * PackedLinear::kPanelWidth; }
+  constexpr int64_t size() const { return scale_bytes() + num_bytes * PackedLinear::kPanelWidth; }
+};
+
+inline constexpr BlockSection kBlockSections[kNumBlockFormats] = {
+    {},
+    {8, 2, 1, {0, 0}, 0},       // Q8_0
+    {4, 2, 1, {0, 0}, 0},       // Q4_0
+    {4, 4, 2, {0, 2}, 0},       // Q4_1
+    {5, 2, 1, {0, 0}, 0},       // Q5_0: fifth bits, low ones
+    {5, 4, 2, {0, 2}, 0},       // Q5_1
+    {16, 16, 2, {80, 82}, 16},  // Q2_K: scales in the low halves of bytes, minima in the high ones
+    {24, 0, 1, {108, 0}, 16},   // Q3_K: third bits, low ones
+    {32, 16, 2, {0, 2}, 16},    // Q4_K: eight scales, eight minima
+    {40, 16, 2, {0, 2}, 16},    // Q5_K: fifth bits, low ones
+    {48, 0, 1, {208, 0}, 16},   // Q6_K: low four bits, high two
+    {4, 2, 1, {0, 0}, 0},       // IQ4_NL
+    {32, 8, 1, {0, 0}, 8},      // IQ4_XS
+    {4, 1, 0, {0, 0}, 1},       // MXFP4: a power of two
+};
+constexpr const BlockSection& block_section(BlockFormat format) { return kBlockSections[static_cast<int>(format)]; }
+
+// Bytes of the first num_k of a panel; kNone: of fp32.
+constexpr int64_t block_panel_bytes(BlockFormat format, int64_t num_k) {
+  if (format == BlockFormat::kNone) return num_k * PackedLinear::kPanelWidth * 4;
+  return num_k / block_size(format).size * block_section(format).size();
+}
+
+// REQUIRES: num_k is a multiple of the block's size.
+void pack_block_panel(BlockFormat format,
+                      const uint8_t* const* rows,  // [kPanelWidth]  as stored
+                      int64_t num_k, uint8_t* panel);
+
+// The numbers of output features [column_begin, column_end), multiples of 16, and k [k_begin, k_end), multiples of 32.
+// Bit for bit what decode_block gives.
+void decode_block_panel(BlockFormat format, const uint8_t* panel, int64_t k_begin, int64_t k_end, int64_t column_begin,
+                        int64_t column_end,
+                        float* out);  // [k_end - k_begin][kPanelWidth]
+
+}  // namespace llmb::cpu

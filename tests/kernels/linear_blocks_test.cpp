@@ -1,0 +1,183 @@
+// linear and embedding over weights in blocks of few bits: the bytes that the dequantised matrix gives.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "base/float_formats.h"
+#include "core/block_format.h"
+#include "kernels/cpu/linear.h"
+#include "tests/support/kernel_support.h"
+
+namespace llmb::cpu {
+namespace {
+
+using test::for_each_simd_target;
+using test::GuardedFloats;
+using test::random_normal;
+using test::same_bytes;
+
+std::vector<BlockFormat> all_formats() {
+  std::vector<BlockFormat> formats;
+  for (int i = 1; i < kNumBlockFormats; ++i) formats.push_back(static_cast<BlockFormat>(i));
+  return formats;
+}
+
+// Where a block has its fp16 scales; -1: none.
+std::array<int, 2> halves_at(BlockFormat format) {
+  switch (format) {
+    case BlockFormat::kMXFP4:
+      return {-1, -1};
+    case BlockFormat::kQ2_K:
+      return {80, 82};
+    case BlockFormat::kQ3_K:
+      return {108, -1};
+    case BlockFormat::kQ6_K:
+      return {208, -1};
+    case BlockFormat::kQ4_1:
+    case BlockFormat::kQ5_1:
+    case BlockFormat::kQ4_K:
+    case BlockFormat::kQ5_K:
+      return {0, 2};
+    default:
+      return {0, -1};
+  }
+}
+
+// Random blocks: every bit of codes and of the parts' scales, finite scales of both signs, and a scale of zero.
+struct Blocks {
+  Blocks(BlockFormat format, int64_t rows, int64_t cols, uint32_t seed) {
+    std::mt19937 rng(seed);
+    const BlockSize& block = block_size(format);
+    const int64_t count = rows * cols / block.size;
+    bytes.resize(static_cast<size_t>(count * block.bytes));
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(rng());
+    values.resize(static_cast<size_t>(rows * cols));
+    for (int64_t b = 0; b < count; ++b) {
+      uint8_t* const at = bytes.data() + b * block.bytes;
+      if (format == BlockFormat::kMXFP4) at[0] = static_cast<uint8_t>(b % 50 == 0 ? rng() % 3 : 110 + rng() % 20);
+      for (const int half : halves_at(format)) {
+        const float scale = b % 31 == 7 ? 0.0f : (static_cast<float>(rng() % 2001) - 1000.0f) * 1e-5f;
+        const uint16_t bits = b % 29 == 3 ? static_cast<uint16_t>(rng() % 1024) : f32_to_f16(scale);  // subnormal
+        if (half >= 0) std::memcpy(at + half, &bits, 2);
+      }
+      decode_block(format, at, values.data() + b * block.size);
+    }
+    view = {bytes.data(), DType::kF32, rows, cols, format};
+    numbers = {values.data(), DType::kF32, rows, cols};
+  }
+  Blocks(Blocks&&) = default;
+  std::vector<uint8_t> bytes;
+  std::vector<float> values;
+  TensorView view, numbers;
+};
+
+std::vector<float> run(const PackedLinear& w, const std::vector<float>& x, int64_t rows, ThreadPool& pool) {
+  GuardedFloats out(rows * w.out_features());
+  linear(w, x.data(), rows, out.data(), pool);
+  CHECK(out.guards_untouched());
+  return out.copy();
+}
+
+TEST_CASE("rows of a packed table are what decode_block makes of them, to the bit, on every instruction set") {
+  ThreadPool pool(2);
+  constexpr int64_t kRows = 70, kCols = 512;
+  for (const BlockFormat format : all_formats()) {
+    CAPTURE(std::string(block_size(format).name));
+    const Blocks blocks(format, kRows, kCols, 1);
+    for_each_simd_target([&](const std::string& target) {
+      CAPTURE(target);
+      const PackedLinear packed = PackedLinear::pack({&blocks.view, 1}, {}, pool);
+      CHECK(packed.format() == PackedFormat::kBlocks);
+      std::vector<TokenId> tokens(kRows);
+      for (int64_t i = 0; i < kRows; ++i) tokens[i] = static_cast<TokenId>(i);
+      std::vector<float> rows(kRows * kCols);
+      embedding(packed, tokens.data(), kRows, rows.data(), pool);
+      CHECK(same_bytes(rows, blocks.values));
+      add_embedding(packed, tokens.data(), 1, rows.data(), pool);
+      CHECK(rows[1] == blocks.values[1] + blocks.values[1]);
+    });
+  }
+}
+
+TEST_CASE("products are those of the dequantised matrix, to the bit: any rows, columns, threads, instruction set") {
+  ThreadPool one(1), three(3);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    const bool is_scalar = target == "SCALAR" || target == "EMU128";
+    for (const BlockFormat format : all_formats()) {
+      CAPTURE(std::string(block_size(format).name));
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 256}, {64, 768}, {129, 1024}}) {
+        const Blocks blocks(format, n, k, static_cast<uint32_t>(n + k));
+        const std::vector<float> bias = random_normal(n, 2);
+        const TensorView b = {bias.data(), DType::kF32, 1, n};
+        const PackedLinear packed = PackedLinear::pack({&blocks.view, 1}, {&b, 1}, three);
+        const PackedLinear numbers = PackedLinear::pack({&blocks.numbers, 1}, {&b, 1}, three);
+        for (const int64_t m : {1, 2, 5, 6, 7, 12, 13, 40, 130}) {
+          if (is_scalar && m > 13) break;
+          CAPTURE(m);
+          const std::vector<float> x = random_normal(m * k, 3), expected = run(numbers, x, m, one);
+          CHECK(same_bytes(run(packed, x, m, one), expected));
+          CHECK(same_bytes(run(packed, x, m, three), expected));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("parts of several formats become one matrix; a panel that they share is fp32") {
+  ThreadPool pool(2);
+  constexpr int64_t kCols = 512;
+  std::vector<Blocks> parts;
+  std::vector<TensorView> views, numbers;
+  const std::pair<BlockFormat, int64_t> kParts[] = {
+      {BlockFormat::kQ4_K, 128}, {BlockFormat::kQ6_K, 64}, {BlockFormat::kQ4_0, 32}, {BlockFormat::kQ8_0, 0},
+      {BlockFormat::kQ8_0, 40},  {BlockFormat::kQ5_1, 70}, {BlockFormat::kQ5_1, 3}};
+  uint32_t seed = 0;
+  for (const auto& [format, rows] : kParts) {
+    parts.emplace_back(format, rows, kCols, ++seed);
+    views.push_back(parts.back().view);
+    numbers.push_back(parts.back().numbers);
+  }
+  const std::vector<float> last = random_normal(20 * kCols, 9);
+  for (auto* list : {&views, &numbers}) list->push_back({last.data(), DType::kF32, 20, kCols});
+  const PackedLinear packed = PackedLinear::pack(views, {}, pool), expected = PackedLinear::pack(numbers, {}, pool);
+  CHECK(packed.out_features() == expected.out_features());
+  const BlockFormat panels[] = {BlockFormat::kQ4_K, BlockFormat::kQ4_K, BlockFormat::kQ6_K,
+                                BlockFormat::kNone, BlockFormat::kNone, BlockFormat::kNone};
+  REQUIRE(packed.num_panels() == 6);
+  for (int64_t p = 0; p < 6; ++p) CHECK(packed.panel_blocks(p) == panels[p]);
+  for (const int64_t m : {1, 3, 20}) {
+    const std::vector<float> x = random_normal(m * kCols, 4);
+    CHECK(same_bytes(run(packed, x, m, pool), run(expected, x, m, pool)));
+  }
+  // The same of the bytes that it is made of.
+  size_t next = 0;
+  const auto sections = packed.packed_bytes();
+  const PackedLinear again = PackedLinear::from_packed(views, {}, Quantization::kNone, DType::kF32, [&](int64_t bytes) {
+    AlignedBuffer buffer(bytes);
+    REQUIRE(static_cast<int64_t>(sections[next].size()) == bytes);
+    std::memcpy(buffer.data(), sections[next++].data(), static_cast<size_t>(bytes));
+    return buffer;
+  });
+  const std::vector<float> x = random_normal(kCols, 5);
+  CHECK(same_bytes(run(again, x, 1, pool), run(expected, x, 1, pool)));
+}
+
+TEST_CASE("a packed matrix takes at most 4 % more memory than the file") {
+  ThreadPool pool(1);
+  for (const BlockFormat format : all_formats()) {
+    CAPTURE(std::string(block_size(format).name));
+    const Blocks blocks(format, 128, 512, 1);
+    const auto bytes = static_cast<int64_t>(blocks.bytes.size());
+    const PackedLinear packed = PackedLinear::pack({&blocks.view, 1}, {}, pool);
+    CHECK(packed.resident_bytes() >= bytes);
+    CHECK(packed.resident_bytes() * 100 <= bytes * 104);
+  }
+}
+
+}  // namespace
+}  // namespace llmb::cpu
