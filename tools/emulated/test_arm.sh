@@ -5,10 +5,16 @@
 #   models   forward passes against the fp64 oracle and the golden files, and random workloads whose bytes must not depend on
 #            the schedule
 #   answers  of the bundled model, byte for byte those of this machine's program PROGRAM in the same arithmetic
-# Exit code 77: it cannot run here.
-#   test_arm.sh PROGRAM [kernels|models|answers]…
+# Each part is some steps, which say what they ran. Where the time will not do for all, --from N begins at the Nth, goes round,
+# and builds no more than its steps need. Exit code 77: it cannot run here.
+#   test_arm.sh [--from N] PROGRAM [kernels|models|answers]…
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+from=0
+if [ "$1" = --from ]; then
+  from=$2
+  shift 2
+fi
 program=$1
 shift
 [ $# -gt 0 ] || set -- kernels models answers
@@ -37,11 +43,13 @@ run_tests() {
   QEMU_CPU=$processor ctest --test-dir "$build" --output-on-failure -j 2 -R "^($(IFS='|'; echo "$*"))\$"
 }
 
-# answers_equal QEMU_CPU FLAG…
+# answers_equal PROCESSOR FLAG…
 answers_equal() {
   local processor=$1
   shift
+  cmake --build "$build" --target llm-batch -- --quiet
   local flags=(-m data/model --order input --no-metrics --progress none "$@")
+  head -n 4 examples/prompts.jsonl | sed 's/}$/, "logprobs": 2}/' > "$build/prompts.jsonl"
   "$program" "${flags[@]}" < "$build/prompts.jsonl" > "$build/expected.jsonl"
   qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu "$processor" "$build/llm-batch" "${flags[@]}" --max-num-seqs 3 \
     < "$build/prompts.jsonl" > "$build/found.jsonl"
@@ -49,27 +57,30 @@ answers_equal() {
   echo "passed: $processor gives the answers of $(uname -m): ${*}"
 }
 
+steps=()  # each a command and its arguments
 for part in "$@"; do
   case $part in
     kernels)
       mapfile -t tests < <(cd tests && printf '%s\n' kernels/*_test.cpp | sed 's/\.cpp$//')
-      run_tests max "${tests[@]}"
+      for ((i = 0; i < ${#tests[@]}; i += 4)); do steps+=("run_tests max ${tests[*]:i:4}"); done
       for processor in cortex-a72 neoverse-n1; do
-        run_tests $processor kernels/linear_quantized_test kernels/exact_arithmetic_test
+        steps+=("run_tests $processor kernels/linear_quantized_test kernels/exact_arithmetic_test")
       done ;;
-    models) run_tests max unit/transformer_test unit/golden_models_test unit/cpu_backend_test property/cpu_workloads_test ;;
+    models)
+      steps+=("run_tests max unit/transformer_test unit/golden_models_test"
+        "run_tests max unit/cpu_backend_test property/cpu_workloads_test") ;;
     answers)
-      cmake --build "$build" --target llm-batch -- --quiet
-      head -n 4 examples/prompts.jsonl | sed 's/}$/, "logprobs": 2}/' > "$build/prompts.jsonl"
       for quantization in none int8 int4; do
         for sampling in "--temperature 0" "--temperature 1.1 --seed 7 --top-p 0.95"; do
-          # shellcheck disable=SC2086 — a list of words
-          answers_equal max --dtype float32 --quantization $quantization $sampling
+          steps+=("answers_equal max --dtype float32 --quantization $quantization $sampling")
         done
-        answers_equal cortex-a72 --dtype float32 --quantization $quantization
+        steps+=("answers_equal cortex-a72 --dtype float32 --quantization $quantization")
       done
-      answers_equal max --dtype bfloat16 --arithmetic fma
-      answers_equal max --arithmetic unfused ;;
+      steps+=("answers_equal max --dtype bfloat16 --arithmetic fma" "answers_equal max --arithmetic unfused") ;;
     *) echo "no part is named $part; there are kernels, models, answers" >&2; exit 2 ;;
   esac
+done
+for ((i = 0; i < ${#steps[@]}; ++i)); do
+  read -r -a words <<< "${steps[(from + i) % ${#steps[@]}]}"
+  "${words[@]}"
 done
