@@ -67,8 +67,8 @@ class CpuBench {
   explicit CpuBench(const CpuBenchOptions& options)
       : options_(options), pool_(options.num_threads > 0 ? options.num_threads : usable_cpu_count()) {
     measure_limits();
-    std::printf("%s, %d threads, peak %.1f GFLOP/s, memory %.1f GB/s\n", cpu::simd_target_name(), pool_.num_threads(),
-                flops_per_s_ / 1e9, bytes_per_s_ / 1e9);
+    std::printf("%s, %d threads, peak %.1f GFLOP/s, memory %.1f GB/s\n", cpu::simd_target_name().c_str(),
+                pool_.num_threads(), flops_per_s_ / 1e9, bytes_per_s_ / 1e9);
     std::printf("%-18s %-14s %-34s %10s %10s %10s %8s %10s %8s  %s\n", "op", "shape", "case", "median ms", "best ms",
                 "GFLOP/s", "% peak", "GB/s", "% mem", "output hash");
   }

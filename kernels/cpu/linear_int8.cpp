@@ -1,8 +1,8 @@
 // linear over int8 weights: rows of x are rounded to int8, sums of products are exact in 32 bits, so every instruction
 // set gives the same bytes.
 //
-// AMX multiplies tiles (linear_amx.h); AVX-512 with VNNI multiplies unsigned by signed bytes, four at a time:
-// activations are stored with 128 added, and 128 times the sum of a feature's weights is taken off at the end. AVX2
+// AMX multiplies tiles (linear_amx.h); VNNI (of AVX-512, or AVX-VNNI beside AVX2) multiplies unsigned by signed bytes, four at
+// a time: activations are stored with 128 added, and 128 times the sum of a feature's weights is taken off at the end. AVX2
 // multiplies the magnitudes of one factor by the other with the first one's signs; pairs fit 16 bits because neither is
 // -128. NEON's forms: linear_int8_neon.h.
 #include <algorithm>
@@ -37,6 +37,9 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 #define LLMB_VNNI __attribute__((target("avx512vnni")))
 bool has_vnni() { return extensions().vnni; }
+#elif HWY_TARGET == HWY_AVX2
+#define LLMB_AVX_VNNI __attribute__((target("avxvnni")))
+bool has_vnni() { return extensions().avx_vnni; }
 #else
 bool has_vnni() { return false; }
 #endif
@@ -126,9 +129,44 @@ LLMB_VNNI void vnni_rows(const LinearTask& t, const Int8Block& block, const uint
 // their sums leave registers for.
 constexpr int plain_columns(int rows) { return rows == 1 ? 64 : rows <= 3 ? 32 : 16; }
 
+#if HWY_TARGET == HWY_AVX2
+// Activations with 128 added, as vnni_tile.
+template <int kRows, int kColumns>
+LLMB_AVX_VNNI HWY_NOINLINE void avx_vnni_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride,
+                                              int64_t column, FetchAhead& fetch, int32_t* sums) {
+  constexpr int kVecs = kColumns / 8;
+  FetchAhead ahead = fetch;
+  auto* to = reinterpret_cast<__m256i*>(sums + column);
+  constexpr int kRowVecs = kInt8Width / 8;
+  __m256i acc[kRows * kVecs];
+  LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) {
+    acc[i] = block.is_first ? _mm256_setzero_si256() : _mm256_loadu_si256(to + i / kVecs * kRowVecs + i % kVecs);
+  }
+  const uint8_t* panel = block.panel + column * 4;
+  const uint8_t* x3 = x + 3 * x_stride;
+  for (const uint8_t* end = x + block.num_words * 4; x < end; x += 4, x3 += 4, panel += kInt8Width * 4) {
+    ahead.turn<kVecs * 32, false>(panel);
+    const auto* b = reinterpret_cast<const __m256i*>(panel);
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      int32_t four;
+      std::memcpy(&four, r < 3 ? x + r * x_stride : x3 + (r - 3) * x_stride, 4);
+      const __m256i xv = _mm256_set1_epi32(four);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] =
+          _mm256_dpbusd_avx_epi32(acc[r * kVecs + c], xv, _mm256_loadu_si256(b + c));
+    }
+  }
+  fetch = ahead;
+  LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i)
+      _mm256_storeu_si256(to + i / kVecs * kRowVecs + i % kVecs, acc[i]);
+}
+#endif
+
 template <int kRows, int kColumns>
 HWY_INLINE void plain_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,
                            FetchAhead& fetch, int32_t* sums) {
+#if HWY_TARGET == HWY_AVX2
+  if (has_vnni()) return avx_vnni_tile<kRows, kColumns>(block, x, x_stride, column, fetch, sums);
+#endif
   constexpr int kVecs = kColumns / 8;
   const auto at = [&](int i) {
     return reinterpret_cast<__m256i*>(sums + i / kVecs * kInt8Width + column + i % kVecs * 8);
@@ -251,7 +289,7 @@ void int8_linear_task_target(const LinearTask& t) {
   }
 #endif
   const bool is_whole = t.panel * kInt8Width + t.column_end <= t.weight->out_features();
-  const bool is_written_by_tiles = has_vnni() && is_whole;
+  const bool is_written_by_tiles = HWY_TARGET <= HWY_AVX3 && has_vnni() && is_whole;
   const int64_t block_words = ceil_div(num_words, ceil_div(num_words, int8_block_words(cache_sizes())));
   for (int64_t word = 0; word < num_words; word += block_words) {
     const int64_t end = std::min(num_words, word + block_words);

@@ -60,6 +60,21 @@ __attribute__((target("avx512vnni"))) int64_t vnni_chains(int64_t iterations, fl
 }
 #endif
 
+#if HWY_TARGET == HWY_AVX2 && HWY_ARCH_X86
+__attribute__((target("avxvnni"))) int64_t avx_vnni_chains(int64_t iterations, float* sink) {
+#define LLMB_DOT(sum) "%{vex%} vpdpbusd %%ymm0, %%ymm1, %%ymm" sum "\n "
+  for (int64_t n = 0; n < iterations; ++n)
+    asm volatile(
+        LLMB_DOT("2") LLMB_DOT("3") LLMB_DOT("4") LLMB_DOT("5") LLMB_DOT("6") LLMB_DOT("7") LLMB_DOT("8") LLMB_DOT("9")
+            LLMB_DOT("10") LLMB_DOT("11") LLMB_DOT("12") LLMB_DOT("13")::
+            : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
+              "xmm13");
+#undef LLMB_DOT
+  *sink += 1;
+  return iterations * 12 * 32 * 2;
+}
+#endif
+
 // Sums of four tiles; dot() adds to each of them.
 #if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
 template <typename Dot>
@@ -84,6 +99,9 @@ int64_t int8_chains(int64_t iterations, float* sink) {
 #endif
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   if (extensions().vnni) return vnni_chains(iterations, sink);
+#endif
+#if HWY_TARGET == HWY_AVX2 && HWY_ARCH_X86
+  if (extensions().avx_vnni) return avx_vnni_chains(iterations, sink);
 #endif
 #if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
   const __m256i ones = _mm256_set1_epi16(1);
@@ -153,7 +171,7 @@ uint32_t read_words(const uint32_t* words, int64_t num_words) {
   return hn::GetLane(hn::Add(hn::Add(a, b), hn::Add(c, e)));
 }
 
-const char* target_name() { return hwy::TargetName(HWY_TARGET); }
+int64_t target_now() { return HWY_TARGET; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace llmb::cpu
@@ -166,7 +184,7 @@ HWY_EXPORT(multiply_add_chains);
 HWY_EXPORT(int8_chains);
 HWY_EXPORT(bf16_chains);
 HWY_EXPORT(read_words);
-HWY_EXPORT(target_name);
+HWY_EXPORT(target_now);
 
 namespace {
 
@@ -236,7 +254,7 @@ Rate measure_read_bandwidth(ThreadPool& pool, int64_t max_bytes) {
   });
 }
 
-const char* simd_target_name() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+std::string simd_target_name() { return target_name(HWY_DYNAMIC_DISPATCH(target_now)()); }
 
 }  // namespace llmb::cpu
 #endif

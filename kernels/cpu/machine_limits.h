@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/thread_pool.h"
 
@@ -24,7 +25,7 @@ Rate measure_peak_bf16_flops(ThreadPool& pool);
 // max_bytes where that is less, which then may come from a cache. Takes as much memory, and a second where it is large.
 Rate measure_read_bandwidth(ThreadPool& pool, int64_t max_bytes = INT64_MAX);
 
-// The instruction set that run-time dispatch chose: "AVX3" (AVX-512), "AVX2", "NEON", …
-const char* simd_target_name();
+// The instruction set that run-time dispatch chose: "AVX3" (AVX-512), "AVX2", "NEON", … (cpu_target.h)
+std::string simd_target_name();
 
 }  // namespace llmb::cpu

@@ -11,12 +11,13 @@
 #include "base/float_formats.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/norm.h"
+#include "tests/support/cpu_targets.h"
 #include "tests/support/kernel_support.h"
 
 namespace llmb::cpu {
 namespace {
 
-using test::for_each_simd_target;
+using test::for_each_cpu_target;
 using test::random_normal;
 using test::same_bytes;
 
@@ -46,7 +47,7 @@ struct Product {
 // expected(is_fused, row, feature): the element, without bias.
 template <typename Expected>
 void check(const Product& p, const PackedLinear& packed, ThreadPool& pool, const Expected& expected) {
-  for_each_simd_target([&](const std::string& target) {
+  for_each_cpu_target([&](const std::string& target) {
     CAPTURE(target);
     const bool is_fused = test::has_fused_multiply_add(target);
     std::vector<float> out(p.rows * p.n), wanted;
@@ -138,7 +139,7 @@ TEST_CASE("RMS norm adds squares in 16 lanes, and folds them upper half onto low
   ThreadPool pool(1);
   for (const int64_t hidden : {1, 15, 16, 17, 64, 333}) {
     const std::vector<float> x = random_normal(hidden, 4, 2), weight = random_normal(hidden, 5);
-    for_each_simd_target([&](const std::string& target) {
+    for_each_cpu_target([&](const std::string& target) {
       CAPTURE(target);
       float lanes[16] = {};
       for (int64_t i = 0; i < hidden; ++i)

@@ -10,12 +10,13 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_task.h"
 #include "tests/support/compare.h"
+#include "tests/support/cpu_targets.h"
 #include "tests/support/kernel_support.h"
 
 namespace llmb::cpu {
 namespace {
 
-using test::for_each_simd_target;
+using test::for_each_cpu_target;
 using test::GuardedFloats;
 using test::random_normal;
 using test::same_bytes;
@@ -95,7 +96,7 @@ void check_product(Quantization quantization, int64_t m, int64_t n, int64_t k, b
 
 TEST_CASE("products over int8 and int4 weights are as close to fp64 as a naive product of the same numbers") {
   ThreadPool pool(2);
-  for_each_simd_target([&](const std::string& target) {
+  for_each_cpu_target([&](const std::string& target) {
     CAPTURE(target);
     for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
       for (const int64_t m : {0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 31, 32, 33, 36, 37})
@@ -117,7 +118,7 @@ TEST_CASE("a quantised product's row is bit-identical alone and in any batch; in
     const PackedLinear packed = pack(random_normal(kN * kK, 4), kN, q, three, random_normal(kN, 5));
     const std::vector<float> x = random_normal(kRows * kK, 6);
     std::vector<float> first;
-    for_each_simd_target([&](const std::string& target) {
+    for_each_cpu_target([&](const std::string& target) {
       CAPTURE(target);
       const std::vector<float> whole = run(packed, x, kRows, one);
       if (first.empty()) first = whole;
@@ -160,7 +161,7 @@ TEST_CASE("the largest magnitudes neither wrap nor saturate") {
   ThreadPool pool(1);
   constexpr int64_t kK = 4096;
   const std::vector<float> ones(kK, 1.0f), minus(kK, -1.0f);
-  for_each_simd_target([&](const std::string& target) {
+  for_each_cpu_target([&](const std::string& target) {
     CAPTURE(target);
     for (const auto* w : {&ones, &minus}) {
       const PackedLinear packed = pack(*w, 1, Quantization::kInt8, pool);
@@ -172,7 +173,7 @@ TEST_CASE("the largest magnitudes neither wrap nor saturate") {
 
 TEST_CASE("a rounded row is written to the end of its last word of four, not further, on every instruction set") {
   const std::vector<float> x = random_normal(70, 11);
-  for_each_simd_target([&](const std::string& target) {
+  for_each_cpu_target([&](const std::string& target) {
     CAPTURE(target);
     for (int64_t n = 1; n <= static_cast<int64_t>(x.size()); ++n) {
       CAPTURE(n);
@@ -191,7 +192,7 @@ TEST_CASE("NaN and infinity stay in their row and in their output feature, and z
   ThreadPool pool(2);
   constexpr int64_t kRows = 9, kN = 20, kK = 50;
   for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
-    for_each_simd_target([&](const std::string& target) {
+    for_each_cpu_target([&](const std::string& target) {
       CAPTURE(target);
       std::vector<float> weight = random_normal(kN * kK, 9), x = random_normal(kRows * kK, 10);
       weight[3 * kK + 49] = kNan;
@@ -244,7 +245,7 @@ TEST_CASE("packing gives the same bytes on every instruction set, those of the d
           CAPTURE(k);
           CAPTURE(quantization_name(q));
           std::vector<std::vector<uint8_t>> first;
-          for_each_simd_target([&](const std::string& target) {
+          for_each_cpu_target([&](const std::string& target) {
             CAPTURE(target);
             const PackedLinear packed = PackedLinear::pack({&stored, 1}, {}, pool, q);
             std::vector<std::vector<uint8_t>> bytes;

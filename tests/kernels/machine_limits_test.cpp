@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/cpu/caches.h"
+#include "tests/support/cpu_targets.h"
 #include "tests/support/kernel_support.h"
 
 namespace llmb::cpu {
@@ -23,7 +24,7 @@ void check_rate(const Rate& rate, double end) {
 TEST_CASE("limits are finite and positive with 1 and 2 threads, on every target") {
   for (const int num_threads : {1, 2}) {
     ThreadPool pool(num_threads);
-    test::for_each_simd_target([&](const std::string& target) {
+    test::for_each_cpu_target([&](const std::string& target) {
       CAPTURE(target);
       for (const Rate& peak : {measure_peak_flops(pool), measure_peak_int8_ops(pool), measure_peak_bf16_flops(pool)})
         check_rate(peak, 1e16);
@@ -36,7 +37,7 @@ TEST_CASE("limits are finite and positive with 1 and 2 threads, on every target"
 }
 
 TEST_CASE("the target's name follows run-time dispatch") {
-  test::for_each_simd_target([](const std::string& target) { CHECK(simd_target_name() == target); });
+  test::for_each_cpu_target([](const std::string& target) { CHECK(simd_target_name() == target); });
 }
 
 }  // namespace llmb::cpu

@@ -40,7 +40,7 @@ std::string describe_caches() {
 
 std::string describe_target() {
   const std::string all = join(cpu::target_names());
-  return std::string(cpu::simd_target_name()) +
+  return cpu::simd_target_name() +
          (cpu::is_target_forced() ? ", as --cpu-target asks, of " : ", the best of ") + all;
 }
 
