@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "engine/swap_cost.h"
+#include "engine/waiting_cost.h"
 
 namespace llmb {
 
@@ -163,8 +164,13 @@ Status Engine::submit_steps() {
     if (options_.step_cost != nullptr)
       scheduler_.set_swap_pays(
           swap_pays(backend_.info(), *options_.step_cost, options_.scheduler.max_num_batched_tokens));
+    if (const int32_t num_constrained = scheduler_.num_constrained(); num_constrained > 0)
+      scheduler_.set_constrained_wait_alone(
+          waits_alone_ = waiting_alone_pays(options_.step_cost, host_ms_, scheduler_.num_running(), num_constrained,
+                                            waits_alone_.value_or(false)));
     if (!scheduler_.schedule(clock_.now_ms(), more_may_arrive(), &plan)) return {};
     const double now_ms = clock_.now_ms();
+    host_ms_ += (now_ms - idle_since_ms_ - host_ms_) / 16;
     LLMB_RETURN_IF_ERROR(backend_.submit(plan));
     if (num_submitted_++ == num_finished_) {
       gap_ms_ = now_ms - idle_since_ms_;

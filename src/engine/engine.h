@@ -103,6 +103,8 @@ class Engine {
   double step_begin_ms_ = 0;                       // of the oldest step in flight
   double gap_ms_ = 0;         // before it the device had nothing to do, but for want of requests
   double idle_since_ms_ = 0;  // the end of the newest step, or of a wait for requests
+  double host_ms_ = 0;        // from then until the next plan was submitted, on average
+  std::optional<bool> waits_alone_;  // who has a constraint (waiting_cost.h)
   StepOutput output_;
   std::vector<SequenceUpdate> updates_;
   WorkCounter work_;  // of the sequences in active_

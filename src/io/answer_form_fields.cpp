@@ -102,8 +102,8 @@ MaybeError read_structured_outputs(JsonElement value, AnswerForm* form) {
   for (const auto& [name, member] : object_of(value)) {
     if (member.is_null() || is_neutral(member, Neutral::kFalse)) continue;
     const std::string field = "structured_outputs." + std::string(name);
-    if (!form->field.empty()) return one_expected();
     if (MaybeError error = read_structured_output(field, name, member, form)) return error;
+    if (!form->field.empty()) return one_expected();
     form->field = field;
   }
   if (form->field.empty()) return one_expected();

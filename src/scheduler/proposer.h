@@ -25,20 +25,28 @@ struct Drafts {
   void keep_chain();               // the first path, whose drafts each have the one before as parent
 };
 
+// A plan that is about to be made.
+struct PlanOutlook {
+  // Running sequences that compute nothing but their last token, which is seen, in the order of propose().
+  std::span<const Sequence* const> decoding;
+  int32_t num_rows = 0;       // of all running sequences, without drafts
+  int32_t num_unseen = 0;     // of these, behind a token of the plan in flight
+  int32_t num_in_flight = 0;  // plans
+};
+
 // Driven by the scheduler's thread; on_step() by the engine, in the same.
 class Proposer {
  public:
   virtual ~Proposer() = default;
 
-  // A plan is about to be made. `decoding`: running sequences that compute nothing but their last token, which is seen,
-  // in the order of propose(). num_rows: of all running sequences, without drafts.
-  virtual void begin_plan(std::span<const Sequence* const> /*decoding*/, int32_t /*num_rows*/) {}
+  // Called again for the same plan where it was not submitted.
+  virtual void begin_plan(const PlanOutlook& /*outlook*/) {}
 
   // Adds drafts to `drafts`, which is empty. The sequence is about to compute its last token. With a group in flight
   // between 1 and max_unseen_tokens() tokens that nobody has seen stand behind the known ones, before the drafts.
   virtual void propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) = 0;
 
-  // Whether the sequence's next token must be seen before anything is planned behind it.
+  // Whether the sequence's next token must be seen before anything is planned behind it. It stays so while a plan is made.
   virtual bool must_see(const Sequence& sequence) const = 0;
   // Whether everything must be seen: nothing is planned ahead, so that no sequence falls out of step with the others.
   virtual bool must_see_all() const { return false; }

@@ -15,14 +15,6 @@ namespace llmb {
 
 namespace {
 
-// A beam's tokens are chosen by somebody else.
-bool may_have_drafts(const Sequence& sequence) { return !sequence.is_beam(); }
-
-// It computes nothing but its last token, which is seen.
-bool is_decoding(const Sequence& sequence) {
-  return sequence.num_in_flight == 0 && sequence.num_pending_tokens() == 1 && sequence.num_output_tokens() > 0;
-}
-
 // Before the allocator takes memory for num_blocks.
 const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
@@ -106,9 +98,13 @@ void Scheduler::plan_step(double now_ms, bool more_may_arrive, StepPlan* plan) {
 
 bool Scheduler::must_see_all() const {
   if (proposer_ != nullptr && proposer_->must_see_all()) return true;
+  const int32_t count = num_constrained();
+  return count > 0 && !constrained_wait_alone_.value_or(2 * count < num_running());
+}
+
+int32_t Scheduler::num_constrained() const {
   const auto has_constraint = [](const Sequence* sequence) { return sequence->constraint != nullptr; };
-  const auto count = std::count_if(running_.begin(), running_.end(), has_constraint);
-  return count > 0 && 2 * count >= num_running();
+  return static_cast<int32_t>(std::count_if(running_.begin(), running_.end(), has_constraint));
 }
 
 // Whether the sequence, which runs, has an entry in the plan that is made, if there is budget.
@@ -169,41 +165,6 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
     *token_budget -= num_tokens + drafts_.size();
   }
   return may_join;
-}
-
-void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
-  decoding_.clear();
-  for (const Sequence* sequence : running_)
-    if (has_blocks && may_have_drafts(*sequence) && is_decoding(*sequence)) decoding_.push_back(sequence);
-  proposer_->begin_plan(decoding_, num_rows);
-}
-
-// To drafts_, with blocks for them.
-void Scheduler::propose(Sequence* sequence, Spare* spare) {
-  if (sequence->constraint == nullptr && proposer_ == nullptr) return;
-  if (!may_have_drafts(*sequence) || spare->blocks < 0) return;
-  // Other choices may join for the prompt's last row: then drafts would stand in a block that is theirs, too.
-  const bool is_in_prompt = sequence->num_computed_tokens < sequence->num_prompt_tokens();
-  if (is_in_prompt && sequence->request->params.sampling.num_choices > 1) return;
-  const int32_t end = sequence->max_next_base() + sequence->num_pending_tokens();  // where the first draft may stand
-  const int32_t num_groups = sequence->blocks.num_groups();
-  const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks / num_groups * config_.block_size - end;
-  const int64_t num_givable =  // and one token more
-      int64_t{sequence->max_new_tokens} - sequence->num_output_tokens() - sequence->max_unseen_tokens() - 1;
-  const auto max_drafts = static_cast<int32_t>(std::min(
-      {num_slots, num_givable, int64_t{spare->tokens}, int64_t{spare->drafts}, int64_t{config_.max_drafts_per_group}}));
-  if (max_drafts <= 0) return;
-  if (proposer_ != nullptr) proposer_->propose(*sequence, max_drafts, &drafts_);
-  LLMB_CHECK_MSG(drafts_.is_valid(), "a draft whose parent is not a draft before it");
-  drafts_.keep_first(max_drafts);
-  if (!config_.allows_trees) drafts_.keep_chain();
-  if (sequence->constraint != nullptr)
-    draft_states_ = constrain_drafts(*sequence, max_drafts, &drafts_, &num_forced_drafts_);
-  const int32_t num_blocks = sequence->blocks.num_blocks();
-  LLMB_CHECK(sequence->blocks.grow_to(int64_t{end} + drafts_.size(), &allocator_));
-  spare->blocks -= (sequence->blocks.num_blocks() - num_blocks) * num_groups;
-  spare->tokens -= drafts_.size();
-  spare->drafts -= drafts_.size();
 }
 
 void Scheduler::plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {

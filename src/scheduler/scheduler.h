@@ -46,8 +46,8 @@
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
 //  - A sequence whose next row depends on what is not seen sits out, alone (Sequence::must_be_seen,
 //    Proposer::must_see). So does one that is to be demoted, which must not be in flight by then.
-//  - Where the proposer must see all, there is no plan ahead. Nor is there where at least half of the running sequences
-//    have constraints: they would fall into two halves that take turns.
+//  - Where the proposer must see all, there is no plan ahead. Nor is there where too many of the running sequences have
+//    constraints: one that sits out gets every second step only (set_constrained_wait_alone).
 // A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends
 // run plans in order (backend.h).
 //
@@ -180,6 +180,11 @@ class Scheduler {
   void set_swap_pays(bool pays);
   int32_t num_free_host_blocks() const { return cache_.num_free_host_blocks(); }
 
+  // While sequences with constraints run: whether they sit out plans ahead alone, or nothing is planned ahead. Nullopt,
+  // as at first: alone where they are fewer than half.
+  void set_constrained_wait_alone(std::optional<bool> alone) { constrained_wait_alone_ = alone; }
+  int32_t num_constrained() const;  // that run
+
   // For tests: who runs, in order.
   std::vector<SeqId> running_ids() const;
   // Ok, or the invariant that does not hold. For tests, after any call.
@@ -291,6 +296,7 @@ class Scheduler {
   int64_t next_step_ = 0;
   int32_t num_in_flight_ = 0;  // plans scheduled and not yet applied
   int32_t num_ending_ = 0;     // of running_: end with the plan in flight
+  std::optional<bool> constrained_wait_alone_;  // as it was set
   int64_t num_preemptions_total_ = 0;
   PromptTokens prompt_tokens_;
   // While a plan is made:

@@ -23,8 +23,7 @@ class Drafter {
   virtual ~Drafter() = default;
   virtual std::string name() const = 0;
 
-  // Adds a guess to each of `guesses`, which are empty. All known tokens of the sequences are seen, and nothing is in
-  // flight.
+  // Adds a guess to each of `guesses`, which are empty. Nothing of the sequences is in flight.
   virtual void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
                      std::span<Guess> guesses) = 0;  // [sequences]
 
@@ -35,6 +34,8 @@ class Drafter {
 
   // A call for several sequences takes as long as a call for each of them.
   virtual bool guesses_one_by_one() const { return false; }
+  // While a step runs on the device it may guess for sequences that have nothing in flight: it needs no device itself.
+  virtual bool guesses_while_steps_run() const { return false; }
   // Time spent in draft() since the last call on reading prompts, on which later guesses build, too.
   virtual double take_invested_ms() { return 0; }
 

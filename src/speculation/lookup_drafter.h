@@ -35,6 +35,7 @@ class LookupDrafter final : public Drafter {
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   bool guesses_one_by_one() const override { return true; }
+  bool guesses_while_steps_run() const override { return true; }
   double take_invested_ms() override { return std::exchange(invested_ms_, 0); }
   void forget(const Sequence& sequence) override;
 

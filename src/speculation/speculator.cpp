@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -34,34 +33,50 @@ Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique
   for (const auto& drafter : drafters_) metrics_.drafters.push_back({drafter->name()});
 }
 
-void Speculator::begin_plan(std::span<const Sequence* const> decoding, int32_t num_rows) {
-  num_decoding_ = static_cast<int32_t>(decoding.size());
-  most_decoding_ = std::max(most_decoding_, num_decoding_);
-  if (!is_on()) return;
-  was_on_ = true;
-  choices_.clear();
-  num_accepted_ = 0;
-  const double begin_ms = clock_.now_ms();
-  for (size_t i = 0; i < drafters_.size(); ++i) ask(i, decoding, num_rows);
-  keep_what_pays(decoding, num_rows);
-  draft_ms_ = drafting_ms_ = clock_.now_ms() - begin_ms;
-  for (const auto& drafter : drafters_) {
-    const double invested_ms = drafter->take_invested_ms();
-    draft_ms_ -= invested_ms;
-    invested_ms_ += invested_ms;
+void Speculator::begin_plan(const PlanOutlook& outlook) {
+  Planned& planned = planned_[outlook.num_in_flight];
+  planned = {};
+  planned.is_ahead = outlook.num_in_flight > 0;
+  plans_ahead_ |= planned.is_ahead;
+  num_giving_ = static_cast<int32_t>(outlook.decoding.size()) + outlook.num_unseen;
+  most_giving_ = std::max(most_giving_, num_giving_);
+  std::erase_if(choices_, [](const auto& choice) { return !choice.second.is_in_flight; });
+  for (const Sequence* sequence : outlook.decoding) choices_.erase(sequence->id);
+  if (planned.is_ahead) planned.num_sitting_out = static_cast<int32_t>(choices_.size());
+  if (!is_on()) {
+    num_alone_left_ = 0;
+    return;
   }
+  planned.is_on = true;
+  const double begin_ms = clock_.now_ms();
+  for (size_t i = 0; i < drafters_.size(); ++i) ask(i, outlook);
+  choose(outlook);
+  for (const Sequence* sequence : outlook.decoding)
+    if (const Choice* choice = find_choice(*sequence)) planned.expected += choice->guess.expected();
+  const double took_ms = clock_.now_ms() - begin_ms;
+  double now_invested_ms = 0;
+  for (const auto& drafter : drafters_) now_invested_ms += drafter->take_invested_ms();
+  if (planned.is_ahead) return;  // the device did not wait for it
+  planned.drafting_ms = took_ms;
+  planned.draft_ms = took_ms - now_invested_ms;
+  invested_ms_ += now_invested_ms;
+}
+
+Speculator::Choice* Speculator::find_choice(const Sequence& sequence) {
+  const auto at = choices_.find(sequence.id);
+  return at == choices_.end() ? nullptr : &at->second;
 }
 
 // Those sequences for which it expects more than the drafters before it.
-void Speculator::ask(size_t drafter, std::span<const Sequence* const> decoding, int32_t num_rows) {
+void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
   Drafter& asked = *drafters_[drafter];
   asked_.clear();
-  for (const Sequence* sequence : decoding) {
-    const auto at = choices_.find(sequence->id);
+  for (const Sequence* sequence : outlook.decoding) {
+    const Choice* choice = find_choice(*sequence);
     const double p = asked.acceptance(*sequence);
-    if (at == choices_.end() || at->second.guess.expected() < p / (1 - std::min(p, 0.95))) asked_.push_back(sequence);
+    if (choice == nullptr || choice->guess.expected() < p / (1 - std::min(p, 0.95))) asked_.push_back(sequence);
   }
-  const DraftLimits limits = limits_worth_asking(asked, asked_, num_rows);
+  const DraftLimits limits = limits_worth_asking(asked, asked_, outlook.num_rows);
   if (asked_.empty() || limits.max_tokens == 0) return;
   guesses_.assign(asked_.size(), Guess());
   draft(asked, limits);
@@ -71,8 +86,9 @@ void Speculator::ask(size_t drafter, std::span<const Sequence* const> decoding, 
     guess.keep_likeliest(options_.max_tokens);
     if (guess.empty()) continue;
     Choice& choice = choices_[asked_[i]->id];
-    if (guess.expected() > choice.guess.expected())
-      choice = {drafter, std::move(guess), asked_[i]->num_output_tokens()};
+    if (guess.expected() <= choice.guess.expected()) continue;
+    guess.put_likeliest_first();
+    choice = {drafter, std::move(guess), asked_[i]->num_output_tokens()};
   }
 }
 
@@ -82,7 +98,7 @@ void Speculator::draft(Drafter& drafter, const DraftLimits& limits) {
   const std::span<const Sequence* const> sequences = asked_;
   if (options_.drafts_always || !switch_.is_trial() || !drafter.guesses_one_by_one())
     return drafter.draft(sequences, limits, guesses_);
-  const double end_ms = clock_.now_ms() + cost_.ms(num_decoding_) / 8;
+  const double end_ms = clock_.now_ms() + cost_.ms(num_giving_) / 8;
   for (size_t i = 0; i < sequences.size() && (i == 0 || clock_.now_ms() < end_ms); ++i)
     drafter.draft(sequences.subspan(i, 1), limits, std::span(guesses_).subspan(i, 1));
 }
@@ -98,11 +114,11 @@ DraftLimits Speculator::limits_worth_asking(const Drafter& drafter, std::span<co
   for (const Sequence* sequence : sequences) mean += drafter.acceptance(*sequence) / count;
   DraftLimits best;
   double ms_before = cost_.ms(num_rows), right = 1, expected = 0;
-  double best_rate = num_decoding_ / std::max(1e-6, ms_before);
+  double best_rate = num_giving_ / std::max(1e-6, ms_before);
   for (int32_t tokens = 1; tokens <= options_.max_tokens && tokens * count <= options_.max_step_tokens; ++tokens) {
     expected += count * (right *= mean);
     const double ms = cost_.ms(num_rows + tokens * count) + tokens * ms_per_token;
-    const double rate = (num_decoding_ + expected) / std::max(1e-6, ms);
+    const double rate = (num_giving_ + expected) / std::max(1e-6, ms);
     if (rate > best_rate) best = {tokens, rate * (ms - ms_before) / count}, best_rate = rate;
     ms_before = ms;
   }
@@ -116,33 +132,101 @@ DraftLimits Speculator::limits_worth_asking(const Drafter& drafter, std::span<co
 
 // Where the batch thins the run's end is near, and whoever may still be long decides when that is.
 double Speculator::urgency(const Sequence& sequence) const {
-  if (10 * num_decoding_ >= 9 * most_decoding_) return 1;  // others join
+  if (10 * num_giving_ >= 9 * most_giving_) return 1;  // others join
   return sequence.max_new_tokens - sequence.num_output_tokens();
 }
 
+// Keeps of all guesses those that this plan verifies.
+void Speculator::choose(const PlanOutlook& outlook) {
+  constexpr int32_t kPlansAlone = 32;
+  if (outlook.num_in_flight > 0) {
+    num_alone_left_ = std::max(0, num_alone_left_ - 1);
+    return keep(guesses_worth_waiting(outlook), outlook);
+  }
+  num_alone_left_ = 0;
+  Alone alone;
+  if (may_go_alone()) alone = guesses_worth_waiting(outlook);
+  keep_what_pays(outlook);
+  // A trial that drafts nothing teaches nothing.
+  if (!may_go_alone() || (switch_.is_trial() && alone.guesses.empty()) || !is_faster(alone, outlook)) return;
+  num_alone_left_ = kPlansAlone;
+  keep(alone, outlook);
+}
+
+bool Speculator::may_go_alone() const {
+  const auto guesses_ahead = [](const auto& drafter) { return drafter->guesses_while_steps_run(); };
+  return plans_ahead_ && gap_together_ms_ > 0 && !options_.drafts_always &&
+         std::all_of(drafters_.begin(), drafters_.end(), guesses_ahead);
+}
+
+// The best guesses, as far as the tokens that they add to this plan pay for the token that is missing in the next one.
+Speculator::Alone Speculator::guesses_worth_waiting(const PlanOutlook& outlook) const {
+  std::vector<std::pair<double, SeqId>> by_expected;
+  for (const Sequence* sequence : outlook.decoding)
+    if (const auto at = choices_.find(sequence->id); at != choices_.end())
+      by_expected.emplace_back(-at->second.guess.expected(), sequence->id);
+  std::sort(by_expected.begin(), by_expected.end());
+  const double step_ms = cost_.ms(outlook.num_rows), ms_per_token = step_ms / std::max(1, num_giving_);
+  int32_t most = options_.max_step_tokens;
+  if (switch_.is_trial())  // what is expected may be wrong
+    while (most > 1 + num_giving_ / 8 && cost_.ms(outlook.num_rows + most) > step_ms * 9 / 8) --most;
+  Alone alone;
+  for (const auto& [negative, seq] : by_expected) {
+    Guess guess = choices_.at(seq).guess;
+    guess.keep_first(most - alone.num_tokens);
+    const double expected = guess.expected();
+    const int32_t num_rows = outlook.num_rows + alone.num_tokens;
+    if ((expected - 1) * ms_per_token <= cost_.ms(num_rows + guess.size()) - cost_.ms(num_rows)) break;
+    if (switch_.is_trial() && 8 * static_cast<int32_t>(alone.guesses.size()) > num_giving_) break;
+    alone.num_tokens += guess.size();
+    alone.expected += expected;
+    alone.guesses.emplace_back(seq, std::move(guess));
+  }
+  return alone;
+}
+
+// Than what is kept for going on together. Tokens a millisecond of two plans, the second of them without those that
+// sit out, and of one plan.
+bool Speculator::is_faster(const Alone& alone, const PlanOutlook& outlook) const {
+  double expected = 0;
+  int32_t num_tokens = 0;
+  for (const Sequence* sequence : outlook.decoding)
+    if (const auto at = choices_.find(sequence->id); at != choices_.end()) {
+      expected += at->second.guess.expected();
+      num_tokens += at->second.guess.size();
+    }
+  const auto num_alone = static_cast<int32_t>(alone.guesses.size());
+  const double together_ms = cost_.ms(outlook.num_rows + num_tokens) + gap_together_ms_;
+  const double alone_ms = cost_.ms(outlook.num_rows + alone.num_tokens) +
+                          cost_.ms(std::max(1, outlook.num_rows - num_alone)) + gap_together_ms_ / 16;
+  return (2 * num_giving_ + alone.expected - num_alone) * together_ms > (num_giving_ + expected) * alone_ms;
+}
+
+void Speculator::keep(const Alone& alone, const PlanOutlook& outlook) {
+  for (const Sequence* sequence : outlook.decoding)
+    if (Choice* choice = find_choice(*sequence)) choice->guess.clear();
+  for (const auto& [seq, guess] : alone.guesses) choices_.at(seq).guess = guess;
+}
+
 // The likeliest tokens of all sequences.
-void Speculator::keep_what_pays(std::span<const Sequence* const> decoding, int32_t num_rows) {
+void Speculator::keep_what_pays(const PlanOutlook& outlook) {
   struct Candidate {
     double urgency, probability;
   };
   std::vector<Candidate> candidates;
-  double expected_of_whole = 0;
-  for (const Sequence* sequence : decoding) {
-    const auto at = choices_.find(sequence->id);
-    if (at == choices_.end()) continue;
-    Choice& choice = at->second;
-    choice.guess.put_likeliest_first();
-    choice.urgency = urgency(*sequence);
-    if (choice.guess.is_whole) expected_of_whole += choice.guess.expected();
-    else for (const double p : choice.guess.probabilities()) candidates.push_back({choice.urgency * p, p});
+  for (const Sequence* sequence : outlook.decoding) {
+    Choice* choice = find_choice(*sequence);
+    if (choice == nullptr) continue;
+    choice->urgency = urgency(*sequence);
+    if (choice->guess.is_whole) continue;
+    for (const double p : choice->guess.probabilities()) candidates.push_back({choice->urgency * p, p});
   }
   const size_t most = std::min(candidates.size(), static_cast<size_t>(options_.max_step_tokens));
   std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(most), candidates.end(),
                     [](const Candidate& a, const Candidate& b) { return a.urgency > b.urgency; });
   std::vector<double> probabilities;
   for (size_t i = 0; i < most; ++i) probabilities.push_back(candidates[i].probability);
-  if (!options_.drafts_always) probabilities.resize(num_worth(probabilities, num_rows));
-  expected_ = std::accumulate(probabilities.begin(), probabilities.end(), expected_of_whole);
+  if (!options_.drafts_always) probabilities.resize(num_worth(probabilities, outlook.num_rows));
   candidates.resize(probabilities.size());
   const double least = candidates.empty() ? std::numeric_limits<double>::infinity() : candidates.back().urgency;
   // Tokens that are as urgent as the last one: no more than fit.
@@ -150,7 +234,7 @@ void Speculator::keep_what_pays(std::span<const Sequence* const> decoding, int32
                                  [least](const Candidate& candidate) { return candidate.urgency == least; });
   for (auto& [seq, choice] : choices_) {
     Guess& guess = choice.guess;
-    if (guess.is_whole) continue;  // while drafting pays as a whole
+    if (choice.is_in_flight || guess.is_whole) continue;  // whole: while drafting pays as a whole
     const std::vector<double> all_right = guess.probabilities();
     std::vector<bool> is_kept(all_right.size());
     for (int32_t i = 0; i < guess.size(); ++i) {
@@ -167,7 +251,7 @@ void Speculator::keep_what_pays(std::span<const Sequence* const> decoding, int32
 int32_t Speculator::num_worth(const std::vector<double>& probabilities, int32_t num_rows) const {
   const auto most = static_cast<int32_t>(probabilities.size());
   int32_t best = 0;
-  double given = num_decoding_, best_rate = given / std::max(1e-6, cost_.ms(num_rows));
+  double given = num_giving_, best_rate = given / std::max(1e-6, cost_.ms(num_rows));
   for (int32_t count = 1; count <= most; ++count) {
     given += probabilities[count - 1];
     const double rate = given / std::max(1e-6, cost_.ms(num_rows + count));
@@ -177,16 +261,16 @@ int32_t Speculator::num_worth(const std::vector<double>& probabilities, int32_t 
   }
   // A trial drafts a little in any case, else nothing would be learned: so much that the step's cost differs. And no
   // more, as what is expected may be wrong.
-  if (switch_.is_trial()) best = std::min(1 + num_decoding_ / 8, most);
+  if (switch_.is_trial()) best = std::min(1 + num_giving_ / 8, most);
   return best;
 }
 
 void Speculator::propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) {
-  if (!was_on_) return;
-  const auto at = choices_.find(sequence.id);
-  if (at == choices_.end() || sequence.num_in_flight > 0) return;
-  Guess& guess = at->second.guess;
+  Choice* choice = find_choice(sequence);
+  if (choice == nullptr || choice->is_in_flight || sequence.num_in_flight > 0) return;
+  Guess& guess = choice->guess;
   guess.keep_first(max_drafts);
+  choice->is_in_flight = !guess.empty();
   drafts->tokens = guess.tokens;
   drafts->parents = guess.parents;
 }
@@ -202,6 +286,7 @@ void Speculator::on_verified(const Sequence& sequence, int32_t num_drafts, int32
   num_accepted_ += num_accepted;
   ++metrics_.num_groups;
   metrics_.num_given += num_accepted + 1;
+  choices_.erase(at);
 }
 
 void Speculator::on_end(const Sequence& sequence) {
@@ -211,30 +296,37 @@ void Speculator::on_end(const Sequence& sequence) {
 
 void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) {
   const int32_t num_sequences = plan.num_groups(), num_drafts = plan.num_samples() - num_sequences;
-  const bool was_on = std::exchange(was_on_, false);
+  const Planned planned = std::exchange(planned_[0], std::exchange(planned_[1], {}));
+  const auto num_accepted = static_cast<double>(std::exchange(num_accepted_, 0));
   if (num_sequences == 0) return;
   for (const auto& drafter : drafters_) drafter->see(plan, output);
-  if (!was_on) {
+  if (!planned.is_on) {
     gap_without_ms_ += (std::min(gap_ms, step_ms) - gap_without_ms_) / 16;
-    return switch_.count_step(num_sequences);
+    return switch_.count_step(num_sequences + planned.num_sitting_out);
   }
-  const double added_ms = cost_.ms(plan.num_tokens()) - cost_.ms(plan.num_tokens() - num_drafts);
+  const double gap_of_step_ms = std::min(gap_ms, step_ms);
+  if (!planned.is_ahead) gap_together_ms_ += (gap_of_step_ms - gap_together_ms_) / (gap_together_ms_ > 0 ? 8 : 1);
+  // Without drafts nobody would sit out.
+  const int32_t num_without = num_sequences + planned.num_sitting_out;
+  const double added_ms =
+      cost_.ms(plan.num_tokens()) - cost_.ms(plan.num_tokens() - num_drafts + planned.num_sitting_out);
   // More would be an accident: something else had the processor.
-  const double host_ms = std::clamp(gap_ms - drafting_ms_ - gap_without_ms_, 0.0, step_ms);
+  const double host_ms = std::clamp(gap_ms - planned.drafting_ms - gap_without_ms_, 0.0, step_ms);
   const double charged_ms = invested_ms_ / 64;
   invested_ms_ -= charged_ms;
-  const double gap_cost_ms = host_ms + draft_ms_ + charged_ms;
+  const double gap_cost_ms = host_ms + planned.draft_ms + charged_ms;
   // An accepted token saves its sequence a step, and so a row's share of one.
-  const double without_ms = cost_.ms(num_sequences), ms_per_token = without_ms / num_sequences;
-  const auto accepted = static_cast<double>(num_accepted_);
-  if (num_drafts > 0) {
-    ++metrics_.num_steps;
-    metrics_.predicted_saved_ms += ms_per_token * expected_ - added_ms - gap_cost_ms;
-    metrics_.measured_saved_ms +=
-        ms_per_token * accepted - (step_ms - cost_.ms(plan.num_tokens()) + added_ms) - gap_cost_ms;
+  const double without_ms = cost_.ms(num_without), ms_per_token = without_ms / num_without;
+  const double gained_ms = ms_per_token * (num_accepted - planned.num_sitting_out);
+  if (num_drafts > 0) ++metrics_.num_steps;
+  if (num_drafts > 0 || planned.num_sitting_out > 0) {
+    metrics_.predicted_saved_ms +=
+        ms_per_token * (planned.expected - planned.num_sitting_out) - added_ms - gap_cost_ms;
+    metrics_.measured_saved_ms += gained_ms - (step_ms - cost_.ms(plan.num_tokens()) + added_ms) - gap_cost_ms;
   }
+  if (!is_on()) return;  // since the plan was made
   // Bounded: a step that took long by accident decides nothing.
-  const double gain = (ms_per_token * accepted - added_ms - gap_cost_ms) / std::max(1e-6, without_ms);
+  const double gain = (gained_ms - added_ms - gap_cost_ms) / std::max(1e-6, without_ms);
   switch_.add(without_ms > 0 ? std::clamp(gain, -0.5, 0.5) : 0);
 }
 

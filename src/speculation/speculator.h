@@ -1,11 +1,13 @@
 // The proposer of drafts that pay: asks the drafters, and gives each plan as many of their tokens as make it faster.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -36,18 +38,25 @@ struct SpeculationMetrics {
   double predicted_saved_ms = 0, measured_saved_ms = 0;
 };
 
-// Where it is off, steps run as without a proposer, one planned ahead of the other. Where it is on, nothing is planned
-// ahead: a sequence that waited to be seen while others went on would get every second step only.
+// Where it is off, steps run as without a proposer, one planned ahead of the other. Where it is on, it takes the faster
+// of two ways, by what steps cost and how long the device waits for the host between two steps:
+//  - Together: all sequences are seen before each plan, any of them may have drafts, and nothing is planned ahead.
+//  - Alone: a sequence with drafts in flight sits out the plan ahead, the others do not, so the device never waits. Such
+//    a sequence gets every second step only: those whose guesses make up for it have drafts. Now and then all are seen
+//    before a plan, as others may have good guesses by then.
 class Speculator final : public Proposer {
  public:
   // The clock and the cost, to which the engine adds each step before on_step(), outlive it. REQUIRES: a drafter
   Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters, const StepCost& cost,
              const Clock& clock);
 
-  void begin_plan(std::span<const Sequence* const> decoding, int32_t num_rows) override;
+  void begin_plan(const PlanOutlook& outlook) override;
   void propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) override;
-  bool must_see(const Sequence&) const override { return false; }
-  bool must_see_all() const override { return is_on(); }
+  bool must_see(const Sequence& sequence) const override {
+    const auto at = choices_.find(sequence.id);
+    return at != choices_.end() && at->second.is_in_flight;
+  }
+  bool must_see_all() const override { return is_on() && num_alone_left_ == 0; }
   void on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
   void on_end(const Sequence& sequence) override;
   void on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) override;
@@ -60,15 +69,35 @@ class Speculator final : public Proposer {
     Guess guess;
     int32_t num_output_tokens = 0;  // of the sequence, before the guess
     double urgency = 1;
+    bool is_in_flight = false;
+  };
+  // A plan that has not run yet.
+  struct Planned {
+    bool is_on = false, is_ahead = false;
+    double drafting_ms = 0, draft_ms = 0;  // that the device waited; draft_ms: without what is invested
+    double expected = 0;                   // drafts to be accepted
+    int32_t num_sitting_out = 0;           // sequences
+  };
+  // Guesses of sequences that sit out every second plan for them.
+  struct Alone {
+    std::vector<std::pair<SeqId, Guess>> guesses;
+    int32_t num_tokens = 0;
+    double expected = 0;
   };
 
   bool is_on() const { return options_.drafts_always || switch_.is_on(); }
-  void ask(size_t drafter, std::span<const Sequence* const> decoding, int32_t num_rows);
+  void ask(size_t drafter, const PlanOutlook& outlook);
   void draft(Drafter& drafter, const DraftLimits& limits);  // asked_ -> guesses_
   DraftLimits limits_worth_asking(const Drafter& drafter, std::span<const Sequence* const> sequences,
                                   int32_t num_rows) const;
   double urgency(const Sequence& sequence) const;
-  void keep_what_pays(std::span<const Sequence* const> decoding, int32_t num_rows);
+  void choose(const PlanOutlook& outlook);
+  void keep_what_pays(const PlanOutlook& outlook);
+  bool may_go_alone() const;
+  Alone guesses_worth_waiting(const PlanOutlook& outlook) const;
+  bool is_faster(const Alone& alone, const PlanOutlook& outlook) const;
+  void keep(const Alone& alone, const PlanOutlook& outlook);
+  Choice* find_choice(const Sequence& sequence);
   int32_t num_worth(const std::vector<double>& probabilities, int32_t num_rows) const;
 
   const SpeculatorOptions options_;
@@ -77,17 +106,17 @@ class Speculator final : public Proposer {
   const Clock& clock_;
   SpeculationSwitch switch_;
   SpeculationMetrics metrics_;
-  // For the plan that is made, or in flight while it is on:
-  std::unordered_map<SeqId, Choice> choices_;
+  std::unordered_map<SeqId, Choice> choices_;  // for the plan that is made, and those that are in flight
+  std::array<Planned, kMaxPlansInFlight> planned_;  // by plans in flight before it
   std::vector<const Sequence*> asked_;
   std::vector<Guess> guesses_;
-  int32_t num_decoding_ = 0, most_decoding_ = 0;  // most: of the run
-  bool was_on_ = false;
-  double drafting_ms_ = 0, draft_ms_ = 0;  // without what is invested
-  double invested_ms_ = 0;                 // and not yet charged
-  double expected_ = 0;                    // to be accepted
+  int32_t num_giving_ = 0, most_giving_ = 0;  // sequences that the plan gives a token; most: of the run
+  bool plans_ahead_ = false;                  // the engine has
+  int32_t num_alone_left_ = 0;                // plans until all are seen again
+  double invested_ms_ = 0;                    // and not yet charged
   int64_t num_accepted_ = 0;
-  double gap_without_ms_ = 0;  // between steps without drafting
+  double gap_without_ms_ = 0;   // between steps without drafting
+  double gap_together_ms_ = 0;  // before a step that sees all
 };
 
 }  // namespace llmb

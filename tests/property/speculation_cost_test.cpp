@@ -1,21 +1,17 @@
-// Whole runs on the ledger backend and a virtual clock: a step takes the time that a curve says, the host takes some
-// between steps, which planning ahead hides. So a run's time is exact, and speculation's cost or gain is a ratio of two
-// such times.
+// Whole runs on the ledger backend and a virtual clock: speculation's cost or gain is a ratio of two exact times.
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "backend/ledger/ledger_backend.h"
 #include "engine/engine.h"
 #include "speculation/speculator.h"
 #include "tests/support/listed_requests.h"
+#include "tests/support/priced_backend.h"
 #include "tests/support/scripted_drafter.h"
 #include "tests/support/tiny_model.h"
 #include "tools/batching_workload.h"
@@ -24,45 +20,12 @@ namespace llmb::test {
 
 namespace {
 
-constexpr double kHostMs = 0.03;  // to plan a step
-
-using Curve = std::function<double(int32_t num_rows)>;  // ms
-
-class PricedBackend final : public Backend {
- public:
-  PricedBackend(Curve curve, VirtualClock& clock)
-      : inner_(make_ledger_backend({})), curve_(std::move(curve)), clock_(clock) {}
-
-  Status load(const ModelConfig& config, const LoadOptions& options) override { return inner_->load(config, options); }
-  const BackendInfo& info() const override { return inner_->info(); }
-  Status submit(const StepPlan& plan) override {
-    clock_.advance_ms(kHostMs);
-    const int32_t step = num_submitted_++ % kMaxPlansInFlight;
-    took_[step] = curve_(plan.num_tokens());
-    end_ms_ = ends_[step] = std::max(clock_.now_ms(), end_ms_) + took_[step];
-    return inner_->submit(plan);
-  }
-  Status wait(StepOutput* output) override {
-    const int32_t step = num_fetched_++ % kMaxPlansInFlight;
-    clock_.sleep_until_ms(ends_[step]);
-    const Status status = inner_->wait(output);
-    output->device_ms = took_[step];
-    return status;
-  }
-
- private:
-  const std::unique_ptr<Backend> inner_;
-  const Curve curve_;
-  VirtualClock& clock_;
-  double end_ms_ = 0;
-  std::array<double, kMaxPlansInFlight> took_ = {}, ends_ = {};
-  int64_t num_submitted_ = 0, num_fetched_ = 0;
-};
-
 struct Run {
   int32_t max_num_seqs = 1, max_num_drafts = 64;
   std::vector<std::shared_ptr<Request>> requests;
   Curve curve;
+  double host_ms = 0.03;  // between two steps
+  bool checks_tokens = false;
 };
 
 // Milliseconds until all is answered; null: without speculation.
@@ -95,10 +58,17 @@ double run_ms(const Run& run, const DrafterScript* script) {
   ListSource source(run.requests);
   ListSink sink;
   const std::atomic<int> interrupted{0};
-  Engine engine(options, backend, nullptr, clock, source, sink, interrupted, [](const EngineProgress&) {});
+  // The host's work between two steps, which planning ahead hides.
+  const auto host_works = [&](const EngineProgress&) { clock.advance_ms(run.host_ms); };
+  Engine engine(options, backend, nullptr, clock, source, sink, interrupted, host_works);
   const Status status = engine.run();
   REQUIRE_MESSAGE(status.ok(), status.message());
   REQUIRE(sink.items.size() == run.requests.size());
+  const LedgerModel model = make_ledger_model(config, {});
+  for (const auto& [ordinal, item] : sink.items)
+    REQUIRE((!run.checks_tokens ||
+             item.completion.choices.at(0).token_ids ==
+                 ledger_reference(model, *run.requests.at(ordinal), options.scheduler.max_model_len).tokens));
   return clock.now_ms();
 }
 
@@ -131,6 +101,47 @@ TEST_CASE("a drafter that is always wrong and sure of itself costs at most a hun
       for (int32_t i = 0; i < 3 * batch; ++i) run.requests.push_back(request_of(i, 700));
       const double ratio = run_ms(run, nullptr) / run_ms(run, &wrong);
       CHECK_MESSAGE(ratio >= 0.99, "batch " << batch << ": " << ratio);
+    }
+}
+
+TEST_CASE("where the host takes long, sequences that can be guessed wait alone to be seen: faster than all together") {
+  for (const double host_ms : {0.5, 1.5}) {
+    CAPTURE(host_ms);
+    Run run;
+    run.max_num_seqs = 128;
+    run.curve = [](int32_t rows) { return 5 + 0.002 * rows; };
+    run.host_ms = host_ms;
+    run.checks_tokens = true;
+    for (int32_t i = 0; i < 384; ++i) run.requests.push_back(request_of(i, 200 + i * 7919 % 400));
+    DrafterScript script;
+    script.right_rate = script.claimed = 0.95;
+    script.drafts_most = true;
+    script.one_in = 8;
+    const double without_ms = run_ms(run, nullptr), alone_ms = run_ms(run, &script);
+    script.while_steps_run = false;
+    const double together_ms = run_ms(run, &script);
+    MESSAGE("host " << host_ms << " ms: " << alone_ms / without_ms << " of the time without, all together "
+                    << together_ms / without_ms);
+    CHECK(alone_ms < 0.96 * without_ms);
+    CHECK(alone_ms < 0.99 * together_ms);
+  }
+}
+
+TEST_CASE("where the host takes long, a drafter that is always wrong costs at most a hundredth of the time") {
+  DrafterScript wrong;
+  wrong.right_rate = 0;
+  wrong.claimed = 0.99;
+  wrong.drafts_most = true;
+  for (const int32_t one_in : {1, 3})
+    for (const int32_t batch : {1, 2, 3, 8, 32}) {
+      wrong.one_in = one_in;
+      Run run;
+      run.max_num_seqs = batch;
+      run.curve = flat;
+      run.host_ms = 3;
+      for (int32_t i = 0; i < 3 * batch; ++i) run.requests.push_back(request_of(i, 700));
+      const double ratio = run_ms(run, nullptr) / run_ms(run, &wrong);
+      CHECK_MESSAGE(ratio >= 0.99, "batch " << batch << ", one in " << one_in << ": " << ratio);
     }
 }
 

@@ -19,6 +19,7 @@ const std::vector<TokenId>& ScriptedDrafter::answer_to(const Sequence& sequence)
 void ScriptedDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
                             std::span<Guess> guesses) {
   for (size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i]->id % script_.one_in != 0) continue;
     const std::vector<TokenId>& answer = answer_to(*sequences[i]);
     Guess& guess = guesses[i];
     std::vector<size_t> depths;

@@ -17,6 +17,8 @@ struct DrafterScript {
   double branch_rate = 0;    // of tokens that stand beside the one before, not behind it
   double claimed = -1;       // acceptance that it claims, whatever it sees; < 0: any
   bool drafts_most = false;  // else any number of tokens
+  int32_t one_in = 1;        // sequence of so many it has guesses for
+  bool while_steps_run = true;
   uint64_t seed = 0;
 };
 
@@ -26,6 +28,7 @@ class ScriptedDrafter final : public Drafter {
 
   std::string name() const override { return "scripted"; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
+  bool guesses_while_steps_run() const override { return script_.while_steps_run; }
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void forget(const Sequence& sequence) override { answers_.erase(sequence.id); }
 

@@ -105,6 +105,8 @@ TEST_CASE("what asks for no form that there is, or for two, is an error that nam
       {R"("structured_outputs": {"regex": "a", "choice": ["a"]})",
        "invalid_value structured_outputs: structured_outputs must have exactly one of json, regex, choice, grammar and "
        "json_object"},
+      {R"("structured_outputs": {"regex": "a", "whitespace_pattern": " "})",
+       "unsupported_field structured_outputs.whitespace_pattern: structured_outputs.whitespace_pattern is not supported"},
       {R"("structured_outputs": {"structural_tag": "x"})",
        "unsupported_field structured_outputs.structural_tag: structured_outputs.structural_tag is not supported"},
       {R"("guided_regex": "a", "ignore_eos": true)",

@@ -77,7 +77,7 @@ Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const st
     const bool waits = speculator != nullptr && speculator->must_see_all();
     StepPlan plan;
     std::vector<Drafts> drafts(batch);
-    if (speculator != nullptr) speculator->begin_plan(decoding, batch);
+    if (speculator != nullptr) speculator->begin_plan({decoding, batch, 0, 0});
     for (int32_t i = 0; i < batch; ++i) {
       if (speculator != nullptr) speculator->propose(*decoding[i], 16, &drafts[i]);
       SampleGroup group;

@@ -1,0 +1,62 @@
+// Drafts of the plan that is made.
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/scheduler.h"
+
+namespace llmb {
+
+namespace {
+
+// A beam's tokens are chosen by somebody else.
+bool may_have_drafts(const Sequence& sequence) { return !sequence.is_beam(); }
+
+// It computes nothing but its last token, which is seen.
+bool is_decoding(const Sequence& sequence) {
+  return sequence.num_in_flight == 0 && sequence.num_pending_tokens() == 1 && sequence.num_output_tokens() > 0;
+}
+
+}  // namespace
+
+void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
+  decoding_.clear();
+  PlanOutlook outlook;
+  outlook.num_rows = num_rows;
+  outlook.num_in_flight = num_in_flight_;
+  for (const Sequence* sequence : running_) {
+    outlook.num_unseen += sequence->num_in_flight > 0 && is_planned(*sequence);
+    if (has_blocks && may_have_drafts(*sequence) && is_decoding(*sequence)) decoding_.push_back(sequence);
+  }
+  outlook.decoding = decoding_;
+  proposer_->begin_plan(outlook);
+}
+
+// To drafts_, with blocks for them.
+void Scheduler::propose(Sequence* sequence, Spare* spare) {
+  if (sequence->constraint == nullptr && proposer_ == nullptr) return;
+  if (!may_have_drafts(*sequence) || spare->blocks < 0) return;
+  // Other choices may join for the prompt's last row: then drafts would stand in a block that is theirs, too.
+  const bool is_in_prompt = sequence->num_computed_tokens < sequence->num_prompt_tokens();
+  if (is_in_prompt && sequence->request->params.sampling.num_choices > 1) return;
+  const int32_t end = sequence->max_next_base() + sequence->num_pending_tokens();  // where the first draft may stand
+  const int32_t num_groups = sequence->blocks.num_groups();
+  const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks / num_groups * config_.block_size - end;
+  const int64_t num_givable =  // and one token more
+      int64_t{sequence->max_new_tokens} - sequence->num_output_tokens() - sequence->max_unseen_tokens() - 1;
+  const auto max_drafts = static_cast<int32_t>(std::min(
+      {num_slots, num_givable, int64_t{spare->tokens}, int64_t{spare->drafts}, int64_t{config_.max_drafts_per_group}}));
+  if (max_drafts <= 0) return;
+  if (proposer_ != nullptr) proposer_->propose(*sequence, max_drafts, &drafts_);
+  LLMB_CHECK_MSG(drafts_.is_valid(), "a draft whose parent is not a draft before it");
+  drafts_.keep_first(max_drafts);
+  if (!config_.allows_trees) drafts_.keep_chain();
+  if (sequence->constraint != nullptr)
+    draft_states_ = constrain_drafts(*sequence, max_drafts, &drafts_, &num_forced_drafts_);
+  const int32_t num_blocks = sequence->blocks.num_blocks();
+  LLMB_CHECK(sequence->blocks.grow_to(int64_t{end} + drafts_.size(), &allocator_));
+  spare->blocks -= (sequence->blocks.num_blocks() - num_blocks) * num_groups;
+  spare->tokens -= drafts_.size();
+  spare->drafts -= drafts_.size();
+}
+
+}  // namespace llmb
