@@ -13,7 +13,9 @@
 //     tokens/cpu s    13.5M    9.0M    6.2M    5.6M    continuous, in and out, scheduler and ledger backend together
 // With 128 sequences, a longest output of 1,536 and all lengths known, the planned order takes 0 to 6 steps more than the fewest
 // that there can be (seeds 0 to 20: 953 to 1,196 steps, at most 1.0062 times the bound; seed 0: 1,035 of 1,033), the file's order
-// 1,360 to 1,789 (2026-11-23; counts, so the machine does not matter).
+// 1,360 to 1,789 (2026-11-23; counts, so the machine does not matter). The bound: a step gives each of 128 running sequences one
+// token at most, and the 1,000 lengths of seed 0 add up to 132,125 tokens, so no order takes fewer than 132,125 / 128 = 1,032.2,
+// that is 1,033 steps; the longest answer alone takes 1,020. The mean draw has 128,000 tokens and a bound of 1,000.
 //
 // Over seeds 0 to 7 the ratios are 1.86-1.94, 2.14-2.22, 3.05-3.41 and 3.45-4.10: the last hangs on the longest few
 // requests of a thousand, one of which, coming late, runs alone at the end of the continuous run.

@@ -54,9 +54,14 @@ class AttentionCase {
 
   // The sum over all sequences and KV heads; positions in the same blocks count once.
   double kv_bytes() const {
-    int64_t tokens = beginning_ == Beginning::kOwn ? 0 : num_same_;
-    for (const int32_t n : context_len_)
-      tokens += beginning_ == Beginning::kOwn ? (window() > 0 ? std::min(n, window()) : n) : n - num_same_;
+    const int32_t num_same = beginning_ == Beginning::kOwn ? 0 : num_same_;
+    int64_t tokens = 0, most_same = 0;
+    for (const int32_t n : context_len_) {
+      const int32_t first = window() > 0 ? std::max(0, n - window()) : 0;
+      most_same = std::max<int64_t>(most_same, num_same - first);
+      tokens += n - std::max(first, num_same);
+    }
+    tokens += most_same;
     return static_cast<double>(tokens * params_.shape.num_kv_heads * params_.shape.head_dim * 2 * 2);
   }
   double flops() const {
@@ -211,15 +216,17 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     bench.report_flops("paged_attention", name + what + path_name(path), one.time_s(), one.flops());
   };
   // 64 rows over 2,048 shared positions and 64 of their own: with own blocks, row by row over the same, together.
-  const auto shared = [&](int32_t num_seqs, int32_t num_same, int32_t own, AttentionPath path) {
+  const auto shared = [&](int32_t num_seqs, int32_t num_same, int32_t own, AttentionPath path, int32_t window = 0) {
     for (const auto& [what, beginning] : {std::pair{" own", Beginning::kOwn},
                                           {" same blocks", Beginning::kSameBlocks},
                                           {" shared", Beginning::kShared}}) {
       AttentionCase one(bench, model, even_lengths(num_seqs, num_same + own), 1, path);
       one.set_beginning(beginning, num_same);
+      one.set_window(window);
       bench.report_read("paged_attention",
                         name + "decode " + std::to_string(num_seqs) + " x " + std::to_string(num_same) + " + " +
-                            std::to_string(own) + what + path_name(path),
+                            std::to_string(own) + (window > 0 ? " window " + std::to_string(window) : "") + what +
+                            path_name(path),
                         one.time_s(), one.kv_bytes());
     }
   };
@@ -237,6 +244,7 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     decode("skewed", skewed_lengths(17, 20), AttentionPath::kDeterministic);
     prefill("prefill 50", {50}, 50, AttentionPath::kMma);
     shared(16, 256, 5, AttentionPath::kMma);
+    shared(16, 256, 5, AttentionPath::kMma, 200);
     windowed(2, 80, 20, AttentionPath::kMma);
     if (!has_hopper) return;
     const AttentionModel wide{model.name, model.heads, model.kv_heads, 64, true};
@@ -254,6 +262,7 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
       decode(std::to_string(num_seqs) + " x 1024", even_lengths(num_seqs, 1024), path);
     decode("1 x 32768", even_lengths(1, 32768), path);
     shared(64, 2048, 64, path);
+    shared(64, 2048, 64, path, 1024);
     shared(16, 1024, 128, path);
     windowed(64, 8192, 1024, path);
   }

@@ -282,6 +282,13 @@ class Check:
                     add(what, bench, times, "× the time", None, None, "≥ 4 ×", times >= 4)
                 else:
                     missing(what, bench, "≥ 4 ×")
+        case, what = "decode 64 x 2048 + 64 window 1024", "the same within a window of 1,024, row by row over the same blocks, mma"
+        shared, apart = attention(f"{case} shared, mma"), attention(f"{case} same blocks, mma")
+        if shared and apart:
+            times = apart["us"] / shared["us"]
+            add(what, bench, times, "× the time", None, None, "≥ 1 ×", times >= 1)
+        else:
+            missing(what, bench, "≥ 1 ×")
         worst("decode, 64 × 8,192, a window of 1,024", 0.7, [attention("decode 64 x 8192 window 1024, mma")])
         worst("block_copy, 64 blocks within the pool", 0.8, [rows.get(("block_copy", "64 blocks within the pool"))])
         for path, wanted in [("mma", 350), ("Hopper", 500)]:

@@ -7,7 +7,8 @@
 // 3. Deterministic: a row's bits do not depend on the rest of the step, nor on how its sequence was cut into chunks.
 // 4. The combined result of a unit in pieces is merged in order of positions, whichever block comes last.
 // 5. Positions that several sequences share are computed by a launch of its own, for all their rows at once, where the
-//    work has one. The states go on in the order of positions: deterministic bits are as without it.
+//    work has one, each as far as its window reaches. The states go on in the order of positions: deterministic bits are
+//    as without it.
 // 6. A row of a tree that lies behind its place is a sequence of one row in the schedule. It sees its ancestors at the
 //    positions of their depth, and has the bits that it would have had behind them in a chain.
 #pragma once
@@ -64,7 +65,7 @@ struct AttentionWork {
   bool has_wgmma_items = true;
   int32_t num_blocks = 0;
   AttentionTree tree;
-  SharedAttentionWork shared;  // REQUIRES: no window, no tree
+  SharedAttentionWork shared;  // REQUIRES: no tree
   int32_t num_tables = 1;  // of a sequence, in layers with different windows: their ids of a block stand together
 };
 

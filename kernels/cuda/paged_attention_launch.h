@@ -76,7 +76,7 @@ void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const
   } else {
     LLMB_CHECK(qkv_stride % 8 == 0);
     if (work.shared.stats != nullptr) {
-      LLMB_CHECK(shape.window == 0 && work.tree.parent_rows == nullptr);
+      LLMB_CHECK(work.tree.parent_rows == nullptr);
       attention::Args<T> shared = args;
       shared.work.num_ctas = work.shared.num_ctas;
       shared.work.items = work.shared.items;

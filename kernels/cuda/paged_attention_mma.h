@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args
   }
 }
 
-// Items of any number of rows, over positions that all of them see; their results are states.
+// Items of any number of rows of several sequences; their results are states.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2) shared_paged_attention_kernel(const Args<T> args) {
   ptx::follow_previous_grid();

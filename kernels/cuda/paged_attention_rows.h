@@ -8,7 +8,7 @@ namespace llmb::cuda::attention {
 
 // kRowBlocks: 16-row fragments of a warp. With two, each fragment of keys and values serves both, which the rate of
 // shared memory needs. Per row the arithmetic is the same with one and with two. Rows of a shared item see all of its
-// positions. Items that go on from its states have kTileRows rows at most, so one fragment a warp.
+// positions that their windows reach. Items that go on from its states have kTileRows rows at most, so one fragment a warp.
 template <class T, int kDim, int kPositions, int kRowBlocks, ItemKind kKind>
 class RowAttention {
  public:
@@ -28,8 +28,15 @@ class RowAttention {
     // A warp without rows sees nothing.
     int first = 0, last = -1;
     if (first_row <= last_row) {
-      first = kIsShared ? item_.kv_end - 1 : find_row(args, item_, first_row).position;
-      last = kIsShared ? item_.kv_end - 1 : find_row(args, item_, last_row).position;
+      if constexpr (!kIsShared) {
+        first = find_row(args, item_, first_row).position;
+        last = find_row(args, item_, last_row).position;
+      } else if (args.window == kNoWindow) {
+        first = last = item_.kv_end - 1;
+      } else {
+        const PositionRange range = find_shared_range<16 * kRowBlocks>(args, item_, first_row);
+        first = range.first, last = range.last;
+      }
     }
     if (lane_ == 0) state->warp[warp_] = {first, last};
     __syncwarp();

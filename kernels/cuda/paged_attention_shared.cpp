@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/layer_groups.h"
 #include "kernels/cuda/tuning.h"
 
 namespace llmb::cuda {
@@ -44,6 +45,13 @@ class SharedScheduler {
     make_items();
   }
 
+  // The prefixes that are chosen, all together.
+  bool is_worth_it() const {
+    int64_t total = 0;
+    for (const Chosen& c : schedule_.chosen) total += gain_of(c.prefix);
+    return is_worth(total);
+  }
+
  private:
   int32_t num_tokens(int32_t seq) const { return batch_.query_start[seq + 1] - batch_.query_start[seq]; }
   bool takes_part(int32_t seq) const { return shares_positions(shape_, num_tokens(seq)); }
@@ -52,17 +60,32 @@ class SharedScheduler {
                                 static_cast<size_t>(prefix.seq_end - prefix.seq_begin));
   }
   int32_t num_tiles(const SharedPositions& prefix) const { return prefix.num_positions / tile_; }
+  int32_t least_position(int32_t seq) const {
+    return shared_.least_position != nullptr ? shared_.least_position[seq] : batch_.context_len[seq] - num_tokens(seq);
+  }
+  // The first of the prefix's tiles that a row at `position` or behind it sees.
+  int32_t first_tile(const SharedPositions& prefix, int32_t position) const {
+    return std::min(first_seen(shape_.window, position) / tile_, num_tiles(prefix));
+  }
+  int32_t first_tile(const Chosen& c) const { return first_tile(c.prefix, least_position(c.widest_seq)); }
 
   // Positions of a KV head that need not be read again, less what states cost: each row's is written and read, in two
   // pieces or so, and takes as much memory as a position.
   int64_t gain_of(const SharedPositions& prefix) const {
-    int64_t num_seqs = 0, num_rows = 0;
+    int64_t total = 0, most = 0, num_rows = 0;
     for (const int32_t seq : seqs(prefix)) {
       if (!takes_part(seq)) continue;
-      ++num_seqs;
+      const int64_t num_seen =
+          std::max(0, num_tiles(prefix) * tile_ - first_seen(shape_.window, least_position(seq)));
+      total += num_seen;
+      most = std::max(most, num_seen);
       num_rows += int64_t{num_tokens(seq)} * shape_.group();
     }
-    return std::max<int64_t>(0, int64_t{num_tiles(prefix)} * tile_ * (num_seqs - 1) - 4 * num_rows);
+    return std::max<int64_t>(0, total - most - 4 * num_rows);
+  }
+  bool is_worth(int64_t gain) const {
+    return gain * shape_.num_kv_heads >=
+           kSharedLaunchTiles * tiling_.kv_tile * shared_ctas(tiling_, max_ctas_, /*uses_wgmma=*/false);
   }
 
   // gain: of each prefix by itself; best: the most that it or prefixes within it gain.
@@ -97,23 +120,26 @@ class SharedScheduler {
       is_covered[i] = 1;
       total += schedule_.gain[i];
     }
-    return total * shape_.num_kv_heads >=
-           kSharedLaunchTiles * tiling_.kv_tile * shared_ctas(tiling_, max_ctas_, /*uses_wgmma=*/false);
+    return is_worth(total);
   }
 
   bool add_tokens(const SharedPositions& prefix) {
     std::vector<int32_t>& tokens = schedule_.tokens;
     const size_t first = tokens.size();
-    for (const int32_t seq : seqs(prefix))
-      if (takes_part(seq))
-        for (int32_t row = batch_.query_start[seq]; row < batch_.query_start[seq + 1]; ++row) tokens.push_back(row);
+    int32_t widest_seq = -1;
+    for (const int32_t seq : seqs(prefix)) {
+      if (!takes_part(seq)) continue;
+      if (widest_seq < 0 || least_position(seq) < least_position(widest_seq)) widest_seq = seq;
+      for (int32_t row = batch_.query_start[seq]; row < batch_.query_start[seq + 1]; ++row) tokens.push_back(row);
+    }
     if (static_cast<int64_t>(tokens.size()) > max_tokens_) {
       tokens.resize(first);
       return false;
     }
     const auto count = static_cast<int32_t>(tokens.size() - first);
     const int64_t num_units = ceil_div(int64_t{count} * shape_.group(), tiling_.max_rows);
-    schedule_.chosen.push_back({prefix, static_cast<int32_t>(first), count, static_cast<int32_t>(num_units), 1});
+    schedule_.chosen.push_back(
+        {prefix, static_cast<int32_t>(first), count, static_cast<int32_t>(num_units), 1, widest_seq});
     return true;
   }
 
@@ -121,14 +147,15 @@ class SharedScheduler {
   void cut() {
     if (shape_.deterministic) return;
     int64_t total = 0;
-    for (const Chosen& c : schedule_.chosen) total += int64_t{c.num_units} * shape_.num_kv_heads * num_tiles(c.prefix);
+    for (const Chosen& c : schedule_.chosen)
+      total += int64_t{c.num_units} * shape_.num_kv_heads * (num_tiles(c.prefix) - first_tile(c));
     const int64_t least = schedule_.uses_wgmma ? kWgmmaMinTiles : kTallMinTiles;
     int64_t tiles_of_piece = std::max(least, ceil_div(total, num_ctas_));
     for (int64_t num_states = max_states_ + 1; num_states > max_states_; tiles_of_piece *= 2) {
       num_states = 0;
       for (Chosen& c : schedule_.chosen) {
         c.num_pieces = static_cast<int32_t>(
-            std::clamp<int64_t>(num_tiles(c.prefix) / tiles_of_piece, 1, kMaxStatePieces));
+            std::clamp<int64_t>((num_tiles(c.prefix) - first_tile(c)) / tiles_of_piece, 1, kMaxStatePieces));
         num_states += int64_t{c.num_pieces} * c.num_tokens * shape_.num_heads;
       }
     }
@@ -186,15 +213,16 @@ class SharedScheduler {
   }
 
   AttentionItem make_item(const Chosen& c, int32_t unit, int32_t piece, int32_t head) const {
-    const int32_t tiles = num_tiles(c.prefix), first_seq = seqs(c.prefix)[0];
+    const int32_t first = first_tile(c), tiles = num_tiles(c.prefix) - first;
     const auto position_of = [&](int32_t p) {
-      return static_cast<int32_t>(int64_t{tiles} * p / c.num_pieces) * tile_;
+      return (first + static_cast<int32_t>(int64_t{tiles} * p / c.num_pieces)) * tile_;
     };
     AttentionItem item{};
     item.query_start = c.first_token;
-    item.block_start = batch_.block_start[first_seq];
+    item.block_start = batch_.block_start[c.widest_seq];
     item.kv_head = head;
     item.row_begin = unit * tiling_.max_rows;
+    item.first_position = least_position(c.widest_seq) - item.row_begin / shape_.group();
     item.num_rows = std::min(tiling_.max_rows, c.num_tokens * shape_.group() - item.row_begin);
     item.kv_begin = position_of(piece);
     item.kv_end = position_of(piece + 1);
@@ -248,8 +276,13 @@ SharedAttentionLimits shared_attention_limits(const AttentionShape& shape, int32
 void schedule_shared_attention(const AttentionBatch& batch, const SharedAttentionBatch& shared,
                                const AttentionShape& shape, int32_t num_ctas, int64_t max_tokens,
                                SharedAttentionSchedule* schedule) {
-  LLMB_CHECK(num_ctas > 0 && shape.window == 0 && !attention_tiling(shape).scalar);
+  LLMB_CHECK(num_ctas > 0 && !attention_tiling(shape).scalar);
   SharedScheduler(batch, shared, shape, num_ctas, max_tokens, schedule).run();
+}
+
+bool gains_by_sharing(const AttentionBatch& batch, const SharedAttentionBatch& shared, const AttentionShape& shape,
+                      int32_t num_ctas, SharedAttentionSchedule* schedule) {
+  return SharedScheduler(batch, shared, shape, num_ctas, /*max_tokens=*/0, schedule).is_worth_it();
 }
 
 }  // namespace llmb::cuda

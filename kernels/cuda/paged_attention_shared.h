@@ -3,13 +3,16 @@
 // cascade attention in FlashInfer, Ye et al. 2025), and leave states from which each sequence goes on by itself. Host
 // code without a device.
 //
+// Layers with windows may use the same list: each row sees what its window reaches.
+//
 // 1. A sequence takes part in one prefix at most: prefixes that do not enclose each other are chosen, so that the
 //    fewest positions are read. Only sequences of few rows take part, where reading is what takes time; and only where
-//    all of it saves more than a launch costs.
+//    all of it saves more than a launch costs, in layers with the window of the list's shape.
 // 2. An item is some rows of a prefix, over a piece of its positions that begins at a multiple of the kernel's tile. It
 //    writes the states of these rows and this piece; nothing else does.
 // 3. Deterministic schedules cut no prefix into pieces.
 // 4. Sizes stay within shared_attention_limits().
+// 5. A prefix is read by way of the table of the sequence that looks back furthest. Nothing is read that no row sees.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +41,8 @@ struct SharedPositions {
 struct SharedAttentionBatch {
   std::span<const SharedPositions> prefixes;
   std::span<const int32_t> seqs;
+  // [num_seqs]  the least that the position of the sequence's first new token can be; null: as in the batch
+  const int32_t* least_position = nullptr;
 };
 
 struct SharedAttentionLimits {
@@ -48,8 +53,8 @@ struct SharedAttentionLimits {
 SharedAttentionLimits shared_attention_limits(const AttentionShape& shape, int32_t num_ctas, int32_t max_num_seqs,
                                               int32_t max_num_tokens);
 
-// An item's query_start is its prefix's first of `tokens`,
-// its shared.first where the states of its piece begin; pieces of units are not used.
+// An item's query_start is its prefix's first of `tokens`, its shared.first where the states of its piece begin; none of
+// its rows is before first_position + the token of row_begin. Pieces of units are not used.
 struct SharedAttentionSchedule {
   std::vector<int32_t> tokens;
   std::vector<AttentionItem> items;  // empty: nothing is worth sharing
@@ -61,6 +66,7 @@ struct SharedAttentionSchedule {
   struct Chosen {
     SharedPositions prefix;
     int32_t first_token, num_tokens, num_units, num_pieces;
+    int32_t widest_seq;  // that looks back furthest
   };
   std::vector<int64_t> gain, best;  // [prefixes]
   std::vector<int32_t> parent, cta;
@@ -69,9 +75,13 @@ struct SharedAttentionSchedule {
   std::vector<Chosen> chosen;
 };
 
-// REQUIRES: shape.window is 0, attention_tiling(shape) is not scalar; max_tokens as in the limits.
+// REQUIRES: attention_tiling(shape) is not scalar; max_tokens as in the limits.
 void schedule_shared_attention(const AttentionBatch& batch, const SharedAttentionBatch& shared,
                                const AttentionShape& shape, int32_t num_ctas, int64_t max_tokens,
                                SharedAttentionSchedule* schedule);
+
+// Whether the launch is also worth it in layers with a smaller window than the list was made for: shape.window.
+bool gains_by_sharing(const AttentionBatch& batch, const SharedAttentionBatch& shared, const AttentionShape& shape,
+                      int32_t num_ctas, SharedAttentionSchedule* schedule);
 
 }  // namespace llmb::cuda

@@ -11,7 +11,7 @@ enum class ItemKind {
   kChain,      // consecutive tokens of a sequence
   kTree,       // or one that may be a tree's row behind its place
   kContinued,  // consecutive tokens, which may begin with states
-  kShared      // of several sequences, over positions that all of them share
+  kShared      // of several sequences, over positions that all of them share, as far as their windows reach
 };
 
 // Number of the row's state in its first piece. Of a shared item: in the item's piece.
@@ -44,6 +44,24 @@ __device__ RowPair find_rows_of(const Args<T>& args, const AttentionItem& item, 
 #pragma unroll
   for (int h = 0; h < 2; ++h) pair.row[h] = find_shared_row(args, item, min(first_row + 8 * h, item.num_rows - 1));
   return pair;
+}
+
+// The least and the greatest position of a warp's kRows rows of a shared item; the same in every lane.
+struct PositionRange {
+  int first, last;
+};
+
+template <int kRows, class T>
+__device__ PositionRange find_shared_range(const Args<T>& args, const AttentionItem& item, int first_row) {
+  const int row = min(first_row + static_cast<int>(threadIdx.x) % kRows, item.num_rows - 1);
+  const int position = find_shared_row(args, item, row).position;
+  PositionRange range{position, position};
+#pragma unroll
+  for (int step = 1; step < kRows; step *= 2) {
+    range.first = min(range.first, __shfl_xor_sync(kAllLanes, range.first, step));
+    range.last = max(range.last, __shfl_xor_sync(kAllLanes, range.last, step));
+  }
+  return range;
 }
 
 // A warp's 16 rows, the first of which is `first_row` of a shared item.

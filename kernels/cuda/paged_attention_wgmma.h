@@ -14,7 +14,8 @@ namespace llmb::cuda::attention {
 
 #ifdef LLMB_HAS_SM90A
 
-// One of the two warpgroups that multiply. Rows of shared items see all of their positions, which are whole tiles.
+// One of the two warpgroups that multiply. Rows of shared items see all of their positions, which are whole tiles, as
+// far as their windows reach.
 template <class T, int kDim, bool kTransforms, ItemKind kKind>
 class WgmmaConsumer {
  public:
@@ -151,6 +152,9 @@ class WgmmaConsumer {
     if constexpr (!kIsShared) {
       first_position = find_row(args_, item(), min(first_row(), item().num_rows - 1)).position;
       last_position = find_row(args_, item(), min(first_row() + 15, item().num_rows - 1)).position;
+    } else if (args_.window < kNoWindow) {
+      const PositionRange range = find_shared_range<16>(args_, item(), first_row());
+      first_position = range.first, last_position = range.last;
     }
     first_all_seen_ = last_position - args_.window + 1;
     last_all_seen_ = first_position - W::kTile + 1;

@@ -212,26 +212,48 @@ TEST_CASE("a decode step that copies blocks is replayed") {
   CHECK(naming.calls_of_prompt > 24);
 }
 
-TEST_CASE("a model with windows: the layer that sees all positions shares, in layer groups and without") {
-  simt::set_num_multiprocessors(1);
-  const std::string dir = source_dir() + "/data/fixtures/models/qwen2-window";
+// Launches over shared prefixes in a run of a fixture with other windows, whose answers have the bits of row by row.
+uint64_t num_shared_with(const std::string& model, int32_t window, bool groups_layers,
+                         const std::vector<std::shared_ptr<const Request>>& requests) {
+  CAPTURE(model);
+  CAPTURE(window);
+  CAPTURE(groups_layers);
+  const std::string dir = source_dir() + "/data/fixtures/models/" + model;
   ModelConfig config = load_model_config(dir).value();
-  config.max_position_embeddings = kMaxModelLen;
-  const auto requests = {request_with_choices(75, 12, 5)};
-  for (const bool groups_layers : {false, true}) {
-    CAPTURE(groups_layers);
-    LoadOptions options = options_for(dir, DType::kBF16);
-    options.groups_layers = groups_layers;
-    const auto backend = loaded(make_cuda_backend(0), config, options);
-    Naming row_by_row(backend.get(), false), together(backend.get(), true);
-    const auto num_shared = [] { return simt::num_runs("shared_paged_attention_kernel"); };
-    const uint64_t before = num_shared();
-    const ScheduledAnswers plain = run_scheduled(row_by_row, scheduling(), nullptr, requests).answers;
-    CHECK(num_shared() == before);
-    const bool is_same = run_scheduled(together, scheduling(), nullptr, requests).answers == plain;
-    CHECK(is_same);
-    CHECK(num_shared() > before);
-  }
+  config.max_position_embeddings = 192;
+  for (LayerConfig& layer : config.layers)
+    if (layer.window > 0) layer.window = window;
+  LoadOptions options = options_for(dir, DType::kBF16);
+  options.groups_layers = groups_layers;
+  options.max_model_len = 192;
+  SchedulerConfig scheduler = scheduling();
+  scheduler.max_model_len = 192;
+  scheduler.enable_prefix_caching = true;
+  const auto backend = loaded(make_cuda_backend(0), config, options);
+  Naming row_by_row(backend.get(), false), together(backend.get(), true);
+  const auto num_shared = [] { return simt::num_runs("shared_paged_attention_kernel"); };
+  const uint64_t before = num_shared();
+  const ScheduledAnswers plain = run_scheduled(row_by_row, scheduler, nullptr, requests).answers;
+  CHECK(num_shared() == before);
+  const bool is_same = run_scheduled(together, scheduler, nullptr, requests).answers == plain;
+  CHECK(is_same);
+  return num_shared() - before;
+}
+
+// The prompt is two tiles and more, of which the rows see nothing, the last tile or all.
+TEST_CASE("models with windows: layers share what their windows reach, in layer groups and without, with sinks") {
+  simt::set_num_multiprocessors(1);
+  const std::vector<std::shared_ptr<const Request>> requests = {request_with_choices(133, 10, 4)};
+  const auto all_layers_share = [&](const std::string& model, int32_t num_layers, int32_t window, bool groups_layers) {
+    const uint64_t num_shared = num_shared_with(model, window, groups_layers, requests);
+    return num_shared > 0 && num_shared % static_cast<uint64_t>(num_layers) == 0;
+  };
+  CHECK(num_shared_with("qwen2-window", 11, true, requests) == 4);  // steps: the one layer that sees everything
+  CHECK(all_layers_share("qwen2-window", 3, 100, true));
+  CHECK(all_layers_share("qwen2-window", 3, 128, false));
+  CHECK(all_layers_share("gpt_oss", 2, 90, true));
+  CHECK(num_shared_with("mistral-window", 11, true, requests) == 0);
+  CHECK(all_layers_share("mistral-window", 3, 100, true));
   simt::set_num_multiprocessors(4);
 }
 

@@ -77,6 +77,8 @@ TEST_CASE("gpu_check: the report says what was measured, beside which limit, and
                       kernel_row("paged_attention", decode + "x 2048 + 64 same blocks, mma", 900, "GB/s", 4000, 93) +
                       kernel_row("paged_attention", decode + "x 2048 + 64 own, mma", 900, "GB/s", 4000, 120) +
                       kernel_row("paged_attention", decode + "x 2048 + 64 shared, mma", 900, "GB/s", 4000, 24) +
+                      kernel_row("paged_attention", decode + "x 2048 + 64 window 1024 same blocks, mma", 900, "GB/s", 4000, 30) +
+                      kernel_row("paged_attention", decode + "x 2048 + 64 window 1024 shared, mma", 900, "GB/s", 4000, 24) +
                       kernel_row("block_copy", "64 blocks within the pool", 3600, "GB/s", 4000) +
                       kernel_row("paged_attention", prefill + "2048, Hopper", 510, "TFLOP/s", 700) +
                       kernel_row("linear", "llama-3.1-8b qkv 16x6144x4096", 3700, "GB/s", 4000) +
@@ -95,6 +97,8 @@ TEST_CASE("gpu_check: the report says what was measured, beside which limit, and
       "| 64 rows over 2,048 shared and 64 own positions, over blocks of their own, mma" + kernels +
           "5 × the time |  |  | ≥ 4 × | met |",
       "| 64 rows over 2,048 shared and 64 own positions, over blocks of their own, Hopper" + kernels + "not measured |",
+      "| the same within a window of 1,024, row by row over the same blocks, mma" + kernels +
+          "1.25 × the time |  |  | ≥ 1 × | met |",
       "| decode, 64 × 8,192, a window of 1,024" + kernels + "not measured |",
       "| block_copy, 64 blocks within the pool" + kernels + "3,600 GB/s | 4,000 GB/s | 90.0 % | 80 % | met |",
       "| prefill attention, 2,048, Hopper" + kernels + "510 TFLOP/s | 700 TFLOP/s | 72.9 % | 500 TFLOP/s | met |",

@@ -213,9 +213,7 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(wait(&ignored));
     // Every recorded step takes about as much as the first.
     const int64_t free_before = free_device_bytes();
-    StepKind kind = ops_->stage().decode_kind();
-    if (ops_->stage().may_share()) kind.sharing = Sharing::kMma;
-    record({largest_bucket(), /*needs_all=*/true, kind});
+    record({largest_bucket(), /*needs_all=*/true, ops_->stage().fullest_decode_kind()});
     const int64_t graph_bytes = std::max<int64_t>(free_before - free_device_bytes(), 0);
     graphs_.clear();
     set_kv_pool(0);

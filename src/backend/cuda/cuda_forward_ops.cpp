@@ -61,7 +61,7 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
                            {step_.rows, step_.parent_rows, slots_of(layer)},
                            {},
                            groups_.num_groups()};
-  if (step_.kind.sharing != Sharing::kNone && config_.layer(layer).window == 0) {
+  if (step_.kind.shares_in(config_.layer(layer).window)) {
     work.shared = step_.shared;
     work.shared.positions = step_.positions;
     work.shared.values = shared_values_.data<float>();

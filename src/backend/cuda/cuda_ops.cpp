@@ -30,14 +30,17 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   return shape;
 }
 
-// Those with layers that see all positions.
-std::vector<int32_t> full_groups(const ModelConfig& config, const LayerGroups& groups) {
-  std::vector<int32_t> full;
-  for (int32_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    if (config.layer(layer).window == 0) full.push_back(groups.group(layer));
-  std::sort(full.begin(), full.end());
-  full.erase(std::unique(full.begin(), full.end()), full.end());
-  return full;
+AttentionWindows attention_windows(const ModelConfig& config, const LayerGroups& groups) {
+  const auto is_wider = [](int32_t a, int32_t b) { return b != 0 && (a == 0 || a > b); };
+  AttentionWindows windows;
+  for (int32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const int32_t window = config.layer(layer).window;
+    if (windows.of_layers.empty() || is_wider(window, windows.of_layers[0])) windows.widest_group = groups.group(layer);
+    const auto at = std::lower_bound(windows.of_layers.begin(), windows.of_layers.end(), window, is_wider);
+    if (at == windows.of_layers.end() || *at != window) windows.of_layers.insert(at, window);
+  }
+  windows.of_groups = groups.windows;
+  return windows;
 }
 
 cuda::DeviceMemory experts_workspace(const ModelConfig& config, const CudaOpsOptions& options) {
@@ -66,7 +69,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       attention_shape_(attention_shape(config, options)),
       linear_({options.dtype, options.deterministic, options.hopper, device.num_sms}, stream),
       uploader_(std::make_unique<WeightUploader>(stream)),
-      stage_(options.limits, attention_shape_, num_ctas_, full_groups(config, options.groups)) {
+      stage_(options.limits, attention_shape_, num_ctas_, attention_windows(config, options.groups)) {
   for (const RopeConfig& rope : config.ropes) {
     const RopeTable table = make_rope_table(rope, config.rotary_dim(rope), options.max_position);
     ropes_.push_back({config.rotary_dim(rope), upload_array(table.cos, stream), upload_array(table.sin, stream)});

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "core/shared_prefixes.h"
 
 namespace llmb {
 
@@ -107,11 +106,12 @@ StepStage::SharedLayout StepStage::shared_layout() const {
 }
 
 StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas,
-                     const std::vector<int32_t>& full_groups)
+                     const AttentionWindows& windows)
     : limits_(limits),
       attention_(attention),
       num_ctas_(num_ctas),
-      full_groups_(cuda::attention_tiling(attention).scalar ? std::vector<int32_t>() : full_groups),
+      windows_(windows),
+      may_share_(!cuda::attention_tiling(attention).scalar),
       places_((1 + int64_t{limits.num_layer_groups}) * limits.max_num_tokens * int64_t{sizeof(int32_t)}) {
   const StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples};
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
@@ -132,13 +132,22 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
 
 int32_t StepStage::num_kinds(bool has_drafts, bool has_trees) const {
   const bool has_wgmma = cuda::attention_tiling(attention_).wgmma;
-  const int32_t num_sharings = !may_share() ? 1 : has_wgmma ? 3 : 2;
+  const int32_t num_launches = static_cast<int32_t>(windows_.of_layers.size());  // one for each window that shares
+  const int32_t num_sharings = !may_share() ? 1 : 1 + num_launches * (has_wgmma ? 2 : 1);
   const int32_t num_heights = has_wgmma && has_drafts ? 2 : 1;
   return (num_sharings + (has_trees ? 1 : 0)) * num_heights;
 }
 
 StepKind StepStage::decode_kind() const {
   return {.is_tall = cuda::attention_tiling(attention_).wgmma && attention_.group() > cuda::AttentionTiling::kTileRows};
+}
+
+StepKind StepStage::fullest_decode_kind() const {
+  StepKind kind = decode_kind();
+  if (!may_share()) return kind;
+  kind.sharing = Sharing::kMma;
+  kind.least_window = windows_.of_layers.back();
+  return kind;
 }
 
 StepArrays StepStage::arrays(const StepShape& shape, const StepKind& kind) const {
@@ -196,6 +205,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   kind.is_tall = std::any_of(schedule_.units.begin(), schedule_.units.end(), [](const auto& unit) { return unit.wgmma; });
   if (may_share() && !shared_schedule_.items.empty()) {
     kind.sharing = shared_schedule_.uses_wgmma ? Sharing::kWgmma : Sharing::kMma;
+    kind.least_window = least_window_;
     upload_shared(stream);
   }
   StepArrays result = arrays(shape, kind);
@@ -308,42 +318,6 @@ void StepStage::pack_attention(const StepPlan& plan, const Layout& at, uint8_t* 
   cuda::schedule_attention(batch, attention_, num_ctas_, &schedule_);
   copy(schedule_.cta_start, out + at.cta_start);
   copy(schedule_.items, out + at.items);
-}
-
-// Positions of a prefix that all full groups share and that lie before every row that may read them together.
-int32_t StepStage::num_shared_positions(const StepPlan& plan, const SharedPrefix& prefix) const {
-  const std::span<const int32_t> entries =
-      std::span(plan.shared_entries).subspan(prefix.entry_begin, prefix.entry_end - prefix.entry_begin);
-  const auto table = [&](int32_t e, int32_t group) {
-    const size_t at = static_cast<size_t>(e) * plan.num_layer_groups + group;
-    return std::span(plan.block_ids).subspan(plan.block_start[at], plan.block_start[at + 1] - plan.block_start[at]);
-  };
-  int32_t num_blocks = prefix.num_blocks, before = INT32_MAX;
-  for (const int32_t e : entries) {
-    for (const int32_t group : full_groups_) {
-      if (group == prefix.layer_group) continue;
-      const auto first = table(entries[0], group), own = table(e, group);
-      num_blocks = static_cast<int32_t>(std::mismatch(first.begin(), first.begin() + num_blocks, own.begin()).first -
-                                        first.begin());
-    }
-    const StepEntry& entry = plan.entries[e];
-    if (cuda::shares_positions(attention_, plan.num_rows(e)))
-      before = std::min(before, entry.base + (entry.follows == kNoGroup ? 0 : 1));
-  }
-  return std::min(num_blocks * plan.block_size, before);
-}
-
-// Whether it is worth while. Entries are attention's sequences then: steps with trees go row by row.
-bool StepStage::schedule_shared(const StepPlan& plan, const cuda::AttentionBatch& batch) {
-  shared_schedule_.items.clear();
-  const std::span<const SharedPrefix> prefixes = shared_prefixes(plan, full_groups_[0]);
-  if (prefixes.empty() || has_tree_) return false;
-  shared_positions_.clear();
-  for (const SharedPrefix& prefix : prefixes)
-    shared_positions_.push_back({num_shared_positions(plan, prefix), prefix.entry_begin, prefix.entry_end});
-  cuda::schedule_shared_attention(batch, {shared_positions_, plan.shared_entries}, attention_, num_ctas_,
-                                  limits_.max_num_shared_tokens(), &shared_schedule_);
-  return !shared_schedule_.items.empty();
 }
 
 void StepStage::upload_shared(cudaStream_t stream) {

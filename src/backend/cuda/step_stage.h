@@ -34,10 +34,21 @@ enum class Sharing { kNone, kMma, kWgmma };
 // Which of attention's kernels a step runs.
 struct StepKind {
   Sharing sharing = Sharing::kNone;
+  int32_t least_window = 0;  // of layers with windows that share; 0: none of them does
   bool is_tall = false;   // there may be units of more than kTileRows rows: they go to Hopper's kernel
   bool has_tree = false;  // some rows lie behind their place
 
+  bool shares_in(int32_t window) const {
+    return sharing != Sharing::kNone && (window == 0 || (least_window > 0 && window >= least_window));
+  }
   auto operator<=>(const StepKind&) const = default;
+};
+
+// The windows of a model's layers.
+struct AttentionWindows {
+  std::vector<int32_t> of_layers;  // each once, the widest first; 0, the widest, for layers that see all positions
+  int32_t widest_group = 0;        // layer group in which layers with the first of them are
+  std::vector<int32_t> of_groups = {0};  // LayerGroups::windows
 };
 
 // Device addresses. Padded tokens are of no entry, padded sample rows have token row -1, padded groups no rows.
@@ -92,16 +103,18 @@ struct StepLimits {
 // step so many before it must have run.
 class StepStage {
  public:
-  // full_groups: the layer groups with layers that see all positions. Throws cuda::CudaError.
+  // Throws cuda::CudaError.
   StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas,
-            const std::vector<int32_t>& full_groups);
+            const AttentionWindows& windows);
 
   // Whether some step's attention may have a launch over shared prefixes.
-  bool may_share() const { return !full_groups_.empty(); }
+  bool may_share() const { return may_share_; }
   // How many kinds of steps there are in which every row is sampled.
   int32_t num_kinds(bool has_drafts, bool has_trees) const;
   // That of one token for each sequence.
   StepKind decode_kind() const;
+  // The one of these with the most launches.
+  StepKind fullest_decode_kind() const;
 
   // Where a step of this shape lies.
   StepArrays arrays(const StepShape& shape, const StepKind& kind) const;
@@ -124,6 +137,7 @@ class StepStage {
   struct SharedLayout;
   SharedLayout shared_layout() const;
   bool schedule_shared(const StepPlan& plan, const cuda::AttentionBatch& batch);
+  void find_least_positions(const StepPlan& plan);
   int32_t num_shared_positions(const StepPlan& plan, const SharedPrefix& prefix) const;
   void upload_shared(cudaStream_t stream);
   void place_rows(const StepPlan& plan);
@@ -134,10 +148,13 @@ class StepStage {
   const StepLimits limits_;
   const cuda::AttentionShape attention_;
   const int32_t num_ctas_;
-  const std::vector<int32_t> full_groups_;  // empty: attention cannot share
+  const AttentionWindows windows_;
+  const bool may_share_;
   cuda::AttentionSchedule schedule_;
   cuda::SharedAttentionSchedule shared_schedule_;
   std::vector<cuda::SharedPositions> shared_positions_;
+  std::vector<int32_t> least_position_;  // [num_entries]  of the first row, wherever the step is resolved
+  int32_t least_window_ = 0;             // StepKind's
   cuda::PinnedMemory host_[kMaxPlansInFlight], host_tables_[kMaxPlansInFlight];  // in turn
   cuda::PinnedMemory host_masks_[kMaxPlansInFlight], host_shared_[kMaxPlansInFlight];
   cuda::DeviceMemory device_, device_tables_, device_masks_, device_shared_;

@@ -32,7 +32,8 @@ struct AttentionCase {
   // Prefixes that a launch of its own computes, and the queries that share them.
   std::vector<SharedPositions> shared_prefixes;
   std::vector<int32_t> shared_seqs;
-  bool takes_states = true;  // false: as layers with windows do, which have the same lists and no such launch
+  int32_t shared_window = 0;  // that the list of that launch is made for, 0 or the widest of a model's layers
+  bool takes_states = true;   // false: as layers whose windows gain nothing, with the same lists and no such launch
 
   float score_scale() const { return scale > 0 ? scale : 1 / std::sqrt(static_cast<float>(shape.head_dim)); }
   float slope(int32_t head) const { return has_alibi ? 0.02f * static_cast<float>(head + 1) : 0; }
@@ -192,17 +193,19 @@ struct SharedRun {
 
 template <class T>
 SharedRun make_shared_run(const AttentionCase& c, const AttentionBatch& batch, const AttentionInputs<T>& in) {
-  std::vector<int32_t> positions;
-  for (int32_t s = 0; s < batch.num_seqs; ++s)
+  std::vector<int32_t> positions, least_position;
+  for (int32_t s = 0; s < batch.num_seqs; ++s) {
+    least_position.push_back(in.context_len[s] - (in.query_start[s + 1] - in.query_start[s]));
     for (int32_t row = in.query_start[s]; row < in.query_start[s + 1]; ++row)
       positions.push_back(in.context_len[s] - (in.query_start[s + 1] - row));
+  }
   SharedAttentionSchedule schedule;
   AttentionShape shape = c.shape;
   shape.dtype = kDTypeOf<T>;
-  shape.window = 0;
+  shape.window = c.shared_window;
   if (!c.shared_prefixes.empty())
-    schedule_shared_attention(batch, {c.shared_prefixes, c.shared_seqs}, shape, c.num_ctas, in.query_start.back(),
-                              &schedule);
+    schedule_shared_attention(batch, {c.shared_prefixes, c.shared_seqs, least_position.data()}, shape, c.num_ctas,
+                              in.query_start.back(), &schedule);
   return SharedRun(c, batch, std::move(schedule), in.query_start.back(), positions);
 }
 

@@ -7,16 +7,26 @@
 #include <random>
 #include <vector>
 
+#include "core/layer_groups.h"
 #include "kernels/cuda/tuning.h"
 
 namespace llmb::cuda {
 namespace {
+
+constexpr int32_t kTableBlocks = 200;
 
 // A step of sequences that begin as the paths of a random tree.
 struct Step {
   std::vector<int32_t> query_start = {0}, context_len, block_start = {0}, seqs;
   std::vector<SharedPositions> prefixes;
 
+  int32_t first_position(int32_t seq) const {
+    return context_len[seq] - (query_start[seq + 1] - query_start[seq]);
+  }
+  int32_t position(int32_t row) const {
+    const auto seq = static_cast<int32_t>(std::upper_bound(query_start.begin(), query_start.end(), row) - query_start.begin()) - 1;
+    return first_position(seq) + row - query_start[seq];
+  }
   AttentionBatch batch() const {
     return {static_cast<int32_t>(context_len.size()), query_start.data(), context_len.data(), block_start.data()};
   }
@@ -56,7 +66,7 @@ Step random_step(std::mt19937& rng) {
     const int32_t num_tokens = draw(rng, 0, 9) == 0 ? draw(rng, 17, 90) : draw(rng, 0, 3);
     step.query_start.push_back(step.query_start.back() + num_tokens);
     step.context_len.push_back(shared_of[s] + num_tokens + draw(rng, 0, 100));
-    step.block_start.push_back(step.block_start.back() + 200);
+    step.block_start.push_back(step.block_start.back() + kTableBlocks);
   }
   return step;
 }
@@ -96,6 +106,8 @@ Found check_step(const Step& step, const AttentionShape& shape, int32_t num_ctas
       CHECK((state >= 0 && state < limits.max_states));
       const Written own{shared.tokens[item.query_start + token], head, item.kv_begin, item.kv_end};
       CHECK(written.insert({state, own}).second);
+      CHECK(item.first_position + item.row_begin / shape.group() <= step.position(own.token));
+      CHECK(step.first_position(item.block_start / kTableBlocks) <= step.position(own.token));
     }
   }
   Found found{static_cast<int64_t>(shared.items.size()), 0};
@@ -105,15 +117,19 @@ Found check_step(const Step& step, const AttentionShape& shape, int32_t num_ctas
   for (int32_t s = 0; s < batch.num_seqs; ++s) {
     const SharedStates& states = shared.states[s];
     found.num_pieces += states.num_pieces;
-    for (int32_t piece = 0, position = 0; piece < states.num_pieces; ++piece) {
+    for (int32_t piece = 0, position = -1; piece < states.num_pieces; ++piece) {
       int32_t end = 0;
       for (int32_t row = batch.query_start[s]; row < batch.query_start[s + 1]; ++row)
         for (int32_t head = 0; head < shape.num_heads; ++head, ++num_read) {
           const auto at = written.find(states.first + int64_t{piece} * states.stride +
                                        int64_t{row - batch.query_start[s]} * shape.num_heads + head);
           REQUIRE(at != written.end());
+          if (position < 0) position = at->second.kv_begin;
           const bool is_its = at->second.token == row && at->second.head == head && at->second.kv_begin == position;
           CHECK(is_its);
+          const int32_t seen = first_seen(shape.window, step.first_position(s));
+          if (piece == 0) CHECK((position <= seen || position + tile == states.num_positions));
+          if (piece == 0 && shape.window == 0) CHECK(position == 0);
           end = at->second.kv_end;
         }
       position = end;
@@ -123,7 +139,9 @@ Found check_step(const Step& step, const AttentionShape& shape, int32_t num_ctas
   }
   CHECK(num_read == written.size());
   AttentionSchedule schedule;
-  schedule_attention(own, shape, num_ctas, &schedule);
+  AttentionShape full = shape;
+  full.window = 0;
+  schedule_attention(own, full, num_ctas, &schedule);
   std::map<std::pair<int32_t, int32_t>, int64_t> covered;  // by row and KV head: its own positions
   for (const AttentionItem& item : schedule.items) {
     const int32_t begin = item.shared.num_pieces > 0 ? item.shared.num_positions : item.kv_begin;
@@ -147,6 +165,7 @@ TEST_CASE("random trees of prefixes: every row and position once, states apart, 
     shape.head_dim = i % 3 == 0 ? 256 : 64;
     shape.deterministic = i % 2 == 0;
     shape.hopper = i % 5 == 0;
+    shape.window = i % 4 == 0 ? draw(rng, 1, 1200) : 0;
     const int32_t num_ctas = 3 * draw(rng, 1, 20);
     const Found found = check_step(step, shape, num_ctas, std::max(1, draw(rng, step.query_start.back() / 2, 400)));
     all.num_items += found.num_items;
@@ -155,6 +174,44 @@ TEST_CASE("random trees of prefixes: every row and position once, states apart, 
   }
   CHECK(all.num_items > 10000);
   CHECK(all.num_pieces > 10000);
+}
+
+TEST_CASE("with a window: tiles that no row sees are not read, and the launch is worth it for what is seen") {
+  Step step;
+  for (int32_t s = 0; s < 8; ++s) {
+    step.seqs.push_back(s);
+    step.query_start.push_back(s + 1);
+    step.context_len.push_back(1025 + 10 * (s + 3) % 80);
+    step.block_start.push_back(step.block_start.back() + kTableBlocks);
+  }
+  step.prefixes = {{1000, 0, 8}};
+  const auto schedule = [&](int32_t window) {
+    AttentionShape shape;
+    shape.num_heads = shape.num_kv_heads = 1;
+    shape.head_dim = 64;
+    shape.deterministic = true;
+    shape.window = window;
+    SharedAttentionSchedule shared;
+    schedule_shared_attention(step.batch(), {step.prefixes, step.seqs}, shape, 1, 100, &shared);
+    return shared;
+  };
+  const auto begin = [&](int32_t window) { return schedule(window).items.at(0).kv_begin; };
+  CHECK(begin(0) == 0);
+  CHECK(begin(1025) == 0);  // the fifth sequence's row, whose table it is, at 1024
+  CHECK(schedule(0).items[0].block_start == 5 * kTableBlocks);
+  CHECK(begin(961) == 64);  // sees 64 and what is behind
+  CHECK(begin(962) == 0);
+  CHECK(begin(200) == 768);
+  CHECK(schedule(200).items[0].kv_end == 960);
+  CHECK(schedule(60).items.empty());
+  SharedAttentionSchedule full = schedule(0);
+  for (const auto& [window, gains] : {std::pair{60, false}, {130, true}, {900, true}}) {
+    AttentionShape shape;
+    shape.num_heads = shape.num_kv_heads = 1;
+    shape.head_dim = 64;
+    shape.window = window;
+    CHECK(gains_by_sharing(step.batch(), {step.prefixes, step.seqs}, shape, 1, &full) == gains);
+  }
 }
 
 // Positions read of a KV head, when every sequence takes the prefix that a choice among all antichains gives it.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cuda/hopper.h"
@@ -133,7 +134,45 @@ TEST_CASE("places that are known only on the device: items are clipped behind th
   }
 }
 
-TEST_CASE("layers with windows take the same lists and none of the states") {
+// Rows of all lengths of own parts: windows that hold the whole prefix for some of them, begin before, on and behind a
+// border of blocks and of tiles, hold less than the own part of others, or nothing of the prefix at all.
+const std::vector<int32_t> kWindows = {1, 63, 64, 65, 127, 128, 129, 193, 330};
+
+TEST_CASE("deterministic, with windows: the bits of each sequence by itself, whatever window the list is made for") {
+  for (const int32_t window : kWindows) {
+    CAPTURE(window);
+    for (const int32_t shared_window : {0, window + window % 2 * 40}) {
+      AttentionCase c = make_case(4, 2, 64);
+      c.shape.deterministic = c.has_sinks = true;
+      c.shape.window = window, c.schedule_window = 0;
+      c.shared_window = shared_window;
+      c.num_ctas = 2;
+      Sharing<bf16> s = make_sharing<bf16>(c, 12);
+      const AttentionRun together = run_attention<bf16>(s.c, s.queries);
+      CHECK((together.num_shared_items > 0) == (shared_window == 0 || shared_window >= 127));
+      CHECK(same_bytes(together.out, s.run(false).out));
+    }
+  }
+}
+
+TEST_CASE("with windows, head sizes, types, transformed scores, pieces and places known on the device only") {
+  for (const auto& [head_dim, window, num_ctas] :
+       {std::tuple{40, 200, 40}, {128, 100, 40}, {256, 333, 40}, {64, 640, 1}}) {
+    AttentionCase c = make_case(4, 2, head_dim, 8);
+    c.shape.window = window, c.schedule_window = 0;
+    c.shared_window = head_dim == 128 ? 0 : window;
+    c.num_ctas = num_ctas;
+    c.has_alibi = head_dim == 128;
+    c.softcap = head_dim == 256 ? 5.0f : 0;
+    Sharing<__half> s = make_sharing<__half>(c, 48);
+    for (size_t i = 0; i < s.queries.size(); ++i) s.queries[i].ahead = static_cast<int32_t>(i % 3) * 7;
+    check_against_reference<__half>(s.c, s.queries);
+    s.c.shape.deterministic = true;
+    CHECK(same_bytes(run_attention<__half>(s.c, s.queries).out, s.run(false).out));
+  }
+}
+
+TEST_CASE("layers whose windows gain nothing take the same lists and none of the states") {
   for (const int32_t window : {1, 50, 900}) {
     CAPTURE(window);
     AttentionCase c = make_case(2, 1, 64);
@@ -171,6 +210,21 @@ TEST_CASE("Hopper: as close to fp64 as a naive computation, head sizes, types, p
   CHECK(s.run(true).shares_by_wgmma);
   c.shape.num_heads = 4;  // 52 rows
   CHECK_FALSE(make_sharing<__half>(c, 22).run(true).shares_by_wgmma);
+}
+
+TEST_CASE("Hopper, with windows: as close to fp64 as a naive computation") {
+  if (!have_hopper()) return;
+  for (const auto& [window, num_ctas] : {std::pair{1, 30}, {129, 3}, {200, 30}, {257, 30}, {900, 3}}) {
+    CAPTURE(window);
+    AttentionCase c = make_case(20, 2, 64);
+    c.shape.hopper = true;
+    c.shape.window = window, c.schedule_window = 0;
+    c.has_alibi = window == 200;
+    c.num_ctas = num_ctas;
+    const Sharing<bf16> s = make_sharing<bf16>(c, 24);
+    check_against_reference<bf16>(s.c, s.queries);
+    CHECK(s.run(true).shares_by_wgmma);
+  }
 }
 
 TEST_CASE("prefixes within prefixes: each sequence shares where the most is saved") {
