@@ -100,11 +100,14 @@ void add_form_options(CLI::App& app, Options& o) {
     const char* const group = "Form of the answers, for lines that ask for none of their own";
     return app.add_option(flag, value, what)->group(group)->option_text(text);
   };
-  add("--json-schema", o.texts.json_schema, "Answers are JSON that satisfies the JSON Schema in FILE", "FILE");
-  add("--regex", o.texts.regex, "Answers match this regular expression as a whole", "PATTERN");
+  add("--json-schema", o.texts.json_schema, "Answers are JSON that satisfies the JSON Schema in FILE", "FILE")
+      ->check(non_empty());
+  add("--regex", o.texts.regex, "Answers match this regular expression as a whole", "PATTERN")
+      ->check(non_empty());
   add("--choice", o.texts.choices, "Answers are one of these texts; may be given several times", "TEXT,…")
       ->delimiter(',')->allow_extra_args(false);
-  add("--grammar", o.texts.grammar, "Answers follow the grammar in FILE, in llama.cpp's GBNF or Lark's EBNF", "FILE");
+  add("--grammar", o.texts.grammar, "Answers follow the grammar in FILE, in llama.cpp's GBNF or Lark's EBNF", "FILE")
+      ->check(non_empty());
 }
 
 }  // namespace llmb

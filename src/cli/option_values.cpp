@@ -96,6 +96,10 @@ CLI::Validator device_name() {
       "DEVICE");
 }
 
+CLI::Validator non_empty() {
+  return CLI::Validator([](const std::string& text) { return std::string(text.empty() ? "it is empty" : ""); }, "TEXT");
+}
+
 CLI::Validator one_of(std::vector<std::string> names) {
   return CLI::Validator(
       [names = std::move(names)](const std::string& text) {

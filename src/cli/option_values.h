@@ -22,6 +22,9 @@ CLI::Validator number_in(double low, double high, bool low_excluded = false);
 
 CLI::Validator device_name();
 
+// A text that is there: an unset variable of a script must not lift a constraint.
+CLI::Validator non_empty();
+
 // CLI11's IsMember and CheckedTransformer list enumerators' numbers, and the latter accepts these.
 CLI::Validator one_of(std::vector<std::string> names);
 

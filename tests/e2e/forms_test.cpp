@@ -284,6 +284,7 @@ TEST_CASE("a flag's form that cannot be enforced ends the job before the model i
     CHECK(schema.err.find("--json-schema: schema: \"unevaluatedItems\" at #/properties/a/unevaluatedItems") != std::string::npos);
     CHECK(run({"--json-schema", dir.file("none.json")}).exit_code == 2);
     CHECK(run({"--regex", "("}).exit_code == 2);
+    for (const char* flag : {"--json-schema", "--regex", "--choice", "--grammar"}) CHECK(run({flag, ""}).exit_code == 2);
     CHECK(run({"--regex", "a", "--choice", "b"}).exit_code == 2);
     CHECK(run({"--regex", "a", "--ignore-eos"}).exit_code == 2);
   }
