@@ -1,7 +1,10 @@
 #include "model/quantization_config.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+
+#include "base/whole_file.h"
 
 namespace llmb {
 
@@ -10,7 +13,9 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSupported =
-    "; supported: fp8 (E4M3), compressed-tensors float-quantized with 8 bits, mxfp4 of gpt_oss";
+    "; supported: fp8 (E4M3), compressed-tensors (float-quantized and int-quantized with 8 bits, pack-quantized with 4 "
+    "or "
+    "8), gptq (4 or 8 bits), awq (4 bits, gemm), bitsandbytes, mxfp4 of gpt_oss";
 
 Status refused(const std::string& what) {
   return unsupported("quantization_config: " + what + " is not supported" + kSupported);
@@ -38,57 +43,146 @@ void read_fp8(ConfigFields& f, ModelConfig* config) {
   read_block_size(f, "weight_block_size", config);
 }
 
+// How many columns share a scale; 0: all.
+int64_t read_group_size(ConfigFields& f, int64_t fallback) {
+  const int64_t size = f.integer("group_size", fallback, -1, 1 << 20);
+  if (size == 0) f.fail(data_loss("\"group_size\" 0: a group has at least one column, or -1 for all"));
+  return size < 0 ? 0 : size;
+}
+
+// Integers of few bits in the "weights" of a group.
+StoredQuantization read_ints(ConfigFields& w, const std::string& format, int64_t bits) {
+  StoredQuantization stored;
+  stored.method = format == "pack-quantized" ? StoredMethod::kPackedInts : StoredMethod::kInts;
+  stored.bits = static_cast<int32_t>(bits);
+  if (bits != 8 && (bits != 4 || format != "pack-quantized"))
+    w.fail(refused(format + " with " + std::to_string(bits) + " bits"));
+  const std::string strategy = w.text("strategy", "tensor");
+  if (strategy != "tensor" && strategy != "channel" && strategy != "group")
+    w.fail(refused("strategy \"" + strategy.substr(0, 60) + "\""));
+  if (strategy == "group") stored.group_size = read_group_size(w, 128);
+  return stored;
+}
+
 // One of "config_groups".
-void read_group(const json& group, ConfigFields& parent, ModelConfig* config) {
+void read_group(const json& group, const std::string& of_all, ConfigFields& parent, ModelConfig* config,
+                std::optional<StoredQuantization>* stored) {
   if (!group.is_object()) return parent.fail(data_loss("a group of \"config_groups\" is not an object"));
   ConfigFields f(group);
-  const std::string format = f.text("format", "float-quantized");
-  if (format != "float-quantized") parent.fail(refused("compressed-tensors format \"" + format.substr(0, 60) + "\""));
-  if (const json* weights = f.find("weights"); weights != nullptr && weights->is_object()) {
-    ConfigFields w(*weights);
-    const std::string type = w.text("type", "int");
-    const int64_t bits = w.integer("num_bits", 8, 1, 64);
-    if (type != "float" || bits != 8)
-      parent.fail(refused("weights of type " + type.substr(0, 60) + " with " + std::to_string(bits) + " bits"));
+  const std::string format = f.text("format", of_all);
+  const bool is_ints = format == "pack-quantized" || format == "int-quantized";
+  if (format != "float-quantized" && !is_ints)
+    parent.fail(refused("compressed-tensors format \"" + format.substr(0, 60) + "\""));
+  const json* weights = f.find("weights");
+  if (weights == nullptr || !weights->is_object())
+    return parent.fail(data_loss("a group of \"config_groups\" has no \"weights\""));
+  ConfigFields w(*weights);
+  const std::string type = w.text("type", "int");
+  const int64_t bits = w.integer("num_bits", 8, 1, 64);
+  StoredQuantization here;
+  if (is_ints) here = read_ints(w, format, bits);
+  if (type != (is_ints ? "int" : "float") || (!is_ints && bits != 8))
+    parent.fail(refused("weights of type " + type.substr(0, 60) + " with " + std::to_string(bits) + " bits"));
+  if (!is_ints) {
     const std::string strategy = w.text("strategy", "tensor");
     if (strategy != "tensor" && strategy != "channel" && strategy != "block")
       parent.fail(refused("strategy \"" + strategy.substr(0, 60) + "\""));
     if (!w.boolean("symmetric", true)) parent.fail(refused("weights that are not symmetric"));
     read_block_size(w, "block_structure", config);
-    parent.fail(w.status());
-  } else {
-    parent.fail(data_loss("a group of \"config_groups\" has no \"weights\""));
   }
+  if (*stored && **stored != here) parent.fail(unsupported("several kinds of \"config_groups\" are not supported"));
+  *stored = here;
+  parent.fail(w.status());
   parent.fail(f.status());
 }
 
-void read_compressed_tensors(ConfigFields& f, ModelConfig* config) {
+StoredQuantization read_compressed_tensors(ConfigFields& f, ModelConfig* config) {
   const std::string format = f.text("format", "dense");
-  if (format != "float-quantized") f.fail(refused("compressed-tensors format \"" + format.substr(0, 60) + "\""));
   const json* groups = f.find("config_groups");
-  if (groups == nullptr || !groups->is_object()) return f.fail(data_loss("compressed-tensors needs \"config_groups\""));
-  for (const auto& [name, group] : groups->items()) read_group(group, f, config);
+  std::optional<StoredQuantization> stored;
+  if (groups == nullptr || !groups->is_object()) f.fail(data_loss("compressed-tensors needs \"config_groups\""));
+  else
+    for (const auto& [name, group] : groups->items()) read_group(group, format, f, config, &stored);
   if (const json* sparsity = f.find("sparsity_config"); sparsity != nullptr && sparsity->is_object()) {
     ConfigFields s(*sparsity);
     if (s.has("format") && s.text("format", "dense") != "dense")
       f.fail(refused("sparsity format \"" + s.text("format", "").substr(0, 60) + "\""));
   }
+  return stored.value_or(StoredQuantization());
+}
+
+StoredQuantization read_gptq(ConfigFields& f) {
+  StoredQuantization stored;
+  stored.method = StoredMethod::kGptq;
+  stored.bits = static_cast<int32_t>(f.integer("bits", {}, 1, 64));
+  if (stored.bits != 4 && stored.bits != 8) f.fail(refused("gptq with " + std::to_string(stored.bits) + " bits"));
+  stored.group_size = read_group_size(f, -1);
+  stored.has_order = f.boolean("desc_act", false);
+  const std::string format = f.text("checkpoint_format", f.text("format", "gptq"));
+  if (format != "gptq" && format != "gptq_v2") f.fail(refused("gptq in the format \"" + format.substr(0, 60) + "\""));
+  stored.zeros_are_one_less = format == "gptq";
+  return stored;
+}
+
+StoredQuantization read_awq(ConfigFields& f) {
+  StoredQuantization stored;
+  stored.method = StoredMethod::kAwq;
+  const int64_t bits = f.integer(f.pick("bits|w_bit").c_str(), {}, 1, 64);
+  if (bits != 4) f.fail(refused("awq with " + std::to_string(bits) + " bits"));
+  stored.group_size = f.has("q_group_size") ? f.integer("q_group_size", {}, 1, 1 << 20) : read_group_size(f, 128);
+  const std::string version = f.text("version", "gemm");
+  if (version != "gemm" && version != "GEMM") f.fail(refused("awq in the version \"" + version.substr(0, 60) + "\""));
+  if (!f.boolean("zero_point", true)) f.fail(refused("awq without zero points"));
+  return stored;
+}
+
+StoredQuantization read_method(ConfigFields& f, ModelConfig* config) {
+  StoredQuantization stored;
+  const std::string method = f.text("quant_method", "");
+  if (method == "fp8") read_fp8(f, config);
+  else if (method == "compressed-tensors") stored = read_compressed_tensors(f, config);
+  else if (method == "gptq") stored = read_gptq(f);
+  else if (method == "awq") stored = read_awq(f);
+  else if (method == "bitsandbytes") stored.method = StoredMethod::kBitsandbytes;  // the tensors say the rest
+  else if (method != "mxfp4" || config->model_type != "gpt_oss")                   // as here
+    f.fail(refused("quant_method \"" + method.substr(0, 60) + "\""));
+  return stored;
+}
+
+const json* find_quantization(const ConfigFields& fields) {
+  const json* object = fields.find("quantization_config");
+  return object != nullptr ? object : fields.find("compression_config");  // what compressed-tensors wrote at first
 }
 
 }  // namespace
 
 void read_quantization(ConfigFields& fields, ModelConfig* config) {
-  const json* object = fields.find("quantization_config");
-  if (object == nullptr) object = fields.find("compression_config");  // what compressed-tensors wrote at first
+  const json* object = find_quantization(fields);
   if (object == nullptr) return;
   if (!object->is_object()) return fields.fail(data_loss("\"quantization_config\" is not an object"));
   ConfigFields f(*object);
-  const std::string method = f.text("quant_method", "");
-  if (method == "fp8") read_fp8(f, config);
-  else if (method == "compressed-tensors") read_compressed_tensors(f, config);
-  else if (method == "mxfp4" && config->model_type == "gpt_oss") return;  // the checkpoint's tensors say the rest
-  else f.fail(refused("quant_method \"" + method.substr(0, 60) + "\""));
+  read_method(f, config);
   fields.fail(f.status());
+}
+
+Result<StoredQuantization> load_stored_quantization(const std::string& model_dir) {
+  const std::string path = model_dir + "/config.json";
+  const Result<std::string> text = read_whole_file(path, kMaxTextFileBytes);
+  if (text.status().code() == StatusCode::kNotFound) return StoredQuantization();
+  LLMB_RETURN_IF_ERROR(text.status());
+  const Result<json> object = parse_config_object(*text);
+  if (!object.ok()) return object.status().with_context(path);
+  const ConfigFields outer(*object);
+  const json* found = find_quantization(outer);
+  if (const json* inner = outer.find("text_config"); found == nullptr && inner != nullptr && inner->is_object())
+    found = find_quantization(ConfigFields(*inner));
+  if (found == nullptr || !found->is_object()) return StoredQuantization();
+  ConfigFields f(*found);
+  ModelConfig config;
+  config.model_type = outer.find("model_type") == nullptr ? "" : ConfigFields(*object).text("model_type", "");
+  const StoredQuantization stored = read_method(f, &config);
+  LLMB_RETURN_IF_ERROR(f.status().with_context(path));
+  return stored;
 }
 
 }  // namespace llmb

@@ -7,9 +7,9 @@
 
 #include "base/content_hash.h"
 #include "formats/safetensors.h"
-#include "model/fp8_weights.h"
 #include "model/gguf_model.h"
 #include "model/model_weights.h"
+#include "model/packed_weights.h"
 
 namespace llmb {
 
@@ -41,6 +41,7 @@ struct WeightFiles::Parts {
   std::string model_path;
   ModelConfig config;
   std::variant<Checkpoint, GgufFile> files;
+  StoredQuantization quantization;  // of a checkpoint
 };
 
 WeightFiles::WeightFiles(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -61,10 +62,11 @@ Result<WeightFiles> WeightFiles::open_files(const std::string& model_path, const
     Status status = gguf_architecture(file).status();
     if (status.ok()) status = check_gguf_tensors(file);
     if (!status.ok()) return status.with_context(model_path);
-    return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(file)}));
+    return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(file), {}}));
   }
   LLMB_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(model_path));
-  return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(checkpoint)}));
+  LLMB_ASSIGN_OR_RETURN(const StoredQuantization quantization, load_stored_quantization(model_path));
+  return WeightFiles(std::make_unique<const Parts>(Parts{model_path, config, std::move(checkpoint), quantization}));
 }
 
 Result<std::optional<std::string>> WeightFiles::identity() const {
@@ -107,7 +109,8 @@ int64_t WeightFiles::stored_bytes() const {
 std::unique_ptr<WeightSource> WeightFiles::make_source(ThreadPool& pool, WeightAccess access, WeightForm form) const {
   if (const auto* file = std::get_if<GgufFile>(&parts_->files))
     return std::make_unique<GgufSource>(*file, parts_->config, pool, access, form);
-  return std::make_unique<Fp8Source>(std::get<Checkpoint>(parts_->files), parts_->config, pool, access);
+  return std::make_unique<PackedSource>(std::get<Checkpoint>(parts_->files), parts_->config, parts_->quantization, pool,
+                                        access);
 }
 
 }  // namespace llmb

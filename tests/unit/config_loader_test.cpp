@@ -108,7 +108,7 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
       {"model_type", nullptr, "\"model_type\" is missing"},
       {"model_type", 5, "\"model_type\" is 5, expected a string"},
       {"hidden_act", "mish", "\"hidden_act\" \"mish\""},
-      {"quantization_config", {{"quant_method", "gptq"}}, "quant_method \"gptq\""},
+      {"quantization_config", {{"quant_method", "hqq"}}, "quant_method \"hqq\""},
       {"torch_dtype", "float8_e4m3fn", "dtype \"float8_e4m3fn\""},
       {"num_attention_heads", 0, "\"num_attention_heads\" is 0"},
       {"num_attention_heads", -8, "\"num_attention_heads\" is -8"},

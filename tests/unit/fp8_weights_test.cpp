@@ -300,7 +300,12 @@ TEST_CASE("quantization_config: what is read, and what is refused by its name") 
   CHECK(blocks->fp8_block_cols == 64);
   for (const std::string& good :
        {std::string(R"({"quant_method":"fp8"})"), std::string(R"({"quant_method":"fp8","weight_block_size":null})"),
-        group(fp8 + "}"), group(fp8 + R"(,"symmetric":true})")}) {
+        group(fp8 + "}"), group(fp8 + R"(,"symmetric":true})"),
+        std::string(R"({"quant_method":"gptq","bits":8,"group_size":-1,"desc_act":true})"),
+        std::string(R"({"quant_method":"awq","bits":4,"group_size":64})"),
+        std::string(R"({"quant_method":"bitsandbytes","load_in_4bit":true})"),
+        group(R"({"type":"int","num_bits":8,"strategy":"channel"})", "int-quantized"),
+        group(R"({"type":"int","num_bits":4,"strategy":"group","group_size":32})", "pack-quantized")}) {
     const auto config = parse(good);
     REQUIRE_MESSAGE(config.ok(), config.status().message());
     CHECK(config->fp8_block_rows == 0);
@@ -310,9 +315,18 @@ TEST_CASE("quantization_config: what is read, and what is refused by its name") 
       128);
 
   const std::vector<std::pair<std::string, std::string>> bad = {
-      {R"({"quant_method":"gptq","bits":4})", "gptq"},
-      {R"({"quant_method":"awq"})", "awq"},
-      {R"({"quant_method":"bitsandbytes"})", "bitsandbytes"},
+      {R"({"quant_method":"hqq"})", "quant_method \"hqq\""},
+      {R"({"quant_method":"gptq"})", "bits"},
+      {R"({"quant_method":"gptq","bits":3})", "gptq with 3 bits"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":0})", "group_size"},
+      {R"({"quant_method":"gptq","bits":4,"checkpoint_format":"marlin"})", "marlin"},
+      {R"({"quant_method":"awq","bits":8})", "awq with 8 bits"},
+      {R"({"quant_method":"awq","bits":4,"version":"gemv"})", "gemv"},
+      {R"({"quant_method":"awq","bits":4,"zero_point":false})", "zero points"},
+      {group(R"({"type":"int","num_bits":3})", "pack-quantized"), "pack-quantized with 3 bits"},
+      {group(R"({"type":"int","num_bits":4})", "int-quantized"), "int-quantized with 4 bits"},
+      {group(R"({"type":"int","num_bits":4,"strategy":"token"})", "pack-quantized"), "token"},
+      {group(R"({"type":"int","num_bits":4,"strategy":"group","group_size":0})", "pack-quantized"), "group_size"},
       {R"({"bits":4})", "quant_method"},
       {R"({"quant_method":"fp8","fmt":"e5m2"})", "e5m2"},
       {R"({"quant_method":"fp8","weight_block_size":[128]})", "weight_block_size"},
@@ -324,8 +338,8 @@ TEST_CASE("quantization_config: what is read, and what is refused by its name") 
       {group(R"({"type":"float","num_bits":8,"strategy":"group"})"), "group"},
       {group(fp8 + R"(,"symmetric":false})"), "symmetric"},
       {R"({"quant_method":"compressed-tensors","format":"float-quantized"})", "config_groups"},
-      {R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":{"format":"int-quantized","weights":{}}}})",
-       "int-quantized"},
+      {R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":{"format":"nvfp4-pack-quantized","weights":{}}}})",
+       "nvfp4-pack-quantized"},
       {R"("fp8")", "not an object"},
   };
   for (const auto& c : bad) {

@@ -17,6 +17,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/golden.h"
+#include "tests/support/golden_answers.h"
 #include "tests/support/oracle.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/process.h"
@@ -28,29 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string fixture(const std::string& name) { return source_dir() + "/data/fixtures/gguf/" + name; }
-
-std::vector<Generated> answers(const std::string& path, const std::vector<nlohmann::json>& lines) {
-  const auto config = load_model_config(path);
-  REQUIRE_MESSAGE(config.ok(), config.status().message());
-  const auto backend = make_cpu_backend();
-  LoadOptions options;
-  options.model_dir = path;
-  options.max_num_seqs = 32;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = config->max_position_embeddings;
-  options.num_threads = 2;
-  options.dtype = options.kv_cache_dtype = DType::kF32;
-  const Status status = backend->load(*config, options);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  std::vector<GenerateRequest> requests;
-  for (const auto& line : lines) {
-    GenerateRequest& r = requests.emplace_back();
-    r.prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
-    r.num_tokens = static_cast<int32_t>(line.at("token_ids").size());
-    r.sampling.num_logprobs = 5;
-  }
-  return generate_at_random(*backend, requests, 64, 32, 1);
-}
 
 // A llama with one layer that says everything it has to.
 GgufWriter tiny_llama(const std::string& architecture = "llama") {
@@ -109,7 +87,7 @@ TEST_CASE("models answer as transformers does with the dequantised weights") {
     CAPTURE(path);
     ++num_models;
     const auto lines = read_json_lines(golden);
-    const auto actual = answers(path, lines);
+    const auto actual = golden_answers(path, lines);
     for (size_t i = 0; i < lines.size(); ++i) {
       CHECK(actual[i].tokens == lines[i].at("token_ids").get<std::vector<TokenId>>());
       CHECK(compare(actual[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 0, 3e-5) == "");
@@ -121,7 +99,7 @@ TEST_CASE("models answer as transformers does with the dequantised weights") {
 TEST_CASE("a model in several files answers as transformers does, whichever of them is named") {
   const auto lines = read_json_lines(fixture("split.golden.jsonl"));
   for (const char* name : {"split-00001-of-00003.gguf", "split-00003-of-00003.gguf"}) {
-    const auto actual = answers(fixture(name), lines);
+    const auto actual = golden_answers(fixture(name), lines);
     for (size_t i = 0; i < lines.size(); ++i)
       CHECK(actual[i].tokens == lines[i].at("token_ids").get<std::vector<TokenId>>());
   }
@@ -163,7 +141,7 @@ TEST_CASE("version 2 is read as version 3 is") {
   bytes[4] = 2;
   write_file(dir / "v2.gguf", bytes);
   const auto lines = read_json_lines(fixture("llama-f32.golden.jsonl"));
-  CHECK(answers(dir / "v2.gguf", lines)[0].tokens == lines[0].at("token_ids").get<std::vector<TokenId>>());
+  CHECK(golden_answers(dir / "v2.gguf", lines)[0].tokens == lines[0].at("token_ids").get<std::vector<TokenId>>());
 }
 
 TEST_CASE("values become a config") {
