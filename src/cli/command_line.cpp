@@ -9,6 +9,7 @@
 #include "cli/help_text.h"
 #include "cli/option_values.h"
 #include "cli/parts_options.h"
+#include "cli/shard_options.h"
 #include "cli/version.h"
 
 namespace llmb {
@@ -312,6 +313,7 @@ std::unique_ptr<CLI::App> make_command_line(Options& o) {
   app->set_version_flag("--version", [&app = *app] { return version_text(app); });
   app->get_formatter()->column_width(44);
   add_io_options(*app, o);
+  add_shard_options(*app, o);
   add_model_options(*app, o);
   add_batching_options(*app, o);
   add_speculation_options(*app, o);

@@ -10,13 +10,20 @@ const std::vector<CommandText>& command_texts() {
        "Draw runs as one HTML file: from a metrics file (each line is a run) or an output; several side by side",
        {"output", "report", "price-per-hour"},
        {}},
+      {Command::kMerge,
+       "merge",
+       "OUT SHARD… [--order completion|input]",
+       "Make one output of those of all shards; refuses where a row has no record or two, or where shards are of another "
+       "input or of other settings",
+       {"order", "restart", "metrics"},
+       {}},
       {Command::kCompare,
        "compare",
        "-m MODEL prompts.jsonl",
        "Run lines of the input in each batching mode, without and with shared prefixes and planning, and print a table",
        {},
        {"output", "order", "restart", "retry-errors", "max-errors", "error-file", "no-metrics", "dry-run", "autotune", "metrics",
-        "batching", "schedule", "request-rate", "enable-prefix-caching", "no-enable-prefix-caching"}}};
+        "batching", "shard", "done", "schedule", "request-rate", "enable-prefix-caching", "no-enable-prefix-caching"}}};
   return kTexts;
 }
 

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -16,6 +17,7 @@
 #include "cli/exit_code.h"
 #include "cli/flag_texts.h"
 #include "cli/metrics_file.h"
+#include "cli/shard_environment.h"
 #include "cli/version.h"
 #include "scheduler/policies.h"
 
@@ -92,6 +94,9 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
     LLMB_ASSIGN_OR_RETURN(o->slo, parse_slo(texts.slo));
   }
   LLMB_RETURN_IF_ERROR(read_data_texts(texts, &o->data));
+  if (!texts.shard.empty()) {
+    LLMB_ASSIGN_OR_RETURN(o->shard, texts.shard == "auto" ? shard_of_environment(std::getenv) : parse_shard(texts.shard));
+  }
   LLMB_ASSIGN_OR_RETURN(o->generation.form, parse_form(texts.json_schema, texts.regex, texts.choices, texts.grammar));
   o->model.tool_call_parser = call_format_named(texts.tool_call_parser);
   o->model.reasoning_parser = reasoning_format_named(texts.reasoning_parser);
@@ -139,6 +144,8 @@ std::string check_options_of(const CommandText& command, const CLI::App& app, co
   }
   if (std::count(o.inputs.begin(), o.inputs.end(), "-") + std::count(o.inputs.begin(), o.inputs.end(), "") > 0)
     return command.name + " needs files: llm-batch " + command.name + " " + command.synopsis;
+  if (command.command == Command::kMerge && o.inputs.size() < 2)
+    return "merge needs an output and its shards: llm-batch merge " + command.synopsis;
   return "";
 }
 
@@ -174,7 +181,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
              is_given("--threads")};
   if (is_given("--verbose")) return refuse("--verbose is for llm-batch --version");
   if (options.sample && options.command != Command::kCompare) return refuse("--sample is for llm-batch compare");
-  if (options.command == Command::kReport) return parsed;
+  o.build = kVersion;
+  if (options.command == Command::kReport || options.command == Command::kMerge) return parsed;
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
   if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
   if (const std::string problem = check_autotune(options); !problem.empty()) return refuse(problem);
@@ -182,7 +190,6 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   o.output.metrics = metrics_path(o.output.metrics, o.output.path);
   if (o.model.tokenizer.empty()) o.model.tokenizer = o.model.model;
   o.model.name = o.model.model;
-  o.build = kVersion;
   o.measures_machine = options.progress != ProgressKind::kNone && !(options.peak_flops && options.peak_bandwidth);
   return parsed;
 }

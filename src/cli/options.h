@@ -20,11 +20,12 @@ struct FlagTexts {
   std::vector<std::string> choices;
   std::string tool_call_parser = "auto", reasoning_parser = "auto";
   std::string policy = "fcfs";
+  std::string shard;
   bool no_skip_special_tokens = false;
 };
 
 // The plain call, or the command that the first argument names.
-enum class Command { kRun, kReport, kCompare };
+enum class Command { kRun, kReport, kCompare, kMerge };
 
 struct Options {
   Command command = Command::kRun;

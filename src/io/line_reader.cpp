@@ -73,8 +73,16 @@ Result<std::optional<InputLine>> LineReader::next() {
     }
     Result<std::optional<InputLine>> line = read_line();
     if (!line.ok() && line.status().code() == StatusCode::kCancelled) break;
-    if (!line.ok() || line->has_value()) return line;
-    source_.reset();
+    LLMB_RETURN_IF_ERROR(line.status());
+    if (!line->has_value()) {
+      source_.reset();
+      continue;
+    }
+    const LineRef& ref = (*line)->line;
+    tally_.add(ref.index, ref.content_hash);
+    if (!filter_) return line;
+    LLMB_ASSIGN_OR_RETURN(const bool is_taken, filter_->takes(ref));
+    if (is_taken) return line;
   }
   return std::optional<InputLine>();
 }

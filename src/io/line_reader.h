@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/content_hash.h"
@@ -26,6 +27,8 @@
 #include "core/request.h"
 #include "io/csv.h"
 #include "io/input_format.h"
+#include "io/input_tally.h"
+#include "io/line_filter.h"
 
 namespace llmb {
 
@@ -50,6 +53,9 @@ class LineReader {
              FileOps& ops = real_file_ops(), std::optional<InputFormat> format = std::nullopt);
   ~LineReader();
 
+  // next() returns only lines that the filter takes. Before the first next().
+  void keep_only(std::shared_ptr<const LineFilter> filter) { filter_ = std::move(filter); }
+
   // Ok where every input exists and can be opened, so that a job fails before the model loads and not hours later.
   Status check_inputs();
 
@@ -62,6 +68,8 @@ class LineReader {
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }  // as stored: compressed
   // The bytes_read() of the lines returned so far; with compression an estimate. Belongs to next()'s thread.
   int64_t bytes_consumed() const;
+  // Over all lines so far, those that the filter did not take included. Belongs to next()'s thread.
+  const InputTally& tally() const { return tally_; }
   std::optional<int64_t> total_bytes() const { return total_bytes_; }  // as stored; nullopt where an input is no file
 
  private:
@@ -77,6 +85,8 @@ class LineReader {
   const size_t max_line_bytes_;
   const std::optional<InputFormat> given_format_;
   FileOps& ops_;
+  std::shared_ptr<const LineFilter> filter_;  // null: takes all
+  InputTally tally_;
   std::optional<int64_t> total_bytes_;
   std::atomic<int64_t> bytes_read_{0};
   std::atomic<bool> stopped_{false};

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "engine/completion_sink.h"
 #include "engine/request_source.h"
+#include "io/input_tally.h"
 #include "job/equal_rows.h"
 #include "job/error_tally.h"
 #include "job/input_forecast.h"
@@ -67,6 +68,8 @@ class Coordinator final : public RequestSource, public CompletionSink {
   Status input_status() const;
   // Fields that records were to repeat and that no line of this run has; none while reading goes on.
   std::vector<std::string> fields_never_kept() const;
+  // Over all lines of the inputs. REQUIRES: has_read_all()
+  const InputTally& input_tally() const { return intake_->input_tally(); }
   std::optional<int64_t> total_bytes() const { return intake_->total_bytes(); }
 
   // Begins to write items, those already put included. Both outlive this; `errors` may be null. Call once at most.

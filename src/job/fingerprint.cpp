@@ -218,6 +218,10 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   list.text("load_format", o.model.load_format == LoadFormat::kDummy ? "dummy" : "auto");
   list.integer("max_model_len", model.files.max_model_len);
   list.flag("no_metrics", o.output.no_metrics);
+  if (o.shard) {
+    list.add(kShardName, shard_text(*o.shard));
+    list.text(kShardByName, shard_by_name(o.shard->by));
+  }
   add_data(o.data, &list);
   add_form(model.files.default_params.form.get(), &list);
   add_formats(model.files.formats, &list);

@@ -1,17 +1,23 @@
 #include "job/input_check.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace llmb {
+
+std::unique_ptr<LineReader> open_inputs(const JobOptions& options, std::shared_ptr<const LineFilter> filter) {
+  auto reader =
+      std::make_unique<LineReader>(options.inputs, kDefaultMaxLineBytes, real_file_ops(), options.data.format);
+  reader->keep_only(std::move(filter));
+  return reader;
+}
 
 bool are_files(const std::vector<std::string>& inputs, const LineReader& reader) {
   return reader.total_bytes() && std::count(inputs.begin(), inputs.end(), "-") == 0;
 }
 
-Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, std::optional<InputFormat> format,
-                                        const CompletedLines& completed, const std::set<int64_t>& may_have_grown,
-                                        const KeepGoing& keep_going) {
-  LineReader reader(inputs, kDefaultMaxLineBytes, real_file_ops(), format);
+Result<InputCheck> check_inputs_against(LineReader& reader, const CompletedLines& completed,
+                                        const std::set<int64_t>& may_have_grown, const KeepGoing& keep_going) {
   CompletedLineMatcher matcher(completed, may_have_grown);
   InputCheck check;
   while (keep_going()) {
@@ -19,6 +25,7 @@ Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, 
     if (!line.has_value()) {
       LLMB_RETURN_IF_ERROR(matcher.check_end());
       check.grown = matcher.grown();
+      check.tally = reader.tally();
       return check;
     }
     LLMB_ASSIGN_OR_RETURN(const bool done, matcher.is_done(line->line));
@@ -28,13 +35,13 @@ Result<InputCheck> check_inputs_against(const std::vector<std::string>& inputs, 
   return cancelled("interrupted");
 }
 
-std::optional<int64_t> count_lines(const std::vector<std::string>& inputs, std::optional<InputFormat> format) {
+std::optional<int64_t> count_lines(const JobOptions& options, std::shared_ptr<const LineFilter> filter) {
   constexpr int64_t kMaxBytes = 256 << 20;
-  LineReader reader(inputs, kDefaultMaxLineBytes, real_file_ops(), format);
-  if (!are_files(inputs, reader) || *reader.total_bytes() > kMaxBytes) return std::nullopt;
+  const auto reader = open_inputs(options, std::move(filter));
+  if (!are_files(options.inputs, *reader) || *reader->total_bytes() > kMaxBytes) return std::nullopt;
   int64_t num_lines = 0;
   while (true) {
-    const auto line = reader.next();
+    const auto line = reader->next();
     if (!line.ok()) return std::nullopt;
     if (!line->has_value()) return num_lines;
     ++num_lines;

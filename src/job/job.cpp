@@ -5,7 +5,9 @@
 #include "backend/cpu/cpu_backend.h"
 #include "base/log.h"
 #include "job/data_mapping.h"
+#include "job/input_check.h"
 #include "job/make_intake.h"
+#include "job/row_filter.h"
 #include "job/tuned_settings.h"
 
 namespace llmb {
@@ -24,10 +26,11 @@ JobEnding Job::run() {
 std::optional<JobStop> Job::prepare() {
   if (const Status status = make_data_mapping(options_.data).status(); !status.ok())
     return JobStop{JobEnd::kOptionRefused, "`template`: " + status.message()};
-  reader_ = std::make_unique<LineReader>(options_.inputs, kDefaultMaxLineBytes, real_file_ops(), options_.data.format);
+  reader_ = open_inputs(options_, nullptr);
   if (const Status status = reader_->check_inputs(); !status.ok()) return input_stop(status);
   live_.enter("opening the output");
   if (auto stop = output_.open()) return stop;
+  if (auto stop = choose_rows()) return stop;
   auto device = choose_device(options_.device);
   if (!device.ok()) return JobStop{JobEnd::kDeviceFault, device.status().message()};
   model_.device = std::move(*device);
@@ -37,7 +40,7 @@ std::optional<JobStop> Job::prepare() {
   live_.enter("reading the model's files");
   if (auto stop = read_model()) return stop;
   if (auto stop = choose_arithmetic()) return stop;
-  if (!output_.is_stream()) {
+  if (!output_.is_stream() || !done_.outputs.empty()) {
     live_.enter("looking at the output");
     if (auto stop = examine_output()) return stop;
     live_.enter("reading the model's files");
@@ -64,6 +67,10 @@ std::optional<JobStop> Job::read_model() {
 std::optional<JobStop> Job::choose_arithmetic() {
   if (model_.device.kind != DeviceKind::kCpu) return {};
   LoadOptions& load = options_.load;
+  for (const auto& [name, fingerprint] : done_.outputs)
+    if (const Status able = follow_recorded(fingerprint, model_.device, &load); !able.ok())
+      return JobStop{JobEnd::kResumeRefused, name + ": begun in a different arithmetic: " + able.message() +
+                                                 ". Run on a processor that can, or leave it out of `done`"};
   if (output_.recorded() != nullptr) {
     output_.set_cannot_compute(follow_recorded(*output_.recorded(), model_.device, &load));
     if (!output_.cannot_compute().ok()) return {};  // there may be nothing to do
@@ -75,13 +82,25 @@ std::optional<JobStop> Job::choose_arithmetic() {
   return {};
 }
 
+std::optional<JobStop> Job::choose_rows() {
+  if (!options_.shard && options_.done.empty()) return {};
+  auto done = read_done_rows(options_.done, output_.path(), keep_going_);
+  if (!done.ok()) return stop_unless_ok(done.status(), output_stop);
+  done_ = std::move(*done);
+  filter_ = std::make_shared<RowFilter>(options_.shard, done_, output_.completed());
+  reader_->keep_only(filter_);
+  return {};
+}
+
 std::optional<JobStop> Job::examine_output() {
-  if (output_.recorded() != nullptr) {
+  if (output_.recorded() != nullptr || !done_.outputs.empty()) {
     auto fingerprint = compute_fingerprint(options_, model_, output_.recorded(), keep_going_);
     if (!fingerprint.ok()) return stop_unless_ok(fingerprint.status(), model_stop);
     fingerprint_ = std::move(*fingerprint);
   }
-  return output_.examine(fingerprint_.value_or(Fingerprint()), *reader_);
+  if (const Status same = check_done_settings(done_, fingerprint_.value_or(Fingerprint())); !same.ok())
+    return output_stop(same);
+  return output_.examine(fingerprint_.value_or(Fingerprint()), *reader_, filter_);
 }
 
 // Reading and tokenising begin while the weights load, which are loaded only for something to do.
@@ -112,6 +131,7 @@ std::optional<JobStop> Job::wait_for_new_line() {
     if (is_interrupted()) return JobStop{JobEnd::kInterrupted, ""};
     if (!coordinator_->has_read_all()) continue;
     const Status status = coordinator_->input_status();
+    if (status.ok()) output_.set_input(coordinator_->input_tally());
     if (!status.ok()) return output_.refuse_input(status);
     return output_.complete_as_found(*fingerprint_);
   }

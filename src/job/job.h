@@ -10,7 +10,9 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "io/line_filter.h"
 #include "job/coordinator.h"
+#include "job/done_rows.h"
 #include "job/fingerprint.h"
 #include "job/job_ending.h"
 #include "job/job_model.h"
@@ -71,6 +73,7 @@ class Job {
   std::optional<JobStop> prepare();
   std::optional<JobStop> read_model();
   std::optional<JobStop> choose_arithmetic();
+  std::optional<JobStop> choose_rows();
   std::optional<JobStop> examine_output();
   std::optional<JobStop> begin_reading();
   std::optional<JobStop> wait_for_new_line();
@@ -100,6 +103,8 @@ class Job {
   LiveReport live_;
   OutputStage output_;
   JobModel model_;
+  DoneRows done_;                              // in other outputs
+  std::shared_ptr<const LineFilter> filter_;   // null: all lines
   std::unique_ptr<LineReader> reader_;  // null once the coordinator has it
   std::optional<Fingerprint> fingerprint_;
   std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights

@@ -164,6 +164,7 @@ JobEnding Job::finish(Outcome outcome) {
   const bool is_complete = outcome.engine.ok() && coordinator_->input_status().ok() && !outcome.was_interrupted &&
                            !coordinator_->has_too_many_errors();
   live_.enter("making the output durable");
+  if (is_complete) output_.set_input(coordinator_->input_tally());
   if (outcome.output.ok()) outcome.output = output_.finish(is_complete, coordinator_->results().is_in_order());
   report_rest(outcome.output.ok() && is_complete);
   JobEnding end = ending(stop_of(outcome));
@@ -219,7 +220,7 @@ void Job::report_rest(bool is_complete) {
   count_results();
   const Status input_status = coordinator_->input_status();
   std::optional<int64_t> num_lines = output_.num_lines();
-  if (!is_complete && !num_lines) num_lines = count_lines(options_.inputs, options_.data.format);
+  if (!is_complete && !num_lines) num_lines = count_lines(options_, filter_);
   live_.change([&](JobReport& r) {
     r.resumable = !output_.is_stream() && !is_complete && input_status.code() != StatusCode::kConflict;
     if (is_complete) r.left = 0;

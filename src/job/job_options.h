@@ -15,6 +15,7 @@
 #include "job/generation_defaults.h"
 #include "job/request_metrics.h"
 #include "job/result_stream.h"
+#include "job/shard.h"
 #include "planner/row_order.h"
 #include "scheduler/scheduler_config.h"
 
@@ -85,6 +86,8 @@ struct JobOptions {
   std::string build;  // version of the program
   std::vector<std::string> inputs = {"-"};
   DataOptions data;
+  std::optional<Shard> shard;     // none: all rows
+  std::vector<std::string> done;  // outputs whose rows are left out
   OutputOptions output;
   ModelSource model;
   std::optional<int32_t> max_model_len;  // none: the model's

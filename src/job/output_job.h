@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/durable_file.h"
 #include "base/status.h"
+#include "io/input_tally.h"
 #include "job/completed_lines.h"
 #include "job/job_options.h"
 #include "job/manifest_file.h"
@@ -67,6 +68,8 @@ class OutputJob {
   Result<std::unique_ptr<OutputSink>> begin(const Fingerprint& fingerprint, const Clock& clock);
   // The lines that this run answers begin here; not called where that is not known.
   void set_first_new(int64_t index) { stays_in_order_ = found_in_order_ && index > completed_.last_index(); }
+  // Over all lines of the inputs; before complete() or complete_as_found().
+  void set_input(const InputTally& input) { manifest_.input = input; }
   // All lines are answered: `sink` becomes the complete output, in the order that was asked for, and the manifest says
   // so. num_records and num_failed: all records of the output, and the error records among them. is_in_order: the sink
   // got its records so.

@@ -56,7 +56,12 @@ JobStop OutputStage::refuse_input(const Status& status) {
   return input_stop(status);
 }
 
-std::optional<JobStop> OutputStage::examine(const Fingerprint& fingerprint, const LineReader& reader) {
+void OutputStage::set_input(const InputTally& input) {
+  if (job_) job_->set_input(input);
+}
+
+std::optional<JobStop> OutputStage::examine(const Fingerprint& fingerprint, const LineReader& reader,
+                                            std::shared_ptr<const LineFilter> filter) {
   if (!job_) return {};
   const Status status = job_->examine(fingerprint, [this](std::string_view record) { return copy_error(record); });
   if (!status.ok()) return stop_of(status);
@@ -65,7 +70,7 @@ std::optional<JobStop> OutputStage::examine(const Fingerprint& fingerprint, cons
   report_skipped();
   if (job_->is_untouched()) return complete_as_found(fingerprint);
   if (!job_->is_continued()) return {};
-  if (auto stop = compare_with_inputs(reader)) return stop;
+  if (auto stop = compare_with_inputs(reader, std::move(filter))) return stop;
   report_skipped();
   if (!num_lines_) return {};
   const int64_t num_left = *num_lines_ - job_->num_done();
@@ -74,16 +79,19 @@ std::optional<JobStop> OutputStage::examine(const Fingerprint& fingerprint, cons
   return {};
 }
 
-std::optional<JobStop> OutputStage::compare_with_inputs(const LineReader& reader) {
+std::optional<JobStop> OutputStage::compare_with_inputs(const LineReader& reader,
+                                                        std::shared_ptr<const LineFilter> filter) {
   // A stream shows too late which lines have grown: all that may have are answered again.
   InputCheck inputs = {.grown = job_->incomplete_lines()};
   if (are_files(options_.inputs, reader)) {
-    Result<InputCheck> checked = check_inputs_against(options_.inputs, options_.data.format, job_->completed(),
-                                                      job_->incomplete_lines(), keep_going_);
+    const auto lines = open_inputs(options_, std::move(filter));
+    Result<InputCheck> checked =
+        check_inputs_against(*lines, job_->completed(), job_->incomplete_lines(), keep_going_);
     if (!checked.ok() && !keep_going_()) return JobStop{JobEnd::kInterrupted, ""};
     if (!checked.ok()) return refuse_input(checked.status());
     inputs = std::move(*checked);
     num_lines_ = inputs.num_lines;
+    job_->set_input(inputs.tally);
     if (inputs.first_new) job_->set_first_new(*inputs.first_new);
   }
   const auto on_error = [this](std::string_view record) { return copy_error(record); };

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "io/input_tally.h"
+#include "io/line_filter.h"
 #include "io/line_reader.h"
 #include "io/result_writer.h"
 #include "job/completed_lines.h"
@@ -31,6 +34,7 @@ class OutputStage {
 
   std::optional<JobStop> open();
   bool is_stream() const { return target_.is_stream; }
+  const std::string& path() const { return target_.path; }
 
   // The fingerprint of the runs that this one continues; null: there are none.
   const Fingerprint* recorded() const { return job_ ? job_->recorded() : nullptr; }
@@ -40,11 +44,16 @@ class OutputStage {
 
   // Looks at what is there, and at the inputs where `reader` has files; changes nothing. The fingerprint may be empty
   // where nothing is recorded. Ends the job where the output cannot be continued, or where no line is new.
-  std::optional<JobStop> examine(const Fingerprint& fingerprint, const LineReader& reader);
+  // `filter` (may be null): the run's lines.
+  std::optional<JobStop> examine(const Fingerprint& fingerprint, const LineReader& reader,
+                                 std::shared_ptr<const LineFilter> filter);
   // Lines that need no answer; null: none.
   const CompletedLines* completed() const { return job_ ? &job_->completed() : nullptr; }
   bool is_continued() const { return job_ && job_->is_continued(); }
   std::optional<int64_t> num_lines() const { return num_lines_; }  // of all inputs, where examine() read them
+
+  // Over all lines of the inputs, once they are read; for the manifest.
+  void set_input(const InputTally& input);
 
   // Asks whether new answers may go into this output.
   std::optional<JobStop> refuse_new_lines();
@@ -70,7 +79,7 @@ class OutputStage {
  private:
   Status try_error_file();
   Status copy_error(std::string_view record);
-  std::optional<JobStop> compare_with_inputs(const LineReader& reader);
+  std::optional<JobStop> compare_with_inputs(const LineReader& reader, std::shared_ptr<const LineFilter> filter);
   void report_skipped();
   JobStop stop_of(const Status& status) const;
 

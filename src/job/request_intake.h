@@ -15,6 +15,7 @@
 #include "core/completion.h"
 #include "core/request.h"
 #include "engine/request_preparer.h"
+#include "io/input_tally.h"
 #include "io/line_reader.h"
 #include "io/request_parser.h"
 #include "job/completed_lines.h"
@@ -54,6 +55,8 @@ class RequestIntake {
   void stop();
 
   std::optional<int64_t> total_bytes() const { return reader_->total_bytes(); }  // of all inputs; nullopt: not known
+  // LineReader's. Once run() has returned.
+  const InputTally& input_tally() const { return reader_->tally(); }
   // RequestParser's, of the lines that run() has read. Once it has returned.
   std::vector<std::string> fields_never_kept() const { return parser_->fields_never_kept(); }
 

@@ -108,6 +108,19 @@ std::optional<CompleteJob> parse_complete(const Json& json) {
   return job;
 }
 
+// nullopt: something has the wrong shape.
+std::optional<InputTally> parse_input(const Json& json) {
+  if (!json.is_object()) return std::nullopt;
+  const Json* hash = member(json, "digest");
+  const auto num_lines = count(member(json, "num_lines"));
+  const auto digest = hash ? from_hex(*hash) : std::nullopt;
+  if (!num_lines || !digest) return std::nullopt;
+  InputTally input;
+  input.num_lines = *num_lines;
+  input.digest = *digest;
+  return input;
+}
+
 // False: something has the wrong shape.
 bool parse_fingerprint(const Json& json, Fingerprint* out) {
   const Json *settings = member(json, "settings"), *files = member(json, "files");
@@ -157,6 +170,7 @@ std::string format_manifest(const RunManifest& manifest) {
     files[file.name]["xxh64"] = to_hex(file.content_hash);
   }
   json["fingerprint"] = {{"settings", std::move(settings)}, {"files", std::move(files)}};
+  if (manifest.input) json["input"] = {{"num_lines", manifest.input->num_lines}, {"digest", to_hex(manifest.input->digest)}};
   if (manifest.complete) json["complete"] = complete_json(*manifest.complete);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -192,6 +206,10 @@ Result<RunManifest> parse_manifest(std::string_view text, const std::string& nam
     if (!seconds) return damaged("damaged (created)");
     manifest.created = *seconds;
   }
+  if (const Json* input = member(json, "input")) {
+    manifest.input = parse_input(*input);
+    if (!manifest.input) return damaged("damaged (input)");
+  }
   const Json* complete = member(json, "complete");
   if (complete) manifest.complete = parse_complete(*complete);
   if (complete && !manifest.complete) return damaged("damaged (complete)");
@@ -202,7 +220,7 @@ uint64_t job_hash(const Fingerprint& fingerprint) {
   std::string text;  // each part with its length, so that no two fingerprints make the same
   const auto add = [&](const std::string& part) { text += std::to_string(part.size()) + ":" + part; };
   for (const auto& [name, value] : fingerprint.settings) {
-    if (name == "no_metrics") continue;
+    if (name == "no_metrics" || name == kShardName || name == kShardByName) continue;
     add(name);
     add(value);
   }
@@ -211,6 +229,18 @@ uint64_t job_hash(const Fingerprint& fingerprint) {
     add(std::to_string(file.identity.size) + " " + to_hex(file.content_hash));
   }
   return content_hash(text);
+}
+
+Fingerprint without_shard(Fingerprint fingerprint) {
+  std::erase_if(fingerprint.settings,
+                [](const auto& setting) { return setting.first == kShardName || setting.first == kShardByName; });
+  return fingerprint;
+}
+
+std::string setting_of(const Fingerprint& fingerprint, const char* name) {
+  for (const auto& [setting, value] : fingerprint.settings)
+    if (setting == name) return value;
+  return "";
 }
 
 std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, const Fingerprint& current) {

@@ -11,6 +11,7 @@
 
 #include "base/file_identity.h"
 #include "base/status.h"
+#include "io/input_tally.h"
 
 namespace llmb {
 
@@ -43,6 +44,11 @@ struct Fingerprint {
 inline constexpr const char* kAnswersVersionName = "answers_version";
 inline constexpr const char* kArithmeticName = "arithmetic";
 
+// Settings of a shard: part of what a later run must agree with to continue its output, and no part of the job's
+// identity, as no answer depends on them.
+inline constexpr const char* kShardName = "shard";
+inline constexpr const char* kShardByName = "shard_by";
+
 // A complete job's inputs and output. Where inputs and output still have the same size, times and inode, nothing is to
 // do, however large they are.
 struct CompleteJob {
@@ -57,6 +63,7 @@ struct RunManifest {
   int64_t created = 0;  // when the first manifest of the job was made, in seconds since 1970; 0: of an older build
   RunState state = RunState::kRunning;
   Fingerprint fingerprint;
+  std::optional<InputTally> input;      // over all lines of the inputs, other shards' included; only with kComplete
   std::optional<CompleteJob> complete;  // only with kComplete, and only where all inputs were files
 };
 
@@ -65,9 +72,13 @@ std::string format_manifest(const RunManifest& manifest);
 // kDataLoss: not a manifest, or damaged; kUnsupported: of a newer format. `name` is for messages.
 Result<RunManifest> parse_manifest(std::string_view text, const std::string& name);
 
-// A hash of settings and model files' content: the same for all runs and shards of a job. Without no_metrics, which no
+// A hash of settings and model files' content: the same for all runs and shards of a job. Without no_metrics and what shard it is, which no
 // answer depends on.
 uint64_t job_hash(const Fingerprint& fingerprint);
+// The same for all shards of a job.
+Fingerprint without_shard(Fingerprint fingerprint);
+// A setting as it was recorded; "": there is none of that name.
+std::string setting_of(const Fingerprint& fingerprint, const char* name);
 
 // The components that differ, "temperature was 0.7 and is 0.9"; empty where none does.
 std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, const Fingerprint& current);

@@ -1,0 +1,251 @@
+#include "job/merge.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/durable_file.h"
+#include "io/resume_scan.h"
+#include "job/completed_lines.h"
+#include "job/done_rows.h"
+#include "job/manifest_file.h"
+#include "job/output_target.h"
+#include "job/record_runs.h"
+#include "job/run_manifest.h"
+
+namespace llmb {
+
+namespace {
+
+// The record of a line in OpenAI's form says when its job began: the shard's time becomes the whole job's. Inside a JSON
+// string every quote has a backslash before it, so the first key of that name is the response's own.
+std::string with_created(std::string_view record, const std::string& from, const std::string& to) {
+  std::string text(record);
+  for (const char* name : {",\"created\":", ",\"created_at\":"}) {
+    const std::string before = name + from + ",";
+    if (const size_t at = text.find(before); at != text.npos) return text.replace(at, before.size(), name + to + ",");
+  }
+  return text;
+}
+
+class Merge {
+ public:
+  Merge(const MergeOptions& options, const KeepGoing& keep_going, FileOps& ops)
+      : options_(options), keep_going_(keep_going), ops_(ops) {}
+
+  Result<MergeResult> run() {
+    LLMB_ASSIGN_OR_RETURN(target_, resolve_output(options_.output, {}, ops_));
+    if (target_.is_stream) return invalid_argument("merge: " + options_.output + " is no file; name a file");
+    LLMB_RETURN_IF_ERROR(find_shards());
+    LLMB_RETURN_IF_ERROR(compare_shards());
+    LLMB_ASSIGN_OR_RETURN(manifest_file_, ManifestFile::lock(target_.manifest(), target_.path, ops_));
+    LLMB_ASSIGN_OR_RETURN(result_.was_complete, look_at_output());
+    if (!result_.was_complete) LLMB_RETURN_IF_ERROR(write());
+    return result_;
+  }
+
+ private:
+  Status find_shards();
+  Status compare_shards();
+  Result<bool> look_at_output() const;
+  Status write();
+  Status scan(const std::function<Status(int64_t index, std::string_view record)>& take, RecordRuns* runs);
+  Status check_double(const FoundOutput& shard, const RecordSummary& record) const;
+  Status check_all_there() const;
+  std::string missing_shards() const;
+  Status write_manifest(RunState state);
+
+  const MergeOptions& options_;
+  const KeepGoing& keep_going_;
+  FileOps& ops_;
+  OutputTarget target_;
+  std::vector<FoundOutput> shards_;
+  std::unique_ptr<ManifestFile> manifest_file_;
+  RunManifest manifest_;  // of the output
+  CompletedLines lines_;
+  InputTally tally_;  // of the records
+  MergeResult result_;
+};
+
+Status Merge::find_shards() {
+  std::set<std::string> seen;
+  for (const std::string& path : options_.shards) {
+    const auto output = output_named(path);
+    if (!output || !seen.insert(canonical_path(*output)).second) continue;
+    if (canonical_path(*output) == canonical_path(target_.path))
+      return invalid_argument("merge: " + *output + " is a shard and the output; name the output first, then the shards");
+    LLMB_ASSIGN_OR_RETURN(FoundOutput shard, find_output(*output, ops_));
+    shards_.push_back(std::move(shard));
+    result_.shards.push_back(*output);
+  }
+  if (shards_.empty()) return invalid_argument("merge: no shard is named: llm-batch merge OUT SHARD…");
+  return {};
+}
+
+// One set of settings, one input.
+Status Merge::compare_shards() {
+  manifest_.fingerprint = without_shard(shards_[0].manifest.fingerprint);
+  const FoundOutput* complete = nullptr;
+  for (const FoundOutput& shard : shards_) {
+    const RunManifest& m = shard.manifest;
+    const auto differences = fingerprint_differences(manifest_.fingerprint, without_shard(m.fingerprint));
+    if (!differences.empty())
+      return conflict("merge: " + shards_[0].path + " and " + shard.path + " are not of one job: " + differences[0] +
+                      (differences.size() > 1 ? "; and " + std::to_string(differences.size() - 1) + " more" : ""));
+    if (m.created != 0 && (manifest_.created == 0 || m.created < manifest_.created)) manifest_.created = m.created;
+    if (!m.input) continue;
+    if (complete != nullptr && *complete->manifest.input != *m.input)
+      return conflict("merge: " + complete->path + " (an input of " + std::to_string(complete->manifest.input->num_lines) +
+                      " lines) and " + shard.path + " (" + std::to_string(m.input->num_lines) +
+                      " lines) answer different inputs");
+    if (complete == nullptr) complete = &shard;
+  }
+  if (complete == nullptr)
+    return conflict("merge: no shard is finished, so it is not known which rows there are; finish one: run its command again");
+  manifest_.input = complete->manifest.input;
+  manifest_.complete = complete->manifest.complete;
+  for (const FoundOutput& shard : shards_) {
+    const auto& other = shard.manifest.complete;
+    const bool is_same = !other || (manifest_.complete && std::equal(other->inputs.begin(), other->inputs.end(),
+                                                                     manifest_.complete->inputs.begin(), manifest_.complete->inputs.end(),
+                                                                     [](const auto& a, const auto& b) { return a.same_identity(b); }));
+    if (!is_same) manifest_.complete.reset();  // copies on other machines: a later run reads its input to see
+  }
+  return {};
+}
+
+// Whether the merge was done before. kConflict: something else stands there.
+Result<bool> Merge::look_at_output() const {
+  if (options_.restart) return false;
+  LLMB_ASSIGN_OR_RETURN(const auto partial, identify_file(ops_, target_.partial()));
+  const std::string advice = "; move it away, choose another output, or replace it with `restart`";
+  if (partial && partial->size > 0) return conflict(target_.partial() + ": an unfinished run's output" + advice);
+  LLMB_ASSIGN_OR_RETURN(const auto output, identify_file(ops_, target_.path));
+  if (!output || output->size == 0) return false;
+  const std::string& text = manifest_file_->content();
+  if (text.empty()) return conflict(target_.path + ": exists, but there is no manifest of it" + advice);
+  LLMB_ASSIGN_OR_RETURN(const RunManifest before, parse_manifest(text, target_.manifest()));
+  if (!fingerprint_differences(before.fingerprint, manifest_.fingerprint).empty() ||
+      (before.state == RunState::kComplete && before.input != manifest_.input))
+    return conflict(target_.path + ": exists, and is of another job or input" + advice);
+  return before.state == RunState::kComplete;
+}
+
+Status Merge::check_double(const FoundOutput& shard, const RecordSummary& record) const {
+  std::string other = shard.path;
+  for (const FoundOutput& before : shards_) {
+    if (&before == &shard) break;
+    const auto find = [&](const RecordSummary& r, std::string_view) {
+      return r.index == record.index ? cancelled("found") : Status();
+    };
+    if (!before.records.empty() && scan_records(before.records, find, ops_).status().code() == StatusCode::kCancelled)
+      other = before.path;
+  }
+  return conflict("merge: " + other + " and " + shard.path + " both have a record of the row with index " +
+                  std::to_string(record.index) + "; leave one of them out, or do its rows again without the other's");
+}
+
+Status Merge::scan(const std::function<Status(int64_t, std::string_view)>& take, RecordRuns* runs) {
+  const std::string created = std::to_string(manifest_.created);
+  for (const FoundOutput& shard : shards_) {
+    if (shard.records.empty()) continue;
+    const std::string own = std::to_string(shard.manifest.created);
+    const bool stays = own == created || setting_of(manifest_.fingerprint, "no_metrics") == "true";
+    if (runs != nullptr && stays) LLMB_RETURN_IF_ERROR(runs->begin_file(shard.records));
+    else if (runs != nullptr) runs->begin_no_file();
+    const auto on_record = [&](const RecordSummary& record, std::string_view bytes) -> Status {
+      if (!keep_going_()) return cancelled("interrupted");
+      if (!lines_.add(record.index, record.content_hash)) return check_double(shard, record);
+      tally_.add(record.index, record.content_hash);
+      ++result_.num_records;
+      result_.num_failed += record.error_code.has_value();
+      return stays ? take(record.index, bytes) : take(record.index, with_created(bytes, own, created));
+    };
+    const auto scanned = scan_records(shard.records, on_record, ops_);
+    LLMB_RETURN_IF_ERROR(scanned.status());
+    if (scanned->torn_bytes > 0 && shard.records == shard.path)
+      return data_loss(shard.path + ": the last line of a complete output is no record; the file was changed or cut short");
+  }
+  return check_all_there();
+}
+
+// "shard 2/7, 5/7"; "" where each number of shards is there whole.
+std::string Merge::missing_shards() const {
+  std::map<int64_t, std::set<int64_t>> found;  // count → indices
+  for (const FoundOutput& shard : shards_)
+    if (const auto one = parse_shard(setting_of(shard.manifest.fingerprint, kShardName)); one.ok())
+      found[one->count].insert(one->index);
+  std::string names;
+  int64_t num_missing = 0;
+  for (const auto& [count, indices] : found)
+    for (int64_t i = 0; i < count; ++i)
+      if (!indices.contains(i) && ++num_missing <= 8) names += (names.empty() ? "" : ", ") + shard_text({i, count});
+  return num_missing > 8 ? names + " and " + std::to_string(num_missing - 8) + " more" : names;
+}
+
+Status Merge::check_all_there() const {
+  const InputTally& input = *manifest_.input;
+  if (tally_ == input) return {};
+  if (tally_.num_lines > input.num_lines)
+    return conflict("merge: " + std::to_string(tally_.num_lines) + " records for the " + std::to_string(input.num_lines) +
+                    " rows of the input: a partial output is of another input");
+  if (tally_.num_lines == input.num_lines)
+    return conflict("merge: a partial output answers lines that are not those of the input: another file, or one that was "
+                    "edited; do its shard again with `restart`");
+  std::string message = "merge: " + std::to_string(input.num_lines - tally_.num_lines) + " of " +
+                        std::to_string(input.num_lines) + " rows have no record";
+  std::string unfinished;
+  for (const FoundOutput& shard : shards_)
+    if (shard.manifest.state != RunState::kComplete) unfinished += (unfinished.empty() ? "" : ", ") + shard.path;
+  if (const std::string missing = missing_shards(); !missing.empty()) message += "; missing: shard " + missing;
+  if (!unfinished.empty()) message += "; not finished: " + unfinished;
+  return conflict(message + ". Run these shards, or any other number of shards with `done` and all outputs that there are");
+}
+
+Status Merge::write_manifest(RunState state) {
+  manifest_.state = state;
+  manifest_.build = options_.build;
+  RunManifest manifest = manifest_;
+  if (state != RunState::kComplete) manifest.complete.reset(), manifest.input.reset();
+  return manifest_file_->replace(format_manifest(manifest));
+}
+
+Status Merge::write() {
+  const std::string temporary = target_.partial() + ".tmp";
+  AtomicFileWriter writer(target_.path, temporary, ops_);
+  const auto append = [&](int64_t, std::string_view record) {
+    return keep_going_() ? writer.append(record) : cancelled("interrupted");
+  };
+  if (options_.order == OutputOrder::kInput) {
+    RecordRuns runs(target_.partial() + ".sort", ops_);
+    LLMB_RETURN_IF_ERROR(scan([&](int64_t index, std::string_view record) { return runs.add(index, record); }, &runs));
+    LLMB_RETURN_IF_ERROR(writer.open());
+    LLMB_RETURN_IF_ERROR(runs.for_each(append));
+  } else {
+    LLMB_RETURN_IF_ERROR(writer.open());
+    LLMB_RETURN_IF_ERROR(scan(append, nullptr));
+  }
+  // A crash behind this leaves an output that a run or a merge of the same job goes on with.
+  LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
+  if (ops_.unlink(target_.partial().c_str()) != 0 && errno != ENOENT)
+    return io_error(target_.partial() + ": cannot remove: " + std::strerror(errno));
+  LLMB_RETURN_IF_ERROR(writer.commit());
+  if (manifest_.complete) {
+    manifest_.complete->output = {target_.path, writer.identity(), 0};
+    manifest_.complete->num_records = result_.num_records;
+    manifest_.complete->num_failed = result_.num_failed;
+  }
+  return write_manifest(RunState::kComplete);
+}
+
+}  // namespace
+
+Result<MergeResult> merge_outputs(const MergeOptions& options, const KeepGoing& keep_going, FileOps& ops) {
+  return Merge(options, keep_going, ops).run();
+}
+
+}  // namespace llmb

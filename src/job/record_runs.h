@@ -1,0 +1,69 @@
+// Puts any number of result records into the order of their input lines, in bounded memory: what comes in order from one
+// file is read there again, the rest goes to a temporary file in sorted runs, and all runs are merged.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/file_ops.h"
+#include "base/status.h"
+
+namespace llmb {
+
+// Not thread-safe. Memory: twice max_in_memory, or as much as the largest records of all runs take.
+class RecordRuns {
+ public:
+  static constexpr size_t kMaxInMemory = size_t{128} << 20;  // bytes of records
+
+  // `temporary`: a name that is free to be used for a moment. `ops` outlives it.
+  RecordRuns(std::string temporary, FileOps& ops, size_t max_in_memory = kMaxInMemory);
+
+  // The records that follow are those of this file, whole and in its order; read again where they are in order.
+  Status begin_file(const std::string& path);
+  // The records that follow are in no file.
+  void begin_no_file() { file_ = nullptr; }
+  // `record` with its "\n".
+  Status add(int64_t index, std::string_view record);
+
+  using OnRecord = std::function<Status(int64_t index, std::string_view record)>;
+  // By increasing index. Call once, after the last add(). An error of on_record ends it.
+  Status for_each(const OnRecord& on_record);
+
+ private:
+  class Reader;
+  struct File {
+    std::string path;
+    Descriptor descriptor;
+  };
+  struct Run {
+    const File* file;
+    int64_t begin, end;  // bytes
+  };
+  struct Held {
+    int64_t index;
+    size_t begin, size;  // in held_bytes_
+  };
+  static constexpr size_t kMaxFiles = 128;  // that are kept open
+
+  Status spill();
+
+  const std::string temporary_;
+  FileOps& ops_;
+  const size_t max_in_memory_;
+  std::vector<std::unique_ptr<File>> files_;
+  std::unique_ptr<File> spilled_;  // null: nothing was
+  int64_t spilled_bytes_ = 0;
+  File* file_ = nullptr;      // whose records come, as long as they come in order
+  int64_t file_offset_ = 0;   // of the next one
+  int64_t last_index_ = -1;   // in the run of file_
+  std::vector<Run> runs_;
+  std::string held_bytes_;
+  std::vector<Held> held_;
+};
+
+}  // namespace llmb

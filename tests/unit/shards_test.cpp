@@ -1,0 +1,109 @@
+// Which rows a shard has, and records of many shards in the order of the input.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "base/whole_file.h"
+#include "io/result_writer.h"
+#include "job/record_runs.h"
+#include "job/shard.h"
+#include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb {
+
+using test::TempDir;
+
+TEST_CASE("a shard is I/N with I below N, in plain decimals") {
+  const auto shard = parse_shard("3/7");
+  REQUIRE(shard.ok());
+  CHECK(*shard == Shard{3, 7});
+  CHECK(shard_text(*shard) == "3/7");
+  for (const char* text : {"", "/", "1", "1/", "/2", "2/2", "-1/2", "0/0", "0/-1", "+0/2", "00/2", "0/02", "0/2/3", " 0/2",
+                           "0/1048577", "0/99999999999999999999"})
+    CHECK_MESSAGE(!parse_shard(text).ok(), text);
+  CHECK(parse_shard("1048575/1048576").ok());
+}
+
+TEST_CASE("every row belongs to one shard, and of each N rows that follow each other every shard has one") {
+  for (const int64_t count : {1, 2, 3, 7, 64, 1000}) {
+    for (const int64_t block : {int64_t{0}, int64_t{1}, int64_t{12345}, int64_t{1} << 40}) {
+      std::vector<int> found(static_cast<size_t>(count));
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t shard = shard_of_row(block * count + i, count);
+        REQUIRE(shard >= 0);
+        REQUIRE(shard < count);
+        ++found[static_cast<size_t>(shard)];
+      }
+      CHECK(std::all_of(found.begin(), found.end(), [](int n) { return n == 1; }));
+    }
+  }
+  // Part of what outputs of earlier builds were made by: these values stay.
+  const int64_t expected[] = {5, 6, 0, 1, 2, 3, 4, 4, 5, 6, 0, 1, 2, 3};
+  for (int64_t i = 0; i < 14; ++i) CHECK_MESSAGE(shard_of_row(i, 7) == expected[i], i);
+}
+
+TEST_CASE("a pattern in the file, or the rows that one shard left, are spread over all shards") {
+  for (const auto& [period, count] : {std::pair<int64_t, int64_t>{2, 8}, {8, 2}, {64, 64}, {3, 6}}) {
+    std::vector<int> found(static_cast<size_t>(count));
+    for (int64_t i = 0; i < 20000; ++i) ++found[static_cast<size_t>(shard_of_row(i * period, count))];
+    for (const int n : found) CHECK(std::abs(n - 20000 / count) < 5 * std::sqrt(20000.0 / static_cast<double>(count)));
+  }
+  for (const int64_t other : {2, 6, 8, 12}) {
+    std::vector<int> found(static_cast<size_t>(other));
+    int total = 0;
+    for (int64_t i = 0; i < 60000; ++i)
+      if (shard_of_row(i, 6) == 3) ++found[static_cast<size_t>(shard_of_row(i, other))], ++total;
+    if (other == 6) continue;  // the same shard
+    for (const int n : found)
+      CHECK(std::abs(n - total / other) < 5 * std::sqrt(static_cast<double>(total) / static_cast<double>(other)));
+  }
+}
+
+TEST_CASE("records of any files come in the order of the input, in memory that is bounded") {
+  std::mt19937 random(7);
+  std::vector<int64_t> indices(500);
+  for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int64_t>(3 * i);
+  std::shuffle(indices.begin(), indices.end(), random);
+  for (const size_t max_in_memory : {size_t{1}, size_t{5000}, size_t{1} << 20}) {
+    for (const int num_in_order : {0, 1, 3}) {
+      const TempDir dir;
+      RecordRuns runs(dir / "runs", real_file_ops(), max_in_memory);
+      std::map<int64_t, std::string> expected;
+      for (int f = 0; f < 5; ++f) {
+        std::vector<int64_t> own(indices.begin() + 100 * f, indices.begin() + 100 * (f + 1));
+        if (f < num_in_order) std::sort(own.begin(), own.end());
+        std::string text;
+        std::vector<std::string> records;
+        for (const int64_t index : own) {
+          Completion completion;
+          completion.line = {index, "in", index + 1, 0, 9};
+          if (index % 2 == 0) completion.form = ApiForm::kOpenAiCompletion;
+          completion.choices.emplace_back();
+          completion.choices[0].text = std::string(static_cast<size_t>(index * 7919 % 300), 'x') + "\"index\":5,";
+          records.push_back(ResultFormatter().format(completion));
+          text += records.back();
+          expected[index] = records.back();
+        }
+        const std::string path = dir / ("f" + std::to_string(f));
+        test::write_file(path, text);
+        if (f == 4) runs.begin_no_file();
+        else REQUIRE(runs.begin_file(path).ok());
+        for (size_t i = 0; i < own.size(); ++i) REQUIRE(runs.add(own[i], records[i]).ok());
+      }
+      std::vector<std::pair<int64_t, std::string>> found;
+      const Status status = runs.for_each([&](int64_t index, std::string_view record) {
+        found.emplace_back(index, record);
+        return Status();
+      });
+      REQUIRE_MESSAGE(status.ok(), status.message());
+      CHECK(found == std::vector<std::pair<int64_t, std::string>>(expected.begin(), expected.end()));
+      CHECK(!file_exists(dir / "runs"));
+    }
+  }
+}
+
+}  // namespace llmb
