@@ -96,6 +96,7 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
   LLMB_RETURN_IF_ERROR(read_data_texts(texts, &o->data));
   if (!texts.shard.empty()) {
     LLMB_ASSIGN_OR_RETURN(o->shard, texts.shard == "auto" ? shard_of_environment(std::getenv) : parse_shard(texts.shard));
+    o->shard->by = texts.shard_by;
   }
   LLMB_ASSIGN_OR_RETURN(o->generation.form, parse_form(texts.json_schema, texts.regex, texts.choices, texts.grammar));
   o->model.tool_call_parser = call_format_named(texts.tool_call_parser);

@@ -21,6 +21,7 @@ struct FlagTexts {
   std::string tool_call_parser = "auto", reasoning_parser = "auto";
   std::string policy = "fcfs";
   std::string shard;
+  ShardBy shard_by = ShardBy::kRows;
   bool no_skip_special_tokens = false;
 };
 

@@ -7,6 +7,7 @@
 #include "job/data_mapping.h"
 #include "job/input_check.h"
 #include "job/make_intake.h"
+#include "job/prefix_rows.h"
 #include "job/row_filter.h"
 #include "job/tuned_settings.h"
 
@@ -30,7 +31,7 @@ std::optional<JobStop> Job::prepare() {
   if (const Status status = reader_->check_inputs(); !status.ok()) return input_stop(status);
   live_.enter("opening the output");
   if (auto stop = output_.open()) return stop;
-  if (auto stop = choose_rows()) return stop;
+  if (auto stop = read_done()) return stop;
   auto device = choose_device(options_.device);
   if (!device.ok()) return JobStop{JobEnd::kDeviceFault, device.status().message()};
   model_.device = std::move(*device);
@@ -40,13 +41,13 @@ std::optional<JobStop> Job::prepare() {
   live_.enter("reading the model's files");
   if (auto stop = read_model()) return stop;
   if (auto stop = choose_arithmetic()) return stop;
+  if (auto stop = choose_rows()) return stop;
   if (!output_.is_stream() || !done_.outputs.empty()) {
     live_.enter("looking at the output");
     if (auto stop = examine_output()) return stop;
     live_.enter("reading the model's files");
   }
-  if (const Status status = load_model_context(options_.model, &model_.files); !status.ok())
-    return model_files_stop(status);
+  if (const Status status = load_context(); !status.ok()) return model_files_stop(status);
   return begin_reading();
 }
 
@@ -82,12 +83,28 @@ std::optional<JobStop> Job::choose_arithmetic() {
   return {};
 }
 
-std::optional<JobStop> Job::choose_rows() {
-  if (!options_.shard && options_.done.empty()) return {};
+Status Job::load_context() {
+  return model_.files.context ? Status() : load_model_context(options_.model, &model_.files);
+}
+
+std::optional<JobStop> Job::read_done() {
   auto done = read_done_rows(options_.done, output_.path(), keep_going_);
   if (!done.ok()) return stop_unless_ok(done.status(), output_stop);
   done_ = std::move(*done);
-  filter_ = std::make_shared<RowFilter>(options_.shard, done_, output_.completed());
+  return {};
+}
+
+std::optional<JobStop> Job::choose_rows() {
+  if (!options_.shard && options_.done.empty()) return {};
+  std::shared_ptr<const std::vector<bool>> of_shard;
+  if (options_.shard && options_.shard->by == ShardBy::kPrefix) {
+    live_.enter("dividing the input");
+    if (const Status status = load_context(); !status.ok()) return model_files_stop(status);
+    auto rows = find_prefix_rows(options_, model_.files, keep_going_);
+    if (!rows.ok()) return stop_unless_ok(rows.status(), input_stop);
+    of_shard = std::move(*rows);
+  }
+  filter_ = std::make_shared<RowFilter>(options_.shard, std::move(of_shard), done_, output_.completed());
   reader_->keep_only(filter_);
   return {};
 }

@@ -73,6 +73,8 @@ class Job {
   std::optional<JobStop> prepare();
   std::optional<JobStop> read_model();
   std::optional<JobStop> choose_arithmetic();
+  Status load_context();
+  std::optional<JobStop> read_done();
   std::optional<JobStop> choose_rows();
   std::optional<JobStop> examine_output();
   std::optional<JobStop> begin_reading();

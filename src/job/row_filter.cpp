@@ -6,9 +6,14 @@
 
 namespace llmb {
 
+bool RowFilter::is_of_shard(int64_t index) const {
+  if (!of_shard_) return shard_of_row(index, shard_->count) == shard_->index;
+  return static_cast<size_t>(index) < of_shard_->size() && (*of_shard_)[static_cast<size_t>(index)];
+}
+
 Result<bool> RowFilter::takes(const LineRef& line) const {
   if (own_ != nullptr && own_->contains(line.index)) return true;
-  if (shard_ && shard_of_row(line.index, shard_->count) != shard_->index) return false;
+  if (shard_ && !is_of_shard(line.index)) return false;
   switch (done_.lines.match(line.index, line.content_hash)) {
     case CompletedLines::Match::kNew:
       return true;

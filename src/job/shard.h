@@ -8,7 +8,7 @@
 
 namespace llmb {
 
-enum class ShardBy { kRows };
+enum class ShardBy { kRows, kPrefix };
 
 struct Shard {
   int64_t index = 0, count = 1;  // 0 <= index < count
@@ -19,7 +19,7 @@ struct Shard {
 
 inline constexpr int64_t kMaxShards = 1 << 20;
 
-constexpr const char* shard_by_name(ShardBy) { return "rows"; }
+constexpr const char* shard_by_name(ShardBy by) { return by == ShardBy::kRows ? "rows" : "prefix"; }
 
 // "2/7". kInvalidArgument: something else, or a shard that there is not.
 Result<Shard> parse_shard(const std::string& text);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "cli/shard_environment.h"
 #include "tests/e2e/ledger_job.h"
@@ -146,6 +147,39 @@ TEST_CASE("what some shards left, any other number of shards finishes") {
   const ProcessResult edited = shards.run({"-o", shards.dir.file("x.jsonl"), "--done", outputs[0]});
   CHECK(edited.exit_code == 7);
   CHECK_MESSAGE(contains(edited.err, "answers another line at this place"), edited.err);
+}
+
+TEST_CASE("shards by prefix keep rows with a common beginning together, and merge to the bytes of one run") {
+  Shards shards(0);
+  std::string lines;
+  for (int i = 0; i < 120; ++i)
+    lines += R"({"prompt":"Once upon a time in the village of )" + std::to_string(i * 7 % 10) +
+             std::string(200, static_cast<char>('a' + i * 7 % 10)) + " number " + std::to_string(i) + R"(","max_tokens":5})" + "\n";
+  lines.insert(lines.find('\n') + 1, "{\"prompt\":5}\n\n");
+  write_file(shards.in, lines);
+  fs::remove(shards.one + ".manifest.json");
+  fs::remove(shards.one);
+  REQUIRE(shards.run({"-o", shards.one, "--order", "input"}).exit_code == 3);
+  std::vector<std::string> outputs;
+  int num_villages = 0;
+  for (int i = 0; i < 3; ++i) {
+    outputs.push_back(shards.output(i, 3));
+    const ProcessResult result =
+        shards.run({"--shard", std::to_string(i) + "/3", "--shard-by", "prefix", "-o", outputs.back()});
+    CHECK((result.exit_code == 0 || result.exit_code == 3));
+    std::set<int64_t> villages;
+    for (const auto& record : parse_lines(read_file(outputs.back())))
+      if (const int64_t line = record["index"]; line != 1) villages.insert((line == 0 ? 0 : line - 2) * 7 % 10);
+    num_villages += static_cast<int>(villages.size());
+  }
+  CHECK(num_villages <= 12);  // each seam divides one group at most
+  const std::string merged = shards.dir.file("merged.jsonl");
+  CHECK(shards.merge(merged, outputs).exit_code == 3);
+  CHECK(read_file(merged) == read_file(shards.one));
+  const ProcessResult pipe =
+      run_ledger({"--shard", "0/3", "--shard-by", "prefix", "-o", shards.dir.file("p.jsonl")}, lines);
+  CHECK(pipe.exit_code == 2);
+  CHECK_MESSAGE(contains(pipe.err, "--shard-by prefix reads the input twice"), pipe.err);
 }
 
 TEST_CASE("merge refuses what is missing, unfinished, double, mixed or of another input, and names it") {

@@ -5,11 +5,14 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <set>
 
 #include "base/whole_file.h"
 #include "io/result_writer.h"
 #include "job/record_runs.h"
 #include "job/shard.h"
+#include "planner/prefix_index.h"
+#include "planner/row_shards.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 
@@ -61,6 +64,96 @@ TEST_CASE("a pattern in the file, or the rows that one shard left, are spread ov
     for (const int n : found)
       CHECK(std::abs(n - total / other) < 5 * std::sqrt(static_cast<double>(total) / static_cast<double>(other)));
   }
+}
+
+namespace {
+
+// Prompts of tokens, in the order of the file.
+struct Rows {
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<PlannedRow> rows;
+  std::vector<int64_t> costs;
+
+  void add(std::vector<TokenId> prompt, int64_t num_output_tokens) {
+    prompts.push_back(std::move(prompt));
+    rows.push_back({index.num_prompts(), index.add(prompts.back()), num_output_tokens});
+    costs.push_back(tokens_to_compute(rows.back(), static_cast<int64_t>(prompts.back().size())));
+  }
+  PrefixIndex index{64 << 20};
+};
+
+// Prompt tokens that a machine computes whose cache forgets nothing, by brute force over all prefixes.
+int64_t computed_tokens(const std::vector<std::vector<TokenId>>& prompts) {
+  std::set<std::vector<TokenId>> seen;
+  int64_t count = 0;
+  for (const auto& prompt : prompts)
+    for (size_t n = 1; n <= prompt.size(); ++n) count += seen.emplace(prompt.begin(), prompt.begin() + n).second;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("shards by prefix have as much work each, and lose few of the savings at their seams") {
+  for (const int kind : {0, 1, 2}) {
+    std::mt19937 random(kind);
+    const auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+    const auto text = [&](int seed, int length) {
+      std::vector<TokenId> tokens;
+      for (int i = 0; i < length; ++i) tokens.push_back((seed * 7919 + i * 31) % 30011);
+      return tokens;
+    };
+    std::vector<std::pair<int, int>> groups;  // document, question
+    for (int i = 0; i < 4000; ++i) groups.emplace_back(draw(0, kind == 0 ? 400 : 40), i);
+    Rows rows;
+    for (const auto& [document, question] : groups) {
+      std::vector<TokenId> prompt = kind == 2 ? std::vector<TokenId>() : text(-1, 20);  // a system prompt
+      const auto middle = text(document, 40 + document % 17), end = text(100000 + question, draw(3, 20));
+      prompt.insert(prompt.end(), middle.begin(), middle.end());
+      prompt.insert(prompt.end(), end.begin(), end.end());
+      rows.add(std::move(prompt), draw(1, 30));
+    }
+    const int64_t num_asked = [&] {
+      int64_t sum = 0;
+      for (const auto& prompt : rows.prompts) sum += static_cast<int64_t>(prompt.size());
+      return sum;
+    }();
+    const int64_t num_saved = num_asked - computed_tokens(rows.prompts);
+    for (const int32_t count : {1, 2, 7, 16}) {
+      const auto shards = divide_rows(rows.rows, rows.costs, count);
+      double most = 0, sum = 0;
+      int64_t num_computed = 0;
+      for (int32_t shard = 0; shard < count; ++shard) {
+        std::vector<std::vector<TokenId>> own;
+        int64_t output = 0;
+        for (size_t i = 0; i < shards.size(); ++i) {
+          if (shards[i] != shard) continue;
+          own.push_back(rows.prompts[i]);
+          output += rows.rows[i].num_output_tokens;
+        }
+        const int64_t computed = computed_tokens(own);
+        num_computed += computed;
+        most = std::max(most, static_cast<double>(computed + output));
+        sum += static_cast<double>(computed + output);
+      }
+      CAPTURE(kind);
+      CAPTURE(count);
+      CHECK(most / (sum / count) <= 1.05);
+      CHECK(static_cast<double>(num_asked - num_computed) >= 0.98 * static_cast<double>(num_saved));
+    }
+  }
+}
+
+TEST_CASE("rows by prefix: none, fewer than shards, one that holds nearly all the work, and rows without a prompt") {
+  CHECK(divide_rows({}, {}, 3).empty());
+  Rows rows;
+  rows.add({1, 2, 3}, 1);
+  rows.add({1, 2, 4}, 1000000);
+  const auto few = divide_rows(rows.rows, rows.costs, 64);
+  for (const int32_t shard : few) CHECK((shard >= 0 && shard < 64));
+  std::vector<PlannedRow> errors(10, PlannedRow{-1, {}, 1});
+  const std::vector<int64_t> costs(10, 1);
+  const auto even = divide_rows(errors, costs, 5);
+  for (int32_t shard = 0; shard < 5; ++shard) CHECK(std::count(even.begin(), even.end(), shard) == 2);
 }
 
 TEST_CASE("records of any files come in the order of the input, in memory that is bounded") {
