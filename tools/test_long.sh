@@ -12,6 +12,7 @@
 # old            kernels on an emulated x86 processor without AVX
 # packages       clean roots, and an emulated processor without AVX (as root, with mmdebstrap; elsewhere skipped)
 # scale          ten million lines
+# clusters       shards on a real Slurm on this machine, with kills (skipped where it cannot be installed)
 # fuzz           all parsers
 # asan, tsan     the suite under sanitizers
 #
@@ -19,7 +20,7 @@
 # over is no failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-parts=(counts simt architectures arm old packages scale fuzz asan tsan)
+parts=(counts simt architectures arm old packages scale clusters fuzz asan tsan)
 hash=$((16#$(git rev-parse --short=7 HEAD 2> /dev/null | cut -c1-7 || echo 0)))
 first_seed=1  # a turn draws its own
 
@@ -94,6 +95,10 @@ run_part() {
       tools/package/make_packages.sh build-package
       tools/package/test_packages.sh build-package || [ $? = 77 ] ;;
     scale) make scale ;;
+    clusters)
+      build llm-batch
+      tools/test_slurm.sh build/llm-batch || [ $? = 77 ]
+      tools/test_spot.sh build/llm-batch ;;
     fuzz) make fuzz ;;
     asan | tsan) make "test-$1" ;;
     *) echo "no part is named $1; there are ${parts[*]}" >&2; exit 2 ;;
@@ -118,7 +123,7 @@ if [ $((hash % 2)) = 1 ]; then
   sanitizers=(asan tsan)
   exec tools/sanitizer_turn.sh "$2" "${sanitizers[hash / 2 % 2]}" $((hash / 4))
 fi
-turns=(counts simt architectures arm old packages scale fuzz)
+turns=(counts simt architectures arm old packages scale clusters fuzz)
 part=${turns[hash / 2 % ${#turns[@]}]}
 echo "turn: $part for $2 s, seed $hash"
 code=0

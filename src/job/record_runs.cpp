@@ -100,6 +100,10 @@ class RecordRuns::Reader {
 RecordRuns::RecordRuns(std::string temporary, FileOps& ops, size_t max_in_memory)
     : temporary_(std::move(temporary)), ops_(ops), max_in_memory_(max_in_memory) {}
 
+RecordRuns::~RecordRuns() {
+  if (writing_.valid()) writing_.wait();
+}
+
 Status RecordRuns::begin_file(const std::string& path) {
   file_ = nullptr;
   if (files_.size() == kMaxFiles) return {};
@@ -121,13 +125,14 @@ Status RecordRuns::add(int64_t index, std::string_view record) {
     return {};
   }
   file_ = nullptr;
-  if (!held_.empty() && held_bytes_.size() + record.size() > max_in_memory_) LLMB_RETURN_IF_ERROR(spill());
-  held_.push_back({index, held_bytes_.size(), record.size()});
-  held_bytes_ += record;
+  if (!taken_.held.empty() && taken_.bytes.size() + record.size() > max_in_memory_) LLMB_RETURN_IF_ERROR(spill());
+  taken_.held.push_back({index, taken_.bytes.size(), record.size()});
+  taken_.bytes += record;
   return {};
 }
 
 Status RecordRuns::spill() {
+  if (writing_.valid()) LLMB_RETURN_IF_ERROR(writing_.get());
   if (!spilled_) {
     ops_.unlink(temporary_.c_str());
     Descriptor file(ops_, open_retrying(ops_, temporary_, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -135,29 +140,33 @@ Status RecordRuns::spill() {
     ops_.unlink(temporary_.c_str());
     spilled_ = std::make_unique<File>(File{temporary_, std::move(file)});
   }
-  std::sort(held_.begin(), held_.end(), [](const Held& a, const Held& b) { return a.index < b.index; });
+  const auto end = spilled_bytes_ + static_cast<int64_t>(taken_.bytes.size());
+  runs_.push_back({spilled_.get(), spilled_bytes_, end});
+  spilled_bytes_ = end;
+  writing_ = std::async(std::launch::async, [this, records = std::exchange(taken_, Records())]() mutable {
+    return write_run(std::move(records));
+  });
+  return {};
+}
+
+Status RecordRuns::write_run(Records records) {
+  std::sort(records.held.begin(), records.held.end(), [](const Held& a, const Held& b) { return a.index < b.index; });
   std::string buffer;
   const auto write = [&] {
     const Status status = write_fully(ops_, spilled_->descriptor.get(), buffer, temporary_);
     buffer.clear();
     return status;
   };
-  for (const Held& record : held_) {
-    buffer.append(held_bytes_, record.begin, record.size);
+  for (const Held& record : records.held) {
+    buffer.append(records.bytes, record.begin, record.size);
     if (buffer.size() >= kMostBytes) LLMB_RETURN_IF_ERROR(write());
   }
-  LLMB_RETURN_IF_ERROR(write());
-  const auto end = spilled_bytes_ + static_cast<int64_t>(held_bytes_.size());
-  runs_.push_back({spilled_.get(), spilled_bytes_, end});
-  spilled_bytes_ = end;
-  held_.clear();
-  held_bytes_.clear();
-  return {};
+  return write();
 }
 
 Status RecordRuns::for_each(const OnRecord& on_record) {
-  if (!held_.empty()) LLMB_RETURN_IF_ERROR(spill());
-  held_bytes_ = std::string();
+  if (!taken_.held.empty()) LLMB_RETURN_IF_ERROR(spill());
+  if (writing_.valid()) LLMB_RETURN_IF_ERROR(writing_.get());
   std::erase_if(runs_, [](const Run& run) { return run.begin == run.end; });
   const size_t share = max_in_memory_ / std::max<size_t>(1, runs_.size());
   std::vector<Reader> readers;

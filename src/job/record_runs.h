@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,13 +16,17 @@
 
 namespace llmb {
 
-// Not thread-safe. Memory: twice max_in_memory, or as much as the largest records of all runs take.
+// Not thread-safe; a thread of its own sorts and writes a run while the next one is taken in. Memory: three times
+// max_in_memory, or as much as the largest records of all runs take.
 class RecordRuns {
  public:
   static constexpr size_t kMaxInMemory = size_t{128} << 20;  // bytes of records
 
   // `temporary`: a name that is free to be used for a moment. `ops` outlives it.
   RecordRuns(std::string temporary, FileOps& ops, size_t max_in_memory = kMaxInMemory);
+  ~RecordRuns();
+  RecordRuns(const RecordRuns&) = delete;
+  RecordRuns& operator=(const RecordRuns&) = delete;
 
   // The records that follow are those of this file, whole and in its order; read again where they are in order.
   Status begin_file(const std::string& path);
@@ -46,11 +51,16 @@ class RecordRuns {
   };
   struct Held {
     int64_t index;
-    size_t begin, size;  // in held_bytes_
+    size_t begin, size;  // in Records::bytes
+  };
+  struct Records {
+    std::string bytes;
+    std::vector<Held> held;
   };
   static constexpr size_t kMaxFiles = 128;  // that are kept open
 
   Status spill();
+  Status write_run(Records records);
 
   const std::string temporary_;
   FileOps& ops_;
@@ -62,8 +72,8 @@ class RecordRuns {
   int64_t file_offset_ = 0;   // of the next one
   int64_t last_index_ = -1;   // in the run of file_
   std::vector<Run> runs_;
-  std::string held_bytes_;
-  std::vector<Held> held_;
+  Records taken_;
+  std::future<Status> writing_;  // of the run before
 };
 
 }  // namespace llmb

@@ -131,6 +131,46 @@ TEST_CASE("an arithmetic that the processor cannot compute is refused by name; a
   job.check_refused(3, {"arithmetic was \"of the future\" and is"});
 }
 
+TEST_CASE("a shard computes as the outputs of --done do, or refuses before it loads; merge refuses a mixture") {
+  const Job job;
+  const auto shard = [&](int index, std::vector<std::string> more) {
+    std::string lines;
+    for (int i = 0; i < 4; ++i) lines += kLine;
+    write_file(job.in, lines);
+    const std::vector<std::string> own = {job.in, "--shard", std::to_string(index) + "/2", "--metrics", "none", "-o",
+                                          job.out + std::to_string(index)};
+    more.insert(more.begin(), own.begin(), own.end());
+    return run_llm_batch(more);
+  };
+  const auto arithmetic = [&](int index) {
+    return nlohmann::json::parse(read_file(job.out + std::to_string(index) + ".manifest.json"))["fingerprint"]["settings"]
+        ["arithmetic"].get<std::string>();
+  };
+  REQUIRE(shard(0, {"--arithmetic", "unfused"}).exit_code == 0);
+  const std::vector<std::string> done = {"--done", job.out + "0"};
+  CHECK(shard(1, done).exit_code == 0);
+  CHECK(arithmetic(1) == "\"unfused\"");
+  CHECK(run_process({kProgram, "merge", job.out, job.out + "0", job.out + "1"}).exit_code == 0);
+  const auto* missing = std::find_if(std::begin(kAllArithmetic), std::end(kAllArithmetic),
+                                     [](Arithmetic a) { return !cpu::can_compute(a); });
+  if (cpu::can_compute(Arithmetic::kFma)) {
+    REQUIRE(shard(1, {"--arithmetic", "fma", "--restart"}).exit_code == 0);
+    const ProcessResult mixed = run_process({kProgram, "merge", job.out + "m", job.out + "0", job.out + "1"});
+    CHECK(mixed.exit_code == 7);
+    CHECK_MESSAGE(contains(mixed.err, "arithmetic was \"unfused\" and is \"fma\""), mixed.err);
+  }
+  if (missing == std::end(kAllArithmetic)) return;
+  auto json = nlohmann::ordered_json::parse(read_file(job.out + "0.manifest.json"));
+  json["fingerprint"]["settings"]["arithmetic"] = "\"" + std::string(arithmetic_name(*missing)) + "\"";
+  write_file(job.out + "0.manifest.json", json.dump());
+  std::vector<std::string> again = done;
+  again.push_back("--restart");
+  const ProcessResult refused = shard(1, again);
+  CHECK(refused.exit_code == 7);
+  CHECK_MESSAGE(contains(refused.err, "begun in a different arithmetic"), refused.err);
+  CHECK_MESSAGE(contains(refused.err, "cannot compute it"), refused.err);
+}
+
 TEST_CASE("an arithmetic for bfloat16 does not fit other numbers: a usage error") {
   for (const std::vector<std::string>& more :
        {std::vector<std::string>{"--dtype", "float32"}, {"--quantization", "int8"}}) {
