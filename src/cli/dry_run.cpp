@@ -16,10 +16,12 @@
 #include "cli/forecast_text.h"
 #include "cli/settings.h"
 #include "cli/signals.h"
+#include "job/done_rows.h"
 #include "job/equal_rows.h"
 #include "job/input_forecast.h"
 #include "job/make_intake.h"
 #include "job/measured_steps.h"
+#include "job/prefix_rows.h"
 #include "job/tuned_settings.h"
 
 namespace llmb {
@@ -123,6 +125,12 @@ int dry_run(const Options& dry_options) {
   if (const Status status = load_model_context(options.model, &*model); !status.ok())
     return refuse(model_files_stop(status));
   if (dry_options.progress != ProgressKind::kNone) write_stderr(describe_defaults(options, *model));
+  const KeepGoing keep_going = [] { return interrupt_count() == 0; };
+  const auto done = read_done_rows(options.done, "", keep_going);
+  if (!done.ok()) return refuse(output_stop(done.status()));
+  auto rows = choose_rows(options, *model, *done, nullptr, keep_going);
+  if (!rows.ok()) return interrupt_count() > 0 ? interrupted_exit_code() : refuse(input_stop(rows.status()));
+  reader->keep_only(std::move(*rows));
   const auto intake = make_intake(options, *model, std::move(reader), std::make_shared<SteadyClock>(), nullptr);
   Tally tally(options);
   const Status status = read_lines(*intake, &tally);

@@ -8,7 +8,6 @@
 #include "job/input_check.h"
 #include "job/make_intake.h"
 #include "job/prefix_rows.h"
-#include "job/row_filter.h"
 #include "job/tuned_settings.h"
 
 namespace llmb {
@@ -95,16 +94,13 @@ std::optional<JobStop> Job::read_done() {
 }
 
 std::optional<JobStop> Job::choose_rows() {
-  if (!options_.shard && options_.done.empty()) return {};
-  std::shared_ptr<const std::vector<bool>> of_shard;
   if (options_.shard && options_.shard->by == ShardBy::kPrefix) {
     live_.enter("dividing the input");
     if (const Status status = load_context(); !status.ok()) return model_files_stop(status);
-    auto rows = find_prefix_rows(options_, model_.files, keep_going_);
-    if (!rows.ok()) return stop_unless_ok(rows.status(), input_stop);
-    of_shard = std::move(*rows);
   }
-  filter_ = std::make_shared<RowFilter>(options_.shard, std::move(of_shard), done_, output_.completed());
+  auto filter = llmb::choose_rows(options_, model_.files, done_, output_.completed(), keep_going_);
+  if (!filter.ok()) return stop_unless_ok(filter.status(), input_stop);
+  filter_ = std::move(*filter);
   reader_->keep_only(filter_);
   return {};
 }

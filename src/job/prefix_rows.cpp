@@ -4,6 +4,7 @@
 
 #include "job/input_check.h"
 #include "job/make_intake.h"
+#include "job/row_filter.h"
 #include "planner/prefix_index.h"
 #include "planner/row_shards.h"
 
@@ -69,6 +70,18 @@ Result<std::shared_ptr<const std::vector<bool>>> find_prefix_rows(const JobOptio
   LLMB_RETURN_IF_ERROR(status);
   if (is_interrupted) return cancelled("interrupted");
   return table.rows_of(*options.shard);
+}
+
+Result<std::shared_ptr<const LineFilter>> choose_rows(const JobOptions& options, const ModelFiles& model,
+                                                      const DoneRows& done, const CompletedLines* own,
+                                                      const KeepGoing& keep_going) {
+  if (!options.shard && options.done.empty()) return std::shared_ptr<const LineFilter>();
+  std::shared_ptr<const std::vector<bool>> of_shard;
+  if (options.shard && options.shard->by == ShardBy::kPrefix) {
+    LLMB_ASSIGN_OR_RETURN(of_shard, find_prefix_rows(options, model, keep_going));
+  }
+  return std::shared_ptr<const LineFilter>(
+      std::make_shared<RowFilter>(options.shard, std::move(of_shard), done, own));
 }
 
 }  // namespace llmb

@@ -176,6 +176,13 @@ TEST_CASE("shards by prefix keep rows with a common beginning together, and merg
   const std::string merged = shards.dir.file("merged.jsonl");
   CHECK(shards.merge(merged, outputs).exit_code == 3);
   CHECK(read_file(merged) == read_file(shards.one));
+  // A forecast of each shard: their rows are all rows.
+  int num_rows = 0;
+  for (int i = 0; i < 3; ++i) {
+    const ProcessResult dry = shards.run({"--dry-run", "--shard", std::to_string(i) + "/3", "--shard-by", "prefix"});
+    num_rows += std::stoi(dry.err.substr(dry.err.find("dry run: ") + 9));
+  }
+  CHECK(num_rows == 120);
   const ProcessResult pipe =
       run_ledger({"--shard", "0/3", "--shard-by", "prefix", "-o", shards.dir.file("p.jsonl")}, lines);
   CHECK(pipe.exit_code == 2);
