@@ -28,7 +28,19 @@ Quantization quantization(const CpuBench& bench) {
                                            : Quantization::kNone;
 }
 
+// Blocks of any codes, with scales that are finite: no byte of them is above 0x3f.
+cpu::PackedLinear make_blocks(CpuBench& bench, BlockFormat format, int64_t n, int64_t k) {
+  const BlockSize& block = block_size(format);
+  std::vector<uint8_t> bytes(static_cast<size_t>(n * k / block.size * block.bytes));
+  uint32_t state = 1;
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>((state = state * 1664525 + 1013904223) >> 24 & 0x3f);
+  const TensorView view{bytes.data(), DType::kF32, n, k, format};
+  return cpu::PackedLinear::pack({&view, 1}, {}, bench.pool());
+}
+
 cpu::PackedLinear make_weight(CpuBench& bench, int64_t n, int64_t k) {
+  if (const BlockFormat format = find_block_format(bench.options().dtype); format != BlockFormat::kNone)
+    return make_blocks(bench, format, n, k);
   const DType dtype = bench.options().dtype == "float32"   ? DType::kF32
                       : bench.options().dtype == "float16" ? DType::kF16
                                                            : DType::kBF16;
@@ -49,6 +61,7 @@ cpu::PackedLinear make_weight(CpuBench& bench, int64_t n, int64_t k) {
 
 void linear_case(CpuBench& bench, const Shape& s, const char* name, int64_t n, int64_t k) {
   if (n * k * 2 > bench.options().max_weight_mib << 20) return;
+  if (k % block_size(find_block_format(bench.options().dtype)).size != 0) return;
   const cpu::PackedLinear weight = make_weight(bench, n, k);
   for (const int64_t rows : bench.options().rows) {
     const std::vector<float> x = make_floats(rows * k, 2);
@@ -70,6 +83,7 @@ void linear_cases(CpuBench& bench, const Shape& s) {
 
 void embedding_cases(CpuBench& bench, const Shape& s) {
   if (int64_t{s.vocab} * s.hidden * 2 > bench.options().max_weight_mib << 20) return;
+  if (s.hidden % block_size(find_block_format(bench.options().dtype)).size != 0) return;
   const cpu::PackedLinear table = make_weight(bench, s.vocab, s.hidden);
   for (const int64_t rows : bench.options().rows) {
     std::vector<TokenId> tokens(static_cast<size_t>(rows));
@@ -175,8 +189,10 @@ int main(int argc, char** argv) {
   app.add_option("--ops", options.ops, "ops to run")->delimiter(',');
   app.add_option("--shape", options.shape, "smollm2-135m, qwen2.5-0.5b, llama-3.2-1b, llama-3.1-8b or all");
   app.add_option("--rows", options.rows, "rows of a call")->delimiter(',')->check(CLI::Range(1, 1 << 16));
-  app.add_option("--dtype", options.dtype, "weights of linear")
-      ->check(CLI::IsMember({"float32", "float16", "bfloat16", "int8", "int4"}));
+  std::vector<std::string> dtypes = {"float32", "float16", "bfloat16", "int8", "int4"};
+  for (const llmb::BlockSize& block : llmb::kBlockSizes)
+    if (block.size > 1) dtypes.emplace_back(block.name);
+  app.add_option("--dtype", options.dtype, "weights of linear")->check(CLI::IsMember(dtypes));
   app.add_option("--context", options.contexts, "positions in the KV cache")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));

@@ -140,10 +140,31 @@ class Inspector {
                   static_cast<long long>(count.first), static_cast<double>(count.second) / 1048576);
     std::printf("\n");
     stored_bytes_ = total;
+    std::map<std::string, std::string> dtypes;
+    for (const TensorLine& line : lines) dtypes[line.name] = line.dtype;
     for (const TensorLine& line : lines)
       if (list_tensors_)
-        std::printf("  %-60s %-8s %s\n", escape_control(line.name).c_str(), line.dtype.c_str(),
-                    shape_string(line.shape).c_str());
+        std::printf("  %-60s %-8s %-16s %s\n", escape_control(line.name).c_str(), line.dtype.c_str(),
+                    shape_string(line.shape).c_str(), becomes(line, dtypes).c_str());
+  }
+
+  // Tensors of few bits: what becomes of them when they are loaded.
+  std::string becomes(const TensorLine& line, const std::map<std::string, std::string>& dtypes) const {
+    if (is_gguf_path(path_)) {
+      if (find_block_format(line.dtype) == BlockFormat::kNone) return "";
+      return line.shape.size() < 2 ? "becomes float32" : "stays on a CPU, becomes bfloat16 on a GPU";
+    }
+    const auto end_of = [&](const std::string& suffix, const std::string& scale) {
+      if (!line.name.ends_with(suffix)) return std::string();
+      const auto found = dtypes.find(line.name.substr(0, line.name.size() - suffix.size()) + scale);
+      return found == dtypes.end() ? std::string() : "becomes " + found->second;
+    };
+    std::string out = end_of(".qweight", ".scales");
+    if (out.empty()) out = end_of(".weight_packed", ".weight_scale");
+    if (out.empty() && line.dtype == "I8") out = end_of(".weight", ".weight_scale");
+    const bool is_other = line.dtype == "F8_E4M3" || line.dtype == "I8" || line.dtype == "U8";
+    if (out.empty() && is_other && line.name.ends_with(".weight")) out = "becomes the model's dtype";
+    return out;
   }
 
   // "<|im_end|> 151645, …": what ends an answer.
