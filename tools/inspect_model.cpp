@@ -1,6 +1,6 @@
 // Says what a model is and whether it runs, without reading its weights: architecture, tensors, tokenizer, chat
 // template, what will be refused and why, and how many tokens of KV cache fit a given memory.
-//   inspect_model MODEL [--memory 24G] [--tensors]
+//   inspect_model MODEL [--memory 24G] [--tensors] [--adapter DIR]
 // MODEL is what llm-batch -m takes. Exit code 0: it runs; 4: it is refused.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include "formats/safetensors.h"
 #include "model/config_loader.h"
 #include "model/gguf_model.h"
+#include "model/lora_adapter.h"
 #include "model/model_location.h"
 #include "model/model_weights.h"
 #include "model/weight_files.h"
@@ -36,8 +37,11 @@ struct TensorLine {
 
 class Inspector {
  public:
-  Inspector(std::string path, std::vector<uint64_t> memory, bool list_tensors)
-      : path_(std::move(path)), memory_(std::move(memory)), list_tensors_(list_tensors) {}
+  Inspector(std::string path, std::vector<uint64_t> memory, bool list_tensors, std::vector<std::string> adapters)
+      : path_(std::move(path)),
+        memory_(std::move(memory)),
+        list_tensors_(list_tensors),
+        adapters_(std::move(adapters)) {}
 
   int run() {
     const Result<ModelConfig> config = load_model_config(path_);
@@ -51,6 +55,8 @@ class Inspector {
     print_generation(config.ok() ? &*config : nullptr);
     print_template();
     if (config.ok()) print_kv(*config);
+    for (const std::string& dir : adapters_)
+      if (config.ok()) print_adapter(dir, *config);
     for (const std::string& line : refused_) std::printf("REFUSED       %s\n", line.c_str());
     if (refused_.empty()) std::printf("runs          yes\n");
     return refused_.empty() ? 0 : kExitRefused;
@@ -275,9 +281,19 @@ class Inspector {
     }
   }
 
+  void print_adapter(const std::string& dir, const ModelConfig& config) {
+    const Result<LoraAdapter> adapter = LoraAdapter::open(dir, config);
+    const Status status = adapter.ok() ? adapter->check_values() : adapter.status();
+    if (!status.ok()) return refuse("adapter", status);
+    std::printf("adapter       %s: LoRA of rank %lld at most, %lld modules, %lld parameters\n",
+                escape_control(dir).c_str(), static_cast<long long>(adapter->max_rank()),
+                static_cast<long long>(adapter->num_modules()), static_cast<long long>(adapter->num_parameters()));
+  }
+
   const std::string path_;
   const std::vector<uint64_t> memory_;
   const bool list_tensors_;
+  const std::vector<std::string> adapters_;
   int64_t stored_bytes_ = 0;
   std::unique_ptr<Tokenizer> tokenizer_;  // null where it is refused
   std::vector<std::string> refused_;
@@ -290,12 +306,14 @@ int main(int argc, char** argv) {
   std::string model, revision;
   std::vector<uint64_t> memory;
   bool list_tensors = false;
+  std::vector<std::string> adapters;
   CLI::App app("Says what a model is and whether llm-batch runs it; reads no weights.");
   app.add_option("model", model, "Directory, GGUF file, or name in the local Hugging Face cache")->required();
   app.add_option("--revision", revision, "Branch, tag or commit of a model in the cache");
   app.add_option("--memory", memory, "How many tokens of KV cache fit, such as 24G; may be given several times [16G]")
       ->transform(CLI::AsSizeValue(false));
   app.add_flag("--tensors", list_tensors, "List every tensor");
+  app.add_option("--adapter", adapters, "LoRA adapter of the model; may be given several times")->allow_extra_args(false);
   CLI11_PARSE(app, argc, argv);
   if (memory.empty()) memory = {uint64_t{16} << 30};
   const llmb::ModelParts whatever = {.config = false, .weights = false, .tokenizer = false};
@@ -306,5 +324,5 @@ int main(int argc, char** argv) {
   }
   std::printf("model         %s%s%s\n", location->path.c_str(), location->commit.empty() ? "" : " at ",
               location->commit.substr(0, 12).c_str());
-  return llmb::Inspector(location->path, std::move(memory), list_tensors).run();
+  return llmb::Inspector(location->path, std::move(memory), list_tensors, std::move(adapters)).run();
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,8 @@
 #include "core/step_plan.h"
 
 namespace llmb {
+
+class AdapterLibrary;
 
 enum class LoadFormat { kAuto, kDummy };
 
@@ -33,6 +36,8 @@ struct LoadOptions {
   bool verifies_trees = true;  // of drafts; else chains only, for which the CPU keeps no blocks
   int32_t max_model_len = 0;
   int32_t drafting_layers = 0;          // of the model, that draft (StepPlan::num_layers); 0: none
+  std::shared_ptr<AdapterLibrary> adapters;  // that plans name by their ids; null: none
+  int64_t adapter_bytes = int64_t{1} << 30;  // for those that no row of the step uses, before they are forgotten
   std::string heads_dir;                // of heads that draft behind the last layer (model/medusa_heads.h); "": none
   bool groups_layers = false;           // by their windows (core/layer_groups.h); else all share block tables
   int32_t num_threads = 0;              // of the host; 0: all usable cores

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "core/model_config.h"
 #include "core/step_plan.h"
+#include "model/adapter_library.h"
 
 namespace llmb {
 
@@ -64,8 +65,11 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
   if (!info.copies_blocks && !plan.block_copies.empty()) return internal_error("plan copies blocks");
   for (const SampleGroup& group : plan.groups)
     if (group.num_rows() - 1 > info.max_drafts_per_group) return internal_error("plan has too many drafts in a group");
-  for (const StepEntry& entry : plan.entries)
-    if (entry.adapter != -1 || entry.state_slot != -1) return internal_error("plan has adapters or state slots");
+  for (const StepEntry& entry : plan.entries) {
+    if (entry.state_slot != -1) return internal_error("plan has state slots");
+    if (entry.adapter >= (options.adapters ? options.adapters->size() : 0))
+      return internal_error("plan has an adapter that is not known");
+  }
   if (plan.num_tokens() > options.max_num_batched_tokens) return internal_error("plan has too many tokens");
   if (plan.num_samples() > options.max_num_samples()) return internal_error("plan has too many sample rows");
   if (plan.mask_words != 0 && plan.mask_words != (config.vocab_size + 31) / 32)

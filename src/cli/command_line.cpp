@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backend/cpu/processor.h"
+#include "cli/adapter_options.h"
 #include "cli/answer_options.h"
 #include "cli/commands.h"
 #include "cli/help_text.h"
@@ -320,6 +321,7 @@ std::unique_ptr<CLI::App> make_command_line(Options& o) {
   add_sampling_options(*app, o);
   add_form_options(*app, o);
   add_parts_options(*app, o);
+  add_adapter_options(*app, o);
   add_report_options(*app, o);
   return app;
 }

@@ -108,6 +108,31 @@ Result<std::shared_ptr<const AnswerForm>> parse_form(const std::string& json_sch
   return std::shared_ptr<const AnswerForm>(std::move(form));
 }
 
+Result<std::vector<AdapterFolder>> parse_adapters(const std::vector<std::string>& adapters,
+                                                  const std::vector<std::string>& lora_modules) {
+  std::vector<AdapterFolder> folders;
+  const auto add = [&](const std::string& flag, const std::string& text) -> Status {
+    AdapterFolder folder;
+    if (text.starts_with('{')) {
+      const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+      if (json.is_object() && json.value("name", nlohmann::json()).is_string() &&
+          json.value("path", nlohmann::json()).is_string())
+        folder = {json["name"].get<std::string>(), json["path"].get<std::string>()};
+    } else if (const size_t at = text.find('='); at != text.npos) {
+      folder = {text.substr(0, at), text.substr(at + 1)};
+    }
+    if (folder.name.empty() || folder.dir.empty())
+      return invalid_argument(flag + ": '" + text + "': expected NAME=DIR");
+    for (const AdapterFolder& other : folders)
+      if (other.name == folder.name) return invalid_argument(flag + ": the name " + folder.name + " is given twice");
+    folders.push_back(std::move(folder));
+    return {};
+  };
+  for (const std::string& text : adapters) LLMB_RETURN_IF_ERROR(add("--adapter", text));
+  for (const std::string& text : lora_modules) LLMB_RETURN_IF_ERROR(add("--lora-modules", text));
+  return folders;
+}
+
 Status parse_speculative(const std::string& text, SpeculationOptions* speculation) {
   if (text == "none") return {};
   std::stringstream parts(text + ",");

@@ -32,6 +32,10 @@ Result<std::shared_ptr<const AnswerForm>> parse_form(const std::string& json_sch
                                                      const std::vector<std::string>& choices,
                                                      const std::string& grammar);
 
+// NAME=DIR, of --adapter; of --lora-modules also vLLM's JSON {"name": …, "path": …}.
+Result<std::vector<AdapterFolder>> parse_adapters(const std::vector<std::string>& adapters,
+                                                  const std::vector<std::string>& lora_modules);
+
 // "none", or kinds of drafters separated by commas; adds to `speculation`.
 Status parse_speculative(const std::string& text, SpeculationOptions* speculation);
 

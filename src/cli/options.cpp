@@ -101,6 +101,7 @@ Status read_texts(const FlagTexts& texts, JobOptions* o) {
   LLMB_ASSIGN_OR_RETURN(o->generation.form, parse_form(texts.json_schema, texts.regex, texts.choices, texts.grammar));
   o->model.tool_call_parser = call_format_named(texts.tool_call_parser);
   o->model.reasoning_parser = reasoning_format_named(texts.reasoning_parser);
+  LLMB_ASSIGN_OR_RETURN(o->model.adapters, parse_adapters(texts.adapters, texts.lora_modules));
   SpeculationOptions& speculation = o->speculation;
   speculation.is_default = texts.speculative.empty() && texts.speculative_config.empty() && speculation.corpus.empty();
   if (texts.speculative.empty()) speculation.lookup = !speculation.corpus.empty();

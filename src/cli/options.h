@@ -18,6 +18,7 @@ struct FlagTexts {
   std::string speculative, speculative_config;
   std::string json_schema, regex, grammar;  // of the files, their names
   std::vector<std::string> choices;
+  std::vector<std::string> adapters, lora_modules;
   std::string tool_call_parser = "auto", reasoning_parser = "auto";
   std::string policy = "fcfs";
   std::string shard;

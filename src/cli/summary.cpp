@@ -1,5 +1,6 @@
 #include "cli/summary.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -84,6 +85,30 @@ nlohmann::ordered_json error_objects(const std::vector<ErrorCount>& errors) {
   return objects;
 }
 
+// Those with the most output tokens.
+void add_adapters(std::string& out, const JobMetrics& m) {
+  constexpr size_t kMaxShown = 20;
+  auto adapters = m.adapters;
+  std::stable_sort(adapters.begin(), adapters.end(), [](const auto& a, const auto& b) {
+    return a.second.num_output_tokens > b.second.num_output_tokens;
+  });
+  for (size_t i = 0; i < std::min(adapters.size(), kMaxShown); ++i) {
+    const auto& [name, totals] = adapters[i];
+    out += (i == 0 ? "adapters          " : "                  ") + escape_control(name) + ": " +
+           std::to_string(totals.num_completed) + " ok, " + std::to_string(totals.num_input_tokens) + " tokens in, " +
+           std::to_string(totals.num_output_tokens) + " out\n";
+  }
+  if (adapters.size() > kMaxShown)
+    out += "                  and " + std::to_string(adapters.size() - kMaxShown) + " more\n";
+}
+
+void add_adapters(nlohmann::ordered_json& out, const JobMetrics& m) {
+  for (const auto& [name, totals] : m.adapters)
+    out["adapters"][name] = {{"completed", totals.num_completed},
+                             {"input_tokens", totals.num_input_tokens},
+                             {"output_tokens", totals.num_output_tokens}};
+}
+
 // To two decimals; never "-0.00".
 double rounded_seconds(double ms) { return std::round(ms / 10) / 100 + 0.0; }
 
@@ -135,6 +160,7 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   add_errors(out, m.errors);
   for (const std::string& name : m.fields_never_kept)
     out += "warning           --keep: no line has a field " + escape_control(name) + "\n";
+  add_adapters(out, m);
   if (m.num_equal_rows > 0) add_line(out, "equal rows        %lld answered with another", n(m.num_equal_rows));
   add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, m.backend.load_ms / 1000);
   add_line(out, "tokens            %lld in, %lld out", n(m.requests.num_input_tokens), n(m.requests.num_output_tokens));
@@ -209,6 +235,7 @@ std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std
   j["kv_blocks_swapped_in"] = m.steps.num_swapped_in;
   j["kv_swapped_bytes"] = swapped_bytes(m);
   add_speculation(j, m);
+  add_adapters(j, m);
   j["kv_cache_usage_mean"] = d.kv_use;
   j["kv_cache_usage_peak"] = d.kv_peak;
   j["kv_cache_waste"] = d.kv_waste;

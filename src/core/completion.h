@@ -89,6 +89,7 @@ struct Completion {
   std::string settings_json;  // as in InputRequest
   bool is_chat = false;    // answered to `messages`
   bool return_token_ids = false;
+  int32_t adapter = kNoAdapter;
   int32_t num_prompt_tokens = 0;
   int32_t num_truncated_tokens = 0;  // of the prompt, cut before it was computed
   std::vector<Choice> choices;

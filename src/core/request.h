@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "core/adapter_names.h"
 #include "core/answer_split.h"
 #include "core/chat_messages.h"
 #include "core/token_constraint.h"
@@ -149,6 +150,7 @@ struct InputRequest {
   ApiForm form = ApiForm::kNative;
   std::string id_json;     // the line's id as JSON text ("\"a-1\"", "17"); "" when it had none
   std::string model_name;  // body.model of an OpenAI line, echoed in the answer
+  std::optional<std::string> adapter;  // by name; none, or "": the base model
   std::string input_json;  // fields of the line that its record repeats (--keep), as an object; "": none
   std::string settings_json;  // of a /v1/responses line: members of its answer that repeat the line, without brackets
   PromptInput prompt;
@@ -171,6 +173,7 @@ struct Request {
   GenerationParams params;             // stop.max_tokens is always set here, and fits the context; no form or token rules
   std::vector<TokenId> eos_token_ids;  // end the sequence unless ignore_eos
   PhiloxKey rng;
+  int32_t adapter = kNoAdapter;
   bool is_indivisible = false;  // all pending tokens must be computed in one step (bidirectional attention)
   std::shared_ptr<const TokenConstraint> constraint;  // of each choice's tokens; null: none
   size_t constraint_bytes = 0;  // of memory that it takes and no earlier request's does

@@ -16,6 +16,7 @@ Completion completion_for(const Request& request) {
   c.input_json = request.input_json;
   c.model_name = request.model_name;
   c.settings_json = request.settings_json;
+  c.adapter = request.adapter;
   c.is_chat = request.form == ApiForm::kOpenAiChat || request.form == ApiForm::kOpenAiResponses;
   c.return_token_ids = request.params.output.return_token_ids;
   c.num_prompt_tokens = static_cast<int32_t>(request.prompt_tokens.size());

@@ -129,6 +129,27 @@ AnswerSplit split_of(const InputRequest& input, bool opens_reasoning, const Mode
   return split;
 }
 
+// Sets the request's adapter.
+std::optional<RequestError> find_adapter(const InputRequest& input, const ModelContext& model, Request* request) {
+  if (!input.adapter || input.adapter->empty()) return std::nullopt;
+  const std::string& name = *input.adapter;
+  const bool is_model = input.form != ApiForm::kNative && name == input.model_name;
+  const std::optional<int32_t> id = model.adapters ? model.adapters->find(name) : std::nullopt;
+  if (!id && is_model)
+    return RequestError{"unknown_model", "model \"" + name + "\" is neither the model (--served-model-name) nor an adapter",
+                        "model"};
+  if (!id)
+    return RequestError{"unknown_adapter",
+                        "adapter \"" + name + "\" is not known; name its folder with --adapter NAME=DIR, or the folder "
+                        "that holds it with --adapter-dir",
+                        "adapter"};
+  if (const Status status = model.adapters->prepare(*id); !status.ok())
+    return RequestError{"invalid_adapter", "adapter \"" + name + "\": " + status.message(),
+                        is_model ? "model" : "adapter"};
+  request->adapter = *id;
+  return std::nullopt;
+}
+
 }  // namespace
 
 PromptBound prompt_bound(const ModelContext& model) {
@@ -159,6 +180,7 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   if (auto error = check_tokens(prompt_tokens, model, param)) return std::move(*error);
 
   auto request = std::make_shared<Request>();
+  if (auto error = find_adapter(input, model, request.get())) return std::move(*error);
   std::string echo_text = input.params.output.echo ? echo_of(input.prompt, prompt_tokens, model) : std::string();
   if (auto error = set_constraint(&input, reasoning, model, request.get())) return std::move(*error);
   request->split = split_of(input, reasoning == PromptReasoning::kOpen, model);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "chat/chat_template.h"
+#include "core/adapter_names.h"
 #include "core/completion.h"
 #include "core/prompt_bound.h"
 #include "core/request.h"
@@ -26,6 +27,7 @@ struct ModelContext {
   std::shared_ptr<const ChatTemplate> chat_template;
   AnswerFormats formats;  // that the model writes calls and reasoning in
   std::vector<TokenId> eos_token_ids;
+  std::shared_ptr<AdapterNames> adapters;  // null: lines that name one get an error record
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;  // prompt and output together
   std::shared_ptr<ConstraintCompiler> constraints;  // null: lines that ask for a form get an error record

@@ -28,6 +28,7 @@ constexpr FieldSpec kSpecs[] = {
     request("messages", Field::kMessages),
     request("prompt_token_ids", Field::kPromptTokenIds),
     request("model", Field::kModel),
+    request("adapter", Field::kAdapter),
     request("tools", Field::kTools),
     request("tool_choice", Field::kToolChoice),
     request("parallel_tool_calls", Field::kParallelToolCalls),
@@ -115,7 +116,6 @@ constexpr FieldSpec kSpecs[] = {
     unsupported("lora"),
     unsupported("lora_name"),
     unsupported("lora_request"),
-    unsupported("adapter"),
     unsupported("adapters", Neutral::kEmpty),
 };
 
@@ -171,7 +171,7 @@ size_t allowed_edits(std::string_view field) { return field.size() >= 10 ? 2 : f
 // Fields of which a near miss is no ordinary word of the user's own data.
 bool is_guessable(Field field) {
   return field != Field::kId && field != Field::kMethod && field != Field::kUrl && field != Field::kBody &&
-         field != Field::kModel && field != Field::kTools && field != Field::kN;
+         field != Field::kModel && field != Field::kAdapter && field != Field::kTools && field != Field::kN;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ enum class Field : uint8_t {
   kPromptTokenIds,
   // Read by read_params() and read_chat().
   kModel,
+  kAdapter,
   kTools,
   kToolChoice,
   kParallelToolCalls,

@@ -278,6 +278,8 @@ MaybeError read_outer_params(const FieldSet& fields, InputRequest* request) {
   OutputParams& output = request->params.output;
   if (const JsonElement* const value = fields.find(Field::kModel))
     if (MaybeError error = read_string("model", *value, &request->model_name)) return error;
+  if (const JsonElement* const value = fields.find(Field::kAdapter))
+    if (MaybeError error = read_string("adapter", *value, &request->adapter.emplace())) return error;
   if (const JsonElement* const value = fields.find(Field::kSkipSpecialTokens))
     if (MaybeError error = read_bool("skip_special_tokens", *value, &output.skip_special_tokens)) return error;
   if (const JsonElement* const value = fields.find(Field::kReturnTokenIds))

@@ -90,6 +90,14 @@ ParseFailure failure_of(const InputLine& line, LineParse parse, RequestError err
   return failure;
 }
 
+void choose_adapter(const AdapterRules& rules, InputRequest* request) {
+  if (!rules.are_there || request->adapter) return;
+  const auto& names = rules.model_names;
+  if (request->form == ApiForm::kNative || request->model_name.empty()) request->adapter = rules.default_name;
+  else if (std::find(names.begin(), names.end(), request->model_name) == names.end())
+    request->adapter = request->model_name;
+}
+
 }  // namespace
 
 struct RequestParser::State {
@@ -184,6 +192,7 @@ std::variant<InputRequest, ParseFailure> RequestParser::State::parse_json(const 
   MaybeError error = parse.run();
   if (parse.request.form == ApiForm::kNative) parse.request.input_json = keep_fields(root);
   if (error) return failure_of(line, std::move(parse), std::move(*error));
+  choose_adapter(limits.adapters, &parse.request);
   parse.request.line = line.line;
   return std::move(parse.request);
 }
@@ -195,6 +204,7 @@ std::variant<InputRequest, ParseFailure> RequestParser::State::parse_data(const 
   request.params = defaults;
   request.input_json = keep_fields(fields);
   MaybeError error = read_data_line(fields, json, line.format, mapping, &request);
+  choose_adapter(limits.adapters, &request);
   if (!error) return request;
   ParseFailure failure;
   failure.line = line.line;

@@ -38,12 +38,20 @@
 
 namespace llmb {
 
+// Which adapter a line gets that does not say.
+struct AdapterRules {
+  bool are_there = false;                // else nobody asks for one but by the field `adapter`
+  std::string default_name;              // "": the base model
+  std::vector<std::string> model_names;  // of the base model: any other `model` of an OpenAI line is an adapter's
+};
+
 struct RequestLimits {
   int32_t vocab_size = INT32_MAX;  // token ids are in [0, vocab_size)
   int32_t max_logprobs = kMaxTopLogprobs;
   int32_t max_stop_strings = 64;
   int64_t max_json_parts = int64_t{1} << 22;  // of a line above a megabyte; two for each token id
   int32_t completion_max_tokens = 16;         // of a /v1/completions line where neither it nor the defaults say
+  AdapterRules adapters;
   PromptBound prompt;                         // which prompts of such lines are refused before they are copied
 };
 

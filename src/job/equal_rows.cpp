@@ -79,12 +79,13 @@ void each_member(AnswerForm& p, F f) {
 }
 
 EqualRows::Key EqualRows::key_of(const InputRequest& input) {
-  const auto& [line, form, id, model_name, input_json, settings, prompt, params, arrival] = input;
+  const auto& [line, form, id, model_name, adapter, input_json, settings, prompt, params, arrival] = input;
   const auto& [sampling, stop, output, prompt_params, answer_form, token_rules] = params;
   if (!is_determined(sampling)) return std::nullopt;
   PackedBytes bytes;
   bytes.add(form);
   bytes.add(settings);
+  bytes.add(adapter.value_or(""));
   bytes.add(sampling);
   bytes.add(stop);
   bytes.add(output);

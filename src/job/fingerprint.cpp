@@ -223,6 +223,9 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
     list.text(kShardByName, shard_by_name(o.shard->by));
   }
   add_data(o.data, &list);
+  if (!o.model.default_adapter.empty()) list.text("default_adapter", o.model.default_adapter);
+  if (!o.model.adapters.empty() && !o.model.served_names.empty())
+    list.list("served_model_name", o.model.served_names, [](JsonWriter& j, const std::string& name) { j.string(name); });
   add_form(model.files.default_params.form.get(), &list);
   add_formats(model.files.formats, &list);
   Fingerprint fingerprint;

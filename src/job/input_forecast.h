@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/completion.h"
 #include "core/request.h"
@@ -44,6 +45,7 @@ class InputForecast {
 
   const bool shares_prefixes_;
   PrefixIndex prompts_{kPrefixIndexBytes};
+  std::vector<TokenId> adapter_prompt_;  // of the row being added
   Forecaster forecaster_;
   std::atomic<int64_t> num_repeated_tokens_{0};
   std::atomic<int32_t> repeated_granularity_{1};

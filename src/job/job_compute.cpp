@@ -10,6 +10,7 @@
 #include "job/job.h"
 #include "job/measured_steps.h"
 #include "job/speculative_corpus.h"
+#include "model/adapter_library.h"
 
 namespace llmb {
 
@@ -43,6 +44,7 @@ WorkerOptions Job::worker_options() const {
     options.scheduler.max_num_drafts = options.load.max_num_drafts = kMaxStepDrafts;
   }
   options.load.verifies_trees = options.scheduler.allows_trees;
+  options.load.adapters = model_.files.adapters;
   options.load.drafting_layers = options_.speculation.num_layers;
   return options;
 }
@@ -194,6 +196,8 @@ JobMetrics Job::metrics(const Outcome& outcome) {
   metrics.fields_never_kept = coordinator_->fields_never_kept();
   metrics.steps = worker_->metrics();
   metrics.speculation = worker_->speculation();
+  for (const auto& [id, totals] : metrics.requests.adapters)
+    metrics.adapters.emplace_back(model_.files.adapters->name(id), totals);
   metrics.num_left = worker_->num_left();
   metrics.num_equal_rows = coordinator_->num_equal_rows();
   metrics.num_repeated_tokens = coordinator_->input_forecast().num_repeated_tokens();

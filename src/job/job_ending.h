@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -59,6 +60,7 @@ struct JobMetrics {
   RequestMetrics requests;
   std::vector<ErrorCount> errors;  // of failed requests: the first kinds, in order of appearance
   std::vector<std::string> fields_never_kept;  // that records were to repeat, and no line has
+  std::vector<std::pair<std::string, AdapterTotals>> adapters;  // that answered rows, by name
   StepMetrics steps;
   SpeculationMetrics speculation;
   int64_t num_left = 0;  // requests that were taken in and given up

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/adapter_names.h"
 #include "io/input_format.h"
 #include "job/generation_defaults.h"
 #include "job/request_metrics.h"
@@ -26,6 +27,10 @@ struct ModelSource {
   std::string model;      // a directory or a GGUF file, or a name in the local cache; find_model_dirs() resolves names
   std::string tokenizer;  // likewise; == model: the model's own
   std::string revision, tokenizer_revision;  // of names in the cache; "": main
+  std::vector<AdapterFolder> adapters;       // that lines may name
+  std::string adapter_dir;                   // the folders in it are adapters, too; "": none
+  std::string default_adapter;               // of lines that name none; "": the base model
+  std::vector<std::string> served_names;     // of the base model, beside `name`
   std::string chat_template;                 // a file; "": the model's own
   std::optional<ToolCallFormat> tool_call_parser;   // none: by the chat template's text
   std::optional<ReasoningFormat> reasoning_parser;  // likewise

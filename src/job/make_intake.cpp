@@ -12,6 +12,10 @@ namespace {
 std::unique_ptr<RequestParser> make_parser(const JobOptions& o, const ModelFiles& model) {
   RequestLimits limits;
   limits.vocab_size = model.config.vocab_size;
+  limits.adapters = {.are_there = !o.model.adapters.empty(),
+                     .default_name = o.model.default_adapter,
+                     .model_names = o.model.served_names};
+  limits.adapters.model_names.push_back(o.model.name);
   limits.prompt = prompt_bound(*model.context);
   return std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data));
 }

@@ -7,6 +7,7 @@
 #include "chat/answer_formats.h"
 #include "chat/chat_template_files.h"
 #include "engine/constraint_vocabulary.h"
+#include "model/adapter_library.h"
 #include "model/config_loader.h"
 #include "model/model_location.h"
 
@@ -70,9 +71,27 @@ Status add_constraints(const AnswerForm* form, ModelContext* context) {
   return invalid_argument("`" + form->field + "`: " + compiled.status().message());
 }
 
+// Those of the folder join those that are named, unless one of these has the name.
+Status find_adapters(ModelSource* source) {
+  if (!source->adapter_dir.empty()) {
+    auto found = adapters_below(source->adapter_dir);
+    if (!found.ok()) return invalid_argument("`adapter_dir` " + found.status().message());
+    const std::vector<AdapterFolder> named = source->adapters;
+    for (AdapterFolder& folder : *found)
+      if (std::none_of(named.begin(), named.end(), [&](const auto& other) { return other.name == folder.name; }))
+        source->adapters.push_back(std::move(folder));
+  }
+  auto& all = source->adapters;
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  const std::string& name = source->default_adapter;
+  if (name.empty() || std::any_of(all.begin(), all.end(), [&](const auto& a) { return a.name == name; })) return {};
+  return invalid_argument("`default_adapter` " + name + ": there is no adapter of this name");
+}
+
 }  // namespace
 
 Status find_model_dirs(ModelSource* source, bool needs_weights) {
+  LLMB_RETURN_IF_ERROR(find_adapters(source));
   const std::string cache = hub_cache_dir();
   const bool has_own_tokenizer = source->tokenizer != source->model;
   const bool is_dummy = source->load_format == LoadFormat::kDummy;
@@ -120,6 +139,10 @@ Status load_model_context(const ModelSource& source, ModelFiles* files) {
     if (*eos < files->config.vocab_size &&
         std::count(context->eos_token_ids.begin(), context->eos_token_ids.end(), *eos) == 0)
       context->eos_token_ids.push_back(*eos);
+  if (!source.adapters.empty()) {
+    files->adapters = std::make_shared<AdapterLibrary>(source.adapters, files->config);
+    context->adapters = files->adapters;
+  }
   context->vocab_size = files->config.vocab_size;
   context->max_model_len = files->max_model_len;
   LLMB_RETURN_IF_ERROR(add_constraints(files->default_params.form.get(), context.get()));

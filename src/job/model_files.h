@@ -12,12 +12,15 @@
 
 namespace llmb {
 
+class AdapterLibrary;
+
 struct ModelFiles {
   ModelConfig config;
   GenerationConfig generation;
   GenerationParams default_params;
   AnswerFormats formats;  // by the options, else by the text of the chat template
   int32_t max_model_len = 0;
+  std::shared_ptr<AdapterLibrary> adapters;     // null: none, or before load_model_context()
   std::shared_ptr<const ModelContext> context;  // null before load_model_context()
 };
 

@@ -49,6 +49,9 @@ Result<NamedPaths> model_file_names(const ModelSource& o) {
     LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> shards, files_ending_in(o.model, ".safetensors"));
     for (const std::string& shard : shards) add("model", o.model, shard);
   }
+  for (const AdapterFolder& adapter : o.adapters)
+    for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
+      add("adapter/" + adapter.name, adapter.dir, name);
   if (!o.chat_template.empty()) names.emplace_back("chat-template", o.chat_template);
   if (is_gguf_path(o.tokenizer)) {
     if (o.tokenizer != o.model) add_gguf("tokenizer", o.tokenizer);

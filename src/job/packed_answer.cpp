@@ -40,9 +40,9 @@ void each_member(Choice& choice, F f) {
 
 template <typename F>
 void each_member(Completion& completion, F f) {
-  auto& [line, form, id, model_name, input, settings, is_chat, return_token_ids, num_prompt_tokens, num_truncated_tokens,
+  auto& [line, form, id, model_name, input, settings, is_chat, return_token_ids, adapter, num_prompt_tokens, num_truncated_tokens,
          choices, num_unreturned_tokens, latency, error] = completion;
-  f(form), f(settings), f(is_chat), f(return_token_ids), f(num_prompt_tokens), f(num_truncated_tokens), f(choices);
+  f(form), f(settings), f(is_chat), f(return_token_ids), f(adapter), f(num_prompt_tokens), f(num_truncated_tokens), f(choices);
   f(num_unreturned_tokens);
 }
 

@@ -13,6 +13,12 @@ void RequestMetrics::add(const FinishedItem& item) {
   num_completed++;
   num_input_tokens += c.num_prompt_tokens;
   num_output_tokens += c.num_output_tokens();
+  if (c.adapter != kNoAdapter) {
+    AdapterTotals& totals = adapters[c.adapter];
+    totals.num_completed++;
+    totals.num_input_tokens += c.num_prompt_tokens;
+    totals.num_output_tokens += c.num_output_tokens();
+  }
   const RequestLatency& l = c.latency;
   ttft_ms.add(l.ttft_ms);
   queue_ms.add(l.queue_ms);

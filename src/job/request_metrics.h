@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 
 #include "base/quantile_sketch.h"
@@ -16,7 +17,12 @@ struct SloTargets {
   bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
 };
 
-// A value in constant memory.
+// Figures of the rows that an adapter answered.
+struct AdapterTotals {
+  int64_t num_completed = 0, num_input_tokens = 0, num_output_tokens = 0;
+};
+
+// A value in constant memory, but for the adapters.
 struct RequestMetrics {
   void add(const FinishedItem& item);
 
@@ -28,6 +34,7 @@ struct RequestMetrics {
   int64_t num_good = 0;  // requests that met every target
   QuantileSketch ttft_ms, tpot_ms, itl_ms, e2el_ms, queue_ms;
   QuantileSketch input_tokens, output_tokens;  // of a request
+  std::map<int32_t, AdapterTotals> adapters;   // by their ids
   RequestSample sample;                        // of those answered
 };
 

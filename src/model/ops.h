@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "core/activation.h"
 #include "core/model_config.h"
 #include "core/tensor_view.h"
@@ -46,6 +47,13 @@ class DeviceBuffer {
   virtual Rows rows() const = 0;
   virtual int64_t resident_bytes() const = 0;
 };
+
+// The products of a layer that an adapter may add to.
+enum class Projection { kQkv, kO, kGateUp, kDown };
+inline constexpr int32_t kNumProjections = 4;
+
+// Which rows a product has: the step's tokens, or its sample rows.
+enum class RowKind { kTokens, kSamples };
 
 // The use of a weight matrix, which decides whether it may be quantised.
 enum class WeightRole {
@@ -120,6 +128,17 @@ class Ops : public WeightMaker {
                       Rows x,                      // [rows, in_features]
                       int64_t rows,
                       Rows out) = 0;  // [rows, out_features]  of activation_dtype(), or fp32
+
+  // Whether rows of the step in progress have adapters. Where none has, lora() need not be called.
+  virtual bool has_adapters() const { return false; }
+  // out += scale * B (A x) for each row that has an adapter with such matrices for the layer's projection
+  virtual void lora(int32_t layer, Projection projection, RowKind kind,
+                    Rows x,      // [rows, in_features]  what the projection was multiplied with
+                    Rows out) {  // [rows, out_features]  in and out
+    static_cast<void>(layer), static_cast<void>(projection), static_cast<void>(kind), static_cast<void>(x);
+    static_cast<void>(out);
+    LLMB_CHECK_MSG(false, "this backend has no adapters");
+  }
 
   // Rotates q by its positions, as the layer's rope says; stores rotated k, and v, into the layer's KV slots.
   virtual void rope_and_kv_write(int32_t layer, int64_t rows,

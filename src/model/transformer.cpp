@@ -55,14 +55,14 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attend(layer, num_tokens);
-    project_and_mlp(layer, attention_->rows(), residual_->rows(), num_tokens);
+    project_and_mlp(layer, RowKind::kTokens, attention_->rows(), residual_->rows(), num_tokens);
   }
   // After the last layer's keys and values nobody looks at the rows that are not sampled.
   attend(last, num_tokens);
   if (num_samples == 0) return;
   ops_.gather_sample_rows(attention_->rows(), num_samples, sampled_attention_->rows());
   ops_.gather_sample_rows(residual_->rows(), num_samples, sampled_residual_->rows());
-  project_and_mlp(last, sampled_attention_->rows(), sampled_residual_->rows(), num_samples);
+  project_and_mlp(last, RowKind::kSamples, sampled_attention_->rows(), sampled_residual_->rows(), num_samples);
   const bool keeps_hidden = heads_ && num_layers == 0;
   sample(sampled_residual_->rows(), num_samples, keeps_hidden ? heads_->hidden() : normed_->rows());
 }
@@ -90,6 +90,7 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
   const Rows qkv = qkv_->rows();
   add_norm(residual_->rows(), layer == 0 ? Rows() : delta_->rows(), w.input_norm, num_tokens, normed_->rows());
   ops_.linear(*w.qkv, normed_->rows(), num_tokens, qkv);
+  if (ops_.has_adapters()) ops_.lora(layer, Projection::kQkv, RowKind::kTokens, normed_->rows(), qkv);
   if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
   if (w.q_norm) {
     const bool per_head = config_.qk_norm == QkNorm::kPerHead;
@@ -102,10 +103,11 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
   ops_.paged_attention(layer, qkv, w.sinks.get(), attention_->rows());
 }
 
-void Transformer::project_and_mlp(int32_t layer, Rows attention, Rows residual, int64_t rows) {
+void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows delta = delta_->rows(), normed = normed_->rows();
   ops_.linear(*w.o, attention, rows, delta);
+  if (ops_.has_adapters()) ops_.lora(layer, Projection::kO, kind, attention, delta);
   post_norm(delta, w.attention_post_norm, rows);
   if (config_.residual == ResidualKind::kSequential) {
     add_norm(residual, delta, w.mlp_norm, rows, normed);
@@ -114,11 +116,11 @@ void Transformer::project_and_mlp(int32_t layer, Rows attention, Rows residual, 
     add_norm(residual, Rows(), is_shared ? w.input_norm : w.mlp_norm, rows, normed);
     ops_.add(residual, delta, static_cast<float>(config_.residual_multiplier), rows, Rows());
   }
-  mlp(layer, rows);
+  mlp(layer, kind, rows);
   post_norm(delta, w.mlp_post_norm, rows);
 }
 
-void Transformer::mlp(int32_t layer, int64_t rows) {
+void Transformer::mlp(int32_t layer, RowKind kind, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows normed = normed_->rows(), delta = delta_->rows();
   if (w.experts) {
@@ -126,8 +128,16 @@ void Transformer::mlp(int32_t layer, int64_t rows) {
     ops_.mix_experts(*w.experts, config_.experts, config_.activation, router_logits_->rows(), normed, rows, delta);
     return;
   }
-  ops_.linear_activate(*w.gate_up, config_.activation, normed, rows, gate_up_->rows(), activated_->rows());
-  ops_.linear(*w.down, activated_->rows(), rows, delta);
+  const Rows gate_up = gate_up_->rows(), activated = activated_->rows();
+  if (!ops_.has_adapters()) {
+    ops_.linear_activate(*w.gate_up, config_.activation, normed, rows, gate_up, activated);
+    return ops_.linear(*w.down, activated, rows, delta);
+  }
+  ops_.linear(*w.gate_up, normed, rows, gate_up);
+  ops_.lora(layer, Projection::kGateUp, kind, normed, gate_up);
+  ops_.activate(config_.activation, gate_up, rows, activated);
+  ops_.linear(*w.down, activated, rows, delta);
+  ops_.lora(layer, Projection::kDown, kind, activated, delta);
 }
 
 void Transformer::sample(Rows residual, int64_t num_samples, Rows hidden) {

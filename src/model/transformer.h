@@ -41,8 +41,8 @@ class Transformer {
   // layer's KV slots.
   void attend(int32_t layer, int64_t num_tokens);
   // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
-  void project_and_mlp(int32_t layer, Rows attention, Rows residual, int64_t rows);
-  void mlp(int32_t layer, int64_t rows);  // normed_ -> delta_
+  void project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows);
+  void mlp(int32_t layer, RowKind kind, int64_t rows);  // normed_ -> delta_
   void sample(Rows residual, int64_t num_samples, Rows hidden);  // hidden: gets the last norm's output
 
   // residual += delta; out = norm(residual). Without delta's data nothing is added, without a norm out is residual.

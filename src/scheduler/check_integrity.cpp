@@ -103,7 +103,7 @@ Status Scheduler::check_cached(const Sequence& s) const {
   std::vector<TokenId> scratch;
   for (int32_t i = 0; i < s.num_blocks_in_cache; ++i) {
     const PrefixCache::Match match =
-        cache_.find(node, -1, s.tokens(i * config_.block_size, config_.block_size, &scratch));
+        cache_.find(node, s.request->adapter, s.tokens(i * config_.block_size, config_.block_size, &scratch));
     if (match.num_ready_tokens != config_.block_size)
       return broken("blocks in the prefix cache are found by their tokens", s);
     node = match.node;

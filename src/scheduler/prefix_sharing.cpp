@@ -9,12 +9,6 @@
 
 namespace llmb {
 
-namespace {
-
-constexpr int32_t kBaseModel = -1;  // no adapter
-
-}  // namespace
-
 // The blocks of another choice or those of the prefix cache, whichever hold more. Where they hold as much they are the
 // same. While a choice computes the prompt in this plan, the others wait: find_choice() counts on it that what running
 // choices have of the prompt lies in memory.
@@ -67,7 +61,7 @@ Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
   while (shared.num_tokens < end) {
     const int32_t num_tokens = std::min(config_.block_size, end - shared.num_tokens);
     const PrefixCache::Match match =
-        cache_.find(parent, kBaseModel, candidate.tokens(shared.num_tokens, num_tokens, &scratch));
+        cache_.find(parent, candidate.request->adapter, candidate.tokens(shared.num_tokens, num_tokens, &scratch));
     if (match.num_tokens < config_.block_size) {
       if (!config_.copies_blocks) break;
       shared.must_wait = 2 * (match.num_tokens - match.num_ready_tokens) >= config_.block_size;
@@ -193,7 +187,7 @@ void Scheduler::cache_full_blocks(Sequence* sequence, int32_t num_tokens, int32_
   for (int32_t i = sequence->num_blocks_in_cache; (i + 1) * int64_t{block_size} <= num_tokens; ++i) {
     const int32_t num_ready_here = std::clamp(num_ready - i * block_size, 0, block_size);
     const NodeId node =
-        cache_.insert(sequence->cache_node, kBaseModel, sequence->tokens(i * block_size, block_size, &scratch),
+        cache_.insert(sequence->cache_node, sequence->request->adapter, sequence->tokens(i * block_size, block_size, &scratch),
                       num_ready_here, sequence->blocks.blocks_at(i, &blocks_at_));
     if (!takes_cached(sequence, i, node, num_ready < num_tokens)) return;
     stand_at(node, i + 1, sequence);
@@ -222,7 +216,7 @@ void Scheduler::cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t
   const std::span<const BlockId> blocks = sequence->blocks.blocks_at(i, &blocks_at_);
   if (std::all_of(blocks.begin(), blocks.end(), [](BlockId block) { return block == kNoBlock; })) return;
   std::vector<TokenId> scratch;
-  cache_.insert(sequence->cache_node, kBaseModel, sequence->tokens(begin, num_tokens - begin, &scratch),
+  cache_.insert(sequence->cache_node, sequence->request->adapter, sequence->tokens(begin, num_tokens - begin, &scratch),
                 std::max(num_ready - begin, 0), blocks);
 }
 

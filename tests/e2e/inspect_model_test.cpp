@@ -39,6 +39,15 @@ TEST_CASE("a directory that runs") {
   check_says(inspect({kModel, "--tensors"}), "model.norm.weight");
 }
 
+TEST_CASE("an adapter, and one of another model") {
+  const std::string fixtures = source_dir() + "/data/fixtures/";
+  const ProcessResult fits = inspect({fixtures + "models/llama-gqa", "--adapter", fixtures + "adapters/llama-gqa/rank-1"});
+  check_says(fits, "adapters/llama-gqa/rank-1: LoRA of rank 1 at most, 4 modules, 320 parameters");
+  const ProcessResult other = inspect({fixtures + "models/llama-gqa", "--adapter", fixtures + "adapters/gpt2/rank-16"});
+  CHECK(other.exit_code == 4);
+  check_says(other, "REFUSED       adapter: ");
+}
+
 TEST_CASE("tokens of KV cache are what is left beside the weights, in whole blocks") {
   const ProcessResult result = inspect({source_dir() + "/data/shapes/llama-3.1-8b", "--memory", "16G"});
   // 8.03 G parameters of two bytes; 2 * 32 layers * 8 heads * 128 * 2 bytes a token.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -135,6 +136,23 @@ TEST_CASE("random workloads of models with windows: the same, and no more blocks
   }
   MESSAGE(seeds.num << " workloads from seed " << seeds.first << ": " << aims.text());
   if (!seeds.is_replay) aims.check(seeds.num);
+}
+
+TEST_CASE("rows of several adapters get their own answers: no prefix is shared between adapters") {
+  int64_t num_saved = 0;
+  for (uint64_t seed = 1; seed <= 600; ++seed) {
+    Workload workload = random_workload(seed);
+    TestRng rng(seed);
+    for (std::shared_ptr<const Request>& request : workload.requests) {
+      auto adapted = std::make_shared<Request>(*request);
+      adapted->adapter = rng.between(-1, 1);
+      request = std::move(adapted);
+    }
+    const WorkloadOutcome outcome = run_workload(workload);
+    REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
+    num_saved += outcome.num_saved;
+  }
+  CHECK(num_saved > 0);
 }
 
 TEST_CASE("where no blocks lack, models with windows save what others save of prompts") {

@@ -56,7 +56,7 @@ void run_step(Backend& backend, const std::vector<GenerateRequest>& requests,
     }
     std::optional<SampleRow> sample;
     if (query_len == r.num_ready()) sample = requests[i].sampling;
-    builder.add_in_groups(r.tokens, r.num_computed, query_len, tables, sample);
+    builder.add_in_groups(r.tokens, r.num_computed, query_len, tables, sample).with_adapter(requests[i].adapter);
     r.num_computed += query_len;
   }
   StepOutput output;

@@ -39,6 +39,11 @@ class PlanBuilder {
   // One row behind `num_known` tokens: the token that a group of one row of the plan before gives.
   PlanBuilder& follow(int32_t group, int32_t num_known, const std::vector<BlockId>& blocks,
                       const std::optional<SampleRow>& sample);
+  // Changes the entry that was added last.
+  PlanBuilder& with_adapter(int32_t adapter) {
+    plan_.entries.back().adapter = adapter;
+    return *this;
+  }
   const StepPlan& plan() const { return plan_; }
 
  private:
@@ -48,6 +53,7 @@ class PlanBuilder {
 struct GenerateRequest {
   std::vector<TokenId> prompt;
   int32_t num_tokens = 1;
+  int32_t adapter = -1;
   SampleRow sampling;  // temperature, rng, num_logprobs, …; its place is filled in
 };
 

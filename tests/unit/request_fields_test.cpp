@@ -274,7 +274,7 @@ TEST_CASE("fields that ask for nothing are accepted, those that ask for what is 
        {R"("stream":true)", R"("suffix":"x")", R"("functions":[{}])",
         R"("stream_options":{})", R"("modalities":["text","audio"])", R"("audio":{})",
         R"("guided_whitespace_pattern":" ")", R"("structural_tag":{})", R"("prompt_logprobs":0)", R"("chat_template":"{{x}}")",
-        R"("lora":"a")", R"("adapter":"a")"}) {
+        R"("lora":"a")"}) {
     CAPTURE(member);
     for (const std::string& line : {native(member), chat(member), completion(member)}) {
       const ParseFailure failure = refused(line);

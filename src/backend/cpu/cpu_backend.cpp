@@ -141,6 +141,7 @@ class CpuBackend final : public Backend {
     ops_.emplace(config, info_.kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
                  *options_.dtype, *pool_);
     add_host_pool(weight_bytes);
+    if (options.adapters) ops_->add_adapters(options.adapters, options.adapter_bytes);
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.kind = DeviceKind::kCpu;
     info_.device = "cpu (" + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +

@@ -94,6 +94,10 @@ void CpuOps::add_host_pool(int32_t num_blocks) {
   host_kv_ = KvPool(layout);
 }
 
+void CpuOps::add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes) {
+  adapters_.emplace(std::move(library), config_.num_hidden_layers, max_bytes);
+}
+
 Quantization CpuOps::quantization_of(WeightRole role) const {
   if (role == WeightRole::kSmall) return Quantization::kNone;
   if (role == WeightRole::kVocabulary && quantization_ != Quantization::kNone) return Quantization::kInt8;
@@ -148,6 +152,7 @@ void CpuOps::begin_step(const StepPlan& plan) {
       block_start_[g].push_back(plan.block_start[e * plan.num_layer_groups + g]);
     if (!plan.parent_rows.empty()) tree_batches_[g].lay_out(plan, step_, g);
   }
+  if (adapters_) adapters_->begin_step(plan, pool_);
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows)
     sample_rows_.push_back(plan.hidden_rows.empty() ? row.token_row : plan.hidden_rows[row.token_row]);
@@ -191,6 +196,10 @@ void CpuOps::rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, c
 
 void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
   cpu::linear(packed(weight), floats(x), rows, floats(out), pool_);
+}
+
+void CpuOps::lora(int32_t layer, Projection projection, RowKind kind, Rows x, Rows out) {
+  adapters_->add(layer, projection, kind, floats(x), x.width, floats(out), out.width, pool_);
 }
 
 void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {

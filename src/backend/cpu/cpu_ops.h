@@ -4,9 +4,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "backend/cpu/cpu_adapters.h"
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/tree_batch.h"
 #include "base/thread_pool.h"
@@ -30,6 +32,8 @@ class CpuOps final : public Ops {
          Quantization quantization, DType activations, ThreadPool& pool);
 
   void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
+
+  void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes);  // that plans may name
 
   DType activation_dtype() const override { return DType::kF32; }
 
@@ -58,6 +62,8 @@ class CpuOps final : public Ops {
   void rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
                        int64_t rows) override;
   void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
+  bool has_adapters() const override { return adapters_ && adapters_->has_any(); }
+  void lora(int32_t layer, Projection projection, RowKind kind, Rows x, Rows out) override;
   void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
   void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
   void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
@@ -80,6 +86,7 @@ class CpuOps final : public Ops {
   ThreadPool& pool_;
   KvLayout layout_;
   KvPool kv_, host_kv_;
+  std::optional<CpuAdapters> adapters_;  // none: no plan names any
   const LayerGroups groups_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes
   const StepPlan* plan_ = nullptr;      // of the step in progress

@@ -136,7 +136,7 @@ Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t e, int32_t grou
     if (at.position != position || at.group != group) return false;
     if (windows[0] == 0 && at.prefix_hash != slot(plan, e, 0, position).prefix_hash) return false;
     if (position == begin && begin > 0) return true;
-    const uint64_t before = position == 0 ? model_.empty_prefix() : slot(plan, e, group, position - 1).prefix_hash;
+    const uint64_t before = position == 0 ? model_.empty_prefix(plan.entries[e].adapter) : slot(plan, e, group, position - 1).prefix_hash;
     return at.prefix_hash == LedgerModel::extend(before, at.token);
   };
   int32_t position = begin;
@@ -157,7 +157,7 @@ Status LedgerBackend::run_entry(const StepPlan& plan, int32_t e) {
   const int32_t num_cached = step_.context_len[e] - (end - begin);
   for (int32_t group = 0; group < plan.num_layer_groups; ++group)
     LLMB_RETURN_IF_ERROR(check_prefix(plan, e, group, num_cached));
-  const uint64_t cached = num_cached == 0 ? model_.empty_prefix() : slot(plan, e, 0, num_cached - 1).prefix_hash;
+  const uint64_t cached = num_cached == 0 ? model_.empty_prefix(plan.entries[e].adapter) : slot(plan, e, 0, num_cached - 1).prefix_hash;
   for (int32_t row = begin; row < end; ++row) {
     const int32_t parent = plan.parent_rows.empty() ? row - 1 : plan.parent_rows[row];
     const uint64_t before = row == begin ? cached : prefix_hashes_[parent];

@@ -22,7 +22,9 @@ bool is_forbidden(std::span<const TokenBias> bias, TokenId token) {
 
 }  // namespace
 
-uint64_t LedgerModel::empty_prefix() const { return mix(seed); }
+uint64_t LedgerModel::empty_prefix(int32_t adapter) const {
+  return mix(seed + static_cast<uint64_t>(adapter - kNoAdapter));
+}
 
 bool LedgerModel::is_eos(TokenId token) const { return contains(eos_token_ids, token); }
 
@@ -85,7 +87,7 @@ LedgerCompletion ledger_reference(const LedgerModel& model, const Request& reque
 
   LedgerCompletion completion;
   const auto constraint = request.constraint == nullptr ? nullptr : request.constraint->start();
-  uint64_t prefix = model.empty_prefix();
+  uint64_t prefix = model.empty_prefix(request.adapter);
   for (const TokenId token : request.prompt_tokens) prefix = LedgerModel::extend(prefix, token);
   while (static_cast<int64_t>(completion.tokens.size()) < num_new) {
     const bool may_end = static_cast<int64_t>(completion.tokens.size()) >= stop.min_tokens;

@@ -21,7 +21,7 @@ struct LedgerModel {
   // Probability that a step ends with one of eos_token_ids; nullopt: they are as frequent as any other token.
   std::optional<double> eos_rate;
 
-  uint64_t empty_prefix() const;
+  uint64_t empty_prefix(int32_t adapter = kNoAdapter) const;  // each adapter is another model
   static uint64_t extend(uint64_t prefix_hash, TokenId token) {
     return mix(prefix_hash ^ mix(static_cast<uint32_t>(token)));
   }

@@ -1,0 +1,32 @@
+#include "cli/adapter_options.h"
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace llmb {
+
+void add_adapter_options(CLI::App& app, Options& o) {
+  const std::string group = "LoRA adapters (CPU)";
+  app.add_option("--adapter", o.texts.adapters,
+                 "Adapter that lines may name, in PEFT's layout; may be given several times")
+      ->allow_extra_args(false)
+      ->group(group)
+      ->option_text("NAME=DIR");
+  app.add_option("--adapter-dir", o.job.model.adapter_dir, "Each folder in DIR is an adapter of its name")
+      ->group(group)
+      ->option_text("DIR");
+  app.add_option("--default-adapter", o.job.model.default_adapter, "Adapter of lines that name none")
+      ->group(group)
+      ->option_text("NAME [none]");
+  app.add_option("--lora-modules", o.texts.lora_modules, "As vLLM's: the same as --adapter")
+      ->allow_extra_args(false)
+      ->group(group)
+      ->option_text("NAME=DIR");
+  app.add_option("--served-model-name", o.job.model.served_names,
+                 "Name of the base model in OpenAI lines, beside that of -m; may be given several times")
+      ->allow_extra_args(false)
+      ->group(group)
+      ->option_text("NAME");
+}
+
+}  // namespace llmb

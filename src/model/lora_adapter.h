@@ -1,0 +1,65 @@
+// A LoRA adapter (Hu et al. 2021, arXiv:2106.09685) as PEFT publishes it: a folder with adapter_config.json and
+// adapter_model.safetensors. To the output of a projection it adds scale * B (A x), with A [rank, in_features] and
+// B [out_features, rank].
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "core/model_config.h"
+#include "core/tensor_view.h"
+#include "formats/safetensors.h"
+#include "model/ops.h"
+
+namespace llmb {
+
+inline constexpr int64_t kMaxLoraRank = 256;
+
+// The matrices that an adapter has for one projection of a layer, or for a part of it (q of q, k and v).
+struct LoraModule {
+  TensorView a, b;  // [rank, in_features], [out_features, rank]
+  float scale = 1;
+  int64_t out_column = 0;         // of the fused projection's output, to which row_of_column(0) is added
+  std::vector<int32_t> b_rows;    // [out_features], for the columns in order; empty: B's rows in order
+
+  int64_t rank() const { return a.rows; }
+  int64_t row_of_column(int64_t column) const { return b_rows.empty() ? column : b_rows[column]; }
+};
+
+// A row of a matrix of F32, F16 or BF16.
+void read_floats(const TensorView& matrix, int64_t row, float* out);
+
+// Immutable once opened.
+class LoraAdapter {
+ public:
+  // Every tensor belongs to a projection of this model and has its shape. Values are not looked at. kNotFound (no such
+  // file), kDataLoss (damaged), kInvalidArgument (another model's, wrong ranks), kUnsupported (what is not plain LoRA;
+  // the message names it).
+  static Result<LoraAdapter> open(const std::string& dir, const ModelConfig& model);
+
+  // Reads all values: kDataLoss where one is not finite or cannot be read.
+  Status check_values() const;
+  // kDataLoss: the file was cut short, or its disk failed, while it was read.
+  Status still_readable() const;
+
+  std::span<const LoraModule> modules(int32_t layer, Projection projection) const {
+    return modules_[layer * int64_t{kNumProjections} + static_cast<int64_t>(projection)];
+  }
+  int64_t num_modules() const;
+  int64_t num_parameters() const;
+  int64_t max_rank() const;
+
+ private:
+  friend class LoraReader;
+  LoraAdapter(Checkpoint checkpoint, int32_t num_layers)
+      : checkpoint_(std::move(checkpoint)), modules_(int64_t{num_layers} * kNumProjections) {}
+
+  Checkpoint checkpoint_;
+  std::vector<std::vector<LoraModule>> modules_;  // [layers * projections]
+};
+
+}  // namespace llmb

@@ -1,0 +1,203 @@
+// Rows of one file name different LoRA adapters: PEFT's answers, the same bytes under every schedule, and an error record
+// for every row whose adapter is unknown, damaged or another model's (FAULTS row 36).
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/run.h"
+#include "tests/support/golden.h"
+
+namespace llmb::test {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+const std::string kAdapters = source_dir() + "/data/fixtures/adapters/llama-gqa";
+const std::vector<std::string> kNames = {"patterns", "rank-1", "rank-16-stabilised", "rank-256", "rank-8"};
+
+ProcessResult run_adapted(std::vector<std::string> arguments, const std::string& input = "") {
+  arguments.insert(arguments.begin(), {kProgram, "--order", "input", "-m", source_dir() + "/data/fixtures/models/llama-gqa", "--tokenizer", kModel, "--progress",
+                                       "none", "--dtype", "float32", "--temperature", "0"});
+  return run_process(arguments, input);
+}
+
+// The golden lines of all adapters in turn; their answers' ids are in `expected`.
+std::string golden_lines(std::vector<json>* expected) {
+  std::vector<std::vector<json>> golden;
+  for (const std::string& name : kNames) golden.push_back(read_json_lines(kAdapters + "/" + name + "/golden.jsonl"));
+  std::string lines;
+  for (size_t i = 0; i < golden[0].size(); ++i) {
+    for (size_t a = 0; a < kNames.size(); ++a) {
+      const json& line = golden[a][i];
+      lines += json{{"prompt_token_ids", line["prompt_token_ids"]}, {"adapter", kNames[a]}, {"ignore_eos", true},
+                    {"max_tokens", line["token_ids"].size()}, {"return_token_ids", true}}.dump() + "\n";
+      expected->push_back(line["token_ids"]);
+    }
+  }
+  return lines;
+}
+
+json plain_line(const std::string& adapter) {
+  json line = {{"prompt_token_ids", {5, 6, 7}}, {"max_tokens", 3}, {"ignore_eos", true}, {"return_token_ids", true}};
+  if (!adapter.empty()) line["adapter"] = adapter;
+  return line;
+}
+
+json batch_line(const std::string& model) {
+  return {{"custom_id", model}, {"method", "POST"}, {"url", "/v1/completions"},
+          {"body", {{"model", model}, {"prompt", {5, 6, 7}}, {"max_tokens", 3}, {"ignore_eos", true}, {"return_token_ids", true}}}};
+}
+
+std::string code_of(const json& record) {
+  if (!record.contains("error") || record["error"].is_null()) return "";
+  return record["error"]["code"];
+}
+
+// A folder of adapters that a test may damage.
+void copy_adapter(const std::string& name, const fs::path& to) {
+  fs::create_directories(to);
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
+    fs::copy_file(kAdapters + "/" + name + "/" + file, to / file);
+}
+
+}  // namespace
+
+TEST_CASE("rows of five adapters in one file get PEFT's answers, the same bytes under every schedule") {
+  std::vector<json> expected;
+  const std::string lines = golden_lines(&expected);
+  std::string first;
+  for (const std::vector<std::string>& schedule : std::vector<std::vector<std::string>>{
+           {},
+           {"--batching", "none", "--threads", "1"},
+           {"--max-num-batched-tokens", "5"},
+           {"--schedule", "file", "--no-enable-prefix-caching", "--speculative", "none"},
+           {"--max-num-seqs", "3", "--block-size", "8", "--num-gpu-blocks-override", "12"}}) {
+    std::vector<std::string> arguments = {"--adapter-dir", kAdapters};
+    arguments.insert(arguments.end(), schedule.begin(), schedule.end());
+    const ProcessResult result = run_adapted(arguments, lines);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    const std::string bytes = stable_output(result.out);
+    if (first.empty()) first = bytes;
+    CHECK(bytes == first);
+  }
+  const auto records = parse_lines(first);
+  REQUIRE(records.size() == expected.size());
+  for (const json& record : records) CHECK(record["token_ids"] == expected[record["index"].get<size_t>()]);
+}
+
+TEST_CASE("a line's adapter, an OpenAI line's model, the default, vLLM's spelling; totals by adapter") {
+  const TemporaryDirectory dir;
+  const std::vector<std::string> named = {"--adapter", "one=" + kAdapters + "/rank-8", "--lora-modules",
+                                          "{\"name\":\"two\",\"path\":\"" + kAdapters + "/rank-256\"}"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), named.begin(), named.end());
+    return more;
+  };
+  const std::string lines = plain_line("one").dump() + "\n" + plain_line("two").dump() + "\n" + plain_line("").dump() +
+                            "\n" + batch_line("one").dump() + "\n" + batch_line("base").dump() + "\n" +
+                            batch_line("three").dump() + "\n";
+  const ProcessResult result =
+      run_adapted(with({"--served-model-name", "base", "--metrics", dir.file("metrics.jsonl")}), lines);
+  CHECK(result.exit_code == 3);
+  auto records = parse_lines(result.out);
+  REQUIRE(records.size() == 6);
+  CHECK(records[0]["token_ids"] != records[2]["token_ids"]);
+  CHECK(records[1]["token_ids"] != records[2]["token_ids"]);
+  CHECK(records[3]["response"]["body"]["model"] == "one");
+  CHECK(records[3]["response"]["body"]["choices"][0]["token_ids"] == records[0]["token_ids"]);
+  CHECK(records[4]["response"]["body"]["choices"][0]["token_ids"] == records[2]["token_ids"]);
+  CHECK(records[5].dump().find("unknown_model") != std::string::npos);
+  const json metrics = parse_lines(read_file(dir.file("metrics.jsonl"))).at(0);
+  CHECK(metrics["adapters"]["one"]["completed"] == 2);
+  CHECK(metrics["adapters"]["one"]["output_tokens"] == 6);
+  CHECK(metrics["adapters"]["two"]["input_tokens"] == 3);
+
+  const auto defaults = parse_lines(run_adapted(with({"--default-adapter", "two"}), lines).out);
+  CHECK(defaults[2]["token_ids"] == records[1]["token_ids"]);
+  CHECK(run_adapted(with({"--default-adapter", "three"}), lines).exit_code == 2);
+  CHECK(run_adapted(with({"--adapter", "one=elsewhere"}), lines).exit_code == 2);
+  CHECK(run_adapted({"--adapter", "no-folder"}, lines).exit_code == 2);
+  CHECK(run_adapted({"--adapter-dir", dir.file("missing")}, lines).exit_code == 2);
+}
+
+TEST_CASE("FAULTS 36: missing, truncated, wrong and hostile adapters cost their rows, in a run and in a dry run") {
+  const TemporaryDirectory dir;
+  const fs::path root = dir.file("adapters");
+  for (const char* name : {"good", "truncated", "missing", "loha", "nan"}) copy_adapter("rank-8", root / name);
+  fs::resize_file(root / "truncated/adapter_model.safetensors", 1000);
+  fs::remove(root / "missing/adapter_model.safetensors");
+  write_file((root / "loha/adapter_config.json").string(), R"({"peft_type": "LOHA", "r": 8})");
+  fs::copy_file(source_dir() + "/data/fixtures/adapters/gpt2/rank-16/adapter_model.safetensors",
+                root / "nan/adapter_model.safetensors", fs::copy_options::overwrite_existing);
+  copy_adapter("rank-8", dir.file("outside"));
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"good", ""},
+      {"truncated", "invalid_adapter"},
+      {"missing", "invalid_adapter"},
+      {"loha", "invalid_adapter"},
+      {"nan", "invalid_adapter"},
+      {"unknown", "unknown_adapter"},
+      {"../outside", "unknown_adapter"},
+      {"../adapters/good", "unknown_adapter"},
+      {dir.file("outside"), "unknown_adapter"},
+      {"good/", "unknown_adapter"},
+      {std::string("good\0x", 6), "unknown_adapter"},
+      {"good", ""}};
+  std::string lines;
+  for (const auto& [name, code] : rows) lines += plain_line(name).dump() + "\n";
+  const ProcessResult result = run_adapted({"--adapter-dir", root.string()}, lines);
+  CHECK(result.exit_code == 3);
+  const auto records = parse_lines(stable_output(result.out));
+  REQUIRE(records.size() == rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    CAPTURE(rows[i].first);
+    CHECK(code_of(records[i]) == rows[i].second);
+  }
+  const ProcessResult dry = run_adapted({"--adapter-dir", root.string(), "--dry-run"}, lines);
+  CHECK(dry.exit_code == 3);
+  CHECK(dry.err.find("2 lines ok, 10 bad") != std::string::npos);
+  CHECK(dry.err.find("peft_type LOHA") != std::string::npos);
+}
+
+TEST_CASE("an output goes on with the adapters that it was begun with: others are refused, one more is none of these") {
+  const TemporaryDirectory dir;
+  const fs::path root = dir.file("adapters");
+  copy_adapter("rank-8", root / "one");
+  copy_adapter("rank-1", root / "two");
+  write_file(dir.file("in.jsonl"), plain_line("one").dump() + "\n" + plain_line("two").dump() + "\n");
+  const auto run = [&] {
+    return run_adapted({dir.file("in.jsonl"), "-o", dir.file("out.jsonl"), "--adapter-dir", root.string()}).exit_code;
+  };
+  CHECK(run() == 0);
+  CHECK(read_file(dir.file("out.jsonl.manifest.json")).find("adapter/two/adapter_model.safetensors") != std::string::npos);
+  copy_adapter("rank-8", root / "three");
+  std::ofstream(dir.file("in.jsonl"), std::ios::app) << plain_line("three").dump() << "\n";
+  CHECK(run() == 0);
+  CHECK(parse_lines(read_file(dir.file("out.jsonl"))).size() == 3);
+  fs::remove_all(root / "two");
+  copy_adapter("rank-256", root / "two");
+  std::ofstream(dir.file("in.jsonl"), std::ios::app) << plain_line("two").dump() << "\n";
+  CHECK(run() == 7);
+  fs::remove_all(root / "two");
+  CHECK(run() == 7);
+}
+
+TEST_CASE("FAULTS 36: ten thousand adapters, of which a job names some") {
+  const TemporaryDirectory dir;
+  const fs::path root = dir.file("adapters");
+  fs::create_directories(root);
+  for (int i = 0; i < 10000; ++i)
+    fs::create_directory_symlink(kAdapters + (i % 2 == 0 ? "/rank-1" : "/rank-8"), root / ("a" + std::to_string(i)));
+  std::string lines;
+  for (int i = 0; i < 10000; i += 99) lines += plain_line("a" + std::to_string(i)).dump() + "\n";
+  const ProcessResult result = run_adapted({"--adapter-dir", root.string()}, lines);
+  REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+  const auto records = parse_lines(stable_output(result.out));
+  REQUIRE(records.size() == 102);
+  for (size_t i = 0; i < records.size(); ++i) CHECK(records[i]["token_ids"] == records[i % 2]["token_ids"]);
+}
+
+}  // namespace llmb::test

@@ -1,0 +1,264 @@
+// LoRA adapters on the CPU: PEFT's answers (tools/golden/make_golden_adapters.py), whatever runs beside them; what is
+// damaged, another model's or no plain LoRA is refused, and why.
+#include "model/lora_adapter.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/adapter_library.h"
+#include "model/config_loader.h"
+#include "tests/support/golden.h"
+#include "tests/support/plan_builder.h"
+#include "tests/support/source_dir.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+std::string fixtures() { return source_dir() + "/data/fixtures/"; }
+
+// Models that have golden adapters, by name.
+std::vector<std::string> adapted_models() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(fixtures() + "adapters")) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+struct AdaptedModel {
+  ModelConfig config;
+  std::shared_ptr<AdapterLibrary> library;
+  std::vector<GenerateRequest> requests;  // of all adapters' golden lines, each also without an adapter
+  std::vector<Json> lines;                // null: without
+};
+
+AdaptedModel adapted_model(const std::string& name) {
+  AdaptedModel model;
+  model.config = load_model_config(fixtures() + "models/" + name).value();
+  model.library = std::make_shared<AdapterLibrary>(adapters_below(fixtures() + "adapters/" + name).value(), model.config);
+  for (int32_t id = 0; id < model.library->size(); ++id) {
+    const Status status = model.library->prepare(id);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    for (const Json& line : read_json_lines(fixtures() + "adapters/" + name + "/" + model.library->name(id) + "/golden.jsonl")) {
+      GenerateRequest& with = model.requests.emplace_back();
+      with.prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
+      with.num_tokens = static_cast<int32_t>(line.at("token_ids").size());
+      with.sampling.num_logprobs = model.config.vocab_size;
+      with.adapter = id;
+      model.lines.push_back(line);
+      GenerateRequest without = with;
+      without.adapter = -1;
+      without.num_tokens = 3;
+      model.requests.push_back(without);
+      model.lines.emplace_back();
+    }
+  }
+  return model;
+}
+
+std::unique_ptr<Backend> load(const std::string& name, const AdaptedModel& model, int64_t adapter_bytes) {
+  LoadOptions options;
+  options.model_dir = fixtures() + "models/" + name;
+  options.block_size = 4;
+  options.max_num_seqs = 32;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = model.config.max_position_embeddings;
+  options.num_threads = 2;
+  options.dtype = options.kv_cache_dtype = DType::kF32;
+  options.adapters = model.library;
+  options.adapter_bytes = adapter_bytes;
+  return loaded(make_cpu_backend(), model.config, options);
+}
+
+// By token.
+std::vector<double> log_softmax(const std::vector<double>& logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double l : logits) sum += std::exp(l - top);
+  std::vector<double> out;
+  for (const double l : logits) out.push_back(l - top - std::log(sum));
+  return out;
+}
+
+// The largest over all log-probabilities, as a share of the largest logit where that is above 1.
+double largest_difference(const Generated& answer, const Json& line) {
+  const auto logits = line.at("last_prompt_logits").get<std::vector<double>>();
+  const std::vector<double> expected = log_softmax(logits);
+  REQUIRE(answer.top_tokens[0].size() == expected.size());
+  double largest = 0, scale = 1;
+  for (const double logit : logits) scale = std::max(scale, std::fabs(logit));
+  for (size_t k = 0; k < expected.size(); ++k) {
+    const double difference = std::fabs(answer.top_logprobs[0][k] - expected.at(answer.top_tokens[0][k]));
+    if (!(difference <= largest)) largest = difference;
+  }
+  return largest / scale;
+}
+
+TEST_CASE("tokens and logits equal PEFT's for ranks 1 to 256, adapters mixed in steps with each other and with none") {
+  const auto names = adapted_models();
+  REQUIRE(names.size() >= 6);
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    const AdaptedModel model = adapted_model(name);
+    const auto backend = load(name, model, int64_t{1} << 30);
+    const auto answers = generate_at_random(*backend, model.requests, 40, 7, 1);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      if (model.lines[i].is_null()) continue;
+      CAPTURE(model.library->name(model.requests[i].adapter));
+      CHECK(answers[i].tokens == model.lines[i].at("token_ids").get<std::vector<TokenId>>());
+      CHECK(largest_difference(answers[i], model.lines[i]) <= 1e-5);
+      CHECK(answers[i + 1].top_logprobs[0] != answers[i].top_logprobs[0]);  // without it
+    }
+  }
+}
+
+TEST_CASE("the bits of a row do not depend on what runs beside it, nor on how many adapters memory holds") {
+  for (const std::string& name : adapted_models()) {
+    CAPTURE(name);
+    const AdaptedModel model = adapted_model(name);
+    const auto expected = generate_one_by_one(*load(name, model, int64_t{1} << 30), model.requests, 64);
+    const auto none_kept = load(name, model, 0);
+    CHECK((expected == generate_at_random(*none_kept, model.requests, 23, 6, 2)));
+    std::vector<GenerateRequest> plain = model.requests;
+    for (GenerateRequest& request : plain) request.adapter = -1;
+    const auto backend = load(name, model, 0);
+    const auto without = generate_one_by_one(*backend, plain, 64);
+    for (size_t i = 1; i < plain.size(); i += 2) CHECK((expected[i] == without[i]));
+  }
+}
+
+// A copy of an adapter that a test damages.
+class Copy {
+ public:
+  explicit Copy(const std::string& adapter = "llama-gqa/rank-8") {
+    for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
+      fs::copy_file(fixtures() + "adapters/" + adapter + "/" + file, path(file));
+  }
+  std::string path(const std::string& file) const { return dir_.path() + "/" + file; }
+  void change_config(const std::function<void(Json&)>& change) const {
+    Json json = Json::parse(std::ifstream(path("adapter_config.json")));
+    change(json);
+    std::ofstream(path("adapter_config.json")) << json;
+  }
+  // The weights' file as text: names in its header may be replaced by others of the same length.
+  void change_weights(const std::function<void(std::string&)>& change) const {
+    std::ifstream in(path("adapter_model.safetensors"), std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    change(bytes);
+    std::ofstream(path("adapter_model.safetensors"), std::ios::binary) << bytes;
+  }
+  // Why it is refused for this model; "": it is not.
+  std::string refusal(const std::string& model = "llama-gqa") const {
+    const ModelConfig config = load_model_config(fixtures() + "models/" + model).value();
+    const Result<LoraAdapter> adapter = LoraAdapter::open(dir_.path(), config);
+    const Status status = adapter.ok() ? adapter->check_values() : adapter.status();
+    return status.message();
+  }
+
+ private:
+  TempDir dir_;
+};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void replace(std::string& text, const std::string& from, const std::string& to) {
+  REQUIRE(from.size() == to.size());
+  REQUIRE(has(text, from));
+  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at)) text.replace(at, from.size(), to);
+}
+
+TEST_CASE("FAULTS 36: fields of adapter_config.json that ask for another computation are refused by name") {
+  CHECK(Copy().refusal() == "");
+  const std::pair<Json, const char*> cases[] = {
+      {{{"peft_type", "LOHA"}}, "peft_type LOHA"},
+      {{{"use_dora", true}}, "use_dora"},
+      {{{"bias", "all"}}, "bias is \"all\""},
+      {{{"modules_to_save", {"lm_head"}}}, "modules_to_save"},
+      {{{"lora_bias", true}}, "lora_bias"},
+      {{{"layer_replication", {{0, 2}}}}, "layer_replication"},
+      {{{"init_lora_weights", "pissa_niter_4"}}, "pissa"},
+      {{{"rank_pattern", {{".*q_proj", 4}}}}, "regular expression"},
+      {{{"rank_pattern", {{"q_proj", 257}}}}, "rank_pattern"},
+      {{{"alpha_pattern", {{"q_proj", "x"}}}}, "alpha_pattern"},
+      {{{"r", 0}}, "\"r\" is 0"},
+      {{{"r", 257}}, "\"r\" is 257"},
+      {{{"lora_alpha", "high"}}, "lora_alpha"},
+  };
+  for (const auto& [fields, message] : cases) {
+    const Copy copy;
+    copy.change_config([&fields = fields](Json& json) { json.update(fields); });
+    const std::string refusal = copy.refusal();
+    CAPTURE(refusal);
+    CHECK(has(refusal, message));
+  }
+}
+
+TEST_CASE("FAULTS 36: wrong bases, ranks, tensors and values are refused with the tensor's name") {
+  const Copy rank;
+  rank.change_config([](Json& json) { json["r"] = 4; });
+  CHECK(has(rank.refusal(), "lora_A.weight"));
+  CHECK(has(Copy().refusal("llama-headdim"), "lora_A.weight"));  // another base's shapes
+  CHECK(has(Copy().refusal("gpt2"), "model.layers.0"));          // another base's modules
+  const auto with = [](const std::function<void(std::string&)>& change) {
+    const Copy copy;
+    copy.change_weights(change);
+    return copy.refusal();
+  };
+  CHECK(has(with([](std::string& s) { replace(s, "layers.1.mlp.up_proj", "layers.7.mlp.up_proj"); }),
+            "has 2 layers"));
+  CHECK(has(with([](std::string& s) { replace(s, "layers.0.mlp.up_proj", "layers.0.mlp.up_pro!"); }),
+            "up_pro!"));
+  CHECK(has(with([](std::string& s) { replace(s, "up_proj.lora_B.weight", "up_proj.lora_C.weight"); }), "lora"));
+  CHECK(has(with([](std::string& s) { replace(s, "up_proj.lora_B.weight", "up_proj.lora_magnit.e"); }), "lora"));
+  CHECK(has(with([](std::string& s) { replace(s, "base_model.model.model.layers", "../../../../etc/passwd.layers"); }),
+            "base_model.model."));
+  CHECK(has(with([](std::string& s) { s[s.size() - 1] = '\x7f', s[s.size() - 2] = '\xff'; }), "not finite"));
+  CHECK(has(with([](std::string& s) { s.resize(s.size() - 100); }), "adapter_model.safetensors"));
+  CHECK(has(with([](std::string& s) { s.resize(3); }), "adapter_model.safetensors"));
+  const Copy missing;
+  fs::remove(missing.path("adapter_model.safetensors"));
+  CHECK(has(missing.refusal(), "has no adapter_model.safetensors"));
+  std::ofstream(missing.path("adapter_model.bin")) << "PK";
+  CHECK(has(missing.refusal(), "pickled"));
+  fs::remove(missing.path("adapter_config.json"));
+  CHECK(has(missing.refusal(), "adapter_config.json"));
+}
+
+TEST_CASE("a library finds adapters by name, checks each once, and keeps what is wrong with one") {
+  const TempDir dir;
+  for (const char* name : {"b", "a"}) {
+    fs::create_directory(dir.path() + "/" + name);
+    for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
+      fs::copy_file(fixtures() + "adapters/llama-gqa/rank-1/" + file, dir.path() + "/" + name + "/" + file);
+  }
+  fs::create_directory(dir.path() + "/no-adapter");
+  AdapterLibrary library(adapters_below(dir.path()).value(), load_model_config(fixtures() + "models/llama-gqa").value());
+  REQUIRE(library.size() == 2);
+  CHECK(library.find("a") == 0);
+  CHECK(library.find("b") == 1);
+  for (const char* name : {"", "c", "no-adapter", "../a", "a/", "./a"}) CHECK(!library.find(name));
+  CHECK(library.prepare(0).ok());
+  CHECK(library.adapter(0)->num_modules() == 4);
+  CHECK(library.adapter(0)->max_rank() == 1);
+  fs::remove(dir.path() + "/b/adapter_model.safetensors");
+  const Status first = library.prepare(1);
+  CHECK(!first.ok());
+  CHECK(library.prepare(1).message() == first.message());
+}
+
+}  // namespace
+}  // namespace llmb::test
