@@ -12,7 +12,7 @@
 # old            kernels on an emulated x86 processor without AVX
 # packages       clean roots, and an emulated processor without AVX (as root, with mmdebstrap; elsewhere skipped)
 # scale          ten million lines
-# clusters       shards on a real Slurm on this machine, with kills (skipped where it cannot be installed)
+# clusters       shards on a real Slurm and a real Ray on this machine, with kills (skipped where they cannot be installed)
 # fuzz           all parsers
 # asan, tsan     the suite under sanitizers
 #
@@ -98,6 +98,7 @@ run_part() {
     clusters)
       build llm-batch
       tools/test_slurm.sh build/llm-batch || [ $? = 77 ]
+      tools/test_ray.sh build/llm-batch || [ $? = 77 ]
       tools/test_spot.sh build/llm-batch ;;
     fuzz) make fuzz ;;
     asan | tsan) make "test-$1" ;;
