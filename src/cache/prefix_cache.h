@@ -83,6 +83,7 @@ class PrefixCache {
   void want(NodeId last, int32_t num_nodes);
   void unwant(NodeId last, int32_t num_nodes);
   void keep_evicted(bool is_kept) { keeps_evicted_ = is_kept; }  // in the host's pool; at first not
+  bool keeps_evicted() const { return keeps_evicted_ && num_host_blocks_ > 0; }
   // The block of the host's pool that holds what the node stands for, or kNoBlock.
   BlockId host_block(NodeId node, int32_t group) const { return kept_.empty() ? kNoBlock : kept(node, group).host; }
   // `block` gets in the plan being made what host_block(node, group) holds. REQUIRES: the node has no block there

@@ -14,6 +14,11 @@
 // running sequences grow by and by copies of shared blocks, which the condition counts, and by what joining takes, idle
 // blocks of the prefix cache included. An idle block that is copied from is held for the time of one plan, when all
 // running sequences have had theirs.
+// Where blocks of preempted sequences move to the host, whoever was preempted less often than kMaxPreemptions is also let
+// in by prediction: where the pool is not expected to be in use beyond a share of it while 2^k blocks are filled by those
+// that do not end (Scheduler::expected_peak). What is said of settled ones does not go by smaller k, so the bounds stay.
+// Further ahead, a pool whose sequences have begun together would stay half empty for what they grow to, which costs more
+// than moving some of them.
 // So no request is preempted more than kMaxPreemptions times for memory, however small the pool is. For a better rank a
 // running sequence gives way at most num_levels <= kMaxLevels times, and never once it was promoted: 16 in all.
 #pragma once

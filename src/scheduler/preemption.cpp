@@ -15,7 +15,7 @@ void Scheduler::find_yielding(const StepPlan& plan) {
   const Shared shared = find_shared(head, plan);
   if (shared.must_wait) return;
   const int64_t growth = growth_asked_by(head);
-  int64_t num_lacking = blocks_wanted_with(head, shared) - allocator_.num_free();
+  int64_t num_lacking = blocks_wanted_with(head, shared, growth) - allocator_.num_free();
   bool lacks_seat = !has_seat();
   for (size_t i = running_.size(); i > 0 && (lacks_seat || num_lacking > 0); --i) {
     Sequence* sequence = running_[i - 1];

@@ -34,12 +34,9 @@ Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
       proposer_(proposer),
       cache_(config.block_size, config.windows, config.enable_prefix_caching ? config.num_host_blocks : 0),
       allocator_(config.num_blocks, config.enable_prefix_caching ? &cache_ : nullptr, config.max_idle_blocks),
-      waiting_(config.policy) {
+      waiting_(config.policy),
+      answer_lengths_(config.max_model_len) {
   cache_.keep_evicted(config.preemption == PreemptionMode::kSwap);
-}
-
-void Scheduler::set_swap_pays(bool pays) {
-  if (config_.preemption == PreemptionMode::kAuto) cache_.keep_evicted(pays);
 }
 
 std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> request, double now_ms) {
@@ -326,6 +323,7 @@ void Scheduler::end(Sequence* sequence, bool keeps_prefix) {
     if (!sequence->awaits_fork) waiting_.erase(sequence);
     unwant(sequence);
   }
+  if (!sequence->is_beam()) answer_lengths_.add(sequence->num_output_tokens());
   if (proposer_ != nullptr) proposer_->on_end(*sequence);
   sequences_.erase(sequence->id);
 }

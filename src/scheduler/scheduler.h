@@ -85,6 +85,7 @@
 #include "core/step_plan.h"
 #include "core/types.h"
 #include "scheduler/admission.h"
+#include "scheduler/answer_lengths.h"
 #include "scheduler/constrained_drafts.h"
 #include "scheduler/proposer.h"
 #include "scheduler/scheduler_config.h"
@@ -177,7 +178,9 @@ class Scheduler {
 
   // Whether moving a preempted sequence's blocks to the host and back takes less time than computing them again. From
   // the next plan on; at first it does not.
-  void set_swap_pays(bool pays);
+  void set_swap_pays(bool pays) {
+    if (config_.preemption == PreemptionMode::kAuto) cache_.keep_evicted(pays);
+  }
   int32_t num_free_host_blocks() const { return cache_.num_free_host_blocks(); }
 
   // While sequences with constraints run: whether they sit out plans ahead alone, or nothing is planned ahead. Nullopt,
@@ -237,6 +240,10 @@ class Scheduler {
   void unwant(Sequence* sequence);
   bool has_seat() const;
   bool fits(const Sequence& candidate, Shared* shared) const;
+  bool has_blocks_for(const Sequence& candidate, const Shared& shared) const;
+  bool goes_by_prediction() const;
+  double expected_growth(const Sequence& sequence, int32_t num_steps) const;
+  double expected_peak(const Sequence& candidate, int64_t num_wanted, int64_t growth) const;
   void join(Sequence* sequence, const Shared& shared, StepPlan* plan);
   bool keeps_prefix_of(const Sequence& sequence) const {
     // Keys and values of a bidirectional prompt depend on tokens behind them.
@@ -256,7 +263,7 @@ class Scheduler {
   void give_back_unseen(Sequence* sequence);
   void plan_copy(BlockTable::Copy copy, StepPlan* plan);
   int64_t growth_asked_by(const Sequence& candidate) const;
-  int64_t blocks_wanted_with(const Sequence& candidate, const Shared& shared) const;
+  int64_t blocks_wanted_with(const Sequence& candidate, const Shared& shared, int64_t growth) const;
   bool needs_copy(const Sequence& sequence, int32_t layer_group) const;
   int32_t num_copies_needed(const Sequence& sequence) const;
   int64_t blocks_needed(const Sequence& sequence, int32_t num_tokens) const;
@@ -291,6 +298,7 @@ class Scheduler {
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;
   WaitingQueue waiting_;
+  AnswerLengths answer_lengths_;
   double now_ms_ = 0;  // of the newest call that named it
   SeqId next_id_ = 0;
   int64_t next_step_ = 0;

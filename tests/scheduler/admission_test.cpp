@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "scheduler/answer_lengths.h"
 #include "tests/scheduler/harness.h"
 #include "tests/support/random_policy.h"
 
@@ -23,6 +24,21 @@ TEST_CASE("a prompt must leave room for one token: limit - 1, exactly on, + 1") 
   CHECK(max_new_tokens(config, *make_request(15, 5)) == 1);
   CHECK(max_new_tokens(config, *make_request(10, 5)) == 5);
   CHECK(max_new_tokens(config, *make_request(11, 6)) == 5);
+}
+
+TEST_CASE("answers that go on: the share of those as long that got so many tokens more, 1 where there was none") {
+  AnswerLengths lengths(100);
+  CHECK(lengths.share_going_on(0, 5) == 1);
+  for (const int32_t length : {0, 1, 10, 20, 20, 100}) lengths.add(length);
+  CHECK(lengths.share_going_on(0, 0) == 1);
+  CHECK(lengths.share_going_on(0, 1) == 0.8);  // 10, 20, 20 and 100 of five
+  CHECK(lengths.share_going_on(9, 1) == 0.75);
+  CHECK(lengths.share_going_on(10, 9) == 1);
+  CHECK(lengths.share_going_on(10, 10) == 1.0 / 3);
+  CHECK(lengths.share_going_on(20, 79) == 1);
+  CHECK(lengths.share_going_on(20, 80) == 0);
+  CHECK(lengths.share_going_on(20, 10'000) == 0);
+  CHECK(lengths.share_going_on(100, 1) == 1);
 }
 
 TEST_CASE("without max_tokens the context's end decides") {

@@ -2,9 +2,6 @@
 // and that of somebody who knows all lengths.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,60 +12,14 @@
 #include "planner/prefix_index.h"
 #include "planner/row_queue.h"
 #include "scheduler/scheduler.h"
+#include "tests/support/length_distributions.h"
 #include "tests/support/test_rng.h"
 
 namespace llmb::test {
 
 namespace {
 
-constexpr int32_t kMaxTokens = 1536, kNumSlots = 16, kBlockSize = 16;
-
-struct Row {
-  int32_t group = 0;  // a template of 64 tokens
-  int32_t num_own_prompt_tokens = 64;
-  int32_t length = 1;  // of the answer
-  int32_t max_tokens = kMaxTokens;
-};
-
-struct Distribution {
-  std::string name;
-  std::function<Row(TestRng&)> draw;
-};
-
-double unit(TestRng& rng) { return rng.between(0, (1 << 20) - 1) / static_cast<double>(1 << 20); }
-
-int32_t exponential(TestRng& rng, double mean) {
-  return std::clamp(static_cast<int32_t>(-mean * std::log(1 - unit(rng))), 1, kMaxTokens);
-}
-
-const std::vector<Distribution> kDistributions = {
-    {"exponential", [](TestRng& rng) { return Row{0, 64, exponential(rng, 128)}; }},
-    {"two templates, short and long answers",
-     [](TestRng& rng) {
-       const int32_t group = rng.between(0, 1);
-       return Row{group, 64, exponential(rng, group == 0 ? 20 : 300)};
-     }},
-    {"as long as the prompt",
-     [](TestRng& rng) {
-       const int32_t prompt = rng.log_between(8, 600);
-       return Row{0, prompt, std::max(1, static_cast<int32_t>(prompt * (0.7 + 0.6 * unit(rng))))};
-     }},
-    {"most of max_tokens",
-     [](TestRng& rng) {
-       const int32_t most = rng.log_between(8, kMaxTokens);
-       return Row{0, 64, std::max(1, static_cast<int32_t>(most * (0.5 + 0.5 * unit(rng)))), most};
-     }},
-    {"eight templates, each with its own length and a long tail",
-     [](TestRng& rng) {
-       const int32_t group = rng.between(0, 7);
-       const double normal = unit(rng) + unit(rng) + unit(rng) + unit(rng) - 2;
-       return Row{group, 64, std::clamp(static_cast<int32_t>(10 * std::exp2(0.7 * group + 1.5 * normal)), 1, kMaxTokens)};
-     }},
-    {"one in ten runs on to max_tokens",
-     [](TestRng& rng) { return Row{0, 64, rng.chance(0.1) ? kMaxTokens : rng.between(10, 60)}; }},
-    {"all alike", [](TestRng&) { return Row{0, 64, 128}; }},
-    {"uniform", [](TestRng& rng) { return Row{0, 64, rng.between(1, 512)}; }},
-};
+constexpr int32_t kNumSlots = 16, kBlockSize = 16;
 
 struct File {
   std::vector<Row> rows;
@@ -82,14 +33,9 @@ File draw_file(const Distribution& distribution, int32_t count, uint64_t seed) {
   PrefixIndex index(8 << 20);
   for (int32_t i = 0; i < count; ++i) {
     const Row row = distribution.draw(rng);
-    auto request = std::make_shared<Request>();
-    request->line.index = i;
-    for (int32_t t = 0; t < 64; ++t) request->prompt_tokens.push_back(row.group * 64 + t);
-    for (int32_t t = 0; t < row.num_own_prompt_tokens; ++t) request->prompt_tokens.push_back((i * 7919 + t * 31) % 30000);
-    request->params.sampling.temperature = 0;
-    request->params.stop.max_tokens = row.max_tokens;
+    const std::shared_ptr<const Request> request = request_of(row, i);
     file.planned.push_back({i, index.add(request->prompt_tokens), row.max_tokens});
-    file.requests.push_back(std::move(request));
+    file.requests.push_back(request);
     file.rows.push_back(row);
   }
   return file;
