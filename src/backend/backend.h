@@ -35,6 +35,7 @@ struct LoadOptions {
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
   bool verifies_trees = true;  // of drafts; else chains only, for which the CPU keeps no blocks
   int32_t max_model_len = 0;
+  bool embeds = false;  // steps give the last norm's output in place of tokens: 0 for each group, and StepOutput::hidden
   int32_t drafting_layers = 0;          // of the model, that draft (StepPlan::num_layers); 0: none
   std::shared_ptr<AdapterLibrary> adapters;  // that plans name by their ids; null: none
   int64_t adapter_bytes = int64_t{1} << 30;  // for those that no row of the step uses, before they are forgotten
@@ -73,6 +74,7 @@ struct BackendInfo {
   bool copies_blocks = false;
   bool runs_first_layers = false;       // plans may have num_layers
   int32_t num_heads = 0;                // that draft behind the last layer: plans may have hidden_rows; 0: none
+  bool scores_prompts = false;          // plans may have groups in mode kScore
   int32_t max_best_tokens = 0;          // that a group in mode kBest gives
   int32_t num_host_blocks = 0;          // of the pool that plans swap blocks to
   double swap_bytes_per_s = 0;          // measured, of one way; 0: not known

@@ -64,6 +64,8 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
     if (row >= options.max_num_samples()) return internal_error("plan has a hidden row that no step has");
   if (!info.copies_blocks && !plan.block_copies.empty()) return internal_error("plan copies blocks");
   for (const SampleGroup& group : plan.groups)
+    if (group.mode == SampleMode::kScore && !info.scores_prompts) return internal_error("plan scores a prompt");
+  for (const SampleGroup& group : plan.groups)
     if (group.num_rows() - 1 > info.max_drafts_per_group) return internal_error("plan has too many drafts in a group");
   for (const StepEntry& entry : plan.entries) {
     if (entry.state_slot != -1) return internal_error("plan has state slots");

@@ -92,6 +92,16 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->transform(one_of<TruncateSide>({{"left", TruncateSide::kLeft}, {"right", TruncateSide::kRight}}))
       ->group(group)
       ->option_text("left|right");
+  app.add_option("--task", o.job.generation.task,
+                 "generate: answers; score: how likely each line's prompt is, its perplexity; embed: a vector for each")
+      ->transform(one_of<Task>({{"generate", Task::kGenerate}, {"score", Task::kScore}, {"embed", Task::kEmbed}}))
+      ->group(group)
+      ->option_text("generate|score|embed [generate]");
+  app.add_option("--pooling", o.job.generation.pools_last,
+                 "With --task embed: take the last token's state, normalised, whatever the model's files say")
+      ->transform(one_of<bool>({{"last", true}}))
+      ->group(group)
+      ->option_text("last");
   app.add_flag("--return-token-ids", o.job.generation.return_token_ids, "Add token_ids to the results")->group(group);
 }
 

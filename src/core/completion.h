@@ -63,6 +63,12 @@ struct RequestLatency {
   int32_t num_drafted_tokens = 0, num_accepted_tokens = 0;  // by speculation
 };
 
+// How likely an option is behind its prompt.
+struct OptionScore {
+  double logprob = 0;     // the sum over its tokens
+  bool is_greedy = true;  // each of them is the likeliest token in its place
+};
+
 // One of the answers to a request.
 struct Choice {
   std::string text;                  // valid UTF-8
@@ -77,6 +83,8 @@ struct Choice {
   std::optional<TokenId> stop_token;       // the token of stop_token_ids that ended it; not for end-of-sequence
   std::optional<AnswerParts> parts;        // of an OpenAI chat answer that has reasoning or calls: what `text` shows
   int32_t num_reasoning_tokens = 0;        // of its tokens
+  std::optional<OptionScore> score;        // of an option; `text` is the option's
+  std::vector<float> embedding;            // Task::kEmbed: the prompt's vector
 };
 
 // Exactly one per input line, ever: choices, at least one, or an error.
@@ -92,6 +100,11 @@ struct Completion {
   int32_t adapter = kNoAdapter;
   int32_t num_prompt_tokens = 0;
   int32_t num_truncated_tokens = 0;  // of the prompt, cut before it was computed
+  Task task = Task::kGenerate;
+  // Where asked for: of each prompt token but the first, and the texts of all, the first token's in front.
+  bool has_prompt_logprobs = false;
+  std::vector<TokenDetail> prompt_logprobs;
+  std::vector<std::string> prompt_texts;
   std::vector<Choice> choices;
   int64_t num_unreturned_tokens = 0;  // of choices that best_of left out
   RequestLatency latency;

@@ -24,7 +24,11 @@ enum class ApiForm {
   kOpenAiChat,        // batch line for /v1/chat/completions
   kOpenAiCompletion,  // batch line for /v1/completions
   kOpenAiResponses,   // batch line for /v1/responses
+  kOpenAiEmbedding,   // batch line for /v1/embeddings
 };
+
+// The work of a run: answers; how likely the lines' prompts are; a vector for each.
+enum class Task { kGenerate, kScore, kEmbed };
 
 // Alternatives of a token that a request may ask for.
 inline constexpr int32_t kMaxTopLogprobs = 20;
@@ -124,6 +128,20 @@ struct TokenRules {
   bool any() const { return !allowed.empty() || !bad_words.empty(); }
 };
 
+// A line that asks how likely texts are behind its prompt, in place of an answer.
+struct ScoreParams {
+  std::vector<std::string> options;  // non-empty strings; none: an answer is generated
+  std::optional<int32_t> num_logprobs;  // details of each token: its own log-probability and the k best; nullopt: none
+  std::optional<int32_t> prompt_logprobs;  // the same of each prompt token but the first, beside an answer
+  bool hides_details = false;              // only the sum of these is asked for
+};
+
+// How the hidden state behind a prompt's last token becomes its vector.
+struct EmbedParams {
+  bool normalizes = true;             // to a length of 1, last
+  std::optional<int32_t> dimensions;  // the first so many are kept (Matryoshka, Kusupati et al. 2022); nullopt: all
+};
+
 struct GenerationParams {
   SamplingParams sampling;
   StopParams stop;
@@ -131,6 +149,9 @@ struct GenerationParams {
   PromptParams prompt;
   std::shared_ptr<const AnswerForm> form;  // null: any text
   TokenRules token_rules;
+  ScoreParams score;
+  EmbedParams embed;
+  Task task = Task::kGenerate;
 };
 
 // Where a line came from, for messages and for the record's index.
@@ -158,6 +179,12 @@ struct InputRequest {
   std::optional<double> arrival_ms;  // simulated arrival, since the start of the run
 };
 
+// A choice whose tokens are given: what is asked for is how likely they are.
+struct GivenAnswer {
+  std::vector<TokenId> tokens;                        // at least one
+  std::shared_ptr<const TokenConstraint> constraint;  // allows them and nothing else
+};
+
 // A request as the engine runs it. Immutable once made.
 struct Request {
   LineRef line;
@@ -176,8 +203,13 @@ struct Request {
   int32_t adapter = kNoAdapter;
   bool is_indivisible = false;  // all pending tokens must be computed in one step (bidirectional attention)
   std::shared_ptr<const TokenConstraint> constraint;  // of each choice's tokens; null: none
+  std::vector<GivenAnswer> options;  // of score.options, one a choice; empty: choices are drawn
   size_t constraint_bytes = 0;  // of memory that it takes and no earlier request's does
   double arrival_ms = 0;        // when it may be scheduled, on the engine's clock
+
+  const TokenConstraint* constraint_of(int32_t choice) const {
+    return options.empty() ? constraint.get() : options[choice].constraint.get();
+  }
 };
 
 }  // namespace llmb

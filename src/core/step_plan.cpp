@@ -34,6 +34,7 @@ void StepOutput::clear() {
   top_tokens.clear();
   top_logprobs.clear();
   is_finite.clear();
+  hidden.clear();
   drawn.clear();
   device_ms = 0;
 }

@@ -10,6 +10,8 @@
 //   kVerify  the entry's last rows: a known token, then draft tokens. Begins at the first row, gives the token that is
 //            drawn for the row, and goes on at the row's child that holds this token, if there is one. So each token
 //            given is the one that would be drawn without drafts.
+//   kScore   rows in a prompt, each with a bias that leaves the next prompt token alone to be drawn: those tokens, with
+//            their log-probabilities. The sequence has them; nothing follows such a group.
 //   kBest    one row: its num_logprobs best tokens, best first, as candidates. Nothing follows such a group.
 // A row that is not finite gives nothing and ends its group. A group that gives nothing counts as one token for what
 // follows it: its sequence has ended, and nobody looks at the rows that follow.
@@ -81,7 +83,7 @@ enum class SampleMode : int32_t {
   kSample,
   kVerify,
   kBest,
-  kScore,  // reserved: the log-probability of a given token
+  kScore,
   kPool,   // reserved: a vector
 };
 
@@ -190,6 +192,7 @@ struct StepOutput {
   std::vector<TokenId> top_tokens;   // best first
   std::vector<float> top_logprobs;
   std::vector<uint8_t> is_finite;  // [num_groups]  0: in the row after the last token given, a logit was NaN or +Inf
+  std::vector<float> hidden;  // [num_given, hidden_size], or empty: of a backend that embeds (LoadOptions::embeds)
   std::vector<TokenId> drawn;      // [num_samples], or empty: for each sample row, also behind wrong drafts
   double device_ms = 0;            // that the device worked on the step; 0: not known
 

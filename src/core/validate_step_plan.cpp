@@ -107,11 +107,12 @@ Status check_sample_row(const StepPlan& p, const SampleRow& row, SeqId seq, int3
 
 Status check_group(const StepPlan& p, int32_t g, int32_t num_unseen) {
   const SampleGroup& group = p.groups[g];
-  if (group.mode == SampleMode::kScore || group.mode == SampleMode::kPool)
+  if (group.mode == SampleMode::kPool)
     return broken(7, group.seq, "a mode that is reserved");
   if (group.row_end <= group.row_begin || group.row_end > p.num_samples()) return broken(7, group.seq, "no rows");
   if (group.entry < 0 || group.entry >= p.num_entries()) return broken(7, group.seq, "an unknown entry");
-  if (group.mode != SampleMode::kVerify && group.num_rows() != 1) return broken(7, group.seq, "more than one row");
+  const bool has_rows = group.mode == SampleMode::kVerify || group.mode == SampleMode::kScore;
+  if (!has_rows && group.num_rows() != 1) return broken(7, group.seq, "more than one row");
   const int32_t first = p.sample_rows[group.row_begin].token_row;
   const int32_t begin = p.query_start[group.entry], end = p.query_start[group.entry + 1];
   if (first < begin || first + group.num_rows() > end) return broken(7, group.seq, "samples rows of another entry");

@@ -1,6 +1,7 @@
 #include "engine/active_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/split_choice.h"
@@ -8,8 +9,8 @@
 
 namespace llmb {
 
-ActiveChoice::ActiveChoice(const Request& request, const Tokenizer* tokenizer, double virtual_token_ms)
-    : request_(&request), tokenizer_(tokenizer), virtual_token_ms_(virtual_token_ms) {
+ActiveChoice::ActiveChoice(const Request& request, int32_t index, const Tokenizer* tokenizer, double virtual_token_ms)
+    : request_(&request), index_(index), tokenizer_(tokenizer), virtual_token_ms_(virtual_token_ms) {
   const int32_t repetition = request.params.stop.repetition_tokens;
   if (repetition > 0 && !request.params.sampling.beams) repetition_.emplace(repetition);
   if (tokenizer == nullptr) return;
@@ -33,11 +34,27 @@ std::optional<FinishReason> ActiveChoice::add_token(const StepOutput& output, in
   last_token_ms_ = now_ms;
   choice_.token_ids.push_back(token);
   if (request_->params.sampling.is_ranked()) sum_logprobs_ += output.logprobs[given];
-  if (request_->params.sampling.num_logprobs) add_logprobs(output, given);
+  if (is_option()) add_score(output, given);
+  if (is_option() ? request_->params.score.num_logprobs : request_->params.sampling.num_logprobs)
+    add_logprobs(output, given);
   const bool hidden = is_stop_token && !request_->params.stop.include_stop_str_in_output;
   const bool loops = repetition_ && repetition_->add(token) && !is_stop_token;
   if (detokenizer_ && !hidden && append_text(detokenizer_->push(token))) return FinishReason::kStop;
   return loops ? std::optional(FinishReason::kRepetition) : std::nullopt;
+}
+
+bool ActiveChoice::take_embedding(const StepOutput& output, int32_t given, double clock_ms) {
+  choice_.num_output_tokens = 1;  // for the times
+  first_token_ms_ = last_token_ms_ = time_of(clock_ms);
+  const EmbedParams& embed = request_->params.embed;
+  const size_t width = output.hidden.size() / output.tokens.size();
+  const float* const row = output.hidden.data() + static_cast<size_t>(given) * width;
+  choice_.embedding.assign(row, row + std::min<size_t>(width, embed.dimensions.value_or(INT32_MAX)));
+  double sum = 0;
+  for (const float x : choice_.embedding) sum += double{x} * x;
+  if (embed.normalizes)
+    for (float& x : choice_.embedding) x = static_cast<float>(x / std::max(std::sqrt(sum), 1e-12));
+  return std::isfinite(sum);
 }
 
 // Appends, cuts at a stop string that is now complete, and says whether there was one.
@@ -53,10 +70,18 @@ bool ActiveChoice::append_text(std::string piece) {
   return true;
 }
 
+void ActiveChoice::add_score(const StepOutput& output, int32_t given) {
+  OptionScore& score = choice_.score ? *choice_.score : choice_.score.emplace();
+  score.logprob += output.logprobs[given];
+  score.is_greedy &= output.top_tokens[output.top_start[given]] == output.tokens[given];
+}
+
 void ActiveChoice::add_logprobs(const StepOutput& output, int32_t given) {
   TokenDetail detail;
   detail.chosen = {output.tokens[given], output.logprobs[given]};
-  for (int32_t i = output.top_start[given]; i < output.top_start[given + 1]; ++i)
+  int32_t end = output.top_start[given + 1];
+  if (is_option()) end = std::min(end, output.top_start[given] + *request_->params.score.num_logprobs);
+  for (int32_t i = output.top_start[given]; i < end; ++i)
     detail.top.push_back({output.top_tokens[i], output.top_logprobs[i]});
   if (tokenizer_ != nullptr) {
     const auto add_text = [this, is_first = detokenizer_->at_start()](const TokenLogprob& entry) {
@@ -71,6 +96,12 @@ void ActiveChoice::add_logprobs(const StepOutput& output, int32_t given) {
 }
 
 Choice ActiveChoice::finish(FinishReason reason, std::optional<TokenId> stop_token) {
+  if (request_->params.task != Task::kGenerate && !is_option()) {  // the token behind the prompt is no answer
+    Choice choice;
+    choice.embedding = std::move(choice_.embedding);
+    choice.finish_reason = FinishReason::kLength;
+    return choice;
+  }
   // The detokenizer still holds the start of a character that was never completed.
   if (detokenizer_ && !choice_.stop_string && append_text(detokenizer_->finish())) reason = FinishReason::kStop;
   choice_.finish_reason = reason;
@@ -79,6 +110,7 @@ Choice ActiveChoice::finish(FinishReason reason, std::optional<TokenId> stop_tok
   const auto& eos = request_->eos_token_ids;
   const bool is_eos = stop_token && std::find(eos.begin(), eos.end(), *stop_token) != eos.end();
   choice_.stop_token = is_eos ? std::nullopt : stop_token;
+  if (is_option()) choice_.text = request_->params.score.options[index_];
   if (request_->params.output.echo) choice_.text = request_->echo_text + choice_.text;
   const bool hides_last = stop_token.has_value() && !request_->params.stop.include_stop_str_in_output;
   if (tokenizer_ != nullptr) split_choice(*request_, *tokenizer_, hides_last, &choice_);

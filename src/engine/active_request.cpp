@@ -21,6 +21,8 @@ Completion completion_for(const Request& request) {
   c.return_token_ids = request.params.output.return_token_ids;
   c.num_prompt_tokens = static_cast<int32_t>(request.prompt_tokens.size());
   c.num_truncated_tokens = request.num_truncated_tokens;
+  c.has_prompt_logprobs = request.params.score.prompt_logprobs && !request.params.score.hides_details;
+  c.task = request.params.task;
   return c;
 }
 
@@ -37,9 +39,24 @@ ActiveRequest::ActiveRequest(std::shared_ptr<const Request> request, int64_t ord
     return;
   }
   choices_.reserve(num_unfinished_);
-  for (int32_t i = 0; i < num_unfinished_; ++i) choices_.emplace_back(*request_, tokenizer, virtual_token_ms);
+  for (int32_t i = 0; i < num_unfinished_; ++i) choices_.emplace_back(*request_, i, tokenizer, virtual_token_ms);
   completion_.choices.resize(num_unfinished_);
   mean_logprobs_.resize(num_unfinished_);
+}
+
+void ActiveRequest::add_prompt_logprobs(const StepOutput& output, int32_t given) {
+  std::vector<std::string>& texts = completion_.prompt_texts;
+  const auto add_text = [&](TokenId token, bool is_first) {
+    texts.push_back(tokenizer_ == nullptr ? std::string() : tokenizer_->token_bytes(token, is_first));
+  };
+  if (texts.empty()) add_text(request_->prompt_tokens[0], true);
+  TokenDetail& detail = completion_.prompt_logprobs.emplace_back();
+  detail.chosen = {output.tokens[given], output.logprobs[given]};
+  add_text(detail.chosen.token, false);
+  for (int32_t i = output.top_start[given]; i < output.top_start[given + 1]; ++i) {
+    detail.top.push_back({output.top_tokens[i], output.top_logprobs[i]});
+    add_text(detail.top.back().token, false);
+  }
 }
 
 bool ActiveRequest::finish_choice(int32_t index, FinishReason reason, std::optional<TokenId> stop_token,
@@ -54,7 +71,7 @@ void ActiveRequest::finish_beams(int32_t num_preemptions) {
   const std::vector<BeamAnswer>& answers = beams_->answers();
   for (size_t i = 0; i < std::min(answers.size(), static_cast<size_t>(request_->params.sampling.n)); ++i) {
     const BeamAnswer& answer = answers[i];
-    ActiveChoice& choice = choices_.emplace_back(*request_, tokenizer_, virtual_token_ms_);
+    ActiveChoice& choice = choices_.emplace_back(*request_, static_cast<int32_t>(i), tokenizer_, virtual_token_ms_);
     StepOutput output;
     output.tokens = answer.tokens;
     const auto last = static_cast<int32_t>(answer.tokens.size()) - 1;

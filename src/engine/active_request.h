@@ -48,6 +48,9 @@ class ActiveRequest {
   // Prompt tokens that the cache held when the first choice began.
   void set_cached_tokens(int32_t count) { completion_.latency.num_cached_tokens = virtual_token_ms_ > 0 ? 0 : count; }
 
+  // The next prompt token's.
+  void add_prompt_logprobs(const StepOutput& output, int32_t given);
+
   // When a choice ends: tokens drafted for it, and how many of them were accepted.
   void add_drafted_tokens(int32_t num_drafted, int32_t num_accepted) {
     if (virtual_token_ms_ > 0) return;

@@ -26,6 +26,7 @@ SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
   config.max_drafts_per_group = std::min(config.max_drafts_per_group, backend.max_drafts_per_group);
   config.allows_trees = config.allows_trees && backend.verifies_trees;
   config.max_best_tokens = std::min(config.max_best_tokens, backend.max_best_tokens);
+  config.scores_prompts = config.scores_prompts && backend.scores_prompts;
   config.copies_blocks = config.copies_blocks && backend.copies_blocks;
   config.num_host_blocks = config.preemption == PreemptionMode::kRecompute ? 0 : backend.num_host_blocks;
   return config;
@@ -208,8 +209,11 @@ Status Engine::finish_step() {
   if (options_.proposer != nullptr) options_.proposer->on_step(plan, output_, step_ms, gap_ms_);
   gap_ms_ = 0;
   idle_since_ms_ = now_ms;
-  for (const SequenceUpdate& update : updates_) work_.add_output_token(update.seq);
-  facts.num_output_tokens = static_cast<int64_t>(updates_.size());
+  for (const SequenceUpdate& update : updates_) {
+    if (update.is_prompt) continue;
+    work_.add_output_token(update.seq);
+    ++facts.num_output_tokens;
+  }
   facts.num_input_tokens = num_unsampled_rows(plan);
   num_output_tokens_ += facts.num_output_tokens;
   num_input_tokens_ += facts.num_input_tokens;
@@ -227,11 +231,20 @@ void Engine::process_output(double now_ms) {
       fail_all(update);
       continue;
     }
+    if (update.is_prompt) {
+      at->second->add_prompt_logprobs(output_, update.given);
+      continue;
+    }
     if (update.num_best > 0) {
       advance_beams(update, now_ms);
       continue;
     }
     ActiveChoice& choice = at->second->choice(update.choice);
+    if (at->second->request().params.task == Task::kEmbed) {
+      if (choice.take_embedding(output_, update.given, now_ms)) complete(update, *update.finish);
+      else fail_all(update);
+      continue;
+    }
     const auto stopped = choice.add_token(output_, update.given, update.stop_token.has_value(), now_ms);
     // A later token of the step may have ended it for the scheduler.
     if (stopped && scheduler_.contains(update.seq)) scheduler_.finish(update.seq);

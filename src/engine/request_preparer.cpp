@@ -7,6 +7,7 @@
 #include "chat/forced_calls.h"
 #include "chat/reasoning.h"
 #include "engine/answer_constraint.h"
+#include "engine/given_answers.h"
 
 namespace llmb {
 
@@ -33,7 +34,7 @@ Tokens tokenize_text(const std::string& text, bool may_be_cut, const ModelContex
 }
 
 Tokens tokenize_messages(const ChatMessages& chat, bool may_be_cut, const ModelContext& model,
-                         PromptReasoning* reasoning) {
+                         PromptReasoning* reasoning, PromptText* rendered) {
   if (!model.tokenizer)
     return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer",
                         "messages"};
@@ -53,7 +54,9 @@ Tokens tokenize_messages(const ChatMessages& chat, bool may_be_cut, const ModelC
   if (opens_reasoning(*text, model.formats.reasoning)) *reasoning = PromptReasoning::kOpen;
   else if (closes_reasoning(*text, model.formats.reasoning)) *reasoning = PromptReasoning::kClosed;
   // The template writes the special tokens itself.
-  return encode(*text, /*add_special_tokens=*/false, may_be_cut, model, "messages");
+  Tokens tokens = encode(*text, /*add_special_tokens=*/false, may_be_cut, model, "messages");
+  *rendered = {std::move(*text), /*adds_special_tokens=*/false};
+  return tokens;
 }
 
 // How many tokens before and after the text's own the tokenizer added.
@@ -72,10 +75,12 @@ const char* field_of(const PromptInput& prompt) {
   return std::holds_alternative<ChatMessages>(prompt) ? "messages" : "prompt_token_ids";
 }
 
-// Takes token ids out of the prompt. Sets how it ends.
-Tokens tokenize(PromptInput* prompt, bool may_be_cut, const ModelContext& model, PromptReasoning* reasoning) {
+// Takes token ids out of the prompt. Sets how it ends, and the text of messages.
+Tokens tokenize(PromptInput* prompt, bool may_be_cut, const ModelContext& model, PromptReasoning* reasoning,
+                PromptText* rendered) {
   if (const auto* text = std::get_if<std::string>(prompt)) return tokenize_text(*text, may_be_cut, model);
-  if (const auto* chat = std::get_if<ChatMessages>(prompt)) return tokenize_messages(*chat, may_be_cut, model, reasoning);
+  if (const auto* chat = std::get_if<ChatMessages>(prompt))
+    return tokenize_messages(*chat, may_be_cut, model, reasoning, rendered);
   return std::move(std::get<std::vector<TokenId>>(*prompt));
 }
 
@@ -150,6 +155,20 @@ std::optional<RequestError> find_adapter(const InputRequest& input, const ModelC
   return std::nullopt;
 }
 
+// The prompt alone counts. One token is drawn behind it, or a vector taken, and not shown.
+void ask_for_no_answer(ApiForm form, GenerationParams* params) {
+  params->sampling = SamplingParams();
+  params->sampling.temperature = 0;
+  params->stop = StopParams();
+  params->stop.max_tokens = 1;
+  params->stop.ignore_eos = true;
+  params->form = nullptr;
+  params->token_rules = {};
+  if (params->task != Task::kScore || !params->score.options.empty()) return;
+  params->score.hides_details = form == ApiForm::kNative && !params->score.prompt_logprobs;
+  if (!params->score.prompt_logprobs) params->score.prompt_logprobs = 0;
+}
+
 }  // namespace
 
 PromptBound prompt_bound(const ModelContext& model) {
@@ -170,7 +189,8 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
                                                                      uint64_t run_seed) {
   const char* const param = field_of(input.prompt);
   PromptReasoning reasoning = PromptReasoning::kNone;
-  Tokens tokens = tokenize(&input.prompt, input.params.prompt.truncate.has_value(), model, &reasoning);
+  PromptText prompt_text;
+  Tokens tokens = tokenize(&input.prompt, input.params.prompt.truncate.has_value(), model, &reasoning, &prompt_text);
   if (auto* error = std::get_if<RequestError>(&tokens)) return std::move(*error);
   auto& prompt_tokens = std::get<std::vector<TokenId>>(tokens);
   const size_t full_size = prompt_tokens.size();
@@ -182,7 +202,10 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   auto request = std::make_shared<Request>();
   if (auto error = find_adapter(input, model, request.get())) return std::move(*error);
   std::string echo_text = input.params.output.echo ? echo_of(input.prompt, prompt_tokens, model) : std::string();
-  if (auto error = set_constraint(&input, reasoning, model, request.get())) return std::move(*error);
+  const bool is_scored = !input.params.score.options.empty();
+  if (input.params.task != Task::kGenerate) ask_for_no_answer(input.form, &input.params);
+  else if (!is_scored)
+    if (auto error = set_constraint(&input, reasoning, model, request.get())) return std::move(*error);
   request->split = split_of(input, reasoning == PromptReasoning::kOpen, model);
   request->line = std::move(input.line);
   request->form = input.form;
@@ -200,6 +223,11 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   request->params.sampling.count_choices();
   request->num_truncated_tokens = static_cast<int32_t>(full_size - prompt_tokens.size());
   request->prompt_tokens = std::move(prompt_tokens);
+  if (is_scored) {
+    if (auto* text = std::get_if<std::string>(&input.prompt)) prompt_text = {std::move(*text), true};
+    const bool is_whole = request->num_truncated_tokens == 0 && !prompt_text.text.empty();
+    if (auto error = set_options(is_whole ? &prompt_text : nullptr, model, request.get())) return std::move(*error);
+  }
   // A seed of the line makes its result independent of its place in the file.
   const auto& seed = request->params.sampling.seed;
   request->rng = seed ? PhiloxKey{*seed, 0} : PhiloxKey{run_seed, static_cast<uint64_t>(request->line.index)};

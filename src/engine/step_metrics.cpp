@@ -7,7 +7,7 @@ namespace llmb {
 int64_t num_unsampled_rows(const StepPlan& plan) {
   int64_t count = plan.num_tokens();
   for (const SampleGroup& group : plan.groups)
-    if (group.seq == plan.entries[group.entry].seq) count -= group.num_rows();  // others share its row
+    if (group.seq == plan.entries[group.entry].seq && group.mode != SampleMode::kScore) count -= group.num_rows();  // others share its row
   return count;
 }
 

@@ -116,7 +116,7 @@ bool LineParse::is_batch_line(const FieldSet& fields) const {
 
 MaybeError LineParse::read_batch_line(const FieldSet& line) {
   if (MaybeError error = read_url(line)) return error;
-  is_chat = request.form != ApiForm::kOpenAiCompletion;
+  is_chat = request.form == ApiForm::kOpenAiChat || request.form == ApiForm::kOpenAiResponses;
   const JsonElement* const body = line.find(Field::kBody);
   if (body == nullptr) return field_error("missing_field", "body", "a batch line needs a body");
   if (!body->is_object()) return invalid_value("body", "an object", *body);
@@ -131,6 +131,7 @@ MaybeError LineParse::read_batch_line(const FieldSet& line) {
   if (MaybeError error = read_outer_params(line, &request)) return error;
   error_in_body = true;
   if (request.form == ApiForm::kOpenAiResponses) return read_responses(object_of(*body));
+  if (request.form == ApiForm::kOpenAiEmbedding) return read_embedding(object_of(*body));
   FieldSet fields;
   const MaybeError error = collect(object_of(*body), /*strict=*/true, &fields);
   if (const JsonElement* const model = fields.find(Field::kModel); model != nullptr && is_string(*model))
@@ -176,14 +177,55 @@ MaybeError LineParse::read_url(const FieldSet& line) {
   const std::string_view text = string_of(*url);
   if (text == "/v1/completions") request.form = ApiForm::kOpenAiCompletion;
   else if (text == "/v1/responses") request.form = ApiForm::kOpenAiResponses;
+  else if (text == "/v1/embeddings") request.form = ApiForm::kOpenAiEmbedding;
   else if (text != "/v1/chat/completions")
     return field_error("unsupported_url", "url",
                        "url " + shown(*url) +
-                           " is not supported; use /v1/chat/completions, /v1/completions or /v1/responses");
+                           " is not supported; use /v1/chat/completions, /v1/completions, /v1/responses or /v1/embeddings");
+  if ((request.params.task == Task::kEmbed) != (request.form == ApiForm::kOpenAiEmbedding))
+    return field_error("unsupported_url", "url",
+                       request.form == ApiForm::kOpenAiEmbedding ? "/v1/embeddings needs a run that embeds: --task embed"
+                                                                 : "this run embeds (--task embed): url must be "
+                                                                   "/v1/embeddings");
   const JsonElement* const method = line.find(Field::kMethod);
   if (method != nullptr && !(is_string(*method) && string_of(*method) == "POST"))
     return invalid_value("method", "\"POST\"", *method);
   return std::nullopt;
+}
+
+// A body for /v1/embeddings.
+MaybeError LineParse::read_embedding(dom::object body) {
+  std::optional<JsonElement> input;
+  for (const auto& [name, value] : body) {
+    const FieldSpec* const spec = find_field(name);
+    if (value.is_null() || (spec != nullptr && spec->kind == FieldKind::kHarmless)) continue;
+    if (name == "input") {
+      input = value;
+    } else if (name == "model") {
+      if (MaybeError error = read_string("model", value, &request.model_name)) return error;
+    } else if (name == "dimensions") {
+      int32_t dimensions = 0;
+      if (MaybeError error = read_int32("dimensions", value, 1, limits_.max_dimensions, &dimensions)) return error;
+      request.params.embed.dimensions = dimensions;
+    } else if (name == "encoding_format") {
+      if (!is_string(value) || string_of(value) != "float")
+        return field_error("unsupported_field", name, "encoding_format is supported only as \"float\"; got " + shown(value));
+    } else {
+      return field_error("unknown_field", name.substr(0, 100), "unknown field " + std::string(name.substr(0, 100)));
+    }
+  }
+  if (!input) return field_error("missing_field", "input", "the body needs an input");
+  return read_input(*input);
+}
+
+// A text or token ids, or an array of one of them.
+MaybeError LineParse::read_input(JsonElement value) {
+  MaybeError error = read_prompt_value(value);
+  if (!error) return error;
+  for (size_t at = error->message.find("prompt"); at != std::string::npos; at = error->message.find("prompt", at + 5))
+    error->message.replace(at, 6, "input");
+  error->param = "input";
+  return error;
 }
 
 MaybeError LineParse::read_request(const FieldSet& fields) {
@@ -193,6 +235,10 @@ MaybeError LineParse::read_request(const FieldSet& fields) {
 
 MaybeError LineParse::read_prompt(const FieldSet& fields) {
   int num_prompts = 0;
+  JsonElement input;
+  const bool has_input = request.params.task == Task::kEmbed && root_["input"].get(input) == simdjson::SUCCESS;
+  if (has_input && !fields.has(Field::kPrompt) && !fields.has(Field::kMessages) && !fields.has(Field::kPromptTokenIds))
+    return read_input(input);
   for (const Field field : kPromptFields) num_prompts += fields.has(field);
   const JsonElement* const messages = fields.find(Field::kMessages);
   is_chat = is_chat || messages != nullptr;

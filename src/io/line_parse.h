@@ -48,6 +48,8 @@ class LineParse {
   bool is_batch_line(const FieldSet& fields) const;
   MaybeError read_batch_line(const FieldSet& line);
   MaybeError read_url(const FieldSet& line);
+  MaybeError read_embedding(simdjson::dom::object body);
+  MaybeError read_input(JsonElement value);
   MaybeError read_responses(simdjson::dom::object body);
   MaybeError read_request(const FieldSet& fields);
   MaybeError read_prompt(const FieldSet& fields);

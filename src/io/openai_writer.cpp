@@ -97,8 +97,8 @@ void write_message(JsonWriter& json, const Choice& c, const std::string& record,
   json.end_object();
 }
 
-void write_choice(JsonWriter& json, const Choice& c, int64_t index, bool is_chat, bool with_token_ids,
-                  const std::string& record) {
+void write_choice(JsonWriter& json, const Completion& all, int64_t index, bool is_chat, const std::string& record) {
+  const Choice& c = all.choices[index];
   json.begin_object();
   json.key("index");
   json.integer(index);
@@ -123,7 +123,8 @@ void write_choice(JsonWriter& json, const Choice& c, int64_t index, bool is_chat
     write_completion_logprobs(json, c);
   }
   write_finish(json, c);
-  if (with_token_ids) write_token_ids(json, c);
+  if (all.return_token_ids) write_token_ids(json, c);
+  if (!is_chat && all.has_prompt_logprobs) write_prompt_logprobs_by_id(json, all);
   json.end_object();
 }
 
@@ -141,7 +142,32 @@ void write_body(JsonWriter& json, const Completion& c, const ResultFormat& forma
   json.key("choices");
   json.begin_array();
   for (size_t i = 0; i < c.choices.size(); ++i)
-    write_choice(json, c.choices[i], static_cast<int64_t>(i), is_chat, c.return_token_ids, id);
+    write_choice(json, c, static_cast<int64_t>(i), is_chat, id);
+  json.end_array();
+  write_usage(json, c);
+  if (is_chat && c.has_prompt_logprobs) write_prompt_logprobs_by_id(json, c);
+  json.end_object();
+}
+
+void write_embedding_body(JsonWriter& json, const Completion& c, const ResultFormat& format, const std::string& id) {
+  json.begin_object();
+  json.key("id");
+  json.string("embd-" + id);
+  json.key("object");
+  json.string("list");
+  json.key("created");
+  json.integer(format.metrics ? format.stamp.created : 0);
+  json.key("model");
+  json.string(c.model_name);
+  json.key("data");
+  json.begin_array();
+  json.begin_object();
+  json.key("index");
+  json.integer(0);
+  json.key("object");
+  json.string("embedding");
+  write_embedding(json, c.choices[0]);
+  json.end_object();
   json.end_array();
   write_usage(json, c);
   json.end_object();
@@ -197,6 +223,7 @@ void write_openai(JsonWriter& json, const Completion& c, const ResultFormat& for
   json.key("body");
   if (c.error) write_error_body(json, c.line, *c.error, server_error);
   else if (c.form == ApiForm::kOpenAiResponses) write_response(json, c, format, id);
+  else if (c.form == ApiForm::kOpenAiEmbedding) write_embedding_body(json, c, format, id);
   else write_body(json, c, format, id);
   json.end_object();
   json.key("error");

@@ -132,6 +132,65 @@ void write_logprob_list(JsonWriter& json, const Choice& c, bool with_ids) {
   json.end_array();
 }
 
+void write_embedding(JsonWriter& json, const Choice& choice) {
+  json.key("embedding");
+  json.begin_array();
+  for (const float x : choice.embedding) json.single(x);
+  json.end_array();
+}
+
+void write_prompt_logprobs(JsonWriter& json, const Completion& c) {
+  json.key("prompt_logprobs");
+  size_t text = 1;
+  json.begin_array();
+  json.null();
+  for (const TokenDetail& detail : c.prompt_logprobs) {
+    json.begin_object();
+    write_token(json, detail.chosen, c.prompt_texts[text++], /*with_id=*/true);
+    json.key("top_logprobs");
+    json.begin_array();
+    for (const TokenLogprob& top : detail.top) {
+      json.begin_object();
+      write_token(json, top, c.prompt_texts[text++], /*with_id=*/true);
+      json.end_object();
+    }
+    json.end_array();
+    json.end_object();
+  }
+  json.end_array();
+}
+
+void write_prompt_logprobs_by_id(JsonWriter& json, const Completion& c) {
+  json.key("prompt_logprobs");
+  size_t text = 1;
+  json.begin_array();
+  json.null();
+  for (const TokenDetail& detail : c.prompt_logprobs) {
+    const auto at = [&](const TokenLogprob& token, const std::string& decoded, size_t rank) {
+      json.key(std::to_string(token.token));
+      json.begin_object();
+      json.key("logprob");
+      write_logprob(json, token.logprob);
+      json.key("rank");
+      if (rank == 0) json.null();
+      else json.integer(static_cast<int64_t>(rank));
+      json.key("decoded_token");
+      json.string(decoded);
+      json.end_object();
+    };
+    const size_t chosen_text = text++;
+    bool is_among_best = false;
+    json.begin_object();
+    for (size_t i = 0; i < detail.top.size(); ++i) {
+      at(detail.top[i], c.prompt_texts[text++], i + 1);
+      is_among_best |= detail.top[i].token == detail.chosen.token;
+    }
+    if (!is_among_best) at(detail.chosen, c.prompt_texts[chosen_text], 0);
+    json.end_object();
+  }
+  json.end_array();
+}
+
 void write_place(JsonWriter& json, const LineRef& line, const RequestError& error) {
   json.key("line");
   json.string(line.source + ":" + std::to_string(line.line_number));

@@ -69,6 +69,8 @@ constexpr FieldSpec kSpecs[] = {
     request("truncation_side", Field::kTruncationSide),
     request("allowed_token_ids", Field::kAllowedTokenIds),
     request("bad_words", Field::kBadWords),
+    request("options", Field::kOptions),
+    request("prompt_logprobs", Field::kPromptLogprobs),
     request("response_format", Field::kResponseFormat),
     request("structured_outputs", Field::kStructuredOutputs),
     request("guided_json", Field::kGuidedJson),
@@ -101,7 +103,6 @@ constexpr FieldSpec kSpecs[] = {
     unsupported("guided_decoding_backend"),
     unsupported("guided_whitespace_pattern"),
     unsupported("structural_tag"),
-    unsupported("prompt_logprobs"),
     unsupported("prompt_embeds"),
     unsupported("add_special_tokens"),
     unsupported("spaces_between_special_tokens", Neutral::kTrue),
@@ -171,7 +172,8 @@ size_t allowed_edits(std::string_view field) { return field.size() >= 10 ? 2 : f
 // Fields of which a near miss is no ordinary word of the user's own data.
 bool is_guessable(Field field) {
   return field != Field::kId && field != Field::kMethod && field != Field::kUrl && field != Field::kBody &&
-         field != Field::kModel && field != Field::kAdapter && field != Field::kTools && field != Field::kN;
+         field != Field::kModel && field != Field::kAdapter && field != Field::kTools && field != Field::kN &&
+         field != Field::kOptions;
 }
 
 }  // namespace

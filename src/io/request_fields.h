@@ -63,6 +63,8 @@ enum class Field : uint8_t {
   kTruncationSide,
   kAllowedTokenIds,
   kBadWords,
+  kOptions,
+  kPromptLogprobs,
   // Read by read_answer_form().
   kResponseFormat,
   kStructuredOutputs,

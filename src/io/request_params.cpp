@@ -258,6 +258,43 @@ MaybeError read_beams(const FieldSet& fields, const RequestLimits& limits, Input
   return std::nullopt;
 }
 
+MaybeError read_prompt_logprobs(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
+  const JsonElement* const value = fields.find(Field::kPromptLogprobs);
+  if (value == nullptr) return std::nullopt;
+  if (request->form == ApiForm::kOpenAiResponses)
+    return field_error("unsupported_field", "prompt_logprobs", "prompt_logprobs are no part of a response");
+  if (fields.find(Field::kOptions) != nullptr || request->params.sampling.beams ||
+      request->params.task == Task::kEmbed)
+    return field_error("invalid_value", "prompt_logprobs",
+                       "prompt_logprobs cannot stand beside options or use_beam_search: true, or in a run that embeds");
+  int32_t count = 0;
+  if (MaybeError error = read_int32("prompt_logprobs", *value, 0, limits.max_logprobs, &count)) return error;
+  request->params.score.prompt_logprobs = count;
+  return std::nullopt;
+}
+
+// A line that names options asks how likely they are, and for no answer.
+MaybeError read_options(const FieldSet& fields, InputRequest* request) {
+  const JsonElement* const value = fields.find(Field::kOptions);
+  if (value == nullptr) return std::nullopt;
+  if (request->form != ApiForm::kNative)
+    return field_error("unsupported_field", "options", "options stand beside \"prompt\" or \"messages\", not in a body");
+  if (request->params.task == Task::kEmbed)
+    return field_error("unsupported_field", "options", "options have no place in a run that embeds");
+  ScoreParams& score = request->params.score;
+  if (!value->is_array()) return invalid_value("options", "an array of strings, none of them empty", *value);
+  if (MaybeError error = read_stop("options", *value, kMaxChoices, &score.options)) return error;
+  if (score.options.empty()) return invalid_value("options", "a non-empty array of strings", *value);
+  for (const Field field : {Field::kN, Field::kBestOf, Field::kUseBeamSearch, Field::kResponseFormat,
+                            Field::kStructuredOutputs, Field::kGuidedJson, Field::kGuidedRegex, Field::kGuidedChoice,
+                            Field::kGuidedGrammar, Field::kTools, Field::kEcho})
+    if (fields.find(field) != nullptr)
+      return field_error("invalid_value", field_name(field),
+                         std::string(field_name(field)) + " cannot stand beside options, which ask for no answer");
+  score.num_logprobs = request->params.sampling.num_logprobs;
+  return std::nullopt;
+}
+
 }  // namespace
 
 MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
@@ -270,6 +307,8 @@ MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, Inpu
   if (MaybeError error = read_token_rules(fields, limits, request)) return error;
   if (MaybeError error = read_beams(fields, limits, request)) return error;
   if (MaybeError error = read_answer_form(fields, request)) return error;
+  if (MaybeError error = read_prompt_logprobs(fields, limits, request)) return error;
+  if (MaybeError error = read_options(fields, request)) return error;
   return read_outer_params(fields, request);
 }
 

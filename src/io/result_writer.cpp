@@ -1,5 +1,8 @@
 #include "io/result_writer.h"
 
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -44,6 +47,55 @@ void write_details(JsonWriter& json, const Completion& c, const Choice& choice) 
   write_logprob_list(json, choice, /*with_ids=*/true);
 }
 
+// The sum is over all the prompt's tokens but the first.
+void write_prompt_score(JsonWriter& json, const Completion& c) {
+  double sum = 0;
+  for (const TokenDetail& detail : c.prompt_logprobs) sum += detail.chosen.logprob;
+  const auto count = static_cast<int64_t>(c.prompt_logprobs.size());
+  json.key("logprob");
+  json.single(static_cast<float>(sum));
+  json.key("num_tokens");
+  json.integer(count);
+  json.key("perplexity");
+  const double perplexity = std::exp(-sum / static_cast<double>(std::max<int64_t>(count, 1)));
+  if (count == 0 || perplexity > FLT_MAX) json.null();
+  else json.single(static_cast<float>(perplexity));
+  write_usage(json, c);
+}
+
+// The likeliest of the options, the first of equals.
+size_t best_option(const std::vector<Choice>& choices) {
+  size_t best = 0;
+  for (size_t i = 1; i < choices.size(); ++i)
+    if (choices[i].score->logprob > choices[best].score->logprob) best = i;
+  return best;
+}
+
+void write_options(JsonWriter& json, const Completion& c) {
+  json.key("options");
+  json.begin_array();
+  for (size_t i = 0; i < c.choices.size(); ++i) {
+    const Choice& choice = c.choices[i];
+    json.begin_object();
+    json.key("index");
+    json.integer(static_cast<int64_t>(i));
+    json.key("text");
+    json.string(choice.text);
+    json.key("logprob");
+    write_logprob(json, static_cast<float>(choice.score->logprob));
+    json.key("num_tokens");
+    json.integer(choice.num_output_tokens);
+    json.key("is_greedy");
+    json.boolean(choice.score->is_greedy);
+    write_details(json, c, choice);
+    json.end_object();
+  }
+  json.end_array();
+  json.key("best");
+  json.integer(static_cast<int64_t>(best_option(c.choices)));
+  write_usage(json, c);
+}
+
 void write_outputs(JsonWriter& json, const Completion& c) {
   json.key("outputs");
   json.begin_array();
@@ -70,7 +122,14 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
     write_input(json, c.input_json);
     write_hash(json, c.line.content_hash);
   } else {
-    if (c.choices.size() > 1) {
+    if (c.task == Task::kEmbed) {
+      write_embedding(json, c.choices[0]);
+      write_usage(json, c);
+    } else if (c.task == Task::kScore && !c.choices[0].score) {
+      write_prompt_score(json, c);
+    } else if (c.choices[0].score) {
+      write_options(json, c);
+    } else if (c.choices.size() > 1) {
       write_outputs(json, c);
       write_usage(json, c);
     } else {
@@ -78,6 +137,7 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
       write_usage(json, c);
       write_details(json, c, c.choices[0]);
     }
+    if (c.has_prompt_logprobs) write_prompt_logprobs(json, c);
     write_input(json, c.input_json);
     write_hash(json, c.line.content_hash);
     if (format.metrics) write_metrics(json, c.latency);

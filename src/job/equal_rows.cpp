@@ -59,6 +59,18 @@ void each_member(TokenRules& p, F f) {
 }
 
 template <typename F>
+void each_member(ScoreParams& p, F f) {
+  auto& [options, num_logprobs, prompt_logprobs, hides_details] = p;
+  f(options), f(num_logprobs), f(prompt_logprobs), f(hides_details);
+}
+
+template <typename F>
+void each_member(EmbedParams& p, F f) {
+  auto& [normalizes, dimensions] = p;
+  f(normalizes), f(dimensions);
+}
+
+template <typename F>
 void each_member(ChatMessages& p, F f) {
   auto& [messages, tools, template_kwargs, tool_choice, tool_name, has_one_call, reasoning_effort,
          add_generation_prompt, continue_final_message] = p;
@@ -80,8 +92,8 @@ void each_member(AnswerForm& p, F f) {
 
 EqualRows::Key EqualRows::key_of(const InputRequest& input) {
   const auto& [line, form, id, model_name, adapter, input_json, settings, prompt, params, arrival] = input;
-  const auto& [sampling, stop, output, prompt_params, answer_form, token_rules] = params;
-  if (!is_determined(sampling)) return std::nullopt;
+  const auto& [sampling, stop, output, prompt_params, answer_form, token_rules, score, embed, task] = params;
+  if (!is_determined(sampling) && score.options.empty() && task == Task::kGenerate) return std::nullopt;
   PackedBytes bytes;
   bytes.add(form);
   bytes.add(settings);
@@ -91,6 +103,9 @@ EqualRows::Key EqualRows::key_of(const InputRequest& input) {
   bytes.add(output);
   bytes.add(prompt_params);
   bytes.add(token_rules);
+  bytes.add(score);
+  bytes.add(embed);
+  bytes.add(task);
   bytes.add(answer_form != nullptr);
   if (answer_form) bytes.add(*answer_form);
   bytes.add(static_cast<uint8_t>(prompt.index()));

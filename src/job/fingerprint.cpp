@@ -74,6 +74,8 @@ void add_sampling(const GenerationParams& params, SettingsList* out) {
   if (s.n > 1) out->integer("n", s.n);
   if (s.best_of) out->integer("best_of", *s.best_of);
   if (params.stop.repetition_tokens > 0) out->integer("stop_repetition", params.stop.repetition_tokens);
+  if (params.task != Task::kGenerate) out->text("task", params.task == Task::kScore ? "score" : "embed");
+  if (params.task == Task::kEmbed) out->flag("normalize", params.embed.normalizes);
   out->optional("max_tokens", params.stop.max_tokens);
   out->integer("min_tokens", params.stop.min_tokens);
   out->list("stop", params.stop.stop, [](JsonWriter& j, const std::string& stop) { j.string(stop); });

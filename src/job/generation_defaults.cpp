@@ -59,6 +59,7 @@ Result<GenerationParams> generation_params(const GenerationDefaults& d, const Ge
   params.form = d.form;
   params.output.skip_special_tokens = d.skip_special_tokens;
   params.output.return_token_ids = d.return_token_ids;
+  params.task = d.task;
   return params;
 }
 

@@ -23,6 +23,8 @@ struct GenerationDefaults {
   std::vector<TokenId> stop_token_ids;
   std::optional<TruncateSide> truncate;
   int32_t repetition_tokens = 0;
+  Task task = Task::kGenerate;
+  bool pools_last = false;  // of a run that embeds: the last token's state, whatever the model's files say
   std::shared_ptr<const AnswerForm> form;  // null: any text; its field names the option
   bool ignore_eos = false, include_stop_str_in_output = false, skip_special_tokens = true, return_token_ids = false;
 };

@@ -34,6 +34,8 @@ WorkerOptions Job::worker_options() const {
   options.load.max_model_len = model_.files.max_model_len;
   options.grace_ms = 1000 * options_.grace_s;
   options.speculation = options_.speculation;
+  options.load.embeds = options_.generation.task == Task::kEmbed;
+  if (options.load.embeds) options.speculation = {};
   if (options.speculation.any()) {
     const int64_t most = int64_t{options_.speculation.max_tokens} * options_.scheduler.max_num_seqs;
     options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));

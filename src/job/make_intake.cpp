@@ -16,6 +16,7 @@ std::unique_ptr<RequestParser> make_parser(const JobOptions& o, const ModelFiles
                      .default_name = o.model.default_adapter,
                      .model_names = o.model.served_names};
   limits.adapters.model_names.push_back(o.model.name);
+  limits.max_dimensions = model.config.hidden_size;
   limits.prompt = prompt_bound(*model.context);
   return std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data));
 }

@@ -10,6 +10,7 @@
 #include "model/adapter_library.h"
 #include "model/config_loader.h"
 #include "model/model_location.h"
+#include "model/pooling.h"
 
 namespace llmb {
 
@@ -117,6 +118,13 @@ Result<ModelFiles> load_model_files(const JobOptions& o) {
   if (!generation.ok()) return refused(generation.status());
   files.generation = std::move(*generation);
   LLMB_ASSIGN_OR_RETURN(files.default_params, generation_params(o.generation, files.generation, files.config));
+  if (o.generation.task == Task::kEmbed) {
+    auto pooling = load_pooling(o.model.model, o.generation.pools_last);
+    if (!pooling.ok()) return refused(pooling.status());
+    files.default_params.embed.normalizes = pooling->normalizes;
+    files.config.tie_word_embeddings = true;  // the head, which checkpoints of such models need not have, is not used
+    files.config.tied_unless_stored = false;
+  }
   files.formats = find_formats(o.model);
   files.max_model_len = o.max_model_len.value_or(files.config.max_position_embeddings);
   if (files.max_model_len > files.config.max_position_embeddings)

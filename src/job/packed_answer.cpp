@@ -31,19 +31,27 @@ void each_member(AnswerParts& parts, F f) {
 }
 
 template <typename F>
+void each_member(OptionScore& score, F f) {
+  auto& [logprob, is_greedy] = score;
+  f(logprob), f(is_greedy);
+}
+
+template <typename F>
 void each_member(Choice& choice, F f) {
   auto& [text, continues_character, num_output_tokens, token_ids, logprobs, logprob_texts, finish_reason, stop_string,
-         stop_token, parts, num_reasoning_tokens] = choice;
+         stop_token, parts, num_reasoning_tokens, score, embedding] = choice;
   f(text), f(continues_character), f(num_output_tokens), f(token_ids), f(logprobs), f(logprob_texts), f(finish_reason);
-  f(stop_string), f(stop_token), f(parts), f(num_reasoning_tokens);
+  f(stop_string), f(stop_token), f(parts), f(num_reasoning_tokens), f(score), f(embedding);
 }
 
 template <typename F>
 void each_member(Completion& completion, F f) {
-  auto& [line, form, id, model_name, input, settings, is_chat, return_token_ids, adapter, num_prompt_tokens, num_truncated_tokens,
-         choices, num_unreturned_tokens, latency, error] = completion;
-  f(form), f(settings), f(is_chat), f(return_token_ids), f(adapter), f(num_prompt_tokens), f(num_truncated_tokens), f(choices);
-  f(num_unreturned_tokens);
+  auto& [line, form, id, model_name, input, settings, is_chat, return_token_ids, adapter, num_prompt_tokens,
+         num_truncated_tokens, task, has_prompt_logprobs, prompt_logprobs, prompt_texts, choices,
+         num_unreturned_tokens, latency, error] = completion;
+  f(form), f(settings), f(is_chat), f(return_token_ids), f(adapter), f(num_prompt_tokens), f(num_truncated_tokens);
+  f(choices);
+  f(num_unreturned_tokens), f(task), f(has_prompt_logprobs), f(prompt_logprobs), f(prompt_texts);
 }
 
 std::string pack_answer(const Completion& completion) {

@@ -58,7 +58,7 @@ enum class ExpertsLayout {
 // Tensor names, without ".weight" and ".bias". "a|b": the first that the checkpoint has. Those of a layer come after
 // <prefix><layers>.<index>.; nullptr: there is no such tensor.
 struct WeightNames {
-  const char* prefix = "model.|language_model.model.|model.language_model.";  // of all but lm_head
+  const char* prefix = "model.|language_model.model.|model.language_model.|";  // of all but lm_head
   const char* embed_tokens = "embed_tokens";
   const char* embed_positions = nullptr;
   int32_t first_position = 0;  // rows of embed_positions before that of position 0

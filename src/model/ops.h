@@ -188,6 +188,10 @@ class Ops : public WeightMaker {
                                   int64_t num_samples,
                                   Rows out) = 0;  // [num_samples, width]
 
+  // Hands out rows in place of tokens, for all sample rows of the plan. Of backends that embed.
+  virtual void pool(Rows hidden,  // [num_samples, hidden_size]
+                    int64_t num_samples) = 0;
+
   // Chooses tokens for the plan's sample rows [first_sample, first_sample + rows). The chunks of a step come in order.
   virtual void sample(Rows logits,  // [rows, vocab_size] fp32  clobbered
                       int64_t first_sample, int64_t rows) = 0;

@@ -63,6 +63,10 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   ops_.gather_sample_rows(attention_->rows(), num_samples, sampled_attention_->rows());
   ops_.gather_sample_rows(residual_->rows(), num_samples, sampled_residual_->rows());
   project_and_mlp(last, RowKind::kSamples, sampled_attention_->rows(), sampled_residual_->rows(), num_samples);
+  if (is_embedding_) {
+    add_norm(sampled_residual_->rows(), delta_->rows(), weights_.norm, num_samples, normed_->rows());
+    return ops_.pool(normed_->rows(), num_samples);
+  }
   const bool keeps_hidden = heads_ && num_layers == 0;
   sample(sampled_residual_->rows(), num_samples, keeps_hidden ? heads_->hidden() : normed_->rows());
 }

@@ -30,6 +30,9 @@ class Transformer {
   // once and replayed. num_layers: of the model, the first ones, and no other's KV slots are written; 0: all.
   void forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers = 0);
 
+  // forward() ends behind the last norm, whose output it hands out in place of sampled tokens.
+  void embed_only() { is_embedding_ = true; }
+
   // With heads forward() keeps the hidden states of its sample rows, where it runs all layers.
   void add_heads(std::vector<MedusaHead> heads);
   // Queues the work of a step of heads (StepPlan::hidden_rows): its sample rows are sampled. REQUIRES: add_heads()
@@ -67,6 +70,7 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, q_size]
   std::unique_ptr<MedusaHeads> heads_;               // null: none
+  bool is_embedding_ = false;
 };
 
 }  // namespace llmb

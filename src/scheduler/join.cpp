@@ -27,6 +27,8 @@ void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
       if (num_tokens < sequence->num_known_tokens() - shared.num_tokens && !plan->empty()) return;
       num_tokens = sequence->num_known_tokens() - shared.num_tokens;
     }
+    if (shared.group == kNoGroup) num_tokens = num_scorable(*sequence, shared.num_tokens, num_tokens);
+    if (shared.group == kNoGroup && num_tokens <= 0) return;
     join(sequence, shared, plan);
     if (shared.group != kNoGroup) {  // the prompt is computed by this very step
       append_group_like(*sequence, shared.group, plan);
@@ -34,6 +36,7 @@ void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
       continue;
     }
     sequence->num_computed_tokens = shared.num_tokens;
+    reserve_score_rows(*sequence, num_tokens);
     LLMB_CHECK(take_blocks(sequence, num_tokens, plan) == num_tokens);
     plan_entry(sequence, num_tokens, plan);
     cache_planned(sequence, num_tokens);

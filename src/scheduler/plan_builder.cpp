@@ -125,6 +125,28 @@ void append_rows(const Sequence& sequence, int32_t num_tokens, const Drafts& dra
   plan->query_start.push_back(plan->num_tokens());
 }
 
+// A row for each of the prompt's tokens that stands behind one of the entry's and is to be scored.
+void append_score_group(const Sequence& sequence, int32_t num_tokens, StepPlan* plan) {
+  constexpr float kOnlyChoice = 1e30f;  // the log-probability is that of the logit without it
+  const auto [begin, end] = sequence.scored_by(num_tokens);
+  if (begin == end) return;
+  const int32_t group = plan->num_groups(), first_row = plan->query_start[plan->num_entries() - 1];
+  plan->groups.push_back({sequence.id, plan->num_entries() - 1, plan->num_samples(), plan->num_samples() + end - begin,
+                          SampleMode::kScore});
+  for (int32_t token = begin; token < end; ++token) {
+    SampleRow row;
+    row.group = group;
+    row.token_row = first_row + token - 1 - sequence.next_base();
+    row.rng = sequence.request->rng;
+    row.num_logprobs = *sequence.request->params.score.prompt_logprobs;
+    row.bias_begin = length(plan->bias);
+    plan->bias.push_back({sequence.token(token), kOnlyChoice});
+    row.bias_end = length(plan->bias);
+    row.penalty_begin = row.penalty_end = length(plan->penalty);
+    plan->sample_rows.push_back(row);
+  }
+}
+
 }  // namespace
 
 void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& drafts, const DraftStates& states,
@@ -133,6 +155,7 @@ void append_entry(const Sequence& sequence, int32_t num_tokens, const Drafts& dr
   LLMB_CHECK(sequence.max_next_base() + num_tokens + drafts.size() <= sequence.blocks.capacity_tokens());
   append_rows(sequence, num_tokens, drafts, plan);
   append_tables(sequence.blocks, plan);
+  append_score_group(sequence, num_tokens, plan);
   if (num_tokens < sequence.num_pending_tokens()) return;
   append_group(sequence, drafts, states, plan->num_entries() - 1, plan->num_tokens() - drafts.size() - 1, plan);
 }

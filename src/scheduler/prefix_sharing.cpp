@@ -22,7 +22,7 @@ Scheduler::Shared Scheduler::find_shared(const Sequence& candidate, const StepPl
 // Another choice of the request that runs may have computed the prompt, or be about to.
 Scheduler::Shared Scheduler::find_choice(const Sequence& candidate, const StepPlan& plan) const {
   Shared shared;
-  if (candidate.request->params.sampling.num_choices == 1) return shared;
+  if (candidate.request->params.sampling.num_choices == 1 || candidate.next_to_score() != INT32_MAX) return shared;
   const bool has_output = candidate.num_output_tokens() > 0;
   // Without output the prompt's last token must be computed for what it samples.
   const int32_t num_tokens = candidate.num_prompt_tokens() - (has_output ? 0 : 1);
@@ -39,6 +39,7 @@ Scheduler::Shared Scheduler::find_choice(const Sequence& candidate, const StepPl
   }
   for (int32_t g = 0; g < plan.num_groups() && !has_output; ++g) {
     const Sequence* other = planned_groups_[g];
+    if (plan.groups[g].mode == SampleMode::kScore) continue;
     if (other->request != candidate.request || other->num_output_tokens() > 0 || other->num_in_flight > 0) continue;
     shared.from = other;
     shared.num_tokens = candidate.num_prompt_tokens();
@@ -56,8 +57,7 @@ Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
   Shared shared;
   std::vector<TokenId> scratch;
   NodeId parent = kNoNode;
-  // The last known token is computed for what it samples.
-  const int32_t end = candidate.num_known_tokens() - 1;
+  const int32_t end = candidate.max_shared_tokens();
   while (shared.num_tokens < end) {
     const int32_t num_tokens = std::min(config_.block_size, end - shared.num_tokens);
     const PrefixCache::Match match =

@@ -44,7 +44,7 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
   const int64_t num_givable =  // and one token more
       int64_t{sequence->max_new_tokens} - sequence->num_output_tokens() - sequence->max_unseen_tokens() - 1;
   const auto max_drafts = static_cast<int32_t>(std::min(
-      {num_slots, num_givable, int64_t{spare->tokens}, int64_t{spare->drafts}, int64_t{config_.max_drafts_per_group}}));
+      {num_slots, num_givable, int64_t{spare->tokens}, int64_t{num_spare_rows_}, int64_t{config_.max_drafts_per_group}}));
   if (max_drafts <= 0) return;
   if (proposer_ != nullptr) proposer_->propose(*sequence, max_drafts, &drafts_);
   LLMB_CHECK_MSG(drafts_.is_valid(), "a draft whose parent is not a draft before it");
@@ -56,7 +56,7 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
   LLMB_CHECK(sequence->blocks.grow_to(int64_t{end} + drafts_.size(), &allocator_));
   spare->blocks -= (sequence->blocks.num_blocks() - num_blocks) * num_groups;
   spare->tokens -= drafts_.size();
-  spare->drafts -= drafts_.size();
+  num_spare_rows_ -= drafts_.size();
 }
 
 }  // namespace llmb

@@ -48,8 +48,10 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
   now_ms_ = now_ms;
   for (int32_t choice = 0; choice < num_choices; ++choice) {
     const SeqId id = next_id_ + choice;
+    const bool is_given = !request->options.empty();
+    const auto num_given = is_given ? static_cast<int32_t>(request->options[choice].tokens.size()) : num_new_tokens;
     auto sequence = std::make_unique<Sequence>(id, choice, request, BlockTable(config_.block_size, config_.windows),
-                                               num_new_tokens, now_ms);
+                                               std::min(num_new_tokens, num_given), now_ms);
     sequence->rank = config_.policy.rank(*sequence, now_ms).rank;
     sequence->awaits_fork = request->params.sampling.beams && choice > 0;
     if (!sequence->awaits_fork) waiting_.push(sequence.get(), now_ms);
@@ -90,6 +92,7 @@ void Scheduler::plan_step(double now_ms, bool more_may_arrive, StepPlan* plan) {
   if (num_in_flight_ > 0 && !yielding_.empty()) return;
   for (Sequence* sequence : yielding_) preempt(sequence, &Sequence::num_policy_preemptions);
   int32_t token_budget = config_.max_num_batched_tokens;
+  num_spare_rows_ = config_.max_num_drafts;
   if (schedule_running(&token_budget, plan)) admit(&token_budget, plan);
 }
 
@@ -125,8 +128,22 @@ int32_t Scheduler::tokens_for(size_t running, int32_t token_budget) const {
   return std::clamp(token_budget, 0, num_pending);
 }
 
+// How many of the next tokens of a sequence, which begin at `base`, there are sample rows for in the plan.
+int32_t Scheduler::num_scorable(const Sequence& sequence, int32_t base, int32_t num_tokens) const {
+  const int32_t next = sequence.next_to_score();
+  if (next == INT32_MAX) return num_tokens;
+  const int64_t end = int64_t{std::max(base, next - 1)} + num_spare_rows_;  // no sample row is left for this row
+  return end >= sequence.num_prompt_tokens() - 1 ? num_tokens
+                                                 : static_cast<int32_t>(std::min<int64_t>(num_tokens, end - base));
+}
+
+void Scheduler::reserve_score_rows(const Sequence& sequence, int32_t num_tokens) {
+  const auto [begin, end] = sequence.scored_by(num_tokens);
+  num_spare_rows_ -= end - begin;
+}
+
 Scheduler::Spare Scheduler::spare_after_running(int32_t token_budget) const {
-  Spare spare{allocator_.num_free(), token_budget, config_.max_num_drafts};
+  Spare spare{allocator_.num_free(), token_budget};
   for (size_t i = 0; i < running_.size() && spare.tokens > 0; ++i) {
     if (!is_planned(*running_[i])) continue;
     const int32_t num_tokens = tokens_for(i, spare.tokens);
@@ -146,7 +163,7 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
     Sequence* sequence = running_[i];
     if (!is_planned(*sequence)) continue;
-    const int32_t num_wanted = tokens_for(i, *token_budget);
+    const int32_t num_wanted = num_scorable(*sequence, sequence->next_base(), tokens_for(i, *token_budget));
     while (blocks_needed(*sequence, num_wanted) > allocator_.num_free() && running_.back() != sequence)
       preempt(running_.back(), &Sequence::num_memory_preemptions);
     // The last takes what the blocks allow: giving up its own would help nobody in this step.
@@ -155,6 +172,7 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
     may_join &= is_all || !sequence->lags();
     if (num_tokens == 0) continue;
     clear_drafts();
+    reserve_score_rows(*sequence, num_tokens);
     if (is_all) propose(sequence, &spare);
     plan_entry(sequence, num_tokens, plan);
     if (sequence->lags() || sequence->num_computed_tokens < sequence->num_prompt_tokens())
@@ -177,6 +195,10 @@ void Scheduler::commit(const StepPlan& plan) {
   for (int32_t e = 0; e < plan.num_entries(); ++e) planned_entries_[e]->num_computed_tokens = plan.max_context_len(e);
   for (int32_t g = 0; g < plan.num_groups(); ++g) {
     Sequence& sequence = *planned_groups_[g];
+    if (plan.groups[g].mode == SampleMode::kScore) {
+      sequence.num_scored_tokens = std::max(1, sequence.num_scored_tokens) + plan.groups[g].num_rows();
+      continue;
+    }
     const int32_t max_tokens = sequence.is_beam() ? 1 : max_tokens_given(plan, plan.groups[g]);
     const int32_t num_forced = plan.groups[g].num_rows() > 1 ? planned_forced_[plan.groups[g].entry] : 0;
     sequence.add_group_in_flight({g, max_tokens, is_tree(plan, plan.groups[g]), num_forced});
@@ -246,11 +268,28 @@ void Scheduler::apply(const StepPlan& plan, const StepOutput& output, std::vecto
     // One that is gone has ended: nobody else leaves running_ with a plan in flight.
     Sequence* sequence = find_mutable(plan.groups[g].seq);
     if (sequence == nullptr) continue;
-    if (sequence->is_beam()) take_best(output, g, sequence, updates);
+    if (plan.groups[g].mode == SampleMode::kScore) take_scores(plan, output, g, *sequence, updates);
+    else if (sequence->is_beam()) take_best(output, g, sequence, updates);
     else take_tokens(plan, output, g, sequence, updates);
   }
   for (const SequenceUpdate& update : *updates)
-    if (update.finish) end(find_mutable(update.seq), !update.numeric_error);
+    if (Sequence* sequence = update.finish ? find_mutable(update.seq) : nullptr) end(sequence, !update.numeric_error);
+}
+
+void Scheduler::take_scores(const StepPlan& plan, const StepOutput& output, int32_t group, const Sequence& sequence,
+                            std::vector<SequenceUpdate>* updates) {
+  const int32_t begin = output.token_start[group], end = output.token_start[group + 1];
+  SequenceUpdate update = update_of(sequence);
+  update.is_prompt = true;
+  for (update.given = begin; update.given < end; ++update.given) {
+    update.token = output.tokens[update.given];
+    updates->push_back(update);
+  }
+  if (end - begin == plan.groups[group].num_rows()) return;
+  update.is_prompt = false;
+  update.numeric_error = true;
+  update.finish = FinishReason::kError;
+  updates->push_back(update);
 }
 
 SequenceUpdate Scheduler::update_of(const Sequence& sequence) {

@@ -101,6 +101,7 @@ struct SequenceUpdate {
   TokenId token = 0;
   int32_t given = 0;     // of the StepOutput's tokens; of a beam the first of its best ones
   int32_t num_best = 0;  // of a beam: so many, the sequence has got none of them
+  bool is_prompt = false;  // a token of the prompt, in order, whose log-probability was asked for
   std::optional<FinishReason> finish;
   std::optional<TokenId> stop_token;  // == token where that one ended it
   bool numeric_error = false;         // no token: a logit was not finite, or none could be chosen; finish == kError
@@ -198,7 +199,6 @@ class Scheduler {
   struct Spare {
     int64_t blocks = 0;  // negative: they do not even suffice for running sequences
     int32_t tokens = 0;
-    int32_t drafts = 0;
   };
   // The part of a waiting sequence's tokens that is computed already.
   struct Shared {
@@ -219,6 +219,10 @@ class Scheduler {
   bool is_planned(const Sequence& sequence) const;
   int32_t num_planned_behind(size_t running) const;
   int32_t tokens_for(size_t running, int32_t token_budget) const;
+  int32_t num_scorable(const Sequence& sequence, int32_t base, int32_t num_tokens) const;
+  void reserve_score_rows(const Sequence& sequence, int32_t num_tokens);
+  void take_scores(const StepPlan& plan, const StepOutput& output, int32_t group, const Sequence& sequence,
+                   std::vector<SequenceUpdate>* updates);
   Spare spare_after_running(int32_t token_budget) const;
   void begin_proposals(bool has_blocks, int32_t num_rows);
   void propose(Sequence* sequence, Spare* spare);
@@ -314,6 +318,7 @@ class Scheduler {
   std::vector<BlockId> copied_from_;                         // still referenced, so that nobody gets them meanwhile
   Drafts drafts_;
   DraftStates draft_states_;
+  int32_t num_spare_rows_ = 0;           // sample rows for drafts and for prompts that are scored
   int32_t num_forced_drafts_ = 0;        // of drafts_, the last ones
   std::vector<int32_t> planned_forced_;  // [entries]
   std::vector<const Sequence*> decoding_;

@@ -38,6 +38,7 @@ struct SchedulerConfig {
   Policy policy;                             // who goes first
   bool enable_prefix_caching = false;        // what was computed once is found again (prefix_sharing.cpp)
   int32_t max_idle_blocks = INT32_MAX;       // that the cache keeps rather than use new ones; >= 1
+  bool scores_prompts = true;                // the backend does, where a step has room for drafts
   int32_t max_best_tokens = INT32_MAX;       // that a beam may ask for in a step
   PreemptionMode preemption = PreemptionMode::kRecompute;
   int32_t num_host_blocks = 0;  // of the host's pool, used with prefix caching only

@@ -42,7 +42,7 @@ Sequence::Sequence(SeqId id_, int32_t choice_, std::shared_ptr<const Request> re
       arrival_ms(arrival_ms_),
       max_new_tokens(max_new_tokens_),
       min_tokens_bias(merge_min_tokens_bias(*request)),
-      constraint(request->constraint == nullptr ? nullptr : request->constraint->start()),
+      constraint(request->constraint_of(choice) == nullptr ? nullptr : request->constraint_of(choice)->start()),
       blocks(std::move(blocks_)) {
   const SamplingParams& sampling = request->params.sampling;
   if (!sampling.has_penalties()) return;

@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cache/block_table.h"
@@ -56,6 +57,7 @@ struct Sequence {
   int32_t num_computed_tokens = 0;     // whose keys and values are in the cache once the plans in flight have run
   int32_t num_in_flight = 0;
   std::array<GroupInFlight, kMaxPlansInFlight> in_flight;  // [num_in_flight]  oldest first, one a plan
+  int32_t num_scored_tokens = 0;  // of the prompt: what is asked of those before it is known once the plans have run
   int32_t num_misplaced_tokens = 0;                        // that the newest group seen left to be computed again
   BlockTable blocks;
   int32_t num_blocks_in_cache = 0;
@@ -93,6 +95,20 @@ struct Sequence {
   int32_t num_pending_tokens() const { return num_in_flight > 0 ? 1 : num_known_tokens() - num_computed_tokens; }
   // A prompt, or what a preempted one had, is being computed in chunks.
   bool lags() const { return num_pending_tokens() > 1 + num_misplaced_tokens; }
+  // The first prompt token whose log-probability is yet to be computed, by the row before it; none: INT32_MAX. One
+  // choice does it for all.
+  int32_t next_to_score() const {
+    if (choice > 0 || !request->params.score.prompt_logprobs) return INT32_MAX;
+    const int32_t next = std::max(1, num_scored_tokens);
+    return next < num_prompt_tokens() ? next : INT32_MAX;
+  }
+  // Tokens from the first on that it need not compute where others have: the last known one it samples behind.
+  int32_t max_shared_tokens() const { return std::min(num_known_tokens(), next_to_score()) - 1; }
+  // The prompt tokens, from the first up to before the second, that rows of the next `num_tokens` tokens score.
+  std::pair<int32_t, int32_t> scored_by(int32_t num_tokens) const {
+    const int32_t begin = std::max(next_to_score(), next_base() + 1);
+    return {begin, std::max(begin, std::min(next_base() + num_tokens + 1, num_prompt_tokens()))};
+  }
   // Where the next entry begins, at least and at most.
   int32_t next_base() const { return num_in_flight > 0 ? num_known_tokens() - 1 : num_computed_tokens; }
   int32_t max_next_base() const { return next_base() + max_unseen_tokens(); }

@@ -74,7 +74,7 @@ void LookaheadDrafter::add_window(const Row& row, int32_t max_tokens, Guess* gue
 void LookaheadDrafter::see(const StepPlan& plan, const StepOutput& output) {
   if (output.drawn.empty()) return;
   for (const SampleGroup& group : plan.groups)
-    if (const auto at = rows_.find(group.seq); at != rows_.end() && group.num_rows() > 1)
+    if (const auto at = rows_.find(group.seq); at != rows_.end() && group.mode == SampleMode::kVerify)
       advance(plan, output, group, &at->second);
 }
 

@@ -44,7 +44,7 @@ void MedusaDrafter::see(const StepPlan& plan, const StepOutput& output) {
   for (int32_t g = 0; g < plan.num_groups(); ++g) {
     const SampleGroup& group = plan.groups[g];
     const int32_t begin = output.token_start[g], end = output.token_start[g + 1];
-    if (begin == end || group.mode == SampleMode::kBest) continue;
+    if (begin == end || group.mode == SampleMode::kBest || group.mode == SampleMode::kScore) continue;
     const std::span<const TokenId> tokens(output.tokens.data() + begin, output.tokens.data() + end);
     given_.push_back({group.seq, {last_sample_row(plan, group, tokens), tokens.back()}});
   }

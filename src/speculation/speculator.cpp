@@ -295,7 +295,12 @@ void Speculator::on_end(const Sequence& sequence) {
 }
 
 void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) {
-  const int32_t num_sequences = plan.num_groups(), num_drafts = plan.num_samples() - num_sequences;
+  int32_t num_sequences = 0, num_drafts = 0;
+  for (const SampleGroup& group : plan.groups) {
+    if (group.mode == SampleMode::kScore) continue;
+    ++num_sequences;
+    num_drafts += group.num_rows() - 1;
+  }
   const Planned planned = std::exchange(planned_[0], std::exchange(planned_[1], {}));
   const auto num_accepted = static_cast<double>(std::exchange(num_accepted_, 0));
   if (num_sequences == 0) return;

@@ -61,7 +61,7 @@ std::unique_ptr<Coordinator> open_input(const EngineJobOptions& options, const s
   IntakeOptions intake_options;
   intake_options.completed = &completed;
   auto intake = std::make_unique<RequestIntake>(std::make_unique<LineReader>(std::vector<std::string>{path}),
-                                                std::make_unique<RequestParser>(GenerationParams(), limits),
+                                                std::make_unique<RequestParser>(options.defaults, limits),
                                                 std::move(model), std::move(clock), intake_options);
   CoordinatorOptions coordinator_options;
   coordinator_options.window = num_lines + 1;

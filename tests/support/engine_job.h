@@ -32,6 +32,7 @@ struct EngineJobOptions {
   StepCost* step_cost = nullptr;  // of the proposer
   BackendScript script;
   SchedulerConfig scheduler;  // num_blocks 0: 64
+  GenerationParams defaults;  // of all lines
   std::optional<int64_t> max_errors;
   // Called after every step; may raise the number of interrupts.
   std::function<void(const JobProgress&, std::atomic<int>*)> on_progress;

@@ -143,7 +143,6 @@ const std::vector<Breakage>& breakages() {
          p->sample_rows.pop_back();
        }},
       {"the best none", 7, [](StepPlan* p) { p->groups[0].mode = SampleMode::kBest; }},
-      {"a reserved mode: score", 7, [](StepPlan* p) { p->groups[0].mode = SampleMode::kScore; }},
       {"a reserved mode: pool", 7, [](StepPlan* p) { p->groups[0].mode = SampleMode::kPool; }},
       {"a mask where there are none", 7, [](StepPlan* p) { p->sample_rows[0].mask = 0; }},
       {"a mask past the end", 7,

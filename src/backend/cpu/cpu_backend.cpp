@@ -150,7 +150,7 @@ class CpuBackend final : public Backend {
     info_.max_drafts_per_group = options.max_num_drafts;
     info_.max_best_tokens = INT32_MAX;
     info_.verifies_trees = options.verifies_trees;
-    info_.copies_blocks = info_.runs_first_layers = true;
+    info_.copies_blocks = info_.runs_first_layers = info_.scores_prompts = true;
     info_.load_ms = clock.now_ms();
     if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};
@@ -224,6 +224,7 @@ class CpuBackend final : public Backend {
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), kMaxLogitBytes);
+    if (options_.embeds) transformer_->embed_only();
     return add_heads(options_, config_, *ops_, &*transformer_, &info_);
   }
 

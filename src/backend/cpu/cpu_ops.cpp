@@ -161,6 +161,8 @@ void CpuOps::begin_step(const StepPlan& plan) {
 
 void CpuOps::end_step(StepOutput* output) {
   give_tokens(*plan_, step_.tokens, sampled_, output, &given_);
+  output->hidden = std::move(pooled_);
+  pooled_.clear();
   plan_ = nullptr;
 }
 
@@ -263,6 +265,16 @@ void CpuOps::clamp(Rows x, float limit, int64_t rows) { cpu::clamp(floats(x), li
 
 void CpuOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
   cpu::gather_rows(floats(x), sample_rows_.data(), num_samples, x.width, floats(out), pool_);
+}
+
+// Every row counts as finite, so that a group gives a token and a token has a row; whoever takes a row looks at it.
+void CpuOps::pool(Rows hidden, int64_t num_samples) {
+  const auto count = static_cast<size_t>(num_samples);
+  sampled_.tokens.assign(count, 0);
+  sampled_.logprobs.assign(count, 0);
+  sampled_.is_finite.assign(count, 1);
+  sampled_.top_start.assign(count + 1, 0);
+  pooled_.assign(floats(hidden), floats(hidden) + num_samples * hidden.width);
 }
 
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {

@@ -75,6 +75,7 @@ class CpuOps final : public Ops {
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
+  void pool(Rows hidden, int64_t num_samples) override;
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
@@ -97,6 +98,7 @@ class CpuOps final : public Ops {
   GivenTokens given_;                   // by the step before
   std::vector<int32_t> sample_rows_;    // [num_samples]  token rows, or hidden rows
   SampledRows sampled_;                 // of plan_, so far
+  std::vector<float> pooled_;  // of the step in progress
   cpu::ExpertsScratch experts_scratch_;
 };
 

@@ -9,6 +9,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/step_stage.h"
 #include "backend/cuda/weight_uploader.h"
+#include "base/check.h"
 #include "core/kv_layout.h"
 #include "core/model_config.h"
 #include "core/request.h"
@@ -97,6 +98,7 @@ class CudaOps final : public Ops {
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
+  void pool(Rows, int64_t) override { LLMB_CHECK_MSG(false, "embeddings are refused before weights are loaded"); }
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
