@@ -49,7 +49,8 @@ Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* 
       sink_(sink),
       interrupted_(interrupted),
       on_progress_(std::move(on_progress)),
-      scheduler_(limited(options.scheduler, backend.info()), options.proposer) {}
+      scheduler_(limited(options.scheduler, backend.info()), options.proposer),
+      mask_workers_(options.num_threads, clock) {}
 
 // Only an exception leaves steps in flight; they read plans_.
 Engine::~Engine() {
@@ -157,8 +158,22 @@ void Engine::admit_item(WorkItem item) {
   }
 }
 
+// Behind the tokens of the newest step.
+void Engine::find_masks() {
+  mask_rows_.clear();
+  for (const SequenceUpdate& update : updates_) {
+    const Sequence* const sequence = scheduler_.find(update.seq);
+    if (sequence == nullptr || sequence->constraint == nullptr) continue;
+    ConstraintState* const state = sequence->constraint.get();
+    if (mask_rows_.empty() || mask_rows_.back().state != state)  // it may have got several tokens
+      mask_rows_.push_back({sequence->request->constraint.get(), state});
+  }
+  mask_workers_.find(&mask_rows_);
+}
+
 // Gives the device all the steps that it holds and that can be planned by now.
 Status Engine::submit_steps() {
+  if (num_submitted_ == num_finished_) find_masks();  // the device waits
   const int64_t max_in_flight = std::min(kMaxPlansInFlight, backend_.info().max_plans_in_flight);
   while (num_submitted_ - num_finished_ < max_in_flight) {
     StepPlan& plan = plans_[num_submitted_ % kMaxPlansInFlight];

@@ -19,6 +19,7 @@
 #include "core/step_plan.h"
 #include "engine/active_request.h"
 #include "engine/completion_sink.h"
+#include "engine/mask_workers.h"
 #include "engine/request_source.h"
 #include "engine/step_metrics.h"
 #include "engine/work_counter.h"
@@ -43,6 +44,7 @@ struct EngineOptions {
   StepCost* step_cost = nullptr;  // learns from each step; outlives the engine; null: none
   ModelConfig model;             // for the figures of steps
   double grace_ms = 30000;       // after an interrupt, how long running requests may take to finish
+  int num_threads = 1;           // of the host, for masks
   double virtual_token_ms = 0;   // > 0: requests' times are counted, not measured (active_request.h)
 };
 
@@ -73,6 +75,7 @@ class Engine {
   void admit_item(WorkItem item);
   bool hold_until_arrival(WorkItem& item);
   Status submit_steps();
+  void find_masks();
   void begin_step(double now_ms);
   Status finish_step();
   void process_output(double now_ms);
@@ -111,6 +114,8 @@ class Engine {
   StepMetrics metrics_;
   int64_t num_input_tokens_ = 0, num_output_tokens_ = 0;
   int64_t num_left_ = 0;
+  MaskWorkers mask_workers_;
+  std::vector<MaskWorkers::Row> mask_rows_;
 };
 
 }  // namespace llmb

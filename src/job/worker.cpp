@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_pool.h"
 #include "speculation/layers_drafter.h"
 #include "speculation/lookahead_drafter.h"
 #include "speculation/lookup_drafter.h"
@@ -111,6 +112,7 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.proposer = speculator_.get();
   options.step_cost = &step_cost_;
   options.grace_ms = options_.grace_ms;
+  options.num_threads = options_.load.num_threads > 0 ? options_.load.num_threads : std::min(16, usable_cpu_count());
   // The ledger computes nothing: what it would measure is noise.
   if (info().kind == DeviceKind::kLedger) options.virtual_token_ms = 1;
   engine_ = std::make_unique<Engine>(options, *watched_backend_, tokenizer, clock, requests, completions, interrupted,
