@@ -42,7 +42,7 @@ TEST_CASE("a directory that runs") {
 TEST_CASE("an adapter, and one of another model") {
   const std::string fixtures = source_dir() + "/data/fixtures/";
   const ProcessResult fits = inspect({fixtures + "models/llama-gqa", "--adapter", fixtures + "adapters/llama-gqa/rank-1"});
-  check_says(fits, "adapters/llama-gqa/rank-1: LoRA of rank 1 at most, 4 modules, 320 parameters");
+  check_says(fits, "adapters/llama-gqa/rank-1: LoRA of rank 1 at most, 4 modules, 224 parameters");
   const ProcessResult other = inspect({fixtures + "models/llama-gqa", "--adapter", fixtures + "adapters/gpt2/rank-16"});
   CHECK(other.exit_code == 4);
   check_says(other, "REFUSED       adapter: ");

@@ -53,8 +53,8 @@ class PlanBuilder {
 struct GenerateRequest {
   std::vector<TokenId> prompt;
   int32_t num_tokens = 1;
-  int32_t adapter = -1;
   SampleRow sampling;  // temperature, rng, num_logprobs, …; its place is filled in
+  int32_t adapter = -1;
 };
 
 struct Generated {

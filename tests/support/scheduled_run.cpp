@@ -112,7 +112,7 @@ ScheduledAnswers choices_alone(Backend& backend, const std::vector<std::shared_p
       row.temperature = request->params.sampling.temperature;
       row.top_p = request->params.sampling.top_p;
       row.num_logprobs = *request->params.sampling.num_logprobs;
-      choices.push_back({.prompt = request->prompt_tokens, .num_tokens = *request->params.stop.max_tokens, .sampling = row});
+      choices.push_back({request->prompt_tokens, *request->params.stop.max_tokens, row});
     }
     std::vector<ScheduledAnswer>& of_request = answers.emplace_back();
     for (Generated& generated : generate_one_by_one(backend, choices, max_num_batched_tokens))

@@ -17,11 +17,11 @@
 #include "tests/support/compare.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/golden.h"
-#include "tests/support/golden_answers.h"
 #include "tests/support/oracle.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
+#include "tests/unit/golden_answers.h"
 
 namespace llmb::test {
 namespace {

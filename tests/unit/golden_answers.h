@@ -46,6 +46,13 @@ inline std::vector<Generated> answer(Backend& backend, const std::vector<nlohman
   return generate_at_random(backend, requests, 64, 32, 1);
 }
 
+// Those of a model's own golden file, with 5 log-probabilities a token.
+inline std::vector<Generated> golden_answers(const std::string& path, const std::vector<nlohmann::json>& lines) {
+  const auto config = load_model_config(path);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  return answer(*load_f32(path, *config, 16), lines, "prompt_token_ids", "token_ids", 5);
+}
+
 // A golden file's names for a line's prompt and its answer.
 struct GoldenKeys {
   const char* prompt;

@@ -12,10 +12,10 @@
 #include "model/weight_files.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
-#include "tests/support/golden_answers.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
 #include "tests/support/temp_dir.h"
+#include "tests/unit/golden_answers.h"
 
 namespace llmb::test {
 namespace {
