@@ -8,10 +8,30 @@ namespace llmb {
 namespace {
 
 // Options that messages of src/job name. The flag has dashes in place of the underscores.
-constexpr std::string_view kOptions[] = {
-    "adapter_dir", "chat_template", "choice", "default_adapter", "done", "error_file", "grammar", "json_schema", "logit_bias",         "max_model_len",
-    "metrics",       "order",   "plan_memory", "regex",  "restart", "shard_by",     "speculative",        "speculative_corpus",
-    "stop",          "stop_token_ids", "template", "tokenizer", "watchdog_timeout"};
+constexpr std::string_view kOptions[] = {"adapter_dir",
+                                         "chat_template",
+                                         "choice",
+                                         "default_adapter",
+                                         "done",
+                                         "error_file",
+                                         "grammar",
+                                         "json_schema",
+                                         "logit_bias",
+                                         "max_model_len",
+                                         "metrics",
+                                         "order",
+                                         "plan_memory",
+                                         "pooling",
+                                         "regex",
+                                         "restart",
+                                         "shard_by",
+                                         "speculative",
+                                         "speculative_corpus",
+                                         "stop",
+                                         "stop_token_ids",
+                                         "template",
+                                         "tokenizer",
+                                         "watchdog_timeout"};
 
 }  // namespace
 
