@@ -14,7 +14,7 @@ nothing    prompts that have nothing in common, with the prefix cache and withou
 2026-11-23, 2 cores of an Intel Xeon (Emerald Rapids, AVX-512), nothing beside it. SmolLM2-135M, one by one / together: 1.22 of
 processor time; with blocks of their own / together (bench_sharing_steps --unshared --pairs 9): 1.84 [1.78, 2.09]. 128 rows /
 64 rows: SmolLM2-135M 1.98, Qwen2.5-0.5B 2.03 (an AMD EPYC of family 25: 1.63 to 1.69). documents: 0.96 [0.95, 1.21] of 3.
-nothing: 1.013 [0.98, 1.03] of 11.
+nothing: 0.995 [0.987, 1.043] of 31 (--rounds 31).
 
 Runs are timed by their metrics file (without loading) and by the processor's time (with it). Quiet machines only: beside other work
 the processor's time is the better guide.
