@@ -36,7 +36,7 @@ void add_number(const Json& from, const char* name, Json* to) {
 }
 
 struct Sums {
-  Json line = Json::object(), time = Json::object();
+  Json line = Json::object(), time = Json::object(), adapters = Json::object();
   double duration = 0, longest = 0;
   int64_t num_runs = 0;
 
@@ -46,6 +46,10 @@ struct Sums {
     for (const char* name : kSummed) add_number(run, name, &line);
     if (const auto at = run.find("time"); at != run.end() && at->is_object())
       for (const auto& [name, value] : at->items()) add_number(*at, name.c_str(), &time);
+    if (const auto at = run.find("adapters"); at != run.end() && at->is_object())
+      for (const auto& [name, totals] : at->items())
+        if (totals.is_object())
+          for (const auto& [total, value] : totals.items()) add_number(totals, total.c_str(), &adapters[name]);
     return number(run, "duration");
   }
 };
@@ -97,6 +101,7 @@ Result<std::string> merged_metrics(const std::vector<std::string>& files, const 
   j["input_throughput"] = number(sums.line, "total_input_tokens") * per_second;
   j["output_throughput"] = number(sums.line, "total_output_tokens") * per_second;
   if (!sums.time.empty()) j["time"] = sums.time;
+  if (!sums.adapters.empty()) j["adapters"] = sums.adapters;
   return j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -200,24 +200,27 @@ MaybeError read_string(std::string_view field, JsonElement value, std::string* o
   return std::nullopt;
 }
 
-MaybeError read_stop(std::string_view field, JsonElement value, int32_t max_strings, std::vector<std::string>* out) {
-  constexpr std::string_view kExpected = "a string or an array of strings, none of them empty";
+MaybeError read_strings(std::string_view field, JsonElement value, int32_t max_strings, std::vector<std::string>* out) {
   out->clear();
-  const auto add = [&](JsonElement entry) {
-    if (!is_string(entry) || is_text(entry, "")) return false;
-    out->emplace_back(string_of(entry));
-    return true;
+  const auto wrong = [&](JsonElement part) {
+    return invalid_value(field, "an array of strings, none of them empty", part);
   };
-  if (!value.is_array()) {
-    if (!add(value)) return invalid_value(field, kExpected, value);
-    return std::nullopt;
-  }
+  if (!value.is_array()) return wrong(value);
   for (const JsonElement entry : array_of(value)) {
     if (static_cast<int32_t>(out->size()) == max_strings)
       return field_error("invalid_value", field,
                          std::string(field) + " may hold at most " + std::to_string(max_strings) + " strings");
-    if (!add(entry)) return invalid_value(field, kExpected, entry);
+    if (!is_string(entry) || is_text(entry, "")) return wrong(entry);
+    out->emplace_back(string_of(entry));
   }
+  return std::nullopt;
+}
+
+MaybeError read_stop(std::string_view field, JsonElement value, int32_t max_strings, std::vector<std::string>* out) {
+  if (value.is_array()) return read_strings(field, value, max_strings, out);
+  if (!is_string(value) || is_text(value, ""))
+    return invalid_value(field, "a string or an array of strings, none of them empty", value);
+  out->assign(1, std::string(string_of(value)));
   return std::nullopt;
 }
 

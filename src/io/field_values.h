@@ -58,6 +58,8 @@ MaybeError read_double(std::string_view field, JsonElement value, const FloatRan
 MaybeError read_float(std::string_view field, JsonElement value, const FloatRange& range, float* out);
 MaybeError read_bool(std::string_view field, JsonElement value, bool* out);
 MaybeError read_string(std::string_view field, JsonElement value, std::string* out);
+// An array of at most max_strings strings, none of them empty; read_stop also takes one such string alone.
+MaybeError read_strings(std::string_view field, JsonElement value, int32_t max_strings, std::vector<std::string>* out);
 MaybeError read_stop(std::string_view field, JsonElement value, int32_t max_strings, std::vector<std::string>* out);
 MaybeError read_token_ids(std::string_view field, JsonElement value, int32_t vocab_size, std::vector<TokenId>* out);
 MaybeError read_logit_bias(std::string_view field, JsonElement value, int32_t vocab_size,

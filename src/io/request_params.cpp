@@ -282,8 +282,7 @@ MaybeError read_options(const FieldSet& fields, InputRequest* request) {
   if (request->params.task == Task::kEmbed)
     return field_error("unsupported_field", "options", "options have no place in a run that embeds");
   ScoreParams& score = request->params.score;
-  if (!value->is_array()) return invalid_value("options", "an array of strings, none of them empty", *value);
-  if (MaybeError error = read_stop("options", *value, kMaxChoices, &score.options)) return error;
+  if (MaybeError error = read_strings("options", *value, kMaxChoices, &score.options)) return error;
   if (score.options.empty()) return invalid_value("options", "a non-empty array of strings", *value);
   for (const Field field : {Field::kN, Field::kBestOf, Field::kUseBeamSearch, Field::kResponseFormat,
                             Field::kStructuredOutputs, Field::kGuidedJson, Field::kGuidedRegex, Field::kGuidedChoice,

@@ -43,7 +43,11 @@ Result<Pooling> load_pooling(const std::string& model_dir, bool takes_last) {
   bool pools = false;
   for (const nlohmann::json& module : modules) {
     if (!module.is_object()) return data_loss(path + ": holds " + brief(module) + ", expected an object");
-    const std::string type = module.value("type", ""), folder = module.value("path", "");
+    const auto text_of = [&](const char* name) {
+      const auto at = module.find(name);
+      return at != module.end() && at->is_string() ? at->get<std::string>() : std::string();
+    };
+    const std::string type = text_of("type"), folder = text_of("path");
     if (type.ends_with(".Pooling")) {
       LLMB_RETURN_IF_ERROR(check_pooling(model_dir + "/" + folder + "/config.json"));
       pools = true;

@@ -1,5 +1,5 @@
-// Rows of one file name different LoRA adapters: PEFT's answers, the same bytes under every schedule, and an error record
-// for every row whose adapter is unknown, damaged or another model's (FAULTS row 36).
+// Rows of one file name different LoRA adapters: PEFT's answers, the same bytes under every schedule, and an error
+// record for every row whose adapter is unknown, damaged or another model's (FAULTS row 36).
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -19,8 +19,9 @@ const std::string kAdapters = source_dir() + "/data/fixtures/adapters/llama-gqa"
 const std::vector<std::string> kNames = {"patterns", "rank-1", "rank-16-stabilised", "rank-256", "rank-8"};
 
 ProcessResult run_adapted(std::vector<std::string> arguments, const std::string& input = "") {
-  arguments.insert(arguments.begin(), {kProgram, "--order", "input", "-m", source_dir() + "/data/fixtures/models/llama-gqa", "--tokenizer", kModel, "--progress",
-                                       "none", "--dtype", "float32", "--temperature", "0"});
+  arguments.insert(arguments.begin(),
+                   {kProgram, "--order", "input", "-m", source_dir() + "/data/fixtures/models/llama-gqa", "--tokenizer",
+                    kModel, "--progress", "none", "--dtype", "float32", "--temperature", "0"});
   return run_process(arguments, input);
 }
 
@@ -32,8 +33,13 @@ std::string golden_lines(std::vector<json>* expected) {
   for (size_t i = 0; i < golden[0].size(); ++i) {
     for (size_t a = 0; a < kNames.size(); ++a) {
       const json& line = golden[a][i];
-      lines += json{{"prompt_token_ids", line["prompt_token_ids"]}, {"adapter", kNames[a]}, {"ignore_eos", true},
-                    {"max_tokens", line["token_ids"].size()}, {"return_token_ids", true}}.dump() + "\n";
+      lines += json{{"prompt_token_ids", line["prompt_token_ids"]},
+                    {"adapter", kNames[a]},
+                    {"ignore_eos", true},
+                    {"max_tokens", line["token_ids"].size()},
+                    {"return_token_ids", true}}
+                   .dump() +
+               "\n";
       expected->push_back(line["token_ids"]);
     }
   }
@@ -47,8 +53,12 @@ json plain_line(const std::string& adapter) {
 }
 
 json batch_line(const std::string& model) {
-  return {{"custom_id", model}, {"method", "POST"}, {"url", "/v1/completions"},
-          {"body", {{"model", model}, {"prompt", {5, 6, 7}}, {"max_tokens", 3}, {"ignore_eos", true}, {"return_token_ids", true}}}};
+  return {
+      {"custom_id", model},
+      {"method", "POST"},
+      {"url", "/v1/completions"},
+      {"body",
+       {{"model", model}, {"prompt", {5, 6, 7}}, {"max_tokens", 3}, {"ignore_eos", true}, {"return_token_ids", true}}}};
 }
 
 std::string code_of(const json& record) {
@@ -133,19 +143,18 @@ TEST_CASE("FAULTS 36: missing, truncated, wrong and hostile adapters cost their 
   fs::copy_file(source_dir() + "/data/fixtures/adapters/gpt2/rank-16/adapter_model.safetensors",
                 root / "nan/adapter_model.safetensors", fs::copy_options::overwrite_existing);
   copy_adapter("rank-8", dir.file("outside"));
-  const std::vector<std::pair<std::string, std::string>> rows = {
-      {"good", ""},
-      {"truncated", "invalid_adapter"},
-      {"missing", "invalid_adapter"},
-      {"loha", "invalid_adapter"},
-      {"nan", "invalid_adapter"},
-      {"unknown", "unknown_adapter"},
-      {"../outside", "unknown_adapter"},
-      {"../adapters/good", "unknown_adapter"},
-      {dir.file("outside"), "unknown_adapter"},
-      {"good/", "unknown_adapter"},
-      {std::string("good\0x", 6), "unknown_adapter"},
-      {"good", ""}};
+  const std::vector<std::pair<std::string, std::string>> rows = {{"good", ""},
+                                                                 {"truncated", "invalid_adapter"},
+                                                                 {"missing", "invalid_adapter"},
+                                                                 {"loha", "invalid_adapter"},
+                                                                 {"nan", "invalid_adapter"},
+                                                                 {"unknown", "unknown_adapter"},
+                                                                 {"../outside", "unknown_adapter"},
+                                                                 {"../adapters/good", "unknown_adapter"},
+                                                                 {dir.file("outside"), "unknown_adapter"},
+                                                                 {"good/", "unknown_adapter"},
+                                                                 {std::string("good\0x", 6), "unknown_adapter"},
+                                                                 {"good", ""}};
   std::string lines;
   for (const auto& [name, code] : rows) lines += plain_line(name).dump() + "\n";
   const ProcessResult result = run_adapted({"--adapter-dir", root.string()}, lines);
@@ -162,6 +171,24 @@ TEST_CASE("FAULTS 36: missing, truncated, wrong and hostile adapters cost their 
   CHECK(dry.err.find("peft_type LOHA") != std::string::npos);
 }
 
+TEST_CASE("merge sums the totals of each adapter over the shards") {
+  const TemporaryDirectory dir;
+  std::string lines;
+  for (int i = 0; i < 9; ++i) lines += plain_line(i % 3 == 0 ? "rank-1" : "rank-8").dump() + "\n";
+  write_file(dir.file("in.jsonl"), lines);
+  for (const char* const shard : {"0", "1"})
+    REQUIRE(run_adapted({dir.file("in.jsonl"), "-o", dir.file(std::string("out") + shard), "--shard",
+                         std::string(shard) + "/2", "--adapter-dir", kAdapters})
+                .exit_code == 0);
+  const ProcessResult merged = run_process(
+      {kProgram, "merge", dir.file("all"), dir.file("out0"), dir.file("out1"), "--metrics", dir.file("metrics")});
+  REQUIRE_MESSAGE(merged.exit_code == 0, merged.err);
+  const json totals = parse_lines(read_file(dir.file("metrics"))).at(0)["adapters"];
+  CHECK(totals["rank-1"]["completed"] == 3);
+  CHECK(totals["rank-8"]["completed"] == 6);
+  CHECK(totals["rank-8"]["output_tokens"] == 18);
+}
+
 TEST_CASE("an output goes on with the adapters that it was begun with: others are refused, one more is none of these") {
   const TemporaryDirectory dir;
   const fs::path root = dir.file("adapters");
@@ -172,7 +199,8 @@ TEST_CASE("an output goes on with the adapters that it was begun with: others ar
     return run_adapted({dir.file("in.jsonl"), "-o", dir.file("out.jsonl"), "--adapter-dir", root.string()}).exit_code;
   };
   CHECK(run() == 0);
-  CHECK(read_file(dir.file("out.jsonl.manifest.json")).find("adapter/two/adapter_model.safetensors") != std::string::npos);
+  CHECK(read_file(dir.file("out.jsonl.manifest.json")).find("adapter/two/adapter_model.safetensors") !=
+        std::string::npos);
   copy_adapter("rank-8", root / "three");
   std::ofstream(dir.file("in.jsonl"), std::ios::app) << plain_line("three").dump() << "\n";
   CHECK(run() == 0);

@@ -306,6 +306,8 @@ TEST_CASE("pooling is read from sentence-transformers files") {
   CHECK(load_pooling(dir.path(), false).status().message().find("pooling_mode_mean_tokens") != std::string::npos);
   write_file(dir / "modules.json", json{module("Transformer", ""), module("Dense", "2_Dense")}.dump());
   CHECK(load_pooling(dir.path(), false).status().message().find("Dense") != std::string::npos);
+  write_file(dir / "modules.json", R"([{"type": 5, "path": []}])");
+  CHECK(load_pooling(dir.path(), false).status().message().find("module \"\" is not supported") != std::string::npos);
 }
 
 TEST_CASE("what cannot be scored is an error of its line") {
