@@ -1,8 +1,9 @@
 // Decode steps of rows with LoRA adapters on a CPU backend with random weights, measured in pairs that take turns: all
 // rows with one adapter, and each row with one of its own, against the same rows without any. The adapters are of one
-// rank and target all linear projections.
+// rank and target all linear projections, or PEFT's defaults, q_proj and v_proj.
 //
-//     make tools && build/tools/bench_adapters --shape qwen2.5-0.5b
+//     make tools && build/tools/bench_adapters --shape qwen2.5-0.5b --targets all
+//     make tools && build/tools/bench_adapters --shape qwen2.5-0.5b --targets q,v
 //
 // Prints medians of processor time and of each pair's ratio, with the 95 % interval of that median.
 #include <sys/resource.h>
@@ -33,7 +34,7 @@ constexpr int32_t kBlockSize = 16, kContext = 64;  // tokens before the rows
 constexpr const char* kTargets[] = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 
 struct Options {
-  std::string shape = "qwen2.5-0.5b";
+  std::string shape = "qwen2.5-0.5b", targets = "all";
   int32_t rows = 64, rank = 16, pairs = 11, steps = 2, threads = 0;
 };
 
@@ -49,7 +50,8 @@ double processor_ms() {
 }
 
 // An adapter of a Llama-like model in PEFT's layout, all values 2^-10.
-void write_adapter(const fs::path& dir, const ModelConfig& c, int64_t rank) {
+void write_adapter(const fs::path& dir, const ModelConfig& c, const Options& o) {
+  const int64_t rank = o.rank;
   fs::create_directories(dir);
   std::ofstream(dir / "adapter_config.json")
       << nlohmann::json{{"peft_type", "LORA"}, {"r", rank}, {"lora_alpha", rank}, {"bias", "none"}};
@@ -64,6 +66,7 @@ void write_adapter(const fs::path& dir, const ModelConfig& c, int64_t rank) {
   const int64_t out[] = {c.q_size(), c.kv_size(), c.kv_size(), hidden, wide, wide, hidden};
   for (int32_t layer = 0; layer < c.num_hidden_layers; ++layer) {
     for (size_t t = 0; t < std::size(kTargets); ++t) {
+      if (o.targets != "all" && t != 0 && t != 2) continue;
       const std::string module = "base_model.model.model.layers." + std::to_string(layer) +
                                  (t < 4 ? ".self_attn." : ".mlp.") + kTargets[t];
       add(module + ".lora_A.weight", rank, in[t]);
@@ -134,7 +137,7 @@ void print(const char* name, const std::vector<double>& with, const std::vector<
 void run(const Options& o) {
   const ModelConfig config = load_model_config("data/shapes/" + o.shape).value();
   const fs::path dir = fs::temp_directory_path() / ("llm-batch-adapters." + std::to_string(getpid()));
-  write_adapter(dir / "one", config, o.rank);
+  write_adapter(dir / "one", config, o);
   std::vector<AdapterFolder> folders;
   for (int32_t i = 0; i < o.rows; ++i) folders.push_back({"a" + std::to_string(1000 + i), dir / "one"});
   LoadOptions load;
@@ -151,7 +154,8 @@ void run(const Options& o) {
   check(backend->load(config, load));
   const StepPlan plans[] = {decode_plan(o.rows, [](int32_t) { return -1; }), decode_plan(o.rows, [](int32_t) { return 0; }),
                             decode_plan(o.rows, [](int32_t row) { return row; })};
-  std::printf("%s, %d rows, rank %d, %s\n", o.shape.c_str(), o.rows, o.rank, backend->info().device.c_str());
+  std::printf("%s, %d rows, rank %d, targets %s, %s\n", o.shape.c_str(), o.rows, o.rank, o.targets.c_str(),
+              backend->info().device.c_str());
   std::vector<double> times[3];
   for (int32_t pair = -1; pair < o.pairs; ++pair) {  // the first warms up, and packs the adapters
     for (int p = 0; p < 3; ++p) {
@@ -172,6 +176,7 @@ int main(int argc, char** argv) {
   CLI::App app("Measures decode steps with LoRA adapters against steps without.");
   app.add_option("--shape", o.shape, "Folder below data/shapes");
   app.add_option("--rows", o.rows)->check(CLI::Range(1, 512));
+  app.add_option("--targets", o.targets)->check(CLI::IsMember({"all", "q,v"}));
   app.add_option("--rank", o.rank)->check(CLI::Range(1, 256));
   app.add_option("--pairs", o.pairs)->check(CLI::Range(1, 1000));
   app.add_option("--steps", o.steps, "Of a turn")->check(CLI::Range(1, 1000));

@@ -10,6 +10,7 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/linear_task.h"
+#include "kernels/cpu/lora.h"
 #include "kernels/cpu/row_chunks.h"
 
 namespace llmb::cpu {
@@ -133,20 +134,30 @@ void run(const LinearTask& task) {
   else float_linear_task(task);
 }
 
+// The task, and what adapters add to its outputs while they are in a cache.
+void run_adapted(const LinearTask& task, const LoraWork* lora) {
+  run(task);
+  if (lora == nullptr) return;
+  const int64_t first = task.panel * kWidth, end = std::min(first + task.column_end, task.weight->out_features());
+  if (const int64_t begin = first + task.column_begin; begin < end)
+    lora_expand(*lora, task.row_begin, task.row_end, begin, end, task.out + task.column_begin, task.out_stride);
+}
+
 // Outputs of a panel, or of two, are still in a cache when the activation reads them.
-void run_activated(const LinearTask& task, const ActivationSpec& spec, int64_t num_panels) {
+void run_activated(const LinearTask& task, const LinearCall& call, int64_t num_panels) {
+  const ActivationSpec& spec = *call.activation;
   alignas(64) float gate[kLinearTaskRows * kWidth], up[kLinearTaskRows * kWidth];
   LinearTask part = task;
   part.out = gate;
   part.out_stride = kWidth;
   if (spec.gated) {
     part.next = task.weight->panel(task.panel + num_panels);
-    run(part);
+    run_adapted(part, call.lora);
     part.panel += num_panels;
     part.out = up;
     part.next = task.next;
   }
-  run(part);
+  run_adapted(part, call.lora);
   const int64_t begin = task.column_begin;
   const int64_t end = std::min(task.column_end, task.weight->out_features() - part.panel * kWidth);
   if (begin < end)
@@ -161,14 +172,15 @@ bool can_activate(const PackedLinear& weight, const ActivationSpec& spec) {
 }
 
 void linear_activate(const PackedLinear& weight, const ActivationSpec& spec, const float* x, int64_t rows, float* out,
-                     ThreadPool& pool) {
+                     ThreadPool& pool, const LoraWork* lora) {
   LLMB_CHECK(can_activate(weight, spec));
-  const LinearCall call{&weight, x, rows, out, &spec};
+  const LinearCall call{&weight, x, rows, out, &spec, lora};
   linear_group({&call, 1}, pool);
 }
 
-void linear(const PackedLinear& weight, const float* x, int64_t rows, float* out, ThreadPool& pool) {
-  const LinearCall call{&weight, x, rows, out};
+void linear(const PackedLinear& weight, const float* x, int64_t rows, float* out, ThreadPool& pool,
+            const LoraWork* lora) {
+  const LinearCall call{&weight, x, rows, out, nullptr, lora};
   linear_group({&call, 1}, pool);
 }
 
@@ -190,8 +202,8 @@ void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
     const CallTasks& t = *(after - 1);
     const LinearCall& c = calls[after - 1 - split_calls.begin()];
     const LinearTask one = make_task(c, t, task - t.first_task, pool.num_threads());
-    if (c.activation == nullptr) run(one);
-    else run_activated(one, *c.activation, t.num_panels);
+    if (c.activation == nullptr) run_adapted(one, c.lora);
+    else run_activated(one, c, t.num_panels);
   });
 }
 

@@ -103,6 +103,8 @@ class PackedLinear {
   AlignedBuffer bias_;         // [num_panels * kPanelWidth] fp32, or empty
 };
 
+struct LoraWork;  // lora.h
+
 // Whether products of bf16 by bf16 have a unit of their own in the chosen arithmetic (arithmetic.h).
 bool has_fast_bf16();
 
@@ -110,7 +112,8 @@ void linear(const PackedLinear& weight,  // [out_features, in_features]
             const float* x,              // [rows, in_features]
             int64_t rows,
             float* out,  // [rows, out_features]
-            ThreadPool& pool);
+            ThreadPool& pool,
+            const LoraWork* lora = nullptr);  // lora_expand() adds it to out; it is of these rows
 
 // Whether a product's outputs, gate first, can go through the activation as they are made: the halves of a gated one
 // must be whole panels.
@@ -122,7 +125,8 @@ void linear_activate(const PackedLinear& weight,  // [2 · intermediate or inter
                      const float* x,  // [rows, in_features]
                      int64_t rows,
                      float* out,  // [rows, intermediate]
-                     ThreadPool& pool);
+                     ThreadPool& pool,
+                     const LoraWork* lora = nullptr);  // as linear's, before the activation
 
 // One product of a group: rows of x by a weight of its own.
 struct LinearCall {
@@ -131,6 +135,7 @@ struct LinearCall {
   int64_t rows;
   float* out;                                  // [rows, out_features]
   const ActivationSpec* activation = nullptr;  // out is what linear_activate makes
+  const LoraWork* lora = nullptr;              // linear's
 };
 void linear_group(std::span<const LinearCall> calls, ThreadPool& pool);
 

@@ -1,5 +1,5 @@
-// Bound by memory for single rows, which read both matrices once; rows of one adapter are computed four at a time, so
-// that these share what is read. One task is up to four rows of a segment: t = scale * A x stays on the stack.
+// Bound by memory where rows have adapters of their own: each matrix is read once, in the form that its file has, from
+// front to back and fetched ahead. Rows of one adapter are computed four at a time, so that these share what is read.
 #include "kernels/cpu/lora.h"
 
 #include <algorithm>
@@ -16,98 +16,171 @@ HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
-constexpr int kMaxRows = 4;
+constexpr int kTile = 4;  // rows of one adapter that are computed together
+// As registers allow for sums: rows of a tile of shrink, panels of a tile of expand.
+constexpr int kShrinkRows = kParts == 1 ? kTile : 1, kExpandPanels = kParts == 1 ? 4 : 1;
+constexpr int64_t kAheadBytes = 2048;
+
+HWY_INLINE V16 widen16(const float* p) { return load16(p); }
+HWY_INLINE V16 widen16(const uint16_t* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  V16 r;
+  LLMB_UNROLL for (int i = 0; i < kParts; ++i)
+    r.part[i] = hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(d16, p + i * kLanes))));
+  return r;
+}
+
+HWY_INLINE void fetch(const void* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 2);
+}
 
 // t[row][r] = scale * A[r] x[row] for rows and ranks of one tile.
-template <int kRows, int kRanks>
-HWY_INLINE void shrink_tile(const float* const* x, const float* a, int64_t in, float scale, float (*t)[kMaxLoraKernelRank],
-                            int64_t first_rank) {
+template <int kRows, int kRanks, typename T>
+HWY_INLINE void shrink_tile(const float* const* x, const T* a, int64_t in, float scale, float* const* t) {
   const auto mul_add = [](V v, V w, V sum) HWY_ATTR { return hn::MulAdd(v, w, sum); };
+  constexpr int64_t kStep = kRanks * kLoraPanel;
   V16 sums[kRows][kRanks];
   LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
     LLMB_UNROLL for (int r = 0; r < kRanks; ++r) sums[i][r] = set16(0);
   }
+  const auto add = [&](const auto& values) HWY_ATTR {
+    fetch(a + kAheadBytes / sizeof(T), kStep * int64_t{sizeof(T)});
+    LLMB_UNROLL for (int r = 0; r < kRanks; ++r) {
+      const V16 w = widen16(a + r * kLoraPanel);
+      LLMB_UNROLL for (int i = 0; i < kRows; ++i) sums[i][r] = map16(values(i), w, sums[i][r], mul_add);
+    }
+    a += kStep;
+  };
   const int64_t full = in - in % kLogicalLanes, rest = in - full;
-  for (int64_t c = 0; c < full; c += kLogicalLanes) {
-    LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
-      const V16 values = load16(x[i] + c);
-      LLMB_UNROLL for (int r = 0; r < kRanks; ++r)
-        sums[i][r] = map16(values, load16(a + r * in + c), sums[i][r], mul_add);
-    }
-  }
-  if (rest > 0) {
-    LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
-      const V16 values = load16_partial(x[i] + full, rest);
-      LLMB_UNROLL for (int r = 0; r < kRanks; ++r)
-        sums[i][r] = map16(values, load16_partial(a + r * in + full, rest), sums[i][r], mul_add);
-    }
-  }
+  for (int64_t c = 0; c < full; c += kLogicalLanes) add([&](int i) HWY_ATTR { return load16(x[i] + c); });
+  if (rest > 0) add([&](int i) HWY_ATTR { return load16_partial(x[i] + full, rest); });
   LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
-    LLMB_UNROLL for (int r = 0; r < kRanks; ++r) t[i][first_rank + r] = scale * sum16(sums[i][r]);
+    LLMB_UNROLL for (int r = 0; r < kRanks; ++r) t[i][r] = scale * sum16(sums[i][r]);
   }
 }
 
-template <int kRows>
-HWY_INLINE void shrink(const float* const* x, const LoraMatrices& m, int64_t in, float (*t)[kMaxLoraKernelRank]) {
-  constexpr int kRanks = kRows == 1 ? 4 : 2;
-  int64_t r = 0;
-  for (; r + kRanks <= m.rank; r += kRanks)
-    shrink_tile<kRows, kRanks>(x, m.a.data() + r * in, in, m.scale, t, r);
-  for (; r < m.rank; ++r) shrink_tile<kRows, 1>(x, m.a.data() + r * in, in, m.scale, t, r);
+template <int kRows, typename T>
+void shrink_rows(const LoraItem& item, const float* const* x, float* const* t) {
+  const LoraMatrices& m = *item.matrices;
+  const T* const a = reinterpret_cast<const T*>(m.a);
+  float* to[kRows];
+  int64_t r = item.rank_begin;
+  const auto run = [&](auto ranks) HWY_ATTR {
+    LLMB_UNROLL for (int i = 0; i < kRows; ++i) to[i] = t[i] + item.t_begin + r;
+    shrink_tile<kRows, decltype(ranks)::value>(x, a + r * m.padded_k(), m.in_features, m.scale, to);
+    r += ranks;
+  };
+  while (r + kLoraRanks <= item.rank_end) run(std::integral_constant<int, kLoraRanks>());
+  while (r < item.rank_end) run(std::integral_constant<int, 1>());
 }
 
-// out[row] += B t[row] for panels of one tile. `rest` > 0: columns of the last one.
-template <int kRows, int kPanels>
-HWY_INLINE void expand_tile(float (*t)[kMaxLoraKernelRank], const float* b, int64_t rank, float* const* out,
-                            int64_t column, int64_t rest) {
+template <typename T>
+void shrink_item(const LoraItem& item, const float* const* x, float* const* t) {
+  const int32_t num_rows = item.row_end - item.row_begin;
+  int32_t i = 0;
+  if constexpr (kShrinkRows > 1)
+    for (; i + kShrinkRows <= num_rows; i += kShrinkRows) shrink_rows<kShrinkRows, T>(item, x + i, t + i);
+  for (; i < num_rows; ++i) shrink_rows<1, T>(item, x + i, t + i);
+}
+
+void shrink_item_target(const LoraItem& item, const float* const* x, float* const* t) {
+  if (item.matrices->is_bf16) shrink_item<uint16_t>(item, x, t);
+  else shrink_item<float>(item, x, t);
+}
+
+// Rows of one adapter, and their places in t.
+struct ExpandRows {
+  const float* t[kTile];
+  float* out[kTile];  // from the first column that is computed on
+};
+
+// out[row] += B t[row] for whole panels, one behind the other. The panels behind them, which this thread most likely adds
+// next, are fetched on the way.
+template <int kRows, int kPanels, typename T>
+HWY_INLINE void expand_tile(const ExpandRows& rows, const T* b, int64_t rank, int64_t column) {
+  constexpr int64_t kLine = 64 / sizeof(T);
   V16 sums[kRows][kPanels];
   LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
-    LLMB_UNROLL for (int p = 0; p < kPanels; ++p) {
-      const float* const from = out[i] + column + p * kLoraPanel;
-      sums[i][p] = rest > 0 ? load16_partial(from, rest) : load16(from);
-    }
+    LLMB_UNROLL for (int p = 0; p < kPanels; ++p) sums[i][p] = load16(rows.out[i] + column + p * kLoraPanel);
   }
+  const T* const next = b + kPanels * rank * kLoraPanel;
   for (int64_t r = 0; r < rank; ++r) {
+    for (int64_t i = 0; i < kPanels * kLoraPanel; i += kLine)
+      __builtin_prefetch(next + r * kPanels * kLoraPanel + i, 0, 2);
     LLMB_UNROLL for (int p = 0; p < kPanels; ++p) {
-      const V16 column_values = load16(b + (p * rank + r) * kLoraPanel);
+      const V16 column_values = widen16(b + (p * rank + r) * kLoraPanel);
       LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
-        const V factor = hn::Set(D(), t[i][r]);
+        const V factor = hn::Set(D(), rows.t[i][r]);
         sums[i][p] = map16(column_values, sums[i][p],
                            [factor](V value, V sum) HWY_ATTR { return hn::MulAdd(value, factor, sum); });
       }
     }
   }
   LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
-    LLMB_UNROLL for (int p = 0; p < kPanels; ++p) {
-      float* const to = out[i] + column + p * kLoraPanel;
-      if (rest > 0) store16_partial(sums[i][p], to, rest);
-      else store16(sums[i][p], to);
-    }
+    LLMB_UNROLL for (int p = 0; p < kPanels; ++p) store16(sums[i][p], rows.out[i] + column + p * kLoraPanel);
   }
 }
 
-template <int kRows>
-HWY_INLINE void expand(float (*t)[kMaxLoraKernelRank], const LoraMatrices& m, float* const* out) {
-  constexpr int kPanels = kRows == 1 ? 4 : 2;
-  const int64_t full = m.num_columns / kLoraPanel, rest = m.num_columns % kLoraPanel;
-  const auto panel = [&](int64_t p) { return m.b.data() + p * m.rank * kLoraPanel; };
-  int64_t p = 0;
-  for (; p + kPanels <= full; p += kPanels)
-    expand_tile<kRows, kPanels>(t, panel(p), m.rank, out, m.out_column + p * kLoraPanel, 0);
-  for (; p < full; ++p) expand_tile<kRows, 1>(t, panel(p), m.rank, out, m.out_column + p * kLoraPanel, 0);
-  if (rest > 0) expand_tile<kRows, 1>(t, panel(p), m.rank, out, m.out_column + p * kLoraPanel, rest);
+// A panel of which the matrices have the columns [begin, end).
+template <typename T>
+void expand_partial(const float* t, const T* b, int64_t rank, int64_t begin, int64_t end, float* out) {
+  float lanes[kLoraPanel] = {};
+  std::copy(out + begin, out + end, lanes + begin);
+  V16 sum = load16(lanes);
+  for (int64_t r = 0; r < rank; ++r) {
+    const V factor = hn::Set(D(), t[r]);
+    sum = map16(widen16(b + r * kLoraPanel), sum,
+                [factor](V value, V before) HWY_ATTR { return hn::MulAdd(value, factor, before); });
+  }
+  store16(sum, lanes);
+  std::copy(lanes + begin, lanes + end, out + begin);
+}
+
+// The columns [begin, end) of out that matrices have, whose first panel, which `begin` lies in, is at b.
+template <int kRows, typename T>
+void expand_columns(const ExpandRows& rows, const T* b, int64_t rank, int64_t begin, int64_t end) {
+  constexpr int kPanels = kRows == 1 ? 4 : kExpandPanels;
+  int64_t column = begin - begin % kLoraPanel;
+  const auto step = [&](int64_t panels) { column += panels * kLoraPanel, b += panels * rank * kLoraPanel; };
+  const auto partial = [&](int64_t to) {
+    for (int i = 0; i < kRows; ++i)
+      expand_partial(rows.t[i], b, rank, std::max(begin - column, int64_t{0}), to - column, rows.out[i] + column);
+    step(1);
+  };
+  if (column < begin) partial(std::min(end, column + kLoraPanel));
+  for (; column + kPanels * kLoraPanel <= end; step(kPanels)) expand_tile<kRows, kPanels>(rows, b, rank, column);
+  for (; column + kLoraPanel <= end; step(1)) expand_tile<kRows, 1>(rows, b, rank, column);
+  if (column < end) partial(end);
 }
 
 template <int kRows>
-HWY_INLINE void add_rows(const float* const* x, const LoraMatrices& m, int64_t in, float* const* out) {
-  float t[kMaxRows][kMaxLoraKernelRank];
-  shrink<kRows>(x, m, in, t);
-  expand<kRows>(t, m, out);
+void expand_matrices(std::span<const LoraMatrices> matrices, ExpandRows rows, int64_t column_begin, int64_t column_end) {
+  for (const LoraMatrices& m : matrices) {
+    const int64_t begin = std::max(column_begin, m.out_column), end = std::min(column_end, m.out_column + m.num_columns);
+    if (begin < end) {
+      const int64_t at = (begin / kLoraPanel - m.first_panel()) * m.rank * kLoraPanel;
+      const int64_t from = begin - column_begin, to = end - column_begin;
+      if (m.is_bf16) expand_columns<kRows>(rows, reinterpret_cast<const uint16_t*>(m.b) + at, m.rank, from, to);
+      else expand_columns<kRows>(rows, reinterpret_cast<const float*>(m.b) + at, m.rank, from, to);
+    }
+    for (int i = 0; i < kRows; ++i) rows.t[i] += m.rank;
+  }
 }
 
-void add_lora_rows(const float* const* x, int64_t num_rows, const LoraMatrices* m, int64_t in, float* const* out) {
-  if (num_rows == kMaxRows) return add_rows<kMaxRows>(x, *m, in, out);
-  for (int64_t i = 0; i < num_rows; ++i) add_rows<1>(x + i, *m, in, out + i);
+// Rows row_ids[begin … end) of a segment. out: from row_begin and column_begin on.
+void expand_segment_target(const LoraWork& work, const LoraSegment& segment, int32_t begin, int32_t end,
+                           int64_t row_begin, int64_t column_begin, int64_t column_end, float* out, int64_t out_stride) {
+  const auto rows_at = [&](int32_t first, int32_t count) {
+    ExpandRows rows;
+    for (int32_t i = 0; i < count; ++i) {
+      rows.t[i] = work.t.data() + (first + i) * work.t_stride;
+      rows.out[i] = out + (work.row_ids[first + i] - row_begin) * out_stride;
+    }
+    return rows;
+  };
+  for (; begin + kTile <= end; begin += kTile)
+    expand_matrices<kTile>(segment.matrices, rows_at(begin, kTile), column_begin, column_end);
+  for (; begin < end; ++begin) expand_matrices<1>(segment.matrices, rows_at(begin, 1), column_begin, column_end);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -117,37 +190,62 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace llmb::cpu {
 
-HWY_EXPORT(add_lora_rows);
+HWY_EXPORT(shrink_item_target);
+HWY_EXPORT(expand_segment_target);
 
 namespace {
-constexpr int32_t kRowsPerTask = 4;  // what add_lora_rows() takes at once
+
+constexpr int32_t kItemRows = 8, kItemRanks = 16;  // a few microseconds of work, so that threads finish together
+
+void make_items(int64_t in_features, LoraWork* work) {
+  work->items.clear();
+  work->t_stride = 0;
+  int32_t num_ids = 0;
+  for (const LoraSegment& segment : work->segments) {
+    int32_t t_begin = 0;
+    num_ids = std::max(num_ids, segment.row_end);
+    for (const LoraMatrices& m : segment.matrices) {
+      LLMB_CHECK(m.in_features == in_features);
+      const auto rank = static_cast<int32_t>(m.rank);
+      for (int32_t row = segment.row_begin; row < segment.row_end; row += kItemRows)
+        for (int32_t r = 0; r < rank; r += kItemRanks)
+          work->items.push_back({&m, row, std::min(row + kItemRows, segment.row_end), r, std::min(r + kItemRanks, rank), t_begin});
+      t_begin += rank;
+    }
+    work->t_stride = std::max<int64_t>(work->t_stride, t_begin);
+  }
+  if (const auto size = static_cast<size_t>(num_ids * work->t_stride); work->t.size() < size) work->t.resize(size);
+}
+
 }  // namespace
 
-void lora(const float* x, int64_t in_features, std::span<const LoraSegment> segments, const int32_t* row_ids, float* out,
-          int64_t out_features, ThreadPool& pool) {
-  struct Task {
-    const LoraSegment* segment;
-    int32_t begin, end;
-  };
-  std::vector<Task> tasks;
-  for (const LoraSegment& segment : segments) {
-    if (segment.matrices.empty()) continue;
-    for (const LoraMatrices& m : segment.matrices) LLMB_CHECK(m.rank <= kMaxLoraKernelRank);
-    for (int32_t begin = segment.row_begin; begin < segment.row_end; begin += kRowsPerTask)
-      tasks.push_back({&segment, begin, std::min(begin + kRowsPerTask, segment.row_end)});
-  }
-  pool.parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
-    const Task& task = tasks[i];
-    const float* from[kRowsPerTask];
-    float* to[kRowsPerTask];
-    const int32_t num_rows = task.end - task.begin;
-    for (int32_t row = 0; row < num_rows; ++row) {
-      from[row] = x + row_ids[task.begin + row] * in_features;
-      to[row] = out + row_ids[task.begin + row] * out_features;
+void lora_shrink(const float* x, int64_t in_features, LoraWork* work, ThreadPool& pool) {
+  make_items(in_features, work);
+  pool.parallel_for(static_cast<int64_t>(work->items.size()), [&](int64_t i, int) {
+    const LoraItem& item = work->items[i];
+    const float* from[kItemRows];
+    float* to[kItemRows];
+    for (int32_t at = item.row_begin; at < item.row_end; ++at) {
+      from[at - item.row_begin] = x + work->row_ids[at] * in_features;
+      to[at - item.row_begin] = work->t.data() + at * work->t_stride;
     }
-    for (const LoraMatrices& m : task.segment->matrices)
-      HWY_DYNAMIC_DISPATCH(add_lora_rows)(from, num_rows, &m, in_features, to);
+    HWY_DYNAMIC_DISPATCH(shrink_item_target)(item, from, to);
   });
+}
+
+void lora_expand(const LoraWork& work, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+                 float* out, int64_t out_stride) {
+  for (const LoraSegment& segment : work.segments) {
+    if (segment.matrices.empty()) continue;
+    const int32_t* const ids = work.row_ids;
+    const auto place = [&](int64_t row) {
+      return static_cast<int32_t>(std::lower_bound(ids + segment.row_begin, ids + segment.row_end, row) - ids);
+    };
+    const int32_t begin = place(row_begin), end = place(row_end);
+    if (begin < end)
+      HWY_DYNAMIC_DISPATCH(expand_segment_target)
+    (work, segment, begin, end, row_begin, column_begin, column_end, out, out_stride);
+  }
 }
 
 }  // namespace llmb::cpu

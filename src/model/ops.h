@@ -55,6 +55,13 @@ inline constexpr int32_t kNumProjections = 4;
 // Which rows a product has: the step's tokens, or its sample rows.
 enum class RowKind { kTokens, kSamples };
 
+// A product that adapters may add to.
+struct AdaptedProduct {
+  int32_t layer;
+  Projection projection;
+  RowKind kind;
+};
+
 // The use of a weight matrix, which decides whether it may be quantised.
 enum class WeightRole {
   kProjection,  // of a layer: multiplied with every token
@@ -129,15 +136,27 @@ class Ops : public WeightMaker {
                       int64_t rows,
                       Rows out) = 0;  // [rows, out_features]  of activation_dtype(), or fp32
 
-  // Whether rows of the step in progress have adapters. Where none has, lora() need not be called.
+  // Whether rows of the step in progress have adapters. Where none has, the ops behind this one need not be called.
   virtual bool has_adapters() const { return false; }
-  // out += scale * B (A x) for each row that has an adapter with such matrices for the layer's projection
-  virtual void lora(int32_t layer, Projection projection, RowKind kind,
-                    Rows x,      // [rows, in_features]  what the projection was multiplied with
+  // out += scale * B (A x) for each row that has an adapter with such matrices for this product
+  virtual void lora(const AdaptedProduct& product,
+                    Rows x,      // [rows, in_features]  what the weight was multiplied with
                     Rows out) {  // [rows, out_features]  in and out
-    static_cast<void>(layer), static_cast<void>(projection), static_cast<void>(kind), static_cast<void>(x);
-    static_cast<void>(out);
+    static_cast<void>(product), static_cast<void>(x), static_cast<void>(out);
     LLMB_CHECK_MSG(false, "this backend has no adapters");
+  }
+  // linear and lora in turn.
+  virtual void adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+    linear(weight, x, rows, out);
+    lora(product, x, out);
+  }
+  // adapted_linear and activate in turn; `between` is written or not.
+  virtual void adapted_linear_activate(const AdaptedProduct& product, const LinearWeight& weight,
+                                       const ActivationSpec& spec, Rows x, int64_t rows,
+                                       Rows between,  // [rows, out_features]
+                                       Rows out) {    // [rows, intermediate_size]
+    adapted_linear(product, weight, x, rows, between);
+    activate(spec, between, rows, out);
   }
 
   // Rotates q by its positions, as the layer's rope says; stores rotated k, and v, into the layer's KV slots.

@@ -93,8 +93,7 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows qkv = qkv_->rows();
   add_norm(residual_->rows(), layer == 0 ? Rows() : delta_->rows(), w.input_norm, num_tokens, normed_->rows());
-  ops_.linear(*w.qkv, normed_->rows(), num_tokens, qkv);
-  if (ops_.has_adapters()) ops_.lora(layer, Projection::kQkv, RowKind::kTokens, normed_->rows(), qkv);
+  linear({layer, Projection::kQkv, RowKind::kTokens}, *w.qkv, normed_->rows(), num_tokens, qkv);
   if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
   if (w.q_norm) {
     const bool per_head = config_.qk_norm == QkNorm::kPerHead;
@@ -110,8 +109,7 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
 void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows delta = delta_->rows(), normed = normed_->rows();
-  ops_.linear(*w.o, attention, rows, delta);
-  if (ops_.has_adapters()) ops_.lora(layer, Projection::kO, kind, attention, delta);
+  linear({layer, Projection::kO, kind}, *w.o, attention, rows, delta);
   post_norm(delta, w.attention_post_norm, rows);
   if (config_.residual == ResidualKind::kSequential) {
     add_norm(residual, delta, w.mlp_norm, rows, normed);
@@ -133,15 +131,18 @@ void Transformer::mlp(int32_t layer, RowKind kind, int64_t rows) {
     return;
   }
   const Rows gate_up = gate_up_->rows(), activated = activated_->rows();
-  if (!ops_.has_adapters()) {
+  if (ops_.has_adapters()) {
+    const AdaptedProduct product{layer, Projection::kGateUp, kind};
+    ops_.adapted_linear_activate(product, *w.gate_up, config_.activation, normed, rows, gate_up, activated);
+  } else {
     ops_.linear_activate(*w.gate_up, config_.activation, normed, rows, gate_up, activated);
-    return ops_.linear(*w.down, activated, rows, delta);
   }
-  ops_.linear(*w.gate_up, normed, rows, gate_up);
-  ops_.lora(layer, Projection::kGateUp, kind, normed, gate_up);
-  ops_.activate(config_.activation, gate_up, rows, activated);
-  ops_.linear(*w.down, activated, rows, delta);
-  ops_.lora(layer, Projection::kDown, kind, activated, delta);
+  linear({layer, Projection::kDown, kind}, *w.down, activated, rows, delta);
+}
+
+void Transformer::linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+  if (ops_.has_adapters()) ops_.adapted_linear(product, weight, x, rows, out);
+  else ops_.linear(weight, x, rows, out);
 }
 
 void Transformer::sample(Rows residual, int64_t num_samples, Rows hidden) {

@@ -46,6 +46,7 @@ class Transformer {
   // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
   void project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows);
   void mlp(int32_t layer, RowKind kind, int64_t rows);  // normed_ -> delta_
+  void linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out);
   void sample(Rows residual, int64_t num_samples, Rows hidden);  // hidden: gets the last norm's output
 
   // residual += delta; out = norm(residual). Without delta's data nothing is added, without a norm out is residual.

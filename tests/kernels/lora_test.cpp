@@ -3,10 +3,15 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
+#include "base/float_formats.h"
 #include "core/types.h"
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/linear.h"
 #include "tests/support/kernel_support.h"
 
 namespace llmb::cpu {
@@ -17,24 +22,42 @@ using test::GuardedFloats;
 using test::random_normal;
 using test::same_bytes;
 
-// One adapter's matrices for a projection, as a backend packs them, and B as it is stored.
+enum class Stored { kF32, kBF16, kBF16Widened };  // the last: bf16's values in fp32
+
+// One adapter's matrices for a projection, as a backend packs them, and A and B as they are stored.
 struct Adapter {
   std::vector<LoraMatrices> matrices;
-  std::vector<std::vector<float>> b;  // [num_columns, rank]
+  std::vector<std::vector<float>> a, b;  // [rank, in], [num_columns, rank]
+  std::vector<std::vector<uint8_t>> memory;
 };
 
-Adapter make_adapter(int64_t in, std::initializer_list<std::array<int64_t, 3>> parts, uint32_t seed) {
+void store(float value, bool is_bf16, int64_t index, uint8_t* to) {
+  const uint16_t half = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+  if (is_bf16) std::memcpy(to + 2 * index, &half, 2);
+  else std::memcpy(to + 4 * index, &value, 4);
+}
+
+// parts: rank, out_column and num_columns of each.
+Adapter make_adapter(int64_t in, std::initializer_list<std::array<int64_t, 3>> parts, uint32_t seed,
+                     Stored stored = Stored::kF32) {
   Adapter adapter;
   for (const auto& [rank, out_column, num_columns] : parts) {
-    LoraMatrices m;
-    m.rank = rank, m.out_column = out_column, m.num_columns = num_columns, m.scale = 0.75f;
-    m.a = random_normal(rank * in, ++seed);
-    const std::vector<float> b = random_normal(num_columns * rank, ++seed);
-    m.b.resize(ceil_div(num_columns, kLoraPanel) * rank * kLoraPanel);
-    for (int64_t c = 0; c < num_columns; ++c)
-      for (int64_t r = 0; r < rank; ++r) m.b[(c / kLoraPanel * rank + r) * kLoraPanel + c % kLoraPanel] = b[c * rank + r];
-    adapter.matrices.push_back(std::move(m));
-    adapter.b.push_back(b);
+    LoraMatrices m{stored == Stored::kBF16, rank, in, out_column, num_columns, 0.75f, nullptr, nullptr};
+    std::vector<float>& a = adapter.a.emplace_back(random_normal(rank * in, ++seed));
+    std::vector<float>& b = adapter.b.emplace_back(random_normal(num_columns * rank, ++seed));
+    for (auto* list : {&a, &b})
+      for (float& value : *list)
+        if (stored != Stored::kF32) value = bf16_to_f32(f32_to_bf16(value));
+    std::vector<uint8_t> of_a(m.a_bytes()), of_b(m.b_bytes());
+    for (int64_t r = 0; r < rank; ++r) {
+      for (int64_t k = 0; k < in; ++k)
+        store(a[r * in + k], m.is_bf16, m.a_index(r, k - k % kLoraPanel) + k % kLoraPanel, of_a.data());
+      for (int64_t c = 0; c < num_columns; ++c) store(b[c * rank + r], m.is_bf16, m.b_index(r, c), of_b.data());
+    }
+    m.a = of_a.data(), m.b = of_b.data();
+    adapter.memory.push_back(std::move(of_a));
+    adapter.memory.push_back(std::move(of_b));
+    adapter.matrices.push_back(m);
   }
   return adapter;
 }
@@ -48,43 +71,70 @@ std::pair<double, double> expected(const Adapter& adapter, const float* x, int64
     if (own < 0 || own >= m.num_columns) continue;
     for (int64_t r = 0; r < m.rank; ++r) {
       double t = 0, t_size = 0;
-      for (int64_t k = 0; k < in; ++k) t += double{m.a[r * in + k]} * x[k], t_size += std::fabs(double{m.a[r * in + k]} * x[k]);
-      out += double{m.scale} * adapter.b[i][own * m.rank + r] * t;
-      size += std::fabs(double{m.scale} * adapter.b[i][own * m.rank + r]) * t_size;
+      for (int64_t k = 0; k < in; ++k) {
+        const double term = double{adapter.a[i][r * in + k]} * x[k];
+        t += term, t_size += std::fabs(term);
+      }
+      const double factor = double{m.scale} * adapter.b[i][own * m.rank + r];
+      out += factor * t;
+      size += std::fabs(factor) * t_size;
     }
   }
   return {out, size};
 }
 
-std::vector<float> run(const std::vector<float>& x, int64_t in, std::span<const LoraSegment> segments,
-                       const std::vector<int32_t>& rows, const std::vector<float>& before, int64_t out, ThreadPool& pool) {
+struct Segments {
+  std::vector<LoraSegment> list;
+  std::vector<int32_t> rows;
+};
+
+LoraWork work_of(const Segments& segments) {
+  LoraWork work;
+  work.segments = segments.list;
+  work.row_ids = segments.rows.data();
+  return work;
+}
+
+// By tiles of so many rows and columns, as a product's tasks do it.
+std::vector<float> run(const std::vector<float>& x, int64_t in, const Segments& segments, const std::vector<float>& before,
+                       int64_t out, ThreadPool& pool, int64_t tile_rows = 9, int64_t tile_columns = 64) {
   GuardedFloats y(static_cast<int64_t>(before.size()));
   std::copy(before.begin(), before.end(), y.data());
-  lora(x.data(), in, segments, rows.data(), y.data(), out, pool);
+  LoraWork work = work_of(segments);
+  lora_shrink(x.data(), in, &work, pool);
+  const int64_t num_rows = static_cast<int64_t>(before.size()) / out;
+  for (int64_t row = 0; row < num_rows; row += tile_rows)
+    for (int64_t column = 0; column < out; column += tile_columns)
+      lora_expand(work, row, std::min(row + tile_rows, num_rows), column, std::min(column + tile_columns, out),
+                  y.data() + row * out + column, out);
   CHECK(y.guards_untouched());
   return y.copy();
+}
+
+// Rows 0, n + 1, 2 (n + 1) … of the first of n adapters, and so on; every last of n + 1 has none.
+Segments deal(std::span<const Adapter> adapters, int32_t num_rows) {
+  Segments dealt;
+  const auto n = static_cast<int32_t>(adapters.size());
+  for (int32_t a = 0; a < n; ++a) {
+    const auto begin = static_cast<int32_t>(dealt.rows.size());
+    for (int32_t row = a; row < num_rows; row += n + 1) dealt.rows.push_back(row);
+    dealt.list.push_back({adapters[a].matrices, begin, static_cast<int32_t>(dealt.rows.size())});
+  }
+  return dealt;
 }
 
 }  // namespace
 
 TEST_CASE("lora: rows of several adapters of any ranks, and rows without one, are near fp64") {
   ThreadPool pool(2);
-  const int64_t in = 37, out = 61, num_rows = 23;
+  const int64_t in = 37, out = 161, num_rows = 23;
   const std::vector<float> x = random_normal(num_rows * in, 1), before = random_normal(num_rows * out, 2);
-  const Adapter adapters[] = {make_adapter(in, {{1, 0, 61}}, 10), make_adapter(in, {{8, 0, 17}, {3, 17, 16}, {64, 33, 28}}, 20),
-                              make_adapter(in, {}, 30), make_adapter(in, {{256, 5, 40}}, 40)};
-  // Rows 0, 5, 10 … of the first, 1, 6 … of the second; every fifth has none.
-  std::vector<int32_t> rows;
-  std::vector<LoraSegment> segments;
-  for (int32_t a = 0; a < 4; ++a) {
-    LoraSegment segment{adapters[a].matrices, static_cast<int32_t>(rows.size()), 0};
-    for (int32_t row = a; row < num_rows; row += 5) rows.push_back(row);
-    segment.row_end = static_cast<int32_t>(rows.size());
-    segments.push_back(segment);
-  }
+  const Adapter adapters[] = {make_adapter(in, {{1, 0, 161}}, 10, Stored::kBF16),
+                              make_adapter(in, {{8, 0, 17}, {3, 17, 16}, {64, 33, 128}}, 20),
+                              make_adapter(in, {}, 30), make_adapter(in, {{256, 5, 40}}, 40, Stored::kBF16)};
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    const std::vector<float> after = run(x, in, segments, rows, before, out, pool);
+    const std::vector<float> after = run(x, in, deal(adapters, num_rows), before, out, pool);
     for (int64_t row = 0; row < num_rows; ++row) {
       for (int64_t column = 0; column < out; ++column) {
         const float was = before[row * out + column], is = after[row * out + column];
@@ -99,27 +149,26 @@ TEST_CASE("lora: rows of several adapters of any ranks, and rows without one, ar
   });
 }
 
-TEST_CASE("lora: a row's bits depend neither on the rows beside it, nor on threads, nor on targets of one kind") {
+TEST_CASE("lora: a row's bits depend neither on the rows beside it, threads or tiles, nor on targets of one kind") {
   ThreadPool one(1), three(3);
-  const int64_t in = 50, out = 200;
-  const Adapter adapter = make_adapter(in, {{7, 0, 100}, {16, 100, 100}}, 5);
-  const std::vector<float> x = random_normal(11 * in, 1), before = random_normal(11 * out, 2);
-  std::vector<int32_t> all(11);
-  std::iota(all.rbegin(), all.rend(), 0);
+  const int64_t in = 50, out = 200, num_rows = 21;
+  const std::vector<float> x = random_normal(num_rows * in, 1), before = random_normal(num_rows * out, 2);
   std::vector<float> fused, unfused;
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    const LoraSegment segment{adapter.matrices, 0, 11};
-    const std::vector<float> together = run(x, in, {&segment, 1}, all, before, out, three);
-    std::vector<float>& same_kind = test::has_fused_multiply_add(target) ? fused : unfused;
-    if (same_kind.empty()) same_kind = together;
-    CHECK(same_bytes(together, same_kind));
-    std::vector<float> alone = before;
-    for (int32_t row = 0; row < 11; ++row) {
-      const LoraSegment only{adapter.matrices, 0, 1};
-      alone = run(x, in, {&only, 1}, {row}, alone, out, one);
+    for (const Stored stored : {Stored::kBF16, Stored::kBF16Widened}) {
+      const Adapter adapter = make_adapter(in, {{7, 0, 100}, {18, 100, 100}}, 5, stored);
+      Segments all{{{adapter.matrices, 0, num_rows}}, std::vector<int32_t>(num_rows)};
+      std::iota(all.rows.begin(), all.rows.end(), 0);
+      const std::vector<float> together = run(x, in, all, before, out, three);
+      std::vector<float>& same_kind = test::has_fused_multiply_add(target) ? fused : unfused;
+      if (same_kind.empty()) same_kind = together;
+      CHECK(same_bytes(together, same_kind));
+      std::vector<float> alone = before;
+      for (int32_t row = 0; row < num_rows; ++row)
+        alone = run(x, in, {{{adapter.matrices, 0, 1}}, {row}}, alone, out, one, num_rows, 32);
+      CHECK(same_bytes(alone, together));
     }
-    CHECK(same_bytes(alone, together));
   });
 }
 
@@ -130,13 +179,43 @@ TEST_CASE("lora: a NaN stays in its row") {
   std::vector<float> x = random_normal(5 * in, 1);
   x[2 * in + 7] = std::nanf("");
   const std::vector<float> before(5 * out, 1.0f);
-  const std::vector<int32_t> rows = {0, 1, 2, 3, 4};
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    const LoraSegment segment{adapter.matrices, 0, 5};
-    const std::vector<float> after = run(x, in, {&segment, 1}, rows, before, out, pool);
+    const Segments all{{{adapter.matrices, 0, 5}}, {0, 1, 2, 3, 4}};
+    const std::vector<float> after = run(x, in, all, before, out, pool);
     for (int64_t i = 0; i < 5 * out; ++i) CHECK(std::isnan(after[i]) == (i / out == 2));
   });
+}
+
+TEST_CASE("lora: products in every form, with and without their activation, give what they and lora give in turn") {
+  ThreadPool pool(3);
+  const int64_t in = 96, num_rows = 70;
+  const std::vector<float> x = random_normal(num_rows * in, 1);
+  for (const int64_t out : {256, 200}) {
+    const std::vector<float> values = random_normal(out * in, 2), bias = random_normal(out, 3);
+    const TensorView weights{values.data(), DType::kF32, out, in}, biases{bias.data(), DType::kF32, 1, out};
+    const Adapter adapters[] = {make_adapter(in, {{4, 0, out / 2}, {9, out / 2, out - out / 2}}, 20, Stored::kBF16),
+                                make_adapter(in, {{16, 7, 150}}, 30)};
+    LoraWork work = work_of(deal(adapters, num_rows));
+    const Segments dealt = deal(adapters, num_rows);
+    work.row_ids = dealt.rows.data();
+    for (const Quantization quantization : {Quantization::kNone, Quantization::kInt8, Quantization::kInt4}) {
+      const PackedLinear weight = PackedLinear::pack({&weights, 1}, {&biases, 1}, pool, quantization);
+      std::vector<float> plain(num_rows * out), together(num_rows * out);
+      linear(weight, x.data(), num_rows, plain.data(), pool);
+      lora_shrink(x.data(), in, &work, pool);
+      linear(weight, x.data(), num_rows, together.data(), pool, &work);
+      const std::vector<float> in_turn = run(x, in, dealt, plain, out, pool, num_rows, ceil_div(out, 16) * 16);
+      CHECK(same_bytes(together, in_turn));
+      CHECK(!same_bytes(together, plain));
+      const ActivationSpec spec{Activation::kSilu};
+      if (!can_activate(weight, spec)) continue;
+      std::vector<float> activated(num_rows * out / 2), expected_rows(num_rows * out / 2);
+      linear_activate(weight, spec, x.data(), num_rows, activated.data(), pool, &work);
+      activate(spec, in_turn.data(), num_rows, out / 2, expected_rows.data(), pool);
+      CHECK(same_bytes(activated, expected_rows));
+    }
+  }
 }
 
 }  // namespace llmb::cpu

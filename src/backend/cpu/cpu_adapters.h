@@ -12,6 +12,7 @@
 
 #include "base/thread_pool.h"
 #include "core/step_plan.h"
+#include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/lora.h"
 #include "model/adapter_library.h"
 #include "model/ops.h"
@@ -27,26 +28,36 @@ class CpuAdapters {
 
   // Loads what the plan names. Throws std::bad_alloc, and std::runtime_error where a file can no longer be read.
   void begin_step(const StepPlan& plan, ThreadPool& pool);
-  bool has_any() const { return !segments_.empty(); }
+  bool has_any() const { return !ids_.empty(); }
 
-  void add(int32_t layer, Projection projection, RowKind kind, const float* x, int64_t in_features, float* out,
-           int64_t out_features, ThreadPool& pool);
+  // Begins a product of x: what its tasks add to it (kernels/cpu/linear.h). Null: nothing. Valid until the next call.
+  const cpu::LoraWork* shrink(const AdaptedProduct& product,
+                              const float* x,  // [rows of the product's kind, in_features]
+                              int64_t in_features, ThreadPool& pool);
 
  private:
   struct Loaded {
-    std::vector<std::vector<cpu::LoraMatrices>> matrices;  // [layers * projections]
-    int64_t bytes = 0;
+    cpu::AlignedBuffer memory;  // of all matrices
+    std::vector<cpu::LoraMatrices> matrices;
+    std::vector<int32_t> start;        // [layers * projections + 1]  into matrices
     std::list<int32_t>::iterator use;  // in uses_
+
+    std::span<const cpu::LoraMatrices> of(int64_t layer, Projection projection) const {
+      const int64_t i = layer * kNumProjections + static_cast<int64_t>(projection);
+      return std::span(matrices).subspan(start[i], start[i + 1] - start[i]);
+    }
   };
-  // The rows of an adapter: a range of row_ids_ of each kind.
-  struct AdapterRows {
-    const Loaded* adapter = nullptr;
-    std::array<int32_t, 2> begin = {}, end = {};
+
+  // The rows of one kind that have adapters: those of ids_[i] are [start[i], start[i + 1]) of row_ids.
+  struct RowsByAdapter {
+    std::vector<int32_t> row_ids, start;
   };
 
   Loaded& load(int32_t id, ThreadPool& pool);
   void make_room();
   void lay_out(const StepPlan& plan);
+  template <typename EntryOfRow>
+  void lay_out(int32_t num_rows, const EntryOfRow& entry_of, RowsByAdapter* rows) const;
 
   const std::shared_ptr<AdapterLibrary> library_;
   const int32_t num_layers_;
@@ -56,10 +67,12 @@ class CpuAdapters {
   int64_t num_bytes_ = 0;
 
   // The step in progress.
-  std::vector<int32_t> ids_;                     // in order
-  std::vector<AdapterRows> segments_;            // one for each of ids_
-  std::array<std::vector<int32_t>, 2> row_ids_;  // by kind
-  std::vector<cpu::LoraSegment> scratch_;
+  std::vector<int32_t> ids_;               // in order
+  std::vector<const Loaded*> adapters_;    // of ids_
+  std::array<RowsByAdapter, 2> rows_;      // by kind
+  std::vector<int32_t> index_of_entry_;    // into ids_, or -1
+  std::vector<int32_t> entry_of_token_;
+  cpu::LoraWork work_;
 };
 
 }  // namespace llmb

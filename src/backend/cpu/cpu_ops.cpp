@@ -66,6 +66,13 @@ float* floats(Rows rows) { return static_cast<float*>(rows.data); }
 // Every weight here came from make_linear.
 const cpu::PackedLinear& packed(const LinearWeight& weight) { return static_cast<const CpuLinear&>(weight).packed(); }
 
+// Whether a product and its activation run together: with few rows, what is between stays in a cache, and each thread
+// reads weights from front to back.
+bool activates_with(const LinearWeight& weight, const ActivationSpec& spec, int64_t rows) {
+  constexpr int64_t kMinRows = 16;
+  return rows >= kMinRows && cpu::can_activate(packed(weight), spec);
+}
+
 std::vector<RopeTable> make_rope_tables(const ModelConfig& config, int32_t max_position) {
   std::vector<RopeTable> tables;
   for (const RopeConfig& rope : config.ropes)
@@ -200,8 +207,9 @@ void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) 
   cpu::linear(packed(weight), floats(x), rows, floats(out), pool_);
 }
 
-void CpuOps::lora(int32_t layer, Projection projection, RowKind kind, Rows x, Rows out) {
-  adapters_->add(layer, projection, kind, floats(x), x.width, floats(out), out.width, pool_);
+void CpuOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+  const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, pool_);
+  cpu::linear(packed(weight), floats(x), rows, floats(out), pool_, lora);
 }
 
 void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
@@ -244,11 +252,16 @@ void CpuOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out
 
 void CpuOps::linear_activate(const LinearWeight& weight, const ActivationSpec& spec, Rows x, int64_t rows, Rows between,
                              Rows out) {
-  // With few rows, what is between stays in a cache, and each thread reads weights from front to back.
-  constexpr int64_t kMinRows = 16;
-  if (rows < kMinRows || !cpu::can_activate(packed(weight), spec))
-    return Ops::linear_activate(weight, spec, x, rows, between, out);
+  if (!activates_with(weight, spec, rows)) return Ops::linear_activate(weight, spec, x, rows, between, out);
   cpu::linear_activate(packed(weight), spec, floats(x), rows, floats(out), pool_);
+}
+
+void CpuOps::adapted_linear_activate(const AdaptedProduct& product, const LinearWeight& weight,
+                                     const ActivationSpec& spec, Rows x, int64_t rows, Rows between, Rows out) {
+  if (!activates_with(weight, spec, rows))
+    return Ops::adapted_linear_activate(product, weight, spec, x, rows, between, out);
+  const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, pool_);
+  cpu::linear_activate(packed(weight), spec, floats(x), rows, floats(out), pool_, lora);
 }
 
 void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,

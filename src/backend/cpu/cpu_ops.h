@@ -63,7 +63,10 @@ class CpuOps final : public Ops {
                        int64_t rows) override;
   void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
   bool has_adapters() const override { return adapters_ && adapters_->has_any(); }
-  void lora(int32_t layer, Projection projection, RowKind kind, Rows x, Rows out) override;
+  void adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows,
+                      Rows out) override;
+  void adapted_linear_activate(const AdaptedProduct& product, const LinearWeight& weight, const ActivationSpec& spec,
+                               Rows x, int64_t rows, Rows between, Rows out) override;
   void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
   void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
   void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
