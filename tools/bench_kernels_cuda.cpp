@@ -22,6 +22,7 @@
 #include "tools/cuda_bench.h"
 #include "tools/cuda_bench_attention.h"
 #include "tools/cuda_bench_copies.h"
+#include "tools/cuda_bench_lora.h"
 #include "tools/cuda_bench_more_ops.h"
 #include "tools/cuda_bench_steps.h"
 
@@ -48,7 +49,7 @@ constexpr Shape kShapes[] = {
 struct Options {
   std::vector<std::string> ops = {"linear",     "paged_attention", "add_rms_norm", "rope_and_kv_write",
                                   "silu_mul",   "embedding",       "gather_rows",  "sample",
-                                  "block_copy", "resolve_step",    "more"};
+                                  "block_copy", "resolve_step",    "lora",         "more"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -267,6 +268,7 @@ int run(const Options& options, Settings settings) {
       attention_cases(bench, {shape.name, shape.heads, shape.kv_heads, shape.head_dim, shape.is_tiny()});
     cases.row_cases(options);
     if (options.wants("sample")) cases.sample_cases();
+    if (options.wants("lora")) lora_cases(bench, shape.name, shape.hidden, shape.q(), shape.kv(), shape.is_tiny());
     if (options.wants("resolve_step")) step_cases(bench, shape.is_tiny());
     if (options.wants("block_copy")) block_copy_cases(bench, shape.kv_heads, shape.head_dim, shape.is_tiny());
     if (options.wants("more")) more_op_cases(bench, shape.hidden, shape.intermediate, shape.head_dim, shape.is_tiny());

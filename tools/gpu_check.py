@@ -305,6 +305,9 @@ class Check:
 
         for m, wanted in [(1, 0.9), (8, 0.9), (16, 0.9), (32, 0.85), (64, 0.85), (128, 0.85)]:
             worst(f"skinny GEMM, M = {m}, the worst shape", wanted, linear(m))
+        for num in (1, 64):
+            worst(f"lora of q, k and v, 64 rows, {num} of rank 16", 0.6 if num == 64 else 0,
+                  [rows.get(("lora", f"{model} qkv, 64 rows, {num} of rank 16"))])
         for op in ("add_rms_norm", "rope_and_kv_write"):
             worst(f"{op}, 2,048 and 8,192 rows", 0.9, [rows.get((op, f"{model} {n} rows")) for n in (2048, 8192)])
 

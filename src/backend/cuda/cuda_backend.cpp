@@ -44,6 +44,10 @@ int32_t max_top_of(const StepPlan& plan) {
   return std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), is_long) ? kMaxBestTokens : kMaxTopLogprobs;
 }
 
+bool has_adapters(const StepPlan& plan) {
+  return std::any_of(plan.entries.begin(), plan.entries.end(), [](const StepEntry& e) { return e.adapter >= 0; });
+}
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int index) : index_(index) {}
@@ -116,7 +120,6 @@ class CudaBackend final : public Backend {
     if (options.cpu.quantization != Quantization::kNone)
       return unsupported(std::string("quantization ") + quantization_name(options.cpu.quantization) +
                          " is for the CPU only; leave it out, or use --device cpu");
-    if (options.adapters) return unsupported("adapters are computed on the CPU only; use --device cpu");
     if (!options.cpu.weight_cache_dir.empty())
       return unsupported("weight-cache is for the CPU, a GPU takes weights as they are stored; leave it out");
     std::optional<WeightFiles> files;
@@ -183,6 +186,7 @@ class CudaBackend final : public Backend {
     o.deterministic = options_.cuda.deterministic;
     o.hopper = cuda::has_hopper_code(stream_->get());
     ops_.emplace(config_, device_, o, stream_->get());
+    if (options_.adapters) ops_->add_adapters(options_.adapters, options_.adapter_bytes);
     for (Flight& flight : flights_) {
       flight.host = cuda::PinnedMemory(ops_->sampled_bytes_with_top());
       flight.begin.emplace(cudaEventBlockingSync);
@@ -222,11 +226,12 @@ class CudaBackend final : public Backend {
     const int64_t num_kinds =
         ops_->stage().num_kinds(options_.max_num_drafts > 0, options_.max_num_drafts > 0 && options_.verifies_trees) +
         (options_.drafting_layers > 0 ? 1 : 0);
-    const int64_t num_graphs = 2 * num_kinds * static_cast<int64_t>(buckets().size());
+    const int64_t num_graphs = (options_.adapters ? 4 : 2) * num_kinds * static_cast<int64_t>(buckets().size());
+    const int64_t adapter_bytes = options_.adapters ? options_.adapter_bytes : 0;
     const Result<int32_t> num_blocks =
         plan_num_blocks(options_, ops_->kv_layout(0),
                         {device_.total_bytes, free_device_bytes(),
-                         graph_bytes * num_graphs + cuda::Linear::tuning_bytes() + kSpareBytes});
+                         graph_bytes * num_graphs + adapter_bytes + cuda::Linear::tuning_bytes() + kSpareBytes});
     LLMB_RETURN_IF_ERROR(num_blocks.status());
     set_kv_pool(*num_blocks);
     return {};
@@ -274,6 +279,7 @@ class CudaBackend final : public Backend {
     const auto rows = static_cast<int32_t>(step.size);
     ops_->set_step(ops_->stage().arrays({rows, rows, rows}, step.kind),
                    step.needs_all ? kAllNeeds : cuda::SampleNeeds());
+    if (CudaAdapters* const adapters = ops_->adapters()) adapters->record_step({rows, rows, rows}, step.has_adapters);
     graphs_.record(step, stream_->get(), [&] { run(rows, rows, step.num_layers); });
   }
 
@@ -297,9 +303,11 @@ class CudaBackend final : public Backend {
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
     flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
-    const Recording step{shape.num_tokens, !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers};
+    const Recording step{shape.num_tokens, !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers,
+                         has_adapters(plan)};
     const bool replay = is_recordable && arrays.parts.empty();
     if (replay && !graphs_.holds(step)) record(step);
+    if (CudaAdapters* const adapters = ops_->adapters()) adapters->begin_step(plan, shape, replay);
     ops_->set_step(arrays, needs, max_top);
     ops_->copy_blocks();
     const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };

@@ -176,6 +176,10 @@ void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
   info->swap_bytes_per_s = measure_swap_bytes_per_s();
 }
 
+void CudaOps::add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes) {
+  adapters_.emplace(config_, options_.dtype, std::move(library), max_bytes, options_.limits, stream_);
+}
+
 // 0: not known.
 double CudaOps::measure_swap_bytes_per_s() {
   const int64_t bytes = std::min({int64_t{16} << 20, host_pool_.bytes(), kv_pool_.bytes()});

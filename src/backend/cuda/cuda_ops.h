@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/cuda_adapters.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/step_stage.h"
 #include "backend/cuda/weight_uploader.h"
@@ -56,6 +58,8 @@ class CudaOps final : public Ops {
   // The host's pool that plans swap blocks to, in pinned memory, and how fast that is, to `info`; none where there is
   // no memory for it. REQUIRES: the KV pool is there, and nothing in it
   void add_host_pool(const LoadOptions& load, BackendInfo* info);
+  void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes);  // that plans may name
+  CudaAdapters* adapters() { return adapters_ ? &*adapters_ : nullptr; }          // null: no plan names any
   StepStage& stage() { return stage_; }
   const StepLimits& limits() const { return options_.limits; }
 
@@ -89,6 +93,8 @@ class CudaOps final : public Ops {
   void rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
                        int64_t rows) override;
   void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
+  bool has_adapters() const override { return adapters_ && adapters_->has_any(); }
+  void lora(const AdaptedProduct& product, Rows x, Rows out) override { adapters_->lora(product, x, out); }
   void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
   void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
   void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
@@ -139,6 +145,7 @@ class CudaOps final : public Ops {
   cuda::DeviceMemory kv_pool_;  // [num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim]
   cuda::PinnedMemory host_pool_;
   int32_t num_host_blocks_ = 0;
+  std::optional<CudaAdapters> adapters_;
   StepArrays step_;
   cuda::SampleNeeds needs_;
   bool is_tuning_ = false;

@@ -22,6 +22,7 @@ struct Recording {
   bool needs_all = false;  // all that sampling can do; else greedy choice
   StepKind kind;
   int32_t num_layers = 0;  // StepPlan's
+  bool has_adapters = false;  // some of its rows
 
   auto operator<=>(const Recording&) const = default;
 };

@@ -1,0 +1,56 @@
+// lora: out[row, columns] += B t[row] with t[row] = scale * A x[row], for rows that have an adapter, by items: a few rows
+// with one adapter (Punica, Chen et al. 2023, arXiv:2310.18547: SGMV, and BGMV where an item is a row). Ranks of any size
+// stand side by side.
+//
+// t is fp32, and a sum's order depends on its own length alone: a row's bits depend on its x, its out and its adapter,
+// whatever rows are beside it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace llmb::cuda {
+
+inline constexpr int32_t kLoraItemRows = 8;   // of an item, at most
+inline constexpr int32_t kMaxLoraParts = 3;   // q, k and v
+inline constexpr int32_t kMaxLoraRanks = 768;  // of all parts of a product
+
+// Matrices that add to neighbouring columns of out, in device memory, of the activations' type, aligned to 16 bytes.
+struct LoraPart {
+  const void* a = nullptr;  // [rank_end - rank_begin, in_features]
+  const void* b = nullptr;  // [rank_end - rank_begin, num_columns]  the transpose of what is published
+  int32_t rank_begin = 0, rank_end = 0;  // of the product's parts together
+  int32_t out_column = 0, num_columns = 0;
+  float scale = 1;
+};
+
+// The matrices that an adapter has for a product, for different columns; the parts that it lacks have no ranks.
+struct LoraProduct {
+  LoraPart parts[kMaxLoraParts];
+  int32_t num_ranks = 0;
+};
+
+struct LoraItem {
+  const LoraProduct* products = nullptr;  // of the rows' adapter, all of them
+  int32_t row_begin = 0, row_end = 0;     // into row_ids; none: nothing is computed
+};
+
+struct LoraRows {
+  const LoraItem* items = nullptr;   // [num_items]  a row is in one of them at most
+  const int32_t* row_ids = nullptr;  // rows of x and out
+  int32_t num_items = 0;
+};
+
+// product: index into LoraItem::products. can_pack: in_features, out_features and all parts' columns are multiples of 8;
+// x and out are aligned to 16 bytes. T: float, __nv_bfloat16 or __half. Throws CudaError.
+template <class T>
+void lora(const LoraRows& rows, int32_t product, bool can_pack,
+          const T* x,  // [any, in_features]
+          int64_t in_features,
+          T* out,  // [any, out_features]  in and out
+          int64_t out_features,
+          float* t,  // [row_ids, kMaxLoraRanks]  scratch
+          cudaStream_t stream);
+
+}  // namespace llmb::cuda

@@ -1,0 +1,72 @@
+// The adapters that a GPU's steps use: converted and sent to the device when a step first needs one, kept there until
+// others need the memory, and for each step which rows have which.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/adapter_rows.h"
+#include "backend/cuda/step_stage.h"
+#include "core/model_config.h"
+#include "kernels/cuda/lora.h"
+#include "kernels/cuda/memory.h"
+#include "model/adapter_library.h"
+#include "model/ops.h"
+
+namespace llmb {
+
+// One thread drives it. Everything throws cuda::CudaError. Invariants:
+//  1. Beside the adapters of the step that was begun last, those on the device take at most max_bytes.
+//  2. Where a step's rows lie on the device depends on its shape alone, so that a step can be recorded.
+class CudaAdapters {
+ public:
+  CudaAdapters(const ModelConfig& config, DType dtype, std::shared_ptr<AdapterLibrary> library, int64_t max_bytes,
+               const StepLimits& limits, cudaStream_t stream);
+
+  // Queues the copies of what the plan names. is_recorded: lora() launches for all rows of the shape. As with
+  // StepStage::upload(), the step kMaxPlansInFlight before it must have run. Throws std::runtime_error where a file can
+  // no longer be read.
+  void begin_step(const StepPlan& plan, const StepShape& shape, bool is_recorded);
+  // A step that is recorded: nothing is copied.
+  void record_step(const StepShape& shape, bool has_adapters);
+  bool has_any() const { return has_any_; }
+
+  void lora(const AdaptedProduct& product, Rows x, Rows out);
+
+ private:
+  struct OnDevice {
+    cuda::DeviceMemory memory;         // the products, then their matrices
+    std::list<int32_t>::iterator use;  // in uses_
+  };
+  struct Layout {
+    int64_t items[2], row_ids[2], end;  // by kind
+  };
+  static Layout layout(const StepShape& shape);
+  void set_shape(const StepShape& shape);
+  OnDevice send(int32_t id, size_t num_of_step);
+  const cuda::LoraProduct* products(int32_t id) const { return on_device_.at(id).memory.data<const cuda::LoraProduct>(); }
+  void pack_items(const Layout& at, const StepShape& shape, bool is_recorded, uint8_t* out);
+  bool can_pack(Projection projection) const;
+
+  const ModelConfig config_;
+  const DType dtype_;
+  const std::shared_ptr<AdapterLibrary> library_;
+  const int64_t max_bytes_;
+  const cudaStream_t stream_;
+  std::unordered_map<int32_t, OnDevice> on_device_;
+  std::list<int32_t> uses_;  // ids of on_device_, the latest used last
+  int64_t num_bytes_ = 0;
+
+  AdapterRows rows_;                             // of the step in progress
+  bool has_any_ = false;
+  cuda::LoraRows by_kind_[2];
+  cuda::PinnedMemory host_[kMaxPlansInFlight];  // in turn
+  cuda::DeviceMemory device_;                   // items and row ids
+  cuda::DeviceMemory ranks_;                    // [rows, kMaxLoraRanks] fp32
+  int turn_ = 0;
+};
+
+}  // namespace llmb
