@@ -33,6 +33,7 @@ struct Options {
   int32_t threads = 0;
   int32_t block_size = 16;
   Quantization quantization = Quantization::kNone;
+  bool rounds_block_activations = false;
   std::string dtype = "auto", kv_dtype = "auto";
   bool is_prompt_shared = false, is_row_by_row = false;
 };
@@ -131,6 +132,7 @@ class Bench {
     load.max_model_len = o_.context + o_.steps;
     load.num_threads = o_.threads;
     load.cpu.quantization = o_.quantization;
+    load.cpu.rounds_block_activations = o_.rounds_block_activations;
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
       if (o_.dtype == dtype_name(dtype)) load.dtype = dtype;
       if (o_.kv_dtype == dtype_name(dtype)) load.kv_cache_dtype = dtype;
@@ -335,6 +337,8 @@ int main(int argc, char** argv) {
       {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4}};
   app.add_option("--quantization", o.quantization, "of the weights")
       ->transform(CLI::CheckedTransformer(kQuantizations));
+  app.add_option("--gguf-activations", o.rounds_block_activations, "over GGUF's blocks: float32 or int8")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"float32", false}, {"int8", true}}));
   app.add_option("--dtype", o.dtype, "of activations; auto: what a run takes")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();

@@ -35,11 +35,18 @@ cpu::PackedLinear make_blocks(CpuBench& bench, BlockFormat format, int64_t n, in
   uint32_t state = 1;
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>((state = state * 1664525 + 1013904223) >> 24 & 0x3f);
   const TensorView view{bytes.data(), DType::kF32, n, k, format};
-  return cpu::PackedLinear::pack({&view, 1}, {}, bench.pool());
+  const DType activations = bench.options().dtype.ends_with(":int8") ? DType::kI8 : DType::kF32;
+  return cpu::PackedLinear::pack({&view, 1}, {}, bench.pool(), Quantization::kNone, activations);
+}
+
+// "Q4_K", or "Q4_K:int8" with activations rounded to int8.
+BlockFormat blocks_of(const CpuBench& bench) {
+  const std::string& dtype = bench.options().dtype;
+  return find_block_format(dtype.substr(0, dtype.find(':')));
 }
 
 cpu::PackedLinear make_weight(CpuBench& bench, int64_t n, int64_t k) {
-  if (const BlockFormat format = find_block_format(bench.options().dtype); format != BlockFormat::kNone)
+  if (const BlockFormat format = blocks_of(bench); format != BlockFormat::kNone)
     return make_blocks(bench, format, n, k);
   const DType dtype = bench.options().dtype == "float32"   ? DType::kF32
                       : bench.options().dtype == "float16" ? DType::kF16
@@ -61,7 +68,7 @@ cpu::PackedLinear make_weight(CpuBench& bench, int64_t n, int64_t k) {
 
 void linear_case(CpuBench& bench, const Shape& s, const char* name, int64_t n, int64_t k) {
   if (n * k * 2 > bench.options().max_weight_mib << 20) return;
-  if (k % block_size(find_block_format(bench.options().dtype)).size != 0) return;
+  if (k % block_size(blocks_of(bench)).size != 0) return;
   const cpu::PackedLinear weight = make_weight(bench, n, k);
   for (const int64_t rows : bench.options().rows) {
     const std::vector<float> x = make_floats(rows * k, 2);
@@ -83,7 +90,7 @@ void linear_cases(CpuBench& bench, const Shape& s) {
 
 void embedding_cases(CpuBench& bench, const Shape& s) {
   if (int64_t{s.vocab} * s.hidden * 2 > bench.options().max_weight_mib << 20) return;
-  if (s.hidden % block_size(find_block_format(bench.options().dtype)).size != 0) return;
+  if (s.hidden % block_size(blocks_of(bench)).size != 0) return;
   const cpu::PackedLinear table = make_weight(bench, s.vocab, s.hidden);
   for (const int64_t rows : bench.options().rows) {
     std::vector<TokenId> tokens(static_cast<size_t>(rows));
@@ -191,7 +198,7 @@ int main(int argc, char** argv) {
   app.add_option("--rows", options.rows, "rows of a call")->delimiter(',')->check(CLI::Range(1, 1 << 16));
   std::vector<std::string> dtypes = {"float32", "float16", "bfloat16", "int8", "int4"};
   for (const llmb::BlockSize& block : llmb::kBlockSizes)
-    if (block.size > 1) dtypes.emplace_back(block.name);
+    if (block.size > 1) dtypes.insert(dtypes.end(), {block.name, std::string(block.name) + ":int8"});
   app.add_option("--dtype", options.dtype, "weights of linear")->check(CLI::IsMember(dtypes));
   app.add_option("--context", options.contexts, "positions in the KV cache")
       ->delimiter(',')

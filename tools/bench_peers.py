@@ -7,7 +7,8 @@ Give it a build of each program, and one model file for each format that is to b
         --llama-batched-bench 'llama.cpp=…/llama-batched-bench -fa on' \\
         --llama-batched-bench 'ik=…/llama-batched-bench -fa on -rtr -ctk q8_0 -ctv q8_0' --batch 1,8,64
 
---gguf names bench_engine's --quantization first. Every call measures one format and batch size by one program; a round
+--gguf names bench_engine's --quantization first, or "blocks": then ours runs the peers' file, too, with
+--gguf-activations int8. Every call measures one format and batch size by one program; a round
 is all of them in turn, programs innermost; the median over rounds counts. The machine's speed may drift from call to
 call, so keep the ratios. Decode is the mean of --steps steps behind --context tokens (ours samples greedily, peers do
 not sample); prefill is one prompt of --context tokens, with batch 1, its second run. Prompts are independent, or one
@@ -16,6 +17,7 @@ from the top of the source tree, with OMP_WAIT_POLICY=active, which makes peers 
 """
 import argparse
 import itertools
+import pathlib
 import re
 import shlex
 import statistics
@@ -23,6 +25,7 @@ import subprocess
 import sys
 
 OURS = "ours"
+BLOCKS = "blocks"  # of the peers' own file, with activations rounded to int8 as theirs
 
 
 def call(command, timeout):
@@ -33,8 +36,11 @@ def call(command, timeout):
     return done.stdout
 
 
-def our_command(args, quantization, batch):
-    command = [args.bench_engine, "--shape", args.shape, "--quantization", quantization, "--threads", args.threads]
+def our_command(args, quantization, gguf, batch):
+    model = ["--shape", args.shape, "--quantization", quantization]
+    if quantization == BLOCKS:
+        model = ["--model", gguf, "--gguf-activations", "int8"]
+    command = [args.bench_engine, *model, "--threads", args.threads]
     command += ["--batch", batch, "--context", args.context, "--steps", args.steps, "--repeats", args.repeats]
     return command + (["--shared-prompt"] if args.shared else [])
 
@@ -74,7 +80,7 @@ def main():
     parser.add_argument("--llama-batched-bench", type=named, action="append", required=True, metavar="NAME=COMMAND",
                         help="a peer's program with its own options; may be repeated")
     parser.add_argument("--gguf", type=named, action="append", required=True, metavar="QUANTIZATION=FILE",
-                        help="none=, int8= or int4=, and the file that peers take for it; may be repeated")
+                        help="none=, int8=, int4= or blocks=, and the file that peers take for it; may be repeated")
     parser.add_argument("--shape", required=True, help="a shape of data/shapes")
     parser.add_argument("--batch", default="1,8,64", help="batch sizes of decode (%(default)s)")
     parser.add_argument("--context", type=int, default=512, help="tokens of a prompt (%(default)s)")
@@ -91,17 +97,18 @@ def main():
     peers = {name: shlex.split(command) for name, command in args.llama_batched_bench}
     rates = {}  # (case, quantization, program) -> tokens/s of every round
     for round_, (quantization, gguf), batch in itertools.product(range(args.rounds), args.gguf, batches):
+        label = pathlib.Path(gguf).stem if quantization == BLOCKS else quantization
         for program in [OURS, *peers]:
             if program == OURS:
-                command = our_command(args, quantization, batch)
+                command = our_command(args, quantization, gguf, batch)
             else:
                 command = peer_command(args, peers[program], gguf, batch)
             text = call(shlex.split(args.prefix) + [str(word) for word in command], args.timeout)
             prefill, decode = our_rates(text) if program == OURS else peer_rates(text)
-            rates.setdefault((f"decode {batch}", quantization, program), []).append(decode)
+            rates.setdefault((f"decode {batch}", label, program), []).append(decode)
             if batch == 1:
-                rates.setdefault(("prefill", quantization, program), []).append(prefill)
-            print(f"round {round_ + 1}, {quantization}, batch {batch}, {program}: {prefill:.1f}, {decode:.1f}",
+                rates.setdefault(("prefill", label, program), []).append(prefill)
+            print(f"round {round_ + 1}, {label}, batch {batch}, {program}: {prefill:.1f}, {decode:.1f}",
                   file=sys.stderr, flush=True)
 
     prompts = "one prompt shared" if args.shared else "independent prompts"

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/block_scales.h"
 #include "kernels/cpu/interleave.h"
 
 namespace llmb::cpu {
@@ -52,7 +53,7 @@ void pack_block_panel(BlockFormat format, const uint8_t* const* rows, int64_t nu
     for (int64_t c = 0; c < kWidth; ++c) {
       const uint8_t* const stored = rows[c] + b * block.bytes;
       for (int64_t h = 0; h < section.num_halves; ++h)
-        std::memcpy(halves + (h * kWidth + c) * 2, stored + section.halves_at[h], 2);
+        std::memcpy(halves + (h * kWidth + c) * 2, stored + block_scales(format).at[h], 2);
       uint8_t scales[16];
       part_scales(format, stored, scales);
       for (int64_t i = 0; i < section.num_bytes; ++i) bytes[i * kWidth + c] = scales[i];

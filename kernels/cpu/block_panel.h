@@ -16,7 +16,7 @@ namespace llmb::cpu {
 
 struct BlockSection {
   int64_t num_words, codes_at;  // where the codes begin in a stored block
-  int64_t num_halves, halves_at[2];
+  int64_t num_halves;           // as block_scales() has them
   int64_t num_bytes;
 
   constexpr int64_t halves() const { return num_words * 4 * PackedLinear::kPanelWidth; }
@@ -26,19 +26,19 @@ struct BlockSection {
 
 inline constexpr BlockSection kBlockSections[kNumBlockFormats] = {
     {},
-    {8, 2, 1, {0, 0}, 0},       // Q8_0
-    {4, 2, 1, {0, 0}, 0},       // Q4_0
-    {4, 4, 2, {0, 2}, 0},       // Q4_1
-    {5, 2, 1, {0, 0}, 0},       // Q5_0: fifth bits, low ones
-    {5, 4, 2, {0, 2}, 0},       // Q5_1
-    {16, 16, 2, {80, 82}, 16},  // Q2_K: scales in the low halves of bytes, minima in the high ones
-    {24, 0, 1, {108, 0}, 16},   // Q3_K: third bits, low ones
-    {32, 16, 2, {0, 2}, 16},    // Q4_K: eight scales, eight minima
-    {40, 16, 2, {0, 2}, 16},    // Q5_K: fifth bits, low ones
-    {48, 0, 1, {208, 0}, 16},   // Q6_K: low four bits, high two
-    {4, 2, 1, {0, 0}, 0},       // IQ4_NL
-    {32, 8, 1, {0, 0}, 8},      // IQ4_XS
-    {4, 1, 0, {0, 0}, 1},       // MXFP4: a power of two
+    {8, 2, 1, 0},     // Q8_0
+    {4, 2, 1, 0},     // Q4_0
+    {4, 4, 2, 0},     // Q4_1
+    {5, 2, 1, 0},     // Q5_0: fifth bits, low ones
+    {5, 4, 2, 0},     // Q5_1
+    {16, 16, 2, 16},  // Q2_K: scales in the low halves of bytes, minima in the high ones
+    {24, 0, 1, 16},   // Q3_K: third bits, low ones
+    {32, 16, 2, 16},  // Q4_K: eight scales, eight minima
+    {40, 16, 2, 16},  // Q5_K: fifth bits, low ones
+    {48, 0, 1, 16},   // Q6_K: low four bits, high two
+    {4, 2, 1, 0},     // IQ4_NL
+    {32, 8, 1, 8},    // IQ4_XS
+    {4, 1, 0, 1},     // MXFP4: a power of two
 };
 constexpr const BlockSection& block_section(BlockFormat format) { return kBlockSections[static_cast<int>(format)]; }
 

@@ -9,6 +9,7 @@
 #include "base/per_thread.h"
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/block_row.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/lora.h"
 #include "kernels/cpu/row_chunks.h"
@@ -95,7 +96,15 @@ bool is_int8(const PackedLinear& weight) { return weight.format() == PackedForma
 // Bytes of a row in the form that products over these weights take; 0: as it is.
 int64_t x_row_bytes(const PackedLinear& weight) {
   if (is_int8(weight)) return quantized_row_bytes(weight.in_features());
+  if (weight.has_int8_x()) return block_row_bytes(weight);
   return weight.rounds_x() ? rounded_row_bytes(weight.in_features()) : 0;
+}
+
+void round_row_for(const PackedLinear& weight, const float* x, uint8_t* out) {
+  const int64_t k = weight.in_features();
+  if (!weight.has_int8_x()) return round_row(x, k, out);
+  for (const int64_t block : {kSmallBlock, kMaxBlockSize})
+    if (weight.has_blocks_of(block)) quantize_block_row(x, k, block, out + block_row_begin(weight, block));
 }
 
 // Rounds the rows of all calls that want it.
@@ -119,7 +128,8 @@ void round_rows(std::span<const LinearCall> calls, std::vector<CallTasks>* tasks
       (*tasks)[i].x_scales = scale;
       scale += ceil_div(c.rows, 16) * 16;
     } else {
-      for_each_row(pool, c.rows, k, [&](int64_t row, int) { round_row(c.x + row * k, k, at + row * stride); });
+      for_each_row(pool, c.rows, k,
+                   [&](int64_t row, int) { round_row_for(*c.weight, c.x + row * k, at + row * stride); });
     }
     at += ceil_div(c.rows * stride, 64) * 64;
   }
@@ -129,6 +139,7 @@ void run(const LinearTask& task) {
   const PackedFormat format = task.weight->format();
   if (format == PackedFormat::kInt8) int8_linear_task(task);
   else if (format == PackedFormat::kInt4) int4_linear_task(task);
+  else if (task.weight->has_int8_x()) block_int8_linear_task(task);
   else if (format == PackedFormat::kBlocks) block_linear_task(task);
   else if (task.weight->rounds_x()) bf16_linear_task(task);
   else float_linear_task(task);

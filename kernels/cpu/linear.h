@@ -10,7 +10,9 @@
 //    with AMX, for each 32 k, a chain of the even and one of the odd ones, whose sum is added.
 //    int8: x is rounded to int8, a row with a scale of its own; the sum of products is exact; out = sum · scale of the
 //    feature · scale of the row.
-//    Blocks (core/block_format.h): as float weights, of the fp32 numbers that they mean.
+//    Blocks (core/block_format.h): as float weights, of the fp32 numbers that they mean; or, where x is rounded to int8
+//    by blocks (has_int8_x), exact sums of products of each part of k, 16 or 32, times its scales, added in fp32 in the
+//    order of k (linear_blocks_int8.cpp): the same bytes on every instruction set.
 //    int4: x stays fp32; one chain for each group of kInt4Group k; sum = sum + scale of the group · chain, in order.
 // 2. Float weights keep their stored dtype; arithmetic is fp32. Parts of different dtypes are packed as fp32. Blocks
 // stay
@@ -46,8 +48,8 @@ class PackedLinear {
 
   // A matrix of the rows of `parts` stacked in order; `biases` is empty or has one vector for each part (rows == 1).
   // Weights that are not finite are quantised to what makes their output feature NaN. activations: kBF16: products over
-  // weights that stay bf16 round x.
-  // REQUIRES: equal cols >= 1, rows >= 0; where a part is stored in blocks: Quantization::kNone, activations kF32.
+  // weights that stay bf16 round x; kI8: products over blocks round x to int8 by blocks, others do not.
+  // REQUIRES: equal cols >= 1, rows >= 0; where a part is stored in blocks: Quantization::kNone, activations not kBF16.
   // Throws std::bad_alloc.
   static PackedLinear pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
                            Quantization quantization = Quantization::kNone, DType activations = DType::kF32);
@@ -67,9 +69,12 @@ class PackedLinear {
   }
   PackedFormat format() const { return format_; }
   bool rounds_x() const { return rounds_x_; }           // to bf16
+  bool has_int8_x() const { return has_int8_x_; }       // kBlocks: x is rounded to int8 by blocks
   int64_t panel_bytes() const { return panel_bytes_; }  // 0: panels of several sizes
   // The blocks of panel p of format kBlocks; kNone: it is fp32.
   BlockFormat panel_blocks(int64_t p) const { return panels_[p].blocks; }
+  // Whether a panel has blocks of so many numbers, 32 or 256.
+  bool has_blocks_of(int64_t size) const { return size == kMaxBlockSize ? has_large_blocks_ : has_small_blocks_; }
 
   // Panel p, from output feature p * kPanelWidth on.
   const uint8_t* panel(int64_t p) const {
@@ -93,7 +98,8 @@ class PackedLinear {
   int64_t bytes_of(int64_t p) const { return panels_.empty() ? panel_bytes_ : panels_[p + 1].begin - panels_[p].begin; }
 
   PackedFormat format_ = PackedFormat::kF32;
-  bool rounds_x_ = false;
+  bool rounds_x_ = false, has_int8_x_ = false;
+  bool has_small_blocks_ = false, has_large_blocks_ = false;
   int64_t out_features_ = 0, in_features_ = 0;
   int64_t panel_bytes_ = 0;
   std::vector<Panel> panels_;  // of format kBlocks, and their end

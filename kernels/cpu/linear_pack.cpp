@@ -221,6 +221,8 @@ void PackedLinear::find_panels(std::span<const TensorView> parts) {
       const bool is_whole = p * kWidth >= part_begin && std::min((p + 1) * kWidth, out_features_) <= part_end;
       panels_.push_back({is_whole ? part.blocks : BlockFormat::kNone, begin});
       begin += block_panel_bytes(panels_.back().blocks, in_features_);
+      if (is_whole && part.blocks != BlockFormat::kNone)
+        (block_size(part.blocks).size == kMaxBlockSize ? has_large_blocks_ : has_small_blocks_) = true;
     }
   }
   panels_.push_back({BlockFormat::kNone, begin});
@@ -241,8 +243,9 @@ PackedLinear PackedLinear::make(std::span<const TensorView> parts, std::span<con
   if (quantization == Quantization::kInt4) w.format_ = PackedFormat::kInt4;
   if (quantization == Quantization::kInt8 && w.in_features_ <= kMaxInt8Features) w.format_ = PackedFormat::kInt8;
   if (std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.blocks != BlockFormat::kNone; })) {
-    LLMB_CHECK(quantization == Quantization::kNone && activations == DType::kF32);
+    LLMB_CHECK(quantization == Quantization::kNone && activations != DType::kBF16);
     w.find_panels(parts);
+    w.has_int8_x_ = activations == DType::kI8;
   }
   w.rounds_x_ = w.format_ == PackedFormat::kBF16 && activations == DType::kBF16;
   w.panel_bytes_ = bytes_of_panel(w.format_, w.in_features_);

@@ -15,7 +15,8 @@ namespace llmb::cpu {
 struct LinearTask {
   const PackedLinear* weight;
   const float* x;          // [rows, in_features]  float, int4 and block weights
-  const uint8_t* x_bytes;  // [rows] of quantized_row_bytes: int8 weights; of rounded_row_bytes: those that round x
+  const uint8_t* x_bytes;  // [rows] of quantized_row_bytes: int8 weights; of rounded_row_bytes: those that round x; of
+                           // block_row_bytes (block_row.h): those for which has_int8_x()
   const float* x_scales;   // [rows]  int8 weights
   float* out;              // [row_end - row_begin][out_stride]  from row_begin and the panel's first column on
   int64_t out_stride;
@@ -29,6 +30,7 @@ void float_linear_task(const LinearTask& task);
 void int8_linear_task(const LinearTask& task);
 void int4_linear_task(const LinearTask& task);
 void block_linear_task(const LinearTask& task);
+void block_int8_linear_task(const LinearTask& task);  // weights for which has_int8_x()
 void bf16_linear_task(const LinearTask& task);  // weights for which rounds_x()
 
 // A row of activations as int8: q = round(x / scale), scale = max |x| / 127, in the form that this machine's products

@@ -47,6 +47,7 @@ struct LoadOptions {
 
   struct Cpu {
     Quantization quantization = Quantization::kNone;  // of weights, while they load
+    bool rounds_block_activations = false;            // to int8, by blocks, over weights in blocks of few bits
     std::optional<Arithmetic> arithmetic;             // none: the fastest
     std::string weight_cache_dir;                     // packed weights are kept there and mapped by later runs; "": not
     bool runs_in_wait = false;  // in the caller's thread, who has nothing else to do: small steps take less time

@@ -64,6 +64,11 @@ void add_model_options(CLI::App& app, Options& o) {
           {{"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4}}))
       ->group("Model")
       ->option_text("none|int8|int4 [none]");
+  app.add_option("--gguf-activations", o.job.load.cpu.rounds_block_activations,
+                 "Over GGUF's blocks of few bits (CPU): float32, or int8 by blocks, which is faster and gives other bytes")
+      ->transform(one_of<bool>({{"float32", false}, {"int8", true}}))
+      ->group("Model")
+      ->option_text("float32|int8 [float32]");
   app.add_option("--weight-cache", o.job.load.cpu.weight_cache_dir,
                  "Keep packed weights in DIR (CPU); later runs map them and share the memory")
       ->group("Model")

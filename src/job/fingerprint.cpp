@@ -185,6 +185,7 @@ Status add_arithmetic(const LoadOptions& load, const JobModel& model, SettingsLi
   const DType kv_dtype = is_gpu ? *dtype : config.cpu_kv_dtype(quantization);
   out->text("kv_cache_dtype", dtype_name(load.kv_cache_dtype.value_or(kv_dtype)));
   out->text("quantization", quantization_name(quantization));
+  if (load.cpu.rounds_block_activations) out->text("gguf_activations", "int8");
   out->flag("deterministic", load.cuda.deterministic || !is_gpu);
   return {};
 }

@@ -1,5 +1,6 @@
 // The tensors of a GGUF file under the names of a Hugging Face checkpoint.
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstring>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "base/float_formats.h"
 #include "core/block_format.h"
+#include "core/block_scales.h"
 #include "formats/safetensors.h"
 #include "model/gguf_dequantise.h"
 #include "model/gguf_model.h"
@@ -150,6 +152,25 @@ void dequantise_row_bf16(const GgufTensorType& type, const uint8_t* row, int64_t
   }
 }
 
+// kDataLoss: a block's scale is infinite or NaN.
+Status check_scales(BlockFormat format, const uint8_t* data, int64_t rows, int64_t cols, const std::string& tensor,
+                    ThreadPool& pool) {
+  const BlockSize& block = block_size(format);
+  const int64_t num_blocks = cols / block.size;
+  const int64_t none = rows * num_blocks;
+  std::atomic<int64_t> bad{none};  // the first
+  pool.parallel_for(rows, [&](int64_t row, int) {
+    const int64_t b = first_bad_block(format, data + row * num_blocks * block.bytes, num_blocks);
+    const int64_t here = b < num_blocks ? row * num_blocks + b : none;
+    int64_t known = bad.load();
+    while (here < known && !bad.compare_exchange_weak(known, here)) continue;
+  });
+  if (bad.load() == none) return {};
+  return data_loss(tensor + ": block " + std::to_string(bad.load() % num_blocks) + " of row " +
+                   std::to_string(bad.load() / num_blocks) + " (" + block.name +
+                   ") has a scale that is not a finite number; the file is damaged, fetch it again");
+}
+
 }  // namespace
 
 Status check_gguf_tensors(const GgufFile& file) {
@@ -206,8 +227,11 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
   const int64_t stored_row_bytes = cols / type.block_size * type.block_bytes;
   const uint8_t* const data = stored->data.data() + (is_slice ? *place->expert * rows * stored_row_bytes : 0);
   if (access_ == WeightAccess::kValues) reads_.add(data, rows * stored_row_bytes);
+  const BlockFormat format = find_block_format(type.name);
+  if (access_ == WeightAccess::kValues && format != BlockFormat::kNone)
+    LLMB_RETURN_IF_ERROR(check_scales(format, data, rows, cols, quoted, pool_));
   TensorView view = {data, has_plus_one ? DType::kF32 : loaded_dtype(type.name), num_rows, shape.back()};
-  if (form_ == WeightForm::kBlocks && !is_vector && !has_plus_one) view.blocks = find_block_format(type.name);
+  if (form_ == WeightForm::kBlocks && !is_vector && !has_plus_one) view.blocks = format;
   const bool keeps_dtype = (type.block_size == 1 || view.blocks != BlockFormat::kNone) && !has_plus_one;
   if (access_ == WeightAccess::kShapes) view.data = nullptr;
   if (access_ == WeightAccess::kShapes || (keeps_dtype && !is_permuted)) return view;

@@ -105,7 +105,8 @@ TEST_CASE("FAULTS 46: values at the borders are taken") {
 TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table") {
   const std::set<std::string> not_numbers = {
       "--output", "--order", "--retry-errors", "--error-file", "--model", "--tokenizer", "--revision", "--tokenizer-revision",
-      "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--weight-cache",
+      "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--gguf-activations",
+      "--weight-cache",
       "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--report", "--sample", "--slo",
       "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--policy", "--preemption", "--speculative",
       "--speculative-corpus", "--speculative-config", "--json-schema", "--regex", "--choice", "--grammar",

@@ -77,6 +77,7 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
   check_says(gguf, "Q4_0 17");
   check_says(gguf, "REFUSED       tokenizer: ");
   check_says(gguf, "note          weights of few bits stay as they are on a CPU; on a GPU they become bfloat16");
+  check_says(gguf, "--gguf-activations int8");
   check_says(inspect({source_dir() + "/data/fixtures/gguf/split-00001-of-00003.gguf"}), "architecture  qwen3");
   const ProcessResult tensors = inspect({source_dir() + "/data/fixtures/gguf/gemma3.gguf", "--tensors"});
   check_says(tensors, "stays on a CPU, becomes bfloat16 on a GPU\n");

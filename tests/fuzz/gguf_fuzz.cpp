@@ -79,7 +79,8 @@ void check_weights(const std::string& path, const llmb::ModelConfig& config) {
   for (const llmb::WeightForm form : {llmb::WeightForm::kNumbers, llmb::WeightForm::kBlocks}) {
     const auto source = files->make_source(pool, llmb::WeightAccess::kValues, form);
     WeightReading maker;
-    LLMB_CHECK(llmb::load_model_weights(config, *source, maker).ok());
+    const llmb::Status status = llmb::load_model_weights(config, *source, maker).status();
+    LLMB_CHECK(status.ok() || status.message().find("scale that is not a finite number") != std::string::npos);
   }
 }
 

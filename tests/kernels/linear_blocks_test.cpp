@@ -2,78 +2,23 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <random>
 #include <vector>
 
-#include "base/float_formats.h"
 #include "core/block_format.h"
 #include "kernels/cpu/linear.h"
+#include "tests/support/block_weights.h"
 #include "tests/support/kernel_support.h"
 
 namespace llmb::cpu {
 namespace {
 
+using test::all_block_formats;
+using test::BlockWeights;
 using test::for_each_simd_target;
 using test::GuardedFloats;
 using test::random_normal;
 using test::same_bytes;
-
-std::vector<BlockFormat> all_formats() {
-  std::vector<BlockFormat> formats;
-  for (int i = 1; i < kNumBlockFormats; ++i) formats.push_back(static_cast<BlockFormat>(i));
-  return formats;
-}
-
-// Where a block has its fp16 scales; -1: none.
-std::array<int, 2> halves_at(BlockFormat format) {
-  switch (format) {
-    case BlockFormat::kMXFP4:
-      return {-1, -1};
-    case BlockFormat::kQ2_K:
-      return {80, 82};
-    case BlockFormat::kQ3_K:
-      return {108, -1};
-    case BlockFormat::kQ6_K:
-      return {208, -1};
-    case BlockFormat::kQ4_1:
-    case BlockFormat::kQ5_1:
-    case BlockFormat::kQ4_K:
-    case BlockFormat::kQ5_K:
-      return {0, 2};
-    default:
-      return {0, -1};
-  }
-}
-
-// Random blocks: every bit of codes and of the parts' scales, finite scales of both signs, and a scale of zero.
-struct Blocks {
-  Blocks(BlockFormat format, int64_t rows, int64_t cols, uint32_t seed) {
-    std::mt19937 rng(seed);
-    const BlockSize& block = block_size(format);
-    const int64_t count = rows * cols / block.size;
-    bytes.resize(static_cast<size_t>(count * block.bytes));
-    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(rng());
-    values.resize(static_cast<size_t>(rows * cols));
-    for (int64_t b = 0; b < count; ++b) {
-      uint8_t* const at = bytes.data() + b * block.bytes;
-      if (format == BlockFormat::kMXFP4) at[0] = static_cast<uint8_t>(b % 50 == 0 ? rng() % 3 : 110 + rng() % 20);
-      for (const int half : halves_at(format)) {
-        const float scale = b % 31 == 7 ? 0.0f : (static_cast<float>(rng() % 2001) - 1000.0f) * 1e-5f;
-        const uint16_t bits = b % 29 == 3 ? static_cast<uint16_t>(rng() % 1024) : f32_to_f16(scale);  // subnormal
-        if (half >= 0) std::memcpy(at + half, &bits, 2);
-      }
-      decode_block(format, at, values.data() + b * block.size);
-    }
-    view = {bytes.data(), DType::kF32, rows, cols, format};
-    numbers = {values.data(), DType::kF32, rows, cols};
-  }
-  Blocks(Blocks&&) = default;
-  std::vector<uint8_t> bytes;
-  std::vector<float> values;
-  TensorView view, numbers;
-};
 
 std::vector<float> run(const PackedLinear& w, const std::vector<float>& x, int64_t rows, ThreadPool& pool) {
   GuardedFloats out(rows * w.out_features());
@@ -85,9 +30,9 @@ std::vector<float> run(const PackedLinear& w, const std::vector<float>& x, int64
 TEST_CASE("rows of a packed table are what decode_block makes of them, to the bit, on every instruction set") {
   ThreadPool pool(2);
   constexpr int64_t kRows = 70, kCols = 512;
-  for (const BlockFormat format : all_formats()) {
+  for (const BlockFormat format : all_block_formats()) {
     CAPTURE(std::string(block_size(format).name));
-    const Blocks blocks(format, kRows, kCols, 1);
+    const BlockWeights blocks(format, kRows, kCols, 1);
     for_each_simd_target([&](const std::string& target) {
       CAPTURE(target);
       const PackedLinear packed = PackedLinear::pack({&blocks.view, 1}, {}, pool);
@@ -108,10 +53,10 @@ TEST_CASE("products are those of the dequantised matrix, to the bit: any rows, c
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
     const bool is_scalar = target == "SCALAR" || target == "EMU128";
-    for (const BlockFormat format : all_formats()) {
+    for (const BlockFormat format : all_block_formats()) {
       CAPTURE(std::string(block_size(format).name));
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 256}, {64, 768}, {129, 1024}}) {
-        const Blocks blocks(format, n, k, static_cast<uint32_t>(n + k));
+        const BlockWeights blocks(format, n, k, static_cast<uint32_t>(n + k));
         const std::vector<float> bias = random_normal(n, 2);
         const TensorView b = {bias.data(), DType::kF32, 1, n};
         const PackedLinear packed = PackedLinear::pack({&blocks.view, 1}, {&b, 1}, three);
@@ -131,7 +76,7 @@ TEST_CASE("products are those of the dequantised matrix, to the bit: any rows, c
 TEST_CASE("parts of several formats become one matrix; a panel that they share is fp32") {
   ThreadPool pool(2);
   constexpr int64_t kCols = 512;
-  std::vector<Blocks> parts;
+  std::vector<BlockWeights> parts;
   std::vector<TensorView> views, numbers;
   const std::pair<BlockFormat, int64_t> kParts[] = {
       {BlockFormat::kQ4_K, 128}, {BlockFormat::kQ6_K, 64}, {BlockFormat::kQ4_0, 32}, {BlockFormat::kQ8_0, 0},
@@ -169,9 +114,9 @@ TEST_CASE("parts of several formats become one matrix; a panel that they share i
 
 TEST_CASE("a packed matrix takes at most 4 % more memory than the file") {
   ThreadPool pool(1);
-  for (const BlockFormat format : all_formats()) {
+  for (const BlockFormat format : all_block_formats()) {
     CAPTURE(std::string(block_size(format).name));
-    const Blocks blocks(format, 128, 512, 1);
+    const BlockWeights blocks(format, 128, 512, 1);
     const auto bytes = static_cast<int64_t>(blocks.bytes.size());
     const PackedLinear packed = PackedLinear::pack({&blocks.view, 1}, {}, pool);
     CHECK(packed.resident_bytes() >= bytes);

@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType as T
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import golden_gguf_layouts as layouts
+from gguf_quantisers import quantize
 from golden_variants import BASE, FALCON, GPT_NEOX, NO_ROPE, UNSWITCHED, of
 from golden_variants import SMALL as OTHER
 from make_golden_models import golden_line, random_weights
@@ -86,6 +87,7 @@ VARIANTS = {
     "llama-f16": ({**BASE, "head_dim": 16, "tie_word_embeddings": True}, (T.F16, T.BF16)),
     "llama-bias-q8_0": ({**BASE, **SMALL, "attention_bias": True, "mlp_bias": True}, (T.Q8_0,)),
     "llama-k": ({**BASE, **LARGE, "tie_word_embeddings": True}, (T.Q6_K, T.Q4_K, T.Q5_K)),
+    "llama-few": ({**BASE, **LARGE, "tie_word_embeddings": True}, (T.Q2_K, T.IQ4_XS, T.Q3_K, T.IQ4_NL, T.MXFP4)),
     "qwen2-q4_0": ({**QWEN2, **SMALL}, (T.Q4_0, T.Q8_0, T.Q5_0, T.Q4_1, T.Q5_1)),
 }
 
@@ -117,52 +119,6 @@ def interleave(weights, heads):
     """Rows of q and k as llama.cpp's rotation wants them: the two numbers of a pair beside each other."""
     rows = weights.shape[0]
     return weights.reshape(heads, 2, rows // heads // 2, -1).swapaxes(1, 2).reshape(weights.shape)
-
-
-def pack_scales(scales, mins):
-    """Eight scales and eight minima of six bits in twelve bytes."""
-    out = np.zeros(scales.shape[:-1] + (12,), np.uint8)
-    out[..., 0:4] = scales[..., :4] | (scales[..., 4:] >> 4) << 6
-    out[..., 4:8] = mins[..., :4] | (mins[..., 4:] >> 4) << 6
-    out[..., 8:12] = (scales[..., 4:] & 15) | (mins[..., 4:] & 15) << 4
-    return out
-
-
-def quantize_k(values, kind):
-    """A plain quantiser for the superblocks that the package only reads."""
-    x = values.reshape(-1, 256).astype(np.float32)
-    halves = lambda a: a.astype(np.float16).reshape(-1, 1).view(np.uint8)
-    if kind == T.Q6_K:
-        sub = x.reshape(-1, 16, 16)
-        scale = np.abs(sub).max(-1) / 31
-        d = (scale.max(-1, keepdims=True) / 127).astype(np.float16).astype(np.float32)
-        sc = np.round(scale / d).clip(1, 127)
-        q = (np.round(sub / (d * sc)[..., None]).clip(-32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
-        low = np.concatenate([q[:, :, 0:2] & 15 | (q[:, :, 2:4] & 15) << 4], -1).reshape(-1, 128)
-        high = (q[:, :, 0] >> 4 | q[:, :, 1] >> 4 << 2 | q[:, :, 2] >> 4 << 4 | q[:, :, 3] >> 4 << 6).reshape(-1, 64)
-        blocks = np.concatenate([low, high, sc.astype(np.int8).view(np.uint8), halves(d)], -1)
-    else:
-        top = 15 if kind == T.Q4_K else 31
-        sub = x.reshape(-1, 8, 32)
-        low_end = np.maximum(-sub.min(-1), 0)
-        scale = (sub.max(-1) + low_end) / top
-        d = (scale.max(-1, keepdims=True) / 63).astype(np.float16).astype(np.float32)
-        dmin = (low_end.max(-1, keepdims=True) / 63).astype(np.float16).astype(np.float32)
-        sc, m = np.round(scale / d).clip(1, 63), np.round(low_end / dmin).clip(0, 63)
-        q = np.round((sub + (dmin * m)[..., None]) / (d * sc)[..., None]).clip(0, top).astype(np.uint8)
-        pairs = q.reshape(-1, 4, 2, 32) & 15
-        parts = [halves(d), halves(dmin), pack_scales(sc.astype(np.uint8), m.astype(np.uint8))]
-        if kind == T.Q5_K:
-            parts.append(np.bitwise_or.reduce((q >> 4) << np.arange(8, dtype=np.uint8)[None, :, None], 1))
-        parts.append((pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128))
-        blocks = np.concatenate(parts, -1)
-    return blocks.reshape(values.shape[0], -1)
-
-
-def quantize(values, kind):
-    if kind in (T.Q4_K, T.Q5_K, T.Q6_K):
-        return quantize_k(values, kind)
-    return gguf.quantize(values, kind)
 
 
 HALVES = {T.Q2_K: (80, 82), T.Q3_K: (108,), T.IQ4_NL: (0,), T.IQ4_XS: (0,)}  # where a block's scales in fp16 are

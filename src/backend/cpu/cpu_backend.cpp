@@ -130,6 +130,7 @@ class CpuBackend final : public Backend {
       files.emplace(std::move(opened));
     }
     const WeightFiles* const stored = files ? &*files : nullptr;
+    LLMB_RETURN_IF_ERROR(check_block_activations(config, options, stored));
     const int64_t weight_bytes = resident_weight_bytes(config, options.cpu.quantization, stored);
     LLMB_ASSIGN_OR_RETURN(const KvLayout kv, plan_memory(config, options, weight_bytes));
     config_ = config;
@@ -139,7 +140,7 @@ class CpuBackend final : public Backend {
     info_.max_idle_blocks = max_idle_blocks(info_.kv, options);
     pool_.emplace(num_threads(options.num_threads));
     ops_.emplace(config, info_.kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
-                 *options_.dtype, *pool_);
+                 options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
     add_host_pool(weight_bytes);
     if (options.adapters) ops_->add_adapters(options.adapters, options.adapter_bytes);
     LLMB_RETURN_IF_ERROR(load_weights(files));
@@ -195,6 +196,17 @@ class CpuBackend final : public Backend {
     if (config.dtype == DType::kBF16) return {};
     return unsupported(name + "on the CPU only over weights stored as bfloat16; these are " + dtype_name(config.dtype) +
                        ", leave it out");
+  }
+
+  static Status check_block_activations(const ModelConfig& config, const LoadOptions& options,
+                                        const WeightFiles* files) {
+    if (!options.cpu.rounds_block_activations) return {};
+    const std::string name = "gguf-activations int8: ";
+    if (files == nullptr || !files->is_gguf() || !config.is_dequantised)
+      return unsupported(name + "the model has no weights in GGUF's blocks of few bits; leave it out");
+    if (options.cpu.quantization == Quantization::kNone) return {};
+    return unsupported(name + "not with quantization " + quantization_name(options.cpu.quantization) +
+                       ", which rounds these weights anew; leave one of the two out");
   }
 
   // Before any weight is read, so that what cannot fit is refused at once.

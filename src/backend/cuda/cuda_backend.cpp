@@ -120,6 +120,8 @@ class CudaBackend final : public Backend {
     if (options.cpu.quantization != Quantization::kNone)
       return unsupported(std::string("quantization ") + quantization_name(options.cpu.quantization) +
                          " is for the CPU only; leave it out, or use --device cpu");
+    if (options.cpu.rounds_block_activations)
+      return unsupported("gguf-activations int8 is for the CPU only; leave it out, or use --device cpu");
     if (!options.cpu.weight_cache_dir.empty())
       return unsupported("weight-cache is for the CPU, a GPU takes weights as they are stored; leave it out");
     std::optional<WeightFiles> files;

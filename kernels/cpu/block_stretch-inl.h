@@ -1,0 +1,123 @@
+// A stretch of a panel of blocks (block_panel.h) as bytes and fp32 scales, for products with int8 activations. Compiled
+// once for each SIMD target; include after hwy/foreach_target.h.
+//
+// On x86 the bytes are unsigned, an offset is added to codes; elsewhere they are signed.
+
+#ifndef LLMB_KERNELS_CPU_BLOCK_STRETCH_ONCE_
+#define LLMB_KERNELS_CPU_BLOCK_STRETCH_ONCE_
+#include <cstdint>
+
+#include "kernels/cpu/linear.h"
+
+namespace llmb::cpu {
+
+constexpr int64_t kColumns = PackedLinear::kPanelWidth;
+constexpr int kMaxParts = 16, kStretchWords = kMaxBlockSize / 4;
+constexpr int64_t kStretchAheadBytes = 8192;  // that weights are fetched ahead of reading them
+
+// Up to 256 k of a panel.
+struct Stretch {
+  alignas(64) uint32_t codes[kStretchWords][kColumns];  // four k each
+  alignas(64) float scales[kMaxParts][kColumns];
+  alignas(64) float minima[kMaxParts][kColumns];  // times T
+  int num_parts, part_words;
+  bool is_large, has_minima;  // blocks of 256
+  int offset;                 // added to codes
+};
+
+}  // namespace llmb::cpu
+#endif
+
+#if defined(LLMB_KERNELS_CPU_BLOCK_STRETCH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LLMB_KERNELS_CPU_BLOCK_STRETCH_INL_H_
+#undef LLMB_KERNELS_CPU_BLOCK_STRETCH_INL_H_
+#else
+#define LLMB_KERNELS_CPU_BLOCK_STRETCH_INL_H_
+#endif
+
+#include "kernels/cpu/block_formats-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
+constexpr bool kIsUnsigned = true;
+#else
+constexpr bool kIsUnsigned = false;
+#endif
+
+// What makes the numbers of codes unsigned: 128 for those of eight bits.
+template <class F>
+constexpr int offset_of() {
+  if (F::kTable == nullptr) return F::kOffset;
+  return F::kTable[0] < -16 ? 128 : 16;  // IQ4's, MXFP4's
+}
+
+// The bytes of codes of four bits that a table gives a meaning.
+template <class F>
+struct ByteTable {
+  alignas(16) uint8_t of[16];
+  constexpr ByteTable() : of() {
+    for (int i = 0; i < 16; ++i)
+      of[i] = static_cast<uint8_t>((F::kTable == nullptr ? i : F::kTable[i]) + (kIsUnsigned ? offset_of<F>() : 0));
+  }
+};
+template <class F>
+constexpr ByteTable<F> kByteTable;
+
+template <class F>
+HWY_INLINE U as_bytes(U codes) {
+  if constexpr (F::kTable != nullptr) {
+#if HWY_TARGET == HWY_SCALAR
+    const uint32_t word = hn::GetLane(codes);
+    uint32_t bytes = 0;
+    for (int i = 0; i < 32; i += 8) bytes |= uint32_t{kByteTable<F>.of[word >> i & 15]} << i;
+    return hn::Set(DU(), bytes);
+#else
+    const hn::Repartition<uint8_t, DU> d8;
+    return hn::BitCast(DU(), hn::TableLookupBytes(hn::LoadDup128(d8, kByteTable<F>.of), hn::BitCast(d8, codes)));
+#endif
+  } else if constexpr (kIsUnsigned || F::kOffset == 0) {
+    return codes;
+  } else {
+    const U top = hn::Set(DU(), 0x80808080u);
+    if constexpr (F::kOffset == 128) return hn::Xor(codes, top);
+    else return hn::Xor(hn::Sub(hn::Or(codes, top), hn::Set(DU(), F::kOffset * 0x01010101u)), top);
+  }
+}
+
+template <class F>
+HWY_NOINLINE void unpack(const BlockSection& section, const uint8_t* panel, int64_t k, int64_t num_runs,
+                         int64_t column_begin, int64_t column_end, Stretch* to) {
+  constexpr int kParts = F::kIsByHalves ? 2 : 1;
+  const int64_t runs = to->is_large ? kMaxBlockSize / kRun : 1;
+  to->num_parts = static_cast<int>(num_runs) * kParts;
+  to->part_words = 8 / kParts;
+  to->has_minima = F::kHasMinimum;
+  to->offset = kIsUnsigned ? offset_of<F>() : 0;
+  for (int64_t i = 0; i < num_runs; ++i) {
+    const int64_t run = k / kRun + i;
+    const uint8_t* const data = panel + run / runs * section.size();
+    const uint8_t* const ahead = panel + run * section.size() / runs + kStretchAheadBytes;
+    for (int64_t line = 0; line < section.size() / runs; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+    for (int64_t column = column_begin; column < column_end; column += kLanes) {
+      const SectionReader s(section, data, column);
+      LLMB_UNROLL for (int word = 0; word < 8; ++word)
+          hn::StoreU(as_bytes<F>(F::codes(s, run % runs, word)), DU(), &to->codes[i * 8 + word][column]);
+      LLMB_UNROLL for (int half = 0; half < kParts; ++half) {
+        hn::StoreU(F::scale(s, run % runs, half), D(), &to->scales[i * kParts + half][column]);
+        if constexpr (F::kHasMinimum) {
+          const V minimum = F::minimum(s, run % runs, half);
+          hn::StoreU(F::kAddsMinimum ? minimum : hn::Neg(minimum), D(), &to->minima[i * kParts + half][column]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif
