@@ -8,7 +8,7 @@
 
 #include "core/block_format.h"
 #include "formats/gguf_file.h"
-#include "tests/support/gguf_writer.h"
+#include "tests/support/process.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/golden_answers.h"
@@ -64,7 +64,7 @@ TEST_CASE("int8 activations give the same bytes on any schedule, and log probabi
     }
     MESSAGE(name << ": largest difference of a first token's log probability: " << worst);
     CHECK(worst > 0);
-    CHECK(worst < 0.2);
+    CHECK(worst < 0.5);
   }
 }
 
