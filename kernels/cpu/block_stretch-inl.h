@@ -47,7 +47,7 @@ constexpr bool kIsUnsigned = true;
 constexpr bool kIsUnsigned = false;
 #endif
 
-// What makes the numbers of codes unsigned: 128 for those of eight bits.
+// The offset that makes the numbers of codes unsigned: 128 for those of eight bits.
 template <class F>
 constexpr int offset_of() {
   if (F::kTable == nullptr) return F::kOffset;
