@@ -52,7 +52,7 @@ struct Tally {
       intake.prepare(&item);
     }
     if (item.request) {
-      const EqualRows::Prompt prompt = {static_cast<int32_t>(item.request->prompt_tokens.size()),
+      const EqualRows::Prompt prompt = {static_cast<int32_t>(item.request->num_prompt_tokens()),
                                         item.request->num_truncated_tokens};
       if (key) equal_rows->compute(key, num_ok, prompt);
       count(prompt);
@@ -95,6 +95,7 @@ std::string forecast_run(const JobOptions& job, std::optional<double> price_per_
   const std::optional<MeasuredSteps> measured = read_measured_steps(measured_steps_path(job));
   ForecastContext context;
   context.price_per_hour = price_per_hour;
+  context.has_answers = job.generation.task == Task::kGenerate;
   RunLimits limits;
   limits.num_slots = job.scheduler.max_num_seqs;
   limits.max_step_tokens = job.scheduler.max_num_batched_tokens;

@@ -70,8 +70,10 @@ std::string time_text(const Forecast& f, const ForecastContext& c) {
 
 std::string forecast_text(const Forecast& f, const ForecastContext& context) {
   std::string text = in_thousands(f.num_rows) + " rows, " + in_thousands(f.num_prompt_tokens) + " prompt tokens";
-  text += saved_text(f) + ", " + (f.knows_lengths ? "" : f.is_limit ? "at most " : "about ") +
-          in_thousands(f.num_output_tokens) + " output tokens";
+  text += saved_text(f);
+  if (context.has_answers)
+    text += std::string(", ") + (f.knows_lengths ? "" : f.is_limit ? "at most " : "about ") +
+            in_thousands(f.num_output_tokens) + " output tokens";
   if (f.peak_kv_tokens) text += kv_text(f, context);
   return text + time_text(f, context);
 }

@@ -15,6 +15,7 @@ struct ForecastContext {
   double kv_bytes_per_token = 0;       // with it, too
   int32_t block_size = 1;              // tokens are kept in whole blocks
   std::optional<double> price_per_hour;
+  bool has_answers = true;  // else rows are scored or embedded
 };
 
 // One line: tokens and what is saved of them, the KV cache at its fullest, time, and money where there is a price.

@@ -1,6 +1,7 @@
 #include "cli/merged_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -19,7 +20,7 @@ constexpr const char* kSummed[] = {
     "completed", "failed", "model_load_time_s", "total_input_tokens", "total_output_tokens", "num_steps", "num_preemptions",
     "prompt_tokens_asked", "prompt_tokens_computed", "prompt_tokens_saved", "num_equal_rows", "prompt_tokens_repeated",
     "prefix_cache_evictions", "kv_block_copies", "kv_blocks_swapped_out", "kv_blocks_swapped_in", "kv_swapped_bytes",
-    "speculation_steps", "speculation_saved_s", "recomputed_tokens"};
+    "speculation_steps", "speculation_saved_s", "recomputed_tokens", "scored_tokens", "scored_logprob"};
 
 double number(const Json& object, const char* name) {
   const auto at = object.find(name);
@@ -100,6 +101,8 @@ Result<std::string> merged_metrics(const std::vector<std::string>& files, const 
   j["request_throughput"] = number(sums.line, "completed") * per_second;
   j["input_throughput"] = number(sums.line, "total_input_tokens") * per_second;
   j["output_throughput"] = number(sums.line, "total_output_tokens") * per_second;
+  if (const double scored = number(sums.line, "scored_tokens"); scored > 0)
+    j["perplexity"] = std::exp(-number(sums.line, "scored_logprob") / scored);
   if (!sums.time.empty()) j["time"] = sums.time;
   if (!sums.adapters.empty()) j["adapters"] = sums.adapters;
   return j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -116,6 +116,7 @@ class Display final : public JobObserver {
       : is_quiet_(options.progress == ProgressKind::kNone),
         price_per_hour_(options.price_per_hour),
         caches_prefixes_(options.job.scheduler.enable_prefix_caching),
+        has_answers_(options.job.generation.task == Task::kGenerate),
         progress_(options.progress) {}
 
   void on_loaded(const JobOptions& options, const ModelFiles& model, const BackendInfo& backend) override {
@@ -136,6 +137,7 @@ class Display final : public JobObserver {
     context.kv_bytes_per_token = kv_bytes_per_token(backend.kv, row_tokens);
     context.block_size = backend.kv.block_size;
     context.price_per_hour = price_per_hour_;
+    context.has_answers = has_answers_;
     write_stderr("forecast  " + forecast_text(forecast, context) + "\n");
   }
   void on_progress(const JobProgress& progress) override {
@@ -166,7 +168,7 @@ class Display final : public JobObserver {
  private:
   const bool is_quiet_;
   const std::optional<double> price_per_hour_;
-  const bool caches_prefixes_;
+  const bool caches_prefixes_, has_answers_;
   mutable std::mutex mutex_;  // of what follows
   std::optional<EnergyMeter> energy_;
   double next_energy_ms_ = 0;

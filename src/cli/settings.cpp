@@ -11,7 +11,7 @@ namespace llmb {
 namespace {
 
 std::string describe_speculation(const JobOptions& o, const BackendInfo& backend) {
-  if (!o.speculation.any()) return "";
+  if (!o.speculation.any() || o.generation.task != Task::kGenerate) return "";
   std::string line = "drafts    " + escape_control(describe_drafters(o.speculation));
   if (!o.speculation.corpus.empty()) line += ", also in " + escape_control(o.speculation.corpus);
   line += "; at most " + std::to_string(o.speculation.max_tokens) + " tokens of a sequence in a step, where they pay";
@@ -117,6 +117,10 @@ std::string describe_model(const JobOptions& o, const ModelFiles& model, const B
 
 std::string describe_defaults(const JobOptions& o, const ModelFiles& model) {
   const GenerationParams& p = model.default_params;
+  if (p.task == Task::kEmbed)
+    return std::string("embeds    the state behind the last token") +
+           (p.embed.normalizes ? ", scaled to a length of 1\n" : ", as it is\n");
+  if (p.task == Task::kScore) return "scores    prompts: log-probability, tokens, perplexity (lines with options: these)\n";
   const SamplingParams& s = p.sampling;
   const std::string max_tokens = p.stop.max_tokens ? std::to_string(*p.stop.max_tokens) : "default";
   char line[512];

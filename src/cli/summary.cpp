@@ -136,6 +136,10 @@ void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {
   out["speculation_predicted_saved_s"] = s.predicted_saved_ms / 1000;
 }
 
+double perplexity(const JobMetrics& m) {
+  return std::exp(-m.requests.scored_logprob / static_cast<double>(m.requests.num_scored_tokens));
+}
+
 // In both directions.
 int64_t swapped_bytes(const JobMetrics& m) {
   return (m.steps.num_swapped_out + m.steps.num_swapped_in) * m.backend.kv.bytes_per_block();
@@ -164,9 +168,15 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   if (m.num_equal_rows > 0) add_line(out, "equal rows        %lld answered with another", n(m.num_equal_rows));
   add_line(out, "wall time         %.2f s (+ model load %.2f s)", d.seconds, m.backend.load_ms / 1000);
   add_line(out, "tokens            %lld in, %lld out", n(m.requests.num_input_tokens), n(m.requests.num_output_tokens));
-  add_line(out, "throughput        %.1f requests/s, %.1f input tokens/s, %.1f output tokens/s",
-           ratio(m.requests.num_completed, d.seconds), ratio(m.requests.num_input_tokens, d.seconds),
-           ratio(m.requests.num_output_tokens, d.seconds));
+  if (m.requests.num_scored_tokens > 0)
+    add_line(out, "perplexity        %.6g over %lld tokens, log-probability %.6g", perplexity(m),
+             n(m.requests.num_scored_tokens), m.requests.scored_logprob);
+  const bool has_answers = m.requests.num_output_tokens > 0;
+  const double output_rate = ratio(m.requests.num_output_tokens, d.seconds);
+  char output_text[64] = "";
+  if (has_answers) std::snprintf(output_text, sizeof output_text, ", %.1f output tokens/s", output_rate);
+  add_line(out, "throughput        %.1f requests/s, %.1f input tokens/s%s", ratio(m.requests.num_completed, d.seconds),
+           ratio(m.requests.num_input_tokens, d.seconds), output_text);
   if (m.requests.slo.any())
     add_line(out, "goodput           %.1f requests/s, %.1f %% of requests within --slo",
              ratio(m.requests.num_good, d.seconds), 100 * ratio(m.requests.num_good, m.requests.num_completed));
@@ -191,8 +201,8 @@ std::string summary_table(const JobMetrics& m, const SummaryContext& c) {
   if (m.requests.num_completed > 0) {
     add_line(out, "  %-10s %10s %10s %10s %10s %10s %10s", "ms", "mean", "p50", "p90", "p95", "p99", "max");
     add_distribution(out, "TTFT", m.requests.ttft_ms);
-    add_distribution(out, "TPOT", m.requests.tpot_ms);
-    add_distribution(out, "ITL", m.requests.itl_ms);
+    if (has_answers) add_distribution(out, "TPOT", m.requests.tpot_ms);
+    if (has_answers) add_distribution(out, "ITL", m.requests.itl_ms);
     add_distribution(out, "E2E", m.requests.e2el_ms);
     add_distribution(out, "queue", m.requests.queue_ms);
   }
@@ -234,6 +244,11 @@ std::string summary_json(const JobMetrics& m, const SummaryContext& c, const std
   j["kv_blocks_swapped_out"] = m.steps.num_swapped_out;
   j["kv_blocks_swapped_in"] = m.steps.num_swapped_in;
   j["kv_swapped_bytes"] = swapped_bytes(m);
+  if (m.requests.num_scored_tokens > 0) {
+    j["scored_tokens"] = m.requests.num_scored_tokens;
+    j["scored_logprob"] = m.requests.scored_logprob;
+    j["perplexity"] = perplexity(m);
+  }
   add_speculation(j, m);
   add_adapters(j, m);
   j["kv_cache_usage_mean"] = d.kv_use;

@@ -101,6 +101,7 @@ struct Completion {
   int32_t num_prompt_tokens = 0;
   int32_t num_truncated_tokens = 0;  // of the prompt, cut before it was computed
   Task task = Task::kGenerate;
+  bool embeds_list = false, embeds_base64 = false;  // as EmbedParams says
   // Where asked for: of each prompt token but the first, and the texts of all, the first token's in front.
   bool has_prompt_logprobs = false;
   std::vector<TokenDetail> prompt_logprobs;
@@ -110,6 +111,13 @@ struct Completion {
   RequestLatency latency;
   std::optional<RequestError> error;  // set: the answer is an error record
 
+  // Task::kScore without options: the prompt is scored as a whole.
+  bool scores_prompt() const { return task == Task::kScore && !choices.empty() && !choices[0].score; }
+  double prompt_logprob() const {
+    double sum = 0;
+    for (const TokenDetail& detail : prompt_logprobs) sum += detail.chosen.logprob;
+    return sum;
+  }
   int64_t num_output_tokens() const {
     int64_t count = num_unreturned_tokens;
     for (const Choice& choice : choices) count += choice.num_output_tokens;

@@ -140,6 +140,8 @@ struct ScoreParams {
 struct EmbedParams {
   bool normalizes = true;             // to a length of 1, last
   std::optional<int32_t> dimensions;  // the first so many are kept (Matryoshka, Kusupati et al. 2022); nullopt: all
+  bool is_list = false;    // the line gives several inputs, or one in an array: the record has a vector for each
+  bool is_base64 = false;  // each is written as base64 of little-endian fp32 values
 };
 
 struct GenerationParams {
@@ -175,6 +177,7 @@ struct InputRequest {
   std::string input_json;  // fields of the line that its record repeats (--keep), as an object; "": none
   std::string settings_json;  // of a /v1/responses line: members of its answer that repeat the line, without brackets
   PromptInput prompt;
+  std::vector<PromptInput> more_prompts;  // of a line that gives several: those behind the first
   GenerationParams params;
   std::optional<double> arrival_ms;  // simulated arrival, since the start of the run
 };
@@ -204,11 +207,20 @@ struct Request {
   bool is_indivisible = false;  // all pending tokens must be computed in one step (bidirectional attention)
   std::shared_ptr<const TokenConstraint> constraint;  // of each choice's tokens; null: none
   std::vector<GivenAnswer> options;  // of score.options, one a choice; empty: choices are drawn
+  // Choices with prompts of their own, each a request with one choice; empty: all stand behind prompt_tokens, which
+  // otherwise are the first one's.
+  std::vector<std::shared_ptr<const Request>> parts;
   size_t constraint_bytes = 0;  // of memory that it takes and no earlier request's does
   double arrival_ms = 0;        // when it may be scheduled, on the engine's clock
 
   const TokenConstraint* constraint_of(int32_t choice) const {
     return options.empty() ? constraint.get() : options[choice].constraint.get();
+  }
+  const Request& part(int32_t choice) const { return parts.empty() ? *this : *parts[choice]; }
+  int64_t num_prompt_tokens() const {
+    int64_t count = parts.empty() ? static_cast<int64_t>(prompt_tokens.size()) : 0;
+    for (const auto& part : parts) count += static_cast<int64_t>(part->prompt_tokens.size());
+    return count;
   }
 };
 

@@ -19,10 +19,12 @@ Completion completion_for(const Request& request) {
   c.adapter = request.adapter;
   c.is_chat = request.form == ApiForm::kOpenAiChat || request.form == ApiForm::kOpenAiResponses;
   c.return_token_ids = request.params.output.return_token_ids;
-  c.num_prompt_tokens = static_cast<int32_t>(request.prompt_tokens.size());
+  c.num_prompt_tokens = static_cast<int32_t>(request.num_prompt_tokens());
   c.num_truncated_tokens = request.num_truncated_tokens;
   c.has_prompt_logprobs = request.params.score.prompt_logprobs && !request.params.score.hides_details;
   c.task = request.params.task;
+  c.embeds_list = request.params.embed.is_list;
+  c.embeds_base64 = request.params.embed.is_base64;
   return c;
 }
 
@@ -39,7 +41,7 @@ ActiveRequest::ActiveRequest(std::shared_ptr<const Request> request, int64_t ord
     return;
   }
   choices_.reserve(num_unfinished_);
-  for (int32_t i = 0; i < num_unfinished_; ++i) choices_.emplace_back(*request_, i, tokenizer, virtual_token_ms);
+  for (int32_t i = 0; i < num_unfinished_; ++i) choices_.emplace_back(request_->part(i), i, tokenizer, virtual_token_ms);
   completion_.choices.resize(num_unfinished_);
   mean_logprobs_.resize(num_unfinished_);
 }

@@ -45,8 +45,9 @@ class ActiveRequest {
   ActiveBeams* beams() { return beams_ ? &*beams_ : nullptr; }
   void finish_beams(int32_t num_preemptions);
 
-  // Prompt tokens that the cache held when the first choice began.
+  // Prompt tokens that the cache held when a choice began; of choices that share a prompt, the first.
   void set_cached_tokens(int32_t count) { completion_.latency.num_cached_tokens = virtual_token_ms_ > 0 ? 0 : count; }
+  void add_cached_tokens(int32_t count) { set_cached_tokens(completion_.latency.num_cached_tokens + count); }
 
   // The next prompt token's.
   void add_prompt_logprobs(const StepOutput& output, int32_t given);

@@ -153,7 +153,8 @@ void Engine::admit_item(WorkItem item) {
       std::make_shared<ActiveRequest>(std::move(request), item.ordinal, tokenizer_, options_.virtual_token_ms);
   for (int32_t choice = 0; choice < num_choices; ++choice) {
     const SeqId seq = std::get<SeqId>(added) + choice;
-    work_.add(seq, static_cast<int32_t>(active->request().prompt_tokens.size()), choice == 0);
+    const Request& own = active->request().part(choice);
+    work_.add(seq, static_cast<int32_t>(own.prompt_tokens.size()), choice == 0 || &own != &active->request());
     active_[seq] = active;
   }
 }
@@ -290,7 +291,7 @@ void Engine::advance_beams(const SequenceUpdate& update, double now_ms) {
 void Engine::complete(const SequenceUpdate& update, FinishReason reason) {
   const auto at = active_.find(update.seq);
   ActiveRequest& active = *at->second;
-  if (update.choice == 0) active.set_cached_tokens(update.num_cached_tokens);
+  if (update.choice == 0 || !active.request().parts.empty()) active.add_cached_tokens(update.num_cached_tokens);
   active.add_drafted_tokens(update.num_drafted_tokens, update.num_accepted_tokens);
   if (active.finish_choice(update.choice, reason, update.stop_token, update.num_preemptions)) {
     Completion completion = active.take_completion();

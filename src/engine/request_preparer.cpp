@@ -141,12 +141,13 @@ std::optional<RequestError> find_adapter(const InputRequest& input, const ModelC
   const bool is_model = input.form != ApiForm::kNative && name == input.model_name;
   const std::optional<int32_t> id = model.adapters ? model.adapters->find(name) : std::nullopt;
   if (!id && is_model)
-    return RequestError{"unknown_model", "model \"" + name + "\" is neither the model (--served-model-name) nor an adapter",
-                        "model"};
+    return RequestError{"unknown_model",
+                        "model \"" + name + "\" is neither the model (--served-model-name) nor an adapter", "model"};
   if (!id)
     return RequestError{"unknown_adapter",
-                        "adapter \"" + name + "\" is not known; name its folder with --adapter NAME=DIR, or the folder "
-                        "that holds it with --adapter-dir",
+                        "adapter \"" + name +
+                            "\" is not known; name its folder with --adapter NAME=DIR, or the folder "
+                            "that holds it with --adapter-dir",
                         "adapter"};
   if (const Status status = model.adapters->prepare(*id); !status.ok())
     return RequestError{"invalid_adapter", "adapter \"" + name + "\": " + status.message(),
@@ -169,6 +170,55 @@ void ask_for_no_answer(ApiForm form, GenerationParams* params) {
   if (!params->score.prompt_logprobs) params->score.prompt_logprobs = 0;
 }
 
+struct PreparedPrompt {
+  std::vector<TokenId> tokens;
+  int32_t num_cut = 0;
+  PromptReasoning reasoning = PromptReasoning::kNone;
+  PromptText text;  // of messages
+};
+
+// Only the prompt's text is left in it.
+std::optional<RequestError> prepare_prompt(PromptInput* prompt, const GenerationParams& params,
+                                           const ModelContext& model, PreparedPrompt* prepared) {
+  const char* const param = field_of(*prompt);
+  Tokens encoded = tokenize(prompt, params.prompt.truncate.has_value(), model, &prepared->reasoning, &prepared->text);
+  if (auto* error = std::get_if<RequestError>(&encoded)) return std::move(*error);
+  std::vector<TokenId>& tokens = prepared->tokens = std::move(std::get<std::vector<TokenId>>(encoded));
+  const size_t full_size = tokens.size();
+  if (const auto side = params.prompt.truncate)
+    if (const size_t kept = kept_tokens(full_size, params, model.max_model_len); kept > 0 && kept < full_size)
+      truncate(*side, kept, std::get_if<std::string>(prompt), model.tokenizer.get(), &tokens);
+  prepared->num_cut = static_cast<int32_t>(full_size - tokens.size());
+  return check_tokens(tokens, model, param);
+}
+
+// A part for each of the line's prompts; the request has the first one's tokens already.
+std::optional<RequestError> add_parts(std::vector<PromptInput> more_prompts, const ModelContext& model,
+                                      Request* request) {
+  const auto add = [&](std::vector<TokenId> tokens) {
+    auto part = std::make_shared<Request>();
+    part->prompt_tokens = std::move(tokens);
+    part->params = request->params;
+    part->eos_token_ids = request->eos_token_ids;
+    part->rng = request->rng;
+    part->adapter = request->adapter;
+    request->parts.push_back(std::move(part));
+  };
+  add(request->prompt_tokens);
+  for (PromptInput& prompt : more_prompts) {
+    PreparedPrompt prepared;
+    if (auto error = prepare_prompt(&prompt, request->params, model, &prepared)) {
+      error->message = "input[" + std::to_string(request->parts.size()) + "]: " + error->message;
+      error->param = "input";
+      return error;
+    }
+    request->num_truncated_tokens += prepared.num_cut;
+    add(std::move(prepared.tokens));
+  }
+  request->params.sampling.num_choices = request->params.sampling.n = static_cast<int32_t>(request->parts.size());
+  return std::nullopt;
+}
+
 }  // namespace
 
 PromptBound prompt_bound(const ModelContext& model) {
@@ -187,17 +237,9 @@ PromptBound prompt_bound(const ModelContext& model) {
 
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed) {
-  const char* const param = field_of(input.prompt);
-  PromptReasoning reasoning = PromptReasoning::kNone;
-  PromptText prompt_text;
-  Tokens tokens = tokenize(&input.prompt, input.params.prompt.truncate.has_value(), model, &reasoning, &prompt_text);
-  if (auto* error = std::get_if<RequestError>(&tokens)) return std::move(*error);
-  auto& prompt_tokens = std::get<std::vector<TokenId>>(tokens);
-  const size_t full_size = prompt_tokens.size();
-  if (const auto side = input.params.prompt.truncate)
-    if (const size_t kept = kept_tokens(full_size, input.params, model.max_model_len); kept > 0 && kept < full_size)
-      truncate(*side, kept, std::get_if<std::string>(&input.prompt), model.tokenizer.get(), &prompt_tokens);
-  if (auto error = check_tokens(prompt_tokens, model, param)) return std::move(*error);
+  PreparedPrompt prepared;
+  if (auto error = prepare_prompt(&input.prompt, input.params, model, &prepared)) return std::move(*error);
+  auto& [prompt_tokens, num_cut, reasoning, prompt_text] = prepared;
 
   auto request = std::make_shared<Request>();
   if (auto error = find_adapter(input, model, request.get())) return std::move(*error);
@@ -221,7 +263,7 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   const int32_t unset = input.form == ApiForm::kNative ? std::max(kDefaultMaxTokens, stop.min_tokens) : room;
   stop.max_tokens = std::min(stop.max_tokens.value_or(unset), room);
   request->params.sampling.count_choices();
-  request->num_truncated_tokens = static_cast<int32_t>(full_size - prompt_tokens.size());
+  request->num_truncated_tokens = num_cut;
   request->prompt_tokens = std::move(prompt_tokens);
   if (is_scored) {
     if (auto* text = std::get_if<std::string>(&input.prompt)) prompt_text = {std::move(*text), true};
@@ -231,6 +273,8 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   // A seed of the line makes its result independent of its place in the file.
   const auto& seed = request->params.sampling.seed;
   request->rng = seed ? PhiloxKey{*seed, 0} : PhiloxKey{run_seed, static_cast<uint64_t>(request->line.index)};
+  if (!input.more_prompts.empty())
+    if (auto error = add_parts(std::move(input.more_prompts), model, request.get())) return std::move(*error);
   return request;
 }
 

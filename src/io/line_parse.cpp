@@ -179,14 +179,16 @@ MaybeError LineParse::read_url(const FieldSet& line) {
   else if (text == "/v1/responses") request.form = ApiForm::kOpenAiResponses;
   else if (text == "/v1/embeddings") request.form = ApiForm::kOpenAiEmbedding;
   else if (text != "/v1/chat/completions")
-    return field_error("unsupported_url", "url",
-                       "url " + shown(*url) +
-                           " is not supported; use /v1/chat/completions, /v1/completions, /v1/responses or /v1/embeddings");
+    return field_error(
+        "unsupported_url", "url",
+        "url " + shown(*url) +
+            " is not supported; use /v1/chat/completions, /v1/completions, /v1/responses or /v1/embeddings");
   if ((request.params.task == Task::kEmbed) != (request.form == ApiForm::kOpenAiEmbedding))
     return field_error("unsupported_url", "url",
-                       request.form == ApiForm::kOpenAiEmbedding ? "/v1/embeddings needs a run that embeds: --task embed"
-                                                                 : "this run embeds (--task embed): url must be "
-                                                                   "/v1/embeddings");
+                       request.form == ApiForm::kOpenAiEmbedding
+                           ? "/v1/embeddings needs a run that embeds: --task embed"
+                           : "this run embeds (--task embed): url must be "
+                             "/v1/embeddings");
   const JsonElement* const method = line.find(Field::kMethod);
   if (method != nullptr && !(is_string(*method) && string_of(*method) == "POST"))
     return invalid_value("method", "\"POST\"", *method);
@@ -203,13 +205,8 @@ MaybeError LineParse::read_embedding(dom::object body) {
       input = value;
     } else if (name == "model") {
       if (MaybeError error = read_string("model", value, &request.model_name)) return error;
-    } else if (name == "dimensions") {
-      int32_t dimensions = 0;
-      if (MaybeError error = read_int32("dimensions", value, 1, limits_.max_dimensions, &dimensions)) return error;
-      request.params.embed.dimensions = dimensions;
-    } else if (name == "encoding_format") {
-      if (!is_string(value) || string_of(value) != "float")
-        return field_error("unsupported_field", name, "encoding_format is supported only as \"float\"; got " + shown(value));
+    } else if (name == "dimensions" || name == "encoding_format") {
+      if (MaybeError error = read_embed_field(name, value)) return error;
     } else {
       return field_error("unknown_field", name.substr(0, 100), "unknown field " + std::string(name.substr(0, 100)));
     }
@@ -218,8 +215,52 @@ MaybeError LineParse::read_embedding(dom::object body) {
   return read_input(*input);
 }
 
-// A text or token ids, or an array of one of them.
+MaybeError LineParse::read_embed_field(std::string_view name, JsonElement value) {
+  EmbedParams& embed = request.params.embed;
+  if (name == "dimensions") {
+    int32_t dimensions = 0;
+    if (MaybeError error = read_int32("dimensions", value, 1, limits_.max_dimensions, &dimensions)) return error;
+    embed.dimensions = dimensions;
+    return std::nullopt;
+  }
+  const std::string_view format = is_string(value) ? string_of(value) : "";
+  if (format != "float" && format != "base64") return invalid_value(name, "\"float\" or \"base64\"", value);
+  embed.is_base64 = format == "base64";
+  return std::nullopt;
+}
+
+// Texts, or arrays of token ids.
+MaybeError LineParse::read_inputs(dom::array inputs) {
+  constexpr size_t kMaxInputs = 2048;  // as OpenAI
+  std::vector<PromptInput> prompts;
+  for (const JsonElement entry : inputs) {
+    const std::string name = "input[" + std::to_string(prompts.size()) + "]";
+    if (prompts.size() == kMaxInputs)
+      return field_error("invalid_value", "input", "input may hold at most " + std::to_string(kMaxInputs) + " inputs");
+    if (entry.is_array()) {
+      std::vector<TokenId> tokens;
+      if (MaybeError error = read_token_ids(name, entry, limits_.vocab_size, &tokens)) return error;
+      if (tokens.empty()) return invalid_value(name, "a non-empty array of token ids", entry);
+      prompts.emplace_back(std::move(tokens));
+    } else if (is_string(entry) && !is_neutral(entry, Neutral::kEmpty)) {
+      prompts.emplace_back(std::string(string_of(entry)));
+    } else {
+      return invalid_value(name, "a non-empty string, or token ids", entry);
+    }
+  }
+  request.prompt = std::move(prompts.front());
+  request.more_prompts.assign(std::make_move_iterator(prompts.begin() + 1), std::make_move_iterator(prompts.end()));
+  request.params.embed.is_list = true;
+  return std::nullopt;
+}
+
+// A text or token ids, or an array of such.
 MaybeError LineParse::read_input(JsonElement value) {
+  if (value.is_array()) {
+    const dom::array array = array_of(value);
+    if (array.begin() != array.end() && (is_string(*array.begin()) || (*array.begin()).is_array()))
+      return read_inputs(array);
+  }
   MaybeError error = read_prompt_value(value);
   if (!error) return error;
   for (size_t at = error->message.find("prompt"); at != std::string::npos; at = error->message.find("prompt", at + 5))
@@ -237,6 +278,10 @@ MaybeError LineParse::read_prompt(const FieldSet& fields) {
   int num_prompts = 0;
   JsonElement input;
   const bool has_input = request.params.task == Task::kEmbed && root_["input"].get(input) == simdjson::SUCCESS;
+  if (request.params.task == Task::kEmbed)
+    for (const std::string_view name : {"dimensions", "encoding_format"})
+      if (JsonElement value; root_[name].get(value) == simdjson::SUCCESS && !value.is_null())
+        if (MaybeError error = read_embed_field(name, value)) return error;
   if (has_input && !fields.has(Field::kPrompt) && !fields.has(Field::kMessages) && !fields.has(Field::kPromptTokenIds))
     return read_input(input);
   for (const Field field : kPromptFields) num_prompts += fields.has(field);

@@ -49,7 +49,9 @@ class LineParse {
   MaybeError read_batch_line(const FieldSet& line);
   MaybeError read_url(const FieldSet& line);
   MaybeError read_embedding(simdjson::dom::object body);
+  MaybeError read_embed_field(std::string_view name, JsonElement value);
   MaybeError read_input(JsonElement value);
+  MaybeError read_inputs(simdjson::dom::array inputs);
   MaybeError read_responses(simdjson::dom::object body);
   MaybeError read_request(const FieldSet& fields);
   MaybeError read_prompt(const FieldSet& fields);

@@ -161,13 +161,16 @@ void write_embedding_body(JsonWriter& json, const Completion& c, const ResultFor
   json.string(c.model_name);
   json.key("data");
   json.begin_array();
-  json.begin_object();
-  json.key("index");
-  json.integer(0);
-  json.key("object");
-  json.string("embedding");
-  write_embedding(json, c.choices[0]);
-  json.end_object();
+  for (size_t i = 0; i < c.choices.size(); ++i) {
+    json.begin_object();
+    json.key("index");
+    json.integer(static_cast<int64_t>(i));
+    json.key("object");
+    json.string("embedding");
+    json.key("embedding");
+    write_embedding(json, c.choices[i], c.embeds_base64);
+    json.end_object();
+  }
   json.end_array();
   write_usage(json, c);
   json.end_object();

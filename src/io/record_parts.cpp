@@ -1,5 +1,10 @@
 #include "io/record_parts.h"
 
+#include <bit>
+#include <string>
+
+#include "base/base64.h"
+
 namespace llmb {
 
 namespace {
@@ -132,8 +137,15 @@ void write_logprob_list(JsonWriter& json, const Choice& c, bool with_ids) {
   json.end_array();
 }
 
-void write_embedding(JsonWriter& json, const Choice& choice) {
-  json.key("embedding");
+void write_embedding(JsonWriter& json, const Choice& choice, bool as_base64) {
+  if (as_base64) {
+    std::string bytes;
+    for (const float x : choice.embedding)
+      for (int shift = 0; shift < 32; shift += 8)
+        bytes += static_cast<char>(std::bit_cast<uint32_t>(x) >> shift & 0xff);
+    json.string(encode_base64(bytes));
+    return;
+  }
   json.begin_array();
   for (const float x : choice.embedding) json.single(x);
   json.end_array();

@@ -25,7 +25,7 @@ void write_usage(JsonWriter& json, const Completion& completion);
 void write_metrics(JsonWriter& json, const RequestLatency& latency);
 void write_finish(JsonWriter& json, const Choice& choice);
 void write_token_ids(JsonWriter& json, const Choice& choice);
-void write_embedding(JsonWriter& json, const Choice& choice);
+void write_embedding(JsonWriter& json, const Choice& choice, bool as_base64);  // a value
 // The prompt's tokens, the first of which has none, as in write_logprob_list with ids.
 void write_prompt_logprobs(JsonWriter& json, const Completion& c);
 // In vLLM's form: for each token an object by ids.

@@ -49,8 +49,7 @@ void write_details(JsonWriter& json, const Completion& c, const Choice& choice) 
 
 // The sum is over all the prompt's tokens but the first.
 void write_prompt_score(JsonWriter& json, const Completion& c) {
-  double sum = 0;
-  for (const TokenDetail& detail : c.prompt_logprobs) sum += detail.chosen.logprob;
+  const double sum = c.prompt_logprob();
   const auto count = static_cast<int64_t>(c.prompt_logprobs.size());
   json.key("logprob");
   json.single(static_cast<float>(sum));
@@ -123,9 +122,12 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
     write_hash(json, c.line.content_hash);
   } else {
     if (c.task == Task::kEmbed) {
-      write_embedding(json, c.choices[0]);
+      json.key(c.embeds_list ? "embeddings" : "embedding");
+      if (c.embeds_list) json.begin_array();
+      for (const Choice& choice : c.choices) write_embedding(json, choice, c.embeds_base64);
+      if (c.embeds_list) json.end_array();
       write_usage(json, c);
-    } else if (c.task == Task::kScore && !c.choices[0].score) {
+    } else if (c.scores_prompt()) {
       write_prompt_score(json, c);
     } else if (c.choices[0].score) {
       write_options(json, c);

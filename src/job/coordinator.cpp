@@ -89,7 +89,7 @@ bool Coordinator::answer(int64_t ordinal, IntakeItem item) {
     return true;
   }
   if (key)
-    equal_rows_->compute(key, ordinal, {static_cast<int32_t>(item.request->prompt_tokens.size()),
+    equal_rows_->compute(key, ordinal, {static_cast<int32_t>(item.request->num_prompt_tokens()),
                                         item.request->num_truncated_tokens});
   return hand_on({ordinal, std::move(item.request), item.arrival_ms, item.arrival_is_clock_time});
 }

@@ -66,8 +66,8 @@ void each_member(ScoreParams& p, F f) {
 
 template <typename F>
 void each_member(EmbedParams& p, F f) {
-  auto& [normalizes, dimensions] = p;
-  f(normalizes), f(dimensions);
+  auto& [normalizes, dimensions, is_list, is_base64] = p;
+  f(normalizes), f(dimensions), f(is_list), f(is_base64);
 }
 
 template <typename F>
@@ -91,7 +91,7 @@ void each_member(AnswerForm& p, F f) {
 }
 
 EqualRows::Key EqualRows::key_of(const InputRequest& input) {
-  const auto& [line, form, id, model_name, adapter, input_json, settings, prompt, params, arrival] = input;
+  const auto& [line, form, id, model_name, adapter, input_json, settings, prompt, more_prompts, params, arrival] = input;
   const auto& [sampling, stop, output, prompt_params, answer_form, token_rules, score, embed, task] = params;
   if (!is_determined(sampling) && score.options.empty() && task == Task::kGenerate) return std::nullopt;
   PackedBytes bytes;
@@ -108,8 +108,13 @@ EqualRows::Key EqualRows::key_of(const InputRequest& input) {
   bytes.add(task);
   bytes.add(answer_form != nullptr);
   if (answer_form) bytes.add(*answer_form);
-  bytes.add(static_cast<uint8_t>(prompt.index()));
-  std::visit([&](const auto& value) { bytes.add(value); }, prompt);
+  const auto add_prompt = [&](const PromptInput& one) {
+    bytes.add(static_cast<uint8_t>(one.index()));
+    std::visit([&](const auto& value) { bytes.add(value); }, one);
+  };
+  add_prompt(prompt);
+  bytes.add(more_prompts.size());
+  for (const PromptInput& one : more_prompts) add_prompt(one);
   return sha256(bytes.bytes());
 }
 

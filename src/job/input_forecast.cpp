@@ -11,12 +11,12 @@ PlannedRow InputForecast::add(const Request& request) {
   expected.line = request.line.index;
   expected.prompt = row.prompt;
   expected.shared_with = row.shared.prompt;
-  expected.num_prompt_tokens = static_cast<int32_t>(request.prompt_tokens.size());
+  expected.num_prompt_tokens = static_cast<int32_t>(request.num_prompt_tokens());
   if (shares_prefixes_)
     expected.num_shared_tokens = std::clamp(row.shared.num_tokens - (request.adapter != kNoAdapter ? 1 : 0), 0,
                                             expected.num_prompt_tokens - 1);
   expected.max_tokens = stop.max_tokens.value_or(1);
-  expected.num_choices = request.params.sampling.num_choices;
+  expected.num_choices = request.parts.empty() ? request.params.sampling.num_choices : 1;
   expected.is_exact = (stop.ignore_eos || request.eos_token_ids.empty()) && stop.stop.empty() &&
                       stop.stop_token_ids.empty() && !request.params.sampling.beams;
   forecaster_.add(expected);
@@ -37,7 +37,7 @@ PlannedRow InputForecast::index_prompt(const Request& request) {
   } else {
     shared = prompts_.add(request.prompt_tokens);
   }
-  const int64_t num_more_choices = request.params.sampling.num_choices - 1;
+  const int64_t num_more_choices = request.parts.empty() ? request.params.sampling.num_choices - 1 : 0;
   const int32_t num_shared = std::max(shared.num_tokens - (has_adapter ? 1 : 0), 0);
   num_repeated_tokens_.fetch_add(std::min(num_shared, num_tokens - 1) + num_more_choices * num_tokens,
                                  std::memory_order_relaxed);

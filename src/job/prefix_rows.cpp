@@ -21,7 +21,7 @@ class RowTable {
     PlannedRow row = {prompts_.num_prompts() - 1, {}, 1};
     int64_t num_prompt_tokens = 0;
     if (request != nullptr) {
-      num_prompt_tokens = static_cast<int64_t>(request->prompt_tokens.size());
+      num_prompt_tokens = request->num_prompt_tokens();
       if (!request->is_indivisible) row.shared = prompts_.add(request->prompt_tokens);
       row.prompt = prompts_.num_prompts() - 1;
       row.num_output_tokens =

@@ -13,6 +13,10 @@ void RequestMetrics::add(const FinishedItem& item) {
   num_completed++;
   num_input_tokens += c.num_prompt_tokens;
   num_output_tokens += c.num_output_tokens();
+  if (c.scores_prompt()) {
+    num_scored_tokens += static_cast<int64_t>(c.prompt_logprobs.size());
+    scored_logprob += c.prompt_logprob();
+  }
   if (c.adapter != kNoAdapter) {
     AdapterTotals& totals = adapters[c.adapter];
     totals.num_completed++;

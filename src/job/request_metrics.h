@@ -34,6 +34,8 @@ struct RequestMetrics {
   int64_t num_good = 0;  // requests that met every target
   QuantileSketch ttft_ms, tpot_ms, itl_ms, e2el_ms, queue_ms;
   QuantileSketch input_tokens, output_tokens;  // of a request
+  int64_t num_scored_tokens = 0;               // of prompts that were scored as a whole
+  double scored_logprob = 0;                   // of these tokens
   std::map<int32_t, AdapterTotals> adapters;   // by their ids
   RequestSample sample;                        // of those answered
 };

@@ -17,8 +17,10 @@ constexpr std::chrono::milliseconds kFirstWindow{2000};
 constexpr std::chrono::milliseconds kTick{5};
 
 size_t bytes_of(const Request& r) {
+  size_t parts = 0;
+  for (const auto& part : r.parts) parts += sizeof part + bytes_of(*part);
   return sizeof r + r.prompt_tokens.size() * sizeof(TokenId) + r.line.source.size() + r.id_json.size() +
-         r.model_name.size() + r.input_json.size() + r.constraint_bytes;
+         r.model_name.size() + r.input_json.size() + r.constraint_bytes + parts;
 }
 
 }  // namespace

@@ -63,6 +63,8 @@ int64_t max_new_tokens(const SchedulerConfig& config, const Request& request) {
 }
 
 std::optional<RequestError> never_fits(const SchedulerConfig& config, const Request& request) {
+  for (const auto& part : request.parts)
+    if (std::optional<RequestError> error = never_fits(config, *part)) return error;
   const int64_t num_prompt = static_cast<int64_t>(request.prompt_tokens.size());
   if (num_prompt >= config.max_model_len)
     return RequestError{"prompt_too_long", "the prompt has " + std::to_string(num_prompt) + " tokens, the limit is " +

@@ -50,7 +50,8 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
     const SeqId id = next_id_ + choice;
     const bool is_given = !request->options.empty();
     const auto num_given = is_given ? static_cast<int32_t>(request->options[choice].tokens.size()) : num_new_tokens;
-    auto sequence = std::make_unique<Sequence>(id, choice, request, BlockTable(config_.block_size, config_.windows),
+    auto sequence = std::make_unique<Sequence>(id, choice, request->parts.empty() ? request : request->parts[choice],
+                                               BlockTable(config_.block_size, config_.windows),
                                                std::min(num_new_tokens, num_given), now_ms);
     sequence->rank = config_.policy.rank(*sequence, now_ms).rank;
     sequence->awaits_fork = request->params.sampling.beams && choice > 0;

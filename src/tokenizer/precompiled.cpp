@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "text/unicode.h"
-#include "tokenizer/base64.h"
+#include "base/base64.h"
 #include "tokenizer/normalizer.h"
 
 namespace llmb {

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "text/unicode.h"
-#include "tokenizer/base64.h"
+#include "base/base64.h"
 #include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/slow_formats.h"
 

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "text/unicode.h"
-#include "tokenizer/base64.h"
+#include "base/base64.h"
 #include "tokenizer/slow_formats.h"
 #include "tokenizer/word_splits.h"
 

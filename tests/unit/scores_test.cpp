@@ -2,12 +2,14 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "base/base64.h"
 #include "model/config_loader.h"
 #include "model/pooling.h"
 #include "tests/support/engine_job.h"
@@ -180,7 +182,9 @@ TEST_CASE("an option's log-probability is that of its tokens behind the prompt's
 }
 
 TEST_CASE("prompt_logprobs in OpenAI lines stand where vLLM has them, by token id") {
-  const json completion = {{"custom_id", "a"}, {"method", "POST"}, {"url", "/v1/completions"},
+  const json completion = {{"custom_id", "a"},
+                           {"method", "POST"},
+                           {"url", "/v1/completions"},
                            {"body", {{"model", "m"}, {"prompt", kContext}, {"prompt_logprobs", 1}, {"max_tokens", 1}}}};
   const json record = answers_to({completion}, bundled_job())[0];
   const json& list = record["response"]["body"]["choices"][0]["prompt_logprobs"];
@@ -203,8 +207,9 @@ TEST_CASE("a run that scores gives each line the sum of its prompt's log-probabi
   for (size_t at = 1; at < shown["prompt_logprobs"].size(); ++at)
     sum += shown["prompt_logprobs"][at]["logprob"].get<double>();
   options.defaults.task = Task::kScore;
-  const auto records = answers_to({{{"prompt", kContext}}, {{"prompt_token_ids", {7}}},
-                                   {{"prompt", kContext}, {"options", {" home", " they"}}}}, options);
+  const auto records = answers_to(
+      {{{"prompt", kContext}}, {{"prompt_token_ids", {7}}}, {{"prompt", kContext}, {"options", {" home", " they"}}}},
+      options);
   const double count = static_cast<double>(shown["prompt_logprobs"].size()) - 1;
   CHECK(is_near(records[0]["logprob"], sum));
   CHECK(records[0]["num_tokens"] == count);
@@ -264,11 +269,14 @@ TEST_CASE("lines of a run that embeds: input, OpenAI's form with dimensions, and
   const auto body = [](const json& members) {
     return json{{"custom_id", "a"}, {"method", "POST"}, {"url", "/v1/embeddings"}, {"body", members}};
   };
-  const auto records = answers_to({{{"input", kContext}}, {{"prompt", kContext}, {"input", "the user's own"}},
+  const auto records = answers_to({{{"input", kContext}},
+                                   {{"prompt", kContext}, {"input", "the user's own"}},
                                    body({{"model", "m"}, {"input", {kContext}}, {"dimensions", 8}}),
-                                   body({{"model", "m"}, {"input", kContext}, {"encoding_format", "base64"}}),
-                                   body({{"model", "m"}, {"input", {"a", "b"}}}), body({{"model", "m"}}),
-                                   body({{"model", "m"}, {"input", "a"}, {"dimension", 8}})}, options);
+                                   body({{"model", "m"}, {"input", kContext}, {"encoding_format", "int8"}}),
+                                   body({{"model", "m"}, {"input", {"a", ""}}}),
+                                   body({{"model", "m"}}),
+                                   body({{"model", "m"}, {"input", "a"}, {"dimension", 8}})},
+                                  options);
   CHECK(records[0]["embedding"] == records[1]["embedding"]);
   const json& data = records[2]["response"]["body"]["data"];
   REQUIRE(data.size() == 1);
@@ -277,7 +285,7 @@ TEST_CASE("lines of a run that embeds: input, OpenAI's form with dimensions, and
   first.erase(first.begin() + 8, first.end());
   CHECK(cosine(data[0]["embedding"], first) >= 0.999999);
   CHECK(records[2]["response"]["body"]["usage"]["prompt_tokens"] == records[0]["usage"]["prompt_tokens"]);
-  const char* const codes[] = {"unsupported_field", "unsupported_field", "missing_field", "unknown_field"};
+  const char* const codes[] = {"invalid_value", "invalid_value", "missing_field", "unknown_field"};
   for (size_t i = 0; i < 4; ++i) {
     CAPTURE(i);
     CHECK(records[3 + i]["response"]["body"]["error"]["code"] == codes[i]);
@@ -285,6 +293,58 @@ TEST_CASE("lines of a run that embeds: input, OpenAI's form with dimensions, and
   EngineJobOptions generates = bundled_job();
   const json refused = answers_to({body({{"model", "m"}, {"input", "a"}})}, generates)[0];
   CHECK(refused["response"]["body"]["error"]["code"] == "unsupported_url");
+}
+
+std::vector<float> floats_of(const std::string& base64) {
+  std::string bytes;
+  REQUIRE(decode_base64(base64, &bytes));
+  std::vector<float> floats(bytes.size() / sizeof(float));
+  std::memcpy(floats.data(), bytes.data(), floats.size() * sizeof(float));
+  return floats;
+}
+
+TEST_CASE("a line of several inputs gives each its vector, the same as by itself, whatever the schedule") {
+  EngineJobOptions options = embedding_job(source_dir() + "/data/model");
+  options.tokenizer = Tokenizer::load(source_dir() + "/data/model").value();
+  const std::string second = std::string(kContext) + " It was late.";
+  const json ids = {5, 6, 7, 8};
+  std::vector<json> lines;
+  for (const json& input : {json(kContext), json(second), ids, json{kContext, second, ids}, json::array({kContext}),
+                            json{kContext, json::array()}, json{kContext, 3}, json{kContext, std::string(4000, 'x')},
+                            json(std::vector<std::string>(2049, "a"))})
+    lines.push_back({{"input", input}});
+  const json body = {{"model", "m"}, {"input", {ids, kContext}}};
+  lines.push_back({{"custom_id", "a"}, {"method", "POST"}, {"url", "/v1/embeddings"}, {"body", body}});
+  lines.push_back({{"input", {kContext, second, ids}}, {"encoding_format", "base64"}, {"dimensions", 5}});
+  const auto records = answers_to(lines, options);
+  const json all = {records[0]["embedding"], records[1]["embedding"], records[2]["embedding"]};
+  CHECK(records[3]["embeddings"] == all);
+  CHECK(records[4]["embeddings"] == json::array({all[0]}));
+  int64_t num_tokens = 0;
+  for (int i = 0; i < 3; ++i) num_tokens += records[i]["usage"]["prompt_tokens"].get<int64_t>();
+  CHECK(records[3]["usage"]["prompt_tokens"] == num_tokens);
+  for (size_t i = 0; i < 3; ++i) {
+    const std::vector<float> cut = floats_of(records[10]["embeddings"][i]);
+    REQUIRE(cut.size() == 5);
+    for (size_t at = 0; at < 5; ++at)
+      CHECK(std::fabs(cut[at] / cut[0] - all[i][at].get<double>() / all[i][0].get<double>()) < 1e-4);
+  }
+  const json& data = records[9]["response"]["body"]["data"];
+  REQUIRE(data.size() == 2);
+  CHECK((data[0]["embedding"] == all[2] && data[1]["embedding"] == all[0] && data[1]["index"] == 1));
+  CHECK(records[5]["error"]["param"] == "input[1]");
+  CHECK(records[6]["error"]["message"].get<std::string>().find("input[1]") == 0);
+  CHECK(records[7]["error"]["code"] == "prompt_too_long");
+  CHECK(records[7]["error"]["message"].get<std::string>().find("input[1]: ") == 0);
+  CHECK(records[8]["error"]["message"].get<std::string>().find("2048") != std::string::npos);
+  options.scheduler.max_num_seqs = 2;
+  options.scheduler.max_num_batched_tokens = 5;
+  options.scheduler.num_blocks = 40;
+  for (const bool shares : {false, true}) {
+    options.scheduler.enable_prefix_caching = shares;
+    const auto again = answers_to(lines, options);
+    for (const size_t i : {0, 1, 2, 3, 4, 9, 10}) CHECK_MESSAGE((again[i] == records[i]), i);
+  }
 }
 
 TEST_CASE("pooling is read from sentence-transformers files") {
@@ -299,8 +359,9 @@ TEST_CASE("pooling is read from sentence-transformers files") {
              R"({"word_embedding_dimension": 8, "pooling_mode_cls_token": false, "pooling_mode_lasttoken": true})");
   write_file(dir / "modules.json", json{module("Transformer", ""), module("Pooling", "1_Pooling")}.dump());
   CHECK(load_pooling(dir.path(), false).value().normalizes == false);
-  write_file(dir / "modules.json",
-             json{module("Transformer", ""), module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize")}.dump());
+  write_file(
+      dir / "modules.json",
+      json{module("Transformer", ""), module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize")}.dump());
   CHECK(load_pooling(dir.path(), false).value().normalizes);
   write_file(dir / "1_Pooling/config.json", R"({"pooling_mode_mean_tokens": true})");
   CHECK(load_pooling(dir.path(), false).status().message().find("pooling_mode_mean_tokens") != std::string::npos);

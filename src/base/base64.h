@@ -1,4 +1,4 @@
-// Base64 (RFC 4648), as tokenizer files hold bytes. Pure functions.
+// Base64 (RFC 4648). Pure functions.
 #pragma once
 
 #include <string>
