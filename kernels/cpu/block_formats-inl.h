@@ -52,9 +52,22 @@ struct SectionReader {
 HWY_INLINE U low_bits(U words, uint32_t mask) { return hn::And(words, hn::Set(DU(), mask)); }
 // The four bits of each byte that begin at bit 0 or 4.
 HWY_INLINE U nibbles(U words, int first_bit) { return low_bits(hn::ShiftRightSame(words, first_bit), 0x0f0f0f0f); }
-// Bits 0 to 3, each to bit 4 of a byte.
-HWY_INLINE U spread_fifth_bits(U bits) {
-  return low_bits(hn::Mul(low_bits(bits, 15), hn::Set(DU(), 0x00204081u << 4)), 0x10101010);
+// Bits 4 · word to 4 · word + 3, each to bit 4 of a byte.
+HWY_INLINE U spread_fifth_bits(U bits, int word) {
+#if HWY_TARGET == HWY_SCALAR
+  const U four = low_bits(hn::ShiftRightSame(bits, 4 * word), 15);
+  return low_bits(hn::Mul(four, hn::Set(DU(), 0x00204081u << 4)), 0x10101010);
+#else
+  // The byte that has the bits, four times.
+  HWY_ALIGN static constexpr uint8_t kBytes[4][16] = {{0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12},
+                                                      {1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13},
+                                                      {2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14, 14, 14},
+                                                      {3, 3, 3, 3, 7, 7, 7, 7, 11, 11, 11, 11, 15, 15, 15, 15}};
+  const hn::Repartition<uint8_t, DU> d8;
+  const auto bytes = hn::TableLookupBytes(hn::BitCast(d8, bits), hn::LoadDup128(d8, kBytes[word / 2]));
+  const auto bit = hn::BitCast(d8, hn::Set(DU(), word % 2 == 0 ? 0x08040201u : 0x80402010u));
+  return hn::BitCast(DU(), hn::IfThenElseZero(hn::TestBit(bytes, bit), hn::Set(d8, 16)));
+#endif
 }
 
 // A format has
@@ -94,7 +107,7 @@ struct Q4_1 : Nibbles32<0> {
 struct Q5_1 : Nibbles32<1> {
   static constexpr bool kIsNibble = false, kHasMinimum = true, kAddsMinimum = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    return hn::Or(Nibbles32<1>::codes(s, run, word), spread_fifth_bits(hn::ShiftRightSame(s.word(0), 4 * word)));
+    return hn::Or(Nibbles32<1>::codes(s, run, word), spread_fifth_bits(s.word(0), word));
   }
 };
 struct Q5_0 : Q5_1 {

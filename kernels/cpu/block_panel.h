@@ -59,4 +59,11 @@ void decode_block_panel(BlockFormat format, const uint8_t* panel, int64_t k_begi
                         int64_t column_end,
                         float* out);  // [k_end - k_begin][kPanelWidth]
 
+// block_linear_task (linear_task.h) of one row. REQUIRES: panel_blocks() != kNone.
+struct LinearTask;
+void block_row_task(const LinearTask& task);
+
+// How far ahead of reading it a panel is asked for, into the second-level cache.
+constexpr int64_t kBlockFetchBytes = 8192;
+
 }  // namespace llmb::cpu

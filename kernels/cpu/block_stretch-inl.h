@@ -7,13 +7,13 @@
 #define LLMB_KERNELS_CPU_BLOCK_STRETCH_ONCE_
 #include <cstdint>
 
+#include "kernels/cpu/block_panel.h"
 #include "kernels/cpu/linear.h"
 
 namespace llmb::cpu {
 
 constexpr int64_t kColumns = PackedLinear::kPanelWidth;
 constexpr int kMaxParts = 16, kStretchWords = kMaxBlockSize / 4;
-constexpr int64_t kStretchAheadBytes = 8192;  // that weights are fetched ahead of reading them
 
 // Up to 256 k of a panel.
 struct Stretch {
@@ -90,26 +90,26 @@ HWY_INLINE U as_bytes(U codes) {
 template <class F>
 HWY_NOINLINE void unpack(const BlockSection& section, const uint8_t* panel, int64_t k, int64_t num_runs,
                          int64_t column_begin, int64_t column_end, Stretch* to) {
-  constexpr int kParts = F::kIsByHalves ? 2 : 1;
+  constexpr int kHalves = F::kIsByHalves ? 2 : 1;
   const int64_t runs = to->is_large ? kMaxBlockSize / kRun : 1;
-  to->num_parts = static_cast<int>(num_runs) * kParts;
-  to->part_words = 8 / kParts;
+  to->num_parts = static_cast<int>(num_runs) * kHalves;
+  to->part_words = 8 / kHalves;
   to->has_minima = F::kHasMinimum;
   to->offset = kIsUnsigned ? offset_of<F>() : 0;
   for (int64_t i = 0; i < num_runs; ++i) {
     const int64_t run = k / kRun + i;
     const uint8_t* const data = panel + run / runs * section.size();
-    const uint8_t* const ahead = panel + run * section.size() / runs + kStretchAheadBytes;
+    const uint8_t* const ahead = panel + run * section.size() / runs + kBlockFetchBytes;
     for (int64_t line = 0; line < section.size() / runs; line += 64) __builtin_prefetch(ahead + line, 0, 2);
     for (int64_t column = column_begin; column < column_end; column += kLanes) {
       const SectionReader s(section, data, column);
       LLMB_UNROLL for (int word = 0; word < 8; ++word)
           hn::StoreU(as_bytes<F>(F::codes(s, run % runs, word)), DU(), &to->codes[i * 8 + word][column]);
-      LLMB_UNROLL for (int half = 0; half < kParts; ++half) {
-        hn::StoreU(F::scale(s, run % runs, half), D(), &to->scales[i * kParts + half][column]);
+      LLMB_UNROLL for (int half = 0; half < kHalves; ++half) {
+        hn::StoreU(F::scale(s, run % runs, half), D(), &to->scales[i * kHalves + half][column]);
         if constexpr (F::kHasMinimum) {
           const V minimum = F::minimum(s, run % runs, half);
-          hn::StoreU(F::kAddsMinimum ? minimum : hn::Neg(minimum), D(), &to->minima[i * kParts + half][column]);
+          hn::StoreU(F::kAddsMinimum ? minimum : hn::Neg(minimum), D(), &to->minima[i * kHalves + half][column]);
         }
       }
     }

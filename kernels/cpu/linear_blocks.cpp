@@ -1,8 +1,6 @@
 // linear over blocks of few bits as files store them: a stretch of the panel becomes fp32 in a cache, and is multiplied
 // as fp32 weights are. So outputs have the bytes that the dequantised matrix would give.
-//
-// All products of a scale and a code are exact in fp32 (11 bits of an fp16 scale, at most 8 of a part's and 7 of a
-// code, never more than 24 together), so that a minimum may be subtracted by a fused multiply-add.
+// A lone row is multiplied by numbers in registers (linear_blocks_row.cpp).
 #include "kernels/cpu/block_panel.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/simd_targets.h"
@@ -10,73 +8,12 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear_blocks.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h
-#include "kernels/cpu/block_formats-inl.h"
+#include "kernels/cpu/block_numbers-inl.h"
 #include "kernels/cpu/linear_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
-
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-constexpr bool kLooksUpInRegisters = true;
-#else
-constexpr bool kLooksUpInRegisters = false;
-#endif
-
-// The numbers of codes of four bits.
-template <class F>
-struct Meanings {
-  alignas(64) float of[16];
-  constexpr Meanings() : of() {
-    for (int i = 0; i < 16; ++i) of[i] = F::kTable == nullptr ? static_cast<float>(i - F::kOffset) : F::kTable[i];
-  }
-};
-template <class F>
-constexpr Meanings<F> kMeanings;
-
-// The numbers of byte kByte of words of codes. table: of codes of four bits, where registers can be looked up in.
-template <class F, int kByte>
-HWY_INLINE V meaning(U codes, [[maybe_unused]] V table) {
-  const U shifted = hn::ShiftRight<8 * kByte>(codes);
-  if constexpr (F::kIsNibble && kLooksUpInRegisters) {
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-    return V{_mm512_permutexvar_ps(shifted.raw, table.raw)};  // looks at four bits
-#endif
-  } else if constexpr (F::kTable != nullptr) {
-    return hn::GatherIndex(D(), kMeanings<F>.of, hn::BitCast(DI(), hn::And(shifted, hn::Set(DU(), 15))));
-  } else {
-    // A float whose lowest bits count ones: a code is converted by being put there.
-    const U one_step = hn::OrAnd(hn::Set(DU(), 0x4b000000), shifted, hn::Set(DU(), 255));
-    return hn::Sub(hn::BitCast(D(), one_step), hn::Set(D(), 0x1p23f + F::kOffset));
-  }
-}
-
-// One run of a vector of columns: out[k][kWidth].
-template <class F>
-HWY_INLINE void decode_run(const SectionReader& s, int64_t run, V table, float* out) {
-  V scale = F::scale(s, run, 0), minimum = scale;
-  if constexpr (F::kHasMinimum) minimum = F::minimum(s, run, 0);
-  LLMB_UNROLL for (int word = 0; word < 8; ++word) {
-    if (F::kIsByHalves && word == 4) {
-      scale = F::scale(s, run, 1);
-      if constexpr (F::kHasMinimum) minimum = F::minimum(s, run, 1);
-    }
-    const U codes = F::codes(s, run, word);
-    const auto store = [&](auto byte) HWY_ATTR {
-      constexpr int kByte = decltype(byte)::value;
-      const V code = meaning<F, kByte>(codes, table);
-      V number;
-      if constexpr (!F::kHasMinimum) number = hn::Mul(scale, code);
-      else if constexpr (F::kAddsMinimum) number = hn::MulAdd(scale, code, minimum);
-      else number = hn::MulSub(scale, code, minimum);
-      hn::StoreU(number, D(), out + (4 * word + kByte) * kWidth);
-    };
-    store(std::integral_constant<int, 0>());
-    store(std::integral_constant<int, 1>());
-    store(std::integral_constant<int, 2>());
-    store(std::integral_constant<int, 3>());
-  }
-}
 
 // Numbers [k_begin, k_end) of columns [column_begin, column_end) of a panel.
 struct Stretch {
@@ -89,13 +26,15 @@ template <class F>
 HWY_NOINLINE void decode(const Stretch& t, float* out) {
   const BlockSection& section = block_section(t.format);
   const int64_t runs = block_size(t.format).size / kRun;
-  V table = hn::Zero(D());
-  if constexpr (F::kIsNibble && kLooksUpInRegisters) table = hn::Load(D(), kMeanings<F>.of);
+  const V table = table_of<F>();
   for (int64_t k = t.k_begin; k < t.k_end; k += kRun, out += kRun * kWidth) {
     const int64_t run = k / kRun;
     const uint8_t* data = t.panel + run / runs * section.size();
-    for (int64_t column = t.column_begin; column < t.column_end; column += kLanes)
-      decode_run<F>(SectionReader(section, data, column), run % runs, table, out + column);
+    for (int64_t column = t.column_begin; column < t.column_end; column += kLanes) {
+      const SectionReader s[] = {{section, data, column}};
+      for_each_number<F>(s, run % runs, table,
+                         [&](int i, int, V number) HWY_ATTR { hn::StoreU(number, D(), out + i * kWidth + column); });
+    }
   }
 }
 
@@ -147,7 +86,11 @@ namespace llmb::cpu {
 HWY_EXPORT(block_linear_task_target);
 HWY_EXPORT(decode_block_panel_target);
 
-void block_linear_task(const LinearTask& task) { HWY_DYNAMIC_DISPATCH(block_linear_task_target)(task); }
+void block_linear_task(const LinearTask& task) {
+  const bool is_lone = task.row_end - task.row_begin == 1;
+  if (is_lone && task.weight->panel_blocks(task.panel) != BlockFormat::kNone) return block_row_task(task);
+  HWY_DYNAMIC_DISPATCH(block_linear_task_target)(task);
+}
 
 void decode_block_panel(BlockFormat format, const uint8_t* panel, int64_t k_begin, int64_t k_end, int64_t column_begin,
                         int64_t column_end, float* out) {

@@ -1,0 +1,97 @@
+// The numbers of panels of blocks (block_panel.h), decoded in registers. Compiled once for each SIMD target; include
+// after hwy/foreach_target.h.
+//
+// All products of a scale and a code are exact in fp32 (11 bits of an fp16 scale, at most 8 of a part's and 7 of a
+// code, never more than 24 together), so that a minimum may be subtracted by a fused multiply-add.
+
+#if defined(LLMB_KERNELS_CPU_BLOCK_NUMBERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LLMB_KERNELS_CPU_BLOCK_NUMBERS_INL_H_
+#undef LLMB_KERNELS_CPU_BLOCK_NUMBERS_INL_H_
+#else
+#define LLMB_KERNELS_CPU_BLOCK_NUMBERS_INL_H_
+#endif
+
+#include <utility>
+
+#include "kernels/cpu/block_formats-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace llmb::cpu {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+constexpr bool kLooksUpInRegisters = true;
+#else
+constexpr bool kLooksUpInRegisters = false;
+#endif
+
+// The numbers of codes of four bits.
+template <class F>
+struct Meanings {
+  alignas(64) float of[16];
+  constexpr Meanings() : of() {
+    for (int i = 0; i < 16; ++i) of[i] = F::kTable == nullptr ? static_cast<float>(i - F::kOffset) : F::kTable[i];
+  }
+};
+template <class F>
+constexpr Meanings<F> kMeanings;
+
+// The numbers of byte kByte of words of codes. table: of codes of four bits, where registers can be looked up in.
+template <class F, int kByte>
+HWY_INLINE V meaning(U codes, [[maybe_unused]] V table) {
+  const U shifted = hn::ShiftRight<8 * kByte>(codes);
+  if constexpr (F::kIsNibble && kLooksUpInRegisters) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+    return V{_mm512_permutexvar_ps(shifted.raw, table.raw)};  // looks at four bits
+#endif
+  } else if constexpr (F::kTable != nullptr) {
+    return hn::GatherIndex(D(), kMeanings<F>.of, hn::BitCast(DI(), hn::And(shifted, hn::Set(DU(), 15))));
+  } else {
+    // A float whose lowest bits count ones: a code is converted by being put there.
+    const U one_step = hn::OrAnd(hn::Set(DU(), 0x4b000000), shifted, hn::Set(DU(), 255));
+    return hn::Sub(hn::BitCast(D(), one_step), hn::Set(D(), 0x1p23f + F::kOffset));
+  }
+}
+
+template <class F>
+HWY_INLINE V table_of() {
+  if constexpr (F::kIsNibble && kLooksUpInRegisters) return hn::Load(D(), kMeanings<F>.of);
+  else return hn::Zero(D());
+}
+
+// Calls f(k, v, number) for one run of vectors of columns: number of vector v.
+template <class F, int kVecs, typename Function>
+HWY_INLINE void for_each_number(const SectionReader (&s)[kVecs], int64_t run, V table, const Function& f) {
+  V scale[kVecs], minimum[kVecs];
+  const auto read_scales = [&](int half) HWY_ATTR {
+    LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
+      scale[v] = F::scale(s[v], run, half);
+      if constexpr (F::kHasMinimum) minimum[v] = F::minimum(s[v], run, half);
+    }
+  };
+  read_scales(0);
+  LLMB_UNROLL for (int word = 0; word < 8; ++word) {
+    if (F::kIsByHalves && word == 4) read_scales(1);
+    U codes[kVecs];
+    LLMB_UNROLL for (int v = 0; v < kVecs; ++v) codes[v] = F::codes(s[v], run, word);
+    const auto give = [&](auto byte) HWY_ATTR {
+      constexpr int kByte = decltype(byte)::value;
+      LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
+        const V code = meaning<F, kByte>(codes[v], table);
+        if constexpr (!F::kHasMinimum) f(4 * word + kByte, v, hn::Mul(scale[v], code));
+        else if constexpr (F::kAddsMinimum) f(4 * word + kByte, v, hn::MulAdd(scale[v], code, minimum[v]));
+        else f(4 * word + kByte, v, hn::MulSub(scale[v], code, minimum[v]));
+      }
+    };
+    give(std::integral_constant<int, 0>());
+    give(std::integral_constant<int, 1>());
+    give(std::integral_constant<int, 2>());
+    give(std::integral_constant<int, 3>());
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace llmb::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif
