@@ -1,10 +1,13 @@
 // A GGUF file given to -m: the bundled model, converted here with every bit kept, answers as its directory does.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <filesystem>
 #include <regex>
 
+#include "base/float_formats.h"
 #include "tests/e2e/run.h"
 #include "tests/support/gguf_from_hf.h"
 #include "tests/support/source_dir.h"
@@ -31,8 +34,22 @@ std::string gguf_name(std::string name) {
   return name;
 }
 
-// bf16, q and k in the order that llama.cpp rotates.
-std::string converted_model(const std::string& pre = "smollm") {
+// A row in blocks of 32 numbers of eight bits.
+std::string q8_0_row(const std::vector<float>& row) {
+  std::string bytes;
+  for (size_t k = 0; k < row.size(); k += 32) {
+    float max = 0;
+    for (size_t i = k; i < k + 32; ++i) max = std::max(max, std::fabs(row[i]));
+    const uint16_t scale = f32_to_f16(max / 127);
+    bytes += GgufWriter::raw(scale);
+    for (size_t i = k; i < k + 32; ++i)
+      bytes += GgufWriter::raw(static_cast<int8_t>(max == 0 ? 0 : std::lround(row[i] / f16_to_f32(scale))));
+  }
+  return bytes;
+}
+
+// bf16, or Q8_0, q and k in the order that llama.cpp rotates.
+std::string converted_model(const std::string& pre = "smollm", bool is_q8_0 = false) {
   const json config = json::parse(read_file(kModel + "/config.json"));
   const json tokenizer_config = json::parse(read_file(kModel + "/tokenizer_config.json"));
   GgufWriter w;
@@ -61,13 +78,16 @@ std::string converted_model(const std::string& pre = "smollm") {
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t head = row / head_dim, i = row % head_dim;
       const int64_t from = is_rotated ? head * head_dim + i / 2 + i % 2 * (head_dim / 2) : row;
+      std::vector<float> numbers;
       for (int64_t col = 0; col < cols; ++col) {
         const auto value = static_cast<float>(tensor.values[from * cols + col]);
-        if (is_matrix) bytes += GgufWriter::raw(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+        if (is_matrix && is_q8_0) numbers.push_back(value);
+        else if (is_matrix) bytes += GgufWriter::raw(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
         else bytes += GgufWriter::raw(value);
       }
+      bytes += q8_0_row(numbers);
     }
-    w.tensor(gguf_name(name), tensor.shape, is_matrix ? 30 : 0, bytes);
+    w.tensor(gguf_name(name), tensor.shape, !is_matrix ? 0 : is_q8_0 ? 8 : 30, bytes);
   }
   return w.bytes();
 }
@@ -142,6 +162,34 @@ TEST_CASE("a damaged file, and one that is none, are refused with 4") {
   const ProcessResult several = run_model(dir.path(), {source_dir() + "/examples/prompts.jsonl"});
   CHECK(several.exit_code == 4);
   CHECK(several.err.find("GGUF models, such as") != std::string::npos);
+}
+
+TEST_CASE("--gguf-activations int8: the same bytes from any schedule, said by the manifest, not mixed with others") {
+  const TemporaryDirectory dir;
+  const std::string model = dir.file("m-Q8_0.gguf"), out = dir.file("out.jsonl");
+  write_file(model, converted_model("smollm", true));
+  const auto answers = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {source_dir() + "/examples/prompts.jsonl", "--max-tokens", "20", "--order", "input"});
+    const ProcessResult result = run_model(model, more);
+    CHECK_MESSAGE(result.out.size() > 100, result.err);
+    return without_ids(stable_output(result.out));
+  };
+  const std::string rounded = answers({"--gguf-activations", "int8"});
+  CHECK(answers({"--gguf-activations", "int8", "--threads", "1", "--max-num-seqs", "1", "--block-size", "8"}) ==
+        rounded);
+  CHECK(answers({"--gguf-activations", "float32"}) == answers({}));
+  write_file(dir.file("in.jsonl"), R"({"prompt":"Once","max_tokens":2})");
+  REQUIRE(run_model(model, {dir.file("in.jsonl"), "-o", out, "--gguf-activations", "int8"}).exit_code == 0);
+  CHECK(read_file(out + ".manifest.json").find("gguf_activations") != std::string::npos);
+  write_file(dir.file("in.jsonl"), R"({"prompt":"Once","max_tokens":2})"
+                                   "\n"
+                                   R"({"prompt":"Then","max_tokens":2})");
+  const ProcessResult other = run_model(model, {dir.file("in.jsonl"), "-o", out});
+  CHECK(other.exit_code == 7);
+  CHECK(other.err.find("gguf_activations") != std::string::npos);
+  const ProcessResult none = run_model(kModel, {dir.file("in.jsonl"), "--gguf-activations", "int8"});
+  CHECK(none.exit_code == 4);
+  CHECK(none.err.find("no weights in GGUF's blocks") != std::string::npos);
 }
 
 TEST_CASE("a file that does not say how text is split runs with a warning that names the guess") {
