@@ -88,6 +88,11 @@ class PackedReader {
     value.reset();
     if (has_value) read(value.emplace());
   }
+  template <typename A, typename B>
+  void read(std::pair<A, B>& pair) {
+    read(pair.first);
+    read(pair.second);
+  }
   template <typename T>
   void read(std::vector<T>& values) {
     values.resize(read_size());

@@ -235,10 +235,20 @@ void add_batching_options(CLI::App& app, Options& o) {
   app.add_flag("--deterministic", o.job.load.cuda.deterministic,
                "GPU: make results independent of what else runs in the step, at some cost; on the CPU they always are")
       ->group(group);
-  app.add_option("--threads", o.job.load.num_threads, "CPU threads; default: all usable cores")
+  app.add_option("--threads", o.job.load.num_threads, "CPU threads, of all workers together; default: all usable cores")
       ->check(integer_in(1, 1024))
       ->group(group)
       ->option_text("N");
+  app.add_option("--workers", o.job.num_workers,
+                 "Compute in W processes, each with a GPU or its part of the cores; one that dies costs no row. "
+                 "--max-num-seqs counts for each, memory is divided; --weight-cache lets them share the weights")
+      ->check(integer_in(1, 256))
+      ->group(group)
+      ->option_text("W");
+  app.add_option("--data-parallel-size", o.job.num_workers, "vLLM's name of --workers")
+      ->check(integer_in(1, 256))
+      ->group(group)
+      ->option_text("W");
 }
 
 void add_speculation_options(CLI::App& app, Options& o) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/options.h"
-#include "job/worker.h"
+#include "job/workforce.h"
 
 namespace llmb {
 

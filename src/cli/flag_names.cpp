@@ -31,7 +31,8 @@ constexpr std::string_view kOptions[] = {"adapter_dir",
                                          "stop_token_ids",
                                          "template",
                                          "tokenizer",
-                                         "watchdog_timeout"};
+                                         "watchdog_timeout",
+                                         "workers"};
 
 }  // namespace
 

@@ -46,6 +46,8 @@ std::string check_combination(const JobOptions& o) {
   };
   if (!o.speculation.corpus.empty() && !o.speculation.lookup)
     return "--speculative-corpus needs --speculative lookup, which looks into it";
+  if (o.num_workers > 0 && o.device.starts_with("cuda:"))
+    return "--workers takes a GPU each, from the first on; say which with CUDA_VISIBLE_DEVICES, and --device cuda";
   const bool must_swap = o.scheduler.preemption == PreemptionMode::kSwap;
   if (must_swap && !o.scheduler.enable_prefix_caching)
     return "--preemption swap needs the prefix cache, which finds what was moved; leave out --no-enable-prefix-caching";
@@ -59,6 +61,7 @@ std::string check_combination(const JobOptions& o) {
 std::string check_autotune(const Options& options) {
   if (!options.autotune) return "";
   if (options.dry_run) return "--autotune and --dry-run cannot be combined";
+  if (options.job.num_workers > 0) return "--autotune cannot be combined with --workers; tune a run without them";
   if (options.job.load.cpu.weight_cache_dir.empty())
     return "--autotune needs --weight-cache DIR, where what it finds is kept";
   const std::vector<std::string>& inputs = options.job.inputs;

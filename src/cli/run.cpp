@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -27,8 +28,10 @@
 #include "cli/report_command.h"
 #include "cli/settings.h"
 #include "cli/signals.h"
+#include "cli/worker_start.h"
 #include "core/kv_room.h"
 #include "job/job.h"
+#include "job/remote_worker.h"
 #include "job/supervisor.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -190,9 +193,10 @@ bool say(const Words& words) {
   }
 }
 
-int run_job(const Options& options, const BackendFactory& make, RunView& view, StderrWriter& writer) {
+int run_job(const Options& options, const BackendFactory& make, const StartWorker& start_worker, RunView& view,
+            StderrWriter& writer) {
   Display display(options);
-  Job job(options.job, {make, interrupt_count(), display});
+  Job job(options.job, {make, interrupt_count(), display, start_worker});
   view.show(&job);
   std::optional<JobEnding> ending;
   const int exit_code = guarded([&] {
@@ -248,10 +252,22 @@ void tell_terminal_input(const std::vector<std::string>& inputs) {
   ::_exit(exit_code);
 }
 
+// One of a job's workers; its words go to the job.
+int run_worker(int argc, const char* const* argv, Descriptor socket, const BackendFactory& make) {
+  return guarded([&] {
+    StderrWriter writer;
+    ParsedCommandLine parsed = parse_command_line(argc, argv);
+    if (!parsed.exit_code) run_remote_worker(std::move(parsed.options.job), std::move(socket), make);
+    let_reader_finish(writer, *parsed.exit_code);
+    return *parsed.exit_code;
+  });
+}
+
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv, const BackendFactory& make) {
   hold_memory_reserve();
+  if (std::optional<Descriptor> socket = take_worker_arguments(&argc, &argv)) return run_worker(argc, argv, std::move(*socket), make);
   return guarded([&] {
     StderrWriter writer;
     RunView view;
@@ -271,7 +287,7 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
         tell_terminal_input(options.job.inputs);
         if (options.dry_run) return dry_run(options);
         if (options.autotune) return run_aside(options, make, view, writer, autotune);
-        return run_job(options, make, view, writer);
+        return run_job(options, make, worker_starter(argc, argv), view, writer);
       });
       view.set_exit_code(exit_code);
       let_reader_finish(writer, exit_code);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/make_backend.h"
-#include "job/worker.h"
+#include "job/workforce.h"
 
 namespace llmb {
 

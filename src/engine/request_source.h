@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "core/request.h"
 
@@ -16,6 +17,7 @@ struct WorkItem {
   // When it arrives: since the start of the run (files, simulated arrivals), or on the clock (stdin).
   double arrival_ms = 0;
   bool arrival_is_clock_time = false;
+  std::string packed_input;  // the line that it was made of, where another process is to make the request again; else ""
 };
 
 // The engine's thread calls all of it.

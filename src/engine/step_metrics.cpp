@@ -72,4 +72,29 @@ void StepMetrics::add_step(const ModelConfig& config, const StepPlan& plan, cons
   flops += 4 * attended * static_cast<double>(config.q_size()) * config.num_hidden_layers;
 }
 
+void StepMetrics::add(const StepMetrics& other, double later_ms) {
+  num_steps += other.num_steps;
+  busy_ms += other.busy_ms;
+  batch_size_sum += other.batch_size_sum;
+  flops += other.flops;
+  num_context_tokens_read += other.num_context_tokens_read;
+  kv_used_sum += other.kv_used_sum;
+  kv_allocated_sum += other.kv_allocated_sum;
+  kv_allocated_max = std::max(kv_allocated_max, other.kv_allocated_max);
+  prompt_tokens.num_asked += other.prompt_tokens.num_asked;
+  prompt_tokens.num_saved += other.prompt_tokens.num_saved;
+  prompt_tokens.num_computed += other.prompt_tokens.num_computed;
+  num_block_copies += other.num_block_copies;
+  num_swapped_out += other.num_swapped_out;
+  num_swapped_in += other.num_swapped_in;
+  num_evictions += other.num_evictions;
+  num_recomputed_tokens += other.num_recomputed_tokens;
+  times.prefill_ms += other.times.prefill_ms;
+  times.decode_ms += other.times.decode_ms;
+  times.recomputed_ms += other.times.recomputed_ms;
+  times.tail_ms += other.times.tail_ms;
+  times.gap_ms += other.times.gap_ms;
+  timeline.add(other.timeline, later_ms);
+}
+
 }  // namespace llmb

@@ -40,6 +40,8 @@ struct StepFacts {
 // A value in constant memory. Filled by the engine's thread.
 struct StepMetrics {
   void add_step(const ModelConfig& config, const StepPlan& plan, const StepFacts& facts);
+  // The steps of another engine whose run started so much later.
+  void add(const StepMetrics& other, double later_ms);
 
   int64_t num_steps = 0;
   double busy_ms = 0;                            // in steps

@@ -27,4 +27,9 @@ void StepTimeline::add(double end_ms, const TimelineBin& step) {
   bins_[index].add(step);
 }
 
+void StepTimeline::add(const StepTimeline& other, double later_ms) {
+  for (size_t i = 0; i < other.bins_.size(); ++i)
+    add(later_ms + (static_cast<double>(i) + 0.5) * other.bin_ms_, other.bins_[i]);
+}
+
 }  // namespace llmb

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace llmb {
@@ -20,8 +21,14 @@ class StepTimeline {
  public:
   static constexpr int kMaxBins = 240;
 
+  StepTimeline() = default;
+  // REQUIRES: what bin_ms() and bins() of another gave
+  StepTimeline(double bin_ms, std::vector<TimelineBin> bins) : bin_ms_(bin_ms), bins_(std::move(bins)) {}
+
   // A step that ended then, since the start of the run.
   void add(double end_ms, const TimelineBin& step);
+  // The steps of another one whose run started so much later.
+  void add(const StepTimeline& other, double later_ms);
   double bin_ms() const { return bin_ms_; }
   const std::vector<TimelineBin>& bins() const { return bins_; }
 

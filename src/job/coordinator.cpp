@@ -25,7 +25,8 @@ Coordinator::Coordinator(std::unique_ptr<RequestIntake> intake, const Coordinato
   if (options.schedule != Schedule::kFile) {
     equal_rows_.emplace(options.plan_bytes / 3);
     planner_.emplace(RowPlannerOptions{options.schedule, options.plan_bytes / 3 * 2, options.num_slots,
-                                       reader_of_rows_.get(), &input_forecast_.forecaster().lengths()},
+                                       reader_of_rows_.get(), options.packs_input,
+                                       &input_forecast_.forecaster().lengths()},
                      work_);
   }
   reader_ = std::thread([this] { read(); });
@@ -91,7 +92,8 @@ bool Coordinator::answer(int64_t ordinal, IntakeItem item) {
   if (key)
     equal_rows_->compute(key, ordinal, {static_cast<int32_t>(item.request->num_prompt_tokens()),
                                         item.request->num_truncated_tokens});
-  return hand_on({ordinal, std::move(item.request), item.arrival_ms, item.arrival_is_clock_time});
+  return hand_on({ordinal, std::move(item.request), item.arrival_ms, item.arrival_is_clock_time,
+                  std::move(item.packed_input)});
 }
 
 bool Coordinator::hand_on(WorkItem item) {

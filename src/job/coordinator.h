@@ -36,6 +36,7 @@ struct CoordinatorOptions {
   size_t plan_bytes = 0;                // for that; not with kFile
   int32_t num_slots = 1;                // rows that run at one time
   bool shares_prefixes = true;          // what prompts have in common is computed once
+  bool packs_input = false;             // WorkItem::packed_input
   std::shared_ptr<RowReader> reader;    // of rows beyond plan_bytes; null: they are planned window by window
   OutputOrder order = OutputOrder::kCompletion;
   ResultFormat format;

@@ -2,10 +2,10 @@
 
 #include <string_view>
 #include <utility>
-#include <variant>
 
 #include "base/packed_bytes.h"
 #include "job/packed_answer.h"
+#include "job/packed_params.h"
 
 namespace llmb {
 
@@ -18,103 +18,16 @@ bool is_determined(const SamplingParams& sampling) { return sampling.temperature
 
 }  // namespace
 
-// Bindings name every member, so that one more does not compile until it is here.
-template <typename F>
-void each_member(BeamParams& p, F f) {
-  auto& [width, length_penalty, early_stopping] = p;
-  f(width), f(length_penalty), f(early_stopping);
-}
-
-template <typename F>
-void each_member(SamplingParams& p, F f) {
-  auto& [temperature, top_p, top_k, min_p, repetition, presence, frequency, bias, num_logprobs, seed, n, best_of, beams,
-         num_choices] = p;
-  f(temperature), f(top_p), f(top_k), f(min_p), f(repetition), f(presence), f(frequency), f(bias), f(num_logprobs);
-  f(seed), f(n), f(best_of), f(beams), f(num_choices);
-}
-
-template <typename F>
-void each_member(StopParams& p, F f) {
-  auto& [max_tokens, min_tokens, stop, stop_token_ids, ignore_eos, include_stop, repetition, thinking_budget] = p;
-  f(max_tokens), f(min_tokens), f(stop), f(stop_token_ids), f(ignore_eos), f(include_stop), f(repetition);
-  f(thinking_budget);
-}
-
-template <typename F>
-void each_member(OutputParams& p, F f) {
-  auto& [skip_special_tokens, return_token_ids, echo] = p;
-  f(skip_special_tokens), f(return_token_ids), f(echo);
-}
-
-template <typename F>
-void each_member(PromptParams& p, F f) {
-  auto& [truncate, max_prompt_tokens] = p;
-  f(truncate), f(max_prompt_tokens);
-}
-
-template <typename F>
-void each_member(TokenRules& p, F f) {
-  auto& [allowed, bad_words] = p;
-  f(allowed), f(bad_words);
-}
-
-template <typename F>
-void each_member(ScoreParams& p, F f) {
-  auto& [options, num_logprobs, prompt_logprobs, hides_details] = p;
-  f(options), f(num_logprobs), f(prompt_logprobs), f(hides_details);
-}
-
-template <typename F>
-void each_member(EmbedParams& p, F f) {
-  auto& [normalizes, dimensions, is_list, is_base64] = p;
-  f(normalizes), f(dimensions), f(is_list), f(is_base64);
-}
-
-template <typename F>
-void each_member(ChatMessages& p, F f) {
-  auto& [messages, tools, template_kwargs, tool_choice, tool_name, has_one_call, reasoning_effort,
-         add_generation_prompt, continue_final_message] = p;
-  f(messages), f(tools), f(template_kwargs), f(tool_choice), f(tool_name), f(has_one_call), f(reasoning_effort);
-  f(add_generation_prompt), f(continue_final_message);
-}
-
-template <typename F>
-void each_member(CallFrame& p, F f) {
-  auto& [before, schema, after, is_strict] = p;
-  f(before), f(schema), f(after), f(is_strict);
-}
-
-template <typename F>
-void each_member(AnswerForm& p, F f) {
-  auto& [kind, text, choices, is_strict, field, calls, has_several_calls] = p;
-  f(kind), f(text), f(choices), f(is_strict), f(field), f(calls), f(has_several_calls);
-}
-
 EqualRows::Key EqualRows::key_of(const InputRequest& input) {
   const auto& [line, form, id, model_name, adapter, input_json, settings, prompt, more_prompts, params, arrival] = input;
-  const auto& [sampling, stop, output, prompt_params, answer_form, token_rules, score, embed, task] = params;
-  if (!is_determined(sampling) && score.options.empty() && task == Task::kGenerate) return std::nullopt;
+  if (!is_determined(params.sampling) && params.score.options.empty() && params.task == Task::kGenerate)
+    return std::nullopt;
   PackedBytes bytes;
   bytes.add(form);
   bytes.add(settings);
   bytes.add(adapter.value_or(""));
-  bytes.add(sampling);
-  bytes.add(stop);
-  bytes.add(output);
-  bytes.add(prompt_params);
-  bytes.add(token_rules);
-  bytes.add(score);
-  bytes.add(embed);
-  bytes.add(task);
-  bytes.add(answer_form != nullptr);
-  if (answer_form) bytes.add(*answer_form);
-  const auto add_prompt = [&](const PromptInput& one) {
-    bytes.add(static_cast<uint8_t>(one.index()));
-    std::visit([&](const auto& value) { bytes.add(value); }, one);
-  };
-  add_prompt(prompt);
-  bytes.add(more_prompts.size());
-  for (const PromptInput& one : more_prompts) add_prompt(one);
+  add_params(params, &bytes);
+  add_prompts(prompt, more_prompts, &bytes);
   return sha256(bytes.bytes());
 }
 

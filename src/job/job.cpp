@@ -1,5 +1,7 @@
 #include "job/job.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "backend/cpu/cpu_backend.h"
@@ -31,10 +33,7 @@ std::optional<JobStop> Job::prepare() {
   live_.enter("opening the output");
   if (auto stop = output_.open()) return stop;
   if (auto stop = read_done()) return stop;
-  auto device = choose_device(options_.device);
-  if (!device.ok()) return JobStop{JobEnd::kDeviceFault, device.status().message()};
-  model_.device = std::move(*device);
-  if (!model_.device.note.empty()) log_warning(model_.device.note);
+  if (auto stop = find_device()) return stop;
   if (options_.speculation.is_default)
     options_.speculation.lookup = guesses_by_default(model_.device.kind, options_.load);
   live_.enter("reading the model's files");
@@ -48,6 +47,25 @@ std::optional<JobStop> Job::prepare() {
   }
   if (const Status status = load_context(); !status.ok()) return model_files_stop(status);
   return begin_reading();
+}
+
+// Each worker needs a GPU of its own, of the same kind.
+std::optional<JobStop> Job::find_device() {
+  auto device = choose_device(options_.device);
+  if (!device.ok()) return JobStop{JobEnd::kDeviceFault, device.status().message()};
+  model_.device = std::move(*device);
+  if (!model_.device.note.empty()) log_warning(model_.device.note);
+  if (model_.device.kind != DeviceKind::kCuda) return {};
+  for (int i = 1; i < options_.num_workers; ++i) {
+    const auto other = choose_device("cuda:" + std::to_string(i));
+    const std::string fault = !other.ok() ? other.status().message()
+                              : other->identity != model_.device.identity ? "it is " + other->identity + ", GPU 0 is " + model_.device.identity
+                                                                          : "";
+    if (!fault.empty())
+      return JobStop{JobEnd::kOptionRefused, "`workers` " + std::to_string(options_.num_workers) +
+                                                 " needs as many equal GPUs; GPU " + std::to_string(i) + ": " + fault};
+  }
+  return {};
 }
 
 std::optional<JobStop> Job::read_model() {
@@ -126,7 +144,8 @@ std::optional<JobStop> Job::begin_reading() {
   options.slo = options_.slo;
   if (!options_.request_rate) options.schedule = options_.schedule;  // arrivals are an order
   options.plan_bytes = static_cast<size_t>(options_.plan_memory_bytes);
-  options.num_slots = options_.scheduler.max_num_seqs;
+  options.num_slots = options_.scheduler.max_num_seqs * std::max(1, options_.num_workers);
+  options.packs_input = options_.num_workers > 0;
   options.shares_prefixes = options_.scheduler.enable_prefix_caching;
   options.reader = make_row_reader(options_, model_.files);
   // The budget is the output's, not this run's: running again and again must not get around it.

@@ -1,8 +1,8 @@
 // One run of a job, stage by stage: opens the output, chooses device and model, looks at what earlier runs left, begins
 // to read, loads, computes, and makes the output durable.
 //
-// The coordinator owns input, numbers, output and durability; the worker owns backend and engine. They meet in two
-// queues of values (coordinator.h).
+// The coordinator owns input, numbers, output and durability; a worker owns backend and engine, in this process or, with
+// others, in processes of their own (workforce.h). They meet in two queues of values (coordinator.h).
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,8 @@
 #include "job/output_stage.h"
 #include "job/supervisor.h"
 #include "job/worker.h"
+#include "job/worker_process.h"
+#include "job/workforce.h"
 
 namespace llmb {
 
@@ -47,6 +49,7 @@ struct JobEnvironment {
   const BackendFactory& make_backend;
   const std::atomic<int>& interrupted;  // how often the job was asked to end; the second time cuts the grace short
   JobObserver& observer;
+  StartWorker start_worker = {};  // null: there are no workers but this process
 };
 
 // One thread drives it; while the worker loads and computes, another one that it starts. Any thread may ask for a
@@ -71,6 +74,7 @@ class Job {
 
   // A stage that ends the job returns the end.
   std::optional<JobStop> prepare();
+  std::optional<JobStop> find_device();
   std::optional<JobStop> read_model();
   std::optional<JobStop> choose_arithmetic();
   Status load_context();
@@ -82,10 +86,8 @@ class Job {
   JobEnding compute();
   std::optional<JobStop> load_and_run(Outcome* outcome);
   std::optional<JobStop> start_output();
-  WorkerOptions worker_options() const;
   Forecast estimate() const;
   void report_progress(const EngineProgress& engine, std::optional<int64_t> num_lines);
-  double watchdog_ms() const;
 
   JobEnding finish(Outcome outcome);
   JobEnding finish_blocked();
@@ -111,7 +113,7 @@ class Job {
   std::optional<Fingerprint> fingerprint_;
   std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights
   std::unique_ptr<Coordinator> coordinator_;
-  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Workforce> workers_;
   std::optional<Supervisor> supervisor_;
   bool has_forecast_ = false;  // told to the observer
   bool must_end_process_ = false;

@@ -5,79 +5,25 @@
 
 #include "base/log.h"
 #include "core/kv_room.h"
-#include "job/draft_model.h"
 #include "job/input_check.h"
 #include "job/job.h"
 #include "job/measured_steps.h"
-#include "job/speculative_corpus.h"
+#include "job/worker_order.h"
+#include "job/worker_pool.h"
+#include "job/worker_setup.h"
 #include "model/adapter_library.h"
 
 namespace llmb {
 
-namespace {
-// For all sequences: a step with more drafts than this costs about as much as the steps that they save.
-constexpr int32_t kMaxStepDrafts = 64;
-}  // namespace
-
-WorkerOptions Job::worker_options() const {
-  WorkerOptions options;
-  options.device = model_.device.name;
-  options.model = model_.files.config;
-  options.scheduler = options_.scheduler;
-  options.scheduler.max_model_len = model_.files.max_model_len;
-  options.load = options_.load;
-  options.load.model_dir = options_.model.model;
-  options.load.load_format = options_.model.load_format;
-  options.load.dummy_seed = options_.seed;
-  options.load.max_num_seqs = options_.scheduler.max_num_seqs;
-  options.load.max_num_batched_tokens = options_.scheduler.max_num_batched_tokens;
-  options.load.max_model_len = model_.files.max_model_len;
-  options.grace_ms = 1000 * options_.grace_s;
-  options.speculation = options_.speculation;
-  options.load.embeds = options_.generation.task == Task::kEmbed;
-  if (options.load.embeds) options.speculation = {};
-  if (options.speculation.any()) {
-    const int64_t most = int64_t{options_.speculation.max_tokens} * options_.scheduler.max_num_seqs;
-    options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));
-    options.load.max_num_drafts = options.scheduler.max_num_drafts;
-    options.scheduler.allows_trees = options_.speculation.has_trees();
-  } else if (model_.device.kind != DeviceKind::kCuda) {
-    // For tokens that a form leaves no choice of. On a GPU they would make every recorded step larger.
-    options.scheduler.max_num_drafts = options.load.max_num_drafts = kMaxStepDrafts;
-  }
-  options.load.verifies_trees = options.scheduler.allows_trees;
-  options.load.adapters = model_.files.adapters;
-  options.load.drafting_layers = options_.speculation.num_layers;
-  return options;
-}
-
-double Job::watchdog_ms() const {
-  const double default_s = worker_->info().kind == DeviceKind::kCpu ? 3600 : 300;
-  return 1000 * options_.watchdog_timeout_s.value_or(default_s);
-}
-
 JobEnding Job::compute() {
-  WorkerOptions worker = worker_options();
-  if (!options_.speculation.corpus.empty()) {
-    auto corpus = read_corpus(options_.speculation.corpus, model_.files.context->tokenizer.get());
-    if (!corpus.ok()) return ending({JobEnd::kOptionRefused, "`speculative_corpus`: " + corpus.status().message()});
-    worker.corpus = std::move(*corpus);
-  }
-  if (!options_.speculation.draft_model.empty()) {
-    auto draft = find_draft_model(options_.speculation.draft_model, model_, worker.load);
-    if (!draft.ok()) return ending({JobEnd::kOptionRefused, "`speculative`: " + draft.status().message()});
-    worker.draft_model = std::move(*draft);
-  }
-  if (!options_.speculation.medusa.empty()) {
-    auto heads = find_medusa_heads(options_.speculation.medusa, model_);
-    if (!heads.ok()) return ending({JobEnd::kOptionRefused, "`speculative`: " + heads.status().message()});
-    worker.load.heads_dir = std::move(*heads);
-  }
-  if (const int32_t num_layers = options_.speculation.num_layers; num_layers > 0)
-    if (const Status able = check_drafting_layers(num_layers, model_); !able.ok())
-      return ending({JobEnd::kOptionRefused, "`speculative`: " + able.message()});
-  worker_ = std::make_unique<Worker>(std::move(worker));
-  supervisor_.emplace(worker_->watch(), environment_.interrupted, 1000 * options_.grace_s, /*leaves_blocked=*/false);
+  WorkerOptions worker;
+  if (auto stop = set_up_worker(options_, model_, &worker)) return ending(std::move(*stop));
+  if (options_.num_workers == 0)
+    workers_ = std::make_unique<Worker>(std::move(worker));
+  else
+    workers_ = std::make_unique<WorkerPool>(pool_options(options_, model_), environment_.start_worker,
+                                            environment_.interrupted);
+  supervisor_.emplace(workers_->watch(), environment_.interrupted, 1000 * options_.grace_s, /*leaves_blocked=*/false);
   if (!fingerprint_) fingerprint_task_.emplace(options_, model_, keep_going_);
   std::optional<JobStop> stop;
   Outcome outcome;
@@ -87,7 +33,7 @@ JobEnding Job::compute() {
   if (!supervisor_->has_begun_steps()) return ending({JobEnd::kInterrupted, ""});
   if (how == WorkEnding::kStalled)
     outcome.engine =
-        device_error("the device has not answered within `watchdog_timeout` (" + worker_->info().device + ")");
+        device_error("the device has not answered within `watchdog_timeout` (" + workers_->info().device + ")");
   environment_.observer.on_computed();
   if (output_.is_stream() && !coordinator_->results().drain_within(1000)) return finish_blocked();
   outcome.output = coordinator_->results().drain();
@@ -97,24 +43,24 @@ JobEnding Job::compute() {
 // On the supervised thread. An end where the job ends before its first step.
 std::optional<JobStop> Job::load_and_run(Outcome* outcome) {
   live_.enter("loading the model");
-  if (auto stop = worker_->load(environment_.make_backend)) return stop;
+  if (auto stop = workers_->load(environment_.make_backend)) return stop;
   const std::string steps_path = measured_steps_path(options_);
   const std::optional<MeasuredSteps> measured = read_measured_steps(steps_path);
-  if (measured && measured->device == worker_->info().device) worker_->set_step_cost(StepCost(measured->curve));
-  environment_.observer.on_loaded(options_, model_.files, worker_->info());
+  if (measured && measured->device == workers_->info().device) workers_->set_step_cost(StepCost(measured->curve));
+  environment_.observer.on_loaded(options_, model_.files, workers_->info());
   if (auto stop = start_output()) return stop;
   live_.enter("computing");
   const std::optional<int64_t> num_lines = live_.report().left;
   live_.count(coordinator_->results());
   coordinator_->begin_output(output_.sink(), output_.errors(), output_.stamp());
   outcome->start_ms = clock_->now_ms();
-  supervisor_->begin_steps(watchdog_ms());
-  outcome->engine = worker_->run(*coordinator_, *coordinator_, model_.files.context->tokenizer.get(), *clock_,
+  supervisor_->begin_steps(watchdog_ms(options_, workers_->info().kind));
+  outcome->engine = workers_->run(*coordinator_, *coordinator_, model_.files.context->tokenizer.get(), *clock_,
                                  environment_.interrupted,
                                  [&](const EngineProgress& engine) { report_progress(engine, num_lines); });
   environment_.observer.on_computed();
-  if (!steps_path.empty() && outcome->engine.ok() && worker_->info().kind != DeviceKind::kLedger) {
-    const MeasuredSteps steps = measured_steps(worker_->info(), worker_->step_cost());
+  if (!steps_path.empty() && outcome->engine.ok() && workers_->info().kind != DeviceKind::kLedger) {
+    const MeasuredSteps steps = measured_steps(workers_->info(), workers_->step_cost());
     if (const Status status = write_measured_steps(steps_path, steps, real_file_ops()); !status.ok())
       log_warning("what steps cost is not kept: " + status.message());
   }
@@ -123,7 +69,7 @@ std::optional<JobStop> Job::load_and_run(Outcome* outcome) {
 }
 
 Forecast Job::estimate() const {
-  const BackendInfo& info = worker_->info();
+  const BackendInfo& info = workers_->info();
   RunLimits limits;
   limits.num_slots = options_.scheduler.max_num_seqs;
   limits.max_step_tokens = options_.scheduler.max_num_batched_tokens;
@@ -131,7 +77,9 @@ Forecast Job::estimate() const {
   limits.pool_tokens = tokens_in_blocks(info.kv, info.kv.num_blocks, forecaster.forecast().mean_row_tokens());
   limits.block_size = info.kv.block_size;
   const bool is_planned = options_.schedule == Schedule::kAuto || options_.schedule == Schedule::kLongestFirst;
-  return forecaster.estimate(limits, is_planned, worker_->step_cost());
+  Forecast forecast = forecaster.estimate(limits, is_planned, workers_->step_cost());
+  if (forecast.seconds) *forecast.seconds /= workers_->count();
+  return forecast;
 }
 
 void Job::report_progress(const EngineProgress& engine, std::optional<int64_t> num_lines) {
@@ -139,7 +87,7 @@ void Job::report_progress(const EngineProgress& engine, std::optional<int64_t> n
   const JobProgress progress = progress_of(*coordinator_, engine, num_lines);
   if (!has_forecast_ && progress.forecast.has_all_rows) {
     has_forecast_ = true;
-    environment_.observer.on_forecast(estimate(), worker_->info());
+    environment_.observer.on_forecast(estimate(), workers_->info());
   }
   environment_.observer.on_progress(progress);
 }
@@ -196,18 +144,18 @@ JobMetrics Job::metrics(const Outcome& outcome) {
   metrics.requests = coordinator_->results().metrics();
   metrics.errors = coordinator_->errors().errors();
   metrics.fields_never_kept = coordinator_->fields_never_kept();
-  metrics.steps = worker_->metrics();
-  metrics.speculation = worker_->speculation();
+  metrics.steps = workers_->metrics();
+  metrics.speculation = workers_->speculation();
   for (const auto& [id, totals] : metrics.requests.adapters)
     metrics.adapters.emplace_back(model_.files.adapters->name(id), totals);
-  metrics.num_left = worker_->num_left();
+  metrics.num_left = workers_->num_left();
   metrics.num_equal_rows = coordinator_->num_equal_rows();
   metrics.num_repeated_tokens = coordinator_->input_forecast().num_repeated_tokens();
   metrics.repeated_granularity = coordinator_->input_forecast().repeated_granularity();
   metrics.wall_ms = clock_->now_ms() - outcome.start_ms;
-  metrics.backend = worker_->info();
+  metrics.backend = workers_->info();
   const bool is_well = outcome.engine.ok() && outcome.output.ok() && !must_end_process_;
-  if (options_.measures_machine && is_well && metrics.steps.num_steps > 0) metrics.limits = worker_->measure_limits();
+  if (options_.measures_machine && is_well && metrics.steps.num_steps > 0) metrics.limits = workers_->measure_limits();
   return metrics;
 }
 

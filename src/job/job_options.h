@@ -99,6 +99,7 @@ struct JobOptions {
   GenerationDefaults generation;
   uint64_t seed = 0;
   std::string device = "auto";
+  int num_workers = 0;  // processes that compute, each with a GPU or a part of the cores; 0: this one computes
   LoadOptions load = {.swap_space_gib = 4};  // but for the model's files and limits, which follow from the other members
   // But for pool and lengths, which follow from the backend and the model.
   SchedulerConfig scheduler = {

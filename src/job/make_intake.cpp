@@ -30,6 +30,7 @@ std::unique_ptr<RequestIntake> make_intake(const JobOptions& o, const ModelFiles
   options.seed = o.seed;
   options.request_rate = o.request_rate;
   options.completed = completed;
+  options.packs_input = o.num_workers > 0;
   return std::make_unique<RequestIntake>(
       std::move(reader), make_parser(o, model), model.context, std::move(clock), options);
 }

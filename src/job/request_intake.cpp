@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "base/rng.h"
+#include "job/packed_request.h"
 
 namespace llmb {
 
@@ -75,6 +76,7 @@ void RequestIntake::prepare(IntakeItem* item) {
   failure.form = input.form;
   failure.model_name = input.model_name;
   failure.is_chat = std::holds_alternative<ChatMessages>(input.prompt);
+  if (options_.packs_input) item->packed_input = pack_request(input);
   auto prepared = prepare_request(std::move(input), *model_, options_.seed);
   item->input.reset();
   if (auto* request = std::get_if<std::shared_ptr<Request>>(&prepared)) {

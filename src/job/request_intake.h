@@ -26,6 +26,7 @@ namespace llmb {
 struct IntakeItem {
   std::optional<InputRequest> input;  // until prepare()
   std::shared_ptr<Request> request;   // of prepare()
+  std::string packed_input;           // beside it, where the options ask for it
   Completion failure;                 // answers the line where it has neither
   // When the request arrives, as in WorkItem.
   double arrival_ms = 0;
@@ -37,6 +38,7 @@ struct IntakeOptions {
   uint64_t seed = 0;
   std::optional<double> request_rate;         // per second; Poisson arrivals
   const CompletedLines* completed = nullptr;  // lines that an earlier run answered: skipped. Outlives the intake
+  bool packs_input = false;  // WorkItem::packed_input
 };
 
 // run() belongs to one thread; the rest may be called from any.

@@ -23,6 +23,10 @@ size_t bytes_of(const Request& r) {
          r.model_name.size() + r.input_json.size() + r.constraint_bytes + parts;
 }
 
+size_t bytes_of(const WorkItem& item) {
+  return item.packed_input.size() + (item.request ? bytes_of(*item.request) : 0);
+}
+
 }  // namespace
 
 RowPlanner::RowPlanner(const RowPlannerOptions& options, BoundedQueue<WorkItem>& work)
@@ -37,7 +41,7 @@ RowPlanner::~RowPlanner() {
 // Includes the memory that putting them in order takes.
 size_t RowPlanner::bytes_of(const Item& item) {
   constexpr size_t kOrderBytes = 32;
-  return sizeof item + sizeof(PlannedRow) + kOrderBytes + (item.work.request ? llmb::bytes_of(*item.work.request) : 0);
+  return sizeof item + sizeof(PlannedRow) + kOrderBytes + llmb::bytes_of(item.work);
 }
 
 RowPlanner::Place RowPlanner::place_of(const LineRef& line) {
@@ -53,8 +57,11 @@ bool RowPlanner::add(WorkItem work, PlannedRow row) {
   Item item;
   item.place = place_of(work.request->line);
   item.work = std::move(work);
-  const size_t request_bytes = llmb::bytes_of(*item.work.request);
-  if (can_read_again && num_request_bytes_ + request_bytes > options_.max_bytes / 2) item.work.request.reset();
+  const size_t request_bytes = llmb::bytes_of(item.work);
+  if (can_read_again && num_request_bytes_ + request_bytes > options_.max_bytes / 2) {
+    item.work.request.reset();
+    item.work.packed_input = {};
+  }
   const size_t size = bytes_of(item);
   if (num_bytes_ + size > options_.max_bytes && num_bytes_ > 0) {
     is_window_ended_ = true;
@@ -154,7 +161,8 @@ Status RowPlanner::complete(Item* item) {
     std::lock_guard lock(mutex_);
     line.source = sources_[place.source];
   }
-  LLMB_ASSIGN_OR_RETURN(item->work.request, options_.reader->read(line));
+  std::string* const packed_input = options_.packs_input ? &item->work.packed_input : nullptr;
+  LLMB_ASSIGN_OR_RETURN(item->work.request, options_.reader->read(line, packed_input));
   return {};
 }
 
@@ -165,7 +173,7 @@ bool RowPlanner::hand_on(Window window) {
   int64_t reorder_at = std::max<int64_t>(LengthPredictor::kEnough, options_.num_slots);
   while (const std::optional<int32_t> row = queue.next()) {
     Item& item = window.items[*row];
-    const size_t size = bytes_of(item), request_bytes = item.work.request ? llmb::bytes_of(*item.work.request) : 0;
+    const size_t size = bytes_of(item), request_bytes = llmb::bytes_of(item.work);
     if (Status status = complete(&item); !status.ok()) {
       std::lock_guard lock(mutex_);
       status_ = std::move(status);

@@ -33,6 +33,7 @@ struct RowPlannerOptions {
   size_t max_bytes = 0;   // of rows that the engine has not taken; one row may be larger
   int32_t num_slots = 1;  // rows that run at one time
   RowReader* reader = nullptr;                       // of rows that are not kept; null: all are. Outlives the planner
+  bool packs_input = false;                          // WorkItem::packed_input, also of rows that are read again
   const LengthPredictor* lengths = nullptr;  // learns while the run goes on: the order follows it. null: it does not
 };
 

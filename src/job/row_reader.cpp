@@ -12,6 +12,7 @@
 
 #include "base/content_hash.h"
 #include "base/open_file.h"
+#include "job/packed_request.h"
 
 namespace llmb {
 
@@ -84,12 +85,13 @@ Result<InputLine> RowReader::read_line(const LineRef& line) {
   return read;
 }
 
-Result<std::shared_ptr<Request>> RowReader::read(const LineRef& line) {
+Result<std::shared_ptr<Request>> RowReader::read(const LineRef& line, std::string* packed_input) {
   LLMB_ASSIGN_OR_RETURN(const InputLine read, read_line(line));
   if (content_hash(read.bytes) != line.content_hash) return changed(line);
   auto parsed = parser_->parse(read);
   auto* input = std::get_if<InputRequest>(&parsed);
   if (input == nullptr) return changed(line);
+  if (packed_input != nullptr) *packed_input = pack_request(*input);
   auto prepared = prepare_request(std::move(*input), *model_, seed_);
   auto* request = std::get_if<std::shared_ptr<Request>>(&prepared);
   if (request == nullptr) return changed(line);

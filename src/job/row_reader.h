@@ -27,8 +27,9 @@ class RowReader {
   // Rows of this input: a regular file that is not compressed, with a row in each line.
   bool can_read(const std::string& source);
   // The request that the line made when it was first read. kDataLoss: the line is not what it was then; kIoError.
+  // packed_input: becomes WorkItem's, unless it is null.
   // REQUIRES: can_read(line.source), and the line made a request.
-  Result<std::shared_ptr<Request>> read(const LineRef& line);
+  Result<std::shared_ptr<Request>> read(const LineRef& line, std::string* packed_input = nullptr);
 
  private:
   Result<InputLine> read_line(const LineRef& line);

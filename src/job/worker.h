@@ -20,11 +20,10 @@
 #include "job/draft_model.h"
 #include "job/job_ending.h"
 #include "job/job_options.h"
+#include "job/workforce.h"
 #include "speculation/speculator.h"
 
 namespace llmb {
-
-using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(std::string_view device)>;
 
 struct WorkerOptions {
   std::string device;  // DeviceChoice::name
@@ -37,31 +36,31 @@ struct WorkerOptions {
   double grace_ms = 0;  // Engine
 };
 
-// Calls in this order: load(), run(). Any thread may ask for watch(). Where the watch gives up a call, the thread that
-// gave it up may read what the worker measured.
-class Worker {
+// Any thread may ask for watch(). Where the watch gives up a call, the thread that gave it up may read what the worker
+// measured.
+class Worker final : public Workforce {
  public:
   explicit Worker(WorkerOptions options) : options_(std::move(options)) {}
 
-  // Makes the backend and loads the weights. An error of the device ends the job otherwise than one of the model.
-  std::optional<JobStop> load(const BackendFactory& make_backend);
-  const BackendInfo& info() const { return backend_->info(); }
+  // Makes the backend.
+  std::optional<JobStop> load(const BackendFactory& make_backend) override;
+  const BackendInfo& info() const override { return backend_->info(); }
+  int count() const override { return 1; }
 
-  // Answers requests until the source ends, the sink is closed, or the run is interrupted (Engine). Everything outlives
-  // the worker; the tokenizer may be null.
   Status run(RequestSource& requests, CompletionSink& completions, const Tokenizer* tokenizer, Clock& clock,
-             const std::atomic<int>& interrupted, const std::function<void(const EngineProgress&)>& on_progress);
+             const std::atomic<int>& interrupted,
+             const std::function<void(const EngineProgress&)>& on_progress) override;
 
-  // REQUIRES: run() was called.
-  const StepMetrics& metrics() const { return engine_->metrics(); }
-  SpeculationMetrics speculation() const { return speculator_ ? speculator_->metrics() : SpeculationMetrics(); }
-  int64_t num_left() const { return engine_->num_left(); }
-  // Earlier steps of this model on this device. Before run().
-  void set_step_cost(const StepCost& cost) { step_cost_ = cost; }
-  const StepCost& step_cost() const { return step_cost_; }
-  MachineLimits measure_limits() { return backend_->measure_limits(); }
+  const StepMetrics& metrics() const override { return engine_->metrics(); }
+  SpeculationMetrics speculation() const override {
+    return speculator_ ? speculator_->metrics() : SpeculationMetrics();
+  }
+  int64_t num_left() const override { return engine_->num_left(); }
+  void set_step_cost(const StepCost& cost) override { step_cost_ = cost; }
+  const StepCost& step_cost() const override { return step_cost_; }
+  MachineLimits measure_limits() override { return backend_->measure_limits(); }
 
-  DeviceWatch& watch() { return watch_; }
+  DeviceWatch& watch() override { return watch_; }
 
  private:
   const WorkerOptions options_;

@@ -1,0 +1,114 @@
+#include "cli/worker_start.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/core_parts.h"
+#include "base/file_ops.h"
+
+namespace llmb {
+
+namespace {
+
+constexpr std::string_view kWorkerFlag = "--worker-process";  // not in --help: its value is made here
+constexpr int kSocket = 3;
+constexpr std::string_view kGpus = "CUDA_VISIBLE_DEVICES=";
+
+// The one GPU of those that this process sees; "" where it is not among them.
+std::string gpu_of(int index) {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return std::to_string(index);
+  std::stringstream names(visible);
+  std::string name;
+  for (int i = 0; i <= index; ++i)
+    if (!std::getline(names, name, ',')) return "";
+  return name;
+}
+
+std::vector<std::string> environment_of(int index) {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    if (!std::string_view(*variable).starts_with(kGpus)) variables.push_back(*variable);
+  variables.push_back(std::string(kGpus) + gpu_of(index));
+  return variables;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (std::string& text : texts) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+// The signals that this process handles or ignores have their usual meaning again, but for those that it inherited.
+int spawn(std::vector<std::string> arguments, std::vector<std::string> environment, int socket, pid_t* pid) {
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&files);
+  posix_spawnattr_init(&attributes);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, socket, kSocket);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  // Also where the program's file has been replaced meanwhile.
+  const int error = ::posix_spawn(pid, "/proc/self/exe", &files, &attributes, pointers(arguments).data(),
+                                  pointers(environment).data());
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&attributes);
+  return error;
+}
+
+}  // namespace
+
+StartWorker worker_starter(int argc, const char* const* argv) {
+  ::signal(SIGCHLD, SIG_DFL);  // ignored by whoever started this, it would hide how workers end
+  return [argc, argv](int index, int count) -> Result<StartedProcess> {
+    int sockets[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
+      return device_error(std::string("cannot make a socket: ") + ::strerror(errno));
+    const Descriptor theirs(real_file_ops(), sockets[1]);
+    StartedProcess process;
+    process.socket = Descriptor(real_file_ops(), sockets[0]);
+    std::vector<std::string> arguments = {argv[0], std::string(kWorkerFlag),
+                                          std::to_string(index) + "/" + std::to_string(count) + "/" +
+                                              std::to_string(::getpid())};
+    arguments.insert(arguments.end(), argv + 1, argv + argc);
+    if (const int error = spawn(std::move(arguments), environment_of(index), theirs.get(), &process.pid); error != 0)
+      return device_error(std::string("cannot start a process: ") + ::strerror(error));
+    return process;
+  };
+}
+
+std::optional<Descriptor> take_worker_arguments(int* argc, const char* const** argv) {
+  int index = 0, count = 0, parent = 0;
+  if (*argc < 3 || (*argv)[1] != kWorkerFlag || std::sscanf((*argv)[2], "%d/%d/%d", &index, &count, &parent) != 3 ||
+      index < 0 || index >= count)
+    return std::nullopt;
+  *argc -= 2;
+  *argv += 2;
+  // The job passes on what it is told, and ends its workers; a terminal tells all of them.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) ::signal(number, SIG_IGN);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(0);
+  ::fcntl(kSocket, F_SETFD, FD_CLOEXEC);
+  run_on(divide_cores(usable_cpus(), count)[static_cast<size_t>(index)]);
+  return Descriptor(real_file_ops(), kSocket);
+}
+
+}  // namespace llmb

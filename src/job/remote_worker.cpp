@@ -1,0 +1,176 @@
+#include "job/remote_worker.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "backend/make_backend.h"
+#include "base/clock.h"
+#include "job/model_files.h"
+#include "job/model_inventory.h"
+#include "job/remote_rows.h"
+#include "job/supervisor.h"
+#include "job/worker.h"
+#include "job/worker_messages.h"
+#include "job/worker_order.h"
+#include "job/worker_setup.h"
+
+namespace llmb {
+
+namespace {
+
+constexpr std::chrono::milliseconds kReportInterval{250};
+
+class RemoteWorker {
+ public:
+  RemoteWorker(JobOptions options, Descriptor socket) : options_(std::move(options)), link_(std::move(socket)) {}
+
+  [[noreturn]] void run(const BackendFactory& make_backend) {
+    std::thread([this] { report(); }).detach();
+    std::optional<JobStop> stop;
+    try {
+      stop = work(make_backend);
+    } catch (const std::bad_alloc&) {
+      stop = JobStop{JobEnd::kOutOfMemory, "out of memory"};
+    } catch (const std::exception& e) {
+      stop = JobStop{JobEnd::kBug, e.what()};
+    }
+    if (stop) link_.send(MessageKind::kFailed, pack_message(WorkerFailure{stop->end, stop->message}));
+    ::_exit(stop ? 1 : 0);
+  }
+
+ private:
+  std::optional<JobStop> work(const BackendFactory& make_backend) {
+    const Message first = link_.receive();
+    const WorkerOrder order = unpack_message<WorkerOrder>(first.payload);
+    if (auto stop = load_model(order)) return stop;
+    WorkerOptions worker_options;
+    if (auto stop = set_up_worker(options_, model_, &worker_options)) return stop;
+    Worker worker(std::move(worker_options));
+    if (auto stop = worker.load(make_backend)) return stop;
+    if (const Status status = check_inventory(options_.model, model_.inventory); !status.ok())
+      return model_stop(status);
+    link_.send(MessageKind::kReady, pack_message(worker.info()));
+    Message message = link_.receive();
+    while (message.kind != MessageKind::kStart) message = link_.receive();
+    const WorkerStart start = unpack_message<WorkerStart>(message.payload);
+    worker.set_step_cost(StepCost(start.step_cost));
+    const Status status = answer_rows(worker, order.watchdog_ms);
+    if (!status.ok()) return engine_stop(status);
+    finish(worker, start.measures_limits);
+    return {};
+  }
+
+  std::optional<JobStop> load_model(const WorkerOrder& order) {
+    auto device = choose_device(options_.device);
+    if (!device.ok()) return JobStop{JobEnd::kDeviceFault, device.status().message()};
+    model_.device = std::move(*device);
+    if (options_.speculation.is_default)
+      options_.speculation.lookup = guesses_by_default(model_.device.kind, options_.load);
+    const bool needs_weights = model_.device.kind != DeviceKind::kLedger;
+    if (const Status found = find_model_dirs(&options_.model, needs_weights); !found.ok()) return model_files_stop(found);
+    auto inventory = take_inventory(options_.model);
+    if (!inventory.ok()) return model_stop(inventory.status());
+    model_.inventory = std::move(*inventory);
+    auto files = load_model_files(options_);
+    if (!files.ok()) return model_files_stop(files.status());
+    model_.files = std::move(*files);
+    if (const Status status = follow_order(order, model_, &options_); !status.ok()) return model_stop(status);
+    if (const Status status = load_model_context(options_.model, &model_.files); !status.ok())
+      return model_files_stop(status);
+    return {};
+  }
+
+  Status answer_rows(Worker& worker, double watchdog_ms) {
+    SteadyClock clock;
+    start_ms_ = monotonic_ms();
+    RemoteRows& rows = rows_.emplace(link_, model_.files.context, options_.seed, start_ms_);
+    rows.begin();
+    Supervisor supervisor(worker.watch(), rows.interrupted(), 1000 * options_.grace_s, /*leaves_blocked=*/false);
+    supervisor.begin_steps(watchdog_ms);
+    Status status;
+    const WorkEnding how = supervisor.run([&] {
+      status = worker.run(rows, rows, model_.files.context->tokenizer.get(), clock, rows.interrupted(),
+                          [&](const EngineProgress& progress) { keep(worker, progress); });
+    });
+    if (how == WorkEnding::kStalled)
+      fail("the device has not answered within `watchdog_timeout` (" + worker.info().device + ")");
+    if (how != WorkEnding::kReturned) fail("the device has not answered within the grace");
+    return status;
+  }
+
+  // Threads hang in calls of the device.
+  [[noreturn]] void fail(const std::string& message) {
+    link_.send(MessageKind::kFailed, pack_message(WorkerFailure{JobEnd::kDeviceFault, message}));
+    ::_exit(1);
+  }
+
+  // On the engine's thread, after each step.
+  void keep(const Worker& worker, const EngineProgress& progress) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_keep_) return;
+    next_keep_ = now + kReportInterval;
+    std::lock_guard lock(mutex_);
+    set_report(worker);
+    report_.progress = progress;
+  }
+
+  void set_report(const Worker& worker) {
+    report_.start_ms = start_ms_;
+    report_.steps = worker.metrics();
+    report_.speculation = worker.speculation();
+    report_.num_left = worker.num_left();
+  }
+
+  // Signs of life, for as long as the process lives.
+  void report() {
+    while (true) {
+      std::string packed;
+      {
+        std::lock_guard lock(mutex_);
+        if (has_finished_) return;
+        packed = pack_message(report_);
+        link_.send(MessageKind::kReport, packed);
+      }
+      std::this_thread::sleep_for(kReportInterval);
+    }
+  }
+
+  // Once the job has heard this, it needs this process no more.
+  void finish(Worker& worker, bool measures_limits) {
+    const MachineLimits limits = measures_limits ? worker.measure_limits() : MachineLimits();
+    std::lock_guard lock(mutex_);
+    has_finished_ = true;
+    set_report(worker);
+    report_.step_cost = worker.step_cost().curve();
+    report_.limits = limits;
+    link_.send(MessageKind::kFinished, pack_message(report_));
+  }
+
+  JobOptions options_;
+  JobLink link_;
+  JobModel model_;
+  std::optional<RemoteRows> rows_;
+  double start_ms_ = 0;
+  std::chrono::steady_clock::time_point next_keep_;
+  std::mutex mutex_;
+  WorkerReport report_;        // guarded by mutex_
+  bool has_finished_ = false;  // guarded by mutex_
+};
+
+}  // namespace
+
+void run_remote_worker(JobOptions options, Descriptor socket, const BackendFactory& make_backend) {
+  // Never destroyed: other threads use it until the process ends.
+  auto* const worker = new RemoteWorker(std::move(options), std::move(socket));
+  worker->run(make_backend);
+}
+
+}  // namespace llmb

@@ -1,0 +1,74 @@
+#include "job/worker_setup.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "job/draft_model.h"
+#include "job/speculative_corpus.h"
+#include "model/adapter_library.h"
+
+namespace llmb {
+
+namespace {
+
+// For all sequences: a step with more drafts than this costs about as much as the steps that they save.
+constexpr int32_t kMaxStepDrafts = 64;
+
+WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
+  WorkerOptions options;
+  options.device = model.device.name;
+  options.model = model.files.config;
+  options.scheduler = o.scheduler;
+  options.scheduler.max_model_len = model.files.max_model_len;
+  options.load = o.load;
+  options.load.model_dir = o.model.model;
+  options.load.load_format = o.model.load_format;
+  options.load.dummy_seed = o.seed;
+  options.load.max_num_seqs = o.scheduler.max_num_seqs;
+  options.load.max_num_batched_tokens = o.scheduler.max_num_batched_tokens;
+  options.load.max_model_len = model.files.max_model_len;
+  options.grace_ms = 1000 * o.grace_s;
+  options.speculation = o.speculation;
+  options.load.embeds = o.generation.task == Task::kEmbed;
+  if (options.load.embeds) options.speculation = {};
+  if (options.speculation.any()) {
+    const int64_t most = int64_t{o.speculation.max_tokens} * o.scheduler.max_num_seqs;
+    options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));
+    options.load.max_num_drafts = options.scheduler.max_num_drafts;
+    options.scheduler.allows_trees = o.speculation.has_trees();
+  } else if (model.device.kind != DeviceKind::kCuda) {
+    // For tokens that a form leaves no choice of. On a GPU they would make every recorded step larger.
+    options.scheduler.max_num_drafts = options.load.max_num_drafts = kMaxStepDrafts;
+  }
+  options.load.verifies_trees = options.scheduler.allows_trees;
+  options.load.adapters = model.files.adapters;
+  options.load.drafting_layers = o.speculation.num_layers;
+  return options;
+}
+
+}  // namespace
+
+std::optional<JobStop> set_up_worker(const JobOptions& o, const JobModel& model, WorkerOptions* worker) {
+  *worker = basic_options(o, model);
+  if (!o.speculation.corpus.empty()) {
+    auto corpus = read_corpus(o.speculation.corpus, model.files.context->tokenizer.get());
+    if (!corpus.ok()) return JobStop{JobEnd::kOptionRefused, "`speculative_corpus`: " + corpus.status().message()};
+    worker->corpus = std::move(*corpus);
+  }
+  if (!o.speculation.draft_model.empty()) {
+    auto draft = find_draft_model(o.speculation.draft_model, model, worker->load);
+    if (!draft.ok()) return JobStop{JobEnd::kOptionRefused, "`speculative`: " + draft.status().message()};
+    worker->draft_model = std::move(*draft);
+  }
+  if (!o.speculation.medusa.empty()) {
+    auto heads = find_medusa_heads(o.speculation.medusa, model);
+    if (!heads.ok()) return JobStop{JobEnd::kOptionRefused, "`speculative`: " + heads.status().message()};
+    worker->load.heads_dir = std::move(*heads);
+  }
+  if (const int32_t num_layers = o.speculation.num_layers; num_layers > 0)
+    if (const Status able = check_drafting_layers(num_layers, model); !able.ok())
+      return JobStop{JobEnd::kOptionRefused, "`speculative`: " + able.message()};
+  return {};
+}
+
+}  // namespace llmb

@@ -1,0 +1,16 @@
+// A worker's options, made of a job's: the same for a worker in the job's process and for one in another.
+#pragma once
+
+#include <optional>
+
+#include "job/job_ending.h"
+#include "job/job_model.h"
+#include "job/job_options.h"
+#include "job/worker.h"
+
+namespace llmb {
+
+// Reads what speculation needs. The end of the job where an option does not fit. REQUIRES: load_model_context()
+std::optional<JobStop> set_up_worker(const JobOptions& options, const JobModel& model, WorkerOptions* worker);
+
+}  // namespace llmb

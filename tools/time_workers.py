@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Times workers of one core each against one process of as many cores, in pairs that take turns:
+
+    make && tools/time_workers.py [--build build] [--pairs 11] [--workers 2] [--rows 192]
+
+Prints one process's seconds by the workers', each run's without loading: above 1 the workers are faster. Bar: 0.98. The rows are
+groups of prompts with a beginning in common and answers of uneven length, over a shape of data/shapes with random weights.
+Quiet machines only.
+"""
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def median_of_ratios(ratios):
+    """The median, with the ranks between which it lies with 95 % (binomial, by its normal approximation)."""
+    values, n = sorted(ratios), len(ratios)
+    half = 0.98 * n**0.5
+    low, high = max(0, int(n / 2 - half)), min(n - 1, int(n / 2 + half + 0.999))
+    return f"{statistics.median(values):.3f} [{values[low]:.3f}, {values[high]:.3f}] of {n}"
+
+
+def write_rows(path, count):
+    rng = random.Random(1)
+    tokens = lambda n: [rng.randrange(1000, 40000) for _ in range(n)]
+    with open(path, "w") as file:
+        for i in range(count):
+            if i % 12 == 0:
+                beginning = tokens(120)
+            line = {"prompt_token_ids": beginning + tokens(40), "max_tokens": rng.randrange(16, 96), "ignore_eos": True,
+                    "temperature": 0}
+            file.write(json.dumps(line) + "\n")
+
+
+def seconds(command, directory):
+    metrics = os.path.join(directory, "metrics.jsonl")
+    if os.path.exists(metrics):
+        os.remove(metrics)
+    result = subprocess.run(command + ["--restart", "--progress", "none", "--metrics", metrics], stderr=subprocess.PIPE,
+                            text=True)
+    if result.returncode != 0:
+        sys.exit(" ".join(command) + "\n" + result.stderr)
+    with open(metrics) as file:
+        return json.loads(file.read())["duration"]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--shape", default="smollm2-135m")
+    parser.add_argument("--pairs", type=int, default=11)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=192)
+    options = parser.parse_args()
+    ratios = []
+    with tempfile.TemporaryDirectory() as directory:
+        rows, output = os.path.join(directory, "in.jsonl"), os.path.join(directory, "out.jsonl")
+        write_rows(rows, options.rows)
+        command = [os.path.join(options.build, "llm-batch"), "-m", os.path.join(ROOT, "data/shapes", options.shape),
+                   "--load-format", "dummy", rows, "-o", output, "--threads", str(options.workers)]
+        divided = command + ["--workers", str(options.workers)]
+        for i in range(options.pairs):
+            order = [command, divided] if i % 2 == 0 else [divided, command]
+            times = {len(run): seconds(run, directory) for run in order}
+            ratios.append(times[len(command)] / times[len(divided)])
+            print(f"{times[len(command)]:.2f} s, workers {times[len(divided)]:.2f} s: {ratios[-1]:.3f}", flush=True)
+    print("one process / workers:", median_of_ratios(ratios))
+
+
+if __name__ == "__main__":
+    main()
