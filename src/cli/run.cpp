@@ -267,7 +267,8 @@ int run_worker(int argc, const char* const* argv, Descriptor socket, const Backe
 
 int run_command_line(int argc, const char* const* argv, const BackendFactory& make) {
   hold_memory_reserve();
-  if (std::optional<Descriptor> socket = take_worker_arguments(&argc, &argv)) return run_worker(argc, argv, std::move(*socket), make);
+  if (std::optional<Descriptor> socket = take_worker_arguments(&argc, &argv))
+    return run_worker(argc, argv, std::move(*socket), make);
   return guarded([&] {
     StderrWriter writer;
     RunView view;

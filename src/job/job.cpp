@@ -58,12 +58,13 @@ std::optional<JobStop> Job::find_device() {
   if (model_.device.kind != DeviceKind::kCuda) return {};
   for (int i = 1; i < options_.num_workers; ++i) {
     const auto other = choose_device("cuda:" + std::to_string(i));
-    const std::string fault = !other.ok() ? other.status().message()
-                              : other->identity != model_.device.identity ? "it is " + other->identity + ", GPU 0 is " + model_.device.identity
-                                                                          : "";
-    if (!fault.empty())
-      return JobStop{JobEnd::kOptionRefused, "`workers` " + std::to_string(options_.num_workers) +
-                                                 " needs as many equal GPUs; GPU " + std::to_string(i) + ": " + fault};
+    std::string fault;
+    if (!other.ok()) fault = other.status().message();
+    else if (other->identity != model_.device.identity)
+      fault = "it is " + other->identity + ", GPU 0 is " + model_.device.identity;
+    if (fault.empty()) continue;
+    return JobStop{JobEnd::kOptionRefused, "`workers` " + std::to_string(options_.num_workers) +
+                                               " needs as many equal GPUs; GPU " + std::to_string(i) + ": " + fault};
   }
   return {};
 }

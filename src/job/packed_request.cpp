@@ -1,6 +1,5 @@
 #include "job/packed_request.h"
 
-
 #include "base/check.h"
 #include "base/packed_bytes.h"
 #include "job/packed_params.h"

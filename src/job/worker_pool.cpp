@@ -123,7 +123,8 @@ void WorkerPool::take(int index, const Message& message) {
       place.is_ready = true;
       if (info_.device.empty()) {
         info_ = unpack_message<BackendInfo>(message.payload);
-        info_.device = std::to_string(options_.count) + (options_.count == 1 ? " worker" : " workers, each") + " on " + info_.device;
+        const std::string workers = options_.count == 1 ? " worker on " : " workers, each on ";
+        info_.device = std::to_string(options_.count) + workers + info_.device;
       }
       break;
     case MessageKind::kAnswer:
