@@ -44,7 +44,8 @@ void RowDealer::add(WorkItem row) {
 }
 
 size_t RowDealer::num_alive() const {
-  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.is_alive; }));
+  const auto is_alive = [](const Worker& worker) { return worker.is_alive; };
+  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), is_alive));
 }
 
 size_t RowDealer::num_waiting() const {

@@ -54,7 +54,7 @@ void WorkerPool::start(int index) {
     return;
   }
   place.process = std::make_unique<WorkerProcess>(std::move(*started));
-  place.is_ready = place.has_start = place.has_no_more = place.has_finished = false;
+  place.has_finished = false;
   place.silent_ms = 0;
   place.report = {};
   place.failure.reset();
@@ -160,7 +160,7 @@ void WorkerPool::lose(int index, const std::string& how) {
   const std::vector<WorkItem> guilty = dealer_.lose(index);
   add_report(place.report);
   place.process.reset();
-  place.is_ready = false;
+  place.is_ready = place.has_start = place.has_no_more = false;
   if (is_ending_) {
     num_left_ += static_cast<int64_t>(guilty.size());
     return;

@@ -56,7 +56,8 @@ class WorkerPool final : public Workforce {
   // A place that a worker takes, and after it the next.
   struct Place {
     std::unique_ptr<WorkerProcess> process;  // null: none
-    bool is_ready = false, has_start = false, has_no_more = false, has_finished = false;
+    bool is_ready = false, has_start = false, has_no_more = false;  // the process
+    bool has_finished = false;                                      // or the one that was here last
     bool is_given_up = false;
     int num_vain = 0;          // ends in a row without an answer between them
     double restart_at_ms = 0;  // monotonic_ms()
