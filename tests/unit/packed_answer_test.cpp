@@ -87,9 +87,9 @@ TEST_CASE("tokens that no record shows take no room") {
 TEST_CASE("a packed line is the same line: its place, its parameters, its prompt of any kind") {
   const std::string lines[] = {
       R"({"id":7,"prompt":"a","temperature":0.5,"n":2,"best_of":3,"logit_bias":{"5":1.5},"stop":["x","y"],"logprobs":2})",
-      R"({"prompt_token_ids":[1,2,3],"max_tokens":4,"min_tokens":2,"json_schema":{"type":"object"},"seed":9,"top_k":5})",
+      R"({"prompt_token_ids":[1,2,3],"max_tokens":4,"min_tokens":2,"guided_json":{"type":"object"},"seed":9,"top_k":5})",
       R"({"messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"function","function":{"name":"f"}}],"top_p":0.5})",
-      R"({"prompt":"a","options":["b","c"],"truncate":"left","allowed_token_ids":[4,5],"bad_words":["no"]})"};
+      R"({"prompt":"a","options":["b","c"],"truncate_prompt_tokens":5})", R"({"prompt":"a","bad_words":["no"]})"};
   for (const std::string& line : lines) {
     CAPTURE(line);
     InputRequest input = accepted(line);
