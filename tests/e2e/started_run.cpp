@@ -68,7 +68,14 @@ bool StartedRun::has_ended() {
   return true;
 }
 
-std::vector<pid_t> StartedRun::workers() const { return children_of(pid_); }
+// A child that is not the program yet is left alone: until then its parent waits for it.
+std::vector<pid_t> StartedRun::workers() const {
+  std::vector<pid_t> workers;
+  for (const pid_t child : children_of(pid_))
+    if (read_file("/proc/" + std::to_string(child) + "/cmdline").find("--worker-process") != std::string::npos)
+      workers.push_back(child);
+  return workers;
+}
 
 bool StartedRun::wait_for_workers(size_t count) {
   while (!has_ended()) {

@@ -143,15 +143,18 @@ TEST_CASE("killed workers cost nothing but time, whatever is killed and when") {
     for (int exit_code = -1; exit_code != 3 && exit_code != 0;) {  // 0: it was complete before
       // Any number of workers continues, none included.
       const int num_workers = rng.between(0, 4);
-      StartedRun run(with({job.in, "-o", job.out, "--request-rate", "400", "--max-num-seqs", std::to_string(rng.between(1, 9))},
-                          num_workers == 0 ? std::vector<std::string>() : std::vector<std::string>{"--workers", std::to_string(num_workers)}));
+      std::vector<std::string> flags = {"--request-rate", "400", "--max-num-seqs", std::to_string(rng.between(1, 9))};
+      if (num_workers > 0) flags = with(flags, {"--workers", std::to_string(num_workers)});
+      StartedRun run(with({job.in, "-o", job.out}, flags));
       const auto begin = std::chrono::steady_clock::now();
       while (!run.has_ended()) {
         ::usleep(static_cast<useconds_t>(1000 * rng.between(1, 250)));
         const std::vector<pid_t> workers = run.workers();
-        const bool kills_job = rng.chance(0.1) && std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(200);
+        const bool has_begun = std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(200);
+        const bool kills_job = rng.chance(0.1) && has_begun;
         if ((workers.empty() && !kills_job) || run.has_ended() || num_kills >= num_wanted) continue;
-        const pid_t victim = kills_job ? run.pid() : workers[static_cast<size_t>(rng.between(0, static_cast<int>(workers.size()) - 1))];
+        const auto index = static_cast<size_t>(rng.between(0, std::max(0, static_cast<int>(workers.size()) - 1)));
+        const pid_t victim = kills_job ? run.pid() : workers[index];
         if (::kill(victim, SIGKILL) == 0) ++num_kills, ++num_killed[kills_job ? "job" : "worker"];
       }
       const ProcessResult result = run.wait();
