@@ -152,7 +152,7 @@ JobMetrics Job::metrics(const Outcome& outcome) {
   metrics.num_equal_rows = coordinator_->num_equal_rows();
   metrics.num_repeated_tokens = coordinator_->input_forecast().num_repeated_tokens();
   metrics.repeated_granularity = coordinator_->input_forecast().repeated_granularity();
-  metrics.wall_ms = clock_->now_ms() - outcome.start_ms;
+  metrics.wall_ms = clock_->now_ms() - outcome.start_ms - workers_->ending_ms();
   metrics.backend = workers_->info();
   const bool is_well = outcome.engine.ok() && outcome.output.ok() && !must_end_process_;
   if (options_.measures_machine && is_well && metrics.steps.num_steps > 0) metrics.limits = workers_->measure_limits();

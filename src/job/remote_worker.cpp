@@ -42,7 +42,7 @@ class RemoteWorker {
     } catch (const std::exception& e) {
       stop = JobStop{JobEnd::kBug, e.what()};
     }
-    if (stop) link_.send(MessageKind::kFailed, pack_message(WorkerFailure{stop->end, stop->message}));
+    if (stop) link_.send(MessageKind::kFailed, pack_message(WorkerFailure{stop->end, stop->message, false}));
     ::_exit(stop ? 1 : 0);
   }
 
@@ -108,7 +108,7 @@ class RemoteWorker {
 
   // Threads hang in calls of the device.
   [[noreturn]] void fail(const std::string& message) {
-    link_.send(MessageKind::kFailed, pack_message(WorkerFailure{JobEnd::kDeviceFault, message}));
+    link_.send(MessageKind::kFailed, pack_message(WorkerFailure{JobEnd::kDeviceFault, message, true}));
     ::_exit(1);
   }
 

@@ -59,6 +59,7 @@ class Worker final : public Workforce {
   void set_step_cost(const StepCost& cost) override { step_cost_ = cost; }
   const StepCost& step_cost() const override { return step_cost_; }
   MachineLimits measure_limits() override { return backend_->measure_limits(); }
+  double ending_ms() const override { return 0; }
 
   DeviceWatch& watch() override { return watch_; }
 

@@ -155,8 +155,8 @@ void each_member(WorkerReport& report, F f) {
 
 template <typename F>
 void each_member(WorkerFailure& failure, F f) {
-  auto& [end, message] = failure;
-  f(end), f(message);
+  auto& [end, message, hangs] = failure;
+  f(end), f(message), f(hangs);
 }
 
 template <typename T>

@@ -88,6 +88,7 @@ struct WorkerReport {
 struct WorkerFailure {
   JobEnd end = JobEnd::kBug;  // of a job whose only worker it is
   std::string message;
+  bool hangs = false;  // in a call of its device
 };
 
 // Milliseconds that all processes of the machine agree on.

@@ -96,7 +96,8 @@ void WorkerPool::exchange(double timeout_ms) {
     messages.clear();
     const bool is_open = place.process->exchange(&messages);
     for (const Message& message : messages) take(index, message);
-    if (!is_open) lose(index, place.failure ? place.failure->message : place.process->ending());
+    if (!is_open && place.failure) lose(index, place.failure->message, place.failure->hangs);
+    else if (!is_open) lose(index, place.process->ending());
   }
   count_silence();
 }
@@ -111,7 +112,7 @@ void WorkerPool::count_silence() {
     place.silent_ms += passed_ms;
     if (place.silent_ms < options_.silence_ms) continue;
     place.process->kill();
-    lose(i, "no sign of life for " + std::to_string(static_cast<int>(options_.silence_ms + 999) / 1000) + " s");
+    lose(i, "no sign of life for " + std::to_string(static_cast<int>(options_.silence_ms + 999) / 1000) + " s", /*hangs=*/true);
   }
 }
 
@@ -152,7 +153,7 @@ void WorkerPool::take_answer(int index, const Message& message) {
 }
 
 // The place's process is of no use any more: its rows go to others.
-void WorkerPool::lose(int index, const std::string& how) {
+void WorkerPool::lose(int index, const std::string& how, bool hangs) {
   Place& place = places_[static_cast<size_t>(index)];
   const size_t num_in_hand = dealer_.num_in_hand(index);
   const std::string words = name_of(index) + ": " + how;
@@ -168,7 +169,7 @@ void WorkerPool::lose(int index, const std::string& how) {
   last_words_ = words;
   for (const WorkItem& row : guilty) put_error(row, how);
   place.num_vain = guilty.empty() ? place.num_vain + 1 : 0;
-  place.is_given_up = is_refused || place.num_vain >= kMaxVainStarts;
+  place.is_given_up = is_refused || hangs || place.num_vain >= kMaxVainStarts;
   place.restart_at_ms = monotonic_ms() + kVainPauseMs * std::max(0, place.num_vain - 1);
   warn(words + (num_in_hand > 0 ? "; the " + std::to_string(num_in_hand) + " rows that it had are dealt again" : "") +
        (place.is_given_up ? "; it is not started again" : "; it is started again"));

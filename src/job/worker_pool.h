@@ -1,8 +1,9 @@
 // Several workers in processes of their own, on this machine: each has a GPU or a part of the cores. They take rows from
 // the job and give answers back (worker_messages.h), so the job's output, order and resume are those of one worker.
 //
-// A worker that ends, or gives no sign of life, costs its rows in hand, which others compute again, and is started
-// again as long as it answers rows in between. The run fails where none is left.
+// A worker that ends, or gives no sign of life, costs its rows in hand, which others compute again. One that ended is
+// started again as long as it answers rows in between; one that hung is not, as that would take as long again to be
+// seen. The run fails where none is left.
 #pragma once
 
 #include <atomic>
@@ -50,6 +51,7 @@ class WorkerPool final : public Workforce {
   void set_step_cost(const StepCost& cost) override { step_cost_ = cost; }
   const StepCost& step_cost() const override { return step_cost_; }
   MachineLimits measure_limits() override { return limits_; }
+  double ending_ms() const override { return ending_ms_; }
   DeviceWatch& watch() override { return watch_; }
 
  private:
@@ -82,7 +84,7 @@ class WorkerPool final : public Workforce {
   void exchange(double timeout_ms);
   void take(int index, const Message& message);
   void take_answer(int index, const Message& message);
-  void lose(int index, const std::string& how);
+  void lose(int index, const std::string& how, bool hangs = false);
   void put_error(const WorkItem& row, const std::string& how);
   void warn(const std::string& words);
   void count_silence();
@@ -117,6 +119,7 @@ class WorkerPool final : public Workforce {
   int64_t num_ended_input_tokens_ = 0, num_ended_output_tokens_ = 0;  // of processes that have ended
   StepCost step_cost_;
   MachineLimits limits_;
+  double ending_ms_ = 0;
 };
 
 }  // namespace llmb

@@ -22,6 +22,7 @@ Status WorkerPool::run(RequestSource& requests, CompletionSink& completions, con
   run_ = &run;
   for (const std::string& words : std::exchange(warnings_, {})) log_warning(words);
   const Status status = run_rows();
+  const double end_ms = clock.now_ms();
   is_ending_ = true;
   num_left_ += static_cast<int64_t>(dealer_.drop_waiting() + dealer_.num_in_hand() + run.held.has_value());
   if (status.ok() && !completions.is_closed()) finish_workers();
@@ -32,6 +33,7 @@ Status WorkerPool::run(RequestSource& requests, CompletionSink& completions, con
     place.process.reset();
   }
   run_ = nullptr;
+  ending_ms_ = clock.now_ms() - end_ms;
   return status;
 }
 

@@ -45,6 +45,7 @@ class Workforce {
   virtual void set_step_cost(const StepCost& cost) = 0;
   virtual const StepCost& step_cost() const = 0;
   virtual MachineLimits measure_limits() = 0;
+  virtual double ending_ms() const = 0;  // that run() took beyond its work
 
   virtual DeviceWatch& watch() = 0;
 };
