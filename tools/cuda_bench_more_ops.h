@@ -94,7 +94,7 @@ class MoreOpCases {
     int64_t num_chosen = 0;
     const Copies logits = upload(router_logits(rows, shape.config, &num_chosen), bench_.stream());
     const double seconds = bench_.time_s(1, [&](int) {
-      cuda::mix_experts(first, second, shape.config, ActivationSpec(), logits.at<float>(0), x.at<T>(0), rows,
+      cuda::mix_experts(first, second, shape.config, ActivationSpec(), logits.at<float>(0), nullptr, x.at<T>(0), rows,
                         out.at<T>(0), workspace.at<void>(0), bench_.stream());
     });
     const double flops =

@@ -102,6 +102,11 @@ void activate_rows_target(const ActivationSpec& spec, const float* x, const floa
       return run([](V v) HWY_ATTR { return gelu_tanh(v); });
     case Activation::kRelu:
       return run([](V v) HWY_ATTR { return relu(v); });
+    case Activation::kRelu2:
+      return run([](V v) HWY_ATTR {
+        const V positive = relu(v);
+        return hn::Mul(positive, positive);
+      });
     case Activation::kClampedSwiglu:
       return run_gated(ClampedSwiglu(spec));
   }

@@ -2,8 +2,10 @@
 #include "kernels/cpu/elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/types.h"
+#include "kernels/cpu/row_chunks.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/cpu/tuning.h"
 
@@ -93,6 +95,21 @@ void softcap(float* x, float cap, int64_t size, ThreadPool& pool) {
 
 void clamp(float* x, float limit, int64_t size, ThreadPool& pool) {
   for_each_span(pool, size, [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(clamp_span)(x + begin, limit, n); });
+}
+
+void add_gated(float* x, const float* y, const float* gate, int64_t rows, int64_t width, ThreadPool& pool) {
+  for_each_row(pool, rows, width, [&](int64_t row, int) {
+    const float weight = gate == nullptr ? 1 : static_cast<float>(1 / (1 + std::exp(-static_cast<double>(gate[row]))));
+    HWY_DYNAMIC_DISPATCH(add_span)(x + row * width, y + row * width, weight, width);
+  });
+}
+
+void grow_queries(float* qkv, const int32_t* positions, const QueryGrowth& growth, int64_t rows, int64_t q_size,
+                  int64_t stride, ThreadPool& pool) {
+  for_each_row(pool, rows, q_size, [&](int64_t row, int) {
+    const double factor = 1 + growth.scale * std::log1p((int64_t{positions[row]} + 1) / growth.step);
+    HWY_DYNAMIC_DISPATCH(scale_span)(qkv + row * stride, static_cast<float>(factor), q_size);
+  });
 }
 
 }  // namespace llmb::cpu

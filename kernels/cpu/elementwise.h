@@ -1,10 +1,12 @@
 // add: residual += factor * delta. scale: x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is
-// brought into [-limit, limit]. Each element depends on its own inputs alone; NaN stays NaN.
+// brought into [-limit, limit]. add_gated: x += e(gate) * y, e the logistic function. grow_queries: q grows with its
+// position (core/model_config.h). Each element depends on its own inputs alone; NaN stays NaN.
 #pragma once
 
 #include <cstdint>
 
 #include "base/thread_pool.h"
+#include "core/model_config.h"
 
 namespace llmb::cpu {
 
@@ -20,5 +22,14 @@ void softcap(float* x,  // [size]  in and out
 
 void clamp(float* x,  // [size]  in and out
            float limit, int64_t size, ThreadPool& pool);
+
+void add_gated(float* x,           // [rows, width]  in and out
+               const float* y,     // [rows, width]
+               const float* gate,  // [rows]  or nullptr: x += y
+               int64_t rows, int64_t width, ThreadPool& pool);
+
+void grow_queries(float* qkv,                // [rows, stride]  the first q_size columns grow
+                  const int32_t* positions,  // [rows]
+                  const QueryGrowth& growth, int64_t rows, int64_t q_size, int64_t stride, ThreadPool& pool);
 
 }  // namespace llmb::cpu

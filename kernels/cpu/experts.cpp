@@ -25,30 +25,70 @@ struct Batch {
   int64_t num_pairs() const { return rows * config.top_k; }
 };
 
-// Chooses a row's experts, ascending, and their weights.
-void route(const float* logits, const ExpertsConfig& config, int32_t* chosen, float* weights) {
-  std::vector<int32_t> order(config.num_experts);
-  std::iota(order.begin(), order.end(), 0);
-  // NaN ranks as the largest, so that it is chosen and its row becomes NaN.
-  const auto before = [logits](int32_t a, int32_t b) {
-    const bool a_nan = std::isnan(logits[a]), b_nan = std::isnan(logits[b]);
+// Whether number a goes before number b of `values`. NaN goes before all, so that it is chosen and its row becomes NaN.
+struct Before {
+  const float* values;
+  bool operator()(int32_t a, int32_t b) const {
+    const bool a_nan = std::isnan(values[a]), b_nan = std::isnan(values[b]);
     if (a_nan != b_nan) return a_nan;
-    if (!a_nan && logits[a] != logits[b]) return logits[a] > logits[b];
+    if (!a_nan && values[a] != values[b]) return values[a] > values[b];
     return a < b;
-  };
-  std::partial_sort(order.begin(), order.begin() + config.top_k, order.end(), before);
-  const float max = logits[order[0]];
-  double total = 0;
-  const auto share = [&](int32_t expert) { return std::exp(static_cast<double>(logits[expert] - max)); };
-  if (config.norm_topk_prob) {
-    for (int32_t i = 0; i < config.top_k; ++i) total += share(order[i]);
-  } else {
-    for (int32_t e = 0; e < config.num_experts; ++e) total += share(e);
   }
-  std::sort(order.begin(), order.begin() + config.top_k);
+};
+
+// The first `count` of values' indices in order.
+std::vector<int32_t> best_of(std::span<const float> values, int32_t count) {
+  std::vector<int32_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::partial_sort(order.begin(), order.begin() + count, order.end(), Before{values.data()});
+  order.resize(static_cast<size_t>(count));
+  return order;
+}
+
+// Takes experts of all but the best groups out of the choice.
+void keep_best_groups(const ExpertsConfig& config, std::vector<float>* choice) {
+  const size_t groups = static_cast<size_t>(config.num_groups), size = choice->size() / groups;
+  std::vector<float> scores(groups);
+  for (size_t g = 0; g < groups; ++g) {
+    const std::span<const float> group(choice->data() + g * size, size);
+    for (const int32_t e : best_of(group, static_cast<int32_t>(std::min<size_t>(2, size)))) scores[g] += group[e];
+  }
+  std::vector<bool> is_kept(groups);
+  for (const int32_t g : best_of(scores, config.top_groups)) is_kept[static_cast<size_t>(g)] = true;
+  for (size_t e = 0; e < choice->size(); ++e)
+    if (!is_kept[e / size]) (*choice)[e] = -INFINITY;
+}
+
+// Chooses a row's experts, ascending, and their weights.
+void route(const float* logits, const float* choice_bias, const ExpertsConfig& config, int32_t* chosen,
+           float* weights) {
+  const int32_t count = config.num_experts;
+  const bool is_softmax = config.scores == ExpertScores::kSoftmax;
+  const float max = *std::max_element(logits, logits + count);
+  const auto score = [&](int32_t e) {  // but for softmax's divisor
+    if (is_softmax) return std::exp(static_cast<double>(logits[e] - max));
+    return 1 / (1 + std::exp(-static_cast<double>(logits[e])));
+  };
+  double all = 1;
+  if (is_softmax && (choice_bias != nullptr || !config.norm_topk_prob || config.num_groups > 1)) {
+    all = 0;
+    for (int32_t e = 0; e < count; ++e) all += score(e);
+  }
+  std::vector<float> choice(logits, logits + count);  // softmax keeps their order
+  if (choice_bias != nullptr || config.num_groups > 1)
+    for (int32_t e = 0; e < count; ++e)
+      choice[e] = static_cast<float>(score(e) / all) + (choice_bias != nullptr ? choice_bias[e] : 0);
+  if (config.num_groups > 1) keep_best_groups(config, &choice);
+  std::vector<int32_t> order = best_of(choice, config.top_k);
+  double total = all;
+  if (config.norm_topk_prob) {
+    total = 0;
+    for (const int32_t e : order) total += score(e);
+  }
+  std::sort(order.begin(), order.end());
   for (int32_t i = 0; i < config.top_k; ++i) {
     chosen[i] = order[i];
-    weights[i] = static_cast<float>(share(order[i]) / total);
+    weights[i] = static_cast<float>(score(order[i]) / total * config.weight_scale);
   }
 }
 
@@ -81,14 +121,16 @@ void grow(std::vector<T>* v, int64_t size) {
   if (static_cast<int64_t>(v->size()) < size) v->resize(static_cast<size_t>(size));
 }
 
-void mix(const Batch& b, const float* logits, const float* x, float* out, ExpertsScratch* s, ThreadPool& pool) {
+void mix(const Batch& b, const float* logits, const float* choice_bias, const float* x, float* out, ExpertsScratch* s,
+         ThreadPool& pool) {
   const int64_t top_k = b.config.top_k, hidden = b.hidden, pairs = b.num_pairs();
   const int64_t wide = b.experts[0].gate_up->out_features(), intermediate = b.experts[0].down->in_features();
   grow(&s->chosen, pairs), grow(&s->weights, pairs), grow(&s->slots, pairs);
   grow(&s->x, pairs * hidden), grow(&s->gate_up, pairs * wide);
   grow(&s->activated, pairs * intermediate), grow(&s->y, pairs * hidden);
   for_each_row(pool, b.rows, b.config.num_experts, [&](int64_t row, int) {
-    route(logits + row * b.config.num_experts, b.config, &s->chosen[row * top_k], &s->weights[row * top_k]);
+    route(logits + row * b.config.num_experts, choice_bias, b.config, &s->chosen[row * top_k],
+          &s->weights[row * top_k]);
   });
   const std::vector<int64_t> start = sort_pairs(b, s);
   for_each_row(pool, b.rows, top_k * hidden, [&](int64_t row, int) {
@@ -96,6 +138,15 @@ void mix(const Batch& b, const float* logits, const float* x, float* out, Expert
       std::copy_n(x + row * hidden, hidden, s->x.data() + int64_t{s->slots[row * top_k + k]} * hidden);
   });
   run_group(b, start, &ExpertView::gate_up, s->x, &s->gate_up, pool);
+  if (b.config.weighs_input) {
+    for_each_row(pool, b.rows, top_k * wide, [&](int64_t row, int) {
+      for (int64_t k = row * top_k; k < (row + 1) * top_k; ++k) {
+        float* of_pair = s->gate_up.data() + int64_t{s->slots[k]} * wide;
+        for (int64_t i = 0; i < wide; ++i) of_pair[i] *= s->weights[k];
+      }
+    });
+    std::fill_n(s->weights.begin(), pairs, 1.0f);
+  }
   activate(b.spec, s->gate_up.data(), pairs, intermediate, s->activated.data(), pool);
   run_group(b, start, &ExpertView::down, s->activated, &s->y, pool);
   for_each_row(pool, b.rows, top_k * hidden, [&](int64_t row, int) {
@@ -112,15 +163,16 @@ void mix(const Batch& b, const float* logits, const float* x, float* out, Expert
 }  // namespace
 
 void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                 const float* router_logits, const float* x, int64_t rows, int64_t hidden, float* out,
-                 ExpertsScratch* scratch, ThreadPool& pool) {
+                 const float* router_logits, const float* choice_bias, const float* x, int64_t rows, int64_t hidden,
+                 float* out, ExpertsScratch* scratch, ThreadPool& pool) {
+  LLMB_CHECK(config.choice_bias == (choice_bias != nullptr) && config.num_experts % config.num_groups == 0);
   LLMB_CHECK(static_cast<int32_t>(experts.size()) == config.num_experts && config.top_k <= config.num_experts);
   const int64_t floats_per_row =
       config.top_k * (2 * hidden + experts[0].gate_up->out_features() + experts[0].down->in_features());
   const int64_t turn = std::max<int64_t>(32, kScratchBytes / (floats_per_row * int64_t{sizeof(float)}));
   for (int64_t first = 0; first < rows; first += turn)
     mix({experts, config, spec, std::min(turn, rows - first), hidden}, router_logits + first * config.num_experts,
-        x + first * hidden, out + first * hidden, scratch, pool);
+        choice_bias, x + first * hidden, out + first * hidden, scratch, pool);
 }
 
 }  // namespace llmb::cpu

@@ -1,8 +1,9 @@
 // mix_experts: a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538). Each token goes through the top_k experts
-// with the largest router logits: out = sum over them of weight * down(activate(gate_up(x))).
+// that ExpertsConfig names for its router logits: out = sum over them of weight * down(activate(gate_up(x))), or of
+// down(activate(weight * gate_up(x))).
 //
-// 1. Ties go to the lowest expert. Weights are a softmax over the chosen logits, or, with norm_topk_prob false, the
-//    chosen entries of a softmax over all.
+// 1. Ties go to the lowest expert, and to the lowest group. Groups are judged as in DeepSeek-V3 (arXiv:2412.19437,
+//    section 2.1.2).
 // 2. Each row's result depends on its own x and logits alone: its experts are added in order of their index, whatever
 //    rows are beside it.
 // 3. A row with a NaN among its logits gets NaN.
@@ -35,6 +36,7 @@ struct ExpertsScratch {
 
 void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& config, const ActivationSpec& spec,
                  const float* router_logits,  // [rows, num_experts]
+                 const float* choice_bias,    // [num_experts]  with config.choice_bias, else nullptr
                  const float* x,              // [rows, hidden]
                  int64_t rows, int64_t hidden,
                  float* out,  // [rows, hidden]

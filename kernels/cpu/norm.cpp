@@ -128,5 +128,16 @@ void rms_norm_groups(float* x, int64_t stride, int64_t num_groups, const float* 
   });
 }
 
+void layer_norm_groups(float* x, int64_t stride, int64_t num_groups, const float* weight, const float* bias,
+                       int64_t width, float eps, int64_t rows, ThreadPool& pool) {
+  for_each_row(pool, rows, num_groups * width, [&](int64_t row, int) {
+    for (int64_t g = 0; g < num_groups; ++g) {
+      float* group = x + row * stride + g * width;
+      HWY_DYNAMIC_DISPATCH(add_layer_norm_row)
+      (group, nullptr, weight + g * width, bias != nullptr ? bias + g * width : nullptr, eps, width, group);
+    }
+  });
+}
+
 }  // namespace llmb::cpu
 #endif

@@ -56,6 +56,7 @@ struct AttentionItem {
   // A token sees positions [begin, limit).
   static int64_t limit(const AttentionCall& c, int64_t token) { return c.tokens[token].limit; }
   static int64_t begin(const AttentionCall& c, int64_t token) {
+    if (c.params.chunk > 0) return (limit(c, token) - 1) / c.params.chunk * c.params.chunk;
     return c.params.window == 0 ? 0 : std::max<int64_t>(0, limit(c, token) - c.params.window);
   }
   // The segments that any of the tokens sees; there may be none.

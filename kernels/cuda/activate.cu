@@ -36,6 +36,10 @@ struct Relu {
   __device__ float operator()(float x, float up) const { return (x < 0 ? 0.0f : x) * up; }
 };
 
+struct Relu2 {
+  __device__ float operator()(float x, float up) const { return (x < 0 ? 0.0f : x * x) * up; }
+};
+
 struct ClampedSwiglu {
   float alpha, limit;
   __device__ float operator()(float gate, float up) const {
@@ -90,6 +94,8 @@ void activate(const ActivationSpec& spec, const T* x, int64_t rows, int64_t inte
       return with(GeluTanh());
     case Activation::kRelu:
       return with(Relu());
+    case Activation::kRelu2:
+      return with(Relu2());
     case Activation::kClampedSwiglu:
       LLMB_CHECK(spec.gated);
       return run<T, true>(ClampedSwiglu{spec.alpha, spec.limit}, x, rows, intermediate, out, stream);

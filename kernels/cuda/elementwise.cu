@@ -71,6 +71,32 @@ __global__ void __launch_bounds__(kThreads) update_kernel(T* x, F f, int64_t siz
   store_floats(v, x + at);
 }
 
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_gated_kernel(T* x, const T* __restrict__ y,
+                                                             const float* __restrict__ gate, int64_t width) {
+  ptx::follow_previous_grid();
+  const int64_t row = blockIdx.x, column = int64_t{blockIdx.y} * kThreads + threadIdx.x, at = row * width + column;
+  if (column >= width) return;
+  const float weight = gate == nullptr ? 1.0f : 1.0f / (1.0f + expf(-gate[row]));
+  x[at] = from_float<T>(fmaf(weight, to_float(y[at]), to_float(x[at])));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    grow_queries_kernel(T* qkv, const int32_t* __restrict__ positions, float scale, int32_t step, int64_t q_size,
+                        int64_t stride) {
+  ptx::follow_previous_grid();
+  const int64_t row = blockIdx.x, column = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  if (column >= q_size) return;
+  const float factor = 1.0f + scale * log1pf(static_cast<float>((int64_t{positions[row]} + 1) / step));
+  qkv[row * stride + column] = from_float<T>(factor * to_float(qkv[row * stride + column]));
+}
+
+// A block for each row and kThreads columns.
+dim3 row_grid(int64_t rows, int64_t columns) {
+  return dim3(static_cast<unsigned>(rows), static_cast<unsigned>(ceil_div(columns, kThreads)));
+}
+
 template <class T, class F>
 void update(T* x, const F& f, int64_t size, cudaStream_t stream) {
   for_packs(
@@ -102,11 +128,31 @@ void clamp(T* x, float limit, int64_t size, cudaStream_t stream) {
   update(x, Clamp{limit}, size, stream);
 }
 
+template <class T>
+void add_gated(T* x, const T* y, const float* gate, int64_t rows, int64_t width, cudaStream_t stream) {
+  if (rows == 0) return;
+  launch_ahead({row_grid(rows, width), dim3(kThreads), 0, stream}, add_gated_kernel<T>, x, y, gate, width);
+}
+
+template <class T>
+void grow_queries(T* qkv, const int32_t* positions, const QueryGrowth& growth, int64_t rows, int64_t q_size,
+                  int64_t stride, cudaStream_t stream) {
+  if (rows == 0) return;
+  launch_ahead({row_grid(rows, q_size), dim3(kThreads), 0, stream}, grow_queries_kernel<T>, qkv, positions,
+               static_cast<float>(growth.scale), growth.step, q_size, stride);
+}
+
 template void add(float*, const float*, float, int64_t, float*, cudaStream_t);
 template void add(float*, const __nv_bfloat16*, float, int64_t, __nv_bfloat16*, cudaStream_t);
 template void add(float*, const __half*, float, int64_t, __half*, cudaStream_t);
 template void clamp(float*, float, int64_t, cudaStream_t);
 template void clamp(__nv_bfloat16*, float, int64_t, cudaStream_t);
 template void clamp(__half*, float, int64_t, cudaStream_t);
+template void add_gated(float*, const float*, const float*, int64_t, int64_t, cudaStream_t);
+template void add_gated(__nv_bfloat16*, const __nv_bfloat16*, const float*, int64_t, int64_t, cudaStream_t);
+template void add_gated(__half*, const __half*, const float*, int64_t, int64_t, cudaStream_t);
+template void grow_queries(float*, const int32_t*, const QueryGrowth&, int64_t, int64_t, int64_t, cudaStream_t);
+template void grow_queries(__nv_bfloat16*, const int32_t*, const QueryGrowth&, int64_t, int64_t, int64_t, cudaStream_t);
+template void grow_queries(__half*, const int32_t*, const QueryGrowth&, int64_t, int64_t, int64_t, cudaStream_t);
 
 }  // namespace llmb::cuda

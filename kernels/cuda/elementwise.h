@@ -1,10 +1,13 @@
 // add: residual += factor * delta; out = residual. scale: x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2).
-// clamp: x is brought into [-limit, limit]. Elementwise in fp32, rounded once; NaN stays NaN.
+// clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) * y, e the logistic function. grow_queries: q grows
+// with its position (core/model_config.h). Elementwise in fp32, rounded once; NaN stays NaN.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "core/model_config.h"
 
 namespace llmb::cuda {
 
@@ -25,5 +28,16 @@ void softcap(float* x,  // [size]  in and out
 template <class T>
 void clamp(T* x,  // [size]  in and out
            float limit, int64_t size, cudaStream_t stream);
+
+template <class T>
+void add_gated(T* x,               // [rows, width]  in and out
+               const T* y,         // [rows, width]
+               const float* gate,  // [rows]  or nullptr: x += y
+               int64_t rows, int64_t width, cudaStream_t stream);
+
+template <class T>
+void grow_queries(T* qkv,                    // [rows, stride]  the first q_size columns grow
+                  const int32_t* positions,  // [rows]
+                  const QueryGrowth& growth, int64_t rows, int64_t q_size, int64_t stride, cudaStream_t stream);
 
 }  // namespace llmb::cuda

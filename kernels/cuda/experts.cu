@@ -19,37 +19,101 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 
+// ExpertsConfig, as the device has it.
+struct Routing {
+  int32_t num_experts, top_k, num_groups, top_groups;
+  bool is_softmax, norm_topk_prob;
+  float weight_scale;
+  const float* choice_bias;
+
+  __device__ bool chooses_by_score() const { return choice_bias != nullptr || num_groups > 1; }
+  // But for softmax's divisor.
+  __device__ float score(float logit, float max) const {
+    return is_softmax ? expf(logit - max) : 1.0f / (1.0f + expf(-logit));
+  }
+};
+
 struct Candidate {
-  float logit;
+  float choice;
   int32_t expert;
 };
 
 // NaN ranks highest, so that it is chosen and its row becomes NaN. Of equals the lowest expert comes first.
 __device__ bool is_before(const Candidate& a, const Candidate& b) {
-  const bool a_nan = a.logit != a.logit, b_nan = b.logit != b.logit;
+  const bool a_nan = a.choice != a.choice, b_nan = b.choice != b.choice;
   if (a_nan != b_nan) return a_nan;
-  if (!a_nan && a.logit != b.logit) return a.logit > b.logit;
+  if (!a_nan && a.choice != b.choice) return a.choice > b.choice;
   return a.expert < b.expert;
 }
 
+// A bit for each group of experts that a row may choose from. choice(e): what expert e is chosen by.
+template <class Choice>
+__device__ unsigned best_groups(const Routing& r, const Choice& choice) {
+  if (r.num_groups == 1) return 1;
+  const int lane = threadIdx.x % kWarp, size = r.num_experts / r.num_groups;
+  float mine = -INFINITY;  // the score of group `lane`
+  for (int g = 0; g < r.num_groups; ++g) {
+    float first = -INFINITY, second = -INFINITY;
+    for (int e = lane; e < size; e += kWarp) {
+      const float c = choice(g * size + e);
+      second = fmaxf(second, fminf(first, c));
+      first = fmaxf(first, c);
+    }
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      const float c = __shfl_xor_sync(kAllLanes, first, offset), d = __shfl_xor_sync(kAllLanes, second, offset);
+      second = fmaxf(fminf(first, c), fmaxf(second, d));
+      first = fmaxf(first, c);
+    }
+    if (lane == g) mine = size == 1 ? first : first + second;
+  }
+  int rank = 0;
+  for (int g = 0; g < r.num_groups; ++g) {
+    const float other = __shfl_sync(kAllLanes, mine, g);
+    rank += other > mine || (other == mine && g < lane);
+  }
+  return __ballot_sync(kAllLanes, lane < r.num_groups && rank < r.top_groups);
+}
+
 // A row's chosen experts, ascending, and their weights. A row is a warp's; lane i holds the i-th best.
-__global__ void __launch_bounds__(kThreads)
-    route_kernel(const float* __restrict__ logits, int32_t num_experts, int32_t top_k, bool norm_topk_prob,
-                 int64_t rows, int32_t* __restrict__ chosen, float* __restrict__ weights) {
+__global__ void __launch_bounds__(kThreads) route_kernel(const float* __restrict__ logits, Routing r, int64_t rows,
+                                                         int32_t* __restrict__ chosen, float* __restrict__ weights) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (row >= rows) return;
+  const int32_t num_experts = r.num_experts, top_k = r.top_k;
   const float* const mine = logits + row * num_experts;
+  float max = -INFINITY;
+  bool has_nan = false;
+  for (int32_t e = lane; e < num_experts; e += kWarp) {
+    max = fmaxf(max, mine[e]);
+    has_nan |= mine[e] != mine[e];
+  }
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, offset));
+  has_nan = __ballot_sync(kAllLanes, has_nan) != 0;
+  float all = 1;
+  if (r.is_softmax && (r.chooses_by_score() || !r.norm_topk_prob)) {
+    all = 0;
+    for (int32_t e = lane; e < num_experts; e += kWarp) all += expf(mine[e] - max);
+    all = warp_sum(all);
+  }
+  const auto choice = [&](int32_t e) {
+    if (!r.chooses_by_score()) return mine[e];
+    const float score = r.score(mine[e], max) / all;
+    return r.choice_bias != nullptr ? score + r.choice_bias[e] : score;
+  };
+  const unsigned groups = best_groups(r, choice);
+  const int group_size = num_experts / r.num_groups;
   Candidate own{0, INT32_MAX}, last{0, -1};
   for (int i = 0; i < top_k; ++i) {
     Candidate best{0, INT32_MAX};  // none yet
     for (int32_t e = lane; e < num_experts; e += kWarp) {
-      const Candidate c{mine[e], e};
+      if ((groups >> (e / group_size) & 1) == 0) continue;
+      const Candidate c{choice(e), e};
       const bool is_left = i == 0 || is_before(last, c);
       if (is_left && (best.expert == INT32_MAX || is_before(c, best))) best = c;
     }
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      const Candidate other{__shfl_xor_sync(kAllLanes, best.logit, offset),
+      const Candidate other{__shfl_xor_sync(kAllLanes, best.choice, offset),
                             __shfl_xor_sync(kAllLanes, best.expert, offset)};
       const bool take = other.expert != INT32_MAX && (best.expert == INT32_MAX || is_before(other, best));
       if (take) best = other;
@@ -57,19 +121,13 @@ __global__ void __launch_bounds__(kThreads)
     if (lane == i) own = best;
     last = best;
   }
-  const float max = __shfl_sync(kAllLanes, own.logit, 0);
-  const float share = lane < top_k ? expf(own.logit - max) : 0.0f;
-  float total = share;
-  if (!norm_topk_prob) {
-    total = 0;
-    for (int32_t e = lane; e < num_experts; e += kWarp) total += expf(mine[e] - max);
-  }
-  total = warp_sum(total);
+  const float share = lane < top_k ? r.score(mine[own.expert], max) : 0.0f;
+  const float total = r.norm_topk_prob ? warp_sum(share) : all;
   int rank = 0;  // among the chosen, by index
   for (int i = 0; i < top_k; ++i) rank += __shfl_sync(kAllLanes, own.expert, i) < own.expert;
   if (lane < top_k) {
     chosen[row * top_k + rank] = own.expert;
-    weights[row * top_k + rank] = share / total;
+    weights[row * top_k + rank] = has_nan ? NAN : share / total * r.weight_scale;
   }
 }
 
@@ -143,13 +201,24 @@ __global__ void __launch_bounds__(kThreads)
   float sum[kWidth] = {};
   for (int i = 0; i < top_k; ++i) {
     const int64_t slot = slot_of_pair[row * top_k + i];
-    const float weight = weights[row * top_k + i];
+    const float weight = weights != nullptr ? weights[row * top_k + i] : 1.0f;
     float v[kWidth];
     load_floats(y + slot * hidden + at, v);
 #pragma unroll
     for (int c = 0; c < kWidth; ++c) sum[c] = fmaf(weight, v[c], sum[c]);
   }
   store_floats(sum, out + row * hidden + at);
+}
+
+// What a pair's matrix gave, times the pair's weight.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    weigh_kernel(T* __restrict__ x, const int32_t* __restrict__ slot_of_pair, const float* __restrict__ weights,
+                 int64_t width) {
+  const int64_t pair = blockIdx.x, column = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  if (column >= width) return;
+  T* const at = x + slot_of_pair[pair] * width + column;
+  *at = from_float<T>(weights[pair] * to_float(*at));
 }
 
 // The workspace's arrays, one behind the other.
@@ -195,9 +264,11 @@ int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype) {
 
 template <class T>
 void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, const ExpertsConfig& config,
-                 const ActivationSpec& spec, const float* router_logits, const T* x, int64_t rows, T* out,
-                 void* workspace, cudaStream_t stream) {
+                 const ActivationSpec& spec, const float* router_logits, const float* choice_bias, const T* x,
+                 int64_t rows, T* out, void* workspace, cudaStream_t stream) {
   LLMB_CHECK(config.num_experts <= kMaxExperts && config.top_k <= kMaxExpertsPerToken);
+  LLMB_CHECK(config.num_groups <= kMaxExpertGroups && config.num_experts % config.num_groups == 0);
+  LLMB_CHECK(config.choice_bias == (choice_bias != nullptr));
   if (rows == 0) return;
   const ExpertsShape shape{rows, down.out_features, gate_up.out_features, down.in_features, config};
   const Workspace w(static_cast<uint8_t*>(workspace), shape, rows, sizeof(T));
@@ -205,8 +276,13 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
   const int32_t tile_rows = grouped_tile_rows(pairs, config.num_experts);
   const auto num_tiles = static_cast<int32_t>(Workspace::max_tiles(pairs, config.num_experts));
   const dim3 experts(static_cast<unsigned>(config.num_experts)), threads(kThreads);
+  const Routing routing{config.num_experts,    config.top_k,
+                        config.num_groups,     config.top_groups,
+                        config.scores == ExpertScores::kSoftmax,
+                        config.norm_topk_prob, static_cast<float>(config.weight_scale),
+                        choice_bias};
   launch({dim3(static_cast<unsigned>(ceil_div(rows, kWarps))), threads, 0, stream}, route_kernel, router_logits,
-         config.num_experts, config.top_k, config.norm_topk_prob, rows, w.chosen, w.weights);
+         routing, rows, w.chosen, w.weights);
   launch({experts, threads, 0, stream}, count_kernel, w.chosen, pairs, w.counts);
   launch({experts, threads, 0, stream}, place_kernel, w.chosen, pairs, config.top_k, w.counts, config.num_experts,
          tile_rows, num_tiles, w.row_of_slot, w.slot_of_pair, w.tiles);
@@ -214,22 +290,28 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
   auto* const activated = static_cast<T*>(w.activated);
   auto* const y = static_cast<T*>(w.y);
   linear_grouped(gate_up, x, w.row_of_slot, w.tiles, num_tiles, tile_rows, wide, stream);
+  if (config.weighs_input) {
+    const auto chunks = static_cast<unsigned>(ceil_div(gate_up.out_features, kThreads));
+    launch({dim3(static_cast<unsigned>(pairs), chunks), threads, 0, stream}, weigh_kernel<T>, wide, w.slot_of_pair,
+           w.weights, gate_up.out_features);
+  }
   activate(spec, static_cast<const T*>(wide), pairs, down.in_features, activated, stream);
   linear_grouped(down, static_cast<const T*>(activated), nullptr, w.tiles, num_tiles, tile_rows, y, stream);
   const auto combine = [&](auto kernel, int width) {
     const auto chunks = static_cast<unsigned>(ceil_div(shape.hidden, int64_t{kThreads} * width));
-    launch({dim3(static_cast<unsigned>(rows), chunks), threads, 0, stream}, kernel, y, w.slot_of_pair, w.weights,
-           config.top_k, shape.hidden, out);
+    launch({dim3(static_cast<unsigned>(rows), chunks), threads, 0, stream}, kernel, y, w.slot_of_pair,
+           config.weighs_input ? nullptr : w.weights, config.top_k, shape.hidden, out);
   };
   if (can_pack(shape.hidden, y, out)) combine(combine_kernel<T, kPackWidth>, kPackWidth);
   else combine(combine_kernel<T, 1>, 1);
 }
 
 template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
-                          const float*, const float*, int64_t, float*, void*, cudaStream_t);
+                          const float*, const float*, const float*, int64_t, float*, void*, cudaStream_t);
 template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
-                          const float*, const __nv_bfloat16*, int64_t, __nv_bfloat16*, void*, cudaStream_t);
+                          const float*, const float*, const __nv_bfloat16*, int64_t, __nv_bfloat16*, void*,
+                          cudaStream_t);
 template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
-                          const float*, const __half*, int64_t, __half*, void*, cudaStream_t);
+                          const float*, const float*, const __half*, int64_t, __half*, void*, cudaStream_t);
 
 }  // namespace llmb::cuda

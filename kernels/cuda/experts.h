@@ -1,8 +1,9 @@
 // mix_experts: a mixture of experts (Shazeer et al. 2017, arXiv:1701.06538). Each token goes through the top_k experts
-// with the largest router logits: out = sum over them of weight * down(activate(gate_up(x))).
+// that ExpertsConfig names for its router logits: out = sum over them of weight * down(activate(gate_up(x))), or of
+// down(activate(weight * gate_up(x))).
 //
-// 1. Ties go to the lowest expert. Weights are a softmax over the chosen logits, or, with norm_topk_prob false, the
-//    chosen entries of a softmax over all.
+// 1. Ties go to the lowest expert, and to the lowest group. Groups are judged as in DeepSeek-V3 (arXiv:2412.19437,
+//    section 2.1.2).
 // 2. Each row's bits depend on its own x and logits alone: its experts are added in order of their index.
 // 3. The launches depend on the number of rows only. Rows whose logits are NaN become NaN.
 #pragma once
@@ -20,6 +21,7 @@ namespace llmb::cuda {
 
 inline constexpr int32_t kMaxExpertsPerToken = 32;
 inline constexpr int32_t kMaxExperts = 4096;
+inline constexpr int32_t kMaxExpertGroups = 32;
 
 struct ExpertsShape {
   int64_t max_rows = 0;
@@ -38,6 +40,7 @@ void mix_experts(const GroupedWeights& gate_up,  // [gate_up, hidden] each
                  const GroupedWeights& down,     // [hidden, intermediate] each
                  const ExpertsConfig& config, const ActivationSpec& spec,
                  const float* router_logits,  // [rows, num_experts]
+                 const float* choice_bias,    // [num_experts]  with config.choice_bias, else nullptr
                  const T* x,                  // [rows, hidden]
                  int64_t rows,
                  T* out,  // [rows, hidden]

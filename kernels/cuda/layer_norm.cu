@@ -1,5 +1,5 @@
 // Bound by bytes: what is read a second and a third time comes from a cache. add_layer_norm: a block is a row.
-// rms_norm_groups: a group is a warp's, or a block's where it is long.
+// rms_norm_groups: a group is a warp's, or a block's where it is long. layer_norm_groups: a group is a warp's.
 #include "kernels/cuda/layer_norm.h"
 
 #include "core/types.h"
@@ -98,6 +98,30 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_groups_kernel(T* __restrict__ x, int64_t stride, int64_t num_groups, const float* __restrict__ weight,
+                             const float* __restrict__ bias, int32_t width, float eps, int64_t all_groups) {
+  ptx::follow_previous_grid();
+  const int64_t index = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (index >= all_groups) return;  // whole warps
+  const int64_t group = index % num_groups;
+  T* const mine = x + index / num_groups * stride + group * width;
+  const auto size = static_cast<float>(width);
+  float sum = 0, squares = 0;
+  for (int32_t at = threadIdx.x % kWarp; at < width; at += kWarp) sum += to_float(mine[at]);
+  const float mean = warp_sum(sum) / size;
+  for (int32_t at = threadIdx.x % kWarp; at < width; at += kWarp) {
+    const float c = to_float(mine[at]) - mean;
+    squares = fmaf(c, c, squares);
+  }
+  const float scale = 1.0f / sqrtf(warp_sum(squares) / size + eps);
+  for (int32_t at = threadIdx.x % kWarp; at < width; at += kWarp) {
+    const float y = (to_float(mine[at]) - mean) * scale * weight[group * width + at];
+    mine[at] = from_float<T>(bias != nullptr ? y + bias[group * width + at] : y);
+  }
+}
+
 template <class T, int kWidth>
 void launch_groups(T* x, int64_t stride, int64_t num_groups, const float* weight, int64_t width, float eps,
                    int64_t rows, cudaStream_t stream) {
@@ -133,6 +157,15 @@ void rms_norm_groups(T* x, int64_t stride, int64_t num_groups, const float* weig
   else launch_groups<T, 1>(x, stride, num_groups, weight, width, eps, rows, stream);
 }
 
+template <class T>
+void layer_norm_groups(T* x, int64_t stride, int64_t num_groups, const float* weight, const float* bias, int64_t width,
+                       float eps, int64_t rows, cudaStream_t stream) {
+  const int64_t all = rows * num_groups;
+  if (all == 0) return;
+  launch_ahead({dim3(static_cast<unsigned>(ceil_div(all, kThreads / kWarp))), dim3(kThreads), 0, stream},
+               layer_norm_groups_kernel<T>, x, stride, num_groups, weight, bias, static_cast<int32_t>(width), eps, all);
+}
+
 template void add_layer_norm(float*, const float*, const float*, const float*, float, int64_t, int64_t, float*,
                              cudaStream_t);
 template void add_layer_norm(float*, const __nv_bfloat16*, const float*, const float*, float, int64_t, int64_t,
@@ -146,5 +179,11 @@ template void add_layer_norm(float*, const __half*, const float*, const float*, 
 template void rms_norm_groups(float*, int64_t, int64_t, const float*, int64_t, float, int64_t, cudaStream_t);
 template void rms_norm_groups(__nv_bfloat16*, int64_t, int64_t, const float*, int64_t, float, int64_t, cudaStream_t);
 template void rms_norm_groups(__half*, int64_t, int64_t, const float*, int64_t, float, int64_t, cudaStream_t);
+template void layer_norm_groups(float*, int64_t, int64_t, const float*, const float*, int64_t, float, int64_t,
+                                cudaStream_t);
+template void layer_norm_groups(__nv_bfloat16*, int64_t, int64_t, const float*, const float*, int64_t, float, int64_t,
+                                cudaStream_t);
+template void layer_norm_groups(__half*, int64_t, int64_t, const float*, const float*, int64_t, float, int64_t,
+                                cudaStream_t);
 
 }  // namespace llmb::cuda

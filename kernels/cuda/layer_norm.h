@@ -1,6 +1,7 @@
 // add_layer_norm: residual += delta; out = (residual - mean) / stddev * weight + bias (Ba et al. 2016,
-// arXiv:1607.06450). rms_norm_groups: RMSNorm in place of groups of columns, such as the heads of q and k. Each row's
-// arithmetic depends on that row and on its width alone, not on how many rows there are.
+// arXiv:1607.06450). rms_norm_groups, layer_norm_groups: the same in place of groups of columns, such as the heads of q
+// and k, by one weight for all groups, or by a weight for each. Each row's arithmetic depends on that row and on its
+// width alone, not on how many rows there are.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,5 +26,13 @@ void rms_norm_groups(T* x,            // [rows, stride]  the first num_groups * 
                      int64_t num_groups,
                      const float* weight,  // [width]
                      int64_t width, float eps, int64_t rows, cudaStream_t stream);
+
+template <class T>
+void layer_norm_groups(T* x,            // [rows, stride]  the first num_groups * width columns are normalised
+                       int64_t stride,  // elements from one row to the next
+                       int64_t num_groups,
+                       const float* weight,  // [num_groups, width]
+                       const float* bias,    // [num_groups, width]  or nullptr: none
+                       int64_t width, float eps, int64_t rows, cudaStream_t stream);
 
 }  // namespace llmb::cuda

@@ -8,6 +8,7 @@ enum class Activation {
   kGelu,           // x Φ(x)  (Hendrycks and Gimpel 2016, arXiv:1606.08415)
   kGeluTanh,       // its approximation by tanh
   kRelu,           // max(x, 0)
+  kRelu2,          // max(x, 0)²  (So et al. 2021, arXiv:2109.08668)
   kClampedSwiglu,  // gate e(alpha gate) (up + 1), e the logistic function, gate and up clamped; gated only
 };
 

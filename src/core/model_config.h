@@ -35,8 +35,9 @@ struct RopeConfig {
 
 enum class NormKind { kRms, kLayer };
 
-// Norms of q and k before they are rotated: over each head, or over all heads together.
-enum class QkNorm { kNone, kPerHead, kAllHeads };
+// Norms of q and k. RMSNorm over each head, or over all heads together; LayerNorm over each head, with weights for each;
+// RMSNorm over each head behind the rotation; or RMSNorm over each head without weights, in layers that are rotated.
+enum class QkNorm { kNone, kPerHead, kAllHeads, kLayerPerHead, kRotatedPerHead, kWeightless };
 
 // kSequential: x += attention(norm(x)), x += mlp(norm'(x)). kParallel: x += attention(norm(x)) + mlp(norm'(x));
 // kParallelSharedNorm: with one norm for both.
@@ -45,16 +46,35 @@ enum class ResidualKind { kSequential, kParallel, kParallelSharedNorm };
 // Where layers differ.
 struct LayerConfig {
   int32_t window = 0;        // positions that a token sees, its own the last; 0: all up to its own
+  int32_t chunk = 0;         // > 0: positions are cut into chunks so long, and a token sees its own chunk up to itself
   int32_t rope = 0;          // index into ModelConfig::ropes; -1: q and k are not rotated
   bool has_experts = false;  // else the MLP is dense
 };
 
+// A router's logits become scores: each expert's share among all by softmax, or the logistic function of its logit.
+enum class ExpertScores { kSoftmax, kLogistic };
+
+// A token goes through the experts with the top_k largest scores, and weighs them by their scores.
 struct ExpertsConfig {
   int32_t num_experts = 0;  // 0: no layer has any
   int32_t top_k = 0;        // experts of a token
   int32_t intermediate_size = 0;
-  bool norm_topk_prob = true;  // a token's weights sum to 1; else they are its shares among all experts
+  bool norm_topk_prob = true;  // a token's weights sum to 1; else they are the scores
   bool bias = false;           // biases on the router and on the experts' projections
+  ExpertScores scores = ExpertScores::kSoftmax;
+  bool choice_bias = false;  // a number for each expert is added to its score where experts are chosen, not weighed
+  // Experts lie in groups of neighbours. A token's are of the top_groups whose best two score most together.
+  int32_t num_groups = 1, top_groups = 1;
+  double weight_scale = 1;            // of the weights
+  bool weighs_input = false;          // an expert's input is multiplied by its weight, not what it gives
+  int32_t shared_intermediate_size = 0;  // of an expert that all tokens go through; 0: none
+  bool shared_gate = false;              // its output is multiplied by the logistic function of a product with x
+};
+
+// q of layers that are not rotated grows with its position p: by 1 + scale * ln(1 + floor((p + 1) / step)).
+struct QueryGrowth {
+  double scale = 0;  // 0: none
+  int32_t step = 1;
 };
 
 // Invariants, checked by config_loader: all sizes > 0; num_attention_heads % num_key_value_heads == 0; head_dim even;
@@ -102,6 +122,7 @@ struct ModelConfig {
   double attention_softcap = 0;         // > 0: scores become softcap * tanh(score / softcap)
   bool attention_sinks = false;         // a further score for each head, whose value is 0
   double qkv_clip = 0;                  // > 0: q, k and v are clamped to [-clip, clip]
+  QueryGrowth query_growth;
 
   // MLP.
   ActivationSpec activation;
@@ -144,8 +165,9 @@ struct ModelConfig {
     const int64_t attention = int64_t{hidden_size} * (q_size() * 2 + kv_size() * 2);
     const int64_t matrices = activation.gated ? 3 : 2;
     const int64_t dense = matrices * hidden_size * intermediate_size;
-    const int64_t mixture =
-        int64_t{hidden_size} * experts.num_experts + num_experts * matrices * hidden_size * experts.intermediate_size;
+    const int64_t mixture = int64_t{hidden_size} * experts.num_experts +
+                            num_experts * matrices * hidden_size * experts.intermediate_size +
+                            matrices * hidden_size * experts.shared_intermediate_size;
     int64_t total = int64_t{vocab_size} * hidden_size;
     for (int32_t i = 0; i < num_hidden_layers; ++i) total += attention + (layer(i).has_experts ? mixture : dense);
     return total;

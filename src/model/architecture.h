@@ -48,10 +48,18 @@ enum class QkvOrder {
   kQuarters,  // for each quarter of the heads: q, v, k
 };
 
-// How the experts of a layer are stored; each falls back to the one above it.
+// How LayerNorms of the heads of q and k are stored.
+enum class HeadNorms {
+  kMatrix,    // <norm>.weight [heads, head_dim]
+  kOneByOne,  // <norm>.norms.<head>.weight [head_dim]
+  kShared,    // <norm>.weight and .bias [head_dim], of all heads
+};
+
+// How the experts of a layer are stored; kStacked falls back to kPerExpert.
 enum class ExpertsLayout {
   kPerExpert,    // <experts>.<i>.<gate, up, down>.weight
   kStacked,      // <experts><stacked_gate_up> [E, 2 I, H], <experts><stacked_down> [E, H, I]
+  kTransposed,   // <experts>.gate_up_proj [E, H, 2 I], gate first, down_proj [E, I, H]
   kInterleaved,  // <experts>.gate_up_proj [E, H, 2 I], gate and up in turn, down_proj [E, I, H]; or in MXFP4 blocks
 };
 
@@ -70,6 +78,7 @@ struct WeightNames {
   QkvOrder qkv_order = QkvOrder::kStacked;
   bool is_interleaved = false;  // rope turns neighbouring channels together, not those half of rotary_dim apart
   const char *q_norm = "self_attn.q_norm", *k_norm = "self_attn.k_norm";
+  HeadNorms head_norms = HeadNorms::kMatrix;
   const char* sinks = "self_attn.sinks";
   const char* o = "self_attn.o_proj";
   const char* attention_post_norm = "post_attention_layernorm";
@@ -80,6 +89,10 @@ struct WeightNames {
   const char* down = "mlp.down_proj";
   bool is_transposed = false;  // projections are stored [in, out]
   const char* router = "mlp.gate";
+  const char* choice_bias = "mlp.gate.e_score_correction_bias";
+  bool choice_bias_is_matrix = false;  // [1, E]
+  const char* shared_expert = "mlp.shared_experts";  // its folder
+  const char* shared_gate = nullptr;
   const char* experts = "mlp.experts";
   ExpertsLayout experts_layout = ExpertsLayout::kStacked;
   const char *expert_gate = "gate_proj", *expert_up = "up_proj", *expert_down = "down_proj";

@@ -81,6 +81,14 @@ void read_opt(ConfigFields& f, ModelConfig* c) {
   c->learned_positions = true;
 }
 
+// LayerNorms that multiply by 1 + weight.
+void read_nemotron(ConfigFields& f, ModelConfig* c) {
+  set_layer_norm(c, true);
+  c->norm_weight_offset = 1;
+  set_biases(c, f.boolean("attention_bias", false), f.boolean("mlp_bias", false));
+  c->ropes = {read_rope(f, {.partial_rotary_factor = 0.5, .partial_name = "partial_rotary_factor"}, c)};
+}
+
 void read_gpt_neox(ConfigFields& f, ModelConfig* c) {
   require_whole_heads(f, *c);
   set_layer_norm(c, true);

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "model/architecture.h"
 #include "model/architecture_readers.h"
@@ -149,6 +151,27 @@ void read_glm4(ConfigFields& f, ModelConfig* c) {
 void read_ernie4_5(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = c->o_bias = c->mlp_bias = f.boolean("use_bias", false);
   c->ropes = {read_rope(f, {.theta = 500000}, c)};
+}
+
+// The norms of q and k come behind the rotation. "alpha" stretches theta once and for all.
+void read_hunyuan_v1_dense(ConfigFields& f, ModelConfig* c) {
+  read_attention_bias(f, c);
+  c->qk_norm = QkNorm::kRotatedPerHead;
+  refuse_if_true(f, "use_cla");
+  const std::string where = f.pick("rope_scaling|rope_parameters");
+  const nlohmann::json* scaling = f.find(where.c_str());
+  const bool has_alpha = scaling != nullptr && scaling->is_object() && scaling->contains("alpha");
+  if (!has_alpha) {
+    c->ropes = {read_rope(f, {}, c)};
+  } else {
+    ConfigFields rope(*scaling);
+    const double theta = rope.number("rope_theta", f.number("rope_theta", 10000, 1, 1e12), 1, 1e12);
+    const double alpha = rope.number("alpha", 1, 1e-3, 1e9), d = c->head_dim;
+    f.fail(rope.status().with_context(where));
+    c->ropes = {{.theta = theta * std::pow(alpha, d / std::max(d - 2, 1.0))}};
+  }
+  if (c->ropes[0].scaling.attention_factor != 1)
+    f.fail(unsupported("rope scaling with an attention factor is not supported for this architecture"));
 }
 
 void read_helium(ConfigFields& f, ModelConfig* c) {

@@ -98,7 +98,10 @@ inline constexpr WeightNames kInternlm2Weights = {.embed_tokens = "tok_embedding
                                            .down = "feed_forward.w2",
                                            .lm_head = "output"};
 
-inline constexpr WeightNames kPhiWeights = {.o = "self_attn.dense",
+inline constexpr WeightNames kPhiWeights = {.q_norm = "self_attn.q_layernorm",
+                                     .k_norm = "self_attn.k_layernorm",
+                                     .head_norms = HeadNorms::kShared,
+                                     .o = "self_attn.dense",
                                      .up = "mlp.fc1",
                                      .down = "mlp.fc2",
                                      .norm = "final_layernorm",
@@ -166,6 +169,32 @@ inline constexpr WeightNames kMixtralWeights = {.router = "block_sparse_moe.gate
                                          .expert_gate = "w1",
                                          .expert_up = "w3",
                                          .expert_down = "w2"};
+
+inline constexpr WeightNames kQwen2MoeWeights = {.shared_expert = "mlp.shared_expert",
+                                          .shared_gate = "mlp.shared_expert_gate"};
+
+inline constexpr WeightNames kErnie45MoeWeights = {
+    .is_interleaved = true,
+    .choice_bias = "mlp.moe_statics.e_score_correction_bias|mlp.gate.moe_statics.e_score_correction_bias",
+    .choice_bias_is_matrix = true};
+
+inline constexpr WeightNames kHunyuanWeights = {.q_norm = "self_attn.query_layernorm",
+                                         .k_norm = "self_attn.key_layernorm",
+                                         .router = "mlp.gate.wg",
+                                         .shared_expert = "mlp.shared_mlp"};
+
+inline constexpr WeightNames kStablelmWeights = {.q_norm = "self_attn.q_layernorm",
+                                          .k_norm = "self_attn.k_layernorm",
+                                          .head_norms = HeadNorms::kOneByOne};
+
+inline constexpr WeightNames kLlama4Weights = {.is_interleaved = true,
+                                        .gate = "feed_forward.gate_proj",
+                                        .up = "feed_forward.up_proj",
+                                        .down = "feed_forward.down_proj",
+                                        .router = "feed_forward.router",
+                                        .shared_expert = "feed_forward.shared_expert",
+                                        .experts = "feed_forward.experts",
+                                        .experts_layout = ExpertsLayout::kTransposed};
 
 inline constexpr WeightNames kGptOssWeights = {.router = "mlp.router", .experts_layout = ExpertsLayout::kInterleaved};
 

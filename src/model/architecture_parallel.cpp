@@ -25,8 +25,8 @@ void read_rotary_dim(ConfigFields& f, ModelConfig* c) {
 }  // namespace
 
 void read_cohere(ConfigFields& f, ModelConfig* c) {
-  refuse_if_true(f, "use_qk_norm");
   set_parallel(c, false);
+  if (f.boolean("use_qk_norm", false)) c->qk_norm = QkNorm::kLayerPerHead;
   c->qkv_bias = c->o_bias = f.boolean("attention_bias", false);
   c->logit_multiplier = f.number("logit_scale", 0.0625, 1e-9, 1e9);
   c->ropes = {read_rope(f, {.theta = 500000}, c)};
@@ -34,6 +34,7 @@ void read_cohere(ConfigFields& f, ModelConfig* c) {
 
 // Three layers that slide to one that sees everything, which is not rotated.
 void read_cohere2(ConfigFields& f, ModelConfig* c) {
+  refuse_if_true(f, "use_qk_norm");
   read_cohere(f, c);
   c->ropes = {read_rope(f, {}, c)};
   const int64_t pattern = f.integer("sliding_window_pattern", 4, 1, INT32_MAX);
@@ -47,8 +48,8 @@ void read_cohere2(ConfigFields& f, ModelConfig* c) {
 }
 
 void read_stablelm(ConfigFields& f, ModelConfig* c) {
-  refuse_if_true(f, "qk_layernorm");
   set_parallel(c, true);
+  if (f.boolean("qk_layernorm", false)) c->qk_norm = QkNorm::kLayerPerHead;
   if (!f.boolean("use_parallel_residual", false)) c->residual = ResidualKind::kSequential;
   c->qkv_bias = f.boolean("use_qkv_bias", false);
   const char* name = f.has("rope_pct") ? "rope_pct" : "partial_rotary_factor";
@@ -56,8 +57,8 @@ void read_stablelm(ConfigFields& f, ModelConfig* c) {
 }
 
 void read_phi(ConfigFields& f, ModelConfig* c) {
-  refuse_if_true(f, "qk_layernorm");
   set_parallel(c, true);
+  if (f.boolean("qk_layernorm", false)) c->qk_norm = QkNorm::kLayerPerHead;
   c->qkv_bias = c->o_bias = c->mlp_bias = true;
   c->ropes = {read_rope(f, {.partial_rotary_factor = 0.5, .partial_name = "partial_rotary_factor"}, c)};
 }

@@ -23,6 +23,7 @@ void read_ministral(ConfigFields& f, ModelConfig* c);
 void read_glm(ConfigFields& f, ModelConfig* c);
 void read_glm4(ConfigFields& f, ModelConfig* c);
 void read_ernie4_5(ConfigFields& f, ModelConfig* c);
+void read_hunyuan_v1_dense(ConfigFields& f, ModelConfig* c);
 void read_helium(ConfigFields& f, ModelConfig* c);
 void read_seed_oss(ConfigFields& f, ModelConfig* c);
 void read_internlm2(ConfigFields& f, ModelConfig* c);
@@ -37,6 +38,7 @@ void read_gpt2(ConfigFields& f, ModelConfig* c);
 void read_gpt_bigcode(ConfigFields& f, ModelConfig* c);
 void read_gpt_neo(ConfigFields& f, ModelConfig* c);
 void read_opt(ConfigFields& f, ModelConfig* c);
+void read_nemotron(ConfigFields& f, ModelConfig* c);
 void read_gpt_neox(ConfigFields& f, ModelConfig* c);
 void read_starcoder2(ConfigFields& f, ModelConfig* c);
 void read_falcon(ConfigFields& f, ModelConfig* c);
@@ -57,5 +59,10 @@ void read_qwen3_moe(ConfigFields& f, ModelConfig* c);
 void read_olmoe(ConfigFields& f, ModelConfig* c);
 void read_granitemoe(ConfigFields& f, ModelConfig* c);
 void read_gpt_oss(ConfigFields& f, ModelConfig* c);
+void read_qwen2_moe(ConfigFields& f, ModelConfig* c);
+void read_glm4_moe(ConfigFields& f, ModelConfig* c);
+void read_ernie4_5_moe(ConfigFields& f, ModelConfig* c);
+void read_hunyuan_v1_moe(ConfigFields& f, ModelConfig* c);
+void read_llama4_text(ConfigFields& f, ModelConfig* c);
 
 }  // namespace llmb

@@ -36,7 +36,8 @@ constexpr std::pair<const char*, Activation> kActivations[] = {
     {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
     {"gelu", Activation::kGelu},         {"gelu_python", Activation::kGelu},
     {"gelu_new", Activation::kGeluTanh}, {"gelu_fast", Activation::kGeluTanh},
-    {"relu", Activation::kRelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh}};
+    {"relu", Activation::kRelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"relu2", Activation::kRelu2}};
 
 std::optional<Activation> find_activation(const std::string& name) {
   for (const auto& [known, kind] : kActivations)

@@ -4,74 +4,9 @@
 #include <utility>
 
 #include "base/check.h"
-#include "model/architecture.h"
-#include "model/weight_reader.h"
+#include "model/weight_loader.h"
 
 namespace llmb {
-
-namespace {
-
-// Matrices that become one, with their biases.
-struct Parts {
-  std::vector<TensorView> weights, biases;
-
-  void add(const TensorView& weight, const TensorView& bias, bool has_bias) {
-    weights.push_back(weight);
-    if (has_bias) biases.push_back(bias);
-  }
-};
-
-// All experts of a layer in one tensor each; no rows where they are stored otherwise.
-struct StackedExperts {
-  TensorView gate_up, gate_up_bias, down, down_bias;
-
-  bool is_used() const { return gate_up.rows > 0 || gate_up_bias.rows > 0; }
-};
-
-class Loader {
-  struct Qkv {
-    Parts q, k, v;
-  };
-
- public:
-  Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, WeightMaker& maker)
-      : c_(config), names_(names), reader_(source), maker_(maker) {
-    if (!source.has_common_layout()) return;
-    names_.is_transposed = false;
-    names_.qkv_order = QkvOrder::kStacked;
-    names_.is_interleaved = false;
-    names_.experts_layout = ExpertsLayout::kStacked;
-  }
-
-  Result<ModelWeights> load();
-
- private:
-  void load_layer(int32_t index, const std::string& prefix, LayerWeights* layer);
-  std::unique_ptr<LinearWeight> load_positions(const std::string& prefix);
-  void load_mlp(const std::string& prefix, LayerWeights* layer);
-  void load_experts(const std::string& prefix, LayerWeights* layer);
-  std::string find_experts(const std::string& prefix) const;
-  StackedExperts read_stacked(const std::string& name);
-  void add_expert(const std::string& name, const StackedExperts& stacked, int32_t index, Parts* gate_up, Parts* down);
-  void add_interleaved_expert(const std::string& name, const StackedExperts& stacked, int32_t index, Parts* gate_up,
-                              Parts* down);
-
-  void norm(const std::string& prefix, const char* names, NormWeights* out);
-  std::unique_ptr<DeviceBuffer> vector(const std::string& name, int64_t size, double offset = 0);
-  void add_projection(const std::string& prefix, const char* names, int64_t rows, int64_t cols, bool has_bias,
-                      Parts* out);
-  Qkv split_qkv(const Parts& all) const;
-  Parts read_qkv(const std::string& prefix);
-  TensorView pairs_apart(const TensorView& view);  // of q and k, where rope turns neighbouring channels together
-  std::unique_ptr<LinearWeight> table(const std::string& name, int64_t rows, WeightRole role, bool has_bias = false);
-  // Null after an error.
-  std::unique_ptr<LinearWeight> make(const Parts& parts, WeightRole role = WeightRole::kProjection);
-
-  const ModelConfig& c_;
-  WeightNames names_;
-  WeightReader reader_;
-  WeightMaker& maker_;
-};
 
 std::unique_ptr<LinearWeight> Loader::make(const Parts& parts, WeightRole role) {
   std::unique_ptr<LinearWeight> weight;
@@ -81,17 +16,24 @@ std::unique_ptr<LinearWeight> Loader::make(const Parts& parts, WeightRole role) 
 }
 
 std::unique_ptr<DeviceBuffer> Loader::vector(const std::string& name, int64_t size, double offset) {
+  return make_vector(reader_.plus(reader_.tensor(name, {size}), offset));
+}
+
+std::unique_ptr<DeviceBuffer> Loader::make_vector(const TensorView& values) {
   std::unique_ptr<DeviceBuffer> buffer;
-  const TensorView values = reader_.plus(reader_.tensor(name, {size}), offset);
   if (reader_.status().ok()) buffer = maker_.make_vector(values);
   reader_.release();
   return buffer;
 }
 
+std::unique_ptr<DeviceBuffer> Loader::ones(int64_t size) {
+  const std::vector<float> values(static_cast<size_t>(size), 1);
+  return maker_.make_vector({values.data(), DType::kF32, 1, size});
+}
+
 void Loader::norm(const std::string& prefix, const char* names, NormWeights* out) {
   if (names == nullptr) {
-    const std::vector<float> ones(static_cast<size_t>(c_.hidden_size), 1);
-    out->weight = maker_.make_vector({ones.data(), DType::kF32, 1, c_.hidden_size});
+    out->weight = ones(c_.hidden_size);
     return;
   }
   const std::string name = reader_.find(prefix, names, ".weight");
@@ -184,117 +126,73 @@ std::unique_ptr<LinearWeight> Loader::load_positions(const std::string& prefix) 
   return make(parts, WeightRole::kSmall);
 }
 
-void Loader::load_mlp(const std::string& prefix, LayerWeights* layer) {
-  const int64_t hidden = c_.hidden_size, intermediate = c_.intermediate_size;
-  Parts gate_up, down;
-  if (c_.activation.gated && names_.gate_up != nullptr) {
-    add_projection(prefix, names_.gate_up, 2 * intermediate, hidden, c_.mlp_bias, &gate_up);
-  } else {
-    if (c_.activation.gated) add_projection(prefix, names_.gate, intermediate, hidden, c_.mlp_bias, &gate_up);
-    add_projection(prefix, names_.up, intermediate, hidden, c_.mlp_bias, &gate_up);
+// Weights or biases of LayerNorms of heads, one behind the other.
+TensorView Loader::head_vectors(const std::string& name, const char* suffix, int64_t num_heads) {
+  if (names_.head_norms == HeadNorms::kMatrix) {
+    const TensorView all = reader_.tensor(name + suffix, {num_heads, c_.head_dim});
+    return pairs_apart({all.data, all.dtype, 1, num_heads * c_.head_dim});
   }
-  layer->gate_up = make(gate_up);
-  add_projection(prefix, names_.down, hidden, intermediate, c_.mlp_bias, &down);
-  layer->down = make(down);
-}
-
-// The experts' folder: where either form of them is.
-std::string Loader::find_experts(const std::string& prefix) const {
-  const std::string one_by_one = std::string(".0.") + names_.expert_gate + ".weight";
-  const std::string name = reader_.find(prefix, names_.experts, one_by_one.c_str());
-  return reader_.has(name + one_by_one) ? name : reader_.find(prefix, names_.experts, names_.stacked_gate_up);
-}
-
-StackedExperts Loader::read_stacked(const std::string& name) {
-  StackedExperts s;
-  const int64_t count = c_.experts.num_experts, hidden = c_.hidden_size, wide = 2 * c_.experts.intermediate_size;
-  if (names_.experts_layout == ExpertsLayout::kInterleaved) {
-    s.gate_up_bias = reader_.tensor(name + ".gate_up_proj_bias", {count, wide});
-    s.down_bias = reader_.tensor(name + ".down_proj_bias", {count, hidden});
-    if (reader_.has(name + ".gate_up_proj_blocks")) return s;
-    s.gate_up = reader_.tensor(name + ".gate_up_proj", {count, hidden, wide});
-    s.down = reader_.tensor(name + ".down_proj", {count, wide / 2, hidden});
-  } else if (!reader_.has(name + ".0." + names_.expert_gate + ".weight") && reader_.has(name + names_.stacked_gate_up)) {
-    s.gate_up = reader_.tensor(name + names_.stacked_gate_up, {count, wide, hidden});
-    s.down = reader_.tensor(name + names_.stacked_down, {count, hidden, wide / 2});
+  std::vector<TensorView> heads;
+  for (int64_t i = 0; i < num_heads; ++i) {
+    const bool is_shared = names_.head_norms == HeadNorms::kShared;
+    heads.push_back(
+        reader_.tensor(is_shared ? name + suffix : name + ".norms." + std::to_string(i) + suffix, {c_.head_dim}));
   }
-  return s;
+  return reader_.joined(heads);
 }
 
-void Loader::add_expert(const std::string& name, const StackedExperts& stacked, int32_t index, Parts* gate_up,
-                        Parts* down) {
-  const int64_t hidden = c_.hidden_size, intermediate = c_.experts.intermediate_size, wide = 2 * intermediate;
-  if (names_.experts_layout == ExpertsLayout::kInterleaved)
-    return add_interleaved_expert(name, stacked, index, gate_up, down);
-  if (stacked.gate_up.rows > 0) {
-    gate_up->add(slice_rows(stacked.gate_up, index * wide, wide), {}, false);
-    down->add(slice_rows(stacked.down, index * hidden, hidden), {}, false);
-    return;
-  }
-  const std::string one = name + "." + std::to_string(index) + ".";
-  add_projection(one, names_.expert_gate, intermediate, hidden, c_.experts.bias, gate_up);
-  add_projection(one, names_.expert_up, intermediate, hidden, c_.experts.bias, gate_up);
-  add_projection(one, names_.expert_down, hidden, intermediate, c_.experts.bias, down);
-}
-
-// Gate and up in turn: gate is every other row from 0 on, up from 1 on.
-void Loader::add_interleaved_expert(const std::string& name, const StackedExperts& stacked, int32_t index,
-                                    Parts* gate_up, Parts* down) {
-  const int64_t count = c_.experts.num_experts, hidden = c_.hidden_size, wide = 2 * c_.experts.intermediate_size;
-  const auto matrix = [&](const char* part, const TensorView& all, int64_t rows, int64_t cols) {
-    if (all.rows == 0) return reader_.mxfp4(name + part, index, count, rows, cols);
-    return reader_.transposed(slice_rows(all, index * cols, cols));
+void Loader::load_qk_norms(int32_t index, const std::string& prefix, LayerWeights* layer) {
+  const std::string q = prefix + names_.q_norm, k = prefix + names_.k_norm;
+  const auto rms = [&](const std::string& name, int64_t size) {
+    LLMB_CHECK(!names_.is_interleaved);  // else its channels would be in another order than those of q and k
+    return vector(name + ".weight", size, c_.norm_weight_offset);
   };
-  const TensorView both = matrix(".gate_up_proj", stacked.gate_up, wide, hidden);
-  const TensorView biases = slice_vector(stacked.gate_up_bias, index * wide, wide);
-  for (const int64_t begin : {0, 1}) gate_up->add(reader_.every(both, begin, 2), reader_.every(biases, begin, 2), true);
-  down->add(matrix(".down_proj", stacked.down, hidden, wide / 2),
-            slice_vector(stacked.down_bias, index * hidden, hidden), true);
-}
-
-void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {
-  Parts router;
-  const std::string router_name = reader_.find(prefix, names_.router, ".weight");
-  router.add(reader_.tensor(router_name + ".weight", {c_.experts.num_experts, c_.hidden_size}),
-             c_.experts.bias ? reader_.tensor(router_name + ".bias", {c_.experts.num_experts}) : TensorView(),
-             c_.experts.bias);
-  layer->router = make(router, WeightRole::kSmall);
-  const std::string name = find_experts(prefix);
-  const StackedExperts stacked = read_stacked(name);
-  std::vector<std::unique_ptr<LinearWeight>> gate_up, down;
-  for (int32_t i = 0; i < c_.experts.num_experts && reader_.status().ok(); ++i) {
-    Parts first, second;
-    add_expert(name, stacked, i, &first, &second);
-    if (!reader_.status().ok()) return;
-    gate_up.push_back(maker_.make_linear(first.weights, first.biases, WeightRole::kProjection));
-    down.push_back(maker_.make_linear(second.weights, second.biases, WeightRole::kProjection));
-    if (stacked.is_used()) reader_.release_copies();
-    else reader_.release();
+  switch (c_.qk_norm) {
+    case QkNorm::kNone:
+      return;
+    case QkNorm::kPerHead:
+      layer->q_norm.weight = rms(q, c_.head_dim), layer->k_norm.weight = rms(k, c_.head_dim);
+      return;
+    case QkNorm::kAllHeads:
+      layer->q_norm.weight = rms(q, c_.q_size()), layer->k_norm.weight = rms(k, c_.kv_size());
+      return;
+    case QkNorm::kLayerPerHead:
+      layer->q_norm.weight = make_vector(head_vectors(q, ".weight", c_.num_attention_heads));
+      layer->k_norm.weight = make_vector(head_vectors(k, ".weight", c_.num_key_value_heads));
+      if (names_.head_norms != HeadNorms::kShared) return;
+      layer->q_norm.bias = make_vector(head_vectors(q, ".bias", c_.num_attention_heads));
+      layer->k_norm.bias = make_vector(head_vectors(k, ".bias", c_.num_key_value_heads));
+      return;
+    case QkNorm::kRotatedPerHead:
+      // Only products of q and k are looked at, so q takes the weights of both. The rotation leaves the norm of k as it
+      // is, so without weights k can be normalised in front of it.
+      layer->q_norm.weight = make_vector(
+          reader_.times(reader_.tensor(q + ".weight", {c_.head_dim}), reader_.tensor(k + ".weight", {c_.head_dim})));
+      layer->k_norm.weight = ones(c_.head_dim);
+      return;
+    case QkNorm::kWeightless:
+      if (c_.layer(index).rope < 0) return;
+      layer->q_norm.weight = ones(c_.head_dim), layer->k_norm.weight = ones(c_.head_dim);
+      return;
   }
-  reader_.release();
-  if (reader_.status().ok()) layer->experts = maker_.make_experts(std::move(gate_up), std::move(down));
 }
 
 void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* layer) {
   if (c_.pre_norm) norm(prefix, names_.input_norm, &layer->input_norm);
   layer->qkv = make(read_qkv(prefix));
-  if (c_.qk_norm != QkNorm::kNone) {
-    const bool per_head = c_.qk_norm == QkNorm::kPerHead;
-    const auto head_norm = [&](const char* name, int64_t all_heads) {
-      LLMB_CHECK(!names_.is_interleaved);  // else its channels would be in another order than those of q and k
-      return vector(prefix + name + ".weight", per_head ? c_.head_dim : all_heads, c_.norm_weight_offset);
-    };
-    layer->q_norm = head_norm(names_.q_norm, c_.q_size());
-    layer->k_norm = head_norm(names_.k_norm, c_.kv_size());
-  }
+  load_qk_norms(index, prefix, layer);
   if (c_.attention_sinks) layer->sinks = vector(prefix + names_.sinks, c_.num_attention_heads);
   Parts o;
   add_projection(prefix, names_.o, c_.hidden_size, c_.q_size(), c_.o_bias, &o);
   layer->o = make(o);
   if (c_.post_norm) norm(prefix, names_.attention_post_norm, &layer->attention_post_norm);
   if (c_.pre_norm && c_.residual != ResidualKind::kParallelSharedNorm) norm(prefix, names_.mlp_norm, &layer->mlp_norm);
-  if (c_.layer(index).has_experts) load_experts(prefix, layer);
-  else load_mlp(prefix, layer);
+  if (!c_.layer(index).has_experts) {
+    load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, c_.intermediate_size, layer);
+  } else {
+    load_experts(prefix, layer);
+    if (c_.experts.shared_intermediate_size > 0) load_shared_expert(prefix, layer);
+  }
   if (c_.post_norm) norm(prefix, names_.mlp_post_norm, &layer->mlp_post_norm);
 }
 
@@ -315,6 +213,8 @@ Result<ModelWeights> Loader::load() {
   return weights;
 }
 
+namespace {
+
 template <typename T>
 int64_t bytes_of(const std::unique_ptr<T>& weight) {
   return weight ? weight->resident_bytes() : 0;
@@ -329,7 +229,8 @@ int64_t ModelWeights::resident_bytes() const {
   for (const LayerWeights& l : layers)
     bytes += bytes_of(l.input_norm) + bytes_of(l.qkv) + bytes_of(l.q_norm) + bytes_of(l.k_norm) + bytes_of(l.sinks) +
              bytes_of(l.o) + bytes_of(l.attention_post_norm) + bytes_of(l.mlp_norm) + bytes_of(l.gate_up) +
-             bytes_of(l.down) + bytes_of(l.mlp_post_norm) + bytes_of(l.router) + bytes_of(l.experts);
+             bytes_of(l.down) + bytes_of(l.mlp_post_norm) + bytes_of(l.router) + bytes_of(l.choice_bias) +
+             bytes_of(l.experts) + bytes_of(l.shared_gate);
   return bytes;
 }
 

@@ -22,16 +22,19 @@ struct NormWeights {
 struct LayerWeights {
   NormWeights input_norm;                        // [hidden_size]
   std::unique_ptr<LinearWeight> qkv;             // [q_size + 2 * kv_size, hidden_size]
-  std::unique_ptr<DeviceBuffer> q_norm, k_norm;  // [head_dim], or [q_size] and [kv_size]
+  NormWeights q_norm, k_norm;                    // [head_dim], or [q_size] and [kv_size]
   std::unique_ptr<DeviceBuffer> sinks;           // [num_attention_heads]
   std::unique_ptr<LinearWeight> o;               // [hidden_size, q_size]
   NormWeights attention_post_norm;               // [hidden_size]
   NormWeights mlp_norm;                          // [hidden_size]
-  std::unique_ptr<LinearWeight> gate_up;         // [2 * intermediate_size, hidden_size], or up alone
-  std::unique_ptr<LinearWeight> down;            // [hidden_size, intermediate_size]
+  // Of the MLP, or of the expert that all tokens go through.
+  std::unique_ptr<LinearWeight> gate_up;  // [2 * intermediate_size, hidden_size], or up alone
+  std::unique_ptr<LinearWeight> down;     // [hidden_size, intermediate_size]
   NormWeights mlp_post_norm;                     // [hidden_size]
   std::unique_ptr<LinearWeight> router;          // [num_experts, hidden_size]
-  std::unique_ptr<ExpertsWeight> experts;        // in place of gate_up and down
+  std::unique_ptr<DeviceBuffer> choice_bias;     // [num_experts]
+  std::unique_ptr<ExpertsWeight> experts;
+  std::unique_ptr<LinearWeight> shared_gate;  // [1, hidden_size]
 };
 
 struct ModelWeights {

@@ -130,6 +130,13 @@ class Ops : public WeightMaker {
                                const DeviceBuffer& weight,  // [width of a group]
                                float eps, int64_t rows) = 0;
 
+  // The same with LayerNorm, by a weight for each group: group = (group - mean) / stddev * weight + bias
+  virtual void layer_norm_groups(Rows x,  // [rows, any]  in and out
+                                 int64_t first_column, int64_t num_groups,
+                                 const DeviceBuffer& weight,  // [num_groups * width of a group]
+                                 const DeviceBuffer* bias,    // [num_groups * width of a group]  null: none
+                                 float eps, int64_t rows) = 0;
+
   // out = x · weightᵀ + bias
   virtual void linear(const LinearWeight& weight,  // [out_features, in_features], with its optional bias
                       Rows x,                      // [rows, in_features]
@@ -159,6 +166,10 @@ class Ops : public WeightMaker {
     activate(spec, between, rows, out);
   }
 
+  // q grows with its position: config.query_growth.
+  virtual void grow_queries(int64_t rows,
+                            Rows qkv) = 0;  // [rows, q_size + 2 * kv_size]  in and out
+
   // Rotates q by its positions, as the layer's rope says; stores rotated k, and v, into the layer's KV slots.
   virtual void rope_and_kv_write(int32_t layer, int64_t rows,
                                  Rows qkv) = 0;  // [rows, q_size + 2 * kv_size]  q is rotated in place
@@ -183,12 +194,19 @@ class Ops : public WeightMaker {
     activate(spec, between, rows, out);
   }
 
-  // out = sum over the config.top_k experts with the largest logits of weight * expert(x), in order of experts
+  // out = sum over the experts that `config` chooses by the logits of weight * expert(x), in order of experts
   virtual void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                           Rows router_logits,  // [rows, num_experts] fp32
-                           Rows x,              // [rows, hidden_size]
+                           Rows router_logits,               // [rows, num_experts] fp32
+                           const DeviceBuffer* choice_bias,  // [num_experts]  null: none
+                           Rows x,                           // [rows, hidden_size]
                            int64_t rows,
                            Rows out) = 0;  // [rows, hidden_size]
+
+  // x += e(gate) * y, e the logistic function; without data in gate x += y
+  virtual void add_gated(Rows x,     // [rows, width]  in and out
+                         Rows y,     // [rows, width]
+                         Rows gate,  // [rows, 1] fp32
+                         int64_t rows) = 0;
 
   // x = factor * x
   virtual void scale(Rows x,  // [rows, any] fp32  in and out

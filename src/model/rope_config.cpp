@@ -14,8 +14,8 @@ constexpr double kMaxNumber = 1e12;
 void read_llama3(ConfigFields& rope, RopeScaling* s) {
   s->low_freq_factor = rope.number("low_freq_factor", 1, 1e-6, kMaxNumber);
   s->high_freq_factor = rope.number("high_freq_factor", 4, 1e-6, kMaxNumber);
-  if (!(s->high_freq_factor > s->low_freq_factor))
-    rope.fail(data_loss("\"high_freq_factor\" must be greater than \"low_freq_factor\""));
+  if (s->high_freq_factor < s->low_freq_factor)
+    rope.fail(data_loss("\"high_freq_factor\" must not be below \"low_freq_factor\""));
 }
 
 double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }

@@ -12,7 +12,7 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
   // How many turns the channel makes over the original context.
   const double turns = s.original_max_position_embeddings * frequency / (2 * std::numbers::pi);
   if (turns < s.low_freq_factor) return frequency / s.factor;
-  if (turns > s.high_freq_factor) return frequency;
+  if (turns >= s.high_freq_factor) return frequency;
   const double blend = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
   return (1 - blend) * frequency / s.factor + blend * frequency;
 }

@@ -13,11 +13,17 @@ int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples, int64_t m
   return std::clamp<int64_t>(max_bytes / (int64_t{config.vocab_size} * 4), 1, max_num_samples);
 }
 
-bool has_dense_mlp(const ModelConfig& config) {
+// Of the widest MLP that is not one of experts to choose from; 0: there is none.
+int64_t widest_mlp(const ModelConfig& config) {
+  int64_t widest = 0;
   for (int32_t i = 0; i < config.num_hidden_layers; ++i)
-    if (!config.layer(i).has_experts) return true;
-  return false;
+    widest = std::max<int64_t>(widest, config.layer(i).has_experts ? config.experts.shared_intermediate_size
+                                                                   : config.intermediate_size);
+  return widest;
 }
+
+// Rows so wide, in the memory of wider ones.
+Rows narrowed(Rows rows, int64_t width) { return {rows.data, rows.dtype, width}; }
 
 }  // namespace
 
@@ -30,7 +36,7 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
       max_num_tokens_(max_num_tokens),
       max_num_samples_(max_num_samples),
       max_logit_rows_(logit_rows(config, max_num_samples, max_logit_bytes)) {
-  const int64_t hidden = config.hidden_size, intermediate = config.intermediate_size;
+  const int64_t hidden = config.hidden_size, intermediate = widest_mlp(config);
   const DType dtype = ops.activation_dtype();
   // Several choices may sample a row, so that there may be more sample rows than tokens.
   const int64_t max_rows = std::max(max_num_tokens, max_num_samples);
@@ -39,11 +45,13 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   delta_ = ops.allocate(max_rows, hidden, dtype);
   qkv_ = ops.allocate(max_num_tokens, config.q_size() + 2 * config.kv_size(), dtype);
   attention_ = ops.allocate(max_num_tokens, config.q_size(), dtype);
-  if (has_dense_mlp(config)) {
+  if (intermediate > 0) {
     gate_up_ = ops.allocate(max_rows, (config.activation.gated ? 2 : 1) * intermediate, dtype);
     activated_ = ops.allocate(max_rows, intermediate, dtype);
   }
   if (config.experts.num_experts > 0) router_logits_ = ops.allocate(max_rows, config.experts.num_experts, DType::kF32);
+  if (config.experts.shared_intermediate_size > 0) shared_ = ops.allocate(max_rows, hidden, dtype);
+  if (config.experts.shared_gate) shared_gates_ = ops.allocate(max_rows, 1, DType::kF32);
   logits_ = ops.allocate(max_logit_rows_, config.vocab_size, DType::kF32);
   sampled_residual_ = ops.allocate(max_num_samples, hidden, DType::kF32);
   sampled_attention_ = ops.allocate(max_num_samples, config.q_size(), dtype);
@@ -95,15 +103,27 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
   add_norm(residual_->rows(), layer == 0 ? Rows() : delta_->rows(), w.input_norm, num_tokens, normed_->rows());
   linear({layer, Projection::kQkv, RowKind::kTokens}, *w.qkv, normed_->rows(), num_tokens, qkv);
   if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
-  if (w.q_norm) {
-    const bool per_head = config_.qk_norm == QkNorm::kPerHead;
-    const int64_t q_groups = per_head ? config_.num_attention_heads : 1;
-    const int64_t k_groups = per_head ? config_.num_key_value_heads : 1;
-    ops_.rms_norm_groups(qkv, 0, q_groups, *w.q_norm, eps_, num_tokens);
-    ops_.rms_norm_groups(qkv, config_.q_size(), k_groups, *w.k_norm, eps_, num_tokens);
-  }
+  norm_heads(w, num_tokens);
+  if (config_.query_growth.scale != 0 && config_.layer(layer).rope < 0) ops_.grow_queries(num_tokens, qkv);
   ops_.rope_and_kv_write(layer, num_tokens, qkv);
+  if (config_.qk_norm == QkNorm::kRotatedPerHead)
+    ops_.rms_norm_groups(qkv, 0, config_.num_attention_heads, *w.q_norm.weight, eps_, num_tokens);
   ops_.paged_attention(layer, qkv, w.sinks.get(), attention_->rows());
+}
+
+void Transformer::norm_heads(const LayerWeights& w, int64_t rows) {
+  if (!w.q_norm.weight) return;
+  const Rows qkv = qkv_->rows();
+  const bool is_whole = config_.qk_norm == QkNorm::kAllHeads;
+  const int64_t q_groups = is_whole ? 1 : config_.num_attention_heads;
+  const int64_t k_groups = is_whole ? 1 : config_.num_key_value_heads;
+  if (config_.qk_norm == QkNorm::kLayerPerHead) {
+    ops_.layer_norm_groups(qkv, 0, q_groups, *w.q_norm.weight, w.q_norm.bias.get(), eps_, rows);
+    ops_.layer_norm_groups(qkv, config_.q_size(), k_groups, *w.k_norm.weight, w.k_norm.bias.get(), eps_, rows);
+    return;
+  }
+  if (config_.qk_norm != QkNorm::kRotatedPerHead) ops_.rms_norm_groups(qkv, 0, q_groups, *w.q_norm.weight, eps_, rows);
+  ops_.rms_norm_groups(qkv, config_.q_size(), k_groups, *w.k_norm.weight, eps_, rows);
 }
 
 void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows) {
@@ -127,10 +147,14 @@ void Transformer::mlp(int32_t layer, RowKind kind, int64_t rows) {
   const Rows normed = normed_->rows(), delta = delta_->rows();
   if (w.experts) {
     ops_.linear(*w.router, normed, rows, router_logits_->rows());
-    ops_.mix_experts(*w.experts, config_.experts, config_.activation, router_logits_->rows(), normed, rows, delta);
+    ops_.mix_experts(*w.experts, config_.experts, config_.activation, router_logits_->rows(), w.choice_bias.get(),
+                     normed, rows, delta);
+    if (w.down) add_shared_expert(w, rows);
     return;
   }
-  const Rows gate_up = gate_up_->rows(), activated = activated_->rows();
+  const int64_t width = config_.intermediate_size;
+  const Rows gate_up = narrowed(gate_up_->rows(), (config_.activation.gated ? 2 : 1) * width);
+  const Rows activated = narrowed(activated_->rows(), width);
   if (ops_.has_adapters()) {
     const AdaptedProduct product{layer, Projection::kGateUp, kind};
     ops_.adapted_linear_activate(product, *w.gate_up, config_.activation, normed, rows, gate_up, activated);
@@ -143,6 +167,20 @@ void Transformer::mlp(int32_t layer, RowKind kind, int64_t rows) {
 void Transformer::linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
   if (ops_.has_adapters()) ops_.adapted_linear(product, weight, x, rows, out);
   else ops_.linear(weight, x, rows, out);
+}
+
+void Transformer::add_shared_expert(const LayerWeights& w, int64_t rows) {
+  const int64_t width = config_.experts.shared_intermediate_size;
+  const Rows gate_up = narrowed(gate_up_->rows(), (config_.activation.gated ? 2 : 1) * width);
+  const Rows normed = normed_->rows(), activated = narrowed(activated_->rows(), width), shared = shared_->rows();
+  ops_.linear_activate(*w.gate_up, config_.activation, normed, rows, gate_up, activated);
+  ops_.linear(*w.down, activated, rows, shared);
+  Rows gates;
+  if (w.shared_gate) {
+    gates = shared_gates_->rows();
+    ops_.linear(*w.shared_gate, normed, rows, gates);
+  }
+  ops_.add_gated(delta_->rows(), shared, gates, rows);
 }
 
 void Transformer::sample(Rows residual, int64_t num_samples, Rows hidden) {

@@ -45,8 +45,11 @@ class Transformer {
   void attend(int32_t layer, int64_t num_tokens);
   // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
   void project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows);
+  // Norms of q and k, in qkv_, that come in front of the rotation.
+  void norm_heads(const LayerWeights& w, int64_t rows);
   void mlp(int32_t layer, RowKind kind, int64_t rows);  // normed_ -> delta_
   void linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out);
+  void add_shared_expert(const LayerWeights& w, int64_t rows);
   void sample(Rows residual, int64_t num_samples, Rows hidden);  // hidden: gets the last norm's output
 
   // residual += delta; out = norm(residual). Without delta's data nothing is added, without a norm out is residual.
@@ -67,6 +70,8 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> gate_up_;            // [max_rows, 2 * intermediate_size], or half as wide
   std::unique_ptr<DeviceBuffer> activated_;          // [max_rows, intermediate_size]
   std::unique_ptr<DeviceBuffer> router_logits_;      // [max_rows, num_experts] fp32, or null
+  std::unique_ptr<DeviceBuffer> shared_;             // [max_rows, hidden_size], or null
+  std::unique_ptr<DeviceBuffer> shared_gates_;       // [max_rows, 1] fp32, or null
   std::unique_ptr<DeviceBuffer> logits_;             // [max_logit_rows, vocab_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, q_size]

@@ -91,6 +91,26 @@ TensorView WeightReader::plus(const TensorView& vector, double offset) {
   return {to, DType::kF32, 1, vector.cols};
 }
 
+TensorView WeightReader::times(const TensorView& a, const TensorView& b) {
+  if (!status_.ok()) return {};
+  if (a.data == nullptr) return {nullptr, DType::kF32, 1, a.cols};
+  auto* to = reinterpret_cast<float*>(scratch(a.cols * int64_t{sizeof(float)}));
+  for (int64_t i = 0; i < a.cols; ++i) to[i] = element(a, i) * element(b, i);
+  return {to, DType::kF32, 1, a.cols};
+}
+
+TensorView WeightReader::joined(std::span<const TensorView> vectors) {
+  if (!status_.ok()) return {};
+  int64_t size = 0;
+  for (const TensorView& v : vectors) size += v.cols;
+  if (vectors[0].data == nullptr) return {nullptr, DType::kF32, 1, size};
+  auto* const begin = reinterpret_cast<float*>(scratch(size * int64_t{sizeof(float)}));
+  float* to = begin;
+  for (const TensorView& v : vectors)
+    for (int64_t i = 0; i < v.cols; ++i) *to++ = element(v, i);
+  return {begin, DType::kF32, 1, size};
+}
+
 TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t step) {
   if (!status_.ok()) return {};
   const bool is_vector = view.rows == 1;

@@ -33,6 +33,9 @@ class WeightReader {
   TensorView transposed(const TensorView& stored);
   // + offset, as fp32.
   TensorView plus(const TensorView& vector, double offset);
+  // The product of two vectors, and vectors one behind the other; as fp32.
+  TensorView times(const TensorView& a, const TensorView& b);
+  TensorView joined(std::span<const TensorView> vectors);
   // In every head_dim rows of a matrix, or elements of a vector where it has one row: the even ones of the first
   // rotary_dim, the odd ones of them, then the rest. Channels that rope turns together come to lie where ropes by
   // halves have them.

@@ -119,6 +119,8 @@ T reference(const ActivationSpec& spec, T gate, T up) {
     }
     case Activation::kRelu:
       return (gate > 0 ? gate : 0) * up;
+    case Activation::kRelu2:
+      return (gate > 0 ? gate * gate : 0) * up;
     case Activation::kClampedSwiglu:
       break;
   }
@@ -133,6 +135,7 @@ const ActivationSpec kSpecs[] = {{Activation::kSilu, false},
                                  {Activation::kGeluTanh, false},
                                  {Activation::kRelu},
                                  {Activation::kRelu, false},
+                                 {Activation::kRelu2, false},
                                  {Activation::kClampedSwiglu},
                                  {Activation::kClampedSwiglu, true, 1.1f, 1.5f}};
 

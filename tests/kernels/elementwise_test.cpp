@@ -107,6 +107,43 @@ TEST_CASE("an element's result does not depend on what is beside it, on threads 
   }
 }
 
+TEST_CASE("add_gated adds y times the logistic function of its row's gate, or y") {
+  ThreadPool pool(2);
+  for (const int64_t width : {1, 17, 300}) {
+    constexpr int64_t kRows = 40;
+    const std::vector<float> x = random_normal(kRows * width, 1), y = random_normal(kRows * width, 2);
+    const std::vector<float> gate = random_normal(kRows, 3, 3);
+    for (const bool is_gated : {false, true}) {
+      const Op op = [&](float* to, int64_t, ThreadPool& p) {
+        add_gated(to, y.data(), is_gated ? gate.data() : nullptr, kRows, width, p);
+      };
+      const std::vector<float> out = run(op, x, pool);
+      for (int64_t i = 0; i < kRows * width; ++i) {
+        const double weight = is_gated ? 1 / (1 + std::exp(-double{gate[i / width]})) : 1;
+        const double expected = x[i] + weight * y[i];
+        CHECK(std::fabs(out[i] - expected) <= 2.4e-7 * (std::fabs(x[i]) + std::fabs(y[i])));
+      }
+    }
+  }
+}
+
+TEST_CASE("grow_queries grows q with its position, from the step's end on, and leaves k and v") {
+  ThreadPool pool(2);
+  const std::vector<int32_t> positions = {0, 6, 7, 8, 15, 1000000};
+  constexpr int64_t kQSize = 33, kStride = 50;
+  const std::vector<float> qkv(positions.size() * kStride, 1.0f);
+  const Op op = [&](float* to, int64_t, ThreadPool& p) {
+    grow_queries(to, positions.data(), {0.5, 8}, static_cast<int64_t>(positions.size()), kQSize, kStride, p);
+  };
+  const std::vector<float> out = run(op, qkv, pool);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const double expected = 1 + 0.5 * std::log1p((positions[i / kStride] + 1) / 8);
+    CHECK(out[i] == (i % kStride < kQSize ? static_cast<float>(expected) : 1));
+  }
+  CHECK(out[kStride] == 1);
+  CHECK(out[2 * kStride] > 1);
+}
+
 TEST_CASE("NaN stays NaN, and stays where it is") {
   ThreadPool pool(1);
   for_each_simd_target([&](const std::string& target) {

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <random>
 
 #include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
+#include "tests/support/naive_routing.h"
 
 namespace llmb::cpu {
 namespace {
@@ -21,6 +21,7 @@ using test::same_bytes;
 struct Shape {
   int32_t num_experts, top_k, hidden, intermediate;
   bool norm_topk_prob = true, bias = false;
+  ExpertsConfig routing = {};  // how experts are chosen and weighed
 };
 
 // Experts with random weights, as the kernel takes them and as plain arrays.
@@ -30,9 +31,13 @@ struct Experts {
   std::vector<PackedLinear> packed;
   std::vector<ExpertView> views;
   ExpertsConfig config;
+  std::vector<float> choice_bias;
 
   Experts(const Shape& shape, ThreadPool& pool) : s(shape) {
-    config = {s.num_experts, s.top_k, s.intermediate, s.norm_topk_prob, s.bias};
+    config = s.routing;
+    config.num_experts = s.num_experts, config.top_k = s.top_k, config.intermediate_size = s.intermediate;
+    config.norm_topk_prob = s.norm_topk_prob, config.bias = s.bias;
+    choice_bias = random_normal(s.num_experts, 5, 0.3f);
     packed.reserve(static_cast<size_t>(2 * s.num_experts));
     for (int32_t e = 0; e < s.num_experts; ++e) {
       const float scale = 1 / std::sqrt(static_cast<float>(s.hidden));
@@ -56,13 +61,16 @@ struct Experts {
     const auto rows = static_cast<int64_t>(x.size()) / s.hidden;
     GuardedFloats out(rows * s.hidden);
     ExpertsScratch scratch;
-    mix_experts(views, config, {}, logits.data(), x.data(), rows, s.hidden, out.data(), &scratch, pool);
+    mix_experts(views, config, {}, logits.data(), bias(), x.data(), rows, s.hidden, out.data(), &scratch, pool);
     CHECK(out.guards_untouched());
     return out.copy();
   }
 
+  const float* bias() const { return config.choice_bias ? choice_bias.data() : nullptr; }
+
+  // factor: of what gate_up gives.
   template <typename T>
-  std::vector<T> one_expert(int32_t e, const float* x) const {
+  std::vector<T> one_expert(int32_t e, const float* x, T factor) const {
     std::vector<T> hidden(s.intermediate), out(s.hidden);
     const auto dot = [](const std::vector<float>& w, int64_t row, const auto* v, int64_t n) {
       T sum = 0;
@@ -73,7 +81,7 @@ struct Experts {
       const auto biased = [&](int32_t row) {
         return dot(gate_up[e], row, x, s.hidden) + (s.bias ? static_cast<T>(gate_up_bias[e][row]) : T(0));
       };
-      const T gate = biased(i), up = biased(s.intermediate + i);
+      const T gate = factor * biased(i), up = factor * biased(s.intermediate + i);
       hidden[i] = gate / (1 + std::exp(-gate)) * up;
     }
     for (int32_t i = 0; i < s.hidden; ++i)
@@ -85,18 +93,11 @@ struct Experts {
   std::vector<T> reference(const std::vector<float>& logits, const std::vector<float>& x) const {
     std::vector<T> out;
     for (size_t row = 0; row < x.size() / s.hidden; ++row) {
-      const float* l = &logits[row * s.num_experts];
-      std::vector<int32_t> order(s.num_experts);
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(), [l](int32_t a, int32_t b) { return l[a] > l[b]; });
-      T total = 0;
-      for (int32_t i = 0; i < (s.norm_topk_prob ? s.top_k : s.num_experts); ++i)
-        total += std::exp(static_cast<T>(l[order[i]]) - l[order[0]]);
       std::vector<T> sum(s.hidden);
-      for (int32_t i = 0; i < s.top_k; ++i) {
-        const T weight = std::exp(static_cast<T>(l[order[i]]) - l[order[0]]) / total;
-        const std::vector<T> y = one_expert<T>(order[i], &x[row * s.hidden]);
-        for (int32_t c = 0; c < s.hidden; ++c) sum[c] += weight * y[c];
+      for (const auto& [e, weight] : test::naive_route<T>(&logits[row * s.num_experts], bias(), config)) {
+        const bool weighs_input = config.weighs_input;
+        const std::vector<T> y = one_expert<T>(e, &x[row * s.hidden], weighs_input ? weight : T(1));
+        for (int32_t c = 0; c < s.hidden; ++c) sum[c] += weighs_input ? y[c] : weight * y[c];
       }
       out.insert(out.end(), sum.begin(), sum.end());
     }
@@ -110,7 +111,21 @@ const Shape kShapes[] = {{1, 1, 16, 8},
                          {8, 2, 64, 48, false},
                          {5, 5, 17, 24},
                          {6, 3, 40, 70, true, true},
-                         {16, 4, 20, 12, false, true}};
+                         {16, 4, 20, 12, false, true},
+                         {6, 2, 16, 8, true, false, {.choice_bias = true}},
+                         {5, 2, 16, 8, false, false, {.scores = ExpertScores::kLogistic, .weighs_input = true}},
+                         {6, 3, 16, 8, true, false, {.num_groups = 6, .top_groups = 4}},
+                         {40,
+                          4,
+                          16,
+                          8,
+                          true,
+                          false,
+                          {.scores = ExpertScores::kLogistic,
+                           .choice_bias = true,
+                           .num_groups = 8,
+                           .top_groups = 3,
+                           .weight_scale = 2.5}}};
 
 }  // namespace
 

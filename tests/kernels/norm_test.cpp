@@ -194,6 +194,34 @@ TEST_CASE("rms_norm_groups norms each group as add_rms_norm would, in place, and
   });
 }
 
+TEST_CASE("layer_norm_groups norms each group as add_layer_norm would, by its own weight, and leaves the rest alone") {
+  ThreadPool one(1), two(2);
+  constexpr int64_t kRows = 5, kBefore = 7, kAfter = 4, kGroups = 3;
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const int64_t width : {2, 8, 17, 64}) {
+      const int64_t stride = kBefore + kGroups * width + kAfter, all = kGroups * width;
+      const std::vector<float> values = random_normal(kRows * stride, 8, 2), weight = random_normal(all, 9),
+                               bias = random_normal(all, 10);
+      for (const bool with_bias : {false, true}) {
+        GuardedFloats x(kRows * stride);
+        std::copy(values.begin(), values.end(), x.data());
+        layer_norm_groups(x.data() + kBefore, stride, kGroups, weight.data(), with_bias ? bias.data() : nullptr, width,
+                          1e-5f, kRows, two);
+        CHECK(x.guards_untouched());
+        std::vector<float> expected = values;
+        for (int64_t r = 0; r < kRows; ++r)
+          for (int64_t g = 0; g < kGroups; ++g) {
+            float* group = expected.data() + r * stride + kBefore + g * width;
+            add_layer_norm(group, nullptr, weight.data() + g * width, with_bias ? bias.data() + g * width : nullptr,
+                           1e-5f, 1, width, group, one);
+          }
+        CHECK(same_bytes(x.span(), expected));
+      }
+    }
+  });
+}
+
 TEST_CASE("a row's layer norm is bit-identical alone, with 1 to 3 threads, and on targets of one kind") {
   constexpr int64_t kRows = 23, kHidden = 613;
   ThreadPool one(1), three(3);

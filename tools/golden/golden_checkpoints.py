@@ -41,6 +41,10 @@ def qwen_experts(weights):
     return split_experts(weights, "mlp", "gate_proj", "up_proj", "down_proj")
 
 
+def ernie_experts(weights):
+    return {name.replace("gate.moe_statics", "moe_statics"): w for name, w in qwen_experts(weights).items()}
+
+
 def granite_experts(weights):
     names = {"experts.gate_up_proj": "input_linear.weight", "experts.down_proj": "output_linear.weight",
              "router.weight": "router.layer.weight"}

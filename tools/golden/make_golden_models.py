@@ -29,8 +29,8 @@ def random_weights(model, seed, layer_gain=1.0):
     """Large enough that attention is peaked and the best token wins by a margin; biases and norms are not trivial.
     layer_gain: how much more the layers add than they would; with tied embeddings a token would follow itself."""
     generator = torch.Generator().manual_seed(seed)
-    adds_one = model.config.model_type.startswith("gemma")  # its norms multiply by 1 + weight
-    for name, p in sorted(model.named_parameters()):
+    adds_one = model.config.model_type.startswith(("gemma", "nemotron"))  # their norms multiply by 1 + weight
+    for name, p in sorted(stored(model)):
         noise = torch.randn(p.shape, generator=generator)
         last = name.rsplit(".", 1)[-1]
         if last.endswith("bias"):
@@ -42,7 +42,7 @@ def random_weights(model, seed, layer_gain=1.0):
         elif last == "sinks":
             p.data = noise
         elif last in ("gate_up_proj", "down_proj"):  # stacked experts
-            is_transposed = model.config.model_type == "gpt_oss"
+            is_transposed = model.config.model_type in ("gpt_oss", "llama4_text")
             p.data = 1.5 * noise / p.shape[1 if is_transposed else 2] ** 0.5
         else:
             is_transposed = model.config.model_type == "gpt2"
@@ -54,9 +54,15 @@ def random_weights(model, seed, layer_gain=1.0):
             p.data *= layer_gain
 
 
+def stored(model):
+    """All that a checkpoint has."""
+    biases = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+    return [*model.named_parameters(), *biases]
+
+
 def save_weights(model, out, dtype, shards, spell):
     tied = model.config.tie_word_embeddings
-    weights = {n: p.detach().to(dtype).contiguous() for n, p in sorted(model.named_parameters())
+    weights = {n: p.detach().to(dtype).contiguous() for n, p in sorted(stored(model))
                if not (tied and n in ("lm_head.weight", "embed_out.weight"))}
     weights = {n: w.contiguous() for n, w in spell(weights).items()}
     if shards == 1:
@@ -133,7 +139,7 @@ def make(name, variant, out, seed):
     random_weights(model, seed, 4.0 if name not in LLAMAS and parsed.tie_word_embeddings else 1.0)
     dtype = getattr(torch, config["torch_dtype"])
     spell = getattr(golden_checkpoints, variant["_save"]) if "_save" in variant else lambda weights: weights
-    for p in model.parameters():
+    for _, p in stored(model):
         p.data = p.data.to(dtype).float()
     if is_mxfp4:
         golden_checkpoints.round_to_mxfp4(model)

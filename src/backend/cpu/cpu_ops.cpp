@@ -203,6 +203,13 @@ void CpuOps::rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, c
                        rows, pool_);
 }
 
+void CpuOps::layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
+                               const DeviceBuffer* bias, float eps, int64_t rows) {
+  cpu::layer_norm_groups(floats(x) + first_column, x.width, num_groups, floats(weight.rows()),
+                         bias != nullptr ? floats(bias->rows()) : nullptr, weight.rows().width / num_groups, eps, rows,
+                         pool_);
+}
+
 void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
   cpu::linear(packed(weight), floats(x), rows, floats(out), pool_);
 }
@@ -210,6 +217,11 @@ void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) 
 void CpuOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
   const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, pool_);
   cpu::linear(packed(weight), floats(x), rows, floats(out), pool_, lora);
+}
+
+void CpuOps::grow_queries(int64_t rows, Rows qkv) {
+  cpu::grow_queries(floats(qkv), step_.positions.data(), config_.query_growth, rows, config_.q_size(), qkv.width,
+                    pool_);
 }
 
 void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
@@ -227,6 +239,7 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
   const cpu::AttentionParams params{config_.num_attention_heads,
                                     static_cast<float>(config_.score_scale(layer)),
                                     config_.layer(layer).window,
+                                    config_.layer(layer).chunk,
                                     static_cast<float>(config_.attention_softcap),
                                     config_.alibi_slopes.empty() ? nullptr : config_.alibi_slopes.data(),
                                     sinks != nullptr ? floats(sinks->rows()) : nullptr};
@@ -265,9 +278,14 @@ void CpuOps::adapted_linear_activate(const AdaptedProduct& product, const Linear
 }
 
 void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                         Rows router_logits, Rows x, int64_t rows, Rows out) {
-  cpu::mix_experts(static_cast<const CpuExperts&>(experts).views(), config, spec, floats(router_logits), floats(x),
-                   rows, x.width, floats(out), &experts_scratch_, pool_);
+                         Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) {
+  cpu::mix_experts(static_cast<const CpuExperts&>(experts).views(), config, spec, floats(router_logits),
+                   choice_bias != nullptr ? floats(choice_bias->rows()) : nullptr, floats(x), rows, x.width,
+                   floats(out), &experts_scratch_, pool_);
+}
+
+void CpuOps::add_gated(Rows x, Rows y, Rows gate, int64_t rows) {
+  cpu::add_gated(floats(x), floats(y), floats(gate), rows, x.width, pool_);
 }
 
 void CpuOps::scale(Rows x, float factor, int64_t rows) { cpu::scale(floats(x), factor, rows * x.width, pool_); }

@@ -84,11 +84,24 @@ void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows ou
 }
 
 void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                          Rows router_logits, Rows x, int64_t rows, Rows out) {
+                          Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) {
+  const auto* const bias = choice_bias != nullptr ? data<const float>(choice_bias->rows()) : nullptr;
   const auto& weights = static_cast<const CudaExperts&>(experts);
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits),
+    cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits), bias,
                       data<const T>(x), rows, data<T>(out), experts_workspace_.data(), stream_);
+  });
+}
+
+void CudaOps::add_gated(Rows x, Rows y, Rows gate, int64_t rows) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::add_gated(data<T>(x), data<const T>(y), data<const float>(gate), rows, x.width, stream_);
+  });
+}
+
+void CudaOps::grow_queries(int64_t rows, Rows qkv) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::grow_queries(data<T>(qkv), step_.positions, config_.query_growth, rows, config_.q_size(), qkv.width, stream_);
   });
 }
 
@@ -123,6 +136,15 @@ void CudaOps::rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, 
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::rms_norm_groups(data<T>(x) + first_column, x.width, num_groups, data<const float>(weight.rows()),
                           weight.rows().width, eps, rows, stream_);
+  });
+}
+
+void CudaOps::layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
+                                const DeviceBuffer* bias, float eps, int64_t rows) {
+  const auto* const b = bias != nullptr ? data<const float>(bias->rows()) : nullptr;
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::layer_norm_groups(data<T>(x) + first_column, x.width, num_groups, data<const float>(weight.rows()), b,
+                            weight.rows().width / num_groups, eps, rows, stream_);
   });
 }
 

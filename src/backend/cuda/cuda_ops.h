@@ -95,11 +95,15 @@ class CudaOps final : public Ops {
   void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
   bool has_adapters() const override { return adapters_ && adapters_->has_any(); }
   void lora(const AdaptedProduct& product, Rows x, Rows out) override { adapters_->lora(product, x, out); }
+  void layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
+                         const DeviceBuffer* bias, float eps, int64_t rows) override;
+  void grow_queries(int64_t rows, Rows qkv) override;
   void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
   void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
   void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
   void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                   Rows router_logits, Rows x, int64_t rows, Rows out) override;
+                   Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) override;
+  void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;
   void scale(Rows x, float factor, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;

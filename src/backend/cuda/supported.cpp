@@ -1,5 +1,6 @@
 #include "backend/cuda/supported.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -7,9 +8,27 @@
 
 namespace llmb {
 
-Status check_cuda_support(const ModelConfig& config) {
+namespace {
+
+// The longest texts that chunks of attention do not cut.
+int32_t smallest_chunk(const ModelConfig& config) {
+  int32_t chunk = INT32_MAX;
+  for (const LayerConfig& layer : config.layers)
+    if (layer.chunk > 0) chunk = std::min(chunk, layer.chunk);
+  return chunk;
+}
+
+}  // namespace
+
+Status check_cuda_support(const ModelConfig& config, int32_t max_model_len) {
+  if (smallest_chunk(config) < max_model_len)
+    return unsupported("model_type \"" + config.model_type + "\" attends in chunks of " +
+                       std::to_string(smallest_chunk(config)) +
+                       " positions, which the CUDA backend cannot; use --device cpu, or --max-model-len " +
+                       std::to_string(smallest_chunk(config)));
   const std::pair<const char*, bool> missing[] = {
       {"more than 32 experts a token", config.experts.top_k > cuda::kMaxExpertsPerToken},
+      {"more than 32 groups of experts", config.experts.num_groups > cuda::kMaxExpertGroups},
       {"more than 4096 experts", config.experts.num_experts > cuda::kMaxExperts},
   };
   for (const auto& [feature, is_used] : missing)

@@ -7,6 +7,6 @@
 namespace llmb {
 
 // kUnsupported, naming what is missing. Before anything is read or allocated.
-Status check_cuda_support(const ModelConfig& config);
+Status check_cuda_support(const ModelConfig& config, int32_t max_model_len);
 
 }  // namespace llmb

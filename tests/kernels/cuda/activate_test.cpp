@@ -30,6 +30,8 @@ F reference(const ActivationSpec& spec, F gate, F up) {
              up;
     case Activation::kRelu:
       return (gate > 0 ? gate : 0) * up;
+    case Activation::kRelu2:
+      return (gate > 0 ? gate * gate : 0) * up;
     case Activation::kClampedSwiglu:
       break;
   }
@@ -40,7 +42,8 @@ F reference(const ActivationSpec& spec, F gate, F up) {
 const ActivationSpec kSpecs[] = {
     {Activation::kSilu},        {Activation::kSilu, false},   {Activation::kGelu},
     {Activation::kGelu, false}, {Activation::kGeluTanh},      {Activation::kGeluTanh, false},
-    {Activation::kRelu, false}, {Activation::kClampedSwiglu}, {Activation::kClampedSwiglu, true, 1.1f, 1.5f}};
+    {Activation::kRelu, false}, {Activation::kRelu2, false},  {Activation::kClampedSwiglu},
+    {Activation::kClampedSwiglu, true, 1.1f, 1.5f}};
 
 }  // namespace
 

@@ -79,6 +79,36 @@ TEST_CASE_TEMPLATE("clamp brings into the range what is outside, and nothing els
   }
 }
 
+TEST_CASE_TEMPLATE("add_gated adds y times the logistic function of its row's gate; grow_queries grows q alone", T,
+                   float, __nv_bfloat16, __half) {
+  constexpr int64_t kRows = 5, kWidth = 300, kQSize = 270;
+  const std::vector<T> before = converted<T>(random_normal(kRows * kWidth, 1)),
+                       y = converted<T>(random_normal(kRows * kWidth, 2));
+  const std::vector<float> gate = random_normal(kRows, 3, 3);
+  const std::vector<int32_t> positions = {0, 6, 7, 8, 1000000};
+  DeviceArray<T> plain(before), gated(before), grown(before), other(y);
+  DeviceArray<float> g(gate);
+  DeviceArray<int32_t> p(positions);
+  add_gated(plain.data(), other.data(), nullptr, kRows, kWidth, nullptr);
+  add_gated(gated.data(), other.data(), g.data(), kRows, kWidth, nullptr);
+  grow_queries(grown.data(), p.data(), {0.5, 8}, kRows, kQSize, kWidth, nullptr);
+  for (const auto* array : {&plain, &gated, &grown}) CHECK(array->check_guards());
+  const std::vector<float> sums = plain.download_floats(), parts = gated.download_floats(),
+                           queries = grown.download_floats();
+  const auto is_near = [](float actual, double expected) {
+    const double rounding = std::fabs(to_float(from_float<T>(static_cast<float>(expected))) - expected);
+    return std::fabs(actual - expected) <= 2 * rounding + 1e-6 * (1 + std::fabs(expected));
+  };
+  for (int64_t i = 0; i < kRows * kWidth; ++i) {
+    const double x = to_float(before[i]), weight = 1 / (1 + std::exp(-double{gate[i / kWidth]}));
+    CHECK(is_near(sums[i], x + to_float(y[i])));
+    CHECK(is_near(parts[i], x + weight * to_float(y[i])));
+    const double factor = 1 + 0.5 * std::log1p((positions[i / kWidth] + 1) / 8);
+    if (i % kWidth < kQSize) CHECK(is_near(queries[i], x * factor));
+    else CHECK(queries[i] == to_float(before[i]));
+  }
+}
+
 TEST_CASE_TEMPLATE("add_embedding adds the rows that are named", T, float, __nv_bfloat16, __half) {
   for (const int64_t hidden : {1, 8, 100, 1024, 1032}) {
     CAPTURE(hidden);

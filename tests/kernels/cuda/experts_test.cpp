@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 
 #include "base/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/device_array.h"
 #include "tests/support/kernel_support.h"
+#include "tests/support/naive_routing.h"
 
 namespace llmb::cuda {
 namespace {
@@ -23,6 +23,7 @@ using test::same_bytes;
 struct Shape {
   int32_t num_experts, top_k, hidden, intermediate;
   bool norm_topk_prob = true, bias = false;
+  ExpertsConfig routing = {};  // how experts are chosen and weighed
 };
 
 // Matrices of one kind of all experts: as plain numbers, and on the device.
@@ -57,22 +58,27 @@ struct Experts {
   Shape s;
   Matrices<T> gate_up, down;
   ExpertsConfig config;
+  std::vector<float> choice_bias;
 
   explicit Experts(const Shape& shape)
       : s(shape),
         gate_up(s.num_experts, int64_t{2} * s.intermediate, s.hidden, s.bias, 10),
         down(s.num_experts, s.hidden, s.intermediate, s.bias, 500),
-        config{s.num_experts, s.top_k, s.intermediate, s.norm_topk_prob, s.bias} {}
+        config(s.routing),
+        choice_bias(random_normal(s.num_experts, 5, 0.3f)) {
+    config.num_experts = s.num_experts, config.top_k = s.top_k, config.intermediate_size = s.intermediate;
+    config.norm_topk_prob = s.norm_topk_prob, config.bias = s.bias;
+  }
 
   std::vector<float> run(std::span<const float> logits, std::span<const T> x) const {
     const auto rows = static_cast<int64_t>(x.size()) / s.hidden;
     const DType dtype = std::is_same_v<T, float> ? DType::kF32 : DType::kBF16;
     const ExpertsShape shape{std::max<int64_t>(rows, 1), s.hidden, int64_t{2} * s.intermediate, s.intermediate, config};
     DeviceArray<uint8_t> workspace(static_cast<size_t>(experts_workspace_bytes(shape, dtype)));
-    DeviceArray<float> l(logits);
+    DeviceArray<float> l(logits), b(choice_bias);
     DeviceArray<T> in(x), out(x.size());
-    mix_experts(gate_up.grouped, down.grouped, config, {}, l.data(), in.data(), rows, out.data(), workspace.data(),
-                nullptr);
+    mix_experts(gate_up.grouped, down.grouped, config, {}, l.data(), config.choice_bias ? b.data() : nullptr,
+                in.data(), rows, out.data(), workspace.data(), nullptr);
     CHECK(out.check_guards());
     CHECK(workspace.check_guards());
     CHECK(in.holds(x));
@@ -80,8 +86,9 @@ struct Experts {
   }
 
   // F: double, or float for the naive result, whose intermediate values are rounded to T.
+  // factor: of what gate_up gives.
   template <class F>
-  std::vector<F> one_expert(int32_t e, const T* x) const {
+  std::vector<F> one_expert(int32_t e, const T* x, F factor) const {
     const auto round = [](F v) {
       return std::is_same_v<F, double> ? v : static_cast<F>(to_float(from_float<T>(static_cast<float>(v))));
     };
@@ -93,7 +100,8 @@ struct Experts {
     const auto input = [&](int64_t i) { return static_cast<F>(to_float(x[i])); };
     std::vector<F> hidden, out;
     for (int32_t i = 0; i < s.intermediate; ++i) {
-      const F gate = product(gate_up, i, input, s.hidden), up = product(gate_up, s.intermediate + i, input, s.hidden);
+      const auto scaled = [&](int64_t row) { return round(factor * product(gate_up, row, input, s.hidden)); };
+      const F gate = scaled(i), up = scaled(s.intermediate + i);
       hidden.push_back(round(gate / (1 + std::exp(-gate)) * up));
     }
     for (int32_t i = 0; i < s.hidden; ++i)
@@ -106,18 +114,12 @@ struct Experts {
   std::vector<F> reference(const std::vector<float>& logits, const std::vector<T>& x) const {
     std::vector<F> out;
     for (size_t row = 0; row < x.size() / s.hidden; ++row) {
-      const float* l = &logits[row * s.num_experts];
-      std::vector<int32_t> order(s.num_experts);
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(), [l](int32_t a, int32_t b) { return l[a] > l[b]; });
-      F total = 0;
-      for (int32_t i = 0; i < (s.norm_topk_prob ? s.top_k : s.num_experts); ++i)
-        total += std::exp(static_cast<F>(l[order[i]]) - l[order[0]]);
+      const float* const bias = config.choice_bias ? choice_bias.data() : nullptr;
       std::vector<F> sum(s.hidden);
-      for (int32_t i = 0; i < s.top_k; ++i) {
-        const F weight = std::exp(static_cast<F>(l[order[i]]) - l[order[0]]) / total;
-        const std::vector<F> y = one_expert<F>(order[i], &x[row * s.hidden]);
-        for (int32_t c = 0; c < s.hidden; ++c) sum[c] += weight * y[c];
+      for (const auto& [e, weight] : test::naive_route<F>(&logits[row * s.num_experts], bias, config)) {
+        const bool weighs_input = config.weighs_input;
+        const std::vector<F> y = one_expert<F>(e, &x[row * s.hidden], weighs_input ? weight : F(1));
+        for (int32_t c = 0; c < s.hidden; ++c) sum[c] += weighs_input ? y[c] : weight * y[c];
       }
       for (const F v : sum)
         out.push_back(std::is_same_v<F, double> ? v : static_cast<F>(to_float(from_float<T>(static_cast<float>(v)))));
@@ -132,7 +134,21 @@ const Shape kShapes[] = {{1, 1, 16, 8},
                          {4, 2, 33, 20},
                          {8, 2, 64, 48, false},
                          {6, 3, 40, 72, true, true},
-                         {40, 4, 24, 16, false, true}};
+                         {40, 4, 24, 16, false, true},
+                         {6, 2, 16, 8, true, false, {.choice_bias = true}},
+                         {5, 2, 16, 8, false, false, {.scores = ExpertScores::kLogistic, .weighs_input = true}},
+                         {6, 3, 16, 8, true, false, {.num_groups = 6, .top_groups = 4}},
+                         {40,
+                          4,
+                          16,
+                          8,
+                          true,
+                          false,
+                          {.scores = ExpertScores::kLogistic,
+                           .choice_bias = true,
+                           .num_groups = 8,
+                           .top_groups = 3,
+                           .weight_scale = 2.5}}};
 
 }  // namespace
 
@@ -195,8 +211,8 @@ TEST_CASE(
   const Experts<float> experts({2, 2, 8, 8});
   ExpertsConfig config = experts.config;
   config.num_experts = config.top_k = kMaxExpertsPerToken + 1;
-  CHECK_THROWS_AS(mix_experts<float>(experts.gate_up.grouped, experts.down.grouped, config, {}, nullptr, nullptr, 1,
-                                     nullptr, nullptr, nullptr),
+  CHECK_THROWS_AS(mix_experts<float>(experts.gate_up.grouped, experts.down.grouped, config, {}, nullptr, nullptr,
+                                     nullptr, 1, nullptr, nullptr, nullptr),
                   CheckFailure);
 }
 

@@ -132,6 +132,41 @@ TEST_CASE_TEMPLATE("rms_norm_groups is as close to fp64 as naive arithmetic, and
   }
 }
 
+TEST_CASE_TEMPLATE("layer_norm_groups norms each group by its own weight, and leaves the other columns alone", T, float,
+                   __nv_bfloat16, __half) {
+  constexpr int64_t kRows = 3, kBefore = 8, kAfter = 8, kGroups = 5;
+  for (const int64_t width : {2, 8, 33, 128}) {
+    CAPTURE(width);
+    const int64_t stride = kBefore + kGroups * width + kAfter, all = kGroups * width;
+    const std::vector<T> before = converted<T>(random_normal(kRows * stride, 8, 2));
+    const std::vector<float> weight = random_normal(all, 9), bias = random_normal(all, 10);
+    DeviceArray<T> x(before);
+    DeviceArray<float> w(weight), b(bias);
+    layer_norm_groups(x.data() + kBefore, stride, kGroups, w.data(), b.data(), width, kEps, kRows, nullptr);
+    CHECK(x.check_guards());
+    const std::vector<float> after = x.download_floats();
+    std::vector<double> expected;
+    std::vector<float> rounded, actual;
+    for (int64_t at = 0; at < kRows * stride; ++at) {
+      const int64_t c = at % stride - kBefore, begin = at - c % width;
+      if (c < 0 || c >= all) {
+        CHECK(after[at] == to_float(before[at]));
+        continue;
+      }
+      double mean = 0, variance = 0;
+      for (int64_t i = begin; i < begin + width; ++i) mean += to_float(before[i]) / static_cast<double>(width);
+      for (int64_t i = begin; i < begin + width; ++i) {
+        const double d = to_float(before[i]) - mean;
+        variance += d * d / static_cast<double>(width);
+      }
+      expected.push_back((to_float(before[at]) - mean) / std::sqrt(variance + double{kEps}) * weight[c] + bias[c]);
+      rounded.push_back(to_float(from_float<T>(static_cast<float>(expected.back()))));
+      actual.push_back(after[at]);
+    }
+    CHECK(test::relative_error(actual, expected) <= 2 * test::relative_error(rounded, expected) + 2.4e-7);
+  }
+}
+
 TEST_CASE("a row's norm is bit-identical alone and in a batch, whatever the order of threads") {
   constexpr int64_t kRows = 5, kHidden = 1000;
   const std::vector<float> residual = random_normal(kRows * kHidden, 4), weight = random_normal(kHidden, 6);

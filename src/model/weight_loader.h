@@ -1,0 +1,90 @@
+// How the weights of model_weights.h are found in a checkpoint. Private to src/model.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "core/model_config.h"
+#include "model/architecture.h"
+#include "model/model_weights.h"
+#include "model/ops.h"
+#include "model/weight_reader.h"
+
+namespace llmb {
+
+// Matrices that become one, with their biases.
+struct Parts {
+  std::vector<TensorView> weights, biases;
+
+  void add(const TensorView& weight, const TensorView& bias, bool has_bias) {
+    weights.push_back(weight);
+    if (has_bias) biases.push_back(bias);
+  }
+};
+
+// All experts of a layer in one tensor each; no rows where they are stored otherwise.
+struct StackedExperts {
+  TensorView gate_up, gate_up_bias, down, down_bias;
+
+  bool is_used() const { return gate_up.rows > 0 || gate_up_bias.rows > 0; }
+};
+
+// Takes a model's weights from its checkpoint, layer by layer. One thread.
+class Loader {
+  struct Qkv {
+    Parts q, k, v;
+  };
+  struct MlpNames {
+    std::string prefix;
+    const char *gate, *up, *gate_up, *down;  // gate_up: gate and up in one, or nullptr
+  };
+
+ public:
+  Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, WeightMaker& maker)
+      : c_(config), names_(names), reader_(source), maker_(maker) {
+    if (!source.has_common_layout()) return;
+    names_.is_transposed = false;
+    names_.qkv_order = QkvOrder::kStacked;
+    names_.is_interleaved = false;
+    names_.experts_layout = ExpertsLayout::kStacked;
+  }
+
+  Result<ModelWeights> load();
+
+ private:
+  void load_layer(int32_t index, const std::string& prefix, LayerWeights* layer);
+  std::unique_ptr<LinearWeight> load_positions(const std::string& prefix);
+  void load_qk_norms(int32_t index, const std::string& prefix, LayerWeights* layer);
+  TensorView head_vectors(const std::string& name, const char* suffix, int64_t num_heads);
+  void load_mlp(const MlpNames& names, int64_t intermediate, LayerWeights* layer);
+  void load_router(const std::string& prefix, LayerWeights* layer);
+  void load_shared_expert(const std::string& prefix, LayerWeights* layer);
+  void load_experts(const std::string& prefix, LayerWeights* layer);
+  std::string find_experts(const std::string& prefix) const;
+  StackedExperts read_stacked(const std::string& name);
+  void add_expert(const std::string& name, const StackedExperts& stacked, int32_t index, Parts* gate_up, Parts* down);
+  void add_interleaved_expert(const std::string& name, const StackedExperts& stacked, int32_t index, Parts* gate_up,
+                              Parts* down);
+
+  void norm(const std::string& prefix, const char* names, NormWeights* out);
+  std::unique_ptr<DeviceBuffer> vector(const std::string& name, int64_t size, double offset = 0);
+  std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values);  // null after an error
+  std::unique_ptr<DeviceBuffer> ones(int64_t size);
+  void add_projection(const std::string& prefix, const char* names, int64_t rows, int64_t cols, bool has_bias,
+                      Parts* out);
+  Qkv split_qkv(const Parts& all) const;
+  Parts read_qkv(const std::string& prefix);
+  TensorView pairs_apart(const TensorView& view);  // of q and k, where rope turns neighbouring channels together
+  std::unique_ptr<LinearWeight> table(const std::string& name, int64_t rows, WeightRole role, bool has_bias = false);
+  // Null after an error.
+  std::unique_ptr<LinearWeight> make(const Parts& parts, WeightRole role = WeightRole::kProjection);
+
+  const ModelConfig& c_;
+  WeightNames names_;
+  WeightReader reader_;
+  WeightMaker& maker_;
+};
+
+}  // namespace llmb
