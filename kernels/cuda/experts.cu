@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
   store_floats(sum, out + row * hidden + at);
 }
 
-// What a pair's matrix gave, times the pair's weight.
+// Multiplies what a pair's matrix gave by the pair's weight.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     weigh_kernel(T* __restrict__ x, const int32_t* __restrict__ slot_of_pair, const float* __restrict__ weights,

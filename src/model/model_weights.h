@@ -27,7 +27,7 @@ struct LayerWeights {
   std::unique_ptr<LinearWeight> o;               // [hidden_size, q_size]
   NormWeights attention_post_norm;               // [hidden_size]
   NormWeights mlp_norm;                          // [hidden_size]
-  // Of the MLP, or of the expert that all tokens go through.
+  // The MLP, or the expert that all tokens go through.
   std::unique_ptr<LinearWeight> gate_up;  // [2 * intermediate_size, hidden_size], or up alone
   std::unique_ptr<LinearWeight> down;     // [hidden_size, intermediate_size]
   NormWeights mlp_post_norm;                     // [hidden_size]

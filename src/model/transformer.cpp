@@ -13,7 +13,7 @@ int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples, int64_t m
   return std::clamp<int64_t>(max_bytes / (int64_t{config.vocab_size} * 4), 1, max_num_samples);
 }
 
-// Of the widest MLP that is not one of experts to choose from; 0: there is none.
+// How wide the widest MLP is, those of experts to choose from aside; 0: there is none.
 int64_t widest_mlp(const ModelConfig& config) {
   int64_t widest = 0;
   for (int32_t i = 0; i < config.num_hidden_layers; ++i)
