@@ -92,6 +92,8 @@ struct WeightNames {
   const char* choice_bias = "mlp.gate.e_score_correction_bias";
   bool choice_bias_is_matrix = false;  // [1, E]
   const char* shared_expert = "mlp.shared_experts";  // its folder
+  const char *shared_gate_proj = "gate_proj", *shared_up = "up_proj", *shared_down = "down_proj";  // in it
+  const char* shared_gate_up = nullptr;
   const char* shared_gate = nullptr;
   const char* experts = "mlp.experts";
   ExpertsLayout experts_layout = ExpertsLayout::kStacked;

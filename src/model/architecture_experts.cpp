@@ -50,6 +50,26 @@ int64_t read_alike(ConfigFields& f, const char* name, int64_t fallback, int64_t 
   return value;
 }
 
+void read_grouped_experts(ConfigFields& f, bool norm_topk_prob, int64_t num_dense_layers, ModelConfig* c) {
+  read_experts(f, "n_routed_experts|num_local_experts", 128, 8, "moe_intermediate_size", 1408, c);
+  ExpertsConfig& e = c->experts;
+  e.scores = ExpertScores::kLogistic;
+  e.choice_bias = true;
+  e.norm_topk_prob = f.boolean("norm_topk_prob", norm_topk_prob);
+  e.weight_scale = f.number("routed_scaling_factor", 1, 1e-9, 1e9);
+  e.num_groups = static_cast<int32_t>(f.integer("n_group", 1, 1, e.num_experts));
+  e.top_groups = static_cast<int32_t>(f.integer("topk_group", 1, 1, e.num_groups));
+  if (e.num_experts % e.num_groups != 0)
+    return f.fail(
+        data_loss("\"n_routed_experts\" " + std::to_string(e.num_experts) + " is not a multiple of \"n_group\""));
+  if (e.top_k > e.num_experts / e.num_groups * e.top_groups)
+    return f.fail(data_loss("\"num_experts_per_tok\" is more than the experts of \"topk_group\" groups"));
+  set_shared_expert(f, f.integer("n_shared_experts", 1, 0, kMaxExperts), e.intermediate_size, c);
+  const int64_t first = f.integer("first_k_dense_replace", num_dense_layers, 0, INT32_MAX);
+  std::vector<LayerConfig>& layers = layers_of(c);
+  for (size_t i = 0; i < layers.size(); ++i) layers[i].has_experts = static_cast<int64_t>(i) >= first;
+}
+
 }  // namespace
 
 void read_mixtral(ConfigFields& f, ModelConfig* c) {
@@ -83,6 +103,8 @@ void read_granitemoe(ConfigFields& f, ModelConfig* c) {
   read_granite(f, c);
   c->mlp_bias = false;
   read_experts(f, "num_local_experts|num_experts", 8, 2, "intermediate_size", 11008, c);
+  c->experts.shared_intermediate_size =
+      static_cast<int32_t>(f.integer("shared_intermediate_size", 0, 0, kMaxIntermediate));
   for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
 }
 
@@ -125,23 +147,17 @@ void read_glm4_moe(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = f.boolean("attention_bias", false);
   if (f.boolean("use_qk_norm", false)) c->qk_norm = QkNorm::kPerHead;
   c->ropes = {read_rope(f, {.partial_rotary_factor = 0.5, .partial_name = "partial_rotary_factor"}, c)};
-  read_experts(f, "n_routed_experts|num_local_experts", 128, 8, "moe_intermediate_size", 1408, c);
-  ExpertsConfig& e = c->experts;
-  e.scores = ExpertScores::kLogistic;
-  e.choice_bias = true;
-  e.norm_topk_prob = f.boolean("norm_topk_prob", true);
-  e.weight_scale = f.number("routed_scaling_factor", 1, 1e-9, 1e9);
-  e.num_groups = static_cast<int32_t>(f.integer("n_group", 1, 1, e.num_experts));
-  e.top_groups = static_cast<int32_t>(f.integer("topk_group", 1, 1, e.num_groups));
-  if (e.num_experts % e.num_groups != 0)
-    return f.fail(
-        data_loss("\"n_routed_experts\" " + std::to_string(e.num_experts) + " is not a multiple of \"n_group\""));
-  if (e.top_k > e.num_experts / e.num_groups * e.top_groups)
-    return f.fail(data_loss("\"num_experts_per_tok\" is more than the experts of \"topk_group\" groups"));
-  set_shared_expert(f, f.integer("n_shared_experts", 1, 0, kMaxExperts), e.intermediate_size, c);
-  const int64_t first = f.integer("first_k_dense_replace", 1, 0, INT32_MAX);
-  std::vector<LayerConfig>& layers = layers_of(c);
-  for (size_t i = 0; i < layers.size(); ++i) layers[i].has_experts = static_cast<int64_t>(i) >= first;
+  read_grouped_experts(f, true, 1, c);
+}
+
+void read_dots1(ConfigFields& f, ModelConfig* c) {
+  read_qwen3(f, c);
+  read_grouped_experts(f, false, 0, c);
+  if (f.is_null("sliding_window")) return;
+  const int64_t first = f.integer("max_window_layers", 62, 0, INT32_MAX);
+  std::vector<bool> sliding = read_sliding_layers(f, *c, [](int32_t) { return true; });
+  for (int64_t i = 0; !f.has("layer_types") && i < c->num_hidden_layers; ++i) sliding[i] = i >= first;
+  set_windows(sliding, f.integer("sliding_window", 4096, 1, INT64_MAX), c);
 }
 
 // A bias decides with the softmax which experts a token gets.

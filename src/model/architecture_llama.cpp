@@ -45,6 +45,17 @@ void read_qwen2(ConfigFields& f, ModelConfig* c) {
   read_qwen_windows(f, c);
 }
 
+// The text part of models that see, some of whose files describe it beside the other parts.
+void read_qwen2_vl(ConfigFields& f, ModelConfig* c) {
+  read_qwen2(f, c);
+  c->ropes = {read_rope(f, {.theta = 1000000}, c)};
+}
+
+void read_qwen3_vl_text(ConfigFields& f, ModelConfig* c) {
+  read_qwen3(f, c);
+  c->ropes = {read_rope(f, {.theta = 500000}, c)};
+}
+
 void read_qwen3(ConfigFields& f, ModelConfig* c) {
   read_attention_bias(f, c);
   c->qk_norm = QkNorm::kPerHead;

@@ -160,6 +160,9 @@ inline constexpr WeightNames kOptWeights = {.prefix = "model.decoder.|decoder.",
                                      .norm = "final_layer_norm"};
 
 inline constexpr WeightNames kGraniteMoeWeights = {.router = "block_sparse_moe.router.layer",
+                                            .shared_expert = "shared_mlp",
+                                            .shared_down = "output_linear",
+                                            .shared_gate_up = "input_linear",
                                             .experts = "block_sparse_moe",
                                             .stacked_gate_up = ".input_linear.weight",
                                             .stacked_down = ".output_linear.weight"};

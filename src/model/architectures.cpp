@@ -9,8 +9,16 @@ namespace llmb {
 
 namespace {
 
+constexpr ConfigDefaults kQwen2VlDefaults = {
+    .num_key_value_heads = 8, .max_position_embeddings = 32768, .norm_eps = 1e-5};
+
 // In alphabetical order.
 const Architecture kArchitectures[] = {
+    {"arcee",
+     {},
+     {.max_position_embeddings = 4096, .norm_eps = 1e-5, .activation = "relu2", .is_gated = false},
+     kLlamaWeights,
+     read_llama},
     {"bloom",
      kBloomNames,
      {.head_dim = -1,
@@ -36,6 +44,7 @@ const Architecture kArchitectures[] = {
      {.head_dim = -1, .max_position_embeddings = 8192, .norm_eps = 1e-5, .tie_word_embeddings = true},
      kInterleavedWeights,
      read_cohere2},
+    {"dots1", {}, {.num_key_value_heads = 32}, kLlamaWeights, read_dots1},
     {"ernie4_5",
      {},
      {.num_key_value_heads = 2,
@@ -154,6 +163,7 @@ const Architecture kArchitectures[] = {
      read_gptj},
     {"granite", {}, {}, kLlamaWeights, read_granite},
     {"granitemoe", {}, {}, kGraniteMoeWeights, read_granitemoe},
+    {"granitemoeshared", {}, {}, kGraniteMoeWeights, read_granitemoe},
     {"helium",
      {},
      {.num_key_value_heads = 20, .head_dim = 128, .max_position_embeddings = 4096, .norm_eps = 1e-8},
@@ -206,13 +216,22 @@ const Architecture kArchitectures[] = {
      read_phi},
     {"phi3", {}, {.max_position_embeddings = 4096, .norm_eps = 1e-5}, kPhi3Weights, read_phi3},
     {"qwen2", {}, {.num_key_value_heads = 32, .max_position_embeddings = 32768}, kLlamaWeights, read_qwen2},
+    {"qwen2_5_vl", {}, kQwen2VlDefaults, kLlamaWeights, read_qwen2_vl},
+    {"qwen2_5_vl_text", {}, kQwen2VlDefaults, kLlamaWeights, read_qwen2_vl},
     {"qwen2_moe", {}, {.num_key_value_heads = 16, .max_position_embeddings = 32768}, kQwen2MoeWeights, read_qwen2_moe},
+    {"qwen2_vl", {}, kQwen2VlDefaults, kLlamaWeights, read_qwen2_vl},
+    {"qwen2_vl_text", {}, kQwen2VlDefaults, kLlamaWeights, read_qwen2_vl},
     {"qwen3",
      {},
      {.num_key_value_heads = 32, .head_dim = 128, .max_position_embeddings = 32768},
      kLlamaWeights,
      read_qwen3},
     {"qwen3_moe", {}, {.num_key_value_heads = 4, .max_position_embeddings = 32768}, kLlamaWeights, read_qwen3_moe},
+    {"qwen3_vl_text",
+     {},
+     {.num_key_value_heads = 32, .head_dim = 128, .max_position_embeddings = 128000},
+     kLlamaWeights,
+     read_qwen3_vl_text},
     {"seed_oss",
      {},
      {.num_key_value_heads = 8, .head_dim = 128, .max_position_embeddings = 524288},
@@ -240,7 +259,7 @@ const Architecture kArchitectures[] = {
      read_starcoder2},
 };
 
-constexpr const char* kWrappers[] = {"gemma3", "llama4", "mistral3"};
+constexpr const char* kWrappers[] = {"gemma3", "llama4", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"};
 
 }  // namespace
 

@@ -58,7 +58,7 @@ void read_scaling(ConfigFields& rope, const RopeDefaults& defaults, const RopeCo
                   RopeScaling* s, ModelConfig* model) {
   std::string kind = rope.text("rope_type", rope.text("type", "default"));
   if (kind == "su") kind = "longrope";  // what the first Phi-3 models called it
-  if (kind == "default") return;
+  if (kind == "default" || kind == "mrope") return;  // mrope: three positions of an image, one of a token of text
   const struct {
     const char* name;
     RopeScalingKind kind;

@@ -24,7 +24,8 @@ void Loader::load_mlp(const MlpNames& names, int64_t intermediate, LayerWeights*
 }
 
 void Loader::load_shared_expert(const std::string& prefix, LayerWeights* layer) {
-  load_mlp({prefix + names_.shared_expert + ".", "gate_proj", "up_proj", nullptr, "down_proj"},
+  load_mlp({prefix + names_.shared_expert + ".", names_.shared_gate_proj, names_.shared_up, names_.shared_gate_up,
+            names_.shared_down},
            c_.experts.shared_intermediate_size, layer);
   if (!c_.experts.shared_gate) return;
   Parts gate;

@@ -1,4 +1,4 @@
-// The loader reads config.json files of mixtures of experts as they are published.
+// The loader reads config.json files as they are published: those of mixtures of experts, and of models that see.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -93,6 +93,25 @@ TEST_CASE("Llama-4-Scout: the text part, chunks in three of four layers, queries
   CHECK((c.query_growth.scale == 0.1 && c.query_growth.step == 8192));
   CHECK((c.experts.weighs_input && c.experts.scores == ExpertScores::kLogistic && !c.experts.norm_topk_prob));
   CHECK((c.experts.shared_intermediate_size == 8192 && c.layer(0).has_experts && c.layer(47).has_experts));
+}
+
+TEST_CASE("Qwen2.5-VL-3B: the text part stands beside the others; Qwen3-VL: inside") {
+  const ModelConfig c = parsed(R"({"architectures": ["Qwen2_5_VLForConditionalGeneration"], "hidden_act": "silu",
+      "hidden_size": 2048, "image_token_id": 151655, "intermediate_size": 11008, "max_position_embeddings": 128000,
+      "max_window_layers": 70, "model_type": "qwen2_5_vl", "num_attention_heads": 16, "num_hidden_layers": 36,
+      "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_scaling": {"mrope_section": [16, 24, 24], "type": "mrope"},
+      "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+      "use_sliding_window": false, "vision_config": {"depth": 32}, "vocab_size": 151936})");
+  CHECK((c.qkv_bias && c.tie_word_embeddings && c.ropes[0].scaling.kind == RopeScalingKind::kNone));
+  CHECK((c.ropes[0].theta == 1000000 && c.head_dim == 128 && c.layer(0).window == 0));
+  const ModelConfig inside = parsed(R"({"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl",
+      "text_config": {"attention_bias": false, "dtype": "bfloat16", "head_dim": 128, "hidden_act": "silu",
+      "hidden_size": 2560, "intermediate_size": 9728, "max_position_embeddings": 262144, "model_type": "qwen3_vl_text",
+      "num_attention_heads": 32, "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+      "rope_scaling": {"mrope_interleaved": true, "mrope_section": [24, 20, 20], "rope_type": "default"},
+      "rope_theta": 5000000, "tie_word_embeddings": true, "vocab_size": 151936}, "tie_word_embeddings": true,
+      "vision_config": {"depth": 24}})");
+  CHECK((inside.qk_norm == QkNorm::kPerHead && inside.ropes[0].theta == 5000000 && inside.tie_word_embeddings));
 }
 
 TEST_CASE("groups that cannot be, and sizes that cannot be, are refused by name") {

@@ -11,7 +11,7 @@ import shutil
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 import golden_checkpoints
 from golden_variants import LLAMAS, VARIANTS
@@ -52,6 +52,11 @@ def random_weights(model, seed, layer_gain=1.0):
             p.data += layer_gain - 1
         elif name.endswith(OUTPUTS) and not has_post_norm:
             p.data *= layer_gain
+
+
+def auto_class(config):
+    """Some models that see are not listed among those of text."""
+    return AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModelForImageTextToText
 
 
 def stored(model):
@@ -135,7 +140,7 @@ def make(name, variant, out, seed):
     is_mxfp4 = variant.get("_save") == "mxfp4"
     if is_mxfp4:
         del parsed.quantization_config
-    model = AutoModelForCausalLM.from_config(parsed, attn_implementation=attention, dtype=torch.float32)
+    model = auto_class(parsed).from_config(parsed, attn_implementation=attention, dtype=torch.float32)
     random_weights(model, seed, 4.0 if name not in LLAMAS and parsed.tie_word_embeddings else 1.0)
     dtype = getattr(torch, config["torch_dtype"])
     spell = getattr(golden_checkpoints, variant["_save"]) if "_save" in variant else lambda weights: weights
@@ -146,7 +151,7 @@ def make(name, variant, out, seed):
     save_weights(model, out, dtype, variant.get("_shards", 1), spell)
     if not is_mxfp4:
         # The written weights are judged: read back, rounding included, and computed in float32.
-        model = AutoModelForCausalLM.from_pretrained(out, attn_implementation=attention, dtype=torch.float32)
+        model = auto_class(parsed).from_pretrained(out, attn_implementation=attention, dtype=torch.float32)
     model.eval()
     # Tokens that do not stand for images, where the model has a vision part.
     vocab_size = config["vocab_size"] if "vocab_size" in config else config["boi_token_index"]
