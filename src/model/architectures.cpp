@@ -244,7 +244,7 @@ const Architecture kArchitectures[] = {
      read_smollm3},
     {"stablelm",
      {.norm_eps = "layer_norm_eps"},
-     {.num_key_value_heads = 32, .max_position_embeddings = 4096, .norm_eps = 1e-5},
+     {.num_key_value_heads = 32, .head_dim = -1, .max_position_embeddings = 4096, .norm_eps = 1e-5},
      kStablelmWeights,
      read_stablelm},
     {"starcoder2",

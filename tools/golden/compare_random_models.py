@@ -85,9 +85,9 @@ def draw(rng, config):
     step = 8 if any(n in c for n in ("partial_rotary_factor", "rotary_pct", "rotary_dim")) or c["model_type"] in (
         "glm", "glm4", "glm4_moe", "stablelm", "phi", "nemotron", "gpt_neox", "phi3") else 2
     head_dim = step * rng.randint(1, 24 // step)
-    has_head_dim = "head_dim" in c
+    has_head_dim = "head_dim" in c and c["model_type"] not in ("helium", "stablelm")  # which derive it
     hidden = rng.choice((2 * rng.randint(4, 24), 2 * heads * rng.randint(1, 6))) if has_head_dim else heads * head_dim
-    if has_head_dim:
+    if "head_dim" in c:
         c["head_dim"] = head_dim
     if "rotary_dim" in c:
         c["rotary_dim"] = rng.choice((2, 4, head_dim))
