@@ -35,10 +35,10 @@ struct AttentionParams {
   int32_t num_heads = 0;
   float scale = 1;
   int32_t window = 0;                   // positions a token sees, its own the last; 0: all up to its own
-  int32_t chunk = 0;                    // > 0: in place of a window, those of its own chunk of so many, up to its own
   float softcap = 0;                    // > 0: scores become softcap * tanh(score / softcap)
   const float* alibi_slopes = nullptr;  // [num_heads]  score += slope * (key position - query position); null: none
   const float* sinks = nullptr;         // [num_heads]  a further score whose value is 0; null: none
+  int32_t chunk = 0;                    // > 0: in place of a window, those of its own chunk of so many, up to its own
 };
 
 // REQUIRES: num_heads a multiple of kv.num_kv_heads; the keys and values of the new tokens are already in the cache.

@@ -29,6 +29,7 @@ struct Shape {
   float softcap = 0;
   bool has_alibi = false, has_sinks = false;
   DType dtype = DType::kF32;  // of the cache
+  int32_t chunk = 0;          // in place of a window
 
   Shape in(DType cache_dtype) const {
     Shape s = *this;
@@ -37,7 +38,10 @@ struct Shape {
   }
   float slope(int32_t head) const { return has_alibi ? 0.3f / static_cast<float>(head + 1) : 0; }
   float sink(int32_t head) const { return static_cast<float>(head % 3) - 0.5f; }
-  int32_t first_seen(int32_t position) const { return window == 0 ? 0 : std::max(0, position + 1 - window); }
+  int32_t first_seen(int32_t position) const {
+    if (chunk > 0) return position / chunk * chunk;
+    return window == 0 ? 0 : std::max(0, position + 1 - window);
+  }
   int32_t group() const { return num_heads / num_kv_heads; }
   int64_t q_size() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
@@ -108,7 +112,8 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
   for (int32_t h = 0; h < s.num_heads; ++h) slopes.push_back(s.slope(h)), sinks.push_back(s.sink(h));
   const AttentionParams params{
       s.num_heads, 1 / std::sqrt(static_cast<float>(s.head_dim)), s.window,
-      s.softcap,   s.has_alibi ? slopes.data() : nullptr,         s.has_sinks ? sinks.data() : nullptr};
+      s.softcap,   s.has_alibi ? slopes.data() : nullptr,         s.has_sinks ? sinks.data() : nullptr,
+      s.chunk};
   paged_attention(qkv.data(), s.stride(), out.data(), batch, params, cache.view(), pool);
   CHECK(out.guards_untouched());
   CHECK(same_bytes(qkv_before, qkv.span()));
@@ -194,7 +199,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("windows, soft caps, ALiBi and sinks, alone and together, are as close to fp64 as naive fp32") {
+TEST_CASE("windows, chunks, soft caps, ALiBi and sinks, alone and together, are as close to fp64 as naive fp32") {
   ThreadPool pool(2);
   const Shape shapes[] = {{4, 2, 16, 1},
                           {4, 2, 16, 2},
@@ -211,7 +216,11 @@ TEST_CASE("windows, soft caps, ALiBi and sinks, alone and together, are as close
                           {4, 2, 16, 0, 0, true},
                           {4, 2, 16, 0, 0, false, true},
                           {6, 2, 18, 40, 5.0f, true, true},
-                          {14, 2, 8, 300, 1.0f, true, true}};
+                          {14, 2, 8, 300, 1.0f, true, true},
+                          {4, 2, 16, 0, 0, false, false, DType::kF32, 1},
+                          {4, 2, 16, 0, 0, false, false, DType::kF32, 63},
+                          {4, 1, 20, 0, 0, false, true, DType::kBF16, 64},
+                          {4, 2, 16, 0, 0, true, false, DType::kF32, 100}};
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
     for (const Shape& s : shapes) {

@@ -239,10 +239,10 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
   const cpu::AttentionParams params{config_.num_attention_heads,
                                     static_cast<float>(config_.score_scale(layer)),
                                     config_.layer(layer).window,
-                                    config_.layer(layer).chunk,
                                     static_cast<float>(config_.attention_softcap),
                                     config_.alibi_slopes.empty() ? nullptr : config_.alibi_slopes.data(),
-                                    sinks != nullptr ? floats(sinks->rows()) : nullptr};
+                                    sinks != nullptr ? floats(sinks->rows()) : nullptr,
+                                    config_.layer(layer).chunk};
   const cpu::KvCacheView kv = kv_.layer(layer);
   const int32_t group = groups_.group(layer);
   const auto attend = [&](const cpu::AttentionBatch& batch) {
