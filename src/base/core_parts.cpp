@@ -73,7 +73,8 @@ std::vector<LogicalCpu> usable_cpus() {
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &set)) continue;
     const std::string topology = kCpus + std::to_string(cpu) + "/topology/";
-    cpus.push_back({cpu, node_of(cpu), read_number(topology + "physical_package_id"), read_number(topology + "core_id")});
+    cpus.push_back(
+        {cpu, node_of(cpu), read_number(topology + "physical_package_id"), read_number(topology + "core_id")});
   }
   return cpus;
 }

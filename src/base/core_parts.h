@@ -11,8 +11,8 @@ struct LogicalCpu {
   int node = 0, package = 0, core = 0;  // NUMA node, socket, core in the socket; those with equal ones share a core
 };
 
-// The numbers of each part's processors: `count` parts of about as many cores. Processors of one core stay together where
-// there are as many cores as parts; where there are fewer processors than parts, several parts have the same one.
+// The numbers of each part's processors: `count` parts of about as many cores. Processors of one core stay together
+// where there are as many cores as parts; where there are fewer processors than parts, several parts have the same one.
 // REQUIRES: count >= 1
 std::vector<std::vector<int>> divide_cores(std::vector<LogicalCpu> cpus, int count);
 

@@ -16,11 +16,28 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kSummed[] = {
-    "completed", "failed", "model_load_time_s", "total_input_tokens", "total_output_tokens", "num_steps", "num_preemptions",
-    "prompt_tokens_asked", "prompt_tokens_computed", "prompt_tokens_saved", "num_equal_rows", "prompt_tokens_repeated",
-    "prefix_cache_evictions", "kv_block_copies", "kv_blocks_swapped_out", "kv_blocks_swapped_in", "kv_swapped_bytes",
-    "speculation_steps", "speculation_saved_s", "recomputed_tokens", "scored_tokens", "scored_logprob"};
+constexpr const char* kSummed[] = {"completed",
+                                   "failed",
+                                   "model_load_time_s",
+                                   "total_input_tokens",
+                                   "total_output_tokens",
+                                   "num_steps",
+                                   "num_preemptions",
+                                   "prompt_tokens_asked",
+                                   "prompt_tokens_computed",
+                                   "prompt_tokens_saved",
+                                   "num_equal_rows",
+                                   "prompt_tokens_repeated",
+                                   "prefix_cache_evictions",
+                                   "kv_block_copies",
+                                   "kv_blocks_swapped_out",
+                                   "kv_blocks_swapped_in",
+                                   "kv_swapped_bytes",
+                                   "speculation_steps",
+                                   "speculation_saved_s",
+                                   "recomputed_tokens",
+                                   "scored_tokens",
+                                   "scored_logprob"};
 
 double number(const Json& object, const char* name) {
   const auto at = object.find(name);

@@ -85,9 +85,9 @@ StartWorker worker_starter(int argc, const char* const* argv) {
     const Descriptor theirs(real_file_ops(), sockets[1]);
     StartedProcess process;
     process.socket = Descriptor(real_file_ops(), sockets[0]);
-    std::vector<std::string> arguments = {argv[0], std::string(kWorkerFlag),
-                                          std::to_string(index) + "/" + std::to_string(count) + "/" +
-                                              std::to_string(::getpid())};
+    std::vector<std::string> arguments = {
+        argv[0], std::string(kWorkerFlag),
+        std::to_string(index) + "/" + std::to_string(count) + "/" + std::to_string(::getpid())};
     arguments.insert(arguments.end(), argv + 1, argv + argc);
     if (const int error = spawn(std::move(arguments), environment_of(index), theirs.get(), &process.pid); error != 0)
       return device_error(std::string("cannot start a process: ") + ::strerror(error));

@@ -21,8 +21,8 @@ namespace llmb {
 
 namespace {
 
-// The record of a line in OpenAI's form says when its job began: the shard's time becomes the whole job's. Inside a JSON
-// string every quote has a backslash before it, so the first key of that name is the response's own.
+// The record of a line in OpenAI's form says when its job began: the shard's time becomes the whole job's. Inside a
+// JSON string every quote has a backslash before it, so the first key of that name is the response's own.
 std::string with_created(std::string_view record, const std::string& from, const std::string& to) {
   std::string text(record);
   for (const char* name : {",\"created\":", ",\"created_at\":"}) {
@@ -77,7 +77,8 @@ Status Merge::find_shards() {
     const auto output = output_named(path);
     if (!output || !seen.insert(canonical_path(*output)).second) continue;
     if (canonical_path(*output) == canonical_path(target_.path))
-      return invalid_argument("merge: " + *output + " is a shard and the output; name the output first, then the shards");
+      return invalid_argument("merge: " + *output +
+                              " is a shard and the output; name the output first, then the shards");
     LLMB_ASSIGN_OR_RETURN(FoundOutput shard, find_output(*output, ops_));
     shards_.push_back(std::move(shard));
     result_.shards.push_back(*output);
@@ -99,20 +100,22 @@ Status Merge::compare_shards() {
     if (m.created != 0 && (manifest_.created == 0 || m.created < manifest_.created)) manifest_.created = m.created;
     if (!m.input) continue;
     if (complete != nullptr && *complete->manifest.input != *m.input)
-      return conflict("merge: " + complete->path + " (an input of " + std::to_string(complete->manifest.input->num_lines) +
-                      " lines) and " + shard.path + " (" + std::to_string(m.input->num_lines) +
-                      " lines) answer different inputs");
+      return conflict("merge: " + complete->path + " (an input of " +
+                      std::to_string(complete->manifest.input->num_lines) + " lines) and " + shard.path + " (" +
+                      std::to_string(m.input->num_lines) + " lines) answer different inputs");
     if (complete == nullptr) complete = &shard;
   }
   if (complete == nullptr)
-    return conflict("merge: no shard is finished, so it is not known which rows there are; finish one: run its command again");
+    return conflict(
+        "merge: no shard is finished, so it is not known which rows there are; finish one: run its command again");
   manifest_.input = complete->manifest.input;
   manifest_.complete = complete->manifest.complete;
   for (const FoundOutput& shard : shards_) {
     const auto& other = shard.manifest.complete;
-    const bool is_same = !other || (manifest_.complete && std::equal(other->inputs.begin(), other->inputs.end(),
-                                                                     manifest_.complete->inputs.begin(), manifest_.complete->inputs.end(),
-                                                                     [](const auto& a, const auto& b) { return a.same_identity(b); }));
+    const bool is_same = !other || (manifest_.complete &&
+                                    std::equal(other->inputs.begin(), other->inputs.end(),
+                                               manifest_.complete->inputs.begin(), manifest_.complete->inputs.end(),
+                                               [](const auto& a, const auto& b) { return a.same_identity(b); }));
     if (!is_same) manifest_.complete.reset();  // copies on other machines: a later run reads its input to see
   }
   return {};
@@ -168,7 +171,8 @@ Status Merge::scan(const std::function<Status(int64_t, std::string_view)>& take,
     const auto scanned = scan_records(shard.records, on_record, ops_);
     LLMB_RETURN_IF_ERROR(scanned.status());
     if (scanned->torn_bytes > 0 && shard.records == shard.path)
-      return data_loss(shard.path + ": the last line of a complete output is no record; the file was changed or cut short");
+      return data_loss(shard.path +
+                       ": the last line of a complete output is no record; the file was changed or cut short");
   }
   return check_all_there();
 }
@@ -191,11 +195,12 @@ Status Merge::check_all_there() const {
   const InputTally& input = *manifest_.input;
   if (tally_ == input) return {};
   if (tally_.num_lines > input.num_lines)
-    return conflict("merge: " + std::to_string(tally_.num_lines) + " records for the " + std::to_string(input.num_lines) +
-                    " rows of the input: a partial output is of another input");
+    return conflict("merge: " + std::to_string(tally_.num_lines) + " records for the " +
+                    std::to_string(input.num_lines) + " rows of the input: a partial output is of another input");
   if (tally_.num_lines == input.num_lines)
-    return conflict("merge: a partial output answers lines that are not those of the input: another file, or one that was "
-                    "edited; do its shard again with `restart`");
+    return conflict(
+        "merge: a partial output answers lines that are not those of the input: another file, or one that was "
+        "edited; do its shard again with `restart`");
   std::string message = "merge: " + std::to_string(input.num_lines - tally_.num_lines) + " of " +
                         std::to_string(input.num_lines) + " rows have no record";
   std::string unfinished;
@@ -203,7 +208,8 @@ Status Merge::check_all_there() const {
     if (shard.manifest.state != RunState::kComplete) unfinished += (unfinished.empty() ? "" : ", ") + shard.path;
   if (const std::string missing = missing_shards(); !missing.empty()) message += "; missing: shard " + missing;
   if (!unfinished.empty()) message += "; not finished: " + unfinished;
-  return conflict(message + ". Run these shards, or any other number of shards with `done` and all outputs that there are");
+  return conflict(message +
+                  ". Run these shards, or any other number of shards with `done` and all outputs that there are");
 }
 
 Status Merge::write_manifest(RunState state) {

@@ -56,7 +56,8 @@ Result<std::shared_ptr<const std::vector<bool>>> find_prefix_rows(const JobOptio
                                                                   const KeepGoing& keep_going) {
   auto reader = open_inputs(options, nullptr);
   if (!are_files(options.inputs, *reader))
-    return invalid_argument("`shard_by` prefix reads the input twice: it needs files, not a pipe; rows goes with any input");
+    return invalid_argument(
+        "`shard_by` prefix reads the input twice: it needs files, not a pipe; rows goes with any input");
   const auto intake = make_intake(options, model, std::move(reader), std::make_shared<SteadyClock>(), nullptr);
   RowTable table;
   bool is_interrupted = false;
@@ -80,8 +81,7 @@ Result<std::shared_ptr<const LineFilter>> choose_rows(const JobOptions& options,
   if (options.shard && options.shard->by == ShardBy::kPrefix) {
     LLMB_ASSIGN_OR_RETURN(of_shard, find_prefix_rows(options, model, keep_going));
   }
-  return std::shared_ptr<const LineFilter>(
-      std::make_shared<RowFilter>(options.shard, std::move(of_shard), done, own));
+  return std::shared_ptr<const LineFilter>(std::make_shared<RowFilter>(options.shard, std::move(of_shard), done, own));
 }
 
 }  // namespace llmb

@@ -19,8 +19,8 @@ namespace llmb {
 Result<std::shared_ptr<const std::vector<bool>>> find_prefix_rows(const JobOptions& options, const ModelFiles& model,
                                                                   const KeepGoing& keep_going);
 
-// The rows of a run, as its options say; null: all. `done` and `own` (may be null) outlive it. Errors as above, which only
-// shards by prefix have. REQUIRES: load_model_context() for these.
+// The rows of a run, as its options say; null: all. `done` and `own` (may be null) outlive it. Errors as above, which
+// only shards by prefix have. REQUIRES: load_model_context() for these.
 Result<std::shared_ptr<const LineFilter>> choose_rows(const JobOptions& options, const ModelFiles& model,
                                                       const DoneRows& done, const CompletedLines* own,
                                                       const KeepGoing& keep_going);

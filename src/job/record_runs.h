@@ -1,5 +1,5 @@
-// Puts any number of result records into the order of their input lines, in bounded memory: what comes in order from one
-// file is read there again, the rest goes to a temporary file in sorted runs, and all runs are merged.
+// Puts any number of result records into the order of their input lines, in bounded memory: what comes in order from
+// one file is read there again, the rest goes to a temporary file in sorted runs, and all runs are merged.
 #pragma once
 
 #include <cstdint>
@@ -68,9 +68,9 @@ class RecordRuns {
   std::vector<std::unique_ptr<File>> files_;
   std::unique_ptr<File> spilled_;  // null: nothing was
   int64_t spilled_bytes_ = 0;
-  File* file_ = nullptr;      // whose records come, as long as they come in order
-  int64_t file_offset_ = 0;   // of the next one
-  int64_t last_index_ = -1;   // in the run of file_
+  File* file_ = nullptr;     // whose records come, as long as they come in order
+  int64_t file_offset_ = 0;  // of the next one
+  int64_t last_index_ = -1;  // in the run of file_
   std::vector<Run> runs_;
   Records taken_;
   std::future<Status> writing_;  // of the run before

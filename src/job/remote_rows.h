@@ -1,4 +1,5 @@
-// The job at the other end of a worker's socket: rows come from it, answers go to it. Where it is gone, the process ends.
+// The job at the other end of a worker's socket: rows come from it, answers go to it. Where it is gone, the process
+// ends.
 #pragma once
 
 #include <atomic>
@@ -19,8 +20,8 @@
 
 namespace llmb {
 
-// A socket's end. send() is thread-safe; receive() belongs to one thread at a time. Both end the process where the other
-// end is closed.
+// A socket's end. send() is thread-safe; receive() belongs to one thread at a time. Both end the process where the
+// other end is closed.
 class JobLink {
  public:
   explicit JobLink(Descriptor socket) : socket_(std::move(socket)) {}
@@ -45,8 +46,8 @@ class RemoteRows final : public RequestSource, public CompletionSink {
   void begin();
   const std::atomic<int>& interrupted() const { return interrupted_; }
 
-  // RequestSource. While rows are in the engine it also is at an end where the job has no more for now, so that no batch
-  // waits for them.
+  // RequestSource. While rows are in the engine it also is at an end where the job has no more for now, so that no
+  // batch waits for them.
   std::optional<WorkItem> next(double timeout_ms) override;
   bool at_end() const override;
   void stop() override;

@@ -75,7 +75,8 @@ class RemoteWorker {
     if (options_.speculation.is_default)
       options_.speculation.lookup = guesses_by_default(model_.device.kind, options_.load);
     const bool needs_weights = model_.device.kind != DeviceKind::kLedger;
-    if (const Status found = find_model_dirs(&options_.model, needs_weights); !found.ok()) return model_files_stop(found);
+    if (const Status found = find_model_dirs(&options_.model, needs_weights); !found.ok())
+      return model_files_stop(found);
     auto inventory = take_inventory(options_.model);
     if (!inventory.ok()) return model_stop(inventory.status());
     model_.inventory = std::move(*inventory);

@@ -10,8 +10,8 @@ namespace llmb {
 
 namespace {
 
-constexpr size_t kMinLookahead = 256;                  // rows, for each worker
-constexpr size_t kMaxStreamBytes = size_t{64} << 20;   // of rows taken ahead
+constexpr size_t kMinLookahead = 256;                 // rows, for each worker
+constexpr size_t kMaxStreamBytes = size_t{64} << 20;  // of rows taken ahead
 
 size_t waiting_bytes(const WorkItem& row) {
   return row.packed_input.size() + row.request->prompt_tokens.size() * sizeof(TokenId);
@@ -146,7 +146,8 @@ std::vector<WorkItem> RowDealer::lose(int index) {
   for (Row& row : rows) {
     if (row.num_deaths++ == 0) row.num_finished_before = num_finished_;
     row.num_lonely_deaths += worker.is_alone;
-    if (row.num_lonely_deaths >= kGuiltyDeaths && num_finished_ > row.num_finished_before) guilty.push_back(std::move(row.work));
+    if (row.num_lonely_deaths >= kGuiltyDeaths && num_finished_ > row.num_finished_before)
+      guilty.push_back(std::move(row.work));
     else if (row.num_deaths >= kSuspectDeaths) suspects_.push_back(std::move(row));
     else returned_.push_back(std::move(row));
   }

@@ -2,12 +2,12 @@
 // prompts share is computed by one worker, and none has more in hand than its part of what is left, so that all end
 // together.
 //
-// A worker's portion is a stretch of the rows that were taken so far, cut where two rows share least. It gets them one by
-// one as it has room; one that has nothing left takes the second half of the largest portion of another.
+// A worker's portion is a stretch of the rows that were taken so far, cut where two rows share least. It gets them one
+// by one as it has room; one that has nothing left takes the second half of the largest portion of another.
 //
 // The rows in hand of a worker that dies are dealt again, before all others. A row that was in the hands of
-// kSuspectDeaths dying workers is dealt alone; where kGuiltyDeaths workers die of it, while other rows are answered, the
-// row is what kills them.
+// kSuspectDeaths dying workers is dealt alone; where kGuiltyDeaths workers die of it, while other rows are answered,
+// the row is what kills them.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@
 
 namespace llmb {
 
-// Not thread-safe. Invariant: a row is in one place: waiting, in one worker's hands, or given back by finish() or lose().
+// Not thread-safe. Invariant: a row is in one place: waiting, in one worker's hands, or given back by finish() or
+// lose().
 class RowDealer {
  public:
   static constexpr int kSuspectDeaths = 2, kGuiltyDeaths = 3;
@@ -55,8 +56,8 @@ class RowDealer {
  private:
   struct Row {
     WorkItem work;
-    int num_deaths = 0;        // of workers that had it in hand
-    int num_lonely_deaths = 0;  // that had nothing else
+    int num_deaths = 0;               // of workers that had it in hand
+    int num_lonely_deaths = 0;        // that had nothing else
     int64_t num_finished_before = 0;  // rows, before the first of these
   };
   struct Worker {

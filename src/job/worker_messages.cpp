@@ -17,8 +17,8 @@ namespace llmb {
 // Bindings name every member, so that one more does not compile until it is here.
 template <typename F>
 void each_member(WorkerOrder& order, F f) {
-  auto& [count, device, inventory, dtype, arithmetic, seqs, tokens, block_size, threads, kv_bytes, swap_gib,
-         watchdog] = order;
+  auto& [count, device, inventory, dtype, arithmetic, seqs, tokens, block_size, threads, kv_bytes, swap_gib, watchdog] =
+      order;
   f(count), f(device), f(inventory), f(dtype), f(arithmetic), f(seqs), f(tokens), f(block_size), f(threads);
   f(kv_bytes), f(swap_gib), f(watchdog);
 }
@@ -122,8 +122,8 @@ void each_member(StepTimeline& timeline, F f) {
 
 template <typename F>
 void each_member(StepMetrics& metrics, F f) {
-  auto& [num_steps, busy_ms, batch_size_sum, flops, context_read, kv_used, kv_allocated, kv_allocated_max, prompt_tokens,
-         block_copies, swapped_out, swapped_in, evictions, recomputed, times, timeline] = metrics;
+  auto& [num_steps, busy_ms, batch_size_sum, flops, context_read, kv_used, kv_allocated, kv_allocated_max,
+         prompt_tokens, block_copies, swapped_out, swapped_in, evictions, recomputed, times, timeline] = metrics;
   f(num_steps), f(busy_ms), f(batch_size_sum), f(flops), f(context_read), f(kv_used), f(kv_allocated);
   f(kv_allocated_max), f(prompt_tokens), f(block_copies), f(swapped_out), f(swapped_in), f(evictions), f(recomputed);
   f(times), f(timeline);

@@ -15,8 +15,8 @@ namespace llmb {
 namespace {
 
 constexpr int kMaxVainStarts = 3;
-constexpr double kVainPauseMs = 200;   // before the next start, for each of them
-constexpr double kMaxPassedMs = 100;   // between two looks; more is this process's own pause
+constexpr double kVainPauseMs = 200;  // before the next start, for each of them
+constexpr double kMaxPassedMs = 100;  // between two looks; more is this process's own pause
 
 std::string host_name() {
   std::array<char, 256> name = {};
@@ -63,8 +63,7 @@ void WorkerPool::start(int index) {
 
 void WorkerPool::start_those_due() {
   if (is_ending_) return;
-  const bool has_ready =
-      std::any_of(places_.begin(), places_.end(), [](const Place& place) { return place.is_ready; });
+  const bool has_ready = std::any_of(places_.begin(), places_.end(), [](const Place& place) { return place.is_ready; });
   for (int i = 0; i < options_.count; ++i) {
     const Place& place = places_[static_cast<size_t>(i)];
     if (place.process || place.is_given_up || monotonic_ms() < place.restart_at_ms) continue;
@@ -112,7 +111,8 @@ void WorkerPool::count_silence() {
     place.silent_ms += passed_ms;
     if (place.silent_ms < options_.silence_ms) continue;
     place.process->kill();
-    lose(i, "no sign of life for " + std::to_string(static_cast<int>(options_.silence_ms + 999) / 1000) + " s", /*hangs=*/true);
+    lose(i, "no sign of life for " + std::to_string(static_cast<int>(options_.silence_ms + 999) / 1000) + " s",
+         /*hangs=*/true);
   }
 }
 

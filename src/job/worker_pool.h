@@ -1,5 +1,6 @@
-// Several workers in processes of their own, on this machine: each has a GPU or a part of the cores. They take rows from
-// the job and give answers back (worker_messages.h), so the job's output, order and resume are those of one worker.
+// Several workers in processes of their own, on this machine: each has a GPU or a part of the cores. They take rows
+// from the job and give answers back (worker_messages.h), so the job's output, order and resume are those of one
+// worker.
 //
 // A worker that ends, or gives no sign of life, costs its rows in hand, which others compute again. One that ended is
 // started again as long as it answers rows in between; one that hung is not, as that would take as long again to be
@@ -21,7 +22,7 @@ namespace llmb {
 
 struct WorkerPoolOptions {
   int count = 1;
-  int num_slots = 1;  // rows that a worker runs at one time
+  int num_slots = 1;                // rows that a worker runs at one time
   std::vector<WorkerOrder> orders;  // [count]
   // The first one writes the packed weights that the others map: they start when it is ready.
   bool starts_one_first = false;
@@ -57,7 +58,7 @@ class WorkerPool final : public Workforce {
  private:
   // A place that a worker takes, and after it the next.
   struct Place {
-    std::unique_ptr<WorkerProcess> process;  // null: none
+    std::unique_ptr<WorkerProcess> process;                         // null: none
     bool is_ready = false, has_start = false, has_no_more = false;  // the process
     bool has_finished = false;                                      // or the one that was here last
     bool is_given_up = false;
@@ -107,7 +108,7 @@ class WorkerPool final : public Workforce {
   DeviceWatch watch_;  // of no call: workers watch their own
   BackendInfo info_;
   std::vector<Place> places_;
-  std::string last_words_;  // of the worker that ended last
+  std::string last_words_;             // of the worker that ended last
   std::vector<std::string> warnings_;  // that are held back
   RowDealer dealer_;
   Run* run_ = nullptr;

@@ -22,8 +22,8 @@ struct Cuts {
     return place;
   }
 
-  // The first row of a shard that follows another: within the tolerance the one that shares least, of these the one nearest
-  // to the target.
+  // The first row of a shard that follows another: within the tolerance the one that shares least, of these the one
+  // nearest to the target.
   size_t best(size_t begin, double target, double tolerance) const {
     size_t found = nearest(begin, target);
     const auto shared = [&](size_t place) { return place < order.size() ? rows[order[place]].shared.num_tokens : 0; };

@@ -33,8 +33,9 @@ std::string mixed_lines() {
   std::string lines;
   for (int i = 0; i < 40; ++i) {
     json line = {{"id", i}, {"max_tokens", 3 + i % 9}};
-    line["prompt"] = i % 5 == 0 ? "Once upon a time there was" : "In group " + std::to_string(i / 8) +
-                                  " of the long list of stories, number " + std::to_string(i) + " tells that";
+    line["prompt"] = i % 5 == 0 ? "Once upon a time there was"
+                                : "In group " + std::to_string(i / 8) + " of the long list of stories, number " +
+                                      std::to_string(i) + " tells that";
     if (i % 3 == 0) line["temperature"] = 0;
     if (i % 7 == 1) line["n"] = 3;
     if (i % 7 == 2) line["logprobs"] = 2;
@@ -71,7 +72,8 @@ TEST_CASE("the bundled model: one, two and three workers give the bytes of one p
   const ProcessResult in_order = run_llm_batch(with(arguments, {"--workers", "2", "--order", "input"}));
   CHECK(stable_output(in_order.out) == expected);
   const auto records = parse_lines(in_order.out);
-  CHECK(std::is_sorted(records.begin(), records.end(), [](const json& a, const json& b) { return a["index"] < b["index"]; }));
+  CHECK(std::is_sorted(records.begin(), records.end(),
+                       [](const json& a, const json& b) { return a["index"] < b["index"]; }));
 }
 
 TEST_CASE("scores, vectors and adapters are those of one process, too") {
@@ -80,20 +82,28 @@ TEST_CASE("scores, vectors and adapters are those of one process, too") {
     CAPTURE(task);
     const std::vector<std::string> arguments = {"--task", task, "--pooling", "last"};
     const std::vector<std::string> asked = task == "embed" ? arguments : std::vector<std::string>{"--task", task};
-    const ProcessResult plain = run_llm_batch(asked, lines), result = run_llm_batch(with(asked, {"--workers", "2"}), lines);
+    const ProcessResult plain = run_llm_batch(asked, lines),
+                        result = run_llm_batch(with(asked, {"--workers", "2"}), lines);
     CHECK(plain.exit_code == 3);
     CHECK_MESSAGE(result.exit_code == 3, result.err);
     CHECK(stable_output(result.out) == stable_output(plain.out));
   }
   std::string adapted;
   for (int i = 0; i < 12; ++i) {
-    json line = {{"prompt_token_ids", {5, 6, 7 + i}}, {"max_tokens", 4}, {"ignore_eos", true}, {"return_token_ids", true}};
+    json line = {
+        {"prompt_token_ids", {5, 6, 7 + i}}, {"max_tokens", 4}, {"ignore_eos", true}, {"return_token_ids", true}};
     if (i % 3 > 0) line["adapter"] = i % 3 == 1 ? "rank-8" : "rank-1";
     adapted += line.dump() + "\n";
   }
-  const std::vector<std::string> arguments = {
-      kProgram, "-m", source_dir() + "/data/fixtures/models/llama-gqa", "--tokenizer", kModel, "--progress", "none",
-      "--adapter-dir", source_dir() + "/data/fixtures/adapters/llama-gqa"};
+  const std::vector<std::string> arguments = {kProgram,
+                                              "-m",
+                                              source_dir() + "/data/fixtures/models/llama-gqa",
+                                              "--tokenizer",
+                                              kModel,
+                                              "--progress",
+                                              "none",
+                                              "--adapter-dir",
+                                              source_dir() + "/data/fixtures/adapters/llama-gqa"};
   const ProcessResult plain = run_process(arguments, adapted),
                       result = run_process(with(arguments, {"--data-parallel-size", "2"}), adapted);
   CHECK(plain.exit_code == 0);
@@ -109,7 +119,8 @@ TEST_CASE("the ledger device: every batching mode, few rows and none, and the fi
     for (const std::string batching : {"none", "static", "dynamic", "continuous"}) {
       CAPTURE(num_rows);
       CAPTURE(batching);
-      const ProcessResult result = run_ledger({job.in, "--workers", "3", "--batching", batching, "--max-num-seqs", "8"});
+      const ProcessResult result =
+          run_ledger({job.in, "--workers", "3", "--batching", batching, "--max-num-seqs", "8"});
       CHECK_MESSAGE(result.exit_code == plain.exit_code, result.err);
       CHECK(stable_output(result.out) == stable_output(plain.out));
     }
@@ -172,7 +183,8 @@ TEST_CASE("killed workers cost nothing but time, whatever is killed and when") {
                       << " jobs: nothing lost, twice or changed");
 }
 
-TEST_CASE("workers that hang: the others go on; where each does, exit 9 within the watchdog, and the job is continued") {
+TEST_CASE(
+    "workers that hang: the others go on; where each does, exit 9 within the watchdog, and the job is continued") {
   const Job job;
   write_file(job.in, make_input(0, 200, 8));
   const ProcessResult plain = run_ledger({job.in});
@@ -233,8 +245,8 @@ TEST_CASE("a signal lets what runs end, and nobody is left behind") {
 
 TEST_CASE("workers that cannot load say so once; what cannot be combined is refused") {
   const ProcessResult refused =
-      run_process({kProgram, "-m", source_dir() + "/data/fixtures/models/llama-gqa", "--tokenizer", kModel, "--progress",
-                   "none", "--workers", "2", "--quantization", "int8", "--dtype", "bfloat16"},
+      run_process({kProgram, "-m", source_dir() + "/data/fixtures/models/llama-gqa", "--tokenizer", kModel,
+                   "--progress", "none", "--workers", "2", "--quantization", "int8", "--dtype", "bfloat16"},
                   "{\"prompt\":\"a\"}\n");
   CHECK_MESSAGE(refused.exit_code == 4, refused.err);
   CHECK(contains(run_ledger({"--workers", "2", "--autotune"}).err, "--autotune"));

@@ -21,7 +21,8 @@ TEST_CASE("two sockets, two parts: a socket each, whatever their processors' num
 }
 
 TEST_CASE("both processors of a core stay together, where there are enough cores") {
-  const std::vector<LogicalCpu> cpus = {{0, 0, 0, 0}, {1, 0, 0, 1}, {2, 0, 0, 2}, {3, 0, 0, 0}, {4, 0, 0, 1}, {5, 0, 0, 2}};
+  const std::vector<LogicalCpu> cpus = {{0, 0, 0, 0}, {1, 0, 0, 1}, {2, 0, 0, 2},
+                                        {3, 0, 0, 0}, {4, 0, 0, 1}, {5, 0, 0, 2}};
   CHECK(divide_cores(cpus, 1) == Parts{{0, 3, 1, 4, 2, 5}});
   CHECK(divide_cores(cpus, 2) == Parts{{0, 3}, {1, 4, 2, 5}});
   CHECK(divide_cores(cpus, 3) == Parts{{0, 3}, {1, 4}, {2, 5}});

@@ -117,7 +117,8 @@ TEST_CASE("an answer from another process gives the record of one from this proc
   CHECK(same.itl_ms == item.itl_ms);
   CHECK(record(same.completion) == record(item.completion));
   item.completion.error = RequestError{"some_code", "words", "field", 3};
-  const FinishedItem failed = finished_item(unpack_message<AnswerMessage>(pack_message(answer_message(item))), *request);
+  const FinishedItem failed =
+      finished_item(unpack_message<AnswerMessage>(pack_message(answer_message(item))), *request);
   REQUIRE(failed.completion.error.has_value());
   CHECK(failed.completion.error->code == "some_code");
   CHECK(failed.completion.line.index == 5);

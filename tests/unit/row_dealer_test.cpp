@@ -17,7 +17,8 @@ namespace {
 WorkItem row(int64_t ordinal, int group = 0) {
   auto request = std::make_shared<Request>(*make_request(50, 5));
   for (size_t i = 0; i < 40; ++i) request->prompt_tokens[i] = 1000 + group;
-  for (size_t i = 40; i < 50; ++i) request->prompt_tokens[i] = static_cast<TokenId>(ordinal * 50 + static_cast<int64_t>(i));
+  for (size_t i = 40; i < 50; ++i)
+    request->prompt_tokens[i] = static_cast<TokenId>(ordinal * 50 + static_cast<int64_t>(i));
   return {ordinal, std::move(request)};
 }
 
@@ -62,7 +63,8 @@ TEST_CASE("rows that share a prefix go to one worker, but for what is left at th
         workers_of[static_cast<size_t>(ordinal / kGroup)].insert(worker);
         CHECK(dealer.finish(worker, ordinal).has_value());
       }
-  const auto num_divided = std::count_if(workers_of.begin(), workers_of.end(), [](const auto& w) { return w.size() > 1; });
+  const auto num_divided =
+      std::count_if(workers_of.begin(), workers_of.end(), [](const auto& w) { return w.size() > 1; });
   CHECK(num_divided <= 4);
 }
 
