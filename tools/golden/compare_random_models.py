@@ -7,6 +7,8 @@ windows, experts, biases, tied embeddings. Each gets random weights in float32, 
 PROGRAM on them in small steps and blocks. A token may differ only where transformers finds two within 1e-3 nat of each
 other; a log probability may differ by 2e-4. Exit code: 0 no difference, 1 some; what differs is printed with its
 configuration.
+
+On 2026-11-24, on two cores of a Xeon, none of at least 50 draws of each model type (SKIPPED aside) differed.
 """
 import argparse
 import json
@@ -94,6 +96,9 @@ def draw(rng, config):
     set_first(c, ("num_attention_heads", "n_head", "n_heads", "num_heads"), heads)
     set_first(c, ("num_key_value_heads", "num_kv_heads"), kv_heads)
     set_first(c, ("hidden_size", "n_embd", "d_model", "n_embed"), hidden)
+    if "mrope_section" in (c.get("rope_scaling") or {}):
+        pairs = head_dim // 2
+        c["rope_scaling"] = {**c["rope_scaling"], "mrope_section": [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3]}
     if "word_embed_proj_dim" in c:
         c["word_embed_proj_dim"] = hidden
     for name in ("intermediate_size", "ffn_dim", "ffn_hidden_size", "intermediate_size_mlp"):
