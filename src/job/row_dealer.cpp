@@ -26,6 +26,14 @@ size_t num_shared(const WorkItem& a, const WorkItem& b) {
                              x.begin());
 }
 
+// A prompt's tokens, those aside that the row before it has, are computed many at a time.
+int64_t cost_of(const WorkItem& row, size_t num_shared_tokens) {
+  constexpr int64_t kPromptTokensOfOne = 8;
+  const auto& params = row.request->params;
+  const auto num_computed = static_cast<int64_t>(row.request->prompt_tokens.size() - num_shared_tokens);
+  return 1 + num_computed / kPromptTokensOfOne + int64_t{*params.stop.max_tokens} * params.sampling.num_choices;
+}
+
 }  // namespace
 
 RowDealer::RowDealer(int num_workers, int num_slots)
@@ -40,12 +48,14 @@ bool RowDealer::wants_rows() const {
 
 void RowDealer::add(WorkItem row) {
   num_stream_bytes_ += waiting_bytes(row);
-  stream_.push_back({std::move(row)});
+  const int64_t cost = cost_of(row, stream_.empty() ? 0 : num_shared(stream_.back().work, row));
+  cost_left_ += cost;
+  stream_.push_back({std::move(row), cost});
 }
 
-size_t RowDealer::num_alive() const {
-  const auto is_alive = [](const Worker& worker) { return worker.is_alive; };
-  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), is_alive));
+size_t RowDealer::num_expected() const {
+  const auto is_expected = [](const Worker& worker) { return !worker.is_given_up; };
+  return std::max<size_t>(1, static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), is_expected)));
 }
 
 size_t RowDealer::num_waiting() const {
@@ -57,21 +67,25 @@ size_t RowDealer::num_waiting() const {
 size_t RowDealer::drop_waiting() {
   const size_t count = num_waiting();
   stream_.clear(), returned_.clear(), suspects_.clear();
-  for (Worker& worker : workers_) worker.portion.clear();
   num_stream_bytes_ = 0;
+  cost_left_ = 0;
+  for (Worker& worker : workers_) {
+    worker.portion.clear();
+    cost_left_ += worker.cost_in_hand;
+  }
   return count;
 }
 
-// Rows that one worker may have in hand, so that each of them has some at the end.
-size_t RowDealer::fair_share() const {
-  const size_t num_workers = std::max<size_t>(1, num_alive()), num_left = num_in_hand_ + num_waiting();
-  return std::min(max_in_hand_, (num_left + num_workers - 1) / num_workers);
+// Whether others are to have what is left.
+bool RowDealer::has_its_part(const Worker& worker) const {
+  const auto num_workers = static_cast<int64_t>(num_expected());
+  return worker.in_hand.size() >= max_in_hand_ || worker.cost_in_hand >= (cost_left_ + num_workers - 1) / num_workers;
 }
 
 // The cut is in the second half of an even part, in front of the row that shares least with the one before it.
 void RowDealer::cut_portion(Worker& worker) {
   if (stream_.empty()) return;
-  const size_t part = std::max<size_t>(1, stream_.size() / (2 * std::max<size_t>(1, num_alive())));
+  const size_t part = std::max<size_t>(1, stream_.size() / (2 * num_expected()));
   size_t cut = part, least = SIZE_MAX;
   for (size_t i = part; i > part / 2 && i < stream_.size(); --i) {
     const size_t shared = num_shared(stream_[i - 1].work, stream_[i].work);
@@ -116,11 +130,12 @@ const WorkItem* RowDealer::deal(int index) {
     row = std::move(suspects_.front());
     suspects_.pop_front();
     worker.is_alone = true;
-  } else if (worker.in_hand.size() < fair_share()) {
+  } else if (!has_its_part(worker)) {
     row = next_row(worker);
   }
   if (!row) return nullptr;
   ++num_in_hand_;
+  worker.cost_in_hand += row->cost;
   const int64_t ordinal = row->work.ordinal;
   return &worker.in_hand.emplace(ordinal, std::move(*row)).first->second.work;
 }
@@ -130,6 +145,8 @@ std::optional<WorkItem> RowDealer::finish(int index, int64_t ordinal) {
   const auto at = worker.in_hand.find(ordinal);
   if (at == worker.in_hand.end()) return std::nullopt;
   WorkItem item = std::move(at->second.work);
+  worker.cost_in_hand -= at->second.cost;
+  cost_left_ -= at->second.cost;
   worker.in_hand.erase(at);
   worker.is_alone = false;
   --num_in_hand_;
@@ -146,10 +163,14 @@ std::vector<WorkItem> RowDealer::lose(int index) {
   for (Row& row : rows) {
     if (row.num_deaths++ == 0) row.num_finished_before = num_finished_;
     row.num_lonely_deaths += worker.is_alone;
-    if (row.num_lonely_deaths >= kGuiltyDeaths && num_finished_ > row.num_finished_before)
+    if (row.num_lonely_deaths >= kGuiltyDeaths && num_finished_ > row.num_finished_before) {
+      cost_left_ -= row.cost;
       guilty.push_back(std::move(row.work));
-    else if (row.num_deaths >= kSuspectDeaths) suspects_.push_back(std::move(row));
-    else returned_.push_back(std::move(row));
+    } else if (row.num_deaths >= kSuspectDeaths) {
+      suspects_.push_back(std::move(row));
+    } else {
+      returned_.push_back(std::move(row));
+    }
   }
   // In front of the stream, where they stood.
   for (const Row& row : worker.portion) num_stream_bytes_ += waiting_bytes(row.work);

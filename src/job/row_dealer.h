@@ -1,6 +1,6 @@
 // Deals the rows of a run to several workers: each gets rows that follow each other in the plan, so that what their
-// prompts share is computed by one worker, and none has more in hand than its part of what is left, so that all end
-// together.
+// prompts share is computed by one worker, and none has more work in hand than its part of what is left, so that all end
+// together. Workers that are yet to start, or to start again, have a part like the others.
 //
 // A worker's portion is a stretch of the rows that were taken so far, cut where two rows share least. It gets them one
 // by one as it has room; one that has nothing left takes the second half of the largest portion of another.
@@ -36,6 +36,8 @@ class RowDealer {
 
   // A worker that lives; all are dead at first. Its portion and rows in hand are those of nobody once it is not.
   void set_alive(int worker) { workers_[worker].is_alive = true; }
+  // It will not live again: no part is kept for it. REQUIRES: it is dead
+  void give_up(int worker) { workers_[worker].is_given_up = true; }
   // The worker has died: its rows are dealt again. Those that killed it, as far as that is known, are given back.
   std::vector<WorkItem> lose(int worker);
 
@@ -49,25 +51,28 @@ class RowDealer {
   size_t num_waiting() const;  // not in any worker's hands
   // It gets nothing before it has answered what it has in hand, unless more rows are added.
   bool has_all(int worker) const { return workers_[worker].is_alone || num_waiting() == suspects_.size(); }
-  size_t num_alive() const;
   // Forgets those that wait, and says how many they were.
   size_t drop_waiting();
 
  private:
   struct Row {
     WorkItem work;
+    int64_t cost = 0;                 // about that of so many tokens of answers
     int num_deaths = 0;               // of workers that had it in hand
     int num_lonely_deaths = 0;        // that had nothing else
     int64_t num_finished_before = 0;  // rows, before the first of these
   };
   struct Worker {
     bool is_alive = false;
+    bool is_given_up = false;
     std::deque<Row> portion;
     std::unordered_map<int64_t, Row> in_hand;
+    int64_t cost_in_hand = 0;
     bool is_alone = false;  // it has one suspect in hand, and gets nothing else
   };
 
-  size_t fair_share() const;
+  size_t num_expected() const;
+  bool has_its_part(const Worker& worker) const;
   std::optional<Row> next_row(Worker& worker);
   void cut_portion(Worker& worker);
   void take_over(Worker& worker);
@@ -78,6 +83,7 @@ class RowDealer {
   std::deque<Row> returned_;  // of workers that died
   std::deque<Row> suspects_;
   size_t num_in_hand_ = 0;
+  int64_t cost_left_ = 0;  // of rows that are not given back
   int64_t num_finished_ = 0;
   size_t num_stream_bytes_ = 0;
 };

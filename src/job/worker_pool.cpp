@@ -49,6 +49,7 @@ void WorkerPool::start(int index) {
   Result<StartedProcess> started = start_(index, options_.count);
   if (!started.ok()) {
     place.is_given_up = true;
+    dealer_.give_up(index);
     last_words_ = "worker " + std::to_string(index) + ": " + started.status().message();
     warn(last_words_);
     return;
@@ -170,6 +171,7 @@ void WorkerPool::lose(int index, const std::string& how, bool hangs) {
   for (const WorkItem& row : guilty) put_error(row, how);
   place.num_vain = guilty.empty() ? place.num_vain + 1 : 0;
   place.is_given_up = is_refused || hangs || place.num_vain >= kMaxVainStarts;
+  if (place.is_given_up) dealer_.give_up(index);
   place.restart_at_ms = monotonic_ms() + kVainPauseMs * std::max(0, place.num_vain - 1);
   warn(words + (num_in_hand > 0 ? "; the " + std::to_string(num_in_hand) + " rows that it had are dealt again" : "") +
        (place.is_given_up ? "; it is not started again" : "; it is started again"));

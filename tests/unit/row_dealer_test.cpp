@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "tests/support/test_rng.h"
@@ -40,9 +41,9 @@ std::vector<int64_t> deal_all(RowDealer& dealer, int worker) {
 TEST_CASE("few rows are divided evenly, many fill each worker's hands and no more") {
   RowDealer few = dealer_of(3, 64);
   for (int i = 0; i < 10; ++i) few.add(row(i));
-  CHECK(deal_all(few, 0).size() == 4);
+  CHECK(deal_all(few, 0).size() == 3);  // the first row's prompt is computed whole
   CHECK(deal_all(few, 1).size() == 4);
-  CHECK(deal_all(few, 2).size() == 2);
+  CHECK(deal_all(few, 2).size() == 3);
   CHECK(few.num_waiting() == 0);
 
   RowDealer many = dealer_of(2, 16);
@@ -50,6 +51,29 @@ TEST_CASE("few rows are divided evenly, many fill each worker's hands and no mor
   CHECK(deal_all(many, 0).size() == 18);
   CHECK(deal_all(many, 1).size() == 18);
   CHECK(many.num_waiting() == 464);
+}
+
+TEST_CASE("a worker that is yet to start has its part, one that is given up has none") {
+  RowDealer dealer(2, 64);
+  dealer.set_alive(0);
+  for (int i = 0; i < 20; ++i) dealer.add(row(i));
+  CHECK(deal_all(dealer, 0).size() == 10);
+  dealer.give_up(1);
+  CHECK(deal_all(dealer, 0).size() == 10);
+}
+
+TEST_CASE("parts are even in what they cost, not in rows") {
+  RowDealer dealer = dealer_of(2, 64);
+  for (int i = 0; i < 40; ++i) {
+    WorkItem item = row(i);
+    item.request->params.stop.max_tokens = i < 10 ? 300 : 100;  // the longest come first
+    dealer.add(std::move(item));
+  }
+  int64_t tokens[2] = {0, 0};
+  for (int worker = 0; worker < 2; ++worker)
+    for (const int64_t ordinal : deal_all(dealer, worker)) tokens[worker] += ordinal < 10 ? 300 : 100;
+  CHECK(tokens[0] + tokens[1] == 6000);
+  CHECK(std::abs(tokens[0] - tokens[1]) <= 400);
 }
 
 TEST_CASE("rows that share a prefix go to one worker, but for what is left at the end") {
