@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "core/adapter_store.h"
 #include "core/arithmetic.h"
 #include "core/kv_layout.h"
 #include "core/model_config.h"
@@ -38,7 +39,7 @@ struct LoadOptions {
   bool embeds = false;  // steps give the last norm's output in place of tokens: 0 for each group, and StepOutput::hidden
   int32_t drafting_layers = 0;          // of the model, that draft (StepPlan::num_layers); 0: none
   std::shared_ptr<AdapterLibrary> adapters;  // that plans name by their ids; null: none
-  int64_t adapter_bytes = int64_t{1} << 30;  // for those that no row of the step uses, before they are forgotten
+  int64_t adapter_bytes = int64_t{1} << 30;  // that adapters may take, beside one (AdapterPool)
   std::string heads_dir;                // of heads that draft behind the last layer (model/medusa_heads.h); "": none
   bool groups_layers = false;           // by their windows (core/layer_groups.h); else all share block tables
   int32_t num_threads = 0;              // of the host; 0: all usable cores
@@ -124,6 +125,9 @@ class Backend {
   virtual Status submit(const StepPlan& plan) = 0;
   // Fills `output` for the oldest plan in flight.
   virtual Status wait(StepOutput* output) = 0;
+
+  // After load(). Plans should name adapters only while they are wanted and ready: a step waits for others. null: has none
+  virtual AdapterStore* adapters() { return nullptr; }
 
   // Measures briefly (~0.2 s). {0, 0} where it means nothing.
   virtual MachineLimits measure_limits() { return {}; }

@@ -17,6 +17,13 @@ const std::vector<CommandText>& command_texts() {
        "input or of other settings",
        {"order", "restart", "metrics"},
        {}},
+      {Command::kInspect,
+       "inspect",
+       "MODEL|ADAPTER…",
+       "Say what a model or a LoRA adapter is and what of it will be refused; no weights of a model are read; with -m, "
+       "whether the adapter fits that model",
+       {"model", "revision"},
+       {}},
       {Command::kCompare,
        "compare",
        "-m MODEL prompts.jsonl",

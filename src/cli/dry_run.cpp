@@ -23,6 +23,7 @@
 #include "job/measured_steps.h"
 #include "job/prefix_rows.h"
 #include "job/tuned_settings.h"
+#include "model/adapter_library.h"
 
 namespace llmb {
 
@@ -125,6 +126,7 @@ int dry_run(const Options& dry_options) {
   if (!model.ok()) return refuse(model_files_stop(model.status()));
   if (const Status status = load_model_context(options.model, &*model); !status.ok())
     return refuse(model_files_stop(status));
+  if (model->adapters) model->adapters->check_values();
   if (dry_options.progress != ProgressKind::kNone) write_stderr(describe_defaults(options, *model));
   const KeepGoing keep_going = [] { return interrupt_count() == 0; };
   const auto done = read_done_rows(options.done, "", keep_going);

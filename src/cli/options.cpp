@@ -187,7 +187,9 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   if (is_given("--verbose")) return refuse("--verbose is for llm-batch --version");
   if (options.sample && options.command != Command::kCompare) return refuse("--sample is for llm-batch compare");
   o.build = kVersion;
-  if (options.command == Command::kReport || options.command == Command::kMerge) return parsed;
+  if (options.command == Command::kReport || options.command == Command::kMerge ||
+      options.command == Command::kInspect)
+    return parsed;
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
   if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
   if (const std::string problem = check_autotune(options); !problem.empty()) return refuse(problem);

@@ -27,7 +27,7 @@ struct FlagTexts {
 };
 
 // The plain call, or the command that the first argument names.
-enum class Command { kRun, kReport, kCompare, kMerge };
+enum class Command { kRun, kReport, kCompare, kMerge, kInspect };
 
 struct Options {
   Command command = Command::kRun;

@@ -22,6 +22,7 @@
 #include "cli/exit_code.h"
 #include "cli/final_report.h"
 #include "cli/forecast_text.h"
+#include "cli/inspect_command.h"
 #include "cli/merge_command.h"
 #include "cli/options.h"
 #include "cli/progress.h"
@@ -283,6 +284,7 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
         const Options& options = parsed.options;
         if (options.command == Command::kReport) return report_command(options);
         if (options.command == Command::kMerge) return merge_command(options);
+        if (options.command == Command::kInspect) return inspect_command(options);
         last_resort.set_grace_ms(1000 * options.job.grace_s);
         if (options.command == Command::kCompare) return run_aside(options, make, view, writer, compare_command);
         tell_terminal_input(options.job.inputs);

@@ -100,6 +100,9 @@ void add_adapters(std::string& out, const JobMetrics& m) {
   }
   if (adapters.size() > kMaxShown)
     out += "                  and " + std::to_string(adapters.size() - kMaxShown) + " more\n";
+  if (!adapters.empty())
+    out += "adapter reads     " + std::to_string(m.steps.num_adapter_reads) + ", of " + std::to_string(adapters.size()) +
+           " adapters\n";
 }
 
 void add_adapters(nlohmann::ordered_json& out, const JobMetrics& m) {
@@ -107,6 +110,7 @@ void add_adapters(nlohmann::ordered_json& out, const JobMetrics& m) {
     out["adapters"][name] = {{"completed", totals.num_completed},
                              {"input_tokens", totals.num_input_tokens},
                              {"output_tokens", totals.num_output_tokens}};
+  if (!m.adapters.empty()) out["adapter_reads"] = m.steps.num_adapter_reads;
 }
 
 // To two decimals; never "-0.00".

@@ -16,6 +16,8 @@ namespace llmb {
 namespace {
 // While idle, how long to wait for input before looking at interrupts and progress again.
 constexpr double kIdlePollMs = 100;
+// While it waits for an adapter, how long before it looks for requests that need none.
+constexpr double kAdapterPollMs = 5;
 // Requests known to the scheduler but not running: enough to fill a batch at once after another ends.
 int64_t waiting_window(const SchedulerConfig& config) {
   return std::max<int64_t>(16, 2 * int64_t{config.max_num_seqs});
@@ -50,6 +52,7 @@ Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* 
       interrupted_(interrupted),
       on_progress_(std::move(on_progress)),
       scheduler_(limited(options.scheduler, backend.info()), options.proposer),
+      gate_(backend.adapters()),
       mask_workers_(options.num_threads, clock) {}
 
 // Only an exception leaves steps in flight; they read plans_.
@@ -110,12 +113,23 @@ Status Engine::run_steps() {
 
 // Takes what has arrived; never waits.
 void Engine::admit() {
-  while (scheduler_.num_waiting() < waiting_window(options_.scheduler) && !sink_.is_closed()) {
+  const int64_t window = waiting_window(options_.scheduler);
+  gate_.on_step(num_finished_);
+  admit_ready();
+  while (scheduler_.num_waiting() < window && gate_.num_held() < window && !sink_.is_closed()) {
     if (!held_) held_ = source_.next(0);
     if (!held_ || hold_until_arrival(*held_)) return;
-    WorkItem item = std::move(*held_);
+    gate_.put(std::move(*held_));
     held_.reset();
-    admit_item(std::move(item));
+    admit_ready();
+  }
+}
+
+void Engine::admit_ready() {
+  while (scheduler_.num_waiting() < waiting_window(options_.scheduler)) {
+    std::optional<WorkItem> item = gate_.take();
+    if (!item) return;
+    admit_item(std::move(*item));
   }
 }
 
@@ -127,7 +141,8 @@ Status Engine::wait_for_event() {
   if (wakeup_ms) timeout_ms = std::min(timeout_ms, *wakeup_ms - now_ms);
   if (held_) timeout_ms = std::min(timeout_ms, held_->request->arrival_ms - now_ms);
   timeout_ms = std::max(0.0, timeout_ms);
-  if (held_ || (wakeup_ms && source_.at_end())) clock_.sleep_until_ms(now_ms + timeout_ms);
+  if (gate_.num_held() > 0) gate_.wait(std::min(timeout_ms, kAdapterPollMs));
+  else if (held_ || (wakeup_ms && source_.at_end())) clock_.sleep_until_ms(now_ms + timeout_ms);
   else if (!source_.at_end()) held_ = source_.next(timeout_ms);
   else if (active_.empty()) return {};
   else return internal_error("the scheduler has " + std::to_string(active_.size()) + " sequences and nothing to run");
@@ -145,12 +160,21 @@ bool Engine::hold_until_arrival(WorkItem& item) {
 }
 
 void Engine::admit_item(WorkItem item) {
+  const Status adapter = gate_.status_of(item);
   std::shared_ptr<const Request> request = std::move(item.request);
-  auto added = scheduler_.add(request, clock_.now_ms());
-  if (auto* error = std::get_if<RequestError>(&added)) return put_error(item.ordinal, *request, std::move(*error));
+  auto added = adapter.ok() ? scheduler_.add(request, clock_.now_ms())
+                            : RequestError{"invalid_adapter", adapter.message(), "adapter"};
+  if (auto* error = std::get_if<RequestError>(&added)) {
+    gate_.end(*request, num_submitted_);
+    return put_error(item.ordinal, *request, std::move(*error));
+  }
   const int32_t num_choices = request->params.sampling.num_choices;
-  const auto active =
-      std::make_shared<ActiveRequest>(std::move(request), item.ordinal, tokenizer_, options_.virtual_token_ms);
+  const std::shared_ptr<ActiveRequest> active(
+      new ActiveRequest(std::move(request), item.ordinal, tokenizer_, options_.virtual_token_ms),
+      [this](const ActiveRequest* ended) {
+        gate_.end(ended->request(), num_submitted_);
+        delete ended;
+      });
   for (int32_t choice = 0; choice < num_choices; ++choice) {
     const SeqId seq = std::get<SeqId>(added) + choice;
     const Request& own = active->request().part(choice);
@@ -185,7 +209,7 @@ Status Engine::submit_steps() {
       scheduler_.set_constrained_wait_alone(
           waits_alone_ = waiting_alone_pays(options_.step_cost, host_ms_, scheduler_.num_running(), num_constrained,
                                             waits_alone_.value_or(false)));
-    if (!scheduler_.schedule(clock_.now_ms(), more_may_arrive(), &plan)) return {};
+    if (!scheduler_.schedule(clock_.now_ms(), more_may_arrive() && !gate_.lacks_room(), &plan)) return {};
     const double now_ms = clock_.now_ms();
     host_ms_ += (now_ms - idle_since_ms_ - host_ms_) / 16;
     LLMB_RETURN_IF_ERROR(backend_.submit(plan));
@@ -216,6 +240,7 @@ Status Engine::finish_step() {
   facts.is_tail = facts.num_waiting == 0 && !more_may_arrive() && 2 * plan.num_entries() < options_.scheduler.max_num_seqs;
   facts.kv = scheduler_.kv_usage();
   metrics_.prompt_tokens = scheduler_.prompt_tokens();
+  metrics_.num_adapter_reads = gate_.num_reads();
   metrics_.num_evictions = scheduler_.num_evictions();
   scheduler_.apply(plan, output_, &updates_);
   const double step_ms = output_.device_ms > 0 ? output_.device_ms : now_ms - step_begin_ms_;
@@ -333,6 +358,7 @@ void Engine::put_error(int64_t ordinal, const Request& request, RequestError err
 void Engine::leave(bool running_too) {
   source_.stop();
   if (held_) num_left_++;
+  num_left_ += gate_.clear();
   held_.reset();
   for (auto it = active_.begin(); it != active_.end();) {
     if (it->second->was_scheduled() && !running_too) {
@@ -355,7 +381,7 @@ void Engine::report_progress() {
   p.num_running_tokens = work_.num_output_tokens();
   p.num_active_tokens = work_.num_tokens();
   p.num_running = scheduler_.num_running();
-  p.num_waiting = scheduler_.num_waiting();
+  p.num_waiting = scheduler_.num_waiting() + gate_.num_held();
   const KvUsage kv = scheduler_.kv_usage();
   p.kv_use = static_cast<double>(kv.allocated_slots) / static_cast<double>(kv.total_slots);
   on_progress_(p);

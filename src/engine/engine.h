@@ -18,6 +18,7 @@
 #include "core/step_cost.h"
 #include "core/step_plan.h"
 #include "engine/active_request.h"
+#include "engine/adapter_gate.h"
 #include "engine/completion_sink.h"
 #include "engine/mask_workers.h"
 #include "engine/request_source.h"
@@ -72,6 +73,7 @@ class Engine {
  private:
   Status run_steps();
   void admit();
+  void admit_ready();
   void admit_item(WorkItem item);
   bool hold_until_arrival(WorkItem& item);
   Status submit_steps();
@@ -84,7 +86,7 @@ class Engine {
   bool forget(SeqId seq);  // false: it was not active
   void fail_all(const SequenceUpdate& update);
   void put_error(int64_t ordinal, const Request& request, RequestError error);
-  bool more_may_arrive() const { return held_.has_value() || !source_.at_end(); }
+  bool more_may_arrive() const { return held_.has_value() || gate_.num_held() > 0 || !source_.at_end(); }
   Status wait_for_event();
   void leave(bool running_too);
   void report_progress();
@@ -100,9 +102,11 @@ class Engine {
   Scheduler scheduler_;
   double start_ms_ = 0;
   std::optional<WorkItem> held_;  // taken, not yet admitted: it arrives later
+  // These outlive active_.
+  AdapterGate gate_;
+  int64_t num_submitted_ = 0, num_finished_ = 0;  // steps; those between are in flight
   std::unordered_map<SeqId, std::shared_ptr<ActiveRequest>> active_;
   std::array<StepPlan, kMaxPlansInFlight> plans_;  // step i in entry i % size
-  int64_t num_submitted_ = 0, num_finished_ = 0;   // steps; those between are in flight
   double step_begin_ms_ = 0;                       // of the oldest step in flight
   double gap_ms_ = 0;         // before it the device had nothing to do, but for want of requests
   double idle_since_ms_ = 0;  // the end of the newest step, or of a wait for requests

@@ -85,6 +85,7 @@ void StepMetrics::add(const StepMetrics& other, double later_ms) {
   prompt_tokens.num_saved += other.prompt_tokens.num_saved;
   prompt_tokens.num_computed += other.prompt_tokens.num_computed;
   num_block_copies += other.num_block_copies;
+  num_adapter_reads += other.num_adapter_reads;
   num_swapped_out += other.num_swapped_out;
   num_swapped_in += other.num_swapped_in;
   num_evictions += other.num_evictions;

@@ -54,6 +54,7 @@ struct StepMetrics {
   int64_t num_block_copies = 0;
   int64_t num_swapped_out = 0, num_swapped_in = 0;  // blocks, to the host's pool and back
   int64_t num_evictions = 0;  // of blocks that the prefix cache held
+  int64_t num_adapter_reads = 0;
   int64_t num_recomputed_tokens = 0;
   TimeShares times;
   StepTimeline timeline;

@@ -45,6 +45,7 @@ class WatchedBackend final : public Backend {
   const BackendInfo& info() const override { return inner_.info(); }
   Status submit(const StepPlan& plan) override;
   Status wait(StepOutput* output) override;
+  AdapterStore* adapters() override { return inner_.adapters(); }
   MachineLimits measure_limits() override { return inner_.measure_limits(); }
 
  private:

@@ -5,7 +5,8 @@
 namespace llmb {
 
 PlannedRow InputForecast::add(const Request& request) {
-  const PlannedRow row = index_prompt(request);
+  PlannedRow row = index_prompt(request);
+  row.adapter = request.adapter;
   const StopParams& stop = request.params.stop;
   ExpectedRow expected;
   expected.line = request.line.index;

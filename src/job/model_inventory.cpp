@@ -12,6 +12,7 @@
 #include "base/directory.h"
 #include "base/file_ops.h"
 #include "model/gguf_model.h"
+#include "model/lora_adapter.h"
 
 namespace llmb {
 
@@ -50,8 +51,8 @@ Result<NamedPaths> model_file_names(const ModelSource& o) {
     for (const std::string& shard : shards) add("model", o.model, shard);
   }
   for (const AdapterFolder& adapter : o.adapters)
-    for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
-      add("adapter/" + adapter.name, adapter.dir, name);
+    for (const auto& [name, path] : adapter_files(adapter.dir))
+      names.emplace_back("adapter/" + adapter.name + "/" + name, path);
   if (!o.chat_template.empty()) names.emplace_back("chat-template", o.chat_template);
   if (is_gguf_path(o.tokenizer)) {
     if (o.tokenizer != o.model) add_gguf("tokenizer", o.tokenizer);

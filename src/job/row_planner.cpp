@@ -74,6 +74,8 @@ bool RowPlanner::add(WorkItem work, PlannedRow row) {
   if (item.work.request) num_request_bytes_ += request_bytes;
   window_.has_arrivals |= item.work.arrival_ms > 0 && !item.work.arrival_is_clock_time;
   window_.has_pipe |= item.work.arrival_is_clock_time;
+  if (window_.adapter == kNoAdapter) window_.adapter = row.adapter;
+  window_.has_several_adapters |= row.adapter != kNoAdapter && row.adapter != window_.adapter;
   window_.items.push_back(std::move(item));
   window_.rows.push_back(row);
   if (window_.items.size() == 1) changed_.notify_all();
@@ -124,8 +126,15 @@ void RowPlanner::run() {
   work_.close();
 }
 
+// By adapter.
+bool RowPlanner::groups_rows(const Window& window) const {
+  const bool follows_trie = options_.schedule == Schedule::kAuto || options_.schedule == Schedule::kPrefix;
+  return follows_trie && window.has_several_adapters && !window.has_arrivals && !window.has_pipe;
+}
+
 bool RowPlanner::must_close(Time now) const {
   if (has_ended_ || is_window_ended_) return true;
+  if (groups_rows(window_)) return false;
   if (!engine_began_ || work_.size() > 0) return false;
   return num_windows_ > 0 || window_.has_pipe || now >= *engine_began_ + kFirstWindow;
 }

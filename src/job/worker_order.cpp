@@ -92,6 +92,7 @@ Status follow_order(const WorkerOrder& order, const JobModel& model, JobOptions*
   o->load.num_threads = order.num_threads;
   o->load.kv_cache_bytes = order.kv_cache_bytes;
   o->load.swap_space_gib = order.swap_space_gib;
+  o->load.adapter_bytes /= order.count;
   if (model.device.kind == DeviceKind::kCpu && order.kv_cache_bytes == 0 && order.count > 1)
     o->load.num_blocks_override = num_blocks_of(order, model, *o);
   return {};

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/directory.h"
+#include "base/file_ops.h"
 #include "base/whole_file.h"
 
 namespace llmb {
@@ -14,6 +15,16 @@ Result<std::vector<AdapterFolder>> adapters_below(const std::string& dir) {
   std::vector<AdapterFolder> folders;
   for (const std::string& name : names)
     if (file_exists(dir + "/" + name + "/adapter_config.json")) folders.push_back({name, dir + "/" + name});
+  const size_t num_folders = folders.size();
+  const auto is_folder = [&](const std::string& name) {
+    return std::any_of(folders.begin(), folders.begin() + static_cast<int64_t>(num_folders),
+                       [&](const AdapterFolder& folder) { return folder.name == name; });
+  };
+  for (const std::string& name : names) {
+    if (!name.ends_with(".gguf")) continue;
+    const std::string stem = name.substr(0, name.size() - 5);
+    if (!stem.empty() && !is_folder(stem)) folders.push_back({stem, dir + "/" + name});
+  }
   return folders;
 }
 
@@ -37,17 +48,29 @@ Status AdapterLibrary::prepare(int32_t id) {
   Entry& entry = *entries_[id];
   std::lock_guard lock(entry.mutex);
   if (entry.status) return *entry.status;
-  Result<LoraAdapter> opened = LoraAdapter::open(folders_[id].dir, model_);
-  entry.status = opened.ok() ? opened->check_values() : opened.status();
-  if (entry.status->ok()) entry.adapter = std::make_shared<const LoraAdapter>(std::move(*opened));
+  entry.files = identify(id);
+  const Result<LoraAdapter> opened = LoraAdapter::open(folders_[id].dir, model_);
+  entry.status = opened.status();
+  if (opened.ok() && checks_values_) entry.status = opened->check_values();
   return *entry.status;
 }
 
-std::shared_ptr<const LoraAdapter> AdapterLibrary::adapter(int32_t id) const {
+Result<LoraAdapter> AdapterLibrary::open(int32_t id) const {
   Entry& entry = *entries_[id];
   std::lock_guard lock(entry.mutex);
-  LLMB_CHECK(entry.adapter != nullptr);
-  return entry.adapter;
+  if (entry.status && identify(id) != entry.files)
+    return data_loss(folders_[id].dir + ": its files have changed since the job began");
+  return LoraAdapter::open(folders_[id].dir, model_);
+}
+
+AdapterLibrary::Identities AdapterLibrary::identify(int32_t id) const {
+  Identities files;
+  for (const auto& [name, path] : adapter_files(folders_[id].dir)) {
+    struct stat st {};
+    const bool is_there = real_file_ops().stat(path.c_str(), &st) == 0;
+    files.push_back(is_there ? std::optional(identity_of(st)) : std::nullopt);
+  }
+  return files;
 }
 
 }  // namespace llmb

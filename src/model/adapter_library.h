@@ -1,5 +1,5 @@
-// The adapters that rows of a job may name: each a name and a folder, known from the start; files are opened when a row
-// first names them.
+// The adapters that rows of a job may name: each a name and a folder, known from the start. Files are looked at when a row
+// first names them, and read when it runs.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file_identity.h"
 #include "base/status.h"
 #include "core/adapter_names.h"
 #include "core/model_config.h"
@@ -17,7 +18,8 @@
 
 namespace llmb {
 
-// The folders right below `dir` that hold an adapter_config.json, by name. kNotFound, kIoError.
+// The folders right below `dir` that hold an adapter_config.json, and the GGUF files, by their names without ".gguf".
+// kNotFound, kIoError.
 Result<std::vector<AdapterFolder>> adapters_below(const std::string& dir);
 
 // Thread-safe. An adapter's id is its place in the order of names, from 0.
@@ -29,22 +31,28 @@ class AdapterLibrary final : public AdapterNames {
   int32_t size() const { return static_cast<int32_t>(folders_.size()); }
   const std::string& name(int32_t id) const { return folders_[id].name; }
   std::optional<int32_t> find(std::string_view name) const override;
-  // Opens it and checks all its values, once. After an error the same error again. Each is opened by the first thread
-  // that asks, and others wait for it.
+  // From now on prepare() reads all values too, for who will run nothing. Before the first prepare().
+  void check_values() { checks_values_ = true; }
+  // Makes sure, once, that its tensors are this model's. After an error the same error again. Each is looked at by the
+  // first thread that asks, and others wait for it. Nothing stays open.
   Status prepare(int32_t id) override;
-  // REQUIRES: prepare(id).ok()
-  std::shared_ptr<const LoraAdapter> adapter(int32_t id) const;
+  // Opens it: kDataLoss where its files are not those that prepare() saw.
+  Result<LoraAdapter> open(int32_t id) const;
 
  private:
+  using Identities = std::vector<std::optional<FileIdentity>>;
   struct Entry {
     std::mutex mutex;
     std::optional<Status> status;
-    std::shared_ptr<const LoraAdapter> adapter;
+    Identities files;  // that prepare() saw
   };
+
+  Identities identify(int32_t id) const;
 
   const ModelConfig model_;
   std::vector<AdapterFolder> folders_;  // by name
   std::vector<std::unique_ptr<Entry>> entries_;
+  bool checks_values_ = false;
 };
 
 }  // namespace llmb

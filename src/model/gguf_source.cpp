@@ -130,13 +130,6 @@ std::optional<Place> find_place(std::string_view name, const GgufArchitecture& a
   return found;
 }
 
-// Row `row` of q or k as the model has it: the converter made neighbours of the numbers of a rotated pair, which stand
-// half a head apart.
-int64_t interleaved_row(int64_t row, int64_t head_dim) {
-  const int64_t head = row / head_dim, in_head = row % head_dim, half = head_dim / 2;
-  return head * head_dim + in_head % half * 2 + in_head / half;
-}
-
 // F16 and BF16 as they are; MXFP4 without loss.
 DType loaded_dtype(std::string_view type) {
   return type == "F16" ? DType::kF16 : type == "BF16" || type == "MXFP4" ? DType::kBF16 : DType::kF32;
@@ -172,6 +165,16 @@ Status check_scales(BlockFormat format, const uint8_t* data, int64_t rows, int64
 }
 
 }  // namespace
+
+std::optional<std::string> gguf_tensor_name(const std::string& name, const GgufArchitecture& architecture) {
+  const auto place = find_place(name, architecture);
+  return place && !place->expert ? std::optional(place->name) : std::nullopt;
+}
+
+int64_t gguf_interleaved_row(int64_t row, int64_t head_dim) {
+  const int64_t head = row / head_dim, in_head = row % head_dim, half = head_dim / 2;
+  return head * head_dim + in_head % half * 2 + in_head / half;
+}
 
 Status check_gguf_tensors(const GgufFile& file) {
   for (const GgufTensor& tensor : file.tensors())
@@ -239,7 +242,7 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
   const int64_t row_bytes = keeps_dtype ? stored_row_bytes : cols * dtype_bytes(view.dtype);
   auto* const out = static_cast<uint8_t*>(buffers_.take(rows * row_bytes));
   pool_.parallel_for(rows, [&](int64_t row, int) {
-    const uint8_t* const from = data + (is_permuted ? interleaved_row(row, config_.head_dim) : row) * stored_row_bytes;
+    const uint8_t* const from = data + (is_permuted ? gguf_interleaved_row(row, config_.head_dim) : row) * stored_row_bytes;
     uint8_t* const to = out + row * row_bytes;
     if (keeps_dtype) return static_cast<void>(std::memcpy(to, from, row_bytes));
     if (view.dtype == DType::kBF16) return dequantise_row_bf16(type, from, cols, reinterpret_cast<uint16_t*>(to));

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "base/check.h"
@@ -14,13 +14,12 @@
 #include "base/mapped_file.h"
 #include "base/whole_file.h"
 #include "model/architecture.h"
-#include "model/config_fields.h"
+#include "model/gguf_model.h"
+#include "model/lora_config.h"
 
 namespace llmb {
 
 namespace {
-
-
 
 constexpr const char* kAdapterFile = "adapter_model.safetensors";
 constexpr std::string_view kModulePrefix = "base_model.model.";
@@ -51,6 +50,16 @@ Result<Checkpoint> open_adapter_file(const std::string& dir) {
   return not_found(dir + ": has no " + kAdapterFile);
 }
 
+Result<TensorView> gguf_lora_view(const GgufTensor& tensor, const std::vector<int64_t>& shape) {
+  const std::string name = "tensor " + std::string(tensor.name), type = tensor.type->name;
+  if (tensor.shape != shape)
+    return invalid_argument(name + " has shape " + shape_string(tensor.shape) + ", expected " + shape_string(shape));
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16})
+    if (type == (dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16"))
+      return TensorView{tensor.data.data(), dtype, shape[0], shape[1]};
+  return unsupported(name + " has type " + type + ": convert the adapter with --outtype f16, bf16 or f32");
+}
+
 bool is_all_finite(const TensorView& view) {
   std::vector<float> row(view.cols);
   for (int64_t i = 0; i < view.rows; ++i) {
@@ -61,6 +70,11 @@ bool is_all_finite(const TensorView& view) {
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> adapter_files(const std::string& path) {
+  if (is_gguf_path(path)) return {{path.substr(path.rfind('/') + 1), path}};
+  return {{"adapter_config.json", path + "/adapter_config.json"}, {kAdapterFile, path + "/" + kAdapterFile}};
+}
 
 void read_floats(const TensorView& matrix, int64_t row, float* out) {
   const auto* from = static_cast<const uint8_t*>(matrix.data) + row * matrix.cols * dtype_bytes(matrix.dtype);
@@ -75,17 +89,24 @@ void read_floats(const TensorView& matrix, int64_t row, float* out) {
   }
 }
 
-// Reads adapter_config.json, then finds each tensor's place. Remembers nothing once the adapter is open.
+// Finds each tensor's place. Remembers nothing once the adapter is open.
 class LoraReader {
  public:
   LoraReader(std::string dir, const ModelConfig& model, const Architecture& architecture)
       : dir_(std::move(dir)), model_(model), names_(architecture.weights) {}
 
   Result<LoraAdapter> open() {
-    LLMB_RETURN_IF_ERROR(read_config().with_context(dir_ + "/adapter_config.json"));
+    LoraAdapter adapter(model_.num_hidden_layers);
+    if (is_gguf_path(dir_)) {
+      LLMB_ASSIGN_OR_RETURN(GgufFile file, GgufFile::open(dir_));
+      LLMB_RETURN_IF_ERROR(place_gguf_tensors(file, &adapter).with_context(dir_));
+      adapter.gguf_ = std::move(file);
+      return adapter;
+    }
+    LLMB_ASSIGN_OR_RETURN(config_, LoraConfig::read(dir_));
     LLMB_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_adapter_file(dir_));
-    LoraAdapter adapter(std::move(checkpoint), model_.num_hidden_layers);
-    LLMB_RETURN_IF_ERROR(place_tensors(&adapter).with_context(dir_ + "/" + kAdapterFile));
+    LLMB_RETURN_IF_ERROR(place_tensors(checkpoint, &adapter).with_context(dir_ + "/" + kAdapterFile));
+    adapter.checkpoint_ = std::move(checkpoint);
     return adapter;
   }
 
@@ -96,18 +117,14 @@ class LoraReader {
     Projection projection = Projection::kQkv;
     int64_t in_features = 0, out_features = 0, out_column = 0;
   };
-  struct Pattern {
-    std::string name;
-    double value;
-  };
-
-  Status read_config();
-  static Status refuse_others(const nlohmann::json& json);
-  static Status read_patterns(const nlohmann::json& json, const char* field, double max, std::vector<Pattern>* out);
-  static const Pattern* find_pattern(const std::vector<Pattern>& patterns, std::string_view module);
-
-  Status place_tensors(LoraAdapter* adapter) const;
-  Status add_module(const std::string& tensor_name, const std::string& module, LoraAdapter* adapter) const;
+  Status place_tensors(const Checkpoint& checkpoint, LoraAdapter* adapter) const;
+  Status add_module(const Checkpoint& checkpoint, const std::string& tensor_name, const std::string& module,
+                    LoraAdapter* adapter) const;
+  Status place_gguf_tensors(const GgufFile& file, LoraAdapter* adapter) const;
+  Status add_gguf_module(const GgufFile& file, const std::string& name, bool is_rope_interleaved,
+                         const std::string& module, LoraAdapter* adapter) const;
+  std::vector<std::string> all_modules() const;
+  Status keep(const std::string& module, const Place& place, LoraModule added, LoraAdapter* adapter) const;
   Result<Place> find_place(std::string_view module) const;
   std::optional<std::pair<int32_t, std::string_view>> find_layer(std::string_view module) const;
   std::vector<int32_t> rows_of(const Place& place) const;
@@ -116,92 +133,22 @@ class LoraReader {
   const std::string dir_;
   const ModelConfig& model_;
   const WeightNames& names_;
-  int64_t rank_ = 8;
-  double alpha_ = 8;
-  bool is_rank_stabilised_ = false;
-  std::vector<Pattern> ranks_, alphas_;
+  LoraConfig config_;
 };
 
-Status LoraReader::read_config() {
-  LLMB_ASSIGN_OR_RETURN(const std::string text, read_whole_file(dir_ + "/adapter_config.json", kMaxTextFileBytes));
-  LLMB_ASSIGN_OR_RETURN(const nlohmann::json json, parse_config_object(text));
-  ConfigFields fields(json);
-  const std::string type = fields.text("peft_type", "LORA");
-  rank_ = fields.integer("r", 8, 1, kMaxLoraRank);
-  alpha_ = fields.number("lora_alpha", 8, 0, 1e6);
-  is_rank_stabilised_ = fields.boolean("use_rslora", false);
-  LLMB_RETURN_IF_ERROR(fields.status());
-  if (type != "LORA") return unsupported("peft_type " + type + ": only LORA is computed");
-  LLMB_RETURN_IF_ERROR(refuse_others(json));
-  LLMB_RETURN_IF_ERROR(read_patterns(json, "rank_pattern", kMaxLoraRank, &ranks_));
-  return read_patterns(json, "alpha_pattern", 1e6, &alphas_);
-}
-
-// Variants of LoRA that compute something else, by the fields that ask for them.
-Status LoraReader::refuse_others(const nlohmann::json& json) {
-  for (const char* name : {"use_dora", "use_qalora", "lora_bias", "layer_replication", "modules_to_save",
-                           "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "use_bdlora",
-                           "arrow_config", "kasa_config", "monteclora_config"}) {
-    const auto found = json.find(name);
-    if (found == json.end() || found->is_null() || *found == false || (found->is_structured() && found->empty()))
-      continue;
-    return unsupported(std::string(name) + " is " + brief(*found) + ": such adapters are not computed");
-  }
-  if (const auto bias = json.find("bias"); bias != json.end() && !bias->is_null() && *bias != "none")
-    return unsupported("bias is " + brief(*bias) + ": only \"none\" is computed");
-  // These change the base model's weights when an adapter is made, and the adapter goes with those.
-  if (const auto init = json.find("init_lora_weights"); init != json.end() && init->is_string()) {
-    const std::string value = init->get<std::string>();
-    for (const char* name : {"pissa", "olora", "corda", "loftq", "lora_ga"})
-      if (value.starts_with(name))
-        return unsupported("init_lora_weights is \"" + value +
-                           "\", which changes the base model: convert the adapter to plain LoRA with PEFT");
-  }
-  return {};
-}
-
-Status LoraReader::read_patterns(const nlohmann::json& json, const char* field, double max, std::vector<Pattern>* out) {
-  const auto found = json.find(field);
-  if (found == json.end() || found->is_null()) return {};
-  if (!found->is_object())
-    return invalid_argument(std::string(field) + " is " + brief(*found) + ", expected an object");
-  for (const auto& [key, value] : found->items()) {
-    // PEFT takes names as regular expressions; a dot in a module's path matches itself as well.
-    const std::string name = key.starts_with('^') ? key.substr(1) : key;
-    if (name.empty() || name.find_first_of("*+?[](){}|\\$^") != name.npos)
-      return unsupported(std::string(field) + ": \"" + key + "\" is a regular expression: write out the modules' names");
-    if (!value.is_number() || !(value.get<double>() >= 0 && value.get<double>() <= max))
-      return invalid_argument(std::string(field) + ": \"" + key + "\" is " + brief(value) + ", expected 0 to " +
-                              std::to_string(static_cast<int64_t>(max)));
-    out->push_back({key, value.get<double>()});
-  }
-  return {};
-}
-
-// As PEFT: "^path" is the beginning of the module's path; any other name its end, whole parts of it.
-const LoraReader::Pattern* LoraReader::find_pattern(const std::vector<Pattern>& patterns, std::string_view module) {
-  for (const Pattern& pattern : patterns) {
-    const std::string_view name = pattern.name;
-    if (name[0] == '^' && module.starts_with(name.substr(1))) return &pattern;
-    if (!module.ends_with(name)) continue;
-    if (module.size() == name.size() || module[module.size() - name.size() - 1] == '.') return &pattern;
-  }
-  return nullptr;
-}
-
-Status LoraReader::place_tensors(LoraAdapter* adapter) const {
+Status LoraReader::place_tensors(const Checkpoint& checkpoint, LoraAdapter* adapter) const {
   constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
-  const std::vector<std::string> names = adapter->checkpoint_.names();
+  const std::vector<std::string> names = checkpoint.names();
   if (names.empty()) return data_loss("holds no tensors");
   for (const std::string& name : names) {
     if (!name.starts_with(kModulePrefix))
       return invalid_argument("tensor " + name + ": expected a name that begins with " + std::string(kModulePrefix));
     if (name.ends_with(kA)) {
       const std::string module = name.substr(kModulePrefix.size(), name.size() - kModulePrefix.size() - kA.size());
-      LLMB_RETURN_IF_ERROR(add_module(name, module, adapter));
+      LLMB_RETURN_IF_ERROR(add_module(checkpoint, name, module, adapter));
     } else if (name.ends_with(kB)) {
       const std::string first = name.substr(0, name.size() - kB.size()) + std::string(kA);
-      if (!adapter->checkpoint_.find(first)) return data_loss("tensor " + first + " is missing");
+      if (!checkpoint.find(first)) return data_loss("tensor " + first + " is missing");
     } else {
       return unsupported("tensor " + name + ": only lora_A.weight and lora_B.weight of projections are computed");
     }
@@ -308,48 +255,110 @@ std::vector<std::pair<int32_t, bool>> LoraReader::heads_of(const Place& place) c
   return out;
 }
 
-Status LoraReader::add_module(const std::string& tensor_name, const std::string& module, LoraAdapter* adapter) const {
+Status LoraReader::add_module(const Checkpoint& checkpoint, const std::string& tensor_name, const std::string& module,
+                              LoraAdapter* adapter) const {
   LLMB_ASSIGN_OR_RETURN(const Place place, find_place(module));
-  const Pattern* const own_rank = find_pattern(ranks_, module);
-  const Pattern* const own_alpha = find_pattern(alphas_, module);
-  const auto rank = own_rank != nullptr ? static_cast<int64_t>(own_rank->value) : rank_;
-  if (rank < 1) return invalid_argument("rank_pattern: \"" + own_rank->name + "\" is 0, expected 1 or more");
-  const double alpha = own_alpha != nullptr ? own_alpha->value : alpha_;
-  const auto of_rank = static_cast<double>(rank);
+  LLMB_ASSIGN_OR_RETURN(const int64_t rank, config_.rank_of(module));
   LoraModule added;
-  added.scale = static_cast<float>(alpha / (is_rank_stabilised_ ? std::sqrt(of_rank) : of_rank));
+  added.scale = config_.scale_of(module, rank);
   const std::string second = std::string(kModulePrefix) + module + ".lora_B.weight";
   const std::vector<int64_t> a_shape = {rank, place.in_features}, b_shape = {place.out_features, rank};
-  const Checkpoint& checkpoint = adapter->checkpoint_;
   LLMB_ASSIGN_OR_RETURN(added.a, checkpoint.tensor(tensor_name, a_shape));
   LLMB_ASSIGN_OR_RETURN(added.b, checkpoint.tensor(second, b_shape));
-  added.out_column = place.out_column;
   if (names_.qkv != nullptr || names_.is_interleaved) added.b_rows = rows_of(place);
+  return keep(module, place, std::move(added), adapter);
+}
+
+Status LoraReader::keep(const std::string& module, const Place& place, LoraModule added, LoraAdapter* adapter) const {
+  added.out_column = place.out_column;
+  added.name = module;
   auto& modules = adapter->modules_[place.layer * int64_t{kNumProjections} + static_cast<int64_t>(place.projection)];
   for (const LoraModule& other : modules)
-    if (other.out_column == added.out_column)
-      return data_loss("module " + module + " is there twice");
+    if (other.out_column == added.out_column) return data_loss("module " + module + " is there twice");
   modules.push_back(std::move(added));
   return {};
 }
 
-Result<LoraAdapter> LoraAdapter::open(const std::string& dir, const ModelConfig& model) {
+// Every projection that an adapter of this model may have, by the first of its names.
+std::vector<std::string> LoraReader::all_modules() const {
+  std::vector<std::string> modules;
+  const std::string layers = std::string(alternatives(names_.prefix)[0]) + names_.layers + ".";
+  for (int32_t layer = 0; layer < model_.num_hidden_layers; ++layer)
+    for (const char* names : {names_.qkv, names_.qkv ? nullptr : names_.q, names_.qkv ? nullptr : names_.k,
+                              names_.qkv ? nullptr : names_.v, names_.o, names_.gate_up,
+                              names_.gate_up ? nullptr : names_.gate, names_.gate_up ? nullptr : names_.up, names_.down})
+      if (names != nullptr)
+        for (const std::string_view name : alternatives(names))
+          modules.push_back(layers + std::to_string(layer) + "." + std::string(name));
+  return modules;
+}
+
+Status LoraReader::place_gguf_tensors(const GgufFile& file, LoraAdapter* adapter) const {
+  const std::string type(file.text("general.type").value_or("")), kind(file.text("adapter.type").value_or(""));
+  if (type != "adapter") return invalid_argument("general.type is \"" + type + "\", expected \"adapter\"");
+  if (kind != "lora") return unsupported("adapter.type is \"" + kind + "\": only lora is computed");
+  if (file.find("adapter.alora.invocation_tokens") != nullptr)
+    return unsupported("adapter.alora.invocation_tokens: such adapters are not computed");
+  LLMB_ASSIGN_OR_RETURN(const GgufArchitecture architecture, gguf_architecture(file));
+  // llama.cpp has one name for the two.
+  const bool is_llama = model_.model_type == "mistral" && architecture.model_type == std::string("llama");
+  if (architecture.model_type != model_.model_type && !is_llama)
+    return invalid_argument("the adapter is for " + std::string(architecture.model_type) + ", the model is " +
+                            model_.model_type);
+  if (file.tensors().empty()) return data_loss("holds no tensors");
+  std::set<std::string> placed;
+  for (const std::string& module : all_modules()) {
+    const std::string name = gguf_tensor_name(module + ".weight", architecture).value_or("");
+    if (!placed.insert(name + ".lora_a").second || !placed.insert(name + ".lora_b").second) continue;
+    LLMB_RETURN_IF_ERROR(add_gguf_module(file, name, architecture.is_rope_interleaved, module, adapter));
+  }
+  for (const GgufTensor& tensor : file.tensors())
+    if (!placed.contains(std::string(tensor.name)))
+      return unsupported("tensor " + std::string(tensor.name) +
+                         ": only lora_a and lora_b of attention's and a dense MLP's projections are computed");
+  return {};
+}
+
+Status LoraReader::add_gguf_module(const GgufFile& file, const std::string& name, bool is_rope_interleaved,
+                                   const std::string& module, LoraAdapter* adapter) const {
+  const GgufTensor *const a = file.tensor(name + ".lora_a"), *const b = file.tensor(name + ".lora_b");
+  if (a == nullptr && b == nullptr) return {};
+  if (a == nullptr || b == nullptr) return data_loss("tensor " + name + (a ? ".lora_b" : ".lora_a") + " is missing");
+  LLMB_ASSIGN_OR_RETURN(const Place place, find_place(module));
+  LoraModule added;
+  const int64_t rank = a->shape.size() == 2 ? a->shape[0] : 0;
+  if (rank < 1 || rank > kMaxLoraRank) return invalid_argument("tensor " + name + ".lora_a: expected a rank of 1 to 256");
+  LLMB_ASSIGN_OR_RETURN(added.a, gguf_lora_view(*a, {rank, place.in_features}));
+  LLMB_ASSIGN_OR_RETURN(added.b, gguf_lora_view(*b, {place.out_features, rank}));
+  // As llama.cpp: no alpha is a scale of 1.
+  const double alpha = file.number("adapter.lora.alpha").value_or(0);
+  if (!(std::fabs(alpha) <= 1e6)) return invalid_argument("adapter.lora.alpha is out of range");
+  added.scale = alpha == 0 ? 1.0F : static_cast<float>(alpha / static_cast<double>(rank));
+  if (names_.qkv != nullptr || names_.is_interleaved) added.b_rows = rows_of(place);
+  const bool is_rotated = module.ends_with("self_attn.q_proj") || module.ends_with("self_attn.k_proj");
+  if (is_rope_interleaved && is_rotated)
+    for (int64_t row = 0; row < place.out_features; ++row)
+      added.b_rows.push_back(static_cast<int32_t>(gguf_interleaved_row(row, model_.head_dim)));
+  return keep(module, place, std::move(added), adapter);
+}
+
+Result<LoraAdapter> LoraAdapter::open(const std::string& path, const ModelConfig& model) {
   const Architecture* const architecture = find_architecture(model.model_type);
   LLMB_CHECK_MSG(architecture != nullptr, model.model_type);
-  return LoraReader(dir, model, *architecture).open();
+  return LoraReader(path, model, *architecture).open();
 }
 
 Status LoraAdapter::check_values() const {
-  for (const std::string& name : checkpoint_.names()) {
-    const StoredTensor stored = *checkpoint_.find(name);
-    LLMB_ASSIGN_OR_RETURN(const TensorView view, checkpoint_.tensor(name, stored.shape));
-    if (!is_all_finite(view)) return data_loss(stored.where + ": holds a value that is not finite");
-  }
+  for (const auto& list : modules_)
+    for (const LoraModule& m : list)
+      for (const TensorView& view : {m.a, m.b})
+        if (!is_all_finite(view)) return data_loss(m.name + ": holds a value that is not finite");
   return still_readable();
 }
 
 Status LoraAdapter::still_readable() const {
-  for (const MappedFile& file : checkpoint_.files()) LLMB_RETURN_IF_ERROR(file.still_readable());
+  if (gguf_) return gguf_->still_readable();
+  for (const MappedFile& file : checkpoint_->files()) LLMB_RETURN_IF_ERROR(file.still_readable());
   return {};
 }
 

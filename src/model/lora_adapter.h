@@ -1,9 +1,10 @@
-// A LoRA adapter (Hu et al. 2021, arXiv:2106.09685) as PEFT publishes it: a folder with adapter_config.json and
-// adapter_model.safetensors. To the output of a projection it adds scale * B (A x), with A [rank, in_features] and
-// B [out_features, rank].
+// A LoRA adapter (Hu et al. 2021, arXiv:2106.09685) as PEFT publishes it, a folder with adapter_config.json and
+// adapter_model.safetensors, or as llama.cpp's converter writes it, a GGUF file. To the output of a projection it adds
+// scale * B (A x), with A [rank, in_features] and B [out_features, rank].
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "base/status.h"
 #include "core/model_config.h"
 #include "core/tensor_view.h"
+#include "formats/gguf_file.h"
 #include "formats/safetensors.h"
 #include "model/ops.h"
 
@@ -21,6 +23,7 @@ inline constexpr int64_t kMaxLoraRank = 256;
 
 // The matrices that an adapter has for one projection of a layer, or for a part of it (q of q, k and v).
 struct LoraModule {
+  std::string name;  // its path in the model
   TensorView a, b;  // [rank, in_features], [out_features, rank]
   float scale = 1;
   int64_t out_column = 0;         // of the fused projection's output, to which row_of_column(0) is added
@@ -29,6 +32,9 @@ struct LoraModule {
   int64_t rank() const { return a.rows; }
   int64_t row_of_column(int64_t column) const { return b_rows.empty() ? column : b_rows[column]; }
 };
+
+// The files that it is made of, whether they are there or not: paths by their names.
+std::vector<std::pair<std::string, std::string>> adapter_files(const std::string& path);
 
 // A row of a matrix of F32, F16 or BF16.
 void read_floats(const TensorView& matrix, int64_t row, float* out);
@@ -39,7 +45,7 @@ class LoraAdapter {
   // Every tensor belongs to a projection of this model and has its shape. Values are not looked at. kNotFound (no such
   // file), kDataLoss (damaged), kInvalidArgument (another model's, wrong ranks), kUnsupported (what is not plain LoRA;
   // the message names it).
-  static Result<LoraAdapter> open(const std::string& dir, const ModelConfig& model);
+  static Result<LoraAdapter> open(const std::string& path, const ModelConfig& model);
 
   // Reads all values: kDataLoss where one is not finite or cannot be read.
   Status check_values() const;
@@ -55,10 +61,10 @@ class LoraAdapter {
 
  private:
   friend class LoraReader;
-  LoraAdapter(Checkpoint checkpoint, int32_t num_layers)
-      : checkpoint_(std::move(checkpoint)), modules_(int64_t{num_layers} * kNumProjections) {}
+  explicit LoraAdapter(int32_t num_layers) : modules_(int64_t{num_layers} * kNumProjections) {}
 
-  Checkpoint checkpoint_;
+  std::optional<Checkpoint> checkpoint_;  // one of the two
+  std::optional<GgufFile> gguf_;
   std::vector<std::vector<LoraModule>> modules_;  // [layers * projections]
 };
 

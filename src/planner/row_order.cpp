@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 namespace llmb {
@@ -102,6 +103,19 @@ class Trie {
   std::vector<int32_t> first_;     // [branches + rows] row
 };
 
+// Rows of an adapter follow the first of them. In the trie they do so already, unless the index of prefixes is so full that
+// it no longer sees what only an adapter makes equal.
+void gather_adapters(std::span<const PlannedRow> rows, std::vector<int32_t>* order) {
+  std::unordered_map<int32_t, size_t> first;  // place of the first row, by adapter
+  std::vector<size_t> place(rows.size());     // by row
+  for (size_t i = 0; i < order->size(); ++i) {
+    const int32_t row = (*order)[i], adapter = rows[row].adapter;
+    place[row] = adapter == kNoAdapter ? i : first.try_emplace(adapter, i).first->second;
+  }
+  if (!first.empty())
+    std::stable_sort(order->begin(), order->end(), [&](int32_t a, int32_t b) { return place[a] < place[b]; });
+}
+
 // Rows that are long beside the others and begin so late that they end after all could: to the front, longest first.
 void bring_forward(std::span<const PlannedRow> rows, int32_t num_slots, std::vector<int32_t>* order) {
   constexpr int kMaxRounds = 8;
@@ -142,6 +156,7 @@ std::vector<int32_t> order_rows(Schedule schedule, std::span<const PlannedRow> r
     return order;
   }
   order = Trie(rows).order(/*longest_first=*/schedule == Schedule::kAuto);
+  gather_adapters(rows, &order);
   if (schedule == Schedule::kAuto) bring_forward(rows, num_slots, &order);
   return order;
 }

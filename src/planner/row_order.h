@@ -1,7 +1,8 @@
 // The order in which rows are computed, which changes no byte of any answer.
 //
 //   file           as they stand
-//   prefix         rows that share a prefix follow each other: the trie of their prompts, depth first
+//   prefix         rows that share a prefix follow each other: the trie of their prompts, depth first. An adapter is the first
+//                  token of its rows' prompts
 //   longest first  by the length of the answer, so that no long one is left alone at the end
 //   auto           the trie, depth first, at each of its branches what holds the longest answer first; rows much longer
 //                  than others that would end after everything else could come before all
@@ -14,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "core/adapter_names.h"
 #include "planner/prefix_index.h"
 
 namespace llmb {
@@ -24,6 +26,7 @@ struct PlannedRow {
   int32_t prompt = 0;           // PrefixIndex's number of the row's prompt; increasing from row to row
   PrefixIndex::Shared shared;   // with an earlier prompt, which need not be among the rows
   int64_t num_output_tokens = 0;  // at most, or as predicted; all choices together
+  int32_t adapter = kNoAdapter;
 };
 
 // The rows' places in `rows`, in the order in which they are computed. num_slots: rows that run at one time.

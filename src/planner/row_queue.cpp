@@ -13,7 +13,9 @@ RowQueue::RowQueue(Schedule schedule, std::vector<PlannedRow> rows, int32_t num_
 
 std::optional<int32_t> RowQueue::next() {
   if (next_ == order_.size()) return std::nullopt;
-  return order_[next_++];
+  const int32_t row = order_[next_++];
+  last_adapter_ = rows_[row].adapter;
+  return row;
 }
 
 void RowQueue::reorder(const std::function<int64_t(int32_t row)>& num_output_tokens) {
@@ -28,6 +30,8 @@ void RowQueue::reorder(const std::function<int64_t(int32_t row)>& num_output_tok
   order_ = order_rows(schedule_, rows, num_slots_);
   for (int32_t& row : order_) row = left[row];
   next_ = 0;
+  if (last_adapter_ == kNoAdapter || (schedule_ != Schedule::kAuto && schedule_ != Schedule::kPrefix)) return;
+  std::stable_partition(order_.begin(), order_.end(), [&](int32_t row) { return rows_[row].adapter == last_adapter_; });
 }
 
 }  // namespace llmb

@@ -2,11 +2,16 @@
 // record for every row whose adapter is unknown, damaged or another model's (FAULTS row 36).
 #include <doctest/doctest.h>
 
+#include <signal.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "tests/e2e/run.h"
 #include "tests/support/golden.h"
+#include "tests/support/killed_process.h"
+#include "tests/support/skip.h"
 
 namespace llmb::test {
 
@@ -18,11 +23,15 @@ namespace {
 const std::string kAdapters = source_dir() + "/data/fixtures/adapters/llama-gqa";
 const std::vector<std::string> kNames = {"patterns", "rank-1", "rank-16-stabilised", "rank-256", "rank-8"};
 
-ProcessResult run_adapted(std::vector<std::string> arguments, const std::string& input = "") {
+std::vector<std::string> adapted_program(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(),
                    {kProgram, "--order", "input", "-m", source_dir() + "/data/fixtures/models/llama-gqa", "--tokenizer",
                     kModel, "--progress", "none", "--dtype", "float32", "--temperature", "0"});
-  return run_process(arguments, input);
+  return arguments;
+}
+
+ProcessResult run_adapted(const std::vector<std::string>& arguments, const std::string& input = "") {
+  return run_process(adapted_program(arguments), input);
 }
 
 // The golden lines of all adapters in turn; their answers' ids are in `expected`.
@@ -136,17 +145,22 @@ TEST_CASE("a line's adapter, an OpenAI line's model, the default, vLLM's spellin
 TEST_CASE("FAULTS 36: missing, truncated, wrong and hostile adapters cost their rows, in a run and in a dry run") {
   const TemporaryDirectory dir;
   const fs::path root = dir.file("adapters");
-  for (const char* name : {"good", "truncated", "missing", "loha", "nan"}) copy_adapter("rank-8", root / name);
+  for (const char* name : {"good", "truncated", "missing", "loha", "other", "nan"}) copy_adapter("rank-8", root / name);
   fs::resize_file(root / "truncated/adapter_model.safetensors", 1000);
   fs::remove(root / "missing/adapter_model.safetensors");
   write_file((root / "loha/adapter_config.json").string(), R"({"peft_type": "LOHA", "r": 8})");
   fs::copy_file(source_dir() + "/data/fixtures/adapters/gpt2/rank-16/adapter_model.safetensors",
-                root / "nan/adapter_model.safetensors", fs::copy_options::overwrite_existing);
+                root / "other/adapter_model.safetensors", fs::copy_options::overwrite_existing);
+  std::fstream values(root / "nan/adapter_model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  values.seekp(-2, std::ios::end);
+  values.write("\xc0\x7f", 2);
+  values.close();
   copy_adapter("rank-8", dir.file("outside"));
   const std::vector<std::pair<std::string, std::string>> rows = {{"good", ""},
                                                                  {"truncated", "invalid_adapter"},
                                                                  {"missing", "invalid_adapter"},
                                                                  {"loha", "invalid_adapter"},
+                                                                 {"other", "invalid_adapter"},
                                                                  {"nan", "invalid_adapter"},
                                                                  {"unknown", "unknown_adapter"},
                                                                  {"../outside", "unknown_adapter"},
@@ -167,7 +181,7 @@ TEST_CASE("FAULTS 36: missing, truncated, wrong and hostile adapters cost their 
   }
   const ProcessResult dry = run_adapted({"--adapter-dir", root.string(), "--dry-run"}, lines);
   CHECK(dry.exit_code == 3);
-  CHECK(dry.err.find("2 lines ok, 10 bad") != std::string::npos);
+  CHECK(dry.err.find("2 lines ok, 11 bad") != std::string::npos);
   CHECK(dry.err.find("peft_type LOHA") != std::string::npos);
 }
 
@@ -226,6 +240,127 @@ TEST_CASE("FAULTS 36: ten thousand adapters, of which a job names some") {
   const auto records = parse_lines(stable_output(result.out));
   REQUIRE(records.size() == 102);
   for (size_t i = 0; i < records.size(); ++i) CHECK(records[i]["token_ids"] == records[i % 2]["token_ids"]);
+}
+
+// Rows of adapters a0, a1, …, each with a prompt of its own.
+std::string rows_of(const std::vector<int>& adapters) {
+  std::string lines;
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    json line = plain_line("a" + std::to_string(adapters[i]));
+    line["prompt_token_ids"].push_back(i % 7);
+    lines += line.dump() + "\n";
+  }
+  return lines;
+}
+
+// The output of such rows, and how often an adapter was read.
+std::pair<std::string, int64_t> run_rows(const std::string& lines, std::vector<std::string> arguments) {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), lines);
+  arguments.insert(arguments.end(), {dir.file("in.jsonl"), "--metrics", dir.file("metrics.jsonl")});
+  const ProcessResult result = run_adapted(arguments);
+  REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+  const json metrics = parse_lines(read_file(dir.file("metrics.jsonl"))).at(0);
+  return {stable_output(result.out), metrics["adapter_reads"]};
+}
+
+TEST_CASE("a thousand adapters with room for eight: each is read once, and the bytes are those of any room and order") {
+  const TemporaryDirectory dir;
+  const std::vector<std::string> names = {"patterns", "rank-1", "rank-16-stabilised", "rank-8"};
+  for (int i = 0; i < 1000; ++i)
+    fs::create_directory_symlink(kAdapters + "/" + names[i % 4], dir.file("a" + std::to_string(i)));
+  // Stored in two bytes a value, computed with in four.
+  const auto room = std::to_string(8 * 2 * fs::file_size(kAdapters + "/rank-16-stabilised/adapter_model.safetensors"));
+  const std::vector<std::string> flags = {"--adapter-dir", dir.path()};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), flags.begin(), flags.end());
+    return more;
+  };
+  std::vector<int> in_turn, shuffled, few;
+  for (int i = 0; i < 2000; ++i) in_turn.push_back(i / 2);
+  for (int i = 0; i < 2000; ++i) shuffled.push_back(i * 389 % 1000);
+  for (int i = 0; i < 240; ++i) few.push_back(i * 17 % 60);
+  CHECK(run_rows(rows_of(in_turn), with({"--adapter-memory", room, "--schedule", "file"})).second == 1000);
+  const auto [bytes, num_reads] = run_rows(rows_of(shuffled), with({"--adapter-memory", room}));
+  CHECK(num_reads == 1000);
+  CHECK(run_rows(rows_of(shuffled), with({})) == std::pair(bytes, int64_t{1000}));
+  const auto expected = run_rows(rows_of(few), with({}));
+  CHECK(expected.second == 60);
+  for (const std::string& small_room : {room, std::string("1")})
+    for (const std::string batching : {"continuous", "static"})
+      CHECK(run_rows(rows_of(few), with({"--adapter-memory", small_room, "--batching", batching})) == expected);
+}
+
+TEST_CASE("rows in the file's order that need more adapters than there is room for are all answered") {
+  std::vector<json> expected;
+  const std::string lines = golden_lines(&expected);
+  for (const char* batching : {"continuous", "static"}) {
+    const ProcessResult result = run_adapted({"--adapter-dir", kAdapters, "--adapter-memory", "1", "--schedule", "file",
+                                              "--batching", batching}, lines);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    const auto records = parse_lines(result.out);
+    REQUIRE(records.size() == expected.size());
+    for (const json& record : records) CHECK(record["token_ids"] == expected[record["index"].get<size_t>()]);
+  }
+}
+
+TEST_CASE("drafts, shared prompts, preemption and swapped blocks change no byte of rows with adapters") {
+  std::string lines;
+  std::vector<int> opening;
+  for (int i = 0; i < 24; ++i) opening.push_back(i % 5 + 3);
+  for (int i = 0; i < 40; ++i) {
+    json line = {{"prompt_token_ids", opening}, {"max_tokens", 12 + i % 9}, {"ignore_eos", true}, {"return_token_ids", true}};
+    line["prompt_token_ids"].push_back(i / 6);
+    if (i % 6 < 5) line["adapter"] = kNames[i % 6];
+    if (i % 4 == 3) line.update({{"temperature", 1.0}, {"seed", i}, {"n", 2}});
+    lines += line.dump() + "\n";
+  }
+  const std::vector<std::string> small_pool = {"--block-size", "8", "--num-gpu-blocks-override", "14", "--max-num-seqs", "12"};
+  std::string first;
+  for (std::vector<std::string> schedule : std::vector<std::vector<std::string>>{
+           {"--speculative", "none", "--no-enable-prefix-caching", "--schedule", "file"},
+           {"--speculative", "lookup", "--block-size", "16"},
+           {"--speculative", "layers:1", "--block-size", "8", "--adapter-memory", "1"},
+           {"--preemption", "recompute", "--speculative", "none"},
+           {"--preemption", "swap", "--speculative", "lookup"}}) {
+    if (schedule[0] == "--preemption") schedule.insert(schedule.end(), small_pool.begin(), small_pool.end());
+    schedule.insert(schedule.end(), {"--adapter-dir", kAdapters});
+    const ProcessResult result = run_adapted(schedule, lines);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    const std::string bytes = stable_output(result.out);
+    if (first.empty()) first = bytes;
+    CAPTURE(schedule[1]);
+    CHECK(bytes == first);
+  }
+}
+
+TEST_CASE("a job with adapters that is killed at file calls, again and again, ends with the same bytes") {
+  if (!can_count_file_calls()) return skip("no tracing here");
+  const TemporaryDirectory dir(/*in_memory=*/true);
+  std::vector<json> ignored;
+  write_file(dir.file("in.jsonl"), golden_lines(&ignored));
+  const auto run = [&](const std::string& out, const StopPlan& plan) {
+    std::vector<std::string> argv = adapted_program({"--adapter-dir", kAdapters, "--adapter-memory", "1", "--threads", "1",
+                                                     "-o", dir.file(out), dir.file("in.jsonl")});
+    return run_and_stop(argv, "/dev/null", dir.file("err"), plan);
+  };
+  StopPlan counting;
+  counting.count_calls = true;
+  const StoppedProcess whole = run("whole.jsonl", counting);
+  REQUIRE_MESSAGE(whole.exit_code == 0, whole.err);
+  const std::string expected = stable_output(read_file(dir.file("whole.jsonl")));
+  int num_killed = 0;
+  for (int part = 1; part <= 6; ++part) {
+    StopPlan plan;
+    plan.when = StopPlan::When::kAtFileCall;
+    plan.file_call = std::max<int64_t>(1, whole.num_file_calls * part / 7);
+    plan.signal = SIGKILL;
+    if (part % 2 == 0) plan.torn_part = 0.5;
+    num_killed += run("out.jsonl", plan).ended_by_signal;
+  }
+  CHECK(num_killed > 1);
+  CHECK(run("out.jsonl", {}).exit_code == 0);
+  CHECK(stable_output(read_file(dir.file("out.jsonl"))) == expected);
 }
 
 }  // namespace llmb::test

@@ -86,6 +86,36 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
   check_says(gptq, "becomes F16\n");
 }
 
+TEST_CASE("llm-batch inspect shows adapters and models, and says whether an adapter fits a model") {
+  const std::string fixtures = source_dir() + "/data/fixtures/";
+  const auto run = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {kProgram, "inspect"});
+    return run_process(arguments);
+  };
+  const ProcessResult peft = run({fixtures + "adapters/llama-gqa/patterns", "-m", fixtures + "models/llama-gqa"});
+  CHECK(peft.exit_code == 0);
+  check_says(peft, "LoRA, PEFT\n");
+  check_says(peft, "rank          2, 4, 64\n");
+  check_says(peft, "alpha         3, 8\n");
+  check_says(peft, "targets       down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj\n");
+  check_says(peft, "A, of rank 64, scale 0.125\n");
+  check_says(peft, "models/llama-gqa: 14 modules\n");
+  const ProcessResult gguf = run({fixtures + "gguf/adapters/llama-gqa.rank-8.gguf"});
+  CHECK(gguf.exit_code == 0);
+  check_says(gguf, "LoRA, GGUF\n");
+  check_says(gguf, "made for      llama\n");
+  check_says(gguf, "blk.0.attn_q.weight.lora_a");
+  check_says(gguf, "A, of rank 8, scale 2\n");
+  const ProcessResult other = run({fixtures + "adapters/gpt2/rank-16", "-m", fixtures + "models/llama-gqa"});
+  CHECK(other.exit_code == 4);
+  check_says(other, "REFUSED       ");
+  const ProcessResult model = run({kModel});
+  CHECK(model.exit_code == 0);
+  check_says(model, "architecture  llama\n");
+  CHECK(run({"/nowhere/at/all"}).exit_code == 4);
+  CHECK(run({kModel, "--seed", "1"}).exit_code == 2);
+}
+
 TEST_CASE("what is refused is said with its reason, and the rest is still shown") {
   const TemporaryDirectory dir;
   const std::string model = dir.file("m");

@@ -46,7 +46,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"job",
      {"planner", "engine", "speculation", "io", "chat", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
     {"report", {"io", "core", "base"}},
-    {"cli", {"job", "report", "engine", "io", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
+    {"inspect", {"chat", "tokenizer", "formats", "model", "core", "base"}},
+    {"cli", {"job", "report", "inspect", "engine", "io", "tokenizer", "scheduler", "backend", "model", "core", "base"}},
 };
 
 bool is_source(const fs::path& path) {

@@ -12,11 +12,13 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
 #include "model/adapter_library.h"
+#include "model/adapter_pool.h"
 #include "model/config_loader.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
@@ -252,12 +254,145 @@ TEST_CASE("a library finds adapters by name, checks each once, and keeps what is
   CHECK(library.find("b") == 1);
   for (const char* name : {"", "c", "no-adapter", "../a", "a/", "./a"}) CHECK(!library.find(name));
   CHECK(library.prepare(0).ok());
-  CHECK(library.adapter(0)->num_modules() == 4);
-  CHECK(library.adapter(0)->max_rank() == 1);
+  CHECK(library.open(0).value().num_modules() == 4);
+  CHECK(library.open(0).value().max_rank() == 1);
   fs::remove(dir.path() + "/b/adapter_model.safetensors");
   const Status first = library.prepare(1);
   CHECK(!first.ok());
   CHECK(library.prepare(1).message() == first.message());
+}
+
+// Says that each adapter takes 100 bytes.
+class HundredBytes final : public AdapterPacker {
+ public:
+  int64_t num_bytes(const LoraAdapter&) const override { return 100; }
+  std::shared_ptr<const PackedAdapter> pack(const LoraAdapter&) const override {
+    return std::make_shared<const PackedAdapter>();
+  }
+};
+
+TEST_CASE("a pool reads what is wanted, in order, as far as there is room beside what is needed") {
+  const TempDir dir;
+  for (const char* name : {"0", "1", "2", "3", "4"})
+    fs::create_directory_symlink(fixtures() + "adapters/llama-gqa/rank-1", dir.path() + "/" + name);
+  const auto library = std::make_shared<AdapterLibrary>(adapters_below(dir.path()).value(),
+                                                        load_model_config(fixtures() + "models/llama-gqa").value());
+  AdapterPool pool(library, std::make_unique<HundredBytes>(), 250);
+  const auto read = [&](int32_t id) {
+    while (pool.state(id) == AdapterState::kOnItsWay) pool.wait_for_read(10);
+    return pool.state(id) == AdapterState::kReady;
+  };
+  const auto stop_reading = [&] {
+    while (pool.is_reading()) pool.wait_for_read(1);
+  };
+  for (const int32_t id : {0, 1, 2}) pool.want(id);
+  CHECK(read(0));
+  CHECK(read(1));
+  stop_reading();
+  CHECK(pool.state(2) == AdapterState::kOnItsWay);  // 0 and 1 are needed
+  pool.want(1);
+  pool.release(1);
+  stop_reading();
+  CHECK(pool.state(2) == AdapterState::kOnItsWay);
+  pool.release(0);
+  CHECK(read(2));
+  CHECK(pool.num_reads() == 3);
+  pool.want(0);  // it made room
+  pool.want(3);
+  stop_reading();
+  pool.release(3);
+  pool.release(1);
+  CHECK(read(0));
+  CHECK(pool.num_reads() == 4);
+  pool.want(1);
+  pool.want(4);
+  pool.release(0);
+  pool.release(2);
+  CHECK(read(1));
+  CHECK(read(4));
+  CHECK(pool.num_reads() == 6);
+  pool.release(1);
+  pool.want(1);  // it is still there
+  CHECK(pool.state(1) == AdapterState::kReady);
+  pool.release(1);
+  pool.release(4);
+  fs::remove(dir.path() + "/3");
+  pool.want(3);
+  CHECK_FALSE(read(3));
+  CHECK(pool.failure(3).message().find(dir.path() + "/3") != std::string::npos);
+  CHECK_THROWS_AS(pool.take(3), std::runtime_error);
+  CHECK(pool.take(2) != nullptr);
+  CHECK(pool.num_reads() == 7);
+}
+
+// By their values, whatever they are stored as.
+void check_same(const LoraModule& one, const LoraModule& other) {
+  CHECK(one.scale == other.scale);
+  CHECK(one.out_column == other.out_column);
+  REQUIRE(one.rank() == other.rank());
+  REQUIRE(one.b.rows == other.b.rows);
+  std::vector<float> x(std::max(one.a.cols, one.rank())), y(x.size());
+  for (int64_t r = 0; r < one.rank(); ++r) {
+    read_floats(one.a, r, x.data());
+    read_floats(other.a, r, y.data());
+    CHECK(x == y);
+  }
+  for (int64_t column = 0; column < one.b.rows; ++column) {
+    read_floats(one.b, one.row_of_column(column), x.data());
+    read_floats(other.b, other.row_of_column(column), y.data());
+    CHECK(std::equal(x.begin(), x.begin() + one.rank(), y.begin()));
+  }
+}
+
+TEST_CASE("a GGUF adapter has the values of the PEFT adapter that it was made of, in the places that they belong to") {
+  for (const char* name : {"llama-gqa/rank-8", "llama-gqa/rank-1", "phi3/rank-8"}) {
+    CAPTURE(name);
+    const std::string model = std::string(name).substr(0, std::string(name).find('/'));
+    std::string file = name;
+    file[model.size()] = '.';
+    const ModelConfig config = load_model_config(fixtures() + "models/" + model).value();
+    const auto peft = LoraAdapter::open(fixtures() + "adapters/" + name, config);
+    const auto gguf = LoraAdapter::open(fixtures() + "gguf/adapters/" + file + ".gguf", config);
+    REQUIRE_MESSAGE(gguf.ok(), gguf.status().message());
+    CHECK(gguf->check_values().ok());
+    CHECK(gguf->num_modules() == peft->num_modules());
+    for (int32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      for (int32_t p = 0; p < kNumProjections; ++p) {
+        const auto expected = peft->modules(layer, static_cast<Projection>(p));
+        const auto found = gguf->modules(layer, static_cast<Projection>(p));
+        REQUIRE(found.size() == expected.size());
+        for (const LoraModule& module : found)
+          for (const LoraModule& other : expected)
+            if (module.out_column == other.out_column) check_same(module, other);
+      }
+    }
+  }
+}
+
+TEST_CASE("FAULTS 36: GGUF files that are models, another model's adapters or damaged are refused") {
+  const std::string good = fixtures() + "gguf/adapters/llama-gqa.rank-8.gguf";
+  const auto refusal = [](const std::string& path, const std::string& model) {
+    const Result<LoraAdapter> adapter = LoraAdapter::open(path, load_model_config(fixtures() + "models/" + model).value());
+    const Status status = adapter.ok() ? adapter->check_values() : adapter.status();
+    return status.message();
+  };
+  CHECK(refusal(good, "llama-gqa") == "");
+  CHECK(has(refusal(good, "qwen3"), "the adapter is for llama"));
+  CHECK(has(refusal(good, "llama-headdim"), "has shape"));
+  CHECK(has(refusal(fixtures() + "gguf/llama-f32.gguf", "llama-gqa"), "expected \"adapter\""));
+  const TempDir dir;
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::ifstream in(good, std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    replace(bytes, from, to);
+    std::ofstream(dir.path() + "/a.gguf", std::ios::binary) << bytes;
+    return refusal(dir.path() + "/a.gguf", "llama-gqa");
+  };
+  CHECK(has(with("blk.1.ffn_up.weight.lora_b", "blk.1.ffn_up.weight.lora_c"), "lora_b is missing"));
+  CHECK(has(with("blk.1.ffn_up.", "blk.7.ffn_up."), "blk.7.ffn_up"));
+  CHECK(has(with("blk.1.ffn_up.", "blk.1.ffn_xx."), "blk.1.ffn_xx"));
+  std::ofstream(dir.path() + "/a.gguf", std::ios::binary) << "GGUF";
+  CHECK(refusal(dir.path() + "/a.gguf", "llama-gqa") != "");
 }
 
 }  // namespace

@@ -124,6 +124,26 @@ TEST_CASE("rows of a later plan, whose prompts share with those of earlier ones"
   CHECK(order_rows(Schedule::kPrefix, rows, 1) == std::vector<int32_t>{0, 4, 2, 1, 3});
 }
 
+TEST_CASE("rows of an adapter follow each other where the index does not say so, and an adapter is done with before others") {
+  std::vector<PlannedRow> rows;
+  for (int32_t i = 0; i < 60; ++i) rows.push_back({i, {}, 10, i % 5 - 1});
+  for (const Schedule schedule : {Schedule::kPrefix, Schedule::kAuto}) {
+    CAPTURE(static_cast<int>(schedule));
+    RowQueue queue(schedule, rows, 4);
+    std::vector<int32_t> adapters;
+    for (int i = 0; i < 60; ++i) {
+      adapters.push_back(rows[queue.next().value()].adapter);
+      // Others seem longer from now on.
+      if (i == 30) queue.reorder([&](int32_t row) { return rows[row].adapter == adapters.back() ? 10 : 11; });
+    }
+    int num_changes = 0;
+    for (size_t i = 1; i < adapters.size(); ++i)
+      num_changes += adapters[i] != kNoAdapter && adapters[i] != adapters[i - 1];
+    CHECK(num_changes <= 4);
+    CHECK_FALSE(queue.next());
+  }
+}
+
 TEST_CASE("no rows, and one") {
   CHECK(order_rows(Schedule::kAuto, {}, 1).empty());
   CHECK(order_rows(Schedule::kAuto, std::vector<PlannedRow>{{}}, 1) == std::vector<int32_t>{0});

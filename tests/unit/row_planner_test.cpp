@@ -19,14 +19,14 @@ double ms_since(Clock::time_point begin) {
 }
 
 struct Run {
-  explicit Run(size_t max_bytes = 1 << 20, size_t window = 256) : work(window) {
-    planner.emplace(RowPlannerOptions{Schedule::kLongestFirst, max_bytes, 4}, work);
+  explicit Run(size_t max_bytes = 1 << 20, size_t window = 256, Schedule schedule = Schedule::kLongestFirst) : work(window) {
+    planner.emplace(RowPlannerOptions{schedule, max_bytes, 4}, work);
   }
   // A row whose answer has so many tokens at most.
-  bool add(int32_t max_tokens, double arrival_ms = 0, bool is_pipe = false) {
+  bool add(int32_t max_tokens, double arrival_ms = 0, bool is_pipe = false, int32_t adapter = kNoAdapter) {
     const auto ordinal = static_cast<int64_t>(num_added++);
     return planner->add({ordinal, make_request(10, max_tokens), arrival_ms, is_pipe},
-                        {static_cast<int32_t>(ordinal), {}});
+                        {static_cast<int32_t>(ordinal), {}, 0, adapter});
   }
   std::vector<int32_t> take_all() {
     std::vector<int32_t> lengths;
@@ -89,6 +89,21 @@ TEST_CASE("computing starts two seconds after the engine is ready, at once behin
   pipe.add(1, 1.0, /*is_pipe=*/true);
   CHECK(pipe.work.pop_for(20000));
   CHECK(ms_since(piped) < 1500);
+}
+
+TEST_CASE("rows of several adapters of a file are gathered to its end, however long that takes; others are not") {
+  const auto begun = [](bool is_pipe, int32_t second_adapter) {
+    auto run = std::make_unique<Run>(1 << 20, 256, Schedule::kAuto);
+    run->planner->begin_engine();
+    for (int32_t i = 0; i < 4; ++i) CHECK(run->add(1 + i % 2, is_pipe, is_pipe, i % 2 == 0 ? 3 : second_adapter));
+    return run;
+  };
+  const auto file = begun(false, 7), one = begun(false, 3), pipe = begun(true, 7);
+  CHECK(pipe->work.pop_for(20000));
+  CHECK(one->work.pop_for(20000));
+  CHECK_FALSE(file->work.pop_for(100));  // that of one adapter has closed
+  file->planner->end();
+  CHECK(file->take_all() == std::vector<int32_t>{2, 2, 1, 1});
 }
 
 TEST_CASE("rows with simulated arrivals stay in order") {

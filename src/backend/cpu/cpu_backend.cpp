@@ -105,6 +105,8 @@ class CpuBackend final : public Backend {
     return {};
   }
 
+  AdapterStore* adapters() override { return ops_ ? ops_->adapters() : nullptr; }
+
   MachineLimits measure_limits() override {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before measure_limits()");
     const cpu::Rate peak = options_.cpu.quantization == Quantization::kInt8 ? cpu::measure_peak_int8_ops(*pool_)

@@ -159,7 +159,7 @@ void CpuOps::begin_step(const StepPlan& plan) {
       block_start_[g].push_back(plan.block_start[e * plan.num_layer_groups + g]);
     if (!plan.parent_rows.empty()) tree_batches_[g].lay_out(plan, step_, g);
   }
-  if (adapters_) adapters_->begin_step(plan, pool_);
+  if (adapters_) adapters_->begin_step(plan);
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows)
     sample_rows_.push_back(plan.hidden_rows.empty() ? row.token_row : plan.hidden_rows[row.token_row]);
@@ -171,6 +171,7 @@ void CpuOps::end_step(StepOutput* output) {
   output->hidden = std::move(pooled_);
   pooled_.clear();
   plan_ = nullptr;
+  if (adapters_) adapters_->end_step();
 }
 
 void CpuOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {

@@ -35,6 +35,7 @@ class CpuOps final : public Ops {
   void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
 
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes);  // that plans may name
+  AdapterStore* adapters() { return adapters_ ? &adapters_->store() : nullptr; }
 
   DType activation_dtype() const override { return DType::kF32; }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 #include <utility>
 
 #include "backend/cuda/cuda_weights.h"
@@ -49,13 +48,14 @@ void store_b_transposed(const LoraModule& module, DType dtype, uint8_t* to) {
 
 // An adapter as it lies on the device: the products, whose pointers are places in `bytes` until it is there, and behind
 // them the matrices.
-struct PackedForDevice {
+struct PackedForDevice final : PackedAdapter {
   std::vector<LoraProduct> products;  // [layers * kNumProjections]
   std::vector<uint8_t> bytes;
 };
 
-PackedForDevice pack_for_device(const LoraAdapter& adapter, int32_t num_layers, DType dtype) {
-  PackedForDevice packed;
+std::shared_ptr<const PackedAdapter> pack_for_device(const LoraAdapter& adapter, int32_t num_layers, DType dtype) {
+  const auto made = std::make_shared<PackedForDevice>();
+  PackedForDevice& packed = *made;
   packed.products.resize(int64_t{num_layers} * kNumProjections);
   auto end = whole_packs(static_cast<int64_t>(packed.products.size() * sizeof(LoraProduct)));
   const auto place = [&](int64_t count) {
@@ -88,26 +88,54 @@ PackedForDevice pack_for_device(const LoraAdapter& adapter, int32_t num_layers, 
     store_a(module, dtype, packed.bytes.data() + reinterpret_cast<uintptr_t>(part.a));
     store_b_transposed(module, dtype, packed.bytes.data() + reinterpret_cast<uintptr_t>(part.b));
   });
-  return packed;
+  return made;
 }
 
-// Gives the products their addresses behind `base`.
-void settle(PackedForDevice* packed, const uint8_t* base) {
-  for (LoraProduct& product : packed->products) {
+class Packer final : public AdapterPacker {
+ public:
+  Packer(int32_t num_layers, DType dtype) : num_layers_(num_layers), dtype_(dtype) {}
+
+  int64_t num_bytes(const LoraAdapter& adapter) const override {
+    const int64_t num_products = int64_t{num_layers_} * kNumProjections;
+    auto sum = whole_packs(num_products * static_cast<int64_t>(sizeof(LoraProduct)));
+    for (int64_t i = 0; i < num_products; ++i)
+      for (const LoraModule& module : adapter.modules(static_cast<int32_t>(i / kNumProjections),
+                                                      static_cast<Projection>(i % kNumProjections)))
+        for (const int64_t size : {module.a.cols, module.b.rows})
+          sum += whole_packs(module.rank() * size * dtype_bytes(dtype_));
+    return sum;
+  }
+
+  std::shared_ptr<const PackedAdapter> pack(const LoraAdapter& adapter) const override {
+    return pack_for_device(adapter, num_layers_, dtype_);
+  }
+
+ private:
+  const int32_t num_layers_;
+  const DType dtype_;
+};
+
+// The products with their addresses behind `base`.
+std::vector<LoraProduct> settled(std::vector<LoraProduct> products, const uint8_t* base) {
+  for (LoraProduct& product : products) {
     for (LoraPart& part : product.parts) {
       if (part.a == nullptr) continue;
       part.a = base + reinterpret_cast<uintptr_t>(part.a);
       part.b = base + reinterpret_cast<uintptr_t>(part.b);
     }
   }
-  std::memcpy(packed->bytes.data(), packed->products.data(), packed->products.size() * sizeof(LoraProduct));
+  return products;
 }
 
 }  // namespace
 
 CudaAdapters::CudaAdapters(const ModelConfig& config, DType dtype, std::shared_ptr<AdapterLibrary> library,
                            int64_t max_bytes, const StepLimits& limits, cudaStream_t stream)
-    : config_(config), dtype_(dtype), library_(std::move(library)), max_bytes_(max_bytes), stream_(stream) {
+    : config_(config),
+      dtype_(dtype),
+      max_bytes_(max_bytes),
+      stream_(stream),
+      pool_(std::move(library), std::make_unique<Packer>(config.num_hidden_layers, dtype), max_bytes) {
   const int64_t bytes = layout({limits.max_num_tokens, 0, limits.max_num_samples}).end;
   device_ = cuda::DeviceMemory(bytes);
   for (auto& host : host_) host = cuda::PinnedMemory(bytes);
@@ -163,10 +191,8 @@ void CudaAdapters::begin_step(const StepPlan& plan, const StepShape& shape, bool
 
 // num_of_step: adapters of the step that are on the device: the latest used.
 CudaAdapters::OnDevice CudaAdapters::send(int32_t id, size_t num_of_step) {
-  const std::shared_ptr<const LoraAdapter> adapter = library_->adapter(id);
-  PackedForDevice packed = pack_for_device(*adapter, config_.num_hidden_layers, dtype_);
-  if (const Status status = adapter->still_readable(); !status.ok()) throw std::runtime_error(status.message());
-  const auto bytes = static_cast<int64_t>(packed.bytes.size());
+  const auto packed = std::static_pointer_cast<const PackedForDevice>(pool_.take(id));
+  const auto bytes = static_cast<int64_t>(packed->bytes.size());
   if (num_bytes_ + bytes > max_bytes_ && uses_.size() > num_of_step)
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");  // a step in flight may use those that go
   while (num_bytes_ + bytes > max_bytes_ && uses_.size() > num_of_step) {
@@ -176,9 +202,13 @@ CudaAdapters::OnDevice CudaAdapters::send(int32_t id, size_t num_of_step) {
     on_device_.erase(oldest);
   }
   OnDevice sent{cuda::DeviceMemory(bytes), {}};
-  settle(&packed, sent.memory.data<uint8_t>());
-  check(cudaMemcpyAsync(sent.memory.data(), packed.bytes.data(), packed.bytes.size(), cudaMemcpyHostToDevice, stream_),
-        "cudaMemcpyAsync");  // from pageable memory, which the copy has left when the call returns
+  // From pageable memory, which a copy has left when the call returns.
+  check(cudaMemcpyAsync(sent.memory.data(), packed->bytes.data(), packed->bytes.size(), cudaMemcpyHostToDevice, stream_),
+        "cudaMemcpyAsync");
+  const auto products = settled(packed->products, sent.memory.data<uint8_t>());
+  check(cudaMemcpyAsync(sent.memory.data(), products.data(), products.size() * sizeof(LoraProduct),
+                        cudaMemcpyHostToDevice, stream_),
+        "cudaMemcpyAsync");
   num_bytes_ += bytes;
   sent.use = uses_.insert(uses_.end(), id);
   return sent;

@@ -1,5 +1,5 @@
-// The adapters that a GPU's steps use: converted and sent to the device when a step first needs one, kept there until
-// others need the memory, and for each step which rows have which.
+// The adapters that a GPU's steps use: converted in the host's memory before steps need them, sent to the device when a step
+// first does, kept there until others need the memory, and for each step which rows have which.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,20 @@
 #include "core/model_config.h"
 #include "kernels/cuda/lora.h"
 #include "kernels/cuda/memory.h"
-#include "model/adapter_library.h"
+#include "model/adapter_pool.h"
 #include "model/ops.h"
 
 namespace llmb {
 
-// One thread drives it. Everything throws cuda::CudaError. Invariants:
+// One thread drives it, but for store(). Everything throws cuda::CudaError. Invariants:
 //  1. Beside the adapters of the step that was begun last, those on the device take at most max_bytes.
 //  2. Where a step's rows lie on the device depends on its shape alone, so that a step can be recorded.
 class CudaAdapters {
  public:
   CudaAdapters(const ModelConfig& config, DType dtype, std::shared_ptr<AdapterLibrary> library, int64_t max_bytes,
                const StepLimits& limits, cudaStream_t stream);
+
+  AdapterStore& store() { return pool_; }
 
   // Queues the copies of what the plan names. is_recorded: lora() launches for all rows of the shape. As with
   // StepStage::upload(), the step kMaxPlansInFlight before it must have run. Throws std::runtime_error where a file can
@@ -53,9 +55,9 @@ class CudaAdapters {
 
   const ModelConfig config_;
   const DType dtype_;
-  const std::shared_ptr<AdapterLibrary> library_;
   const int64_t max_bytes_;
   const cudaStream_t stream_;
+  AdapterPool pool_;  // in the host's memory
   std::unordered_map<int32_t, OnDevice> on_device_;
   std::list<int32_t> uses_;  // ids of on_device_, the latest used last
   int64_t num_bytes_ = 0;

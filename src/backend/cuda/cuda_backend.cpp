@@ -70,6 +70,11 @@ class CudaBackend final : public Backend {
     }
   }
 
+  AdapterStore* adapters() override {
+    CudaAdapters* const adapters = ops_ ? ops_->adapters() : nullptr;
+    return adapters != nullptr ? &adapters->store() : nullptr;
+  }
+
   Status submit(const StepPlan& plan) override {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
     LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");

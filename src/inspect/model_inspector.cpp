@@ -1,0 +1,309 @@
+#include "inspect/model_inspector.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "chat/chat_template.h"
+#include "core/kv_layout.h"
+#include "formats/gguf_file.h"
+#include "formats/safetensors.h"
+#include "model/config_loader.h"
+#include "model/gguf_model.h"
+#include "model/lora_adapter.h"
+#include "model/model_weights.h"
+#include "model/weight_files.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb {
+namespace {
+
+struct TensorLine {
+  std::string name, dtype;
+  std::vector<int64_t> shape;
+  int64_t bytes = 0;
+};
+
+class Inspector {
+ public:
+  Inspector(std::string path, std::vector<uint64_t> memory, bool list_tensors, std::vector<std::string> adapters)
+      : path_(std::move(path)),
+        memory_(std::move(memory)),
+        list_tensors_(list_tensors),
+        adapters_(std::move(adapters)) {}
+
+  bool run() {
+    const Result<ModelConfig> config = load_model_config(path_);
+    if (config.ok()) print_config(*config);
+    else refuse("model", config.status());
+    print_tensors();
+    if (config.ok()) {
+      if (const auto files = WeightFiles::open(path_, *config); !files.ok()) refuse("weights", files.status());
+    }
+    print_tokenizer(config.ok() ? config->vocab_size : 0);
+    print_generation(config.ok() ? &*config : nullptr);
+    print_template();
+    if (config.ok()) print_kv(*config);
+    for (const std::string& dir : adapters_)
+      if (config.ok()) print_adapter(dir, *config);
+    for (const std::string& line : refused_) std::printf("REFUSED       %s\n", line.c_str());
+    if (refused_.empty()) std::printf("runs          yes\n");
+    return refused_.empty();
+  }
+
+ private:
+  void refuse(const char* part, const Status& status) {
+    refused_.push_back(escape_control(std::string(part) + ": " + status.message()));
+  }
+
+  static std::string describe_positions(const ModelConfig& c) {
+    if (!c.alibi_slopes.empty()) return "ALiBi";
+    if (c.learned_positions) return "learned";
+    std::string out;
+    static constexpr const char* kKinds[] = {"", ", linear", ", llama3", ", dynamic", ", yarn", ", longrope"};
+    for (const RopeConfig& rope : c.ropes) {
+      char text[96];
+      std::snprintf(text, sizeof text, "%srope theta %g%s, %d of %d channels", out.empty() ? "" : "; ", rope.theta,
+                    kKinds[static_cast<int>(rope.scaling.kind)], c.rotary_dim(rope), c.head_dim);
+      out += text;
+    }
+    return out;
+  }
+
+  static std::string describe_layers(const ModelConfig& c) {
+    std::map<int32_t, int> windows;
+    int num_experts = 0, num_unrotated = 0;
+    for (int32_t i = 0; i < c.num_hidden_layers; ++i) {
+      windows[c.layer(i).window]++;
+      num_experts += c.layer(i).has_experts;
+      num_unrotated += c.layer(i).rope < 0;
+    }
+    std::string out;
+    for (const auto& [window, count] : windows)
+      if (window > 0) out += ", " + std::to_string(count) + " with a window of " + std::to_string(window);
+    if (num_unrotated > 0) out += ", " + std::to_string(num_unrotated) + " without rope";
+    if (num_experts > 0)
+      out += ", " + std::to_string(num_experts) + " with " + std::to_string(c.experts.num_experts) + " experts (" +
+             std::to_string(c.experts.top_k) + " of them for a token)";
+    return out;
+  }
+
+  static void print_config(const ModelConfig& c) {
+    std::printf("architecture  %s\n", c.model_type.c_str());
+    std::printf("layers        %d%s\n", c.num_hidden_layers, describe_layers(c).c_str());
+    std::printf("sizes         hidden %d, %d heads over %d KV heads of %d, MLP %d%s, vocabulary %d%s\n", c.hidden_size,
+                c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.intermediate_size,
+                c.activation.gated ? " gated" : "", c.vocab_size, c.tie_word_embeddings ? " (tied)" : "");
+    std::printf("positions     %d, %s\n", c.max_position_embeddings, describe_positions(c).c_str());
+  }
+
+  // From the headers, also of a model that is refused.
+  std::vector<TensorLine> read_tensors() {
+    std::vector<TensorLine> lines;
+    if (is_gguf_path(path_)) {
+      const auto file = GgufFile::open(path_);
+      if (!file.ok()) return lines;  // said with the config
+      for (const GgufTensor& t : file->tensors())
+        lines.push_back({std::string(t.name), t.type->name, t.shape, static_cast<int64_t>(t.data.size())});
+      return lines;
+    }
+    const auto checkpoint = Checkpoint::open(path_);
+    if (!checkpoint.ok()) {
+      if (!refused_.empty()) refuse("weights", checkpoint.status());  // else it is said when they are opened
+      return lines;
+    }
+    for (const std::string& name : checkpoint->names()) {
+      const auto stored = *checkpoint->find(name);
+      lines.push_back({name, std::string(stored.dtype), {stored.shape.begin(), stored.shape.end()}, stored.bytes});
+    }
+    return lines;
+  }
+
+  void print_tensors() {
+    const std::vector<TensorLine> lines = read_tensors();
+    if (lines.empty()) return;
+    std::map<std::string, std::pair<int64_t, int64_t>> by_dtype;  // count, bytes
+    int64_t total = 0;
+    for (const TensorLine& line : lines) {
+      by_dtype[line.dtype].first++;
+      by_dtype[line.dtype].second += line.bytes;
+      total += line.bytes;
+    }
+    std::printf("tensors       %zu, %.1f MiB", lines.size(), static_cast<double>(total) / 1048576);
+    for (const auto& [dtype, count] : by_dtype)
+      std::printf("%s %s %lld (%.1f MiB)", dtype == by_dtype.begin()->first ? ":" : ",", dtype.c_str(),
+                  static_cast<long long>(count.first), static_cast<double>(count.second) / 1048576);
+    std::printf("\n");
+    stored_bytes_ = total;
+    std::map<std::string, std::string> dtypes;
+    for (const TensorLine& line : lines) dtypes[line.name] = line.dtype;
+    for (const TensorLine& line : lines)
+      if (list_tensors_)
+        std::printf("  %-60s %-8s %-16s %s\n", escape_control(line.name).c_str(), line.dtype.c_str(),
+                    shape_string(line.shape).c_str(), becomes(line, dtypes).c_str());
+  }
+
+  // Tensors of few bits: what becomes of them when they are loaded.
+  std::string becomes(const TensorLine& line, const std::map<std::string, std::string>& dtypes) const {
+    if (is_gguf_path(path_)) {
+      if (find_block_format(line.dtype) == BlockFormat::kNone) return "";
+      return line.shape.size() < 2 ? "becomes float32" : "stays on a CPU, becomes bfloat16 on a GPU";
+    }
+    const auto end_of = [&](const std::string& suffix, const std::string& scale) {
+      if (!line.name.ends_with(suffix)) return std::string();
+      const auto found = dtypes.find(line.name.substr(0, line.name.size() - suffix.size()) + scale);
+      return found == dtypes.end() ? std::string() : "becomes " + found->second;
+    };
+    std::string out = end_of(".qweight", ".scales");
+    if (out.empty()) out = end_of(".weight_packed", ".weight_scale");
+    if (out.empty() && line.dtype == "I8") out = end_of(".weight", ".weight_scale");
+    const bool is_other = line.dtype == "F8_E4M3" || line.dtype == "I8" || line.dtype == "U8";
+    if (out.empty() && is_other && line.name.ends_with(".weight")) out = "becomes the model's dtype";
+    return out;
+  }
+
+  // "<|im_end|> 151645, …": what ends an answer.
+  std::string describe_ends(std::vector<TokenId> ids) const {
+    if (tokenizer_ && tokenizer_->eos_token_id() &&
+        std::count(ids.begin(), ids.end(), *tokenizer_->eos_token_id()) == 0)
+      ids.push_back(*tokenizer_->eos_token_id());
+    std::string ends;
+    for (const TokenId id : ids) {
+      const std::string piece = tokenizer_ ? escape_control(tokenizer_->token_piece(id)) + " " : "";
+      ends += (ends.empty() ? "" : ", ") + piece + std::to_string(id);
+    }
+    return ends.empty() ? "max-tokens only" : ends;
+  }
+
+  void print_generation(const ModelConfig* config) {
+    const auto generation = load_generation_config(path_);
+    if (!generation.ok()) return refuse("generation_config.json", generation.status());
+    std::string out;
+    const auto add = [&](const char* name, const auto& value) {
+      if (value) out += std::string(out.empty() ? "" : ", ") + name + " " + (CLI::detail::to_string(*value));
+    };
+    if (generation->do_sample == false) out = "greedy";
+    add("temperature", generation->temperature);
+    add("top_p", generation->top_p);
+    add("top_k", generation->top_k);
+    add("min_p", generation->min_p);
+    add("repetition_penalty", generation->repetition_penalty);
+    add("max_new_tokens", generation->max_new_tokens);
+    const std::vector<TokenId> ids = merge_eos_token_ids(config != nullptr ? *config : ModelConfig(), *generation);
+    std::printf("sampling      %s; ends at %s\n", out.empty() ? "no defaults" : out.c_str(),
+                describe_ends(ids).c_str());
+  }
+
+  void print_tokenizer(int32_t vocab_size) {
+    auto tokenizer = Tokenizer::load(path_);
+    if (!tokenizer.ok()) return refuse("tokenizer", tokenizer.status());
+    tokenizer_ = std::move(*tokenizer);
+    const Tokenizer& t = *tokenizer_;
+    std::printf("tokenizer     %s, %d tokens, bos \"%s\", eos \"%s\"\n", t.kind().c_str(), t.vocab_size(),
+                escape_control(t.bos_token()).c_str(), escape_control(t.eos_token()).c_str());
+    if (vocab_size > 0 && t.vocab_size() > vocab_size)
+      std::printf(
+          "note          the tokenizer has %d tokens, the model %d: a prompt with one of the others is an error "
+          "record\n",
+          t.vocab_size(), vocab_size);
+  }
+
+  void print_template() {
+    const auto chat = ChatTemplate::load(path_);
+    if (!chat.ok() && chat.status().code() == StatusCode::kNotFound) {
+      std::printf("template      none: lines with messages are error records\n");
+      return;
+    }
+    if (!chat.ok()) return refuse("chat template", chat.status());
+    const ChatTemplateSummary summary = (*chat)->summary();
+    static const std::set<std::string> kUsual = {"messages",
+                                                 "add_generation_prompt",
+                                                 "bos_token",
+                                                 "eos_token",
+                                                 "raise_exception",
+                                                 "namespace",
+                                                 "strftime_now",
+                                                 "range",
+                                                 "dict",
+                                                 "tools",
+                                                 "documents",
+                                                 "pad_token",
+                                                 "unk_token"};
+    std::string own;
+    for (const std::string& name : summary.variables)
+      if (!kUsual.contains(name)) own += (own.empty() ? "" : ", ") + name;
+    const bool has_tools =
+        summary.has_tool_template || std::count(summary.variables.begin(), summary.variables.end(), "tools") > 0;
+    std::printf("template      tools: %s; text parts: %s; chat_template_kwargs: %s\n", has_tools ? "yes" : "no",
+                summary.reads_text_parts ? "read" : "joined", own.empty() ? "none" : own.c_str());
+    for (const std::string& name : summary.unknown_names)
+      std::printf(
+          "note          the template uses \"%s\", which there is not: a line that gets there is an error record\n",
+          name.c_str());
+  }
+
+  void print_kv(const ModelConfig& c) const {
+    const int64_t weights = stored_weight_bytes(c);
+    const bool stays_blocks = c.is_dequantised && is_gguf_path(path_);
+    if (weights > stored_bytes_ + stored_bytes_ / 4 && stored_bytes_ > 0)
+      std::printf(
+          "note          weights of few bits %sbecome %s when they are loaded: %.1f times the file's size\n",
+          stays_blocks ? "stay as they are on a CPU; on a GPU they " : "",
+          dtype_name(stays_blocks ? c.gpu_dtype() : c.dtype),
+          static_cast<double>(stays_blocks ? weights / dtype_bytes(c.dtype) * dtype_bytes(c.gpu_dtype()) : weights) /
+              static_cast<double>(stored_bytes_));
+    if (stays_blocks)
+      std::printf(
+          "note          on a CPU, --gguf-activations int8 rounds what meets these weights: faster, other answers\n");
+    std::vector<DType> dtypes = {DType::kF32};
+    if (c.gpu_dtype() != DType::kF32) dtypes.push_back(c.gpu_dtype());
+    for (const DType dtype : dtypes) {
+      const KvLayout kv = {c.num_hidden_layers, c.num_key_value_heads, c.head_dim, 16, 0, dtype};
+      const int64_t numbers = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
+      const int64_t held = stays_blocks && dtype == DType::kF32 ? stored_bytes_ : numbers;
+      std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype),
+                  static_cast<long long>(kv.bytes_per_token()), static_cast<double>(held) / 1048576);
+      for (const uint64_t memory : memory_) {
+        const int64_t left = static_cast<int64_t>(std::min<uint64_t>(memory, uint64_t{1} << 60)) - held;
+        const int64_t tokens = left <= 0 ? 0 : left / kv.bytes_per_block() * kv.block_size;
+        std::printf("  in %.1f GiB  %lld tokens, %.2f sequences of %d\n", static_cast<double>(memory) / (1 << 30),
+                    static_cast<long long>(tokens), static_cast<double>(tokens) / c.max_position_embeddings,
+                    c.max_position_embeddings);
+      }
+    }
+  }
+
+  void print_adapter(const std::string& dir, const ModelConfig& config) {
+    const Result<LoraAdapter> adapter = LoraAdapter::open(dir, config);
+    const Status status = adapter.ok() ? adapter->check_values() : adapter.status();
+    if (!status.ok()) return refuse("adapter", status);
+    std::printf("adapter       %s: LoRA of rank %lld at most, %lld modules, %lld parameters\n",
+                escape_control(dir).c_str(), static_cast<long long>(adapter->max_rank()),
+                static_cast<long long>(adapter->num_modules()), static_cast<long long>(adapter->num_parameters()));
+  }
+
+  const std::string path_;
+  const std::vector<uint64_t> memory_;
+  const bool list_tensors_;
+  const std::vector<std::string> adapters_;
+  int64_t stored_bytes_ = 0;
+  std::unique_ptr<Tokenizer> tokenizer_;  // null where it is refused
+  std::vector<std::string> refused_;
+};
+
+}  // namespace
+
+bool inspect_model(ModelInspection inspection) {
+  return Inspector(std::move(inspection.path), std::move(inspection.memory), inspection.list_tensors,
+                   std::move(inspection.adapters))
+      .run();
+}
+
+}  // namespace llmb
