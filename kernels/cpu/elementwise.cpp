@@ -56,6 +56,22 @@ void clamp_span(float* x, float limit, int64_t n) {
   });
 }
 
+template <typename F>
+HWY_INLINE void multiply_span(float* HWY_RESTRICT x, const float* HWY_RESTRICT gate, int64_t n, const F& f) {
+  const auto multiply = [&f](V v, V g) HWY_ATTR { return hn::Mul(v, f(g)); };
+  const int64_t full = n - n % kLogicalLanes, rest = n - full;
+  for (int64_t i = 0; i < full; i += kLogicalLanes) store16(map16(load16(x + i), load16(gate + i), multiply), x + i);
+  if (rest > 0)
+    store16_partial(map16(load16_partial(x + full, rest), load16_partial(gate + full, rest), multiply), x + full, rest);
+}
+
+void gate_span(GateKind kind, float* x, const float* gate, int64_t n) {
+  const V one = hn::Set(D(), 1.0f);
+  const auto below = [one](V g) HWY_ATTR { return hn::Add(one, exp_v(hn::Neg(g))); };
+  if (kind == GateKind::kSilu) multiply_span(x, gate, n, [&](V g) HWY_ATTR { return hn::Div(g, below(g)); });
+  else multiply_span(x, gate, n, [&](V g) HWY_ATTR { return hn::Div(one, below(g)); });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace llmb::cpu
 HWY_AFTER_NAMESPACE();
@@ -67,6 +83,7 @@ HWY_EXPORT(add_span);
 HWY_EXPORT(scale_span);
 HWY_EXPORT(softcap_span);
 HWY_EXPORT(clamp_span);
+HWY_EXPORT(gate_span);
 
 namespace {
 
@@ -101,6 +118,12 @@ void add_gated(float* x, const float* y, const float* gate, int64_t rows, int64_
   for_each_row(pool, rows, width, [&](int64_t row, int) {
     const float weight = gate == nullptr ? 1 : static_cast<float>(1 / (1 + std::exp(-static_cast<double>(gate[row]))));
     HWY_DYNAMIC_DISPATCH(add_span)(x + row * width, y + row * width, weight, width);
+  });
+}
+
+void multiply_by_gate(GateKind kind, float* x, const float* gate, int64_t size, ThreadPool& pool) {
+  for_each_span(pool, size, [&](int64_t begin, int64_t n) {
+    HWY_DYNAMIC_DISPATCH(gate_span)(kind, x + begin, gate + begin, n);
   });
 }
 

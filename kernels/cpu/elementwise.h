@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/thread_pool.h"
+#include "core/activation.h"
 #include "core/model_config.h"
 
 namespace llmb::cpu {
@@ -27,6 +28,11 @@ void add_gated(float* x,           // [rows, width]  in and out
                const float* y,     // [rows, width]
                const float* gate,  // [rows]  or nullptr: x += y
                int64_t rows, int64_t width, ThreadPool& pool);
+
+void multiply_by_gate(GateKind kind,
+                      float* x,           // [size]  in and out
+                      const float* gate,  // [size]
+                      int64_t size, ThreadPool& pool);
 
 void grow_queries(float* qkv,                // [rows, stride]  the first q_size columns grow
                   const int32_t* positions,  // [rows]

@@ -80,6 +80,7 @@ struct BackendInfo {
   int32_t max_best_tokens = 0;          // that a group in mode kBest gives
   int32_t num_host_blocks = 0;          // of the pool that plans swap blocks to
   double swap_bytes_per_s = 0;          // measured, of one way; 0: not known
+  int32_t num_state_slots = 0;          // of layers with a recurrent state; 0: the model has none, nor entries a slot
   int32_t max_idle_blocks = INT32_MAX;  // that a prefix cache should keep: more takes memory that others may need
   double load_ms = 0;
 };

@@ -68,10 +68,13 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
   for (const SampleGroup& group : plan.groups)
     if (group.num_rows() - 1 > info.max_drafts_per_group) return internal_error("plan has too many drafts in a group");
   for (const StepEntry& entry : plan.entries) {
-    if (entry.state_slot != -1) return internal_error("plan has state slots");
+    const bool has_slot = entry.state_slot >= 0 && entry.state_slot < info.num_state_slots;
+    if (has_slot != (info.num_state_slots > 0)) return internal_error("plan has other state slots");
     if (entry.adapter >= (options.adapters ? options.adapters->size() : 0))
       return internal_error("plan has an adapter that is not known");
   }
+  for (const StateCopy& copy : plan.state_copies)
+    if (std::max(copy.from, copy.to) >= info.num_state_slots) return internal_error("plan copies state slots that are not there");
   if (plan.num_tokens() > options.max_num_batched_tokens) return internal_error("plan has too many tokens");
   if (plan.num_samples() > options.max_num_samples()) return internal_error("plan has too many sample rows");
   if (plan.mask_words != 0 && plan.mask_words != (config.vocab_size + 31) / 32)

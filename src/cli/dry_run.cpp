@@ -23,6 +23,7 @@
 #include "job/measured_steps.h"
 #include "job/prefix_rows.h"
 #include "job/tuned_settings.h"
+#include "job/worker_setup.h"
 #include "model/adapter_library.h"
 
 namespace llmb {
@@ -124,6 +125,8 @@ int dry_run(const Options& dry_options) {
   if (const auto device = choose_device(options.device); device.ok()) use_tuned_settings(*device, &options);
   Result<ModelFiles> model = load_model_files(options);
   if (!model.ok()) return refuse(model_files_stop(model.status()));
+  if (const Status status = follow_states(model->config, &options); !status.ok())
+    return refuse({JobEnd::kOptionRefused, status.message()});
   if (const Status status = load_model_context(options.model, &*model); !status.ok())
     return refuse(model_files_stop(status));
   if (model->adapters) model->adapters->check_values();

@@ -12,6 +12,12 @@ enum class Activation {
   kClampedSwiglu,  // gate e(alpha gate) (up + 1), e the logistic function, gate and up clamped; gated only
 };
 
+// The function of a gate's values that something is multiplied by.
+enum class GateKind {
+  kLogistic,  // 1 / (1 + e^-x)
+  kSilu,      // x / (1 + e^-x)
+};
+
 struct ActivationSpec {
   Activation kind = Activation::kSilu;
   bool gated = true;                   // out = f(gate) * up, gate first; else out = f(x)

@@ -9,12 +9,13 @@ namespace llmb {
 
 namespace {
 
-// Layers with one window, in order. A window that no sequence outgrows is none.
+// Layers with keys and values, by their windows and in order. A window that no sequence outgrows is none.
 using Kinds = std::map<int32_t, std::vector<int32_t>>;
 
 Kinds kinds_of(const ModelConfig& config, int32_t max_model_len) {
   Kinds kinds;
   for (int32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.layer(layer).has_state) continue;  // no keys and values
     const int32_t window = config.layer(layer).window;
     kinds[window < max_model_len ? window : 0].push_back(layer);
   }

@@ -2,6 +2,7 @@
 // no architecture by name. Read from config.json by model/config_loader. Hugging Face's names where it has one.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -43,8 +44,22 @@ enum class QkNorm { kNone, kPerHead, kAllHeads, kLayerPerHead, kRotatedPerHead, 
 // kParallelSharedNorm: with one norm for both.
 enum class ResidualKind { kSequential, kParallel, kParallelSharedNorm };
 
+// In place of attention: a state of one matrix for each value head, which decays and takes up a key and a value with every
+// token (Gated DeltaNet: Yang et al. 2024, arXiv:2412.06464), behind a short convolution over q, k and v.
+struct StateConfig {
+  int32_t num_key_heads = 0;  // 0: no layer has any
+  int32_t num_value_heads = 0;  // a multiple of num_key_heads: neighbours have a key head together
+  int32_t key_dim = 0, value_dim = 0;  // of a head
+  int32_t conv_width = 0;  // tokens that a convolution sees, its own the last
+
+  int64_t keys_size() const { return int64_t{num_key_heads} * key_dim; }
+  int64_t values_size() const { return int64_t{num_value_heads} * value_dim; }
+  int64_t conv_channels() const { return 2 * keys_size() + values_size(); }  // q, k and v
+};
+
 // Where layers differ.
 struct LayerConfig {
+  bool has_state = false;    // in place of attention
   int32_t window = 0;        // positions that a token sees, its own the last; 0: all up to its own
   int32_t chunk = 0;         // > 0: positions are cut into chunks so long, and a token sees its own chunk up to itself
   int32_t rope = 0;          // index into ModelConfig::ropes; -1: q and k are not rotated
@@ -123,6 +138,8 @@ struct ModelConfig {
   bool attention_sinks = false;         // a further score for each head, whose value is 0
   double qkv_clip = 0;                  // > 0: q, k and v are clamped to [-clip, clip]
   QueryGrowth query_growth;
+  bool attention_gate = false;          // its output is multiplied by the logistic function of a product with x
+  StateConfig state;
 
   // MLP.
   ActivationSpec activation;
@@ -150,6 +167,9 @@ struct ModelConfig {
   int64_t q_size() const { return int64_t{num_attention_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_key_value_heads} * head_dim; }
   int32_t rotary_dim(const RopeConfig& rope) const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }
+  bool has_states() const { return state.num_key_heads > 0; }
+  // How wide the rows are that attention, or what stands in its place, hands to the projection behind it, at most.
+  int64_t mixed_size() const { return std::max(q_size(), state.values_size()); }
   double score_scale(int32_t layer) const {
     const double scale = attention_scale > 0 ? attention_scale : 1 / std::sqrt(static_cast<double>(head_dim));
     return scale_by_inverse_layer ? scale / (layer + 1) : scale;
@@ -162,14 +182,15 @@ struct ModelConfig {
 
  private:
   int64_t num_params(int64_t num_experts) const {
-    const int64_t attention = int64_t{hidden_size} * (q_size() * 2 + kv_size() * 2);
+    const int64_t attention = int64_t{hidden_size} * (q_size() * (attention_gate ? 3 : 2) + kv_size() * 2);
+    const int64_t mixer = int64_t{hidden_size} * (state.conv_channels() + 2 * state.values_size() + 2 * state.num_value_heads);
     const int64_t matrices = activation.gated ? 3 : 2;
     const int64_t dense = matrices * hidden_size * intermediate_size;
     const int64_t mixture = int64_t{hidden_size} * experts.num_experts +
                             num_experts * matrices * hidden_size * experts.intermediate_size +
                             matrices * hidden_size * experts.shared_intermediate_size;
     int64_t total = int64_t{vocab_size} * hidden_size;
-    for (int32_t i = 0; i < num_hidden_layers; ++i) total += attention + (layer(i).has_experts ? mixture : dense);
+    for (int32_t i = 0; i < num_hidden_layers; ++i) total += (layer(i).has_state ? mixer : attention) + (layer(i).has_experts ? mixture : dense);
     return total;
   }
 };

@@ -14,6 +14,7 @@ void StepPlan::clear() {
   block_start.assign(1, 0);
   block_ids.clear();
   block_copies.clear();
+  state_copies.clear();
   swaps_out.clear();
   swaps_in.clear();
   shared_prefixes.clear();
@@ -85,6 +86,7 @@ std::string to_string(const StepPlan& p) {
            std::to_string(entry.base);
     if (entry.follows != kNoGroup)
       out += " + up to " + std::to_string(entry.max_ahead) + " of group " + std::to_string(entry.follows);
+    if (entry.state_slot >= 0) out += ", state " + std::to_string(entry.state_slot);
     out += ", blocks";
     for (int32_t b = p.block_start[e * p.num_layer_groups]; b < p.block_start[(e + 1) * p.num_layer_groups]; ++b)
       out += ' ' + std::to_string(p.block_ids[b]);
@@ -93,6 +95,8 @@ std::string to_string(const StepPlan& p) {
   for (const SampleGroup& group : p.groups) out += describe(p, group);
   for (const BlockCopy& copy : p.block_copies)
     out += "  copy " + std::to_string(copy.from) + " to " + std::to_string(copy.to) + '\n';
+  for (const StateCopy& copy : p.state_copies)
+    out += "  copy state " + std::to_string(copy.from) + " to " + std::to_string(copy.to) + '\n';
   for (const SharedPrefix& prefix : p.shared_prefixes) {
     out += "  " + std::to_string(prefix.num_blocks) + " blocks shared by entries";
     for (int32_t i = prefix.entry_begin; i < prefix.entry_end; ++i) out += ' ' + std::to_string(p.shared_entries[i]);

@@ -40,7 +40,8 @@
 //  9. Swaps out run first: from blocks of the pool to blocks of the host's pool, each of which gets one at most. Then,
 //     before the step and in no order, copies and swaps in from the host's pool: no block of the pool gets two, none is
 //     copied from that gets one.
-// 10. A state slot belongs to one entry.
+// 10. A state slot belongs to one entry. Copies of states run before the step and in no order: no slot gets two, none is
+//     copied from that gets one.
 // 11. A shared prefix names two entries or more whose tables in its layer group begin with the same num_blocks blocks,
 //     at least one. Within a layer group an entry stands in shared_entries once, and prefixes enclose each other or are
 //     apart; one that encloses others comes before them and is shorter.
@@ -141,6 +142,11 @@ struct SharedPrefix {
   int32_t entry_begin = 0, entry_end = 0;  // into shared_entries
 };
 
+// Copies all that a sequence's tokens left in a state.
+struct StateCopy {
+  int32_t from = 0, to = 0;  // slots
+};
+
 struct StepPlan {
   int64_t step = 0;              // counts from 0 in a run
   int32_t block_size = 16;       // tokens per KV block
@@ -158,6 +164,7 @@ struct StepPlan {
   std::vector<int32_t> block_start;    // [num_entries * num_layer_groups + 1]  into block_ids
   std::vector<BlockId> block_ids;      // block tables, packed
   std::vector<BlockCopy> block_copies;
+  std::vector<StateCopy> state_copies;
   std::vector<BlockCopy> swaps_out;  // to the host's pool
   std::vector<BlockCopy> swaps_in;   // from the host's pool
 

@@ -215,6 +215,14 @@ Status check_state_slots(const StepPlan& p) {
   }
   std::sort(slots.begin(), slots.end());
   if (std::adjacent_find(slots.begin(), slots.end()) != slots.end()) return broken(10, 0, "a state slot of two entries");
+  std::vector<int32_t> to;
+  for (const StateCopy& copy : p.state_copies) to.push_back(copy.to);
+  std::sort(to.begin(), to.end());
+  if (std::adjacent_find(to.begin(), to.end()) != to.end()) return broken(10, 0, "two copies to a state slot");
+  for (const StateCopy& copy : p.state_copies) {
+    if (copy.from < 0 || copy.to < 0) return broken(10, 0, "a copy of a negative state slot");
+    if (std::binary_search(to.begin(), to.end(), copy.from)) return broken(10, 0, "a copy of a state slot that gets one");
+  }
   return {};
 }
 

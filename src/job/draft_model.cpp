@@ -69,6 +69,8 @@ Result<DraftModel> find_draft_model(const std::string& name, const JobModel& tar
   if (config->vocab_size != target.files.config.vocab_size)
     return invalid_argument(name + ": its vocabulary has " + std::to_string(config->vocab_size) +
                             " tokens, the model's " + std::to_string(target.files.config.vocab_size));
+  if (config->has_states())
+    return unsupported(name + ": a model with recurrent states cannot draft: wrong drafts would change them");
   LoadOptions load = load_options(found->path, *config, target, target_load);
   return DraftModel{std::move(*config), std::move(load), target.device.kind == DeviceKind::kCuda};
 }

@@ -11,6 +11,7 @@
 #include "job/make_intake.h"
 #include "job/prefix_rows.h"
 #include "job/tuned_settings.h"
+#include "job/worker_setup.h"
 
 namespace llmb {
 
@@ -79,6 +80,8 @@ std::optional<JobStop> Job::read_model() {
   Result<ModelFiles> files = load_model_files(options_);
   if (!files.ok()) return model_files_stop(files.status());
   model_.files = std::move(*files);
+  if (const Status status = follow_states(model_.files.config, &options_); !status.ok())
+    return JobStop{JobEnd::kOptionRefused, status.message()};
   return {};
 }
 

@@ -83,6 +83,7 @@ class RemoteWorker {
     auto files = load_model_files(options_);
     if (!files.ok()) return model_files_stop(files.status());
     model_.files = std::move(*files);
+    if (const Status status = follow_states(model_.files.config, &options_); !status.ok()) return model_stop(status);
     if (const Status status = follow_order(order, model_, &options_); !status.ok()) return model_stop(status);
     if (const Status status = load_model_context(options_.model, &model_.files); !status.ok())
       return model_files_stop(status);

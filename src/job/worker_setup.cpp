@@ -48,6 +48,16 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
 
 }  // namespace
 
+Status follow_states(const ModelConfig& config, JobOptions* o) {
+  if (!config.has_states()) return {};
+  if (o->speculation.any() && !o->speculation.is_default)
+    return unsupported("`speculative`: model_type \"" + config.model_type +
+                       "\" has layers with a recurrent state, which wrong drafts would change; leave it out");
+  o->speculation.lookup = false;
+  o->scheduler.enable_prefix_caching = false;
+  return {};
+}
+
 std::optional<JobStop> set_up_worker(const JobOptions& o, const JobModel& model, WorkerOptions* worker) {
   *worker = basic_options(o, model);
   if (!o.speculation.corpus.empty()) {

@@ -10,6 +10,10 @@
 
 namespace llmb {
 
+// Turns off what a model with recurrent states cannot have: what wrong drafts and other rows' tokens left in a state
+// cannot be taken out of it. An error where it was asked for.
+Status follow_states(const ModelConfig& config, JobOptions* options);
+
 // Reads what speculation needs. The end of the job where an option does not fit. REQUIRES: load_model_context()
 std::optional<JobStop> set_up_worker(const JobOptions& options, const JobModel& model, WorkerOptions* worker);
 

@@ -142,6 +142,23 @@ void read_qwen2_moe(ConfigFields& f, ModelConfig* c) {
   set_windows(sliding, f.integer("sliding_window", 4096, 1, INT64_MAX), c);
 }
 
+void read_qwen3_next(ConfigFields& f, ModelConfig* c) {
+  read_states(f, c);
+  read_experts(f, "num_experts|num_local_experts", 512, 10, "moe_intermediate_size", 512, c);
+  c->experts.norm_topk_prob = f.boolean("norm_topk_prob", true);
+  set_shared_expert(f, 1, f.integer("shared_expert_intermediate_size", 512, 1, kMaxIntermediate), c);
+  c->experts.shared_gate = true;
+  read_sparse_layers(f, c);
+}
+
+void read_qwen3_5_moe_text(ConfigFields& f, ModelConfig* c) {
+  read_states(f, c);
+  read_experts(f, "num_experts|num_local_experts", 256, 8, "moe_intermediate_size", 512, c);
+  set_shared_expert(f, 1, f.integer("shared_expert_intermediate_size", 512, 1, kMaxIntermediate), c);
+  c->experts.shared_gate = true;
+  for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
+}
+
 // Experts are chosen by logistic scores and a bias, of the best groups (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
 void read_glm4_moe(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = f.boolean("attention_bias", false);

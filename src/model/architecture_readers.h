@@ -35,6 +35,10 @@ void read_gemma(ConfigFields& f, ModelConfig* c);
 void read_gemma2(ConfigFields& f, ModelConfig* c);
 void read_gemma3_text(ConfigFields& f, ModelConfig* c);
 
+// architecture_state.cpp: layers with a recurrent state among those with attention.
+void read_states(ConfigFields& f, ModelConfig* c);  // what the following share
+void read_qwen3_5_text(ConfigFields& f, ModelConfig* c);
+
 // architecture_gpt.cpp: LayerNorm, plain MLPs.
 void read_gpt2(ConfigFields& f, ModelConfig* c);
 void read_gpt_bigcode(ConfigFields& f, ModelConfig* c);
@@ -67,5 +71,7 @@ void read_dots1(ConfigFields& f, ModelConfig* c);
 void read_ernie4_5_moe(ConfigFields& f, ModelConfig* c);
 void read_hunyuan_v1_moe(ConfigFields& f, ModelConfig* c);
 void read_llama4_text(ConfigFields& f, ModelConfig* c);
+void read_qwen3_next(ConfigFields& f, ModelConfig* c);
+void read_qwen3_5_moe_text(ConfigFields& f, ModelConfig* c);
 
 }  // namespace llmb

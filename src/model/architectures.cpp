@@ -226,7 +226,22 @@ const Architecture kArchitectures[] = {
      {.num_key_value_heads = 32, .head_dim = 128, .max_position_embeddings = 32768},
      kLlamaWeights,
      read_qwen3},
+    {"qwen3_5_moe_text",
+     {.intermediate_size = "intermediate_size|moe_intermediate_size"},
+     {.num_key_value_heads = 2, .head_dim = 256, .max_position_embeddings = 32768},
+     kQwen2MoeWeights,
+     read_qwen3_5_moe_text},
+    {"qwen3_5_text",
+     {},
+     {.num_key_value_heads = 4, .head_dim = 256, .max_position_embeddings = 32768},
+     kLlamaWeights,
+     read_qwen3_5_text},
     {"qwen3_moe", {}, {.num_key_value_heads = 4, .max_position_embeddings = 32768}, kLlamaWeights, read_qwen3_moe},
+    {"qwen3_next",
+     {},
+     {.num_key_value_heads = 2, .head_dim = 256, .max_position_embeddings = 32768},
+     kQwen2MoeWeights,
+     read_qwen3_next},
     {"qwen3_vl_text",
      {},
      {.num_key_value_heads = 32, .head_dim = 128, .max_position_embeddings = 128000},
@@ -259,7 +274,7 @@ const Architecture kArchitectures[] = {
      read_starcoder2},
 };
 
-constexpr const char* kWrappers[] = {"gemma3", "llama4", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"};
+constexpr const char* kWrappers[] = {"gemma3", "llama4", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl"};
 
 }  // namespace
 

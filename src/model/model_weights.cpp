@@ -177,14 +177,20 @@ void Loader::load_qk_norms(int32_t index, const std::string& prefix, LayerWeight
   }
 }
 
-void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* layer) {
-  if (c_.pre_norm) norm(prefix, names_.input_norm, &layer->input_norm);
-  layer->qkv = make(read_qkv(prefix));
+void Loader::load_attention(int32_t index, const std::string& prefix, LayerWeights* layer) {
+  if (c_.attention_gate) load_gated_qkv(prefix, layer);
+  else layer->qkv = make(read_qkv(prefix));
   load_qk_norms(index, prefix, layer);
   if (c_.attention_sinks) layer->sinks = vector(prefix + names_.sinks, c_.num_attention_heads);
   Parts o;
   add_projection(prefix, names_.o, c_.hidden_size, c_.q_size(), c_.o_bias, &o);
   layer->o = make(o);
+}
+
+void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* layer) {
+  if (c_.pre_norm) norm(prefix, names_.input_norm, &layer->input_norm);
+  if (c_.layer(index).has_state) load_state_layer(prefix, layer);
+  else load_attention(index, prefix, layer);
   if (c_.post_norm) norm(prefix, names_.attention_post_norm, &layer->attention_post_norm);
   if (c_.pre_norm && c_.residual != ResidualKind::kParallelSharedNorm) norm(prefix, names_.mlp_norm, &layer->mlp_norm);
   if (!c_.layer(index).has_experts) {
@@ -230,7 +236,8 @@ int64_t ModelWeights::resident_bytes() const {
     bytes += bytes_of(l.input_norm) + bytes_of(l.qkv) + bytes_of(l.q_norm) + bytes_of(l.k_norm) + bytes_of(l.sinks) +
              bytes_of(l.o) + bytes_of(l.attention_post_norm) + bytes_of(l.mlp_norm) + bytes_of(l.gate_up) +
              bytes_of(l.down) + bytes_of(l.mlp_post_norm) + bytes_of(l.router) + bytes_of(l.choice_bias) +
-             bytes_of(l.experts) + bytes_of(l.shared_gate);
+             bytes_of(l.experts) + bytes_of(l.shared_gate) + bytes_of(l.mixed_gate) + bytes_of(l.state_gates) +
+             bytes_of(l.conv) + bytes_of(l.log_a) + bytes_of(l.dt_bias) + bytes_of(l.state_norm);
   return bytes;
 }
 

@@ -208,6 +208,35 @@ class Ops : public WeightMaker {
                          Rows gate,  // [rows, 1] fp32
                          int64_t rows) = 0;
 
+  // x = x * f(gate)
+  virtual void multiply_by_gate(GateKind kind,
+                                Rows x,     // [rows, width]  in and out
+                                Rows gate,  // [rows, width]
+                                int64_t rows) {
+    static_cast<void>(kind), static_cast<void>(x), static_cast<void>(gate), static_cast<void>(rows);
+    LLMB_CHECK_MSG(false, "this backend has no gates");
+  }
+
+  // Layers with a recurrent state, of which a step's entries name the slots (core/state_layout.h). A short convolution of
+  // each channel over its sequence's newest tokens, then SiLU.
+  virtual void causal_conv(int32_t layer, Rows x,       // [num_tokens, channels]
+                           const DeviceBuffer& weight,  // [width * channels]  the newest token's last
+                           Rows out) {                  // [num_tokens, channels]
+    static_cast<void>(layer), static_cast<void>(x), static_cast<void>(weight), static_cast<void>(out);
+    LLMB_CHECK_MSG(false, "this backend has no states");
+  }
+  // The gated delta rule: each token's keys and values enter its sequence's state, and its queries read it.
+  virtual void gated_delta(int32_t layer,
+                           Rows qkv,                     // [num_tokens, conv_channels]
+                           Rows gates,                   // [num_tokens, 2 * num_value_heads] fp32  rates, then decays
+                           const DeviceBuffer& log_a,    // [num_value_heads]
+                           const DeviceBuffer& dt_bias,  // [num_value_heads]
+                           Rows out) {                   // [num_tokens, num_value_heads * value_dim]
+    static_cast<void>(layer), static_cast<void>(qkv), static_cast<void>(gates), static_cast<void>(log_a);
+    static_cast<void>(dt_bias), static_cast<void>(out);
+    LLMB_CHECK_MSG(false, "this backend has no states");
+  }
+
   // x = factor * x
   virtual void scale(Rows x,  // [rows, any] fp32  in and out
                      float factor, int64_t rows) = 0;

@@ -43,8 +43,14 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   residual_ = ops.allocate(max_num_tokens, hidden, DType::kF32);
   normed_ = ops.allocate(max_rows, hidden, dtype);
   delta_ = ops.allocate(max_rows, hidden, dtype);
-  qkv_ = ops.allocate(max_num_tokens, config.q_size() + 2 * config.kv_size(), dtype);
-  attention_ = ops.allocate(max_num_tokens, config.q_size(), dtype);
+  const int64_t channels = config.has_states() ? config.state.conv_channels() : 0;
+  qkv_ = ops.allocate(max_num_tokens, std::max(config.q_size() + 2 * config.kv_size(), channels), dtype);
+  attention_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
+  if (config.attention_gate || channels > 0) mixed_gate_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
+  if (channels > 0) {
+    convolved_ = ops.allocate(max_num_tokens, channels, dtype);
+    state_gates_ = ops.allocate(max_num_tokens, 2 * config.state.num_value_heads, DType::kF32);
+  }
   if (intermediate > 0) {
     gate_up_ = ops.allocate(max_rows, (config.activation.gated ? 2 : 1) * intermediate, dtype);
     activated_ = ops.allocate(max_rows, intermediate, dtype);
@@ -54,7 +60,7 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   if (config.experts.shared_gate) shared_gates_ = ops.allocate(max_rows, 1, DType::kF32);
   logits_ = ops.allocate(max_logit_rows_, config.vocab_size, DType::kF32);
   sampled_residual_ = ops.allocate(max_num_samples, hidden, DType::kF32);
-  sampled_attention_ = ops.allocate(max_num_samples, config.q_size(), dtype);
+  sampled_attention_ = ops.allocate(max_num_samples, config.mixed_size(), dtype);
 }
 
 void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers) {
@@ -63,14 +69,16 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attend(layer, num_tokens);
-    project_and_mlp(layer, RowKind::kTokens, attention_->rows(), residual_->rows(), num_tokens);
+    const Rows attention = narrowed(attention_->rows(), mixed_size(layer));
+    project_and_mlp(layer, RowKind::kTokens, attention, residual_->rows(), num_tokens);
   }
   // After the last layer's keys and values nobody looks at the rows that are not sampled.
   attend(last, num_tokens);
   if (num_samples == 0) return;
-  ops_.gather_sample_rows(attention_->rows(), num_samples, sampled_attention_->rows());
+  const Rows sampled = narrowed(sampled_attention_->rows(), mixed_size(last));
+  ops_.gather_sample_rows(narrowed(attention_->rows(), mixed_size(last)), num_samples, sampled);
   ops_.gather_sample_rows(residual_->rows(), num_samples, sampled_residual_->rows());
-  project_and_mlp(last, RowKind::kSamples, sampled_attention_->rows(), sampled_residual_->rows(), num_samples);
+  project_and_mlp(last, RowKind::kSamples, sampled, sampled_residual_->rows(), num_samples);
   if (is_embedding_) {
     add_norm(sampled_residual_->rows(), delta_->rows(), weights_.norm, num_samples, normed_->rows());
     return ops_.pool(normed_->rows(), num_samples);
@@ -98,8 +106,10 @@ void Transformer::embed(int64_t num_tokens) {
 }
 
 void Transformer::attend(int32_t layer, int64_t num_tokens) {
+  if (config_.layer(layer).has_state) return mix_by_state(layer, num_tokens);
   const LayerWeights& w = weights_.layers[layer];
-  const Rows qkv = qkv_->rows();
+  const Rows qkv = narrowed(qkv_->rows(), config_.q_size() + 2 * config_.kv_size());
+  const Rows attention = narrowed(attention_->rows(), config_.q_size());
   add_norm(residual_->rows(), layer == 0 ? Rows() : delta_->rows(), w.input_norm, num_tokens, normed_->rows());
   linear({layer, Projection::kQkv, RowKind::kTokens}, *w.qkv, normed_->rows(), num_tokens, qkv);
   if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
@@ -108,12 +118,31 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
   ops_.rope_and_kv_write(layer, num_tokens, qkv);
   if (config_.qk_norm == QkNorm::kRotatedPerHead)
     ops_.rms_norm_groups(qkv, 0, config_.num_attention_heads, *w.q_norm.weight, eps_, num_tokens);
-  ops_.paged_attention(layer, qkv, w.sinks.get(), attention_->rows());
+  ops_.paged_attention(layer, qkv, w.sinks.get(), attention);
+  if (!config_.attention_gate) return;
+  const Rows gate = narrowed(mixed_gate_->rows(), config_.q_size());
+  ops_.linear(*w.mixed_gate, normed_->rows(), num_tokens, gate);
+  ops_.multiply_by_gate(GateKind::kLogistic, attention, gate, num_tokens);
+}
+
+void Transformer::mix_by_state(int32_t layer, int64_t num_tokens) {
+  const LayerWeights& w = weights_.layers[layer];
+  const Rows qkv = narrowed(qkv_->rows(), config_.state.conv_channels()), normed = normed_->rows();
+  const Rows mixed = narrowed(attention_->rows(), config_.state.values_size());
+  const Rows gate = narrowed(mixed_gate_->rows(), config_.state.values_size()), rates = state_gates_->rows();
+  add_norm(residual_->rows(), layer == 0 ? Rows() : delta_->rows(), w.input_norm, num_tokens, normed);
+  ops_.linear(*w.qkv, normed, num_tokens, qkv);
+  ops_.linear(*w.mixed_gate, normed, num_tokens, gate);
+  ops_.linear(*w.state_gates, normed, num_tokens, rates);
+  ops_.causal_conv(layer, qkv, *w.conv, convolved_->rows());
+  ops_.gated_delta(layer, convolved_->rows(), rates, *w.log_a, *w.dt_bias, mixed);
+  ops_.rms_norm_groups(mixed, 0, config_.state.num_value_heads, *w.state_norm, eps_, num_tokens);
+  ops_.multiply_by_gate(GateKind::kSilu, mixed, gate, num_tokens);
 }
 
 void Transformer::norm_heads(const LayerWeights& w, int64_t rows) {
   if (!w.q_norm.weight) return;
-  const Rows qkv = qkv_->rows();
+  const Rows qkv = narrowed(qkv_->rows(), config_.q_size() + 2 * config_.kv_size());
   const bool is_whole = config_.qk_norm == QkNorm::kAllHeads;
   const int64_t q_groups = is_whole ? 1 : config_.num_attention_heads;
   const int64_t k_groups = is_whole ? 1 : config_.num_key_value_heads;

@@ -43,6 +43,12 @@ class Transformer {
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
   // layer's KV slots.
   void attend(int32_t layer, int64_t num_tokens);
+  // The same of a layer with a state in place of attention.
+  void mix_by_state(int32_t layer, int64_t num_tokens);
+  // How wide a layer's rows of attention_ are.
+  int64_t mixed_size(int32_t layer) const {
+    return config_.layer(layer).has_state ? config_.state.values_size() : config_.q_size();
+  }
   // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
   void project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows);
   // Norms of q and k, in qkv_, that come in front of the rotation.
@@ -65,8 +71,11 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> residual_;           // [max_num_tokens, hidden_size] fp32  the running sum
   std::unique_ptr<DeviceBuffer> normed_;             // [max_rows, hidden_size]
   std::unique_ptr<DeviceBuffer> delta_;              // [max_rows, hidden_size]  what a sublayer adds to residual_
-  std::unique_ptr<DeviceBuffer> qkv_;                // [max_num_tokens, q_size + 2 * kv_size]
-  std::unique_ptr<DeviceBuffer> attention_;          // [max_num_tokens, q_size]
+  std::unique_ptr<DeviceBuffer> qkv_;                // [max_num_tokens, q_size + 2 * kv_size], or conv_channels if more
+  std::unique_ptr<DeviceBuffer> attention_;          // [max_num_tokens, mixed_size]
+  std::unique_ptr<DeviceBuffer> mixed_gate_;         // [max_num_tokens, mixed_size], or null
+  std::unique_ptr<DeviceBuffer> convolved_;          // [max_num_tokens, conv_channels], or null
+  std::unique_ptr<DeviceBuffer> state_gates_;        // [max_num_tokens, 2 * num_value_heads] fp32, or null
   std::unique_ptr<DeviceBuffer> gate_up_;            // [max_rows, 2 * intermediate_size], or half as wide
   std::unique_ptr<DeviceBuffer> activated_;          // [max_rows, intermediate_size]
   std::unique_ptr<DeviceBuffer> router_logits_;      // [max_rows, num_experts] fp32, or null
@@ -74,7 +83,7 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> shared_gates_;       // [max_rows, 1] fp32, or null
   std::unique_ptr<DeviceBuffer> logits_;             // [max_logit_rows, vocab_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size] fp32
-  std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, q_size]
+  std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, mixed_size]
   std::unique_ptr<MedusaHeads> heads_;               // null: none
   bool is_embedding_ = false;
 };

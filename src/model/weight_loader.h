@@ -59,6 +59,10 @@ class Loader {
   void load_qk_norms(int32_t index, const std::string& prefix, LayerWeights* layer);
   TensorView head_vectors(const std::string& name, const char* suffix, int64_t num_heads);
   void load_mlp(const MlpNames& names, int64_t intermediate, LayerWeights* layer);
+  void load_attention(int32_t index, const std::string& prefix, LayerWeights* layer);
+  void load_state_layer(const std::string& prefix, LayerWeights* layer);  // weight_loader_state.cpp
+  void load_gated_qkv(const std::string& prefix, LayerWeights* layer);
+  void load_state_inputs(const std::string& prefix, LayerWeights* layer);
   void load_router(const std::string& prefix, LayerWeights* layer);
   void load_shared_expert(const std::string& prefix, LayerWeights* layer);
   void load_experts(const std::string& prefix, LayerWeights* layer);

@@ -55,6 +55,8 @@ void Scheduler::fork(SeqId first, std::span<const BeamFork> forks) {
 // In the place of its own. Where the parent has none, the sequence waits until it finds room for them.
 void Scheduler::share_blocks(const Sequence& parent, Sequence* sequence) {
   sequence->blocks.release_all(&allocator_);
+  let_go_of_state(sequence);
+  if (parent.is_running) share_state(parent, sequence);
   stand_beside(parent, parent.num_blocks_in_cache, sequence);
   sequence->num_computed_tokens = parent.num_computed_tokens;
   if (parent.is_running) sequence->blocks.share_seen(parent.blocks, parent.next_write(), &allocator_);

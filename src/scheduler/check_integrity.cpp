@@ -144,6 +144,7 @@ Status Scheduler::check_integrity() const {
   LLMB_RETURN_IF_ERROR(check_running());
   LLMB_RETURN_IF_ERROR(check_waiting());
   LLMB_RETURN_IF_ERROR(check_blocks());
+  LLMB_RETURN_IF_ERROR(check_states());
   if (num_running() > config_.max_num_seqs || num_running() > config_.max_num_batched_tokens)
     return internal_error("scheduler invariant broken: " + std::to_string(num_running()) + " sequences run");
   const int64_t num_members = waiting_.num_members();

@@ -53,6 +53,7 @@ void Scheduler::join(Sequence* sequence, const Shared& shared, StepPlan* plan) {
   enter_running(sequence);
   if (shared.from != nullptr) {
     sequence->blocks.share_seen(shared.from->blocks, shared.num_tokens, &allocator_);
+    share_state(*shared.from, sequence);
     stand_beside(*shared.from, shared.num_tokens / config_.block_size, sequence);
   } else {
     share_cached(shared, sequence, plan);

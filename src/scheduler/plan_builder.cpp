@@ -111,6 +111,7 @@ void append_rows(const Sequence& sequence, int32_t num_tokens, const Drafts& dra
   entry.seq = sequence.id;
   entry.base = sequence.next_base();
   entry.adapter = sequence.request->adapter;
+  entry.state_slot = sequence.state_slot;
   entry.is_indivisible = sequence.request->is_indivisible;
   if (sequence.num_in_flight > 0) {
     entry.follows = sequence.in_flight[0].group;

@@ -33,6 +33,7 @@ Scheduler::Shared Scheduler::find_choice(const Sequence& candidate, const StepPl
       is_being_computed = true;
       continue;
     }
+    if (config_.num_state_slots > 0) continue;  // its state is that behind its newest token
     shared.from = other;
     shared.num_tokens = num_tokens;
     return shared;
@@ -247,6 +248,7 @@ void Scheduler::unwant(Sequence* sequence) {
 
 void Scheduler::let_go_of_blocks(Sequence* sequence) {
   sequence->blocks.release_all(&allocator_);
+  let_go_of_state(sequence);
   stand_at(kNoNode, 0, sequence);
 }
 

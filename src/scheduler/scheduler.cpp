@@ -20,8 +20,8 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.max_num_seqs >= 1 && config.max_num_batched_tokens >= 1 && config.max_model_len >= 1);
   LLMB_CHECK(config.block_size >= 1 && config.num_blocks >= 1);
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
-  LLMB_CHECK(!config.windows.empty());
-  LLMB_CHECK(config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
+  LLMB_CHECK(!config.windows.empty() && config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
+  LLMB_CHECK(config.num_state_slots == 0 || (!config.enable_prefix_caching && config.max_drafts_per_group == 0));
   LLMB_CHECK(config.policy.rank != nullptr && config.policy.num_levels >= 0 && config.policy.num_levels <= kMaxLevels);
   return config;
 }
@@ -34,6 +34,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
       proposer_(proposer),
       cache_(config.block_size, config.windows, config.enable_prefix_caching ? config.num_host_blocks : 0),
       allocator_(config.num_blocks, config.enable_prefix_caching ? &cache_ : nullptr, config.max_idle_blocks),
+      states_(config.num_state_slots),
       waiting_(config.policy),
       answer_lengths_(config.max_model_len) {
   cache_.keep_evicted(config.preemption == PreemptionMode::kSwap);
@@ -184,6 +185,7 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
 }
 
 void Scheduler::plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
+  take_state(sequence, plan);
   append_entry(*sequence, num_tokens, drafts_, draft_states_, plan);
   planned_forced_.push_back(num_forced_drafts_);
   prompt_tokens_.num_computed += std::clamp(sequence->num_prompt_tokens() - sequence->next_write(), 0, num_tokens);
@@ -205,8 +207,7 @@ void Scheduler::commit(const StepPlan& plan) {
     sequence.add_group_in_flight({g, max_tokens, is_tree(plan, plan.groups[g]), num_forced});
     num_ending_ += sequence.ends_in_flight();
   }
-  for (const BlockId block : copied_from_) allocator_.release(block);
-  copied_from_.clear();
+  release_copied();
   cache_.make_ready();
   for (const auto* planned : {&planned_entries_, &planned_groups_})
     for (Sequence* sequence : *planned) give_back_unseen(sequence);

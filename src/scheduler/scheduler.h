@@ -272,6 +272,11 @@ class Scheduler {
   int32_t num_copies_needed(const Sequence& sequence) const;
   int64_t blocks_needed(const Sequence& sequence, int32_t num_tokens) const;
   int32_t take_blocks(Sequence* sequence, int32_t num_tokens, StepPlan* plan);
+  void take_state(Sequence* sequence, StepPlan* plan);
+  void share_state(const Sequence& other, Sequence* sequence);
+  void let_go_of_state(Sequence* sequence);
+  void release_copied();
+  Status check_states() const;
   void find_yielding(const StepPlan& plan);
   int32_t num_freed_by(const Sequence& sequence, const Shared& head) const;
   bool may_yield(const Sequence& sequence, const Sequence& to) const;
@@ -299,6 +304,7 @@ class Scheduler {
   Proposer* const proposer_;
   PrefixCache cache_;
   BlockAllocator allocator_;
+  BlockAllocator states_;  // its blocks are state slots
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;
   WaitingQueue waiting_;
@@ -315,6 +321,7 @@ class Scheduler {
   int64_t num_candidates_ = 0;                               // at the head of waiting_: may run now
   std::vector<Sequence*> yielding_;                          // of running_: give way to the first of them
   std::vector<Sequence*> planned_entries_, planned_groups_;  // whose they are
+  std::vector<int32_t> states_copied_from_;                  // the same of state slots
   std::vector<BlockId> copied_from_;                         // still referenced, so that nobody gets them meanwhile
   Drafts drafts_;
   DraftStates draft_states_;

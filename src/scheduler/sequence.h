@@ -60,6 +60,7 @@ struct Sequence {
   int32_t num_scored_tokens = 0;  // of the prompt: what is asked of those before it is known once the plans have run
   int32_t num_misplaced_tokens = 0;                        // that the newest group seen left to be computed again
   BlockTable blocks;
+  int32_t state_slot = -1;  // with what its computed tokens left there; -1: none
   int32_t num_blocks_in_cache = 0;
   NodeId cache_node = kNoNode;   // of the last of these
   NodeId wanted_node = kNoNode;  // while it waits, preempted: that it wants to go on behind

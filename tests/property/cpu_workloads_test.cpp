@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "model/config_loader.h"
 #include "tests/support/scheduled_run.h"
 #include "tests/support/scripted_backend.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/workload.h"
@@ -106,6 +108,47 @@ TEST_CASE("random workloads on the CPU backend end, once each, with the tokens o
   for (const int64_t count : {num_ahead, num_accepted, num_followers}) CHECK(count > num_workloads);
   for (const int64_t count : {num_preemptions, num_copies, num_shared_rows, num_trees})
     CHECK(count > num_workloads / 20);
+}
+
+TEST_CASE("random workloads on models with recurrent states give each answer the tokens that it gets alone") {
+  const std::string dir = source_dir() + "/data/fixtures/models/qwen3_5";
+  const Result<ModelConfig> config = load_model_config(dir);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  LoadOptions options;
+  options.model_dir = dir;
+  options.num_threads = 1;
+  options.max_num_seqs = 1;
+  options.max_num_batched_tokens = 2048;
+  options.max_model_len = 96;
+  options.groups_layers = true;
+  Alone alone(*config, options);
+  const int64_t first_seed = from_environment("LLMB_WORKLOAD_SEED", 1);
+  const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", std::getenv("LLMB_WORKLOAD_SEED") ? 1 : 250);
+  int64_t num_preemptions = 0, num_ahead = 0, num_shared_rows = 0;
+  for (int64_t seed = first_seed; seed < first_seed + num_workloads; ++seed) {
+    Workload workload = random_workload(static_cast<uint64_t>(seed), config->vocab_size);
+    give_states(&workload);
+    LoadOptions o = options;
+    o.block_size = workload.config.block_size;
+    o.num_blocks_override = workload.config.num_blocks;
+    o.max_num_seqs = workload.config.max_num_seqs;
+    o.max_num_batched_tokens = workload.config.max_num_batched_tokens;
+    const auto backend = loaded(make_cpu_backend(), *config, o);
+    REQUIRE(backend->info().num_state_slots == workload.config.num_state_slots);
+    const WorkloadOutcome outcome = run_workload(workload, *backend, [&](const Request& request, int32_t choice) {
+      return alone.answer(workload, request, choice);
+    });
+    alone.forget();
+    REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
+    num_preemptions += outcome.num_preemptions;
+    num_ahead += outcome.num_ahead;
+    num_shared_rows += outcome.num_shared_rows;
+  }
+  MESSAGE(num_workloads << " workloads: " << num_preemptions << " preemptions, " << num_ahead << " steps planned ahead, "
+                        << num_shared_rows << " rows sampled for several choices");
+  if (num_workloads < 100) return;
+  CHECK(num_ahead > num_workloads);
+  for (const int64_t count : {num_preemptions, num_shared_rows}) CHECK(count > num_workloads / 20);
 }
 
 }  // namespace llmb::test

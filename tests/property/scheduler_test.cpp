@@ -72,6 +72,22 @@ class Aims {
 
 }  // namespace
 
+TEST_CASE("random workloads of sequences with states end, once each, with the tokens of the unbatched reference") {
+  const Seeds seeds = chosen_seeds(3'000);
+  Aims aims;
+  for (int64_t seed = seeds.first; seed < seeds.first + seeds.num; ++seed) {
+    Workload workload = random_workload(static_cast<uint64_t>(seed));
+    give_states(&workload);
+    const WorkloadOutcome outcome = run_workload(workload);
+    REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
+    aims.note("preemptions", outcome.num_preemptions, 0.1);
+    aims.note("steps planned ahead", outcome.num_ahead, 0.4);
+    aims.note("rows sampled for several choices", outcome.num_shared_rows, 0.05);
+  }
+  MESSAGE(seeds.num << " workloads: " << aims.text());
+  if (!seeds.is_replay) aims.check(seeds.num);
+}
+
 TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the unbatched reference") {
   const Seeds seeds = chosen_seeds(8'000);
   int64_t num_steps = 0, num_tokens = 0;

@@ -57,6 +57,10 @@ void run_step(Backend& backend, const std::vector<GenerateRequest>& requests,
     std::optional<SampleRow> sample;
     if (query_len == r.num_ready()) sample = requests[i].sampling;
     builder.add_in_groups(r.tokens, r.num_computed, query_len, tables, sample).with_adapter(requests[i].adapter);
+    if (const int32_t num_slots = backend.info().num_state_slots; num_slots > 0) {
+      LLMB_CHECK_MSG(static_cast<int32_t>(i) < num_slots, "too few state slots for this test");
+      builder.with_state(num_slots - 1 - static_cast<int32_t>(i));
+    }
     r.num_computed += query_len;
   }
   StepOutput output;

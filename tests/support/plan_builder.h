@@ -44,6 +44,10 @@ class PlanBuilder {
     plan_.entries.back().adapter = adapter;
     return *this;
   }
+  PlanBuilder& with_state(int32_t slot) {
+    plan_.entries.back().state_slot = slot;
+    return *this;
+  }
   const StepPlan& plan() const { return plan_; }
 
  private:

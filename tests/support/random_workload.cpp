@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "core/layer_groups.h"
+#include "core/state_layout.h"
+#include "core/state_layout.h"
 #include "tests/support/random_policy.h"
 #include "tests/support/workload.h"
 
@@ -102,6 +104,15 @@ std::vector<int32_t> random_layer_windows(uint64_t seed) {
   std::vector<int32_t> windows(rng.between(1, 8));
   for (int32_t& size : windows) size = rng.chance(share_of_full) ? 0 : rng.chance(0.5) ? window : other;
   return windows;
+}
+
+void give_states(Workload* workload) {
+  SchedulerConfig& config = workload->config;
+  workload->model.state = {1, 1, 2, 2, 2};
+  workload->model.layers.resize(std::max(workload->model.num_hidden_layers, 1));
+  config.num_state_slots = state_layout(workload->model, config.max_num_seqs).num_slots;
+  config.enable_prefix_caching = false;
+  config.max_drafts_per_group = config.num_host_blocks = 0;
 }
 
 Workload random_workload(uint64_t seed, int32_t max_vocab_size, const std::vector<int32_t>& layer_windows) {

@@ -24,6 +24,8 @@ namespace fs = std::filesystem;
 
 // The error of log probabilities that the reference's rounding allows: fp32, and angles of rope in fp32 too.
 constexpr double kTolerance = 5e-5;
+// With recurrent states, whose outputs are normed however small they are, the reference itself is up to 1.4e-4 from fp64.
+constexpr double kStateTolerance = 2e-4;
 
 // Log probabilities from logits.
 std::vector<double> log_softmax(std::vector<double> logits) {
@@ -35,19 +37,20 @@ std::vector<double> log_softmax(std::vector<double> logits) {
 }
 
 // The expected best tokens of a step are the backend's, each with its log probability.
-void check_top(const nlohmann::json& expected, const std::vector<TokenId>& tokens, const std::vector<float>& logprobs) {
+void check_top(const nlohmann::json& expected, const std::vector<TokenId>& tokens, const std::vector<float>& logprobs,
+               double tolerance) {
   REQUIRE(tokens.size() >= expected.size());
   for (size_t k = 0; k < expected.size(); ++k) {
     const auto at = std::find(tokens.begin(), tokens.end(), expected[k][0].get<TokenId>());
     REQUIRE(at != tokens.end());
-    CHECK(std::fabs(logprobs[at - tokens.begin()] - expected[k][1].get<double>()) <= kTolerance);
+    CHECK(std::fabs(logprobs[at - tokens.begin()] - expected[k][1].get<double>()) <= tolerance);
     // In order, but for neighbours that are as good as equal.
-    CHECK(std::fabs(logprobs[k] - expected[k][1].get<double>()) <= kTolerance);
+    CHECK(std::fabs(logprobs[k] - expected[k][1].get<double>()) <= tolerance);
   }
 }
 
 // Checks the prediction after every position of a prompt: its beginnings, each a request of its own.
-void check_every_position(Backend& backend, const nlohmann::json& line, int32_t vocab_size) {
+void check_every_position(Backend& backend, const nlohmann::json& line, int32_t vocab_size, double tolerance) {
   const auto prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
   const nlohmann::json& expected = line.at("prompt_top_logprobs");
   std::vector<GenerateRequest> requests;
@@ -59,26 +62,29 @@ void check_every_position(Backend& backend, const nlohmann::json& line, int32_t 
   const auto answers = generate_at_random(backend, requests, 64, 32, 2);
   for (size_t n = 0; n < answers.size(); ++n) {
     CAPTURE(n);
-    check_top(expected[n], answers[n].top_tokens[0], answers[n].top_logprobs[0]);
+    check_top(expected[n], answers[n].top_tokens[0], answers[n].top_logprobs[0], tolerance);
   }
 }
 
 void check_model(const std::string& dir, const ModelConfig& config, int32_t block_size, bool groups_layers) {
+  const double tolerance = config.has_states() ? kStateTolerance : kTolerance;
   const auto backend = load_f32(dir, config, block_size, groups_layers);
   const auto lines = read_json_lines(dir + "/golden.jsonl");
   const auto answers = answer(*backend, lines, "prompt_token_ids", "token_ids", config.vocab_size);
   for (size_t i = 0; i < lines.size(); ++i) {
     CAPTURE(i);
     CHECK(answers[i].tokens == lines[i].at("token_ids").get<std::vector<TokenId>>());
-    CHECK(compare(answers[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 0, kTolerance) == "");
+    CHECK(compare(answers[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 0, tolerance) == "");
     for (size_t step = 0; step < answers[i].tokens.size(); ++step)
-      check_top(lines[i].at("top_logprobs")[step], answers[i].top_tokens[step], answers[i].top_logprobs[step]);
-    if (lines[i].contains("prompt_top_logprobs")) check_every_position(*backend, lines[i], config.vocab_size);
+      check_top(lines[i].at("top_logprobs")[step], answers[i].top_tokens[step], answers[i].top_logprobs[step],
+                tolerance);
+    if (lines[i].contains("prompt_top_logprobs"))
+      check_every_position(*backend, lines[i], config.vocab_size, tolerance);
     if (!lines[i].contains("last_prompt_logits")) continue;
     const auto expected = log_softmax(lines[i]["last_prompt_logits"].get<std::vector<double>>());
     std::vector<float> actual(expected.size(), NAN);
     for (size_t k = 0; k < expected.size(); ++k) actual.at(answers[i].top_tokens[0][k]) = answers[i].top_logprobs[0][k];
-    CHECK(compare(actual, expected, 0, kTolerance) == "");
+    CHECK(compare(actual, expected, 0, tolerance) == "");
   }
 }
 

@@ -29,7 +29,8 @@ from make_golden_models import auto_class, golden_line, random_weights, save_wei
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = {"gpt_oss-mxfp4": "its weights are rounded", "llama-sharded": "llama-gqa in another file layout",
            "gemma3-vision": "its text part is gemma3", "gemma3-nested": "gemma3 in another spelling",
-           "qwen3_moe-stacked": "qwen3_moe in another spelling", "qwen3_vl": "its text part is qwen3"}
+           "qwen3_moe-stacked": "qwen3_moe in another spelling", "qwen3_vl": "its text part is qwen3",
+           "qwen3_5": "its text part is drawn as qwen3_5-text"}
 NEW_TOKENS = 6
 TIE, TOLERANCE = 1e-3, 2e-4
 
@@ -69,6 +70,8 @@ def draw_layers(rng, c):
         count *= 2
     if "layer_types" in c:
         c["layer_types"] = [rng.choice(c["layer_types"]) for _ in range(count)]
+        if "linear_attention" in c["layer_types"]:  # one layer has attention at least
+            c["layer_types"][rng.randrange(count)] = "full_attention"
     for per_layer in ("no_rope_layers",):
         if per_layer in c:
             c[per_layer] = [rng.choice((0, 1)) for _ in range(count - 1)] + [1]
@@ -85,7 +88,7 @@ def draw(rng, config):
     heads = rng.choice((1, 2, 3, 4, 6, 8)) if c["model_type"] != "codegen" else rng.choice((4, 8))
     kv_heads = rng.choice([n for n in range(1, heads + 1) if heads % n == 0])
     step = 8 if any(n in c for n in ("partial_rotary_factor", "rotary_pct", "rotary_dim")) or c["model_type"] in (
-        "glm", "glm4", "glm4_moe", "stablelm", "phi", "nemotron", "gpt_neox", "phi3") else 2
+        "glm", "glm4", "glm4_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "stablelm", "phi", "nemotron", "gpt_neox", "phi3") else 2
     head_dim = step * rng.randint(1, 24 // step)
     has_head_dim = "head_dim" in c and c["model_type"] not in ("helium", "stablelm")  # which derive it
     hidden = rng.choice((2 * rng.randint(4, 24), 2 * heads * rng.randint(1, 6))) if has_head_dim else heads * head_dim
@@ -115,6 +118,10 @@ def draw(rng, config):
         c["vocab_size"] = rng.randint(40, 130)
     if "query_pre_attn_scalar" in c:
         c["query_pre_attn_scalar"] = rng.randint(4, 40)
+    if "linear_num_key_heads" in c:
+        c["linear_num_key_heads"] = keys = rng.choice((1, 2, 3))
+        c["linear_num_value_heads"] = keys * rng.choice((1, 2, 4))
+        c["linear_key_head_dim"], c["linear_value_head_dim"] = rng.randint(1, 40), rng.randint(1, 70)
     draw_layers(rng, c)
     draw_experts(rng, c)
     c["torch_dtype"] = "float32"

@@ -57,6 +57,12 @@ GPT_NEOX = ("GPTNeoXForCausalLM", "gpt_neox")
 FALCON = ("FalconForCausalLM", "falcon")
 NO_ROPE = ("num_key_value_heads", "max_position_embeddings", "intermediate_size")
 
+# Layers with a state, whose chunks of 16 tokens the prompts end in front of, at and behind.
+STATE_LENGTHS = (1, 2, 15, 16, 17, 33, 60)
+STATES = dict(head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=12,
+              linear_value_head_dim=10, linear_conv_kernel_dim=4,
+              layer_types=["linear_attention", "full_attention", "linear_attention"], num_hidden_layers=3)
+
 ARCHITECTURES = {
     "llama-rope-linear": of(*LLAMA, rope_scaling={"type": "linear", "factor": 2.5}),
     # Past 32 positions the oracle's frequencies depend on how long the sequence is when a token is first seen.
@@ -202,6 +208,23 @@ SMALL_ONES = {
         vision_config=dict(model_type="qwen3_vl", depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2,
                            out_hidden_size=32, num_position_embeddings=16, deepstack_visual_indexes=[0]),
         _lengths=(1, 17, 40), _new_tokens=8),
+    "qwen3_5": dict(
+        architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5", vocab_size=64, torch_dtype="bfloat16",
+        image_token_id=90, video_token_id=91, vision_start_token_id=92, vision_end_token_id=93,
+        text_config={**{k: v for k, v in TINY.items() if not k.startswith("_")}, "model_type": "qwen3_5_text", **STATES,
+                     "rope_parameters": {"mrope_interleaved": True, "mrope_section": [1, 1, 0], "rope_type": "default",
+                                         "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+        vision_config=dict(model_type="qwen3_5", depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2,
+                           out_hidden_size=32, num_position_embeddings=16),
+        _lengths=STATE_LENGTHS, _new_tokens=20),
+    "qwen3_5-text": tiny("Qwen3_5ForCausalLM", "qwen3_5_text", **STATES, tie_word_embeddings=True, _lengths=(1, 17, 40),
+                         _new_tokens=8),
+    "qwen3_5_moe": tiny("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", **STATES, num_experts=5, num_experts_per_tok=2,
+                        moe_intermediate_size=16, shared_expert_intermediate_size=24, without=("intermediate_size",),
+                        _lengths=(1, 17, 40), _new_tokens=8),
+    "qwen3_next": tiny("Qwen3NextForCausalLM", "qwen3_next", **{**STATES, "linear_num_value_heads": 2}, num_experts=5,
+                       num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+                       mlp_only_layers=[1], norm_topk_prob=True, _save="qwen_experts", _lengths=(1, 17, 40), _new_tokens=8),
     "stablelm": tiny("StableLmForCausalLM", "stablelm", head_dim=8, use_qkv_bias=True, **LAYER_NORM),
     "stablelm-parallel": tiny("StableLmForCausalLM", "stablelm", partial_rotary_factor=0.5, use_parallel_residual=True,
                               **LAYER_NORM),

@@ -29,17 +29,17 @@ def random_weights(model, seed, layer_gain=1.0):
     """Large enough that attention is peaked and the best token wins by a margin; biases and norms are not trivial.
     layer_gain: how much more the layers add than they would; with tied embeddings a token would follow itself."""
     generator = torch.Generator().manual_seed(seed)
-    adds_one = model.config.model_type.startswith(("gemma", "nemotron"))  # their norms multiply by 1 + weight
+    adds_one = model.config.model_type.startswith(("gemma", "nemotron", "qwen3_next", "qwen3_5"))  # norms multiply by 1 + weight
     for name, p in sorted(stored(model)):
         noise = torch.randn(p.shape, generator=generator)
         last = name.rsplit(".", 1)[-1]
         if last.endswith("bias"):
             p.data = 0.5 * noise
         elif "norm" in name or ".ln_" in name:
-            p.data = (0.0 if adds_one else 1.0) + 0.3 * noise
+            p.data = (0.0 if adds_one and "linear_attn" not in name else 1.0) + 0.3 * noise
         elif "embed" in name or "lm_head" in name or ".wte." in name or ".wpe." in name:
             p.data = 0.5 * noise
-        elif last == "sinks":
+        elif last in ("sinks", "A_log"):
             p.data = noise
         elif last in ("gate_up_proj", "down_proj"):  # stacked experts
             is_transposed = model.config.model_type in ("gpt_oss", "llama4_text")

@@ -95,6 +95,8 @@ CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratc
       block_start_(groups_.windows.size()),
       tree_batches_(groups_.windows.size(), TreeBatch(kv.num_blocks, num_scratch)) {}
 
+void CpuOps::add_states(const StateLayout& layout) { states_.emplace(config_, layout); }
+
 void CpuOps::add_host_pool(int32_t num_blocks) {
   KvLayout layout = layout_;
   layout.num_blocks = num_blocks;
@@ -160,6 +162,7 @@ void CpuOps::begin_step(const StepPlan& plan) {
     if (!plan.parent_rows.empty()) tree_batches_[g].lay_out(plan, step_, g);
   }
   if (adapters_) adapters_->begin_step(plan);
+  if (states_) states_->begin_step(plan, step_.positions, pool_);
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows)
     sample_rows_.push_back(plan.hidden_rows.empty() ? row.token_row : plan.hidden_rows[row.token_row]);
@@ -287,6 +290,20 @@ void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& conf
 
 void CpuOps::add_gated(Rows x, Rows y, Rows gate, int64_t rows) {
   cpu::add_gated(floats(x), floats(y), floats(gate), rows, x.width, pool_);
+}
+
+void CpuOps::multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) {
+  LLMB_CHECK(x.width == gate.width);
+  cpu::multiply_by_gate(kind, floats(x), floats(gate), rows * x.width, pool_);
+}
+
+void CpuOps::causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, Rows out) {
+  states_->causal_conv(layer, floats(x), floats(weight.rows()), floats(out), pool_);
+}
+
+void CpuOps::gated_delta(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
+                         Rows out) {
+  states_->gated_delta(layer, floats(qkv), floats(gates), floats(log_a.rows()), floats(dt_bias.rows()), floats(out), pool_);
 }
 
 void CpuOps::scale(Rows x, float factor, int64_t rows) { cpu::scale(floats(x), factor, rows * x.width, pool_); }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_adapters.h"
+#include "backend/cpu/cpu_states.h"
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/tree_batch.h"
 #include "base/thread_pool.h"
@@ -31,6 +32,8 @@ class CpuOps final : public Ops {
   // bits to int8. Throws std::bad_alloc.
   CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,
          Quantization quantization, DType activations, ThreadPool& pool);
+
+  void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
 
   void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
 
@@ -80,6 +83,10 @@ class CpuOps final : public Ops {
   void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
                    Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) override;
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;
+  void multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) override;
+  void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, Rows out) override;
+  void gated_delta(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
+                   Rows out) override;
   void scale(Rows x, float factor, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
@@ -97,6 +104,7 @@ class CpuOps final : public Ops {
   KvLayout layout_;
   KvPool kv_, host_kv_;
   std::optional<CpuAdapters> adapters_;  // none: no plan names any
+  std::optional<CpuStates> states_;      // none: no layer has one
   const LayerGroups groups_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes
   const StepPlan* plan_ = nullptr;      // of the step in progress

@@ -27,6 +27,7 @@ Status check_cuda_support(const ModelConfig& config, int32_t max_model_len) {
                        " positions, which the CUDA backend cannot; use --device cpu, or --max-model-len " +
                        std::to_string(smallest_chunk(config)));
   const std::pair<const char*, bool> missing[] = {
+      {"layers with a recurrent state", config.has_states()},
       {"more than 32 experts a token", config.experts.top_k > cuda::kMaxExpertsPerToken},
       {"more than 32 groups of experts", config.experts.num_groups > cuda::kMaxExpertGroups},
       {"more than 4096 experts", config.experts.num_experts > cuda::kMaxExperts},

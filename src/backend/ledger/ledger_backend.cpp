@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "core/resolve_step.h"
+#include "core/state_layout.h"
 
 namespace llmb {
 
@@ -21,6 +22,12 @@ struct Slot {
   TokenId token = 0;
   int32_t position = -1;  // -1: never written
   int32_t group = 0;      // layer group
+};
+
+// The tokens that left something behind in a state slot.
+struct State {
+  uint64_t prefix_hash = 0;
+  int32_t num_tokens = -1;
 };
 
 int64_t choose_num_blocks(const KvLayout& kv, const LoadOptions& options) {
@@ -42,6 +49,7 @@ class LedgerBackend final : public Backend {
 
  private:
   Status check_prefix(const StepPlan& plan, int32_t e, int32_t group, int32_t num_cached) const;
+  Status check_state(const StepPlan& plan, int32_t e, int32_t num_cached, uint64_t cached) const;
   Status run_entry(const StepPlan& plan, int32_t e);
   void copy_blocks(const StepPlan& plan);
   void sample(const StepPlan& plan, const SampleRow& row);
@@ -55,6 +63,7 @@ class LedgerBackend final : public Backend {
   LedgerModel model_;
   BackendInfo info_;
   std::vector<Slot> slots_, host_slots_;
+  std::vector<State> states_;
   ResolvedStep step_;                    // of the plan that runs
   std::vector<uint64_t> prefix_hashes_;  // [num_tokens]  of the sequence up to and with each row
   SampledRows sampled_;
@@ -88,7 +97,10 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   info_.device = "ledger";
   info_.kv = kv;
   info_.max_plans_in_flight = kMaxPlansInFlight;
-  info_.max_drafts_per_group = info_.max_best_tokens = INT32_MAX;
+  info_.num_state_slots = state_layout(config, options.max_num_seqs).num_slots;
+  states_.assign(static_cast<size_t>(info_.num_state_slots), State{});
+  info_.max_drafts_per_group = info_.num_state_slots > 0 ? 0 : INT32_MAX;
+  info_.max_best_tokens = INT32_MAX;
   info_.verifies_trees = info_.copies_blocks = true;
   return {};
 }
@@ -122,6 +134,7 @@ void LedgerBackend::copy_blocks(const StepPlan& plan) {
   copy_all(plan.swaps_out, slots_, &host_slots_);
   copy_all(plan.block_copies, slots_, &slots_);
   copy_all(plan.swaps_in, host_slots_, &slots_);
+  for (const StateCopy& copy : plan.state_copies) states_[copy.to] = states_[copy.from];
 }
 
 // Invariant 2. Who takes a block overwrites it from its first slot on, so that its link to the block before breaks; the
@@ -152,12 +165,26 @@ Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t e, int32_t grou
                         std::to_string(slot(plan, e, group, position).position));
 }
 
+// A state holds what its sequence's tokens left there, and nothing else; what it holds at position 0 does not matter.
+Status LedgerBackend::check_state(const StepPlan& plan, int32_t e, int32_t num_cached, uint64_t cached) const {
+  const StepEntry& entry = plan.entries[e];
+  if ((entry.state_slot >= 0) != !states_.empty() || entry.state_slot >= info_.num_state_slots)
+    return internal_error("ledger: sequence " + std::to_string(entry.seq) + " has no state slot, or one too many");
+  if (states_.empty() || num_cached == 0) return {};
+  const State& state = states_[entry.state_slot];
+  if (state.num_tokens == num_cached && state.prefix_hash == cached) return {};
+  return internal_error("ledger: sequence " + std::to_string(entry.seq) + " finds the state of " +
+                        std::to_string(state.num_tokens) + " tokens, or of others, in place of its " +
+                        std::to_string(num_cached));
+}
+
 Status LedgerBackend::run_entry(const StepPlan& plan, int32_t e) {
   const int32_t begin = plan.query_start[e], end = plan.query_start[e + 1];
   const int32_t num_cached = step_.context_len[e] - (end - begin);
   for (int32_t group = 0; group < plan.num_layer_groups; ++group)
     LLMB_RETURN_IF_ERROR(check_prefix(plan, e, group, num_cached));
   const uint64_t cached = num_cached == 0 ? model_.empty_prefix(plan.entries[e].adapter) : slot(plan, e, 0, num_cached - 1).prefix_hash;
+  LLMB_RETURN_IF_ERROR(check_state(plan, e, num_cached, cached));
   for (int32_t row = begin; row < end; ++row) {
     const int32_t parent = plan.parent_rows.empty() ? row - 1 : plan.parent_rows[row];
     const uint64_t before = row == begin ? cached : prefix_hashes_[parent];
@@ -166,6 +193,7 @@ Status LedgerBackend::run_entry(const StepPlan& plan, int32_t e) {
       slots_[step_.slots[int64_t{group} * plan.num_tokens() + row]] = {prefix_hashes_[row], step_.tokens[row],
                                                                        step_.positions[row], group};
   }
+  if (!states_.empty()) states_[plan.entries[e].state_slot] = {prefix_hashes_[end - 1], num_cached + end - begin};
   return {};
 }
 

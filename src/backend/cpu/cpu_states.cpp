@@ -1,0 +1,47 @@
+#include "backend/cpu/cpu_states.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/gated_delta.h"
+
+namespace llmb {
+
+CpuStates::CpuStates(const ModelConfig& config, const StateLayout& layout)
+    : layout_(layout), memory_(layout.num_slots * int64_t{layout.num_layers} * layout.layer_size()) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i) {
+    indices_.push_back(count);
+    count += config.layer(i).has_state;
+  }
+}
+
+void CpuStates::begin_step(const StepPlan& plan, const std::vector<int32_t>& positions, ThreadPool& pool) {
+  plan_ = &plan;
+  const auto num_copies = static_cast<int64_t>(plan.state_copies.size());
+  pool.parallel_for(num_copies * layout_.num_layers, [&](int64_t task, int) {
+    const StateCopy& copy = plan.state_copies[static_cast<size_t>(task / layout_.num_layers)];
+    const int64_t index = task % layout_.num_layers;
+    std::copy_n(state(copy.from, index), layout_.layer_size(), state(copy.to, index));
+  });
+  first_positions_.clear();
+  for (int32_t e = 0; e < plan.num_entries(); ++e)
+    first_positions_.push_back(positions[static_cast<size_t>(plan.query_start[e])]);
+}
+
+cpu::StateEntries CpuStates::entries_of(int32_t layer) {
+  states_.clear();
+  for (const StepEntry& entry : plan_->entries) states_.push_back(state(entry.state_slot, indices_[layer]));
+  return {plan_->num_entries(), plan_->query_start.data(), first_positions_.data(), states_.data()};
+}
+
+void CpuStates::causal_conv(int32_t layer, const float* x, const float* weight, float* out, ThreadPool& pool) {
+  cpu::causal_conv(x, weight, layout_.config.conv_width, layout_.config.conv_channels(), entries_of(layer),
+                   layout_.conv_offset(), out, pool);
+}
+
+void CpuStates::gated_delta(int32_t layer, const float* qkv, const float* gates, const float* log_a,
+                            const float* dt_bias, float* out, ThreadPool& pool) {
+  cpu::gated_delta(layout_, qkv, gates, log_a, dt_bias, entries_of(layer), out, pool);
+}
+
+}  // namespace llmb

@@ -1,0 +1,172 @@
+#include "kernels/cpu/gated_delta.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+
+#include "tests/support/compare.h"
+#include "tests/support/kernel_support.h"
+
+namespace llmb::cpu {
+namespace {
+
+using test::for_each_simd_target;
+using test::random_normal;
+using test::same_bytes;
+
+// One sequence's inputs.
+struct Inputs {
+  StateLayout layout;
+  int64_t num_tokens;
+  std::vector<float> qkv, gates, log_a, dt_bias;
+};
+
+Inputs random_inputs(const StateConfig& config, int64_t num_tokens) {
+  Inputs in{{config, 1, 1}, num_tokens, {}, {}, {}, {}};
+  in.qkv = random_normal(num_tokens * config.conv_channels(), 1);
+  in.gates = random_normal(num_tokens * 2 * config.num_value_heads, 2);
+  in.log_a = random_normal(config.num_value_heads, 3, 0.5);
+  in.dt_bias = random_normal(config.num_value_heads, 4);
+  return in;
+}
+
+// In steps of so many tokens in turn. The state holds garbage at first.
+std::vector<float> run(const Inputs& in, const std::vector<int32_t>& steps, ThreadPool& pool) {
+  const StateConfig& c = in.layout.config;
+  std::vector<float> state(static_cast<size_t>(in.layout.layer_size()), NAN), out(in.num_tokens * c.values_size());
+  float* states = state.data();
+  int32_t position = 0;
+  for (size_t i = 0; position < in.num_tokens; ++i) {
+    const auto count = static_cast<int32_t>(std::min<int64_t>(steps[i % steps.size()], in.num_tokens - position));
+    const int32_t query_start[] = {0, count};
+    gated_delta(in.layout, in.qkv.data() + position * c.conv_channels(),
+                in.gates.data() + position * 2 * c.num_value_heads, in.log_a.data(), in.dt_bias.data(),
+                {1, query_start, &position, &states}, out.data() + position * c.values_size(), pool);
+    position += count;
+  }
+  return out;
+}
+
+std::vector<double> unit(const float* x, int64_t n, double factor) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += double{x[i]} * x[i];
+  std::vector<double> out(x, x + n);
+  for (double& v : out) v *= factor / std::sqrt(sum + 1e-6);
+  return out;
+}
+
+// Token by token, as the rule says it, in double.
+std::vector<double> expected(const Inputs& in) {
+  const StateConfig& c = in.layout.config;
+  const int64_t dk = c.key_dim, dv = c.value_dim, group = c.num_value_heads / c.num_key_heads;
+  std::vector<double> out(in.num_tokens * c.values_size());
+  for (int64_t h = 0; h < c.num_value_heads; ++h) {
+    std::vector<double> s(dk * dv);
+    for (int64_t t = 0; t < in.num_tokens; ++t) {
+      const float* const row = in.qkv.data() + t * c.conv_channels();
+      const auto q = unit(row + h / group * dk, dk, 1 / std::sqrt(static_cast<double>(dk)));
+      const auto k = unit(row + c.keys_size() + h / group * dk, dk, 1);
+      const float* const v = row + 2 * c.keys_size() + h * dv;
+      const float* const gates = in.gates.data() + t * 2 * c.num_value_heads;
+      const double rate = 1 / (1 + std::exp(-double{gates[h]}));
+      const double input = double{gates[c.num_value_heads + h]} + in.dt_bias[h];
+      const double decay = std::exp(-std::exp(double{in.log_a[h]}) * std::log1p(std::exp(input)));
+      for (double& x : s) x *= decay;
+      for (int64_t j = 0; j < dv; ++j) {
+        double seen = 0, given = 0;
+        for (int64_t d = 0; d < dk; ++d) seen += s[d * dv + j] * k[d];
+        const double u = rate * (v[j] - seen);
+        for (int64_t d = 0; d < dk; ++d) given += (s[d * dv + j] += k[d] * u) * q[d];
+        out[t * c.values_size() + h * dv + j] = given;
+      }
+    }
+  }
+  return out;
+}
+
+const StateConfig kConfigs[] = {{1, 1, 1, 1, 4}, {2, 4, 12, 10, 4}, {1, 3, 16, 16, 4}, {2, 2, 33, 80, 4}, {1, 2, 128, 128, 4}};
+
+}  // namespace
+
+TEST_CASE("gated_delta is the rule computed token by token in fp64") {
+  ThreadPool pool(2);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const StateConfig& config : kConfigs)
+      for (const int64_t num_tokens : {1, 2, 15, 16, 17, 32, 33, 100}) {
+        CAPTURE(config.key_dim);
+        CAPTURE(num_tokens);
+        const Inputs in = random_inputs(config, num_tokens);
+        CHECK(test::compare(run(in, {1000}, pool), expected(in), 1e-5, 1e-5) == "");
+      }
+  });
+}
+
+TEST_CASE("gated_delta gives the same bytes however steps cut a sequence, on any vector width and number of threads") {
+  std::map<bool, std::vector<float>> of_class;
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    const Inputs in = random_inputs({2, 4, 12, 40, 4}, 100);
+    ThreadPool pool(2), one(1);
+    const std::vector<float> whole = run(in, {1000}, pool);
+    for (const std::vector<int32_t>& steps : std::vector<std::vector<int32_t>>{{1}, {16}, {15, 2}, {17}, {3, 1, 40}})
+      CHECK(same_bytes(run(in, steps, one), whole));
+    const auto [at, is_new] = of_class.try_emplace(test::has_fused_multiply_add(target), whole);
+    if (!is_new) CHECK(same_bytes(at->second, whole));
+  });
+}
+
+TEST_CASE("gated_delta keeps sequences apart") {
+  const StateConfig config = {1, 2, 8, 12, 4};
+  const Inputs a = random_inputs(config, 20);
+  Inputs b = a;
+  for (float& x : b.qkv) x = 1 - x;
+  ThreadPool pool(2);
+  const std::vector<float> alone_a = run(a, {1000}, pool), alone_b = run(b, {1000}, pool);
+  std::vector<float> qkv = a.qkv, gates = a.gates;
+  qkv.insert(qkv.end(), b.qkv.begin(), b.qkv.end());
+  gates.insert(gates.end(), b.gates.begin(), b.gates.end());
+  std::vector<float> memory(static_cast<size_t>(2 * a.layout.layer_size()), NAN), out(2 * alone_a.size());
+  float* const states[] = {memory.data() + a.layout.layer_size(), memory.data()};
+  const int32_t query_start[] = {0, 20, 40}, positions[] = {0, 0};
+  gated_delta(a.layout, qkv.data(), gates.data(), a.log_a.data(), a.dt_bias.data(), {2, query_start, positions, states},
+              out.data(), pool);
+  CHECK(same_bytes(std::span(out).first(alone_a.size()), alone_a));
+  CHECK(same_bytes(std::span(out).subspan(alone_a.size()), alone_b));
+}
+
+TEST_CASE("causal_conv is each channel's weighted sum of its newest tokens, whatever the steps") {
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const int64_t width : {2, 4})
+      for (const int64_t channels : {1, 17, 1030}) {
+        constexpr int64_t kNumTokens = 23;
+        const std::vector<float> x = random_normal(kNumTokens * channels, 1), w = random_normal(width * channels, 2);
+        std::vector<double> exact(x.size());
+        for (int64_t t = 0; t < kNumTokens; ++t)
+          for (int64_t c = 0; c < channels; ++c) {
+            double sum = 0;
+            for (int64_t j = 0; j < width; ++j)
+              if (t - width + 1 + j >= 0) sum += double{w[j * channels + c]} * x[(t - width + 1 + j) * channels + c];
+            exact[t * channels + c] = sum / (1 + std::exp(-sum));
+          }
+        ThreadPool pool(2);
+        std::vector<float> whole;
+        for (const int32_t step : {100, 1, 2, 5}) {
+          std::vector<float> state(static_cast<size_t>(3 + (width - 1) * channels), NAN), out(x.size());
+          float* states = state.data();
+          for (int32_t position = 0; position < kNumTokens; position += step) {
+            const int32_t query_start[] = {0, std::min<int32_t>(step, kNumTokens - position)};
+            causal_conv(x.data() + position * channels, w.data(), width, channels, {1, query_start, &position, &states},
+                        3, out.data() + position * channels, pool);
+          }
+          if (whole.empty()) whole = out;
+          CHECK(same_bytes(out, whole));
+        }
+        CHECK(test::compare(whole, exact, 1e-5, 1e-6) == "");
+      }
+  });
+}
+
+}  // namespace llmb::cpu
