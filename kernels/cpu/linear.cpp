@@ -9,6 +9,7 @@
 #include "base/per_thread.h"
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/caches.h"
 #include "kernels/cpu/block_row.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/lora.h"
@@ -66,10 +67,17 @@ Part part_of(const CallTasks& t, int64_t index, int num_threads) {
   return {t.num_whole + half / 2, column, column + kWidth / 2};
 }
 
+// The panel that the thread of this task most likely takes next, of the same rows; -1: none.
+int64_t panel_after(const CallTasks& t, int64_t index, int num_threads) {
+  const int64_t next = index % t.per_chunk() + num_threads;
+  return next < t.per_chunk() ? part_of(t, next, num_threads).panel : -1;
+}
+
 LinearTask make_task(const LinearCall& c, const CallTasks& t, int64_t index, int num_threads) {
   const int64_t per_chunk = t.per_chunk(), turn = index % per_chunk, row = index / per_chunk * t.chunk;
   const Part part = part_of(t, turn, num_threads);
-  const int64_t next = turn + num_threads, width = is_gated(c) ? t.num_panels * kWidth : c.weight->out_features();
+  const int64_t next = panel_after(t, index, num_threads);
+  const int64_t width = is_gated(c) ? t.num_panels * kWidth : c.weight->out_features();
   return {c.weight,
           c.x,
           t.x_bytes,
@@ -81,7 +89,7 @@ LinearTask make_task(const LinearCall& c, const CallTasks& t, int64_t index, int
           part.column_end,
           row,
           std::min(c.rows, row + t.chunk),
-          next < per_chunk ? c.weight->panel(part_of(t, next, num_threads).panel) : nullptr};
+          next >= 0 ? c.weight->panel(next) : nullptr};
 }
 
 // Grows to what the largest call on this thread needs, so that no step allocates.
@@ -145,17 +153,35 @@ void run(const LinearTask& task) {
   else float_linear_task(task);
 }
 
+// The memory that adding adapters to the next panel will read, so that it comes while this one is multiplied. Null: there
+// is none, or so much that it would fill the second-level cache.
+FetchList* also_fetched(const LinearTask& task, const LoraWork& lora, int64_t next_panel, FetchList* list) {
+  std::vector<ByteRange>& ranges = per_thread<std::vector<ByteRange>>([] {});
+  ranges.clear();
+  const int64_t first = next_panel * kWidth, end = std::min(first + kWidth, task.weight->out_features());
+  if (next_panel >= 0) add_lora_ranges(lora, task.row_begin, task.row_end, first, end, &ranges);
+  list->bytes = 0;
+  for (const ByteRange& range : ranges) list->bytes += range.bytes;
+  if (list->bytes == 0 || list->bytes > cache_sizes().second_level / 4) return nullptr;
+  ranges.push_back(FetchAhead::endless());
+  list->at = ranges.data();
+  list->last = &ranges.back();
+  return list;
+}
+
 // The task, and what adapters add to its outputs while they are in a cache.
-void run_adapted(const LinearTask& task, const LoraWork* lora) {
+void run_adapted(LinearTask task, const LoraWork* lora, int64_t next_panel) {
+  if (lora == nullptr) return run(task);
+  FetchList list;
+  task.also = also_fetched(task, *lora, next_panel, &list);
   run(task);
-  if (lora == nullptr) return;
   const int64_t first = task.panel * kWidth, end = std::min(first + task.column_end, task.weight->out_features());
   if (const int64_t begin = first + task.column_begin; begin < end)
     lora_expand(*lora, task.row_begin, task.row_end, begin, end, task.out + task.column_begin, task.out_stride);
 }
 
 // Outputs of a panel, or of two, are still in a cache when the activation reads them.
-void run_activated(const LinearTask& task, const LinearCall& call, int64_t num_panels) {
+void run_activated(const LinearTask& task, const LinearCall& call, int64_t num_panels, int64_t next_panel) {
   const ActivationSpec& spec = *call.activation;
   alignas(64) float gate[kLinearTaskRows * kWidth], up[kLinearTaskRows * kWidth];
   LinearTask part = task;
@@ -163,12 +189,12 @@ void run_activated(const LinearTask& task, const LinearCall& call, int64_t num_p
   part.out_stride = kWidth;
   if (spec.gated) {
     part.next = task.weight->panel(task.panel + num_panels);
-    run_adapted(part, call.lora);
+    run_adapted(part, call.lora, task.panel + num_panels);
     part.panel += num_panels;
     part.out = up;
     part.next = task.next;
   }
-  run_adapted(part, call.lora);
+  run_adapted(part, call.lora, next_panel);
   const int64_t begin = task.column_begin;
   const int64_t end = std::min(task.column_end, task.weight->out_features() - part.panel * kWidth);
   if (begin < end)
@@ -213,8 +239,9 @@ void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
     const CallTasks& t = *(after - 1);
     const LinearCall& c = calls[after - 1 - split_calls.begin()];
     const LinearTask one = make_task(c, t, task - t.first_task, pool.num_threads());
-    if (c.activation == nullptr) run_adapted(one, c.lora);
-    else run_activated(one, c, t.num_panels);
+    const int64_t next_panel = panel_after(t, task - t.first_task, pool.num_threads());
+    if (c.activation == nullptr) run_adapted(one, c.lora, next_panel);
+    else run_activated(one, c, t.num_panels, next_panel);
   });
 }
 

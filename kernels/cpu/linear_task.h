@@ -7,9 +7,16 @@
 #include <cstring>
 
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/lora.h"
 #include "kernels/cpu/tuning.h"
 
 namespace llmb::cpu {
+
+// Memory that a task fetches beside weights, for the next one: the ranges from `at` to `last`, which is endless.
+struct FetchList {
+  const ByteRange *at, *last;
+  int64_t bytes;  // of all but the last
+};
 
 // Rows [row_begin, row_end) times the output features [column_begin, column_end) of a panel.
 struct LinearTask {
@@ -24,6 +31,7 @@ struct LinearTask {
   int64_t column_begin, column_end;  // multiples of 16 within the panel
   int64_t row_begin, row_end;        // at most kLinearTaskRows
   const uint8_t* next;               // the panel that this thread most likely takes next; null: unknown
+  FetchList* also = nullptr;         // null, or what the task takes from as it goes
 };
 
 void float_linear_task(const LinearTask& task);
@@ -83,12 +91,23 @@ class FetchAhead {
  public:
   // For a lone tile of all columns.
   FetchAhead() = default;
-  // `turns`: of the loops that will call turn(). begin: null: there is nothing to fetch.
-  FetchAhead(const uint8_t* begin, int64_t bytes, int64_t turns) : at_(begin) {
-    static const uint8_t kNothing[kMaxLinesPerTurn * kLine] = {};
-    if (begin == nullptr) at_ = kNothing;
-    else step_ = std::min(bytes / std::max<int64_t>(1, turns) + 1, kMaxLinesPerTurn * kLine);
+  // `turns`: of the loops that will call turn(). begin: null: there is nothing to fetch but what is in `also`, of which
+  // the turns take a share.
+  FetchAhead(const uint8_t* begin, int64_t bytes, int64_t turns, const FetchList* also = nullptr, int64_t shares = 1)
+      : at_(begin) {
+    if (begin == nullptr) at_ = kNothing, bytes = 0;
+    if (also != nullptr) {
+      end_ = reinterpret_cast<uintptr_t>(at_) + static_cast<uintptr_t>(bytes);
+      more_ = also->at;
+      bytes += also->bytes / shares;
+    }
+    if (bytes > 0) step_ = std::min(bytes / std::max<int64_t>(1, turns) + 1, kMaxLinesPerTurn * kLine);
   }
+  // The ranges behind also->at that no turn has come to; null: it had none.
+  const ByteRange* rest() const { return more_; }
+
+  // Ends a list of ranges.
+  static constexpr ByteRange endless() { return {kNothing, INT64_MAX / 2}; }
 
   // reading: where the turn reads kBytes of weights; the next turn reads where four lines more begin, or earlier. kFar:
   // further ahead, and only into the second-level cache.
@@ -103,12 +122,19 @@ class FetchAhead {
     __builtin_prefetch(at_, 0, 2);  // two lines of a turn at most, which is what several tiles or passes leave to each
     if (step_ > kLine) __builtin_prefetch(at_ + kLine, 0, 2);
     at_ += step_;
+    if (reinterpret_cast<uintptr_t>(at_) < end_) return;
+    at_ = more_->begin;
+    end_ = reinterpret_cast<uintptr_t>(at_) + static_cast<uintptr_t>(more_->bytes);
+    ++more_;
   }
 
  private:
   static constexpr int64_t kLine = 64;
+  static constexpr uint8_t kNothing[kMaxLinesPerTurn * kLine] = {};
   const uint8_t* at_ = nullptr;
   int64_t step_ = 0;
+  uintptr_t end_ = UINTPTR_MAX;  // of the range that at_ is in, where more_ has others
+  const ByteRange* more_ = nullptr;
 };
 
 }  // namespace llmb::cpu

@@ -231,10 +231,12 @@ HWY_INLINE void run_blocks(const LinearTask& t, Panel panel) {
     if (t.row_end - t.row_begin > kTileRows) {  // else a lone tile takes all columns
       const int64_t num_steps =
           (block.k_end - k) / Panel::kStep + (num_tiles - 1) * (block.k_end - k) / later_step<Panel>();
-      ahead = FetchAhead(next, next_bytes, (t.column_end - t.column_begin) / tile_columns(kTallTileRows) * num_steps);
+      ahead = FetchAhead(next, next_bytes, (t.column_end - t.column_begin) / tile_columns(kTallTileRows) * num_steps,
+                         t.also, ceil_div(num_k, block_k));
     }
     if constexpr (Panel::kKeeps) panel.k_begin = k;
     run_block(t, panel, block, ahead);
+    if (t.also != nullptr && ahead.rest() != nullptr) t.also->at = std::min(ahead.rest(), t.also->last);
   }
   copy_narrow_panel(t, sums);
 }

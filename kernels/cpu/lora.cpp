@@ -19,7 +19,7 @@ namespace HWY_NAMESPACE {
 constexpr int kTile = 4;  // rows of one adapter that are computed together
 // As registers allow for sums: rows of a tile of shrink, panels of a tile of expand.
 constexpr int kShrinkRows = kParts == 1 ? kTile : 1, kExpandPanels = kParts == 1 ? 4 : 1;
-constexpr int64_t kAheadBytes = 2048;
+constexpr int64_t kAheadBytes = 4096;
 
 HWY_INLINE V16 widen16(const float* p) { return load16(p); }
 HWY_INLINE V16 widen16(const uint16_t* p) {
@@ -30,21 +30,31 @@ HWY_INLINE V16 widen16(const uint16_t* p) {
   return r;
 }
 
-HWY_INLINE void fetch(const void* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 2);
-}
+// Fetches an item's part of a matrix ahead of reading it, and at its end the beginning of a later item's.
+struct ItemFetch {
+  const uint8_t *at, *end, *next;
+
+  template <int kBytes>
+  HWY_INLINE void turn() {
+    for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+    at += kBytes;
+    if (at >= end) at = next, end = at + kAheadBytes;
+  }
+};
 
 // t[row][r] = scale * A[r] x[row] for rows and ranks of one tile.
 template <int kRows, int kRanks, typename T>
-HWY_INLINE void shrink_tile(const float* const* x, const T* a, int64_t in, float scale, float* const* t) {
+HWY_INLINE void shrink_tile(const float* const* x, const T* a, int64_t in, float scale, float* const* t,
+                            ItemFetch& ahead) {
   const auto mul_add = [](V v, V w, V sum) HWY_ATTR { return hn::MulAdd(v, w, sum); };
   constexpr int64_t kStep = kRanks * kLoraPanel;
+  ItemFetch fetch = ahead;
   V16 sums[kRows][kRanks];
   LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
     LLMB_UNROLL for (int r = 0; r < kRanks; ++r) sums[i][r] = set16(0);
   }
   const auto add = [&](const auto& values) HWY_ATTR {
-    fetch(a + kAheadBytes / sizeof(T), kStep * int64_t{sizeof(T)});
+    fetch.turn<kStep * sizeof(T)>();
     LLMB_UNROLL for (int r = 0; r < kRanks; ++r) {
       const V16 w = widen16(a + r * kLoraPanel);
       LLMB_UNROLL for (int i = 0; i < kRows; ++i) sums[i][r] = map16(values(i), w, sums[i][r], mul_add);
@@ -54,6 +64,7 @@ HWY_INLINE void shrink_tile(const float* const* x, const T* a, int64_t in, float
   const int64_t full = in - in % kLogicalLanes, rest = in - full;
   for (int64_t c = 0; c < full; c += kLogicalLanes) add([&](int i) HWY_ATTR { return load16(x[i] + c); });
   if (rest > 0) add([&](int i) HWY_ATTR { return load16_partial(x[i] + full, rest); });
+  ahead = fetch;
   LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
     LLMB_UNROLL for (int r = 0; r < kRanks; ++r) t[i][r] = scale * sum16(sums[i][r]);
   }
@@ -65,9 +76,11 @@ void shrink_rows(const LoraItem& item, const float* const* x, float* const* t) {
   const T* const a = reinterpret_cast<const T*>(m.a);
   float* to[kRows];
   int64_t r = item.rank_begin;
+  const auto address = [&](int64_t rank) { return reinterpret_cast<const uint8_t*>(a + rank * m.padded_k()); };
+  ItemFetch ahead{address(r) + kAheadBytes, address(item.rank_end), item.next};
   const auto run = [&](auto ranks) HWY_ATTR {
     LLMB_UNROLL for (int i = 0; i < kRows; ++i) to[i] = t[i] + item.t_begin + r;
-    shrink_tile<kRows, decltype(ranks)::value>(x, a + r * m.padded_k(), m.in_features, m.scale, to);
+    shrink_tile<kRows, decltype(ranks)::value>(x, a + r * m.padded_k(), m.in_features, m.scale, to, ahead);
     r += ranks;
   };
   while (r + kLoraRanks <= item.rank_end) run(std::integral_constant<int, kLoraRanks>());
@@ -94,19 +107,14 @@ struct ExpandRows {
   float* out[kTile];  // from the first column that is computed on
 };
 
-// out[row] += B t[row] for whole panels, one behind the other. The panels behind them, which this thread most likely adds
-// next, are fetched on the way.
+// out[row] += B t[row] for whole panels, one behind the other.
 template <int kRows, int kPanels, typename T>
 HWY_INLINE void expand_tile(const ExpandRows& rows, const T* b, int64_t rank, int64_t column) {
-  constexpr int64_t kLine = 64 / sizeof(T);
   V16 sums[kRows][kPanels];
   LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
     LLMB_UNROLL for (int p = 0; p < kPanels; ++p) sums[i][p] = load16(rows.out[i] + column + p * kLoraPanel);
   }
-  const T* const next = b + kPanels * rank * kLoraPanel;
   for (int64_t r = 0; r < rank; ++r) {
-    for (int64_t i = 0; i < kPanels * kLoraPanel; i += kLine)
-      __builtin_prefetch(next + r * kPanels * kLoraPanel + i, 0, 2);
     LLMB_UNROLL for (int p = 0; p < kPanels; ++p) {
       const V16 column_values = widen16(b + (p * rank + r) * kLoraPanel);
       LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
@@ -167,9 +175,22 @@ void expand_matrices(std::span<const LoraMatrices> matrices, ExpandRows rows, in
   }
 }
 
-// Rows row_ids[begin … end) of a segment. out: from row_begin and column_begin on.
-void expand_segment_target(const LoraWork& work, const LoraSegment& segment, int32_t begin, int32_t end,
-                           int64_t row_begin, int64_t column_begin, int64_t column_end, float* out, int64_t out_stride) {
+// Calls f(segment, begin, end) for the segments of which row_ids[begin … end) are in [row_begin, row_end).
+template <typename Function>
+HWY_INLINE void for_segments(const LoraWork& work, int64_t row_begin, int64_t row_end, const Function& f) {
+  const int32_t* const ids = work.row_ids;
+  for (const LoraSegment& segment : work.segments) {
+    if (segment.matrices.empty() || segment.row_begin == segment.row_end) continue;
+    int32_t begin = segment.row_begin, end = segment.row_end;
+    if (ids[begin] < row_begin) begin = static_cast<int32_t>(std::lower_bound(ids + begin, ids + end, row_begin) - ids);
+    if (ids[end - 1] >= row_end) end = static_cast<int32_t>(std::lower_bound(ids + begin, ids + end, row_end) - ids);
+    if (begin < end) f(segment, begin, end);
+  }
+}
+
+// lora_expand()
+void expand_target(const LoraWork& work, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+                   float* out, int64_t out_stride) {
   const auto rows_at = [&](int32_t first, int32_t count) {
     ExpandRows rows;
     for (int32_t i = 0; i < count; ++i) {
@@ -178,9 +199,26 @@ void expand_segment_target(const LoraWork& work, const LoraSegment& segment, int
     }
     return rows;
   };
-  for (; begin + kTile <= end; begin += kTile)
-    expand_matrices<kTile>(segment.matrices, rows_at(begin, kTile), column_begin, column_end);
-  for (; begin < end; ++begin) expand_matrices<1>(segment.matrices, rows_at(begin, 1), column_begin, column_end);
+  for_segments(work, row_begin, row_end, [&](const LoraSegment& segment, int32_t begin, int32_t end) HWY_ATTR {
+    for (; begin + kTile <= end; begin += kTile)
+      expand_matrices<kTile>(segment.matrices, rows_at(begin, kTile), column_begin, column_end);
+    for (; begin < end; ++begin) expand_matrices<1>(segment.matrices, rows_at(begin, 1), column_begin, column_end);
+  });
+}
+
+// add_lora_ranges()
+void add_ranges_target(const LoraWork& work, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+                       std::vector<ByteRange>* ranges) {
+  for_segments(work, row_begin, row_end, [&](const LoraSegment& segment, int32_t, int32_t) HWY_ATTR {
+    for (const LoraMatrices& m : segment.matrices) {
+      const int64_t begin = std::max(column_begin, m.out_column);
+      const int64_t end = std::min(column_end, m.out_column + m.num_columns);
+      if (begin >= end) continue;
+      const int64_t panel_bytes = m.rank * kLoraPanel * m.element_bytes();
+      const int64_t first = begin / kLoraPanel, panels = ceil_div(end, kLoraPanel) - first;
+      ranges->push_back({m.b + (first - m.first_panel()) * panel_bytes, panels * panel_bytes});
+    }
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -191,13 +229,18 @@ HWY_AFTER_NAMESPACE();
 namespace llmb::cpu {
 
 HWY_EXPORT(shrink_item_target);
-HWY_EXPORT(expand_segment_target);
+HWY_EXPORT(expand_target);
+HWY_EXPORT(add_ranges_target);
 
 namespace {
 
 constexpr int32_t kItemRows = 8, kItemRanks = 16;  // a few microseconds of work, so that threads finish together
 
-void make_items(int64_t in_features, LoraWork* work) {
+const uint8_t* beginning(const LoraItem& item) {
+  return item.matrices->a + item.rank_begin * item.matrices->padded_k() * item.matrices->element_bytes();
+}
+
+void make_items(int64_t in_features, size_t num_threads, LoraWork* work) {
   work->items.clear();
   work->t_stride = 0;
   int32_t num_ids = 0;
@@ -209,18 +252,21 @@ void make_items(int64_t in_features, LoraWork* work) {
       const auto rank = static_cast<int32_t>(m.rank);
       for (int32_t row = segment.row_begin; row < segment.row_end; row += kItemRows)
         for (int32_t r = 0; r < rank; r += kItemRanks)
-          work->items.push_back({&m, row, std::min(row + kItemRows, segment.row_end), r, std::min(r + kItemRanks, rank), t_begin});
+          work->items.push_back({&m, row, std::min(row + kItemRows, segment.row_end), r, std::min(r + kItemRanks, rank),
+                                 t_begin, nullptr});
       t_begin += rank;
     }
     work->t_stride = std::max<int64_t>(work->t_stride, t_begin);
   }
+  for (size_t i = 0; i < work->items.size(); ++i)
+    work->items[i].next = beginning(work->items[std::min(i + num_threads, work->items.size() - 1)]);
   if (const auto size = static_cast<size_t>(num_ids * work->t_stride); work->t.size() < size) work->t.resize(size);
 }
 
 }  // namespace
 
 void lora_shrink(const float* x, int64_t in_features, LoraWork* work, ThreadPool& pool) {
-  make_items(in_features, work);
+  make_items(in_features, static_cast<size_t>(pool.num_threads()), work);
   pool.parallel_for(static_cast<int64_t>(work->items.size()), [&](int64_t i, int) {
     const LoraItem& item = work->items[i];
     const float* from[kItemRows];
@@ -235,17 +281,12 @@ void lora_shrink(const float* x, int64_t in_features, LoraWork* work, ThreadPool
 
 void lora_expand(const LoraWork& work, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
                  float* out, int64_t out_stride) {
-  for (const LoraSegment& segment : work.segments) {
-    if (segment.matrices.empty()) continue;
-    const int32_t* const ids = work.row_ids;
-    const auto place = [&](int64_t row) {
-      return static_cast<int32_t>(std::lower_bound(ids + segment.row_begin, ids + segment.row_end, row) - ids);
-    };
-    const int32_t begin = place(row_begin), end = place(row_end);
-    if (begin < end)
-      HWY_DYNAMIC_DISPATCH(expand_segment_target)
-    (work, segment, begin, end, row_begin, column_begin, column_end, out, out_stride);
-  }
+  HWY_DYNAMIC_DISPATCH(expand_target)(work, row_begin, row_end, column_begin, column_end, out, out_stride);
+}
+
+void add_lora_ranges(const LoraWork& work, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+                     std::vector<ByteRange>* ranges) {
+  HWY_DYNAMIC_DISPATCH(add_ranges_target)(work, row_begin, row_end, column_begin, column_end, ranges);
 }
 
 }  // namespace llmb::cpu

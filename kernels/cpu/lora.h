@@ -50,12 +50,18 @@ struct LoraSegment {
   int32_t row_begin = 0, row_end = 0;      // into row_ids
 };
 
+struct ByteRange {
+  const uint8_t* begin;
+  int64_t bytes;
+};
+
 // A part of lora_shrink's work: rows of a segment by ranks of one of its matrices.
 struct LoraItem {
   const LoraMatrices* matrices;
   int32_t row_begin, row_end;    // into row_ids
   int32_t rank_begin, rank_end;  // rank_begin is a multiple of kLoraRanks
   int32_t t_begin;               // rank 0's place in a row of t
+  const uint8_t* next;           // where the item begins that its thread most likely takes next
 };
 
 // The rows of a product that have adapters. Used for one product after the other, so that steps allocate nothing.
@@ -77,5 +83,9 @@ void lora_shrink(const float* x,  // [rows, in_features]
 void lora_expand(const LoraWork& work, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
                  float* out,  // [row_end - row_begin, out_stride]  in and out, from column_begin on
                  int64_t out_stride);
+
+// Adds the memory that lora_expand() will read for these rows and columns.
+void add_lora_ranges(const LoraWork& work, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+                     std::vector<ByteRange>* ranges);
 
 }  // namespace llmb::cpu

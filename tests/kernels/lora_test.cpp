@@ -172,6 +172,13 @@ TEST_CASE("lora: a row's bits depend neither on the rows beside it, threads or t
   });
 }
 
+TEST_CASE("lora: a segment without rows adds nothing") {
+  ThreadPool pool(2);
+  const Adapter adapter = make_adapter(20, {{5, 0, 33}}, 5);
+  const std::vector<float> x = random_normal(2 * 20, 1), before = random_normal(2 * 33, 2);
+  CHECK(same_bytes(run(x, 20, {{{adapter.matrices, 0, 0}}, {}}, before, 33, pool), before));
+}
+
 TEST_CASE("lora: a NaN stays in its row") {
   ThreadPool pool(1);
   const int64_t in = 20, out = 33;
