@@ -4,9 +4,13 @@
 #include <simdjson.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <deque>
+#include <future>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -19,7 +23,8 @@ namespace dom = simdjson::dom;
 
 namespace {
 
-constexpr size_t kReadBytes = 256 << 10;
+constexpr size_t kPieceBytes = 256 << 10;
+constexpr size_t kMaxPieces = 3;  // that are parsed at a time
 static_assert(RecordParser::kPadding >= simdjson::SIMDJSON_PADDING);
 
 std::optional<uint64_t> parse_hash(std::string_view text) {
@@ -35,91 +40,198 @@ Status damaged(const std::string& path, int64_t line_number, const std::string& 
                    "start over with --restart");
 }
 
-// The file's lines, each with its "\n", in bounded memory.
-class RecordLines {
- public:
-  RecordLines(int fd, const std::string& path, FileOps& ops) : fd_(fd), path_(path), ops_(ops), buffer_(kReadBytes) {}
+// A part of the file that ends with a line, and what its lines say.
+struct Piece {
+  std::unique_ptr<char[]> bytes;
+  size_t size = 0, capacity = 0;
+  int64_t dropped = 0;  // bytes before these, of a first line that is too long to be kept
+  bool is_last = false;
 
-  struct Line {
-    std::string_view bytes;  // valid until the next call; empty where too long
-    int64_t size = 0;
-    bool has_newline = false;
+  struct Record {
+    int64_t index;
+    uint64_t content_hash;
+    uint32_t size;
+    int32_t error;  // its place in error_codes; -1: none
   };
+  std::vector<Record> records;  // up to the first line that is none
+  std::vector<std::string> error_codes;
+  int64_t bad_size = 0;  // of that line; 0: there is none
+  bool has_more = false;  // behind it
 
-  // nullopt: the end of the file.
-  Result<std::optional<Line>> next() {
-    size_t searched = 0;
-    int64_t dropped = 0;  // bytes of a line that is too long to be kept
-    while (true) {
-      const char* const begin = buffer_.data() + begin_;
+  void parse(RecordParser* parser);
+};
+
+void Piece::parse(RecordParser* parser) {
+  records.clear();
+  error_codes.clear();
+  bad_size = 0;
+  for (size_t at = 0; at < size || (at == 0 && dropped > 0);) {
+    const char* const begin = bytes.get() + at;
+    const void* const newline = at < size ? std::memchr(begin, '\n', size - at) : nullptr;
+    const size_t length = newline ? static_cast<size_t>(static_cast<const char*>(newline) - begin) + 1 : size - at;
+    const bool is_whole = newline != nullptr && (at > 0 || dropped == 0);
+    auto record = is_whole ? parser->parse({begin, length}) : std::nullopt;
+    if (!record) {
+      bad_size = static_cast<int64_t>(length) + (at == 0 ? dropped : 0);
+      has_more = at + length < size;
+      return;
+    }
+    records.push_back({record->index, record->content_hash, static_cast<uint32_t>(length), -1});
+    if (record->error_code) {
+      records.back().error = static_cast<int32_t>(error_codes.size());
+      error_codes.emplace_back(*record->error_code);
+    }
+    at += length;
+  }
+}
+
+// The file piece by piece, in bounded memory.
+class PieceReader {
+ public:
+  PieceReader(int fd, const std::string& path, FileOps& ops) : fd_(fd), path_(path), ops_(ops) {}
+
+  // Whether the next piece takes more memory than others do.
+  bool is_long() const { return rest_.size() + RecordParser::kPadding >= kPieceBytes; }
+
+  // The next piece; the last one may be empty. REQUIRES: the one before was not the last.
+  Status next(Piece* piece) {
+    piece->size = 0;
+    piece->dropped = 0;
+    reserve(piece, std::max(kPieceBytes, rest_.size() + 2 * RecordParser::kPadding));
+    std::memcpy(piece->bytes.get(), rest_.data(), rest_.size());
+    piece->size = rest_.size();
+    rest_.clear();
+    for (size_t searched = piece->size;;) {
+      LLMB_RETURN_IF_ERROR(fill(piece));
+      const char* const begin = piece->bytes.get();
       const void* const newline =
-          end_ - begin_ > searched ? std::memchr(begin + searched, '\n', end_ - begin_ - searched) : nullptr;
-      if (newline != nullptr || at_end_) {
-        const size_t size =
-            newline ? static_cast<size_t>(static_cast<const char*>(newline) - begin) + 1 : end_ - begin_;
-        if (size == 0 && dropped == 0) return std::optional<Line>();
-        begin_ += size;
-        return std::optional<Line>({dropped > 0 ? std::string_view() : std::string_view(begin, size),
-                                    dropped + static_cast<int64_t>(size), newline != nullptr});
+          piece->size > searched ? memrchr(begin + searched, '\n', piece->size - searched) : nullptr;
+      if (newline != nullptr && !piece->is_last) {
+        const size_t end = static_cast<size_t>(static_cast<const char*>(newline) - begin) + 1;
+        rest_.assign(begin + end, begin + piece->size);
+        piece->size = end;
       }
-      searched = end_ - begin_;
-      if (searched >= kMaxRecordBytes || dropped > 0) {
-        dropped += static_cast<int64_t>(searched);
-        begin_ = end_ = searched = 0;
+      if (newline != nullptr || piece->is_last) return {};
+      searched = piece->size;
+      if (piece->size >= kMaxRecordBytes || piece->dropped > 0) {
+        piece->dropped += static_cast<int64_t>(piece->size);
+        piece->size = searched = 0;
+      } else {
+        reserve(piece, 2 * piece->capacity);
       }
-      LLMB_RETURN_IF_ERROR(fill());
     }
   }
 
  private:
-  Status fill() {
-    if (begin_ > 0) {
-      std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
-      end_ -= begin_;
-      begin_ = 0;
+  static void reserve(Piece* piece, size_t capacity) {
+    if (piece->capacity >= capacity) return;
+    auto bytes = std::make_unique_for_overwrite<char[]>(capacity);
+    if (piece->size > 0) std::memcpy(bytes.get(), piece->bytes.get(), piece->size);
+    piece->bytes = std::move(bytes);
+    piece->capacity = capacity;
+  }
+
+  // Until it is full or the file ends.
+  Status fill(Piece* piece) {
+    while (piece->size + RecordParser::kPadding < piece->capacity) {
+      const auto count = uninterrupted([&] {
+        return ops_.read(fd_, piece->bytes.get() + piece->size,
+                         piece->capacity - RecordParser::kPadding - piece->size);
+      });
+      if (count < 0) return io_error(path_ + ": cannot read: " + std::strerror(errno));
+      piece->is_last = count == 0;
+      if (piece->is_last) return {};
+      piece->size += static_cast<size_t>(count);
     }
-    if (end_ + RecordParser::kPadding >= buffer_.size()) buffer_.resize(2 * buffer_.size());
-    const auto count = uninterrupted(
-        [&] { return ops_.read(fd_, buffer_.data() + end_, buffer_.size() - RecordParser::kPadding - end_); });
-    if (count < 0) return io_error(path_ + ": cannot read: " + std::strerror(errno));
-    at_end_ = count == 0;
-    end_ += static_cast<size_t>(count);
     return {};
   }
 
   const int fd_;
   const std::string& path_;
   FileOps& ops_;
-  std::vector<char> buffer_;
-  size_t begin_ = 0, end_ = 0;
-  bool at_end_ = false;
+  std::string rest_;  // read, and not yet in a piece
 };
 
-Result<ScanResult> scan_open_file(int fd, const std::string& path, const OnRecord& on_record, FileOps& ops) {
-  RecordLines lines(fd, path, ops);
-  RecordParser parser;
-  ScanResult result;
-  int64_t line_number = 0;
-  std::optional<int64_t> bad_line;  // is it the last one?
-  while (true) {
-    LLMB_ASSIGN_OR_RETURN(auto line, lines.next());
-    if (!line.has_value()) break;
-    if (bad_line) return damaged(path, *bad_line, "not a result record");
-    ++line_number;
-    std::optional<RecordSummary> record;
-    if (line->has_newline && !line->bytes.empty()) record = parser.parse(line->bytes);
-    if (!record) {
-      bad_line = line_number;
-      result.torn_bytes = line->size;
-      continue;
+// Other threads parse the next pieces while the caller deals with the records of one.
+class RecordScan {
+ public:
+  RecordScan(int fd, const std::string& path, const OnRecord& on_record, FileOps& ops)
+      : reader_(fd, path, ops), path_(path), on_record_(on_record) {}
+
+  Result<ScanResult> run() {
+    bool is_read = false;
+    while (!is_read || !parsing_.empty()) {
+      if (is_read || !has_room()) {
+        LLMB_RETURN_IF_ERROR(deal_with_first());
+        continue;
+      }
+      LLMB_ASSIGN_OR_RETURN(is_read, read());
     }
-    Status status = on_record(*record, line->bytes);
-    if (status.code() == StatusCode::kDataLoss) return damaged(path, line_number, status.message());
-    LLMB_RETURN_IF_ERROR(std::move(status));
-    result.whole_bytes += line->size;
+    return result_;
   }
-  return result;
-}
+
+ private:
+  struct Parsing {
+    Piece piece;
+    RecordParser parser;
+    std::future<void> done;  // the first member that is destroyed: it waits
+  };
+
+  // A long record is parsed alone: it takes many times its size.
+  bool has_room() const {
+    if (parsing_.empty()) return true;
+    return parsing_.size() < kMaxPieces && !reader_.is_long() && !is_long(parsing_.back()->piece);
+  }
+  static bool is_long(const Piece& piece) { return piece.capacity > 2 * kPieceBytes; }
+
+  // Whether it was the last.
+  Result<bool> read() {
+    std::unique_ptr<Parsing> next = free_ ? std::move(free_) : std::make_unique<Parsing>();
+    LLMB_RETURN_IF_ERROR(reader_.next(&next->piece));
+    const bool is_last = next->piece.is_last;
+    const auto parse = [to = next.get()] { to->piece.parse(&to->parser); };
+    // A thread takes longer to start than few records take. Without a policy, a system that has no thread left is none
+    // the worse for it.
+    next->done = is_last && parsing_.empty() ? std::async(std::launch::deferred, parse) : std::async(parse);
+    parsing_.push_back(std::move(next));
+    return is_last;
+  }
+
+  Status deal_with_first() {
+    std::unique_ptr<Parsing> first = std::move(parsing_.front());
+    parsing_.pop_front();
+    first->done.get();
+    const Piece& piece = first->piece;
+    const bool is_empty = piece.size == 0 && piece.dropped == 0;
+    if (result_.torn_bytes > 0 && !is_empty) return damaged(path_, line_number_, "not a result record");
+    const char* begin = piece.bytes.get();
+    for (const Piece::Record& record : piece.records) {
+      ++line_number_;
+      RecordSummary summary = {record.index, record.content_hash, {}};
+      if (record.error >= 0) summary.error_code = piece.error_codes[static_cast<size_t>(record.error)];
+      Status status = on_record_(summary, {begin, record.size});
+      if (status.code() == StatusCode::kDataLoss) return damaged(path_, line_number_, status.message());
+      LLMB_RETURN_IF_ERROR(std::move(status));
+      result_.whole_bytes += static_cast<int64_t>(record.size);
+      begin += record.size;
+    }
+    if (piece.bad_size > 0) {
+      ++line_number_;
+      if (piece.has_more) return damaged(path_, line_number_, "not a result record");
+      result_.torn_bytes = piece.bad_size;
+    }
+    if (!is_long(piece)) free_ = std::move(first);
+    return {};
+  }
+
+  PieceReader reader_;
+  const std::string& path_;
+  const OnRecord& on_record_;
+  std::deque<std::unique_ptr<Parsing>> parsing_;  // in the file's order
+  std::unique_ptr<Parsing> free_;                 // to be used again
+  int64_t line_number_ = 0;
+  ScanResult result_;
+};
 
 }  // namespace
 
@@ -164,7 +276,7 @@ std::optional<RecordSummary> RecordParser::parse(std::string_view record) {
 Result<ScanResult> scan_records(const std::string& path, const OnRecord& on_record, FileOps& ops) {
   const int fd = open_retrying(ops, path, O_RDONLY | O_CLOEXEC, 0);
   if (fd < 0) return io_error(path + ": cannot open: " + std::strerror(errno));
-  Result<ScanResult> result = scan_open_file(fd, path, on_record, ops);
+  Result<ScanResult> result = RecordScan(fd, path, on_record, ops).run();
   ops.close(fd);
   return result;
 }

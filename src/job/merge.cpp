@@ -23,13 +23,16 @@ namespace {
 
 // The record of a line in OpenAI's form says when its job began: the shard's time becomes the whole job's. Inside a
 // JSON string every quote has a backslash before it, so the first key of that name is the response's own.
-std::string with_created(std::string_view record, const std::string& from, const std::string& to) {
-  std::string text(record);
+void append_with_created(std::string_view record, const std::string& from, const std::string& to, std::string* out) {
+  const bool is_native = record.starts_with("{\"index\":");
   for (const char* name : {",\"created\":", ",\"created_at\":"}) {
     const std::string before = name + from + ",";
-    if (const size_t at = text.find(before); at != text.npos) return text.replace(at, before.size(), name + to + ",");
+    const size_t at = is_native ? record.npos : record.find(before);
+    if (at == record.npos) continue;
+    out->append(record, 0, at).append(name).append(to).append(",").append(record, at + before.size());
+    return;
   }
-  return text;
+  *out += record;
 }
 
 class Merge {
@@ -53,7 +56,13 @@ class Merge {
   Status compare_shards();
   Result<bool> look_at_output() const;
   Status write();
-  Status scan(const std::function<Status(int64_t index, std::string_view record)>& take, RecordRuns* runs);
+  // Gives a shard's records the time when the whole job began. Null: they stay as they are.
+  RecordRuns::Change change_of(const FoundOutput& shard) const;
+  using BeginShard = std::function<Status(const FoundOutput& shard)>;
+  using OnChecked = std::function<Status(int64_t index, std::string_view record)>;
+  Status check_records(const BeginShard& begin_shard, const OnChecked& on_checked);
+  Status append_in_input_order(AtomicFileWriter* writer);
+  Status append_as_completed(AtomicFileWriter* writer);
   Status check_double(const FoundOutput& shard, const RecordSummary& record) const;
   Status check_all_there() const;
   std::string missing_shards() const;
@@ -152,21 +161,24 @@ Status Merge::check_double(const FoundOutput& shard, const RecordSummary& record
                   std::to_string(record.index) + "; leave one of them out, or do its rows again without the other's");
 }
 
-Status Merge::scan(const std::function<Status(int64_t, std::string_view)>& take, RecordRuns* runs) {
-  const std::string created = std::to_string(manifest_.created);
+RecordRuns::Change Merge::change_of(const FoundOutput& shard) const {
+  if (shard.manifest.created == manifest_.created) return {};
+  if (setting_of(manifest_.fingerprint, "no_metrics") == "true") return {};
+  return [from = std::to_string(shard.manifest.created), to = std::to_string(manifest_.created)](
+             std::string_view record, std::string* out) { append_with_created(record, from, to, out); };
+}
+
+Status Merge::check_records(const BeginShard& begin_shard, const OnChecked& on_checked) {
   for (const FoundOutput& shard : shards_) {
     if (shard.records.empty()) continue;
-    const std::string own = std::to_string(shard.manifest.created);
-    const bool stays = own == created || setting_of(manifest_.fingerprint, "no_metrics") == "true";
-    if (runs != nullptr && stays) LLMB_RETURN_IF_ERROR(runs->begin_file(shard.records));
-    else if (runs != nullptr) runs->begin_no_file();
+    LLMB_RETURN_IF_ERROR(begin_shard(shard));
     const auto on_record = [&](const RecordSummary& record, std::string_view bytes) -> Status {
       if (!keep_going_()) return cancelled("interrupted");
       if (!lines_.add(record.index, record.content_hash)) return check_double(shard, record);
       tally_.add(record.index, record.content_hash);
       ++result_.num_records;
       result_.num_failed += record.error_code.has_value();
-      return stays ? take(record.index, bytes) : take(record.index, with_created(bytes, own, created));
+      return on_checked(record.index, bytes);
     };
     const auto scanned = scan_records(shard.records, on_record, ops_);
     LLMB_RETURN_IF_ERROR(scanned.status());
@@ -175,6 +187,35 @@ Status Merge::scan(const std::function<Status(int64_t, std::string_view)>& take,
                        ": the last line of a complete output is no record; the file was changed or cut short");
   }
   return check_all_there();
+}
+
+Status Merge::append_in_input_order(AtomicFileWriter* writer) {
+  RecordRuns runs(target_.partial() + ".sort", shards_.size(), ops_);
+  const auto begin_shard = [&](const FoundOutput& shard) { return runs.begin_file(shard.records, change_of(shard)); };
+  const auto add = [&](int64_t index, std::string_view record) {
+    runs.add(index, record.size());
+    return Status();
+  };
+  LLMB_RETURN_IF_ERROR(check_records(begin_shard, add));
+  return runs.for_each([&](int64_t, std::string_view record) {
+    return keep_going_() ? writer->append(record) : cancelled("interrupted");
+  });
+}
+
+Status Merge::append_as_completed(AtomicFileWriter* writer) {
+  RecordRuns::Change change;
+  std::string changed;
+  const auto begin_shard = [&](const FoundOutput& shard) {
+    change = change_of(shard);
+    return Status();
+  };
+  const auto append = [&](int64_t, std::string_view record) -> Status {
+    if (!change) return writer->append(record);
+    changed.clear();
+    change(record, &changed);
+    return writer->append(changed);
+  };
+  return check_records(begin_shard, append);
 }
 
 // "shard 2/7, 5/7"; "" where each number of shards is there whole.
@@ -223,18 +264,9 @@ Status Merge::write_manifest(RunState state) {
 Status Merge::write() {
   const std::string temporary = target_.partial() + ".tmp";
   AtomicFileWriter writer(target_.path, temporary, ops_);
-  const auto append = [&](int64_t, std::string_view record) {
-    return keep_going_() ? writer.append(record) : cancelled("interrupted");
-  };
-  if (options_.order == OutputOrder::kInput) {
-    RecordRuns runs(target_.partial() + ".sort", ops_);
-    LLMB_RETURN_IF_ERROR(scan([&](int64_t index, std::string_view record) { return runs.add(index, record); }, &runs));
-    LLMB_RETURN_IF_ERROR(writer.open());
-    LLMB_RETURN_IF_ERROR(runs.for_each(append));
-  } else {
-    LLMB_RETURN_IF_ERROR(writer.open());
-    LLMB_RETURN_IF_ERROR(scan(append, nullptr));
-  }
+  LLMB_RETURN_IF_ERROR(writer.open());
+  LLMB_RETURN_IF_ERROR(options_.order == OutputOrder::kInput ? append_in_input_order(&writer)
+                                                              : append_as_completed(&writer));
   // A crash behind this leaves an output that a run or a merge of the same job goes on with.
   LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
   if (ops_.unlink(target_.partial().c_str()) != 0 && errno != ENOENT)

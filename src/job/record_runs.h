@@ -1,79 +1,66 @@
-// Puts any number of result records into the order of their input lines, in bounded memory: what comes in order from
-// one file is read there again, the rest goes to a temporary file in sorted runs, and all runs are merged.
+// Puts the result records of any number of files into the order of their input lines, in bounded memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "base/file_identity.h"
 #include "base/file_ops.h"
 #include "base/status.h"
 
 namespace llmb {
 
-// Not thread-safe; a thread of its own sorts and writes a run while the next one is taken in. Memory: three times
-// max_in_memory, or as much as the largest records of all runs take.
+// It knows files by chunks, and of each chunk the lowest index. A chunk is read when its lowest index is the next one of
+// all, so memory holds the chunks that overlap: few where records were finished nearly in order. Where these take too
+// much, they are written, in order, to a temporary file, whose chunks overlap no longer.
+//
+// Not thread-safe; other threads look for the records of the next chunks. Memory: max_in_memory and kMostAhead chunks, or
+// the kLeastLoaded largest chunks, where a chunk is at least as large as its largest record. 32 bytes a chunk besides.
 class RecordRuns {
  public:
-  static constexpr size_t kMaxInMemory = size_t{128} << 20;  // bytes of records
+  static constexpr size_t kMaxInMemory = size_t{512} << 20;
 
-  // `temporary`: a name that is free to be used for a moment. `ops` outlives it.
-  RecordRuns(std::string temporary, FileOps& ops, size_t max_in_memory = kMaxInMemory);
-  ~RecordRuns();
-  RecordRuns(const RecordRuns&) = delete;
-  RecordRuns& operator=(const RecordRuns&) = delete;
+  // `temporary`: a name that is free to be used for a moment. num_files: how many come. `ops` outlives it.
+  RecordRuns(std::string temporary, size_t num_files, FileOps& ops, size_t max_in_memory = kMaxInMemory);
 
-  // The records that follow are those of this file, whole and in its order; read again where they are in order.
-  Status begin_file(const std::string& path);
-  // The records that follow are in no file.
-  void begin_no_file() { file_ = nullptr; }
-  // `record` with its "\n".
-  Status add(int64_t index, std::string_view record);
+  // Appends the record, with its index, that takes the place of this one. Thread-safe.
+  using Change = std::function<void(std::string_view record, std::string* out)>;
+  // The records that follow are those of this file, from its beginning. Null: they stay as they are.
+  Status begin_file(const std::string& path, Change change);
+  void add(int64_t index, size_t size);  // with its "\n"
 
   using OnRecord = std::function<Status(int64_t index, std::string_view record)>;
-  // By increasing index. Call once, after the last add(). An error of on_record ends it.
+  // By increasing index. Call once, after the last add(). An error of on_record ends it. kIoError also where a file is no
+  // longer what it was at begin_file().
   Status for_each(const OnRecord& on_record);
 
  private:
-  class Reader;
+  class Merging;
+  static constexpr size_t kLeastLoaded = 4, kMostAhead = 3;
+
   struct File {
     std::string path;
-    Descriptor descriptor;
+    FileIdentity identity;
+    Change change;
   };
-  struct Run {
-    const File* file;
-    int64_t begin, end;  // bytes
+  struct Chunk {
+    const File* file;  // null: the temporary one
+    int64_t begin;
+    size_t size;
+    int64_t lowest;  // index of its records
   };
-  struct Held {
-    int64_t index;
-    size_t begin, size;  // in Records::bytes
-  };
-  struct Records {
-    std::string bytes;
-    std::vector<Held> held;
-  };
-  static constexpr size_t kMaxFiles = 128;  // that are kept open
-
-  Status spill();
-  Status write_run(Records records);
 
   const std::string temporary_;
   FileOps& ops_;
-  const size_t max_in_memory_;
+  const size_t max_in_memory_, chunk_bytes_;
   std::vector<std::unique_ptr<File>> files_;
-  std::unique_ptr<File> spilled_;  // null: nothing was
-  int64_t spilled_bytes_ = 0;
-  File* file_ = nullptr;     // whose records come, as long as they come in order
-  int64_t file_offset_ = 0;  // of the next one
-  int64_t last_index_ = -1;  // in the run of file_
-  std::vector<Run> runs_;
-  Records taken_;
-  std::future<Status> writing_;  // of the run before
+  std::vector<Chunk> chunks_;
+  int64_t end_ = 0;  // of the records of the last file, so far
 };
 
 }  // namespace llmb

@@ -184,6 +184,58 @@ TEST_CASE("records longer than the read buffer, short reads and interrupts") {
   CHECK(scan(dir / "b", broken).result.status().code() == StatusCode::kIoError);
 }
 
+TEST_CASE("a line that is no record is found by its number wherever it stands in a file of many pieces") {
+  TempDir dir;
+  std::vector<std::string> records;
+  for (int i = 0; i < 60; ++i) {
+    Completion c;
+    c.line = {i, "in", i + 1, 0, 0x1234567890abcdefu + static_cast<uint64_t>(i)};
+    if (i % 7 == 3) c.error = RequestError{"invalid_value", "no", "prompt"};
+    c.choices.emplace_back();
+    // Some records share a piece with others, some are longer than it.
+    c.choices[0].text = std::string(i == 20 || i == 21 ? size_t{2500000} : static_cast<size_t>(i) * 2000, 'x');
+    records.push_back(ResultFormatter().format(c));
+  }
+  std::string text;
+  for (const std::string& record : records) text += record;
+  write_file(dir / "a", text);
+  const Scanned all = scan(dir / "a");
+  REQUIRE(all.result.ok());
+  CHECK(all.bytes == text);
+  CHECK(all.num_errors == 9);
+  for (size_t bad = 0; bad < records.size(); bad += bad < 15 || bad > 25 ? 5 : 1) {
+    std::string before, after;
+    for (size_t i = 0; i < records.size(); ++i) (i < bad ? before : after) += records[i];
+    write_file(dir / "a", before + "no record\n" + after);
+    const Scanned scanned = scan(dir / "a");
+    CHECK(scanned.result.status().code() == StatusCode::kDataLoss);
+    CHECK(scanned.result.status().message().find("a:" + std::to_string(bad + 1) + ": ") != std::string::npos);
+    CHECK(scanned.bytes == before);
+    write_file(dir / "a", before + "no record\n");
+    const Scanned torn = scan(dir / "a");
+    REQUIRE(torn.result.ok());
+    CHECK(torn.result->torn_bytes == 10);
+    CHECK(torn.bytes == before);
+  }
+}
+
+TEST_CASE("an error of the caller ends the scan at its record, whatever is read already") {
+  TempDir dir;
+  write_file(dir / "a", some_records(30000));
+  int num_seen = 0;
+  const auto stop_at = [&](Status status) {
+    num_seen = 0;
+    return scan_records(dir / "a",
+                        [&](const RecordSummary&, std::string_view) { return ++num_seen == 9000 ? status : Status(); })
+        .status();
+  };
+  CHECK(stop_at(cancelled("enough")).code() == StatusCode::kCancelled);
+  CHECK(num_seen == 9000);
+  const Status damaged = stop_at(data_loss("twice"));
+  CHECK(damaged.message().find("a:9000: twice") != std::string::npos);
+  CHECK(num_seen == 9000);
+}
+
 TEST_CASE("rewriting keeps what is asked for and is atomic under every failing call") {
   TempDir dir;
   const std::string text = some_records(8);

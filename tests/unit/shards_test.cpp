@@ -2,7 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -13,6 +16,7 @@
 #include "job/shard.h"
 #include "planner/prefix_index.h"
 #include "planner/row_shards.h"
+#include "tests/support/faulty_file_ops.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 
@@ -156,46 +160,114 @@ TEST_CASE("rows by prefix: none, fewer than shards, one that holds nearly all th
   for (int32_t shard = 0; shard < 5; ++shard) CHECK(std::count(even.begin(), even.end(), shard) == 2);
 }
 
-TEST_CASE("records of any files come in the order of the input, in memory that is bounded") {
-  std::mt19937 random(7);
-  std::vector<int64_t> indices(500);
-  for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int64_t>(3 * i);
-  std::shuffle(indices.begin(), indices.end(), random);
-  for (const size_t max_in_memory : {size_t{1}, size_t{5000}, size_t{1} << 20}) {
-    for (const int num_in_order : {0, 1, 3}) {
-      const TempDir dir;
-      RecordRuns runs(dir / "runs", real_file_ops(), max_in_memory);
-      std::map<int64_t, std::string> expected;
-      for (int f = 0; f < 5; ++f) {
-        std::vector<int64_t> own(indices.begin() + 100 * f, indices.begin() + 100 * (f + 1));
-        if (f < num_in_order) std::sort(own.begin(), own.end());
-        std::string text;
-        std::vector<std::string> records;
-        for (const int64_t index : own) {
-          Completion completion;
-          completion.line = {index, "in", index + 1, 0, 9};
-          if (index % 2 == 0) completion.form = ApiForm::kOpenAiCompletion;
-          completion.choices.emplace_back();
-          completion.choices[0].text = std::string(static_cast<size_t>(index * 7919 % 300), 'x') + "\"index\":5,";
-          records.push_back(ResultFormatter().format(completion));
-          text += records.back();
-          expected[index] = records.back();
-        }
-        const std::string path = dir / ("f" + std::to_string(f));
-        test::write_file(path, text);
-        if (f == 4) runs.begin_no_file();
-        else REQUIRE(runs.begin_file(path).ok());
-        for (size_t i = 0; i < own.size(); ++i) REQUIRE(runs.add(own[i], records[i]).ok());
+namespace {
+
+constexpr int kNumFiles = 5;
+const std::string kChanged = "{\"changed\":true,";
+
+// Files of records in a random order; the first num_in_order of them in the order of the input.
+struct RecordFiles {
+  TempDir dir;
+  std::map<int64_t, std::string> expected;
+  std::vector<std::vector<std::pair<int64_t, size_t>>> sizes = {};  // by file: index, bytes of a record
+
+  explicit RecordFiles(int num_in_order, int num_records = 500) {
+    std::mt19937 random(7);
+    std::vector<int64_t> indices(static_cast<size_t>(num_records));
+    for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int64_t>(3 * i);
+    std::shuffle(indices.begin(), indices.end(), random);
+    for (int f = 0; f < kNumFiles; ++f) {
+      std::vector<int64_t> own(indices.begin() + num_records / kNumFiles * f,
+                               indices.begin() + num_records / kNumFiles * (f + 1));
+      if (f < num_in_order) std::sort(own.begin(), own.end());
+      std::string text;
+      sizes.emplace_back();
+      for (const int64_t index : own) {
+        Completion completion;
+        completion.line = {index, "in", index + 1, 0, 9};
+        if (index % 2 == 0) completion.form = ApiForm::kOpenAiCompletion;
+        completion.choices.emplace_back();
+        completion.choices[0].text = std::string(static_cast<size_t>(index * 7919 % 600), 'x') + "\"index\":5,";
+        const std::string record = ResultFormatter().format(completion);
+        text += record;
+        sizes.back().emplace_back(index, record.size());
+        expected[index] = is_changed(f) ? kChanged + record.substr(1) : record;
       }
-      std::vector<std::pair<int64_t, std::string>> found;
-      const Status status = runs.for_each([&](int64_t index, std::string_view record) {
-        found.emplace_back(index, record);
-        return Status();
-      });
-      REQUIRE_MESSAGE(status.ok(), status.message());
-      CHECK(found == std::vector<std::pair<int64_t, std::string>>(expected.begin(), expected.end()));
-      CHECK(!file_exists(dir / "runs"));
+      test::write_file(path(f), text);
     }
+  }
+  std::string path(int f) const { return dir / ("f" + std::to_string(f)); }
+  static bool is_changed(int f) { return f == kNumFiles - 1; }
+
+  // Every index and record in the order in which they come.
+  Result<std::vector<std::pair<int64_t, std::string>>> merge(
+      size_t max_in_memory, FileOps& ops, const std::function<void()>& between = [] {}) const {
+    RecordRuns runs(dir / "runs", kNumFiles, ops, max_in_memory);
+    const auto change = [](std::string_view record, std::string* out) { (*out += kChanged) += record.substr(1); };
+    for (int f = 0; f < kNumFiles; ++f) {
+      LLMB_RETURN_IF_ERROR(runs.begin_file(path(f), is_changed(f) ? change : RecordRuns::Change()));
+      for (const auto& [index, size] : sizes[static_cast<size_t>(f)]) runs.add(index, size);
+    }
+    between();
+    std::vector<std::pair<int64_t, std::string>> found;
+    LLMB_RETURN_IF_ERROR(runs.for_each([&](int64_t index, std::string_view record) {
+      found.emplace_back(index, record);
+      return Status();
+    }));
+    return found;
+  }
+  std::vector<std::pair<int64_t, std::string>> all() const { return {expected.begin(), expected.end()}; }
+};
+
+}  // namespace
+
+TEST_CASE("records of any files come in the order of the input, in memory that is bounded") {
+  for (const size_t max_in_memory : {size_t{1}, size_t{100000}, size_t{1} << 22})
+    for (const int num_in_order : {0, 1, 3, 5}) {
+      const RecordFiles files(num_in_order);
+      test::FaultyFileOps ops;
+      ops.max_io_bytes = 5000;
+      ops.num_interrupts = 1;
+      const auto found = files.merge(max_in_memory, ops);
+      REQUIRE_MESSAGE(found.ok(), found.status().message());
+      CHECK(*found == files.all());
+      CHECK(!file_exists(files.dir / "runs"));
+      // Only what overlaps in more than this memory goes through the disk.
+      const bool is_spilled = ops.count(test::FileCall::kWrite) > 0;
+      if (max_in_memory == 1 && num_in_order == 0) CHECK(is_spilled);
+      if (max_in_memory == 1 << 22) CHECK_FALSE(is_spilled);
+    }
+  RecordRuns none("none", 0, real_file_ops());
+  CHECK(none.for_each([](int64_t, std::string_view) { return internal_error("no record"); }).ok());
+}
+
+TEST_CASE("records of files that change before they are read again are refused, as is every failing call") {
+  const RecordFiles files(1);
+  const std::string text = test::read_file(files.path(2));
+  const std::vector<std::function<void()>> changes = {
+      [&] { test::write_file(files.path(2), text.substr(0, text.size() / 2)); },
+      [&] { test::write_file(files.path(2), text + text); },
+      [&] { std::filesystem::remove(files.path(2)); },
+      [&] {
+        test::write_file(files.path(2) + ".new", text);
+        std::filesystem::rename(files.path(2) + ".new", files.path(2));
+      }};
+  for (const auto& change : changes) {
+    const auto found = files.merge(1, real_file_ops(), change);
+    CHECK(found.status().code() == StatusCode::kIoError);
+    CHECK_MESSAGE(found.status().message().find("f2") != std::string::npos, found.status().message());
+    test::write_file(files.path(2), text);
+  }
+  test::FaultyFileOps counting;
+  REQUIRE(files.merge(1, counting).ok());
+  for (int64_t at = 1; at <= counting.num_calls(); ++at) {
+    test::FaultyFileOps ops;
+    ops.any_fault = {.at = at, .error = EIO};
+    const auto found = files.merge(1, ops);
+    if (found.ok()) CHECK(*found == files.all());
+    else CHECK(found.status().code() == StatusCode::kIoError);
+    const auto failed = ops.failed_call();
+    if (failed != test::FileCall::kClose && failed != test::FileCall::kUnlink) CHECK_FALSE(found.ok());
   }
 }
 
