@@ -17,12 +17,13 @@ namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
 // sources[j]: the inputs of token j of the window, the oldest first; null: there is none.
-void conv_row(const float* const* sources, const float* weight, int64_t width, int64_t stride, int64_t n, float* out) {
+void conv_row(const float* const* sources, const float* weight, const float* bias, bool has_silu, int64_t width,
+              int64_t stride, int64_t n, float* out) {
   const auto silu = [](V x) HWY_ATTR { return hn::Div(x, hn::Add(hn::Set(D(), 1.0f), exp_v(hn::Neg(x)))); };
   const auto mul_add = [](V a, V b, V c) HWY_ATTR { return hn::MulAdd(a, b, c); };
   for (int64_t i = 0; i < n; i += kLogicalLanes) {
     const int64_t rest = std::min<int64_t>(kLogicalLanes, n - i);
-    V16 sum = set16(0);
+    V16 sum = bias != nullptr ? load16_partial(bias + i, rest) : set16(0);
     for (int64_t j = 0; j < width; ++j) {
       if (sources[j] == nullptr) continue;
       const float* const x = sources[j] + i;
@@ -30,7 +31,7 @@ void conv_row(const float* const* sources, const float* weight, int64_t width, i
       sum = rest == kLogicalLanes ? map16(load16(x), load16(w), sum, mul_add)
                                   : map16(load16_partial(x, rest), load16_partial(w, rest), sum, mul_add);
     }
-    sum = map16(sum, silu);
+    if (has_silu) sum = map16(sum, silu);
     if (rest == kLogicalLanes) store16(sum, out + i);
     else store16_partial(sum, out + i, rest);
   }
@@ -53,8 +54,8 @@ constexpr int64_t kStretch = 1024;  // channels
 
 }  // namespace
 
-void causal_conv(const float* x, const float* weight, int64_t width, int64_t channels, const StateEntries& entries,
-                 int64_t conv_offset, float* out, ThreadPool& pool) {
+void causal_conv(const float* x, const float* weight, const float* bias, bool has_silu, int64_t width, int64_t channels,
+                 const StateEntries& entries, int64_t conv_offset, float* out, ThreadPool& pool) {
   const int64_t num_stretches = ceil_div(channels, kStretch), kept = width - 1;
   pool.parallel_for(entries.count * num_stretches, [&](int64_t task, int) {
     const auto e = static_cast<int32_t>(task / num_stretches);
@@ -72,7 +73,9 @@ void causal_conv(const float* x, const float* weight, int64_t width, int64_t cha
         else if (source >= begin) from = x + source * channels + first;
         else from = state + at % kept * channels;
       }
-      HWY_DYNAMIC_DISPATCH(conv_row)(sources.data(), weight + first, width, channels, n, out + row * channels + first);
+      HWY_DYNAMIC_DISPATCH(conv_row)
+      (sources.data(), weight + first, bias != nullptr ? bias + first : nullptr, has_silu, width, channels, n,
+       out + row * channels + first);
     }
     for (int64_t row = std::max(begin, end - kept); row < end; ++row)
       std::copy_n(x + row * channels + first, n, state + (position + row - begin) % kept * channels);

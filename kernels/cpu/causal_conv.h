@@ -1,6 +1,6 @@
-// causal_conv: each channel's short convolution over a sequence's newest tokens, then SiLU (Mamba's and Gated DeltaNet's
-// depthwise convolution). What the next tokens need of a sequence's inputs is kept in its state slot. A token's result
-// depends on its sequence alone, not on how steps cut it.
+// causal_conv: each channel's short convolution over a sequence's newest tokens, then SiLU where that is wanted (the
+// depthwise convolution of Mamba, Gated DeltaNet, LFM2). What the next tokens need of a sequence's inputs is kept in
+// its state slot. A token's result depends on its sequence alone, not on how steps cut it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct StateEntries {
 
 void causal_conv(const float* x,       // [rows, channels]
                  const float* weight,  // [width, channels]  the newest token's last
-                 int64_t width, int64_t channels, const StateEntries& entries,
+                 const float* bias,    // [channels]  nullptr: none
+                 bool has_silu, int64_t width, int64_t channels, const StateEntries& entries,
                  int64_t conv_offset,  // floats of a state before the inputs that are kept: [width - 1, channels]
                  float* out,           // [rows, channels]
                  ThreadPool& pool);

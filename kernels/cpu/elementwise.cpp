@@ -68,8 +68,14 @@ HWY_INLINE void multiply_span(float* HWY_RESTRICT x, const float* HWY_RESTRICT g
 void gate_span(GateKind kind, float* x, const float* gate, int64_t n) {
   const V one = hn::Set(D(), 1.0f);
   const auto below = [one](V g) HWY_ATTR { return hn::Add(one, exp_v(hn::Neg(g))); };
-  if (kind == GateKind::kSilu) multiply_span(x, gate, n, [&](V g) HWY_ATTR { return hn::Div(g, below(g)); });
-  else multiply_span(x, gate, n, [&](V g) HWY_ATTR { return hn::Div(one, below(g)); });
+  switch (kind) {
+    case GateKind::kIdentity:
+      return multiply_span(x, gate, n, [](V g) HWY_ATTR { return g; });
+    case GateKind::kLogistic:
+      return multiply_span(x, gate, n, [&](V g) HWY_ATTR { return hn::Div(one, below(g)); });
+    case GateKind::kSilu:
+      return multiply_span(x, gate, n, [&](V g) HWY_ATTR { return hn::Div(g, below(g)); });
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -14,6 +14,7 @@ enum class Activation {
 
 // The function of a gate's values that something is multiplied by.
 enum class GateKind {
+  kIdentity,  // x
   kLogistic,  // 1 / (1 + e^-x)
   kSilu,      // x / (1 + e^-x)
 };

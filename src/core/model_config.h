@@ -36,25 +36,39 @@ struct RopeConfig {
 
 enum class NormKind { kRms, kLayer };
 
-// Norms of q and k. RMSNorm over each head, or over all heads together; LayerNorm over each head, with weights for each;
-// RMSNorm over each head behind the rotation; or RMSNorm over each head without weights, in layers that are rotated.
+// Norms of q and k. RMSNorm over each head, or over all heads together; LayerNorm over each head, with weights for
+// each; RMSNorm over each head behind the rotation; or RMSNorm over each head without weights, in layers that are
+// rotated.
 enum class QkNorm { kNone, kPerHead, kAllHeads, kLayerPerHead, kRotatedPerHead, kWeightless };
 
 // kSequential: x += attention(norm(x)), x += mlp(norm'(x)). kParallel: x += attention(norm(x)) + mlp(norm'(x));
 // kParallelSharedNorm: with one norm for both.
 enum class ResidualKind { kSequential, kParallel, kParallelSharedNorm };
 
-// In place of attention: a state of one matrix for each value head, which decays and takes up a key and a value with every
-// token (Gated DeltaNet: Yang et al. 2024, arXiv:2412.06464), behind a short convolution over q, k and v.
+// In place of attention: what a layer keeps of a sequence.
+enum class StateKind {
+  kNone,
+  kGatedDelta,  // a matrix for each value head, which decays and takes up a key and a value with every token, behind a
+                // short convolution over q, k and v (Gated DeltaNet: Yang et al. 2024, arXiv:2412.06464)
+  kMamba2,      // the same without the delta rule; q, k and v are called C, B and x (Dao and Gu 2024, arXiv:2405.21060)
+  kShortConv,   // the newest tokens' inputs of a convolution, gated on both sides (LFM2); one value head as wide as x
+};
+
 struct StateConfig {
-  int32_t num_key_heads = 0;  // 0: no layer has any
-  int32_t num_value_heads = 0;  // a multiple of num_key_heads: neighbours have a key head together
+  StateKind kind = StateKind::kNone;  // of all layers that have a state
+  int32_t num_key_heads = 0;
+  int32_t num_value_heads = 0;         // a multiple of num_key_heads: neighbours have a key head together
   int32_t key_dim = 0, value_dim = 0;  // of a head
-  int32_t conv_width = 0;  // tokens that a convolution sees, its own the last
+  int32_t conv_width = 0;              // tokens that a convolution sees, its own the last
+  bool conv_bias = false;
+  int32_t num_norms = 1;  // kMamba2: groups of neighbouring channels that are normed together
 
   int64_t keys_size() const { return int64_t{num_key_heads} * key_dim; }
   int64_t values_size() const { return int64_t{num_value_heads} * value_dim; }
   int64_t conv_channels() const { return 2 * keys_size() + values_size(); }  // q, k and v
+  int64_t gates_size() const {  // of a token: rates and decays, or steps that both follow from
+    return kind == StateKind::kGatedDelta ? 2 * num_value_heads : kind == StateKind::kMamba2 ? num_value_heads : 0;
+  }
 };
 
 // Where layers differ.
@@ -80,8 +94,8 @@ struct ExpertsConfig {
   bool choice_bias = false;  // a number for each expert is added to its score where experts are chosen, not weighed
   // Experts lie in groups of neighbours. A token's are of the top_groups whose best two score most together.
   int32_t num_groups = 1, top_groups = 1;
-  double weight_scale = 1;            // of the weights
-  bool weighs_input = false;          // an expert's input is multiplied by its weight, not what it gives
+  double weight_scale = 1;               // of the weights
+  bool weighs_input = false;             // an expert's input is multiplied by its weight, not what it gives
   int32_t shared_intermediate_size = 0;  // of an expert that all tokens go through; 0: none
   bool shared_gate = false;              // its output is multiplied by the logistic function of a product with x
 };
@@ -106,8 +120,8 @@ struct ModelConfig {
   int32_t max_position_embeddings = 0;
   bool tie_word_embeddings = false;
   bool tied_unless_stored = false;  // tied, unless the checkpoint has a head
-  DType dtype = DType::kBF16;   // of the stored weights, as config.json says
-  bool is_dequantised = false;  // `dtype` is what weights stored in fewer bits become
+  DType dtype = DType::kBF16;       // of the stored weights, as config.json says
+  bool is_dequantised = false;      // `dtype` is what weights stored in fewer bits become
   // Rows and columns of an fp8 weight that share a scale; 0: no blocks.
   int32_t fp8_block_rows = 0, fp8_block_cols = 0;
   std::vector<TokenId> eos_token_ids;
@@ -138,7 +152,7 @@ struct ModelConfig {
   bool attention_sinks = false;         // a further score for each head, whose value is 0
   double qkv_clip = 0;                  // > 0: q, k and v are clamped to [-clip, clip]
   QueryGrowth query_growth;
-  bool attention_gate = false;          // its output is multiplied by the logistic function of a product with x
+  bool attention_gate = false;  // its output is multiplied by the logistic function of a product with x
   StateConfig state;
 
   // MLP.
@@ -167,7 +181,7 @@ struct ModelConfig {
   int64_t q_size() const { return int64_t{num_attention_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_key_value_heads} * head_dim; }
   int32_t rotary_dim(const RopeConfig& rope) const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }
-  bool has_states() const { return state.num_key_heads > 0; }
+  bool has_states() const { return state.kind != StateKind::kNone; }
   // How wide the rows are that attention, or what stands in its place, hands to the projection behind it, at most.
   int64_t mixed_size() const { return std::max(q_size(), state.values_size()); }
   double score_scale(int32_t layer) const {
@@ -183,14 +197,15 @@ struct ModelConfig {
  private:
   int64_t num_params(int64_t num_experts) const {
     const int64_t attention = int64_t{hidden_size} * (q_size() * (attention_gate ? 3 : 2) + kv_size() * 2);
-    const int64_t mixer = int64_t{hidden_size} * (state.conv_channels() + 2 * state.values_size() + 2 * state.num_value_heads);
+    const int64_t mixer = int64_t{hidden_size} * (state.conv_channels() + 2 * state.values_size() + state.gates_size());
     const int64_t matrices = activation.gated ? 3 : 2;
     const int64_t dense = matrices * hidden_size * intermediate_size;
     const int64_t mixture = int64_t{hidden_size} * experts.num_experts +
                             num_experts * matrices * hidden_size * experts.intermediate_size +
                             matrices * hidden_size * experts.shared_intermediate_size;
     int64_t total = int64_t{vocab_size} * hidden_size;
-    for (int32_t i = 0; i < num_hidden_layers; ++i) total += (layer(i).has_state ? mixer : attention) + (layer(i).has_experts ? mixture : dense);
+    for (int32_t i = 0; i < num_hidden_layers; ++i)
+      total += (layer(i).has_state ? mixer : attention) + (layer(i).has_experts ? mixture : dense);
     return total;
   }
 };

@@ -108,6 +108,21 @@ void read_granitemoe(ConfigFields& f, ModelConfig* c) {
   for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
 }
 
+void read_granitemoehybrid(ConfigFields& f, ModelConfig* c) {
+  read_granite(f, c);
+  c->mlp_bias = false;
+  if (f.text("position_embedding_type", "") != "rope") c->ropes.clear();
+  read_mamba2(f, c);
+  const auto shared = static_cast<int32_t>(f.integer("shared_intermediate_size", 1024, 1, kMaxIntermediate));
+  if (f.integer("num_local_experts", 8, 0, kMaxExperts) == 0) {
+    c->intermediate_size = shared;
+    return;
+  }
+  read_experts(f, "num_local_experts", 8, 2, "intermediate_size", 11008, c);
+  c->experts.shared_intermediate_size = shared;
+  for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
+}
+
 void read_gpt_oss(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = c->o_bias = f.boolean("attention_bias", true);
   c->attention_sinks = true;
@@ -143,7 +158,7 @@ void read_qwen2_moe(ConfigFields& f, ModelConfig* c) {
 }
 
 void read_qwen3_next(ConfigFields& f, ModelConfig* c) {
-  read_states(f, c);
+  read_gated_delta(f, c);
   read_experts(f, "num_experts|num_local_experts", 512, 10, "moe_intermediate_size", 512, c);
   c->experts.norm_topk_prob = f.boolean("norm_topk_prob", true);
   set_shared_expert(f, 1, f.integer("shared_expert_intermediate_size", 512, 1, kMaxIntermediate), c);
@@ -152,7 +167,7 @@ void read_qwen3_next(ConfigFields& f, ModelConfig* c) {
 }
 
 void read_qwen3_5_moe_text(ConfigFields& f, ModelConfig* c) {
-  read_states(f, c);
+  read_gated_delta(f, c);
   read_experts(f, "num_experts|num_local_experts", 256, 8, "moe_intermediate_size", 512, c);
   set_shared_expert(f, 1, f.integer("shared_expert_intermediate_size", 512, 1, kMaxIntermediate), c);
   c->experts.shared_gate = true;
@@ -202,8 +217,8 @@ void read_hunyuan_v1_moe(ConfigFields& f, ModelConfig* c) {
   for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
 }
 
-// Layers that are rotated see chunks of the text. Their q and k are normalised behind the rotation, which is the same as
-// in front of it. The others see everything, and their q grows with its position.
+// Layers that are rotated see chunks of the text. Their q and k are normalised behind the rotation, which is the same
+// as in front of it. The others see everything, and their q grows with its position.
 void read_llama4_text(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = c->o_bias = f.boolean("attention_bias", false);
   if (f.boolean("use_qk_norm", true)) c->qk_norm = QkNorm::kWeightless;

@@ -167,6 +167,27 @@ inline constexpr WeightNames kGraniteMoeWeights = {.router = "block_sparse_moe.r
                                             .stacked_gate_up = ".input_linear.weight",
                                             .stacked_down = ".output_linear.weight"};
 
+// Without experts the shared MLP is the only one.
+inline constexpr WeightNames kGraniteHybridWeights = {.gate_up = "shared_mlp.input_linear",
+                                               .down = "shared_mlp.output_linear",
+                                               .router = "block_sparse_moe.router.layer",
+                                               .shared_expert = "shared_mlp",
+                                               .shared_down = "output_linear",
+                                               .shared_gate_up = "input_linear",
+                                               .experts = "block_sparse_moe",
+                                               .stacked_gate_up = ".input_linear.weight",
+                                               .stacked_down = ".output_linear.weight"};
+
+inline constexpr WeightNames kLfm2Weights = {.input_norm = "operator_norm",
+                                      .q_norm = "self_attn.q_layernorm",
+                                      .k_norm = "self_attn.k_layernorm",
+                                      .o = "self_attn.out_proj",
+                                      .mlp_norm = "ffn_norm",
+                                      .gate = "feed_forward.w1",
+                                      .up = "feed_forward.w3",
+                                      .down = "feed_forward.w2",
+                                      .norm = "embedding_norm"};
+
 inline constexpr WeightNames kMixtralWeights = {.router = "block_sparse_moe.gate|mlp.gate",
                                          .experts = "block_sparse_moe.experts|mlp.experts",
                                          .expert_gate = "w1",

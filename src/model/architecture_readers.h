@@ -36,8 +36,10 @@ void read_gemma2(ConfigFields& f, ModelConfig* c);
 void read_gemma3_text(ConfigFields& f, ModelConfig* c);
 
 // architecture_state.cpp: layers with a recurrent state among those with attention.
-void read_states(ConfigFields& f, ModelConfig* c);  // what the following share
+void read_gated_delta(ConfigFields& f, ModelConfig* c);
+void read_mamba2(ConfigFields& f, ModelConfig* c);
 void read_qwen3_5_text(ConfigFields& f, ModelConfig* c);
+void read_lfm2(ConfigFields& f, ModelConfig* c);
 
 // architecture_gpt.cpp: LayerNorm, plain MLPs.
 void read_gpt2(ConfigFields& f, ModelConfig* c);
@@ -64,6 +66,7 @@ void read_mixtral(ConfigFields& f, ModelConfig* c);
 void read_qwen3_moe(ConfigFields& f, ModelConfig* c);
 void read_olmoe(ConfigFields& f, ModelConfig* c);
 void read_granitemoe(ConfigFields& f, ModelConfig* c);
+void read_granitemoehybrid(ConfigFields& f, ModelConfig* c);
 void read_gpt_oss(ConfigFields& f, ModelConfig* c);
 void read_qwen2_moe(ConfigFields& f, ModelConfig* c);
 void read_glm4_moe(ConfigFields& f, ModelConfig* c);

@@ -163,6 +163,7 @@ const Architecture kArchitectures[] = {
      read_gptj},
     {"granite", {}, {}, kLlamaWeights, read_granite},
     {"granitemoe", {}, {}, kGraniteMoeWeights, read_granitemoe},
+    {"granitemoehybrid", {}, {}, kGraniteHybridWeights, read_granitemoehybrid},
     {"granitemoeshared", {}, {}, kGraniteMoeWeights, read_granitemoe},
     {"helium",
      {},
@@ -172,6 +173,11 @@ const Architecture kArchitectures[] = {
     {"hunyuan_v1_dense", {}, {.norm_eps = 1e-5}, kHunyuanWeights, read_hunyuan_v1_dense},
     {"hunyuan_v1_moe", {}, {.norm_eps = 1e-5}, kHunyuanWeights, read_hunyuan_v1_moe},
     {"internlm2", {}, {}, kInternlm2Weights, read_internlm2},
+    {"lfm2",
+     {.intermediate_size = "block_ff_dim|intermediate_size", .norm_eps = "norm_eps"},
+     {.num_key_value_heads = 8, .max_position_embeddings = 128000, .norm_eps = 1e-5, .tie_word_embeddings = true},
+     kLfm2Weights,
+     read_lfm2},
     {"llama", {}, {}, kLlamaWeights, read_llama},
     {"llama4_text",
      {.intermediate_size = "intermediate_size_mlp"},
@@ -274,7 +280,8 @@ const Architecture kArchitectures[] = {
      read_starcoder2},
 };
 
-constexpr const char* kWrappers[] = {"gemma3", "llama4", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl"};
+constexpr const char* kWrappers[] = {"gemma3",   "llama4",  "mistral3",    "qwen2_5_vl",
+                                     "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl"};
 
 }  // namespace
 

@@ -225,6 +225,11 @@ template <typename T>
 int64_t bytes_of(const std::unique_ptr<T>& weight) {
   return weight ? weight->resident_bytes() : 0;
 }
+int64_t bytes_of(const std::vector<std::unique_ptr<DeviceBuffer>>& buffers) {
+  int64_t bytes = 0;
+  for (const auto& buffer : buffers) bytes += bytes_of(buffer);
+  return bytes;
+}
 int64_t bytes_of(const NormWeights& norm) { return bytes_of(norm.weight) + bytes_of(norm.bias); }
 
 }  // namespace
@@ -237,7 +242,8 @@ int64_t ModelWeights::resident_bytes() const {
              bytes_of(l.o) + bytes_of(l.attention_post_norm) + bytes_of(l.mlp_norm) + bytes_of(l.gate_up) +
              bytes_of(l.down) + bytes_of(l.mlp_post_norm) + bytes_of(l.router) + bytes_of(l.choice_bias) +
              bytes_of(l.experts) + bytes_of(l.shared_gate) + bytes_of(l.mixed_gate) + bytes_of(l.state_gates) +
-             bytes_of(l.conv) + bytes_of(l.log_a) + bytes_of(l.dt_bias) + bytes_of(l.state_norm);
+             bytes_of(l.conv) + bytes_of(l.conv_bias) + bytes_of(l.log_a) + bytes_of(l.dt_bias) + bytes_of(l.skip) +
+             bytes_of(l.input_gate) + bytes_of(l.state_norms);
   return bytes;
 }
 

@@ -20,26 +20,29 @@ struct NormWeights {
 
 // Null members are weights that the model does not have.
 struct LayerWeights {
-  NormWeights input_norm;                        // [hidden_size]
-  std::unique_ptr<LinearWeight> qkv;             // [q_size + 2 * kv_size, hidden_size], with a state [conv_channels, hidden_size]
-  std::unique_ptr<LinearWeight> mixed_gate;      // [q_size, hidden_size], with a state [values_size, hidden_size]
+  NormWeights input_norm;             // [hidden_size]
+  std::unique_ptr<LinearWeight> qkv;  // [q_size + 2 * kv_size, hidden_size], with a state [conv_channels, hidden_size]
+  std::unique_ptr<LinearWeight> mixed_gate;  // [q_size, hidden_size], with a state [values_size, hidden_size]
   // With a state:
-  std::unique_ptr<LinearWeight> state_gates;  // [2 * num_value_heads, hidden_size]  rates, then decays
+  std::unique_ptr<LinearWeight> input_gate;   // kShortConv: [hidden_size, hidden_size], of the convolution's input
+  std::unique_ptr<LinearWeight> state_gates;  // [gates_size, hidden_size]
   std::unique_ptr<DeviceBuffer> conv;         // [conv_width * conv_channels]  the newest token's last
+  std::unique_ptr<DeviceBuffer> conv_bias;    // [conv_channels]
   std::unique_ptr<DeviceBuffer> log_a;        // [num_value_heads]
   std::unique_ptr<DeviceBuffer> dt_bias;      // [num_value_heads]
-  std::unique_ptr<DeviceBuffer> state_norm;   // [value_dim]
-  NormWeights q_norm, k_norm;                    // [head_dim], or [q_size] and [kv_size]
-  std::unique_ptr<DeviceBuffer> sinks;           // [num_attention_heads]
-  std::unique_ptr<LinearWeight> o;               // [hidden_size, q_size], with a state [hidden_size, values_size]
-  NormWeights attention_post_norm;               // [hidden_size]
-  NormWeights mlp_norm;                          // [hidden_size]
+  std::unique_ptr<DeviceBuffer> skip;         // [num_value_heads]
+  std::vector<std::unique_ptr<DeviceBuffer>> state_norms;  // kGatedDelta: one of [value_dim]; kMamba2: of each group
+  NormWeights q_norm, k_norm;                              // [head_dim], or [q_size] and [kv_size]
+  std::unique_ptr<DeviceBuffer> sinks;                     // [num_attention_heads]
+  std::unique_ptr<LinearWeight> o;  // [hidden_size, q_size], with a state [hidden_size, values_size]
+  NormWeights attention_post_norm;  // [hidden_size]
+  NormWeights mlp_norm;             // [hidden_size]
   // The MLP, or the expert that all tokens go through.
-  std::unique_ptr<LinearWeight> gate_up;  // [2 * intermediate_size, hidden_size], or up alone
-  std::unique_ptr<LinearWeight> down;     // [hidden_size, intermediate_size]
-  NormWeights mlp_post_norm;                     // [hidden_size]
-  std::unique_ptr<LinearWeight> router;          // [num_experts, hidden_size]
-  std::unique_ptr<DeviceBuffer> choice_bias;     // [num_experts]
+  std::unique_ptr<LinearWeight> gate_up;      // [2 * intermediate_size, hidden_size], or up alone
+  std::unique_ptr<LinearWeight> down;         // [hidden_size, intermediate_size]
+  NormWeights mlp_post_norm;                  // [hidden_size]
+  std::unique_ptr<LinearWeight> router;       // [num_experts, hidden_size]
+  std::unique_ptr<DeviceBuffer> choice_bias;  // [num_experts]
   std::unique_ptr<ExpertsWeight> experts;
   std::unique_ptr<LinearWeight> shared_gate;  // [1, hidden_size]
 };

@@ -153,7 +153,8 @@ class Ops : public WeightMaker {
     LLMB_CHECK_MSG(false, "this backend has no adapters");
   }
   // linear and lora in turn.
-  virtual void adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+  virtual void adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows,
+                              Rows out) {
     linear(weight, x, rows, out);
     lora(product, x, out);
   }
@@ -217,23 +218,26 @@ class Ops : public WeightMaker {
     LLMB_CHECK_MSG(false, "this backend has no gates");
   }
 
-  // Layers with a recurrent state, of which a step's entries name the slots (core/state_layout.h). A short convolution of
-  // each channel over its sequence's newest tokens, then SiLU.
+  // Layers with a recurrent state, of which a step's entries name the slots (core/state_layout.h). A short convolution
+  // of each channel over its sequence's newest tokens; then SiLU, but for StateKind::kShortConv.
   virtual void causal_conv(int32_t layer, Rows x,       // [num_tokens, channels]
                            const DeviceBuffer& weight,  // [width * channels]  the newest token's last
+                           const DeviceBuffer* bias,    // [channels]  null: none
                            Rows out) {                  // [num_tokens, channels]
-    static_cast<void>(layer), static_cast<void>(x), static_cast<void>(weight), static_cast<void>(out);
+    static_cast<void>(layer), static_cast<void>(x), static_cast<void>(weight), static_cast<void>(bias);
+    static_cast<void>(out);
     LLMB_CHECK_MSG(false, "this backend has no states");
   }
-  // The gated delta rule: each token's keys and values enter its sequence's state, and its queries read it.
-  virtual void gated_delta(int32_t layer,
-                           Rows qkv,                     // [num_tokens, conv_channels]
-                           Rows gates,                   // [num_tokens, 2 * num_value_heads] fp32  rates, then decays
-                           const DeviceBuffer& log_a,    // [num_value_heads]
-                           const DeviceBuffer& dt_bias,  // [num_value_heads]
-                           Rows out) {                   // [num_tokens, num_value_heads * value_dim]
+  // Each token's keys and values enter its sequence's state, and its queries read it (kernels/cpu/update_states.h).
+  virtual void update_states(int32_t layer,
+                             Rows qkv,                     // [num_tokens, conv_channels]
+                             Rows gates,                   // [num_tokens, gates_size] fp32
+                             const DeviceBuffer& log_a,    // [num_value_heads]
+                             const DeviceBuffer& dt_bias,  // [num_value_heads]
+                             const DeviceBuffer* skip,     // [num_value_heads]  null: none
+                             Rows out) {                   // [num_tokens, num_value_heads * value_dim]
     static_cast<void>(layer), static_cast<void>(qkv), static_cast<void>(gates), static_cast<void>(log_a);
-    static_cast<void>(dt_bias), static_cast<void>(out);
+    static_cast<void>(dt_bias), static_cast<void>(skip), static_cast<void>(out);
     LLMB_CHECK_MSG(false, "this backend has no states");
   }
 

@@ -17,8 +17,8 @@ int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples, int64_t m
 int64_t widest_mlp(const ModelConfig& config) {
   int64_t widest = 0;
   for (int32_t i = 0; i < config.num_hidden_layers; ++i)
-    widest = std::max<int64_t>(widest, config.layer(i).has_experts ? config.experts.shared_intermediate_size
-                                                                   : config.intermediate_size);
+    widest = std::max<int64_t>(
+        widest, config.layer(i).has_experts ? config.experts.shared_intermediate_size : config.intermediate_size);
   return widest;
 }
 
@@ -47,9 +47,9 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   qkv_ = ops.allocate(max_num_tokens, std::max(config.q_size() + 2 * config.kv_size(), channels), dtype);
   attention_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
   if (config.attention_gate || channels > 0) mixed_gate_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
-  if (channels > 0) {
+  if (config.state.gates_size() > 0) {
     convolved_ = ops.allocate(max_num_tokens, channels, dtype);
-    state_gates_ = ops.allocate(max_num_tokens, 2 * config.state.num_value_heads, DType::kF32);
+    state_gates_ = ops.allocate(max_num_tokens, config.state.gates_size(), DType::kF32);
   }
   if (intermediate > 0) {
     gate_up_ = ops.allocate(max_rows, (config.activation.gated ? 2 : 1) * intermediate, dtype);
@@ -129,15 +129,27 @@ void Transformer::mix_by_state(int32_t layer, int64_t num_tokens) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows qkv = narrowed(qkv_->rows(), config_.state.conv_channels()), normed = normed_->rows();
   const Rows mixed = narrowed(attention_->rows(), config_.state.values_size());
-  const Rows gate = narrowed(mixed_gate_->rows(), config_.state.values_size()), rates = state_gates_->rows();
+  const Rows gate = narrowed(mixed_gate_->rows(), config_.state.values_size());
   add_norm(residual_->rows(), layer == 0 ? Rows() : delta_->rows(), w.input_norm, num_tokens, normed);
   ops_.linear(*w.qkv, normed, num_tokens, qkv);
   ops_.linear(*w.mixed_gate, normed, num_tokens, gate);
-  ops_.linear(*w.state_gates, normed, num_tokens, rates);
-  ops_.causal_conv(layer, qkv, *w.conv, convolved_->rows());
-  ops_.gated_delta(layer, convolved_->rows(), rates, *w.log_a, *w.dt_bias, mixed);
-  ops_.rms_norm_groups(mixed, 0, config_.state.num_value_heads, *w.state_norm, eps_, num_tokens);
+  if (config_.state.kind == StateKind::kShortConv) {
+    ops_.linear(*w.input_gate, normed, num_tokens, mixed);
+    ops_.multiply_by_gate(GateKind::kIdentity, qkv, mixed, num_tokens);
+    ops_.causal_conv(layer, qkv, *w.conv, w.conv_bias.get(), mixed);
+    return ops_.multiply_by_gate(GateKind::kIdentity, mixed, gate, num_tokens);
+  }
+  ops_.linear(*w.state_gates, normed, num_tokens, state_gates_->rows());
+  ops_.causal_conv(layer, qkv, *w.conv, w.conv_bias.get(), convolved_->rows());
+  ops_.update_states(layer, convolved_->rows(), state_gates_->rows(), *w.log_a, *w.dt_bias, w.skip.get(), mixed);
+  if (config_.state.kind == StateKind::kGatedDelta) {
+    ops_.rms_norm_groups(mixed, 0, config_.state.num_value_heads, *w.state_norms[0], eps_, num_tokens);
+    return ops_.multiply_by_gate(GateKind::kSilu, mixed, gate, num_tokens);
+  }
   ops_.multiply_by_gate(GateKind::kSilu, mixed, gate, num_tokens);
+  for (size_t i = 0; i < w.state_norms.size(); ++i)
+    ops_.rms_norm_groups(mixed, static_cast<int64_t>(i) * w.state_norms[i]->rows().width, 1, *w.state_norms[i], eps_,
+                         num_tokens);
 }
 
 void Transformer::norm_heads(const LayerWeights& w, int64_t rows) {

@@ -75,7 +75,7 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> attention_;          // [max_num_tokens, mixed_size]
   std::unique_ptr<DeviceBuffer> mixed_gate_;         // [max_num_tokens, mixed_size], or null
   std::unique_ptr<DeviceBuffer> convolved_;          // [max_num_tokens, conv_channels], or null
-  std::unique_ptr<DeviceBuffer> state_gates_;        // [max_num_tokens, 2 * num_value_heads] fp32, or null
+  std::unique_ptr<DeviceBuffer> state_gates_;        // [max_num_tokens, gates_size] fp32, or null
   std::unique_ptr<DeviceBuffer> gate_up_;            // [max_rows, 2 * intermediate_size], or half as wide
   std::unique_ptr<DeviceBuffer> activated_;          // [max_rows, intermediate_size]
   std::unique_ptr<DeviceBuffer> router_logits_;      // [max_rows, num_experts] fp32, or null

@@ -62,7 +62,12 @@ class Loader {
   void load_attention(int32_t index, const std::string& prefix, LayerWeights* layer);
   void load_state_layer(const std::string& prefix, LayerWeights* layer);  // weight_loader_state.cpp
   void load_gated_qkv(const std::string& prefix, LayerWeights* layer);
-  void load_state_inputs(const std::string& prefix, LayerWeights* layer);
+  void load_delta_inputs(const std::string& prefix, LayerWeights* layer);
+  void load_delta(const std::string& prefix, LayerWeights* layer);
+  void load_mamba2(const std::string& prefix, LayerWeights* layer);
+  void load_short_conv(const std::string& prefix, LayerWeights* layer);
+  std::vector<TensorView> rows_in_order(const TensorView& xbc);
+  void load_conv(const std::string& name, LayerWeights* layer);
   void load_router(const std::string& prefix, LayerWeights* layer);
   void load_shared_expert(const std::string& prefix, LayerWeights* layer);
   void load_experts(const std::string& prefix, LayerWeights* layer);

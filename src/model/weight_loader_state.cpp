@@ -15,17 +15,17 @@ void Loader::load_gated_qkv(const std::string& prefix, LayerWeights* layer) {
   if (!reader_.status().ok()) return;
   for (int64_t i = 0; i < 2 * c_.num_attention_heads; ++i)
     (i % 2 == 0 ? qkv : gate)
-        .add(slice_rows(both.weights[0], i * d, d),
-             c_.qkv_bias ? slice_vector(both.biases[0], i * d, d) : TensorView(), c_.qkv_bias);
+        .add(slice_rows(both.weights[0], i * d, d), c_.qkv_bias ? slice_vector(both.biases[0], i * d, d) : TensorView(),
+             c_.qkv_bias);
   qkv.weights.insert(qkv.weights.end(), kv.weights.begin(), kv.weights.end());
   qkv.biases.insert(qkv.biases.end(), kv.biases.begin(), kv.biases.end());
   layer->mixed_gate = maker_.make_linear(gate.weights, gate.biases, WeightRole::kProjection);
   layer->qkv = make(qkv);
 }
 
-// One matrix each of q, k, v together, of their gate, of rates and of decays; or two, in which a key head's rows of all of
-// them, and of both, lie together.
-void Loader::load_state_inputs(const std::string& prefix, LayerWeights* layer) {
+// One matrix each of q, k, v together, of their gate, of rates and of decays; or two, in which a key head's rows of all
+// of them, and of both, lie together.
+void Loader::load_delta_inputs(const std::string& prefix, LayerWeights* layer) {
   const StateConfig& s = c_.state;
   const int64_t hidden = c_.hidden_size, group = s.num_value_heads / s.num_key_heads;
   if (!reader_.has(prefix + "in_proj_qkvz.weight")) {
@@ -58,18 +58,95 @@ void Loader::load_state_inputs(const std::string& prefix, LayerWeights* layer) {
   layer->state_gates = make(gates, WeightRole::kSmall);
 }
 
-void Loader::load_state_layer(const std::string& layer_prefix, LayerWeights* layer) {
+// Rows of a convolution's channels in the order q, k, v: kMamba2 stores v, k, q.
+std::vector<TensorView> Loader::rows_in_order(const TensorView& rows) {
+  if (c_.state.kind != StateKind::kMamba2) return {rows};
+  const int64_t values = c_.state.values_size(), keys = c_.state.keys_size();
+  return {slice_rows(rows, values + keys, keys), slice_rows(rows, values, keys), slice_rows(rows, 0, values)};
+}
+
+void Loader::load_conv(const std::string& name, LayerWeights* layer) {
+  const int64_t channels = c_.state.conv_channels(), width = c_.state.conv_width;
+  const TensorView stored = reader_.tensor(name + ".weight", {channels, 1, width});
+  const TensorView bias = c_.state.conv_bias ? reader_.tensor(name + ".bias", {channels}) : TensorView();
+  if (!reader_.status().ok()) return;
+  std::vector<TensorView> rows, biases;
+  for (const TensorView& part : rows_in_order({stored.data, stored.dtype, channels, width}))
+    for (int64_t j = 0; j < part.rows; ++j)
+      rows.push_back(slice_vector({part.data, part.dtype, part.rows, width}, j * width, width));
+  const TensorView in_order = reader_.joined(rows);  // [channels, width]
+  const TensorView turned = reader_.transposed({in_order.data, in_order.dtype, channels, width});
+  if (c_.state.conv_bias)
+    for (const TensorView& part : rows_in_order({bias.data, bias.dtype, channels, 1}))
+      biases.push_back({part.data, part.dtype, 1, part.rows});
+  const TensorView all_biases = c_.state.conv_bias ? reader_.joined(biases) : TensorView();
+  if (!reader_.status().ok()) return;
+  layer->conv = maker_.make_vector({turned.data, turned.dtype, 1, channels * width});
+  if (c_.state.conv_bias) layer->conv_bias = maker_.make_vector(all_biases);
+  reader_.release();
+}
+
+void Loader::load_delta(const std::string& prefix, LayerWeights* layer) {
+  load_delta_inputs(prefix, layer);
+  load_conv(prefix + "conv1d", layer);
+  layer->log_a = vector(prefix + "A_log", c_.state.num_value_heads);
+  layer->dt_bias = vector(prefix + "dt_bias", c_.state.num_value_heads);
+  layer->state_norms.push_back(vector(prefix + "norm.weight", c_.state.value_dim));
+}
+
+// One matrix of gate, convolution's inputs and steps.
+void Loader::load_mamba2(const std::string& prefix, LayerWeights* layer) {
   const StateConfig& s = c_.state;
-  const std::string prefix = layer_prefix + "linear_attn.";
-  load_state_inputs(prefix, layer);
-  const TensorView conv = reader_.transposed(reader_.tensor(prefix + "conv1d.weight", {s.conv_channels(), 1, s.conv_width}));
-  layer->conv = make_vector({conv.data, conv.dtype, 1, s.conv_channels() * s.conv_width});
-  layer->log_a = vector(prefix + "A_log", s.num_value_heads);
-  layer->dt_bias = vector(prefix + "dt_bias", s.num_value_heads);
-  layer->state_norm = vector(prefix + "norm.weight", s.value_dim);
-  Parts o;
-  add_projection(prefix, "out_proj", c_.hidden_size, s.values_size(), false, &o);
-  layer->o = make(o);
+  const int64_t values = s.values_size(), channels = s.conv_channels(), heads = s.num_value_heads;
+  const TensorView all = reader_.tensor(prefix + "in_proj.weight", {values + channels + heads, c_.hidden_size});
+  if (!reader_.status().ok()) return;
+  const std::vector<TensorView> gate = {slice_rows(all, 0, values)},
+                                gates = {slice_rows(all, values + channels, heads)};
+  layer->qkv = maker_.make_linear(rows_in_order(slice_rows(all, values, channels)), {}, WeightRole::kProjection);
+  layer->mixed_gate = maker_.make_linear(gate, {}, WeightRole::kProjection);
+  layer->state_gates = maker_.make_linear(gates, {}, WeightRole::kSmall);
+  reader_.release();
+  load_conv(prefix + "conv1d", layer);
+  layer->log_a = vector(prefix + "A_log", heads);
+  layer->dt_bias = vector(prefix + "dt_bias", heads);
+  layer->skip = vector(prefix + "D", heads);
+  const TensorView norm = reader_.tensor(prefix + "norm.weight", {values});
+  if (!reader_.status().ok()) return;
+  const int64_t width = values / s.num_norms;
+  for (int64_t i = 0; i < s.num_norms; ++i)
+    layer->state_norms.push_back(maker_.make_vector(slice_vector(norm, i * width, width)));
+  reader_.release();
+}
+
+// One matrix of the gates of the convolution's input and of its output, and of the input.
+void Loader::load_short_conv(const std::string& prefix, LayerWeights* layer) {
+  const int64_t hidden = c_.hidden_size;
+  const TensorView all = reader_.tensor(prefix + "in_proj.weight", {3 * hidden, hidden});
+  if (!reader_.status().ok()) return;
+  std::unique_ptr<LinearWeight>* const made[] = {&layer->input_gate, &layer->mixed_gate, &layer->qkv};
+  for (int64_t i = 0; i < 3; ++i) {
+    const TensorView part = slice_rows(all, i * hidden, hidden);
+    *made[i] = maker_.make_linear({&part, 1}, {}, WeightRole::kProjection);
+  }
+  reader_.release();
+  load_conv(prefix + "conv", layer);
+}
+
+void Loader::load_state_layer(const std::string& prefix, LayerWeights* layer) {
+  const struct {
+    StateKind kind;
+    const char* folder;
+    void (Loader::*load)(const std::string&, LayerWeights*);
+  } kinds[] = {{StateKind::kGatedDelta, "linear_attn.", &Loader::load_delta},
+               {StateKind::kMamba2, "mamba.", &Loader::load_mamba2},
+               {StateKind::kShortConv, "conv.", &Loader::load_short_conv}};
+  for (const auto& [kind, folder, load] : kinds) {
+    if (kind != c_.state.kind) continue;
+    (this->*load)(prefix + folder, layer);
+    Parts o;
+    add_projection(prefix + folder, "out_proj", c_.hidden_size, c_.state.values_size(), false, &o);
+    layer->o = make(o);
+  }
 }
 
 }  // namespace llmb

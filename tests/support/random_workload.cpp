@@ -5,7 +5,6 @@
 
 #include "core/layer_groups.h"
 #include "core/state_layout.h"
-#include "core/state_layout.h"
 #include "tests/support/random_policy.h"
 #include "tests/support/workload.h"
 
@@ -108,7 +107,7 @@ std::vector<int32_t> random_layer_windows(uint64_t seed) {
 
 void give_states(Workload* workload) {
   SchedulerConfig& config = workload->config;
-  workload->model.state = {1, 1, 2, 2, 2};
+  workload->model.state = {StateKind::kGatedDelta, 1, 1, 2, 2, 2};
   workload->model.layers.resize(std::max(workload->model.num_hidden_layers, 1));
   config.num_state_slots = state_layout(workload->model, config.max_num_seqs).num_slots;
   config.enable_prefix_caching = false;

@@ -63,6 +63,10 @@ STATES = dict(head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, line
               linear_value_head_dim=10, linear_conv_kernel_dim=4,
               layer_types=["linear_attention", "full_attention", "linear_attention"], num_hidden_layers=3)
 
+MAMBA = dict(layer_types=["mamba", "attention", "mamba"], num_hidden_layers=3, mamba_n_heads=4, mamba_n_groups=2,
+             mamba_d_state=12, mamba_d_conv=4, mamba_expand=2, embedding_multiplier=2.0, attention_multiplier=0.2,
+             logits_scaling=0.5, residual_multiplier=0.7)
+
 ARCHITECTURES = {
     "llama-rope-linear": of(*LLAMA, rope_scaling={"type": "linear", "factor": 2.5}),
     # Past 32 positions the oracle's frequencies depend on how long the sequence is when a token is first seen.
@@ -225,6 +229,14 @@ SMALL_ONES = {
     "qwen3_next": tiny("Qwen3NextForCausalLM", "qwen3_next", **{**STATES, "linear_num_value_heads": 2}, num_experts=5,
                        num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24,
                        mlp_only_layers=[1], norm_topk_prob=True, _save="qwen_experts", _lengths=(1, 17, 40), _new_tokens=8),
+    "granitemoehybrid": tiny("GraniteMoeHybridForCausalLM", "granitemoehybrid", **MAMBA, num_local_experts=4,
+                             num_experts_per_tok=2, intermediate_size=16, shared_intermediate_size=24,
+                             position_embedding_type="rope", _save="granite_experts"),
+    "granitemoehybrid-dense": tiny("GraniteMoeHybridForCausalLM", "granitemoehybrid", **{**MAMBA, "mamba_n_groups": 1},
+                                   num_local_experts=0, shared_intermediate_size=40, position_embedding_type="nope",
+                                   tie_word_embeddings=True, _lengths=STATE_LENGTHS),
+    "lfm2": tiny("Lfm2ForCausalLM", "lfm2", num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"],
+                 conv_L_cache=3, conv_bias=False, block_multiple_of=8, norm_eps=1e-5, without=("rms_norm_eps",)),
     "stablelm": tiny("StableLmForCausalLM", "stablelm", head_dim=8, use_qkv_bias=True, **LAYER_NORM),
     "stablelm-parallel": tiny("StableLmForCausalLM", "stablelm", partial_rotary_factor=0.5, use_parallel_residual=True,
                               **LAYER_NORM),

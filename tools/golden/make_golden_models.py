@@ -39,7 +39,7 @@ def random_weights(model, seed, layer_gain=1.0):
             p.data = (0.0 if adds_one and "linear_attn" not in name else 1.0) + 0.3 * noise
         elif "embed" in name or "lm_head" in name or ".wte." in name or ".wpe." in name:
             p.data = 0.5 * noise
-        elif last in ("sinks", "A_log"):
+        elif last in ("sinks", "A_log", "D"):
             p.data = noise
         elif last in ("gate_up_proj", "down_proj"):  # stacked experts
             is_transposed = model.config.model_type in ("gpt_oss", "llama4_text")

@@ -297,13 +297,16 @@ void CpuOps::multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) {
   cpu::multiply_by_gate(kind, floats(x), floats(gate), rows * x.width, pool_);
 }
 
-void CpuOps::causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, Rows out) {
-  states_->causal_conv(layer, floats(x), floats(weight.rows()), floats(out), pool_);
+void CpuOps::causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) {
+  states_->causal_conv(layer, floats(x), floats(weight.rows()), bias != nullptr ? floats(bias->rows()) : nullptr,
+                       floats(out), pool_);
 }
 
-void CpuOps::gated_delta(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
-                         Rows out) {
-  states_->gated_delta(layer, floats(qkv), floats(gates), floats(log_a.rows()), floats(dt_bias.rows()), floats(out), pool_);
+void CpuOps::update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
+                           const DeviceBuffer* skip, Rows out) {
+  const cpu::StateWeights weights = {floats(log_a.rows()), floats(dt_bias.rows()),
+                                     skip != nullptr ? floats(skip->rows()) : nullptr};
+  states_->update_states(layer, floats(qkv), floats(gates), weights, floats(out), pool_);
 }
 
 void CpuOps::scale(Rows x, float factor, int64_t rows) { cpu::scale(floats(x), factor, rows * x.width, pool_); }
@@ -328,7 +331,7 @@ void CpuOps::pool(Rows hidden, int64_t num_samples) {
 
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
   const cpu::SampleInput in{std::span(step_.sample_rows).subspan(first_sample, rows), plan_->bias, step_.penalty,
-                              plan_->masks, plan_->mask_words};
+                            plan_->masks, plan_->mask_words};
   cpu::sample(floats(logits), config_.vocab_size, in, &sampled_, pool_);
 }
 

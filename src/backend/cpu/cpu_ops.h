@@ -84,9 +84,9 @@ class CpuOps final : public Ops {
                    Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) override;
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;
   void multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) override;
-  void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, Rows out) override;
-  void gated_delta(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
-                   Rows out) override;
+  void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) override;
+  void update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
+                     const DeviceBuffer* skip, Rows out) override;
   void scale(Rows x, float factor, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
@@ -112,10 +112,10 @@ class CpuOps final : public Ops {
   // For each layer group of plan_.
   std::vector<std::vector<int32_t>> block_start_;  // [num_entries]
   std::vector<TreeBatch> tree_batches_;            // where it has trees
-  GivenTokens given_;                   // by the step before
-  std::vector<int32_t> sample_rows_;    // [num_samples]  token rows, or hidden rows
-  SampledRows sampled_;                 // of plan_, so far
-  std::vector<float> pooled_;  // of the step in progress
+  GivenTokens given_;                              // by the step before
+  std::vector<int32_t> sample_rows_;               // [num_samples]  token rows, or hidden rows
+  SampledRows sampled_;                            // of plan_, so far
+  std::vector<float> pooled_;                      // of the step in progress
   cpu::ExpertsScratch experts_scratch_;
 };
 

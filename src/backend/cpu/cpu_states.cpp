@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/gated_delta.h"
-
 namespace llmb {
 
 CpuStates::CpuStates(const ModelConfig& config, const StateLayout& layout)
@@ -34,14 +32,16 @@ cpu::StateEntries CpuStates::entries_of(int32_t layer) {
   return {plan_->num_entries(), plan_->query_start.data(), first_positions_.data(), states_.data()};
 }
 
-void CpuStates::causal_conv(int32_t layer, const float* x, const float* weight, float* out, ThreadPool& pool) {
-  cpu::causal_conv(x, weight, layout_.config.conv_width, layout_.config.conv_channels(), entries_of(layer),
-                   layout_.conv_offset(), out, pool);
+void CpuStates::causal_conv(int32_t layer, const float* x, const float* weight, const float* bias, float* out,
+                            ThreadPool& pool) {
+  const bool has_silu = layout_.config.kind != StateKind::kShortConv;
+  cpu::causal_conv(x, weight, bias, has_silu, layout_.config.conv_width, layout_.config.conv_channels(),
+                   entries_of(layer), layout_.conv_offset(), out, pool);
 }
 
-void CpuStates::gated_delta(int32_t layer, const float* qkv, const float* gates, const float* log_a,
-                            const float* dt_bias, float* out, ThreadPool& pool) {
-  cpu::gated_delta(layout_, qkv, gates, log_a, dt_bias, entries_of(layer), out, pool);
+void CpuStates::update_states(int32_t layer, const float* qkv, const float* gates, const cpu::StateWeights& weights,
+                              float* out, ThreadPool& pool) {
+  cpu::update_states(layout_, qkv, gates, weights, entries_of(layer), out, pool);
 }
 
 }  // namespace llmb

@@ -10,6 +10,7 @@
 #include "core/state_layout.h"
 #include "core/step_plan.h"
 #include "kernels/cpu/causal_conv.h"
+#include "kernels/cpu/update_states.h"
 
 namespace llmb {
 
@@ -18,13 +19,14 @@ class CpuStates {
  public:
   CpuStates(const ModelConfig& config, const StateLayout& layout);  // throws std::bad_alloc
 
-  // The step whose ops follow: copies the states that it asks for. `plan` stays until the next one; positions: of its rows.
+  // The step whose ops follow: copies the states that it asks for. `plan` stays until the next one; positions: of its
+  // rows.
   void begin_step(const StepPlan& plan, const std::vector<int32_t>& positions, ThreadPool& pool);
 
-  // Ops::causal_conv, Ops::gated_delta. layer: of the model, one that has a state
-  void causal_conv(int32_t layer, const float* x, const float* weight, float* out, ThreadPool& pool);
-  void gated_delta(int32_t layer, const float* qkv, const float* gates, const float* log_a, const float* dt_bias,
-                   float* out, ThreadPool& pool);
+  // Ops::causal_conv, Ops::update_states. layer: of the model, one that has a state
+  void causal_conv(int32_t layer, const float* x, const float* weight, const float* bias, float* out, ThreadPool& pool);
+  void update_states(int32_t layer, const float* qkv, const float* gates, const cpu::StateWeights& weights, float* out,
+                     ThreadPool& pool);
 
  private:
   float* state(int32_t slot, int64_t index) const {

@@ -1,4 +1,4 @@
-#include "kernels/cpu/gated_delta.h"
+#include "kernels/cpu/update_states.h"
 
 #include <doctest/doctest.h>
 
@@ -15,17 +15,24 @@ using test::for_each_simd_target;
 using test::random_normal;
 using test::same_bytes;
 
+constexpr StateKind kDelta = StateKind::kGatedDelta, kMamba = StateKind::kMamba2;
+
 // One sequence's inputs.
 struct Inputs {
   StateLayout layout;
   int64_t num_tokens;
-  std::vector<float> qkv, gates, log_a, dt_bias;
+  std::vector<float> qkv, gates, log_a, dt_bias, skip;
+
+  StateWeights weights() const {
+    return {log_a.data(), dt_bias.data(), layout.config.kind == kMamba ? skip.data() : nullptr};
+  }
 };
 
 Inputs random_inputs(const StateConfig& config, int64_t num_tokens) {
-  Inputs in{{config, 1, 1}, num_tokens, {}, {}, {}, {}};
+  Inputs in{{config, 1, 1}, num_tokens, {}, {}, {}, {}, {}};
   in.qkv = random_normal(num_tokens * config.conv_channels(), 1);
-  in.gates = random_normal(num_tokens * 2 * config.num_value_heads, 2);
+  in.gates = random_normal(num_tokens * config.gates_size(), 2);
+  in.skip = random_normal(config.num_value_heads, 5);
   in.log_a = random_normal(config.num_value_heads, 3, 0.5);
   in.dt_bias = random_normal(config.num_value_heads, 4);
   return in;
@@ -40,9 +47,8 @@ std::vector<float> run(const Inputs& in, const std::vector<int32_t>& steps, Thre
   for (size_t i = 0; position < in.num_tokens; ++i) {
     const auto count = static_cast<int32_t>(std::min<int64_t>(steps[i % steps.size()], in.num_tokens - position));
     const int32_t query_start[] = {0, count};
-    gated_delta(in.layout, in.qkv.data() + position * c.conv_channels(),
-                in.gates.data() + position * 2 * c.num_value_heads, in.log_a.data(), in.dt_bias.data(),
-                {1, query_start, &position, &states}, out.data() + position * c.values_size(), pool);
+    update_states(in.layout, in.qkv.data() + position * c.conv_channels(),
+                in.gates.data() + position * c.gates_size(), in.weights(), {1, query_start, &position, &states}, out.data() + position * c.values_size(), pool);
     position += count;
   }
   return out;
@@ -65,31 +71,37 @@ std::vector<double> expected(const Inputs& in) {
     std::vector<double> s(dk * dv);
     for (int64_t t = 0; t < in.num_tokens; ++t) {
       const float* const row = in.qkv.data() + t * c.conv_channels();
-      const auto q = unit(row + h / group * dk, dk, 1 / std::sqrt(static_cast<double>(dk)));
-      const auto k = unit(row + c.keys_size() + h / group * dk, dk, 1);
+      const bool is_delta = c.kind == kDelta;
+      const float *const q_row = row + h / group * dk, *const k_row = row + c.keys_size() + h / group * dk;
+      const auto q = is_delta ? unit(q_row, dk, 1 / std::sqrt(static_cast<double>(dk)))
+                              : std::vector<double>(q_row, q_row + dk);
+      const auto k = is_delta ? unit(k_row, dk, 1) : std::vector<double>(k_row, k_row + dk);
       const float* const v = row + 2 * c.keys_size() + h * dv;
-      const float* const gates = in.gates.data() + t * 2 * c.num_value_heads;
-      const double rate = 1 / (1 + std::exp(-double{gates[h]}));
-      const double input = double{gates[c.num_value_heads + h]} + in.dt_bias[h];
-      const double decay = std::exp(-std::exp(double{in.log_a[h]}) * std::log1p(std::exp(input)));
+      const float* const gates = in.gates.data() + t * c.gates_size();
+      const double input = double{gates[is_delta ? c.num_value_heads + h : h]} + in.dt_bias[h];
+      const double step = std::log1p(std::exp(input));
+      const double rate = is_delta ? 1 / (1 + std::exp(-double{gates[h]})) : step;
+      const double decay = std::exp(-std::exp(double{in.log_a[h]}) * step);
       for (double& x : s) x *= decay;
       for (int64_t j = 0; j < dv; ++j) {
         double seen = 0, given = 0;
-        for (int64_t d = 0; d < dk; ++d) seen += s[d * dv + j] * k[d];
+        for (int64_t d = 0; d < dk && is_delta; ++d) seen += s[d * dv + j] * k[d];
         const double u = rate * (v[j] - seen);
         for (int64_t d = 0; d < dk; ++d) given += (s[d * dv + j] += k[d] * u) * q[d];
-        out[t * c.values_size() + h * dv + j] = given;
+        out[t * c.values_size() + h * dv + j] = is_delta ? given : given + double{in.skip[h]} * v[j];
       }
     }
   }
   return out;
 }
 
-const StateConfig kConfigs[] = {{1, 1, 1, 1, 4}, {2, 4, 12, 10, 4}, {1, 3, 16, 16, 4}, {2, 2, 33, 80, 4}, {1, 2, 128, 128, 4}};
+const StateConfig kConfigs[] = {{kDelta, 1, 1, 1, 1, 4}, {kDelta, 2, 4, 12, 10, 4}, {kDelta, 1, 3, 16, 16, 4},
+                                {kDelta, 2, 2, 33, 80, 4}, {kDelta, 1, 2, 128, 128, 4}, {kMamba, 1, 1, 1, 1, 4},
+                                {kMamba, 2, 4, 12, 10, 4}, {kMamba, 1, 3, 128, 64, 4}, {kMamba, 1, 2, 33, 80, 4}};
 
 }  // namespace
 
-TEST_CASE("gated_delta is the rule computed token by token in fp64") {
+TEST_CASE("update_states is the rules computed token by token in fp64") {
   ThreadPool pool(2);
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
@@ -103,11 +115,12 @@ TEST_CASE("gated_delta is the rule computed token by token in fp64") {
   });
 }
 
-TEST_CASE("gated_delta gives the same bytes however steps cut a sequence, on any vector width and number of threads") {
-  std::map<bool, std::vector<float>> of_class;
+TEST_CASE("update_states gives the same bytes however steps cut a sequence, on any vector width and number of threads") {
+  for (const StateKind kind : {kDelta, kMamba}) {
+    std::map<bool, std::vector<float>> of_class;
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    const Inputs in = random_inputs({2, 4, 12, 40, 4}, 100);
+    const Inputs in = random_inputs({kind, 2, 4, 12, 40, 4}, 100);
     ThreadPool pool(2), one(1);
     const std::vector<float> whole = run(in, {1000}, pool);
     for (const std::vector<int32_t>& steps : std::vector<std::vector<int32_t>>{{1}, {16}, {15, 2}, {17}, {3, 1, 40}})
@@ -115,10 +128,11 @@ TEST_CASE("gated_delta gives the same bytes however steps cut a sequence, on any
     const auto [at, is_new] = of_class.try_emplace(test::has_fused_multiply_add(target), whole);
     if (!is_new) CHECK(same_bytes(at->second, whole));
   });
+  }
 }
 
-TEST_CASE("gated_delta keeps sequences apart") {
-  const StateConfig config = {1, 2, 8, 12, 4};
+TEST_CASE("update_states keeps sequences apart") {
+  const StateConfig config = {kDelta, 1, 2, 8, 12, 4};
   const Inputs a = random_inputs(config, 20);
   Inputs b = a;
   for (float& x : b.qkv) x = 1 - x;
@@ -130,8 +144,7 @@ TEST_CASE("gated_delta keeps sequences apart") {
   std::vector<float> memory(static_cast<size_t>(2 * a.layout.layer_size()), NAN), out(2 * alone_a.size());
   float* const states[] = {memory.data() + a.layout.layer_size(), memory.data()};
   const int32_t query_start[] = {0, 20, 40}, positions[] = {0, 0};
-  gated_delta(a.layout, qkv.data(), gates.data(), a.log_a.data(), a.dt_bias.data(), {2, query_start, positions, states},
-              out.data(), pool);
+  update_states(a.layout, qkv.data(), gates.data(), a.weights(), {2, query_start, positions, states}, out.data(), pool);
   CHECK(same_bytes(std::span(out).first(alone_a.size()), alone_a));
   CHECK(same_bytes(std::span(out).subspan(alone_a.size()), alone_b));
 }
@@ -143,13 +156,14 @@ TEST_CASE("causal_conv is each channel's weighted sum of its newest tokens, what
       for (const int64_t channels : {1, 17, 1030}) {
         constexpr int64_t kNumTokens = 23;
         const std::vector<float> x = random_normal(kNumTokens * channels, 1), w = random_normal(width * channels, 2);
+        const std::vector<float> bias = random_normal(channels, 3);
         std::vector<double> exact(x.size());
         for (int64_t t = 0; t < kNumTokens; ++t)
           for (int64_t c = 0; c < channels; ++c) {
-            double sum = 0;
+            double sum = width == 4 ? bias[c] : 0;
             for (int64_t j = 0; j < width; ++j)
               if (t - width + 1 + j >= 0) sum += double{w[j * channels + c]} * x[(t - width + 1 + j) * channels + c];
-            exact[t * channels + c] = sum / (1 + std::exp(-sum));
+            exact[t * channels + c] = width == 4 ? sum / (1 + std::exp(-sum)) : sum;
           }
         ThreadPool pool(2);
         std::vector<float> whole;
@@ -158,8 +172,8 @@ TEST_CASE("causal_conv is each channel's weighted sum of its newest tokens, what
           float* states = state.data();
           for (int32_t position = 0; position < kNumTokens; position += step) {
             const int32_t query_start[] = {0, std::min<int32_t>(step, kNumTokens - position)};
-            causal_conv(x.data() + position * channels, w.data(), width, channels, {1, query_start, &position, &states},
-                        3, out.data() + position * channels, pool);
+            causal_conv(x.data() + position * channels, w.data(), width == 4 ? bias.data() : nullptr, width == 4, width,
+                        channels, {1, query_start, &position, &states}, 3, out.data() + position * channels, pool);
           }
           if (whole.empty()) whole = out;
           CHECK(same_bytes(out, whole));

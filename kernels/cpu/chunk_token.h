@@ -1,4 +1,4 @@
-// The arguments of gated_delta.cpp's loops, which are compiled for each SIMD target. Private to it.
+// The arguments of update_states.cpp's loops, which are compiled for each SIMD target. Private to it.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@ namespace llmb::cpu {
 
 // The tokens of a chunk so far in one head, and the one that is computed.
 struct ChunkToken {
+  bool is_delta;  // else u = b v
   int64_t key_dim, row_size;
   const float* q;         // [key_dim]
   const float* k;         // [key_dim]

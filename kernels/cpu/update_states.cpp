@@ -1,15 +1,15 @@
 // With few rows bound by reading the states: one matrix of a head for each of its tokens. With many, by 4 multiply-adds
 // for each element of a matrix and token. One task is a key head of one sequence, with its value heads.
-#include "kernels/cpu/gated_delta.h"
+#include "kernels/cpu/update_states.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/gated_delta_token.h"
+#include "kernels/cpu/chunk_token.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/gated_delta.cpp"
+#define HWY_TARGET_INCLUDE "kernels/cpu/update_states.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/simd-inl.h"
 
@@ -34,7 +34,7 @@ HWY_INLINE void normalise(const float* x, int64_t n, float factor, float* out) {
 }
 
 // Columns [first, first + 16 kNum) of the matrix.
-template <int kNum>
+template <int kNum, bool kDelta>
 HWY_INLINE void update_columns(const ChunkToken& t, const float* matrix, const float* v, int64_t first, float* updates,
                                float* out) {
   const auto mul_add = [](V a, V b, V c) HWY_ATTR { return hn::MulAdd(a, b, c); };
@@ -45,7 +45,7 @@ HWY_INLINE void update_columns(const ChunkToken& t, const float* matrix, const f
     const V16 k = set16(t.k[d]), q = set16(t.q[d]);
     LLMB_UNROLL for (int i = 0; i < kNum; ++i) {
       const V16 s = load16(row + i * kLogicalLanes);
-      by_key[i] = map16(s, k, by_key[i], mul_add);
+      if constexpr (kDelta) by_key[i] = map16(s, k, by_key[i], mul_add);
       by_query[i] = map16(s, q, by_query[i], mul_add);
     }
   }
@@ -56,7 +56,7 @@ HWY_INLINE void update_columns(const ChunkToken& t, const float* matrix, const f
     V16 given = map16(by_query[i], [decay](V x) HWY_ATTR { return hn::Mul(x, decay); });
     for (int32_t j = 0; j < t.index; ++j) {
       const V16 u = load16(updates + j * t.row_size + at);
-      seen = map16(u, set16(t.by_key[j]), seen, mul_add);
+      if constexpr (kDelta) seen = map16(u, set16(t.by_key[j]), seen, mul_add);
       given = map16(u, set16(t.by_query[j]), given, mul_add);
     }
     const V16 u = map16(load16(v + at), seen, [rate](V a, V b) HWY_ATTR { return hn::Mul(rate, hn::Sub(a, b)); });
@@ -65,12 +65,18 @@ HWY_INLINE void update_columns(const ChunkToken& t, const float* matrix, const f
   }
 }
 
-// `v` and `out` are as long as a row of the matrix.
-void update_head(const ChunkToken& t, const float* matrix, const float* v, float* updates, float* out) {
+template <bool kDelta>
+HWY_INLINE void update_matrix(const ChunkToken& t, const float* matrix, const float* v, float* updates, float* out) {
   int64_t first = 0;
   for (; first + kBlocks * kLogicalLanes <= t.row_size; first += kBlocks * kLogicalLanes)
-    update_columns<kBlocks>(t, matrix, v, first, updates, out);
-  for (; first < t.row_size; first += kLogicalLanes) update_columns<1>(t, matrix, v, first, updates, out);
+    update_columns<kBlocks, kDelta>(t, matrix, v, first, updates, out);
+  for (; first < t.row_size; first += kLogicalLanes) update_columns<1, kDelta>(t, matrix, v, first, updates, out);
+}
+
+// `v` and `out` are as long as a row of the matrix.
+void update_head(const ChunkToken& t, const float* matrix, const float* v, float* updates, float* out) {
+  if (t.is_delta) update_matrix<true>(t, matrix, v, updates, out);
+  else update_matrix<false>(t, matrix, v, updates, out);
 }
 
 // sums[i] = kᵢ · x for the tokens of the chunk; keys: [key_dim, 16]
@@ -136,10 +142,9 @@ namespace {
 // Rounded from double: equal wherever the library's functions are good to more than float.
 float rate_of(float logit) { return static_cast<float>(1 / (1 + std::exp(-static_cast<double>(logit)))); }
 
-float log_decay_of(float input, float dt_bias, float log_a) {
+double softplus(float input, float dt_bias) {
   const double x = static_cast<double>(input) + static_cast<double>(dt_bias);
-  const double softplus = x > 20 ? x : std::log1p(std::exp(x));
-  return static_cast<float>(-std::exp(static_cast<double>(log_a)) * softplus);
+  return x > 20 ? x : std::log1p(std::exp(x));
 }
 
 // One key head of one sequence, in one step.
@@ -157,38 +162,52 @@ class HeadTask {
         v_(static_cast<size_t>(row_size_)),
         out_(static_cast<size_t>(row_size_)) {}
 
-  void add_token(int64_t position, const float* qkv, const float* gates, const float* log_a, const float* dt_bias,
-                 float* out) {
+  void add_token(int64_t position, const float* qkv, const float* gates, const StateWeights& weights, float* out) {
     const auto index = static_cast<int32_t>(position % kStateChunk);
     if (index == 0) begin_chunk(position);
     float q[kMaxStateKeyDim], k[kMaxStateKeyDim], by_key[kStateChunk], by_query[kStateChunk];
     const int64_t key_size = c_.keys_size(), at = key_head_ * c_.key_dim;
-    const float factor = 1 / std::sqrt(static_cast<float>(c_.key_dim));
-    HWY_DYNAMIC_DISPATCH(normalise_row)(qkv + at, c_.key_dim, factor, q);
-    HWY_DYNAMIC_DISPATCH(normalise_row)(qkv + key_size + at, c_.key_dim, 1, k);
+    const bool is_delta = c_.kind == StateKind::kGatedDelta;
+    if (is_delta) {
+      HWY_DYNAMIC_DISPATCH(normalise_row)
+      (qkv + at, c_.key_dim, 1 / std::sqrt(static_cast<float>(c_.key_dim)), q);
+      HWY_DYNAMIC_DISPATCH(normalise_row)(qkv + key_size + at, c_.key_dim, 1, k);
+    } else {
+      std::copy_n(qkv + at, c_.key_dim, q);
+      std::copy_n(qkv + key_size + at, c_.key_dim, k);
+    }
     for (int64_t d = 0; d < c_.key_dim; ++d) keys_[d * kStateChunk + index] = k[d];
-    HWY_DYNAMIC_DISPATCH(chunk_products)(keys_, k, c_.key_dim, by_key);
+    if (is_delta) HWY_DYNAMIC_DISPATCH(chunk_products)(keys_, k, c_.key_dim, by_key);
     HWY_DYNAMIC_DISPATCH(chunk_products)(keys_, q, c_.key_dim, by_query);
     for (int64_t h = key_head_ * heads_per_key_; h < (key_head_ + 1) * heads_per_key_; ++h) {
-      float* const decays = decays_ + h * kStateChunk;
-      decays[index] = (index > 0 ? decays[index - 1] : 0) +
-                      log_decay_of(gates[c_.num_value_heads + h], dt_bias[h], log_a[h]);
-      float since[kStateChunk], head_by_key[kStateChunk], head_by_query[kStateChunk];
-      HWY_DYNAMIC_DISPATCH(decays_since)(decays, decays[index], since);
-      for (int32_t i = 0; i < index; ++i) {
-        head_by_key[i] = since[i] * by_key[i];
-        head_by_query[i] = since[i] * by_query[i];
-      }
-      const ChunkToken token = {c_.key_dim, row_size_, q, k, index, decay_of(decays[index]), rate_of(gates[h]),
-                                by_query[index], head_by_key, head_by_query};
-      std::copy_n(qkv + 2 * key_size + h * c_.value_dim, c_.value_dim, v_.begin());
-      HWY_DYNAMIC_DISPATCH(update_head)
-      (token, matrix(h), v_.data(), updates_ + h * kStateChunk * row_size_, out_.data());
-      std::copy_n(out_.begin(), c_.value_dim, out + h * c_.value_dim);
+      add_to_head(h, index, q, k, is_delta ? by_key : nullptr, by_query, qkv + 2 * key_size + h * c_.value_dim, gates,
+                  weights, out + h * c_.value_dim);
     }
   }
 
  private:
+  void add_to_head(int64_t h, int32_t index, const float* q, const float* k, const float* by_key, const float* by_query,
+                   const float* v, const float* gates, const StateWeights& weights, float* out) {
+    float* const decays = decays_ + h * kStateChunk;
+    const double step = softplus(gates[by_key != nullptr ? c_.num_value_heads + h : h], weights.dt_bias[h]);
+    const auto log_decay = static_cast<float>(-std::exp(static_cast<double>(weights.log_a[h])) * step);
+    decays[index] = (index > 0 ? decays[index - 1] : 0) + log_decay;
+    float since[kStateChunk], head_by_key[kStateChunk], head_by_query[kStateChunk];
+    HWY_DYNAMIC_DISPATCH(decays_since)(decays, decays[index], since);
+    for (int32_t i = 0; i < index; ++i) {
+      if (by_key != nullptr) head_by_key[i] = since[i] * by_key[i];
+      head_by_query[i] = since[i] * by_query[i];
+    }
+    const float rate = by_key != nullptr ? rate_of(gates[h]) : static_cast<float>(step);
+    const ChunkToken token = {by_key != nullptr, c_.key_dim, row_size_, q, k, index, decay_of(decays[index]), rate,
+                              by_query[index], head_by_key, head_by_query};
+    std::copy_n(v, c_.value_dim, v_.begin());
+    HWY_DYNAMIC_DISPATCH(update_head)
+    (token, matrix(h), v_.data(), updates_ + h * kStateChunk * row_size_, out_.data());
+    for (int64_t i = 0; i < c_.value_dim; ++i)
+      out[i] = weights.skip == nullptr ? out_[i] : out_[i] + weights.skip[h] * v[i];
+  }
+
   float* matrix(int64_t head) { return matrices_ + head * c_.key_dim * row_size_; }
 
   static float decay_of(float log_decay) {
@@ -220,8 +239,8 @@ class HeadTask {
 
 }  // namespace
 
-void gated_delta(const StateLayout& layout, const float* qkv, const float* gates, const float* log_a,
-                 const float* dt_bias, const StateEntries& entries, float* out, ThreadPool& pool) {
+void update_states(const StateLayout& layout, const float* qkv, const float* gates, const StateWeights& weights,
+                   const StateEntries& entries, float* out, ThreadPool& pool) {
   const StateConfig& c = layout.config;
   LLMB_CHECK(c.key_dim <= kMaxStateKeyDim);
   pool.parallel_for(int64_t{entries.count} * c.num_key_heads, [&](int64_t task, int) {
@@ -229,7 +248,7 @@ void gated_delta(const StateLayout& layout, const float* qkv, const float* gates
     HeadTask head(layout, task % c.num_key_heads, entries.states[e]);
     for (int64_t row = entries.query_start[e]; row < entries.query_start[e + 1]; ++row)
       head.add_token(entries.first_position[e] + row - entries.query_start[e], qkv + row * c.conv_channels(),
-                     gates + row * 2 * c.num_value_heads, log_a, dt_bias, out + row * c.values_size());
+                     gates + row * c.gates_size(), weights, out + row * c.values_size());
   });
 }
 
