@@ -44,7 +44,7 @@ def set_first(config, names, value):
 
 def draw_experts(rng, c):
     counts = [n for n in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") if n in c]
-    if not counts:
+    if not counts or c[counts[0]] == 0:
         return
     groups = rng.choice((1, 2, 3)) if "n_group" in c else 1
     c[counts[0]] = count = groups * rng.randint(2, 6)
@@ -70,8 +70,8 @@ def draw_layers(rng, c):
         count *= 2
     if "layer_types" in c:
         c["layer_types"] = [rng.choice(c["layer_types"]) for _ in range(count)]
-        if "linear_attention" in c["layer_types"]:  # one layer has attention at least
-            c["layer_types"][rng.randrange(count)] = "full_attention"
+        if {"linear_attention", "mamba", "conv"} & set(c["layer_types"]):  # one layer has attention at least
+            c["layer_types"][rng.randrange(count)] = "attention" if "mamba" in c["layer_types"] else "full_attention"
     for per_layer in ("no_rope_layers",):
         if per_layer in c:
             c[per_layer] = [rng.choice((0, 1)) for _ in range(count - 1)] + [1]
