@@ -107,6 +107,8 @@ void activate_rows_target(const ActivationSpec& spec, const float* x, const floa
         const V positive = relu(v);
         return hn::Mul(positive, positive);
       });
+    case Activation::kTanh:
+      return run([](V v) HWY_ATTR { return tanh_v(v); });
     case Activation::kClampedSwiglu:
       return run_gated(ClampedSwiglu(spec));
   }

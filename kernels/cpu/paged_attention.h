@@ -1,10 +1,11 @@
-// paged_attention: causal attention of each new token over its sequence's cached context, through block tables.
+// paged_attention: attention of each new token over its sequence's cached context, through block tables: causal, or
+// over what is behind it as well, of sequences all of whose tokens are new.
 // out = softmax(q · Kᵀ * scale) · V for each query head; query heads of a group share a KV head (GQA).
 //
 // 1. A query row's result depends on its q, on the keys and values of the positions that it sees, its own the last, and
 //    on nothing else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results
 //    are merged in order, for prefill and decode alike, and whether other sequences' rows go through them as well.
-// 2. Positions after a query's own or before its window, and slots past the context, are not read into its result. So a
+// 2. Positions that a query does not see, and slots past the context, are not read into its result. So a
 //    table may name any block in the place of those that lie before all windows of its sequence's rows.
 #pragma once
 
@@ -39,6 +40,8 @@ struct AttentionParams {
   const float* alibi_slopes = nullptr;  // [num_heads]  score += slope * (key position - query position); null: none
   const float* sinks = nullptr;         // [num_heads]  a further score whose value is 0; null: none
   int32_t chunk = 0;                    // > 0: in place of a window, those of its own chunk of so many, up to its own
+  bool sees_later = false;              // positions behind its own as well; without windows, chunks and ALiBi
+  int32_t reach = 0;                    // > 0: with sees_later, only so many positions on either side of its own
 };
 
 // REQUIRES: num_heads a multiple of kv.num_kv_heads; the keys and values of the new tokens are already in the cache.

@@ -26,11 +26,17 @@ int64_t end_of_sharing(const AttentionBatch& batch, int64_t s) {
 }  // namespace
 
 // Goes through the sequences in turn: a token's index is its row.
-void AttentionItems::add_own_tokens(const AttentionBatch& batch) {
+void AttentionItems::add_own_tokens(const AttentionBatch& batch, const AttentionParams& params) {
   tokens_.clear();
-  for (int32_t s = 0; s < batch.num_seqs; ++s)
-    for (int32_t row = batch.query_start[s], end = batch.query_start[s + 1]; row < end; ++row)
-      tokens_.push_back({row, batch.context_len[s] - (end - 1 - row)});
+  for (int32_t s = 0; s < batch.num_seqs; ++s) {
+    for (int32_t row = batch.query_start[s], end = batch.query_start[s + 1]; row < end; ++row) {
+      const int32_t position = batch.context_len[s] - (end - row);
+      int32_t limit = position + 1;
+      if (params.sees_later) limit = batch.context_len[s];
+      if (params.sees_later && params.reach > 0) limit = std::min(limit, position + params.reach + 1);
+      tokens_.push_back({row, position, limit});
+    }
+  }
 }
 
 void AttentionItems::find_shared_segments(const AttentionBatch& batch, int64_t block_size) {
@@ -112,7 +118,7 @@ void AttentionItems::make_last_phase(const AttentionCall& c, int num_threads) {
 void AttentionItems::make(AttentionCall* c, int num_threads) {
   items_.clear();
   phase_end_.clear();
-  add_own_tokens(c->batch);
+  add_own_tokens(c->batch, c->params);
   find_shared_segments(c->batch, c->kv.block_size);
   for (SharedSegments& shared : shared_) add_shared_tokens(c->batch, &shared);
   c->tokens = tokens_.data();

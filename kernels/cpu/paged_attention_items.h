@@ -35,7 +35,7 @@ class AttentionItems {
     int64_t token_begin = 0, token_end = 0;
   };
 
-  void add_own_tokens(const AttentionBatch& batch);
+  void add_own_tokens(const AttentionBatch& batch, const AttentionParams& params);
   void find_shared_segments(const AttentionBatch& batch, int64_t block_size);
   void add_shared_tokens(const AttentionBatch& batch, SharedSegments* shared);
   void make_shared_phases(const AttentionCall& c, int num_threads);

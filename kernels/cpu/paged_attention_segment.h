@@ -19,9 +19,9 @@ class SegmentFetch;
 constexpr int64_t kSegment = 256;     // positions; part of the results' definition
 constexpr int64_t kMaxTileRows = 12;  // that scores are kept of at a time
 
-// A new token, its row in the call, and the end of the positions that it sees.
+// A new token: its row in the call, its position, and the end of the positions that it sees.
 struct AttentionToken {
-  int32_t row, limit;
+  int32_t row, position, limit;
 };
 
 struct AttentionCall {
@@ -56,8 +56,10 @@ struct AttentionItem {
   // A token sees positions [begin, limit).
   static int64_t limit(const AttentionCall& c, int64_t token) { return c.tokens[token].limit; }
   static int64_t begin(const AttentionCall& c, int64_t token) {
-    if (c.params.chunk > 0) return (limit(c, token) - 1) / c.params.chunk * c.params.chunk;
-    return c.params.window == 0 ? 0 : std::max<int64_t>(0, limit(c, token) - c.params.window);
+    const int64_t position = c.tokens[token].position;
+    if (c.params.chunk > 0) return position / c.params.chunk * c.params.chunk;
+    if (c.params.reach > 0) return std::max<int64_t>(0, position - c.params.reach);
+    return c.params.window == 0 ? 0 : std::max<int64_t>(0, position + 1 - c.params.window);
   }
   // The segments that any of the tokens sees; there may be none.
   int64_t first_segment(const AttentionCall& c) const {

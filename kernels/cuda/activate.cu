@@ -32,6 +32,10 @@ struct GeluTanh {
   }
 };
 
+struct Tanh {
+  __device__ float operator()(float x, float up) const { return tanhf(x) * up; }
+};
+
 struct Relu {
   __device__ float operator()(float x, float up) const { return (x < 0 ? 0.0f : x) * up; }
 };
@@ -96,6 +100,8 @@ void activate(const ActivationSpec& spec, const T* x, int64_t rows, int64_t inte
       return with(Relu());
     case Activation::kRelu2:
       return with(Relu2());
+    case Activation::kTanh:
+      return with(Tanh());
     case Activation::kClampedSwiglu:
       LLMB_CHECK(spec.gated);
       return run<T, true>(ClampedSwiglu{spec.alpha, spec.limit}, x, rows, intermediate, out, stream);

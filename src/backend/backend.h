@@ -12,6 +12,7 @@
 #include "core/arithmetic.h"
 #include "core/kv_layout.h"
 #include "core/model_config.h"
+#include "core/pooling.h"
 #include "core/step_plan.h"
 
 namespace llmb {
@@ -36,7 +37,7 @@ struct LoadOptions {
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
   bool verifies_trees = true;  // of drafts; else chains only, for which the CPU keeps no blocks
   int32_t max_model_len = 0;
-  bool embeds = false;  // steps give the last norm's output in place of tokens: 0 for each group, and StepOutput::hidden
+  std::optional<Pooling> pooling;  // steps give vectors in place of tokens: 0 for each group, and StepOutput::hidden
   int32_t drafting_layers = 0;          // of the model, that draft (StepPlan::num_layers); 0: none
   std::shared_ptr<AdapterLibrary> adapters;  // that plans name by their ids; null: none
   int64_t adapter_bytes = int64_t{1} << 30;  // that adapters may take, beside one (AdapterPool)

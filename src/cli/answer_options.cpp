@@ -93,15 +93,21 @@ void add_sampling_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("left|right");
   app.add_option("--task", o.job.generation.task,
-                 "generate: answers; score: how likely each line's prompt is, its perplexity; embed: a vector for each")
-      ->transform(one_of<Task>({{"generate", Task::kGenerate}, {"score", Task::kScore}, {"embed", Task::kEmbed}}))
+                 "generate: answers; score: how likely each line's prompt is, its perplexity; embed: a vector for each; "
+                 "classify: scores of the model's labels, of texts, pairs, or documents for a query")
+      ->transform(one_of<Task>({{"generate", Task::kGenerate},
+                                {"score", Task::kScore},
+                                {"embed", Task::kEmbed},
+                                {"classify", Task::kClassify}}))
       ->group(group)
-      ->option_text("generate|score|embed [generate]");
-  app.add_option("--pooling", o.job.generation.pools_last,
-                 "With --task embed: take the last token's state, normalised, whatever the model's files say")
-      ->transform(one_of<bool>({{"last", true}}))
+      ->option_text("generate|score|embed|classify [generate]");
+  app.add_option("--pooling", o.job.generation.pooling,
+                 "With --task embed: take the last token's state, the first one's or the mean of all, normalised, "
+                 "whatever the model's files say")
+      ->transform(one_of<PoolingKind>(
+          {{"last", PoolingKind::kLast}, {"cls", PoolingKind::kFirst}, {"mean", PoolingKind::kMean}}))
       ->group(group)
-      ->option_text("last");
+      ->option_text("last|cls|mean");
   app.add_flag("--return-token-ids", o.job.generation.return_token_ids, "Add token_ids to the results")->group(group);
 }
 

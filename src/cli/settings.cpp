@@ -10,6 +10,15 @@ namespace llmb {
 
 namespace {
 
+std::string describe_pooling(const Pooling& pooling) {
+  const char* const what = pooling.kind == PoolingKind::kMean    ? "the mean of all tokens' states"
+                           : pooling.kind == PoolingKind::kFirst ? "the state of the first token"
+                                                                 : "the state behind the last token";
+  if (pooling.layers.empty()) return what;
+  return what + std::string(" through ") + std::to_string(pooling.layers.size()) +
+         (pooling.layers.size() == 1 ? " layer" : " layers");
+}
+
 std::string describe_speculation(const JobOptions& o, const BackendInfo& backend) {
   if (!o.speculation.any() || o.generation.task != Task::kGenerate) return "";
   std::string line = "drafts    " + escape_control(describe_drafters(o.speculation));
@@ -118,8 +127,14 @@ std::string describe_model(const JobOptions& o, const ModelFiles& model, const B
 std::string describe_defaults(const JobOptions& o, const ModelFiles& model) {
   const GenerationParams& p = model.default_params;
   if (p.task == Task::kEmbed)
-    return std::string("embeds    the state behind the last token") +
+    return std::string("embeds    ") + describe_pooling(*model.pooling) +
            (p.embed.normalizes ? ", scaled to a length of 1\n" : ", as it is\n");
+  if (p.task == Task::kClassify) {
+    constexpr const char* kScores[] = {"as the model gives them", "by the logistic function", "by softmax"};
+    const size_t count = model.pooling->labels.size();
+    return "classifies by " + std::to_string(count) + (count == 1 ? " label" : " labels") + ", scores " +
+           kScores[static_cast<int>(model.pooling->scores)] + "\n";
+  }
   if (p.task == Task::kScore) return "scores    prompts: log-probability, tokens, perplexity (lines with options: these)\n";
   const SamplingParams& s = p.sampling;
   const std::string max_tokens = p.stop.max_tokens ? std::to_string(*p.stop.max_tokens) : "default";

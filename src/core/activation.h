@@ -9,6 +9,7 @@ enum class Activation {
   kGeluTanh,       // its approximation by tanh
   kRelu,           // max(x, 0)
   kRelu2,          // max(x, 0)²  (So et al. 2021, arXiv:2109.08668)
+  kTanh,           // tanh x; not gated
   kClampedSwiglu,  // gate e(alpha gate) (up + 1), e the logistic function, gate and up clamped; gated only
 };
 

@@ -84,7 +84,7 @@ struct Choice {
   std::optional<AnswerParts> parts;        // of an OpenAI chat answer that has reasoning or calls: what `text` shows
   int32_t num_reasoning_tokens = 0;        // of its tokens
   std::optional<OptionScore> score;        // of an option; `text` is the option's
-  std::vector<float> embedding;            // Task::kEmbed: the prompt's vector
+  std::vector<float> embedding;            // Task::kEmbed: the prompt's vector; Task::kClassify: its labels' scores
 };
 
 // Exactly one per input line, ever: choices, at least one, or an error.
@@ -101,7 +101,8 @@ struct Completion {
   int32_t num_prompt_tokens = 0;
   int32_t num_truncated_tokens = 0;  // of the prompt, cut before it was computed
   Task task = Task::kGenerate;
-  bool embeds_list = false, embeds_base64 = false;  // as EmbedParams says
+  EmbedParams embed;
+  ClassifyParams classify;
   // Where asked for: of each prompt token but the first, and the texts of all, the first token's in front.
   bool has_prompt_logprobs = false;
   std::vector<TokenDetail> prompt_logprobs;

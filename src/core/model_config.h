@@ -1,4 +1,4 @@
-// The computation of a decoder-only transformer, as data: the forward pass and the backends follow it and know
+// The computation of a transformer, as data: the forward pass and the backends follow it and know
 // no architecture by name. Read from config.json by model/config_loader. Hugging Face's names where it has one.
 #pragma once
 
@@ -42,8 +42,8 @@ enum class NormKind { kRms, kLayer };
 enum class QkNorm { kNone, kPerHead, kAllHeads, kLayerPerHead, kRotatedPerHead, kWeightless };
 
 // kSequential: x += attention(norm(x)), x += mlp(norm'(x)). kParallel: x += attention(norm(x)) + mlp(norm'(x));
-// kParallelSharedNorm: with one norm for both.
-enum class ResidualKind { kSequential, kParallel, kParallelSharedNorm };
+// kParallelSharedNorm: with one norm for both. kNormedSum: x = norm(x + attention(x)), x = norm'(x + mlp(x)).
+enum class ResidualKind { kSequential, kParallel, kParallelSharedNorm, kNormedSum };
 
 // In place of attention: what a layer keeps of a sequence.
 enum class StateKind {
@@ -76,6 +76,7 @@ struct LayerConfig {
   bool has_state = false;    // in place of attention
   int32_t window = 0;        // positions that a token sees, its own the last; 0: all up to its own
   int32_t chunk = 0;         // > 0: positions are cut into chunks so long, and a token sees its own chunk up to itself
+  int32_t reach = 0;         // > 0: in an encoder, a token sees so many positions on either side of its own
   int32_t rope = 0;          // index into ModelConfig::ropes; -1: q and k are not rotated
   bool has_experts = false;  // else the MLP is dense
 };
@@ -127,12 +128,17 @@ struct ModelConfig {
   std::vector<TokenId> eos_token_ids;
   std::vector<TokenId> bos_token_ids;
 
+  // An encoder: tokens see those behind them as well. It gives hidden states and no tokens.
+  bool is_encoder = false;
+
   // Norms.
   NormKind norm = NormKind::kRms;
   bool norm_bias = false;  // kLayer only
   double norm_eps = 1e-5;
   double norm_weight_offset = 0;  // added to norm weights at load: Gemma stores w, meaning 1 + w
   bool pre_norm = true;           // before attention and before the MLP
+  bool first_norm = true;         // with pre_norm, before the first layer's attention too
+  bool final_norm = true;         // behind the last layer
   bool post_norm = false;         // of what attention and the MLP give, before it is added; kRms only
   bool embedding_norm = false;
   QkNorm qk_norm = QkNorm::kNone;
@@ -141,6 +147,8 @@ struct ModelConfig {
   // Positions: rope, or learned, or ALiBi.
   std::vector<RopeConfig> ropes = {RopeConfig()};
   bool learned_positions = false;   // a table of max_position_embeddings rows is added to the embeddings
+  int32_t first_position = 0;       // rows of the stored table before that of position 0
+  int32_t num_token_types = 0;      // rows of a table, of which one is added by the text a token is of: first or second
   std::vector<float> alibi_slopes;  // [num_attention_heads]  score += slope * (key position - query position)
 
   // Attention.

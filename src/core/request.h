@@ -13,6 +13,7 @@
 #include "core/adapter_names.h"
 #include "core/answer_split.h"
 #include "core/chat_messages.h"
+#include "core/pooling.h"
 #include "core/token_constraint.h"
 #include "core/types.h"
 
@@ -25,10 +26,13 @@ enum class ApiForm {
   kOpenAiCompletion,  // batch line for /v1/completions
   kOpenAiResponses,   // batch line for /v1/responses
   kOpenAiEmbedding,   // batch line for /v1/embeddings
+  kClassify,          // batch line for /v1/classify, as vLLM has it
+  kScore,             // batch line for /v1/score
+  kRerank,            // batch line for /v1/rerank
 };
 
-// The work of a run: answers; how likely the lines' prompts are; a vector for each.
-enum class Task { kGenerate, kScore, kEmbed };
+// The work of a run: answers; how likely the lines' prompts are; a vector for each; scores of the model's labels.
+enum class Task { kGenerate, kScore, kEmbed, kClassify };
 
 // Alternatives of a token that a request may ask for.
 inline constexpr int32_t kMaxTopLogprobs = 20;
@@ -136,12 +140,22 @@ struct ScoreParams {
   bool hides_details = false;              // only the sum of these is asked for
 };
 
-// How the hidden state behind a prompt's last token becomes its vector.
+// How a prompt's vector is written.
 struct EmbedParams {
   bool normalizes = true;             // to a length of 1, last
   std::optional<int32_t> dimensions;  // the first so many are kept (Matryoshka, Kusupati et al. 2022); nullopt: all
   bool is_list = false;    // the line gives several inputs, or one in an array: the record has a vector for each
   bool is_base64 = false;  // each is written as base64 of little-endian fp32 values
+};
+
+// The texts of a line that classifies: each by itself; pairs whose score is asked for; pairs of a query and documents.
+enum class TextPairs : uint8_t { kNone, kScore, kRerank };
+
+struct ClassifyParams {
+  Scores scores = Scores::kAsIs;
+  TextPairs pairs = TextPairs::kNone;
+  std::optional<int32_t> top_n;      // of kRerank: so many documents are shown
+  bool returns_documents = false;    // of kRerank, with their texts
 };
 
 struct GenerationParams {
@@ -153,6 +167,7 @@ struct GenerationParams {
   TokenRules token_rules;
   ScoreParams score;
   EmbedParams embed;
+  ClassifyParams classify;
   Task task = Task::kGenerate;
 };
 
@@ -178,6 +193,7 @@ struct InputRequest {
   std::string settings_json;  // of a /v1/responses line: members of its answer that repeat the line, without brackets
   PromptInput prompt;
   std::vector<PromptInput> more_prompts;  // of a line that gives several: those behind the first
+  std::vector<std::string> first_texts;   // of pairs, whose second texts the prompts are: one for each, or for all
   GenerationParams params;
   std::optional<double> arrival_ms;  // simulated arrival, since the start of the run
 };
@@ -205,6 +221,7 @@ struct Request {
   PhiloxKey rng;
   int32_t adapter = kNoAdapter;
   bool is_indivisible = false;  // all pending tokens must be computed in one step (bidirectional attention)
+  int32_t second_text = INT32_MAX;  // the position in prompt_tokens at which the second of two texts begins
   std::shared_ptr<const TokenConstraint> constraint;  // of each choice's tokens; null: none
   std::vector<GivenAnswer> options;  // of score.options, one a choice; empty: choices are drawn
   // Choices with prompts of their own, each a request with one choice; empty: all stand behind prompt_tokens, which

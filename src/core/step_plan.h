@@ -75,6 +75,7 @@ struct StepEntry {
   int32_t adapter = -1;         // -1: the base model
   int32_t state_slot = -1;      // of layers with a recurrent state; -1: none
   bool is_indivisible = false;  // all of it must be in one step (bidirectional attention)
+  int32_t second_text = INT32_MAX;  // the position at which the second of a pair of texts begins (token types)
 
   int32_t max_base() const { return base + max_ahead; }
 };
@@ -199,7 +200,7 @@ struct StepOutput {
   std::vector<TokenId> top_tokens;   // best first
   std::vector<float> top_logprobs;
   std::vector<uint8_t> is_finite;  // [num_groups]  0: in the row after the last token given, a logit was NaN or +Inf
-  std::vector<float> hidden;  // [num_given, hidden_size], or empty: of a backend that embeds (LoadOptions::embeds)
+  std::vector<float> hidden;  // [num_given, width], or empty: vectors, of a backend that pools (LoadOptions::pooling)
   std::vector<TokenId> drawn;      // [num_samples], or empty: for each sample row, also behind wrong drafts
   double device_ms = 0;            // that the device worked on the step; 0: not known
 

@@ -9,6 +9,20 @@
 
 namespace llmb {
 
+namespace {
+
+// What stands for the labels becomes their scores.
+void score_labels(Scores scores, std::vector<float>* values) {
+  if (scores == Scores::kAsIs || values->empty()) return;
+  const double most = *std::max_element(values->begin(), values->end());
+  double sum = 0;
+  for (const float x : *values) sum += std::exp(x - most);
+  for (float& x : *values)
+    x = static_cast<float>(scores == Scores::kSoftmax ? std::exp(x - most) / sum : 1 / (1 + std::exp(-double{x})));
+}
+
+}  // namespace
+
 ActiveChoice::ActiveChoice(const Request& request, int32_t index, const Tokenizer* tokenizer, double virtual_token_ms)
     : request_(&request), index_(index), tokenizer_(tokenizer), virtual_token_ms_(virtual_token_ms) {
   const int32_t repetition = request.params.stop.repetition_tokens;
@@ -43,7 +57,7 @@ std::optional<FinishReason> ActiveChoice::add_token(const StepOutput& output, in
   return loops ? std::optional(FinishReason::kRepetition) : std::nullopt;
 }
 
-bool ActiveChoice::take_embedding(const StepOutput& output, int32_t given, double clock_ms) {
+bool ActiveChoice::take_vector(const StepOutput& output, int32_t given, double clock_ms) {
   choice_.num_output_tokens = 1;  // for the times
   first_token_ms_ = last_token_ms_ = time_of(clock_ms);
   const EmbedParams& embed = request_->params.embed;
@@ -52,7 +66,8 @@ bool ActiveChoice::take_embedding(const StepOutput& output, int32_t given, doubl
   choice_.embedding.assign(row, row + std::min<size_t>(width, embed.dimensions.value_or(INT32_MAX)));
   double sum = 0;
   for (const float x : choice_.embedding) sum += double{x} * x;
-  if (embed.normalizes)
+  if (request_->params.task == Task::kClassify) score_labels(request_->params.classify.scores, &choice_.embedding);
+  else if (embed.normalizes)
     for (float& x : choice_.embedding) x = static_cast<float>(x / std::max(std::sqrt(sum), 1e-12));
   return std::isfinite(sum);
 }
@@ -99,6 +114,7 @@ Choice ActiveChoice::finish(FinishReason reason, std::optional<TokenId> stop_tok
   if (request_->params.task != Task::kGenerate && !is_option()) {  // the token behind the prompt is no answer
     Choice choice;
     choice.embedding = std::move(choice_.embedding);
+    if (request_->params.output.echo) choice.text = request_->echo_text;
     choice.finish_reason = FinishReason::kLength;
     return choice;
   }

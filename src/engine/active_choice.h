@@ -25,8 +25,8 @@ class ActiveChoice {
   // asked for). Set: the sequence must end now, as a stop string is complete (kStop), or its tokens loop (kRepetition).
   std::optional<FinishReason> add_token(const StepOutput& output, int32_t given, bool is_stop_token, double now_ms);
 
-  // Takes the hidden state in place of a token. False: it is not finite.
-  bool take_embedding(const StepOutput& output, int32_t given, double now_ms);
+  // Takes a vector, or what scores are made of, in place of a token. False: it is not finite.
+  bool take_vector(const StepOutput& output, int32_t given, double now_ms);
 
   // The answer. Call once, at the end.
   Choice finish(FinishReason reason, std::optional<TokenId> stop_token);

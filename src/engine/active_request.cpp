@@ -23,8 +23,8 @@ Completion completion_for(const Request& request) {
   c.num_truncated_tokens = request.num_truncated_tokens;
   c.has_prompt_logprobs = request.params.score.prompt_logprobs && !request.params.score.hides_details;
   c.task = request.params.task;
-  c.embeds_list = request.params.embed.is_list;
-  c.embeds_base64 = request.params.embed.is_base64;
+  c.embed = request.params.embed;
+  c.classify = request.params.classify;
   return c;
 }
 

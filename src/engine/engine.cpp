@@ -286,8 +286,8 @@ void Engine::process_output(double now_ms) {
       continue;
     }
     ActiveChoice& choice = at->second->choice(update.choice);
-    if (at->second->request().params.task == Task::kEmbed) {
-      if (choice.take_embedding(output_, update.given, now_ms)) complete(update, *update.finish);
+    if (const Task task = at->second->request().params.task; task == Task::kEmbed || task == Task::kClassify) {
+      if (choice.take_vector(output_, update.given, now_ms)) complete(update, *update.finish);
       else fail_all(update);
       continue;
     }

@@ -15,6 +15,13 @@ namespace {
 
 using Tokens = std::variant<std::vector<TokenId>, RequestError>;
 
+PromptBound length_bound(const ModelContext& model) {
+  PromptBound bound;
+  bound.max_model_len = model.max_model_len;
+  bound.num_reserved = model.is_indivisible ? 0 : 1;
+  return bound;
+}
+
 // A text that cannot fit is not encoded to see by how much, unless it is to be cut.
 Tokens encode(const std::string& text, bool add_special_tokens, bool may_be_cut, const ModelContext& model,
               const char* param) {
@@ -85,8 +92,10 @@ Tokens tokenize(PromptInput* prompt, bool may_be_cut, const ModelContext& model,
 }
 
 // Tokens that stay of a prompt that may be cut. What is over the model's limit makes room for the answer, too.
-size_t kept_tokens(size_t size, const GenerationParams& params, int64_t max_model_len) {
-  int64_t kept = std::min<int64_t>(size, params.prompt.max_prompt_tokens.value_or(INT32_MAX));
+size_t kept_tokens(size_t size, const GenerationParams& params, const ModelContext& model) {
+  const int64_t kept = std::min<int64_t>(size, params.prompt.max_prompt_tokens.value_or(INT32_MAX));
+  const int64_t max_model_len = model.max_model_len;
+  if (model.is_indivisible) return std::min(kept, max_model_len);
   if (kept < max_model_len) return kept;
   const int32_t wanted = params.stop.max_tokens.value_or(std::max(kDefaultMaxTokens, params.stop.min_tokens));
   return std::max<int64_t>(max_model_len - std::clamp<int64_t>(wanted, 1, std::max<int64_t>(max_model_len / 2, 1)), 0);
@@ -106,8 +115,8 @@ void truncate(TruncateSide side, size_t kept, const std::string* text, const Tok
 std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, const ModelContext& model,
                                          const char* param) {
   if (tokens.empty()) return RequestError{"empty_prompt", "the prompt has no tokens", param};
-  const auto size = static_cast<int64_t>(tokens.size());
-  if (size >= model.max_model_len) return prompt_too_long(std::to_string(size), model.max_model_len, param);
+  if (const PromptBound bound = length_bound(model); !bound.fits(tokens.size(), 0))
+    return prompt_too_long(bound, std::to_string(tokens.size()), param);
   for (const TokenId token : tokens)
     if (token < 0 || token >= model.vocab_size)
       return RequestError{"invalid_value",
@@ -172,48 +181,84 @@ void ask_for_no_answer(ApiForm form, GenerationParams* params) {
 
 struct PreparedPrompt {
   std::vector<TokenId> tokens;
+  int32_t second_text = INT32_MAX;  // as in Request
   int32_t num_cut = 0;
   PromptReasoning reasoning = PromptReasoning::kNone;
   PromptText text;  // of messages
 };
 
-// Only the prompt's text is left in it.
-std::optional<RequestError> prepare_prompt(PromptInput* prompt, const GenerationParams& params,
+// The first of two texts, of the second of which `prompt` holds the text.
+std::optional<RequestError> prepare_pair(const std::string& first, const PromptInput& prompt,
+                                         const GenerationParams& params, const ModelContext& model,
+                                         PreparedPrompt* prepared) {
+  if (!model.tokenizer)
+    return RequestError{"no_tokenizer", "the model directory has no tokenizer; use --tokenizer", std::nullopt};
+  const std::string& second = std::get<std::string>(prompt);
+  const PromptBound bound = prompt_bound(model);
+  const size_t at_least = bound.num_tokens_at_least(first) + bound.num_tokens_at_least(second);
+  const size_t num_bytes = first.size() + second.size();
+  if (!params.prompt.truncate && !bound.fits(at_least, num_bytes))
+    return text_too_long(bound, at_least, num_bytes, "prompt");
+  const bool cuts = params.prompt.truncate.has_value(), cuts_left = params.prompt.truncate == TruncateSide::kLeft;
+  const int64_t most = std::min<int64_t>(params.prompt.max_prompt_tokens.value_or(INT32_MAX),
+                                         bound.max_model_len - bound.num_reserved);
+  std::optional<TokenPair> pair = model.tokenizer->encode_pair(first, second, cuts ? most : INT64_MAX, cuts_left);
+  if (!pair) return RequestError{"unsupported_field", "the model's tokenizer does not say how two texts are joined",
+                                 std::nullopt};
+  prepared->tokens = std::move(pair->tokens);
+  prepared->second_text = pair->second_text;
+  prepared->num_cut = pair->num_cut;
+  return check_tokens(prepared->tokens, model, "prompt");
+}
+
+// Only the prompt's text is left in it. first: null, or the text that it is paired with.
+std::optional<RequestError> prepare_prompt(PromptInput* prompt, const std::string* first, const GenerationParams& params,
                                            const ModelContext& model, PreparedPrompt* prepared) {
+  if (first != nullptr) return prepare_pair(*first, *prompt, params, model, prepared);
   const char* const param = field_of(*prompt);
   Tokens encoded = tokenize(prompt, params.prompt.truncate.has_value(), model, &prepared->reasoning, &prepared->text);
   if (auto* error = std::get_if<RequestError>(&encoded)) return std::move(*error);
   std::vector<TokenId>& tokens = prepared->tokens = std::move(std::get<std::vector<TokenId>>(encoded));
   const size_t full_size = tokens.size();
   if (const auto side = params.prompt.truncate)
-    if (const size_t kept = kept_tokens(full_size, params, model.max_model_len); kept > 0 && kept < full_size)
+    if (const size_t kept = kept_tokens(full_size, params, model); kept > 0 && kept < full_size)
       truncate(*side, kept, std::get_if<std::string>(prompt), model.tokenizer.get(), &tokens);
   prepared->num_cut = static_cast<int32_t>(full_size - tokens.size());
   return check_tokens(tokens, model, param);
 }
 
+// The text that prompt `index` of the line is paired with; null: none.
+const std::string* first_text(const InputRequest& input, size_t index) {
+  if (input.first_texts.empty()) return nullptr;
+  return &input.first_texts[input.first_texts.size() == 1 ? 0 : index];
+}
+
 // A part for each of the line's prompts; the request has the first one's tokens already.
-std::optional<RequestError> add_parts(std::vector<PromptInput> more_prompts, const ModelContext& model,
-                                      Request* request) {
-  const auto add = [&](std::vector<TokenId> tokens) {
+std::optional<RequestError> add_parts(InputRequest& input, const ModelContext& model, Request* request) {
+  const auto add = [&](std::vector<TokenId> tokens, int32_t second_text, std::string echo_text) {
     auto part = std::make_shared<Request>();
     part->prompt_tokens = std::move(tokens);
+    part->second_text = second_text;
+    part->echo_text = std::move(echo_text);
     part->params = request->params;
     part->eos_token_ids = request->eos_token_ids;
     part->rng = request->rng;
     part->adapter = request->adapter;
+    part->is_indivisible = request->is_indivisible;
     request->parts.push_back(std::move(part));
   };
-  add(request->prompt_tokens);
-  for (PromptInput& prompt : more_prompts) {
+  add(request->prompt_tokens, request->second_text, request->echo_text);
+  for (PromptInput& prompt : input.more_prompts) {
     PreparedPrompt prepared;
-    if (auto error = prepare_prompt(&prompt, request->params, model, &prepared)) {
-      error->message = "input[" + std::to_string(request->parts.size()) + "]: " + error->message;
+    const size_t index = request->parts.size();
+    if (auto error = prepare_prompt(&prompt, first_text(input, index), request->params, model, &prepared)) {
+      error->message = "input[" + std::to_string(index) + "]: " + error->message;
       error->param = "input";
       return error;
     }
     request->num_truncated_tokens += prepared.num_cut;
-    add(std::move(prepared.tokens));
+    std::string echo = request->params.output.echo ? echo_of(prompt, prepared.tokens, model) : std::string();
+    add(std::move(prepared.tokens), prepared.second_text, std::move(echo));
   }
   request->params.sampling.num_choices = request->params.sampling.n = static_cast<int32_t>(request->parts.size());
   return std::nullopt;
@@ -224,8 +269,7 @@ std::optional<RequestError> add_parts(std::vector<PromptInput> more_prompts, con
 PromptBound prompt_bound(const ModelContext& model) {
   // Hardly a text has so many for each of its tokens, white space and words of unknown characters apart.
   constexpr size_t kMaxBytesPerToken = 64;
-  PromptBound bound;
-  bound.max_model_len = model.max_model_len;
+  PromptBound bound = length_bound(model);
   if (!model.tokenizer) return bound;
   bound.num_tokens_at_least = [tokenizer = model.tokenizer](std::string_view text) {
     return tokenizer->num_tokens_at_least(text);
@@ -238,8 +282,9 @@ PromptBound prompt_bound(const ModelContext& model) {
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed) {
   PreparedPrompt prepared;
-  if (auto error = prepare_prompt(&input.prompt, input.params, model, &prepared)) return std::move(*error);
-  auto& [prompt_tokens, num_cut, reasoning, prompt_text] = prepared;
+  if (auto error = prepare_prompt(&input.prompt, first_text(input, 0), input.params, model, &prepared))
+    return std::move(*error);
+  auto& [prompt_tokens, second_text, num_cut, reasoning, prompt_text] = prepared;
 
   auto request = std::make_shared<Request>();
   if (auto error = find_adapter(input, model, request.get())) return std::move(*error);
@@ -253,18 +298,20 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   request->form = input.form;
   request->id_json = std::move(input.id_json);
   request->input_json = std::move(input.input_json);
-  if (input.params.output.echo) request->echo_text = std::move(echo_text);
+  request->echo_text = std::move(echo_text);
   request->settings_json = std::move(input.settings_json);
   request->model_name = std::move(input.model_name);
   request->params = std::move(input.params);
   request->eos_token_ids = model.eos_token_ids;
-  const auto room = static_cast<int32_t>(model.max_model_len - prompt_tokens.size());
+  request->is_indivisible = model.is_indivisible;
+  const auto room = std::max(1, static_cast<int32_t>(model.max_model_len - prompt_tokens.size()));
   StopParams& stop = request->params.stop;
   const int32_t unset = input.form == ApiForm::kNative ? std::max(kDefaultMaxTokens, stop.min_tokens) : room;
   stop.max_tokens = std::min(stop.max_tokens.value_or(unset), room);
   request->params.sampling.count_choices();
   request->num_truncated_tokens = num_cut;
   request->prompt_tokens = std::move(prompt_tokens);
+  request->second_text = second_text;
   if (is_scored) {
     if (auto* text = std::get_if<std::string>(&input.prompt)) prompt_text = {std::move(*text), true};
     const bool is_whole = request->num_truncated_tokens == 0 && !prompt_text.text.empty();
@@ -274,7 +321,7 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   const auto& seed = request->params.sampling.seed;
   request->rng = seed ? PhiloxKey{*seed, 0} : PhiloxKey{run_seed, static_cast<uint64_t>(request->line.index)};
   if (!input.more_prompts.empty())
-    if (auto error = add_parts(std::move(input.more_prompts), model, request.get())) return std::move(*error);
+    if (auto error = add_parts(input, model, request.get())) return std::move(*error);
   return request;
 }
 

@@ -30,6 +30,7 @@ struct ModelContext {
   std::shared_ptr<AdapterNames> adapters;  // null: lines that name one get an error record
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;  // prompt and output together
+  bool is_indivisible = false;  // prompts are computed whole, and nothing behind them
   std::shared_ptr<ConstraintCompiler> constraints;  // null: lines that ask for a form get an error record
 };
 

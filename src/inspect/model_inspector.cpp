@@ -96,7 +96,7 @@ class Inspector {
   }
 
   static void print_config(const ModelConfig& c) {
-    std::printf("architecture  %s\n", c.model_type.c_str());
+    std::printf("architecture  %s%s\n", c.model_type.c_str(), c.is_encoder ? ", an encoder (--task embed)" : "");
     std::printf("layers        %d%s\n", c.num_hidden_layers, describe_layers(c).c_str());
     std::printf("sizes         hidden %d, %d heads over %d KV heads of %d, MLP %d%s, vocabulary %d%s\n", c.hidden_size,
                 c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.intermediate_size,

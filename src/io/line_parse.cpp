@@ -131,7 +131,8 @@ MaybeError LineParse::read_batch_line(const FieldSet& line) {
   if (MaybeError error = read_outer_params(line, &request)) return error;
   error_in_body = true;
   if (request.form == ApiForm::kOpenAiResponses) return read_responses(object_of(*body));
-  if (request.form == ApiForm::kOpenAiEmbedding) return read_embedding(object_of(*body));
+  if (request.params.task == Task::kEmbed || request.params.task == Task::kClassify)
+    return read_texts_body(object_of(*body));
   FieldSet fields;
   const MaybeError error = collect(object_of(*body), /*strict=*/true, &fields);
   if (const JsonElement* const model = fields.find(Field::kModel); model != nullptr && is_string(*model))
@@ -170,103 +171,50 @@ MaybeError LineParse::read_responses(dom::object body) {
   return error;
 }
 
+MaybeError LineParse::find_form(JsonElement url) {
+  struct Url {
+    std::string_view name;
+    ApiForm form;
+    Task task;  // kGenerate: of runs that embed or classify not
+  };
+  constexpr Url kUrls[] = {{"/v1/chat/completions", ApiForm::kOpenAiChat, Task::kGenerate},
+                           {"/v1/completions", ApiForm::kOpenAiCompletion, Task::kGenerate},
+                           {"/v1/responses", ApiForm::kOpenAiResponses, Task::kGenerate},
+                           {"/v1/embeddings", ApiForm::kOpenAiEmbedding, Task::kEmbed},
+                           {"/v1/classify", ApiForm::kClassify, Task::kClassify},
+                           {"/v1/score", ApiForm::kScore, Task::kClassify},
+                           {"/v1/rerank", ApiForm::kRerank, Task::kClassify}};
+  const Task own = request.params.task == Task::kScore ? Task::kGenerate : request.params.task;
+  std::string names;
+  for (const Url& known : kUrls) {
+    const bool is_own = known.task == own;
+    if (is_own) names += (names.empty() ? "" : ", ") + std::string(known.name);
+    if (known.name != string_of(url)) continue;
+    request.form = known.form;
+    if (is_own) return std::nullopt;
+    if (own == Task::kGenerate)
+      return field_error("unsupported_url", "url",
+                         std::string(known.name) + (known.task == Task::kEmbed
+                                                        ? " needs a run that embeds: --task embed"
+                                                        : " needs a run that classifies: --task classify"));
+  }
+  return field_error("unsupported_url", "url",
+                     "url " + shown(url) + " is not supported" +
+                         (own == Task::kEmbed      ? " in a run that embeds (--task embed)"
+                          : own == Task::kClassify ? " in a run that classifies (--task classify)"
+                                                   : "") +
+                         "; use " + names);
+}
+
 MaybeError LineParse::read_url(const FieldSet& line) {
   const JsonElement* const url = line.find(Field::kUrl);
   if (url == nullptr) return field_error("missing_field", "url", "a batch line needs a url");
   if (!is_string(*url)) return invalid_value("url", "a string", *url);
-  const std::string_view text = string_of(*url);
-  if (text == "/v1/completions") request.form = ApiForm::kOpenAiCompletion;
-  else if (text == "/v1/responses") request.form = ApiForm::kOpenAiResponses;
-  else if (text == "/v1/embeddings") request.form = ApiForm::kOpenAiEmbedding;
-  else if (text != "/v1/chat/completions")
-    return field_error(
-        "unsupported_url", "url",
-        "url " + shown(*url) +
-            " is not supported; use /v1/chat/completions, /v1/completions, /v1/responses or /v1/embeddings");
-  if ((request.params.task == Task::kEmbed) != (request.form == ApiForm::kOpenAiEmbedding))
-    return field_error("unsupported_url", "url",
-                       request.form == ApiForm::kOpenAiEmbedding
-                           ? "/v1/embeddings needs a run that embeds: --task embed"
-                           : "this run embeds (--task embed): url must be "
-                             "/v1/embeddings");
+  if (MaybeError error = find_form(*url)) return error;
   const JsonElement* const method = line.find(Field::kMethod);
   if (method != nullptr && !(is_string(*method) && string_of(*method) == "POST"))
     return invalid_value("method", "\"POST\"", *method);
   return std::nullopt;
-}
-
-// A body for /v1/embeddings.
-MaybeError LineParse::read_embedding(dom::object body) {
-  std::optional<JsonElement> input;
-  for (const auto& [name, value] : body) {
-    const FieldSpec* const spec = find_field(name);
-    if (value.is_null() || (spec != nullptr && spec->kind == FieldKind::kHarmless)) continue;
-    if (name == "input") {
-      input = value;
-    } else if (name == "model") {
-      if (MaybeError error = read_string("model", value, &request.model_name)) return error;
-    } else if (name == "dimensions" || name == "encoding_format") {
-      if (MaybeError error = read_embed_field(name, value)) return error;
-    } else {
-      return field_error("unknown_field", name.substr(0, 100), "unknown field " + std::string(name.substr(0, 100)));
-    }
-  }
-  if (!input) return field_error("missing_field", "input", "the body needs an input");
-  return read_input(*input);
-}
-
-MaybeError LineParse::read_embed_field(std::string_view name, JsonElement value) {
-  EmbedParams& embed = request.params.embed;
-  if (name == "dimensions") {
-    int32_t dimensions = 0;
-    if (MaybeError error = read_int32("dimensions", value, 1, limits_.max_dimensions, &dimensions)) return error;
-    embed.dimensions = dimensions;
-    return std::nullopt;
-  }
-  const std::string_view format = is_string(value) ? string_of(value) : "";
-  if (format != "float" && format != "base64") return invalid_value(name, "\"float\" or \"base64\"", value);
-  embed.is_base64 = format == "base64";
-  return std::nullopt;
-}
-
-// Texts, or arrays of token ids.
-MaybeError LineParse::read_inputs(dom::array inputs) {
-  constexpr size_t kMaxInputs = 2048;  // as OpenAI
-  std::vector<PromptInput> prompts;
-  for (const JsonElement entry : inputs) {
-    const std::string name = "input[" + std::to_string(prompts.size()) + "]";
-    if (prompts.size() == kMaxInputs)
-      return field_error("invalid_value", "input", "input may hold at most " + std::to_string(kMaxInputs) + " inputs");
-    if (entry.is_array()) {
-      std::vector<TokenId> tokens;
-      if (MaybeError error = read_token_ids(name, entry, limits_.vocab_size, &tokens)) return error;
-      if (tokens.empty()) return invalid_value(name, "a non-empty array of token ids", entry);
-      prompts.emplace_back(std::move(tokens));
-    } else if (is_string(entry) && !is_neutral(entry, Neutral::kEmpty)) {
-      prompts.emplace_back(std::string(string_of(entry)));
-    } else {
-      return invalid_value(name, "a non-empty string, or token ids", entry);
-    }
-  }
-  request.prompt = std::move(prompts.front());
-  request.more_prompts.assign(std::make_move_iterator(prompts.begin() + 1), std::make_move_iterator(prompts.end()));
-  request.params.embed.is_list = true;
-  return std::nullopt;
-}
-
-// A text or token ids, or an array of such.
-MaybeError LineParse::read_input(JsonElement value) {
-  if (value.is_array()) {
-    const dom::array array = array_of(value);
-    if (array.begin() != array.end() && (is_string(*array.begin()) || (*array.begin()).is_array()))
-      return read_inputs(array);
-  }
-  MaybeError error = read_prompt_value(value);
-  if (!error) return error;
-  for (size_t at = error->message.find("prompt"); at != std::string::npos; at = error->message.find("prompt", at + 5))
-    error->message.replace(at, 6, "input");
-  error->param = "input";
-  return error;
 }
 
 MaybeError LineParse::read_request(const FieldSet& fields) {
@@ -276,14 +224,9 @@ MaybeError LineParse::read_request(const FieldSet& fields) {
 
 MaybeError LineParse::read_prompt(const FieldSet& fields) {
   int num_prompts = 0;
-  JsonElement input;
-  const bool has_input = request.params.task == Task::kEmbed && root_["input"].get(input) == simdjson::SUCCESS;
-  if (request.params.task == Task::kEmbed)
-    for (const std::string_view name : {"dimensions", "encoding_format"})
-      if (JsonElement value; root_[name].get(value) == simdjson::SUCCESS && !value.is_null())
-        if (MaybeError error = read_embed_field(name, value)) return error;
-  if (has_input && !fields.has(Field::kPrompt) && !fields.has(Field::kMessages) && !fields.has(Field::kPromptTokenIds))
-    return read_input(input);
+  bool is_read = false;
+  if (request.params.task == Task::kEmbed || request.params.task == Task::kClassify)
+    if (MaybeError error = read_native_texts(fields, &is_read); error || is_read) return error;
   for (const Field field : kPromptFields) num_prompts += fields.has(field);
   const JsonElement* const messages = fields.find(Field::kMessages);
   is_chat = is_chat || messages != nullptr;

@@ -48,10 +48,18 @@ class LineParse {
   bool is_batch_line(const FieldSet& fields) const;
   MaybeError read_batch_line(const FieldSet& line);
   MaybeError read_url(const FieldSet& line);
-  MaybeError read_embedding(simdjson::dom::object body);
+  MaybeError find_form(JsonElement url);
+  // line_texts.cpp
+  MaybeError read_texts_body(simdjson::dom::object body);
+  MaybeError read_native_texts(const FieldSet& fields, bool* is_read);
+  MaybeError check_pairs() const;
+  MaybeError read_pairs(simdjson::dom::object object);
+  MaybeError read_documents(simdjson::dom::object object);
+  void take_prompts(std::vector<PromptInput> prompts);
   MaybeError read_embed_field(std::string_view name, JsonElement value);
   MaybeError read_input(JsonElement value);
   MaybeError read_inputs(simdjson::dom::array inputs);
+  // line_parse.cpp
   MaybeError read_responses(simdjson::dom::object body);
   MaybeError read_request(const FieldSet& fields);
   MaybeError read_prompt(const FieldSet& fields);

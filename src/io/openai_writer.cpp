@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "io/record_parts.h"
+#include "io/score_writer.h"
 #include "io/responses_writer.h"
 
 namespace llmb {
@@ -168,7 +169,7 @@ void write_embedding_body(JsonWriter& json, const Completion& c, const ResultFor
     json.key("object");
     json.string("embedding");
     json.key("embedding");
-    write_embedding(json, c.choices[i], c.embeds_base64);
+    write_embedding(json, c.choices[i], c.embed.is_base64);
     json.end_object();
   }
   json.end_array();
@@ -227,6 +228,7 @@ void write_openai(JsonWriter& json, const Completion& c, const ResultFormat& for
   if (c.error) write_error_body(json, c.line, *c.error, server_error);
   else if (c.form == ApiForm::kOpenAiResponses) write_response(json, c, format, id);
   else if (c.form == ApiForm::kOpenAiEmbedding) write_embedding_body(json, c, format, id);
+  else if (c.task == Task::kClassify) write_scores_body(json, c, format, id);
   else write_body(json, c, format, id);
   json.end_object();
   json.key("error");

@@ -258,15 +258,17 @@ MaybeError read_beams(const FieldSet& fields, const RequestLimits& limits, Input
   return std::nullopt;
 }
 
+bool pools(Task task) { return task == Task::kEmbed || task == Task::kClassify; }
+
 MaybeError read_prompt_logprobs(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
   const JsonElement* const value = fields.find(Field::kPromptLogprobs);
   if (value == nullptr) return std::nullopt;
   if (request->form == ApiForm::kOpenAiResponses)
     return field_error("unsupported_field", "prompt_logprobs", "prompt_logprobs are no part of a response");
-  if (fields.find(Field::kOptions) != nullptr || request->params.sampling.beams ||
-      request->params.task == Task::kEmbed)
-    return field_error("invalid_value", "prompt_logprobs",
-                       "prompt_logprobs cannot stand beside options or use_beam_search: true, or in a run that embeds");
+  if (fields.find(Field::kOptions) != nullptr || request->params.sampling.beams || pools(request->params.task))
+    return field_error(
+        "invalid_value", "prompt_logprobs",
+        "prompt_logprobs cannot stand beside options or use_beam_search: true, or in a run that embeds or classifies");
   int32_t count = 0;
   if (MaybeError error = read_int32("prompt_logprobs", *value, 0, limits.max_logprobs, &count)) return error;
   request->params.score.prompt_logprobs = count;
@@ -279,8 +281,8 @@ MaybeError read_options(const FieldSet& fields, InputRequest* request) {
   if (value == nullptr) return std::nullopt;
   if (request->form != ApiForm::kNative)
     return field_error("unsupported_field", "options", "options stand beside \"prompt\" or \"messages\", not in a body");
-  if (request->params.task == Task::kEmbed)
-    return field_error("unsupported_field", "options", "options have no place in a run that embeds");
+  if (pools(request->params.task))
+    return field_error("unsupported_field", "options", "options have no place in a run that embeds or classifies");
   ScoreParams& score = request->params.score;
   if (MaybeError error = read_strings("options", *value, kMaxChoices, &score.options)) return error;
   if (score.options.empty()) return invalid_value("options", "a non-empty array of strings", *value);

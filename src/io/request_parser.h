@@ -6,7 +6,8 @@
 //   {"messages": […]}        chat messages, for the model's chat template
 //   {"prompt_token_ids": […]}
 //   {"custom_id", "method": "POST", "url": "/v1/chat/completions" | "/v1/completions" | "/v1/responses",
-//    "body": {…}}   OpenAI batch, also for /v1/embeddings where the run embeds; responses_body.h says what the last of them may hold
+//    "body": {…}}   OpenAI batch, also for /v1/embeddings where the run embeds, and for /v1/classify, /v1/score and
+//    /v1/rerank where it classifies; responses_body.h says what a body for /v1/responses may hold
 // with exactly one kind of prompt. Rules for fields (request_fields.h lists the names):
 //  1. An explicit null is the same as an absent field. An integer may be written 16.0, never 1.5 or "16".
 //  2. A field whose meaning is not built is the error "unsupported_field", unless its value asks for nothing
@@ -49,6 +50,7 @@ struct RequestLimits {
   int32_t vocab_size = INT32_MAX;  // token ids are in [0, vocab_size)
   int32_t max_logprobs = kMaxTopLogprobs;
   int32_t max_dimensions = INT32_MAX;  // of the model's vectors
+  int32_t num_labels = 0;              // of a model that classifies
   int32_t max_stop_strings = 64;
   int64_t max_json_parts = int64_t{1} << 22;  // of a line above a megabyte; two for each token id
   int32_t completion_max_tokens = 16;         // of a /v1/completions line where neither it nor the defaults say

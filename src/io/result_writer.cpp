@@ -10,6 +10,7 @@
 #include "io/json_writer.h"
 #include "io/openai_writer.h"
 #include "io/record_parts.h"
+#include "io/score_writer.h"
 
 namespace llmb {
 
@@ -122,10 +123,13 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
     write_hash(json, c.line.content_hash);
   } else {
     if (c.task == Task::kEmbed) {
-      json.key(c.embeds_list ? "embeddings" : "embedding");
-      if (c.embeds_list) json.begin_array();
-      for (const Choice& choice : c.choices) write_embedding(json, choice, c.embeds_base64);
-      if (c.embeds_list) json.end_array();
+      json.key(c.embed.is_list ? "embeddings" : "embedding");
+      if (c.embed.is_list) json.begin_array();
+      for (const Choice& choice : c.choices) write_embedding(json, choice, c.embed.is_base64);
+      if (c.embed.is_list) json.end_array();
+      write_usage(json, c);
+    } else if (c.task == Task::kClassify) {
+      write_scores(json, c, format.labels);
       write_usage(json, c);
     } else if (c.scores_prompt()) {
       write_prompt_score(json, c);

@@ -18,6 +18,11 @@
 //                Always last, so that it is easy to cut off: everything before it depends on the line, the model and
 //                the settings, never on the schedule. cached_tokens: of the prompt, that other lines had computed;
 //                drafted_tokens: guessed by speculation, of which accepted_tokens were right
+// A record of a run that classifies (--task classify) has in the place of text and finish_reason
+//   of one text      "label", the likeliest; "score", its own; "scores", {label: score}. Of several, "classes", a list
+//                    of objects with these three, in the order of the line's texts
+//   of text_1/text_2 "score"; of several pairs "scores", in their order
+//   of documents     "results": [{"index", "relevance_score", "document": {"text"}*}], the most relevant first
 // Native error record:
 //   {"index", "id", "error": {"code", "message", "param", "line", "byte_offset"}, "input"*, "hash"}
 //   line         "file:line number"; param and byte_offset (in the line, from 0) are null where unknown
@@ -41,6 +46,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/completion.h"
 
@@ -55,6 +61,7 @@ struct JobStamp {
 struct ResultFormat {
   bool metrics = true;  // false: no "metrics" field, and "created" is 0
   JobStamp stamp = {};
+  std::vector<std::string> labels = {};  // of a model that classifies
 };
 
 // Stateless: thread-safe.

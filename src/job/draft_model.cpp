@@ -60,6 +60,7 @@ Result<DraftModel> find_draft_model(const std::string& name, const JobModel& tar
   if (!found.ok()) return found.status();
   auto config = load_model_config(found->path);
   if (!config.ok()) return config.status();
+  if (config->is_encoder) return invalid_argument(name + ": is an encoder, which gives no tokens");
   const Tokenizer* tokenizer = target.files.context->tokenizer.get();
   if (tokenizer != nullptr) {
     const auto own = Tokenizer::load(found->path);

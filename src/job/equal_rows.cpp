@@ -19,7 +19,8 @@ bool is_determined(const SamplingParams& sampling) { return sampling.temperature
 }  // namespace
 
 EqualRows::Key EqualRows::key_of(const InputRequest& input) {
-  const auto& [line, form, id, model_name, adapter, input_json, settings, prompt, more_prompts, params, arrival] = input;
+  const auto& [line, form, id, model_name, adapter, input_json, settings, prompt, more_prompts, first_texts, params,
+               arrival] = input;
   if (!is_determined(params.sampling) && params.score.options.empty() && params.task == Task::kGenerate)
     return std::nullopt;
   PackedBytes bytes;
@@ -28,6 +29,7 @@ EqualRows::Key EqualRows::key_of(const InputRequest& input) {
   bytes.add(adapter.value_or(""));
   add_params(params, &bytes);
   add_prompts(prompt, more_prompts, &bytes);
+  bytes.add(first_texts);
   return sha256(bytes.bytes());
 }
 

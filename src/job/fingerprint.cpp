@@ -74,7 +74,8 @@ void add_sampling(const GenerationParams& params, SettingsList* out) {
   if (s.n > 1) out->integer("n", s.n);
   if (s.best_of) out->integer("best_of", *s.best_of);
   if (params.stop.repetition_tokens > 0) out->integer("stop_repetition", params.stop.repetition_tokens);
-  if (params.task != Task::kGenerate) out->text("task", params.task == Task::kScore ? "score" : "embed");
+  constexpr const char* kTasks[] = {"generate", "score", "embed", "classify"};
+  if (params.task != Task::kGenerate) out->text("task", kTasks[static_cast<int>(params.task)]);
   if (params.task == Task::kEmbed) out->flag("normalize", params.embed.normalizes);
   out->optional("max_tokens", params.stop.max_tokens);
   out->integer("min_tokens", params.stop.min_tokens);
@@ -100,6 +101,13 @@ void add_formats(const AnswerFormats& formats, SettingsList* out) {
   if (formats.calls != ToolCallFormat::kNone) out->text("tool_call_parser", std::string(name_of(formats.calls)));
   if (formats.reasoning != ReasoningFormat::kNone)
     out->text("reasoning_parser", std::string(name_of(formats.reasoning)));
+}
+
+// Only what differs from the last token's state alone, as it was before there were others.
+void add_pooling(const std::optional<Pooling>& pooling, SettingsList* out) {
+  if (!pooling || !pooling->labels.empty()) return;  // a classifier is all in config.json
+  if (pooling->kind != PoolingKind::kLast) out->text("pooling", pooling_name(pooling->kind));
+  if (!pooling->layers.empty()) out->integer("pooling_layers", static_cast<int64_t>(pooling->layers.size()));
 }
 
 // Only those that are set: without any a job's settings are those of a version that did not have them.
@@ -229,6 +237,7 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   if (!o.model.default_adapter.empty()) list.text("default_adapter", o.model.default_adapter);
   if (!o.model.adapters.empty() && !o.model.served_names.empty())
     list.list("served_model_name", o.model.served_names, [](JsonWriter& j, const std::string& name) { j.string(name); });
+  add_pooling(model.files.pooling, &list);
   add_form(model.files.default_params.form.get(), &list);
   add_formats(model.files.formats, &list);
   Fingerprint fingerprint;

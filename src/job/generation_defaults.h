@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "core/model_config.h"
+#include "core/pooling.h"
 #include "core/request.h"
 #include "model/config_loader.h"
 
@@ -24,7 +25,7 @@ struct GenerationDefaults {
   std::optional<TruncateSide> truncate;
   int32_t repetition_tokens = 0;
   Task task = Task::kGenerate;
-  bool pools_last = false;  // of a run that embeds: the last token's state, whatever the model's files say
+  std::optional<PoolingKind> pooling;  // of a run that embeds: this, whatever the model's files say
   std::shared_ptr<const AnswerForm> form;  // null: any text; its field names the option
   bool ignore_eos = false, include_stop_str_in_output = false, skip_special_tokens = true, return_token_ids = false;
 };

@@ -145,6 +145,7 @@ std::optional<JobStop> Job::begin_reading() {
   CoordinatorOptions options;
   options.order = options_.output.order;
   options.format.metrics = !options_.output.no_metrics;
+  if (model_.files.pooling) options.format.labels = model_.files.pooling->labels;
   options.slo = options_.slo;
   if (!options_.request_rate) options.schedule = options_.schedule;  // arrivals are an order
   options.plan_bytes = static_cast<size_t>(options_.plan_memory_bytes);

@@ -17,6 +17,8 @@ std::unique_ptr<RequestParser> make_parser(const JobOptions& o, const ModelFiles
                      .model_names = o.model.served_names};
   limits.adapters.model_names.push_back(o.model.name);
   limits.max_dimensions = model.config.hidden_size;
+  if (model.pooling) limits.num_labels = static_cast<int32_t>(model.pooling->labels.size());
+  if (model.pooling && !model.pooling->layers.empty()) limits.max_dimensions = model.pooling->layers.back().out_features;
   limits.prompt = prompt_bound(*model.context);
   return std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data));
 }

@@ -8,6 +8,7 @@
 #include "chat/chat_template_files.h"
 #include "engine/constraint_vocabulary.h"
 #include "model/adapter_library.h"
+#include "model/classifier.h"
 #include "model/config_loader.h"
 #include "model/model_location.h"
 #include "model/pooling.h"
@@ -89,6 +90,23 @@ Status find_adapters(ModelSource* source) {
   return invalid_argument("`default_adapter` " + name + ": there is no adapter of this name");
 }
 
+// longest: of texts; becomes less where the model's files say so.
+Status add_pooling(const JobOptions& o, ModelFiles* files, int32_t* longest) {
+  if (o.generation.task == Task::kClassify) {
+    LLMB_ASSIGN_OR_RETURN(files->pooling, load_classifier(o.model.model, files->config));
+    files->default_params.classify.scores = files->pooling->scores;
+  } else {
+    LLMB_ASSIGN_OR_RETURN(files->pooling, load_pooling(o.model.model, files->config, o.generation.pooling));
+    files->default_params.embed.normalizes = files->pooling->normalizes;
+  }
+  files->config.tie_word_embeddings = true;  // the head, which checkpoints of such models need not have, is not used
+  files->config.tied_unless_stored = false;
+  if (!files->config.is_encoder) return {};
+  LLMB_ASSIGN_OR_RETURN(const std::optional<int32_t> length, load_max_seq_length(o.model.model));
+  *longest = std::min(*longest, length.value_or(*longest));
+  return {};
+}
+
 }  // namespace
 
 Status find_model_dirs(ModelSource* source, bool needs_weights) {
@@ -118,15 +136,16 @@ Result<ModelFiles> load_model_files(const JobOptions& o) {
   if (!generation.ok()) return refused(generation.status());
   files.generation = std::move(*generation);
   LLMB_ASSIGN_OR_RETURN(files.default_params, generation_params(o.generation, files.generation, files.config));
-  if (o.generation.task == Task::kEmbed) {
-    auto pooling = load_pooling(o.model.model, o.generation.pools_last);
-    if (!pooling.ok()) return refused(pooling.status());
-    files.default_params.embed.normalizes = pooling->normalizes;
-    files.config.tie_word_embeddings = true;  // the head, which checkpoints of such models need not have, is not used
-    files.config.tied_unless_stored = false;
+  int32_t longest = files.config.max_position_embeddings;
+  if (o.generation.task == Task::kEmbed || o.generation.task == Task::kClassify) {
+    const Status status = add_pooling(o, &files, &longest);
+    if (!status.ok()) return refused(status);
+  } else if (files.config.is_encoder) {
+    return unsupported(o.model.model + ": model_type \"" + files.config.model_type +
+                       "\" is an encoder, which gives no answers; use --task embed, or classify");
   }
   files.formats = find_formats(o.model);
-  files.max_model_len = o.max_model_len.value_or(files.config.max_position_embeddings);
+  files.max_model_len = o.max_model_len.value_or(longest);
   if (files.max_model_len > files.config.max_position_embeddings)
     return invalid_argument("`max_model_len` " + std::to_string(files.max_model_len) +
                             " is more than the model's context of " +
@@ -153,6 +172,7 @@ Status load_model_context(const ModelSource& source, ModelFiles* files) {
   }
   context->vocab_size = files->config.vocab_size;
   context->max_model_len = files->max_model_len;
+  context->is_indivisible = files->config.is_encoder || (files->pooling && files->pooling->needs_whole_text());
   LLMB_RETURN_IF_ERROR(add_constraints(files->default_params.form.get(), context.get()));
   files->context = std::move(context);
   return {};

@@ -18,6 +18,7 @@ struct ModelFiles {
   ModelConfig config;
   GenerationConfig generation;
   GenerationParams default_params;
+  std::optional<Pooling> pooling;  // of a run that embeds
   AnswerFormats formats;  // by the options, else by the text of the chat template
   int32_t max_model_len = 0;
   std::shared_ptr<AdapterLibrary> adapters;     // null: none, or before load_model_context()

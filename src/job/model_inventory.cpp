@@ -20,12 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names of the files in a directory that end so, in order.
-Result<std::vector<std::string>> files_ending_in(const std::string& dir, const std::string& extension) {
+// Names in a directory that end so, in order.
+Result<std::vector<std::string>> names_ending_in(const std::string& dir, const std::string& ending) {
   std::error_code error;
   if (!fs::exists(dir, error) && !error) return std::vector<std::string>();  // who loads it says so
   Result<std::vector<std::string>> names = directory_names(dir);
-  if (names.ok()) std::erase_if(*names, [&](const std::string& name) { return !name.ends_with(extension); });
+  if (names.ok()) std::erase_if(*names, [&](const std::string& name) { return !name.ends_with(ending); });
   return names;
 }
 
@@ -47,8 +47,12 @@ Result<NamedPaths> model_file_names(const ModelSource& o) {
     for (const char* name : {"config.json", "generation_config.json"}) add("model", o.model, name);
   if (!is_gguf && o.load_format != LoadFormat::kDummy) {
     add("model", o.model, "model.safetensors.index.json");
-    LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> shards, files_ending_in(o.model, ".safetensors"));
+    LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> shards, names_ending_in(o.model, ".safetensors"));
     for (const std::string& shard : shards) add("model", o.model, shard);
+    // Layers behind the pooling of a model that embeds.
+    LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> layers, names_ending_in(o.model, "_Dense"));
+    for (const std::string& layer : layers)
+      for (const char* name : {"/config.json", "/model.safetensors"}) add("model", o.model, layer + name);
   }
   for (const AdapterFolder& adapter : o.adapters)
     for (const auto& [name, path] : adapter_files(adapter.dir))
@@ -62,7 +66,7 @@ Result<NamedPaths> model_file_names(const ModelSource& o) {
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
         "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "tiktoken.model"})
     add("tokenizer", o.tokenizer, name);
-  LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, files_ending_in(o.tokenizer, ".tiktoken"));
+  LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, names_ending_in(o.tokenizer, ".tiktoken"));
   for (const std::string& name : ranks) add("tokenizer", o.tokenizer, name);
   if (!o.chat_template.empty()) return names;
   for (const char* name : {"chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"})

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/packed_bytes.h"
+#include "job/packed_params.h"
 
 namespace llmb {
 
@@ -47,11 +48,11 @@ void each_member(Choice& choice, F f) {
 template <typename F>
 void each_member(Completion& completion, F f) {
   auto& [line, form, id, model_name, input, settings, is_chat, return_token_ids, adapter, num_prompt_tokens,
-         num_truncated_tokens, task, embeds_list, embeds_base64, has_prompt_logprobs, prompt_logprobs, prompt_texts, choices,
+         num_truncated_tokens, task, embed, classify, has_prompt_logprobs, prompt_logprobs, prompt_texts, choices,
          num_unreturned_tokens, latency, error] = completion;
   f(form), f(settings), f(is_chat), f(return_token_ids), f(adapter), f(num_prompt_tokens), f(num_truncated_tokens);
   f(choices);
-  f(num_unreturned_tokens), f(task), f(embeds_list), f(embeds_base64), f(has_prompt_logprobs), f(prompt_logprobs), f(prompt_texts);
+  f(num_unreturned_tokens), f(task), f(embed), f(classify), f(has_prompt_logprobs), f(prompt_logprobs), f(prompt_texts);
 }
 
 std::string pack_answer(const Completion& completion) {

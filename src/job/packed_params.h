@@ -67,6 +67,12 @@ void each_member(EmbedParams& p, F f) {
 }
 
 template <typename F>
+void each_member(ClassifyParams& p, F f) {
+  auto& [scores, pairs, top_n, returns_documents] = p;
+  f(scores), f(pairs), f(top_n), f(returns_documents);
+}
+
+template <typename F>
 void each_member(ChatMessages& p, F f) {
   auto& [messages, tools, template_kwargs, tool_choice, tool_name, has_one_call, reasoning_effort,
          add_generation_prompt, continue_final_message] = p;
@@ -88,18 +94,18 @@ void each_member(AnswerForm& p, F f) {
 
 // All members.
 inline void add_params(const GenerationParams& params, PackedBytes* bytes) {
-  const auto& [sampling, stop, output, prompt, form, token_rules, score, embed, task] = params;
+  const auto& [sampling, stop, output, prompt, form, token_rules, score, embed, classify, task] = params;
   bytes->add(sampling), bytes->add(stop), bytes->add(output), bytes->add(prompt), bytes->add(token_rules);
-  bytes->add(score), bytes->add(embed), bytes->add(task);
+  bytes->add(score), bytes->add(embed), bytes->add(classify), bytes->add(task);
   bytes->add(form != nullptr);
   if (form) bytes->add(*form);
 }
 
 // REQUIRES: the bytes are those of add_params()
 inline void read_params(PackedReader* bytes, GenerationParams* params) {
-  auto& [sampling, stop, output, prompt, form, token_rules, score, embed, task] = *params;
+  auto& [sampling, stop, output, prompt, form, token_rules, score, embed, classify, task] = *params;
   bytes->read(sampling), bytes->read(stop), bytes->read(output), bytes->read(prompt), bytes->read(token_rules);
-  bytes->read(score), bytes->read(embed), bytes->read(task);
+  bytes->read(score), bytes->read(embed), bytes->read(classify), bytes->read(task);
   bool has_form = false;
   bytes->read(has_form);
   if (!has_form) return;

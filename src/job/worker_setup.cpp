@@ -29,8 +29,13 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
   options.load.max_model_len = model.files.max_model_len;
   options.grace_ms = 1000 * o.grace_s;
   options.speculation = o.speculation;
-  options.load.embeds = o.generation.task == Task::kEmbed;
-  if (options.load.embeds) options.speculation = {};
+  options.load.pooling = model.files.pooling;
+  if (options.load.pooling) options.speculation = {};
+  // A step must have room for the longest of prompts that are computed whole.
+  if (model.files.context && model.files.context->is_indivisible) {
+    int32_t& most = options.scheduler.max_num_batched_tokens;
+    most = options.load.max_num_batched_tokens = std::max(most, model.files.max_model_len);
+  }
   if (options.speculation.any()) {
     const int64_t most = int64_t{o.speculation.max_tokens} * o.scheduler.max_num_seqs;
     options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));

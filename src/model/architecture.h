@@ -66,10 +66,11 @@ enum class ExpertsLayout {
 // Tensor names, without ".weight" and ".bias". "a|b": the first that the checkpoint has. Those of a layer come after
 // <prefix><layers>.<index>.; nullptr: there is no such tensor.
 struct WeightNames {
+  const WeightNames* older = nullptr;  // of checkpoints that have older->embedding_norm
   const char* prefix = "model.|language_model.model.|model.language_model.|";  // of all but lm_head
   const char* embed_tokens = "embed_tokens";
   const char* embed_positions = nullptr;
-  int32_t first_position = 0;  // rows of embed_positions before that of position 0
+  const char* embed_types = nullptr;
   const char* embedding_norm = nullptr;
   const char* layers = "layers";
   const char* input_norm = "input_layernorm";  // nullptr: norms have no weights, as if these were 1
@@ -127,6 +128,9 @@ std::vector<bool> read_sliding_layers(ConfigFields& f, const ModelConfig& config
 
 // Layers that slide see `window` positions. One that no sequence can outgrow is none.
 void set_windows(const std::vector<bool>& sliding, int64_t window, ModelConfig* config);
+
+// In an encoder, layers that slide see `reach` > 0 positions on either side, and have rope 1.
+void set_reach(const std::vector<bool>& sliding, int64_t reach, ModelConfig* config);
 
 // "sliding_window", for all layers. `fallback`: where the file is silent; 0: none.
 void read_window_of_all_layers(ConfigFields& f, int64_t fallback, ModelConfig* config);

@@ -40,6 +40,14 @@ void set_windows(const std::vector<bool>& sliding, int64_t window, ModelConfig* 
     if (sliding[i]) layers[i].window = static_cast<int32_t>(window);
 }
 
+void set_reach(const std::vector<bool>& sliding, int64_t reach, ModelConfig* config) {
+  std::vector<LayerConfig>& layers = layers_of(config);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i].rope = sliding[i] ? 1 : 0;
+    if (sliding[i] && reach < config->max_position_embeddings) layers[i].reach = static_cast<int32_t>(reach);
+  }
+}
+
 void read_window_of_all_layers(ConfigFields& f, int64_t fallback, ModelConfig* config) {
   const bool off = f.is_null("sliding_window") || (fallback == 0 && !f.has("sliding_window"));
   if (off) return;

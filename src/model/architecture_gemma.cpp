@@ -13,7 +13,6 @@ constexpr double kMaxScalar = 1e9;
 
 // The fields that all generations share.
 void read_common(ConfigFields& f, ModelConfig* c) {
-  refuse_if_true(f, "use_bidirectional_attention");
   c->qkv_bias = c->o_bias = f.boolean("attention_bias", false);
   c->norm_weight_offset = 1;
   c->embedding_multiplier = std::sqrt(static_cast<double>(c->hidden_size));
@@ -34,6 +33,7 @@ void read_second_generation(ConfigFields& f, double attention_softcap, double lo
 }  // namespace
 
 void read_gemma(ConfigFields& f, ModelConfig* c) {
+  refuse_if_true(f, "use_bidirectional_attention");
   read_common(f, c);
   // The first files say "gelu" and mean the approximation.
   if (c->activation.kind == Activation::kGelu) c->activation.kind = Activation::kGeluTanh;
@@ -41,6 +41,7 @@ void read_gemma(ConfigFields& f, ModelConfig* c) {
 }
 
 void read_gemma2(ConfigFields& f, ModelConfig* c) {
+  refuse_if_true(f, "use_bidirectional_attention");
   read_common(f, c);
   read_second_generation(f, 50, 30, c);
   c->ropes = {read_rope(f, {}, c)};
@@ -57,6 +58,9 @@ void read_gemma3_text(ConfigFields& f, ModelConfig* c) {
   std::vector<bool> sliding = read_sliding_layers(f, *c, [](int32_t) { return true; });
   for (size_t i = 0; !f.has("layer_types") && i < sliding.size(); ++i)
     sliding[i] = (i + 1) % static_cast<size_t>(pattern) != 0;
+  // EmbeddingGemma: a window of so many positions is half on either side.
+  c->is_encoder = f.boolean("use_bidirectional_attention", false);
+  if (c->is_encoder) return set_reach(sliding, f.integer("sliding_window", 4096, 2, INT32_MAX) / 2, c);
   std::vector<LayerConfig>& layers = layers_of(c);
   for (size_t i = 0; i < layers.size(); ++i) layers[i].rope = sliding[i] ? 1 : 0;
   if (!f.is_null("sliding_window")) set_windows(sliding, f.integer("sliding_window", 4096, 1, INT64_MAX), c);

@@ -79,6 +79,7 @@ void read_opt(ConfigFields& f, ModelConfig* c) {
   set_biases(c, bias, bias);
   c->ropes.clear();
   c->learned_positions = true;
+  c->first_position = 2;
 }
 
 // LayerNorms that multiply by 1 + weight.

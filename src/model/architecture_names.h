@@ -151,7 +151,6 @@ inline constexpr WeightNames bigcode_weights() {
 
 inline constexpr WeightNames kOptWeights = {.prefix = "model.decoder.|decoder.",
                                      .embed_positions = "embed_positions",
-                                     .first_position = 2,
                                      .input_norm = "self_attn_layer_norm",
                                      .o = "self_attn.out_proj",
                                      .mlp_norm = "final_layer_norm",
@@ -222,6 +221,52 @@ inline constexpr WeightNames kLlama4Weights = {.is_interleaved = true,
 
 inline constexpr WeightNames kGptOssWeights = {.router = "mlp.router", .experts_layout = ExpertsLayout::kInterleaved};
 
+inline constexpr WeightNames bert_weights(const char* prefix) {
+  return {.prefix = prefix,
+          .embed_tokens = "embeddings.word_embeddings",
+          .embed_positions = "embeddings.position_embeddings",
+          .embed_types = "embeddings.token_type_embeddings",
+          .embedding_norm = "embeddings.LayerNorm",
+          .layers = "encoder.layer",
+          .q = "attention.self.query",
+          .k = "attention.self.key",
+          .v = "attention.self.value",
+          .o = "attention.output.dense",
+          .attention_post_norm = "attention.output.LayerNorm",
+          .mlp_post_norm = "output.LayerNorm",
+          .up = "intermediate.dense",
+          .down = "output.dense"};
+}
+
+inline constexpr WeightNames kModernBertWeights = {.embed_tokens = "embeddings.tok_embeddings",
+                                            .embedding_norm = "embeddings.norm",
+                                            .input_norm = "attn_norm",
+                                            .qkv = "attn.Wqkv",
+                                            .o = "attn.Wo",
+                                            .mlp_norm = "mlp_norm",
+                                            .gate_up = "mlp.Wi",
+                                            .down = "mlp.Wo",
+                                            .norm = "final_norm"};
+
+inline constexpr WeightNames kOlderNomicBertWeights = {.embed_tokens = "embeddings.word_embeddings",
+                                                .embed_types = "embeddings.token_type_embeddings",
+                                                .embedding_norm = "emb_ln",
+                                                .layers = "encoder.layers",
+                                                .qkv = "attn.Wqkv",
+                                                .o = "attn.out_proj",
+                                                .attention_post_norm = "norm1",
+                                                .mlp_post_norm = "norm2",
+                                                .gate = "mlp.fc12",
+                                                .up = "mlp.fc11",
+                                                .down = "mlp.fc2"};
+
+inline constexpr WeightNames kNomicBertWeights = {.older = &kOlderNomicBertWeights,
+                                           .prefix = "nomic_bert.|bert.|",
+                                           .embed_tokens = "embeddings.word_embeddings",
+                                           .embed_types = "embeddings.token_type_embeddings",
+                                           .embedding_norm = "embeddings.LayerNorm",
+                                           .mlp_post_norm = "post_mlp_layernorm"};
+
 // ---- fields of config.json ----------------------------------------------------------------------------------------
 
 inline constexpr ConfigNames kGpt2Names = {.hidden_size = "n_embd|hidden_size",
@@ -242,6 +287,16 @@ inline constexpr ConfigNames kOptNames = {.num_key_value_heads = nullptr,
                                    .intermediate_size = "ffn_dim",
                                    .norm_eps = nullptr,
                                    .activation = "activation_function"};
+
+inline constexpr ConfigNames kBertNames = {.num_key_value_heads = nullptr, .norm_eps = "layer_norm_eps"};
+
+inline constexpr ConfigNames kNomicBertNames = {.hidden_size = "hidden_size|n_embd",
+                                         .num_hidden_layers = "num_hidden_layers|n_layer",
+                                         .num_attention_heads = "num_attention_heads|n_head",
+                                         .num_key_value_heads = nullptr,
+                                         .intermediate_size = "intermediate_size|n_inner",
+                                         .max_position_embeddings = "max_position_embeddings|n_positions",
+                                         .norm_eps = "layer_norm_eps|layer_norm_epsilon"};
 
 inline constexpr ConfigNames kFalconNames = {.hidden_size = "n_embed|hidden_size",
                                       .num_key_value_heads = "num_kv_heads",

@@ -61,6 +61,12 @@ void read_phi(ConfigFields& f, ModelConfig* c);
 void read_gptj(ConfigFields& f, ModelConfig* c);
 void read_codegen(ConfigFields& f, ModelConfig* c);
 
+// architecture_encoders.cpp: tokens see those behind them as well.
+void read_bert(ConfigFields& f, ModelConfig* c);
+void read_roberta(ConfigFields& f, ModelConfig* c);
+void read_modernbert(ConfigFields& f, ModelConfig* c);
+void read_nomic_bert(ConfigFields& f, ModelConfig* c);
+
 // architecture_experts.cpp: mixtures of experts.
 void read_mixtral(ConfigFields& f, ModelConfig* c);
 void read_qwen3_moe(ConfigFields& f, ModelConfig* c);

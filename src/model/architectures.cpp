@@ -12,6 +12,16 @@ namespace {
 constexpr ConfigDefaults kQwen2VlDefaults = {
     .num_key_value_heads = 8, .max_position_embeddings = 32768, .norm_eps = 1e-5};
 
+constexpr ConfigDefaults bert_defaults(int32_t vocab_size, double norm_eps) {
+  return {.vocab_size = vocab_size,
+          .head_dim = -1,
+          .max_position_embeddings = 512,
+          .norm_eps = norm_eps,
+          .activation = "gelu",
+          .is_gated = false,
+          .tie_word_embeddings = true};
+}
+
 // In alphabetical order.
 const Architecture kArchitectures[] = {
     {"arcee",
@@ -19,6 +29,7 @@ const Architecture kArchitectures[] = {
      {.max_position_embeddings = 4096, .norm_eps = 1e-5, .activation = "relu2", .is_gated = false},
      kLlamaWeights,
      read_llama},
+    {"bert", kBertNames, bert_defaults(30522, 1e-12), bert_weights("bert.|"), read_bert},
     {"bloom",
      kBloomNames,
      {.head_dim = -1,
@@ -29,6 +40,7 @@ const Architecture kArchitectures[] = {
       .tie_word_embeddings = true},
      kBloomWeights,
      read_bloom},
+    {"camembert", kBertNames, bert_defaults(30522, 1e-12), bert_weights("roberta.|"), read_roberta},
     {"codegen",
      kGpt2Names,
      {.head_dim = -1, .intermediate_factor = 4, .norm_eps = 1e-5, .activation = "gelu_new", .is_gated = false},
@@ -191,6 +203,16 @@ const Architecture kArchitectures[] = {
      {.num_key_value_heads = 8, .max_position_embeddings = 131072, .norm_eps = 1e-5},
      kMixtralWeights,
      read_mixtral},
+    {"modernbert",
+     {.num_key_value_heads = nullptr, .norm_eps = "norm_eps", .activation = "hidden_activation"},
+     {.vocab_size = 50368,
+      .head_dim = -1,
+      .max_position_embeddings = 8192,
+      .norm_eps = 1e-5,
+      .activation = "gelu",
+      .tie_word_embeddings = true},
+     kModernBertWeights,
+     read_modernbert},
     {"mpt",
      kMptNames,
      {.head_dim = -1,
@@ -206,6 +228,11 @@ const Architecture kArchitectures[] = {
      {.max_position_embeddings = 4096, .norm_eps = 1e-5, .activation = "relu2", .is_gated = false},
      kLlamaWeights,
      read_nemotron},
+    {"nomic_bert",
+     kNomicBertNames,
+     {.vocab_size = 30528, .norm_eps = 1e-12, .tie_word_embeddings = true},
+     kNomicBertWeights,
+     read_nomic_bert},
     {"olmo", {.norm_eps = nullptr}, {.norm_eps = 1e-5}, kOlmoWeights, read_olmo},
     {"olmo2", {}, {.norm_eps = 1e-5}, kLlamaWeights, read_olmo2},
     {"olmo3", {}, {.norm_eps = 1e-5}, kLlamaWeights, read_olmo3},
@@ -253,6 +280,7 @@ const Architecture kArchitectures[] = {
      {.num_key_value_heads = 32, .head_dim = 128, .max_position_embeddings = 128000},
      kLlamaWeights,
      read_qwen3_vl_text},
+    {"roberta", kBertNames, bert_defaults(50265, 1e-12), bert_weights("roberta.|"), read_roberta},
     {"seed_oss",
      {},
      {.num_key_value_heads = 8, .head_dim = 128, .max_position_embeddings = 524288},
@@ -278,6 +306,7 @@ const Architecture kArchitectures[] = {
       .tie_word_embeddings = true},
      kStarcoder2Weights,
      read_starcoder2},
+    {"xlm-roberta", kBertNames, bert_defaults(30522, 1e-12), bert_weights("roberta.|"), read_roberta},
 };
 
 constexpr const char* kWrappers[] = {"gemma3",   "llama4",  "mistral3",    "qwen2_5_vl",

@@ -85,7 +85,7 @@ void read_sizes(ConfigFields& f, const Architecture& a, ModelConfig* c) {
   c->max_position_embeddings =
       read_size(f, a.names.max_position_embeddings, a.defaults.max_position_embeddings, kMaxPositions);
   c->norm_eps = a.defaults.norm_eps;
-  if (a.names.norm_eps != nullptr) c->norm_eps = f.number(a.names.norm_eps, c->norm_eps, 0, 1);
+  if (a.names.norm_eps != nullptr) c->norm_eps = f.number(f.pick(a.names.norm_eps).c_str(), c->norm_eps, 0, 1);
   if (f.status().ok()) read_heads(f, a, c);
 }
 

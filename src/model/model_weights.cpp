@@ -37,8 +37,10 @@ void Loader::norm(const std::string& prefix, const char* names, NormWeights* out
     return;
   }
   const std::string name = reader_.find(prefix, names, ".weight");
-  out->weight = vector(name + ".weight", c_.hidden_size, c_.norm_weight_offset);
-  if (c_.norm_bias) out->bias = vector(name + ".bias", c_.hidden_size);
+  // Checkpoints that were converted from TensorFlow's have other names for the two.
+  const bool is_old = !reader_.has(name + ".weight") && reader_.has(name + ".gamma");
+  out->weight = vector(name + (is_old ? ".gamma" : ".weight"), c_.hidden_size, c_.norm_weight_offset);
+  if (c_.norm_bias) out->bias = vector(name + (is_old ? ".beta" : ".bias"), c_.hidden_size);
 }
 
 std::unique_ptr<LinearWeight> Loader::table(const std::string& name, int64_t rows, WeightRole role, bool has_bias) {
@@ -119,7 +121,7 @@ TensorView Loader::pairs_apart(const TensorView& view) {
 }
 
 std::unique_ptr<LinearWeight> Loader::load_positions(const std::string& prefix) {
-  const int64_t first = names_.first_position, count = c_.max_position_embeddings;
+  const int64_t first = c_.first_position, count = c_.max_position_embeddings;
   Parts parts;
   const std::string name = prefix + names_.embed_positions + ".weight";
   parts.add(slice_rows(reader_.tensor(name, {first + count, c_.hidden_size}), first, count), {}, false);
@@ -188,10 +190,11 @@ void Loader::load_attention(int32_t index, const std::string& prefix, LayerWeigh
 }
 
 void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* layer) {
-  if (c_.pre_norm) norm(prefix, names_.input_norm, &layer->input_norm);
+  if (c_.pre_norm && (index > 0 || c_.first_norm)) norm(prefix, names_.input_norm, &layer->input_norm);
   if (c_.layer(index).has_state) load_state_layer(prefix, layer);
   else load_attention(index, prefix, layer);
-  if (c_.post_norm) norm(prefix, names_.attention_post_norm, &layer->attention_post_norm);
+  const bool norms_sums = c_.residual == ResidualKind::kNormedSum;
+  if (c_.post_norm || norms_sums) norm(prefix, names_.attention_post_norm, &layer->attention_post_norm);
   if (c_.pre_norm && c_.residual != ResidualKind::kParallelSharedNorm) norm(prefix, names_.mlp_norm, &layer->mlp_norm);
   if (!c_.layer(index).has_experts) {
     load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, c_.intermediate_size, layer);
@@ -199,22 +202,25 @@ void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* 
     load_experts(prefix, layer);
     if (c_.experts.shared_intermediate_size > 0) load_shared_expert(prefix, layer);
   }
-  if (c_.post_norm) norm(prefix, names_.mlp_post_norm, &layer->mlp_post_norm);
+  if (c_.post_norm || norms_sums) norm(prefix, names_.mlp_post_norm, &layer->mlp_post_norm);
 }
 
 Result<ModelWeights> Loader::load() {
   ModelWeights weights;
   const std::string prefix = reader_.find("", names_.prefix, (std::string(names_.embed_tokens) + ".weight").c_str());
+  if (names_.older != nullptr && reader_.has(prefix + names_.older->embedding_norm + ".weight")) names_ = *names_.older;
   weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size, WeightRole::kVocabulary);
   // The largest come first, when there is least else in memory beside what they are made of.
   const std::string head = reader_.find("", names_.lm_head, ".weight");
   if (!c_.tie_word_embeddings || (c_.tied_unless_stored && reader_.has(head + ".weight")))
     weights.lm_head = table(head, c_.vocab_size, WeightRole::kVocabulary, names_.lm_head_bias);
   if (c_.learned_positions) weights.embed_positions = load_positions(prefix);
+  if (c_.num_token_types > 0)
+    weights.embed_types = table(prefix + names_.embed_types, c_.num_token_types, WeightRole::kSmall);
   if (c_.embedding_norm) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
   for (int32_t i = 0; i < c_.num_hidden_layers && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
-  norm(prefix, names_.norm, &weights.norm);
+  if (c_.final_norm) norm(prefix, names_.norm, &weights.norm);
   LLMB_RETURN_IF_ERROR(reader_.status());
   return weights;
 }
@@ -235,8 +241,8 @@ int64_t bytes_of(const NormWeights& norm) { return bytes_of(norm.weight) + bytes
 }  // namespace
 
 int64_t ModelWeights::resident_bytes() const {
-  int64_t bytes = bytes_of(embed_tokens) + bytes_of(embed_positions) + bytes_of(embedding_norm) + bytes_of(norm) +
-                  bytes_of(lm_head);
+  int64_t bytes = bytes_of(embed_tokens) + bytes_of(embed_positions) + bytes_of(embed_types) +
+                  bytes_of(embedding_norm) + bytes_of(norm) + bytes_of(lm_head);
   for (const LayerWeights& l : layers)
     bytes += bytes_of(l.input_norm) + bytes_of(l.qkv) + bytes_of(l.q_norm) + bytes_of(l.k_norm) + bytes_of(l.sinks) +
              bytes_of(l.o) + bytes_of(l.attention_post_norm) + bytes_of(l.mlp_norm) + bytes_of(l.gate_up) +

@@ -50,6 +50,7 @@ struct LayerWeights {
 struct ModelWeights {
   std::unique_ptr<LinearWeight> embed_tokens;     // [vocab_size, hidden_size]
   std::unique_ptr<LinearWeight> embed_positions;  // [max_position_embeddings, hidden_size], or null
+  std::unique_ptr<LinearWeight> embed_types;      // [num_token_types, hidden_size], or null
   NormWeights embedding_norm;                     // [hidden_size], or null
   std::vector<LayerWeights> layers;               // [num_hidden_layers]
   NormWeights norm;                               // [hidden_size]

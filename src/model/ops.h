@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "core/activation.h"
 #include "core/model_config.h"
+#include "core/pooling.h"
 #include "core/tensor_view.h"
 #include "core/types.h"
 
@@ -175,8 +176,8 @@ class Ops : public WeightMaker {
   virtual void rope_and_kv_write(int32_t layer, int64_t rows,
                                  Rows qkv) = 0;  // [rows, q_size + 2 * kv_size]  q is rotated in place
 
-  // Causal attention of each new token over its sequence's cached context, through block tables, as the layer's config
-  // says: scale, window, softcap, ALiBi.
+  // Attention of each new token over its sequence's cached context, through block tables, as the config says: causal or
+  // an encoder's, scale, window, softcap, ALiBi.
   virtual void paged_attention(int32_t layer,
                                Rows qkv,                   // [num_tokens, q_size + 2 * kv_size]  the q part is read
                                const DeviceBuffer* sinks,  // [num_heads]  a further score whose value is 0; null: none
@@ -258,9 +259,29 @@ class Ops : public WeightMaker {
                                   int64_t num_samples,
                                   Rows out) = 0;  // [num_samples, width]
 
-  // Hands out rows in place of tokens, for all sample rows of the plan. Of backends that embed.
-  virtual void pool(Rows hidden,  // [num_samples, hidden_size]
-                    int64_t num_samples) = 0;
+  // residual[i] += table[type], 1 for a token of the second of two texts (StepEntry::second_text), else 0. This and the
+  // next two: of backends that pool (LoadOptions::pooling).
+  virtual void add_token_types(const LinearWeight& table,  // [num_token_types, hidden_size]
+                               int64_t rows,
+                               Rows residual) {  // [rows, hidden_size] fp32  in and out
+    static_cast<void>(table), static_cast<void>(rows), static_cast<void>(residual);
+    LLMB_CHECK_MSG(false, "this backend has no token types");
+  }
+
+  // out[i] = of the rows of the entry that sample row i is of, the first, or the mean
+  virtual void pool_rows(Rows x,  // [num_tokens, width] fp32
+                         PoolingKind kind, int64_t num_samples,
+                         Rows out) {  // [num_samples, width] fp32
+    static_cast<void>(x), static_cast<void>(kind), static_cast<void>(num_samples), static_cast<void>(out);
+    LLMB_CHECK_MSG(false, "this backend does not pool");
+  }
+
+  // Hands out rows in place of tokens, for all sample rows of the plan.
+  virtual void give_vectors(Rows x,  // [num_samples, width]
+                            int64_t num_samples) {
+    static_cast<void>(x), static_cast<void>(num_samples);
+    LLMB_CHECK_MSG(false, "this backend gives no vectors");
+  }
 
   // Chooses tokens for the plan's sample rows [first_sample, first_sample + rows). The chunks of a step come in order.
   virtual void sample(Rows logits,  // [rows, vocab_size] fp32  clobbered

@@ -2,7 +2,9 @@
 
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
+#include "base/mapped_file.h"
 #include "base/whole_file.h"
 #include "model/config_fields.h"
 
@@ -11,54 +13,135 @@ namespace llmb {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 20;
+constexpr size_t kMaxModules = 16;
+constexpr int64_t kMaxFeatures = 1 << 18;
 
-Status check_pooling(const std::string& path) {
+// As the files name them: an entry of "pooling_mode", or a field that is true.
+constexpr std::pair<std::string_view, PoolingKind> kKinds[] = {
+    {"lasttoken", PoolingKind::kLast},         {"pooling_mode_lasttoken", PoolingKind::kLast},
+    {"cls", PoolingKind::kFirst},              {"pooling_mode_cls_token", PoolingKind::kFirst},
+    {"mean", PoolingKind::kMean},              {"pooling_mode_mean_tokens", PoolingKind::kMean},
+};
+
+Result<nlohmann::json> read_object(const std::string& path) {
   LLMB_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxBytes));
-  const auto object = parse_config_object(text);
+  auto object = parse_config_object(text);
   if (!object.ok()) return object.status().with_context(path);
-  bool takes_last = false;
-  for (const auto& [name, value] : object->items()) {
+  return object;
+}
+
+Result<PoolingKind> read_kind(const std::string& path) {
+  LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, read_object(path));
+  std::optional<PoolingKind> kind;
+  for (const auto& [name, value] : object.items()) {
     if (!name.starts_with("pooling_mode") || value == false) continue;
-    if (name == "pooling_mode_lasttoken" || value == "lasttoken") takes_last = true;
-    else
-      return unsupported(path + ": \"" + name.substr(0, 60) + "\" is not supported; supported: pooling_mode_lasttoken");
+    const nlohmann::json& only = value.is_array() && value.size() == 1 ? value[0] : value;
+    const std::string mode = only.is_string() ? only.get<std::string>() : name;
+    std::optional<PoolingKind> found;
+    for (const auto& [known, known_kind] : kKinds)
+      if (mode == known) found = known_kind;
+    if (!found)
+      return unsupported(path + ": \"" + mode.substr(0, 60) +
+                         "\" is not supported; supported: cls, mean, lasttoken (pooling_mode)");
+    if (kind && *kind != *found) return unsupported(path + ": names more than one \"pooling_mode\"");
+    kind = found;
   }
-  return takes_last ? Status() : unsupported(path + ": names no \"pooling_mode_lasttoken\"");
+  if (!kind) return unsupported(path + ": names no \"pooling_mode\"");
+  return *kind;
+}
+
+Result<PoolingLayer> read_dense(const std::string& dir, int32_t in_features) {
+  const std::string path = dir + "/config.json";
+  LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, read_object(path));
+  ConfigFields f(object);
+  PoolingLayer layer;
+  layer.file = dir + "/model.safetensors";
+  layer.in_features = static_cast<int32_t>(f.integer("in_features", {}, 1, kMaxFeatures));
+  layer.out_features = static_cast<int32_t>(f.integer("out_features", {}, 1, kMaxFeatures));
+  layer.has_bias = f.boolean("bias", true);
+  const std::string name = f.text("activation_function", "torch.nn.modules.activation.Tanh");
+  if (name.ends_with(".Tanh")) layer.activation = Activation::kTanh;
+  else if (!name.ends_with(".Identity"))
+    f.fail(unsupported("\"activation_function\" \"" + name.substr(0, 60) +
+                       "\" is not supported; supported: torch.nn's Tanh and Identity"));
+  if (f.boolean("use_residual", false)) f.fail(unsupported("\"use_residual\" true is not supported"));
+  if (f.status().ok() && layer.in_features != in_features)
+    f.fail(data_loss("\"in_features\" is " + std::to_string(layer.in_features) + ", what comes before it gives " +
+                     std::to_string(in_features)));
+  if (f.status().ok() && !file_exists(layer.file) && file_exists(dir + "/pytorch_model.bin"))
+    f.fail(unsupported("the module's pytorch_model.bin is pickled; convert it to model.safetensors"));
+  LLMB_RETURN_IF_ERROR(f.status().with_context(path));
+  return layer;
+}
+
+Status add_module(const std::string& model_dir, const nlohmann::json& module, const ModelConfig& config, bool* pools,
+                  Pooling* pooling) {
+  const auto text_of = [&](const char* name) {
+    const auto at = module.find(name);
+    return at != module.end() && at->is_string() ? at->get<std::string>() : std::string();
+  };
+  const std::string type = text_of("type"), dir = model_dir + "/" + text_of("path");
+  if (type.ends_with(".Transformer")) return {};
+  if (type.ends_with(".Pooling") && !*pools) {
+    LLMB_ASSIGN_OR_RETURN(pooling->kind, read_kind(dir + "/config.json"));
+    *pools = true;
+    return {};
+  }
+  const bool is_behind = *pools && !pooling->normalizes;
+  if (type.ends_with(".Normalize") && *pools) {
+    pooling->normalizes = true;
+    return {};
+  }
+  if (!type.ends_with(".Dense") || !is_behind)
+    return unsupported("module \"" + type.substr(0, 80) + "\" is not supported" +
+                       (type.ends_with(".Dense") ? " in this place" : ""));
+  const int32_t width = pooling->layers.empty() ? config.hidden_size : pooling->layers.back().out_features;
+  LLMB_ASSIGN_OR_RETURN(pooling->layers.emplace_back(), read_dense(dir, width));
+  return {};
 }
 
 }  // namespace
 
-Result<Pooling> load_pooling(const std::string& model_dir, bool takes_last) {
+Result<Pooling> load_pooling(const std::string& model_dir, const ModelConfig& config,
+                             std::optional<PoolingKind> given) {
   Pooling pooling;
-  if (takes_last) return pooling;
+  if (given) {
+    pooling.kind = *given;
+    return pooling;
+  }
   const std::string path = model_dir + "/modules.json";
   const auto text = read_whole_file(path, kMaxBytes);
   if (!text.ok() && text.status().code() == StatusCode::kNotFound)
-    return unsupported(model_dir + ": has no modules.json that says how its states become one vector; "
-                       "to take the last token's, give `pooling` last");
+    return unsupported(model_dir + ": has no modules.json that says how its states become one vector; " +
+                       (config.is_encoder ? "to take their mean, or the first token's, give `pooling` mean or cls"
+                                          : "to take the last token's, give `pooling` last"));
   LLMB_RETURN_IF_ERROR(text.status());
   const nlohmann::json modules = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!modules.is_array()) return data_loss(path + ": is not a JSON array");
+  if (modules.size() > kMaxModules) return unsupported(path + ": has more than 16 modules");
   pooling.normalizes = false;
   bool pools = false;
   for (const nlohmann::json& module : modules) {
     if (!module.is_object()) return data_loss(path + ": holds " + brief(module) + ", expected an object");
-    const auto text_of = [&](const char* name) {
-      const auto at = module.find(name);
-      return at != module.end() && at->is_string() ? at->get<std::string>() : std::string();
-    };
-    const std::string type = text_of("type"), folder = text_of("path");
-    if (type.ends_with(".Pooling")) {
-      LLMB_RETURN_IF_ERROR(check_pooling(model_dir + "/" + folder + "/config.json"));
-      pools = true;
-    } else if (type.ends_with(".Normalize")) {
-      pooling.normalizes = true;
-    } else if (!type.ends_with(".Transformer")) {
-      return unsupported(path + ": module \"" + type.substr(0, 80) + "\" is not supported");
-    }
+    const Status status = add_module(model_dir, module, config, &pools, &pooling);
+    if (!status.ok()) return status.with_context(path);
   }
   if (!pools) return unsupported(path + ": has no module that pools");
   return pooling;
+}
+
+Result<std::optional<int32_t>> load_max_seq_length(const std::string& model_dir) {
+  const std::string path = model_dir + "/sentence_bert_config.json";
+  const auto object = read_object(path);
+  if (!object.ok() && object.status().code() == StatusCode::kNotFound) return std::optional<int32_t>();
+  LLMB_RETURN_IF_ERROR(object.status());
+  ConfigFields f(*object);
+  std::optional<int32_t> length;
+  if (f.has("max_seq_length")) length = static_cast<int32_t>(f.integer("max_seq_length", {}, 1, INT32_MAX));
+  if (f.boolean("do_lower_case", false))
+    f.fail(unsupported("\"do_lower_case\" true is not supported: the tokenizer's files must say so"));
+  LLMB_RETURN_IF_ERROR(f.status().with_context(path));
+  return length;
 }
 
 }  // namespace llmb

@@ -1,19 +1,20 @@
-// How a model's hidden states become one vector for a text, as its sentence-transformers files say.
+// How a model's hidden states become one vector for a text: read from its sentence-transformers files.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/status.h"
+#include "core/model_config.h"
+#include "core/pooling.h"
 
 namespace llmb {
 
-struct Pooling {
-  bool normalizes = true;  // the vector to a length of 1
-};
+// From `model_dir`/modules.json and the configurations of the modules that it names. given: that kind, normalised,
+// whatever the files say and where there are none. kUnsupported names what another model wants.
+Result<Pooling> load_pooling(const std::string& model_dir, const ModelConfig& config, std::optional<PoolingKind> given);
 
-// From `model_dir`/modules.json and the configuration of its pooling. Supported is the last token's state, normalised or
-// not. takes_last: that, normalised, whatever the files say and where there are none. kUnsupported names what another
-// model wants.
-Result<Pooling> load_pooling(const std::string& model_dir, bool takes_last);
+// The longest text, in tokens, that `model_dir`/sentence_bert_config.json names; none where it names none.
+Result<std::optional<int32_t>> load_max_seq_length(const std::string& model_dir);
 
 }  // namespace llmb

@@ -72,19 +72,31 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
     const Rows attention = narrowed(attention_->rows(), mixed_size(layer));
     project_and_mlp(layer, RowKind::kTokens, attention, residual_->rows(), num_tokens);
   }
-  // After the last layer's keys and values nobody looks at the rows that are not sampled.
   attend(last, num_tokens);
   if (num_samples == 0) return;
+  if (pooling_ && pooling_->kind() != PoolingKind::kLast) {
+    const Rows attention = narrowed(attention_->rows(), mixed_size(last));
+    project_and_mlp(last, RowKind::kTokens, attention, residual_->rows(), num_tokens);
+    return pool(residual_->rows(), num_tokens, num_samples);
+  }
+  // After the last layer's keys and values nobody looks at the rows that are not sampled.
   const Rows sampled = narrowed(sampled_attention_->rows(), mixed_size(last));
   ops_.gather_sample_rows(narrowed(attention_->rows(), mixed_size(last)), num_samples, sampled);
   ops_.gather_sample_rows(residual_->rows(), num_samples, sampled_residual_->rows());
   project_and_mlp(last, RowKind::kSamples, sampled, sampled_residual_->rows(), num_samples);
-  if (is_embedding_) {
-    add_norm(sampled_residual_->rows(), delta_->rows(), weights_.norm, num_samples, normed_->rows());
-    return ops_.pool(normed_->rows(), num_samples);
-  }
+  if (pooling_) return pool(sampled_residual_->rows(), num_samples, num_samples);
   const bool keeps_hidden = heads_ && num_layers == 0;
   sample(sampled_residual_->rows(), num_samples, keeps_hidden ? heads_->hidden() : normed_->rows());
+}
+
+void Transformer::give_vectors(PoolingHead head) {
+  head.allocate(config_, ops_, max_num_samples_);
+  pooling_ = std::move(head);
+}
+
+void Transformer::pool(Rows residual, int64_t num_rows, int64_t num_samples) {
+  add_norm(residual, pending(), weights_.norm, num_rows, normed_->rows());
+  pooling_->forward(normed_->rows(), num_samples, ops_);
 }
 
 void Transformer::add_heads(std::vector<MedusaHead> heads) {
@@ -102,6 +114,7 @@ void Transformer::embed(int64_t num_tokens) {
   if (config_.embedding_multiplier != 1)
     ops_.scale(residual, static_cast<float>(config_.embedding_multiplier), num_tokens);
   if (weights_.embed_positions) ops_.add_positions(*weights_.embed_positions, num_tokens, residual);
+  if (weights_.embed_types) ops_.add_token_types(*weights_.embed_types, num_tokens, residual);
   if (config_.embedding_norm) add_norm(residual, Rows(), weights_.embedding_norm, num_tokens, residual);
 }
 
@@ -110,7 +123,7 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows qkv = narrowed(qkv_->rows(), config_.q_size() + 2 * config_.kv_size());
   const Rows attention = narrowed(attention_->rows(), config_.q_size());
-  add_norm(residual_->rows(), layer == 0 ? Rows() : delta_->rows(), w.input_norm, num_tokens, normed_->rows());
+  add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, normed_->rows());
   linear({layer, Projection::kQkv, RowKind::kTokens}, *w.qkv, normed_->rows(), num_tokens, qkv);
   if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
   norm_heads(w, num_tokens);
@@ -171,6 +184,12 @@ void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, R
   const LayerWeights& w = weights_.layers[layer];
   const Rows delta = delta_->rows(), normed = normed_->rows();
   linear({layer, Projection::kO, kind}, *w.o, attention, rows, delta);
+  if (config_.residual == ResidualKind::kNormedSum) {
+    add_norm(residual, delta, w.attention_post_norm, rows, residual);
+    ops_.add(residual, Rows(), 1, rows, normed);
+    mlp(layer, kind, rows);
+    return add_norm(residual, delta, w.mlp_post_norm, rows, residual);
+  }
   post_norm(delta, w.attention_post_norm, rows);
   if (config_.residual == ResidualKind::kSequential) {
     add_norm(residual, delta, w.mlp_norm, rows, normed);
@@ -225,7 +244,7 @@ void Transformer::add_shared_expert(const LayerWeights& w, int64_t rows) {
 }
 
 void Transformer::sample(Rows residual, int64_t num_samples, Rows hidden) {
-  add_norm(residual, delta_->rows(), weights_.norm, num_samples, hidden);
+  add_norm(residual, pending(), weights_.norm, num_samples, hidden);
   for (int64_t first = 0; first < num_samples; first += max_logit_rows_) {
     const int64_t rows = std::min(max_logit_rows_, num_samples - first);
     const Rows logits = logits_->rows();

@@ -1,16 +1,18 @@
-// The forward pass of a decoder-only transformer, written once over Ops. What is computed follows from the ModelConfig
+// The forward pass of a transformer, written once over Ops. What is computed follows from the ModelConfig
 // alone: norms and where they sit, positions, attention, MLP or experts (Vaswani et al. 2017, arXiv:1706.03762, and
 // what the models since have made of it).
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/model_config.h"
 #include "model/medusa_heads.h"
 #include "model/model_weights.h"
 #include "model/ops.h"
+#include "model/pooling_head.h"
 
 namespace llmb {
 
@@ -30,8 +32,8 @@ class Transformer {
   // once and replayed. num_layers: of the model, the first ones, and no other's KV slots are written; 0: all.
   void forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers = 0);
 
-  // forward() ends behind the last norm, whose output it hands out in place of sampled tokens.
-  void embed_only() { is_embedding_ = true; }
+  // forward() ends behind the last norm, of whose output it hands out vectors in place of sampled tokens.
+  void give_vectors(PoolingHead head);
 
   // With heads forward() keeps the hidden states of its sample rows, where it runs all layers.
   void add_heads(std::vector<MedusaHead> heads);
@@ -57,6 +59,10 @@ class Transformer {
   void linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out);
   void add_shared_expert(const LayerWeights& w, int64_t rows);
   void sample(Rows residual, int64_t num_samples, Rows hidden);  // hidden: gets the last norm's output
+  // What the last layer gave, of all tokens or of sample rows alone, becomes vectors.
+  void pool(Rows residual, int64_t num_rows, int64_t num_samples);
+  // What a layer has yet to add to the residual.
+  Rows pending() const { return config_.residual == ResidualKind::kNormedSum ? Rows() : delta_->rows(); }
 
   // residual += delta; out = norm(residual). Without delta's data nothing is added, without a norm out is residual.
   void add_norm(Rows residual, Rows delta, const NormWeights& norm, int64_t rows, Rows out);
@@ -85,7 +91,7 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, mixed_size]
   std::unique_ptr<MedusaHeads> heads_;               // null: none
-  bool is_embedding_ = false;
+  std::optional<PoolingHead> pooling_;               // none: tokens are sampled
 };
 
 }  // namespace llmb

@@ -59,6 +59,7 @@ int64_t num_blocks_wanted(const SchedulerConfig& config, const Sequence& sequenc
 
 int64_t max_new_tokens(const SchedulerConfig& config, const Request& request) {
   const int64_t room = config.max_model_len - static_cast<int64_t>(request.prompt_tokens.size());
+  if (request.is_indivisible && room == 0) return 1;  // that is not computed: a vector stands for it
   return std::min<int64_t>(room, request.params.stop.max_tokens.value_or(config.max_model_len));
 }
 
@@ -66,7 +67,7 @@ std::optional<RequestError> never_fits(const SchedulerConfig& config, const Requ
   for (const auto& part : request.parts)
     if (std::optional<RequestError> error = never_fits(config, *part)) return error;
   const int64_t num_prompt = static_cast<int64_t>(request.prompt_tokens.size());
-  if (num_prompt >= config.max_model_len)
+  if (num_prompt + (request.is_indivisible ? 0 : 1) > config.max_model_len)
     return RequestError{"prompt_too_long", "the prompt has " + std::to_string(num_prompt) + " tokens, the limit is " +
                                                std::to_string(config.max_model_len - 1) + " (a context of " +
                                                std::to_string(config.max_model_len) +

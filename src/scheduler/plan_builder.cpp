@@ -113,6 +113,7 @@ void append_rows(const Sequence& sequence, int32_t num_tokens, const Drafts& dra
   entry.adapter = sequence.request->adapter;
   entry.state_slot = sequence.state_slot;
   entry.is_indivisible = sequence.request->is_indivisible;
+  entry.second_text = sequence.request->second_text;
   if (sequence.num_in_flight > 0) {
     entry.follows = sequence.in_flight[0].group;
     entry.max_ahead = sequence.in_flight[0].max_tokens;

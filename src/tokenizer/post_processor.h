@@ -1,4 +1,4 @@
-// Puts special tokens around the ids of one text: the `post_processor` of a tokenizer file, reduced to a template.
+// Puts special tokens around the ids of one text, or of two: the `post_processor` of a tokenizer file, reduced to a template.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,6 +15,11 @@ struct PostProcessor {
   std::vector<TokenId> before;
   std::vector<TokenId> after;
   bool is_present = false;  // the file has one
+  // Those of two texts: pair_before, the first's own, pair_between, the second's own, pair_after.
+  bool joins_pairs = true;
+  std::vector<TokenId> pair_before, pair_between, pair_after;
+  bool has_pair_types = false;    // token types become 1 behind the first text
+  size_t num_first_between = 0;  // … and behind so many of pair_between
 
   // unsupported names a type that is not built; data_loss where an id is not in [0, vocab_size).
   static Result<PostProcessor> make(const nlohmann::json& spec, TokenId vocab_size);

@@ -97,6 +97,35 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
   return out;
 }
 
+std::optional<TokenPair> Tokenizer::encode_pair(std::string_view first, std::string_view second, int64_t max_tokens,
+                                                bool cuts_left) const {
+  const PostProcessor& around = state_->post_processor;
+  if (!around.joins_pairs) return std::nullopt;
+  std::vector<TokenId> texts[2] = {encode(first, false), encode(second, false)};
+  const auto num_added = static_cast<int64_t>(around.pair_before.size() + around.pair_between.size() + around.pair_after.size());
+  const int64_t room = std::max<int64_t>(max_tokens - num_added, 0);
+  int64_t sizes[2] = {static_cast<int64_t>(texts[0].size()), static_cast<int64_t>(texts[1].size())};
+  TokenPair pair;
+  if (sizes[0] + sizes[1] > room) {  // as tokenizers' "longest_first"
+    const int longer = sizes[0] > sizes[1] ? 0 : 1, shorter = 1 - longer;
+    const int64_t kept = std::min(sizes[shorter], room / 2);
+    const int64_t sizes_kept[2] = {longer == 0 ? room - kept : kept, longer == 0 ? kept : room - kept};
+    for (const int i : {0, 1}) {
+      const auto cut = static_cast<std::ptrdiff_t>(sizes[i] - sizes_kept[i]);
+      pair.num_cut += static_cast<int32_t>(cut);
+      if (cuts_left) texts[i].erase(texts[i].begin(), texts[i].begin() + cut);
+      else texts[i].resize(static_cast<size_t>(sizes_kept[i]));
+    }
+  }
+  std::vector<TokenId>& out = pair.tokens;
+  const auto add = [&](const std::vector<TokenId>& ids) { out.insert(out.end(), ids.begin(), ids.end()); };
+  add(around.pair_before), add(texts[0]), add(around.pair_between);
+  if (around.has_pair_types)
+    pair.second_text = static_cast<int32_t>(out.size() - around.pair_between.size() + around.num_first_between);
+  add(texts[1]), add(around.pair_after);
+  return pair;
+}
+
 size_t Tokenizer::num_tokens_at_least(std::string_view text) const { return state_->bound.at_least(text); }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {

@@ -16,6 +16,13 @@
 
 namespace llmb {
 
+// Two texts as one list of ids.
+struct TokenPair {
+  std::vector<TokenId> tokens;
+  int32_t second_text = INT32_MAX;  // where token types change from 0 to 1; INT32_MAX: nowhere
+  int32_t num_cut = 0;              // tokens of the texts that were left out
+};
+
 // Invariants:
 //  1. Every id that encode() returns is in [0, vocab_size()).
 //  2. decode(), token_text() and the special token strings are valid UTF-8, whatever the ids and the files.
@@ -30,6 +37,11 @@ class Tokenizer {
   // `text` is valid UTF-8. Added tokens inside the text are recognised. `add_special_tokens` adds what the
   // post-processor adds to one sequence (usually the beginning-of-sequence token).
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
+
+  // As the post-processor joins two texts. Of more than max_tokens tokens the longer text's are left out first: the last
+  // ones, or with cuts_left the first ones. nullopt: the post-processor joins none.
+  std::optional<TokenPair> encode_pair(std::string_view first, std::string_view second, int64_t max_tokens,
+                                       bool cuts_left) const;
 
   // No encoding of `text` has fewer tokens: tells, without encoding it, of a text that cannot fit. 0 where nothing is
   // known of the tokenizer.

@@ -41,6 +41,42 @@ TEST_CASE("messages, a prompt and token ids are answered with the documented fie
   CHECK(ids["token_ids"].size() == 3);
 }
 
+TEST_CASE("an encoder gives vectors and scores, the same bytes with workers, and is refused where it would answer") {
+  const std::string fixtures = source_dir() + "/data/fixtures/";
+  const auto run = [&](const std::string& model, const std::string& task, const std::string& lines,
+                       const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {kProgram, "-m",      fixtures + model, "--task",       task,   "--progress",
+                                          "none",   "--order", "input",          "--no-metrics", "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_process(arguments, lines);
+  };
+  const std::string text = R"({"input":"What is the capital of France?"})" "\n";
+  const std::string pairs = R"({"text_1":"What?","text_2":["a","Paris"]})" "\n"
+                            R"({"query":"What?","documents":["a","Paris"]})" "\n";
+  const ProcessResult vectors = run("encoders/bert", "embed", text);
+  CHECK_MESSAGE(vectors.exit_code == 0, vectors.err);
+  CHECK(parse_lines(vectors.out)[0]["embedding"].size() == 32);
+  CHECK(vectors.err.find("the mean of all tokens' states, scaled to a length of 1") != std::string::npos);
+  const ProcessResult scores = run("classifiers/bert", "classify", text + pairs + text);
+  CHECK_MESSAGE(scores.exit_code == 0, scores.err);
+  const auto records = parse_lines(scores.out);
+  REQUIRE(records.size() == 4);
+  CHECK(records[0]["label"] == "LABEL_0");
+  CHECK(records[1]["scores"].size() == 2);
+  CHECK(records[2]["results"][0]["relevance_score"] >= records[2]["results"][1]["relevance_score"]);
+  CHECK(run("classifiers/bert", "classify", text + pairs + text, {"--workers", "2"}).out == scores.out);
+  const std::pair<ProcessResult, std::string> refused[] = {
+      {run("encoders/bert", "generate", text), "is an encoder, which gives no answers; use --task embed"},
+      {run("encoders/bert", "score", text), "is an encoder"},
+      {run("encoders/bert", "classify", text), "ForSequenceClassification"},
+      {run("classifiers/bert", "embed", text), "--pooling mean or cls"}};
+  for (const auto& [result, words] : refused) {
+    CHECK(result.exit_code == 4);
+    CHECK_MESSAGE(result.err.find(words) != std::string::npos, result.err);
+  }
+  CHECK(run("classifiers/bert", "embed", text, {"--pooling", "cls"}).exit_code == 0);
+}
+
 TEST_CASE("OpenAI batch lines are answered in the OpenAI batch form") {
   const std::string chat =
       R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":)"

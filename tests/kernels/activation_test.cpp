@@ -121,6 +121,8 @@ T reference(const ActivationSpec& spec, T gate, T up) {
       return (gate > 0 ? gate : 0) * up;
     case Activation::kRelu2:
       return (gate > 0 ? gate * gate : 0) * up;
+    case Activation::kTanh:
+      return std::tanh(gate) * up;
     case Activation::kClampedSwiglu:
       break;
   }
@@ -136,6 +138,7 @@ const ActivationSpec kSpecs[] = {{Activation::kSilu, false},
                                  {Activation::kRelu},
                                  {Activation::kRelu, false},
                                  {Activation::kRelu2, false},
+                                 {Activation::kTanh, false},
                                  {Activation::kClampedSwiglu},
                                  {Activation::kClampedSwiglu, true, 1.1f, 1.5f}};
 

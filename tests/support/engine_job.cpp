@@ -52,12 +52,15 @@ std::unique_ptr<Coordinator> open_input(const EngineJobOptions& options, const s
   model->eos_token_ids = options.eos_token_ids;
   model->vocab_size = options.config.vocab_size;
   model->max_model_len = options.scheduler.max_model_len;
+  model->is_indivisible =
+      options.config.is_encoder || (options.load.pooling && options.load.pooling->needs_whole_text());
   if (options.tokenizer != nullptr)
     model->constraints = std::make_shared<ConstraintCompiler>([&options] {
       return constraint_vocabulary(*options.tokenizer, options.config.vocab_size, options.eos_token_ids);
     });
   RequestLimits limits;
   limits.vocab_size = options.config.vocab_size;
+  if (options.load.pooling) limits.num_labels = static_cast<int32_t>(options.load.pooling->labels.size());
   IntakeOptions intake_options;
   intake_options.completed = &completed;
   auto intake = std::make_unique<RequestIntake>(std::make_unique<LineReader>(std::vector<std::string>{path}),
@@ -67,6 +70,7 @@ std::unique_ptr<Coordinator> open_input(const EngineJobOptions& options, const s
   coordinator_options.window = num_lines + 1;
   coordinator_options.order = OutputOrder::kInput;
   coordinator_options.format.metrics = false;
+  if (options.load.pooling) coordinator_options.format.labels = options.load.pooling->labels;
   coordinator_options.max_errors = options.max_errors;
   auto coordinator = std::make_unique<Coordinator>(std::move(intake), coordinator_options);
   while (!coordinator->has_read_all()) std::this_thread::sleep_for(std::chrono::microseconds(100));

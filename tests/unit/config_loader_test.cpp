@@ -104,7 +104,7 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
     const char* message;
   };
   const Case cases[] = {
-      {"model_type", "mamba", "model_type \"mamba\" is not supported; supported: arcee, bloom, codegen, "},
+      {"model_type", "mamba", "model_type \"mamba\" is not supported; supported: arcee, bert, bloom, camembert, codegen, "},
       {"model_type", nullptr, "\"model_type\" is missing"},
       {"model_type", 5, "\"model_type\" is 5, expected a string"},
       {"hidden_act", "mish", "\"hidden_act\" \"mish\""},

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -11,11 +10,9 @@
 #include "backend/cpu/cpu_backend.h"
 #include "base/base64.h"
 #include "model/config_loader.h"
-#include "model/pooling.h"
 #include "tests/support/engine_job.h"
 #include "tests/support/golden.h"
 #include "tests/support/source_dir.h"
-#include "tests/support/temp_dir.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmb::test {
@@ -231,7 +228,7 @@ double cosine(const json& a, const json& b) {
 EngineJobOptions embedding_job(const std::string& dir) {
   EngineJobOptions options = cpu_job(dir);
   options.defaults.task = Task::kEmbed;
-  options.load.embeds = true;
+  options.load.pooling = Pooling();
   return options;
 }
 
@@ -345,30 +342,6 @@ TEST_CASE("a line of several inputs gives each its vector, the same as by itself
     const auto again = answers_to(lines, options);
     for (const size_t i : {0, 1, 2, 3, 4, 9, 10}) CHECK_MESSAGE((again[i] == records[i]), i);
   }
-}
-
-TEST_CASE("pooling is read from sentence-transformers files") {
-  const TempDir dir;
-  CHECK(load_pooling(dir.path(), true).ok());
-  CHECK(load_pooling(dir.path(), false).status().message().find("modules.json") != std::string::npos);
-  const auto module = [](const std::string& type, const std::string& path) {
-    return json{{"idx", 0}, {"name", "0"}, {"path", path}, {"type", "sentence_transformers.models." + type}};
-  };
-  std::filesystem::create_directory(dir / "1_Pooling");
-  write_file(dir / "1_Pooling/config.json",
-             R"({"word_embedding_dimension": 8, "pooling_mode_cls_token": false, "pooling_mode_lasttoken": true})");
-  write_file(dir / "modules.json", json{module("Transformer", ""), module("Pooling", "1_Pooling")}.dump());
-  CHECK(load_pooling(dir.path(), false).value().normalizes == false);
-  write_file(
-      dir / "modules.json",
-      json{module("Transformer", ""), module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize")}.dump());
-  CHECK(load_pooling(dir.path(), false).value().normalizes);
-  write_file(dir / "1_Pooling/config.json", R"({"pooling_mode_mean_tokens": true})");
-  CHECK(load_pooling(dir.path(), false).status().message().find("pooling_mode_mean_tokens") != std::string::npos);
-  write_file(dir / "modules.json", json{module("Transformer", ""), module("Dense", "2_Dense")}.dump());
-  CHECK(load_pooling(dir.path(), false).status().message().find("Dense") != std::string::npos);
-  write_file(dir / "modules.json", R"([{"type": 5, "path": []}])");
-  CHECK(load_pooling(dir.path(), false).status().message().find("module \"\" is not supported") != std::string::npos);
 }
 
 TEST_CASE("what cannot be scored is an error of its line") {

@@ -250,7 +250,13 @@ class CpuBackend final : public Backend {
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), kMaxLogitBytes);
-    if (options_.embeds) transformer_->embed_only();
+    if (options_.pooling) {
+      std::unique_ptr<WeightSource> source;
+      if (files) source = files->make_source(*pool_);
+      else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, *pool_);
+      LLMB_ASSIGN_OR_RETURN(PoolingHead head, PoolingHead::load(*options_.pooling, *source, *ops_));
+      transformer_->give_vectors(std::move(head));
+    }
     return add_heads(options_, config_, *ops_, &*transformer_, &info_);
   }
 

@@ -166,13 +166,17 @@ void CpuOps::begin_step(const StepPlan& plan) {
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows)
     sample_rows_.push_back(plan.hidden_rows.empty() ? row.token_row : plan.hidden_rows[row.token_row]);
+  token_types_.clear();
+  for (int32_t e = 0; config_.num_token_types > 0 && e < plan.num_entries(); ++e)
+    for (int32_t row = plan.query_start[e]; row < plan.query_start[e + 1]; ++row)
+      token_types_.push_back(config_.num_token_types > 1 && step_.positions[row] >= plan.entries[e].second_text);
   sampled_.clear();
 }
 
 void CpuOps::end_step(StepOutput* output) {
   give_tokens(*plan_, step_.tokens, sampled_, output, &given_);
-  output->hidden = std::move(pooled_);
-  pooled_.clear();
+  output->hidden = std::move(vectors_);
+  vectors_.clear();
   plan_ = nullptr;
   if (adapters_) adapters_->end_step();
 }
@@ -246,7 +250,9 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
                                     static_cast<float>(config_.attention_softcap),
                                     config_.alibi_slopes.empty() ? nullptr : config_.alibi_slopes.data(),
                                     sinks != nullptr ? floats(sinks->rows()) : nullptr,
-                                    config_.layer(layer).chunk};
+                                    config_.layer(layer).chunk,
+                                    config_.is_encoder,
+                                    config_.layer(layer).reach};
   const cpu::KvCacheView kv = kv_.layer(layer);
   const int32_t group = groups_.group(layer);
   const auto attend = [&](const cpu::AttentionBatch& batch) {
@@ -319,14 +325,32 @@ void CpuOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
   cpu::gather_rows(floats(x), sample_rows_.data(), num_samples, x.width, floats(out), pool_);
 }
 
+void CpuOps::add_token_types(const LinearWeight& table, int64_t rows, Rows residual) {
+  cpu::add_embedding(packed(table), token_types_.data(), rows, floats(residual), pool_);
+}
+
+void CpuOps::pool_rows(Rows x, PoolingKind kind, int64_t num_samples, Rows out) {
+  first_rows_.clear();
+  end_rows_.clear();
+  for (const SampleRow& row : std::span(plan_->sample_rows).first(num_samples)) {
+    const int32_t entry = plan_->groups[row.group].entry;
+    first_rows_.push_back(plan_->query_start[entry]);
+    end_rows_.push_back(plan_->query_start[entry + 1]);
+  }
+  if (kind == PoolingKind::kMean)
+    return cpu::mean_rows(floats(x), first_rows_.data(), end_rows_.data(), num_samples, x.width, floats(out), pool_);
+  LLMB_CHECK(kind == PoolingKind::kFirst);
+  cpu::gather_rows(floats(x), first_rows_.data(), num_samples, x.width, floats(out), pool_);
+}
+
 // Every row counts as finite, so that a group gives a token and a token has a row; whoever takes a row looks at it.
-void CpuOps::pool(Rows hidden, int64_t num_samples) {
+void CpuOps::give_vectors(Rows x, int64_t num_samples) {
   const auto count = static_cast<size_t>(num_samples);
   sampled_.tokens.assign(count, 0);
   sampled_.logprobs.assign(count, 0);
   sampled_.is_finite.assign(count, 1);
   sampled_.top_start.assign(count + 1, 0);
-  pooled_.assign(floats(hidden), floats(hidden) + num_samples * hidden.width);
+  vectors_.assign(floats(x), floats(x) + num_samples * x.width);
 }
 
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {

@@ -91,7 +91,9 @@ class CpuOps final : public Ops {
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
-  void pool(Rows hidden, int64_t num_samples) override;
+  void add_token_types(const LinearWeight& table, int64_t rows, Rows residual) override;
+  void pool_rows(Rows x, PoolingKind kind, int64_t num_samples, Rows out) override;
+  void give_vectors(Rows x, int64_t num_samples) override;
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
@@ -112,10 +114,12 @@ class CpuOps final : public Ops {
   // For each layer group of plan_.
   std::vector<std::vector<int32_t>> block_start_;  // [num_entries]
   std::vector<TreeBatch> tree_batches_;            // where it has trees
-  GivenTokens given_;                              // by the step before
-  std::vector<int32_t> sample_rows_;               // [num_samples]  token rows, or hidden rows
-  SampledRows sampled_;                            // of plan_, so far
-  std::vector<float> pooled_;                      // of the step in progress
+  GivenTokens given_;                   // by the step before
+  std::vector<int32_t> sample_rows_;    // [num_samples]  token rows, or hidden rows
+  std::vector<int32_t> token_types_;    // [num_tokens], or empty: the model has none
+  std::vector<int32_t> first_rows_, end_rows_;  // [num_samples]  scratch: of their entries
+  SampledRows sampled_;                 // of plan_, so far
+  std::vector<float> vectors_;  // of the step in progress
   cpu::ExpertsScratch experts_scratch_;
 };
 

@@ -121,7 +121,7 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check_block_size(options));
     LLMB_RETURN_IF_ERROR(check_kv_dtype(config, options));
     LLMB_RETURN_IF_ERROR(check_cuda_support(config, options.max_model_len));
-    if (options.embeds) return unsupported("embeddings are computed on a CPU only; use --device cpu");
+    if (options.pooling) return unsupported("vectors and scores of labels are computed on a CPU only; use --device cpu");
     if (options.cpu.quantization != Quantization::kNone)
       return unsupported(std::string("quantization ") + quantization_name(options.cpu.quantization) +
                          " is for the CPU only; leave it out, or use --device cpu");

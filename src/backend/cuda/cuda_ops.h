@@ -108,7 +108,6 @@ class CudaOps final : public Ops {
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
-  void pool(Rows, int64_t) override { LLMB_CHECK_MSG(false, "embeddings are refused before weights are loaded"); }
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:

@@ -32,6 +32,8 @@ F reference(const ActivationSpec& spec, F gate, F up) {
       return (gate > 0 ? gate : 0) * up;
     case Activation::kRelu2:
       return (gate > 0 ? gate * gate : 0) * up;
+    case Activation::kTanh:
+      return std::tanh(gate) * up;
     case Activation::kClampedSwiglu:
       break;
   }
@@ -42,7 +44,8 @@ F reference(const ActivationSpec& spec, F gate, F up) {
 const ActivationSpec kSpecs[] = {
     {Activation::kSilu},        {Activation::kSilu, false},   {Activation::kGelu},
     {Activation::kGelu, false}, {Activation::kGeluTanh},      {Activation::kGeluTanh, false},
-    {Activation::kRelu, false}, {Activation::kRelu2, false},  {Activation::kClampedSwiglu},
+    {Activation::kRelu, false}, {Activation::kRelu2, false},  {Activation::kTanh, false},
+    {Activation::kClampedSwiglu},
     {Activation::kClampedSwiglu, true, 1.1f, 1.5f}};
 
 }  // namespace

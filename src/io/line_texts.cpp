@@ -1,0 +1,216 @@
+// Lines of runs that embed or classify: inputs, pairs of texts, and documents for a query.
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "io/line_parse.h"
+#include "io/request_fields.h"
+
+namespace llmb {
+
+namespace dom = simdjson::dom;
+
+namespace {
+
+constexpr size_t kMaxInputs = 2048;  // as OpenAI
+
+constexpr std::string_view kEmbedFields[] = {"dimensions", "encoding_format"};
+constexpr std::string_view kPairFields[] = {"text_1", "text_2", "query", "documents", "top_n", "return_documents"};
+
+template <size_t kSize>
+bool is_one_of(std::string_view name, const std::string_view (&names)[kSize]) {
+  for (const std::string_view known : names)
+    if (name == known) return true;
+  return false;
+}
+
+// Strings, or objects with a string "text".
+MaybeError read_texts(std::string_view field, JsonElement value, std::vector<std::string>* out) {
+  const dom::array array = array_of(value);
+  if (array.begin() == array.end()) return invalid_value(field, "a text, or a non-empty array of texts", value);
+  for (JsonElement entry : array) {
+    if (out->size() == kMaxInputs)
+      return field_error("invalid_value", field,
+                         std::string(field) + " may hold at most " + std::to_string(kMaxInputs) + " texts");
+    JsonElement text;
+    if (entry.is_object() && entry["text"].get(text) == simdjson::SUCCESS) entry = text;
+    if (!is_string(entry) || is_neutral(entry, Neutral::kEmpty))
+      return invalid_value(std::string(field) + "[" + std::to_string(out->size()) + "]", "a non-empty string", entry);
+    out->emplace_back(string_of(entry));
+  }
+  return std::nullopt;
+}
+
+// The same, or one text.
+MaybeError read_text_or_texts(std::string_view field, JsonElement value, bool* is_list, std::vector<std::string>* out) {
+  *is_list = value.is_array();
+  if (*is_list) return read_texts(field, value, out);
+  if (!is_string(value) || is_neutral(value, Neutral::kEmpty))
+    return invalid_value(field, "a non-empty string, or an array of such", value);
+  out->emplace_back(string_of(value));
+  return std::nullopt;
+}
+
+}  // namespace
+
+// A body for /v1/embeddings, /v1/classify, /v1/score or /v1/rerank.
+MaybeError LineParse::read_texts_body(dom::object body) {
+  const bool has_pairs = request.form == ApiForm::kScore || request.form == ApiForm::kRerank;
+  std::optional<JsonElement> input;
+  for (const auto& [name, value] : body) {
+    const FieldSpec* const spec = find_field(name);
+    if (value.is_null() || (spec != nullptr && spec->kind == FieldKind::kHarmless)) continue;
+    if (name == "model") {
+      if (MaybeError error = read_string("model", value, &request.model_name)) return error;
+    } else if (name == "input" && !has_pairs) {
+      input = value;
+    } else if (request.form == ApiForm::kOpenAiEmbedding && is_one_of(name, kEmbedFields)) {
+      if (MaybeError error = read_embed_field(name, value)) return error;
+    } else if (!has_pairs || !is_one_of(name, kPairFields)) {
+      return field_error("unknown_field", name.substr(0, 100), "unknown field " + std::string(name.substr(0, 100)));
+    }
+  }
+  if (has_pairs) return request.form == ApiForm::kScore ? read_pairs(body) : read_documents(body);
+  if (!input) return field_error("missing_field", "input", "the body needs an input");
+  return read_input(*input);
+}
+
+// What a native line has in the place of a prompt. is_read: there is such.
+MaybeError LineParse::read_native_texts(const FieldSet& fields, bool* is_read) {
+  const bool embeds = request.params.task == Task::kEmbed;
+  const auto has = [&](std::string_view name) {
+    JsonElement value;
+    return root_[name].get(value) == simdjson::SUCCESS && !value.is_null();
+  };
+  for (const std::string_view name : kEmbedFields)
+    if (embeds && has(name))
+      if (MaybeError error = read_embed_field(name, root_[name].value_unsafe())) return error;
+  if (fields.has(Field::kPrompt) || fields.has(Field::kMessages) || fields.has(Field::kPromptTokenIds))
+    return std::nullopt;
+  *is_read = true;
+  if (!embeds && has("text_1") && has("text_2")) return read_pairs(object_of(root_));
+  if (!embeds && has("query") && has("documents")) return read_documents(object_of(root_));
+  if (has("input")) return read_input(root_["input"].value_unsafe());
+  *is_read = false;
+  return std::nullopt;
+}
+
+MaybeError LineParse::check_pairs() const {
+  if (limits_.num_labels == 1) return std::nullopt;
+  return RequestError{"unsupported_field",
+                      "pairs are scored by a model with one label; this one has " + std::to_string(limits_.num_labels),
+                      std::nullopt, std::nullopt};
+}
+
+// One text with one or with each of several, or as many with as many.
+MaybeError LineParse::read_pairs(dom::object object) {
+  if (MaybeError error = check_pairs()) return error;
+  std::vector<std::string> texts[2];
+  bool are_lists[2] = {};
+  for (const int i : {0, 1}) {
+    const std::string_view name = kPairFields[i];
+    JsonElement value;
+    if (object[name].get(value) != simdjson::SUCCESS || value.is_null())
+      return field_error("missing_field", name, "the line needs " + std::string(name));
+    if (MaybeError error = read_text_or_texts(name, value, &are_lists[i], &texts[i])) return error;
+  }
+  if (texts[0].size() != 1 && texts[0].size() != texts[1].size())
+    return field_error("invalid_value", "text_2",
+                       "text_1 has " + std::to_string(texts[0].size()) + " texts and text_2 " +
+                           std::to_string(texts[1].size()) + "; give one text_1, or as many of both");
+  request.first_texts = std::move(texts[0]);
+  request.params.classify.pairs = TextPairs::kScore;
+  take_prompts({std::make_move_iterator(texts[1].begin()), std::make_move_iterator(texts[1].end())});
+  request.params.embed.is_list = are_lists[0] || are_lists[1];
+  return std::nullopt;
+}
+
+MaybeError LineParse::read_documents(dom::object object) {
+  if (MaybeError error = check_pairs()) return error;
+  ClassifyParams& classify = request.params.classify;
+  classify.returns_documents = request.form == ApiForm::kRerank;
+  std::string query;
+  std::vector<std::string> documents;
+  JsonElement value;
+  for (const std::string_view name : {"query", "documents"})
+    if (object[name].get(value) != simdjson::SUCCESS || value.is_null())
+      return field_error("missing_field", name, "the line needs " + std::string(name));
+  value = object["query"].value_unsafe();
+  if (!is_string(value) || is_neutral(value, Neutral::kEmpty)) return invalid_value("query", "a non-empty string", value);
+  query = string_of(value);
+  value = object["documents"].value_unsafe();
+  if (!value.is_array()) return invalid_value("documents", "an array of texts", value);
+  if (MaybeError error = read_texts("documents", value, &documents)) return error;
+  if (object["top_n"].get(value) == simdjson::SUCCESS && !value.is_null()) {
+    int32_t top_n = 0;  // 0 is all, as in vLLM
+    if (MaybeError error = read_int32("top_n", value, 0, INT32_MAX, &top_n)) return error;
+    if (top_n > 0) classify.top_n = top_n;
+  }
+  if (object["return_documents"].get(value) == simdjson::SUCCESS && !value.is_null())
+    if (MaybeError error = read_bool("return_documents", value, &classify.returns_documents)) return error;
+  request.first_texts = {std::move(query)};
+  classify.pairs = TextPairs::kRerank;
+  request.params.output.echo = classify.returns_documents;
+  take_prompts({std::make_move_iterator(documents.begin()), std::make_move_iterator(documents.end())});
+  return std::nullopt;
+}
+
+// At least one.
+void LineParse::take_prompts(std::vector<PromptInput> prompts) {
+  request.prompt = std::move(prompts.front());
+  request.more_prompts.assign(std::make_move_iterator(prompts.begin() + 1), std::make_move_iterator(prompts.end()));
+  request.params.embed.is_list = true;
+}
+
+MaybeError LineParse::read_embed_field(std::string_view name, JsonElement value) {
+  EmbedParams& embed = request.params.embed;
+  if (name == "dimensions") {
+    int32_t dimensions = 0;
+    if (MaybeError error = read_int32("dimensions", value, 1, limits_.max_dimensions, &dimensions)) return error;
+    embed.dimensions = dimensions;
+    return std::nullopt;
+  }
+  const std::string_view format = is_string(value) ? string_of(value) : "";
+  if (format != "float" && format != "base64") return invalid_value(name, "\"float\" or \"base64\"", value);
+  embed.is_base64 = format == "base64";
+  return std::nullopt;
+}
+
+// Texts, or arrays of token ids.
+MaybeError LineParse::read_inputs(dom::array inputs) {
+  std::vector<PromptInput> prompts;
+  for (const JsonElement entry : inputs) {
+    const std::string name = "input[" + std::to_string(prompts.size()) + "]";
+    if (prompts.size() == kMaxInputs)
+      return field_error("invalid_value", "input", "input may hold at most " + std::to_string(kMaxInputs) + " inputs");
+    if (entry.is_array()) {
+      std::vector<TokenId> tokens;
+      if (MaybeError error = read_token_ids(name, entry, limits_.vocab_size, &tokens)) return error;
+      if (tokens.empty()) return invalid_value(name, "a non-empty array of token ids", entry);
+      prompts.emplace_back(std::move(tokens));
+    } else if (is_string(entry) && !is_neutral(entry, Neutral::kEmpty)) {
+      prompts.emplace_back(std::string(string_of(entry)));
+    } else {
+      return invalid_value(name, "a non-empty string, or token ids", entry);
+    }
+  }
+  take_prompts(std::move(prompts));
+  return std::nullopt;
+}
+
+// A text or token ids, or an array of such.
+MaybeError LineParse::read_input(JsonElement value) {
+  if (value.is_array()) {
+    const dom::array array = array_of(value);
+    if (array.begin() != array.end() && (is_string(*array.begin()) || (*array.begin()).is_array()))
+      return read_inputs(array);
+  }
+  MaybeError error = read_prompt_value(value);
+  if (!error) return error;
+  for (size_t at = error->message.find("prompt"); at != std::string::npos; at = error->message.find("prompt", at + 5))
+    error->message.replace(at, 6, "input");
+  error->param = "input";
+  return error;
+}
+
+}  // namespace llmb

@@ -1,0 +1,202 @@
+// Encoders: texts become the vectors that sentence-transformers makes of them (tools/golden/make_golden_encoders.py).
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/config_loader.h"
+#include "model/pooling.h"
+#include "tests/support/engine_job.h"
+#include "tests/support/golden.h"
+#include "tests/support/source_dir.h"
+#include "tests/support/temp_dir.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmb::test {
+namespace {
+
+using nlohmann::json;
+
+std::vector<std::string> encoder_dirs() {
+  std::vector<std::string> dirs;
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/data/fixtures/encoders"))
+    dirs.push_back(entry.path().string());
+  return dirs;
+}
+
+EngineJobOptions encoder_job(const std::string& dir) {
+  EngineJobOptions options;
+  options.config = load_model_config(dir).value();
+  options.tokenizer = Tokenizer::load(dir).value();
+  options.make_backend = [] { return make_cpu_backend(); };
+  options.load.model_dir = dir;
+  options.load.dtype = options.load.kv_cache_dtype = DType::kF32;
+  options.load.num_threads = 2;
+  options.load.pooling = load_pooling(dir, options.config, {}).value();
+  options.defaults.task = Task::kEmbed;
+  options.defaults.embed.normalizes = options.load.pooling->normalizes;
+  options.scheduler.max_num_seqs = 8;
+  options.scheduler.max_num_batched_tokens = 400;
+  options.scheduler.max_num_drafts = 8;
+  options.scheduler.max_model_len = 318;
+  options.scheduler.block_size = 16;
+  options.scheduler.num_blocks = 60;
+  options.scheduler.enable_prefix_caching = true;
+  return options;
+}
+
+std::vector<json> answers_to(const std::vector<json>& lines, const EngineJobOptions& options) {
+  std::string text;
+  for (const json& line : lines) text += line.dump() + "\n";
+  const EngineJob job(text);
+  const EngineJobOutcome outcome = job.run(options);
+  REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
+  std::vector<json> records;
+  for (const auto& [index, record] : records_by_index(job.output())) records.push_back(json::parse(record));
+  REQUIRE(records.size() == lines.size());
+  return records;
+}
+
+// 1 - cosine, and what the lengths differ by.
+double distance(const json& a, const json& b) {
+  REQUIRE(a.size() == b.size());
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double x = a[i], y = b[i];
+    ab += x * y, aa += x * x, bb += y * y;
+  }
+  return 1 - ab / std::sqrt(aa * bb) + std::fabs(std::sqrt(aa / bb) - 1);
+}
+
+TEST_CASE("encoders' vectors equal sentence-transformers', and are the same bytes whatever the schedule") {
+  for (const std::string& dir : encoder_dirs()) {
+    CAPTURE(dir);
+    const std::vector<json> golden = read_json_lines(dir + "/golden.jsonl");
+    REQUIRE(golden.size() >= 11);
+    std::vector<json> lines, texts;
+    for (const json& line : golden) {
+      lines.push_back({{"prompt", line["text"]}});
+      texts.push_back(line["text"]);
+    }
+    lines.push_back({{"input", {texts[10], texts[0], texts[1]}}});
+    lines.push_back({{"input", golden[1]["token_ids"]}});
+    EngineJobOptions options = encoder_job(dir);
+    const std::vector<json> records = answers_to(lines, options);
+    for (size_t i = 0; i < golden.size(); ++i) {
+      CAPTURE(texts[i]);
+      REQUIRE_MESSAGE(records[i].contains("embedding"), records[i].dump());
+      CHECK(records[i]["usage"]["prompt_tokens"] == golden[i]["token_ids"].size());
+      CHECK(distance(records[i]["embedding"], golden[i]["embedding"]) <= 1e-6);
+    }
+    const json several = {records[10]["embedding"], records[0]["embedding"], records[1]["embedding"]};
+    CHECK(records[golden.size()]["embeddings"] == several);
+    CHECK(records.back()["embedding"] == records[1]["embedding"]);
+    for (const int variant : {0, 1}) {
+      options.scheduler.max_num_seqs = variant == 0 ? 1 : 32;
+      options.scheduler.max_num_batched_tokens = variant == 0 ? 318 : 2000;
+      options.scheduler.block_size = variant == 0 ? 4 : 16;
+      options.scheduler.num_blocks = variant == 0 ? 80 : 300;
+      options.load.num_threads = 1 + variant;
+      CHECK(answers_to(lines, options) == records);
+    }
+  }
+}
+
+TEST_CASE("a text as long as the model's positions is encoded, a longer one is an error or cut") {
+  const std::string dir = source_dir() + "/data/fixtures/encoders/bert";
+  EngineJobOptions options = encoder_job(dir);
+  options.scheduler.max_model_len = 8;
+  const auto records = answers_to({{{"prompt_token_ids", {2, 7, 8, 9, 10, 11, 12, 3}}},
+                                   {{"prompt_token_ids", {2, 7, 8, 9, 10, 11, 12, 13, 3}}},
+                                   {{"prompt", "what is the capital of France?"}},
+                                   {{"prompt", "what is the capital of France?"}, {"truncate_prompt_tokens", 6}}},
+                                  options);
+  CHECK(records[0].contains("embedding"));
+  for (const size_t i : {1, 2}) CHECK(records[i]["error"]["code"] == "prompt_too_long");
+  CHECK(records[1]["error"]["message"].get<std::string>().find("has 9 tokens; at most 8 are computed") !=
+        std::string::npos);
+  REQUIRE_MESSAGE(records[3].contains("embedding"), records[3].dump());
+  CHECK(records[3]["usage"]["prompt_tokens"] == 6);
+}
+
+TEST_CASE("pooling is read from sentence-transformers files") {
+  const TempDir dir;
+  ModelConfig config;
+  config.hidden_size = 8;
+  const auto load = [&](std::optional<PoolingKind> given = {}) { return load_pooling(dir.path(), config, given); };
+  const auto refusal = [&] { return load().status().message(); };
+  CHECK(load(PoolingKind::kLast).ok());
+  CHECK(load(PoolingKind::kMean).value().normalizes);
+  CHECK(refusal().find("modules.json") != std::string::npos);
+  const auto write = [&](const std::vector<std::string>& types) {
+    json modules = json::array();
+    for (const std::string& type : types) {
+      const std::string path = type == "Transformer" ? "" : "1_" + type;
+      modules.push_back({{"path", path}, {"type", "sentence_transformers.models." + type}});
+    }
+    write_file(dir / "modules.json", modules.dump());
+  };
+  for (const char* name : {"1_Pooling", "1_Dense"}) std::filesystem::create_directory(dir / name);
+  const auto write_kind = [&](const json& members) { write_file(dir / "1_Pooling/config.json", members.dump()); };
+  write({"Transformer", "Pooling"});
+  const std::vector<std::pair<json, PoolingKind>> kinds = {
+      {{{"word_embedding_dimension", 8}, {"pooling_mode_cls_token", false}, {"pooling_mode_lasttoken", true}},
+       PoolingKind::kLast},
+      {{{"pooling_mode_mean_tokens", true}}, PoolingKind::kMean},
+      {{{"pooling_mode_cls_token", true}, {"include_prompt", true}}, PoolingKind::kFirst},
+      {{{"pooling_mode", "mean"}}, PoolingKind::kMean},
+      {{{"pooling_mode", {"cls"}}}, PoolingKind::kFirst}};
+  for (const auto& [members, kind] : kinds) {
+    write_kind(members);
+    REQUIRE_MESSAGE(load().ok(), refusal());
+    CHECK(load().value().kind == kind);
+    CHECK(!load().value().normalizes);
+  }
+  write({"Transformer", "Pooling", "Normalize"});
+  CHECK(load().value().normalizes);
+  const std::vector<json> refused = {{{"pooling_mode_max_tokens", true}},
+                                     {{"pooling_mode", {"cls", "mean"}}},
+                                     {{"pooling_mode_cls_token", true}, {"pooling_mode_mean_tokens", true}},
+                                     {{"a", 1}}};
+  for (const json& members : refused) {
+    write_kind(members);
+    CHECK(refusal().find("pooling_mode") != std::string::npos);
+  }
+  write_kind({{"pooling_mode_mean_tokens", true}});
+  write({"Transformer", "Pooling", "Dense", "Normalize"});
+  const auto write_dense = [&](const json& members) { write_file(dir / "1_Dense/config.json", members.dump()); };
+  write_dense({{"in_features", 8}, {"out_features", 3}, {"activation_function", "torch.nn.modules.linear.Identity"}});
+  REQUIRE_MESSAGE(load().ok(), refusal());
+  const std::vector<PoolingLayer> layers = load().value().layers;
+  CHECK((layers.size() == 1 && layers[0].out_features == 3 && !layers[0].activation));
+  write_dense({{"in_features", 9}, {"out_features", 3}});
+  CHECK(refusal().find("in_features") != std::string::npos);
+  write_dense({{"in_features", 8}, {"out_features", 3}, {"activation_function", "torch.nn.modules.activation.GELU"}});
+  CHECK(refusal().find("GELU") != std::string::npos);
+  const std::vector<std::vector<std::string>> orders = {
+      {"Transformer", "Dense"}, {"Transformer", "Pooling", "Normalize", "Dense"}, {"Transformer", "Pooling", "LSTM"}};
+  for (const std::vector<std::string>& types : orders) {
+    write(types);
+    CHECK(refusal().find(types.back()) != std::string::npos);
+  }
+  write_file(dir / "modules.json", R"([{"type": 5, "path": []}])");
+  CHECK(refusal().find("module \"\" is not supported") != std::string::npos);
+}
+
+TEST_CASE("the longest text of a model is read from sentence-transformers files") {
+  const TempDir dir;
+  CHECK(!load_max_seq_length(dir.path()).value().has_value());
+  write_file(dir / "sentence_bert_config.json", R"({"max_seq_length": 256, "do_lower_case": false})");
+  CHECK(load_max_seq_length(dir.path()).value() == 256);
+  for (const char* text : {R"({"max_seq_length": 0})", R"({"do_lower_case": true})", "[]", ""}) {
+    write_file(dir / "sentence_bert_config.json", text);
+    CHECK(!load_max_seq_length(dir.path()).ok());
+  }
+}
+
+}  // namespace
+}  // namespace llmb::test
