@@ -145,5 +145,16 @@ void activate(const ActivationSpec& spec, const float* x, int64_t rows, int64_t 
   });
 }
 
+void activate_times(Activation kind, const float* x, const float* y, int64_t y_stride, int64_t rows, int64_t width,
+                    float* out, ThreadPool& pool) {
+  LLMB_CHECK(kind != Activation::kClampedSwiglu);
+  const int64_t rows_per_task = std::max<int64_t>(1, kActivationSpan / (width + 1));
+  pool.parallel_for(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
+    const int64_t end = std::min(rows, (task + 1) * rows_per_task);
+    for (int64_t r = task * rows_per_task; r < end; ++r)
+      activate_rows({kind}, x + r * width, y + r * y_stride, width, 1, width, out + r * width, width);
+  });
+}
+
 }  // namespace llmb::cpu
 #endif

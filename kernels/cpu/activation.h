@@ -16,6 +16,14 @@ void activate(const ActivationSpec& spec,
               float* out,  // [rows, intermediate]
               ThreadPool& pool);
 
+// out = f(x) * y, of kinds that have no gate of their own
+void activate_times(Activation kind,
+                    const float* x,                    // [rows, width]
+                    const float* y, int64_t y_stride,  // [rows, y_stride]  the first `width` columns
+                    int64_t rows, int64_t width,
+                    float* out,  // [rows, width]
+                    ThreadPool& pool);
+
 // Activates some columns: `up` is nullptr without a gate. By the calling thread.
 void activate_rows(const ActivationSpec& spec, const float* x, const float* up, int64_t x_stride, int64_t rows,
                    int64_t columns, float* out, int64_t out_stride);

@@ -3,7 +3,7 @@
 //
 // 1. slot = block * block_size + offset; any block_size >= 1 is allowed (multiples of 16 are fastest).
 // 2. The keys and values that a KV head has in a block are one piece of memory, keys first; the heads of a block follow
-//    each other.
+//    each other. So do blocks, or they begin block_stride bytes apart.
 // 3. A format stores key and value x of a head as follows; `position` is the offset in the block.
 //      float32   keys [head_dim][position], values [position][head_dim]
 //      bfloat16  x rounded to nearest even. Keys [channel pair][position][2], values [position pair][head_dim][2]: a
@@ -25,11 +25,12 @@
 namespace llmb::cpu {
 
 struct KvCacheView {
-  uint8_t* data = nullptr;  // [num_blocks, num_kv_heads, head_bytes()], aligned to 4 bytes
+  uint8_t* data = nullptr;  // [num_blocks] of [num_kv_heads, head_bytes()], aligned to 4 bytes
   DType dtype = DType::kF32;
   int32_t block_size = 16;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
+  int64_t block_stride = 0;  // a multiple of 4; 0: block_bytes()
 
   int64_t key_bytes() const {
     if (dtype == DType::kBF16) return ceil_div(head_dim, 2) * block_size * 4;
@@ -46,7 +47,9 @@ struct KvCacheView {
 
   int64_t block_bytes() const { return num_kv_heads * head_bytes(); }  // of all heads
 
-  uint8_t* keys(int64_t block, int64_t kv_head) const { return data + (block * num_kv_heads + kv_head) * head_bytes(); }
+  uint8_t* keys(int64_t block, int64_t kv_head) const {
+    return data + block * (block_stride > 0 ? block_stride : block_bytes()) + kv_head * head_bytes();
+  }
   uint8_t* values(int64_t block, int64_t kv_head) const { return keys(block, kv_head) + key_bytes(); }
   // int8 only: [2][block_size]  of keys, of values.
   float* scales(int64_t block, int64_t kv_head) const {

@@ -93,7 +93,7 @@ struct MachineLimits {
 };
 
 inline LayerGroups layer_groups(const ModelConfig& config, const LoadOptions& options) {
-  return options.groups_layers ? group_layers(config, options.max_model_len) : LayerGroups();
+  return group_layers(config, options.groups_layers ? options.max_model_len : 0);
 }
 
 // Blocks that a sequence of max_model_len tokens holds at most.

@@ -1,12 +1,23 @@
 // The shape of the paged KV pool. Ids and sizes only; memory belongs to a backend.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "core/layer_groups.h"
+#include "core/model_config.h"
 #include "core/types.h"
 
 namespace llmb {
+
+// The keys of a token in a layer; as many values.
+struct KvHeads {
+  int32_t num_heads = 0;  // 0: the layer has none of its own
+  int32_t head_dim = 0;
+  bool operator==(const KvHeads&) const = default;
+};
 
 // slot = block * block_size + offset. How a backend lays out a block inside is its own affair.
 struct KvLayout {
@@ -17,16 +28,44 @@ struct KvLayout {
   int32_t num_blocks = 0;   // of all groups together
   DType dtype = DType::kF32;  // kI8: each key and each value of a head has an fp32 scale beside it
   LayerGroups groups;         // whose tables name the blocks
+  std::vector<KvHeads> heads;  // [num_layers], or empty: num_kv_heads of head_dim in all layers
 
+  KvHeads heads_of(int32_t layer) const { return heads.empty() ? KvHeads{num_kv_heads, head_dim} : heads[layer]; }
   int32_t num_planes() const { return groups.groups.empty() ? num_layers : groups.num_planes; }
-  int64_t bytes_per_token() const { return num_layers * layer_bytes(); }  // in all layers
-  int64_t bytes_per_block() const { return num_planes() * layer_bytes() * block_size; }
+  int64_t bytes_per_token() const {  // in all layers
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < num_layers; ++i) bytes += layer_bytes(i);
+    return bytes;
+  }
+  int64_t bytes_per_block() const { return num_planes() * plane_bytes() * block_size; }
 
  private:
-  int64_t layer_bytes() const {  // of a token
+  int64_t layer_bytes(int32_t layer) const {  // of a token
     const int64_t scale_bytes = dtype == DType::kI8 ? 4 : 0;
-    return int64_t{2} * num_kv_heads * (head_dim * dtype_bytes(dtype) + scale_bytes);
+    const KvHeads of = heads_of(layer);
+    return int64_t{2} * of.num_heads * (of.head_dim * dtype_bytes(dtype) + scale_bytes);
+  }
+  int64_t plane_bytes() const {  // of a token
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < num_layers; ++i) bytes = std::max(bytes, groups.layers_of_plane(i) * layer_bytes(i));
+    return bytes;
   }
 };
+
+// Without blocks yet.
+inline KvLayout make_kv_layout(const ModelConfig& config, int32_t block_size, DType dtype, LayerGroups groups) {
+  KvLayout kv{config.num_hidden_layers,
+              config.num_key_value_heads,
+              config.head_dim,
+              block_size,
+              0,
+              dtype,
+              std::move(groups),
+              {}};
+  const bool differ = config.heads_differ() || config.has_states();
+  for (int32_t i = 0; differ && i < config.num_hidden_layers; ++i)
+    kv.heads.push_back({config.has_own_kv(i) ? config.num_kv_heads_of(i) : 0, config.head_dim_of(i)});
+  return kv;
+}
 
 }  // namespace llmb

@@ -13,17 +13,18 @@
 
 namespace llmb {
 
-enum class RopeScalingKind { kNone, kLinear, kLlama3, kDynamic, kYarn, kLongRope };
+enum class RopeScalingKind { kNone, kLinear, kLlama3, kDynamic, kYarn, kLongRope, kProportional };
 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
-  double factor = 1.0;                            // linear, llama3, dynamic, yarn
+  double factor = 1.0;                            // linear, llama3, dynamic, yarn, proportional
   double low_freq_factor = 1.0;                   // llama3
   double high_freq_factor = 4.0;                  // llama3
   int32_t original_max_position_embeddings = 0;   // llama3, dynamic, yarn, longrope: positions that it was trained on
   double attention_factor = 1.0;                  // yarn, longrope: multiplies cosines and sines
   double beta_fast = 32.0, beta_slow = 1.0;       // yarn
   bool truncate = true;                           // yarn
+  double rotated_share = 1.0;  // proportional: of the pairs, the first ones turn, by whole heads' angles
   std::vector<double> short_factor, long_factor;  // [rotary_dim / 2]  longrope
 };
 
@@ -79,6 +80,9 @@ struct LayerConfig {
   int32_t reach = 0;         // > 0: in an encoder, a token sees so many positions on either side of its own
   int32_t rope = 0;          // index into ModelConfig::ropes; -1: q and k are not rotated
   bool has_experts = false;  // else the MLP is dense
+  int32_t head_dim = 0, num_key_value_heads = 0, intermediate_size = 0;  // 0: the model's
+  int32_t kv_layer = -1;         // >= 0: an earlier layer whose keys and values it attends to; it has none of its own
+  bool values_are_keys = false;  // as their projection gives them, without norms and rotation
 };
 
 // A router's logits become scores: each expert's share among all by softmax, or the logistic function of its logit.
@@ -162,17 +166,24 @@ struct ModelConfig {
   QueryGrowth query_growth;
   bool attention_gate = false;  // its output is multiplied by the logistic function of a product with x
   StateConfig state;
+  bool value_norm = false;  // RMSNorm over each head of v, without weights
 
   // MLP.
   ActivationSpec activation;
   bool mlp_bias = false;
   ExpertsConfig experts;
 
+  // A vector of each token for each layer, from a table of its own and from the token's embedding, is added, gated,
+  // behind the layer's MLP.
+  int32_t hidden_size_per_layer_input = 0;  // its size; 0: there is none
+  int32_t vocab_size_per_layer_input = 0;
+
   // Multipliers.
   double embedding_multiplier = 1;
   double residual_multiplier = 1;  // of what attention and the MLP give
   double logit_multiplier = 1;
   double logit_softcap = 0;  // > 0: logits become softcap * tanh(logit / softcap)
+  bool layer_scalars = false;  // the residual stream is multiplied by a number of each layer behind it
 
   std::vector<LayerConfig> layers;  // [num_hidden_layers], or empty: all as LayerConfig()
 
@@ -186,14 +197,39 @@ struct ModelConfig {
     return weights == Quantization::kNone && gpu_dtype() == DType::kF32 ? DType::kF32 : DType::kBF16;
   }
 
+  // Of layers that say nothing else.
   int64_t q_size() const { return int64_t{num_attention_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_key_value_heads} * head_dim; }
+  // Of a layer.
+  int32_t head_dim_of(int32_t index) const { return layer(index).head_dim > 0 ? layer(index).head_dim : head_dim; }
+  int32_t num_kv_heads_of(int32_t index) const {
+    return layer(index).num_key_value_heads > 0 ? layer(index).num_key_value_heads : num_key_value_heads;
+  }
+  int32_t intermediate_size_of(int32_t index) const {
+    return layer(index).intermediate_size > 0 ? layer(index).intermediate_size : intermediate_size;
+  }
+  bool has_own_kv(int32_t index) const { return layer(index).kv_layer < 0 && !layer(index).has_state; }
+  int32_t kv_layer_of(int32_t index) const { return layer(index).kv_layer < 0 ? index : layer(index).kv_layer; }
+  int64_t q_size_of(int32_t index) const { return int64_t{num_attention_heads} * head_dim_of(index); }
+  int64_t kv_size_of(int32_t index) const {  // of its own keys
+    return has_own_kv(index) ? int64_t{num_kv_heads_of(index)} * head_dim_of(index) : 0;
+  }
+  int64_t qkv_size_of(int32_t index) const { return q_size_of(index) + 2 * kv_size_of(index); }
+  bool heads_differ() const {
+    for (const LayerConfig& l : layers)
+      if (l.head_dim > 0 || l.num_key_value_heads > 0 || l.kv_layer >= 0) return true;
+    return false;
+  }
   int32_t rotary_dim(const RopeConfig& rope) const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }
   bool has_states() const { return state.kind != StateKind::kNone; }
   // How wide the rows are that attention, or what stands in its place, hands to the projection behind it, at most.
-  int64_t mixed_size() const { return std::max(q_size(), state.values_size()); }
+  int64_t mixed_size() const {
+    int64_t size = state.values_size();
+    for (int32_t i = 0; i < num_hidden_layers; ++i) size = std::max(size, q_size_of(i));
+    return size;
+  }
   double score_scale(int32_t layer) const {
-    const double scale = attention_scale > 0 ? attention_scale : 1 / std::sqrt(static_cast<double>(head_dim));
+    const double scale = attention_scale > 0 ? attention_scale : 1 / std::sqrt(static_cast<double>(head_dim_of(layer)));
     return scale_by_inverse_layer ? scale / (layer + 1) : scale;
   }
 
@@ -204,16 +240,16 @@ struct ModelConfig {
 
  private:
   int64_t num_params(int64_t num_experts) const {
-    const int64_t attention = int64_t{hidden_size} * (q_size() * (attention_gate ? 3 : 2) + kv_size() * 2);
-    const int64_t mixer = int64_t{hidden_size} * (state.conv_channels() + 2 * state.values_size() + state.gates_size());
-    const int64_t matrices = activation.gated ? 3 : 2;
-    const int64_t dense = matrices * hidden_size * intermediate_size;
-    const int64_t mixture = int64_t{hidden_size} * experts.num_experts +
-                            num_experts * matrices * hidden_size * experts.intermediate_size +
-                            matrices * hidden_size * experts.shared_intermediate_size;
-    int64_t total = int64_t{vocab_size} * hidden_size;
-    for (int32_t i = 0; i < num_hidden_layers; ++i)
-      total += (layer(i).has_state ? mixer : attention) + (layer(i).has_experts ? mixture : dense);
+    const int64_t hidden = hidden_size, matrices = activation.gated ? 3 : 2, inputs = hidden_size_per_layer_input;
+    const int64_t mixer = hidden * (state.conv_channels() + 2 * state.values_size() + state.gates_size());
+    const int64_t mixture = hidden * experts.num_experts + num_experts * matrices * hidden * experts.intermediate_size +
+                            matrices * hidden * experts.shared_intermediate_size;
+    int64_t total = hidden * vocab_size;
+    for (int32_t i = 0; i < num_hidden_layers; ++i) {
+      const int64_t attention = hidden * (q_size_of(i) * (attention_gate ? 3 : 2) + kv_size_of(i) * 2);
+      total += (layer(i).has_state ? mixer : attention) + hidden * inputs * 3;
+      total += layer(i).has_experts ? mixture : matrices * hidden * intermediate_size_of(i);
+    }
     return total;
   }
 };

@@ -69,7 +69,8 @@ void StepMetrics::add_step(const ModelConfig& config, const StepPlan& plan, cons
     attended += n * plan.entries[e].max_base() + n * (n + 1) / 2;
   }
   num_context_tokens_read += static_cast<double>(num_context_tokens(plan));
-  flops += 4 * attended * static_cast<double>(config.q_size()) * config.num_hidden_layers;
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i)
+    flops += 4 * attended * static_cast<double>(config.q_size_of(i));
 }
 
 void StepMetrics::add(const StepMetrics& other, double later_ms) {

@@ -67,11 +67,15 @@ class Inspector {
     if (!c.alibi_slopes.empty()) return "ALiBi";
     if (c.learned_positions) return "learned";
     std::string out;
-    static constexpr const char* kKinds[] = {"", ", linear", ", llama3", ", dynamic", ", yarn", ", longrope"};
-    for (const RopeConfig& rope : c.ropes) {
+    static constexpr const char* kKinds[] = {"", ", linear", ", llama3", ", dynamic", ", yarn", ", longrope", ""};
+    for (size_t i = 0; i < c.ropes.size(); ++i) {
+      const RopeConfig& rope = c.ropes[i];
+      int32_t layer = 0;
+      while (layer + 1 < c.num_hidden_layers && c.layer(layer).rope != static_cast<int32_t>(i)) ++layer;
       char text[96];
       std::snprintf(text, sizeof text, "%srope theta %g%s, %d of %d channels", out.empty() ? "" : "; ", rope.theta,
-                    kKinds[static_cast<int>(rope.scaling.kind)], c.rotary_dim(rope), c.head_dim);
+                    kKinds[static_cast<int>(rope.scaling.kind)],
+                    static_cast<int32_t>(c.rotary_dim(rope) * rope.scaling.rotated_share), c.head_dim_of(layer));
       out += text;
     }
     return out;
@@ -79,15 +83,23 @@ class Inspector {
 
   static std::string describe_layers(const ModelConfig& c) {
     std::map<int32_t, int> windows;
-    int num_experts = 0, num_unrotated = 0;
+    std::map<std::pair<int32_t, int32_t>, int> heads;  // those that are not the model's
+    int num_experts = 0, num_unrotated = 0, num_sharing = 0;
     for (int32_t i = 0; i < c.num_hidden_layers; ++i) {
       windows[c.layer(i).window]++;
       num_experts += c.layer(i).has_experts;
       num_unrotated += c.layer(i).rope < 0;
+      num_sharing += !c.has_own_kv(i);
+      if (c.layer(i).head_dim > 0 || c.layer(i).num_key_value_heads > 0)
+        heads[{c.num_kv_heads_of(i), c.head_dim_of(i)}]++;
     }
     std::string out;
     for (const auto& [window, count] : windows)
       if (window > 0) out += ", " + std::to_string(count) + " with a window of " + std::to_string(window);
+    for (const auto& [size, count] : heads)
+      out += ", " + std::to_string(count) + " with " + std::to_string(size.first) + " KV heads of " +
+             std::to_string(size.second);
+    if (num_sharing > 0) out += ", " + std::to_string(num_sharing) + " that use earlier layers' keys and values";
     if (num_unrotated > 0) out += ", " + std::to_string(num_unrotated) + " without rope";
     if (num_experts > 0)
       out += ", " + std::to_string(num_experts) + " with " + std::to_string(c.experts.num_experts) + " experts (" +
@@ -101,6 +113,8 @@ class Inspector {
     std::printf("sizes         hidden %d, %d heads over %d KV heads of %d, MLP %d%s, vocabulary %d%s\n", c.hidden_size,
                 c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.intermediate_size,
                 c.activation.gated ? " gated" : "", c.vocab_size, c.tie_word_embeddings ? " (tied)" : "");
+    if (c.hidden_size_per_layer_input > 0)
+      std::printf("layer inputs  %d numbers of each token for each layer\n", c.hidden_size_per_layer_input);
     std::printf("positions     %d, %s\n", c.max_position_embeddings, describe_positions(c).c_str());
   }
 
@@ -265,7 +279,7 @@ class Inspector {
     std::vector<DType> dtypes = {DType::kF32};
     if (c.gpu_dtype() != DType::kF32) dtypes.push_back(c.gpu_dtype());
     for (const DType dtype : dtypes) {
-      const KvLayout kv = {c.num_hidden_layers, c.num_key_value_heads, c.head_dim, 16, 0, dtype};
+      const KvLayout kv = make_kv_layout(c, 16, dtype, group_layers(c, 0));
       const int64_t numbers = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
       const int64_t held = stays_blocks && dtype == DType::kF32 ? stored_bytes_ : numbers;
       std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype),

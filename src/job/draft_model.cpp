@@ -82,8 +82,7 @@ void leave_room_for_draft_model(const DraftModel& draft, LoadOptions* target_loa
   const DType dtype = draft.load.dtype.value_or(config.gpu_dtype());
   const int64_t weight_bytes = stored_weight_bytes(config) / dtype_bytes(config.dtype) * dtype_bytes(dtype);
   target_load->cuda.draft_bytes = weight_bytes + kGpuWorkspaceBytes;
-  const KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, draft.load.block_size, 1,
-                    dtype};
+  const KvLayout kv = make_kv_layout(config, draft.load.block_size, dtype, group_layers(config, 0));
   target_load->cuda.draft_block_bytes = kv.bytes_per_block();
 }
 

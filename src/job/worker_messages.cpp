@@ -49,14 +49,20 @@ void each_member(RowMessage& row, F f) {
 
 template <typename F>
 void each_member(LayerGroups& groups, F f) {
-  auto& [windows, group_of, planes, num_planes] = groups;
-  f(windows), f(group_of), f(planes), f(num_planes);
+  auto& [windows, group_of, planes, parts, per_plane, num_planes] = groups;
+  f(windows), f(group_of), f(planes), f(parts), f(per_plane), f(num_planes);
+}
+
+template <typename F>
+void each_member(KvHeads& heads, F f) {
+  auto& [num_heads, head_dim] = heads;
+  f(num_heads), f(head_dim);
 }
 
 template <typename F>
 void each_member(KvLayout& kv, F f) {
-  auto& [num_layers, num_kv_heads, head_dim, block_size, num_blocks, dtype, groups] = kv;
-  f(num_layers), f(num_kv_heads), f(head_dim), f(block_size), f(num_blocks), f(dtype), f(groups);
+  auto& [num_layers, num_kv_heads, head_dim, block_size, num_blocks, dtype, groups, heads] = kv;
+  f(num_layers), f(num_kv_heads), f(head_dim), f(block_size), f(num_blocks), f(dtype), f(groups), f(heads);
 }
 
 template <typename F>

@@ -100,6 +100,12 @@ struct WeightNames {
   ExpertsLayout experts_layout = ExpertsLayout::kStacked;
   const char *expert_gate = "gate_proj", *expert_up = "up_proj", *expert_down = "down_proj";
   const char *stacked_gate_up = ".gate_up_proj", *stacked_down = ".down_proj";
+  // Inputs of layers: for all of them, and in a layer.
+  const char *embed_layer_inputs = "embed_tokens_per_layer", *project_layer_inputs = "per_layer_model_projection";
+  const char* layer_inputs_norm = "per_layer_projection_norm";
+  const char *input_gate = "per_layer_input_gate", *input_projection = "per_layer_projection";
+  const char* input_post_norm = "post_per_layer_input_norm";
+  const char* layer_scalar = "layer_scalar";  // the tensor's whole name in its layer
   const char* norm = "norm";
   const char* lm_head = "lm_head|language_model.lm_head";
   bool lm_head_bias = false;

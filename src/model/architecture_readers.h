@@ -34,6 +34,7 @@ void read_internlm2(ConfigFields& f, ModelConfig* c);
 void read_gemma(ConfigFields& f, ModelConfig* c);
 void read_gemma2(ConfigFields& f, ModelConfig* c);
 void read_gemma3_text(ConfigFields& f, ModelConfig* c);
+void read_gemma4(ConfigFields& f, ModelConfig* c);  // architecture_gemma4.cpp
 
 // architecture_state.cpp: layers with a recurrent state among those with attention.
 void read_gated_delta(ConfigFields& f, ModelConfig* c);

@@ -9,6 +9,14 @@ namespace llmb {
 
 namespace {
 
+constexpr ConfigDefaults kGemma4Defaults = {.vocab_size = 262144,
+                                            .num_attention_heads = 8,
+                                            .num_key_value_heads = 4,
+                                            .head_dim = 256,
+                                            .max_position_embeddings = 131072,
+                                            .activation = "gelu_pytorch_tanh",
+                                            .tie_word_embeddings = true};
+
 constexpr ConfigDefaults kQwen2VlDefaults = {
     .num_key_value_heads = 8, .max_position_embeddings = 32768, .norm_eps = 1e-5};
 
@@ -111,6 +119,8 @@ const Architecture kArchitectures[] = {
       .tie_word_embeddings = true},
      with_post_norms(),
      read_gemma3_text},
+    {"gemma4_text", {.activation = "hidden_activation"}, kGemma4Defaults, with_post_norms(), read_gemma4},
+    {"gemma4_unified_text", {.activation = "hidden_activation"}, kGemma4Defaults, with_post_norms(), read_gemma4},
     {"glm",
      {},
      {.num_key_value_heads = 2, .head_dim = 128, .max_position_embeddings = 131072, .norm_eps = 1.5625e-7},
@@ -309,8 +319,8 @@ const Architecture kArchitectures[] = {
     {"xlm-roberta", kBertNames, bert_defaults(30522, 1e-12), bert_weights("roberta.|"), read_roberta},
 };
 
-constexpr const char* kWrappers[] = {"gemma3",   "llama4",  "mistral3",    "qwen2_5_vl",
-                                     "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl"};
+constexpr const char* kWrappers[] = {"gemma3",     "gemma4",   "gemma4_unified", "llama4",      "mistral3",
+                                     "qwen2_5_vl", "qwen2_vl", "qwen3_5",        "qwen3_5_moe", "qwen3_vl"};
 
 }  // namespace
 

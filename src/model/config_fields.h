@@ -14,7 +14,7 @@
 namespace llmb {
 
 // The largest values that are believed.
-inline constexpr int64_t kMaxIntermediate = 1 << 20, kMaxPositions = 1 << 27;
+inline constexpr int64_t kMaxIntermediate = 1 << 20, kMaxPositions = 1 << 27, kMaxHeads = 4096, kMaxHeadDim = 1024;
 
 // Remembers the first field that was wrong: read all fields, then look at status(). A field that is absent or null
 // yields the fallback. Not thread-safe. REQUIRES: `object` is a JSON object that outlives this.

@@ -21,8 +21,6 @@ namespace {
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxHidden = 1 << 18;
 constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxHeads = 4096;
-constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxParams = int64_t{1} << 52;
 
 Result<DType> parse_dtype(const std::string& name) {

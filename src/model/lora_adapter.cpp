@@ -178,6 +178,8 @@ Result<LoraReader::Place> LoraReader::find_place(std::string_view module) const 
   if (layer >= model_.num_hidden_layers)
     return invalid_argument("module " + std::string(module) + ": the model has " +
                             std::to_string(model_.num_hidden_layers) + " layers");
+  if (model_.heads_differ())
+    return unsupported("module " + std::string(module) + ": not of models whose layers have heads of different sizes");
   const int64_t hidden = model_.hidden_size, q = model_.q_size(), kv = model_.kv_size();
   const int64_t wide = model_.intermediate_size;
   const bool is_dense = !model_.layer(layer).has_experts, is_gated = model_.activation.gated;

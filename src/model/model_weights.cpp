@@ -90,13 +90,16 @@ Loader::Qkv Loader::split_qkv(const Parts& all) const {
   return out;
 }
 
-Parts Loader::read_qkv(const std::string& prefix) {
+Parts Loader::read_qkv(int32_t index, const std::string& prefix) {
   Qkv qkv;
   const int64_t hidden = c_.hidden_size;
   if (names_.qkv == nullptr) {
-    add_projection(prefix, names_.q, c_.q_size(), hidden, c_.qkv_bias, &qkv.q);
-    add_projection(prefix, names_.k, c_.kv_size(), hidden, c_.qkv_bias, &qkv.k);
-    add_projection(prefix, names_.v, c_.kv_size(), hidden, c_.qkv_bias, &qkv.v);
+    add_projection(prefix, names_.q, c_.q_size_of(index), hidden, c_.qkv_bias, &qkv.q);
+    if (c_.has_own_kv(index)) {
+      const char* const v = c_.layer(index).values_are_keys ? names_.k : names_.v;
+      add_projection(prefix, names_.k, c_.kv_size_of(index), hidden, c_.qkv_bias, &qkv.k);
+      add_projection(prefix, v, c_.kv_size_of(index), hidden, c_.qkv_bias, &qkv.v);
+    }
   } else {
     Parts all;
     add_projection(prefix, names_.qkv, c_.q_size() + 2 * c_.kv_size(), hidden, c_.qkv_bias, &all);
@@ -153,7 +156,8 @@ void Loader::load_qk_norms(int32_t index, const std::string& prefix, LayerWeight
     case QkNorm::kNone:
       return;
     case QkNorm::kPerHead:
-      layer->q_norm.weight = rms(q, c_.head_dim), layer->k_norm.weight = rms(k, c_.head_dim);
+      layer->q_norm.weight = rms(q, c_.head_dim_of(index));
+      if (c_.has_own_kv(index)) layer->k_norm.weight = rms(k, c_.head_dim_of(index));
       return;
     case QkNorm::kAllHeads:
       layer->q_norm.weight = rms(q, c_.q_size()), layer->k_norm.weight = rms(k, c_.kv_size());
@@ -181,11 +185,12 @@ void Loader::load_qk_norms(int32_t index, const std::string& prefix, LayerWeight
 
 void Loader::load_attention(int32_t index, const std::string& prefix, LayerWeights* layer) {
   if (c_.attention_gate) load_gated_qkv(prefix, layer);
-  else layer->qkv = make(read_qkv(prefix));
+  else layer->qkv = make(read_qkv(index, prefix));
   load_qk_norms(index, prefix, layer);
+  if (c_.value_norm && c_.has_own_kv(index)) layer->v_norm.weight = ones(c_.head_dim_of(index));
   if (c_.attention_sinks) layer->sinks = vector(prefix + names_.sinks, c_.num_attention_heads);
   Parts o;
-  add_projection(prefix, names_.o, c_.hidden_size, c_.q_size(), c_.o_bias, &o);
+  add_projection(prefix, names_.o, c_.hidden_size, c_.q_size_of(index), c_.o_bias, &o);
   layer->o = make(o);
 }
 
@@ -197,12 +202,33 @@ void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* 
   if (c_.post_norm || norms_sums) norm(prefix, names_.attention_post_norm, &layer->attention_post_norm);
   if (c_.pre_norm && c_.residual != ResidualKind::kParallelSharedNorm) norm(prefix, names_.mlp_norm, &layer->mlp_norm);
   if (!c_.layer(index).has_experts) {
-    load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, c_.intermediate_size, layer);
+    load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, c_.intermediate_size_of(index), layer);
   } else {
     load_experts(prefix, layer);
     if (c_.experts.shared_intermediate_size > 0) load_shared_expert(prefix, layer);
   }
   if (c_.post_norm || norms_sums) norm(prefix, names_.mlp_post_norm, &layer->mlp_post_norm);
+  if (c_.hidden_size_per_layer_input > 0) {
+    Parts gate, projection;
+    add_projection(prefix, names_.input_gate, c_.hidden_size_per_layer_input, c_.hidden_size, false, &gate);
+    layer->input_gate = make(gate);
+    add_projection(prefix, names_.input_projection, c_.hidden_size, c_.hidden_size_per_layer_input, false, &projection);
+    layer->input_projection = make(projection);
+    norm(prefix, names_.input_post_norm, &layer->input_post_norm);
+  }
+  if (c_.layer_scalars) layer->scalar = vector(prefix + names_.layer_scalar, 1);
+}
+
+void Loader::load_layer_inputs(const std::string& prefix, ModelWeights* weights) {
+  const int64_t size = c_.hidden_size_per_layer_input, all = size * c_.num_hidden_layers;
+  Parts table, projection;
+  table.add(reader_.tensor(prefix + names_.embed_layer_inputs + ".weight", {c_.vocab_size_per_layer_input, all}), {},
+            false);
+  weights->embed_layer_inputs = make(table, WeightRole::kVocabulary);
+  add_projection(prefix, names_.project_layer_inputs, all, c_.hidden_size, false, &projection);
+  weights->project_layer_inputs = make(projection);
+  weights->layer_inputs_norm.weight =
+      vector(prefix + names_.layer_inputs_norm + ".weight", size, c_.norm_weight_offset);
 }
 
 Result<ModelWeights> Loader::load() {
@@ -218,6 +244,7 @@ Result<ModelWeights> Loader::load() {
   if (c_.num_token_types > 0)
     weights.embed_types = table(prefix + names_.embed_types, c_.num_token_types, WeightRole::kSmall);
   if (c_.embedding_norm) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
+  if (c_.hidden_size_per_layer_input > 0) load_layer_inputs(prefix, &weights);
   for (int32_t i = 0; i < c_.num_hidden_layers && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
   if (c_.final_norm) norm(prefix, names_.norm, &weights.norm);
@@ -242,14 +269,16 @@ int64_t bytes_of(const NormWeights& norm) { return bytes_of(norm.weight) + bytes
 
 int64_t ModelWeights::resident_bytes() const {
   int64_t bytes = bytes_of(embed_tokens) + bytes_of(embed_positions) + bytes_of(embed_types) +
-                  bytes_of(embedding_norm) + bytes_of(norm) + bytes_of(lm_head);
+                  bytes_of(embedding_norm) + bytes_of(norm) + bytes_of(lm_head) + bytes_of(embed_layer_inputs) +
+                  bytes_of(project_layer_inputs) + bytes_of(layer_inputs_norm);
   for (const LayerWeights& l : layers)
     bytes += bytes_of(l.input_norm) + bytes_of(l.qkv) + bytes_of(l.q_norm) + bytes_of(l.k_norm) + bytes_of(l.sinks) +
              bytes_of(l.o) + bytes_of(l.attention_post_norm) + bytes_of(l.mlp_norm) + bytes_of(l.gate_up) +
              bytes_of(l.down) + bytes_of(l.mlp_post_norm) + bytes_of(l.router) + bytes_of(l.choice_bias) +
              bytes_of(l.experts) + bytes_of(l.shared_gate) + bytes_of(l.mixed_gate) + bytes_of(l.state_gates) +
              bytes_of(l.conv) + bytes_of(l.conv_bias) + bytes_of(l.log_a) + bytes_of(l.dt_bias) + bytes_of(l.skip) +
-             bytes_of(l.input_gate) + bytes_of(l.state_norms);
+             bytes_of(l.conv_gate) + bytes_of(l.state_norms) + bytes_of(l.v_norm) + bytes_of(l.input_gate) +
+             bytes_of(l.input_projection) + bytes_of(l.input_post_norm) + bytes_of(l.scalar);
   return bytes;
 }
 
@@ -285,7 +314,9 @@ Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource&
 int64_t stored_weight_bytes(const ModelConfig& config) {
   // num_stored_matmul_params counts the LM head; untied, the embedding comes on top. Norms and biases are noise.
   const int64_t embedding = config.tie_word_embeddings ? 0 : int64_t{config.vocab_size} * config.hidden_size;
-  return (config.num_stored_matmul_params() + embedding) * dtype_bytes(config.dtype);
+  const int64_t inputs =
+      int64_t{config.vocab_size_per_layer_input} * config.hidden_size_per_layer_input * config.num_hidden_layers;
+  return (config.num_stored_matmul_params() + embedding + inputs) * dtype_bytes(config.dtype);
 }
 
 }  // namespace llmb

@@ -24,7 +24,7 @@ struct LayerWeights {
   std::unique_ptr<LinearWeight> qkv;  // [q_size + 2 * kv_size, hidden_size], with a state [conv_channels, hidden_size]
   std::unique_ptr<LinearWeight> mixed_gate;  // [q_size, hidden_size], with a state [values_size, hidden_size]
   // With a state:
-  std::unique_ptr<LinearWeight> input_gate;   // kShortConv: [hidden_size, hidden_size], of the convolution's input
+  std::unique_ptr<LinearWeight> conv_gate;    // kShortConv: [hidden_size, hidden_size], of the convolution's input
   std::unique_ptr<LinearWeight> state_gates;  // [gates_size, hidden_size]
   std::unique_ptr<DeviceBuffer> conv;         // [conv_width * conv_channels]  the newest token's last
   std::unique_ptr<DeviceBuffer> conv_bias;    // [conv_channels]
@@ -33,6 +33,7 @@ struct LayerWeights {
   std::unique_ptr<DeviceBuffer> skip;         // [num_value_heads]
   std::vector<std::unique_ptr<DeviceBuffer>> state_norms;  // kGatedDelta: one of [value_dim]; kMamba2: of each group
   NormWeights q_norm, k_norm;                              // [head_dim], or [q_size] and [kv_size]
+  NormWeights v_norm;                                      // [head_dim]
   std::unique_ptr<DeviceBuffer> sinks;                     // [num_attention_heads]
   std::unique_ptr<LinearWeight> o;  // [hidden_size, q_size], with a state [hidden_size, values_size]
   NormWeights attention_post_norm;  // [hidden_size]
@@ -45,6 +46,11 @@ struct LayerWeights {
   std::unique_ptr<DeviceBuffer> choice_bias;  // [num_experts]
   std::unique_ptr<ExpertsWeight> experts;
   std::unique_ptr<LinearWeight> shared_gate;  // [1, hidden_size]
+  // What a layer's input of each token adds.
+  std::unique_ptr<LinearWeight> input_gate;        // [hidden_size_per_layer_input, hidden_size]
+  std::unique_ptr<LinearWeight> input_projection;  // [hidden_size, hidden_size_per_layer_input]
+  NormWeights input_post_norm;                     // [hidden_size]
+  std::unique_ptr<DeviceBuffer> scalar;            // [1]
 };
 
 struct ModelWeights {
@@ -52,6 +58,9 @@ struct ModelWeights {
   std::unique_ptr<LinearWeight> embed_positions;  // [max_position_embeddings, hidden_size], or null
   std::unique_ptr<LinearWeight> embed_types;      // [num_token_types, hidden_size], or null
   NormWeights embedding_norm;                     // [hidden_size], or null
+  // Inputs of layers, one behind the other: [vocab_size_per_layer_input, …], [… , hidden_size], and of one layer's.
+  std::unique_ptr<LinearWeight> embed_layer_inputs, project_layer_inputs;
+  NormWeights layer_inputs_norm;                  // [hidden_size_per_layer_input]
   std::vector<LayerWeights> layers;               // [num_hidden_layers]
   NormWeights norm;                               // [hidden_size]
   std::unique_ptr<LinearWeight> lm_head;          // [vocab_size, hidden_size]; null: embed_tokens is tied to it

@@ -172,7 +172,8 @@ class Ops : public WeightMaker {
   virtual void grow_queries(int64_t rows,
                             Rows qkv) = 0;  // [rows, q_size + 2 * kv_size]  in and out
 
-  // Rotates q by its positions, as the layer's rope says; stores rotated k, and v, into the layer's KV slots.
+  // Rotates q by its positions, as the layer's rope says; stores rotated k, and v, into the layer's KV slots. Sizes are
+  // the layer's: without keys and values of its own there is only q.
   virtual void rope_and_kv_write(int32_t layer, int64_t rows,
                                  Rows qkv) = 0;  // [rows, q_size + 2 * kv_size]  q is rotated in place
 
@@ -188,6 +189,12 @@ class Ops : public WeightMaker {
                         Rows x,  // [rows, 2 * intermediate_size] gate first, or [rows, intermediate_size]
                         int64_t rows,
                         Rows out) = 0;  // [rows, intermediate_size]
+  // out[i] = f(x[i]) * y[i], of y's columns from first_column on
+  virtual void activate_times(Activation kind,
+                              Rows x,  // [rows, width]
+                              Rows y,  // [rows, any] fp32
+                              int64_t first_column, int64_t rows,
+                              Rows out) = 0;  // [rows, width]
   // linear and activate in turn; `between` is written or not.
   virtual void linear_activate(const LinearWeight& weight, const ActivationSpec& spec, Rows x, int64_t rows,
                                Rows between,  // [rows, out_features]
@@ -245,6 +252,12 @@ class Ops : public WeightMaker {
   // x = factor * x
   virtual void scale(Rows x,  // [rows, any] fp32  in and out
                      float factor, int64_t rows) = 0;
+
+  // residual = factor * (residual + delta)
+  virtual void add_scaled(Rows residual,               // [rows, hidden_size] fp32  in and out
+                          Rows delta,                  // [rows, hidden_size]
+                          const DeviceBuffer& factor,  // [1]
+                          int64_t rows) = 0;
 
   // x = cap * tanh(x / cap)
   virtual void softcap(Rows x,  // [rows, any] fp32  in and out

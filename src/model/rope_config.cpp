@@ -63,15 +63,15 @@ void read_scaling(ConfigFields& rope, const RopeDefaults& defaults, const RopeCo
     const char* name;
     RopeScalingKind kind;
     bool needs_factor;
-  } kinds[] = {{"linear", RopeScalingKind::kLinear, true},
-               {"dynamic", RopeScalingKind::kDynamic, true},
-               {"llama3", RopeScalingKind::kLlama3, true},
-               {"yarn", RopeScalingKind::kYarn, false},
-               {"longrope", RopeScalingKind::kLongRope, false}};
+  } kinds[] = {
+      {"linear", RopeScalingKind::kLinear, true},      {"dynamic", RopeScalingKind::kDynamic, true},
+      {"llama3", RopeScalingKind::kLlama3, true},      {"yarn", RopeScalingKind::kYarn, false},
+      {"longrope", RopeScalingKind::kLongRope, false}, {"proportional", RopeScalingKind::kProportional, false}};
   const auto* found = std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return kind == k.name; });
   if (found == std::end(kinds))
-    return rope.fail(unsupported("rope scaling \"" + kind.substr(0, 60) +
-                                 "\" is not supported; supported: linear, dynamic, llama3, yarn, longrope"));
+    return rope.fail(
+        unsupported("rope scaling \"" + kind.substr(0, 60) +
+                    "\" is not supported; supported: linear, dynamic, llama3, yarn, longrope, proportional"));
   if (found->needs_factor && !rope.has("factor"))
     return rope.fail(data_loss("rope scaling \"" + kind + "\" needs \"factor\""));
   s->kind = found->kind;
@@ -79,7 +79,9 @@ void read_scaling(ConfigFields& rope, const RopeDefaults& defaults, const RopeCo
       rope.integer("original_max_position_embeddings", model->max_position_embeddings, 1, kMaxPositions);
   s->original_max_position_embeddings = static_cast<int32_t>(
       defaults.original_max_position_embeddings > 0 ? defaults.original_max_position_embeddings : original);
-  s->factor = rope.number("factor", default_factor(*s, *model), 1e-3, kMaxNumber);
+  const bool is_proportional = s->kind == RopeScalingKind::kProportional;
+  s->factor = rope.number("factor", is_proportional ? 1 : default_factor(*s, *model), 1e-3, kMaxNumber);
+  if (is_proportional) s->rotated_share = rope.number("partial_rotary_factor", 1, 0, 1);
   if (s->kind == RopeScalingKind::kLlama3) read_llama3(rope, s);
   if (s->kind == RopeScalingKind::kYarn) read_yarn(rope, config.theta, s);
   if (s->kind == RopeScalingKind::kLongRope) read_longrope(rope, rotary_dim, s);
@@ -109,8 +111,11 @@ RopeConfig read_rope_object(ConfigFields& f, const nlohmann::json& object, const
   RopeConfig rope;
   ConfigFields fields(object);
   rope.theta = fields.number("rope_theta", defaults.theta, 1, kMaxNumber);
-  const double partial = read_partial_factor(fields, "partial_rotary_factor", defaults);
-  rope.rotary_dim = read_rotary_dim(fields, partial, config->head_dim);
+  const int32_t head_dim = defaults.head_dim > 0 ? defaults.head_dim : config->head_dim;
+  // Proportional ropes leave the other pairs of channels where they are: all are rotated, some by nothing.
+  const bool is_proportional = fields.text("rope_type", "") == "proportional";
+  const double partial = is_proportional ? 1 : read_partial_factor(fields, "partial_rotary_factor", defaults);
+  rope.rotary_dim = read_rotary_dim(fields, partial, head_dim);
   if (fields.status().ok()) read_scaling(fields, defaults, rope, rope.rotary_dim, &rope.scaling, config);
   f.fail(fields.status().with_context(where));
   return rope;

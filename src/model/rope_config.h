@@ -13,6 +13,7 @@ struct RopeDefaults {
   double partial_rotary_factor = 1;
   const char* theta_name = "rope_theta";
   const char* partial_name = nullptr;  // nullptr: whole heads are rotated, and a file that says otherwise is refused
+  int32_t head_dim = 0;                // of the layers that are rotated so; 0: the model's
   int32_t original_max_position_embeddings = 0;  // 0: as in the scaling's object, or max_position_embeddings
 };
 

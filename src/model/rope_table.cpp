@@ -58,6 +58,9 @@ std::vector<double> make_frequencies(const RopeConfig& rope, int32_t rotary_dim,
       case RopeScalingKind::kYarn:
         f = yarn_frequency(f, i, rope, rotary_dim);
         break;
+      case RopeScalingKind::kProportional:
+        f = i < std::floor(s.rotated_share * rotary_dim / 2) ? f / s.factor : 0;
+        break;
       case RopeScalingKind::kLongRope:
         f /= (max_position > s.original_max_position_embeddings ? s.long_factor : s.short_factor)[i];
         break;

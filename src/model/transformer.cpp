@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -18,7 +19,13 @@ int64_t widest_mlp(const ModelConfig& config) {
   int64_t widest = 0;
   for (int32_t i = 0; i < config.num_hidden_layers; ++i)
     widest = std::max<int64_t>(
-        widest, config.layer(i).has_experts ? config.experts.shared_intermediate_size : config.intermediate_size);
+        widest, config.layer(i).has_experts ? config.experts.shared_intermediate_size : config.intermediate_size_of(i));
+  return widest;
+}
+
+int64_t widest_qkv(const ModelConfig& config) {
+  int64_t widest = 0;
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i) widest = std::max(widest, config.qkv_size_of(i));
   return widest;
 }
 
@@ -37,6 +44,7 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
       max_num_samples_(max_num_samples),
       max_logit_rows_(logit_rows(config, max_num_samples, max_logit_bytes)) {
   const int64_t hidden = config.hidden_size, intermediate = widest_mlp(config);
+  const int64_t inputs = config.hidden_size_per_layer_input;
   const DType dtype = ops.activation_dtype();
   // Several choices may sample a row, so that there may be more sample rows than tokens.
   const int64_t max_rows = std::max(max_num_tokens, max_num_samples);
@@ -44,7 +52,7 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   normed_ = ops.allocate(max_rows, hidden, dtype);
   delta_ = ops.allocate(max_rows, hidden, dtype);
   const int64_t channels = config.has_states() ? config.state.conv_channels() : 0;
-  qkv_ = ops.allocate(max_num_tokens, std::max(config.q_size() + 2 * config.kv_size(), channels), dtype);
+  qkv_ = ops.allocate(max_num_tokens, std::max(widest_qkv(config), channels), dtype);
   attention_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
   if (config.attention_gate || channels > 0) mixed_gate_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
   if (config.state.gates_size() > 0) {
@@ -61,6 +69,13 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   logits_ = ops.allocate(max_logit_rows_, config.vocab_size, DType::kF32);
   sampled_residual_ = ops.allocate(max_num_samples, hidden, DType::kF32);
   sampled_attention_ = ops.allocate(max_num_samples, config.mixed_size(), dtype);
+  if (inputs > 0) {
+    layer_inputs_ = ops.allocate(max_num_tokens, inputs * config.num_hidden_layers, DType::kF32);
+    projected_inputs_ = ops.allocate(max_num_tokens, inputs * config.num_hidden_layers, dtype);
+    sampled_inputs_ = ops.allocate(max_num_samples, inputs * config.num_hidden_layers, DType::kF32);
+    input_gates_ = ops.allocate(max_rows, inputs, dtype);
+    gated_inputs_ = ops.allocate(max_rows, inputs, dtype);
+  }
 }
 
 void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers) {
@@ -71,22 +86,26 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
     attend(layer, num_tokens);
     const Rows attention = narrowed(attention_->rows(), mixed_size(layer));
     project_and_mlp(layer, RowKind::kTokens, attention, residual_->rows(), num_tokens);
+    end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
   }
   attend(last, num_tokens);
   if (num_samples == 0) return;
   if (pooling_ && pooling_->kind() != PoolingKind::kLast) {
     const Rows attention = narrowed(attention_->rows(), mixed_size(last));
     project_and_mlp(last, RowKind::kTokens, attention, residual_->rows(), num_tokens);
+    end_layer(last, layer_inputs_, residual_->rows(), num_tokens);
     return pool(residual_->rows(), num_tokens, num_samples);
   }
   // After the last layer's keys and values nobody looks at the rows that are not sampled.
-  const Rows sampled = narrowed(sampled_attention_->rows(), mixed_size(last));
+  const Rows residual = sampled_residual_->rows(), sampled = narrowed(sampled_attention_->rows(), mixed_size(last));
   ops_.gather_sample_rows(narrowed(attention_->rows(), mixed_size(last)), num_samples, sampled);
-  ops_.gather_sample_rows(residual_->rows(), num_samples, sampled_residual_->rows());
-  project_and_mlp(last, RowKind::kSamples, sampled, sampled_residual_->rows(), num_samples);
-  if (pooling_) return pool(sampled_residual_->rows(), num_samples, num_samples);
+  ops_.gather_sample_rows(residual_->rows(), num_samples, residual);
+  if (layer_inputs_) ops_.gather_sample_rows(layer_inputs_->rows(), num_samples, sampled_inputs_->rows());
+  project_and_mlp(last, RowKind::kSamples, sampled, residual, num_samples);
+  end_layer(last, sampled_inputs_, residual, num_samples);
+  if (pooling_) return pool(residual, num_samples, num_samples);
   const bool keeps_hidden = heads_ && num_layers == 0;
-  sample(sampled_residual_->rows(), num_samples, keeps_hidden ? heads_->hidden() : normed_->rows());
+  sample(residual, num_samples, keeps_hidden ? heads_->hidden() : normed_->rows());
 }
 
 void Transformer::give_vectors(PoolingHead head) {
@@ -116,17 +135,32 @@ void Transformer::embed(int64_t num_tokens) {
   if (weights_.embed_positions) ops_.add_positions(*weights_.embed_positions, num_tokens, residual);
   if (weights_.embed_types) ops_.add_token_types(*weights_.embed_types, num_tokens, residual);
   if (config_.embedding_norm) add_norm(residual, Rows(), weights_.embedding_norm, num_tokens, residual);
+  if (layer_inputs_) embed_layer_inputs(num_tokens);
+}
+
+// For each layer, (what the table says + the normalised product with the embedding) / √2. The product's factor of
+// 1 / √hidden_size is in the norm's epsilon.
+void Transformer::embed_layer_inputs(int64_t num_tokens) {
+  const Rows inputs = layer_inputs_->rows(), projected = projected_inputs_->rows();
+  const double half = std::sqrt(0.5), size = config_.hidden_size_per_layer_input;
+  ops_.embedding(*weights_.embed_layer_inputs, num_tokens, inputs);
+  ops_.scale(inputs, static_cast<float>(half * std::sqrt(size)), num_tokens);
+  ops_.add(residual_->rows(), Rows(), 1, num_tokens, normed_->rows());
+  ops_.linear(*weights_.project_layer_inputs, normed_->rows(), num_tokens, projected);
+  ops_.rms_norm_groups(projected, 0, config_.num_hidden_layers, *weights_.layer_inputs_norm.weight,
+                       eps_ * static_cast<float>(config_.hidden_size), num_tokens);
+  ops_.add(inputs, projected, static_cast<float>(half), num_tokens, Rows());
 }
 
 void Transformer::attend(int32_t layer, int64_t num_tokens) {
   if (config_.layer(layer).has_state) return mix_by_state(layer, num_tokens);
   const LayerWeights& w = weights_.layers[layer];
-  const Rows qkv = narrowed(qkv_->rows(), config_.q_size() + 2 * config_.kv_size());
-  const Rows attention = narrowed(attention_->rows(), config_.q_size());
+  const Rows qkv = narrowed(qkv_->rows(), config_.qkv_size_of(layer));
+  const Rows attention = narrowed(attention_->rows(), config_.q_size_of(layer));
   add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, normed_->rows());
   linear({layer, Projection::kQkv, RowKind::kTokens}, *w.qkv, normed_->rows(), num_tokens, qkv);
   if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
-  norm_heads(w, num_tokens);
+  norm_heads(layer, qkv, num_tokens);
   if (config_.query_growth.scale != 0 && config_.layer(layer).rope < 0) ops_.grow_queries(num_tokens, qkv);
   ops_.rope_and_kv_write(layer, num_tokens, qkv);
   if (config_.qk_norm == QkNorm::kRotatedPerHead)
@@ -143,11 +177,11 @@ void Transformer::mix_by_state(int32_t layer, int64_t num_tokens) {
   const Rows qkv = narrowed(qkv_->rows(), config_.state.conv_channels()), normed = normed_->rows();
   const Rows mixed = narrowed(attention_->rows(), config_.state.values_size());
   const Rows gate = narrowed(mixed_gate_->rows(), config_.state.values_size());
-  add_norm(residual_->rows(), layer == 0 ? Rows() : delta_->rows(), w.input_norm, num_tokens, normed);
+  add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, normed);
   ops_.linear(*w.qkv, normed, num_tokens, qkv);
   ops_.linear(*w.mixed_gate, normed, num_tokens, gate);
   if (config_.state.kind == StateKind::kShortConv) {
-    ops_.linear(*w.input_gate, normed, num_tokens, mixed);
+    ops_.linear(*w.conv_gate, normed, num_tokens, mixed);
     ops_.multiply_by_gate(GateKind::kIdentity, qkv, mixed, num_tokens);
     ops_.causal_conv(layer, qkv, *w.conv, w.conv_bias.get(), mixed);
     return ops_.multiply_by_gate(GateKind::kIdentity, mixed, gate, num_tokens);
@@ -165,19 +199,21 @@ void Transformer::mix_by_state(int32_t layer, int64_t num_tokens) {
                          num_tokens);
 }
 
-void Transformer::norm_heads(const LayerWeights& w, int64_t rows) {
+void Transformer::norm_heads(int32_t layer, Rows qkv, int64_t rows) {
+  const LayerWeights& w = weights_.layers[layer];
+  const int64_t q_size = config_.q_size_of(layer), kv_heads = config_.num_kv_heads_of(layer);
+  if (w.v_norm.weight)
+    ops_.rms_norm_groups(qkv, q_size + config_.kv_size_of(layer), kv_heads, *w.v_norm.weight, eps_, rows);
   if (!w.q_norm.weight) return;
-  const Rows qkv = narrowed(qkv_->rows(), config_.q_size() + 2 * config_.kv_size());
   const bool is_whole = config_.qk_norm == QkNorm::kAllHeads;
-  const int64_t q_groups = is_whole ? 1 : config_.num_attention_heads;
-  const int64_t k_groups = is_whole ? 1 : config_.num_key_value_heads;
+  const int64_t q_groups = is_whole ? 1 : config_.num_attention_heads, k_groups = is_whole ? 1 : kv_heads;
   if (config_.qk_norm == QkNorm::kLayerPerHead) {
     ops_.layer_norm_groups(qkv, 0, q_groups, *w.q_norm.weight, w.q_norm.bias.get(), eps_, rows);
-    ops_.layer_norm_groups(qkv, config_.q_size(), k_groups, *w.k_norm.weight, w.k_norm.bias.get(), eps_, rows);
+    ops_.layer_norm_groups(qkv, q_size, k_groups, *w.k_norm.weight, w.k_norm.bias.get(), eps_, rows);
     return;
   }
   if (config_.qk_norm != QkNorm::kRotatedPerHead) ops_.rms_norm_groups(qkv, 0, q_groups, *w.q_norm.weight, eps_, rows);
-  ops_.rms_norm_groups(qkv, config_.q_size(), k_groups, *w.k_norm.weight, eps_, rows);
+  if (w.k_norm.weight) ops_.rms_norm_groups(qkv, q_size, k_groups, *w.k_norm.weight, eps_, rows);
 }
 
 void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows) {
@@ -212,7 +248,7 @@ void Transformer::mlp(int32_t layer, RowKind kind, int64_t rows) {
     if (w.down) add_shared_expert(w, rows);
     return;
   }
-  const int64_t width = config_.intermediate_size;
+  const int64_t width = config_.intermediate_size_of(layer);
   const Rows gate_up = narrowed(gate_up_->rows(), (config_.activation.gated ? 2 : 1) * width);
   const Rows activated = narrowed(activated_->rows(), width);
   if (ops_.has_adapters()) {
@@ -222,6 +258,20 @@ void Transformer::mlp(int32_t layer, RowKind kind, int64_t rows) {
     ops_.linear_activate(*w.gate_up, config_.activation, normed, rows, gate_up, activated);
   }
   linear({layer, Projection::kDown, kind}, *w.down, activated, rows, delta);
+}
+
+void Transformer::end_layer(int32_t layer, const std::unique_ptr<DeviceBuffer>& inputs, Rows residual, int64_t rows) {
+  const LayerWeights& w = weights_.layers[layer];
+  const Rows delta = delta_->rows(), normed = normed_->rows();
+  if (inputs) {
+    const Rows gates = input_gates_->rows(), gated = gated_inputs_->rows();
+    ops_.add(residual, delta, static_cast<float>(config_.residual_multiplier), rows, normed);
+    ops_.linear(*w.input_gate, normed, rows, gates);
+    ops_.activate_times(config_.activation.kind, gates, inputs->rows(), layer * gates.width, rows, gated);
+    ops_.linear(*w.input_projection, gated, rows, delta);
+    post_norm(delta, w.input_post_norm, rows);
+  }
+  if (w.scalar) ops_.add_scaled(residual, delta, *w.scalar, rows);
 }
 
 void Transformer::linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {

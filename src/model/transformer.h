@@ -42,6 +42,7 @@ class Transformer {
 
  private:
   void embed(int64_t num_tokens);
+  void embed_layer_inputs(int64_t num_tokens);
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
   // layer's KV slots.
   void attend(int32_t layer, int64_t num_tokens);
@@ -49,12 +50,15 @@ class Transformer {
   void mix_by_state(int32_t layer, int64_t num_tokens);
   // How wide a layer's rows of attention_ are.
   int64_t mixed_size(int32_t layer) const {
-    return config_.layer(layer).has_state ? config_.state.values_size() : config_.q_size();
+    return config_.layer(layer).has_state ? config_.state.values_size() : config_.q_size_of(layer);
   }
   // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
   void project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows);
-  // Norms of q and k, in qkv_, that come in front of the rotation.
-  void norm_heads(const LayerWeights& w, int64_t rows);
+  // Norms of q, k and v, in qkv, that come in front of the rotation.
+  void norm_heads(int32_t layer, Rows qkv, int64_t rows);
+  // Behind the MLP: what the layer's input of each token adds, and the layer's scalar. Without a buffer there are no
+  // such inputs.
+  void end_layer(int32_t layer, const std::unique_ptr<DeviceBuffer>& inputs, Rows residual, int64_t rows);
   void mlp(int32_t layer, RowKind kind, int64_t rows);  // normed_ -> delta_
   void linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out);
   void add_shared_expert(const LayerWeights& w, int64_t rows);
@@ -62,7 +66,9 @@ class Transformer {
   // What the last layer gave, of all tokens or of sample rows alone, becomes vectors.
   void pool(Rows residual, int64_t num_rows, int64_t num_samples);
   // What a layer has yet to add to the residual.
-  Rows pending() const { return config_.residual == ResidualKind::kNormedSum ? Rows() : delta_->rows(); }
+  Rows pending() const {
+    return config_.residual == ResidualKind::kNormedSum || config_.layer_scalars ? Rows() : delta_->rows();
+  }
 
   // residual += delta; out = norm(residual). Without delta's data nothing is added, without a norm out is residual.
   void add_norm(Rows residual, Rows delta, const NormWeights& norm, int64_t rows, Rows out);
@@ -90,6 +96,11 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> logits_;             // [max_logit_rows, vocab_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_residual_;   // [max_num_samples, hidden_size] fp32
   std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, mixed_size]
+  // Where layers have inputs of their own:
+  std::unique_ptr<DeviceBuffer> layer_inputs_;      // [max_num_tokens, num_layers * hidden_size_per_layer_input] fp32
+  std::unique_ptr<DeviceBuffer> projected_inputs_;  // [the same]
+  std::unique_ptr<DeviceBuffer> sampled_inputs_;    // [max_num_samples, …] fp32
+  std::unique_ptr<DeviceBuffer> input_gates_, gated_inputs_;  // [max_rows, hidden_size_per_layer_input]
   std::unique_ptr<MedusaHeads> heads_;               // null: none
   std::optional<PoolingHead> pooling_;               // none: tokens are sampled
 };

@@ -55,6 +55,7 @@ class Loader {
 
  private:
   void load_layer(int32_t index, const std::string& prefix, LayerWeights* layer);
+  void load_layer_inputs(const std::string& prefix, ModelWeights* weights);
   std::unique_ptr<LinearWeight> load_positions(const std::string& prefix);
   void load_qk_norms(int32_t index, const std::string& prefix, LayerWeights* layer);
   TensorView head_vectors(const std::string& name, const char* suffix, int64_t num_heads);
@@ -84,7 +85,7 @@ class Loader {
   void add_projection(const std::string& prefix, const char* names, int64_t rows, int64_t cols, bool has_bias,
                       Parts* out);
   Qkv split_qkv(const Parts& all) const;
-  Parts read_qkv(const std::string& prefix);
+  Parts read_qkv(int32_t index, const std::string& prefix);
   TensorView pairs_apart(const TensorView& view);  // of q and k, where rope turns neighbouring channels together
   std::unique_ptr<LinearWeight> table(const std::string& name, int64_t rows, WeightRole role, bool has_bias = false);
   // Null after an error.

@@ -123,7 +123,7 @@ void Loader::load_short_conv(const std::string& prefix, LayerWeights* layer) {
   const int64_t hidden = c_.hidden_size;
   const TensorView all = reader_.tensor(prefix + "in_proj.weight", {3 * hidden, hidden});
   if (!reader_.status().ok()) return;
-  std::unique_ptr<LinearWeight>* const made[] = {&layer->input_gate, &layer->mixed_gate, &layer->qkv};
+  std::unique_ptr<LinearWeight>* const made[] = {&layer->conv_gate, &layer->mixed_gate, &layer->qkv};
   for (int64_t i = 0; i < 3; ++i) {
     const TensorView part = slice_rows(all, i * hidden, hidden);
     *made[i] = maker_.make_linear({&part, 1}, {}, WeightRole::kProjection);

@@ -201,4 +201,28 @@ TEST_CASE("gelu over the whole range: absolute error below 2^-22 of the input, 0
   });
 }
 
+TEST_CASE("activate_times is the gated activation of columns that lie elsewhere") {
+  ThreadPool pool(3);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu})
+      for (const int64_t width : {1, 6, 16, 33, 5000}) {
+        constexpr int64_t kRows = 3;
+        const int64_t stride = width + 7;
+        const std::vector<float> x = random_normal(kRows * width, 1, 2), y = random_normal(kRows * stride, 2, 2);
+        std::vector<float> both;
+        for (int64_t r = 0; r < kRows; ++r) {
+          both.insert(both.end(), x.begin() + r * width, x.begin() + (r + 1) * width);
+          both.insert(both.end(), y.begin() + r * stride + 5, y.begin() + r * stride + 5 + width);
+        }
+        std::vector<float> expected(kRows * width);
+        GuardedFloats actual(kRows * width);
+        activate({kind}, both.data(), kRows, width, expected.data(), pool);
+        activate_times(kind, x.data(), y.data() + 5, stride, kRows, width, actual.data(), pool);
+        CHECK(same_bytes(actual.copy(), expected));
+        CHECK(actual.guards_untouched());
+      }
+  });
+}
+
 }  // namespace llmb::cpu

@@ -136,8 +136,8 @@ TEST_CASE("what is not built or makes no sense is refused by name") {
       {"rope_theta", {1}, "\"rope_theta\" is a list"},
       {"partial_rotary_factor", 0.5, "\"partial_rotary_factor\""},
       {"rope_scaling",
-       {{"rope_type", "proportional"}, {"factor", 4}},
-       "rope scaling \"proportional\" is not supported"},
+       {{"rope_type", "axial"}, {"factor", 4}},
+       "rope scaling \"axial\" is not supported"},
       {"rope_scaling", {{"type", "dynamic"}, {"factor", 0.5}}, "\"factor\" of at least 1"},
       {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"rope_theta", 1}}, "\"rope_theta\" above 1"},
       {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"beta_fast", -1}}, "\"beta_fast\" is -1"},
@@ -314,7 +314,7 @@ TEST_CASE("the list of architectures is in order, and each is found by its name"
     last = a.model_type;
     CHECK(find_architecture(a.model_type) == &a);
   }
-  CHECK(architectures().size() == 56);
+  CHECK(architectures().size() == 69);
   CHECK(find_architecture("") == nullptr);
 }
 
@@ -325,6 +325,55 @@ TEST_CASE("sizes that are in range one by one but not together are refused") {
           "num_local_experts": 4096})");
   REQUIRE_FALSE(config.ok());
   CHECK(config.status().message().find("billion parameters") != std::string::npos);
+}
+
+// The sizes of Gemma 4 E2B.
+nlohmann::json gemma4() {
+  nlohmann::json types;
+  for (int i = 1; i <= 35; ++i) types.push_back(i % 5 == 0 ? "full_attention" : "sliding_attention");
+  return {{"model_type", "gemma4_text"}, {"hidden_size", 1536},          {"intermediate_size", 6144},
+          {"num_hidden_layers", 35},     {"num_key_value_heads", 1},     {"num_global_key_value_heads", nullptr},
+          {"global_head_dim", 512},      {"num_kv_shared_layers", 20},   {"use_double_wide_mlp", true},
+          {"layer_types", types},        {"final_logit_softcapping", 30}};
+}
+
+TEST_CASE("Gemma 4: heads by type of layer, keys and values of earlier layers, inputs of layers, two kinds of ropes") {
+  const auto config = parse_model_config(gemma4().dump());
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  const ModelConfig& c = *config;
+  CHECK((c.head_dim_of(0) == 256 && c.head_dim_of(4) == 512 && c.num_kv_heads_of(4) == 1));
+  CHECK((c.layer(0).window == 512 && c.layer(4).window == 0));
+  CHECK((c.kv_layer_of(14) == 14 && c.kv_layer_of(15) == 13 && c.kv_layer_of(19) == 14 && c.kv_layer_of(34) == 14));
+  CHECK((c.intermediate_size_of(14) == 6144 && c.intermediate_size_of(15) == 12288));
+  CHECK((c.hidden_size_per_layer_input == 256 && c.vocab_size_per_layer_input == 262144 && c.logit_softcap == 30));
+  CHECK((c.ropes[0].scaling.rotated_share == 0.25 && c.rotary_dim(c.ropes[0]) == 512 && c.ropes[0].theta == 1e6));
+  CHECK((c.rotary_dim(c.ropes[1]) == 256 && c.ropes[1].theta == 1e4 && c.score_scale(3) == 1));
+  // What transformers writes, and what the file names where keys are not values.
+  nlohmann::json other = gemma4();
+  other["num_global_key_value_heads"] = 4;
+  CHECK(parse_model_config(other.dump())->num_kv_heads_of(4) == 1);
+  other.erase("global_head_dim");
+  for (int i = 4; i < 35; i += 5)
+    other["per_layer_config"][i < 10 ? "0" + std::to_string(i) : std::to_string(i)] = {{"head_dim", 128}};
+  CHECK(parse_model_config(other.dump())->head_dim_of(4) == 128);
+  const auto refused = [](const char* field, const nlohmann::json& value, const char* message) {
+    nlohmann::json json = gemma4();
+    json[field] = value;
+    const auto bad = parse_model_config(json.dump());
+    REQUIRE_FALSE(bad.ok());
+    CAPTURE(bad.status().message());
+    CHECK(bad.status().message().find(message) != std::string::npos);
+  };
+  refused("enable_moe_block", true, "enable_moe_block");
+  refused("use_bidirectional_attention", "all", "use_bidirectional_attention");
+  refused("num_kv_shared_layers", 35, "num_kv_shared_layers");
+  refused("num_kv_shared_layers", 34, "leaves no layer whose keys and values layer 4 could use");
+  refused("vocab_size_per_layer_input", 1000, "vocab_size_per_layer_input");
+  refused("global_head_dim", 33, "layer 4: head_dim 33 is odd");
+  refused("per_layer_config", {{"4", {{"head_dim", 128}}}}, "layer 9: its heads differ from those of layer 4");
+  refused("per_layer_config", {{"35", {{"head_dim", 128}}}}, "there is no layer \"35\"");
+  refused("per_layer_config", {{"4", {{"skip", {"mlp"}}}}}, "\"skip\"");
+  refused("rope_parameters", {{"full_attention", 1}}, "full_attention");
 }
 
 }  // namespace

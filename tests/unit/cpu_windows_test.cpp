@@ -23,8 +23,8 @@ struct Case {
 };
 
 // Windows of 11 tokens in all layers, or in some.
-constexpr Case kCases[] = {{"mistral-window", 1}, {"gemma2", 2}, {"gemma3", 4},
-                           {"gpt_oss", 2},        {"phi3", 1},   {"qwen2-window", 3}};
+constexpr Case kCases[] = {{"mistral-window", 1}, {"gemma2", 2},       {"gemma3", 4}, {"gpt_oss", 2},
+                           {"phi3", 1},           {"qwen2-window", 3}, {"gemma4", 3}, {"gemma4-keys", 3}};
 
 std::unique_ptr<Backend> load(const std::string& model, bool groups_layers, int32_t block_size, int32_t num_blocks,
                               int32_t max_num_drafts) {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -113,6 +114,49 @@ TEST_CASE("a pool of any shape holds every block of every layer apart") {
       }
     }
   }
+}
+
+TEST_CASE("layers of several sizes: no block of any group's layers overlaps another") {
+  ModelConfig config = tiny_config();
+  config.num_hidden_layers = 9;
+  config.layers.resize(9);
+  for (int32_t i = 0; i < 9; ++i) {
+    config.layers[i].window = i % 3 == 2 ? 0 : 20;
+    if (i % 3 == 2) config.layers[i].head_dim = 20;  // two layers of 8, and a rest, fit its plane
+  }
+  config.layers[7].kv_layer = 4;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8})
+    for (const bool groups_layers : {true, false}) {
+      LoadOptions o = dummy_options();
+      o.groups_layers = groups_layers;
+      o.kv_cache_dtype = dtype;
+      o.num_blocks_override = 5;
+      const KvLayout layout = plan_kv_layout(config, o, 0).value();
+      CHECK((layout.groups.num_groups() > 1) == groups_layers);
+      KvPool pool(layout);
+      struct Piece {
+        int32_t block, group;
+        const uint8_t *begin, *end;
+      };
+      std::vector<Piece> pieces;
+      for (int32_t layer = 0; layer < 9; ++layer) {
+        if (!config.has_own_kv(layer)) continue;
+        const cpu::KvCacheView view = pool.layer(layer);
+        CHECK((view.num_kv_heads == 2 && view.head_dim == config.head_dim_of(layer)));
+        for (int32_t b = 0; b < 5; ++b)
+          pieces.push_back({b, layout.groups.group(layer), view.keys(b, 0), view.keys(b, 0) + view.block_bytes()});
+      }
+      for (size_t i = 0; i < pieces.size(); ++i)
+        for (size_t j = 0; j < i; ++j) {
+          const Piece &a = pieces[i], &b = pieces[j];
+          if (a.block != b.block || a.group == b.group) CHECK((a.end <= b.begin || b.end <= a.begin));
+        }
+      const auto first = std::min_element(pieces.begin(), pieces.end(),
+                                          [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+      const auto last =
+          std::max_element(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.end < b.end; });
+      CHECK(last->end - first->begin <= 5 * layout.bytes_per_block() + 64 * layout.num_planes());
+    }
 }
 
 TEST_CASE("scratch blocks lie behind the others, and count as memory that is not there") {

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "core/kv_layout.h"
 #include "core/types.h"
 
 namespace llmb::test {
@@ -30,12 +32,21 @@ ModelConfig alternating(int32_t num_layers, int32_t period, int32_t window) {
 
 void check_groups(const ModelConfig& config, int32_t max_model_len, const LayerGroups& groups) {
   REQUIRE(groups.num_groups() <= kMaxLayerGroups);
-  std::set<std::pair<int32_t, int32_t>> places;
+  const bool is_one = groups.windows == std::vector<int32_t>{0};  // of all layers
+  std::set<std::tuple<int32_t, int32_t, int32_t>> places;
   for (int32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const int32_t source = config.kv_layer_of(layer);
+    CHECK(groups.layers_of_plane(layer) == groups.layers_of_plane(source));
+    if (source != layer) {
+      CHECK((groups.group(layer) == groups.group(source) && groups.plane(layer) == groups.plane(source) &&
+             groups.part(layer) == groups.part(source)));
+      continue;
+    }
     const int32_t window = config.layer(layer).window;
-    CHECK(groups.windows.at(groups.group(layer)) == (window < max_model_len ? window : 0));
+    CHECK(groups.windows.at(groups.group(layer)) == (window < max_model_len && !is_one ? window : 0));
     CHECK(groups.plane(layer) < groups.num_planes);
-    CHECK(places.insert({groups.group(layer), groups.plane(layer)}).second);
+    CHECK(groups.part(layer) < groups.layers_of_plane(layer));
+    CHECK(places.insert({groups.group(layer), groups.plane(layer), groups.part(layer)}).second);
   }
 }
 
@@ -65,6 +76,44 @@ TEST_CASE("groups of the published models' shapes") {
   check(alternating(26, 2, 4096), 4097, 13, {0, 4096});  // one token less is enough to save some
 }
 
+// Every period-th layer sees everything, with heads of its own size; the last num_shared use earlier layers' keys.
+ModelConfig gemma4(int32_t num_layers, int32_t period, int32_t num_shared, KvHeads sliding, KvHeads full) {
+  ModelConfig config = alternating(num_layers, period, 512);
+  config.num_key_value_heads = sliding.num_heads;
+  config.head_dim = sliding.head_dim;
+  for (int32_t i = 0; i < num_layers; ++i) {
+    LayerConfig& layer = config.layers[i];
+    if (layer.window == 0) layer.num_key_value_heads = full.num_heads, layer.head_dim = full.head_dim;
+    for (int32_t j = 0; i >= num_layers - num_shared && j < num_layers - num_shared; ++j)
+      if (config.layers[j].window == layer.window) layer.kv_layer = j;
+  }
+  return config;
+}
+
+TEST_CASE("a plane holds several smaller layers, and layers that share keys and values have none") {
+  // Gemma 4 E2B: 12 sliding layers, of which two fit a plane, and 3 twice as large ones; 20 layers have none.
+  const ModelConfig small = gemma4(35, 5, 20, {1, 256}, {1, 512});
+  const LayerGroups groups = group_layers(small, 32768);
+  check_groups(small, 32768, groups);
+  CHECK(groups.num_planes == 3);
+  CHECK(groups.windows == std::vector<int32_t>{0, 512, 512});
+  const KvLayout layout = make_kv_layout(small, 16, DType::kBF16, groups);
+  CHECK(layout.bytes_per_token() == 4 * (12 * 256 + 3 * 512));
+  CHECK(layout.bytes_per_block() == 16 * 4 * 3 * 512);
+  // With scales, a plane of two small layers is larger than one of a large layer.
+  CHECK(make_kv_layout(small, 16, DType::kI8, groups).bytes_per_block() == 16 * 3 * 2 * 2 * (256 + 4));
+  const LayerGroups one = group_layers(small, 0);
+  check_groups(small, 0, one);
+  CHECK((one.windows == std::vector<int32_t>{0} && one.num_planes == 9));
+  // Gemma 4 31B: the layers that see everything are the smaller ones.
+  const ModelConfig large = gemma4(60, 6, 0, {16, 256}, {4, 512});
+  const LayerGroups of_large = group_layers(large, 32768);
+  check_groups(large, 32768, of_large);
+  CHECK(of_large.windows[0] == 0);
+  CHECK(make_kv_layout(large, 16, DType::kBF16, of_large).bytes_per_token() == 4 * (50 * 16 * 256 + 10 * 4 * 512));
+  CHECK(of_large.num_planes == 8);
+}
+
 TEST_CASE("layers of random windows: each has a plane of its own in a group of its window") {
   uint64_t state = 7;
   const auto below = [&](uint32_t n) {
@@ -76,7 +125,15 @@ TEST_CASE("layers of random windows: each has a plane of its own in a group of i
     std::vector<int32_t> windows(1 + below(40)), sizes(1 + below(10));
     for (int32_t& size : sizes) size = below(3) == 0 ? 0 : 1 + below(300);
     for (int32_t& window : windows) window = sizes[below(static_cast<uint32_t>(sizes.size()))];
-    const ModelConfig config = config_with(windows);
+    ModelConfig config = config_with(windows);
+    config.num_key_value_heads = config.head_dim = 4;
+    const auto num_layers = static_cast<int32_t>(windows.size());
+    for (int32_t j = 0; i % 2 == 1 && j < num_layers; ++j) {
+      config.layers[j].head_dim = 2 * (1 + below(4));
+      const int32_t source = j == 0 ? 0 : below(static_cast<uint32_t>(j));
+      if (j > 0 && below(4) == 0 && config.has_own_kv(source))
+        config.layers[j] = config.layers[source], config.layers[j].kv_layer = source;
+    }
     const LayerGroups groups = group_layers(config, 200);
     if (groups.groups.empty()) {
       CHECK(groups.windows == std::vector<int32_t>{0});

@@ -83,6 +83,24 @@ def draw_layers(rng, c):
     c[name] = count
 
 
+def draw_gemma4(rng, c):
+    c["global_head_dim"] = 2 * rng.randint(1, 24)
+    if rng.random() < 0.5:
+        c["num_global_key_value_heads"] = rng.choice([n for n in range(1, 9) if c["num_attention_heads"] % n == 0])
+    c["hidden_size_per_layer_input"] = rng.choice((0, rng.randint(1, 20)))
+    c["vocab_size_per_layer_input"] = c["vocab_size"] + rng.choice((0, 5))
+    c["num_hidden_layers"] = rng.randint(1, 7)
+    c["layer_types"] = [rng.choice(("full_attention", "sliding_attention")) for _ in range(c["num_hidden_layers"])]
+    c["num_kv_shared_layers"] = rng.choice((0, rng.randint(0, c["num_hidden_layers"] - 1)))
+    for name in ("attention_k_eq_v", "use_double_wide_mlp", "attention_bias"):
+        c[name] = rng.choice((False, True))
+    if rng.random() < 0.5:
+        c["rope_parameters"] = {
+            "full_attention": {"rope_type": "proportional", "rope_theta": rng.choice((1e4, 1e6)), "factor": rng.choice((1.0, 4.0)),
+                               "partial_rotary_factor": rng.choice((0.25, 0.5, 1.0))},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+
+
 def draw(rng, config):
     c = {k: v for k, v in config.items() if not k.startswith("_")}
     heads = rng.choice((1, 2, 3, 4, 6, 8)) if c["model_type"] != "codegen" else rng.choice((4, 8))
@@ -124,6 +142,8 @@ def draw(rng, config):
         c["linear_key_head_dim"], c["linear_value_head_dim"] = rng.randint(1, 40), rng.randint(1, 70)
     draw_layers(rng, c)
     draw_experts(rng, c)
+    if c["model_type"] == "gemma4_text":
+        draw_gemma4(rng, c)
     c["torch_dtype"] = "float32"
     return c
 

@@ -50,6 +50,8 @@ def of(class_name, model_type, base=ROPED, without=(), **changes):
 
 
 GEMMA = dict(head_dim=12, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20, sliding_window=WINDOW)
+GEMMA4 = dict(base=SMALL, rms_norm_eps=1e-6, head_dim=12, global_head_dim=24, hidden_activation="gelu_pytorch_tanh",
+              sliding_window=WINDOW, hidden_size_per_layer_input=6, tie_word_embeddings=True)
 LONG = dict(short_factor=[1.0, 1.1, 1.3, 1.7], long_factor=[1.0, 1.5, 3.0, 7.0])
 LLAMA = ("LlamaForCausalLM", "llama")
 PHI3 = ("Phi3ForCausalLM", "phi3")
@@ -106,6 +108,16 @@ ARCHITECTURES = {
         vision_config=dict(model_type="siglip_vision_model", hidden_size=8, image_size=8, intermediate_size=8,
                            num_attention_heads=2, num_hidden_layers=1, patch_size=4, vision_use_head=False),
         _lengths=(1, 7, 17, 33, 60), _new_tokens=16, _save="language_model_first"),
+    "gemma4": of("Gemma4ForCausalLM", "gemma4_text", num_hidden_layers=6, vocab_size_per_layer_input=96,
+                 num_kv_shared_layers=2, use_double_wide_mlp=True, final_logit_softcapping=5.0,
+                 **{**GEMMA4, "tie_word_embeddings": False},
+                 layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention",
+                              "sliding_attention", "full_attention"]),
+    # As in the largest one: keys are values, with other numbers of heads; no inputs of layers.
+    "gemma4-keys": of("Gemma4ForCausalLM", "gemma4_text", num_hidden_layers=4, attention_k_eq_v=True,
+                      num_global_key_value_heads=1,
+                      **{**GEMMA4, "global_head_dim": 10, "hidden_size_per_layer_input": 0}, attention_bias=True,
+                      layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"]),
     "phi3": of(*PHI3, partial_rotary_factor=0.5, sliding_window=WINDOW),
     "phi3-longrope-short": of(*PHI3, original_max_position_embeddings=128, rope_scaling={"type": "longrope", **LONG}),
     # The oracle turns short sequences by other factors, so that prompts begin where it turns them by these.

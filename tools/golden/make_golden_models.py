@@ -22,19 +22,24 @@ FULL_LOGITS_FOR = (0, 4)             # prompts whose last logits are written in 
 # Everything that a layer adds to the residual stream goes through one of these last.
 OUTPUTS = ("o_proj.weight", "down_proj.weight", "down_proj", "c_proj.weight", "dense.weight", "dense_4h_to_h.weight",
            "out_proj.weight", "fc2.weight")
-POST_NORMS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
+POST_NORMS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight",
+              "post_per_layer_input_norm.weight")
 
 
 def random_weights(model, seed, layer_gain=1.0):
     """Large enough that attention is peaked and the best token wins by a margin; biases and norms are not trivial.
     layer_gain: how much more the layers add than they would; with tied embeddings a token would follow itself."""
     generator = torch.Generator().manual_seed(seed)
-    adds_one = model.config.model_type.startswith(("gemma", "nemotron", "qwen3_next", "qwen3_5"))  # norms multiply by 1 + weight
+    model_type = model.config.model_type
+    # Their norms multiply by 1 + weight.
+    adds_one = model_type.startswith(("gemma", "nemotron", "qwen3_next", "qwen3_5")) and not model_type.startswith("gemma4")
     for name, p in sorted(stored(model)):
         noise = torch.randn(p.shape, generator=generator)
         last = name.rsplit(".", 1)[-1]
         if last.endswith("bias"):
             p.data = 0.5 * noise
+        elif last == "layer_scalar":
+            p.data = 0.8 + 0.2 * noise
         elif "norm" in name or ".ln_" in name:
             p.data = (0.0 if adds_one and "linear_attn" not in name else 1.0) + 0.3 * noise
         elif "embed" in name or "lm_head" in name or ".wte." in name or ".wpe." in name:
@@ -47,7 +52,9 @@ def random_weights(model, seed, layer_gain=1.0):
         else:
             is_transposed = model.config.model_type == "gpt2"
             p.data = 1.5 * noise / p.shape[0 if is_transposed else 1] ** 0.5
-        has_post_norm = model.config.model_type in ("gemma2", "gemma3_text", "gemma3")
+        if model_type.startswith("gemma4") and name.endswith("q_norm.weight"):
+            p.data *= 0.5  # nothing else scales the scores
+        has_post_norm = model_type in ("gemma2", "gemma3_text", "gemma3", "gemma4_text")
         if name.endswith(POST_NORMS) and has_post_norm:
             p.data += layer_gain - 1
         elif name.endswith(OUTPUTS) and not has_post_norm:
@@ -61,8 +68,8 @@ def auto_class(config):
 
 def stored(model):
     """All that a checkpoint has."""
-    biases = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
-    return [*model.named_parameters(), *biases]
+    buffers = [(n, b) for n, b in model.named_buffers() if n.endswith(("e_score_correction_bias", "layer_scalar"))]
+    return [*model.named_parameters(), *buffers]
 
 
 def save_weights(model, out, dtype, shards, spell):

@@ -237,10 +237,11 @@ void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   const int32_t rope = config_.ropes.empty() ? -1 : config_.layer(layer).rope;
   const RopeTable& table = rope < 0 ? kNone : ropes_[rope];
   const int32_t* const slots = step_.slots.data() + groups_.group(layer) * int64_t{plan_->num_tokens()};
-  cpu::rope_and_kv_write(floats(qkv), step_.positions.data(), slots, rows, config_.num_attention_heads,
-                         config_.num_key_value_heads, config_.head_dim,
-                         rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(), table.sin.data(),
-                         kv_.layer(layer), pool_);
+  cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
+  if (!config_.has_own_kv(layer)) kv.num_kv_heads = 0;
+  cpu::rope_and_kv_write(floats(qkv), step_.positions.data(), slots, rows, config_.num_attention_heads, kv.num_kv_heads,
+                         kv.head_dim, rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(),
+                         table.sin.data(), kv, pool_);
 }
 
 void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
@@ -253,7 +254,7 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
                                     config_.layer(layer).chunk,
                                     config_.is_encoder,
                                     config_.layer(layer).reach};
-  const cpu::KvCacheView kv = kv_.layer(layer);
+  const cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
   const int32_t group = groups_.group(layer);
   const auto attend = [&](const cpu::AttentionBatch& batch) {
     cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, params, kv, pool_);
@@ -287,6 +288,10 @@ void CpuOps::adapted_linear_activate(const AdaptedProduct& product, const Linear
   cpu::linear_activate(packed(weight), spec, floats(x), rows, floats(out), pool_, lora);
 }
 
+void CpuOps::activate_times(Activation kind, Rows x, Rows y, int64_t first_column, int64_t rows, Rows out) {
+  cpu::activate_times(kind, floats(x), floats(y) + first_column, y.width, rows, x.width, floats(out), pool_);
+}
+
 void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
                          Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) {
   cpu::mix_experts(static_cast<const CpuExperts&>(experts).views(), config, spec, floats(router_logits),
@@ -316,6 +321,11 @@ void CpuOps::update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuff
 }
 
 void CpuOps::scale(Rows x, float factor, int64_t rows) { cpu::scale(floats(x), factor, rows * x.width, pool_); }
+
+void CpuOps::add_scaled(Rows residual, Rows delta, const DeviceBuffer& factor, int64_t rows) {
+  cpu::add(floats(residual), floats(delta), 1, rows * residual.width, pool_);
+  cpu::scale(floats(residual), *floats(factor.rows()), rows * residual.width, pool_);
+}
 
 void CpuOps::softcap(Rows x, float cap, int64_t rows) { cpu::softcap(floats(x), cap, rows * x.width, pool_); }
 

@@ -80,6 +80,7 @@ class CpuOps final : public Ops {
   void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
   void linear_activate(const LinearWeight& weight, const ActivationSpec& spec, Rows x, int64_t rows, Rows between,
                        Rows out) override;
+  void activate_times(Activation kind, Rows x, Rows y, int64_t first_column, int64_t rows, Rows out) override;
   void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
                    Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) override;
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;
@@ -88,6 +89,7 @@ class CpuOps final : public Ops {
   void update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
                      const DeviceBuffer* skip, Rows out) override;
   void scale(Rows x, float factor, int64_t rows) override;
+  void add_scaled(Rows residual, Rows delta, const DeviceBuffer& factor, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;

@@ -27,8 +27,7 @@ int32_t num_scratch_blocks(const LoadOptions& options) {
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
   const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.cpu.quantization));
-  KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, dtype,
-              layer_groups(config, options)};
+  KvLayout kv = make_kv_layout(config, options.block_size, dtype, layer_groups(config, options));
   const int64_t bytes_per_block = kv.bytes_per_block(), num_scratch = num_scratch_blocks(options);
   const int64_t memory_bytes =
       (available_bytes > 0 ? available_bytes : kUnknownMemoryBytes) - num_scratch * bytes_per_block;
@@ -88,25 +87,34 @@ double measure_copy_bytes_per_s(ThreadPool& pool) {
   return kNumBlocks * kBlockBytes * 1000 / std::max(clock.now_ms() - begin_ms, 1e-3);
 }
 
-KvPool::KvPool(const KvLayout& layout, int32_t num_scratch)
-    : layout_(layout), num_scratch_(num_scratch), memory_(layout.num_planes() * plane_bytes() / 4) {}
+KvPool::KvPool(const KvLayout& layout, int32_t num_scratch) : layout_(layout), num_scratch_(num_scratch) {
+  for (int32_t i = 0; i < layout.num_layers; ++i)
+    block_stride_ = std::max(block_stride_, layout.groups.layers_of_plane(i) * layer_bytes(i));
+  memory_ = MappedFloats(layout.num_planes() * plane_bytes() / 4);
+}
 
 int64_t KvPool::plane_bytes() const {
   const int64_t num_blocks = int64_t{layout_.num_blocks} + num_scratch_;
-  return ceil_div(num_blocks * view(nullptr).block_bytes(), 64) * 64;
+  return ceil_div(num_blocks * block_stride_, 64) * 64;
 }
 
-cpu::KvCacheView KvPool::view(uint8_t* data) const {
-  return {data, layout_.dtype, layout_.block_size, layout_.num_kv_heads, layout_.head_dim};
+int64_t KvPool::layer_bytes(int32_t layer) const {
+  const KvHeads heads = layout_.heads_of(layer);
+  return cpu::KvCacheView{nullptr, layout_.dtype, layout_.block_size, heads.num_heads, heads.head_dim}.block_bytes();
+}
+
+cpu::KvCacheView KvPool::layer(int32_t layer) {
+  const LayerGroups& groups = layout_.groups;
+  const KvHeads heads = layout_.heads_of(layer);
+  uint8_t* const data = plane(groups.plane(layer)) + groups.part(layer) * layer_bytes(layer);
+  return {data, layout_.dtype, layout_.block_size, heads.num_heads, heads.head_dim, block_stride_};
 }
 
 void KvPool::copy_blocks_to(KvPool& other, std::span<const BlockCopy> copies, ThreadPool& pool) {
   if (copies.empty()) return;
-  cpu::block_copy(blocks(), other.blocks(), layout_.num_planes(), blocks().block_stride, copies, pool);
+  cpu::block_copy(blocks(), other.blocks(), layout_.num_planes(), block_stride_, copies, pool);
 }
 
-cpu::KvCacheView KvPool::plane(int32_t plane) {
-  return view(reinterpret_cast<uint8_t*>(memory_.data()) + plane * plane_bytes());
-}
+uint8_t* KvPool::plane(int32_t plane) { return reinterpret_cast<uint8_t*>(memory_.data()) + plane * plane_bytes(); }
 
 }  // namespace llmb

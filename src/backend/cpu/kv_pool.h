@@ -38,17 +38,18 @@ class KvPool {
   KvPool() = default;
   explicit KvPool(const KvLayout& layout, int32_t num_scratch = 0);  // throws std::bad_alloc
   // Block ids from layout.num_blocks on are scratch.
-  cpu::KvCacheView layer(int32_t layer) { return plane(layout_.groups.plane(layer)); }
+  cpu::KvCacheView layer(int32_t layer);  // REQUIRES: it has keys and values of its own
   // To a pool of the same layout but for num_blocks, or within this one; in all planes.
   void copy_blocks_to(KvPool& other, std::span<const BlockCopy> copies, ThreadPool& pool);
 
  private:
-  cpu::KvCacheView view(uint8_t* data) const;
-  cpu::KvCacheView plane(int32_t plane);
-  cpu::BlockPool blocks() { return {plane(0).data, plane_bytes(), view(nullptr).block_bytes()}; }
+  uint8_t* plane(int32_t plane);
+  cpu::BlockPool blocks() { return {plane(0), plane_bytes(), block_stride_}; }
+  int64_t layer_bytes(int32_t layer) const;  // of a block
   int64_t plane_bytes() const;
   KvLayout layout_;
   int32_t num_scratch_ = 0;
+  int64_t block_stride_ = 0;  // from one block to the next, in a plane
   MappedFloats memory_;  // [num_planes, plane_bytes() / 4]
 };
 

@@ -108,6 +108,12 @@ class CudaOps final : public Ops {
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
+  void activate_times(Activation, Rows, Rows, int64_t, int64_t, Rows) override {
+    LLMB_CHECK_MSG(false, "models with inputs of layers are refused before weights are loaded");
+  }
+  void add_scaled(Rows, Rows, const DeviceBuffer&, int64_t) override {
+    LLMB_CHECK_MSG(false, "models with layers' scalars are refused before weights are loaded");
+  }
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:

@@ -31,8 +31,7 @@ Status check_weights_fit(const ModelConfig& config, DType dtype) {
 }
 
 int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype) {
-  KvLayout kv{config.num_hidden_layers, config.num_key_value_heads, config.head_dim, options.block_size, 0, dtype,
-              layer_groups(config, options)};
+  KvLayout kv = make_kv_layout(config, options.block_size, dtype, layer_groups(config, options));
   const int64_t most = options.max_num_seqs * max_blocks_per_seq(kv, options);
   kv.num_blocks = static_cast<int32_t>(std::min<int64_t>(most, INT32_MAX / options.block_size));
   return num_host_blocks(kv, options);

@@ -28,6 +28,8 @@ Status check_cuda_support(const ModelConfig& config, int32_t max_model_len) {
                        std::to_string(smallest_chunk(config)));
   const std::pair<const char*, bool> missing[] = {
       {"layers with a recurrent state", config.has_states()},
+      {"heads that differ by layer, layers that share keys and values, or layers' scalars",
+       config.heads_differ() || config.layer_scalars},
       {"more than 32 experts a token", config.experts.top_k > cuda::kMaxExpertsPerToken},
       {"more than 32 groups of experts", config.experts.num_groups > cuda::kMaxExpertGroups},
       {"more than 4096 experts", config.experts.num_experts > cuda::kMaxExperts},

@@ -76,12 +76,7 @@ class LedgerBackend final : public Backend {
 Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options) {
   if (config.vocab_size < 1) return invalid_argument("vocab_size is " + std::to_string(config.vocab_size));
   if (options.block_size < 1) return invalid_argument("block size is " + std::to_string(options.block_size));
-  KvLayout kv;
-  kv.num_layers = config.num_hidden_layers;
-  kv.num_kv_heads = config.num_key_value_heads;
-  kv.head_dim = config.head_dim;
-  kv.block_size = options.block_size;
-  kv.groups = layer_groups(config, options);
+  KvLayout kv = make_kv_layout(config, options.block_size, DType::kF32, layer_groups(config, options));
   if (kv.groups.windows[0] == 1) return unsupported("the ledger backend reads the token before");
   const int64_t num_blocks = choose_num_blocks(kv, options);
   if (num_blocks < 1) return resource_exhausted("the KV cache is smaller than one block");
