@@ -73,6 +73,7 @@ MaybeError LineParse::check_other_field(std::string_view name, const FieldSpec* 
                                         int* num_checked) {
   constexpr int kMaxChecked = 64;  // near misses are looked for among so many unknown members of a line
   if (spec != nullptr && spec->kind == FieldKind::kHarmless) return std::nullopt;
+  if (!strict && request.params.task == Task::kClassify && is_of_pair(name)) return std::nullopt;
   if (spec != nullptr) {
     if (is_neutral(value, spec->neutral)) return std::nullopt;
     std::string message = spec->neutral == Neutral::kNull

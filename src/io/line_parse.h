@@ -55,6 +55,7 @@ class LineParse {
   MaybeError check_pairs() const;
   MaybeError read_pairs(simdjson::dom::object object);
   MaybeError read_documents(simdjson::dom::object object);
+  static bool is_of_pair(std::string_view name);  // a native field of pairs or documents
   void take_prompts(std::vector<PromptInput> prompts);
   MaybeError read_embed_field(std::string_view name, JsonElement value);
   MaybeError read_input(JsonElement value);

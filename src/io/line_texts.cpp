@@ -125,6 +125,8 @@ MaybeError LineParse::read_pairs(dom::object object) {
   return std::nullopt;
 }
 
+bool LineParse::is_of_pair(std::string_view name) { return is_one_of(name, kPairFields); }
+
 MaybeError LineParse::read_documents(dom::object object) {
   if (MaybeError error = check_pairs()) return error;
   ClassifyParams& classify = request.params.classify;
