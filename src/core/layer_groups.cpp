@@ -12,7 +12,7 @@ namespace {
 
 // Layers of one size that share a plane.
 using Plane = std::vector<int32_t>;
-// Of layers with keys and values of their own, by their windows and in order. A window that no sequence outgrows is
+// The kinds of layers with keys and values of their own, by their windows and in order. A window that no sequence outgrows is
 // none.
 using Kinds = std::map<int32_t, std::vector<Plane>>;
 

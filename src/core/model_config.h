@@ -197,10 +197,10 @@ struct ModelConfig {
     return weights == Quantization::kNone && gpu_dtype() == DType::kF32 ? DType::kF32 : DType::kBF16;
   }
 
-  // Of layers that say nothing else.
+  // In layers that say nothing else.
   int64_t q_size() const { return int64_t{num_attention_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_key_value_heads} * head_dim; }
-  // Of a layer.
+  // The same of one layer.
   int32_t head_dim_of(int32_t index) const { return layer(index).head_dim > 0 ? layer(index).head_dim : head_dim; }
   int32_t num_kv_heads_of(int32_t index) const {
     return layer(index).num_key_value_heads > 0 ? layer(index).num_key_value_heads : num_key_value_heads;

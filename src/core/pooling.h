@@ -46,7 +46,7 @@ struct Pooling {
   PoolingKind kind = PoolingKind::kLast;
   std::vector<PoolingLayer> layers;
   bool normalizes = true;  // the vector to a length of 1, last
-  // Of a model that classifies: its vectors are scores of these.
+  // For a model that classifies: its vectors are scores of these.
   std::vector<std::string> labels;
   Scores scores = Scores::kAsIs;
 

@@ -11,7 +11,7 @@ namespace llmb {
 
 namespace {
 
-// What stands for the labels becomes their scores.
+// Turns the vector that stands for the labels into their scores.
 void score_labels(Scores scores, std::vector<float>* values) {
   if (scores == Scores::kAsIs || values->empty()) return;
   const double most = *std::max_element(values->begin(), values->end());

@@ -75,7 +75,7 @@ MaybeError LineParse::read_texts_body(dom::object body) {
   return read_input(*input);
 }
 
-// What a native line has in the place of a prompt. is_read: there is such.
+// Reads the texts that a native line has in the place of a prompt. is_read: there are such.
 MaybeError LineParse::read_native_texts(const FieldSet& fields, bool* is_read) {
   const bool embeds = request.params.task == Task::kEmbed;
   const auto has = [&](std::string_view name) {

@@ -7,7 +7,6 @@
 
 #include "base/whole_file.h"
 #include "model/config_fields.h"
-#include "model/config_loader.h"
 #include "model/gguf_model.h"
 
 namespace llmb {

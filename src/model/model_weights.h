@@ -46,7 +46,7 @@ struct LayerWeights {
   std::unique_ptr<DeviceBuffer> choice_bias;  // [num_experts]
   std::unique_ptr<ExpertsWeight> experts;
   std::unique_ptr<LinearWeight> shared_gate;  // [1, hidden_size]
-  // What a layer's input of each token adds.
+  // For the input that a layer has of each token.
   std::unique_ptr<LinearWeight> input_gate;        // [hidden_size_per_layer_input, hidden_size]
   std::unique_ptr<LinearWeight> input_projection;  // [hidden_size, hidden_size_per_layer_input]
   NormWeights input_post_norm;                     // [hidden_size]

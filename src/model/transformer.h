@@ -63,9 +63,9 @@ class Transformer {
   void linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out);
   void add_shared_expert(const LayerWeights& w, int64_t rows);
   void sample(Rows residual, int64_t num_samples, Rows hidden);  // hidden: gets the last norm's output
-  // What the last layer gave, of all tokens or of sample rows alone, becomes vectors.
+  // Makes vectors of the last layer's output, of all tokens or of sample rows alone.
   void pool(Rows residual, int64_t num_rows, int64_t num_samples);
-  // What a layer has yet to add to the residual.
+  // The part that a layer has yet to add to the residual.
   Rows pending() const {
     return config_.residual == ResidualKind::kNormedSum || config_.layer_scalars ? Rows() : delta_->rows();
   }

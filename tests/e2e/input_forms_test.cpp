@@ -45,8 +45,8 @@ TEST_CASE("an encoder gives vectors and scores, the same bytes with workers, and
   const std::string fixtures = source_dir() + "/data/fixtures/";
   const auto run = [&](const std::string& model, const std::string& task, const std::string& lines,
                        const std::vector<std::string>& more = {}) {
-    std::vector<std::string> arguments = {kProgram, "-m",      fixtures + model, "--task",       task,   "--progress",
-                                          "none",   "--order", "input",          "--no-metrics", "--threads", "1"};
+    std::vector<std::string> arguments = {kProgram,  "-m",    fixtures + model, "--task",    task,
+                                          "--order", "input", "--no-metrics",   "--threads", "1"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_process(arguments, lines);
   };

@@ -348,7 +348,7 @@ TEST_CASE("Gemma 4: heads by type of layer, keys and values of earlier layers, i
   CHECK((c.hidden_size_per_layer_input == 256 && c.vocab_size_per_layer_input == 262144 && c.logit_softcap == 30));
   CHECK((c.ropes[0].scaling.rotated_share == 0.25 && c.rotary_dim(c.ropes[0]) == 512 && c.ropes[0].theta == 1e6));
   CHECK((c.rotary_dim(c.ropes[1]) == 256 && c.ropes[1].theta == 1e4 && c.score_scale(3) == 1));
-  // What transformers writes, and what the file names where keys are not values.
+  // As transformers writes it, and as the file names it where keys are not values.
   nlohmann::json other = gemma4();
   other["num_global_key_value_heads"] = 4;
   CHECK(parse_model_config(other.dump())->num_kv_heads_of(4) == 1);
