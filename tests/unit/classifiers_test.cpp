@@ -50,9 +50,10 @@ std::vector<json> answers_to(const std::vector<json>& lines, const EngineJobOpti
   const EngineJobOutcome outcome = job.run(options);
   REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
   std::vector<json> records;
-  for (const auto& [index, record] : records_by_index(job.output())) {
-    records.push_back(json::parse(record));
-    if (records.back().contains("error")) records.back()["error"].erase("line");  // which names the job's folder
+  for (const auto& [index, text_of_record] : records_by_index(job.output())) {
+    records.push_back(json::parse(text_of_record));
+    if (json& record = records.back(); record.contains("error") && record["error"].is_object())
+      record["error"].erase("line");  // which names the job's folder
   }
   REQUIRE(records.size() == lines.size());
   return records;
