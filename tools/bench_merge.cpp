@@ -5,6 +5,9 @@
 // Makes SHARDS outputs of ROWS records together, natively without metrics, each in a random order of completion within
 // windows of 100,000 records, and merges them in both orders. It times the processor as well as the clock: a disk that
 // cannot take what is written holds the clock up.
+//
+// Rows a second of 10,000,000 rows of 8 shards on two cores of a Xeon (Emerald Rapids), 2026-11-24, twice: in order of
+// completion 1.07 and 1.14 million in 58 MiB; in order of input 0.81 and 0.86 million in 329 MiB.
 #include <sys/resource.h>
 
 #include <algorithm>

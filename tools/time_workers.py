@@ -5,7 +5,7 @@
 
 Prints one process's seconds by the workers', each run's without loading: above 1 the workers are faster. Bar: 0.98. The rows are
 groups of prompts with a beginning in common and answers of uneven length, over a shape of data/shapes with random weights.
-Quiet machines only.
+Quiet machines only. On 2026-11-24, on two cores of a Xeon (Emerald Rapids), 7 pairs of 192 rows: 1.100 [0.850, 1.253].
 """
 import argparse
 import json
