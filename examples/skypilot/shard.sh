@@ -14,9 +14,10 @@ save() {
   if [ -e $out ]; then keep $out && keep $out.manifest.json && rm -f "$STORE/$out.partial"
   else keep $out.partial; keep $out.manifest.json; fi
 }
-if [ ! -e $out.manifest.json ]; then
+# A machine that is lost while it saves for the first time leaves no manifest, and nothing to go on from.
+if [ ! -e $out.manifest.json ] && [ -e "$STORE/$out.manifest.json" ]; then
   if [ -e "$STORE/$out" ]; then cp "$STORE/$out" .; else cp "$STORE/$out.partial" . 2> /dev/null; fi
-  cp "$STORE/$out.manifest.json" . 2> /dev/null
+  cp "$STORE/$out.manifest.json" .
 fi
 
 "${LLM_BATCH:-llm-batch}" -m "$MODEL" "$INPUT" --shard auto -o $out ${FLAGS:-} &

@@ -76,6 +76,7 @@ HWY_INLINE U spread_fifth_bits(U bits, int word) {
 //   scale(), minimum(): of half `half` (16 k) of a run; number = scale · code, minus or plus the minimum
 struct Format {
   static constexpr int kOffset = 0;
+  static constexpr bool kHasTable = false;  // sanitizers keep an array's address from being compared at compile time
   static constexpr const int8_t* kTable = nullptr;
   static constexpr bool kIsNibble = false, kHasMinimum = false, kAddsMinimum = false, kIsByHalves = false;
 };
@@ -115,9 +116,11 @@ struct Q5_0 : Q5_1 {
   static constexpr bool kHasMinimum = false;
 };
 struct IQ4_NL : Nibbles32<0> {
+  static constexpr bool kHasTable = true;
   static constexpr const int8_t* kTable = kIq4Values;
 };
 struct MXFP4 : Nibbles32<0> {
+  static constexpr bool kHasTable = true;
   static constexpr const int8_t* kTable = kMxfp4Values;
   // 2^(e - 128), which is subnormal for e < 2.
   static HWY_INLINE V scale(const SectionReader& s, int64_t, int) {
@@ -154,6 +157,7 @@ struct Q5_K : Q4_K {
 };
 struct IQ4_XS : Format {
   static constexpr bool kIsNibble = true;
+  static constexpr bool kHasTable = true;
   static constexpr const int8_t* kTable = kIq4Values;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     return nibbles(s.word(run * 4 + word % 4), word / 4 * 4);

@@ -30,7 +30,7 @@ template <class F>
 struct Meanings {
   alignas(64) float of[16];
   constexpr Meanings() : of() {
-    for (int i = 0; i < 16; ++i) of[i] = F::kTable == nullptr ? static_cast<float>(i - F::kOffset) : F::kTable[i];
+    for (int i = 0; i < 16; ++i) of[i] = !F::kHasTable ? static_cast<float>(i - F::kOffset) : F::kTable[i];
   }
 };
 template <class F>
@@ -44,7 +44,7 @@ HWY_INLINE V meaning(U codes, [[maybe_unused]] V table) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
     return V{_mm512_permutexvar_ps(shifted.raw, table.raw)};  // looks at four bits
 #endif
-  } else if constexpr (F::kTable != nullptr) {
+  } else if constexpr (F::kHasTable) {
     return hn::GatherIndex(D(), kMeanings<F>.of, hn::BitCast(DI(), hn::And(shifted, hn::Set(DU(), 15))));
   } else {
     // A float whose lowest bits count ones: a code is converted by being put there.

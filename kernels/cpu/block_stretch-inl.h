@@ -50,7 +50,7 @@ constexpr bool kIsUnsigned = false;
 // The offset that makes the numbers of codes unsigned: 128 for those of eight bits.
 template <class F>
 constexpr int offset_of() {
-  if (F::kTable == nullptr) return F::kOffset;
+  if (!F::kHasTable) return F::kOffset;
   return F::kTable[0] < -16 ? 128 : 16;  // IQ4's, MXFP4's
 }
 
@@ -60,7 +60,7 @@ struct ByteTable {
   alignas(16) uint8_t of[16];
   constexpr ByteTable() : of() {
     for (int i = 0; i < 16; ++i)
-      of[i] = static_cast<uint8_t>((F::kTable == nullptr ? i : F::kTable[i]) + (kIsUnsigned ? offset_of<F>() : 0));
+      of[i] = static_cast<uint8_t>((!F::kHasTable ? i : F::kTable[i]) + (kIsUnsigned ? offset_of<F>() : 0));
   }
 };
 template <class F>
@@ -68,7 +68,7 @@ constexpr ByteTable<F> kByteTable;
 
 template <class F>
 HWY_INLINE U as_bytes(U codes) {
-  if constexpr (F::kTable != nullptr) {
+  if constexpr (F::kHasTable) {
 #if HWY_TARGET == HWY_SCALAR
     const uint32_t word = hn::GetLane(codes);
     uint32_t bytes = 0;
