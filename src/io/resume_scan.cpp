@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <future>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,9 @@ namespace {
 
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kMaxPieces = 3;  // that are parsed at a time
+// Each record without an error has one of these members, whatever the task (io/result_writer.h).
+constexpr std::string_view kAnswers[] = {"text",    "response", "outputs", "embedding", "embeddings", "options",
+                                         "logprob", "score",    "scores",  "classes",   "results"};
 static_assert(RecordParser::kPadding >= simdjson::SIMDJSON_PADDING);
 
 std::optional<uint64_t> parse_hash(std::string_view text) {
@@ -267,8 +271,8 @@ std::optional<RecordSummary> RecordParser::parse(std::string_view record) {
   std::string_view code;
   if (has_error && error["code"].get(code) != simdjson::SUCCESS) return std::nullopt;
   if (has_error) summary.error_code = code;
-  else if (object["text"].error() != simdjson::SUCCESS && object["outputs"].error() != simdjson::SUCCESS &&
-           object["response"].error() != simdjson::SUCCESS)
+  else if (std::none_of(std::begin(kAnswers), std::end(kAnswers),
+                        [&](std::string_view name) { return object[name].error() == simdjson::SUCCESS; }))
     return std::nullopt;
   return summary;
 }

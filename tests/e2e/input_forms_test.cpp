@@ -6,6 +6,8 @@
 #include <set>
 
 #include "tests/e2e/run.h"
+#include "tests/support/source_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace llmb::test {
 
@@ -75,6 +77,45 @@ TEST_CASE("an encoder gives vectors and scores, the same bytes with workers, and
     CHECK_MESSAGE(result.err.find(words) != std::string::npos, result.err);
   }
   CHECK(run("classifiers/bert", "embed", text, {"--pooling", "cls"}).exit_code == 0);
+}
+
+TEST_CASE("outputs of vectors and scores grow with their input and merge, as others do") {
+  const std::string fixtures = source_dir() + "/data/fixtures/";
+  const std::string text = R"({"input":"What is the capital of France?"})" "\n" R"({"input":["a","b c"]})" "\n";
+  const std::string pairs = R"({"text_1":"What?","text_2":"a"})" "\n"
+                            R"({"text_1":"What?","text_2":["a","b"]})" "\n"
+                            R"({"query":"What?","documents":["a","Paris"]})" "\n";
+  const std::string scored = R"({"prompt":"Once upon a time"})" "\n"
+                             R"({"prompt":"Once","options":[" upon"," a"]})" "\n";
+  const struct {
+    std::string model, task, lines;
+  } jobs[] = {{fixtures + "encoders/bert", "embed", text},
+              {fixtures + "classifiers/bert", "classify", text + pairs},
+              {source_dir() + "/data/model", "score", scored}};
+  for (const auto& [model, task, lines] : jobs) {
+    CAPTURE(task);
+    const TempDir dir;
+    const auto run = [&](const std::string& output, const std::vector<std::string>& more = {}) {
+      std::vector<std::string> arguments = {kProgram, "-m",         model,     "--task", task,
+                                            "-o",     dir / output, "--order", "input",  "--no-metrics",
+                                            "--threads", "1",       dir / "in.jsonl"};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      return run_process(arguments, "");
+    };
+    write_file(dir / "in.jsonl", lines + lines);
+    CHECK(run("whole.jsonl").exit_code == 0);
+    for (const std::string shard : {"0", "1"}) CHECK(run("s" + shard, {"--shard", shard + "/2"}).exit_code == 0);
+    const ProcessResult merged = run_process(
+        {kProgram, "merge", dir / "merged.jsonl", dir / "s0", dir / "s1", "--order", "input"}, "");
+    CHECK_MESSAGE(merged.exit_code == 0, merged.err);
+    CHECK(read_file(dir / "merged.jsonl") == read_file(dir / "whole.jsonl"));
+    write_file(dir / "in.jsonl", lines);
+    CHECK(run("grown.jsonl").exit_code == 0);
+    write_file(dir / "in.jsonl", lines + lines);
+    const ProcessResult grown = run("grown.jsonl");
+    CHECK_MESSAGE(grown.exit_code == 0, grown.err);
+    CHECK(read_file(dir / "grown.jsonl") == read_file(dir / "whole.jsonl"));
+  }
 }
 
 TEST_CASE("OpenAI batch lines are answered in the OpenAI batch form") {

@@ -99,6 +99,37 @@ TEST_CASE("every form of record is read back: index, hash, error code") {
   CHECK(scan(dir / "missing").result.status().code() == StatusCode::kIoError);
 }
 
+TEST_CASE("records of every task are read back") {
+  const auto text_of = [](Task task, TextPairs pairs, bool is_list, bool has_options) {
+    Completion c;
+    c.line = {0, "in.jsonl", 1, 0, 0x1234567890abcdefu};
+    c.task = task;
+    c.embed.is_list = is_list;
+    c.classify.pairs = pairs;
+    c.choices.emplace_back().embedding = {0.5f};
+    if (has_options) c.choices[0].score = OptionScore{-1, true};
+    return ResultFormatter({.labels = {"LABEL_0"}}).format(c);
+  };
+  const std::string records[] = {text_of(Task::kEmbed, TextPairs::kNone, false, false),
+                                 text_of(Task::kEmbed, TextPairs::kNone, true, false),
+                                 text_of(Task::kClassify, TextPairs::kNone, false, false),
+                                 text_of(Task::kClassify, TextPairs::kNone, true, false),
+                                 text_of(Task::kClassify, TextPairs::kScore, false, false),
+                                 text_of(Task::kClassify, TextPairs::kScore, true, false),
+                                 text_of(Task::kClassify, TextPairs::kRerank, true, false),
+                                 text_of(Task::kScore, TextPairs::kNone, false, false),
+                                 text_of(Task::kScore, TextPairs::kNone, false, true)};
+  TempDir dir;
+  for (const std::string& text : records) {
+    CAPTURE(text);
+    write_file(dir / "a", text + text);
+    const Scanned scanned = scan(dir / "a");
+    REQUIRE(scanned.result.ok());
+    CHECK(scanned.indices.size() == 2);
+    CHECK(scanned.num_errors == 0);
+  }
+}
+
 TEST_CASE("FAULTS 3: cut at every byte of the last three records: the whole ones stay, the rest is the torn tail") {
   TempDir dir;
   const std::string text = some_records(6);
