@@ -8,6 +8,7 @@
 #include "chat/reasoning.h"
 #include "engine/answer_constraint.h"
 #include "engine/given_answers.h"
+#include "engine/prompt_pairs.h"
 
 namespace llmb {
 
@@ -15,16 +16,9 @@ namespace {
 
 using Tokens = std::variant<std::vector<TokenId>, RequestError>;
 
-PromptBound length_bound(const ModelContext& model) {
-  PromptBound bound;
-  bound.max_model_len = model.max_model_len;
-  bound.num_reserved = model.is_indivisible ? 0 : 1;
-  return bound;
-}
-
 // A text that cannot fit is not encoded to see by how much, unless it is to be cut.
 Tokens encode(const std::string& text, bool add_special_tokens, bool may_be_cut, const ModelContext& model,
-              const char* param) {
+              const std::string& param) {
   if (!may_be_cut) {
     const PromptBound bound = prompt_bound(model);
     const size_t at_least = bound.num_tokens_at_least(text);
@@ -33,11 +27,11 @@ Tokens encode(const std::string& text, bool add_special_tokens, bool may_be_cut,
   return model.tokenizer->encode(text, add_special_tokens);
 }
 
-Tokens tokenize_text(const std::string& text, bool may_be_cut, const ModelContext& model) {
+Tokens tokenize_text(const std::string& text, bool may_be_cut, const ModelContext& model, const std::string& field) {
   if (!model.tokenizer)
     return RequestError{"no_tokenizer", "the model directory has no tokenizer; use prompt_token_ids or --tokenizer",
-                        "prompt"};
-  return encode(text, /*add_special_tokens=*/true, may_be_cut, model, "prompt");
+                        field};
+  return encode(text, /*add_special_tokens=*/true, may_be_cut, model, field);
 }
 
 Tokens tokenize_messages(const ChatMessages& chat, bool may_be_cut, const ModelContext& model,
@@ -83,9 +77,9 @@ const char* field_of(const PromptInput& prompt) {
 }
 
 // Takes token ids out of the prompt. Sets how it ends, and the text of messages.
-Tokens tokenize(PromptInput* prompt, bool may_be_cut, const ModelContext& model, PromptReasoning* reasoning,
-                PromptText* rendered) {
-  if (const auto* text = std::get_if<std::string>(prompt)) return tokenize_text(*text, may_be_cut, model);
+Tokens tokenize(PromptInput* prompt, bool may_be_cut, const ModelContext& model, const std::string& field,
+                PromptReasoning* reasoning, PromptText* rendered) {
+  if (const auto* text = std::get_if<std::string>(prompt)) return tokenize_text(*text, may_be_cut, model, field);
   if (const auto* chat = std::get_if<ChatMessages>(prompt))
     return tokenize_messages(*chat, may_be_cut, model, reasoning, rendered);
   return std::move(std::get<std::vector<TokenId>>(*prompt));
@@ -97,6 +91,7 @@ size_t kept_tokens(size_t size, const GenerationParams& params, const ModelConte
   const int64_t max_model_len = model.max_model_len;
   if (model.is_indivisible) return std::min(kept, max_model_len);
   if (kept < max_model_len) return kept;
+  if (params.task != Task::kGenerate && params.score.options.empty()) return std::max<int64_t>(max_model_len - 1, 0);
   const int32_t wanted = params.stop.max_tokens.value_or(std::max(kDefaultMaxTokens, params.stop.min_tokens));
   return std::max<int64_t>(max_model_len - std::clamp<int64_t>(wanted, 1, std::max<int64_t>(max_model_len / 2, 1)), 0);
 }
@@ -110,20 +105,6 @@ void truncate(TruncateSide side, size_t kept, const std::string* text, const Tok
   const auto count = static_cast<std::ptrdiff_t>(tokens->size() - kept);
   const auto first = side == TruncateSide::kLeft ? tokens->begin() + before : tokens->end() - after - count;
   tokens->erase(first, first + count);
-}
-
-std::optional<RequestError> check_tokens(const std::vector<TokenId>& tokens, const ModelContext& model,
-                                         const char* param) {
-  if (tokens.empty()) return RequestError{"empty_prompt", "the prompt has no tokens", param};
-  if (const PromptBound bound = length_bound(model); !bound.fits(tokens.size(), 0))
-    return prompt_too_long(bound, std::to_string(tokens.size()), param);
-  for (const TokenId token : tokens)
-    if (token < 0 || token >= model.vocab_size)
-      return RequestError{"invalid_value",
-                          "token id " + std::to_string(token) + " is outside the model's vocabulary [0, " +
-                              std::to_string(model.vocab_size - 1) + "]",
-                          param};
-  return std::nullopt;
 }
 
 // A prompt of tokens is shown as its text.
@@ -179,44 +160,13 @@ void ask_for_no_answer(ApiForm form, GenerationParams* params) {
   if (!params->score.prompt_logprobs) params->score.prompt_logprobs = 0;
 }
 
-struct PreparedPrompt {
-  std::vector<TokenId> tokens;
-  int32_t second_text = INT32_MAX;  // as in Request
-  int32_t num_cut = 0;
-  PromptReasoning reasoning = PromptReasoning::kNone;
-  PromptText text;  // of messages
-};
-
-// The first of two texts, of the second of which `prompt` holds the text.
-std::optional<RequestError> prepare_pair(const std::string& first, const PromptInput& prompt,
-                                         const GenerationParams& params, const ModelContext& model,
-                                         PreparedPrompt* prepared) {
-  if (!model.tokenizer)
-    return RequestError{"no_tokenizer", "the model directory has no tokenizer; use --tokenizer", std::nullopt};
-  const std::string& second = std::get<std::string>(prompt);
-  const PromptBound bound = prompt_bound(model);
-  const size_t at_least = bound.num_tokens_at_least(first) + bound.num_tokens_at_least(second);
-  const size_t num_bytes = first.size() + second.size();
-  if (!params.prompt.truncate && !bound.fits(at_least, num_bytes))
-    return text_too_long(bound, at_least, num_bytes, "prompt");
-  const bool cuts = params.prompt.truncate.has_value(), cuts_left = params.prompt.truncate == TruncateSide::kLeft;
-  const int64_t most = std::min<int64_t>(params.prompt.max_prompt_tokens.value_or(INT32_MAX),
-                                         bound.max_model_len - bound.num_reserved);
-  std::optional<TokenPair> pair = model.tokenizer->encode_pair(first, second, cuts ? most : INT64_MAX, cuts_left);
-  if (!pair) return RequestError{"unsupported_field", "the model's tokenizer does not say how two texts are joined",
-                                 std::nullopt};
-  prepared->tokens = std::move(pair->tokens);
-  prepared->second_text = pair->second_text;
-  prepared->num_cut = pair->num_cut;
-  return check_tokens(prepared->tokens, model, "prompt");
-}
-
 // Only the prompt's text is left in it. first: null, or the text that it is paired with.
 std::optional<RequestError> prepare_prompt(PromptInput* prompt, const std::string* first, const GenerationParams& params,
-                                           const ModelContext& model, PreparedPrompt* prepared) {
-  if (first != nullptr) return prepare_pair(*first, *prompt, params, model, prepared);
-  const char* const param = field_of(*prompt);
-  Tokens encoded = tokenize(prompt, params.prompt.truncate.has_value(), model, &prepared->reasoning, &prepared->text);
+                                           const ModelContext& model, const std::string& field,
+                                           PreparedPrompt* prepared) {
+  if (first != nullptr) return prepare_pair(*first, *prompt, params, model, field, prepared);
+  Tokens encoded =
+      tokenize(prompt, params.prompt.truncate.has_value(), model, field, &prepared->reasoning, &prepared->text);
   if (auto* error = std::get_if<RequestError>(&encoded)) return std::move(*error);
   std::vector<TokenId>& tokens = prepared->tokens = std::move(std::get<std::vector<TokenId>>(encoded));
   const size_t full_size = tokens.size();
@@ -224,13 +174,22 @@ std::optional<RequestError> prepare_prompt(PromptInput* prompt, const std::strin
     if (const size_t kept = kept_tokens(full_size, params, model); kept > 0 && kept < full_size)
       truncate(*side, kept, std::get_if<std::string>(prompt), model.tokenizer.get(), &tokens);
   prepared->num_cut = static_cast<int32_t>(full_size - tokens.size());
-  return check_tokens(tokens, model, param);
+  return check_tokens(tokens, model, field);
 }
 
 // The text that prompt `index` of the line is paired with; null: none.
 const std::string* first_text(const InputRequest& input, size_t index) {
   if (input.first_texts.empty()) return nullptr;
   return &input.first_texts[input.first_texts.size() == 1 ? 0 : index];
+}
+
+// The field of the line that holds a prompt, for messages.
+std::string name_of_prompt(const InputRequest& input, size_t index) {
+  const std::string place = "[" + std::to_string(index) + "]";
+  if (input.params.classify.pairs == TextPairs::kRerank) return "documents" + place;
+  if (input.params.classify.pairs == TextPairs::kScore) return input.more_prompts.empty() ? "text_2" : "text_2" + place;
+  if (input.params.embed.is_list) return "input" + place;
+  return input.form == ApiForm::kOpenAiEmbedding || input.form == ApiForm::kClassify ? "input" : field_of(input.prompt);
 }
 
 // A part for each of the line's prompts; the request has the first one's tokens already.
@@ -251,9 +210,9 @@ std::optional<RequestError> add_parts(InputRequest& input, const ModelContext& m
   for (PromptInput& prompt : input.more_prompts) {
     PreparedPrompt prepared;
     const size_t index = request->parts.size();
-    if (auto error = prepare_prompt(&prompt, first_text(input, index), request->params, model, &prepared)) {
-      error->message = "input[" + std::to_string(index) + "]: " + error->message;
-      error->param = "input";
+    const std::string name = name_of_prompt(input, index);
+    if (auto error = prepare_prompt(&prompt, first_text(input, index), request->params, model, name, &prepared)) {
+      error->message = name + ": " + error->message;
       return error;
     }
     request->num_truncated_tokens += prepared.num_cut;
@@ -266,24 +225,14 @@ std::optional<RequestError> add_parts(InputRequest& input, const ModelContext& m
 
 }  // namespace
 
-PromptBound prompt_bound(const ModelContext& model) {
-  // Hardly a text has so many for each of its tokens, white space and words of unknown characters apart.
-  constexpr size_t kMaxBytesPerToken = 64;
-  PromptBound bound = length_bound(model);
-  if (!model.tokenizer) return bound;
-  bound.num_tokens_at_least = [tokenizer = model.tokenizer](std::string_view text) {
-    return tokenizer->num_tokens_at_least(text);
-  };
-  if (model.tokenizer->num_tokens_at_least("x") == 0)
-    bound.max_text_bytes = kMaxBytesPerToken * static_cast<size_t>(std::max(model.max_model_len, 1));
-  return bound;
-}
-
 std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputRequest input, const ModelContext& model,
                                                                      uint64_t run_seed) {
   PreparedPrompt prepared;
-  if (auto error = prepare_prompt(&input.prompt, first_text(input, 0), input.params, model, &prepared))
+  const std::string name = name_of_prompt(input, 0);
+  if (auto error = prepare_prompt(&input.prompt, first_text(input, 0), input.params, model, name, &prepared)) {
+    if (!input.more_prompts.empty()) error->message = name + ": " + error->message;
     return std::move(*error);
+  }
   auto& [prompt_tokens, second_text, num_cut, reasoning, prompt_text] = prepared;
 
   auto request = std::make_shared<Request>();

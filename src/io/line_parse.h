@@ -52,6 +52,7 @@ class LineParse {
   // line_texts.cpp
   MaybeError read_texts_body(simdjson::dom::object body);
   MaybeError read_native_texts(const FieldSet& fields, bool* is_read);
+  MaybeError refuse_repeated_texts(simdjson::dom::object object);
   MaybeError check_pairs() const;
   MaybeError read_pairs(simdjson::dom::object object);
   MaybeError read_documents(simdjson::dom::object object);

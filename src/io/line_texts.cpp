@@ -1,4 +1,5 @@
 // Lines of runs that embed or classify: inputs, pairs of texts, and documents for a query.
+#include <algorithm>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -57,6 +58,7 @@ MaybeError read_text_or_texts(std::string_view field, JsonElement value, bool* i
 MaybeError LineParse::read_texts_body(dom::object body) {
   const bool has_pairs = request.form == ApiForm::kScore || request.form == ApiForm::kRerank;
   std::optional<JsonElement> input;
+  if (MaybeError error = refuse_repeated_texts(body)) return error;
   for (const auto& [name, value] : body) {
     const FieldSpec* const spec = find_field(name);
     if (value.is_null() || (spec != nullptr && spec->kind == FieldKind::kHarmless)) continue;
@@ -75,6 +77,21 @@ MaybeError LineParse::read_texts_body(dom::object body) {
   return read_input(*input);
 }
 
+// A field that says what is asked for is given once.
+MaybeError LineParse::refuse_repeated_texts(dom::object object) {
+  std::vector<std::string_view> seen;
+  for (const auto& [name, value] : object) {
+    if (name != "input" && name != "model" && !is_one_of(name, kEmbedFields) && !is_one_of(name, kPairFields)) continue;
+    if (std::find(seen.begin(), seen.end(), name) == seen.end()) {
+      seen.push_back(name);
+      continue;
+    }
+    error_is_duplicate = true;
+    return field_error("duplicate_field", name, std::string(name) + " is given twice");
+  }
+  return std::nullopt;
+}
+
 // Reads the texts that a native line has in the place of a prompt. is_read: there are such.
 MaybeError LineParse::read_native_texts(const FieldSet& fields, bool* is_read) {
   const bool embeds = request.params.task == Task::kEmbed;
@@ -87,6 +104,7 @@ MaybeError LineParse::read_native_texts(const FieldSet& fields, bool* is_read) {
       if (MaybeError error = read_embed_field(name, root_[name].value_unsafe())) return error;
   if (fields.has(Field::kPrompt) || fields.has(Field::kMessages) || fields.has(Field::kPromptTokenIds))
     return std::nullopt;
+  if (MaybeError error = refuse_repeated_texts(object_of(root_))) return error;
   *is_read = true;
   if (!embeds && has("text_1") && has("text_2")) return read_pairs(object_of(root_));
   if (!embeds && has("query") && has("documents")) return read_documents(object_of(root_));

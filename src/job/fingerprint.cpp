@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "base/whole_file.h"
 #include "io/json_writer.h"
+#include "model/classifier.h"
 
 namespace llmb {
 
@@ -198,6 +199,11 @@ Status add_arithmetic(const LoadOptions& load, const JobModel& model, SettingsLi
   return {};
 }
 
+int64_t answers_version(const ModelFiles& files) {
+  const bool is_whole = files.config.is_encoder || (files.pooling && files.pooling->needs_whole_text());
+  return files.default_params.task == Task::kGenerate || is_whole ? kAnswersVersion : kPromptAnswersVersion;
+}
+
 }  // namespace
 
 Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, LoadOptions* load) {
@@ -221,7 +227,7 @@ Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, 
 Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& model, const Fingerprint* recorded,
                                         const KeepGoing& keep_going) {
   SettingsList list;
-  list.integer(kAnswersVersionName, kAnswersVersion);
+  list.integer(kAnswersVersionName, answers_version(model.files));
   add_sampling(model.files.default_params, &list);
   list.add("seed", std::to_string(o.seed));
   list.text("device", model.device.identity);
@@ -238,6 +244,10 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   if (!o.model.adapters.empty() && !o.model.served_names.empty())
     list.list("served_model_name", o.model.served_names, [](JsonWriter& j, const std::string& name) { j.string(name); });
   add_pooling(model.files.pooling, &list);
+  if (model.files.default_params.task == Task::kClassify) {
+    LLMB_ASSIGN_OR_RETURN(const std::string activation, score_activation(o.model.model));
+    if (!activation.empty()) list.text("scores", activation);
+  }
   add_form(model.files.default_params.form.get(), &list);
   add_formats(model.files.formats, &list);
   Fingerprint fingerprint;

@@ -16,6 +16,8 @@ namespace llmb {
 // Raised whenever the same model and settings would give a line another answer than before. Builds from before it was
 // recorded have none of its versions.
 inline constexpr int64_t kAnswersVersion = 3;
+// The same of runs that do not generate (--task) with models whose prompts are computed in chunks.
+inline constexpr int64_t kPromptAnswersVersion = 4;
 
 // Sets the dtype and the arithmetic that an earlier run chose by itself where none is asked for, so that another
 // processor continues in the same. kUnsupported: this one cannot compute it.

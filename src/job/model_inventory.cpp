@@ -13,6 +13,7 @@
 #include "base/file_ops.h"
 #include "model/gguf_model.h"
 #include "model/lora_adapter.h"
+#include "model/pooling.h"
 
 namespace llmb {
 
@@ -50,7 +51,9 @@ Result<NamedPaths> model_file_names(const ModelSource& o) {
     LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> shards, names_ending_in(o.model, ".safetensors"));
     for (const std::string& shard : shards) add("model", o.model, shard);
     // Layers behind the pooling of a model that embeds.
-    LLMB_ASSIGN_OR_RETURN(const std::vector<std::string> layers, names_ending_in(o.model, "_Dense"));
+    LLMB_ASSIGN_OR_RETURN(std::vector<std::string> layers, names_ending_in(o.model, "_Dense"));
+    for (std::string& folder : pooling_layer_folders(o.model))
+      if (std::find(layers.begin(), layers.end(), folder) == layers.end()) layers.push_back(std::move(folder));
     for (const std::string& layer : layers)
       for (const char* name : {"/config.json", "/model.safetensors"}) add("model", o.model, layer + name);
   }

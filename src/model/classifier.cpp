@@ -35,11 +35,13 @@ std::vector<std::string> read_labels(ConfigFields& f) {
   return labels;
 }
 
-Scores read_scores(ConfigFields& f, const nlohmann::json& object, size_t num_labels) {
+// newer: the function that a file beside config.json names; "": none.
+Scores read_scores(ConfigFields& f, const nlohmann::json& object, const std::string& newer, size_t num_labels) {
   std::string name = f.text("sbert_ce_default_activation_function", "");
   if (const auto own = object.find("sentence_transformers"); own != object.end() && own->is_object())
     if (const auto function = own->find("activation_fn"); function != own->end() && function->is_string())
       name = function->get<std::string>();
+  if (!newer.empty()) name = newer;
   if (name.ends_with(".Identity")) return Scores::kAsIs;
   if (name.ends_with(".Sigmoid")) return Scores::kLogistic;
   if (!name.empty())
@@ -81,7 +83,20 @@ void add_layers(ConfigFields& f, const ModelConfig& c, int32_t num_labels, Pooli
 
 }  // namespace
 
-Result<Pooling> parse_classifier(std::string_view json, const ModelConfig& config) {
+Result<std::string> score_activation(const std::string& model_dir) {
+  const std::string path = model_dir + "/config_sentence_transformers.json";
+  const auto text = read_whole_file(path, kMaxTextFileBytes);
+  if (!text.ok() && text.status().code() == StatusCode::kNotFound) return std::string();
+  LLMB_RETURN_IF_ERROR(text.status());
+  const auto object = parse_config_object(*text);
+  if (!object.ok()) return object.status().with_context(path);
+  ConfigFields f(*object);
+  const std::string name = f.text("activation_fn", "");
+  LLMB_RETURN_IF_ERROR(f.status().with_context(path));
+  return name;
+}
+
+Result<Pooling> parse_classifier(std::string_view json, const ModelConfig& config, const std::string& activation) {
   LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, parse_config_object(json));
   const auto classes = object.find("architectures");
   const bool is_named = classes != object.end() && classes->is_array() && !classes->empty() && (*classes)[0].is_string();
@@ -93,7 +108,7 @@ Result<Pooling> parse_classifier(std::string_view json, const ModelConfig& confi
   Pooling pooling;
   pooling.normalizes = false;
   pooling.labels = read_labels(f);
-  pooling.scores = read_scores(f, object, pooling.labels.size());
+  pooling.scores = read_scores(f, object, activation, pooling.labels.size());
   add_layers(f, config, static_cast<int32_t>(pooling.labels.size()), &pooling);
   LLMB_RETURN_IF_ERROR(f.status());
   return pooling;
@@ -103,7 +118,8 @@ Result<Pooling> load_classifier(const std::string& model_dir, const ModelConfig&
   if (is_gguf_path(model_dir)) return unsupported(model_dir + ": GGUF files have no classification heads");
   const std::string path = model_dir + "/config.json";
   LLMB_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxTextFileBytes));
-  Result<Pooling> pooling = parse_classifier(text, config);
+  LLMB_ASSIGN_OR_RETURN(const std::string activation, score_activation(model_dir));
+  Result<Pooling> pooling = parse_classifier(text, config, activation);
   if (!pooling.ok()) return pooling.status().with_context(path);
   return pooling;
 }

@@ -1,5 +1,6 @@
 #include "model/pooling.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@ namespace {
 constexpr size_t kMaxBytes = 1 << 20;
 constexpr size_t kMaxModules = 16;
 constexpr int64_t kMaxFeatures = 1 << 18;
+constexpr const char* kLeadsOut = "\" leads out of the model's folder";
 
 // As the files name them: an entry of "pooling_mode", or a field that is true.
 constexpr std::pair<std::string_view, PoolingKind> kKinds[] = {
@@ -74,13 +76,26 @@ Result<PoolingLayer> read_dense(const std::string& dir, int32_t in_features) {
   return layer;
 }
 
+std::string text_of(const nlohmann::json& module, const char* name) {
+  const auto at = module.find(name);
+  return at != module.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+
+// Whether it names a folder inside the model's.
+bool is_inside(const std::string& path) {
+  if (path.starts_with("/") || path.find(char{0}) != path.npos) return false;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    if (path.substr(begin, end - begin) == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
 Status add_module(const std::string& model_dir, const nlohmann::json& module, const ModelConfig& config, bool* pools,
                   Pooling* pooling) {
-  const auto text_of = [&](const char* name) {
-    const auto at = module.find(name);
-    return at != module.end() && at->is_string() ? at->get<std::string>() : std::string();
-  };
-  const std::string type = text_of("type"), dir = model_dir + "/" + text_of("path");
+  const std::string type = text_of(module, "type"), path = text_of(module, "path"), dir = model_dir + "/" + path;
+  if (!is_inside(path)) return data_loss("\"path\" \"" + path.substr(0, 80) + kLeadsOut);
   if (type.ends_with(".Transformer")) return {};
   if (type.ends_with(".Pooling") && !*pools) {
     LLMB_ASSIGN_OR_RETURN(pooling->kind, read_kind(dir + "/config.json"));
@@ -128,6 +143,20 @@ Result<Pooling> load_pooling(const std::string& model_dir, const ModelConfig& co
   }
   if (!pools) return unsupported(path + ": has no module that pools");
   return pooling;
+}
+
+std::vector<std::string> pooling_layer_folders(const std::string& model_dir) {
+  const auto text = read_whole_file(model_dir + "/modules.json", kMaxBytes);
+  if (!text.ok()) return {};
+  const nlohmann::json modules = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!modules.is_array() || modules.size() > kMaxModules) return {};
+  std::vector<std::string> folders;
+  for (const nlohmann::json& module : modules) {
+    if (!module.is_object() || !text_of(module, "type").ends_with(".Dense")) continue;
+    const std::string path = text_of(module, "path");
+    if (!path.empty() && is_inside(path)) folders.push_back(path);
+  }
+  return folders;
 }
 
 Result<std::optional<int32_t>> load_max_seq_length(const std::string& model_dir) {

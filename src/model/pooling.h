@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "core/model_config.h"
@@ -13,6 +14,9 @@ namespace llmb {
 // From `model_dir`/modules.json and the configurations of the modules that it names. given: that kind, normalised,
 // whatever the files say and where there are none. kUnsupported names what another model wants.
 Result<Pooling> load_pooling(const std::string& model_dir, const ModelConfig& config, std::optional<PoolingKind> given);
+
+// Folders of the layers that `model_dir`/modules.json names, relative to it. None where load_pooling() would fail.
+std::vector<std::string> pooling_layer_folders(const std::string& model_dir);
 
 // The longest text, in tokens, that `model_dir`/sentence_bert_config.json names; none where it names none.
 Result<std::optional<int32_t>> load_max_seq_length(const std::string& model_dir);

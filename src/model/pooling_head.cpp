@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "formats/safetensors.h"
@@ -53,6 +54,8 @@ Result<PoolingHead::Layer> PoolingHead::load_layer(const PoolingLayer& layer, We
     }
   }
   model.release();
+  for (const MappedFile& mapped : file ? std::span(file->files()) : std::span<const MappedFile>())
+    LLMB_RETURN_IF_ERROR(mapped.still_readable());
   return out;
 }
 

@@ -194,6 +194,20 @@ TEST_CASE("what cannot be classified is an error of its line") {
   }
 }
 
+TEST_CASE("FAULTS 14: texts that a line gives twice are an error of the line") {
+  const EngineJob job(R"({"text_1":"a","text_1":"b","text_2":"c"})" "\n"
+                      R"({"input":"a","input":"b"})" "\n"
+                      R"({"url":"/v1/rerank","method":"POST","custom_id":"x","body":{"query":"a","documents":["b"],)"
+                      R"("query":"c"}})" "\n");
+  REQUIRE(job.run(classifier_job("bert")).status.ok());
+  const auto records = records_by_index(job.output());
+  REQUIRE(records.size() == 3);
+  for (const auto& [index, text] : records) {
+    CAPTURE(text);
+    CHECK(text.find("\"duplicate_field\"") != std::string::npos);
+  }
+}
+
 TEST_CASE("a pair that is too long is an error, or the longer text is cut as transformers cuts it") {
   EngineJobOptions options = classifier_job("bert");
   const Tokenizer& tokenizer = *options.tokenizer;
@@ -220,6 +234,17 @@ TEST_CASE("a pair that is too long is an error, or the longer text is cut as tra
   options.scheduler.max_model_len = static_cast<int32_t>(size) - 1;
   const std::vector<json> lines = {{{"text_1", longer}, {"text_2", shorter}}};
   CHECK(answers_to(lines, options)[0]["error"]["code"] == "prompt_too_long");
+  const auto refused = answers_to({{{"text_1", longer}, {"text_2", {"x", shorter}}},
+                                   {{"text_1", longer}, {"text_2", {shorter, "x"}}},
+                                   {{"query", longer}, {"documents", {"x", shorter}}},
+                                   {{"input", {"x", longer + " " + longer}}},
+                                   {{"text_1", longer}, {"text_2", shorter}}},
+                                  options);
+  const char* const names[] = {"text_2[1]", "text_2[0]", "documents[1]", "input[1]", "text_2"};
+  for (size_t i = 0; i < refused.size(); ++i) {
+    CHECK(refused[i]["error"]["param"] == names[i]);
+    if (i < 4) CHECK(refused[i]["error"]["message"].get<std::string>().starts_with(names[i] + std::string(": ")));
+  }
   options.defaults.prompt.truncate = TruncateSide::kRight;
   const json cut = answers_to(lines, options)[0];
   REQUIRE_MESSAGE(cut.contains("score"), cut.dump());
@@ -242,6 +267,10 @@ TEST_CASE("classification heads are read from config.json") {
   CHECK((parse({{"id2label", one}}).value().labels == std::vector<std::string>{"relevant"}));
   const json as_is = {{"activation_fn", "torch.nn.modules.linear.Identity"}};
   CHECK(parse({{"id2label", one}, {"sentence_transformers", as_is}}).value().scores == Scores::kAsIs);
+  CHECK(parse_classifier(json{{"architectures", {"BertForSequenceClassification"}}, {"id2label", one}}.dump(), config,
+                         "torch.nn.modules.linear.Identity")
+            .value()
+            .scores == Scores::kAsIs);  // as config_sentence_transformers.json has it
   CHECK(parse({{"problem_type", "multi_label_classification"}}).value().scores == Scores::kLogistic);
   const std::vector<std::pair<json, std::string>> refused = {
       {{{"architectures", {"BertModel"}}}, "BertModel"},

@@ -123,6 +123,23 @@ TEST_CASE("a text as long as the model's positions is encoded, a longer one is a
   CHECK(records[3]["usage"]["prompt_tokens"] == 6);
 }
 
+TEST_CASE("FAULTS 31: a module's folder that leads out of the model's is refused, and is none of the model's files") {
+  const TempDir dir;
+  ModelConfig config;
+  config.hidden_size = 8;
+  for (const char* path : {"../1_Pooling", "/etc", "a/../../b", "a/.."}) {
+    CAPTURE(path);
+    for (const char* type : {"Pooling", "Dense"}) {
+      write_file(dir / "modules.json",
+                 json::array({{{"path", path}, {"type", "sentence_transformers.models." + std::string(type)}}}).dump());
+      CHECK(load_pooling(dir.path(), config, {}).status().message().find("leads out of") != std::string::npos);
+      CHECK(pooling_layer_folders(dir.path()).empty());
+    }
+  }
+  write_file(dir / "modules.json", R"([{"path": "dense/1", "type": "sentence_transformers.models.Dense"}])");
+  CHECK(pooling_layer_folders(dir.path()) == std::vector<std::string>{"dense/1"});
+}
+
 TEST_CASE("pooling is read from sentence-transformers files") {
   const TempDir dir;
   ModelConfig config;

@@ -84,6 +84,20 @@ TEST_CASE("only a prompt that would be refused is cut, and room is made for the 
   CHECK(made(prepare(ids_line(1000), context(1000), kRight))->prompt_tokens == range(0, 744));
 }
 
+TEST_CASE("what is cut where nothing is generated leaves room for one token, whichever of a line's inputs it is") {
+  ModelContext model = context(100);
+  for (const Task task : {Task::kEmbed, Task::kScore, Task::kClassify}) {
+    auto parsed = parse(ids_line(250), kLeft);
+    InputRequest input = std::get<InputRequest>(std::move(parsed));
+    input.params.task = task;
+    input.more_prompts.push_back(range(0, 250));
+    const auto request = made(prepare_request(std::move(input), model, 0));
+    CHECK(request->prompt_tokens == range(151, 250));
+    REQUIRE(request->parts.size() == 2);
+    for (const auto& part : request->parts) CHECK(part->prompt_tokens == range(151, 250));
+  }
+}
+
 TEST_CASE("the smallest contexts") {
   CHECK(std::get<RequestError>(prepare(ids_line(1), context(1), kLeft)).code == "prompt_too_long");
   CHECK(made(prepare(ids_line(2), context(2), kLeft))->prompt_tokens == range(1, 2));

@@ -254,8 +254,10 @@ class CpuBackend final : public Backend {
       std::unique_ptr<WeightSource> source;
       if (files) source = files->make_source(*pool_);
       else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, *pool_);
-      LLMB_ASSIGN_OR_RETURN(PoolingHead head, PoolingHead::load(*options_.pooling, *source, *ops_));
-      transformer_->give_vectors(std::move(head));
+      Result<PoolingHead> head = PoolingHead::load(*options_.pooling, *source, *ops_);
+      if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
+      if (!head.ok()) return head.status().with_context(options_.model_dir);
+      transformer_->give_vectors(std::move(*head));
     }
     return add_heads(options_, config_, *ops_, &*transformer_, &info_);
   }
