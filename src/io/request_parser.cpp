@@ -98,6 +98,15 @@ void choose_adapter(const AdapterRules& rules, InputRequest* request) {
     request->adapter = request->model_name;
 }
 
+void add_text_prompt(const std::string& prompt, InputRequest* request) {
+  if (prompt.empty() || request->params.task != Task::kEmbed) return;
+  const auto add = [&](PromptInput& input) {
+    if (auto* text = std::get_if<std::string>(&input)) text->insert(0, prompt);
+  };
+  add(request->prompt);
+  for (PromptInput& more : request->more_prompts) add(more);
+}
+
 }  // namespace
 
 struct RequestParser::State {
@@ -193,6 +202,7 @@ std::variant<InputRequest, ParseFailure> RequestParser::State::parse_json(const 
   if (parse.request.form == ApiForm::kNative) parse.request.input_json = keep_fields(root);
   if (error) return failure_of(line, std::move(parse), std::move(*error));
   choose_adapter(limits.adapters, &parse.request);
+  add_text_prompt(limits.text_prompt, &parse.request);
   parse.request.line = line.line;
   return std::move(parse.request);
 }
@@ -205,6 +215,7 @@ std::variant<InputRequest, ParseFailure> RequestParser::State::parse_data(const 
   request.input_json = keep_fields(fields);
   MaybeError error = read_data_line(fields, json, line.format, mapping, &request);
   choose_adapter(limits.adapters, &request);
+  add_text_prompt(limits.text_prompt, &request);
   if (!error) return request;
   ParseFailure failure;
   failure.line = line.line;

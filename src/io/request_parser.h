@@ -50,6 +50,7 @@ struct RequestLimits {
   int32_t vocab_size = INT32_MAX;  // token ids are in [0, vocab_size)
   int32_t max_logprobs = kMaxTopLogprobs;
   int32_t max_dimensions = INT32_MAX;  // of the model's vectors
+  std::string text_prompt;              // in front of each text of a run that embeds
   int32_t num_labels = 0;              // of a model that classifies
   int32_t max_stop_strings = 64;
   int64_t max_json_parts = int64_t{1} << 22;  // of a line above a megabyte; two for each token id

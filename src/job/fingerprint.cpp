@@ -244,6 +244,7 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   if (!o.model.adapters.empty() && !o.model.served_names.empty())
     list.list("served_model_name", o.model.served_names, [](JsonWriter& j, const std::string& name) { j.string(name); });
   add_pooling(model.files.pooling, &list);
+  if (!model.files.text_prompt.empty()) list.text("text_prompt", model.files.text_prompt);
   if (model.files.default_params.task == Task::kClassify) {
     LLMB_ASSIGN_OR_RETURN(const std::string activation, score_activation(o.model.model));
     if (!activation.empty()) list.text("scores", activation);

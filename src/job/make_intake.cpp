@@ -19,6 +19,7 @@ std::unique_ptr<RequestParser> make_parser(const JobOptions& o, const ModelFiles
   limits.max_dimensions = model.config.hidden_size;
   if (model.pooling) limits.num_labels = static_cast<int32_t>(model.pooling->labels.size());
   if (model.pooling && !model.pooling->layers.empty()) limits.max_dimensions = model.pooling->layers.back().out_features;
+  limits.text_prompt = model.text_prompt;
   limits.prompt = prompt_bound(*model.context);
   return std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data));
 }

@@ -98,6 +98,8 @@ Status add_pooling(const JobOptions& o, ModelFiles* files, int32_t* longest) {
   } else {
     LLMB_ASSIGN_OR_RETURN(files->pooling, load_pooling(o.model.model, files->config, o.generation.pooling));
     files->default_params.embed.normalizes = files->pooling->normalizes;
+    LLMB_ASSIGN_OR_RETURN(TextPrompts prompts, load_text_prompts(o.model.model));
+    if (!prompts.default_name.empty()) files->text_prompt = std::move(prompts.texts[prompts.default_name]);
   }
   files->config.tie_word_embeddings = true;  // the head, which checkpoints of such models need not have, is not used
   files->config.tied_unless_stored = false;

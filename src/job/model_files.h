@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "base/status.h"
 #include "core/model_config.h"
@@ -19,6 +20,7 @@ struct ModelFiles {
   GenerationConfig generation;
   GenerationParams default_params;
   std::optional<Pooling> pooling;  // of a run that embeds
+  std::string text_prompt;         // of a run that embeds: it stands in front of each text
   AnswerFormats formats;  // by the options, else by the text of the chat template
   int32_t max_model_len = 0;
   std::shared_ptr<AdapterLibrary> adapters;     // null: none, or before load_model_context()

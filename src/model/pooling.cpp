@@ -32,7 +32,7 @@ Result<nlohmann::json> read_object(const std::string& path) {
   return object;
 }
 
-Result<PoolingKind> read_kind(const std::string& path) {
+Result<PoolingKind> read_kind(const std::string& path, bool* includes_prompt) {
   LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, read_object(path));
   std::optional<PoolingKind> kind;
   for (const auto& [name, value] : object.items()) {
@@ -49,6 +49,7 @@ Result<PoolingKind> read_kind(const std::string& path) {
     kind = found;
   }
   if (!kind) return unsupported(path + ": names no \"pooling_mode\"");
+  *includes_prompt = object.value("include_prompt", nlohmann::json(true)) != false;
   return *kind;
 }
 
@@ -93,12 +94,12 @@ bool is_inside(const std::string& path) {
 }
 
 Status add_module(const std::string& model_dir, const nlohmann::json& module, const ModelConfig& config, bool* pools,
-                  Pooling* pooling) {
+                  bool* includes_prompt, Pooling* pooling) {
   const std::string type = text_of(module, "type"), path = text_of(module, "path"), dir = model_dir + "/" + path;
   if (!is_inside(path)) return data_loss("\"path\" \"" + path.substr(0, 80) + kLeadsOut);
   if (type.ends_with(".Transformer")) return {};
   if (type.ends_with(".Pooling") && !*pools) {
-    LLMB_ASSIGN_OR_RETURN(pooling->kind, read_kind(dir + "/config.json"));
+    LLMB_ASSIGN_OR_RETURN(pooling->kind, read_kind(dir + "/config.json", includes_prompt));
     *pools = true;
     return {};
   }
@@ -116,6 +117,28 @@ Status add_module(const std::string& model_dir, const nlohmann::json& module, co
 }
 
 }  // namespace
+
+Result<TextPrompts> load_text_prompts(const std::string& model_dir) {
+  TextPrompts out;
+  const std::string path = model_dir + "/config_sentence_transformers.json";
+  const auto object = read_object(path);
+  if (!object.ok() && object.status().code() == StatusCode::kNotFound) return out;
+  LLMB_RETURN_IF_ERROR(object.status());
+  ConfigFields f(*object);
+  out.default_name = f.text("default_prompt_name", "");
+  const nlohmann::json none = nlohmann::json::object();
+  const nlohmann::json& prompts = f.has("prompts") ? *f.find("prompts") : none;
+  if (!prompts.is_object()) return data_loss(path + ": \"prompts\" is not an object");
+  for (const auto& [name, text] : prompts.items()) {
+    if (text.is_null()) continue;
+    if (!text.is_string()) f.fail(data_loss("\"prompts\" holds " + brief(text) + ", expected a string"));
+    else if (!text.get_ref<const std::string&>().empty()) out.texts.emplace(name, text.get<std::string>());
+  }
+  if (!out.default_name.empty() && !prompts.contains(out.default_name))
+    f.fail(data_loss("\"default_prompt_name\" \"" + out.default_name.substr(0, 60) + "\" is none of the \"prompts\""));
+  LLMB_RETURN_IF_ERROR(f.status().with_context(path));
+  return out;
+}
 
 Result<Pooling> load_pooling(const std::string& model_dir, const ModelConfig& config,
                              std::optional<PoolingKind> given) {
@@ -135,13 +158,18 @@ Result<Pooling> load_pooling(const std::string& model_dir, const ModelConfig& co
   if (!modules.is_array()) return data_loss(path + ": is not a JSON array");
   if (modules.size() > kMaxModules) return unsupported(path + ": has more than 16 modules");
   pooling.normalizes = false;
-  bool pools = false;
+  bool pools = false, includes_prompt = true;
   for (const nlohmann::json& module : modules) {
     if (!module.is_object()) return data_loss(path + ": holds " + brief(module) + ", expected an object");
-    const Status status = add_module(model_dir, module, config, &pools, &pooling);
+    const Status status = add_module(model_dir, module, config, &pools, &includes_prompt, &pooling);
     if (!status.ok()) return status.with_context(path);
   }
   if (!pools) return unsupported(path + ": has no module that pools");
+  if (!includes_prompt && pooling.kind == PoolingKind::kMean) {
+    LLMB_ASSIGN_OR_RETURN(const TextPrompts prompts, load_text_prompts(model_dir));
+    if (!prompts.default_name.empty() && prompts.texts.contains(prompts.default_name))
+      return unsupported(path + ": a mean that leaves out the prompt (\"include_prompt\": false) is not supported");
+  }
   return pooling;
 }
 

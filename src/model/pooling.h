@@ -1,6 +1,7 @@
 // How a model's hidden states become one vector for a text: read from its sentence-transformers files.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,15 @@ namespace llmb {
 // From `model_dir`/modules.json and the configurations of the modules that it names. given: that kind, normalised,
 // whatever the files say and where there are none. kUnsupported names what another model wants.
 Result<Pooling> load_pooling(const std::string& model_dir, const ModelConfig& config, std::optional<PoolingKind> given);
+
+// Texts that stand in front of those of which vectors are made, by their names; empty ones are left out.
+struct TextPrompts {
+  std::map<std::string, std::string> texts;
+  std::string default_name;  // "": no text
+};
+
+// From `model_dir`/config_sentence_transformers.json; none where there is no such file.
+Result<TextPrompts> load_text_prompts(const std::string& model_dir);
 
 // Folders of the layers that `model_dir`/modules.json names, relative to it. None where load_pooling() would fail.
 std::vector<std::string> pooling_layer_folders(const std::string& model_dir);

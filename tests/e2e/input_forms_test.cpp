@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <ctime>
+#include <filesystem>
 #include <regex>
 #include <set>
 
@@ -116,6 +117,35 @@ TEST_CASE("outputs of vectors and scores grow with their input and merge, as oth
     CHECK_MESSAGE(grown.exit_code == 0, grown.err);
     CHECK(read_file(dir / "grown.jsonl") == read_file(dir / "whole.jsonl"));
   }
+}
+
+TEST_CASE("the default prompt of sentence-transformers files stands in front of texts that are embedded") {
+  const TempDir dir;
+  std::filesystem::copy(source_dir() + "/data/fixtures/encoders/bert", dir.path(),
+                        std::filesystem::copy_options::recursive);
+  const auto run = [&](const std::string& lines, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {kProgram,  "-m",    dir.path(),     "--task",    "embed",
+                                          "--order", "input", "--no-metrics", "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_process(arguments, lines);
+  };
+  const std::string plain = R"({"input":"the capital"})" "\n" R"({"input":["a",[5,6]]})" "\n";
+  const std::string prompted = R"({"input":"query: the capital"})" "\n" R"({"input":["query: a",[5,6]]})" "\n";
+  const auto expected = parse_lines(run(prompted, {}).out);
+  write_file(dir / "in.jsonl", plain);
+  const std::vector<std::string> to_file = {dir / "in.jsonl", "-o", dir / "out.jsonl"};
+  CHECK(run("", to_file).exit_code == 0);
+  write_file(dir / "config_sentence_transformers.json",
+             R"({"prompts": {"query": "query: "}, "default_prompt_name": "query"})");
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--workers", "2"}}) {
+    const auto records = parse_lines(run(plain, more).out);
+    REQUIRE(records.size() == 2);
+    CHECK(records[0]["embedding"] == expected[0]["embedding"]);
+    CHECK(records[1]["embeddings"] == expected[1]["embeddings"]);
+  }
+  const ProcessResult refused = run("", to_file);
+  CHECK(refused.exit_code == 7);
+  CHECK(refused.err.find("text_prompt") != std::string::npos);
 }
 
 TEST_CASE("OpenAI batch lines are answered in the OpenAI batch form") {

@@ -140,6 +140,24 @@ TEST_CASE("FAULTS 31: a module's folder that leads out of the model's is refused
   CHECK(pooling_layer_folders(dir.path()) == std::vector<std::string>{"dense/1"});
 }
 
+TEST_CASE("prompts are read from sentence-transformers files") {
+  const TempDir dir;
+  const auto load = [&] { return load_text_prompts(dir.path()); };
+  const auto write = [&](const char* text) { write_file(dir / "config_sentence_transformers.json", text); };
+  CHECK(load().value().texts.empty());
+  write(R"({"prompts": {"query": "query: ", "document": "", "other": null}, "default_prompt_name": "query"})");
+  CHECK(load().value().texts == std::map<std::string, std::string>{{"query", "query: "}});
+  CHECK(load().value().default_name == "query");
+  write(R"({"prompts": {"query": "query: "}, "default_prompt_name": null})");
+  CHECK(load().value().default_name.empty());
+  for (const char* text : {R"({"prompts": []})", R"({"prompts": {"a": 5}})", R"({"default_prompt_name": "a"})", "[]",
+                           R"({"prompts": {"a": "b"}, "default_prompt_name": 5})"}) {
+    CAPTURE(text);
+    write(text);
+    CHECK(!load().ok());
+  }
+}
+
 TEST_CASE("pooling is read from sentence-transformers files") {
   const TempDir dir;
   ModelConfig config;
