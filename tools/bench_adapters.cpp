@@ -4,6 +4,7 @@
 //
 //     make tools && build/tools/bench_adapters --shape qwen2.5-0.5b --targets all
 //     make tools && build/tools/bench_adapters --shape qwen2.5-0.5b --targets q,v
+//     make tools && build/tools/bench_adapters --shape qwen2.5-0.5b --merged    the one adapter is merged into the weights
 //
 // Prints medians of processor time and of each pair's ratio, with the 95 % interval of that median.
 #include <sys/resource.h>
@@ -36,6 +37,7 @@ constexpr const char* kTargets[] = {"q_proj", "k_proj", "v_proj", "o_proj", "gat
 struct Options {
   std::string shape = "qwen2.5-0.5b", targets = "all";
   int32_t rows = 64, rank = 16, pairs = 11, steps = 2, threads = 0;
+  bool merged = false;
 };
 
 void check(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
@@ -116,6 +118,16 @@ double step_ms(Backend& backend, const StepPlan& plan, int32_t steps) {
   return (processor_ms() - begin) / steps;
 }
 
+// Processor time of reading an adapter, and of merging it where it is to be.
+double read_ms(AdapterStore& store, int32_t id) {
+  const double begin = processor_ms();
+  store.want(id);
+  while (store.state(id) == AdapterState::kOnItsWay) store.wait_for_read(100);
+  const double ms = processor_ms() - begin;
+  store.release(id);
+  return ms;
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
@@ -150,12 +162,14 @@ void run(const Options& o) {
   load.adapters = std::make_shared<AdapterLibrary>(folders, config);
   load.adapter_bytes = int64_t{64} << 30;
   for (int32_t id = 0; id < o.rows; ++id) check(load.adapters->prepare(id));
+  if (o.merged) load.adapters->merge(0);
   const auto backend = make_cpu_backend();
   check(backend->load(config, load));
   const StepPlan plans[] = {decode_plan(o.rows, [](int32_t) { return -1; }), decode_plan(o.rows, [](int32_t) { return 0; }),
                             decode_plan(o.rows, [](int32_t row) { return row; })};
   std::printf("%s, %d rows, rank %d, targets %s, %s\n", o.shape.c_str(), o.rows, o.rank, o.targets.c_str(),
               backend->info().device.c_str());
+  std::printf("reading one%s: %.1f ms\n", o.merged ? " and merging it" : "", read_ms(*backend->adapters(), 0));
   std::vector<double> times[3];
   for (int32_t pair = -1; pair < o.pairs; ++pair) {  // the first warms up, and packs the adapters
     for (int p = 0; p < 3; ++p) {
@@ -163,7 +177,7 @@ void run(const Options& o) {
       if (pair >= 0) times[p].push_back(ms);
     }
   }
-  print("one adapter", times[1], times[0]);
+  print(o.merged ? "one adapter, merged" : "one adapter", times[1], times[0]);
   print("one for each row", times[2], times[0]);
   fs::remove_all(dir);
 }
@@ -178,6 +192,7 @@ int main(int argc, char** argv) {
   app.add_option("--rows", o.rows)->check(CLI::Range(1, 512));
   app.add_option("--targets", o.targets)->check(CLI::IsMember({"all", "q,v"}));
   app.add_option("--rank", o.rank)->check(CLI::Range(1, 256));
+  app.add_flag("--merged", o.merged, "The one adapter is merged into the weights");
   app.add_option("--pairs", o.pairs)->check(CLI::Range(1, 1000));
   app.add_option("--steps", o.steps, "Of a turn")->check(CLI::Range(1, 1000));
   app.add_option("--threads", o.threads)->check(CLI::Range(0, 1024));

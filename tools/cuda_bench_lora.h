@@ -28,7 +28,10 @@ inline void lora_case(CudaBench& bench, const std::string& name, int32_t rows, i
     const auto* at = matrices.at<__nv_bfloat16>(static_cast<int>(i));
     for (int p = 0; p < 3; ++p) {
       cuda::LoraPart& part = products[i].parts[p];
-      part = {at, at + kRank * hidden, kRank * p, kRank * (p + 1), p == 0 ? 0 : q + (p - 1) * kv, columns[p], 1.0f};
+      part.a = {at, nullptr, kRank, 1};
+      part.b = {at + kRank * hidden, nullptr, kRank, 1};
+      part.rank_begin = kRank * p, part.rank_end = kRank * (p + 1);
+      part.out_column = p == 0 ? 0 : q + (p - 1) * kv, part.num_columns = columns[p];
       at += kRank * (hidden + columns[p]);
     }
     products[i].num_ranks = 3 * kRank;

@@ -169,7 +169,7 @@ Status load_model_context(const ModelSource& source, ModelFiles* files) {
         std::count(context->eos_token_ids.begin(), context->eos_token_ids.end(), *eos) == 0)
       context->eos_token_ids.push_back(*eos);
   if (!source.adapters.empty()) {
-    files->adapters = std::make_shared<AdapterLibrary>(source.adapters, files->config);
+    files->adapters = std::make_shared<AdapterLibrary>(source.adapters, files->config, source.model);
     context->adapters = files->adapters;
   }
   context->vocab_size = files->config.vocab_size;

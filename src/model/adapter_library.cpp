@@ -28,8 +28,8 @@ Result<std::vector<AdapterFolder>> adapters_below(const std::string& dir) {
   return folders;
 }
 
-AdapterLibrary::AdapterLibrary(std::vector<AdapterFolder> folders, const ModelConfig& model)
-    : model_(model), folders_(std::move(folders)) {
+AdapterLibrary::AdapterLibrary(std::vector<AdapterFolder> folders, const ModelConfig& model, std::string model_dir)
+    : model_(model), model_dir_(std::move(model_dir)), folders_(std::move(folders)) {
   std::sort(folders_.begin(), folders_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (size_t i = 0; i < folders_.size(); ++i) {
     LLMB_CHECK(i == 0 || folders_[i - 1].name != folders_[i].name);
@@ -51,7 +51,7 @@ Status AdapterLibrary::prepare(int32_t id) {
   entry.files = identify(id);
   const Result<LoraAdapter> opened = LoraAdapter::open(folders_[id].dir, model_);
   entry.status = opened.status();
-  if (opened.ok() && checks_values_) entry.status = opened->check_values();
+  if (opened.ok() && checks_values_) entry.status = check(*opened);
   return *entry.status;
 }
 
@@ -60,7 +60,15 @@ Result<LoraAdapter> AdapterLibrary::open(int32_t id) const {
   std::lock_guard lock(entry.mutex);
   if (entry.status && identify(id) != entry.files)
     return data_loss(folders_[id].dir + ": its files have changed since the job began");
-  return LoraAdapter::open(folders_[id].dir, model_);
+  LLMB_ASSIGN_OR_RETURN(LoraAdapter adapter, LoraAdapter::open(folders_[id].dir, model_));
+  adapter.is_merged_ = entry.is_merged;
+  return adapter;
+}
+
+Status AdapterLibrary::check(const LoraAdapter& adapter) const {
+  LLMB_RETURN_IF_ERROR(adapter.check_values());
+  LLMB_RETURN_IF_ERROR(adapter.check_base_tables(model_dir_));
+  return adapter.still_readable();
 }
 
 AdapterLibrary::Identities AdapterLibrary::identify(int32_t id) const {

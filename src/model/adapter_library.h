@@ -25,12 +25,14 @@ Result<std::vector<AdapterFolder>> adapters_below(const std::string& dir);
 // Thread-safe. An adapter's id is its place in the order of names, from 0.
 class AdapterLibrary final : public AdapterNames {
  public:
-  // REQUIRES: names differ
-  AdapterLibrary(std::vector<AdapterFolder> folders, const ModelConfig& model);
+  // model_dir: whose weights adapters are made for. REQUIRES: names differ
+  AdapterLibrary(std::vector<AdapterFolder> folders, const ModelConfig& model, std::string model_dir = "");
 
   int32_t size() const { return static_cast<int32_t>(folders_.size()); }
   const std::string& name(int32_t id) const { return folders_[id].name; }
   std::optional<int32_t> find(std::string_view name) const override;
+  // Adapters that open() says are merged. Before the first open().
+  void merge(int32_t id) { entries_[id]->is_merged = true; }
   // From now on prepare() reads all values too, for who will run nothing. Before the first prepare().
   void check_values() { checks_values_ = true; }
   // Makes sure, once, that its tensors are this model's. After an error the same error again. Each is looked at by the
@@ -38,6 +40,8 @@ class AdapterLibrary final : public AdapterNames {
   Status prepare(int32_t id) override;
   // Opens it: kDataLoss where its files are not those that prepare() saw.
   Result<LoraAdapter> open(int32_t id) const;
+  // Reads all values. kDataLoss, or kUnsupported: it was made for other weights than the model's.
+  Status check(const LoraAdapter& adapter) const;
 
  private:
   using Identities = std::vector<std::optional<FileIdentity>>;
@@ -45,11 +49,13 @@ class AdapterLibrary final : public AdapterNames {
     std::mutex mutex;
     std::optional<Status> status;
     Identities files;  // that prepare() saw
+    bool is_merged = false;
   };
 
   Identities identify(int32_t id) const;
 
   const ModelConfig model_;
+  const std::string model_dir_;
   std::vector<AdapterFolder> folders_;  // by name
   std::vector<std::unique_ptr<Entry>> entries_;
   bool checks_values_ = false;

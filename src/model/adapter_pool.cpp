@@ -122,7 +122,7 @@ Status AdapterPool::read(int32_t id, std::shared_ptr<const PackedAdapter>* packe
   const int64_t needed = packer_->num_bytes(adapter);
   if (!make_room(id, needed)) return {};
   *num_bytes = needed;
-  LLMB_RETURN_IF_ERROR(adapter.check_values());
+  LLMB_RETURN_IF_ERROR(library_->check(adapter));
   auto made = packer_->pack(adapter);
   LLMB_RETURN_IF_ERROR(adapter.still_readable());
   *packed = std::move(made);

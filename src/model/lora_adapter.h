@@ -1,6 +1,7 @@
 // A LoRA adapter (Hu et al. 2021, arXiv:2106.09685) as PEFT publishes it, a folder with adapter_config.json and
-// adapter_model.safetensors, or as llama.cpp's converter writes it, a GGUF file. To the output of a projection it adds
-// scale * B (A x), with A [rank, in_features] and B [out_features, rank].
+// adapter_model.safetensors, or as llama.cpp's converter writes it, a GGUF file. To the output of a projection or of
+// the LM head it adds scale * B (A x), with A [rank, in_features] and B [out_features, rank]; to a token's embedding
+// scale * B A[token], with A [rank, vocab_size].
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace llmb {
 
 inline constexpr int64_t kMaxLoraRank = 256;
 
-// The matrices that an adapter has for one projection of a layer, or for a part of it (q of q, k and v).
+// The matrices that an adapter has for a product, or for a part of it (q of q, k and v).
 struct LoraModule {
   std::string name;  // its path in the model
   TensorView a, b;  // [rank, in_features], [out_features, rank]
@@ -47,25 +48,42 @@ class LoraAdapter {
   // the message names it).
   static Result<LoraAdapter> open(const std::string& path, const ModelConfig& model);
 
+  // kUnsupported: it brings a vocabulary's weights that are not those of the model in this folder, or it cannot be
+  // told.
+  Status check_base_tables(const std::string& model_dir) const;
   // Reads all values: kDataLoss where one is not finite or cannot be read.
   Status check_values() const;
   // kDataLoss: the file was cut short, or its disk failed, while it was read.
   Status still_readable() const;
 
-  std::span<const LoraModule> modules(int32_t layer, Projection projection) const {
-    return modules_[layer * int64_t{kNumProjections} + static_cast<int64_t>(projection)];
+  std::span<const LoraModule> modules(int64_t layer, Projection projection) const {
+    return modules_[adapted_product_index(layer, projection)];
   }
+  // Whether the job runs it with weights merged for it (AdapterLibrary::merge).
+  bool is_merged() const { return is_merged_; }
+  const LoraModule* embedding() const { return embedding_ ? &*embedding_ : nullptr; }
   int64_t num_modules() const;
   int64_t num_parameters() const;
   int64_t max_rank() const;
 
  private:
+  friend class AdapterLibrary;
   friend class LoraReader;
-  explicit LoraAdapter(int32_t num_layers) : modules_(int64_t{num_layers} * kNumProjections) {}
+  // A copy of a table of the model's, by the tensor's possible names there.
+  struct BaseTable {
+    std::vector<std::string> names;
+    TensorView values;
+  };
+  explicit LoraAdapter(int32_t num_layers) : modules_(num_adapted_products(num_layers)) {}
+  template <typename Function>
+  void for_each_module(const Function& f) const;
 
   std::optional<Checkpoint> checkpoint_;  // one of the two
   std::optional<GgufFile> gguf_;
-  std::vector<std::vector<LoraModule>> modules_;  // [layers * projections]
+  std::vector<std::vector<LoraModule>> modules_;  // by adapted_product_index()
+  std::optional<LoraModule> embedding_;
+  std::vector<BaseTable> base_tables_;
+  bool is_merged_ = false;
 };
 
 }  // namespace llmb

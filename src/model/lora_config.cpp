@@ -37,7 +37,7 @@ Status LoraConfig::parse(const nlohmann::json& json) {
 Status LoraConfig::refuse_others(const nlohmann::json& json) {
   for (const char* name : {"use_dora", "use_qalora", "lora_bias", "layer_replication", "modules_to_save",
                            "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "use_bdlora",
-                           "arrow_config", "kasa_config", "monteclora_config"}) {
+                           "arrow_config", "kasa_config", "monteclora_config", "ensure_weight_tying"}) {
     const auto found = json.find(name);
     if (found == json.end() || found->is_null() || *found == false || (found->is_structured() && found->empty()))
       continue;

@@ -49,9 +49,13 @@ class DeviceBuffer {
   virtual int64_t resident_bytes() const = 0;
 };
 
-// The products of a layer that an adapter may add to.
-enum class Projection { kQkv, kO, kGateUp, kDown };
-inline constexpr int32_t kNumProjections = 4;
+// The products that an adapter may add to: those of a layer, and the LM head, which goes with the last layer.
+enum class Projection { kQkv, kO, kGateUp, kDown, kLmHead };
+inline constexpr int32_t kNumProjections = 4;  // of each layer
+constexpr int64_t num_adapted_products(int64_t num_layers) { return num_layers * kNumProjections + 1; }
+constexpr int64_t adapted_product_index(int64_t layer, Projection projection) {
+  return layer * kNumProjections + static_cast<int64_t>(projection);
+}
 
 // Which rows a product has: the step's tokens, or its sample rows.
 enum class RowKind { kTokens, kSamples };
@@ -61,6 +65,7 @@ struct AdaptedProduct {
   int32_t layer;
   Projection projection;
   RowKind kind;
+  int64_t first_row = 0;  // of its kind, which x and out begin with
 };
 
 // The use of a weight matrix, which decides whether it may be quantised.
@@ -148,16 +153,17 @@ class Ops : public WeightMaker {
   virtual bool has_adapters() const { return false; }
   // out += scale * B (A x) for each row that has an adapter with such matrices for this product
   virtual void lora(const AdaptedProduct& product,
-                    Rows x,      // [rows, in_features]  what the weight was multiplied with
+                    Rows x,  // [rows, in_features]  what the weight was multiplied with
+                    int64_t rows,
                     Rows out) {  // [rows, out_features]  in and out
-    static_cast<void>(product), static_cast<void>(x), static_cast<void>(out);
+    static_cast<void>(product), static_cast<void>(x), static_cast<void>(rows), static_cast<void>(out);
     LLMB_CHECK_MSG(false, "this backend has no adapters");
   }
   // linear and lora in turn.
   virtual void adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows,
                               Rows out) {
     linear(weight, x, rows, out);
-    lora(product, x, out);
+    lora(product, x, rows, out);
   }
   // adapted_linear and activate in turn; `between` is written or not.
   virtual void adapted_linear_activate(const AdaptedProduct& product, const LinearWeight& weight,
@@ -166,6 +172,12 @@ class Ops : public WeightMaker {
                                        Rows out) {    // [rows, intermediate_size]
     adapted_linear(product, weight, x, rows, between);
     activate(spec, between, rows, out);
+  }
+
+  // out[i] += scale * B A[tokens[i]] for each row that has an adapter of the embedding
+  virtual void lora_embedding(int64_t rows, Rows out) {  // [rows, hidden_size] fp32  in and out
+    static_cast<void>(rows), static_cast<void>(out);
+    LLMB_CHECK_MSG(false, "this backend has no adapters");
   }
 
   // q grows with its position: config.query_growth.

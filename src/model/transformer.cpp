@@ -130,6 +130,7 @@ void Transformer::forward_heads(int64_t num_tokens, int64_t num_samples) {
 void Transformer::embed(int64_t num_tokens) {
   const Rows residual = residual_->rows();
   ops_.embedding(*weights_.embed_tokens, num_tokens, residual);
+  if (ops_.has_adapters()) ops_.lora_embedding(num_tokens, residual);
   if (config_.embedding_multiplier != 1)
     ops_.scale(residual, static_cast<float>(config_.embedding_multiplier), num_tokens);
   if (weights_.embed_positions) ops_.add_positions(*weights_.embed_positions, num_tokens, residual);
@@ -298,7 +299,8 @@ void Transformer::sample(Rows residual, int64_t num_samples, Rows hidden) {
   for (int64_t first = 0; first < num_samples; first += max_logit_rows_) {
     const int64_t rows = std::min(max_logit_rows_, num_samples - first);
     const Rows logits = logits_->rows();
-    ops_.linear(weights_.output_projection(), hidden.from(first), rows, logits);
+    const AdaptedProduct product{config_.num_hidden_layers - 1, Projection::kLmHead, RowKind::kSamples, first};
+    linear(product, weights_.output_projection(), hidden.from(first), rows, logits);
     if (config_.logit_multiplier != 1) ops_.scale(logits, static_cast<float>(config_.logit_multiplier), rows);
     if (config_.logit_softcap > 0) ops_.softcap(logits, static_cast<float>(config_.logit_softcap), rows);
     ops_.sample(logits, first, rows);

@@ -40,6 +40,8 @@ class Transformer {
   // Queues the work of a step of heads (StepPlan::hidden_rows): its sample rows are sampled. REQUIRES: add_heads()
   void forward_heads(int64_t num_tokens, int64_t num_samples);
 
+  const ModelWeights& weights() const { return weights_; }
+
  private:
   void embed(int64_t num_tokens);
   void embed_layer_inputs(int64_t num_tokens);

@@ -10,6 +10,8 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/device_pages.h"
+#include "backend/cuda/packed_for_device.h"
 #include "model/adapter_library.h"
 #include "model/config_loader.h"
 #include "tests/support/golden.h"
@@ -34,7 +36,7 @@ Adapted adapted_model(const std::string& name) {
   Adapted model;
   model.model_dir = fixtures + "models/" + name;
   model.config = load_model_config(model.model_dir).value();
-  model.library = std::make_shared<AdapterLibrary>(adapters_below(folder).value(), model.config);
+  model.library = std::make_shared<AdapterLibrary>(adapters_below(folder).value(), model.config, model.model_dir);
   for (int32_t id = 0; id < model.library->size(); ++id) {
     REQUIRE(model.library->prepare(id).ok());
     for (const Json& line : read_json_lines(folder + "/" + model.library->name(id) + "/golden.jsonl")) {
@@ -98,8 +100,46 @@ TEST_CASE("the bits of a row do not depend on what runs beside it, nor on how ma
   const Adapted model = adapted_model("llama-gqa");
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const auto expected = generate_one_by_one(*load(model, make_cuda_backend(0), dtype, kRoom), model.requests, 32);
-    const auto none_kept = load(model, make_cuda_backend(0), dtype, 0);
-    CHECK((expected == generate_at_random(*none_kept, model.requests, 23, 5, 2)));
+    for (const int64_t pages : {0, 3, 6}) {  // none, for one of the largest, for some
+      CAPTURE(pages);
+      const auto few_kept = load(model, make_cuda_backend(0), dtype, pages * adapter_page_bytes(model.config, dtype));
+      CHECK((expected == generate_at_random(*few_kept, model.requests, 23, 5, 2)));
+    }
+  }
+}
+
+TEST_CASE("pages: adapters of any size fit whatever was taken and given back before, as long as so many pages are free") {
+  std::vector<uint8_t> memory(100);
+  DevicePages pages(memory.data(), 10, 10);
+  CHECK(pages.address(9) == memory.data() + 90);
+  std::vector<std::vector<int32_t>> taken;
+  for (const int32_t count : {1, 3, 1, 2, 1, 2}) taken.push_back(pages.take(count).value());
+  CHECK(pages.num_free() == 0);
+  CHECK_FALSE(pages.take(1));
+  for (const size_t i : {0, 2, 4}) pages.give_back(taken[i]);  // with holes between
+  CHECK_FALSE(pages.take(4));
+  CHECK(pages.num_free() == 3);
+  std::vector<int32_t> all = pages.take(3).value();
+  for (const size_t i : {1, 3, 5}) all.insert(all.end(), taken[i].begin(), taken[i].end());
+  std::sort(all.begin(), all.end());
+  for (int32_t page = 0; page < 10; ++page) CHECK(all[static_cast<size_t>(page)] == page);
+  pages.give_back({4});
+  CHECK_THROWS(pages.give_back({4}));
+}
+
+TEST_CASE("pages: an adapter's rows fill its pages, whatever ranks its modules have") {
+  const Adapted model = adapted_model("llama-gqa");
+  const PackerForDevice packer(model.config, DType::kBF16);
+  for (int32_t id = 0; id < model.library->size(); ++id) {
+    const auto adapter = model.library->open(id);
+    REQUIRE(adapter.ok());
+    const int64_t page = adapter_page_bytes(model.config, DType::kBF16), bytes = 2 * adapter->num_parameters();
+    const int64_t widest_row = 2 * 256;
+    CAPTURE(model.library->name(id));
+    const int64_t modules = adapter->num_modules();
+    CHECK(packer.num_bytes(*adapter) <= (bytes + 32 * modules) / (page - widest_row) * page + page);
+    const auto packed = std::static_pointer_cast<const PackedForDevice>(packer.pack(*adapter));
+    CHECK(static_cast<int64_t>(packed->bytes.size()) == packer.num_bytes(*adapter));
   }
 }
 

@@ -27,6 +27,10 @@ ADAPTERS = {
                                      rank_pattern={"q_proj": 2, "model.layers.1.mlp.down_proj": 64},
                                      alpha_pattern={"layers.0.self_attn.o_proj": 3}), "bfloat16"),
     ("llama-gqa", "rank-256"): (dict(r=256, lora_alpha=256, target_modules=["v_proj"]), "bfloat16"),
+    ("llama-gqa", "vocabulary"): (dict(r=8, lora_alpha=16, target_modules=["embed_tokens", "lm_head", "v_proj"],
+                                       rank_pattern={"lm_head": 3}), "float32"),
+    ("gemma2", "vocabulary"): (dict(r=4, lora_alpha=8, target_modules=["embed_tokens", "o_proj"]), "bfloat16"),
+    ("gpt_neox", "vocabulary"): (dict(r=5, lora_alpha=5, target_modules=["embed_in", "embed_out"]), "bfloat16"),
     ("qwen3", "rank-64"): (dict(r=64, lora_alpha=32, target_modules=["k_proj", "o_proj", "up_proj"],
                                 layers_to_transform=[1]), "bfloat16"),
     ("gemma2", "rank-8"): (dict(r=8, lora_alpha=8, target_modules=LLAMA), "bfloat16"),
@@ -53,6 +57,8 @@ def save_adapter(model, options, dtype, out, generator):
     (out / "README.md").unlink(missing_ok=True)
     weights = load_file(out / "adapter_model.safetensors")
     for name, value in sorted(weights.items()):
+        if "base_layer" in name:  # the model's own, which PEFT saves beside adapters of a vocabulary
+            continue
         noise = torch.randn(value.shape, generator=generator)
         scale = value.shape[1] ** -0.5 * (0.7 if "lora_B" in name else 1.0)
         weights[name] = (scale * noise).to(getattr(torch, dtype))
@@ -104,11 +110,12 @@ def main():
     parser.add_argument("--models", type=pathlib.Path, default=pathlib.Path("data/fixtures/models"))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("data/fixtures/adapters"))
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--adapter", help="make this one only")
     parser.add_argument("names", nargs="*", help="of models; none: all")
     args = parser.parse_args()
     torch.set_num_threads(1)  # one order of summation
     for (name, adapter), (options, dtype) in ADAPTERS.items():
-        if name in (args.names or [name]):
+        if name in (args.names or [name]) and adapter == (args.adapter or adapter):
             make(args.models, name, adapter, options, dtype, args.out, args.seed)
 
 

@@ -3,61 +3,93 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cpu/gather.h"
+#include "kernels/cpu/lora_embedding.h"
+
 namespace llmb {
 
 CpuAdapters::CpuAdapters(std::shared_ptr<AdapterLibrary> library, int32_t num_layers, int64_t max_bytes)
-    : pool_(std::move(library), std::make_unique<CpuAdapterPacker>(num_layers), max_bytes) {}
+    : pool_(std::move(library), std::make_unique<CpuAdapterPacker>(num_layers, base_), max_bytes) {}
 
 void CpuAdapters::begin_step(const StepPlan& plan) {
-  ids_.clear();
   adapters_.clear();
-  for (const StepEntry& entry : plan.entries)
-    if (entry.adapter >= 0) ids_.push_back(entry.adapter);
-  if (ids_.empty()) return;
-  std::sort(ids_.begin(), ids_.end());
-  ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
-  for (const int32_t id : ids_) adapters_.push_back(std::static_pointer_cast<const CpuPackedAdapter>(pool_.take(id)));
-  lay_out(plan);
+  rows_.lay_out(plan);
+  for (const int32_t id : rows_.ids())
+    adapters_.push_back(std::static_pointer_cast<const CpuPackedAdapter>(pool_.take(id)));
 }
 
-void CpuAdapters::lay_out(const StepPlan& plan) {
-  index_of_entry_.clear();
-  entry_of_token_.resize(plan.num_tokens());
-  for (int32_t e = 0; e < plan.num_entries(); ++e) {
-    const int32_t id = plan.entries[e].adapter;
-    index_of_entry_.push_back(id < 0 ? -1 : static_cast<int32_t>(std::lower_bound(ids_.begin(), ids_.end(), id) - ids_.begin()));
-    std::fill(entry_of_token_.begin() + plan.query_start[e], entry_of_token_.begin() + plan.query_start[e + 1], e);
+// False: there are no such matrices.
+template <typename MatricesOf>
+bool CpuAdapters::begin_work(const AdapterRows::OfKind& rows, const MatricesOf& matrices_of) {
+  work_.segments.clear();
+  for (size_t i = 0; i < adapters_.size(); ++i)
+    if (const auto matrices = matrices_of(*adapters_[i]); !matrices.empty())
+      work_.segments.push_back({matrices, rows.start[i], rows.start[i + 1]});
+  work_.row_ids = rows.row_ids.data();
+  return !work_.segments.empty();
+}
+
+// Leaves those of the work's rows that are in [begin, end), counted from `begin` on.
+void CpuAdapters::keep_rows(int64_t begin, int64_t end) {
+  kept_ids_.clear();
+  for (cpu::LoraSegment& segment : work_.segments) {
+    const auto first = static_cast<int32_t>(kept_ids_.size());
+    for (int32_t i = segment.row_begin; i < segment.row_end; ++i)
+      if (const int32_t id = work_.row_ids[i]; id >= begin && id < end)
+        kept_ids_.push_back(id - static_cast<int32_t>(begin));
+    segment.row_begin = first;
+    segment.row_end = static_cast<int32_t>(kept_ids_.size());
   }
-  const auto of_token = [&](int32_t row) { return entry_of_token_[row]; };
-  const auto of_sample = [&](int32_t row) { return entry_of_token_[plan.sample_rows[row].token_row]; };
-  lay_out(plan.num_tokens(), of_token, &rows_[0]);
-  lay_out(plan.num_samples(), of_sample, &rows_[1]);
-}
-
-// Sorts the rows by adapter, by counting.
-template <typename EntryOfRow>
-void CpuAdapters::lay_out(int32_t num_rows, const EntryOfRow& entry_of, RowsByAdapter* rows) const {
-  auto& [row_ids, start] = *rows;
-  start.assign(ids_.size() + 2, 0);
-  for (int32_t row = 0; row < num_rows; ++row)
-    if (const int32_t index = index_of_entry_[entry_of(row)]; index >= 0) ++start[index + 2];
-  for (size_t i = 2; i < start.size(); ++i) start[i] += start[i - 1];
-  row_ids.resize(start.back());
-  for (int32_t row = 0; row < num_rows; ++row)
-    if (const int32_t index = index_of_entry_[entry_of(row)]; index >= 0) row_ids[start[index + 1]++] = row;
+  work_.row_ids = kept_ids_.data();
 }
 
 const cpu::LoraWork* CpuAdapters::shrink(const AdaptedProduct& product, const float* x, int64_t in_features,
-                                         ThreadPool& pool) {
-  const RowsByAdapter& rows = rows_[product.kind == RowKind::kTokens ? 0 : 1];
-  work_.segments.clear();
-  for (size_t i = 0; i < ids_.size(); ++i)
-    if (const auto matrices = adapters_[i]->of(product.layer, product.projection); !matrices.empty())
-      work_.segments.push_back({matrices, rows.start[i], rows.start[i + 1]});
-  if (work_.segments.empty()) return nullptr;
-  work_.row_ids = rows.row_ids.data();
+                                         int64_t rows, ThreadPool& pool) {
+  const auto matrices_of = [&](const CpuPackedAdapter& adapter) {
+    return adapter.of(product.layer, product.projection);
+  };
+  if (!begin_work(rows_.of(product.kind), matrices_of)) return nullptr;
+  if (product.projection == Projection::kLmHead) keep_rows(product.first_row, product.first_row + rows);
   cpu::lora_shrink(x, in_features, &work_, pool);
   return &work_;
+}
+
+bool CpuAdapters::has_merged() const {
+  return std::any_of(adapters_.begin(), adapters_.end(), [](const auto& adapter) { return !adapter->merged.empty(); });
+}
+
+const cpu::PackedLinear* CpuAdapters::merged_for_all(const AdaptedProduct& product, int64_t rows) const {
+  if (adapters_.size() != 1 || static_cast<int64_t>(rows_.of(product.kind).row_ids.size()) != rows) return nullptr;
+  return adapters_[0]->merged_at(product.layer, product.projection);
+}
+
+void CpuAdapters::compute_merged_rows(const AdaptedProduct& product, const float* x, float* out, ThreadPool& pool) {
+  const AdapterRows::OfKind& rows = rows_.of(product.kind);
+  for (size_t i = 0; i < adapters_.size(); ++i) {
+    const cpu::PackedLinear* const weight = adapters_[i]->merged_at(product.layer, product.projection);
+    const int64_t count = rows.start[i + 1] - rows.start[i];
+    if (weight == nullptr || count == 0) continue;
+    const int64_t in = weight->in_features(), width = weight->out_features();
+    merged_x_.resize(std::max(merged_x_.size(), static_cast<size_t>(count * in)));
+    merged_out_.resize(std::max(merged_out_.size(), static_cast<size_t>(count * width)));
+    const int32_t* const ids = rows.row_ids.data() + rows.start[i];
+    cpu::gather_rows(x, ids, count, in, merged_x_.data(), pool);
+    cpu::linear(*weight, merged_x_.data(), count, merged_out_.data(), pool);
+    for (int64_t row = 0; row < count; ++row)
+      std::copy_n(merged_out_.data() + row * width, width, out + ids[row] * width);
+  }
+}
+
+void CpuAdapters::add_embedding(const TokenId* tokens, int64_t rows, float* out, int64_t hidden_size,
+                                ThreadPool& pool) {
+  const auto matrices_of = [](const CpuPackedAdapter& adapter) { return adapter.embedding(); };
+  if (!begin_work(rows_.of(RowKind::kTokens), matrices_of)) return;
+  cpu::lora_look_up(tokens, &work_);
+  constexpr int64_t kRows = 8;  // of a task
+  pool.parallel_for(ceil_div(rows, kRows), [&](int64_t i, int) {
+    const int64_t begin = i * kRows, end = std::min(rows, begin + kRows);
+    cpu::lora_expand(work_, begin, end, 0, hidden_size, out + begin * hidden_size, hidden_size);
+  });
 }
 
 }  // namespace llmb

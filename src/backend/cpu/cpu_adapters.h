@@ -1,11 +1,11 @@
 // The adapters that the CPU's steps use, and for each step which rows have which.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "backend/adapter_rows.h"
 #include "backend/cpu/packed_adapter.h"
 #include "base/thread_pool.h"
 #include "core/step_plan.h"
@@ -22,35 +22,47 @@ class CpuAdapters {
 
   AdapterStore& store() { return pool_; }
 
+  // Before a plan names an adapter that is merged.
+  void set_merge_base(const ModelWeights& weights, DType activations) { base_ = {&weights, activations}; }
+
   // Takes what the plan names. Throws std::runtime_error where a file cannot be read.
   void begin_step(const StepPlan& plan);
   void end_step() { adapters_.clear(); }
-  bool has_any() const { return !ids_.empty(); }
+  bool has_merged() const;  // in the step
+  bool has_any() const { return !rows_.ids().empty(); }
 
   // Begins a product of x: what its tasks add to it (kernels/cpu/linear.h). Null: nothing. Valid until the next call.
   const cpu::LoraWork* shrink(const AdaptedProduct& product,
-                              const float* x,  // [rows of the product's kind, in_features]
-                              int64_t in_features, ThreadPool& pool);
+                              const float* x,  // [rows, in_features]
+                              int64_t in_features, int64_t rows, ThreadPool& pool);
+  // The weights of a product in which all `rows` rows have one adapter that is merged there; null: there is no such.
+  const cpu::PackedLinear* merged_for_all(const AdaptedProduct& product, int64_t rows) const;
+  // Computes the rows of other such adapters anew, each by its own weights.
+  void compute_merged_rows(const AdaptedProduct& product,
+                           const float* x,  // [rows, in_features]
+                           float* out,      // [rows, out_features]  in and out
+                           ThreadPool& pool);
+
+  // Adds to embeddings.
+  void add_embedding(const TokenId* tokens,  // [rows]
+                     int64_t rows,
+                     float* out,  // [rows, hidden_size]  in and out
+                     int64_t hidden_size, ThreadPool& pool);
 
  private:
-  // The rows of one kind that have adapters: those of ids_[i] are [start[i], start[i + 1]) of row_ids.
-  struct RowsByAdapter {
-    std::vector<int32_t> row_ids, start;
-  };
+  template <typename MatricesOf>
+  bool begin_work(const AdapterRows::OfKind& rows, const MatricesOf& matrices_of);
+  void keep_rows(int64_t begin, int64_t end);
 
-  void lay_out(const StepPlan& plan);
-  template <typename EntryOfRow>
-  void lay_out(int32_t num_rows, const EntryOfRow& entry_of, RowsByAdapter* rows) const;
-
+  MergeBase base_;  // of the packer in pool_
   AdapterPool pool_;
 
   // The step in progress.
-  std::vector<int32_t> ids_;               // in order
-  std::vector<std::shared_ptr<const CpuPackedAdapter>> adapters_;  // of ids_
-  std::array<RowsByAdapter, 2> rows_;      // by kind
-  std::vector<int32_t> index_of_entry_;    // into ids_, or -1
-  std::vector<int32_t> entry_of_token_;
+  AdapterRows rows_;
+  std::vector<std::shared_ptr<const CpuPackedAdapter>> adapters_;  // of rows_.ids()
   cpu::LoraWork work_;
+  std::vector<int32_t> kept_ids_;
+  std::vector<float> merged_x_, merged_out_;
 };
 
 }  // namespace llmb

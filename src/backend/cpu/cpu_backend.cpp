@@ -250,6 +250,7 @@ class CpuBackend final : public Backend {
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), kMaxLogitBytes);
+    if (options_.adapters) ops_->set_merge_base(transformer_->weights());
     if (options_.pooling) {
       std::unique_ptr<WeightSource> source;
       if (files) source = files->make_source(*pool_);

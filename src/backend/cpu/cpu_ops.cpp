@@ -130,6 +130,8 @@ std::array<std::span<const uint8_t>, 4> CpuOps::packed_bytes(const LinearWeight&
   return packed(weight).packed_bytes();
 }
 
+const cpu::PackedLinear& CpuOps::packed_linear(const LinearWeight& weight) { return packed(weight); }
+
 std::unique_ptr<ExpertsWeight> CpuOps::make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                                     std::vector<std::unique_ptr<LinearWeight>> down) {
   return std::make_unique<CpuExperts>(std::move(gate_up), std::move(down));
@@ -223,8 +225,15 @@ void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) 
 }
 
 void CpuOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
-  const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, pool_);
+  if (const cpu::PackedLinear* const merged = adapters_->merged_for_all(product, rows))
+    return cpu::linear(*merged, floats(x), rows, floats(out), pool_);
+  const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, rows, pool_);
   cpu::linear(packed(weight), floats(x), rows, floats(out), pool_, lora);
+  adapters_->compute_merged_rows(product, floats(x), floats(out), pool_);
+}
+
+void CpuOps::lora_embedding(int64_t rows, Rows out) {
+  adapters_->add_embedding(step_.tokens.data(), rows, floats(out), out.width, pool_);
 }
 
 void CpuOps::grow_queries(int64_t rows, Rows qkv) {
@@ -282,9 +291,9 @@ void CpuOps::linear_activate(const LinearWeight& weight, const ActivationSpec& s
 
 void CpuOps::adapted_linear_activate(const AdaptedProduct& product, const LinearWeight& weight,
                                      const ActivationSpec& spec, Rows x, int64_t rows, Rows between, Rows out) {
-  if (!activates_with(weight, spec, rows))
+  if (!activates_with(weight, spec, rows) || adapters_->has_merged())
     return Ops::adapted_linear_activate(product, weight, spec, x, rows, between, out);
-  const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, pool_);
+  const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, rows, pool_);
   cpu::linear_activate(packed(weight), spec, floats(x), rows, floats(out), pool_, lora);
 }
 

@@ -38,6 +38,8 @@ class CpuOps final : public Ops {
   void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
 
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes);  // that plans may name
+  // Before a plan names an adapter that is merged (AdapterLibrary::merge).
+  void set_merge_base(const ModelWeights& weights) { adapters_->set_merge_base(weights, activations_); }
   AdapterStore* adapters() { return adapters_ ? &adapters_->store() : nullptr; }
 
   DType activation_dtype() const override { return DType::kF32; }
@@ -48,6 +50,7 @@ class CpuOps final : public Ops {
   std::unique_ptr<LinearWeight> make_linear_from(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                                  WeightRole role, const cpu::PackedLinear::NextBytes& next) const;
   static std::array<std::span<const uint8_t>, 4> packed_bytes(const LinearWeight& weight);
+  static const cpu::PackedLinear& packed_linear(const LinearWeight& weight);
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                               std::vector<std::unique_ptr<LinearWeight>> down) override;
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;
@@ -72,6 +75,7 @@ class CpuOps final : public Ops {
                       Rows out) override;
   void adapted_linear_activate(const AdaptedProduct& product, const LinearWeight& weight, const ActivationSpec& spec,
                                Rows x, int64_t rows, Rows between, Rows out) override;
+  void lora_embedding(int64_t rows, Rows out) override;
   void layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
                          const DeviceBuffer* bias, float eps, int64_t rows) override;
   void grow_queries(int64_t rows, Rows qkv) override;

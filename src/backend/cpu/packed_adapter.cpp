@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
+
+#include "backend/cpu/cpu_ops.h"
+#include "base/check.h"
+#include "kernels/cpu/lora_embedding.h"
 
 namespace llmb {
 
@@ -23,13 +28,14 @@ cpu::LoraMatrices describe(const LoraModule& module) {
 void store(float value, float* to) { *to = value; }
 void store(float value, uint16_t* to) { *to = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
 
-// T: of the elements. a and b are all zeros.
+// T: of the elements. a and b are all zeros. is_table: of an embedding.
 template <typename T>
-void pack(const LoraModule& module, const cpu::LoraMatrices& m, T* a, T* b) {
+void pack(const LoraModule& module, bool is_table, const cpu::LoraMatrices& m, T* a, T* b) {
   std::vector<float> row(std::max(m.in_features, m.rank));
   for (int64_t r = 0; r < m.rank; ++r) {
     read_floats(module.a, r, row.data());
-    for (int64_t k = 0; k < m.in_features; k += cpu::kLoraPanel) {
+    for (int64_t token = 0; is_table && token < m.in_features; ++token) store(row[token], a + token * m.rank + r);
+    for (int64_t k = 0; !is_table && k < m.in_features; k += cpu::kLoraPanel) {
       T* const to = a + m.a_index(r, k);
       for (int64_t i = 0; i < std::min(cpu::kLoraPanel, m.in_features - k); ++i) store(row[k + i], to + i);
     }
@@ -41,57 +47,98 @@ void pack(const LoraModule& module, const cpu::LoraMatrices& m, T* a, T* b) {
   }
 }
 
+int64_t a_bytes(const cpu::LoraMatrices& m, bool is_table) { return is_table ? cpu::lora_table_bytes(m) : m.a_bytes(); }
+
 // Into m.a and m.b, which lie in memory that may be written.
-void pack(const LoraModule& module, const cpu::LoraMatrices& m) {
+void pack(const LoraModule& module, bool is_table, const cpu::LoraMatrices& m) {
   auto* const a = const_cast<uint8_t*>(m.a);
   auto* const b = const_cast<uint8_t*>(m.b);
-  std::memset(a, 0, static_cast<size_t>(m.a_bytes()));
+  std::memset(a, 0, static_cast<size_t>(a_bytes(m, is_table)));
   std::memset(b, 0, static_cast<size_t>(m.b_bytes()));
-  if (m.is_bf16) pack(module, m, reinterpret_cast<uint16_t*>(a), reinterpret_cast<uint16_t*>(b));
-  else pack(module, m, reinterpret_cast<float*>(a), reinterpret_cast<float*>(b));
+  if (m.is_bf16) pack(module, is_table, m, reinterpret_cast<uint16_t*>(a), reinterpret_cast<uint16_t*>(b));
+  else pack(module, is_table, m, reinterpret_cast<float*>(a), reinterpret_cast<float*>(b));
 }
 
 int64_t whole_lines(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 // An adapter's modules in order, and where each one's a and b lie.
 struct Layout {
+  std::vector<cpu::LoraMatrices> matrices;
   std::vector<const LoraModule*> modules;
   std::vector<int32_t> start;  // CpuPackedAdapter
   std::vector<int64_t> at = {0};
+
+  void begin_product() { start.push_back(static_cast<int32_t>(modules.size())); }
+  void add(const LoraModule& module, bool is_table = false) {
+    const cpu::LoraMatrices& m = matrices.emplace_back(describe(module));
+    modules.push_back(&module);
+    at.push_back(at.back() + whole_lines(a_bytes(m, is_table)));
+    at.push_back(at.back() + whole_lines(m.b_bytes()));
+  }
 };
 
-Layout lay_out(const LoraAdapter& adapter, int32_t num_layers) {
+std::span<const LoraModule> modules_of(const LoraAdapter& adapter, int64_t product) {
+  return adapter.modules(product / kNumProjections, static_cast<Projection>(product % kNumProjections));
+}
+
+// merges: of a product, whether it has weights of its own in place of matrices.
+template <typename Merges>
+Layout lay_out(const LoraAdapter& adapter, int32_t num_layers, const Merges& merges) {
   Layout layout;
-  for (int32_t layer = 0; layer < num_layers; ++layer) {
-    for (int32_t p = 0; p < kNumProjections; ++p) {
-      layout.start.push_back(static_cast<int32_t>(layout.modules.size()));
-      for (const LoraModule& module : adapter.modules(layer, static_cast<Projection>(p))) {
-        const cpu::LoraMatrices m = describe(module);
-        layout.modules.push_back(&module);
-        layout.at.push_back(layout.at.back() + whole_lines(m.a_bytes()));
-        layout.at.push_back(layout.at.back() + whole_lines(m.b_bytes()));
-      }
-    }
+  for (int64_t i = 0; i < num_adapted_products(num_layers); ++i) {
+    layout.begin_product();
+    if (merges(i)) continue;
+    for (const LoraModule& module : modules_of(adapter, i)) layout.add(module);
   }
-  layout.start.push_back(static_cast<int32_t>(layout.modules.size()));
+  layout.begin_product();
+  if (adapter.embedding() != nullptr) layout.add(*adapter.embedding(), /*is_table=*/true);
+  layout.begin_product();
   return layout;
 }
 
 }  // namespace
 
-int64_t CpuAdapterPacker::num_bytes(const LoraAdapter& adapter) const { return lay_out(adapter, num_layers_).at.back(); }
+const cpu::PackedLinear& CpuAdapterPacker::base_weight(int64_t product) const {
+  LLMB_CHECK(base_.weights != nullptr);
+  const LayerWeights& layer = base_.weights->layers[static_cast<size_t>(product / kNumProjections)];
+  const LinearWeight* const weights[] = {layer.qkv.get(), layer.o.get(), layer.gate_up.get(), layer.down.get()};
+  return CpuOps::packed_linear(*weights[product % kNumProjections]);
+}
+
+// The LM head's matrices stay beside its weights.
+bool CpuAdapterPacker::merges(const LoraAdapter& adapter, int64_t product) const {
+  return adapter.is_merged() && product < int64_t{num_layers_} * kNumProjections &&
+         !modules_of(adapter, product).empty() && can_merge(base_weight(product));
+}
+
+int64_t CpuAdapterPacker::num_bytes(const LoraAdapter& adapter) const {
+  const auto is_merged = [&](int64_t product) { return merges(adapter, product); };
+  int64_t bytes = lay_out(adapter, num_layers_, is_merged).at.back();
+  for (int64_t i = 0; i < num_adapted_products(num_layers_); ++i)
+    if (is_merged(i)) bytes += base_weight(i).resident_bytes();
+  return bytes;
+}
 
 std::shared_ptr<const PackedAdapter> CpuAdapterPacker::pack(const LoraAdapter& adapter) const {
-  Layout layout = lay_out(adapter, num_layers_);
+  const auto is_merged = [&](int64_t product) { return merges(adapter, product); };
+  Layout layout = lay_out(adapter, num_layers_, is_merged);
   auto packed = std::make_shared<CpuPackedAdapter>();
   packed->start = std::move(layout.start);
   packed->memory = cpu::AlignedBuffer(layout.at.back());
+  packed->matrices = std::move(layout.matrices);
   for (size_t i = 0; i < layout.modules.size(); ++i) {
-    cpu::LoraMatrices& m = packed->matrices.emplace_back(describe(*layout.modules[i]));
+    cpu::LoraMatrices& m = packed->matrices[i];
     m.a = packed->memory.data() + layout.at[2 * i];
     m.b = packed->memory.data() + layout.at[2 * i + 1];
-    llmb::pack(*layout.modules[i], m);
+    llmb::pack(*layout.modules[i], layout.modules[i] == adapter.embedding(), m);
   }
+  if (!adapter.is_merged()) return packed;
+  ThreadPool alone(1);  // the steps have the other threads
+  packed->merged.resize(static_cast<size_t>(num_adapted_products(num_layers_)));
+  for (int64_t i = 0; i < num_adapted_products(num_layers_); ++i)
+    if (is_merged(i))
+      packed->merged[static_cast<size_t>(i)] =
+          merged_weight(base_weight(i), modules_of(adapter, i), base_.activations, alone);
   return packed;
 }
 

@@ -3,10 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "backend/cpu/merged_weights.h"
+#include "base/thread_pool.h"
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/lora.h"
 #include "model/adapter_pool.h"
 #include "model/ops.h"
@@ -16,23 +20,42 @@ namespace llmb {
 struct CpuPackedAdapter final : PackedAdapter {
   cpu::AlignedBuffer memory;  // of all matrices
   std::vector<cpu::LoraMatrices> matrices;
-  std::vector<int32_t> start;  // [layers * projections + 1]  into matrices
+  std::vector<int32_t> start;  // [num_adapted_products() + 2]  into matrices: the products', then the embedding's
 
+  // By adapted_product_index(), in place of the base's weights and without matrices above; empty: the adapter is not
+  // merged.
+  std::vector<std::optional<cpu::PackedLinear>> merged;
+
+  const cpu::PackedLinear* merged_at(int64_t layer, Projection projection) const {
+    if (merged.empty()) return nullptr;
+    const auto& weight = merged[static_cast<size_t>(adapted_product_index(layer, projection))];
+    return weight ? &*weight : nullptr;
+  }
   std::span<const cpu::LoraMatrices> of(int64_t layer, Projection projection) const {
-    const int64_t i = layer * kNumProjections + static_cast<int64_t>(projection);
+    return of_product(static_cast<size_t>(adapted_product_index(layer, projection)));
+  }
+  std::span<const cpu::LoraMatrices> embedding() const { return of_product(start.size() - 2); }
+
+ private:
+  std::span<const cpu::LoraMatrices> of_product(size_t i) const {
     return std::span(matrices).subspan(start[i], start[i + 1] - start[i]);
   }
 };
 
 class CpuAdapterPacker final : public AdapterPacker {
  public:
-  explicit CpuAdapterPacker(int32_t num_layers) : num_layers_(num_layers) {}
+  // base: outlives this; set before an adapter that is merged is packed.
+  CpuAdapterPacker(int32_t num_layers, const MergeBase& base) : num_layers_(num_layers), base_(base) {}
 
   int64_t num_bytes(const LoraAdapter& adapter) const override;
   std::shared_ptr<const PackedAdapter> pack(const LoraAdapter& adapter) const override;
 
  private:
+  const cpu::PackedLinear& base_weight(int64_t product) const;
+  bool merges(const LoraAdapter& adapter, int64_t product) const;
+
   const int32_t num_layers_;
+  const MergeBase& base_;
 };
 
 }  // namespace llmb

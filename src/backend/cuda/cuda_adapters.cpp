@@ -1,141 +1,24 @@
 #include "backend/cuda/cuda_adapters.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "backend/cuda/cuda_weights.h"
 #include "base/check.h"
-#include "base/float_formats.h"
 
 namespace llmb {
 
 using cuda::check;
 using cuda::LoraItem;
-using cuda::LoraPart;
 using cuda::LoraProduct;
-
-namespace {
-
-static_assert(3 * kMaxLoraRank <= cuda::kMaxLoraRanks);
-
-int64_t whole_packs(int64_t bytes) { return ceil_div(bytes, 16) * 16; }
-
-void store(float value, DType dtype, int64_t index, uint8_t* to) {
-  if (dtype == DType::kF32) {
-    std::memcpy(to + index * 4, &value, 4);
-    return;
-  }
-  const uint16_t half = dtype == DType::kBF16 ? f32_to_bf16(value) : f32_to_f16(value);
-  std::memcpy(to + index * 2, &half, 2);
-}
-
-void store_a(const LoraModule& module, DType dtype, uint8_t* to) {
-  std::vector<float> row(module.a.cols);
-  for (int64_t r = 0; r < module.rank(); ++r) {
-    read_floats(module.a, r, row.data());
-    for (int64_t k = 0; k < module.a.cols; ++k) store(row[k], dtype, r * module.a.cols + k, to);
-  }
-}
-
-void store_b_transposed(const LoraModule& module, DType dtype, uint8_t* to) {
-  std::vector<float> row(module.rank());
-  for (int64_t column = 0; column < module.b.rows; ++column) {
-    read_floats(module.b, module.row_of_column(column), row.data());
-    for (int64_t r = 0; r < module.rank(); ++r) store(row[r], dtype, r * module.b.rows + column, to);
-  }
-}
-
-// An adapter as it lies on the device: the products, whose pointers are places in `bytes` until it is there, and behind
-// them the matrices.
-struct PackedForDevice final : PackedAdapter {
-  std::vector<LoraProduct> products;  // [layers * kNumProjections]
-  std::vector<uint8_t> bytes;
-};
-
-std::shared_ptr<const PackedAdapter> pack_for_device(const LoraAdapter& adapter, int32_t num_layers, DType dtype) {
-  const auto made = std::make_shared<PackedForDevice>();
-  PackedForDevice& packed = *made;
-  packed.products.resize(int64_t{num_layers} * kNumProjections);
-  auto end = whole_packs(static_cast<int64_t>(packed.products.size() * sizeof(LoraProduct)));
-  const auto place = [&](int64_t count) {
-    const auto* const at = reinterpret_cast<const uint8_t*>(end);
-    end += whole_packs(count * dtype_bytes(dtype));
-    return at;
-  };
-  const auto for_each_module = [&](const auto& body) {
-    for (int64_t i = 0; i < static_cast<int64_t>(packed.products.size()); ++i) {
-      const auto modules = adapter.modules(static_cast<int32_t>(i / kNumProjections), static_cast<Projection>(i % kNumProjections));
-      LLMB_CHECK(modules.size() <= cuda::kMaxLoraParts);
-      for (size_t m = 0; m < modules.size(); ++m) body(modules[m], packed.products[i], packed.products[i].parts[m]);
-    }
-  };
-  for_each_module([&](const LoraModule& module, LoraProduct& product, LoraPart& part) {
-    part.rank_begin = product.num_ranks;
-    part.rank_end = product.num_ranks += static_cast<int32_t>(module.rank());
-    part.out_column = static_cast<int32_t>(module.out_column);
-    part.num_columns = static_cast<int32_t>(module.b.rows);
-    part.scale = module.scale;
-    part.a = place(module.rank() * module.a.cols);
-    part.b = place(module.rank() * module.b.rows);
-  });
-  // Parts that an adapter lacks follow those it has, and have no ranks.
-  for (LoraProduct& product : packed.products)
-    for (LoraPart& part : product.parts)
-      if (part.a == nullptr) part.rank_begin = part.rank_end = product.num_ranks;
-  packed.bytes.resize(static_cast<size_t>(end));
-  for_each_module([&](const LoraModule& module, LoraProduct&, LoraPart& part) {
-    store_a(module, dtype, packed.bytes.data() + reinterpret_cast<uintptr_t>(part.a));
-    store_b_transposed(module, dtype, packed.bytes.data() + reinterpret_cast<uintptr_t>(part.b));
-  });
-  return made;
-}
-
-class Packer final : public AdapterPacker {
- public:
-  Packer(int32_t num_layers, DType dtype) : num_layers_(num_layers), dtype_(dtype) {}
-
-  int64_t num_bytes(const LoraAdapter& adapter) const override {
-    const int64_t num_products = int64_t{num_layers_} * kNumProjections;
-    auto sum = whole_packs(num_products * static_cast<int64_t>(sizeof(LoraProduct)));
-    for (int64_t i = 0; i < num_products; ++i)
-      for (const LoraModule& module : adapter.modules(static_cast<int32_t>(i / kNumProjections),
-                                                      static_cast<Projection>(i % kNumProjections)))
-        for (const int64_t size : {module.a.cols, module.b.rows})
-          sum += whole_packs(module.rank() * size * dtype_bytes(dtype_));
-    return sum;
-  }
-
-  std::shared_ptr<const PackedAdapter> pack(const LoraAdapter& adapter) const override {
-    return pack_for_device(adapter, num_layers_, dtype_);
-  }
-
- private:
-  const int32_t num_layers_;
-  const DType dtype_;
-};
-
-// The products with their addresses behind `base`.
-std::vector<LoraProduct> settled(std::vector<LoraProduct> products, const uint8_t* base) {
-  for (LoraProduct& product : products) {
-    for (LoraPart& part : product.parts) {
-      if (part.a == nullptr) continue;
-      part.a = base + reinterpret_cast<uintptr_t>(part.a);
-      part.b = base + reinterpret_cast<uintptr_t>(part.b);
-    }
-  }
-  return products;
-}
-
-}  // namespace
 
 CudaAdapters::CudaAdapters(const ModelConfig& config, DType dtype, std::shared_ptr<AdapterLibrary> library,
                            int64_t max_bytes, const StepLimits& limits, cudaStream_t stream)
     : config_(config),
       dtype_(dtype),
-      max_bytes_(max_bytes),
+      num_pages_(static_cast<int32_t>(max_bytes / adapter_page_bytes(config, dtype))),
       stream_(stream),
-      pool_(std::move(library), std::make_unique<Packer>(config.num_hidden_layers, dtype), max_bytes) {
+      pool_(std::move(library), std::make_unique<PackerForDevice>(config, dtype), max_bytes) {
   const int64_t bytes = layout({limits.max_num_tokens, 0, limits.max_num_samples}).end;
   device_ = cuda::DeviceMemory(bytes);
   for (auto& host : host_) host = cuda::PinnedMemory(bytes);
@@ -149,7 +32,7 @@ CudaAdapters::Layout CudaAdapters::layout(const StepShape& shape) {
     const int64_t rows = kind == 0 ? shape.num_tokens : shape.num_samples;
     at.items[kind] = at.end;
     at.row_ids[kind] = at.end + rows * int64_t{sizeof(LoraItem)};
-    at.end = whole_packs(at.row_ids[kind] + rows * int64_t{sizeof(int32_t)});
+    at.end = ceil_div(at.row_ids[kind] + rows * int64_t{sizeof(int32_t)}, int64_t{16}) * 16;
   }
   return at;
 }
@@ -189,27 +72,56 @@ void CudaAdapters::begin_step(const StepPlan& plan, const StepShape& shape, bool
   check(cudaMemcpyAsync(device_.data(), host, at.end, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
 }
 
-// num_of_step: adapters of the step that are on the device: the latest used.
-CudaAdapters::OnDevice CudaAdapters::send(int32_t id, size_t num_of_step) {
-  const auto packed = std::static_pointer_cast<const PackedForDevice>(pool_.take(id));
-  const auto bytes = static_cast<int64_t>(packed->bytes.size());
-  if (num_bytes_ + bytes > max_bytes_ && uses_.size() > num_of_step)
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");  // a step in flight may use those that go
-  while (num_bytes_ + bytes > max_bytes_ && uses_.size() > num_of_step) {
+int64_t CudaAdapters::pool_bytes() const { return num_pages_ * adapter_page_bytes(config_, dtype_); }
+
+void CudaAdapters::set_pool(uint8_t* begin) {
+  LLMB_CHECK(on_device_.empty());
+  pages_ = begin == nullptr ? DevicePages() : DevicePages(begin, num_pages_, adapter_page_bytes(config_, dtype_));
+}
+
+// Pages for an adapter, where it must be those of others that the step does not use. num_of_step: adapters of the step
+// that are on the device: the latest used. nullopt: the step alone needs more than there are.
+std::optional<std::vector<int32_t>> CudaAdapters::take_pages(int32_t count, size_t num_of_step) {
+  while (count > pages_.num_free() && uses_.size() > num_of_step) {
     const auto oldest = on_device_.find(uses_.front());
-    num_bytes_ -= oldest->second.memory.bytes();
+    // Whoever gets pages writes them in this stream, behind the steps that read them; memory that is freed waits for
+    // these.
+    if (oldest->second.own.bytes() > 0) check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    pages_.give_back(oldest->second.pages);
     uses_.pop_front();
     on_device_.erase(oldest);
   }
-  OnDevice sent{cuda::DeviceMemory(bytes), {}};
+  return pages_.take(count);
+}
+
+// The adapter's pages, and one more for its tables, or memory of its own for both.
+CudaAdapters::OnDevice CudaAdapters::send(int32_t id, size_t num_of_step) {
+  const auto packed = std::static_pointer_cast<const PackedForDevice>(pool_.take(id));
+  const int64_t page_bytes = packed->page_bytes, table_bytes = packed->table_bytes();
+  const auto packed_bytes = static_cast<int64_t>(packed->bytes.size());
+  OnDevice sent;
+  std::vector<const void*> addresses;
+  std::optional<std::vector<int32_t>> pages;
+  if (table_bytes <= page_bytes) pages = take_pages(packed->num_pages() + 1, num_of_step);
+  if (pages) {
+    sent.pages = std::move(*pages);
+    for (const int32_t page : sent.pages) addresses.push_back(pages_.address(page));
+    sent.tables = pages_.address(sent.pages.back());
+    addresses.pop_back();
+  } else {
+    sent.own = cuda::DeviceMemory(packed_bytes + table_bytes);
+    for (int64_t at = 0; at < packed_bytes; at += page_bytes) addresses.push_back(sent.own.data<uint8_t>() + at);
+    sent.tables = sent.own.data<uint8_t>() + packed_bytes;
+  }
   // From pageable memory, which a copy has left when the call returns.
-  check(cudaMemcpyAsync(sent.memory.data(), packed->bytes.data(), packed->bytes.size(), cudaMemcpyHostToDevice, stream_),
-        "cudaMemcpyAsync");
-  const auto products = settled(packed->products, sent.memory.data<uint8_t>());
-  check(cudaMemcpyAsync(sent.memory.data(), products.data(), products.size() * sizeof(LoraProduct),
-                        cudaMemcpyHostToDevice, stream_),
-        "cudaMemcpyAsync");
-  num_bytes_ += bytes;
+  const auto copy = [&](const void* to, const void* from, int64_t bytes) {
+    check(cudaMemcpyAsync(const_cast<void*>(to), from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
+          "cudaMemcpyAsync");
+  };
+  for (size_t i = 0; i < addresses.size(); ++i)
+    copy(addresses[i], packed->bytes.data() + static_cast<int64_t>(i) * page_bytes, page_bytes);
+  const std::vector<uint8_t> tables = packed->tables(addresses, sent.tables);
+  copy(sent.tables, tables.data(), table_bytes);
   sent.use = uses_.insert(uses_.end(), id);
   return sent;
 }
@@ -242,15 +154,34 @@ bool CudaAdapters::can_pack(Projection projection) const {
     case Projection::kGateUp:
     case Projection::kDown:
       return all({config_.hidden_size, config_.intermediate_size});
+    case Projection::kLmHead:
+      return all({config_.hidden_size, config_.vocab_size});
   }
   return false;
 }
 
-void CudaAdapters::lora(const AdaptedProduct& product, Rows x, Rows out) {
-  const auto index = product.layer * kNumProjections + static_cast<int32_t>(product.projection);
+void CudaAdapters::lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out) {
+  const auto index = static_cast<int32_t>(adapted_product_index(product.layer, product.projection));
+  cuda::LoraRows of = by_kind_[product.kind == RowKind::kTokens ? 0 : 1];
+  if (product.projection == Projection::kLmHead) {
+    of.first_row = static_cast<int32_t>(product.first_row);
+    of.end_row = static_cast<int32_t>(product.first_row + rows);
+  }
   with_type(dtype_, [&]<typename T>(T) {
-    cuda::lora(by_kind_[product.kind == RowKind::kTokens ? 0 : 1], index, can_pack(product.projection),
-               data<const T>(x), x.width, data<T>(out), out.width, ranks_.data<float>(), stream_);
+    const auto add = [&](auto* to) {
+      cuda::lora(of, index, can_pack(product.projection), data<const T>(x), x.width, to, out.width,
+                 ranks_.data<float>(), stream_);
+    };
+    if (out.dtype == DType::kF32) add(data<float>(out));
+    else add(data<T>(out));
+  });
+}
+
+void CudaAdapters::lora_embedding(const TokenId* tokens, Rows out) {
+  const auto index = static_cast<int32_t>(num_lora_products(config_.num_hidden_layers) - 1);
+  with_type(dtype_, [&]<typename T>(T) {
+    cuda::lora_embedding<T>(by_kind_[0], index, config_.hidden_size % 8 == 0, tokens, data<float>(out), out.width,
+                            ranks_.data<float>(), stream_);
   });
 }
 

@@ -1,14 +1,18 @@
-// The adapters that a GPU's steps use: converted in the host's memory before steps need them, sent to the device when a step
-// first does, kept there until others need the memory, and for each step which rows have which.
+// The adapters that a GPU's steps use: converted in the host's memory before steps need them, sent to pages of the KV
+// pool's memory when a step first does, kept there until others need the pages, and for each step which rows have
+// which.
 #pragma once
 
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "backend/adapter_rows.h"
+#include "backend/cuda/device_pages.h"
+#include "backend/cuda/packed_for_device.h"
 #include "backend/cuda/step_stage.h"
 #include "core/model_config.h"
 #include "kernels/cuda/lora.h"
@@ -19,7 +23,7 @@
 namespace llmb {
 
 // One thread drives it, but for store(). Everything throws cuda::CudaError. Invariants:
-//  1. Beside the adapters of the step that was begun last, those on the device take at most max_bytes.
+//  1. Adapters lie in pages, max_bytes of them in all. Only where one step needs more, some lie in memory of their own.
 //  2. Where a step's rows lie on the device depends on its shape alone, so that a step can be recorded.
 class CudaAdapters {
  public:
@@ -27,6 +31,10 @@ class CudaAdapters {
                const StepLimits& limits, cudaStream_t stream);
 
   AdapterStore& store() { return pool_; }
+
+  // Memory for the pages, beside the KV pool's blocks; nullptr: there is none now. REQUIRES: no step had an adapter.
+  int64_t pool_bytes() const;
+  void set_pool(uint8_t* begin);  // aligned to 256 bytes
 
   // Queues the copies of what the plan names. is_recorded: lora() launches for all rows of the shape. As with
   // StepStage::upload(), the step kMaxPlansInFlight before it must have run. Throws std::runtime_error where a file can
@@ -36,11 +44,15 @@ class CudaAdapters {
   void record_step(const StepShape& shape, bool has_adapters);
   bool has_any() const { return has_any_; }
 
-  void lora(const AdaptedProduct& product, Rows x, Rows out);
+  // LM heads: rows of out from product.first_row on, `rows` of them.
+  void lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out);
+  void lora_embedding(const TokenId* tokens, Rows out);
 
  private:
   struct OnDevice {
-    cuda::DeviceMemory memory;         // the products, then their matrices
+    std::vector<int32_t> pages;        // or
+    cuda::DeviceMemory own;            // where the step had not enough of them
+    uint8_t* tables = nullptr;         // PackedForDevice::tables()
     std::list<int32_t>::iterator use;  // in uses_
   };
   struct Layout {
@@ -49,18 +61,21 @@ class CudaAdapters {
   static Layout layout(const StepShape& shape);
   void set_shape(const StepShape& shape);
   OnDevice send(int32_t id, size_t num_of_step);
-  const cuda::LoraProduct* products(int32_t id) const { return on_device_.at(id).memory.data<const cuda::LoraProduct>(); }
+  std::optional<std::vector<int32_t>> take_pages(int32_t count, size_t num_of_step);
+  const cuda::LoraProduct* products(int32_t id) const {
+    return reinterpret_cast<const cuda::LoraProduct*>(on_device_.at(id).tables);
+  }
   void pack_items(const Layout& at, const StepShape& shape, bool is_recorded, uint8_t* out);
   bool can_pack(Projection projection) const;
 
   const ModelConfig config_;
   const DType dtype_;
-  const int64_t max_bytes_;
+  const int32_t num_pages_;
   const cudaStream_t stream_;
   AdapterPool pool_;  // in the host's memory
   std::unordered_map<int32_t, OnDevice> on_device_;
   std::list<int32_t> uses_;  // ids of on_device_, the latest used last
-  int64_t num_bytes_ = 0;
+  DevicePages pages_;
 
   AdapterRows rows_;                             // of the step in progress
   bool has_any_ = false;

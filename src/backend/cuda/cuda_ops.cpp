@@ -158,7 +158,12 @@ KvLayout CudaOps::kv_layout(int32_t num_blocks) const {
 
 void CudaOps::set_kv_pool(int32_t num_blocks) {
   kv_pool_ = cuda::DeviceMemory();
-  kv_pool_ = cuda::DeviceMemory(kv_layout(num_blocks).bytes_per_block() * num_blocks);
+  int64_t bytes = kv_layout(num_blocks).bytes_per_block() * num_blocks;
+  const int64_t first_page = ceil_div(bytes, int64_t{256}) * 256;
+  const bool has_pages = adapters_ && num_blocks > 0;
+  if (has_pages) bytes = first_page + adapters_->pool_bytes();
+  kv_pool_ = cuda::DeviceMemory(bytes);
+  if (adapters_) adapters_->set_pool(has_pages ? kv_pool_.data<uint8_t>() + first_page : nullptr);
   num_blocks_ = num_blocks;
 }
 

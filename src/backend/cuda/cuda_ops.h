@@ -94,7 +94,10 @@ class CudaOps final : public Ops {
                        int64_t rows) override;
   void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
   bool has_adapters() const override { return adapters_ && adapters_->has_any(); }
-  void lora(const AdaptedProduct& product, Rows x, Rows out) override { adapters_->lora(product, x, out); }
+  void lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out) override {
+    adapters_->lora(product, x, rows, out);
+  }
+  void lora_embedding(int64_t, Rows out) override { adapters_->lora_embedding(step_.tokens, out); }
   void layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
                          const DeviceBuffer* bias, float eps, int64_t rows) override;
   void grow_queries(int64_t rows, Rows qkv) override;
@@ -151,7 +154,7 @@ class CudaOps final : public Ops {
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;
-  cuda::DeviceMemory kv_pool_;  // [num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim]
+  cuda::DeviceMemory kv_pool_;  // [num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim], then adapters' pages
   cuda::PinnedMemory host_pool_;
   int32_t num_host_blocks_ = 0;
   std::optional<CudaAdapters> adapters_;

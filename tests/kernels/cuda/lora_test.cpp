@@ -23,20 +23,37 @@ struct Adapter {
   LoraProduct product;
   std::vector<std::vector<float>> a, b;  // of each part: [rank, in], [rank, num_columns]
   std::list<DeviceArray<T>> memory;
+  std::list<DeviceArray<const void*>> pages;
   DeviceArray<LoraProduct> on_device{1};
 
-  // parts: rank, out_column and num_columns of each.
-  Adapter(int64_t in, std::initializer_list<std::array<int32_t, 3>> parts, uint32_t seed) {
+  // parts: rank, out_column and num_columns of each. rows_per_page > 0: matrices lie in pages of so many rows, the
+  // first of which has one less.
+  Adapter(int64_t in, std::initializer_list<std::array<int32_t, 3>> parts, uint32_t seed, int32_t rows_per_page = 0) {
     LoraPart* part = product.parts;
     for (const auto& [rank, out_column, num_columns] : parts) {
-      const auto place = [&](int64_t count, std::vector<std::vector<float>>& rounded) {
-        const std::vector<T> values = converted<T>(random_normal(count, ++seed));
+      const auto place = [&](int64_t width, std::vector<std::vector<float>>& rounded) {
+        const std::vector<T> values = converted<T>(random_normal(rank * width, ++seed));
         auto& as_floats = rounded.emplace_back();
         for (const T value : values) as_floats.push_back(to_float(value));
-        return memory.emplace_back(values).data();
+        LoraMatrix m;
+        m.rows_in_first = rows_per_page > 0 ? std::min(rank, rows_per_page - 1) : rank;
+        m.rows_per_page = std::max(rows_per_page, 1);
+        m.first = memory.emplace_back(std::vector<T>(values.begin(), values.begin() + m.rows_in_first * width)).data();
+        std::vector<const void*> others;
+        for (int32_t row = m.rows_in_first; row < rank; row += rows_per_page)
+          others.push_back(
+              memory
+                  .emplace_back(std::vector<T>(values.begin() + row * width,
+                                               values.begin() + std::min(rank, row + rows_per_page) * width))
+                  .data());
+        if (!others.empty()) m.pages = pages.emplace_back(others).data();
+        return m;
       };
-      *part++ = {place(rank * in, a), place(rank * num_columns, b), product.num_ranks, product.num_ranks + rank, out_column,
-                 num_columns, 0.75f};
+      part->a = place(in, a);
+      part->b = place(num_columns, b);
+      part->rank_begin = product.num_ranks, part->rank_end = product.num_ranks + rank;
+      part->out_column = out_column, part->num_columns = num_columns;
+      part++->scale = 0.75f;
       product.num_ranks += rank;
     }
     for (; part < product.parts + kMaxLoraParts; ++part) part->rank_begin = part->rank_end = product.num_ranks;
@@ -107,7 +124,7 @@ TEST_CASE_TEMPLATE("lora: rows of adapters of any ranks, and rows without one, a
   for (const bool can_pack : {true, false}) {
     CAPTURE(can_pack);
     const int64_t in = can_pack ? 328 : 37, out = can_pack ? 64 : 61, num_rows = 12;
-    Adapter<T> three(in, {{8, 0, 16}, {3, 16, 16}, {64, 32, 24}}, 10), one(in, {{1, 0, 64 - 8 * !can_pack}}, 20),
+    Adapter<T> three(in, {{8, 0, 16}, {3, 16, 16}, {64, 32, 24}}, 10, 3), one(in, {{1, 0, 64 - 8 * !can_pack}}, 20),
         wide(in, {{256, 8, 40}}, 30), none(in, {}, 40);
     const std::vector<T> x = converted<T>(random_normal(num_rows * in, 1)), before = converted<T>(random_normal(num_rows * out, 2));
     Rows rows;
@@ -134,7 +151,7 @@ TEST_CASE_TEMPLATE("lora: rows of adapters of any ranks, and rows without one, a
 TEST_CASE_TEMPLATE("lora: a row's bits depend neither on the rows and adapters beside it, nor on the order of threads", T,
                    float, __nv_bfloat16) {
   const int64_t in = 264, out = 72, num_rows = 9;
-  Adapter<T> first(in, {{16, 0, 40}, {5, 40, 32}}, 10), second(in, {{33, 0, 72}}, 20);
+  Adapter<T> first(in, {{16, 0, 40}, {5, 40, 32}}, 10), second(in, {{33, 0, 72}}, 20, 8);
   const std::vector<T> x = converted<T>(random_normal(num_rows * in, 1)), before = converted<T>(random_normal(num_rows * out, 2));
   Rows together;
   together.add(second.on_device.data(), {8, 1});
@@ -148,6 +165,82 @@ TEST_CASE_TEMPLATE("lora: a row's bits depend neither on the rows and adapters b
     alone = run(only, true, x, in, alone, out);
   }
   CHECK(floats(alone) == floats(whole));
+}
+
+TEST_CASE_TEMPLATE("lora: a part of the rows may be computed, into floats too, with the bits of all", T, float,
+                   __nv_bfloat16) {
+  const int64_t in = 72, out = 40, num_rows = 7;
+  Adapter<T> first(in, {{9, 0, 40}}, 10, 4), second(in, {{2, 8, 16}}, 20);
+  const std::vector<T> x = converted<T>(random_normal(num_rows * in, 1));
+  const std::vector<float> before = random_normal(num_rows * out, 2);
+  Rows rows;
+  rows.add(second.on_device.data(), {1, 6});
+  rows.add(first.on_device.data(), {0, 2, 3, 4});
+  DeviceArray<T> from(x);
+  DeviceArray<LoraItem> items(rows.items);
+  DeviceArray<int32_t> row_ids(rows.row_ids);
+  DeviceArray<float> t(rows.row_ids.size() * kMaxLoraRanks);
+  const auto add = [&](int32_t begin, int32_t end) {
+    const std::vector<float> part(before.begin() + begin * out, before.begin() + end * out);
+    DeviceArray<float> to(part);
+    const LoraRows of{items.data(), row_ids.data(), static_cast<int32_t>(rows.items.size()), begin, end};
+    lora(of, 0, true, from.data() + begin * in, in, to.data(), out, t.data(), nullptr);
+    CHECK(to.check_guards());
+    return to.download();
+  };
+  const std::vector<float> whole = add(0, num_rows);
+  std::vector<float> parts;
+  for (const auto& [begin, end] : {std::pair{0, 3}, {3, 4}, {4, 7}}) {
+    const std::vector<float> part = add(begin, end);
+    parts.insert(parts.end(), part.begin(), part.end());
+  }
+  CHECK(parts == whole);
+  for (int64_t column = 0; column < out; ++column) CHECK(whole[5 * out + column] == before[5 * out + column]);
+  CHECK(whole[0] != before[0]);
+}
+
+TEST_CASE_TEMPLATE("lora_embedding: rows of tables in pages are looked up by token, and other rows stay", T, float,
+                   __half) {
+  const int32_t tokens = 19, rank = 5, rows_per_page = 4;
+  const int64_t out = 24, num_rows = 5;
+  const std::vector<TokenId> ids = {18, 0, 3, 7, 18};
+  const std::vector<T> table = converted<T>(random_normal(tokens * rank, 1)),
+                       b = converted<T>(random_normal(rank * out, 2));
+  const std::vector<float> before = random_normal(num_rows * out, 3);
+  DeviceArray<T> a_memory(table), b_memory(b);
+  std::vector<const void*> addresses;
+  for (int32_t row = 3; row < tokens; row += rows_per_page) addresses.push_back(a_memory.data() + row * rank);
+  DeviceArray<const void*> pages(addresses);
+  LoraProduct product;
+  product.num_ranks = rank;
+  product.parts[0] = {{a_memory.data(), pages.data(), 3, rows_per_page},
+                      {b_memory.data(), nullptr, rank, 1},
+                      0,
+                      rank,
+                      0,
+                      static_cast<int32_t>(out),
+                      0.75f};
+  for (int i : {1, 2}) product.parts[i].rank_begin = product.parts[i].rank_end = rank;
+  DeviceArray<LoraProduct> on_device(std::vector<LoraProduct>{product});
+  Rows rows;
+  rows.add(on_device.data(), {0, 1, 3, 4});
+  DeviceArray<LoraItem> items(rows.items);
+  DeviceArray<int32_t> row_ids(rows.row_ids);
+  DeviceArray<float> t(rows.row_ids.size() * kMaxLoraRanks), to(before);
+  DeviceArray<TokenId> on_tokens(ids);
+  lora_embedding<T>(LoraRows{items.data(), row_ids.data(), 1}, 0, true, on_tokens.data(), to.data(), out, t.data(),
+                    nullptr);
+  const std::vector<float> after = to.download();
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int64_t column = 0; column < out; ++column) {
+      double expected = before[row * out + column], size = std::fabs(expected);
+      for (int32_t r = 0; r < rank && row != 2; ++r) {
+        const double term = 0.75 * to_float(table[ids[row] * rank + r]) * to_float(b[r * out + column]);
+        expected += term, size += std::fabs(term);
+      }
+      CHECK(std::fabs(after[row * out + column] - expected) <= 1e-6 * size);
+    }
+  }
 }
 
 }  // namespace llmb::cuda

@@ -1,0 +1,197 @@
+#include "backend/cuda/packed_for_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "base/check.h"
+#include "base/float_formats.h"
+#include "core/types.h"
+
+namespace llmb {
+
+using cuda::kMaxLoraParts;
+using cuda::LoraMatrix;
+using cuda::LoraPart;
+using cuda::LoraProduct;
+
+namespace {
+
+static_assert(3 * kMaxLoraRank <= cuda::kMaxLoraRanks);
+
+constexpr int64_t kLeastPageBytes = int64_t{64} << 10;
+
+int64_t whole_packs(int64_t bytes) { return ceil_div(bytes, 16) * 16; }
+
+std::span<const LoraModule> modules_of(const LoraAdapter& adapter, int32_t num_layers, int64_t product) {
+  if (product < num_adapted_products(num_layers))
+    return adapter.modules(product / kNumProjections, static_cast<Projection>(product % kNumProjections));
+  return {adapter.embedding(), adapter.embedding() != nullptr ? size_t{1} : size_t{0}};
+}
+
+// Rows one behind the other, from page to page.
+class PageWriter {
+ public:
+  explicit PageWriter(int64_t page_bytes) : page_bytes_(page_bytes) {}
+
+  PagedRows place(int64_t rows, int64_t row_bytes, LoraMatrix* m) {
+    LLMB_CHECK(row_bytes <= page_bytes_);
+    at_ = whole_packs(at_);
+    if (at_ + row_bytes > page_bytes_) ++page_, at_ = 0;
+    const PagedRows placed{page_, at_};
+    m->rows_per_page = static_cast<int32_t>(page_bytes_ / row_bytes);
+    m->rows_in_first = static_cast<int32_t>(std::min(rows, (page_bytes_ - at_) / row_bytes));
+    const int64_t rest = rows - m->rows_in_first, pages = ceil_div(rest, m->rows_per_page);
+    page_ += static_cast<int32_t>(pages);
+    at_ = pages == 0 ? at_ + rows * row_bytes : (rest - (pages - 1) * m->rows_per_page) * row_bytes;
+    return placed;
+  }
+  int64_t num_pages() const { return page_ + 1; }
+
+ private:
+  const int64_t page_bytes_;
+  int32_t page_ = 0;
+  int64_t at_ = 0;
+};
+
+// A matrix as the host writes it, before it is sent.
+class RowsInPages {
+ public:
+  RowsInPages(const LoraMatrix& m, PagedRows at, int64_t row_bytes, PackedForDevice& packed)
+      : m_(m), at_(at), row_bytes_(row_bytes), packed_(packed) {}
+
+  uint8_t* row(int64_t row) const {
+    if (row < m_.rows_in_first)
+      return packed_.bytes.data() + at_.page * packed_.page_bytes + at_.begin + row * row_bytes_;
+    row -= m_.rows_in_first;
+    const int64_t page = at_.page + 1 + row / m_.rows_per_page;
+    return packed_.bytes.data() + page * packed_.page_bytes + row % m_.rows_per_page * row_bytes_;
+  }
+
+ private:
+  const LoraMatrix& m_;
+  const PagedRows at_;
+  const int64_t row_bytes_;
+  PackedForDevice& packed_;
+};
+
+void store(float value, DType dtype, int64_t index, uint8_t* to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to + index * 4, &value, 4);
+    return;
+  }
+  const uint16_t half = dtype == DType::kBF16 ? f32_to_bf16(value) : f32_to_f16(value);
+  std::memcpy(to + index * 2, &half, 2);
+}
+
+// Rows of A by rank, or of an embedding by token.
+void store_a(const LoraModule& module, bool is_table, DType dtype, const RowsInPages& to) {
+  std::vector<float> row(static_cast<size_t>(module.a.cols));
+  for (int64_t r = 0; r < module.rank(); ++r) {
+    read_floats(module.a, r, row.data());
+    for (int64_t k = 0; k < module.a.cols; ++k) {
+      if (is_table) store(row[k], dtype, r, to.row(k));
+      else store(row[k], dtype, k, to.row(r));
+    }
+  }
+}
+
+void store_b_transposed(const LoraModule& module, DType dtype, const RowsInPages& to) {
+  std::vector<float> row(static_cast<size_t>(module.rank()));
+  for (int64_t column = 0; column < module.b.rows; ++column) {
+    read_floats(module.b, module.row_of_column(column), row.data());
+    for (int64_t r = 0; r < module.rank(); ++r) store(row[r], dtype, column, to.row(r));
+  }
+}
+
+}  // namespace
+
+int64_t PackedForDevice::table_bytes() const {
+  return static_cast<int64_t>(products.size() * sizeof(LoraProduct)) + num_pages() * int64_t{sizeof(void*)};
+}
+
+std::vector<uint8_t> PackedForDevice::tables(const std::vector<const void*>& pages, const uint8_t* at) const {
+  const size_t product_bytes = products.size() * sizeof(LoraProduct);
+  const auto* const on_device = reinterpret_cast<const void* const*>(at + product_bytes);
+  std::vector<LoraProduct> settled = products;
+  const auto settle = [&](LoraMatrix& m, const PagedRows& rows) {
+    m.first = static_cast<const uint8_t*>(pages[static_cast<size_t>(rows.page)]) + rows.begin;
+    m.pages = on_device + rows.page + 1;
+  };
+  for (size_t i = 0; i < settled.size() * kMaxLoraParts; ++i) {
+    LoraPart& part = settled[i / kMaxLoraParts].parts[i % kMaxLoraParts];
+    if (part.rank_begin == part.rank_end) continue;
+    settle(part.a, a[i]);
+    settle(part.b, b[i]);
+  }
+  std::vector<uint8_t> out(static_cast<size_t>(table_bytes()));
+  std::memcpy(out.data(), settled.data(), product_bytes);
+  std::memcpy(out.data() + product_bytes, pages.data(), pages.size() * sizeof(void*));
+  return out;
+}
+
+int64_t adapter_page_bytes(const ModelConfig& config, DType dtype) {
+  const int64_t widest = std::max<int64_t>({config.hidden_size, config.q_size() + 2 * config.kv_size(),
+                                            2 * int64_t{config.intermediate_size}, config.vocab_size, kMaxLoraRank});
+  return std::max(kLeastPageBytes, ceil_div(widest * dtype_bytes(dtype), int64_t{4096}) * 4096);
+}
+
+// Products, places and pages; addresses stay unset.
+void PackerForDevice::lay_out(const LoraAdapter& adapter, PackedForDevice* packed, int64_t* num_pages) const {
+  const auto count = static_cast<size_t>(num_lora_products(num_layers_));
+  packed->page_bytes = page_bytes_;
+  packed->products.assign(count, LoraProduct());
+  packed->a.assign(count * kMaxLoraParts, {});
+  packed->b.assign(count * kMaxLoraParts, {});
+  PageWriter writer(page_bytes_);
+  for (size_t i = 0; i < count; ++i) {
+    LoraProduct& product = packed->products[i];
+    const auto modules = modules_of(adapter, num_layers_, static_cast<int64_t>(i));
+    LLMB_CHECK(modules.size() <= kMaxLoraParts);
+    for (size_t p = 0; p < kMaxLoraParts; ++p) {
+      LoraPart& part = product.parts[p];
+      part.rank_begin = part.rank_end = product.num_ranks;
+      if (p >= modules.size()) continue;
+      const LoraModule& module = modules[p];
+      const int64_t rank = module.rank(), element = dtype_bytes(dtype_);
+      const bool is_table = &module == adapter.embedding();
+      part.rank_end = product.num_ranks += static_cast<int32_t>(rank);
+      part.out_column = static_cast<int32_t>(module.out_column);
+      part.num_columns = static_cast<int32_t>(module.b.rows);
+      part.scale = module.scale;
+      const int64_t rows = is_table ? module.a.cols : rank, width = is_table ? rank : module.a.cols;
+      packed->a[i * kMaxLoraParts + p] = writer.place(rows, width * element, &part.a);
+      packed->b[i * kMaxLoraParts + p] = writer.place(rank, module.b.rows * element, &part.b);
+    }
+  }
+  *num_pages = writer.num_pages();
+}
+
+int64_t PackerForDevice::num_bytes(const LoraAdapter& adapter) const {
+  PackedForDevice packed;
+  int64_t num_pages = 0;
+  lay_out(adapter, &packed, &num_pages);
+  return num_pages * page_bytes_;
+}
+
+std::shared_ptr<const PackedAdapter> PackerForDevice::pack(const LoraAdapter& adapter) const {
+  const auto packed = std::make_shared<PackedForDevice>();
+  int64_t num_pages = 0;
+  lay_out(adapter, packed.get(), &num_pages);
+  packed->bytes.resize(static_cast<size_t>(num_pages * page_bytes_));
+  for (size_t i = 0; i < packed->products.size(); ++i) {
+    const auto modules = modules_of(adapter, num_layers_, static_cast<int64_t>(i));
+    for (size_t p = 0; p < modules.size(); ++p) {
+      const LoraModule& module = modules[p];
+      const LoraPart& part = packed->products[i].parts[p];
+      const bool is_table = &module == adapter.embedding();
+      const int64_t element = dtype_bytes(dtype_), a_row = (is_table ? module.rank() : module.a.cols) * element;
+      store_a(module, is_table, dtype_, RowsInPages(part.a, packed->a[i * kMaxLoraParts + p], a_row, *packed));
+      store_b_transposed(module, dtype_,
+                         RowsInPages(part.b, packed->b[i * kMaxLoraParts + p], module.b.rows * element, *packed));
+    }
+  }
+  return packed;
+}
+
+}  // namespace llmb

@@ -1,0 +1,57 @@
+// An adapter as it lies in pages of the device's memory (S-LoRA, Sheng et al. 2023, arXiv:2311.03285, "unified
+// paging"): rows of its matrices, each whole in a page, one behind the other, so that ranks of any size leave nothing
+// between them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/model_config.h"
+#include "core/types.h"
+#include "kernels/cuda/lora.h"
+#include "model/adapter_pool.h"
+
+namespace llmb {
+
+// Where a matrix's rows begin: byte `begin` of the adapter's page `page`; then the pages behind it.
+struct PagedRows {
+  int32_t page = 0;
+  int64_t begin = 0;
+};
+
+struct PackedForDevice final : PackedAdapter {
+  std::vector<cuda::LoraProduct> products;  // by adapted_product_index(), then the embedding; addresses are not set
+  std::vector<PagedRows> a, b;              // [products * kMaxLoraParts]
+  int64_t page_bytes = 0;
+  std::vector<uint8_t> bytes;  // whole pages
+
+  int32_t num_pages() const { return static_cast<int32_t>(static_cast<int64_t>(bytes.size()) / page_bytes); }
+  int64_t table_bytes() const;
+  // The products with their addresses, and behind them the pages' addresses, as they lie at `at` on the device.
+  std::vector<uint8_t> tables(const std::vector<const void*>& pages, const uint8_t* at) const;
+};
+
+// Products of a model that an adapter may have: those by adapted_product_index(), then the embedding.
+constexpr int64_t num_lora_products(int64_t num_layers) { return num_adapted_products(num_layers) + 1; }
+
+// The size of a page, which has room for some rows of any matrix.
+int64_t adapter_page_bytes(const ModelConfig& config, DType dtype);
+
+class PackerForDevice final : public AdapterPacker {
+ public:
+  PackerForDevice(const ModelConfig& config, DType dtype)
+      : num_layers_(config.num_hidden_layers), dtype_(dtype), page_bytes_(adapter_page_bytes(config, dtype)) {}
+
+  int64_t num_bytes(const LoraAdapter& adapter) const override;
+  std::shared_ptr<const PackedAdapter> pack(const LoraAdapter& adapter) const override;
+
+ private:
+  void lay_out(const LoraAdapter& adapter, PackedForDevice* packed, int64_t* num_pages) const;
+
+  const int32_t num_layers_;
+  const DType dtype_;
+  const int64_t page_bytes_;
+};
+
+}  // namespace llmb
