@@ -23,7 +23,13 @@ struct Batch {
   int64_t rows, hidden;
 
   int64_t num_pairs() const { return rows * config.top_k; }
+  bool has(int32_t expert) const { return experts[expert].gate_up != nullptr; }
 };
+
+// The first that is there.
+const ExpertView& any_of(std::span<const ExpertView> experts) {
+  return *std::find_if(experts.begin(), experts.end(), [](const ExpertView& e) { return e.gate_up != nullptr; });
+}
 
 // Whether number a goes before number b of `values`. NaN goes before all, so that it is chosen and its row becomes NaN.
 struct Before {
@@ -92,13 +98,14 @@ void route(const float* logits, const float* choice_bias, const ExpertsConfig& c
   }
 }
 
-// Where each expert's pairs begin; fills scratch's slots.
+// Where each expert's pairs begin, and their number; fills scratch's slots.
 std::vector<int64_t> sort_pairs(const Batch& b, ExpertsScratch* s) {
   std::vector<int64_t> start(b.config.num_experts + 1);
-  for (int64_t pair = 0; pair < b.num_pairs(); ++pair) ++start[s->chosen[pair] + 1];
+  for (int64_t pair = 0; pair < b.num_pairs(); ++pair) start[s->chosen[pair] + 1] += b.has(s->chosen[pair]);
   std::partial_sum(start.begin(), start.end(), start.begin());
   std::vector<int64_t> next(start.begin(), start.end() - 1);
-  for (int64_t pair = 0; pair < b.num_pairs(); ++pair) s->slots[pair] = static_cast<int32_t>(next[s->chosen[pair]]++);
+  for (int64_t pair = 0; pair < b.num_pairs(); ++pair)
+    s->slots[pair] = b.has(s->chosen[pair]) ? static_cast<int32_t>(next[s->chosen[pair]]++) : -1;
   return start;
 }
 
@@ -124,7 +131,8 @@ void grow(std::vector<T>* v, int64_t size) {
 void mix(const Batch& b, const float* logits, const float* choice_bias, const float* x, float* out, ExpertsScratch* s,
          ThreadPool& pool) {
   const int64_t top_k = b.config.top_k, hidden = b.hidden, pairs = b.num_pairs();
-  const int64_t wide = b.experts[0].gate_up->out_features(), intermediate = b.experts[0].down->in_features();
+  const ExpertView& any = any_of(b.experts);
+  const int64_t wide = any.gate_up->out_features(), intermediate = any.down->in_features();
   grow(&s->chosen, pairs), grow(&s->weights, pairs), grow(&s->slots, pairs);
   grow(&s->x, pairs * hidden), grow(&s->gate_up, pairs * wide);
   grow(&s->activated, pairs * intermediate), grow(&s->y, pairs * hidden);
@@ -134,25 +142,27 @@ void mix(const Batch& b, const float* logits, const float* choice_bias, const fl
   });
   const std::vector<int64_t> start = sort_pairs(b, s);
   for_each_row(pool, b.rows, top_k * hidden, [&](int64_t row, int) {
-    for (int64_t k = 0; k < top_k; ++k)
-      std::copy_n(x + row * hidden, hidden, s->x.data() + int64_t{s->slots[row * top_k + k]} * hidden);
+    for (int64_t k = row * top_k; k < (row + 1) * top_k; ++k)
+      if (s->slots[k] >= 0) std::copy_n(x + row * hidden, hidden, s->x.data() + int64_t{s->slots[k]} * hidden);
   });
   run_group(b, start, &ExpertView::gate_up, s->x, &s->gate_up, pool);
   if (b.config.weighs_input) {
     for_each_row(pool, b.rows, top_k * wide, [&](int64_t row, int) {
       for (int64_t k = row * top_k; k < (row + 1) * top_k; ++k) {
+        if (s->slots[k] < 0) continue;
         float* of_pair = s->gate_up.data() + int64_t{s->slots[k]} * wide;
         for (int64_t i = 0; i < wide; ++i) of_pair[i] *= s->weights[k];
       }
     });
     std::fill_n(s->weights.begin(), pairs, 1.0f);
   }
-  activate(b.spec, s->gate_up.data(), pairs, intermediate, s->activated.data(), pool);
+  activate(b.spec, s->gate_up.data(), start.back(), intermediate, s->activated.data(), pool);
   run_group(b, start, &ExpertView::down, s->activated, &s->y, pool);
   for_each_row(pool, b.rows, top_k * hidden, [&](int64_t row, int) {
     float* to = out + row * hidden;
     std::fill_n(to, hidden, 0.0f);
     for (int64_t k = 0; k < top_k; ++k) {
+      if (s->slots[row * top_k + k] < 0) continue;
       const float weight = s->weights[row * top_k + k];
       const float* from = s->y.data() + int64_t{s->slots[row * top_k + k]} * hidden;
       for (int64_t i = 0; i < hidden; ++i) to[i] += weight * from[i];
@@ -167,8 +177,8 @@ void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& confi
                  float* out, ExpertsScratch* scratch, ThreadPool& pool) {
   LLMB_CHECK(config.choice_bias == (choice_bias != nullptr) && config.num_experts % config.num_groups == 0);
   LLMB_CHECK(static_cast<int32_t>(experts.size()) == config.num_experts && config.top_k <= config.num_experts);
-  const int64_t floats_per_row =
-      config.top_k * (2 * hidden + experts[0].gate_up->out_features() + experts[0].down->in_features());
+  const ExpertView& any = any_of(experts);
+  const int64_t floats_per_row = config.top_k * (2 * hidden + any.gate_up->out_features() + any.down->in_features());
   const int64_t turn = std::max<int64_t>(32, kScratchBytes / (floats_per_row * int64_t{sizeof(float)}));
   for (int64_t first = 0; first < rows; first += turn)
     mix({experts, config, spec, std::min(turn, rows - first), hidden}, router_logits + first * config.num_experts,

@@ -7,6 +7,7 @@
 // 2. Each row's result depends on its own x and logits alone: its experts are added in order of their index, whatever
 //    rows are beside it.
 // 3. A row with a NaN among its logits gets NaN.
+// 4. Experts without matrices give nothing: another rank has them, and adds what they give.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 namespace llmb::cpu {
 
-// One expert's matrices, both with biases or both without.
+// One expert's matrices, both with biases or both without; or both null.
 struct ExpertView {
   const PackedLinear* gate_up;  // [2 * intermediate, hidden], gate first, or without a gate [intermediate, hidden]
   const PackedLinear* down;     // [hidden, intermediate]
@@ -30,7 +31,7 @@ struct ExpertView {
 struct ExpertsScratch {
   std::vector<int32_t> chosen;  // [rows, top_k]  experts, ascending
   std::vector<float> weights;   // [rows, top_k]
-  std::vector<int32_t> slots;   // [rows, top_k]  where a (row, expert) pair lies among all pairs sorted by expert
+  std::vector<int32_t> slots;   // [rows, top_k]  where a (row, expert) pair lies, sorted by expert; -1: nowhere
   std::vector<float> x, gate_up, activated, y;
 };
 

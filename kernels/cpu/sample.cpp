@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -15,8 +14,10 @@
 
 #include "base/check.h"
 #include "base/per_thread.h"
+#include "kernels/cpu/best_logits.h"
 #include "kernels/cpu/few_logits.h"
 #include "kernels/cpu/logit_passes.h"
+#include "kernels/cpu/sampled_row.h"
 
 namespace llmb::cpu {
 
@@ -32,9 +33,7 @@ struct RowScratch {
   std::vector<float> values;    // a copy of the row, where the raw one is still wanted
   std::vector<TokenId> tokens;  // the few that a mask allows,
   std::vector<float> few;       // and their values
-  std::vector<float> maxima;    // of blocks
-  std::vector<float> order;     // of maxima
-  std::vector<Cut> candidates;
+  BestLogits best;
   std::vector<double> sums;  // of blocks
 };
 
@@ -63,33 +62,6 @@ struct Choices {
   }
 };
 
-constexpr auto before = [](const Cut& a, const Cut& b) {
-  return a.value > b.value || (a.value == b.value && a.id < b.id);
-};
-
-// Appends all values in [low, high) of indices [begin, end) to candidates, in order of ids.
-void collect(const float* values, int64_t begin, int64_t end, float low, float high, std::vector<Cut>& candidates) {
-  for (int64_t i = begin; (i = find_in_range(values, i, end, low, high)) < end; ++i)
-    candidates.push_back({values[i], static_cast<int32_t>(i)});
-}
-
-// Makes the k best the first k candidates, the k-th at its place. REQUIRES: 1 <= k <= n, no NaN or +Inf.
-void select_best(const float* values, int64_t n, int64_t k, RowScratch& s) {
-  s.maxima.resize(ceil_div(n, kMaxBlock));
-  block_maxima(values, n, s.maxima.data());
-  float threshold = -kInfinity;
-  if (k <= static_cast<int64_t>(s.maxima.size())) {  // the k best blocks each hold a value >= the k-th best maximum
-    s.order = s.maxima;
-    std::nth_element(s.order.begin(), s.order.begin() + (k - 1), s.order.end(), std::greater<>());
-    threshold = s.order[k - 1];
-  }
-  s.candidates.clear();
-  for (int64_t b = 0; b < ceil_div(n, kMaxBlock); ++b)
-    if (s.maxima[b] >= threshold)
-      collect(values, b * kMaxBlock, std::min(n, (b + 1) * kMaxBlock), threshold, kInfinity, s.candidates);
-  std::nth_element(s.candidates.begin(), s.candidates.begin() + (k - 1), s.candidates.end(), before);
-}
-
 // The shortest prefix whose weights reach top_p of their total.
 Cut nucleus(const Choices& weights, float top_p, RowScratch& s) {
   constexpr int64_t kFew = 256;
@@ -109,14 +81,14 @@ Cut nucleus(const Choices& weights, float top_p, RowScratch& s) {
     (tail.sum >= wanted ? low : high) = middle;
     (tail.sum >= wanted ? at_low : at_high) = tail;
   }
-  s.candidates.clear();
-  collect(weights.values, 0, weights.size, std::bit_cast<float>(low), std::bit_cast<float>(high), s.candidates);
+  s.best.candidates.clear();
+  collect(weights.values, 0, weights.size, std::bit_cast<float>(low), std::bit_cast<float>(high), s.best.candidates);
   if (high - low > 1)
-    std::sort(s.candidates.begin(), s.candidates.end(), before);  // otherwise equal, and in order of ids
+    std::sort(s.best.candidates.begin(), s.best.candidates.end(), goes_before);  // otherwise equal, and in order of ids
   double need = wanted - at_high.sum;
-  for (size_t i = 0; i + 1 < s.candidates.size(); ++i)
-    if ((need -= s.candidates[i].value) <= 0) return s.candidates[i];
-  return s.candidates.back();
+  for (size_t i = 0; i + 1 < s.best.candidates.size(); ++i)
+    if ((need -= s.best.candidates[i].value) <= 0) return s.best.candidates[i];
+  return s.best.candidates.back();
 }
 
 // Inverse CDF over ids at u in [0, 1). REQUIRES: a positive weight.
@@ -142,30 +114,14 @@ TokenId draw(const Choices& weights, float u, RowScratch& s) {
 TokenId draw_token(const Choices& choices, float max, const SampleRow& row, RowScratch& s) {
   float* const values = choices.values;
   if (row.top_k > 0 && row.top_k < choices.size) {
-    select_best(values, choices.size, row.top_k, s);
-    replace_after(s.candidates[row.top_k - 1], -kInfinity, choices.size, values);
+    s.best.select(values, choices.size, row.top_k);
+    replace_after(s.best.candidates[row.top_k - 1], -kInfinity, choices.size, values);
   }
   exp_weights(values, choices.size, max, row.temperature, values);
   if (row.min_p > 0)
     replace_after({std::min(row.min_p, 1.0f), std::numeric_limits<int32_t>::max()}, 0, choices.size, values);
   if (row.top_p < 1) replace_after(nucleus(choices, row.top_p, s), 0, choices.size, values);
   return draw(choices, sampling_uniform(row.rng, row.choice, row.position), s);
-}
-
-void apply_bias_and_penalties(const SampleInput& in, const SampleRow& row, const Choices& choices) {
-  constexpr float kMax = std::numeric_limits<float>::max();
-  for (int32_t i = row.bias_begin; i < row.bias_end; ++i)
-    if (float* const x = choices.find(in.bias[i].token)) *x = std::min(*x + in.bias[i].bias, kMax);
-  for (int32_t i = row.penalty_begin; i < row.penalty_end; ++i) {
-    float* const at = choices.find(in.penalty[i].token);
-    if (at == nullptr) continue;
-    float x = *at;
-    const int32_t count = in.penalty[i].output_count;
-    x = x > 0 ? x / row.repetition_penalty : x * row.repetition_penalty;
-    x -= row.frequency_penalty * static_cast<float>(count);
-    if (count > 0) x -= row.presence_penalty;
-    *at = std::min(x, kMax);  // a tiny repetition penalty may overflow
-  }
 }
 
 // The few tokens that a mask allows, with their logits; nothing where they are many.
@@ -210,7 +166,7 @@ RowResult sample_row(float* logits, int64_t vocab, const SampleInput& in, const 
   const float raw_max = scan.max;
   if (!scan.is_finite || raw_max == -kInfinity) return result;
   if (row.penalty_begin < row.penalty_end || row.bias_begin < row.bias_end) {
-    apply_bias_and_penalties(in, row, choices);
+    apply_bias_and_penalties(in, row, [&](TokenId token) { return choices.find(token); });
     scan = scan_logits(choices.values, choices.size);
     max = scan.max;
   }
@@ -225,11 +181,12 @@ RowResult sample_row(float* logits, int64_t vocab, const SampleInput& in, const 
   const double log_sum = raw_max + std::log(block_sums(values, vocab, s.sums.data()));
   result.logprob = static_cast<float>(logits[result.token] - log_sum);
   if (top_tokens.empty()) return result;
-  select_best(logits, vocab, static_cast<int64_t>(top_tokens.size()), s);
-  std::sort(s.candidates.begin(), s.candidates.begin() + static_cast<std::ptrdiff_t>(top_tokens.size()), before);
+  s.best.select(logits, vocab, static_cast<int64_t>(top_tokens.size()));
+  const auto end_of_top = s.best.candidates.begin() + static_cast<std::ptrdiff_t>(top_tokens.size());
+  std::sort(s.best.candidates.begin(), end_of_top, goes_before);
   for (size_t i = 0; i < top_tokens.size(); ++i) {
-    top_tokens[i] = s.candidates[i].id;
-    top_logprobs[i] = static_cast<float>(s.candidates[i].value - log_sum);
+    top_tokens[i] = s.best.candidates[i].id;
+    top_logprobs[i] = static_cast<float>(s.best.candidates[i].value - log_sum);
   }
   return result;
 }
@@ -238,16 +195,7 @@ RowResult sample_row(float* logits, int64_t vocab, const SampleInput& in, const 
 
 void sample(float* logits, int64_t vocab, const SampleInput& in, SampledRows* out, ThreadPool& pool) {
   LLMB_CHECK(vocab >= 1 && vocab <= std::numeric_limits<int32_t>::max());
-  const size_t first = out->tokens.size(), end = first + in.rows.size();
-  if (out->top_start.empty()) out->top_start.push_back(0);
-  for (const SampleRow& row : in.rows)
-    out->top_start.push_back(out->top_start.back() +
-                             static_cast<int32_t>(std::clamp<int64_t>(row.num_logprobs, 0, vocab)));
-  out->tokens.resize(end);
-  out->logprobs.resize(end);
-  out->is_finite.resize(end);
-  out->top_tokens.resize(static_cast<size_t>(out->top_start.back()));
-  out->top_logprobs.resize(static_cast<size_t>(out->top_start.back()));
+  const size_t first = add_rows(in, vocab, out);
   pool.parallel_for(static_cast<int64_t>(in.rows.size()), [&](int64_t i, int) {
     const size_t at = first + static_cast<size_t>(i);
     const size_t begin = static_cast<size_t>(out->top_start[at]), count = out->top_start[at + 1] - begin;
