@@ -54,6 +54,11 @@ TEST_CASE("score_heldout counts right answers by task and lists the wrong ones")
   CHECK(wrong.out == "a: 0 of 1\n  wrong: What is 70 + 80? \"70 + 80 = 150\", expected \"no\"\n");
 }
 
+TEST_CASE("adapters answers one file whose lines name different adapters") {
+  if (!has_program("jq")) return skip("no jq");
+  check_example("adapters", ".sh", source_dir() + "/data/adapters " + kExamples + "adapters.jsonl --arithmetic unfused");
+}
+
 TEST_CASE("scripts over a pipe end with the program's exit code") {
   if (!has_program("jq")) return skip("no jq");
   CHECK(run_example("extract_json.sh no-such-model " + kExamples + "orders.txt").exit_code == 4);
