@@ -57,7 +57,8 @@ void keep_best_groups(const ExpertsConfig& config, std::vector<float>* choice) {
   std::vector<float> scores(groups);
   for (size_t g = 0; g < groups; ++g) {
     const std::span<const float> group(choice->data() + g * size, size);
-    for (const int32_t e : best_of(group, static_cast<int32_t>(std::min<size_t>(2, size)))) scores[g] += group[e];
+    for (const int32_t e : best_of(group, std::min(config.scores_of_group, static_cast<int32_t>(size))))
+      scores[g] += group[e];
   }
   std::vector<bool> is_kept(groups);
   for (const int32_t g : best_of(scores, config.top_groups)) is_kept[static_cast<size_t>(g)] = true;
@@ -66,8 +67,8 @@ void keep_best_groups(const ExpertsConfig& config, std::vector<float>* choice) {
 }
 
 // Chooses a row's experts, ascending, and their weights.
-void route(const float* logits, const float* choice_bias, const ExpertsConfig& config, int32_t* chosen,
-           float* weights) {
+void route(const float* logits, const float* choice_bias, const float* scales, const ExpertsConfig& config,
+           int32_t* chosen, float* weights) {
   const int32_t count = config.num_experts;
   const bool is_softmax = config.scores == ExpertScores::kSoftmax;
   const float max = *std::max_element(logits, logits + count);
@@ -95,6 +96,7 @@ void route(const float* logits, const float* choice_bias, const ExpertsConfig& c
   for (int32_t i = 0; i < config.top_k; ++i) {
     chosen[i] = order[i];
     weights[i] = static_cast<float>(score(order[i]) / total * config.weight_scale);
+    if (scales != nullptr) weights[i] *= scales[order[i]];
   }
 }
 
@@ -128,8 +130,8 @@ void grow(std::vector<T>* v, int64_t size) {
   if (static_cast<int64_t>(v->size()) < size) v->resize(static_cast<size_t>(size));
 }
 
-void mix(const Batch& b, const float* logits, const float* choice_bias, const float* x, float* out, ExpertsScratch* s,
-         ThreadPool& pool) {
+void mix(const Batch& b, const float* logits, const float* choice_bias, const float* scales, const float* x, float* out,
+         ExpertsScratch* s, ThreadPool& pool) {
   const int64_t top_k = b.config.top_k, hidden = b.hidden, pairs = b.num_pairs();
   const ExpertView& any = any_of(b.experts);
   const int64_t wide = any.gate_up->out_features(), intermediate = any.down->in_features();
@@ -137,7 +139,7 @@ void mix(const Batch& b, const float* logits, const float* choice_bias, const fl
   grow(&s->x, pairs * hidden), grow(&s->gate_up, pairs * wide);
   grow(&s->activated, pairs * intermediate), grow(&s->y, pairs * hidden);
   for_each_row(pool, b.rows, b.config.num_experts, [&](int64_t row, int) {
-    route(logits + row * b.config.num_experts, choice_bias, b.config, &s->chosen[row * top_k],
+    route(logits + row * b.config.num_experts, choice_bias, scales, b.config, &s->chosen[row * top_k],
           &s->weights[row * top_k]);
   });
   const std::vector<int64_t> start = sort_pairs(b, s);
@@ -173,8 +175,8 @@ void mix(const Batch& b, const float* logits, const float* choice_bias, const fl
 }  // namespace
 
 void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                 const float* router_logits, const float* choice_bias, const float* x, int64_t rows, int64_t hidden,
-                 float* out, ExpertsScratch* scratch, ThreadPool& pool) {
+                 const float* router_logits, const float* choice_bias, const float* scales, const float* x,
+                 int64_t rows, int64_t hidden, float* out, ExpertsScratch* scratch, ThreadPool& pool) {
   LLMB_CHECK(config.choice_bias == (choice_bias != nullptr) && config.num_experts % config.num_groups == 0);
   LLMB_CHECK(static_cast<int32_t>(experts.size()) == config.num_experts && config.top_k <= config.num_experts);
   const ExpertView& any = any_of(experts);
@@ -182,7 +184,7 @@ void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& confi
   const int64_t turn = std::max<int64_t>(32, kScratchBytes / (floats_per_row * int64_t{sizeof(float)}));
   for (int64_t first = 0; first < rows; first += turn)
     mix({experts, config, spec, std::min(turn, rows - first), hidden}, router_logits + first * config.num_experts,
-        choice_bias, x + first * hidden, out + first * hidden, scratch, pool);
+        choice_bias, scales, x + first * hidden, out + first * hidden, scratch, pool);
 }
 
 }  // namespace llmb::cpu

@@ -38,6 +38,7 @@ struct ExpertsScratch {
 void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& config, const ActivationSpec& spec,
                  const float* router_logits,  // [rows, num_experts]
                  const float* choice_bias,    // [num_experts]  with config.choice_bias, else nullptr
+                 const float* scales,         // [num_experts]  their weights are multiplied by it; null: by nothing
                  const float* x,              // [rows, hidden]
                  int64_t rows, int64_t hidden,
                  float* out,  // [rows, hidden]

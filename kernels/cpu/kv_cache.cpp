@@ -82,7 +82,8 @@ namespace {
 constexpr int64_t kLineBytes = 64;
 constexpr int64_t kChunk = 128;  // channels, even
 
-// The key and the value of one head: channels, and where its keys and values lie; `at`: the position in the block.
+// The key and the value (null: it has none) of one head: channels, and where its keys and values lie; `at`: the
+// position in the block.
 struct Head {
   const float *k, *v;
   int64_t dim, block_size, at;
@@ -91,7 +92,7 @@ struct Head {
 
 void write_f32(const Head& h) {
   for (int64_t i = 0; i < h.dim; ++i) std::memcpy(h.keys + (i * h.block_size + h.at) * 4, h.k + i, 4);
-  std::memcpy(h.values + h.at * h.dim * 4, h.v, static_cast<size_t>(h.dim) * 4);
+  if (h.v != nullptr) std::memcpy(h.values + h.at * h.dim * 4, h.v, static_cast<size_t>(h.dim) * 4);
 }
 
 void write_bf16(const Head& h) {
@@ -102,6 +103,7 @@ void write_bf16(const Head& h) {
     uint8_t* to = h.keys + (first / 2 * h.block_size + h.at) * 4;
     for (int64_t i = 0; i + 2 <= n; i += 2, to += h.block_size * 4) std::memcpy(to, halves + i, 4);
     if (n % 2 == 1) std::memcpy(to, halves + n - 1, 2);
+    if (h.v == nullptr) continue;
     HWY_DYNAMIC_DISPATCH(to_bf16)(h.v + first, n, halves);
     to = h.values + ((h.at / 2 * h.dim + first) * 2 + h.at % 2) * 2;
     for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * 4, halves + i, 2);
@@ -134,7 +136,7 @@ void write_int8(const Head& h, float* scales) {
 void write_kv_slot(const float* k, const float* v, int64_t slot, const KvCacheView& kv) {
   const int64_t dim = kv.head_dim, bs = kv.block_size, block = slot / bs;
   for (int64_t h = 0; h < kv.num_kv_heads; ++h, k += dim, v += dim) {
-    const Head head{k, v, dim, bs, slot % bs, kv.keys(block, h), kv.values(block, h)};
+    const Head head{k, kv.latent_dim > 0 ? nullptr : v, dim, bs, slot % bs, kv.keys(block, h), kv.values(block, h)};
     if (kv.dtype == DType::kF32) write_f32(head);
     else if (kv.dtype == DType::kBF16) write_bf16(head);
     else write_int8(head, kv.scales(block, h));
@@ -157,11 +159,13 @@ void copy_kv_slot(int64_t from, int64_t to, const KvCacheView& kv) {
     uint8_t *to_keys = kv.keys(to / bs, h), *to_values = kv.values(to / bs, h);
     if (kv.dtype == DType::kBF16) {
       copy_elements(keys + a * 4, to_keys + b * 4, ceil_div(dim, 2), bs * 4, 4);
+      if (kv.latent_dim > 0) continue;
       copy_elements(values + a / 2 * dim * 4 + a % 2 * 2, to_values + b / 2 * dim * 4 + b % 2 * 2, dim, 4, 2);
       continue;
     }
     const int64_t bytes = dtype_bytes(kv.dtype);
     copy_elements(keys + a * bytes, to_keys + b * bytes, dim, bs * bytes, static_cast<size_t>(bytes));
+    if (kv.latent_dim > 0) continue;
     std::memcpy(to_values + b * dim * bytes, values + a * dim * bytes, static_cast<size_t>(dim * bytes));
     if (kv.dtype != DType::kI8) continue;
     const float* scales = kv.scales(from / bs, h);
@@ -182,7 +186,7 @@ void fetch_kv_slot(int64_t slot, const KvCacheView& kv) {
   for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
     const uint8_t *keys = kv.keys(block, h), *values = kv.values(block, h) + (has_pairs ? at / 2 : at) * value_row;
     fetch(keys + at * word, keys + kv.key_bytes(), std::max(key_row, kLineBytes));
-    fetch(values, values + value_row, kLineBytes);
+    if (kv.latent_dim == 0) fetch(values, values + value_row, kLineBytes);
   }
 }
 

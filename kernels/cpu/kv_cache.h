@@ -13,6 +13,8 @@
 //                position, then one for the value of each. With m = max |x[i]|: scale = m / 127, byte i is x[i] * (127
 //                / m) rounded to nearest even, and stands for byte * scale. All zero where m < 2^-100; where an x[i] is
 //                not finite the scale is NaN.
+//    With latent_dim there are no values: a position's value is the last latent_dim channels of its key. All heads have
+//    the same keys.
 //    So consecutive positions of keys are adjacent, that the scores of a block's positions be SIMD lanes, and
 //    consecutive channels of values.
 // 4. Slots that were never written may hold anything, NaN included: no kernel reads them into a result.
@@ -31,12 +33,14 @@ struct KvCacheView {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int64_t block_stride = 0;  // a multiple of 4; 0: block_bytes()
+  int32_t latent_dim = 0;    // > 0: values are parts of the keys; float32 and bfloat16 only
 
   int64_t key_bytes() const {
     if (dtype == DType::kBF16) return ceil_div(head_dim, 2) * block_size * 4;
     return int64_t{head_dim} * block_size * dtype_bytes(dtype);
   }
   int64_t value_bytes() const {
+    if (latent_dim > 0) return 0;
     if (dtype == DType::kBF16) return ceil_div(block_size, 2) * head_dim * 4;
     return int64_t{head_dim} * block_size * dtype_bytes(dtype);
   }
@@ -47,8 +51,11 @@ struct KvCacheView {
 
   int64_t block_bytes() const { return num_kv_heads * head_bytes(); }  // of all heads
 
+  int32_t value_dim() const { return latent_dim > 0 ? latent_dim : head_dim; }
+
   uint8_t* keys(int64_t block, int64_t kv_head) const {
-    return data + block * (block_stride > 0 ? block_stride : block_bytes()) + kv_head * head_bytes();
+    const int64_t head_offset = latent_dim > 0 ? 0 : kv_head * head_bytes();
+    return data + block * (block_stride > 0 ? block_stride : block_bytes()) + head_offset;
   }
   uint8_t* values(int64_t block, int64_t kv_head) const { return keys(block, kv_head) + key_bytes(); }
   // int8 only: [2][block_size]  of keys, of values.
@@ -57,7 +64,7 @@ struct KvCacheView {
   }
 };
 
-// Stores one token's keys and values, [num_kv_heads, head_dim] each, in its slot.
+// Stores one token's keys and values, [num_kv_heads, head_dim] each, in its slot; with latent_dim, v is not read.
 void write_kv_slot(const float* k, const float* v, int64_t slot, const KvCacheView& kv);
 
 // Copies one token's keys and values, as they are stored, from one slot to another.

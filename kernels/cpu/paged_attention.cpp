@@ -90,9 +90,9 @@ void finish_rows(const AttentionCall& c, const AttentionItem& item, std::span<co
 void attend_item(const AttentionCall& c, const AttentionItem& item, SegmentFetch* fetch) {
   const std::span<const AttentionRow> rows = make_rows(c, item);
   const int64_t num_rows = item.num_rows(c), dim = c.padded_dim(), state_floats = AttentionState::floats(num_rows, dim);
-  float* at = thread_scratch(2 * state_floats + AttentionScratch::floats(num_rows, dim));
+  float* at = thread_scratch(2 * state_floats + AttentionScratch::floats(c, num_rows));
   const AttentionState total(at, num_rows, dim), state(at + state_floats, num_rows, dim);
-  const AttentionScratch scratch(rows, at + 2 * state_floats, dim);
+  const AttentionScratch scratch(c, rows, at + 2 * state_floats);
   copy_queries(c, item, scratch.q);
   bool is_first = item.is_first();
   if (!is_first) load_rows(c, rows, total);
@@ -140,8 +140,8 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
         return SegmentFetch::Segments{t.item, t.segment, t.segment + 1};
       },
       [&](const Task& t, SegmentFetch* fetch) {
-        const AttentionScratch scratch(make_rows(c, *t.item),
-                                       thread_scratch(AttentionScratch::floats(t.item->num_rows(c), dim)), dim);
+        const AttentionScratch scratch(c, make_rows(c, *t.item),
+                                       thread_scratch(AttentionScratch::floats(c, t.item->num_rows(c))));
         copy_queries(c, *t.item, scratch.q);
         attend_segment(c, *t.item, t.segment, scratch, state(t), fetch);
       });
@@ -155,12 +155,25 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
   });
 }
 
+constexpr int32_t kMaxLatentItemHeads = 32;
+
+// Query heads over one latent go in parts of at most so many, so that there is work for every thread.
+KvCacheView in_parts(KvCacheView kv, int32_t num_heads) {
+  if (kv.latent_dim == 0) return kv;
+  kv.block_stride = kv.block_stride > 0 ? kv.block_stride : kv.block_bytes();
+  while (num_heads / kv.num_kv_heads > kMaxLatentItemHeads && num_heads / kv.num_kv_heads % 2 == 0)
+    kv.num_kv_heads *= 2;
+  return kv;
+}
+
 }  // namespace
 
 void paged_attention(const float* qkv, int64_t qkv_stride, float* out, const AttentionBatch& batch,
                      const AttentionParams& params, const KvCacheView& kv, ThreadPool& pool) {
   LLMB_CHECK(kv.num_kv_heads > 0 && params.num_heads % kv.num_kv_heads == 0 && kv.dtype != DType::kF16);
-  AttentionCall c{qkv, qkv_stride, out, batch, params, params.num_heads / kv.num_kv_heads, kv};
+  LLMB_CHECK(kv.latent_dim == 0 || (kv.num_kv_heads == 1 && kv.dtype != DType::kI8));
+  const KvCacheView parts = in_parts(kv, params.num_heads);
+  AttentionCall c{qkv, qkv_stride, out, batch, params, params.num_heads / parts.num_kv_heads, parts};
   AttentionItems& items = per_thread<AttentionItems>([] {});
   items.make(&c, pool.num_threads());
   if (items.num_phases() > 1) {

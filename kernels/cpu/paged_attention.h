@@ -47,7 +47,7 @@ struct AttentionParams {
 // REQUIRES: num_heads a multiple of kv.num_kv_heads; the keys and values of the new tokens are already in the cache.
 void paged_attention(const float* qkv,    // [num_tokens, qkv_stride]  q, rotated, at the start of each row
                      int64_t qkv_stride,  // floats from one token's q to the next
-                     float* out,          // [num_tokens, num_heads * head_dim]
+                     float* out,          // [num_tokens, num_heads * kv.value_dim()]
                      const AttentionBatch& batch, const AttentionParams& params, const KvCacheView& kv,
                      ThreadPool& pool);
 

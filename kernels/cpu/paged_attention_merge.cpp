@@ -41,7 +41,7 @@ void merge_segment_target(const AttentionCall& c, std::span<const AttentionRow> 
 }
 
 void write_rows_target(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state) {
-  const int64_t dim = c.kv.head_dim, padded = c.padded_dim();
+  const int64_t dim = c.kv.value_dim(), padded = c.padded_dim();
   for (size_t row = 0; row < rows.size(); ++row) {
     float inverse_norm = 1.0f / state.norm[row];
     if (c.params.sinks != nullptr) {
@@ -84,7 +84,7 @@ void write_rows(const AttentionCall& c, std::span<const AttentionRow> rows, cons
 }
 
 void save_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state) {
-  const int64_t dim = c.kv.head_dim;
+  const int64_t dim = c.kv.value_dim();
   for (size_t row = 0; row < rows.size(); ++row) {
     std::memcpy(c.out + rows[row].index * dim, state.values + static_cast<int64_t>(row) * c.padded_dim(),
                 static_cast<size_t>(dim) * sizeof(float));
@@ -94,7 +94,7 @@ void save_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const
 }
 
 void load_rows(const AttentionCall& c, std::span<const AttentionRow> rows, const AttentionState& state) {
-  const int64_t dim = c.kv.head_dim, padded = c.padded_dim();
+  const int64_t dim = c.kv.value_dim(), padded = c.padded_dim();
   for (size_t row = 0; row < rows.size(); ++row) {
     float* const values = state.values + static_cast<int64_t>(row) * padded;
     std::memcpy(values, c.out + rows[row].index * dim, static_cast<size_t>(dim) * sizeof(float));

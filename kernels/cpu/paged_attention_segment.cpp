@@ -282,11 +282,12 @@ HWY_INLINE void attend_many(const AttentionCall& c, const AttentionItem& item, c
       find_value_rows<Float32>(c, item, s.begin + at, n, values + at);
       return;
     }
-    float* const k_wide = scratch.k_wide + at * padded;
+    float* const k_wide = scratch.k_wide + at * c.padded_key_dim();
     float* const v_wide = scratch.v_wide + at * padded;
     widen_keys<Format>(c, item, s.begin + at, n, k_wide);
     chunk = widened_keys(k_wide);
-    widen_values<Format>(c, item, s.begin + at, n, v_wide);
+    if (c.kv.latent_dim > 0) latent_values(c, k_wide, n, v_wide);
+    else widen_values<Format>(c, item, s.begin + at, n, v_wide);
     for (int64_t p = 0; p < n; ++p) values[at + p] = v_wide + p * padded;
   });
   if constexpr (std::is_same_v<Format, Int8>)

@@ -37,9 +37,10 @@ struct AttentionCall {
   // `out`.
   float *max = nullptr, *norm = nullptr;
 
-  int64_t padded_dim() const { return ceil_div(kv.head_dim, 16) * 16; }
+  int64_t padded_dim() const { return ceil_div(kv.value_dim(), 16) * 16; }       // of values
+  int64_t padded_key_dim() const { return ceil_div(kv.head_dim, 16) * 16; }
   // Whether tiles can read keys and values as they are stored.
-  bool is_regular() const { return kv.block_size % 16 == 0 && kv.head_dim % 16 == 0; }
+  bool is_regular() const { return kv.latent_dim == 0 && kv.block_size % 16 == 0 && kv.head_dim % 16 == 0; }
 };
 
 // Some tokens, in order of their limits, with all query heads of one KV head. They belong to one sequence, or to
@@ -102,21 +103,22 @@ struct AttentionScratch {
   std::span<const AttentionRow> rows;
   float* q;         // [rows, head_dim]
   float* scores;    // [kMaxTileRows, kSegment]
-  float* k_wide;    // [kSegment / kSegmentChunk, padded_dim, kSegmentChunk]  a segment's keys, widened
+  float* k_wide;    // [kSegment / kSegmentChunk, padded_key_dim, kSegmentChunk]  a segment's keys, widened
   float* v_wide;    // [kSegment, padded_dim]
   float* k_scales;  // [kSegment]
   float* v_scales;  // [kSegment]
 
-  static int64_t floats(int64_t num_rows, int64_t padded_dim) {
-    return num_rows * padded_dim + (kMaxTileRows + 2) * kSegment + 2 * kSegment * padded_dim;
+  static int64_t floats(const AttentionCall& c, int64_t num_rows) {
+    const int64_t key_dim = c.padded_key_dim();
+    return num_rows * key_dim + (kMaxTileRows + 2) * kSegment + kSegment * (key_dim + c.padded_dim());
   }
-  AttentionScratch(std::span<const AttentionRow> item_rows, float* at, int64_t padded_dim)
+  AttentionScratch(const AttentionCall& c, std::span<const AttentionRow> item_rows, float* at)
       : rows(item_rows),
         q(at),
-        scores(q + static_cast<int64_t>(rows.size()) * padded_dim),
+        scores(q + static_cast<int64_t>(rows.size()) * c.padded_key_dim()),
         k_wide(scores + kMaxTileRows * kSegment),
-        v_wide(k_wide + kSegment * padded_dim),
-        k_scales(v_wide + kSegment * padded_dim),
+        v_wide(k_wide + kSegment * c.padded_key_dim()),
+        k_scales(v_wide + kSegment * c.padded_dim()),
         v_scales(k_scales + kSegment) {}
 };
 

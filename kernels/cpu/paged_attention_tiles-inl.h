@@ -194,6 +194,22 @@ HWY_INLINE void widen_values(const AttentionCall& c, const AttentionItem& item, 
   });
 }
 
+// The values of the first n positions of widened keys, which are their last channels, to `to`
+// [kSegmentChunk, padded_dim], zeros behind them. By squares, so that both sides stay in the first-level cache.
+HWY_INLINE void latent_values(const AttentionCall& c, const float* keys, int64_t n, float* to) {
+  constexpr int64_t kSquare = 16;
+  const int64_t dim = c.kv.latent_dim, padded = c.padded_dim();
+  const float* const from = keys + (c.kv.head_dim - dim) * kSegmentChunk;
+  for (int64_t first = 0; first < dim; first += kSquare) {
+    const int64_t end = std::min(dim, first + kSquare);
+    for (int64_t p = 0; p < n; ++p)
+      for (int64_t channel = first; channel < end; ++channel)
+        to[p * padded + channel] = from[channel * kSegmentChunk + p];
+  }
+  for (int64_t p = 0; p < n; ++p)
+    for (int64_t channel = dim; channel < padded; ++channel) to[p * padded + channel] = 0;
+}
+
 HWY_INLINE KeyChunk<Float32> widened_keys(const float* from) {
   KeyChunk<Float32> chunk;
   chunk.stride = kSegmentChunk;

@@ -74,7 +74,8 @@ void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slot
                        const float* sin, const KvCacheView& kv, ThreadPool& pool) {
   LLMB_CHECK(head_dim == kv.head_dim && num_kv_heads == kv.num_kv_heads && kv.dtype != DType::kF16);
   LLMB_CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim);
-  const int64_t row_floats = (int64_t{num_heads} + 2 * int64_t{num_kv_heads}) * head_dim;
+  const int64_t num_parts = kv.latent_dim > 0 ? 1 : 2;  // k, or k and v
+  const int64_t row_floats = (int64_t{num_heads} + num_parts * num_kv_heads) * head_dim;
   const int64_t kv_floats = int64_t{num_kv_heads} * head_dim, half = rotary_dim / 2;
   std::vector<float> rotated(static_cast<size_t>(pool.num_threads() * kv_floats));
   const int64_t chunk = std::clamp(ceil_div(num_tokens, pool.num_threads()), kMinRopeTokens, kMaxRopeTokens);

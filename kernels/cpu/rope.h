@@ -10,9 +10,10 @@
 
 namespace llmb::cpu {
 
+// With kv.latent_dim there are no values.
 // Only the first rotary_dim channels of a head are rotated; 0: none, and cos and sin are not read. REQUIRES: rotary_dim
 // even, at most head_dim; head_dim equal to kv.head_dim, num_kv_heads to kv.num_kv_heads; slots differ.
-void rope_and_kv_write(float* qkv,                // [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]
+void rope_and_kv_write(float* qkv,                // [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], or no v
                        const int32_t* positions,  // [num_tokens]
                        const int32_t* slots,      // [num_tokens]
                        int64_t num_tokens, int32_t num_heads, int32_t num_kv_heads, int32_t head_dim,

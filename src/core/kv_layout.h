@@ -12,7 +12,7 @@
 
 namespace llmb {
 
-// The keys of a token in a layer; as many values.
+// The keys of a token in a layer; as many values, but with KvLayout::latent_dim.
 struct KvHeads {
   int32_t num_heads = 0;  // 0: the layer has none of its own
   int32_t head_dim = 0;
@@ -24,11 +24,12 @@ struct KvLayout {
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
-  int32_t block_size = 16;  // tokens per block
-  int32_t num_blocks = 0;   // of all groups together
-  DType dtype = DType::kF32;  // kI8: each key and each value of a head has an fp32 scale beside it
-  LayerGroups groups;         // whose tables name the blocks
+  int32_t block_size = 16;     // tokens per block
+  int32_t num_blocks = 0;      // of all groups together
+  DType dtype = DType::kF32;   // kI8: each key and each value of a head has an fp32 scale beside it
+  LayerGroups groups;          // whose tables name the blocks
   std::vector<KvHeads> heads;  // [num_layers], or empty: num_kv_heads of head_dim in all layers
+  int32_t latent_dim = 0;      // > 0: no values are stored: they are the last so many channels of the keys
 
   KvHeads heads_of(int32_t layer) const { return heads.empty() ? KvHeads{num_kv_heads, head_dim} : heads[layer]; }
   int32_t num_planes() const { return groups.groups.empty() ? num_layers : groups.num_planes; }
@@ -43,7 +44,7 @@ struct KvLayout {
   int64_t layer_bytes(int32_t layer) const {  // of a token
     const int64_t scale_bytes = dtype == DType::kI8 ? 4 : 0;
     const KvHeads of = heads_of(layer);
-    return int64_t{2} * of.num_heads * (of.head_dim * dtype_bytes(dtype) + scale_bytes);
+    return int64_t{latent_dim > 0 ? 1 : 2} * of.num_heads * (of.head_dim * dtype_bytes(dtype) + scale_bytes);
   }
   int64_t plane_bytes() const {  // of a token
     int64_t bytes = 0;
@@ -61,7 +62,8 @@ inline KvLayout make_kv_layout(const ModelConfig& config, int32_t block_size, DT
               0,
               dtype,
               std::move(groups),
-              {}};
+              {},
+              config.latent.rank};
   const bool differ = config.heads_differ() || config.has_states();
   for (int32_t i = 0; differ && i < config.num_hidden_layers; ++i)
     kv.heads.push_back({config.has_own_kv(i) ? config.num_kv_heads_of(i) : 0, config.head_dim_of(i)});

@@ -97,12 +97,32 @@ struct ExpertsConfig {
   bool bias = false;           // biases on the router and on the experts' projections
   ExpertScores scores = ExpertScores::kSoftmax;
   bool choice_bias = false;  // a number for each expert is added to its score where experts are chosen, not weighed
-  // Experts lie in groups of neighbours. A token's are of the top_groups whose best two score most together.
+  // Experts lie in groups of neighbours. A token's are of the top_groups whose best score most together.
   int32_t num_groups = 1, top_groups = 1;
+  int32_t scores_of_group = 2;           // so many of a group's best scores are added to judge it
   double weight_scale = 1;               // of the weights
   bool weighs_input = false;             // an expert's input is multiplied by its weight, not what it gives
   int32_t shared_intermediate_size = 0;  // of an expert that all tokens go through; 0: none
+  // The layer's dense MLP stands beside its experts. Both are added, a norm behind each; the experts have a norm of
+  // their own in front, and their router takes x / rms(x). A number for each expert multiplies its weights.
+  bool beside_dense = false;
   bool shared_gate = false;              // its output is multiplied by the logistic function of a product with x
+};
+
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1.2), absorbed: of a token all heads see one
+// key, `rope_dim` rotated channels and then a latent of `rank`, which is the value as well. A head's query becomes as
+// long as that key by a matrix of its own, and what it gathers of the latents becomes a value by another. With it,
+// ModelConfig's num_key_value_heads is 1 and its head_dim rope_dim + rank.
+struct LatentConfig {
+  int32_t rank = 0;  // 0: the model has none
+  int32_t rope_dim = 0;
+  int32_t key_dim = 0;         // of a head's query before its matrix, rotated channels aside
+  int32_t value_dim = 0;       // of a head's value
+  int32_t query_rank = 0;      // > 0: queries are projected in two steps, with a norm between
+  bool is_interleaved = true;  // rope turns neighbouring channels of a checkpoint together, not those half apart
+  double norm_eps = 1e-6;      // of the norms of the latent and of what is between the two steps
+
+  int32_t query_dim() const { return key_dim + rope_dim; }
 };
 
 // q of layers that are not rotated grows with its position p: by 1 + scale * ln(1 + floor((p + 1) / step)).
@@ -166,6 +186,7 @@ struct ModelConfig {
   QueryGrowth query_growth;
   bool attention_gate = false;  // its output is multiplied by the logistic function of a product with x
   StateConfig state;
+  LatentConfig latent;
   bool value_norm = false;  // RMSNorm over each head of v, without weights
 
   // MLP.
@@ -214,7 +235,15 @@ struct ModelConfig {
   int64_t kv_size_of(int32_t index) const {  // of its own keys
     return has_own_kv(index) ? int64_t{num_kv_heads_of(index)} * head_dim_of(index) : 0;
   }
-  int64_t qkv_size_of(int32_t index) const { return q_size_of(index) + 2 * kv_size_of(index); }
+  int64_t qkv_size_of(int32_t index) const { return q_size_of(index) + (has_latent() ? 1 : 2) * kv_size_of(index); }
+  bool has_latent() const { return latent.rank > 0; }
+  // How much attention gathers of a token in a layer, and how much the projection behind it takes.
+  int64_t gathered_size_of(int32_t index) const {
+    return int64_t{num_attention_heads} * (has_latent() ? latent.rank : head_dim_of(index));
+  }
+  int64_t o_size_of(int32_t index) const {
+    return int64_t{num_attention_heads} * (has_latent() ? latent.value_dim : head_dim_of(index));
+  }
   bool heads_differ() const {
     for (const LayerConfig& l : layers)
       if (l.head_dim > 0 || l.num_key_value_heads > 0 || l.kv_layer >= 0) return true;
@@ -225,7 +254,7 @@ struct ModelConfig {
   // How wide the rows are that attention, or what stands in its place, hands to the projection behind it, at most.
   int64_t mixed_size() const {
     int64_t size = state.values_size();
-    for (int32_t i = 0; i < num_hidden_layers; ++i) size = std::max(size, q_size_of(i));
+    for (int32_t i = 0; i < num_hidden_layers; ++i) size = std::max(size, o_size_of(i));
     return size;
   }
   double score_scale(int32_t layer) const {
@@ -239,6 +268,12 @@ struct ModelConfig {
   int64_t num_stored_matmul_params() const { return num_params(experts.num_experts); }
 
  private:
+  int64_t latent_params() const {  // of a layer's attention
+    const LatentConfig& l = latent;
+    const int64_t hidden = hidden_size, heads = num_attention_heads, queries = heads * l.query_dim();
+    const int64_t of_queries = l.query_rank > 0 ? (hidden + queries) * l.query_rank : hidden * queries;
+    return of_queries + hidden * head_dim + heads * (l.key_dim + l.value_dim) * l.rank + heads * l.value_dim * hidden;
+  }
   int64_t num_params(int64_t num_experts) const {
     const int64_t hidden = hidden_size, matrices = activation.gated ? 3 : 2, inputs = hidden_size_per_layer_input;
     const int64_t mixer = hidden * (state.conv_channels() + 2 * state.values_size() + state.gates_size());
@@ -247,8 +282,9 @@ struct ModelConfig {
     int64_t total = hidden * vocab_size;
     for (int32_t i = 0; i < num_hidden_layers; ++i) {
       const int64_t attention = hidden * (q_size_of(i) * (attention_gate ? 3 : 2) + kv_size_of(i) * 2);
-      total += (layer(i).has_state ? mixer : attention) + hidden * inputs * 3;
-      total += layer(i).has_experts ? mixture : matrices * hidden * intermediate_size_of(i);
+      total += (layer(i).has_state ? mixer : has_latent() ? latent_params() : attention) + hidden * inputs * 3;
+      if (layer(i).has_experts) total += mixture;
+      if (!layer(i).has_experts || experts.beside_dense) total += matrices * hidden * intermediate_size_of(i);
     }
     return total;
   }

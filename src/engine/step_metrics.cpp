@@ -70,7 +70,7 @@ void StepMetrics::add_step(const ModelConfig& config, const StepPlan& plan, cons
   }
   num_context_tokens_read += static_cast<double>(num_context_tokens(plan));
   for (int32_t i = 0; i < config.num_hidden_layers; ++i)
-    flops += 4 * attended * static_cast<double>(config.q_size_of(i));
+    flops += 2 * attended * static_cast<double>(config.q_size_of(i) + config.gathered_size_of(i));
 }
 
 void StepMetrics::add(const StepMetrics& other, double later_ms) {

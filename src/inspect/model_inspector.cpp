@@ -113,6 +113,9 @@ class Inspector {
     std::printf("sizes         hidden %d, %d heads over %d KV heads of %d, MLP %d%s, vocabulary %d%s\n", c.hidden_size,
                 c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.intermediate_size,
                 c.activation.gated ? " gated" : "", c.vocab_size, c.tie_word_embeddings ? " (tied)" : "");
+    if (c.has_latent())
+      std::printf("latents       keys of %d channels, %d of them values; heads' queries of %d, values of %d\n",
+                  c.head_dim, c.latent.rank, c.latent.query_dim(), c.latent.value_dim);
     if (c.hidden_size_per_layer_input > 0)
       std::printf("layer inputs  %d numbers of each token for each layer\n", c.hidden_size_per_layer_input);
     std::printf("positions     %d, %s\n", c.max_position_embeddings, describe_positions(c).c_str());

@@ -61,8 +61,9 @@ void each_member(KvHeads& heads, F f) {
 
 template <typename F>
 void each_member(KvLayout& kv, F f) {
-  auto& [num_layers, num_kv_heads, head_dim, block_size, num_blocks, dtype, groups, heads] = kv;
+  auto& [num_layers, num_kv_heads, head_dim, block_size, num_blocks, dtype, groups, heads, latent_dim] = kv;
   f(num_layers), f(num_kv_heads), f(head_dim), f(block_size), f(num_blocks), f(dtype), f(groups), f(heads);
+  f(latent_dim);
 }
 
 template <typename F>

@@ -80,6 +80,10 @@ struct WeightNames {
   bool is_interleaved = false;  // rope turns neighbouring channels together, not those half of rotary_dim apart
   const char *q_norm = "self_attn.q_norm", *k_norm = "self_attn.k_norm";
   HeadNorms head_norms = HeadNorms::kMatrix;
+  // With latents. kv_b: for each head, rows of its key's matrix, then of its value's; or both apart, keys' transposed.
+  const char *q_a = "self_attn.q_a_proj", *q_a_norm = "self_attn.q_a_layernorm", *q_b = "self_attn.q_b_proj";
+  const char *kv_a = "self_attn.kv_a_proj_with_mqa", *kv_a_norm = "self_attn.kv_a_layernorm";
+  const char *kv_b = "self_attn.kv_b_proj", *k_b = "self_attn.k_b_proj", *v_b = "self_attn.v_b_proj";
   const char* sinks = "self_attn.sinks";
   const char* o = "self_attn.o_proj";
   const char* attention_post_norm = "post_attention_layernorm";
@@ -90,6 +94,10 @@ struct WeightNames {
   const char* down = "mlp.down_proj";
   bool is_transposed = false;  // projections are stored [in, out]
   const char* router = "mlp.gate";
+  const char* router_scale = "router.scale";  // with experts beside the dense MLP: of the router's input
+  const char* expert_scales = "router.per_expert_scale";
+  const char *experts_norm = "pre_feedforward_layernorm_2", *experts_post_norm = "post_feedforward_layernorm_2";
+  const char* dense_post_norm = "post_feedforward_layernorm_1";
   const char* choice_bias = "mlp.gate.e_score_correction_bias";
   bool choice_bias_is_matrix = false;  // [1, E]
   const char* shared_expert = "mlp.shared_experts";  // its folder

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "model/architecture.h"
@@ -12,8 +13,9 @@ namespace {
 
 constexpr int64_t kMaxExperts = 4096;
 
-void read_experts(ConfigFields& f, const char* count_names, int64_t default_count, int64_t default_top_k,
-                  const char* size_name, int64_t default_size, ModelConfig* c,
+void read_experts(ConfigFields& f, const char* count_names, std::optional<int64_t> default_count,
+                  std::optional<int64_t> default_top_k, const char* size_name, std::optional<int64_t> default_size,
+                  ModelConfig* c,
                   const char* top_k_names = "num_experts_per_tok") {
   ExpertsConfig& e = c->experts;
   e.num_experts = static_cast<int32_t>(f.integer(f.pick(count_names).c_str(), default_count, 1, kMaxExperts));
@@ -50,27 +52,32 @@ int64_t read_alike(ConfigFields& f, const char* name, int64_t fallback, int64_t 
   return value;
 }
 
-void read_grouped_experts(ConfigFields& f, bool norm_topk_prob, int64_t num_dense_layers, ModelConfig* c) {
-  read_experts(f, "n_routed_experts|num_local_experts", 128, 8, "moe_intermediate_size", 1408, c);
+}  // namespace
+
+void read_grouped_experts(ConfigFields& f, const GroupedDefaults& d, ModelConfig* c) {
+  read_experts(f, "n_routed_experts|num_local_experts|num_experts", d.num_experts, d.top_k, "moe_intermediate_size",
+               d.intermediate_size, c);
   ExpertsConfig& e = c->experts;
   e.scores = ExpertScores::kLogistic;
   e.choice_bias = true;
-  e.norm_topk_prob = f.boolean("norm_topk_prob", norm_topk_prob);
-  e.weight_scale = f.number("routed_scaling_factor", 1, 1e-9, 1e9);
-  e.num_groups = static_cast<int32_t>(f.integer("n_group", 1, 1, e.num_experts));
-  e.top_groups = static_cast<int32_t>(f.integer("topk_group", 1, 1, e.num_groups));
+  e.norm_topk_prob = f.boolean("norm_topk_prob", d.norm_topk_prob);
+  e.weight_scale = f.number("routed_scaling_factor", d.weight_scale, 1e-9, 1e9);
+  e.num_groups = static_cast<int32_t>(f.integer("n_group", d.num_groups, 1, e.num_experts));
+  e.top_groups = static_cast<int32_t>(f.integer("topk_group", d.top_groups, 1, e.num_groups));
   if (e.num_experts % e.num_groups != 0)
     return f.fail(
         data_loss("\"n_routed_experts\" " + std::to_string(e.num_experts) + " is not a multiple of \"n_group\""));
   if (e.top_k > e.num_experts / e.num_groups * e.top_groups)
     return f.fail(data_loss("\"num_experts_per_tok\" is more than the experts of \"topk_group\" groups"));
-  set_shared_expert(f, f.integer("n_shared_experts", 1, 0, kMaxExperts), e.intermediate_size, c);
-  const int64_t first = f.integer("first_k_dense_replace", num_dense_layers, 0, INT32_MAX);
+  set_shared_expert(f, f.integer("n_shared_experts", d.num_shared, 0, kMaxExperts), e.intermediate_size, c);
+  const int64_t first = f.integer("first_k_dense_replace", d.num_dense_layers, 0, INT32_MAX);
+  const nlohmann::json* types = f.find("mlp_layer_types");
   std::vector<LayerConfig>& layers = layers_of(c);
-  for (size_t i = 0; i < layers.size(); ++i) layers[i].has_experts = static_cast<int64_t>(i) >= first;
+  if (types != nullptr && (!types->is_array() || types->size() != layers.size()))
+    return f.fail(data_loss("\"mlp_layer_types\" is not a list of the layers' types"));
+  for (size_t i = 0; i < layers.size(); ++i)
+    layers[i].has_experts = types != nullptr ? (*types)[i] == "sparse" : static_cast<int64_t>(i) >= first;
 }
-
-}  // namespace
 
 void read_mixtral(ConfigFields& f, ModelConfig* c) {
   read_experts(f, "num_local_experts|num_experts", 8, 2, "intermediate_size", 14336, c);
@@ -174,17 +181,23 @@ void read_qwen3_5_moe_text(ConfigFields& f, ModelConfig* c) {
   for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
 }
 
+void read_gemma4_experts(ConfigFields& f, ModelConfig* c) {
+  read_experts(f, "num_experts", {}, {}, "moe_intermediate_size", {}, c, "top_k_experts");
+  c->experts.beside_dense = true;
+  for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
+}
+
 // Experts are chosen by logistic scores and a bias, of the best groups (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
 void read_glm4_moe(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = f.boolean("attention_bias", false);
   if (f.boolean("use_qk_norm", false)) c->qk_norm = QkNorm::kPerHead;
   c->ropes = {read_rope(f, {.partial_rotary_factor = 0.5, .partial_name = "partial_rotary_factor"}, c)};
-  read_grouped_experts(f, true, 1, c);
+  read_grouped_experts(f, {.num_dense_layers = 1}, c);
 }
 
 void read_dots1(ConfigFields& f, ModelConfig* c) {
   read_qwen3(f, c);
-  read_grouped_experts(f, false, 0, c);
+  read_grouped_experts(f, {.norm_topk_prob = false}, c);
   if (f.is_null("sliding_window")) return;
   const int64_t first = f.integer("max_window_layers", 62, 0, INT32_MAX);
   std::vector<bool> sliding = read_sliding_layers(f, *c, [](int32_t) { return true; });

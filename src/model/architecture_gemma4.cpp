@@ -124,7 +124,6 @@ void read_ropes(ConfigFields& f, const std::vector<bool>& sliding, ModelConfig* 
 }  // namespace
 
 void read_gemma4(ConfigFields& f, ModelConfig* c) {
-  refuse_if_true(f, "enable_moe_block");
   if (const nlohmann::json* seen = f.find("use_bidirectional_attention"); seen != nullptr && *seen != "vision")
     f.fail(unsupported("\"use_bidirectional_attention\" " + brief(*seen) + " is not supported"));
   c->qkv_bias = c->o_bias = f.boolean("attention_bias", false);
@@ -145,6 +144,7 @@ void read_gemma4(ConfigFields& f, ModelConfig* c) {
   set_windows(sliding, f.integer("sliding_window", window, 1, INT64_MAX), c);
   read_layer_heads(f, sliding, values_are_keys, c);
   read_layer_inputs(f, c);
+  if (f.boolean("enable_moe_block", false)) read_gemma4_experts(f, c);
   if (f.status().ok()) check_layer_heads(f, sliding, *c);
   if (f.status().ok()) share_keys_and_values(f, sliding, c);
   if (f.status().ok()) read_ropes(f, sliding, c);

@@ -15,6 +15,13 @@ inline constexpr WeightNames with_post_norms() {
   return w;
 }
 
+inline constexpr WeightNames gemma4_weights() {
+  WeightNames w = with_post_norms();
+  w.router = "router.proj";
+  w.experts = "experts|moe";
+  return w;
+}
+
 inline constexpr WeightNames kPhi3Weights = {.qkv = "self_attn.qkv_proj", .gate_up = "mlp.gate_up_proj"};
 
 inline constexpr WeightNames kGpt2Weights = {.prefix = "transformer.|",

@@ -68,6 +68,23 @@ void read_roberta(ConfigFields& f, ModelConfig* c);
 void read_modernbert(ConfigFields& f, ModelConfig* c);
 void read_nomic_bert(ConfigFields& f, ModelConfig* c);
 
+// architecture_experts.cpp: experts as DeepSeek's models have them, with what the files leave out.
+struct GroupedDefaults {
+  bool norm_topk_prob = true;
+  int64_t num_dense_layers = 0;  // the first ones
+  int64_t num_experts = 128, top_k = 8, intermediate_size = 1408, num_groups = 1, top_groups = 1, num_shared = 1;
+  double weight_scale = 1;
+};
+void read_grouped_experts(ConfigFields& f, const GroupedDefaults& defaults, ModelConfig* c);
+
+void read_gemma4_experts(ConfigFields& f, ModelConfig* c);  // in all layers, beside dense MLPs
+
+// architecture_latent.cpp: latent attention.
+void read_deepseek_v2(ConfigFields& f, ModelConfig* c);
+void read_deepseek_v3(ConfigFields& f, ModelConfig* c);
+void read_glm4_moe_lite(ConfigFields& f, ModelConfig* c);
+void read_youtu(ConfigFields& f, ModelConfig* c);
+
 // architecture_experts.cpp: mixtures of experts.
 void read_mixtral(ConfigFields& f, ModelConfig* c);
 void read_qwen3_moe(ConfigFields& f, ModelConfig* c);

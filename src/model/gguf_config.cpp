@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "model/gguf_config_json.h"
 #include "model/gguf_dequantise.h"
 #include "model/gguf_model.h"
 
@@ -28,53 +29,11 @@ constexpr GgufArchitecture kGgufArchitectures[] = {
     {"gpt-oss", "gpt_oss", false, false, true},     {"gpt2", "gpt2", false, false, false},
     {"gptneox", "gpt_neox", false, false, false},   {"falcon", "falcon", false, false, false},
     {"bloom", "bloom", false, false, false},        {"mpt", "mpt", false, false, false},
+    {"deepseek2", "deepseek_v3", false, false, false}, {"qwen2moe", "qwen2_moe", false, false, false},
+    {"glm4moe", "glm4_moe", false, false, true},    {"seed_oss", "seed_oss", false, false, true},
 };
 
 std::string layer_key(const char* name) { return std::string("blk.0.") + name; }
-
-// Collects config.json from the values under "<architecture>.".
-class ConfigJson {
- public:
-  ConfigJson(const GgufFile& file, const GgufArchitecture& architecture)
-      : file_(file), prefix_(std::string(architecture.name) + ".") {
-    out["model_type"] = architecture.model_type;
-  }
-
-  void integer(const char* field, const char* key) { integer(field, key, &out); }
-  void integer(const char* field, const char* key, json* to) {
-    if (const auto value = file_.integer(prefix_ + key)) (*to)[field] = *value;
-    else check_absent(key);
-  }
-  void number(const char* field, const char* key) { number(field, key, &out); }
-  void number(const char* field, const char* key, json* to) {
-    const auto value = file_.number(prefix_ + key);
-    if (!value) return check_absent(key);
-    if (!std::isfinite(*value)) fail(data_loss("\"" + prefix_ + key + "\" is not a finite number"));
-    (*to)[field] = *value;
-  }
-  std::optional<int64_t> integer_of(const char* key) const { return file_.integer(prefix_ + key); }
-  std::optional<bool> boolean_of(const char* key) const { return file_.boolean(prefix_ + key); }
-  std::string text(const char* key) const { return std::string(file_.text(prefix_ + key).value_or("")); }
-  bool has(const char* tensor) const { return file_.tensor(tensor) != nullptr; }
-  const GgufFile& file() const { return file_; }
-
-  void fail(Status first) {
-    if (status.ok()) status = std::move(first);
-  }
-
-  json out = json::object();
-  Status status;
-
- private:
-  void check_absent(const char* key) {
-    if (file_.find(prefix_ + key) != nullptr)
-      fail(unsupported("\"" + prefix_ + key +
-                       "\" is not one number; models whose layers differ in it are not supported"));
-  }
-
-  const GgufFile& file_;
-  const std::string prefix_;
-};
 
 Result<std::vector<float>> float_tensor(const GgufFile& file, const char* name, int64_t size) {
   const GgufTensor* tensor = file.tensor(name);
@@ -87,7 +46,7 @@ Result<std::vector<float>> float_tensor(const GgufFile& file, const char* name, 
 }
 
 // Llama 3.1's scaling is stored as what each frequency is divided by. It is Llama 3.1's if its formula gives the same.
-void read_llama3_factors(ConfigJson& c, int64_t head_dim) {
+void read_llama3_factors(GgufConfigJson& c, int64_t head_dim) {
   const auto factors = float_tensor(c.file(), "rope_freqs.weight", head_dim / 2);
   if (!factors.ok()) return c.fail(factors.status());
   const double theta = c.out.value("rope_theta", 10000.0), factor = factors->back();
@@ -108,7 +67,7 @@ void read_llama3_factors(ConfigJson& c, int64_t head_dim) {
                            {"original_max_position_embeddings", static_cast<int64_t>(kOriginal)}};
 }
 
-void read_longrope_factors(ConfigJson& c, int64_t rotary_dim) {
+void read_longrope_factors(GgufConfigJson& c, int64_t rotary_dim) {
   json scaling = {{"type", "longrope"}};
   for (const auto& [field, name] :
        {std::pair("long_factor", "rope_factors_long.weight"), std::pair("short_factor", "rope_factors_short.weight")}) {
@@ -120,7 +79,7 @@ void read_longrope_factors(ConfigJson& c, int64_t rotary_dim) {
   c.integer("original_max_position_embeddings", "rope.scaling.original_context_length");
 }
 
-void read_rope(ConfigJson& c, const GgufTensor& embedding) {
+void read_rope(GgufConfigJson& c, const GgufTensor& embedding) {
   c.number("rope_theta", "rope.freq_base");
   const int64_t heads = c.out.value("num_attention_heads", int64_t{0});
   if (heads < 1) return;
@@ -141,7 +100,7 @@ void read_rope(ConfigJson& c, const GgufTensor& embedding) {
 }
 
 // Architectures from before Llama, with LayerNorm.
-void read_older_particulars(ConfigJson& c) {
+void read_older_particulars(GgufConfigJson& c) {
   const std::string type = c.out["model_type"];
   json& out = c.out;
   const auto has = [&](const char* name) { return c.has(layer_key(name).c_str()); };
@@ -178,12 +137,18 @@ void read_older_particulars(ConfigJson& c) {
 }
 
 // Fields of single architectures, beyond the sizes.
-void read_particulars(ConfigJson& c) {
+void read_particulars(GgufConfigJson& c) {
   const std::string type = c.out["model_type"];
   json& out = c.out;
   const auto has = [&](const char* name) { return c.has(layer_key(name).c_str()); };
   if (type == "llama" || type == "granite" || type == "smollm3") {
     out["attention_bias"] = has("attn_q.bias");
+    out["mlp_bias"] = has("ffn_gate.bias");
+  }
+  read_expert_particulars(c);
+  if (type == "seed_oss") {
+    out["attention_bias"] = has("attn_q.bias");
+    out["attention_out_bias"] = has("attn_output.bias");
     out["mlp_bias"] = has("ffn_gate.bias");
   }
   if (type == "qwen2" && !has("attn_q.bias")) c.fail(data_loss("tensor \"blk.0.attn_q.bias\" is missing"));
@@ -305,7 +270,7 @@ Result<json> gguf_config_json(const GgufFile& file) {
   const GgufTensor* embedding = file.tensor("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
     return data_loss("tensor \"token_embd.weight\" is missing, or no matrix");
-  ConfigJson c(file, architecture);
+  GgufConfigJson c(file, architecture);
   c.out["vocab_size"] = embedding->shape[0];
   c.integer("hidden_size", "embedding_length");
   c.integer("intermediate_size", "feed_forward_length");
@@ -319,7 +284,7 @@ Result<json> gguf_config_json(const GgufFile& file) {
   c.out["dtype"] = weights_dtype(file);
   const bool has_experts = c.integer_of("expert_count").value_or(0) > 0;
   if (has_experts && c.out["model_type"] == "llama") c.out["model_type"] = "mixtral";
-  else if (has_experts && c.out["model_type"] != "qwen3_moe" && c.out["model_type"] != "gpt_oss")
+  else if (has_experts && !knows_gguf_experts(c.out["model_type"]))
     c.fail(unsupported("experts (\"expert_count\") of architecture \"" + std::string(architecture.name) +
                        "\" are not supported"));
   read_rope(c, *embedding);

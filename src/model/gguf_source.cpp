@@ -68,6 +68,21 @@ constexpr Rename kLayerNames[] = {{"input_layernorm.", "attn_norm."},
                                   {"mlp.dense_4h_to_h.", "ffn_down."},
                                   {"ffn.up_proj.", "ffn_up."},
                                   {"ffn.down_proj.", "ffn_down."},
+                                  {"self_attn.q_a_proj.", "attn_q_a."},
+                                  {"self_attn.q_a_layernorm.", "attn_q_a_norm."},
+                                  {"self_attn.q_b_proj.", "attn_q_b."},
+                                  {"self_attn.kv_a_proj_with_mqa.", "attn_kv_a_mqa."},
+                                  {"self_attn.kv_a_layernorm.", "attn_kv_a_norm."},
+                                  {"self_attn.k_b_proj.", "attn_k_b."},
+                                  {"self_attn.v_b_proj.", "attn_v_b."},
+                                  {"mlp.shared_experts.gate_proj.", "ffn_gate_shexp."},
+                                  {"mlp.shared_experts.up_proj.", "ffn_up_shexp."},
+                                  {"mlp.shared_experts.down_proj.", "ffn_down_shexp."},
+                                  {"mlp.shared_expert.gate_proj.", "ffn_gate_shexp."},
+                                  {"mlp.shared_expert.up_proj.", "ffn_up_shexp."},
+                                  {"mlp.shared_expert.down_proj.", "ffn_down_shexp."},
+                                  {"mlp.shared_expert_gate.", "ffn_gate_inp_shexp."},
+                                  {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
                                   {"mlp.gate.", "ffn_gate_inp."},
                                   {"mlp.router.", "ffn_gate_inp."},
                                   {"block_sparse_moe.gate.", "ffn_gate_inp."}};
@@ -210,6 +225,7 @@ Result<TensorView> GgufSource::tensor(const std::string& name, std::span<const i
   std::span<const int64_t> stored_shape = stored->shape;
   const bool is_slice = place->expert && stored_shape.size() == shape.size() + 1 && *place->expert < stored_shape[0];
   if (is_slice) stored_shape = stored_shape.subspan(1);
+  if (shape.size() == 2 && shape[0] == 1 && stored_shape.size() == 1) shape = shape.subspan(1);  // a row, squeezed
   if (place->expert.has_value() != is_slice ||
       !std::equal(shape.begin(), shape.end(), stored_shape.begin(), stored_shape.end()))
     return data_loss(quoted + " has shape " + shape_string(stored->shape) + ", expected " +

@@ -184,13 +184,14 @@ void Loader::load_qk_norms(int32_t index, const std::string& prefix, LayerWeight
 }
 
 void Loader::load_attention(int32_t index, const std::string& prefix, LayerWeights* layer) {
-  if (c_.attention_gate) load_gated_qkv(prefix, layer);
+  if (c_.has_latent()) load_latent(prefix, layer);
+  else if (c_.attention_gate) load_gated_qkv(prefix, layer);
   else layer->qkv = make(read_qkv(index, prefix));
   load_qk_norms(index, prefix, layer);
   if (c_.value_norm && c_.has_own_kv(index)) layer->v_norm.weight = ones(c_.head_dim_of(index));
   if (c_.attention_sinks) layer->sinks = vector(prefix + names_.sinks, c_.num_attention_heads);
   Parts o;
-  add_projection(prefix, names_.o, c_.hidden_size, c_.q_size_of(index), c_.o_bias, &o);
+  add_projection(prefix, names_.o, c_.hidden_size, c_.o_size_of(index), c_.o_bias, &o);
   layer->o = make(o);
 }
 
@@ -201,12 +202,12 @@ void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* 
   const bool norms_sums = c_.residual == ResidualKind::kNormedSum;
   if (c_.post_norm || norms_sums) norm(prefix, names_.attention_post_norm, &layer->attention_post_norm);
   if (c_.pre_norm && c_.residual != ResidualKind::kParallelSharedNorm) norm(prefix, names_.mlp_norm, &layer->mlp_norm);
-  if (!c_.layer(index).has_experts) {
+  const bool has_experts = c_.layer(index).has_experts;
+  if (!has_experts || c_.experts.beside_dense)
     load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, c_.intermediate_size_of(index), layer);
-  } else {
-    load_experts(prefix, layer);
-    if (c_.experts.shared_intermediate_size > 0) load_shared_expert(prefix, layer);
-  }
+  if (has_experts) load_experts(prefix, layer);
+  if (has_experts && c_.experts.shared_intermediate_size > 0) load_shared_expert(prefix, layer);
+  if (has_experts && c_.experts.beside_dense) load_norms_beside_dense(prefix, layer);
   if (c_.post_norm || norms_sums) norm(prefix, names_.mlp_post_norm, &layer->mlp_post_norm);
   if (c_.hidden_size_per_layer_input > 0) {
     Parts gate, projection;
@@ -258,9 +259,10 @@ template <typename T>
 int64_t bytes_of(const std::unique_ptr<T>& weight) {
   return weight ? weight->resident_bytes() : 0;
 }
-int64_t bytes_of(const std::vector<std::unique_ptr<DeviceBuffer>>& buffers) {
+template <typename T>
+int64_t bytes_of(const std::vector<std::unique_ptr<T>>& weights) {
   int64_t bytes = 0;
-  for (const auto& buffer : buffers) bytes += bytes_of(buffer);
+  for (const auto& weight : weights) bytes += bytes_of(weight);
   return bytes;
 }
 int64_t bytes_of(const NormWeights& norm) { return bytes_of(norm.weight) + bytes_of(norm.bias); }
@@ -278,7 +280,10 @@ int64_t ModelWeights::resident_bytes() const {
              bytes_of(l.experts) + bytes_of(l.shared_gate) + bytes_of(l.mixed_gate) + bytes_of(l.state_gates) +
              bytes_of(l.conv) + bytes_of(l.conv_bias) + bytes_of(l.log_a) + bytes_of(l.dt_bias) + bytes_of(l.skip) +
              bytes_of(l.conv_gate) + bytes_of(l.state_norms) + bytes_of(l.v_norm) + bytes_of(l.input_gate) +
-             bytes_of(l.input_projection) + bytes_of(l.input_post_norm) + bytes_of(l.scalar);
+             bytes_of(l.input_projection) + bytes_of(l.input_post_norm) + bytes_of(l.scalar) + bytes_of(l.q_a) +
+             bytes_of(l.kv_a) + bytes_of(l.q_a_norm) + bytes_of(l.kv_a_norm) + bytes_of(l.key_heads) +
+             bytes_of(l.value_heads) + bytes_of(l.expert_scales) + bytes_of(l.router_norm) + bytes_of(l.experts_norm) +
+             bytes_of(l.dense_post_norm) + bytes_of(l.experts_post_norm);
   return bytes;
 }
 

@@ -22,6 +22,12 @@ struct NormWeights {
 struct LayerWeights {
   NormWeights input_norm;             // [hidden_size]
   std::unique_ptr<LinearWeight> qkv;  // [q_size + 2 * kv_size, hidden_size], with a state [conv_channels, hidden_size]
+  // With latents, qkv is [num_heads * query_dim, query_rank or hidden_size], and:
+  std::unique_ptr<LinearWeight> q_a;                     // [query_rank, hidden_size]
+  std::unique_ptr<LinearWeight> kv_a;                    // [head_dim, hidden_size]
+  NormWeights q_a_norm, kv_a_norm;                       // [query_rank], [rank]
+  std::vector<std::unique_ptr<LinearWeight>> key_heads;  // [num_heads] of [rank, key_dim]
+  std::vector<std::unique_ptr<LinearWeight>> value_heads;  // [num_heads] of [value_dim, rank]
   std::unique_ptr<LinearWeight> mixed_gate;  // [q_size, hidden_size], with a state [values_size, hidden_size]
   // With a state:
   std::unique_ptr<LinearWeight> conv_gate;    // kShortConv: [hidden_size, hidden_size], of the convolution's input
@@ -35,7 +41,7 @@ struct LayerWeights {
   NormWeights q_norm, k_norm;                              // [head_dim], or [q_size] and [kv_size]
   NormWeights v_norm;                                      // [head_dim]
   std::unique_ptr<DeviceBuffer> sinks;                     // [num_attention_heads]
-  std::unique_ptr<LinearWeight> o;  // [hidden_size, q_size], with a state [hidden_size, values_size]
+  std::unique_ptr<LinearWeight> o;  // [hidden_size, o_size], with a state [hidden_size, values_size]
   NormWeights attention_post_norm;  // [hidden_size]
   NormWeights mlp_norm;             // [hidden_size]
   // The MLP, or the expert that all tokens go through.
@@ -46,6 +52,9 @@ struct LayerWeights {
   std::unique_ptr<DeviceBuffer> choice_bias;  // [num_experts]
   std::unique_ptr<ExpertsWeight> experts;
   std::unique_ptr<LinearWeight> shared_gate;  // [1, hidden_size]
+  // With experts beside the dense MLP, all of hidden_size but the first:
+  std::unique_ptr<DeviceBuffer> expert_scales;  // [num_experts]
+  NormWeights router_norm, experts_norm, dense_post_norm, experts_post_norm;
   // For the input that a layer has of each token.
   std::unique_ptr<LinearWeight> input_gate;        // [hidden_size_per_layer_input, hidden_size]
   std::unique_ptr<LinearWeight> input_projection;  // [hidden_size, hidden_size_per_layer_input]

@@ -23,6 +23,9 @@ class LinearWeight {
   virtual int64_t resident_bytes() const = 0;
 };
 
+// A matrix for each head.
+using HeadWeights = std::span<const std::unique_ptr<LinearWeight>>;
+
 // The experts of one layer, in whatever form a backend keeps them.
 class ExpertsWeight {
  public:
@@ -185,16 +188,36 @@ class Ops : public WeightMaker {
                             Rows qkv) = 0;  // [rows, q_size + 2 * kv_size]  in and out
 
   // Rotates q by its positions, as the layer's rope says; stores rotated k, and v, into the layer's KV slots. Sizes are
-  // the layer's: without keys and values of its own there is only q.
+  // the layer's: without keys and values of its own there is only q, with latents there is no v.
   virtual void rope_and_kv_write(int32_t layer, int64_t rows,
                                  Rows qkv) = 0;  // [rows, q_size + 2 * kv_size]  q is rotated in place
 
   // Attention of each new token over its sequence's cached context, through block tables, as the config says: causal or
   // an encoder's, scale, window, softcap, ALiBi.
   virtual void paged_attention(int32_t layer,
-                               Rows qkv,                   // [num_tokens, q_size + 2 * kv_size]  the q part is read
+                               Rows qkv,                   // [num_tokens, qkv_size]  the q part is read
                                const DeviceBuffer* sinks,  // [num_heads]  a further score whose value is 0; null: none
-                               Rows out) = 0;              // [num_tokens, q_size]
+                               Rows out) = 0;              // [num_tokens, gathered_size]
+
+  // Latent attention (LatentConfig). Of each row: every head's query as long as a latent key, its rotated channels
+  // first, then its others times the head's matrix; behind them the latent key itself.
+  virtual void join_latents(HeadWeights heads,  // [num_heads] of [rank, key_dim]
+                            Rows queries,       // [rows, num_heads * query_dim]  of a head: key_dim, then rope_dim
+                            Rows latents,       // [rows, head_dim]
+                            int64_t rows,
+                            Rows qkv) {  // [rows, (num_heads + 1) * head_dim]
+    static_cast<void>(heads), static_cast<void>(queries), static_cast<void>(latents), static_cast<void>(rows);
+    static_cast<void>(qkv);
+    LLMB_CHECK_MSG(false, "this backend has no latents");
+  }
+  // Each head's value, of what it gathered of the latents.
+  virtual void expand_values(HeadWeights heads,  // [num_heads] of [value_dim, rank]
+                             Rows gathered,      // [rows, num_heads * rank]
+                             int64_t rows,
+                             Rows out) {  // [rows, num_heads * value_dim]
+    static_cast<void>(heads), static_cast<void>(gathered), static_cast<void>(rows), static_cast<void>(out);
+    LLMB_CHECK_MSG(false, "this backend has no latents");
+  }
 
   // out = f(gate) * up, or f(x)
   virtual void activate(const ActivationSpec& spec,
@@ -219,6 +242,7 @@ class Ops : public WeightMaker {
   virtual void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
                            Rows router_logits,               // [rows, num_experts] fp32
                            const DeviceBuffer* choice_bias,  // [num_experts]  null: none
+                           const DeviceBuffer* scales,       // [num_experts]  of their weights; null: none
                            Rows x,                           // [rows, hidden_size]
                            int64_t rows,
                            Rows out) = 0;  // [rows, hidden_size]

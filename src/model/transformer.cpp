@@ -18,8 +18,9 @@ int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples, int64_t m
 int64_t widest_mlp(const ModelConfig& config) {
   int64_t widest = 0;
   for (int32_t i = 0; i < config.num_hidden_layers; ++i)
-    widest = std::max<int64_t>(
-        widest, config.layer(i).has_experts ? config.experts.shared_intermediate_size : config.intermediate_size_of(i));
+    widest = std::max<int64_t>(widest, config.layer(i).has_experts && !config.experts.beside_dense
+                                           ? config.experts.shared_intermediate_size
+                                           : config.intermediate_size_of(i));
   return widest;
 }
 
@@ -54,6 +55,13 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   const int64_t channels = config.has_states() ? config.state.conv_channels() : 0;
   qkv_ = ops.allocate(max_num_tokens, std::max(widest_qkv(config), channels), dtype);
   attention_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
+  if (config.has_latent()) {
+    queries_ = ops.allocate(max_num_tokens, int64_t{config.num_attention_heads} * config.latent.query_dim(), dtype);
+    latents_ = ops.allocate(max_num_tokens, config.head_dim, dtype);
+    gathered_ = ops.allocate(max_num_tokens, config.gathered_size_of(0), dtype);
+    if (config.latent.query_rank > 0)
+      short_queries_ = ops.allocate(max_num_tokens, config.latent.query_rank, dtype);
+  }
   if (config.attention_gate || channels > 0) mixed_gate_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
   if (config.state.gates_size() > 0) {
     convolved_ = ops.allocate(max_num_tokens, channels, dtype);
@@ -64,7 +72,8 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
     activated_ = ops.allocate(max_rows, intermediate, dtype);
   }
   if (config.experts.num_experts > 0) router_logits_ = ops.allocate(max_rows, config.experts.num_experts, DType::kF32);
-  if (config.experts.shared_intermediate_size > 0) shared_ = ops.allocate(max_rows, hidden, dtype);
+  if (config.experts.shared_intermediate_size > 0 || config.experts.beside_dense)
+    shared_ = ops.allocate(max_rows, hidden, dtype);
   if (config.experts.shared_gate) shared_gates_ = ops.allocate(max_rows, 1, DType::kF32);
   logits_ = ops.allocate(max_logit_rows_, config.vocab_size, DType::kF32);
   sampled_residual_ = ops.allocate(max_num_samples, hidden, DType::kF32);
@@ -155,6 +164,7 @@ void Transformer::embed_layer_inputs(int64_t num_tokens) {
 
 void Transformer::attend(int32_t layer, int64_t num_tokens) {
   if (config_.layer(layer).has_state) return mix_by_state(layer, num_tokens);
+  if (config_.has_latent()) return attend_latents(layer, num_tokens);
   const LayerWeights& w = weights_.layers[layer];
   const Rows qkv = narrowed(qkv_->rows(), config_.qkv_size_of(layer));
   const Rows attention = narrowed(attention_->rows(), config_.q_size_of(layer));
@@ -171,6 +181,26 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
   const Rows gate = narrowed(mixed_gate_->rows(), config_.q_size());
   ops_.linear(*w.mixed_gate, normed_->rows(), num_tokens, gate);
   ops_.multiply_by_gate(GateKind::kLogistic, attention, gate, num_tokens);
+}
+
+void Transformer::attend_latents(int32_t layer, int64_t num_tokens) {
+  const LayerWeights& w = weights_.layers[layer];
+  const Rows queries = queries_->rows(), latents = latents_->rows(), gathered = gathered_->rows();
+  const auto eps = static_cast<float>(config_.latent.norm_eps);
+  Rows x = normed_->rows();
+  add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, x);
+  ops_.linear(*w.kv_a, x, num_tokens, latents);
+  ops_.rms_norm_groups(latents, config_.latent.rope_dim, 1, *w.kv_a_norm.weight, eps, num_tokens);
+  if (w.q_a) {
+    ops_.linear(*w.q_a, x, num_tokens, short_queries_->rows());
+    x = short_queries_->rows();
+    ops_.rms_norm_groups(x, 0, 1, *w.q_a_norm.weight, eps, num_tokens);
+  }
+  ops_.linear(*w.qkv, x, num_tokens, queries);
+  ops_.join_latents(w.key_heads, queries, latents, num_tokens, qkv_->rows());
+  ops_.rope_and_kv_write(layer, num_tokens, qkv_->rows());
+  ops_.paged_attention(layer, qkv_->rows(), nullptr, gathered);
+  ops_.expand_values(w.value_heads, gathered, num_tokens, narrowed(attention_->rows(), mixed_size(layer)));
 }
 
 void Transformer::mix_by_state(int32_t layer, int64_t num_tokens) {
@@ -224,7 +254,7 @@ void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, R
   if (config_.residual == ResidualKind::kNormedSum) {
     add_norm(residual, delta, w.attention_post_norm, rows, residual);
     ops_.add(residual, Rows(), 1, rows, normed);
-    mlp(layer, kind, rows);
+    mlp(layer, kind, residual, rows);
     return add_norm(residual, delta, w.mlp_post_norm, rows, residual);
   }
   post_norm(delta, w.attention_post_norm, rows);
@@ -235,20 +265,34 @@ void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, R
     add_norm(residual, Rows(), is_shared ? w.input_norm : w.mlp_norm, rows, normed);
     ops_.add(residual, delta, static_cast<float>(config_.residual_multiplier), rows, Rows());
   }
-  mlp(layer, kind, rows);
+  mlp(layer, kind, residual, rows);
   post_norm(delta, w.mlp_post_norm, rows);
 }
 
-void Transformer::mlp(int32_t layer, RowKind kind, int64_t rows) {
+void Transformer::mlp(int32_t layer, RowKind kind, Rows residual, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
+  if (!w.experts) return dense_mlp(layer, kind, rows, delta_->rows());
   const Rows normed = normed_->rows(), delta = delta_->rows();
-  if (w.experts) {
-    ops_.linear(*w.router, normed, rows, router_logits_->rows());
-    ops_.mix_experts(*w.experts, config_.experts, config_.activation, router_logits_->rows(), w.choice_bias.get(),
-                     normed, rows, delta);
-    if (w.down) add_shared_expert(w, rows);
-    return;
+  if (config_.experts.beside_dense) {
+    dense_mlp(layer, kind, rows, shared_->rows());
+    post_norm(shared_->rows(), w.dense_post_norm, rows);
+    add_norm(residual, Rows(), w.router_norm, rows, normed);
   }
+  ops_.linear(*w.router, normed, rows, router_logits_->rows());
+  if (config_.experts.beside_dense) add_norm(residual, Rows(), w.experts_norm, rows, normed);
+  ops_.mix_experts(*w.experts, config_.experts, config_.activation, router_logits_->rows(), w.choice_bias.get(),
+                   w.expert_scales.get(), normed, rows, delta);
+  if (config_.experts.beside_dense) {
+    post_norm(delta, w.experts_post_norm, rows);
+    ops_.add_gated(delta, shared_->rows(), Rows(), rows);
+  } else if (w.down) {
+    add_shared_expert(w, rows);
+  }
+}
+
+void Transformer::dense_mlp(int32_t layer, RowKind kind, int64_t rows, Rows out) {
+  const LayerWeights& w = weights_.layers[layer];
+  const Rows normed = normed_->rows();
   const int64_t width = config_.intermediate_size_of(layer);
   const Rows gate_up = narrowed(gate_up_->rows(), (config_.activation.gated ? 2 : 1) * width);
   const Rows activated = narrowed(activated_->rows(), width);
@@ -258,7 +302,7 @@ void Transformer::mlp(int32_t layer, RowKind kind, int64_t rows) {
   } else {
     ops_.linear_activate(*w.gate_up, config_.activation, normed, rows, gate_up, activated);
   }
-  linear({layer, Projection::kDown, kind}, *w.down, activated, rows, delta);
+  linear({layer, Projection::kDown, kind}, *w.down, activated, rows, out);
 }
 
 void Transformer::end_layer(int32_t layer, const std::unique_ptr<DeviceBuffer>& inputs, Rows residual, int64_t rows) {

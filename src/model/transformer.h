@@ -48,11 +48,12 @@ class Transformer {
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
   // layer's KV slots.
   void attend(int32_t layer, int64_t num_tokens);
+  void attend_latents(int32_t layer, int64_t num_tokens);  // the same with latents
   // The same of a layer with a state in place of attention.
   void mix_by_state(int32_t layer, int64_t num_tokens);
   // How wide a layer's rows of attention_ are.
   int64_t mixed_size(int32_t layer) const {
-    return config_.layer(layer).has_state ? config_.state.values_size() : config_.q_size_of(layer);
+    return config_.layer(layer).has_state ? config_.state.values_size() : config_.o_size_of(layer);
   }
   // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
   void project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows);
@@ -61,7 +62,8 @@ class Transformer {
   // Behind the MLP: what the layer's input of each token adds, and the layer's scalar. Without a buffer there are no
   // such inputs.
   void end_layer(int32_t layer, const std::unique_ptr<DeviceBuffer>& inputs, Rows residual, int64_t rows);
-  void mlp(int32_t layer, RowKind kind, int64_t rows);  // normed_ -> delta_
+  void mlp(int32_t layer, RowKind kind, Rows residual, int64_t rows);          // normed_, of residual -> delta_
+  void dense_mlp(int32_t layer, RowKind kind, int64_t rows, Rows out);  // normed_ -> out
   void linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out);
   void add_shared_expert(const LayerWeights& w, int64_t rows);
   void sample(Rows residual, int64_t num_samples, Rows hidden);  // hidden: gets the last norm's output
@@ -85,8 +87,14 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> residual_;           // [max_num_tokens, hidden_size] fp32  the running sum
   std::unique_ptr<DeviceBuffer> normed_;             // [max_rows, hidden_size]
   std::unique_ptr<DeviceBuffer> delta_;              // [max_rows, hidden_size]  what a sublayer adds to residual_
-  std::unique_ptr<DeviceBuffer> qkv_;                // [max_num_tokens, q_size + 2 * kv_size], or conv_channels if more
+  std::unique_ptr<DeviceBuffer> qkv_;                // [max_num_tokens, qkv_size], or conv_channels if more
   std::unique_ptr<DeviceBuffer> attention_;          // [max_num_tokens, mixed_size]
+  // With latents:
+  std::unique_ptr<DeviceBuffer> queries_;        // [max_num_tokens, num_heads * query_dim]
+  std::unique_ptr<DeviceBuffer> short_queries_;  // [max_num_tokens, query_rank], or null
+  std::unique_ptr<DeviceBuffer> latents_;        // [max_num_tokens, head_dim]
+  std::unique_ptr<DeviceBuffer> gathered_;       // [max_num_tokens, gathered_size]
+
   std::unique_ptr<DeviceBuffer> mixed_gate_;         // [max_num_tokens, mixed_size], or null
   std::unique_ptr<DeviceBuffer> convolved_;          // [max_num_tokens, conv_channels], or null
   std::unique_ptr<DeviceBuffer> state_gates_;        // [max_num_tokens, gates_size] fp32, or null

@@ -61,6 +61,8 @@ class Loader {
   TensorView head_vectors(const std::string& name, const char* suffix, int64_t num_heads);
   void load_mlp(const MlpNames& names, int64_t intermediate, LayerWeights* layer);
   void load_attention(int32_t index, const std::string& prefix, LayerWeights* layer);
+  void load_latent(const std::string& prefix, LayerWeights* layer);  // weight_loader_latent.cpp
+  void load_latent_heads(const std::string& prefix, LayerWeights* layer);
   void load_state_layer(const std::string& prefix, LayerWeights* layer);  // weight_loader_state.cpp
   void load_gated_qkv(const std::string& prefix, LayerWeights* layer);
   void load_delta_inputs(const std::string& prefix, LayerWeights* layer);
@@ -69,6 +71,7 @@ class Loader {
   void load_short_conv(const std::string& prefix, LayerWeights* layer);
   std::vector<TensorView> rows_in_order(const TensorView& xbc);
   void load_conv(const std::string& name, LayerWeights* layer);
+  void load_norms_beside_dense(const std::string& prefix, LayerWeights* layer);
   void load_router(const std::string& prefix, LayerWeights* layer);
   void load_shared_expert(const std::string& prefix, LayerWeights* layer);
   void load_experts(const std::string& prefix, LayerWeights* layer);

@@ -1,4 +1,5 @@
 // MLPs: dense ones, experts to choose from, and those that all tokens go through.
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -101,6 +102,10 @@ void Loader::load_router(const std::string& prefix, LayerWeights* layer) {
   router.add(reader_.tensor(router_name + ".weight", {c_.experts.num_experts, c_.hidden_size}),
              c_.experts.bias ? reader_.tensor(router_name + ".bias", {c_.experts.num_experts}) : TensorView(),
              c_.experts.bias);
+  if (c_.experts.beside_dense)
+    router.weights[0] = reader_.times_columns(router.weights[0],
+                                              reader_.tensor(prefix + names_.router_scale, {c_.hidden_size}),
+                                              1 / std::sqrt(static_cast<double>(c_.hidden_size)));
   layer->router = make(router, WeightRole::kSmall);
   if (!c_.experts.choice_bias) return;
   const std::string name = reader_.find(prefix, names_.choice_bias, "");
@@ -108,6 +113,14 @@ void Loader::load_router(const std::string& prefix, LayerWeights* layer) {
   const TensorView bias =
       names_.choice_bias_is_matrix ? reader_.tensor(name, {1, count}) : reader_.tensor(name, {count});
   layer->choice_bias = make_vector({bias.data, bias.dtype, 1, count});
+}
+
+void Loader::load_norms_beside_dense(const std::string& prefix, LayerWeights* layer) {
+  layer->expert_scales = vector(prefix + names_.expert_scales, c_.experts.num_experts);
+  layer->router_norm.weight = ones(c_.hidden_size);
+  norm(prefix, names_.experts_norm, &layer->experts_norm);
+  norm(prefix, names_.experts_post_norm, &layer->experts_post_norm);
+  norm(prefix, names_.dense_post_norm, &layer->dense_post_norm);
 }
 
 void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {

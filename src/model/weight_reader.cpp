@@ -99,6 +99,16 @@ TensorView WeightReader::times(const TensorView& a, const TensorView& b) {
   return {to, DType::kF32, 1, a.cols};
 }
 
+TensorView WeightReader::times_columns(const TensorView& matrix, const TensorView& vector, double factor) {
+  if (!status_.ok()) return {};
+  LLMB_CHECK(matrix.blocks == BlockFormat::kNone);
+  if (matrix.data == nullptr) return {nullptr, DType::kF32, matrix.rows, matrix.cols};
+  auto* to = reinterpret_cast<float*>(scratch(matrix.rows * matrix.cols * int64_t{sizeof(float)}));
+  for (int64_t i = 0; i < matrix.rows * matrix.cols; ++i)
+    to[i] = static_cast<float>(element(matrix, i) * (element(vector, i % matrix.cols) * factor));
+  return {to, DType::kF32, matrix.rows, matrix.cols};
+}
+
 TensorView WeightReader::joined(std::span<const TensorView> vectors) {
   if (!status_.ok()) return {};
   int64_t size = 0;
@@ -128,14 +138,14 @@ TensorView WeightReader::pairs_apart(const TensorView& view, int64_t head_dim, i
   if (!status_.ok() || view.data == nullptr) return view;
   const bool is_vector = view.rows == 1;
   const int64_t size = is_vector ? view.cols : view.rows;
-  const int64_t bytes = (is_vector ? 1 : view.cols) * dtype_bytes(view.dtype);
+  const int64_t bytes = is_vector ? dtype_bytes(view.dtype) : view.row_bytes();
   uint8_t* to = scratch(size * bytes);
   for (int64_t i = 0; i < size; ++i) {
     const int64_t channel = i % head_dim, half = rotary_dim / 2;
     const int64_t from = channel >= rotary_dim ? channel : channel < half ? 2 * channel : 2 * (channel - half) + 1;
     std::memcpy(to + i * bytes, bytes_of(view) + (i - channel + from) * bytes, static_cast<size_t>(bytes));
   }
-  return {to, view.dtype, view.rows, view.cols};
+  return {to, view.dtype, view.rows, view.cols, view.blocks};
 }
 
 TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t count, int64_t rows, int64_t cols) {

@@ -35,6 +35,8 @@ class WeightReader {
   TensorView plus(const TensorView& vector, double offset);
   // The product of two vectors, and vectors one behind the other; as fp32.
   TensorView times(const TensorView& a, const TensorView& b);
+  // A matrix as fp32, its columns multiplied by a vector and `factor`.
+  TensorView times_columns(const TensorView& matrix, const TensorView& vector, double factor);
   TensorView joined(std::span<const TensorView> vectors);
   // In every head_dim rows of a matrix, or elements of a vector where it has one row: the even ones of the first
   // rotary_dim, the odd ones of them, then the rest. Channels that rope turns together come to lie where ropes by

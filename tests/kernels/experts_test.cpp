@@ -31,13 +31,14 @@ struct Experts {
   std::vector<PackedLinear> packed;
   std::vector<ExpertView> views;
   ExpertsConfig config;
-  std::vector<float> choice_bias;
+  std::vector<float> choice_bias, expert_scales;
 
   Experts(const Shape& shape, ThreadPool& pool) : s(shape) {
     config = s.routing;
     config.num_experts = s.num_experts, config.top_k = s.top_k, config.intermediate_size = s.intermediate;
     config.norm_topk_prob = s.norm_topk_prob, config.bias = s.bias;
     choice_bias = random_normal(s.num_experts, 5, 0.3f);
+    expert_scales = random_normal(s.num_experts, 6);
     packed.reserve(static_cast<size_t>(2 * s.num_experts));
     for (int32_t e = 0; e < s.num_experts; ++e) {
       const float scale = 1 / std::sqrt(static_cast<float>(s.hidden));
@@ -61,11 +62,14 @@ struct Experts {
     const auto rows = static_cast<int64_t>(x.size()) / s.hidden;
     GuardedFloats out(rows * s.hidden);
     ExpertsScratch scratch;
-    mix_experts(views, config, {}, logits.data(), bias(), x.data(), rows, s.hidden, out.data(), &scratch, pool);
+    mix_experts(views, config, {}, logits.data(), bias(), scales(), x.data(), rows, s.hidden, out.data(), &scratch,
+                pool);
     CHECK(out.guards_untouched());
     return out.copy();
   }
 
+  // The weights of five experts are multiplied by numbers of their own.
+  const float* scales() const { return s.num_experts == 5 ? expert_scales.data() : nullptr; }
   const float* bias() const { return config.choice_bias ? choice_bias.data() : nullptr; }
 
   // factor: of what gate_up gives.
@@ -94,8 +98,9 @@ struct Experts {
     std::vector<T> out;
     for (size_t row = 0; row < x.size() / s.hidden; ++row) {
       std::vector<T> sum(s.hidden);
-      for (const auto& [e, weight] : test::naive_route<T>(&logits[row * s.num_experts], bias(), config)) {
+      for (const auto& [e, routed] : test::naive_route<T>(&logits[row * s.num_experts], bias(), config)) {
         const bool weighs_input = config.weighs_input;
+        const T weight = scales() != nullptr ? routed * scales()[e] : routed;
         const std::vector<T> y = one_expert<T>(e, &x[row * s.hidden], weighs_input ? weight : T(1));
         for (int32_t c = 0; c < s.hidden; ++c) sum[c] += weighs_input ? y[c] : weight * y[c];
       }
@@ -115,6 +120,7 @@ const Shape kShapes[] = {{1, 1, 16, 8},
                          {6, 2, 16, 8, true, false, {.choice_bias = true}},
                          {5, 2, 16, 8, false, false, {.scores = ExpertScores::kLogistic, .weighs_input = true}},
                          {6, 3, 16, 8, true, false, {.num_groups = 6, .top_groups = 4}},
+                         {12, 4, 16, 8, false, false, {.num_groups = 4, .top_groups = 2, .scores_of_group = 1}},
                          {40,
                           4,
                           16,

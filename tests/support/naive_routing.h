@@ -19,7 +19,9 @@ std::vector<bool> naive_groups(const std::vector<T>& choice, const ExpertsConfig
   for (int32_t g = 0; g < c.num_groups; ++g) {
     std::vector<T> members(choice.begin() + g * size, choice.begin() + (g + 1) * size);
     std::sort(members.rbegin(), members.rend());
-    groups.push_back({-(members[0] + (size > 1 ? members[1] : T(0))), g});
+    T score = 0;
+    for (int32_t i = 0; i < std::min(size, c.scores_of_group); ++i) score += members[static_cast<size_t>(i)];
+    groups.push_back({-score, g});
   }
   std::sort(groups.begin(), groups.end());
   std::vector<bool> allowed(choice.size());

@@ -116,6 +116,37 @@ TEST_CASE("a pool of any shape holds every block of every layer apart") {
   }
 }
 
+TEST_CASE("a pool of latents holds keys alone, each apart from the others, and slots are copied whole") {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int32_t block_size : {1, 5, 16}) {
+      constexpr int32_t kLayers = 2, kDim = 24, kBlocks = 3;
+      KvLayout layout{kLayers, 1, kDim, block_size, kBlocks, dtype};
+      layout.latent_dim = 18;
+      CHECK(layout.bytes_per_token() == kLayers * kDim * dtype_bytes(dtype));
+      KvPool pool(layout);
+      const auto number = [&](int32_t layer, int64_t slot) { return static_cast<float>(layer * 64 + slot + 1); };
+      const auto stored = [&](int32_t layer, int64_t slot) {
+        const uint8_t* keys = pool.layer(layer).keys(slot / block_size, 0) + slot % block_size * 4;
+        float k = 0;
+        if (dtype == DType::kF32) std::memcpy(&k, keys + (kDim - 1) * block_size * 4, 4);
+        else std::memcpy(reinterpret_cast<uint8_t*>(&k) + 2, keys + (kDim / 2 - 1) * block_size * 4 + 2, 2);
+        return k;
+      };
+      for (int32_t layer = 0; layer < kLayers; ++layer)
+        for (int64_t slot = 0; slot < kBlocks * block_size; ++slot) {
+          const std::vector<float> x(kDim, number(layer, slot));
+          cpu::write_kv_slot(x.data(), nullptr, slot, pool.layer(layer));
+        }
+      cpu::copy_kv_slot(0, kBlocks * block_size - 1, pool.layer(1));
+      for (int32_t layer = 0; layer < kLayers; ++layer)
+        for (int64_t slot = 0; slot < kBlocks * block_size; ++slot) {
+          const bool is_copy = layer == 1 && slot == kBlocks * block_size - 1;
+          CHECK(stored(layer, slot) == number(layer, is_copy ? 0 : slot));
+        }
+    }
+  }
+}
+
 TEST_CASE("layers of several sizes: no block of any group's layers overlaps another") {
   ModelConfig config = tiny_config();
   config.num_hidden_layers = 9;

@@ -53,7 +53,7 @@ def draw_experts(rng, c):
         c["n_group"], c["topk_group"] = groups, rng.randint(1, groups)
         c["routed_scaling_factor"] = rng.choice((1.0, 2.5))
         most = count // groups * c["topk_group"]
-    set_first(c, ("num_experts_per_tok", "moe_topk", "moe_k"), rng.randint(1, min(4, most)))
+    set_first(c, ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts"), rng.randint(1, min(4, most)))
     for name, values in {"moe_intermediate_size": range(1, 30), "shared_expert_intermediate_size": range(1, 40),
                          "n_shared_experts": (1, 2), "moe_num_shared_experts": (1, 2), "first_k_dense_replace": (0, 1),
                          "moe_layer_start_index": (0, 1), "norm_topk_prob": (False, True)}.items():
@@ -101,6 +101,24 @@ def draw_gemma4(rng, c):
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
 
 
+def draw_latents(rng, c):
+    c["num_key_value_heads"] = c["num_attention_heads"]
+    c["kv_lora_rank"], c["qk_rope_head_dim"] = 2 * rng.randint(1, 40), 2 * rng.randint(1, 12)
+    c["qk_nope_head_dim"], c["v_head_dim"] = rng.randint(1, 30), rng.randint(1, 30)
+    c["q_lora_rank"] = rng.choice((None, rng.randint(1, 40)))
+    if c["model_type"] != "deepseek_v2":
+        c["rope_interleave"] = rng.choice((False, True))
+    if "topk_method" in c:
+        c["topk_method"] = rng.choice(("greedy", "group_limited_greedy"))
+    if "mlp_layer_types" in c:
+        c["mlp_layer_types"] = [rng.choice(("dense", "sparse")) for _ in range(c["num_hidden_layers"])]
+    if rng.random() < 0.5:
+        c["rope_scaling"] = {"type": "yarn", "factor": rng.choice((1.0, 4.0, 40.0)), "mscale": rng.choice((0.7, 1.0)),
+                             "mscale_all_dim": rng.choice((0.7, 1.0)), "original_max_position_embeddings": 32}
+    else:
+        c.pop("rope_scaling", None)
+
+
 def draw(rng, config):
     c = {k: v for k, v in config.items() if not k.startswith("_")}
     heads = rng.choice((1, 2, 3, 4, 6, 8)) if c["model_type"] != "codegen" else rng.choice((4, 8))
@@ -142,6 +160,8 @@ def draw(rng, config):
         c["linear_key_head_dim"], c["linear_value_head_dim"] = rng.randint(1, 40), rng.randint(1, 70)
     draw_layers(rng, c)
     draw_experts(rng, c)
+    if "kv_lora_rank" in c:
+        draw_latents(rng, c)
     if c["model_type"] == "gemma4_text":
         draw_gemma4(rng, c)
     c["torch_dtype"] = "float32"

@@ -170,6 +170,8 @@ TINY = {**ROPED, "vocab_size": 64, "intermediate_size": 40, "num_hidden_layers":
         "_new_tokens": 12}
 TINY_GPT = {k: v for k, v in TINY.items() if k not in (*NO_ROPE, "rope_theta", "rms_norm_eps", "hidden_size",
                                                        "num_hidden_layers", "num_attention_heads")}
+# Keys of 18 + 6 channels, the latent part of which are the values.
+LATENT = dict(num_key_value_heads=4, kv_lora_rank=18, qk_rope_head_dim=6, qk_nope_head_dim=10, v_head_dim=12)
 LAYER_NORM = dict(without=("rms_norm_eps",), layer_norm_eps=1e-5)
 
 
@@ -249,6 +251,24 @@ SMALL_ONES = {
                                    tie_word_embeddings=True, _lengths=STATE_LENGTHS),
     "lfm2": tiny("Lfm2ForCausalLM", "lfm2", num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"],
                  conv_L_cache=3, conv_bias=False, block_multiple_of=8, norm_eps=1e-5, without=("rms_norm_eps",)),
+    "gemma4-experts": of("Gemma4ForCausalLM", "gemma4_text", **{**GEMMA4, "hidden_size_per_layer_input": 0},
+                         enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=16,
+                         vocab_size_per_layer_input=96, num_kv_shared_layers=0, num_hidden_layers=2,
+                         layer_types=["sliding_attention", "full_attention"], _lengths=(1, 7, 17, 33, 60), _new_tokens=16),
+    "deepseek_v2": tiny("DeepseekV2ForCausalLM", "deepseek_v2", **LATENT, q_lora_rank=None, n_routed_experts=6,
+                        topk_method="group_limited_greedy", n_group=3, topk_group=2, num_experts_per_tok=3,
+                        n_shared_experts=2, routed_scaling_factor=1.5, moe_intermediate_size=16,
+                        first_k_dense_replace=1, _save="qwen_experts"),
+    "deepseek_v3": tiny("DeepseekV3ForCausalLM", "deepseek_v3", **LATENT, q_lora_rank=20, attention_bias=True,
+                        n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, n_shared_experts=1,
+                        routed_scaling_factor=2.5, moe_intermediate_size=16, first_k_dense_replace=1,
+                        rope_scaling={"type": "yarn", "factor": 4.0, "mscale": 0.8, "mscale_all_dim": 0.7,
+                                      "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 32},
+                        _save="qwen_experts"),
+    "glm4_moe_lite": tiny("Glm4MoeLiteForCausalLM", "glm4_moe_lite", **LATENT, q_lora_rank=12, rope_interleave=False,
+                          n_routed_experts=5, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=16,
+                          mlp_layer_types=["sparse", "dense"], _save="qwen_experts"),
+    "youtu": tiny("YoutuForCausalLM", "youtu", **LATENT, q_lora_rank=16, tie_word_embeddings=True),
     "stablelm": tiny("StableLmForCausalLM", "stablelm", head_dim=8, use_qkv_bias=True, **LAYER_NORM),
     "stablelm-parallel": tiny("StableLmForCausalLM", "stablelm", partial_rotary_factor=0.5, use_parallel_residual=True,
                               **LAYER_NORM),

@@ -16,10 +16,11 @@ from gguf import GGMLQuantizationType as T
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import golden_gguf_layouts as layouts
+import golden_gguf_newer as newer
 from gguf_quantisers import quantize
 from golden_variants import BASE, FALCON, GPT_NEOX, NO_ROPE, UNSWITCHED, of
 from golden_variants import SMALL as OTHER
-from make_golden_models import golden_line, random_weights
+from make_golden_models import golden_line, random_weights, stored
 
 LENGTHS = (1, 2, 15, 17, 33)
 NEW_TOKENS = 16
@@ -83,6 +84,7 @@ VARIANTS = {
                    sliding_window=11, rope_theta=150000.0,
                    rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                      original_max_position_embeddings=32)), (T.Q8_0, T.MXFP4, T.F16)),
+    **newer.variants(TINY, of, T),
     "llama-f32": ({**BASE, "rope_scaling": LLAMA3, "rope_theta": 500000.0}, (T.F32,)),
     "llama-f16": ({**BASE, "head_dim": 16, "tie_word_embeddings": True}, (T.F16, T.BF16)),
     "llama-bias-q8_0": ({**BASE, **SMALL, "attention_bias": True, "mlp_bias": True}, (T.Q8_0,)),
@@ -98,15 +100,17 @@ LAYER_NAMES = {
     "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
-    "mlp.gate": "ffn_gate_inp"}
-AROUND = {"gemma2", "gemma3_text", "olmo2"}  # a norm before a sublayer and one after it, or only after
-ARCHITECTURES = {"gemma3_text": "gemma3", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+    "mlp.gate": "ffn_gate_inp", **newer.LAYER_NAMES}
+AROUND = {"gemma2", "gemma3_text", "olmo2", "glm4_moe", "seed_oss"}  # a norm before a sublayer and one after it, or only after
+ARCHITECTURES = {"gemma3_text": "gemma3", "mixtral": "llama", "qwen3_moe": "qwen3moe", **newer.ARCHITECTURES}
 PERMUTED = {"llama", "mixtral", "granite", "smollm3"}
 MODEL_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
 def gguf_name(name, model_type):
     stem, kind = name.rsplit(".", 1)
+    if kind == "e_score_correction_bias":
+        return f"blk.{stem.split('.')[2]}.exp_probs_b.bias"
     if stem in MODEL_NAMES:
         return f"{MODEL_NAMES[stem]}.{kind}"
     _, _, layer, part = stem.split(".", 3)
@@ -181,10 +185,12 @@ def add_values(writer, config):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
-    writer.add_rope_dimension_count(int(config["head_dim"] * config.get("partial_rotary_factor", 1)))
+    newer.add_values(writer, config)
+    if "kv_lora_rank" not in config:
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+        writer.add_rope_dimension_count(int(config["head_dim"] * config.get("partial_rotary_factor", 1)))
     writer.add_rope_freq_base(config["rope_theta"])
     if "norm_epsilon" in config:
         writer.add_layer_norm_eps(config["norm_epsilon"])
@@ -242,6 +248,8 @@ def write_parameter(tensor, values, config, quantiser):
         half = values.shape[1] // 2
         return np.concatenate([quantiser.write(f"blk.{layer}.ffn_{part}_exps.weight", rows)
                                for part, rows in (("gate", values[:, :half]), ("up", values[:, half:]))], 1)
+    if tensor.endswith("kv_b_proj.weight"):
+        return newer.write_latent_heads(tensor, values, config, quantiser)
     name = gguf_name(tensor, model_type)
     if values.ndim == 1 and "norm" in tensor and model_type.startswith("gemma"):
         quantiser.writer.add_tensor(name, values + 1)
@@ -289,7 +297,7 @@ def make_model(name, config, kinds, out, seed):
     else:
         add_values(writer, config)
     quantiser = Quantiser(writer, kinds)
-    for tensor, parameter in sorted(model.named_parameters()):
+    for tensor, parameter in sorted(stored(model)):
         if tensor in ("lm_head.weight", "embed_out.weight") and parsed.tie_word_embeddings:
             continue
         values = parameter.detach().numpy()

@@ -38,6 +38,8 @@ def random_weights(model, seed, layer_gain=1.0):
         last = name.rsplit(".", 1)[-1]
         if last.endswith("bias"):
             p.data = 0.5 * noise
+        elif last in ("scale", "per_expert_scale"):
+            p.data = 1.0 + 0.3 * noise
         elif last == "layer_scalar":
             p.data = 0.8 + 0.2 * noise
         elif "norm" in name or ".ln_" in name:

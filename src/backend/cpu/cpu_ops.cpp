@@ -1,9 +1,10 @@
 #include "backend/cpu/cpu_ops.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
-#include "backend/cpu/mapped_floats.h"
+#include "backend/cpu/cpu_weights.h"
 #include "base/check.h"
 #include "core/shared_prefixes.h"
 #include "kernels/cpu/activation.h"
@@ -13,58 +14,18 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/paged_attention.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/row_chunks.h"
 #include "kernels/cpu/sample.h"
 
 namespace llmb {
 
 namespace {
 
-class CpuLinear final : public LinearWeight {
- public:
-  explicit CpuLinear(cpu::PackedLinear packed) : packed_(std::move(packed)) {}
-  int64_t resident_bytes() const override { return packed_.resident_bytes(); }
-  const cpu::PackedLinear& packed() const { return packed_; }
-
- private:
-  const cpu::PackedLinear packed_;
-};
-
-class CpuExperts final : public ExpertsWeight {
- public:
-  CpuExperts(std::vector<std::unique_ptr<LinearWeight>> gate_up, std::vector<std::unique_ptr<LinearWeight>> down)
-      : gate_up_(std::move(gate_up)), down_(std::move(down)) {
-    for (size_t i = 0; i < gate_up_.size(); ++i)
-      views_.push_back(
-          {&static_cast<const CpuLinear&>(*gate_up_[i]).packed(), &static_cast<const CpuLinear&>(*down_[i]).packed()});
-  }
-  int64_t resident_bytes() const override {
-    int64_t bytes = 0;
-    for (const auto* list : {&gate_up_, &down_})
-      for (const auto& weight : *list) bytes += weight->resident_bytes();
-    return bytes;
-  }
-  std::span<const cpu::ExpertView> views() const { return views_; }
-
- private:
-  const std::vector<std::unique_ptr<LinearWeight>> gate_up_, down_;
-  std::vector<cpu::ExpertView> views_;
-};
-
-class CpuBuffer final : public DeviceBuffer {
- public:
-  CpuBuffer(int64_t rows, int64_t width) : width_(width), memory_(rows * width) {}
-  Rows rows() const override { return {memory_.data(), DType::kF32, width_}; }
-  int64_t resident_bytes() const override { return memory_.size() * int64_t{sizeof(float)}; }
-
- private:
-  const int64_t width_;
-  const MappedFloats memory_;
-};
-
-float* floats(Rows rows) { return static_cast<float*>(rows.data); }
-
-// Every weight here came from make_linear.
-const cpu::PackedLinear& packed(const LinearWeight& weight) { return static_cast<const CpuLinear&>(weight).packed(); }
+std::vector<const cpu::PackedLinear*> packed_heads(HeadWeights heads) {
+  std::vector<const cpu::PackedLinear*> weights;
+  for (const auto& head : heads) weights.push_back(&packed(*head));
+  return weights;
+}
 
 // Whether a product and its activation run together: with few rows, what is between stays in a cache, and each thread
 // reads weights from front to back.
@@ -279,6 +240,25 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
   }
 }
 
+void CpuOps::join_latents(HeadWeights heads, Rows queries, Rows latents, int64_t rows, Rows qkv) {
+  const LatentConfig& l = config_.latent;
+  const int64_t num_heads = config_.num_attention_heads, dim = config_.head_dim, query = l.query_dim();
+  const size_t rope_bytes = static_cast<size_t>(l.rope_dim) * sizeof(float);
+  cpu::for_each_row(pool_, rows, num_heads * l.rope_dim + dim, [&](int64_t row, int) {
+    const float* const from = floats(queries.from(row));
+    float* const to = floats(qkv.from(row));
+    for (int64_t h = 0; h < num_heads; ++h) std::memcpy(to + h * dim, from + h * query + l.key_dim, rope_bytes);
+    std::copy_n(floats(latents.from(row)), dim, to + num_heads * dim);
+  });
+  cpu::head_linear(packed_heads(heads), floats(queries), {queries.width, 0, query}, rows, floats(qkv),
+                   {qkv.width, l.rope_dim, dim}, &heads_scratch_, pool_);
+}
+
+void CpuOps::expand_values(HeadWeights heads, Rows gathered, int64_t rows, Rows out) {
+  cpu::head_linear(packed_heads(heads), floats(gathered), {gathered.width, 0, config_.latent.rank}, rows, floats(out),
+                   {out.width, 0, config_.latent.value_dim}, &heads_scratch_, pool_);
+}
+
 void CpuOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) {
   cpu::activate(spec, floats(x), rows, out.width, floats(out), pool_);
 }
@@ -302,10 +282,12 @@ void CpuOps::activate_times(Activation kind, Rows x, Rows y, int64_t first_colum
 }
 
 void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                         Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) {
+                         Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
+                         int64_t rows, Rows out) {
   cpu::mix_experts(static_cast<const CpuExperts&>(experts).views(), config, spec, floats(router_logits),
-                   choice_bias != nullptr ? floats(choice_bias->rows()) : nullptr, floats(x), rows, x.width,
-                   floats(out), &experts_scratch_, pool_);
+                   choice_bias != nullptr ? floats(choice_bias->rows()) : nullptr,
+                   scales != nullptr ? floats(scales->rows()) : nullptr, floats(x), rows, x.width, floats(out),
+                   &experts_scratch_, pool_);
 }
 
 void CpuOps::add_gated(Rows x, Rows y, Rows gate, int64_t rows) {

@@ -17,6 +17,7 @@
 #include "core/resolve_step.h"
 #include "core/step_plan.h"
 #include "kernels/cpu/experts.h"
+#include "kernels/cpu/head_linear.h"
 #include "kernels/cpu/linear.h"
 #include "model/ops.h"
 #include "model/rope_table.h"
@@ -81,12 +82,15 @@ class CpuOps final : public Ops {
   void grow_queries(int64_t rows, Rows qkv) override;
   void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
   void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
+  void join_latents(HeadWeights heads, Rows queries, Rows latents, int64_t rows, Rows qkv) override;
+  void expand_values(HeadWeights heads, Rows gathered, int64_t rows, Rows out) override;
   void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
   void linear_activate(const LinearWeight& weight, const ActivationSpec& spec, Rows x, int64_t rows, Rows between,
                        Rows out) override;
   void activate_times(Activation kind, Rows x, Rows y, int64_t first_column, int64_t rows, Rows out) override;
   void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                   Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) override;
+                   Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
+                   int64_t rows, Rows out) override;
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;
   void multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) override;
   void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) override;
@@ -127,6 +131,7 @@ class CpuOps final : public Ops {
   SampledRows sampled_;                 // of plan_, so far
   std::vector<float> vectors_;  // of the step in progress
   cpu::ExpertsScratch experts_scratch_;
+  cpu::HeadLinearScratch heads_scratch_;
 };
 
 }  // namespace llmb

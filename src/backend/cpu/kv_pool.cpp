@@ -27,6 +27,9 @@ int32_t num_scratch_blocks(const LoadOptions& options) {
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
   const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.cpu.quantization));
+  if (config.has_latent() && dtype == DType::kI8)
+    return unsupported("kv-cache-dtype int8: not for model_type \"" + config.model_type +
+                       "\", whose cache holds latents; use float32 or bfloat16");
   KvLayout kv = make_kv_layout(config, options.block_size, dtype, layer_groups(config, options));
   const int64_t bytes_per_block = kv.bytes_per_block(), num_scratch = num_scratch_blocks(options);
   const int64_t memory_bytes =
@@ -100,14 +103,17 @@ int64_t KvPool::plane_bytes() const {
 
 int64_t KvPool::layer_bytes(int32_t layer) const {
   const KvHeads heads = layout_.heads_of(layer);
-  return cpu::KvCacheView{nullptr, layout_.dtype, layout_.block_size, heads.num_heads, heads.head_dim}.block_bytes();
+  return cpu::KvCacheView{nullptr, layout_.dtype, layout_.block_size, heads.num_heads, heads.head_dim, 0,
+                          layout_.latent_dim}
+      .block_bytes();
 }
 
 cpu::KvCacheView KvPool::layer(int32_t layer) {
   const LayerGroups& groups = layout_.groups;
   const KvHeads heads = layout_.heads_of(layer);
   uint8_t* const data = plane(groups.plane(layer)) + groups.part(layer) * layer_bytes(layer);
-  return {data, layout_.dtype, layout_.block_size, heads.num_heads, heads.head_dim, block_stride_};
+  return {data, layout_.dtype, layout_.block_size, heads.num_heads, heads.head_dim, block_stride_,
+          layout_.latent_dim};
 }
 
 void KvPool::copy_blocks_to(KvPool& other, std::span<const BlockCopy> copies, ThreadPool& pool) {

@@ -1,6 +1,7 @@
 // The ops of the forward pass: each calls its kernel with the step in progress. The rest of CudaOps is in cuda_ops.cpp.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cuda_weights.h"
+#include "base/check.h"
 #include "kernels/cuda/activate.h"
 #include "kernels/cuda/add_embedding.h"
 #include "kernels/cuda/elementwise.h"
@@ -84,7 +85,9 @@ void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows ou
 }
 
 void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                          Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) {
+                          Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
+                          int64_t rows, Rows out) {
+  LLMB_CHECK(scales == nullptr && config.scores_of_group == 2);  // of models that check_cuda_support refuses
   const auto* const bias = choice_bias != nullptr ? data<const float>(choice_bias->rows()) : nullptr;
   const auto& weights = static_cast<const CudaExperts&>(experts);
   with_type(options_.dtype, [&]<typename T>(T) {

@@ -105,7 +105,8 @@ class CudaOps final : public Ops {
   void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
   void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
   void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                   Rows router_logits, const DeviceBuffer* choice_bias, Rows x, int64_t rows, Rows out) override;
+                   Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
+                   int64_t rows, Rows out) override;
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;
   void scale(Rows x, float factor, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;

@@ -30,6 +30,7 @@ Status check_cuda_support(const ModelConfig& config, int32_t max_model_len) {
       {"layers with a recurrent state", config.has_states()},
       {"heads that differ by layer, layers that share keys and values, or layers' scalars",
        config.heads_differ() || config.layer_scalars},
+      {"latent attention", config.has_latent()},
       {"more than 32 experts a token", config.experts.top_k > cuda::kMaxExpertsPerToken},
       {"more than 32 groups of experts", config.experts.num_groups > cuda::kMaxExpertGroups},
       {"more than 4096 experts", config.experts.num_experts > cuda::kMaxExperts},

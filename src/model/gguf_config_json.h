@@ -1,0 +1,65 @@
+// How the values of a GGUF file become a config.json. Private to src/model.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+#include "formats/gguf_file.h"
+#include "model/gguf_model.h"
+
+namespace llmb {
+
+// Collects config.json from the values under "<architecture>.".
+class GgufConfigJson {
+ public:
+  GgufConfigJson(const GgufFile& file, const GgufArchitecture& architecture)
+      : file_(file), prefix_(std::string(architecture.name) + ".") {
+    out["model_type"] = architecture.model_type;
+  }
+
+  void integer(const char* field, const char* key) { integer(field, key, &out); }
+  void integer(const char* field, const char* key, nlohmann::json* to) {
+    if (const auto value = file_.integer(prefix_ + key)) (*to)[field] = *value;
+    else check_absent(key);
+  }
+  void number(const char* field, const char* key) { number(field, key, &out); }
+  void number(const char* field, const char* key, nlohmann::json* to) {
+    const auto value = file_.number(prefix_ + key);
+    if (!value) return check_absent(key);
+    if (!std::isfinite(*value)) fail(data_loss("\"" + prefix_ + key + "\" is not a finite number"));
+    (*to)[field] = *value;
+  }
+  std::optional<int64_t> integer_of(const char* key) const { return file_.integer(prefix_ + key); }
+  std::optional<bool> boolean_of(const char* key) const { return file_.boolean(prefix_ + key); }
+  std::string text(const char* key) const { return std::string(file_.text(prefix_ + key).value_or("")); }
+  bool has(const char* tensor) const { return file_.tensor(tensor) != nullptr; }
+  const GgufFile& file() const { return file_; }
+
+  void fail(Status first) {
+    if (status.ok()) status = std::move(first);
+  }
+
+  nlohmann::json out = nlohmann::json::object();
+  Status status;
+
+ private:
+  void check_absent(const char* key) {
+    if (file_.find(prefix_ + key) != nullptr)
+      fail(unsupported("\"" + prefix_ + key +
+                       "\" is not one number; models whose layers differ in it are not supported"));
+  }
+
+  const GgufFile& file_;
+  const std::string prefix_;
+};
+
+// gguf_config_experts.cpp: mixtures of experts, and latent attention.
+void read_expert_particulars(GgufConfigJson& c);
+bool knows_gguf_experts(const std::string& model_type);  // whether its experts are read
+
+}  // namespace llmb
