@@ -16,6 +16,7 @@
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sample.h"
@@ -122,7 +123,7 @@ class KernelCases {
     const int copies = bench_.num_copies(n * k * 2);
     const Copies weight = normal(n * k, 0.02f, copies);
     for (const int64_t rows :
-         s_.is_tiny() ? std::vector<int64_t>{1, 20} : std::vector<int64_t>{1, 8, 16, 32, 64, 128, 256, 4096}) {
+         s_.is_tiny() ? std::vector<int64_t>{1, 20} : std::vector<int64_t>{1, 8, 16, 32, 64, 128, 256, 512, 4096}) {
       if (rows * n > int64_t{1} << 28) continue;  // logits of a whole prefill are never wanted
       const Copies x = normal(rows * k), out(rows * n * 4);
       const auto view = [&](int copy) { return cuda::LinearView{weight.at<T>(copy), nullptr, n, k}; };
@@ -139,7 +140,27 @@ class KernelCases {
         };
         bench_.report_either(op, what, bench_.time_s(copies, body), bytes, flops);
       }
+      int8_case(what, n, k, rows, weight, x, out);
     }
+  }
+
+  // The same product of int8 weights with the rounding of its rows before it, as a step has it. `bf16`: the weight's
+  // copies, of which those of int8 are made.
+  void int8_case(const std::string& what, int64_t n, int64_t k, int64_t rows, const Copies& bf16, const Copies& x,
+                 const Copies& out) {
+    const int64_t row_bytes = cuda::int8_row_bytes(k);
+    const int copies = static_cast<int>(bf16.bytes() / bf16.stride());
+    const Copies weight(n * row_bytes, copies), scales(n * 4, copies), x_int8(rows * row_bytes), x_scales(rows * 4);
+    for (int c = 0; c < copies; ++c)
+      cuda::quantize_rows(bf16.at<T>(c), n, k, weight.at<int8_t>(c), scales.at<float>(c), bench_.stream());
+    const double seconds = bench_.time_s(copies, [&](int c) {
+      cuda::quantize_rows(x.at<T>(0), rows, k, x_int8.at<int8_t>(0), x_scales.at<float>(0), bench_.stream());
+      cuda::linear_int8(cuda::Int8View{weight.at<int8_t>(c), scales.at<float>(c), nullptr, n, k},
+                        {x_int8.at<int8_t>(0), x_scales.at<float>(0)}, rows, out.at<T>(0), bench_.stream());
+    });
+    const double flops = 2.0 * static_cast<double>(rows * n) * static_cast<double>(k);
+    bench_.report_either("linear_int8", what, seconds, static_cast<double>((n + rows) * row_bytes + rows * (n + k) * 2),
+                         flops);
   }
 
   void norm_case(int64_t rows) {

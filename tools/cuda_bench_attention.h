@@ -24,10 +24,11 @@ struct AttentionModel {
   bool is_tiny;
 };
 
-// kHopper is what an engine takes on such a device, kMma elsewhere.
-enum class AttentionPath { kMma, kHopper, kDeterministic };
+// kHopper is what an engine takes on such a device, kMma elsewhere; kInt8: over int8 keys and values.
+enum class AttentionPath { kMma, kHopper, kDeterministic, kInt8 };
 
 inline const char* path_name(AttentionPath path) {
+  if (path == AttentionPath::kInt8) return ", int8 KV";
   return path == AttentionPath::kMma ? ", mma" : path == AttentionPath::kHopper ? ", Hopper" : ", det.";
 }
 
@@ -46,6 +47,7 @@ class AttentionCase {
     params_.shape = {DType::kBF16, model.heads, model.kv_heads, model.head_dim, kBlockSize};
     params_.shape.deterministic = path == AttentionPath::kDeterministic;
     params_.shape.hopper = path == AttentionPath::kHopper;
+    params_.shape.int8_kv = path == AttentionPath::kInt8;
     params_.scale = 1 / std::sqrt(static_cast<float>(model.head_dim));
   }
 
@@ -62,7 +64,8 @@ class AttentionCase {
       tokens += n - std::max(first, num_same);
     }
     tokens += most_same;
-    return static_cast<double>(tokens * params_.shape.num_kv_heads * params_.shape.head_dim * 2 * 2);
+    const int64_t vector_bytes = params_.shape.int8_kv ? params_.shape.head_dim + 4 : params_.shape.head_dim * 2;
+    return static_cast<double>(tokens * params_.shape.num_kv_heads * vector_bytes * 2);
   }
   double flops() const {
     double pairs = 0;
@@ -90,7 +93,9 @@ class AttentionCase {
     const int64_t block_elements = int64_t{shape.num_kv_heads} * kBlockSize * shape.head_dim;
     const int32_t num_blocks = block_start.back();
     const int copies = bench_.num_copies(num_blocks * block_elements * 4);
-    const Copies k(copies * num_blocks * block_elements * 2), v(k.bytes());
+    const Copies k(copies * num_blocks * block_elements * 2), v(k.bytes());  // int8: any bytes do
+    const Copies scales(shape.int8_kv ? copies * num_blocks * block_elements / shape.head_dim * 4 : 1);
+    cuda::fill_normal(scales.at<void>(0), DType::kF32, scales.bytes() / 4, 0.01f, 4, bench_.stream());
     for (const Copies* pool : {&k, &v})
       cuda::fill_normal(pool->at<void>(0), DType::kBF16, copies * num_blocks * block_elements, 1, pool == &k ? 1 : 2,
                         bench_.stream());
@@ -119,8 +124,12 @@ class AttentionCase {
                                    {},
                                    shared.work()};
     return bench_.time_s(copies, [&](int copy) {
-      cuda::paged_attention(qkv.at<T>(0), stride, out.at<T>(0), k.at<T>(0), v.at<T>(0),
-                            block_ids.at<BlockId>(0) + int64_t{copy} * num_blocks, work, params_, bench_.stream());
+      const auto attend = [&](const auto&... pools) {
+        cuda::paged_attention(qkv.at<T>(0), stride, out.at<T>(0), pools...,
+                              block_ids.at<BlockId>(0) + int64_t{copy} * num_blocks, work, params_, bench_.stream());
+      };
+      if (!shape.int8_kv) return attend(k.at<const T>(0), v.at<const T>(0));
+      attend(cuda::Int8Kv{k.at<int8_t>(0), v.at<int8_t>(0), scales.at<float>(0), scales.at<float>(0)});
     });
   }
 
@@ -242,6 +251,7 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
   if (model.is_tiny) {
     decode("3 x 40", even_lengths(3, 40), AttentionPath::kMma);
     decode("skewed", skewed_lengths(17, 20), AttentionPath::kDeterministic);
+    decode("3 x 40", even_lengths(3, 40), AttentionPath::kInt8);
     prefill("prefill 50", {50}, 50, AttentionPath::kMma);
     shared(16, 256, 5, AttentionPath::kMma);
     shared(16, 256, 5, AttentionPath::kMma, 200);
@@ -253,7 +263,7 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     return;
   }
   if (has_hopper) shared(64, 2048, 64, AttentionPath::kHopper);
-  for (const AttentionPath path : {AttentionPath::kMma, AttentionPath::kDeterministic}) {
+  for (const AttentionPath path : {AttentionPath::kMma, AttentionPath::kDeterministic, AttentionPath::kInt8}) {
     for (const int32_t context : {1024, 4096, 8192})
       decode("64 x " + std::to_string(context), even_lengths(64, context), path);
     for (const int32_t context : {1024, 4096})
@@ -266,7 +276,8 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     shared(16, 1024, 128, path);
     windowed(64, 8192, 1024, path);
   }
-  for (const AttentionPath path : {AttentionPath::kMma, AttentionPath::kHopper, AttentionPath::kDeterministic}) {
+  for (const AttentionPath path :
+       {AttentionPath::kMma, AttentionPath::kHopper, AttentionPath::kDeterministic, AttentionPath::kInt8}) {
     if (path == AttentionPath::kHopper && !has_hopper) continue;
     for (const int32_t length : {2048, 4096, 8192, 16384})
       prefill("prefill " + std::to_string(length), {length}, length, path);

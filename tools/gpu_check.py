@@ -20,9 +20,11 @@ import sys
 import tempfile
 import time
 
+from few_bits_targets import few_bits_targets
+
 # (prompt tokens, output tokens, requests, output tokens/s that 75 % of the no-overlap roofline make on an H200)
 WHOLE_RUNS = [(128, 128, 1536, 17600), (1000, 1000, 256, 9100), (128, 2048, 256, 13600), (2048, 128, 384, 2000)]
-NANO_VLLM_TARGET = 27000
+NANO_VLLM, NANO_VLLM_TARGET = "Qwen3-0.6B, nano-vllm's workload", 27000
 # Batch size: output tokens/s that 80 % of the no-overlap roofline make on an H200 at 1,024 tokens of context.
 DECODE_STEPS = {1: 230, 32: 5700, 128: 13700, 256: 15900}
 CONTEXT, STEPS = 1024, 32
@@ -30,7 +32,6 @@ NO_GPU = 77
 
 
 def report_path():
-    """data/measurements/<name of the GPU>.md"""
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     named = subprocess.run(query, stdout=subprocess.PIPE, text=True).stdout.split("\n")[0] if shutil.which(query[0]) else ""
     return "data/measurements/" + (re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-") or "gpu") + ".md"
@@ -305,6 +306,7 @@ class Check:
 
         for m, wanted in [(1, 0.9), (8, 0.9), (16, 0.9), (32, 0.85), (64, 0.85), (128, 0.85)]:
             worst(f"skinny GEMM, M = {m}, the worst shape", wanted, linear(m))
+        few_bits_targets(rows, attention, add, missing)
         for num in (1, 64):
             worst(f"lora of q, k and v, 64 rows, {num} of rank 16", 0.6 if num == 64 else 0,
                   [rows.get(("lora", f"{model} qkv, 64 rows, {num} of rank 16"))])
@@ -347,9 +349,6 @@ class Check:
             ms, step_ms = kernel["us"] / 1e3, float(row["ms/step"])
             add(f"{kernel['op']}, B = 256", "bench_kernels_cuda", ms, "ms", step_ms, ms / step_ms, "≤ 0.1 % of the step",
                 ms <= 0.001 * step_ms)
-
-
-NANO_VLLM = "Qwen3-0.6B, nano-vllm's workload"
 
 
 def number(value):

@@ -17,4 +17,12 @@ void embedding(const T* table,         // [vocab_size, hidden]
                float* residual,  // [rows, hidden]
                cudaStream_t stream);
 
+// The same of rows that quantize_rows() made.
+void embedding_int8(const int8_t* table,    // [vocab_size, int8_row_bytes(hidden)]  aligned to 16
+                    const float* scales,    // [vocab_size]
+                    const TokenId* tokens,  // [rows]
+                    int64_t rows, int64_t hidden,
+                    float* residual,  // [rows, hidden]
+                    cudaStream_t stream);
+
 }  // namespace llmb::cuda

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/cuda/activate.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"
 
@@ -212,9 +213,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Multiplies what a pair's matrix gave by the pair's weight.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    weigh_kernel(T* __restrict__ x, const int32_t* __restrict__ slot_of_pair, const float* __restrict__ weights,
-                 int64_t width) {
+__global__ void __launch_bounds__(kThreads) weigh_kernel(T* __restrict__ x, const int32_t* __restrict__ slot_of_pair,
+                                                         const float* __restrict__ weights, int64_t width) {
   const int64_t pair = blockIdx.x, column = int64_t{blockIdx.y} * kThreads + threadIdx.x;
   if (column >= width) return;
   T* const at = x + slot_of_pair[pair] * width + column;
@@ -227,6 +227,8 @@ struct Workspace {
   float* weights = nullptr;
   RowTile* tiles = nullptr;
   void *gate_up = nullptr, *activated = nullptr, *y = nullptr;
+  int8_t *x_int8 = nullptr, *activated_int8 = nullptr;  // where experts are int8, with the scales below
+  float *x_scales = nullptr, *activated_scales = nullptr;
   int64_t bytes = 0;
 
   // With `base` nullptr: to count bytes.
@@ -245,6 +247,11 @@ struct Workspace {
     place(&gate_up, pairs * s.gate_up, element_bytes);
     place(&activated, pairs * s.intermediate, element_bytes);
     place(&y, pairs * s.hidden, element_bytes);
+    if (!s.is_int8) return;
+    place(&x_int8, rows * int8_row_bytes(s.hidden), 1);
+    place(&x_scales, rows, 4);
+    place(&activated_int8, pairs * int8_row_bytes(s.intermediate), 1);
+    place(&activated_scales, pairs, 4);
   }
 
   // Every expert's last tile may be short.
@@ -253,6 +260,16 @@ struct Workspace {
     return std::min<int64_t>(pairs, pairs / tile_rows + num_experts);
   }
 };
+
+// The rows' product by each one's expert. int8, scales: memory for the rows as int8, where experts are.
+template <class T>
+void multiply_rows(const GroupedWeights& weights, const T* x, int64_t num_x_rows, const int32_t* x_rows,
+                   const Workspace& w, int32_t num_tiles, int32_t tile_rows, int8_t* int8, float* scales, T* out,
+                   cudaStream_t stream) {
+  if (weights.scales == nullptr) return linear_grouped(weights, x, x_rows, w.tiles, num_tiles, tile_rows, out, stream);
+  quantize_rows(x, num_x_rows, weights.in_features, int8, scales, stream);
+  linear_grouped_int8(weights, {int8, scales}, x_rows, w.tiles, num_tiles, tile_rows, out, stream);
+}
 
 }  // namespace
 
@@ -270,16 +287,24 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
   LLMB_CHECK(config.num_groups <= kMaxExpertGroups && config.num_experts % config.num_groups == 0);
   LLMB_CHECK(config.choice_bias == (choice_bias != nullptr));
   if (rows == 0) return;
-  const ExpertsShape shape{rows, down.out_features, gate_up.out_features, down.in_features, config};
+  const ExpertsShape shape{rows,
+                           down.out_features,
+                           gate_up.out_features,
+                           down.in_features,
+                           config,
+                           gate_up.scales != nullptr || down.scales != nullptr};
   const Workspace w(static_cast<uint8_t*>(workspace), shape, rows, sizeof(T));
   const auto pairs = static_cast<int32_t>(rows * config.top_k);
   const int32_t tile_rows = grouped_tile_rows(pairs, config.num_experts);
   const auto num_tiles = static_cast<int32_t>(Workspace::max_tiles(pairs, config.num_experts));
   const dim3 experts(static_cast<unsigned>(config.num_experts)), threads(kThreads);
-  const Routing routing{config.num_experts,    config.top_k,
-                        config.num_groups,     config.top_groups,
+  const Routing routing{config.num_experts,
+                        config.top_k,
+                        config.num_groups,
+                        config.top_groups,
                         config.scores == ExpertScores::kSoftmax,
-                        config.norm_topk_prob, static_cast<float>(config.weight_scale),
+                        config.norm_topk_prob,
+                        static_cast<float>(config.weight_scale),
                         choice_bias};
   launch({dim3(static_cast<unsigned>(ceil_div(rows, kWarps))), threads, 0, stream}, route_kernel, router_logits,
          routing, rows, w.chosen, w.weights);
@@ -289,14 +314,15 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
   auto* const wide = static_cast<T*>(w.gate_up);
   auto* const activated = static_cast<T*>(w.activated);
   auto* const y = static_cast<T*>(w.y);
-  linear_grouped(gate_up, x, w.row_of_slot, w.tiles, num_tiles, tile_rows, wide, stream);
+  multiply_rows(gate_up, x, rows, w.row_of_slot, w, num_tiles, tile_rows, w.x_int8, w.x_scales, wide, stream);
   if (config.weighs_input) {
     const auto chunks = static_cast<unsigned>(ceil_div(gate_up.out_features, kThreads));
     launch({dim3(static_cast<unsigned>(pairs), chunks), threads, 0, stream}, weigh_kernel<T>, wide, w.slot_of_pair,
            w.weights, gate_up.out_features);
   }
   activate(spec, static_cast<const T*>(wide), pairs, down.in_features, activated, stream);
-  linear_grouped(down, static_cast<const T*>(activated), nullptr, w.tiles, num_tiles, tile_rows, y, stream);
+  multiply_rows(down, static_cast<const T*>(activated), pairs, nullptr, w, num_tiles, tile_rows, w.activated_int8,
+                w.activated_scales, y, stream);
   const auto combine = [&](auto kernel, int width) {
     const auto chunks = static_cast<unsigned>(ceil_div(shape.hidden, int64_t{kThreads} * width));
     launch({dim3(static_cast<unsigned>(rows), chunks), threads, 0, stream}, kernel, y, w.slot_of_pair,

@@ -29,12 +29,14 @@ struct ExpertsShape {
   int64_t gate_up = 0;  // features of gate and up together
   int64_t intermediate = 0;
   ExpertsConfig config;
+  bool is_int8 = false;  // a matrix, or both
 };
 
 int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype);
 
-// T: float, __nv_bfloat16 or __half. REQUIRES: config within the limits above; workspace of experts_workspace_bytes for
-// a shape that holds this one. Throws CudaError.
+// T: float, __nv_bfloat16 or __half. Where the matrices are int8, x and what goes into `down` are rounded to int8, row
+// by row. REQUIRES: config within the limits above; workspace of experts_workspace_bytes for a shape that holds this
+// one. Throws CudaError.
 template <class T>
 void mix_experts(const GroupedWeights& gate_up,  // [gate_up, hidden] each
                  const GroupedWeights& down,     // [hidden, intermediate] each

@@ -22,6 +22,9 @@ struct GroupedWeights {
   const void* const* biases = nullptr;   // [num_experts]  each [out_features]; or nullptr: none has one
   int64_t out_features = 0;
   int64_t in_features = 0;
+  // [num_experts]  each [out_features]: weights are int8 rows of int8_row_bytes(in_features), biases fp32; nullptr: of
+  // T
+  const float* const* scales = nullptr;
 };
 
 // How many rows a tile may have where `rows` rows belong to num_experts experts.

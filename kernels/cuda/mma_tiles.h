@@ -1,8 +1,10 @@
-// A product of matrix tiles on tensor cores: the main loop of linear_mma and linear_grouped. Device code only.
+// A product of matrix tiles on tensor cores: the main loop of linear_mma, linear_int8 and linear_grouped. Device code
+// only.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ptx.h"
@@ -28,10 +30,26 @@ struct Tiling {
   static __device__ int warp_col() { return static_cast<int>(threadIdx.x) / 32 % kWarpsN * kWarpCols; }
 };
 
+// Two int8 numbers, neighbours along k, in the place of one element of 16 bits: fragments have the same bytes, and a
+// product of them takes twice as many k. Their sums are exact.
+struct alignas(2) Int8Pair {
+  int8_t k[2];
+};
+
+template <class T>
+using SumOf = std::conditional_t<std::is_same_v<T, Int8Pair>, int32_t, float>;
+
+// d [16,8] += a * b, of 16 elements of k.
+template <class T>
+__device__ __forceinline__ void multiply_fragments(SumOf<T> (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (std::is_same_v<T, Int8Pair>) ptx::mma_m16n8k32_int8(d, a, b);
+  else ptx::mma_m16n8k16<T>(d, a, b);
+}
+
 // This thread's part of a block's outputs.
-template <class Tile>
+template <class Tile, class Sum>
 struct Sums {
-  float value[Tile::kRowTiles][Tile::kColTiles][4] = {};
+  Sum value[Tile::kRowTiles][Tile::kColTiles][4] = {};
 
   // Calls write(row, column, sum) for each, counted from the block's first.
   template <class Write>
@@ -70,7 +88,7 @@ __device__ __forceinline__ void load_tile(T* tile, const T* matrix, const RowOf&
 
 // Adds the product of a tile of x and one of the weight.
 template <class T, class Tile>
-__device__ __forceinline__ void add_tiles(const T* x_tile, const T* w_tile, Sums<Tile>* sums) {
+__device__ __forceinline__ void add_tiles(const T* x_tile, const T* w_tile, Sums<Tile, SumOf<T>>* sums) {
   constexpr int kRowTiles = Tile::kRowTiles, kColTiles = Tile::kColTiles;
   const int lane = threadIdx.x % 32, warp_row = Tile::warp_row(), warp_col = Tile::warp_col();
 #pragma unroll
@@ -95,15 +113,15 @@ __device__ __forceinline__ void add_tiles(const T* x_tile, const T* w_tile, Sums
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
-      for (int j = 0; j < kColTiles; ++j) ptx::mma_m16n8k16<T>(sums->value[i][j], a[i], b[j]);
+      for (int j = 0; j < kColTiles; ++j) multiply_fragments<T>(sums->value[i][j], a[i], b[j]);
   }
 }
 
 // The block's outputs: one chain of sums over k for each. x_row_of and feature_of name the matrix rows of the block's
 // rows and columns, as in load_tile.
 template <class T, class Tile, class RowOf, class FeatureOf>
-__device__ __forceinline__ Sums<Tile> multiply(const T* x, const RowOf& x_row_of, const T* weight,
-                                               const FeatureOf& feature_of, int64_t in_features) {
+__device__ __forceinline__ Sums<Tile, SumOf<T>> multiply(const T* x, const RowOf& x_row_of, const T* weight,
+                                                         const FeatureOf& feature_of, int64_t in_features) {
   T* const shared = dynamic_shared<T>();
   const int num_steps = static_cast<int>((in_features + kTileK - 1) / kTileK);
   const auto load_stage = [&](int step) {
@@ -115,7 +133,7 @@ __device__ __forceinline__ Sums<Tile> multiply(const T* x, const RowOf& x_row_of
     }
     ptx::cp_async_commit();  // an empty group keeps the count
   };
-  Sums<Tile> sums;
+  Sums<Tile, SumOf<T>> sums;
 #pragma unroll
   for (int step = 0; step < Tile::kStages - 1; ++step) load_stage(step);
   for (int step = 0; step < num_steps; ++step) {

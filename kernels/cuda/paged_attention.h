@@ -7,8 +7,8 @@
 // 3. Deterministic: a row's bits do not depend on the rest of the step, nor on how its sequence was cut into chunks.
 // 4. The combined result of a unit in pieces is merged in order of positions, whichever block comes last.
 // 5. Positions that several sequences share are computed by a launch of its own, for all their rows at once, where the
-//    work has one, each as far as its window reaches. The states go on in the order of positions: deterministic bits are
-//    as without it.
+//    work has one, each as far as its window reaches. The states go on in the order of positions: deterministic bits
+//    are as without it.
 // 6. A row of a tree that lies behind its place is a sequence of one row in the schedule. It sees its ancestors at the
 //    positions of their depth, and has the bits that it would have had behind them in a chain.
 #pragma once
@@ -17,6 +17,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/int8_kv.h"
 #include "kernels/cuda/paged_attention_schedule.h"
 #include "kernels/cuda/resolve_step.h"
 
@@ -66,7 +67,7 @@ struct AttentionWork {
   int32_t num_blocks = 0;
   AttentionTree tree;
   SharedAttentionWork shared;  // REQUIRES: no tree
-  int32_t num_tables = 1;  // of a sequence, in layers with different windows: their ids of a block stand together
+  int32_t num_tables = 1;      // of a sequence, in layers with different windows: their ids of a block stand together
 };
 
 // One layer. The new tokens' keys and values are already in the pool. T: float, __nv_bfloat16 or __half, as
@@ -78,6 +79,11 @@ void paged_attention(const T* qkv,              // [num_tokens, qkv_stride]  q a
                      T* out,                    // [num_tokens, num_heads * head_dim]
                      const T* k, const T* v,    // [num_blocks, num_kv_heads, block_size, head_dim], < 2^32 rows
                      const BlockId* block_ids,  // [blocks of all tables, num_tables], from this layer's first id on
+                     const AttentionWork& work, const AttentionParams& params, cudaStream_t stream);
+
+// The same over int8 keys and values; k and v are aligned to 16 bytes. REQUIRES: params.shape.int8_kv.
+template <class T>
+void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const Int8Kv& kv, const BlockId* block_ids,
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream);
 
 }  // namespace llmb::cuda

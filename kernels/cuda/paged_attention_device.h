@@ -20,8 +20,10 @@ struct Args {
   const T* qkv;
   int64_t qkv_stride;
   T* out;
-  const T* k;
-  const T* v;
+  const void* k;  // of T, or int8 with the scales below
+  const void* v;
+  const float* k_scales;
+  const float* v_scales;
   const BlockId* block_ids;
   AttentionWork work;
   const float* alibi_slopes;

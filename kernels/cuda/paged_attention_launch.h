@@ -16,27 +16,29 @@ constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kF32
                            : std::is_same_v<T, __half> ? DType::kF16
                                                        : DType::kBF16;
 
-// Defined in paged_attention_tree_bf16.cu, _tree_f16.cu, _shared_bf16.cu and _shared_f16.cu.
-extern template void launch_mma<__nv_bfloat16, ItemKind::kTree>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
-extern template void launch_mma<__half, ItemKind::kTree>(const Args<__half>&, int32_t, cudaStream_t);
-extern template void launch_mma<__nv_bfloat16, ItemKind::kShared>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
-extern template void launch_mma<__half, ItemKind::kShared>(const Args<__half>&, int32_t, cudaStream_t);
-extern template void launch_wgmma<__nv_bfloat16, ItemKind::kShared>(const Args<__nv_bfloat16>&, cudaStream_t);
-extern template void launch_wgmma<__half, ItemKind::kShared>(const Args<__half>&, cudaStream_t);
-extern template void launch_mma<__nv_bfloat16, ItemKind::kContinued>(const Args<__nv_bfloat16>&, int32_t, cudaStream_t);
-extern template void launch_mma<__half, ItemKind::kContinued>(const Args<__half>&, int32_t, cudaStream_t);
+// Defined in paged_attention_tree_bf16.cu, _shared_bf16.cu, _int8_bf16.cu, _shared_int8_bf16.cu, and those of f16.
+#define LLMB_OTHER_KERNELS(T)                                                                           \
+  extern template void launch_mma<T, T, ItemKind::kTree>(const Args<T>&, int32_t, cudaStream_t);        \
+  extern template void launch_mma<T, T, ItemKind::kShared>(const Args<T>&, int32_t, cudaStream_t);      \
+  extern template void launch_mma<T, T, ItemKind::kContinued>(const Args<T>&, int32_t, cudaStream_t);   \
+  extern template void launch_wgmma<T, ItemKind::kShared>(const Args<T>&, cudaStream_t);                \
+  extern template void launch_mma<T, int8_t, ItemKind::kChain>(const Args<T>&, int32_t, cudaStream_t);  \
+  extern template void launch_mma<T, int8_t, ItemKind::kTree>(const Args<T>&, int32_t, cudaStream_t);   \
+  extern template void launch_mma<T, int8_t, ItemKind::kShared>(const Args<T>&, int32_t, cudaStream_t); \
+  extern template void launch_mma<T, int8_t, ItemKind::kContinued>(const Args<T>&, int32_t, cudaStream_t);
+LLMB_OTHER_KERNELS(__nv_bfloat16)
+LLMB_OTHER_KERNELS(__half)
+#undef LLMB_OTHER_KERNELS
 
 template <class T>
-Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T* v, const BlockId* block_ids,
-                  const AttentionWork& work, const AttentionParams& params) {
+Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const BlockId* block_ids, const AttentionWork& work,
+                  const AttentionParams& params) {
   const AttentionShape& shape = params.shape;
   const bool is_power_of_two = std::has_single_bit(static_cast<unsigned>(shape.block_size));
   Args<T> args{};
   args.qkv = qkv;
   args.qkv_stride = qkv_stride;
   args.out = out;
-  args.k = k;
-  args.v = v;
   args.block_ids = block_ids;
   args.work = work;
   args.alibi_slopes = params.alibi_slopes;
@@ -57,6 +59,45 @@ Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T*
   return args;
 }
 
+// Launches for keys and values of type KV, T or int8_t, which are in args.
+template <class T, class KV>
+void launch_all(const Args<T>& args, const AttentionTiling& tiling, cudaStream_t stream) {
+  if (tiling.scalar) return launch_scalar<T, KV>(args, stream);
+  if constexpr (!std::is_same_v<T, float>) {
+    const AttentionWork& work = args.work;
+    LLMB_CHECK(args.qkv_stride % 8 == 0 && (std::is_same_v<T, KV> || !tiling.wgmma));
+    if (work.shared.stats != nullptr) {
+      LLMB_CHECK(work.tree.parent_rows == nullptr);
+      Args<T> shared = args;
+      shared.work.num_ctas = work.shared.num_ctas;
+      shared.work.items = work.shared.items;
+      shared.work.cta_start = work.shared.cta_start;
+      if (work.shared.uses_wgmma) launch_wgmma<T, ItemKind::kShared>(shared, stream);
+      else launch_mma<T, KV, ItemKind::kShared>(shared, tiling.padded_dim, stream);
+    }
+    const int32_t first_wgmma_cta = tiling.first_wgmma_cta(work.num_ctas);
+    Args<T> part = args;
+    if (tiling.wgmma && work.has_wgmma_items) {
+      part.work.num_ctas = work.num_ctas - first_wgmma_cta;
+      part.work.cta_start = work.cta_start + first_wgmma_cta;
+      launch_wgmma<T, ItemKind::kChain>(part, stream);
+      part = args;
+    }
+    part.work.num_ctas = first_wgmma_cta;
+    if (work.tree.parent_rows != nullptr) launch_mma<T, KV, ItemKind::kTree>(part, tiling.padded_dim, stream);
+    else if (work.shared.stats != nullptr) launch_mma<T, KV, ItemKind::kContinued>(part, tiling.padded_dim, stream);
+    else launch_mma<T, KV, ItemKind::kChain>(part, tiling.padded_dim, stream);
+  }
+}
+
+template <class T>
+AttentionTiling checked_tiling(const AttentionParams& params, bool int8_kv) {
+  const AttentionShape& shape = params.shape;
+  LLMB_CHECK(shape.dtype == kDTypeOf<T> && shape.int8_kv == int8_kv);
+  LLMB_CHECK(params.scale > 0 && params.softcap >= 0 && shape.window >= 0);
+  return attention_tiling(shape);
+}
+
 }  // namespace llmb::cuda::attention
 
 namespace llmb::cuda {
@@ -64,41 +105,19 @@ namespace llmb::cuda {
 template <class T>
 void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T* v, const BlockId* block_ids,
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream) {
-  const AttentionShape& shape = params.shape;
-  LLMB_CHECK(shape.dtype == attention::kDTypeOf<T>);
-  LLMB_CHECK(params.scale > 0 && params.softcap >= 0 && shape.window >= 0);
-  const AttentionTiling tiling = attention_tiling(shape);
-  const attention::Args<T> args = attention::make_args(qkv, qkv_stride, out, k, v, block_ids, work, params);
-  if constexpr (std::is_same_v<T, float>) {
-    attention::launch_scalar(args, stream);
-  } else if (tiling.scalar) {
-    attention::launch_scalar(args, stream);
-  } else {
-    LLMB_CHECK(qkv_stride % 8 == 0);
-    if (work.shared.stats != nullptr) {
-      LLMB_CHECK(work.tree.parent_rows == nullptr);
-      attention::Args<T> shared = args;
-      shared.work.num_ctas = work.shared.num_ctas;
-      shared.work.items = work.shared.items;
-      shared.work.cta_start = work.shared.cta_start;
-      if (work.shared.uses_wgmma) attention::launch_wgmma<T, attention::ItemKind::kShared>(shared, stream);
-      else attention::launch_mma<T, attention::ItemKind::kShared>(shared, tiling.padded_dim, stream);
-    }
-    const int32_t first_wgmma_cta = tiling.first_wgmma_cta(work.num_ctas);
-    attention::Args<T> part = args;
-    if (tiling.wgmma && work.has_wgmma_items) {
-      part.work.num_ctas = work.num_ctas - first_wgmma_cta;
-      part.work.cta_start = work.cta_start + first_wgmma_cta;
-      attention::launch_wgmma<T, attention::ItemKind::kChain>(part, stream);
-      part = args;
-    }
-    part.work.num_ctas = first_wgmma_cta;
-    if (work.tree.parent_rows != nullptr)
-      attention::launch_mma<T, attention::ItemKind::kTree>(part, tiling.padded_dim, stream);
-    else if (work.shared.stats != nullptr)
-      attention::launch_mma<T, attention::ItemKind::kContinued>(part, tiling.padded_dim, stream);
-    else attention::launch_mma<T, attention::ItemKind::kChain>(part, tiling.padded_dim, stream);
-  }
+  const AttentionTiling tiling = attention::checked_tiling<T>(params, false);
+  attention::Args<T> args = attention::make_args(qkv, qkv_stride, out, block_ids, work, params);
+  args.k = k, args.v = v;
+  attention::launch_all<T, T>(args, tiling, stream);
+}
+
+template <class T>
+void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const Int8Kv& kv, const BlockId* block_ids,
+                     const AttentionWork& work, const AttentionParams& params, cudaStream_t stream) {
+  const AttentionTiling tiling = attention::checked_tiling<T>(params, true);
+  attention::Args<T> args = attention::make_args(qkv, qkv_stride, out, block_ids, work, params);
+  args.k = kv.k, args.v = kv.v, args.k_scales = kv.k_scales, args.v_scales = kv.v_scales;
+  attention::launch_all<T, int8_t>(args, tiling, stream);
 }
 
 }  // namespace llmb::cuda

@@ -1,6 +1,7 @@
 // The tensor-core kernel, instantiated once per element type in paged_attention_bf16.cu and _f16.cu, for steps with
 // trees in paged_attention_tree_bf16.cu and _tree_f16.cu, and for those with shared prefixes, twice, in
-// paged_attention_shared_bf16.cu and _shared_f16.cu.
+// paged_attention_shared_bf16.cu and _shared_f16.cu; with int8 keys and values in paged_attention_int8_bf16.cu,
+// _int8_f16.cu, _shared_int8_bf16.cu and _shared_int8_f16.cu.
 #pragma once
 
 #include <string>
@@ -30,22 +31,22 @@ inline bool has_large_shared() {
 #endif
 }
 
-template <class T, int kDim, bool kLarge, ItemKind kKind>
+template <class T, class KV, int kDim, bool kLarge, ItemKind kKind>
 struct Kernel {
   // 256 channels leave registers for 64 rows of a block only, and shared memory for half as many positions.
   static constexpr int kPositions = (kLarge ? 64 : 32) / (kDim > 128 ? 2 : 1);
   static constexpr int kRowBlocks = kDim > 128 ? 1 : 2;
-  using Few = PositionAttention<T, kDim, kKind>;
-  using Tall = RowAttention<T, kDim, kPositions, 1, kKind>;
-  using Tallest = RowAttention<T, kDim, kPositions, kRowBlocks, kKind>;
-  static constexpr int kTileBytes = max_of(Few::kSharedBytes, Tallest::kSharedElements * 2);
+  using Few = PositionAttention<T, KV, kDim, kKind>;
+  using Tall = RowAttention<T, KV, kDim, kPositions, 1, kKind>;
+  using Tallest = RowAttention<T, KV, kDim, kPositions, kRowBlocks, kKind>;
+  static constexpr int kTileBytes = max_of(Few::kSharedBytes, Tallest::kSharedBytes);
   static constexpr int kSharedBytes = kTileBytes + static_cast<int>(sizeof(BlockState));
 };
 
-template <class T, int kDim, ItemKind kKind>
+template <class T, class KV, int kDim, ItemKind kKind>
 __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args<T> args) {
   ptx::follow_previous_grid();
-  using K = Kernel<T, kDim, kLargeShared, kKind>;
+  using K = Kernel<T, KV, kDim, kLargeShared, kKind>;
   T* shared = dynamic_shared<T>();
   BlockState* state = reinterpret_cast<BlockState*>(dynamic_shared<char>() + K::kTileBytes);
   const AttentionItem& item = state->item;
@@ -62,10 +63,10 @@ __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args
 }
 
 // Items of any number of rows of several sequences; their results are states.
-template <class T, int kDim>
+template <class T, class KV, int kDim>
 __global__ void __launch_bounds__(kThreads, 2) shared_paged_attention_kernel(const Args<T> args) {
   ptx::follow_previous_grid();
-  using K = Kernel<T, kDim, kLargeShared, ItemKind::kShared>;
+  using K = Kernel<T, KV, kDim, kLargeShared, ItemKind::kShared>;
   T* shared = dynamic_shared<T>();
   BlockState* state = reinterpret_cast<BlockState*>(dynamic_shared<char>() + K::kTileBytes);
   for (bool more = next_item(args, true, state); more; more = next_item(args, false, state)) {
@@ -74,35 +75,35 @@ __global__ void __launch_bounds__(kThreads, 2) shared_paged_attention_kernel(con
   }
 }
 
-template <class T, int kDim, ItemKind kKind>
+template <class T, class KV, int kDim, ItemKind kKind>
 auto kernel_of() {
-  if constexpr (kKind == ItemKind::kShared) return shared_paged_attention_kernel<T, kDim>;
-  else return paged_attention_kernel<T, kDim, kKind>;
+  if constexpr (kKind == ItemKind::kShared) return shared_paged_attention_kernel<T, KV, kDim>;
+  else return paged_attention_kernel<T, KV, kDim, kKind>;
 }
 
-template <class T, int kDim, ItemKind kKind>
+template <class T, class KV, int kDim, ItemKind kKind>
 void launch_for_dim(const Args<T>& args, cudaStream_t stream) {
-  const int shared_bytes =
-      has_large_shared() ? Kernel<T, kDim, true, kKind>::kSharedBytes : Kernel<T, kDim, false, kKind>::kSharedBytes;
+  const int shared_bytes = has_large_shared() ? Kernel<T, KV, kDim, true, kKind>::kSharedBytes
+                                              : Kernel<T, KV, kDim, false, kKind>::kSharedBytes;
   launch_ahead(
       {dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads), static_cast<size_t>(shared_bytes), stream},
-      kernel_of<T, kDim, kKind>(), args);
+      kernel_of<T, KV, kDim, kKind>(), args);
 }
 
-// padded_dim: as attention_tiling() says.
-template <class T, ItemKind kKind>
+// KV: of keys and values in memory, T or int8_t. padded_dim: as attention_tiling() says.
+template <class T, class KV, ItemKind kKind>
 void launch_mma(const Args<T>& args, int32_t padded_dim, cudaStream_t stream) {
   switch (padded_dim) {
     case 64:
-      return launch_for_dim<T, 64, kKind>(args, stream);
+      return launch_for_dim<T, KV, 64, kKind>(args, stream);
     case 80:
-      return launch_for_dim<T, 80, kKind>(args, stream);
+      return launch_for_dim<T, KV, 80, kKind>(args, stream);
     case 96:
-      return launch_for_dim<T, 96, kKind>(args, stream);
+      return launch_for_dim<T, KV, 96, kKind>(args, stream);
     case 128:
-      return launch_for_dim<T, 128, kKind>(args, stream);
+      return launch_for_dim<T, KV, 128, kKind>(args, stream);
     case 256:
-      return launch_for_dim<T, 256, kKind>(args, stream);
+      return launch_for_dim<T, KV, 256, kKind>(args, stream);
     default:
       LLMB_CHECK_MSG(false, "no kernel for head_dim " + std::to_string(args.head_dim));
   }

@@ -2,18 +2,22 @@
 // own, and merge at the end (Flash-Decoding within a block). Bound by the bytes of keys and values.
 #pragma once
 
+#include "kernels/cuda/paged_attention_int8.h"
 #include "kernels/cuda/paged_attention_states.h"
 
 namespace llmb::cuda::attention {
 
-template <class T, int kDim, ItemKind kKind>
+// KV: of keys and values in memory, T or int8_t.
+template <class T, class KV, int kDim, ItemKind kKind>
 class PositionAttention {
  public:
   static constexpr int kStrip = 16;  // positions of a warp at a time
   static constexpr int kStages = kDim > 128 ? 3 : 5;
   static constexpr int kMergeStride = kDim + 8;  // floats; rows of a lane quad in different banks
   static constexpr int kMergeFloats = kWarps * kStrip * (kMergeStride + 2);
-  static constexpr int kSharedBytes = max_of(kWarps * kStages * kStrip * kDim * 2, kMergeFloats * 4);
+  static constexpr int kTileBytes = kWarps * kStages * kStrip * kDim * 2;
+  static constexpr int kScaleBytes = kHasScales<KV> ? kWarps * kStages * kStrip * 4 : 0;
+  static constexpr int kSharedBytes = max_of(kTileBytes + kScaleBytes, kMergeFloats * 4);
 
   // REQUIRES: `state` is of next_item().
   __device__ PositionAttention(const Args<T>& args, const BlockState& state, T* shared)
@@ -31,9 +35,9 @@ class PositionAttention {
     eights_ = row_of(0, find(0));
     next_ids_ = find(kBatch);
     for (int strip = 0; strip < kAhead; ++strip) {
-      copy(args_.k, strip, 2 * strip);
+      copy(keys(), strip, 2 * strip);
       ptx::cp_async_commit();
-      copy(args_.v, strip, 2 * strip + 1);
+      copy(values(), strip, 2 * strip + 1);
       ptx::cp_async_commit();
     }
     if constexpr (kKind == ItemKind::kContinued)
@@ -42,21 +46,23 @@ class PositionAttention {
     for (int strip = 0; position_of(strip) < visible_.end; ++strip) {
       const int ahead = strip + kAhead;
       ptx::cp_async_wait<kStages - 2>();
+      widen(stage);
       __syncwarp();
       if (ahead % kBatch == 0) {
         eights_ = row_of(ahead, next_ids_);
         next_ids_ = find(ahead + kBatch);
       }
-      copy(args_.k, ahead, before(stage));
+      copy(keys(), ahead, before(stage));
       ptx::cp_async_commit();
-      add_scores(stage_offset(stage), position_of(strip));
+      add_scores(stage, position_of(strip));
       stage = after(stage);
 
       ptx::cp_async_wait<kStages - 2>();
+      widen(stage);
       __syncwarp();
-      copy(args_.v, ahead, before(stage));
+      copy(values(), ahead, before(stage));
       ptx::cp_async_commit();
-      add_values(stage_offset(stage));
+      add_values(stage);
       stage = after(stage);
     }
     merge_warps();
@@ -68,6 +74,16 @@ class PositionAttention {
   static constexpr int kBatch = 16;                 // strips whose pool rows the lanes hold
   static constexpr int kValueBlocks = kDim / 8;
 
+  struct Pool {
+    const void* data;
+    const float* scales;
+  };
+  __device__ Pool keys() const { return {args_.k, args_.k_scales}; }
+  __device__ Pool values() const { return {args_.v, args_.v_scales}; }
+  // Of a stage's positions.
+  __device__ float* scales_of(int stage) const {
+    return reinterpret_cast<float*>(reinterpret_cast<char*>(shared_) + kTileBytes) + (warp_ * kStages + stage) * kStrip;
+  }
   __device__ int stage_offset(int stage) const { return (warp_ * kStages + stage) * kStrip * kDim; }
   static __device__ int before(int stage) { return stage == 0 ? kStages - 1 : stage - 1; }
   static __device__ int after(int stage) { return stage == kStages - 1 ? 0 : stage + 1; }
@@ -82,8 +98,9 @@ class PositionAttention {
     return pool_row(args_, item_, lane_position(first_strip), id);
   }
 
-  __device__ void copy(const T* pool, int strip, int stage) {
+  __device__ void copy(const Pool& pool, int strip, int stage) {
     if (position_of(strip) >= visible_.end) return;
+    if constexpr (kHasScales<KV>) copy_scales(pool.scales, strip, stage);
     const auto pool_row_at = [&](int step, int row) -> uint32_t {
       if constexpr (kKind == ItemKind::kTree) {
         const int position = position_of(strip) + row;
@@ -92,8 +109,26 @@ class PositionAttention {
       return __shfl_sync(kAllLanes, eights_, strip % kBatch * 2 + CopyPlan<kDim, kStrip, 32>::eight(lane_, step)) +
              static_cast<unsigned>(row) % 8;
     };
-    copy_positions<T, kDim, kStrip, 32, 1>(args_, {pool}, visible_, position_of(strip), pool_row_at, lane_,
-                                           {shared_ + stage_offset(stage)});
+    copy_positions<T, KV, kDim, kStrip, 32, 1>(args_, {pool.data}, visible_, position_of(strip), pool_row_at, lane_,
+                                               {shared_ + stage_offset(stage)});
+  }
+
+  // A lane copies that of a position; 0 where it is not visible.
+  __device__ void copy_scales(const float* scales, int strip, int stage) {
+    const int row = lane_ % kStrip, position = position_of(strip) + row;
+    const bool visible = position >= visible_.begin && position < visible_.end;
+    uint32_t from = 0;
+    if constexpr (kKind == ItemKind::kTree) {
+      if (visible) from = tree_pool_row(args_, item_, position);
+    } else {
+      from = __shfl_sync(kAllLanes, eights_, strip % kBatch * 2 + row / 8) + static_cast<unsigned>(row) % 8;
+    }
+    if (lane_ < kStrip) ptx::cp_async<4>(scales_of(stage) + row, scales + (visible ? from : 0), visible);
+  }
+
+  // REQUIRES: the copies that this lane started into the stage have landed.
+  __device__ void widen(int stage) {
+    if constexpr (kHasScales<KV>) widen_positions<T, kDim, kStrip, 32, 1>(lane_, {shared_ + stage_offset(stage)});
   }
 
   // Each warp reads all queries straight into operands.
@@ -114,21 +149,30 @@ class PositionAttention {
     }
   }
 
-  __device__ void add_scores(int keys, int position) {
+  __device__ void add_scores(int stage, int position) {
     float s[2][4] = {};
-    const LaneOffset<kDim> keys_at = key_offset<kDim>(keys, lane_);
+    const LaneOffset<kDim> keys_at = key_offset<kDim>(stage_offset(stage), lane_);
 #pragma unroll
     for (int c = 0; c < kDim / 16; ++c) {
       uint32_t keys_b[4];
       ptx::ldmatrix_x4(keys_b, shared_ + keys_at.at(0, 2 * c));
       mma_pair<T>(s[0], s[1], q_[c], keys_b);
     }
+    if constexpr (kHasScales<KV>) scale_columns(scales_of(stage), s);
     const int column = position + lane_ % 4 * 2;
     if (args_.transforms_scores()) transform_scores(args_, rows_, column, s);
     mask_scores(rows_, args_.window, column, s);
     float rescale[2];
     online_.add(s, args_.fold, rescale);
     rescale_values(rescale, values_);
+    if constexpr (!kHasScales<KV>) return pack_numerators(s);
+#pragma unroll
+    for (int b = 0; b < 2; ++b)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) numerators_[b][e] = s[b][e];
+  }
+
+  __device__ void pack_numerators(const float (&s)[2][4]) {
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
       p_[2 * b] = pack_two(s[b][0], s[b][1], T());
@@ -136,8 +180,12 @@ class PositionAttention {
     }
   }
 
-  __device__ void add_values(int values) {
-    const LaneOffset<kDim> values_at = value_offset<kDim>(values, lane_);
+  __device__ void add_values(int stage) {
+    if constexpr (kHasScales<KV>) {
+      scale_columns(scales_of(stage), numerators_);
+      pack_numerators(numerators_);
+    }
+    const LaneOffset<kDim> values_at = value_offset<kDim>(stage_offset(stage), lane_);
 #pragma unroll
     for (int c = 0; c < kValueBlocks; c += 2) {
       uint32_t values_b[4];
@@ -216,6 +264,7 @@ class PositionAttention {
   OnlineRows online_;
   float values_[kValueBlocks][4] = {};
   uint32_t p_[4];
+  float numerators_[2][4];  // where their values' scales are on their way
 };
 
 }  // namespace llmb::cuda::attention

@@ -2,19 +2,23 @@
 // (FlashAttention-2, Dao 2023). Bound by multiply-adds.
 #pragma once
 
+#include "kernels/cuda/paged_attention_int8.h"
 #include "kernels/cuda/paged_attention_states.h"
 
 namespace llmb::cuda::attention {
 
 // kRowBlocks: 16-row fragments of a warp. With two, each fragment of keys and values serves both, which the rate of
 // shared memory needs. Per row the arithmetic is the same with one and with two. Rows of a shared item see all of its
-// positions that their windows reach. Items that go on from its states have kTileRows rows at most, so one fragment a warp.
-template <class T, int kDim, int kPositions, int kRowBlocks, ItemKind kKind>
+// positions that their windows reach. Items that go on from its states have kTileRows rows at most, so one fragment a
+// warp.
+template <class T, class KV, int kDim, int kPositions, int kRowBlocks, ItemKind kKind>
 class RowAttention {
  public:
   static constexpr int kRows = 16 * kRowBlocks * kWarps;
   static constexpr int kStages = 2;  // tiles of keys and of values, in turn
-  static constexpr int kSharedElements = (kRows + 2 * kStages * kPositions) * kDim;
+  static constexpr int kTileElements = (kRows + 2 * kStages * kPositions) * kDim;
+  static constexpr int kScaleBytes = kHasScales<KV> ? 2 * kStages * kPositions * 4 : 0;
+  static constexpr int kSharedBytes = 2 * kTileElements + kScaleBytes;
 
   // REQUIRES: `state` is of next_item().
   __device__ RowAttention(const Args<T>& args, BlockState* state, T* shared)
@@ -48,7 +52,7 @@ class RowAttention {
     BlockId next_ids = find(begin + kPositions);
     copy_queries();
     {
-      uint32_t eights[Plan::kSteps];
+      uint32_t eights[Plan::kSteps + 1];
       rows_of_eights(begin, ids, eights);
       copy(state_.visible, begin, eights, 0);
     }
@@ -65,16 +69,19 @@ class RowAttention {
       const int next = position + kPositions;
       const bool sees = position <= rows.last_position && next > rows.first_position - args_.window + 1;
       const bool all_seen = next - 1 <= rows.first_position && position > rows.last_position - args_.window;
-      uint32_t eights[Plan::kSteps];
+      uint32_t eights[Plan::kSteps + 1];
       rows_of_eights(next, next_ids, eights);
       // A barrier says that a stage has landed for all warps, and that all have done with the other.
       ptx::cp_async_wait<0>();
+      if constexpr (kHasScales<KV>)
+        widen_positions<T, kDim, kPositions, kThreads, 2>(
+            static_cast<int>(threadIdx.x), {shared_ + keys_offset(stage), shared_ + values_offset(stage)});
       __syncthreads();
       if (next < visible.end) copy(visible, next, eights, stage ^ 1);
       ptx::cp_async_commit();
       next_ids = find(next + kPositions);
       if (sees) {
-        add_scores(keys_offset(stage), position, all_seen);
+        add_scores(stage, position, all_seen);
         add_values(values_offset(stage));
       }
       stage ^= 1;
@@ -99,19 +106,42 @@ class RowAttention {
 
   static __device__ int keys_offset(int stage) { return (kRows + 2 * stage * kPositions) * kDim; }
   static __device__ int values_offset(int stage) { return keys_offset(stage) + kPositions * kDim; }
+  // Of a stage's keys, or of its values.
+  __device__ float* scales_of(int stage, bool values) const {
+    return reinterpret_cast<float*>(shared_ + kTileElements) + (2 * stage + (values ? 1 : 0)) * kPositions;
+  }
   static constexpr int kScoreBlocks = kPositions / 8;
   static constexpr int kValueBlocks = kDim / 8;
 
   __device__ BlockId find(int position) const { return find_eight(args_, item_, state_.visible, position + 8 * lane_); }
-  // The pool rows of what this thread copies, by step. `ids` is find() of the position.
-  __device__ void rows_of_eights(int position, BlockId ids, uint32_t (&eights)[Plan::kSteps]) const {
+  // The pool rows of what this thread copies, by step, and last of the position whose scales it copies. `ids` is find()
+  // of the position.
+  __device__ void rows_of_eights(int position, BlockId ids, uint32_t (&eights)[Plan::kSteps + 1]) const {
     const uint32_t eight = pool_row(args_, item_, position + 8 * lane_, ids);
 #pragma unroll
     for (int step = 0; step < Plan::kSteps; ++step)
       eights[step] = __shfl_sync(kAllLanes, eight, Plan::eight(static_cast<int>(threadIdx.x), step));
+    if constexpr (kHasScales<KV>)
+      eights[Plan::kSteps] = __shfl_sync(kAllLanes, eight, static_cast<int>(threadIdx.x) % kPositions / 8);
   }
 
-  __device__ void copy(const Visible& visible, int position, const uint32_t (&eights)[Plan::kSteps], int stage) {
+  // A thread copies those of a position; 0 where it is not visible.
+  __device__ void copy_scales(const Visible& visible, int position, uint32_t eight, int stage) {
+    const int row = static_cast<int>(threadIdx.x), at = position + row;
+    if (row >= kPositions) return;
+    const bool is_visible = at >= visible.begin && at < visible.end;
+    uint32_t from = 0;
+    if constexpr (kKind == ItemKind::kTree) {
+      if (is_visible) from = tree_pool_row(args_, item_, at);
+    } else if (is_visible) {
+      from = eight + static_cast<unsigned>(row) % 8;
+    }
+    ptx::cp_async<4>(scales_of(stage, false) + row, args_.k_scales + from, is_visible);
+    ptx::cp_async<4>(scales_of(stage, true) + row, args_.v_scales + from, is_visible);
+  }
+
+  __device__ void copy(const Visible& visible, int position, const uint32_t (&eights)[Plan::kSteps + 1], int stage) {
+    if constexpr (kHasScales<KV>) copy_scales(visible, position, eights[Plan::kSteps], stage);
     const auto pool_row_at = [&](int step, int row) -> uint32_t {
       if constexpr (kKind == ItemKind::kTree) {
         const int at = position + row;
@@ -119,9 +149,9 @@ class RowAttention {
       }
       return eights[step] + static_cast<unsigned>(row) % 8;
     };
-    copy_positions<T, kDim, kPositions, kThreads, 2>(args_, {args_.k, args_.v}, visible, position, pool_row_at,
-                                                     static_cast<int>(threadIdx.x),
-                                                     {shared_ + keys_offset(stage), shared_ + values_offset(stage)});
+    copy_positions<T, KV, kDim, kPositions, kThreads, 2>(
+        args_, {args_.k, args_.v}, visible, position, pool_row_at, static_cast<int>(threadIdx.x),
+        {shared_ + keys_offset(stage), shared_ + values_offset(stage)});
   }
 
   __device__ void copy_queries() {
@@ -137,10 +167,10 @@ class RowAttention {
 
   __device__ int lane_row(int row_block) const { return (warp_ * kRowBlocks + row_block) * 16 + lane_ / 4; }
 
-  __device__ void add_scores(int keys, int position, bool all_seen) {
+  __device__ void add_scores(int stage, int position, bool all_seen) {
     float s[kRowBlocks][kScoreBlocks][4] = {};
     const LaneOffset<kDim> queries_at = query_offset<kDim>(warp_ * kRowBlocks * 16 * kDim, lane_);
-    const LaneOffset<kDim> keys_at = key_offset<kDim>(keys, lane_);
+    const LaneOffset<kDim> keys_at = key_offset<kDim>(keys_offset(stage), lane_);
 #pragma unroll
     for (int channel = 0; channel < kDim; channel += 16) {
       uint32_t a[kRowBlocks][4];
@@ -157,6 +187,7 @@ class RowAttention {
     const int column = position + lane_ % 4 * 2;
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
+      if constexpr (kHasScales<KV>) scale_columns(scales_of(stage, false), s[r]);
       if (!all_seen || args_.transforms_scores()) {
         const RowPair rows = find_rows_of<kKind>(args_, item_, lane_row(r));
         if (args_.transforms_scores()) transform_scores(args_, rows, column, s[r]);
@@ -165,6 +196,7 @@ class RowAttention {
       float rescale[2];
       online_[r].add(s[r], args_.fold, rescale);
       rescale_values(rescale, values_[r]);
+      if constexpr (kHasScales<KV>) scale_columns(scales_of(stage, true), s[r]);
 #pragma unroll
       for (int b = 0; b < kScoreBlocks; ++b) {
         p_[r][b / 2][b % 2 * 2] = pack_two(s[r][b][0], s[r][b][1], T());

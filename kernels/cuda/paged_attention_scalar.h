@@ -2,12 +2,12 @@
 // A warp takes one row at a time, 32 positions at a time.
 #pragma once
 
-#include "kernels/cuda/paged_attention_device.h"
+#include "kernels/cuda/paged_attention_int8.h"
 
 namespace llmb::cuda::attention {
 
-// kTree: items may be rows of trees behind their place.
-template <class T, bool kTree>
+// KV: of keys and values in memory, T or int8_t. kTree: items may be rows of trees behind their place.
+template <class T, class KV, bool kTree>
 class ScalarRow {
  public:
   static constexpr int kPositions = 32;
@@ -40,15 +40,21 @@ class ScalarRow {
   }
 
  private:
+  static __device__ float number(KV value) {
+    if constexpr (kHasScales<KV>) return static_cast<float>(value);
+    else return to_float(value);
+  }
   __device__ uint32_t row_at(int position) const {
     if constexpr (kTree) return tree_pool_row(args_, item_, position);
     return pool_row(args_, item_, position);
   }
 
   __device__ float score(int position) const {
-    const T* key = args_.k + int64_t{row_at(position)} * args_.head_dim;
+    const int64_t at = row_at(position);
+    const KV* key = static_cast<const KV*>(args_.k) + at * args_.head_dim;
     float dot = 0;
-    for (int i = 0; i < args_.head_dim; ++i) dot = fmaf(query_[i], to_float(key[i]), dot);
+    for (int i = 0; i < args_.head_dim; ++i) dot = fmaf(query_[i], number(key[i]), dot);
+    if constexpr (kHasScales<KV>) dot *= args_.k_scales[at];
     dot *= args_.scale;
     if (args_.softcap > 0) dot = args_.softcap * tanhf(dot / args_.softcap);
     if (args_.alibi_slopes != nullptr)
@@ -74,8 +80,11 @@ class ScalarRow {
     for (int column = lane_; column < args_.head_dim; column += 32) {
       float acc = values_[column] * rescale;
       for (int p = ::max(begin_, first); p < last; ++p) {
-        const T* value = args_.v + int64_t{row_at(p)} * args_.head_dim;
-        acc = fmaf(numerators_[p - first], to_float(value[column]), acc);
+        const int64_t at = row_at(p);
+        const KV* value = static_cast<const KV*>(args_.v) + at * args_.head_dim;
+        float weight_of_p = numerators_[p - first];
+        if constexpr (kHasScales<KV>) weight_of_p *= args_.v_scales[at];
+        acc = fmaf(weight_of_p, number(value[column]), acc);
       }
       values_[column] = acc;
     }
@@ -111,26 +120,27 @@ class ScalarRow {
   Stats total_{kMinusInfinity, 0};  // sum: of this lane's positions
 };
 
-template <class T, bool kTree>
+template <class T, class KV, bool kTree>
 __global__ void __launch_bounds__(kThreads) scalar_paged_attention_kernel(const Args<T> args) {
   ptx::follow_previous_grid();
   const int warp = static_cast<int>(threadIdx.x / 32);
   BlockState* state = dynamic_shared<BlockState>();
-  float* shared = reinterpret_cast<float*>(state + 1) + warp * ScalarRow<T, kTree>::shared_floats(args.head_dim);
+  float* shared = reinterpret_cast<float*>(state + 1) + warp * ScalarRow<T, KV, kTree>::shared_floats(args.head_dim);
   const AttentionItem& item = state->item;
   for (bool more = next_item(args, true, state); more; more = next_item(args, false, state)) {
-    for (int row = warp; row < item.num_rows; row += kWarps) ScalarRow<T, kTree>(args, item, row, shared).run();
+    for (int row = warp; row < item.num_rows; row += kWarps) ScalarRow<T, KV, kTree>(args, item, row, shared).run();
     finish_item(args, state);
   }
 }
 
-template <class T>
+template <class T, class KV>
 void launch_scalar(const Args<T>& args, cudaStream_t stream) {
-  const size_t row_bytes = static_cast<size_t>(ScalarRow<T, false>::shared_floats(args.head_dim)) * sizeof(float);
+  const size_t row_bytes = static_cast<size_t>(ScalarRow<T, KV, false>::shared_floats(args.head_dim)) * sizeof(float);
   const bool has_tree = args.work.tree.parent_rows != nullptr;
   launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(kThreads),
                 sizeof(BlockState) + kWarps * row_bytes, stream},
-               has_tree ? scalar_paged_attention_kernel<T, true> : scalar_paged_attention_kernel<T, false>, args);
+               has_tree ? scalar_paged_attention_kernel<T, KV, true> : scalar_paged_attention_kernel<T, KV, false>,
+               args);
 }
 
 }  // namespace llmb::cuda::attention

@@ -304,8 +304,9 @@ AttentionTiling attention_tiling(const AttentionShape& shape) {
   const int32_t dim = shape.head_dim;
   if (shape.dtype == DType::kF32 || dim % 8 != 0 || dim > 256 || shape.block_size % 8 != 0)
     return {.scalar = true, .padded_dim = dim, .max_rows = 16, .kv_tile = 32, .ctas_per_sm = 8};
-  // Tensor copies bring rows of 64 elements. Their tiles differ from those of the other kernel, so its bits do too.
-  const bool wgmma = shape.hopper && !shape.deterministic && (dim == 64 || dim == 128);
+  // Tensor copies bring rows of 64 elements, as wgmma takes them, so of no int8. Their tiles differ from those of the
+  // other kernel, so its bits do too.
+  const bool wgmma = shape.hopper && !shape.deterministic && !shape.int8_kv && (dim == 64 || dim == 128);
   for (const int32_t padded : {64, 80, 96, 128})
     if (dim <= padded)
       return {.scalar = false,

@@ -29,7 +29,8 @@ struct AttentionShape {
   int32_t block_size = 16;
   int32_t window = 0;  // positions a token sees, its own the last; 0: all up to its own
   bool deterministic = false;
-  bool hopper = false;  // the device has compute capability 9.0
+  bool hopper = false;   // the device has compute capability 9.0
+  bool int8_kv = false;  // keys and values are int8 (int8_kv.h); else of dtype
 
   int32_t group() const { return num_heads / num_kv_heads; }
 };
@@ -61,7 +62,7 @@ struct alignas(16) AttentionItem {
   int32_t partial;           // row of the partial results where this piece's begin; -1: the item is a whole unit
   int32_t first_partial;     // where those of the unit's first piece begin
   int32_t num_pieces;
-  int32_t split;  // counts the units in pieces
+  int32_t split;        // counts the units in pieces
   SharedStates shared;  // no positions: the item begins with a state of its own
 };
 

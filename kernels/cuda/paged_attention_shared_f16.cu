@@ -4,8 +4,8 @@
 
 namespace llmb::cuda::attention {
 
-template void launch_mma<__half, ItemKind::kShared>(const Args<__half>&, int32_t, cudaStream_t);
+template void launch_mma<__half, __half, ItemKind::kShared>(const Args<__half>&, int32_t, cudaStream_t);
 template void launch_wgmma<__half, ItemKind::kShared>(const Args<__half>&, cudaStream_t);
-template void launch_mma<__half, ItemKind::kContinued>(const Args<__half>&, int32_t, cudaStream_t);
+template void launch_mma<__half, __half, ItemKind::kContinued>(const Args<__half>&, int32_t, cudaStream_t);
 
 }  // namespace llmb::cuda::attention

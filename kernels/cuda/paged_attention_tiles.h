@@ -44,15 +44,17 @@ struct CopyPlan {
 
 // Starts the copies of kRows positions from `position` into one or more tiles, of as many pools, by kCopiers threads of
 // which this is `copier`; positions that are not visible and columns past head_dim become 0. pool_row_at(step, row) is
-// the pool row of the tile's row that this thread copies in a step; all threads call it.
-template <class T, int kDim, int kRows, int kCopiers, int kPools, class PoolRowAt>
-__device__ void copy_positions(const Args<T>& args, const T* const (&pools)[kPools], const Visible& visible,
+// the pool row of the tile's row that this thread copies in a step; all threads call it. KV: of the pools' elements, T
+// or int8_t; of the latter the eight bytes of a chunk become the first half of its place (paged_attention_int8.h).
+template <class T, class KV, int kDim, int kRows, int kCopiers, int kPools, class PoolRowAt>
+__device__ void copy_positions(const Args<T>& args, const void* const (&pools)[kPools], const Visible& visible,
                                int position, const PoolRowAt& pool_row_at, int copier, T* const (&tiles)[kPools]) {
+  constexpr unsigned kChunkBytes = 8 * sizeof(KV);
   using Plan = CopyPlan<kDim, kRows, kCopiers>;
   const int first_row = copier / Plan::kLanes, chunk = copier % Plan::kLanes;
   const int num_chunks = args.head_dim / 8;
-  const unsigned row_bytes = static_cast<unsigned>(num_chunks) * 16;
-  const unsigned column = static_cast<unsigned>(min(chunk, num_chunks - 1)) * 16;
+  const unsigned row_bytes = static_cast<unsigned>(num_chunks) * kChunkBytes;
+  const unsigned column = static_cast<unsigned>(min(chunk, num_chunks - 1)) * kChunkBytes;
   const unsigned num_visible = chunk < num_chunks ? static_cast<unsigned>(visible.end - visible.begin) : 0;
   const unsigned before = static_cast<unsigned>(position - visible.begin + first_row);
   const int to = Tile<kDim>::offset(first_row, chunk);
@@ -63,9 +65,13 @@ __device__ void copy_positions(const Args<T>& args, const T* const (&pools)[kPoo
     const int swizzled = to ^ Tile<kDim>::swizzle(row) * 8;
     if (Tile<kDim>::kChunks == Plan::kLanes || chunk < Tile<kDim>::kChunks) {
 #pragma unroll
-      for (int pool = 0; pool < kPools; ++pool)
-        ptx::cp_async16(tiles[pool] + swizzled + row * kDim, reinterpret_cast<const char*>(pools[pool]) + from,
-                        before + static_cast<unsigned>(row) < num_visible);
+      for (int pool = 0; pool < kPools; ++pool) {
+        T* const tile = tiles[pool] + swizzled + row * kDim;
+        const char* const source = static_cast<const char*>(pools[pool]) + from;
+        const bool valid = before + static_cast<unsigned>(row) < num_visible;
+        if constexpr (kChunkBytes == 16) ptx::cp_async16(tile, source, valid);
+        else ptx::cp_async<kChunkBytes>(tile, source, valid);
+      }
     }
   }
 }

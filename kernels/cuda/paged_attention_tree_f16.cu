@@ -3,6 +3,6 @@
 
 namespace llmb::cuda::attention {
 
-template void launch_mma<__half, ItemKind::kTree>(const Args<__half>&, int32_t, cudaStream_t);
+template void launch_mma<__half, __half, ItemKind::kTree>(const Args<__half>&, int32_t, cudaStream_t);
 
 }  // namespace llmb::cuda::attention

@@ -310,7 +310,7 @@ void launch_wgmma_for_dim(const Args<T>& args, cudaStream_t stream) {
   launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(W::kThreads), W::kSharedBytes, stream},
                transforms ? wgmma_paged_attention_kernel<T, kDim, true, kKind>
                           : wgmma_paged_attention_kernel<T, kDim, false, kKind>,
-               args, map_of(args.k), map_of(args.v), box_rows);
+               args, map_of(static_cast<const T*>(args.k)), map_of(static_cast<const T*>(args.v)), box_rows);
 }
 
 template <class T, ItemKind kKind>

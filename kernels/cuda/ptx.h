@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* address) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(address));
 }
 
-// ---- asynchronous 16-byte copies ----------------------------------------------------------------------------------
+// ---- asynchronous copies ------------------------------------------------------------------------------------------
 
 // Copies 16 bytes, or zeros where not `valid` (`from_global` is not read then but must be an address). Both aligned
 // to 16.
@@ -26,6 +26,16 @@ __device__ __forceinline__ void cp_async16(void* to_shared, const void* from_glo
   const int num_bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(shared_address(to_shared)),
                "l"(__cvta_generic_to_global(from_global)), "r"(num_bytes)
+               : "memory");
+}
+
+// The same of 8 or 4 bytes.
+template <int kBytes>
+__device__ __forceinline__ void cp_async(void* to_shared, const void* from_global, bool valid = true) {
+  static_assert(kBytes == 4 || kBytes == 8);
+  const int num_bytes = valid ? kBytes : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(shared_address(to_shared)),
+               "l"(__cvta_generic_to_global(from_global)), "n"(kBytes), "r"(num_bytes)
                : "memory");
 }
 
@@ -79,6 +89,16 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
+}
+
+// d [16,8] += a [16,32] * b [32,8] of int8, exact sums. Fragments have the bytes of mma_m16n8k16's, four numbers a
+// word.
+__device__ __forceinline__ void mma_m16n8k32_int8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};\n"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // ---- others -------------------------------------------------------------------------------------------------------

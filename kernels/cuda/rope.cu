@@ -9,6 +9,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
 
@@ -73,6 +74,72 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A head of q, k or v as it is after the rotation, channel by channel.
+template <class T>
+struct RotatedHead {
+  const T* x;
+  const float *cos, *sin;  // of its position
+  int32_t half;            // of what is rotated; 0: nothing
+
+  __device__ float operator[](int32_t i) const {
+    const float own = to_float(x[i]);
+    if (i >= 2 * half) return own;
+    const bool is_first = i < half;
+    const int32_t angle = is_first ? i : i - half;
+    const float other = to_float(x[is_first ? i + half : angle]);
+    return fmaf(is_first ? -other : other, sin[angle], own * cos[angle]);
+  }
+};
+
+// A head's key or value, by a warp: once for the largest magnitude, once to write it.
+template <class T>
+__device__ void write_int8(const RotatedHead<T>& head, int32_t head_dim, int8_t* out, float* scale) {
+  const int32_t lane = threadIdx.x % kWarp;
+  uint32_t largest = 0;  // as bits without the sign, in the order of magnitudes, infinity and NaN last
+  for (int32_t i = lane; i < head_dim; i += kWarp) largest = ::max(largest, __float_as_uint(head[i]) & 0x7fffffffu);
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    largest = ::max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
+  const float max = __uint_as_float(largest);
+  const bool is_finite = max < INFINITY, is_zero = max < 0x1p-100f;
+  const float inverse = is_finite && !is_zero ? __fdiv_rn(127.0f, max) : 0.0f;
+  if (lane == 0) *scale = !is_finite ? NAN : is_zero ? 0.0f : __fdiv_rn(max, 127.0f);
+  for (int32_t i = lane; i < head_dim; i += kWarp)
+    out[i] = inverse > 0 ? static_cast<int8_t>(__float2int_rn(__fmul_rn(head[i], inverse))) : int8_t{0};
+}
+
+// A block is a token, a warp takes one head after the other.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    rope_and_int8_write_kernel(T* __restrict__ qkv, const int32_t* __restrict__ positions,
+                               const int32_t* __restrict__ slots, RopeShape shape, const float* __restrict__ cos,
+                               const float* __restrict__ sin, Int8Kv pool) {
+  ptx::follow_previous_grid();
+  const int64_t token = blockIdx.x;
+  const int32_t slot = slots[token];
+  if (slot < 0) return;
+  const int32_t head_dim = shape.head_dim, half = shape.rotary_dim / 2;
+  const int32_t num_q = shape.num_heads, num_kv = shape.num_kv_heads;
+  T* const row = qkv + token * (int64_t{num_q} + 2 * num_kv) * head_dim;
+  const int64_t block = slot / shape.block_size, offset = slot % shape.block_size;
+  const int64_t angles = int64_t{positions[token]} * half;
+  for (int32_t h = threadIdx.x / kWarp; h < num_q + 2 * num_kv; h += kThreads / kWarp) {
+    T* const x = row + int64_t{h} * head_dim;
+    const bool is_value = h >= num_q + num_kv;
+    const RotatedHead<T> head{x, cos + angles, sin + angles, is_value ? 0 : half};
+    if (h < num_q) {  // in place: a lane turns whole pairs
+      for (int32_t i = threadIdx.x % kWarp; i < half; i += kWarp) {
+        const float a = head[i], b = head[i + half];
+        x[i] = from_float<T>(a);
+        x[i + half] = from_float<T>(b);
+      }
+      continue;
+    }
+    const int64_t at = (block * num_kv + (h - num_q) % num_kv) * shape.block_size + offset;
+    write_int8(head, head_dim, (is_value ? pool.v : pool.k) + at * head_dim,
+               (is_value ? pool.v_scales : pool.k_scales) + at);
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -96,6 +163,22 @@ void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, i
   else run(rope_and_kv_write_kernel<T, 1>, 1);
 }
 
+template <class T>
+void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, int64_t num_tokens,
+                       const RopeShape& shape, const float* cos, const float* sin, const Int8Kv& pool,
+                       cudaStream_t stream) {
+  LLMB_CHECK(shape.rotary_dim % 2 == 0 && shape.rotary_dim >= 0 && shape.rotary_dim <= shape.head_dim);
+  if (num_tokens == 0) return;
+  launch_ahead({dim3(static_cast<unsigned>(num_tokens)), dim3(kThreads), 0, stream}, rope_and_int8_write_kernel<T>, qkv,
+               positions, slots, shape, cos, sin, pool);
+}
+
+template void rope_and_kv_write(float*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
+                                const float*, const Int8Kv&, cudaStream_t);
+template void rope_and_kv_write(__nv_bfloat16*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
+                                const float*, const Int8Kv&, cudaStream_t);
+template void rope_and_kv_write(__half*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
+                                const float*, const Int8Kv&, cudaStream_t);
 template void rope_and_kv_write(float*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
                                 const float*, float*, float*, cudaStream_t);
 template void rope_and_kv_write(__nv_bfloat16*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/int8_kv.h"
+
 namespace llmb::cuda {
 
 struct RopeShape {
@@ -28,6 +30,12 @@ void rope_and_kv_write(T* qkv,                    // [num_tokens, (num_heads + 2
                        const float* sin,  // [max_position, rotary_dim / 2]
                        T* k_pool,         // [num_blocks, num_kv_heads, block_size, head_dim]
                        T* v_pool,         // [num_blocks, num_kv_heads, block_size, head_dim]
+                       cudaStream_t stream);
+
+// The same into an int8 pool: of the fp32 values, without a rounding to T between. Padded tokens as above.
+template <class T>
+void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, int64_t num_tokens,
+                       const RopeShape& shape, const float* cos, const float* sin, const Int8Kv& pool,
                        cudaStream_t stream);
 
 }  // namespace llmb::cuda

@@ -1,4 +1,5 @@
 #include <cstring>
+#include <string>
 
 #include "kernels/simt/ptx.h"
 
@@ -6,21 +7,24 @@ namespace llmb::cuda::ptx {
 
 namespace {
 
-constexpr uint32_t kBytes = 16;
-
-void check_aligned(const void* address, const char* what) {
-  if (reinterpret_cast<uintptr_t>(address) % kBytes != 0) {
-    ::llmb::simt::fault(std::string("cp_async16: ") + what + " is not aligned to 16 bytes");
+void check_aligned(const void* address, uint32_t bytes, const char* what) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) {
+    ::llmb::simt::fault("cp_async" + std::to_string(bytes) + ": " + what + " is not aligned to " +
+                        std::to_string(bytes) + " bytes");
   }
 }
 
 }  // namespace
 
+void detail::cp_async(void* to_shared, const void* from_global, uint32_t bytes, bool valid) {
+  check_aligned(to_shared, bytes, "the destination");
+  check_aligned(from_global, bytes, "the source");
+  std::memset(to_shared, 0xFF, bytes);
+  ::llmb::simt::g_thread->copies.push_back({to_shared, from_global, bytes, !valid});
+}
+
 void cp_async16(void* to_shared, const void* from_global, bool valid) {
-  check_aligned(to_shared, "the destination");
-  check_aligned(from_global, "the source");
-  std::memset(to_shared, 0xFF, kBytes);
-  ::llmb::simt::g_thread->copies.push_back({to_shared, from_global, kBytes, !valid});
+  detail::cp_async(to_shared, from_global, 16, valid);
 }
 
 void cp_async_commit() {

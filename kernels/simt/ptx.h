@@ -10,12 +10,18 @@
 
 namespace llmb::cuda::ptx {
 
-// ---- asynchronous 16-byte copies ----------------------------------------------------------------------------------
+// ---- asynchronous copies ------------------------------------------------------------------------------------------
 
 void cp_async16(void* to_shared, const void* from_global, bool valid = true);
 void cp_async_commit();
 namespace detail {
+void cp_async(void* to_shared, const void* from_global, uint32_t bytes, bool valid);
 void cp_async_wait(uint32_t num_pending);
+}  // namespace detail
+template <int kBytes>
+void cp_async(void* to_shared, const void* from_global, bool valid = true) {
+  static_assert(kBytes == 4 || kBytes == 8);
+  detail::cp_async(to_shared, from_global, kBytes, valid);
 }
 template <int kNumPending>
 void cp_async_wait() {
@@ -28,6 +34,7 @@ namespace detail {
 void ldmatrix(uint32_t* registers, int num_matrices, bool transposed, const void* row, const char* file, int line);
 template <class T>
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, const char* file, int line);
+void mma_m16n8k32_int8(int32_t* d, const uint32_t* a, const uint32_t* b, const char* file, int line);
 }  // namespace detail
 
 #define LLMB_SIMT_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
@@ -45,6 +52,9 @@ inline void ldmatrix_x4_trans(uint32_t (&registers)[4], const void* row, LLMB_SI
 template <class T>
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], LLMB_SIMT_SITE) {
   detail::mma_m16n8k16<T>(d, a, b, file, line);
+}
+inline void mma_m16n8k32_int8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], LLMB_SIMT_SITE) {
+  detail::mma_m16n8k32_int8(d, a, b, file, line);
 }
 #undef LLMB_SIMT_SITE
 

@@ -104,6 +104,47 @@ void multiply(uint32_t mask, void* const* arguments) {
   }
 }
 
+struct Int8Mma {
+  int32_t* d;
+  const uint32_t* a;
+  const uint32_t* b;
+};
+
+// PTX ISA, "Matrix Fragments for mma.m16n8k32": as for m16n8k16, four numbers in each word.
+void multiply_int8(uint32_t mask, void* const* arguments) {
+  check_full_warp(mask, "mma_m16n8k32_int8");
+  int32_t a[16][32];
+  int32_t b[32][8];
+  int32_t d[16][8];
+  const auto number = [](uint32_t word, int i) { return int32_t{static_cast<int8_t>(word >> (8 * i))}; };
+  for (int lane = 0; lane < 32; ++lane) {
+    const Int8Mma& from = *static_cast<const Int8Mma*>(arguments[lane]);
+    const int group = lane / 4;
+    const int first = lane % 4 * 4;
+    for (int i = 0; i < 4; ++i) {
+      a[group][first + i] = number(from.a[0], i);
+      a[group + 8][first + i] = number(from.a[1], i);
+      a[group][first + 16 + i] = number(from.a[2], i);
+      a[group + 8][first + 16 + i] = number(from.a[3], i);
+      b[first + i][group] = number(from.b[0], i);
+      b[first + 16 + i][group] = number(from.b[1], i);
+    }
+    for (int i = 0; i < 2; ++i) {
+      d[group][lane % 4 * 2 + i] = from.d[i];
+      d[group + 8][lane % 4 * 2 + i] = from.d[2 + i];
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 32; ++k) {
+      for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    int32_t* to = static_cast<const Int8Mma*>(arguments[lane])->d;
+    for (int i = 0; i < 4; ++i) to[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+  }
+}
+
 }  // namespace
 
 void ldmatrix(uint32_t* registers, int num_matrices, bool transposed, const void* row, const char* file, int line) {
@@ -115,6 +156,11 @@ template <class T>
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, const char* file, int line) {
   Mma argument{d, a, b};
   ::llmb::simt::warp_collective(kFullWarp, multiply<T>, &argument, {"mma_m16n8k16", file, line});
+}
+
+void mma_m16n8k32_int8(int32_t* d, const uint32_t* a, const uint32_t* b, const char* file, int line) {
+  Int8Mma argument{d, a, b};
+  ::llmb::simt::warp_collective(kFullWarp, multiply_int8, &argument, {"mma_m16n8k32_int8", file, line});
 }
 
 template void mma_m16n8k16<__nv_bfloat16>(float*, const uint32_t*, const uint32_t*, const char*, int);

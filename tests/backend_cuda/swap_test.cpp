@@ -16,7 +16,7 @@
 namespace llmb::test {
 namespace {
 
-std::unique_ptr<Backend> load(const std::string& model, int32_t num_blocks, double swap_space_gib) {
+std::unique_ptr<Backend> load(const std::string& model, DType kv_dtype, int32_t num_blocks, double swap_space_gib) {
   const std::string dir = source_dir() + "/data/fixtures/models/" + model;
   LoadOptions o;
   o.model_dir = dir;
@@ -29,26 +29,30 @@ std::unique_ptr<Backend> load(const std::string& model, int32_t num_blocks, doub
   o.max_model_len = 64;
   o.num_threads = 1;
   o.dtype = DType::kBF16;
+  o.kv_cache_dtype = kv_dtype;
   o.cuda.deterministic = true;
   return loaded(make_cuda_backend(0), load_model_config(dir).value(), o);
 }
 
 TEST_CASE("swapped and not, answers are equal bit by bit; so many blocks fit the host's pool as were asked for") {
   int64_t num_preemptions = 0, num_swaps_out = 0, num_swaps_in = 0;
-  for (const char* model : {"qwen2", "qwen2-window"}) {
+  const std::pair<const char*, DType> cases[] = {
+      {"qwen2", DType::kBF16}, {"qwen2-window", DType::kBF16}, {"qwen2-window", DType::kI8}};
+  for (const auto& [model, kv_dtype] : cases) {
     CAPTURE(model);
+    CAPTURE(dtype_name(kv_dtype));
     const auto requests = window_requests({25, 30, 17}, 26);
     SchedulerConfig config;
     config.max_num_seqs = 4;
     config.max_num_batched_tokens = 9;
     config.max_model_len = 64;
     config.enable_prefix_caching = true;
-    const auto ample = load(model, 100, 0);
+    const auto ample = load(model, kv_dtype, 100, 0);
     CHECK(ample->info().num_host_blocks == 0);
     const ScheduledRun expected = run_scheduled(*ample, config, nullptr, requests);
     const std::vector<int32_t>& windows = ample->info().kv.groups.windows;
     config.preemption = PreemptionMode::kSwap;
-    const auto small = load(model, static_cast<int32_t>(max_live_blocks(windows, 8, 9, 8)) + 2, 1);
+    const auto small = load(model, kv_dtype, static_cast<int32_t>(max_live_blocks(windows, 8, 9, 8)) + 2, 1);
     CHECK(small->info().num_host_blocks == small->info().kv.num_blocks);
     const ScheduledRun run = run_scheduled(*small, config, nullptr, requests);
     const bool is_same = run.answers == expected.answers;
@@ -57,7 +61,7 @@ TEST_CASE("swapped and not, answers are equal bit by bit; so many blocks fit the
     num_swaps_out += run.num_swaps_out;
     num_swaps_in += run.num_swaps_in;
     const double bytes = 3.5 * static_cast<double>(small->info().kv.bytes_per_block());
-    CHECK(load(model, 50, bytes / (1 << 30))->info().num_host_blocks == 3);
+    CHECK(load(model, kv_dtype, 50, bytes / (1 << 30))->info().num_host_blocks == 3);
   }
   CHECK(num_preemptions > 0);
   CHECK(num_swaps_out > 0);

@@ -118,17 +118,8 @@ class CudaBackend final : public Backend {
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
     const SteadyClock clock;
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
-    LLMB_RETURN_IF_ERROR(check_block_size(options));
-    LLMB_RETURN_IF_ERROR(check_kv_dtype(config, options));
+    LLMB_RETURN_IF_ERROR(check_cuda_options(config, options));
     LLMB_RETURN_IF_ERROR(check_cuda_support(config, options.max_model_len));
-    if (options.pooling) return unsupported("vectors and scores of labels are computed on a CPU only; use --device cpu");
-    if (options.cpu.quantization != Quantization::kNone)
-      return unsupported(std::string("quantization ") + quantization_name(options.cpu.quantization) +
-                         " is for the CPU only; leave it out, or use --device cpu");
-    if (options.cpu.rounds_block_activations)
-      return unsupported("gguf-activations int8 is for the CPU only; leave it out, or use --device cpu");
-    if (!options.cpu.weight_cache_dir.empty())
-      return unsupported("weight-cache is for the CPU, a GPU takes weights as they are stored; leave it out");
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
       LLMB_ASSIGN_OR_RETURN(WeightFiles opened, WeightFiles::open(options.model_dir, config));
@@ -138,7 +129,8 @@ class CudaBackend final : public Backend {
     config_ = config;
     options_ = options;
     dtype_ = options.dtype.value_or(config.gpu_dtype());
-    LLMB_RETURN_IF_ERROR(check_weights_fit(config, dtype_));
+    kv_dtype_ = options.kv_cache_dtype.value_or(dtype_);
+    LLMB_RETURN_IF_ERROR(check_weights_fit(config, dtype_, options.cpu.quantization));
     stream_.emplace();
     make_ops();
     LLMB_RETURN_IF_ERROR(load_weights(files));
@@ -147,6 +139,7 @@ class CudaBackend final : public Backend {
     record_graphs();
     info_.kind = DeviceKind::kCuda;
     info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
+                   (options.cpu.quantization == Quantization::kInt8 ? ", int8 weights" : "") +
                    (options.cuda.deterministic ? ", deterministic)" : ")");
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = options.max_num_drafts;
@@ -156,30 +149,19 @@ class CudaBackend final : public Backend {
     return {};
   }
 
-  static Status check_block_size(const LoadOptions& options) {
-    if (options.block_size % 8 == 0 && options.block_size <= 256) return {};
-    return invalid_argument("block_size is " + std::to_string(options.block_size) +
-                            ", on a GPU it is a multiple of 8 up to 256");
-  }
-
-  static Status check_kv_dtype(const ModelConfig& config, const LoadOptions& options) {
-    const DType dtype = options.dtype.value_or(config.gpu_dtype());
-    if (options.kv_cache_dtype.value_or(dtype) == dtype) return {};
-    return unsupported(std::string("kv-cache-dtype ") + dtype_name(*options.kv_cache_dtype) +
-                       ": on a GPU the KV cache has the dtype of the activations, here " + dtype_name(dtype));
-  }
-
   void make_ops() {
     const int64_t vocab_bytes = int64_t{config_.vocab_size} * 4;
     CudaOpsOptions o;
     o.dtype = dtype_;
+    o.kv_dtype = kv_dtype_;
+    o.quantization = options_.cpu.quantization;
     o.limits.max_num_tokens = options_.max_num_batched_tokens;
     o.limits.max_num_seqs = options_.max_num_seqs;
     o.limits.max_num_samples = options_.max_num_samples();
     o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options_.max_model_len, options_.block_size));
     o.groups = layer_groups(config_, options_);
     o.limits.num_layer_groups = o.groups.num_groups();
-    o.limits.max_num_host_blocks = max_num_host_blocks(config_, options_, dtype_);
+    o.limits.max_num_host_blocks = max_num_host_blocks(config_, options_, kv_dtype_);
     o.limits.mask_words = (config_.vocab_size + 31) / 32;
     // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
     const int64_t max_rows = options_.max_num_samples();
@@ -380,7 +362,7 @@ class CudaBackend final : public Backend {
   CudaDevice device_;
   ModelConfig config_;
   LoadOptions options_;
-  DType dtype_ = DType::kBF16;
+  DType dtype_ = DType::kBF16, kv_dtype_ = DType::kBF16;
   BackendInfo info_;
   std::optional<cuda::Stream> stream_;
   std::optional<CudaOps> ops_;

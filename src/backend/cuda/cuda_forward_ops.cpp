@@ -19,7 +19,18 @@ T* CudaOps::kv(int32_t layer, bool values) const {
   return kv_pool_.data<T>() + (2 * int64_t{groups_.plane(layer)} + (values ? 1 : 0)) * size;
 }
 
+cuda::Int8Kv CudaOps::int8_kv(int32_t layer) const {
+  const int64_t size = int64_t{num_blocks_} * options_.block_size * config_.num_key_value_heads;
+  float* const scales = reinterpret_cast<float*>(kv_pool_.data<uint8_t>() + kv_value_bytes(num_blocks_)) +
+                        2 * int64_t{groups_.plane(layer)} * size;
+  return {kv<int8_t>(layer, false), kv<int8_t>(layer, true), scales, scales + size};
+}
+
 void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
+  if (const CudaLinear& linear = cuda_linear(table); linear.is_int8()) {
+    const cuda::Int8View int8 = linear.int8_view();
+    return cuda::embedding_int8(int8.weight, int8.scales, step_.tokens, rows, out.width, data<float>(out), stream_);
+  }
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::embedding(static_cast<const T*>(view(table).weight), step_.tokens, rows, out.width, data<float>(out),
                     stream_);
@@ -34,8 +45,21 @@ void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight
 }
 
 void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+  if (const CudaLinear& linear = cuda_linear(weight); linear.is_int8())
+    return linear_int8(linear.int8_view(), x, rows, out);
   if (is_tuning_) linear_.tune(view(weight), x.data, rows, out.data, out.dtype, stream_);
   linear_.run(view(weight), x.data, rows, out.data, out.dtype, stream_);
+}
+
+void CudaOps::linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out) {
+  LLMB_CHECK(x.width == weight.in_features && rows * int64_t{sizeof(float)} <= x_scales_.bytes());
+  auto* const int8 = x_int8_.data<int8_t>();
+  auto* const scales = x_scales_.data<float>();
+  with_type(x.dtype,
+            [&]<typename T>(T) { cuda::quantize_rows(data<const T>(x), rows, x.width, int8, scales, stream_); });
+  with_type(out.dtype, [&]<typename Out>(Out) {
+    cuda::linear_int8(weight, {int8, scales}, rows, data<Out>(out), stream_);
+  });
 }
 
 void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
@@ -44,9 +68,13 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   const DeviceRope& rope = index < 0 ? kNone : ropes_[index];
   const cuda::RopeShape shape{config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
                               rope.rotary_dim, options_.block_size};
+  const auto *const cos = rope.cos.data<const float>(), *const sin = rope.sin.data<const float>();
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::rope_and_kv_write(data<T>(qkv), step_.positions, slots_of(layer), rows, shape, rope.cos.data<const float>(),
-                            rope.sin.data<const float>(), kv<T>(layer, false), kv<T>(layer, true), stream_);
+    const auto write = [&](const auto&... pools) {
+      cuda::rope_and_kv_write(data<T>(qkv), step_.positions, slots_of(layer), rows, shape, cos, sin, pools..., stream_);
+    };
+    if (has_int8_kv()) write(int8_kv(layer));
+    else write(kv<T>(layer, false), kv<T>(layer, true));
   });
 }
 
@@ -73,9 +101,12 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
                                sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
   params.shape.window = config_.layer(layer).window;
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), static_cast<const T*>(kv<T>(layer, false)),
-                          static_cast<const T*>(kv<T>(layer, true)), step_.block_ids + groups_.group(layer), work,
-                          params, stream_);
+    const auto attend = [&](const auto&... pools) {
+      cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), pools...,
+                            step_.block_ids + groups_.group(layer), work, params, stream_);
+    };
+    if (has_int8_kv()) return attend(int8_kv(layer));
+    attend(static_cast<const T*>(kv<T>(layer, false)), static_cast<const T*>(kv<T>(layer, true)));
   });
 }
 

@@ -27,6 +27,7 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   shape.block_size = options.block_size;
   shape.deterministic = options.deterministic;
   shape.hopper = options.hopper;
+  shape.int8_kv = options.kv_dtype == DType::kI8;
   return shape;
 }
 
@@ -46,8 +47,12 @@ AttentionWindows attention_windows(const ModelConfig& config, const LayerGroups&
 cuda::DeviceMemory experts_workspace(const ModelConfig& config, const CudaOpsOptions& options) {
   if (config.experts.num_experts == 0) return {};
   const int64_t intermediate = config.experts.intermediate_size;
-  const cuda::ExpertsShape shape{options.limits.max_num_tokens, config.hidden_size,
-                                 (config.activation.gated ? 2 : 1) * intermediate, intermediate, config.experts};
+  const cuda::ExpertsShape shape{options.limits.max_num_tokens,
+                                 config.hidden_size,
+                                 (config.activation.gated ? 2 : 1) * intermediate,
+                                 intermediate,
+                                 config.experts,
+                                 options.quantization == Quantization::kInt8};
   return cuda::DeviceMemory(cuda::experts_workspace_bytes(shape, options.dtype));
 }
 
@@ -109,19 +114,36 @@ void CudaOps::lay_out_samples() {
 }
 
 std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> parts,
-                                                   std::span<const TensorView> biases, WeightRole /*role*/) {
+                                                   std::span<const TensorView> biases, WeightRole role) {
   int64_t out_features = 0;
   for (const TensorView& part : parts) out_features += part.rows;
-  auto linear = std::make_unique<CudaLinear>(out_features, parts[0].cols, !biases.empty(), options_.dtype);
-  const auto stack = [&](std::span<const TensorView> views, uint8_t* out) {
+  const DType dtype = is_int8(role, parts[0].cols) ? DType::kI8 : options_.dtype;
+  auto linear = std::make_unique<CudaLinear>(out_features, parts[0].cols, !biases.empty(), dtype);
+  const auto stack = [&](std::span<const TensorView> views, DType to_dtype, uint8_t* out) {
     for (const TensorView& values : views) {
-      uploader_->upload(values, options_.dtype, out);
-      out += values.rows * values.cols * dtype_bytes(options_.dtype);
+      uploader_->upload(values, to_dtype, out);
+      out += values.rows * values.cols * dtype_bytes(to_dtype);
     }
   };
-  stack(parts, linear->weight());
-  stack(biases, linear->bias());
+  stack(biases, CudaLinear::bias_dtype(dtype), linear->bias());
+  if (!linear->is_int8()) {
+    stack(parts, dtype, linear->weight());
+    return linear;
+  }
+  max_int8_features_ = std::max(max_int8_features_, parts[0].cols);
+  int64_t row = 0;
+  for (const TensorView& part : parts) {
+    auto* const to = reinterpret_cast<int8_t*>(linear->weight()) + row * cuda::int8_row_bytes(part.cols);
+    uploader_->upload_int8(part, to, linear->scales() + row);
+    row += part.rows;
+  }
   return linear;
+}
+
+// As on the CPU: all but what is small, and what much hangs on.
+bool CudaOps::is_int8(WeightRole role, int64_t in_features) const {
+  return options_.quantization == Quantization::kInt8 && role != WeightRole::kSmall &&
+         in_features <= cuda::kMaxInt8Features;
 }
 
 std::unique_ptr<ExpertsWeight> CudaOps::make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
@@ -144,6 +166,10 @@ std::unique_ptr<DeviceBuffer> CudaOps::allocate(int64_t rows, int64_t width, DTy
 void CudaOps::end_of_weights() {
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   uploader_.reset();
+  if (max_int8_features_ == 0) return;
+  const int64_t max_rows = std::max<int64_t>(options_.limits.max_num_tokens, options_.limits.max_num_samples);
+  x_int8_ = cuda::DeviceMemory(max_rows * cuda::int8_row_bytes(max_int8_features_));
+  x_scales_ = cuda::DeviceMemory(max_rows * int64_t{sizeof(float)});
 }
 
 KvLayout CudaOps::kv_layout(int32_t num_blocks) const {
@@ -152,7 +178,7 @@ KvLayout CudaOps::kv_layout(int32_t num_blocks) const {
           config_.head_dim,
           options_.block_size,
           num_blocks,
-          options_.dtype,
+          options_.kv_dtype,
           groups_};
 }
 
@@ -165,6 +191,11 @@ void CudaOps::set_kv_pool(int32_t num_blocks) {
   kv_pool_ = cuda::DeviceMemory(bytes);
   if (adapters_) adapters_->set_pool(has_pages ? kv_pool_.data<uint8_t>() + first_page : nullptr);
   num_blocks_ = num_blocks;
+}
+
+int64_t CudaOps::kv_value_bytes(int64_t num_blocks) const {
+  return 2 * int64_t{kv_layout(0).num_planes()} * num_blocks * options_.block_size * config_.kv_size() *
+         dtype_bytes(options_.kv_dtype);
 }
 
 void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
@@ -202,14 +233,21 @@ double CudaOps::measure_swap_bytes_per_s() {
 }
 
 void CudaOps::copy_blocks() {
-  const int64_t block_bytes = int64_t{options_.block_size} * config_.kv_size() * dtype_bytes(options_.dtype);
-  const cuda::BlockPool pool{kv_pool_.data(), num_blocks_ * block_bytes, block_bytes};
-  const cuda::BlockPool host{host_pool_.data(), num_host_blocks_ * block_bytes, block_bytes, /*on_host=*/true};
   const int32_t num_planes = 2 * kv_layout(0).num_planes();
   const cuda::BlockPair *copies = step_.copies, *out = copies + step_.num_copies, *in = out + step_.num_swaps_out;
-  cuda::block_copy(pool, host, num_planes, block_bytes, out, step_.num_swaps_out, stream_);
-  cuda::block_copy(pool, pool, num_planes, block_bytes, copies, step_.num_copies, stream_);
-  cuda::block_copy(host, pool, num_planes, block_bytes, in, step_.num_swaps_in, stream_);
+  // begin, host_begin: where the pools' parts begin, of which a block has block_bytes in each plane.
+  const auto copy = [&](int64_t begin, int64_t host_begin, int64_t block_bytes) {
+    const cuda::BlockPool pool{kv_pool_.data<uint8_t>() + begin, num_blocks_ * block_bytes, block_bytes};
+    const cuda::BlockPool host{host_pool_.data<uint8_t>() + host_begin, num_host_blocks_ * block_bytes, block_bytes,
+                               /*on_host=*/true};
+    cuda::block_copy(pool, host, num_planes, block_bytes, out, step_.num_swaps_out, stream_);
+    cuda::block_copy(pool, pool, num_planes, block_bytes, copies, step_.num_copies, stream_);
+    cuda::block_copy(host, pool, num_planes, block_bytes, in, step_.num_swaps_in, stream_);
+  };
+  copy(0, 0, int64_t{options_.block_size} * config_.kv_size() * dtype_bytes(options_.kv_dtype));
+  if (has_int8_kv())
+    copy(kv_value_bytes(num_blocks_), kv_value_bytes(num_host_blocks_),
+         int64_t{options_.block_size} * config_.num_key_value_heads * int64_t{sizeof(float)});
 }
 
 void CudaOps::resolve_step() {
@@ -275,9 +313,8 @@ void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
 }
 
 void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
-  const cuda::SampleInput input{data<float>(logits), step_.samples + first_sample, step_.bias,
-                                step_.penalty,       static_cast<int32_t>(rows),   config_.vocab_size,
-                                step_.masks};
+  const cuda::SampleInput input{data<float>(logits),        step_.samples + first_sample, step_.bias, step_.penalty,
+                                static_cast<int32_t>(rows), config_.vocab_size,           step_.masks};
   cuda::SampleResult result = sampled_;
   result.tokens += first_sample;
   result.logprobs += first_sample;

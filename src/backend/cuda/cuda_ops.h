@@ -16,7 +16,9 @@
 #include "core/model_config.h"
 #include "core/request.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/int8_kv.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention.h"
 #include "kernels/cuda/sample.h"
@@ -29,7 +31,9 @@ namespace llmb {
 inline constexpr int32_t kMaxBestTokens = kMaxChoices + 32;
 
 struct CudaOpsOptions {
-  DType dtype = DType::kBF16;  // of weights, activations and KV cache
+  DType dtype = DType::kBF16;                       // of weights that are not quantised, and of activations
+  DType kv_dtype = DType::kBF16;                    // dtype or kI8
+  Quantization quantization = Quantization::kNone;  // none or int8
   StepLimits limits;
   LayerGroups groups;
   int32_t block_size = 16;
@@ -122,10 +126,16 @@ class CudaOps final : public Ops {
 
  private:
   double measure_swap_bytes_per_s();
+  bool is_int8(WeightRole role, int64_t in_features) const;
+  void linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out);
   void lay_out_samples();
   void sample_rows(Rows logits, int64_t first_sample, int64_t rows);  // whose tables are in place
+  bool has_int8_kv() const { return options_.kv_dtype == DType::kI8; }
   template <typename T>
   T* kv(int32_t layer, bool values) const;
+  cuda::Int8Kv int8_kv(int32_t layer) const;
+  // Bytes of the keys and values of a pool of so many blocks. Behind them are their scales, where they have any.
+  int64_t kv_value_bytes(int64_t num_blocks) const;
   int32_t* slots_of(int32_t layer) const {
     return step_.slots + int64_t{groups_.group(layer)} * step_.shape.num_tokens;
   }
@@ -137,6 +147,8 @@ class CudaOps final : public Ops {
   const int32_t num_ctas_;                      // of the attention kernels
   const cuda::AttentionShape attention_shape_;  // without windows, which serves every layer
   cuda::Linear linear_;
+  int64_t max_int8_features_ = 0;             // of int8 weights, each row of x as int8_row_bytes says
+  cuda::DeviceMemory x_int8_, x_scales_;      // what an int8 product takes
   std::unique_ptr<WeightUploader> uploader_;  // while weights are loaded
   struct DeviceRope {
     int32_t rotary_dim = 0;
@@ -155,7 +167,9 @@ class CudaOps final : public Ops {
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;
-  cuda::DeviceMemory kv_pool_;  // [num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim], then adapters' pages
+  // [num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim]; then, for int8, scales, the same without head_dim;
+  // then adapters' pages.
+  cuda::DeviceMemory kv_pool_;
   cuda::PinnedMemory host_pool_;
   int32_t num_host_blocks_ = 0;
   std::optional<CudaAdapters> adapters_;

@@ -11,26 +11,44 @@
 
 #include "base/check.h"
 #include "kernels/cuda/linear_grouped.h"
+#include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/linear_view.h"
 #include "kernels/cuda/memory.h"
 #include "model/ops.h"
 
 namespace llmb {
 
-// Both in the activation dtype.
+// Weight and bias in the activation dtype; or, with dtype kI8, int8 rows with their scales, and an fp32 bias.
 class CudaLinear final : public LinearWeight {
  public:
   CudaLinear(int64_t out_features, int64_t in_features, bool has_bias, DType dtype)
-      : weight_(out_features * in_features * dtype_bytes(dtype)),
-        bias_(has_bias ? out_features * dtype_bytes(dtype) : 0),
+      : is_int8_(dtype == DType::kI8),
+        weight_(out_features * (is_int8_ ? cuda::int8_row_bytes(in_features) : in_features * dtype_bytes(dtype))),
+        bias_(has_bias ? out_features * dtype_bytes(bias_dtype(dtype)) : 0),
+        scales_(is_int8_ ? out_features * int64_t{sizeof(float)} : 0),
         view_{weight_.data(), bias_.data(), out_features, in_features} {}
-  int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes(); }
-  const cuda::LinearView& view() const { return view_; }
+  static DType bias_dtype(DType dtype) { return dtype == DType::kI8 ? DType::kF32 : dtype; }
+
+  int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes() + scales_.bytes(); }
+  bool is_int8() const { return is_int8_; }
+  int64_t out_features() const { return view_.out_features; }
+  int64_t in_features() const { return view_.in_features; }
+  // REQUIRES: !is_int8() or is_int8().
+  const cuda::LinearView& view() const {
+    LLMB_CHECK(!is_int8_);
+    return view_;
+  }
+  cuda::Int8View int8_view() const {
+    LLMB_CHECK(is_int8_);
+    return {weight_.data<int8_t>(), scales(), bias_.data<float>(), view_.out_features, view_.in_features};
+  }
   uint8_t* weight() const { return weight_.data<uint8_t>(); }
   uint8_t* bias() const { return bias_.data<uint8_t>(); }
+  float* scales() const { return scales_.data<float>(); }  // null: not int8
 
  private:
-  const cuda::DeviceMemory weight_, bias_;
+  const bool is_int8_;
+  const cuda::DeviceMemory weight_, bias_, scales_;
   const cuda::LinearView view_;
 };
 
@@ -47,9 +65,8 @@ class CudaBuffer final : public DeviceBuffer {
 };
 
 // Every weight and buffer of cuda_ops came from its make_linear, make_vector or allocate.
-inline const cuda::LinearView& view(const LinearWeight& weight) {
-  return static_cast<const CudaLinear&>(weight).view();
-}
+inline const CudaLinear& cuda_linear(const LinearWeight& weight) { return static_cast<const CudaLinear&>(weight); }
+inline const cuda::LinearView& view(const LinearWeight& weight) { return cuda_linear(weight).view(); }
 
 template <typename T>
 T* data(Rows rows) {
@@ -88,15 +105,19 @@ class CudaExpertMatrices {
   CudaExpertMatrices(std::vector<std::unique_ptr<LinearWeight>> matrices, cudaStream_t stream)
       : matrices_(std::move(matrices)) {
     std::vector<const void*> weights, biases;
+    std::vector<const float*> scales;
     for (const auto& matrix : matrices_) {
-      weights.push_back(view(*matrix).weight);
-      biases.push_back(view(*matrix).bias);
+      const CudaLinear& linear = cuda_linear(*matrix);
+      weights.push_back(linear.weight());
+      biases.push_back(linear.bias());
+      scales.push_back(linear.scales());
     }
     weights_ = upload_array(weights, stream);
     biases_ = upload_array(biases, stream);
-    const cuda::LinearView& first = view(*matrices_[0]);
-    grouped_ = {weights_.data<const void*>(), first.bias != nullptr ? biases_.data<const void*>() : nullptr,
-                first.out_features, first.in_features};
+    scales_ = upload_array(scales, stream);
+    const CudaLinear& first = cuda_linear(*matrices_[0]);
+    grouped_ = {weights_.data<const void*>(), first.bias() != nullptr ? biases_.data<const void*>() : nullptr,
+                first.out_features(), first.in_features(), first.is_int8() ? scales_.data<const float*>() : nullptr};
   }
   const cuda::GroupedWeights& grouped() const { return grouped_; }
   int64_t resident_bytes() const {
@@ -107,7 +128,7 @@ class CudaExpertMatrices {
 
  private:
   const std::vector<std::unique_ptr<LinearWeight>> matrices_;
-  cuda::DeviceMemory weights_, biases_;  // [num_experts] addresses
+  cuda::DeviceMemory weights_, biases_, scales_;  // [num_experts] addresses
   cuda::GroupedWeights grouped_;
 };
 

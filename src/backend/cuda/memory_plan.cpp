@@ -22,8 +22,9 @@ int64_t free_device_bytes() {
   return static_cast<int64_t>(free_bytes);
 }
 
-Status check_weights_fit(const ModelConfig& config, DType dtype) {
-  const int64_t needed = stored_weight_bytes(config) / dtype_bytes(config.dtype) * dtype_bytes(dtype);
+Status check_weights_fit(const ModelConfig& config, DType dtype, Quantization quantization) {
+  const int64_t bytes = quantization == Quantization::kInt8 ? 1 : dtype_bytes(dtype);
+  const int64_t needed = stored_weight_bytes(config) / dtype_bytes(config.dtype) * bytes;
   const int64_t available = free_device_bytes();
   if (needed < available) return {};
   return resource_exhausted("the weights need " + mib(needed) + " of GPU memory, but only " + mib(available) +

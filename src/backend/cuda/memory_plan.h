@@ -14,7 +14,7 @@ namespace llmb {
 int64_t free_device_bytes();  // throws cuda::CudaError
 
 // kResourceExhausted where the weights alone do not fit what is free, before any of them is read.
-Status check_weights_fit(const ModelConfig& config, DType dtype);
+Status check_weights_fit(const ModelConfig& config, DType dtype, Quantization quantization);
 
 struct DeviceMemoryUse {
   int64_t total_bytes = 0;

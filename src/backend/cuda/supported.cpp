@@ -20,6 +20,25 @@ int32_t smallest_chunk(const ModelConfig& config) {
 
 }  // namespace
 
+Status check_cuda_options(const ModelConfig& config, const LoadOptions& options) {
+  if (options.block_size % 8 != 0 || options.block_size > 256)
+    return invalid_argument("block_size is " + std::to_string(options.block_size) +
+                            ", on a GPU it is a multiple of 8 up to 256");
+  const DType dtype = options.dtype.value_or(config.gpu_dtype()), kv_dtype = options.kv_cache_dtype.value_or(dtype);
+  if (kv_dtype != dtype && kv_dtype != DType::kI8)
+    return unsupported(std::string("kv-cache-dtype ") + dtype_name(kv_dtype) +
+                       ": on a GPU the KV cache is int8 or has the dtype of the activations, here " +
+                       dtype_name(dtype));
+  if (options.pooling) return unsupported("vectors and scores of labels are computed on a CPU only; use --device cpu");
+  if (options.cpu.quantization == Quantization::kInt4)
+    return unsupported("quantization int4 is for the CPU only; use int8, or --device cpu");
+  if (options.cpu.rounds_block_activations)
+    return unsupported("gguf-activations int8 is for the CPU only; leave it out, or use --device cpu");
+  if (!options.cpu.weight_cache_dir.empty())
+    return unsupported("weight-cache is for the CPU, a GPU takes weights as they are stored; leave it out");
+  return {};
+}
+
 Status check_cuda_support(const ModelConfig& config, int32_t max_model_len) {
   if (smallest_chunk(config) < max_model_len)
     return unsupported("model_type \"" + config.model_type + "\" attends in chunks of " +

@@ -1,10 +1,14 @@
-// Which models the CUDA ops can run.
+// Which models the CUDA ops can run, and with which options.
 #pragma once
 
+#include "backend/backend.h"
 #include "base/status.h"
 #include "core/model_config.h"
 
 namespace llmb {
+
+// kInvalidArgument or kUnsupported, naming the option. Before anything is read or allocated.
+Status check_cuda_options(const ModelConfig& config, const LoadOptions& options);
 
 // kUnsupported, naming what is missing. Before anything is read or allocated.
 Status check_cuda_support(const ModelConfig& config, int32_t max_model_len);

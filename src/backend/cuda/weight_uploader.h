@@ -20,6 +20,11 @@ class WeightUploader {
   void upload(const TensorView& values, DType dtype,
               void* out);  // [rows * cols]
 
+  // Queues: values as kernels/cuda/quantize_rows.h makes them. REQUIRES: cols <= cuda::kMaxInt8Features.
+  void upload_int8(const TensorView& values,
+                   int8_t* out,     // [rows, cuda::int8_row_bytes(cols)]
+                   float* scales);  // [rows]
+
  private:
   static constexpr int64_t kChunkBytes = int64_t{16} << 20;
 
@@ -31,6 +36,7 @@ class WeightUploader {
   };
   Slot slots_[2];
   int next_ = 0;
+  cuda::DeviceMemory floats_;  // of kChunkBytes, once there are rows to quantise
 };
 
 }  // namespace llmb

@@ -5,131 +5,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <span>
 #include <vector>
 
 #include "kernels/cuda/paged_attention.h"
 #include "kernels/cuda/paged_attention_shared.h"
+#include "tests/kernels/cuda/paged_attention_inputs.h"
 #include "tests/support/compare.h"
 #include "tests/support/device_array.h"
-#include "tests/support/kernel_support.h"
 
 namespace llmb::cuda {
-
-template <class T>
-constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kF32
-                           : std::is_same_v<T, __half> ? DType::kF16
-                                                       : DType::kBF16;
-
-struct AttentionCase {
-  AttentionShape shape;  // dtype is filled in
-  float scale = 0;       // 0: 1 / sqrt(head_dim)
-  float softcap = 0;
-  bool has_alibi = false, has_sinks = false;
-  int32_t num_ctas = 5;
-  int32_t schedule_window = -1;  // -1: shape.window
-  // Prefixes that a launch of its own computes, and the queries that share them.
-  std::vector<SharedPositions> shared_prefixes;
-  std::vector<int32_t> shared_seqs;
-  int32_t shared_window = 0;  // that the list of that launch is made for, 0 or the widest of a model's layers
-  bool takes_states = true;   // false: as layers whose windows gain nothing, with the same lists and no such launch
-
-  float score_scale() const { return scale > 0 ? scale : 1 / std::sqrt(static_cast<float>(shape.head_dim)); }
-  float slope(int32_t head) const { return has_alibi ? 0.02f * static_cast<float>(head + 1) : 0; }
-  float sink(int32_t head) const { return 0.5f * static_cast<float>(head % 5) - 1; }
-  int64_t q_size() const { return int64_t{shape.num_heads} * shape.head_dim; }
-  int64_t kv_size() const { return int64_t{shape.num_kv_heads} * shape.head_dim; }
-  int64_t stride() const { return q_size() + 2 * kv_size(); }
-};
-
-inline AttentionCase make_case(int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, int32_t block_size = 16) {
-  AttentionCase c;
-  c.shape.num_heads = num_heads;
-  c.shape.num_kv_heads = num_kv_heads;
-  c.shape.head_dim = head_dim;
-  c.shape.block_size = block_size;
-  return c;
-}
-
-// A sequence's q, k and v for every position, fixed by its seed whatever batch it appears in; values that T holds.
-struct SequenceData {
-  std::vector<float> q, k, v;  // [length, q_size], [length, kv_size] twice
-};
-
-template <class T>
-std::vector<float> random_values(int64_t n, uint32_t seed, float scale) {
-  std::vector<float> values = test::random_normal(n, seed, scale);
-  for (float& x : values) x = to_float(from_float<T>(x));
-  return values;
-}
-
-template <class T>
-SequenceData make_sequence(const AttentionCase& c, int32_t length, uint32_t seed) {
-  return {random_values<T>(length * c.q_size(), seed, 1.5f), random_values<T>(length * c.kv_size(), seed + 1000, 1.5f),
-          random_values<T>(length * c.kv_size(), seed + 2000, 1)};
-}
-
-// The last query_len positions of the first context_len of a sequence are new in the step. The schedule counts with
-// `ahead` more. Its first blocks are those of an earlier query, whose data begin alike.
-struct Query {
-  const SequenceData* data;
-  int32_t context_len, query_len;
-  int32_t ahead = 0;
-  int32_t shares_with = -1, num_shared_blocks = 0;
-};
-
-// A step's inputs on the host: pools in which blocks are shuffled and everything not written is NaN.
-template <class T>
-struct AttentionInputs {
-  std::vector<int32_t> query_start = {0}, context_len, block_start = {0};
-  std::vector<BlockId> ids;
-  std::vector<T> qkv, k, v;
-
-  AttentionInputs(const AttentionCase& c, std::span<const Query> queries, uint32_t seed) {
-    const int32_t block_size = c.shape.block_size;
-    for (const Query& q : queries) {
-      query_start.push_back(query_start.back() + q.query_len);
-      context_len.push_back(q.context_len);
-      block_start.push_back(block_start.back() + static_cast<int32_t>(ceil_div(q.context_len + q.ahead, block_size)));
-    }
-    const int32_t num_blocks = block_start.back() + 3;
-    for (int32_t i = 0; i < num_blocks; ++i) ids.push_back(i);
-    std::mt19937 rng(seed);
-    std::shuffle(ids.begin(), ids.end(), rng);
-    for (size_t i = 0; i < queries.size(); ++i)
-      for (int32_t block = 0; block < queries[i].num_shared_blocks; ++block)
-        ids[block_start[i] + block] = ids[block_start[queries[i].shares_with] + block];
-    const T nan = from_float<T>(std::nanf(""));
-    qkv.assign(static_cast<size_t>(query_start.back() * c.stride()), nan);
-    k.assign(static_cast<size_t>(num_blocks * c.kv_size() * block_size), nan);
-    v = k;
-    for (size_t i = 0; i < queries.size(); ++i) write(c, queries[i], i);
-  }
-
- private:
-  // Positions that no new token sees are left NaN.
-  void write(const AttentionCase& c, const Query& query, size_t seq) {
-    const SequenceData* const data = query.data;
-    const int32_t context = query.context_len, query_len = query.query_len;
-    const int32_t dim = c.shape.head_dim, block_size = c.shape.block_size;
-    const int32_t first = c.shape.window > 0 ? std::max(0, context - query_len - c.shape.window + 1) : 0;
-    for (int32_t p = first; p < context; ++p) {
-      const int64_t block = ids[block_start[seq] + p / block_size];
-      for (int32_t h = 0; h < c.shape.num_kv_heads; ++h) {
-        const int64_t to = ((block * c.shape.num_kv_heads + h) * block_size + p % block_size) * dim;
-        for (int32_t i = 0; i < dim; ++i) {
-          k[to + i] = from_float<T>(data->k[p * c.kv_size() + h * dim + i]);
-          v[to + i] = from_float<T>(data->v[p * c.kv_size() + h * dim + i]);
-        }
-      }
-    }
-    for (int32_t t = 0; t < query_len; ++t)
-      for (int64_t i = 0; i < c.q_size(); ++i)
-        qkv[(query_start[seq] + t) * c.stride() + i] =
-            from_float<T>(data->q[(context - query_len + t) * c.q_size() + i]);
-  }
-};
 
 // Clips the items as the device does: each query follows a group that gives one token of ahead + 1.
 inline void clip_items(const AttentionCase& c, std::span<const Query> queries, const int32_t* num_items,
@@ -239,7 +124,8 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
   std::vector<float> slopes, sinks;
   for (int32_t h = 0; h < c.shape.num_heads; ++h) slopes.push_back(c.slope(h)), sinks.push_back(c.sink(h));
 
-  test::DeviceArray<T> qkv(in.qkv), k(in.k), v(in.v), out(static_cast<size_t>(in.query_start.back() * c.q_size()));
+  KvOnDevice<T> kv(c, in);
+  test::DeviceArray<T> qkv(in.qkv), out(static_cast<size_t>(in.query_start.back() * c.q_size()));
   test::DeviceArray<BlockId> ids(in.ids);
   test::DeviceArray<AttentionItem> items(schedule.items);
   test::DeviceArray<int32_t> cta_start(schedule.cta_start);
@@ -263,7 +149,7 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
                            static_cast<int32_t>(in.ids.size()),
                            {},
                            c.takes_states ? shared.work() : SharedAttentionWork()};
-  paged_attention<T>(qkv.data(), c.stride(), out.data(), k.data(), v.data(), ids.data(), work, params, nullptr);
+  kv.attend(qkv.data(), c.stride(), out.data(), ids.data(), work, params);
 
   AttentionRun result{out.download_floats()};
   result.num_shared_items = static_cast<int32_t>(shared.schedule.items.size());
@@ -275,7 +161,7 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
     if (item.partial >= 0) result.max_cut_rows = std::max(result.max_cut_rows, item.num_rows);
   for (const AttentionItem& item : items.download()) result.num_empty_pieces += item.kv_begin >= item.kv_end;
   CHECK((out.check_guards() && partials.check_guards() && stats.check_guards() && counters.check_guards()));
-  CHECK((qkv.holds(in.qkv) && k.holds(in.k) && v.holds(in.v) && ids.holds(in.ids)));
+  CHECK((qkv.holds(in.qkv) && kv.are_unchanged(in) && ids.holds(in.ids)));
   CHECK(((clips || items.holds(schedule.items)) && cta_start.holds(schedule.cta_start)));
   CHECK((device_slopes.holds(slopes) && device_sinks.holds(sinks) && counters.holds(zeros)));
   return result;

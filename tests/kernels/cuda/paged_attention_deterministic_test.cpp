@@ -67,6 +67,13 @@ TEST_CASE("deterministic: also with windows, soft cap, ALiBi and sinks") {
   check_invariance<__nv_bfloat16>(c, 150, 11);
 }
 
+TEST_CASE("deterministic: also over int8 keys and values") {
+  for (AttentionCase c : {make_case(4, 2, 64), make_case(7, 1, 128, 32), make_case(3, 1, 80)}) {
+    c.shape.int8_kv = true;
+    check_invariance<__nv_bfloat16>(c, 140, 13);
+  }
+}
+
 TEST_CASE("deterministic: also without tensor cores") {
   check_invariance<float>(make_case(4, 2, 24), 110, 7);
   AttentionCase c = make_case(2, 1, 33, 5);

@@ -66,7 +66,8 @@ std::vector<float> run_tree(const AttentionCase& c, const Tree& tree) {
   const AttentionLimits limits = attention_limits(params.shape, c.num_ctas, num_seqs, num_rows);
   std::vector<float> slopes, sinks;
   for (int32_t h = 0; h < c.shape.num_heads; ++h) slopes.push_back(c.slope(h)), sinks.push_back(c.sink(h));
-  test::DeviceArray<T> qkv(in.qkv), k(in.k), v(in.v), out(static_cast<size_t>(num_rows * c.q_size()));
+  KvOnDevice<T> kv(c, in);
+  test::DeviceArray<T> qkv(in.qkv), out(static_cast<size_t>(num_rows * c.q_size()));
   const test::DeviceArray<BlockId> ids(in.ids);
   const test::DeviceArray<AttentionItem> items(schedule.items);
   const test::DeviceArray<int32_t> cta_start(schedule.cta_start), parents(tree.parents), device_slots(slots);
@@ -86,7 +87,7 @@ std::vector<float> run_tree(const AttentionCase& c, const Tree& tree) {
                            true,
                            static_cast<int32_t>(in.ids.size()),
                            {device_rows.data(), parents.data(), device_slots.data()}};
-  paged_attention<T>(qkv.data(), c.stride(), out.data(), k.data(), v.data(), ids.data(), work, params, nullptr);
+  kv.attend(qkv.data(), c.stride(), out.data(), ids.data(), work, params);
   CHECK((out.check_guards() && partials.check_guards() && stats.check_guards() && counters.check_guards()));
   return out.download_floats();
 }
@@ -128,6 +129,12 @@ void check_tree(AttentionCase c, const std::vector<int32_t>& contexts) {
 TEST_CASE("a row of a tree sees its ancestors alone, with the bits of a chain where runs are deterministic") {
   check_tree<__nv_bfloat16>(make_case(4, 2, 64), {0, 1, 15, 59, 64, 130});
   check_tree<__half>(make_case(7, 1, 128, 8), {3, 57});
+  AttentionCase int8 = make_case(4, 2, 64);
+  int8.shape.int8_kv = true;
+  check_tree<__nv_bfloat16>(int8, {1, 15, 64, 130});
+  int8 = make_case(4, 2, 20, 5);
+  int8.shape.int8_kv = true;
+  check_tree<float>(int8, {1, 33});
   check_tree<__nv_bfloat16>(make_case(2, 1, 256, 32), {28, 40});
   check_tree<__nv_bfloat16>(make_case(3, 3, 80), {62});
   check_tree<float>(make_case(4, 2, 24, 5), {0, 4, 30, 77});

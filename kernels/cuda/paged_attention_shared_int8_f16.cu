@@ -1,0 +1,9 @@
+// The kernels for steps with shared prefixes and int8 keys and values: see paged_attention_mma.h.
+#include "kernels/cuda/paged_attention_mma.h"
+
+namespace llmb::cuda::attention {
+
+template void launch_mma<__half, int8_t, ItemKind::kShared>(const Args<__half>&, int32_t, cudaStream_t);
+template void launch_mma<__half, int8_t, ItemKind::kContinued>(const Args<__half>&, int32_t, cudaStream_t);
+
+}  // namespace llmb::cuda::attention

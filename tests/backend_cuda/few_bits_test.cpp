@@ -1,0 +1,118 @@
+// int8 weights and an int8 KV cache: beside the CPU's, which rounds to the same numbers, and whatever the schedule.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "model/config_loader.h"
+#include "tests/support/golden.h"
+#include "tests/support/plan_builder.h"
+
+namespace llmb::test {
+namespace {
+
+constexpr int32_t kMaxNumBatchedTokens = 64;
+
+struct Model {
+  explicit Model(const std::string& name)
+      : dir(source_dir() + "/data/fixtures/models/" + name), config(load_model_config(dir).value()) {
+    options.model_dir = dir;
+    options.max_num_seqs = 20;
+    options.max_num_batched_tokens = kMaxNumBatchedTokens;
+    options.max_model_len = std::min(config.max_position_embeddings, 256);
+    options.num_blocks_override = 256;
+    options.num_threads = 1;
+    options.dtype = options.kv_cache_dtype = DType::kF32;
+    options.cuda.deterministic = true;
+    for (const auto& line : read_json_lines(dir + "/golden.jsonl")) {
+      GenerateRequest& r = requests.emplace_back();
+      r.prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
+      r.num_tokens = 6;
+      r.sampling.num_logprobs = 0;
+      if (r.prompt.size() > 40) requests.pop_back();
+    }
+    REQUIRE(requests.size() >= 3);
+  }
+  std::string dir;
+  ModelConfig config;
+  LoadOptions options;
+  std::vector<GenerateRequest> requests;
+};
+
+// The arithmetic around the integers differs in the last bits, so that now and then a number is rounded the other way.
+void check_near_cpu(const Model& m) {
+  const auto cpu = loaded(make_cpu_backend(), m.config, m.options);
+  const auto gpu = loaded(make_cuda_backend(0), m.config, m.options);
+  const auto expected = generate_at_random(*cpu, m.requests, kMaxNumBatchedTokens, 20, 3);
+  const auto actual = generate_at_random(*gpu, m.requests, kMaxNumBatchedTokens, 20, 4);
+  size_t num_tokens = 0, num_same = 0;
+  for (size_t i = 0; i < m.requests.size(); ++i) {
+    size_t at = 0;
+    for (; at < expected[i].tokens.size() && actual[i].tokens[at] == expected[i].tokens[at]; ++at) {
+      CAPTURE(i);
+      CAPTURE(at);
+      CHECK(std::fabs(actual[i].logprobs[at] - expected[i].logprobs[at]) <= 0.02);
+    }
+    num_same += at;
+    num_tokens += expected[i].tokens.size();
+  }
+  CHECK(num_same * 10 >= num_tokens * 9);
+}
+
+// The same bytes one by one and in random steps.
+void check_schedules(const Model& m) {
+  const auto gpu = loaded(make_cuda_backend(0), m.config, m.options);
+  const auto expected = generate_one_by_one(*gpu, m.requests, kMaxNumBatchedTokens);
+  for (const uint64_t seed : {1, 2}) {
+    const bool same = generate_at_random(*gpu, m.requests, seed == 1 ? 64 : 7, 20, seed) == expected;
+    CHECK(same);
+  }
+}
+
+TEST_CASE("int8 weights: dense models and experts") {
+  for (const char* name : {"llama-gqa", "gpt2", "mixtral"}) {
+    CAPTURE(name);
+    Model m(name);
+    m.options.cpu.quantization = Quantization::kInt8;
+    const auto plain = loaded(make_cuda_backend(0), m.config, Model(name).options);
+    const auto gpu = loaded(make_cuda_backend(0), m.config, m.options);
+    CHECK(gpu->info().weight_bytes < plain->info().weight_bytes / 2);  // of fp32
+    check_near_cpu(m);
+    check_schedules(m);
+  }
+}
+
+TEST_CASE("an int8 KV cache") {
+  Model m("llama-gqa");
+  m.options.kv_cache_dtype = DType::kI8;
+  check_near_cpu(m);
+  check_schedules(m);
+  m.options.cpu.quantization = Quantization::kInt8;
+  check_near_cpu(m);
+}
+
+TEST_CASE("int8 weights and KV cache beside 16-bit activations: the same bytes whatever the schedule") {
+  Model m("llama-gqa");
+  m.options.kv_cache_dtype = DType::kI8;
+  m.options.cpu.quantization = Quantization::kInt8;
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    m.options.dtype = dtype;
+    check_schedules(m);
+  }
+}
+
+TEST_CASE("the CPU's other formats are refused by name") {
+  Model m("llama-gqa");
+  m.options.cpu.quantization = Quantization::kInt4;
+  CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("int4") != std::string::npos);
+  m = Model("llama-gqa");
+  m.options.kv_cache_dtype = DType::kBF16;
+  CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("kv-cache-dtype") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace llmb::test

@@ -1,0 +1,24 @@
+"""What products and attention of few bits are to reach beside 16 bits, of what bench_kernels_cuda measured (gpu_check.py)."""
+
+BENCH = "bench_kernels_cuda"
+
+
+def few_bits_targets(rows, attention, add, missing):
+    """rows: by (op, shape); attention(case): the row of a case of the shape that targets are for."""
+
+    def beside(what, pairs, least):
+        wanted = f"≥ {least} × bf16's rate"
+        if not pairs or not all(few and bf16 for few, bf16 in pairs):
+            return missing(what, BENCH, wanted)
+        times = min(bf16["us"] / few["us"] for few, bf16 in pairs)
+        add(what, BENCH, times, "× bf16's rate", None, None, wanted, times >= least)
+
+    products = [shape for op, shape in rows if op == "linear" and "lm_head" not in shape]
+    for m, least in [(1, 1.0), (16, 1.0), (64, 1.0), (256, 1.0), (512, 1.3), (4096, 1.3)]:
+        shapes = [shape for shape in products if f" {m}x" in shape]
+        beside(f"int8 products with the rounding of their rows, M = {m}, the worst shape",
+               [(rows.get(("linear_int8", shape)), rows[("linear", shape)]) for shape in shapes], least)
+    for context in (1024, 4096, 8192):
+        case = f"decode 64 x {context}"
+        beside(f"paged decode attention over int8, 64 × {context:,}",
+               [(attention(f"{case}, int8 KV"), attention(f"{case}, mma"))], 1.6)
