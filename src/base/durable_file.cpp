@@ -94,6 +94,10 @@ Status AtomicFileWriter::open() {
 }
 
 Status AtomicFileWriter::append(std::string_view bytes) {
+  if (bytes.size() >= kBufferBytes) {
+    LLMB_RETURN_IF_ERROR(flush());
+    return write_fully(ops_, fd_, bytes, temporary_);
+  }
   buffer_ += bytes;
   return buffer_.size() < kBufferBytes ? Status() : flush();
 }

@@ -29,6 +29,7 @@ void write_merged_metrics(const Options& o, const MergeResult& merged, int exit_
   if (path == "none") return;
   const std::string& output = o.job.inputs[0];
   if (path.empty()) path = metrics_beside_path(output);
+  if (path.empty()) return;
   std::vector<std::string> files;
   for (const std::string& shard : merged.shards) files.push_back(metrics_beside_path(shard));
   const auto line = merged_metrics(files, {output, merged.shards, merged.num_records, merged.num_failed, exit_code});

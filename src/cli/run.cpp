@@ -21,6 +21,7 @@
 #include "cli/energy_meter.h"
 #include "cli/exit_code.h"
 #include "cli/final_report.h"
+#include "cli/flag_names.h"
 #include "cli/forecast_text.h"
 #include "cli/inspect_command.h"
 #include "cli/merge_command.h"
@@ -162,6 +163,8 @@ class Display final : public JobObserver {
     std::lock_guard lock(mutex_);
     progress_.print_error(error);
   }
+
+  void on_warning(const std::string& message) override { log_warning(with_flag_names(message)); }
 
   // That the computing took so far.
   std::vector<EnergyReading> energy() const {

@@ -42,6 +42,8 @@ class JobObserver {
   // A line has failed otherwise than all before it. From any thread, one call at a time, from the reading of the first
   // line on.
   virtual void on_new_error(const ErrorCount&) {}
+  // The job goes on. Options are named as in JobEnding::message.
+  virtual void on_warning(const std::string& /*message*/) {}
 };
 
 // A job gets this from its process. All of it outlives the job.

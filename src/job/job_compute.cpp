@@ -18,11 +18,13 @@ namespace llmb {
 JobEnding Job::compute() {
   WorkerOptions worker;
   if (auto stop = set_up_worker(options_, model_, &worker)) return ending(std::move(*stop));
-  if (options_.num_workers == 0)
+  if (options_.num_workers == 0) {
     workers_ = std::make_unique<Worker>(std::move(worker));
-  else
-    workers_ = std::make_unique<WorkerPool>(pool_options(options_, model_), environment_.start_worker,
-                                            environment_.interrupted);
+  } else {
+    WorkerPoolOptions pool = pool_options(options_, model_);
+    pool.warn = [this](const std::string& message) { environment_.observer.on_warning(message); };
+    workers_ = std::make_unique<WorkerPool>(std::move(pool), environment_.start_worker, environment_.interrupted);
+  }
   supervisor_.emplace(workers_->watch(), environment_.interrupted, 1000 * options_.grace_s, /*leaves_blocked=*/false);
   if (!fingerprint_) fingerprint_task_.emplace(options_, model_, keep_going_);
   std::optional<JobStop> stop;

@@ -197,8 +197,8 @@ Status Merge::append_in_input_order(AtomicFileWriter* writer) {
     return Status();
   };
   LLMB_RETURN_IF_ERROR(check_records(begin_shard, add));
-  return runs.for_each([&](int64_t, std::string_view record) {
-    return keep_going_() ? writer->append(record) : cancelled("interrupted");
+  return runs.for_each([&](std::string_view records) {
+    return keep_going_() ? writer->append(records) : cancelled("interrupted");
   });
 }
 

@@ -4,33 +4,25 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <optional>
 #include <queue>
 #include <utility>
 
 #include "base/descriptor.h"
 #include "base/durable_file.h"
-#include "io/resume_scan.h"
+#include "job/loaded_records.h"
 
 namespace llmb {
 
 namespace {
 
-constexpr size_t kLeastBytes = 16 << 10, kMostBytes = 1 << 20;  // of a chunk
-
-// A native record begins with its index; every other is parsed.
-std::optional<int64_t> first_index(std::string_view record) {
-  constexpr std::string_view kBegin = "{\"index\":";
-  if (!record.starts_with(kBegin)) return std::nullopt;
-  int64_t index = 0;
-  const auto [end, error] = std::from_chars(record.data() + kBegin.size(), record.data() + record.size(), index);
-  return error == std::errc() && *end == ',' ? std::optional(index) : std::nullopt;
-}
+constexpr size_t kLeastBytes = 16 << 10, kMostBytes = LoadedRecords::kHugePage - RecordParser::kPadding;  // of a chunk
+constexpr size_t kPieceBytes = 1 << 20;  // of records in order, that go on together
 
 Result<FileIdentity> identity_of_open(int fd, const std::string& path, FileOps& ops) {
   struct stat st {};
@@ -38,103 +30,66 @@ Result<FileIdentity> identity_of_open(int fd, const std::string& path, FileOps& 
   return identity_of(st);
 }
 
-// A chunk in memory.
-struct Loaded {
-  std::unique_ptr<char[]> bytes;
-  size_t size = 0, capacity = 0;
-  std::string changed;
-
-  struct Place {
-    int64_t index;
-    uint32_t begin, size;
-  };
-  std::vector<Place> places;  // by index
-  size_t next = 0;
-  const char* text = nullptr;
-
-  std::string_view record() const { return {text + places[next].begin, places[next].size}; }
-  size_t memory() const { return capacity + changed.capacity() + places.capacity() * sizeof(Place); }
-
-  void reserve(size_t num_bytes) {
-    if (capacity >= num_bytes) return;
-    bytes = std::make_unique_for_overwrite<char[]>(num_bytes);
-    capacity = num_bytes;
-  }
-  bool find_records(RecordParser* parser);
-  void apply(const std::function<void(std::string_view record, std::string* out)>& change);
-};
-
-// False: these are not whole records.
-bool Loaded::find_records(RecordParser* parser) {
-  places.clear();
-  next = 0;
-  text = bytes.get();
-  for (size_t at = 0; at < size;) {
-    const void* const newline = std::memchr(text + at, '\n', size - at);
-    if (newline == nullptr) return false;
-    const size_t length = static_cast<size_t>(static_cast<const char*>(newline) - text) + 1 - at;
-    std::optional<int64_t> index = first_index({text + at, length});
-    if (!index)
-      if (const auto summary = parser->parse({text + at, length})) index = summary->index;
-    if (!index) return false;
-    places.push_back({*index, static_cast<uint32_t>(at), static_cast<uint32_t>(length)});
-    at += length;
-  }
-  const auto is_before = [](const Place& a, const Place& b) { return a.index < b.index; };
-  if (!std::is_sorted(places.begin(), places.end(), is_before)) std::sort(places.begin(), places.end(), is_before);
-  return !places.empty();
-}
-
-void Loaded::apply(const std::function<void(std::string_view, std::string*)>& change) {
-  changed.clear();
-  for (Place& place : places) {
-    const size_t begin = changed.size();
-    change({text + place.begin, place.size}, &changed);
-    place = {place.index, static_cast<uint32_t>(begin), static_cast<uint32_t>(changed.size() - begin)};
-  }
-  text = changed.data();
-}
-
 }  // namespace
 
 // Merges the chunks.
 class RecordRuns::Merging {
  public:
-  Merging(RecordRuns& runs, const OnRecord& on_record)
-      : runs_(runs), on_record_(on_record), unread_(Later(), std::move(runs.chunks_)) {}
+  Merging(RecordRuns& runs, const OnRecords& on_records)
+      : runs_(runs), on_records_(on_records), unread_(Later(), std::move(runs.chunks_)) {}
 
   Status run() {
+    const auto add = [this](int64_t, std::string_view record) { return add_to_piece(record); };
     while (true) {
       LLMB_RETURN_IF_ERROR(read_ahead());
-      LLMB_RETURN_IF_ERROR(take_below(lowest_unloaded(), on_record_));
-      if (ahead_.empty()) return {};
-      if (in_memory_ + ahead_.front()->chunk.size > runs_.max_in_memory_ && heads_.size() >= kLeastLoaded)
-        LLMB_RETURN_IF_ERROR(spill());
+      LLMB_RETURN_IF_ERROR(take_below(lowest_unloaded(), add));
+      if (ahead_.empty()) return give_pieces();
+      if (lacks_memory()) LLMB_RETURN_IF_ERROR(give_pieces());  // chunks that were taken whole are kept for them
+      if (lacks_memory() && heads_.size() >= kLeastLoaded) LLMB_RETURN_IF_ERROR(spill());
       LLMB_RETURN_IF_ERROR(load());
     }
   }
 
  private:
-  // Whose records another thread looks for.
+  // That another thread reads, to look for its records.
   struct Ahead {
     Chunk chunk;
-    std::unique_ptr<Loaded> loaded;
+    std::unique_ptr<LoadedRecords> loaded;
     RecordParser parser;
-    std::future<bool> found;  // false: it is not what it was; destroyed first, which waits
+    std::future<Status> found;  // destroyed first, which waits
   };
   struct Head {
     int64_t index;
-    Loaded* chunk;
+    LoadedRecords* chunk;
     bool operator>(const Head& other) const { return index > other.index; }
   };
   struct Later {
     bool operator()(const Chunk& a, const Chunk& b) const { return a.lowest > b.lowest; }
   };
 
+  // Records that follow each other, which another thread copies into one piece.
+  struct Piece {
+    std::vector<std::string_view> records;
+    size_t num_bytes = 0;
+    std::unique_ptr<char[]> bytes;
+    size_t capacity = 0;
+    std::vector<std::unique_ptr<LoadedRecords>> taken;  // chunks whose last records are among these
+    std::future<void> gathered;                         // destroyed first, which waits
+
+    void gather();
+  };
+
   std::optional<int64_t> lowest_unloaded() const;
-  Status take_below(std::optional<int64_t> bound, const OnRecord& take);
+  bool lacks_memory() const { return in_memory_ + ahead_.front()->chunk.size > runs_.max_in_memory_; }
+  // take(index, record)
+  template <typename Take>
+  Status take_below(std::optional<int64_t> bound, const Take& take);
+  Status add_to_piece(std::string_view record);
+  Status give(Piece* piece);
+  Status give_pieces();
+  void forget(std::vector<std::unique_ptr<LoadedRecords>>* taken);
   Status read_ahead();
-  Status read(const Chunk& chunk, Loaded* loaded);
+  Status read(const Chunk& chunk, LoadedRecords* loaded);
   Status read_bytes(int fd, const std::string& path, const Chunk& chunk, char* bytes);
   Status load();
   Status spill();
@@ -142,18 +97,18 @@ class RecordRuns::Merging {
   Status changed(const Chunk& chunk) const {
     return io_error((chunk.file ? chunk.file->path : runs_.temporary_) + ": was changed while it was read");
   }
-  static void prefetch(std::string_view record) {
-    for (size_t at = 0; at < std::min<size_t>(record.size(), 512); at += 64) __builtin_prefetch(record.data() + at);
-  }
-
   RecordRuns& runs_;
-  const OnRecord& on_record_;
+  const OnRecords& on_records_;
   std::priority_queue<Chunk, std::vector<Chunk>, Later> unread_;
+  Descriptor spilled_;  // read by those ahead
   std::deque<std::unique_ptr<Ahead>> ahead_;
-  std::priority_queue<Head, std::vector<Head>, std::greater<>> heads_;  // one for each chunk in memory
-  std::vector<std::unique_ptr<Loaded>> loaded_, free_;
+  std::priority_queue<Head, std::vector<Head>, std::greater<>> heads_;  // one for each chunk that has records left
+  std::vector<std::unique_ptr<LoadedRecords>> loaded_, free_;
+  std::vector<std::unique_ptr<LoadedRecords>> taken_;  // whole, since a record was last added to a piece
+  size_t num_taken_ = 0;                               // these and those that pieces keep
+  Piece pieces_[kPieces];
+  size_t piece_ = 0;  // that records are added to; the others are gathered
   size_t in_memory_ = 0;
-  Descriptor spilled_;
   int64_t spilled_bytes_ = 0;
 };
 
@@ -165,9 +120,10 @@ std::optional<int64_t> RecordRuns::Merging::lowest_unloaded() const {
 }
 
 // nullopt: all of them.
-Status RecordRuns::Merging::take_below(std::optional<int64_t> bound, const OnRecord& take) {
+template <typename Take>
+Status RecordRuns::Merging::take_below(std::optional<int64_t> bound, const Take& take) {
   while (!heads_.empty() && (!bound || heads_.top().index < *bound)) {
-    Loaded& chunk = *heads_.top().chunk;
+    LoadedRecords& chunk = *heads_.top().chunk;
     heads_.pop();
     int64_t index = 0;
     // A chunk's records often follow each other.
@@ -177,34 +133,96 @@ Status RecordRuns::Merging::take_below(std::optional<int64_t> bound, const OnRec
       index = chunk.places[chunk.next].index;
     } while ((!bound || index < *bound) && (heads_.empty() || index < heads_.top().index));
     if (chunk.next < chunk.places.size()) {
-      prefetch(chunk.record());
       heads_.push({index, &chunk});
       continue;
     }
-    in_memory_ -= chunk.memory();
     const auto at = std::find_if(loaded_.begin(), loaded_.end(), [&](const auto& one) { return one.get() == &chunk; });
-    if (chunk.capacity <= 2 * runs_.chunk_bytes_) free_.push_back(std::move(*at));
+    taken_.push_back(std::move(*at));
+    ++num_taken_;
     loaded_.erase(at);
   }
   return {};
 }
 
+// Chunks that overlap are much larger than a cache.
+void RecordRuns::Merging::Piece::gather() {
+  constexpr size_t kAhead = 8, kLine = 64, kMostPrefetched = 512;
+  if (capacity < num_bytes) {
+    bytes = std::make_unique_for_overwrite<char[]>(num_bytes);
+    capacity = num_bytes;
+  }
+  char* to = bytes.get();
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (i + kAhead < records.size()) {
+      const std::string_view later = records[i + kAhead];
+      for (size_t at = 0; at < std::min(later.size(), kMostPrefetched); at += kLine)
+        __builtin_prefetch(later.data() + at);
+    }
+    to = std::copy(records[i].begin(), records[i].end(), to);
+  }
+}
+
+// While one piece is gathered, the next is filled; while that is gathered, the one before is given.
+Status RecordRuns::Merging::add_to_piece(std::string_view record) {
+  Piece* piece = &pieces_[piece_];
+  if (!piece->records.empty() && piece->num_bytes + record.size() > kPieceBytes) {
+    piece->gathered = std::async([piece] { piece->gather(); });
+    piece_ = (piece_ + 1) % kPieces;
+    piece = &pieces_[piece_];
+    LLMB_RETURN_IF_ERROR(give(piece));
+  }
+  piece->records.push_back(record);
+  piece->num_bytes += record.size();
+  std::move(taken_.begin(), taken_.end(), std::back_inserter(piece->taken));
+  taken_.clear();
+  return {};
+}
+
+Status RecordRuns::Merging::give(Piece* piece) {
+  if (piece->records.empty()) return {};
+  if (piece->gathered.valid()) piece->gathered.get();
+  else piece->gather();
+  LLMB_RETURN_IF_ERROR(on_records_({piece->bytes.get(), piece->num_bytes}));
+  forget(&piece->taken);
+  piece->records.clear();
+  piece->num_bytes = 0;
+  return {};
+}
+
+// All records that were taken so far.
+Status RecordRuns::Merging::give_pieces() {
+  for (size_t i = 1; i <= kPieces; ++i) LLMB_RETURN_IF_ERROR(give(&pieces_[(piece_ + i) % kPieces]));
+  forget(&taken_);
+  return {};
+}
+
+// Nothing points into them any more.
+void RecordRuns::Merging::forget(std::vector<std::unique_ptr<LoadedRecords>>* taken) {
+  for (std::unique_ptr<LoadedRecords>& chunk : *taken) {
+    in_memory_ -= chunk->memory();
+    if (chunk->capacity <= 2 * runs_.chunk_bytes_) free_.push_back(std::move(chunk));
+  }
+  num_taken_ -= taken->size();
+  taken->clear();
+}
+
 Status RecordRuns::Merging::read_ahead() {
   while (ahead_.size() < kMostAhead && !unread_.empty()) {
+    if (free_.empty() && num_taken_ > kMostTaken) LLMB_RETURN_IF_ERROR(give_pieces());  // where many end together
     auto next = std::make_unique<Ahead>();
     next->chunk = unread_.top();
     unread_.pop();
-    if (free_.empty()) free_.push_back(std::make_unique<Loaded>());
+    if (free_.empty()) free_.push_back(std::make_unique<LoadedRecords>());
     next->loaded = std::move(free_.back());
     free_.pop_back();
-    LLMB_RETURN_IF_ERROR(read(next->chunk, next->loaded.get()));
     const bool is_alone = ahead_.empty() && unread_.empty();
     // Without a policy, a system that has no thread left is none the worse for it.
-    const auto find = [to = next.get()] {
-      Loaded& loaded = *to->loaded;
-      if (!loaded.find_records(&to->parser) || loaded.places[0].index != to->chunk.lowest) return false;
+    const auto find = [this, to = next.get()]() -> Status {
+      LoadedRecords& loaded = *to->loaded;
+      LLMB_RETURN_IF_ERROR(read(to->chunk, &loaded));
+      if (!loaded.find_records(&to->parser) || loaded.places[0].index != to->chunk.lowest) return changed(to->chunk);
       if (to->chunk.file != nullptr && to->chunk.file->change) loaded.apply(to->chunk.file->change);
-      return true;
+      return {};
     };
     next->found = is_alone ? std::async(std::launch::deferred, find) : std::async(find);
     ahead_.push_back(std::move(next));
@@ -212,8 +230,8 @@ Status RecordRuns::Merging::read_ahead() {
   return {};
 }
 
-Status RecordRuns::Merging::read(const Chunk& chunk, Loaded* loaded) {
-  loaded->reserve(chunk.size + RecordParser::kPadding);
+Status RecordRuns::Merging::read(const Chunk& chunk, LoadedRecords* loaded) {
+  loaded->reserve(std::max(chunk.size, runs_.chunk_bytes_) + RecordParser::kPadding);
   loaded->size = chunk.size;
   if (chunk.file == nullptr) return read_bytes(spilled_.get(), runs_.temporary_, chunk, loaded->bytes.get());
   const Descriptor file(runs_.ops_, open_retrying(runs_.ops_, chunk.file->path, O_RDONLY | O_CLOEXEC, 0));
@@ -238,7 +256,7 @@ Status RecordRuns::Merging::read_bytes(int fd, const std::string& path, const Ch
 Status RecordRuns::Merging::load() {
   const std::unique_ptr<Ahead> next = std::move(ahead_.front());
   ahead_.pop_front();
-  if (!next->found.get()) return changed(next->chunk);
+  LLMB_RETURN_IF_ERROR(next->found.get());
   in_memory_ += next->loaded->memory();
   heads_.push({next->chunk.lowest, next->loaded.get()});
   loaded_.push_back(std::move(next->loaded));
@@ -263,6 +281,7 @@ Status RecordRuns::Merging::spill() {
     return {};
   };
   LLMB_RETURN_IF_ERROR(take_below(std::nullopt, add));
+  forget(&taken_);
   return write();
 }
 
@@ -300,6 +319,6 @@ void RecordRuns::add(int64_t index, size_t size) {
   end_ += static_cast<int64_t>(size);
 }
 
-Status RecordRuns::for_each(const OnRecord& on_record) { return Merging(*this, on_record).run(); }
+Status RecordRuns::for_each(const OnRecords& on_records) { return Merging(*this, on_records).run(); }
 
 }  // namespace llmb

@@ -19,13 +19,15 @@ namespace llmb {
 // all, so memory holds the chunks that overlap: few where records were finished nearly in order. Where these take too
 // much, they are written, in order, to a temporary file, whose chunks overlap no longer.
 //
-// Not thread-safe; other threads look for the records of the next chunks. Memory: max_in_memory and kMostAhead chunks, or
-// the kLeastLoaded largest chunks, where a chunk is at least as large as its largest record. 32 bytes a chunk besides.
+// Not thread-safe; other threads read the next chunks and put those in order into one piece. Memory: max_in_memory and
+// kMostAhead chunks, or the kLeastLoaded largest chunks, where a chunk is at least as large as its largest record;
+// kPieces pieces of records; and 32 bytes a chunk.
 class RecordRuns {
  public:
   static constexpr size_t kMaxInMemory = size_t{512} << 20;
 
-  // `temporary`: a name that is free to be used for a moment. num_files: how many come. `ops` outlives it.
+  // `temporary`: a name that is free to be used for a moment. num_files: how many come. `ops` outlives it, and is
+  // called by several threads.
   RecordRuns(std::string temporary, size_t num_files, FileOps& ops, size_t max_in_memory = kMaxInMemory);
 
   // Appends the record, with its index, that takes the place of this one. Thread-safe.
@@ -34,14 +36,14 @@ class RecordRuns {
   Status begin_file(const std::string& path, Change change);
   void add(int64_t index, size_t size);  // with its "\n"
 
-  using OnRecord = std::function<Status(int64_t index, std::string_view record)>;
-  // By increasing index. Call once, after the last add(). An error of on_record ends it. kIoError also where a file is no
-  // longer what it was at begin_file().
-  Status for_each(const OnRecord& on_record);
+  using OnRecords = std::function<Status(std::string_view records)>;
+  // All records by increasing index, many at a time. Call once, after the last add(). An error of on_records ends it.
+  // kIoError also where a file is no longer what it was at begin_file().
+  Status for_each(const OnRecords& on_records);
 
  private:
   class Merging;
-  static constexpr size_t kLeastLoaded = 4, kMostAhead = 3;
+  static constexpr size_t kLeastLoaded = 4, kMostAhead = 3, kMostTaken = 4, kPieces = 2;
 
   struct File {
     std::string path;

@@ -103,13 +103,18 @@ class RemoteWorker {
                           [&](const EngineProgress& progress) { keep(worker, progress); });
     });
     if (how == WorkEnding::kStalled)
-      fail("the device has not answered within `watchdog_timeout` (" + worker.info().device + ")");
-    if (how != WorkEnding::kReturned) fail("the device has not answered within the grace");
+      fail(worker, "the device has not answered within `watchdog_timeout` (" + worker.info().device + ")");
+    if (how != WorkEnding::kReturned) fail(worker, "the device has not answered within the grace");
     return status;
   }
 
-  // Threads hang in calls of the device.
-  [[noreturn]] void fail(const std::string& message) {
+  // Threads hang in calls of the device. The last report says in which step.
+  [[noreturn]] void fail(const Worker& worker, const std::string& message) {
+    {
+      std::lock_guard lock(mutex_);
+      set_report(worker);
+      link_.send(MessageKind::kReport, pack_message(report_));
+    }
     link_.send(MessageKind::kFailed, pack_message(WorkerFailure{JobEnd::kDeviceFault, message, true}));
     ::_exit(1);
   }

@@ -7,7 +7,6 @@
 #include <array>
 #include <utility>
 
-#include "base/log.h"
 #include "engine/active_request.h"
 
 namespace llmb {
@@ -189,7 +188,7 @@ void WorkerPool::put_error(const WorkItem& row, const std::string& how) {
 // While workers load, words are held back: where none can, the run's error says it all.
 void WorkerPool::warn(const std::string& words) {
   if (run_ == nullptr) warnings_.push_back(words);
-  else log_warning(words);
+  else options_.warn(words);
 }
 
 std::optional<JobStop> WorkerPool::stop_of_load() const {

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,7 @@ struct WorkerPoolOptions {
   bool measures_limits = false;
   double silence_ms = 60000;  // without a sign of life; then a worker is taken to hang
   double grace_ms = 0;        // for running rows, after the job was asked to end
+  std::function<void(const std::string& message)> warn;  // of workers that were lost
 };
 
 // One thread drives it, and lives as long as the workers do.

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
 #include "job/worker_pool.h"
 
 namespace llmb {
@@ -20,7 +19,7 @@ Status WorkerPool::run(RequestSource& requests, CompletionSink& completions, con
                        const std::atomic<int>&, const std::function<void(const EngineProgress&)>& on_progress) {
   Run run = {requests, completions, clock, on_progress, clock.now_ms(), monotonic_ms()};
   run_ = &run;
-  for (const std::string& words : std::exchange(warnings_, {})) log_warning(words);
+  for (const std::string& words : std::exchange(warnings_, {})) options_.warn(words);
   const Status status = run_rows();
   const double end_ms = clock.now_ms();
   is_ending_ = true;

@@ -7,6 +7,7 @@ namespace llmb::test {
 
 // Counts the call; true (and errno) where a fault is set for it.
 bool FaultyFileOps::fails(FileCall call) {
+  const std::lock_guard lock(mutex_);
   if (before_call) before_call(call);
   const int64_t number = ++counts_[static_cast<int>(call)];
   ++num_calls_;
@@ -29,6 +30,7 @@ bool FaultyFileOps::fails_any(FileCall call) {
 }
 
 bool FaultyFileOps::interrupted() {
+  const std::lock_guard lock(mutex_);
   if (interrupts_given_ == num_interrupts) {
     interrupts_given_ = 0;
     return false;
@@ -54,6 +56,7 @@ ssize_t FaultyFileOps::pread(int fd, void* buffer, size_t size, off_t offset) {
 }
 
 ssize_t FaultyFileOps::write(int fd, const void* data, size_t size) {
+  const std::lock_guard lock(mutex_);
   if (interrupted()) return -1;
   if (fails(FileCall::kWrite)) {
     const int error = errno;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -46,7 +47,8 @@ struct AnyCallFault {
   size_t torn_bytes = 0;
 };
 
-// Not thread-safe. A failing close() closes nevertheless, as on Linux; other failing calls do nothing.
+// Calls are thread-safe; which of two threads' calls is the first is not known. A failing close() closes nevertheless, as
+// on Linux; other failing calls do nothing.
 class FaultyFileOps final : public FileOps {
  public:
   std::vector<FileFault> faults;
@@ -85,6 +87,7 @@ class FaultyFileOps final : public FileOps {
   int64_t num_calls_ = 0;
   std::optional<FileCall> failed_call_;
   int interrupts_given_ = 0;
+  std::recursive_mutex mutex_;  // of all that calls change
 };
 
 }  // namespace llmb::test

@@ -199,8 +199,8 @@ struct RecordFiles {
   std::string path(int f) const { return dir / ("f" + std::to_string(f)); }
   static bool is_changed(int f) { return f == kNumFiles - 1; }
 
-  // Every index and record in the order in which they come.
-  Result<std::vector<std::pair<int64_t, std::string>>> merge(
+  // All records in the order in which they come.
+  Result<std::string> merge(
       size_t max_in_memory, FileOps& ops, const std::function<void()>& between = [] {}) const {
     RecordRuns runs(dir / "runs", kNumFiles, ops, max_in_memory);
     const auto change = [](std::string_view record, std::string* out) { (*out += kChanged) += record.substr(1); };
@@ -209,14 +209,18 @@ struct RecordFiles {
       for (const auto& [index, size] : sizes[static_cast<size_t>(f)]) runs.add(index, size);
     }
     between();
-    std::vector<std::pair<int64_t, std::string>> found;
-    LLMB_RETURN_IF_ERROR(runs.for_each([&](int64_t index, std::string_view record) {
-      found.emplace_back(index, record);
+    std::string found;
+    LLMB_RETURN_IF_ERROR(runs.for_each([&](std::string_view records) {
+      found += records;
       return Status();
     }));
     return found;
   }
-  std::vector<std::pair<int64_t, std::string>> all() const { return {expected.begin(), expected.end()}; }
+  std::string all() const {
+    std::string text;
+    for (const auto& [index, record] : expected) text += record;
+    return text;
+  }
 };
 
 }  // namespace
@@ -238,7 +242,7 @@ TEST_CASE("records of any files come in the order of the input, in memory that i
       if (max_in_memory == 1 << 22) CHECK_FALSE(is_spilled);
     }
   RecordRuns none("none", 0, real_file_ops());
-  CHECK(none.for_each([](int64_t, std::string_view) { return internal_error("no record"); }).ok());
+  CHECK(none.for_each([](std::string_view) { return internal_error("no record"); }).ok());
 }
 
 TEST_CASE("records of files that change before they are read again are refused, as is every failing call") {
