@@ -207,7 +207,7 @@ HWY_INLINE void for_chunks(const Span& span, const Body& body) {
 template <class Format>
 HWY_INLINE void score_few(const AttentionCall& c, const SegmentRows& s, const KeyChunk<Format>& keys, int64_t at,
                           const AttentionScratch& scratch, SegmentFetch& fetch) {
-  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
+  for_attention_tiles(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
     constexpr int kRows = decltype(rows)::value;
     score_rows<Format, kRows>(c, s.part(tile, kRows), keys, at, scratch.q, scratch.scores + tile * kSegment, fetch);
   });
@@ -215,7 +215,7 @@ HWY_INLINE void score_few(const AttentionCall& c, const SegmentRows& s, const Ke
 template <class Format>
 HWY_INLINE void add_few(const AttentionCall& c, const SegmentRows& s, const typename Format::Word* const* values,
                         int64_t at, const AttentionScratch& scratch, float* sums, SegmentFetch& fetch) {
-  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
+  for_attention_tiles(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
     constexpr int kRows = decltype(rows)::value;
     add_to_rows<Format, kRows>(c, s.part(tile, kRows), values, at, kSegmentChunk, scratch.scores + tile * kSegment,
                                sums, fetch);
@@ -230,13 +230,11 @@ HWY_INLINE void attend_few(const AttentionCall& c, const AttentionItem& item, co
   const Span seen = seen_chunks(s);
   // Steps of the fetch: one for each word of a tile's chains, and for 16 weights of four rows. While weights are
   // computed, memory is kept busy with part of what is next.
-  const int64_t tiles = ceil_div(num_rows, kTallTileRows),
-                columns = tile_columns(static_cast<int>(ceil_div(num_rows, tiles)));
   const int64_t key_bytes = c.kv.key_bytes() / c.kv.block_size;
   const int64_t value_bytes = c.kv.head_bytes() / c.kv.block_size - key_bytes;
   const int64_t weigh_bytes = kSegmentChunk / 2 * key_bytes;
   for_chunks(seen, [&](int64_t at, int64_t n) HWY_ATTR {
-    fetch.pace(n * key_bytes, tiles * ceil_div(n, columns) * (c.kv.head_dim / Format::kTerms));
+    fetch.pace(n * key_bytes, attention_passes<Format>(num_rows, n) * (c.kv.head_dim / Format::kTerms));
     score_few(c, s, key_chunk<Format>(c, item, s.begin + at, n), at, scratch, fetch);
   });
   if constexpr (std::is_same_v<Format, Int8>)
@@ -246,7 +244,7 @@ HWY_INLINE void attend_few(const AttentionCall& c, const AttentionItem& item, co
   weigh<Format>(c, s, scratch, state, fetch);
   fetch.pace(-weigh_bytes, 1);
   for_chunks(seen, [&](int64_t at, int64_t n) HWY_ATTR {
-    fetch.pace(n * value_bytes, ceil_div(n, Format::kTerms) * tiles * ceil_div(padded, columns));
+    fetch.pace(n * value_bytes, ceil_div(n, Format::kTerms) * attention_passes<Format>(num_rows, padded));
     const typename Format::Word* values[kSegmentChunk / Format::kTerms];
     find_value_rows<Format>(c, item, s.begin + at, n, values);
     add_few<Format>(c, s, values, at, scratch, state.values, fetch);
@@ -294,7 +292,7 @@ HWY_INLINE void attend_many(const AttentionCall& c, const AttentionItem& item, c
     copy_scales(c, item, s.begin + seen.begin, seen.end - seen.begin, scratch.k_scales + seen.begin,
                 scratch.v_scales + seen.begin);
   NoFetch none;
-  for_row_tiles<kTallTileRows>(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
+  for_attention_tiles(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
     constexpr int kRows = decltype(rows)::value;
     const SegmentRows part = s.part(tile, kRows);
     for_chunks(seen_chunks(part), [&](int64_t at, int64_t)

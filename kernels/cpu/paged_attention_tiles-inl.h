@@ -59,6 +59,42 @@ struct Int8 {
   }
 };
 
+// ---- shapes of tiles --------------------------------------------------------------------------------------------
+
+// Columns of a tile of so many rows: positions, or channels of values. With AVX2 few rows take more of them, so that
+// there are enough sums for two multiply-adds a cycle, and fewer passes; but words of two terms want registers, too.
+template <class Format>
+constexpr int attention_columns(int rows) {
+  if (HWY_TARGET == HWY_AVX2 && rows <= (Format::kTerms == 1 ? 3 : 2)) return rows == 1 ? 64 : 32;
+  return tile_columns(rows);
+}
+
+// With AVX2 the highest tiles come first and the rest last, as three and four rows take as long as six.
+constexpr bool kHasHighestFirst = HWY_TARGET == HWY_AVX2;
+
+// As for_row_tiles.
+template <class F>
+HWY_INLINE void for_attention_tiles(int64_t rows, const F& f) {
+  if constexpr (kHasHighestFirst) {
+    for (int64_t row = 0; row < rows; row += kTallTileRows)
+      with_rows<1, kTallTileRows>(std::min<int64_t>(kTallTileRows, rows - row),
+                                  [&](auto tile_rows) HWY_ATTR { f(row, tile_rows); });
+  } else {
+    for_row_tiles<kTallTileRows>(rows, f);
+  }
+}
+
+// Passes of all tiles over so many columns.
+template <class Format>
+int64_t attention_passes(int64_t rows, int64_t num_columns) {
+  const auto passes = [&](int64_t height) {
+    return height == 0 ? 0 : ceil_div(num_columns, attention_columns<Format>(static_cast<int>(height)));
+  };
+  if (kHasHighestFirst) return rows / kTallTileRows * passes(kTallTileRows) + passes(rows % kTallTileRows);
+  const int64_t tiles = ceil_div(rows, kTallTileRows);
+  return tiles * passes(ceil_div(rows, tiles));
+}
+
 // ---- a chunk of the cache ---------------------------------------------------------------------------------------
 
 // Where the keys of 16 consecutive positions start, for each 16 of a chunk; the next kTerms channels are `stride` words
@@ -223,6 +259,15 @@ HWY_INLINE KeyChunk<Float32> widened_keys(const float* from) {
 template <class Format, int kTerm, int kRows, int kVecs>
 HWY_INLINE void add_term(const TileRows<kRows>& a, int column, const typename Format::Word* const* b, int64_t offset,
                          V (&acc)[kRows * kVecs]) {
+  if constexpr (kLanes == 8 && kRows < kVecs) {  // the fewer factors wait in registers
+    V av[kRows];
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) av[r] = a.broadcast(r, column);
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) {
+      const V bv = Format::template load<kTerm>(b[c] + offset);
+      LLMB_UNROLL for (int r = 0; r < kRows; ++r) acc[r * kVecs + c] = hn::MulAdd(av[r], bv, acc[r * kVecs + c]);
+    }
+    return;
+  }
   V bv[kVecs];
   LLMB_UNROLL for (int c = 0; c < kVecs; ++c) bv[c] = Format::template load<kTerm>(b[c] + offset);
   LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -257,7 +302,7 @@ HWY_INLINE void score_tile(const float* q, int64_t dim, const KeyChunk<Format>& 
 template <class Format, int kRows, class Fetch>
 HWY_INLINE void score_groups(const float* q, int64_t dim, const KeyChunk<Format>& keys, int64_t begin, int64_t end,
                              float* scores, Fetch& fetch) {
-  constexpr int kColumns = tile_columns(kRows);
+  constexpr int kColumns = attention_columns<Format>(kRows);
   if constexpr (kColumns == kGroups * kLogicalLanes) {
     if (end - begin == kGroups) return score_tile<Format, kRows, kGroups * kParts>(q, dim, keys, begin, scores, fetch);
   }
@@ -312,10 +357,14 @@ HWY_INLINE void value_tile(const float* p, int64_t begin, int64_t end, const typ
 template <class Format, int kRows, class Fetch>
 HWY_INLINE void value_columns(const float* p, int64_t begin, int64_t end, const typename Format::Word* const* v,
                               int64_t dim, float* values, Fetch& fetch) {
-  constexpr int kColumns = tile_columns(kRows);
+  constexpr int kColumns = attention_columns<Format>(kRows);
   int64_t column = 0;
   for (; column + kColumns <= dim; column += kColumns)
     value_tile<Format, kRows, kColumns / kLanes>(p, begin, end, v, column, dim, values, fetch);
+  if constexpr (kColumns > 2 * kLogicalLanes && kLanes < kLogicalLanes) {
+    for (; column + 2 * kLogicalLanes <= dim; column += 2 * kLogicalLanes)
+      value_tile<Format, kRows, 2 * kParts>(p, begin, end, v, column, dim, values, fetch);
+  }
   if constexpr (kColumns > kLogicalLanes) {
     for (; column < dim; column += kLogicalLanes)
       value_tile<Format, kRows, kParts>(p, begin, end, v, column, dim, values, fetch);

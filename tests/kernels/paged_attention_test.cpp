@@ -176,7 +176,8 @@ TEST_CASE(
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
     for (const Shape& s : {Shape{1, 1, 64}, Shape{2, 1, 16}, Shape{9, 3, 64}, Shape{14, 2, 64}, Shape{16, 1, 8},
-                           Shape{4, 4, 80}, Shape{8, 2, 128}, Shape{6, 2, 2}, Shape{5, 1, 18}}) {
+                           Shape{4, 4, 80}, Shape{4, 4, 112}, Shape{6, 2, 112}, Shape{8, 2, 128}, Shape{6, 2, 2},
+                           Shape{5, 1, 18}}) {
       const SequenceData data = make_sequence(s, 40, 1);
       for (const DType dtype : kCacheDTypes) {
         for (const int32_t block_size : {1, 5, 8, 16, 24, 32, 48}) {
