@@ -2,7 +2,7 @@
 # Answers one file whose lines name different LoRA adapters of one model, and prints for each line adapter, question and
 # answer.
 #
-#   examples/adapters.sh MODEL_DIR data/adapters examples/adapters.jsonl
+#   examples/adapters.sh MODEL_DIR data/adapters data/eval/adapters.jsonl
 #
 # Further arguments go to llm-batch. LLM_BATCH: the program.
 set -euo pipefail

@@ -56,7 +56,8 @@ TEST_CASE("score_heldout counts right answers by task and lists the wrong ones")
 
 TEST_CASE("adapters answers one file whose lines name different adapters") {
   if (!has_program("jq")) return skip("no jq");
-  check_example("adapters", ".sh", source_dir() + "/data/adapters " + kExamples + "adapters.jsonl --arithmetic unfused");
+  const std::string data = source_dir() + "/data/";
+  check_example("adapters", ".sh", data + "adapters " + data + "eval/adapters.jsonl --arithmetic unfused");
 }
 
 TEST_CASE("scripts over a pipe end with the program's exit code") {
