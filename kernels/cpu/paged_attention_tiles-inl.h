@@ -15,6 +15,7 @@
 #include "base/float_formats.h"
 #include "kernels/cpu/paged_attention_fetch.h"
 #include "kernels/cpu/paged_attention_segment.h"
+#include "kernels/cpu/paged_attention_shapes-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -58,42 +59,6 @@ struct Int8 {
     return hn::ConvertTo(D(), hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<int8_t, D>(), at)));
   }
 };
-
-// ---- shapes of tiles --------------------------------------------------------------------------------------------
-
-// Columns of a tile of so many rows: positions, or channels of values. With AVX2 few rows take more of them, so that
-// there are enough sums for two multiply-adds a cycle, and fewer passes; but words of two terms want registers, too.
-template <class Format>
-constexpr int attention_columns(int rows) {
-  if (HWY_TARGET == HWY_AVX2 && rows <= (Format::kTerms == 1 ? 3 : 2)) return rows == 1 ? 64 : 32;
-  return tile_columns(rows);
-}
-
-// With AVX2 the highest tiles come first and the rest last, as three and four rows take as long as six.
-constexpr bool kHasHighestFirst = HWY_TARGET == HWY_AVX2;
-
-// As for_row_tiles.
-template <class F>
-HWY_INLINE void for_attention_tiles(int64_t rows, const F& f) {
-  if constexpr (kHasHighestFirst) {
-    for (int64_t row = 0; row < rows; row += kTallTileRows)
-      with_rows<1, kTallTileRows>(std::min<int64_t>(kTallTileRows, rows - row),
-                                  [&](auto tile_rows) HWY_ATTR { f(row, tile_rows); });
-  } else {
-    for_row_tiles<kTallTileRows>(rows, f);
-  }
-}
-
-// Passes of all tiles over so many columns.
-template <class Format>
-int64_t attention_passes(int64_t rows, int64_t num_columns) {
-  const auto passes = [&](int64_t height) {
-    return height == 0 ? 0 : ceil_div(num_columns, attention_columns<Format>(static_cast<int>(height)));
-  };
-  if (kHasHighestFirst) return rows / kTallTileRows * passes(kTallTileRows) + passes(rows % kTallTileRows);
-  const int64_t tiles = ceil_div(rows, kTallTileRows);
-  return tiles * passes(ceil_div(rows, tiles));
-}
 
 // ---- a chunk of the cache ---------------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ class PositionAttention {
   };
   __device__ Pool keys() const { return {args_.k, args_.k_scales}; }
   __device__ Pool values() const { return {args_.v, args_.v_scales}; }
-  // Of a stage's positions.
+  // In a stage's positions.
   __device__ float* scales_of(int stage) const {
     return reinterpret_cast<float*>(reinterpret_cast<char*>(shared_) + kTileBytes) + (warp_ * kStages + stage) * kStrip;
   }

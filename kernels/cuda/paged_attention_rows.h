@@ -106,7 +106,7 @@ class RowAttention {
 
   static __device__ int keys_offset(int stage) { return (kRows + 2 * stage * kPositions) * kDim; }
   static __device__ int values_offset(int stage) { return keys_offset(stage) + kPositions * kDim; }
-  // Of a stage's keys, or of its values.
+  // In a stage's keys, or in its values.
   __device__ float* scales_of(int stage, bool values) const {
     return reinterpret_cast<float*>(shared_ + kTileElements) + (2 * stage + (values ? 1 : 0)) * kPositions;
   }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Of numbers without a sign bits are in the order of magnitudes, and those of infinity and NaN are the largest.
+// Without the sign, bits are in the order of magnitudes, and those of infinity and NaN are the largest.
 __device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
 __device__ uint32_t block_max(uint32_t x, uint32_t* partial) {

@@ -62,7 +62,7 @@ std::vector<float> random_values(int64_t n, uint32_t seed, float scale) {
   return values;
 }
 
-// Of each vector of `dim`: a power of two times whole numbers up to 127, of which one is. So int8 holds it exactly.
+// Makes of each vector of `dim` a power of two times whole numbers up to 127, of which one is: int8 holds it exactly.
 inline void round_to_int8(int32_t dim, std::vector<float>* values) {
   for (size_t begin = 0; begin < values->size(); begin += static_cast<size_t>(dim)) {
     const std::span x = std::span(*values).subspan(begin, static_cast<size_t>(dim));
