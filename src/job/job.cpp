@@ -82,7 +82,6 @@ std::optional<JobStop> Job::read_model() {
   model_.files = std::move(*files);
   if (const Status status = follow_states(model_.files.config, &options_); !status.ok())
     return JobStop{JobEnd::kOptionRefused, status.message()};
-  if (const Status status = check_rank_options(options_, model_); !status.ok()) return model_stop(status);
   return {};
 }
 

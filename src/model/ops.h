@@ -74,7 +74,6 @@ struct AdaptedProduct {
 // The use of a weight matrix, which decides whether it may be quantised.
 enum class WeightRole {
   kProjection,  // of a layer: multiplied with every token
-  kPartialSum,  // the same, of which each rank has some columns: what they give is summed over ranks
   kVocabulary,  // embedding or LM head, or both
   kSmall,       // routers and learned positions: little memory, and much hangs on them
 };

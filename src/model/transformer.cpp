@@ -89,9 +89,7 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
 
 void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers) {
   LLMB_CHECK(num_tokens <= max_num_tokens_ && num_samples <= max_num_samples_);
-  if (is_first_stage_) embed(num_tokens);
-  else link_->receive(residual_->rows(), num_tokens);
-  if (!is_last_stage_) return forward_and_send(num_tokens);
+  embed(num_tokens);
   const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attend(layer, num_tokens);
@@ -117,24 +115,6 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   if (pooling_) return pool(residual, num_samples, num_samples);
   const bool keeps_hidden = heads_ && num_layers == 0;
   sample(residual, num_samples, keeps_hidden ? heads_->hidden() : normed_->rows());
-}
-
-void Transformer::be_stage(bool is_first, bool is_last, StageLink& link) {
-  is_first_stage_ = is_first;
-  is_last_stage_ = is_last;
-  link_ = &link;
-}
-
-// The last layer's delta is added first, as the next layer's norm would do it.
-void Transformer::forward_and_send(int64_t num_tokens) {
-  for (int32_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
-    attend(layer, num_tokens);
-    const Rows attention = narrowed(attention_->rows(), mixed_size(layer));
-    project_and_mlp(layer, RowKind::kTokens, attention, residual_->rows(), num_tokens);
-    end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
-  }
-  ops_.add(residual_->rows(), pending(), static_cast<float>(config_.residual_multiplier), num_tokens, Rows());
-  link_->send(residual_->rows(), num_tokens);
 }
 
 void Transformer::give_vectors(PoolingHead head) {

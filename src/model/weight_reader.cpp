@@ -73,28 +73,6 @@ TensorView WeightReader::tensor(const std::string& name, std::initializer_list<i
   return {};
 }
 
-TensorView WeightReader::columns(const TensorView& matrix, int64_t begin, int64_t count) {
-  TensorView out = matrix;
-  out.cols = count;
-  if (!status_.ok()) return {};
-  if (matrix.data == nullptr || count == matrix.cols) return out;
-  LLMB_CHECK(begin + count <= matrix.cols);
-  const bool has_blocks = matrix.blocks != BlockFormat::kNone;
-  const int64_t block = has_blocks ? block_size(matrix.blocks).size : 1;
-  if (begin % block != 0 || count % block != 0) {
-    fail(unsupported("rows of " + std::to_string(matrix.cols) + " numbers in blocks of " + std::to_string(block) +
-                     " cannot be cut at number " + std::to_string(begin) + " for a rank"));
-    return {};
-  }
-  const int64_t first = begin / block * (has_blocks ? block_size(matrix.blocks).bytes : dtype_bytes(matrix.dtype));
-  uint8_t* const to = scratch(matrix.rows * out.row_bytes());
-  for (int64_t row = 0; row < matrix.rows; ++row)
-    std::memcpy(to + row * out.row_bytes(), bytes_of(matrix) + row * matrix.row_bytes() + first,
-                static_cast<size_t>(out.row_bytes()));
-  out.data = to;
-  return out;
-}
-
 TensorView WeightReader::transposed(const TensorView& stored) {
   if (!status_.ok()) return {};
   LLMB_CHECK(stored.blocks == BlockFormat::kNone);  // only checkpoints of numbers have such layouts

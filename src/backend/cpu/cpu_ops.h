@@ -12,7 +12,6 @@
 #include "backend/cpu/cpu_states.h"
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/tree_batch.h"
-#include "backend/ranks/rank_context.h"
 #include "base/thread_pool.h"
 #include "core/model_config.h"
 #include "core/resolve_step.h"
@@ -20,7 +19,6 @@
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/head_linear.h"
 #include "kernels/cpu/linear.h"
-#include "kernels/cpu/sample_parts.h"
 #include "model/ops.h"
 #include "model/rope_table.h"
 
@@ -35,10 +33,6 @@ class CpuOps final : public Ops {
   // bits to int8. Throws std::bad_alloc.
   CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,
          Quantization quantization, DType activations, ThreadPool& pool);
-
-  // The config is that of a rank (core/rank_part.h), of a model with a vocabulary of `vocab_size`: what partial sums
-  // give is summed over ranks, and these sample together. `ranks` outlives this.
-  void join_ranks(RankContext& ranks, int32_t vocab_size, const Range& vocab);
 
   void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
 
@@ -67,11 +61,6 @@ class CpuOps final : public Ops {
   // follows groups follows those of the step before.
   void begin_step(const StepPlan& plan);
   void end_step(StepOutput* output);
-  // In a stage before the last: ends a step whose tokens another one draws, and takes what they were where the next
-  // step follows them.
-  void end_stage();
-  void set_given(const GivenTokens& given) { given_ = given; }
-  const GivenTokens& given() const { return given_; }
 
   void embedding(const LinearWeight& table, int64_t rows, Rows out) override;
   void add_positions(const LinearWeight& table, int64_t rows, Rows residual) override;
@@ -119,8 +108,6 @@ class CpuOps final : public Ops {
 
  private:
   Quantization quantization_of(WeightRole role) const;
-  void sum_over_ranks(Rows x, int64_t rows);
-  void embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out);
   DType activations_of(WeightRole role) const { return role == WeightRole::kSmall ? DType::kF32 : activations_; }
   const ModelConfig config_;
   const Quantization quantization_;
@@ -145,9 +132,6 @@ class CpuOps final : public Ops {
   std::vector<float> vectors_;  // of the step in progress
   cpu::ExpertsScratch experts_scratch_;
   cpu::HeadLinearScratch heads_scratch_;
-  RankContext* ranks_ = nullptr;  // null: this one computes all
-  cpu::VocabPart vocab_ = {};     // of this rank
-  std::vector<TokenId> part_tokens_;  // [num_tokens]  scratch: in this rank's part of the vocabulary
 };
 
 }  // namespace llmb
