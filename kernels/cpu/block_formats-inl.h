@@ -38,11 +38,6 @@ struct SectionReader {
     return hn::PromoteTo(D(),
                          hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(halves_at + i * kBlockColumns * 2)));
   }
-  HWY_INLINE V bf16_half(int64_t i) const {
-    const hn::Rebind<uint16_t, DU> d16;
-    const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(halves_at + i * kBlockColumns * 2));
-    return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), bits)));
-  }
   HWY_INLINE VI bytes(int64_t i) const {
     return hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<uint8_t, DI>(), bytes_at + i * kBlockColumns));
   }
@@ -79,13 +74,11 @@ HWY_INLINE U spread_fifth_bits(U bits, int word) {
 //   codes(): four unsigned codes, a byte each, of word `word` (k from 4 · word on) of run `run` of a section
 //   kOffset: the code that means 0; or kTable: what codes, of four bits (kIsNibble), mean
 //   scale(), minimum(): of half `half` (16 k) of a run; number = scale · code, minus or plus the minimum
-//   kRounds: number = round(scale · (code − minimum())), minimum() being the zero
 struct Format {
   static constexpr int kOffset = 0;
   static constexpr bool kHasTable = false;  // sanitizers keep an array's address from being compared at compile time
   static constexpr const int8_t* kTable = nullptr;
   static constexpr bool kIsNibble = false, kHasMinimum = false, kAddsMinimum = false, kIsByHalves = false;
-  static constexpr bool kRounds = false;
 };
 
 // 32 codes in 16 bytes: low halves of all bytes, then high ones. kFirst: words in front of them.
@@ -208,34 +201,6 @@ struct Q2_K : Format {
   }
 };
 
-// Integers with a scale and a zero. Codes: Q8_0's bytes as they are, or Q4_0's.
-template <class Codes, bool kIsBf16>
-struct Integers : Codes {
-  static constexpr int kOffset = 0;
-  static constexpr bool kRounds = true, kHasMinimum = true;
-  static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    if constexpr (Codes::kIsNibble) return Codes::codes(s, run, word);
-    else return s.word(word);
-  }
-  static HWY_INLINE V scale(const SectionReader& s, int64_t, int) { return kIsBf16 ? s.bf16_half(0) : s.half(0); }
-  static HWY_INLINE V minimum(const SectionReader& s, int64_t, int) { return s.unsigned_byte(0); }
-  // To the scale's dtype and back. REQUIRES: no NaN.
-  static HWY_INLINE V round(V x) {
-    if constexpr (kIsBf16) {
-      const U bits = hn::BitCast(DU(), x), odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(DU(), 1));
-      const U rounded = hn::Add(bits, hn::Add(odd, hn::Set(DU(), 0x7fff)));
-      return hn::BitCast(D(), hn::And(rounded, hn::Set(DU(), 0xffff0000u)));
-    } else {
-      const hn::Rebind<hwy::float16_t, D> d16;
-      return hn::PromoteTo(D(), hn::DemoteTo(d16, x));
-    }
-  }
-};
-using Int4F16 = Integers<Q4_0, false>;
-using Int4BF16 = Integers<Q4_0, true>;
-using Int8F16 = Integers<Q8_0, false>;
-using Int8BF16 = Integers<Q8_0, true>;
-
 // Calls f(a value of the format's type). REQUIRES: format != kNone.
 template <typename Function>
 HWY_INLINE void with_format(BlockFormat format, const Function& f) {
@@ -268,14 +233,6 @@ HWY_INLINE void with_format(BlockFormat format, const Function& f) {
       return f(IQ4_XS());
     case BlockFormat::kMXFP4:
       return f(MXFP4());
-    case BlockFormat::kInt4F16:
-      return f(Int4F16());
-    case BlockFormat::kInt4BF16:
-      return f(Int4BF16());
-    case BlockFormat::kInt8F16:
-      return f(Int8F16());
-    case BlockFormat::kInt8BF16:
-      return f(Int8BF16());
   }
 }
 

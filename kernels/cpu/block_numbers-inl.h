@@ -78,8 +78,7 @@ HWY_INLINE void for_each_number(const SectionReader (&s)[kVecs], int64_t run, V 
       constexpr int kByte = decltype(byte)::value;
       LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
         const V code = meaning<F, kByte>(codes[v], table);
-        if constexpr (F::kRounds) f(4 * word + kByte, v, F::round(hn::Mul(scale[v], hn::Sub(code, minimum[v]))));
-        else if constexpr (!F::kHasMinimum) f(4 * word + kByte, v, hn::Mul(scale[v], code));
+        if constexpr (!F::kHasMinimum) f(4 * word + kByte, v, hn::Mul(scale[v], code));
         else if constexpr (F::kAddsMinimum) f(4 * word + kByte, v, hn::MulAdd(scale[v], code, minimum[v]));
         else f(4 * word + kByte, v, hn::MulSub(scale[v], code, minimum[v]));
       }

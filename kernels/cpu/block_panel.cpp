@@ -34,12 +34,6 @@ void part_scales(BlockFormat format, const uint8_t* block, uint8_t* out) {
     case BlockFormat::kMXFP4:
       out[0] = block[0];
       return;
-    case BlockFormat::kInt4F16:
-    case BlockFormat::kInt4BF16:
-    case BlockFormat::kInt8F16:
-    case BlockFormat::kInt8BF16:
-      out[0] = block[2];
-      return;
     default:
       return;
   }

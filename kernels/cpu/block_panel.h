@@ -2,9 +2,8 @@
 //
 // For each block of k in turn a section holds the blocks of the panel's 64 output features side by side:
 //   words   [num_words][64] uint32   the block's codes, in the order in which they are stored
-//   halves  [num_halves][64] fp16    its scale, then what it calls m, min or dmin; bf16 where the format says so
-//   bytes   [num_bytes][64]          scales of its parts, a byte each: signed, or of a format with minima unsigned; or
-//                                    the zero of its integers
+//   halves  [num_halves][64] fp16    its scale, then what it calls m, min or dmin
+//   bytes   [num_bytes][64]          scales of its parts, a byte each: signed, or of a format with minima unsigned
 // Nothing is rounded: a panel holds the bits of the file, in up to 4 % more bytes.
 #pragma once
 
@@ -40,10 +39,6 @@ inline constexpr BlockSection kBlockSections[kNumBlockFormats] = {
     {4, 2, 1, 0},     // IQ4_NL
     {32, 8, 1, 8},    // IQ4_XS
     {4, 1, 0, 1},     // MXFP4: a power of two
-    {4, 3, 1, 1},     // int4 with fp16 scales: a zero
-    {4, 3, 1, 1},     // int4 with bf16 scales
-    {8, 3, 1, 1},     // int8 with fp16 scales
-    {8, 3, 1, 1},     // int8 with bf16 scales
 };
 constexpr const BlockSection& block_section(BlockFormat format) { return kBlockSections[static_cast<int>(format)]; }
 

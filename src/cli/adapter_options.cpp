@@ -30,12 +30,6 @@ void add_adapter_options(CLI::App& app, Options& o) {
       ->transform(size_validator(int64_t{1} << 40))
       ->group(group)
       ->option_text("SIZE [1G]");
-  app.add_option("--merge-adapters", o.merges_adapters,
-                 "Whether an adapter with many rows runs with weights merged for it where that is predicted to cost less; "
-                 "its answers then differ by rounding, so this is decided once for all its rows and recorded; CPU only")
-      ->transform(one_of(std::vector<std::pair<std::string, bool>>{{"never", false}, {"auto", true}}))
-      ->group(group)
-      ->option_text("never|auto [never]");
   app.add_option("--served-model-name", o.job.model.served_names,
                  "Name of the base model in OpenAI lines, beside that of -m; may be given several times")
       ->allow_extra_args(false)

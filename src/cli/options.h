@@ -33,7 +33,6 @@ struct Options {
   Command command = Command::kRun;
   JobOptions job;
   FlagTexts texts;  // parse_command_line() reads them into `job`
-  bool merges_adapters = false;  // Job::merge_large_adapters()
   bool dry_run = false;
   bool autotune = false;
   ProgressKind progress = ProgressKind::kAuto;

@@ -201,7 +201,6 @@ int run_job(const Options& options, const BackendFactory& make, const StartWorke
             StderrWriter& writer) {
   Display display(options);
   Job job(options.job, {make, interrupt_count(), display, start_worker});
-  if (options.merges_adapters) job.merge_large_adapters();
   view.show(&job);
   std::optional<JobEnding> ending;
   const int exit_code = guarded([&] {

@@ -141,37 +141,9 @@ void block_q3_k(const uint8_t* p, float* out) {
     }
 }
 
-// p: scale, zero, codes. kBits: 4 or 8; round: to the scale's dtype.
-template <int kBits, float (*kWiden)(uint16_t), uint16_t (*kRound)(float)>
-void block_integers(const uint8_t* p, float* out) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-  const float scale = kWiden(bits);
-  for (int i = 0; i < kSmallBlock; ++i) {
-    const uint8_t code = kBits == 8 ? p[3 + i] : i < 16 ? p[3 + i] & 15 : p[3 + i - 16] >> 4;
-    out[i] = kWiden(kRound(scale * static_cast<float>(code - p[2])));
-  }
-}
-
 using Decode = void (*)(const uint8_t* block, float* out);
-constexpr Decode kDecode[] = {nullptr,
-                              block_q8_0,
-                              block_q4_0,
-                              block_q4_1,
-                              block_q5_0,
-                              block_q5_1,
-                              block_q2_k,
-                              block_q3_k,
-                              block_q4_k,
-                              block_q5_k,
-                              block_q6_k,
-                              block_iq4_nl,
-                              block_iq4_xs,
-                              block_mxfp4,
-                              block_integers<4, f16_to_f32, f32_to_f16>,
-                              block_integers<4, bf16_to_f32, f32_to_bf16>,
-                              block_integers<8, f16_to_f32, f32_to_f16>,
-                              block_integers<8, bf16_to_f32, f32_to_bf16>};
+constexpr Decode kDecode[] = {nullptr,    block_q8_0, block_q4_0, block_q4_1, block_q5_0,   block_q5_1,   block_q2_k,
+                              block_q3_k, block_q4_k, block_q5_k, block_q6_k, block_iq4_nl, block_iq4_xs, block_mxfp4};
 static_assert(sizeof kDecode / sizeof kDecode[0] == kNumBlockFormats);
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Formats that store a row of numbers in blocks of few bits with scales of their own: ggml's, and the integers with a
-// scale and a zero that GPTQ, AWQ and compressed-tensors have for groups of a row.
+// Formats that store a row of numbers in blocks of few bits with scales of their own, as ggml defines them.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +21,11 @@ enum class BlockFormat : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
-  // 32 integers of a group: its scale (fp16 or bf16), its zero (a byte), and codes, of four bits as in Q4_0 or bytes. A
-  // number is scale · (code − zero), rounded to the scale's dtype.
-  kInt4F16,
-  kInt4BF16,
-  kInt8F16,
-  kInt8BF16,
 };
 
 // `bytes` for every `size` numbers of a row.
 struct BlockSize {
-  const char* name;  // ggml's, where it has the format
+  const char* name;  // ggml's
   int64_t size, bytes;
 };
 
@@ -40,13 +33,9 @@ inline constexpr BlockSize kBlockSizes[] = {
     {"", 1, 0},         {"Q8_0", 32, 34},   {"Q4_0", 32, 18},     {"Q4_1", 32, 20},   {"Q5_0", 32, 22},
     {"Q5_1", 32, 24},   {"Q2_K", 256, 84},  {"Q3_K", 256, 110},   {"Q4_K", 256, 144}, {"Q5_K", 256, 176},
     {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17},
-    {"INT4_F16", 32, 19}, {"INT4_BF16", 32, 19}, {"INT8_F16", 32, 35}, {"INT8_BF16", 32, 35},
 };
 inline constexpr int kNumBlockFormats = sizeof kBlockSizes / sizeof kBlockSizes[0];
 inline constexpr int64_t kMaxBlockSize = 256;
-
-// Whether the numbers of a format are rounded, as those of integers with a scale and a zero are.
-constexpr bool rounds_numbers(BlockFormat format) { return format >= BlockFormat::kInt4F16; }
 
 constexpr const BlockSize& block_size(BlockFormat format) { return kBlockSizes[static_cast<int>(format)]; }
 

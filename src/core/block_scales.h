@@ -29,15 +29,10 @@ inline constexpr BlockScales kBlockScales[kNumBlockFormats] = {
     {1, {0}},       // IQ4_NL
     {1, {0}},       // IQ4_XS
     {0, {}},        // MXFP4: a power of two, which is always finite
-    {1, {0}},       // int4 with fp16 scales
-    {1, {0}},       // int4 with bf16 scales
-    {1, {0}},       // int8 with fp16 scales
-    {1, {0}},       // int8 with bf16 scales
 };
 constexpr const BlockScales& block_scales(BlockFormat format) { return kBlockScales[static_cast<int>(format)]; }
 
-// The first of so many stored blocks with a scale that is infinite or NaN; num_blocks: none has. REQUIRES: scales are
-// fp16.
+// The first of so many stored blocks with a scale that is infinite or NaN; num_blocks: none has.
 inline int64_t first_bad_block(BlockFormat format, const uint8_t* blocks, int64_t num_blocks) {
   const BlockScales& scales = block_scales(format);
   const int64_t bytes = block_size(format).bytes;

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -44,11 +43,10 @@ class Inspector {
     const Result<ModelConfig> config = load_model_config(path_);
     if (config.ok()) print_config(*config);
     else refuse("model", config.status());
-    std::optional<Result<WeightFiles>> files;
-    if (config.ok()) files.emplace(WeightFiles::open(path_, *config));
-    stays_packed_ = files && files->ok() && (*files)->stays_packed();
     print_tensors();
-    if (files && !files->ok()) refuse("weights", files->status());
+    if (config.ok()) {
+      if (const auto files = WeightFiles::open(path_, *config); !files.ok()) refuse("weights", files.status());
+    }
     print_tokenizer(config.ok() ? config->vocab_size : 0);
     print_generation(config.ok() ? &*config : nullptr);
     print_template();
@@ -178,10 +176,7 @@ class Inspector {
     const auto end_of = [&](const std::string& suffix, const std::string& scale) {
       if (!line.name.ends_with(suffix)) return std::string();
       const auto found = dtypes.find(line.name.substr(0, line.name.size() - suffix.size()) + scale);
-      if (found == dtypes.end()) return std::string();
-      if (!stays_packed_) return "becomes " + found->second;
-      return found->second == "BF16" ? "stays on a CPU that multiplies in float32, else becomes BF16"
-                                     : "stays on a CPU, becomes " + found->second + " on a GPU";
+      return found == dtypes.end() ? std::string() : "becomes " + found->second;
     };
     std::string out = end_of(".qweight", ".scales");
     if (out.empty()) out = end_of(".weight_packed", ".weight_scale");
@@ -273,9 +268,7 @@ class Inspector {
 
   void print_kv(const ModelConfig& c) const {
     const int64_t weights = stored_weight_bytes(c);
-    const bool stays_blocks = stays_packed_, is_gguf = is_gguf_path(path_);
-    // Blocks of GGUF as they are, other integers with the scales of their groups repeated.
-    const int64_t packed_bytes = is_gguf ? stored_bytes_ : stored_bytes_ * 6 / 5;
+    const bool stays_blocks = c.is_dequantised && is_gguf_path(path_);
     if (weights > stored_bytes_ + stored_bytes_ / 4 && stored_bytes_ > 0)
       std::printf(
           "note          weights of few bits %sbecome %s when they are loaded: %.1f times the file's size\n",
@@ -283,7 +276,7 @@ class Inspector {
           dtype_name(stays_blocks ? c.gpu_dtype() : c.dtype),
           static_cast<double>(stays_blocks ? weights / dtype_bytes(c.dtype) * dtype_bytes(c.gpu_dtype()) : weights) /
               static_cast<double>(stored_bytes_));
-    if (stays_blocks && is_gguf)
+    if (stays_blocks)
       std::printf(
           "note          on a CPU, --gguf-activations int8 rounds what meets these weights: faster, other answers\n");
     std::vector<DType> dtypes = {DType::kF32};
@@ -291,7 +284,7 @@ class Inspector {
     for (const DType dtype : dtypes) {
       const KvLayout kv = make_kv_layout(c, 16, dtype, group_layers(c, 0));
       const int64_t numbers = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
-      const int64_t held = stays_blocks && dtype == DType::kF32 ? packed_bytes : numbers;
+      const int64_t held = stays_blocks && dtype == DType::kF32 ? stored_bytes_ : numbers;
       std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype),
                   static_cast<long long>(kv.bytes_per_token()), static_cast<double>(held) / 1048576);
       for (const uint64_t memory : memory_) {
@@ -318,7 +311,6 @@ class Inspector {
   const bool list_tensors_;
   const std::vector<std::string> adapters_;
   int64_t stored_bytes_ = 0;
-  bool stays_packed_ = false;  // on a CPU, of the matrices of few bits
   std::unique_ptr<Tokenizer> tokenizer_;  // null where it is refused
   std::vector<std::string> refused_;
 };

@@ -1,7 +1,6 @@
 #include "job/job.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -10,11 +9,9 @@
 #include "job/data_mapping.h"
 #include "job/input_check.h"
 #include "job/make_intake.h"
-#include "job/merge_choice.h"
 #include "job/prefix_rows.h"
 #include "job/tuned_settings.h"
 #include "job/worker_setup.h"
-#include "model/adapter_library.h"
 
 namespace llmb {
 
@@ -44,7 +41,6 @@ std::optional<JobStop> Job::prepare() {
   if (auto stop = read_model()) return stop;
   if (auto stop = choose_arithmetic()) return stop;
   if (auto stop = choose_rows()) return stop;
-  if (auto stop = merge_adapters()) return stop;
   if (!output_.is_stream() || !done_.outputs.empty()) {
     live_.enter("looking at the output");
     if (auto stop = examine_output()) return stop;
@@ -52,29 +48,6 @@ std::optional<JobStop> Job::prepare() {
   }
   if (const Status status = load_context(); !status.ok()) return model_files_stop(status);
   return begin_reading();
-}
-
-// A choice that is recorded stays.
-std::optional<JobStop> Job::merge_adapters() {
-  if (!merges_adapters_ || model_.files.adapters == nullptr) return {};
-  if (model_.device.kind == DeviceKind::kCuda)
-    return JobStop{JobEnd::kOptionRefused, "`merge_adapters` auto: weights are merged on a CPU only; leave it out"};
-  live_.enter("choosing adapters to merge");
-  if (const Status status = load_context(); !status.ok()) return model_files_stop(status);
-  const Fingerprint* recorded = output_.recorded();
-  if (recorded == nullptr && !done_.outputs.empty()) recorded = &done_.outputs.front().second;
-  auto choice = choose_merged(options_, model_, recorded, keep_going_);
-  if (!choice.ok()) return stop_unless_ok(choice.status(), input_stop);
-  for (const std::string& decision : choice->decisions) log_info(decision);
-  merged_adapters_ = std::move(choice->merged);
-  for (const std::string& name : merged_adapters_)
-    if (const auto id = model_.files.adapters->find(name)) model_.files.adapters->merge(*id);
-  return {};
-}
-
-void Job::add_merged(Fingerprint* fingerprint) const {
-  if (!merged_adapters_.empty())
-    fingerprint->settings.emplace_back(kMergedAdaptersName, nlohmann::json(merged_adapters_).dump());
 }
 
 // Each worker needs a GPU of its own, of the same kind.
@@ -159,7 +132,6 @@ std::optional<JobStop> Job::examine_output() {
     auto fingerprint = compute_fingerprint(options_, model_, output_.recorded(), keep_going_);
     if (!fingerprint.ok()) return stop_unless_ok(fingerprint.status(), model_stop);
     fingerprint_ = std::move(*fingerprint);
-    add_merged(&*fingerprint_);
   }
   if (const Status same = check_done_settings(done_, fingerprint_.value_or(Fingerprint())); !same.ok())
     return output_stop(same);

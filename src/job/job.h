@@ -60,10 +60,6 @@ class Job {
  public:
   Job(JobOptions options, const JobEnvironment& environment);
 
-  // Adapters with many rows run with weights that are merged for them, where that is predicted to cost less
-  // (job/merge_choice.h). Before run().
-  void merge_large_adapters() { merges_adapters_ = true; }
-
   // Call once. Throws std::bad_alloc, and std::system_error where no thread can be started.
   JobEnding run();
   JobSnapshot snapshot() const { return live_.snapshot(); }
@@ -86,8 +82,6 @@ class Job {
   Status load_context();
   std::optional<JobStop> read_done();
   std::optional<JobStop> choose_rows();
-  std::optional<JobStop> merge_adapters();
-  void add_merged(Fingerprint* fingerprint) const;
   std::optional<JobStop> examine_output();
   std::optional<JobStop> begin_reading();
   std::optional<JobStop> wait_for_new_line();
@@ -117,9 +111,7 @@ class Job {
   JobModel model_;
   DoneRows done_;                              // in other outputs
   std::shared_ptr<const LineFilter> filter_;   // null: all lines
-  bool merges_adapters_ = false;
-  std::vector<std::string> merged_adapters_;  // by name
-  std::unique_ptr<LineReader> reader_;        // null once the coordinator has it
+  std::unique_ptr<LineReader> reader_;  // null once the coordinator has it
   std::optional<Fingerprint> fingerprint_;
   std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights
   std::unique_ptr<Coordinator> coordinator_;

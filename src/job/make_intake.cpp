@@ -7,7 +7,9 @@
 
 namespace llmb {
 
-std::unique_ptr<RequestParser> make_request_parser(const JobOptions& o, const ModelFiles& model) {
+namespace {
+
+std::unique_ptr<RequestParser> make_parser(const JobOptions& o, const ModelFiles& model) {
   RequestLimits limits;
   limits.vocab_size = model.config.vocab_size;
   limits.adapters = {.are_there = !o.model.adapters.empty(),
@@ -22,6 +24,8 @@ std::unique_ptr<RequestParser> make_request_parser(const JobOptions& o, const Mo
   return std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data));
 }
 
+}  // namespace
+
 std::unique_ptr<RequestIntake> make_intake(const JobOptions& o, const ModelFiles& model,
                                            std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
                                            const CompletedLines* completed) {
@@ -30,12 +34,12 @@ std::unique_ptr<RequestIntake> make_intake(const JobOptions& o, const ModelFiles
   options.request_rate = o.request_rate;
   options.completed = completed;
   options.packs_input = o.num_workers > 0;
-  return std::make_unique<RequestIntake>(std::move(reader), make_request_parser(o, model), model.context,
-                                         std::move(clock), options);
+  return std::make_unique<RequestIntake>(
+      std::move(reader), make_parser(o, model), model.context, std::move(clock), options);
 }
 
 std::unique_ptr<RowReader> make_row_reader(const JobOptions& o, const ModelFiles& model) {
-  return std::make_unique<RowReader>(make_request_parser(o, model), model.context, o.seed, o.data.format);
+  return std::make_unique<RowReader>(make_parser(o, model), model.context, o.seed, o.data.format);
 }
 
 }  // namespace llmb

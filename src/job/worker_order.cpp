@@ -7,7 +7,6 @@
 #include "base/core_parts.h"
 #include "base/packed_bytes.h"
 #include "base/thread_pool.h"
-#include "model/adapter_library.h"
 #include "model/model_weights.h"
 
 namespace llmb {
@@ -48,8 +47,7 @@ double watchdog_ms(const JobOptions& options, DeviceKind device) {
   return 1000 * options.watchdog_timeout_s.value_or(device == DeviceKind::kCpu ? 3600 : 300);
 }
 
-WorkerPoolOptions pool_options(const JobOptions& o, const JobModel& model,
-                               const std::vector<std::string>& merged_adapters) {
+WorkerPoolOptions pool_options(const JobOptions& o, const JobModel& model) {
   WorkerPoolOptions pool;
   pool.count = o.num_workers;
   pool.num_slots = o.scheduler.batching == BatchingMode::kNone ? 1 : o.scheduler.max_num_seqs;
@@ -76,7 +74,6 @@ WorkerPoolOptions pool_options(const JobOptions& o, const JobModel& model,
     order.kv_cache_bytes = has_own_memory ? o.load.kv_cache_bytes : o.load.kv_cache_bytes / pool.count;
     order.swap_space_gib = o.load.swap_space_gib / pool.count;
     order.watchdog_ms = step_ms;
-    order.merged_adapters = merged_adapters;
     pool.orders.push_back(std::move(order));
   }
   return pool;
@@ -96,8 +93,6 @@ Status follow_order(const WorkerOrder& order, const JobModel& model, JobOptions*
   o->load.kv_cache_bytes = order.kv_cache_bytes;
   o->load.swap_space_gib = order.swap_space_gib;
   o->load.adapter_bytes /= order.count;
-  for (const std::string& name : order.merged_adapters)
-    if (const auto id = model.files.adapters->find(name)) model.files.adapters->merge(*id);
   if (model.device.kind == DeviceKind::kCpu && order.kv_cache_bytes == 0 && order.count > 1)
     o->load.num_blocks_override = num_blocks_of(order, model, *o);
   return {};

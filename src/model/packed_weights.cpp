@@ -139,52 +139,6 @@ TensorView PackedSource::make(DType dtype, int64_t rows, int64_t cols, const Val
   return {out, dtype, rows, cols};
 }
 
-// The blocks that hold these integers as they are; kNone: numbers it is.
-BlockFormat PackedSource::block_format(const Groups& groups, int64_t cols) const {
-  constexpr int64_t kBlock = 32;
-  if (form_ == WeightForm::kNumbers || cols % kBlock != 0 || groups.dtype == DType::kF32) return BlockFormat::kNone;
-  for (int64_t col = 0; col < cols; ++col)  // columns in another order may have neighbours of other groups
-    if (groups.of[col] != groups.of[col / kBlock * kBlock]) return BlockFormat::kNone;
-  const bool is_bf16 = groups.dtype == DType::kBF16;
-  if (stored_.bits == 4) return is_bf16 ? BlockFormat::kInt4BF16 : BlockFormat::kInt4F16;
-  if (stored_.bits == 8) return is_bf16 ? BlockFormat::kInt8BF16 : BlockFormat::kInt8F16;
-  return BlockFormat::kNone;
-}
-
-// scale · (code(row, col) − zero). offset: added to codes and zeros, none of them is negative.
-template <typename Code>
-TensorView PackedSource::make_integers(const Groups& groups, int32_t offset, int64_t rows, int64_t cols,
-                                       const Code& code) {
-  const BlockFormat format = block_format(groups, cols);
-  if (format == BlockFormat::kNone)
-    return make(groups.dtype, rows, cols, [&](int64_t row, int64_t col) {
-      const int64_t at = groups.at(row, col, rows);
-      return groups.scales[at] * static_cast<float>(code(row, col) - groups.zeros[at]);
-    });
-  const BlockSize& block = block_size(format);
-  const TensorView shape{nullptr, groups.dtype, rows, cols, format};
-  if (access_ == WeightAccess::kShapes) return shape;
-  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * shape.row_bytes()));
-  pool_.parallel_for(ceil_div(rows, kRowsOfTask), [&](int64_t task, int) {
-    for (int64_t row = task * kRowsOfTask; row < std::min(rows, (task + 1) * kRowsOfTask); ++row)
-      for (int64_t col = 0; col < cols; col += block.size) {
-        uint8_t* const to = out + row * shape.row_bytes() + col / block.size * block.bytes;
-        const int64_t at = groups.at(row, col, rows);
-        const float scale = groups.scales[at];
-        const uint16_t half = groups.dtype == DType::kBF16 ? f32_to_bf16(scale) : f32_to_f16(scale);
-        std::memcpy(to, &half, 2);
-        to[2] = static_cast<uint8_t>(groups.zeros[at] + offset);
-        const auto byte = [&](int64_t i) { return static_cast<uint8_t>(code(row, col + i) + offset); };
-        uint8_t* const codes = to + 3;
-        for (int64_t i = 0; i < 16; ++i) {
-          if (stored_.bits == 8) codes[i] = byte(i), codes[16 + i] = byte(16 + i);
-          else codes[i] = static_cast<uint8_t>(byte(i) | byte(16 + i) << 4);
-        }
-      }
-  });
-  return {out, groups.dtype, rows, cols, format};
-}
-
 // Which group each column is in: as stored, where columns were quantised in another order, else in turn.
 Status PackedSource::read_group_index(const std::string& name, int64_t cols, int64_t num_groups, bool required,
                                       std::vector<int32_t>* of) {
@@ -230,9 +184,11 @@ Result<TensorView> PackedSource::gptq_or_awq(const std::string& stem, int64_t ro
   for (int64_t g = 0; g < count; ++g)
     for (int64_t row = 0; row < rows; ++row)
       groups.zeros.push_back((zero_codes.get(g * (rows / per_word), place(row)) + more) & mask);
-  return make_integers(groups, 0, rows, cols, [&](int64_t row, int64_t col) {
-    return is_awq ? weight_codes.get(col * (rows / per_word), place(row))
-                  : Codes{codes.data + 4 * (col / per_word * rows + row), bits}.get(0, col % per_word);
+  return make(groups.dtype, rows, cols, [&](int64_t row, int64_t col) {
+    const int32_t code = is_awq ? weight_codes.get(col * (rows / per_word), place(row))
+                                : Codes{codes.data + 4 * (col / per_word * rows + row), bits}.get(0, col % per_word);
+    const int64_t at = groups.at(row, col, rows);
+    return groups.scales[at] * static_cast<float>(code - groups.zeros[at]);
   });
 }
 
@@ -285,9 +241,11 @@ Result<TensorView> PackedSource::compressed(const std::string& name, int64_t row
     }
   }
   const Codes weight_codes{codes.data, bits};
-  return make_integers(groups, is_packed ? 0 : 128, rows, cols, [&](int64_t row, int64_t col) {
-    return is_packed ? weight_codes.get(row * words, col)
-                     : static_cast<int32_t>(static_cast<int8_t>(codes.data[row * cols + col]));
+  return make(groups.dtype, rows, cols, [&](int64_t row, int64_t col) {
+    const int32_t code = is_packed ? weight_codes.get(row * words, col)
+                                   : static_cast<int32_t>(static_cast<int8_t>(codes.data[row * cols + col]));
+    const int64_t at = groups.at(row, col, rows);
+    return groups.scales[at] * static_cast<float>(code - groups.zeros[at]);
   });
 }
 

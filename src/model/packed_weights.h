@@ -2,8 +2,7 @@
 // models were quantised with: GPTQ, AWQ, compressed-tensors, bitsandbytes.
 //
 // Every weight is what the format's own code dequantises it to, bit for bit: scale · (code − zero), rounded once to the
-// dtype of the scales, or for bitsandbytes to the model's dtype. Integers of four and eight bits may come in blocks of
-// these (core/block_format.h), which mean the same numbers.
+// dtype of the scales, or for bitsandbytes to the model's dtype.
 #pragma once
 
 #include "model/fp8_weights.h"
@@ -16,13 +15,12 @@ namespace llmb {
 class PackedSource final : public WeightSource {
  public:
   PackedSource(const Checkpoint& checkpoint, const ModelConfig& config, const StoredQuantization& stored,
-               ThreadPool& pool, WeightAccess access = WeightAccess::kValues, WeightForm form = WeightForm::kNumbers)
+               ThreadPool& pool, WeightAccess access = WeightAccess::kValues)
       : checkpoint_(checkpoint),
         config_(config),
         stored_(stored),
         pool_(pool),
         access_(access),
-        form_(form),
         others_(checkpoint, config, pool, access),
         reads_(checkpoint.files()) {}
   bool has(const std::string& name) const override;
@@ -50,16 +48,12 @@ class PackedSource final : public WeightSource {
   Result<TensorView> eight_bits(const std::string& name, int64_t rows, int64_t cols);
   template <typename Value>
   TensorView make(DType dtype, int64_t rows, int64_t cols, const Value& value);
-  BlockFormat block_format(const Groups& groups, int64_t cols) const;
-  template <typename Code>
-  TensorView make_integers(const Groups& groups, int32_t offset, int64_t rows, int64_t cols, const Code& code);
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   const StoredQuantization stored_;
   ThreadPool& pool_;
   const WeightAccess access_;
-  const WeightForm form_;
   Fp8Source others_;
   WeightBuffers buffers_;
   MappedReads reads_;

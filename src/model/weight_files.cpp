@@ -95,14 +95,6 @@ Status WeightFiles::still_readable() const {
 
 bool WeightFiles::is_gguf() const { return std::holds_alternative<GgufFile>(parts_->files); }
 
-bool WeightFiles::stays_packed() const {
-  if (is_gguf()) return parts_->config.is_dequantised;
-  const StoredQuantization& stored = parts_->quantization;
-  const bool has_integers = stored.is_gptq_or_awq() || stored.method == StoredMethod::kPackedInts ||
-                            stored.method == StoredMethod::kInts;
-  return has_integers && !stored.has_order && (stored.bits == 4 || stored.bits == 8) && stored.group_size % 32 == 0;
-}
-
 int64_t WeightFiles::stored_bytes() const {
   int64_t bytes = 0;
   if (const auto* file = std::get_if<GgufFile>(&parts_->files)) {
@@ -118,7 +110,7 @@ std::unique_ptr<WeightSource> WeightFiles::make_source(ThreadPool& pool, WeightA
   if (const auto* file = std::get_if<GgufFile>(&parts_->files))
     return std::make_unique<GgufSource>(*file, parts_->config, pool, access, form);
   return std::make_unique<PackedSource>(std::get<Checkpoint>(parts_->files), parts_->config, parts_->quantization, pool,
-                                        access, form);
+                                        access);
 }
 
 }  // namespace llmb

@@ -73,27 +73,9 @@ TensorView WeightReader::tensor(const std::string& name, std::initializer_list<i
   return {};
 }
 
-TensorView WeightReader::as_numbers(const TensorView& stored) {
-  if (stored.blocks == BlockFormat::kNone || stored.data == nullptr)
-    return {stored.data, stored.dtype, stored.rows, stored.cols};
-  const BlockSize& block = block_size(stored.blocks);
-  const int64_t size = stored.rows * stored.cols;
-  uint8_t* const to = scratch(size * dtype_bytes(stored.dtype));
-  float numbers[kMaxBlockSize];
-  for (int64_t i = 0; i < size; i += block.size) {
-    decode_block(stored.blocks, bytes_of(stored) + i / block.size * block.bytes, numbers);
-    for (int64_t k = 0; k < block.size; ++k) {
-      const uint16_t half = stored.dtype == DType::kF16 ? f32_to_f16(numbers[k]) : f32_to_bf16(numbers[k]);
-      if (stored.dtype == DType::kF32) std::memcpy(to + (i + k) * 4, &numbers[k], 4);
-      else std::memcpy(to + (i + k) * 2, &half, 2);
-    }
-  }
-  return {to, stored.dtype, stored.rows, stored.cols};
-}
-
-TensorView WeightReader::transposed(const TensorView& in_any_form) {
+TensorView WeightReader::transposed(const TensorView& stored) {
   if (!status_.ok()) return {};
-  const TensorView stored = as_numbers(in_any_form);  // blocks are of rows
+  LLMB_CHECK(stored.blocks == BlockFormat::kNone);  // only checkpoints of numbers have such layouts
   if (stored.data == nullptr) return {nullptr, stored.dtype, stored.cols, stored.rows};
   uint8_t* to = scratch(stored.rows * stored.cols * dtype_bytes(stored.dtype));
   if (stored.dtype == DType::kF32) transpose<uint32_t>(bytes_of(stored), stored.rows, stored.cols, to);

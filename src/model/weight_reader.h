@@ -30,7 +30,7 @@ class WeightReader {
 
   TensorView tensor(const std::string& name, std::initializer_list<int64_t> shape);
   // Turns a tensor stored [cols, rows] into [rows, cols].
-  TensorView transposed(const TensorView& in_any_form);
+  TensorView transposed(const TensorView& stored);
   // + offset, as fp32.
   TensorView plus(const TensorView& vector, double offset);
   // The product of two vectors, and vectors one behind the other; as fp32.
@@ -55,7 +55,6 @@ class WeightReader {
 
  private:
   uint8_t* scratch(int64_t bytes);
-  TensorView as_numbers(const TensorView& stored);  // of its dtype, which holds them exactly
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }

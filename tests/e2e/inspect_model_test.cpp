@@ -84,10 +84,6 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
   const ProcessResult gptq = inspect({source_dir() + "/data/fixtures/quantized/gptq-4", "--tensors"});
   check_says(gptq, "model.layers.0.mlp.down_proj.qweight");
   check_says(gptq, "becomes F16\n");
-  const ProcessResult wide = inspect({source_dir() + "/data/fixtures/quantized/gptq-8-v2", "--tensors"});
-  check_says(wide, "stays on a CPU, becomes F16 on a GPU\n");
-  const ProcessResult w8a8 = inspect({source_dir() + "/data/fixtures/quantized/w8a8", "--tensors"});
-  check_says(w8a8, "stays on a CPU that multiplies in float32, else becomes BF16\n");
 }
 
 TEST_CASE("llm-batch inspect shows adapters and models, and says whether an adapter fits a model") {

@@ -2,7 +2,6 @@
 // input is a config.json, a NUL, and a safetensors file with the parts of a matrix "m".
 #include <array>
 #include <string>
-#include <utility>
 
 #include "base/check.h"
 #include "model/packed_weights.h"
@@ -19,12 +18,8 @@ LLMB_FUZZ_TARGET(packed_weights) {
   if (!stored.ok() || !checkpoint.ok()) return;
   llmb::ThreadPool pool(1);
   llmb::ModelConfig config;
-  using llmb::WeightAccess, llmb::WeightForm;
-  const std::pair<WeightAccess, WeightForm> ways[] = {{WeightAccess::kShapes, WeightForm::kNumbers},
-                                                      {WeightAccess::kValues, WeightForm::kNumbers},
-                                                      {WeightAccess::kValues, WeightForm::kBlocks}};
-  for (const auto& [access, form] : ways) {
-    llmb::PackedSource source(*checkpoint, config, *stored, pool, access, form);
+  for (const llmb::WeightAccess access : {llmb::WeightAccess::kShapes, llmb::WeightAccess::kValues}) {
+    llmb::PackedSource source(*checkpoint, config, *stored, pool, access);
     for (const auto& shape : {std::array<int64_t, 2>{8, 32}, std::array<int64_t, 2>{16, 8}}) {
       const auto view = source.tensor("m.weight", shape);
       if (!view.ok()) {

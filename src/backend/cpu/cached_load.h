@@ -13,10 +13,9 @@
 
 namespace llmb {
 
-// Blocks stay as they are stored unless weights are quantised anew, or products take bf16 by bf16.
+// Blocks stay as they are stored unless weights are quantised anew.
 inline WeightForm weight_form(const LoadOptions& options) {
-  const bool are_numbers = options.cpu.quantization != Quantization::kNone || options.dtype == DType::kBF16;
-  return are_numbers ? WeightForm::kNumbers : WeightForm::kBlocks;
+  return options.cpu.quantization == Quantization::kNone ? WeightForm::kBlocks : WeightForm::kNumbers;
 }
 
 struct CachedLoad {

@@ -49,8 +49,8 @@ constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
 int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files) {
   const int64_t stored = stored_weight_bytes(config);
   if (quantization == Quantization::kNone) {
-    const bool stays_blocks = files != nullptr && files->stays_packed();
-    return stays_blocks ? files->stored_bytes() * (files->is_gguf() ? 21 : 24) / 20 : stored;
+    const bool stays_blocks = config.is_dequantised && files != nullptr && files->is_gguf();
+    return stays_blocks ? files->stored_bytes() * 21 / 20 : stored;
   }
   const int64_t vocabulary = (config.tie_word_embeddings ? 1 : 2) * int64_t{config.vocab_size} * config.hidden_size;
   const int64_t projections = stored / dtype_bytes(config.dtype) - vocabulary;
