@@ -22,7 +22,7 @@ struct F32Panel : PanelReader {
   const uint8_t* words(int64_t k, int64_t column) const { return data + k * kStepBytes + column * kWordBytes; }
   HWY_INLINE V load(const uint8_t* at) const { return hn::LoadU(D(), reinterpret_cast<const float*>(at)); }
   template <int kIndex>
-  HWY_INLINE V value(V word) const {
+  HWY_INLINE V value(V word, NoConstants) const {
     return word;
   }
   static int64_t bytes(int64_t num_k) { return num_k * kStepBytes; }
@@ -40,7 +40,7 @@ struct F16Panel : PanelReader {
     return hn::PromoteTo(D(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(at)));
   }
   template <int kIndex>
-  HWY_INLINE V value(V word) const {
+  HWY_INLINE V value(V word, NoConstants) const {
     return word;
   }
   static int64_t bytes(int64_t num_k) { return num_k * kStepBytes; }
@@ -55,7 +55,7 @@ struct BF16Panel : PanelReader {
   const uint8_t* words(int64_t k, int64_t column) const { return data + k / 2 * kStepBytes + column * kWordBytes; }
   HWY_INLINE U load(const uint8_t* at) const { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at)); }
   template <int kIndex>
-  HWY_INLINE V value(U word) const {
+  HWY_INLINE V value(U word, NoConstants) const {
     if constexpr (kIndex == 0) return hn::BitCast(D(), hn::ShiftLeft<16>(word));
     else return hn::BitCast(D(), hn::And(word, hn::Set(DU(), 0xffff0000u)));
   }

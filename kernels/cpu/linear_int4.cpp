@@ -44,33 +44,61 @@ struct Int4Panel : PanelReader {
     return data + k / kGroup * kGroupBytes + k % kGroup / kStep * kStepBytes + column * kWordBytes;
   }
   HWY_INLINE const uint8_t* load(const uint8_t* at) const { return at; }
-  template <int kIndex>
-  HWY_INLINE V value(const uint8_t* at) const {
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-    // Loading from a byte further on shifts by eight bits; the lookup looks at four bits only.
-    const U words{_mm512_loadu_si512(at + kIndex / 2)};
-    return V{_mm512_permutexvar_ps(hn::ShiftRight<kIndex % 2 * 4>(words).raw, numbers.raw)};
-#elif HWY_TARGET == HWY_AVX2
+#if HWY_TARGET == HWY_AVX2
+  // Four bits become a number without shifts and conversions, which wait for the multiply-adds' ports: an exponent that
+  // gives the lowest of them the value 1 makes the number plus 8 a float's fraction where they stand; what was added is
+  // subtracted. The last four bits of a word have no place in a fraction.
+  static constexpr int byte_of(int index) { return index < 5 ? 0 : 1; }
+  static constexpr int bit_of(int index) { return 4 * index - 8 * byte_of(index); }
+  struct Constants {
+    U mask, flip;
+    V added;
+  };
+  template <int kIndex, int kRows>
+  static HWY_INLINE auto constants([[maybe_unused]] const uint8_t* words) {
+    if constexpr (kIndex == 7) {
+      return NoConstants();
+    } else {
+      constexpr int kBit = bit_of(kIndex);
+      static_assert(kBit + 4 <= 23);
+      Constants c = {hn::Set(DU(), 15u << kBit), hn::Set(DU(), (150u - kBit) << 23 | 8u << kBit),
+                     hn::Set(D(), static_cast<float>((1 << (23 - kBit)) + 8))};
+      // With few rows most is unpacking. A compiler that knows the constants keeps those of all steps in memory, and
+      // every number loads three.
+      if constexpr (kRows <= 2) {
+        asm("" : "+x"(c.mask.raw) : "r"(words));
+        asm("" : "+x"(c.flip.raw) : "r"(words));
+        asm("" : "+x"(c.added.raw) : "r"(words));
+      }
+      return c;
+    }
+  }
+  template <int kIndex, typename C>
+  HWY_INLINE V value(const uint8_t* at, const C& constants) const {
     const auto words_from = [&](int byte) HWY_ATTR {
       return U{_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + byte))};
     };
     if constexpr (kIndex == 7) {
       return hn::ConvertTo(D(), hn::ShiftRight<28>(hn::BitCast(DI(), words_from(0))));
     } else {
-      // Without shifts and conversions, which wait for the multiply-adds' ports: an exponent that gives the lowest of the
-      // four bits the value 1 makes the number plus 8 a float's fraction where they stand; what was added is subtracted.
-      constexpr int kByte = kIndex < 5 ? 0 : 1, kBit = 4 * kIndex - 8 * kByte;
-      static_assert(kBit + 4 <= 23);
-      const U bits = hn::And(words_from(kByte), hn::Set(DU(), 15u << kBit));
-      const U sum = hn::Xor(bits, hn::Set(DU(), (150u - kBit) << 23 | 8u << kBit));
-      return hn::Sub(hn::BitCast(D(), sum), hn::Set(D(), static_cast<float>((1 << (23 - kBit)) + 8)));
+      const U bits = hn::Xor(hn::And(words_from(byte_of(kIndex)), constants.mask), constants.flip);
+      return hn::Sub(hn::BitCast(D(), bits), constants.added);
     }
+  }
+#else
+  template <int kIndex>
+  HWY_INLINE V value(const uint8_t* at, NoConstants) const {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+    // Loading from a byte further on shifts by eight bits; the lookup looks at four bits only.
+    const U words{_mm512_loadu_si512(at + kIndex / 2)};
+    return V{_mm512_permutexvar_ps(hn::ShiftRight<kIndex % 2 * 4>(words).raw, numbers.raw)};
 #else
     const U words = hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(at));
     const VI top = hn::BitCast(DI(), hn::ShiftLeft<28 - 4 * kIndex>(words));
     return hn::ConvertTo(D(), hn::ShiftRight<28>(top));
 #endif
   }
+#endif
   HWY_INLINE V scale(int64_t k, int64_t column) const { return group_scale(data, k, column); }
   static int64_t bytes(int64_t num_k) { return ceil_div(num_k, kGroup) * kGroupBytes; }
 };

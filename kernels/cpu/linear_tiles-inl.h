@@ -29,12 +29,18 @@ using U = hn::Vec<DU>;
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 constexpr int64_t kGroup = PackedLinear::kInt4Group;
 
+struct NoConstants {};
+
 // Base of the readers of a panel's stored form, which have:
 //   words(): where the words of step k begin; those of the next step are kStepBytes further on, within a block, or
 //   within a group where chains end with each group (kHasScales). load(): the words of kStep steps of k in kLanes
-//   columns; value<step>(): the fp32 weights of one of them. bytes(): of so many k. Wide: the reader of what KeepPanel
-//   kept.
+//   columns. value<step>(): the fp32 weights of one of them; constants<step, rows>(): what it takes for that, made once
+//   for all columns. bytes(): of so many k. Wide: the reader of what KeepPanel kept.
 struct PanelReader {
+  template <int kIndex, int kRows>
+  static NoConstants constants(const uint8_t*) {
+    return {};
+  }
   static constexpr bool kHasScales = false, kIsOddFirst = false, kKeeps = false;
 };
 
@@ -61,7 +67,7 @@ struct WidePanel : PanelReader {
   }
   HWY_INLINE const float* load(const uint8_t* at) const { return reinterpret_cast<const float*>(at); }
   template <int kIndex>
-  HWY_INLINE V value(const float* at) const {
+  HWY_INLINE V value(const float* at, NoConstants) const {
     return hn::LoadU(D(), at + kIndex * kWidth);
   }
 };
@@ -85,7 +91,8 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   const auto step = [&](auto index) HWY_ATTR {
     constexpr int kIndex = decltype(index)::value;
     V b[kVecs];
-    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = panel.template value<kIndex>(word[c]);
+    const auto constants = panel.template constants<kIndex, kRows>(words);
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = panel.template value<kIndex>(word[c], constants);
     if constexpr (Panel::kKeeps) {
       LLMB_UNROLL for (int c = 0; c < kVecs; ++c) hn::StoreU(b[c], d, wide + kIndex * kWidth + c * kLanes);
     }
