@@ -55,8 +55,8 @@ constexpr int64_t kStretch = 1024;  // channels
 }  // namespace
 
 void causal_conv(const float* x, const float* weight, const float* bias, bool has_silu, int64_t width, int64_t channels,
-                 const StateEntries& entries, int64_t conv_offset, float* out, ThreadPool& pool) {
-  const int64_t num_stretches = ceil_div(channels, kStretch), kept = width - 1;
+                 const StateEntries& entries, int64_t conv_offset, int64_t num_kept, float* out, ThreadPool& pool) {
+  const int64_t num_stretches = ceil_div(channels, kStretch);
   pool.parallel_for(entries.count * num_stretches, [&](int64_t task, int) {
     const auto e = static_cast<int32_t>(task / num_stretches);
     const int64_t first = task % num_stretches * kStretch, n = std::min(kStretch, channels - first);
@@ -66,19 +66,19 @@ void causal_conv(const float* x, const float* weight, const float* bias, bool ha
     std::vector<const float*> sources(static_cast<size_t>(width));
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t j = 0; j < width; ++j) {
-        const int64_t back = kept - j, source = row - back;  // the row of that token, were it in this step
+        const int64_t back = width - 1 - j, source = row - back;  // the row of that token, were it in this step
         const int64_t at = position + row - begin - back;
         const float*& from = sources[static_cast<size_t>(j)];
         if (at < 0) from = nullptr;
         else if (source >= begin) from = x + source * channels + first;
-        else from = state + at % kept * channels;
+        else from = state + at % num_kept * channels;
       }
       HWY_DYNAMIC_DISPATCH(conv_row)
       (sources.data(), weight + first, bias != nullptr ? bias + first : nullptr, has_silu, width, channels, n,
        out + row * channels + first);
     }
-    for (int64_t row = std::max(begin, end - kept); row < end; ++row)
-      std::copy_n(x + row * channels + first, n, state + (position + row - begin) % kept * channels);
+    for (int64_t row = std::max(begin, end - num_kept); row < end; ++row)
+      std::copy_n(x + row * channels + first, n, state + (position + row - begin) % num_kept * channels);
   });
 }
 

@@ -13,6 +13,7 @@
 #include "core/kv_layout.h"
 #include "core/model_config.h"
 #include "core/pooling.h"
+#include "core/state_layout.h"
 #include "core/step_plan.h"
 
 namespace llmb {
@@ -35,6 +36,7 @@ struct LoadOptions {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
+  int32_t max_drafts_per_group = INT32_MAX;  // of one sequence, where it has a state with room for them
   bool verifies_trees = true;  // of drafts; else chains only, for which the CPU keeps no blocks
   int32_t max_model_len = 0;
   std::optional<Pooling> pooling;  // steps give vectors in place of tokens: 0 for each group, and StepOutput::hidden
@@ -82,6 +84,7 @@ struct BackendInfo {
   int32_t num_host_blocks = 0;          // of the pool that plans swap blocks to
   double swap_bytes_per_s = 0;          // measured, of one way; 0: not known
   int32_t num_state_slots = 0;          // of layers with a recurrent state; 0: the model has none, nor entries a slot
+  int32_t num_snapshots = 0;            // of these slots, that a prefix cache may keep
   int32_t max_idle_blocks = INT32_MAX;  // that a prefix cache should keep: more takes memory that others may need
   double load_ms = 0;
 };
@@ -91,6 +94,11 @@ struct MachineLimits {
   double flops_per_s = 0;  // of the arithmetic that products with weights use: int8 operations where they are int8
   double bytes_per_s = 0;
 };
+
+// Drafts of a sequence that its state has room for.
+inline int32_t max_state_drafts(const LoadOptions& options) {
+  return std::min({options.max_num_drafts, options.max_drafts_per_group, kMaxStateDrafts});
+}
 
 inline LayerGroups layer_groups(const ModelConfig& config, const LoadOptions& options) {
   return group_layers(config, options.groups_layers ? options.max_model_len : 0);

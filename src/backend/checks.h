@@ -66,10 +66,12 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
   for (const SampleGroup& group : plan.groups)
     if (group.mode == SampleMode::kScore && !info.scores_prompts) return internal_error("plan scores a prompt");
   for (const SampleGroup& group : plan.groups)
-    if (group.num_rows() - 1 > info.max_drafts_per_group) return internal_error("plan has too many drafts in a group");
+    if (group.mode == SampleMode::kVerify && group.num_rows() - 1 > info.max_drafts_per_group)
+      return internal_error("plan has too many drafts in a group");
   for (const StepEntry& entry : plan.entries) {
     const bool has_slot = entry.state_slot >= 0 && entry.state_slot < info.num_state_slots;
-    if (has_slot != (info.num_state_slots > 0)) return internal_error("plan has other state slots");
+    const bool runs_layers = plan.hidden_rows.empty();
+    if (has_slot != (info.num_state_slots > 0 && runs_layers)) return internal_error("plan has other state slots");
     if (entry.adapter >= (options.adapters ? options.adapters->size() : 0))
       return internal_error("plan has an adapter that is not known");
   }

@@ -21,7 +21,7 @@
 // that has room, and from there back into another block when a sequence asks for it.
 //
 // Not thread-safe. find() and insert() take O(log(nodes behind one node)) expected time, all else but
-// want(), unwant() and check_integrity() constant time. Memory: 36 bytes and block_size tokens for each node, 16 bytes for each id up to the
+// want(), unwant() and check_integrity() constant time. Memory: 40 bytes and block_size tokens for each node, 16 bytes for each id up to the
 // largest block that was ever inserted.
 //
 // Invariants (check_integrity):
@@ -74,6 +74,8 @@ class PrefixCache {
   // The block of `group` that holds what the node stands for, or kNoBlock.
   BlockId block(NodeId node, int32_t group) const { return blocks_[int64_t{node} * num_groups() + group]; }
   NodeId parent(NodeId node) const { return nodes_[node].parent; }
+  // Tells a node from others that have had its id.
+  uint32_t serial(NodeId node) const { return nodes_[node].serial; }
   // The node stays until it is let go as often. kNoNode: nothing
   void hold(NodeId node);
   void let_go(NodeId node);
@@ -114,6 +116,7 @@ class PrefixCache {
     int32_t num_tokens = 0;  // 0: not in use
     int32_t num_ready = 0;
     int32_t adapter = -1;
+    uint32_t serial = 0;
     NodeId parent = kNoNode;
     NodeId child = kNoNode;                   // root of the search tree of the nodes behind this one
     NodeId left = kNoNode, right = kNoNode;   // in the search tree of the nodes beside this one
@@ -142,6 +145,7 @@ class PrefixCache {
     return {tokens_.data() + int64_t{node} * block_size_, static_cast<size_t>(nodes_[node].num_tokens)};
   }
   NodeId* root_behind(NodeId parent) { return parent == kNoNode ? &root_ : &nodes_[parent].child; }
+  static bool goes_above(NodeId a, NodeId b);  // in a search tree
   bool goes_before(NodeId a, NodeId b) const;
   void link(NodeId node);
   void unlink(NodeId node);
@@ -173,6 +177,7 @@ class PrefixCache {
   NodeId root_ = kNoNode;           // of the search tree of first nodes
   BlockId oldest_ = kNoBlock, newest_ = kNoBlock;
   int32_t num_idle_ = 0;
+  uint32_t num_made_ = 0;  // nodes
   int64_t num_evictions_ = 0;
 };
 

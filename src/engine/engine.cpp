@@ -32,9 +32,10 @@ SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
   config.copies_blocks = config.copies_blocks && backend.copies_blocks;
   config.num_host_blocks = config.preemption == PreemptionMode::kRecompute ? 0 : backend.num_host_blocks;
   config.num_state_slots = backend.num_state_slots;
-  if (backend.num_state_slots > 0) {  // what other tokens left behind in a state cannot be taken out of it
-    config.enable_prefix_caching = false;
+  config.num_snapshots = config.enable_prefix_caching ? backend.num_snapshots : 0;
+  if (backend.num_state_slots > 0) {  // states do not move to the host, and follow no trees
     config.num_host_blocks = 0;
+    config.allows_trees = false;
   }
   return config;
 }

@@ -55,11 +55,14 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
 
 Status follow_states(const ModelConfig& config, JobOptions* o) {
   if (!config.has_states()) return {};
-  if (o->speculation.any() && !o->speculation.is_default)
-    return unsupported("`speculative`: model_type \"" + config.model_type +
-                       "\" has layers with a recurrent state, which wrong drafts would change; leave it out");
-  o->speculation.lookup = false;
-  o->scheduler.enable_prefix_caching = false;
+  const std::string name = "model_type \"" + config.model_type + "\" has layers with a recurrent state: ";
+  if (o->speculation.trees)
+    return unsupported("`speculative`: " + name + "these follow chains of drafts, no trees; leave out tree");
+  if (o->speculation.num_layers > 0)
+    return unsupported("`speculative`: " + name + "its first layers cannot draft; use lookup or a draft model");
+  if (o->scheduler.preemption == PreemptionMode::kSwap)
+    return unsupported("`preemption`: " + name + "preempted requests are computed again; leave swap out");
+  o->load.max_drafts_per_group = o->speculation.any() ? o->speculation.max_tokens : 0;
   return {};
 }
 

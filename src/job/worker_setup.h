@@ -10,8 +10,8 @@
 
 namespace llmb {
 
-// Turns off what a model with recurrent states cannot have: what wrong drafts and other rows' tokens left in a state
-// cannot be taken out of it. An error where it was asked for.
+// Refuses what a model with recurrent states cannot have: trees of drafts, drafts by its first layers, swapped blocks. Its
+// states get room for drafts where there are some.
 Status follow_states(const ModelConfig& config, JobOptions* options);
 
 // Reads what speculation needs. The end of the job where an option does not fit. REQUIRES: load_model_context()

@@ -30,17 +30,20 @@ void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
     if (shared.group == kNoGroup) num_tokens = num_scorable(*sequence, shared.num_tokens, num_tokens);
     if (shared.group == kNoGroup && num_tokens <= 0) return;
     join(sequence, shared, plan);
+    find_forks(shared, sequence);
     if (shared.group != kNoGroup) {  // the prompt is computed by this very step
       append_group_like(*sequence, shared.group, plan);
       planned_groups_.push_back(sequence);
       continue;
     }
     sequence->num_computed_tokens = shared.num_tokens;
+    num_tokens = up_to_fork(*sequence, num_tokens);
     reserve_score_rows(*sequence, num_tokens);
     LLMB_CHECK(take_blocks(sequence, num_tokens, plan) == num_tokens);
     plan_entry(sequence, num_tokens, plan);
     cache_planned(sequence, num_tokens);
     *token_budget -= num_tokens;
+    if (ends_at_fork(*sequence, num_tokens)) return;  // the next plan finds a snapshot there
   }
 }
 

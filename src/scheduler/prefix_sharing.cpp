@@ -64,7 +64,7 @@ Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
     const PrefixCache::Match match =
         cache_.find(parent, candidate.request->adapter, candidate.tokens(shared.num_tokens, num_tokens, &scratch));
     if (match.num_tokens < config_.block_size) {
-      if (!config_.copies_blocks) break;
+      if (!config_.copies_blocks || config_.num_state_slots > 0) break;  // a part of a block has no snapshot
       shared.must_wait = 2 * (match.num_tokens - match.num_ready_tokens) >= config_.block_size;
       if (!is_in_all_groups(match.ready_node)) break;
       shared.copy_from = match.ready_node;
@@ -75,7 +75,8 @@ Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
     shared.nodes.push_back(parent);
     shared.num_tokens += config_.block_size;
   }
-  cut_to_windows(&shared);
+  shared.num_in_blocks = static_cast<int32_t>(shared.nodes.size()) * config_.block_size;
+  cut_to_usable(&shared);
   count_blocks(&shared);
   return shared;
 }
@@ -86,8 +87,9 @@ bool Scheduler::is_in_all_groups(NodeId node) const {
   return node != kNoNode;
 }
 
-// To the longest prefix for which every group has what the row behind it sees.
-void Scheduler::cut_to_windows(Shared* shared) const {
+// To the longest prefix for which every group has what the row behind it sees, and behind which there is a snapshot where
+// sequences have states.
+void Scheduler::cut_to_usable(Shared* shared) const {
   std::vector<int32_t> there_from(config_.windows.size());  // blocks of the group are there from this one to the last
   int32_t num_usable = 0;
   for (int32_t i = 0; i < static_cast<int32_t>(shared->nodes.size()); ++i) {
@@ -97,8 +99,10 @@ void Scheduler::cut_to_windows(Shared* shared) const {
       if (cache_.block(node, group) == kNoBlock && cache_.host_block(node, group) == kNoBlock) there_from[group] = i + 1;
       is_usable &= there_from[group] <= first_block_seen(group, (i + 1) * config_.block_size);
     }
+    is_usable = is_usable && (config_.num_state_slots == 0 || snapshot(shared->nodes[i]) >= 0);
     if (is_usable) num_usable = i + 1;
   }
+  if (num_usable > 0 && config_.num_state_slots > 0) shared->state_slot = snapshot(shared->nodes[num_usable - 1]);
   if (num_usable == static_cast<int32_t>(shared->nodes.size())) return;
   shared->nodes.resize(num_usable);
   shared->num_tokens = num_usable * config_.block_size;
@@ -134,6 +138,10 @@ void Scheduler::share_cached(const Shared& shared, Sequence* sequence, StepPlan*
   }
   for (const BlockId block : brought_back_) allocator_.release(block);
   brought_back_.clear();
+  if (shared.state_slot >= 0) {
+    states_.share(sequence->state_slot = shared.state_slot);
+    snapshots_.use(shared.nodes.back());
+  }
   stand_at(shared.nodes.empty() ? kNoNode : shared.nodes.back(), num_nodes, sequence);
 }
 
@@ -195,8 +203,9 @@ void Scheduler::cache_full_blocks(Sequence* sequence, int32_t num_tokens, int32_
   }
 }
 
-// Where another sequence has computed the same, the sequence takes those blocks. One that the plan being made writes, or
-// that others hold, stays. False: so the sequence lacks one that sees everything, and nothing may stand behind it.
+// Where another sequence has computed the same, the sequence takes those blocks. One that the plan being made reads or
+// writes, or that others hold, stays: given back, it could be written by another entry of that plan. False: so the
+// sequence lacks one that sees everything, and nothing may stand behind it.
 bool Scheduler::takes_cached(Sequence* sequence, int32_t i, NodeId node, bool is_planned) {
   bool has_all = true;
   for (int32_t group = 0; group < num_groups(); ++group) {
@@ -212,8 +221,8 @@ bool Scheduler::takes_cached(Sequence* sequence, int32_t i, NodeId node, bool is
 // So that others copy what a block holds that is not full.
 void Scheduler::cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t num_ready) {
   const int32_t i = num_tokens / config_.block_size, begin = i * config_.block_size;
-  if (!config_.copies_blocks || begin == num_tokens || sequence->num_blocks_in_cache < i || !keeps_prefix_of(*sequence))
-    return;
+  if (!config_.copies_blocks || config_.num_state_slots > 0) return;
+  if (begin == num_tokens || sequence->num_blocks_in_cache < i || !keeps_prefix_of(*sequence)) return;
   const std::span<const BlockId> blocks = sequence->blocks.blocks_at(i, &blocks_at_);
   if (std::all_of(blocks.begin(), blocks.end(), [](BlockId block) { return block == kNoBlock; })) return;
   std::vector<TokenId> scratch;

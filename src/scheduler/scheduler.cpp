@@ -21,7 +21,7 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.block_size >= 1 && config.num_blocks >= 1);
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
   LLMB_CHECK(!config.windows.empty() && config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
-  LLMB_CHECK(config.num_state_slots == 0 || (!config.enable_prefix_caching && config.max_drafts_per_group == 0));
+  LLMB_CHECK(config.num_state_slots == 0 || (config.num_host_blocks == 0 && !config.allows_trees));
   LLMB_CHECK(config.policy.rank != nullptr && config.policy.num_levels >= 0 && config.policy.num_levels <= kMaxLevels);
   return config;
 }
@@ -35,6 +35,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
       cache_(config.block_size, config.windows, config.enable_prefix_caching ? config.num_host_blocks : 0),
       allocator_(config.num_blocks, config.enable_prefix_caching ? &cache_ : nullptr, config.max_idle_blocks),
       states_(config.num_state_slots),
+      snapshots_(config.num_snapshots),
       waiting_(config.policy),
       answer_lengths_(config.max_model_len) {
   cache_.keep_evicted(config.preemption == PreemptionMode::kSwap);
@@ -165,7 +166,8 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
     Sequence* sequence = running_[i];
     if (!is_planned(*sequence)) continue;
-    const int32_t num_wanted = num_scorable(*sequence, sequence->next_base(), tokens_for(i, *token_budget));
+    const int32_t num_wanted = up_to_fork(
+        *sequence, num_scorable(*sequence, sequence->next_base(), tokens_for(i, *token_budget)));
     while (blocks_needed(*sequence, num_wanted) > allocator_.num_free() && running_.back() != sequence)
       preempt(running_.back(), &Sequence::num_memory_preemptions);
     // The last takes what the blocks allow: giving up its own would help nobody in this step.
@@ -173,9 +175,11 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
     const bool is_all = num_tokens == sequence->num_pending_tokens();
     may_join &= is_all || !sequence->lags();
     if (num_tokens == 0) continue;
+    const bool is_at_fork = ends_at_fork(*sequence, num_tokens);
+    may_join &= !is_at_fork;
     clear_drafts();
     reserve_score_rows(*sequence, num_tokens);
-    if (is_all) propose(sequence, &spare);
+    if (is_all && !is_at_fork) propose(sequence, &spare);
     plan_entry(sequence, num_tokens, plan);
     if (sequence->lags() || sequence->num_computed_tokens < sequence->num_prompt_tokens())
       cache_planned(sequence, num_tokens);
@@ -211,11 +215,14 @@ void Scheduler::commit(const StepPlan& plan) {
   cache_.make_ready();
   for (const auto* planned : {&planned_entries_, &planned_groups_})
     for (Sequence* sequence : *planned) give_back_unseen(sequence);
+  for (Sequence* sequence : planned_entries_) keep_snapshot(sequence);
 }
 
-// A plan in flight may still read them: whoever gets them writes to them in a later one. The cache gets them before.
+// A plan in flight may still read them: whoever gets them writes to them in a later one. The cache gets them before. With
+// states a row computes again what is there without a snapshot: only now may it take the blocks that are there.
 void Scheduler::give_back_unseen(Sequence* sequence) {
-  if (const int32_t count = sequence->num_reusable_tokens(); has_windows_ && has_uncached_block(*sequence, count))
+  const bool may_lack_node = has_windows_ || config_.num_state_slots > 0;
+  if (const int32_t count = sequence->num_reusable_tokens(); may_lack_node && has_uncached_block(*sequence, count))
     cache_full_blocks(sequence, count, count);
   sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
 }
@@ -258,94 +265,6 @@ WaitingLine Scheduler::waiting_line() const {
   for (const Sequence* sequence : waiting_)
     line.oldest_arrival_ms = std::min(line.oldest_arrival_ms, sequence->arrival_ms);
   return line;
-}
-
-void Scheduler::apply(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>* updates) {
-  LLMB_CHECK_MSG(num_in_flight_ > 0 && plan.step == next_step_ - num_in_flight_, "not the oldest plan in flight");
-  LLMB_CHECK(static_cast<int32_t>(output.token_start.size()) == plan.num_groups() + 1);
-  LLMB_CHECK(static_cast<int32_t>(output.is_finite.size()) == plan.num_groups());
-  --num_in_flight_;
-  updates->clear();
-  for (int32_t g = 0; g < plan.num_groups(); ++g) {
-    // One that is gone has ended: nobody else leaves running_ with a plan in flight.
-    Sequence* sequence = find_mutable(plan.groups[g].seq);
-    if (sequence == nullptr) continue;
-    if (plan.groups[g].mode == SampleMode::kScore) take_scores(plan, output, g, *sequence, updates);
-    else if (sequence->is_beam()) take_best(output, g, sequence, updates);
-    else take_tokens(plan, output, g, sequence, updates);
-  }
-  for (const SequenceUpdate& update : *updates)
-    if (Sequence* sequence = update.finish ? find_mutable(update.seq) : nullptr) end(sequence, !update.numeric_error);
-}
-
-void Scheduler::take_scores(const StepPlan& plan, const StepOutput& output, int32_t group, const Sequence& sequence,
-                            std::vector<SequenceUpdate>* updates) {
-  const int32_t begin = output.token_start[group], end = output.token_start[group + 1];
-  SequenceUpdate update = update_of(sequence);
-  update.is_prompt = true;
-  for (update.given = begin; update.given < end; ++update.given) {
-    update.token = output.tokens[update.given];
-    updates->push_back(update);
-  }
-  if (end - begin == plan.groups[group].num_rows()) return;
-  update.is_prompt = false;
-  update.numeric_error = true;
-  update.finish = FinishReason::kError;
-  updates->push_back(update);
-}
-
-SequenceUpdate Scheduler::update_of(const Sequence& sequence) {
-  SequenceUpdate update;
-  update.seq = sequence.id;
-  update.choice = sequence.choice;
-  update.num_preemptions = sequence.num_preemptions();
-  update.num_cached_tokens = sequence.num_cached_tokens;
-  return update;
-}
-
-void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int32_t group, Sequence* sequence,
-                            std::vector<SequenceUpdate>* updates) {
-  const int32_t begin = output.token_start[group], end = output.token_start[group + 1];
-  SequenceUpdate update = update_of(*sequence);
-  // Forced tokens, which come last, are not guessed.
-  const int32_t num_drafts = plan.groups[group].num_rows() - 1 - sequence->in_flight[0].num_forced;
-  const int32_t num_accepted = num_drafts > 0 ? std::clamp(end - begin - 1, 0, num_drafts) : 0;
-  sequence->num_drafted_tokens += num_drafts;
-  sequence->num_accepted_tokens += num_accepted;
-  update.num_drafted_tokens = sequence->num_drafted_tokens;
-  update.num_accepted_tokens = sequence->num_accepted_tokens;
-  num_ending_ -= sequence->ends_in_flight();
-  for (update.given = begin; update.given < end && !update.finish; ++update.given) {
-    update.token = output.tokens[update.given];
-    const int32_t index = sequence->num_output_tokens();
-    sequence->append_token(update.token);
-    if (sequence->may_end_with(index) && sequence->is_ending_token(update.token)) {
-      update.finish = FinishReason::kStop;
-      update.stop_token = update.token;
-    } else if (index + 1 == sequence->max_new_tokens) {
-      update.finish = FinishReason::kLength;
-    }
-    updates->push_back(update);
-  }
-  if (!update.finish && !output.is_finite[group]) {
-    update.has_no_choice = sequence->has_no_choice();
-    update.numeric_error = true;
-    update.finish = FinishReason::kError;
-    updates->push_back(update);
-  }
-  const std::span<const TokenId> given(output.tokens.data() + begin, output.tokens.data() + update.given);
-  const int32_t num_misplaced =
-      given.empty() ? 0 : update.given - begin - num_in_place(plan, plan.groups[group], given);
-  sequence->end_oldest_group(num_misplaced);
-  num_ending_ += sequence->ends_in_flight();
-  // Drafts that were not accepted may have had blocks.
-  sequence->blocks.shrink_to(sequence->num_known_tokens() + sequence->max_unseen_tokens(), &allocator_);
-  if (num_drafts > 0) proposer_->on_verified(*sequence, num_drafts, num_accepted);
-  if (update.finish) return;
-  if (const int32_t count = sequence->num_reusable_tokens(); has_uncached_block(*sequence, count))
-    cache_full_blocks(sequence, count, count);
-  sequence->blocks.give_back_unseen(sequence->next_write(), &allocator_);
-  consider_demotion(sequence);
 }
 
 void Scheduler::finish(SeqId seq) {

@@ -37,6 +37,9 @@
 // plan writes. Where half a block or more is written by this plan and would have to be copied, it waits, and so does
 // who stands behind it: the next plan finds it there. So nobody waits for a sequence that waits.
 //
+// States: where layers have a recurrent state, a prefix is found as far as a snapshot stands behind it (states.cpp).
+// An entry ends where others go on from its sequence's state, and nobody joins behind it in that plan.
+//
 // Planning ahead: schedule() may be called while a plan is in flight, so that a device finds its next step waiting.
 // That plan's tokens are not seen yet, so every sequence counts as going on unless max_new_tokens ends it, its entry
 // follows its group in flight, the backend adds the unseen token to penalties (StepPlan, invariant 8), and nothing that
@@ -79,6 +82,7 @@
 #include "cache/block_allocator.h"
 #include "cache/block_table.h"
 #include "cache/prefix_cache.h"
+#include "cache/state_snapshots.h"
 #include "core/completion.h"
 #include "core/layer_groups.h"
 #include "core/request.h"
@@ -210,6 +214,8 @@ class Scheduler {
     int32_t num_on_host = 0;         // and must be brought back
     int32_t group = kNoGroup;        // of the plan: samples the prompt's last row
     bool must_wait = false;          // more is being computed
+    int32_t state_slot = -1;         // a snapshot behind these tokens
+    int32_t num_in_blocks = 0;       // tokens in whole blocks of the cache, with or without a snapshot
   };
 
   void plan_step(double now_ms, bool more_may_arrive, StepPlan* plan);
@@ -236,7 +242,7 @@ class Scheduler {
     return first_seen(config_.windows[layer_group], position) / config_.block_size;
   }
   bool is_in_all_groups(NodeId node) const;
-  void cut_to_windows(Shared* shared) const;
+  void cut_to_usable(Shared* shared) const;
   void count_blocks(Shared* shared) const;
   void share_cached(const Shared& shared, Sequence* sequence, StepPlan* plan);
   void bring_back(const Shared& shared, StepPlan* plan);
@@ -275,6 +281,15 @@ class Scheduler {
   void take_state(Sequence* sequence, StepPlan* plan);
   void share_state(const Sequence& other, Sequence* sequence);
   void let_go_of_state(Sequence* sequence);
+  int32_t snapshot(NodeId node) const { return snapshots_.find(node, cache_.serial(node)); }
+  bool keeps_snapshots_of(const Sequence& sequence) const {
+    return config_.num_state_slots > 0 && config_.num_snapshots > 0 && keeps_prefix_of(sequence);
+  }
+  void find_forks(const Shared& shared, Sequence* sequence) const;
+  int32_t up_to_fork(const Sequence& sequence, int32_t num_tokens) const;
+  bool ends_at_fork(const Sequence& sequence, int32_t num_tokens) const;
+  NodeId node_behind(const Sequence& sequence, int32_t num_tokens) const;
+  void keep_snapshot(Sequence* sequence);
   void release_copied();
   Status check_states() const;
   void find_yielding(const StepPlan& plan);
@@ -305,6 +320,7 @@ class Scheduler {
   PrefixCache cache_;
   BlockAllocator allocator_;
   BlockAllocator states_;  // its blocks are state slots
+  StateSnapshots snapshots_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;
   WaitingQueue waiting_;

@@ -61,6 +61,7 @@ struct Sequence {
   int32_t num_misplaced_tokens = 0;                        // that the newest group seen left to be computed again
   BlockTable blocks;
   int32_t state_slot = -1;  // with what its computed tokens left there; -1: none
+  std::vector<int32_t> forks;  // positions to come in which others go on from its state, the next one last
   int32_t num_blocks_in_cache = 0;
   NodeId cache_node = kNoNode;   // of the last of these
   NodeId wanted_node = kNoNode;  // while it waits, preempted: that it wants to go on behind

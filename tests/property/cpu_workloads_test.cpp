@@ -124,7 +124,7 @@ TEST_CASE("random workloads on models with recurrent states give each answer the
   Alone alone(*config, options);
   const int64_t first_seed = from_environment("LLMB_WORKLOAD_SEED", 1);
   const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", std::getenv("LLMB_WORKLOAD_SEED") ? 1 : 250);
-  int64_t num_preemptions = 0, num_ahead = 0, num_shared_rows = 0;
+  int64_t num_preemptions = 0, num_ahead = 0, num_shared_rows = 0, num_saved = 0, num_accepted = 0, num_rejected = 0;
   for (int64_t seed = first_seed; seed < first_seed + num_workloads; ++seed) {
     Workload workload = random_workload(static_cast<uint64_t>(seed), config->vocab_size);
     give_states(&workload);
@@ -133,8 +133,11 @@ TEST_CASE("random workloads on models with recurrent states give each answer the
     o.num_blocks_override = workload.config.num_blocks;
     o.max_num_seqs = workload.config.max_num_seqs;
     o.max_num_batched_tokens = workload.config.max_num_batched_tokens;
+    o.max_num_drafts = workload.config.max_num_drafts;
+    o.max_drafts_per_group = workload.config.max_drafts_per_group;
     const auto backend = loaded(make_cpu_backend(), *config, o);
-    REQUIRE(backend->info().num_state_slots == workload.config.num_state_slots);
+    REQUIRE(backend->info().num_state_slots >= 3 * workload.config.max_num_seqs + workload.config.num_snapshots);
+    workload.config.num_state_slots = backend->info().num_state_slots;
     const WorkloadOutcome outcome = run_workload(workload, *backend, [&](const Request& request, int32_t choice) {
       return alone.answer(workload, request, choice);
     });
@@ -143,12 +146,17 @@ TEST_CASE("random workloads on models with recurrent states give each answer the
     num_preemptions += outcome.num_preemptions;
     num_ahead += outcome.num_ahead;
     num_shared_rows += outcome.num_shared_rows;
+    num_saved += outcome.num_saved;
+    num_accepted += outcome.num_accepted;
+    num_rejected += outcome.num_drafts - outcome.num_accepted;
   }
   MESSAGE(num_workloads << " workloads: " << num_preemptions << " preemptions, " << num_ahead << " steps planned ahead, "
-                        << num_shared_rows << " rows sampled for several choices");
+                        << num_shared_rows << " rows sampled for several choices, " << num_saved
+                        << " prompt tokens found behind snapshots, " << num_accepted << " drafts accepted, "
+                        << num_rejected << " rejected");
   if (num_workloads < 100) return;
-  CHECK(num_ahead > num_workloads);
-  for (const int64_t count : {num_preemptions, num_shared_rows}) CHECK(count > num_workloads / 20);
+  for (const int64_t count : {num_ahead, num_accepted, num_rejected}) CHECK(count > num_workloads);
+  for (const int64_t count : {num_preemptions, num_shared_rows, num_saved}) CHECK(count > num_workloads / 20);
 }
 
 }  // namespace llmb::test

@@ -83,6 +83,10 @@ TEST_CASE("random workloads of sequences with states end, once each, with the to
     aims.note("preemptions", outcome.num_preemptions, 0.1);
     aims.note("steps planned ahead", outcome.num_ahead, 0.4);
     aims.note("rows sampled for several choices", outcome.num_shared_rows, 0.05);
+    aims.note("prompt tokens found behind snapshots", outcome.num_saved, 0.05);
+    aims.note("accepted drafts", outcome.num_accepted, 0.15);
+    aims.note("rejected drafts", outcome.num_drafts - outcome.num_accepted, 0.15);
+    aims.note("entries behind drafts in flight", outcome.num_followers, 0.05);
   }
   MESSAGE(seeds.num << " workloads: " << aims.text());
   if (!seeds.is_replay) aims.check(seeds.num);

@@ -109,9 +109,13 @@ void give_states(Workload* workload) {
   SchedulerConfig& config = workload->config;
   workload->model.state = {StateKind::kGatedDelta, 1, 1, 2, 2, 2};
   workload->model.layers.resize(std::max(workload->model.num_hidden_layers, 1));
-  config.num_state_slots = state_layout(workload->model, config.max_num_seqs).num_slots;
-  config.enable_prefix_caching = false;
-  config.max_drafts_per_group = config.num_host_blocks = 0;
+  config.max_drafts_per_group = std::min({config.max_drafts_per_group, config.max_num_drafts, kMaxStateDrafts});
+  config.num_state_slots = state_layout(workload->model, config.max_num_seqs, config.max_drafts_per_group).num_slots;
+  config.num_host_blocks = 0;
+  config.allows_trees = false;
+  // Few, so that they give way to each other.
+  TestRng rng(workload->seed ^ 0x7374617465);
+  config.num_snapshots = rng.chance(0.1) ? 0 : rng.log_between(1, 20);
 }
 
 Workload random_workload(uint64_t seed, int32_t max_vocab_size, const std::vector<int32_t>& layer_windows) {

@@ -47,7 +47,8 @@ ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* p
   config.num_host_blocks = info.num_host_blocks;
   config.max_drafts_per_group = std::min(config.max_drafts_per_group, info.max_drafts_per_group);
   config.num_state_slots = info.num_state_slots;
-  if (info.num_state_slots > 0) config.enable_prefix_caching = false;
+  config.num_snapshots = info.num_snapshots;
+  if (info.num_state_slots > 0) config.allows_trees = false;
   Scheduler scheduler(config, proposer);
   ScheduledRun run;
   std::map<SeqId, size_t> request_of;

@@ -350,6 +350,7 @@ WorkloadOutcome run_workload(const Workload& workload) {
   load.block_size = workload.config.block_size;
   load.num_blocks_override = workload.config.num_blocks;
   load.max_num_seqs = workload.config.max_num_seqs;
+  load.max_num_drafts = workload.config.max_num_drafts;
   load.max_num_batched_tokens = workload.config.max_num_batched_tokens;
   load.max_model_len = workload.config.max_model_len;
   load.groups_layers = true;

@@ -37,7 +37,7 @@ Workload random_workload(uint64_t seed, int32_t max_vocab_size = 5000, const std
 // 1 to 8 layers; the first that sees a window sees two positions at least.
 std::vector<int32_t> random_layer_windows(uint64_t seed);
 
-// The same for a model whose layers have a recurrent state: nothing is cached, swapped or drafted.
+// The same for a model whose layers have a recurrent state: nothing is swapped, and drafts are chains.
 void give_states(Workload* workload);
 
 struct AnswerOutcome {

@@ -143,7 +143,7 @@ class CpuBackend final : public Backend {
     pool_.emplace(num_threads(options.num_threads));
     ops_.emplace(config, info_.kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
                  options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
-    if (config.has_states()) add_states();
+    if (config.has_states()) add_states(weight_bytes);
     else add_host_pool(weight_bytes);
     if (options.adapters) ops_->add_adapters(options.adapters, options.adapter_bytes);
     LLMB_RETURN_IF_ERROR(load_weights(files));
@@ -151,19 +151,25 @@ class CpuBackend final : public Backend {
     info_.device = "cpu (" + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");
     info_.max_plans_in_flight = kMaxPlansInFlight;
-    info_.max_drafts_per_group = config.has_states() ? 0 : options.max_num_drafts;
+    info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : options.max_num_drafts;
     info_.max_best_tokens = INT32_MAX;
-    info_.verifies_trees = options.verifies_trees;
+    info_.verifies_trees = options.verifies_trees && !config.has_states();
     info_.copies_blocks = info_.runs_first_layers = info_.scores_prompts = true;
     info_.load_ms = clock.now_ms();
     if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};
   }
 
-  void add_states() {
-    const StateLayout layout = state_layout(config_, options_.max_num_seqs);
+  // Snapshots take a part of the memory that weights and pool leave.
+  void add_states(int64_t weight_bytes) {
+    constexpr int64_t kShare = 4;
+    const int64_t available = available_memory_bytes();
+    const int64_t left = available - weight_bytes - info_.kv.num_blocks * info_.kv.bytes_per_block();
+    const int64_t most = available > 0 ? std::clamp<int64_t>(left / kShare, 0, kSnapshotBytes) : kSnapshotBytes;
+    const StateLayout layout = state_layout(config_, options_.max_num_seqs, max_state_drafts(options_), most);
     ops_->add_states(layout);
     info_.num_state_slots = layout.num_slots;
+    info_.num_snapshots = layout.num_snapshots;
   }
 
   // Takes memory that weights and pool leave. Without a host pool preempted sequences are computed again.
@@ -224,7 +230,8 @@ class CpuBackend final : public Backend {
     if (available > 0 && weights >= available)
       return resource_exhausted("the weights need " + std::to_string(weights >> 20) + " MiB, but only " +
                                 std::to_string(available >> 20) + " MiB of memory are available");
-    const int64_t states = options.max_num_seqs * state_layout(config, options.max_num_seqs).slot_bytes();
+    const int64_t states =
+        options.max_num_seqs * state_layout(config, options.max_num_seqs, max_state_drafts(options)).slot_bytes();
     if (available > 0 && states >= (available - weights) / 2)
       return resource_exhausted("the states of " + std::to_string(options.max_num_seqs) + " sequences need " +
                                 std::to_string(states >> 20) + " MiB, but only " + std::to_string(available >> 20) +

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "core/draft_counts.h"
+
 namespace llmb {
 
 CpuStates::CpuStates(const ModelConfig& config, const StateLayout& layout)
-    : layout_(layout), memory_(layout.num_slots * int64_t{layout.num_layers} * layout.layer_size()) {
+    : layout_(layout),
+      memory_(layout.num_slots * int64_t{layout.num_layers} * layout.layer_size()),
+      borders_(static_cast<size_t>(layout.num_slots)) {
   int32_t count = 0;
   for (int32_t i = 0; i < config.num_hidden_layers; ++i) {
     indices_.push_back(count);
@@ -21,22 +25,33 @@ void CpuStates::begin_step(const StepPlan& plan, const std::vector<int32_t>& pos
     const int64_t index = task % layout_.num_layers;
     std::copy_n(state(copy.from, index), layout_.layer_size(), state(copy.to, index));
   });
+  for (const StateCopy& copy : plan.state_copies)
+    borders_[static_cast<size_t>(copy.to)] = borders_[static_cast<size_t>(copy.from)];
+  count_drafts(plan, &num_drafts_);
   first_positions_.clear();
-  for (int32_t e = 0; e < plan.num_entries(); ++e)
-    first_positions_.push_back(positions[static_cast<size_t>(plan.query_start[e])]);
+  entry_borders_.clear();
+  if (!plan.hidden_rows.empty()) return;  // no layers run
+  for (int32_t e = 0; e < plan.num_entries(); ++e) {
+    const int32_t first = positions[static_cast<size_t>(plan.query_start[e])];
+    int32_t& border = borders_[static_cast<size_t>(plan.entries[e].state_slot)];
+    first_positions_.push_back(first);
+    entry_borders_.push_back(first == 0 ? 0 : border);
+    border = state_border(first + plan.num_rows(e), num_drafts_[static_cast<size_t>(e)]);
+  }
 }
 
 cpu::StateEntries CpuStates::entries_of(int32_t layer) {
   states_.clear();
   for (const StepEntry& entry : plan_->entries) states_.push_back(state(entry.state_slot, indices_[layer]));
-  return {plan_->num_entries(), plan_->query_start.data(), first_positions_.data(), states_.data()};
+  return {plan_->num_entries(), plan_->query_start.data(), first_positions_.data(),
+          num_drafts_.data(),   entry_borders_.data(),      states_.data()};
 }
 
 void CpuStates::causal_conv(int32_t layer, const float* x, const float* weight, const float* bias, float* out,
                             ThreadPool& pool) {
   const bool has_silu = layout_.config.kind != StateKind::kShortConv;
   cpu::causal_conv(x, weight, bias, has_silu, layout_.config.conv_width, layout_.config.conv_channels(),
-                   entries_of(layer), layout_.conv_offset(), out, pool);
+                   entries_of(layer), layout_.conv_offset(), layout_.conv_kept(), out, pool);
 }
 
 void CpuStates::update_states(int32_t layer, const float* qkv, const float* gates, const cpu::StateWeights& weights,

@@ -38,7 +38,8 @@ class CpuStates {
   std::vector<int32_t> indices_;  // [num_hidden_layers]  among the layers that have one
   const MappedFloats memory_;     // [num_slots, num_layers, layer_size()]
   const StepPlan* plan_ = nullptr;
-  std::vector<int32_t> first_positions_;  // [num_entries]
+  std::vector<int32_t> borders_;          // [num_slots]  state_border() of the step that wrote the slot last
+  std::vector<int32_t> first_positions_, num_drafts_, entry_borders_;  // [num_entries]
   std::vector<float*> states_;            // [num_entries]  of the layer in progress
 };
 

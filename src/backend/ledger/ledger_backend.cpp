@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "core/draft_counts.h"
 #include "core/resolve_step.h"
-#include "core/state_layout.h"
 
 namespace llmb {
 
@@ -24,10 +24,10 @@ struct Slot {
   int32_t group = 0;      // layer group
 };
 
-// The tokens that left something behind in a state slot.
+// The tokens that left something behind in a state slot: so many, and drafts, which count if they turn out right.
 struct State {
-  uint64_t prefix_hash = 0;
   int32_t num_tokens = -1;
+  std::vector<uint64_t> prefix_hashes;  // of the sequence up to and with the last of these, then of each draft
 };
 
 int64_t choose_num_blocks(const KvLayout& kv, const LoadOptions& options) {
@@ -51,6 +51,7 @@ class LedgerBackend final : public Backend {
   Status check_prefix(const StepPlan& plan, int32_t e, int32_t group, int32_t num_cached) const;
   Status check_state(const StepPlan& plan, int32_t e, int32_t num_cached, uint64_t cached) const;
   Status run_entry(const StepPlan& plan, int32_t e);
+  Status check_after(const StepPlan& plan, int32_t e) const;
   void copy_blocks(const StepPlan& plan);
   void sample(const StepPlan& plan, const SampleRow& row);
   const Slot& slot(const StepPlan& plan, int32_t e, int32_t group, int32_t position) const {
@@ -64,6 +65,7 @@ class LedgerBackend final : public Backend {
   BackendInfo info_;
   std::vector<Slot> slots_, host_slots_;
   std::vector<State> states_;
+  std::vector<int32_t> num_drafts_;      // [num_entries]  of the plan that runs
   ResolvedStep step_;                    // of the plan that runs
   std::vector<uint64_t> prefix_hashes_;  // [num_tokens]  of the sequence up to and with each row
   SampledRows sampled_;
@@ -92,11 +94,14 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   info_.device = "ledger";
   info_.kv = kv;
   info_.max_plans_in_flight = kMaxPlansInFlight;
-  info_.num_state_slots = state_layout(config, options.max_num_seqs).num_slots;
+  const StateLayout states = state_layout(config, options.max_num_seqs, max_state_drafts(options));
+  info_.num_state_slots = states.num_slots;
+  info_.num_snapshots = states.num_snapshots;
   states_.assign(static_cast<size_t>(info_.num_state_slots), State{});
-  info_.max_drafts_per_group = info_.num_state_slots > 0 ? 0 : INT32_MAX;
+  info_.max_drafts_per_group = info_.num_state_slots > 0 ? states.max_drafts : INT32_MAX;
   info_.max_best_tokens = INT32_MAX;
-  info_.verifies_trees = info_.copies_blocks = true;
+  info_.verifies_trees = info_.num_state_slots == 0;
+  info_.copies_blocks = true;
   return {};
 }
 
@@ -109,8 +114,10 @@ Status LedgerBackend::submit(const StepPlan& plan) {
     return internal_error("ledger: the plan has other layer groups");
   resolve_step(plan, given_, &step_);
   copy_blocks(plan);
+  count_drafts(plan, &num_drafts_);
   prefix_hashes_.resize(plan.tokens.size());
   for (int32_t e = 0; e < plan.num_entries(); ++e) LLMB_RETURN_IF_ERROR(run_entry(plan, e));
+  for (int32_t e = 0; e < plan.num_entries(); ++e) LLMB_RETURN_IF_ERROR(check_after(plan, e));
   sampled_.clear();
   for (const SampleRow& row : step_.sample_rows) sample(plan, row);
   give_tokens(plan, step_.tokens, sampled_, &outputs_[num_submitted_ % kMaxPlansInFlight], &given_);
@@ -167,7 +174,9 @@ Status LedgerBackend::check_state(const StepPlan& plan, int32_t e, int32_t num_c
     return internal_error("ledger: sequence " + std::to_string(entry.seq) + " has no state slot, or one too many");
   if (states_.empty() || num_cached == 0) return {};
   const State& state = states_[entry.state_slot];
-  if (state.num_tokens == num_cached && state.prefix_hash == cached) return {};
+  const int32_t num_right = num_cached - state.num_tokens;  // drafts
+  const bool is_there = num_right >= 0 && num_right < static_cast<int32_t>(state.prefix_hashes.size());
+  if (is_there && state.prefix_hashes[num_right] == cached) return {};
   return internal_error("ledger: sequence " + std::to_string(entry.seq) + " finds the state of " +
                         std::to_string(state.num_tokens) + " tokens, or of others, in place of its " +
                         std::to_string(num_cached));
@@ -188,8 +197,30 @@ Status LedgerBackend::run_entry(const StepPlan& plan, int32_t e) {
       slots_[step_.slots[int64_t{group} * plan.num_tokens() + row]] = {prefix_hashes_[row], step_.tokens[row],
                                                                        step_.positions[row], group};
   }
-  if (!states_.empty()) states_[plan.entries[e].state_slot] = {prefix_hashes_[end - 1], num_cached + end - begin};
+  if (states_.empty()) return {};
+  const int32_t num_drafts = num_drafts_[static_cast<size_t>(e)];
+  State& state = states_[plan.entries[e].state_slot];
+  state.num_tokens = step_.context_len[e] - num_drafts;
+  state.prefix_hashes.assign(prefix_hashes_.begin() + end - num_drafts - 1, prefix_hashes_.begin() + end);
   return {};
+}
+
+// Invariant 3.
+Status LedgerBackend::check_after(const StepPlan& plan, int32_t e) const {
+  const int32_t begin = plan.query_start[e], end = plan.query_start[e + 1];
+  const auto overwritten = [&](const char* what) {
+    return internal_error("ledger: another entry of the plan overwrites " + std::string(what) + " of sequence " +
+                          std::to_string(plan.entries[e].seq));
+  };
+  for (int32_t group = 0; group < plan.num_layer_groups; ++group) {
+    LLMB_RETURN_IF_ERROR(check_prefix(plan, e, group, step_.context_len[e] - (end - begin)));
+    for (int32_t row = begin; row < end; ++row)
+      if (slots_[step_.slots[int64_t{group} * plan.num_tokens() + row]].prefix_hash != prefix_hashes_[row])
+        return overwritten("a row");
+  }
+  if (states_.empty()) return {};
+  const State& state = states_[plan.entries[e].state_slot];
+  return state.prefix_hashes.back() == prefix_hashes_[end - 1] ? Status() : overwritten("the state");
 }
 
 void LedgerBackend::sample(const StepPlan& plan, const SampleRow& row) {

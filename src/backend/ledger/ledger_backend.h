@@ -8,6 +8,7 @@
 //  2. What a sequence reads is its own prefix: in its first block, at every later block border, and at its last cached
 //     token, the slot holds the expected position and its hash continues the slot before. check_every_slot: everywhere.
 //     So it is in each layer group, from the beginning of the first row's window on.
+//  3. That is so also when all entries of the plan have written: devices write before they read, layer by layer.
 #pragma once
 
 #include <cstdint>
