@@ -64,7 +64,7 @@ inline KvLayout make_kv_layout(const ModelConfig& config, int32_t block_size, DT
               std::move(groups),
               {},
               config.latent.rank};
-  const bool differ = config.heads_differ() || config.has_states();
+  const bool differ = config.heads_differ() || config.has_states() || config.has_halves();
   for (int32_t i = 0; differ && i < config.num_hidden_layers; ++i)
     kv.heads.push_back({config.has_own_kv(i) ? config.num_kv_heads_of(i) : 0, config.head_dim_of(i)});
   return kv;

@@ -75,6 +75,8 @@ struct StateConfig {
 // Where layers differ.
 struct LayerConfig {
   bool has_state = false;    // in place of attention
+  bool has_mixer = true;     // attention or a state; else it is an MLP alone
+  bool has_mlp = true;       // or experts; else it is a mixer alone
   int32_t window = 0;        // positions that a token sees, its own the last; 0: all up to its own
   int32_t chunk = 0;         // > 0: positions are cut into chunks so long, and a token sees its own chunk up to itself
   int32_t reach = 0;         // > 0: in an encoder, a token sees so many positions on either side of its own
@@ -229,7 +231,10 @@ struct ModelConfig {
   int32_t intermediate_size_of(int32_t index) const {
     return layer(index).intermediate_size > 0 ? layer(index).intermediate_size : intermediate_size;
   }
-  bool has_own_kv(int32_t index) const { return layer(index).kv_layer < 0 && !layer(index).has_state; }
+  bool has_own_kv(int32_t index) const {
+    const LayerConfig l = layer(index);
+    return l.kv_layer < 0 && !l.has_state && l.has_mixer;
+  }
   int32_t kv_layer_of(int32_t index) const { return layer(index).kv_layer < 0 ? index : layer(index).kv_layer; }
   int64_t q_size_of(int32_t index) const { return int64_t{num_attention_heads} * head_dim_of(index); }
   int64_t kv_size_of(int32_t index) const {  // of its own keys
@@ -247,6 +252,12 @@ struct ModelConfig {
   bool heads_differ() const {
     for (const LayerConfig& l : layers)
       if (l.head_dim > 0 || l.num_key_value_heads > 0 || l.kv_layer >= 0) return true;
+    return false;
+  }
+  // Layers that are a mixer or an MLP alone. Only with ResidualKind::kSequential and pre_norm.
+  bool has_halves() const {
+    for (const LayerConfig& l : layers)
+      if (!l.has_mixer || !l.has_mlp) return true;
     return false;
   }
   int32_t rotary_dim(const RopeConfig& rope) const { return rope.rotary_dim > 0 ? rope.rotary_dim : head_dim; }
@@ -282,7 +293,9 @@ struct ModelConfig {
     int64_t total = hidden * vocab_size;
     for (int32_t i = 0; i < num_hidden_layers; ++i) {
       const int64_t attention = hidden * (q_size_of(i) * (attention_gate ? 3 : 2) + kv_size_of(i) * 2);
-      total += (layer(i).has_state ? mixer : has_latent() ? latent_params() : attention) + hidden * inputs * 3;
+      const int64_t of_mixer = layer(i).has_state ? mixer : has_latent() ? latent_params() : attention;
+      total += (layer(i).has_mixer ? of_mixer : 0) + hidden * inputs * 3;
+      if (!layer(i).has_mlp) continue;
       if (layer(i).has_experts) total += mixture;
       if (!layer(i).has_experts || experts.beside_dense) total += matrices * hidden * intermediate_size_of(i);
     }

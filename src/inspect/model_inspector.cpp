@@ -84,12 +84,14 @@ class Inspector {
   static std::string describe_layers(const ModelConfig& c) {
     std::map<int32_t, int> windows;
     std::map<std::pair<int32_t, int32_t>, int> heads;  // those that are not the model's
-    int num_experts = 0, num_unrotated = 0, num_sharing = 0;
+    int num_experts = 0, num_unrotated = 0, num_sharing = 0, num_states = 0, num_mlps = 0;
     for (int32_t i = 0; i < c.num_hidden_layers; ++i) {
       windows[c.layer(i).window]++;
       num_experts += c.layer(i).has_experts;
       num_unrotated += c.layer(i).rope < 0;
-      num_sharing += !c.has_own_kv(i);
+      num_sharing += c.layer(i).kv_layer >= 0;
+      num_states += c.layer(i).has_state;
+      num_mlps += !c.layer(i).has_mixer;
       if (c.layer(i).head_dim > 0 || c.layer(i).num_key_value_heads > 0)
         heads[{c.num_kv_heads_of(i), c.head_dim_of(i)}]++;
     }
@@ -99,6 +101,8 @@ class Inspector {
     for (const auto& [size, count] : heads)
       out += ", " + std::to_string(count) + " with " + std::to_string(size.first) + " KV heads of " +
              std::to_string(size.second);
+    if (num_states > 0) out += ", " + std::to_string(num_states) + " with a recurrent state";
+    if (num_mlps > 0) out += ", " + std::to_string(num_mlps) + " an MLP alone";
     if (num_sharing > 0) out += ", " + std::to_string(num_sharing) + " that use earlier layers' keys and values";
     if (num_unrotated > 0) out += ", " + std::to_string(num_unrotated) + " without rope";
     if (num_experts > 0)

@@ -30,6 +30,7 @@ struct ConfigNames {
 // Defaults of the configuration class, for fields that the file leaves out.
 struct ConfigDefaults {
   int32_t vocab_size = 0;           // 0: the file must say
+  int32_t num_hidden_layers = 0;    // 0: the file must say; else its reader finds them
   int32_t num_attention_heads = 0;  // 0: the file must say
   int32_t num_key_value_heads = 0;  // 0: as num_attention_heads
   int32_t head_dim = 0;             // 0: hidden_size / num_attention_heads; -1: that, whatever the file says
@@ -85,6 +86,7 @@ struct WeightNames {
   const char *kv_a = "self_attn.kv_a_proj_with_mqa", *kv_a_norm = "self_attn.kv_a_layernorm";
   const char *kv_b = "self_attn.kv_b_proj", *k_b = "self_attn.k_b_proj", *v_b = "self_attn.v_b_proj";
   const char* sinks = "self_attn.sinks";
+  const char* mamba2 = "mamba.";  // the folder of a layer's state of that kind
   const char* o = "self_attn.o_proj";
   const char* attention_post_norm = "post_attention_layernorm";
   const char* mlp_norm = "post_attention_layernorm";
@@ -106,6 +108,7 @@ struct WeightNames {
   const char* shared_gate = nullptr;
   const char* experts = "mlp.experts";
   ExpertsLayout experts_layout = ExpertsLayout::kStacked;
+  // Without gates expert_gate is expert_up, and stacked_gate_up the stacked up.
   const char *expert_gate = "gate_proj", *expert_up = "up_proj", *expert_down = "down_proj";
   const char *stacked_gate_up = ".gate_up_proj", *stacked_down = ".down_proj";
   // Inputs of layers: for all of them, and in a layer.

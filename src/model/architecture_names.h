@@ -184,6 +184,25 @@ inline constexpr WeightNames kGraniteHybridWeights = {.gate_up = "shared_mlp.inp
                                                .stacked_gate_up = ".input_linear.weight",
                                                .stacked_down = ".output_linear.weight"};
 
+inline constexpr WeightNames kNemotronHWeights = {.prefix = "backbone.|model.|",
+                                           .embed_tokens = "embeddings",
+                                           .input_norm = "norm",
+                                           .q = "mixer.q_proj",
+                                           .k = "mixer.k_proj",
+                                           .v = "mixer.v_proj",
+                                           .mamba2 = "mixer.",
+                                           .o = "mixer.o_proj",
+                                           .mlp_norm = "norm",
+                                           .up = "mixer.up_proj",
+                                           .down = "mixer.down_proj",
+                                           .router = "mixer.gate",
+                                           .choice_bias = "mixer.gate.e_score_correction_bias",
+                                           .shared_expert = "mixer.shared_experts",
+                                           .experts = "mixer.experts",
+                                           .expert_gate = "up_proj",
+                                           .stacked_gate_up = ".up_proj",
+                                           .norm = "norm_f"};
+
 inline constexpr WeightNames kLfm2Weights = {.input_norm = "operator_norm",
                                       .q_norm = "self_attn.q_layernorm",
                                       .k_norm = "self_attn.k_layernorm",

@@ -41,6 +41,7 @@ void read_gated_delta(ConfigFields& f, ModelConfig* c);
 void read_mamba2(ConfigFields& f, ModelConfig* c);
 void read_qwen3_5_text(ConfigFields& f, ModelConfig* c);
 void read_lfm2(ConfigFields& f, ModelConfig* c);
+void read_nemotron_h(ConfigFields& f, ModelConfig* c);
 
 // architecture_gpt.cpp: LayerNorm, plain MLPs.
 void read_gpt2(ConfigFields& f, ModelConfig* c);

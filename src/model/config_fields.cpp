@@ -126,6 +126,30 @@ std::vector<double> ConfigFields::numbers(const char* name, size_t size, double 
   return numbers;
 }
 
+namespace {
+
+// Python writes infinity as a bare word, which JSON does not have: here it becomes a text.
+std::string with_infinity_quoted(std::string_view text) {
+  constexpr std::string_view kWord = "Infinity";
+  std::string out;
+  bool is_in_text = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (is_in_text && text[i] == '\\' && i + 1 < text.size()) {
+      out += text[i++];
+    } else if (text[i] == '"') {
+      is_in_text = !is_in_text;
+    } else if (!is_in_text && text.substr(i, kWord.size()) == kWord) {
+      out += "\"Infinity\"";
+      i += kWord.size() - 1;
+      continue;
+    }
+    out += text[i];
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<nlohmann::json> parse_config_object(std::string_view text) {
   if (text.size() > kMaxConfigBytes) return data_loss("larger than 1 MiB");
   bool too_deep = false;
@@ -134,7 +158,9 @@ Result<nlohmann::json> parse_config_object(std::string_view text) {
     return !too_deep;
   };
   try {
-    nlohmann::json value = nlohmann::json::parse(text, limit_depth);
+    nlohmann::json value = text.find("Infinity") == std::string_view::npos
+                               ? nlohmann::json::parse(text, limit_depth)
+                               : nlohmann::json::parse(with_infinity_quoted(text), limit_depth);
     if (too_deep) return data_loss("nested more than " + std::to_string(kMaxDepth) + " levels deep");
     if (!value.is_object()) return data_loss("not a JSON object");
     return value;

@@ -78,7 +78,7 @@ void read_sizes(ConfigFields& f, const Architecture& a, ModelConfig* c) {
   std::optional<int64_t> intermediate;
   if (a.defaults.intermediate_factor > 0) intermediate = int64_t{a.defaults.intermediate_factor} * c->hidden_size;
   c->intermediate_size = read_size(f, a.names.intermediate_size, intermediate, kMaxIntermediate);
-  c->num_hidden_layers = read_size(f, a.names.num_hidden_layers, {}, kMaxLayers);
+  c->num_hidden_layers = read_size(f, a.names.num_hidden_layers, given(a.defaults.num_hidden_layers), kMaxLayers);
   c->num_attention_heads = read_size(f, a.names.num_attention_heads, given(a.defaults.num_attention_heads), kMaxHeads);
   c->max_position_embeddings =
       read_size(f, a.names.max_position_embeddings, a.defaults.max_position_embeddings, kMaxPositions);

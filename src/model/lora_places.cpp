@@ -58,6 +58,8 @@ Result<LoraPlace> LoraPlaces::find_in_layer(std::string_view module, int32_t lay
                             std::to_string(model_.num_hidden_layers) + " layers");
   if (model_.heads_differ())
     return unsupported("module " + std::string(module) + ": not of models whose layers have heads of different sizes");
+  if (model_.has_halves())
+    return unsupported("module " + std::string(module) + ": not of models whose layers are attention or an MLP alone");
   if (model_.has_latent())
     return unsupported("module " + std::string(module) + ": not of models with latent attention");
   const int64_t hidden = model_.hidden_size, q = model_.q_size(), kv = model_.kv_size();

@@ -196,9 +196,11 @@ void Loader::load_attention(int32_t index, const std::string& prefix, LayerWeigh
 }
 
 void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* layer) {
-  if (c_.pre_norm && (index > 0 || c_.first_norm)) norm(prefix, names_.input_norm, &layer->input_norm);
+  const bool has_mixer = c_.layer(index).has_mixer;
+  if (has_mixer && c_.pre_norm && (index > 0 || c_.first_norm)) norm(prefix, names_.input_norm, &layer->input_norm);
   if (c_.layer(index).has_state) load_state_layer(prefix, layer);
-  else load_attention(index, prefix, layer);
+  else if (has_mixer) load_attention(index, prefix, layer);
+  if (!c_.layer(index).has_mlp) return;
   const bool norms_sums = c_.residual == ResidualKind::kNormedSum;
   if (c_.post_norm || norms_sums) norm(prefix, names_.attention_post_norm, &layer->attention_post_norm);
   if (c_.pre_norm && c_.residual != ResidualKind::kParallelSharedNorm) norm(prefix, names_.mlp_norm, &layer->mlp_norm);

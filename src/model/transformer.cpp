@@ -18,9 +18,10 @@ int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples, int64_t m
 int64_t widest_mlp(const ModelConfig& config) {
   int64_t widest = 0;
   for (int32_t i = 0; i < config.num_hidden_layers; ++i)
-    widest = std::max<int64_t>(widest, config.layer(i).has_experts && !config.experts.beside_dense
-                                           ? config.experts.shared_intermediate_size
-                                           : config.intermediate_size_of(i));
+    if (config.layer(i).has_mlp)
+      widest = std::max<int64_t>(widest, config.layer(i).has_experts && !config.experts.beside_dense
+                                             ? config.experts.shared_intermediate_size
+                                             : config.intermediate_size_of(i));
   return widest;
 }
 
@@ -107,7 +108,8 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   }
   // After the last layer's keys and values nobody looks at the rows that are not sampled.
   const Rows residual = sampled_residual_->rows(), sampled = narrowed(sampled_attention_->rows(), mixed_size(last));
-  ops_.gather_sample_rows(narrowed(attention_->rows(), mixed_size(last)), num_samples, sampled);
+  if (config_.layer(last).has_mixer)
+    ops_.gather_sample_rows(narrowed(attention_->rows(), mixed_size(last)), num_samples, sampled);
   ops_.gather_sample_rows(residual_->rows(), num_samples, residual);
   if (layer_inputs_) ops_.gather_sample_rows(layer_inputs_->rows(), num_samples, sampled_inputs_->rows());
   project_and_mlp(last, RowKind::kSamples, sampled, residual, num_samples);
@@ -163,6 +165,10 @@ void Transformer::embed_layer_inputs(int64_t num_tokens) {
 }
 
 void Transformer::attend(int32_t layer, int64_t num_tokens) {
+  if (!config_.layer(layer).has_mixer) {
+    if (layer > 0) add_norm(residual_->rows(), pending(), NormWeights(), num_tokens, Rows());
+    return;
+  }
   if (config_.layer(layer).has_state) return mix_by_state(layer, num_tokens);
   if (config_.has_latent()) return attend_latents(layer, num_tokens);
   const LayerWeights& w = weights_.layers[layer];
@@ -250,7 +256,12 @@ void Transformer::norm_heads(int32_t layer, Rows qkv, int64_t rows) {
 void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows delta = delta_->rows(), normed = normed_->rows();
+  if (!config_.layer(layer).has_mixer) {
+    add_norm(residual, Rows(), w.mlp_norm, rows, normed);
+    return mlp(layer, kind, residual, rows);
+  }
   linear({layer, Projection::kO, kind}, *w.o, attention, rows, delta);
+  if (!config_.layer(layer).has_mlp) return;
   if (config_.residual == ResidualKind::kNormedSum) {
     add_norm(residual, delta, w.attention_post_norm, rows, residual);
     ops_.add(residual, Rows(), 1, rows, normed);

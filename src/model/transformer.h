@@ -46,7 +46,7 @@ class Transformer {
   void embed(int64_t num_tokens);
   void embed_layer_inputs(int64_t num_tokens);
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
-  // layer's KV slots.
+  // layer's KV slots. Of a layer that is an MLP alone: the sum.
   void attend(int32_t layer, int64_t num_tokens);
   void attend_latents(int32_t layer, int64_t num_tokens);  // the same with latents
   // The same of a layer with a state in place of attention.
@@ -55,7 +55,8 @@ class Transformer {
   int64_t mixed_size(int32_t layer) const {
     return config_.layer(layer).has_state ? config_.state.values_size() : config_.o_size_of(layer);
   }
-  // The rest of the layer, for `rows` rows: attention and residual -> residual and delta_, yet to be added.
+  // The rest of the layer, as far as it has one, for `rows` rows: attention and residual -> residual and delta_, yet to
+  // be added.
   void project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows);
   // Norms of q, k and v, in qkv, that come in front of the rotation.
   void norm_heads(int32_t layer, Rows qkv, int64_t rows);

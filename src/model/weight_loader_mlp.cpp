@@ -43,26 +43,28 @@ std::string Loader::find_experts(const std::string& prefix) const {
 
 StackedExperts Loader::read_stacked(const std::string& name) {
   StackedExperts s;
-  const int64_t count = c_.experts.num_experts, hidden = c_.hidden_size, wide = 2 * c_.experts.intermediate_size;
+  const int64_t count = c_.experts.num_experts, hidden = c_.hidden_size, deep = c_.experts.intermediate_size;
+  const int64_t wide = (c_.activation.gated ? 2 : 1) * deep;
   if (names_.experts_layout == ExpertsLayout::kInterleaved) {
     s.gate_up_bias = reader_.tensor(name + ".gate_up_proj_bias", {count, wide});
     s.down_bias = reader_.tensor(name + ".down_proj_bias", {count, hidden});
     if (reader_.has(name + ".gate_up_proj_blocks")) return s;
     s.gate_up = reader_.tensor(name + ".gate_up_proj", {count, hidden, wide});
-    s.down = reader_.tensor(name + ".down_proj", {count, wide / 2, hidden});
+    s.down = reader_.tensor(name + ".down_proj", {count, deep, hidden});
   } else if (names_.experts_layout == ExpertsLayout::kTransposed) {
     s.gate_up = reader_.tensor(name + ".gate_up_proj", {count, hidden, wide});
-    s.down = reader_.tensor(name + ".down_proj", {count, wide / 2, hidden});
+    s.down = reader_.tensor(name + ".down_proj", {count, deep, hidden});
   } else if (!reader_.has(name + ".0." + names_.expert_gate + ".weight") && reader_.has(name + names_.stacked_gate_up)) {
     s.gate_up = reader_.tensor(name + names_.stacked_gate_up, {count, wide, hidden});
-    s.down = reader_.tensor(name + names_.stacked_down, {count, hidden, wide / 2});
+    s.down = reader_.tensor(name + names_.stacked_down, {count, hidden, deep});
   }
   return s;
 }
 
 void Loader::add_expert(const std::string& name, const StackedExperts& stacked, int32_t index, Parts* gate_up,
                         Parts* down) {
-  const int64_t hidden = c_.hidden_size, intermediate = c_.experts.intermediate_size, wide = 2 * intermediate;
+  const int64_t hidden = c_.hidden_size, intermediate = c_.experts.intermediate_size;
+  const int64_t wide = (c_.activation.gated ? 2 : 1) * intermediate;
   if (names_.experts_layout == ExpertsLayout::kInterleaved)
     return add_interleaved_expert(name, stacked, index, gate_up, down);
   if (names_.experts_layout == ExpertsLayout::kTransposed) {
@@ -76,7 +78,7 @@ void Loader::add_expert(const std::string& name, const StackedExperts& stacked, 
     return;
   }
   const std::string one = name + "." + std::to_string(index) + ".";
-  add_projection(one, names_.expert_gate, intermediate, hidden, c_.experts.bias, gate_up);
+  if (c_.activation.gated) add_projection(one, names_.expert_gate, intermediate, hidden, c_.experts.bias, gate_up);
   add_projection(one, names_.expert_up, intermediate, hidden, c_.experts.bias, gate_up);
   add_projection(one, names_.expert_down, hidden, intermediate, c_.experts.bias, down);
 }

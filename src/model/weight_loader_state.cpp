@@ -138,7 +138,7 @@ void Loader::load_state_layer(const std::string& prefix, LayerWeights* layer) {
     const char* folder;
     void (Loader::*load)(const std::string&, LayerWeights*);
   } kinds[] = {{StateKind::kGatedDelta, "linear_attn.", &Loader::load_delta},
-               {StateKind::kMamba2, "mamba.", &Loader::load_mamba2},
+               {StateKind::kMamba2, names_.mamba2, &Loader::load_mamba2},
                {StateKind::kShortConv, "conv.", &Loader::load_short_conv}};
   for (const auto& [kind, folder, load] : kinds) {
     if (kind != c_.state.kind) continue;

@@ -59,7 +59,7 @@ int64_t sum_of(const std::string& output, const char* metric) {
 TEST_CASE("models with recurrent states give the same bytes whatever the schedule") {
   const std::string input = questions(36);
   const std::string draft = "draft:" + kModels + "arcee";
-  const std::vector<std::string> models = {"qwen3_5-text", "qwen3_next", "granitemoehybrid", "lfm2"};
+  const std::vector<std::string> models = {"qwen3_5-text", "qwen3_next", "granitemoehybrid", "lfm2", "nemotron_h"};
   int64_t num_accepted = 0, num_rejected = 0;
   for (size_t m = 0; m < models.size(); ++m) {
     CAPTURE(models[m]);

@@ -61,8 +61,23 @@ def draw_experts(rng, c):
             c[name] = rng.choice(values)
 
 
+def draw_nemotron_h(rng, c):
+    kinds = "".join(rng.choice("M*-E" if "n_routed_experts" in c else "M*-") for _ in range(rng.randint(0, 5)))
+    at = rng.randint(0, len(kinds))
+    c["hybrid_override_pattern"] = kinds[:at] + "*" + kinds[at:]
+    c["num_hidden_layers"] = len(kinds) + 1
+    c["n_groups"] = groups = rng.choice((1, 2, 3))
+    c["mamba_num_heads"], c["mamba_head_dim"] = groups * rng.choice((1, 2, 4)), rng.randint(1, 40)
+    c["ssm_state_size"], c["conv_kernel"] = rng.randint(1, 40), rng.randint(2, 5)
+    c["use_conv_bias"] = rng.choice((False, True))
+    if "moe_shared_expert_intermediate_size" in c:
+        c["moe_shared_expert_intermediate_size"] = rng.randint(1, 40)
+
+
 def draw_layers(rng, c):
     """Layers of the kinds that the variant names, in another order and number."""
+    if c["model_type"] == "nemotron_h":
+        return draw_nemotron_h(rng, c)
     name = next(n for n in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if n in c)
     count = rng.randint(1, 4)
     if "attention_types" in c:

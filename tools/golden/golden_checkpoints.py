@@ -41,6 +41,17 @@ def qwen_experts(weights):
     return split_experts(weights, "mlp", "gate_proj", "up_proj", "down_proj")
 
 
+def nemotron_h(weights):
+    out = {}
+    for name, w in weights.items():
+        name = re.sub(r"^model\.", "backbone.", name)
+        if re.search(r"experts\.(up|down)_proj$", name):
+            out.update({re.sub(r"experts\.", f"experts.{e}.", name) + ".weight": one for e, one in enumerate(w)})
+        else:
+            out[name] = w
+    return out
+
+
 def ernie_experts(weights):
     return {name.replace("gate.moe_statics", "moe_statics"): w for name, w in qwen_experts(weights).items()}
 

@@ -69,6 +69,12 @@ MAMBA = dict(layer_types=["mamba", "attention", "mamba"], num_hidden_layers=3, m
              mamba_d_state=12, mamba_d_conv=4, mamba_expand=2, embedding_multiplier=2.0, attention_multiplier=0.2,
              logits_scaling=0.5, residual_multiplier=0.7)
 
+# transformers bounds a Mamba layer's steps from below by time_step_min, the published code does not.
+NEMOTRON_H = dict(num_hidden_layers=5, hybrid_override_pattern="M-*M-", mamba_num_heads=4, mamba_head_dim=6, n_groups=2,
+                  ssm_state_size=12, conv_kernel=4, head_dim=8, mlp_hidden_act="relu2", layer_norm_epsilon=1e-5,
+                  time_step_min=1e-30, time_step_limit=[0.0, float("inf")], _save="nemotron_h", _lengths=STATE_LENGTHS,
+                  without=("rms_norm_eps", "rope_theta"))
+
 ARCHITECTURES = {
     "llama-rope-linear": of(*LLAMA, rope_scaling={"type": "linear", "factor": 2.5}),
     # Past 32 positions the oracle's frequencies depend on how long the sequence is when a token is first seen.
@@ -251,6 +257,11 @@ SMALL_ONES = {
                                    tie_word_embeddings=True, _lengths=STATE_LENGTHS),
     "lfm2": tiny("Lfm2ForCausalLM", "lfm2", num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"],
                  conv_L_cache=3, conv_bias=False, block_multiple_of=8, norm_eps=1e-5, without=("rms_norm_eps",)),
+    "nemotron_h": tiny("NemotronHForCausalLM", "nemotron_h", **NEMOTRON_H),
+    "nemotron_h-experts": tiny("NemotronHForCausalLM", "nemotron_h", **{**NEMOTRON_H, "hybrid_override_pattern": "EM*-E"},
+                               n_routed_experts=6, n_group=3, topk_group=2, num_experts_per_tok=2,
+                               moe_intermediate_size=16, moe_shared_expert_intermediate_size=24, n_shared_experts=1,
+                               routed_scaling_factor=2.5, use_conv_bias=False, mlp_bias=True),
     "gemma4-experts": of("Gemma4ForCausalLM", "gemma4_text", **{**GEMMA4, "hidden_size_per_layer_input": 0},
                          enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=16,
                          vocab_size_per_layer_input=96, num_kv_shared_layers=0, num_hidden_layers=2,

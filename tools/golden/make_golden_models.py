@@ -32,7 +32,8 @@ def random_weights(model, seed, layer_gain=1.0):
     generator = torch.Generator().manual_seed(seed)
     model_type = model.config.model_type
     # Their norms multiply by 1 + weight.
-    adds_one = model_type.startswith(("gemma", "nemotron", "qwen3_next", "qwen3_5")) and not model_type.startswith("gemma4")
+    adds_one = (model_type.startswith(("gemma", "nemotron", "qwen3_next", "qwen3_5"))
+                and not model_type.startswith(("gemma4", "nemotron_h")))
     for name, p in sorted(stored(model)):
         noise = torch.randn(p.shape, generator=generator)
         last = name.rsplit(".", 1)[-1]
@@ -48,7 +49,7 @@ def random_weights(model, seed, layer_gain=1.0):
             p.data = 0.5 * noise
         elif last in ("sinks", "A_log", "D"):
             p.data = noise
-        elif last in ("gate_up_proj", "down_proj"):  # stacked experts
+        elif last in ("gate_up_proj", "up_proj", "down_proj"):  # stacked experts
             is_transposed = model.config.model_type in ("gpt_oss", "llama4_text")
             p.data = 1.5 * noise / p.shape[1 if is_transposed else 2] ** 0.5
         else:

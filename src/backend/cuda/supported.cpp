@@ -47,6 +47,7 @@ Status check_cuda_support(const ModelConfig& config, int32_t max_model_len) {
                        std::to_string(smallest_chunk(config)));
   const std::pair<const char*, bool> missing[] = {
       {"layers with a recurrent state", config.has_states()},
+      {"layers that are attention or an MLP alone", config.has_halves()},
       {"heads that differ by layer, layers that share keys and values, or layers' scalars",
        config.heads_differ() || config.layer_scalars},
       {"latent attention", config.has_latent()},
