@@ -66,6 +66,7 @@ class Inspector {
   static std::string describe_positions(const ModelConfig& c) {
     if (!c.alibi_slopes.empty()) return "ALiBi";
     if (c.learned_positions) return "learned";
+    if (c.ropes.empty()) return "none in attention";
     std::string out;
     static constexpr const char* kKinds[] = {"", ", linear", ", llama3", ", dynamic", ", yarn", ", longrope", ""};
     for (size_t i = 0; i < c.ropes.size(); ++i) {

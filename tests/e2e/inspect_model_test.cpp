@@ -39,6 +39,12 @@ TEST_CASE("a directory that runs") {
   check_says(inspect({kModel, "--tensors"}), "model.norm.weight");
 }
 
+TEST_CASE("layers with a state, and layers that are an MLP alone") {
+  const ProcessResult result = inspect({source_dir() + "/data/fixtures/models/nemotron_h-experts"});
+  check_says(result, "layers        5, 1 with a recurrent state, 3 an MLP alone, 2 with 6 experts (2 of them for a token)\n");
+  check_says(result, "positions     128, none in attention\n");
+}
+
 TEST_CASE("an adapter, and one of another model") {
   const std::string fixtures = source_dir() + "/data/fixtures/";
   const ProcessResult fits = inspect({fixtures + "models/llama-gqa", "--adapter", fixtures + "adapters/llama-gqa/rank-1"});

@@ -1,5 +1,5 @@
-// Models with recurrent states: the same bytes for every line whatever the batch, the prefix cache, the pool, drafts and
-// kills, and questions about a document compute it once.
+// Models with recurrent states: the same bytes for every line whatever the batch, the prefix cache, the pool, drafts
+// and kills, and questions about a document find it again.
 #include <doctest/doctest.h>
 
 #include <string>

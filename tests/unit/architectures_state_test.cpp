@@ -42,7 +42,8 @@ TEST_CASE("Nemotron-H-8B: 24 layers of Mamba, 4 of attention without positions, 
 }
 
 TEST_CASE("Nemotron-H: layers by name, with experts; what it cannot be is refused by name") {
-  nlohmann::json json = nlohmann::json::parse(std::string(kNemotronH).replace(std::string(kNemotronH).find("Infinity"), 8, "1e9"));
+  std::string text = kNemotronH;
+  nlohmann::json json = nlohmann::json::parse(text.replace(text.find("Infinity"), 8, "1e9"));
   const auto message = [&] { return parse_model_config(json.dump()).status().message(); };
   CHECK(message().find("\"time_step_limit\"") != std::string::npos);
   json.erase("time_step_limit");
