@@ -17,8 +17,10 @@ namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
 constexpr int kTile = 4;  // rows of one adapter that are computed together
-// As registers allow for sums: rows of a tile of shrink, panels of a tile of expand.
-constexpr int kShrinkRows = kParts == 1 ? kTile : 1, kExpandPanels = kParts == 1 ? 4 : 1;
+// As registers allow for sums: rows and ranks of a tile of shrink, panels of a tile of expand. Where they do not for both,
+// a tile of several rows has one rank, so that the rows share what is widened.
+constexpr int kShrinkRows = kParts <= 2 ? kTile : 1, kShrinkRanks = kParts == 1 ? kLoraRanks : 1;
+constexpr int kExpandPanels = kParts == 1 ? 4 : 1;
 constexpr int64_t kAheadBytes = 4096;
 
 HWY_INLINE V16 widen16(const float* p) { return load16(p); }
@@ -42,19 +44,19 @@ struct ItemFetch {
   }
 };
 
-// t[row][r] = scale * A[r] x[row] for rows and ranks of one tile.
-template <int kRows, int kRanks, typename T>
+// t[row][r] = scale * A[r] x[row] for rows and ranks of one tile, of kSide ranks that lie side by side.
+template <int kRows, int kRanks, int kSide, typename T>
 HWY_INLINE void shrink_tile(const float* const* x, const T* a, int64_t in, float scale, float* const* t,
                             ItemFetch& ahead) {
   const auto mul_add = [](V v, V w, V sum) HWY_ATTR { return hn::MulAdd(v, w, sum); };
-  constexpr int64_t kStep = kRanks * kLoraPanel;
+  constexpr int64_t kStep = kSide * kLoraPanel;
   ItemFetch fetch = ahead;
   V16 sums[kRows][kRanks];
   LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
     LLMB_UNROLL for (int r = 0; r < kRanks; ++r) sums[i][r] = set16(0);
   }
   const auto add = [&](const auto& values) HWY_ATTR {
-    fetch.turn<kStep * sizeof(T)>();
+    fetch.turn<kRanks * kLoraPanel * sizeof(T)>();
     LLMB_UNROLL for (int r = 0; r < kRanks; ++r) {
       const V16 w = widen16(a + r * kLoraPanel);
       LLMB_UNROLL for (int i = 0; i < kRows; ++i) sums[i][r] = map16(values(i), w, sums[i][r], mul_add);
@@ -78,13 +80,18 @@ void shrink_rows(const LoraItem& item, const float* const* x, float* const* t) {
   int64_t r = item.rank_begin;
   const auto address = [&](int64_t rank) { return reinterpret_cast<const uint8_t*>(a + rank * m.padded_k()); };
   ItemFetch ahead{address(r) + kAheadBytes, address(item.rank_end), item.next};
-  const auto run = [&](auto ranks) HWY_ATTR {
+  const auto run = [&](auto ranks, auto side) HWY_ATTR {
     LLMB_UNROLL for (int i = 0; i < kRows; ++i) to[i] = t[i] + item.t_begin + r;
-    shrink_tile<kRows, decltype(ranks)::value>(x, a + r * m.padded_k(), m.in_features, m.scale, to, ahead);
+    const T* const from = a + m.a_index(r, 0);
+    shrink_tile<kRows, decltype(ranks)::value, decltype(side)::value>(x, from, m.in_features, m.scale, to, ahead);
     r += ranks;
   };
-  while (r + kLoraRanks <= item.rank_end) run(std::integral_constant<int, kLoraRanks>());
-  while (r < item.rank_end) run(std::integral_constant<int, 1>());
+  constexpr int kRanks = kRows == 1 ? kLoraRanks : kShrinkRanks;
+  const std::integral_constant<int, kLoraRanks> side_by_side;
+  const std::integral_constant<int, 1> one;
+  while (r + kLoraRanks <= item.rank_end)
+    for (int done = 0; done < kLoraRanks; done += kRanks) run(std::integral_constant<int, kRanks>(), side_by_side);
+  while (r < item.rank_end) run(one, one);
 }
 
 template <typename T>

@@ -30,6 +30,12 @@ void add_adapter_options(CLI::App& app, Options& o) {
       ->transform(size_validator(int64_t{1} << 40))
       ->group(group)
       ->option_text("SIZE [1G]");
+  app.add_option("--merge-adapters", o.job.merges_adapters,
+                 "Whether adapters with many rows run with weights merged for them, where that is predicted to cost less; "
+                 "their answers then differ by rounding, so it is decided once for all rows and recorded; CPU only")
+      ->transform(one_of(std::vector<std::pair<std::string, bool>>{{"never", false}, {"auto", true}}))
+      ->group(group)
+      ->option_text("never|auto [never]");
   app.add_option("--served-model-name", o.job.model.served_names,
                  "Name of the base model in OpenAI lines, beside that of -m; may be given several times")
       ->allow_extra_args(false)

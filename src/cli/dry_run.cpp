@@ -21,6 +21,7 @@
 #include "job/input_forecast.h"
 #include "job/make_intake.h"
 #include "job/measured_steps.h"
+#include "job/merge_choice.h"
 #include "job/prefix_rows.h"
 #include "job/tuned_settings.h"
 #include "job/worker_setup.h"
@@ -114,6 +115,20 @@ std::string forecast_run(const JobOptions& job, std::optional<double> price_per_
   return forecast_text(forecast, context) + (measured ? ", as measured on " + measured->device : "");
 }
 
+// Which adapters a run would merge. An exit code where it ends here.
+std::optional<int> tell_merged(const JobOptions& options, const ModelFiles& model, const KeepGoing& keep_going) {
+  if (!options.merges_adapters) return {};
+  const auto device = choose_device(options.device);
+  const Status able = check_can_merge(options, device.ok() ? device->kind : DeviceKind::kCpu, model.config);
+  if (!able.ok()) return refuse({JobEnd::kOptionRefused, able.message()});
+  const auto choice = choose_merged(options, model, keep_going);
+  if (!choice.ok()) return interrupt_count() > 0 ? interrupted_exit_code() : refuse(input_stop(choice.status()));
+  if (const Status room = check_merged_room(options, model, choice->merged); !room.ok())
+    return refuse({JobEnd::kOptionRefused, room.message()});
+  for (const std::string& decision : choice->decisions) log_info(decision);
+  return {};
+}
+
 }  // namespace
 
 int dry_run(const Options& dry_options) {
@@ -137,6 +152,7 @@ int dry_run(const Options& dry_options) {
   auto rows = choose_rows(options, *model, *done, nullptr, keep_going);
   if (!rows.ok()) return interrupt_count() > 0 ? interrupted_exit_code() : refuse(input_stop(rows.status()));
   reader->keep_only(std::move(*rows));
+  if (const auto stop = tell_merged(options, *model, keep_going)) return *stop;
   const auto intake = make_intake(options, *model, std::move(reader), std::make_shared<SteadyClock>(), nullptr);
   Tally tally(options);
   const Status status = read_lines(*intake, &tally);

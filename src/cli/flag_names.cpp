@@ -9,6 +9,7 @@ namespace {
 
 // Options that messages of src/job name. The flag has dashes in place of the underscores.
 constexpr std::string_view kOptions[] = {"adapter_dir",
+                                         "adapter_memory",
                                          "chat_template",
                                          "choice",
                                          "default_adapter",
@@ -18,6 +19,7 @@ constexpr std::string_view kOptions[] = {"adapter_dir",
                                          "json_schema",
                                          "logit_bias",
                                          "max_model_len",
+                                         "merge_adapters",
                                          "metrics",
                                          "order",
                                          "plan_memory",

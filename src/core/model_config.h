@@ -149,6 +149,7 @@ struct ModelConfig {
   bool tied_unless_stored = false;  // tied, unless the checkpoint has a head
   DType dtype = DType::kBF16;       // of the stored weights, as config.json says
   bool is_dequantised = false;      // `dtype` is what weights stored in fewer bits become
+  bool has_quantization = false;    // config.json says how weights are quantised
   // Rows and columns of an fp8 weight that share a scale; 0: no blocks.
   int32_t fp8_block_rows = 0, fp8_block_cols = 0;
   std::vector<TokenId> eos_token_ids;

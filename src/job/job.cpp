@@ -41,13 +41,40 @@ std::optional<JobStop> Job::prepare() {
   if (auto stop = read_model()) return stop;
   if (auto stop = choose_arithmetic()) return stop;
   if (auto stop = choose_rows()) return stop;
+  if (auto stop = follow_recorded_merging()) return stop;
   if (!output_.is_stream() || !done_.outputs.empty()) {
     live_.enter("looking at the output");
     if (auto stop = examine_output()) return stop;
     live_.enter("reading the model's files");
   }
   if (const Status status = load_context(); !status.ok()) return model_files_stop(status);
+  if (auto stop = merge_adapters()) return stop;
   return begin_reading();
+}
+
+// A choice that is recorded stays.
+std::optional<JobStop> Job::follow_recorded_merging() {
+  if (!options_.merges_adapters) return {};
+  if (const Status able = check_can_merge(options_, model_.device.kind, model_.files.config); !able.ok())
+    return JobStop{JobEnd::kOptionRefused, able.message()};
+  if (output_.recorded() != nullptr) merging_ = recorded_choice(*output_.recorded());
+  else if (!done_.outputs.empty()) merging_ = recorded_choice(done_.outputs.front().second);
+  return {};
+}
+
+std::optional<JobStop> Job::merge_adapters() {
+  if (!options_.merges_adapters) return {};
+  if (!merging_) {
+    live_.enter("choosing adapters to merge");
+    auto choice = choose_merged(options_, model_.files, keep_going_);
+    if (!choice.ok()) return stop_unless_ok(choice.status(), input_stop);
+    merging_ = std::move(*choice);
+  }
+  if (const Status room = check_merged_room(options_, model_.files, merging_->merged); !room.ok())
+    return JobStop{JobEnd::kOptionRefused, room.message()};
+  for (const std::string& decision : merging_->decisions) log_info(decision);
+  mark_merged(merging_->merged, model_.files);
+  return {};
 }
 
 // Each worker needs a GPU of its own, of the same kind.
@@ -132,6 +159,7 @@ std::optional<JobStop> Job::examine_output() {
     auto fingerprint = compute_fingerprint(options_, model_, output_.recorded(), keep_going_);
     if (!fingerprint.ok()) return stop_unless_ok(fingerprint.status(), model_stop);
     fingerprint_ = std::move(*fingerprint);
+    if (merging_) add_merged(merging_->merged, &*fingerprint_);
   }
   if (const Status same = check_done_settings(done_, fingerprint_.value_or(Fingerprint())); !same.ok())
     return output_stop(same);

@@ -19,6 +19,7 @@
 #include "job/job_options.h"
 #include "job/job_progress.h"
 #include "job/live_report.h"
+#include "job/merge_choice.h"
 #include "job/output_stage.h"
 #include "job/supervisor.h"
 #include "job/worker.h"
@@ -82,6 +83,8 @@ class Job {
   Status load_context();
   std::optional<JobStop> read_done();
   std::optional<JobStop> choose_rows();
+  std::optional<JobStop> follow_recorded_merging();
+  std::optional<JobStop> merge_adapters();
   std::optional<JobStop> examine_output();
   std::optional<JobStop> begin_reading();
   std::optional<JobStop> wait_for_new_line();
@@ -111,6 +114,7 @@ class Job {
   JobModel model_;
   DoneRows done_;                              // in other outputs
   std::shared_ptr<const LineFilter> filter_;   // null: all lines
+  std::optional<MergeChoice> merging_;  // none: no adapter is merged, or not yet chosen
   std::unique_ptr<LineReader> reader_;  // null once the coordinator has it
   std::optional<Fingerprint> fingerprint_;
   std::optional<FingerprintTask> fingerprint_task_;  // beside the loading of the weights

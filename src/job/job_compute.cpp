@@ -21,7 +21,7 @@ JobEnding Job::compute() {
   if (options_.num_workers == 0) {
     workers_ = std::make_unique<Worker>(std::move(worker));
   } else {
-    WorkerPoolOptions pool = pool_options(options_, model_);
+    WorkerPoolOptions pool = pool_options(options_, model_, merging_ ? merging_->merged : std::vector<std::string>());
     pool.warn = [this](const std::string& message) { environment_.observer.on_warning(message); };
     workers_ = std::make_unique<WorkerPool>(std::move(pool), environment_.start_worker, environment_.interrupted);
   }
@@ -102,6 +102,7 @@ std::optional<JobStop> Job::start_output() {
     auto fingerprint = fingerprint_task_->wait();
     if (!fingerprint.ok()) return stop_unless_ok(fingerprint.status(), model_stop);
     fingerprint_ = std::move(*fingerprint);
+    if (merging_) add_merged(merging_->merged, &*fingerprint_);
   }
   return output_.start(*fingerprint_);
 }

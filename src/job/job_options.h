@@ -108,6 +108,7 @@ struct JobOptions {
   AskedSettings asked;
   bool is_tuned = false;  // of the settings that were not asked for, some are tuned ones
   SpeculationOptions speculation;
+  bool merges_adapters = false;  // into the weights, where that is predicted to cost less (job/merge_choice.h)
   Schedule schedule = Schedule::kAuto;                // the order in which rows are computed
   int64_t plan_memory_bytes = int64_t{512} << 20;     // for rows that are read ahead
   std::optional<double> request_rate;  // simulated arrivals per second

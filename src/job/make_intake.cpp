@@ -7,9 +7,7 @@
 
 namespace llmb {
 
-namespace {
-
-std::unique_ptr<RequestParser> make_parser(const JobOptions& o, const ModelFiles& model) {
+std::unique_ptr<RequestParser> make_request_parser(const JobOptions& o, const ModelFiles& model) {
   RequestLimits limits;
   limits.vocab_size = model.config.vocab_size;
   limits.adapters = {.are_there = !o.model.adapters.empty(),
@@ -24,8 +22,6 @@ std::unique_ptr<RequestParser> make_parser(const JobOptions& o, const ModelFiles
   return std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data));
 }
 
-}  // namespace
-
 std::unique_ptr<RequestIntake> make_intake(const JobOptions& o, const ModelFiles& model,
                                            std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
                                            const CompletedLines* completed) {
@@ -35,11 +31,11 @@ std::unique_ptr<RequestIntake> make_intake(const JobOptions& o, const ModelFiles
   options.completed = completed;
   options.packs_input = o.num_workers > 0;
   return std::make_unique<RequestIntake>(
-      std::move(reader), make_parser(o, model), model.context, std::move(clock), options);
+      std::move(reader), make_request_parser(o, model), model.context, std::move(clock), options);
 }
 
 std::unique_ptr<RowReader> make_row_reader(const JobOptions& o, const ModelFiles& model) {
-  return std::make_unique<RowReader>(make_parser(o, model), model.context, o.seed, o.data.format);
+  return std::make_unique<RowReader>(make_request_parser(o, model), model.context, o.seed, o.data.format);
 }
 
 }  // namespace llmb

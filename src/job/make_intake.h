@@ -17,6 +17,9 @@ std::unique_ptr<RequestIntake> make_intake(const JobOptions& options, const Mode
                                            std::unique_ptr<LineReader> reader, std::shared_ptr<const Clock> clock,
                                            const CompletedLines* completed);
 
+// Understands lines as such an intake does.
+std::unique_ptr<RequestParser> make_request_parser(const JobOptions& options, const ModelFiles& model);
+
 // Reads rows of the same inputs again, with an intake's results.
 std::unique_ptr<RowReader> make_row_reader(const JobOptions& options, const ModelFiles& model);
 

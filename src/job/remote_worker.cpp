@@ -13,6 +13,7 @@
 
 #include "backend/make_backend.h"
 #include "base/clock.h"
+#include "job/merge_choice.h"
 #include "job/model_files.h"
 #include "job/model_inventory.h"
 #include "job/remote_rows.h"
@@ -87,6 +88,7 @@ class RemoteWorker {
     if (const Status status = follow_order(order, model_, &options_); !status.ok()) return model_stop(status);
     if (const Status status = load_model_context(options_.model, &model_.files); !status.ok())
       return model_files_stop(status);
+    mark_merged(order.merged_adapters, model_.files);
     return {};
   }
 

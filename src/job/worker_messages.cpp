@@ -17,10 +17,10 @@ namespace llmb {
 // Bindings name every member, so that one more does not compile until it is here.
 template <typename F>
 void each_member(WorkerOrder& order, F f) {
-  auto& [count, device, inventory, dtype, arithmetic, seqs, tokens, block_size, threads, kv_bytes, swap_gib, watchdog] =
-      order;
+  auto& [count, device, inventory, dtype, arithmetic, seqs, tokens, block_size, threads, kv_bytes, swap_gib, watchdog,
+         merged] = order;
   f(count), f(device), f(inventory), f(dtype), f(arithmetic), f(seqs), f(tokens), f(block_size), f(threads);
-  f(kv_bytes), f(swap_gib), f(watchdog);
+  f(kv_bytes), f(swap_gib), f(watchdog), f(merged);
 }
 
 template <typename F>

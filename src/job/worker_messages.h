@@ -53,6 +53,7 @@ struct WorkerOrder {
   int64_t kv_cache_bytes = 0;  // of this worker
   double swap_space_gib = 0;   // likewise
   double watchdog_ms = 0;      // of a step; 0: none
+  std::vector<std::string> merged_adapters;
 };
 
 struct WorkerStart {

@@ -47,7 +47,8 @@ double watchdog_ms(const JobOptions& options, DeviceKind device) {
   return 1000 * options.watchdog_timeout_s.value_or(device == DeviceKind::kCpu ? 3600 : 300);
 }
 
-WorkerPoolOptions pool_options(const JobOptions& o, const JobModel& model) {
+WorkerPoolOptions pool_options(const JobOptions& o, const JobModel& model,
+                               const std::vector<std::string>& merged_adapters) {
   WorkerPoolOptions pool;
   pool.count = o.num_workers;
   pool.num_slots = o.scheduler.batching == BatchingMode::kNone ? 1 : o.scheduler.max_num_seqs;
@@ -74,6 +75,7 @@ WorkerPoolOptions pool_options(const JobOptions& o, const JobModel& model) {
     order.kv_cache_bytes = has_own_memory ? o.load.kv_cache_bytes : o.load.kv_cache_bytes / pool.count;
     order.swap_space_gib = o.load.swap_space_gib / pool.count;
     order.watchdog_ms = step_ms;
+    order.merged_adapters = merged_adapters;
     pool.orders.push_back(std::move(order));
   }
   return pool;

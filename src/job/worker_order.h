@@ -1,6 +1,9 @@
 // A job's orders to its workers in other processes: how the machine is shared among them.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "base/status.h"
 #include "job/job_model.h"
 #include "job/job_options.h"
@@ -13,7 +16,8 @@ namespace llmb {
 double watchdog_ms(const JobOptions& options, DeviceKind device);
 
 // REQUIRES: options.num_workers > 0, and the job's arithmetic is chosen
-WorkerPoolOptions pool_options(const JobOptions& options, const JobModel& model);
+WorkerPoolOptions pool_options(const JobOptions& options, const JobModel& model,
+                               const std::vector<std::string>& merged_adapters);
 
 // In the worker, whose options were made of the same command line: sets what the job has chosen. kDataLoss: the model's
 // files are others by now; kDeviceError: the device is another one.

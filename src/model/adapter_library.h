@@ -31,7 +31,7 @@ class AdapterLibrary final : public AdapterNames {
   int32_t size() const { return static_cast<int32_t>(folders_.size()); }
   const std::string& name(int32_t id) const { return folders_[id].name; }
   std::optional<int32_t> find(std::string_view name) const override;
-  // Adapters that open() says are merged. Before the first open().
+  // Adapters that open() says are merged from now on. Before other threads use the library.
   void merge(int32_t id) { entries_[id]->is_merged = true; }
   // From now on prepare() reads all values too, for who will run nothing. Before the first prepare().
   void check_values() { checks_values_ = true; }

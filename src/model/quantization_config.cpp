@@ -160,6 +160,7 @@ void read_quantization(ConfigFields& fields, ModelConfig* config) {
   const json* object = find_quantization(fields);
   if (object == nullptr) return;
   if (!object->is_object()) return fields.fail(data_loss("\"quantization_config\" is not an object"));
+  config->has_quantization = true;
   ConfigFields f(*object);
   read_method(f, config);
   fields.fail(f.status());

@@ -114,7 +114,7 @@ TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table"
       "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--policy", "--preemption", "--speculative",
       "--speculative-corpus", "--speculative-config", "--json-schema", "--regex", "--choice", "--grammar",
       "--tool-call-parser", "--reasoning-parser", "--shard", "--shard-by", "--done", "--task", "--pooling", "--adapter", "--adapter-dir",
-      "--default-adapter", "--lora-modules", "--served-model-name"};
+      "--default-adapter", "--lora-modules", "--served-model-name", "--merge-adapters"};
   const std::string help = run_process({kProgram, "--help"}).out;
   const std::regex with_value(R"(\n  (?:-\w,)?(--[a-z-]+) +([^ \n]+))");
   int num_flags = 0;

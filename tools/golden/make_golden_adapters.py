@@ -3,6 +3,10 @@
 Writes <out>/<model>/<adapter>/adapter_config.json, adapter_model.safetensors and golden.jsonl: prompt_token_ids, the
 greedy token_ids behind them, and last_prompt_logits. The adapters are stored in bfloat16 or as named; PEFT applies them
 in float64, so that the oracle's own rounding is none of the difference. Needs peft beside requirements.txt.
+
+golden_merged.jsonl has the same of PEFT's merge_and_unload() in float32, for the prompts of golden.jsonl; the weights of
+layers are then rounded to the model's dtype, and the merged model runs in float64. It is not made where an adapter of the embeddings is merged into a table that is the LM head too:
+there merge_and_unload() changes both. --merged makes these files only, of the adapters that are there.
 """
 import argparse
 import json
@@ -105,18 +109,44 @@ def make(models, name, adapter, options, dtype, out, seed):
     print(f"{name}/{adapter}: {num_same} of {len(lines)} answers are as without it", flush=True)
 
 
+def make_merged(models, name, adapter, out):
+    out = out / name / adapter
+    plain = base_model(models, name)
+    targets = json.loads((out / "adapter_config.json").read_text())["target_modules"]
+    if plain.config.tie_word_embeddings and set(targets) & {"embed_tokens", "embed_in", "wte"}:
+        return
+    stored = json.loads((models / name / "config.json").read_text()).get("torch_dtype", "float32")
+    model = PeftModel.from_pretrained(plain, out).merge_and_unload()
+    for parameter, value in model.named_parameters():
+        if ".layers." in parameter or ".h." in parameter:
+            value.data = value.data.to(getattr(torch, stored)).float()
+    model = model.double().eval()
+    goldens = [json.loads(line) for line in (out / "golden.jsonl").read_text().splitlines()]
+    lines = [golden_line(model, golden["prompt_token_ids"])[0] for golden in goldens]
+    text = [json.dumps(line, separators=(",", ":")) for line in lines]
+    (out / "golden_merged.jsonl").write_text("\n".join(text) + "\n")
+    num_same = sum(a["token_ids"] == b["token_ids"] for a, b in zip(lines, goldens))
+    largest = max(abs(x - y) for a, b in zip(lines, goldens)
+                  for x, y in zip(a["last_prompt_logits"], b["last_prompt_logits"]))
+    print(f"{name}/{adapter}, merged: {num_same} of {len(lines)} answers as unmerged, logits within {largest:.2g}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=pathlib.Path, default=pathlib.Path("data/fixtures/models"))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("data/fixtures/adapters"))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--adapter", help="make this one only")
+    parser.add_argument("--merged", action="store_true", help="make golden_merged.jsonl only")
     parser.add_argument("names", nargs="*", help="of models; none: all")
     args = parser.parse_args()
     torch.set_num_threads(1)  # one order of summation
     for (name, adapter), (options, dtype) in ADAPTERS.items():
-        if name in (args.names or [name]) and adapter == (args.adapter or adapter):
+        if name not in (args.names or [name]) or adapter != (args.adapter or adapter):
+            continue
+        if not args.merged:
             make(args.models, name, adapter, options, dtype, args.out, args.seed)
+        make_merged(args.models, name, adapter, args.out)
 
 
 if __name__ == "__main__":
