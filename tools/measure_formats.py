@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""What GGUF's formats cost in accuracy: the bundled model in each of them, and the perplexity of right answers.
+"""What formats of few bits cost in accuracy: the bundled model in each of them, the perplexity of right answers, and
+how many answers are right.
 
-    tools/measure_formats.py build/llm-batch            (needs the Python packages gguf and numpy)
+    tools/measure_formats.py build/llm-batch                  (needs the Python packages gguf and numpy)
+    tools/measure_formats.py build/llm-batch --checkpoints    (needs those of tools/golden/requirements.txt)
 
-All matrices of the model are stored in one format, by the gguf package or the plain quantisers of
+GGUF: all matrices of the model are stored in one format, by the gguf package or the plain quantisers of
 tools/golden/gguf_quantisers.py, which search for nothing: llama.cpp's make better files. Columns of zeros widen the
-model to whole blocks of 256; the norms' weights are scaled, so that it computes the same function. The perplexity is
-that of data/eval/heldout.jsonl's expected answers behind their questions, as options of a line, with fp32 activations
-and with --gguf-activations int8.
+model to whole blocks of 256; the norms' weights are scaled, so that it computes the same function.
+Checkpoints: the matrices of layers are stored as GPTQ, AWQ, compressed-tensors and bitsandbytes do, rounded to the
+nearest code by the packers of tools/golden/make_golden_quantized.py, without the calibration that the tools are named
+for; the embedding stays as it is.
+The perplexity is that of data/eval/heldout.jsonl's expected answers behind their questions, as options of a line, with
+fp32 activations and with --gguf-activations int8; right answers are greedy and equal to the expected ones.
 """
 import argparse
 import json
 import math
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,13 +116,125 @@ def write_model(model, kind, path):
     writer.close()
 
 
-def perplexity(program, model, tokenizer, lines, flags):
-    done = subprocess.run([program, "-m", model, "--tokenizer", tokenizer, "--max-model-len", "1024", "--progress", "none",
-                           *flags], input=lines, capture_output=True, text=True)
+GROUP = 64  # columns that share a scale
+
+
+def write_checkpoint(model, folder, quantization, dtype, quantiser):
+    """Bits a weight of the matrices of layers, scales and all."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    bits, count, tensors = 0, 0, {}
+    for name, x in load_file(model / "model.safetensors").items():
+        if name.endswith("_proj.weight"):
+            parts, _ = quantiser(x.float())
+            tensors |= {f"{name.removesuffix('.weight')}.{part}": t.contiguous() for part, t in parts.items()}
+            bits += sum(8 * t.numel() * t.element_size() for t in parts.values())
+            count += x.numel()
+        else:
+            tensors[name] = x.to(getattr(torch, dtype))
+    for file in model.glob("*.json"):
+        shutil.copy(file, folder)
+    config = json.loads((model / "config.json").read_text())
+    config |= {"torch_dtype": dtype, "quantization_config": quantization}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return bits / count
+
+
+def fp8(weight):
+    """E4M3 with a scale a row."""
+    import torch
+
+    scale = weight.abs().amax(1, keepdim=True) / 448
+    return {"weight": (weight / scale).to(torch.float8_e4m3fn), "weight_scale": scale}, None
+
+
+def checkpoints():
+    import make_golden_quantized as packers
+
+    packers.GROUP = GROUP
+    ints = packers.of_groups
+    group = {"strategy": "group", "group_size": GROUP}
+    of_rows = {"num_bits": 8, "strategy": "channel", "symmetric": True}
+    fp8_config = ints("float-quantized", **of_rows)
+    fp8_config["config_groups"]["group_0"]["weights"]["type"] = "float"
+
+    def gptq(bits, size, order):
+        config = {"quant_method": "gptq", "bits": bits, "group_size": size, "desc_act": order}
+        return config, "float16", lambda w: packers.gptq(w, bits, size, order)
+
+    return {
+        "GPTQ, 8 bits, a scale a row": gptq(8, -1, False),
+        f"GPTQ, 4 bits, groups of {GROUP}": gptq(4, GROUP, False),
+        "the same, columns in another order": gptq(4, GROUP, True),
+        f"AWQ, 4 bits, groups of {GROUP}": ({"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True,
+                                            "version": "gemm"}, "float16", packers.awq),
+        "compressed-tensors, W8A8, int8": (ints("int-quantized", **of_rows), "bfloat16",
+                                           lambda w: packers.compressed(w, 8, "channel", packed=False)),
+        "compressed-tensors, W8A8, fp8": (fp8_config, "bfloat16", fp8),
+        "compressed-tensors, W8A16": (ints("pack-quantized", **of_rows), "bfloat16",
+                                      lambda w: packers.compressed(w, 8, "channel")),
+        f"compressed-tensors, W4A16, groups of {GROUP}": (ints("pack-quantized", num_bits=4, symmetric=True, **group),
+                                                          "bfloat16", packers.compressed),
+        "the same with zeros": (ints("pack-quantized", num_bits=4, symmetric=False, **group), "bfloat16",
+                                lambda w: packers.compressed(w, symmetric=False)),
+        "compressed-tensors, NVFP4": (packers.NVFP4, "bfloat16", packers.nvfp4),
+        "bitsandbytes, int8": packers.FORMATS["llm-int8"],
+        "bitsandbytes, NF4": packers.FORMATS["nf4"],
+        "bitsandbytes, FP4": packers.FORMATS["fp4"],
+    }
+
+
+def answer(program, model, lines, flags):
+    command = [program, "-m", model, "--max-model-len", "1024", "--progress", "none", "--order", "input", *flags]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
-    best = [max(json.loads(line)["options"], key=lambda option: option["logprob"]) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def perplexity(program, model, questions, flags):
+    lines = [{"messages": q["messages"], "options": [q["metadata"]["expected"]]} for q in questions]
+    best = [max(r["options"], key=lambda option: option["logprob"]) for r in answer(program, model, lines, flags)]
     return math.exp(-sum(o["logprob"] for o in best) / sum(o["num_tokens"] for o in best))
+
+
+def num_right(program, model, questions, flags):
+    lines = [{"messages": q["messages"], "max_tokens": q["max_tokens"], "temperature": 0} for q in questions]
+    records = answer(program, model, lines, flags)
+    return sum(r["text"].strip() == q["metadata"]["expected"] for r, q in zip(records, questions))
+
+
+def measure_gguf(args, questions):
+    print("| format | bits a weight | perplexity | with int8 activations | right answers | with int8 activations |\n"
+          "|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in FORMATS:
+            path = f"{folder}/{kind.name}.gguf"
+            write_model(args.model, kind, path)
+            size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+            tokenizer = ["--tokenizer", args.model]
+            ways = [tokenizer + ["--dtype", "float32"]]
+            ways += [tokenizer + ["--gguf-activations", "int8"]] if size > 1 else []
+            none = [""] * (2 - len(ways))
+            cells = [f"{perplexity(args.program, path, questions, way):.4f}" for way in ways] + none
+            cells += [str(num_right(args.program, path, questions, way)) for way in ways] + none
+            print(f"| {kind.name} | {8 * num_bytes / size:.4g} | {' | '.join(cells)} |", flush=True)
+
+
+def measure_checkpoints(args, questions):
+    print("| checkpoint | bits a weight | perplexity | right answers |\n|---|---|---|---|")
+
+    def row(name, bits, path):
+        found = [measure(args.program, path, questions, ["--dtype", "float32"]) for measure in (perplexity, num_right)]
+        print(f"| {name} | {bits:.4g} | {found[0]:.4f} | {found[1]} |", flush=True)
+
+    row("bfloat16, as it is", 16, args.model)
+    for name, (quantization, dtype, quantiser) in checkpoints().items():
+        with tempfile.TemporaryDirectory() as folder:
+            row(name, write_checkpoint(args.model, pathlib.Path(folder), quantization, dtype, quantiser), folder)
 
 
 def main():
@@ -124,22 +242,13 @@ def main():
     parser.add_argument("program", help="llm-batch")
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "data/model", help="a llama in bf16")
     parser.add_argument("--lines", type=int, default=700, help="questions, spread over the file (%(default)s)")
+    parser.add_argument("--checkpoints", action="store_true", help="those of Hugging Face in place of GGUF files")
     args = parser.parse_args()
     questions = [json.loads(line) for line in (ROOT / "data/eval/heldout.jsonl").open()]
     questions = [q for q in questions if q.get("metadata", {}).get("expected") and "messages" in q]
     questions = questions[::max(1, len(questions) // args.lines)][:args.lines]
-    lines = "".join(json.dumps({"messages": q["messages"], "options": [q["metadata"]["expected"]]}) + "\n"
-                    for q in questions)
-    print(f"{len(questions)} answers\n\n| format | bits a weight | perplexity | with int8 activations |\n|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        for kind in FORMATS:
-            path = f"{folder}/{kind.name}.gguf"
-            write_model(args.model, kind, path)
-            size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
-            flags = [["--dtype", "float32"]] + ([["--gguf-activations", "int8"]] if size > 1 else [])
-            found = [f"{perplexity(args.program, path, args.model, lines, f):.4f}" for f in flags]
-            bits = 8 * num_bytes / size
-            print(f"| {kind.name} | {bits:.4g} | {' | '.join(found + [''] * (2 - len(found)))} |", flush=True)
+    print(f"{len(questions)} answers\n")
+    (measure_checkpoints if args.checkpoints else measure_gguf)(args, questions)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-// How panels of blocks (block_panel.h) are read: each format's codes, scales and minima. Compiled once for each SIMD
-// target; include after hwy/foreach_target.h.
+// How panels of blocks (block_panel.h) are read: each format's codes, scales and minima; here those whose numbers are
+// rounded. Compiled once for each SIMD target; include after hwy/foreach_target.h.
 
 #if defined(LLMB_KERNELS_CPU_BLOCK_FORMATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LLMB_KERNELS_CPU_BLOCK_FORMATS_INL_H_
@@ -8,231 +8,161 @@
 #define LLMB_KERNELS_CPU_BLOCK_FORMATS_INL_H_
 #endif
 
-#include "kernels/cpu/block_panel.h"
-#include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/block_ggml-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
-using U = hn::Vec<DU>;
-
-constexpr int64_t kBlockColumns = PackedLinear::kPanelWidth;
-constexpr int64_t kRun = 32;  // numbers of a row that are decoded at a time: eight words of four
-
-// A section from a vector of columns on.
-struct SectionReader {
-  const uint8_t* words_at;
-  const uint8_t* halves_at;
-  const uint8_t* bytes_at;
-
-  SectionReader(const BlockSection& s, const uint8_t* section, int64_t column)
-      : words_at(section + column * 4),
-        halves_at(section + s.halves() + column * 2),
-        bytes_at(section + s.scale_bytes() + column) {}
-  HWY_INLINE U word(int64_t i) const {
-    return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(words_at + i * kBlockColumns * 4));
-  }
-  HWY_INLINE V half(int64_t i) const {
-    const hn::Rebind<hwy::float16_t, D> d16;
-    return hn::PromoteTo(D(),
-                         hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(halves_at + i * kBlockColumns * 2)));
-  }
-  HWY_INLINE VI bytes(int64_t i) const {
-    return hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<uint8_t, DI>(), bytes_at + i * kBlockColumns));
-  }
-  HWY_INLINE V unsigned_byte(int64_t i) const { return hn::ConvertTo(D(), bytes(i)); }
-  HWY_INLINE V signed_byte(int64_t i) const {
-    const hn::Rebind<int8_t, DI> d8;
-    return hn::ConvertTo(
-        D(), hn::PromoteTo(DI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(bytes_at + i * kBlockColumns))));
-  }
-};
-
-HWY_INLINE U low_bits(U words, uint32_t mask) { return hn::And(words, hn::Set(DU(), mask)); }
-// The four bits of each byte that begin at bit 0 or 4.
-HWY_INLINE U nibbles(U words, int first_bit) { return low_bits(hn::ShiftRightSame(words, first_bit), 0x0f0f0f0f); }
-// Bits 4 · word to 4 · word + 3, each to bit 4 of a byte.
-HWY_INLINE U spread_fifth_bits(U bits, int word) {
-#if HWY_TARGET == HWY_SCALAR
-  const U four = low_bits(hn::ShiftRightSame(bits, 4 * word), 15);
-  return low_bits(hn::Mul(four, hn::Set(DU(), 0x00204081u << 4)), 0x10101010);
+// To bf16 or fp16 and back. A NaN is 0x7fc00000, with or without a sign.
+HWY_INLINE V round_to_bf16(V x) {
+  const U bits = hn::BitCast(DU(), x), odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(DU(), 1));
+  const U rounded = hn::Add(bits, hn::Add(odd, hn::Set(DU(), 0x7fff)));
+  return hn::BitCast(D(), hn::And(rounded, hn::Set(DU(), 0xffff0000u)));
+}
+HWY_INLINE V round_to_f16(V x) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128  // where Highway cuts bits off
+  const U bits = hn::BitCast(DU(), x), sign = hn::And(bits, hn::Set(DU(), 0x80000000u));
+  const U magnitude = hn::Xor(bits, sign), odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(DU(), 1));
+  const U normal = hn::And(hn::Add(magnitude, hn::Add(odd, hn::Set(DU(), 0xfff))), hn::Set(DU(), 0xffffe000u));
+  // Below 2^-14: a multiple of 2^-24, which is the last bit of numbers from 0.5 on.
+  const V half = hn::Set(D(), 0.5f), tiny = hn::Sub(hn::Add(hn::BitCast(D(), magnitude), half), half);
+  const V rounded =
+      hn::IfThenElse(hn::Lt(hn::BitCast(D(), magnitude), hn::Set(D(), 0x1p-14f)), tiny, hn::BitCast(D(), normal));
+  const V finite =
+      hn::IfThenElse(hn::Ge(rounded, hn::Set(D(), 0x1p16f)), hn::BitCast(D(), hn::Set(DU(), 0x7f800000u)), rounded);
+  return hn::Or(finite, hn::BitCast(D(), sign));
 #else
-  // The byte that has the bits, four times.
-  HWY_ALIGN static constexpr uint8_t kBytes[4][16] = {{0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12},
-                                                      {1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13},
-                                                      {2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14, 14, 14},
-                                                      {3, 3, 3, 3, 7, 7, 7, 7, 11, 11, 11, 11, 15, 15, 15, 15}};
-  const hn::Repartition<uint8_t, DU> d8;
-  const auto bytes = hn::TableLookupBytes(hn::BitCast(d8, bits), hn::LoadDup128(d8, kBytes[word / 2]));
-  const auto bit = hn::BitCast(d8, hn::Set(DU(), word % 2 == 0 ? 0x08040201u : 0x80402010u));
-  return hn::BitCast(DU(), hn::IfThenElseZero(hn::TestBit(bytes, bit), hn::Set(d8, 16)));
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(D(), hn::DemoteTo(d16, x));
 #endif
 }
 
-// A format has
-//   codes(): four unsigned codes, a byte each, of word `word` (k from 4 · word on) of run `run` of a section
-//   kOffset: the code that means 0; or kTable: what codes, of four bits (kIsNibble), mean
-//   scale(), minimum(): of half `half` (16 k) of a run; number = scale · code, minus or plus the minimum
-struct Format {
-  static constexpr int kOffset = 0;
-  static constexpr bool kHasTable = false;  // sanitizers keep an array's address from being compared at compile time
-  static constexpr const int8_t* kTable = nullptr;
-  static constexpr bool kIsNibble = false, kHasMinimum = false, kAddsMinimum = false, kIsByHalves = false;
-};
-
-// 32 codes in 16 bytes: low halves of all bytes, then high ones. kFirst: words in front of them.
-template <int kFirst>
-struct Nibbles32 : Format {
-  static constexpr bool kIsNibble = true;
-  static HWY_INLINE U codes(const SectionReader& s, int64_t, int word) {
-    return nibbles(s.word(kFirst + word % 4), word / 4 * 4);
-  }
-  static HWY_INLINE V scale(const SectionReader& s, int64_t, int) { return s.half(0); }
-  static HWY_INLINE V minimum(const SectionReader& s, int64_t, int) { return s.half(1); }
-};
-
-struct Q8_0 : Format {
-  static constexpr int kOffset = 128;
-  static HWY_INLINE U codes(const SectionReader& s, int64_t, int word) {
-    return hn::Xor(s.word(word), hn::Set(DU(), 0x80808080));
-  }
-  static HWY_INLINE V scale(const SectionReader& s, int64_t, int) { return s.half(0); }
-};
-struct Q4_0 : Nibbles32<0> {
-  static constexpr int kOffset = 8;
-};
-struct Q4_1 : Nibbles32<0> {
-  static constexpr bool kHasMinimum = true, kAddsMinimum = true;
-};
-struct Q5_1 : Nibbles32<1> {
-  static constexpr bool kIsNibble = false, kHasMinimum = true, kAddsMinimum = true;
+// Integers with a scale and a zero. Codes: Q8_0's bytes as they are, or Q4_0's.
+template <class Codes, bool kIsBf16>
+struct Integers : Codes {
+  static constexpr bool kRounds = true, kHasZero = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    return hn::Or(Nibbles32<1>::codes(s, run, word), spread_fifth_bits(s.word(0), word));
+    if constexpr (Codes::kIsNibble) return Codes::codes(s, run, word);
+    else return s.word(word);
+  }
+  static HWY_INLINE V scale(const SectionReader& s, int64_t, int) { return load_half<kIsBf16>(s.halves_at); }
+  static HWY_INLINE V zero(const SectionReader& s) { return above_2_23(hn::BitCast(DU(), s.bytes(0))); }
+  static HWY_INLINE V round(V x) { return kIsBf16 ? round_to_bf16(x) : round_to_f16(x); }
+};
+template <class Codes, bool kIsBf16>
+struct IndexedIntegers : Integers<Codes, kIsBf16> {
+  static constexpr bool kIsIndexed = true;
+  static HWY_INLINE V scale_of(const SectionReader& s, int i) {
+    return load_half<kIsBf16>(s.groups_at + s.of[i] * kPanelGroupBytes);
+  }
+  static HWY_INLINE V zero_of(const SectionReader& s, int i) {
+    return above_2_23(hn::BitCast(DU(), load_bytes(s.zeros_at + s.of[i] * kPanelGroupBytes)));
   }
 };
-struct Q5_0 : Q5_1 {
-  static constexpr int kOffset = 16;
-  static constexpr bool kHasMinimum = false;
-};
-struct IQ4_NL : Nibbles32<0> {
-  static constexpr bool kHasTable = true;
-  static constexpr const int8_t* kTable = kIq4Values;
-};
-struct MXFP4 : Nibbles32<0> {
-  static constexpr bool kHasTable = true;
-  static constexpr const int8_t* kTable = kMxfp4Values;
-  // 2^(e - 128), which is subnormal for e < 2.
-  static HWY_INLINE V scale(const SectionReader& s, int64_t, int) {
-    const VI e = s.bytes(0);
-    const VI normal = hn::ShiftLeft<23>(hn::Sub(e, hn::Set(DI(), 1)));
-    const VI tiny = hn::ShiftLeft<21>(hn::Add(e, hn::Set(DI(), 1)));  // of e = 0 and 1
-    return hn::BitCast(D(), hn::IfThenElse(hn::Lt(e, hn::Set(DI(), 2)), tiny, normal));
-  }
-};
-
-// Runs of 32 in turn: pairs of them share 32 bytes. kFirst: words in front of them.
-template <int kFirst>
-struct NibbleRuns : Format {
-  static constexpr bool kIsNibble = true;
-  static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    return nibbles(s.word(kFirst + run / 2 * 8 + word), static_cast<int>(run % 2 * 4));
-  }
-};
-struct Q4_K : NibbleRuns<0> {
-  static constexpr bool kHasMinimum = true;
-  static HWY_INLINE V scale(const SectionReader& s, int64_t run, int) {
-    return hn::Mul(s.half(0), s.unsigned_byte(run));
-  }
-  static HWY_INLINE V minimum(const SectionReader& s, int64_t run, int) {
-    return hn::Mul(s.half(1), s.unsigned_byte(8 + run));
-  }
-};
-struct Q5_K : Q4_K {
-  static constexpr bool kIsNibble = false;
-  static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    const U high = low_bits(hn::ShiftRightSame(s.word(word), static_cast<int>(run)), 0x01010101);
-    return hn::Or(NibbleRuns<8>::codes(s, run, word), hn::ShiftLeft<4>(high));
-  }
-};
-struct IQ4_XS : Format {
-  static constexpr bool kIsNibble = true;
-  static constexpr bool kHasTable = true;
-  static constexpr const int8_t* kTable = kIq4Values;
-  static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    return nibbles(s.word(run * 4 + word % 4), word / 4 * 4);
-  }
-  static HWY_INLINE V scale(const SectionReader& s, int64_t run, int) { return hn::Mul(s.half(0), s.signed_byte(run)); }
-};
-
-// Halves of 128 k: four runs, two bits each, share 32 bytes. kFirst: words in front of them.
-template <int kFirst>
-HWY_INLINE U two_bits(const SectionReader& s, int64_t run, int word) {
-  return low_bits(hn::ShiftRightSame(s.word(kFirst + run / 4 * 8 + word), static_cast<int>(run % 4 * 2)), 0x03030303);
+// E4M3 in the lowest byte, which is not NaN: fp32 but for the exponent's bias.
+HWY_INLINE V e4m3(U code) {
+  const U bits = hn::Or(hn::ShiftLeft<24>(low_bits(code, 0x80)), hn::ShiftLeft<20>(low_bits(code, 0x7f)));
+  return hn::Mul(hn::BitCast(D(), bits), hn::Set(D(), 0x1p120f));
 }
-struct Q6_K : Format {
-  static constexpr int kOffset = 32;
-  static constexpr bool kIsByHalves = true;
+struct NVFP4 : Format {
+  static constexpr bool kIsNibble = true, kHasNumbers = true, kIsByHalves = true, kRounds = true;
+  static constexpr const float* kNumbers = kNvfp4Values;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    const U low = nibbles(s.word(run / 4 * 16 + run % 2 * 8 + word), static_cast<int>(run / 2 % 2 * 4));
-    return hn::Or(low, hn::ShiftLeft<4>(two_bits<32>(s, run, word)));
+    return nibbles(s.word(1 + run * 4 + word % 4), word / 4 * 4);
   }
   static HWY_INLINE V scale(const SectionReader& s, int64_t run, int half) {
-    return hn::Mul(s.half(0), s.signed_byte(2 * run + half));
+    return hn::Div(e4m3(hn::BitCast(DU(), s.bytes(2 * run + half))), hn::BitCast(D(), s.word(0)));
+  }
+  static HWY_INLINE V round(V x) { return round_to_bf16(x); }
+};
+
+// Blocks that begin with a scale in fp32.
+template <bool kIsBf16>
+struct WideScale : Format {
+  static constexpr bool kRounds = true;
+  static HWY_INLINE V scale(const SectionReader& s, int64_t, int) { return hn::BitCast(D(), s.word(0)); }
+  static HWY_INLINE V round(V x) { return kIsBf16 ? round_to_bf16(x) : round_to_f16(x); }
+};
+template <bool kIsBf16, const float (&kValues)[16]>
+struct FourBitTable : WideScale<kIsBf16> {
+  static constexpr bool kIsNibble = true, kHasNumbers = true;
+  static constexpr const float* kNumbers = kValues;
+  static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) { return NVFP4::codes(s, run, word); }
+};
+template <bool kIsBf16>
+struct WideBytes : WideScale<kIsBf16> {
+  static constexpr bool kHasOwnNumber = true;
+  static HWY_INLINE U codes(const SectionReader& s, int64_t, int word) { return s.word(1 + word); }
+};
+template <bool kIsBf16>
+struct Fp8 : WideBytes<kIsBf16> {
+  template <int kByte>
+  static HWY_INLINE V number(U codes, V scale) {
+    const U code = hn::ShiftRight<8 * kByte>(codes);
+    const auto is_nan = hn::Eq(low_bits(code, 0x7f), hn::Set(DU(), 0x7f));
+    const V value =
+        hn::IfThenElse(hn::RebindMask(D(), is_nan), hn::BitCast(D(), hn::Set(DU(), 0x7fc00000u)), e4m3(code));
+    return hn::Mul(value, scale);
   }
 };
-struct Q3_K : Format {
-  static constexpr int kOffset = 4;
-  static constexpr bool kIsByHalves = true;
-  static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    const U third = low_bits(hn::ShiftRightSame(s.word(word), static_cast<int>(run)), 0x01010101);
-    return hn::Or(two_bits<8>(s, run, word), hn::ShiftLeft<2>(third));
-  }
-  static HWY_INLINE V scale(const SectionReader& s, int64_t run, int half) { return Q6_K::scale(s, run, half); }
-};
-struct Q2_K : Format {
-  static constexpr bool kIsByHalves = true, kHasMinimum = true;
-  static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) { return two_bits<0>(s, run, word); }
-  static HWY_INLINE V scale(const SectionReader& s, int64_t run, int half) {
-    return hn::Mul(s.half(0), hn::ConvertTo(D(), hn::And(s.bytes(2 * run + half), hn::Set(DI(), 15))));
-  }
-  static HWY_INLINE V minimum(const SectionReader& s, int64_t run, int half) {
-    return hn::Mul(s.half(1), hn::ConvertTo(D(), hn::ShiftRight<4>(s.bytes(2 * run + half))));
+template <bool kIsBf16>
+struct RowInt8 : WideBytes<kIsBf16> {
+  template <int kByte>
+  static HWY_INLINE V number(U codes, V scale) {
+    const V code = hn::ConvertTo(D(), hn::ShiftRight<24>(hn::BitCast(DI(), hn::ShiftLeft<24 - 8 * kByte>(codes))));
+    return hn::Mul(hn::Mul(code, scale), hn::Set(D(), kOneOver127));
   }
 };
+using Int4F16 = Integers<Q4_0, false>;
+using Int4BF16 = Integers<Q4_0, true>;
+using Int8F16 = Integers<Q8_0, false>;
+using Int8BF16 = Integers<Q8_0, true>;
+using IndexedInt4F16 = IndexedIntegers<Q4_0, false>;
+using IndexedInt4BF16 = IndexedIntegers<Q4_0, true>;
+using IndexedInt8F16 = IndexedIntegers<Q8_0, false>;
+using IndexedInt8BF16 = IndexedIntegers<Q8_0, true>;
 
 // Calls f(a value of the format's type). REQUIRES: format != kNone.
 template <typename Function>
 HWY_INLINE void with_format(BlockFormat format, const Function& f) {
   switch (format) {
-    case BlockFormat::kNone:
-      return;
-    case BlockFormat::kQ8_0:
-      return f(Q8_0());
-    case BlockFormat::kQ4_0:
-      return f(Q4_0());
-    case BlockFormat::kQ4_1:
-      return f(Q4_1());
-    case BlockFormat::kQ5_0:
-      return f(Q5_0());
-    case BlockFormat::kQ5_1:
-      return f(Q5_1());
-    case BlockFormat::kQ2_K:
-      return f(Q2_K());
-    case BlockFormat::kQ3_K:
-      return f(Q3_K());
-    case BlockFormat::kQ4_K:
-      return f(Q4_K());
-    case BlockFormat::kQ5_K:
-      return f(Q5_K());
-    case BlockFormat::kQ6_K:
-      return f(Q6_K());
-    case BlockFormat::kIQ4_NL:
-      return f(IQ4_NL());
-    case BlockFormat::kIQ4_XS:
-      return f(IQ4_XS());
-    case BlockFormat::kMXFP4:
-      return f(MXFP4());
+    default:
+      return with_ggml_format(format, f);
+    case BlockFormat::kInt4F16:
+      return f(Int4F16());
+    case BlockFormat::kInt4BF16:
+      return f(Int4BF16());
+    case BlockFormat::kInt8F16:
+      return f(Int8F16());
+    case BlockFormat::kInt8BF16:
+      return f(Int8BF16());
+    case BlockFormat::kIndexedInt4F16:
+      return f(IndexedInt4F16());
+    case BlockFormat::kIndexedInt4BF16:
+      return f(IndexedInt4BF16());
+    case BlockFormat::kIndexedInt8F16:
+      return f(IndexedInt8F16());
+    case BlockFormat::kIndexedInt8BF16:
+      return f(IndexedInt8BF16());
+    case BlockFormat::kNVFP4:
+      return f(NVFP4());
+    case BlockFormat::kFp8F16:
+      return f(Fp8<false>());
+    case BlockFormat::kFp8BF16:
+      return f(Fp8<true>());
+    case BlockFormat::kNf4F16:
+      return f(FourBitTable<false, kNf4Values>());
+    case BlockFormat::kNf4BF16:
+      return f(FourBitTable<true, kNf4Values>());
+    case BlockFormat::kFp4F16:
+      return f(FourBitTable<false, kFp4Values>());
+    case BlockFormat::kFp4BF16:
+      return f(FourBitTable<true, kFp4Values>());
+    case BlockFormat::kRowInt8F16:
+      return f(RowInt8<false>());
+    case BlockFormat::kRowInt8BF16:
+      return f(RowInt8<true>());
   }
 }
 

@@ -2,7 +2,8 @@
 // after hwy/foreach_target.h.
 //
 // All products of a scale and a code are exact in fp32 (11 bits of an fp16 scale, at most 8 of a part's and 7 of a
-// code, never more than 24 together), so that a minimum may be subtracted by a fused multiply-add.
+// code, never more than 24 together), so that a minimum may be subtracted by a fused multiply-add. So are those of
+// integers with a zero; NVFP4's are rounded, as by its own code.
 
 #if defined(LLMB_KERNELS_CPU_BLOCK_NUMBERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LLMB_KERNELS_CPU_BLOCK_NUMBERS_INL_H_
@@ -30,7 +31,11 @@ template <class F>
 struct Meanings {
   alignas(64) float of[16];
   constexpr Meanings() : of() {
-    for (int i = 0; i < 16; ++i) of[i] = !F::kHasTable ? static_cast<float>(i - F::kOffset) : F::kTable[i];
+    for (int i = 0; i < 16; ++i) {
+      if constexpr (F::kHasNumbers) of[i] = F::kNumbers[i];
+      else if constexpr (F::kHasTable) of[i] = F::kTable[i];
+      else of[i] = static_cast<float>(i - F::kOffset);
+    }
   }
 };
 template <class F>
@@ -44,12 +49,10 @@ HWY_INLINE V meaning(U codes, [[maybe_unused]] V table) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
     return V{_mm512_permutexvar_ps(shifted.raw, table.raw)};  // looks at four bits
 #endif
-  } else if constexpr (F::kHasTable) {
+  } else if constexpr (F::kHasTable || F::kHasNumbers) {
     return hn::GatherIndex(D(), kMeanings<F>.of, hn::BitCast(DI(), hn::And(shifted, hn::Set(DU(), 15))));
   } else {
-    // A float whose lowest bits count ones: a code is converted by being put there.
-    const U one_step = hn::OrAnd(hn::Set(DU(), 0x4b000000), shifted, hn::Set(DU(), 255));
-    return hn::Sub(hn::BitCast(D(), one_step), hn::Set(D(), 0x1p23f + F::kOffset));
+    return hn::Sub(above_2_23(shifted), hn::Set(D(), 0x1p23f + F::kOffset));
   }
 }
 
@@ -57,6 +60,21 @@ template <class F>
 HWY_INLINE V table_of() {
   if constexpr (F::kIsNibble && kLooksUpInRegisters) return hn::Load(D(), kMeanings<F>.of);
   else return hn::Zero(D());
+}
+
+template <class F, int kByte>
+HWY_INLINE V number(U codes, V scale, [[maybe_unused]] V minimum, [[maybe_unused]] V table) {
+  if constexpr (F::kHasOwnNumber) {
+    return F::round(F::template number<kByte>(codes, scale));
+  } else if constexpr (F::kHasZero) {
+    return F::round(hn::Mul(scale, hn::Sub(above_2_23(hn::ShiftRight<8 * kByte>(codes)), minimum)));
+  } else {
+    const V code = meaning<F, kByte>(codes, table);
+    if constexpr (F::kRounds) return F::round(hn::Mul(scale, code));
+    else if constexpr (!F::kHasMinimum) return hn::Mul(scale, code);
+    else if constexpr (F::kAddsMinimum) return hn::MulAdd(scale, code, minimum);
+    else return hn::MulSub(scale, code, minimum);
+  }
 }
 
 // Calls f(k, v, number) for one run of vectors of columns: number of vector v.
@@ -67,21 +85,23 @@ HWY_INLINE void for_each_number(const SectionReader (&s)[kVecs], int64_t run, V 
     LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
       scale[v] = F::scale(s[v], run, half);
       if constexpr (F::kHasMinimum) minimum[v] = F::minimum(s[v], run, half);
+      if constexpr (F::kHasZero) minimum[v] = F::zero(s[v]);
     }
   };
-  read_scales(0);
+  const auto read_scales_of = [&](int i) HWY_ATTR {
+    if constexpr (F::kIsIndexed)
+      LLMB_UNROLL for (int v = 0; v < kVecs; ++v) scale[v] = F::scale_of(s[v], i), minimum[v] = F::zero_of(s[v], i);
+  };
+  if constexpr (!F::kIsIndexed) read_scales(0);
   LLMB_UNROLL for (int word = 0; word < 8; ++word) {
     if (F::kIsByHalves && word == 4) read_scales(1);
     U codes[kVecs];
     LLMB_UNROLL for (int v = 0; v < kVecs; ++v) codes[v] = F::codes(s[v], run, word);
     const auto give = [&](auto byte) HWY_ATTR {
       constexpr int kByte = decltype(byte)::value;
-      LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
-        const V code = meaning<F, kByte>(codes[v], table);
-        if constexpr (!F::kHasMinimum) f(4 * word + kByte, v, hn::Mul(scale[v], code));
-        else if constexpr (F::kAddsMinimum) f(4 * word + kByte, v, hn::MulAdd(scale[v], code, minimum[v]));
-        else f(4 * word + kByte, v, hn::MulSub(scale[v], code, minimum[v]));
-      }
+      read_scales_of(4 * word + kByte);
+      LLMB_UNROLL for (int v = 0; v < kVecs; ++v)
+          f(4 * word + kByte, v, number<F, kByte>(codes[v], scale[v], minimum[v], table));
     };
     give(std::integral_constant<int, 0>());
     give(std::integral_constant<int, 1>());

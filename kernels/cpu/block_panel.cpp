@@ -34,14 +34,35 @@ void part_scales(BlockFormat format, const uint8_t* block, uint8_t* out) {
     case BlockFormat::kMXFP4:
       out[0] = block[0];
       return;
+    case BlockFormat::kInt4F16:
+    case BlockFormat::kInt4BF16:
+    case BlockFormat::kInt8F16:
+    case BlockFormat::kInt8BF16:
+      out[0] = block[2];
+      return;
+    case BlockFormat::kNVFP4:
+      std::memcpy(out, block + 36, 4);
+      return;
     default:
       return;
   }
 }
 
+// Fills a panel of an indexed format behind its sections. stored: [kWidth]  of each row the bytes behind its blocks.
+void pack_groups(const uint8_t* const* stored, int64_t num_k, const ColumnGroups& groups, uint8_t* to) {
+  std::memcpy(to, groups.of, static_cast<size_t>(num_k) * sizeof(uint16_t));
+  to += num_k * int64_t{sizeof(uint16_t)};
+  for (int64_t g = 0; g < groups.count; ++g, to += kPanelGroupBytes)
+    for (int64_t c = 0; c < kWidth; ++c) {
+      std::memcpy(to + 2 * c, stored[c] + 2 * g, 2);
+      to[2 * kWidth + c] = stored[c][2 * groups.count + g];
+    }
+}
+
 }  // namespace
 
-void pack_block_panel(BlockFormat format, const uint8_t* const* rows, int64_t num_k, uint8_t* panel) {
+void pack_block_panel(BlockFormat format, const uint8_t* const* rows, int64_t num_k, const ColumnGroups& groups,
+                      uint8_t* panel) {
   const BlockSection& section = block_section(format);
   const BlockSize& block = block_size(format);
   const uint8_t* codes[kWidth];
@@ -59,6 +80,9 @@ void pack_block_panel(BlockFormat format, const uint8_t* const* rows, int64_t nu
       for (int64_t i = 0; i < section.num_bytes; ++i) bytes[i * kWidth + c] = scales[i];
     }
   }
+  if (!is_indexed(format)) return;
+  for (int64_t c = 0; c < kWidth; ++c) codes[c] = rows[c] + num_k / block.size * block.bytes;
+  pack_groups(codes, num_k, groups, panel);
 }
 
 }  // namespace llmb::cpu

@@ -2,9 +2,13 @@
 //
 // For each block of k in turn a section holds the blocks of the panel's 64 output features side by side:
 //   words   [num_words][64] uint32   the block's codes, in the order in which they are stored
-//   halves  [num_halves][64] fp16    its scale, then what it calls m, min or dmin
-//   bytes   [num_bytes][64]          scales of its parts, a byte each: signed, or of a format with minima unsigned
-// Nothing is rounded: a panel holds the bits of the file, in up to 4 % more bytes.
+//   halves  [num_halves][64] fp16    its scale, then what it calls m, min or dmin; bf16 where the format says so
+//   bytes   [num_bytes][64]          scales of its parts, a byte each: signed, or of a format with minima unsigned; the
+//                                    zero of its integers; or scales in E4M3
+// Behind the sections of an indexed format stand
+//   of      [num_k] uint16           the group of each k
+//   groups  for each group in turn [64] uint16, its scale, and [64] bytes, its zero
+// Nothing is rounded: a panel holds the bits of the file, in up to 4 % more bytes, and an index of 1/4 bit a weight.
 #pragma once
 
 #include <cstdint>
@@ -39,24 +43,47 @@ inline constexpr BlockSection kBlockSections[kNumBlockFormats] = {
     {4, 2, 1, 0},     // IQ4_NL
     {32, 8, 1, 8},    // IQ4_XS
     {4, 1, 0, 1},     // MXFP4: a power of two
+    {4, 3, 1, 1},     // int4 with fp16 scales: a zero
+    {4, 3, 1, 1},     // int4 with bf16 scales
+    {8, 3, 1, 1},     // int8 with fp16 scales
+    {8, 3, 1, 1},     // int8 with bf16 scales
+    {4, 0, 0, 0},     // indexed int4
+    {4, 0, 0, 0},
+    {8, 0, 0, 0},  // indexed int8
+    {8, 0, 0, 0},
+    {9, 0, 0, 4},  // NVFP4: the matrix's scale, codes
+    {9, 0, 0, 0},  // FP8: a scale of 32 bits, codes
+    {9, 0, 0, 0},
+    {9, 0, 0, 0},  // NF4, FP4
+    {9, 0, 0, 0},
+    {9, 0, 0, 0},
+    {9, 0, 0, 0},
+    {9, 0, 0, 0},  // int8 of rows
+    {9, 0, 0, 0},
 };
 constexpr const BlockSection& block_section(BlockFormat format) { return kBlockSections[static_cast<int>(format)]; }
 
-// Bytes of the first num_k of a panel; kNone: of fp32.
+// Bytes of the first num_k of a panel, without what stands behind the sections; kNone: of fp32.
 constexpr int64_t block_panel_bytes(BlockFormat format, int64_t num_k) {
   if (format == BlockFormat::kNone) return num_k * PackedLinear::kPanelWidth * 4;
   return num_k / block_size(format).size * block_section(format).size();
 }
 
+inline constexpr int64_t kPanelGroupBytes = PackedLinear::kPanelWidth * kGroupScaleBytes;
+// Bytes behind the sections.
+constexpr int64_t panel_group_bytes(BlockFormat format, int64_t num_k, int64_t num_groups) {
+  return is_indexed(format) ? num_k * int64_t{sizeof(uint16_t)} + num_groups * kPanelGroupBytes : 0;
+}
+
 // REQUIRES: num_k is a multiple of the block's size.
 void pack_block_panel(BlockFormat format,
                       const uint8_t* const* rows,  // [kPanelWidth]  as stored
-                      int64_t num_k, uint8_t* panel);
+                      int64_t num_k, const ColumnGroups& groups, uint8_t* panel);
 
-// The numbers of output features [column_begin, column_end), multiples of 16, and k [k_begin, k_end), multiples of 32.
-// Bit for bit what decode_block gives.
-void decode_block_panel(BlockFormat format, const uint8_t* panel, int64_t k_begin, int64_t k_end, int64_t column_begin,
-                        int64_t column_end,
+// The numbers of output features [column_begin, column_end), multiples of 16, and k [k_begin, k_end), multiples of 32,
+// of a panel of num_k. Bit for bit what decode_row gives.
+void decode_block_panel(BlockFormat format, const uint8_t* panel, int64_t num_k, int64_t k_begin, int64_t k_end,
+                        int64_t column_begin, int64_t column_end,
                         float* out);  // [k_end - k_begin][kPanelWidth]
 
 // block_linear_task (linear_task.h) of one row. REQUIRES: panel_blocks() != kNone.

@@ -19,6 +19,7 @@ namespace HWY_NAMESPACE {
 struct Stretch {
   BlockFormat format;
   const uint8_t* panel;
+  int64_t num_k;  // of the panel
   int64_t k_begin, k_end, column_begin, column_end;
 };
 
@@ -26,12 +27,14 @@ template <class F>
 HWY_NOINLINE void decode(const Stretch& t, float* out) {
   const BlockSection& section = block_section(t.format);
   const int64_t runs = block_size(t.format).size / kRun;
+  const uint8_t* const sections_end = t.panel + block_panel_bytes(t.format, t.num_k);
   const V table = table_of<F>();
   for (int64_t k = t.k_begin; k < t.k_end; k += kRun, out += kRun * kWidth) {
     const int64_t run = k / kRun;
     const uint8_t* data = t.panel + run / runs * section.size();
     for (int64_t column = t.column_begin; column < t.column_end; column += kLanes) {
-      const SectionReader s[] = {{section, data, column}};
+      SectionReader s[] = {{section, data, column}};
+      if constexpr (F::kIsIndexed) s[0].index(sections_end, t.num_k, k, column);
       for_each_number<F>(s, run % runs, table,
                          [&](int i, int, V number) HWY_ATTR { hn::StoreU(number, D(), out + i * kWidth + column); });
     }
@@ -44,9 +47,9 @@ void decode_stretch(const Stretch& t, float* out) {
   else with_format(t.format, [&](auto format) HWY_ATTR { decode<decltype(format)>(t, out); });
 }
 
-void decode_block_panel_target(BlockFormat format, const uint8_t* panel, int64_t k_begin, int64_t k_end,
+void decode_block_panel_target(BlockFormat format, const uint8_t* panel, int64_t num_k, int64_t k_begin, int64_t k_end,
                                int64_t column_begin, int64_t column_end, float* out) {
-  decode_stretch({format, panel, k_begin, k_end, column_begin, column_end}, out);
+  decode_stretch({format, panel, num_k, k_begin, k_end, column_begin, column_end}, out);
 }
 
 // Few rows wait for memory: short stretches, so that decoding and multiplying overlap. More rows share what was decoded
@@ -70,7 +73,7 @@ void block_linear_task_target(const LinearTask& t) {
     FetchAhead ahead(next, next_bytes, passes * num_tiles * (block.k_end - k) / WidePanel::kStep);
     const float* numbers = wide;
     if (format == BlockFormat::kNone) numbers = reinterpret_cast<const float*>(data) + k * kWidth;
-    else decode_stretch({format, data, k, block.k_end, t.column_begin, t.column_end}, wide);
+    else decode_stretch({format, data, num_k, k, block.k_end, t.column_begin, t.column_end}, wide);
     run_block(t, WidePanel(numbers, k), block, ahead);
   }
   copy_narrow_panel(t, sums);
@@ -92,10 +95,10 @@ void block_linear_task(const LinearTask& task) {
   HWY_DYNAMIC_DISPATCH(block_linear_task_target)(task);
 }
 
-void decode_block_panel(BlockFormat format, const uint8_t* panel, int64_t k_begin, int64_t k_end, int64_t column_begin,
-                        int64_t column_end, float* out) {
+void decode_block_panel(BlockFormat format, const uint8_t* panel, int64_t num_k, int64_t k_begin, int64_t k_end,
+                        int64_t column_begin, int64_t column_end, float* out) {
   HWY_DYNAMIC_DISPATCH(decode_block_panel_target)
-  (format, panel, k_begin, k_end, column_begin, column_end, out);
+  (format, panel, num_k, k_begin, k_end, column_begin, column_end, out);
 }
 
 }  // namespace llmb::cpu

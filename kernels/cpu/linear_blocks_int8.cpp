@@ -306,8 +306,9 @@ void block_int8_linear_task_target(const LinearTask& t) {
   for (int64_t k = 0; k < num_k; k += kMaxBlockSize) {
     const int64_t num_runs = std::min(num_k - k, kMaxBlockSize) / kRun;
     with_format(format, [&](auto f) HWY_ATTR {
-      unpack<decltype(f)>(block_section(format), t.weight->panel(t.panel), k, num_runs, t.column_begin, t.column_end,
-                          &w);
+      if constexpr (!decltype(f)::kRounds)
+        unpack<decltype(f)>(block_section(format), t.weight->panel(t.panel), k, num_runs, t.column_begin, t.column_end,
+                            &w);
     });
     // Codes of eight bits are multiplied as signed ones without dot products.
     const int offset = w.offset == 128 && !has_byte_dots() ? 0 : w.offset;
@@ -335,7 +336,8 @@ namespace llmb::cpu {
 HWY_EXPORT(block_int8_linear_task_target);
 
 void block_int8_linear_task(const LinearTask& task) {
-  if (task.weight->panel_blocks(task.panel) == BlockFormat::kNone) return block_linear_task(task);
+  const BlockFormat format = task.weight->panel_blocks(task.panel);
+  if (format == BlockFormat::kNone || rounds_numbers(format)) return block_linear_task(task);
   HWY_DYNAMIC_DISPATCH(block_int8_linear_task_target)(task);
 }
 

@@ -20,6 +20,7 @@ HWY_NOINLINE void multiply_row(const LinearTask& t, BlockFormat format, float* s
   const BlockSection& section = block_section(format);
   const int64_t runs = block_size(format).size / kRun, num_k = t.weight->in_features();
   const uint8_t* const panel = t.weight->panel(t.panel);
+  const uint8_t* const sections_end = panel + block_panel_bytes(format, num_k);
   const float* const x = t.x + t.row_begin * num_k;
   const V table = table_of<F>();
   for (int64_t k = 0; k < num_k; k += kRun) {
@@ -28,7 +29,9 @@ HWY_NOINLINE void multiply_row(const LinearTask& t, BlockFormat format, float* s
     const uint8_t* const ahead = panel + run * section.size() / runs + kBlockFetchBytes;
     for (int64_t line = 0; line < section.size() / runs; line += 64) __builtin_prefetch(ahead + line, 0, 2);
     for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes) {
-      const SectionReader s[] = {{section, data, column}, {section, data, column + kLanes}};
+      SectionReader s[] = {{section, data, column}, {section, data, column + kLanes}};
+      if constexpr (F::kIsIndexed)
+        for (int v = 0; v < kVecs; ++v) s[v].index(sections_end, num_k, k, column + v * kLanes);
       V acc[kVecs] = {hn::Load(d, sums + column), hn::Load(d, sums + column + kLanes)};
       for_each_number<F>(s, run % runs, table, [&](int i, int v, V number) HWY_ATTR {
         acc[v] = hn::MulAdd(hn::Set(d, x[k + i]), number, acc[v]);

@@ -166,10 +166,13 @@ void pack_int4(const Row* rows, int64_t count, uint8_t* panel) {
 // A panel of format kBlocks.
 void pack_blocks(const Row* rows, int64_t count, uint8_t* panel) {
   const BlockFormat format = rows[0].part->blocks;
-  const std::vector<uint8_t> none(static_cast<size_t>(count < kWidth ? rows[0].part->row_bytes() : 0));
+  std::vector<uint8_t> none(static_cast<size_t>(count < kWidth ? rows[0].part->row_bytes() : 0));
+  if (const float one = 1; format == BlockFormat::kNVFP4)  // what scales are divided by
+    for (size_t at = 0; at < none.size(); at += static_cast<size_t>(block_size(format).bytes))
+      std::memcpy(&none[at], &one, sizeof one);
   const uint8_t* bytes[kWidth];
   for (int64_t c = 0; c < kWidth; ++c) bytes[c] = c < count ? rows[c].bytes() : none.data();
-  pack_block_panel(format, bytes, rows[0].size(), panel);
+  pack_block_panel(format, bytes, rows[0].size(), rows[0].part->groups, panel);
 }
 
 // A panel that rows of several forms share, as fp32.
@@ -180,9 +183,7 @@ void pack_mixed(const Row* rows, int64_t count, uint8_t* panel) {
   for (int64_t c = 0; c < count; ++c) {
     const BlockFormat format = rows[c].part->blocks;
     if (format == BlockFormat::kNone) widen_row(rows[c], 0, size, x.data());
-    else
-      for (int64_t k = 0; k < size; k += block_size(format).size)
-        decode_block(format, rows[c].bytes() + k / block_size(format).size * block_size(format).bytes, &x[k]);
+    else decode_row(*rows[c].part, rows[c].row, x.data());
     for (int64_t k = 0; k < size; ++k) out[k * kWidth + c] = x[k];
   }
 }
@@ -220,7 +221,8 @@ void PackedLinear::find_panels(std::span<const TensorView> parts) {
     for (; p < num_panels() && p * kWidth < part_end; ++p) {
       const bool is_whole = p * kWidth >= part_begin && std::min((p + 1) * kWidth, out_features_) <= part_end;
       panels_.push_back({is_whole ? part.blocks : BlockFormat::kNone, begin});
-      begin += block_panel_bytes(panels_.back().blocks, in_features_);
+      const BlockFormat blocks = panels_.back().blocks;
+      begin += block_panel_bytes(blocks, in_features_) + panel_group_bytes(blocks, in_features_, part.groups.count);
       if (is_whole && part.blocks != BlockFormat::kNone)
         (block_size(part.blocks).size == kMaxBlockSize ? has_large_blocks_ : has_small_blocks_) = true;
     }
@@ -315,7 +317,8 @@ void for_each_decoded(const PackedLinear& table, int64_t row, const Set& set) {
   const int64_t p = row / kWidth, column = row % kWidth, first = column / kColumns * kColumns;
   for (int64_t k = 0; k < table.in_features(); k += kStep) {
     const int64_t end = std::min(table.in_features(), k + kStep);
-    decode_block_panel(table.panel_blocks(p), table.panel(p), k, end, first, first + kColumns, values);
+    decode_block_panel(table.panel_blocks(p), table.panel(p), table.in_features(), k, end, first, first + kColumns,
+                       values);
     for (int64_t i = k; i < end; ++i) set(i, values[(i - k) * kWidth + column]);
   }
 }

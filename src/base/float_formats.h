@@ -1,10 +1,11 @@
-// Conversions between fp32 and stored 16-bit floats: exact in the widening direction, round-to-nearest-even in the
-// other.
+// Conversions between fp32 and stored floats of 16 and 8 bits: exact in the widening direction, round-to-nearest-even
+// in the other.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 namespace llmb {
 
@@ -35,6 +36,15 @@ inline uint16_t f32_to_f16(float x) {
     return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(std::fabs(x) * 0x1p24f)));
   const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13));
+}
+
+// The value of an E4M3 byte: 4 bits of exponent, 3 of mantissa, no infinities, up to 448.
+inline float fp8_e4m3_to_f32(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                  : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  if ((bits & 0x7f) == 0x7f) magnitude = std::numeric_limits<float>::quiet_NaN();
+  return bits & 0x80 ? -magnitude : magnitude;
 }
 
 }  // namespace llmb

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/float_formats.h"
+#include "core/tensor_view.h"
 
 namespace llmb {
 
@@ -141,9 +142,90 @@ void block_q3_k(const uint8_t* p, float* out) {
     }
 }
 
+float rounded(bool is_bf16, float x) { return is_bf16 ? bf16_to_f32(f32_to_bf16(x)) : f16_to_f32(f32_to_f16(x)); }
+
+float load_f32(const uint8_t* p) {
+  float x;
+  std::memcpy(&x, p, 4);
+  return x;
+}
+
+// Code i of 32, of four bits or bytes.
+int integer_code(const uint8_t* codes, int bits, int i) {
+  return bits == 8 ? codes[i] : i < 16 ? codes[i] & 15 : codes[i - 16] >> 4;
+}
+
+// scale (a half): as stored; the number: rounded to the same dtype.
+float integer(bool is_bf16, const uint8_t* scale, int code, int zero) {
+  uint16_t half;
+  std::memcpy(&half, scale, 2);
+  return rounded(is_bf16, (is_bf16 ? bf16_to_f32(half) : f16_to_f32(half)) * static_cast<float>(code - zero));
+}
+
+// p: scale, zero, codes.
+template <int kBits, bool kIsBf16>
+void block_integers(const uint8_t* p, float* out) {
+  for (int i = 0; i < kSmallBlock; ++i) out[i] = integer(kIsBf16, p, integer_code(p + 3, kBits, i), p[2]);
+}
+
+// p: the matrix's scale, codes, the scales of sixteen each.
+void block_nvfp4(const uint8_t* p, float* out) {
+  for (int i = 0; i < 64; ++i) {
+    const float scale = fp8_e4m3_to_f32(p[36 + i / 16]) / load_f32(p);
+    out[i] = rounded(true, kNvfp4Values[integer_code(p + 4 + i / 32 * 16, 4, i % 32)] * scale);
+  }
+}
+
+// p: the scale, codes.
+template <bool kIsBf16>
+void block_fp8(const uint8_t* p, float* out) {
+  for (int i = 0; i < kSmallBlock; ++i) out[i] = rounded(kIsBf16, fp8_e4m3_to_f32(p[4 + i]) * load_f32(p));
+}
+template <const float (&kValues)[16], bool kIsBf16>
+void block_of_table(const uint8_t* p, float* out) {
+  for (int i = 0; i < 64; ++i)
+    out[i] = rounded(kIsBf16, kValues[integer_code(p + 4 + i / 32 * 16, 4, i % 32)] * load_f32(p));
+}
+template <bool kIsBf16>
+void block_row_int8(const uint8_t* p, float* out) {
+  for (int i = 0; i < kSmallBlock; ++i) {
+    const float product = static_cast<float>(static_cast<int8_t>(p[4 + i])) * load_f32(p);
+    out[i] = rounded(kIsBf16, product * kOneOver127);
+  }
+}
+
 using Decode = void (*)(const uint8_t* block, float* out);
-constexpr Decode kDecode[] = {nullptr,    block_q8_0, block_q4_0, block_q4_1, block_q5_0,   block_q5_1,   block_q2_k,
-                              block_q3_k, block_q4_k, block_q5_k, block_q6_k, block_iq4_nl, block_iq4_xs, block_mxfp4};
+constexpr Decode kDecode[] = {nullptr,
+                              block_q8_0,
+                              block_q4_0,
+                              block_q4_1,
+                              block_q5_0,
+                              block_q5_1,
+                              block_q2_k,
+                              block_q3_k,
+                              block_q4_k,
+                              block_q5_k,
+                              block_q6_k,
+                              block_iq4_nl,
+                              block_iq4_xs,
+                              block_mxfp4,
+                              block_integers<4, false>,
+                              block_integers<4, true>,
+                              block_integers<8, false>,
+                              block_integers<8, true>,
+                              nullptr,
+                              nullptr,
+                              nullptr,
+                              nullptr,
+                              block_nvfp4,
+                              block_fp8<false>,
+                              block_fp8<true>,
+                              block_of_table<kNf4Values, false>,
+                              block_of_table<kNf4Values, true>,
+                              block_of_table<kFp4Values, false>,
+                              block_of_table<kFp4Values, true>,
+                              block_row_int8<false>,
+                              block_row_int8<true>};
 static_assert(sizeof kDecode / sizeof kDecode[0] == kNumBlockFormats);
 
 }  // namespace
@@ -155,8 +237,25 @@ BlockFormat find_block_format(std::string_view name) {
 }
 
 void decode_block(BlockFormat format, const uint8_t* block, float* out) {
-  LLMB_CHECK(format != BlockFormat::kNone);
+  LLMB_CHECK(format != BlockFormat::kNone && !is_indexed(format));
   kDecode[static_cast<int>(format)](block, out);
+}
+
+void decode_row(const TensorView& matrix, int64_t row, float* out) {
+  const BlockSize& block = block_size(matrix.blocks);
+  const uint8_t* at = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_bytes();
+  if (!is_indexed(matrix.blocks)) {
+    for (int64_t k = 0; k < matrix.cols; k += block.size, at += block.bytes) decode_block(matrix.blocks, at, out + k);
+    return;
+  }
+  const uint8_t* const scales = at + matrix.cols / block.size * block.bytes;
+  const uint8_t* const zeros = scales + 2 * matrix.groups.count;
+  const int bits = block.bytes == kSmallBlock ? 8 : 4;
+  for (int64_t k = 0; k < matrix.cols; ++k) {
+    const int code = integer_code(at + k / block.size * block.bytes, bits, static_cast<int>(k % block.size));
+    const int64_t group = matrix.groups.of[k];
+    out[k] = integer(has_bf16_numbers(matrix.blocks), scales + 2 * group, code, zeros[group]);
+  }
 }
 
 }  // namespace llmb

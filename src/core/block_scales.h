@@ -29,10 +29,28 @@ inline constexpr BlockScales kBlockScales[kNumBlockFormats] = {
     {1, {0}},       // IQ4_NL
     {1, {0}},       // IQ4_XS
     {0, {}},        // MXFP4: a power of two, which is always finite
+    {1, {0}},       // int4 with fp16 scales
+    {1, {0}},       // int4 with bf16 scales
+    {1, {0}},       // int8 with fp16 scales
+    {1, {0}},       // int8 with bf16 scales
+    {0, {}},        // indexed formats: behind all blocks
+    {0, {}},
+    {0, {}},
+    {0, {}},
+    {0, {}},  // NVFP4: bytes
+    {0, {}},  // fp32 ones: FP8
+    {0, {}},
+    {0, {}},  // NF4, FP4
+    {0, {}},
+    {0, {}},
+    {0, {}},
+    {0, {}},  // int8 of rows
+    {0, {}},
 };
 constexpr const BlockScales& block_scales(BlockFormat format) { return kBlockScales[static_cast<int>(format)]; }
 
-// The first of so many stored blocks with a scale that is infinite or NaN; num_blocks: none has.
+// The first of so many stored blocks with a scale that is infinite or NaN; num_blocks: none has. REQUIRES: scales are
+// fp16.
 inline int64_t first_bad_block(BlockFormat format, const uint8_t* blocks, int64_t num_blocks) {
   const BlockScales& scales = block_scales(format);
   const int64_t bytes = block_size(format).bytes;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -43,10 +44,11 @@ class Inspector {
     const Result<ModelConfig> config = load_model_config(path_);
     if (config.ok()) print_config(*config);
     else refuse("model", config.status());
+    std::optional<Result<WeightFiles>> files;
+    if (config.ok()) files.emplace(WeightFiles::open(path_, *config));
+    stays_packed_ = files && files->ok() && (*files)->stays_packed();
     print_tensors();
-    if (config.ok()) {
-      if (const auto files = WeightFiles::open(path_, *config); !files.ok()) refuse("weights", files.status());
-    }
+    if (files && !files->ok()) refuse("weights", files->status());
     print_tokenizer(config.ok() ? config->vocab_size : 0);
     print_generation(config.ok() ? &*config : nullptr);
     print_template();
@@ -181,13 +183,19 @@ class Inspector {
     const auto end_of = [&](const std::string& suffix, const std::string& scale) {
       if (!line.name.ends_with(suffix)) return std::string();
       const auto found = dtypes.find(line.name.substr(0, line.name.size() - suffix.size()) + scale);
-      return found == dtypes.end() ? std::string() : "becomes " + found->second;
+      if (found == dtypes.end()) return std::string();
+      const std::string dtype = found->second == "F8_E4M3" ? "BF16" : found->second;  // of NVFP4's scales
+      if (!stays_packed_ || dtype == "F32") return "becomes " + dtype;
+      return dtype == "BF16" ? "stays on a CPU that multiplies in float32, else becomes BF16"
+                             : "stays on a CPU, becomes " + dtype + " on a GPU";
     };
     std::string out = end_of(".qweight", ".scales");
     if (out.empty()) out = end_of(".weight_packed", ".weight_scale");
     if (out.empty() && line.dtype == "I8") out = end_of(".weight", ".weight_scale");
     const bool is_other = line.dtype == "F8_E4M3" || line.dtype == "I8" || line.dtype == "U8";
-    if (out.empty() && is_other && line.name.ends_with(".weight")) out = "becomes the model's dtype";
+    if (out.empty() && is_other && line.name.ends_with(".weight"))
+      out = stays_packed_ ? "stays on a CPU that multiplies in float32, else becomes the model's dtype"
+                          : "becomes the model's dtype";
     return out;
   }
 
@@ -273,7 +281,9 @@ class Inspector {
 
   void print_kv(const ModelConfig& c) const {
     const int64_t weights = stored_weight_bytes(c);
-    const bool stays_blocks = c.is_dequantised && is_gguf_path(path_);
+    const bool stays_blocks = stays_packed_, is_gguf = is_gguf_path(path_);
+    // Blocks of GGUF as they are, other integers with the scales of their groups repeated.
+    const int64_t packed_bytes = is_gguf ? stored_bytes_ : stored_bytes_ * 6 / 5;
     if (weights > stored_bytes_ + stored_bytes_ / 4 && stored_bytes_ > 0)
       std::printf(
           "note          weights of few bits %sbecome %s when they are loaded: %.1f times the file's size\n",
@@ -281,7 +291,7 @@ class Inspector {
           dtype_name(stays_blocks ? c.gpu_dtype() : c.dtype),
           static_cast<double>(stays_blocks ? weights / dtype_bytes(c.dtype) * dtype_bytes(c.gpu_dtype()) : weights) /
               static_cast<double>(stored_bytes_));
-    if (stays_blocks)
+    if (stays_blocks && is_gguf)
       std::printf(
           "note          on a CPU, --gguf-activations int8 rounds what meets these weights: faster, other answers\n");
     std::vector<DType> dtypes = {DType::kF32};
@@ -289,7 +299,7 @@ class Inspector {
     for (const DType dtype : dtypes) {
       const KvLayout kv = make_kv_layout(c, 16, dtype, group_layers(c, 0));
       const int64_t numbers = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
-      const int64_t held = stays_blocks && dtype == DType::kF32 ? stored_bytes_ : numbers;
+      const int64_t held = stays_blocks && dtype == DType::kF32 ? packed_bytes : numbers;
       std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype),
                   static_cast<long long>(kv.bytes_per_token()), static_cast<double>(held) / 1048576);
       for (const uint64_t memory : memory_) {
@@ -316,6 +326,7 @@ class Inspector {
   const bool list_tensors_;
   const std::vector<std::string> adapters_;
   int64_t stored_bytes_ = 0;
+  bool stays_packed_ = false;             // on a CPU, of the matrices of few bits
   std::unique_ptr<Tokenizer> tokenizer_;  // null where it is refused
   std::vector<std::string> refused_;
 };

@@ -21,12 +21,6 @@ const std::array<float, 256>& fp8_values() {
   return values;
 }
 
-// How many rows and columns of the weight share a scale.
-struct Scales {
-  std::vector<float> values;  // [ceil(rows / block_rows), ceil(cols / block_cols)]
-  int64_t block_rows = 1, block_cols = 1;
-};
-
 Result<std::vector<float>> read_floats(const StoredTensor& tensor, int64_t count) {
   std::vector<float> out(count);
   for (int64_t i = 0; i < count; ++i) {
@@ -44,12 +38,30 @@ Result<std::vector<float>> read_floats(const StoredTensor& tensor, int64_t count
   return out;
 }
 
-Result<Scales> read_scales(const StoredTensor& tensor, int64_t rows, int64_t cols, const ModelConfig& config) {
+// One row, block of columns by block.
+template <typename Store>
+void dequantise_row(const uint8_t* in, const float* scales, int64_t block_cols, int64_t cols, const Store& store) {
+  const std::array<float, 256>& values = fp8_values();
+  for (int64_t begin = 0, block = 0; begin < cols; begin += block_cols, ++block) {
+    const int64_t end = std::min(cols, begin + block_cols);
+    for (int64_t col = begin; col < end; ++col) store(col, values[in[col]] * scales[block]);
+  }
+}
+
+}  // namespace
+
+// How many rows and columns of the weight share a scale.
+struct Fp8Source::Scales {
+  std::vector<float> values;  // [ceil(rows / block_rows), ceil(cols / block_cols)]
+  int64_t block_rows = 1, block_cols = 1;
+};
+
+Result<Fp8Source::Scales> Fp8Source::read_scales(const StoredTensor& tensor, int64_t rows, int64_t cols) const {
   Scales scales;
   int64_t count = 1;
   for (const int64_t dimension : tensor.shape) count *= dimension;  // fits: the file holds them
   const bool is_matrix = tensor.shape.size() == 2;
-  const int64_t block_rows = config.fp8_block_rows, block_cols = config.fp8_block_cols;
+  const int64_t block_rows = config_.fp8_block_rows, block_cols = config_.fp8_block_cols;
   const bool is_blocks = is_matrix && block_rows > 0 && block_cols > 0 &&
                          tensor.shape[0] == ceil_div(rows, block_rows) && tensor.shape[1] == ceil_div(cols, block_cols);
   const bool is_rows = count == rows && (tensor.shape.size() == 1 || (is_matrix && tensor.shape[0] == rows));
@@ -70,24 +82,25 @@ Result<Scales> read_scales(const StoredTensor& tensor, int64_t rows, int64_t col
   return scales;
 }
 
-// One row, block of columns by block.
-template <typename Store>
-void dequantise_row(const uint8_t* in, const float* scales, int64_t block_cols, int64_t cols, const Store& store) {
-  const std::array<float, 256>& values = fp8_values();
-  for (int64_t begin = 0, block = 0; begin < cols; begin += block_cols, ++block) {
-    const int64_t end = std::min(cols, begin + block_cols);
-    for (int64_t col = begin; col < end; ++col) store(col, values[in[col]] * scales[block]);
-  }
-}
-
-}  // namespace
-
-float fp8_e4m3_to_f32(uint8_t bits) {
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                  : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  if ((bits & 0x7f) == 0x7f) magnitude = std::numeric_limits<float>::quiet_NaN();
-  return bits & 0x80 ? -magnitude : magnitude;
+// Blocks of codes with their scale, of which scales.block_cols are a multiple.
+TensorView Fp8Source::blocks(const uint8_t* codes, const Scales& scales, int64_t rows, int64_t cols) {
+  const BlockFormat format = config_.dtype == DType::kBF16 ? BlockFormat::kFp8BF16 : BlockFormat::kFp8F16;
+  const BlockSize& block = block_size(format);
+  TensorView view{nullptr, config_.dtype, rows, cols, format};
+  if (access_ == WeightAccess::kShapes) return view;
+  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * view.row_bytes()));
+  const int64_t blocks_in_row = ceil_div(cols, scales.block_cols);
+  pool_.parallel_for(rows, [&](int64_t row, int) {
+    const uint8_t* const in = codes + row * cols;
+    const float* const row_scales = scales.values.data() + row / scales.block_rows * blocks_in_row;
+    uint8_t* to = out + row * view.row_bytes();
+    for (int64_t col = 0; col < cols; col += block.size, to += block.bytes) {
+      std::memcpy(to, &row_scales[col / scales.block_cols], 4);
+      std::memcpy(to + 4, in + col, static_cast<size_t>(block.size));
+    }
+  });
+  view.data = out;
+  return view;
 }
 
 Result<const uint8_t*> Fp8Source::bytes(const std::string& name, std::span<const int64_t> shape) {
@@ -112,9 +125,13 @@ Result<TensorView> Fp8Source::tensor(const std::string& name, std::span<const in
   if (!scale)
     return data_loss(stored->where + " is F8_E4M3 without a scale (" + name + "_scale, " + name + "_scale_inv)");
   const int64_t rows = shape[0], cols = shape[1];
-  LLMB_ASSIGN_OR_RETURN(const Scales scales, read_scales(*scale, rows, cols, config_));
+  LLMB_ASSIGN_OR_RETURN(const Scales scales, read_scales(*scale, rows, cols));
 
   const DType dtype = config_.dtype;
+  const BlockSize& block = block_size(BlockFormat::kFp8BF16);
+  const bool has_blocks = cols % block.size == 0 && (scales.block_cols == cols || scales.block_cols % block.size == 0);
+  if (form_ == WeightForm::kBlocks && has_blocks && dtype != DType::kF32)
+    return blocks(stored->data, scales, rows, cols);
   if (access_ == WeightAccess::kShapes) return TensorView{nullptr, dtype, rows, cols};
   auto* const out = static_cast<uint8_t*>(buffers_.take(rows * cols * dtype_bytes(dtype)));
   const int64_t blocks_in_row = ceil_div(cols, scales.block_cols);

@@ -3,26 +3,26 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/float_formats.h"
-#include "model/config_fields.h"
+#include "model/packed_parts.h"
 
 namespace llmb {
 
 namespace {
 
 constexpr std::string_view kWeight = ".weight";
-constexpr int64_t kRowsOfTask = 16;  // the codes of a line of memory belong to so many rows of the matrix
 
 uint32_t load_word(const uint8_t* words, int64_t index) {
   uint32_t word;
   std::memcpy(&word, words + 4 * index, 4);
   return word;
 }
+
+}  // namespace
 
 Result<DType> scale_dtype(const StoredTensor& tensor) {
   if (tensor.dtype == "F16") return DType::kF16;
@@ -45,6 +45,8 @@ Result<std::vector<float>> read_finite(const StoredTensor& tensor) {
   return values;
 }
 
+namespace {
+
 // Where AWQ has column n of eight in a word: its kernels want even ones first.
 constexpr int kAwqPlaces[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
@@ -59,9 +61,10 @@ struct PackedSource::Groups {
   std::vector<int32_t> of;     // the group of each column
   bool by_columns = false;
 
-  int64_t at(int64_t row, int64_t col, int64_t rows) const {
-    return by_columns ? of[static_cast<size_t>(col)] * rows + row : row * count + of[static_cast<size_t>(col)];
+  int64_t of_group(int64_t row, int64_t group, int64_t rows) const {
+    return by_columns ? group * rows + row : row * count + group;
   }
+  int64_t at(int64_t row, int64_t col, int64_t rows) const { return of_group(row, of[static_cast<size_t>(col)], rows); }
 };
 
 // Codes of `bits` bits in words of 32, the lowest bits first.
@@ -93,7 +96,7 @@ bool PackedSource::has(const std::string& name) const {
   if (!name.ends_with(kWeight)) return false;
   const std::string stem = name.substr(0, name.size() - kWeight.size());
   return (stored_.is_gptq_or_awq() && others_.has(stem + ".qweight")) ||
-         (stored_.method == StoredMethod::kPackedInts && others_.has(name + "_packed"));
+         (stored_.is_packed() && others_.has(name + "_packed"));
 }
 
 Result<TensorView> PackedSource::tensor(const std::string& name, std::span<const int64_t> shape) {
@@ -113,6 +116,9 @@ Result<TensorView> PackedSource::tensor(const std::string& name, std::span<const
     case StoredMethod::kInts:
       if (is_int8 || others_.has(name + "_packed")) return compressed(name, rows, cols);
       break;
+    case StoredMethod::kNvfp4:
+      if (others_.has(name + "_packed")) return nvfp4(name, rows, cols);
+      break;
     case StoredMethod::kBitsandbytes:
       if (is_int8) return eight_bits(name, rows, cols);
       if (stored && stored->dtype == "U8") return four_bits(name, rows, cols);
@@ -121,22 +127,60 @@ Result<TensorView> PackedSource::tensor(const std::string& name, std::span<const
   return others_.tensor(name, shape);
 }
 
-// value(row, col): in fp32, to be rounded.
-template <typename Value>
-TensorView PackedSource::make(DType dtype, int64_t rows, int64_t cols, const Value& value) {
-  if (access_ == WeightAccess::kShapes) return {nullptr, dtype, rows, cols};
-  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * cols * dtype_bytes(dtype)));
-  auto* const floats = reinterpret_cast<float*>(out);
-  auto* const halves = reinterpret_cast<uint16_t*>(out);
-  pool_.parallel_for(ceil_div(rows, kRowsOfTask), [&](int64_t task, int) {
-    for (int64_t row = task * kRowsOfTask; row < std::min(rows, (task + 1) * kRowsOfTask); ++row)
-      for (int64_t col = 0; col < cols; ++col) {
-        const float x = value(row, col);
-        if (dtype == DType::kF32) floats[row * cols + col] = x;
-        else halves[row * cols + col] = dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
-      }
+// The blocks that hold these integers as they are; kNone: numbers it is.
+BlockFormat PackedSource::block_format(const Groups& groups, int64_t cols) const {
+  constexpr int64_t kBlock = 32;
+  const bool has_blocks = form_ == WeightForm::kBlocks && cols % kBlock == 0 && groups.dtype != DType::kF32;
+  if (!has_blocks || (stored_.bits != 4 && stored_.bits != 8)) return BlockFormat::kNone;
+  bool is_indexed = false;  // narrow groups, or columns in another order, whose neighbours are of other groups
+  for (int64_t col = 0; col < cols; ++col) is_indexed |= groups.of[col] != groups.of[col / kBlock * kBlock];
+  if (is_indexed && groups.count > UINT16_MAX) return BlockFormat::kNone;
+  const bool is_bf16 = groups.dtype == DType::kBF16;
+  if (stored_.bits == 4 && is_indexed) return is_bf16 ? BlockFormat::kIndexedInt4BF16 : BlockFormat::kIndexedInt4F16;
+  if (stored_.bits == 4) return is_bf16 ? BlockFormat::kInt4BF16 : BlockFormat::kInt4F16;
+  if (is_indexed) return is_bf16 ? BlockFormat::kIndexedInt8BF16 : BlockFormat::kIndexedInt8F16;
+  return is_bf16 ? BlockFormat::kInt8BF16 : BlockFormat::kInt8F16;
+}
+
+// scale · (code(row, col) − zero). offset: added to codes and zeros, none of them is negative.
+template <typename Code>
+TensorView PackedSource::make_integers(const Groups& groups, int32_t offset, int64_t rows, int64_t cols,
+                                       const Code& code) {
+  const BlockFormat format = block_format(groups, cols);
+  if (format == BlockFormat::kNone)
+    return make(groups.dtype, rows, cols, [&](int64_t row, int64_t col) {
+      const int64_t at = groups.at(row, col, rows);
+      return groups.scales[at] * static_cast<float>(code(row, col) - groups.zeros[at]);
+    });
+  const BlockSize& block = block_size(format);
+  TensorView view{nullptr, groups.dtype, rows, cols, format, {nullptr, groups.count}};
+  if (access_ == WeightAccess::kShapes) return view;
+  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * view.row_bytes()));
+  const auto store_scale = [&](int64_t at, uint8_t* scale, uint8_t* zero) {
+    const float x = groups.scales[at];
+    const uint16_t half = groups.dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    std::memcpy(scale, &half, 2);
+    *zero = static_cast<uint8_t>(groups.zeros[at] + offset);
+  };
+  for_each_row(rows, [&](int64_t row) {
+    uint8_t* to = out + row * view.row_bytes();
+    for (int64_t col = 0; col < cols; col += block.size, to += block.bytes) {
+      const bool has_scale = !is_indexed(format);
+      if (has_scale) store_scale(groups.at(row, col, rows), to, to + 2);
+      pack_codes(
+          stored_.bits, [&](int64_t i) { return static_cast<uint8_t>(code(row, col + i) + offset); },
+          has_scale ? to + kGroupScaleBytes : to);
+    }
+    for (int64_t g = 0; is_indexed(format) && g < groups.count; ++g)
+      store_scale(groups.of_group(row, g, rows), to + 2 * g, to + 2 * groups.count + g);
   });
-  return {out, dtype, rows, cols};
+  if (is_indexed(format)) {
+    auto* const of = static_cast<uint16_t*>(buffers_.take(cols * int64_t{sizeof(uint16_t)}));
+    std::copy(groups.of.begin(), groups.of.end(), of);
+    view.groups.of = of;
+  }
+  view.data = out;
+  return view;
 }
 
 // Which group each column is in: as stored, where columns were quantised in another order, else in turn.
@@ -184,11 +228,9 @@ Result<TensorView> PackedSource::gptq_or_awq(const std::string& stem, int64_t ro
   for (int64_t g = 0; g < count; ++g)
     for (int64_t row = 0; row < rows; ++row)
       groups.zeros.push_back((zero_codes.get(g * (rows / per_word), place(row)) + more) & mask);
-  return make(groups.dtype, rows, cols, [&](int64_t row, int64_t col) {
-    const int32_t code = is_awq ? weight_codes.get(col * (rows / per_word), place(row))
-                                : Codes{codes.data + 4 * (col / per_word * rows + row), bits}.get(0, col % per_word);
-    const int64_t at = groups.at(row, col, rows);
-    return groups.scales[at] * static_cast<float>(code - groups.zeros[at]);
+  return make_integers(groups, 0, rows, cols, [&](int64_t row, int64_t col) {
+    return is_awq ? weight_codes.get(col * (rows / per_word), place(row))
+                  : Codes{codes.data + 4 * (col / per_word * rows + row), bits}.get(0, col % per_word);
   });
 }
 
@@ -241,84 +283,53 @@ Result<TensorView> PackedSource::compressed(const std::string& name, int64_t row
     }
   }
   const Codes weight_codes{codes.data, bits};
-  return make(groups.dtype, rows, cols, [&](int64_t row, int64_t col) {
-    const int32_t code = is_packed ? weight_codes.get(row * words, col)
-                                   : static_cast<int32_t>(static_cast<int8_t>(codes.data[row * cols + col]));
-    const int64_t at = groups.at(row, col, rows);
-    return groups.scales[at] * static_cast<float>(code - groups.zeros[at]);
+  return make_integers(groups, is_packed ? 0 : 128, rows, cols, [&](int64_t row, int64_t col) {
+    return is_packed ? weight_codes.get(row * words, col)
+                     : static_cast<int32_t>(static_cast<int8_t>(codes.data[row * cols + col]));
   });
 }
 
-namespace {
-
-// The JSON object beside a matrix of bitsandbytes.
-Result<nlohmann::json> read_state(const StoredTensor& stored) {
-  const std::string_view text(reinterpret_cast<const char*>(stored.data), static_cast<size_t>(stored.bytes));
-  Result<nlohmann::json> state = parse_config_object(text);
-  if (!state.ok()) return state.status().with_context(stored.where);
-  return state;
-}
-
-}  // namespace
-
-// The scales of blocks of four-bit codes, which may be stored as codes of eight bits with scales themselves.
-Result<std::vector<float>> PackedSource::four_bit_scales(const std::string& name, const std::string& state,
-                                                         int64_t count) {
-  LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, read_state(*checkpoint_.find(state)));
-  ConfigFields f(object);
-  if (!f.has("nested_blocksize")) {
-    LLMB_ASSIGN_OR_RETURN(const StoredTensor stored, part(name + ".absmax", "F32", std::array{count}));
-    return read_finite(stored);
+// Codes in pairs, a scale in E4M3 for every 16 columns, and one for all by which those are divided.
+Result<TensorView> PackedSource::nvfp4(const std::string& name, int64_t rows, int64_t cols) {
+  constexpr int64_t kGroup = 16;
+  if (cols % kGroup != 0)
+    return unsupported("\"" + name + "_packed\": rows of " + std::to_string(cols) + ", which is no multiple of 16");
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, part(name + "_packed", "U8", std::array{rows, cols / 2}));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor scales, part(name + "_scale", kFp8DType, std::array{rows, cols / kGroup}));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor divisor, part(name + "_global_scale", "F32", std::array{int64_t{1}}));
+  float of_all;
+  std::memcpy(&of_all, divisor.data, 4);
+  if (!(of_all > 0) || !std::isfinite(of_all) || !std::isfinite(448 / of_all))
+    return data_loss(divisor.where + " is " + std::to_string(of_all) + ", by which no scale can be divided");
+  for (int64_t i = 0; i < scales.bytes; ++i)
+    if ((scales.data[i] & 0x7f) == 0x7f) return data_loss(scales.where + " holds a scale that is not finite");
+  const auto code = [&](int64_t row, int64_t col) {
+    const uint8_t pair = codes.data[(row * cols + col) / 2];
+    return static_cast<uint8_t>(col % 2 == 0 ? pair & 15 : pair >> 4);
+  };
+  const BlockSize& block = block_size(BlockFormat::kNVFP4);
+  if (form_ == WeightForm::kNumbers || cols % block.size != 0) {
+    std::array<float, 256> numbers;  // of scales
+    for (int i = 0; i < 256; ++i) numbers[i] = fp8_e4m3_to_f32(static_cast<uint8_t>(i)) / of_all;
+    return make(DType::kBF16, rows, cols, [&](int64_t row, int64_t col) {
+      return kNvfp4Values[code(row, col)] * numbers[scales.data[(row * cols + col) / kGroup]];
+    });
   }
-  const int64_t block = f.integer("nested_blocksize", {}, 1, 1 << 20);
-  const double offset = f.number("nested_offset", 0, -1e30, 1e30);
-  LLMB_RETURN_IF_ERROR(f.status());
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, part(name + ".absmax", "U8", std::array{count}));
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor table, part(name + ".nested_quant_map", "F32", std::array{int64_t{256}}));
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor scales,
-                        part(name + ".nested_absmax", "F32", std::array{ceil_div(count, block)}));
-  LLMB_ASSIGN_OR_RETURN(const std::vector<float> numbers, read_finite(table));
-  LLMB_ASSIGN_OR_RETURN(const std::vector<float> of_blocks, read_finite(scales));
-  std::vector<float> out(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    const float product = numbers[codes.data[i]] * of_blocks[i / block];
-    out[i] = product + static_cast<float>(offset);
-  }
-  return out;
-}
-
-// bitsandbytes' NF4 and FP4: two codes a byte, the first in the high bits, row after row.
-Result<TensorView> PackedSource::four_bits(const std::string& name, int64_t rows, int64_t cols) {
-  std::string state = name + ".quant_state.bitsandbytes__nf4";
-  if (!checkpoint_.find(state)) state = name + ".quant_state.bitsandbytes__fp4";
-  if (!checkpoint_.find(state))
-    return data_loss("tensor \"" + name + "\" has dtype U8, but no \"" + name + ".quant_state.bitsandbytes__nf4\"");
-  LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, read_state(*checkpoint_.find(state)));
-  ConfigFields f(object);
-  const int64_t block = f.integer("blocksize", {}, 2, 1 << 20);
-  LLMB_RETURN_IF_ERROR(f.status().with_context(state));
-  const int64_t size = rows * cols, count = ceil_div(size, block);
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, part(name, "U8", std::array{ceil_div(size, 2), int64_t{1}}));
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor table, part(name + ".quant_map", "F32", std::array{int64_t{16}}));
-  LLMB_ASSIGN_OR_RETURN(const std::vector<float> numbers, read_finite(table));
-  LLMB_ASSIGN_OR_RETURN(const std::vector<float> scales, four_bit_scales(name, state, count));
-  return make(config_.dtype, rows, cols, [&](int64_t row, int64_t col) {
-    const int64_t i = row * cols + col;
-    const uint8_t byte = codes.data[i / 2];
-    return numbers[i % 2 == 0 ? byte >> 4 : byte & 15] * scales[i / block];
+  TensorView view{nullptr, DType::kBF16, rows, cols, BlockFormat::kNVFP4};
+  if (access_ == WeightAccess::kShapes) return view;
+  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * view.row_bytes()));
+  for_each_row(rows, [&](int64_t row) {
+    uint8_t* to = out + row * view.row_bytes();
+    for (int64_t col = 0; col < cols; col += block.size, to += block.bytes) {
+      std::memcpy(to, &of_all, 4);
+      for (int64_t run = 0; run < 2; ++run)
+        pack_codes(
+            4, [&](int64_t i) { return code(row, col + 32 * run + i); }, to + 4 + 16 * run);
+      std::memcpy(to + 36, scales.data + (row * cols + col) / kGroup, 4);
+    }
   });
-}
-
-// bitsandbytes' LLM.int8(): the largest magnitude of each row, which is the code 127.
-Result<TensorView> PackedSource::eight_bits(const std::string& name, int64_t rows, int64_t cols) {
-  const std::string stem = name.substr(0, name.size() - kWeight.size());
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, part(name, "I8", std::array{rows, cols}));
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor largest, part(stem + ".SCB", "F32", std::array{rows}));
-  LLMB_ASSIGN_OR_RETURN(const std::vector<float> scales, read_finite(largest));
-  return make(config_.dtype, rows, cols, [&](int64_t row, int64_t col) {
-    const float product = static_cast<float>(static_cast<int8_t>(codes.data[row * cols + col])) * scales[row];
-    return product * 7.874015718698502e-3f;  // 1 / 127, as bitsandbytes has it
-  });
+  view.data = out;
+  return view;
 }
 
 }  // namespace llmb

@@ -2,26 +2,43 @@
 // models were quantised with: GPTQ, AWQ, compressed-tensors, bitsandbytes.
 //
 // Every weight is what the format's own code dequantises it to, bit for bit: scale · (code − zero), rounded once to the
-// dtype of the scales, or for bitsandbytes to the model's dtype.
+// dtype of the scales, or for bitsandbytes to the model's dtype, for NVFP4 to bf16. They may come in blocks
+// (core/block_format.h), which mean the same numbers.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/float_formats.h"
 #include "model/fp8_weights.h"
 #include "model/quantization_config.h"
 
 namespace llmb {
+
+// 32 codes of four bits or bytes, as blocks have them. code(i)
+template <typename Code>
+void pack_codes(int64_t bits, const Code& code, uint8_t* to) {
+  for (int64_t i = 0; i < 16; ++i) {
+    if (bits == 8) to[i] = code(i), to[16 + i] = code(16 + i);
+    else to[i] = static_cast<uint8_t>(code(i) | code(16 + i) << 4);
+  }
+}
 
 // Matrices as numbers; what is not stored in such a format is as Fp8Source has it. kDataLoss names the tensor: one that
 // is missing or misshapen, a scale that is not finite, a group that there is not.
 class PackedSource final : public WeightSource {
  public:
   PackedSource(const Checkpoint& checkpoint, const ModelConfig& config, const StoredQuantization& stored,
-               ThreadPool& pool, WeightAccess access = WeightAccess::kValues)
+               ThreadPool& pool, WeightAccess access = WeightAccess::kValues, WeightForm form = WeightForm::kNumbers)
       : checkpoint_(checkpoint),
         config_(config),
         stored_(stored),
         pool_(pool),
         access_(access),
-        others_(checkpoint, config, pool, access),
+        form_(form),
+        others_(checkpoint, config, pool, access, form),
         reads_(checkpoint.files()) {}
   bool has(const std::string& name) const override;
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
@@ -43,17 +60,66 @@ class PackedSource final : public WeightSource {
                           std::vector<int32_t>* of);
   Result<TensorView> gptq_or_awq(const std::string& stem, int64_t rows, int64_t cols);
   Result<TensorView> compressed(const std::string& stem, int64_t rows, int64_t cols);
+  Result<TensorView> nvfp4(const std::string& name, int64_t rows, int64_t cols);
   Result<TensorView> four_bits(const std::string& name, int64_t rows, int64_t cols);
   Result<std::vector<float>> four_bit_scales(const std::string& name, const std::string& state, int64_t count);
   Result<TensorView> eight_bits(const std::string& name, int64_t rows, int64_t cols);
+  // f(row), each row once, on all threads.
+  template <typename Function>
+  void for_each_row(int64_t rows, const Function& f) {
+    constexpr int64_t kOfTask = 16;  // the codes of a line of memory belong to so many rows of the matrix
+    pool_.parallel_for(ceil_div(rows, kOfTask), [&](int64_t task, int) {
+      for (int64_t row = task * kOfTask; row < std::min(rows, (task + 1) * kOfTask); ++row) f(row);
+    });
+  }
+  // value(row, col): in fp32, to be rounded.
   template <typename Value>
-  TensorView make(DType dtype, int64_t rows, int64_t cols, const Value& value);
+  TensorView make(DType dtype, int64_t rows, int64_t cols, const Value& value) {
+    if (access_ == WeightAccess::kShapes) return {nullptr, dtype, rows, cols};
+    auto* const out = static_cast<uint8_t*>(buffers_.take(rows * cols * dtype_bytes(dtype)));
+    auto* const floats = reinterpret_cast<float*>(out);
+    auto* const halves = reinterpret_cast<uint16_t*>(out);
+    for_each_row(rows, [&](int64_t row) {
+      for (int64_t col = 0; col < cols; ++col) {
+        const float x = value(row, col);
+        if (dtype == DType::kF32) floats[row * cols + col] = x;
+        else halves[row * cols + col] = dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
+      }
+    });
+    return {out, dtype, rows, cols};
+  }
+  // Blocks of a scale in fp32 and the codes of block_size(format).size columns, of four bits or bytes.
+  // scale(row, col), code(row, col)
+  template <typename Scale, typename Code>
+  TensorView make_wide_blocks(BlockFormat format, int64_t rows, int64_t cols, const Scale& scale, const Code& code) {
+    const BlockSize& block = block_size(format);
+    TensorView view{nullptr, config_.dtype, rows, cols, format};
+    if (access_ == WeightAccess::kShapes) return view;
+    auto* const out = static_cast<uint8_t*>(buffers_.take(rows * view.row_bytes()));
+    for_each_row(rows, [&](int64_t row) {
+      uint8_t* to = out + row * view.row_bytes();
+      for (int64_t col = 0; col < cols; col += block.size, to += block.bytes) {
+        const float x = scale(row, col);
+        std::memcpy(to, &x, 4);
+        const int64_t bits = block.size == 32 ? 8 : 4;
+        for (int64_t k = 0; k < block.size; k += 32)
+          pack_codes(
+              bits, [&](int64_t i) { return code(row, col + k + i); }, to + 4 + k * bits / 8);
+      }
+    });
+    view.data = out;
+    return view;
+  }
+  BlockFormat block_format(const Groups& groups, int64_t cols) const;
+  template <typename Code>
+  TensorView make_integers(const Groups& groups, int32_t offset, int64_t rows, int64_t cols, const Code& code);
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   const StoredQuantization stored_;
   ThreadPool& pool_;
   const WeightAccess access_;
+  const WeightForm form_;
   Fp8Source others_;
   WeightBuffers buffers_;
   MappedReads reads_;

@@ -14,8 +14,7 @@ using nlohmann::json;
 
 constexpr const char* kSupported =
     "; supported: fp8 (E4M3), compressed-tensors (float-quantized and int-quantized with 8 bits, pack-quantized with 4 "
-    "or "
-    "8), gptq (4 or 8 bits), awq (4 bits, gemm), bitsandbytes, mxfp4 of gpt_oss";
+    "or 8, nvfp4-pack-quantized), gptq (4 or 8 bits), awq (4 bits, gemm), bitsandbytes, mxfp4 of gpt_oss";
 
 Status refused(const std::string& what) {
   return unsupported("quantization_config: " + what + " is not supported" + kSupported);
@@ -64,6 +63,18 @@ StoredQuantization read_ints(ConfigFields& w, const std::string& format, int64_t
   return stored;
 }
 
+// NVFP4 in the "weights" of a group.
+StoredQuantization read_nvfp4(ConfigFields& w, int64_t bits) {
+  StoredQuantization stored;
+  stored.method = StoredMethod::kNvfp4;
+  stored.group_size = read_group_size(w, 16);
+  if (bits != 4 || stored.group_size != 16)
+    w.fail(refused("nvfp4-pack-quantized with " + std::to_string(bits) + " bits in groups of " +
+                   std::to_string(stored.group_size)));
+  if (!w.boolean("symmetric", true)) w.fail(refused("weights that are not symmetric"));
+  return stored;
+}
+
 // One of "config_groups".
 void read_group(const json& group, const std::string& of_all, ConfigFields& parent, ModelConfig* config,
                 std::optional<StoredQuantization>* stored) {
@@ -71,7 +82,8 @@ void read_group(const json& group, const std::string& of_all, ConfigFields& pare
   ConfigFields f(group);
   const std::string format = f.text("format", of_all);
   const bool is_ints = format == "pack-quantized" || format == "int-quantized";
-  if (format != "float-quantized" && !is_ints)
+  const bool is_nvfp4 = format == "nvfp4-pack-quantized";
+  if (format != "float-quantized" && !is_ints && !is_nvfp4)
     parent.fail(refused("compressed-tensors format \"" + format.substr(0, 60) + "\""));
   const json* weights = f.find("weights");
   if (weights == nullptr || !weights->is_object())
@@ -81,9 +93,10 @@ void read_group(const json& group, const std::string& of_all, ConfigFields& pare
   const int64_t bits = w.integer("num_bits", 8, 1, 64);
   StoredQuantization here;
   if (is_ints) here = read_ints(w, format, bits);
-  if (type != (is_ints ? "int" : "float") || (!is_ints && bits != 8))
+  if (is_nvfp4) here = read_nvfp4(w, bits);
+  if (type != (is_ints ? "int" : "float") || (!is_ints && !is_nvfp4 && bits != 8))
     parent.fail(refused("weights of type " + type.substr(0, 60) + " with " + std::to_string(bits) + " bits"));
-  if (!is_ints) {
+  if (!is_ints && !is_nvfp4) {
     const std::string strategy = w.text("strategy", "tensor");
     if (strategy != "tensor" && strategy != "channel" && strategy != "block")
       parent.fail(refused("strategy \"" + strategy.substr(0, 60) + "\""));

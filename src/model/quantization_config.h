@@ -9,7 +9,7 @@
 namespace llmb {
 
 // How a checkpoint stores the matrices that are not numbers (model/packed_weights.h).
-enum class StoredMethod { kNumbers, kGptq, kAwq, kPackedInts, kInts, kBitsandbytes };
+enum class StoredMethod { kNumbers, kGptq, kAwq, kPackedInts, kInts, kNvfp4, kBitsandbytes };
 
 struct StoredQuantization {
   StoredMethod method = StoredMethod::kNumbers;
@@ -20,11 +20,13 @@ struct StoredQuantization {
 
   friend bool operator==(const StoredQuantization&, const StoredQuantization&) = default;
   bool is_gptq_or_awq() const { return method == StoredMethod::kGptq || method == StoredMethod::kAwq; }
+  // Whether a matrix NAME may be stored as NAME_packed.
+  bool is_packed() const { return method == StoredMethod::kPackedInts || method == StoredMethod::kNvfp4; }
 };
 
 // Reads "quantization_config" where there is one: E4M3 weights of quant_method "fp8", or "compressed-tensors" in format
-// float-quantized, pack-quantized or int-quantized; "gptq", "awq", "bitsandbytes"; "mxfp4" of gpt_oss. Everything else
-// is refused by its name. Activations are never quantised, whatever the file says of them.
+// float-quantized, pack-quantized, int-quantized or nvfp4-pack-quantized; "gptq", "awq", "bitsandbytes"; "mxfp4" of
+// gpt_oss. Everything else is refused by its name. Activations are never quantised, whatever the file says of them.
 void read_quantization(ConfigFields& fields, ModelConfig* config);
 
 // The same of a model's config.json. Numbers where there is no such file.

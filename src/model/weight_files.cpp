@@ -1,9 +1,11 @@
 #include "model/weight_files.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/content_hash.h"
 #include "formats/safetensors.h"
@@ -95,6 +97,16 @@ Status WeightFiles::still_readable() const {
 
 bool WeightFiles::is_gguf() const { return std::holds_alternative<GgufFile>(parts_->files); }
 
+bool WeightFiles::stays_packed() const {
+  if (is_gguf()) return parts_->config.is_dequantised;
+  const StoredQuantization& stored = parts_->quantization;
+  if (stored.method != StoredMethod::kNumbers) return true;
+  const auto& checkpoint = std::get<Checkpoint>(parts_->files);
+  const std::vector<std::string> names = checkpoint.names();
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return checkpoint.find(name)->dtype == kFp8DType; });
+}
+
 int64_t WeightFiles::stored_bytes() const {
   int64_t bytes = 0;
   if (const auto* file = std::get_if<GgufFile>(&parts_->files)) {
@@ -110,7 +122,7 @@ std::unique_ptr<WeightSource> WeightFiles::make_source(ThreadPool& pool, WeightA
   if (const auto* file = std::get_if<GgufFile>(&parts_->files))
     return std::make_unique<GgufSource>(*file, parts_->config, pool, access, form);
   return std::make_unique<PackedSource>(std::get<Checkpoint>(parts_->files), parts_->config, parts_->quantization, pool,
-                                        access);
+                                        access, form);
 }
 
 }  // namespace llmb

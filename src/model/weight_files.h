@@ -37,6 +37,8 @@ class WeightFiles {
                                             WeightForm form = WeightForm::kNumbers) const;
 
   bool is_gguf() const;
+  // Whether the matrices of layers can come in blocks.
+  bool stays_packed() const;
   // All tensors, as they are stored.
   int64_t stored_bytes() const;
 

@@ -43,9 +43,10 @@ void transpose(const uint8_t* from, int64_t rows, int64_t cols, uint8_t* to) {
 
 TensorView slice_rows(const TensorView& matrix, int64_t begin, int64_t count) {
   // After an error, or where only shapes are looked at.
-  if (matrix.data == nullptr) return {nullptr, matrix.dtype, count, matrix.cols, matrix.blocks};
+  if (matrix.data == nullptr) return {nullptr, matrix.dtype, count, matrix.cols, matrix.blocks, matrix.groups};
   LLMB_CHECK(begin + count <= matrix.rows);
-  return {bytes_of(matrix) + begin * matrix.row_bytes(), matrix.dtype, count, matrix.cols, matrix.blocks};
+  return {
+      bytes_of(matrix) + begin * matrix.row_bytes(), matrix.dtype, count, matrix.cols, matrix.blocks, matrix.groups};
 }
 
 TensorView slice_vector(const TensorView& vector, int64_t begin, int64_t count) {
@@ -73,9 +74,26 @@ TensorView WeightReader::tensor(const std::string& name, std::initializer_list<i
   return {};
 }
 
-TensorView WeightReader::transposed(const TensorView& stored) {
+TensorView WeightReader::as_numbers(const TensorView& stored) {
+  if (stored.blocks == BlockFormat::kNone || stored.data == nullptr)
+    return {stored.data, stored.dtype, stored.rows, stored.cols};
+  uint8_t* const to = scratch(stored.rows * stored.cols * dtype_bytes(stored.dtype));
+  std::vector<float> numbers(static_cast<size_t>(stored.cols));
+  for (int64_t row = 0; row < stored.rows; ++row) {
+    decode_row(stored, row, numbers.data());
+    for (int64_t k = 0; k < stored.cols; ++k) {
+      const int64_t i = row * stored.cols + k;
+      const uint16_t half = stored.dtype == DType::kF16 ? f32_to_f16(numbers[k]) : f32_to_bf16(numbers[k]);
+      if (stored.dtype == DType::kF32) std::memcpy(to + i * 4, &numbers[k], 4);
+      else std::memcpy(to + i * 2, &half, 2);
+    }
+  }
+  return {to, stored.dtype, stored.rows, stored.cols};
+}
+
+TensorView WeightReader::transposed(const TensorView& in_any_form) {
   if (!status_.ok()) return {};
-  LLMB_CHECK(stored.blocks == BlockFormat::kNone);  // only checkpoints of numbers have such layouts
+  const TensorView stored = as_numbers(in_any_form);  // blocks are of rows
   if (stored.data == nullptr) return {nullptr, stored.dtype, stored.cols, stored.rows};
   uint8_t* to = scratch(stored.rows * stored.cols * dtype_bytes(stored.dtype));
   if (stored.dtype == DType::kF32) transpose<uint32_t>(bytes_of(stored), stored.rows, stored.cols, to);
@@ -99,9 +117,9 @@ TensorView WeightReader::times(const TensorView& a, const TensorView& b) {
   return {to, DType::kF32, 1, a.cols};
 }
 
-TensorView WeightReader::times_columns(const TensorView& matrix, const TensorView& vector, double factor) {
+TensorView WeightReader::times_columns(const TensorView& in_any_form, const TensorView& vector, double factor) {
   if (!status_.ok()) return {};
-  LLMB_CHECK(matrix.blocks == BlockFormat::kNone);
+  const TensorView matrix = as_numbers(in_any_form);
   if (matrix.data == nullptr) return {nullptr, DType::kF32, matrix.rows, matrix.cols};
   auto* to = reinterpret_cast<float*>(scratch(matrix.rows * matrix.cols * int64_t{sizeof(float)}));
   for (int64_t i = 0; i < matrix.rows * matrix.cols; ++i)
@@ -125,13 +143,14 @@ TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t st
   if (!status_.ok()) return {};
   const bool is_vector = view.rows == 1;
   const int64_t size = is_vector ? view.cols : view.rows, count = (size - begin + step - 1) / step;
-  const TensorView shape = {nullptr, view.dtype, is_vector ? 1 : count, is_vector ? count : view.cols, view.blocks};
+  const TensorView shape = {nullptr,     view.dtype, is_vector ? 1 : count, is_vector ? count : view.cols,
+                            view.blocks, view.groups};
   if (view.data == nullptr) return shape;
   const int64_t bytes = is_vector ? dtype_bytes(view.dtype) : view.row_bytes();
   uint8_t* to = scratch(count * bytes);
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(to + i * bytes, bytes_of(view) + (begin + i * step) * bytes, static_cast<size_t>(bytes));
-  return {to, shape.dtype, shape.rows, shape.cols, shape.blocks};
+  return {to, shape.dtype, shape.rows, shape.cols, shape.blocks, shape.groups};
 }
 
 TensorView WeightReader::pairs_apart(const TensorView& view, int64_t head_dim, int64_t rotary_dim) {
@@ -145,7 +164,7 @@ TensorView WeightReader::pairs_apart(const TensorView& view, int64_t head_dim, i
     const int64_t from = channel >= rotary_dim ? channel : channel < half ? 2 * channel : 2 * (channel - half) + 1;
     std::memcpy(to + i * bytes, bytes_of(view) + (i - channel + from) * bytes, static_cast<size_t>(bytes));
   }
-  return {to, view.dtype, view.rows, view.cols, view.blocks};
+  return {to, view.dtype, view.rows, view.cols, view.blocks, view.groups};
 }
 
 TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t count, int64_t rows, int64_t cols) {

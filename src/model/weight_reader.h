@@ -30,13 +30,13 @@ class WeightReader {
 
   TensorView tensor(const std::string& name, std::initializer_list<int64_t> shape);
   // Turns a tensor stored [cols, rows] into [rows, cols].
-  TensorView transposed(const TensorView& stored);
+  TensorView transposed(const TensorView& in_any_form);
   // + offset, as fp32.
   TensorView plus(const TensorView& vector, double offset);
   // The product of two vectors, and vectors one behind the other; as fp32.
   TensorView times(const TensorView& a, const TensorView& b);
   // A matrix as fp32, its columns multiplied by a vector and `factor`.
-  TensorView times_columns(const TensorView& matrix, const TensorView& vector, double factor);
+  TensorView times_columns(const TensorView& in_any_form, const TensorView& vector, double factor);
   TensorView joined(std::span<const TensorView> vectors);
   // In every head_dim rows of a matrix, or elements of a vector where it has one row: the even ones of the first
   // rotary_dim, the odd ones of them, then the rest. Channels that rope turns together come to lie where ropes by
@@ -55,6 +55,7 @@ class WeightReader {
 
  private:
   uint8_t* scratch(int64_t bytes);
+  TensorView as_numbers(const TensorView& stored);  // of its dtype, which holds them exactly
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }

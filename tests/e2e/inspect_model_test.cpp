@@ -47,7 +47,8 @@ TEST_CASE("layers with a state, and layers that are an MLP alone") {
 
 TEST_CASE("an adapter, and one of another model") {
   const std::string fixtures = source_dir() + "/data/fixtures/";
-  const ProcessResult fits = inspect({fixtures + "models/llama-gqa", "--adapter", fixtures + "adapters/llama-gqa/rank-1"});
+  const ProcessResult fits =
+      inspect({fixtures + "models/llama-gqa", "--adapter", fixtures + "adapters/llama-gqa/rank-1"});
   check_says(fits, "adapters/llama-gqa/rank-1: LoRA of rank 1 at most, 4 modules, 224 parameters");
   const ProcessResult other = inspect({fixtures + "models/llama-gqa", "--adapter", fixtures + "adapters/gpt2/rank-16"});
   CHECK(other.exit_code == 4);
@@ -89,7 +90,14 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
   check_says(tensors, "stays on a CPU, becomes bfloat16 on a GPU\n");
   const ProcessResult gptq = inspect({source_dir() + "/data/fixtures/quantized/gptq-4", "--tensors"});
   check_says(gptq, "model.layers.0.mlp.down_proj.qweight");
-  check_says(gptq, "becomes F16\n");
+  check_says(gptq, "stays on a CPU, becomes F16 on a GPU\n");
+  const ProcessResult w8a8 = inspect({source_dir() + "/data/fixtures/quantized/w8a8", "--tensors"});
+  check_says(w8a8, "stays on a CPU that multiplies in float32, else becomes BF16\n");
+  const ProcessResult nvfp4 = inspect({source_dir() + "/data/fixtures/quantized/nvfp4", "--tensors"});
+  check_says(nvfp4, "model.layers.1.mlp.down_proj.weight_packed");
+  check_says(nvfp4, "stays on a CPU that multiplies in float32, else becomes BF16\n");
+  check_says(inspect({source_dir() + "/data/fixtures/quantized/nf4", "--tensors"}),
+             "stays on a CPU that multiplies in float32, else becomes the model's dtype\n");
 }
 
 TEST_CASE("llm-batch inspect shows adapters and models, and says whether an adapter fits a model") {

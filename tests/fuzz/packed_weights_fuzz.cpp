@@ -2,6 +2,8 @@
 // input is a config.json, a NUL, and a safetensors file with the parts of a matrix "m".
 #include <array>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "model/packed_weights.h"
@@ -18,9 +20,14 @@ LLMB_FUZZ_TARGET(packed_weights) {
   if (!stored.ok() || !checkpoint.ok()) return;
   llmb::ThreadPool pool(1);
   llmb::ModelConfig config;
-  for (const llmb::WeightAccess access : {llmb::WeightAccess::kShapes, llmb::WeightAccess::kValues}) {
-    llmb::PackedSource source(*checkpoint, config, *stored, pool, access);
-    for (const auto& shape : {std::array<int64_t, 2>{8, 32}, std::array<int64_t, 2>{16, 8}}) {
+  using llmb::WeightAccess, llmb::WeightForm;
+  const std::pair<WeightAccess, WeightForm> ways[] = {{WeightAccess::kShapes, WeightForm::kNumbers},
+                                                      {WeightAccess::kValues, WeightForm::kNumbers},
+                                                      {WeightAccess::kValues, WeightForm::kBlocks}};
+  for (const auto& [access, form] : ways) {
+    llmb::PackedSource source(*checkpoint, config, *stored, pool, access, form);
+    using Shape = std::array<int64_t, 2>;
+    for (const auto& shape : {Shape{8, 32}, Shape{16, 8}, Shape{8, 64}}) {
       const auto view = source.tensor("m.weight", shape);
       if (!view.ok()) {
         LLMB_CHECK(!view.status().message().empty());
@@ -29,6 +36,9 @@ LLMB_FUZZ_TARGET(packed_weights) {
       LLMB_CHECK(view->rows == shape[0] && view->cols == shape[1]);
       const auto* const bytes = static_cast<const uint8_t*>(view->data);
       for (int64_t i = 0; bytes != nullptr && i < shape[0] * view->row_bytes(); ++i) LLMB_CHECK(bytes[i] <= 255);
+      if (bytes == nullptr || view->blocks == llmb::BlockFormat::kNone) continue;
+      std::vector<float> row(static_cast<size_t>(shape[1]));
+      for (int64_t i = 0; i < shape[0]; ++i) llmb::decode_row(*view, i, row.data());
     }
   }
 }

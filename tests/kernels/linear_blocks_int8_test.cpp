@@ -155,6 +155,7 @@ std::vector<float> awkward_rows(int64_t rows, int64_t k) {
 TEST_CASE("products are those of the definition, to the bit: any rows, threads, instruction set") {
   ThreadPool one(1), three(3);
   for (const BlockFormat format : all_block_formats()) {
+    if (rounds_numbers(format)) continue;  // these take x as it is
     CAPTURE(std::string(block_size(format).name));
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 256}, {67, block_size(format).size == 32 ? 544 : 768}}) {
       const BlockWeights weights(format, n, k, static_cast<uint32_t>(n));

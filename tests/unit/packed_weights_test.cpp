@@ -4,11 +4,18 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <optional>
+#include <random>
 #include <set>
 
+#include "base/float_formats.h"
+#include "core/block_format.h"
 #include "model/weight_files.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
@@ -65,7 +72,7 @@ TEST_CASE("every weight is what the format's own code dequantises it to, to the 
       CHECK(std::memcmp(view->data, right.data, static_cast<size_t>(right.bytes)) == 0);
     }
   }
-  CHECK(formats().size() == 11);
+  CHECK(formats().size() == 12);
 }
 
 TEST_CASE("models answer as transformers does with the dequantised weights") {
@@ -136,6 +143,13 @@ TEST_CASE("hostile checkpoints are refused before any weight is read, by the ten
   has(refusal("w4a16", "weight_scale", rename), "missing");
   has(refusal("w4a16-zeros", "weight_zero_point", cut_short), "shape");
   has(refusal("w8a8", "weight", cut_short), "shape");
+  for (const char* part : {"weight_packed", "weight_scale", "weight_global_scale"}) {
+    has(refusal("nvfp4", part, cut_short), "shape");
+    has(refusal("nvfp4", part, rename), part == std::string("weight_packed") ? "weight\"" : "missing");
+  }
+  has(refusal("nvfp4", "weight_scale", first_is(uint8_t{0xff})), "not finite");
+  for (const float bad : {0.0f, -1.0f, 1e-40f, std::nanf(""), INFINITY})
+    has(refusal("nvfp4", "weight_global_scale", first_is(bad)), "by which no scale can be divided");
   has(refusal("nf4", "weight", cut_short), "shape");
   has(refusal("nf4", "weight.absmax", cut_short), "shape");
   has(refusal("nf4", "weight.quant_state.bitsandbytes__nf4", rename), "quant_state");
@@ -147,6 +161,156 @@ TEST_CASE("hostile checkpoints are refused before any weight is read, by the ten
               }),
       "blocksize");
   has(refusal("llm-int8", "SCB", cut_short), "shape");
+}
+
+// A checkpoint of one matrix "m" [rows, cols] of random codes.
+class OneMatrix {
+ public:
+  static constexpr int64_t kRows = 24, kCols = 256;
+
+  OneMatrix(const std::string& config, std::vector<RawTensor> tensors) {
+    std::mt19937 rng(5);
+    for (RawTensor& t : tensors) {
+      int64_t bytes = t.dtype == "I32" ? 4 : t.dtype == "F16" || t.dtype == "BF16" ? 2 : 1;
+      for (const int64_t n : t.shape) bytes *= n;
+      if (!t.bytes.empty()) continue;
+      for (int64_t i = 0; i < bytes; ++i) t.bytes.push_back(static_cast<char>(rng()));
+      for (char& byte : t.bytes)
+        if (t.dtype == "F8_E4M3" && (byte & 0x7f) == 0x7f) byte ^= 1;  // no NaN
+      if (t.dtype != "F16" && t.dtype != "BF16") continue;
+      for (int64_t i = 0; i < bytes; i += 2) {  // finite, of both signs and any size, subnormal ones too
+        const float scale = std::ldexp(static_cast<float>(rng() % 2001) - 1000, -static_cast<int>(rng() % 36));
+        const uint16_t half = t.dtype == "F16" ? f32_to_f16(scale) : f32_to_bf16(scale);
+        std::memcpy(t.bytes.data() + i, &half, 2);
+      }
+    }
+    write_file(dir_ / "config.json", R"({"model_type":"llama","quantization_config":)" + config + "}");
+    write_file(dir_ / "model.safetensors", raw_safetensors(tensors));
+    checkpoint_.emplace(Checkpoint::open(dir_.path()).value());
+    stored_ = load_stored_quantization(dir_.path()).value();
+  }
+  std::unique_ptr<PackedSource> source(WeightForm form, WeightAccess access = WeightAccess::kValues) {
+    return std::make_unique<PackedSource>(*checkpoint_, config_, stored_, pool_, access, form);
+  }
+
+ private:
+  const TempDir dir_;
+  const ModelConfig config_;
+  StoredQuantization stored_;
+  ThreadPool pool_{1};
+  std::optional<Checkpoint> checkpoint_;
+};
+
+// The format that the matrix stays in; that its blocks mean what the matrix is as numbers, bit for bit.
+BlockFormat stays_in(OneMatrix& m) {
+  const std::array shape{OneMatrix::kRows, OneMatrix::kCols};
+  const auto numbers = m.source(WeightForm::kNumbers), blocks = m.source(WeightForm::kBlocks);
+  const TensorView expected = numbers->tensor("m.weight", shape).value();
+  const TensorView actual = blocks->tensor("m.weight", shape).value();
+  const TensorView shapes = m.source(WeightForm::kBlocks, WeightAccess::kShapes)->tensor("m.weight", shape).value();
+  CHECK(expected.blocks == BlockFormat::kNone);
+  CHECK(actual.dtype == expected.dtype);
+  CHECK(shapes.blocks == actual.blocks);
+  CHECK(shapes.data == nullptr);
+  CHECK(shapes.row_bytes() == actual.row_bytes());
+  if (actual.blocks == BlockFormat::kNone) return BlockFormat::kNone;
+  std::vector<float> decoded(static_cast<size_t>(OneMatrix::kCols));
+  for (int64_t i = 0; i < OneMatrix::kRows * OneMatrix::kCols; ++i) {
+    if (i % OneMatrix::kCols == 0) decode_row(actual, i / OneMatrix::kCols, decoded.data());
+    uint16_t half;
+    std::memcpy(&half, static_cast<const uint8_t*>(expected.data) + 2 * i, 2);
+    const float number = expected.dtype == DType::kBF16 ? bf16_to_f32(half) : f16_to_f32(half);
+    REQUIRE(std::bit_cast<uint32_t>(decoded[i % OneMatrix::kCols]) == std::bit_cast<uint32_t>(number));
+  }
+  return actual.blocks;
+}
+
+TEST_CASE("integers of four and eight bits stay in blocks, which mean the same numbers") {
+  constexpr int64_t kRows = OneMatrix::kRows, kCols = OneMatrix::kCols;
+  const auto gptq = [](int bits, int64_t group, bool order, const std::string& index) {
+    const int64_t words = 32 / bits, count = group > 0 ? kCols / group : 1;
+    std::vector<RawTensor> parts = {{"m.qweight", "I32", {kCols / words, kRows}, ""},
+                                    {"m.qzeros", "I32", {count, kRows / words}, ""},
+                                    {"m.scales", "F16", {count, kRows}, ""}};
+    if (!index.empty()) parts.push_back({"m.g_idx", "I32", {kCols}, index});
+    return OneMatrix(R"({"quant_method":"gptq","bits":)" + std::to_string(bits) + R"(,"group_size":)" +
+                         std::to_string(group) + R"(,"desc_act":)" + (order ? "true" : "false") + "}",
+                     parts);
+  };
+  const auto indices = [](const auto& group_of) {
+    std::string bytes;
+    for (int32_t col = 0; col < kCols; ++col) {
+      const int32_t group = group_of(col);
+      bytes.append(reinterpret_cast<const char*>(&group), 4);
+    }
+    return bytes;
+  };
+  for (const int64_t group : {32, 64, 128, -1}) {
+    CAPTURE(group);
+    OneMatrix four = gptq(4, group, false, ""), eight = gptq(8, group, false, "");
+    CHECK(stays_in(four) == BlockFormat::kInt4F16);
+    CHECK(stays_in(eight) == BlockFormat::kInt8F16);
+  }
+  OneMatrix narrow = gptq(4, 16, false, "");
+  CHECK(stays_in(narrow) == BlockFormat::kIndexedInt4F16);
+  // An order that leaves neighbours together is none.
+  OneMatrix swapped = gptq(4, 64, true, indices([](int32_t col) { return 3 - col / 64; }));
+  CHECK(stays_in(swapped) == BlockFormat::kInt4F16);
+  OneMatrix scattered = gptq(4, 64, true, indices([](int32_t col) { return col * 7 % 4; }));
+  CHECK(stays_in(scattered) == BlockFormat::kIndexedInt4F16);
+  OneMatrix wide = gptq(8, 64, true, indices([](int32_t col) { return col * 7 % 4; }));
+  CHECK(stays_in(wide) == BlockFormat::kIndexedInt8F16);
+
+  OneMatrix awq(R"({"quant_method":"awq","bits":4,"group_size":64,"version":"gemm","zero_point":true})",
+                {{"m.qweight", "I32", {kCols, kRows / 8}, ""},
+                 {"m.qzeros", "I32", {kCols / 64, kRows / 8}, ""},
+                 {"m.scales", "F16", {kCols / 64, kRows}, ""}});
+  CHECK(stays_in(awq) == BlockFormat::kInt4F16);
+
+  const auto compressed = [](const char* format, int bits, const std::string& strategy,
+                             const std::vector<RawTensor>& parts) {
+    return OneMatrix(std::string(R"({"quant_method":"compressed-tensors","format":")") + format +
+                         R"(","config_groups":{"group_0":{"targets":["Linear"],"weights":{"type":"int","num_bits":)" +
+                         std::to_string(bits) + "," + strategy + R"(,"symmetric":true}}}})",
+                     parts);
+  };
+  OneMatrix w4 = compressed(
+      "pack-quantized", 4, R"("strategy":"group","group_size":32)",
+      {{"m.weight_packed", "I32", {kRows, kCols / 8}, ""}, {"m.weight_scale", "BF16", {kRows, kCols / 32}, ""}});
+  CHECK(stays_in(w4) == BlockFormat::kInt4BF16);
+  OneMatrix w4_zeros = compressed("pack-quantized", 4, R"("strategy":"group","group_size":128)",
+                                  {{"m.weight_packed", "I32", {kRows, kCols / 8}, ""},
+                                   {"m.weight_scale", "F16", {kRows, kCols / 128}, ""},
+                                   {"m.weight_zero_point", "I32", {kRows / 8, kCols / 128}, ""}});
+  CHECK(stays_in(w4_zeros) == BlockFormat::kInt4F16);
+  OneMatrix w8 = compressed("int-quantized", 8, R"("strategy":"channel")",
+                            {{"m.weight", "I8", {kRows, kCols}, ""}, {"m.weight_scale", "BF16", {kRows, 1}, ""}});
+  CHECK(stays_in(w8) == BlockFormat::kInt8BF16);
+
+  const float of_all = 1234.5f;
+  OneMatrix nvfp4(R"({"quant_method":"compressed-tensors","format":"nvfp4-pack-quantized","config_groups":{"group_0":
+                     {"targets":["Linear"],"weights":{"type":"float","num_bits":4,"strategy":"tensor_group",
+                      "group_size":16,"symmetric":true}}}})",
+                  {{"m.weight_packed", "U8", {kRows, kCols / 2}, ""},
+                   {"m.weight_scale", "F8_E4M3", {kRows, kCols / 16}, ""},
+                   {"m.weight_global_scale", "F32", {1}, std::string(reinterpret_cast<const char*>(&of_all), 4)}});
+  CHECK(stays_in(nvfp4) == BlockFormat::kNVFP4);
+}
+
+TEST_CASE("matrices of golden models come in blocks where they are asked for; their answers are tested above") {
+  for (const char* name :
+       {"gptq-4", "gptq-4-order", "gptq-8-v2", "awq", "w4a16", "w4a16-zeros", "w8a16", "w8a8", "nvfp4"}) {
+    CAPTURE(name);
+    const ModelConfig config = load_model_config(kDir + name).value();
+    const auto files = WeightFiles::open(kDir + name, config);
+    REQUIRE(files.ok());
+    CHECK(files->stays_packed());
+    ThreadPool pool(1);
+    const auto source = files->make_source(pool, WeightAccess::kValues, WeightForm::kBlocks);
+    const auto view = source->tensor("model.layers.0.mlp.down_proj.weight", std::array{int64_t{32}, int64_t{64}});
+    REQUIRE(view.ok());
+    CHECK(view->blocks != BlockFormat::kNone);
+  }
 }
 
 }  // namespace

@@ -12,9 +12,11 @@ import pathlib
 
 import bitsandbytes.functional as bnb
 import torch
+from compressed_tensors.compressors.nvfp4 import NVFP4PackedCompressor
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
-from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize, quantize
+from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -96,6 +98,19 @@ def compressed(weight, bits=4, strategy="group", symmetric=True, packed=True, dt
     return tensors, dequantize(codes, scale, zero, args)
 
 
+def nvfp4(weight):
+    args = QuantizationArgs(num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True,
+                            scale_dtype=torch.float8_e4m3fn, zp_dtype=torch.float8_e4m3fn)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    weight = weight.to(torch.bfloat16)
+    parts = weight.float().reshape(weight.shape[0], -1, 16)
+    global_scale = generate_gparam(weight.float().min(), weight.float().max())
+    scale, _ = calculate_qparams(parts.min(-1).values, parts.max(-1).values, args, global_scale)
+    tensors = NVFP4PackedCompressor.compress({"weight": weight, "weight_scale": scale,
+                                              "weight_global_scale": global_scale}, scheme)
+    return tensors, NVFP4PackedCompressor.decompress(dict(tensors), scheme)["weight"]
+
+
 def four_bit(weight, kind="nf4", nested=True):
     codes, state = bnb.quantize_4bit(weight.to(torch.bfloat16), blocksize=64, quant_type=kind,
                                      compress_statistics=nested)
@@ -115,6 +130,9 @@ def of_groups(fmt, **weights):
     return {"quant_method": "compressed-tensors", "format": fmt, "quantization_status": "compressed", "ignore": ["lm_head"],
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"type": "int", **weights}}}}
 
+
+NVFP4 = of_groups("nvfp4-pack-quantized", num_bits=4, strategy="tensor_group", group_size=16, symmetric=True)
+NVFP4["config_groups"]["group_0"]["weights"]["type"] = "float"
 
 # name: quantization_config, dtype of the rest, quantiser
 FORMATS = {
@@ -138,6 +156,7 @@ FORMATS = {
     "fp4": ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}, "bfloat16",
             lambda w: four_bit(w, "fp4", nested=False)),
     "llm-int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "float16", eight_bit),
+    "nvfp4": (NVFP4, "bfloat16", nvfp4),
 }
 
 

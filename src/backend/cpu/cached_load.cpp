@@ -103,7 +103,8 @@ Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const We
     return CachedLoad{std::move(weights), std::nullopt};
   }
   std::string key = "quantization ";
-  key.append(quantization_name(options.cpu.quantization)).append("\n").append(*identity);
+  key.append(quantization_name(options.cpu.quantization)).append(form == WeightForm::kBlocks ? ", blocks\n" : "\n");
+  key.append(*identity);
   const std::string path = weight_cache_path(options.cpu.weight_cache_dir, options.model_dir, options.cpu.quantization);
   if (std::optional<CachedLoad> load = take_weights(path, key, config, files, form, ops, pool)) return std::move(*load);
   NotingMaker maker(ops);

@@ -13,9 +13,10 @@
 
 namespace llmb {
 
-// Blocks stay as they are stored unless weights are quantised anew.
+// Blocks stay as they are stored unless weights are quantised anew, or products take bf16 by bf16.
 inline WeightForm weight_form(const LoadOptions& options) {
-  return options.cpu.quantization == Quantization::kNone ? WeightForm::kBlocks : WeightForm::kNumbers;
+  const bool are_numbers = options.cpu.quantization != Quantization::kNone || options.dtype == DType::kBF16;
+  return are_numbers ? WeightForm::kNumbers : WeightForm::kBlocks;
 }
 
 struct CachedLoad {

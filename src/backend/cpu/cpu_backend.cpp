@@ -45,12 +45,13 @@ int num_threads(int wanted) {
 // Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
 constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
 
-// An estimate of the weights' memory. files: null where there are none.
-int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files) {
+// An estimate of the weights' memory. files: null where there are none; dtype: of activations.
+int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, DType dtype,
+                              const WeightFiles* files) {
   const int64_t stored = stored_weight_bytes(config);
   if (quantization == Quantization::kNone) {
-    const bool stays_blocks = config.is_dequantised && files != nullptr && files->is_gguf();
-    return stays_blocks ? files->stored_bytes() * 21 / 20 : stored;
+    const bool stays_blocks = files != nullptr && files->stays_packed() && dtype != DType::kBF16;
+    return stays_blocks ? files->stored_bytes() * (files->is_gguf() ? 21 : 24) / 20 : stored;
   }
   const int64_t vocabulary = (config.tie_word_embeddings ? 1 : 2) * int64_t{config.vocab_size} * config.hidden_size;
   const int64_t projections = stored / dtype_bytes(config.dtype) - vocabulary;
@@ -133,7 +134,10 @@ class CpuBackend final : public Backend {
     }
     const WeightFiles* const stored = files ? &*files : nullptr;
     LLMB_RETURN_IF_ERROR(check_block_activations(config, options, stored));
-    const int64_t weight_bytes = resident_weight_bytes(config, options.cpu.quantization, stored);
+    const Result<CpuArithmetic> chosen =
+        choose_cpu_arithmetic(config, options.cpu.quantization, options.dtype, options.cpu.arithmetic);
+    LLMB_RETURN_IF_ERROR(chosen.status());
+    const int64_t weight_bytes = resident_weight_bytes(config, options.cpu.quantization, chosen->dtype, stored);
     LLMB_ASSIGN_OR_RETURN(const KvLayout kv, plan_memory(config, options, weight_bytes));
     config_ = config;
     options_ = options;

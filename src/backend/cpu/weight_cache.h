@@ -31,7 +31,7 @@ namespace llmb {
 
 // Raised with every change to the bytes that are made of a checkpoint: their layout (kernels/cpu/linear_pack.cpp), how
 // they are rounded, the order in which load_model_weights asks for them.
-inline constexpr uint32_t kWeightCacheVersion = 3;
+inline constexpr uint32_t kWeightCacheVersion = 4;
 
 // Where the packed weights of a model lie in a directory. Nothing else of the model is in the name, so that a changed
 // model takes the place of the old one.
@@ -51,8 +51,8 @@ class CachedWeights {
   std::shared_ptr<const void> memory() const { return memory_; }  // keeps sections where they are
   bool is_mapped() const { return mapped_ != nullptr; }           // false: copied
 
-  // Ok: all that was read of sections since they were opened was what was checked then. kDataLoss: it may not have been;
-  // kIoError.
+  // Ok: all that was read of sections since they were opened was what was checked then. kDataLoss: it may not have
+  // been; kIoError.
   Status check(ThreadPool& pool);
 
  private:
