@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Times workers of one core each against one process of as many cores, in pairs that take turns:
+"""Times workers, or ranks, of one core each against one process of as many cores, in pairs that take turns:
 
     make && tools/time_workers.py [--build build] [--pairs 11] [--workers 2] [--rows 192]
+    make && tools/time_workers.py --flag tensor-parallel-size --rows 64
 
-Prints one process's seconds by the workers', each run's without loading: above 1 the workers are faster. Bar: 0.98. The rows are
-groups of prompts with a beginning in common and answers of uneven length, over a shape of data/shapes with random weights.
+Prints one process's seconds by theirs, each run's without loading: above 1 they are faster. Bars: 0.98 for workers, 0.9 for ranks.
+The rows are groups of prompts with a beginning in common and answers of uneven length, over a shape of data/shapes with random weights.
 Quiet machines only. 7 pairs of 192 rows on two cores: a Xeon (Emerald Rapids), 2026-11-24: 1.100 [0.850, 1.253]; an AMD EPYC
 7003, 2026-11-26: 1.033 [1.001, 1.246].
 """
@@ -58,6 +59,7 @@ def main():
     parser.add_argument("--shape", default="smollm2-135m")
     parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--flag", default="workers", help="or tensor-parallel-size or pipeline-parallel-size")
     parser.add_argument("--rows", type=int, default=192)
     options = parser.parse_args()
     ratios = []
@@ -66,13 +68,13 @@ def main():
         write_rows(rows, options.rows)
         command = [os.path.join(options.build, "llm-batch"), "-m", os.path.join(ROOT, "data/shapes", options.shape),
                    "--load-format", "dummy", rows, "-o", output, "--threads", str(options.workers)]
-        divided = command + ["--workers", str(options.workers)]
+        divided = command + ["--" + options.flag, str(options.workers)]
         for i in range(options.pairs):
             order = [command, divided] if i % 2 == 0 else [divided, command]
             times = {len(run): seconds(run, directory) for run in order}
             ratios.append(times[len(command)] / times[len(divided)])
-            print(f"{times[len(command)]:.2f} s, workers {times[len(divided)]:.2f} s: {ratios[-1]:.3f}", flush=True)
-    print("one process / workers:", median_of_ratios(ratios))
+            print(f"{times[len(command)]:.2f} s, {options.flag} {times[len(divided)]:.2f} s: {ratios[-1]:.3f}", flush=True)
+    print(f"one process / {options.flag}:", median_of_ratios(ratios))
 
 
 if __name__ == "__main__":

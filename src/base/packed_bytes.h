@@ -96,7 +96,13 @@ class PackedReader {
   template <typename T>
   void read(std::vector<T>& values) {
     values.resize(read_size());
-    for (T& value : values) read(value);
+    if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
+      const size_t size = values.size() * sizeof(T);
+      const char* const from = take(size);
+      if (size > 0) std::memcpy(values.data(), from, size);
+    } else {
+      for (T& value : values) read(value);
+    }
   }
   template <typename T>
     requires requires(T& value) { each_member(value, [](auto&) {}); }

@@ -245,6 +245,18 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->check(integer_in(1, 256))
       ->group(group)
       ->option_text("W");
+  app.add_option("--tensor-parallel-size", o.job.tensor_parallel_size,
+                 "Divide each layer of the model among N processes (ranks) with a part of the weights, the cache and the "
+                 "cores each; part of what answers depend on, as sums over ranks round otherwise. On the CPU")
+      ->check(integer_in(1, 64))
+      ->group(group)
+      ->option_text("N [1]");
+  app.add_option("--pipeline-parallel-size", o.job.pipeline_parallel_size,
+                 "Divide the model by layers into N stages, each a process, or as many as --tensor-parallel-size says; "
+                 "changes no byte. On the CPU")
+      ->check(integer_in(1, 64))
+      ->group(group)
+      ->option_text("N [1]");
   app.add_option("--data-parallel-size", o.job.num_workers, "vLLM's name of --workers")
       ->check(integer_in(1, 256))
       ->group(group)

@@ -23,6 +23,7 @@
 #include "job/measured_steps.h"
 #include "job/merge_choice.h"
 #include "job/prefix_rows.h"
+#include "job/rank_team.h"
 #include "job/tuned_settings.h"
 #include "job/worker_setup.h"
 #include "model/adapter_library.h"
@@ -137,11 +138,14 @@ int dry_run(const Options& dry_options) {
   if (const Status status = reader->check_inputs(); !status.ok()) return refuse(input_stop(status));
   const Status found = find_model_dirs(&options.model, /*needs_weights=*/options.device != "ledger");
   if (!found.ok()) return refuse(model_files_stop(found));
-  if (const auto device = choose_device(options.device); device.ok()) use_tuned_settings(*device, &options);
+  const auto device = choose_device(options.device);
+  if (device.ok()) use_tuned_settings(*device, &options);
   Result<ModelFiles> model = load_model_files(options);
   if (!model.ok()) return refuse(model_files_stop(model.status()));
   if (const Status status = follow_states(model->config, &options); !status.ok())
     return refuse({JobEnd::kOptionRefused, status.message()});
+  if (const auto stop = check_rank_options(options, device.ok() ? device->kind : DeviceKind::kCpu, *model))
+    return refuse(*stop);
   if (const Status status = load_model_context(options.model, &*model); !status.ok())
     return refuse(model_files_stop(status));
   if (model->adapters) model->adapters->check_values();

@@ -62,6 +62,8 @@ std::string check_autotune(const Options& options) {
   if (!options.autotune) return "";
   if (options.dry_run) return "--autotune and --dry-run cannot be combined";
   if (options.job.num_workers > 0) return "--autotune cannot be combined with --workers; tune a run without them";
+  if (options.job.tensor_parallel_size > 1 || options.job.pipeline_parallel_size > 1)
+    return "--autotune cannot be combined with --tensor-parallel-size or --pipeline-parallel-size; tune a run without";
   if (options.job.load.cpu.weight_cache_dir.empty())
     return "--autotune needs --weight-cache DIR, where what it finds is kept";
   const std::vector<std::string>& inputs = options.job.inputs;

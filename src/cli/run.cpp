@@ -197,10 +197,10 @@ bool say(const Words& words) {
   }
 }
 
-int run_job(const Options& options, const BackendFactory& make, const StartWorker& start_worker, RunView& view,
-            StderrWriter& writer) {
+int run_job(const Options& options, const BackendFactory& make, const StartWorker& start_worker,
+            const StartRank& start_rank, RunView& view, StderrWriter& writer) {
   Display display(options);
-  Job job(options.job, {make, interrupt_count(), display, start_worker});
+  Job job(options.job, {make, interrupt_count(), display, start_worker, start_rank});
   view.show(&job);
   std::optional<JobEnding> ending;
   const int exit_code = guarded([&] {
@@ -261,7 +261,19 @@ int run_worker(int argc, const char* const* argv, Descriptor socket, const Backe
   return guarded([&] {
     StderrWriter writer;
     ParsedCommandLine parsed = parse_command_line(argc, argv);
-    if (!parsed.exit_code) run_remote_worker(std::move(parsed.options.job), std::move(socket), make);
+    if (!parsed.exit_code)
+      run_remote_worker(std::move(parsed.options.job), std::move(socket), make, rank_starter(argc, argv));
+    let_reader_finish(writer, *parsed.exit_code);
+    return *parsed.exit_code;
+  });
+}
+
+// One of a model's ranks; rank 0 says what is to be said.
+int run_rank(int argc, const char* const* argv, RankSeat seat) {
+  return guarded([&] {
+    StderrWriter writer;
+    ParsedCommandLine parsed = parse_command_line(argc, argv);
+    if (!parsed.exit_code) run_remote_rank(std::move(parsed.options.job), std::move(seat), kExitDeviceFault);
     let_reader_finish(writer, *parsed.exit_code);
     return *parsed.exit_code;
   });
@@ -273,6 +285,7 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
   hold_memory_reserve();
   if (std::optional<Descriptor> socket = take_worker_arguments(&argc, &argv))
     return run_worker(argc, argv, std::move(*socket), make);
+  if (std::optional<RankSeat> seat = take_rank_arguments(&argc, &argv)) return run_rank(argc, argv, std::move(*seat));
   return guarded([&] {
     StderrWriter writer;
     RunView view;
@@ -293,7 +306,7 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
         tell_terminal_input(options.job.inputs);
         if (options.dry_run) return dry_run(options);
         if (options.autotune) return run_aside(options, make, view, writer, autotune);
-        return run_job(options, make, worker_starter(argc, argv), view, writer);
+        return run_job(options, make, worker_starter(argc, argv), rank_starter(argc, argv), view, writer);
       });
       view.set_exit_code(exit_code);
       let_reader_finish(writer, exit_code);

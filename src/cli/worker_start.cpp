@@ -24,7 +24,8 @@ namespace llmb {
 namespace {
 
 constexpr std::string_view kWorkerFlag = "--worker-process";  // not in --help: its value is made here
-constexpr int kSocket = 3;
+constexpr std::string_view kRankFlag = "--rank-process";      // likewise
+constexpr int kSocket = 3, kMemory = 4;
 constexpr std::string_view kGpus = "CUDA_VISIBLE_DEVICES=";
 
 // The one GPU of those that this process sees; "" where it is not among them.
@@ -54,7 +55,9 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // The signals that this process handles or ignores have their usual meaning again, but for those that it inherited.
-int spawn(std::vector<std::string> arguments, std::vector<std::string> environment, int socket, pid_t* pid) {
+// memory: another descriptor that the process gets; -1: none
+int spawn(std::vector<std::string> arguments, std::vector<std::string> environment, int socket, int memory,
+          pid_t* pid) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
@@ -62,6 +65,7 @@ int spawn(std::vector<std::string> arguments, std::vector<std::string> environme
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_adddup2(&files, socket, kSocket);
+  if (memory >= 0) posix_spawn_file_actions_adddup2(&files, memory, kMemory);
   sigset_t none;
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
@@ -76,39 +80,79 @@ int spawn(std::vector<std::string> arguments, std::vector<std::string> environme
 
 }  // namespace
 
-StartWorker worker_starter(int argc, const char* const* argv) {
-  ::signal(SIGCHLD, SIG_DFL);  // ignored by whoever started this, it would hide how workers end
-  return [argc, argv](int index, int count) -> Result<StartedProcess> {
-    int sockets[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
-      return device_error(std::string("cannot make a socket: ") + ::strerror(errno));
-    const Descriptor theirs(real_file_ops(), sockets[1]);
-    StartedProcess process;
-    process.socket = Descriptor(real_file_ops(), sockets[0]);
-    std::vector<std::string> arguments = {
-        argv[0], std::string(kWorkerFlag),
-        std::to_string(index) + "/" + std::to_string(count) + "/" + std::to_string(::getpid())};
-    arguments.insert(arguments.end(), argv + 1, argv + argc);
-    if (const int error = spawn(std::move(arguments), environment_of(index), theirs.get(), &process.pid); error != 0)
-      return device_error(std::string("cannot start a process: ") + ::strerror(error));
-    return process;
-  };
+namespace {
+
+// This program again, with the same arguments behind two more.
+Result<StartedProcess> start_again(int argc, const char* const* argv, std::string_view flag, int index, int count,
+                                   std::vector<std::string> environment, int memory) {
+  int sockets[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
+    return device_error(std::string("cannot make a socket: ") + ::strerror(errno));
+  // Above those that the process gets, so that none is overwritten by another.
+  const Descriptor theirs(real_file_ops(), ::fcntl(sockets[1], F_DUPFD_CLOEXEC, kMemory + 1));
+  const Descriptor first(real_file_ops(), sockets[1]);
+  const Descriptor shared(real_file_ops(), memory >= 0 ? ::fcntl(memory, F_DUPFD_CLOEXEC, kMemory + 1) : -1);
+  StartedProcess process;
+  process.socket = Descriptor(real_file_ops(), sockets[0]);
+  if (theirs.get() < 0 || (memory >= 0 && shared.get() < 0))
+    return device_error(std::string("cannot start a process: ") + ::strerror(errno));
+  std::vector<std::string> arguments = {
+      program_invocation_name, std::string(flag),
+      std::to_string(index) + "/" + std::to_string(count) + "/" + std::to_string(::getpid())};
+  arguments.insert(arguments.end(), argv + 1, argv + argc);
+  const int error = spawn(std::move(arguments), std::move(environment), theirs.get(), shared.get(), &process.pid);
+  if (error != 0) return device_error(std::string("cannot start a process: ") + ::strerror(error));
+  return process;
 }
 
-std::optional<Descriptor> take_worker_arguments(int* argc, const char* const** argv) {
+struct Place {
+  int index = 0, count = 0;
+};
+
+// Takes the two arguments away, and sets up the process. None: it was not started so.
+std::optional<Place> take_arguments(std::string_view flag, int* argc, const char* const** argv) {
   int index = 0, count = 0, parent = 0;
-  if (*argc < 3 || (*argv)[1] != kWorkerFlag || std::sscanf((*argv)[2], "%d/%d/%d", &index, &count, &parent) != 3 ||
+  if (*argc < 3 || (*argv)[1] != flag || std::sscanf((*argv)[2], "%d/%d/%d", &index, &count, &parent) != 3 ||
       index < 0 || index >= count)
     return std::nullopt;
   *argc -= 2;
   *argv += 2;
-  // The job passes on what it is told, and ends its workers; a terminal tells all of them.
+  // The job passes on what it is told, and ends its processes; a terminal tells all of them.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) ::signal(number, SIG_IGN);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(0);
   ::fcntl(kSocket, F_SETFD, FD_CLOEXEC);
   run_on(divide_cores(usable_cpus(), count)[static_cast<size_t>(index)]);
+  return Place{index, count};
+}
+
+}  // namespace
+
+StartWorker worker_starter(int argc, const char* const* argv) {
+  ::signal(SIGCHLD, SIG_DFL);  // ignored by whoever started this, it would hide how workers end
+  return [argc, argv](int index, int count) {
+    return start_again(argc, argv, kWorkerFlag, index, count, environment_of(index), -1);
+  };
+}
+
+StartRank rank_starter(int argc, const char* const* argv) {
+  ::signal(SIGCHLD, SIG_DFL);
+  return [argc, argv](int rank, int count, int memory) {
+    return start_again(argc, argv, kRankFlag, rank, count, environment_of(rank), memory);
+  };
+}
+
+std::optional<Descriptor> take_worker_arguments(int* argc, const char* const** argv) {
+  if (!take_arguments(kWorkerFlag, argc, argv)) return std::nullopt;
   return Descriptor(real_file_ops(), kSocket);
+}
+
+std::optional<RankSeat> take_rank_arguments(int* argc, const char* const** argv) {
+  const std::optional<Place> place = take_arguments(kRankFlag, argc, argv);
+  if (!place) return std::nullopt;
+  ::fcntl(kMemory, F_SETFD, FD_CLOEXEC);
+  return RankSeat{place->index, place->count, Descriptor(real_file_ops(), kSocket),
+                  Descriptor(real_file_ops(), kMemory)};
 }
 
 }  // namespace llmb

@@ -108,6 +108,27 @@ LayerGroups group_layers(const ModelConfig& config, int32_t max_model_len) {
   return groups;
 }
 
+LayerGroups groups_of_layers(const LayerGroups& groups, int64_t begin, int64_t end) {
+  if (groups.groups.empty()) return groups;
+  LayerGroups out;
+  out.windows = groups.windows;
+  const auto part_of = [&](const std::vector<int32_t>& all) {
+    return std::vector<int32_t>(all.begin() + begin, all.begin() + end);
+  };
+  out.groups = part_of(groups.groups), out.planes = part_of(groups.planes);
+  out.parts = part_of(groups.parts), out.per_plane = part_of(groups.per_plane);
+  // A group's planes that are left, one behind the other.
+  std::map<std::pair<int32_t, int32_t>, int32_t> place;
+  std::vector<int32_t> counts(groups.windows.size());
+  for (size_t i = 0; i < out.groups.size(); ++i) {
+    const auto [at, is_new] = place.try_emplace({out.groups[i], out.planes[i]}, counts[out.groups[i]]);
+    counts[out.groups[i]] += is_new;
+    out.planes[i] = at->second;
+  }
+  out.num_planes = *std::max_element(counts.begin(), counts.end());
+  return out;
+}
+
 int64_t max_live_blocks(std::span<const int32_t> windows, int64_t num_blocks, int64_t num_rows, int32_t block_size) {
   int64_t count = 0;
   for (const int32_t window : windows) {

@@ -37,6 +37,9 @@ inline constexpr int32_t kMaxLayerGroups = 8;
 // memory; one group where several do not save any, or with a max_model_len of 0.
 LayerGroups group_layers(const ModelConfig& config, int32_t max_model_len);
 
+// The groups of all layers, for those in [begin, end) alone, which may be of some groups only.
+LayerGroups groups_of_layers(const LayerGroups& groups, int64_t begin, int64_t end);
+
 // The first position that a row at `position` sees.
 constexpr int32_t first_seen(int32_t window, int32_t position) {
   return window == 0 || position < window ? 0 : position - window + 1;

@@ -178,7 +178,7 @@ std::optional<DType> cpu_dtype(const std::string& name) {
 }
 
 // With the values that "auto" stands for here.
-Status add_arithmetic(const LoadOptions& load, const JobModel& model, SettingsList* out) {
+Status add_arithmetic(const LoadOptions& load, int32_t tensor_size, const JobModel& model, SettingsList* out) {
   const ModelConfig& config = model.files.config;
   const Quantization quantization = load.cpu.quantization;
   const bool is_gpu = model.device.kind == DeviceKind::kCuda;
@@ -196,6 +196,8 @@ Status add_arithmetic(const LoadOptions& load, const JobModel& model, SettingsLi
   out->text("quantization", quantization_name(quantization));
   if (load.cpu.rounds_block_activations) out->text("gguf_activations", "int8");
   out->flag("deterministic", load.cuda.deterministic || !is_gpu);
+  // Ranks' sums round otherwise than one rank's.
+  if (tensor_size > 1) out->integer("tensor_parallel_size", tensor_size);
   return {};
 }
 
@@ -231,7 +233,7 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   add_sampling(model.files.default_params, &list);
   list.add("seed", std::to_string(o.seed));
   list.text("device", model.device.identity);
-  LLMB_RETURN_IF_ERROR(add_arithmetic(o.load, model, &list));
+  LLMB_RETURN_IF_ERROR(add_arithmetic(o.load, o.tensor_parallel_size, model, &list));
   list.text("load_format", o.model.load_format == LoadFormat::kDummy ? "dummy" : "auto");
   list.integer("max_model_len", model.files.max_model_len);
   list.flag("no_metrics", o.output.no_metrics);

@@ -109,7 +109,7 @@ std::optional<JobStop> Job::read_model() {
   model_.files = std::move(*files);
   if (const Status status = follow_states(model_.files.config, &options_); !status.ok())
     return JobStop{JobEnd::kOptionRefused, status.message()};
-  return {};
+  return check_rank_options(options_, model_.device.kind, model_.files);
 }
 
 // This run keeps the choices of an earlier one.

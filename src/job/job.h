@@ -21,6 +21,7 @@
 #include "job/live_report.h"
 #include "job/merge_choice.h"
 #include "job/output_stage.h"
+#include "job/rank_team.h"
 #include "job/supervisor.h"
 #include "job/worker.h"
 #include "job/worker_process.h"
@@ -53,6 +54,7 @@ struct JobEnvironment {
   const std::atomic<int>& interrupted;  // how often the job was asked to end; the second time cuts the grace short
   JobObserver& observer;
   StartWorker start_worker = {};  // null: there are no workers but this process
+  StartRank start_rank = {};      // null: this process computes the whole model
 };
 
 // One thread drives it; while the worker loads and computes, another one that it starts. Any thread may ask for a

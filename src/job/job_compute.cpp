@@ -18,6 +18,7 @@ namespace llmb {
 JobEnding Job::compute() {
   WorkerOptions worker;
   if (auto stop = set_up_worker(options_, model_, &worker)) return ending(std::move(*stop));
+  worker.ranks = rank_options(options_, model_, environment_.start_rank);
   if (options_.num_workers == 0) {
     workers_ = std::make_unique<Worker>(std::move(worker));
   } else {

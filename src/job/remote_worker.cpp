@@ -11,16 +11,13 @@
 #include <thread>
 #include <utility>
 
-#include "backend/make_backend.h"
 #include "base/clock.h"
-#include "job/merge_choice.h"
-#include "job/model_files.h"
 #include "job/model_inventory.h"
+#include "job/ordered_model.h"
 #include "job/remote_rows.h"
 #include "job/supervisor.h"
 #include "job/worker.h"
 #include "job/worker_messages.h"
-#include "job/worker_order.h"
 #include "job/worker_setup.h"
 
 namespace llmb {
@@ -31,7 +28,8 @@ constexpr std::chrono::milliseconds kReportInterval{250};
 
 class RemoteWorker {
  public:
-  RemoteWorker(JobOptions options, Descriptor socket) : options_(std::move(options)), link_(std::move(socket)) {}
+  RemoteWorker(JobOptions options, Descriptor socket, StartRank start_rank)
+      : options_(std::move(options)), start_rank_(std::move(start_rank)), link_(std::move(socket)) {}
 
   [[noreturn]] void run(const BackendFactory& make_backend) {
     std::thread([this] { report(); }).detach();
@@ -51,9 +49,10 @@ class RemoteWorker {
   std::optional<JobStop> work(const BackendFactory& make_backend) {
     const Message first = link_.receive();
     const WorkerOrder order = unpack_message<WorkerOrder>(first.payload);
-    if (auto stop = load_model(order)) return stop;
+    if (auto stop = load_ordered_model(order, &options_, &model_)) return stop;
     WorkerOptions worker_options;
     if (auto stop = set_up_worker(options_, model_, &worker_options)) return stop;
+    worker_options.ranks = rank_options(options_, model_, start_rank_);
     Worker worker(std::move(worker_options));
     if (auto stop = worker.load(make_backend)) return stop;
     if (const Status status = check_inventory(options_.model, model_.inventory); !status.ok())
@@ -66,29 +65,6 @@ class RemoteWorker {
     const Status status = answer_rows(worker, order.watchdog_ms);
     if (!status.ok()) return engine_stop(status);
     finish(worker, start.measures_limits);
-    return {};
-  }
-
-  std::optional<JobStop> load_model(const WorkerOrder& order) {
-    auto device = choose_device(options_.device);
-    if (!device.ok()) return JobStop{JobEnd::kDeviceFault, device.status().message()};
-    model_.device = std::move(*device);
-    if (options_.speculation.is_default)
-      options_.speculation.lookup = guesses_by_default(model_.device.kind, options_.load);
-    const bool needs_weights = model_.device.kind != DeviceKind::kLedger;
-    if (const Status found = find_model_dirs(&options_.model, needs_weights); !found.ok())
-      return model_files_stop(found);
-    auto inventory = take_inventory(options_.model);
-    if (!inventory.ok()) return model_stop(inventory.status());
-    model_.inventory = std::move(*inventory);
-    auto files = load_model_files(options_);
-    if (!files.ok()) return model_files_stop(files.status());
-    model_.files = std::move(*files);
-    if (const Status status = follow_states(model_.files.config, &options_); !status.ok()) return model_stop(status);
-    if (const Status status = follow_order(order, model_, &options_); !status.ok()) return model_stop(status);
-    if (const Status status = load_model_context(options_.model, &model_.files); !status.ok())
-      return model_files_stop(status);
-    mark_merged(order.merged_adapters, model_.files);
     return {};
   }
 
@@ -164,6 +140,7 @@ class RemoteWorker {
   }
 
   JobOptions options_;
+  const StartRank start_rank_;
   JobLink link_;
   JobModel model_;
   std::optional<RemoteRows> rows_;
@@ -176,9 +153,10 @@ class RemoteWorker {
 
 }  // namespace
 
-void run_remote_worker(JobOptions options, Descriptor socket, const BackendFactory& make_backend) {
+void run_remote_worker(JobOptions options, Descriptor socket, const BackendFactory& make_backend,
+                       StartRank start_rank) {
   // Never destroyed: other threads use it until the process ends.
-  auto* const worker = new RemoteWorker(std::move(options), std::move(socket));
+  auto* const worker = new RemoteWorker(std::move(options), std::move(socket), std::move(start_rank));
   worker->run(make_backend);
 }
 

@@ -65,20 +65,26 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
 
 }  // namespace
 
+LoadOptions target_load_options(const WorkerOptions& options) {
+  LoadOptions load = options.load;
+  load.groups_layers = true;
+  if (options.draft_model) leave_room_for_draft_model(*options.draft_model, &load);
+  // Only the prefix cache finds moved blocks again.
+  if (options.scheduler.preemption == PreemptionMode::kRecompute || !options.scheduler.enable_prefix_caching)
+    load.swap_space_gib = 0;
+  return load;
+}
+
 std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
-  auto backend = make_backend(options_.device);
+  LoadOptions load = target_load_options(options_);
+  const bool is_alone = options_.ranks.grid.num_ranks() == 1;
+  auto backend = is_alone ? make_backend(options_.device) : make_rank_team(options_.ranks, &load);
   if (!backend.ok()) {
     const bool is_memory = backend.status().code() == StatusCode::kResourceExhausted;
     return JobStop{is_memory ? JobEnd::kOutOfMemory : JobEnd::kDeviceFault, backend.status().message()};
   }
   backend_ = std::move(*backend);
   watched_backend_.emplace(*backend_, watch_);
-  LoadOptions load = options_.load;
-  load.groups_layers = true;
-  if (options_.draft_model) leave_room_for_draft_model(*options_.draft_model, &load);
-  // Only the prefix cache finds moved blocks again.
-  if (options_.scheduler.preemption == PreemptionMode::kRecompute || !options_.scheduler.enable_prefix_caching)
-    load.swap_space_gib = 0;
   if (const Status status = watched_backend_->load(options_.model, load); !status.ok()) return model_stop(status);
   if (const Status status = load_draft_model(make_backend); !status.ok())
     return model_stop(status.with_context("the draft model"));
@@ -106,6 +112,7 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.scheduler.num_blocks = info().kv.num_blocks - num_scratch;
   options.scheduler.windows = info().kv.groups.windows;
   options.scheduler.max_idle_blocks = info().max_idle_blocks;
+  options.scheduler.num_alternating = std::min(options_.ranks.grid.num_stages, info().max_plans_in_flight);
   options.model = options_.model;
   speculator_ = make_speculator(options_, std::move(draft_backend_), *watched_backend_, num_scratch, step_cost_,
                                 clock);

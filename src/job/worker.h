@@ -20,6 +20,7 @@
 #include "job/draft_model.h"
 #include "job/job_ending.h"
 #include "job/job_options.h"
+#include "job/rank_team.h"
 #include "job/workforce.h"
 #include "speculation/speculator.h"
 
@@ -33,8 +34,12 @@ struct WorkerOptions {
   SpeculationOptions speculation;
   std::vector<std::vector<TokenId>> corpus;  // of the speculation
   std::optional<DraftModel> draft_model;
+  RankOptions ranks;
   double grace_ms = 0;  // Engine
 };
+
+// The options that the backend of the model that answers is loaded with.
+LoadOptions target_load_options(const WorkerOptions& options);
 
 // Any thread may ask for watch(). Where the watch gives up a call, the thread that gave it up may read what the worker
 // measured.

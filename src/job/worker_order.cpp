@@ -47,6 +47,25 @@ double watchdog_ms(const JobOptions& options, DeviceKind device) {
   return 1000 * options.watchdog_timeout_s.value_or(device == DeviceKind::kCpu ? 3600 : 300);
 }
 
+WorkerOrder order_of(const JobOptions& o, const JobModel& model, int index, int count) {
+  // Else each process takes the cores that it may run on.
+  const bool divides_threads = o.load.num_threads > 0 || usable_cpu_count() < static_cast<int>(usable_cpus().size());
+  const int num_threads = o.load.num_threads > 0 ? o.load.num_threads : usable_cpu_count();
+  WorkerOrder order;
+  order.device = model.device.identity;
+  order.inventory = packed(model.inventory);
+  order.dtype = o.load.dtype;
+  order.arithmetic = o.load.cpu.arithmetic;
+  order.max_num_seqs = o.scheduler.max_num_seqs;
+  order.max_num_batched_tokens = o.scheduler.max_num_batched_tokens;
+  order.block_size = o.load.block_size;
+  if (divides_threads) order.num_threads = std::max(1, num_threads / count + (index < num_threads % count));
+  order.kv_cache_bytes = o.load.kv_cache_bytes;
+  order.swap_space_gib = o.load.swap_space_gib;
+  order.watchdog_ms = watchdog_ms(o, model.device.kind);
+  return order;
+}
+
 WorkerPoolOptions pool_options(const JobOptions& o, const JobModel& model,
                                const std::vector<std::string>& merged_adapters) {
   WorkerPoolOptions pool;
@@ -57,24 +76,12 @@ WorkerPoolOptions pool_options(const JobOptions& o, const JobModel& model,
   const double step_ms = watchdog_ms(o, model.device.kind);
   pool.silence_ms = step_ms > 0 ? std::min(step_ms, kMaxSilenceMs) : kMaxSilenceMs;
   pool.grace_ms = 1000 * o.grace_s;
-  // Else each worker takes the cores that it may run on.
-  const bool divides_threads = o.load.num_threads > 0 || usable_cpu_count() < static_cast<int>(usable_cpus().size());
-  const int num_threads = o.load.num_threads > 0 ? o.load.num_threads : usable_cpu_count();
   for (int i = 0; i < pool.count; ++i) {
-    WorkerOrder order;
+    WorkerOrder order = order_of(o, model, i, pool.count);
     order.count = pool.count;
-    order.device = model.device.identity;
-    order.inventory = packed(model.inventory);
-    order.dtype = o.load.dtype;
-    order.arithmetic = o.load.cpu.arithmetic;
-    order.max_num_seqs = o.scheduler.max_num_seqs;
-    order.max_num_batched_tokens = o.scheduler.max_num_batched_tokens;
-    order.block_size = o.load.block_size;
-    if (divides_threads) order.num_threads = std::max(1, num_threads / pool.count + (i < num_threads % pool.count));
     const bool has_own_memory = model.device.kind == DeviceKind::kCuda;
-    order.kv_cache_bytes = has_own_memory ? o.load.kv_cache_bytes : o.load.kv_cache_bytes / pool.count;
-    order.swap_space_gib = o.load.swap_space_gib / pool.count;
-    order.watchdog_ms = step_ms;
+    if (!has_own_memory) order.kv_cache_bytes /= pool.count;
+    order.swap_space_gib /= pool.count;
     order.merged_adapters = merged_adapters;
     pool.orders.push_back(std::move(order));
   }

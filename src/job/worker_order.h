@@ -15,6 +15,10 @@ namespace llmb {
 // The longest that a step may take, in milliseconds; 0: any time.
 double watchdog_ms(const JobOptions& options, DeviceKind device);
 
+// An order to one of `count` processes of this machine, which share its cores and are given all its memory. REQUIRES:
+// the job's arithmetic is chosen
+WorkerOrder order_of(const JobOptions& options, const JobModel& model, int index, int count);
+
 // REQUIRES: options.num_workers > 0, and the job's arithmetic is chosen
 WorkerPoolOptions pool_options(const JobOptions& options, const JobModel& model,
                                const std::vector<std::string>& merged_adapters);

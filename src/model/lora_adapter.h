@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "core/model_config.h"
+#include "core/rank_part.h"
 #include "core/tensor_view.h"
 #include "formats/gguf_file.h"
 #include "formats/safetensors.h"
@@ -28,9 +29,12 @@ struct LoraModule {
   TensorView a, b;  // [rank, in_features], [out_features, rank]
   float scale = 1;
   int64_t out_column = 0;         // of the fused projection's output, to which row_of_column(0) is added
-  std::vector<int32_t> b_rows;    // [out_features], for the columns in order; empty: B's rows in order
+  std::vector<int32_t> b_rows;    // [num_columns], for the columns in order; empty: B's rows in order
+  Range a_columns;                // of A that are used, for so much of the input; empty: all
 
   int64_t rank() const { return a.rows; }
+  int64_t in_features() const { return a_columns.count() > 0 ? a_columns.count() : a.cols; }
+  int64_t num_columns() const { return b_rows.empty() ? b.rows : static_cast<int64_t>(b_rows.size()); }
   int64_t row_of_column(int64_t column) const { return b_rows.empty() ? column : b_rows[column]; }
 };
 

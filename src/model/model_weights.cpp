@@ -47,7 +47,7 @@ std::unique_ptr<LinearWeight> Loader::table(const std::string& name, int64_t row
   Parts parts;
   parts.add(reader_.tensor(name + ".weight", {rows, c_.hidden_size}),
             has_bias ? reader_.tensor(name + ".bias", {rows}) : TensorView(), has_bias);
-  return make(parts, role);
+  return make(role == WeightRole::kVocabulary ? rows_of(parts, share_.vocab) : parts, role);
 }
 
 void Loader::add_projection(const std::string& prefix, const char* names, int64_t rows, int64_t cols, bool has_bias,
@@ -111,6 +111,11 @@ Parts Loader::read_qkv(int32_t index, const std::string& prefix) {
     for (TensorView& bias : parts->biases) bias = pairs_apart(bias);
   }
   Parts parts;
+  const int64_t d = c_.head_dim_of(index);
+  if (is_rank_) {
+    qkv.q = rows_of(qkv.q, {share_.q_heads.begin * d, share_.q_heads.end * d});
+    for (Parts* const kv : {&qkv.k, &qkv.v}) *kv = rows_of(*kv, {share_.kv_heads.begin * d, share_.kv_heads.end * d});
+  }
   for (const Parts& part : {qkv.q, qkv.k, qkv.v}) {
     parts.weights.insert(parts.weights.end(), part.weights.begin(), part.weights.end());
     parts.biases.insert(parts.biases.end(), part.biases.begin(), part.biases.end());
@@ -152,6 +157,11 @@ void Loader::load_qk_norms(int32_t index, const std::string& prefix, LayerWeight
     LLMB_CHECK(!names_.is_interleaved);  // else its channels would be in another order than those of q and k
     return vector(name + ".weight", size, c_.norm_weight_offset);
   };
+  const auto heads_vector = [&](const std::string& name, int64_t num_heads, const Range& own) {
+    LLMB_CHECK(!names_.is_interleaved);
+    const TensorView all = reader_.tensor(name + ".weight", {num_heads * c_.head_dim});
+    return make_vector(heads_of(reader_.plus(all, c_.norm_weight_offset), own));
+  };
   switch (c_.qk_norm) {
     case QkNorm::kNone:
       return;
@@ -160,14 +170,15 @@ void Loader::load_qk_norms(int32_t index, const std::string& prefix, LayerWeight
       if (c_.has_own_kv(index)) layer->k_norm.weight = rms(k, c_.head_dim_of(index));
       return;
     case QkNorm::kAllHeads:
-      layer->q_norm.weight = rms(q, c_.q_size()), layer->k_norm.weight = rms(k, c_.kv_size());
+      layer->q_norm.weight = heads_vector(q, c_.num_attention_heads, share_.q_heads);
+      layer->k_norm.weight = heads_vector(k, c_.num_key_value_heads, share_.kv_heads);
       return;
     case QkNorm::kLayerPerHead:
-      layer->q_norm.weight = make_vector(head_vectors(q, ".weight", c_.num_attention_heads));
-      layer->k_norm.weight = make_vector(head_vectors(k, ".weight", c_.num_key_value_heads));
+      layer->q_norm.weight = make_vector(heads_of(head_vectors(q, ".weight", c_.num_attention_heads), share_.q_heads));
+      layer->k_norm.weight = make_vector(heads_of(head_vectors(k, ".weight", c_.num_key_value_heads), share_.kv_heads));
       if (names_.head_norms != HeadNorms::kShared) return;
-      layer->q_norm.bias = make_vector(head_vectors(q, ".bias", c_.num_attention_heads));
-      layer->k_norm.bias = make_vector(head_vectors(k, ".bias", c_.num_key_value_heads));
+      layer->q_norm.bias = make_vector(heads_of(head_vectors(q, ".bias", c_.num_attention_heads), share_.q_heads));
+      layer->k_norm.bias = make_vector(heads_of(head_vectors(k, ".bias", c_.num_key_value_heads), share_.kv_heads));
       return;
     case QkNorm::kRotatedPerHead:
       // Only products of q and k are looked at, so q takes the weights of both. The rotation leaves the norm of k as it
@@ -189,10 +200,13 @@ void Loader::load_attention(int32_t index, const std::string& prefix, LayerWeigh
   else layer->qkv = make(read_qkv(index, prefix));
   load_qk_norms(index, prefix, layer);
   if (c_.value_norm && c_.has_own_kv(index)) layer->v_norm.weight = ones(c_.head_dim_of(index));
-  if (c_.attention_sinks) layer->sinks = vector(prefix + names_.sinks, c_.num_attention_heads);
+  if (c_.attention_sinks)
+    layer->sinks = make_vector(slice_vector(reader_.tensor(prefix + names_.sinks, {c_.num_attention_heads}),
+                                            share_.q_heads.begin, share_.q_heads.count()));
   Parts o;
   add_projection(prefix, names_.o, c_.hidden_size, c_.o_size_of(index), c_.o_bias, &o);
-  layer->o = make(o);
+  const int64_t d = c_.has_latent() ? c_.latent.value_dim : c_.head_dim_of(index);
+  layer->o = make_sum(std::move(o), {share_.q_heads.begin * d, share_.q_heads.end * d});
 }
 
 void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* layer) {
@@ -205,8 +219,11 @@ void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* 
   if (c_.post_norm || norms_sums) norm(prefix, names_.attention_post_norm, &layer->attention_post_norm);
   if (c_.pre_norm && c_.residual != ResidualKind::kParallelSharedNorm) norm(prefix, names_.mlp_norm, &layer->mlp_norm);
   const bool has_experts = c_.layer(index).has_experts;
-  if (!has_experts || c_.experts.beside_dense)
-    load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, c_.intermediate_size_of(index), layer);
+  if (!has_experts || c_.experts.beside_dense) {
+    const int64_t size = c_.intermediate_size_of(index);
+    const Range columns = is_rank_ ? share_.mlp : Range{0, size};
+    load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, size, columns, layer);
+  }
   if (has_experts) load_experts(prefix, layer);
   if (has_experts && c_.experts.shared_intermediate_size > 0) load_shared_expert(prefix, layer);
   if (has_experts && c_.experts.beside_dense) load_norms_beside_dense(prefix, layer);
@@ -238,19 +255,21 @@ Result<ModelWeights> Loader::load() {
   ModelWeights weights;
   const std::string prefix = reader_.find("", names_.prefix, (std::string(names_.embed_tokens) + ".weight").c_str());
   if (names_.older != nullptr && reader_.has(prefix + names_.older->embedding_norm + ".weight")) names_ = *names_.older;
-  weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size, WeightRole::kVocabulary);
-  // The largest come first, when there is least else in memory beside what they are made of.
   const std::string head = reader_.find("", names_.lm_head, ".weight");
-  if (!c_.tie_word_embeddings || (c_.tied_unless_stored && reader_.has(head + ".weight")))
+  const bool has_head = !c_.tie_word_embeddings || (c_.tied_unless_stored && reader_.has(head + ".weight"));
+  if (share_.embeds || (share_.draws && !has_head))
+    weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size, WeightRole::kVocabulary);
+  // The largest come first, when there is least else in memory beside what they are made of.
+  if (has_head && share_.draws)
     weights.lm_head = table(head, c_.vocab_size, WeightRole::kVocabulary, names_.lm_head_bias);
-  if (c_.learned_positions) weights.embed_positions = load_positions(prefix);
+  if (c_.learned_positions && share_.embeds) weights.embed_positions = load_positions(prefix);
   if (c_.num_token_types > 0)
     weights.embed_types = table(prefix + names_.embed_types, c_.num_token_types, WeightRole::kSmall);
-  if (c_.embedding_norm) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
+  if (c_.embedding_norm && share_.embeds) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
   if (c_.hidden_size_per_layer_input > 0) load_layer_inputs(prefix, &weights);
-  for (int32_t i = 0; i < c_.num_hidden_layers && reader_.status().ok(); ++i)
+  for (auto i = static_cast<int32_t>(share_.layers.begin); i < share_.layers.end && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
-  if (c_.final_norm) norm(prefix, names_.norm, &weights.norm);
+  if (c_.final_norm && share_.draws) norm(prefix, names_.norm, &weights.norm);
   LLMB_RETURN_IF_ERROR(reader_.status());
   return weights;
 }
@@ -312,10 +331,11 @@ Status check_model_weights(const ModelConfig& config, WeightSource& shapes) {
   return load_model_weights(config, shapes, maker).status();
 }
 
-Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, WeightMaker& maker) {
+Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, WeightMaker& maker,
+                                        const ModelShare* share) {
   const Architecture* architecture = find_architecture(config.model_type);
   LLMB_CHECK_MSG(architecture != nullptr, config.model_type);
-  return Loader(config, architecture->weights, source, maker).load();
+  return Loader(config, architecture->weights, source, maker, share).load();
 }
 
 int64_t stored_weight_bytes(const ModelConfig& config) {

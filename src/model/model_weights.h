@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "core/model_config.h"
+#include "core/rank_part.h"
 #include "model/ops.h"
 #include "model/weight_source.h"
 
@@ -78,9 +79,11 @@ struct ModelWeights {
   int64_t resident_bytes() const;
 };
 
-// Takes every tensor from `source`, checking its dtype and shape. The message of an error names the tensor. REQUIRES:
-// config_loader knows config.model_type.
-Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, WeightMaker& maker);
+// Takes every tensor from `source`, checking its dtype and shape. The message of an error names the tensor. share: the
+// part of the weights that is made; sizes above are then a rank's. Null: all. REQUIRES: config_loader knows
+// config.model_type.
+Result<ModelWeights> load_model_weights(const ModelConfig& config, WeightSource& source, WeightMaker& maker,
+                                        const ModelShare* share = nullptr);
 
 // Whether load_model_weights would find every tensor that it asks for. `shapes` may give views without data.
 Status check_model_weights(const ModelConfig& config, WeightSource& shapes);

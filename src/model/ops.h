@@ -74,6 +74,7 @@ struct AdaptedProduct {
 // The use of a weight matrix, which decides whether it may be quantised.
 enum class WeightRole {
   kProjection,  // of a layer: multiplied with every token
+  kPartialSum,  // the same, of which each rank has some columns: what they give is summed over ranks
   kVocabulary,  // embedding or LM head, or both
   kSmall,       // routers and learned positions: little memory, and much hangs on them
 };
@@ -139,7 +140,15 @@ class Ops : public WeightMaker {
                                const DeviceBuffer& weight,  // [width of a group]
                                float eps, int64_t rows) = 0;
 
-  // The same with LayerNorm, by a weight for each group: group = (group - mean) / stddev * weight + bias
+  // The same for one group, of which each rank has some columns.
+  virtual void rms_norm_over_ranks(Rows x,  // [rows, any]  in and out
+                                   int64_t first_column,
+                                   const DeviceBuffer& weight,  // [width of this rank's columns]
+                                   float eps, int64_t rows) {
+    rms_norm_groups(x, first_column, 1, weight, eps, rows);
+  }
+
+  // rms_norm_groups with LayerNorm, by a weight for each group: group = (group - mean) / stddev * weight + bias
   virtual void layer_norm_groups(Rows x,  // [rows, any]  in and out
                                  int64_t first_column, int64_t num_groups,
                                  const DeviceBuffer& weight,  // [num_groups * width of a group]

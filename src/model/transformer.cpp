@@ -90,7 +90,8 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
 
 void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers) {
   LLMB_CHECK(num_tokens <= max_num_tokens_ && num_samples <= max_num_samples_);
-  embed(num_tokens);
+  is_first_stage_ ? embed(num_tokens) : link_->receive(residual_->rows(), num_tokens);
+  if (!is_last_stage_) return forward_and_send(num_tokens);
   const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attend(layer, num_tokens);
@@ -117,6 +118,21 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   if (pooling_) return pool(residual, num_samples, num_samples);
   const bool keeps_hidden = heads_ && num_layers == 0;
   sample(residual, num_samples, keeps_hidden ? heads_->hidden() : normed_->rows());
+}
+
+void Transformer::be_stage(bool is_first, bool is_last, StageLink& link) {
+  is_first_stage_ = is_first, is_last_stage_ = is_last, link_ = &link;
+}
+
+void Transformer::forward_and_send(int64_t num_tokens) {
+  for (int32_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    attend(layer, num_tokens);
+    const Rows attention = narrowed(attention_->rows(), mixed_size(layer));
+    project_and_mlp(layer, RowKind::kTokens, attention, residual_->rows(), num_tokens);
+    end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
+  }
+  ops_.add(residual_->rows(), pending(), static_cast<float>(config_.residual_multiplier), num_tokens, Rows());
+  link_->send(residual_->rows(), num_tokens);
 }
 
 void Transformer::give_vectors(PoolingHead head) {
@@ -242,8 +258,9 @@ void Transformer::norm_heads(int32_t layer, Rows qkv, int64_t rows) {
   if (w.v_norm.weight)
     ops_.rms_norm_groups(qkv, q_size + config_.kv_size_of(layer), kv_heads, *w.v_norm.weight, eps_, rows);
   if (!w.q_norm.weight) return;
-  const bool is_whole = config_.qk_norm == QkNorm::kAllHeads;
-  const int64_t q_groups = is_whole ? 1 : config_.num_attention_heads, k_groups = is_whole ? 1 : kv_heads;
+  const int64_t q_groups = config_.num_attention_heads, k_groups = kv_heads;
+  if (config_.qk_norm == QkNorm::kAllHeads) ops_.rms_norm_over_ranks(qkv, 0, *w.q_norm.weight, eps_, rows);
+  if (config_.qk_norm == QkNorm::kAllHeads) return ops_.rms_norm_over_ranks(qkv, q_size, *w.k_norm.weight, eps_, rows);
   if (config_.qk_norm == QkNorm::kLayerPerHead) {
     ops_.layer_norm_groups(qkv, 0, q_groups, *w.q_norm.weight, w.q_norm.bias.get(), eps_, rows);
     ops_.layer_norm_groups(qkv, q_size, k_groups, *w.k_norm.weight, w.k_norm.bias.get(), eps_, rows);

@@ -16,6 +16,14 @@
 
 namespace llmb {
 
+// Hands the residual stream from a stage of layers to the next one.
+class StageLink {
+ public:
+  virtual ~StageLink() = default;
+  virtual void receive(Rows residual, int64_t rows) = 0;  // [rows, hidden_size] fp32
+  virtual void send(Rows residual, int64_t rows) = 0;
+};
+
 // One thread drives it. Invariants:
 //  1. A sampled token depends on its sequence's tokens and its SampleRow, not on what else is in the plan, as far as
 //     each op keeps that promise.
@@ -32,6 +40,10 @@ class Transformer {
   // once and replayed. num_layers: of the model, the first ones, and no other's KV slots are written; 0: all.
   void forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers = 0);
 
+  // Its layers are one of several stages: but for the first one it begins with what the stage before has sent, and but
+  // for the last one it ends with sending. `link` outlives this.
+  void be_stage(bool is_first, bool is_last, StageLink& link);
+
   // forward() ends behind the last norm, of whose output it hands out vectors in place of sampled tokens.
   void give_vectors(PoolingHead head);
 
@@ -43,6 +55,7 @@ class Transformer {
   const ModelWeights& weights() const { return weights_; }
 
  private:
+  void forward_and_send(int64_t num_tokens);
   void embed(int64_t num_tokens);
   void embed_layer_inputs(int64_t num_tokens);
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
@@ -114,6 +127,8 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> input_gates_, gated_inputs_;  // [max_rows, hidden_size_per_layer_input]
   std::unique_ptr<MedusaHeads> heads_;               // null: none
   std::optional<PoolingHead> pooling_;               // none: tokens are sampled
+  StageLink* link_ = nullptr;                        // null: all layers are here
+  bool is_first_stage_ = true, is_last_stage_ = true;
 };
 
 }  // namespace llmb

@@ -42,8 +42,15 @@ class Loader {
   };
 
  public:
-  Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, WeightMaker& maker)
-      : c_(config), names_(names), reader_(source), maker_(maker) {
+  // share: of a rank; null: all
+  Loader(const ModelConfig& config, const WeightNames& names, WeightSource& source, WeightMaker& maker,
+         const ModelShare* share)
+      : c_(config),
+        names_(names),
+        reader_(source),
+        maker_(maker),
+        is_rank_(share != nullptr),
+        share_(is_rank_ ? *share : share_of(config, RankPart())) {
     if (!source.has_common_layout()) return;
     names_.is_transposed = false;
     names_.qkv_order = QkvOrder::kStacked;
@@ -59,7 +66,8 @@ class Loader {
   std::unique_ptr<LinearWeight> load_positions(const std::string& prefix);
   void load_qk_norms(int32_t index, const std::string& prefix, LayerWeights* layer);
   TensorView head_vectors(const std::string& name, const char* suffix, int64_t num_heads);
-  void load_mlp(const MlpNames& names, int64_t intermediate, LayerWeights* layer);
+  // columns: those of a rank
+  void load_mlp(const MlpNames& names, int64_t intermediate, const Range& columns, LayerWeights* layer);
   void load_attention(int32_t index, const std::string& prefix, LayerWeights* layer);
   void load_latent(const std::string& prefix, LayerWeights* layer);  // weight_loader_latent.cpp
   void load_latent_heads(const std::string& prefix, LayerWeights* layer);
@@ -70,6 +78,8 @@ class Loader {
   void load_mamba2(const std::string& prefix, LayerWeights* layer);
   void load_short_conv(const std::string& prefix, LayerWeights* layer);
   std::vector<TensorView> rows_in_order(const TensorView& xbc);
+  Range state_columns() const;  // of a rank, among those of all values
+  std::unique_ptr<DeviceBuffer> state_vector(const std::string& name);  // a number for each value head
   void load_conv(const std::string& name, LayerWeights* layer);
   void load_norms_beside_dense(const std::string& prefix, LayerWeights* layer);
   void load_router(const std::string& prefix, LayerWeights* layer);
@@ -91,6 +101,11 @@ class Loader {
   Parts read_qkv(int32_t index, const std::string& prefix);
   TensorView pairs_apart(const TensorView& view);  // of q and k, where rope turns neighbouring channels together
   std::unique_ptr<LinearWeight> table(const std::string& name, int64_t rows, WeightRole role, bool has_bias = false);
+  TensorView heads_of(const TensorView& vectors, const Range& heads) const;  // of head_dim each
+  // A rank's rows of stacked matrices, and what it adds to a sum over ranks: some columns, biases on one rank.
+  Parts rows_of(const Parts& parts, const Range& rows) const;
+  std::unique_ptr<LinearWeight> make_sum(Parts parts, const Range& columns);
+  Parts mlp_rows(const Parts& gate_up, int64_t intermediate, const Range& columns) const;
   // Null after an error.
   std::unique_ptr<LinearWeight> make(const Parts& parts, WeightRole role = WeightRole::kProjection);
 
@@ -98,6 +113,8 @@ class Loader {
   WeightNames names_;
   WeightReader reader_;
   WeightMaker& maker_;
+  const bool is_rank_;
+  const ModelShare share_;
 };
 
 }  // namespace llmb

@@ -22,7 +22,7 @@ void Loader::load_latent(const std::string& prefix, LayerWeights* layer) {
   }
   Parts q, by_head, kv, rope_first;
   add_projection(prefix, l.query_rank > 0 ? names_.q_b : names_.q, heads * l.query_dim(), in, false, &q);
-  for (int64_t h = 0; h < heads; ++h) {
+  for (int64_t h = share_.q_heads.begin; h < share_.q_heads.end; ++h) {
     const TensorView all = slice_rows(q.weights[0], h * l.query_dim(), l.query_dim());
     by_head.add(slice_rows(all, 0, l.key_dim), {}, false);
     by_head.add(rotated(slice_rows(all, l.key_dim, rope)), {}, false);
@@ -50,7 +50,7 @@ void Loader::load_latent_heads(const std::string& prefix, LayerWeights* layer) {
   } else {
     all = reader_.tensor(prefix + names_.kv_b + ".weight", {heads * both, l.rank});
   }
-  for (int64_t h = 0; h < heads && reader_.status().ok(); ++h) {
+  for (int64_t h = share_.q_heads.begin; h < share_.q_heads.end && reader_.status().ok(); ++h) {
     const TensorView key =
         is_apart ? slice_rows(keys, h * l.rank, l.rank) : reader_.transposed(slice_rows(all, h * both, l.key_dim));
     const TensorView value = is_apart ? slice_rows(values, h * l.value_dim, l.value_dim)

@@ -7,7 +7,7 @@
 
 namespace llmb {
 
-void Loader::load_mlp(const MlpNames& names, int64_t intermediate, LayerWeights* layer) {
+void Loader::load_mlp(const MlpNames& names, int64_t intermediate, const Range& columns, LayerWeights* layer) {
   const int64_t hidden = c_.hidden_size;
   Parts gate_up, down;
   const auto add = [&](const char* name, int64_t rows, int64_t cols, Parts* to) {
@@ -19,15 +19,15 @@ void Loader::load_mlp(const MlpNames& names, int64_t intermediate, LayerWeights*
     if (c_.activation.gated) add(names.gate, intermediate, hidden, &gate_up);
     add(names.up, intermediate, hidden, &gate_up);
   }
-  layer->gate_up = make(gate_up);
+  layer->gate_up = make(mlp_rows(gate_up, intermediate, columns));
   add(names.down, hidden, intermediate, &down);
-  layer->down = make(down);
+  layer->down = make_sum(std::move(down), columns);
 }
 
 void Loader::load_shared_expert(const std::string& prefix, LayerWeights* layer) {
   load_mlp({prefix + names_.shared_expert + ".", names_.shared_gate_proj, names_.shared_up, names_.shared_gate_up,
             names_.shared_down},
-           c_.experts.shared_intermediate_size, layer);
+           c_.experts.shared_intermediate_size, share_.shared_mlp, layer);
   if (!c_.experts.shared_gate) return;
   Parts gate;
   add_projection(prefix, names_.shared_gate, 1, c_.hidden_size, false, &gate);
@@ -131,6 +131,11 @@ void Loader::load_experts(const std::string& prefix, LayerWeights* layer) {
   const StackedExperts stacked = read_stacked(name);
   std::vector<std::unique_ptr<LinearWeight>> gate_up, down;
   for (int32_t i = 0; i < c_.experts.num_experts && reader_.status().ok(); ++i) {
+    if (!share_.experts.holds(i)) {  // another rank's
+      gate_up.emplace_back();
+      down.emplace_back();
+      continue;
+    }
     Parts first, second;
     add_expert(name, stacked, i, &first, &second);
     if (!reader_.status().ok()) return;

@@ -91,6 +91,34 @@ TensorView WeightReader::as_numbers(const TensorView& stored) {
   return {to, stored.dtype, stored.rows, stored.cols};
 }
 
+TensorView WeightReader::columns(const TensorView& in_any_form, int64_t begin, int64_t count) {
+  if (!status_.ok()) return {};
+  if (in_any_form.data == nullptr || count == in_any_form.cols) {
+    TensorView same = in_any_form;
+    same.cols = count;
+    return same;
+  }
+  LLMB_CHECK(begin + count <= in_any_form.cols);
+  // The columns of a group may lie anywhere in a row.
+  const TensorView matrix = is_indexed(in_any_form.blocks) ? as_numbers(in_any_form) : in_any_form;
+  TensorView out = matrix;
+  out.cols = count;
+  const bool has_blocks = matrix.blocks != BlockFormat::kNone;
+  const int64_t block = has_blocks ? block_size(matrix.blocks).size : 1;
+  if (begin % block != 0 || count % block != 0) {
+    fail(unsupported("rows of " + std::to_string(matrix.cols) + " numbers in blocks of " + std::to_string(block) +
+                     " cannot be cut at number " + std::to_string(begin) + " for a rank"));
+    return {};
+  }
+  const int64_t first = begin / block * (has_blocks ? block_size(matrix.blocks).bytes : dtype_bytes(matrix.dtype));
+  uint8_t* const to = scratch(matrix.rows * out.row_bytes());
+  for (int64_t row = 0; row < matrix.rows; ++row)
+    std::memcpy(to + row * out.row_bytes(), bytes_of(matrix) + row * matrix.row_bytes() + first,
+                static_cast<size_t>(out.row_bytes()));
+  out.data = to;
+  return out;
+}
+
 TensorView WeightReader::transposed(const TensorView& in_any_form) {
   if (!status_.ok()) return {};
   const TensorView stored = as_numbers(in_any_form);  // blocks are of rows

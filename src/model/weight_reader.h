@@ -31,6 +31,8 @@ class WeightReader {
   TensorView tensor(const std::string& name, std::initializer_list<int64_t> shape);
   // Turns a tensor stored [cols, rows] into [rows, cols].
   TensorView transposed(const TensorView& in_any_form);
+  // Columns [begin, begin + count) of a matrix.
+  TensorView columns(const TensorView& in_any_form, int64_t begin, int64_t count);
   // + offset, as fp32.
   TensorView plus(const TensorView& vector, double offset);
   // The product of two vectors, and vectors one behind the other; as fp32.

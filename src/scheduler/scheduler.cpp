@@ -114,7 +114,7 @@ int32_t Scheduler::num_constrained() const {
 bool Scheduler::is_planned(const Sequence& sequence) const {
   if (sequence.awaits_fork) return false;
   if (sequence.num_in_flight == 0) return true;
-  if (sequence.must_be_seen() || sequence.is_demotion_due) return false;
+  if (config_.num_alternating > 1 || sequence.must_be_seen() || sequence.is_demotion_due) return false;
   return proposer_ == nullptr || !proposer_->must_see(sequence);
 }
 
@@ -163,7 +163,7 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
   if (proposer_ != nullptr) begin_proposals(spare.blocks >= 0, *token_budget - spare.tokens);
   bool may_join = true;
   // running_ shrinks from its end while this loop preempts.
-  for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
+  for (size_t i = 0; i < running_.size() && *token_budget > 0 && plan->num_entries() < max_entries(); ++i) {
     Sequence* sequence = running_[i];
     if (!is_planned(*sequence)) continue;
     const int32_t num_wanted = up_to_fork(

@@ -49,6 +49,8 @@
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
 //  - A sequence whose next row depends on what is not seen sits out, alone (Sequence::must_be_seen,
 //    Proposer::must_see). So does one that is to be demoted, which must not be in flight by then.
+//  - Where plans alternate (num_alternating, for stages of a pipeline), whoever is in flight sits out, and a plan holds
+//    its part of the running sequences at most, so that the next one has the others.
 //  - Where the proposer must see all, there is no plan ahead. Nor is there where too many of the running sequences have
 //    constraints: one that sits out gets every second step only (set_constrained_wait_alone).
 // A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends
@@ -221,6 +223,10 @@ class Scheduler {
   void plan_step(double now_ms, bool more_may_arrive, StepPlan* plan);
   WaitingLine waiting_line() const;
   bool schedule_running(int32_t* token_budget, StepPlan* plan);
+  int64_t max_entries() const {  // of running sequences, in a plan
+    return config_.num_alternating == 1 ? INT64_MAX
+                                        : ceil_div(static_cast<int64_t>(running_.size()), config_.num_alternating);
+  }
   bool must_see_all() const;
   bool is_planned(const Sequence& sequence) const;
   int32_t num_planned_behind(size_t running) const;

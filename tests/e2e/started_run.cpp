@@ -19,6 +19,15 @@ namespace {
 
 constexpr int kTickUs = 2000;
 
+// A child that is not the program yet is left alone: until then its parent waits for it.
+std::vector<pid_t> children_with(pid_t parent, const std::string& argument) {
+  std::vector<pid_t> children;
+  for (const pid_t child : children_of(parent))
+    if (read_file("/proc/" + std::to_string(child) + "/cmdline").find(argument) != std::string::npos)
+      children.push_back(child);
+  return children;
+}
+
 }  // namespace
 
 std::vector<pid_t> children_of(pid_t parent) {
@@ -37,8 +46,8 @@ std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
-StartedRun::StartedRun(const std::vector<std::string>& arguments) {
-  std::vector<std::string> argv = {kProgram, "-m", kModel, "--progress", "none", "--device", "ledger"};
+StartedRun::StartedRun(const std::vector<std::string>& arguments, const std::string& device) {
+  std::vector<std::string> argv = {kProgram, "-m", kModel, "--progress", "none", "--device", device};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (std::string& text : argv) pointers.push_back(text.data());
@@ -68,13 +77,14 @@ bool StartedRun::has_ended() {
   return true;
 }
 
-// A child that is not the program yet is left alone: until then its parent waits for it.
-std::vector<pid_t> StartedRun::workers() const {
-  std::vector<pid_t> workers;
-  for (const pid_t child : children_of(pid_))
-    if (read_file("/proc/" + std::to_string(child) + "/cmdline").find("--worker-process") != std::string::npos)
-      workers.push_back(child);
-  return workers;
+std::vector<pid_t> StartedRun::workers() const { return children_with(pid_, "--worker-process"); }
+
+std::vector<pid_t> StartedRun::ranks() const {
+  std::vector<pid_t> parents = workers(), ranks;
+  parents.push_back(pid_);
+  for (const pid_t parent : parents)
+    for (const pid_t rank : children_with(parent, "--rank-process")) ranks.push_back(rank);
+  return ranks;
 }
 
 bool StartedRun::wait_for_workers(size_t count) {

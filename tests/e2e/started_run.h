@@ -12,8 +12,8 @@ namespace llmb::test {
 
 class StartedRun {
  public:
-  // llm-batch -m data/model --progress none --device ledger <arguments>, with nothing on stdin.
-  explicit StartedRun(const std::vector<std::string>& arguments);
+  // llm-batch -m data/model --progress none --device DEVICE <arguments>, with nothing on stdin.
+  explicit StartedRun(const std::vector<std::string>& arguments, const std::string& device = "ledger");
   ~StartedRun();
   StartedRun(const StartedRun&) = delete;
   StartedRun& operator=(const StartedRun&) = delete;
@@ -22,6 +22,8 @@ class StartedRun {
   bool has_ended();
   // Worker processes that live.
   std::vector<pid_t> workers() const;
+  // Ranks in processes of their own that live, the run's and its workers'.
+  std::vector<pid_t> ranks() const;
   // Waits until there are so many; false: the run has ended.
   bool wait_for_workers(size_t count);
   ProcessResult wait();

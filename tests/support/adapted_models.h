@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
@@ -65,7 +66,8 @@ inline AdaptedModel adapted_model(const std::string& name) {
 }
 
 inline std::unique_ptr<Backend> load_adapted(const std::string& name, const AdaptedModel& model,
-                                             int64_t adapter_bytes) {
+                                             int64_t adapter_bytes,
+                                             std::unique_ptr<Backend> backend = make_cpu_backend()) {
   LoadOptions options;
   options.model_dir = fixtures() + "models/" + name;
   options.block_size = 4;
@@ -76,7 +78,7 @@ inline std::unique_ptr<Backend> load_adapted(const std::string& name, const Adap
   options.dtype = options.kv_cache_dtype = DType::kF32;
   options.adapters = model.library;
   options.adapter_bytes = adapter_bytes;
-  return loaded(make_cpu_backend(), model.config, options);
+  return loaded(std::move(backend), model.config, options);
 }
 
 // By token.

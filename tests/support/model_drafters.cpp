@@ -20,7 +20,7 @@ namespace llmb::test {
 
 EngineJobOptions bundled_model() {
   EngineJobOptions o;
-  o.make_backend = make_cpu_backend;
+  o.make_backend = [] { return make_cpu_backend(); };
   o.load.model_dir = source_dir() + "/data/model";
   o.load.num_threads = 2;
   o.config = *load_model_config(o.load.model_dir);

@@ -45,7 +45,7 @@ std::string mixed_lines(bool with_stop_strings = true) {
 
 EngineJobOptions bundled_model(DType kv_dtype) {
   EngineJobOptions o;
-  o.make_backend = make_cpu_backend;
+  o.make_backend = [] { return make_cpu_backend(); };
   o.load.model_dir = source_dir() + "/data/model";
   o.load.kv_cache_dtype = kv_dtype;
   o.load.num_threads = 2;

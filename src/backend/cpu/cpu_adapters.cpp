@@ -8,8 +8,9 @@
 
 namespace llmb {
 
-CpuAdapters::CpuAdapters(std::shared_ptr<AdapterLibrary> library, int32_t num_layers, int64_t max_bytes)
-    : pool_(std::move(library), std::make_unique<CpuAdapterPacker>(num_layers, base_), max_bytes) {}
+CpuAdapters::CpuAdapters(std::shared_ptr<AdapterLibrary> library, int32_t num_layers, int64_t max_bytes,
+                         std::optional<LoraShare> rank)
+    : pool_(std::move(library), std::make_unique<CpuAdapterPacker>(num_layers, base_, std::move(rank)), max_bytes) {}
 
 void CpuAdapters::begin_step(const StepPlan& plan) {
   adapters_.clear();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backend/adapter_rows.h"
@@ -18,7 +19,9 @@ namespace llmb {
 // Not thread-safe, but for store().
 class CpuAdapters {
  public:
-  CpuAdapters(std::shared_ptr<AdapterLibrary> library, int32_t num_layers, int64_t max_bytes);
+  // rank: CpuAdapterPacker
+  CpuAdapters(std::shared_ptr<AdapterLibrary> library, int32_t num_layers, int64_t max_bytes,
+              std::optional<LoraShare> rank = std::nullopt);
 
   AdapterStore& store() { return pool_; }
 

@@ -17,7 +17,11 @@
 #include "backend/cpu/cached_load.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/kv_pool.h"
+#include "backend/cpu/load_checks.h"
 #include "backend/cpu/memory_limit.h"
+#include "backend/cpu/stage_link.h"
+#include "backend/cpu/weight_memory.h"
+#include "backend/ranks/step_outputs.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
@@ -45,25 +49,16 @@ int num_threads(int wanted) {
 // Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
 constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
 
-// An estimate of the weights' memory. files: null where there are none; dtype: of activations.
-int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, DType dtype,
-                              const WeightFiles* files) {
-  const int64_t stored = stored_weight_bytes(config);
-  if (quantization == Quantization::kNone) {
-    const bool stays_blocks = files != nullptr && files->stays_packed() && dtype != DType::kBF16;
-    return stays_blocks ? files->stored_bytes() * (files->is_gguf() ? 21 : 24) / 20 : stored;
-  }
-  const int64_t vocabulary = (config.tie_word_embeddings ? 1 : 2) * int64_t{config.vocab_size} * config.hidden_size;
-  const int64_t projections = stored / dtype_bytes(config.dtype) - vocabulary;
-  return vocabulary + (quantization == Quantization::kInt8 ? projections : projections * 9 / 16);
+Status status_of_error(const std::exception& e) {
+  const auto* const of_rank = dynamic_cast<const RankError*>(&e);
+  return of_rank != nullptr ? of_rank->status() : internal_error(e.what());
 }
-
-Status status_of_error(const std::exception& e) { return internal_error(e.what()); }
 
 // A driver thread runs the step, so that the thread that submitted it is free until wait(), unless that has nothing
 // else to do (runs_in_wait).
 class CpuBackend final : public Backend {
  public:
+  explicit CpuBackend(std::shared_ptr<RankContext> ranks) : ranks_(std::move(ranks)) {}
   ~CpuBackend() override {
     {
       std::lock_guard lock(mutex_);
@@ -88,11 +83,13 @@ class CpuBackend final : public Backend {
       steps_[num_submitted_ % kMaxPlansInFlight].plan = &plan;
       ++num_submitted_;
     }
+    if (is_early_stage()) outputs_->expect(num_submitted_);
     changed_.notify_all();
     return {};
   }
 
   Status wait(StepOutput* output) override {
+    if (is_early_stage()) return take_output(output);
     std::unique_lock lock(mutex_);
     LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
     if (options_.cpu.runs_in_wait) run_next(lock);
@@ -139,17 +136,26 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(chosen.status());
     const int64_t weight_bytes = resident_weight_bytes(config, options.cpu.quantization, chosen->dtype, stored);
     LLMB_ASSIGN_OR_RETURN(const KvLayout kv, plan_memory(config, options, weight_bytes));
-    config_ = config;
+    config_ = own_ = config;
     options_ = options;
     LLMB_RETURN_IF_ERROR(choose_arithmetic());
     info_.kv = kv;
+    KvLayout own_kv = kv;
+    if (ranks_) {
+      share_ = share_of(config, ranks_->part);
+      own_ = config_of(config, *share_);
+      info_.kv.num_blocks = least_of_ranks(num_blocks_of_ranks(config, options, kv, ranks_->part));
+      own_kv = kv_of_rank(config, kv, ranks_->part);
+      own_kv.num_blocks = info_.kv.num_blocks;
+    }
     info_.max_idle_blocks = max_idle_blocks(info_.kv, options);
     pool_.emplace(num_threads(options.num_threads));
-    ops_.emplace(config, info_.kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
+    ops_.emplace(own_, own_kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
                  options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
+    if (ranks_ && ranks_->part.tensor_size > 1) ops_->join_ranks(*ranks_, config.vocab_size, share_->vocab);
     if (config.has_states()) add_states(weight_bytes);
     else add_host_pool(weight_bytes);
-    if (options.adapters) ops_->add_adapters(options.adapters, options.adapter_bytes);
+    if (options.adapters) add_adapters();
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.kind = DeviceKind::kCpu;
     info_.device = "cpu (" + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
@@ -158,10 +164,18 @@ class CpuBackend final : public Backend {
     info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : options.max_num_drafts;
     info_.max_best_tokens = INT32_MAX;
     info_.verifies_trees = options.verifies_trees && !config.has_states();
-    info_.copies_blocks = info_.runs_first_layers = info_.scores_prompts = true;
+    info_.copies_blocks = info_.scores_prompts = true;
+    info_.runs_first_layers = !has_stages();
     info_.load_ms = clock.now_ms();
     if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};
+  }
+
+  // The memory that was given is that of all ranks.
+  void add_adapters() {
+    std::optional<LoraShare> rank;
+    if (ranks_) rank = {config_, *share_};
+    ops_->add_adapters(options_.adapters, options_.adapter_bytes / (ranks_ ? ranks_->part.num_ranks() : 1), rank);
   }
 
   // Snapshots take a part of the memory that weights and pool leave.
@@ -180,15 +194,30 @@ class CpuBackend final : public Backend {
   void add_host_pool(int64_t weight_bytes) {
     const int64_t available = available_memory_bytes();
     const int64_t used = weight_bytes + info_.kv.num_blocks * info_.kv.bytes_per_block();
-    const int32_t num_blocks = plan_host_blocks(info_.kv, options_, available > 0 ? available - used : INT64_MAX);
+    const int32_t num_blocks =
+        least_of_ranks(plan_host_blocks(info_.kv, options_, available > 0 ? available - used : INT64_MAX));
     if (num_blocks == 0) return;
     try {
       ops_->add_host_pool(num_blocks);
       info_.swap_bytes_per_s = measure_copy_bytes_per_s(*pool_);
       info_.num_host_blocks = num_blocks;
     } catch (const std::bad_alloc&) {
+      if (ranks_) throw;  // the others have their part of it
       log_warning("no memory for swapped blocks: preempted requests are computed again; lower --swap-space");
     }
+  }
+
+  // Ranks have equally many blocks.
+  int32_t least_of_ranks(int32_t own) {
+    const std::vector<int32_t> all = of_ranks(own);
+    return *std::min_element(all.begin(), all.end());
+  }
+  template <typename T>
+  std::vector<T> of_ranks(T own) {
+    if (!ranks_) return {own};
+    std::vector<T> all(static_cast<size_t>(ranks_->all->size()));
+    ranks_->all->all_gather(&own, sizeof own, all.data());
+    return all;
   }
 
   // Sets what the process computes in; another backend in it that does not care keeps what it has.
@@ -202,30 +231,6 @@ class CpuBackend final : public Backend {
         chosen->dtype == DType::kF32 && chosen->arithmetic == Arithmetic::kFma && is_bf16_arithmetic(cpu::arithmetic());
     if (!is_any_bf16) cpu::set_arithmetic(chosen->arithmetic);
     return {};
-  }
-
-  static Status check_dtype(const ModelConfig& config, const LoadOptions& options) {
-    const DType dtype = options.dtype.value_or(DType::kF32);
-    if (dtype == DType::kF32) return {};
-    const std::string name = std::string("dtype ") + dtype_name(dtype) + ": ";
-    if (dtype != DType::kBF16) return unsupported(name + "the CPU computes in float32, or bfloat16 over such weights");
-    if (options.cpu.quantization != Quantization::kNone)
-      return unsupported(name + "not with quantization " + quantization_name(options.cpu.quantization) +
-                         ", which says what products take; leave one of the two out");
-    if (config.dtype == DType::kBF16) return {};
-    return unsupported(name + "on the CPU only over weights stored as bfloat16; these are " + dtype_name(config.dtype) +
-                       ", leave it out");
-  }
-
-  static Status check_block_activations(const ModelConfig& config, const LoadOptions& options,
-                                        const WeightFiles* files) {
-    if (!options.cpu.rounds_block_activations) return {};
-    const std::string name = "gguf-activations int8: ";
-    if (files == nullptr || !files->is_gguf() || !config.is_dequantised)
-      return unsupported(name + "the model has no weights in GGUF's blocks of few bits; leave it out");
-    if (options.cpu.quantization == Quantization::kNone) return {};
-    return unsupported(name + "not with quantization " + quantization_name(options.cpu.quantization) +
-                       ", which rounds these weights anew; leave one of the two out");
   }
 
   // Before any weight is read, so that what cannot fit is refused at once.
@@ -247,21 +252,29 @@ class CpuBackend final : public Backend {
     Result<ModelWeights> weights = [&]() -> Result<ModelWeights> {
       if (!files) {
         RandomSource source(options_.dummy_seed, config_.dtype, *pool_);
-        return load_model_weights(config_, source, *ops_);
+        return load_model_weights(config_, source, *ops_, share_ ? &*share_ : nullptr);
       }
       if (options_.cpu.weight_cache_dir.empty())
         return load_model_weights(config_, *files->make_source(*pool_, WeightAccess::kValues, weight_form(options_)),
-                                  *ops_);
+                                  *ops_, share_ ? &*share_ : nullptr);
       LLMB_ASSIGN_OR_RETURN(CachedLoad load, load_model_weights_cached(config_, *files, options_, *ops_, *pool_));
       weight_file_ = std::move(load.file);
       return std::move(load.weights);
     }();
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
-    info_.weight_bytes = weights->resident_bytes();
-    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
-                         options_.max_num_samples(), kMaxLogitBytes);
+    info_.weight_bytes = 0;
+    for (const int64_t bytes : of_ranks(weights->resident_bytes())) info_.weight_bytes += bytes;
+    // As many rows on all ranks, whose parts of the vocabulary differ.
+    const int64_t logit_rows = std::max<int64_t>(1, kMaxLogitBytes / (int64_t{config_.vocab_size} * 4));
+    transformer_.emplace(own_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
+                         options_.max_num_samples(), logit_rows * own_.vocab_size * 4);
     if (options_.adapters) ops_->set_merge_base(transformer_->weights());
+    if (has_stages()) {
+      link_.emplace(*ranks_);
+      outputs_.emplace(*ranks_->all, ranks_->part.num_ranks() - ranks_->part.tensor_size);
+      transformer_->be_stage(ranks_->part.is_first_stage(), ranks_->part.is_last_stage(), *link_);
+    }
     if (options_.pooling) {
       std::unique_ptr<WeightSource> source;
       if (files) source = files->make_source(*pool_);
@@ -272,6 +285,31 @@ class CpuBackend final : public Backend {
       transformer_->give_vectors(std::move(*head));
     }
     return add_heads(options_, config_, *ops_, &*transformer_, &info_);
+  }
+
+  bool has_stages() const { return ranks_ && ranks_->part.num_stages > 1; }
+  bool is_early_stage() const { return has_stages() && !ranks_->part.is_last_stage(); }
+  static bool follows_another(const StepPlan& plan) {
+    return std::any_of(plan.entries.begin(), plan.entries.end(),
+                       [](const StepEntry& entry) { return entry.follows != kNoGroup; });
+  }
+
+  // The last stage gives what the oldest step in flight gave.
+  Status take_output(StepOutput* output) {
+    LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
+    const Status status = guarded(status_of_error, [&] {
+      outputs_->take(num_fetched_ + 1);
+      return Status();
+    });
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return num_done_ > num_fetched_ || !failure_.ok(); });  // the plan is used until then
+    if (!status.ok() || num_done_ == num_fetched_) {
+      num_done_ = num_fetched_ = num_submitted_;
+      return status.ok() ? std::exchange(failure_, Status()) : status;
+    }
+    std::swap(*output, outputs_->output(num_fetched_));
+    ++num_fetched_;
+    return {};
   }
 
   Status check(const StepPlan& plan) const {
@@ -294,30 +332,48 @@ class CpuBackend final : public Backend {
   // The oldest step that is not done. `lock` is released while it runs.
   void run_next(std::unique_lock<std::mutex>& lock) {
     Step& step = steps_[num_done_ % kMaxPlansInFlight];
+    const int64_t number = num_done_;
     lock.unlock();
     const SteadyClock clock;
+    if (ranks_) ranks_->ranks->set_step(ranks_->part.rank, step.plan->step);
     const Status status = guarded(status_of_error, [&] {
-      ops_->begin_step(*step.plan);
       const StepPlan& plan = *step.plan;
+      if (is_early_stage() && follows_another(plan)) {
+        outputs_->take(number);
+        ops_->set_given(outputs_->given(number - 1));
+      }
+      ops_->begin_step(plan);
       if (plan.hidden_rows.empty()) transformer_->forward(plan.num_tokens(), plan.num_samples(), plan.num_layers);
       else transformer_->forward_heads(plan.num_tokens(), plan.num_samples());
+      if (is_early_stage()) {
+        ops_->end_stage();
+        return Status();
+      }
       ops_->end_step(&step.output);
-      step.output.device_ms = clock.now_ms();
+      step.output.device_ms = has_stages() ? 0 : clock.now_ms();
+      if (has_stages() && ranks_->part.tensor_rank() == 0) outputs_->give(step.output, ops_->given());
+      else if (has_stages()) outputs_->take(number + 1);
       if (!weight_file_) return Status();
       return weight_file_->check(*pool_).with_context("weight cache");
     });
+    // Nothing where another rank has failed before.
+    if (ranks_ && !status.ok()) ranks_->ranks->fail(status.with_context(ranks_->ranks->place_of(ranks_->part.rank)));
     lock.lock();
     if (status.ok()) ++num_done_;
     else failure_ = status;
     changed_.notify_all();
   }
 
-  ModelConfig config_;
+  const std::shared_ptr<RankContext> ranks_;  // null: this one computes all
+  ModelConfig config_, own_;                  // of the model, and of what this one computes
+  std::optional<ModelShare> share_;           // of a rank
   LoadOptions options_;
   BackendInfo info_;
   std::optional<ThreadPool> pool_;
   std::optional<CpuOps> ops_;
   std::optional<CachedWeights> weight_file_;  // before what lies in it
+  std::optional<CpuStageLink> link_;     // where there are several stages
+  std::optional<StepOutputs> outputs_;  // likewise
   std::optional<Transformer> transformer_;
 
   std::mutex mutex_;
@@ -336,32 +392,8 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
-
-Result<CpuArithmetic> choose_cpu_arithmetic(const ModelConfig& config, Quantization quantization,
-                                            std::optional<DType> dtype, std::optional<Arithmetic> arithmetic) {
-  const bool stay_bf16 = config.dtype == DType::kBF16 && quantization == Quantization::kNone;
-  if (arithmetic && is_bf16_arithmetic(*arithmetic) && (!stay_bf16 || dtype.value_or(DType::kBF16) != DType::kBF16))
-    return invalid_argument(std::string("arithmetic ") + arithmetic_name(*arithmetic) +
-                            " multiplies bfloat16 by bfloat16: not with " +
-                            (stay_bf16 ? "dtype float32" : "weights that are not kept as bfloat16"));
-  const Arithmetic fastest = cpu::fastest_arithmetic(stay_bf16);
-  const DType own = stay_bf16 && is_bf16_arithmetic(arithmetic.value_or(fastest)) ? DType::kBF16 : DType::kF32;
-  const DType chosen = dtype.value_or(own);
-  return CpuArithmetic{chosen, arithmetic.value_or(cpu::fastest_arithmetic(chosen == DType::kBF16))};
-}
-
-Status check_cpu_arithmetic(Arithmetic arithmetic) {
-  if (cpu::can_compute(arithmetic)) return {};
-  std::string able;
-  for (const Arithmetic other : kAllArithmetic)
-    if (cpu::can_compute(other)) able += std::string(able.empty() ? "" : ", ") + arithmetic_name(other);
-  return unsupported(std::string("arithmetic ") + arithmetic_name(arithmetic) +
-                     ": this processor cannot compute it (it can: " + able + ")");
-}
-
-DType cpu_activation_dtype(const ModelConfig& config, Quantization quantization) {
-  return choose_cpu_arithmetic(config, quantization, std::nullopt, std::nullopt)->dtype;
+std::unique_ptr<Backend> make_cpu_backend(std::shared_ptr<RankContext> ranks) {
+  return std::make_unique<CpuBackend>(std::move(ranks));
 }
 
 }  // namespace llmb

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "backend/backend.h"
+#include "backend/ranks/rank_context.h"
 #include "base/status.h"
 #include "core/arithmetic.h"
 #include "core/model_config.h"
@@ -13,7 +14,8 @@
 
 namespace llmb {
 
-std::unique_ptr<Backend> make_cpu_backend();
+// ranks: this one computes a part of the model together with others; null: it computes all.
+std::unique_ptr<Backend> make_cpu_backend(std::shared_ptr<RankContext> ranks = nullptr);
 
 // The dtype and the arithmetic that a model is computed in, where flags leave them open.
 struct CpuArithmetic {

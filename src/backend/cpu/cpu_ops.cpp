@@ -27,6 +27,8 @@ std::vector<const cpu::PackedLinear*> packed_heads(HeadWeights heads) {
   return weights;
 }
 
+bool is_partial_sum(const LinearWeight& weight) { return static_cast<const CpuLinear&>(weight).is_partial_sum(); }
+
 // Whether a product and its activation run together: with few rows, what is between stays in a cache, and each thread
 // reads weights from front to back.
 bool activates_with(const LinearWeight& weight, const ActivationSpec& spec, int64_t rows) {
@@ -64,8 +66,8 @@ void CpuOps::add_host_pool(int32_t num_blocks) {
   host_kv_ = KvPool(layout);
 }
 
-void CpuOps::add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes) {
-  adapters_.emplace(std::move(library), config_.num_hidden_layers, max_bytes);
+void CpuOps::add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank) {
+  adapters_.emplace(std::move(library), config_.num_hidden_layers, max_bytes, std::move(rank));
 }
 
 Quantization CpuOps::quantization_of(WeightRole role) const {
@@ -77,14 +79,14 @@ Quantization CpuOps::quantization_of(WeightRole role) const {
 std::unique_ptr<LinearWeight> CpuOps::make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                                   WeightRole role) {
   return std::make_unique<CpuLinear>(
-      cpu::PackedLinear::pack(parts, biases, pool_, quantization_of(role), activations_of(role)));
+      cpu::PackedLinear::pack(parts, biases, pool_, quantization_of(role), activations_of(role)), role);
 }
 
 std::unique_ptr<LinearWeight> CpuOps::make_linear_from(std::span<const TensorView> parts,
                                                        std::span<const TensorView> biases, WeightRole role,
                                                        const cpu::PackedLinear::NextBytes& next) const {
   return std::make_unique<CpuLinear>(
-      cpu::PackedLinear::from_packed(parts, biases, quantization_of(role), activations_of(role), next));
+      cpu::PackedLinear::from_packed(parts, biases, quantization_of(role), activations_of(role), next), role);
 }
 
 std::array<std::span<const uint8_t>, 4> CpuOps::packed_bytes(const LinearWeight& weight) {
@@ -145,6 +147,7 @@ void CpuOps::end_step(StepOutput* output) {
 }
 
 void CpuOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
+  if (ranks_ != nullptr) return embed_part(packed(table), rows, out);
   cpu::embedding(packed(table), step_.tokens.data(), rows, floats(out), pool_);
 }
 
@@ -183,6 +186,7 @@ void CpuOps::layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups,
 
 void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
   cpu::linear(packed(weight), floats(x), rows, floats(out), pool_);
+  if (is_partial_sum(weight)) sum_over_ranks(out, rows);
 }
 
 void CpuOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
@@ -191,6 +195,7 @@ void CpuOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& w
   const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, rows, pool_);
   cpu::linear(packed(weight), floats(x), rows, floats(out), pool_, lora);
   adapters_->compute_merged_rows(product, floats(x), floats(out), pool_);
+  if (is_partial_sum(weight)) sum_over_ranks(out, rows);
 }
 
 void CpuOps::lora_embedding(int64_t rows, Rows out) {
@@ -288,6 +293,7 @@ void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& conf
                    choice_bias != nullptr ? floats(choice_bias->rows()) : nullptr,
                    scales != nullptr ? floats(scales->rows()) : nullptr, floats(x), rows, x.width, floats(out),
                    &experts_scratch_, pool_);
+  if (ranks_ != nullptr) sum_over_ranks(out, rows);
 }
 
 void CpuOps::add_gated(Rows x, Rows y, Rows gate, int64_t rows) {
@@ -357,7 +363,8 @@ void CpuOps::give_vectors(Rows x, int64_t num_samples) {
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
   const cpu::SampleInput in{std::span(step_.sample_rows).subspan(first_sample, rows), plan_->bias, step_.penalty,
                             plan_->masks, plan_->mask_words};
-  cpu::sample(floats(logits), config_.vocab_size, in, &sampled_, pool_);
+  if (ranks_ != nullptr) cpu::sample_parts(floats(logits), vocab_, in, &sampled_, *ranks_->tensor, pool_);
+  else cpu::sample(floats(logits), config_.vocab_size, in, &sampled_, pool_);
 }
 
 }  // namespace llmb

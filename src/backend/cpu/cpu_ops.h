@@ -12,6 +12,7 @@
 #include "backend/cpu/cpu_states.h"
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/tree_batch.h"
+#include "backend/ranks/rank_context.h"
 #include "base/thread_pool.h"
 #include "core/model_config.h"
 #include "core/resolve_step.h"
@@ -19,6 +20,7 @@
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/head_linear.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/sample_parts.h"
 #include "model/ops.h"
 #include "model/rope_table.h"
 
@@ -34,11 +36,16 @@ class CpuOps final : public Ops {
   CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,
          Quantization quantization, DType activations, ThreadPool& pool);
 
+  // The config is that of a rank (core/rank_part.h), of a model with a vocabulary of `vocab_size`: what partial sums
+  // give is summed over ranks, and these sample together. `ranks` outlives this.
+  void join_ranks(RankContext& ranks, int32_t vocab_size, const Range& vocab);
+
   void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
 
   void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
 
-  void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes);  // that plans may name
+  // That plans may name. rank: CpuAdapterPacker
+  void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank);
   // Before a plan names an adapter that is merged (AdapterLibrary::merge).
   void set_merge_base(const ModelWeights& weights) { adapters_->set_merge_base(weights, activations_); }
   AdapterStore* adapters() { return adapters_ ? &adapters_->store() : nullptr; }
@@ -61,6 +68,11 @@ class CpuOps final : public Ops {
   // follows groups follows those of the step before.
   void begin_step(const StepPlan& plan);
   void end_step(StepOutput* output);
+  // In a stage before the last: ends a step whose tokens another one draws, and takes what they were where the next
+  // step follows them.
+  void end_stage();
+  void set_given(const GivenTokens& given) { given_ = given; }
+  const GivenTokens& given() const { return given_; }
 
   void embedding(const LinearWeight& table, int64_t rows, Rows out) override;
   void add_positions(const LinearWeight& table, int64_t rows, Rows residual) override;
@@ -77,6 +89,7 @@ class CpuOps final : public Ops {
   void adapted_linear_activate(const AdaptedProduct& product, const LinearWeight& weight, const ActivationSpec& spec,
                                Rows x, int64_t rows, Rows between, Rows out) override;
   void lora_embedding(int64_t rows, Rows out) override;
+  void rms_norm_over_ranks(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) override;
   void layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
                          const DeviceBuffer* bias, float eps, int64_t rows) override;
   void grow_queries(int64_t rows, Rows qkv) override;
@@ -108,6 +121,8 @@ class CpuOps final : public Ops {
 
  private:
   Quantization quantization_of(WeightRole role) const;
+  void sum_over_ranks(Rows x, int64_t rows);
+  void embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out);
   DType activations_of(WeightRole role) const { return role == WeightRole::kSmall ? DType::kF32 : activations_; }
   const ModelConfig config_;
   const Quantization quantization_;
@@ -132,6 +147,10 @@ class CpuOps final : public Ops {
   std::vector<float> vectors_;  // of the step in progress
   cpu::ExpertsScratch experts_scratch_;
   cpu::HeadLinearScratch heads_scratch_;
+  RankContext* ranks_ = nullptr;  // null: this one computes all
+  cpu::VocabPart vocab_ = {};     // of this rank
+  std::vector<float> square_sums_;    // [num_tokens + 1]  scratch
+  std::vector<TokenId> part_tokens_;  // [num_tokens]  scratch: in this rank's part of the vocabulary
 };
 
 }  // namespace llmb

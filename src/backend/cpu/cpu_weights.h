@@ -16,26 +16,31 @@ namespace llmb {
 
 class CpuLinear final : public LinearWeight {
  public:
-  explicit CpuLinear(cpu::PackedLinear packed) : packed_(std::move(packed)) {}
+  CpuLinear(cpu::PackedLinear packed, WeightRole role)
+      : packed_(std::move(packed)), is_partial_sum_(role == WeightRole::kPartialSum) {}
   int64_t resident_bytes() const override { return packed_.resident_bytes(); }
   const cpu::PackedLinear& packed() const { return packed_; }
+  bool is_partial_sum() const { return is_partial_sum_; }
 
  private:
   const cpu::PackedLinear packed_;
+  const bool is_partial_sum_;
 };
 
 class CpuExperts final : public ExpertsWeight {
  public:
   CpuExperts(std::vector<std::unique_ptr<LinearWeight>> gate_up, std::vector<std::unique_ptr<LinearWeight>> down)
       : gate_up_(std::move(gate_up)), down_(std::move(down)) {
-    for (size_t i = 0; i < gate_up_.size(); ++i)
-      views_.push_back(
-          {&static_cast<const CpuLinear&>(*gate_up_[i]).packed(), &static_cast<const CpuLinear&>(*down_[i]).packed()});
+    const auto packed_of = [](const std::unique_ptr<LinearWeight>& weight) {
+      return weight ? &static_cast<const CpuLinear&>(*weight).packed() : nullptr;
+    };
+    for (size_t i = 0; i < gate_up_.size(); ++i) views_.push_back({packed_of(gate_up_[i]), packed_of(down_[i])});
   }
   int64_t resident_bytes() const override {
     int64_t bytes = 0;
     for (const auto* list : {&gate_up_, &down_})
-      for (const auto& weight : *list) bytes += weight->resident_bytes();
+      for (const auto& weight : *list)
+        if (weight) bytes += weight->resident_bytes();
     return bytes;
   }
   std::span<const cpu::ExpertView> views() const { return views_; }

@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "core/kv_layout.h"
 #include "core/model_config.h"
+#include "core/rank_part.h"
 #include "core/step_plan.h"
 #include "kernels/cpu/block_copy.h"
 #include "kernels/cpu/kv_cache.h"
@@ -24,6 +25,14 @@ int32_t num_scratch_blocks(const LoadOptions& options);
 // kResourceExhausted where that is more than is available, or where not even one sequence of max_model_len fits a pool
 // that was not given in blocks.
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes);
+
+// The pool of one of several ranks: its part of each block of `whole`.
+KvLayout kv_of_rank(const ModelConfig& config, const KvLayout& whole, const RankPart& part);
+// Blocks that all ranks of a machine can have in the memory of whole.num_blocks: fewer where ranks share keys and
+// values, which each of them has. As many as options.num_blocks_override, where that is given.
+int32_t num_blocks_of_ranks(const ModelConfig& config, const LoadOptions& options, const KvLayout& whole,
+                            const RankPart& grid);
+
 // Blocks that a prefix cache may keep in the pool: all where the pool's size was given, else 1 GiB of them, or those of one
 // sequence of max_model_len. Memory of the pool is taken when it is first used.
 int32_t max_idle_blocks(const KvLayout& layout, const LoadOptions& options);

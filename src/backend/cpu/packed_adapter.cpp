@@ -18,9 +18,9 @@ cpu::LoraMatrices describe(const LoraModule& module) {
   cpu::LoraMatrices m;
   m.is_bf16 = module.a.dtype == DType::kBF16 && module.b.dtype == DType::kBF16;
   m.rank = module.rank();
-  m.in_features = module.a.cols;
+  m.in_features = module.in_features();
   m.out_column = module.out_column;
-  m.num_columns = module.b.rows;
+  m.num_columns = module.num_columns();
   m.scale = module.scale;
   return m;
 }
@@ -31,13 +31,14 @@ void store(float value, uint16_t* to) { *to = static_cast<uint16_t>(std::bit_cas
 // T: of the elements. a and b are all zeros. is_table: of an embedding.
 template <typename T>
 void pack(const LoraModule& module, bool is_table, const cpu::LoraMatrices& m, T* a, T* b) {
-  std::vector<float> row(std::max(m.in_features, m.rank));
+  std::vector<float> row(std::max(module.a.cols, m.rank));
+  const float* const inputs = row.data() + module.a_columns.begin;
   for (int64_t r = 0; r < m.rank; ++r) {
     read_floats(module.a, r, row.data());
-    for (int64_t token = 0; is_table && token < m.in_features; ++token) store(row[token], a + token * m.rank + r);
+    for (int64_t token = 0; is_table && token < m.in_features; ++token) store(inputs[token], a + token * m.rank + r);
     for (int64_t k = 0; !is_table && k < m.in_features; k += cpu::kLoraPanel) {
       T* const to = a + m.a_index(r, k);
-      for (int64_t i = 0; i < std::min(cpu::kLoraPanel, m.in_features - k); ++i) store(row[k + i], to + i);
+      for (int64_t i = 0; i < std::min(cpu::kLoraPanel, m.in_features - k); ++i) store(inputs[k + i], to + i);
     }
   }
   for (int64_t column = 0; column < m.num_columns; ++column) {
@@ -64,14 +65,14 @@ int64_t whole_lines(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 // An adapter's modules in order, and where each one's a and b lie.
 struct Layout {
   std::vector<cpu::LoraMatrices> matrices;
-  std::vector<const LoraModule*> modules;
+  std::vector<LoraModule> modules;
   std::vector<int32_t> start;  // CpuPackedAdapter
   std::vector<int64_t> at = {0};
 
   void begin_product() { start.push_back(static_cast<int32_t>(modules.size())); }
-  void add(const LoraModule& module, bool is_table = false) {
+  void add(LoraModule module, bool is_table = false) {
     const cpu::LoraMatrices& m = matrices.emplace_back(describe(module));
-    modules.push_back(&module);
+    modules.push_back(std::move(module));
     at.push_back(at.back() + whole_lines(a_bytes(m, is_table)));
     at.push_back(at.back() + whole_lines(m.b_bytes()));
   }
@@ -81,22 +82,38 @@ std::span<const LoraModule> modules_of(const LoraAdapter& adapter, int64_t produ
   return adapter.modules(product / kNumProjections, static_cast<Projection>(product % kNumProjections));
 }
 
-// merges: of a product, whether it has weights of its own in place of matrices.
-template <typename Merges>
-Layout lay_out(const LoraAdapter& adapter, int32_t num_layers, const Merges& merges) {
+// modules_at: those of a product.
+template <typename ModulesAt>
+Layout lay_out(int32_t num_layers, const ModulesAt& modules_at, const LoraModule* embedding) {
   Layout layout;
   for (int64_t i = 0; i < num_adapted_products(num_layers); ++i) {
     layout.begin_product();
-    if (merges(i)) continue;
-    for (const LoraModule& module : modules_of(adapter, i)) layout.add(module);
+    for (LoraModule& module : modules_at(i)) layout.add(std::move(module));
   }
   layout.begin_product();
-  if (adapter.embedding() != nullptr) layout.add(*adapter.embedding(), /*is_table=*/true);
+  if (embedding != nullptr) layout.add(*embedding, /*is_table=*/true);
   layout.begin_product();
   return layout;
 }
 
 }  // namespace
+
+// A merged product has weights of its own in place of matrices.
+std::vector<LoraModule> CpuAdapterPacker::modules_at(const LoraAdapter& adapter, int64_t product) const {
+  const bool is_head = product == int64_t{num_layers_} * kNumProjections;
+  if (rank_ && is_head && !rank_->share.draws) return {};
+  if (rank_)
+    return modules_of_rank(adapter, *rank_, is_head ? num_layers_ - 1 : product / kNumProjections,
+                           is_head ? Projection::kLmHead : static_cast<Projection>(product % kNumProjections));
+  if (merges(adapter, product)) return {};
+  const std::span<const LoraModule> modules = modules_of(adapter, product);
+  return {modules.begin(), modules.end()};
+}
+
+// Each rank adds the whole of it, behind the sum over ranks.
+const LoraModule* CpuAdapterPacker::embedding_of(const LoraAdapter& adapter) const {
+  return rank_ && !rank_->share.embeds ? nullptr : adapter.embedding();
+}
 
 const cpu::PackedLinear& CpuAdapterPacker::base_weight(int64_t product) const {
   LLMB_CHECK(base_.weights != nullptr);
@@ -112,31 +129,32 @@ bool CpuAdapterPacker::merges(const LoraAdapter& adapter, int64_t product) const
 }
 
 int64_t CpuAdapterPacker::num_bytes(const LoraAdapter& adapter) const {
-  const auto is_merged = [&](int64_t product) { return merges(adapter, product); };
-  int64_t bytes = lay_out(adapter, num_layers_, is_merged).at.back();
+  const auto at = [&](int64_t product) { return modules_at(adapter, product); };
+  int64_t bytes = lay_out(num_layers_, at, embedding_of(adapter)).at.back();
   for (int64_t i = 0; i < num_adapted_products(num_layers_); ++i)
-    if (is_merged(i)) bytes += base_weight(i).resident_bytes();
+    if (merges(adapter, i)) bytes += base_weight(i).resident_bytes();
   return bytes;
 }
 
 std::shared_ptr<const PackedAdapter> CpuAdapterPacker::pack(const LoraAdapter& adapter) const {
-  const auto is_merged = [&](int64_t product) { return merges(adapter, product); };
-  Layout layout = lay_out(adapter, num_layers_, is_merged);
+  const auto at = [&](int64_t product) { return modules_at(adapter, product); };
+  Layout layout = lay_out(num_layers_, at, embedding_of(adapter));
   auto packed = std::make_shared<CpuPackedAdapter>();
   packed->start = std::move(layout.start);
   packed->memory = cpu::AlignedBuffer(layout.at.back());
   packed->matrices = std::move(layout.matrices);
+  const auto first_of_table = static_cast<size_t>(packed->start[packed->start.size() - 2]);
   for (size_t i = 0; i < layout.modules.size(); ++i) {
     cpu::LoraMatrices& m = packed->matrices[i];
     m.a = packed->memory.data() + layout.at[2 * i];
     m.b = packed->memory.data() + layout.at[2 * i + 1];
-    llmb::pack(*layout.modules[i], layout.modules[i] == adapter.embedding(), m);
+    llmb::pack(layout.modules[i], i >= first_of_table, m);
   }
   if (!adapter.is_merged()) return packed;
   ThreadPool alone(1);  // the steps have the other threads
   packed->merged.resize(static_cast<size_t>(num_adapted_products(num_layers_)));
   for (int64_t i = 0; i < num_adapted_products(num_layers_); ++i)
-    if (is_merged(i))
+    if (merges(adapter, i))
       packed->merged[static_cast<size_t>(i)] =
           merged_weight(base_weight(i), modules_of(adapter, i), base_.activations, alone);
   return packed;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/merged_weights.h"
@@ -13,6 +14,7 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/lora.h"
 #include "model/adapter_pool.h"
+#include "model/lora_share.h"
 #include "model/ops.h"
 
 namespace llmb {
@@ -44,8 +46,10 @@ struct CpuPackedAdapter final : PackedAdapter {
 
 class CpuAdapterPacker final : public AdapterPacker {
  public:
-  // base: outlives this; set before an adapter that is merged is packed.
-  CpuAdapterPacker(int32_t num_layers, const MergeBase& base) : num_layers_(num_layers), base_(base) {}
+  // base: outlives this; set before an adapter that is merged is packed. rank: of several, whose adapters are not
+  // merged; none: this one computes the whole model.
+  CpuAdapterPacker(int32_t num_layers, const MergeBase& base, std::optional<LoraShare> rank)
+      : num_layers_(num_layers), base_(base), rank_(std::move(rank)) {}
 
   int64_t num_bytes(const LoraAdapter& adapter) const override;
   std::shared_ptr<const PackedAdapter> pack(const LoraAdapter& adapter) const override;
@@ -53,9 +57,12 @@ class CpuAdapterPacker final : public AdapterPacker {
  private:
   const cpu::PackedLinear& base_weight(int64_t product) const;
   bool merges(const LoraAdapter& adapter, int64_t product) const;
+  std::vector<LoraModule> modules_at(const LoraAdapter& adapter, int64_t product) const;
+  const LoraModule* embedding_of(const LoraAdapter& adapter) const;
 
   const int32_t num_layers_;
   const MergeBase& base_;
+  const std::optional<LoraShare> rank_;
 };
 
 }  // namespace llmb

@@ -1,0 +1,44 @@
+#include "backend/cpu/load_checks.h"
+
+#include <string>
+
+#include "model/model_weights.h"
+
+namespace llmb {
+
+Status check_dtype(const ModelConfig& config, const LoadOptions& options) {
+  const DType dtype = options.dtype.value_or(DType::kF32);
+  if (dtype == DType::kF32) return {};
+  const std::string name = std::string("dtype ") + dtype_name(dtype) + ": ";
+  if (dtype != DType::kBF16) return unsupported(name + "the CPU computes in float32, or bfloat16 over such weights");
+  if (options.cpu.quantization != Quantization::kNone)
+    return unsupported(name + "not with quantization " + quantization_name(options.cpu.quantization) +
+                       ", which says what products take; leave one of the two out");
+  if (config.dtype == DType::kBF16) return {};
+  return unsupported(name + "on the CPU only over weights stored as bfloat16; these are " + dtype_name(config.dtype) +
+                     ", leave it out");
+}
+
+Status check_block_activations(const ModelConfig& config, const LoadOptions& options,
+                               const WeightFiles* files) {
+  if (!options.cpu.rounds_block_activations) return {};
+  const std::string name = "gguf-activations int8: ";
+  if (files == nullptr || !files->is_gguf() || !config.is_dequantised)
+    return unsupported(name + "the model has no weights in GGUF's blocks of few bits; leave it out");
+  if (options.cpu.quantization == Quantization::kNone) return {};
+  return unsupported(name + "not with quantization " + quantization_name(options.cpu.quantization) +
+                     ", which rounds these weights anew; leave one of the two out");
+}
+
+int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files) {
+  const int64_t stored = stored_weight_bytes(config);
+  if (quantization == Quantization::kNone) {
+    const bool stays_blocks = config.is_dequantised && files != nullptr && files->is_gguf();
+    return stays_blocks ? files->stored_bytes() * 21 / 20 : stored;
+  }
+  const int64_t vocabulary = (config.tie_word_embeddings ? 1 : 2) * int64_t{config.vocab_size} * config.hidden_size;
+  const int64_t projections = stored / dtype_bytes(config.dtype) - vocabulary;
+  return vocabulary + (quantization == Quantization::kInt8 ? projections : projections * 9 / 16);
+}
+
+}  // namespace llmb

@@ -1,0 +1,18 @@
+// Refuses by name whatever the CPU cannot load, and says how much memory the rest will take.
+#pragma once
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "core/model_config.h"
+#include "model/weight_files.h"
+
+namespace llmb {
+
+Status check_dtype(const ModelConfig& config, const LoadOptions& options);
+// files: null where there are none
+Status check_block_activations(const ModelConfig& config, const LoadOptions& options, const WeightFiles* files);
+
+// An estimate of the weights' memory.
+int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files);
+
+}  // namespace llmb

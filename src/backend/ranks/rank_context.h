@@ -1,0 +1,26 @@
+// Everything that one rank of a backend shares with the others.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/collectives.h"
+#include "base/shared_ranks.h"
+#include "core/rank_part.h"
+
+namespace llmb {
+
+struct RankContext {
+  RankPart part;
+  std::shared_ptr<SharedRanks> ranks;   // where failures are told
+  std::unique_ptr<Collectives> plans;   // of all: rank 0 tells the others what to run
+  std::unique_ptr<Collectives> all;     // of all: what they agree on while they load, then what steps gave
+  std::unique_ptr<Collectives> stages;  // of all: from stage to stage
+  std::unique_ptr<Collectives> tensor;  // of a stage: in the order of its ops
+};
+
+// The channels of a context, of so many ranks as `grid` says.
+std::vector<ChannelMembers> rank_channels(const RankPart& grid);
+std::shared_ptr<RankContext> make_rank_context(std::shared_ptr<SharedRanks> ranks, const RankPart& part);
+
+}  // namespace llmb

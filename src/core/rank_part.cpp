@@ -1,0 +1,199 @@
+#include "core/rank_part.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/types.h"
+
+namespace llmb {
+
+namespace {
+
+// Part `rank` of `size` parts of whole units, as even as may be.
+Range even_part(int64_t total, int64_t unit, int32_t rank, int32_t size) {
+  const int64_t units = ceil_div(total, unit);
+  return {std::min(total, rank * units / size * unit), std::min(total, (rank + 1) * units / size * unit)};
+}
+
+// Boundaries of the vocabulary are those of words of masks, and for large ones those of blocks of sums.
+int64_t vocab_unit(int64_t vocab_size, int32_t size) {
+  for (const int64_t unit : {1024, 64})
+    if (vocab_size >= 8 * unit * size) return unit;
+  return 32;
+}
+
+// Columns of an MLP that stay together: panels of products, blocks of few bits, or what there is.
+int64_t mlp_unit(const ModelConfig& config, int64_t columns, int32_t size) {
+  int64_t unit = config.is_dequantised ? 256 : 64;
+  while (unit > 1 && (columns % unit != 0 || columns / unit < 2 * size)) unit /= 2;
+  return unit;
+}
+
+// Groups of heads that have one head in common: whole ones, or where there are fewer than ranks, parts of one.
+void divide_groups(int64_t num_groups, int64_t group, int32_t rank, int32_t size, Range* common, Range* heads) {
+  if (num_groups >= size) {
+    *common = even_part(num_groups, 1, rank, size);
+    *heads = {common->begin * group, common->end * group};
+    return;
+  }
+  const auto sharers = static_cast<int32_t>(size / num_groups);
+  const int64_t one = rank / sharers;
+  const Range of_group = even_part(group, 1, rank % sharers, sharers);
+  *common = {one, one + 1};
+  *heads = {one * group + of_group.begin, one * group + of_group.end};
+}
+
+bool can_divide_groups(int64_t num_groups, int64_t group, int32_t size) {
+  return num_groups >= size || (size % num_groups == 0 && group >= size / num_groups);
+}
+
+void divide_heads(const ModelConfig& config, int32_t rank, int32_t size, ModelShare* share) {
+  const int64_t num_kv = config.num_key_value_heads;
+  divide_groups(num_kv, config.num_attention_heads / num_kv, rank, size, &share->kv_heads, &share->q_heads);
+}
+
+// Who has fewer heads gets more columns, so that all have about as many weights of a layer.
+Range balanced_mlp(const ModelConfig& config, int32_t rank, int32_t size) {
+  const int64_t columns = config.intermediate_size, unit = mlp_unit(config, columns, size);
+  const int64_t matrices = config.activation.gated ? 3 : 2;
+  const LatentConfig& l = config.latent;
+  std::vector<int64_t> heads;  // weights of attention, in columns of the MLP
+  int64_t total = columns;
+  for (int32_t r = 0; r < size; ++r) {
+    ModelShare of;
+    divide_heads(config, r, size, &of);
+    heads.push_back((l.rank > 0 ? of.q_heads.count() * (l.query_dim() + l.value_dim)
+                                : 2 * (of.q_heads.count() + of.kv_heads.count()) * config.head_dim) /
+                    matrices);
+    total += heads.back();
+  }
+  std::vector<int64_t> ends = {0};
+  int64_t attention = 0;
+  for (int32_t r = 0; r < size; ++r) {
+    attention += heads[static_cast<size_t>(r)];
+    const int64_t end = r + 1 == size ? columns : (total * (r + 1) / size - attention + unit / 2) / unit * unit;
+    if (end <= ends.back() || end > columns) return even_part(columns, unit, rank, size);
+    ends.push_back(end);
+  }
+  return {ends[static_cast<size_t>(rank)], ends[static_cast<size_t>(rank) + 1]};
+}
+
+// Stages have about as many weights to multiply with; the last one's include the LM head.
+Range layers_of(const ModelConfig& config, const RankPart& part) {
+  const int64_t layers = config.num_hidden_layers, stages = part.num_stages;
+  const int64_t head = int64_t{config.vocab_size} * config.hidden_size;
+  const int64_t of_layer = std::max<int64_t>(1, (config.num_matmul_params() - head) / layers);
+  const int64_t total = layers * of_layer + head;
+  std::vector<int64_t> ends = {0};
+  for (int64_t s = 1; s < stages; ++s) {
+    const int64_t even = (total * s / stages + of_layer / 2) / of_layer;
+    ends.push_back(std::clamp(even, ends.back() + 1, layers - (stages - s)));
+  }
+  ends.push_back(layers);
+  return {ends[static_cast<size_t>(part.stage())], ends[static_cast<size_t>(part.stage()) + 1]};
+}
+
+// Key heads with their value heads, or channels where a convolution is all there is.
+void divide_states(const ModelConfig& config, int32_t rank, int32_t size, ModelShare* share) {
+  const StateConfig& s = config.state;
+  if (s.kind == StateKind::kShortConv)
+    share->state_values = even_part(s.value_dim, mlp_unit(config, s.value_dim, size), rank, size);
+  else
+    divide_groups(s.num_key_heads, s.num_value_heads / s.num_key_heads, rank, size, &share->state_keys,
+                  &share->state_values);
+}
+
+Status cannot_divide(const std::string& what, int64_t count, int32_t size) {
+  return unsupported(what + " " + std::to_string(count) + " cannot be divided among " + std::to_string(size) +
+                     " ranks");
+}
+
+Status check_states(const StateConfig& state, int32_t size) {
+  if (state.kind == StateKind::kNone) return {};
+  if (state.kind == StateKind::kShortConv)
+    return state.value_dim < size ? cannot_divide("hidden_size", state.value_dim, size) : Status();
+  if (!can_divide_groups(state.num_key_heads, state.num_value_heads / state.num_key_heads, size))
+    return cannot_divide("value heads of states", state.num_value_heads, size);
+  const bool has_parts = state.num_norms % size == 0 && state.num_key_heads % size == 0;
+  return state.num_norms == 1 || has_parts ? Status() : cannot_divide("norms of states", state.num_norms, size);
+}
+
+}  // namespace
+
+Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages) {
+  if (tensor_size == 1 && num_stages == 1) return {};
+  const auto refused = [&](const char* what) {
+    return unsupported("model_type \"" + config.model_type + "\" has " + what + ", which ranks do not divide yet");
+  };
+  if (config.has_states()) return refused("layers with a recurrent state");
+  if (config.is_encoder) return refused("an encoder");
+  if (config.hidden_size_per_layer_input > 0) return refused("inputs of layers");
+  for (const LayerConfig& layer : config.layers)
+    if (layer.kv_layer >= 0) return refused("layers with the keys and values of others");
+  if (config.scale_by_inverse_layer && num_stages > 1) return refused("scores that are scaled by layer");
+  if (config.num_hidden_layers < num_stages)
+    return cannot_divide("num_hidden_layers", config.num_hidden_layers, num_stages);
+  if (tensor_size == 1) return {};
+  LLMB_RETURN_IF_ERROR(check_states(config.state, tensor_size));
+  if (config.heads_differ()) return refused("layers with heads of their own");
+  for (const LayerConfig& layer : config.layers)
+    if (layer.intermediate_size > 0) return refused("MLPs of several sizes");
+  const int64_t kv = config.num_key_value_heads;
+  if (!can_divide_groups(kv, config.num_attention_heads / kv, tensor_size))
+    return cannot_divide("num_attention_heads", config.num_attention_heads, tensor_size);
+  if (config.intermediate_size > 0 && config.intermediate_size < tensor_size)
+    return cannot_divide("intermediate_size", config.intermediate_size, tensor_size);
+  const int64_t shared = config.experts.shared_intermediate_size, experts = config.experts.num_experts;
+  if (shared > 0 && shared < tensor_size) return cannot_divide("shared_intermediate_size", shared, tensor_size);
+  if (experts > 0 && experts < tensor_size) return cannot_divide("num_experts", experts, tensor_size);
+  if (config.vocab_size <= 32 * (tensor_size - 1)) return cannot_divide("vocab_size", config.vocab_size, tensor_size);
+  return {};
+}
+
+ModelShare share_of(const ModelConfig& config, const RankPart& part) {
+  const int32_t size = part.tensor_size, rank = part.tensor_rank();
+  const int64_t shared = config.experts.shared_intermediate_size;
+  const bool has_channels = config.state.kind == StateKind::kShortConv;
+  ModelShare share = {{0, config.num_attention_heads},
+                      {0, config.num_key_value_heads},
+                      {0, config.intermediate_size},
+                      {0, shared},
+                      {0, config.experts.num_experts},
+                      {0, config.vocab_size},
+                      layers_of(config, part),
+                      {0, config.state.num_key_heads},
+                      {0, has_channels ? config.state.value_dim : config.state.num_value_heads},
+                      rank == 0,
+                      part.is_first_stage(),
+                      part.is_last_stage()};
+  if (size == 1) return share;
+  divide_heads(config, rank, size, &share);
+  if (config.has_states()) divide_states(config, rank, size, &share);
+  share.mlp = balanced_mlp(config, rank, size);
+  share.shared_mlp = even_part(shared, mlp_unit(config, shared, size), rank, size);
+  share.experts = even_part(config.experts.num_experts, 1, rank, size);
+  share.vocab = even_part(config.vocab_size, vocab_unit(config.vocab_size, size), rank, size);
+  return share;
+}
+
+ModelConfig config_of(const ModelConfig& config, const ModelShare& share) {
+  ModelConfig own = config;
+  own.num_attention_heads = static_cast<int32_t>(share.q_heads.count());
+  own.num_key_value_heads = static_cast<int32_t>(share.kv_heads.count());
+  own.intermediate_size = static_cast<int32_t>(share.mlp.count());
+  own.experts.shared_intermediate_size = static_cast<int32_t>(share.shared_mlp.count());
+  own.vocab_size = static_cast<int32_t>(share.vocab.count());
+  const bool has_channels = config.state.kind == StateKind::kShortConv;
+  own.state.num_key_heads = static_cast<int32_t>(share.state_keys.count());
+  (has_channels ? own.state.value_dim : own.state.num_value_heads) = static_cast<int32_t>(share.state_values.count());
+  own.num_hidden_layers = static_cast<int32_t>(share.layers.count());
+  if (!config.layers.empty())
+    own.layers.assign(config.layers.begin() + share.layers.begin, config.layers.begin() + share.layers.end);
+  if (!config.alibi_slopes.empty())
+    own.alibi_slopes.assign(config.alibi_slopes.begin() + share.q_heads.begin,
+                            config.alibi_slopes.begin() + share.q_heads.end);
+  return own;
+}
+
+}  // namespace llmb

@@ -1,0 +1,60 @@
+// Which part of a model each of several ranks computes.
+//
+// Tensor parallel (Shoeybi et al. 2019, arXiv:1909.08053): each rank has some heads of q, k and v, some columns of the
+// MLP, some experts and some of the vocabulary. What its O and down projections and its experts give is a part of a sum
+// over ranks. Ranks share one set of keys and values where there are fewer of these than ranks. Norms, routers and the
+// residual stream are every rank's.
+//
+// Pipeline parallel (Narayanan et al. 2021, arXiv:2104.04473): stages of ranks have some layers each, one behind the
+// other, and hand the residual stream on. The first stage embeds tokens, the last one draws them.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "core/model_config.h"
+
+namespace llmb {
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+  bool holds(int64_t i) const { return i >= begin && i < end; }
+};
+
+// One rank of so many. Ranks of a stage are neighbours.
+struct RankPart {
+  int32_t rank = 0;
+  int32_t tensor_size = 1;  // ranks that have a part of each layer of their stage
+  int32_t num_stages = 1;
+
+  int32_t num_ranks() const { return tensor_size * num_stages; }
+  int32_t tensor_rank() const { return rank % tensor_size; }
+  int32_t stage() const { return rank / tensor_size; }
+  bool is_first_stage() const { return stage() == 0; }
+  bool is_last_stage() const { return stage() + 1 == num_stages; }
+};
+
+// Its part of a model.
+struct ModelShare {
+  Range q_heads, kv_heads;
+  Range mlp;         // columns of dense MLPs
+  Range shared_mlp;  // of the expert that all tokens go through
+  Range experts;
+  Range vocab;
+  Range layers;
+  Range state_keys, state_values;    // heads of recurrent states; of kShortConv's one value head, its channels
+  bool adds_biases = true;           // to sums over ranks: one rank does
+  bool embeds = true, draws = true;  // tokens: the first stage, and the last
+};
+
+// kUnsupported, naming what of the model cannot be divided so. REQUIRES: both are at least 1
+Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages);
+
+// REQUIRES: check_ranks() is ok
+ModelShare share_of(const ModelConfig& config, const RankPart& part);
+
+// The config that a rank's forward pass follows: sizes are its own, but for num_experts.
+ModelConfig config_of(const ModelConfig& config, const ModelShare& share);
+
+}  // namespace llmb

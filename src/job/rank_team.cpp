@@ -1,0 +1,140 @@
+#include "job/rank_team.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/ranks/ranked_backend.h"
+#include "base/core_parts.h"
+#include "job/worker_order.h"
+
+namespace llmb {
+
+namespace {
+
+// A thread looks whether they are ready, and whether they live.
+class RankProcesses final : public RankPeers {
+ public:
+  RankProcesses(const RankOptions& options, std::shared_ptr<SharedRanks> ranks)
+      : options_(options), ranks_(std::move(ranks)), stop_(real_file_ops(), ::eventfd(0, EFD_CLOEXEC)) {}
+
+  ~RankProcesses() override {
+    ranks_->fail(cancelled("rank 0 has ended"));
+    const uint64_t one = 1;
+    static_cast<void>(!::write(stop_.get(), &one, sizeof one));
+    if (watcher_.joinable()) watcher_.join();
+  }
+
+  Status begin_load(const ModelConfig& config, const LoadOptions& load) override {
+    for (int32_t rank = 1; rank < options_.grid.num_ranks(); ++rank) {
+      const int32_t count = options_.grid.num_ranks();
+      LLMB_ASSIGN_OR_RETURN(StartedProcess process, options_.start(rank, count, ranks_->descriptor()));
+      WorkerProcess& started = *processes_.emplace_back(std::make_unique<WorkerProcess>(std::move(process)));
+      const RankOrder order = {options_.orders[static_cast<size_t>(rank)], rank_settings(options_.build, config, load),
+                               load.num_blocks_override};
+      started.send(MessageKind::kOrder, pack_rank_order(order));
+    }
+    run_on(divide_cores(usable_cpus(), options_.grid.num_ranks())[0]);
+    watcher_ = std::thread([this] { watch(); });
+    return {};
+  }
+
+  Status await_load() override {
+    std::unique_lock lock(mutex_);
+    while (num_ready_ + 1 < options_.grid.num_ranks() && ranks_->failure().ok())
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
+    return ranks_->failure();
+  }
+
+ private:
+  void watch() {
+    std::vector<bool> is_open(processes_.size(), true);
+    while (true) {
+      std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
+      for (size_t i = 0; i < processes_.size(); ++i)
+        polled.push_back({is_open[i] ? processes_[i]->socket() : -1,
+                          static_cast<short>(POLLIN | (processes_[i]->has_unsent() ? POLLOUT : 0)), 0});
+      if (::poll(polled.data(), polled.size(), -1) < 0) continue;
+      if (polled[0].revents != 0) return;
+      for (size_t i = 0; i < processes_.size(); ++i)
+        if (polled[i + 1].revents != 0) is_open[i] = take_messages(static_cast<int>(i) + 1);
+    }
+  }
+
+  // False: the rank has ended.
+  bool take_messages(int rank) {
+    WorkerProcess& process = *processes_[static_cast<size_t>(rank) - 1];
+    std::vector<Message> messages;
+    const bool is_open = process.exchange(&messages);
+    std::lock_guard lock(mutex_);
+    for (const Message& message : messages) num_ready_ += message.kind == MessageKind::kReady;
+    // It has told the others why, unless it could not.
+    if (!is_open) ranks_->fail(device_error(ranks_->place_of(rank) + ": " + process.ending()));
+    changed_.notify_all();
+    return is_open;
+  }
+
+  const RankOptions options_;
+  const std::shared_ptr<SharedRanks> ranks_;
+  const Descriptor stop_;
+  std::vector<std::unique_ptr<WorkerProcess>> processes_;  // of ranks 1, 2, …; the watcher's once it runs
+  std::thread watcher_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  int32_t num_ready_ = 0;
+};
+
+}  // namespace
+
+RankPart rank_grid(const JobOptions& options) {
+  return {0, options.tensor_parallel_size, options.pipeline_parallel_size};
+}
+
+std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device, const ModelFiles& model) {
+  const RankPart grid = rank_grid(o);
+  if (grid.num_ranks() == 1) return {};
+  std::string name = "`tensor_parallel_size` " + std::to_string(grid.tensor_size);
+  if (grid.num_stages > 1) name += ", `pipeline_parallel_size` " + std::to_string(grid.num_stages);
+  if (device != DeviceKind::kCpu)
+    return JobStop{JobEnd::kOptionRefused, name + ": ranks compute on the CPU only as yet; use --device cpu"};
+  if (o.merges_adapters)
+    return JobStop{JobEnd::kOptionRefused, name + ": not with `merge_adapters` auto yet; leave one of the two out"};
+  LoadOptions load = o.load;
+  load.pooling = model.pooling;
+  load.heads_dir = o.speculation.medusa;
+  load.drafting_layers = o.speculation.num_layers;
+  if (const Status status = check_ranked_load(model.config, load, grid); !status.ok())
+    return model_stop(status.with_context(name));
+  return {};
+}
+
+double rank_patience_ms(const WorkerOrder& order) { return 0.9 * order.watchdog_ms; }
+
+RankOptions rank_options(const JobOptions& o, const JobModel& model, StartRank start) {
+  RankOptions ranks;
+  ranks.grid = rank_grid(o);
+  ranks.start = std::move(start);
+  ranks.build = o.build;
+  for (int32_t rank = 0; rank < ranks.grid.num_ranks(); ++rank) {
+    ranks.orders.push_back(order_of(o, model, rank, ranks.grid.num_ranks()));
+    ranks.orders.back().count = std::max(1, o.num_workers);
+  }
+  return ranks;
+}
+
+Result<std::unique_ptr<Backend>> make_rank_team(const RankOptions& options, LoadOptions* load) {
+  LLMB_ASSIGN_OR_RETURN(auto ranks, SharedRanks::create(options.grid.num_ranks(), rank_channels(options.grid)));
+  load->num_threads = options.orders[0].num_threads;
+  const auto context = make_rank_context(ranks, options.grid);
+  return make_ranked_backend(make_cpu_backend(context), context, std::make_unique<RankProcesses>(options, ranks),
+                             rank_patience_ms(options.orders[0]));
+}
+
+}  // namespace llmb

@@ -1,0 +1,117 @@
+// Ranks and jobs over them that are killed or stopped at random. LLMB_NUM_KILLS: how often in all.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/rank_lines.h"
+#include "tests/e2e/run.h"
+#include "tests/e2e/started_run.h"
+#include "tests/support/test_rng.h"
+
+namespace llmb::test {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Sends signals to processes of a run until it ends.
+class Disturber {
+ public:
+  Disturber(TestRng& rng, int num_wanted) : rng_(rng), num_wanted_(num_wanted) {}
+
+  bool has_done_all() const { return num_sent_ >= num_wanted_; }
+  const std::map<std::string, int>& counts() const { return counts_; }
+
+  void disturb(StartedRun& run) {
+    while (!run.has_ended()) {
+      ::usleep(static_cast<useconds_t>(1000 * rng_.between(1, 400)));
+      const std::vector<pid_t> ranks = run.ranks(), workers = run.workers();
+      if (ranks.empty() || has_done_all() || run.has_ended()) continue;
+      const pid_t rank = ranks[static_cast<size_t>(rng_.between(0, static_cast<int>(ranks.size()) - 1))];
+      switch (rng_.between(0, 9)) {
+        case 0:
+          send(run.pid(), SIGKILL, "job killed");
+          break;
+        case 1:
+          if (!workers.empty()) send(workers[0], SIGKILL, "worker killed");
+          break;
+        case 2:
+          send(rank, SIGSTOP, "rank stopped");
+          break;
+        case 3:
+        case 4:
+          pause(run.pid(), "job stopped a while");
+          break;
+        case 5:
+        case 6:
+          pause(rank, "rank stopped a while");
+          break;
+        default:
+          send(rank, SIGKILL, "rank killed");
+      }
+    }
+  }
+
+ private:
+  void send(pid_t pid, int signal, const char* name) {
+    if (::kill(pid, signal) != 0) return;
+    ++num_sent_;
+    ++counts_[name];
+  }
+  void pause(pid_t pid, const char* name) {
+    send(pid, SIGSTOP, name);
+    ::usleep(static_cast<useconds_t>(1000 * rng_.between(1, 300)));
+    ::kill(pid, SIGCONT);
+  }
+
+  TestRng& rng_;
+  const int num_wanted_;
+  int num_sent_ = 0;
+  std::map<std::string, int> counts_;
+};
+
+}  // namespace
+
+TEST_CASE("random kills and stops of ranks: nothing is lost, twice or changed, on any number of stages and workers") {
+  const char* const asked = std::getenv("LLMB_NUM_KILLS");
+  const int num_wanted = asked != nullptr ? std::atoi(asked) : 8;
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in.jsonl"), reference = dir.file("reference.jsonl"), out = dir.file("out.jsonl");
+  write_file(in, mixed_lines(60));
+  REQUIRE(run_llm_batch({in, "-o", reference, "--tensor-parallel-size", "2"}).exit_code == 3);
+  const std::string expected = stable_output(read_file(reference));
+  TestRng rng(asked != nullptr ? 7 : 1);
+  Disturber disturber(rng, num_wanted);
+  int num_jobs = 0, num_faults = 0;
+  for (; !disturber.has_done_all(); ++num_jobs) {
+    for (const char* name : {"", ".partial", ".manifest.json"}) fs::remove(out + name);
+    for (int exit_code = -1; exit_code != 3 && exit_code != 0;) {  // 0: it was complete before
+      std::vector<std::string> flags = {in, "-o", out, "--tensor-parallel-size", "2", "--request-rate", "60"};
+      flags.insert(flags.end(), {"--max-num-seqs", std::to_string(rng.between(1, 9)), "--watchdog-timeout", "4"});
+      const int shape = rng.between(0, 3);
+      if (shape == 1) flags.insert(flags.end(), {"--pipeline-parallel-size", "2"});
+      if (shape == 2) flags.insert(flags.end(), {"--workers", "2"});
+      StartedRun run(flags, "cpu");
+      disturber.disturb(run);
+      const ProcessResult result = run.wait();
+      exit_code = result.exit_code;
+      REQUIRE_MESSAGE((exit_code == 3 || exit_code == 0 || exit_code == 9 || exit_code == 137), result.err);
+      if (exit_code != 9) continue;
+      ++num_faults;
+      CHECK_MESSAGE((result.err.find("rank ") != std::string::npos || shape == 2), result.err);
+    }
+    CHECK(stable_output(read_file(out)) == expected);
+    CHECK_FALSE(fs::exists(out + ".partial"));
+  }
+  if (asked == nullptr) return;
+  for (const auto& [name, count] : disturber.counts()) MESSAGE(name << ": " << count);
+  MESSAGE(num_jobs << " jobs, " << num_faults << " runs that ended with exit code 9: nothing lost, twice or changed");
+}
+
+}  // namespace llmb::test

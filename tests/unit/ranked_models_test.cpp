@@ -1,0 +1,167 @@
+// Models that 2 and 4 ranks compute together answer as transformers does, whatever the ranks' timing.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/rank_part.h"
+#include "model/config_loader.h"
+#include "model/model_weights.h"
+#include "tests/support/adapted_models.h"
+#include "tests/support/golden.h"
+#include "tests/support/source_dir.h"
+#include "tests/support/thread_ranks.h"
+#include "tests/unit/golden_answers.h"
+
+namespace llmb::test {
+namespace {
+
+LoadOptions options_for(const std::string& dir, const ModelConfig& config) {
+  LoadOptions options;
+  options.model_dir = dir;
+  options.block_size = 4;
+  options.groups_layers = true;
+  options.max_num_seqs = 32;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = config.max_position_embeddings;
+  options.num_threads = 1;
+  options.dtype = options.kv_cache_dtype = DType::kF32;
+  return options;
+}
+
+const std::string kPlain = "/data/fixtures/models/llama-gqa";
+
+// All numbers of the answers.
+std::string bytes_of(const std::vector<Generated>& answers) {
+  std::string bytes;
+  for (const Generated& answer : answers) {
+    bytes.append(reinterpret_cast<const char*>(answer.tokens.data()), answer.tokens.size() * sizeof(TokenId));
+    bytes.append(reinterpret_cast<const char*>(answer.logprobs.data()), answer.logprobs.size() * sizeof(float));
+    for (const auto& top : answer.top_logprobs)
+      bytes.append(reinterpret_cast<const char*>(top.data()), top.size() * sizeof(float));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("every golden model: the reference's tokens and log probabilities, or refused by name") {
+  int num_divided = 0, num_refused = 0;
+  for (const std::string& dir : golden_model_dirs()) {
+    const auto config = load_model_config(dir);
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    for (const int32_t size : {2, 4}) {
+      CAPTURE(dir);
+      CAPTURE(size);
+      const auto backend = make_thread_ranks(size);
+      const Status status = backend->load(*config, options_for(dir, *config));
+      if (!status.ok()) {
+        CHECK(status.code() == StatusCode::kUnsupported);
+        MESSAGE(std::filesystem::path(dir).filename().string() << " over " << size << " ranks: " << status.message());
+        ++num_refused;
+        continue;
+      }
+      ++num_divided;
+      const auto lines = read_json_lines(dir + "/golden.jsonl");
+      const auto answers = answer(*backend, lines, "prompt_token_ids", "token_ids", config->vocab_size);
+      for (size_t i = 0; i < lines.size(); ++i) {
+        CAPTURE(i);
+        CHECK(answers[i].tokens == lines[i].at("token_ids").get<std::vector<TokenId>>());
+        CHECK(compare(answers[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 0, 5e-5) == "");
+      }
+    }
+  }
+  MESSAGE(num_divided << " divided, " << num_refused << " refused");
+  CHECK(num_divided > 60);
+}
+
+TEST_CASE("bytes are equal over 100 runs with random delays in every call") {
+  const std::string dir = source_dir() + kPlain;
+  const auto config = load_model_config(dir);
+  REQUIRE(config.ok());
+  const auto lines = read_json_lines(dir + "/golden.jsonl");
+  std::string first;
+  for (uint64_t run = 0; run < 100; ++run) {
+    const auto backend = make_thread_ranks(2, 1, 0, [&](RankContext& context) {
+      delay_calls(&context, run);
+    });
+    REQUIRE(backend->load(*config, options_for(dir, *config)).ok());
+    const std::string bytes = bytes_of(answer(*backend, lines, "prompt_token_ids", "token_ids", 5));
+    if (run == 0) first = bytes;
+    CHECK((bytes == first));
+  }
+}
+
+TEST_CASE("stages of layers give the bytes of one rank, two ranks to a stage those of two") {
+  int num_divided = 0;
+  for (const std::string& dir : golden_model_dirs()) {
+    const auto config = load_model_config(dir);
+    REQUIRE(config.ok());
+    if (config->num_hidden_layers < 2 || !check_ranks(*config, 1, 2).ok()) continue;
+    CAPTURE(dir);
+    const auto lines = read_json_lines(dir + "/golden.jsonl");
+    const auto bytes = [&](int32_t tensor_size, int32_t num_stages) {
+      const auto backend = make_thread_ranks(tensor_size, num_stages);
+      const Status status = backend->load(*config, options_for(dir, *config));
+      REQUIRE_MESSAGE(status.ok(), status.message());
+      return bytes_of(answer(*backend, lines, "prompt_token_ids", "token_ids", 5));
+    };
+    const auto whole = make_cpu_backend();
+    REQUIRE(whole->load(*config, options_for(dir, *config)).ok());
+    const std::string expected = bytes_of(answer(*whole, lines, "prompt_token_ids", "token_ids", 5));
+    for (int32_t stages = 2; stages <= std::min(3, config->num_hidden_layers); ++stages)
+      CHECK((bytes(1, stages) == expected));
+    if (check_ranks(*config, 2, 2).ok()) CHECK((bytes(2, 2) == bytes(2, 1)));
+    ++num_divided;
+  }
+  MESSAGE(num_divided << " divided");
+  CHECK(num_divided > 60);
+}
+
+TEST_CASE("adapters: PEFT's tokens and log probabilities over ranks, and over stages the bytes of one rank") {
+  for (const std::string& name : adapted_models()) {
+    CAPTURE(name);
+    const AdaptedModel model = adapted_model(name);
+    const auto answers = [&](std::unique_ptr<Backend> backend) {
+      return generate_at_random(*load_adapted(name, model, int64_t{1} << 20, std::move(backend)), model.requests, 40, 7,
+                                1);
+    };
+    const std::string alone = bytes_of(answers(make_cpu_backend()));
+    if (check_ranks(model.config, 1, 2).ok()) CHECK((bytes_of(answers(make_thread_ranks(1, 2))) == alone));
+    LoadOptions options;
+    options.adapters = model.library;
+    for (const int32_t size : {2, 4}) {
+      CAPTURE(size);
+      if (!check_ranked_load(model.config, options, {0, size, 1}).ok()) continue;
+      const auto divided = answers(make_thread_ranks(size));
+      for (size_t i = 0; i < divided.size(); ++i) {
+        if (model.lines[i].is_null()) continue;
+        CAPTURE(model.library->name(model.requests[i].adapter));
+        CHECK(divided[i].tokens == model.lines[i].at("token_ids").get<std::vector<TokenId>>());
+        CHECK(largest_difference(divided[i], model.lines[i]) <= 2e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("each rank keeps its share of the weights and no more") {
+  for (const char* name : {"smollm2-135m", "qwen2.5-0.5b", "llama-3.1-8b"}) {
+    const std::string dir = source_dir() + "/data/shapes/" + name;
+    const auto config = load_model_config(dir);
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    const auto bytes_with = [&](int32_t rank, int32_t size) {
+      return static_cast<double>(stored_weight_bytes(config_of(*config, share_of(*config, {rank, size, 1}))));
+    };
+    const double all = bytes_with(0, 1);
+    for (const int32_t size : {2, 4})
+      for (int32_t rank = check_ranks(*config, size, 1).ok() ? 0 : size; rank < size; ++rank)
+         CHECK(bytes_with(rank, size) <= 1.1 * all / size);
+  }
+}
+
+}  // namespace llmb::test
