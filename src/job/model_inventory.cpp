@@ -84,11 +84,18 @@ Result<std::optional<FileIdentity>> identify(const std::string& path) {
   return io_error(path + ": cannot stat it: " + std::strerror(errno));
 }
 
+bool is_regular_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
 Result<ModelInventory> list_files(const ModelSource& source) {
   LLMB_ASSIGN_OR_RETURN(const NamedPaths names, model_file_names(source));
   ModelInventory inventory;
   for (const auto& [name, path] : names) {
     LLMB_ASSIGN_OR_RETURN(std::optional<FileIdentity> identity, identify(path));
+    // An adapter of a directory or a pipe costs its rows, as one without files does.
+    if (name.starts_with("adapter/") && identity && !is_regular_file(path)) identity.reset();
     inventory.push_back({name, path, identity});
   }
   return inventory;

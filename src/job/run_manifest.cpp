@@ -255,7 +255,7 @@ std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, co
           differences.push_back(before.first + " was " + before.second + " and is " + now.second);
       },
       [&](const auto& before) {
-        differences.push_back(before.first + " was " + before.second + " and is no longer known");
+        differences.push_back(before.first + " was " + before.second + " and is not set now");
       },
       [&](const auto& now) { differences.push_back(now.first + " was not known and is " + now.second); });
   compare(

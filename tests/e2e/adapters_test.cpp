@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -145,9 +146,14 @@ TEST_CASE("a line's adapter, an OpenAI line's model, the default, vLLM's spellin
 TEST_CASE("FAULTS 36: missing, truncated, wrong and hostile adapters cost their rows, in a run and in a dry run") {
   const TemporaryDirectory dir;
   const fs::path root = dir.file("adapters");
-  for (const char* name : {"good", "truncated", "missing", "loha", "other", "nan"}) copy_adapter("rank-8", root / name);
+  for (const char* name : {"good", "truncated", "missing", "folder", "pipe", "endless", "loha", "other", "nan"})
+    copy_adapter("rank-8", root / name);
   fs::resize_file(root / "truncated/adapter_model.safetensors", 1000);
-  fs::remove(root / "missing/adapter_model.safetensors");
+  for (const char* name : {"missing", "folder", "pipe", "endless"})
+    fs::remove(root / name / "adapter_model.safetensors");
+  fs::create_directory(root / "folder/adapter_model.safetensors");
+  REQUIRE(::mkfifo((root / "pipe/adapter_model.safetensors").c_str(), 0600) == 0);
+  fs::create_symlink("/dev/zero", root / "endless/adapter_model.safetensors");
   write_file((root / "loha/adapter_config.json").string(), R"({"peft_type": "LOHA", "r": 8})");
   fs::copy_file(source_dir() + "/data/fixtures/adapters/gpt2/rank-16/adapter_model.safetensors",
                 root / "other/adapter_model.safetensors", fs::copy_options::overwrite_existing);
@@ -159,6 +165,9 @@ TEST_CASE("FAULTS 36: missing, truncated, wrong and hostile adapters cost their 
   const std::vector<std::pair<std::string, std::string>> rows = {{"good", ""},
                                                                  {"truncated", "invalid_adapter"},
                                                                  {"missing", "invalid_adapter"},
+                                                                 {"folder", "invalid_adapter"},
+                                                                 {"pipe", "invalid_adapter"},
+                                                                 {"endless", "invalid_adapter"},
                                                                  {"loha", "invalid_adapter"},
                                                                  {"other", "invalid_adapter"},
                                                                  {"nan", "invalid_adapter"},
@@ -181,7 +190,7 @@ TEST_CASE("FAULTS 36: missing, truncated, wrong and hostile adapters cost their 
   }
   const ProcessResult dry = run_adapted({"--adapter-dir", root.string(), "--dry-run"}, lines);
   CHECK(dry.exit_code == 3);
-  CHECK(dry.err.find("2 lines ok, 11 bad") != std::string::npos);
+  CHECK(dry.err.find("2 lines ok, 14 bad") != std::string::npos);
   CHECK(dry.err.find("peft_type LOHA") != std::string::npos);
 }
 
