@@ -132,7 +132,8 @@ class ExprArena {
   }
   // The same as several expressions, of which there are few in all, however many unions of them occur.
   void next_parts(ExprId e, int32_t byte_class, std::vector<ExprId>* parts);
-  // `e` without the upper limits of what is repeated at its beginning, or at those of its members where these are few.
+  // `e` without the upper limits of what is repeated at its beginning, or at those of its members where these are few, and
+  // with less in place of high lower ones.
   // *num_bytes is set to how long beginnings may be for both to agree on them: which go on, and which are whole.
   // Unlimited where there was none.
   ExprId without_limits(ExprId e, int32_t* num_bytes);

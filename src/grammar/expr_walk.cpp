@@ -127,12 +127,14 @@ ExprId ExprArena::without_limits(ExprId e, int32_t* num_bytes) {
 }
 
 ExprId ExprArena::sequence_without_limits(ExprId e, int32_t* num_bytes) {
-  constexpr int kMaxParts = 8;  // of a sequence: the limits behind them stay
+  constexpr int kMaxParts = 8;         // of a sequence: the limits behind them stay
+  constexpr int32_t kMostNeeded = 32;  // times, of which there must be more: fewer bytes do not come to the end
   const Node node = nodes_[e];
   *num_bytes = INT32_MAX;
-  if (node.kind == Kind::kRepeat && node.c != kUnlimited) {
-    *num_bytes = node.c;
-    return repeat(node.a, node.b, kUnlimited);
+  if (node.kind == Kind::kRepeat && (node.c != kUnlimited || node.b > kMostNeeded)) {
+    if (node.c != kUnlimited) *num_bytes = node.c;
+    if (node.b > kMostNeeded) *num_bytes = std::min(*num_bytes, kMostNeeded - 1);
+    return repeat(node.a, std::min(node.b, kMostNeeded), kUnlimited);
   }
   if (node.kind != Kind::kConcat) return e;
   std::vector<ExprId> parts;

@@ -123,6 +123,24 @@ TEST_CASE("masks of what is repeated with a limit are those of a naive search, u
   }
 }
 
+TEST_CASE("masks of what must be repeated many times are those of a naive search, to the last time and behind it") {
+  const auto vocabulary = bundled_vocabulary();
+  for (int64_t seed = 0; seed < num_grammars(6); ++seed) {
+    TestRng rng(static_cast<uint64_t>(seed) + 4'000'000);
+    const Written begin = random_leaf(rng, false), inner = random_leaf(rng, false), end = random_leaf(rng, false);
+    const int min = rng.between(30, 45), max = rng.between(0, 1) == 0 ? -1 : min + rng.between(0, 20);
+    const std::string most = max < 0 ? "" : std::to_string(max);
+    const std::string text = begin.text + "(?:" + inner.text + "){" + std::to_string(min) + "," + most + "}" + end.text;
+    auto rules = grammar::regex_rules(text);
+    REQUIRE_MESSAGE(rules.ok(), rules.status().message());
+    const auto constraint = grammar::make_constraint(std::move(*rules), vocabulary);
+    REQUIRE_MESSAGE(constraint.ok(), constraint.status().message());
+    NaiveLanguage naive(Naive::sequence({begin.naive, Naive::repeat(inner.naive, min, max), end.naive}), {});
+    const MaskCheck check = check_masks(**constraint, *vocabulary, naive, 2, 80, rng);
+    REQUIRE_MESSAGE(check.difference.empty(), "seed " << seed << ", " << text << ": " << check.difference);
+  }
+}
+
 TEST_CASE("masks of random grammars, recursive in every way, are those of a naive search") {
   const auto vocabulary = bundled_vocabulary();
   int64_t num_steps = 0, num_tokens = 0;
