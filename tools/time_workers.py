@@ -7,7 +7,7 @@
 Prints one process's seconds by theirs, each run's without loading: above 1 they are faster. Bars: 0.98 for workers, 0.9 for ranks.
 The rows are groups of prompts with a beginning in common and answers of uneven length, over a shape of data/shapes with random weights.
 Quiet machines only. 7 pairs of 192 rows on two cores: a Xeon (Emerald Rapids), 2026-11-24: 1.100 [0.850, 1.253]; an AMD EPYC
-7003, 2026-11-26: 1.033 [1.001, 1.246].
+7003, 2026-11-26: 1.033 [1.001, 1.246]. Two tensor-parallel ranks there, 3 pairs of 64 rows: 0.749 [0.732, 0.757].
 """
 import argparse
 import json
