@@ -23,6 +23,7 @@
 #include "tools/cuda_bench.h"
 #include "tools/cuda_bench_attention.h"
 #include "tools/cuda_bench_copies.h"
+#include "tools/cuda_bench_int4.h"
 #include "tools/cuda_bench_lora.h"
 #include "tools/cuda_bench_more_ops.h"
 #include "tools/cuda_bench_steps.h"
@@ -50,7 +51,8 @@ constexpr Shape kShapes[] = {
 struct Options {
   std::vector<std::string> ops = {"linear",     "paged_attention", "add_rms_norm", "rope_and_kv_write",
                                   "silu_mul",   "embedding",       "gather_rows",  "sample",
-                                  "block_copy", "resolve_step",    "lora",         "more"};
+                                  "block_copy", "resolve_step",    "lora",         "more",
+                                  "linear_int4"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -58,8 +60,9 @@ struct Options {
 
 class KernelCases {
  public:
-  KernelCases(CudaBench& bench, const Shape& shape)
+  KernelCases(CudaBench& bench, const Options& options, const Shape& shape)
       : bench_(bench),
+        options_(options),
         s_(shape),
         is_hopper_(cuda::has_hopper_code(bench.stream())),
         linear_({DType::kBF16, false, is_hopper_, bench.num_sms()}, bench.stream()),
@@ -85,14 +88,14 @@ class KernelCases {
     linear_case("lm_head", s_.vocab, s_.hidden, DType::kF32);
   }
 
-  void row_cases(const Options& options) {
+  void row_cases() {
     for (const int64_t rows :
          s_.is_tiny() ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{1, 32, 256, 2048, 8192}) {
-      if (options.wants("add_rms_norm")) norm_case(rows);
-      if (options.wants("rope_and_kv_write")) rope_case(rows);
-      if (options.wants("silu_mul")) silu_case(rows);
-      if (options.wants("embedding")) embedding_case(rows);
-      if (options.wants("gather_rows")) gather_case(rows);
+      if (options_.wants("add_rms_norm")) norm_case(rows);
+      if (options_.wants("rope_and_kv_write")) rope_case(rows);
+      if (options_.wants("silu_mul")) silu_case(rows);
+      if (options_.wants("embedding")) embedding_case(rows);
+      if (options_.wants("gather_rows")) gather_case(rows);
     }
   }
 
@@ -134,13 +137,17 @@ class KernelCases {
       // As in a run; without kernels for Hopper; as in a deterministic run.
       for (const auto& [op, linear] :
            {std::pair{"linear", &linear_}, {"linear_cublas", &cublas_}, {"linear_det", &deterministic_}}) {
+        if (linear != &linear_ && !options_.wants("linear")) continue;
         linear->tune(view(0), x.at<T>(0), rows, out.at<void>(0), out_dtype, bench_.stream());
         const auto body = [&](int copy) {
           linear->run(view(copy), x.at<T>(0), rows, out.at<void>(0), out_dtype, bench_.stream());
         };
         bench_.report_either(op, what, bench_.time_s(copies, body), bytes, flops);
       }
-      int8_case(what, n, k, rows, weight, x, out);
+      if (options_.wants("linear")) int8_case(what, n, k, rows, weight, x, out);
+      // The LM head is int8 beside int4.
+      if (options_.wants("linear_int4") && out_dtype != DType::kF32)
+        int4_cases(bench_, &linear_, {what, n, k, rows}, options_.wants("int4_shares"), weight, x, out);
     }
   }
 
@@ -270,6 +277,7 @@ class KernelCases {
   }
 
   CudaBench& bench_;
+  const Options& options_;
   const Shape& s_;
   const bool is_hopper_;
   cuda::Linear linear_, cublas_, deterministic_;
@@ -282,12 +290,12 @@ int run(const Options& options, Settings settings) {
   for (const Shape& shape : kShapes) {
     if (options.shape != shape.name) continue;
     found = true;
-    KernelCases cases(bench, shape);
+    KernelCases cases(bench, options, shape);
     bench.measure_limits(shape.is_tiny() ? 1 << 16 : int64_t{1} << 30, [&] { return cases.matrix_flops_per_s(); });
-    if (options.wants("linear")) cases.linear_cases();
+    if (options.wants("linear") || options.wants("linear_int4")) cases.linear_cases();
     if (options.wants("paged_attention"))
       attention_cases(bench, {shape.name, shape.heads, shape.kv_heads, shape.head_dim, shape.is_tiny()});
-    cases.row_cases(options);
+    cases.row_cases();
     if (options.wants("sample")) cases.sample_cases();
     if (options.wants("lora")) lora_cases(bench, shape.name, shape.hidden, shape.q(), shape.kv(), shape.is_tiny());
     if (options.wants("resolve_step")) step_cases(bench, shape.is_tiny());
@@ -307,7 +315,10 @@ int main(int argc, char** argv) {
   llmb::bench::Settings settings;
   CLI::App app("Times every CUDA kernel against this device's measured limits.");
   app.option_defaults()->always_capture_default();
-  app.add_option("--ops", options.ops, "ops to run; more: those of other architectures")->delimiter(',');
+  app.add_option(
+         "--ops", options.ops,
+         "ops to run; more: those of other architectures; int4_shares: linear_int4 with other shares of the device")
+      ->delimiter(',');
   app.add_option("--shape", options.shape,
                  "llama-3.1-8b, llama-3.2-1b, qwen2.5-0.5b, qwen3-0.6b, smollm2-135m, or tiny: only that all runs");
   app.add_option("--repeats", settings.repeats, "rounds of each case")->check(CLI::Range(1, 1000));

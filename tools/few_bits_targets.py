@@ -18,6 +18,11 @@ def few_bits_targets(rows, attention, add, missing):
         shapes = [shape for shape in products if f" {m}x" in shape]
         beside(f"int8 products with the rounding of their rows, M = {m}, the worst shape",
                [(rows.get(("linear_int8", shape)), rows[("linear", shape)]) for shape in shapes], least)
+    for m in (1, 8, 16, 32, 64, 128, 256, 512, 4096):
+        least = 2.5 if m <= 16 else 1.0
+        shapes = [shape for shape in products if f" {m}x" in shape]
+        beside(f"int4 products, M = {m}, the worst shape",
+               [(rows.get(("linear_int4", shape)), rows[("linear", shape)]) for shape in shapes], least)
     for context in (1024, 4096, 8192):
         case = f"decode 64 x {context}"
         beside(f"paged decode attention over int8, 64 × {context:,}",

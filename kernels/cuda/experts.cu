@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/cuda/activate.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/linear_int4.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"
@@ -266,6 +267,9 @@ template <class T>
 void multiply_rows(const GroupedWeights& weights, const T* x, int64_t num_x_rows, const int32_t* x_rows,
                    const Workspace& w, int32_t num_tiles, int32_t tile_rows, int8_t* int8, float* scales, T* out,
                    cudaStream_t stream) {
+  if constexpr (!std::is_same_v<T, float>)
+    if (weights.is_int4) return linear_grouped_int4(weights, x, x_rows, w.tiles, num_tiles, tile_rows, out, stream);
+  LLMB_CHECK(!weights.is_int4);
   if (weights.scales == nullptr) return linear_grouped(weights, x, x_rows, w.tiles, num_tiles, tile_rows, out, stream);
   quantize_rows(x, num_x_rows, weights.in_features, int8, scales, stream);
   linear_grouped_int8(weights, {int8, scales}, x_rows, w.tiles, num_tiles, tile_rows, out, stream);

@@ -25,6 +25,8 @@ struct GroupedWeights {
   // [num_experts]  each [out_features]: weights are int8 rows of int8_row_bytes(in_features), biases fp32; nullptr: of
   // T
   const float* const* scales = nullptr;
+  bool is_int4 = false;    // weights are int4 units (int4_units.h), biases of T
+  bool has_zeros = false;  // of int4: all of them
 };
 
 // How many rows a tile may have where `rows` rows belong to num_experts experts.

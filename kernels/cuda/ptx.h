@@ -109,6 +109,21 @@ __device__ __forceinline__ float ex2_approx(float x) {  // 2^x
   return y;
 }
 
+// (x & mask) | bits in one instruction, for which a compiler with two constants takes two.
+__device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;\n" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+  return y;
+}
+
+// Hides where a value comes from, so that it stays in a register of a loop instead of being reckoned in every turn.
+template <class T>
+__device__ __forceinline__ void keep(T& x) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  if constexpr (sizeof(T) == 4) asm volatile("" : "+r"(x));
+  else asm volatile("" : "+l"(x));
+}
+
 // In a kernel started by launch_ahead(). Until the kernel before it on the stream has ended and what it wrote can be
 // read; every thread that reads or writes what other kernels write calls it first.
 __device__ __forceinline__ void wait_for_previous_grid() {

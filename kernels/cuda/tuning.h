@@ -28,6 +28,13 @@ constexpr int64_t kMaxStatePieces = 16;  // of a prefix: one warp merges them fo
 constexpr int64_t kMaxWgmmaRows = 32;
 constexpr int64_t kMaxMmaRows = 64;  // above, linear_mma is never the fastest
 
+// ---- linear_int4
+// Reckoned, not measured: two blocks' rings fit one multiprocessor of an A100, and one of an RTX 4090.
+constexpr int32_t kInt4BlocksPerSm = 2;
+constexpr int32_t kInt4RingBytes = 80 * 1024;
+// Above so many rows its numbers are written to memory in 16 bits, and linear multiplies them.
+constexpr int64_t kMaxInt4Rows = 256;
+
 // ---- block_copy
 constexpr int64_t kMaxCopyBlocks = 2048;
 constexpr int64_t kMaxCopyBlocksToHost = 16;  // enough for the link; the rest of the device goes on with the step

@@ -61,6 +61,9 @@ inline void mma_m16n8k32_int8(int32_t (&d)[4], const uint32_t (&a)[4], const uin
 // ---- others -------------------------------------------------------------------------------------------------------
 
 inline float ex2_approx(float x) { return exp2f(x); }
+template <class T>
+void keep(T&) {}
+inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
 
 // Kernels run one after another here. That a kernel started ahead waits at all is checked (block.h).
 inline void wait_for_previous_grid() { ::llmb::simt::waited_for_previous_grid(); }

@@ -59,7 +59,7 @@ void add_model_options(CLI::App& app, Options& o) {
       ->group("Model")
       ->option_text("auto|unfused|fma|bf16-dot|bf16-amx [auto]");
   app.add_option("--quantization", o.job.load.cpu.quantization,
-                 "Quantise weights while they load: int8 quantises activations too, int4, on the CPU, weights only")
+                 "Quantise weights while they load: int8 quantises activations too, int4 weights only")
       ->transform(one_of<Quantization>(
           {{"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4}}))
       ->group("Model")

@@ -15,6 +15,7 @@
 #include "base/whole_file.h"
 #include "io/json_writer.h"
 #include "model/classifier.h"
+#include "model/quantization_config.h"
 
 namespace llmb {
 
@@ -178,7 +179,8 @@ std::optional<DType> cpu_dtype(const std::string& name) {
 }
 
 // With the values that "auto" stands for here.
-Status add_arithmetic(const LoadOptions& load, int32_t tensor_size, const JobModel& model, SettingsList* out) {
+Status add_arithmetic(const LoadOptions& load, const std::string& model_dir, int32_t tensor_size, const JobModel& model,
+                      SettingsList* out) {
   const ModelConfig& config = model.files.config;
   const Quantization quantization = load.cpu.quantization;
   const bool is_gpu = model.device.kind == DeviceKind::kCuda;
@@ -195,6 +197,10 @@ Status add_arithmetic(const LoadOptions& load, int32_t tensor_size, const JobMod
   out->text("kv_cache_dtype", dtype_name(load.kv_cache_dtype.value_or(kv_dtype)));
   out->text("quantization", quantization_name(quantization));
   if (load.cpu.rounds_block_activations) out->text("gguf_activations", "int8");
+  if (is_gpu) {  // sums round otherwise than those of the numbers that codes mean
+    LLMB_ASSIGN_OR_RETURN(const bool is_int4, stays_int4_on_gpu(model_dir, config, *dtype, quantization));
+    if (is_int4) out->flag("multiplies_int4", true);
+  }
   out->flag("deterministic", load.cuda.deterministic || !is_gpu);
   // Ranks' sums round otherwise than one rank's.
   if (tensor_size > 1) out->integer("tensor_parallel_size", tensor_size);
@@ -233,7 +239,7 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   add_sampling(model.files.default_params, &list);
   list.add("seed", std::to_string(o.seed));
   list.text("device", model.device.identity);
-  LLMB_RETURN_IF_ERROR(add_arithmetic(o.load, o.tensor_parallel_size, model, &list));
+  LLMB_RETURN_IF_ERROR(add_arithmetic(o.load, o.model.model, o.tensor_parallel_size, model, &list));
   list.text("load_format", o.model.load_format == LoadFormat::kDummy ? "dummy" : "auto");
   list.integer("max_model_len", model.files.max_model_len);
   list.flag("no_metrics", o.output.no_metrics);
@@ -244,7 +250,8 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
   add_data(o.data, &list);
   if (!o.model.default_adapter.empty()) list.text("default_adapter", o.model.default_adapter);
   if (!o.model.adapters.empty() && !o.model.served_names.empty())
-    list.list("served_model_name", o.model.served_names, [](JsonWriter& j, const std::string& name) { j.string(name); });
+    list.list("served_model_name", o.model.served_names,
+              [](JsonWriter& j, const std::string& name) { j.string(name); });
   add_pooling(model.files.pooling, &list);
   if (!model.files.text_prompt.empty()) list.text("text_prompt", model.files.text_prompt);
   if (model.files.default_params.task == Task::kClassify) {

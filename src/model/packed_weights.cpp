@@ -130,12 +130,16 @@ Result<TensorView> PackedSource::tensor(const std::string& name, std::span<const
 // The blocks that hold these integers as they are; kNone: numbers it is.
 BlockFormat PackedSource::block_format(const Groups& groups, int64_t cols) const {
   constexpr int64_t kBlock = 32;
-  const bool has_blocks = form_ == WeightForm::kBlocks && cols % kBlock == 0 && groups.dtype != DType::kF32;
+  const bool has_blocks = form_ != WeightForm::kNumbers && cols % kBlock == 0 && groups.dtype != DType::kF32;
   if (!has_blocks || (stored_.bits != 4 && stored_.bits != 8)) return BlockFormat::kNone;
   bool is_indexed = false;  // narrow groups, or columns in another order, whose neighbours are of other groups
   for (int64_t col = 0; col < cols; ++col) is_indexed |= groups.of[col] != groups.of[col / kBlock * kBlock];
   if (is_indexed && groups.count > UINT16_MAX) return BlockFormat::kNone;
   const bool is_bf16 = groups.dtype == DType::kBF16;
+  if (form_ != WeightForm::kBlocks) {
+    const bool is_wanted = stored_.bits == 4 && !is_indexed && is_bf16 == (form_ == WeightForm::kInt4BF16);
+    if (!is_wanted) return BlockFormat::kNone;
+  }
   if (stored_.bits == 4 && is_indexed) return is_bf16 ? BlockFormat::kIndexedInt4BF16 : BlockFormat::kIndexedInt4F16;
   if (stored_.bits == 4) return is_bf16 ? BlockFormat::kInt4BF16 : BlockFormat::kInt4F16;
   if (is_indexed) return is_bf16 ? BlockFormat::kIndexedInt8BF16 : BlockFormat::kIndexedInt8F16;
@@ -308,7 +312,7 @@ Result<TensorView> PackedSource::nvfp4(const std::string& name, int64_t rows, in
     return static_cast<uint8_t>(col % 2 == 0 ? pair & 15 : pair >> 4);
   };
   const BlockSize& block = block_size(BlockFormat::kNVFP4);
-  if (form_ == WeightForm::kNumbers || cols % block.size != 0) {
+  if (form_ != WeightForm::kBlocks || cols % block.size != 0) {
     std::array<float, 256> numbers;  // of scales
     for (int i = 0; i < 256; ++i) numbers[i] = fp8_e4m3_to_f32(static_cast<uint8_t>(i)) / of_all;
     return make(DType::kBF16, rows, cols, [&](int64_t row, int64_t col) {

@@ -199,4 +199,13 @@ Result<StoredQuantization> load_stored_quantization(const std::string& model_dir
   return stored;
 }
 
+Result<bool> stays_int4_on_gpu(const std::string& model_dir, const ModelConfig& config, DType activations,
+                               Quantization quantization) {
+  if (!config.has_quantization || activations == DType::kF32 || quantization != Quantization::kNone ||
+      config.experts.num_experts > 0)
+    return false;
+  LLMB_ASSIGN_OR_RETURN(const StoredQuantization stored, load_stored_quantization(model_dir));
+  return stored.bits == 4 && (stored.is_gptq_or_awq() || stored.method == StoredMethod::kPackedInts);
+}
+
 }  // namespace llmb

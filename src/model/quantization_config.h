@@ -32,4 +32,9 @@ void read_quantization(ConfigFields& fields, ModelConfig* config);
 // The same of a model's config.json. Numbers where there is no such file.
 Result<StoredQuantization> load_stored_quantization(const std::string& model_dir);
 
+// Whether a GPU multiplies the model's integers of four bits as they are stored: beside activations of 16 bits, where
+// nothing quantises them anew; not those of experts.
+Result<bool> stays_int4_on_gpu(const std::string& model_dir, const ModelConfig& config, DType activations,
+                               Quantization quantization);
+
 }  // namespace llmb

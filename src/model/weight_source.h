@@ -17,8 +17,9 @@ namespace llmb {
 // Whether a load checks only that tensors are there, in the right shapes, or reads their values too.
 enum class WeightAccess { kShapes, kValues };
 
-// Whether matrices that files hold in blocks (core/block_format.h) come as numbers or as they are.
-enum class WeightForm { kNumbers, kBlocks };
+// Whether matrices that files hold in blocks (core/block_format.h) come as numbers or as they are; or only those in
+// BlockFormat::kInt4F16 or kInt4BF16 as they are.
+enum class WeightForm { kNumbers, kBlocks, kInt4F16, kInt4BF16 };
 
 // Not thread-safe.
 class WeightSource {

@@ -20,6 +20,7 @@
 #include "core/resolve_step.h"
 #include "kernels/cuda/hopper.h"
 #include "model/model_weights.h"
+#include "model/quantization_config.h"
 #include "model/transformer.h"
 #include "model/weight_files.h"
 #include "model/weight_source.h"
@@ -139,7 +140,9 @@ class CudaBackend final : public Backend {
     record_graphs();
     info_.kind = DeviceKind::kCuda;
     info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
-                   (options.cpu.quantization == Quantization::kInt8 ? ", int8 weights" : "") +
+                   (options.cpu.quantization == Quantization::kNone
+                        ? std::string()
+                        : std::string(", ") + quantization_name(options.cpu.quantization) + " weights") +
                    (options.cuda.deterministic ? ", deterministic)" : ")");
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = options.max_num_drafts;
@@ -186,8 +189,14 @@ class CudaBackend final : public Backend {
   Status load_weights(const std::optional<WeightFiles>& files) {
     ThreadPool pool(options_.num_threads > 0 ? options_.num_threads : usable_cpu_count());
     std::unique_ptr<WeightSource> source;
-    if (files) source = files->make_source(pool);
-    else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
+    if (files) {
+      LLMB_ASSIGN_OR_RETURN(const bool is_int4,
+                            stays_int4_on_gpu(options_.model_dir, config_, dtype_, options_.cpu.quantization));
+      const WeightForm int4 = dtype_ == DType::kF16 ? WeightForm::kInt4F16 : WeightForm::kInt4BF16;
+      source = files->make_source(pool, WeightAccess::kValues, is_int4 ? int4 : WeightForm::kNumbers);
+    } else {
+      source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
+    }
     Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_);
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/add_embedding.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/layer_norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
@@ -45,8 +46,9 @@ void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight
 }
 
 void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
-  if (const CudaLinear& linear = cuda_linear(weight); linear.is_int8())
-    return linear_int8(linear.int8_view(), x, rows, out);
+  const CudaLinear& linear = cuda_linear(weight);
+  if (linear.is_int8()) return linear_int8(linear.int8_view(), x, rows, out);
+  if (linear.is_int4()) return linear_int4(linear.int4_view(), x, rows, out);
   if (is_tuning_) linear_.tune(view(weight), x.data, rows, out.data, out.dtype, stream_);
   linear_.run(view(weight), x.data, rows, out.data, out.dtype, stream_);
 }
@@ -60,6 +62,23 @@ void CudaOps::linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Ro
   with_type(out.dtype, [&]<typename Out>(Out) {
     cuda::linear_int8(weight, {int8, scales}, rows, data<Out>(out), stream_);
   });
+}
+
+// Deterministic: one kernel whatever the number of rows.
+void CudaOps::linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out) {
+  const auto run = [&]<typename T>(T) {
+    if (int4_numbers_.bytes() == 0 || rows <= cuda::tuning::kMaxInt4Rows) {
+      if (out.dtype == DType::kF32) linear_int4_->run(weight, data<const T>(x), rows, data<float>(out), stream_);
+      else linear_int4_->run(weight, data<const T>(x), rows, data<T>(out), stream_);
+      return;
+    }
+    cuda::dequantize_int4(weight, int4_numbers_.data<T>(), stream_);
+    const cuda::LinearView numbers{int4_numbers_.data(), weight.bias, weight.out_features, weight.in_features};
+    if (is_tuning_) linear_.tune(numbers, x.data, rows, out.data, out.dtype, stream_);
+    linear_.run(numbers, x.data, rows, out.data, out.dtype, stream_);
+  };
+  if (x.dtype == DType::kF16) run(__half());
+  else run(__nv_bfloat16());
 }
 
 void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {

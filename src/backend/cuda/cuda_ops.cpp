@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_weights.h"
+#include "backend/cuda/stored_blocks.h"
 #include "base/log.h"
 #include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/gather.h"
@@ -72,6 +73,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       groups_(options.groups),
       num_ctas_(device.num_sms * cuda::attention_tiling(attention_shape(config, options)).ctas_per_sm),
       attention_shape_(attention_shape(config, options)),
+      num_sms_(device.num_sms),
       linear_({options.dtype, options.deterministic, options.hopper, device.num_sms}, stream),
       uploader_(std::make_unique<WeightUploader>(stream)),
       stage_(options.limits, attention_shape_, num_ctas_, attention_windows(config, options.groups)) {
@@ -117,33 +119,57 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
                                                    std::span<const TensorView> biases, WeightRole role) {
   int64_t out_features = 0;
   for (const TensorView& part : parts) out_features += part.rows;
-  const DType dtype = is_int8(role, parts[0].cols) ? DType::kI8 : options_.dtype;
-  auto linear = std::make_unique<CudaLinear>(out_features, parts[0].cols, !biases.empty(), dtype);
-  const auto stack = [&](std::span<const TensorView> views, DType to_dtype, uint8_t* out) {
-    for (const TensorView& values : views) {
-      uploader_->upload(values, to_dtype, out);
-      out += values.rows * values.cols * dtype_bytes(to_dtype);
-    }
-  };
-  stack(biases, CudaLinear::bias_dtype(dtype), linear->bias());
-  if (!linear->is_int8()) {
-    stack(parts, dtype, linear->weight());
-    return linear;
+  const int64_t in_features = parts[0].cols;
+  const CudaForm form = form_of(role, parts, out_features);
+  auto linear = std::make_unique<CudaLinear>(out_features, in_features, !biases.empty(), options_.dtype, form);
+  auto* bias = linear->bias();
+  for (const TensorView& values : biases) {
+    const DType dtype = CudaLinear::bias_dtype(options_.dtype, form);
+    uploader_->upload(values, dtype, bias);
+    bias += values.cols * dtype_bytes(dtype);
   }
-  max_int8_features_ = std::max(max_int8_features_, parts[0].cols);
+  if (linear->is_int8()) max_int8_features_ = std::max(max_int8_features_, in_features);
+  if (linear->is_int4()) {
+    max_int4_numbers_ = std::max(max_int4_numbers_, out_features * in_features);
+    check(cudaMemsetAsync(linear->weight(), 0, linear->weight_bytes(), stream_), "cudaMemsetAsync");
+  }
   int64_t row = 0;
   for (const TensorView& part : parts) {
-    auto* const to = reinterpret_cast<int8_t*>(linear->weight()) + row * cuda::int8_row_bytes(part.cols);
-    uploader_->upload_int8(part, to, linear->scales() + row);
+    upload_rows(part, row, linear.get());
     row += part.rows;
   }
   return linear;
 }
 
-// As on the CPU: all but what is small, and what much hangs on.
-bool CudaOps::is_int8(WeightRole role, int64_t in_features) const {
-  return options_.quantization == Quantization::kInt8 && role != WeightRole::kSmall &&
-         in_features <= cuda::kMaxInt8Features;
+void CudaOps::upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear) {
+  if (linear->is_int4() && part.blocks != BlockFormat::kNone)
+    return uploader_->upload_int4_blocks(part, first_row, linear->has_zeros(), linear->weight());
+  std::vector<uint8_t> memory;
+  const TensorView numbers = as_numbers(part, &memory);
+  if (linear->is_int4()) return uploader_->upload_int4(numbers, options_.dtype, first_row, linear->weight());
+  if (linear->is_int8()) {
+    auto* const to = reinterpret_cast<int8_t*>(linear->weight()) + first_row * cuda::int8_row_bytes(part.cols);
+    return uploader_->upload_int8(numbers, to, linear->scales() + first_row);
+  }
+  uploader_->upload(numbers, options_.dtype, linear->weight() + first_row * part.cols * dtype_bytes(options_.dtype));
+}
+
+// As on the CPU: all but what is small, and what much hangs on; beside int4, embedding and LM head are int8. Blocks of
+// the checkpoint stay what they are.
+CudaForm CudaOps::form_of(WeightRole role, std::span<const TensorView> parts, int64_t out_features) const {
+  if (role == WeightRole::kSmall) return CudaForm::kNumbers;
+  const bool is_table = role == WeightRole::kVocabulary;
+  const int64_t in_features = parts[0].cols;
+  switch (options_.quantization) {
+    case Quantization::kNone:
+      return is_table ? CudaForm::kNumbers : form_of_blocks(parts, options_.dtype);
+    case Quantization::kInt4:
+      if (!is_table) return cuda::LinearInt4::takes(out_features, in_features) ? CudaForm::kInt4 : CudaForm::kNumbers;
+      [[fallthrough]];
+    case Quantization::kInt8:
+      return in_features <= cuda::kMaxInt8Features ? CudaForm::kInt8 : CudaForm::kNumbers;
+  }
+  return CudaForm::kNumbers;
 }
 
 std::unique_ptr<ExpertsWeight> CudaOps::make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
@@ -166,6 +192,11 @@ std::unique_ptr<DeviceBuffer> CudaOps::allocate(int64_t rows, int64_t width, DTy
 void CudaOps::end_of_weights() {
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   uploader_.reset();
+  if (max_int4_numbers_ > 0) {
+    linear_int4_.emplace(cuda::LinearInt4Options{num_sms_}, stream_);
+    if (!options_.deterministic && options_.limits.max_num_tokens > cuda::tuning::kMaxInt4Rows)
+      int4_numbers_ = cuda::DeviceMemory(max_int4_numbers_ * dtype_bytes(options_.dtype));
+  }
   if (max_int8_features_ == 0) return;
   const int64_t max_rows = std::max<int64_t>(options_.limits.max_num_tokens, options_.limits.max_num_samples);
   x_int8_ = cuda::DeviceMemory(max_rows * cuda::int8_row_bytes(max_int8_features_));

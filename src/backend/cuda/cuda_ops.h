@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/cuda_adapters.h"
+#include "backend/cuda/cuda_weights.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/step_stage.h"
 #include "backend/cuda/weight_uploader.h"
@@ -18,6 +19,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/int8_kv.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear_int4.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention.h"
@@ -33,7 +35,7 @@ inline constexpr int32_t kMaxBestTokens = kMaxChoices + 32;
 struct CudaOpsOptions {
   DType dtype = DType::kBF16;                       // of weights that are not quantised, and of activations
   DType kv_dtype = DType::kBF16;                    // dtype or kI8
-  Quantization quantization = Quantization::kNone;  // none or int8
+  Quantization quantization = Quantization::kNone;  // int4: with a dtype of 16 bits
   StepLimits limits;
   LayerGroups groups;
   int32_t block_size = 16;
@@ -126,8 +128,10 @@ class CudaOps final : public Ops {
 
  private:
   double measure_swap_bytes_per_s();
-  bool is_int8(WeightRole role, int64_t in_features) const;
+  CudaForm form_of(WeightRole role, std::span<const TensorView> parts, int64_t out_features) const;
+  void upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear);
   void linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out);
+  void linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out);
   void lay_out_samples();
   void sample_rows(Rows logits, int64_t first_sample, int64_t rows);  // whose tables are in place
   bool has_int8_kv() const { return options_.kv_dtype == DType::kI8; }
@@ -146,10 +150,14 @@ class CudaOps final : public Ops {
   const LayerGroups groups_;
   const int32_t num_ctas_;                      // of the attention kernels
   const cuda::AttentionShape attention_shape_;  // without windows, which serves every layer
+  const int32_t num_sms_;
   cuda::Linear linear_;
-  int64_t max_int8_features_ = 0;             // of int8 weights, each row of x as int8_row_bytes says
-  cuda::DeviceMemory x_int8_, x_scales_;      // what an int8 product takes
-  std::unique_ptr<WeightUploader> uploader_;  // while weights are loaded
+  std::optional<cuda::LinearInt4> linear_int4_;  // once there are int4 weights
+  int64_t max_int4_numbers_ = 0;                 // of such a weight
+  cuda::DeviceMemory int4_numbers_;              // of the weight in use, where rows are many
+  int64_t max_int8_features_ = 0;                // of int8 weights, each row of x as int8_row_bytes says
+  cuda::DeviceMemory x_int8_, x_scales_;         // what an int8 product takes
+  std::unique_ptr<WeightUploader> uploader_;     // while weights are loaded
   struct DeviceRope {
     int32_t rotary_dim = 0;
     cuda::DeviceMemory cos, sin;  // [max_position, rotary_dim / 2]

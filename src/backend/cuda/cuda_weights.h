@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/cuda/int4_units.h"
 #include "kernels/cuda/linear_grouped.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/linear_view.h"
@@ -18,36 +19,61 @@
 
 namespace llmb {
 
-// Weight and bias in the activation dtype; or, with dtype kI8, int8 rows with their scales, and an fp32 bias.
+// How a matrix lies on the device: numbers in the activation dtype; int8 rows with their scales; or units of int4
+// (kernels/cuda/int4_units.h), whose groups have zeros or not.
+enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros };
+
+// The bias is in the activation dtype, beside int8 in fp32.
 class CudaLinear final : public LinearWeight {
  public:
-  CudaLinear(int64_t out_features, int64_t in_features, bool has_bias, DType dtype)
-      : is_int8_(dtype == DType::kI8),
-        weight_(out_features * (is_int8_ ? cuda::int8_row_bytes(in_features) : in_features * dtype_bytes(dtype))),
-        bias_(has_bias ? out_features * dtype_bytes(bias_dtype(dtype)) : 0),
-        scales_(is_int8_ ? out_features * int64_t{sizeof(float)} : 0),
+  // dtype: of activations.
+  CudaLinear(int64_t out_features, int64_t in_features, bool has_bias, DType dtype, CudaForm form)
+      : form_(form),
+        weight_(weight_bytes(out_features, in_features, dtype, form)),
+        bias_(has_bias ? out_features * dtype_bytes(bias_dtype(dtype, form)) : 0),
+        scales_(is_int8() ? out_features * int64_t{sizeof(float)} : 0),
         view_{weight_.data(), bias_.data(), out_features, in_features} {}
-  static DType bias_dtype(DType dtype) { return dtype == DType::kI8 ? DType::kF32 : dtype; }
+  static DType bias_dtype(DType dtype, CudaForm form) { return form == CudaForm::kInt8 ? DType::kF32 : dtype; }
 
   int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes() + scales_.bytes(); }
-  bool is_int8() const { return is_int8_; }
+  bool is_int8() const { return form_ == CudaForm::kInt8; }
+  bool is_int4() const { return form_ == CudaForm::kInt4 || has_zeros(); }
+  bool has_zeros() const { return form_ == CudaForm::kInt4Zeros; }
   int64_t out_features() const { return view_.out_features; }
   int64_t in_features() const { return view_.in_features; }
-  // REQUIRES: !is_int8() or is_int8().
+  int64_t weight_bytes() const { return weight_.bytes(); }
+  // Each REQUIRES its form.
   const cuda::LinearView& view() const {
-    LLMB_CHECK(!is_int8_);
+    LLMB_CHECK(form_ == CudaForm::kNumbers);
     return view_;
   }
   cuda::Int8View int8_view() const {
-    LLMB_CHECK(is_int8_);
+    LLMB_CHECK(is_int8());
     return {weight_.data<int8_t>(), scales(), bias_.data<float>(), view_.out_features, view_.in_features};
+  }
+  cuda::Int4View int4_view() const {
+    LLMB_CHECK(is_int4());
+    return {weight(), bias_.data(), view_.out_features, view_.in_features, has_zeros()};
   }
   uint8_t* weight() const { return weight_.data<uint8_t>(); }
   uint8_t* bias() const { return bias_.data<uint8_t>(); }
   float* scales() const { return scales_.data<float>(); }  // null: not int8
 
  private:
-  const bool is_int8_;
+  static int64_t weight_bytes(int64_t out_features, int64_t in_features, DType dtype, CudaForm form) {
+    switch (form) {
+      case CudaForm::kNumbers:
+        return out_features * in_features * dtype_bytes(dtype);
+      case CudaForm::kInt8:
+        return out_features * cuda::int8_row_bytes(in_features);
+      case CudaForm::kInt4:
+      case CudaForm::kInt4Zeros:
+        return cuda::int4::bytes(out_features, in_features, form == CudaForm::kInt4Zeros);
+    }
+    return 0;
+  }
+
+  const CudaForm form_;
   const cuda::DeviceMemory weight_, bias_, scales_;
   const cuda::LinearView view_;
 };
@@ -116,8 +142,13 @@ class CudaExpertMatrices {
     biases_ = upload_array(biases, stream);
     scales_ = upload_array(scales, stream);
     const CudaLinear& first = cuda_linear(*matrices_[0]);
-    grouped_ = {weights_.data<const void*>(), first.bias() != nullptr ? biases_.data<const void*>() : nullptr,
-                first.out_features(), first.in_features(), first.is_int8() ? scales_.data<const float*>() : nullptr};
+    grouped_ = {weights_.data<const void*>(),
+                first.bias() != nullptr ? biases_.data<const void*>() : nullptr,
+                first.out_features(),
+                first.in_features(),
+                first.is_int8() ? scales_.data<const float*>() : nullptr,
+                first.is_int4(),
+                first.has_zeros()};
   }
   const cuda::GroupedWeights& grouped() const { return grouped_; }
   int64_t resident_bytes() const {

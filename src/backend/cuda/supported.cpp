@@ -30,8 +30,8 @@ Status check_cuda_options(const ModelConfig& config, const LoadOptions& options)
                        ": on a GPU the KV cache is int8 or has the dtype of the activations, here " +
                        dtype_name(dtype));
   if (options.pooling) return unsupported("vectors and scores of labels are computed on a CPU only; use --device cpu");
-  if (options.cpu.quantization == Quantization::kInt4)
-    return unsupported("quantization int4 is for the CPU only; use int8, or --device cpu");
+  if (options.cpu.quantization == Quantization::kInt4 && dtype == DType::kF32)
+    return unsupported("quantization int4: activations on a GPU have 16 bits then; use --dtype bfloat16 or float16");
   if (options.cpu.rounds_block_activations)
     return unsupported("gguf-activations int8 is for the CPU only; leave it out, or use --device cpu");
   if (!options.cpu.weight_cache_dir.empty())

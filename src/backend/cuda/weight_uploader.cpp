@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "kernels/cuda/convert.h"
+#include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/linear_int8.h"
 
 namespace llmb {
@@ -14,6 +16,13 @@ WeightUploader::WeightUploader(cudaStream_t stream) : stream_(stream) {
   for (const Slot& slot : slots_) slot.is_free.record(stream);
 }
 
+WeightUploader::Slot& WeightUploader::take_slot() {
+  Slot& slot = slots_[next_];
+  next_ ^= 1;
+  slot.is_free.synchronize();
+  return slot;
+}
+
 void WeightUploader::upload(const TensorView& values, DType dtype, void* out) {
   const auto* source = static_cast<const uint8_t*>(values.data);
   auto* target = static_cast<uint8_t*>(out);
@@ -21,9 +30,7 @@ void WeightUploader::upload(const TensorView& values, DType dtype, void* out) {
   const int64_t chunk = kChunkBytes / from_bytes, size = values.rows * values.cols;
   for (int64_t begin = 0; begin < size; begin += chunk) {
     const int64_t count = std::min(chunk, size - begin);
-    Slot& slot = slots_[next_];
-    next_ ^= 1;
-    slot.is_free.synchronize();
+    Slot& slot = take_slot();
     std::memcpy(slot.host.data(), source + begin * from_bytes, count * from_bytes);
     void* const place = values.dtype == dtype ? target + begin * to_bytes : slot.device.data();
     check(cudaMemcpyAsync(place, slot.host.data(), count * from_bytes, cudaMemcpyHostToDevice, stream_),
@@ -34,17 +41,54 @@ void WeightUploader::upload(const TensorView& values, DType dtype, void* out) {
   }
 }
 
-void WeightUploader::upload_int8(const TensorView& values, int8_t* out, float* scales) {
-  static_assert(cuda::kMaxInt8Features * int64_t{sizeof(float)} <= kChunkBytes);
+template <typename Use>
+void WeightUploader::upload_floats(const TensorView& values, const Use& use) {
   if (floats_.bytes() == 0) floats_ = cuda::DeviceMemory(kChunkBytes);
   const auto* source = static_cast<const uint8_t*>(values.data);
   const int64_t chunk = kChunkBytes / int64_t{sizeof(float)} / values.cols;
+  LLMB_CHECK(chunk > 0);
   for (int64_t begin = 0; begin < values.rows; begin += chunk) {
     const int64_t rows = std::min(chunk, values.rows - begin);
     upload({source + begin * values.cols * dtype_bytes(values.dtype), values.dtype, rows, values.cols}, DType::kF32,
            floats_.data());
-    cuda::quantize_rows(floats_.data<const float>(), rows, values.cols, out + begin * cuda::int8_row_bytes(values.cols),
-                        scales + begin, stream_);
+    use(floats_.data<const float>(), begin, rows);
+  }
+}
+
+void WeightUploader::upload_int8(const TensorView& values, int8_t* out, float* scales) {
+  static_assert(cuda::kMaxInt8Features * int64_t{sizeof(float)} <= kChunkBytes);
+  upload_floats(values, [&](const float* x, int64_t begin, int64_t rows) {
+    cuda::quantize_rows(x, rows, values.cols, out + begin * cuda::int8_row_bytes(values.cols), scales + begin, stream_);
+  });
+}
+
+void WeightUploader::upload_int4(const TensorView& values, DType dtype, int64_t first_feature, uint8_t* units) {
+  upload_floats(values, [&](const float* x, int64_t begin, int64_t rows) {
+    const int64_t first = first_feature + begin;
+    if (dtype == DType::kF16) cuda::quantize_int4<__half>(x, rows, values.cols, first, units, stream_);
+    else cuda::quantize_int4<__nv_bfloat16>(x, rows, values.cols, first, units, stream_);
+  });
+}
+
+void WeightUploader::upload_int4_blocks(const TensorView& blocks, int64_t first_feature, bool has_zeros,
+                                        uint8_t* units) {
+  const auto* const source = static_cast<const uint8_t*>(blocks.data);
+  const int64_t row_bytes = blocks.row_bytes(), chunk = kChunkBytes / row_bytes;
+  LLMB_CHECK(chunk > 0);
+  for (int64_t begin = 0; begin < blocks.rows; begin += chunk) {
+    const int64_t rows = std::min(chunk, blocks.rows - begin), bytes = rows * row_bytes;
+    const Slot& slot = take_slot();
+    std::memcpy(slot.host.data(), source + begin * row_bytes, static_cast<size_t>(bytes));
+    check(cudaMemcpyAsync(slot.device.data(), slot.host.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                          stream_),
+          "cudaMemcpyAsync");
+    const auto pack = [&]<typename T>(T) {
+      cuda::pack_int4_blocks<T>(slot.device.data<const uint8_t>(), rows, blocks.cols, first_feature + begin, has_zeros,
+                                units, stream_);
+    };
+    if (blocks.blocks == BlockFormat::kInt4F16) pack(__half());
+    else pack(__nv_bfloat16());
+    slot.is_free.record(stream_);
   }
 }
 

@@ -25,15 +25,27 @@ class WeightUploader {
                    int8_t* out,     // [rows, cuda::int8_row_bytes(cols)]
                    float* scales);  // [rows]
 
+  // Queues: values as rows first_feature, … of a matrix as kernels/cuda/int4_pack.h makes them of `dtype`, in 16 bits.
+  // REQUIRES: a row fits a chunk; units are cleared before their first rows.
+  void upload_int4(const TensorView& values, DType dtype, int64_t first_feature, uint8_t* units);
+  // The same of blocks kInt4F16 or kInt4BF16, which keep their codes.
+  void upload_int4_blocks(const TensorView& blocks, int64_t first_feature, bool has_zeros, uint8_t* units);
+
  private:
   static constexpr int64_t kChunkBytes = int64_t{16} << 20;
-
-  const cudaStream_t stream_;
   struct Slot {
     cuda::PinnedMemory host{kChunkBytes};
     cuda::DeviceMemory device{kChunkBytes};  // where a chunk is converted from
     cuda::Event is_free;
   };
+
+  // Buffers of the next turn, once their last copy has ended.
+  Slot& take_slot();
+  // Queues use(floats, first row, rows) of some rows after the other.
+  template <typename Use>
+  void upload_floats(const TensorView& values, const Use& use);
+
+  const cudaStream_t stream_;
   Slot slots_[2];
   int next_ = 0;
   cuda::DeviceMemory floats_;  // of kChunkBytes, once there are rows to quantise

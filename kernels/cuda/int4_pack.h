@@ -1,0 +1,34 @@
+// Matrices into int4 units (int4_units.h) and out of them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "core/tensor_view.h"
+#include "kernels/cuda/int4_units.h"
+
+namespace llmb::cuda {
+
+// Rows of a matrix of in_features as int4: the codes and scales of kernels/cpu/quantize.h, scales rounded to T.
+// first_feature: the rows' place in the matrix that `units` are of. T: __nv_bfloat16 or __half. REQUIRES: units without
+// zeros, cleared before the first call. Throws CudaError.
+template <class T>
+void quantize_int4(const float* x,  // [rows, in_features]
+                   int64_t rows, int64_t in_features, int64_t first_feature, uint8_t* units, cudaStream_t stream);
+
+// The same of rows of blocks kInt4F16 (T: __half) or kInt4BF16 (T: __nv_bfloat16), which keep their codes, scales and,
+// with has_zeros, zeros. REQUIRES: in_features is a multiple of 32, zeros are up to int4::kMaxZero, without
+// has_zeros 8.
+template <class T>
+void pack_int4_blocks(const uint8_t* blocks,  // [rows, in_features / 32] of block_size() bytes
+                      int64_t rows, int64_t in_features, int64_t first_feature, bool has_zeros, uint8_t* units,
+                      cudaStream_t stream);
+
+// The numbers of a matrix. REQUIRES: in_features is a multiple of 8, out aligned to 16.
+template <class T>
+void dequantize_int4(const Int4View& weight,
+                     T* out,  // [out_features, in_features]
+                     cudaStream_t stream);
+
+}  // namespace llmb::cuda

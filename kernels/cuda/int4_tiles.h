@@ -1,0 +1,227 @@
+// Products of int4 units and rows of x on tensor cores: the main loop of linear_int4 and linear_grouped_int4. Device
+// code only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/int4_fragments.h"
+#include "kernels/cuda/mma_tiles.h"
+#include "kernels/cuda/ptx.h"
+
+namespace llmb::cuda::int4 {
+
+constexpr int kThreads = 256;  // eight warps, of 16 features each
+constexpr int kMinStages = 3, kMaxStages = 8;
+
+// kRows rows of x times 128 features. Units and their columns of x are in a ring of stages, or on their way there.
+template <int kNumRows, bool kZeros>
+struct Shape {
+  static constexpr int kRows = kNumRows, kRowTiles = kRows / 8;
+  static constexpr bool kHasZeros = kZeros;
+  static constexpr int kUnitBytes = unit_bytes(kHasZeros), kXElements = kRows * kUnitK;  // of a unit
+  static constexpr int kUnits = kRows <= 32 ? 2 : 1;                                     // of a stage
+  static constexpr int kStageBytes = kUnits * (kUnitBytes + 2 * kXElements);
+};
+
+__device__ __forceinline__ void wait_for_all_but(int num_groups) {
+  switch (num_groups) {
+    case 1:
+      return ptx::cp_async_wait<1>();
+    case 2:
+      return ptx::cp_async_wait<2>();
+    case 3:
+      return ptx::cp_async_wait<3>();
+    case 4:
+      return ptx::cp_async_wait<4>();
+    case 5:
+      return ptx::cp_async_wait<5>();
+    default:
+      return ptx::cp_async_wait<6>();
+  }
+}
+
+// Brings a block's units to shared memory, and the columns of x that belong to them: stage after stage of kUnits units,
+// the last of which may be short. A thread's addresses are reckoned once and then move on.
+template <class T, class S>
+class Loader {
+ public:
+  // Units [begin, end) of a matrix with num_steps units a tile; row i of x is at row_of(i), nullptr: zeros.
+  template <class RowOf>
+  __device__ __forceinline__ Loader(const uint8_t* units, const T* x, const RowOf& row_of, int64_t in_features,
+                                    int num_steps, int begin, int end)
+      : from_(units + int64_t{begin} * S::kUnitBytes + threadIdx.x * 16),
+        bytes_left_((end - begin) * S::kUnitBytes - static_cast<int>(threadIdx.x) * 16),
+        x_units_left_(end - begin),
+        k_(begin % num_steps * kUnitK),
+        k_end_(num_steps * kUnitK),
+        x_place_(S::kUnits * S::kUnitBytes + 2 * mma_tiles::element_of(threadIdx.x / kChunks, threadIdx.x % kChunks)) {
+    const int column = threadIdx.x % kChunks * 8;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int row = pass * kPassRows + static_cast<int>(threadIdx.x) / kChunks;
+      const T* const from = row_of(row);
+      x_[pass] = from != nullptr ? from + column : x;
+      columns_[pass] = from != nullptr ? static_cast<int>(in_features) - column : 0;
+      ptx::keep(x_[pass]);
+    }
+    ptx::keep(x_place_);
+  }
+
+  __device__ __forceinline__ void load_weights(uint8_t* stage) {
+    constexpr int kBytes = S::kUnits * S::kUnitBytes, kPassBytes = kThreads * 16;
+    uint8_t* const to = stage + threadIdx.x * 16;
+#pragma unroll
+    for (int at = 0; at < kBytes; at += kPassBytes) {
+      const bool is_in_stage = at + kPassBytes <= kBytes || static_cast<int>(threadIdx.x) * 16 < kBytes - at;
+      if (is_in_stage && bytes_left_ > at) ptx::cp_async16(to + at, from_ + at);
+    }
+    from_ += kBytes;
+    bytes_left_ -= kBytes;
+  }
+
+  // copy(to, from, is_inside) moves 16 bytes, or zeros.
+  template <class Copy>
+  __device__ __forceinline__ void load_x(uint8_t* stage, const Copy& copy) {
+    if (S::kRows < kPassRows && threadIdx.x >= S::kRows * kChunks) return;
+    T* const to = reinterpret_cast<T*>(stage + x_place_);
+#pragma unroll
+    for (int u = 0; u < S::kUnits; ++u) {
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass)
+        copy(to + u * S::kXElements + pass * kPassRows * kUnitK, x_[pass] + k_,
+             x_units_left_ > u && k_ < columns_[pass]);
+      k_ += kUnitK;
+      if (k_ == k_end_) k_ = 0;
+    }
+    x_units_left_ -= S::kUnits;
+  }
+
+ private:
+  static constexpr int kChunks = kUnitK / 8, kPassRows = kThreads / kChunks;  // of 16 bytes of a row of x
+  static constexpr int kPasses = S::kRows <= kPassRows ? 1 : S::kRows / kPassRows;
+
+  const uint8_t* from_;  // this thread's first 16 bytes of the next stage
+  int bytes_left_;       // of the block's from there on
+  int x_units_left_, k_;
+  const int k_end_;
+  int x_place_;           // of this thread's first 16 bytes of x in a stage
+  const T* x_[kPasses];   // of its rows
+  int columns_[kPasses];  // that are there from x_ on
+};
+
+// This thread's part of 128 features times kRows rows: features lane / 4 and 8 on of its warp's 16.
+template <class T, class S>
+class Sums {
+ public:
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (auto& tile : value_)
+#pragma unroll
+      for (float& sum : tile) sum = 0;
+  }
+
+  __device__ __forceinline__ Sums() {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kPlaces; ++i) {
+      places_[i] = S::kRowTiles == 1 ? mma_tiles::element_of(lane % 8, 4 * i + lane / 8)
+                                     : mma_tiles::element_of(lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2);
+      ptx::keep(places_[i]);
+    }
+    clear();
+  }
+
+  __device__ __forceinline__ void add_unit(const uint8_t* unit, const T* x_tile) {
+    uint32_t few[4];  // of 8 rows and 32 k
+    for_each_fragment<T, S::kHasZeros>(unit, threadIdx.x / 32, [&](int k, const uint32_t(&fragment)[4]) {
+      if constexpr (S::kRowTiles == 1) {
+        if (k % 2 == 0) ptx::ldmatrix_x4(few, x_tile + places_[k / 2]);
+        const uint32_t b[2] = {few[k % 2 * 2], few[k % 2 * 2 + 1]};
+        ptx::mma_m16n8k16<T>(value_[0], fragment, b);
+      } else {
+#pragma unroll
+        for (int j = 0; j < S::kRowTiles; j += 2) {
+          uint32_t pair[4];
+          ptx::ldmatrix_x4(pair, x_tile + places_[k] + j * 8 * kUnitK);
+          const uint32_t b0[2] = {pair[0], pair[1]}, b1[2] = {pair[2], pair[3]};
+          ptx::mma_m16n8k16<T>(value_[j], fragment, b0);
+          ptx::mma_m16n8k16<T>(value_[j + 1], fragment, b1);
+        }
+      }
+    });
+  }
+
+  // Calls write(row, feature, sum) for each, counted from the tile's first.
+  template <class Write>
+  __device__ __forceinline__ void for_each(const Write& write) const {
+    const int feature = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < S::kRowTiles; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) write(row(j) + e, feature + 8 * half, value_[j][2 * half + e]);
+  }
+  // The four sums of row(j), the row after it, and features 8 on.
+  __device__ __forceinline__ float (&of(int j))[4] { return value_[j]; }
+  static __device__ __forceinline__ int row(int j) { return j * 8 + static_cast<int>(threadIdx.x) % 4 * 2; }
+
+ private:
+  // Where this lane's rows of an ldmatrix lie in a tile of x.
+  static constexpr int kPlaces = S::kRowTiles == 1 ? 2 : 4;
+
+  int places_[kPlaces];
+  float value_[S::kRowTiles][4];
+};
+
+// The products of units [begin, end), of which `loader` begins with the first. end_part(sums, tile, first step, end
+// step) takes the sums of a tile's steps, as many as there are among these units. Weights are read before the kernel
+// ahead of this one has ended.
+template <class T, class S, class EndPart>
+__device__ __forceinline__ void multiply_units(Loader<T, S>& loader, int num_stages, int num_steps, int begin, int end,
+                                               const EndPart& end_part) {
+  uint8_t* const ring = dynamic_shared<uint8_t>();
+  uint8_t* const ring_end = ring + num_stages * S::kStageBytes;
+  uint8_t* const last_stage = ring_end - S::kStageBytes;
+  for (uint8_t* stage = ring; stage != last_stage; stage += S::kStageBytes) {
+    loader.load_weights(stage);
+    ptx::cp_async_commit();
+  }
+  ptx::wait_for_previous_grid();
+  for (uint8_t* stage = ring; stage != last_stage; stage += S::kStageBytes)
+    loader.load_x(stage, [](T* to, const T* from, bool is_inside) {
+      *reinterpret_cast<uint4*>(to) = is_inside ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+    });
+  Sums<T, S> sums;
+  int tile = begin / num_steps, step = begin % num_steps, first_step = step;
+  uint8_t *stage = ring, *next_stage = last_stage;
+  for (int unit = begin; unit < end;) {
+    wait_for_all_but(num_stages - 2);
+    __syncthreads();  // every thread's copies have landed, and nobody reads the stage that is filled next
+    loader.load_weights(next_stage);
+    loader.load_x(next_stage, [](T* to, const T* from, bool is_inside) { ptx::cp_async16(to, from, is_inside); });
+    ptx::cp_async_commit();  // an empty group keeps the count
+#pragma unroll 1
+    for (int u = 0; u < S::kUnits; ++u) {
+      if (unit == end) break;
+      sums.add_unit(stage + u * S::kUnitBytes,
+                    reinterpret_cast<const T*>(stage + S::kUnits * S::kUnitBytes) + u * S::kXElements);
+      ++unit, ++step;
+      if (step < num_steps && unit < end) continue;
+      end_part(sums, tile, first_step, step);
+      sums.clear();
+      ++tile, step = 0, first_step = 0;
+    }
+    if ((stage += S::kStageBytes) == ring_end) stage = ring;
+    if ((next_stage += S::kStageBytes) == ring_end) next_stage = ring;
+  }
+}
+
+template <class S>
+constexpr int num_stages(int ring_bytes) {
+  return std::clamp(ring_bytes / S::kStageBytes, kMinStages, kMaxStages);
+}
+
+}  // namespace llmb::cuda::int4

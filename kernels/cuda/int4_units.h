@@ -1,0 +1,59 @@
+// How int4 weights lie in device memory: packed for the tensor cores' fragments, so that a thread reads 16 bytes and
+// has its operands of four products. A number is scale · (code − zero), of the groups of kernels/cpu/quantize.h,
+// rounded to the activations' dtype T.
+//
+// A matrix is cut into units of 128 features by 64 k, [tile of features][step of k]. A unit holds
+//   codes  [8][32] uint4    of 16 features each, a lane's part of mma_m16n8k16's first operand for four times 16 k. Of
+//                           a word, bits 4 i … 4 i + 3 are the first and 16 bits on the second number of register i
+//   scales [2][8][8] T[2]   of 32 k each: of features i and i + 8 of 16
+//   zeros  [2][8][8] T[2]   where the matrix has any, else all are 8; each as T has kMagic + zero
+// What lies beyond the matrix has scale 0.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "core/types.h"
+
+namespace llmb::cuda {
+
+namespace int4 {
+
+constexpr int kTileFeatures = 128, kUnitK = 64, kGroup = 32;
+constexpr int kCodeBytes = kTileFeatures * kUnitK / 2, kScaleBytes = kTileFeatures * (kUnitK / kGroup) * 2;
+constexpr int unit_bytes(bool has_zeros) { return kCodeBytes + (has_zeros ? 2 : 1) * kScaleBytes; }
+constexpr int64_t num_tiles(int64_t out_features) { return ceil_div(out_features, int64_t{kTileFeatures}); }
+constexpr int64_t num_steps(int64_t in_features) { return ceil_div(in_features, int64_t{kUnitK}); }
+constexpr int64_t bytes(int64_t out_features, int64_t in_features, bool has_zeros) {
+  return num_tiles(out_features) * num_steps(in_features) * unit_bytes(has_zeros);
+}
+
+// A code behind the exponent of kBase is kBase + code, exactly.
+template <class T>
+struct Pairs;
+template <>
+struct Pairs<__nv_bfloat16> {
+  using Pair = __nv_bfloat162;
+  static constexpr uint32_t kMagic = 0x43004300u;  // 128
+};
+template <>
+struct Pairs<__half> {
+  using Pair = __half2;
+  static constexpr uint32_t kMagic = 0x64006400u;  // 1024
+};
+constexpr int kMaxZero = 127;  // that either type has behind its exponent
+
+}  // namespace int4
+
+// A weight matrix in device memory. Owns nothing.
+struct Int4View {
+  const uint8_t* units = nullptr;  // int4::bytes(), aligned to 16
+  const void* bias = nullptr;      // [out_features] of T, or nullptr
+  int64_t out_features = 0;
+  int64_t in_features = 0;
+  bool has_zeros = false;
+};
+
+}  // namespace llmb::cuda

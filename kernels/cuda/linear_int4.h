@@ -1,0 +1,56 @@
+// linear_int4: out = x · weightᵀ + bias of int4 weights and 16-bit activations (W4A16), sums in fp32. The idea of
+// weights that lie as fragments are read, so that few rows are bound by their bytes: Frantar et al. 2024, Marlin
+// (arXiv:2408.11743).
+//
+// Units (int4_units.h) are shared out evenly to the blocks of the grid, one behind the other; sums that several blocks
+// have a part of are added in the order of k by the block that comes last. How units are shared out depends on the
+// weight and the device alone, so that a row's bits do not depend on the rows beside it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/int4_units.h"
+#include "kernels/cuda/linear_grouped.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/tuning.h"
+
+namespace llmb::cuda {
+
+struct LinearInt4Options {
+  int32_t num_sms = 1;
+  int32_t blocks_per_sm = tuning::kInt4BlocksPerSm;  // decides bits
+  int32_t ring_bytes = tuning::kInt4RingBytes;       // of units and x under way, at most, in a block
+};
+
+// Shared by calls on one stream. Driven by one thread.
+class LinearInt4 {
+ public:
+  // Throws CudaError.
+  LinearInt4(const LinearInt4Options& options, cudaStream_t stream);
+
+  // Whether there are kernels for this shape: rows of 16-byte pieces, and not more features than there are counters
+  // for.
+  static bool takes(int64_t out_features, int64_t in_features);
+
+  // T: __nv_bfloat16 or __half; Out: T or float. x, out and the units are aligned to 16 bytes. More than 64 rows go
+  // through the weight once for every 64. REQUIRES: takes(). Throws CudaError.
+  template <class T, class Out>
+  void run(const Int4View& weight,
+           const T* x,  // [rows, in_features]
+           int64_t rows,
+           Out* out,  // [rows, out_features]
+           cudaStream_t stream);
+
+ private:
+  const LinearInt4Options options_;
+  DeviceMemory partials_, counters_;
+};
+
+// As linear_grouped(), of weights.is_int4. T: __nv_bfloat16 or __half. REQUIRES: LinearInt4::takes().
+template <class T>
+void linear_grouped_int4(const GroupedWeights& weights, const T* x, const int32_t* x_rows, const RowTile* tiles,
+                         int32_t num_tiles, int32_t tile_rows, T* out, cudaStream_t stream);
+
+}  // namespace llmb::cuda

@@ -1,0 +1,22 @@
+// Matrices that a checkpoint holds in blocks (core/block_format.h): whether the device keeps them, and their numbers
+// where it does not.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/cuda_weights.h"
+#include "core/tensor_view.h"
+#include "core/types.h"
+
+namespace llmb {
+
+// kInt4 or kInt4Zeros where the stacked parts are blocks of integers of four bits with scales in `dtype`, for which
+// there are kernels; else kNumbers.
+CudaForm form_of_blocks(std::span<const TensorView> parts, DType dtype);
+
+// The matrix as numbers of its dtype, which hold them exactly; in `memory` where they are not there yet.
+TensorView as_numbers(const TensorView& matrix, std::vector<uint8_t>* memory);
+
+}  // namespace llmb

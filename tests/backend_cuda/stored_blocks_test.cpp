@@ -1,0 +1,152 @@
+// Checkpoints whose integers of four bits the device keeps: which do, and that answers are those of the weights that
+// they mean, whatever the schedule.
+#include "backend/cuda/stored_blocks.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "base/float_formats.h"
+#include "formats/safetensors.h"
+#include "model/config_loader.h"
+#include "tests/support/plan_builder.h"
+#include "tests/support/process.h"
+#include "tests/support/raw_safetensors.h"
+#include "tests/support/source_dir.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb::test {
+namespace {
+
+// Blocks of random codes with scales of 1.
+struct Matrix {
+  Matrix(int64_t rows, int64_t cols, BlockFormat format, uint8_t zero)
+      : bytes(static_cast<size_t>(rows * cols / 32 * block_size(format).bytes)) {
+    std::mt19937 rng(1);
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(rng());
+    const uint16_t one = has_bf16_numbers(format) ? 0x3f80 : 0x3c00;
+    for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(block_size(format).bytes)) {
+      std::memcpy(bytes.data() + at, &one, 2);
+      bytes[at + 2] = zero;
+    }
+    view = {bytes.data(), has_bf16_numbers(format) ? DType::kBF16 : DType::kF16, rows, cols, format};
+  }
+  std::vector<uint8_t> bytes;
+  TensorView view;
+};
+
+TEST_CASE("integers stay integers where their scales have the activations' dtype") {
+  const Matrix symmetric(6, 64, BlockFormat::kInt4F16, 8), shifted(2, 64, BlockFormat::kInt4F16, 7);
+  const Matrix bf16(4, 64, BlockFormat::kInt4BF16, 8), eight(4, 64, BlockFormat::kInt8F16, 8);
+  const Matrix far(4, 64, BlockFormat::kInt4F16, 200);
+  const std::vector<float> floats(64 * 4, 1.0f);
+  const TensorView plain{floats.data(), DType::kF32, 4, 64};
+  const auto form = [](std::initializer_list<TensorView> parts, DType dtype) {
+    return form_of_blocks({parts.begin(), parts.size()}, dtype);
+  };
+  CHECK(form({symmetric.view}, DType::kF16) == CudaForm::kInt4);
+  CHECK(form({symmetric.view, symmetric.view}, DType::kF16) == CudaForm::kInt4);
+  CHECK(form({symmetric.view, shifted.view}, DType::kF16) == CudaForm::kInt4Zeros);
+  CHECK(form({bf16.view}, DType::kBF16) == CudaForm::kInt4);
+  CHECK(form({bf16.view}, DType::kF16) == CudaForm::kNumbers);
+  CHECK(form({symmetric.view}, DType::kF32) == CudaForm::kNumbers);
+  CHECK(form({symmetric.view, bf16.view}, DType::kF16) == CudaForm::kNumbers);
+  CHECK(form({symmetric.view, plain}, DType::kF16) == CudaForm::kNumbers);
+  CHECK(form({eight.view}, DType::kF16) == CudaForm::kNumbers);
+  CHECK(form({far.view}, DType::kF16) == CudaForm::kNumbers);  // a zero that has no place beside codes
+}
+
+TEST_CASE("numbers of blocks are those that decode_row() gives") {
+  for (const BlockFormat format : {BlockFormat::kInt4F16, BlockFormat::kInt8BF16}) {
+    const Matrix matrix(3, 64, format, 5);
+    std::vector<uint8_t> memory;
+    const TensorView numbers = as_numbers(matrix.view, &memory);
+    CHECK(numbers.blocks == BlockFormat::kNone);
+    for (int64_t row = 0; row < 3; ++row) {
+      std::vector<float> expected(64);
+      decode_row(matrix.view, row, expected.data());
+      for (int64_t k = 0; k < 64; ++k) {
+        uint16_t bits;
+        std::memcpy(&bits, static_cast<const uint8_t*>(numbers.data) + (row * 64 + k) * 2, 2);
+        CHECK((format == BlockFormat::kInt4F16 ? f16_to_f32(bits) : bf16_to_f32(bits)) == expected[k]);
+      }
+    }
+  }
+}
+
+// A golden model with groups of 32 instead of 16: every second scale and zero.
+std::string wide_groups(const std::string& name, const TempDir& dir) {
+  const std::string from = source_dir() + "/data/fixtures/quantized/" + name;
+  std::string config = read_file(from + "/config.json");
+  const std::string narrow = "\"group_size\": 16";
+  const size_t at = config.find(narrow);
+  REQUIRE(at != std::string::npos);
+  write_file(dir / "config.json", config.replace(at, narrow.size(), "\"group_size\": 32"));
+  const auto checkpoint = Checkpoint::open(from);
+  REQUIRE(checkpoint.ok());
+  std::vector<RawTensor> tensors;
+  for (const std::string& tensor : checkpoint->names()) {
+    const StoredTensor t = *checkpoint->find(tensor);
+    RawTensor& raw = tensors.emplace_back(
+        RawTensor{tensor,
+                  std::string(t.dtype),
+                  {t.shape.begin(), t.shape.end()},
+                  std::string(reinterpret_cast<const char*>(t.data), static_cast<size_t>(t.bytes))});
+    if (tensor.ends_with(".scales") || tensor.ends_with(".qzeros")) {
+      raw.shape[0] /= 2;
+      raw.bytes.resize(raw.bytes.size() / 2);
+    }
+    if (tensor.ends_with(".g_idx"))
+      for (int32_t col = 0; col < raw.shape[0]; ++col) {
+        const int32_t group = col / 32;
+        std::memcpy(raw.bytes.data() + 4 * col, &group, 4);
+      }
+  }
+  write_file(dir / "model.safetensors", raw_safetensors(tensors));
+  return dir.path();
+}
+
+TEST_CASE("checkpoints of GPTQ and AWQ: near the CPU's answers, and the same bytes whatever the schedule") {
+  for (const char* name : {"gptq-4", "awq"}) {
+    CAPTURE(name);
+    const TempDir dir;
+    LoadOptions options;
+    options.model_dir = wide_groups(name, dir);
+    const auto config = load_model_config(options.model_dir);
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    options.max_num_seqs = 8;
+    options.max_num_batched_tokens = 64;
+    options.max_model_len = 96;
+    options.num_blocks_override = 64;
+    options.num_threads = 1;
+    options.dtype = options.kv_cache_dtype = DType::kF32;
+    options.cuda.deterministic = true;
+    std::vector<GenerateRequest> requests;
+    for (int32_t length : {1, 7, 17, 40}) {
+      GenerateRequest& r = requests.emplace_back();
+      for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + length) % config->vocab_size);
+      r.num_tokens = 5;
+      r.sampling.num_logprobs = 0;
+    }
+    const auto expected = generate_one_by_one(*loaded(make_cpu_backend(), *config, options), requests, 64);
+    options.dtype = options.kv_cache_dtype = DType::kF16;
+    const auto gpu = loaded(make_cuda_backend(0), *config, options);
+    const auto actual = generate_one_by_one(*gpu, requests, 64);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      CAPTURE(i);
+      CHECK(actual[i].tokens[0] == expected[i].tokens[0]);
+      CHECK(std::fabs(actual[i].logprobs[0] - expected[i].logprobs[0]) <= 0.02);
+    }
+    for (const uint64_t seed : {1, 2}) {
+      const bool same = generate_at_random(*gpu, requests, seed == 1 ? 64 : 7, 8, seed) == actual;
+      CHECK(same);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmb::test

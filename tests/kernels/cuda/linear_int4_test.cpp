@@ -1,0 +1,279 @@
+// linear_int4 beside an fp64 reference; its weights beside those of the CPU's int4.
+#include "kernels/cuda/linear_int4.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/block_format.h"
+#include "kernels/cpu/quantize.h"
+#include "kernels/cuda/int4_pack.h"
+#include "tests/support/device_array.h"
+#include "tests/support/kernel_support.h"
+
+namespace llmb::cuda {
+namespace {
+
+using test::DeviceArray;
+using test::random_normal;
+
+constexpr int32_t kNumSms = 3;  // of the tests' devices, so that sums over k are cut in several ways
+
+template <class T>
+std::vector<T> rounded(const std::vector<float>& values) {
+  std::vector<T> out;
+  for (const float x : values) out.push_back(from_float<T>(x));
+  return out;
+}
+
+// Weights [features, k] that were quantised on the device.
+template <class T>
+struct Weight {
+  Weight(const std::vector<float>& values, int64_t out_features, int64_t in_features)
+      : features(out_features), k(in_features), units(static_cast<size_t>(int4::bytes(features, k, false))) {
+    clear();
+    const DeviceArray<float> from(values);
+    const int64_t half = features / 2;  // as parts that are stacked
+    quantize_int4<T>(from.data(), half, k, 0, units.data(), nullptr);
+    quantize_int4<T>(from.data() + half * k, features - half, k, half, units.data(), nullptr);
+    CHECK(units.check_guards());
+  }
+  // Random codes, scales and zeros in blocks.
+  Weight(int64_t out_features, int64_t in_features, bool zeros, std::vector<float>* numbers)
+      : features(out_features),
+        k(in_features),
+        has_zeros(zeros),
+        units(static_cast<size_t>(int4::bytes(features, k, zeros))) {
+    clear();
+    constexpr BlockFormat kFormat = std::is_same_v<T, __half> ? BlockFormat::kInt4F16 : BlockFormat::kInt4BF16;
+    const int64_t num_blocks = features * k / 32, bytes = block_size(kFormat).bytes;
+    std::vector<uint8_t> blocks(static_cast<size_t>(num_blocks * bytes));
+    numbers->resize(static_cast<size_t>(features * k));
+    std::mt19937 rng(5);
+    for (int64_t b = 0; b < num_blocks; ++b) {
+      uint8_t* const block = blocks.data() + b * bytes;
+      for (int64_t i = 0; i < bytes; ++i) block[i] = static_cast<uint8_t>(rng());
+      const T scale = from_float<T>(0.01f + 0.0001f * static_cast<float>(rng() % 1000));
+      std::memcpy(block, &scale, 2);
+      block[2] = zeros ? static_cast<uint8_t>(rng() % 17) : uint8_t{8};
+      decode_block(kFormat, block, numbers->data() + b * 32);
+    }
+    const DeviceArray<uint8_t> from(blocks);
+    pack_int4_blocks<T>(from.data(), features, k, 0, zeros, units.data(), nullptr);
+    CHECK(units.check_guards());
+  }
+  Int4View view(const T* bias = nullptr) const { return {units.data(), bias, features, k, has_zeros}; }
+  void clear() { check(cudaMemset(units.data(), 0, units.size()), "cudaMemset"); }
+
+  // As dequantize_int4() writes them.
+  std::vector<float> numbers() const {
+    DeviceArray<T> out(static_cast<size_t>(features * k));
+    dequantize_int4(view(), out.data(), nullptr);
+    const auto result = out.download_floats();
+    CHECK(out.check_guards());
+    return result;
+  }
+
+  int64_t features, k;
+  bool has_zeros = false;
+  DeviceArray<uint8_t> units;
+};
+
+template <class T>
+struct Product {
+  Product(int64_t num_rows, int64_t k, int64_t features)
+      : rows(num_rows), x(rounded<T>(random_normal(rows * k, 1))), bias(rounded<T>(random_normal(features, 3))) {}
+
+  template <class Out>
+  std::vector<float> run(const Weight<T>& weight, bool with_bias = true, int64_t first = 0, int64_t count = -1) const {
+    LinearInt4 linear({kNumSms}, nullptr);
+    return run<Out>(linear, weight, with_bias, first, count < 0 ? rows : count);
+  }
+  template <class Out>
+  std::vector<float> run(LinearInt4& linear, const Weight<T>& weight, bool with_bias, int64_t first,
+                         int64_t count) const {
+    const auto begin = x.begin() + first * weight.k;
+    const DeviceArray<T> some(std::vector<T>(begin, begin + count * weight.k)), on_device(bias);
+    DeviceArray<Out> out(static_cast<size_t>(count * weight.features));
+    linear.run(weight.view(with_bias ? on_device.data() : nullptr), some.data(), count, out.data(), nullptr);
+    const auto result = out.download_floats();
+    CHECK(out.check_guards());
+    return result;
+  }
+
+  int64_t rows;
+  std::vector<T> x, bias;
+};
+
+// At most twice the error of a plain sum in fp32, over all elements.
+template <class T>
+void check_product(const Product<T>& p, const Weight<T>& weight, const std::vector<float>& numbers,
+                   const std::vector<float>& actual, bool with_bias) {
+  double worst = 0, allowed = 0, largest = 0;
+  for (int64_t row = 0; row < p.rows; ++row)
+    for (int64_t f = 0; f < weight.features; ++f) {
+      double exact = with_bias ? static_cast<double>(to_float(p.bias[f])) : 0;
+      float naive = static_cast<float>(exact);
+      for (int64_t k = 0; k < weight.k; ++k) {
+        const float a = to_float(p.x[row * weight.k + k]), b = numbers[f * weight.k + k];
+        exact += static_cast<double>(a) * static_cast<double>(b);
+        naive += a * b;
+      }
+      const double error = std::fabs(static_cast<double>(actual[row * weight.features + f]) - exact);
+      worst = error <= worst ? worst : error;
+      allowed = std::max(allowed, std::fabs(static_cast<double>(naive) - exact));
+      largest = std::max(largest, std::fabs(exact));
+    }
+  CAPTURE(worst);
+  CHECK(worst <= 2 * allowed + 1e-6 * largest);
+}
+
+TEST_CASE_TEMPLATE("numbers are those of the CPU's int4, rounded to T", T, __nv_bfloat16, __half) {
+  for (const int64_t k : {32, 64, 72, 200}) {
+    CAPTURE(k);
+    constexpr int64_t kFeatures = 150;
+    std::vector<float> values = random_normal(kFeatures * k, 2, 0.02f);
+    std::fill(values.begin(), values.begin() + 40, 0.0f);  // a group of zeros
+    values[k + 3] = 1e-35f, values[k + 5] = -0.3f;
+    const std::vector<float> actual = Weight<T>(values, kFeatures, k).numbers();
+    const int64_t num_groups = ceil_div(k, int64_t{32});
+    std::vector<cpu::Int4Group> groups(static_cast<size_t>(num_groups));
+    for (int64_t f = 0; f < kFeatures; ++f) {
+      std::vector<float> row(static_cast<size_t>(num_groups * 32), 0.0f);
+      std::copy_n(values.begin() + f * k, k, row.begin());
+      cpu::quantize_int4(row.data(), num_groups, groups.data());
+      for (int64_t i = 0; i < k; ++i) {
+        const cpu::Int4Group& group = groups[i / 32];
+        const int number = static_cast<int32_t>(group.words[i % 32 / 8] << (28 - 4 * (i % 8))) >> 28;
+        const uint32_t bits = uint32_t{group.scale} << 16;
+        float scale;
+        std::memcpy(&scale, &bits, 4);
+        const float expected = to_float(from_float<T>(static_cast<float>(number) * to_float(from_float<T>(scale))));
+        CAPTURE(f);
+        CAPTURE(i);
+        CHECK(actual[f * k + i] == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("integers of checkpoints mean the numbers that decode_block() gives", T, __nv_bfloat16, __half) {
+  for (const bool zeros : {false, true})
+    for (const int64_t k : {32, 96, 192}) {
+      CAPTURE(k);
+      std::vector<float> expected;
+      const Weight<T> weight(140, k, zeros, &expected);
+      CHECK(weight.numbers() == expected);  // 0 is -0
+    }
+}
+
+TEST_CASE_TEMPLATE("products have the accuracy of fp32 at every border of rows, features and k", T, __nv_bfloat16,
+                   __half) {
+  const auto check_sizes = [](int64_t rows, int64_t features, int64_t k) {
+    CAPTURE(rows);
+    CAPTURE(features);
+    CAPTURE(k);
+    const Product<T> p(rows, k, features);
+    const Weight<T> weight(random_normal(features * k, 2), features, k);
+    const bool with_bias = rows % 2 == 0;
+    check_product(p, weight, weight.numbers(), p.template run<float>(weight, with_bias), with_bias);
+  };
+  for (const int64_t rows : {1, 7, 8, 9, 16, 17, 32, 33, 63, 64, 65, 130}) check_sizes(rows, 136, 320);
+  for (const int64_t features : {1, 8, 15, 127, 128, 129, 300}) check_sizes(3, features, 128);
+  for (const int64_t k : {8, 24, 32, 40, 64, 72, 128, 640, 1032}) check_sizes(10, 130, k);
+}
+
+TEST_CASE_TEMPLATE("weights with zeros", T, __nv_bfloat16, __half) {
+  std::vector<float> numbers;
+  for (const int64_t rows : {2, 12, 20, 40}) {
+    const Weight<T> weight(200, 224, true, &numbers);
+    const Product<T> p(rows, 224, 200);
+    check_product(p, weight, numbers, p.template run<float>(weight), true);
+  }
+}
+
+TEST_CASE_TEMPLATE("a row's bits do not depend on the rows beside it; outputs of 16 bits are rounded once", T,
+                   __nv_bfloat16, __half) {
+  constexpr int64_t kFeatures = 260, kIn = 456, kRows = 70;
+  const Product<T> p(kRows, kIn, kFeatures);
+  const Weight<T> weight(random_normal(kFeatures * kIn, 2), kFeatures, kIn);
+  LinearInt4 linear({kNumSms}, nullptr);
+  const auto all = p.template run<float>(linear, weight, true, 0, kRows);
+  for (const auto& [first, count] : {std::pair{0, 1}, {3, 8}, {5, 9}, {17, 17}, {2, 33}, {6, 64}}) {
+    const auto some = p.template run<float>(linear, weight, true, first, count);
+    CHECK(std::equal(some.begin(), some.end(), all.begin() + first * kFeatures));
+  }
+  auto expected = all;
+  for (float& value : expected) value = to_float(from_float<T>(value));
+  CHECK(p.template run<T>(linear, weight, true, 0, kRows) == expected);
+}
+
+TEST_CASE("one ring of few stages or many, one block or many: what is summed is the same") {
+  using T = __nv_bfloat16;
+  const Product<T> p(9, 1000, 200);
+  const Weight<T> weight(random_normal(200 * 1000, 2), 200, 1000);
+  LinearInt4 usual({4, 2}, nullptr), short_ring({4, 2, 1}, nullptr), long_ring({8, 1, 200 * 1024}, nullptr);
+  const auto expected = p.run<float>(usual, weight, true, 0, 9);
+  CHECK(p.run<float>(short_ring, weight, true, 0, 9) == expected);
+  CHECK(p.run<float>(long_ring, weight, true, 0, 9) == expected);
+  for (const int32_t num_sms : {1, 5, 100}) {
+    LinearInt4 other({num_sms}, nullptr);
+    check_product(p, weight, weight.numbers(), p.run<float>(other, weight, true, 0, 9), true);
+  }
+}
+
+TEST_CASE("grouped rows have the accuracy of fp32, and the same bits in tiles of 16 and of 64 rows") {
+  using T = __half;
+  constexpr int64_t kFeatures = 140, kIn = 136, kRows = 30;
+  const Product<T> p(kRows, kIn, kFeatures);
+  const Weight<T> a(random_normal(kFeatures * kIn, 2), kFeatures, kIn);
+  const Weight<T> b(random_normal(kFeatures * kIn, 7), kFeatures, kIn);
+  const DeviceArray<T> x(p.x), bias(p.bias);
+  const DeviceArray<const void*> weights(std::vector<const void*>{a.units.data(), b.units.data()});
+  const DeviceArray<const void*> biases(std::vector<const void*>{bias.data(), bias.data()});
+  GroupedWeights grouped{weights.data(), biases.data(), kFeatures, kIn};
+  grouped.is_int4 = true;
+  // Rows of x in turn: 20 for the second expert, the others for the first.
+  std::vector<int32_t> x_rows;
+  for (int32_t i = 0; i < kRows; ++i) x_rows.push_back(kRows - 1 - i);
+  const DeviceArray<int32_t> row_ids(x_rows);
+  std::vector<float> results[2];
+  for (const int32_t tile_rows : {16, 64}) {
+    CAPTURE(tile_rows);
+    std::vector<RowTile> tiles = {{1, 0, std::min(20, tile_rows)}, {0, 20, 10}, {-1, 0, 0}};
+    if (tile_rows == 16) tiles.push_back({1, 16, 4});
+    const DeviceArray<RowTile> on_device(tiles);
+    DeviceArray<T> out(static_cast<size_t>(kRows * kFeatures));
+    linear_grouped_int4(grouped, x.data(), row_ids.data(), on_device.data(), static_cast<int32_t>(tiles.size()),
+                        tile_rows, out.data(), nullptr);
+    results[tile_rows / 64] = out.download_floats();
+    CHECK(out.check_guards());
+  }
+  CHECK(results[0] == results[1]);
+  const std::vector<float> of_a = p.run<T>(a), of_b = p.run<T>(b);
+  for (int64_t row = 0; row < kRows; ++row)
+    for (int64_t f = 0; f < kFeatures; ++f) {
+      const float expected = (row < 20 ? of_b : of_a)[x_rows[row] * kFeatures + f];
+      CHECK(std::fabs(results[0][row * kFeatures + f] - expected) <= 1e-3f * std::fabs(expected) + 1e-4f);
+    }
+}
+
+TEST_CASE("what is not finite stays in its row or feature") {
+  using T = __nv_bfloat16;
+  constexpr int64_t kFeatures = 40, kIn = 100;
+  std::vector<float> values = random_normal(kFeatures * kIn, 2);
+  values[2 * kIn + 99] = std::numeric_limits<float>::infinity();
+  Product<T> p(20, 104, kFeatures);
+  p.x[3 * 104 + 7] = from_float<T>(std::numeric_limits<float>::quiet_NaN());
+  std::vector<float> padded(static_cast<size_t>(kFeatures * 104), 0.0f);
+  for (int64_t f = 0; f < kFeatures; ++f) std::copy_n(values.begin() + f * kIn, kIn, padded.begin() + f * 104);
+  const auto actual = p.run<float>(Weight<T>(padded, kFeatures, 104));
+  for (int64_t i = 0; i < 20 * kFeatures; ++i) {
+    CAPTURE(i);
+    CHECK(std::isnan(actual[i]) == (i / kFeatures == 3 || i % kFeatures == 2));
+  }
+}
+
+}  // namespace
+}  // namespace llmb::cuda
