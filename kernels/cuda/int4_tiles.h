@@ -81,26 +81,58 @@ class Loader {
     bytes_left_ -= kBytes;
   }
 
-  // copy(to, from, is_inside) moves 16 bytes, or zeros.
-  template <class Copy>
-  __device__ __forceinline__ void load_x(uint8_t* stage, const Copy& copy) {
-    if (S::kRows < kPassRows && threadIdx.x >= S::kRows * kChunks) return;
+  // The next stage's columns of x.
+  __device__ __forceinline__ void load_x(uint8_t* stage) {
+    if (!has_place()) return;
     T* const to = reinterpret_cast<T*>(stage + x_place_);
+    for_each_piece([&](int place, const T* from, bool is_inside) { ptx::cp_async16(to + place, from, is_inside); });
+  }
+
+  // The same of the ring's first stages, at once: by way of registers, since asynchronous copies end in their order,
+  // behind those of weights.
+  __device__ __forceinline__ void load_first_x(uint8_t* ring, int num_stages) {
+    if (!has_place()) return;
+    uint4 pieces[kMaxStages - 1][S::kUnits * kPasses];
 #pragma unroll
-    for (int u = 0; u < S::kUnits; ++u) {
-#pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass)
-        copy(to + u * S::kXElements + pass * kPassRows * kUnitK, x_[pass] + k_,
-             x_units_left_ > u && k_ < columns_[pass]);
-      k_ += kUnitK;
-      if (k_ == k_end_) k_ = 0;
+    for (int s = 0; s < kMaxStages - 1; ++s) {
+      int i = 0;
+      if (s < num_stages)
+        for_each_piece([&](int, const T* from, bool is_inside) {
+          pieces[s][i++] = is_inside ? __ldcg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+        });
     }
-    x_units_left_ -= S::kUnits;
+#pragma unroll
+    for (int s = 0; s < kMaxStages - 1; ++s) {
+      T* const to = reinterpret_cast<T*>(ring + s * S::kStageBytes + x_place_);
+#pragma unroll
+      for (int i = 0; i < S::kUnits * kPasses; ++i)
+        if (s < num_stages)
+          *reinterpret_cast<uint4*>(to + i / kPasses * S::kXElements + i % kPasses * kPassRows * kUnitK) = pieces[s][i];
+    }
   }
 
  private:
   static constexpr int kChunks = kUnitK / 8, kPassRows = kThreads / kChunks;  // of 16 bytes of a row of x
   static constexpr int kPasses = S::kRows <= kPassRows ? 1 : S::kRows / kPassRows;
+
+  // Whether this thread copies any of x.
+  static __device__ __forceinline__ bool has_place() {
+    return S::kRows >= kPassRows || threadIdx.x < S::kRows * kChunks;
+  }
+  // This thread's pieces of 16 bytes of the next stage: use(elements from x_place_ on, from, is_inside), where not
+  // inside, for zeros.
+  template <class Use>
+  __device__ __forceinline__ void for_each_piece(const Use& use) {
+#pragma unroll
+    for (int u = 0; u < S::kUnits; ++u) {
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass)
+        use(u * S::kXElements + pass * kPassRows * kUnitK, x_[pass] + k_, x_units_left_ > u && k_ < columns_[pass]);
+      k_ += kUnitK;
+      if (k_ == k_end_) k_ = 0;
+    }
+    x_units_left_ -= S::kUnits;
+  }
 
   const uint8_t* from_;  // this thread's first 16 bytes of the next stage
   int bytes_left_;       // of the block's from there on
@@ -190,10 +222,7 @@ __device__ __forceinline__ void multiply_units(Loader<T, S>& loader, int num_sta
     ptx::cp_async_commit();
   }
   ptx::wait_for_previous_grid();
-  for (uint8_t* stage = ring; stage != last_stage; stage += S::kStageBytes)
-    loader.load_x(stage, [](T* to, const T* from, bool is_inside) {
-      *reinterpret_cast<uint4*>(to) = is_inside ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
-    });
+  loader.load_first_x(ring, num_stages - 1);
   Sums<T, S> sums;
   int tile = begin / num_steps, step = begin % num_steps, first_step = step;
   uint8_t *stage = ring, *next_stage = last_stage;
@@ -201,7 +230,7 @@ __device__ __forceinline__ void multiply_units(Loader<T, S>& loader, int num_sta
     wait_for_all_but(num_stages - 2);
     __syncthreads();  // every thread's copies have landed, and nobody reads the stage that is filled next
     loader.load_weights(next_stage);
-    loader.load_x(next_stage, [](T* to, const T* from, bool is_inside) { ptx::cp_async16(to, from, is_inside); });
+    loader.load_x(next_stage);
     ptx::cp_async_commit();  // an empty group keeps the count
 #pragma unroll 1
     for (int u = 0; u < S::kUnits; ++u) {

@@ -36,10 +36,10 @@ struct Args {
 
 // The units of a block, and the block of a unit.
 __device__ __forceinline__ int first_unit(int num_units, int block) {
-  return static_cast<int>(int64_t{num_units} * block / gridDim.x);
+  return static_cast<int>(static_cast<uint32_t>(num_units) * static_cast<uint32_t>(block) / gridDim.x);
 }
 __device__ __forceinline__ int block_of(int num_units, int unit) {
-  return static_cast<int>(((int64_t{unit} + 1) * gridDim.x - 1) / num_units);
+  return static_cast<int>(((static_cast<uint32_t>(unit) + 1) * gridDim.x - 1) / static_cast<uint32_t>(num_units));
 }
 
 // Leaves the sums of a part of a tile's units in memory. Whether the tile's other parts are there, too: then this
@@ -69,15 +69,23 @@ __device__ __forceinline__ bool combine(const Args<T>& args, int tile, bool is_f
   if (!*is_last) return false;
   __threadfence();
   sums->clear();
-#pragma unroll 2
-  for (int block = first; block <= last; ++block) {
+  constexpr int kAtOnce = S::kRowTiles < 8 ? 8 / S::kRowTiles : 1;  // so many parts under way
+#pragma unroll 1
+  for (int from = first; from <= last; from += kAtOnce) {
+    float4 more[kAtOnce][S::kRowTiles];
 #pragma unroll
-    for (int j = 0; j < S::kRowTiles; ++j) {
-      if (sums->row(j) >= args.rows) continue;
-      const float4 more = __ldcg(place(block, block == first, j));
-      auto& value = sums->of(j);
-      value[0] += more.x, value[1] += more.y, value[2] += more.z, value[3] += more.w;
-    }
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int j = 0; j < S::kRowTiles; ++j)
+        more[i][j] = from + i <= last && sums->row(j) < args.rows ? __ldcg(place(from + i, from + i == first, j))
+                                                                  : make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int j = 0; j < S::kRowTiles; ++j) {
+        auto& value = sums->of(j);
+        value[0] += more[i][j].x, value[1] += more[i][j].y, value[2] += more[i][j].z, value[3] += more[i][j].w;
+      }
   }
   return true;
 }
@@ -147,7 +155,7 @@ void LinearInt4::run(const Int4View& weight, const T* x, int64_t rows, Out* out,
   if (weight.out_features == 0) return;
   const int64_t num_steps = int4::num_steps(weight.in_features);
   const int64_t num_units = int4::num_tiles(weight.out_features) * num_steps;
-  LLMB_CHECK(num_units <= INT32_MAX / 2);
+  LLMB_CHECK(num_units * options_.num_sms * options_.blocks_per_sm <= UINT32_MAX);
   for (int64_t first = 0; first < rows; first += kMaxRows) {
     Args<T> args{};
     args.units = weight.units;
