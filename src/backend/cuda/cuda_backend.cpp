@@ -131,7 +131,13 @@ class CudaBackend final : public Backend {
     options_ = options;
     dtype_ = options.dtype.value_or(config.gpu_dtype());
     kv_dtype_ = options.kv_cache_dtype.value_or(dtype_);
-    LLMB_RETURN_IF_ERROR(check_weights_fit(config, dtype_, options.cpu.quantization));
+    const Quantization quantization = options.cpu.quantization;
+    if (files) {
+      LLMB_ASSIGN_OR_RETURN(stays_int4_, stays_int4_on_gpu(options.model_dir, config, dtype_, quantization));
+    }
+    const bool is_int4 = stays_int4_ || quantization == Quantization::kInt4;
+    const int64_t least_bits = is_int4 ? 4 : quantization == Quantization::kInt8 ? 8 : 8 * dtype_bytes(dtype_);
+    LLMB_RETURN_IF_ERROR(check_weights_fit(config, least_bits));
     stream_.emplace();
     make_ops();
     LLMB_RETURN_IF_ERROR(load_weights(files));
@@ -190,10 +196,8 @@ class CudaBackend final : public Backend {
     ThreadPool pool(options_.num_threads > 0 ? options_.num_threads : usable_cpu_count());
     std::unique_ptr<WeightSource> source;
     if (files) {
-      LLMB_ASSIGN_OR_RETURN(const bool is_int4,
-                            stays_int4_on_gpu(options_.model_dir, config_, dtype_, options_.cpu.quantization));
       const WeightForm int4 = dtype_ == DType::kF16 ? WeightForm::kInt4F16 : WeightForm::kInt4BF16;
-      source = files->make_source(pool, WeightAccess::kValues, is_int4 ? int4 : WeightForm::kNumbers);
+      source = files->make_source(pool, WeightAccess::kValues, stays_int4_ ? int4 : WeightForm::kNumbers);
     } else {
       source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
     }
@@ -372,6 +376,7 @@ class CudaBackend final : public Backend {
   ModelConfig config_;
   LoadOptions options_;
   DType dtype_ = DType::kBF16, kv_dtype_ = DType::kBF16;
+  bool stays_int4_ = false;  // the checkpoint's integers of four bits
   BackendInfo info_;
   std::optional<cuda::Stream> stream_;
   std::optional<CudaOps> ops_;

@@ -22,11 +22,8 @@ int64_t free_device_bytes() {
   return static_cast<int64_t>(free_bytes);
 }
 
-Status check_weights_fit(const ModelConfig& config, DType dtype, Quantization quantization) {
-  int64_t bits = 8 * dtype_bytes(dtype);
-  if (quantization == Quantization::kInt8) bits = 8;
-  if (quantization == Quantization::kInt4) bits = 4;  // at least
-  const int64_t needed = stored_weight_bytes(config) / dtype_bytes(config.dtype) * bits / 8;
+Status check_weights_fit(const ModelConfig& config, int64_t least_bits) {
+  const int64_t needed = stored_weight_bytes(config) / dtype_bytes(config.dtype) * least_bits / 8;
   const int64_t available = free_device_bytes();
   if (needed < available) return {};
   return resource_exhausted("the weights need " + mib(needed) + " of GPU memory, but only " + mib(available) +

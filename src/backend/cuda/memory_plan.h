@@ -13,8 +13,9 @@ namespace llmb {
 
 int64_t free_device_bytes();  // throws cuda::CudaError
 
-// kResourceExhausted where the weights alone do not fit what is free, before any of them is read.
-Status check_weights_fit(const ModelConfig& config, DType dtype, Quantization quantization);
+// kResourceExhausted where the weights alone, of at least so many bits each, do not fit what is free, before any of
+// them is read.
+Status check_weights_fit(const ModelConfig& config, int64_t least_bits);
 
 struct DeviceMemoryUse {
   int64_t total_bytes = 0;
