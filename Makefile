@@ -86,10 +86,7 @@ gpu-check:
 gpu-sanitize:
 	@tools/gpu_check.py --find-gpu
 	@[ -x build-gpu/bundle/gpu_tests ] || $(MAKE) gpu-bundle
-	@for tool in memcheck racecheck initcheck; do \
-	  LD_LIBRARY_PATH=build-gpu/bundle/lib:$$LD_LIBRARY_PATH LLMB_SOURCE_DIR=. \
-	  compute-sanitizer --tool $$tool --error-exitcode 1 build-gpu/bundle/gpu_tests $(GPU_TEST_FLAGS) || exit 1; \
-	done
+	@tools/gpu_sanitize.py build-gpu/bundle $(GPU_SANITIZE_FLAGS)
 
 # Ten million lines, and lines of gigabytes: memory and time beside their limits.
 scale: build

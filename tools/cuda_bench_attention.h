@@ -149,7 +149,8 @@ class AttentionCase {
         for (int32_t row = batch.query_start[s + 1]; row > batch.query_start[s]; --row)
           positions.push_back(batch.context_len[s] - (row - batch.query_start[s]));
       const cuda::SharedPositions prefix{num_positions, 0, batch.num_seqs};
-      cuda::schedule_shared_attention(batch, {{&prefix, 1}, seqs}, shape, num_ctas, num_tokens, &schedule_);
+      const cuda::SharedAttentionBatch shared{{&prefix, 1}, seqs, nullptr, /*least_gain_tiles=*/0};
+      cuda::schedule_shared_attention(batch, shared, shape, num_ctas, num_tokens, &schedule_);
       if (schedule_.items.empty()) return;
       const cuda::SharedAttentionLimits limits =
           cuda::shared_attention_limits(shape, num_ctas, batch.num_seqs, num_tokens);

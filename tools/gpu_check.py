@@ -21,6 +21,7 @@ import tempfile
 import time
 
 from few_bits_targets import few_bits_targets
+from gpu_bytes import check_bytes
 
 # (prompt tokens, output tokens, requests, output tokens/s that 75 % of the no-overlap roofline make on an H200)
 WHOLE_RUNS = [(128, 128, 1536, 17600), (1000, 1000, 256, 9100), (128, 2048, 256, 13600), (2048, 128, 384, 2000)]
@@ -156,10 +157,15 @@ class Check:
         self.section("The bundled model's answers", ["llm-batch", "-m", "data/model", "data/eval/heldout.jsonl", "…"], code,
                      "\n".join(rows), time.monotonic() - begin)
 
+    def bytes(self):
+        code, table, seconds = check_bytes(self.program("llm-batch"), self.env, self.scratch)
+        self.section("The same bytes under every schedule", ["llm-batch", "-m", "data/model", "--deterministic", "…"], code, table,
+                     seconds)
+
     def kernels(self):
         path = os.path.join(self.scratch, "kernels.jsonl")
         command = [self.program("bench_kernels_cuda"), "--json", path]
-        code, output, seconds = self.run(command, 150)
+        code, output, seconds = self.run(command, 240)
         result = code, output.replace(self.scratch + "/", "").replace(self.bundle + "/", ""), seconds
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
@@ -374,11 +380,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", nargs="?", default="build-gpu/bundle")
     parser.add_argument("--out", help="default: data/measurements/<name of the GPU>.md; '-': nowhere")
-    parser.add_argument("--only", help="stages, separated by commas: tests,answers,kernels,steps,runs")
+    parser.add_argument("--only", help="stages, separated by commas: tests,answers,bytes,kernels,steps,runs")
     parser.add_argument("--minutes", type=float, default=8, help="for all stages together")
     parser.add_argument("--find-gpu", action="store_true", help="only say whether there is a GPU")
     args = parser.parse_args()
-    stages = ["tests", "answers", "kernels", "steps", "runs"]
+    stages = ["tests", "answers", "bytes", "kernels", "steps", "runs"]
     chosen = args.only.split(",") if args.only else stages
     if unknown := [stage for stage in chosen if stage not in stages]:
         parser.error(f"there is no stage {unknown[0]!r}")

@@ -87,7 +87,7 @@ run_part() {
     architectures)
       command -v "${CUDACXX:-nvcc}" > /dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { echo "skipped: no nvcc"; return; }
       cmake -S . -B build-architectures -G Ninja -DCMAKE_BUILD_TYPE=Release -DLLMB_CUDA=ON > /dev/null
-      cmake --build build-architectures --target llm-batch -- --quiet ;;
+      cmake --build build-architectures --target llm-batch gpu_tests bench_engine bench_kernels_cuda -- --quiet ;;
     arm)
       build llm-batch
       tools/emulated/test_arm.sh --from $((first_seed / 16)) build/llm-batch || [ $? = 77 ] ;;

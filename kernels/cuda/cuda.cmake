@@ -49,7 +49,9 @@ message(STATUS "CUDA: ${CUDAToolkit_VERSION}, GPU ${gpu_capability}, in the prog
                "${cuda_architectures}")
 
 # ---- kernels ----------------------------------------------------------------------------------------------------------
-set(nvcc_flags -std=c++20 --expt-relaxed-constexpr -Xcompiler=-Wall,-ffp-contract=off
+# Products and sums are fused where the source says fmaf and nowhere else, as on the host layer: otherwise each kernel that a
+# function is inlined into may round it in its own way, and bits would depend on which kernel computes a row.
+set(nvcc_flags -std=c++20 --expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-ffp-contract=off
     -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR} ${cuda_architectures})
 # As a check that they compile, without optimisation and without the host's part, which the host layer compiles: a tenth of the
 # time.

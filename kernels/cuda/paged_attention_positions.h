@@ -41,7 +41,7 @@ class PositionAttention {
       ptx::cp_async_commit();
     }
     if constexpr (kKind == ItemKind::kContinued)
-      if (warp_ == 0 && continues_states(args_, item_)) load_states<T, kDim>(args_, item_, 0, &online_, values_);
+      if (continues_states(args_, item_)) load_states<T, kDim, kWarps>(args_, item_, 0, &online_, values_, warp_);
     int stage = 0;
     for (int strip = 0; position_of(strip) < visible_.end; ++strip) {
       const int ahead = strip + kAhead;

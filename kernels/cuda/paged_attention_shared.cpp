@@ -14,6 +14,11 @@ namespace {
 using namespace tuning;
 using Chosen = SharedAttentionSchedule::Chosen;
 
+// Where prefixes are not cut, more units of fewer rows keep more of the device busy.
+int32_t unit_rows(const AttentionShape& shape, const AttentionTiling& tiling) {
+  return shape.deterministic ? AttentionTiling::kTileRows : tiling.max_rows;
+}
+
 class SharedScheduler {
  public:
   SharedScheduler(const AttentionBatch& batch, const SharedAttentionBatch& shared, const AttentionShape& shape,
@@ -23,6 +28,7 @@ class SharedScheduler {
         shape_(shape),
         tiling_(attention_tiling(shape)),
         tile_(tiling_.wgmma ? AttentionTiling::kWgmmaTile : tiling_.kv_tile),
+        unit_rows_(unit_rows(shape, tiling_)),
         max_ctas_(num_ctas),
         max_states_(
             shared_attention_limits(shape, num_ctas, batch.num_seqs, static_cast<int32_t>(max_tokens)).max_states),
@@ -85,7 +91,7 @@ class SharedScheduler {
   }
   bool is_worth(int64_t gain) const {
     return gain * shape_.num_kv_heads >=
-           kSharedLaunchTiles * tiling_.kv_tile * shared_ctas(tiling_, max_ctas_, /*uses_wgmma=*/false);
+           int64_t{shared_.least_gain_tiles} * tiling_.kv_tile * shared_ctas(tiling_, max_ctas_, /*uses_wgmma=*/false);
   }
 
   // gain: of each prefix by itself; best: the most that it or prefixes within it gain.
@@ -137,7 +143,7 @@ class SharedScheduler {
       return false;
     }
     const auto count = static_cast<int32_t>(tokens.size() - first);
-    const int64_t num_units = ceil_div(int64_t{count} * shape_.group(), tiling_.max_rows);
+    const int64_t num_units = ceil_div(int64_t{count} * shape_.group(), unit_rows_);
     schedule_.chosen.push_back(
         {prefix, static_cast<int32_t>(first), count, static_cast<int32_t>(num_units), 1, widest_seq});
     return true;
@@ -221,9 +227,9 @@ class SharedScheduler {
     item.query_start = c.first_token;
     item.block_start = batch_.block_start[c.widest_seq];
     item.kv_head = head;
-    item.row_begin = unit * tiling_.max_rows;
+    item.row_begin = unit * unit_rows_;
     item.first_position = least_position(c.widest_seq) - item.row_begin / shape_.group();
-    item.num_rows = std::min(tiling_.max_rows, c.num_tokens * shape_.group() - item.row_begin);
+    item.num_rows = std::min(unit_rows_, c.num_tokens * shape_.group() - item.row_begin);
     item.kv_begin = position_of(piece);
     item.kv_end = position_of(piece + 1);
     item.partial = item.first_partial = -1;
@@ -244,6 +250,7 @@ class SharedScheduler {
   const AttentionShape& shape_;
   const AttentionTiling tiling_;
   const int32_t tile_;  // positions: a multiple of every kernel's that goes on from states
+  const int32_t unit_rows_;
   const int32_t max_ctas_;
   int32_t num_ctas_ = 0;
   const int64_t max_states_, max_tokens_;
@@ -264,7 +271,7 @@ bool shares_positions(const AttentionShape& shape, int32_t num_tokens) {
 SharedAttentionLimits shared_attention_limits(const AttentionShape& shape, int32_t num_ctas, int32_t max_num_seqs,
                                               int32_t max_num_tokens) {
   const AttentionTiling tiling = attention_tiling(shape);
-  const int64_t max_units = int64_t{max_num_tokens} * shape.group() / tiling.max_rows + max_num_seqs / 2;
+  const int64_t max_units = int64_t{max_num_tokens} * shape.group() / unit_rows(shape, tiling) + max_num_seqs / 2;
   SharedAttentionLimits limits;
   limits.max_tokens = max_num_tokens;
   limits.max_items = max_units * shape.num_kv_heads + tiling.first_wgmma_cta(num_ctas);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kernels/cuda/paged_attention_schedule.h"
+#include "kernels/cuda/tuning.h"
 
 namespace llmb::cuda {
 
@@ -43,6 +44,8 @@ struct SharedAttentionBatch {
   std::span<const int32_t> seqs;
   // [num_seqs]  the least that the position of the sequence's first new token can be; null: as in the batch
   const int32_t* least_position = nullptr;
+  // The launch is worth it where it saves so many tiles of reads for each block of the grid.
+  int32_t least_gain_tiles = tuning::kSharedLaunchTiles;
 };
 
 struct SharedAttentionLimits {

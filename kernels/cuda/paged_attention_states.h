@@ -85,31 +85,59 @@ __device__ void write_states(const Args<T>& args, const AttentionItem& item, int
   }
 }
 
-// The reverse, of an item that continues_states(): pieces are merged in order. One piece is taken as it is.
-template <class T, int kDim>
+// A lane's part of what pieces left of a row.
+template <int kDim>
+struct RowState {
+  float max, sum;
+  float2 values[kDim / 8];
+};
+
+template <int kDim, class T>
+__device__ __forceinline__ RowState<kDim> read_state(const Args<T>& args, int64_t state) {
+  const int lane = threadIdx.x % 32, last = args.head_dim - 8;
+  const float* stats = args.work.shared.stats + state * kStateStats;
+  RowState<kDim> row;
+  row.max = __ldcg(stats + 4);
+  row.sum = __ldcg(stats + lane % 4);
+  const float* from = args.work.shared.values + state * args.head_dim + lane % 4 * 2;
+#pragma unroll
+  for (int c = 0; c < kDim / 8; ++c)  // past head_dim, where nobody reads results: its last eight columns again
+    row.values[c] = __ldcg(reinterpret_cast<const float2*>(from + min(8 * c, last)));
+  return row;
+}
+
+// The reverse of write_states, of an item that continues_states(): every kStep-th piece from `first_piece` on, merged
+// in order. The first is taken as it is. A piece's numbers are all asked for before any of them is used: one after the
+// other their loads took longer than the attention that they spare.
+template <class T, int kDim, int kStep = 1>
 __device__ void load_states(const Args<T>& args, const AttentionItem& item, int first_row, OnlineRows* online,
-                            float (&values)[kDim / 8][4]) {
+                            float (&values)[kDim / 8][4], int first_piece = 0) {
+  constexpr int kRows = kDim > 128 ? 1 : 2;  // at once, as registers allow
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int64_t first = state_of(args, item, min(first_row + lane / 4 + 8 * h, item.num_rows - 1));
-    const auto stats_of = [&](int piece) {
-      return args.work.shared.stats + (first + int64_t{piece} * item.shared.stride) * kStateStats;
-    };
-    float max = __ldcg(stats_of(0) + 4);
-    for (int piece = 1; piece < item.shared.num_pieces; ++piece) max = fmaxf(max, __ldcg(stats_of(piece) + 4));
-    online->max[h] = max;
-    for (int piece = 0; piece < item.shared.num_pieces; ++piece) {
-      const float* stats = stats_of(piece);
-      const float w = weight(__ldcg(stats + 4) * args.fold, max * args.fold);
-      online->sum[h] = fmaf(__ldcg(stats + lane % 4), w, online->sum[h]);
-      const float* from = args.work.shared.values + (first + int64_t{piece} * item.shared.stride) * args.head_dim;
+  for (int first = 0; first < 2; first += kRows) {
+    int64_t state[kRows];
 #pragma unroll
-      for (int c = 0; c < kDim / 8; ++c) {
-        if (8 * c >= args.head_dim) continue;
-        const float2 x = __ldcg(reinterpret_cast<const float2*>(from + 8 * c + lane % 4 * 2));
-        values[c][2 * h] = piece == 0 ? x.x * w : fmaf(x.x, w, values[c][2 * h]);
-        values[c][2 * h + 1] = piece == 0 ? x.y * w : fmaf(x.y, w, values[c][2 * h + 1]);
+    for (int r = 0; r < kRows; ++r)
+      state[r] = state_of(args, item, min(first_row + lane / 4 + 8 * (first + r), item.num_rows - 1));
+    for (int piece = first_piece; piece < item.shared.num_pieces; piece += kStep) {
+      RowState<kDim> row[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) row[r] = read_state<kDim>(args, state[r] + int64_t{piece} * item.shared.stride);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const int h = first + r;
+        const float max = fmaxf(online->max[h], row[r].max), keep = weight(online->max[h] * args.fold, max * args.fold);
+        const bool is_first = piece == first_piece;
+        const float add = is_first ? 1.0f : weight(row[r].max * args.fold, max * args.fold);
+        online->max[h] = max;
+        online->sum[h] = is_first ? row[r].sum : fmaf(row[r].sum, add, online->sum[h] * keep);
+#pragma unroll
+        for (int c = 0; c < kDim / 8; ++c) {
+          const float2 x = row[r].values[c];
+          values[c][2 * h] = is_first ? x.x : fmaf(x.x, add, values[c][2 * h] * keep);
+          values[c][2 * h + 1] = is_first ? x.y : fmaf(x.y, add, values[c][2 * h + 1] * keep);
+        }
       }
     }
   }

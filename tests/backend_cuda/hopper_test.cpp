@@ -15,11 +15,11 @@
 #include "model/config_loader.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #ifdef LLMB_SIMT
 #include "kernels/simt/settings.h"
-#include "tests/support/skip.h"
 #endif
 
 namespace llmb::test {

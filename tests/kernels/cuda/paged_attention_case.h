@@ -16,6 +16,8 @@
 
 namespace llmb::cuda {
 
+constexpr int32_t kLeastGainTiles = 2;  // small cases share too
+
 // Clips the items as the device does: each query follows a group that gives one token of ahead + 1.
 inline void clip_items(const AttentionCase& c, std::span<const Query> queries, const int32_t* num_items,
                        AttentionItem* items) {
@@ -89,8 +91,8 @@ SharedRun make_shared_run(const AttentionCase& c, const AttentionBatch& batch, c
   shape.dtype = kDTypeOf<T>;
   shape.window = c.shared_window;
   if (!c.shared_prefixes.empty())
-    schedule_shared_attention(batch, {c.shared_prefixes, c.shared_seqs, least_position.data()}, shape, c.num_ctas,
-                              in.query_start.back(), &schedule);
+    schedule_shared_attention(batch, {c.shared_prefixes, c.shared_seqs, least_position.data(), kLeastGainTiles}, shape,
+                              c.num_ctas, in.query_start.back(), &schedule);
   return SharedRun(c, batch, std::move(schedule), in.query_start.back(), positions);
 }
 

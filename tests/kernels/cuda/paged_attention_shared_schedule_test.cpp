@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "core/layer_groups.h"
-#include "kernels/cuda/tuning.h"
 
 namespace llmb::cuda {
 namespace {
 
 constexpr int32_t kTableBlocks = 200;
+constexpr int32_t kLeastGainTiles = 2;
 
 // A step of sequences that begin as the paths of a random tree.
 struct Step {
@@ -24,9 +24,11 @@ struct Step {
     return context_len[seq] - (query_start[seq + 1] - query_start[seq]);
   }
   int32_t position(int32_t row) const {
-    const auto seq = static_cast<int32_t>(std::upper_bound(query_start.begin(), query_start.end(), row) - query_start.begin()) - 1;
+    const auto behind = std::upper_bound(query_start.begin(), query_start.end(), row);
+    const auto seq = static_cast<int32_t>(behind - query_start.begin()) - 1;
     return first_position(seq) + row - query_start[seq];
   }
+  SharedAttentionBatch shared() const { return {prefixes, seqs, nullptr, kLeastGainTiles}; }
   AttentionBatch batch() const {
     return {static_cast<int32_t>(context_len.size()), query_start.data(), context_len.data(), block_start.data()};
   }
@@ -80,7 +82,7 @@ Found check_step(const Step& step, const AttentionShape& shape, int32_t num_ctas
   const AttentionBatch batch = step.batch();
   const AttentionTiling tiling = attention_tiling(shape);
   SharedAttentionSchedule shared;
-  schedule_shared_attention(batch, {step.prefixes, step.seqs}, shape, num_ctas, max_tokens, &shared);
+  schedule_shared_attention(batch, step.shared(), shape, num_ctas, max_tokens, &shared);
   const SharedAttentionLimits limits = shared_attention_limits(shape, num_ctas, batch.num_seqs, max_tokens);
   REQUIRE(shared.states.size() == static_cast<size_t>(batch.num_seqs));
   if (shared.items.empty()) return {};
@@ -192,7 +194,7 @@ TEST_CASE("with a window: tiles that no row sees are not read, and the launch is
     shape.deterministic = true;
     shape.window = window;
     SharedAttentionSchedule shared;
-    schedule_shared_attention(step.batch(), {step.prefixes, step.seqs}, shape, 1, 100, &shared);
+    schedule_shared_attention(step.batch(), step.shared(), shape, 1, 100, &shared);
     return shared;
   };
   const auto begin = [&](int32_t window) { return schedule(window).items.at(0).kv_begin; };
@@ -210,7 +212,7 @@ TEST_CASE("with a window: tiles that no row sees are not read, and the launch is
     shape.num_heads = shape.num_kv_heads = 1;
     shape.head_dim = 64;
     shape.window = window;
-    CHECK(gains_by_sharing(step.batch(), {step.prefixes, step.seqs}, shape, 1, &full) == gains);
+    CHECK(gains_by_sharing(step.batch(), step.shared(), shape, 1, &full) == gains);
   }
 }
 
@@ -244,7 +246,7 @@ TEST_CASE("of prefixes within prefixes those are shared that save the most") {
     shape.head_dim = 64;
     shape.deterministic = true;
     SharedAttentionSchedule shared;
-    schedule_shared_attention(step.batch(), {step.prefixes, step.seqs}, shape, 1, 100, &shared);
+    schedule_shared_attention(step.batch(), step.shared(), shape, 1, 100, &shared);
     int64_t saved = 0;
     std::map<int32_t, std::pair<int64_t, int64_t>> by_block;  // first token's table: positions, sequences
     for (const AttentionItem& item : shared.items)
@@ -252,7 +254,7 @@ TEST_CASE("of prefixes within prefixes those are shared that save the most") {
     for (const auto& [first, of] : by_block) saved += of.first * (of.second - 1) - 4 * of.second;
     size_t end = 0;
     const int64_t most = most_saved(step, 0, static_cast<int32_t>(step.seqs.size()), &end);
-    const bool is_worth_it = most >= tuning::kSharedLaunchTiles * 64;
+    const bool is_worth_it = most >= kLeastGainTiles * 64;
     CHECK(saved == (is_worth_it ? most : 0));
     num_shared += is_worth_it;
   }
