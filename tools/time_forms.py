@@ -14,11 +14,9 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 
-from time_workers import ROOT, median_of_ratios
+from time_workers import ROOT, median_of_ratios, metric_of_run
 
 
 def write_rows(path, options, num_schemas):
@@ -34,18 +32,6 @@ def write_rows(path, options, num_schemas):
                 line["response_format"] = {"type": "json_schema", "json_schema": {"name": "row", "schema": {
                     "type": "object", "properties": {name: text}, "required": [name]}}}
             file.write(json.dumps(line) + "\n")
-
-
-def step_ms(command, directory):
-    metrics = os.path.join(directory, "metrics.jsonl")
-    if os.path.exists(metrics):
-        os.remove(metrics)
-    result = subprocess.run(command + ["--restart", "--progress", "none", "--metrics", metrics], stderr=subprocess.PIPE,
-                            text=True)
-    if result.returncode != 0:
-        sys.exit(" ".join(command) + "\n" + result.stderr)
-    with open(metrics) as file:
-        return json.loads(file.read())["p50_itl_ms"]
 
 
 def main():
@@ -75,7 +61,7 @@ def main():
         for i in range(options.pairs):
             times = {}
             for which in (0, 1) if i % 2 == 0 else (1, 0):
-                times[which] = step_ms(commands[which], directory)
+                times[which] = metric_of_run("p50_itl_ms", commands[which], directory)
             ratios.append(times[1] / times[0])
             print(f"{times[0]:.1f} ms, with forms {times[1]:.1f} ms: {ratios[-1]:.3f}", flush=True)
     print("with forms / without:", median_of_ratios(ratios))

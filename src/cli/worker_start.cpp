@@ -78,10 +78,6 @@ int spawn(std::vector<std::string> arguments, std::vector<std::string> environme
   return error;
 }
 
-}  // namespace
-
-namespace {
-
 // This program again, with the same arguments behind two more.
 Result<StartedProcess> start_again(int argc, const char* const* argv, std::string_view flag, int index, int count,
                                    std::vector<std::string> environment, int memory) {

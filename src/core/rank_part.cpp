@@ -115,8 +115,8 @@ Status check_states(const StateConfig& state, int32_t size) {
     return state.value_dim < size ? cannot_divide("hidden_size", state.value_dim, size) : Status();
   if (!can_divide_groups(state.num_key_heads, state.num_value_heads / state.num_key_heads, size))
     return cannot_divide("value heads of states", state.num_value_heads, size);
-  const bool has_parts = state.num_norms % size == 0 && state.num_key_heads % size == 0;
-  return state.num_norms == 1 || has_parts ? Status() : cannot_divide("norms of states", state.num_norms, size);
+  const bool norms_lie_apart = state.kind != StateKind::kMamba2 || state.num_norms % size == 0;
+  return norms_lie_apart ? Status() : cannot_divide("groups of states", state.num_norms, size);
 }
 
 }  // namespace
@@ -126,7 +126,6 @@ Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_s
   const auto refused = [&](const char* what) {
     return unsupported("model_type \"" + config.model_type + "\" has " + what + ", which ranks do not divide yet");
   };
-  if (config.has_states()) return refused("layers with a recurrent state");
   if (config.is_encoder) return refused("an encoder");
   if (config.hidden_size_per_layer_input > 0) return refused("inputs of layers");
   for (const LayerConfig& layer : config.layers)

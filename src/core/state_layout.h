@@ -28,10 +28,17 @@ inline constexpr int64_t kSnapshotBytes = int64_t{1} << 30;
 
 struct StateLayout {
   StateConfig config;
-  int32_t num_layers = 0;  // that have a state
-  int32_t num_slots = 0;   // 0: the model has none
+  int32_t num_layers = 0;     // that have a state
+  int32_t num_slots = 0;      // 0: the model has none
   int32_t num_snapshots = 0;  // of these, that prefixes may keep
   int32_t max_drafts = 0;     // of one sequence in a step
+
+  // Slots for so many sequences that run, as many that end with a plan in flight, as many that copies are made from, and
+  // snapshots.
+  void keep_snapshots(int32_t count, int32_t max_num_seqs) {
+    num_snapshots = count;
+    num_slots = 3 * max_num_seqs + count;
+  }
 
   // Sizes in one layer of a slot, in floats; parts lie behind each other in this order.
   int64_t row_size() const { return ceil_div(int64_t{config.value_dim}, 16) * 16; }  // a value's, padded
@@ -55,8 +62,7 @@ struct StateLayout {
   int64_t slot_bytes() const { return num_layers * layer_size() * int64_t{sizeof(float)}; }
 };
 
-// Slots for so many sequences that run, as many that end with a plan in flight, as many that copies are made from, and
-// snapshots.
+// With as many snapshots as fit, within bounds.
 inline StateLayout state_layout(const ModelConfig& config, int32_t max_num_seqs, int32_t max_drafts = 0,
                                 int64_t snapshot_bytes = kSnapshotBytes) {
   constexpr int64_t kFewest = 4, kMost = 256;
@@ -64,8 +70,7 @@ inline StateLayout state_layout(const ModelConfig& config, int32_t max_num_seqs,
   if (!config.has_states()) return layout;
   for (int32_t i = 0; i < config.num_hidden_layers; ++i) layout.num_layers += config.layer(i).has_state;
   const int64_t slot_bytes = std::max<int64_t>(layout.slot_bytes(), 1);
-  layout.num_snapshots = static_cast<int32_t>(std::clamp(snapshot_bytes / slot_bytes, kFewest, kMost));
-  layout.num_slots = 3 * max_num_seqs + layout.num_snapshots;
+  layout.keep_snapshots(static_cast<int32_t>(std::clamp(snapshot_bytes / slot_bytes, kFewest, kMost)), max_num_seqs);
   return layout;
 }
 

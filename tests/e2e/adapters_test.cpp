@@ -2,13 +2,13 @@
 // record for every row whose adapter is unknown, damaged or another model's (FAULTS row 36).
 #include <doctest/doctest.h>
 
-#include <signal.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
+#include "tests/e2e/killed_runs.h"
 #include "tests/e2e/run.h"
 #include "tests/support/golden.h"
 #include "tests/support/killed_process.h"
@@ -348,28 +348,12 @@ TEST_CASE("a job with adapters that is killed at file calls, again and again, en
   const TemporaryDirectory dir(/*in_memory=*/true);
   std::vector<json> ignored;
   write_file(dir.file("in.jsonl"), golden_lines(&ignored));
-  const auto run = [&](const std::string& out, const StopPlan& plan) {
+  const auto run_into = [&](const std::string& output, const StopPlan& plan) {
     std::vector<std::string> argv = adapted_program({"--adapter-dir", kAdapters, "--adapter-memory", "1", "--threads", "1",
-                                                     "-o", dir.file(out), dir.file("in.jsonl")});
+                                                     "-o", output, dir.file("in.jsonl")});
     return run_and_stop(argv, "/dev/null", dir.file("err"), plan);
   };
-  StopPlan counting;
-  counting.count_calls = true;
-  const StoppedProcess whole = run("whole.jsonl", counting);
-  REQUIRE_MESSAGE(whole.exit_code == 0, whole.err);
-  const std::string expected = stable_output(read_file(dir.file("whole.jsonl")));
-  int num_killed = 0;
-  for (int part = 1; part <= 6; ++part) {
-    StopPlan plan;
-    plan.when = StopPlan::When::kAtFileCall;
-    plan.file_call = std::max<int64_t>(1, whole.num_file_calls * part / 7);
-    plan.signal = SIGKILL;
-    if (part % 2 == 0) plan.torn_part = 0.5;
-    num_killed += run("out.jsonl", plan).ended_by_signal;
-  }
-  CHECK(num_killed > 1);
-  CHECK(run("out.jsonl", {}).exit_code == 0);
-  CHECK(stable_output(read_file(dir.file("out.jsonl"))) == expected);
+  check_killed_at_file_calls(dir, run_into);
 }
 
 }  // namespace llmb::test

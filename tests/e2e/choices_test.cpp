@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "tests/e2e/killed_runs.h"
 #include "tests/e2e/run.h"
 #include "tests/support/killed_process.h"
 #include "tests/support/temp_dir.h"
@@ -160,10 +161,7 @@ TEST_CASE("lines with choices: the same bytes in every mode and pool, cached or 
   int num_continued = 0;
   StoppedProcess run;
   for (int attempt = 1; run.exit_code != 0; ++attempt) {
-    StopPlan plan;
-    plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
-    plan.file_call = 10 * attempt;
-    plan.after_ms = 50 * attempt;
+    const StopPlan plan = stop_of_attempt(attempt);
     run = run_and_stop({kProgram, "-m", kModel, "--progress", "none", "--max-num-seqs", "4", "--max-model-len", "96",
                         dir.file("in.jsonl"), "-o", out},
                        "/dev/null", dir.file("err"), plan);

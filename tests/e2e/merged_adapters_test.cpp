@@ -2,11 +2,10 @@
 // adapter, whatever computes them and whoever goes on.
 #include <doctest/doctest.h>
 
-#include <signal.h>
-
 #include <filesystem>
 #include <fstream>
 
+#include "tests/e2e/killed_runs.h"
 #include "tests/e2e/run.h"
 #include "tests/support/killed_process.h"
 #include "tests/support/skip.h"
@@ -148,30 +147,14 @@ TEST_CASE("a job that merges, killed at file calls and continued with other batc
   const TemporaryDirectory dir(/*in_memory=*/true);
   write_file(dir.file("in.jsonl"), mixed_lines());
   int num_runs = 0;
-  const auto run = [&](const std::string& out, const StopPlan& plan) {
+  const auto run_into = [&](const std::string& output, const StopPlan& plan) {
     std::vector<std::string> argv =
-        program({"--threads", "1", "--max-num-seqs", std::to_string(1 + num_runs++ * 5 % 13), "-o", dir.file(out),
+        program({"--threads", "1", "--max-num-seqs", std::to_string(1 + num_runs++ * 5 % 13), "-o", output,
                  dir.file("in.jsonl")},
                 kMerging);
     return run_and_stop(argv, "/dev/null", dir.file("err"), plan);
   };
-  StopPlan counting;
-  counting.count_calls = true;
-  const StoppedProcess whole = run("whole.jsonl", counting);
-  REQUIRE_MESSAGE(whole.exit_code == 0, whole.err);
-  const std::string expected = stable_output(read_file(dir.file("whole.jsonl")));
-  int num_killed = 0;
-  for (int part = 1; part <= 6; ++part) {
-    StopPlan plan;
-    plan.when = StopPlan::When::kAtFileCall;
-    plan.file_call = std::max<int64_t>(1, whole.num_file_calls * part / 7);
-    plan.signal = SIGKILL;
-    if (part % 2 == 0) plan.torn_part = 0.5;
-    num_killed += run("out.jsonl", plan).ended_by_signal;
-  }
-  CHECK(num_killed > 1);
-  CHECK(run("out.jsonl", {}).exit_code == 0);
-  CHECK(stable_output(read_file(dir.file("out.jsonl"))) == expected);
+  check_killed_at_file_calls(dir, run_into);
 }
 
 TEST_CASE("adapters that fail cost their rows only, also those with enough rows to be merged") {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "tests/e2e/killed_runs.h"
 #include "tests/e2e/run.h"
 #include "tests/support/killed_process.h"
 #include "tests/support/temp_dir.h"
@@ -120,10 +121,7 @@ TEST_CASE("killed and continued with the prefix cache, a run gives the bytes of 
   int num_continued = 0;
   StoppedProcess run;
   for (int attempt = 1; run.exit_code != 0; ++attempt) {
-    StopPlan plan;
-    plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
-    plan.file_call = 10 * attempt;
-    plan.after_ms = 50 * attempt;
+    const StopPlan plan = stop_of_attempt(attempt);
     run = run_and_stop({kProgram, "-m", kModel, "--progress", "none", "--max-num-seqs", "4", in, "-o", out},
                        "/dev/null", dir.file("err"), plan);
     REQUIRE_MESSAGE((run.exit_code == 0 || run.exit_code == 137), run.err);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/e2e/killed_runs.h"
 #include "tests/e2e/run.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/killed_process.h"
@@ -77,6 +78,7 @@ TEST_CASE("models with recurrent states give the same bytes whatever the schedul
         {"--speculative", "lookup,lookahead", "--num-speculative-tokens", "8", "--block-size", "8", "--threads", "3"},
         {"--speculative", draft, "--max-num-seqs", "5"},
         {"--speculative", draft + ",lookup", "--num-speculative-tokens", "8", "--block-size", "8"},
+        {"--pipeline-parallel-size", "2", "--speculative", "lookup", "--max-num-seqs", "5", "--block-size", "8"},
     };
     int64_t num_cached = 0;
     for (size_t s = 0; s < schedules.size(); ++s) {
@@ -113,10 +115,7 @@ TEST_CASE("killed again and again, with another batch and other drafts each time
     int num_killed = 0;
     StoppedProcess run;
     for (int attempt = 1; run.exit_code != 0; ++attempt) {
-      StopPlan plan;
-      plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
-      plan.file_call = 10 * attempt;
-      plan.after_ms = 50 * attempt;
+      const StopPlan plan = stop_of_attempt(attempt);
       std::vector<std::string> more = {dir.file("in.jsonl"), "-o", out};
       more.insert(more.end(), schedules[attempt % 3].begin(), schedules[attempt % 3].end());
       run = run_and_stop(command(model, more), "/dev/null", dir.file("err"), plan);

@@ -184,7 +184,9 @@ class CpuBackend final : public Backend {
     const int64_t available = available_memory_bytes();
     const int64_t left = available - weight_bytes - info_.kv.num_blocks * info_.kv.bytes_per_block();
     const int64_t most = available > 0 ? std::clamp<int64_t>(left / kShare, 0, kSnapshotBytes) : kSnapshotBytes;
-    const StateLayout layout = state_layout(config_, options_.max_num_seqs, max_state_drafts(options_), most);
+    const int64_t of_rank = most / (ranks_ ? ranks_->part.num_ranks() : 1);
+    StateLayout layout = state_layout(own_, options_.max_num_seqs, max_state_drafts(options_), of_rank);
+    layout.keep_snapshots(least_of_ranks(layout.num_snapshots), options_.max_num_seqs);
     ops_->add_states(layout);
     info_.num_state_slots = layout.num_slots;
     info_.num_snapshots = layout.num_snapshots;
@@ -207,7 +209,7 @@ class CpuBackend final : public Backend {
     }
   }
 
-  // Ranks have equally many blocks.
+  // Ranks have equally many blocks and slots.
   int32_t least_of_ranks(int32_t own) {
     const std::vector<int32_t> all = of_ranks(own);
     return *std::min_element(all.begin(), all.end());
@@ -372,8 +374,8 @@ class CpuBackend final : public Backend {
   std::optional<ThreadPool> pool_;
   std::optional<CpuOps> ops_;
   std::optional<CachedWeights> weight_file_;  // before what lies in it
-  std::optional<CpuStageLink> link_;     // where there are several stages
-  std::optional<StepOutputs> outputs_;  // likewise
+  std::optional<CpuStageLink> link_;          // where there are several stages
+  std::optional<StepOutputs> outputs_;        // likewise
   std::optional<Transformer> transformer_;
 
   std::mutex mutex_;
