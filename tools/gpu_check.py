@@ -21,7 +21,7 @@ import tempfile
 import time
 
 from few_bits_targets import few_bits_targets
-from gpu_bytes import check_bytes
+from gpu_answers import check_answers, check_bytes
 
 # (prompt tokens, output tokens, requests, output tokens/s that 75 % of the no-overlap roofline make on an H200)
 WHOLE_RUNS = [(128, 128, 1536, 17600), (1000, 1000, 256, 9100), (128, 2048, 256, 13600), (2048, 128, 384, 2000)]
@@ -120,42 +120,9 @@ class Check:
         self.section("Device tests", command, code, "\n".join(kept + ["slowest:"] + slowest), seconds)
 
     def answers(self):
-        """The bundled model: greedy texts on the GPU equal the CPU's; with --deterministic whatever the batch."""
-        lines = [json.loads(line) for line in open("data/eval/heldout.jsonl", encoding="utf-8")]
-
-        def texts(*flags):
-            path = os.path.join(self.scratch, "answers.jsonl")
-            command = [self.program("llm-batch"), "-m", "data/model", "data/eval/heldout.jsonl", "-o", path, "--order", "input",
-                       "--no-metrics", "--progress", "none", "--restart", "--metrics", "none", *flags]
-            code, output, _ = self.run(command, 60)
-            if code != 0:
-                raise RuntimeError(f"{' '.join(command)}: exit code {code}\n{output}")
-            return [json.loads(line)["text"] for line in open(path, encoding="utf-8")]
-
-        begin = time.monotonic()
-        rows, code = [], 0
-        try:
-            cpu = texts("--device", "cpu")
-            for name, flags in [("float32", ["--dtype", "float32"]), ("bfloat16", ["--dtype", "bfloat16"]),
-                                ("bfloat16, deterministic", ["--deterministic"]),
-                                ("bfloat16, deterministic, 7 sequences",
-                                 ["--deterministic", "--max-num-seqs", "7", "--max-num-batched-tokens", "50"])]:
-                gpu = texts("--device", "cuda", *flags)
-                right = sum(text == line["metadata"]["expected"] for text, line in zip(gpu, lines))
-                same = sum(a == b for a, b in zip(gpu, cpu))
-                rows.append(f"{name:40} {right} of {len(lines)} right, {same} equal to the CPU's")
-                if name == "float32" and same != len(lines):
-                    code = 1
-                if "deterministic" in name:
-                    if name.endswith("sequences") and gpu != deterministic:
-                        rows.append("deterministic runs DIFFER")
-                        code = 1
-                    deterministic = gpu
-        except RuntimeError as e:
-            rows.append(str(e))
-            code = 1
-        self.section("The bundled model's answers", ["llm-batch", "-m", "data/model", "data/eval/heldout.jsonl", "…"], code,
-                     "\n".join(rows), time.monotonic() - begin)
+        code, table, seconds = check_answers(self.program("llm-batch"), self.run, self.scratch)
+        self.section("The bundled model's answers", ["llm-batch", "-m", "data/model", "data/eval/heldout.jsonl", "…"], code, table,
+                     seconds)
 
     def bytes(self):
         code, table, seconds = check_bytes(self.program("llm-batch"), self.env, self.scratch)

@@ -178,14 +178,13 @@ class CpuBackend final : public Backend {
     ops_->add_adapters(options_.adapters, options_.adapter_bytes / (ranks_ ? ranks_->part.num_ranks() : 1), rank);
   }
 
-  // Snapshots take a part of the memory that weights and pool leave.
+  // Snapshots take a quarter of the memory that weights and pool leave.
   void add_states(int64_t weight_bytes) {
-    constexpr int64_t kShare = 4;
     const int64_t available = available_memory_bytes();
     const int64_t left = available - weight_bytes - info_.kv.num_blocks * info_.kv.bytes_per_block();
-    const int64_t most = available > 0 ? std::clamp<int64_t>(left / kShare, 0, kSnapshotBytes) : kSnapshotBytes;
-    const int64_t of_rank = most / (ranks_ ? ranks_->part.num_ranks() : 1);
-    StateLayout layout = state_layout(own_, options_.max_num_seqs, max_state_drafts(options_), of_rank);
+    const int64_t most = available > 0 ? std::clamp<int64_t>(left / 4, 0, kSnapshotBytes) : kSnapshotBytes;
+    const int num_ranks = ranks_ ? ranks_->part.num_ranks() : 1;
+    StateLayout layout = state_layout(own_, options_.max_num_seqs, max_state_drafts(options_), most / num_ranks);
     layout.keep_snapshots(least_of_ranks(layout.num_snapshots), options_.max_num_seqs);
     ops_->add_states(layout);
     info_.num_state_slots = layout.num_slots;

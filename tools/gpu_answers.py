@@ -1,5 +1,5 @@
-"""Rows of every kind on the bundled model, on the device with --deterministic under schedules of every kind: the records are
-to be the same bytes (gpu_check.py's stage "bytes")."""
+"""The bundled model's answers on a device (gpu_check.py): beside the CPU's, and, for rows of every kind, under schedules of
+every kind with --deterministic, where the records are to be the same bytes."""
 import json
 import os
 import subprocess
@@ -71,4 +71,43 @@ def check_bytes(program, env, scratch, formats=FORMATS, device="cuda"):
             said = f"{len(lines)} records, {num_errors} errors, {num_different} differ"
         code = code or int(lines is None or num_different > 0 or num_errors > 0)
         rows.append(f"{' '.join(form[1::2]):14} {' '.join(schedule) or 'by default':64} {said}")
+    return code, "\n".join(rows), time.monotonic() - begin
+
+
+def check_answers(program, run, scratch):
+    """(exit code, table, seconds): greedy texts on the GPU beside the CPU's; with --deterministic whatever the batch.
+    run(command, limit_s): (exit code, output, seconds)."""
+    lines = [json.loads(line) for line in open("data/eval/heldout.jsonl", encoding="utf-8")]
+
+    def texts(*flags):
+        path = os.path.join(scratch, "answers.jsonl")
+        command = [program, "-m", "data/model", "data/eval/heldout.jsonl", "-o", path, "--order", "input",
+                   "--no-metrics", "--progress", "none", "--restart", "--metrics", "none", *flags]
+        code, output, _ = run(command, 60)
+        if code != 0:
+            raise RuntimeError(f"{' '.join(command)}: exit code {code}\n{output}")
+        return [json.loads(line)["text"] for line in open(path, encoding="utf-8")]
+
+    begin = time.monotonic()
+    rows, code = [], 0
+    try:
+        cpu = texts("--device", "cpu")
+        for name, flags in [("float32", ["--dtype", "float32"]), ("bfloat16", ["--dtype", "bfloat16"]),
+                            ("bfloat16, deterministic", ["--deterministic"]),
+                            ("bfloat16, deterministic, 7 sequences",
+                             ["--deterministic", "--max-num-seqs", "7", "--max-num-batched-tokens", "50"])]:
+            gpu = texts("--device", "cuda", *flags)
+            right = sum(text == line["metadata"]["expected"] for text, line in zip(gpu, lines))
+            same = sum(a == b for a, b in zip(gpu, cpu))
+            rows.append(f"{name:40} {right} of {len(lines)} right, {same} equal to the CPU's")
+            if name == "float32" and same != len(lines):
+                code = 1
+            if "deterministic" in name:
+                if name.endswith("sequences") and gpu != deterministic:
+                    rows.append("deterministic runs DIFFER")
+                    code = 1
+                deterministic = gpu
+    except RuntimeError as e:
+        rows.append(str(e))
+        code = 1
     return code, "\n".join(rows), time.monotonic() - begin
