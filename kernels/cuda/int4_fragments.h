@@ -26,14 +26,22 @@ __device__ __forceinline__ TwoPairs pairs_of(uint32_t two) {
   return {__byte_perm(two, 0, 0x1010), __byte_perm(two, 0, 0x3232)};
 }
 
+// Bytes from the begin of a unit to this lane's codes of 16 features, and to its scales.
+__device__ __forceinline__ int code_place(int sixteen) {
+  return (sixteen * 32 + static_cast<int>(threadIdx.x) % 32) * 16;
+}
+__device__ __forceinline__ int scale_place(int sixteen) {
+  return kCodeBytes + (sixteen * 8 + static_cast<int>(threadIdx.x) % 32 / 4) * 4;
+}
+
 // This lane's 32 numbers of 16 features and 64 k of a unit: fragments of mma_m16n8k16's first operand, 16 k each.
 // use(k / 16, fragment)
 template <class T, bool kHasZeros, class Use>
-__device__ __forceinline__ void for_each_fragment(const uint8_t* unit, int sixteen, const Use& use) {
-  const int lane = threadIdx.x % 32;
-  const uint4 codes = reinterpret_cast<const uint4*>(unit)[sixteen * 32 + lane];
+__device__ __forceinline__ void for_each_fragment(const uint8_t* lane_codes, const uint8_t* lane_scales,
+                                                  const Use& use) {
+  const uint4 codes = *reinterpret_cast<const uint4*>(lane_codes);
   const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  const auto* const scales = reinterpret_cast<const uint32_t*>(unit + kCodeBytes) + sixteen * 8 + lane / 4;
+  const auto* const scales = reinterpret_cast<const uint32_t*>(lane_scales);
   constexpr uint32_t kEight = Pairs<T>::kMagic + 0x00080008u;
 #pragma unroll
   for (int group = 0; group < kUnitK / kGroup; ++group) {

@@ -133,8 +133,9 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ __align__(16) uint32_t tile[int4::kTileFeatures * kRowWords];
   ptx::follow_previous_grid();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint8_t* const unit = units + int64_t{blockIdx.x} * int4::unit_bytes(kHasZeros);
   int4::for_each_fragment<T, kHasZeros>(
-      units + int64_t{blockIdx.x} * int4::unit_bytes(kHasZeros), warp, [&](int k, const uint32_t(&fragment)[4]) {
+      unit + int4::code_place(warp), unit + int4::scale_place(warp), [&](int k, const uint32_t(&fragment)[4]) {
         uint32_t* const to = tile + (warp * 16 + lane / 4) * kRowWords + k * 8 + lane % 4;
         to[0] = fragment[0], to[8 * kRowWords] = fragment[1], to[4] = fragment[2], to[8 * kRowWords + 4] = fragment[3];
       });

@@ -160,14 +160,17 @@ class Sums {
     for (int i = 0; i < kPlaces; ++i) {
       places_[i] = S::kRowTiles == 1 ? mma_tiles::element_of(lane % 8, 4 * i + lane / 8)
                                      : mma_tiles::element_of(lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2);
+      places_[i] *= int{sizeof(T)};
       ptx::keep(places_[i]);
     }
+    ptx::keep(codes_);
+    ptx::keep(scales_);
     clear();
   }
 
-  __device__ __forceinline__ void add_unit(const uint8_t* unit, const T* x_tile) {
+  __device__ __forceinline__ void add_unit(const uint8_t* unit, const uint8_t* x_tile) {
     uint32_t few[4];  // of 8 rows and 32 k
-    for_each_fragment<T, S::kHasZeros>(unit, threadIdx.x / 32, [&](int k, const uint32_t(&fragment)[4]) {
+    for_each_fragment<T, S::kHasZeros>(unit + codes_, unit + scales_, [&](int k, const uint32_t(&fragment)[4]) {
       if constexpr (S::kRowTiles == 1) {
         if (k % 2 == 0) ptx::ldmatrix_x4(few, x_tile + places_[k / 2]);
         const uint32_t b[2] = {few[k % 2 * 2], few[k % 2 * 2 + 1]};
@@ -176,7 +179,7 @@ class Sums {
 #pragma unroll
         for (int j = 0; j < S::kRowTiles; j += 2) {
           uint32_t pair[4];
-          ptx::ldmatrix_x4(pair, x_tile + places_[k] + j * 8 * kUnitK);
+          ptx::ldmatrix_x4(pair, x_tile + places_[k] + j * (8 * kUnitK * int{sizeof(T)}));
           const uint32_t b0[2] = {pair[0], pair[1]}, b1[2] = {pair[2], pair[3]};
           ptx::mma_m16n8k16<T>(value_[j], fragment, b0);
           ptx::mma_m16n8k16<T>(value_[j + 1], fragment, b1);
@@ -201,9 +204,11 @@ class Sums {
   static __device__ __forceinline__ int row(int j) { return j * 8 + static_cast<int>(threadIdx.x) % 4 * 2; }
 
  private:
-  // Where this lane's rows of an ldmatrix lie in a tile of x.
+  // Bytes from the begin of a unit, and of a tile of x, to what this lane reads.
   static constexpr int kPlaces = S::kRowTiles == 1 ? 2 : 4;
 
+  int codes_ = code_place(static_cast<int>(threadIdx.x) / 32),
+      scales_ = scale_place(static_cast<int>(threadIdx.x) / 32);
   int places_[kPlaces];
   float value_[S::kRowTiles][4];
 };
@@ -236,7 +241,7 @@ __device__ __forceinline__ void multiply_units(Loader<T, S>& loader, int num_sta
     for (int u = 0; u < S::kUnits; ++u) {
       if (unit == end) break;
       sums.add_unit(stage + u * S::kUnitBytes,
-                    reinterpret_cast<const T*>(stage + S::kUnits * S::kUnitBytes) + u * S::kXElements);
+                    stage + S::kUnits * S::kUnitBytes + u * (S::kXElements * int{sizeof(T)}));
       ++unit, ++step;
       if (step < num_steps && unit < end) continue;
       end_part(sums, tile, first_step, step);

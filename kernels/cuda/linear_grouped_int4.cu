@@ -16,27 +16,28 @@ template <class T, class S>
 __global__ void __launch_bounds__(kThreads, 2)
     linear_grouped_int4_kernel(GroupedWeights weights, const T* x, const int32_t* x_rows, const RowTile* tiles,
                                int num_stages, T* out) {
-  const RowTile tile = tiles[blockIdx.x];
-  if (tile.expert < 0) return;
-  const auto* const units = static_cast<const uint8_t*>(weights.weights[tile.expert]);
-  const auto* const bias = weights.biases == nullptr ? nullptr : static_cast<const T*>(weights.biases[tile.expert]);
+  if (tiles[blockIdx.x].expert < 0) return;
   const auto row_of = [&](int row) -> const T* {
+    const RowTile tile = tiles[blockIdx.x];
     if (row >= tile.num_rows) return nullptr;
     const int64_t index = tile.first_row + row;
     return x + (x_rows == nullptr ? index : x_rows[index]) * weights.in_features;
   };
+  const auto* const units = static_cast<const uint8_t*>(weights.weights[tiles[blockIdx.x].expert]);
   const int num_steps = static_cast<int>(int4::num_steps(weights.in_features));
   const int begin = static_cast<int>(blockIdx.y) * num_steps, end = begin + num_steps;
   int4::Loader<T, S> loader(units, x, row_of, weights.in_features, num_steps, begin, end);
-  int4::multiply_units(loader, num_stages, num_steps, begin, end,
-                       [&](const Sums<T, S>& sums, int feature_tile, int, int) {
-                         sums.for_each([&](int row, int in_tile, float sum) {
-                           const int64_t feature = int64_t{feature_tile} * int4::kTileFeatures + in_tile;
-                           if (row >= tile.num_rows || feature >= weights.out_features) return;
-                           out[(tile.first_row + row) * weights.out_features + feature] =
-                               from_float<T>(sum + (bias == nullptr ? 0.0f : to_float(bias[feature])));
-                         });
-                       });
+  int4::multiply_units(
+      loader, num_stages, num_steps, begin, end, [&](const Sums<T, S>& sums, int feature_tile, int, int) {
+        const RowTile tile = tiles[blockIdx.x];  // read again: it would take registers of the main loop
+        const T* const bias = weights.biases == nullptr ? nullptr : static_cast<const T*>(weights.biases[tile.expert]);
+        sums.for_each([&](int row, int in_tile, float sum) {
+          const int64_t feature = int64_t{feature_tile} * int4::kTileFeatures + in_tile;
+          if (row >= tile.num_rows || feature >= weights.out_features) return;
+          out[(tile.first_row + row) * weights.out_features + feature] =
+              from_float<T>(sum + (bias == nullptr ? 0.0f : to_float(bias[feature])));
+        });
+      });
 }
 
 template <class T, class S>
